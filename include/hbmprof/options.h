@@ -1,0 +1,48 @@
+// How a Profiler behaves, and the environment variables that say so.
+//
+// Lives here: Options, OptionsFromEnvironment.
+#ifndef HBMPROF_OPTIONS_H_
+#define HBMPROF_OPTIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hbmprof {
+
+// How call stacks are captured.
+enum class Unwinder : uint8_t {
+  kAuto,          // complete and exact with and without frame pointers: the default
+  kFramePointer,  // walks the frame-pointer chain; cheapest, blind in code built without frame pointers
+  kLibunwind,     // libunwind on every capture
+  kNone,          // no stacks: totals, labels and peaks only
+};
+
+struct Options {
+  // Off: every event is forwarded untouched and costs one relaxed load.
+  bool enabled = true;
+  // Innermost frames kept per stack, 1 to 512. Deeper stacks are cut at the outer end and counted.
+  int max_stack_depth = 64;
+  Unwinder unwinder = Unwinder::kAuto;
+  // Live buffers tracked at once. One more is not recorded; it is counted in dropped_records and dropped_bytes.
+  int64_t max_live_buffers = int64_t{1} << 24;
+  // Distinct (stack, attributes, tags, size) combinations, at most 2^22. An allocation at one more is dropped likewise.
+  int64_t max_sites = int64_t{1} << 18;
+  // Where a profile is written when the process exits; empty: nowhere. "%p" becomes the process id, "%n" a number that
+  // counts up from 0 within the process, "%%" a percent sign.
+  std::string output;
+};
+
+// What the environment asks for, on top of the defaults above. Each variable with a bad value adds one line to
+// `problems` (variable, value, what is allowed, what is used instead) and keeps its default; never fails.
+//   HBMPROF=0|1               off or on
+//   HBMPROF_OUTPUT=PATH       Options::output
+//   HBMPROF_STACK_DEPTH=N     Options::max_stack_depth
+//   HBMPROF_UNWINDER=auto|fp|libunwind|none
+//   HBMPROF_MAX_LIVE=N        Options::max_live_buffers
+Options OptionsFromEnvironment(std::vector<std::string>* problems);
+
+}  // namespace hbmprof
+
+#endif  // HBMPROF_OPTIONS_H_

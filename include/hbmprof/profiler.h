@@ -1,0 +1,148 @@
+// Profiler: records live device buffers with the call stacks that made them.
+//
+// Feed it from any allocator with RecordAlloc and RecordFree, or let a wrapper do so (device_allocator.h, cuda.h).
+// Not here: writing profiles (pprof.h), the calls most programs need (hbmprof.h).
+#ifndef HBMPROF_PROFILER_H_
+#define HBMPROF_PROFILER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/options.h"
+#include "hbmprof/snapshot.h"
+
+namespace hbmprof {
+
+namespace internal {
+class ProfilerImpl;
+}
+
+// What a free removed, so that it can be put back if the real free fails. Converts to false if nothing was removed.
+class FreedRecord {
+ public:
+  explicit operator bool() const { return bytes_ >= 0; }
+  // Size as recorded, in bytes; -1 if nothing was removed.
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  friend class internal::ProfilerImpl;
+  BufferId id_;
+  int64_t bytes_ = -1;
+  uint32_t site_ = 0;
+};
+
+// What a device can say of itself at the time of a snapshot; -1 where it does not know. Bytes.
+struct DeviceProbe {
+  int64_t bytes_limit = -1;
+  int64_t largest_free_block_bytes = -1;
+  int64_t driver_bytes_in_use = -1;
+};
+
+// A tracked buffer, as FindBuffer sees it.
+struct LiveBuffer {
+  int64_t bytes = 0;
+  Attributes attributes;
+};
+
+// All functions may be called from any thread at any time, also while other threads record, except where stated. None
+// throws, but for std::bad_alloc from those that return or keep a string, function or Snapshot. Recording allocates no host memory in the steady state, takes no global lock and calls nothing that could
+// call back into a traced API.
+//
+// Order around the real calls, which the caller keeps: RecordAlloc after the allocation succeeded; RecordFree before
+// the free, and RestoreRecord if that free failed. Another thread may be given the same address the moment the real
+// free returns.
+class Profiler {
+ public:
+  explicit Profiler(const Options& options = {});
+  // No event may be in progress. Records are dropped; nothing is freed on any device.
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  // The process's own profiler, made on first use from OptionsFromEnvironment() (its problems go to stderr, a line
+  // each) and never destroyed, so that allocations during static destruction are still recorded.
+  static Profiler& Default();
+
+  // Turns recording off and on. While off, events are ignored: buffers allocated meanwhile are unknown afterwards, and
+  // the free of a buffer recorded before is missed. Meant for the start of a program, not for pausing.
+  void SetEnabled(bool enabled);
+  bool enabled() const;
+
+  // The device of this name, added if it is new; a name is what the `device` label shows ("GPU:0"). The 64th distinct
+  // name and all after it share one device named "other". Names are cut at 64 bytes.
+  DeviceId Device(std::string_view name);
+  // The allocator of this name, added if new; the `allocator` label. At most 255, then "other".
+  AllocatorId Allocator(std::string_view name);
+
+  // Asks a device for its own numbers. Stats and TakeSnapshot call the probe from any thread, at most one call per
+  // device at a time, with no lock held that an event needs. It must not call SetDeviceProbe or RemoveDeviceProbe. One
+  // probe per device: a later one replaces it. `owner` is anything that tells who set it.
+  void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner = nullptr);
+  // Removes the device's probe if `owner` set it. It is not running and will not run once this returns.
+  void RemoveDeviceProbe(DeviceId device, const void* owner);
+
+  // Records that `id` now names `bytes` bytes, with the caller's call stack and the current tags. Returns whether it
+  // was recorded: false while off, for a null id, from inside the tracker, and when a limit was reached
+  // (dropped_records, dropped_bytes). An `id` that is live already is freed first (replaced_records). kAlias is counted
+  // as zero bytes. At most 2^40-1 bytes; more is dropped.
+  bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {});
+  // The same with the stack beginning at `caller`, for wrappers.
+  bool RecordAllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+
+  // Removes the record of `id`. An unknown id is counted as a foreign free, a null id is ignored; both return a false
+  // FreedRecord. Removing a pool's segment removes its live blocks too.
+  FreedRecord RecordFree(BufferId id);
+
+  // Puts back what RecordFree removed, with its first call stack, because the real free failed. Undoes the free in
+  // every counter. Does nothing for a false record. Blocks of a removed segment do not come back.
+  void RestoreRecord(const FreedRecord& record);
+
+  // Declares [address, address+bytes) a pool's segment: device memory that an allocator took to hand out in blocks. It
+  // is counted as kind kPool, less the blocks recorded in it, so that each reserved byte counts once. If `address` is
+  // a live record, that record becomes the segment and keeps its call stack, size and device; `attributes.allocator`
+  // names the pool. RecordFree ends the segment. Returns whether it is tracked: false as for RecordAlloc, for a live
+  // record outside MemorySpace::kDevice, and where it overlaps another segment.
+  bool RecordSegment(BufferId address, size_t bytes, const Attributes& attributes = {});
+  bool RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
+  // Records a block inside a segment: like RecordAlloc, with the segment's device, and its bytes are taken off the
+  // segment's own. A block that lies in no segment, or does not fit into what its segment has left, is an allocation
+  // of its own. Blocks and other buffers are told apart, so a block may start where its segment starts.
+  bool RecordBlock(BufferId address, size_t bytes, const Attributes& attributes = {});
+  bool RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
+  // RecordFree for a block.
+  FreedRecord RecordBlockFree(BufferId address);
+
+  // The record of exactly this id, if it is live.
+  std::optional<LiveBuffer> FindBuffer(BufferId id) const;
+
+  // The device's memory space at one instant. Asks the device's probe.
+  DeviceStats Stats(DeviceId device, MemorySpace space = MemorySpace::kDevice) const;
+  TrackerStats GetTrackerStats() const;
+
+  // Everything, at one instant: for each device and space the samples' in-use bytes sum to its bytes_in_use and their
+  // peak bytes to its peak_bytes_in_use, exactly, also while other threads record. Sites that never held anything
+  // since their counters began are left out.
+  Snapshot TakeSnapshot() const;
+
+  // Starts a new peak: the present bytes in use, and their composition.
+  void ResetPeak(DeviceId device);
+
+  // Forgets every live record of a device, as after a device reset, but those of allocator `survivor`, if given.
+  // Cumulative counters stay.
+  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor = std::nullopt);
+
+ private:
+  const std::unique_ptr<internal::ProfilerImpl> impl_;
+};
+
+}  // namespace hbmprof
+
+#endif  // HBMPROF_PROFILER_H_

@@ -1,0 +1,46 @@
+#include "src/base/pages.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+namespace hbmprof::internal {
+
+void* MapPages(size_t bytes) {
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return pages == MAP_FAILED ? nullptr : pages;
+}
+
+void UnmapPages(void* pages, size_t bytes) {
+  if (pages != nullptr) munmap(pages, bytes);
+}
+
+void DiscardPages(void* pages, size_t bytes) { madvise(pages, bytes, MADV_DONTNEED); }
+
+Arena::~Arena() {
+  while (chunks_ != nullptr) {
+    Chunk* chunk = chunks_;
+    chunks_ = chunk->next;
+    UnmapPages(chunk, chunk->bytes);
+  }
+}
+
+void* Arena::Allocate(size_t bytes) {
+  bytes = (bytes + 15) & ~size_t{15};
+  if (bytes > left_) {
+    const size_t chunk_bytes = std::max(kChunkBytes, bytes + sizeof(Chunk));
+    auto* chunk = static_cast<Chunk*>(MapPages(chunk_bytes));
+    if (chunk == nullptr) return nullptr;
+    chunk->next = chunks_;
+    chunk->bytes = chunk_bytes;
+    chunks_ = chunk;
+    next_ = reinterpret_cast<char*>(chunk + 1);
+    left_ = chunk_bytes - sizeof(Chunk);
+  }
+  void* result = next_;
+  next_ += bytes;
+  left_ -= bytes;
+  return result;
+}
+
+}  // namespace hbmprof::internal

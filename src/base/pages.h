@@ -1,0 +1,42 @@
+// Host memory straight from the kernel, so that recording never enters malloc (which a program may have wrapped with
+// us), and an arena on top of it.
+#ifndef HBMPROF_SRC_BASE_PAGES_H_
+#define HBMPROF_SRC_BASE_PAGES_H_
+
+#include <cstddef>
+
+namespace hbmprof::internal {
+
+// Zero-filled, page-aligned, takes memory only where it is touched. Null if the kernel has none.
+void* MapPages(size_t bytes);
+// `pages` and `bytes` as given to or by MapPages. Null is ignored.
+void UnmapPages(void* pages, size_t bytes);
+// Gives the memory back and leaves the addresses usable; they read as zeros afterwards.
+void DiscardPages(void* pages, size_t bytes);
+
+// Bump allocator of memory that lives as long as the arena. Not thread-safe.
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Zero-filled, 16-byte aligned; null if the kernel has no memory.
+  void* Allocate(size_t bytes);
+
+ private:
+  struct Chunk {
+    Chunk* next;
+    size_t bytes;
+  };
+  static constexpr size_t kChunkBytes = size_t{256} << 10;
+
+  Chunk* chunks_ = nullptr;
+  char* next_ = nullptr;
+  size_t left_ = 0;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BASE_PAGES_H_

@@ -1,0 +1,43 @@
+// What the tracker keeps per thread: its number, and whether it is inside the tracker.
+#ifndef HBMPROF_SRC_BASE_THREAD_STATE_H_
+#define HBMPROF_SRC_BASE_THREAD_STATE_H_
+
+#include <cstdint>
+
+namespace hbmprof::internal {
+
+struct ThreadState {
+  uint32_t index_plus_one;  // 0: not numbered yet
+  bool inside;              // an event of this thread is being recorded
+};
+
+// Plain zero-initialised data in the static TLS block: reading it never allocates, and it needs no destructor, so it
+// works during thread exit and from signal handlers.
+extern thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
+
+// A small number of this thread's own, counting up from 0 in the order of first use.
+uint32_t AssignThreadIndex();
+inline uint32_t ThreadIndex() {
+  const uint32_t index_plus_one = thread_state.index_plus_one;
+  return index_plus_one != 0 ? index_plus_one - 1 : AssignThreadIndex();
+}
+
+// Marks the thread as inside the tracker while it lives. `entered()` is false if it was inside already: then the event
+// comes from the tracker itself (or from a signal handler that interrupted it) and must be passed through.
+class ReentryGuard {
+ public:
+  ReentryGuard() : entered_(!thread_state.inside) { thread_state.inside = true; }
+  ~ReentryGuard() {
+    if (entered_) thread_state.inside = false;
+  }
+  ReentryGuard(const ReentryGuard&) = delete;
+  ReentryGuard& operator=(const ReentryGuard&) = delete;
+  bool entered() const { return entered_; }
+
+ private:
+  const bool entered_;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BASE_THREAD_STATE_H_

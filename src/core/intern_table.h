@@ -1,0 +1,114 @@
+// InternTable: a set that only grows, found without a lock. Site, stack and tag tables are made of it.
+//
+// Thread safety: Find from any thread at any time. Insert, Lock and Unlock as annotated.
+//
+// Invariants:
+// 1. A slot goes from empty to full once and never changes after that within one array.
+// 2. A full slot holds 16 bits of the hash above a 48-bit payload that is not 0; what the payload refers to was
+//    complete before the slot was filled, and lives as long as the table.
+// 3. When the array is replaced by a larger one, the old one stays readable for the life of the table, so a Find that
+//    still reads it can only miss; the caller then looks again under the lock.
+#ifndef HBMPROF_SRC_CORE_INTERN_TABLE_H_
+#define HBMPROF_SRC_CORE_INTERN_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "src/base/pages.h"
+#include "src/base/spin_lock.h"
+
+namespace hbmprof::internal {
+
+class InternTable {
+ public:
+  static constexpr uint64_t kPayloadMask = (uint64_t{1} << 48) - 1;
+
+  InternTable() = default;
+  ~InternTable() {
+    Slots* slots = slots_.load(std::memory_order_relaxed);
+    while (slots != nullptr) {
+      Slots* older = slots->older;
+      UnmapPages(slots, slots->mapped_bytes);
+      slots = older;
+    }
+  }
+  InternTable(const InternTable&) = delete;
+  InternTable& operator=(const InternTable&) = delete;
+
+  // The payload with this hash for which `equal(payload)` holds; 0 if there is none.
+  template <typename Equal>
+  uint64_t Find(uint64_t hash, const Equal& equal) const {
+    const Slots* slots = slots_.load(std::memory_order_acquire);
+    if (slots == nullptr) return 0;
+    const uint64_t tag = hash & ~kPayloadMask;
+    for (size_t i = hash & slots->mask;; i = (i + 1) & slots->mask) {
+      const uint64_t slot = slots->slot(i).load(std::memory_order_acquire);
+      if (slot == 0) return 0;
+      if ((slot & ~kPayloadMask) == tag && equal(slot & kPayloadMask)) return slot & kPayloadMask;
+    }
+  }
+
+  // Held while looking again and inserting, and while records are made.
+  SpinLock& lock() ABSL_LOCK_RETURNED(lock_) { return lock_; }
+
+  // Adds a payload that is not in the table. `hash_of(payload)` must give the hash of any payload in it. Returns false
+  // if there is no memory.
+  template <typename HashOf>
+  bool Insert(uint64_t hash, uint64_t payload, const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+    Slots* slots = slots_.load(std::memory_order_relaxed);
+    if (slots == nullptr || 2 * (size_ + 1) > slots->mask + 1) {
+      slots = Grow(slots, hash_of);
+      if (slots == nullptr) return false;
+    }
+    Place(slots, hash, payload);
+    ++size_;
+    return true;
+  }
+
+ private:
+  struct Slots {
+    size_t mask;
+    size_t mapped_bytes;
+    Slots* older;
+    std::atomic<uint64_t>& slot(size_t i) { return reinterpret_cast<std::atomic<uint64_t>*>(this + 1)[i]; }
+    const std::atomic<uint64_t>& slot(size_t i) const {
+      return reinterpret_cast<const std::atomic<uint64_t>*>(this + 1)[i];
+    }
+  };
+  static constexpr size_t kFirstSlots = 1024;
+
+  static void Place(Slots* slots, uint64_t hash, uint64_t payload) {
+    size_t i = hash & slots->mask;
+    while (slots->slot(i).load(std::memory_order_relaxed) != 0) i = (i + 1) & slots->mask;
+    slots->slot(i).store((hash & ~kPayloadMask) | payload, std::memory_order_release);
+  }
+
+  template <typename HashOf>
+  Slots* Grow(Slots* old, const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+    const size_t count = old == nullptr ? kFirstSlots : 2 * (old->mask + 1);
+    const size_t bytes = sizeof(Slots) + count * sizeof(uint64_t);
+    auto* slots = static_cast<Slots*>(MapPages(bytes));
+    if (slots == nullptr) return nullptr;
+    slots->mask = count - 1;
+    slots->mapped_bytes = bytes;
+    slots->older = old;
+    if (old != nullptr) {
+      for (size_t i = 0; i <= old->mask; ++i) {
+        const uint64_t payload = old->slot(i).load(std::memory_order_relaxed) & kPayloadMask;
+        if (payload != 0) Place(slots, hash_of(payload), payload);
+      }
+    }
+    slots_.store(slots, std::memory_order_release);
+    return slots;
+  }
+
+  SpinLock lock_;
+  std::atomic<Slots*> slots_{nullptr};
+  size_t size_ ABSL_GUARDED_BY(lock_) = 0;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_INTERN_TABLE_H_

@@ -1,0 +1,172 @@
+// Ledger: how much is in use, per site and per account (one memory space of one device), with the exact peak and what
+// every site held at the peak.
+//
+// It is split into shards. A thread enters events into its own shard, so threads share nothing while they record; a
+// site's or an account's value is the sum over the shards. Whoever needs the value of one instant (a new peak, a
+// snapshot) holds the locks of all shards.
+//
+// Thread safety: everything from any thread at any time, unless annotated.
+//
+// Invariants, for each account, with in_use and headroom summed over its shards:
+// 1. in_use + headroom <= peak, and no shard's headroom is negative. An event that adds bytes takes them from its
+//    shard's headroom, so nothing that happens inside one shard can raise in_use above peak. Where the headroom does
+//    not suffice, all shards are locked: the slack is shared out anew, or there is a new peak.
+// 2. `epoch` counts the account's peaks. It changes only while all shards are locked.
+// 3. A cell whose epoch is its account's holds in peak_* what it had at the last peak; any other cell has not changed
+//    since, so its present values are those of the peak. A cell is brought to the present epoch before it changes.
+// 4. Locks are taken in this order: all_lock_, shards by number.
+#ifndef HBMPROF_SRC_CORE_LEDGER_H_
+#define HBMPROF_SRC_CORE_LEDGER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "hbmprof/allocation.h"
+#include "src/base/spin_lock.h"
+#include "src/core/site_table.h"
+
+namespace hbmprof::internal {
+
+inline constexpr int kMaxDevices = 64;
+inline constexpr int kAccounts = kMaxDevices * kMemorySpaceCount;
+
+using AccountId = int;
+constexpr AccountId AccountOf(DeviceId device, MemorySpace space) {
+  return static_cast<int>(device) * kMemorySpaceCount + static_cast<int>(space);
+}
+inline AccountId AccountOf(const Attributes& attributes) {
+  return AccountOf(attributes.device, SpaceOf(attributes.kind));
+}
+
+// Values of one site at one instant.
+struct SiteTotals {
+  int64_t alloc_objects = 0;
+  int64_t alloc_bytes = 0;
+  int64_t inuse_objects = 0;
+  int64_t inuse_bytes = 0;
+  int64_t peak_objects = 0;
+  int64_t peak_bytes = 0;
+};
+
+// Values of one account at one instant.
+struct AccountTotals {
+  int64_t bytes_in_use = 0;
+  int64_t peak_bytes_in_use = 0;
+  int64_t num_allocs = 0;
+  int64_t num_live = 0;
+  int64_t largest_alloc = 0;
+  int64_t pool_bytes = 0;  // in live segments
+  int64_t block_bytes = 0; // in live blocks of those segments
+};
+
+class Ledger {
+ public:
+  // Sites are those of `sites`, which must outlive the ledger. `flush_every`: see live_records().
+  Ledger(const SiteTable& sites, int flush_every);
+  ~Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  // What happens to a site's buffer of `bytes` bytes.
+  enum class Event : uint8_t {
+    kAlloc,
+    kFree,
+    kUndoFree,  // the free did not happen after all
+  };
+  // Enters one event. `site`'s parent, if it has one, gives the bytes of kAlloc and kUndoFree and gets those of kFree.
+  // Returns false, with nothing changed, if the host has no memory for the site's cell.
+  bool Enter(Event event, SiteId site, int64_t bytes);
+  // One event: a live allocation of `bytes` bytes at `from` was in truth made at `to`, a site of the same account and
+  // of kind kPool. Returns false as Enter does.
+  bool MoveToPool(SiteId from, SiteId to, int64_t bytes);
+
+  // The number of live records, behind by less than `flush_every` events per shard.
+  int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
+
+  AccountTotals Totals(AccountId account) const;
+
+  // Totals of all accounts and of sites 0 to sites->size()-1, all of one instant.
+  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const;
+
+  // The present is the account's peak from now on.
+  void ResetPeak(AccountId account);
+
+  // Around a fork.
+  void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // In a forked child, all locks held: everything becomes zero; the locks stay held.
+  void Clear();
+
+ private:
+  struct Cell {
+    int64_t alloc_objects;
+    int64_t alloc_bytes;
+    int64_t inuse_objects;
+    int64_t inuse_bytes;
+    int64_t peak_objects;
+    int64_t peak_bytes;
+    uint64_t epoch;  // 0: never touched
+    uint64_t unused;
+  };
+  // One shard's part of an account. All but headroom are sums of signed changes; a buffer may be freed through another
+  // shard than it was allocated through.
+  struct Account {
+    int64_t in_use;
+    int64_t headroom;
+    int64_t num_allocs;
+    int64_t num_live;
+    int64_t largest_alloc;
+    int64_t pool_bytes;
+    int64_t block_bytes;
+    int64_t unused;
+  };
+  struct alignas(128) Shard {
+    SpinLock lock;
+    int unflushed_events;
+    int64_t unflushed_records;
+    std::atomic<Cell*>* chunks;  // by site >> kChunkBits; null until the shard is first used
+    Account accounts[kAccounts];
+  };
+  struct Peak {
+    int64_t bytes;
+    uint64_t epoch;
+  };
+  static constexpr int kMaxShards = 64;
+  static constexpr uint32_t kChunkBits = 8;
+
+  bool Activate(int shard);
+  // Null if there is no memory.
+  Shard* ShardOfThisThread();
+  Cell* CellOf(Shard& shard, SiteId site) const;
+  const Cell* ExistingCellOf(const Shard& shard, SiteId site) const;
+  void Apply(Shard& shard, Event event, const SiteKey& key, int64_t bytes, Cell* cell, Cell* parent_cell)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  void Touch(Cell* cell, AccountId account) const;
+  void CountEvent(Shard& shard, int64_t records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  bool EnterSlow(Shard& shard, Event event, SiteId site, const SiteKey& key, int64_t bytes);
+  template <typename Visit>
+  void ForEachActiveShard(const Visit& visit) const;
+  AccountTotals SumOf(AccountId account) const;
+
+  const SiteTable& sites_;
+  const int flush_every_;
+  const int shard_count_;  // a power of two
+  Shard* shards_;
+  mutable SpinLock all_lock_;
+  std::atomic<uint64_t> active_{0};  // bit s: shard s is in use; changes under all_lock_
+  // Read under any shard's lock; written with all of them held.
+  Peak peaks_[kAccounts] = {};
+  std::atomic<int64_t> live_records_{0};
+};
+
+#ifdef HBMPROF_TRACE_LEDGER
+// Defined by the test that replays events in the order in which the ledger entered them. Called once per event with
+// its shard locked, and once per Snapshot and ResetPeak with all shards locked.
+void TraceLedger();
+#endif
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_LEDGER_H_

@@ -1,0 +1,307 @@
+#include "src/core/live_table.h"
+
+#include <algorithm>
+
+namespace hbmprof::internal {
+namespace {
+
+// Lines per record: 64 bytes for 1.5 records, so that three slots overflow rarely.
+constexpr size_t LinesToGrowTo(size_t records) { return records * 2 / 3; }
+// Shrinking starts when lines are on average less than half as full as they may be.
+constexpr size_t LinesToShrinkFrom(size_t records) { return records * 4 / 3; }
+constexpr int kMostSplitsPerResize = 128;
+constexpr size_t kOverflowLinesAtOnce = 64;
+
+}  // namespace
+
+LiveTable::~LiveTable() {
+  for (int i = 0; i < kSegments; ++i) {
+    UnmapPages(segments_[i].load(std::memory_order_relaxed), SegmentLines(i) * sizeof(Line));
+  }
+}
+
+void LiveTable::Prefetch(uint64_t id) const {
+  const size_t lines = lines_.load(std::memory_order_relaxed);
+  if (lines != 0) __builtin_prefetch(LineAt(BucketOf(HashWord(id), lines)), 1);
+}
+
+LiveTable::Line* LiveTable::LockLineOf(uint64_t hash) const {
+  for (;;) {
+    const size_t lines = lines_.load(std::memory_order_acquire);
+    if (lines == 0) return nullptr;
+    const size_t bucket = BucketOf(hash, lines);
+    Line* line = LineAt(bucket);
+    line->lock.Lock();
+    if (BucketOf(hash, lines_.load(std::memory_order_acquire)) == bucket) return line;
+    line->lock.Unlock();
+  }
+}
+
+LiveTable::Inserted LiveTable::Insert(uint64_t id, LiveRecord record, LiveRecord* replaced)
+    ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Line* first = LockLineOf(HashWord(id));
+  if (first == nullptr) {
+    SpinLockHolder hold(resize_lock_);
+    if (lines_.load(std::memory_order_relaxed) == 0) {
+      if (!MapSegment(0)) return Inserted::kNoMemory;
+      lines_.store(kMinLines, std::memory_order_release);
+    }
+    first = LockLineOf(HashWord(id));
+  }
+  Inserted result = Inserted::kNew;
+  Entry* free_entry = nullptr;
+  Line* last = first;
+  for (Line* line = first; line != nullptr; last = line, line = line->overflow) {
+    for (Entry& entry : line->entries) {
+      if (entry.id == id) {
+        *replaced = Unpack(entry.site_and_bytes);
+        entry.site_and_bytes = Pack(record);
+        first->lock.Unlock();
+        return Inserted::kReplaced;
+      }
+      if (entry.id == 0 && free_entry == nullptr) free_entry = &entry;
+    }
+  }
+  if (free_entry == nullptr) {
+    last->overflow = NewOverflowLine();
+    if (last->overflow != nullptr) free_entry = &last->overflow->entries[0];
+  }
+  if (free_entry != nullptr) {
+    *free_entry = {id, Pack(record)};
+  } else {
+    result = Inserted::kNoMemory;
+  }
+  first->lock.Unlock();
+  return result;
+}
+
+bool LiveTable::Erase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Line* first = LockLineOf(HashWord(id));
+  if (first == nullptr) return false;
+  bool found = false;
+  for (Line* line = first; line != nullptr && !found; line = line->overflow) {
+    for (Entry& entry : line->entries) {
+      if (entry.id != id) continue;
+      *record = Unpack(entry.site_and_bytes);
+      entry.id = 0;
+      found = true;
+      break;
+    }
+  }
+  if (found && first->overflow != nullptr) Compact(first);
+  first->lock.Unlock();
+  return found;
+}
+
+bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Line* first = LockLineOf(HashWord(id));
+  if (first == nullptr) return false;
+  bool found = false;
+  for (const Line* line = first; line != nullptr && !found; line = line->overflow) {
+    for (const Entry& entry : line->entries) {
+      if (entry.id != id) continue;
+      *record = Unpack(entry.site_and_bytes);
+      found = true;
+      break;
+    }
+  }
+  first->lock.Unlock();
+  return found;
+}
+
+void LiveTable::Compact(Line* first) {
+  // Fill the holes of the chain from its end, then drop the lines that became empty.
+  Line* hole_line = first;
+  int hole = 0;
+  const auto next_hole = [&] {
+    while (hole_line != nullptr && hole_line->entries[hole].id != 0) {
+      if (++hole == kEntriesPerLine) {
+        hole = 0;
+        hole_line = hole_line->overflow;
+      }
+    }
+  };
+  for (Line* line = first->overflow; line != nullptr; line = line->overflow) {
+    for (Entry& entry : line->entries) {
+      if (entry.id == 0) continue;
+      next_hole();
+      // A hole at or behind this entry would not shorten the chain.
+      if (hole_line == nullptr || hole_line == line) break;
+      hole_line->entries[hole] = entry;
+      entry.id = 0;
+    }
+  }
+  Line* line = first;
+  while (line != nullptr && line->overflow != nullptr) {
+    Line* next = line->overflow;
+    const bool empty = std::all_of(next->entries, next->entries + kEntriesPerLine,
+                                   [](const Entry& entry) { return entry.id == 0; });
+    if (!empty) {
+      line = next;
+      continue;
+    }
+    line->overflow = next->overflow;
+    FreeOverflowLine(next);
+  }
+}
+
+bool LiveTable::MoveInto(Line* first, const Entry& moved) {
+  for (Line* line = first;; line = line->overflow) {
+    for (Entry& entry : line->entries) {
+      if (entry.id != 0) continue;
+      entry = moved;
+      return true;
+    }
+    if (line->overflow == nullptr) {
+      line->overflow = NewOverflowLine();
+      if (line->overflow == nullptr) return false;
+    }
+  }
+}
+
+bool LiveTable::MapSegment(int segment) {
+  if (segments_[segment].load(std::memory_order_relaxed) != nullptr) return true;
+  auto* lines = static_cast<Line*>(MapPages(SegmentLines(segment) * sizeof(Line)));
+  segments_[segment].store(lines, std::memory_order_release);
+  return lines != nullptr;
+}
+
+bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const size_t lines = lines_.load(std::memory_order_relaxed);
+  const int segment = SegmentOf(lines);
+  if (segment >= kSegments || !MapSegment(segment)) return false;
+  const size_t half = size_t{1} << (63 - __builtin_clzll(lines));
+  Line* from = LineAt(lines - half);
+  Line* to = LineAt(lines);
+  SpinLockHolder hold_from(from->lock);
+  SpinLockHolder hold_to(to->lock);
+  for (Line* line = from; line != nullptr; line = line->overflow) {
+    for (Entry& entry : line->entries) {
+      if (entry.id == 0 || BucketOf(HashWord(entry.id), lines + 1) != lines) continue;
+      // Without memory for an overflow line the split is undone: what was moved goes back into the slots it left.
+      if (!MoveInto(to, entry)) {
+        for (Line* undo = to; undo != nullptr; undo = undo->overflow) {
+          for (Entry& moved : undo->entries) {
+            if (moved.id != 0) MoveInto(from, moved);
+            moved.id = 0;
+          }
+        }
+        return false;
+      }
+      entry.id = 0;
+    }
+  }
+  if (from->overflow != nullptr) Compact(from);
+  lines_.store(lines + 1, std::memory_order_release);
+  return true;
+}
+
+bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const size_t lines = lines_.load(std::memory_order_relaxed) - 1;  // afterwards
+  const size_t half = size_t{1} << (63 - __builtin_clzll(lines));
+  Line* to = LineAt(lines - half);
+  Line* from = LineAt(lines);
+  {
+    SpinLockHolder hold_to(to->lock);
+    SpinLockHolder hold_from(from->lock);
+    for (Line* line = from; line != nullptr; line = line->overflow) {
+      for (Entry& entry : line->entries) {
+        if (entry.id == 0) continue;
+        if (!MoveInto(to, entry)) {
+          // What was moved already comes back; `from` has its slots still.
+          for (Line* undo = to; undo != nullptr; undo = undo->overflow) {
+            for (Entry& moved : undo->entries) {
+              if (moved.id == 0 || BucketOf(HashWord(moved.id), lines + 1) != lines) continue;
+              MoveInto(from, moved);
+              moved.id = 0;
+            }
+          }
+          return false;
+        }
+        entry.id = 0;
+      }
+    }
+    if (from->overflow != nullptr) Compact(from);
+    lines_.store(lines, std::memory_order_release);
+  }
+  const int segment = SegmentOf(lines);
+  if (segment > 0 && lines == SegmentStart(segment)) {
+    // The whole segment is beyond the end. A thread that read an older lines_ may still lock one of its lines, see
+    // that it is the wrong one, and unlock it: zeroing a lock that it holds would let it unlock somebody else's later.
+    Line* start = LineAt(lines);
+    for (size_t i = 0; i < SegmentLines(segment); ++i) start[i].lock.Lock();
+    DiscardPages(start, SegmentLines(segment) * sizeof(Line));
+  }
+  return true;
+}
+
+void LiveTable::Resize(int64_t records) {
+  const size_t lines = lines_.load(std::memory_order_relaxed);
+  const size_t target = std::max<int64_t>(records, 0);
+  if (lines == 0) return;
+  const bool grow = lines < LinesToGrowTo(target);
+  if (!grow && (lines <= kMinLines || lines <= LinesToShrinkFrom(target))) return;
+  if (!resize_lock_.TryLock()) return;
+  for (int i = 0; i < kMostSplitsPerResize; ++i) {
+    const size_t now = lines_.load(std::memory_order_relaxed);
+    if (grow ? now >= LinesToGrowTo(target) : now <= kMinLines || now <= LinesToShrinkFrom(target)) break;
+    if (!(grow ? Split() : Merge())) break;
+  }
+  resize_lock_.Unlock();
+}
+
+LiveTable::Line* LiveTable::NewOverflowLine() {
+  SpinLockHolder hold(overflow_lock_);
+  if (free_overflow_ == nullptr) {
+    auto address = reinterpret_cast<uintptr_t>(overflow_arena_.Allocate((kOverflowLinesAtOnce + 1) * sizeof(Line)));
+    if (address == 0) return nullptr;
+    auto* lines = reinterpret_cast<Line*>((address + alignof(Line) - 1) & ~(alignof(Line) - 1));
+    for (size_t i = 0; i < kOverflowLinesAtOnce; ++i) {
+      lines[i].overflow = free_overflow_;
+      free_overflow_ = &lines[i];
+    }
+  }
+  Line* line = free_overflow_;
+  free_overflow_ = line->overflow;
+  line->overflow = nullptr;
+  return line;
+}
+
+void LiveTable::FreeOverflowLine(Line* line) {
+  SpinLockHolder hold(overflow_lock_);
+  line->overflow = free_overflow_;
+  free_overflow_ = line;
+}
+
+void LiveTable::LockAll() {
+  resize_lock_.Lock();
+  overflow_lock_.Lock();
+}
+
+void LiveTable::UnlockAll() {
+  overflow_lock_.Unlock();
+  resize_lock_.Unlock();
+}
+
+void LiveTable::ClearInChild() {
+  const size_t lines = lines_.load(std::memory_order_relaxed);
+  for (size_t bucket = 0; bucket < lines; ++bucket) {
+    Line* first = LineAt(bucket);
+    while (first->overflow != nullptr) {
+      Line* line = first->overflow;
+      first->overflow = line->overflow;
+      for (Entry& entry : line->entries) entry.id = 0;
+      line->overflow = free_overflow_;
+      free_overflow_ = line;
+    }
+  }
+  for (int i = 0; i < kSegments; ++i) {
+    Line* segment = segments_[i].load(std::memory_order_relaxed);
+    if (segment != nullptr) DiscardPages(segment, SegmentLines(i) * sizeof(Line));
+  }
+  if (lines != 0) lines_.store(kMinLines, std::memory_order_relaxed);
+  overflow_lock_.Unlock();
+  resize_lock_.Unlock();
+}
+
+}  // namespace hbmprof::internal

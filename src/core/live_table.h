@@ -1,0 +1,154 @@
+// LiveTable: which buffers are live now: id -> (site, bytes).
+//
+// A linear-hash table of cache lines. Each 64-byte line holds up to three records under a lock of its own in the same
+// line, so one event touches one line and threads that work on different buffers share nothing. It grows and shrinks
+// by one line at a time (Resize), so no event ever waits for a rehash, and memory follows the number of records.
+//
+// Thread safety: everything from any thread at any time, unless annotated.
+//
+// Invariants:
+// 1. With n lines in use, a record with hash h is in line BucketOf(h, n) or in that line's chain of overflow lines.
+// 2. lines_ changes only while resize_lock_ and both lines that exchange records are locked. So whoever locked line b
+//    and then sees BucketOf(h, lines_) == b may use b for h until it unlocks b.
+// 3. A segment of lines, once mapped, stays mapped; lines at and beyond lines_ hold no record.
+// 4. An overflow line is reached only through its chain, whose first line is locked.
+#ifndef HBMPROF_SRC_CORE_LIVE_TABLE_H_
+#define HBMPROF_SRC_CORE_LIVE_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "src/base/hash.h"
+#include "src/base/pages.h"
+#include "src/base/spin_lock.h"
+#include "src/core/site_table.h"
+
+namespace hbmprof::internal {
+
+struct LiveRecord {
+  SiteId site = kNoSite;
+  int64_t bytes = 0;
+};
+
+class LiveTable {
+ public:
+  static constexpr int64_t kMaxBytes = (int64_t{1} << 40) - 1;  // per record
+  static constexpr SiteId kMaxSites = SiteId{1} << 24;
+
+  enum class Inserted { kNew, kReplaced, kNoMemory };
+
+  LiveTable() = default;
+  ~LiveTable();
+  LiveTable(const LiveTable&) = delete;
+  LiveTable& operator=(const LiveTable&) = delete;
+
+  // Starts loading the line of `id`, for an Insert or Erase that follows soon.
+  void Prefetch(uint64_t id) const;
+  // `id` is not 0. If it is there already, its record is replaced and handed out in `replaced`.
+  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced);
+  // Whether `id` was there; then its record is in `record` and gone from the table.
+  bool Erase(uint64_t id, LiveRecord* record);
+  bool Find(uint64_t id, LiveRecord* record) const;
+
+  // Erases every record for which `matches(id, record)` holds and passes it to `erased(record)`, which runs under a
+  // line's lock and must not call the table. Records inserted meanwhile may be missed.
+  template <typename Matches, typename Erased>
+  void EraseIf(const Matches& matches, const Erased& erased);
+
+  // Moves towards the number of lines that fits `records`, by at most a few dozen lines; returns at once if another
+  // thread is at it.
+  void Resize(int64_t records);
+
+  // Around a fork; the child calls ClearInChild instead of unlocking.
+  void LockAll() ABSL_EXCLUSIVE_LOCK_FUNCTION(resize_lock_);
+  void UnlockAll() ABSL_UNLOCK_FUNCTION(resize_lock_);
+  // Forgets everything and resets all locks. No other thread exists.
+  void ClearInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+
+ private:
+  struct Entry {
+    uint64_t id;  // 0: empty
+    uint64_t site_and_bytes;
+  };
+  static constexpr int kEntriesPerLine = 3;
+  struct alignas(64) Line {
+    SpinLock lock;
+    uint32_t unused;
+    Line* overflow;
+    Entry entries[kEntriesPerLine];
+  };
+  static_assert(sizeof(Line) == 64, "one cache line");
+
+  static constexpr int kFirstSegmentBits = 12;
+  static constexpr size_t kMinLines = 64;
+  static constexpr int kSegments = 24;
+
+  static uint64_t Pack(LiveRecord record) {
+    return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
+  }
+  static LiveRecord Unpack(uint64_t packed) {
+    return {static_cast<SiteId>(packed >> 40), static_cast<int64_t>(packed & kMaxBytes)};
+  }
+  // The line of a hash when there are `lines` lines (>= kMinLines).
+  static size_t BucketOf(uint64_t hash, size_t lines) {
+    const size_t half = size_t{1} << (63 - __builtin_clzll(lines));
+    const size_t bucket = hash & (2 * half - 1);
+    return bucket < lines ? bucket : bucket & (half - 1);
+  }
+  static int SegmentOf(size_t bucket) {
+    return bucket < (size_t{1} << kFirstSegmentBits) ? 0 : 64 - kFirstSegmentBits - __builtin_clzll(bucket);
+  }
+  static size_t SegmentStart(int segment) {
+    return segment == 0 ? 0 : size_t{1} << (kFirstSegmentBits + segment - 1);
+  }
+  static size_t SegmentLines(int segment) {
+    return segment == 0 ? size_t{1} << kFirstSegmentBits : SegmentStart(segment);
+  }
+  Line* LineAt(size_t bucket) const {
+    const int segment = SegmentOf(bucket);
+    return segments_[segment].load(std::memory_order_acquire) + (bucket - SegmentStart(segment));
+  }
+
+  // The line that holds `hash`, locked; null before the first Insert.
+  Line* LockLineOf(uint64_t hash) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  bool MapSegment(int segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
+  bool Split() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
+  bool Merge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
+  bool MoveInto(Line* line, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(line->lock);
+  // Moves entries so that the chain has no holes and gives empty overflow lines back.
+  void Compact(Line* line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(line->lock);
+  Line* NewOverflowLine();
+  void FreeOverflowLine(Line* line);
+
+  std::atomic<size_t> lines_{0};
+  std::atomic<Line*> segments_[kSegments] = {};
+  SpinLock resize_lock_;
+  SpinLock overflow_lock_;
+  Line* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;
+  Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
+};
+
+template <typename Matches, typename Erased>
+void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
+  SpinLockHolder hold_size(resize_lock_);
+  const size_t lines = lines_.load(std::memory_order_relaxed);
+  for (size_t bucket = 0; bucket < lines; ++bucket) {
+    Line* first = LineAt(bucket);
+    SpinLockHolder hold(first->lock);
+    bool any = false;
+    for (Line* line = first; line != nullptr; line = line->overflow) {
+      for (Entry& entry : line->entries) {
+        if (entry.id == 0 || !matches(entry.id, Unpack(entry.site_and_bytes))) continue;
+        erased(Unpack(entry.site_and_bytes));
+        entry.id = 0;
+        any = true;
+      }
+    }
+    if (any && first->overflow != nullptr) Compact(first);
+  }
+}
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_LIVE_TABLE_H_

@@ -1,0 +1,487 @@
+#include "src/core/profiler_impl.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <new>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "src/base/thread_state.h"
+#include "src/capture/modules.h"
+#include "src/core/tags.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Blocks of pools are kept apart from other buffers: the first block of a segment has the segment's address.
+constexpr uint8_t kBlockNameSpace = 127;
+BufferId BlockId(BufferId address) { return BufferId::Handle(kBlockNameSpace, address.value()); }
+uint64_t BlockAddress(uint64_t block_id) { return block_id ^ BufferId::Handle(kBlockNameSpace, 0).value(); }
+
+// Small tables keep an exact count of live records, so that their limit is exact; large ones add up every 64 events.
+int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
+
+constexpr int kMaxAllocators = 256;
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+}  // namespace
+
+NameTable::NameTable(std::string_view first, int capacity)
+    : capacity_(static_cast<size_t>(capacity)), names_({std::string(first)}) {}
+
+int NameTable::NumberOf(std::string_view name) {
+  name = name.substr(0, kMaxNameBytes);
+  ReentryGuard guard;
+  MutexLock hold(mutex_);
+  const auto found = std::find(names_.begin(), names_.end(), name);
+  if (found != names_.end()) return static_cast<int>(found - names_.begin());
+  if (names_.size() == capacity_) return static_cast<int>(capacity_ - 1);
+  names_.emplace_back(names_.size() + 1 == capacity_ ? "other" : name);
+  return static_cast<int>(names_.size() - 1);
+}
+
+std::vector<std::string> NameTable::All() const {
+  MutexLock hold(mutex_);
+  return names_;
+}
+
+ProfilerImpl::ProfilerImpl(const Options& options)
+    : enabled_(options.enabled),
+      max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
+      max_live_(options.max_live_buffers),
+      capture_(options.unwinder),
+      sites_(options.max_sites),
+      ledger_(sites_, FlushEvery(options.max_live_buffers)),
+      devices_("device:0", kMaxDevices),
+      allocators_("", kMaxAllocators) {}
+
+ProfilerImpl::~ProfilerImpl() = default;
+
+void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
+  ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
+  MutexLock hold(slot.mutex);
+  slot.probe = std::move(probe);
+  slot.owner = owner;
+}
+
+void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner) {
+  ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
+  MutexLock hold(slot.mutex);
+  if (slot.owner != owner) return;
+  slot.probe = nullptr;
+  slot.owner = nullptr;
+}
+
+DeviceProbe ProfilerImpl::Probe(int device) const {
+  ProbeSlot& slot = probes_[device];
+  MutexLock hold(slot.mutex);
+  return slot.probe ? slot.probe() : DeviceProbe{};
+}
+
+bool ProfilerImpl::Admits(const ReentryGuard& guard) const {
+  if (guard.entered()) return true;
+  reentrant_events_.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+Attributes ProfilerImpl::Sane(const Attributes& attributes) {
+  Attributes sane = attributes;
+  if (static_cast<int>(sane.device) >= kMaxDevices) sane.device = DeviceId{kMaxDevices - 1};
+  if (static_cast<int>(sane.allocator) >= kMaxAllocators) sane.allocator = AllocatorId{kMaxAllocators - 1};
+  if (static_cast<int>(sane.kind) >= kMemoryKindCount) sane.kind = MemoryKind::kDevice;
+  return sane;
+}
+
+bool ProfilerImpl::Drop(uint64_t bytes) {
+  dropped_records_.fetch_add(1, std::memory_order_relaxed);
+  constexpr int64_t kMost = INT64_MAX;
+  int64_t total = dropped_bytes_.load(std::memory_order_relaxed);
+  int64_t sum;
+  do {
+    sum = bytes > static_cast<uint64_t>(kMost - total) ? kMost : total + static_cast<int64_t>(bytes);
+  } while (!dropped_bytes_.compare_exchange_weak(total, sum, std::memory_order_relaxed));
+  return false;
+}
+
+SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes, SiteId parent) {
+  uintptr_t pcs[kMaxStackDepth];
+  const CapturedStack captured = capture_.Capture(caller, pcs, max_depth_);
+  if (captured.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
+  StackRecord* stack = sites_.InternStack(pcs, captured.depth, captured.truncated);
+  if (stack == nullptr) return kNoSite;
+  return sites_.InternSite({stack, static_cast<uint64_t>(bytes), attributes, CurrentTags(), parent});
+}
+
+bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
+  if (site == kNoSite) return Drop(static_cast<uint64_t>(bytes));
+  LiveRecord replaced;
+  switch (live_.Insert(id.value(), {site, bytes}, &replaced)) {
+    case LiveTable::Inserted::kNoMemory:
+      return Drop(static_cast<uint64_t>(bytes));
+    case LiveTable::Inserted::kReplaced:
+      replaced_records_.fetch_add(1, std::memory_order_relaxed);
+      Forget(id, replaced);
+      break;
+    case LiveTable::Inserted::kNew:
+      break;
+  }
+  if (!ledger_.Enter(Ledger::Event::kAlloc, site, bytes)) {
+    LiveRecord undone;
+    live_.Erase(id.value(), &undone);
+    return Drop(static_cast<uint64_t>(bytes));
+  }
+  live_.Resize(ledger_.live_records());
+  return true;
+}
+
+bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+  if (!enabled()) return false;
+  ReentryGuard guard;
+  if (!Admits(guard) || id.is_null()) return false;
+  live_.Prefetch(id.value());
+  const Attributes sane = Sane(attributes);
+  if (sane.kind == MemoryKind::kAlias) bytes = 0;
+  if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
+  const auto size = static_cast<int64_t>(bytes);
+  return Enter(id, SiteOf(caller, size, sane, kNoSite), size);
+}
+
+void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
+  live_.EraseIf(
+      [&](uint64_t id, const LiveRecord& record) {
+        return sites_.Key(record.site).parent != kNoSite && BlockAddress(id) - start < bytes;
+      },
+      [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); });
+}
+
+void ProfilerImpl::Forget(BufferId id, const LiveRecord& record) {
+  const SiteKey& key = sites_.Key(record.site);
+  if (key.parent != kNoSite) {
+    Segment* segment = segments_.Find(BlockAddress(id.value()), static_cast<uint64_t>(record.bytes));
+    if (segment != nullptr) SegmentMap::Return(*segment, record.bytes);
+  } else if (key.attributes.kind == MemoryKind::kPool && !segments_.empty()) {
+    bool had_blocks = false;
+    if (segments_.Remove(id.value(), &had_blocks) && had_blocks) {
+      DropBlocksOf(id.value(), static_cast<uint64_t>(record.bytes));
+    }
+  }
+  ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
+}
+
+FreedRecord ProfilerImpl::RecordFree(BufferId id) {
+  FreedRecord freed;
+  if (!enabled()) return freed;
+  ReentryGuard guard;
+  if (!Admits(guard) || id.is_null()) return freed;
+  LiveRecord record;
+  if (!live_.Erase(id.value(), &record)) {
+    foreign_frees_.fetch_add(1, std::memory_order_relaxed);
+    return freed;
+  }
+  Forget(id, record);
+  live_.Resize(ledger_.live_records());
+  freed.id_ = id;
+  freed.bytes_ = record.bytes;
+  freed.site_ = record.site;
+  return freed;
+}
+
+void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
+  if (!freed) return;
+  ReentryGuard guard;
+  if (!Admits(guard)) return;
+  const uint64_t id = freed.id_.value();
+  const auto bytes = static_cast<uint64_t>(freed.bytes_);
+  const SiteKey& key = sites_.Key(freed.site_);
+  LiveRecord replaced;
+  const LiveTable::Inserted inserted = live_.Insert(id, {freed.site_, freed.bytes_}, &replaced);
+  if (inserted == LiveTable::Inserted::kNoMemory) {
+    Drop(bytes);
+    return;
+  }
+  if (inserted == LiveTable::Inserted::kReplaced) {
+    replaced_records_.fetch_add(1, std::memory_order_relaxed);
+    Forget(freed.id_, replaced);
+  }
+  if (key.parent != kNoSite) {
+    Segment* segment = segments_.Find(BlockAddress(id), bytes);
+    if (segment != nullptr) SegmentMap::Reserve(*segment, freed.bytes_);
+  } else if (key.attributes.kind == MemoryKind::kPool) {
+    segments_.Add(id, bytes, freed.site_);
+  }
+  ledger_.Enter(Ledger::Event::kUndoFree, freed.site_, freed.bytes_);
+}
+
+bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
+  if (!enabled()) return false;
+  ReentryGuard guard;
+  if (!Admits(guard) || address.is_null()) return false;
+  Attributes sane = Sane(attributes);
+  sane.kind = MemoryKind::kPool;
+  LiveRecord live;
+  SiteId site;
+  if (live_.Find(address.value(), &live)) {
+    // The record becomes the segment: what it is counted as moves from its own site to the segment's.
+    SiteKey key = sites_.Key(live.site);
+    if (SpaceOf(key.attributes.kind) != MemorySpace::kDevice || key.attributes.kind == MemoryKind::kPool) return false;
+    key.attributes.kind = MemoryKind::kPool;
+    if (sane.allocator != AllocatorId{}) key.attributes.allocator = sane.allocator;
+    site = sites_.InternSite(key);
+    if (site == kNoSite || !segments_.Add(address.value(), static_cast<uint64_t>(live.bytes), site)) return false;
+    if (!ledger_.MoveToPool(live.site, site, live.bytes)) {
+      bool had_blocks = false;
+      segments_.Remove(address.value(), &had_blocks);
+      return false;
+    }
+    LiveRecord replaced;
+    live_.Insert(address.value(), {site, live.bytes}, &replaced);
+    return true;
+  }
+  if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
+  const auto size = static_cast<int64_t>(bytes);
+  site = SiteOf(caller, size, sane, kNoSite);
+  if (site == kNoSite) return Drop(bytes);
+  if (!segments_.Add(address.value(), bytes, site)) return false;
+  if (Enter(address, site, size)) return true;
+  bool had_blocks = false;
+  segments_.Remove(address.value(), &had_blocks);
+  return false;
+}
+
+bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
+  if (!enabled()) return false;
+  ReentryGuard guard;
+  if (!Admits(guard) || address.is_null()) return false;
+  const BufferId id = BlockId(address);
+  live_.Prefetch(id.value());
+  Attributes sane = Sane(attributes);
+  if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
+  const auto size = static_cast<int64_t>(bytes);
+  Segment* segment = segments_.Find(address.value(), bytes);
+  SiteId parent = kNoSite;
+  if (segment != nullptr && SegmentMap::Reserve(*segment, size)) {
+    parent = segment->site.load(std::memory_order_relaxed);
+    sane.device = sites_.Key(parent).attributes.device;
+    if (SpaceOf(sane.kind) != MemorySpace::kDevice || sane.kind == MemoryKind::kPool) sane.kind = MemoryKind::kDevice;
+  }
+  if (Enter(id, SiteOf(caller, size, sane, parent), size)) return true;
+  if (parent != kNoSite) SegmentMap::Return(*segment, size);
+  return false;
+}
+
+FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) {
+  return RecordFree(address.is_null() ? address : BlockId(address));
+}
+
+std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
+  LiveRecord record;
+  if (id.is_null() || !live_.Find(id.value(), &record)) return std::nullopt;
+  return LiveBuffer{record.bytes, sites_.Key(record.site).attributes};
+}
+
+DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const {
+  DeviceStats stats;
+  stats.bytes_in_use = totals.bytes_in_use;
+  stats.peak_bytes_in_use = totals.peak_bytes_in_use;
+  stats.num_allocs = totals.num_allocs;
+  stats.num_live = totals.num_live;
+  stats.largest_alloc_size = totals.largest_alloc;
+  stats.pool_bytes = totals.pool_bytes;
+  stats.bytes_reserved = totals.pool_bytes - totals.block_bytes;
+  if (space != MemorySpace::kDevice) return stats;
+  stats.bytes_limit = probe.bytes_limit;
+  stats.largest_free_block_bytes = probe.largest_free_block_bytes;
+  stats.driver_bytes_in_use = probe.driver_bytes_in_use;
+  if (probe.driver_bytes_in_use >= 0) {
+    stats.unaccounted_known = true;
+    stats.unaccounted = probe.driver_bytes_in_use - totals.bytes_in_use;
+  }
+  return stats;
+}
+
+DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
+  if (static_cast<int>(device) >= kMaxDevices) return {};
+  const DeviceProbe probe = space == MemorySpace::kDevice ? Probe(static_cast<int>(device)) : DeviceProbe{};
+  return ToStats(ledger_.Totals(AccountOf(device, space)), space, probe);
+}
+
+TrackerStats ProfilerImpl::GetTrackerStats() const {
+  TrackerStats stats;
+  stats.foreign_frees = foreign_frees_.load(std::memory_order_relaxed);
+  stats.replaced_records = replaced_records_.load(std::memory_order_relaxed);
+  stats.dropped_records = dropped_records_.load(std::memory_order_relaxed);
+  stats.dropped_bytes = dropped_bytes_.load(std::memory_order_relaxed);
+  stats.reentrant_events = reentrant_events_.load(std::memory_order_relaxed);
+  stats.truncated_stacks = truncated_stacks_.load(std::memory_order_relaxed);
+  stats.dropped_tag_values = DroppedTagValues();
+  stats.sites = sites_.size();
+  stats.unwinder = capture_.name();
+  for (AccountId account = 0; account < kAccounts; ++account) stats.live_records += ledger_.Totals(account).num_live;
+  return stats;
+}
+
+Snapshot ProfilerImpl::TakeSnapshot() const {
+  // Host memory allocated here must not be recorded by a profiler that also watches the host's allocator.
+  ReentryGuard guard;
+  std::vector<SiteTotals> sites;
+  std::vector<AccountTotals> accounts;
+  ledger_.Snapshot(&sites, &accounts);
+
+  hbmprof::Snapshot snapshot;
+  snapshot.time_unix_nanos =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  snapshot.process_id = getpid();
+  snapshot.host = HostName();
+  snapshot.tracker = GetTrackerStats();
+  snapshot.allocators = allocators_.All();
+  // No lock of the profiler is held here: listing the modules takes the loader's lock, under which a library's
+  // constructor may be waiting for one of ours.
+  snapshot.modules = LoadedModules();
+
+  std::vector<std::string> device_names = devices_.All();
+  for (int device = static_cast<int>(device_names.size()); device < kMaxDevices; ++device) {
+    // A caller may use a number that it never got from Device().
+    device_names.push_back("unnamed:" + std::to_string(device));
+  }
+  std::vector<uint32_t> device_index(kMaxDevices, UINT32_MAX);
+  snapshot.tracker.live_records = 0;
+  for (int device = 0; device < kMaxDevices; ++device) {
+    bool used = false;
+    hbmprof::Snapshot::Device entry{device_names[device], {}};
+    const DeviceProbe probe = Probe(device);
+    for (int space = 0; space < kMemorySpaceCount; ++space) {
+      const AccountTotals& totals = accounts[AccountOf(DeviceId(device), MemorySpace(space))];
+      entry.spaces[space] = ToStats(totals, MemorySpace(space), probe);
+      snapshot.tracker.live_records += totals.num_live;
+      used = used || totals.num_allocs != 0;
+    }
+    // A device that somebody named is shown though nothing was allocated on it yet; device:0 exists always.
+    const bool named = device > 0 && device < static_cast<int>(devices_.All().size());
+    if (!used && !named) continue;
+    device_index[device] = static_cast<uint32_t>(snapshot.devices.size());
+    snapshot.devices.push_back(std::move(entry));
+  }
+
+  std::unordered_map<const StackRecord*, uint32_t> stack_index;
+  std::unordered_map<TagSetId, std::vector<std::pair<std::string, std::string>>> tags;
+  using SampleKey = std::tuple<const StackRecord*, TagSetId, uint64_t, DeviceId, MemoryKind, AllocatorId>;
+  std::map<SampleKey, size_t> of_blocks;  // blocks whose sites differ in nothing but their segment's
+  for (SiteId site = 0; site < sites.size(); ++site) {
+    const SiteTotals& totals = sites[site];
+    if (totals.alloc_objects == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 &&
+        totals.peak_objects == 0 && totals.peak_bytes == 0) {
+      continue;
+    }
+    const SiteKey& key = sites_.Key(site);
+    size_t index = snapshot.samples.size();
+    if (key.parent != kNoSite) {
+      index = of_blocks
+                  .emplace(SampleKey(key.stack, key.tags, key.block_bytes, key.attributes.device, key.attributes.kind,
+                                     key.attributes.allocator),
+                           index)
+                  .first->second;
+    }
+    if (index == snapshot.samples.size()) {
+      hbmprof::Snapshot::Sample sample;
+      const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot.stacks.size()));
+      if (is_new) {
+        snapshot.stacks.push_back(
+            {std::vector<uint64_t>(key.stack->pcs(), key.stack->pcs() + key.stack->depth), key.stack->truncated});
+      }
+      sample.stack = stack->second;
+      sample.device = device_index[static_cast<size_t>(key.attributes.device)];
+      sample.kind = key.attributes.kind;
+      sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
+      if (sample.allocator >= snapshot.allocators.size()) sample.allocator = 0;
+      const auto [set, unknown] = tags.try_emplace(key.tags);
+      if (unknown) set->second = TagsOf(key.tags);
+      sample.tags = set->second;
+      sample.block_bytes = static_cast<int64_t>(key.block_bytes);
+      snapshot.samples.push_back(std::move(sample));
+    }
+    hbmprof::Snapshot::Sample& sample = snapshot.samples[index];
+    sample.alloc_objects += totals.alloc_objects;
+    sample.alloc_bytes += totals.alloc_bytes;
+    sample.peak_objects += totals.peak_objects;
+    sample.peak_bytes += totals.peak_bytes;
+    sample.inuse_objects += totals.inuse_objects;
+    sample.inuse_bytes += totals.inuse_bytes;
+  }
+  return snapshot;
+}
+
+void ProfilerImpl::ResetPeak(DeviceId device) {
+  if (static_cast<int>(device) >= kMaxDevices) return;
+  for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
+}
+
+void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) {
+  ReentryGuard guard;
+  const auto of_device = [&](const LiveRecord& record) {
+    const Attributes& attributes = sites_.Key(record.site).attributes;
+    return attributes.device == device && attributes.allocator != survivor;
+  };
+  const auto leave = [&](const LiveRecord& record) {
+    ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
+  };
+  // Blocks first: while a segment is counted, what its blocks give back is counted in it.
+  live_.EraseIf(
+      [&](uint64_t, const LiveRecord& record) {
+        return of_device(record) && sites_.Key(record.site).parent != kNoSite;
+      },
+      leave);
+  live_.EraseIf(
+      [&](uint64_t id, const LiveRecord& record) {
+        if (!of_device(record)) return false;
+        bool had_blocks;
+        if (sites_.Key(record.site).attributes.kind == MemoryKind::kPool) segments_.Remove(id, &had_blocks);
+        return true;
+      },
+      leave);
+  live_.Resize(ledger_.live_records());
+}
+
+void ProfilerImpl::LockAll() {
+  devices_.mutex_.Lock();
+  allocators_.mutex_.Lock();
+  live_.LockAll();
+  segments_.Lock();
+  sites_.LockAll();
+  ledger_.LockAll();
+}
+
+void ProfilerImpl::UnlockAll() {
+  ledger_.UnlockAll();
+  sites_.UnlockAll();
+  segments_.Unlock();
+  live_.UnlockAll();
+  allocators_.mutex_.Unlock();
+  devices_.mutex_.Unlock();
+}
+
+void ProfilerImpl::ResetInChild() {
+  ledger_.Clear();
+  ledger_.UnlockAll();
+  sites_.UnlockAll();
+  segments_.Unlock();
+  segments_.Clear();
+  live_.ClearInChild();
+  allocators_.mutex_.Unlock();
+  devices_.mutex_.Unlock();
+  // A device's handles do not survive a fork, and another thread may have been inside a probe.
+  for (ProbeSlot& slot : probes_) new (&slot) ProbeSlot;
+  for (auto* counter : {&reentrant_events_, &foreign_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_,
+                        &truncated_stacks_}) {
+    counter->store(0, std::memory_order_relaxed);
+  }
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,120 @@
+// ProfilerImpl: what a Profiler does with an event. Puts together stack capture, site table, live table, ledger and
+// segment map; each of them has one small interface and knows nothing of the others' insides.
+//
+// An allocation: capture the stack, find its site, enter the record in the live table, then in the ledger. A free: take
+// the record out of the live table, then out of the ledger. So a buffer's events reach the ledger in their order, and
+// the ledger alone is what snapshots read.
+#ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
+#define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "hbmprof/profiler.h"
+#include "src/base/mutex.h"
+#include "src/base/thread_state.h"
+#include "src/capture/capture.h"
+#include "src/core/ledger.h"
+#include "src/core/live_table.h"
+#include "src/core/segments.h"
+#include "src/core/site_table.h"
+
+namespace hbmprof::internal {
+
+// Names that get small numbers in the order in which they come. When full, every new name is the last one, "other".
+class NameTable {
+ public:
+  // `first` gets number 0.
+  NameTable(std::string_view first, int capacity);
+  int NumberOf(std::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<std::string> All() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  friend class ProfilerImpl;
+  static constexpr size_t kMaxNameBytes = 64;
+
+  const size_t capacity_;
+  mutable Mutex mutex_;
+  std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
+};
+
+class ProfilerImpl {
+ public:
+  explicit ProfilerImpl(const Options& options);
+  ~ProfilerImpl();
+
+  void SetEnabled(bool enabled) { enabled_.store(enabled, std::memory_order_relaxed); }
+  bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
+
+  NameTable& devices() { return devices_; }
+  NameTable& allocators() { return allocators_; }
+  void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner);
+  void RemoveDeviceProbe(DeviceId device, const void* owner);
+
+  bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  FreedRecord RecordFree(BufferId id);
+  void RestoreRecord(const FreedRecord& record);
+  bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
+  bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
+  FreedRecord RecordBlockFree(BufferId address);
+  std::optional<LiveBuffer> FindBuffer(BufferId id) const;
+
+  DeviceStats Stats(DeviceId device, MemorySpace space) const;
+  TrackerStats GetTrackerStats() const;
+  Snapshot TakeSnapshot() const;
+  void ResetPeak(DeviceId device);
+  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor);
+
+  // Around a fork. The child calls ResetInChild instead of UnlockAll.
+  void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void ResetInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+
+ private:
+  struct ProbeSlot {
+    // Held while the probe runs, so that none runs once it was removed.
+    Mutex mutex;
+    std::function<DeviceProbe()> probe ABSL_GUARDED_BY(mutex);
+    const void* owner ABSL_GUARDED_BY(mutex) = nullptr;
+  };
+
+  // Whether an event that comes now is to be recorded.
+  bool Admits(const ReentryGuard& guard) const;
+  SiteId SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes, SiteId parent);
+  // Enters a new record everywhere; false if it had to be dropped.
+  bool Enter(BufferId id, SiteId site, int64_t bytes);
+  // After `record` left the live table: takes it out of everything else.
+  void Forget(BufferId id, const LiveRecord& record);
+  void DropBlocksOf(uint64_t start, uint64_t bytes);
+  bool Drop(uint64_t bytes);
+  bool HasRoom() const { return ledger_.live_records() < max_live_; }
+  static Attributes Sane(const Attributes& attributes);
+  DeviceProbe Probe(int device) const;
+  DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;
+
+  std::atomic<bool> enabled_;
+  const int max_depth_;
+  const int64_t max_live_;
+  const StackCapture capture_;
+  SiteTable sites_;
+  LiveTable live_;
+  Ledger ledger_;
+  SegmentMap segments_;
+  NameTable devices_;
+  NameTable allocators_;
+  mutable ProbeSlot probes_[kMaxDevices];
+
+  mutable std::atomic<int64_t> reentrant_events_{0};
+  std::atomic<int64_t> foreign_frees_{0};
+  std::atomic<int64_t> replaced_records_{0};
+  std::atomic<int64_t> dropped_records_{0};
+  std::atomic<int64_t> dropped_bytes_{0};
+  std::atomic<int64_t> truncated_stacks_{0};
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_PROFILER_IMPL_H_

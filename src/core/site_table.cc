@@ -1,0 +1,119 @@
+#include "src/core/site_table.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/base/hash.h"
+
+namespace hbmprof::internal {
+namespace {
+
+uint64_t HashSite(const SiteKey& key) {
+  const uint64_t words[] = {
+      reinterpret_cast<uintptr_t>(key.stack), key.block_bytes,
+      static_cast<uint64_t>(key.attributes.device) | static_cast<uint64_t>(key.attributes.kind) << 16 |
+          static_cast<uint64_t>(key.attributes.allocator) << 32,
+      uint64_t{key.tags} | uint64_t{key.parent} << 32};
+  return HashWords(words, 4);
+}
+
+bool SameSite(const SiteKey& a, const SiteKey& b) {
+  return a.stack == b.stack && a.block_bytes == b.block_bytes && a.attributes.device == b.attributes.device &&
+         a.attributes.kind == b.attributes.kind && a.attributes.allocator == b.attributes.allocator &&
+         a.tags == b.tags && a.parent == b.parent;
+}
+
+uint64_t RoundUpToPowerOfTwo(uint64_t bytes) {
+  return bytes <= 1 ? bytes : uint64_t{1} << (64 - __builtin_clzll(bytes - 1));
+}
+
+StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(payload); }
+
+}  // namespace
+
+SiteTable::SiteTable(int64_t max_sites)
+    : max_sites_(static_cast<SiteId>(std::clamp<int64_t>(max_sites, 1, int64_t{1} << 22))),
+      chunks_(static_cast<std::atomic<SiteRecord*>*>(
+          MapPages(((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<SiteRecord*>)))) {}
+
+SiteTable::~SiteTable() {
+  if (chunks_ == nullptr) return;
+  for (uint32_t i = 0; i <= max_sites_ >> kChunkBits; ++i) {
+    UnmapPages(chunks_[i].load(std::memory_order_relaxed), sizeof(SiteRecord) << kChunkBits);
+  }
+  UnmapPages(chunks_, ((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<SiteRecord*>));
+}
+
+StackRecord* SiteTable::InternStack(const uintptr_t* pcs, int depth, bool truncated) {
+  static_assert(sizeof(uintptr_t) == sizeof(uint64_t), "a 64-bit host");
+  const uint64_t hash = HashWords(reinterpret_cast<const uint64_t*>(pcs), static_cast<size_t>(depth)) ^ truncated;
+  const size_t bytes = static_cast<size_t>(depth) * sizeof(uintptr_t);
+  const auto equal = [&](uint64_t payload) {
+    const StackRecord* stack = StackOf(payload);
+    return stack->hash == hash && stack->depth == static_cast<uint32_t>(depth) && stack->truncated == truncated &&
+           std::memcmp(stack->pcs(), pcs, bytes) == 0;
+  };
+  if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
+
+  SpinLockHolder hold(stacks_.lock());
+  if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
+  auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(sizeof(StackRecord) + bytes));
+  if (stack == nullptr) return nullptr;
+  stack->hash = hash;
+  stack->depth = static_cast<uint32_t>(depth);
+  stack->truncated = truncated;
+  std::memcpy(static_cast<void*>(stack + 1), pcs, bytes);
+  const bool inserted =
+      stacks_.Insert(hash, reinterpret_cast<uintptr_t>(stack), [](uint64_t payload) { return StackOf(payload)->hash; });
+  return inserted ? stack : nullptr;
+}
+
+SiteId SiteTable::FindSite(uint64_t hash, const SiteKey& key) const {
+  const uint64_t found = sites_.Find(hash, [&](uint64_t payload) {
+    const SiteRecord* record = RecordOf(static_cast<SiteId>(payload - 1));
+    return record->hash == hash && SameSite(record->key, key);
+  });
+  return found == 0 ? kNoSite : static_cast<SiteId>(found - 1);
+}
+
+SiteId SiteTable::InternSite(SiteKey key) {
+  uint64_t hash = HashSite(key);
+  if (const SiteId found = FindSite(hash, key); found != kNoSite) return found;
+  auto* stack = const_cast<StackRecord*>(key.stack);
+  if (stack->sites.load(std::memory_order_relaxed) >= kExactSites) {
+    key.block_bytes = RoundUpToPowerOfTwo(key.block_bytes);
+    hash = HashSite(key);
+    if (const SiteId found = FindSite(hash, key); found != kNoSite) return found;
+  }
+
+  SpinLockHolder hold(sites_.lock());
+  if (const SiteId found = FindSite(hash, key); found != kNoSite) return found;
+  const SiteId site = size_.load(std::memory_order_relaxed);
+  if (site >= max_sites_ || chunks_ == nullptr) return kNoSite;
+  std::atomic<SiteRecord*>& chunk = chunks_[site >> kChunkBits];
+  if (chunk.load(std::memory_order_relaxed) == nullptr) {
+    auto* records = static_cast<SiteRecord*>(MapPages(sizeof(SiteRecord) << kChunkBits));
+    if (records == nullptr) return kNoSite;
+    chunk.store(records, std::memory_order_release);
+  }
+  *RecordOf(site) = {hash, key};
+  size_.store(site + 1, std::memory_order_release);
+  const bool inserted = sites_.Insert(hash, uint64_t{site} + 1, [this](uint64_t payload) {
+    return RecordOf(static_cast<SiteId>(payload - 1))->hash;
+  });
+  if (!inserted) return kNoSite;
+  stack->sites.fetch_add(1, std::memory_order_relaxed);
+  return site;
+}
+
+void SiteTable::LockAll() {
+  stacks_.lock().Lock();
+  sites_.lock().Lock();
+}
+
+void SiteTable::UnlockAll() {
+  sites_.lock().Unlock();
+  stacks_.lock().Unlock();
+}
+
+}  // namespace hbmprof::internal

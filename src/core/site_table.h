@@ -1,0 +1,88 @@
+// SiteTable: gives every distinct (call stack, attributes, tags, block size) a small number, its SiteId, for ever.
+//
+// Thread safety: everything from any thread. Finding a known site takes no lock; a new one takes a spin lock for as
+// long as its record is made.
+//
+// Block sizes are part of a site, so that a profile can tell them. A stack that made kExactSites sites has the sizes
+// of further ones rounded up to a power of two, which bounds the number of sites per stack.
+#ifndef HBMPROF_SRC_CORE_SITE_TABLE_H_
+#define HBMPROF_SRC_CORE_SITE_TABLE_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "hbmprof/allocation.h"
+#include "src/base/pages.h"
+#include "src/core/intern_table.h"
+
+namespace hbmprof::internal {
+
+using SiteId = uint32_t;
+inline constexpr SiteId kNoSite = ~SiteId{0};
+
+// A distinct call stack, innermost return address first. Immutable but for `sites`.
+struct StackRecord {
+  uint64_t hash;
+  uint32_t depth;
+  bool truncated;
+  std::atomic<uint32_t> sites;  // made with this stack so far
+  const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
+};
+
+// What tells sites of one stack apart. `parent` is the site of the segment that a pool's block lies in.
+struct SiteKey {
+  const StackRecord* stack = nullptr;
+  uint64_t block_bytes = 0;
+  Attributes attributes;
+  uint32_t tags = 0;  // TagSetId
+  SiteId parent = kNoSite;
+};
+
+class SiteTable {
+ public:
+  explicit SiteTable(int64_t max_sites);
+  ~SiteTable();
+
+  // The record of this stack; null if there is no memory. `depth` may be 0.
+  StackRecord* InternStack(const uintptr_t* pcs, int depth, bool truncated);
+
+  // The site of `key` (whose stack comes from InternStack of the same table); kNoSite when max_sites is reached or
+  // there is no memory.
+  SiteId InternSite(SiteKey key);
+
+  // `site` must come from this table.
+  const SiteKey& Key(SiteId site) const { return RecordOf(site)->key; }
+  // Sites 0 to size()-1 exist.
+  SiteId size() const { return size_.load(std::memory_order_acquire); }
+
+  SiteId max_sites() const { return max_sites_; }
+
+  // Around a fork.
+  void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+
+ private:
+  struct SiteRecord {
+    uint64_t hash;
+    SiteKey key;
+  };
+  static constexpr uint32_t kChunkBits = 10;
+  static constexpr uint32_t kExactSites = 256;
+
+  SiteRecord* RecordOf(SiteId site) const {
+    return chunks_[site >> kChunkBits].load(std::memory_order_acquire) + (site & ((1u << kChunkBits) - 1));
+  }
+  SiteId FindSite(uint64_t hash, const SiteKey& key) const;
+
+  const SiteId max_sites_;
+  InternTable stacks_;
+  Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
+  InternTable sites_;
+  std::atomic<SiteId> size_{0};
+  // Of max_sites / 2^kChunkBits pointers; each set once, under sites_.lock().
+  std::atomic<SiteRecord*>* chunks_;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_SITE_TABLE_H_

@@ -1,0 +1,44 @@
+// Sets of tags (key=value labels), each with a small number, its TagSetId; and the current set of each thread.
+//
+// Process-wide, since a tag scope belongs to a thread and not to a profiler. Nothing is ever removed; the limits below
+// bound it. Thread safety: everything from any thread. Extending a set in a way seen before takes no lock.
+#ifndef HBMPROF_SRC_CORE_TAGS_H_
+#define HBMPROF_SRC_CORE_TAGS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace hbmprof::internal {
+
+using TagSetId = uint32_t;
+inline constexpr TagSetId kNoTags = 0;
+
+// See hbmprof/tag.h for what they mean to a user.
+inline constexpr int kMaxTagKeys = 64;
+inline constexpr int kMaxTagValuesPerKey = 1000;
+inline constexpr TagSetId kMaxTagSets = 65536;
+inline constexpr size_t kMaxTagBytes = 128;
+
+TagSetId CurrentTags();
+void SetCurrentTags(TagSetId tags);
+
+// The set `tags` with `key` set to `value` besides, or `tags` itself when a limit says no. A value beyond its key's
+// limit becomes "other".
+TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value);
+
+// The labels of a set, sorted by key.
+std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags);
+
+// How often ExtendTags met a limit.
+int64_t DroppedTagValues();
+
+// Around a fork.
+void LockTags();
+void UnlockTags();
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_TAGS_H_
