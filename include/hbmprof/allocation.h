@@ -52,7 +52,7 @@ constexpr MemorySpace SpaceOf(MemoryKind kind) {
 }
 
 // Names one live buffer: a base address, or a handle that is no address. Handles live in numbered name spaces of
-// their own (1 to 127, chosen by the backend), so that a handle never collides with an address. Addresses of several
+// their own (1 to 63, chosen by the backend), so that a handle never collides with an address. Addresses of several
 // devices share one name space, as they do under CUDA's unified addressing; a backend whose devices reuse each other's
 // addresses gives each device a handle name space.
 class BufferId {

@@ -31,7 +31,7 @@ inline uint64_t HashWords(const uint64_t* words, size_t count) {
     lane1 = MultiplyFold(lane1 ^ words[i + 2], kHashSeed0 ^ words[i + 3]);
   }
   for (; i < count; ++i) lane0 = MultiplyFold(lane0 ^ words[i], kHashSeed1);
-  return MultiplyFold(lane0 ^ kHashSeed0, lane1 ^ kHashSeed1);
+  return MultiplyFold(lane0 ^ kHashSeed1, lane1 ^ kHashSeed0);
 }
 
 inline uint64_t HashBytes(const char* bytes, size_t count, uint64_t seed) {

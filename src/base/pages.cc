@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace hbmprof::internal {
 
@@ -15,7 +16,10 @@ void UnmapPages(void* pages, size_t bytes) {
   if (pages != nullptr) munmap(pages, bytes);
 }
 
-void DiscardPages(void* pages, size_t bytes) { madvise(pages, bytes, MADV_DONTNEED); }
+void DiscardPages(void* pages, size_t bytes) {
+  // Refused where the process has locked its memory (mlockall).
+  if (madvise(pages, bytes, MADV_DONTNEED) != 0) std::memset(pages, 0, bytes);
+}
 
 Arena::~Arena() {
   while (chunks_ != nullptr) {

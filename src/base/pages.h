@@ -11,7 +11,7 @@ namespace hbmprof::internal {
 void* MapPages(size_t bytes);
 // `pages` and `bytes` as given to or by MapPages. Null is ignored.
 void UnmapPages(void* pages, size_t bytes);
-// Gives the memory back and leaves the addresses usable; they read as zeros afterwards.
+// Gives the memory back, where it is not locked, and leaves the addresses usable; they read as zeros afterwards.
 void DiscardPages(void* pages, size_t bytes);
 
 // Bump allocator of memory that lives as long as the arena. Not thread-safe.

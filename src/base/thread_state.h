@@ -2,6 +2,7 @@
 #ifndef HBMPROF_SRC_BASE_THREAD_STATE_H_
 #define HBMPROF_SRC_BASE_THREAD_STATE_H_
 
+#include <atomic>
 #include <cstdint>
 
 namespace hbmprof::internal {
@@ -23,11 +24,16 @@ inline uint32_t ThreadIndex() {
 }
 
 // Marks the thread as inside the tracker while it lives. `entered()` is false if it was inside already: then the event
-// comes from the tracker itself (or from a signal handler that interrupted it) and must be passed through.
+// comes from the tracker itself (or from a signal handler that interrupted it) and must be passed through. The fences
+// keep the compiler from moving what the guard guards out of its reach, as a signal handler would see it.
 class ReentryGuard {
  public:
-  ReentryGuard() : entered_(!thread_state.inside) { thread_state.inside = true; }
+  ReentryGuard() : entered_(!thread_state.inside) {
+    thread_state.inside = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
   ~ReentryGuard() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     if (entered_) thread_state.inside = false;
   }
   ReentryGuard(const ReentryGuard&) = delete;

@@ -254,13 +254,15 @@ AccountTotals Ledger::Totals(AccountId account) const {
 void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const {
   accounts->assign(kAccounts, {});
   // Room for all sites is made before the locks are taken. Sites are added meanwhile, so there may be too little.
+  SiteId count;
   for (;;) {
     sites->assign(sites_.size() + 1024, {});
     LockAll();
-    if (sites_.size() <= sites->size()) break;
+    count = sites_.size();
+    if (count <= sites->size()) break;
     UnlockAll();
   }
-  sites->resize(sites_.size());
+  sites->resize(count);
   Trace();
   for (AccountId account = 0; account < kAccounts; ++account) (*accounts)[account] = SumOf(account);
   ForEachActiveShard([&](const Shard& shard) {

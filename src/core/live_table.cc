@@ -5,10 +5,9 @@
 namespace hbmprof::internal {
 namespace {
 
-// Lines per record: 64 bytes for 1.5 records, so that three slots overflow rarely.
-constexpr size_t LinesToGrowTo(size_t records) { return records * 2 / 3; }
-// Shrinking starts when lines are on average less than half as full as they may be.
-constexpr size_t LinesToShrinkFrom(size_t records) { return records * 4 / 3; }
+// Lines are 64 bytes for 1.5 records on average, so that three slots overflow rarely, and for at least half as many.
+constexpr int64_t MostRecords(size_t lines) { return static_cast<int64_t>(lines + lines / 2); }
+constexpr int64_t FewestRecords(size_t lines) { return MostRecords(lines) / 2; }
 constexpr int kMostSplitsPerResize = 128;
 constexpr size_t kOverflowLinesAtOnce = 64;
 
@@ -44,7 +43,7 @@ LiveTable::Inserted LiveTable::Insert(uint64_t id, LiveRecord record, LiveRecord
     SpinLockHolder hold(resize_lock_);
     if (lines_.load(std::memory_order_relaxed) == 0) {
       if (!MapSegment(0)) return Inserted::kNoMemory;
-      lines_.store(kMinLines, std::memory_order_release);
+      SetLines(kMinLines);
     }
     first = LockLineOf(HashWord(id));
   }
@@ -110,11 +109,11 @@ bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFET
 }
 
 void LiveTable::Compact(Line* first) {
-  // Fill the holes of the chain from its end, then drop the lines that became empty.
+  // Fill the holes of the chain with entries of later lines, then drop the lines that became empty.
   Line* hole_line = first;
   int hole = 0;
-  const auto next_hole = [&] {
-    while (hole_line != nullptr && hole_line->entries[hole].id != 0) {
+  const auto next_hole_before = [&](const Line* end) {
+    while (hole_line != end && hole_line->entries[hole].id != 0) {
       if (++hole == kEntriesPerLine) {
         hole = 0;
         hole_line = hole_line->overflow;
@@ -124,9 +123,8 @@ void LiveTable::Compact(Line* first) {
   for (Line* line = first->overflow; line != nullptr; line = line->overflow) {
     for (Entry& entry : line->entries) {
       if (entry.id == 0) continue;
-      next_hole();
-      // A hole at or behind this entry would not shorten the chain.
-      if (hole_line == nullptr || hole_line == line) break;
+      next_hole_before(line);
+      if (hole_line == line) break;
       hole_line->entries[hole] = entry;
       entry.id = 0;
     }
@@ -192,7 +190,7 @@ bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     }
   }
   if (from->overflow != nullptr) Compact(from);
-  lines_.store(lines + 1, std::memory_order_release);
+  SetLines(lines + 1);
   return true;
 }
 
@@ -222,7 +220,7 @@ bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       }
     }
     if (from->overflow != nullptr) Compact(from);
-    lines_.store(lines, std::memory_order_release);
+    SetLines(lines);
   }
   const int segment = SegmentOf(lines);
   if (segment > 0 && lines == SegmentStart(segment)) {
@@ -235,16 +233,17 @@ bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   return true;
 }
 
-void LiveTable::Resize(int64_t records) {
-  const size_t lines = lines_.load(std::memory_order_relaxed);
-  const size_t target = std::max<int64_t>(records, 0);
-  if (lines == 0) return;
-  const bool grow = lines < LinesToGrowTo(target);
-  if (!grow && (lines <= kMinLines || lines <= LinesToShrinkFrom(target))) return;
+void LiveTable::SetLines(size_t lines) {
+  grow_above_.store(MostRecords(lines), std::memory_order_relaxed);
+  shrink_below_.store(lines <= kMinLines ? INT64_MIN : FewestRecords(lines), std::memory_order_relaxed);
+  lines_.store(lines, std::memory_order_release);
+}
+
+void LiveTable::ResizeSlow(int64_t records) {
   if (!resize_lock_.TryLock()) return;
   for (int i = 0; i < kMostSplitsPerResize; ++i) {
-    const size_t now = lines_.load(std::memory_order_relaxed);
-    if (grow ? now >= LinesToGrowTo(target) : now <= kMinLines || now <= LinesToShrinkFrom(target)) break;
+    const bool grow = records > grow_above_.load(std::memory_order_relaxed);
+    if (!grow && records >= shrink_below_.load(std::memory_order_relaxed)) break;
     if (!(grow ? Split() : Merge())) break;
   }
   resize_lock_.Unlock();
@@ -299,7 +298,7 @@ void LiveTable::ClearInChild() {
     Line* segment = segments_[i].load(std::memory_order_relaxed);
     if (segment != nullptr) DiscardPages(segment, SegmentLines(i) * sizeof(Line));
   }
-  if (lines != 0) lines_.store(kMinLines, std::memory_order_relaxed);
+  if (lines != 0) SetLines(kMinLines);
   overflow_lock_.Unlock();
   resize_lock_.Unlock();
 }

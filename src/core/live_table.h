@@ -56,9 +56,14 @@ class LiveTable {
   template <typename Matches, typename Erased>
   void EraseIf(const Matches& matches, const Erased& erased);
 
-  // Moves towards the number of lines that fits `records`, by at most a few dozen lines; returns at once if another
-  // thread is at it.
-  void Resize(int64_t records);
+  // Moves towards the number of lines that fits `records`, by at most a few dozen lines; returns at once if it fits
+  // already or if another thread is at it.
+  void Resize(int64_t records) {
+    if (records > grow_above_.load(std::memory_order_relaxed) ||
+        records < shrink_below_.load(std::memory_order_relaxed)) {
+      ResizeSlow(records);
+    }
+  }
 
   // Around a fork; the child calls ClearInChild instead of unlocking.
   void LockAll() ABSL_EXCLUSIVE_LOCK_FUNCTION(resize_lock_);
@@ -112,6 +117,9 @@ class LiveTable {
 
   // The line that holds `hash`, locked; null before the first Insert.
   Line* LockLineOf(uint64_t hash) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void ResizeSlow(int64_t records);
+  // Changes lines_ and what follows from it.
+  void SetLines(size_t lines);
   bool MapSegment(int segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Split() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Merge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
@@ -122,6 +130,9 @@ class LiveTable {
   void FreeOverflowLine(Line* line);
 
   std::atomic<size_t> lines_{0};
+  // The numbers of records between which lines_ is right. (A number that is behind may be negative.)
+  std::atomic<int64_t> grow_above_{INT64_MAX};
+  std::atomic<int64_t> shrink_below_{INT64_MIN};
   std::atomic<Line*> segments_[kSegments] = {};
   SpinLock resize_lock_;
   SpinLock overflow_lock_;

@@ -18,9 +18,10 @@ namespace hbmprof::internal {
 namespace {
 
 // Blocks of pools are kept apart from other buffers: the first block of a segment has the segment's address.
-constexpr uint8_t kBlockNameSpace = 127;
-BufferId BlockId(BufferId address) { return BufferId::Handle(kBlockNameSpace, address.value()); }
-uint64_t BlockAddress(uint64_t block_id) { return block_id ^ BufferId::Handle(kBlockNameSpace, 0).value(); }
+// No address and no handle of a backend has the highest bit.
+constexpr uint64_t kBlockBit = uint64_t{1} << 63;
+BufferId BlockId(BufferId address) { return BufferId(address.value() ^ kBlockBit); }
+uint64_t BlockAddress(uint64_t block_id) { return block_id ^ kBlockBit; }
 
 // Small tables keep an exact count of live records, so that their limit is exact; large ones add up every 64 events.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
@@ -120,8 +121,25 @@ SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, const Attribute
   return sites_.InternSite({stack, static_cast<uint64_t>(bytes), attributes, CurrentTags(), parent});
 }
 
+bool ProfilerImpl::EndStale(BufferId id) {
+  LiveRecord stale;
+  if (!live_.Erase(id.value(), &stale)) return false;
+  replaced_records_.fetch_add(1, std::memory_order_relaxed);
+  Forget(id, stale);
+  return true;
+}
+
+bool ProfilerImpl::Fits(BufferId id, size_t bytes) {
+  if (bytes <= LiveTable::kMaxBytes && HasRoom()) return true;
+  const bool made_room = EndStale(id);
+  return (made_room && bytes <= LiveTable::kMaxBytes && HasRoom()) || Drop(bytes);
+}
+
 bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
-  if (site == kNoSite) return Drop(static_cast<uint64_t>(bytes));
+  if (site == kNoSite) {
+    EndStale(id);
+    return Drop(static_cast<uint64_t>(bytes));
+  }
   LiveRecord replaced;
   switch (live_.Insert(id.value(), {site, bytes}, &replaced)) {
     case LiveTable::Inserted::kNoMemory:
@@ -149,7 +167,7 @@ bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, 
   live_.Prefetch(id.value());
   const Attributes sane = Sane(attributes);
   if (sane.kind == MemoryKind::kAlias) bytes = 0;
-  if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
+  if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
   return Enter(id, SiteOf(caller, size, sane, kNoSite), size);
 }
@@ -201,6 +219,11 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   const uint64_t id = freed.id_.value();
   const auto bytes = static_cast<uint64_t>(freed.bytes_);
   const SiteKey& key = sites_.Key(freed.site_);
+  if (key.parent != kNoSite) {
+    Segment* segment = segments_.Find(BlockAddress(id), bytes);
+    // A block whose segment has gone meanwhile went with it.
+    if (segment == nullptr || !SegmentMap::Reserve(*segment, freed.bytes_)) return;
+  }
   LiveRecord replaced;
   const LiveTable::Inserted inserted = live_.Insert(id, {freed.site_, freed.bytes_}, &replaced);
   if (inserted == LiveTable::Inserted::kNoMemory) {
@@ -211,12 +234,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     replaced_records_.fetch_add(1, std::memory_order_relaxed);
     Forget(freed.id_, replaced);
   }
-  if (key.parent != kNoSite) {
-    Segment* segment = segments_.Find(BlockAddress(id), bytes);
-    if (segment != nullptr) SegmentMap::Reserve(*segment, freed.bytes_);
-  } else if (key.attributes.kind == MemoryKind::kPool) {
-    segments_.Add(id, bytes, freed.site_);
-  }
+  if (key.parent == kNoSite && key.attributes.kind == MemoryKind::kPool) segments_.Add(id, bytes, freed.site_);
   ledger_.Enter(Ledger::Event::kUndoFree, freed.site_, freed.bytes_);
 }
 
@@ -263,11 +281,14 @@ bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t by
   const BufferId id = BlockId(address);
   live_.Prefetch(id.value());
   Attributes sane = Sane(attributes);
-  if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
+  if (sane.kind == MemoryKind::kAlias) bytes = 0;
+  if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
   Segment* segment = segments_.Find(address.value(), bytes);
   SiteId parent = kNoSite;
-  if (segment != nullptr && SegmentMap::Reserve(*segment, size)) {
+  // What does not fit may do so in place of a block whose free was never seen.
+  if (segment != nullptr &&
+      (SegmentMap::Reserve(*segment, size) || (EndStale(id) && SegmentMap::Reserve(*segment, size)))) {
     parent = segment->site.load(std::memory_order_relaxed);
     sane.device = sites_.Key(parent).attributes.device;
     if (SpaceOf(sane.kind) != MemorySpace::kDevice || sane.kind == MemoryKind::kPool) sane.kind = MemoryKind::kDevice;
@@ -282,6 +303,7 @@ FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) {
 }
 
 std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
+  ReentryGuard guard;
   LiveRecord record;
   if (id.is_null() || !live_.Find(id.value(), &record)) return std::nullopt;
   return LiveBuffer{record.bytes, sites_.Key(record.site).attributes};
@@ -309,11 +331,13 @@ DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space
 
 DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
+  ReentryGuard guard;
   const DeviceProbe probe = space == MemorySpace::kDevice ? Probe(static_cast<int>(device)) : DeviceProbe{};
   return ToStats(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
 TrackerStats ProfilerImpl::GetTrackerStats() const {
+  ReentryGuard guard;
   TrackerStats stats;
   stats.foreign_frees = foreign_frees_.load(std::memory_order_relaxed);
   stats.replaced_records = replaced_records_.load(std::memory_order_relaxed);
@@ -347,7 +371,8 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   snapshot.modules = LoadedModules();
 
   std::vector<std::string> device_names = devices_.All();
-  for (int device = static_cast<int>(device_names.size()); device < kMaxDevices; ++device) {
+  const auto named_devices = static_cast<int>(device_names.size());
+  for (int device = named_devices; device < kMaxDevices; ++device) {
     // A caller may use a number that it never got from Device().
     device_names.push_back("unnamed:" + std::to_string(device));
   }
@@ -364,7 +389,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
       used = used || totals.num_allocs != 0;
     }
     // A device that somebody named is shown though nothing was allocated on it yet; device:0 exists always.
-    const bool named = device > 0 && device < static_cast<int>(devices_.All().size());
+    const bool named = device > 0 && device < named_devices;
     if (!used && !named) continue;
     device_index[device] = static_cast<uint32_t>(snapshot.devices.size());
     snapshot.devices.push_back(std::move(entry));
@@ -420,13 +445,16 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
 
 void ProfilerImpl::ResetPeak(DeviceId device) {
   if (static_cast<int>(device) >= kMaxDevices) return;
+  ReentryGuard guard;
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 
 void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) {
   ReentryGuard guard;
   const auto of_device = [&](const LiveRecord& record) {
-    const Attributes& attributes = sites_.Key(record.site).attributes;
+    // A block stays or goes with its segment.
+    const SiteId parent = sites_.Key(record.site).parent;
+    const Attributes& attributes = sites_.Key(parent == kNoSite ? record.site : parent).attributes;
     return attributes.device == device && attributes.allocator != survivor;
   };
   const auto leave = [&](const LiveRecord& record) {

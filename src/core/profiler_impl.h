@@ -84,6 +84,10 @@ class ProfilerImpl {
   // Whether an event that comes now is to be recorded.
   bool Admits(const ReentryGuard& guard) const;
   SiteId SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes, SiteId parent);
+  // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
+  bool EndStale(BufferId id);
+  // Whether a new record of `id` may be made; if not, it is counted as dropped.
+  bool Fits(BufferId id, size_t bytes);
   // Enters a new record everywhere; false if it had to be dropped.
   bool Enter(BufferId id, SiteId site, int64_t bytes);
   // After `record` left the live table: takes it out of everything else.

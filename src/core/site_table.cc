@@ -9,12 +9,11 @@ namespace hbmprof::internal {
 namespace {
 
 uint64_t HashSite(const SiteKey& key) {
-  const uint64_t words[] = {
-      reinterpret_cast<uintptr_t>(key.stack), key.block_bytes,
-      static_cast<uint64_t>(key.attributes.device) | static_cast<uint64_t>(key.attributes.kind) << 16 |
-          static_cast<uint64_t>(key.attributes.allocator) << 32,
-      uint64_t{key.tags} | uint64_t{key.parent} << 32};
-  return HashWords(words, 4);
+  const uint64_t attributes = static_cast<uint64_t>(key.attributes.device) |
+                              static_cast<uint64_t>(key.attributes.kind) << 16 |
+                              static_cast<uint64_t>(key.attributes.allocator) << 32;
+  const uint64_t half = MultiplyFold(key.stack->hash ^ key.block_bytes * kHashSeed0, kHashSeed1 ^ attributes);
+  return MultiplyFold(half ^ (uint64_t{key.tags} | uint64_t{key.parent} << 32), kHashSeed0);
 }
 
 bool SameSite(const SiteKey& a, const SiteKey& b) {
@@ -96,7 +95,7 @@ SiteId SiteTable::InternSite(SiteKey key) {
     if (records == nullptr) return kNoSite;
     chunk.store(records, std::memory_order_release);
   }
-  *RecordOf(site) = {hash, key};
+  *RecordOf(site) = {key, hash};
   size_.store(site + 1, std::memory_order_release);
   const bool inserted = sites_.Insert(hash, uint64_t{site} + 1, [this](uint64_t payload) {
     return RecordOf(static_cast<SiteId>(payload - 1))->hash;

@@ -62,10 +62,11 @@ class SiteTable {
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
-  struct SiteRecord {
-    uint64_t hash;
+  struct alignas(64) SiteRecord {
     SiteKey key;
+    uint64_t hash;
   };
+  static_assert(sizeof(SiteRecord) == 64, "one cache line");
   static constexpr uint32_t kChunkBits = 10;
   static constexpr uint32_t kExactSites = 256;
 
