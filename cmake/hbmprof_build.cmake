@@ -1,0 +1,46 @@
+# How every target of this project is compiled: standard, warnings, visibility, sanitizers. Nothing here reaches a
+# consumer.
+
+set(HBMPROF_SANITIZER "" CACHE STRING "Sanitizers for every target: empty, address+undefined or thread")
+set_property(CACHE HBMPROF_SANITIZER PROPERTY STRINGS "" "address+undefined" "thread")
+
+if(PROJECT_IS_TOP_LEVEL)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+  endif()
+  find_program(HBMPROF_CCACHE ccache DOC "Compiler cache, used if found")
+  if(HBMPROF_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_C_COMPILER_LAUNCHER ${HBMPROF_CCACHE})
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${HBMPROF_CCACHE})
+  endif()
+endif()
+
+add_library(hbmprof_build_flags INTERFACE)
+target_compile_features(hbmprof_build_flags INTERFACE cxx_std_17)
+target_compile_options(hbmprof_build_flags INTERFACE
+  -Wall -Wextra
+  # Only this project's own builds stop at a warning: a user's compiler may be newer than its warnings.
+  $<$<BOOL:${PROJECT_IS_TOP_LEVEL}>:-Werror>
+  # Lock annotations are checked wherever the compiler can.
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>
+  # Designated initializers leave out what keeps its default.
+  -Wno-missing-field-initializers)
+
+# A static library keeps its symbols out of the dynamic symbol table of whatever links it, so that two copies in one
+# process do not take each other's functions. A shared one exports what cmake/exports.map lists.
+if(NOT BUILD_SHARED_LIBS)
+  target_compile_options(hbmprof_build_flags INTERFACE
+    -fvisibility=hidden $<$<COMPILE_LANGUAGE:CXX>:-fvisibility-inlines-hidden>)
+endif()
+
+if(HBMPROF_SANITIZER STREQUAL "address+undefined")
+  set(_sanitize -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+elseif(HBMPROF_SANITIZER STREQUAL "thread")
+  set(_sanitize -fsanitize=thread -fno-omit-frame-pointer)
+elseif(HBMPROF_SANITIZER)
+  message(FATAL_ERROR "HBMPROF_SANITIZER is '${HBMPROF_SANITIZER}': use address+undefined or thread")
+endif()
+if(HBMPROF_SANITIZER)
+  add_compile_options(${_sanitize})
+  add_link_options(${_sanitize})
+endif()

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Checks every #include of the project against the two tables in src/README.md.
+
+usage: check_layers.py [ROOT]
+
+Prints one line per include or name that the tables do not allow, and exits 1 if there is any; exits 2 if a table is
+malformed or there is nothing to check. The tables are the rule: which room may see which is written only there.
+"""
+
+import fnmatch
+import os
+import re
+import sys
+
+ROOMS_HEADING = "room"
+OUTSIDE_HEADING = "from outside"
+SUFFIXES = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".inc", ".in")
+# Free of rules: they may include anything. Whatever else holds code must be in a room.
+UNRULED = ("tests", "proto", "docs", "third_party", "cmake", "scripts", "build")
+
+INCLUDE = re.compile(r"^\s*(?:#|%:)\s*(?:include|include_next|import)\b(.*)$")
+TARGET = re.compile(r'^\s*(?:"([^"]+)"|<([^>]+)>)')
+COMMENT_OR_STRING = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
+
+
+class TableError(Exception):
+  pass
+
+
+def read_table(text, heading):
+  """The rows (lists of cells) of the Markdown table whose first column is called `heading`."""
+  rows = []
+  inside = False
+  for line in text.splitlines():
+    cells = [c.strip() for c in line.strip().strip("|").split("|")]
+    if not line.lstrip().startswith("|"):
+      inside = False
+    elif cells[0] == heading:
+      inside = True
+    elif inside and not set(cells[0]) <= set("-: "):
+      rows.append(cells)
+  if not rows:
+    raise TableError(f"no table with the first column '{heading}'")
+  return rows
+
+
+def names(cell):
+  """The `quoted` names in a cell."""
+  return re.findall(r"`([^`]+)`", cell)
+
+
+def read_rules(readme):
+  """({room: rooms it may include}, [(patterns, rooms that may include them)])."""
+  with open(readme, encoding="utf-8") as file:
+    text = file.read()
+  rooms = {}
+  for cells in read_table(text, ROOMS_HEADING):
+    named = names(cells[0])
+    if len(named) != 1 or len(cells) < 2:
+      raise TableError(f"a row must name one room and say what it may include: {cells}")
+    room, allowed = named[0], names(cells[1])
+    # A room names only rooms above it, so the graph has no cycle.
+    for other in allowed:
+      if other not in rooms:
+        raise TableError(f"{room} may include {other}, which is not a room above it")
+    rooms[room] = set(allowed) | {room}
+  outside = []
+  for cells in read_table(text, OUTSIDE_HEADING):
+    allowed = names(cells[1])
+    for room in allowed:
+      if room not in rooms:
+        raise TableError(f"{cells[0]}: {room} is not a room")
+    outside.append((names(cells[0]), set(allowed)))
+  return rooms, outside
+
+
+def room_of(path, rooms):
+  """The most specific room that holds `path`, or None."""
+  while path:
+    if path in rooms:
+      return path
+    path = os.path.dirname(path)
+  return None
+
+
+def resolve(root, includer, spelled):
+  """The project file that `spelled` means, relative to `root`, or None if it comes from outside."""
+  for base in (os.path.dirname(includer), "", "include", "src"):
+    candidate = os.path.normpath(os.path.join(base, spelled))
+    if not candidate.startswith("..") and os.path.isfile(os.path.join(root, candidate)):
+      return candidate
+  # A file that is not there (yet, or is generated) is still named by its folder.
+  if spelled.startswith("hbmprof/"):
+    return os.path.join("include", spelled)
+  return spelled if spelled.split("/")[0] in ("src", "tests", "examples", "benchmarks") else None
+
+
+def blank_comments(text, strings_too):
+  """`text` without comments (and strings), line numbers kept."""
+  def blank(match):
+    token = match.group(0)
+    if not token.startswith("/") and not strings_too:
+      return token
+    return re.sub(r"[^\n]", " ", token)
+  return COMMENT_OR_STRING.sub(blank, text)
+
+
+def check_file(root, path, rooms, outside):
+  """Yields one line per thing in `path` that the rules do not allow."""
+  room = room_of(path, rooms)
+  if room is None:
+    yield f"{path}: lies in no room of src/README.md"
+    return
+  with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+    text = file.read()
+  for number, line in enumerate(blank_comments(text, strings_too=False).splitlines(), 1):
+    include = INCLUDE.match(line)
+    if not include:
+      continue
+    target = TARGET.match(include.group(1))
+    if not target:
+      yield f"{path}:{number}: an include that cannot be checked:{include.group(1)}"
+      continue
+    spelled = target.group(1) or target.group(2)
+    resolved = resolve(root, path, spelled)
+    if resolved is None:
+      for patterns, allowed in outside:
+        if room not in allowed and any(fnmatch.fnmatchcase(spelled, p) for p in patterns):
+          yield f"{path}:{number}: {room} may not include {spelled}"
+      continue
+    target_room = room_of(resolved, rooms)
+    if target_room not in rooms[room]:
+      yield f"{path}:{number}: {room} may not include {resolved} ({target_room or 'in no room'})"
+  code = blank_comments(text, strings_too=True)
+  for patterns, allowed in outside:
+    for name in patterns:
+      if "::" in name and room not in allowed:
+        for match in re.finditer(rf"\b{re.escape(name)}\b", code):
+          yield f"{path}:{code.count(chr(10), 0, match.start()) + 1}: {room} may not use {name}"
+
+
+def code_files(root):
+  for folder, folders, files in os.walk(root):
+    relative = os.path.relpath(folder, root)
+    if relative == ".":
+      folders[:] = [f for f in folders if f not in UNRULED and not f.startswith(".") and not f.startswith("build")]
+    for name in files:
+      if name.endswith(SUFFIXES):
+        yield os.path.normpath(os.path.join(relative, name))
+
+
+def main(arguments):
+  root = arguments[1] if len(arguments) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+  try:
+    rooms, outside = read_rules(os.path.join(root, "src", "README.md"))
+  except (TableError, OSError) as error:
+    print(f"src/README.md: {error}", file=sys.stderr)
+    return 2
+  files = sorted(code_files(root))
+  if not files:
+    print(f"{root}: no code to check", file=sys.stderr)
+    return 2
+  problems = [line for path in files for line in check_file(root, path, rooms, outside)]
+  for line in problems:
+    print(line, file=sys.stderr)
+  if problems:
+    print(f"layers: {len(problems)} not allowed by the tables in src/README.md", file=sys.stderr)
+    return 1
+  print(f"layers: {len(files)} files keep to src/README.md")
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv))

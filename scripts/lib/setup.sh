@@ -1,0 +1,98 @@
+# Shell functions that the scripts share: what a Debian machine must have, and building a preset. Source it with the
+# repository as working directory, under `set -euo pipefail`.
+
+# To configure and build every preset, and to run the tests.
+HBMPROF_BUILD_PACKAGES=(
+  g++ cmake ninja-build pkg-config python3
+  libabsl-dev zlib1g-dev libelf-dev libprotozero-dev libunwind-dev libunwind8
+  libprotobuf-dev protobuf-compiler libgtest-dev libgmock-dev libbenchmark-dev)
+# The real pprof, both of them, and what draws their pictures.
+HBMPROF_PPROF_PACKAGES=(golang-go golang-github-google-pprof-dev graphviz)
+# The second compiler, and the formatter that a test runs.
+HBMPROF_CLANG_PACKAGES=(clang clang-format)
+
+hbmprof_die() {
+  echo "error: $*" >&2
+  exit 1
+}
+
+# hbmprof_step TITLE COMMAND...: runs COMMAND; says before what it is and after how long it took. Returns its status.
+hbmprof_step() {
+  local title=$1 start=$SECONDS status=0
+  shift
+  echo "==> $title"
+  "$@" || status=$?
+  if [[ $status == 0 ]]; then
+    echo "<== $title: $((SECONDS - start)) s"
+  else
+    echo "<== $title: FAILED with status $status after $((SECONDS - start)) s" >&2
+  fi
+  return $status
+}
+
+# hbmprof_missing PACKAGE...: prints those that are not installed, one a line.
+hbmprof_missing() {
+  local package
+  for package in "$@"; do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || echo "$package"
+  done
+}
+
+# hbmprof_install PACKAGE...: installs those that are missing, with apt-get. Ends the script with what to do by hand
+# where that cannot work.
+hbmprof_install() {
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    echo "note: this is no Debian system, so nothing is installed; these Debian packages' contents must be there: $*"
+    return
+  fi
+  local missing
+  mapfile -t missing < <(hbmprof_missing "$@")
+  [[ ${#missing[@]} -gt 0 ]] || return 0
+
+  local root=()
+  if [[ $(id -u) != 0 ]]; then
+    command -v sudo >/dev/null || hbmprof_die "these packages are missing, and installing them needs root, but there" \
+      "is no sudo here. As root, run: apt-get install ${missing[*]}"
+    root=(sudo)
+  fi
+  echo "installing: ${missing[*]}"
+  # Another apt may be at work (a machine that has just started updates itself): wait for it rather than fail.
+  local apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+  local log
+  log=$(mktemp)
+  # An outdated index is no reason to stop while the packages can still be fetched by it.
+  "${apt[@]}" update >"$log" 2>&1 || { echo "warning: apt-get update failed:" >&2; tail -n 5 "$log" >&2; }
+  if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1 </dev/null; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    hbmprof_die "apt-get could not install: ${missing[*]} (the reason stands above)"
+  fi
+  rm -f "$log"
+}
+
+# hbmprof_build PRESET [TARGET...]: configures and builds into build/PRESET, everything or the targets. Returns 1 if
+# that fails.
+hbmprof_build() {
+  local preset=$1
+  shift
+  local log=build/$preset/configure.log
+  mkdir -p "build/$preset"
+  if ! cmake --preset "$preset" >"$log" 2>&1; then
+    cat "$log" >&2
+    echo "error: configuring the preset $preset failed" >&2
+    return 1
+  fi
+  # What is left out, and why, is said by lines of the project's own.
+  grep -E '^-- hbmprof' "$log" || true
+  cmake --build --preset "$preset" ${1:+--target "$@"}
+}
+
+# hbmprof_pprof: builds google/pprof from Debian's source package, once, and prints where it is.
+hbmprof_pprof() {
+  local pprof=$PWD/build/pprof
+  if [[ ! -x $pprof ]]; then
+    mkdir -p build
+    GO111MODULE=off GOPATH=/usr/share/gocode GOFLAGS= go build -o "$pprof" github.com/google/pprof >&2
+  fi
+  echo "$pprof"
+}

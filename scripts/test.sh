@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Installs what is missing (Debian), then builds and tests.
+#
+# usage: scripts/test.sh [PRESET...]
+# dev      every test (the default)
+# release  the same, as a user's build
+# asan     every test of the code, under the address and undefined-behaviour sanitizers
+# tsan     the same under the thread sanitizer
+# clang    compiles everything with clang, where lock annotations are errors; runs nothing
+# all      dev clang asan tsan
+#
+# Goes on after a preset that fails; exits 1 if one did. The last lines say how each preset ended.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib/setup.sh
+
+presets=()
+for argument in "${@:-dev}"; do
+  case $argument in
+    dev | release | asan | tsan | clang) presets+=("$argument") ;;
+    all) presets+=(dev clang asan tsan) ;;
+    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang or all" ;;
+  esac
+done
+
+packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}")
+hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
+
+run_tests() {
+  local preset=$1 log=build/$1/test.log status=0
+  ctest --preset "$preset" -j "$(nproc)" 2>&1 | tee "$log" | grep -vE '^ +Start +[0-9]+:|^ *[0-9]+/[0-9]+ .* Passed ' ||
+    status=${PIPESTATUS[0]}
+  awk -f scripts/lib/skipped.awk "$log" "build/$preset/Testing/Temporary/LastTest.log"
+  return "$status"
+}
+
+failed=0
+summary=()
+for preset in "${presets[@]}"; do
+  if ! hbmprof_step "$preset: building" hbmprof_build "$preset"; then
+    summary+=("$preset: the build FAILED")
+    failed=1
+  elif [[ $preset == clang ]]; then
+    summary+=("$preset: built without a warning")
+  else
+    hbmprof_step "$preset: testing" run_tests "$preset" || failed=1
+    summary+=("$preset:" "$(grep -E 'tests passed|No tests were found' "build/$preset/test.log" || echo "FAILED")")
+  fi
+done
+
+echo
+echo "After $SECONDS s:"
+printf '%s\n' "${summary[@]}"
+exit "$failed"

@@ -1,0 +1,33 @@
+/* Uses the C interface of the installed library. Prints what went wrong and exits 1, else writes the profile to
+ * argv[1] and exits 0. */
+#include <hbmprof/c_api.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(int argc, char** argv) {
+  static char buffer[64];
+  hbmprof_stats stats;
+  if (argc != 2) return 2;
+
+  hbmprof_tag_push("phase", "decode");
+  if (hbmprof_record_alloc(buffer, sizeof(buffer), 3) != 1) {
+    fprintf(stderr, "c_consumer: the allocation was not recorded\n");
+    return 1;
+  }
+  hbmprof_tag_pop();
+  memset(&stats, 0, sizeof(stats));
+  stats.struct_size = sizeof(stats);
+  if (hbmprof_get_stats(3, &stats) != 0 || stats.bytes_in_use != (int64_t)sizeof(buffer)) {
+    fprintf(stderr, "c_consumer: wrong stats: %s\n", hbmprof_last_error());
+    return 1;
+  }
+  if (hbmprof_save_device_memory_profile(argv[1]) != 0) {
+    fprintf(stderr, "c_consumer: %s\n", hbmprof_last_error());
+    return 1;
+  }
+  if (hbmprof_record_free(buffer) != 1) {
+    fprintf(stderr, "c_consumer: the record was gone\n");
+    return 1;
+  }
+  return 0;
+}
