@@ -1,0 +1,107 @@
+#include "src/capture/capture.h"
+
+#include <execinfo.h>
+
+#include <algorithm>
+
+#include "src/capture/libunwind_backend.h"
+#include "src/capture/rules.h"
+#include "src/capture/walk.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// For architectures on which a Caller is its pc alone. The first call of backtrace loads a library, so the constructor
+// makes it.
+CapturedStack CaptureWithBacktrace(const Caller& caller, uintptr_t* pcs, int max_depth) {
+  constexpr int kOwnFrames = 16;  // between here and the caller
+  uintptr_t found[kMaxStackDepth + kOwnFrames + 1];
+  const int count = backtrace(reinterpret_cast<void**>(found), max_depth + kOwnFrames + 1);
+  uintptr_t* end = found + count;
+  uintptr_t* first = std::find(found, end, caller.pc);
+  if (first == end) {
+    pcs[0] = caller.pc;
+    return {1, false};
+  }
+  const int depth = static_cast<int>(std::min<ptrdiff_t>(end - first, max_depth));
+  std::copy(first, first + depth, pcs);
+  return {depth, end - first > depth};
+}
+
+// Frames that no rule describes are left to libunwind, and where it is not installed to a guess.
+CapturedStack CaptureByRules(const Caller& caller, uintptr_t* pcs, int max_depth) {
+  NoWitness witness;
+  WalkResult walk = WalkByRules(caller, pcs, max_depth, /*guess=*/false, &witness);
+  if (walk.end == WalkEnd::kUnknown) {
+    const CapturedStack stack = CaptureWithLibunwind(caller, pcs, max_depth);
+    if (stack.depth >= walk.depth) return stack;
+    walk = WalkByRules(caller, pcs, max_depth, /*guess=*/true, &witness);
+  }
+  return {walk.depth, walk.end == WalkEnd::kDepth};
+}
+
+}  // namespace
+
+StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
+  if (unwinder == Unwinder::kNone) return;
+#if defined(__x86_64__)
+  const bool has_rules = PrepareRules();
+  const bool has_libunwind = LoadLibunwind();
+  const Method best = has_rules ? Method::kRules : has_libunwind ? Method::kLibunwind : Method::kFramePointer;
+  switch (unwinder) {
+    case Unwinder::kFramePointer:
+      method_ = Method::kFramePointer;
+      break;
+    case Unwinder::kLibunwind:
+      method_ = has_libunwind ? Method::kLibunwind : best;
+      break;
+    default:
+      method_ = best;
+  }
+#else
+  void* pc;
+  backtrace(&pc, 1);
+  method_ = Method::kBacktrace;
+#endif
+}
+
+CapturedStack StackCapture::Capture(const Caller& caller, uintptr_t* pcs, int max_depth) const {
+  max_depth = std::min(max_depth, kMaxStackDepth);
+  if (max_depth <= 0) return {0, false};
+  switch (method_) {
+    case Method::kRules:
+      return CaptureByRules(caller, pcs, max_depth);
+    case Method::kFramePointer: {
+      const WalkResult walk = WalkByFramePointers(caller, pcs, max_depth);
+      return {walk.depth, walk.end == WalkEnd::kDepth};
+    }
+    case Method::kLibunwind: {
+      const CapturedStack stack = CaptureWithLibunwind(caller, pcs, max_depth);
+      if (stack.depth > 0) return stack;
+      return CaptureByRules(caller, pcs, max_depth);
+    }
+    case Method::kBacktrace:
+      return CaptureWithBacktrace(caller, pcs, max_depth);
+    case Method::kNone:
+      break;
+  }
+  return {0, false};
+}
+
+const char* StackCapture::name() const {
+  switch (method_) {
+    case Method::kRules:
+      return "cached_rules";
+    case Method::kFramePointer:
+      return "frame_pointer";
+    case Method::kLibunwind:
+      return "libunwind";
+    case Method::kBacktrace:
+      return "backtrace";
+    case Method::kNone:
+      break;
+  }
+  return "none";
+}
+
+}  // namespace hbmprof::internal

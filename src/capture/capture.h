@@ -1,0 +1,46 @@
+// StackCapture: the call stack of a program point, as return addresses.
+//
+// Not here: the ways to walk a stack (walk.h, memo.h, libunwind_backend.h), loaded modules (modules.h).
+#ifndef HBMPROF_SRC_CAPTURE_CAPTURE_H_
+#define HBMPROF_SRC_CAPTURE_CAPTURE_H_
+
+#include <cstdint>
+
+#include "hbmprof/caller.h"
+#include "hbmprof/options.h"
+
+namespace hbmprof::internal {
+
+inline constexpr int kMaxStackDepth = 512;
+
+struct CapturedStack {
+  int depth;       // frames written
+  bool truncated;  // there were more frames at the outer end
+};
+
+// Immutable after construction; Capture may be called from any thread, and from signal handlers.
+//
+// The frame at which a signal interrupted a function has no return address; it is stored as the interrupted address
+// plus one, so that "the call is at the address before it" names the interrupted instruction too.
+class StackCapture {
+ public:
+  explicit StackCapture(Unwinder unwinder);
+
+  // Writes the stack that begins at `caller`, innermost first, at most `max_depth` (and kMaxStackDepth) frames:
+  // pcs[0] = caller.pc. Takes no memory from malloc, except that pthread_getattr_np may in a thread's first capture;
+  // takes no lock that dlopen holds while it runs code of others; calls nothing of the traced program's.
+  CapturedStack Capture(const Caller& caller, uintptr_t* pcs, int max_depth) const;
+
+  // What captures really use, which is less than was asked for where this system lacks something:
+  // "cached_rules", "frame_pointer", "libunwind", "backtrace", "none".
+  const char* name() const;
+
+ private:
+  enum class Method : uint8_t { kRules, kFramePointer, kLibunwind, kBacktrace, kNone };
+
+  Method method_;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CAPTURE_CAPTURE_H_

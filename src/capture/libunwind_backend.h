@@ -1,0 +1,30 @@
+// Walking a stack with libunwind: for what the cached rules cannot express (code made at run time, frames found through
+// other registers), and on request.
+//
+// libunwind.so.8 is loaded at run time into a scope of its own: it exports `backtrace` and `_Unwind_*`, which must not
+// take over those of the host. A host that has linked it itself shares its copy.
+#ifndef HBMPROF_SRC_CAPTURE_LIBUNWIND_BACKEND_H_
+#define HBMPROF_SRC_CAPTURE_LIBUNWIND_BACKEND_H_
+
+#include <cstdint>
+
+#include "hbmprof/caller.h"
+#include "src/capture/capture.h"
+
+namespace hbmprof::internal {
+
+// Whether it is there to be used. The first call loads it, which takes the dynamic linker's lock; this file makes that
+// first call itself when it is loaded, so that no later one can wait. Never call it from a capture.
+bool LoadLibunwind();
+
+// Like StackCapture::Capture. Exact also after libraries have been unloaded and others loaded in their place: libunwind
+// itself would go on using what it has learnt about the old one, see the definition. depth 0 if libunwind is not
+// loaded, or could not find the caller's frame.
+CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth);
+
+// The same one frame at a time and from scratch: some 100 times slower, no memory of earlier walks.
+CapturedStack CaptureWithLibunwindAfresh(const Caller& caller, uintptr_t* pcs, int max_depth);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CAPTURE_LIBUNWIND_BACKEND_H_

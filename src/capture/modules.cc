@@ -1,0 +1,135 @@
+#include "src/capture/modules.h"
+
+#include <elf.h>
+#include <link.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "src/base/mutex.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Lower-case hex of the GNU build id among the notes in [notes, notes + bytes), which are aligned to `alignment`.
+std::string BuildIdIn(const char* notes, size_t bytes, size_t alignment) {
+  const auto padded = [alignment](size_t n) { return (n + alignment - 1) & ~(alignment - 1); };
+  while (bytes >= sizeof(ElfW(Nhdr))) {
+    ElfW(Nhdr) note;
+    std::memcpy(&note, notes, sizeof(note));
+    const size_t name_at = sizeof(note);
+    const size_t desc_at = name_at + padded(note.n_namesz);
+    const size_t end = desc_at + padded(note.n_descsz);
+    if (desc_at + note.n_descsz > bytes) break;
+    if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && std::memcmp(notes + name_at, "GNU", 4) == 0) {
+      std::string hex;
+      for (size_t i = 0; i < note.n_descsz; ++i) {
+        const auto byte = static_cast<unsigned char>(notes[desc_at + i]);
+        hex += "0123456789abcdef"[byte >> 4];
+        hex += "0123456789abcdef"[byte & 15];
+      }
+      return hex;
+    }
+    if (end >= bytes) break;
+    notes += end;
+    bytes -= end;
+  }
+  return "";
+}
+
+struct Listing {
+  std::vector<Snapshot::Module> modules;
+  bool seen_main = false;
+};
+
+// Runs inside dl_iterate_phdr: copies only.
+int AddObject(dl_phdr_info* info, size_t, void* context) {
+  auto* listing = static_cast<Listing*>(context);
+  std::string path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
+  // The first object listed is the main program, which the dynamic linker leaves unnamed.
+  if (!listing->seen_main) path.clear();
+  const bool is_main = !listing->seen_main;
+  listing->seen_main = true;
+
+  std::string build_id;
+  for (int i = 0; i < info->dlpi_phnum && build_id.empty(); ++i) {
+    const ElfW(Phdr)& header = info->dlpi_phdr[i];
+    if (header.p_type != PT_NOTE) continue;
+    build_id = BuildIdIn(reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr), header.p_memsz,
+                         header.p_align == 8 ? 8 : 4);
+  }
+  const unsigned long vdso = getauxval(AT_SYSINFO_EHDR);
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& header = info->dlpi_phdr[i];
+    if (header.p_type != PT_LOAD || (header.p_flags & PF_X) == 0) continue;
+    Snapshot::Module module;
+    module.start = info->dlpi_addr + header.p_vaddr;
+    module.limit = module.start + header.p_memsz;
+    module.offset = header.p_offset;
+    module.bias = info->dlpi_addr;
+    module.path = !is_main && vdso >= module.start && vdso < module.limit ? "[vdso]" : path;
+    module.build_id = build_id;
+    listing->modules.push_back(std::move(module));
+  }
+  return 0;
+}
+
+std::string MainProgramPath() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  return length > 0 ? std::string(path, static_cast<size_t>(length)) : "";
+}
+
+bool Overlap(const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.limit && b.start < a.limit; }
+
+// Segments that an earlier call listed and that are loaded no more.
+class History {
+ public:
+  // Appends to `modules`, which are the loaded ones, what was loaded once and is not overlapped; remembers the result.
+  void Merge(std::vector<Snapshot::Module>* modules) {
+    MutexLock lock(mutex_);
+    const size_t loaded = modules->size();
+    for (const Snapshot::Module& old : listed_) {
+      const bool overlapped = std::any_of(modules->begin(), modules->begin() + static_cast<ptrdiff_t>(loaded),
+                                          [&old](const Snapshot::Module& module) { return Overlap(old, module); });
+      if (!overlapped) modules->push_back(old);
+    }
+    listed_ = *modules;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<Snapshot::Module> listed_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::vector<Snapshot::Module> LoadedModules() {
+  // Never destroyed: profiles are written while the process exits, too.
+  static History& history = *new History;
+  Listing listing;
+  dl_iterate_phdr(&AddObject, &listing);
+  const std::string main_path = MainProgramPath();
+  std::vector<Snapshot::Module>& modules = listing.modules;
+  for (Snapshot::Module& module : modules) {
+    if (module.path.empty()) module.path = main_path;
+  }
+  const uint64_t main_start = modules.empty() ? 0 : modules.front().start;
+  const uint64_t main_bias = modules.empty() ? 0 : modules.front().bias;
+  history.Merge(&modules);
+  std::sort(modules.begin(), modules.end(),
+            [main_start, main_bias](const Snapshot::Module& a, const Snapshot::Module& b) {
+              const bool a_is_main = a.bias == main_bias && a.start >= main_start;
+              const bool b_is_main = b.bias == main_bias && b.start >= main_start;
+              return a_is_main != b_is_main ? a_is_main : a.start < b.start;
+            });
+  return std::move(modules);
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,76 @@
+// Reading the words of a thread's stack while walking it, without ever touching memory that is not there.
+//
+// A StackMemory covers the stack that a given stack pointer lies on:
+// - the thread's own stack, whose bounds are asked for once per thread, or
+// - any other (a fiber's, a signal handler's alternate stack): the pages from the stack pointer upwards, each of which
+//   the kernel is asked about once per walk, and only in sequence, so that a wild address is never near.
+#ifndef HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_
+#define HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_
+
+#include <cstdint>
+
+namespace hbmprof::internal {
+
+struct StackBounds {
+  uintptr_t low;   // lowest address
+  uintptr_t high;  // one past the highest; 0: not asked for yet
+};
+
+// The calling thread's own stack; an empty range where it is not known. Plain data in the static TLS block.
+extern __thread StackBounds thread_stack_bounds __attribute__((tls_model("initial-exec")));
+StackBounds FindThreadStackBounds();
+inline StackBounds ThreadStackBounds() {
+  const StackBounds bounds = thread_stack_bounds;
+  return bounds.high != 0 ? bounds : FindThreadStackBounds();
+}
+
+// A load that no sanitizer instruments: the stack of others has poisoned words and unsynchronised ones.
+inline uintptr_t LoadStackWord(uintptr_t address) {
+#if defined(__x86_64__)
+  uintptr_t word;
+  asm volatile("movq (%1), %0" : "=r"(word) : "r"(address));
+  return word;
+#else
+  return *reinterpret_cast<const volatile uintptr_t*>(address);
+#endif
+}
+
+class StackMemory {
+ public:
+  explicit StackMemory(uintptr_t sp) { Enter(sp); }
+
+  // Covers the stack that `sp` lies on from here on.
+  void Enter(uintptr_t sp) {
+    const StackBounds own = ThreadStackBounds();
+    if (sp - own.low < own.high - own.low) {
+      low_ = own.low;
+      high_ = own.high;
+      is_own_ = true;
+    } else {
+      EnterOther(sp);
+    }
+  }
+
+  // The thread's own stack, all of it readable above its stack pointer.
+  bool is_own() const { return is_own_; }
+
+  // Reads the word at `address`. False if that is misaligned, or not in this stack.
+  bool Load(uintptr_t address, uintptr_t* word) {
+    if ((address & (sizeof(uintptr_t) - 1)) != 0) return false;
+    if (address - low_ >= high_ - low_ && !ExtendTo(address)) return false;
+    *word = LoadStackWord(address);
+    return true;
+  }
+
+ private:
+  void EnterOther(uintptr_t sp);
+  bool ExtendTo(uintptr_t address);
+
+  uintptr_t low_ = 0;
+  uintptr_t high_ = 0;  // multiple of the word size: a word that begins inside ends inside
+  bool is_own_ = false;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_

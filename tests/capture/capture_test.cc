@@ -1,0 +1,310 @@
+// Captured stacks against those of glibc and of libunwind, frame by frame.
+#include "src/capture/capture.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "src/capture/libunwind_backend.h"
+#include "src/capture/walk.h"
+#include "tests/capture/oracles.h"
+#include "tests/capture/scenarios.h"
+
+namespace capture_test {
+namespace {
+
+using hbmprof::Caller;
+using hbmprof::Unwinder;
+using hbmprof::internal::CapturedStack;
+using hbmprof::internal::kMaxStackDepth;
+using hbmprof::internal::NoWitness;
+using hbmprof::internal::StackCapture;
+using hbmprof::internal::WalkByRules;
+using hbmprof::internal::WalkEnd;
+using hbmprof::internal::WalkResult;
+
+const StackCapture& Auto() {
+  static const StackCapture capture(Unwinder::kAuto);
+  return capture;
+}
+const StackCapture& Libunwind() {
+  static const StackCapture capture(Unwinder::kLibunwind);
+  return capture;
+}
+const StackCapture& FramePointers() {
+  static const StackCapture capture(Unwinder::kFramePointer);
+  return capture;
+}
+const bool has_libunwind = hbmprof::internal::LoadLibunwind();
+
+// Probes may run in signal handlers, so what they find is kept without allocating.
+struct Found {
+  std::atomic<int> probes;
+  std::atomic<int> differences;
+  Stack expected;
+  Stack actual;
+  const char* expected_by;
+  const char* actual_by;
+};
+Found found;
+
+void Compare(const Stack& expected, const char* expected_by, const Stack& actual, const char* actual_by) {
+  if (expected == actual) return;
+  if (found.differences.fetch_add(1) != 0) return;
+  found.expected = expected;
+  found.actual = actual;
+  found.expected_by = expected_by;
+  found.actual_by = actual_by;
+}
+
+[[gnu::noinline]] void ProbeAll() {
+  const Caller caller = Caller::OfThisFunction();
+  found.probes.fetch_add(1);
+  const Stack rules = Capture(Auto(), caller);
+  Compare(GlibcStack(caller), "glibc", rules, "rules");
+  // Without libunwind's help.
+  Stack alone;
+  NoWitness witness;
+  const WalkResult walk = WalkByRules(caller, alone.pcs, kMaxStackDepth, /*guess=*/false, &witness);
+  EXPECT_NE(walk.end, WalkEnd::kUnknown);
+  alone.depth = walk.depth;
+  Compare(rules, "auto", alone, "rules alone");
+  if (has_libunwind) {
+    Compare(LibunwindStack(caller), "libunwind afresh", rules, "rules");
+    Compare(Capture(Libunwind(), caller), "libunwind", rules, "rules");
+  }
+}
+
+[[gnu::noinline]] void ProbeRulesTwice() {
+  const Caller caller = Caller::OfThisFunction();
+  found.probes.fetch_add(1);
+  const Stack expected = GlibcStack(caller);
+  Compare(expected, "glibc", Capture(Auto(), caller), "rules");
+  Compare(expected, "glibc", Capture(Auto(), caller), "rules, again");
+}
+
+// True if every probe since the last call saw no difference, and there was at least one.
+testing::AssertionResult NoDifference() {
+  const int probes = found.probes.exchange(0);
+  const int differences = found.differences.exchange(0);
+  if (probes == 0) return testing::AssertionFailure() << "the probe was never called";
+  if (differences == 0) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << differences << " differences in " << probes << " probes, the first:\n"
+                                     << found.expected_by << ":\n" << Describe(found.expected)
+                                     << found.actual_by << ":\n" << Describe(found.actual);
+}
+
+struct Case {
+  ScenarioSet set;
+  int scenario;
+};
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const ScenarioSet& set : ScenarioSets()) {
+    for (size_t i = 0; i < set.scenarios.size(); ++i) cases.push_back({set, static_cast<int>(i)});
+  }
+  return cases;
+}
+std::string Identifier(std::string text) {
+  for (char& c : text) {
+    if (!isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return text;
+}
+
+class Scenarios : public testing::TestWithParam<Case> {};
+TEST_P(Scenarios, EveryUnwinderFindsTheSameFrames) {
+  GetParam().set.run(GetParam().scenario, ProbeAll);
+  EXPECT_TRUE(NoDifference());
+  // With everything known already.
+  GetParam().set.run(GetParam().scenario, ProbeAll);
+  EXPECT_TRUE(NoDifference());
+}
+INSTANTIATE_TEST_SUITE_P(Code, Scenarios, testing::ValuesIn(Cases()), [](const auto& info) {
+  return Identifier(std::string(info.param.set.name) + "_" + info.param.set.scenarios[info.param.scenario]);
+});
+
+TEST(RandomStacks, AreTheSameAsGlibcs) {
+  uint64_t seed = 1;
+  for (const ScenarioSet& set : ScenarioSets()) {
+    for (int i = 0; i < 4000; ++i) {
+      ++seed;
+      set.random_chain(seed, static_cast<int>(seed % 41), ProbeRulesTwice);
+    }
+    EXPECT_TRUE(NoDifference()) << set.name;
+  }
+}
+
+TEST(RandomStacks, AreTheSameAsGlibcsInManyThreadsAtOnce) {
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      // One set per thread: a set's probe is its own.
+      const std::vector<ScenarioSet> sets = ScenarioSets();
+      for (uint64_t i = 0; i < 2000; ++i) sets[t % sets.size()].random_chain(i % 200 + t, 20, ProbeRulesTwice);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(NoDifference());
+}
+
+// The processor's trap flag: a signal after every instruction, until it is cleared.
+void OnTrap(int) { ProbeRulesTwice(); }
+[[gnu::always_inline]] inline void SetTrapFlag() {
+  asm volatile("sub $128, %%rsp; pushf; orq $0x100, (%%rsp); popf; add $128, %%rsp" ::: "cc", "memory");
+}
+[[gnu::always_inline]] inline void ClearTrapFlag() {
+  asm volatile("sub $128, %%rsp; pushf; andq $~0x100, (%%rsp); popf; add $128, %%rsp" ::: "cc", "memory");
+}
+TEST(Signals, AtEveryInstructionLeaveAnExactStack) {
+  // glibc's first backtrace loads a library, which no handler may do.
+  ProbeAll();
+  ASSERT_TRUE(NoDifference());
+  struct sigaction action = {};
+  action.sa_handler = OnTrap;
+  ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
+  static volatile int idle;
+  const auto nothing = [] { idle = idle + 1; };
+  for (const ScenarioSet& set : ScenarioSets()) {
+      SetTrapFlag();
+    for (uint64_t seed = 1; seed < 8; ++seed) set.random_chain(seed, 12, nothing);
+    ClearTrapFlag();
+    EXPECT_GT(found.probes.load(), 1000);
+    EXPECT_TRUE(NoDifference()) << set.name;
+  }
+  signal(SIGTRAP, SIG_DFL);
+}
+
+struct DepthProbe {
+  int max_depth;
+  Stack full;
+  Stack cut;
+};
+DepthProbe depth_probe;
+template <const StackCapture& (*kCapture)()>
+[[gnu::noinline]] void ProbeDepth() {
+  const Caller caller = Caller::OfThisFunction();
+  depth_probe.full = Capture(kCapture(), caller);
+  const int max_depth = depth_probe.max_depth;
+  uintptr_t pcs[kMaxStackDepth + 1];
+  pcs[max_depth] = 0x1234;
+  const CapturedStack result = kCapture().Capture(caller, pcs, max_depth);
+  EXPECT_EQ(pcs[max_depth], 0x1234u) << "written past max_depth";
+  depth_probe.cut.depth = result.depth;
+  depth_probe.cut.truncated = result.truncated;
+  std::copy(pcs, pcs + result.depth, depth_probe.cut.pcs);
+}
+template <const StackCapture& (*kCapture)()>
+void CheckDepths() {
+  const ScenarioSet set = ScenarioSets()[0];
+  depth_probe.max_depth = kMaxStackDepth;
+  set.random_chain(1, 30, ProbeDepth<kCapture>);
+  const int whole = depth_probe.full.depth;
+  ASSERT_GT(whole, 30);
+  for (const int max_depth : {0, 1, 2, whole - 1, whole, whole + 1}) {
+    depth_probe.max_depth = max_depth;
+    set.random_chain(1, 30, ProbeDepth<kCapture>);
+    const Stack& cut = depth_probe.cut;
+    EXPECT_EQ(cut.depth, std::min(max_depth, whole));
+    EXPECT_EQ(cut.truncated, 0 < max_depth && max_depth < whole) << max_depth << " of " << whole;
+    EXPECT_TRUE(std::equal(cut.pcs, cut.pcs + cut.depth, depth_probe.full.pcs));
+  }
+}
+TEST(Depth, LimitsRulesAndSaysWhatWasCut) { CheckDepths<Auto>(); }
+TEST(Depth, LimitsLibunwindAndSaysWhatWasCut) {
+  if (!has_libunwind) GTEST_SKIP() << "libunwind.so.8 is not installed";
+  CheckDepths<Libunwind>();
+}
+TEST(Depth, NeverExceedsTheHardLimit) {
+  depth_probe.max_depth = kMaxStackDepth;
+  ScenarioSets()[0].random_chain(5, 2 * kMaxStackDepth, ProbeDepth<Auto>);
+  EXPECT_EQ(depth_probe.cut.depth, kMaxStackDepth);
+  EXPECT_TRUE(depth_probe.cut.truncated);
+}
+
+[[gnu::noinline]] void ProbeFramePointers() {
+  const Caller caller = Caller::OfThisFunction();
+  found.probes.fetch_add(1);
+  // Up to main's caller, which has no frame pointer.
+  Stack expected = GlibcStack(caller);
+  const Stack actual = Capture(FramePointers(), caller);
+  EXPECT_GT(actual.depth, 20);
+  EXPECT_LE(actual.depth, expected.depth);
+  expected.depth = actual.depth;
+  Compare(expected, "glibc", actual, "frame pointers");
+}
+TEST(FramePointers, AreFollowedThroughCodeThatHasThem) {
+  for (const ScenarioSet& set : ScenarioSets()) {
+    if (std::string(set.name).find("_fp") == std::string::npos) continue;
+    for (uint64_t seed = 1; seed < 500; ++seed) set.random_chain(seed, 20, ProbeFramePointers);
+    EXPECT_TRUE(NoDifference()) << set.name;
+  }
+}
+[[gnu::noinline]] void ProbeFramePointersSafely() {
+  const Caller caller = Caller::OfThisFunction();
+  found.probes.fetch_add(1);
+  const Stack actual = Capture(FramePointers(), caller);
+  ASSERT_GE(actual.depth, 1);
+  EXPECT_EQ(actual.pcs[0], caller.pc);
+}
+TEST(FramePointers, NeverCrashInCodeWithoutThem) {
+  for (const Case& c : Cases()) c.set.run(c.scenario, ProbeFramePointersSafely);
+  EXPECT_TRUE(NoDifference());
+}
+TEST(FramePointers, ThatAreGarbageEndTheWalk) {
+  Caller caller = Caller::OfThisFunction();
+  for (const uintptr_t fp : {uintptr_t{0}, uintptr_t{1}, caller.sp - 8, caller.sp + 3, ~uintptr_t{7},
+                             uintptr_t{0x7fffffffeff8}, caller.sp + (uintptr_t{1} << 30)}) {
+    caller.fp = fp;
+    EXPECT_EQ(Capture(FramePointers(), caller).depth, 1) << fp;
+  }
+}
+
+TEST(Rules, EndAtAStackThatDoesNotFitThem) {
+  // A frame's rule applied to a stack of zeros, of ones and of addresses of nothing.
+  for (const uintptr_t word : {uintptr_t{0}, uintptr_t{1}, ~uintptr_t{0}, uintptr_t{0x100000}}) {
+    std::vector<uintptr_t> words(4096, word);
+    Caller caller = Caller::OfThisFunction();
+    caller.sp = reinterpret_cast<uintptr_t>(words.data());
+    caller.fp = reinterpret_cast<uintptr_t>(words.data() + 64);
+    const Stack stack = Capture(Auto(), caller);
+    ASSERT_GE(stack.depth, 1);
+    EXPECT_EQ(stack.pcs[0], caller.pc);
+  }
+}
+
+TEST(Name, SaysWhatIsReallyUsed) {
+  EXPECT_STREQ(Auto().name(), "cached_rules");
+  EXPECT_STREQ(FramePointers().name(), "frame_pointer");
+  EXPECT_STREQ(Libunwind().name(), has_libunwind ? "libunwind" : "cached_rules");
+  EXPECT_STREQ(StackCapture(Unwinder::kNone).name(), "none");
+}
+
+TEST(None, CapturesNothing) {
+  uintptr_t pcs[4];
+  EXPECT_EQ(StackCapture(Unwinder::kNone).Capture(Caller::OfThisFunction(), pcs, 4).depth, 0);
+}
+
+TEST(Fork, LeavesTheChildAbleToCapture) {
+  ProbeAll();
+  ASSERT_TRUE(NoDifference());
+  const pid_t child = fork();
+  if (child == 0) {
+    ScenarioSets()[0].random_chain(3, 25, ProbeRulesTwice);
+    _exit(NoDifference() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace capture_test

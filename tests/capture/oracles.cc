@@ -1,0 +1,91 @@
+#include "tests/capture/oracles.h"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "src/capture/libunwind_backend.h"
+
+namespace capture_test {
+
+using hbmprof::Caller;
+using hbmprof::internal::CapturedStack;
+using hbmprof::internal::kMaxStackDepth;
+
+namespace {
+
+// Where a signal handler returns to: the trampoline that libc gives the kernel.
+uintptr_t SignalTrampoline() {
+  static const uintptr_t trampoline = [] {
+    struct sigaction old;
+    struct sigaction action = {};
+    action.sa_handler = [](int) {};
+    sigaction(SIGWINCH, &action, &old);
+    struct {
+      void* handler;
+      unsigned long flags;
+      uintptr_t restorer;
+      uint64_t mask;
+    } kernel = {};
+    syscall(SYS_rt_sigaction, SIGWINCH, nullptr, &kernel, sizeof(kernel.mask));
+    sigaction(SIGWINCH, &old, nullptr);
+    return kernel.restorer;
+  }();
+  return trampoline;
+}
+
+}  // namespace
+
+bool operator==(const Stack& a, const Stack& b) {
+  return a.depth == b.depth && std::equal(a.pcs, a.pcs + a.depth, b.pcs);
+}
+
+Stack Capture(const hbmprof::internal::StackCapture& capture, const Caller& caller, int max_depth) {
+  Stack stack;
+  const CapturedStack result = capture.Capture(caller, stack.pcs, max_depth);
+  stack.depth = result.depth;
+  stack.truncated = result.truncated;
+  return stack;
+}
+
+Stack GlibcStack(const Caller& caller) {
+  constexpr int kOwnFrames = 32;
+  void* found[kMaxStackDepth + kOwnFrames];
+  const int count = backtrace(found, kMaxStackDepth + kOwnFrames);
+  Stack stack;
+  for (int i = 0; i < count && stack.depth < kMaxStackDepth; ++i) {
+    const auto pc = reinterpret_cast<uintptr_t>(found[i]);
+    if (stack.depth == 0 && pc != caller.pc) continue;
+    const bool is_interrupted = stack.depth > 0 && stack.pcs[stack.depth - 1] == SignalTrampoline();
+    stack.pcs[stack.depth++] = is_interrupted ? pc + 1 : pc;
+  }
+  return stack;
+}
+
+Stack LibunwindStack(const Caller& caller) {
+  Stack stack;
+  const CapturedStack result = hbmprof::internal::CaptureWithLibunwindAfresh(caller, stack.pcs, kMaxStackDepth);
+  stack.depth = result.depth;
+  stack.truncated = result.truncated;
+  return stack;
+}
+
+std::string Describe(const Stack& stack) {
+  std::ostringstream out;
+  for (int i = 0; i < stack.depth; ++i) {
+    const uintptr_t pc = stack.pcs[i];
+    Dl_info info = {};
+    dladdr(reinterpret_cast<void*>(pc - 1), &info);
+    out << "  " << std::hex << pc << ' ' << (info.dli_sname != nullptr ? info.dli_sname : "?") << ' '
+        << (info.dli_fname != nullptr ? info.dli_fname : "?") << " +0x"
+        << (info.dli_fbase != nullptr ? pc - 1 - reinterpret_cast<uintptr_t>(info.dli_fbase) : 0) << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace capture_test

@@ -1,0 +1,222 @@
+// Captures while libraries come and go.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "src/capture/capture.h"
+#include "src/capture/libunwind_backend.h"
+#include "src/capture/modules.h"
+#include "tests/capture/oracles.h"
+
+namespace capture_test {
+namespace {
+
+using hbmprof::Caller;
+using hbmprof::Snapshot;
+using hbmprof::Unwinder;
+using hbmprof::internal::LoadedModules;
+using hbmprof::internal::StackCapture;
+
+const StackCapture& Auto() {
+  static const StackCapture capture(Unwinder::kAuto);
+  return capture;
+}
+const StackCapture& Libunwind() {
+  static const StackCapture capture(Unwinder::kLibunwind);
+  return capture;
+}
+
+// Opens on construction, closes on destruction.
+class Library {
+ public:
+  explicit Library(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    if (handle_ == nullptr) {
+      ADD_FAILURE() << dlerror();
+      return;
+    }
+    *reinterpret_cast<void**>(&call_) = dlsym(handle_, "call_through_frame");
+  }
+  ~Library() {
+    if (handle_ != nullptr) dlclose(handle_);
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  uintptr_t address() const { return reinterpret_cast<uintptr_t>(call_); }
+  void Call(void (*function)()) const {
+    if (call_ != nullptr) call_(function);
+  }
+
+ private:
+  void* handle_;
+  int (*call_)(void (*)()) = nullptr;
+};
+
+[[gnu::noinline]] void ProbeAgainstGlibc() {
+  const Caller caller = Caller::OfThisFunction();
+  const Stack expected = GlibcStack(caller);
+  for (int i = 0; i < 3; ++i) {
+    const Stack rules = Capture(Auto(), caller);
+    ASSERT_TRUE(rules == expected) << "rules:\n" << Describe(rules) << "glibc:\n" << Describe(expected);
+    const Stack libunwind = Capture(Libunwind(), caller);
+    ASSERT_TRUE(libunwind == expected) << "libunwind:\n" << Describe(libunwind) << "glibc:\n" << Describe(expected);
+  }
+}
+
+void LoadInTurn(const std::string& one, const std::string& other) {
+  uintptr_t address = 0;
+  int at_same_address = 0;
+  for (int round = 0; round < 6 && !testing::Test::HasFatalFailure(); ++round) {
+    const Library library(round % 2 == 0 ? one : other);
+    at_same_address += library.address() == address;
+    address = library.address();
+    library.Call(ProbeAgainstGlibc);
+  }
+  EXPECT_GT(at_same_address, 0) << "no library took another's place, so nothing was tested";
+}
+
+TEST(Unloading, AnotherLibraryInTheSamePlaceHasItsOwnFrames) {
+  LoadInTurn(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE);
+}
+
+TEST(Unloading, AnotherLibraryWithoutABuildIdHasItsOwnFrames) {
+  LoadInTurn(FRAME_LIBRARY_SMALL_NO_ID, FRAME_LIBRARY_LARGE_NO_ID);
+}
+
+TEST(Unloading, ALibraryRebuiltUnderTheSameNameHasItsOwnFrames) {
+  const std::string path = testing::TempDir() + "capture_plugin_" + std::to_string(getpid()) + ".so";
+  for (int round = 0; round < 6; ++round) {
+    // A new file each time: the old one may be mapped.
+    std::filesystem::remove(path);
+    std::filesystem::copy_file(round % 2 == 0 ? FRAME_LIBRARY_SMALL_NO_ID : FRAME_LIBRARY_LARGE_NO_ID, path);
+    Library(path).Call(ProbeAgainstGlibc);
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(Unloading, DoesNotDisturbOtherThreads) {
+  std::atomic<bool> stop{false};
+  std::thread loader([&stop] {
+    while (!stop) {
+      Library(FRAME_LIBRARY_SMALL).Call(ProbeAgainstGlibc);
+      Library(FRAME_LIBRARY_LARGE_NO_ID).Call(ProbeAgainstGlibc);
+    }
+  });
+  const Library kept(FRAME_LIBRARY_SMALL_NO_ID);
+  for (int i = 0; i < 500; ++i) kept.Call(ProbeAgainstGlibc);
+  stop = true;
+  loader.join();
+}
+
+std::atomic<int> captures_in_constructor;
+[[gnu::noinline]] void CaptureOnly() {
+  const Caller caller = Caller::OfThisFunction();
+  uintptr_t pcs[64];
+  EXPECT_GT(Auto().Capture(caller, pcs, 64).depth, 2);
+  EXPECT_GT(Libunwind().Capture(caller, pcs, 64).depth, 2);
+}
+// A library's constructor runs with the dynamic linker's lock held; here it waits for another thread's first captures,
+// through code never seen before.
+const Library* unseen;
+void WaitForAnotherThreadsCapture() {
+  unsetenv("CAPTURE_TEST_HOOK");
+  std::promise<void> done;
+  std::future<void> finished = done.get_future();
+  std::thread([&done] {
+    unseen->Call(CaptureOnly);
+    done.set_value();
+  }).detach();
+  ASSERT_EQ(finished.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "deadlock";
+  CaptureOnly();
+  captures_in_constructor.fetch_add(1);
+}
+TEST(Unloading, CapturesDoNotWaitForDlopen) {
+  const Library other(FRAME_LIBRARY_LARGE);
+  unseen = &other;
+  char hook[32];
+  snprintf(hook, sizeof(hook), "%lx", reinterpret_cast<unsigned long>(&WaitForAnotherThreadsCapture));
+  setenv("CAPTURE_TEST_HOOK", hook, 1);
+  const Library with_constructor(FRAME_LIBRARY_SMALL);
+  EXPECT_EQ(captures_in_constructor.load(), 1);
+}
+
+const Snapshot::Module* Covering(const std::vector<Snapshot::Module>& modules, uintptr_t address) {
+  for (const Snapshot::Module& module : modules) {
+    if (module.start <= address && address < module.limit) return &module;
+  }
+  return nullptr;
+}
+
+TEST(Modules, BeginWithTheMainProgramUnderItsFullPath) {
+  const std::vector<Snapshot::Module> modules = LoadedModules();
+  ASSERT_FALSE(modules.empty());
+  const auto here = reinterpret_cast<uintptr_t>(&ProbeAgainstGlibc);
+  EXPECT_EQ(Covering(modules, here), &modules[0]);
+  EXPECT_EQ(modules[0].path, std::filesystem::read_symlink("/proc/self/exe"));
+}
+
+TEST(Modules, CoverEveryLoadedFunctionOnceWithItsFileOffset) {
+  const std::vector<Snapshot::Module> modules = LoadedModules();
+  const Snapshot::Module* libc = Covering(modules, reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "gnu_get_libc_version")));
+  ASSERT_NE(libc, nullptr);
+  EXPECT_NE(libc->path.find("/libc.so"), std::string::npos) << libc->path;
+  EXPECT_EQ(libc->build_id.size(), 40u) << libc->build_id;
+  EXPECT_EQ(libc->build_id.find_first_not_of("0123456789abcdef"), std::string::npos);
+  for (size_t i = 1; i < modules.size(); ++i) {
+    EXPECT_LT(modules[i].start, modules[i].limit);
+    EXPECT_TRUE(modules[i].path == "[vdso]" || modules[i].path[0] == '/') << modules[i].path;
+    if (i == 1) continue;  // the main program comes first wherever it is
+    EXPECT_LE(modules[i - 1].limit, modules[i].start);
+  }
+}
+
+TEST(Modules, NameTheKernelsOwnObject) {
+  int count = 0;
+  for (const Snapshot::Module& module : LoadedModules()) count += module.path == "[vdso]";
+  EXPECT_EQ(count, 1);
+}
+
+TEST(Modules, KeepAnUnloadedLibraryUntilAnotherTakesItsPlace) {
+  uintptr_t address;
+  {
+    const Library library(FRAME_LIBRARY_SMALL);
+    address = library.address();
+    ASSERT_NE(Covering(LoadedModules(), address), nullptr);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const std::vector<Snapshot::Module> modules = LoadedModules();
+    const Snapshot::Module* unloaded = Covering(modules, address);
+    ASSERT_NE(unloaded, nullptr);
+    EXPECT_EQ(unloaded->path, FRAME_LIBRARY_SMALL);
+  }
+  const Library library(FRAME_LIBRARY_LARGE);
+  ASSERT_EQ(library.address(), address) << "the other library went elsewhere, so nothing was tested";
+  int covering = 0;
+  for (const Snapshot::Module& module : LoadedModules()) {
+    if (module.start > address || address >= module.limit) continue;
+    ++covering;
+    EXPECT_EQ(module.path, FRAME_LIBRARY_LARGE);
+  }
+  EXPECT_EQ(covering, 1);
+}
+
+TEST(Modules, WithoutABuildIdSayNone) {
+  const Library library(FRAME_LIBRARY_SMALL_NO_ID);
+  const std::vector<Snapshot::Module> modules = LoadedModules();
+  const Snapshot::Module* module = Covering(modules, library.address());
+  ASSERT_NE(module, nullptr);
+  EXPECT_EQ(module->build_id, "");
+}
+
+}  // namespace
+}  // namespace capture_test
