@@ -36,12 +36,13 @@ Symbolizer& ElfSymbolizer();
 // The profile of `snapshot` as gzip bytes. `symbolizer` may be null: then functions have no names and pprof needs the
 // binaries. Sample types alloc_objects, alloc_space, peak_objects, peak_space, inuse_objects, inuse_space, the last
 // being the default; the labels device, kind, allocator, the tags, and numeric bytes. docs/profile.md describes every
-// field. Errors: kResourceExhausted if zlib cannot allocate.
+// field. Errors: kResourceExhausted if the host has no memory for it.
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer);
 
 // SerializePprof into a file: written beside `path` under another name, synced, then renamed over it, so that `path` is
-// either complete or as it was. Errors carry the path, what failed and the system's reason: kNotFound (no such
-// directory), kPermissionDenied, kResourceExhausted (disk full, file size limit), kInternal; nothing is left behind.
+// either complete or as it was. A symbolic link is followed. Errors carry the path, what failed and the system's
+// reason: kNotFound (no such directory), kPermissionDenied, kResourceExhausted (disk full, file size limit),
+// kInvalidArgument (no file name, or something that is not a regular file), kInternal; nothing is left behind.
 absl::Status WritePprof(const Snapshot& snapshot, Symbolizer* symbolizer, std::string_view path);
 
 }  // namespace hbmprof

@@ -1,0 +1,18 @@
+// Gzip: bytes in, a gzip stream out.
+#ifndef HBMPROF_SRC_EXPORT_GZIP_H_
+#define HBMPROF_SRC_EXPORT_GZIP_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace hbmprof::internal {
+
+// `bytes` as one gzip member at zlib's fastest level; equal input gives equal output. Errors: kResourceExhausted if
+// zlib cannot allocate or `bytes` is 4 GiB or more.
+absl::StatusOr<std::string> Gzip(std::string_view bytes);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_EXPORT_GZIP_H_

@@ -1,0 +1,508 @@
+// Snapshot -> profile.proto bytes. docs/profile.md describes the result for its readers.
+// Not here: names for addresses (src/symbolize), how a file is replaced (src/base/atomic_file.h).
+#include "hbmprof/pprof.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdio>
+#include <ctime>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "protozero/pbf_builder.hpp"
+#include "src/base/atomic_file.h"
+#include "src/base/hash.h"
+#include "src/export/gzip.h"
+#include "src/export/string_table.h"
+
+namespace hbmprof {
+namespace internal {
+namespace {
+
+// Field numbers of the format.
+using Tag = protozero::pbf_tag_type;
+enum class ProfileField : Tag {
+  kSampleType = 1,
+  kSample = 2,
+  kMapping = 3,
+  kLocation = 4,
+  kFunction = 5,
+  kStringTable = 6,
+  kDropFrames = 7,
+  kTimeNanos = 9,
+  kPeriodType = 11,
+  kPeriod = 12,
+  kComment = 13,
+  kDefaultSampleType = 14,
+};
+enum class ValueTypeField : Tag { kType = 1, kUnit = 2 };
+enum class SampleField : Tag { kLocationId = 1, kValue = 2, kLabel = 3 };
+enum class LabelField : Tag { kKey = 1, kStr = 2, kNum = 3, kNumUnit = 4 };
+enum class MappingField : Tag {
+  kId = 1,
+  kMemoryStart = 2,
+  kMemoryLimit = 3,
+  kFileOffset = 4,
+  kFilename = 5,
+  kBuildId = 6,
+  kHasFunctions = 7,
+};
+enum class LocationField : Tag { kId = 1, kMappingId = 2, kAddress = 3, kLine = 4 };
+enum class LineField : Tag { kFunctionId = 1 };
+enum class FunctionField : Tag { kId = 1, kName = 2, kSystemName = 3 };
+
+template <typename Field>
+using Message = protozero::pbf_builder<Field>;
+
+struct SampleType {
+  std::string_view type;
+  std::string_view unit;
+  int64_t Snapshot::Sample::*value;
+};
+// `inuse` stands last, where viewers look that do not know of a default.
+constexpr SampleType kSampleTypes[] = {
+    {"alloc_objects", "count", &Snapshot::Sample::alloc_objects},
+    {"alloc_space", "bytes", &Snapshot::Sample::alloc_bytes},
+    {"peak_objects", "count", &Snapshot::Sample::peak_objects},
+    {"peak_space", "bytes", &Snapshot::Sample::peak_bytes},
+    {"inuse_objects", "count", &Snapshot::Sample::inuse_objects},
+    {"inuse_space", "bytes", &Snapshot::Sample::inuse_bytes},
+};
+constexpr size_t kSampleTypeCount = std::size(kSampleTypes);
+
+// Frames of ours that can only be innermost. Capture leaves them out already; this is for a stack that begins too
+// early. TrackingAllocator is not among them: viewers hide what a matching frame calls as well, and it calls an
+// upstream allocator of the user's.
+constexpr std::string_view kDropFrames = "hbmprof::(internal|cuda|Profiler)::.*|hbmprof_record_alloc";
+
+constexpr std::string_view kNoStack = "[no stack]";
+constexpr std::string_view kStackTruncated = "[stack truncated]";
+constexpr std::string_view kUnknownCode = "[unknown]";
+
+constexpr size_t kNoModule = SIZE_MAX;
+
+// Finds the module of an address.
+class ModuleIndex {
+ public:
+  explicit ModuleIndex(const std::vector<Snapshot::Module>& modules) : modules_(modules), order_(modules.size()) {
+    for (size_t i = 0; i < order_.size(); ++i) order_[i] = i;
+    std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return modules[a].start < modules[b].start; });
+  }
+
+  size_t Find(uint64_t address) const {
+    auto after = std::upper_bound(order_.begin(), order_.end(), address,
+                                  [&](uint64_t value, size_t i) { return value < modules_[i].start; });
+    if (after == order_.begin()) return kNoModule;
+    const size_t module = *std::prev(after);
+    return address < modules_[module].limit ? module : kNoModule;
+  }
+
+ private:
+  const std::vector<Snapshot::Module>& modules_;
+  std::vector<size_t> order_;  // by start
+};
+
+std::string Hex(uint64_t value) {
+  char text[17];
+  snprintf(text, sizeof(text), "%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+// The name shown for an address that has none: file name and the file's own address, so that it is the same in every
+// process that runs the same file, and can be looked up with addr2line.
+std::string NameInModule(const Snapshot::Module& module, uint64_t address) {
+  const size_t slash = module.path.rfind('/');
+  const std::string base = slash == std::string::npos ? module.path : module.path.substr(slash + 1);
+  return (base.empty() ? std::string(kUnknownCode) : base) + "+0x" + Hex(address - module.bias);
+}
+
+// A value of a comment: without what separates values and lines.
+std::string CommentValue(std::string_view text) {
+  std::string encoded;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte <= ' ' || byte == 0x7F || c == '=' || c == '%') {
+      encoded += '%';
+      encoded += "0123456789ABCDEF"[byte >> 4];
+      encoded += "0123456789ABCDEF"[byte & 15];
+    } else {
+      encoded += c;
+    }
+  }
+  return encoded.empty() ? "n/a" : encoded;
+}
+
+class CommentLine {
+ public:
+  explicit CommentLine(std::string start) : text_(std::move(start)) {}
+  CommentLine& Add(std::string_view key, std::string_view value) {
+    text_.append(" ").append(key).append("=").append(CommentValue(value));
+    return *this;
+  }
+  CommentLine& Add(std::string_view key, int64_t value) { return Add(key, std::to_string(value)); }
+  CommentLine& AddIfKnown(std::string_view key, int64_t value, bool known) {
+    return known ? Add(key, value) : Add(key, "n/a");
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+std::string UtcTime(int64_t unix_nanos) {
+  const auto seconds = static_cast<time_t>(unix_nanos / 1000000000);
+  tm parts = {};
+  char text[64] = "";
+  if (gmtime_r(&seconds, &parts) != nullptr) strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+// Writes one profile. Ids are 1..N in table order; every table is written in order of first use.
+class ProfileWriter {
+ public:
+  ProfileWriter(const Snapshot& snapshot, Symbolizer* symbolizer)
+      : snapshot_(snapshot), symbolizer_(symbolizer), modules_(snapshot.modules) {}
+
+  std::string Write() {
+    ReadTables();
+    CollectRows();
+    CollectLocations();
+    NameLocations();
+
+    WriteSampleTypes();
+    WriteSamples();
+    WriteMappings();
+    WriteLocations();
+    WriteFunctions();
+    WriteHeader();
+    for (const std::string_view text : strings_.strings()) {
+      profile_.add_string(ProfileField::kStringTable, text.data(), text.size());
+    }
+    return std::move(bytes_);
+  }
+
+ private:
+  // One sample to be.
+  struct Row {
+    const Snapshot::Sample* sample;
+    int64_t block_bytes;  // of the label `bytes`; 0: no such label
+    std::array<int64_t, kSampleTypeCount> values;
+  };
+  struct Location {
+    uint64_t address = 0;
+    size_t module = kNoModule;
+    uint64_t function = 0;  // id; 0: no name
+  };
+  struct Function {
+    int64_t name;
+    int64_t system_name;
+  };
+
+  // What tells two samples apart in the profile.
+  struct RowHash {
+    const ProfileWriter* writer;
+    size_t operator()(const Row* row) const {
+      const Snapshot::Sample& s = *row->sample;
+      const uint64_t words[] = {writer->stack_hashes_[s.stack], static_cast<uint64_t>(writer->devices_[s.device]),
+                                static_cast<uint64_t>(writer->allocators_[s.allocator]), static_cast<uint64_t>(s.kind),
+                                static_cast<uint64_t>(row->block_bytes)};
+      uint64_t hash = HashWords(words, std::size(words));
+      for (const auto& [key, value] : s.tags) {
+        hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), hash));
+      }
+      return hash;
+    }
+  };
+  struct RowEqual {
+    const ProfileWriter* writer;
+    bool operator()(const Row* x, const Row* y) const {
+      const Snapshot::Sample& a = *x->sample;
+      const Snapshot::Sample& b = *y->sample;
+      return x->block_bytes == y->block_bytes && a.kind == b.kind &&
+             writer->devices_[a.device] == writer->devices_[b.device] &&
+             writer->allocators_[a.allocator] == writer->allocators_[b.allocator] && a.tags == b.tags &&
+             writer->SameStack(a.stack, b.stack);
+    }
+  };
+
+  bool SameStack(uint32_t a, uint32_t b) const {
+    if (a == b) return true;
+    const Snapshot::Stack& x = snapshot_.stacks[a];
+    const Snapshot::Stack& y = snapshot_.stacks[b];
+    return x.truncated == y.truncated && x.return_addresses == y.return_addresses;
+  }
+
+  void ReadTables() {
+    for (const Snapshot::Device& device : snapshot_.devices) devices_.push_back(strings_.Intern(device.name));
+    for (const std::string& name : snapshot_.allocators) allocators_.push_back(strings_.Intern(name));
+    for (const Snapshot::Stack& stack : snapshot_.stacks) {
+      stack_hashes_.push_back(HashWords(stack.return_addresses.data(), stack.return_addresses.size()) ^
+                              (stack.truncated ? kHashSeed1 : 0));
+    }
+  }
+
+  // Samples that would look the same become one: viewers may lose all but one of them.
+  void CollectRows() {
+    rows_.reserve(snapshot_.samples.size());  // the set points into it
+    absl::flat_hash_map<const Row*, size_t, RowHash, RowEqual> index(snapshot_.samples.size(), RowHash{this},
+                                                                     RowEqual{this});
+    for (const Snapshot::Sample& sample : snapshot_.samples) {
+      Row row = {&sample, sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes, {}};
+      bool all_zero = true;
+      for (size_t i = 0; i < kSampleTypeCount; ++i) {
+        row.values[i] = sample.*kSampleTypes[i].value;
+        all_zero = all_zero && row.values[i] == 0;
+      }
+      if (all_zero) continue;
+      if (const auto found = index.find(&row); found != index.end()) {
+        for (size_t i = 0; i < kSampleTypeCount; ++i) rows_[found->second].values[i] += row.values[i];
+        continue;
+      }
+      rows_.push_back(row);
+      index.emplace(&rows_.back(), rows_.size() - 1);
+    }
+  }
+
+  void CollectLocations() {
+    stack_locations_.resize(snapshot_.stacks.size());
+    absl::flat_hash_map<uint64_t, uint64_t> ids;
+    uint64_t no_stack = 0;
+    uint64_t truncated = 0;
+    const auto synthetic = [&](uint64_t& id, std::string_view name) {
+      if (id == 0) id = AddLocation({0, kNoModule, FunctionId({strings_.Intern(name), 0})});
+      return id;
+    };
+    for (const Row& row : rows_) {
+      std::vector<uint64_t>& locations = stack_locations_[row.sample->stack];
+      if (!locations.empty()) continue;
+      const Snapshot::Stack& stack = snapshot_.stacks[row.sample->stack];
+      locations.reserve(stack.return_addresses.size() + 1);
+      for (const uint64_t return_address : stack.return_addresses) {
+        // The call, not what follows it: that can be another line or another function.
+        const uint64_t address = return_address == 0 ? 0 : return_address - 1;
+        const auto [entry, is_new] = ids.try_emplace(address, 0);
+        if (is_new) entry->second = AddLocation({address, modules_.Find(address), 0});
+        locations.push_back(entry->second);
+      }
+      if (locations.empty()) locations.push_back(synthetic(no_stack, kNoStack));
+      if (stack.truncated) locations.push_back(synthetic(truncated, kStackTruncated));
+    }
+  }
+
+  uint64_t AddLocation(const Location& location) {
+    locations_.push_back(location);
+    return locations_.size();
+  }
+
+  uint64_t FunctionId(const Function& function) {
+    const auto [entry, is_new] =
+        function_ids_.try_emplace(std::make_pair(function.name, function.system_name), functions_.size() + 1);
+    if (is_new) functions_.push_back(function);
+    return entry->second;
+  }
+
+  void NameLocations() {
+    has_names_.assign(snapshot_.modules.size(), false);
+    if (symbolizer_ == nullptr) return;
+    std::vector<uint64_t> addresses;
+    std::vector<size_t> indices;
+    for (size_t i = 0; i < locations_.size(); ++i) {
+      if (locations_[i].function != 0) continue;
+      addresses.push_back(locations_[i].address);
+      indices.push_back(i);
+    }
+    std::vector<bool> has_addresses(snapshot_.modules.size(), false);
+    const std::vector<Symbolizer::Name> names = symbolizer_->Symbolize(snapshot_.modules, addresses);
+    for (size_t i = 0; i < indices.size(); ++i) {
+      Location& location = locations_[indices[i]];
+      const bool in_module = location.module != kNoModule;
+      if (in_module) has_addresses[location.module] = true;
+      Function function = {};
+      if (!names[i].system_name.empty()) {
+        function = {strings_.Intern(names[i].name), strings_.Intern(names[i].system_name)};
+        if (in_module) has_names_[location.module] = true;
+      } else if (in_module) {
+        function.name = strings_.Intern(NameInModule(snapshot_.modules[location.module], location.address));
+      } else {
+        function.name = strings_.Intern(kUnknownCode);
+      }
+      location.function = FunctionId(function);
+    }
+    // Where there was nothing to name, there is nothing left for a viewer to name.
+    for (size_t i = 0; i < has_names_.size(); ++i) has_names_[i] = has_names_[i] || !has_addresses[i];
+  }
+
+  void WriteValueType(ProfileField field, std::string_view type, std::string_view unit) {
+    Message<ValueTypeField> message(profile_, field);
+    message.add_int64(ValueTypeField::kType, strings_.Intern(type));
+    message.add_int64(ValueTypeField::kUnit, strings_.Intern(unit));
+  }
+
+  void WriteSampleTypes() {
+    for (const SampleType& type : kSampleTypes) WriteValueType(ProfileField::kSampleType, type.type, type.unit);
+  }
+
+  static void WriteTextLabel(Message<SampleField>& sample, int64_t key, int64_t value) {
+    // Readers drop a label without a value, and cannot tell one without a key.
+    if (key == 0 || value == 0) return;
+    Message<LabelField> label(sample, SampleField::kLabel);
+    label.add_int64(LabelField::kKey, key);
+    label.add_int64(LabelField::kStr, value);
+  }
+
+  void WriteSamples() {
+    const int64_t device_key = strings_.Intern("device");
+    const int64_t kind_key = strings_.Intern("kind");
+    const int64_t allocator_key = strings_.Intern("allocator");
+    const int64_t bytes_key = strings_.Intern("bytes");
+    std::array<int64_t, kMemoryKindCount> kinds;
+    for (int i = 0; i < kMemoryKindCount; ++i) kinds[i] = strings_.Intern(MemoryKindName(static_cast<MemoryKind>(i)));
+
+    for (const Row& row : rows_) {
+      const Snapshot::Sample& s = *row.sample;
+      const std::vector<uint64_t>& locations = stack_locations_[s.stack];
+      Message<SampleField> message(profile_, ProfileField::kSample);
+      message.add_packed_uint64(SampleField::kLocationId, locations.begin(), locations.end());
+      message.add_packed_int64(SampleField::kValue, row.values.begin(), row.values.end());
+      WriteTextLabel(message, device_key, devices_[s.device]);
+      WriteTextLabel(message, kind_key, kinds[static_cast<size_t>(s.kind)]);
+      WriteTextLabel(message, allocator_key, allocators_[s.allocator]);
+      for (const auto& [key, value] : s.tags) WriteTextLabel(message, strings_.Intern(key), strings_.Intern(value));
+      if (row.block_bytes != 0) {
+        Message<LabelField> label(message, SampleField::kLabel);
+        label.add_int64(LabelField::kKey, bytes_key);
+        label.add_int64(LabelField::kNum, row.block_bytes);
+        label.add_int64(LabelField::kNumUnit, bytes_key);
+      }
+    }
+  }
+
+  void WriteMappings() {
+    for (size_t i = 0; i < snapshot_.modules.size(); ++i) {
+      const Snapshot::Module& module = snapshot_.modules[i];
+      Message<MappingField> message(profile_, ProfileField::kMapping);
+      message.add_uint64(MappingField::kId, i + 1);
+      message.add_uint64(MappingField::kMemoryStart, module.start);
+      message.add_uint64(MappingField::kMemoryLimit, module.limit);
+      message.add_uint64(MappingField::kFileOffset, module.offset);
+      message.add_int64(MappingField::kFilename, strings_.Intern(module.path));
+      message.add_int64(MappingField::kBuildId, strings_.Intern(module.build_id));
+      if (has_names_[i]) message.add_bool(MappingField::kHasFunctions, true);
+    }
+  }
+
+  void WriteLocations() {
+    for (size_t i = 0; i < locations_.size(); ++i) {
+      const Location& location = locations_[i];
+      Message<LocationField> message(profile_, ProfileField::kLocation);
+      message.add_uint64(LocationField::kId, i + 1);
+      if (location.module != kNoModule) message.add_uint64(LocationField::kMappingId, location.module + 1);
+      message.add_uint64(LocationField::kAddress, location.address);
+      if (location.function != 0) {
+        Message<LineField> line(message, LocationField::kLine);
+        line.add_uint64(LineField::kFunctionId, location.function);
+      }
+    }
+  }
+
+  void WriteFunctions() {
+    for (size_t i = 0; i < functions_.size(); ++i) {
+      Message<FunctionField> message(profile_, ProfileField::kFunction);
+      message.add_uint64(FunctionField::kId, i + 1);
+      message.add_int64(FunctionField::kName, functions_[i].name);
+      if (functions_[i].system_name != 0) message.add_int64(FunctionField::kSystemName, functions_[i].system_name);
+    }
+  }
+
+  void WriteHeader() {
+    profile_.add_int64(ProfileField::kDropFrames, strings_.Intern(kDropFrames));
+    profile_.add_int64(ProfileField::kTimeNanos, snapshot_.time_unix_nanos);
+    WriteValueType(ProfileField::kPeriodType, "space", "bytes");
+    profile_.add_int64(ProfileField::kPeriod, 1);
+    profile_.add_int64(ProfileField::kDefaultSampleType, strings_.Intern("inuse_space"));
+
+    for (const Snapshot::Device& device : snapshot_.devices) {
+      for (int i = 0; i < kMemorySpaceCount; ++i) WriteDeviceComment(device, static_cast<MemorySpace>(i));
+    }
+    const TrackerStats& tracker = snapshot_.tracker;
+    WriteComment(CommentLine("tracker")
+                     .Add("live_records", tracker.live_records)
+                     .Add("sites", tracker.sites)
+                     .Add("dropped_records", tracker.dropped_records)
+                     .Add("dropped_bytes", tracker.dropped_bytes)
+                     .Add("foreign_frees", tracker.foreign_frees)
+                     .Add("replaced_records", tracker.replaced_records)
+                     .Add("reentrant_events", tracker.reentrant_events)
+                     .Add("truncated_stacks", tracker.truncated_stacks)
+                     .Add("dropped_tag_values", tracker.dropped_tag_values));
+    WriteComment(CommentLine("hbmprof")
+                     .Add("version", HBMPROF_VERSION)
+                     .Add("unwinder", tracker.unwinder)
+                     .Add("host", snapshot_.host)
+                     .Add("pid", snapshot_.process_id)
+                     .Add("time", UtcTime(snapshot_.time_unix_nanos)));
+  }
+
+  // For a memory space that was ever used, or whose device told of itself.
+  void WriteDeviceComment(const Snapshot::Device& device, MemorySpace space) {
+    const DeviceStats& stats = device.spaces[static_cast<int>(space)];
+    const bool probed = stats.bytes_limit >= 0 || stats.driver_bytes_in_use >= 0;
+    if (stats.num_allocs == 0 && stats.bytes_in_use == 0 && stats.peak_bytes_in_use == 0 && !probed) return;
+    WriteComment(
+        CommentLine("device " + CommentValue(device.name))
+            .Add("space", MemorySpaceName(space))
+            .Add("in_use", stats.bytes_in_use)
+            .Add("peak", stats.peak_bytes_in_use)
+            .AddIfKnown("limit", stats.bytes_limit, stats.bytes_limit >= 0)
+            .Add("pool", stats.pool_bytes)
+            .Add("reserved", stats.bytes_reserved)
+            .AddIfKnown("driver_in_use", stats.driver_bytes_in_use, stats.driver_bytes_in_use >= 0)
+            .AddIfKnown("unaccounted", stats.unaccounted, stats.unaccounted_known)
+            .AddIfKnown("largest_free_block", stats.largest_free_block_bytes, stats.largest_free_block_bytes >= 0)
+            .Add("num_allocs", stats.num_allocs)
+            .Add("num_live", stats.num_live)
+            .Add("largest_alloc", stats.largest_alloc_size));
+  }
+
+  void WriteComment(const CommentLine& line) {
+    profile_.add_int64(ProfileField::kComment, strings_.Intern(line.text()));
+  }
+
+  const Snapshot& snapshot_;
+  Symbolizer* const symbolizer_;
+  const ModuleIndex modules_;
+  StringTable strings_;
+  std::vector<int64_t> devices_;        // label values, by the snapshot's index
+  std::vector<int64_t> allocators_;     // likewise
+  std::vector<uint64_t> stack_hashes_;  // by the snapshot's index
+  std::vector<Row> rows_;
+  std::vector<std::vector<uint64_t>> stack_locations_;  // location ids by the snapshot's index; empty if not used
+  std::vector<Location> locations_;                     // by id - 1
+  std::vector<Function> functions_;                     // by id - 1
+  absl::flat_hash_map<std::pair<int64_t, int64_t>, uint64_t> function_ids_;
+  std::vector<bool> has_names_;  // by module
+  std::string bytes_;
+  Message<ProfileField> profile_{bytes_};
+};
+
+}  // namespace
+}  // namespace internal
+
+absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer) {
+  try {
+    return internal::Gzip(internal::ProfileWriter(snapshot, symbolizer).Write());
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("cannot write the profile: the host has no memory");
+  }
+}
+
+absl::Status WritePprof(const Snapshot& snapshot, Symbolizer* symbolizer, std::string_view path) {
+  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, symbolizer);
+  if (!bytes.ok()) return bytes.status();
+  return internal::WriteFileAtomically(path, *bytes);
+}
+
+}  // namespace hbmprof

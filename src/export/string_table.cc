@@ -1,0 +1,83 @@
+// Interning, and the one place that makes any bytes fit for a protobuf string.
+#include "src/export/string_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace hbmprof::internal {
+namespace {
+
+// The length of the UTF-8 character that `text` begins with; 0 if it begins with none. `text` is not empty.
+size_t CharacterLength(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  size_t length = 0;
+  unsigned char low = 0x80;  // bounds of the second byte: no overlong forms, no surrogates, nothing above U+10FFFF
+  unsigned char high = 0xBF;
+  if (first >= 0xC2 && first <= 0xDF) {
+    length = 2;
+  } else if (first >= 0xE0 && first <= 0xEF) {
+    length = 3;
+    if (first == 0xE0) low = 0xA0;
+    if (first == 0xED) high = 0x9F;
+  } else if (first >= 0xF0 && first <= 0xF4) {
+    length = 4;
+    if (first == 0xF0) low = 0x90;
+    if (first == 0xF4) high = 0x8F;
+  }
+  if (length == 0 || text.size() < length || byte(1) < low || byte(1) > high) return 0;
+  for (size_t i = 2; i < length; ++i) {
+    if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
+  }
+  return length;
+}
+
+size_t ValidPrefix(std::string_view text) {
+  size_t valid = 0;
+  while (valid < text.size()) {
+    const size_t length = CharacterLength(text.substr(valid));
+    if (length == 0) break;
+    valid += length;
+  }
+  return valid;
+}
+
+}  // namespace
+
+int64_t StringTable::Intern(std::string_view text) {
+  const auto found = index_.find(text);
+  if (found != index_.end()) return found->second;
+  if (size_t valid = ValidPrefix(text); valid < text.size()) {
+    std::string repaired;
+    while (true) {
+      repaired.append(text.substr(0, valid));
+      text.remove_prefix(valid);
+      if (text.empty()) break;
+      repaired.append("\xEF\xBF\xBD");
+      text.remove_prefix(1);
+      valid = ValidPrefix(text);
+    }
+    return Intern(repaired);
+  }
+  const auto id = static_cast<int64_t>(strings_.size());
+  index_.emplace(strings_.emplace_back(Keep(text)), id);
+  return id;
+}
+
+std::string_view StringTable::Keep(std::string_view text) {
+  constexpr size_t kChunkBytes = 1 << 16;
+  if (text.empty()) return "";
+  if (text.size() > free_bytes_) {
+    free_bytes_ = std::max(kChunkBytes, text.size());
+    free_ = chunks_.emplace_back(new char[free_bytes_]).get();
+  }
+  char* const kept = free_;
+  std::memcpy(kept, text.data(), text.size());
+  free_ += text.size();
+  free_bytes_ -= text.size();
+  return {kept, text.size()};
+}
+
+}  // namespace hbmprof::internal

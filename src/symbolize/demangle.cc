@@ -1,0 +1,230 @@
+// Demangling by the C++ runtime, and a scanner for the text it gives. Knows nothing of files and addresses.
+#include "src/symbolize/demangle.h"
+
+#include <cxxabi.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+
+namespace hbmprof::internal {
+namespace {
+
+bool IsWordByte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '$';
+}
+
+bool StartsWith(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+
+// Reads a demangled function name from left to right. Grouping only; no grammar of types.
+class Shortener {
+ public:
+  explicit Shortener(std::string_view text) : text_(text) {}
+
+  // False if the text is not what it takes for a function name.
+  bool Run(std::string* out) {
+    while (position_ < text_.size()) {
+      const char c = text_[position_];
+      if (const size_t word = WordLength(); word != 0) {
+        const bool is_operator = text_.substr(position_, word) == kOperator;
+        Copy(word);
+        if (is_operator) CopyOperatorSymbol();
+      } else if (c == '(') {
+        if (StartsWith(Rest(), kAnonymous)) {
+          Copy(kAnonymous.size());
+        } else if (StartsWith(Rest(), "(*") || StartsWith(Rest(), "(&")) {
+          // "void (*f(int))(char)": what stood before is the return type of f.
+          name_.clear();
+          position_ += 2;
+        } else if (name_ == "decltype") {
+          if (!SkipParentheses()) return false;
+          name_.clear();
+        } else {
+          if (!SkipParentheses()) return false;
+          SkipQualifiers();
+          if (!StartsWith(Rest(), "::")) break;  // those were the function's own parameters
+        }
+      } else if (c == '<') {
+        if (!SkipAngles()) return false;
+      } else if (c == '{') {
+        if (!CopyBraces()) return false;
+      } else if (StartsWith(Rest(), "[abi:")) {
+        SkipPast(']');
+      } else if (StartsWith(Rest(), " [clone ")) {
+        break;
+      } else if (c == ' ') {
+        // What stood before is a return type, or words like "virtual thunk to".
+        if (name_ != "decltype") name_.clear();
+        ++position_;
+      } else {
+        Copy(1);
+      }
+    }
+    *out = name_;
+    return !name_.empty();
+  }
+
+ private:
+  static constexpr std::string_view kAnonymous = "(anonymous namespace)";
+  static constexpr std::string_view kOperator = "operator";
+
+  std::string_view Rest() const { return text_.substr(position_); }
+
+  void Copy(size_t count) {
+    name_.append(Rest().substr(0, count));
+    position_ += count;
+  }
+
+  void SkipPast(char c) {
+    const size_t found = text_.find(c, position_);
+    position_ = found == std::string_view::npos ? text_.size() : found + 1;
+  }
+
+  // Of the identifier, keyword or number that starts here; 0 if none does.
+  size_t WordLength() const {
+    size_t end = position_;
+    while (end < text_.size() && IsWordByte(text_[end])) ++end;
+    return end - position_;
+  }
+
+  // How many bytes of `text`, which follows the word "operator", are the operator.
+  static size_t OperatorSymbolLength(std::string_view text) {
+    for (const std::string_view symbol :
+         {"()", "[]", "<=>", "<<=", ">>=", "->*", "<<", ">>", "<=", ">=", "->", "<", ">"}) {
+      if (StartsWith(text, symbol)) return symbol.size();
+    }
+    size_t length = 0;
+    while (length < text.size() && std::string_view("+-*/%^&|~!=,\"").find(text[length]) != std::string_view::npos) {
+      ++length;
+    }
+    return length;
+  }
+
+  // What follows the word "operator".
+  void CopyOperatorSymbol() {
+    if (const size_t length = OperatorSymbolLength(Rest()); length != 0) {
+      const bool is_literal = Rest()[0] == '"';
+      Copy(length);
+      if (!is_literal) {
+        if (StartsWith(Rest(), " <")) ++position_;  // "operator< <int>"
+        return;
+      }
+    }
+    // "operator new[]", "operator std::string", "operator\"\" _kb": words up to the parameters.
+    while (position_ < text_.size() && text_[position_] != '(') {
+      if (text_[position_] == '<') {
+        if (!SkipAngles()) position_ = text_.size();
+      } else if (StartsWith(Rest(), "[abi:")) {
+        SkipPast(']');
+      } else {
+        Copy(1);
+      }
+    }
+  }
+
+  bool SkipParentheses() {
+    int depth = 0;
+    for (; position_ < text_.size(); ++position_) {
+      if (text_[position_] == '(') ++depth;
+      if (text_[position_] == ')' && --depth == 0) {
+        ++position_;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool SkipAngles() {
+    int depth = 0;
+    while (position_ < text_.size()) {
+      if (const size_t word = WordLength(); word != 0) {
+        const bool is_operator = text_.substr(position_, word) == kOperator;
+        position_ += word;
+        if (is_operator) position_ += OperatorSymbolLength(Rest());
+        continue;
+      }
+      const char c = text_[position_];
+      if (c == '(') {
+        if (!SkipParentheses()) return false;
+        // "(1)<(2)": the demangler puts a comparison's operands into parentheses.
+        while (position_ < text_.size() && text_[position_] == '<') ++position_;
+        continue;
+      }
+      ++position_;
+      if (c == '<') ++depth;
+      if (c == '>' && --depth == 0) return true;
+    }
+    return false;
+  }
+
+  // "{lambda(int, char)#2}" becomes "{lambda#2}"; "{unnamed type#1}" stays.
+  bool CopyBraces() {
+    const size_t begin = position_;
+    int depth = 0;
+    for (; position_ < text_.size(); ++position_) {
+      if (text_[position_] == '{') ++depth;
+      if (text_[position_] == '}' && --depth == 0) {
+        ++position_;
+        const std::string_view group = text_.substr(begin, position_ - begin);
+        const size_t number = group.rfind('#');
+        if (StartsWith(group, "{lambda") && number != std::string_view::npos) {
+          name_.append("{lambda").append(group.substr(number));
+        } else {
+          name_.append(group);
+        }
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void SkipQualifiers() {
+    bool found = true;
+    while (found) {
+      found = false;
+      for (const std::string_view word : {" const", " volatile", " &&", " &"}) {
+        if (StartsWith(Rest(), word)) {
+          position_ += word.size();
+          found = true;
+        }
+      }
+      if (StartsWith(Rest(), "[abi:")) {
+        SkipPast(']');
+        found = true;
+      }
+    }
+  }
+
+  const std::string_view text_;
+  size_t position_ = 0;
+  std::string name_;
+};
+
+// Where a C symbol's own name ends and the compiler's begins ("f.cold", "f.constprop.0").
+std::string_view WithoutCompilerSuffix(std::string_view symbol) {
+  for (const std::string_view suffix :
+       {".cold", ".part.", ".constprop.", ".isra.", ".lto_priv.", ".llvm.", ".localalias"}) {
+    const size_t found = symbol.find(suffix);
+    if (found != std::string_view::npos && found != 0) symbol = symbol.substr(0, found);
+  }
+  return symbol;
+}
+
+}  // namespace
+
+std::string ShortenDemangled(std::string_view demangled) {
+  std::string name;
+  return Shortener(demangled).Run(&name) ? name : std::string(demangled);
+}
+
+std::string ShortFunctionName(const char* symbol) {
+  if (StartsWith(symbol, "_Z")) {
+    int status = 0;
+    const std::unique_ptr<char, decltype(&free)> demangled(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
+                                                           &free);
+    if (demangled != nullptr) return ShortenDemangled(demangled.get());
+  }
+  return std::string(WithoutCompilerSuffix(symbol));
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,281 @@
+// ElfSymbolizer: names from the symbol tables of the modules' files.
+// Not here: source lines (a viewer or tool reads DWARF), which modules there are (the snapshot says).
+#include <fcntl.h>
+#include <gelf.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hbmprof/pprof.h"
+#include "src/base/mutex.h"
+#include "src/symbolize/demangle.h"
+
+namespace hbmprof {
+namespace internal {
+namespace {
+
+// An open ELF file. Read with read(), never mapped: a file that is cut while it is mapped would raise SIGBUS.
+class ElfFile {
+ public:
+  explicit ElfFile(const std::string& path) {
+    // A module's path can name a device; opening some has effects, and O_NONBLOCK keeps a pipe from blocking.
+    struct stat info;
+    if (path.find('/') == std::string::npos || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
+    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd_ < 0 || elf_version(EV_CURRENT) == EV_NONE) return;
+    elf_ = elf_begin(fd_, ELF_C_READ, nullptr);
+    if (elf_ != nullptr && elf_kind(elf_) != ELF_K_ELF) {
+      elf_end(elf_);
+      elf_ = nullptr;
+    }
+  }
+  ~ElfFile() {
+    if (elf_ != nullptr) elf_end(elf_);
+    if (fd_ >= 0) close(fd_);
+  }
+  ElfFile(const ElfFile&) = delete;
+  ElfFile& operator=(const ElfFile&) = delete;
+
+  // Null if the file cannot be read or is not ELF.
+  Elf* get() const { return elf_; }
+
+  // Lower-case hex; "" if the file has none.
+  std::string BuildId() const {
+    for (Elf_Scn* section = nullptr; (section = elf_nextscn(elf_, section)) != nullptr;) {
+      GElf_Shdr header;
+      if (gelf_getshdr(section, &header) == nullptr || header.sh_type != SHT_NOTE) continue;
+      Elf_Data* data = elf_getdata(section, nullptr);
+      if (data == nullptr) continue;
+      GElf_Nhdr note;
+      size_t name = 0;
+      size_t description = 0;
+      for (size_t offset = 0; (offset = gelf_getnote(data, offset, &note, &name, &description)) != 0;) {
+        const char* bytes = static_cast<const char*>(data->d_buf);
+        if (note.n_type != NT_GNU_BUILD_ID || note.n_namesz != sizeof("GNU") ||
+            std::memcmp(bytes + name, "GNU", sizeof("GNU")) != 0) {
+          continue;
+        }
+        std::string hex;
+        for (size_t i = 0; i < note.n_descsz; ++i) {
+          const auto byte = static_cast<unsigned char>(bytes[description + i]);
+          hex += "0123456789abcdef"[byte >> 4];
+          hex += "0123456789abcdef"[byte & 15];
+        }
+        return hex;
+      }
+    }
+    return "";
+  }
+
+  // The section of this type, SHT_SYMTAB or SHT_DYNSYM, if it has contents; else null.
+  Elf_Scn* SymbolSection(unsigned type) const {
+    for (Elf_Scn* section = nullptr; (section = elf_nextscn(elf_, section)) != nullptr;) {
+      GElf_Shdr header;
+      if (gelf_getshdr(section, &header) != nullptr && header.sh_type == type && header.sh_size != 0) return section;
+    }
+    return nullptr;
+  }
+
+ private:
+  int fd_ = -1;
+  Elf* elf_ = nullptr;
+};
+
+// The functions of one file, by address, and the names found so far.
+class SymbolTable {
+ public:
+  // Reads the functions of `section`, a symbol table of `file`.
+  SymbolTable(const ElfFile& file, Elf_Scn* section) {
+    GElf_Shdr header;
+    Elf_Data* data = elf_getdata(section, nullptr);
+    if (data == nullptr || gelf_getshdr(section, &header) == nullptr || header.sh_entsize == 0) return;
+    std::vector<Candidate> candidates;
+    const size_t count = header.sh_size / header.sh_entsize;
+    for (size_t i = 0; i < count; ++i) {
+      GElf_Sym symbol;
+      if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr) break;
+      const int type = GELF_ST_TYPE(symbol.st_info);
+      if ((type != STT_FUNC && type != STT_GNU_IFUNC) || symbol.st_shndx == SHN_UNDEF || symbol.st_value == 0) continue;
+      const char* name = elf_strptr(file.get(), header.sh_link, symbol.st_name);
+      if (name == nullptr || *name == '\0') continue;
+      candidates.push_back({symbol.st_value, symbol.st_size, GELF_ST_BIND(symbol.st_info) == STB_LOCAL, name});
+    }
+    std::sort(candidates.begin(), candidates.end());
+    for (const Candidate& candidate : candidates) {
+      if (!functions_.empty() && functions_.back().address == candidate.address) continue;  // an alias
+      functions_.push_back({candidate.address, candidate.size, names_.size()});
+      names_.append(candidate.name).push_back('\0');
+    }
+    names_.shrink_to_fit();
+    functions_.shrink_to_fit();
+  }
+
+  bool empty() const { return functions_.empty(); }
+
+  // The name of the function at `address`, an address of the file's own; null if there is none.
+  const Symbolizer::Name* Find(uint64_t address) {
+    const auto after =
+        std::upper_bound(functions_.begin(), functions_.end(), address,
+                         [](uint64_t value, const Function& function) { return value < function.address; });
+    if (after == functions_.begin()) return nullptr;
+    const Function& function = *std::prev(after);
+    // Functions written in assembly may have no size: then they reach to the next one.
+    if (function.size != 0 && address - function.address >= function.size) return nullptr;
+    if (function.size == 0 && after == functions_.end()) return nullptr;
+    const auto [entry, is_new] = found_.try_emplace(function.address);
+    if (is_new) {
+      const char* name = names_.data() + function.name;
+      entry->second = {name, ShortFunctionName(name)};
+    }
+    return &entry->second;
+  }
+
+ private:
+  struct Function {
+    uint64_t address;
+    uint64_t size;
+    size_t name;  // offset in names_
+  };
+  // Orders by address, then the alias to show first: exported, with a size, without leading underscores (malloc, not
+  // __libc_malloc), then by the alphabet, so that every process shows the same one.
+  struct Candidate {
+    uint64_t address;
+    uint64_t size;
+    bool is_local;
+    const char* name;
+
+    bool operator<(const Candidate& other) const {
+      if (address != other.address) return address < other.address;
+      if (is_local != other.is_local) return other.is_local;
+      if ((size == 0) != (other.size == 0)) return other.size == 0;
+      const bool is_reserved = IsReservedC();
+      if (is_reserved != other.IsReservedC()) return other.IsReservedC();
+      return std::strcmp(name, other.name) < 0;
+    }
+    bool IsReservedC() const { return name[0] == '_' && name[1] != 'Z'; }
+  };
+
+  std::vector<Function> functions_;  // by address, each address once
+  std::string names_;                // NUL-terminated, one after the other
+  std::unordered_map<uint64_t, Symbolizer::Name> found_;
+};
+
+// The functions of the file a module was loaded from; null if there is no such file any more. `.symtab` is best; a
+// stripped file's may be kept where distributions put debug files; what else is left is `.dynsym`.
+std::unique_ptr<SymbolTable> ReadSymbols(const Snapshot::Module& module) {
+  const ElfFile file(module.path);
+  const bool is_same = file.get() != nullptr && file.BuildId() == module.build_id;
+  const auto read = [](const ElfFile& from, unsigned type) -> std::unique_ptr<SymbolTable> {
+    Elf_Scn* section = from.SymbolSection(type);
+    if (section == nullptr) return nullptr;
+    auto table = std::make_unique<SymbolTable>(from, section);
+    return table->empty() ? nullptr : std::move(table);
+  };
+  std::unique_ptr<SymbolTable> table;
+  if (is_same) table = read(file, SHT_SYMTAB);
+  if (table == nullptr && module.build_id.size() > 2) {
+    const ElfFile debug("/usr/lib/debug/.build-id/" + module.build_id.substr(0, 2) + "/" + module.build_id.substr(2) +
+                        ".debug");
+    if (debug.get() != nullptr && debug.BuildId() == module.build_id) table = read(debug, SHT_SYMTAB);
+  }
+  if (table == nullptr && is_same) table = read(file, SHT_DYNSYM);
+  return table;
+}
+
+// What names a file's contents: its build id, else what changes when the file does. "" if there is neither.
+std::string CacheKey(const Snapshot::Module& module) {
+  if (!module.build_id.empty()) return module.build_id;
+  struct stat info;
+  if (stat(module.path.c_str(), &info) != 0) return "";
+  return module.path + "\n" + std::to_string(info.st_size) + "\n" + std::to_string(info.st_mtim.tv_sec) + "." +
+         std::to_string(info.st_mtim.tv_nsec);
+}
+
+// The tables read so far, for the life of the process. A file without symbols is tried again: it costs little, and
+// the file may come back.
+class SymbolCache {
+ public:
+  explicit SymbolCache(pid_t owner, SymbolCache* previous) : owner_(owner), previous_(previous) {}
+
+  // The cache of this process. A child of fork() starts with an empty one, because another thread may have held the
+  // lock of its parent's at that moment.
+  static SymbolCache& Get() {
+    static std::atomic<SymbolCache*> current{nullptr};
+    SymbolCache* cache = current.load(std::memory_order_acquire);
+    const pid_t self = getpid();
+    while (cache == nullptr || cache->owner_ != self) {
+      auto* fresh = new SymbolCache(self, cache);
+      if (current.compare_exchange_strong(cache, fresh, std::memory_order_acq_rel)) return *fresh;
+      delete fresh;
+    }
+    return *cache;
+  }
+
+  std::vector<Symbolizer::Name> Symbolize(const std::vector<Snapshot::Module>& modules,
+                                          const std::vector<uint64_t>& addresses) {
+    std::vector<const Snapshot::Module*> by_start;
+    for (const Snapshot::Module& module : modules) by_start.push_back(&module);
+    std::sort(by_start.begin(), by_start.end(), [](auto* a, auto* b) { return a->start < b->start; });
+    std::unordered_map<const Snapshot::Module*, SymbolTable*> tables;
+
+    std::vector<Symbolizer::Name> names(addresses.size());
+    const MutexLock lock(mutex_);
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      const auto after = std::upper_bound(by_start.begin(), by_start.end(), addresses[i],
+                                          [](uint64_t address, auto* module) { return address < module->start; });
+      if (after == by_start.begin()) continue;
+      const Snapshot::Module* module = *std::prev(after);
+      if (addresses[i] >= module->limit) continue;
+      const auto [table, is_new] = tables.try_emplace(module, nullptr);
+      if (is_new) table->second = TableOf(*module);
+      if (table->second == nullptr) continue;
+      if (const auto* name = table->second->Find(addresses[i] - module->bias)) names[i] = *name;
+    }
+    return names;
+  }
+
+ private:
+  SymbolTable* TableOf(const Snapshot::Module& module) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const std::string key = CacheKey(module);
+    if (key.empty()) return nullptr;
+    if (const auto found = tables_.find(key); found != tables_.end()) return found->second.get();
+    std::unique_ptr<SymbolTable> table = ReadSymbols(module);
+    if (table == nullptr) return nullptr;
+    return (tables_[key] = std::move(table)).get();
+  }
+
+  const pid_t owner_;
+  [[maybe_unused]] SymbolCache* const previous_;  // a parent process's, never used again; kept reachable
+  Mutex mutex_;
+  std::unordered_map<std::string, std::unique_ptr<SymbolTable>> tables_ ABSL_GUARDED_BY(mutex_);
+};
+
+class CachedElfSymbolizer final : public Symbolizer {
+ public:
+  std::vector<Name> Symbolize(const std::vector<Snapshot::Module>& modules,
+                              const std::vector<uint64_t>& addresses) override {
+    return SymbolCache::Get().Symbolize(modules, addresses);
+  }
+};
+
+}  // namespace
+}  // namespace internal
+
+Symbolizer& ElfSymbolizer() {
+  static auto* symbolizer = new internal::CachedElfSymbolizer;  // for the life of the process
+  return *symbolizer;
+}
+
+}  // namespace hbmprof

@@ -1,0 +1,371 @@
+// What SerializePprof writes, read back with libprotobuf.
+#include "hbmprof/pprof.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/export/server_snapshot.h"
+#include "tests/support/profile_checker.h"
+
+namespace hbmprof_test {
+namespace {
+
+using hbmprof::MemoryKind;
+using hbmprof::Snapshot;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+// Writes, parses and checks.
+Profile Written(const Snapshot& snapshot, hbmprof::Symbolizer* symbolizer) {
+  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, symbolizer);
+  EXPECT_TRUE(bytes.ok()) << bytes.status();
+  if (!bytes.ok()) return {};
+  absl::StatusOr<Profile> profile = ParseProfile(*bytes);
+  EXPECT_TRUE(profile.ok()) << profile.status();
+  if (!profile.ok()) return {};
+  EXPECT_EQ(CheckProfile(*profile), "");
+  return *std::move(profile);
+}
+
+// One module of 0x1000 bytes, one device, and a sample of `bytes` for each of `stacks`.
+Snapshot SmallSnapshot(const std::vector<Snapshot::Stack>& stacks) {
+  Snapshot s;
+  s.modules = {{0x10000, 0x11000, 0, 0x10000, "/bin/app", "cc03"}};
+  s.devices.resize(1);
+  s.devices[0].name = "GPU:0";
+  s.allocators = {""};
+  s.stacks = stacks;
+  s.time_unix_nanos = 1;
+  for (uint32_t i = 0; i < stacks.size(); ++i) {
+    Snapshot::Sample& sample = s.samples.emplace_back();
+    sample.stack = i;
+    sample.block_bytes = sample.alloc_bytes = sample.inuse_bytes = 64;
+    sample.alloc_objects = sample.inuse_objects = 1;
+  }
+  return s;
+}
+
+TEST(SerializePprof, MatchesTheGoldenText) {
+  const std::string path = std::string(HBMPROF_GOLDEN_DIR) + "/server_profile.txt";
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  const std::string actual = DescribeProfile(Written(ServerSnapshot(), &symbolizer));
+  if (getenv("HBMPROF_UPDATE_GOLDEN") != nullptr) std::ofstream(path) << actual;
+  std::ifstream file(path);
+  const std::string expected{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  EXPECT_EQ(actual, expected) << "If the change is intended: HBMPROF_UPDATE_GOLDEN=1";
+}
+
+TEST(SerializePprof, GivesEqualBytesForEqualSnapshots) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  EXPECT_EQ(*SerializePprof(ServerSnapshot(), &symbolizer), *SerializePprof(ServerSnapshot(), &symbolizer));
+}
+
+TEST(SerializePprof, KeepsEveryByteOfTheSnapshot) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  const Snapshot snapshot = ServerSnapshot();
+  const ProfileView view(Written(snapshot, &symbolizer));
+  for (const auto& [type, member] : std::vector<std::pair<std::string, int64_t Snapshot::Sample::*>>{
+           {"alloc_objects", &Snapshot::Sample::alloc_objects},
+           {"alloc_space", &Snapshot::Sample::alloc_bytes},
+           {"peak_objects", &Snapshot::Sample::peak_objects},
+           {"peak_space", &Snapshot::Sample::peak_bytes},
+           {"inuse_objects", &Snapshot::Sample::inuse_objects},
+           {"inuse_space", &Snapshot::Sample::inuse_bytes}}) {
+    int64_t sum = 0;
+    for (const Snapshot::Sample& sample : snapshot.samples) sum += sample.*member;
+    EXPECT_EQ(view.Sum(type), sum) << type;
+  }
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:0"), snapshot.devices[0].spaces[0].bytes_in_use);
+  EXPECT_EQ(view.SumWhere("peak_space", "device", "GPU:0"), snapshot.devices[0].spaces[0].peak_bytes_in_use);
+  EXPECT_EQ(view.SumUnder("inuse_space", "app::Decode"), 6 * kPageBytes);
+  EXPECT_EQ(view.SumWhere("inuse_space", "phase", "decode"), 4 * kPageBytes);
+}
+
+TEST(SerializePprof, LabelsSamplesByDeviceKindAllocatorTagsAndSize) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  const ProfileView view(Written(ServerSnapshot(), &symbolizer));
+  ASSERT_EQ(view.samples.size(), 6u);
+  EXPECT_THAT(view.samples[0].labels,
+              UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "device"), Pair("bytes", "1048576")));
+  EXPECT_THAT(view.samples[1].labels,
+              UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "device"), Pair("allocator", "bfc"),
+                                   Pair("phase", "decode"), Pair("request_class", "chat"), Pair("bytes", "65536")));
+  // A segment's idle bytes are no block of any size.
+  EXPECT_THAT(view.samples[3].labels,
+              UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "pool"), Pair("allocator", "bfc")));
+  EXPECT_THAT(view.samples[4].labels, Contains(Pair("kind", "managed")));
+}
+
+TEST(SerializePprof, OmitsTheSizeLabelOfZeroByteBuffers) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
+  snapshot.samples[0].kind = MemoryKind::kAlias;
+  snapshot.samples[0].block_bytes = snapshot.samples[0].alloc_bytes = snapshot.samples[0].inuse_bytes = 0;
+  const ProfileView view(Written(snapshot, nullptr));
+  ASSERT_EQ(view.samples.size(), 1u);
+  EXPECT_THAT(view.samples[0].labels, UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "alias")));
+  EXPECT_EQ(view.Sum("inuse_objects"), 1);
+}
+
+TEST(SerializePprof, WritesAnEmptySnapshot) {
+  Snapshot snapshot;
+  snapshot.time_unix_nanos = 1;
+  const Profile profile = Written(snapshot, &hbmprof::ElfSymbolizer());
+  EXPECT_EQ(profile.sample_size(), 0);
+  EXPECT_EQ(profile.comment_size(), 2);
+}
+
+TEST(SerializePprof, SkipsSamplesWithoutAnyValueAndTheirStacks) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10020}, false}});
+  snapshot.samples[1] = Snapshot::Sample();
+  snapshot.samples[1].stack = 1;
+  const Profile profile = Written(snapshot, nullptr);
+  EXPECT_EQ(profile.sample_size(), 1);
+  EXPECT_EQ(profile.location_size(), 1);
+}
+
+TEST(SerializePprof, KeepsASampleThatOnlyEverAllocated) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
+  snapshot.samples[0].inuse_objects = snapshot.samples[0].inuse_bytes = 0;
+  EXPECT_EQ(Written(snapshot, nullptr).sample_size(), 1);
+}
+
+TEST(SerializePprof, MergesSamplesThatWouldLookTheSame) {
+  // The stacks of the first two are equal; the third differs in being truncated, the fourth in its tag.
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10010}, false}, {{0x10010}, true}, {{0x10010}, false}});
+  snapshot.samples[3].tags = {{"phase", "decode"}};
+  const ProfileView view(Written(snapshot, nullptr));
+  ASSERT_EQ(view.samples.size(), 3u);
+  EXPECT_EQ(view.samples[0].values.at("inuse_space"), 128);
+  EXPECT_EQ(view.samples[0].values.at("alloc_objects"), 2);
+  EXPECT_EQ(view.Sum("inuse_space"), 4 * 64);
+}
+
+TEST(SerializePprof, MergesPoolSegmentsOfSeveralSizesAtOneStack) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10010}, false}});
+  snapshot.samples[0].kind = snapshot.samples[1].kind = MemoryKind::kPool;
+  snapshot.samples[1].block_bytes = 4096;
+  EXPECT_EQ(Written(snapshot, nullptr).sample_size(), 1);
+  snapshot.samples[0].kind = snapshot.samples[1].kind = MemoryKind::kDevice;
+  EXPECT_EQ(Written(snapshot, nullptr).sample_size(), 2);
+}
+
+TEST(SerializePprof, PutsAddressesInsideTheCall) {
+  const Profile profile = Written(SmallSnapshot({{{0x10010, 0x11000}, false}}), nullptr);
+  ASSERT_EQ(profile.location_size(), 2);
+  EXPECT_EQ(profile.location(0).address(), 0x1000Fu);
+  // The call is the module's last instruction: its return address lies outside.
+  EXPECT_EQ(profile.location(1).address(), 0x10FFFu);
+  EXPECT_EQ(profile.location(1).mapping_id(), 1u);
+}
+
+TEST(SerializePprof, NamesAnEmptyStackAndATruncatedOne) {
+  const Snapshot snapshot = SmallSnapshot({{{}, false}, {{0x10010}, true}, {{}, true}, {{0x10020}, true}});
+  for (hbmprof::Symbolizer* symbolizer : {static_cast<hbmprof::Symbolizer*>(nullptr), &hbmprof::ElfSymbolizer()}) {
+    const ProfileView view(Written(snapshot, symbolizer));
+    ASSERT_EQ(view.samples.size(), 4u);
+    EXPECT_THAT(view.samples[0].functions, ElementsAre("[no stack]"));
+    EXPECT_EQ(view.samples[1].functions.size(), 2u);
+    EXPECT_EQ(view.samples[1].functions[1], "[stack truncated]");
+    EXPECT_THAT(view.samples[2].functions, ElementsAre("[no stack]", "[stack truncated]"));
+  }
+}
+
+TEST(SerializePprof, NamesCodeWithoutSymbolsByFileAndAddressInIt) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  for (const uint64_t slide : {uint64_t{0}, uint64_t{0x7000}}) {
+    const ProfileView view(Written(ServerSnapshot(4, slide), &symbolizer));
+    EXPECT_THAT(view.samples[3].functions, ElementsAre("libclosed.so.1+0x5677", "main"));
+  }
+}
+
+TEST(SerializePprof, NamesCodeOfNoFileUnknown) {
+  FakeSymbolizer symbolizer;
+  const Profile profile = Written(SmallSnapshot({{{0x999999, 0}, false}}), &symbolizer);
+  EXPECT_THAT(ProfileView(profile).samples[0].functions, ElementsAre("[unknown]", "[unknown]"));
+  EXPECT_EQ(profile.location(0).mapping_id(), 0u);
+}
+
+TEST(SerializePprof, SaysThatFunctionsAreThereOnlyForModulesWithNames) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  const Profile named = Written(ServerSnapshot(), &symbolizer);
+  EXPECT_TRUE(named.mapping(0).has_functions());
+  EXPECT_TRUE(named.mapping(1).has_functions());
+  EXPECT_FALSE(named.mapping(2).has_functions());
+  const Profile unnamed = Written(ServerSnapshot(), nullptr);
+  for (const auto& mapping : unnamed.mapping()) EXPECT_FALSE(mapping.has_functions());
+}
+
+TEST(SerializePprof, WritesShortAndMangledNames) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  const Profile profile = Written(ServerSnapshot(), &symbolizer);
+  std::map<std::string, std::string> names;
+  for (const auto& function : profile.function()) {
+    names[profile.string_table(function.name())] = profile.string_table(function.system_name());
+  }
+  EXPECT_EQ(names["app::Server::Run"], "_ZN3app6Server3RunEv");
+  EXPECT_EQ(names["main"], "main");
+  EXPECT_EQ(names["libclosed.so.1+0x5677"], "");
+}
+
+TEST(SerializePprof, LeavesFunctionsOutWithoutASymbolizer) {
+  const Profile profile = Written(ServerSnapshot(), nullptr);
+  EXPECT_EQ(profile.function_size(), 2);  // [no stack], [stack truncated]
+  EXPECT_EQ(profile.mapping_size(), 3);
+}
+
+TEST(SerializePprof, DropFramesMatchesOurRecordingFunctionsAndNothingOfAUser) {
+  const Profile profile = Written(SmallSnapshot({}), nullptr);
+  const std::regex drop("^(" + profile.string_table(profile.drop_frames()) + ")$");
+  for (const char* ours : {"hbmprof::Profiler::RecordAlloc", "hbmprof::internal::ProfilerImpl::Record",
+                           "hbmprof::cuda::Malloc", "hbmprof_record_alloc"}) {
+    EXPECT_TRUE(std::regex_match(ours, drop)) << ours;
+  }
+  for (const char* user : {"main", "hbmprof_test::Run", "hbmprof_app::Profiler::Run", "app::hbmprof::internal::Run",
+                           "hbmprof_record_alloc_hook", "hbmprof::TrackingAllocator::Allocate", "Profiler::Run"}) {
+    EXPECT_FALSE(std::regex_match(user, drop)) << user;
+  }
+}
+
+TEST(SerializePprof, CommentsSayTheStateOfEveryDevice) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  const ProfileView view(Written(ServerSnapshot(), &symbolizer));
+  ASSERT_EQ(view.comments.size(), 5u);  // GPU:0; GPU 1 twice; the tracker; the process
+  EXPECT_EQ(view.Comment("device GPU:0 space=device", "in_use"), "6291456");
+  EXPECT_EQ(view.Comment("device GPU:0", "peak"), "6291456");
+  EXPECT_EQ(view.Comment("device GPU:0", "limit"), "67108864");
+  EXPECT_EQ(view.Comment("device GPU:0", "reserved"), "3801088");
+  EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), "0");
+  EXPECT_EQ(view.Comment("device GPU%201%3Db space=device", "limit"), "n/a");
+  EXPECT_EQ(view.Comment("device GPU%201%3Db space=device", "unaccounted"), "n/a");
+  EXPECT_EQ(view.Comment("device GPU%201%3Db space=managed", "in_use"), "4096");
+  EXPECT_EQ(view.Comment("tracker", "dropped_records"), "3");
+  EXPECT_EQ(view.Comment("tracker", "dropped_bytes"), "12288");
+  EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "1");
+  EXPECT_EQ(view.Comment("hbmprof", "unwinder"), "frame_pointer");
+  EXPECT_EQ(view.Comment("hbmprof", "pid"), "4242");
+  EXPECT_EQ(view.Comment("hbmprof", "host"), "node-7");
+  EXPECT_EQ(view.Comment("hbmprof", "time"), "2023-11-14T22:13:20Z");
+  EXPECT_NE(view.Comment("hbmprof", "version"), "");
+}
+
+TEST(SerializePprof, ShowsMoreTrackedThanTheDriverSaysAsNegativeUnaccounted) {
+  Snapshot snapshot = ServerSnapshot();
+  snapshot.devices[0].spaces[0].unaccounted = -4096;
+  EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("device GPU:0", "unaccounted"), "-4096");
+}
+
+TEST(SerializePprof, TellsOfADeviceThatHoldsNothingTracked) {
+  Snapshot snapshot = SmallSnapshot({});
+  EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("device", "in_use"), "");
+  snapshot.devices[0].spaces[0].driver_bytes_in_use = snapshot.devices[0].spaces[0].unaccounted = 5;
+  snapshot.devices[0].spaces[0].unaccounted_known = true;
+  EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("device GPU:0", "in_use"), "0");
+  EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("device GPU:0", "unaccounted"), "5");
+}
+
+TEST(SerializePprof, MakesAnyBytesReadable) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
+  const std::string cut = std::string(3, 'x') + "\xE4\xB8";  // the first two bytes of a three-byte character
+  snapshot.samples[0].tags = {{"cut", cut},
+                              {"empty", ""},
+                              {"lines", "a\nb\tc"},
+                              {"overlong", "\xC0\xAF|\xED\xA0\x80|\xF5\x80\x80\x80"},
+                              {"text", "\xC3\xA9\xE4\xB8\xAD\xF0\x9F\x98\x80"},
+                              {"zero", std::string("a\0b", 3)}};
+  snapshot.devices[0].name = "\xFF";
+  snapshot.devices[0].spaces[0].num_allocs = 1;
+  snapshot.host = "two\nlines\xFE";
+  snapshot.modules[0].path = "/bin/caf\xE9";
+  const ProfileView view(Written(snapshot, &hbmprof::ElfSymbolizer()));
+  const std::string bad = "\xEF\xBF\xBD";
+  const auto& labels = view.samples[0].labels;
+  EXPECT_EQ(labels.at("cut"), "xxx" + bad + bad);
+  EXPECT_THAT(labels, Not(Contains(Key("empty"))));
+  EXPECT_EQ(labels.at("lines"), "a\nb\tc");
+  EXPECT_EQ(labels.at("overlong"), bad + bad + "|" + bad + bad + bad + "|" + bad + bad + bad + bad);
+  EXPECT_EQ(labels.at("text"), "\xC3\xA9\xE4\xB8\xAD\xF0\x9F\x98\x80");
+  EXPECT_EQ(labels.at("zero"), std::string("a\0b", 3));
+  EXPECT_EQ(labels.at("device"), bad);
+  EXPECT_EQ(view.Comment("hbmprof", "host"), "two%0Alines" + bad);
+  EXPECT_THAT(view.samples[0].functions, ElementsAre("caf" + bad + "+0xf"));
+}
+
+TEST(SerializePprof, KeepsTheLargestValues) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
+  snapshot.samples[0].inuse_bytes = INT64_MAX;
+  snapshot.samples[0].alloc_bytes = INT64_MIN;
+  snapshot.samples[0].block_bytes = INT64_MAX;
+  const ProfileView view(Written(snapshot, nullptr));
+  EXPECT_EQ(view.Sum("inuse_space"), INT64_MAX);
+  EXPECT_EQ(view.Sum("alloc_space"), INT64_MIN);
+}
+
+TEST(SerializePprof, WritesManySamplesOverSharedStacks) {
+  std::vector<Snapshot::Stack> stacks(5000);
+  for (size_t i = 0; i < stacks.size(); ++i) {
+    for (uint64_t frame = 0; frame < 24; ++frame) {
+      stacks[i].return_addresses.push_back(0x10001 + (i * (frame + 1) * 7) % 0xFFF);
+    }
+  }
+  const Profile profile = Written(SmallSnapshot(stacks), &hbmprof::ElfSymbolizer());
+  EXPECT_EQ(ProfileView(profile).Sum("inuse_space"), 5000 * 64);
+  EXPECT_LE(profile.location_size(), 0xFFF);
+}
+
+// Sanitizers reserve address space of their own and end the process where malloc fails.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(SerializePprof, SaysThatTheHostHasNoMemory) {
+  std::vector<Snapshot::Stack> stacks(200000);
+  for (size_t i = 0; i < stacks.size(); ++i) stacks[i].return_addresses = {0x10001 + i, 0x10001 + i * 7};
+  const Snapshot snapshot = SmallSnapshot(stacks);
+  const pid_t child = fork();
+  if (child == 0) {
+    // What is mapped now, and next to nothing more.
+    std::ifstream statm("/proc/self/statm");
+    rlim_t pages = 0;
+    statm >> pages;
+    const rlim_t bytes = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (1 << 20);
+    const rlimit limit = {bytes, bytes};
+    setrlimit(RLIMIT_AS, &limit);
+    _exit(SerializePprof(snapshot, nullptr).status().code() == absl::StatusCode::kResourceExhausted ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+#endif
+
+TEST(WritePprof, WritesWhatSerializePprofGives) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  const std::string path = testing::TempDir() + "/hbmprof_write_pprof.pb.gz";
+  ASSERT_TRUE(WritePprof(ServerSnapshot(), &symbolizer, path).ok());
+  const absl::StatusOr<Profile> read = ReadProfile(path);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(DescribeProfile(*read), DescribeProfile(Written(ServerSnapshot(), &symbolizer)));
+}
+
+TEST(WritePprof, NamesThePathThatItCannotWrite) {
+  const absl::Status status = WritePprof(ServerSnapshot(), nullptr, "/nonexistent/dir/a.pb.gz");
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/dir/a.pb.gz"));
+}
+
+}  // namespace
+}  // namespace hbmprof_test

@@ -1,0 +1,141 @@
+// See server_snapshot.h.
+#include "tests/export/server_snapshot.h"
+
+#include <utility>
+
+namespace hbmprof_test {
+
+using hbmprof::MemoryKind;
+using hbmprof::MemorySpace;
+using hbmprof::Snapshot;
+
+void FakeSymbolizer::Add(const std::string& file, uint64_t begin, uint64_t end, Name name) {
+  functions_.push_back({file, begin, end, std::move(name)});
+}
+
+std::vector<hbmprof::Symbolizer::Name> FakeSymbolizer::Symbolize(const std::vector<Snapshot::Module>& modules,
+                                                                 const std::vector<uint64_t>& addresses) {
+  std::vector<Name> names(addresses.size());
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    for (const Snapshot::Module& module : modules) {
+      if (addresses[i] < module.start || addresses[i] >= module.limit) continue;
+      const uint64_t address = addresses[i] - module.bias;
+      for (const Function& function : functions_) {
+        const bool is_file =
+            module.path.size() >= function.file.size() &&
+            module.path.compare(module.path.size() - function.file.size(), std::string::npos, function.file) == 0;
+        if (is_file && address >= function.begin && address < function.end) names[i] = function.name;
+      }
+    }
+  }
+  return names;
+}
+
+FakeSymbolizer ServerSymbolizer() {
+  FakeSymbolizer symbolizer;
+  symbolizer.Add("server", 0x1100, 0x1200, {"main", "main"});
+  symbolizer.Add("server", 0x1200, 0x1300, {"_ZN3app6Server3RunEv", "app::Server::Run"});
+  symbolizer.Add("libmodel.so", 0x2100, 0x2200, {"_ZN3app11LoadWeightsEi", "app::LoadWeights"});
+  symbolizer.Add("libmodel.so", 0x2200, 0x2300, {"_ZN3app6DecodeEv", "app::Decode"});
+  return symbolizer;
+}
+
+Snapshot ServerSnapshot(int64_t decode_pages, uint64_t slide) {
+  const uint64_t server = 0x555500000000 + slide;
+  const uint64_t model = 0x7f0000000000 + 3 * slide;
+  const uint64_t closed = 0x7f1000000000 + 5 * slide;
+
+  Snapshot s;
+  s.modules = {
+      {server + 0x1000, server + 0x2000, 0x1000, server, "/opt/app/server", "aa01"},
+      {model + 0x2000, model + 0x4000, 0x2000, model, "/opt/app/libmodel.so", "bb02"},
+      {closed + 0x5000, closed + 0x6000, 0x4000, closed, "/opt/closed/libclosed.so.1", ""},
+  };
+  // Return addresses: one past the last byte of a call.
+  const uint64_t in_main = server + 0x1150;
+  const uint64_t in_run = server + 0x1300;  // the call is the last thing app::Server::Run does
+  const uint64_t in_load = model + 0x2180;
+  const uint64_t in_decode = model + 0x2240;
+  const uint64_t in_closed = closed + 0x5678;
+  s.stacks = {
+      {{in_load, in_main}, false}, {{in_decode, in_run, in_main}, false}, {{in_closed, in_main}, false}, {{}, false},
+      {{in_decode, in_run}, true},
+  };
+  s.allocators = {"", "bfc"};
+
+  const auto sample = [&](uint32_t stack, uint32_t device, MemoryKind kind, int64_t block_bytes) -> Snapshot::Sample& {
+    Snapshot::Sample& added = s.samples.emplace_back();
+    added.stack = stack;
+    added.device = device;
+    added.kind = kind;
+    added.block_bytes = block_bytes;
+    return added;
+  };
+  const auto counts = [](Snapshot::Sample& to, int64_t alloc, int64_t peak, int64_t inuse) {
+    to.alloc_objects = alloc;
+    to.alloc_bytes = alloc * to.block_bytes;
+    to.peak_objects = peak;
+    to.peak_bytes = peak * to.block_bytes;
+    to.inuse_objects = inuse;
+    to.inuse_bytes = inuse * to.block_bytes;
+  };
+  counts(sample(0, 0, MemoryKind::kDevice, kWeightBytes), 2, 2, 2);
+  Snapshot::Sample& decode = sample(1, 0, MemoryKind::kDevice, kPageBytes);
+  decode.allocator = 1;
+  decode.tags = {{"phase", "decode"}, {"request_class", "chat"}};
+  counts(decode, 10, 6, decode_pages);
+  Snapshot::Sample& prefill = sample(1, 0, MemoryKind::kDevice, kPageBytes);
+  prefill.allocator = 1;
+  prefill.tags = {{"phase", "prefill"}, {"request_class", "chat"}};
+  counts(prefill, 5, 3, 2);
+  Snapshot::Sample& pool = sample(2, 0, MemoryKind::kPool, 4 << 20);
+  pool.allocator = 1;
+  pool.alloc_objects = pool.peak_objects = pool.inuse_objects = 1;
+  pool.alloc_bytes = 4 << 20;
+  pool.peak_bytes = (4 << 20) - 9 * kPageBytes;
+  pool.inuse_bytes = (4 << 20) - (decode_pages + 2) * kPageBytes;
+  counts(sample(3, 1, MemoryKind::kManaged, 4096), 1, 1, 1);
+  counts(sample(4, 1, MemoryKind::kDevice, 100), 3, 3, 0);
+  counts(sample(0, 1, MemoryKind::kDevice, 512), 0, 0, 0);  // never held anything: no sample
+
+  s.devices.resize(2);
+  s.devices[0].name = "GPU:0";
+  hbmprof::DeviceStats& gpu0 = s.devices[0].spaces[static_cast<int>(MemorySpace::kDevice)];
+  gpu0.bytes_in_use = 2 * kWeightBytes + (4 << 20);
+  gpu0.peak_bytes_in_use = 2 * kWeightBytes + (4 << 20);
+  gpu0.num_allocs = 18;
+  gpu0.num_live = 5 + decode_pages;
+  gpu0.largest_alloc_size = 4 << 20;
+  gpu0.pool_bytes = 4 << 20;
+  gpu0.bytes_reserved = pool.inuse_bytes;
+  gpu0.bytes_limit = 64 << 20;
+  gpu0.largest_free_block_bytes = 32 << 20;
+  gpu0.driver_bytes_in_use = 6 << 20;
+  gpu0.unaccounted_known = true;
+  gpu0.unaccounted = gpu0.driver_bytes_in_use - gpu0.bytes_in_use;
+  s.devices[1].name = "GPU 1=b";
+  hbmprof::DeviceStats& gpu1 = s.devices[1].spaces[static_cast<int>(MemorySpace::kDevice)];
+  gpu1.peak_bytes_in_use = 300;
+  gpu1.num_allocs = 3;
+  gpu1.largest_alloc_size = 100;
+  hbmprof::DeviceStats& managed = s.devices[1].spaces[static_cast<int>(MemorySpace::kManaged)];
+  managed.bytes_in_use = managed.peak_bytes_in_use = managed.largest_alloc_size = 4096;
+  managed.num_allocs = managed.num_live = 1;
+
+  s.tracker.foreign_frees = 1;
+  s.tracker.replaced_records = 2;
+  s.tracker.dropped_records = 3;
+  s.tracker.dropped_bytes = 12288;
+  s.tracker.reentrant_events = 4;
+  s.tracker.truncated_stacks = 5;
+  s.tracker.dropped_tag_values = 6;
+  s.tracker.live_records = 6 + decode_pages;
+  s.tracker.sites = 7;
+  s.tracker.unwinder = "frame_pointer";
+  s.time_unix_nanos = 1700000000123456789;
+  s.process_id = 4242;
+  s.host = "node-7";
+  return s;
+}
+
+}  // namespace hbmprof_test

@@ -1,0 +1,276 @@
+// libcuda.so.1 of the double: the device model, and the driver calls that hbmprof asks, under their ABI names.
+#include "tests/support/fake_cudart/fake_cuda.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr size_t kAlignment = 512;
+constexpr size_t kContextBytes = size_t{3} << 20;
+constexpr int kInvalidValue = 1;
+constexpr int kOutOfMemory = 2;
+constexpr int kInvalidContext = 201;
+constexpr int kInvalidDevice = 101;
+
+size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+struct Device {
+  size_t capacity = 0;
+  size_t bytes_in_use = 0;
+  bool context_active = false;
+};
+
+struct Failure {
+  int error = 0;
+  int successes = 0;
+};
+
+struct Model {
+  std::mutex mutex;
+  std::vector<Device> devices;
+  std::map<uintptr_t, fake_cuda_block> blocks;
+  std::map<std::string, Failure> failures;
+  std::map<std::string, int64_t> calls;
+
+  Model() {
+    const char* devices_text = getenv("FAKE_CUDA_DEVICES");
+    const char* capacity_text = getenv("FAKE_CUDA_CAPACITY");
+    Start(devices_text != nullptr ? atoi(devices_text) : 2,
+          capacity_text != nullptr ? strtoull(capacity_text, nullptr, 10) : size_t{1} << 30);
+    if (const char* fail = getenv("FAKE_CUDA_FAIL")) {
+      const std::string text = fail;
+      const size_t first = text.find(':');
+      const size_t second = text.find(':', first + 1);
+      if (first != std::string::npos && second != std::string::npos) {
+        failures[text.substr(0, first)] = {atoi(text.c_str() + first + 1), atoi(text.c_str() + second + 1)};
+      }
+    }
+  }
+
+  void Start(int count, size_t capacity) {
+    devices.assign(static_cast<size_t>(count), Device{capacity, 0, false});
+    failures.clear();
+    calls.clear();
+  }
+};
+
+Model& TheModel() {
+  static auto* model = new Model;
+  return *model;
+}
+
+bool TakesDeviceMemory(fake_cuda_kind kind) { return kind == FAKE_CUDA_DEVICE || kind == FAKE_CUDA_STREAM_ORDERED; }
+
+bool IsBacked(fake_cuda_kind kind) { return kind != FAKE_CUDA_REGISTERED; }
+
+void Drop(Model& model, std::map<uintptr_t, fake_cuda_block>::iterator block) {
+  const fake_cuda_block& b = block->second;
+  if (TakesDeviceMemory(b.kind)) model.devices[static_cast<size_t>(b.device)].bytes_in_use -= RoundUp(b.bytes);
+  if (IsBacked(b.kind)) free(reinterpret_cast<void*>(b.base));
+  model.blocks.erase(block);
+}
+
+void Activate(Device& device) {
+  if (device.context_active) return;
+  device.context_active = true;
+  device.bytes_in_use += kContextBytes;
+}
+
+// The contexts of this thread, innermost last: device ordinals. A context's handle is its ordinal + 1.
+thread_local std::vector<int> context_stack;
+
+void* ContextHandle(int device) { return reinterpret_cast<void*>(static_cast<uintptr_t>(device) + 1); }
+
+}  // namespace
+
+extern "C" {
+
+void fake_cuda_reset(int devices, size_t capacity) {
+  Model& model = TheModel();
+  {
+    std::lock_guard<std::mutex> lock(model.mutex);
+    while (!model.blocks.empty()) Drop(model, model.blocks.begin());
+    model.Start(devices, capacity);
+  }
+  context_stack.clear();
+}
+
+void fake_cuda_fail(const char* function, int error, int successes) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  model.failures[function] = {error, successes};
+}
+
+int64_t fake_cuda_calls(const char* function) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  return model.calls[function];
+}
+
+size_t fake_cuda_bytes_in_use(int device) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  return model.devices[static_cast<size_t>(device)].bytes_in_use;
+}
+
+size_t fake_cuda_context_bytes(void) { return kContextBytes; }
+
+int fake_cuda_context_active(int device) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  return model.devices[static_cast<size_t>(device)].context_active ? 1 : 0;
+}
+
+int64_t fake_cuda_live_objects(void) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  return static_cast<int64_t>(model.blocks.size());
+}
+
+int fake_cuda_enter(const char* function) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  ++model.calls[function];
+  const auto failure = model.failures.find(function);
+  if (failure == model.failures.end() || failure->second.successes-- > 0) return 0;
+  const int error = failure->second.error;
+  model.failures.erase(failure);
+  return error;
+}
+
+int fake_cuda_device_count(void) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  return static_cast<int>(model.devices.size());
+}
+
+void fake_cuda_use_device(int device) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  Activate(model.devices[static_cast<size_t>(device)]);
+  if (context_stack.empty()) context_stack.push_back(device);
+  context_stack.back() = device;
+}
+
+int fake_cuda_allocate(int device, size_t bytes, enum fake_cuda_kind kind, void** ptr) {
+  *ptr = nullptr;
+  if (bytes == 0) return 0;
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  Device& d = model.devices[static_cast<size_t>(device)];
+  if (bytes > d.capacity) return kOutOfMemory;
+  if (TakesDeviceMemory(kind) && RoundUp(bytes) > d.capacity - d.bytes_in_use) return kOutOfMemory;
+  void* memory = aligned_alloc(kAlignment, RoundUp(bytes));
+  if (memory == nullptr) return kOutOfMemory;
+  if (TakesDeviceMemory(kind)) d.bytes_in_use += RoundUp(bytes);
+  const auto base = reinterpret_cast<uintptr_t>(memory);
+  model.blocks[base] = {base, bytes, device, kind};
+  *ptr = memory;
+  return 0;
+}
+
+int fake_cuda_adopt(int device, void* ptr, size_t bytes, enum fake_cuda_kind kind) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  const auto base = reinterpret_cast<uintptr_t>(ptr);
+  return model.blocks.insert({base, {base, bytes, device, kind}}).second ? 1 : 0;
+}
+
+int fake_cuda_release(void* ptr, unsigned kinds) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  const auto block = model.blocks.find(reinterpret_cast<uintptr_t>(ptr));
+  if (block == model.blocks.end() || (kinds & (1u << block->second.kind)) == 0) return 0;
+  Drop(model, block);
+  return 1;
+}
+
+int fake_cuda_find(const void* ptr, struct fake_cuda_block* block) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  const auto address = reinterpret_cast<uintptr_t>(ptr);
+  auto next = model.blocks.upper_bound(address);
+  if (next == model.blocks.begin()) return 0;
+  --next;
+  if (address >= next->second.base + next->second.bytes) return 0;
+  *block = next->second;
+  return 1;
+}
+
+void fake_cuda_reset_device(int device) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  for (auto block = model.blocks.begin(); block != model.blocks.end();) {
+    const auto here = block++;
+    if (here->second.device == device && here->second.kind != FAKE_CUDA_STREAM_ORDERED) Drop(model, here);
+  }
+  Device& d = model.devices[static_cast<size_t>(device)];
+  if (d.context_active) d.bytes_in_use -= kContextBytes;
+  d.context_active = false;
+}
+
+// --- The driver's own names. ---
+
+int cuDeviceGet(int* device, int ordinal) {
+  if (ordinal < 0 || ordinal >= fake_cuda_device_count()) return kInvalidDevice;
+  *device = ordinal;
+  return 0;
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = fake_cuda_context_active(device);
+  return 0;
+}
+
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  Activate(model.devices[static_cast<size_t>(device)]);
+  *context = ContextHandle(device);
+  return 0;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
+
+int cuCtxPushCurrent_v2(void* context) {
+  context_stack.push_back(static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1);
+  return 0;
+}
+
+int cuCtxPopCurrent_v2(void** context) {
+  if (context_stack.empty()) return kInvalidContext;
+  *context = ContextHandle(context_stack.back());
+  context_stack.pop_back();
+  return 0;
+}
+
+int cuCtxGetCurrent(void** context) {
+  *context = context_stack.empty() ? nullptr : ContextHandle(context_stack.back());
+  return 0;
+}
+
+int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
+  if (context_stack.empty()) return kInvalidContext;
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  const Device& device = model.devices[static_cast<size_t>(context_stack.back())];
+  *total = device.capacity;
+  *free_bytes = device.capacity - device.bytes_in_use;
+  return 0;
+}
+
+int cuMemGetAddressRange_v2(uintptr_t* base, size_t* bytes, uintptr_t address) {
+  if (context_stack.empty()) return kInvalidContext;
+  fake_cuda_block block;
+  if (fake_cuda_find(reinterpret_cast<const void*>(address), &block) == 0) return kInvalidValue;
+  *base = block.base;
+  *bytes = block.bytes;
+  return 0;
+}
+}

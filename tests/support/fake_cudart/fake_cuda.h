@@ -1,0 +1,67 @@
+// A CUDA device model for tests without a GPU, in two shared libraries that a program finds in place of the real ones:
+// libcuda.so.1 holds the devices and the few driver calls that hbmprof asks, libcudart.so.<major> the runtime's memory
+// calls on top of it. Memory is host memory. This header: the controls, and the model as the runtime's double uses it.
+// Not here: any imitation of how the real runtime and driver recognise each other.
+#ifndef HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_
+#define HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+
+// --- Controls, for tests. All functions are thread-safe. ---
+
+// Forgets everything and starts over with `devices` devices of `capacity` bytes each. Before the first call they come
+// from FAKE_CUDA_DEVICES and FAKE_CUDA_CAPACITY, by default 2 devices of 1 GiB.
+void fake_cuda_reset(int devices, size_t capacity);
+// After `successes` more calls of `function`, one call of it returns `error` and does nothing else. The environment can
+// say so too: FAKE_CUDA_FAIL=function:error:successes.
+void fake_cuda_fail(const char* function, int error, int successes);
+// Calls of the runtime function `function` since the start or the last reset, failed ones included.
+int64_t fake_cuda_calls(const char* function);
+// Bytes of a device in use: allocations rounded up to 512, and fake_cuda_context_bytes() for an active context.
+size_t fake_cuda_bytes_in_use(int device);
+size_t fake_cuda_context_bytes(void);
+int fake_cuda_context_active(int device);
+// Everything that has not been freed: buffers, arrays, openings, registrations, pools and streams.
+int64_t fake_cuda_live_objects(void);
+
+// --- The model, for the runtime's double. ---
+
+enum fake_cuda_kind {
+  FAKE_CUDA_DEVICE,
+  FAKE_CUDA_STREAM_ORDERED,
+  FAKE_CUDA_MANAGED,
+  FAKE_CUDA_HOST,
+  FAKE_CUDA_REGISTERED,
+  FAKE_CUDA_SHARED,    // opened from elsewhere; takes nothing of the device
+  FAKE_CUDA_IMPORTED,  // the same, freed as stream-ordered memory is
+  FAKE_CUDA_OBJECT,    // a handle: array, pool, stream, external memory
+};
+
+struct fake_cuda_block {
+  uintptr_t base;
+  size_t bytes;
+  int device;
+  enum fake_cuda_kind kind;
+};
+
+// Counts a call; returns the injected error, or 0.
+int fake_cuda_enter(const char* function);
+int fake_cuda_device_count(void);
+// Makes the device's primary context active and current on this thread.
+void fake_cuda_use_device(int device);
+// Returns 0, or 2 (out of memory). The memory is aligned to 512 bytes. Zero bytes give null.
+int fake_cuda_allocate(int device, size_t bytes, enum fake_cuda_kind kind, void** ptr);
+// Adds memory of the caller's own. Returns 0 if it is there already.
+int fake_cuda_adopt(int device, void* ptr, size_t bytes, enum fake_cuda_kind kind);
+// Removes the block at exactly `ptr` if its kind is in `kinds` (a bit mask). Returns whether there was one.
+int fake_cuda_release(void* ptr, unsigned kinds);
+// The block that `ptr` lies in. Returns whether there is one.
+int fake_cuda_find(const void* ptr, struct fake_cuda_block* block);
+// Frees what cudaDeviceReset frees.
+void fake_cuda_reset_device(int device);
+}
+
+#endif  // HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_

@@ -1,0 +1,524 @@
+// libcudart of the double: the runtime's memory calls on the model in fake_cuda.cc, declared by the toolkit's own
+// header, so that no signature can differ from the real one.
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+
+#include "tests/support/fake_cudart/fake_cuda.h"
+
+namespace {
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t Fail(int error) {
+  last_error = static_cast<cudaError_t>(error);
+  return last_error;
+}
+
+constexpr unsigned Bit(fake_cuda_kind kind) { return 1u << kind; }
+
+constexpr size_t kPitchAlignment = 512;
+
+size_t RoundUpToPitch(size_t width) { return (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment; }
+
+// What an opaque handle points to. Device and kind of the memory it stands for are those of its model block.
+struct Object {
+  char sort = 0;  // 'a'rray, 'm'ipmapped array, 'p'ool, 's'tream, 'e'xternal memory
+  int device = 0;
+  fake_cuda_kind kind = FAKE_CUDA_STREAM_ORDERED;
+  bool capturing = false;
+  size_t bytes = 0;
+};
+
+Object* NewObject(char sort) {
+  void* memory = nullptr;
+  if (fake_cuda_allocate(current_device, sizeof(Object), FAKE_CUDA_OBJECT, &memory) != 0) abort();
+  auto* object = new (memory) Object;
+  object->sort = sort;
+  object->device = current_device;
+  return object;
+}
+
+// The object of a live handle of this sort, or null.
+template <typename Handle>
+Object* Find(Handle handle, char sort) {
+  fake_cuda_block block;
+  if (handle == nullptr || fake_cuda_find(handle, &block) == 0 || block.kind != FAKE_CUDA_OBJECT) return nullptr;
+  auto* object = reinterpret_cast<Object*>(block.base);
+  return object->sort == sort ? object : nullptr;
+}
+
+cudaError_t Destroy(Object* object) {
+  if (object == nullptr) return Fail(cudaErrorInvalidResourceHandle);
+  fake_cuda_release(object, Bit(FAKE_CUDA_OBJECT));
+  return cudaSuccess;
+}
+
+cudaError_t Allocate(int device, size_t bytes, fake_cuda_kind kind, void** ptr) {
+  if (ptr == nullptr) return Fail(cudaErrorInvalidValue);
+  fake_cuda_use_device(current_device);
+  if (device != current_device) {
+    const int before = current_device;
+    fake_cuda_use_device(device);
+    fake_cuda_use_device(before);
+  }
+  const int error = fake_cuda_allocate(device, bytes, kind, ptr);
+  return error != 0 ? Fail(error) : cudaSuccess;
+}
+
+cudaError_t Release(void* ptr, unsigned kinds) {
+  fake_cuda_use_device(current_device);
+  if (ptr == nullptr) return cudaSuccess;
+  return fake_cuda_release(ptr, kinds) != 0 ? cudaSuccess : Fail(cudaErrorInvalidValue);
+}
+
+int DeviceOfStream(cudaStream_t stream) {
+  const Object* object = Find(stream, 's');
+  return object != nullptr ? object->device : current_device;
+}
+
+bool IsStream(cudaStream_t stream) { return reinterpret_cast<uintptr_t>(stream) <= 2 || Find(stream, 's') != nullptr; }
+
+cudaError_t MallocOnStream(void** ptr, size_t bytes, cudaStream_t stream) {
+  if (!IsStream(stream)) return Fail(cudaErrorInvalidResourceHandle);
+  return Allocate(DeviceOfStream(stream), bytes, FAKE_CUDA_STREAM_ORDERED, ptr);
+}
+
+cudaError_t MallocFromPool(void** ptr, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  const Object* object = Find(pool, 'p');
+  if (object == nullptr || !IsStream(stream)) return Fail(cudaErrorInvalidResourceHandle);
+  return Allocate(object->device, bytes, object->kind, ptr);
+}
+
+cudaError_t FreeOnStream(void* ptr, cudaStream_t stream) {
+  if (!IsStream(stream)) return Fail(cudaErrorInvalidResourceHandle);
+  if (ptr == nullptr) return Fail(cudaErrorInvalidValue);
+  return Release(
+      ptr, Bit(FAKE_CUDA_STREAM_ORDERED) | Bit(FAKE_CUDA_IMPORTED) | Bit(FAKE_CUDA_MANAGED) | Bit(FAKE_CUDA_HOST));
+}
+
+cudaError_t IsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  const Object* object = Find(stream, 's');
+  *status = object != nullptr && object->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+// One opening of another process's memory: every open of the same handle gives the same address.
+struct Openings {
+  std::mutex mutex;
+  std::map<void*, void*> address_of;  // exported address -> opened address
+  std::map<void*, int> count_of;      // opened address -> openings
+};
+
+Openings& TheOpenings() {
+  static auto* openings = new Openings;
+  return *openings;
+}
+
+struct SharedMemory {
+  void* ptr;
+  size_t bytes;
+};
+
+}  // namespace
+
+#define FAKE_CUDA_ENTER()                                 \
+  do {                                                    \
+    const int injected_error = fake_cuda_enter(__func__); \
+    if (injected_error != 0) return Fail(injected_error); \
+  } while (false)
+
+extern "C" {
+
+// --- Devices and errors. ---
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  FAKE_CUDA_ENTER();
+  *count = fake_cuda_device_count();
+  return *count > 0 ? cudaSuccess : Fail(cudaErrorNoDevice);
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  FAKE_CUDA_ENTER();
+  *device = current_device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  FAKE_CUDA_ENTER();
+  if (device < 0 || device >= fake_cuda_device_count()) return Fail(cudaErrorInvalidDevice);
+  current_device = device;
+  fake_cuda_use_device(device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceReset(void) {
+  FAKE_CUDA_ENTER();
+  fake_cuda_reset_device(current_device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void) {
+  const cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return error;
+}
+
+cudaError_t cudaPeekAtLastError(void) { return last_error; }
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle:
+      return "cudaErrorInvalidResourceHandle";
+    case cudaErrorNotSupported:
+      return "cudaErrorNotSupported";
+    default:
+      return "cudaErrorUnknown";
+  }
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal";
+    default:
+      return "unknown error";
+  }
+}
+
+// --- Linear memory. ---
+
+cudaError_t cudaMalloc(void** ptr, size_t bytes) {
+  FAKE_CUDA_ENTER();
+  return Allocate(current_device, bytes, FAKE_CUDA_DEVICE, ptr);
+}
+
+cudaError_t cudaMallocManaged(void** ptr, size_t bytes, unsigned int) {
+  FAKE_CUDA_ENTER();
+  if (bytes == 0) return Fail(cudaErrorInvalidValue);
+  return Allocate(current_device, bytes, FAKE_CUDA_MANAGED, ptr);
+}
+
+cudaError_t cudaMallocPitch(void** ptr, size_t* pitch, size_t width, size_t height) {
+  FAKE_CUDA_ENTER();
+  *pitch = RoundUpToPitch(width);
+  return Allocate(current_device, *pitch * height, FAKE_CUDA_DEVICE, ptr);
+}
+
+cudaError_t cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
+  FAKE_CUDA_ENTER();
+  pitched->pitch = RoundUpToPitch(extent.width);
+  pitched->xsize = extent.width;
+  pitched->ysize = extent.height;
+  return Allocate(current_device, pitched->pitch * extent.height * extent.depth, FAKE_CUDA_DEVICE, &pitched->ptr);
+}
+
+cudaError_t cudaFree(void* ptr) {
+  FAKE_CUDA_ENTER();
+  return Release(
+      ptr, Bit(FAKE_CUDA_DEVICE) | Bit(FAKE_CUDA_STREAM_ORDERED) | Bit(FAKE_CUDA_MANAGED) | Bit(FAKE_CUDA_IMPORTED));
+}
+
+// --- Host memory. ---
+
+cudaError_t cudaMallocHost(void** ptr, size_t bytes) {
+  FAKE_CUDA_ENTER();
+  return Allocate(current_device, bytes, FAKE_CUDA_HOST, ptr);
+}
+
+cudaError_t cudaHostAlloc(void** ptr, size_t bytes, unsigned int) {
+  FAKE_CUDA_ENTER();
+  return Allocate(current_device, bytes, FAKE_CUDA_HOST, ptr);
+}
+
+cudaError_t cudaFreeHost(void* ptr) {
+  FAKE_CUDA_ENTER();
+  return Release(ptr, Bit(FAKE_CUDA_HOST));
+}
+
+cudaError_t cudaHostRegister(void* ptr, size_t bytes, unsigned int) {
+  FAKE_CUDA_ENTER();
+  if (ptr == nullptr || bytes == 0) return Fail(cudaErrorInvalidValue);
+  fake_cuda_use_device(current_device);
+  return fake_cuda_adopt(current_device, ptr, bytes, FAKE_CUDA_REGISTERED) != 0
+             ? cudaSuccess
+             : Fail(cudaErrorHostMemoryAlreadyRegistered);
+}
+
+cudaError_t cudaHostUnregister(void* ptr) {
+  FAKE_CUDA_ENTER();
+  return fake_cuda_release(ptr, Bit(FAKE_CUDA_REGISTERED)) != 0 ? cudaSuccess : Fail(cudaErrorHostMemoryNotRegistered);
+}
+
+// --- Arrays. ---
+
+cudaError_t cudaMallocArray(cudaArray_t* array, const cudaChannelFormatDesc* format, size_t width, size_t,
+                            unsigned int) {
+  FAKE_CUDA_ENTER();
+  if (array == nullptr || format == nullptr || width == 0) return Fail(cudaErrorInvalidValue);
+  fake_cuda_use_device(current_device);
+  *array = reinterpret_cast<cudaArray_t>(NewObject('a'));
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc3DArray(cudaArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent,
+                              unsigned int) {
+  FAKE_CUDA_ENTER();
+  if (array == nullptr || format == nullptr || extent.width == 0) return Fail(cudaErrorInvalidValue);
+  fake_cuda_use_device(current_device);
+  *array = reinterpret_cast<cudaArray_t>(NewObject('a'));
+  return cudaSuccess;
+}
+
+cudaError_t cudaFreeArray(cudaArray_t array) {
+  FAKE_CUDA_ENTER();
+  return array == nullptr ? cudaSuccess : Destroy(Find(array, 'a'));
+}
+
+cudaError_t cudaMallocMipmappedArray(cudaMipmappedArray_t* array, const cudaChannelFormatDesc* format,
+                                     cudaExtent extent, unsigned int, unsigned int) {
+  FAKE_CUDA_ENTER();
+  if (array == nullptr || format == nullptr || extent.width == 0) return Fail(cudaErrorInvalidValue);
+  fake_cuda_use_device(current_device);
+  *array = reinterpret_cast<cudaMipmappedArray_t>(NewObject('m'));
+  return cudaSuccess;
+}
+
+cudaError_t cudaFreeMipmappedArray(cudaMipmappedArray_t array) {
+  FAKE_CUDA_ENTER();
+  return array == nullptr ? cudaSuccess : Destroy(Find(array, 'm'));
+}
+
+// --- Streams and pools. ---
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  FAKE_CUDA_ENTER();
+  fake_cuda_use_device(current_device);
+  *stream = reinterpret_cast<cudaStream_t>(NewObject('s'));
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  FAKE_CUDA_ENTER();
+  return Destroy(Find(stream, 's'));
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  FAKE_CUDA_ENTER();
+  return IsStream(stream) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  FAKE_CUDA_ENTER();
+  Object* object = Find(stream, 's');
+  if (object == nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  object->capturing = true;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  FAKE_CUDA_ENTER();
+  Object* object = Find(stream, 's');
+  if (object == nullptr) return Fail(cudaErrorInvalidResourceHandle);
+  object->capturing = false;
+  *graph = nullptr;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  FAKE_CUDA_ENTER();
+  return IsCapturing(stream, status);
+}
+
+cudaError_t cudaStreamIsCapturing_ptsz(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  FAKE_CUDA_ENTER();
+  return IsCapturing(stream, status);
+}
+
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
+  FAKE_CUDA_ENTER();
+  *device = DeviceOfStream(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetDevice_ptsz(cudaStream_t stream, int* device) {
+  FAKE_CUDA_ENTER();
+  *device = DeviceOfStream(stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocAsync(void** ptr, size_t bytes, cudaStream_t stream) {
+  FAKE_CUDA_ENTER();
+  return MallocOnStream(ptr, bytes, stream);
+}
+
+cudaError_t cudaMallocAsync_ptsz(void** ptr, size_t bytes, cudaStream_t stream) {
+  FAKE_CUDA_ENTER();
+  return MallocOnStream(ptr, bytes, stream);
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** ptr, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  FAKE_CUDA_ENTER();
+  return MallocFromPool(ptr, bytes, pool, stream);
+}
+
+cudaError_t cudaMallocFromPoolAsync_ptsz(void** ptr, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  FAKE_CUDA_ENTER();
+  return MallocFromPool(ptr, bytes, pool, stream);
+}
+
+cudaError_t cudaFreeAsync(void* ptr, cudaStream_t stream) {
+  FAKE_CUDA_ENTER();
+  return FreeOnStream(ptr, stream);
+}
+
+cudaError_t cudaFreeAsync_ptsz(void* ptr, cudaStream_t stream) {
+  FAKE_CUDA_ENTER();
+  return FreeOnStream(ptr, stream);
+}
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  FAKE_CUDA_ENTER();
+  Object* object = NewObject('p');
+  if (properties->location.type == cudaMemLocationTypeDevice) object->device = properties->location.id;
+  if (properties->location.type == cudaMemLocationTypeHost) object->kind = FAKE_CUDA_HOST;
+#if CUDART_VERSION >= 13000
+  if (properties->allocType == cudaMemAllocationTypeManaged) object->kind = FAKE_CUDA_MANAGED;
+#endif
+  *pool = reinterpret_cast<cudaMemPool_t>(object);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  FAKE_CUDA_ENTER();
+  return Destroy(Find(pool, 'p'));
+}
+
+cudaError_t cudaMemPoolExportPointer(cudaMemPoolPtrExportData* data, void* ptr) {
+  FAKE_CUDA_ENTER();
+  fake_cuda_block block;
+  if (fake_cuda_find(ptr, &block) == 0) return Fail(cudaErrorInvalidValue);
+  const SharedMemory shared = {ptr, block.bytes};
+  memcpy(data, &shared, sizeof(shared));
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolImportPointer(void** ptr, cudaMemPool_t pool, cudaMemPoolPtrExportData* data) {
+  FAKE_CUDA_ENTER();
+  if (Find(pool, 'p') == nullptr || data == nullptr) return Fail(cudaErrorInvalidValue);
+  SharedMemory shared;
+  memcpy(&shared, data, sizeof(shared));
+  return Allocate(current_device, shared.bytes, FAKE_CUDA_IMPORTED, ptr);
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* ptr) {
+  FAKE_CUDA_ENTER();
+  *attributes = {};
+  attributes->device = -2;
+  fake_cuda_block block;
+  if (fake_cuda_find(ptr, &block) == 0) return cudaSuccess;
+  attributes->device = block.device;
+  attributes->type = block.kind == FAKE_CUDA_MANAGED ? cudaMemoryTypeManaged
+                     : block.kind == FAKE_CUDA_HOST  ? cudaMemoryTypeHost
+                                                     : cudaMemoryTypeDevice;
+  return cudaSuccess;
+}
+
+// --- Memory of others. ---
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* ptr) {
+  FAKE_CUDA_ENTER();
+  fake_cuda_block block;
+  if (fake_cuda_find(ptr, &block) == 0) return Fail(cudaErrorInvalidValue);
+  const SharedMemory shared = {reinterpret_cast<void*>(block.base), block.bytes};
+  memcpy(handle, &shared, sizeof(shared));
+  return cudaSuccess;
+}
+
+cudaError_t cudaIpcOpenMemHandle(void** ptr, cudaIpcMemHandle_t handle, unsigned int) {
+  FAKE_CUDA_ENTER();
+  SharedMemory shared;
+  memcpy(&shared, &handle, sizeof(shared));
+  Openings& openings = TheOpenings();
+  std::lock_guard<std::mutex> lock(openings.mutex);
+  const auto opened = openings.address_of.find(shared.ptr);
+  if (opened != openings.address_of.end()) {
+    ++openings.count_of[opened->second];
+    *ptr = opened->second;
+    return cudaSuccess;
+  }
+  const cudaError_t error = Allocate(current_device, shared.bytes, FAKE_CUDA_SHARED, ptr);
+  if (error != cudaSuccess) return error;
+  openings.address_of[shared.ptr] = *ptr;
+  openings.count_of[*ptr] = 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaIpcCloseMemHandle(void* ptr) {
+  FAKE_CUDA_ENTER();
+  Openings& openings = TheOpenings();
+  std::lock_guard<std::mutex> lock(openings.mutex);
+  const auto count = openings.count_of.find(ptr);
+  if (count == openings.count_of.end()) return Fail(cudaErrorInvalidValue);
+  if (--count->second > 0) return cudaSuccess;
+  openings.count_of.erase(count);
+  for (auto entry = openings.address_of.begin(); entry != openings.address_of.end(); ++entry) {
+    if (entry->second != ptr) continue;
+    openings.address_of.erase(entry);
+    break;
+  }
+  return Release(ptr, Bit(FAKE_CUDA_SHARED));
+}
+
+cudaError_t cudaImportExternalMemory(cudaExternalMemory_t* memory, const cudaExternalMemoryHandleDesc* description) {
+  FAKE_CUDA_ENTER();
+  if (memory == nullptr || description == nullptr) return Fail(cudaErrorInvalidValue);
+  fake_cuda_use_device(current_device);
+  Object* object = NewObject('e');
+  object->bytes = description->size;
+  *memory = reinterpret_cast<cudaExternalMemory_t>(object);
+  return cudaSuccess;
+}
+
+cudaError_t cudaExternalMemoryGetMappedBuffer(void** ptr, cudaExternalMemory_t memory,
+                                              const cudaExternalMemoryBufferDesc* description) {
+  FAKE_CUDA_ENTER();
+  const Object* object = Find(memory, 'e');
+  if (object == nullptr || description == nullptr || description->size > object->bytes) {
+    return Fail(cudaErrorInvalidValue);
+  }
+  return Allocate(current_device, description->size, FAKE_CUDA_IMPORTED, ptr);
+}
+
+cudaError_t cudaExternalMemoryGetMappedMipmappedArray(cudaMipmappedArray_t* array, cudaExternalMemory_t memory,
+                                                      const cudaExternalMemoryMipmappedArrayDesc* description) {
+  FAKE_CUDA_ENTER();
+  if (Find(memory, 'e') == nullptr || description == nullptr) return Fail(cudaErrorInvalidValue);
+  *array = reinterpret_cast<cudaMipmappedArray_t>(NewObject('m'));
+  return cudaSuccess;
+}
+
+cudaError_t cudaDestroyExternalMemory(cudaExternalMemory_t memory) {
+  FAKE_CUDA_ENTER();
+  return Destroy(Find(memory, 'e'));
+}
+}

@@ -1,0 +1,60 @@
+// Profiles as their readers see them: parsing, the structural check that every written profile must pass, and a view
+// with the indices resolved.
+// Not here: running pprof itself (pprof_tool.h).
+#ifndef HBMPROF_TESTS_SUPPORT_PROFILE_CHECKER_H_
+#define HBMPROF_TESTS_SUPPORT_PROFILE_CHECKER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/profile.pb.h"
+
+namespace hbmprof_test {
+
+using Profile = hbmprof::pprof::Profile;
+
+// Decompresses and parses. Errors: kInvalidArgument if it is not gzip, cut short, followed by anything, or not a
+// Profile; ReadProfile also kNotFound.
+absl::StatusOr<Profile> ParseProfile(std::string_view gzip_bytes);
+absl::StatusOr<Profile> ReadProfile(const std::string& path);
+
+// What is wrong with the profile, as a sentence that names the place, or "". Demands what the strictest known readers
+// do (docs/profile.md) and what this project promises of its own profiles.
+std::string CheckProfile(const Profile& profile);
+
+// The profile as text, one line per sample, mapping and comment, with every index resolved; for golden files.
+std::string DescribeProfile(const Profile& profile);
+
+// A profile with its indices resolved. It must have passed CheckProfile.
+struct ProfileView {
+  struct Sample {
+    std::vector<std::string> functions;         // innermost first; "" where an address has no name
+    std::map<std::string, std::string> labels;  // numbers as decimal text
+    std::map<std::string, int64_t> values;      // by sample type, such as "inuse_space"
+
+    bool Has(std::string_view function) const;
+  };
+
+  explicit ProfileView(const Profile& profile);
+
+  int64_t Sum(const std::string& type) const;
+  int64_t Sum(const std::string& type, const std::function<bool(const Sample&)>& selects) const;
+  // Of the samples with this label, respectively this function anywhere in their stack.
+  int64_t SumWhere(const std::string& type, const std::string& label, const std::string& value) const;
+  int64_t SumUnder(const std::string& type, std::string_view function) const;
+  // The value of `key` in the first comment that starts with `start`: Comment("tracker", "dropped_records"). "" if
+  // there is none.
+  std::string Comment(std::string_view start, std::string_view key) const;
+
+  std::vector<Sample> samples;
+  std::vector<std::string> comments;
+};
+
+}  // namespace hbmprof_test
+
+#endif  // HBMPROF_TESTS_SUPPORT_PROFILE_CHECKER_H_

@@ -1,0 +1,277 @@
+// ElfSymbolizer against this program and libraries built for it.
+#include <dlfcn.h>
+#include <elf.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "hbmprof/pprof.h"
+#include "src/capture/modules.h"
+
+namespace named_here {
+
+// Each returns an address within itself.
+[[gnu::noinline]] uint64_t Here() {
+  asm volatile("");
+  return reinterpret_cast<uint64_t>(__builtin_extract_return_addr(__builtin_return_address(0)));
+}
+[[gnu::noinline]] uint64_t Free() { return Here() - 1; }
+[[gnu::noinline]] static uint64_t Static(int) { return Here() - 1; }
+template <typename T>
+[[gnu::noinline]] uint64_t Template(T) {
+  return Here() - 1;
+}
+struct Class {
+  [[gnu::noinline]] uint64_t Method() const { return Here() - 1; }
+};
+
+}  // namespace named_here
+
+namespace hbmprof_test {
+namespace {
+
+using hbmprof::ElfSymbolizer;
+using hbmprof::Snapshot;
+using hbmprof::Symbolizer;
+using hbmprof::internal::LoadedModules;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+Symbolizer::Name NameOf(uint64_t address, const std::vector<Snapshot::Module>& modules = LoadedModules()) {
+  const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(modules, {address});
+  EXPECT_EQ(names.size(), 1u);
+  return names.at(0);
+}
+
+// A library built from named_library.cc, loaded.
+class NamedLibrary {
+ public:
+  explicit NamedLibrary(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    EXPECT_NE(handle_, nullptr) << dlerror();
+  }
+  ~NamedLibrary() {
+    if (handle_ != nullptr) dlclose(handle_);
+  }
+
+  uint64_t Address(const char* function) const {
+    auto* get = reinterpret_cast<uint64_t (*)()>(dlsym(handle_, function));
+    EXPECT_NE(get, nullptr) << dlerror();
+    return get == nullptr ? 0 : get();
+  }
+  uint64_t exported() const { return Address("named_exported_address"); }
+  uint64_t hidden() const { return Address("named_hidden_address"); }
+
+ private:
+  void* const handle_;
+};
+
+std::vector<Snapshot::Module> ModulesWith(const std::string& path,
+                                          const std::function<void(Snapshot::Module*)>& change) {
+  std::vector<Snapshot::Module> modules = LoadedModules();
+  int changed = 0;
+  for (Snapshot::Module& module : modules) {
+    if (module.path.find(path) == std::string::npos) continue;
+    change(&module);
+    ++changed;
+  }
+  EXPECT_GT(changed, 0);
+  return modules;
+}
+
+// A copy of `from`, so that no test finds another's table in the cache by path.
+std::string Copy(const std::string& from, const std::string& name) {
+  const std::string to = testing::TempDir() + "/hbmprof_" + std::to_string(getpid()) + "_" + name;
+  std::ofstream(to, std::ios::binary) << std::ifstream(from, std::ios::binary).rdbuf();
+  return to;
+}
+
+TEST(ElfSymbolizer, NamesFunctionsOfTheProgram) {
+  EXPECT_EQ(NameOf(named_here::Free()).name, "named_here::Free");
+  EXPECT_EQ(NameOf(named_here::Free()).system_name, "_ZN10named_here4FreeEv");
+}
+
+TEST(ElfSymbolizer, NamesStaticFunctions) { EXPECT_EQ(NameOf(named_here::Static(1)).name, "named_here::Static"); }
+
+TEST(ElfSymbolizer, NamesMethodsAndTemplatesWithoutArguments) {
+  EXPECT_EQ(NameOf(named_here::Class().Method()).name, "named_here::Class::Method");
+  EXPECT_EQ(NameOf(named_here::Template(std::vector<int>())).name, "named_here::Template");
+}
+
+TEST(ElfSymbolizer, NamesLambdas) {
+  const auto lambda = [](int) __attribute__((noinline)) { return named_here::Here() - 1; };
+  const std::string name = NameOf(lambda(1)).name;
+  EXPECT_THAT(name, HasSubstr("TestBody"));
+  EXPECT_THAT(name, HasSubstr("{lambda#1}::operator()"));
+}
+
+TEST(ElfSymbolizer, NamesEveryByteOfAFunctionAndNoneAround) {
+  const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
+  const uint64_t begin = library.exported();
+  Dl_info info;
+  const Elf64_Sym* symbol = nullptr;
+  ASSERT_NE(dladdr1(reinterpret_cast<void*>(begin), &info, reinterpret_cast<void**>(const_cast<Elf64_Sym**>(&symbol)),
+                    RTLD_DL_SYMENT),
+            0);
+  ASSERT_NE(symbol, nullptr);
+  EXPECT_NE(NameOf(begin - 1).name, "named::Exported");
+  EXPECT_EQ(NameOf(begin).name, "named::Exported");
+  EXPECT_EQ(NameOf(begin + symbol->st_size - 1).name, "named::Exported");
+  EXPECT_NE(NameOf(begin + symbol->st_size).name, "named::Exported");
+}
+
+TEST(ElfSymbolizer, NamesLocalFunctionsOfASharedLibrary) {
+  const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
+  EXPECT_EQ(NameOf(library.hidden()).name, "named::(anonymous namespace)::Hidden");
+}
+
+TEST(ElfSymbolizer, NamesFunctionsOfTheSystem) {
+  EXPECT_EQ(NameOf(reinterpret_cast<uint64_t>(dlsym(RTLD_DEFAULT, "malloc"))).name, "malloc");
+}
+
+TEST(ElfSymbolizer, FallsBackToDynamicSymbolsInAStrippedLibrary) {
+  const NamedLibrary library(HBMPROF_NAMED_LIBRARY_STRIPPED);
+  EXPECT_EQ(NameOf(library.exported()).name, "named::Exported");
+  EXPECT_EQ(NameOf(library.hidden()).name, "");
+}
+
+TEST(ElfSymbolizer, NamesALibraryWithoutBuildId) {
+  const NamedLibrary library(HBMPROF_NAMED_LIBRARY_WITHOUT_ID);
+  EXPECT_EQ(NameOf(library.exported()).name, "named::Exported");
+  EXPECT_EQ(NameOf(library.hidden()).name, "named::(anonymous namespace)::Hidden");
+}
+
+TEST(ElfSymbolizer, LeavesAddressesOfNoModuleUnnamed) {
+  EXPECT_EQ(NameOf(0).name, "");
+  EXPECT_EQ(NameOf(1).system_name, "");
+  EXPECT_EQ(NameOf(UINT64_MAX).name, "");
+  EXPECT_EQ(NameOf(named_here::Free(), {}).name, "");
+}
+
+TEST(ElfSymbolizer, LeavesTheKernelsOwnObjectUnnamed) {
+  for (const Snapshot::Module& module : LoadedModules()) {
+    if (module.path != "[vdso]") continue;
+    EXPECT_EQ(NameOf(module.start + 0x700).name, "");
+  }
+}
+
+TEST(ElfSymbolizer, IgnoresAFileWithAnotherBuildId) {
+  const std::string copy = Copy(HBMPROF_NAMED_LIBRARY, "other_id.so");
+  {
+    const NamedLibrary library(copy);
+    const auto other = ModulesWith(copy, [](Snapshot::Module* module) { module->build_id = "00112233"; });
+    EXPECT_EQ(NameOf(library.exported(), other).name, "");
+    const auto none = ModulesWith(copy, [](Snapshot::Module* module) { module->build_id = ""; });
+    EXPECT_EQ(NameOf(library.exported(), none).name, "");
+    EXPECT_EQ(NameOf(library.exported()).name, "named::Exported");
+  }
+  unlink(copy.c_str());
+}
+
+TEST(ElfSymbolizer, GivesNoNamesForFilesItCannotRead) {
+  const std::string text = testing::TempDir() + "/hbmprof_not_elf_" + std::to_string(getpid());
+  std::ofstream(text) << "not an ELF file";
+  const std::string pipe = text + "_pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path :
+       {text, pipe, std::string("/nonexistent"), std::string(""), std::string("relative"), std::string("./relative"),
+        std::string("/"), std::string("/dev/zero"), text + " (deleted)"}) {
+    const std::vector<Snapshot::Module> modules = {{0x1000, 0x2000, 0, 0, path, ""}};
+    EXPECT_EQ(NameOf(0x1500, modules).name, "") << path;
+  }
+  unlink(pipe.c_str());
+  unlink(text.c_str());
+}
+
+// Cut, and with every byte of the header and of the section table damaged in turn: no names or some, never a crash.
+TEST(ElfSymbolizer, SurvivesDamagedFiles) {
+  std::ifstream file(HBMPROF_NAMED_LIBRARY_WITHOUT_ID, std::ios::binary);
+  const std::string good{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  ASSERT_GT(good.size(), sizeof(Elf64_Ehdr));
+  const std::string path = testing::TempDir() + "/hbmprof_damaged_" + std::to_string(getpid());
+  const auto name_all = [&](const std::string& bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+    std::vector<uint64_t> addresses;
+    for (uint64_t address = 0; address < 0x3000; address += 16) addresses.push_back(address);
+    return ElfSymbolizer().Symbolize({{0, 0x3000, 0, 0, path, ""}}, addresses).size();
+  };
+  for (size_t size = 0; size < good.size(); size += good.size() / 20) EXPECT_EQ(name_all(good.substr(0, size)), 0x300u);
+  const uint64_t sections = reinterpret_cast<const Elf64_Ehdr*>(good.data())->e_shoff;
+  for (size_t i = 0; i < good.size(); i += i < sizeof(Elf64_Ehdr) ? 1 : i > sections ? 5 : 97) {
+    std::string bytes = good;
+    bytes[i] = static_cast<char>(bytes[i] ^ 0xFF);
+    EXPECT_EQ(name_all(bytes), 0x300u);
+  }
+  unlink(path.c_str());
+}
+
+TEST(ElfSymbolizer, RemembersAFileThatIsGone) {
+  const std::string copy = Copy(HBMPROF_NAMED_LIBRARY, "gone.so");
+  const NamedLibrary library(copy);
+  const std::vector<Snapshot::Module> modules = LoadedModules();
+  EXPECT_EQ(NameOf(library.hidden(), modules).name, "named::(anonymous namespace)::Hidden");
+  unlink(copy.c_str());
+  EXPECT_EQ(NameOf(library.hidden(), modules).name, "named::(anonymous namespace)::Hidden");
+}
+
+TEST(ElfSymbolizer, ReadsAReplacedFileWithoutBuildIdAgain) {
+  const std::string path = Copy(HBMPROF_NAMED_LIBRARY_WITHOUT_ID, "replaced.so");
+  const NamedLibrary library(path);
+  const std::vector<Snapshot::Module> modules = LoadedModules();
+  EXPECT_EQ(NameOf(library.exported(), modules).name, "named::Exported");
+  // Another file, not other bytes in the mapped one.
+  unlink(path.c_str());
+  std::ofstream(path) << "not an ELF file";
+  EXPECT_EQ(NameOf(library.exported(), modules).name, "");
+  unlink(path.c_str());
+}
+
+TEST(ElfSymbolizer, NamesFromSeveralThreads) {
+  const std::vector<Snapshot::Module> modules = LoadedModules();
+  const uint64_t address = named_here::Free();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) EXPECT_EQ(NameOf(address, modules).name, "named_here::Free");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(ElfSymbolizer, WorksInAForkedChildWhileAnotherThreadWasNaming) {
+  std::atomic<bool> stop{false};
+  const std::vector<Snapshot::Module> modules = LoadedModules();
+  const uint64_t address = named_here::Free();
+  std::thread busy([&] {
+    while (!stop) ElfSymbolizer().Symbolize(modules, std::vector<uint64_t>(1000, address));
+  });
+  int failed = 0;
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // ends a child that waits for a lock for ever
+      _exit(ElfSymbolizer().Symbolize(modules, {address})[0].name == "named_here::Free" ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0) ++failed;
+  }
+  stop = true;
+  busy.join();
+  EXPECT_EQ(failed, 0);
+}
+
+}  // namespace
+}  // namespace hbmprof_test
