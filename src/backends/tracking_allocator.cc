@@ -1,0 +1,55 @@
+// TrackingAllocator, and what DeviceAllocator does by default. See hbmprof/device_allocator.h.
+#include <cstddef>
+#include <string_view>
+
+#include "hbmprof/caller.h"
+#include "hbmprof/device_allocator.h"
+
+namespace hbmprof {
+
+absl::StatusOr<void*> DeviceAllocator::AllocateAsync(size_t bytes, StreamId /*stream*/) { return Allocate(bytes); }
+absl::Status DeviceAllocator::FreeAsync(void* ptr, StreamId /*stream*/) { return Free(ptr); }
+
+TrackingAllocator::TrackingAllocator(DeviceAllocator& upstream, std::string_view allocator_name, Profiler& profiler)
+    : upstream_(upstream),
+      profiler_(profiler),
+      attributes_{profiler.Device(upstream.device_name()), upstream.kind(),
+                  allocator_name.empty() ? AllocatorId{} : profiler.Allocator(allocator_name)} {
+  profiler_.SetDeviceProbe(
+      attributes_.device, [this] { return upstream_.Probe(); }, this);
+}
+
+TrackingAllocator::~TrackingAllocator() { profiler_.RemoveDeviceProbe(attributes_.device, this); }
+
+// The order around the upstream calls is the Profiler's (profiler.h): record after the allocation, remove before the
+// free. Another thread may be given the same address as soon as upstream has freed it. Null pointers are not recorded.
+
+[[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::Allocate(size_t bytes) {
+  const Caller caller = Caller::OfThisFunction();
+  absl::StatusOr<void*> ptr = upstream_.Allocate(bytes);
+  if (ptr.ok()) profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
+  return ptr;
+}
+
+[[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::AllocateAsync(size_t bytes, StreamId stream) {
+  const Caller caller = Caller::OfThisFunction();
+  absl::StatusOr<void*> ptr = upstream_.AllocateAsync(bytes, stream);
+  if (ptr.ok()) profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
+  return ptr;
+}
+
+absl::Status TrackingAllocator::Free(void* ptr) {
+  const FreedRecord record = profiler_.RecordFree(ptr);
+  absl::Status status = upstream_.Free(ptr);
+  if (!status.ok()) profiler_.RestoreRecord(record);
+  return status;
+}
+
+absl::Status TrackingAllocator::FreeAsync(void* ptr, StreamId stream) {
+  const FreedRecord record = profiler_.RecordFree(ptr);
+  absl::Status status = upstream_.FreeAsync(ptr, stream);
+  if (!status.ok()) profiler_.RestoreRecord(record);
+  return status;
+}
+
+}  // namespace hbmprof

@@ -1,0 +1,295 @@
+// The logic of tracking CUDA memory, without CUDA: sizes, the order of events around the real calls, shared handles.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "hbmprof/profiler.h"
+#include "src/backends/cuda/adapter.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// --- Sizes. ---
+
+TEST(CudaSizesTest, PitchedMemoryIsPitchTimesRowsTimesSlices) {
+  EXPECT_EQ(CudaPitchedBytes(512, 100), 51200u);
+  EXPECT_EQ(CudaPitchedBytes(1024, 10, 3), 30720u);
+  EXPECT_EQ(CudaPitchedBytes(512, 0), 0u);
+  EXPECT_EQ(CudaPitchedBytes(SIZE_MAX / 2, 3), SIZE_MAX) << "saturates";
+}
+
+struct FormatCase {
+  int x, y, z, w, kind;
+  size_t block_side;
+  size_t block_bytes;
+};
+
+TEST(CudaSizesTest, ATexelHasTheBytesOfItsChannelsOrOfItsCompressedBlock) {
+  for (const FormatCase& c : std::vector<FormatCase>{
+           {32, 0, 0, 0, 2, 1, 4},      // float
+           {32, 32, 32, 32, 2, 1, 16},  // float4
+           {8, 8, 8, 8, 1, 1, 4},       // uchar4
+           {16, 16, 0, 0, 0, 1, 4},     // short2
+           {8, 0, 0, 0, 5, 1, 1},       // UnsignedNormalized8X1
+           {16, 16, 16, 16, 16, 1, 8},  // SignedNormalized16X4
+           {10, 10, 10, 2, 31, 1, 4},   // UnsignedNormalized1010102
+           {8, 8, 8, 0, 4, 2, 6},       // NV12: 1.5 bytes a texel
+           {8, 8, 8, 8, 17, 4, 8},      // BC1
+           {8, 8, 8, 8, 18, 4, 8},      // BC1 sRGB
+           {8, 8, 8, 8, 19, 4, 16},     // BC2
+           {8, 8, 8, 8, 22, 4, 16},     // BC3 sRGB
+           {8, 0, 0, 0, 23, 4, 8},      // BC4
+           {8, 0, 0, 0, 24, 4, 8},      // BC4 signed
+           {8, 8, 0, 0, 25, 4, 16},     // BC5
+           {16, 16, 16, 0, 27, 4, 16},  // BC6H
+           {8, 8, 8, 8, 30, 4, 16},     // BC7 sRGB
+       }) {
+    const TexelBlock block = CudaTexelBlock(c.x, c.y, c.z, c.w, c.kind);
+    SCOPED_TRACE("kind " + std::to_string(c.kind));
+    EXPECT_EQ(block.width, c.block_side);
+    EXPECT_EQ(block.height, c.block_side);
+    EXPECT_EQ(block.bytes, c.block_bytes);
+  }
+}
+
+TEST(CudaSizesTest, ANonsensicalFormatHasNoBytes) { EXPECT_EQ(CudaTexelBlock(-8, 0, 0, 0, 0).bytes, 0u); }
+
+constexpr TexelBlock kFloat4 = {1, 1, 16};
+constexpr TexelBlock kBc7 = {4, 4, 16};
+
+TEST(CudaSizesTest, AnArrayCountsEachDimensionItHas) {
+  EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 0, 0, 0}), 1600u) << "1D";
+  EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 50, 0, 0}), 80000u) << "2D";
+  EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 50, 10, 0}), 800000u) << "3D";
+  EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 0, 7, kCudaArrayLayered}), 11200u) << "1D layered";
+  EXPECT_EQ(CudaArrayBytes(kFloat4, {64, 64, 6, kCudaArrayCubemap}), 393216u) << "six faces";
+  EXPECT_EQ(CudaArrayBytes(kFloat4, {64, 64, 12, kCudaArrayCubemap | kCudaArrayLayered}), 786432u) << "two cubemaps";
+  EXPECT_EQ(CudaArrayBytes(kFloat4, {0, 5, 5, 0}), 0u);
+  EXPECT_EQ(CudaArrayBytes(kFloat4, {SIZE_MAX / 2, 4, 4, 0}), SIZE_MAX) << "saturates";
+}
+
+TEST(CudaSizesTest, CompressedArraysAreWholeBlocks) {
+  EXPECT_EQ(CudaArrayBytes(kBc7, {64, 64, 0, 0}), 16u * 16 * 16);
+  EXPECT_EQ(CudaArrayBytes(kBc7, {65, 61, 0, 0}), 17u * 16 * 16);
+  EXPECT_EQ(CudaArrayBytes(kBc7, {1, 1, 0, 0}), 16u);
+  EXPECT_EQ(CudaArrayBytes(CudaTexelBlock(8, 8, 8, 0, kCudaFormatNv12), {1920, 1080, 0, 0}), 1920u * 1080 * 3 / 2);
+}
+
+TEST(CudaSizesTest, SparseAndDeferredArraysOwnNoMemory) {
+  EXPECT_EQ(CudaArrayBytes(kFloat4, {64, 64, 0, kCudaArraySparse}), 0u);
+  EXPECT_EQ(CudaArrayBytes(kFloat4, {64, 64, 0, kCudaArrayDeferredMapping}), 0u);
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {64, 64, 0, kCudaArraySparse}, 7), 0u);
+}
+
+TEST(CudaSizesTest, AMipmappedArrayIsTheSumOfItsLevels) {
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 1), 16u * 16);
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 2), 16u * (16 + 4));
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 3), 16u * (16 + 4 + 1));
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {8, 2, 0, 0}, 4), 16u * (16 + 4 + 2 + 1)) << "no side below one texel";
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {5, 0, 0, 0}, 3), 16u * (5 + 2 + 1)) << "rounded down, no second side";
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 4, 0}, 3), 16u * (64 + 8 + 1)) << "depth shrinks";
+  EXPECT_EQ(CudaMipmappedArrayBytes(kBc7, {8, 8, 0, 0}, 4), 16u * (4 + 1 + 1 + 1)) << "a block at least";
+}
+
+TEST(CudaSizesTest, LayersAndFacesDoNotShrinkFromLevelToLevel) {
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 5, kCudaArrayLayered}, 3), 16u * 5 * (16 + 4 + 1));
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 6, kCudaArrayCubemap}, 2), 16u * 6 * (16 + 4));
+}
+
+TEST(CudaSizesTest, TheNumberOfLevelsIsClampedAsCudaDoes) {
+  const size_t all = 16u * (16 + 4 + 1);
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 99), all);
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, UINT32_MAX), all);
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 0), 16u * 16) << "at least one";
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 64, kCudaArrayLayered}, 99), 64 * all) << "layers do not count";
+  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {1, 1, 4, 0}, 99), 16u * (4 + 2 + 1)) << "depth does";
+}
+
+// --- Names. ---
+
+TEST(CudaHandlesTest, HandlesOfEachSortAndAddressesNeverCollide) {
+  int place = 0;
+  const uint64_t address = BufferId(&place).value();
+  const uint64_t array = CudaArrayId(&place).value();
+  const uint64_t mipmapped = CudaMipmappedArrayId(&place).value();
+  const uint64_t external = CudaExternalMemoryId(&place).value();
+  EXPECT_NE(array, address);
+  EXPECT_NE(mipmapped, address);
+  EXPECT_NE(external, address);
+  EXPECT_NE(array, mipmapped);
+  EXPECT_NE(array, external);
+  EXPECT_NE(mipmapped, external);
+}
+
+TEST(CudaHandlesTest, ANullHandleIsANullId) {
+  EXPECT_TRUE(CudaArrayId(nullptr).is_null());
+  EXPECT_TRUE(CudaMipmappedArrayId(nullptr).is_null());
+  EXPECT_TRUE(CudaExternalMemoryId(nullptr).is_null());
+}
+
+// --- The order of events. ---
+
+enum class Result { kGood, kBad };
+
+class CudaOrderTest : public ::testing::Test {
+ protected:
+  int64_t InUse() const { return profiler_.Stats(kDefaultDevice).bytes_in_use; }
+
+  [[gnu::noinline]] Result Make(Result result, void* ptr, size_t bytes) {
+    const Caller caller = Caller::OfThisFunction();
+    return AllocateAndRecord(
+        profiler_, caller, Result::kGood,
+        [&] {
+          log_.push_back("allocate with " + std::to_string(InUse()) + " in use");
+          return result;
+        },
+        [&] {
+          log_.push_back("describe");
+          return CudaBuffer{ptr, bytes, {}};
+        });
+  }
+  Result Take(Result result, void* ptr) {
+    return ForgetAndFree(profiler_, ptr, Result::kGood, [&] {
+      log_.push_back("free with " + std::to_string(InUse()) + " in use");
+      return result;
+    });
+  }
+
+  Profiler profiler_;
+  std::vector<std::string> log_;
+  int place_ = 0;
+};
+
+TEST_F(CudaOrderTest, AnAllocationIsRecordedAfterItSucceeded) {
+  EXPECT_EQ(Make(Result::kGood, &place_, 100), Result::kGood);
+  EXPECT_EQ(log_, (std::vector<std::string>{"allocate with 0 in use", "describe"}));
+  EXPECT_EQ(InUse(), 100);
+}
+
+TEST_F(CudaOrderTest, AFailedAllocationIsNeitherDescribedNorRecorded) {
+  EXPECT_EQ(Make(Result::kBad, &place_, 100), Result::kBad);
+  EXPECT_EQ(log_, (std::vector<std::string>{"allocate with 0 in use"}));
+  EXPECT_EQ(profiler_.Stats(kDefaultDevice).num_allocs, 0);
+}
+
+TEST_F(CudaOrderTest, NothingIsDescribedWhileRecordingIsOff) {
+  profiler_.SetEnabled(false);
+  EXPECT_EQ(Make(Result::kGood, &place_, 100), Result::kGood);
+  EXPECT_EQ(log_.size(), 1u);
+  EXPECT_EQ(Take(Result::kGood, &place_), Result::kGood);
+  EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 0);
+}
+
+TEST_F(CudaOrderTest, ARecordIsGoneBeforeTheRealFree) {
+  Make(Result::kGood, &place_, 100);
+  EXPECT_EQ(Take(Result::kGood, &place_), Result::kGood);
+  EXPECT_EQ(log_.back(), "free with 0 in use");
+  EXPECT_EQ(InUse(), 0);
+}
+
+TEST_F(CudaOrderTest, AFailedFreePutsTheRecordBack) {
+  Make(Result::kGood, &place_, 100);
+  EXPECT_EQ(Take(Result::kBad, &place_), Result::kBad);
+  EXPECT_EQ(log_.back(), "free with 0 in use");
+  EXPECT_EQ(InUse(), 100);
+  EXPECT_EQ(Take(Result::kGood, &place_), Result::kGood);
+  EXPECT_EQ(InUse(), 0);
+}
+
+TEST_F(CudaOrderTest, AFailedFreeOfTheUnknownPutsNothingBack) {
+  EXPECT_EQ(Take(Result::kBad, &place_), Result::kBad);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 1);
+}
+
+// --- Shared handles. ---
+
+class SharedOpeningsTest : public CudaOrderTest {
+ protected:
+  // As the wrapper of an opening call does it.
+  void Open() {
+    openings_.Open(&place_, kDefaultDevice, [&] { profiler_.RecordAlloc(&place_, 64); });
+  }
+  Result Close(Result result) {
+    return openings_.Close(profiler_, &place_, Result::kGood, [&] { return result; });
+  }
+
+  SharedOpenings openings_;
+};
+
+TEST_F(SharedOpeningsTest, AnAddressOpenedTwiceCountsOnceUntilItsLastClose) {
+  Open();
+  Open();
+  EXPECT_EQ(InUse(), 64);
+  EXPECT_EQ(profiler_.Stats(kDefaultDevice).num_allocs, 1);
+  EXPECT_EQ(Close(Result::kGood), Result::kGood);
+  EXPECT_EQ(InUse(), 64);
+  EXPECT_EQ(Close(Result::kGood), Result::kGood);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 0);
+  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 0);
+}
+
+TEST_F(SharedOpeningsTest, AFailedCloseChangesNothing) {
+  Open();
+  EXPECT_EQ(Close(Result::kBad), Result::kBad);
+  EXPECT_EQ(InUse(), 64);
+  Open();
+  EXPECT_EQ(Close(Result::kBad), Result::kBad);
+  EXPECT_EQ(Close(Result::kGood), Result::kGood);
+  EXPECT_EQ(InUse(), 64);
+  EXPECT_EQ(Close(Result::kGood), Result::kGood);
+  EXPECT_EQ(InUse(), 0);
+}
+
+TEST_F(SharedOpeningsTest, AClosingOfTheUnknownIsForwardedAndCounted) {
+  EXPECT_EQ(Close(Result::kBad), Result::kBad);
+  EXPECT_EQ(Close(Result::kGood), Result::kGood);
+  EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 2);
+  Open();
+  EXPECT_EQ(InUse(), 64) << "still the first open";
+}
+
+TEST_F(SharedOpeningsTest, AForgottenDeviceStartsOver) {
+  int recorded = 0;
+  const auto open = [&] { openings_.Open(&place_, kDefaultDevice, [&] { ++recorded; }); };
+  open();
+  openings_.ForgetDevice(DeviceId{1});
+  open();
+  EXPECT_EQ(recorded, 1) << "another device's";
+  openings_.ForgetDevice(kDefaultDevice);
+  open();
+  EXPECT_EQ(recorded, 2);
+}
+
+// Thread B's open takes the place of thread A's, whose close is under way:
+//
+//   thread A: Close                        thread B: Open
+//   the record goes, nothing is open
+//     held in the real close until B is done
+//                                          first opening: a new record
+//   the real close returns: CUDA still has B's
+TEST_F(SharedOpeningsTest, AnOpeningDuringTheLastCloseKeepsItsRecord) {
+  for (const Result result : {Result::kGood, Result::kBad}) {
+    Open();
+    EXPECT_EQ(openings_.Close(profiler_, &place_, Result::kGood,
+                              [&] {
+                                Open();
+                                return result;
+                              }),
+              result);
+    EXPECT_EQ(InUse(), 64);
+    EXPECT_EQ(Close(Result::kGood), Result::kGood);
+    EXPECT_EQ(InUse(), result == Result::kGood ? 0 : 64);
+    if (result == Result::kBad) {
+      EXPECT_EQ(Close(Result::kGood), Result::kGood);
+    }
+    EXPECT_EQ(InUse(), 0);
+  }
+  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 0);
+  EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 0);
+}
+
+}  // namespace
+}  // namespace hbmprof::internal

@@ -1,0 +1,714 @@
+// hbmprof::cuda's calls on the double of the CUDA runtime: every wrapper's success, failure, free and failing free, and
+// what is special about some. Not here: sizes of formats (cuda_adapter_test.cc), CudaAllocator
+// (cuda_allocator_test.cc).
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "hbmprof/cuda.h"
+#include "hbmprof/profiler.h"
+#include "src/backends/cuda/adapter.h"
+#include "tests/backends/cuda_per_thread_calls.h"
+#include "tests/support/fake_cudart/fake_cuda.h"
+
+extern "C" int cuCtxGetCurrent(void** context);
+
+namespace hbmprof {
+namespace {
+
+// --- The wrappers have exactly the runtime's signatures. ---
+
+template <auto wrapper, auto original>
+constexpr bool kSameSignature = std::is_same_v<decltype(wrapper), decltype(original)>;
+// Picks the overload that has the original's signature; does not compile if there is none.
+#define EXPECT_SIGNATURE(name) \
+  static_assert(kSameSignature<static_cast<decltype(&::cuda##name)>(&cuda::name), &::cuda##name>)
+EXPECT_SIGNATURE(Malloc);
+EXPECT_SIGNATURE(MallocManaged);
+EXPECT_SIGNATURE(MallocPitch);
+EXPECT_SIGNATURE(Malloc3D);
+EXPECT_SIGNATURE(Free);
+EXPECT_SIGNATURE(MallocHost);
+EXPECT_SIGNATURE(HostAlloc);
+EXPECT_SIGNATURE(FreeHost);
+EXPECT_SIGNATURE(HostRegister);
+EXPECT_SIGNATURE(HostUnregister);
+EXPECT_SIGNATURE(MallocArray);
+EXPECT_SIGNATURE(Malloc3DArray);
+EXPECT_SIGNATURE(FreeArray);
+EXPECT_SIGNATURE(MallocMipmappedArray);
+EXPECT_SIGNATURE(FreeMipmappedArray);
+EXPECT_SIGNATURE(IpcOpenMemHandle);
+EXPECT_SIGNATURE(IpcCloseMemHandle);
+EXPECT_SIGNATURE(ImportExternalMemory);
+EXPECT_SIGNATURE(ExternalMemoryGetMappedBuffer);
+EXPECT_SIGNATURE(ExternalMemoryGetMappedMipmappedArray);
+EXPECT_SIGNATURE(DestroyExternalMemory);
+EXPECT_SIGNATURE(MemPoolImportPointer);
+EXPECT_SIGNATURE(DeviceReset);
+EXPECT_SIGNATURE(MallocAsync);
+EXPECT_SIGNATURE(MallocFromPoolAsync);
+EXPECT_SIGNATURE(FreeAsync);
+#undef EXPECT_SIGNATURE
+
+constexpr size_t kCapacity = size_t{1} << 30;
+constexpr int kDevice = 1;
+
+// What some wrappers need to be called with; made by the runtime itself, so not tracked. On device kDevice.
+struct Surroundings {
+  cudaStream_t stream = nullptr;
+  cudaMemPool_t pool = nullptr;
+  void* exported = nullptr;
+  cudaIpcMemHandle_t ipc_handle = {};
+  cudaMemPoolPtrExportData export_data = {};
+  cudaExternalMemoryHandleDesc external_description = {};
+  cudaExternalMemory_t external = nullptr;
+  alignas(64) char host[4096];
+};
+Surroundings* around = nullptr;
+
+class CudaRuntimeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fake_cuda_reset(2, kCapacity);
+    static_cast<void>(cudaGetLastError());
+    ASSERT_EQ(cudaSetDevice(kDevice), cudaSuccess);
+    around = &surroundings_;
+    ASSERT_EQ(cudaStreamCreate(&around->stream), cudaSuccess);
+    cudaMemPoolProps properties = {};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {cudaMemLocationTypeDevice, kDevice};
+    ASSERT_EQ(cudaMemPoolCreate(&around->pool, &properties), cudaSuccess);
+    ASSERT_EQ(cudaMalloc(&around->exported, 12288), cudaSuccess);
+    ASSERT_EQ(cudaIpcGetMemHandle(&around->ipc_handle, around->exported), cudaSuccess);
+    ASSERT_EQ(cudaMemPoolExportPointer(&around->export_data, around->exported), cudaSuccess);
+    around->external_description.size = 65536;
+    ASSERT_EQ(cudaImportExternalMemory(&around->external, &around->external_description), cudaSuccess);
+    objects_before_ = fake_cuda_live_objects();
+    allocs_before_ = TotalAllocs();
+    tracker_before_ = profiler().GetTrackerStats();
+    ASSERT_EQ(TotalInUse(), 0);
+  }
+  void TearDown() override {
+    EXPECT_EQ(TotalInUse(), 0) << "all is freed";
+    EXPECT_EQ(profiler().GetTrackerStats().live_records, 0);
+    EXPECT_EQ(fake_cuda_live_objects(), objects_before_);
+  }
+
+  static Profiler& profiler() { return Profiler::Default(); }
+
+  static int64_t Sum(int64_t DeviceStats::*value) {
+    int64_t total = 0;
+    for (const Snapshot::Device& device : profiler().TakeSnapshot().devices) {
+      for (const DeviceStats& space : device.spaces) total += space.*value;
+    }
+    return total;
+  }
+  static int64_t TotalInUse() { return Sum(&DeviceStats::bytes_in_use); }
+  static int64_t TotalAllocs() { return Sum(&DeviceStats::num_allocs); }
+  int64_t NewAllocs() const { return TotalAllocs() - allocs_before_; }
+  int64_t NewForeignFrees() const { return profiler().GetTrackerStats().foreign_frees - tracker_before_.foreign_frees; }
+  int64_t NewReplacedRecords() const {
+    return profiler().GetTrackerStats().replaced_records - tracker_before_.replaced_records;
+  }
+
+  // The one site with something live: the number of objects of it, or nothing.
+  static std::optional<Snapshot::Sample> OnlyLiveSample(const Snapshot& snapshot) {
+    std::optional<Snapshot::Sample> live;
+    for (const Snapshot::Sample& sample : snapshot.samples) {
+      if (sample.inuse_objects == 0) continue;
+      if (live) return std::nullopt;
+      live = sample;
+    }
+    return live;
+  }
+
+  static bool IsOn(const char* device, BufferId id) {
+    const auto buffer = profiler().FindBuffer(id);
+    return buffer && buffer->attributes.device == profiler().Device(device);
+  }
+
+  Surroundings surroundings_;
+  int64_t objects_before_ = 0;
+  int64_t allocs_before_ = 0;
+  TrackerStats tracker_before_;
+};
+
+// --- Every wrapper. ---
+
+struct Made {
+  cudaError_t error;
+  BufferId id;
+  void* handle;
+  uintptr_t returns_to;
+};
+
+#define RETURN_MADE(error, id, handle) \
+  return Made { error, id, handle, reinterpret_cast<uintptr_t>(__builtin_return_address(0)) }
+
+// One creating call with one that undoes it. The functions are [[gnu::noinline]], so that each is a frame of its own.
+struct Wrapper {
+  const char* creates;   // the runtime's function
+  const char* releases;  // the runtime's function
+  Made (*make)();
+  cudaError_t (*release)(void* handle);
+  int64_t bytes;
+  MemoryKind kind = MemoryKind::kDevice;
+  const char* allocator = "";
+};
+void PrintTo(const Wrapper& wrapper, std::ostream* out) { *out << wrapper.creates << " and " << wrapper.releases; }
+
+[[gnu::noinline]] Made MakeMalloc() {
+  void* ptr = nullptr;
+  const cudaError_t error = cuda::Malloc(&ptr, 1000);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeMallocOfFloats() {
+  float* ptr = nullptr;
+  const cudaError_t error = cuda::Malloc(&ptr, 250 * sizeof(float));
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeManaged() {
+  void* ptr = nullptr;
+  const cudaError_t error = cuda::MallocManaged(&ptr, 2000);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeManagedFloats() {
+  float* ptr = nullptr;
+  const cudaError_t error = cuda::MallocManaged(&ptr, 2000);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakePitch() {
+  float* ptr = nullptr;
+  size_t pitch = 0;
+  const cudaError_t error = cuda::MallocPitch(&ptr, &pitch, 600, 10);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made Make3D() {
+  cudaPitchedPtr pitched = {};
+  const cudaError_t error = cuda::Malloc3D(&pitched, {100, 20, 3});
+  RETURN_MADE(error, pitched.ptr, pitched.ptr);
+}
+[[gnu::noinline]] Made MakeHost() {
+  void* ptr = nullptr;
+  const cudaError_t error = cuda::MallocHost(&ptr, 3000);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeHostFloats() {
+  float* ptr = nullptr;
+  const cudaError_t error = cuda::MallocHost(&ptr, 3000);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeHostAlloc() {
+  float* ptr = nullptr;
+  const cudaError_t error = cuda::HostAlloc(&ptr, 3500, cudaHostAllocPortable);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeRegistered() {
+  const cudaError_t error = cuda::HostRegister(around->host, sizeof(around->host), cudaHostRegisterDefault);
+  RETURN_MADE(error, around->host, around->host);
+}
+[[gnu::noinline]] Made MakeAsync() {
+  void* ptr = nullptr;
+  const cudaError_t error = cuda::MallocAsync(&ptr, 4000, around->stream);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeAsyncFloatsFromPool() {
+  float* ptr = nullptr;
+  const cudaError_t error = cuda::MallocAsync(&ptr, 4000, around->pool, around->stream);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeFromPool() {
+  void* ptr = nullptr;
+  const cudaError_t error = cuda::MallocFromPoolAsync(&ptr, 5000, around->pool, around->stream);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeArray() {
+  const cudaChannelFormatDesc float4 = {32, 32, 32, 32, cudaChannelFormatKindFloat};
+  cudaArray_t array = nullptr;
+  const cudaError_t error = cuda::MallocArray(&array, &float4, 100, 10);
+  RETURN_MADE(error, internal::CudaArrayId(array), array);
+}
+[[gnu::noinline]] Made Make3DArray() {
+  const cudaChannelFormatDesc byte = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
+  cudaArray_t array = nullptr;
+  const cudaError_t error = cuda::Malloc3DArray(&array, &byte, {16, 16, 6}, cudaArrayCubemap);
+  RETURN_MADE(error, internal::CudaArrayId(array), array);
+}
+[[gnu::noinline]] Made MakeMipmappedArray() {
+  const cudaChannelFormatDesc byte = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
+  cudaMipmappedArray_t array = nullptr;
+  const cudaError_t error = cuda::MallocMipmappedArray(&array, &byte, {16, 16, 0}, 2);
+  RETURN_MADE(error, internal::CudaMipmappedArrayId(array), array);
+}
+[[gnu::noinline]] Made MakeIpc() {
+  void* ptr = nullptr;
+  const cudaError_t error = cuda::IpcOpenMemHandle(&ptr, around->ipc_handle, cudaIpcMemLazyEnablePeerAccess);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeImportedPointer() {
+  void* ptr = nullptr;
+  const cudaError_t error = cuda::MemPoolImportPointer(&ptr, around->pool, &around->export_data);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeExternal() {
+  cudaExternalMemory_t memory = nullptr;
+  const cudaError_t error = cuda::ImportExternalMemory(&memory, &around->external_description);
+  RETURN_MADE(error, internal::CudaExternalMemoryId(memory), memory);
+}
+[[gnu::noinline]] Made MakeMappedBuffer() {
+  cudaExternalMemoryBufferDesc description = {};
+  description.size = 4096;
+  void* ptr = nullptr;
+  const cudaError_t error = cuda::ExternalMemoryGetMappedBuffer(&ptr, around->external, &description);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakeMappedArray() {
+  cudaExternalMemoryMipmappedArrayDesc description = {};
+  description.formatDesc = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
+  description.extent = {16, 16, 0};
+  description.numLevels = 1;
+  cudaMipmappedArray_t array = nullptr;
+  const cudaError_t error = cuda::ExternalMemoryGetMappedMipmappedArray(&array, around->external, &description);
+  RETURN_MADE(error, internal::CudaMipmappedArrayId(array), array);
+}
+[[gnu::noinline]] Made MakePerThreadAsync() {
+  void* ptr = nullptr;
+  const cudaError_t error = PerThreadMallocAsync(&ptr, 4000, around->stream);
+  RETURN_MADE(error, ptr, ptr);
+}
+[[gnu::noinline]] Made MakePerThreadFromPool() {
+  void* ptr = nullptr;
+  const cudaError_t error = PerThreadMallocFromPoolAsync(&ptr, 5000, around->pool, around->stream);
+  RETURN_MADE(error, ptr, ptr);
+}
+
+cudaError_t ReleaseArray(void* handle) { return cuda::FreeArray(static_cast<cudaArray_t>(handle)); }
+cudaError_t ReleaseMipmappedArray(void* handle) {
+  return cuda::FreeMipmappedArray(static_cast<cudaMipmappedArray_t>(handle));
+}
+cudaError_t ReleaseExternal(void* handle) {
+  return cuda::DestroyExternalMemory(static_cast<cudaExternalMemory_t>(handle));
+}
+cudaError_t ReleaseAsync(void* handle) { return cuda::FreeAsync(handle, around->stream); }
+cudaError_t ReleasePerThreadAsync(void* handle) { return PerThreadFreeAsync(handle, around->stream); }
+
+constexpr const char* kPool = "cudaMallocAsync";
+
+const Wrapper kWrappers[] = {
+    {"cudaMalloc", "cudaFree", MakeMalloc, cuda::Free, 1000},
+    {"cudaMalloc", "cudaFree", MakeMallocOfFloats, cuda::Free, 1000},
+    {"cudaMallocManaged", "cudaFree", MakeManaged, cuda::Free, 2000, MemoryKind::kManaged},
+    {"cudaMallocManaged", "cudaFree", MakeManagedFloats, cuda::Free, 2000, MemoryKind::kManaged},
+    {"cudaMallocPitch", "cudaFree", MakePitch, cuda::Free, 1024 * 10},
+    {"cudaMalloc3D", "cudaFree", Make3D, cuda::Free, 512 * 20 * 3},
+    {"cudaMallocHost", "cudaFreeHost", MakeHost, cuda::FreeHost, 3000, MemoryKind::kPinnedHost},
+    {"cudaHostAlloc", "cudaFreeHost", MakeHostFloats, cuda::FreeHost, 3000, MemoryKind::kPinnedHost},
+    {"cudaHostAlloc", "cudaFreeHost", MakeHostAlloc, cuda::FreeHost, 3500, MemoryKind::kPinnedHost},
+    {"cudaHostRegister", "cudaHostUnregister", MakeRegistered, cuda::HostUnregister, 4096, MemoryKind::kPinnedHost},
+    {"cudaMallocAsync", "cudaFreeAsync", MakeAsync, ReleaseAsync, 4000, MemoryKind::kDevice, kPool},
+    {"cudaMallocAsync", "cudaFree", MakeAsync, cuda::Free, 4000, MemoryKind::kDevice, kPool},
+    {"cudaMallocFromPoolAsync", "cudaFreeAsync", MakeFromPool, ReleaseAsync, 5000, MemoryKind::kDevice, kPool},
+    {"cudaMallocFromPoolAsync", "cudaFree", MakeFromPool, cuda::Free, 5000, MemoryKind::kDevice, kPool},
+    {"cudaMallocFromPoolAsync", "cudaFreeAsync", MakeAsyncFloatsFromPool, ReleaseAsync, 4000, MemoryKind::kDevice,
+     kPool},
+    {"cudaMallocArray", "cudaFreeArray", MakeArray, ReleaseArray, 16 * 100 * 10, MemoryKind::kArray},
+    {"cudaMalloc3DArray", "cudaFreeArray", Make3DArray, ReleaseArray, 16 * 16 * 6, MemoryKind::kArray},
+    {"cudaMallocMipmappedArray", "cudaFreeMipmappedArray", MakeMipmappedArray, ReleaseMipmappedArray, 256 + 64,
+     MemoryKind::kArray},
+    {"cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle", MakeIpc, cuda::IpcCloseMemHandle, 12288, MemoryKind::kExternal},
+    {"cudaMemPoolImportPointer", "cudaFreeAsync", MakeImportedPointer, ReleaseAsync, 12288, MemoryKind::kExternal},
+    {"cudaMemPoolImportPointer", "cudaFree", MakeImportedPointer, cuda::Free, 12288, MemoryKind::kExternal},
+    {"cudaImportExternalMemory", "cudaDestroyExternalMemory", MakeExternal, ReleaseExternal, 65536,
+     MemoryKind::kExternal},
+    {"cudaExternalMemoryGetMappedBuffer", "cudaFree", MakeMappedBuffer, cuda::Free, 0, MemoryKind::kAlias},
+    {"cudaExternalMemoryGetMappedMipmappedArray", "cudaFreeMipmappedArray", MakeMappedArray, ReleaseMipmappedArray, 0,
+     MemoryKind::kAlias},
+    {"cudaMallocAsync_ptsz", "cudaFreeAsync_ptsz", MakePerThreadAsync, ReleasePerThreadAsync, 4000, MemoryKind::kDevice,
+     kPool},
+    {"cudaMallocFromPoolAsync_ptsz", "cudaFreeAsync_ptsz", MakePerThreadFromPool, ReleasePerThreadAsync, 5000,
+     MemoryKind::kDevice, kPool},
+};
+
+class EveryWrapper : public CudaRuntimeTest, public ::testing::WithParamInterface<Wrapper> {
+ protected:
+  static int64_t CallsOf(const char* function) { return fake_cuda_calls(function); }
+};
+
+TEST_P(EveryWrapper, RecordsASuccessWithItsSizeKindDeviceAndCaller) {
+  const Wrapper& wrapper = GetParam();
+  const int64_t calls = CallsOf(wrapper.creates);
+  const Made made = wrapper.make();
+  ASSERT_EQ(made.error, cudaSuccess);
+  EXPECT_EQ(CallsOf(wrapper.creates), calls + 1);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+
+  const Snapshot snapshot = profiler().TakeSnapshot();
+  const auto sample = OnlyLiveSample(snapshot);
+  ASSERT_TRUE(sample.has_value());
+  EXPECT_EQ(sample->inuse_objects, 1);
+  EXPECT_EQ(sample->inuse_bytes, wrapper.bytes);
+  EXPECT_EQ(sample->kind, wrapper.kind);
+  EXPECT_EQ(snapshot.devices[sample->device].name, "GPU:1");
+  EXPECT_EQ(snapshot.allocators[sample->allocator], wrapper.allocator);
+  const auto& stack = snapshot.stacks[sample->stack].return_addresses;
+  ASSERT_GE(stack.size(), 2u);
+  const auto make_start = reinterpret_cast<uintptr_t>(wrapper.make);
+  const bool per_thread = std::string(wrapper.creates).find("_ptsz") != std::string::npos;
+  if (!per_thread) {  // those are called from another file's function
+    EXPECT_GT(stack[0], make_start);
+    EXPECT_LT(stack[0], make_start + 4096);
+    EXPECT_EQ(stack[1], made.returns_to);
+  }
+  const auto buffer = profiler().FindBuffer(made.id);
+  ASSERT_TRUE(buffer.has_value());
+  EXPECT_EQ(buffer->bytes, wrapper.bytes);
+  EXPECT_EQ(NewAllocs(), 1);
+
+  const int64_t releases = CallsOf(wrapper.releases);
+  EXPECT_EQ(wrapper.release(made.handle), cudaSuccess);
+  EXPECT_EQ(CallsOf(wrapper.releases), releases + 1);
+  EXPECT_EQ(TotalInUse(), 0);
+  EXPECT_EQ(NewForeignFrees(), 0);
+}
+
+TEST_P(EveryWrapper, PassesAFailureOnAndRecordsNothing) {
+  const Wrapper& wrapper = GetParam();
+  fake_cuda_fail(wrapper.creates, cudaErrorMemoryAllocation, 0);
+  EXPECT_EQ(wrapper.make().error, cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation) << "as the call itself left it";
+  EXPECT_EQ(NewAllocs(), 0);
+  EXPECT_EQ(profiler().GetTrackerStats().live_records, 0);
+}
+
+TEST_P(EveryWrapper, PutsTheRecordBackWhenItsReleaseFails) {
+  const Wrapper& wrapper = GetParam();
+  const Made made = wrapper.make();
+  ASSERT_EQ(made.error, cudaSuccess);
+  const Snapshot before = profiler().TakeSnapshot();
+  fake_cuda_fail(wrapper.releases, cudaErrorIllegalAddress, 0);
+  EXPECT_EQ(wrapper.release(made.handle), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
+  const Snapshot after = profiler().TakeSnapshot();
+  const auto was = OnlyLiveSample(before);
+  const auto is = OnlyLiveSample(after);
+  ASSERT_TRUE(was && is);
+  EXPECT_EQ(after.stacks[is->stack].return_addresses, before.stacks[was->stack].return_addresses);
+  EXPECT_EQ(is->inuse_bytes, wrapper.bytes);
+  EXPECT_EQ(is->alloc_objects, was->alloc_objects);
+  EXPECT_EQ(wrapper.release(made.handle), cudaSuccess);
+  EXPECT_EQ(NewForeignFrees(), 0);
+}
+
+TEST_P(EveryWrapper, CanBeReleasedOnAnotherThread) {
+  const Wrapper& wrapper = GetParam();
+  const Made made = wrapper.make();
+  ASSERT_EQ(made.error, cudaSuccess);
+  std::thread([&] { EXPECT_EQ(wrapper.release(made.handle), cudaSuccess); }).join();
+  EXPECT_EQ(NewForeignFrees(), 0);
+}
+
+TEST_P(EveryWrapper, LeavesAnEarlierErrorForTheProgramToFind) {
+  const Wrapper& wrapper = GetParam();
+  int unknown = 0;
+  ASSERT_EQ(cudaFreeHost(&unknown), cudaErrorInvalidValue);
+  const Made made = wrapper.make();
+  ASSERT_EQ(made.error, cudaSuccess);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidValue);
+  EXPECT_EQ(wrapper.release(made.handle), cudaSuccess);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+}
+
+TEST_P(EveryWrapper, SucceedsAndHidesTheErrorWhenAskingForTheDeviceFails) {
+  const Wrapper& wrapper = GetParam();
+  for (const char* query : {"cudaGetDevice", "cudaStreamGetDevice", "cudaStreamGetDevice_ptsz",
+                            "cudaPointerGetAttributes", "cudaStreamIsCapturing", "cudaStreamIsCapturing_ptsz"}) {
+    fake_cuda_fail(query, cudaErrorNotSupported, 0);
+  }
+  const Made made = wrapper.make();
+  EXPECT_EQ(made.error, cudaSuccess);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_TRUE(profiler().FindBuffer(made.id).has_value());
+  EXPECT_EQ(wrapper.release(made.handle), cudaSuccess);
+  fake_cuda_reset(2, kCapacity);
+  objects_before_ = 0;
+}
+
+TEST_P(EveryWrapper, AsksNothingAndRecordsNothingWhileRecordingIsOff) {
+  const Wrapper& wrapper = GetParam();
+  const int64_t queries = CallsOf("cudaGetDevice");
+  profiler().SetEnabled(false);
+  const Made made = wrapper.make();
+  EXPECT_EQ(made.error, cudaSuccess);
+  EXPECT_EQ(wrapper.release(made.handle), cudaSuccess);
+  profiler().SetEnabled(true);
+  EXPECT_EQ(CallsOf("cudaGetDevice"), queries);
+  EXPECT_EQ(NewAllocs(), 0);
+  EXPECT_EQ(NewForeignFrees(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, EveryWrapper, ::testing::ValuesIn(kWrappers),
+                         [](const ::testing::TestParamInfo<Wrapper>& info) {
+                           return std::to_string(info.index) + "_" + info.param.creates;
+                         });
+
+// --- Frees. ---
+
+TEST_F(CudaRuntimeTest, FreesOfNullAnswerAsCudaDoesAndAreSilent) {
+  EXPECT_EQ(cuda::Free(nullptr), cudaSuccess);
+  EXPECT_EQ(cuda::FreeHost(nullptr), cudaFreeHost(nullptr));
+  EXPECT_EQ(cuda::FreeArray(nullptr), cudaSuccess);
+  EXPECT_EQ(cuda::FreeMipmappedArray(nullptr), cudaSuccess);
+  EXPECT_EQ(cuda::FreeAsync(nullptr, around->stream), cudaFreeAsync(nullptr, around->stream));
+  EXPECT_EQ(cuda::HostUnregister(nullptr), cudaHostUnregister(nullptr));
+  EXPECT_EQ(NewForeignFrees(), 0);
+}
+
+TEST_F(CudaRuntimeTest, AFreeOfWhatTheRuntimeMadeItselfIsForwardedAndCounted) {
+  void* ptr = nullptr;
+  ASSERT_EQ(cudaMalloc(&ptr, 100), cudaSuccess);
+  EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
+  EXPECT_EQ(NewForeignFrees(), 1);
+}
+
+TEST_F(CudaRuntimeTest, ADoubleFreeGetsCudasAnswerAndLeavesOthersAlone) {
+  void* kept = nullptr;
+  void* ptr = nullptr;
+  ASSERT_EQ(cuda::Malloc(&kept, 300), cudaSuccess);
+  ASSERT_EQ(cuda::Malloc(&ptr, 100), cudaSuccess);
+  EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
+  EXPECT_EQ(cuda::Free(ptr), cudaErrorInvalidValue);
+  EXPECT_EQ(TotalInUse(), 300);
+  EXPECT_EQ(NewForeignFrees(), 1);
+  EXPECT_EQ(cuda::Free(kept), cudaSuccess);
+}
+
+TEST_F(CudaRuntimeTest, ZeroBytesAreNotRecorded) {
+  void* ptr = &ptr;
+  EXPECT_EQ(cuda::Malloc(&ptr, 0), cudaSuccess);
+  EXPECT_EQ(ptr, nullptr);
+  EXPECT_EQ(cuda::MallocHost(&ptr, 0), cudaSuccess);
+  EXPECT_EQ(NewAllocs(), 0);
+}
+
+TEST_F(CudaRuntimeTest, NullArgumentsGetCudasAnswer) {
+  EXPECT_EQ(cuda::Malloc(static_cast<void**>(nullptr), 100), cudaErrorInvalidValue);
+  cudaArray_t array = nullptr;
+  EXPECT_EQ(cuda::MallocArray(&array, nullptr, 16), cudaErrorInvalidValue);
+  cudaExternalMemory_t memory = nullptr;
+  EXPECT_EQ(cuda::ImportExternalMemory(&memory, nullptr), cudaErrorInvalidValue);
+  void* ptr = nullptr;
+  EXPECT_EQ(cuda::ExternalMemoryGetMappedBuffer(&ptr, around->external, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(NewAllocs(), 0);
+}
+
+TEST_F(CudaRuntimeTest, AbsurdSizesAreOutOfMemory) {
+  void* ptr = nullptr;
+  EXPECT_EQ(cuda::Malloc(&ptr, SIZE_MAX), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cuda::MallocAsync(&ptr, SIZE_MAX - 511, around->stream), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cuda::Malloc(&ptr, kCapacity), cudaErrorMemoryAllocation) << "the context takes some of it";
+  EXPECT_EQ(NewAllocs(), 0);
+}
+
+// --- Devices, streams, pools. ---
+
+TEST_F(CudaRuntimeTest, ManagedAndPinnedMemoryIsNotInTheDevicesTotal) {
+  void* device = nullptr;
+  void* managed = nullptr;
+  void* pinned = nullptr;
+  ASSERT_EQ(cuda::Malloc(&device, 100), cudaSuccess);
+  ASSERT_EQ(cuda::MallocManaged(&managed, 20), cudaSuccess);
+  ASSERT_EQ(cuda::MallocHost(&pinned, 3), cudaSuccess);
+  const DeviceId gpu = profiler().Device("GPU:1");
+  EXPECT_EQ(profiler().Stats(gpu).bytes_in_use, 100);
+  EXPECT_EQ(profiler().Stats(gpu, MemorySpace::kManaged).bytes_in_use, 20);
+  EXPECT_EQ(profiler().Stats(gpu, MemorySpace::kPinnedHost).bytes_in_use, 3);
+  EXPECT_EQ(cuda::Free(device), cudaSuccess);
+  EXPECT_EQ(cuda::Free(managed), cudaSuccess);
+  EXPECT_EQ(cuda::FreeHost(pinned), cudaSuccess);
+}
+
+TEST_F(CudaRuntimeTest, AStreamsMemoryIsOnTheStreamsDeviceWhateverTheCurrentOneIs) {
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  void* on_stream = nullptr;
+  void* from_pool = nullptr;
+  void* on_default = nullptr;
+  ASSERT_EQ(cuda::MallocAsync(&on_stream, 100, around->stream), cudaSuccess);
+  ASSERT_EQ(cuda::MallocFromPoolAsync(&from_pool, 100, around->pool, nullptr), cudaSuccess);
+  ASSERT_EQ(cuda::MallocAsync(&on_default, 100, nullptr), cudaSuccess);
+  EXPECT_TRUE(IsOn("GPU:1", on_stream));
+  EXPECT_TRUE(IsOn("GPU:1", from_pool)) << "the pool's device";
+  EXPECT_TRUE(IsOn("GPU:0", on_default));
+  for (void* ptr : {on_stream, from_pool, on_default}) EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
+}
+
+TEST_F(CudaRuntimeTest, APoolsMemoryHasThePoolsKind) {
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {cudaMemLocationTypeHost, 0};
+  cudaMemPool_t host_pool = nullptr;
+  ASSERT_EQ(cudaMemPoolCreate(&host_pool, &properties), cudaSuccess);
+  void* host = nullptr;
+  ASSERT_EQ(cuda::MallocFromPoolAsync(&host, 100, host_pool, around->stream), cudaSuccess);
+  EXPECT_EQ(profiler().FindBuffer(host)->attributes.kind, MemoryKind::kPinnedHost);
+  EXPECT_TRUE(IsOn("GPU:1", host));
+  EXPECT_EQ(cuda::FreeAsync(host, around->stream), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(host_pool), cudaSuccess);
+#if CUDART_VERSION >= 13000
+  properties.allocType = cudaMemAllocationTypeManaged;
+  properties.location = {cudaMemLocationTypeDevice, kDevice};
+  cudaMemPool_t managed_pool = nullptr;
+  ASSERT_EQ(cudaMemPoolCreate(&managed_pool, &properties), cudaSuccess);
+  void* managed = nullptr;
+  ASSERT_EQ(cuda::MallocFromPoolAsync(&managed, 100, managed_pool, around->stream), cudaSuccess);
+  EXPECT_EQ(profiler().FindBuffer(managed)->attributes.kind, MemoryKind::kManaged);
+  EXPECT_EQ(cuda::FreeAsync(managed, around->stream), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(managed_pool), cudaSuccess);
+#endif
+}
+
+TEST_F(CudaRuntimeTest, MemoryAllocatedWhileItsStreamIsCapturedBelongsToTheGraph) {
+  ASSERT_EQ(cudaStreamBeginCapture(around->stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  void* captured = nullptr;
+  ASSERT_EQ(cuda::MallocAsync(&captured, 100, around->stream), cudaSuccess);
+  EXPECT_EQ(profiler().FindBuffer(captured)->attributes.kind, MemoryKind::kGraph);
+  EXPECT_EQ(cuda::FreeAsync(captured, around->stream), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(around->stream, &graph), cudaSuccess);
+}
+
+TEST_F(CudaRuntimeTest, SparseArraysCountAsZeroBytes) {
+  const cudaChannelFormatDesc byte = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
+  cudaArray_t array = nullptr;
+  ASSERT_EQ(cuda::MallocArray(&array, &byte, 64, 64, cudaArraySparse), cudaSuccess);
+  EXPECT_EQ(profiler().FindBuffer(internal::CudaArrayId(array))->bytes, 0);
+  EXPECT_EQ(cuda::FreeArray(array), cudaSuccess);
+}
+
+TEST_F(CudaRuntimeTest, AHandleOpenedTwiceCountsOnceAndUntilItsLastClose) {
+  const Made first = MakeIpc();
+  const Made second = MakeIpc();
+  ASSERT_EQ(second.handle, first.handle);
+  EXPECT_EQ(TotalInUse(), 12288);
+  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaSuccess);
+  EXPECT_EQ(TotalInUse(), 12288);
+  fake_cuda_fail("cudaIpcCloseMemHandle", cudaErrorNotSupported, 0);
+  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaErrorNotSupported);
+  EXPECT_EQ(TotalInUse(), 12288);
+  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaSuccess);
+  EXPECT_EQ(TotalInUse(), 0);
+  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaErrorInvalidValue);
+  EXPECT_EQ(NewReplacedRecords(), 0);
+}
+
+// --- Device reset. ---
+
+TEST_F(CudaRuntimeTest, AResetForgetsTheCurrentDevicesMemoryButNotWhatSurvivesIt) {
+  std::vector<Made> gone;
+  for (Made (*make)() : {MakeMalloc, MakeManaged, MakeHost, MakeArray, MakeExternal, MakeRegistered}) {
+    gone.push_back(make());
+    ASSERT_EQ(gone.back().error, cudaSuccess);
+  }
+  void* pooled = nullptr;
+  ASSERT_EQ(cuda::MallocAsync(&pooled, 77, nullptr), cudaSuccess);
+  void* elsewhere = nullptr;
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  ASSERT_EQ(cuda::Malloc(&elsewhere, 500), cudaSuccess);
+  ASSERT_EQ(cudaSetDevice(kDevice), cudaSuccess);
+
+  ASSERT_EQ(cuda::DeviceReset(), cudaSuccess);
+  for (const Made& made : gone) EXPECT_FALSE(profiler().FindBuffer(made.id).has_value());
+  EXPECT_EQ(TotalInUse(), 577);
+  EXPECT_EQ(cuda::Free(elsewhere), cudaSuccess);
+  EXPECT_EQ(cuda::FreeAsync(pooled, nullptr), cudaSuccess) << "CUDA keeps pool memory over a reset";
+  EXPECT_EQ(NewForeignFrees(), 0);
+  objects_before_ = 0;  // of the surroundings nothing is left either
+}
+
+TEST_F(CudaRuntimeTest, AFailedResetForgetsNothing) {
+  const Made made = MakeMalloc();
+  fake_cuda_fail("cudaDeviceReset", cudaErrorNotPermitted, 0);
+  EXPECT_EQ(cuda::DeviceReset(), cudaErrorNotPermitted);
+  EXPECT_EQ(TotalInUse(), 1000);
+  EXPECT_EQ(cuda::Free(made.handle), cudaSuccess);
+}
+
+// --- What the driver says. ---
+
+TEST_F(CudaRuntimeTest, TheFirstAllocationMakesTheDevicesOwnNumbersKnown) {
+  void* ptr = nullptr;
+  ASSERT_EQ(cuda::Malloc(&ptr, 4096), cudaSuccess);
+  const DeviceStats stats = profiler().Stats(profiler().Device("GPU:1"));
+  EXPECT_EQ(stats.bytes_limit, static_cast<int64_t>(kCapacity));
+  EXPECT_EQ(stats.driver_bytes_in_use, static_cast<int64_t>(fake_cuda_bytes_in_use(kDevice)));
+  ASSERT_TRUE(stats.unaccounted_known);
+  EXPECT_EQ(stats.unaccounted, static_cast<int64_t>(fake_cuda_context_bytes()) + 12288)
+      << "the context, and what was allocated behind our back";
+  EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
+}
+
+TEST_F(CudaRuntimeTest, AskingForTheDevicesNumbersChangesNeitherContextsNorCurrentDevice) {
+  void* ptr = nullptr;
+  ASSERT_EQ(cuda::Malloc(&ptr, 4096), cudaSuccess);
+  EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
+  const DeviceId gpu1 = profiler().Device("GPU:1");
+  std::thread([&] {
+    void* context = &context;
+    EXPECT_EQ(profiler().Stats(gpu1).bytes_limit, static_cast<int64_t>(kCapacity)) << "from a thread without context";
+    cuCtxGetCurrent(&context);
+    EXPECT_EQ(context, nullptr);
+    int current = -1;
+    EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
+    EXPECT_EQ(current, 0);
+    EXPECT_FALSE(fake_cuda_context_active(0));
+  }).join();
+
+  fake_cuda_reset_device(kDevice);
+  const DeviceStats unused = profiler().Stats(gpu1);
+  EXPECT_EQ(unused.bytes_limit, -1) << "nothing is known of a device that is not in use";
+  EXPECT_FALSE(unused.unaccounted_known);
+  EXPECT_FALSE(fake_cuda_context_active(kDevice)) << "and nothing is made to find out";
+  objects_before_ = 0;
+}
+
+// --- Threads. ---
+
+TEST_F(CudaRuntimeTest, EightThreadsMixingAllCallsEndAtExactlyZero) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(seed + static_cast<uint64_t>(t));
+      ASSERT_EQ(cudaSetDevice(t % 2), cudaSuccess);
+      std::vector<std::pair<const Wrapper*, void*>> mine;
+      for (int step = 0; step < 1000; ++step) {
+        const Wrapper& wrapper = kWrappers[random() % std::size(kWrappers)];
+        if (std::strcmp(wrapper.creates, "cudaHostRegister") == 0) continue;  // of one buffer, once at a time
+        const Made made = wrapper.make();
+        ASSERT_EQ(made.error, cudaSuccess);
+        mine.emplace_back(&wrapper, made.handle);
+        while (mine.size() > 5) {
+          std::swap(mine[random() % mine.size()], mine.back());
+          ASSERT_EQ(mine.back().first->release(mine.back().second), cudaSuccess);
+          mine.pop_back();
+        }
+      }
+      for (const auto& [wrapper, handle] : mine) ASSERT_EQ(wrapper->release(handle), cudaSuccess);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(NewForeignFrees(), 0);
+  EXPECT_EQ(NewReplacedRecords(), 0);
+}
+
+}  // namespace
+}  // namespace hbmprof
