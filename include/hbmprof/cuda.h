@@ -23,9 +23,9 @@
 //   * MallocAsync on a capturing stream: graph. MallocFromPoolAsync: managed or pinned_host if the pool is.
 // Stream-ordered memory carries the label allocator=cudaMallocAsync: it lives in CUDA's pools and survives DeviceReset.
 //
-// Needs the CUDA toolkit's headers; this is the only public header that does. Link hbmprof::cuda, and cudart (static or
-// shared) yourself: nothing here chooses it. Translation units built for the per-thread default stream (nvcc's
-// --default-stream per-thread) get the per-thread variants, as with the runtime itself.
+// Needs the CUDA toolkit's headers, version 12 or later; this is the only public header that does. Link hbmprof::cuda,
+// and cudart (static or shared) yourself: nothing here chooses it. Translation units built for the per-thread default
+// stream (nvcc's --default-stream per-thread) get the per-thread variants, as with the runtime itself.
 //
 // Not here: graph memory nodes, modules, device limits, graphics interop; what libraries allocate for themselves.
 #ifndef HBMPROF_CUDA_H_
@@ -80,8 +80,8 @@ namespace hbmprof::cuda {
 // After a success, forgets what is recorded on the current device, of every kind, except stream-ordered memory.
 [[gnu::noinline]] cudaError_t DeviceReset();
 
-// Stream-ordered memory: the requested bytes; what its pool keeps in reserve shows as unaccounted. With
-// the typed forms of <cuda_runtime.h>.
+// Stream-ordered memory, with the typed forms of <cuda_runtime.h>. What CUDA's pool holds beyond the requested bytes
+// shows as unaccounted.
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
 inline namespace per_thread_stream {
 #endif

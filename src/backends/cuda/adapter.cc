@@ -1,0 +1,105 @@
+// Sizes of pitched memory, arrays and mipmapped arrays; openings of shared memory.
+#include "src/backends/cuda/adapter.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace hbmprof::internal {
+namespace {
+
+size_t SaturatingMultiply(size_t a, size_t b) {
+  size_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
+}
+
+size_t SaturatingAdd(size_t a, size_t b) {
+  size_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
+}
+
+// Blocks of `block` texels that cover `texels`, which counts as 1 where it is 0.
+size_t Blocks(size_t texels, size_t block) {
+  const size_t covered = std::max<size_t>(texels, 1);
+  return covered / block + (covered % block != 0);
+}
+
+bool OwnsMemory(const CudaArrayShape& shape) {
+  return (shape.flags & (kCudaArraySparse | kCudaArrayDeferredMapping)) == 0;
+}
+
+bool HasLayers(const CudaArrayShape& shape) { return (shape.flags & (kCudaArrayLayered | kCudaArrayCubemap)) != 0; }
+
+}  // namespace
+
+size_t CudaPitchedBytes(size_t pitch, size_t rows, size_t slices) {
+  return SaturatingMultiply(SaturatingMultiply(pitch, rows), slices);
+}
+
+TexelBlock CudaTexelBlock(int x, int y, int z, int w, int format_kind) {
+  if (format_kind >= kCudaFormatFirstBlockCompressed && format_kind <= kCudaFormatLastBlockCompressed) {
+    const bool half =
+        format_kind < kCudaFormatFirstBlockCompressed2 ||  // BC1 and BC4: 4 bits a texel, others 8
+        (format_kind >= kCudaFormatFirstBlockCompressed4 && format_kind < kCudaFormatFirstBlockCompressed5);
+    return {4, 4, half ? size_t{8} : size_t{16}};
+  }
+  const auto bytes = [](int bits) { return static_cast<size_t>(std::max(bits, 0) + 7) / 8; };
+  // Four luma samples share one sample of each of the two chroma planes.
+  if (format_kind == kCudaFormatNv12) return {2, 2, 4 * bytes(x) + bytes(y) + bytes(z)};
+  return {1, 1, bytes(std::max(x, 0) + std::max(y, 0) + std::max(z, 0) + std::max(w, 0))};
+}
+
+size_t CudaArrayBytes(const TexelBlock& block, const CudaArrayShape& shape) {
+  if (!OwnsMemory(shape) || shape.width == 0) return 0;
+  const size_t plane = SaturatingMultiply(Blocks(shape.width, block.width), Blocks(shape.height, block.height));
+  return SaturatingMultiply(SaturatingMultiply(plane, std::max<size_t>(shape.depth, 1)), block.bytes);
+}
+
+size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& shape, unsigned levels) {
+  const size_t shrinking_depth = HasLayers(shape) ? 0 : shape.depth;
+  size_t largest = std::max({shape.width, shape.height, shrinking_depth});
+  CudaArrayShape level = shape;
+  size_t total = 0;
+  for (unsigned i = 0; i == 0 || (i < levels && largest != 0); ++i) {
+    total = SaturatingAdd(total, CudaArrayBytes(block, level));
+    largest >>= 1;
+    // A dimension that exists never shrinks below one texel.
+    const auto halve = [](size_t size) { return size > 1 ? size >> 1 : size; };
+    level.width = halve(level.width);
+    level.height = halve(level.height);
+    if (!HasLayers(shape)) level.depth = halve(level.depth);
+  }
+  return total;
+}
+
+SharedOpenings::Closed SharedOpenings::Remove(Profiler& profiler, const void* address) {
+  MutexLock lock(mutex_);
+  Closed closed;
+  const auto found = openings_.find(address);
+  closed.was_open = found != openings_.end();
+  if (closed.was_open) {
+    closed.device = found->second.device;
+    if (--found->second.count > 0) return closed;
+    openings_.erase(found);
+  }
+  closed.record = profiler.RecordFree(address);
+  return closed;
+}
+
+void SharedOpenings::PutBack(Profiler& profiler, const void* address, const Closed& closed) {
+  MutexLock lock(mutex_);
+  if (closed.was_open) {
+    Opening& opening = openings_[address];
+    opening.device = closed.device;
+    if (++opening.count > 1) return;
+  }
+  profiler.RestoreRecord(closed.record);
+}
+
+void SharedOpenings::ForgetDevice(DeviceId device) {
+  MutexLock lock(mutex_);
+  for (auto opening = openings_.begin(); opening != openings_.end();) {
+    opening = opening->second.device == device ? openings_.erase(opening) : std::next(opening);
+  }
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,146 @@
+// The logic of tracking CUDA memory: sizes that CUDA does not say, the order of events around the real calls, which
+// handles share a name. Knows no CUDA header: the vendor's calls come in as callables, its constants as numbers.
+// Not here: the calls themselves (runtime.cc, runtime_stream.cc), questions to CUDA (queries.h).
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+
+#include "absl/base/thread_annotations.h"
+#include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/profiler.h"
+#include "src/base/mutex.h"
+
+namespace hbmprof::internal {
+
+// Handles that are no device addresses, each sort in a name space of BufferId::Handle. A null handle is a null id.
+inline BufferId CudaHandleId(uint8_t name_space, const void* handle) {
+  return handle == nullptr ? BufferId() : BufferId::Handle(name_space, reinterpret_cast<uintptr_t>(handle));
+}
+inline BufferId CudaArrayId(const void* array) { return CudaHandleId(1, array); }
+inline BufferId CudaMipmappedArrayId(const void* array) { return CudaHandleId(2, array); }
+inline BufferId CudaExternalMemoryId(const void* memory) { return CudaHandleId(3, memory); }
+
+// Bytes of pitched memory. All sizes here saturate at SIZE_MAX instead of wrapping.
+size_t CudaPitchedBytes(size_t pitch, size_t rows, size_t slices = 1);
+
+// The smallest independent piece of an array's format: `width` x `height` texels in `bytes` bytes. 1 x 1 for plain
+// formats, 4 x 4 for block-compressed ones, 2 x 2 for planar 4:2:0.
+struct TexelBlock {
+  size_t width = 1;
+  size_t height = 1;
+  size_t bytes = 0;
+};
+
+// The values of cudaChannelFormatKind that are not "the sum of the channels' bits".
+inline constexpr int kCudaFormatNv12 = 4;
+inline constexpr int kCudaFormatFirstBlockCompressed = 17;
+inline constexpr int kCudaFormatFirstBlockCompressed2 = 19;
+inline constexpr int kCudaFormatFirstBlockCompressed4 = 23;
+inline constexpr int kCudaFormatFirstBlockCompressed5 = 25;
+inline constexpr int kCudaFormatLastBlockCompressed = 30;
+
+// The block of a cudaChannelFormatDesc: bits of its four channels, its kind.
+TexelBlock CudaTexelBlock(int x, int y, int z, int w, int format_kind);
+
+// The flags of cudaMalloc3DArray that change an array's size.
+inline constexpr unsigned kCudaArrayLayered = 0x01;
+inline constexpr unsigned kCudaArrayCubemap = 0x04;
+inline constexpr unsigned kCudaArraySparse = 0x40;
+inline constexpr unsigned kCudaArrayDeferredMapping = 0x80;
+
+// In texels, as cudaExtent for arrays: height and depth are 0 where the array has no such dimension; depth counts
+// layers (and a cubemap's six faces) of layered arrays.
+struct CudaArrayShape {
+  size_t width = 0;
+  size_t height = 0;
+  size_t depth = 0;
+  unsigned flags = 0;
+};
+
+// Estimated bytes of an array, without the device's padding; 0 for sparse and deferred-mapping arrays, which own none.
+size_t CudaArrayBytes(const TexelBlock& block, const CudaArrayShape& shape);
+// The same over `levels` mipmap levels, clamped as CUDA clamps them: to 1 ... 1 + floor(log2(largest dimension)).
+// Layers and faces do not shrink from level to level.
+size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& shape, unsigned levels);
+
+// What is recorded of a successful allocation.
+struct CudaBuffer {
+  BufferId id;
+  size_t bytes = 0;
+  Attributes attributes;
+};
+
+// Calls `allocate`; if it gives `success`, records what `describe()` returns, with the stack from `caller`. Returns
+// what `allocate` returned. `describe` is called only while recording is on, and never after a failure.
+template <typename Result, typename Allocate, typename Describe>
+Result AllocateAndRecord(Profiler& profiler, const Caller& caller, Result success, const Allocate& allocate,
+                         const Describe& describe) {
+  const Result result = allocate();
+  if (result == success && profiler.enabled()) {
+    const CudaBuffer buffer = describe();
+    profiler.RecordAllocFrom(caller, buffer.id, buffer.bytes, buffer.attributes);
+  }
+  return result;
+}
+
+// Removes the record of `id`, then calls `free`; puts the record back if that does not give `success`. Returns what
+// `free` returned.
+template <typename Result, typename Free>
+Result ForgetAndFree(Profiler& profiler, BufferId id, Result success, const Free& free) {
+  const FreedRecord record = profiler.RecordFree(id);
+  const Result result = free();
+  if (result != success) profiler.RestoreRecord(record);
+  return result;
+}
+
+// Memory that may be opened several times. CUDA gives the same address for the same shared handle and unmaps it at the
+// last close, so only the first open is an allocation and only the last close a free. Thread-safe.
+class SharedOpenings {
+ public:
+  // After `address` was opened on `device`: calls `record()` if it was not open before.
+  template <typename Record>
+  void Open(const void* address, DeviceId device, const Record& record) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    Opening& opening = openings_[address];
+    opening.device = device;
+    if (++opening.count == 1) record();
+  }
+
+  // ForgetAndFree for one opening: its record goes with the last one. An unknown address is a foreign free.
+  template <typename Result, typename RealClose>
+  Result Close(Profiler& profiler, const void* address, Result success, const RealClose& close)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    const Closed closed = Remove(profiler, address);
+    const Result result = close();
+    if (result != success) PutBack(profiler, address, closed);
+    return result;
+  }
+
+  // Forgets the openings on a device, without a word to the profiler.
+  void ForgetDevice(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Opening {
+    int64_t count = 0;
+    DeviceId device = kDefaultDevice;
+  };
+  struct Closed {
+    bool was_open = false;
+    DeviceId device = kDefaultDevice;
+    FreedRecord record;
+  };
+  Closed Remove(Profiler& profiler, const void* address) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Profiler& profiler, const void* address, const Closed& closed) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Held while a record is made or removed, so that it cannot be another opening's.
+  Mutex mutex_;
+  std::unordered_map<const void*, Opening> openings_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_

@@ -1,0 +1,217 @@
+// The tracked forms of the CUDA runtime's allocation calls, one call each; nothing but translation.
+// Not here: the stream-ordered ones (runtime_stream.cc), sizes and the order of events (adapter.h).
+#include "hbmprof/cuda.h"
+#include "src/backends/cuda/adapter.h"
+#include "src/backends/cuda/queries.h"
+
+namespace hbmprof::cuda {
+namespace {
+
+using internal::AllocateAndRecord;
+using internal::CudaArrayId;
+using internal::CudaArrayShape;
+using internal::CudaBuffer;
+using internal::CudaExternalMemoryId;
+using internal::CudaMipmappedArrayId;
+using internal::CudaPitchedBytes;
+using internal::CurrentCudaDevice;
+using internal::ForgetAndFree;
+using internal::TexelBlock;
+
+static_assert(internal::kCudaFormatNv12 == cudaChannelFormatKindNV12);
+static_assert(internal::kCudaFormatFirstBlockCompressed == cudaChannelFormatKindUnsignedBlockCompressed1);
+static_assert(internal::kCudaFormatFirstBlockCompressed2 == cudaChannelFormatKindUnsignedBlockCompressed2);
+static_assert(internal::kCudaFormatFirstBlockCompressed4 == cudaChannelFormatKindUnsignedBlockCompressed4);
+static_assert(internal::kCudaFormatFirstBlockCompressed5 == cudaChannelFormatKindUnsignedBlockCompressed5);
+static_assert(internal::kCudaFormatLastBlockCompressed == cudaChannelFormatKindUnsignedBlockCompressed7SRGB);
+static_assert(internal::kCudaArrayLayered == cudaArrayLayered && internal::kCudaArrayCubemap == cudaArrayCubemap);
+static_assert(internal::kCudaArraySparse == cudaArraySparse);
+static_assert(internal::kCudaArrayDeferredMapping == cudaArrayDeferredMapping);
+
+// Never destroyed: handles may be closed during static destruction.
+internal::SharedOpenings& IpcOpenings() {
+  static auto* openings = new internal::SharedOpenings;
+  return *openings;
+}
+
+Profiler& Recorder() { return Profiler::Default(); }
+
+CudaBuffer OnCurrentDevice(BufferId id, size_t bytes, MemoryKind kind) {
+  return {id, bytes, {internal::CudaDeviceId(CurrentCudaDevice()), kind, {}}};
+}
+
+TexelBlock BlockOf(const cudaChannelFormatDesc& format) {
+  return internal::CudaTexelBlock(format.x, format.y, format.z, format.w, format.f);
+}
+
+CudaArrayShape ShapeOf(const cudaExtent& extent, unsigned int flags) {
+  return {extent.width, extent.height, extent.depth, flags};
+}
+
+template <typename Call>
+cudaError_t Allocate(const Caller& caller, void** ptr, size_t bytes, MemoryKind kind, const Call& call) {
+  return AllocateAndRecord(Recorder(), caller, cudaSuccess, call, [&] { return OnCurrentDevice(*ptr, bytes, kind); });
+}
+
+template <typename Call>
+cudaError_t Release(BufferId id, const Call& call) {
+  return ForgetAndFree(Recorder(), id, cudaSuccess, call);
+}
+
+}  // namespace
+
+cudaError_t Malloc(void** ptr, size_t bytes) {
+  const Caller caller = Caller::OfThisFunction();
+  return Allocate(caller, ptr, bytes, MemoryKind::kDevice, [&] { return cudaMalloc(ptr, bytes); });
+}
+
+cudaError_t MallocManaged(void** ptr, size_t bytes, unsigned int flags) {
+  const Caller caller = Caller::OfThisFunction();
+  return Allocate(caller, ptr, bytes, MemoryKind::kManaged, [&] { return cudaMallocManaged(ptr, bytes, flags); });
+}
+
+cudaError_t MallocPitch(void** ptr, size_t* pitch, size_t width, size_t height) {
+  const Caller caller = Caller::OfThisFunction();
+  return AllocateAndRecord(
+      Recorder(), caller, cudaSuccess, [&] { return cudaMallocPitch(ptr, pitch, width, height); },
+      [&] { return OnCurrentDevice(*ptr, CudaPitchedBytes(*pitch, height), MemoryKind::kDevice); });
+}
+
+cudaError_t Malloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
+  const Caller caller = Caller::OfThisFunction();
+  return AllocateAndRecord(
+      Recorder(), caller, cudaSuccess, [&] { return cudaMalloc3D(pitched, extent); },
+      [&] {
+        const size_t bytes = CudaPitchedBytes(pitched->pitch, extent.height, extent.depth);
+        return OnCurrentDevice(pitched->ptr, bytes, MemoryKind::kDevice);
+      });
+}
+
+cudaError_t Free(void* ptr) {
+  return Release(ptr, [&] { return cudaFree(ptr); });
+}
+
+cudaError_t MallocHost(void** ptr, size_t bytes) {
+  const Caller caller = Caller::OfThisFunction();
+  return Allocate(caller, ptr, bytes, MemoryKind::kPinnedHost, [&] { return cudaMallocHost(ptr, bytes); });
+}
+
+cudaError_t HostAlloc(void** ptr, size_t bytes, unsigned int flags) {
+  const Caller caller = Caller::OfThisFunction();
+  return Allocate(caller, ptr, bytes, MemoryKind::kPinnedHost, [&] { return cudaHostAlloc(ptr, bytes, flags); });
+}
+
+cudaError_t FreeHost(void* ptr) {
+  return Release(ptr, [&] { return cudaFreeHost(ptr); });
+}
+
+cudaError_t HostRegister(void* ptr, size_t bytes, unsigned int flags) {
+  const Caller caller = Caller::OfThisFunction();
+  return Allocate(caller, &ptr, bytes, MemoryKind::kPinnedHost, [&] { return cudaHostRegister(ptr, bytes, flags); });
+}
+
+cudaError_t HostUnregister(void* ptr) {
+  return Release(ptr, [&] { return cudaHostUnregister(ptr); });
+}
+
+cudaError_t MallocArray(cudaArray_t* array, const cudaChannelFormatDesc* format, size_t width, size_t height,
+                        unsigned int flags) {
+  const Caller caller = Caller::OfThisFunction();
+  return AllocateAndRecord(
+      Recorder(), caller, cudaSuccess, [&] { return cudaMallocArray(array, format, width, height, flags); },
+      [&] {
+        const CudaArrayShape shape{width, height, 0, flags};
+        return OnCurrentDevice(CudaArrayId(*array), CudaArrayBytes(BlockOf(*format), shape), MemoryKind::kArray);
+      });
+}
+
+cudaError_t Malloc3DArray(cudaArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent,
+                          unsigned int flags) {
+  const Caller caller = Caller::OfThisFunction();
+  return AllocateAndRecord(
+      Recorder(), caller, cudaSuccess, [&] { return cudaMalloc3DArray(array, format, extent, flags); },
+      [&] {
+        const size_t bytes = CudaArrayBytes(BlockOf(*format), ShapeOf(extent, flags));
+        return OnCurrentDevice(CudaArrayId(*array), bytes, MemoryKind::kArray);
+      });
+}
+
+cudaError_t FreeArray(cudaArray_t array) {
+  return Release(CudaArrayId(array), [&] { return cudaFreeArray(array); });
+}
+
+cudaError_t MallocMipmappedArray(cudaMipmappedArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent,
+                                 unsigned int levels, unsigned int flags) {
+  const Caller caller = Caller::OfThisFunction();
+  return AllocateAndRecord(
+      Recorder(), caller, cudaSuccess, [&] { return cudaMallocMipmappedArray(array, format, extent, levels, flags); },
+      [&] {
+        const size_t bytes = CudaMipmappedArrayBytes(BlockOf(*format), ShapeOf(extent, flags), levels);
+        return OnCurrentDevice(CudaMipmappedArrayId(*array), bytes, MemoryKind::kArray);
+      });
+}
+
+cudaError_t FreeMipmappedArray(cudaMipmappedArray_t array) {
+  return Release(CudaMipmappedArrayId(array), [&] { return cudaFreeMipmappedArray(array); });
+}
+
+cudaError_t IpcOpenMemHandle(void** ptr, cudaIpcMemHandle_t handle, unsigned int flags) {
+  const Caller caller = Caller::OfThisFunction();
+  const cudaError_t result = cudaIpcOpenMemHandle(ptr, handle, flags);
+  if (result != cudaSuccess || !Recorder().enabled()) return result;
+  const CudaBuffer buffer = OnCurrentDevice(*ptr, internal::CudaAddressRangeBytes(*ptr), MemoryKind::kExternal);
+  IpcOpenings().Open(*ptr, buffer.attributes.device,
+                     [&] { Recorder().RecordAllocFrom(caller, buffer.id, buffer.bytes, buffer.attributes); });
+  return result;
+}
+
+cudaError_t IpcCloseMemHandle(void* ptr) {
+  return IpcOpenings().Close(Recorder(), ptr, cudaSuccess, [&] { return cudaIpcCloseMemHandle(ptr); });
+}
+
+cudaError_t ImportExternalMemory(cudaExternalMemory_t* memory, const cudaExternalMemoryHandleDesc* description) {
+  const Caller caller = Caller::OfThisFunction();
+  return AllocateAndRecord(
+      Recorder(), caller, cudaSuccess, [&] { return cudaImportExternalMemory(memory, description); },
+      [&] { return OnCurrentDevice(CudaExternalMemoryId(*memory), description->size, MemoryKind::kExternal); });
+}
+
+cudaError_t ExternalMemoryGetMappedBuffer(void** ptr, cudaExternalMemory_t memory,
+                                          const cudaExternalMemoryBufferDesc* description) {
+  const Caller caller = Caller::OfThisFunction();
+  return Allocate(caller, ptr, 0, MemoryKind::kAlias,
+                  [&] { return cudaExternalMemoryGetMappedBuffer(ptr, memory, description); });
+}
+
+cudaError_t ExternalMemoryGetMappedMipmappedArray(cudaMipmappedArray_t* array, cudaExternalMemory_t memory,
+                                                  const cudaExternalMemoryMipmappedArrayDesc* description) {
+  const Caller caller = Caller::OfThisFunction();
+  return AllocateAndRecord(
+      Recorder(), caller, cudaSuccess,
+      [&] { return cudaExternalMemoryGetMappedMipmappedArray(array, memory, description); },
+      [&] { return OnCurrentDevice(CudaMipmappedArrayId(*array), 0, MemoryKind::kAlias); });
+}
+
+cudaError_t DestroyExternalMemory(cudaExternalMemory_t memory) {
+  return Release(CudaExternalMemoryId(memory), [&] { return cudaDestroyExternalMemory(memory); });
+}
+
+cudaError_t MemPoolImportPointer(void** ptr, cudaMemPool_t pool, cudaMemPoolPtrExportData* data) {
+  const Caller caller = Caller::OfThisFunction();
+  return AllocateAndRecord(
+      Recorder(), caller, cudaSuccess, [&] { return cudaMemPoolImportPointer(ptr, pool, data); },
+      [&] { return OnCurrentDevice(*ptr, internal::CudaAddressRangeBytes(*ptr), MemoryKind::kExternal); });
+}
+
+cudaError_t DeviceReset() {
+  const cudaError_t result = cudaDeviceReset();
+  if (result != cudaSuccess || !Recorder().enabled()) return result;
+  const int ordinal = CurrentCudaDevice();
+  if (ordinal < 0) return result;
+  const DeviceId device = Recorder().Device(internal::CudaDeviceName(ordinal));
+  Recorder().DropDevice(device, internal::CudaStreamOrderedAllocator());
+  IpcOpenings().ForgetDevice(device);
+  return result;
+}
+
+}  // namespace hbmprof::cuda

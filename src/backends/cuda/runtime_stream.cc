@@ -1,0 +1,78 @@
+// The tracked forms of the CUDA runtime's stream-ordered calls. Compiled twice: as it stands for the legacy default
+// stream, and by runtime_stream_per_thread.cc for the per-thread default stream.
+#include "hbmprof/cuda.h"
+#include "src/backends/cuda/adapter.h"
+#include "src/backends/cuda/queries.h"
+
+namespace hbmprof::cuda {
+namespace {
+
+// The device that work on `stream` runs on.
+int DeviceOfStream([[maybe_unused]] cudaStream_t stream) {
+#if CUDART_VERSION >= 12080
+  int ordinal = -1;
+  if (internal::AskCuda([&] { return cudaStreamGetDevice(stream, &ordinal); })) return ordinal;
+#endif
+  return internal::CurrentCudaDevice();
+}
+
+bool IsCapturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return internal::AskCuda([&] { return cudaStreamIsCapturing(stream, &status); }) &&
+         status == cudaStreamCaptureStatusActive;
+}
+
+Attributes StreamOrdered(int ordinal, MemoryKind kind) {
+  return {internal::CudaDeviceId(ordinal), kind, internal::CudaStreamOrderedAllocator()};
+}
+
+// A pool has a location of its own, which may be another device or the host.
+Attributes OfPoolMemory(const void* ptr, cudaStream_t stream) {
+  cudaPointerAttributes pointer = {};
+  if (!internal::AskCuda([&] { return cudaPointerGetAttributes(&pointer, ptr); })) pointer = {};
+  switch (pointer.type) {
+    case cudaMemoryTypeDevice:
+      return StreamOrdered(pointer.device, MemoryKind::kDevice);
+    case cudaMemoryTypeManaged:
+      return StreamOrdered(DeviceOfStream(stream), MemoryKind::kManaged);
+    case cudaMemoryTypeHost:
+      return StreamOrdered(DeviceOfStream(stream), MemoryKind::kPinnedHost);
+    default:
+      return StreamOrdered(DeviceOfStream(stream), MemoryKind::kDevice);
+  }
+}
+
+}  // namespace
+
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+inline namespace per_thread_stream {
+#endif
+
+cudaError_t MallocAsync(void** ptr, size_t bytes, cudaStream_t stream) {
+  const Caller caller = Caller::OfThisFunction();
+  return internal::AllocateAndRecord(
+      Profiler::Default(), caller, cudaSuccess, [&] { return cudaMallocAsync(ptr, bytes, stream); },
+      [&] {
+        const MemoryKind kind = IsCapturing(stream) ? MemoryKind::kGraph : MemoryKind::kDevice;
+        return internal::CudaBuffer{*ptr, bytes, StreamOrdered(DeviceOfStream(stream), kind)};
+      });
+}
+
+cudaError_t MallocFromPoolAsync(void** ptr, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  const Caller caller = Caller::OfThisFunction();
+  return internal::AllocateAndRecord(
+      Profiler::Default(), caller, cudaSuccess, [&] { return cudaMallocFromPoolAsync(ptr, bytes, pool, stream); },
+      [&] {
+        return internal::CudaBuffer{*ptr, bytes, OfPoolMemory(*ptr, stream)};
+      });
+}
+
+cudaError_t FreeAsync(void* ptr, cudaStream_t stream) {
+  return internal::ForgetAndFree(Profiler::Default(), ptr, cudaSuccess, [&] { return cudaFreeAsync(ptr, stream); });
+}
+
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+}  // namespace per_thread_stream
+#endif
+
+}  // namespace hbmprof::cuda
