@@ -1,0 +1,103 @@
+#include "hbmprof/c_api.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "hbmprof/hbmprof.h"
+#include "src/core/tags.h"
+
+namespace {
+
+constexpr int kDevices = 63;
+constexpr int kMaxTagDepth = 64;
+
+// The tags of a thread before each of its pushes.
+struct TagStack {
+  int depth = 0;  // may exceed kMaxTagDepth; only pushes below it took effect
+  hbmprof::internal::TagSetId outer[kMaxTagDepth] = {};
+};
+thread_local TagStack tag_stack;
+// No object with a destructor: a failing call may come after this thread's own were destroyed.
+thread_local char last_error[1024] = "";
+
+// The DeviceId of "device:N", kept plus one; 0 is "not asked yet".
+std::atomic<uint32_t> known_devices[kDevices] = {};
+
+hbmprof::DeviceId DeviceNumber(int device) {
+  std::atomic<uint32_t>& known = known_devices[device];
+  uint32_t id_plus_one = known.load(std::memory_order_relaxed);
+  if (id_plus_one == 0) {
+    id_plus_one =
+        static_cast<uint32_t>(hbmprof::Profiler::Default().Device("device:" + std::to_string(device))) + 1;
+    known.store(id_plus_one, std::memory_order_relaxed);
+  }
+  return hbmprof::DeviceId(id_plus_one - 1);
+}
+
+int Fail(const absl::Status& status) {
+  const absl::string_view message = status.message();
+  const size_t length = std::min(message.size(), sizeof(last_error) - 1);
+  std::memcpy(last_error, message.data(), length);
+  last_error[length] = '\0';
+  return static_cast<int>(status.code());
+}
+
+}  // namespace
+
+extern "C" {
+
+[[gnu::noinline]] int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) {
+  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
+  hbmprof::Attributes attributes;
+  attributes.device = DeviceNumber(std::clamp(device, 0, kDevices - 1));
+  return hbmprof::Profiler::Default().RecordAllocFrom(caller, ptr, bytes, attributes) ? 1 : 0;
+}
+
+int hbmprof_record_free(const void* ptr) { return hbmprof::Profiler::Default().RecordFree(ptr) ? 1 : 0; }
+
+void hbmprof_tag_push(const char* key, const char* value) {
+  if (tag_stack.depth++ >= kMaxTagDepth) return;
+  const hbmprof::internal::TagSetId outer = hbmprof::internal::CurrentTags();
+  tag_stack.outer[tag_stack.depth - 1] = outer;
+  hbmprof::internal::SetCurrentTags(hbmprof::internal::ExtendTags(outer, key, value));
+}
+
+void hbmprof_tag_pop(void) {
+  if (tag_stack.depth == 0) return;
+  if (--tag_stack.depth < kMaxTagDepth) hbmprof::internal::SetCurrentTags(tag_stack.outer[tag_stack.depth]);
+}
+
+int hbmprof_get_stats(int device, hbmprof_stats* stats) {
+  if (stats == nullptr || stats->struct_size < offsetof(hbmprof_stats, peak_bytes_in_use)) {
+    return Fail(absl::InvalidArgumentError("hbmprof_get_stats: stats is null or its struct_size is not set"));
+  }
+  if (device < 0 || device >= kDevices) {
+    return Fail(absl::InvalidArgumentError("hbmprof_get_stats: device " + std::to_string(device) +
+                                           " is outside 0 to 62"));
+  }
+  const hbmprof::DeviceStats of_device = hbmprof::Profiler::Default().Stats(DeviceNumber(device));
+  const hbmprof::TrackerStats of_tracker = hbmprof::Profiler::Default().GetTrackerStats();
+  hbmprof_stats all;
+  all.struct_size = stats->struct_size;
+  all.bytes_in_use = of_device.bytes_in_use;
+  all.peak_bytes_in_use = of_device.peak_bytes_in_use;
+  all.num_allocs = of_device.num_allocs;
+  all.num_live = of_device.num_live;
+  all.largest_alloc_size = of_device.largest_alloc_size;
+  all.foreign_frees = of_tracker.foreign_frees;
+  all.dropped_records = of_tracker.dropped_records;
+  all.dropped_bytes = of_tracker.dropped_bytes;
+  std::memcpy(stats, &all, std::min(stats->struct_size, sizeof(all)));
+  return 0;
+}
+
+int hbmprof_save_device_memory_profile(const char* path) {
+  const absl::Status status = hbmprof::save_device_memory_profile(path);
+  return status.ok() ? 0 : Fail(status);
+}
+
+const char* hbmprof_last_error(void) { return last_error; }
+
+}  // extern "C"

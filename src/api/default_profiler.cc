@@ -1,0 +1,46 @@
+// Profiler::Default(): the process's own profiler, set up from the environment; and the profile it writes at exit.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "hbmprof/hbmprof.h"
+#include "hbmprof/options.h"
+#include "hbmprof/profiler.h"
+
+namespace hbmprof {
+namespace {
+
+// Never destroyed, so that a dump from a late exit handler finds it.
+std::string& ExitOutput() {
+  static auto* output = new std::string;
+  return *output;
+}
+
+void WriteAtExit() {
+  const absl::Status status = save_device_memory_profile(ExitOutput());
+  if (!status.ok()) {
+    std::fprintf(stderr, "hbmprof: no profile at exit: %s\n", std::string(status.message()).c_str());
+  }
+}
+
+Profiler* MakeDefault() {
+  std::vector<std::string> problems;
+  const Options options = OptionsFromEnvironment(&problems);
+  for (const std::string& problem : problems) std::fprintf(stderr, "%s\n", problem.c_str());
+  if (!options.output.empty() && options.enabled) {
+    ExitOutput() = options.output;
+    std::atexit(&WriteAtExit);
+  }
+  return new Profiler(options);
+}
+
+}  // namespace
+
+Profiler& Profiler::Default() {
+  static Profiler* const profiler = MakeDefault();
+  return *profiler;
+}
+
+}  // namespace hbmprof

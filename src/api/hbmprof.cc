@@ -1,0 +1,30 @@
+#include "hbmprof/hbmprof.h"
+
+#include <new>
+
+#include "hbmprof/pprof.h"
+#include "src/api/output_path.h"
+
+namespace hbmprof {
+
+namespace {
+
+absl::Status HostMemoryExhausted() {
+  return absl::ResourceExhaustedError("no profile: the host has no memory to build it");
+}
+
+}  // namespace
+
+absl::Status save_device_memory_profile(std::string_view path) try {
+  return WritePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer(), internal::ExpandOutputPath(path));
+} catch (const std::bad_alloc&) {
+  return HostMemoryExhausted();
+}
+
+absl::StatusOr<std::string> device_memory_profile() try {
+  return SerializePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer());
+} catch (const std::bad_alloc&) {
+  return HostMemoryExhausted();
+}
+
+}  // namespace hbmprof

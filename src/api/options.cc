@@ -1,0 +1,77 @@
+#include "hbmprof/options.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace hbmprof {
+namespace {
+
+class Environment {
+ public:
+  explicit Environment(std::vector<std::string>* problems) : problems_(problems) {}
+
+  // Unset and empty are the same: nothing asked for.
+  static std::string_view Value(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::string_view() : std::string_view(value);
+  }
+
+  template <typename Number>
+  void ReadNumber(const char* name, Number low, Number high, Number* result) {
+    const std::string_view value = Value(name);
+    if (value.empty()) return;
+    Number number;
+    if (absl::SimpleAtoi(absl::string_view(value.data(), value.size()), &number) && number >= low && number <= high) {
+      *result = number;
+    } else {
+      Complain(name, value, absl::StrCat("a number from ", low, " to ", high), absl::StrCat(*result));
+    }
+  }
+
+  void Complain(const char* name, std::string_view value, std::string_view allowed, std::string_view used) {
+    problems_->push_back(std::string("hbmprof: ")
+                             .append(name)
+                             .append("='")
+                             .append(value.substr(0, 200))
+                             .append("' is not ")
+                             .append(allowed)
+                             .append("; using ")
+                             .append(used));
+  }
+
+ private:
+  std::vector<std::string>* const problems_;
+};
+
+}  // namespace
+
+Options OptionsFromEnvironment(std::vector<std::string>* problems) {
+  Options options;
+  Environment environment(problems);
+
+  const std::string_view enabled = Environment::Value("HBMPROF");
+  if (enabled == "0") {
+    options.enabled = false;
+  } else if (!enabled.empty() && enabled != "1") {
+    environment.Complain("HBMPROF", enabled, "0 (off) or 1 (on)", "1");
+  }
+  options.output = std::string(Environment::Value("HBMPROF_OUTPUT"));
+  environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, 512, &options.max_stack_depth);
+  environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, int64_t{1} << 32, &options.max_live_buffers);
+  const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");
+  if (unwinder == "fp") {
+    options.unwinder = Unwinder::kFramePointer;
+  } else if (unwinder == "libunwind") {
+    options.unwinder = Unwinder::kLibunwind;
+  } else if (unwinder == "none") {
+    options.unwinder = Unwinder::kNone;
+  } else if (!unwinder.empty() && unwinder != "auto") {
+    environment.Complain("HBMPROF_UNWINDER", unwinder, "auto, fp, libunwind or none", "auto");
+  }
+  return options;
+}
+
+}  // namespace hbmprof

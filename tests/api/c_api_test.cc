@@ -1,0 +1,126 @@
+// The C interface from C++: what its header promises beyond c_api_program.c.
+
+#include "hbmprof/c_api.h"
+
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "hbmprof/hbmprof.h"
+#include "tests/support/pprof_tool.h"
+#include "tests/support/profile_checker.h"
+
+namespace {
+
+using ::hbmprof_test::RunCommand;
+using ::testing::HasSubstr;
+using ::testing::StrEq;
+
+hbmprof_stats Stats(int device) {
+  hbmprof_stats stats = {};
+  stats.struct_size = sizeof(stats);
+  EXPECT_EQ(hbmprof_get_stats(device, &stats), 0);
+  return stats;
+}
+
+TEST(CApi, WorksFromACProgramAndWritesItsProfile) {
+  const std::string path = ::testing::TempDir() + "/hbmprof_c_api_" + std::to_string(getpid()) + ".pb.gz";
+  const auto run = RunCommand({HBMPROF_C_API_PROGRAM, "check", path});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const auto profile = hbmprof_test::ReadProfile(path);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(hbmprof_test::CheckProfile(*profile), "");
+  const hbmprof_test::ProfileView view(*profile);
+  EXPECT_EQ(view.Sum("inuse_space"), 1007);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "device:0"), 1000);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "device:62"), 7);
+  EXPECT_EQ(view.SumWhere("inuse_space", "phase", "load"), 1000);
+  EXPECT_EQ(view.SumUnder("inuse_space", "check"), 1007) << "the stacks begin at the C function that recorded";
+  EXPECT_EQ(view.Comment("tracker", "dropped_records"), "1");
+  std::remove(path.c_str());
+}
+
+TEST(CApi, ActsOnTheProcessesOwnProfiler) {
+  int buffer;
+  ASSERT_EQ(hbmprof_record_alloc(&buffer, 123, 5), 1);
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  EXPECT_EQ(profiler.Stats(profiler.Device("device:5")).bytes_in_use, 123);
+  EXPECT_EQ(Stats(5).bytes_in_use, 123);
+  EXPECT_TRUE(profiler.RecordFree(&buffer));
+  EXPECT_EQ(hbmprof_record_free(&buffer), 0);
+}
+
+TEST(CApi, FillsOnlyAsMuchOfTheStatsAsTheCallerKnows) {
+  int buffer;
+  ASSERT_EQ(hbmprof_record_alloc(&buffer, 50, 6), 1);
+  hbmprof_stats stats;
+  std::memset(&stats, 0x5a, sizeof(stats));
+  stats.struct_size = offsetof(hbmprof_stats, peak_bytes_in_use);  // an early version of the struct
+  ASSERT_EQ(hbmprof_get_stats(6, &stats), 0);
+  EXPECT_EQ(stats.struct_size, offsetof(hbmprof_stats, peak_bytes_in_use));
+  EXPECT_EQ(stats.bytes_in_use, 50);
+  EXPECT_EQ(stats.peak_bytes_in_use, 0x5a5a5a5a5a5a5a5a);
+  EXPECT_EQ(stats.dropped_bytes, 0x5a5a5a5a5a5a5a5a);
+  stats.struct_size = sizeof(size_t);
+  EXPECT_EQ(hbmprof_get_stats(6, &stats), 3);
+  EXPECT_THAT(hbmprof_last_error(), HasSubstr("struct_size"));
+  struct {
+    hbmprof_stats known;
+    char later_fields[64];
+  } larger = {};
+  std::memset(larger.later_fields, 0x5a, sizeof(larger.later_fields));
+  larger.known.struct_size = sizeof(larger);
+  EXPECT_EQ(hbmprof_get_stats(6, &larger.known), 0);
+  EXPECT_EQ(larger.known.bytes_in_use, 50);
+  for (const char byte : larger.later_fields) EXPECT_EQ(byte, 0x5a);
+  hbmprof_record_free(&buffer);
+}
+
+TEST(CApi, TagsNestAndEveryPushWantsItsPop) {
+  const auto tags_now = [] {
+    int buffer;
+    EXPECT_EQ(hbmprof_record_alloc(&buffer, 1, 7), 1);
+    std::string text;
+    for (const auto& sample : hbmprof::Profiler::Default().TakeSnapshot().samples) {
+      if (sample.inuse_bytes == 0) continue;
+      for (const auto& [key, value] : sample.tags) text.append(key).append("=").append(value).append(" ");
+    }
+    hbmprof_record_free(&buffer);
+    return text;
+  };
+  EXPECT_EQ(tags_now(), "");
+  hbmprof_tag_push("a", "1");
+  hbmprof_tag_push("b", "2");
+  EXPECT_EQ(tags_now(), "a=1 b=2 ");
+  for (int i = 0; i < 70; ++i) hbmprof_tag_push("b", ("deep" + std::to_string(i)).c_str());
+  EXPECT_EQ(tags_now(), "a=1 b=deep61 ") << "the first two and 62 more took effect";
+  for (int i = 0; i < 70; ++i) hbmprof_tag_pop();
+  EXPECT_EQ(tags_now(), "a=1 b=2 ");
+  hbmprof_tag_pop();
+  EXPECT_EQ(tags_now(), "a=1 ");
+  hbmprof_tag_pop();
+  hbmprof_tag_pop();
+  EXPECT_EQ(tags_now(), "");
+  hbmprof_tag_push("c", "3");
+  EXPECT_EQ(tags_now(), "c=3 ") << "a pop too many is not remembered";
+  hbmprof_tag_pop();
+}
+
+TEST(CApi, TheLastErrorIsOfItsThreadAndSurvivesASuccess) {
+  ASSERT_NE(hbmprof_get_stats(1000, nullptr), 0);
+  const std::string error = hbmprof_last_error();
+  EXPECT_NE(error, "");
+  Stats(0);
+  EXPECT_EQ(hbmprof_last_error(), error);
+  std::thread([] { EXPECT_THAT(hbmprof_last_error(), StrEq("")); }).join();
+}
+
+TEST(CApi, AnErrorOfAnyLengthIsKeptInPart) {
+  const std::string path = "/nowhere/" + std::string(100000, 'x');
+  EXPECT_GT(hbmprof_save_device_memory_profile(path.c_str()), 0);
+  EXPECT_THAT(hbmprof_last_error(), HasSubstr("/nowhere/xxx"));
+}
+
+}  // namespace

@@ -1,0 +1,67 @@
+// The calls most programs need.
+
+#include "hbmprof/hbmprof.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/profile_checker.h"
+
+namespace hbmprof {
+namespace {
+
+using ::hbmprof_test::CheckProfile;
+using ::hbmprof_test::ParseProfile;
+using ::hbmprof_test::ProfileView;
+using ::hbmprof_test::ReadProfile;
+using ::testing::HasSubstr;
+
+// A known function, with its name in the profile.
+[[gnu::noinline]] void AllocateForTheTest(const void* buffer) {
+  Profiler& profiler = Profiler::Default();
+  profiler.RecordAlloc(buffer, 4096, {profiler.Device("hbmprof_test:0"), MemoryKind::kDevice, {}});
+  asm volatile("" ::: "memory");
+}
+
+TEST(DeviceMemoryProfile, NamesTheFunctionThatAllocates) {
+  int buffer;
+  AllocateForTheTest(&buffer);
+  const absl::StatusOr<std::string> bytes = device_memory_profile();
+  Profiler::Default().RecordFree(&buffer);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  const auto profile = ParseProfile(*bytes);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(CheckProfile(*profile), "");
+  const ProfileView view(*profile);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "hbmprof_test:0"), 4096);
+  EXPECT_EQ(view.SumUnder("inuse_space", "AllocateForTheTest"), 4096);
+  for (const ProfileView::Sample& sample : view.samples) {
+    if (sample.values.at("inuse_space") != 4096) continue;
+    EXPECT_THAT(sample.functions[0], HasSubstr("AllocateForTheTest")) << "none of our own frames are on top";
+  }
+}
+
+TEST(SaveDeviceMemoryProfile, FillsInTheProcessIdInThePath) {
+  const std::string directory = ::testing::TempDir();
+  ASSERT_TRUE(save_device_memory_profile(directory + "/hbmprof_api_%p.pb.gz").ok());
+  const std::string path = directory + "/hbmprof_api_" + std::to_string(getpid()) + ".pb.gz";
+  const auto profile = ReadProfile(path);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(CheckProfile(*profile), "");
+  std::remove(path.c_str());
+}
+
+TEST(SaveDeviceMemoryProfile, SaysWhatFailedAndWhere) {
+  const absl::Status missing = save_device_memory_profile("/nowhere/at/all/profile.pb.gz");
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("/nowhere/at/all/profile.pb.gz"));
+  EXPECT_EQ(save_device_memory_profile("").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(save_device_memory_profile("/tmp").code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace hbmprof

@@ -1,0 +1,136 @@
+// Options from the environment: every variable, well-formed and malformed.
+
+#include "hbmprof/options.h"
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace hbmprof {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+constexpr const char* kVariables[] = {"HBMPROF", "HBMPROF_OUTPUT", "HBMPROF_STACK_DEPTH", "HBMPROF_UNWINDER",
+                                      "HBMPROF_MAX_LIVE"};
+
+class OptionsTest : public ::testing::Test {
+ protected:
+  OptionsTest() { Clear(); }
+  ~OptionsTest() override { Clear(); }
+  static void Clear() {
+    for (const char* variable : kVariables) unsetenv(variable);
+  }
+
+  // What the environment with `variable` set to `value` asks for, which is well-formed.
+  Options Good(const char* variable, const std::string& value) {
+    setenv(variable, value.c_str(), 1);
+    std::vector<std::string> problems;
+    const Options options = OptionsFromEnvironment(&problems);
+    EXPECT_THAT(problems, IsEmpty()) << variable << "=" << value;
+    return options;
+  }
+  // The same for a malformed value: one line that says all there is to say.
+  Options Bad(const char* variable, const std::string& value, const std::string& allowed, const std::string& used) {
+    setenv(variable, value.c_str(), 1);
+    std::vector<std::string> problems;
+    const Options options = OptionsFromEnvironment(&problems);
+    EXPECT_THAT(problems, ElementsAre(AllOf(StartsWith("hbmprof: " + std::string(variable) + "='"), HasSubstr(allowed),
+                                            HasSubstr("using " + used), Not(HasSubstr("\n")))))
+        << variable << "=" << value;
+    return options;
+  }
+};
+
+TEST_F(OptionsTest, AnEmptyEnvironmentGivesTheDefaults) {
+  std::vector<std::string> problems;
+  const Options options = OptionsFromEnvironment(&problems);
+  const Options defaults;
+  EXPECT_THAT(problems, IsEmpty());
+  EXPECT_TRUE(options.enabled);
+  EXPECT_EQ(options.max_stack_depth, defaults.max_stack_depth);
+  EXPECT_EQ(options.unwinder, Unwinder::kAuto);
+  EXPECT_EQ(options.max_live_buffers, defaults.max_live_buffers);
+  EXPECT_EQ(options.max_sites, defaults.max_sites);
+  EXPECT_EQ(options.output, "");
+}
+
+TEST_F(OptionsTest, VariablesSetToNothingAreTheSameAsUnset) {
+  for (const char* variable : kVariables) setenv(variable, "", 1);
+  std::vector<std::string> problems;
+  EXPECT_TRUE(OptionsFromEnvironment(&problems).enabled);
+  EXPECT_THAT(problems, IsEmpty());
+}
+
+TEST_F(OptionsTest, HbmprofTurnsItOffAndOn) {
+  EXPECT_FALSE(Good("HBMPROF", "0").enabled);
+  EXPECT_TRUE(Good("HBMPROF", "1").enabled);
+  for (const char* value : {"off", "2", "true", "00", " 0", "0 ", "-1"}) {
+    EXPECT_TRUE(Bad("HBMPROF", value, "0 (off) or 1 (on)", "1").enabled);
+  }
+}
+
+TEST_F(OptionsTest, OutputIsTakenAsItIs) {
+  EXPECT_EQ(Good("HBMPROF_OUTPUT", "/tmp/%p.%n.pb.gz").output, "/tmp/%p.%n.pb.gz");
+  EXPECT_EQ(Good("HBMPROF_OUTPUT", "relative path").output, "relative path");
+}
+
+TEST_F(OptionsTest, StackDepthIsANumberFrom1To512) {
+  EXPECT_EQ(Good("HBMPROF_STACK_DEPTH", "1").max_stack_depth, 1);
+  EXPECT_EQ(Good("HBMPROF_STACK_DEPTH", "512").max_stack_depth, 512);
+  for (const char* value : {"0", "513", "-5", "deep", "12frames", "1.5", "99999999999999999999", "0x20", "+", " "}) {
+    EXPECT_EQ(Bad("HBMPROF_STACK_DEPTH", value, "1 to 512", "64").max_stack_depth, 64);
+  }
+}
+
+TEST_F(OptionsTest, MaxLiveIsANumber) {
+  EXPECT_EQ(Good("HBMPROF_MAX_LIVE", "1").max_live_buffers, 1);
+  EXPECT_EQ(Good("HBMPROF_MAX_LIVE", "4294967296").max_live_buffers, int64_t{1} << 32);
+  for (const char* value : {"0", "-1", "many", "4294967297", "1e6", "99999999999999999999999"}) {
+    EXPECT_EQ(Bad("HBMPROF_MAX_LIVE", value, "1 to 4294967296", "16777216").max_live_buffers, 16777216);
+  }
+}
+
+TEST_F(OptionsTest, UnwinderIsOneOfFourNames) {
+  EXPECT_EQ(Good("HBMPROF_UNWINDER", "auto").unwinder, Unwinder::kAuto);
+  EXPECT_EQ(Good("HBMPROF_UNWINDER", "fp").unwinder, Unwinder::kFramePointer);
+  EXPECT_EQ(Good("HBMPROF_UNWINDER", "libunwind").unwinder, Unwinder::kLibunwind);
+  EXPECT_EQ(Good("HBMPROF_UNWINDER", "none").unwinder, Unwinder::kNone);
+  for (const char* value : {"AUTO", "dwarf", "fp,libunwind", "none "}) {
+    EXPECT_EQ(Bad("HBMPROF_UNWINDER", value, "auto, fp, libunwind or none", "auto").unwinder, Unwinder::kAuto);
+  }
+}
+
+TEST_F(OptionsTest, EachBadVariableHasItsOwnLineAndTheGoodOnesCount) {
+  setenv("HBMPROF", "maybe", 1);
+  setenv("HBMPROF_STACK_DEPTH", "-1", 1);
+  setenv("HBMPROF_UNWINDER", "magic", 1);
+  setenv("HBMPROF_MAX_LIVE", "7", 1);
+  std::vector<std::string> problems;
+  const Options options = OptionsFromEnvironment(&problems);
+  EXPECT_THAT(problems, SizeIs(3));
+  EXPECT_THAT(problems, Contains(HasSubstr("'magic'")));
+  EXPECT_EQ(options.max_live_buffers, 7);
+}
+
+TEST_F(OptionsTest, AMonstrousValueIsQuotedInPartAndInOneLine) {
+  std::vector<std::string> problems;
+  setenv("HBMPROF_UNWINDER", std::string(100000, 'x').c_str(), 1);
+  OptionsFromEnvironment(&problems);
+  ASSERT_THAT(problems, SizeIs(1));
+  EXPECT_LT(problems[0].size(), 400u);
+  Bad("HBMPROF_UNWINDER", "two\nlines\r\x1b[31m", "auto, fp, libunwind or none", "auto");
+}
+
+}  // namespace
+}  // namespace hbmprof
