@@ -1,0 +1,84 @@
+// Scheduler: serves requests in continuous batches. A request joins the running batch as soon as a place is free and
+// leaves it at its last token; nobody waits for the longest answer of a batch.
+//
+// Not here: where requests come from and where answers go (main.cc).
+#ifndef HBMPROF_EXAMPLES_LLM_SERVER_SCHEDULER_H_
+#define HBMPROF_EXAMPLES_LLM_SERVER_SCHEDULER_H_
+
+#include <cstdint>
+#include <deque>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "examples/llm_server/kv_cache.h"
+#include "examples/llm_server/model.h"
+
+namespace llm {
+
+struct Request {
+  int id = 0;                 // seeds the sampling: the same request gets the same answer in any batch
+  std::string request_class;  // becomes the tag of its KV pages
+  std::string prompt;
+  int max_tokens = 48;                // of the answer
+  int client_leaves_after = 1 << 30;  // tokens, after which the request is cancelled
+};
+
+struct Answer {
+  enum class End { kFinished, kCancelled, kOutOfMemory };
+  Request request;
+  std::string text;
+  int tokens = 0;
+  End end = End::kFinished;
+};
+
+class Scheduler {
+ public:
+  struct Options {
+    int max_batch = 8;
+    int max_prompt_tokens = 512;  // longer prompts lose their beginning
+    float temperature = 0.8f;
+    bool leak_cancelled = false;  // the bug: a cancelled request keeps its KV pages for ever
+  };
+
+  // Both must outlive the scheduler.
+  Scheduler(const Transformer& model, KvCache& cache, const Options& options)
+      : model_(model), cache_(cache), options_(options) {}
+
+  void Submit(Request request) { waiting_.push_back(std::move(request)); }
+  // Serves until every submitted request is answered; the answers, in the order in which they ended.
+  std::vector<Answer> Run();
+
+  int64_t prompt_tokens() const { return prompt_tokens_; }
+  int64_t answer_tokens() const { return answer_tokens_; }
+
+ private:
+  struct Running {
+    Answer answer;
+    KvSequence sequence;
+    std::mt19937 random;
+    int last_token = kTextBoundary;
+    bool ended = false;
+  };
+
+  // One step: admits and prefills new requests, gives every other one its next token, lets the ended ones go.
+  void Step();
+  void Prefill(Request request);
+  void DecodeBatch();
+  bool ExtendSequence(Running& running, int tokens);
+  void TakeToken(Running& running, const float* logits);
+  void Leave(Running& running);
+
+  const Transformer& model_;
+  KvCache& cache_;
+  const Options options_;
+  std::deque<Request> waiting_;
+  std::vector<Running> batch_;
+  std::vector<Answer> answers_;
+  int64_t prompt_tokens_ = 0;
+  int64_t answer_tokens_ = 0;
+};
+
+}  // namespace llm
+
+#endif  // HBMPROF_EXAMPLES_LLM_SERVER_SCHEDULER_H_

@@ -1,0 +1,306 @@
+// The examples as their users meet them: each program is run, its profiles are checked, and pprof's text is read.
+//
+// Not here: what the server's model computes (llm_model_test.cc).
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/pprof_tool.h"
+#include "tests/support/profile_checker.h"
+
+namespace {
+
+using ::hbmprof_test::CheckProfile;
+using ::hbmprof_test::CommandResult;
+using ::hbmprof_test::PprofTool;
+using ::hbmprof_test::PprofTools;
+using ::hbmprof_test::Profile;
+using ::hbmprof_test::ProfileView;
+using ::hbmprof_test::RunCommand;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::string kExamples = HBMPROF_EXAMPLES_DIR;
+
+// A new, empty directory; left where it is when the test ends.
+std::string NewDirectory() {
+  std::string path = ::testing::TempDir() + "/hbmprof_examples_XXXXXX";
+  if (mkdtemp(path.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path;
+  return path;
+}
+
+CommandResult RunExample(std::vector<std::string> argv) {
+  argv[0] = kExamples + "/" + argv[0];
+  return RunCommand(argv);
+}
+
+// The profile in `path`, which is well-formed or the test fails.
+ProfileView View(const std::string& path) {
+  const absl::StatusOr<Profile> profile = hbmprof_test::ReadProfile(path);
+  if (!profile.ok()) {
+    ADD_FAILURE() << path << ": " << profile.status();
+    return ProfileView(Profile());
+  }
+  EXPECT_EQ(CheckProfile(*profile), "") << path;
+  return ProfileView(*profile);
+}
+
+// A line of `pprof -top`, its values as printed.
+struct TopRow {
+  std::string flat;
+  std::string cum;
+  std::string function;
+};
+
+std::vector<TopRow> Top(const PprofTool& pprof, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "-top");
+  const CommandResult result = pprof.Run(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::vector<TopRow> rows;
+  std::istringstream lines(result.out);
+  bool below_head = false;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    TopRow row;
+    std::string flat_percent, sum_percent, cum_percent;
+    fields >> row.flat >> flat_percent >> sum_percent >> row.cum >> cum_percent >> std::ws;
+    std::getline(fields, row.function);
+    if (below_head) rows.push_back(row);
+    below_head = below_head || row.flat == "flat";
+  }
+  EXPECT_TRUE(below_head) << "no table in: " << result.out;
+  return rows;
+}
+
+// What stands under `function` in the cum column; "" if it has no row.
+std::string Cum(const std::vector<TopRow>& rows, const std::string& function) {
+  for (const TopRow& row : rows) {
+    if (row.function == function) return row.cum;
+  }
+  return "";
+}
+
+// Tests with every pprof of this machine.
+class ExamplesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (pprofs_.empty()) GTEST_SKIP() << "no pprof here: neither go nor google/pprof is installed";
+  }
+  const std::vector<PprofTool> pprofs_ = PprofTools();
+};
+
+TEST_F(ExamplesTest, TileFunctionsShowsTheMemoryUnderEachFunction) {
+  const std::string file = NewDirectory() + "/profile.pb.gz";
+  const CommandResult run = RunExample({"tile_functions", file});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+
+  for (const PprofTool& pprof : pprofs_) {
+    SCOPED_TRACE(pprof.name);
+    const std::vector<TopRow> rows = Top(pprof, {"-cum", file});
+    EXPECT_EQ(Cum(rows, "func1"), "38.15MB");
+    EXPECT_EQ(Cum(rows, "func2"), "76.29MB");
+    EXPECT_EQ(Cum(rows, "main"), "80.11MB");
+  }
+  const ProfileView view = View(file);
+  EXPECT_EQ(view.SumUnder("inuse_space", "func1"), 40000000);
+  EXPECT_EQ(view.SumUnder("inuse_space", "func2"), 80000000);
+  EXPECT_EQ(view.SumUnder("inuse_objects", "func2"), 2);
+  EXPECT_EQ(view.Sum("inuse_space"), 84000000);
+  // The temporaries: one in each function, of the size of its result.
+  EXPECT_EQ(view.SumUnder("alloc_space", "func1"), 80000000);
+  EXPECT_EQ(view.SumUnder("alloc_space", "func2"), 160000000);
+  // func2's temporary lives beside x, both results and nothing else.
+  EXPECT_EQ(view.Sum("peak_space"), 124000000);
+}
+
+TEST_F(ExamplesTest, GrowingListsDiffNamesTheFunctionThatGrowsAndNoOther) {
+  const std::string directory = NewDirectory();
+  const CommandResult run = RunExample({"growing_list", directory});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+
+  const std::string first = directory + "/memory1.pb.gz";
+  const std::string last = directory + "/memory9.pb.gz";
+  for (const PprofTool& pprof : pprofs_) {
+    SCOPED_TRACE(pprof.name);
+    std::vector<TopRow> rows = Top(pprof, {"-unit=bytes", "-diff_base", first, last});
+    EXPECT_EQ(Cum(rows, "anotherfunc"), "1760000B");
+    EXPECT_EQ(Cum(rows, "afunction"), "");
+    rows = Top(pprof, {"-diff_base", first, last});
+    EXPECT_EQ(Cum(rows, "anotherfunc"), "1.68MB");
+    rows = Top(pprof, {"-sample_index=inuse_objects", "-diff_base", first, last});
+    EXPECT_EQ(Cum(rows, "anotherfunc"), "8");
+    EXPECT_EQ(Cum(rows, "afunction"), "");
+  }
+  for (int i = 1; i <= 9; ++i) {
+    const ProfileView view = View(directory + "/memory" + std::to_string(i) + ".pb.gz");
+    EXPECT_EQ(view.SumUnder("inuse_space", "afunction"), 4000000);
+    EXPECT_EQ(view.SumUnder("inuse_space", "anotherfunc"), 40000 * i * (i + 1) / 2);
+  }
+}
+
+class LlmServerProgramTest : public ExamplesTest {
+ protected:
+  // Serves the first `count` of the bundled prompts; false if that failed.
+  bool Serve(int count, std::vector<std::string> options) {
+    const std::string prompts = directory_ + "/prompts.txt";
+    std::ifstream in(std::string(HBMPROF_SOURCE_DIR) + "/examples/llm_server/prompts.txt");
+    std::ofstream out(prompts);
+    std::string line;
+    for (int i = 0; i < count && std::getline(in, line); ++i) out << line << "\n";
+    out.close();
+
+    std::vector<std::string> argv = {"llm_server", "--before", before_, "--after", after_};
+    argv.insert(argv.end(), options.begin(), options.end());
+    argv.push_back(prompts);
+    run_ = RunExample(argv);
+    EXPECT_EQ(run_.exit_code, 0) << run_.err;
+    return run_.exit_code == 0;
+  }
+
+  // The numbers in the first line of the output that `pattern` matches.
+  std::vector<int64_t> Printed(const std::string& pattern) const {
+    std::smatch match;
+    if (!std::regex_search(run_.out, match, std::regex(pattern))) {
+      ADD_FAILURE() << "nothing like \"" << pattern << "\" in: " << run_.out;
+      return std::vector<int64_t>(10);
+    }
+    std::vector<int64_t> numbers;
+    for (size_t i = 1; i < match.size(); ++i) numbers.push_back(std::stoll(match[i]));
+    return numbers;
+  }
+
+  const std::string directory_ = NewDirectory();
+  const std::string before_ = directory_ + "/before.pb.gz";
+  const std::string after_ = directory_ + "/after.pb.gz";
+  CommandResult run_;
+};
+
+constexpr char kRequestsLine[] = "requests +(\\d+): (\\d+) finished, (\\d+) cancelled, (\\d+) out of memory";
+constexpr char kLeakedLine[] = "leaked +(\\d+) pages x (\\d+) B = (\\d+) B";
+
+TEST_F(LlmServerProgramTest, WithTheLeakTheDiffsFirstLineIsTheLeakToTheByte) {
+  ASSERT_TRUE(Serve(16, {"--leak"}));
+  const std::vector<int64_t> leaked = Printed(kLeakedLine);
+  const int64_t pages = leaked[0];
+  ASSERT_GE(pages, 10) << run_.out;
+  ASSERT_EQ(leaked[2], pages * leaked[1]);
+
+  for (const PprofTool& pprof : pprofs_) {
+    SCOPED_TRACE(pprof.name);
+    std::vector<TopRow> rows = Top(pprof, {"-unit=bytes", "-diff_base", before_, after_});
+    ASSERT_FALSE(rows.empty());
+    EXPECT_EQ(rows[0].function, "llm::KvCache::AllocatePage");
+    EXPECT_EQ(rows[0].flat, std::to_string(leaked[2]) + "B");
+    EXPECT_EQ(Cum(rows, "main"), std::to_string(leaked[2]) + "B");
+    rows = Top(pprof, {"-sample_index=inuse_objects", "-diff_base", before_, after_});
+    ASSERT_FALSE(rows.empty());
+    EXPECT_EQ(rows[0].flat, std::to_string(pages));
+    // No other function holds more or less than before.
+    for (size_t i = 1; i < rows.size(); ++i) EXPECT_EQ(rows[i].flat, "0") << rows[i].function;
+  }
+}
+
+TEST_F(LlmServerProgramTest, WithoutTheLeakTheDiffSumsToZero) {
+  ASSERT_TRUE(Serve(16, {}));
+  EXPECT_THAT(Printed(kLeakedLine), ElementsAre(0, 131072, 0));
+  EXPECT_GT(Printed(kRequestsLine)[2], 0) << "nobody cancelled, so this proves nothing";
+  for (const PprofTool& pprof : pprofs_) {
+    SCOPED_TRACE(pprof.name);
+    for (const TopRow& row : Top(pprof, {"-unit=bytes", "-diff_base", before_, after_})) {
+      EXPECT_EQ(row.cum, "0") << row.function;
+    }
+  }
+  const ProfileView before = View(before_);
+  const ProfileView after = View(after_);
+  EXPECT_GT(before.Sum("inuse_space"), 0);
+  EXPECT_EQ(after.Sum("inuse_space"), before.Sum("inuse_space"));
+  EXPECT_EQ(after.SumUnder("inuse_space", "llm::KvCache::AllocatePage"), 0);
+}
+
+TEST_F(LlmServerProgramTest, ItsProfilesSayWhoseMemoryItIs) {
+  ASSERT_TRUE(Serve(16, {"--leak"}));
+  const ProfileView before = View(before_);
+  const ProfileView after = View(after_);
+  // Weights stay; activations come and go.
+  EXPECT_GT(before.SumWhere("inuse_space", "allocator", "weights"), 1 << 20);
+  EXPECT_EQ(after.SumWhere("inuse_space", "allocator", "weights"),
+            before.SumWhere("inuse_space", "allocator", "weights"));
+  EXPECT_EQ(after.SumWhere("inuse_space", "allocator", "activations"), 0);
+  EXPECT_GT(after.SumWhere("alloc_space", "allocator", "activations"), 1 << 20);
+
+  // Every leaked page has a class and a phase.
+  const int64_t leaked = Printed(kLeakedLine)[2];
+  const auto in_use = [&](const char* label, const char* value) { return after.SumWhere("inuse_space", label, value); };
+  EXPECT_EQ(in_use("allocator", "kv_cache"), leaked);
+  EXPECT_EQ(in_use("request_class", "chat") + in_use("request_class", "batch"), leaked);
+  EXPECT_EQ(in_use("phase", "prefill") + in_use("phase", "decode"), leaked);
+  EXPECT_GT(in_use("phase", "prefill"), 0);
+  EXPECT_GT(in_use("phase", "decode"), 0);
+  EXPECT_GT(after.SumWhere("alloc_space", "request_class", "batch"), 0);
+}
+
+TEST_F(LlmServerProgramTest, AFullKvCacheEndsRequestsAndNotTheServer) {
+  ASSERT_TRUE(Serve(16, {"--leak", "--kv-pages", "30"}));
+  const std::vector<int64_t> requests = Printed(kRequestsLine);
+  EXPECT_EQ(requests[0], 16);
+  EXPECT_EQ(requests[1] + requests[2] + requests[3], 16);
+  EXPECT_GT(requests[1], 0);
+  EXPECT_GT(requests[3], 0);
+  EXPECT_LE(Printed(kLeakedLine)[0], 30);
+}
+
+TEST_F(LlmServerProgramTest, AnswersAreTheSameInEveryRunAndInAnyBatch) {
+  const auto sorted_answers = [this] {
+    std::vector<std::string> answers;
+    std::istringstream lines(run_.out);
+    for (std::string line; std::getline(lines, line);) {
+      if (line[0] == '#') answers.push_back(line);
+    }
+    std::sort(answers.begin(), answers.end());
+    return answers;
+  };
+  ASSERT_TRUE(Serve(6, {"--answers"}));
+  const std::vector<std::string> expected = sorted_answers();
+  EXPECT_EQ(expected.size(), 6u);
+  ASSERT_TRUE(Serve(6, {"--answers", "--batch", "1"}));
+  EXPECT_EQ(sorted_answers(), expected);
+}
+
+TEST_F(LlmServerProgramTest, NoPromptsAreServedInNoTime) {
+  ASSERT_TRUE(Serve(0, {}));
+  EXPECT_THAT(Printed(kRequestsLine), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(Printed(kLeakedLine), ElementsAre(0, 131072, 0));
+}
+
+// What a wrong call prints: one line that says what is wrong, and an exit status that is not 0.
+TEST(ExamplesUsageTest, AWrongCallSaysSoAndFails) {
+  const std::string missing = NewDirectory() + "/missing/profile.pb.gz";
+  EXPECT_EQ(RunExample({"tile_functions"}).exit_code, 2);
+  EXPECT_EQ(RunExample({"growing_list"}).exit_code, 2);
+  EXPECT_EQ(RunExample({"llm_server", "--leek"}).exit_code, 2);
+
+  CommandResult run = RunExample({"tile_functions", missing});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr(missing));
+  run = RunExample({"growing_list", missing});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr(missing));
+  run = RunExample({"llm_server", "--before", missing});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr(missing));
+  run = RunExample({"llm_server", missing});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("cannot read " + missing));
+  run = RunExample({"llm_server", "--batch", "many"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("\"many\" is not a number from 1 to 1024"));
+}
+
+}  // namespace
