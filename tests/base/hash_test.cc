@@ -1,0 +1,79 @@
+// Hashes: what the tables rely on. Their low bits choose a slot, their high bits tell neighbours in it apart.
+
+#include "src/base/hash.h"
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// How many of `count` equally likely places no hash chose; with as many keys as places about 37 % stay empty.
+int EmptyPlaces(const std::vector<uint64_t>& places, int count) {
+  return count - static_cast<int>(std::set<uint64_t>(places.begin(), places.end()).size());
+}
+
+TEST(Hash, SpreadsAlignedAddressesOverLowAndHighBits) {
+  constexpr int kPlaces = 4096;
+  for (const uint64_t step : {uint64_t{16}, uint64_t{256}, uint64_t{4096}, uint64_t{2} << 20}) {
+    std::vector<uint64_t> low;
+    std::vector<uint64_t> high;
+    for (uint64_t i = 0; i < kPlaces; ++i) {
+      const uint64_t hash = HashWord(uint64_t{0x7f0000000000} + i * step);
+      low.push_back(hash % kPlaces);
+      high.push_back(hash >> 52);
+    }
+    EXPECT_LT(EmptyPlaces(low, kPlaces), kPlaces * 45 / 100) << "step " << step;
+    EXPECT_LT(EmptyPlaces(high, kPlaces), kPlaces * 45 / 100) << "step " << step;
+  }
+}
+
+TEST(Hash, EveryInputBitChangesLowAndHighBits) {
+  for (int bit = 0; bit < 64; ++bit) {
+    const uint64_t change = HashWord(0x7f1234567000) ^ HashWord(0x7f1234567000 ^ uint64_t{1} << bit);
+    EXPECT_NE(change & 0xffff, 0u) << "bit " << bit;
+    EXPECT_NE(change >> 48, 0u) << "bit " << bit;
+  }
+}
+
+TEST(Hash, OfWordsDependsOnEachWordItsPlaceAndTheirNumber) {
+  std::set<uint64_t> hashes;
+  int inputs = 0;
+  for (size_t count = 0; count <= 9; ++count) {
+    const std::vector<uint64_t> zeros(count, 0);
+    hashes.insert(HashWords(zeros.data(), count));
+    ++inputs;
+    for (size_t i = 0; i < count; ++i) {
+      std::vector<uint64_t> words = zeros;
+      words[i] = 1;
+      hashes.insert(HashWords(words.data(), count));
+      ++inputs;
+    }
+  }
+  EXPECT_EQ(hashes.size(), static_cast<size_t>(inputs));
+}
+
+TEST(Hash, OfBytesDependsOnEachByteItsPlaceTheirNumberAndTheSeed) {
+  std::set<uint64_t> hashes;
+  int inputs = 0;
+  for (const uint64_t seed : {HashWord(0), HashWord(1)}) {
+    for (size_t count = 0; count <= 20; ++count) {
+      hashes.insert(HashBytes(std::string(count, '\0').data(), count, seed));
+      ++inputs;
+      for (size_t i = 0; i < count; ++i) {
+        std::string text(count, '\0');
+        text[i] = 1;
+        hashes.insert(HashBytes(text.data(), count, seed));
+        ++inputs;
+      }
+    }
+  }
+  EXPECT_EQ(hashes.size(), static_cast<size_t>(inputs));
+}
+
+}  // namespace
+}  // namespace hbmprof::internal

@@ -1,0 +1,519 @@
+// The ledger against a naive model: every total, the peak, and what each site held at the peak, after every event.
+//
+// Events come from one thread at a time, so that the model knows their order; which thread it is decides through which
+// shard an event goes. Events that truly race are in tests/stress.
+
+#include "src/core/ledger.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using Event = Ledger::Event;
+
+uint64_t Seed() {
+  const char* seed = std::getenv("HBMPROF_TEST_SEED");
+  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device()();
+}
+
+// Threads that do what they are told, one at a time, each with a shard of its own (up to the ledger's 16 or more).
+class Workers {
+ public:
+  explicit Workers(int count) {
+    for (int i = 0; i < count; ++i) {
+      threads_.emplace_back([this, i] {
+        std::unique_lock<std::mutex> hold(mutex_);
+        for (;;) {
+          changed_.wait(hold, [&] { return turn_ == i || turn_ == kEnd; });
+          if (turn_ == kEnd) return;
+          (*task_)();
+          turn_ = kNobody;
+          changed_.notify_all();
+        }
+      });
+    }
+  }
+  ~Workers() {
+    {
+      std::lock_guard<std::mutex> hold(mutex_);
+      turn_ = kEnd;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  size_t size() const { return threads_.size(); }
+
+  // Returns when `task` has run on thread `thread`; without threads, it runs on the caller's.
+  void Run(size_t thread, const std::function<void()>& task) {
+    if (threads_.empty()) return task();
+    std::unique_lock<std::mutex> hold(mutex_);
+    task_ = &task;
+    turn_ = static_cast<int>(thread);
+    changed_.notify_all();
+    changed_.wait(hold, [&] { return turn_ == kNobody; });
+  }
+
+ private:
+  static constexpr int kNobody = -1;
+  static constexpr int kEnd = -2;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int turn_ = kNobody;
+  const std::function<void()>* task_ = nullptr;
+  std::vector<std::thread> threads_;
+};
+
+// What the ledger must say, computed the slow way.
+class Model {
+ public:
+  explicit Model(const SiteTable& table) : table_(table) {}
+
+  void Enter(Event event, SiteId site, int64_t bytes) {
+    const SiteKey& key = table_.Key(site);
+    AccountTotals& account = accounts_[AccountOf(key.attributes)];
+    SiteTotals& totals = sites_[site];
+    const int64_t sign = event == Event::kFree ? -1 : 1;
+    totals.inuse_objects += sign;
+    totals.inuse_bytes += sign * bytes;
+    account.num_live += sign;
+    live_ += sign;
+    if (event == Event::kAlloc) {
+      ++totals.alloc_objects;
+      totals.alloc_bytes += bytes;
+      ++account.num_allocs;
+      account.largest_alloc = std::max(account.largest_alloc, bytes);
+    }
+    if (key.parent != kNoSite) {
+      sites_[key.parent].inuse_bytes -= sign * bytes;
+      account.block_bytes += sign * bytes;
+      return;
+    }
+    account.bytes_in_use += sign * bytes;
+    if (key.attributes.kind == MemoryKind::kPool) account.pool_bytes += sign * bytes;
+    if (account.bytes_in_use > account.peak_bytes_in_use) TakePeak(AccountOf(key.attributes));
+  }
+
+  void MoveToPool(SiteId from, SiteId to, int64_t bytes) {
+    for (const auto& [site, sign] : {std::pair(from, -1), std::pair(to, 1)}) {
+      SiteTotals& totals = sites_[site];
+      totals.alloc_objects += sign;
+      totals.inuse_objects += sign;
+      totals.alloc_bytes += sign * bytes;
+      totals.inuse_bytes += sign * bytes;
+    }
+    accounts_[AccountOf(table_.Key(to).attributes)].pool_bytes += bytes;
+  }
+
+  void TakePeak(AccountId account) {
+    accounts_[account].peak_bytes_in_use = accounts_[account].bytes_in_use;
+    for (auto& [site, totals] : sites_) {
+      if (AccountOf(table_.Key(site).attributes) != account) continue;
+      totals.peak_objects = totals.inuse_objects;
+      totals.peak_bytes = totals.inuse_bytes;
+    }
+  }
+
+  int64_t live() const { return live_; }
+
+  void ExpectSame(const Ledger& ledger) {
+    std::vector<SiteTotals> sites;
+    std::vector<AccountTotals> accounts;
+    ledger.Snapshot(&sites, &accounts);
+    ASSERT_EQ(sites.size(), table_.size());
+    ASSERT_EQ(accounts.size(), static_cast<size_t>(kAccounts));
+    for (SiteId site = 0; site < sites.size(); ++site) {
+      SCOPED_TRACE("site " + std::to_string(site));
+      const SiteTotals& expected = sites_[site];
+      ASSERT_EQ(sites[site].inuse_objects, expected.inuse_objects);
+      ASSERT_EQ(sites[site].inuse_bytes, expected.inuse_bytes);
+      ASSERT_EQ(sites[site].alloc_objects, expected.alloc_objects);
+      ASSERT_EQ(sites[site].alloc_bytes, expected.alloc_bytes);
+      ASSERT_EQ(sites[site].peak_objects, expected.peak_objects);
+      ASSERT_EQ(sites[site].peak_bytes, expected.peak_bytes);
+    }
+    for (AccountId account = 0; account < kAccounts; ++account) {
+      SCOPED_TRACE("account " + std::to_string(account));
+      ExpectSame(accounts[account], accounts_[account]);
+    }
+  }
+  static void ExpectSame(const AccountTotals& totals, const AccountTotals& expected) {
+    ASSERT_EQ(totals.bytes_in_use, expected.bytes_in_use);
+    ASSERT_EQ(totals.peak_bytes_in_use, expected.peak_bytes_in_use);
+    ASSERT_EQ(totals.num_allocs, expected.num_allocs);
+    ASSERT_EQ(totals.num_live, expected.num_live);
+    ASSERT_EQ(totals.largest_alloc, expected.largest_alloc);
+    ASSERT_EQ(totals.pool_bytes, expected.pool_bytes);
+    ASSERT_EQ(totals.block_bytes, expected.block_bytes);
+  }
+  AccountTotals account(AccountId account) { return accounts_[account]; }
+
+ private:
+  const SiteTable& table_;
+  std::map<SiteId, SiteTotals> sites_;
+  std::map<AccountId, AccountTotals> accounts_;
+  int64_t live_ = 0;
+};
+
+class LedgerTest : public ::testing::Test {
+ protected:
+  SiteId NewSite(DeviceId device, MemoryKind kind = MemoryKind::kDevice, SiteId parent = kNoSite) {
+    const uintptr_t pc = 0x400000 + sites_.size();
+    return sites_.InternSite({sites_.InternStack(&pc, 1, false), 0, {device, kind, {}}, 0, parent});
+  }
+  void Enter(Event event, SiteId site, int64_t bytes) {
+    ASSERT_TRUE(ledger_.Enter(event, site, bytes));
+    model_.Enter(event, site, bytes);
+  }
+  void ResetPeak(AccountId account) {
+    ledger_.ResetPeak(account);
+    model_.TakePeak(account);
+  }
+  void ExpectSame() { model_.ExpectSame(ledger_); }
+
+  SiteTable sites_{4096};
+  Ledger ledger_{sites_, 1};
+  Model model_{sites_};
+};
+
+constexpr AccountId kAccount0 = AccountOf(kDefaultDevice, MemorySpace::kDevice);
+
+TEST_F(LedgerTest, IsAllZeroBeforeTheFirstEvent) {
+  NewSite(kDefaultDevice);
+  ExpectSame();
+  EXPECT_EQ(ledger_.live_records(), 0);
+}
+
+TEST_F(LedgerTest, ReachingThePeakAgainKeepsWhatWasHeldAtTheFirst) {
+  const SiteId first = NewSite(kDefaultDevice);
+  const SiteId second = NewSite(kDefaultDevice);
+  Enter(Event::kAlloc, first, 100);
+  Enter(Event::kFree, first, 100);
+  Enter(Event::kAlloc, second, 100);
+  ExpectSame();
+  Enter(Event::kAlloc, second, 1);
+  ExpectSame();
+}
+
+TEST_F(LedgerTest, ZeroBytesCountAsObjectsAndMakeNoPeak) {
+  const SiteId site = NewSite(kDefaultDevice);
+  for (int i = 0; i < 3; ++i) {
+    Enter(Event::kAlloc, site, 0);
+    ExpectSame();
+  }
+  Enter(Event::kAlloc, site, 1);
+  Enter(Event::kFree, site, 0);
+  ExpectSame();
+  EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 1);
+}
+
+TEST_F(LedgerTest, ABufferFreedByAnotherThreadLeavesEveryTotalAtZero) {
+  const SiteId site = NewSite(kDefaultDevice);
+  Workers workers(2);
+  for (int i = 0; i < 10; ++i) {
+    workers.Run(0, [&] { Enter(Event::kAlloc, site, 1000); });
+    ExpectSame();
+    workers.Run(1, [&] { Enter(Event::kFree, site, 1000); });
+    ExpectSame();
+  }
+  // Thread 1's own part is -10,000 now, and it may use the room that its frees made.
+  workers.Run(1, [&] { Enter(Event::kAlloc, site, 1000); });
+  workers.Run(0, [&] { Enter(Event::kAlloc, site, 1000); });
+  ExpectSame();
+  EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 2000);
+}
+
+TEST_F(LedgerTest, AnUndoneFreeLeavesCumulativeCountersAsTheyWere) {
+  const SiteId site = NewSite(kDefaultDevice);
+  Enter(Event::kAlloc, site, 64);
+  Enter(Event::kFree, site, 64);
+  Enter(Event::kUndoFree, site, 64);
+  ExpectSame();
+  const AccountTotals totals = ledger_.Totals(kAccount0);
+  EXPECT_EQ(totals.num_allocs, 1);
+  EXPECT_EQ(totals.num_live, 1);
+  EXPECT_EQ(totals.bytes_in_use, 64);
+}
+
+TEST_F(LedgerTest, BlocksMoveBytesOutOfTheirSegmentAndNeverChangeTheTotal) {
+  const SiteId segment = NewSite(kDefaultDevice, MemoryKind::kPool);
+  const SiteId block = NewSite(kDefaultDevice, MemoryKind::kDevice, segment);
+  Enter(Event::kAlloc, segment, 1000);
+  Enter(Event::kAlloc, block, 300);
+  Enter(Event::kAlloc, block, 200);
+  ExpectSame();
+  const AccountTotals totals = ledger_.Totals(kAccount0);
+  EXPECT_EQ(totals.bytes_in_use, 1000);
+  EXPECT_EQ(totals.pool_bytes, 1000);
+  EXPECT_EQ(totals.block_bytes, 500);
+  EXPECT_EQ(totals.num_live, 3);
+  Enter(Event::kFree, block, 300);
+  ExpectSame();
+}
+
+TEST_F(LedgerTest, ResetPeakStartsFromThePresentOfThatAccountAlone) {
+  const SiteId here = NewSite(kDefaultDevice);
+  const SiteId other = NewSite(DeviceId{1});
+  const SiteId pinned = NewSite(kDefaultDevice, MemoryKind::kPinnedHost);
+  for (const SiteId site : {here, other, pinned}) {
+    Enter(Event::kAlloc, site, 100);
+    Enter(Event::kAlloc, site, 50);
+    Enter(Event::kFree, site, 100);
+  }
+  ResetPeak(kAccount0);
+  ExpectSame();
+  EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 50);
+  EXPECT_EQ(ledger_.Totals(AccountOf(DeviceId{1}, MemorySpace::kDevice)).peak_bytes_in_use, 150);
+  Enter(Event::kAlloc, here, 1);
+  ExpectSame();
+}
+
+TEST_F(LedgerTest, ClearInAForkedChildLeavesNothing) {
+  const SiteId segment = NewSite(DeviceId{63}, MemoryKind::kPool);
+  const SiteId block = NewSite(DeviceId{63}, MemoryKind::kDevice, segment);
+  ASSERT_TRUE(ledger_.Enter(Event::kAlloc, segment, 1000));
+  ASSERT_TRUE(ledger_.Enter(Event::kAlloc, block, 10));
+  ledger_.LockAll();
+  ledger_.Clear();
+  ledger_.UnlockAll();
+  ExpectSame();
+  EXPECT_EQ(ledger_.live_records(), 0);
+  Enter(Event::kAlloc, segment, 7);
+  ExpectSame();
+}
+
+TEST(LedgerLiveRecords, AreBehindByLessThanTheFlushIntervalPerThread) {
+  constexpr int kFlushEvery = 64;
+  SiteTable sites(16);
+  Ledger ledger(sites, kFlushEvery);
+  const uintptr_t pc = 1;
+  const SiteId site = sites.InternSite({sites.InternStack(&pc, 1, false), 0, {}, 0, kNoSite});
+  Workers workers(4);
+  for (int64_t i = 1; i <= 5000; ++i) {
+    workers.Run(static_cast<size_t>(i) % workers.size(), [&] { ledger.Enter(Event::kAlloc, site, 1); });
+    ASSERT_GT(ledger.live_records(), i - 4 * kFlushEvery);
+    ASSERT_LE(ledger.live_records(), i);
+  }
+}
+
+// Random events on several devices, spaces and pools; `workers` threads take turns at random.
+class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface<int> {
+ protected:
+  struct Live {
+    SiteId site;
+    int64_t bytes;
+    int64_t idle;  // of a segment: what no block covers
+    int segment;   // of a block: the key of its segment in live_; else -1
+  };
+
+  void MakeSites() {
+    // More than one chunk of cells, and events that touch cells of different chunks.
+    for (int i = 0; i < 700; ++i) {
+      const auto device = DeviceId(i % 3 == 2 ? 63 : i % 3);
+      switch (i % 7) {
+        case 0: {
+          const SiteId segment = NewSite(device, MemoryKind::kPool);
+          segments_.push_back(segment);
+          blocks_[segment] = {NewSite(device, MemoryKind::kDevice, segment),
+                              NewSite(device, MemoryKind::kArray, segment)};
+          break;
+        }
+        case 1:
+          plain_.push_back(NewSite(device, MemoryKind::kManaged));
+          break;
+        case 2:
+          plain_.push_back(NewSite(device, MemoryKind::kPinnedHost));
+          break;
+        default:
+          plain_.push_back(NewSite(device));
+      }
+    }
+  }
+
+  size_t Below(size_t limit) { return random_() % limit; }
+  int64_t Bytes() { return Below(10) == 0 ? 0 : static_cast<int64_t>(Below(1000)) << Below(12); }
+
+  void Add(Event event, const Live& live) {
+    Enter(event, live.site, live.bytes);
+    if (live.segment >= 0) live_[live.segment].idle -= live.bytes;
+    live_[next_key_++] = live;
+  }
+  void Remove(std::map<int, Live>::iterator entry) {
+    const Live live = entry->second;
+    Enter(Event::kFree, live.site, live.bytes);
+    if (live.segment >= 0) live_[live.segment].idle += live.bytes;
+    live_.erase(entry);
+  }
+  std::map<int, Live>::iterator AnyLive() { return std::next(live_.begin(), static_cast<long>(Below(live_.size()))); }
+  bool HasBlocks(int key) const {
+    return std::any_of(live_.begin(), live_.end(), [&](const auto& entry) { return entry.second.segment == key; });
+  }
+
+  void AnyEvent(size_t add_percent) {
+    const size_t choice = Below(100);
+    if (choice < add_percent || live_.empty()) {
+      const size_t what = Below(10);
+      if (what == 0) {
+        const int64_t bytes = Bytes();
+        Add(Event::kAlloc, {segments_[Below(segments_.size())], bytes, bytes, -1});
+        return;
+      }
+      if (what < 5) {
+        // A block of any live segment with room.
+        for (auto& [key, live] : live_) {
+          if (live.idle < 0 || Below(3) != 0) continue;
+          const std::vector<SiteId>& sites = blocks_[live.site];
+          if (sites.empty()) continue;
+          const auto bytes = static_cast<int64_t>(Below(static_cast<size_t>(live.idle) + 1));
+          Add(Event::kAlloc, {sites[Below(sites.size())], bytes, -1, key});
+          return;
+        }
+      }
+      Add(Event::kAlloc, {plain_[Below(plain_.size())], Bytes(), -1, -1});
+    } else if (choice < 97) {
+      const auto entry = AnyLive();
+      if (entry->second.idle >= 0 && HasBlocks(entry->first)) return;
+      const Live removed = entry->second;
+      Remove(entry);
+      if (Below(20) == 0) Add(Event::kUndoFree, removed);
+    } else if (choice == 97) {
+      ResetPeak(static_cast<AccountId>(Below(kAccounts)));
+    } else {
+      const auto entry = AnyLive();
+      Live& live = entry->second;
+      const SiteKey& key = sites_.Key(live.site);
+      if (live.idle >= 0 || live.segment >= 0 || key.attributes.kind != MemoryKind::kDevice) return;
+      SiteKey pool = key;
+      pool.attributes.kind = MemoryKind::kPool;
+      const SiteId to = sites_.InternSite(pool);
+      ASSERT_TRUE(ledger_.MoveToPool(live.site, to, live.bytes));
+      model_.MoveToPool(live.site, to, live.bytes);
+      live = {to, live.bytes, live.bytes, -1};
+    }
+  }
+
+  std::mt19937_64 random_;
+  std::vector<SiteId> plain_;
+  std::vector<SiteId> segments_;
+  std::map<SiteId, std::vector<SiteId>> blocks_;
+  std::map<int, Live> live_;
+  int next_key_ = 0;
+};
+
+TEST_P(RandomLedgerTest, AgreesWithTheNaiveModelAfterEveryEvent) {
+  const uint64_t seed = Seed();
+  SCOPED_TRACE("HBMPROF_TEST_SEED=" + std::to_string(seed));
+  random_.seed(seed);
+  MakeSites();
+  Workers workers(GetParam());
+  for (int phase = 0; phase < 6; ++phase) {
+    for (int i = 0; i < 500 && !HasFatalFailure(); ++i) {
+      workers.Run(Below(std::max<size_t>(workers.size(), 1)), [&] { AnyEvent(phase % 2 == 0 ? 65 : 35); });
+      ASSERT_EQ(ledger_.live_records(), model_.live());
+      if (i % 8 == 0 || i < 40) ExpectSame();
+    }
+    ASSERT_FALSE(HasFatalFailure());
+    for (AccountId account = 0; account < kAccounts; ++account) {
+      Model::ExpectSame(ledger_.Totals(account), model_.account(account));
+    }
+  }
+}
+
+std::string ThreadsName(const ::testing::TestParamInfo<int>& threads) {
+  return threads.param == 0 ? "OneThread" : std::to_string(threads.param) + "ThreadsInTurn";
+}
+// 70 threads share at most 64 shards.
+INSTANTIATE_TEST_SUITE_P(Threads, RandomLedgerTest, ::testing::Values(0, 2, 5, 70), ThreadsName);
+
+TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
+  constexpr int kThreads = 6;
+  SiteTable sites(1024);
+  Ledger ledger(sites, 64);
+  std::vector<SiteId> made;
+  for (uintptr_t pc = 1; pc <= 300; ++pc) {
+    made.push_back(sites.InternSite({sites.InternStack(&pc, 1, false), 0, {DeviceId(pc % 2), {}, {}}, 0, kNoSite}));
+  }
+  // Threads take buffers that others made from one shelf, so a site's parts per shard become negative.
+  std::mutex mutex;
+  std::vector<std::pair<SiteId, int64_t>> shelf;
+  std::atomic<int> running{kThreads};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(static_cast<uint64_t>(t));
+      for (int i = 0; i < 20000; ++i) {
+        const std::pair<SiteId, int64_t> made_now(made[random() % made.size()], random() % 4096);
+        ASSERT_TRUE(ledger.Enter(Event::kAlloc, made_now.first, made_now.second));
+        std::pair<SiteId, int64_t> taken = made_now;
+        {
+          std::lock_guard<std::mutex> hold(mutex);
+          shelf.push_back(made_now);
+          if (shelf.size() < 200 || random() % 64 == 0) continue;
+          std::swap(shelf[random() % shelf.size()], shelf.back());
+          taken = shelf.back();
+          shelf.pop_back();
+        }
+        ASSERT_TRUE(ledger.Enter(Event::kFree, taken.first, taken.second));
+      }
+      --running;
+    });
+  }
+  int64_t last_peak[2] = {};
+  int64_t last_allocs[2] = {};
+  int snapshots = 0;
+  while (running.load() > 0) {
+    std::vector<SiteTotals> of_sites;
+    std::vector<AccountTotals> of_accounts;
+    ledger.Snapshot(&of_sites, &of_accounts);
+    ++snapshots;
+    for (const int device : {0, 1}) {
+      const AccountTotals& account = of_accounts[AccountOf(DeviceId(device), MemorySpace::kDevice)];
+      SiteTotals sum;
+      for (const SiteId site : made) {
+        if (sites.Key(site).attributes.device != DeviceId(device)) continue;
+        EXPECT_GE(of_sites[site].inuse_objects, 0);
+        EXPECT_GE(of_sites[site].peak_objects, 0);
+        sum.inuse_bytes += of_sites[site].inuse_bytes;
+        sum.inuse_objects += of_sites[site].inuse_objects;
+        sum.peak_bytes += of_sites[site].peak_bytes;
+        sum.alloc_objects += of_sites[site].alloc_objects;
+      }
+      ASSERT_EQ(sum.inuse_bytes, account.bytes_in_use);
+      ASSERT_EQ(sum.inuse_objects, account.num_live);
+      ASSERT_EQ(sum.peak_bytes, account.peak_bytes_in_use);
+      ASSERT_EQ(sum.alloc_objects, account.num_allocs);
+      ASSERT_GE(account.peak_bytes_in_use, account.bytes_in_use);
+      ASSERT_GE(account.peak_bytes_in_use, last_peak[device]);
+      ASSERT_GE(account.num_allocs, last_allocs[device]);
+      last_peak[device] = account.peak_bytes_in_use;
+      last_allocs[device] = account.num_allocs;
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(snapshots, 0);
+  for (const auto& [site, bytes] : shelf) ASSERT_TRUE(ledger.Enter(Event::kFree, site, bytes));
+  for (const int device : {0, 1}) {
+    const AccountTotals totals = ledger.Totals(AccountOf(DeviceId(device), MemorySpace::kDevice));
+    EXPECT_EQ(totals.bytes_in_use, 0);
+    EXPECT_EQ(totals.num_live, 0);
+  }
+}
+
+}  // namespace
+}  // namespace hbmprof::internal

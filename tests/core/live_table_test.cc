@@ -1,0 +1,338 @@
+// The live table against std::unordered_map, and from many threads at once.
+
+#include "src/core/live_table.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using Inserted = LiveTable::Inserted;
+
+bool operator==(const LiveRecord& a, const LiveRecord& b) { return a.site == b.site && a.bytes == b.bytes; }
+
+// Printed with every failure; HBMPROF_TEST_SEED repeats a run.
+uint64_t Seed() {
+  const char* seed = std::getenv("HBMPROF_TEST_SEED");
+  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device()();
+}
+
+// Keys as an allocator makes them: aligned, dense.
+uint64_t Address(uint64_t i) { return 0x7f0000000000 + i * 256; }
+
+// A record that only its own key can have.
+LiveRecord RecordOf(uint64_t key, uint64_t version = 0) {
+  const uint64_t hash = HashWord(key + version);
+  return {static_cast<SiteId>(hash % LiveTable::kMaxSites), static_cast<int64_t>(hash >> 24)};
+}
+
+void ExpectSame(const LiveTable& table, const std::unordered_map<uint64_t, LiveRecord>& model) {
+  for (const auto& [id, expected] : model) {
+    LiveRecord found;
+    ASSERT_TRUE(table.Find(id, &found)) << "lost " << id;
+    ASSERT_TRUE(found == expected) << "wrong record at " << id;
+  }
+}
+
+// The table's records, by way of EraseIf, which keeps them all.
+size_t Count(LiveTable& table) {
+  size_t count = 0;
+  table.EraseIf(
+      [&](uint64_t, const LiveRecord&) {
+        ++count;
+        return false;
+      },
+      [](const LiveRecord&) { FAIL() << "erased what did not match"; });
+  return count;
+}
+
+void ResizeFully(LiveTable& table, int64_t records) {
+  for (int i = 0; i < 20000; ++i) table.Resize(records);
+}
+
+TEST(LiveTable, FindsNothingBeforeTheFirstInsert) {
+  LiveTable table;
+  LiveRecord record;
+  table.Prefetch(Address(1));
+  table.Resize(1000);
+  EXPECT_FALSE(table.Find(Address(1), &record));
+  EXPECT_FALSE(table.Erase(Address(1), &record));
+  EXPECT_EQ(Count(table), 0u);
+}
+
+TEST(LiveTable, ANumberOfRecordsThatIsBehindMayBeNegative) {
+  LiveTable table;
+  ResizeFully(table, -64);
+  LiveRecord record;
+  ASSERT_EQ(table.Insert(Address(1), RecordOf(Address(1)), &record), Inserted::kNew);
+  ResizeFully(table, -64);
+  ASSERT_TRUE(table.Find(Address(1), &record));
+  EXPECT_EQ(Count(table), 1u);
+}
+
+TEST(LiveTable, KeepsTheLargestAndSmallestRecordsWhole) {
+  LiveTable table;
+  const LiveRecord records[] = {{0, 0},
+                                {0, LiveTable::kMaxBytes},
+                                {LiveTable::kMaxSites - 1, 0},
+                                {LiveTable::kMaxSites - 1, LiveTable::kMaxBytes}};
+  const uint64_t ids[] = {1, ~uint64_t{0}, uint64_t{1} << 63, uint64_t{127} << 57};
+  for (int i = 0; i < 4; ++i) {
+    LiveRecord replaced;
+    ASSERT_EQ(table.Insert(ids[i], records[i], &replaced), Inserted::kNew);
+  }
+  for (int i = 0; i < 4; ++i) {
+    LiveRecord found;
+    ASSERT_TRUE(table.Erase(ids[i], &found));
+    EXPECT_TRUE(found == records[i]);
+    EXPECT_FALSE(table.Find(ids[i], &found));
+  }
+}
+
+TEST(LiveTable, AgreesWithAMapOverRandomEvents) {
+  const uint64_t seed = Seed();
+  SCOPED_TRACE("HBMPROF_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  LiveTable table;
+  std::unordered_map<uint64_t, LiveRecord> model;
+  for (int phase = 0; phase < 12; ++phase) {
+    // Growing and shrinking phases; without Resize in every third, so that chains of overflow lines build up.
+    const uint64_t keys = uint64_t{1} << (6 + random() % 12);
+    const uint64_t insert_percent = phase % 2 == 0 ? 70 : 25;
+    const bool resize = phase % 3 != 2;
+    for (int i = 0; i < 40000; ++i) {
+      const uint64_t id = Address(random() % keys);
+      const auto known = model.find(id);
+      LiveRecord record;
+      if (random() % 100 < insert_percent) {
+        const LiveRecord fresh = RecordOf(id, random() % 4);
+        const Inserted result = table.Insert(id, fresh, &record);
+        ASSERT_EQ(result, known == model.end() ? Inserted::kNew : Inserted::kReplaced);
+        if (known != model.end()) {
+          ASSERT_TRUE(record == known->second);
+        }
+        model[id] = fresh;
+      } else {
+        ASSERT_EQ(table.Erase(id, &record), known != model.end());
+        if (known != model.end()) {
+          ASSERT_TRUE(record == known->second);
+          model.erase(known);
+        }
+      }
+      if (resize) table.Resize(static_cast<int64_t>(model.size()));
+    }
+    ExpectSame(table, model);
+    ASSERT_EQ(Count(table), model.size());
+  }
+}
+
+TEST(LiveTable, KeepsEveryRecordThroughAnySizesOfTheTable) {
+  LiveTable table;
+  std::unordered_map<uint64_t, LiveRecord> model;
+  for (uint64_t i = 0; i < 3000; ++i) {
+    LiveRecord replaced;
+    model[Address(i)] = RecordOf(Address(i));
+    ASSERT_EQ(table.Insert(Address(i), RecordOf(Address(i)), &replaced), Inserted::kNew);
+  }
+  // 64 lines for 3,000 records: chains of overflow lines; then 100,000 lines; and back.
+  ExpectSame(table, model);
+  ResizeFully(table, 150000);
+  ExpectSame(table, model);
+  ResizeFully(table, 0);
+  ExpectSame(table, model);
+  ResizeFully(table, 5000);
+  ExpectSame(table, model);
+  EXPECT_EQ(Count(table), model.size());
+}
+
+TEST(LiveTable, EraseIfErasesWhatMatchesAndNothingElse) {
+  LiveTable table;
+  for (uint64_t i = 0; i < 10000; ++i) {
+    LiveRecord replaced;
+    table.Insert(Address(i), {static_cast<SiteId>(i % 10), static_cast<int64_t>(i)}, &replaced);
+    if (i > 5000) table.Resize(static_cast<int64_t>(i));  // chained lines and single ones
+  }
+  int64_t erased_bytes = 0;
+  int erased = 0;
+  table.EraseIf([](uint64_t id, const LiveRecord& record) { return record.site == 3 && id < Address(5000); },
+                [&](const LiveRecord& record) {
+                  erased_bytes += record.bytes;
+                  ++erased;
+                });
+  EXPECT_EQ(erased, 500);
+  int64_t expected_bytes = 0;
+  for (uint64_t i = 0; i < 10000; ++i) {
+    const bool gone = i % 10 == 3 && i < 5000;
+    LiveRecord found;
+    EXPECT_EQ(table.Find(Address(i), &found), !gone) << i;
+    if (gone) expected_bytes += static_cast<int64_t>(i);
+  }
+  EXPECT_EQ(erased_bytes, expected_bytes);
+}
+
+int64_t ResidentBytes() {
+  long total = 0;
+  long resident = 0;
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr || std::fscanf(file, "%ld %ld", &total, &resident) != 2) ADD_FAILURE() << "no /proc/self/statm";
+  if (file != nullptr) std::fclose(file);
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(LiveTable, ItsMemoryFollowsTheNumberOfRecords) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's shadow memory hides the table's own";
+#endif
+  constexpr uint64_t kRecords = 1 << 20;
+  LiveTable table;
+  const int64_t before = ResidentBytes();
+  for (uint64_t i = 0; i < kRecords; ++i) {
+    LiveRecord replaced;
+    table.Insert(Address(i), RecordOf(Address(i)), &replaced);
+    table.Resize(static_cast<int64_t>(i));
+  }
+  const int64_t full = ResidentBytes() - before;
+  EXPECT_LT(full, static_cast<int64_t>(kRecords * 64));
+  EXPECT_GT(full, static_cast<int64_t>(kRecords * 16));
+  for (uint64_t i = 100; i < kRecords; ++i) {
+    LiveRecord record;
+    ASSERT_TRUE(table.Erase(Address(i), &record));
+    table.Resize(static_cast<int64_t>(kRecords - i));
+  }
+  const int64_t nearly_empty = ResidentBytes() - before;
+  EXPECT_LT(nearly_empty, full / 8);
+  for (uint64_t i = 0; i < 100; ++i) {
+    LiveRecord record;
+    EXPECT_TRUE(table.Find(Address(i), &record) && record == RecordOf(Address(i)));
+  }
+}
+
+// Keeps changing the table's size between small and large until it is destroyed.
+class Resizer {
+ public:
+  explicit Resizer(LiveTable& table)
+      : thread_([this, &table] {
+          std::mt19937_64 random(1);
+          while (!stop_.load()) {
+            const auto records = static_cast<int64_t>(random() % 20000);
+            for (int i = 0; i < 50; ++i) table.Resize(records);
+          }
+        }) {}
+  ~Resizer() {
+    stop_.store(true);
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+constexpr int kThreads = 8;
+
+TEST(LiveTable, EightThreadsWithTheirOwnKeysLoseNothingWhileTheTableIsResized) {
+  LiveTable table;
+  {
+    Resizer resizer(table);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&table, t] {
+        std::mt19937_64 random(static_cast<uint64_t>(t));
+        std::unordered_map<uint64_t, LiveRecord> model;
+        for (int i = 0; i < 30000; ++i) {
+          const uint64_t id = Address(random() % 500 * kThreads + static_cast<uint64_t>(t));
+          const auto known = model.find(id);
+          LiveRecord record;
+          switch (random() % 3) {
+            case 0: {
+              const LiveRecord fresh = RecordOf(id, random());
+              const Inserted expected = known == model.end() ? Inserted::kNew : Inserted::kReplaced;
+              ASSERT_EQ(table.Insert(id, fresh, &record), expected);
+              if (known != model.end()) {
+                ASSERT_TRUE(record == known->second);
+              }
+              model[id] = fresh;
+              break;
+            }
+            case 1:
+              ASSERT_EQ(table.Erase(id, &record), known != model.end());
+              if (known != model.end()) {
+                ASSERT_TRUE(record == known->second);
+                model.erase(known);
+              }
+              break;
+            default:
+              ASSERT_EQ(table.Find(id, &record), known != model.end());
+              if (known != model.end()) {
+                ASSERT_TRUE(record == known->second);
+              }
+          }
+        }
+        ExpectSame(table, model);
+        for (const auto& [id, expected] : model) {
+          LiveRecord record;
+          ASSERT_TRUE(table.Erase(id, &record));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(Count(table), 0u);
+}
+
+TEST(LiveTable, EightThreadsOnTheSameKeysNeitherLoseNorInventARecord) {
+  constexpr uint64_t kKeys = 64;
+  LiveTable table;
+  std::atomic<int64_t> entered{0};
+  std::atomic<int64_t> left{0};
+  {
+    Resizer resizer(table);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        std::mt19937_64 random(static_cast<uint64_t>(t));
+        for (int i = 0; i < 30000; ++i) {
+          const uint64_t id = Address(random() % kKeys);
+          LiveRecord record;
+          switch (random() % 4) {
+            case 0:
+            case 1:
+              ++entered;
+              if (table.Insert(id, RecordOf(id), &record) != Inserted::kReplaced) continue;
+              ++left;
+              break;
+            case 2:
+              if (!table.Erase(id, &record)) continue;
+              ++left;
+              break;
+            default:
+              if (!table.Find(id, &record)) continue;
+          }
+          ASSERT_TRUE(record == RecordOf(id)) << "another key's record";
+        }
+      });
+    }
+    // Records also leave by EraseIf meanwhile.
+    for (int i = 0; i < 200; ++i) {
+      table.EraseIf([i](uint64_t id, const LiveRecord&) { return id == Address(static_cast<uint64_t>(i) % kKeys); },
+                    [&](const LiveRecord&) { ++left; });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(static_cast<int64_t>(Count(table)), entered - left);
+}
+
+}  // namespace
+}  // namespace hbmprof::internal

@@ -1,0 +1,1146 @@
+// The Profiler as its user sees it: one thread's events, bad input, limits, pools, snapshots.
+//
+// Not here: exactness under many threads (tests/stress), processes that fork or exit (tests/programs).
+
+#include "hbmprof/profiler.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "hbmprof/tag.h"
+
+// Frames of functions in this section are known by their addresses.
+extern "C" {
+extern const char __start_hbmprof_test_frames[];  // NOLINT: the linker's name
+extern const char __stop_hbmprof_test_frames[];   // NOLINT
+}
+
+namespace hbmprof {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::SizeIs;
+
+// Buffers nobody really allocated.
+BufferId At(uint64_t i) { return BufferId(uint64_t{0x7f0000000000} + i * 0x10000); }
+
+using Value = int64_t Snapshot::Sample::*;
+
+int64_t Sum(const Snapshot& snapshot, Value value, const std::function<bool(const Snapshot::Sample&)>& selects) {
+  int64_t sum = 0;
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    if (selects(sample)) sum += sample.*value;
+  }
+  return sum;
+}
+int64_t SumOfKind(const Snapshot& snapshot, Value value, MemoryKind kind) {
+  return Sum(snapshot, value, [kind](const Snapshot::Sample& sample) { return sample.kind == kind; });
+}
+
+const Snapshot::Device* FindDevice(const Snapshot& snapshot, std::string_view name) {
+  for (const Snapshot::Device& device : snapshot.devices) {
+    if (device.name == name) return &device;
+  }
+  return nullptr;
+}
+
+// What every snapshot promises: indices lead somewhere, sums are the totals, labels are distinct per sample.
+void ExpectSound(const Snapshot& snapshot) {
+  std::set<std::string> labels;
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    ASSERT_LT(sample.stack, snapshot.stacks.size());
+    ASSERT_LT(sample.device, snapshot.devices.size());
+    ASSERT_LT(sample.allocator, snapshot.allocators.size());
+    std::string label = std::to_string(sample.stack) + "," + std::to_string(sample.device) + "," +
+                        std::string(MemoryKindName(sample.kind)) + "," + std::to_string(sample.allocator) + "," +
+                        std::to_string(sample.block_bytes);
+    for (const auto& [key, value] : sample.tags) label.append(",").append(key).append("=").append(value);
+    EXPECT_TRUE(labels.insert(label).second) << "twice: " << label;
+    for (const Value value : {&Snapshot::Sample::alloc_objects, &Snapshot::Sample::alloc_bytes,
+                              &Snapshot::Sample::peak_objects, &Snapshot::Sample::peak_bytes,
+                              &Snapshot::Sample::inuse_objects, &Snapshot::Sample::inuse_bytes}) {
+      EXPECT_GE(sample.*value, 0) << label;
+    }
+  }
+  EXPECT_THAT(snapshot.allocators, Not(IsEmpty()));
+  int64_t live = 0;
+  for (uint32_t device = 0; device < snapshot.devices.size(); ++device) {
+    for (int space = 0; space < kMemorySpaceCount; ++space) {
+      SCOPED_TRACE(snapshot.devices[device].name + ", " + std::string(MemorySpaceName(MemorySpace(space))));
+      const auto here = [&](const Snapshot::Sample& sample) {
+        return sample.device == device && SpaceOf(sample.kind) == MemorySpace(space);
+      };
+      const auto idle = [&](const Snapshot::Sample& sample) {
+        return here(sample) && sample.kind == MemoryKind::kPool;
+      };
+      const DeviceStats& stats = snapshot.devices[device].spaces[space];
+      EXPECT_EQ(Sum(snapshot, &Snapshot::Sample::inuse_bytes, here), stats.bytes_in_use);
+      EXPECT_EQ(Sum(snapshot, &Snapshot::Sample::peak_bytes, here), stats.peak_bytes_in_use);
+      EXPECT_EQ(Sum(snapshot, &Snapshot::Sample::inuse_objects, here), stats.num_live);
+      EXPECT_EQ(Sum(snapshot, &Snapshot::Sample::alloc_objects, here), stats.num_allocs);
+      EXPECT_EQ(Sum(snapshot, &Snapshot::Sample::inuse_bytes, idle), stats.bytes_reserved);
+      EXPECT_GE(stats.peak_bytes_in_use, stats.bytes_in_use);
+      EXPECT_GE(stats.pool_bytes, stats.bytes_reserved);
+      live += stats.num_live;
+    }
+  }
+  EXPECT_EQ(snapshot.tracker.live_records, live);
+}
+
+// A snapshot in one comparable text: everything but what changes by itself.
+std::string Describe(const Snapshot& snapshot) {
+  std::multiset<std::string> lines;
+  const auto number = [](int64_t value) { return std::to_string(value) + " "; };
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    std::string line = snapshot.devices[sample.device].name + " " + std::string(MemoryKindName(sample.kind)) + " " +
+                       snapshot.allocators[sample.allocator] + " ";
+    for (const uint64_t address : snapshot.stacks[sample.stack].return_addresses) line += std::to_string(address) + ">";
+    for (const auto& [key, value] : sample.tags) line.append(" ").append(key).append("=").append(value);
+    lines.insert(line + " bytes " + number(sample.block_bytes) + "alloc " + number(sample.alloc_objects) +
+                 number(sample.alloc_bytes) + "peak " + number(sample.peak_objects) + number(sample.peak_bytes) +
+                 "inuse " + number(sample.inuse_objects) + number(sample.inuse_bytes));
+  }
+  for (const Snapshot::Device& device : snapshot.devices) {
+    for (const DeviceStats& stats : device.spaces) {
+      lines.insert(device.name + ": " + number(stats.bytes_in_use) + number(stats.peak_bytes_in_use) +
+                   number(stats.num_allocs) + number(stats.num_live) + number(stats.largest_alloc_size) +
+                   number(stats.pool_bytes) + number(stats.bytes_reserved));
+    }
+  }
+  return std::accumulate(lines.begin(), lines.end(), std::string(),
+                         [](std::string text, const std::string& line) { return std::move(text) + line + "\n"; });
+}
+
+class ProfilerTest : public ::testing::Test {
+ protected:
+  ~ProfilerTest() override { ExpectSound(profiler_.TakeSnapshot()); }
+
+  DeviceStats Stats(MemorySpace space = MemorySpace::kDevice) const { return profiler_.Stats(kDefaultDevice, space); }
+  TrackerStats Tracker() const { return profiler_.GetTrackerStats(); }
+
+  Profiler profiler_;
+};
+
+// --- Plain events -----------------------------------------------------------------------------------------------
+
+TEST_F(ProfilerTest, CountsWhatIsAllocatedFreedAndHeldAtThePeak) {
+  EXPECT_TRUE(profiler_.RecordAlloc(At(1), 1000));
+  EXPECT_TRUE(profiler_.RecordAlloc(At(2), 500));
+  const FreedRecord freed = profiler_.RecordFree(At(1));
+  EXPECT_TRUE(freed);
+  EXPECT_EQ(freed.bytes(), 1000);
+  const DeviceStats stats = Stats();
+  EXPECT_EQ(stats.bytes_in_use, 500);
+  EXPECT_EQ(stats.peak_bytes_in_use, 1500);
+  EXPECT_EQ(stats.num_allocs, 2);
+  EXPECT_EQ(stats.num_live, 1);
+  EXPECT_EQ(stats.largest_alloc_size, 1000);
+  EXPECT_EQ(Tracker().live_records, 1);
+  EXPECT_EQ(Tracker().sites, 2);
+}
+
+TEST_F(ProfilerTest, IsEmptyAtFirst) {
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  EXPECT_THAT(snapshot.samples, IsEmpty());
+  EXPECT_THAT(snapshot.allocators, ElementsAre(""));
+  EXPECT_EQ(snapshot.process_id, getpid());
+  EXPECT_GT(snapshot.time_unix_nanos, int64_t{1700000000} * 1000000000);
+  EXPECT_FALSE(snapshot.host.empty());
+  const DeviceStats stats = Stats();
+  EXPECT_EQ(stats.bytes_in_use, 0);
+  EXPECT_EQ(stats.bytes_limit, -1);
+  EXPECT_FALSE(stats.unaccounted_known);
+}
+
+TEST_F(ProfilerTest, FindBufferSeesLiveRecordsByTheirExactIdOnly) {
+  const DeviceId device = profiler_.Device("GPU:3");
+  const AllocatorId allocator = profiler_.Allocator("arena");
+  profiler_.RecordAlloc(At(1), 77, {device, MemoryKind::kManaged, allocator});
+  const std::optional<LiveBuffer> found = profiler_.FindBuffer(At(1));
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->bytes, 77);
+  EXPECT_EQ(found->attributes.device, device);
+  EXPECT_EQ(found->attributes.kind, MemoryKind::kManaged);
+  EXPECT_EQ(found->attributes.allocator, allocator);
+  EXPECT_FALSE(profiler_.FindBuffer(BufferId(At(1).value() + 1)).has_value());
+  EXPECT_FALSE(profiler_.FindBuffer(BufferId()).has_value());
+  profiler_.RecordFree(At(1));
+  EXPECT_FALSE(profiler_.FindBuffer(At(1)).has_value());
+}
+
+TEST_F(ProfilerTest, HandlesOfDifferentNameSpacesAndAddressesNeverCollide) {
+  const BufferId ids[] = {BufferId::Handle(1, 0x1000), BufferId::Handle(2, 0x1000), BufferId(uint64_t{0x1000})};
+  int64_t bytes = 1;
+  for (const BufferId id : ids) EXPECT_TRUE(profiler_.RecordAlloc(id, static_cast<size_t>(bytes *= 10)));
+  EXPECT_EQ(Tracker().replaced_records, 0);
+  bytes = 1;
+  for (const BufferId id : ids) EXPECT_EQ(profiler_.RecordFree(id).bytes(), bytes *= 10);
+}
+
+TEST_F(ProfilerTest, ProfilersKnowNothingOfEachOther) {
+  Profiler other;
+  profiler_.RecordAlloc(At(1), 10);
+  EXPECT_FALSE(other.RecordFree(At(1)));
+  EXPECT_EQ(other.Stats(kDefaultDevice).bytes_in_use, 0);
+  EXPECT_EQ(Stats().bytes_in_use, 10);
+}
+
+// --- Bad input --------------------------------------------------------------------------------------------------
+
+TEST_F(ProfilerTest, ADoubleFreeIsAForeignFreeAndChangesNothingElse) {
+  profiler_.RecordAlloc(At(1), 10);
+  profiler_.RecordAlloc(At(2), 20);
+  EXPECT_TRUE(profiler_.RecordFree(At(1)));
+  EXPECT_FALSE(profiler_.RecordFree(At(1)));
+  EXPECT_EQ(Tracker().foreign_frees, 1);
+  EXPECT_EQ(Stats().bytes_in_use, 20);
+  EXPECT_EQ(Stats().num_live, 1);
+}
+
+TEST_F(ProfilerTest, FreesOfUnknownIdsAreCountedAndFreesOfNullAreNot) {
+  EXPECT_FALSE(profiler_.RecordFree(nullptr));
+  EXPECT_FALSE(profiler_.RecordBlockFree(nullptr));
+  EXPECT_EQ(Tracker().foreign_frees, 0);
+  const FreedRecord unknown = profiler_.RecordFree(At(1));
+  EXPECT_FALSE(unknown);
+  EXPECT_EQ(unknown.bytes(), -1);
+  EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
+  EXPECT_FALSE(profiler_.RecordFree(BufferId(~uint64_t{0})));
+  EXPECT_EQ(Tracker().foreign_frees, 3);
+}
+
+TEST_F(ProfilerTest, NullIsNeverRecordedAndNeverCountedAsDropped) {
+  EXPECT_FALSE(profiler_.RecordAlloc(nullptr, 10));
+  EXPECT_FALSE(profiler_.RecordBlock(nullptr, 10));
+  EXPECT_FALSE(profiler_.RecordSegment(nullptr, 10));
+  EXPECT_EQ(Tracker().dropped_records, 0);
+  EXPECT_EQ(Stats().num_allocs, 0);
+}
+
+TEST_F(ProfilerTest, ABufferOfZeroBytesIsAnObject) {
+  EXPECT_TRUE(profiler_.RecordAlloc(At(1), 0));
+  EXPECT_EQ(Stats().num_live, 1);
+  EXPECT_EQ(Stats().bytes_in_use, 0);
+  EXPECT_EQ(Stats().peak_bytes_in_use, 0);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  ASSERT_THAT(snapshot.samples, SizeIs(1));
+  EXPECT_EQ(snapshot.samples[0].inuse_objects, 1);
+  const FreedRecord freed = profiler_.RecordFree(At(1));
+  EXPECT_TRUE(freed);
+  EXPECT_EQ(freed.bytes(), 0);
+}
+
+TEST_F(ProfilerTest, AbsurdSizesAreDroppedAndCounted) {
+  constexpr size_t kMost = (size_t{1} << 40) - 1;
+  EXPECT_TRUE(profiler_.RecordAlloc(At(1), kMost));
+  EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kMost));
+  EXPECT_FALSE(profiler_.RecordAlloc(At(2), kMost + 1));
+  EXPECT_FALSE(profiler_.RecordBlock(At(2), kMost + 1));
+  EXPECT_FALSE(profiler_.RecordSegment(At(2), kMost + 1));
+  EXPECT_EQ(Tracker().dropped_records, 3);
+  EXPECT_EQ(Tracker().dropped_bytes, 3 * (int64_t{1} << 40));
+  EXPECT_FALSE(profiler_.RecordAlloc(At(2), SIZE_MAX));
+  EXPECT_FALSE(profiler_.RecordAlloc(At(2), SIZE_MAX));
+  EXPECT_EQ(Tracker().dropped_records, 5);
+  EXPECT_EQ(Tracker().dropped_bytes, INT64_MAX);
+  EXPECT_EQ(Stats().num_live, 1);
+  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), static_cast<int64_t>(kMost));
+}
+
+TEST_F(ProfilerTest, AttributesOutOfRangeAreBroughtIntoRange) {
+  EXPECT_TRUE(profiler_.RecordAlloc(At(1), 10, {DeviceId{9999}, static_cast<MemoryKind>(200), AllocatorId{9999}}));
+  EXPECT_EQ(profiler_.Stats(DeviceId{63}).bytes_in_use, 10);
+  EXPECT_EQ(profiler_.Stats(DeviceId{9999}).bytes_in_use, 0);
+  profiler_.ResetPeak(DeviceId{9999});
+  ExpectSound(profiler_.TakeSnapshot());
+}
+
+TEST(ProfilerLimits, AFullTableDropsAndCountsUntilThereIsRoomAgain) {
+  Options options;
+  options.max_live_buffers = 100;
+  Profiler profiler(options);
+  for (uint64_t i = 1; i <= 100; ++i) ASSERT_TRUE(profiler.RecordAlloc(At(i), 8));
+  EXPECT_FALSE(profiler.RecordAlloc(At(101), 1000));
+  EXPECT_FALSE(profiler.RecordSegment(At(102), 2000));
+  EXPECT_FALSE(profiler.RecordBlock(At(103), 4000));
+  Snapshot snapshot = profiler.TakeSnapshot();
+  EXPECT_EQ(snapshot.tracker.dropped_records, 3);
+  EXPECT_EQ(snapshot.tracker.dropped_bytes, 7000);
+  EXPECT_EQ(snapshot.tracker.live_records, 100);
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 800);
+  ExpectSound(snapshot);
+
+  EXPECT_FALSE(profiler.RecordFree(At(101))) << "it was never recorded";
+  EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 1);
+  EXPECT_TRUE(profiler.RecordFree(At(1)));
+  EXPECT_TRUE(profiler.RecordAlloc(At(101), 1000));
+  EXPECT_FALSE(profiler.RecordAlloc(At(1), 1));
+  ExpectSound(profiler.TakeSnapshot());
+}
+
+TEST(ProfilerLimits, InAFullTableALiveIdCanStillBeReplaced) {
+  Options options;
+  options.max_live_buffers = 2;
+  Profiler profiler(options);
+  profiler.RecordAlloc(At(1), 10);
+  profiler.RecordAlloc(At(2), 20);
+  EXPECT_TRUE(profiler.RecordAlloc(At(1), 5));
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 25);
+  EXPECT_EQ(profiler.GetTrackerStats().replaced_records, 1);
+  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 0);
+}
+
+TEST(ProfilerLimits, OneLiveBufferIsALimitToo) {
+  Options options;
+  options.max_live_buffers = 1;
+  Profiler profiler(options);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(profiler.RecordAlloc(At(1), 10));
+    EXPECT_FALSE(profiler.RecordAlloc(At(2), 10));
+    EXPECT_TRUE(profiler.RecordFree(At(1)));
+  }
+  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 3);
+}
+
+TEST(ProfilerLimits, ANewSiteBeyondTheLastIsDroppedAndKnownOnesGoOn) {
+  Options options;
+  options.max_sites = 5;
+  Profiler profiler(options);
+  const auto alloc = [&](uint64_t i, size_t bytes) { return profiler.RecordAlloc(At(i), bytes); };
+  const auto alloc_here = [&](uint64_t i, size_t bytes) {
+    bool recorded = alloc(i, bytes);  // one call site: only the size tells its sites apart
+    return recorded;
+  };
+  std::vector<bool> recorded;
+  for (uint64_t i = 1; i <= 6; ++i) recorded.push_back(alloc_here(i, i * 10));
+  EXPECT_THAT(recorded, ElementsAre(true, true, true, true, true, false));
+  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 1);
+  EXPECT_EQ(profiler.GetTrackerStats().dropped_bytes, 60);
+  EXPECT_EQ(profiler.GetTrackerStats().sites, 5);
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 150);
+  ExpectSound(profiler.TakeSnapshot());
+}
+
+TEST_F(ProfilerTest, AnIdThatIsLiveIsFreedBeforeItIsRecordedAgain) {
+  profiler_.RecordAlloc(At(1), 100);
+  EXPECT_TRUE(profiler_.RecordAlloc(At(1), 150));
+  EXPECT_EQ(Tracker().replaced_records, 1);
+  EXPECT_EQ(Stats().bytes_in_use, 150);
+  EXPECT_EQ(Stats().peak_bytes_in_use, 150) << "the two were never live together";
+  EXPECT_EQ(Stats().num_live, 1);
+  EXPECT_EQ(Stats().num_allocs, 2);
+  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), 150);
+  EXPECT_EQ(Stats().bytes_in_use, 0);
+}
+
+TEST_F(ProfilerTest, AnIdThatIsLiveIsFreedAlsoWhereTheNewBufferIsDropped) {
+  profiler_.RecordAlloc(At(1), 100);
+  EXPECT_FALSE(profiler_.RecordAlloc(At(1), SIZE_MAX));
+  EXPECT_EQ(Stats().bytes_in_use, 0);
+  EXPECT_EQ(Tracker().replaced_records, 1);
+  EXPECT_FALSE(profiler_.RecordFree(At(1)));
+}
+
+TEST_F(ProfilerTest, AReplacementMayMoveToAnotherDeviceAndKind) {
+  const DeviceId other = profiler_.Device("GPU:1");
+  profiler_.RecordAlloc(At(1), 100);
+  profiler_.RecordAlloc(At(1), 150, {other, MemoryKind::kPinnedHost, {}});
+  EXPECT_EQ(Stats().bytes_in_use, 0);
+  EXPECT_EQ(profiler_.Stats(other, MemorySpace::kPinnedHost).bytes_in_use, 150);
+}
+
+// --- Kinds and names --------------------------------------------------------------------------------------------
+
+TEST_F(ProfilerTest, AnAliasCountsAsAnObjectOfZeroBytes) {
+  EXPECT_TRUE(profiler_.RecordAlloc(At(1), 1000, {kDefaultDevice, MemoryKind::kAlias, {}}));
+  EXPECT_TRUE(profiler_.RecordBlock(At(2), 1000, {kDefaultDevice, MemoryKind::kAlias, {}}));
+  EXPECT_EQ(Stats().bytes_in_use, 0);
+  EXPECT_EQ(Stats().peak_bytes_in_use, 0);
+  EXPECT_EQ(Stats().num_live, 2);
+  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), 0);
+}
+
+TEST_F(ProfilerTest, AnAliasOfAnySizeCanBeRecorded) {
+  EXPECT_TRUE(profiler_.RecordAlloc(At(1), SIZE_MAX, {kDefaultDevice, MemoryKind::kAlias, {}}));
+  EXPECT_EQ(Tracker().dropped_records, 0);
+}
+
+TEST_F(ProfilerTest, ManagedAndPinnedMemoryAreNotInTheDevicesTotal) {
+  profiler_.RecordAlloc(At(1), 1);
+  profiler_.RecordAlloc(At(2), 10, {kDefaultDevice, MemoryKind::kManaged, {}});
+  profiler_.RecordAlloc(At(3), 100, {kDefaultDevice, MemoryKind::kPinnedHost, {}});
+  EXPECT_EQ(Stats().bytes_in_use, 1);
+  EXPECT_EQ(Stats(MemorySpace::kManaged).bytes_in_use, 10);
+  EXPECT_EQ(Stats(MemorySpace::kPinnedHost).bytes_in_use, 100);
+  profiler_.RecordFree(At(2));
+  EXPECT_EQ(Stats(MemorySpace::kManaged).peak_bytes_in_use, 10);
+  EXPECT_EQ(Stats(MemorySpace::kManaged).bytes_in_use, 0);
+  // The device's own word is about its own memory.
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 500, 300}; });
+  EXPECT_EQ(Stats(MemorySpace::kPinnedHost).bytes_limit, -1);
+  EXPECT_FALSE(Stats(MemorySpace::kPinnedHost).unaccounted_known);
+}
+
+TEST_F(ProfilerTest, EveryOtherKindIsInTheDevicesTotal) {
+  int64_t expected = 0;
+  for (int kind = 0; kind < kMemoryKindCount; ++kind) {
+    const auto bytes = int64_t{1} << kind;
+    profiler_.RecordAlloc(At(static_cast<uint64_t>(kind)), static_cast<size_t>(bytes),
+                          {kDefaultDevice, MemoryKind(kind), {}});
+    if (SpaceOf(MemoryKind(kind)) == MemorySpace::kDevice && MemoryKind(kind) != MemoryKind::kAlias) expected += bytes;
+  }
+  EXPECT_EQ(Stats().bytes_in_use, expected);
+  EXPECT_THAT(profiler_.TakeSnapshot().samples, SizeIs(kMemoryKindCount));
+}
+
+TEST(MemoryNames, AreTheLabelsOfTheProfile) {
+  std::set<std::string_view> names;
+  for (int kind = 0; kind < kMemoryKindCount; ++kind) names.insert(MemoryKindName(MemoryKind(kind)));
+  EXPECT_THAT(names, ElementsAre("alias", "array", "device", "executable", "external", "graph", "managed",
+                                 "pinned_host", "pool", "vmm"));
+  EXPECT_EQ(MemoryKindName(MemoryKind::kPinnedHost), "pinned_host");
+  EXPECT_EQ(MemorySpaceName(MemorySpace::kDevice), "device");
+  EXPECT_EQ(MemorySpaceName(MemorySpace::kManaged), "managed");
+  EXPECT_EQ(MemorySpaceName(MemorySpace::kPinnedHost), "pinned_host");
+}
+
+TEST_F(ProfilerTest, DevicesAreKnownByNameAndTheSixtyFourthIsOther) {
+  EXPECT_EQ(profiler_.Device("device:0"), kDefaultDevice);
+  std::set<DeviceId> ids = {kDefaultDevice};
+  for (int i = 1; i <= 62; ++i) ids.insert(profiler_.Device("GPU:" + std::to_string(i)));
+  EXPECT_EQ(ids.size(), 63u);
+  EXPECT_EQ(profiler_.Device("GPU:5"), profiler_.Device("GPU:5"));
+  const DeviceId other = profiler_.Device("GPU:63");
+  EXPECT_EQ(ids.count(other), 0u);
+  EXPECT_EQ(profiler_.Device("GPU:64"), other);
+  EXPECT_EQ(profiler_.Device("other"), other);
+  EXPECT_EQ(ids.count(profiler_.Device("GPU:62")), 1u);
+  profiler_.RecordAlloc(At(1), 5, {profiler_.Device("GPU:99"), MemoryKind::kDevice, {}});
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  ASSERT_NE(FindDevice(snapshot, "other"), nullptr);
+  EXPECT_EQ(FindDevice(snapshot, "other")->spaces[0].bytes_in_use, 5);
+  EXPECT_EQ(FindDevice(snapshot, "GPU:63"), nullptr);
+}
+
+TEST_F(ProfilerTest, DeviceNamesAreCutAt64Bytes) {
+  const std::string longest(64, 'x');
+  EXPECT_EQ(profiler_.Device(longest), profiler_.Device(longest + "tail"));
+  EXPECT_NE(FindDevice(profiler_.TakeSnapshot(), longest), nullptr);
+}
+
+TEST_F(ProfilerTest, AllocatorsAreKnownByNameAndThereAre255) {
+  EXPECT_EQ(profiler_.Allocator(""), AllocatorId{});
+  std::set<AllocatorId> ids;
+  for (int i = 1; i <= 254; ++i) ids.insert(profiler_.Allocator("pool" + std::to_string(i)));
+  EXPECT_EQ(ids.size(), 254u);
+  EXPECT_EQ(ids.count(AllocatorId{}), 0u);
+  const AllocatorId other = profiler_.Allocator("one more");
+  EXPECT_EQ(profiler_.Allocator("and another"), other);
+  EXPECT_EQ(ids.count(other), 0u);
+  EXPECT_THAT(profiler_.TakeSnapshot().allocators, SizeIs(256));
+  EXPECT_EQ(profiler_.TakeSnapshot().allocators.back(), "other");
+}
+
+TEST_F(ProfilerTest, ANamedDeviceIsShownBeforeAnythingIsAllocatedOnIt) {
+  profiler_.Device("GPU:0");
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  ASSERT_THAT(snapshot.devices, SizeIs(1));
+  EXPECT_EQ(snapshot.devices[0].name, "GPU:0");
+}
+
+// --- Failed frees -----------------------------------------------------------------------------------------------
+
+TEST_F(ProfilerTest, RestoringARecordUndoesItsFreeInEveryCounter) {
+  ScopedTag tag("phase", "decode");
+  profiler_.RecordAlloc(At(1), 100, {kDefaultDevice, MemoryKind::kArray, profiler_.Allocator("a")});
+  profiler_.RecordAlloc(At(2), 50);
+  const std::string before = Describe(profiler_.TakeSnapshot());
+  for (const uint64_t i : {1, 2}) {
+    const FreedRecord freed = profiler_.RecordFree(At(i));
+    EXPECT_NE(Describe(profiler_.TakeSnapshot()), before);
+    profiler_.RestoreRecord(freed);
+    EXPECT_EQ(Describe(profiler_.TakeSnapshot()), before);
+  }
+  EXPECT_TRUE(profiler_.RecordFree(At(1)));
+  EXPECT_TRUE(profiler_.RecordFree(At(2)));
+  EXPECT_EQ(Tracker().foreign_frees, 0);
+  EXPECT_EQ(Tracker().replaced_records, 0);
+}
+
+TEST_F(ProfilerTest, RestoringNothingDoesNothing) {
+  profiler_.RestoreRecord(FreedRecord());
+  profiler_.RestoreRecord(profiler_.RecordFree(At(1)));
+  EXPECT_EQ(Tracker().live_records, 0);
+  EXPECT_THAT(profiler_.TakeSnapshot().samples, IsEmpty());
+}
+
+TEST(ProfilerLimits, ARecordIsRestoredAlsoIntoAFullTable) {
+  Options options;
+  options.max_live_buffers = 1;
+  Profiler profiler(options);
+  profiler.RecordAlloc(At(1), 10);
+  const FreedRecord freed = profiler.RecordFree(At(1));
+  profiler.RecordAlloc(At(2), 20);
+  profiler.RestoreRecord(freed);
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 30);
+  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 0);
+}
+
+// --- Pools ------------------------------------------------------------------------------------------------------
+
+constexpr size_t kSegment = 10000;
+BufferId InSegment(uint64_t i, uint64_t offset) { return BufferId(At(i).value() + offset); }
+
+TEST_F(ProfilerTest, EveryReservedByteIsCountedOnce) {
+  ASSERT_TRUE(profiler_.RecordSegment(At(1), kSegment));
+  EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, 0), 1000)) << "a block may start where its segment starts";
+  EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, 1000), 500));
+  DeviceStats stats = Stats();
+  EXPECT_EQ(stats.bytes_in_use, 10000);
+  EXPECT_EQ(stats.peak_bytes_in_use, 10000);
+  EXPECT_EQ(stats.pool_bytes, 10000);
+  EXPECT_EQ(stats.bytes_reserved, 8500);
+  EXPECT_EQ(stats.num_live, 3);
+  EXPECT_EQ(stats.num_allocs, 3);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  EXPECT_EQ(SumOfKind(snapshot, &Snapshot::Sample::inuse_bytes, MemoryKind::kPool), 8500);
+  EXPECT_EQ(SumOfKind(snapshot, &Snapshot::Sample::inuse_objects, MemoryKind::kPool), 1);
+  EXPECT_EQ(SumOfKind(snapshot, &Snapshot::Sample::inuse_bytes, MemoryKind::kDevice), 1500);
+  EXPECT_EQ(SumOfKind(snapshot, &Snapshot::Sample::inuse_objects, MemoryKind::kDevice), 2);
+  ExpectSound(snapshot);
+
+  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, 0)).bytes(), 1000);
+  EXPECT_EQ(Stats().bytes_reserved, 9500);
+  EXPECT_EQ(Stats().bytes_in_use, 10000);
+  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, 1000)).bytes(), 500);
+  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), 10000);
+  stats = Stats();
+  EXPECT_EQ(stats.bytes_in_use, 0);
+  EXPECT_EQ(stats.pool_bytes, 0);
+  EXPECT_EQ(stats.bytes_reserved, 0);
+  EXPECT_EQ(stats.num_live, 0);
+}
+
+TEST_F(ProfilerTest, BlocksAndOtherBuffersAreToldApart) {
+  profiler_.RecordSegment(At(1), kSegment);
+  profiler_.RecordBlock(At(1), 100);
+  EXPECT_EQ(profiler_.FindBuffer(At(1))->bytes, static_cast<int64_t>(kSegment));
+  EXPECT_EQ(profiler_.RecordBlockFree(At(1)).bytes(), 100);
+  EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
+  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), static_cast<int64_t>(kSegment));
+}
+
+TEST_F(ProfilerTest, ABlockIsOnItsSegmentsDevice) {
+  const DeviceId device = profiler_.Device("GPU:1");
+  profiler_.RecordSegment(At(1), kSegment, {device, MemoryKind::kDevice, {}});
+  profiler_.RecordBlock(At(1), 100, {kDefaultDevice, MemoryKind::kManaged, {}});
+  EXPECT_EQ(profiler_.Stats(device).bytes_in_use, static_cast<int64_t>(kSegment));
+  EXPECT_EQ(profiler_.Stats(device).num_live, 2);
+  EXPECT_EQ(Stats().num_allocs, 0);
+  EXPECT_EQ(Stats(MemorySpace::kManaged).num_allocs, 0);
+}
+
+TEST_F(ProfilerTest, ABlockOutsideEverySegmentIsAnAllocationOfItsOwn) {
+  profiler_.RecordSegment(At(1), kSegment);
+  EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, kSegment), 100));
+  EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, kSegment - 1), 2)) << "it begins inside and ends outside";
+  EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment) + 102);
+  EXPECT_EQ(Stats().bytes_reserved, static_cast<int64_t>(kSegment));
+  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, kSegment)).bytes(), 100);
+  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, kSegment - 1)).bytes(), 2);
+  EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
+}
+
+TEST_F(ProfilerTest, ABlockThatDoesNotFitIntoWhatIsLeftIsAnAllocationOfItsOwn) {
+  profiler_.RecordSegment(At(1), kSegment);
+  profiler_.RecordBlock(InSegment(1, 0), 9000);
+  EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, 100), 2000));
+  EXPECT_EQ(Stats().bytes_in_use, 12000);
+  EXPECT_EQ(Stats().bytes_reserved, 1000);
+  profiler_.RecordBlockFree(InSegment(1, 100));
+  EXPECT_EQ(Stats().bytes_reserved, 1000);
+  EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, 9000), 1000));
+  EXPECT_EQ(Stats().bytes_reserved, 0);
+  EXPECT_EQ(Stats().bytes_in_use, 10000);
+}
+
+TEST_F(ProfilerTest, ABlockRecordedAgainAtItsAddressTakesItsOwnPlaceInTheSegment) {
+  // The pool's free of it was never seen; 6,000 + 6,000 would not fit.
+  profiler_.RecordSegment(At(1), kSegment);
+  profiler_.RecordBlock(At(1), 6000);
+  EXPECT_TRUE(profiler_.RecordBlock(At(1), 6000));
+  EXPECT_EQ(Tracker().replaced_records, 1);
+  EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
+  EXPECT_EQ(Stats().bytes_reserved, 4000);
+  profiler_.RecordBlockFree(At(1));
+  EXPECT_EQ(Stats().bytes_reserved, static_cast<int64_t>(kSegment));
+}
+
+TEST_F(ProfilerTest, ASegmentFreedWithLiveBlocksTakesThemAlong) {
+  profiler_.RecordSegment(At(1), kSegment);
+  profiler_.RecordSegment(At(2), kSegment);
+  profiler_.RecordAlloc(InSegment(1, 8), 7);  // not a block, though its address is inside
+  for (uint64_t i = 0; i < 50; ++i) {
+    profiler_.RecordBlock(InSegment(1, i * 100), 100);
+    profiler_.RecordBlock(InSegment(2, i * 100), 100);
+  }
+  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), static_cast<int64_t>(kSegment));
+  EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment) + 7);
+  EXPECT_EQ(Stats().num_live, 52);
+  EXPECT_EQ(Stats().bytes_reserved, 5000);
+  EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
+  EXPECT_EQ(Tracker().foreign_frees, 1);
+  EXPECT_EQ(profiler_.RecordBlockFree(At(2)).bytes(), 100);
+  // The same memory again: nothing of the old blocks is left in it.
+  ASSERT_TRUE(profiler_.RecordSegment(At(1), kSegment));
+  EXPECT_TRUE(profiler_.RecordBlock(At(1), kSegment));
+  EXPECT_EQ(Stats().bytes_in_use, 2 * static_cast<int64_t>(kSegment) + 7);
+}
+
+TEST_F(ProfilerTest, ARecordThatBecomesASegmentMovesWithItsStackSizeAndDevice) {
+  const DeviceId device = profiler_.Device("GPU:1");
+  const AllocatorId pool = profiler_.Allocator("bfc");
+  profiler_.RecordAlloc(At(1), kSegment, {device, MemoryKind::kDevice, profiler_.Allocator("cudaMalloc")});
+  const Snapshot before = profiler_.TakeSnapshot();
+  ASSERT_TRUE(profiler_.RecordSegment(At(1), 5, {kDefaultDevice, MemoryKind::kDevice, pool}));
+  const Snapshot after = profiler_.TakeSnapshot();
+  EXPECT_EQ(profiler_.Stats(device).bytes_in_use, static_cast<int64_t>(kSegment));
+  EXPECT_EQ(profiler_.Stats(device).pool_bytes, static_cast<int64_t>(kSegment));
+  EXPECT_EQ(profiler_.Stats(device).num_allocs, 1);
+  EXPECT_EQ(profiler_.Stats(device).num_live, 1);
+  EXPECT_EQ(Stats().num_allocs, 0);
+  const auto pools = [](const Snapshot::Sample& sample) { return sample.kind == MemoryKind::kPool; };
+  const auto others = [](const Snapshot::Sample& sample) { return sample.kind != MemoryKind::kPool; };
+  EXPECT_EQ(Sum(after, &Snapshot::Sample::alloc_bytes, pools), static_cast<int64_t>(kSegment));
+  EXPECT_EQ(Sum(after, &Snapshot::Sample::alloc_objects, pools), 1);
+  EXPECT_EQ(Sum(after, &Snapshot::Sample::inuse_bytes, pools), static_cast<int64_t>(kSegment));
+  for (const Value value : {&Snapshot::Sample::alloc_objects, &Snapshot::Sample::alloc_bytes,
+                            &Snapshot::Sample::inuse_objects, &Snapshot::Sample::inuse_bytes}) {
+    EXPECT_EQ(Sum(after, value, others), 0);
+  }
+  for (const Snapshot::Sample& sample : after.samples) {
+    EXPECT_EQ(after.stacks[sample.stack].return_addresses, before.stacks[0].return_addresses);
+    if (sample.kind == MemoryKind::kPool) {
+      EXPECT_EQ(after.allocators[sample.allocator], "bfc");
+    }
+  }
+  ExpectSound(after);
+  EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, 9000), 1000)) << "the record's own size is the segment's";
+  EXPECT_EQ(profiler_.Stats(device).bytes_reserved, 9000);
+  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), static_cast<int64_t>(kSegment));
+  EXPECT_EQ(profiler_.Stats(device).bytes_in_use, 0);
+  EXPECT_EQ(profiler_.Stats(device).num_live, 0);
+  EXPECT_EQ(Tracker().replaced_records, 0);
+}
+
+TEST_F(ProfilerTest, OverlappingSegmentsAreRefusedAndChangeNothing) {
+  ASSERT_TRUE(profiler_.RecordSegment(At(1), kSegment));
+  const std::string before = Describe(profiler_.TakeSnapshot());
+  EXPECT_FALSE(profiler_.RecordSegment(At(1), kSegment));
+  EXPECT_FALSE(profiler_.RecordSegment(InSegment(1, 500), 10));
+  EXPECT_FALSE(profiler_.RecordSegment(BufferId(At(1).value() - 10), 11));
+  EXPECT_FALSE(profiler_.RecordSegment(BufferId(At(1).value() - 10), 0));
+  EXPECT_EQ(Describe(profiler_.TakeSnapshot()), before);
+  EXPECT_EQ(Tracker().dropped_records, 0);
+  EXPECT_TRUE(profiler_.RecordSegment(InSegment(1, kSegment), 10));
+}
+
+TEST_F(ProfilerTest, ARecordInsideASegmentCannotBecomeOne) {
+  ASSERT_TRUE(profiler_.RecordSegment(At(1), kSegment));
+  profiler_.RecordAlloc(InSegment(1, 100), 50);
+  const std::string before = Describe(profiler_.TakeSnapshot());
+  EXPECT_FALSE(profiler_.RecordSegment(InSegment(1, 100), 50));
+  EXPECT_EQ(Describe(profiler_.TakeSnapshot()), before);
+  EXPECT_EQ(profiler_.RecordFree(InSegment(1, 100)).bytes(), 50);
+}
+
+TEST_F(ProfilerTest, ManagedAndPinnedBuffersCannotBecomeSegments) {
+  for (const MemoryKind kind : {MemoryKind::kManaged, MemoryKind::kPinnedHost}) {
+    profiler_.RecordAlloc(At(1), kSegment, {kDefaultDevice, kind, {}});
+    EXPECT_FALSE(profiler_.RecordSegment(At(1), kSegment));
+    EXPECT_EQ(profiler_.Stats(kDefaultDevice, SpaceOf(kind)).bytes_in_use, static_cast<int64_t>(kSegment));
+    profiler_.RecordFree(At(1));
+  }
+  EXPECT_EQ(Stats().num_allocs, 0);
+}
+
+TEST_F(ProfilerTest, AFailedFreeOfASegmentOrBlockIsUndone) {
+  profiler_.RecordSegment(At(1), kSegment);
+  const std::string without_block = Describe(profiler_.TakeSnapshot());
+  profiler_.RestoreRecord(profiler_.RecordFree(At(1)));
+  EXPECT_EQ(Describe(profiler_.TakeSnapshot()), without_block);
+  profiler_.RecordBlock(At(1), 100);
+  const std::string with_block = Describe(profiler_.TakeSnapshot());
+  profiler_.RestoreRecord(profiler_.RecordBlockFree(At(1)));
+  EXPECT_EQ(Describe(profiler_.TakeSnapshot()), with_block);
+  EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, 100), kSegment - 100)) << "exactly the rest is idle";
+  EXPECT_EQ(Stats().bytes_reserved, 0);
+  EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
+}
+
+TEST_F(ProfilerTest, ABlockWhoseSegmentHasGoneIsNotRestored) {
+  profiler_.RecordSegment(At(1), kSegment);
+  profiler_.RecordBlock(At(1), 100);
+  const FreedRecord block = profiler_.RecordBlockFree(At(1));
+  profiler_.RecordFree(At(1));
+  profiler_.RestoreRecord(block);
+  EXPECT_EQ(Stats().num_live, 0);
+  EXPECT_EQ(Stats().bytes_in_use, 0);
+  EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
+}
+
+TEST_F(ProfilerTest, BlocksOfOneCallSiteInSeveralSegmentsAreOneSample) {
+  for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(profiler_.RecordSegment(At(i), kSegment * i));
+  for (uint64_t i = 1; i <= 3; ++i) profiler_.RecordBlock(At(i), 64);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  int samples = 0;
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    if (sample.kind != MemoryKind::kDevice) continue;
+    ++samples;
+    EXPECT_EQ(sample.inuse_objects, 3);
+    EXPECT_EQ(sample.inuse_bytes, 192);
+  }
+  EXPECT_EQ(samples, 1);
+}
+
+TEST_F(ProfilerTest, PoolsOfDevicesWithTheSameAddressesAreKeptApartByTheirNameSpaces) {
+  const DeviceId devices[] = {profiler_.Device("TPU:0"), profiler_.Device("TPU:1")};
+  const auto at = [](int device, uint64_t address) {
+    return BufferId::Handle(static_cast<uint8_t>(device + 1), address);
+  };
+  for (const int device : {0, 1}) {
+    ASSERT_TRUE(profiler_.RecordSegment(at(device, 0x1000), kSegment, {devices[device], MemoryKind::kDevice, {}}));
+    ASSERT_TRUE(profiler_.RecordBlock(at(device, 0x1000), 100));
+    ASSERT_TRUE(profiler_.RecordBlock(at(device, 0x2000), 10));
+  }
+  EXPECT_EQ(Tracker().replaced_records, 0);
+  for (const int device : {0, 1}) {
+    EXPECT_EQ(profiler_.Stats(devices[device]).bytes_reserved, static_cast<int64_t>(kSegment) - 110);
+    EXPECT_EQ(profiler_.RecordBlockFree(at(device, 0x2000)).bytes(), 10);
+    EXPECT_EQ(profiler_.Stats(devices[device]).bytes_reserved, static_cast<int64_t>(kSegment) - 100);
+  }
+  ASSERT_TRUE(profiler_.RecordBlock(at(0, 0x2000), kSegment - 0x1000)) << "what was freed can be used again";
+  EXPECT_TRUE(profiler_.RecordFree(at(0, 0x1000)));
+  EXPECT_EQ(profiler_.Stats(devices[0]).num_live, 0) << "the blocks went with their segment";
+  EXPECT_EQ(profiler_.Stats(devices[1]).num_live, 2);
+}
+
+// --- Whole devices ----------------------------------------------------------------------------------------------
+
+TEST_F(ProfilerTest, DroppingADeviceForgetsItsRecordsAndKeepsCumulativeCounters) {
+  const DeviceId other = profiler_.Device("GPU:1");
+  profiler_.RecordAlloc(At(1), 100);
+  profiler_.RecordAlloc(At(2), 10, {kDefaultDevice, MemoryKind::kPinnedHost, {}});
+  profiler_.RecordAlloc(At(3), 1, {other, MemoryKind::kDevice, {}});
+  profiler_.RecordSegment(At(4), kSegment);
+  profiler_.RecordBlock(At(4), 1000);
+  profiler_.DropDevice(kDefaultDevice);
+  EXPECT_EQ(Stats().bytes_in_use, 0);
+  EXPECT_EQ(Stats().num_live, 0);
+  EXPECT_EQ(Stats().bytes_reserved, 0);
+  EXPECT_EQ(Stats().num_allocs, 3);
+  EXPECT_EQ(Stats().peak_bytes_in_use, 10100);
+  EXPECT_EQ(Stats(MemorySpace::kPinnedHost).bytes_in_use, 0);
+  EXPECT_EQ(profiler_.Stats(other).bytes_in_use, 1);
+  EXPECT_FALSE(profiler_.RecordFree(At(1)));
+  EXPECT_TRUE(profiler_.RecordSegment(At(4), kSegment)) << "the old segment is gone";
+}
+
+TEST_F(ProfilerTest, DroppingADeviceSparesTheSurvivingAllocator) {
+  const AllocatorId survivor = profiler_.Allocator("cudaMallocAsync");
+  profiler_.RecordAlloc(At(1), 100);
+  profiler_.RecordAlloc(At(2), 10, {kDefaultDevice, MemoryKind::kDevice, survivor});
+  profiler_.DropDevice(kDefaultDevice, survivor);
+  EXPECT_EQ(Stats().bytes_in_use, 10);
+  EXPECT_TRUE(profiler_.FindBuffer(At(2)).has_value());
+  profiler_.DropDevice(kDefaultDevice, AllocatorId{});
+  EXPECT_EQ(Stats().bytes_in_use, 0) << "id 0 spares those without an allocator";
+}
+
+TEST_F(ProfilerTest, BlocksStayOrGoWithTheirSegmentWhenADeviceIsDropped) {
+  const AllocatorId survivor = profiler_.Allocator("survivor");
+  profiler_.RecordSegment(At(1), kSegment, {kDefaultDevice, MemoryKind::kDevice, survivor});
+  profiler_.RecordBlock(At(1), 4000);  // no allocator of its own
+  profiler_.RecordSegment(At(2), kSegment);
+  profiler_.RecordBlock(At(2), 4000, {kDefaultDevice, MemoryKind::kDevice, survivor});
+  profiler_.DropDevice(kDefaultDevice, survivor);
+  EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
+  EXPECT_EQ(Stats().num_live, 2);
+  EXPECT_EQ(Stats().bytes_reserved, 6000);
+  EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, 4000), 6000));
+  EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
+}
+
+TEST_F(ProfilerTest, ResetPeakStartsANewPeakFromThePresentAndItsComposition) {
+  const DeviceId other = profiler_.Device("GPU:1");
+  profiler_.RecordAlloc(At(1), 1000);
+  profiler_.RecordAlloc(At(2), 500);
+  profiler_.RecordAlloc(At(3), 7, {kDefaultDevice, MemoryKind::kManaged, {}});
+  profiler_.RecordAlloc(At(4), 9, {other, MemoryKind::kDevice, {}});
+  for (uint64_t i : {1, 3, 4}) profiler_.RecordFree(At(i));
+  profiler_.ResetPeak(kDefaultDevice);
+  EXPECT_EQ(Stats().peak_bytes_in_use, 500);
+  EXPECT_EQ(Stats(MemorySpace::kManaged).peak_bytes_in_use, 0);
+  EXPECT_EQ(profiler_.Stats(other).peak_bytes_in_use, 9);
+  Snapshot snapshot = profiler_.TakeSnapshot();
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    if (snapshot.devices[sample.device].name == "device:0" && sample.block_bytes != 500) {
+      EXPECT_EQ(sample.peak_bytes, 0) << sample.block_bytes;
+      EXPECT_EQ(sample.peak_objects, 0) << sample.block_bytes;
+    }
+  }
+  ExpectSound(snapshot);
+  profiler_.RecordAlloc(At(5), 1);
+  EXPECT_EQ(Stats().peak_bytes_in_use, 501);
+}
+
+// --- Off --------------------------------------------------------------------------------------------------------
+
+TEST_F(ProfilerTest, WhileOffEventsAreIgnored) {
+  profiler_.RecordAlloc(At(1), 100);
+  EXPECT_TRUE(profiler_.enabled());
+  profiler_.SetEnabled(false);
+  EXPECT_FALSE(profiler_.enabled());
+  EXPECT_FALSE(profiler_.RecordAlloc(At(2), 10));
+  EXPECT_FALSE(profiler_.RecordSegment(At(3), 10));
+  EXPECT_FALSE(profiler_.RecordBlock(At(4), 10));
+  EXPECT_FALSE(profiler_.RecordFree(At(1)));
+  EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
+  EXPECT_EQ(Tracker().foreign_frees, 0);
+  EXPECT_EQ(Tracker().dropped_records, 0);
+  profiler_.SetEnabled(true);
+  EXPECT_EQ(Stats().bytes_in_use, 100);
+  EXPECT_FALSE(profiler_.RecordFree(At(2)));
+  EXPECT_TRUE(profiler_.RecordFree(At(1)));
+}
+
+TEST(ProfilerOptions, AProfilerCanBeMadeOff) {
+  Options options;
+  options.enabled = false;
+  Profiler profiler(options);
+  EXPECT_FALSE(profiler.enabled());
+  EXPECT_FALSE(profiler.RecordAlloc(At(1), 1));
+}
+
+TEST(ProfilerOptions, AbsurdValuesAreBroughtIntoRange) {
+  Options options;
+  options.max_stack_depth = -1;
+  options.max_sites = -1;
+  options.max_live_buffers = -1;
+  Profiler profiler(options);
+  EXPECT_FALSE(profiler.RecordAlloc(At(1), 1));
+  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 1);
+  options.max_stack_depth = INT_MAX;
+  options.max_sites = INT64_MAX;
+  options.max_live_buffers = INT64_MAX;
+  Profiler large(options);
+  EXPECT_TRUE(large.RecordAlloc(At(1), 1));
+  ExpectSound(large.TakeSnapshot());
+}
+
+// --- Stacks -----------------------------------------------------------------------------------------------------
+
+// A call that must not become a jump stands before something that must happen after it.
+void AfterTheCall() { asm volatile("" ::: "memory"); }
+
+[[gnu::noinline, gnu::section("hbmprof_test_frames")]] bool KnownCaller(Profiler& profiler, uint64_t i, size_t bytes) {
+  const bool recorded = profiler.RecordAlloc(At(i), bytes);
+  AfterTheCall();
+  return recorded;
+}
+[[gnu::noinline, gnu::section("hbmprof_test_frames")]] bool KnownSegmentCaller(Profiler& profiler, uint64_t i) {
+  const bool recorded = profiler.RecordSegment(At(i), kSegment);
+  AfterTheCall();
+  return recorded;
+}
+[[gnu::noinline, gnu::section("hbmprof_test_frames")]] bool KnownBlockCaller(Profiler& profiler, uint64_t i) {
+  const bool recorded = profiler.RecordBlock(At(i), 100);
+  AfterTheCall();
+  return recorded;
+}
+// A wrapper: its own frame must not show.
+[[gnu::noinline]] bool Wrapper(Profiler& profiler, uint64_t i) {
+  const Caller caller = Caller::OfThisFunction();
+  const bool recorded = profiler.RecordAllocFrom(caller, At(i), 1, {});
+  AfterTheCall();
+  return recorded;
+}
+[[gnu::noinline, gnu::section("hbmprof_test_frames")]] bool KnownWrapperCaller(Profiler& profiler, uint64_t i) {
+  const bool recorded = Wrapper(profiler, i);
+  AfterTheCall();
+  return recorded;
+}
+[[gnu::noinline]] bool Recurse(Profiler& profiler, uint64_t i, int depth) {
+  const bool recorded = depth == 0 ? KnownCaller(profiler, i, 1) : Recurse(profiler, i, depth - 1);
+  AfterTheCall();
+  return recorded;
+}
+
+bool IsKnownFrame(uint64_t return_address) {
+  const auto start = reinterpret_cast<uintptr_t>(__start_hbmprof_test_frames);
+  const auto stop = reinterpret_cast<uintptr_t>(__stop_hbmprof_test_frames);
+  return start < return_address && return_address <= stop;
+}
+
+class UnwinderTest : public ::testing::TestWithParam<Unwinder> {
+ protected:
+  static Options TheOptions() {
+    Options options;
+    options.unwinder = GetParam();
+    options.max_stack_depth = 16;
+    return options;
+  }
+  Profiler profiler_{TheOptions()};
+};
+
+TEST_P(UnwinderTest, TheFirstFrameIsTheFunctionThatRecorded) {
+  ASSERT_TRUE(KnownCaller(profiler_, 1, 1));
+  ASSERT_TRUE(KnownSegmentCaller(profiler_, 2));
+  ASSERT_TRUE(KnownBlockCaller(profiler_, 2));
+  ASSERT_TRUE(KnownWrapperCaller(profiler_, 3));
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  ASSERT_THAT(snapshot.samples, SizeIs(4));
+  EXPECT_THAT(snapshot.stacks, SizeIs(4));
+  for (const Snapshot::Stack& stack : snapshot.stacks) {
+    ASSERT_THAT(stack.return_addresses, Not(IsEmpty()));
+    EXPECT_TRUE(IsKnownFrame(stack.return_addresses[0]));
+  }
+}
+
+TEST_P(UnwinderTest, AStackDeeperThanTheLimitKeepsItsInnermostFramesAndSaysSo) {
+  ASSERT_TRUE(Recurse(profiler_, 1, 40));
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  ASSERT_THAT(snapshot.stacks, SizeIs(1));
+  ASSERT_THAT(snapshot.stacks[0].return_addresses, SizeIs(16));
+  EXPECT_TRUE(snapshot.stacks[0].truncated);
+  EXPECT_TRUE(IsKnownFrame(snapshot.stacks[0].return_addresses[0]));
+  // Next comes Recurse, which called KnownCaller once and then itself, always from the same place.
+  for (size_t i = 3; i < 16; ++i) {
+    EXPECT_EQ(snapshot.stacks[0].return_addresses[i], snapshot.stacks[0].return_addresses[2]) << i;
+  }
+  EXPECT_EQ(snapshot.tracker.truncated_stacks, 1);
+}
+
+std::string UnwinderName(const ::testing::TestParamInfo<Unwinder>& unwinder) {
+  return unwinder.param == Unwinder::kAuto ? "Auto" : "Libunwind";
+}
+INSTANTIATE_TEST_SUITE_P(Exact, UnwinderTest, ::testing::Values(Unwinder::kAuto, Unwinder::kLibunwind), UnwinderName);
+
+TEST(ProfilerStacks, AreCompleteWithinTheLimit) {
+  Options options;
+  options.max_stack_depth = 512;
+  Profiler profiler(options);
+  ASSERT_TRUE(Recurse(profiler, 1, 40));
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  EXPECT_GT(snapshot.stacks[0].return_addresses.size(), 42u);
+  EXPECT_FALSE(snapshot.stacks[0].truncated);
+  EXPECT_EQ(snapshot.tracker.truncated_stacks, 0);
+}
+
+TEST(ProfilerStacks, WithoutAnUnwinderThereAreTotalsAndLabelsOnly) {
+  Options options;
+  options.unwinder = Unwinder::kNone;
+  Profiler profiler(options);
+  ASSERT_TRUE(Recurse(profiler, 1, 40));
+  ASSERT_TRUE(KnownCaller(profiler, 2, 1));
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  ASSERT_THAT(snapshot.samples, SizeIs(1));
+  EXPECT_THAT(snapshot.stacks[0].return_addresses, IsEmpty());
+  EXPECT_EQ(snapshot.samples[0].inuse_objects, 2);
+  EXPECT_EQ(snapshot.tracker.unwinder, "none");
+  ExpectSound(snapshot);
+}
+
+// --- Tags, probes, snapshots ------------------------------------------------------------------------------------
+
+TEST_F(ProfilerTest, SamplesCarryTheTagsOfTheirAllocation) {
+  {
+    ScopedTag phase("phase", "prefill");
+    ScopedTag model("model", "llama");
+    profiler_.RecordAlloc(At(1), 1);
+  }
+  profiler_.RecordAlloc(At(2), 2);
+  {
+    ScopedTag later("phase", "decode");
+    profiler_.RecordFree(At(1));
+  }
+  for (const Snapshot::Sample& sample : profiler_.TakeSnapshot().samples) {
+    if (sample.block_bytes == 1) {
+      EXPECT_THAT(sample.tags, ElementsAre(Pair("model", "llama"), Pair("phase", "prefill")));
+      EXPECT_EQ(sample.inuse_objects, 0);
+    } else {
+      EXPECT_THAT(sample.tags, IsEmpty());
+    }
+  }
+}
+
+TEST_F(ProfilerTest, AProbeTellsWhatTheDeviceKnowsAndWhatIsUnaccounted) {
+  profiler_.RecordAlloc(At(1), 400);
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 500, 300}; });
+  const DeviceStats stats = Stats();
+  EXPECT_EQ(stats.bytes_limit, 1000);
+  EXPECT_EQ(stats.largest_free_block_bytes, 500);
+  EXPECT_EQ(stats.driver_bytes_in_use, 300);
+  EXPECT_TRUE(stats.unaccounted_known);
+  EXPECT_EQ(stats.unaccounted, -100) << "signed, never clamped";
+  EXPECT_EQ(FindDevice(profiler_.TakeSnapshot(), "device:0")->spaces[0].unaccounted, -100);
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{2000, -1, -1}; });
+  EXPECT_EQ(Stats().bytes_limit, 2000) << "a later probe replaces the one before";
+  EXPECT_FALSE(Stats().unaccounted_known);
+}
+
+TEST_F(ProfilerTest, AProbeIsRemovedByItsOwnerAlone) {
+  const int mine = 0;
+  const int theirs = 0;
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, -1, -1}; }, &mine);
+  profiler_.RemoveDeviceProbe(kDefaultDevice, &theirs);
+  profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
+  profiler_.RemoveDeviceProbe(DeviceId{5}, &mine);
+  EXPECT_EQ(Stats().bytes_limit, 1000);
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{2000, -1, -1}; }, &theirs);
+  profiler_.RemoveDeviceProbe(kDefaultDevice, &mine);
+  EXPECT_EQ(Stats().bytes_limit, 2000) << "it is the other's now";
+  profiler_.RemoveDeviceProbe(kDefaultDevice, &theirs);
+  EXPECT_EQ(Stats().bytes_limit, -1);
+}
+
+TEST_F(ProfilerTest, ARemovedProbeIsNotRunningAnyMore) {
+  std::atomic<bool> entered{false};
+  std::atomic<bool> removing{false};
+  std::atomic<bool> left{false};
+  profiler_.SetDeviceProbe(kDefaultDevice, [&] {
+    entered.store(true);
+    while (!removing.load()) std::this_thread::yield();
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+    left.store(true);
+    return DeviceProbe{};
+  });
+  std::thread asker([&] { profiler_.Stats(kDefaultDevice); });
+  while (!entered.load()) std::this_thread::yield();
+  removing.store(true);
+  profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
+  EXPECT_TRUE(left.load());
+  asker.join();
+}
+
+TEST_F(ProfilerTest, OtherThreadsRecordWhileAProbeRuns) {
+  profiler_.SetDeviceProbe(kDefaultDevice, [&] {
+    std::thread([&] {
+      EXPECT_TRUE(profiler_.RecordAlloc(At(1), 10));
+      EXPECT_TRUE(profiler_.RecordFree(At(1)));
+    }).join();
+    return DeviceProbe{5, -1, -1};
+  });
+  EXPECT_EQ(Stats().bytes_limit, 5);
+  profiler_.TakeSnapshot();
+  EXPECT_EQ(Stats().num_allocs, 3) << "one per question, the third being this one";
+  profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
+}
+
+TEST_F(ProfilerTest, EventsFromInsideAProbePassThroughAndAreCounted) {
+  profiler_.RecordAlloc(At(9), 90);
+  profiler_.SetDeviceProbe(kDefaultDevice, [&] {
+    EXPECT_FALSE(profiler_.RecordAlloc(At(1), 10));
+    EXPECT_FALSE(profiler_.RecordFree(At(9)));
+    return DeviceProbe{};
+  });
+  profiler_.TakeSnapshot();
+  EXPECT_EQ(Tracker().reentrant_events, 2);
+  Stats();
+  EXPECT_EQ(Tracker().reentrant_events, 4);
+  profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
+  EXPECT_EQ(Stats().bytes_in_use, 90);
+  EXPECT_EQ(Stats().num_allocs, 1);
+  EXPECT_TRUE(profiler_.RecordFree(At(9)));
+  EXPECT_EQ(Tracker().foreign_frees, 0);
+}
+
+TEST_F(ProfilerTest, ASnapshotIsAValueThatLaterEventsDoNotChange) {
+  profiler_.RecordAlloc(At(1), 100);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  const std::string before = Describe(snapshot);
+  profiler_.RecordFree(At(1));
+  profiler_.RecordAlloc(At(2), 5000);
+  EXPECT_EQ(Describe(snapshot), before);
+}
+
+TEST_F(ProfilerTest, ASnapshotsTotalsAreThoseOfStats) {
+  const DeviceId other = profiler_.Device("GPU:1");
+  for (uint64_t i = 0; i < 200; ++i) {
+    const auto kind = MemoryKind(i % kMemoryKindCount);
+    profiler_.RecordAlloc(At(i + 1), i * 10, {i % 2 == 0 ? other : kDefaultDevice, kind, {}});
+    if (i % 3 == 0) profiler_.RecordFree(At(i / 2 + 1));
+  }
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  for (const auto& [name, id] : {std::pair("GPU:1", other), std::pair("device:0", kDefaultDevice)}) {
+    const Snapshot::Device* device = FindDevice(snapshot, name);
+    ASSERT_NE(device, nullptr);
+    for (int space = 0; space < kMemorySpaceCount; ++space) {
+      const DeviceStats stats = profiler_.Stats(id, MemorySpace(space));
+      EXPECT_EQ(device->spaces[space].bytes_in_use, stats.bytes_in_use);
+      EXPECT_EQ(device->spaces[space].peak_bytes_in_use, stats.peak_bytes_in_use);
+      EXPECT_EQ(device->spaces[space].num_allocs, stats.num_allocs);
+      EXPECT_EQ(device->spaces[space].num_live, stats.num_live);
+      EXPECT_EQ(device->spaces[space].largest_alloc_size, stats.largest_alloc_size);
+    }
+  }
+  ExpectSound(snapshot);
+}
+
+TEST_F(ProfilerTest, ASnapshotListsTheModuleOfEveryFrame) {
+  ASSERT_TRUE(KnownCaller(profiler_, 1, 1));
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  ASSERT_THAT(snapshot.modules, Not(IsEmpty()));
+  EXPECT_THAT(snapshot.modules[0].path, HasSubstr("profiler_test"));
+  for (const uint64_t address : snapshot.stacks[0].return_addresses) {
+    int modules = 0;
+    for (const Snapshot::Module& module : snapshot.modules) {
+      modules += module.start < address && address <= module.limit ? 1 : 0;
+    }
+    EXPECT_EQ(modules, 1) << std::hex << address;
+  }
+}
+
+TEST_F(ProfilerTest, ACallSiteWithThousandsOfSizesKeepsItsBytesExact) {
+  int64_t bytes = 0;
+  for (uint64_t i = 1; i <= 5000; ++i) {
+    ASSERT_TRUE(KnownCaller(profiler_, i, i * 3));
+    bytes += static_cast<int64_t>(i) * 3;
+  }
+  EXPECT_EQ(Stats().bytes_in_use, bytes);
+  EXPECT_LT(Tracker().sites, 300);
+  ExpectSound(profiler_.TakeSnapshot());
+}
+
+TEST_F(ProfilerTest, ThreadsComeAndGoAndTheirBuffersStay) {
+  for (uint64_t i = 0; i < 200; ++i) {
+    std::thread([&, i] {
+      ScopedTag tag("thread", "short");
+      profiler_.RecordAlloc(At(2 * i + 1), 10);
+      profiler_.RecordAlloc(At(2 * i + 2), 20);
+      if (i > 0) {
+        EXPECT_EQ(profiler_.RecordFree(At(2 * i)).bytes(), 20) << "of the thread before";
+      }
+    }).join();
+  }
+  EXPECT_EQ(Stats().num_live, 201);
+  EXPECT_EQ(Stats().bytes_in_use, 2020);
+}
+
+}  // namespace
+}  // namespace hbmprof

@@ -1,0 +1,152 @@
+// Sites: one number per distinct call stack with its labels.
+
+#include "src/core/site_table.h"
+
+#include <atomic>
+#include <cstdint>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace hbmprof::internal {
+namespace {
+
+std::vector<uintptr_t> Stack(uintptr_t base, size_t depth) {
+  std::vector<uintptr_t> pcs;
+  for (size_t i = 0; i < depth; ++i) pcs.push_back(base + i);
+  return pcs;
+}
+
+StackRecord* Intern(SiteTable& table, const std::vector<uintptr_t>& pcs, bool truncated = false) {
+  return table.InternStack(pcs.data(), static_cast<int>(pcs.size()), truncated);
+}
+
+TEST(SiteTable, TheSameStackIsTheSameRecord) {
+  SiteTable table(100);
+  const StackRecord* stack = Intern(table, Stack(0x1000, 5));
+  ASSERT_NE(stack, nullptr);
+  EXPECT_EQ(Intern(table, Stack(0x1000, 5)), stack);
+  EXPECT_EQ(stack->depth, 5u);
+  EXPECT_FALSE(stack->truncated);
+  EXPECT_EQ(std::vector<uintptr_t>(stack->pcs(), stack->pcs() + 5), Stack(0x1000, 5));
+}
+
+TEST(SiteTable, StacksThatDifferInAnyFrameDepthOrTruncationAreDistinct) {
+  SiteTable table(100);
+  std::set<const StackRecord*> stacks;
+  stacks.insert(Intern(table, {}));
+  stacks.insert(Intern(table, {0}));
+  stacks.insert(Intern(table, {0, 0}));
+  stacks.insert(Intern(table, {1, 2, 3, 4, 5}));
+  stacks.insert(Intern(table, {1, 2, 3, 5, 4}));
+  stacks.insert(Intern(table, {1, 2, 3, 4}));
+  stacks.insert(Intern(table, {1, 2, 3, 4, 5}, true));
+  EXPECT_EQ(stacks.size(), 7u);
+  EXPECT_EQ(stacks.count(nullptr), 0u);
+}
+
+TEST(SiteTable, KeepsStacksOfTheGreatestDepth) {
+  SiteTable table(100);
+  const std::vector<uintptr_t> pcs = Stack(0x10000, 512);
+  const StackRecord* stack = Intern(table, pcs);
+  ASSERT_NE(stack, nullptr);
+  EXPECT_EQ(std::vector<uintptr_t>(stack->pcs(), stack->pcs() + stack->depth), pcs);
+}
+
+TEST(SiteTable, EveryPartOfTheKeyTellsSitesApart) {
+  SiteTable table(100);
+  const StackRecord* stack = Intern(table, {1});
+  const StackRecord* other = Intern(table, {2});
+  const SiteKey keys[] = {
+      {stack, 64, {}, 0, kNoSite},
+      {other, 64, {}, 0, kNoSite},
+      {stack, 65, {}, 0, kNoSite},
+      {stack, 64, {DeviceId{1}, MemoryKind::kDevice, {}}, 0, kNoSite},
+      {stack, 64, {DeviceId{0}, MemoryKind::kManaged, {}}, 0, kNoSite},
+      {stack, 64, {DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}}, 0, kNoSite},
+      {stack, 64, {}, 1, kNoSite},
+      {stack, 64, {}, 0, 0},
+  };
+  std::set<SiteId> sites;
+  for (const SiteKey& key : keys) sites.insert(table.InternSite(key));
+  EXPECT_EQ(sites.size(), 8u);
+  EXPECT_EQ(table.size(), 8u);
+  // Numbers are dense, stay, and lead back to the key.
+  EXPECT_EQ(*sites.rbegin(), 7u);
+  for (SiteId site = 0; site < 8; ++site) {
+    EXPECT_EQ(table.InternSite(keys[site]), site);
+    EXPECT_EQ(table.Key(site).stack, keys[site].stack);
+    EXPECT_EQ(table.Key(site).block_bytes, keys[site].block_bytes);
+    EXPECT_EQ(table.Key(site).attributes.device, keys[site].attributes.device);
+    EXPECT_EQ(table.Key(site).attributes.kind, keys[site].attributes.kind);
+    EXPECT_EQ(table.Key(site).attributes.allocator, keys[site].attributes.allocator);
+    EXPECT_EQ(table.Key(site).tags, keys[site].tags);
+    EXPECT_EQ(table.Key(site).parent, keys[site].parent);
+  }
+}
+
+TEST(SiteTable, RefusesNewSitesAtItsLimitAndStillFindsKnownOnes) {
+  SiteTable table(3);
+  const StackRecord* stack = Intern(table, {1});
+  for (uint64_t bytes = 0; bytes < 3; ++bytes) EXPECT_EQ(table.InternSite({stack, bytes, {}, 0, kNoSite}), bytes);
+  EXPECT_EQ(table.InternSite({stack, 3, {}, 0, kNoSite}), kNoSite);
+  EXPECT_EQ(table.InternSite({stack, 1, {}, 0, kNoSite}), 1u);
+  EXPECT_EQ(table.size(), 3u);
+}
+
+TEST(SiteTable, AbsurdLimitsAreBroughtIntoRange) {
+  EXPECT_EQ(SiteTable(-5).max_sites(), 1u);
+  EXPECT_EQ(SiteTable(0).max_sites(), 1u);
+  EXPECT_EQ(SiteTable(INT64_MAX).max_sites(), SiteId{1} << 22);
+}
+
+TEST(SiteTable, AStackWithVeryManySizesHasFurtherOnesRoundedUpToAPowerOfTwo) {
+  SiteTable table(100000);
+  const StackRecord* stack = Intern(table, {1});
+  std::set<SiteId> sites;
+  for (uint64_t bytes = 1; bytes <= 20000; ++bytes) {
+    const SiteId site = table.InternSite({stack, bytes, {}, 0, kNoSite});
+    ASSERT_NE(site, kNoSite);
+    const uint64_t kept = table.Key(site).block_bytes;
+    ASSERT_TRUE(kept == bytes || (kept > bytes && kept < 2 * bytes && (kept & (kept - 1)) == 0)) << bytes << ": " << kept;
+    sites.insert(site);
+  }
+  EXPECT_LT(sites.size(), 300u);
+  // Sizes that had a site before keep it, and so does the number behind a rounded one.
+  EXPECT_EQ(table.Key(table.InternSite({stack, 100, {}, 0, kNoSite})).block_bytes, 100u);
+  EXPECT_EQ(table.InternSite({stack, 15000, {}, 0, kNoSite}), table.InternSite({stack, 16384, {}, 0, kNoSite}));
+  // Another stack is not affected; nor are zero bytes.
+  const StackRecord* other = Intern(table, {2});
+  EXPECT_EQ(table.Key(table.InternSite({other, 15000, {}, 0, kNoSite})).block_bytes, 15000u);
+  EXPECT_EQ(table.Key(table.InternSite({stack, 0, {}, 0, kNoSite})).block_bytes, 0u);
+}
+
+TEST(SiteTable, ThreadsThatInternTheSameSitesAgreeOnTheirNumbers) {
+  constexpr int kThreads = 8;
+  constexpr uintptr_t kStacks = 5000;  // several growths of both tables
+  SiteTable table(1 << 16);
+  std::vector<std::vector<SiteId>> seen(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (uintptr_t i = 0; i < kStacks; ++i) {
+        const uintptr_t pcs[] = {i * 16, 7, i};
+        const StackRecord* stack = table.InternStack(pcs, 3, false);
+        ASSERT_NE(stack, nullptr);
+        ASSERT_EQ(stack->pcs()[2], i);
+        const SiteId site = table.InternSite({stack, i, {}, 0, kNoSite});
+        ASSERT_EQ(table.Key(site).block_bytes, i);
+        seen[t].push_back(site);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(table.size(), kStacks);
+  EXPECT_EQ(std::set<SiteId>(seen[0].begin(), seen[0].end()).size(), kStacks);
+  for (const std::vector<SiteId>& others : seen) EXPECT_EQ(others, seen[0]);
+}
+
+}  // namespace
+}  // namespace hbmprof::internal
