@@ -9,6 +9,14 @@
 
 #include "src/capture/rules.h"
 
+#if defined(__SANITIZE_THREAD__)
+#define HBMPROF_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define HBMPROF_THREAD_SANITIZER 1
+#endif
+#endif
+
 namespace hbmprof::internal {
 
 #if defined(__x86_64__)
@@ -37,6 +45,13 @@ struct Functions {
 enum class State { kUntried, kLoading, kLoaded, kAbsent };
 std::atomic<State> state{State::kUntried};
 Functions functions;
+
+// The thread sanitizer crashes in what unw_backtrace leaves behind to be done at thread exit.
+#ifdef HBMPROF_THREAD_SANITIZER
+constexpr bool kMayUseBacktrace = false;
+#else
+constexpr bool kMayUseBacktrace = true;
+#endif
 
 __thread bool in_libunwind __attribute__((tls_model("initial-exec"))) = false;
 
@@ -110,7 +125,7 @@ bool LoadLibunwind() {
 [[gnu::noinline]] CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
   if (state.load(std::memory_order_acquire) != State::kLoaded) return {0, false};
-  if (in_libunwind) return CaptureWithLibunwindAfresh(caller, pcs, max_depth);
+  if (!kMayUseBacktrace || in_libunwind) return CaptureWithLibunwindAfresh(caller, pcs, max_depth);
   uintptr_t found[kMaxStackDepth + kOwnFrames + 1];
   const int room = max_depth + kOwnFrames + 1;
   const int saved_errno = errno;
