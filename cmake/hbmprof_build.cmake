@@ -34,10 +34,7 @@ if(NOT BUILD_SHARED_LIBS)
 endif()
 
 if(HBMPROF_SANITIZER STREQUAL "address+undefined")
-  # g++'s null check of an initial-exec thread-local reads flags that the linker's relaxation no longer sets, and so
-  # reports addresses that are fine.
-  set(_sanitize -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-sanitize=null>)
+  set(_sanitize -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
 elseif(HBMPROF_SANITIZER STREQUAL "thread")
   set(_sanitize -fsanitize=thread -fno-omit-frame-pointer)
 elseif(HBMPROF_SANITIZER)
@@ -46,4 +43,7 @@ endif()
 if(HBMPROF_SANITIZER)
   add_compile_options(${_sanitize})
   add_link_options(${_sanitize})
+  # g++'s null check of an initial-exec thread-local reads flags that the linker's relaxation no longer sets, and so
+  # reports addresses that are fine.
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-sanitize=null>)
 endif()

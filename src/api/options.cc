@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -32,10 +33,14 @@ class Environment {
   }
 
   void Complain(const char* name, std::string_view value, std::string_view allowed, std::string_view used) {
+    std::string shown(value.substr(0, 200));
+    for (char& byte : shown) {
+      if (absl::ascii_iscntrl(static_cast<unsigned char>(byte))) byte = '?';
+    }
     problems_->push_back(std::string("hbmprof: ")
                              .append(name)
                              .append("='")
-                             .append(value.substr(0, 200))
+                             .append(shown)
                              .append("' is not ")
                              .append(allowed)
                              .append("; using ")

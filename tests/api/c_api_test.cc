@@ -2,6 +2,10 @@
 
 #include "hbmprof/c_api.h"
 
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -43,7 +47,7 @@ TEST(CApi, WorksFromACProgramAndWritesItsProfile) {
 }
 
 TEST(CApi, ActsOnTheProcessesOwnProfiler) {
-  int buffer;
+  const int buffer = 0;
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 123, 5), 1);
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   EXPECT_EQ(profiler.Stats(profiler.Device("device:5")).bytes_in_use, 123);
@@ -53,7 +57,7 @@ TEST(CApi, ActsOnTheProcessesOwnProfiler) {
 }
 
 TEST(CApi, FillsOnlyAsMuchOfTheStatsAsTheCallerKnows) {
-  int buffer;
+  const int buffer = 0;
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 50, 6), 1);
   hbmprof_stats stats;
   std::memset(&stats, 0x5a, sizeof(stats));
@@ -80,7 +84,7 @@ TEST(CApi, FillsOnlyAsMuchOfTheStatsAsTheCallerKnows) {
 
 TEST(CApi, TagsNestAndEveryPushWantsItsPop) {
   const auto tags_now = [] {
-    int buffer;
+    const int buffer = 0;
     EXPECT_EQ(hbmprof_record_alloc(&buffer, 1, 7), 1);
     std::string text;
     for (const auto& sample : hbmprof::Profiler::Default().TakeSnapshot().samples) {

@@ -11,6 +11,13 @@
 #include "gtest/gtest.h"
 #include "tests/support/profile_checker.h"
 
+// A known name in the profile.
+[[gnu::noinline]] void AllocateForTheTest(const void* buffer) {
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  profiler.RecordAlloc(buffer, 4096, {profiler.Device("hbmprof_test:0"), hbmprof::MemoryKind::kDevice, {}});
+  asm volatile("" ::: "memory");  // no jump instead of the call
+}
+
 namespace hbmprof {
 namespace {
 
@@ -20,15 +27,8 @@ using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::ReadProfile;
 using ::testing::HasSubstr;
 
-// A known function, with its name in the profile.
-[[gnu::noinline]] void AllocateForTheTest(const void* buffer) {
-  Profiler& profiler = Profiler::Default();
-  profiler.RecordAlloc(buffer, 4096, {profiler.Device("hbmprof_test:0"), MemoryKind::kDevice, {}});
-  asm volatile("" ::: "memory");
-}
-
 TEST(DeviceMemoryProfile, NamesTheFunctionThatAllocates) {
-  int buffer;
+  const int buffer = 0;
   AllocateForTheTest(&buffer);
   const absl::StatusOr<std::string> bytes = device_memory_profile();
   Profiler::Default().RecordFree(&buffer);
