@@ -43,7 +43,4 @@ endif()
 if(HBMPROF_SANITIZER)
   add_compile_options(${_sanitize})
   add_link_options(${_sanitize})
-  # g++'s null check of an initial-exec thread-local reads flags that the linker's relaxation no longer sets, and so
-  # reports addresses that are fine.
-  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-sanitize=null>)
 endif()

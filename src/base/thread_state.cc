@@ -4,7 +4,7 @@
 
 namespace hbmprof::internal {
 
-thread_local ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {};
+__thread ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {};
 
 uint32_t AssignThreadIndex() {
   static std::atomic<uint32_t> next{0};

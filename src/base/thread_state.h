@@ -13,8 +13,9 @@ struct ThreadState {
 };
 
 // Plain zero-initialised data in the static TLS block: reading it never allocates, and it needs no destructor, so it
-// works during thread exit and from signal handlers.
-extern thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
+// works during thread exit and from signal handlers. __thread, since an extern thread_local might need a constructor,
+// which every access would have to ask for.
+extern __thread ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
 // A small number of this thread's own, counting up from 0 in the order of first use.
 uint32_t AssignThreadIndex();

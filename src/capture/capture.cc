@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "src/capture/libunwind_backend.h"
+#include "src/capture/memo.h"
 #include "src/capture/rules.h"
 #include "src/capture/walk.h"
 
@@ -30,12 +31,11 @@ CapturedStack CaptureWithBacktrace(const Caller& caller, uintptr_t* pcs, int max
 
 // Frames that no rule describes are left to libunwind, and where it is not installed to a guess.
 CapturedStack CaptureByRules(const Caller& caller, uintptr_t* pcs, int max_depth) {
-  NoWitness witness;
-  WalkResult walk = WalkByRules(caller, pcs, max_depth, /*guess=*/false, &witness);
+  WalkResult walk = WalkWithMemo(caller, pcs, max_depth);
   if (walk.end == WalkEnd::kUnknown) {
     const CapturedStack stack = CaptureWithLibunwind(caller, pcs, max_depth);
     if (stack.depth >= walk.depth) return stack;
-    walk = WalkByRules(caller, pcs, max_depth, /*guess=*/true, &witness);
+    walk = WalkByRules(caller, pcs, max_depth, /*guess=*/true);
   }
   return {walk.depth, walk.end == WalkEnd::kDepth};
 }
@@ -46,6 +46,7 @@ StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
   if (unwinder == Unwinder::kNone) return;
 #if defined(__x86_64__)
   const bool has_rules = PrepareRules();
+  if (has_rules) PrepareMemos();
   const bool has_libunwind = LoadLibunwind();
   const Method best = has_rules ? Method::kRules : has_libunwind ? Method::kLibunwind : Method::kFramePointer;
   switch (unwinder) {

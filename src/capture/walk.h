@@ -25,86 +25,92 @@ struct WalkResult {
   WalkEnd end;
 };
 
-// Follows a walk by rules; this one does not care. Read: a stack word decided the course. Crossed: so did a rule of an
-// object that can be unloaded. Untold: so did something else.
-struct NoWitness {
-  void Read(uintptr_t /*address*/, uintptr_t /*word*/) {}
-  void Crossed(uint32_t /*object*/, uintptr_t /*address*/) {}
-  void Untold() {}
-};
+// One step outwards at a time. Public state: the frame that the walk is in.
+class RuleWalk {
+ public:
+  explicit RuleWalk(const Caller& caller)
+      : memory(caller.sp), sp(caller.sp), fp(caller.fp), address(caller.pc - 1) {}
 
-// Walks by frame rules; exact as far as it gets. With `guess`, a frame without a rule is taken for one with a frame
-// pointer if that leads to known code: for systems without libunwind. `pcs` has room for `max_depth` >= 1.
-template <typename Witness>
-WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess, Witness* witness) {
-  StackMemory memory(caller.sp);
-  if (!memory.is_own()) witness->Untold();
-  ObjectCheck objects;
-  uintptr_t pc = caller.pc;
-  uintptr_t sp = caller.sp;
-  uintptr_t fp = caller.fp;
-  uintptr_t address = pc - 1;  // inside the call instruction
-  pcs[0] = pc;
-  int depth = 1;
-  for (;;) {
-    const PackedRule rule = FindRule(address, &objects);
-    if (rule.object() != 0) witness->Crossed(rule.object(), address);
+  enum class Step : uint8_t { kFrame, kOutermost, kUnknown };
+
+  PackedRule Rule() { return FindRule(address, &objects); }
+
+  // Leaves the frame by its rule. kFrame: the walk is in the caller's frame. `witness` is told what decided that:
+  //   UsesFp()                 the frame pointer
+  //   Reads(address, word)     a word of the stack
+  //   Restores(address, word)  a word of the stack became the frame pointer
+  //   Returns(address, word)   a word of the stack became the pc
+  //   Untold()                 something else
+  template <typename Witness>
+  Step Leave(PackedRule rule, Witness* witness) {
     uintptr_t cfa = 0;
+    uintptr_t pc = 0;
     uintptr_t fp_at = 0;
-    bool fits = true;
-    bool is_interrupted = false;
     switch (rule.kind()) {
       case FrameRule::kCfaFromSp:
         cfa = sp + static_cast<uintptr_t>(rule.cfa_offset());
         fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
         break;
       case FrameRule::kCfaFromFp:
+        witness->UsesFp();
         cfa = fp + static_cast<uintptr_t>(rule.cfa_offset());
         fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
         break;
       case FrameRule::kCfaInSlot: {
+        witness->UsesFp();
         const uintptr_t cfa_at = fp + static_cast<uintptr_t>(rule.cfa_offset());
-        fits = memory.Load(cfa_at, &cfa);
-        witness->Read(cfa_at, cfa);
+        if (!memory.Load(cfa_at, &cfa)) return Step::kUnknown;
+        witness->Reads(cfa_at, cfa);
         fp_at = fp + static_cast<uintptr_t>(rule.fp_offset());
         break;
       }
-      case FrameRule::kSignal: {
-        const uintptr_t sp_at = sp + static_cast<uintptr_t>(rule.cfa_offset());
-        fits = memory.Load(sp_at, &cfa) && memory.Load(sp_at + 8, &pc) &&
-               memory.Load(sp + static_cast<uintptr_t>(rule.fp_offset()), &fp);
+      case FrameRule::kSignal:
         witness->Untold();
-        is_interrupted = true;
-        break;
-      }
+        return LeaveSignal(rule);
       case FrameRule::kOutermost:
-        return {depth, WalkEnd::kOutermost};
+        return Step::kOutermost;
       case FrameRule::kUnknown:
-        if (!guess) return {depth, WalkEnd::kUnknown};
-        cfa = fp + 16;
-        fp_at = fp;
-        witness->Untold();
-        break;
+        return Step::kUnknown;
     }
-    if (!fits) return {depth, WalkEnd::kUnknown};
-    if (!is_interrupted) {
-      // Every call pushed something, so a stack only ever gets shallower.
-      if (cfa <= sp || !memory.Load(cfa - 8, &pc)) return {depth, WalkEnd::kUnknown};
-      witness->Read(cfa - 8, pc);
-      if (rule.fp_saved() || rule.kind() == FrameRule::kUnknown) {
-        if (!memory.Load(fp_at, &fp)) return {depth, WalkEnd::kUnknown};
-        witness->Read(fp_at, fp);
-      }
+    // Every call pushed something, so a stack only ever gets shallower.
+    if (cfa <= sp || !memory.Load(cfa - 8, &pc)) return Step::kUnknown;
+    witness->Returns(cfa - 8, pc);
+    if (rule.fp_saved()) {
+      if (!memory.Load(fp_at, &fp)) return Step::kUnknown;
+      witness->Restores(fp_at, fp);
     }
-    if (pc == 0) return {depth, WalkEnd::kOutermost};
-    address = is_interrupted ? pc : pc - 1;
-    if (rule.kind() == FrameRule::kUnknown && !IsKnownCode(address)) return {depth, WalkEnd::kUnknown};
-    if (depth == max_depth) return {depth, WalkEnd::kDepth};
-    pcs[depth++] = address + 1;
     sp = cfa;
-    if (is_interrupted) memory.Enter(sp);
+    address = pc - 1;
+    return pc == 0 ? Step::kOutermost : Step::kFrame;
   }
-}
+
+  // Leaves the frame as if it had a frame pointer, if that leads to known code.
+  Step Guess();
+
+  StackMemory memory;
+  ObjectCheck objects;
+  uintptr_t sp;
+  uintptr_t fp;
+  uintptr_t address;  // inside the call instruction, or the interrupted instruction; pc - 1 as stored in stacks
+
+ private:
+  Step LeaveSignal(PackedRule rule);
+};
+
+struct NoWitness {
+  void UsesFp() {}
+  void Reads(uintptr_t /*address*/, uintptr_t /*word*/) {}
+  void Restores(uintptr_t /*address*/, uintptr_t /*word*/) {}
+  void Returns(uintptr_t /*address*/, uintptr_t /*word*/) {}
+  void Untold() {}
+};
+
+// Walks by frame rules; exact as far as it gets. With `guess`, frames without a rule are guessed, for systems without
+// libunwind. `pcs` has room for `max_depth` >= 1.
+WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess);
+
+// Goes on from the frame that `walk` is in, the last of the `depth` in `pcs`.
+WalkResult ContinueByRules(RuleWalk* walk, int depth, uintptr_t* pcs, int max_depth, bool guess);
 
 // Follows the chain of frame pointers, on the thread's own stack only: what lies on others may chain to anywhere.
 // Blind to code built without frame pointers.

@@ -633,6 +633,32 @@ TEST_F(CudaRuntimeTest, AResetForgetsTheCurrentDevicesMemoryButNotWhatSurvivesIt
   objects_before_ = 0;  // of the surroundings nothing is left either
 }
 
+TEST_F(CudaRuntimeTest, AHandleOpenedAgainAfterAResetIsRecordedAgain) {
+  const Made before = MakeIpc();
+  ASSERT_EQ(before.error, cudaSuccess);
+  ASSERT_EQ(cuda::DeviceReset(), cudaSuccess);
+  EXPECT_EQ(TotalInUse(), 0);
+  // The same address must come back for the opening to be mistaken for a second one.
+  std::vector<std::pair<void*, void*>> opened;  // and what was exported
+  do {
+    void* exported = nullptr;
+    void* ptr = nullptr;
+    ASSERT_EQ(cudaMalloc(&exported, 12288), cudaSuccess);
+    ASSERT_EQ(cudaIpcGetMemHandle(&around->ipc_handle, exported), cudaSuccess);
+    ASSERT_EQ(cuda::IpcOpenMemHandle(&ptr, around->ipc_handle, cudaIpcMemLazyEnablePeerAccess), cudaSuccess);
+    EXPECT_TRUE(profiler().FindBuffer(ptr).has_value());
+    opened.emplace_back(ptr, exported);
+  } while (opened.back().first != before.handle && opened.size() < 100);
+  const bool came_back = opened.back().first == before.handle;
+  EXPECT_EQ(TotalInUse(), 12288 * static_cast<int64_t>(opened.size()));
+  for (const auto& [ptr, exported] : opened) {
+    EXPECT_EQ(cuda::IpcCloseMemHandle(ptr), cudaSuccess);
+    EXPECT_EQ(cudaFree(exported), cudaSuccess);
+  }
+  objects_before_ = 0;
+  if (!came_back) GTEST_SKIP() << "the address was not handed out again";
+}
+
 TEST_F(CudaRuntimeTest, AFailedResetForgetsNothing) {
   const Made made = MakeMalloc();
   fake_cuda_fail("cudaDeviceReset", cudaErrorNotPermitted, 0);

@@ -25,7 +25,6 @@ using hbmprof::Caller;
 using hbmprof::Unwinder;
 using hbmprof::internal::CapturedStack;
 using hbmprof::internal::kMaxStackDepth;
-using hbmprof::internal::NoWitness;
 using hbmprof::internal::StackCapture;
 using hbmprof::internal::WalkByRules;
 using hbmprof::internal::WalkEnd;
@@ -72,8 +71,7 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   Compare(GlibcStack(caller), "glibc", rules, "rules");
   // Without libunwind's help.
   Stack alone;
-  NoWitness witness;
-  const WalkResult walk = WalkByRules(caller, alone.pcs, kMaxStackDepth, /*guess=*/false, &witness);
+  const WalkResult walk = WalkByRules(caller, alone.pcs, kMaxStackDepth, /*guess=*/false);
   EXPECT_NE(walk.end, WalkEnd::kUnknown);
   alone.depth = walk.depth;
   Compare(rules, "auto", alone, "rules alone");

@@ -148,7 +148,7 @@ TEST_F(ExamplesTest, GrowingListsDiffNamesTheFunctionThatGrowsAndNoOther) {
 
 class LlmServerProgramTest : public ExamplesTest {
  protected:
-  // Serves the first `count` of the bundled prompts; false if that failed.
+  // Serves the first `count` of the bundled prompts, with short answers; false if that failed.
   bool Serve(int count, std::vector<std::string> options) {
     const std::string prompts = directory_ + "/prompts.txt";
     std::ifstream in(std::string(HBMPROF_SOURCE_DIR) + "/examples/llm_server/prompts.txt");
@@ -157,7 +157,7 @@ class LlmServerProgramTest : public ExamplesTest {
     for (int i = 0; i < count && std::getline(in, line); ++i) out << line << "\n";
     out.close();
 
-    std::vector<std::string> argv = {"llm_server", "--before", before_, "--after", after_};
+    std::vector<std::string> argv = {"llm_server", "--max-tokens", "24", "--before", before_, "--after", after_};
     argv.insert(argv.end(), options.begin(), options.end());
     argv.push_back(prompts);
     run_ = RunExample(argv);
@@ -185,7 +185,7 @@ class LlmServerProgramTest : public ExamplesTest {
 };
 
 TEST_F(LlmServerProgramTest, WithTheLeakTheDiffsFirstLineIsTheLeakToTheByte) {
-  ASSERT_TRUE(Serve(16, {"--leak"}));
+  ASSERT_TRUE(Serve(12, {"--leak"}));
   const std::vector<int64_t> leaked = Printed("leaked");
   const int64_t pages = leaked[0];
   ASSERT_GE(pages, 10) << run_.out;
@@ -207,7 +207,7 @@ TEST_F(LlmServerProgramTest, WithTheLeakTheDiffsFirstLineIsTheLeakToTheByte) {
 }
 
 TEST_F(LlmServerProgramTest, WithoutTheLeakTheDiffSumsToZero) {
-  ASSERT_TRUE(Serve(16, {}));
+  ASSERT_TRUE(Serve(12, {}));
   EXPECT_THAT(Printed("leaked"), ElementsAre(0, 131072, 0));
   EXPECT_GT(Printed("requests")[2], 0) << "nobody cancelled, so this proves nothing";
   for (const PprofTool& pprof : pprofs_) {
@@ -224,7 +224,7 @@ TEST_F(LlmServerProgramTest, WithoutTheLeakTheDiffSumsToZero) {
 }
 
 TEST_F(LlmServerProgramTest, ItsProfilesSayWhoseMemoryItIs) {
-  ASSERT_TRUE(Serve(16, {"--leak"}));
+  ASSERT_TRUE(Serve(12, {"--leak"}));
   const ProfileView before = View(before_);
   const ProfileView after = View(after_);
   // Weights stay; activations come and go.
@@ -246,10 +246,10 @@ TEST_F(LlmServerProgramTest, ItsProfilesSayWhoseMemoryItIs) {
 }
 
 TEST_F(LlmServerProgramTest, AFullKvCacheEndsRequestsAndNotTheServer) {
-  ASSERT_TRUE(Serve(16, {"--leak", "--kv-pages", "30"}));
+  ASSERT_TRUE(Serve(12, {"--leak", "--kv-pages", "30"}));
   const std::vector<int64_t> requests = Printed("requests");
-  EXPECT_EQ(requests[0], 16);
-  EXPECT_EQ(requests[1] + requests[2] + requests[3], 16);
+  EXPECT_EQ(requests[0], 12);
+  EXPECT_EQ(requests[1] + requests[2] + requests[3], 12);
   EXPECT_GT(requests[1], 0);
   EXPECT_GT(requests[3], 0);
   EXPECT_LE(Printed("leaked")[0], 30);

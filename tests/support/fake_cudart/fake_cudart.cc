@@ -120,6 +120,21 @@ Openings& TheOpenings() {
   return *openings;
 }
 
+// After a device was reset: what it had opened is gone.
+void ForgetLostOpenings() {
+  Openings& openings = TheOpenings();
+  std::lock_guard<std::mutex> lock(openings.mutex);
+  for (auto entry = openings.address_of.begin(); entry != openings.address_of.end();) {
+    fake_cuda_block block;
+    if (fake_cuda_find(entry->second, &block) != 0) {
+      ++entry;
+      continue;
+    }
+    openings.count_of.erase(entry->second);
+    entry = openings.address_of.erase(entry);
+  }
+}
+
 struct SharedMemory {
   void* ptr;
   size_t bytes;
@@ -160,6 +175,7 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaDeviceReset(void) {
   FAKE_CUDA_ENTER();
   fake_cuda_reset_device(current_device);
+  ForgetLostOpenings();
   return cudaSuccess;
 }
 
