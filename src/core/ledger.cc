@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "src/base/pages.h"
-#include "src/base/thread_state.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -15,12 +14,6 @@ int ShardCount(int max_shards) {
   int count = 1;
   while (count < wanted) count *= 2;
   return count;
-}
-
-void Trace() {
-#ifdef HBMPROF_TRACE_LEDGER
-  TraceLedger();
-#endif
 }
 
 }  // namespace
@@ -85,106 +78,41 @@ Ledger::Cell* Ledger::CellOf(Shard& shard, SiteId site) const {
   return cells + (site & ((1u << kChunkBits) - 1));
 }
 
-const Ledger::Cell* Ledger::ExistingCellOf(const Shard& shard, SiteId site) const {
-  const Cell* cells = shard.chunks[site >> kChunkBits].load(std::memory_order_relaxed);
-  return cells == nullptr ? nullptr : cells + (site & ((1u << kChunkBits) - 1));
-}
-
-void Ledger::Touch(Cell* cell, AccountId account) const {
-  const uint64_t epoch = peaks_[account].epoch;
-  if (cell->epoch == epoch) return;
-  cell->peak_objects = cell->inuse_objects;
-  cell->peak_bytes = cell->inuse_bytes;
-  cell->epoch = epoch;
-}
-
-void Ledger::Apply(Shard& shard, Event event, const SiteKey& key, int64_t bytes, Cell* cell, Cell* parent_cell) {
-  const AccountId account_id = AccountOf(key.attributes);
-  Account& account = shard.accounts[account_id];
-  const bool adds = event != Event::kFree;
-  const int64_t one = adds ? 1 : -1;
-  const int64_t signed_bytes = adds ? bytes : -bytes;
-  Touch(cell, account_id);
-  cell->inuse_objects += one;
-  cell->inuse_bytes += signed_bytes;
-  if (event == Event::kAlloc) {
-    ++cell->alloc_objects;
-    cell->alloc_bytes += bytes;
-    ++account.num_allocs;
-    account.largest_alloc = std::max(account.largest_alloc, bytes);
-  }
-  account.num_live += one;
-  if (parent_cell != nullptr) {
-    Touch(parent_cell, account_id);
-    parent_cell->inuse_bytes -= signed_bytes;
-    account.block_bytes += signed_bytes;
-  } else {
-    account.in_use += signed_bytes;
-    account.headroom -= signed_bytes;
-    if (key.attributes.kind == MemoryKind::kPool) account.pool_bytes += signed_bytes;
-  }
-  CountEvent(shard, one);
-}
-
-void Ledger::CountEvent(Shard& shard, int64_t records) {
-  shard.unflushed_records += records;
-  if (++shard.unflushed_events >= flush_every_) {
-    live_records_.fetch_add(shard.unflushed_records, std::memory_order_relaxed);
-    shard.unflushed_records = 0;
-    shard.unflushed_events = 0;
-  }
-  Trace();
-}
-
-Ledger::Shard* Ledger::ShardOfThisThread() {
-  if (shards_ == nullptr) return nullptr;
-  const int index = static_cast<int>(ThreadIndex()) & (shard_count_ - 1);
-  if ((active_.load(std::memory_order_acquire) >> index & 1) == 0 && !Activate(index)) return nullptr;
-  return &shards_[index];
-}
-
-bool Ledger::Enter(Event event, SiteId site, int64_t bytes) {
-  Shard* own = ShardOfThisThread();
-  if (own == nullptr) return false;
-  Shard& shard = *own;
+bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const SiteKey& key = sites_.Key(site);
+  const AccountId account = AccountOf(key.attributes);
+  const bool has_parent = key.parent != kNoSite;
   const bool adds = event != Event::kFree;
   {
-    SpinLockHolder hold(shard.lock);
-    Cell* cell = CellOf(shard, site);
-    Cell* parent = key.parent == kNoSite ? nullptr : CellOf(shard, key.parent);
-    const bool have_cells = cell != nullptr && (parent != nullptr || key.parent == kNoSite);
-    if (have_cells) {
-      if (parent != nullptr || !adds || shard.accounts[AccountOf(key.attributes)].headroom >= bytes) {
-        Apply(shard, event, key, bytes, cell, parent);
+    SpinLockHolder hold(own.lock);
+    Cell* cell = CellOf(own, site);
+    Cell* parent_cell = has_parent ? CellOf(own, key.parent) : nullptr;
+    if (cell != nullptr && (parent_cell != nullptr || !has_parent)) {
+      // A block takes its bytes from its segment: nothing is added to the account.
+      if (has_parent || !adds || own.accounts[account].headroom >= bytes) {
+        Apply(own, event, key, account, bytes, cell, parent_cell);
         return true;
       }
     } else if (adds) {
       return false;
     }
   }
-  return EnterSlow(shard, event, site, key, bytes);
-}
 
-bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, const SiteKey& key, int64_t bytes)
-    ABSL_NO_THREAD_SAFETY_ANALYSIS {
   LockAll();
-  const bool adds = event != Event::kFree;
   if (!adds) {
     // No memory for a cell in this thread's shard. The shard through which the buffer was allocated has one.
     bool done = false;
     ForEachActiveShard([&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      if (done || ExistingCellOf(shard, site) == nullptr) return;
-      if (key.parent != kNoSite && ExistingCellOf(shard, key.parent) == nullptr) return;
-      Apply(shard, event, key, bytes, CellOf(shard, site),
-            key.parent == kNoSite ? nullptr : CellOf(shard, key.parent));
+      Cell* cell = ExistingCellOf(shard, site);
+      Cell* parent_cell = has_parent ? ExistingCellOf(shard, key.parent) : nullptr;
+      if (done || cell == nullptr || (has_parent && parent_cell == nullptr)) return;
+      Apply(shard, event, key, account, bytes, cell, parent_cell);
       done = true;
     });
     UnlockAll();
     return done;
   }
 
-  const AccountId account = AccountOf(key.attributes);
   Peak& peak = peaks_[account];
   int64_t in_use = 0;
   int64_t shards = 0;
@@ -197,7 +125,7 @@ bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, const SiteKey& key,
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
   ForEachActiveShard([&](Shard& shard) { shard.accounts[account].headroom = share; });
   own.accounts[account].headroom += bytes;
-  Apply(own, event, key, bytes, CellOf(own, site), nullptr);
+  Apply(own, event, key, account, bytes, ExistingCellOf(own, site), nullptr);
   if (slack < 0) {
     peak.bytes = in_use + bytes;
     ++peak.epoch;
@@ -263,7 +191,9 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
     UnlockAll();
   }
   sites->resize(count);
-  Trace();
+#ifdef HBMPROF_TRACE_LEDGER
+  TraceLedger();
+#endif
   for (AccountId account = 0; account < kAccounts; ++account) (*accounts)[account] = SumOf(account);
   ForEachActiveShard([&](const Shard& shard) {
     for (SiteId start = 0; start < sites->size(); start += 1u << kChunkBits) {
@@ -292,7 +222,9 @@ void Ledger::ResetPeak(AccountId account) {
   peak.bytes = SumOf(account).bytes_in_use;
   ++peak.epoch;
   ForEachActiveShard([&](Shard& shard) { shard.accounts[account].headroom = 0; });
-  Trace();
+#ifdef HBMPROF_TRACE_LEDGER
+  TraceLedger();
+#endif
   UnlockAll();
 }
 
@@ -300,7 +232,6 @@ void Ledger::Clear() {
   for (Peak& peak : peaks_) peak = {0, 1};
   live_records_.store(0, std::memory_order_relaxed);
   ForEachActiveShard([&](Shard& shard) {
-    shard.unflushed_events = 0;
     shard.unflushed_records = 0;
     std::fill(std::begin(shard.accounts), std::end(shard.accounts), Account{});
     for (SiteId start = 0; start < sites_.size(); start += 1u << kChunkBits) {

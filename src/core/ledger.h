@@ -25,9 +25,16 @@
 #include "absl/base/thread_annotations.h"
 #include "hbmprof/allocation.h"
 #include "src/base/spin_lock.h"
+#include "src/base/thread_state.h"
 #include "src/core/site_table.h"
 
 namespace hbmprof::internal {
+
+#ifdef HBMPROF_TRACE_LEDGER
+// Defined by the test that replays events in the order in which the ledger entered them. Called once per event with
+// its shard locked, and once per Snapshot and ResetPeak with all shards locked.
+void TraceLedger();
+#endif
 
 inline constexpr int kMaxDevices = 64;
 inline constexpr int kAccounts = kMaxDevices * kMemorySpaceCount;
@@ -77,12 +84,28 @@ class Ledger {
   };
   // Enters one event. `site`'s parent, if it has one, gives the bytes of kAlloc and kUndoFree and gets those of kFree.
   // Returns false, with nothing changed, if the host has no memory for the site's cell.
-  bool Enter(Event event, SiteId site, int64_t bytes);
+  bool Enter(Event event, SiteId site, int64_t bytes) {
+    // The common case: this thread's shard has the cells, and the headroom.
+    Shard* shard = ShardOfThisThread();
+    if (shard == nullptr) return false;
+    const SiteKey& key = sites_.Key(site);
+    const AccountId account = AccountOf(key.attributes);
+    {
+      SpinLockHolder hold(shard->lock);
+      Cell* cell = ExistingCellOf(*shard, site);
+      if (key.parent == kNoSite && cell != nullptr &&
+          (event == Event::kFree || bytes <= shard->accounts[account].headroom)) {
+        Apply(*shard, event, key, account, bytes, cell, nullptr);
+        return true;
+      }
+    }
+    return EnterSlow(*shard, event, site, bytes);
+  }
   // One event: a live allocation of `bytes` bytes at `from` was in truth made at `to`, a site of the same account and
   // of kind kPool. Returns false as Enter does.
   bool MoveToPool(SiteId from, SiteId to, int64_t bytes);
 
-  // The number of live records, behind by less than `flush_every` events per shard.
+  // The number of live records, off by less than `flush_every` per shard.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
 
   AccountTotals Totals(AccountId account) const;
@@ -124,8 +147,7 @@ class Ledger {
   };
   struct alignas(128) Shard {
     SpinLock lock;
-    int unflushed_events;
-    int64_t unflushed_records;
+    int unflushed_records;  // change since the last addition to live_records_
     std::atomic<Cell*>* chunks;  // by site >> kChunkBits; null until the shard is first used
     Account accounts[kAccounts];
   };
@@ -136,16 +158,26 @@ class Ledger {
   static constexpr int kMaxShards = 64;
   static constexpr uint32_t kChunkBits = 8;
 
-  bool Activate(int shard);
   // Null if there is no memory.
-  Shard* ShardOfThisThread();
+  Shard* ShardOfThisThread() {
+    if (shards_ == nullptr) return nullptr;
+    const int index = static_cast<int>(ThreadIndex()) & (shard_count_ - 1);
+    if ((active_.load(std::memory_order_acquire) >> index & 1) == 0 && !Activate(index)) return nullptr;
+    return &shards_[index];
+  }
+  bool Activate(int shard);
+  Cell* ExistingCellOf(const Shard& shard, SiteId site) const {
+    Cell* cells = shard.chunks[site >> kChunkBits].load(std::memory_order_relaxed);
+    return cells == nullptr ? nullptr : cells + (site & ((1u << kChunkBits) - 1));
+  }
+  // Null if there is no memory.
   Cell* CellOf(Shard& shard, SiteId site) const;
-  const Cell* ExistingCellOf(const Shard& shard, SiteId site) const;
-  void Apply(Shard& shard, Event event, const SiteKey& key, int64_t bytes, Cell* cell, Cell* parent_cell)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // `parent_cell` is null for a site without a parent.
+  void Apply(Shard& shard, Event event, const SiteKey& key, AccountId account, int64_t bytes, Cell* cell,
+             Cell* parent_cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   void Touch(Cell* cell, AccountId account) const;
-  void CountEvent(Shard& shard, int64_t records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  bool EnterSlow(Shard& shard, Event event, SiteId site, const SiteKey& key, int64_t bytes);
+  void CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  bool EnterSlow(Shard& shard, Event event, SiteId site, int64_t bytes);
   template <typename Visit>
   void ForEachActiveShard(const Visit& visit) const;
   AccountTotals SumOf(AccountId account) const;
@@ -161,11 +193,51 @@ class Ledger {
   std::atomic<int64_t> live_records_{0};
 };
 
+inline void Ledger::Touch(Cell* cell, AccountId account) const {
+  const uint64_t epoch = peaks_[account].epoch;
+  if (cell->epoch == epoch) return;
+  cell->peak_objects = cell->inuse_objects;
+  cell->peak_bytes = cell->inuse_bytes;
+  cell->epoch = epoch;
+}
+
+inline void Ledger::Apply(Shard& shard, Event event, const SiteKey& key, AccountId account_id, int64_t bytes,
+                          Cell* cell, Cell* parent_cell) {
+  Account& account = shard.accounts[account_id];
+  const int one = event != Event::kFree ? 1 : -1;
+  const int64_t signed_bytes = event != Event::kFree ? bytes : -bytes;
+  Touch(cell, account_id);
+  cell->inuse_objects += one;
+  cell->inuse_bytes += signed_bytes;
+  if (event == Event::kAlloc) {
+    ++cell->alloc_objects;
+    cell->alloc_bytes += bytes;
+    ++account.num_allocs;
+    if (bytes > account.largest_alloc) account.largest_alloc = bytes;
+  }
+  account.num_live += one;
+  if (parent_cell != nullptr) {
+    Touch(parent_cell, account_id);
+    parent_cell->inuse_bytes -= signed_bytes;
+    account.block_bytes += signed_bytes;
+  } else {
+    account.in_use += signed_bytes;
+    account.headroom -= signed_bytes;
+    if (key.attributes.kind == MemoryKind::kPool) account.pool_bytes += signed_bytes;
+  }
+  CountEvent(shard, one);
+}
+
+inline void Ledger::CountEvent(Shard& shard, int records) {
+  shard.unflushed_records += records;
+  if (shard.unflushed_records >= flush_every_ || shard.unflushed_records <= -flush_every_) {
+    live_records_.fetch_add(shard.unflushed_records, std::memory_order_relaxed);
+    shard.unflushed_records = 0;
+  }
 #ifdef HBMPROF_TRACE_LEDGER
-// Defined by the test that replays events in the order in which the ledger entered them. Called once per event with
-// its shard locked, and once per Snapshot and ResetPeak with all shards locked.
-void TraceLedger();
+  TraceLedger();
 #endif
+}
 
 }  // namespace hbmprof::internal
 

@@ -19,26 +19,7 @@ LiveTable::~LiveTable() {
   }
 }
 
-void LiveTable::Prefetch(uint64_t id) const {
-  const size_t lines = lines_.load(std::memory_order_relaxed);
-  if (lines != 0) __builtin_prefetch(LineAt(BucketOf(HashWord(id), lines)), 1);
-}
-
-LiveTable::Line* LiveTable::LockLineOf(uint64_t hash) const {
-  for (;;) {
-    const size_t lines = lines_.load(std::memory_order_acquire);
-    if (lines == 0) return nullptr;
-    const size_t bucket = BucketOf(hash, lines);
-    Line* line = LineAt(bucket);
-    line->lock.Lock();
-    if (BucketOf(hash, lines_.load(std::memory_order_acquire)) == bucket) return line;
-    line->lock.Unlock();
-  }
-}
-
-LiveTable::Inserted LiveTable::Insert(uint64_t id, LiveRecord record, LiveRecord* replaced)
-    ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Line* first = LockLineOf(HashWord(id));
+LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, LiveRecord record, LiveRecord* replaced) {
   if (first == nullptr) {
     SpinLockHolder hold(resize_lock_);
     if (lines_.load(std::memory_order_relaxed) == 0) {
@@ -74,9 +55,7 @@ LiveTable::Inserted LiveTable::Insert(uint64_t id, LiveRecord record, LiveRecord
   return result;
 }
 
-bool LiveTable::Erase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Line* first = LockLineOf(HashWord(id));
-  if (first == nullptr) return false;
+bool LiveTable::EraseSlow(Line* first, uint64_t id, LiveRecord* record) {
   bool found = false;
   for (Line* line = first; line != nullptr && !found; line = line->overflow) {
     for (Entry& entry : line->entries) {

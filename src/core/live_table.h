@@ -44,11 +44,39 @@ class LiveTable {
   LiveTable& operator=(const LiveTable&) = delete;
 
   // Starts loading the line of `id`, for an Insert or Erase that follows soon.
-  void Prefetch(uint64_t id) const;
+  void Prefetch(uint64_t id) const {
+    const size_t lines = lines_.load(std::memory_order_acquire);
+    if (lines != 0) __builtin_prefetch(LineAt(BucketOf(HashWord(id), lines)), 1);
+  }
   // `id` is not 0. If it is there already, its record is replaced and handed out in `replaced`.
-  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced);
+  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Line* line = LockLineOf(HashWord(id));
+    if (line == nullptr || line->overflow != nullptr) return InsertSlow(line, id, record, replaced);
+    Entry* free_entry = nullptr;
+    for (Entry& entry : line->entries) {
+      if (entry.id == id) return InsertSlow(line, id, record, replaced);
+      if (entry.id == 0) free_entry = &entry;
+    }
+    if (free_entry == nullptr) return InsertSlow(line, id, record, replaced);
+    *free_entry = {id, Pack(record)};
+    line->lock.Unlock();
+    return Inserted::kNew;
+  }
   // Whether `id` was there; then its record is in `record` and gone from the table.
-  bool Erase(uint64_t id, LiveRecord* record);
+  bool Erase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Line* line = LockLineOf(HashWord(id));
+    if (line == nullptr) return false;
+    if (line->overflow == nullptr) {
+      for (Entry& entry : line->entries) {
+        if (entry.id != id) continue;
+        *record = Unpack(entry.site_and_bytes);
+        entry.id = 0;
+        line->lock.Unlock();
+        return true;
+      }
+    }
+    return EraseSlow(line, id, record);
+  }
   bool Find(uint64_t id, LiveRecord* record) const;
 
   // Erases every record for which `matches(id, record)` holds and passes it to `erased(record)`, which runs under a
@@ -116,7 +144,20 @@ class LiveTable {
   }
 
   // The line that holds `hash`, locked; null before the first Insert.
-  Line* LockLineOf(uint64_t hash) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  Line* LockLineOf(uint64_t hash) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    for (size_t lines = lines_.load(std::memory_order_acquire); lines != 0;) {
+      const size_t bucket = BucketOf(hash, lines);
+      Line* line = LineAt(bucket);
+      line->lock.Lock();
+      const size_t lines_now = lines_.load(std::memory_order_acquire);
+      if (lines_now == lines || BucketOf(hash, lines_now) == bucket) return line;
+      line->lock.Unlock();
+      lines = lines_now;
+    }
+    return nullptr;
+  }
+  Inserted InsertSlow(Line* first, uint64_t id, LiveRecord record, LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  bool EraseSlow(Line* first, uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void ResizeSlow(int64_t records);
   // Changes lines_ and what follows from it.
   void SetLines(size_t lines);

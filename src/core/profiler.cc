@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/base/mutex.h"
+#include "src/capture/modules.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/tags.h"
 
@@ -41,6 +42,7 @@ class ForkGuard {
   static void Prepare() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     ForkGuard& self = Instance();
     self.mutex_.Lock();
+    internal::LockModules();
     internal::LockTags();
     for (ProfilerImpl* impl : self.impls_) impl->LockAll();
   }
@@ -48,12 +50,14 @@ class ForkGuard {
     ForkGuard& self = Instance();
     for (ProfilerImpl* impl : self.impls_) impl->UnlockAll();
     internal::UnlockTags();
+    internal::UnlockModules();
     self.mutex_.Unlock();
   }
   static void Child() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     ForkGuard& self = Instance();
     for (ProfilerImpl* impl : self.impls_) impl->ResetInChild();
     internal::UnlockTags();
+    internal::UnlockModules();
     self.mutex_.Unlock();
   }
 
