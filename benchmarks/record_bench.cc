@@ -1,19 +1,30 @@
 // What does recording cost? One alloc and one free with a full stack, against the same work untracked, in one run.
 //
-// Each iteration descends a call chain (call_chain.h), frees a random buffer of a live set and allocates it anew. The
-// "device" is a table of addresses, so that what is left over the untracked run is the tracker's cost alone.
-// benchmarks/report.py turns the output into a table of added nanoseconds.
+//   CASE/{untracked,off,tracked}   each iteration descends a call chain (call_chain.h), frees a random buffer of a live
+//                                  set and allocates it anew. Counter `frames`: mean depth of the stacks recorded.
+//   TagScope                       one ScopedTag's life.
+//   Memory/1M_live                 counters: resident bytes per live record at 1M, and what is left of them at 10k.
+//   FirstCapture/{untracked,tracked}   a thread's first alloc; counter `bytes_per_thread`: resident memory that each of
+//                                  the threads holds then. The tracker's part is the difference of the two.
+//   StartUp                        in a new process: a Profiler's construction and its first alloc; counter `bytes`.
+// benchmarks/report.py turns the output into the table of goals.
 
 #include <benchmark/benchmark.h>
 
+#include <chrono>
 #include <cinttypes>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "benchmarks/call_chain.h"
+#include "benchmarks/workload.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
 
@@ -27,43 +38,6 @@ struct Case {
   int depth;
   int stacks;
   int64_t live;
-};
-
-// A small generator, so that the untracked loop is short.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
-  uint64_t Next() {
-    state_ ^= state_ << 13;
-    state_ ^= state_ >> 7;
-    state_ ^= state_ << 17;
-    return state_;
-  }
-
- private:
-  uint64_t state_;
-};
-
-// One thread's part of the work: slots of its own.
-struct Worker {
-  Profiler* profiler;  // null: untracked
-  uint64_t first_address;
-  uint64_t slot;
-  int64_t allocated = 0;
-
-  static void Replace(void* argument) {
-    auto* self = static_cast<Worker*>(argument);
-    const BufferId id(self->first_address + self->slot * 256);
-    if (self->profiler != nullptr) {
-      self->profiler->RecordFree(id);
-      self->profiler->RecordAlloc(id, 256);
-    }
-    benchmark::DoNotOptimize(self->allocated += 256);
-  }
-  static void Fill(void* argument) {
-    auto* self = static_cast<Worker*>(argument);
-    self->profiler->RecordAlloc(BufferId(self->first_address + self->slot * 256), 256);
-  }
 };
 
 enum class Tracking { kNone, kOff, kOn };
@@ -81,11 +55,12 @@ void Pair(benchmark::State& state, const Case& the_case, Tracking tracking) {
   Random random(static_cast<uint64_t>(state.thread_index()) + 1);
   for (int i = 0; i < the_case.stacks; ++i) paths.push_back(random.Next());
   bool filled = false;
-  Worker worker{};
+  Worker worker;
   for (auto _ : state) {
     if (!filled) {  // the threads have met: the profiler exists
       state.PauseTiming();
-      worker = {profiler.get(), (uint64_t{1} << 40) + (static_cast<uint64_t>(state.thread_index()) << 32), 0};
+      worker.profiler = profiler.get();
+      worker.first_address = Worker(nullptr, state.thread_index()).first_address;
       for (int64_t i = 0; i < slots && worker.profiler != nullptr; ++i) {
         worker.slot = static_cast<uint64_t>(i);
         the_case.descend(the_case.depth, paths[random.Next() % paths.size()], &Worker::Fill, &worker);
@@ -97,6 +72,12 @@ void Pair(benchmark::State& state, const Case& the_case, Tracking tracking) {
     worker.slot = (draw >> 32) % static_cast<uint64_t>(slots);
     the_case.descend(the_case.depth, paths[draw % paths.size()], &Worker::Replace, &worker);
   }
+  if (tracking == Tracking::kOn && state.thread_index() == 0) {
+    const Snapshot snapshot = profiler->TakeSnapshot();
+    size_t frames = 0;
+    for (const Snapshot::Stack& stack : snapshot.stacks) frames += stack.return_addresses.size();
+    state.counters["frames"] = static_cast<double>(frames) / static_cast<double>(snapshot.stacks.size());
+  }
 }
 
 void TagScope(benchmark::State& state) {
@@ -107,8 +88,109 @@ void TagScope(benchmark::State& state) {
 }
 BENCHMARK(TagScope);
 
-// `pairs`: iterations of every case, for counting instructions; 0: as many as the time asks for.
-void Register(int64_t pairs) {
+using Clock = std::chrono::steady_clock;
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+void MemoryOfLiveRecords(benchmark::State& state) {
+  constexpr uint64_t kLive = 1000000;
+  constexpr uint64_t kLeft = 10000;
+  for (auto _ : state) {
+    Profiler profiler;
+    Worker worker(&profiler, 0);
+    Random random(1);
+    without_frame_pointers::Descend(17, 0, &Worker::Fill, &worker);
+    profiler.RecordFree(worker.id());
+    const int64_t before = ResidentBytes();
+    for (worker.slot = 0; worker.slot < kLive; ++worker.slot) {
+      without_frame_pointers::Descend(17, random.Next() % 256, &Worker::Fill, &worker);
+    }
+    const int64_t full = ResidentBytes();
+    for (worker.slot = kLeft; worker.slot < kLive; ++worker.slot) profiler.RecordFree(worker.id());
+    const int64_t emptied = ResidentBytes();
+    state.counters["bytes_per_live"] = static_cast<double>(full - before) / kLive;
+    state.counters["MiB_at_1M"] = static_cast<double>(full - before) / (1 << 20);
+    state.counters["MiB_at_10k_after"] = static_cast<double>(emptied - before) / (1 << 20);
+  }
+}
+BENCHMARK(MemoryOfLiveRecords)->Name("Memory/1M_live")->Iterations(1)->Unit(benchmark::kMillisecond);
+
+// One thread after the other makes its first allocation; then all of them wait until the memory is measured.
+void FirstCapture(benchmark::State& state, Tracking tracking) {
+  constexpr int kThreads = 64;
+  Profiler profiler;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int done = 0;
+  bool measured = true;
+  double seconds = 0;
+  const auto body = [&](int number, bool wait) {
+    Worker worker(tracking == Tracking::kOn ? &profiler : nullptr, number);
+    const Clock::time_point start = Clock::now();
+    without_frame_pointers::Descend(17, 5, &Worker::Fill, &worker);
+    const Clock::time_point end = Clock::now();
+    std::unique_lock<std::mutex> lock(mutex);
+    if (wait) seconds += Seconds(end - start);
+    ++done;
+    changed.notify_all();
+    if (wait) changed.wait(lock, [&] { return measured; });
+  };
+  // What the process learns once is no thread's cost.
+  std::thread(body, kThreads, false).join();
+  double bytes = 0;
+  for (auto _ : state) {
+    done = 0;
+    measured = false;
+    seconds = 0;
+    const int64_t before = ResidentBytes();
+    std::vector<std::thread> threads;
+    for (int number = 0; number < kThreads; ++number) {
+      threads.emplace_back(body, number, true);
+      std::unique_lock<std::mutex> lock(mutex);
+      changed.wait(lock, [&] { return done == number + 1; });
+    }
+    bytes = static_cast<double>(ResidentBytes() - before) / kThreads;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      measured = true;
+    }
+    changed.notify_all();
+    for (std::thread& thread : threads) thread.join();
+    state.SetIterationTime(seconds / kThreads);
+  }
+  state.counters["bytes_per_thread"] = bytes;
+}
+BENCHMARK_CAPTURE(FirstCapture, untracked, Tracking::kNone)->Iterations(4)->UseManualTime();
+BENCHMARK_CAPTURE(FirstCapture, tracked, Tracking::kOn)->Iterations(4)->UseManualTime();
+
+// What `record_bench --start-up` prints: nanoseconds and resident bytes of a new process's first allocation.
+constexpr char kStartUp[] = "--start-up";
+int PrintStartUp() {
+  with_frame_pointers::Descend(17, 5, &Worker::Fill, &*std::make_unique<Worker>());
+  const int64_t before = ResidentBytes();
+  const Clock::time_point start = Clock::now();
+  Profiler profiler;
+  Worker worker(&profiler, 0);
+  with_frame_pointers::Descend(17, 5, &Worker::Fill, &worker);
+  const double seconds = Seconds(Clock::now() - start);
+  std::printf("%.0f %" PRId64 "\n", seconds * 1e9, ResidentBytes() - before);
+  return 0;
+}
+
+void StartUp(benchmark::State& state, const std::string& program) {
+  for (auto _ : state) {
+    double nanoseconds = 0;
+    double bytes = 0;
+    std::FILE* output = popen(("'" + program + "' " + kStartUp).c_str(), "r");
+    const int read = output == nullptr ? 0 : std::fscanf(output, "%lf %lf", &nanoseconds, &bytes);
+    if (output != nullptr) pclose(output);
+    if (read != 2) return state.SkipWithError("the new process did not answer");
+    state.SetIterationTime(nanoseconds * 1e-9);
+    state.counters["bytes"] = bytes;
+  }
+}
+
+// `program`: path of this one. `pairs`: iterations of every case, for counting instructions; 0: as many as the time asks for.
+void Register(const char* program, int64_t pairs) {
   static const Case kCases[] = {
       {"fp_random256", with_frame_pointers::Descend, Unwinder::kAuto, 17, 256, 10000},
       {"nofp_random256", without_frame_pointers::Descend, Unwinder::kAuto, 17, 256, 10000},
@@ -134,16 +216,20 @@ void Register(int64_t pairs) {
       if (std::string(the_case.name).find("random256") != std::string::npos) run->Threads(2)->Threads(8);
     }
   }
+  benchmark::RegisterBenchmark("StartUp", [program = std::string(program)](benchmark::State& state) {
+    StartUp(state, program);
+  })->Iterations(9)->UseManualTime();
 }
 
 }  // namespace
 }  // namespace hbmprof::benchmarks
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], hbmprof::benchmarks::kStartUp) == 0) return hbmprof::benchmarks::PrintStartUp();
   benchmark::Initialize(&argc, argv);
   int64_t pairs = 0;
   if (argc == 2 && std::sscanf(argv[1], "--pairs=%" SCNd64, &pairs) == 1) --argc;
-  hbmprof::benchmarks::Register(pairs);
+  hbmprof::benchmarks::Register(argv[0], pairs);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();
   return 0;

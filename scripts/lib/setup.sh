@@ -92,7 +92,7 @@ hbmprof_pprof() {
   local pprof=$PWD/build/pprof
   if [[ ! -x $pprof ]]; then
     mkdir -p build
-    GO111MODULE=off GOPATH=/usr/share/gocode GOFLAGS= go build -o "$pprof" github.com/google/pprof >&2
+    GO111MODULE=off GOPATH=/usr/share/gocode GOFLAGS=-trimpath go build -o "$pprof" github.com/google/pprof >&2
   fi
   echo "$pprof"
 }

@@ -37,7 +37,7 @@ CapturedStack CaptureByRules(const Caller& caller, uintptr_t* pcs, int max_depth
     if (stack.depth >= walk.depth) return stack;
     walk = WalkByRules(caller, pcs, max_depth, /*guess=*/true);
   }
-  return {walk.depth, walk.end == WalkEnd::kDepth};
+  return {walk.depth, walk.end == WalkEnd::kDepth, walk.path};
 }
 
 }  // namespace

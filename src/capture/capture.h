@@ -16,6 +16,9 @@ inline constexpr int kMaxStackDepth = 512;
 struct CapturedStack {
   int depth;       // frames written
   bool truncated;  // there were more frames at the outer end
+  // Not 0: the number of a path that the thread's memo knows. Captures of the same StackCapture with the same
+  // max_depth and the same number have the same frames; a stack may have several numbers.
+  uint64_t path = 0;
 };
 
 // Immutable after construction; Capture may be called from any thread, and from signal handlers.
@@ -27,8 +30,9 @@ class StackCapture {
   explicit StackCapture(Unwinder unwinder);
 
   // Writes the stack that begins at `caller`, innermost first, at most `max_depth` (and kMaxStackDepth) frames:
-  // pcs[0] = caller.pc. Takes no memory from malloc, except that pthread_getattr_np may in a thread's first capture;
-  // takes no lock that dlopen holds while it runs code of others; calls nothing of the traced program's.
+  // pcs[0] = caller.pc. Takes no memory from malloc, except that pthread_getattr_np and libunwind may when a thread
+  // first needs them; takes no lock that dlopen holds while it runs code of others; calls nothing of the traced
+  // program's; leaves errno alone.
   CapturedStack Capture(const Caller& caller, uintptr_t* pcs, int max_depth) const;
 
   // What captures really use, which is less than was asked for where this system lacks something:

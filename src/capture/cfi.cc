@@ -462,7 +462,7 @@ bool Run(Cursor in, const Cie& cie, uintptr_t location, uintptr_t address, const
         case 0x13:  // def_cfa_offset_sf
           row->cfa_offset = factored(in.Sleb());
           break;
-        case 0x14:  // val_offset
+        case 0x14:    // val_offset
         case 0x15: {  // val_offset_sf
           const uint64_t reg = in.Uleb();
           in.Uleb();

@@ -13,12 +13,12 @@ namespace hbmprof::internal {
 // address is at CFA - 8, except in kSignal.
 struct FrameRule {
   enum Kind : uint8_t {
-    kUnknown,     // not known, or not expressible here
-    kCfaFromSp,   // CFA = sp + cfa_offset
-    kCfaFromFp,   // CFA = fp + cfa_offset
-    kCfaInSlot,   // CFA = word at (fp + cfa_offset): a frame whose stack was realigned
-    kSignal,      // sp = word at (sp + cfa_offset), pc = the word after it: a signal handler's trampoline
-    kOutermost,   // there is no caller
+    kUnknown,    // not known, or not expressible here
+    kCfaFromSp,  // CFA = sp + cfa_offset
+    kCfaFromFp,  // CFA = fp + cfa_offset
+    kCfaInSlot,  // CFA = word at (fp + cfa_offset): a frame whose stack was realigned
+    kSignal,     // sp = word at (sp + cfa_offset), pc = the word after it: a signal handler's trampoline
+    kOutermost,  // there is no caller
   };
   Kind kind = kUnknown;
   bool fp_saved = false;  // else the caller's fp is this frame's

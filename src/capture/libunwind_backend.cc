@@ -62,13 +62,11 @@ bool Load() {
     *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, symbol));
     return *function != nullptr;
   };
-  const bool complete = find("unw_backtrace", &functions.backtrace) &&
-                        find("_Ux86_64_getcontext", &functions.get_context) &&
-                        find("_ULx86_64_init_local", &functions.init_local) &&
-                        find("_ULx86_64_step", &functions.step) &&
-                        find("_ULx86_64_get_reg", &functions.get_register) &&
-                        find("_Ux86_64_flush_cache", &functions.flush_cache) &&
-                        find("_ULx86_64_local_addr_space", &functions.local_address_space);
+  const bool complete =
+      find("unw_backtrace", &functions.backtrace) && find("_Ux86_64_getcontext", &functions.get_context) &&
+      find("_ULx86_64_init_local", &functions.init_local) && find("_ULx86_64_step", &functions.step) &&
+      find("_ULx86_64_get_reg", &functions.get_register) && find("_Ux86_64_flush_cache", &functions.flush_cache) &&
+      find("_ULx86_64_local_addr_space", &functions.local_address_space);
   if (!complete) dlclose(library);
   return complete;
 }

@@ -88,12 +88,17 @@ std::string MainProgramPath() {
 
 bool Overlap(const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.limit && b.start < a.limit; }
 
-// Segments that an earlier call listed and that are loaded no more.
+// Segments that an earlier call listed and that are loaded no more. Its mutex is held while modules are listed.
 class History {
  public:
+  // Never destroyed: profiles are written while the process exits, too.
+  static History& Instance() {
+    static History& history = *new History;
+    return history;
+  }
+
   // Appends to `modules`, which are the loaded ones, what was loaded once and is not overlapped; remembers the result.
-  void Merge(std::vector<Snapshot::Module>* modules) {
-    MutexLock lock(mutex_);
+  void Merge(std::vector<Snapshot::Module>* modules) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const size_t loaded = modules->size();
     for (const Snapshot::Module& old : listed_) {
       const bool overlapped = std::any_of(modules->begin(), modules->begin() + static_cast<ptrdiff_t>(loaded),
@@ -102,6 +107,7 @@ class History {
     }
     listed_ = *modules;
   }
+  Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }
 
  private:
   Mutex mutex_;
@@ -111,8 +117,8 @@ class History {
 }  // namespace
 
 std::vector<Snapshot::Module> LoadedModules() {
-  // Never destroyed: profiles are written while the process exits, too.
-  static History& history = *new History;
+  History& history = History::Instance();
+  MutexLock lock(history.mutex());
   Listing listing;
   dl_iterate_phdr(&AddObject, &listing);
   const std::string main_path = MainProgramPath();
@@ -131,5 +137,8 @@ std::vector<Snapshot::Module> LoadedModules() {
             });
   return std::move(modules);
 }
+
+void LockModules() ABSL_NO_THREAD_SAFETY_ANALYSIS { History::Instance().mutex().Lock(); }
+void UnlockModules() ABSL_NO_THREAD_SAFETY_ANALYSIS { History::Instance().mutex().Unlock(); }
 
 }  // namespace hbmprof::internal

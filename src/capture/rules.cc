@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <pthread.h>
 #include <sys/auxv.h>
 
 #include <cstring>
@@ -38,13 +39,12 @@ bool FindObject(uintptr_t address, dl_find_object* object) {
 }
 
 // The objects loaded at program start. In the dynamic linker's list these come first, from the main program to the
-// dynamic linker itself at least; what dlopen loads is appended. Nothing before the dynamic linker's entry ever changes,
-// so that part may be read without a lock.
+// dynamic linker itself at least; what dlopen loads is appended. Nothing before the dynamic linker's entry ever
+// changes, so that part may be read without a lock.
 class StartObjects {
  public:
+  // Once.
   void Find() {
-    State expected = State::kUnknown;
-    if (!state_.compare_exchange_strong(expected, State::kBusy, std::memory_order_acquire)) return;
     dl_find_object object;
     const uintptr_t main_headers = getauxval(AT_PHDR);
     const uintptr_t linker = getauxval(AT_BASE);
@@ -60,11 +60,11 @@ class StartObjects {
         }
       }
     }
-    state_.store(State::kKnown, std::memory_order_release);
+    is_known_.store(true, std::memory_order_release);
   }
 
   bool Contain(uintptr_t start) const {
-    if (state_.load(std::memory_order_acquire) != State::kKnown) return false;
+    if (!is_known_.load(std::memory_order_acquire)) return false;
     for (int i = 0; i < count_; ++i) {
       if (starts_[i] == start) return true;
     }
@@ -72,7 +72,6 @@ class StartObjects {
   }
 
  private:
-  enum class State { kUnknown, kBusy, kKnown };
   static constexpr int kCapacity = 256;
 
   void Add(const link_map* map) {
@@ -81,14 +80,17 @@ class StartObjects {
     if (object.dlfo_link_map == map) starts_[count_++] = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
   }
 
-  std::atomic<State> state_{State::kUnknown};
+  std::atomic<bool> is_known_{false};
   int count_ = 0;
   uintptr_t starts_[kCapacity] = {};
 };
 
 StartObjects start_objects;
 
-// Objects unloaded since the process began.
+// In a forked child the lock that dl_iterate_phdr takes may be held for good, by a thread that is not there.
+std::atomic<bool> is_forked_child{false};
+
+// Objects unloaded since the process began. Not for a forked child.
 unsigned long long UnloadCount() {
   unsigned long long count = 0;
   dl_iterate_phdr(
@@ -161,7 +163,7 @@ void FindBuildId(Identity* identity) {
 // start address; immutable from then on.
 class Objects {
  public:
-  // 0 if there are no ids left.
+  // 0 if the object cannot be told from others, or there are no ids left.
   uint32_t IdOf(const dl_find_object& object) {
     Identity identity = {};
     identity.start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
@@ -172,13 +174,16 @@ class Objects {
     for (uint32_t id = head; id != 0; id = entries_[id].next) {
       if (Matches(entries_[id].identity, object)) return id;
     }
+    FindBuildId(&identity);
+    if (identity.build_id_bytes == 0) {
+      if (is_forked_child) return 0;
+      identity.unload_count = UnloadCount();
+    }
     uint32_t id = last_id_.load(std::memory_order_relaxed);
     do {
       if (id + 1 == PackedRule::kObjectIds) return 0;
     } while (!last_id_.compare_exchange_weak(id, id + 1, std::memory_order_relaxed));
     ++id;
-    FindBuildId(&identity);
-    if (identity.build_id_bytes == 0) identity.unload_count = UnloadCount();
     Entry& entry = entries_[id];
     entry.identity = identity;
     for (uint32_t other = 1; other < id; ++other) {
@@ -215,7 +220,7 @@ class Objects {
         identity.eh_frame_hdr != reinterpret_cast<uintptr_t>(object.dlfo_eh_frame)) {
       return false;
     }
-    if (identity.build_id_bytes == 0) return identity.unload_count == UnloadCount();
+    if (identity.build_id_bytes == 0) return !is_forked_child && identity.unload_count == UnloadCount();
     return std::memcmp(reinterpret_cast<const char*>(identity.start) + identity.build_id_offset, identity.build_id,
                        identity.build_id_bytes) == 0;
   }
@@ -251,7 +256,11 @@ void Remember(uintptr_t address, PackedRule rule) {
 }  // namespace
 
 bool PrepareRules() {
-  start_objects.Find();
+  static std::atomic<bool> is_first{true};
+  if (is_first.exchange(false)) {
+    start_objects.Find();
+    pthread_atfork(nullptr, nullptr, [] { is_forked_child = true; });
+  }
   return true;
 }
 

@@ -11,6 +11,7 @@
 //   code, so that a rule also survives its library's reloading.
 // - Other objects without a build id in their first page: same addresses, and no object at all has been unloaded since.
 //   (dl_iterate_phdr says; it takes a lock, but one that the dynamic linker never holds while it runs code of others.)
+//   In a forked child that lock may never come free: there their rules are read anew each time.
 //
 // Not here: how rules are read (cfi.h) and used (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_RULES_H_
@@ -25,7 +26,7 @@
 namespace hbmprof::internal {
 
 // Whether this system has what the rules need (_dl_find_object of glibc 2.35, x86-64). Learns what was loaded at
-// program start; call it once before the first walk. Takes no lock.
+// program start; call it before the first walk. Takes no lock that dlopen holds.
 bool PrepareRules();
 
 // A FrameRule in one word, with the object it comes from. 0 is no rule.
@@ -78,7 +79,8 @@ class ObjectCheck {
 };
 
 // The table: lines of a cache line each. A slot holds a rule and, beside it, the rule xor the mixed address, so that a
-// slot read while another thread replaces it does not match (but for one in 2^50 of such reads); no slot is ever locked.
+// slot read while another thread replaces it does not match (but for one in 2^50 of such reads); no slot is ever
+// locked.
 struct alignas(64) RuleLine {
   static constexpr int kSlots = 4;
   struct Slot {

@@ -35,6 +35,17 @@ inline uintptr_t LoadStackWord(uintptr_t address) {
 #endif
 }
 
+// The word `offset` words up from `base`.
+inline uintptr_t LoadStackWord(uintptr_t base, uintptr_t offset) {
+#if defined(__x86_64__)
+  uintptr_t word;
+  asm volatile("movq (%1,%2,8), %0" : "=r"(word) : "r"(base), "r"(offset));
+  return word;
+#else
+  return LoadStackWord(base + offset * sizeof(uintptr_t));
+#endif
+}
+
 class StackMemory {
  public:
   explicit StackMemory(uintptr_t sp) { Enter(sp); }

@@ -23,13 +23,13 @@ enum class WalkEnd : uint8_t {
 struct WalkResult {
   int depth;
   WalkEnd end;
+  uint64_t path = 0;  // see CapturedStack; of walks by memo only
 };
 
 // One step outwards at a time. Public state: the frame that the walk is in.
 class RuleWalk {
  public:
-  explicit RuleWalk(const Caller& caller)
-      : memory(caller.sp), sp(caller.sp), fp(caller.fp), address(caller.pc - 1) {}
+  explicit RuleWalk(const Caller& caller) : memory(caller.sp), sp(caller.sp), fp(caller.fp), address(caller.pc - 1) {}
 
   enum class Step : uint8_t { kFrame, kOutermost, kUnknown };
 

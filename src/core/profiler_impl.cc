@@ -116,9 +116,19 @@ SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, const Attribute
   uintptr_t pcs[kMaxStackDepth];
   const CapturedStack captured = capture_.Capture(caller, pcs, max_depth_);
   if (captured.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
-  StackRecord* stack = sites_.InternStack(pcs, captured.depth, captured.truncated);
-  if (stack == nullptr) return kNoSite;
-  return sites_.InternSite({stack, static_cast<uint64_t>(bytes), attributes, CurrentTags(), parent});
+  const SiteKey key{nullptr, static_cast<uint64_t>(bytes), attributes, CurrentTags(), parent};
+  if (captured.path == 0) return InternSiteOf(pcs, captured, key);
+  const SiteId known = site_cache_.Find(captured.path, key, sites_);
+  if (known != kNoSite) return known;
+  const SiteId site = InternSiteOf(pcs, captured, key);
+  if (site != kNoSite) site_cache_.Remember(captured.path, key, site);
+  return site;
+}
+
+SiteId ProfilerImpl::InternSiteOf(const uintptr_t* pcs, const CapturedStack& captured, const SiteKey& key) {
+  SiteKey with_stack = key;
+  with_stack.stack = sites_.InternStack(pcs, captured.depth, captured.truncated);
+  return with_stack.stack == nullptr ? kNoSite : sites_.InternSite(with_stack);
 }
 
 bool ProfilerImpl::EndStale(BufferId id) {

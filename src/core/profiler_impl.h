@@ -20,6 +20,7 @@
 #include "src/core/ledger.h"
 #include "src/core/live_table.h"
 #include "src/core/segments.h"
+#include "src/core/site_cache.h"
 #include "src/core/site_table.h"
 
 namespace hbmprof::internal {
@@ -84,6 +85,7 @@ class ProfilerImpl {
   // Whether an event that comes now is to be recorded.
   bool Admits(const ReentryGuard& guard) const;
   SiteId SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes, SiteId parent);
+  SiteId InternSiteOf(const uintptr_t* pcs, const CapturedStack& captured, const SiteKey& key);
   // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
   bool EndStale(BufferId id);
   // Whether a new record of `id` may be made; if not, it is counted as dropped.
@@ -104,6 +106,7 @@ class ProfilerImpl {
   const int64_t max_live_;
   const StackCapture capture_;
   SiteTable sites_;
+  SiteCache site_cache_;
   LiveTable live_;
   Ledger ledger_;
   SegmentMap segments_;

@@ -116,7 +116,8 @@ class SymbolTable {
     for (const Candidate& candidate : candidates) {
       if (!functions_.empty() && functions_.back().address == candidate.address) continue;  // an alias
       functions_.push_back({candidate.address, candidate.size, names_.size()});
-      names_.append(candidate.name).push_back('\0');
+      // Linkers write a symbol's version behind its name ("f@@V1").
+      names_.append(candidate.name, std::strcspn(candidate.name, "@")).push_back('\0');
     }
     names_.shrink_to_fit();
     functions_.shrink_to_fit();

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <cstdint>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,8 +99,9 @@ testing::AssertionResult NoDifference() {
   if (probes == 0) return testing::AssertionFailure() << "the probe was never called";
   if (differences == 0) return testing::AssertionSuccess();
   return testing::AssertionFailure() << differences << " differences in " << probes << " probes, the first:\n"
-                                     << found.expected_by << ":\n" << Describe(found.expected)
-                                     << found.actual_by << ":\n" << Describe(found.actual);
+                                     << found.expected_by << ":\n"
+                                     << Describe(found.expected) << found.actual_by << ":\n"
+                                     << Describe(found.actual);
 }
 
 struct Case {
@@ -154,27 +158,34 @@ TEST(RandomStacks, AreTheSameAsGlibcsInManyThreadsAtOnce) {
   EXPECT_TRUE(NoDifference());
 }
 
-// The processor's trap flag: a signal after every instruction, until it is cleared.
-void OnTrap(int) { ProbeRulesTwice(); }
-[[gnu::always_inline]] inline void SetTrapFlag() {
-  asm volatile("sub $128, %%rsp; pushf; orq $0x100, (%%rsp); popf; add $128, %%rsp" ::: "cc", "memory");
-}
-[[gnu::always_inline]] inline void ClearTrapFlag() {
-  asm volatile("sub $128, %%rsp; pushf; andq $~0x100, (%%rsp); popf; add $128, %%rsp" ::: "cc", "memory");
+// The processor's trap flag: a signal after every instruction of the code that the handler returns to.
+constexpr greg_t kTrapFlag = 0x100;
+volatile sig_atomic_t is_stepping;
+void OnTrap(int, siginfo_t*, void* context) {
+  greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
+  if (is_stepping != 0) {
+    flags |= kTrapFlag;
+    ProbeRulesTwice();
+  } else {
+    flags &= ~kTrapFlag;
+  }
 }
 TEST(Signals, AtEveryInstructionLeaveAnExactStack) {
   // glibc's first backtrace loads a library, which no handler may do.
   ProbeAll();
   ASSERT_TRUE(NoDifference());
   struct sigaction action = {};
-  action.sa_handler = OnTrap;
+  action.sa_sigaction = OnTrap;
+  action.sa_flags = SA_SIGINFO;
   ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
   static volatile int idle;
   const auto nothing = [] { idle = idle + 1; };
   for (const ScenarioSet& set : ScenarioSets()) {
-      SetTrapFlag();
+    is_stepping = 1;
+    raise(SIGTRAP);
     for (uint64_t seed = 1; seed < 8; ++seed) set.random_chain(seed, 12, nothing);
-    ClearTrapFlag();
+    is_stepping = 0;
+    raise(SIGTRAP);
     EXPECT_GT(found.probes.load(), 1000);
     EXPECT_TRUE(NoDifference()) << set.name;
   }
@@ -277,6 +288,28 @@ TEST(Rules, EndAtAStackThatDoesNotFitThem) {
     ASSERT_GE(stack.depth, 1);
     EXPECT_EQ(stack.pcs[0], caller.pc);
   }
+}
+
+int64_t AddressSpacePages() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0;
+  statm >> pages;
+  return pages;
+}
+TEST(ThreadExit, GivesBackWhatCapturesKeptPerThread) {
+  const ScenarioSet set = ScenarioSets()[0];
+  const auto run_threads = [&set](int count) {
+    for (int i = 0; i < count; ++i) {
+      std::thread([&set] {
+        for (int j = 0; j < 40; ++j) set.random_chain(7, 20, ProbeRulesTwice);
+      }).join();
+    }
+  };
+  run_threads(20);
+  const int64_t before = AddressSpacePages();
+  run_threads(400);
+  EXPECT_LT(AddressSpacePages() - before, 400 * 8);
+  EXPECT_TRUE(NoDifference());
 }
 
 TEST(Name, SaysWhatIsReallyUsed) {

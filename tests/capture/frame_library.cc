@@ -1,13 +1,14 @@
 // A library for tests that load it: call_through_frame calls back through a frame of FRAME_BYTES, and the constructor
 // calls the function whose address is in the environment variable CAPTURE_TEST_HOOK.
 #include <cstdlib>
-#include <cstring>
 
 extern "C" __attribute__((visibility("default"), noinline)) int call_through_frame(void (*function)()) {
-  volatile char block[FRAME_BYTES];
-  block[FRAME_BYTES / 2] = 1;
+  char block[FRAME_BYTES];
+  // Keeps all of it on the stack, and writes nothing to it.
+  asm volatile("" ::"r"(block) : "memory");
   function();
-  return block[FRAME_BYTES / 2];
+  asm volatile("" ::"r"(block) : "memory");
+  return 1;
 }
 
 __attribute__((constructor)) static void CallHook() {

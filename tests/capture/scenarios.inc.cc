@@ -1,4 +1,6 @@
 // Compiled several times, see scenarios.h. SCENARIO_SET is a name of its own for each.
+#include "tests/capture/scenarios.h"
+
 #include <alloca.h>
 #include <signal.h>
 #include <ucontext.h>
@@ -17,8 +19,6 @@
 #include <thread>
 #include <utility>
 
-#include "tests/capture/scenarios.h"
-
 #define SCENARIO_STRING2(x) #x
 #define SCENARIO_STRING(x) SCENARIO_STRING2(x)
 #define NOINLINE __attribute__((noinline))
@@ -31,10 +31,10 @@ Probe current_probe;
 volatile int sink;
 
 // Keeps a call from becoming a tail call.
-#define CALL_PROBE()  \
-  do {                \
-    current_probe();  \
-    sink = sink + 1;  \
+#define CALL_PROBE() \
+  do {               \
+    current_probe(); \
+    sink = sink + 1; \
   } while (0)
 
 NOINLINE void Touch(void* memory, size_t bytes) {

@@ -1,6 +1,8 @@
 // Captures while libraries come and go.
+#include <alloca.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -65,7 +67,8 @@ class Library {
 [[gnu::noinline]] void ProbeAgainstGlibc() {
   const Caller caller = Caller::OfThisFunction();
   const Stack expected = GlibcStack(caller);
-  for (int i = 0; i < 3; ++i) {
+  // Often enough for the walk to be remembered.
+  for (int i = 0; i < 20; ++i) {
     const Stack rules = Capture(Auto(), caller);
     ASSERT_TRUE(rules == expected) << "rules:\n" << Describe(rules) << "glibc:\n" << Describe(expected);
     const Stack libunwind = Capture(Libunwind(), caller);
@@ -85,12 +88,49 @@ void LoadInTurn(const std::string& one, const std::string& other) {
   EXPECT_GT(at_same_address, 0) << "no library took another's place, so nothing was tested";
 }
 
-TEST(Unloading, AnotherLibraryInTheSamePlaceHasItsOwnFrames) {
-  LoadInTurn(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE);
-}
+TEST(Unloading, AnotherLibraryInTheSamePlaceHasItsOwnFrames) { LoadInTurn(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE); }
 
 TEST(Unloading, AnotherLibraryWithoutABuildIdHasItsOwnFrames) {
   LoadInTurn(FRAME_LIBRARY_SMALL_NO_ID, FRAME_LIBRARY_LARGE_NO_ID);
+}
+
+// Two functions that differ in their addresses only, to call a library from a given depth of the stack.
+template <int kNumber>
+[[gnu::noinline]] void CallFromBelow(const Library& library, size_t bytes, void (*function)()) {
+  static volatile int sink;
+  auto* block = static_cast<volatile char*>(alloca(bytes));
+  block[0] = kNumber;
+  library.Call(function);
+  sink = sink + block[0];
+}
+uintptr_t probed_sp;
+[[gnu::noinline]] void RecordSp() { probed_sp = Caller::OfThisFunction().sp; }
+
+// The hardest case for remembered walks: the same pc and sp, and around the smaller frame's words of old, which nobody
+// has overwritten, the larger frame of the other library.
+TEST(Unloading, AnotherLibraryAroundTheOldOnesWordsHasItsOwnFrames) {
+  constexpr size_t kOutOfReach = 128 << 10;  // of what dlopen and dlclose write
+  void (*const call[])(const Library&, size_t, void (*)()) = {CallFromBelow<0>, CallFromBelow<1>};
+  const std::string paths[] = {FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE};
+  size_t bytes[] = {kOutOfReach, kOutOfReach};
+  void (*probe)() = RecordSp;
+  uintptr_t sp[2];
+  uintptr_t address[2];
+  for (int round = 0; round < 12; ++round) {
+    const int which = round % 2;
+    {
+      const Library library(paths[which]);
+      address[which] = library.address();
+      call[which](library, bytes[which], probe);
+    }
+    if (round > 1) continue;
+    sp[which] = probed_sp;
+    if (round == 0) continue;
+    ASSERT_EQ(address[0], address[1]);
+    ASSERT_GT(sp[0], sp[1]);
+    bytes[0] += sp[0] - sp[1];
+    probe = ProbeAgainstGlibc;
+  }
 }
 
 TEST(Unloading, ALibraryRebuiltUnderTheSameNameHasItsOwnFrames) {
@@ -102,6 +142,20 @@ TEST(Unloading, ALibraryRebuiltUnderTheSameNameHasItsOwnFrames) {
     Library(path).Call(ProbeAgainstGlibc);
   }
   std::filesystem::remove(path);
+}
+
+TEST(Unloading, InAForkedChildALibraryWithoutABuildIdHasItsOwnFrames) {
+  const Library library(FRAME_LIBRARY_SMALL_NO_ID);
+  library.Call(ProbeAgainstGlibc);
+  const pid_t child = fork();
+  if (child == 0) {
+    library.Call(ProbeAgainstGlibc);
+    LoadInTurn(FRAME_LIBRARY_LARGE_NO_ID, FRAME_LIBRARY_LARGE);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Unloading, DoesNotDisturbOtherThreads) {
@@ -167,7 +221,8 @@ TEST(Modules, BeginWithTheMainProgramUnderItsFullPath) {
 
 TEST(Modules, CoverEveryLoadedFunctionOnceWithItsFileOffset) {
   const std::vector<Snapshot::Module> modules = LoadedModules();
-  const Snapshot::Module* libc = Covering(modules, reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "gnu_get_libc_version")));
+  const Snapshot::Module* libc =
+      Covering(modules, reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "gnu_get_libc_version")));
   ASSERT_NE(libc, nullptr);
   EXPECT_NE(libc->path.find("/libc.so"), std::string::npos) << libc->path;
   EXPECT_EQ(libc->build_id.size(), 40u) << libc->build_id;

@@ -63,6 +63,7 @@ Snapshot ServerSnapshot(int64_t decode_pages, uint64_t slide) {
   };
   s.allocators = {"", "bfc"};
 
+  // The reference holds until the next call.
   const auto sample = [&](uint32_t stack, uint32_t device, MemoryKind kind, int64_t block_bytes) -> Snapshot::Sample& {
     Snapshot::Sample& added = s.samples.emplace_back();
     added.stack = stack;
@@ -93,7 +94,8 @@ Snapshot ServerSnapshot(int64_t decode_pages, uint64_t slide) {
   pool.alloc_objects = pool.peak_objects = pool.inuse_objects = 1;
   pool.alloc_bytes = 4 << 20;
   pool.peak_bytes = (4 << 20) - 9 * kPageBytes;
-  pool.inuse_bytes = (4 << 20) - (decode_pages + 2) * kPageBytes;
+  const int64_t idle_bytes = (4 << 20) - (decode_pages + 2) * kPageBytes;
+  pool.inuse_bytes = idle_bytes;
   counts(sample(3, 1, MemoryKind::kManaged, 4096), 1, 1, 1);
   counts(sample(4, 1, MemoryKind::kDevice, 100), 3, 3, 0);
   counts(sample(0, 1, MemoryKind::kDevice, 512), 0, 0, 0);  // never held anything: no sample
@@ -107,7 +109,7 @@ Snapshot ServerSnapshot(int64_t decode_pages, uint64_t slide) {
   gpu0.num_live = 5 + decode_pages;
   gpu0.largest_alloc_size = 4 << 20;
   gpu0.pool_bytes = 4 << 20;
-  gpu0.bytes_reserved = pool.inuse_bytes;
+  gpu0.bytes_reserved = idle_bytes;
   gpu0.bytes_limit = 64 << 20;
   gpu0.largest_free_block_bytes = 32 << 20;
   gpu0.driver_bytes_in_use = 6 << 20;

@@ -132,6 +132,13 @@ TEST(ElfSymbolizer, NamesEveryByteOfAFunctionAndNoneAround) {
   EXPECT_NE(NameOf(begin + symbol->st_size).name, "named::Exported");
 }
 
+TEST(ElfSymbolizer, LeavesSymbolVersionsOut) {
+  const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
+  const Symbolizer::Name name = NameOf(library.Address("named_versioned_address"));
+  EXPECT_EQ(name.system_name, "named_versioned");
+  EXPECT_EQ(name.name, "named_versioned");
+}
+
 TEST(ElfSymbolizer, NamesLocalFunctionsOfASharedLibrary) {
   const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
   EXPECT_EQ(NameOf(library.hidden()).name, "named::(anonymous namespace)::Hidden");

@@ -13,10 +13,17 @@ namespace {
 
 }  // namespace named
 
-// Start addresses of the two functions above.
+// Its symbol is "named_versioned@@V1".
+extern "C" [[gnu::used, gnu::visibility("default")]] void named_versioned_function() {}
+asm(".symver named_versioned_function, named_versioned@@V1");
+
+// Start addresses of the functions above.
 extern "C" [[gnu::visibility("default")]] uint64_t named_exported_address() {
   return reinterpret_cast<uint64_t>(&named::Exported);
 }
 extern "C" [[gnu::visibility("default")]] uint64_t named_hidden_address() {
   return reinterpret_cast<uint64_t>(&named::Hidden);
+}
+extern "C" [[gnu::visibility("default")]] uint64_t named_versioned_address() {
+  return reinterpret_cast<uint64_t>(&named_versioned_function);
 }

@@ -1,0 +1,141 @@
+// What does recording cost on a real program's allocations? Replays a trace (docs/trace.md), tracked and untracked.
+//
+// usage: gzip -dc benchmarks/traces/llm_server.trace.gz | replay_bench [ROUNDS]
+//
+// Each allocation descends a call chain as deep as its recorded stack; each stack has a path of its own, which differs
+// in its innermost calls. Buffers have the recorded sizes, and reuse addresses where the program did.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "benchmarks/call_chain.h"
+#include "benchmarks/trace.h"
+#include "hbmprof/profiler.h"
+
+namespace hbmprof::benchmarks {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+BufferId IdOf(uint32_t buffer) { return BufferId((uint64_t{1} << 40) + uint64_t{buffer} * 512); }
+
+struct Call {
+  Profiler* profiler;  // null: untracked
+  BufferId id;
+  int64_t bytes;
+  volatile int64_t allocated = 0;
+
+  static void Allocate(void* argument) {
+    auto* self = static_cast<Call*>(argument);
+    if (self->profiler != nullptr) self->profiler->RecordAlloc(self->id, static_cast<size_t>(self->bytes));
+    self->allocated = self->allocated + self->bytes;
+  }
+};
+
+struct Path {
+  int depth;
+  uint64_t bits;
+};
+
+// Frames of a stack captured below Descend(1, ...) by the calls in Replay, but for Descend's own.
+int FramesAbove(const Profiler& profiler) {
+  return static_cast<int>(profiler.TakeSnapshot().stacks.front().return_addresses.size()) - 1;
+}
+
+[[gnu::noinline]] void Replay(const std::vector<Trace::Event>& events, const std::vector<Path>& paths,
+                              Profiler* profiler) {
+  Call call{profiler, {}, 0};
+  for (const Trace::Event& event : events) {
+    call.id = IdOf(event.buffer);
+    if (event.stack >= 0) {
+      const Path& path = paths[static_cast<size_t>(event.stack)];
+      call.bytes = event.bytes;
+      without_frame_pointers::Descend(path.depth, path.bits, &Call::Allocate, &call);
+    } else if (profiler != nullptr) {
+      profiler->RecordFree(call.id);
+    }
+  }
+  asm volatile("");
+}
+
+// Nanoseconds of a replay. Frees what the trace left live, unmeasured.
+double TimedReplay(const Trace& trace, const std::vector<Path>& paths, Profiler* profiler) {
+  const Clock::time_point start = Clock::now();
+  Replay(trace.events, paths, profiler);
+  const double elapsed = std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+  if (profiler != nullptr) profiler->DropDevice(kDefaultDevice);
+  return elapsed;
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+int Main(int rounds) {
+  const absl::StatusOr<Trace> read = ReadTrace(std::cin);
+  if (!read.ok()) {
+    std::fprintf(stderr, "replay_bench: %s\n", read.status().ToString().c_str());
+    return 1;
+  }
+  const Trace& trace = *read;
+
+  auto measuring = std::make_unique<Profiler>();
+  TimedReplay({{{}}, {{0, 0, 1}}, 1}, {{1, 0}}, measuring.get());
+  const int frames_above = FramesAbove(*measuring);
+  measuring.reset();
+
+  std::vector<Path> paths;
+  int stack_bits = 1;
+  while (trace.stacks.size() >> stack_bits != 0) ++stack_bits;
+  for (size_t i = 0; i < trace.stacks.size(); ++i) {
+    const int depth = std::max(1, static_cast<int>(trace.stacks[i].size()) - frames_above);
+    // Descend takes a bit for each call but the last, the outermost first.
+    const int shift = std::clamp(depth - 1 - stack_bits, 0, 63);
+    paths.push_back({depth, static_cast<uint64_t>(i) << shift});
+  }
+  int64_t allocations = 0;
+  int64_t live = 0;
+  int64_t highest = 0;
+  size_t frames = 0;
+  for (const Trace::Event& event : trace.events) {
+    live += event.stack >= 0 ? 1 : -1;
+    highest = std::max(highest, live);
+    if (event.stack < 0) continue;
+    ++allocations;
+    frames += trace.stacks[static_cast<size_t>(event.stack)].size();
+  }
+  std::printf("%zu events, %lld allocations at %zu stacks, %.1f frames on average, %lld live at most, %lld at the end\n",
+              trace.events.size(), static_cast<long long>(allocations), trace.stacks.size(),
+              static_cast<double>(frames) / static_cast<double>(allocations), static_cast<long long>(highest),
+              static_cast<long long>(live));
+
+  Profiler profiler;
+  const double first = TimedReplay(trace, paths, &profiler);
+  std::vector<double> untracked;
+  std::vector<double> tracked;
+  std::vector<double> added;
+  for (int round = 0; round < rounds; ++round) {
+    untracked.push_back(TimedReplay(trace, paths, nullptr));
+    tracked.push_back(TimedReplay(trace, paths, &profiler));
+    added.push_back(tracked.back() - untracked.back());
+  }
+  const auto pairs = static_cast<double>(allocations);
+  std::printf("ns per pair, medians of %d rounds: untracked %.1f, tracked %.1f, added %.1f; added in the first replay "
+              "%.1f\n",
+              rounds, Median(untracked) / pairs, Median(tracked) / pairs, Median(added) / pairs,
+              (first - Median(untracked)) / pairs);
+  return 0;
+}
+
+}  // namespace
+}  // namespace hbmprof::benchmarks
+
+int main(int argc, char** argv) { return hbmprof::benchmarks::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 21); }

@@ -1,0 +1,74 @@
+// What the benchmarks have in common: a small random generator, one thread's alloc/free work, resident memory.
+// Not here: the call chain below which the work runs (call_chain.h).
+#ifndef HBMPROF_BENCHMARKS_WORKLOAD_H_
+#define HBMPROF_BENCHMARKS_WORKLOAD_H_
+
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+
+#include "hbmprof/profiler.h"
+
+namespace hbmprof::benchmarks {
+
+// Short, so that the untracked loop is short.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
+  uint64_t Next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return state_;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// One thread's part of the work: buffers of its own, of 256 bytes each, at addresses that no other thread uses. The
+// "device" is arithmetic, so that what is left over the untracked run is the tracker's cost alone.
+struct Worker {
+  Profiler* profiler = nullptr;  // null: untracked
+  uint64_t first_address = 0;
+  uint64_t slot = 0;  // of the next Replace or Fill
+  volatile int64_t allocated = 0;
+
+  Worker() = default;
+  Worker(Profiler* profiler, int thread)
+      : profiler(profiler), first_address((uint64_t{1} << 40) + (static_cast<uint64_t>(thread) << 32)) {}
+
+  BufferId id() const { return BufferId(first_address + slot * 256); }
+
+  // Leaves for Descend (call_chain.h): one pair; an allocation only. `argument` is the Worker.
+  static void Replace(void* argument) {
+    auto* self = static_cast<Worker*>(argument);
+    if (self->profiler != nullptr) {
+      self->profiler->RecordFree(self->id());
+      self->profiler->RecordAlloc(self->id(), 256);
+    }
+    self->allocated = self->allocated + 256;
+  }
+  static void Fill(void* argument) {
+    auto* self = static_cast<Worker*>(argument);
+    if (self->profiler != nullptr) self->profiler->RecordAlloc(self->id(), 256);
+    self->allocated = self->allocated + 256;
+  }
+};
+
+// Resident memory of this process in bytes, to the page; -1 where the system does not tell. Takes milliseconds.
+inline int64_t ResidentBytes() {
+  std::FILE* file = std::fopen("/proc/self/smaps_rollup", "r");
+  if (file == nullptr) return -1;
+  char line[256];
+  int64_t kilobytes = -1;
+  while (kilobytes < 0 && std::fgets(line, sizeof(line), file) != nullptr) {
+    std::sscanf(line, "Rss: %" SCNd64, &kilobytes);
+  }
+  std::fclose(file);
+  return kilobytes < 0 ? -1 : kilobytes * 1024;
+}
+
+}  // namespace hbmprof::benchmarks
+
+#endif  // HBMPROF_BENCHMARKS_WORKLOAD_H_

@@ -1,0 +1,60 @@
+// SiteCache: from the number that a capture gives a path it has met before, with the allocation's other attributes,
+// straight to the site; so that a path that repeats is neither hashed nor compared frame by frame.
+//
+// Thread safety: everything from any thread, without a lock. An entry is two words, of which one proves the other: an
+// entry read while another thread replaces it does not match (but for one in 2^64 of such reads).
+#ifndef HBMPROF_SRC_CORE_SITE_CACHE_H_
+#define HBMPROF_SRC_CORE_SITE_CACHE_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "src/base/hash.h"
+#include "src/core/site_table.h"
+
+namespace hbmprof::internal {
+
+class SiteCache {
+ public:
+  // The site of path number `path` (not 0; see CapturedStack) with everything in `key` but its stack; kNoSite if it is
+  // not in the cache.
+  SiteId Find(uint64_t path, const SiteKey& key, const SiteTable& sites) const {
+    const Entry& entry = entries_[SlotOf(path, key)];
+    const uint64_t site_plus_one = entry.site_plus_one.load(std::memory_order_acquire);
+    if (site_plus_one == 0 || entry.proof.load(std::memory_order_relaxed) != Proof(path, site_plus_one)) return kNoSite;
+    const auto site = static_cast<SiteId>(site_plus_one - 1);
+    const SiteKey& known = sites.Key(site);
+    // A site with a rounded size is found through its table, which knows when to round.
+    const bool same = known.block_bytes == key.block_bytes && known.tags == key.tags && known.parent == key.parent &&
+                      known.attributes.device == key.attributes.device &&
+                      known.attributes.kind == key.attributes.kind &&
+                      known.attributes.allocator == key.attributes.allocator;
+    return same ? site : kNoSite;
+  }
+
+  void Remember(uint64_t path, const SiteKey& key, SiteId site) {
+    Entry& entry = entries_[SlotOf(path, key)];
+    const uint64_t site_plus_one = uint64_t{site} + 1;
+    entry.site_plus_one.store(site_plus_one, std::memory_order_release);
+    entry.proof.store(Proof(path, site_plus_one), std::memory_order_relaxed);
+  }
+
+ private:
+  struct Entry {
+    std::atomic<uint64_t> proof{0};
+    std::atomic<uint64_t> site_plus_one{0};
+  };
+  static constexpr uint32_t kEntryBits = 12;
+
+  static uint64_t Proof(uint64_t path, uint64_t site_plus_one) { return path ^ HashWord(site_plus_one); }
+  static uint32_t SlotOf(uint64_t path, const SiteKey& key) {
+    const uint64_t mixed = (path * kHashSeed0) ^ (key.block_bytes * kHashSeed1) ^ (uint64_t{key.tags} << 32);
+    return static_cast<uint32_t>((mixed * kHashSeed0) >> (64 - kEntryBits));
+  }
+
+  Entry entries_[1u << kEntryBits];
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_SITE_CACHE_H_

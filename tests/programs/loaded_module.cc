@@ -1,0 +1,12 @@
+// A shared library that allocates device memory while it is loaded and unloaded, by way of the program's hook.
+
+extern "C" void AllocateFromConstructor();
+
+namespace {
+
+struct OnLoad {
+  OnLoad() { AllocateFromConstructor(); }
+  ~OnLoad() { AllocateFromConstructor(); }
+} on_load;
+
+}  // namespace

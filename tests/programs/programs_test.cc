@@ -1,0 +1,118 @@
+// Runs each program of this folder and reads its exit code, its output and the profiles it leaves. A program that hangs
+// is killed by its own alarm (exit code 142).
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/pprof_tool.h"
+#include "tests/support/profile_checker.h"
+
+namespace {
+
+using ::hbmprof_test::CheckProfile;
+using ::hbmprof_test::CommandResult;
+using ::hbmprof_test::ProfileView;
+using ::hbmprof_test::ReadProfile;
+using ::hbmprof_test::RunCommand;
+
+std::string NewDirectory() {
+  std::string path = ::testing::TempDir() + "/hbmprof_programs_XXXXXX";
+  if (mkdtemp(path.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path;
+  return path;
+}
+
+CommandResult RunProgram(const std::string& program, std::vector<std::string> arguments = {},
+                  const std::vector<std::string>& environment = {}) {
+  arguments.insert(arguments.begin(), HBMPROF_PROGRAMS "/program_" + program);
+  return RunCommand(arguments, environment);
+}
+
+void ExpectDone(const CommandResult& run) {
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "done\n");
+  EXPECT_EQ(run.err, "");
+}
+
+// The profile in `path`, which is well-formed or the test fails.
+ProfileView View(const std::string& path) {
+  const auto profile = ReadProfile(path);
+  if (!profile.ok()) {
+    ADD_FAILURE() << path << ": " << profile.status();
+    return ProfileView(hbmprof_test::Profile());
+  }
+  EXPECT_EQ(CheckProfile(*profile), "") << path;
+  return ProfileView(*profile);
+}
+
+class ForkTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ForkTest, EachChildStartsCleanRecordsWritesAProfileAndExits) {
+  const std::string directory = NewDirectory();
+  ExpectDone(RunProgram("fork_while_allocating", {directory, GetParam()}));
+  for (int i = 0; i < 50 && !HasFailure(); ++i) {
+    const ProfileView view = View(directory + "/child." + std::to_string(i) + ".pb.gz");
+    EXPECT_EQ(view.Sum("inuse_space"), 1000);
+    EXPECT_EQ(view.Sum("peak_space"), 10000);
+    EXPECT_EQ(view.Sum("alloc_space"), 10000);
+    EXPECT_EQ(view.SumWhere("inuse_space", "process", "child"), 1000);
+    EXPECT_EQ(view.SumUnder("inuse_space", "main"), 1000);
+  }
+}
+
+std::string ForkName(const ::testing::TestParamInfo<std::string>& mode) {
+  return mode.param == "dump" ? "WhileThreadsAllocateAndDump" : "WhileThreadsAllocate";
+}
+INSTANTIATE_TEST_SUITE_P(Fork, ForkTest, ::testing::Values("allocate", "dump"), ForkName);
+
+TEST(Programs, BuffersOutliveTheThreadsThatMadeThem) { ExpectDone(RunProgram("thread_exit")); }
+
+TEST(Programs, AThreadMayExitTheProcessWhileOthersAllocate) {
+  const std::string directory = NewDirectory();
+  for (int i = 0; i < 10; ++i) {
+    const std::string file = directory + "/" + std::to_string(i) + ".pb.gz";
+    const CommandResult run = RunProgram("exit_while_allocating", {}, {"HBMPROF_OUTPUT=" + file});
+    ASSERT_EQ(run.exit_code, 3) << run.err;
+    EXPECT_EQ(run.err, "");
+    EXPECT_GE(View(file).Sum("inuse_space"), 200000);
+  }
+}
+
+TEST(Programs, StaticDestructorsMayAllocateWithoutADump) { ExpectDone(RunProgram("static_destructors")); }
+
+TEST(Programs, StaticDestructorsMayAllocateAroundTheDumpAtExit) {
+  const std::string file = NewDirectory() + "/exit.pb.gz";
+  ExpectDone(RunProgram("static_destructors", {}, {"HBMPROF_OUTPUT=" + file}));
+  // When it is written, what is younger than the profiler has been destroyed and has left a buffer each.
+  const ProfileView view = View(file);
+  EXPECT_EQ(view.Sum("inuse_space"), 3000);
+  EXPECT_EQ(view.SumWhere("inuse_space", "when", "static_destruction"), 3000);
+}
+
+TEST(Programs, AProfileCanBeWrittenWhileTheDeviceIsFull) {
+  const std::string file = NewDirectory() + "/full.pb.gz";
+  const CommandResult run = RunProgram("out_of_device_memory", {file});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProfileView view = View(file);
+  EXPECT_EQ(view.Sum("inuse_space"), std::stoll(run.out));
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "sim:0"), std::stoll(run.out));
+  EXPECT_EQ(view.SumWhere("inuse_space", "allocator", "cache"), std::stoll(run.out));
+}
+
+TEST(Programs, ProfilesAreWrittenAgainAndAgainWhileThreadsAllocate) {
+  const std::string file = NewDirectory() + "/profile.pb.gz";
+  ExpectDone(RunProgram("dump_while_allocating", {file}));
+  const ProfileView view = View(file);
+  EXPECT_GT(view.Sum("inuse_objects"), 0);
+  EXPECT_GE(view.Sum("peak_space"), view.Sum("inuse_space"));
+}
+
+TEST(Programs, ASignalHandlerMayAllocateWhereverItInterrupts) { ExpectDone(RunProgram("signal_handler")); }
+
+TEST(Programs, ALibrarysConstructorMayAllocateWhileAnotherThreadDumps) {
+  ExpectDone(RunProgram("dlopen_while_dumping", {HBMPROF_PROGRAM_MODULE}));
+}
+
+}  // namespace
