@@ -46,8 +46,7 @@ double ThreadSeconds() {
 
 int Main(char** argv) {
   const bool own = std::strcmp(argv[1], "hbmprof") == 0;
-  const auto descend =
-      std::strcmp(argv[2], "fp") == 0 ? with_frame_pointers::Descend : without_frame_pointers::Descend;
+  const auto descend = std::strcmp(argv[2], "fp") == 0 ? with_frame_pointers::Descend : without_frame_pointers::Descend;
   const int threads = std::atoi(argv[3]);
   const int stacks = std::atoi(argv[4]);
   const int live = std::atoi(argv[5]) / threads;
@@ -64,7 +63,7 @@ int Main(char** argv) {
     running.emplace_back([&, number] {
       Random random(static_cast<uint64_t>(number) + 1);
       std::vector<uint64_t> paths;
-      for (int i = 0; i < stacks; ++i) paths.push_back(random.Next());
+      for (int i = 0; i < stacks; ++i) paths.push_back(PathOf(static_cast<uint64_t>(number * stacks + i)));
       std::vector<void*> blocks(static_cast<size_t>(live));
       Block block{profiler.get(), nullptr};
       for (void*& slot : blocks) {

@@ -35,48 +35,64 @@ struct Case {
   const char* name;
   void (*descend)(int, uint64_t, Leaf, void*);
   Unwinder unwinder;
-  int depth;
+  int frames;  // of each stack, those above the benchmark included
   int stacks;
   int64_t live;
 };
 
 enum class Tracking { kNone, kOff, kOn };
 
+// How deep to descend from the calling function.
+[[gnu::always_inline]] inline int DepthFor(const Case& the_case) {
+  Profiler profiler;
+  Worker worker(&profiler, 0);
+  the_case.descend(1, 0, &Worker::Replace, &worker);
+  return 1 + the_case.frames - static_cast<int>(profiler.TakeSnapshot().stacks.at(0).return_addresses.size());
+}
+
+std::unique_ptr<Profiler> profiler;
+
+void RunPairs(benchmark::State& state, const Case& the_case) {
+  const int depth = DepthFor(the_case);
+  const auto thread = static_cast<uint64_t>(state.thread_index());
+  const auto slots = static_cast<uint64_t>(the_case.live / state.threads());
+  const auto stacks = static_cast<uint64_t>(the_case.stacks);
+  std::vector<uint64_t> paths;
+  for (uint64_t i = 0; i < stacks; ++i) paths.push_back(PathOf(thread * stacks + i));
+  Random random(thread + 1);
+  Worker worker(nullptr, state.thread_index());
+  for (auto _ : state) {
+    if (worker.filling) {  // the threads have met: the profiler exists
+      state.PauseTiming();
+      worker.profiler = profiler.get();
+      for (worker.slot = 0; worker.slot < slots && worker.profiler != nullptr; ++worker.slot) {
+        the_case.descend(depth, paths[random.Next() % paths.size()], &Worker::Replace, &worker);
+      }
+      worker.filling = false;
+      state.ResumeTiming();
+    }
+    const uint64_t draw = random.Next();
+    worker.slot = (draw >> 32) % slots;
+    the_case.descend(depth, paths[draw % paths.size()], &Worker::Replace, &worker);
+  }
+  asm volatile("");
+}
+
 void Pair(benchmark::State& state, const Case& the_case, Tracking tracking) {
-  static std::unique_ptr<Profiler> profiler;
   if (state.thread_index() == 0) {
     Options options;
     options.unwinder = the_case.unwinder;
     options.enabled = tracking != Tracking::kOff;
     profiler = tracking == Tracking::kNone ? nullptr : std::make_unique<Profiler>(options);
   }
-  const int64_t slots = the_case.live / state.threads();
-  std::vector<uint64_t> paths;
-  Random random(static_cast<uint64_t>(state.thread_index()) + 1);
-  for (int i = 0; i < the_case.stacks; ++i) paths.push_back(random.Next());
-  bool filled = false;
-  Worker worker;
-  for (auto _ : state) {
-    if (!filled) {  // the threads have met: the profiler exists
-      state.PauseTiming();
-      worker.profiler = profiler.get();
-      worker.first_address = Worker(nullptr, state.thread_index()).first_address;
-      for (int64_t i = 0; i < slots && worker.profiler != nullptr; ++i) {
-        worker.slot = static_cast<uint64_t>(i);
-        the_case.descend(the_case.depth, paths[random.Next() % paths.size()], &Worker::Fill, &worker);
-      }
-      filled = true;
-      state.ResumeTiming();
-    }
-    const uint64_t draw = random.Next();
-    worker.slot = (draw >> 32) % static_cast<uint64_t>(slots);
-    the_case.descend(the_case.depth, paths[draw % paths.size()], &Worker::Replace, &worker);
-  }
+  // In a thread of its own, so that the frames are the chain's and not the benchmark library's.
+  std::thread([&] { RunPairs(state, the_case); }).join();
   if (tracking == Tracking::kOn && state.thread_index() == 0) {
     const Snapshot snapshot = profiler->TakeSnapshot();
     size_t frames = 0;
     for (const Snapshot::Stack& stack : snapshot.stacks) frames += stack.return_addresses.size();
     state.counters["frames"] = static_cast<double>(frames) / static_cast<double>(snapshot.stacks.size());
+    state.counters["stacks"] = static_cast<double>(snapshot.stacks.size());
   }
 }
 
@@ -98,11 +114,11 @@ void MemoryOfLiveRecords(benchmark::State& state) {
     Profiler profiler;
     Worker worker(&profiler, 0);
     Random random(1);
-    without_frame_pointers::Descend(17, 0, &Worker::Fill, &worker);
+    without_frame_pointers::Descend(17, 0, &Worker::Replace, &worker);
     profiler.RecordFree(worker.id());
     const int64_t before = ResidentBytes();
     for (worker.slot = 0; worker.slot < kLive; ++worker.slot) {
-      without_frame_pointers::Descend(17, random.Next() % 256, &Worker::Fill, &worker);
+      without_frame_pointers::Descend(17, random.Next() % 256, &Worker::Replace, &worker);
     }
     const int64_t full = ResidentBytes();
     for (worker.slot = kLeft; worker.slot < kLive; ++worker.slot) profiler.RecordFree(worker.id());
@@ -126,7 +142,7 @@ void FirstCapture(benchmark::State& state, Tracking tracking) {
   const auto body = [&](int number, bool wait) {
     Worker worker(tracking == Tracking::kOn ? &profiler : nullptr, number);
     const Clock::time_point start = Clock::now();
-    without_frame_pointers::Descend(17, 5, &Worker::Fill, &worker);
+    without_frame_pointers::Descend(17, 5, &Worker::Replace, &worker);
     const Clock::time_point end = Clock::now();
     std::unique_lock<std::mutex> lock(mutex);
     if (wait) seconds += Seconds(end - start);
@@ -165,12 +181,12 @@ BENCHMARK_CAPTURE(FirstCapture, tracked, Tracking::kOn)->Iterations(4)->UseManua
 // What `record_bench --start-up` prints: nanoseconds and resident bytes of a new process's first allocation.
 constexpr char kStartUp[] = "--start-up";
 int PrintStartUp() {
-  with_frame_pointers::Descend(17, 5, &Worker::Fill, &*std::make_unique<Worker>());
+  with_frame_pointers::Descend(17, 5, &Worker::Replace, &*std::make_unique<Worker>());
   const int64_t before = ResidentBytes();
   const Clock::time_point start = Clock::now();
   Profiler profiler;
   Worker worker(&profiler, 0);
-  with_frame_pointers::Descend(17, 5, &Worker::Fill, &worker);
+  with_frame_pointers::Descend(17, 5, &Worker::Replace, &worker);
   const double seconds = Seconds(Clock::now() - start);
   std::printf("%.0f %" PRId64 "\n", seconds * 1e9, ResidentBytes() - before);
   return 0;
@@ -189,36 +205,37 @@ void StartUp(benchmark::State& state, const std::string& program) {
   }
 }
 
-// `program`: path of this one. `pairs`: iterations of every case, for counting instructions; 0: as many as the time asks for.
+// `program`: path of this one. `pairs`: iterations of every case, for counting instructions; 0: as many as the time
+// asks for.
 void Register(const char* program, int64_t pairs) {
   static const Case kCases[] = {
-      {"fp_random256", with_frame_pointers::Descend, Unwinder::kAuto, 17, 256, 10000},
-      {"nofp_random256", without_frame_pointers::Descend, Unwinder::kAuto, 17, 256, 10000},
-      {"fp_repeating", with_frame_pointers::Descend, Unwinder::kAuto, 17, 1, 10000},
-      {"nofp_repeating", without_frame_pointers::Descend, Unwinder::kAuto, 17, 1, 10000},
-      {"nofp_64frames_repeating", without_frame_pointers::Descend, Unwinder::kAuto, 58, 1, 10000},
-      {"nofp_64frames_random", without_frame_pointers::Descend, Unwinder::kAuto, 58, 256, 10000},
-      {"nofp_random10000", without_frame_pointers::Descend, Unwinder::kAuto, 17, 10000, 10000},
-      {"nofp_1M_live", without_frame_pointers::Descend, Unwinder::kAuto, 17, 256, 1000000},
-      {"fp_chain_only", with_frame_pointers::Descend, Unwinder::kFramePointer, 17, 256, 10000},
-      {"libunwind", without_frame_pointers::Descend, Unwinder::kLibunwind, 17, 256, 10000},
-      {"no_stack", without_frame_pointers::Descend, Unwinder::kNone, 17, 256, 10000},
+      {"fp_random256", with_frame_pointers::Descend, Unwinder::kAuto, 23, 256, 10000},
+      {"nofp_random256", without_frame_pointers::Descend, Unwinder::kAuto, 23, 256, 10000},
+      {"fp_repeating", with_frame_pointers::Descend, Unwinder::kAuto, 23, 1, 10000},
+      {"nofp_repeating", without_frame_pointers::Descend, Unwinder::kAuto, 23, 1, 10000},
+      {"nofp_64frames_repeating", without_frame_pointers::Descend, Unwinder::kAuto, 64, 1, 10000},
+      {"nofp_64frames_random", without_frame_pointers::Descend, Unwinder::kAuto, 64, 256, 10000},
+      {"nofp_random10000", without_frame_pointers::Descend, Unwinder::kAuto, 23, 10000, 10000},
+      {"nofp_1M_live", without_frame_pointers::Descend, Unwinder::kAuto, 23, 256, 1000000},
+      {"fp_chain_only", with_frame_pointers::Descend, Unwinder::kFramePointer, 23, 256, 10000},
+      {"libunwind", without_frame_pointers::Descend, Unwinder::kLibunwind, 23, 256, 10000},
+      {"no_stack", without_frame_pointers::Descend, Unwinder::kNone, 23, 256, 10000},
   };
   for (const Case& the_case : kCases) {
     for (const auto& [word, tracking] :
          {std::pair("untracked", Tracking::kNone), {"off", Tracking::kOff}, {"tracked", Tracking::kOn}}) {
-      auto* run = benchmark::RegisterBenchmark((std::string(the_case.name) + "/" + word).c_str(),
-                                               [&the_case, tracking = tracking](benchmark::State& state) {
-                                                 Pair(state, the_case, tracking);
-                                               });
+      auto* run = benchmark::RegisterBenchmark(
+          (std::string(the_case.name) + "/" + word).c_str(),
+          [&the_case, tracking = tracking](benchmark::State& state) { Pair(state, the_case, tracking); });
       run->UseRealTime()->Threads(1);
       if (pairs > 0) run->Iterations(pairs);
       if (std::string(the_case.name).find("random256") != std::string::npos) run->Threads(2)->Threads(8);
     }
   }
-  benchmark::RegisterBenchmark("StartUp", [program = std::string(program)](benchmark::State& state) {
-    StartUp(state, program);
-  })->Iterations(9)->UseManualTime();
+  benchmark::RegisterBenchmark("StartUp",
+                               [program = std::string(program)](benchmark::State& state) { StartUp(state, program); })
+      ->Iterations(9)
+      ->UseManualTime();
 }
 
 }  // namespace

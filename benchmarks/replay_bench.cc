@@ -112,10 +112,11 @@ int Main(int rounds) {
     ++allocations;
     frames += trace.stacks[static_cast<size_t>(event.stack)].size();
   }
-  std::printf("%zu events, %lld allocations at %zu stacks, %.1f frames on average, %lld live at most, %lld at the end\n",
-              trace.events.size(), static_cast<long long>(allocations), trace.stacks.size(),
-              static_cast<double>(frames) / static_cast<double>(allocations), static_cast<long long>(highest),
-              static_cast<long long>(live));
+  std::printf(
+      "%zu events, %lld allocations at %zu stacks, %.1f frames on average, %lld live at most, %lld at the end\n",
+      trace.events.size(), static_cast<long long>(allocations), trace.stacks.size(),
+      static_cast<double>(frames) / static_cast<double>(allocations), static_cast<long long>(highest),
+      static_cast<long long>(live));
 
   Profiler profiler;
   const double first = TimedReplay(trace, paths, &profiler);
@@ -128,10 +129,11 @@ int Main(int rounds) {
     added.push_back(tracked.back() - untracked.back());
   }
   const auto pairs = static_cast<double>(allocations);
-  std::printf("ns per pair, medians of %d rounds: untracked %.1f, tracked %.1f, added %.1f; added in the first replay "
-              "%.1f\n",
-              rounds, Median(untracked) / pairs, Median(tracked) / pairs, Median(added) / pairs,
-              (first - Median(untracked)) / pairs);
+  std::printf(
+      "ns per pair, medians of %d rounds: untracked %.1f, tracked %.1f, added %.1f; added in the first replay "
+      "%.1f\n",
+      rounds, Median(untracked) / pairs, Median(tracked) / pairs, Median(added) / pairs,
+      (first - Median(untracked)) / pairs);
   return 0;
 }
 

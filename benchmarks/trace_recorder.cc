@@ -36,7 +36,8 @@ class TraceWriter {
     const auto [stack, is_new] = stacks_.try_emplace({pcs, pcs + depth}, stacks_.size());
     if (is_new) {
       std::fputc('s', file_);
-      for (int i = 0; i < depth; ++i) std::fprintf(file_, " %zu", frames_.try_emplace(pcs[i], frames_.size()).first->second);
+      for (int i = 0; i < depth; ++i)
+        std::fprintf(file_, " %zu", frames_.try_emplace(pcs[i], frames_.size()).first->second);
       std::fputc('\n', file_);
     }
     std::fprintf(file_, "a %zu %zu %zu\n", NumberOf(id), bytes, stack->second);
@@ -74,13 +75,13 @@ class TraceWriter {
 
 }  // namespace
 
-bool RealAllocFrom(Profiler*, const Caller&, BufferId, size_t, const Attributes&) asm(
-    "__real_" HBMPROF_RECORD_ALLOC_FROM);
+bool RealAllocFrom(Profiler*, const Caller&, BufferId, size_t,
+                   const Attributes&) asm("__real_" HBMPROF_RECORD_ALLOC_FROM);
 FreedRecord RealFree(Profiler*, BufferId) asm("__real_" HBMPROF_RECORD_FREE);
 
 bool TracedAlloc(Profiler*, BufferId, size_t, const Attributes&) asm("__wrap_" HBMPROF_RECORD_ALLOC);
-bool TracedAllocFrom(Profiler*, const Caller&, BufferId, size_t, const Attributes&) asm(
-    "__wrap_" HBMPROF_RECORD_ALLOC_FROM);
+bool TracedAllocFrom(Profiler*, const Caller&, BufferId, size_t,
+                     const Attributes&) asm("__wrap_" HBMPROF_RECORD_ALLOC_FROM);
 FreedRecord TracedFree(Profiler*, BufferId) asm("__wrap_" HBMPROF_RECORD_FREE);
 
 bool TracedAllocFrom(Profiler* profiler, const Caller& caller, BufferId id, size_t bytes,

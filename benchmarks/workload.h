@@ -26,12 +26,16 @@ class Random {
   uint64_t state_;
 };
 
+// The path of stack number `i` for Descend (call_chain.h): different numbers below 2^n have different paths of n bits.
+inline uint64_t PathOf(uint64_t i) { return (i + 1) * 0x9e3779b97f4a7c15u; }
+
 // One thread's part of the work: buffers of its own, of 256 bytes each, at addresses that no other thread uses. The
 // "device" is arithmetic, so that what is left over the untracked run is the tracker's cost alone.
 struct Worker {
   Profiler* profiler = nullptr;  // null: untracked
   uint64_t first_address = 0;
-  uint64_t slot = 0;  // of the next Replace or Fill
+  uint64_t slot = 0;  // of the next Replace
+  bool filling = true;
   volatile int64_t allocated = 0;
 
   Worker() = default;
@@ -40,18 +44,13 @@ struct Worker {
 
   BufferId id() const { return BufferId(first_address + slot * 256); }
 
-  // Leaves for Descend (call_chain.h): one pair; an allocation only. `argument` is the Worker.
+  // The leaf for Descend (call_chain.h): one pair, or while `filling` an allocation only. `argument` is the Worker.
   static void Replace(void* argument) {
     auto* self = static_cast<Worker*>(argument);
     if (self->profiler != nullptr) {
-      self->profiler->RecordFree(self->id());
+      if (!self->filling) self->profiler->RecordFree(self->id());
       self->profiler->RecordAlloc(self->id(), 256);
     }
-    self->allocated = self->allocated + 256;
-  }
-  static void Fill(void* argument) {
-    auto* self = static_cast<Worker*>(argument);
-    if (self->profiler != nullptr) self->profiler->RecordAlloc(self->id(), 256);
     self->allocated = self->allocated + 256;
   }
 };

@@ -1,7 +1,6 @@
 #include "examples/llm_server/scheduler.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "examples/llm_server/ops.h"
 #include "hbmprof/tag.h"

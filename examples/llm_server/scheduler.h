@@ -9,6 +9,7 @@
 #include <deque>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "examples/llm_server/kv_cache.h"

@@ -6,7 +6,8 @@
  * 2. Strings are NUL-terminated, never null, and copied; nothing is kept of the caller's memory.
  * 3. A function that can fail returns 0 for success, else a positive absl::StatusCode; hbmprof_last_error() then says
  *    what happened.
- * 4. Sizes are bytes. Devices are numbers chosen by the caller; number N is labelled "device:N".
+ * 4. Sizes are bytes. Devices are numbers chosen by the caller; number N, 0 to 62, is labelled "device:N", any other
+ *    "device:other".
  * 5. Structs that we fill start with struct_size, which the caller sets to sizeof; fields beyond it are not written.
  */
 #ifndef HBMPROF_C_API_H_
@@ -19,7 +20,7 @@
 extern "C" {
 #endif
 
-/* Records that `ptr` now names `bytes` bytes of `device` (0 to 62), with the caller's call stack and the current tags.
+/* Records that `ptr` now names `bytes` bytes of `device`, with the caller's call stack and the current tags.
  * Call it after the allocation succeeded. Returns 1 if recorded, else 0 (off, null, or a limit: see the stats). */
 int hbmprof_record_alloc(const void* ptr, size_t bytes, int device);
 
@@ -33,15 +34,15 @@ void hbmprof_tag_push(const char* key, const char* value);
 void hbmprof_tag_pop(void);
 
 typedef struct hbmprof_stats {
-  size_t struct_size;          /* in: sizeof(hbmprof_stats) */
-  int64_t bytes_in_use;        /* of the device: tracked and not freed */
-  int64_t peak_bytes_in_use;   /* highest bytes_in_use so far */
-  int64_t num_allocs;          /* recorded ever */
-  int64_t num_live;            /* recorded and not freed */
-  int64_t largest_alloc_size;  /* largest ever */
-  int64_t foreign_frees;       /* of the process: frees of unknown pointers */
-  int64_t dropped_records;     /* of the process: allocations not tracked because a limit was reached */
-  int64_t dropped_bytes;       /* their bytes */
+  size_t struct_size;         /* in: sizeof(hbmprof_stats) */
+  int64_t bytes_in_use;       /* of the device: tracked and not freed */
+  int64_t peak_bytes_in_use;  /* highest bytes_in_use so far */
+  int64_t num_allocs;         /* recorded ever */
+  int64_t num_live;           /* recorded and not freed */
+  int64_t largest_alloc_size; /* largest ever */
+  int64_t foreign_frees;      /* of the process: frees of unknown pointers */
+  int64_t dropped_records;    /* of the process: allocations not tracked because a limit was reached */
+  int64_t dropped_bytes;      /* their bytes */
 } hbmprof_stats;
 
 /* Fills `stats` for `device`. Fails with 3 (invalid argument) for a null `stats`, a struct_size too small to hold

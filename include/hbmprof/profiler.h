@@ -53,8 +53,8 @@ struct LiveBuffer {
 };
 
 // All functions may be called from any thread at any time, also while other threads record, except where stated. None
-// throws, but for std::bad_alloc from those that return or keep a string, function or Snapshot. Recording allocates no host memory in the steady state, takes no global lock and calls nothing that could
-// call back into a traced API.
+// throws, but for std::bad_alloc from those that return or keep a string, function or Snapshot. Recording allocates no
+// host memory in the steady state, takes no global lock and calls nothing that could call back into a traced API.
 //
 // Order around the real calls, which the caller keeps: RecordAlloc after the allocation succeeded; RecordFree before
 // the free, and RestoreRecord if that free failed. Another thread may be given the same address the moment the real
@@ -83,8 +83,8 @@ class Profiler {
   AllocatorId Allocator(std::string_view name);
 
   // Asks a device for its own numbers. Stats and TakeSnapshot call the probe from any thread, at most one call per
-  // device at a time, with no lock held that an event needs. It must not call SetDeviceProbe or RemoveDeviceProbe. One
-  // probe per device: a later one replaces it. `owner` is anything that tells who set it.
+  // device at a time, with no lock held that an event needs. It must not call SetDeviceProbe, RemoveDeviceProbe, Stats
+  // or TakeSnapshot. One probe per device: a later one replaces it. `owner` is anything that tells who set it.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner = nullptr);
   // Removes the device's probe if `owner` set it. It is not running and will not run once this returns.
   void RemoveDeviceProbe(DeviceId device, const void* owner);

@@ -35,16 +35,16 @@ struct DeviceStats {
 
 // Counters of one profiler about its own work. None of them ever goes down.
 struct TrackerStats {
-  int64_t foreign_frees = 0;      // frees of buffers that were never recorded, or were freed already
-  int64_t replaced_records = 0;   // allocations at an id that was live: its free was never seen; it was freed then
-  int64_t dropped_records = 0;    // allocations not tracked because a limit was reached
-  int64_t dropped_bytes = 0;      // their bytes; stays at the largest int64 when it would overflow
-  int64_t reentrant_events = 0;   // events from inside the tracker itself, passed through unrecorded
-  int64_t truncated_stacks = 0;   // captures cut at max_stack_depth
-  int64_t dropped_tag_values = 0; // tag scopes whose value became "other"
-  int64_t live_records = 0;       // records held now (this one does go down)
-  int64_t sites = 0;              // distinct sites seen
-  std::string unwinder;           // how stacks are captured: "frame_pointer", "libunwind", ...
+  int64_t foreign_frees = 0;       // frees of buffers that were never recorded, or were freed already
+  int64_t replaced_records = 0;    // allocations at an id that was live: its free was never seen; it was freed then
+  int64_t dropped_records = 0;     // allocations not tracked because a limit was reached
+  int64_t dropped_bytes = 0;       // their bytes; stays at the largest int64 when it would overflow
+  int64_t reentrant_events = 0;    // events from inside the tracker itself, passed through unrecorded
+  int64_t truncated_stacks = 0;    // captures cut at max_stack_depth
+  int64_t dropped_tag_values = 0;  // tag scopes whose value became "other"
+  int64_t live_records = 0;        // records held now (this one does go down)
+  int64_t sites = 0;               // distinct sites seen
+  std::string unwinder;            // how stacks are captured: "frame_pointer", "libunwind", ...
 };
 
 struct Snapshot {
@@ -53,7 +53,7 @@ struct Snapshot {
     uint32_t stack = 0;
     uint32_t device = 0;
     MemoryKind kind = MemoryKind::kDevice;
-    uint32_t allocator = 0;  // 0: none
+    uint32_t allocator = 0;                                 // 0: none
     std::vector<std::pair<std::string, std::string>> tags;  // sorted by key, keys distinct
     // Size of each of the site's allocations. A stack with very many sizes has the rarer ones rounded up to a power of
     // two here; the byte values below are always exact.

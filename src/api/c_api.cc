@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 #include <string>
 
 #include "hbmprof/hbmprof.h"
@@ -22,15 +23,16 @@ thread_local TagStack tag_stack;
 // No object with a destructor: a failing call may come after this thread's own were destroyed.
 thread_local char last_error[1024] = "";
 
-// The DeviceId of "device:N", kept plus one; 0 is "not asked yet".
-std::atomic<uint32_t> known_devices[kDevices] = {};
+// The DeviceId of "device:N", kept plus one; 0 is "not asked yet". The last one is of every other number.
+std::atomic<uint32_t> known_devices[kDevices + 1] = {};
 
 hbmprof::DeviceId DeviceNumber(int device) {
-  std::atomic<uint32_t>& known = known_devices[device];
+  const int index = device >= 0 && device < kDevices ? device : kDevices;
+  std::atomic<uint32_t>& known = known_devices[index];
   uint32_t id_plus_one = known.load(std::memory_order_relaxed);
   if (id_plus_one == 0) {
-    id_plus_one =
-        static_cast<uint32_t>(hbmprof::Profiler::Default().Device("device:" + std::to_string(device))) + 1;
+    const std::string name = index < kDevices ? "device:" + std::to_string(index) : "device:other";
+    id_plus_one = static_cast<uint32_t>(hbmprof::Profiler::Default().Device(name)) + 1;
     known.store(id_plus_one, std::memory_order_relaxed);
   }
   return hbmprof::DeviceId(id_plus_one - 1);
@@ -48,11 +50,13 @@ int Fail(const absl::Status& status) {
 
 extern "C" {
 
-[[gnu::noinline]] int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) {
+[[gnu::noinline]] int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) try {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
   hbmprof::Attributes attributes;
-  attributes.device = DeviceNumber(std::clamp(device, 0, kDevices - 1));
+  attributes.device = DeviceNumber(device);
   return hbmprof::Profiler::Default().RecordAllocFrom(caller, ptr, bytes, attributes) ? 1 : 0;
+} catch (const std::bad_alloc&) {  // the host has no memory for the device's name
+  return 0;
 }
 
 int hbmprof_record_free(const void* ptr) { return hbmprof::Profiler::Default().RecordFree(ptr) ? 1 : 0; }
@@ -69,13 +73,13 @@ void hbmprof_tag_pop(void) {
   if (--tag_stack.depth < kMaxTagDepth) hbmprof::internal::SetCurrentTags(tag_stack.outer[tag_stack.depth]);
 }
 
-int hbmprof_get_stats(int device, hbmprof_stats* stats) {
+int hbmprof_get_stats(int device, hbmprof_stats* stats) try {
   if (stats == nullptr || stats->struct_size < offsetof(hbmprof_stats, peak_bytes_in_use)) {
     return Fail(absl::InvalidArgumentError("hbmprof_get_stats: stats is null or its struct_size is not set"));
   }
   if (device < 0 || device >= kDevices) {
-    return Fail(absl::InvalidArgumentError("hbmprof_get_stats: device " + std::to_string(device) +
-                                           " is outside 0 to 62"));
+    return Fail(
+        absl::InvalidArgumentError("hbmprof_get_stats: device " + std::to_string(device) + " is outside 0 to 62"));
   }
   const hbmprof::DeviceStats of_device = hbmprof::Profiler::Default().Stats(DeviceNumber(device));
   const hbmprof::TrackerStats of_tracker = hbmprof::Profiler::Default().GetTrackerStats();
@@ -91,6 +95,8 @@ int hbmprof_get_stats(int device, hbmprof_stats* stats) {
   all.dropped_bytes = of_tracker.dropped_bytes;
   std::memcpy(stats, &all, std::min(stats->struct_size, sizeof(all)));
   return 0;
+} catch (const std::bad_alloc&) {
+  return Fail(absl::ResourceExhaustedError("hbmprof_get_stats: the host has no memory"));
 }
 
 int hbmprof_save_device_memory_profile(const char* path) {

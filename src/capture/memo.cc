@@ -73,8 +73,28 @@ class Memo {
     return nullptr;
   }
 
+  // Whether it is worth asking, for a walk that begins now: where paths hardly repeat, remembering them is a loss, so
+  // that it is tried for a while only now and then.
+  bool IsWorthwhile() {
+    if (pause_ > 0) {
+      --pause_;
+      return false;
+    }
+    if (++trial_walks_ > kTrialWalks) {
+      const bool pays = hits_ * 3 > misses_ * 5;
+      last_pause_ = pays ? 0 : std::clamp(last_pause_ * 2, kShortestPause, kLongestPause);
+      if (!pays) pause_ = last_pause_;
+      trial_walks_ = 0;
+      hits_ = 0;
+      misses_ = 0;
+    }
+    return true;
+  }
+  void CountHit() { ++hits_; }
+
   // In place of the one that has been in its set longest.
   void Insert(const Run& run) {
+    ++misses_;
     const uint64_t hash = Hash(run.pc, run.sp);
     const uint32_t set = SetOf(hash);
     const uint32_t way = victims_[set]++ % kWays;
@@ -100,6 +120,9 @@ class Memo {
   static constexpr uint32_t kSets = 72;
   static constexpr uint32_t kWays = 4;
   static constexpr uint32_t kJunctions = 128;
+  static constexpr uint32_t kTrialWalks = 256;
+  static constexpr uint32_t kShortestPause = 1024;
+  static constexpr uint32_t kLongestPause = 1 << 14;
 
   // Each memo counts in a range of its own.
   uint64_t NewNumber() {
@@ -113,6 +136,11 @@ class Memo {
   static uint32_t TagOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) | 1; }
 
   // Mapped as zeros: no tag is 0.
+  uint32_t pause_;  // walks to come that do without
+  uint32_t last_pause_;
+  uint32_t trial_walks_;  // since the last decision, with hits_ and misses_
+  uint32_t hits_;
+  uint32_t misses_;
   uint32_t tags_[kSets][kWays];
   uint8_t victims_[kSets];
   uint64_t next_number_;
@@ -226,6 +254,7 @@ WalkResult Walk(Memo* memo, const Caller& caller, uintptr_t* pcs, int max_depth)
     uintptr_t* target = room >= static_cast<int>(Run::kWords) ? pcs + depth : beyond;
     const Run* known = memo->Find(&walk, target);
     if (known != nullptr) {
+      memo->CountHit();
       const int frames = known->frames;
       if (target == beyond) std::copy(beyond, beyond + std::min(frames, room), pcs + depth);
       if (is_known) path = memo->Append(path, *known);
@@ -323,8 +352,9 @@ WalkResult WalkWithMemo(const Caller& caller, uintptr_t* pcs, int max_depth) {
   mine.is_taken = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   Memo* memo = mine.memo != nullptr ? mine.memo : Obtain();
-  const WalkResult result =
-      memo != nullptr ? Walk(memo, caller, pcs, max_depth) : WalkByRules(caller, pcs, max_depth, /*guess=*/false);
+  const WalkResult result = memo != nullptr && memo->IsWorthwhile()
+                                ? Walk(memo, caller, pcs, max_depth)
+                                : WalkByRules(caller, pcs, max_depth, /*guess=*/false);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   mine.is_taken = false;
 #ifdef HBMPROF_CHECK_CAPTURE

@@ -4,7 +4,8 @@
 // and the saved frame pointers that later frames are found by. A thread's Memo keeps runs of up to 16 frames with those
 // words. To walk: find the run that begins at this (pc, sp), load its words, compare all. Equal means that the frames
 // are these, and the walk goes on behind them; else the frames are walked by rules, and remembered. Runs end at stack
-// addresses chosen by their hash, so that stacks with a common outer part share its runs whatever is inside.
+// addresses chosen by their hash, so that stacks with a common outer part share its runs whatever is inside. A thread
+// whose paths hardly repeat walks by rules instead, and tries again now and then.
 //
 // What could make a remembered run untrue, and why it does not:
 // - Words elsewhere: a run is learnt, and used, only while the walk is on the thread's own stack, whose bounds never

@@ -179,6 +179,16 @@ AccountTotals Ledger::Totals(AccountId account) const {
   return totals;
 }
 
+int64_t Ledger::CountLive() const {
+  int64_t live = 0;
+  LockAll();
+  ForEachActiveShard([&](const Shard& shard) {
+    for (const Account& account : shard.accounts) live += account.num_live;
+  });
+  UnlockAll();
+  return live;
+}
+
 void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const {
   accounts->assign(kAccounts, {});
   // Room for all sites is made before the locks are taken. Sites are added meanwhile, so there may be too little.

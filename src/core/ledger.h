@@ -64,8 +64,8 @@ struct AccountTotals {
   int64_t num_allocs = 0;
   int64_t num_live = 0;
   int64_t largest_alloc = 0;
-  int64_t pool_bytes = 0;  // in live segments
-  int64_t block_bytes = 0; // in live blocks of those segments
+  int64_t pool_bytes = 0;   // in live segments
+  int64_t block_bytes = 0;  // in live blocks of those segments
 };
 
 class Ledger {
@@ -109,6 +109,8 @@ class Ledger {
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
 
   AccountTotals Totals(AccountId account) const;
+  // Live records of all accounts, exactly.
+  int64_t CountLive() const;
 
   // Totals of all accounts and of sites 0 to sites->size()-1, all of one instant.
   void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const;
@@ -147,7 +149,7 @@ class Ledger {
   };
   struct alignas(128) Shard {
     SpinLock lock;
-    int unflushed_records;  // change since the last addition to live_records_
+    int unflushed_records;       // change since the last addition to live_records_
     std::atomic<Cell*>* chunks;  // by site >> kChunkBits; null until the shard is first used
     Account accounts[kAccounts];
   };

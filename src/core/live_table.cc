@@ -111,8 +111,8 @@ void LiveTable::Compact(Line* first) {
   Line* line = first;
   while (line != nullptr && line->overflow != nullptr) {
     Line* next = line->overflow;
-    const bool empty = std::all_of(next->entries, next->entries + kEntriesPerLine,
-                                   [](const Entry& entry) { return entry.id == 0; });
+    const bool empty =
+        std::all_of(next->entries, next->entries + kEntriesPerLine, [](const Entry& entry) { return entry.id == 0; });
     if (!empty) {
       line = next;
       continue;

@@ -132,9 +132,7 @@ class LiveTable {
   static int SegmentOf(size_t bucket) {
     return bucket < (size_t{1} << kFirstSegmentBits) ? 0 : 64 - kFirstSegmentBits - __builtin_clzll(bucket);
   }
-  static size_t SegmentStart(int segment) {
-    return segment == 0 ? 0 : size_t{1} << (kFirstSegmentBits + segment - 1);
-  }
+  static size_t SegmentStart(int segment) { return segment == 0 ? 0 : size_t{1} << (kFirstSegmentBits + segment - 1); }
   static size_t SegmentLines(int segment) {
     return segment == 0 ? size_t{1} << kFirstSegmentBits : SegmentStart(segment);
   }

@@ -153,8 +153,6 @@ DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const { return i
 TrackerStats Profiler::GetTrackerStats() const { return impl_->GetTrackerStats(); }
 Snapshot Profiler::TakeSnapshot() const { return impl_->TakeSnapshot(); }
 void Profiler::ResetPeak(DeviceId device) { impl_->ResetPeak(device); }
-void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) {
-  impl_->DropDevice(device, survivor);
-}
+void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) { impl_->DropDevice(device, survivor); }
 
 }  // namespace hbmprof

@@ -358,7 +358,7 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
   stats.dropped_tag_values = DroppedTagValues();
   stats.sites = sites_.size();
   stats.unwinder = capture_.name();
-  for (AccountId account = 0; account < kAccounts; ++account) stats.live_records += ledger_.Totals(account).num_live;
+  stats.live_records = ledger_.CountLive();
   return stats;
 }
 
@@ -411,8 +411,8 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   std::map<SampleKey, size_t> of_blocks;  // blocks whose sites differ in nothing but their segment's
   for (SiteId site = 0; site < sites.size(); ++site) {
     const SiteTotals& totals = sites[site];
-    if (totals.alloc_objects == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 &&
-        totals.peak_objects == 0 && totals.peak_bytes == 0) {
+    if (totals.alloc_objects == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 && totals.peak_objects == 0 &&
+        totals.peak_bytes == 0) {
       continue;
     }
     const SiteKey& key = sites_.Key(site);
@@ -467,9 +467,7 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
     const Attributes& attributes = sites_.Key(parent == kNoSite ? record.site : parent).attributes;
     return attributes.device == device && attributes.allocator != survivor;
   };
-  const auto leave = [&](const LiveRecord& record) {
-    ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
-  };
+  const auto leave = [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); };
   // Blocks first: while a segment is counted, what its blocks give back is counted in it.
   live_.EraseIf(
       [&](uint64_t, const LiveRecord& record) {

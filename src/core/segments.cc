@@ -110,9 +110,9 @@ Segment* SegmentMap::Find(uint64_t start, uint64_t bytes) const {
       const size_t place = UpperBound(array, count, start);
       if (place > 0) {
         Segment* segment = array->slots()[place - 1].load(std::memory_order_acquire);
-        if (segment != nullptr && start - segment->start.load(std::memory_order_acquire) <
-                                      segment->end.load(std::memory_order_acquire) -
-                                          segment->start.load(std::memory_order_acquire) &&
+        if (segment != nullptr &&
+            start - segment->start.load(std::memory_order_acquire) <
+                segment->end.load(std::memory_order_acquire) - segment->start.load(std::memory_order_acquire) &&
             bytes <= segment->end.load(std::memory_order_acquire) - start) {
           found = segment;
         }

@@ -97,9 +97,8 @@ SiteId SiteTable::InternSite(SiteKey key) {
   }
   *RecordOf(site) = {key, hash};
   size_.store(site + 1, std::memory_order_release);
-  const bool inserted = sites_.Insert(hash, uint64_t{site} + 1, [this](uint64_t payload) {
-    return RecordOf(static_cast<SiteId>(payload - 1))->hash;
-  });
+  const bool inserted = sites_.Insert(
+      hash, uint64_t{site} + 1, [this](uint64_t payload) { return RecordOf(static_cast<SiteId>(payload - 1))->hash; });
   if (!inserted) return kNoSite;
   stack->sites.fetch_add(1, std::memory_order_relaxed);
   return site;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <new>
 #include <set>
 
 #include "hbmprof/tag.h"
@@ -79,6 +80,8 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
   if (found == 0) {
     // Strings are made below: with a host allocator that is itself traced, its events must pass through.
     ReentryGuard guard;
+    // A signal handler's scope, inside this very function: what it interrupted holds the lock.
+    if (!guard.entered()) return tags;
     MutexLock hold(mutex_);
     found = Remember(hash, tags, key, value);
     if (found == 0) {
@@ -163,8 +166,10 @@ TagSetId TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_v
 TagSetId CurrentTags() { return current_tags; }
 void SetCurrentTags(TagSetId tags) { current_tags = tags; }
 
-TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) {
+TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) try {
   return Registry().Extend(tags, key, value);
+} catch (const std::bad_alloc&) {  // a scope is not worth a server's life
+  return tags;
 }
 
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) { return Registry().Of(tags); }

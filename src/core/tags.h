@@ -25,7 +25,8 @@ inline constexpr size_t kMaxTagBytes = 128;
 TagSetId CurrentTags();
 void SetCurrentTags(TagSetId tags);
 
-// The set `tags` with `key` set to `value` besides, or `tags` itself when a limit says no. A value beyond its key's
+// The set `tags` with `key` set to `value` besides, or `tags` itself when a limit or the host's
+// memory says no, and inside the tracker. A value beyond its key's
 // limit becomes "other".
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value);
 

@@ -71,9 +71,9 @@ void ExpectSound(const Snapshot& snapshot) {
                         std::to_string(sample.block_bytes);
     for (const auto& [key, value] : sample.tags) label.append(",").append(key).append("=").append(value);
     EXPECT_TRUE(labels.insert(label).second) << "twice: " << label;
-    for (const Value value : {&Snapshot::Sample::alloc_objects, &Snapshot::Sample::alloc_bytes,
-                              &Snapshot::Sample::peak_objects, &Snapshot::Sample::peak_bytes,
-                              &Snapshot::Sample::inuse_objects, &Snapshot::Sample::inuse_bytes}) {
+    for (const Value value :
+         {&Snapshot::Sample::alloc_objects, &Snapshot::Sample::alloc_bytes, &Snapshot::Sample::peak_objects,
+          &Snapshot::Sample::peak_bytes, &Snapshot::Sample::inuse_objects, &Snapshot::Sample::inuse_bytes}) {
       EXPECT_GE(sample.*value, 0) << label;
     }
   }
@@ -1007,12 +1007,22 @@ TEST_F(ProfilerTest, AProbeTellsWhatTheDeviceKnowsAndWhatIsUnaccounted) {
 TEST_F(ProfilerTest, AProbeIsRemovedByItsOwnerAlone) {
   const int mine = 0;
   const int theirs = 0;
-  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, -1, -1}; }, &mine);
+  profiler_.SetDeviceProbe(
+      kDefaultDevice,
+      [] {
+        return DeviceProbe{1000, -1, -1};
+      },
+      &mine);
   profiler_.RemoveDeviceProbe(kDefaultDevice, &theirs);
   profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
   profiler_.RemoveDeviceProbe(DeviceId{5}, &mine);
   EXPECT_EQ(Stats().bytes_limit, 1000);
-  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{2000, -1, -1}; }, &theirs);
+  profiler_.SetDeviceProbe(
+      kDefaultDevice,
+      [] {
+        return DeviceProbe{2000, -1, -1};
+      },
+      &theirs);
   profiler_.RemoveDeviceProbe(kDefaultDevice, &mine);
   EXPECT_EQ(Stats().bytes_limit, 2000) << "it is the other's now";
   profiler_.RemoveDeviceProbe(kDefaultDevice, &theirs);

@@ -20,7 +20,8 @@ std::vector<uintptr_t> Stack(uintptr_t base, size_t depth) {
 }
 
 StackRecord* Intern(SiteTable& table, const std::vector<uintptr_t>& pcs, bool truncated = false) {
-  return table.InternStack(pcs.data(), static_cast<int>(pcs.size()), truncated);
+  static constexpr uintptr_t kNone = 0;  // an empty stack has an address, too
+  return table.InternStack(pcs.empty() ? &kNone : pcs.data(), static_cast<int>(pcs.size()), truncated);
 }
 
 TEST(SiteTable, TheSameStackIsTheSameRecord) {
@@ -110,7 +111,8 @@ TEST(SiteTable, AStackWithVeryManySizesHasFurtherOnesRoundedUpToAPowerOfTwo) {
     const SiteId site = table.InternSite({stack, bytes, {}, 0, kNoSite});
     ASSERT_NE(site, kNoSite);
     const uint64_t kept = table.Key(site).block_bytes;
-    ASSERT_TRUE(kept == bytes || (kept > bytes && kept < 2 * bytes && (kept & (kept - 1)) == 0)) << bytes << ": " << kept;
+    ASSERT_TRUE(kept == bytes || (kept > bytes && kept < 2 * bytes && (kept & (kept - 1)) == 0))
+        << bytes << ": " << kept;
     sites.insert(site);
   }
   EXPECT_LT(sites.size(), 300u);

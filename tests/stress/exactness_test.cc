@@ -273,7 +273,7 @@ std::map<uint64_t, int> LearnCallSites() {
   for (int i = 0; i < kCallSites + 2; ++i) {
     Profiler profiler(TestOptions());
     const BufferId id(uint64_t{4096});
-    const bool recorded = i < kCallSites       ? kAllocAt[i](profiler, id, 4096, {})
+    const bool recorded = i < kCallSites      ? kAllocAt[i](profiler, id, 4096, {})
                           : i == kSegmentSite ? SegmentAt(profiler, id, 4096, {})
                                               : BlockAt(profiler, id, 4096, {});
     EXPECT_TRUE(recorded);
@@ -363,12 +363,9 @@ class Exactness : public ::testing::Test {
     if (own->empty()) return;
     std::swap((*own)[random() % own->size()], own->back());
     const Buffer buffer = own->back();
-    const Operation of_buffer{Operation::kFree,
-                              buffer.call_site,
-                              buffer.phase,
-                              static_cast<uint8_t>(buffer.device),
-                              buffer.memory,
-                              reinterpret_cast<uint64_t>(buffer.address),
+    const Operation of_buffer{Operation::kFree, buffer.call_site,
+                              buffer.phase,     static_cast<uint8_t>(buffer.device),
+                              buffer.memory,    reinterpret_cast<uint64_t>(buffer.address),
                               buffer.bytes};
     Begin(of_buffer);
     const FreedRecord freed = profiler_.RecordFree(buffer.address);

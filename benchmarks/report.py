@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Runs record_bench and prints the table of goals: what recording adds, and whether that is what it should be.
+
+usage: benchmarks/report.py [--build build/release] [--repetitions 9] [--min-time 0.1] [--all] [--json FILE]
+
+--all also runs scaling_bench, dump_bench and replay_bench and prints what they say; --json keeps record_bench's output.
+
+Added nanoseconds are the median of the tracked runs less the median of the untracked ones, all runs of all cases in
+random order. One thread is measured in processor time, which other programs on the machine disturb least; several
+threads in wall time. Build first: cmake --preset release && cmake --build --preset release.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# (what it says, case, goal in added ns)
+ADDED = [
+    ("23 frames, 256 random stacks, frame pointers", "fp_random256", 40),
+    ("the same, without frame pointers", "nofp_random256", 95),
+    ("one path repeating, frame pointers", "fp_repeating", 40),
+    ("one path repeating, without frame pointers", "nofp_repeating", 40),
+    ("64 frames, repeating", "nofp_64frames_repeating", 60),
+    ("64 frames, random", "nofp_64frames_random", 400),
+    ("10,000 stacks, random, without frame pointers", "nofp_random10000", 130),
+    ("1M live, random frees", "nofp_1M_live", 200),
+    ("frame-pointer chain only", "fp_chain_only", None),
+    ("libunwind on every capture", "libunwind", None),
+    ("no stacks", "no_stack", None),
+]
+
+
+def read(path):
+  try:
+    with open(path, encoding="utf-8", errors="replace") as file:
+      return file.read()
+  except OSError:
+    return ""
+
+
+def cache_values(build):
+  return dict(re.findall(r"^(\w+):\w+=(.*)$", read(os.path.join(build, "CMakeCache.txt")), re.MULTILINE))
+
+
+def output_of(*command):
+  try:
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+  except (OSError, subprocess.CalledProcessError):
+    return ""
+
+
+def warn(text):
+  print(f"\n**WARNING: {text}**")
+
+
+def print_setting(build):
+  """What the numbers depend on."""
+  cache = cache_values(build)
+  kind = cache.get("CMAKE_BUILD_TYPE", "")
+  flags = " ".join(filter(None, (cache.get("CMAKE_CXX_FLAGS"), cache.get(f"CMAKE_CXX_FLAGS_{kind.upper()}"))))
+  compiler = cache.get("CMAKE_CXX_COMPILER", "c++")
+  cpu = re.search(r"^model name\s*: (.*)$", read("/proc/cpuinfo"), re.MULTILINE)
+  dirty = " and uncommitted changes" if output_of("git", "status", "--porcelain", "--", "src", "include") else ""
+  load, cores = os.getloadavg()[0], os.cpu_count()
+  print(f"- processor: {cpu.group(1) if cpu else 'unknown'}, {cores} cores; load average {load:.2f} at the start")
+  print(f"- build: {kind}, {(output_of(compiler, '--version') or compiler).splitlines()[0]}, {flags}")
+  print(f"- commit: {output_of('git', 'rev-parse', '--short', 'HEAD') or 'unknown'}{dirty}")
+  if kind != "Release" or cache.get("HBMPROF_SANITIZER"):
+    warn("this is no release build; its times say nothing")
+  if load > 0.5 * cores:
+    warn(f"the machine is busy (load {load:.1f} on {cores} cores); its times are not to be trusted")
+
+
+def run_record_bench(options, path):
+  command = [
+      os.path.join(options.build, "benchmarks", "record_bench"),
+      f"--benchmark_repetitions={options.repetitions}",
+      f"--benchmark_min_time={options.min_time}",
+      "--benchmark_enable_random_interleaving=true",
+      "--benchmark_out_format=json",
+      f"--benchmark_out={path}",
+  ]
+  done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+  if done.returncode != 0:
+    sys.exit(f"record_bench failed:\n{done.stderr}")
+  runs = {}
+  for run in json.loads(read(path))["benchmarks"]:
+    if run["run_type"] == "iteration":
+      if run.get("error_occurred"):
+        sys.exit(f"{run['name']}: {run['error_message']}")
+      runs.setdefault(run["run_name"], []).append(run)
+  return runs
+
+
+def median(runs, name, key):
+  return statistics.median(run[key] for run in runs[name])
+
+
+def pair_time(runs, case, word, threads=1):
+  return median(runs, f"{case}/{word}/real_time/threads:{threads}", "cpu_time" if threads == 1 else "real_time")
+
+
+def row(*cells):
+  print("| " + " | ".join(cells) + " |")
+
+
+def verdict(value, goal, at_least=False):
+  if goal is None:
+    return "", ""
+  holds = value >= goal if at_least else value <= goal
+  return f"{'>=' if at_least else '<='} {goal:g}", "yes" if holds else "**no**"
+
+
+def print_added(runs):
+  print()
+  row("alloc + free", "untracked ns", "added ns", "goal", "holds")
+  row(*["---"] * 5)
+  for title, case, goal in ADDED:
+    untracked = pair_time(runs, case, "untracked")
+    added = pair_time(runs, case, "tracked") - untracked
+    row(title, f"{untracked:.1f}", f"{added:.1f}", *verdict(added, goal))
+  untracked = pair_time(runs, "nofp_random256", "untracked")
+  off = pair_time(runs, "nofp_random256", "off") - untracked
+  row("off", f"{untracked:.1f}", f"{off:.1f}", *verdict(off, 1))
+  tag = median(runs, "TagScope", "cpu_time")
+  row("ScopedTag, push + pop", "", f"{tag:.1f}", *verdict(tag, 20))
+
+
+def print_threads(runs):
+  print()
+  row("wall ns per pair over all threads", "1 thread", "2 threads", "8 threads", "2 over 1, throughput", "goal",
+      "holds", "8 over 2, wall", "goal", "holds")
+  row(*["---"] * 10)
+  for case in ("fp_random256", "nofp_random256"):
+    for word in ("tracked", "untracked"):
+      wall = {t: median(runs, f"{case}/{word}/real_time/threads:{t}", "real_time") for t in (1, 2, 8)}
+      goals = (1.8, 1.3) if word == "tracked" else (None, None)
+      row(f"{case} {word}", *(f"{wall[t]:.1f}" for t in (1, 2, 8)), f"{wall[1] / wall[2]:.2f}x",
+          *verdict(wall[1] / wall[2], goals[0], at_least=True), f"{wall[8] / wall[2]:.2f}x",
+          *verdict(wall[8] / wall[2], goals[1]))
+
+
+def print_memory(runs):
+  memory = next(name for name in runs if name.startswith("Memory/"))
+  start_up = next(name for name in runs if name.startswith("StartUp"))
+  first = {word: next(name for name in runs if name.startswith(f"FirstCapture/{word}/"))
+           for word in ("untracked", "tracked")}
+  per_thread = {key: median(runs, first["tracked"], key) - median(runs, first["untracked"], key)
+                for key in ("real_time", "bytes_per_thread")}
+  lines = [
+      ("host memory per live buffer at 1M live", median(runs, memory, "bytes_per_live"), "B", 70),
+      ("what 1M live took that is left at 10k live",
+       100 * median(runs, memory, "MiB_at_10k_after") / median(runs, memory, "MiB_at_1M"), "%", None),
+      ("start-up: a profiler and its first allocation", median(runs, start_up, "real_time") / 1e6, "ms", 2),
+      ("start-up: memory", median(runs, start_up, "bytes") / 2**20, "MiB", 4),
+      ("a thread's first allocation", per_thread["real_time"] / 1e3, "us", 50),
+      ("memory per thread", per_thread["bytes_per_thread"] / 2**10, "KiB", 64),
+  ]
+  print()
+  row("memory and start", "measured", "goal", "holds")
+  row(*["---"] * 4)
+  for title, value, unit, goal in lines:
+    row(title, f"{value:.3g} {unit}", *verdict(value, goal))
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"))
+  parser.add_argument("--repetitions", type=int, default=9)
+  parser.add_argument("--min-time", type=float, default=0.1)
+  parser.add_argument("--all", action="store_true")
+  parser.add_argument("--json")
+  options = parser.parse_args()
+  if not os.path.exists(os.path.join(options.build, "benchmarks", "record_bench")):
+    sys.exit(f"no record_bench in {options.build}: cmake --preset release && cmake --build --preset release")
+
+  print_setting(options.build)
+  sys.stdout.flush()
+  with tempfile.TemporaryDirectory() as folder:
+    runs = run_record_bench(options, options.json or os.path.join(folder, "record.json"))
+  print_added(runs)
+  print_threads(runs)
+  print_memory(runs)
+  if options.all:
+    trace = os.path.join(ROOT, "benchmarks", "traces", "llm_server.trace.gz")
+    for command in ("scaling_bench", "dump_bench", f"gzip -dc '{trace}' | replay_bench"):
+      program = command.split()[-1]
+      path = os.path.join(options.build, "benchmarks", program)
+      print(f"\n`{program}`:\n```", flush=True)
+      if os.path.exists(path):
+        subprocess.run(command.replace(program, f"'{path}'"), shell=True, check=False)
+      else:
+        print("not built here")
+      print("```")
+
+
+if __name__ == "__main__":
+  main()
