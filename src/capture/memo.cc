@@ -13,6 +13,12 @@
 namespace hbmprof::internal {
 namespace {
 
+#ifdef HBMPROF_CHECK_CAPTURE
+constexpr bool kIsChecked = true;
+#else
+constexpr bool kIsChecked = false;
+#endif
+
 // Frames outward of one frame, and the words that prove them. Offsets count words from `sp`.
 struct Run {
   static constexpr uint32_t kWords = 16;
@@ -76,6 +82,7 @@ class Memo {
   // Whether it is worth asking, for a walk that begins now: where paths hardly repeat, remembering them is a loss, so
   // that it is tried for a while only now and then.
   bool IsWorthwhile() {
+    if (kIsChecked) return true;
     if (pause_ > 0) {
       --pause_;
       return false;
@@ -357,15 +364,15 @@ WalkResult WalkWithMemo(const Caller& caller, uintptr_t* pcs, int max_depth) {
                                 : WalkByRules(caller, pcs, max_depth, /*guess=*/false);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   mine.is_taken = false;
-#ifdef HBMPROF_CHECK_CAPTURE
-  uintptr_t checked[kMaxStackDepth];
-  const WalkResult walked = WalkByRules(caller, checked, max_depth, /*guess=*/false);
-  if (walked.depth != result.depth || walked.end != result.end || !std::equal(pcs, pcs + result.depth, checked)) {
-    std::fprintf(stderr, "hbmprof: a remembered walk of %d frames differs from the stack's %d\n", result.depth,
-                 walked.depth);
-    std::abort();
+  if (kIsChecked) {
+    uintptr_t checked[kMaxStackDepth];
+    const WalkResult walked = WalkByRules(caller, checked, max_depth, /*guess=*/false);
+    if (walked.depth != result.depth || walked.end != result.end || !std::equal(pcs, pcs + result.depth, checked)) {
+      std::fprintf(stderr, "hbmprof: a remembered walk of %d frames differs from the stack's %d\n", result.depth,
+                   walked.depth);
+      std::abort();
+    }
   }
-#endif
   return result;
 }
 

@@ -18,7 +18,8 @@
 // - Sanitizers: stack words are loaded uninstrumented (stack_memory.h).
 // - fork: the child has its own copy of the forking thread's memo and stack.
 //
-// With HBMPROF_CHECK_CAPTURE defined, every walk that used a memo is walked again by rules, and a difference aborts.
+// With HBMPROF_CHECK_CAPTURE defined, memos are always asked, every walk is walked again by rules, and a difference
+// aborts.
 #ifndef HBMPROF_SRC_CAPTURE_MEMO_H_
 #define HBMPROF_SRC_CAPTURE_MEMO_H_
 

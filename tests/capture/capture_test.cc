@@ -123,6 +123,8 @@ std::string Identifier(std::string text) {
   return text;
 }
 
+void PrintTo(const Case& the_case, std::ostream* os) { *os << the_case.set.scenarios[the_case.scenario]; }
+
 class Scenarios : public testing::TestWithParam<Case> {};
 TEST_P(Scenarios, EveryUnwinderFindsTheSameFrames) {
   GetParam().set.run(GetParam().scenario, ProbeAll);

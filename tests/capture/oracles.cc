@@ -53,6 +53,12 @@ Stack Capture(const hbmprof::internal::StackCapture& capture, const Caller& call
   return stack;
 }
 
+// backtrace loads a library when it is first called, which must not be in one of the tests' signal handlers.
+[[maybe_unused]] const int loaded_for_backtrace = [] {
+  void* pc;
+  return backtrace(&pc, 1);
+}();
+
 Stack GlibcStack(const Caller& caller) {
   constexpr int kOwnFrames = 32;
   void* found[kMaxStackDepth + kOwnFrames];

@@ -182,14 +182,15 @@ std::atomic<int> captures_in_constructor;
 // A library's constructor runs with the dynamic linker's lock held; here it waits for another thread's first captures,
 // through code never seen before.
 const Library* unseen;
+std::thread capturing_thread;  // joined outside the constructor: a thread may need the linker's lock to end
 void WaitForAnotherThreadsCapture() {
   unsetenv("CAPTURE_TEST_HOOK");
   std::promise<void> done;
   std::future<void> finished = done.get_future();
-  std::thread([&done] {
+  capturing_thread = std::thread([&done] {
     unseen->Call(CaptureOnly);
     done.set_value();
-  }).detach();
+  });
   ASSERT_EQ(finished.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "deadlock";
   CaptureOnly();
   captures_in_constructor.fetch_add(1);
@@ -202,6 +203,7 @@ TEST(Unloading, CapturesDoNotWaitForDlopen) {
   setenv("CAPTURE_TEST_HOOK", hook, 1);
   const Library with_constructor(FRAME_LIBRARY_SMALL);
   EXPECT_EQ(captures_in_constructor.load(), 1);
+  capturing_thread.join();
 }
 
 const Snapshot::Module* Covering(const std::vector<Snapshot::Module>& modules, uintptr_t address) {
