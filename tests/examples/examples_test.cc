@@ -121,6 +121,20 @@ TEST_F(ExamplesTest, TileFunctionsShowsTheMemoryUnderEachFunction) {
   EXPECT_EQ(view.Sum("peak_space"), 124000000);
 }
 
+TEST_F(ExamplesTest, TwoProcessesCancelThoughTheirCodeWasLoadedElsewhere) {
+  const std::string directory = NewDirectory();
+  const std::vector<std::string> files = {directory + "/first.pb.gz", directory + "/second.pb.gz"};
+  for (const std::string& file : files) ASSERT_EQ(RunExample({"tile_functions", file}).exit_code, 0);
+  for (const PprofTool& pprof : pprofs_) {
+    SCOPED_TRACE(pprof.name);
+    EXPECT_THAT(Top(pprof, {"-base", files[0], files[1]}), ::testing::IsEmpty());
+    // Not only the sum: no sample is left.
+    const CommandResult raw = pprof.Run({"-raw", "-base", files[0], files[1]});
+    ASSERT_EQ(raw.exit_code, 0) << raw.err;
+    EXPECT_THAT(raw.out, ::testing::ContainsRegex("\\[dflt\\]\n *Locations"));
+  }
+}
+
 TEST_F(ExamplesTest, GrowingListsDiffNamesTheFunctionThatGrowsAndNoOther) {
   const std::string directory = NewDirectory();
   const CommandResult run = RunExample({"growing_list", directory});
