@@ -131,7 +131,7 @@ class CheckLayers(unittest.TestCase):
                f"include({REPOSITORY}/cmake/hbmprof_layers.cmake)\n"
                "hbmprof_check_layers(layers ${CMAKE_CURRENT_SOURCE_DIR})\n")
     build = os.path.join(self.root, "build")
-    subprocess.run([CMAKE, "-S", self.root, "-B", build], check=True, capture_output=True)
+    subprocess.run([CMAKE, "-G", "Ninja", "-S", self.root, "-B", build], check=True, capture_output=True)
     return subprocess.run([CMAKE, "--build", build], capture_output=True, text=True)
 
   def test_the_build_passes_without_and_fails_with_a_forbidden_edge(self):
