@@ -29,8 +29,10 @@ class TraceWriter {
   }
 
   void Alloc(const Caller& caller, BufferId id, size_t bytes) {
-    uintptr_t pcs[internal::kMaxStackDepth];
-    const int depth = capture_.Capture(caller, pcs, internal::kMaxStackDepth).depth;
+    uintptr_t buffer[internal::kMaxStackDepth];
+    const internal::CapturedStack captured = capture_.Capture(caller, buffer, internal::kMaxStackDepth);
+    const uintptr_t* pcs = captured.pcs;
+    const int depth = captured.depth;
     std::lock_guard<std::mutex> lock(mutex_);
     if (file_ == nullptr) return;
     const auto [stack, is_new] = stacks_.try_emplace({pcs, pcs + depth}, stacks_.size());
@@ -69,9 +71,9 @@ class TraceWriter {
   std::map<std::vector<uintptr_t>, size_t> stacks_;
 };
 
-#define HBMPROF_RECORD_ALLOC "_ZN7hbmprof8Profiler11RecordAllocENS_8BufferIdEmRKNS_10AttributesE"
-#define HBMPROF_RECORD_ALLOC_FROM "_ZN7hbmprof8Profiler15RecordAllocFromERKNS_6CallerENS_8BufferIdEmRKNS_10AttributesE"
-#define HBMPROF_RECORD_FREE "_ZN7hbmprof8Profiler10RecordFreeENS_8BufferIdE"
+#define HBMPROF_RECORD_ALLOC "_ZN7hbmprof8Profiler5AllocENS_8BufferIdEmRKNS_10AttributesE"
+#define HBMPROF_RECORD_ALLOC_FROM "_ZN7hbmprof8Profiler9AllocFromERKNS_6CallerENS_8BufferIdEmRKNS_10AttributesE"
+#define HBMPROF_RECORD_FREE "_ZN7hbmprof8Profiler4FreeENS_8BufferIdE"
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #ifndef HBMPROF_PROFILER_H_
 #define HBMPROF_PROFILER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -73,8 +74,8 @@ class Profiler {
 
   // Turns recording off and on. While off, events are ignored: buffers allocated meanwhile are unknown afterwards, and
   // the free of a buffer recorded before is missed. Meant for the start of a program, not for pausing.
-  void SetEnabled(bool enabled);
-  bool enabled() const;
+  void SetEnabled(bool enabled) { enabled_.store(enabled, std::memory_order_relaxed); }
+  bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
   // The device of this name, added if it is new; a name is what the `device` label shows ("GPU:0"). The 64th distinct
   // name and all after it share one device named "other". Names are cut at 64 bytes.
@@ -93,13 +94,17 @@ class Profiler {
   // was recorded: false while off, for a null id, from inside the tracker, and when a limit was reached
   // (dropped_records, dropped_bytes). An `id` that is live already is freed first (replaced_records). kAlias is counted
   // as zero bytes. At most 2^40-1 bytes; more is dropped.
-  bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {});
+  bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
+    return enabled() && Alloc(id, bytes, attributes);
+  }
   // The same with the stack beginning at `caller`, for wrappers.
-  bool RecordAllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  bool RecordAllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+    return enabled() && AllocFrom(caller, id, bytes, attributes);
+  }
 
   // Removes the record of `id`. An unknown id is counted as a foreign free, a null id is ignored; both return a false
   // FreedRecord. Removing a pool's segment removes its live blocks too.
-  FreedRecord RecordFree(BufferId id);
+  FreedRecord RecordFree(BufferId id) { return enabled() ? Free(id) : FreedRecord(); }
 
   // Puts back what RecordFree removed, with its first call stack, because the real free failed. Undoes the free in
   // every counter. Does nothing for a false record. Blocks of a removed segment do not come back.
@@ -140,6 +145,12 @@ class Profiler {
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor = std::nullopt);
 
  private:
+  // What is left of the functions of these names once recording is known to be on.
+  bool Alloc(BufferId id, size_t bytes, const Attributes& attributes);
+  bool AllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  FreedRecord Free(BufferId id);
+
+  std::atomic<bool> enabled_;
   const std::unique_ptr<internal::ProfilerImpl> impl_;
 };
 

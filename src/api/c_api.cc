@@ -63,14 +63,14 @@ int hbmprof_record_free(const void* ptr) { return hbmprof::Profiler::Default().R
 
 void hbmprof_tag_push(const char* key, const char* value) {
   if (tag_stack.depth++ >= kMaxTagDepth) return;
-  const hbmprof::internal::TagSetId outer = hbmprof::internal::CurrentTags();
+  const hbmprof::internal::TagSetId outer = hbmprof::internal::current_tags;
   tag_stack.outer[tag_stack.depth - 1] = outer;
-  hbmprof::internal::SetCurrentTags(hbmprof::internal::ExtendTags(outer, key, value));
+  hbmprof::internal::current_tags = hbmprof::internal::ExtendTags(outer, key, value);
 }
 
 void hbmprof_tag_pop(void) {
   if (tag_stack.depth == 0) return;
-  if (--tag_stack.depth < kMaxTagDepth) hbmprof::internal::SetCurrentTags(tag_stack.outer[tag_stack.depth]);
+  if (--tag_stack.depth < kMaxTagDepth) hbmprof::internal::current_tags = tag_stack.outer[tag_stack.depth];
 }
 
 int hbmprof_get_stats(int device, hbmprof_stats* stats) try {

@@ -22,22 +22,22 @@ CapturedStack CaptureWithBacktrace(const Caller& caller, uintptr_t* pcs, int max
   uintptr_t* first = std::find(found, end, caller.pc);
   if (first == end) {
     pcs[0] = caller.pc;
-    return {1, false};
+    return {pcs, 1, false};
   }
   const int depth = static_cast<int>(std::min<ptrdiff_t>(end - first, max_depth));
   std::copy(first, first + depth, pcs);
-  return {depth, end - first > depth};
+  return {pcs, depth, end - first > depth};
 }
 
 // Frames that no rule describes are left to libunwind, and where it is not installed to a guess.
-CapturedStack CaptureByRules(const Caller& caller, uintptr_t* pcs, int max_depth) {
-  WalkResult walk = WalkWithMemo(caller, pcs, max_depth);
-  if (walk.end == WalkEnd::kUnknown) {
-    const CapturedStack stack = CaptureWithLibunwind(caller, pcs, max_depth);
-    if (stack.depth >= walk.depth) return stack;
-    walk = WalkByRules(caller, pcs, max_depth, /*guess=*/true);
-  }
-  return {walk.depth, walk.end == WalkEnd::kDepth, walk.path};
+CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_depth) {
+  uint64_t path;
+  const WalkResult known = WalkToRemember(caller, buffer, max_depth, &path);
+  if (known.end != WalkEnd::kUnknown) return {buffer, known.depth, known.end == WalkEnd::kDepth, path};
+  const CapturedStack stack = CaptureWithLibunwind(caller, buffer, max_depth);
+  if (stack.depth >= known.depth) return stack;
+  const WalkResult walk = WalkByRules(caller, buffer, max_depth, /*guess=*/true);
+  return {buffer, walk.depth, walk.end == WalkEnd::kDepth};
 }
 
 }  // namespace
@@ -66,27 +66,29 @@ StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
 #endif
 }
 
-CapturedStack StackCapture::Capture(const Caller& caller, uintptr_t* pcs, int max_depth) const {
+CapturedStack StackCapture::Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const {
   max_depth = std::min(max_depth, kMaxStackDepth);
-  if (max_depth <= 0) return {0, false};
+  if (max_depth <= 0) return {buffer, 0, false};
   switch (method_) {
-    case Method::kRules:
-      return CaptureByRules(caller, pcs, max_depth);
+    case Method::kRules: {
+      CapturedStack stack;
+      return RecallPath(caller, max_depth, &stack) ? stack : CaptureByRules(caller, buffer, max_depth);
+    }
     case Method::kFramePointer: {
-      const WalkResult walk = WalkByFramePointers(caller, pcs, max_depth);
-      return {walk.depth, walk.end == WalkEnd::kDepth};
+      const WalkResult walk = WalkByFramePointers(caller, buffer, max_depth);
+      return {buffer, walk.depth, walk.end == WalkEnd::kDepth};
     }
     case Method::kLibunwind: {
-      const CapturedStack stack = CaptureWithLibunwind(caller, pcs, max_depth);
+      const CapturedStack stack = CaptureWithLibunwind(caller, buffer, max_depth);
       if (stack.depth > 0) return stack;
-      return CaptureByRules(caller, pcs, max_depth);
+      return CaptureByRules(caller, buffer, max_depth);
     }
     case Method::kBacktrace:
-      return CaptureWithBacktrace(caller, pcs, max_depth);
+      return CaptureWithBacktrace(caller, buffer, max_depth);
     case Method::kNone:
       break;
   }
-  return {0, false};
+  return {buffer, 0, false};
 }
 
 const char* StackCapture::name() const {

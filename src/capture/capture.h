@@ -14,7 +14,9 @@ namespace hbmprof::internal {
 inline constexpr int kMaxStackDepth = 512;
 
 struct CapturedStack {
-  int depth;       // frames written
+  // Innermost first. In the buffer that Capture was given, or in memory that is good until the thread's next capture.
+  const uintptr_t* pcs;
+  int depth;
   bool truncated;  // there were more frames at the outer end
   // Not 0: the number of a path that the thread's memo knows. Captures of the same StackCapture with the same
   // max_depth and the same number have the same frames; a stack may have several numbers.
@@ -29,11 +31,11 @@ class StackCapture {
  public:
   explicit StackCapture(Unwinder unwinder);
 
-  // Writes the stack that begins at `caller`, innermost first, at most `max_depth` (and kMaxStackDepth) frames:
-  // pcs[0] = caller.pc. Takes no memory from malloc, except that pthread_getattr_np and libunwind may when a thread
+  // The stack that begins at `caller`, at most `max_depth` (and kMaxStackDepth) frames: pcs[0] = caller.pc. `buffer`
+  // has room for them. Takes no memory from malloc, except that pthread_getattr_np and libunwind may when a thread
   // first needs them; takes no lock that dlopen holds while it runs code of others; calls nothing of the traced
   // program's; leaves errno alone.
-  CapturedStack Capture(const Caller& caller, uintptr_t* pcs, int max_depth) const;
+  CapturedStack Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const;
 
   // What captures really use, which is less than was asked for where this system lacks something:
   // "cached_rules", "frame_pointer", "libunwind", "backtrace", "none".

@@ -85,7 +85,7 @@ bool LoadLibunwind() {
 }
 
 [[gnu::noinline]] CapturedStack CaptureWithLibunwindAfresh(const Caller& caller, uintptr_t* pcs, int max_depth) {
-  if (state.load(std::memory_order_acquire) != State::kLoaded) return {0, false};
+  if (state.load(std::memory_order_acquire) != State::kLoaded) return {pcs, 0, false};
   const int saved_errno = errno;
   Context context;
   UnwindCursor cursor;
@@ -112,7 +112,7 @@ bool LoadLibunwind() {
     } while (functions.step(&cursor) > 0);
   }
   errno = saved_errno;
-  return {depth, truncated};
+  return {pcs, depth, truncated};
 }
 
 // unw_backtrace is some 60 times faster than stepping because it keeps what it has learnt about each code address, per
@@ -122,7 +122,7 @@ bool LoadLibunwind() {
 // It also cannot be interrupted by itself.
 [[gnu::noinline]] CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
-  if (state.load(std::memory_order_acquire) != State::kLoaded) return {0, false};
+  if (state.load(std::memory_order_acquire) != State::kLoaded) return {pcs, 0, false};
   if (!kMayUseBacktrace || in_libunwind) return CaptureWithLibunwindAfresh(caller, pcs, max_depth);
   uintptr_t found[kMaxStackDepth + kOwnFrames + 1];
   const int room = max_depth + kOwnFrames + 1;
@@ -139,20 +139,20 @@ bool LoadLibunwind() {
   int depth = 0;
   bool is_interrupted = false;
   for (uintptr_t* pc = first; pc != end; ++pc) {
-    if (depth == max_depth) return {depth, true};
+    if (depth == max_depth) return {pcs, depth, true};
     const uintptr_t address = is_interrupted ? *pc : *pc - 1;
     pcs[depth++] = address + 1;
     is_interrupted = FindRule(address, &objects).kind() == FrameRule::kSignal;
     if (objects.saw_shared_addresses()) return CaptureWithLibunwindAfresh(caller, pcs, max_depth);
   }
-  return {depth, false};
+  return {pcs, depth, false};
 }
 
 #else
 
 bool LoadLibunwind() { return false; }
-CapturedStack CaptureWithLibunwindAfresh(const Caller&, uintptr_t*, int) { return {0, false}; }
-CapturedStack CaptureWithLibunwind(const Caller&, uintptr_t*, int) { return {0, false}; }
+CapturedStack CaptureWithLibunwindAfresh(const Caller&, uintptr_t* pcs, int) { return {pcs, 0, false}; }
+CapturedStack CaptureWithLibunwind(const Caller&, uintptr_t* pcs, int) { return {pcs, 0, false}; }
 
 #endif
 

@@ -19,168 +19,33 @@ constexpr bool kIsChecked = true;
 constexpr bool kIsChecked = false;
 #endif
 
-// Frames outward of one frame, and the words that prove them. Offsets count words from `sp`.
-struct Run {
-  static constexpr uint32_t kWords = 16;
-  static constexpr uint16_t kNoOffset = 0xffff;
+// Words are compared so many at a time; a path's are padded with repetitions.
+constexpr uint32_t kWordsAtOnce = 4;
 
-  uint64_t number;  // of no other run of the process, ever
-  // Where it begins; `fp` matters if `uses_fp`.
-  uintptr_t pc;
-  uintptr_t sp;
-  uintptr_t fp;
-  // Where it leads: that frame's sp, and the word that is its fp (kNoOffset: the same as at the beginning).
-  uint16_t end_sp;
-  uint16_t end_fp;
-  uint16_t object;            // see PackedRule; 0: none that can be unloaded
-  uint16_t frames : 5;        // return addresses: the first words
-  uint16_t others : 4;        // further words: the last ones
-  uint16_t object_frame : 5;  // return addresses passed before the first frame of `object`
-  uint16_t uses_fp : 1;
-  uint16_t is_outermost : 1;  // the frame it leads to is the stack's last
-  uint16_t offsets[kWords];
-  uintptr_t words[kWords];
-
-  uintptr_t AddressInObject() const { return (object_frame == 0 ? pc : words[object_frame - 1]) - 1; }
-
-  // Whether the stack still holds what it was learnt from; then `pcs` gets the return addresses. All of a run's words
-  // lie on the thread's own stack.
-  bool StandsFor(uintptr_t fp_now, uintptr_t* pcs) const {
-    if (uses_fp && fp != fp_now) return false;
-    uintptr_t difference = 0;
-    for (uint32_t i = 0, n = frames; i < n; ++i) {
-      const uintptr_t word = LoadStackWord(sp, offsets[i]);
-      pcs[i] = word;
-      difference |= word ^ words[i];
-    }
-    for (uint32_t i = kWords - others; i < kWords; ++i) difference |= LoadStackWord(sp, offsets[i]) ^ words[i];
-    return difference == 0;
-  }
-};
-static_assert(sizeof(Run) == 200);
-
-class Memo {
+// What a walk depended on: a witness of RuleWalk::Leave. Offsets count words from the caller's sp. Return addresses
+// come first, in the order of the frames.
+class PathRecord {
  public:
-  // The run that begins where `walk` is and stands for it, null if there is none; `pcs`, with room for a run, gets its
-  // return addresses.
-  const Run* Find(RuleWalk* walk, uintptr_t* pcs) const {
-    const uintptr_t pc = walk->address + 1;
-    const uint64_t hash = Hash(pc, walk->sp);
-    const uint32_t set = SetOf(hash);
-    const uint32_t tag = TagOf(hash);
-    for (uint32_t way = 0; way < kWays; ++way) {
-      if (tags_[set][way] != tag) continue;
-      const Run& run = runs_[set][way];
-      if (run.pc == pc && run.sp == walk->sp && run.StandsFor(walk->fp, pcs) &&
-          (run.object == 0 || walk->objects.IsLoaded(run.object, run.AddressInObject()))) {
-        return &run;
-      }
-    }
-    return nullptr;
-  }
+  static constexpr uint32_t kMaxWords = 256;
+  static constexpr uint32_t kMaxObjects = 6;
+  static constexpr uint16_t kMaxOffset = 0xffff;
 
-  // Whether it is worth asking, for a walk that begins now: where paths hardly repeat, remembering them is a loss, so
-  // that it is tried for a while only now and then.
-  bool IsWorthwhile() {
-    if (kIsChecked) return true;
-    if (pause_ > 0) {
-      --pause_;
-      return false;
-    }
-    if (++trial_walks_ > kTrialWalks) {
-      const bool pays = hits_ * 3 > misses_ * 5;
-      last_pause_ = pays ? 0 : std::clamp(last_pause_ * 2, kShortestPause, kLongestPause);
-      if (!pays) pause_ = last_pause_;
-      trial_walks_ = 0;
-      hits_ = 0;
-      misses_ = 0;
-    }
-    return true;
-  }
-  void CountHit() { ++hits_; }
-
-  // In place of the one that has been in its set longest.
-  void Insert(const Run& run) {
-    ++misses_;
-    const uint64_t hash = Hash(run.pc, run.sp);
-    const uint32_t set = SetOf(hash);
-    const uint32_t way = victims_[set]++ % kWays;
-    tags_[set][way] = TagOf(hash);
-    runs_[set][way] = run;
-    runs_[set][way].number = NewNumber();
-  }
-
-  // The number of the path that is `path` (0: nothing yet) followed by `run`.
-  uint64_t Append(uint64_t path, const Run& run) {
-    if (path == 0) return run.number;
-    Junction& junction = junctions_[(path * 31 + run.number) % kJunctions];
-    if (junction.path != path || junction.run != run.number) junction = {path, run.number, NewNumber()};
-    return junction.both;
-  }
-
- private:
-  struct Junction {
-    uint64_t path;
-    uint64_t run;
-    uint64_t both;
+  // An object that can be unloaded, and a frame of the path that lies in it. 0: none.
+  struct Object {
+    uint16_t id;
+    uint16_t frame;
   };
-  static constexpr uint32_t kSets = 72;
-  static constexpr uint32_t kWays = 4;
-  static constexpr uint32_t kJunctions = 128;
-  static constexpr uint32_t kTrialWalks = 256;
-  static constexpr uint32_t kShortestPause = 1024;
-  static constexpr uint32_t kLongestPause = 1 << 14;
 
-  // Each memo counts in a range of its own.
-  uint64_t NewNumber() {
-    static std::atomic<uint64_t> ranges{0};
-    if (next_number_ == 0) next_number_ = (ranges.fetch_add(1, std::memory_order_relaxed) + 1) << 40;
-    return next_number_++;
-  }
+  explicit PathRecord(const Caller& caller) : sp_(caller.sp) {}
 
-  static uint64_t Hash(uintptr_t pc, uintptr_t sp) { return MixAddress(pc ^ (sp << 24)); }
-  static uint32_t SetOf(uint64_t hash) { return static_cast<uint32_t>((hash & 0xffffffff) * kSets >> 32); }
-  static uint32_t TagOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) | 1; }
-
-  // Mapped as zeros: no tag is 0.
-  uint32_t pause_;  // walks to come that do without
-  uint32_t last_pause_;
-  uint32_t trial_walks_;  // since the last decision, with hits_ and misses_
-  uint32_t hits_;
-  uint32_t misses_;
-  uint32_t tags_[kSets][kWays];
-  uint8_t victims_[kSets];
-  uint64_t next_number_;
-  Junction junctions_[kJunctions];
-  alignas(64) Run runs_[kSets][kWays];
-};
-constexpr size_t kMemoBytes = size_t{64} << 10;
-static_assert(sizeof(Memo) <= kMemoBytes);
-
-// Makes a Run of the steps of a walk; a witness of RuleWalk::Leave.
-class Recorder {
- public:
-  void Begin(const RuleWalk& walk) {
-    run_.pc = walk.address + 1;
-    run_.sp = walk.sp;
-    run_.fp = walk.fp;
-    run_.object = 0;
-    run_.object_frame = 0;
-    frames_ = 0;
-    others_ = 0;
-    uses_fp_ = false;
-    fits_ = true;
-    fp_ = Fp::kInitial;
-  }
-
-  // Whether a step by `rule` can be part of this run.
-  bool Accepts(PackedRule rule) {
-    // A step adds up to three words.
-    if (frames_ + others_ + 3 > Run::kWords) return false;
-    if (rule.object() == 0 || rule.object() == run_.object) return true;
-    if (run_.object != 0) return false;
-    run_.object = static_cast<uint16_t>(rule.object());
-    run_.object_frame = static_cast<uint16_t>(frames_ & 31);
+  // Before the step out of frame number `frame`. Whether the path can still be remembered.
+  bool Enters(PackedRule rule, int frame) {
+    if (rule.object() == 0) return true;
+    for (uint32_t i = 0; i < object_count_; ++i) {
+      if (objects_[i].id == rule.object()) return true;
+    }
+    if (object_count_ == kMaxObjects) return false;
+    objects_[object_count_++] = {static_cast<uint16_t>(rule.object()), static_cast<uint16_t>(frame)};
     return true;
   }
 
@@ -193,8 +58,9 @@ class Recorder {
     }
   }
   void Reads(uintptr_t address, uintptr_t word) {
+    if (others_ + frames_ == kMaxWords) return Untold();
     ++others_;
-    Put(Run::kWords - others_, address, word);
+    Put(kMaxWords - others_, address, word);
   }
   void Restores(uintptr_t address, uintptr_t word) {
     fp_ = Fp::kRestored;
@@ -202,102 +68,231 @@ class Recorder {
     fp_word_ = word;
   }
   void Returns(uintptr_t address, uintptr_t word) {
+    if (others_ + frames_ == kMaxWords) return Untold();
     Put(frames_, address, word);
     ++frames_;
   }
   void Untold() { fits_ = false; }
 
-  // At addresses that do not depend on where the run began, once it is worth its lookup.
-  bool ShouldEnd(const RuleWalk& walk) const { return frames_ >= 4 && (MixAddress(walk.sp) & 7) == 0; }
-
-  // The run from Begin to where `walk` is now; null if it cannot be remembered.
-  const Run* Finish(const RuleWalk& walk, bool is_outermost) {
-    run_.end_sp = OffsetOf(walk.sp);
-    run_.end_fp = fp_ == Fp::kInitial ? Run::kNoOffset : OffsetOf(fp_at_);
-    run_.frames = static_cast<uint16_t>(frames_ & 31);
-    run_.others = static_cast<uint16_t>(others_ & 15);
-    run_.uses_fp = uses_fp_;
-    run_.is_outermost = is_outermost;
-    return fits_ && (frames_ > 0 || is_outermost) ? &run_ : nullptr;
-  }
+  bool fits() const { return fits_; }
+  bool uses_fp() const { return uses_fp_; }
+  const Object* objects() const { return objects_; }
+  uint32_t words() const { return frames_ + others_; }
+  // The n-th of words().
+  uint16_t offset(uint32_t n) const { return offsets_[IndexOf(n)]; }
+  uintptr_t word(uint32_t n) const { return words_[IndexOf(n)]; }
 
  private:
   enum class Fp : uint8_t { kInitial, kRestored, kRestoredAndUsed };
 
-  uint16_t OffsetOf(uintptr_t address) {
-    const uintptr_t offset = (address - run_.sp) / sizeof(uintptr_t);
-    if (offset >= Run::kNoOffset) {
-      fits_ = false;
-      return 0;
-    }
-    return static_cast<uint16_t>(offset);
-  }
+  uint32_t IndexOf(uint32_t n) const { return n < frames_ ? n : kMaxWords - 1 - (n - frames_); }
   void Put(uint32_t index, uintptr_t address, uintptr_t word) {
-    run_.offsets[index] = OffsetOf(address);
-    run_.words[index] = word;
+    const uintptr_t distance = address - sp_;
+    const uintptr_t offset = distance / sizeof(uintptr_t);
+    if (offset > kMaxOffset || distance % sizeof(uintptr_t) != 0) return Untold();
+    offsets_[index] = static_cast<uint16_t>(offset);
+    words_[index] = word;
   }
 
-  Run run_;
+  const uintptr_t sp_;
   uint32_t frames_ = 0;
   uint32_t others_ = 0;
+  uint32_t object_count_ = 0;
+  Object objects_[kMaxObjects] = {};
   bool uses_fp_ = false;
   bool fits_ = true;
   Fp fp_ = Fp::kInitial;
   uintptr_t fp_at_ = 0;
   uintptr_t fp_word_ = 0;
+  uint16_t offsets_[kMaxWords];
+  uintptr_t words_[kMaxWords];
 };
 
-WalkResult Walk(Memo* memo, const Caller& caller, uintptr_t* pcs, int max_depth) {
-  RuleWalk walk(caller);
-  pcs[0] = caller.pc;
-  int depth = 1;
-  if (!walk.memory.is_own()) return ContinueByRules(&walk, depth, pcs, max_depth, /*guess=*/false);
-  Recorder recorder;
-  uint64_t path = 0;  // of the runs found so far, while all were found
-  bool is_known = true;
-  for (;;) {
-    uintptr_t beyond[Run::kWords];  // for a run that may not fit
-    const int room = max_depth - depth;
-    uintptr_t* target = room >= static_cast<int>(Run::kWords) ? pcs + depth : beyond;
-    const Run* known = memo->Find(&walk, target);
-    if (known != nullptr) {
-      memo->CountHit();
-      const int frames = known->frames;
-      if (target == beyond) std::copy(beyond, beyond + std::min(frames, room), pcs + depth);
-      if (is_known) path = memo->Append(path, *known);
-      if (frames > room) return {max_depth, WalkEnd::kDepth, path};
-      depth += frames;
-      if (known->is_outermost) return {depth, WalkEnd::kOutermost, path};
-      walk.address = known->words[frames - 1] - 1;
-      if (known->end_fp != Run::kNoOffset) walk.fp = LoadStackWord(walk.sp, known->end_fp);
-      walk.sp += known->end_sp * sizeof(uintptr_t);
-      continue;
+struct Path {
+  uint64_t number;  // of no other path of the process, ever
+  // Where it begins; `fp` matters if `uses_fp`.
+  uintptr_t pc;
+  uintptr_t sp;
+  uintptr_t fp;
+  // Among all words that the memo ever held, and in its present array: where `pc` is, which the path's words follow.
+  uint64_t position;
+  uint32_t start;
+  uint16_t words;  // a multiple of kWordsAtOnce
+  uint16_t depth;  // frames: `pc` and the first words
+  uint16_t max_depth;
+  bool uses_fp;
+  WalkEnd end;
+  PathRecord::Object objects[PathRecord::kMaxObjects];
+};
+
+class Memo {
+ public:
+  // The path that `caller` is at the inner end of, if it is known; null if not.
+  const Path* Find(const Caller& caller, int max_depth) {
+    const uint64_t hash = Hash(caller);
+    Set& set = sets_[SetOf(hash)];
+    const uint32_t tag = TagOf(hash);
+    uint32_t way = set.last_found;
+    for (uint32_t i = 0; i < kWays; ++i, way = (way + 1) % kWays) {
+      if (set.tags[way] != tag) continue;
+      const Path& path = set.paths[way];
+      if (path.pc != caller.pc || path.sp != caller.sp || !StandsFor(path, caller, max_depth)) continue;
+      set.last_found = way;
+      ++hits_;
+      return &path;
     }
-    is_known = false;
-    path = 0;
-    recorder.Begin(walk);
-    do {
-      const PackedRule rule = walk.Rule();
-      if (!recorder.Accepts(rule)) break;
-      const RuleWalk::Step step = walk.Leave(rule, &recorder);
-      if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown};
-      if (step == RuleWalk::Step::kOutermost) {
-        if (rule.kind() == FrameRule::kOutermost) {
-          const Run* run = recorder.Finish(walk, /*is_outermost=*/true);
-          if (run != nullptr) memo->Insert(*run);
-        }
-        return {depth, WalkEnd::kOutermost};
+    return nullptr;
+  }
+
+  const uintptr_t* PcsOf(const Path& path) const { return words_ + path.start; }
+
+  // Where paths hardly repeat, remembering them is a loss, so that it is tried for a while only now and then.
+  bool IsPausing() const { return !kIsChecked && pause_ > 0; }
+
+  // After a walk that Find did not save. Whether to remember it: if it has been walked before, not too long ago.
+  bool IsWorthLearning(const Caller& caller, const uintptr_t* pcs, const WalkResult& walk) {
+    if (kIsChecked) return true;
+    if (pause_ > 0) {
+      --pause_;
+      return false;
+    }
+    if (++misses_ + hits_ > kTrialWalks) {
+      const bool pays = hits_ >= learnings_;
+      last_pause_ = pays ? 0 : std::clamp(last_pause_ * 2, kShortestPause, kLongestPause);
+      pause_ = last_pause_;
+      hits_ = 0;
+      misses_ = 0;
+      learnings_ = 0;
+    }
+    uint64_t hash = Hash(caller);
+    for (int i = 1; i < walk.depth; ++i) hash = hash * 31 + pcs[i];
+    hash = MixAddress(hash);
+    uint16_t& seen = seen_[hash >> (64 - kSeenBits)];
+    const auto mark = static_cast<uint16_t>(hash >> 16);
+    if (seen == mark) {
+      ++learnings_;
+      return true;
+    }
+    seen = mark;
+    return false;
+  }
+
+  // Remembers a path in place of the one that has been in its set longest.
+  const Path& Insert(const Caller& caller, const PathRecord& record, const WalkResult& walk, int max_depth) {
+    const uint64_t hash = Hash(caller);
+    Set& set = sets_[SetOf(hash)];
+    const uint32_t way = set.victim++ % kWays;
+    const uint32_t count = record.words();
+    const uint32_t padded = (count + kWordsAtOnce - 1) / kWordsAtOnce * kWordsAtOnce;
+    // In one piece; what was there is overwritten.
+    if (head_ % kCapacity + padded + 1 > kCapacity) head_ += kCapacity - head_ % kCapacity;
+    set.tags[way] = TagOf(hash);
+    Path& path = set.paths[way];
+    path.number = NewNumber();
+    path.pc = caller.pc;
+    path.sp = caller.sp;
+    path.fp = caller.fp;
+    path.position = head_;
+    path.start = static_cast<uint32_t>(head_ % kCapacity);
+    path.words = static_cast<uint16_t>(padded);
+    path.depth = static_cast<uint16_t>(walk.depth);
+    path.max_depth = static_cast<uint16_t>(max_depth);
+    path.uses_fp = record.uses_fp();
+    path.end = walk.end;
+    std::copy(record.objects(), record.objects() + PathRecord::kMaxObjects, path.objects);
+    words_[path.start] = caller.pc;
+    for (uint32_t i = 0; i < padded; ++i) {
+      offsets_[path.start + 1 + i] = record.offset(std::min(i, count - 1));
+      words_[path.start + 1 + i] = record.word(std::min(i, count - 1));
+    }
+    head_ += padded + 1;
+    return path;
+  }
+
+ private:
+  static constexpr uint32_t kSets = 48;
+  static constexpr uint32_t kWays = 4;
+  static constexpr uint32_t kCapacity = 4600;  // words
+  static constexpr uint32_t kSeenBits = 10;
+  static constexpr uint32_t kTrialWalks = 256;
+  static constexpr uint32_t kShortestPause = 1024;
+  static constexpr uint32_t kLongestPause = 1 << 14;
+
+  struct Set {
+    uint32_t tags[kWays];  // mapped as zeros: no tag is 0
+    uint32_t last_found;
+    uint32_t victim;
+    Path paths[kWays];
+  };
+
+  // Whether the stack still holds what `path`, which begins here, was learnt from.
+  bool StandsFor(const Path& path, const Caller& caller, int max_depth) const {
+    if (path.position + kCapacity < head_ || path.max_depth != max_depth) return false;
+    if (path.uses_fp && path.fp != caller.fp) return false;
+    const uint16_t* offsets = offsets_ + path.start + 1;
+    const uintptr_t* words = words_ + path.start + 1;
+    const uintptr_t sp = caller.sp;
+    for (size_t i = 0, end = path.words; i != end; i += kWordsAtOnce) {
+      if (LoadStackWord(sp, offsets[i]) != words[i] || LoadStackWord(sp, offsets[i + 1]) != words[i + 1] ||
+          LoadStackWord(sp, offsets[i + 2]) != words[i + 2] || LoadStackWord(sp, offsets[i + 3]) != words[i + 3]) {
+        return false;
       }
-      if (depth == max_depth) {
-        const Run* run = recorder.Finish(walk, /*is_outermost=*/false);
-        if (run != nullptr) memo->Insert(*run);
-        return {depth, WalkEnd::kDepth};
-      }
-      pcs[depth++] = walk.address + 1;
-      if (rule.kind() == FrameRule::kSignal) return ContinueByRules(&walk, depth, pcs, max_depth, /*guess=*/false);
-    } while (!recorder.ShouldEnd(walk));
-    const Run* run = recorder.Finish(walk, /*is_outermost=*/false);
-    if (run != nullptr) memo->Insert(*run);
+    }
+    return path.objects[0].id == 0 || AreLoaded(path);
+  }
+
+  // Whether the objects of the path are what is loaded there.
+  [[gnu::noinline]] bool AreLoaded(const Path& path) const {
+    ObjectCheck check;
+    for (const PathRecord::Object& object : path.objects) {
+      if (object.id != 0 && !check.IsLoaded(object.id, PcsOf(path)[object.frame] - 1)) return false;
+    }
+    return true;
+  }
+
+  // Each memo counts in a range of its own.
+  uint64_t NewNumber() {
+    static std::atomic<uint64_t> ranges{0};
+    if (next_number_ == 0) next_number_ = (ranges.fetch_add(1, std::memory_order_relaxed) + 1) << 40;
+    return next_number_++;
+  }
+
+  static uint64_t Hash(const Caller& caller) { return MixAddress(caller.pc + (caller.sp << 21)); }
+  static uint32_t SetOf(uint64_t hash) { return static_cast<uint32_t>((hash >> 32) * kSets >> 32); }
+  static uint32_t TagOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 20) | 1; }
+
+  // Mapped as zeros.
+  uint32_t pause_;  // walks to come that are not remembered
+  uint32_t last_pause_;
+  // Since the last decision.
+  uint32_t hits_;
+  uint32_t misses_;
+  uint32_t learnings_;
+  uint64_t next_number_;
+  uint64_t head_;  // the position of the next word
+  uint16_t seen_[1 << kSeenBits];
+  Set sets_[kSets];
+  uint16_t offsets_[kCapacity];
+  uintptr_t words_[kCapacity];
+};
+constexpr size_t kMemoBytes = size_t{64} << 10;
+static_assert(sizeof(Memo) <= kMemoBytes);
+
+// Walks again, for the memo; null where the path cannot be remembered.
+const Path* Learn(Memo* memo, const Caller& caller, int max_depth) {
+  RuleWalk walk(caller);
+  if (!walk.memory.is_own()) return nullptr;
+  PathRecord record(caller);
+  for (int depth = 1;; ++depth) {
+    const PackedRule rule = walk.Rule();
+    if (rule.kind() == FrameRule::kSignal || !record.Enters(rule, depth - 1)) return nullptr;
+    const RuleWalk::Step step = walk.Leave(rule, &record);
+    // A frame that no rule describes, or that is not as its rule says.
+    if (step == RuleWalk::Step::kUnknown || !record.fits()) return nullptr;
+    const bool is_end = step == RuleWalk::Step::kOutermost;
+    if (!is_end && depth < max_depth) continue;
+    if (record.words() == 0) return nullptr;
+    return &memo->Insert(caller, record, {depth, is_end ? WalkEnd::kOutermost : WalkEnd::kDepth}, max_depth);
   }
 }
 
@@ -338,6 +333,36 @@ Memo* Obtain() {
   return memo;
 }
 
+// Marks the thread's memo as taken while it lives. The fences keep the compiler from moving what is done meanwhile out
+// of its reach, as a signal handler would see it.
+class Taken {
+ public:
+  explicit Taken(ThreadMemo& mine) : mine_(mine) {
+    mine_.is_taken = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  ~Taken() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    mine_.is_taken = false;
+  }
+  Taken(const Taken&) = delete;
+  Taken& operator=(const Taken&) = delete;
+
+ private:
+  ThreadMemo& mine_;
+};
+
+void CheckAgainstRules(const Caller& caller, int max_depth, const CapturedStack& stack) {
+  uintptr_t checked[kMaxStackDepth];
+  const WalkResult walked = WalkByRules(caller, checked, max_depth, /*guess=*/false);
+  if (walked.end == WalkEnd::kUnknown || walked.depth != stack.depth ||
+      stack.truncated != (walked.end == WalkEnd::kDepth) || !std::equal(checked, checked + walked.depth, stack.pcs)) {
+    std::fprintf(stderr, "hbmprof: a remembered stack of %d frames differs from the present one of %d\n", stack.depth,
+                 walked.depth);
+    std::abort();
+  }
+}
+
 }  // namespace
 
 void PrepareMemos() {
@@ -353,27 +378,30 @@ void PrepareMemos() {
   }
 }
 
-WalkResult WalkWithMemo(const Caller& caller, uintptr_t* pcs, int max_depth) {
+bool RecallPath(const Caller& caller, int max_depth, CapturedStack* stack) {
   ThreadMemo& mine = thread_memo;
-  if (mine.is_taken) return WalkByRules(caller, pcs, max_depth, /*guess=*/false);
-  mine.is_taken = true;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  Memo* memo = mine.memo != nullptr ? mine.memo : Obtain();
-  const WalkResult result = memo != nullptr && memo->IsWorthwhile()
-                                ? Walk(memo, caller, pcs, max_depth)
-                                : WalkByRules(caller, pcs, max_depth, /*guess=*/false);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  mine.is_taken = false;
-  if (kIsChecked) {
-    uintptr_t checked[kMaxStackDepth];
-    const WalkResult walked = WalkByRules(caller, checked, max_depth, /*guess=*/false);
-    if (walked.depth != result.depth || walked.end != result.end || !std::equal(pcs, pcs + result.depth, checked)) {
-      std::fprintf(stderr, "hbmprof: a remembered walk of %d frames differs from the stack's %d\n", result.depth,
-                   walked.depth);
-      std::abort();
-    }
+  if (mine.memo == nullptr || mine.is_taken || mine.memo->IsPausing() || !IsOnOwnStack(caller.sp)) return false;
+  {
+    Taken taken(mine);
+    const Path* path = mine.memo->Find(caller, max_depth);
+    if (path == nullptr) return false;
+    *stack = {mine.memo->PcsOf(*path), path->depth, path->end == WalkEnd::kDepth, path->number};
   }
-  return result;
+  if (kIsChecked) CheckAgainstRules(caller, max_depth, *stack);
+  return true;
+}
+
+WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, uint64_t* path) {
+  *path = 0;
+  const WalkResult walk = WalkByRules(caller, pcs, max_depth, /*guess=*/false);
+  ThreadMemo& mine = thread_memo;
+  if (mine.is_taken || walk.end == WalkEnd::kUnknown || !IsOnOwnStack(caller.sp)) return walk;
+  Taken taken(mine);
+  Memo* memo = mine.memo != nullptr ? mine.memo : Obtain();
+  if (memo == nullptr || !memo->IsWorthLearning(caller, pcs, walk)) return walk;
+  const Path* learnt = Learn(memo, caller, max_depth);
+  if (learnt != nullptr) *path = learnt->number;
+  return walk;
 }
 
 }  // namespace hbmprof::internal

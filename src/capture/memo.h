@@ -1,19 +1,19 @@
-// Remembered walks: the frames of a stack seen before, proven to be there still, without walking.
+// Remembered paths: the frames of a stack seen before, proven to be there still, without walking.
 //
 // Walking from a frame is a pure function of (pc, sp, fp) and of the stack words that decided it: the return addresses,
-// and the saved frame pointers that later frames are found by. A thread's Memo keeps runs of up to 16 frames with those
-// words. To walk: find the run that begins at this (pc, sp), load its words, compare all. Equal means that the frames
-// are these, and the walk goes on behind them; else the frames are walked by rules, and remembered. Runs end at stack
-// addresses chosen by their hash, so that stacks with a common outer part share its runs whatever is inside. A thread
-// whose paths hardly repeat walks by rules instead, and tries again now and then.
+// and the saved frame pointers that later frames are found by. A thread's Memo keeps whole paths, from a caller to the
+// outermost frame, with those words. To capture: find the path that begins at this (pc, sp), load its words, compare
+// all. Equal means that the frames are these. Else the stack is walked by rules; a stack that is walked for the second
+// time is walked once more, with a record of the words, and remembered. A thread whose paths hardly repeat does
+// without, and tries again now and then.
 //
-// What could make a remembered run untrue, and why it does not:
-// - Words elsewhere: a run is learnt, and used, only while the walk is on the thread's own stack, whose bounds never
-//   change. Fibers and alternate signal stacks are walked by rules; so is everything outward of a signal's frame.
+// What could make a remembered path untrue, and why it does not:
+// - Words elsewhere: a path is learnt, and used, only if all of it is on the thread's own stack, whose bounds never
+//   change. Fibers and alternate signal stacks are walked by rules; so is a stack with a signal's frame.
 // - Frames found by other registers: they have no rule (cfi.h), and the whole capture goes to libunwind.
-// - The frame pointer as a mere register: it is compared only where a frame of the run was found by it.
-// - An address that comes to mean something else: a run names the one object in it that can be unloaded, if any, and is
-//   believed only while that is what is loaded there (rules.h). A run does not cross two such objects.
+// - The frame pointer as a mere register: it is compared only where a frame of the path was found by it.
+// - An address that comes to mean something else: a path names the objects in it that can be unloaded, and is believed
+//   only while they are what is loaded there (rules.h).
 // - Signal handlers that capture while the memo is being read or written: they find it taken, and walk by rules.
 // - Sanitizers: stack words are loaded uninstrumented (stack_memory.h).
 // - fork: the child has its own copy of the forking thread's memo and stack.
@@ -26,6 +26,7 @@
 #include <cstdint>
 
 #include "hbmprof/caller.h"
+#include "src/capture/capture.h"
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
@@ -34,8 +35,13 @@ namespace hbmprof::internal {
 // when it has made some captures, and gives it back when it ends.
 void PrepareMemos();
 
-// Exactly WalkByRules(caller, pcs, max_depth, /*guess=*/false), by the calling thread's memo where it has one.
-WalkResult WalkWithMemo(const Caller& caller, uintptr_t* pcs, int max_depth);
+// If the calling thread's memo knows the stack that begins at `caller`, cut at `max_depth` frames: hands it out and
+// returns true.
+bool RecallPath(const Caller& caller, int max_depth, CapturedStack* stack);
+
+// For a stack that RecallPath does not know: exactly WalkByRules(caller, pcs, max_depth, /*guess=*/false). `path` gets
+// the number under which the memo knows it from now on, or 0.
+WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, uint64_t* path);
 
 }  // namespace hbmprof::internal
 

@@ -10,7 +10,7 @@
 
 namespace hbmprof::internal {
 
-RuleLine rule_table[kRuleLines];
+RuleLine rule_table[1 << kRuleLineBits];
 
 PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
   constexpr int64_t kCfaLimit = int64_t{1} << 26;
@@ -169,7 +169,7 @@ class Objects {
     identity.start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
     identity.limit = reinterpret_cast<uintptr_t>(object.dlfo_map_end);
     identity.eh_frame_hdr = reinterpret_cast<uintptr_t>(object.dlfo_eh_frame);
-    std::atomic<uint32_t>& bucket = buckets_[MixAddress(identity.start) % kBuckets];
+    std::atomic<uint32_t>& bucket = buckets_[MixAddress(identity.start) >> (64 - kBucketBits)];
     uint32_t head = bucket.load(std::memory_order_acquire);
     for (uint32_t id = head; id != 0; id = entries_[id].next) {
       if (Matches(entries_[id].identity, object)) return id;
@@ -212,7 +212,7 @@ class Objects {
     std::atomic<bool> is_published;
     std::atomic<bool> shares_addresses;
   };
-  static constexpr size_t kBuckets = 1024;
+  static constexpr int kBucketBits = 10;
 
   static bool Matches(const Identity& identity, const dl_find_object& object) {
     if (identity.start != reinterpret_cast<uintptr_t>(object.dlfo_map_start) ||
@@ -226,7 +226,7 @@ class Objects {
   }
 
   std::atomic<uint32_t> last_id_{0};
-  std::atomic<uint32_t> buckets_[kBuckets] = {};
+  std::atomic<uint32_t> buckets_[1 << kBucketBits] = {};
   Entry entries_[PackedRule::kObjectIds] = {};
 };
 
@@ -235,7 +235,7 @@ Objects known_objects;
 void Remember(uintptr_t address, PackedRule rule) {
   static std::atomic<uint32_t> victim{0};
   const uint64_t mixed = MixAddress(address);
-  RuleLine& line = rule_table[mixed % kRuleLines];
+  RuleLine& line = rule_table[mixed >> (64 - kRuleLineBits)];
   RuleLine::Slot* chosen = nullptr;
   for (RuleLine::Slot& slot : line.slots) {
     const uint64_t word = slot.rule.load(std::memory_order_relaxed);

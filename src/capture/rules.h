@@ -89,14 +89,11 @@ struct alignas(64) RuleLine {
   };
   Slot slots[kSlots];
 };
-inline constexpr size_t kRuleLines = 1 << 14;
-extern RuleLine rule_table[kRuleLines];
+inline constexpr int kRuleLineBits = 14;
+extern RuleLine rule_table[1 << kRuleLineBits];
 
-// A bijection.
-inline uint64_t MixAddress(uintptr_t address) {
-  const uint64_t product = address * 0x9e3779b97f4a7c15u;
-  return product ^ (product >> 32);
-}
+// A bijection. Its high bits depend on all bits of the address.
+inline uint64_t MixAddress(uintptr_t address) { return address * 0x9e3779b97f4a7c15u; }
 
 // Whether a loaded object covers `address`.
 bool IsKnownCode(uintptr_t address);
@@ -106,7 +103,7 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);
 // The rule of the instruction that covers `address`; kUnknown where no loaded object has one.
 inline PackedRule FindRule(uintptr_t address, ObjectCheck* objects) {
   const uint64_t mixed = MixAddress(address);
-  RuleLine& line = rule_table[mixed % kRuleLines];
+  RuleLine& line = rule_table[mixed >> (64 - kRuleLineBits)];
   for (RuleLine::Slot& slot : line.slots) {
     const uint64_t word = slot.rule.load(std::memory_order_relaxed);
     if ((slot.check.load(std::memory_order_relaxed) ^ word) != mixed) continue;

@@ -24,6 +24,12 @@ inline StackBounds ThreadStackBounds() {
   return bounds.high != 0 ? bounds : FindThreadStackBounds();
 }
 
+// Whether `address` lies on the calling thread's own stack, all of which is readable above the stack pointer.
+inline bool IsOnOwnStack(uintptr_t address) {
+  const StackBounds own = ThreadStackBounds();
+  return address - own.low < own.high - own.low;
+}
+
 // A load that no sanitizer instruments: the stack of others has poisoned words and unsynchronised ones.
 inline uintptr_t LoadStackWord(uintptr_t address) {
 #if defined(__x86_64__)
@@ -36,13 +42,13 @@ inline uintptr_t LoadStackWord(uintptr_t address) {
 }
 
 // The word `offset` words up from `base`.
-inline uintptr_t LoadStackWord(uintptr_t base, uintptr_t offset) {
+inline uintptr_t LoadStackWord(uintptr_t base, intptr_t offset) {
 #if defined(__x86_64__)
   uintptr_t word;
   asm volatile("movq (%1,%2,8), %0" : "=r"(word) : "r"(base), "r"(offset));
   return word;
 #else
-  return LoadStackWord(base + offset * sizeof(uintptr_t));
+  return LoadStackWord(base + static_cast<uintptr_t>(offset) * sizeof(uintptr_t));
 #endif
 }
 
@@ -52,8 +58,8 @@ class StackMemory {
 
   // Covers the stack that `sp` lies on from here on.
   void Enter(uintptr_t sp) {
-    const StackBounds own = ThreadStackBounds();
-    if (sp - own.low < own.high - own.low) {
+    if (IsOnOwnStack(sp)) {
+      const StackBounds own = ThreadStackBounds();
       low_ = own.low;
       high_ = own.high;
       is_own_ = true;
@@ -62,8 +68,8 @@ class StackMemory {
     }
   }
 
-  // The thread's own stack, all of it readable above its stack pointer.
   bool is_own() const { return is_own_; }
+  uintptr_t high() const { return high_; }
 
   // Reads the word at `address`. False if that is misaligned, or not in this stack.
   bool Load(uintptr_t address, uintptr_t* word) {

@@ -27,9 +27,46 @@ RuleWalk::Step RuleWalk::Guess() {
   return Step::kFrame;
 }
 
+int RuleWalk::LeaveCommonFrames(int depth, uintptr_t* pcs, int max_depth) {
+  if (!memory.is_own()) return depth;
+  const uintptr_t high = memory.high();
+  // In registers.
+  uintptr_t sp_now = sp;
+  uintptr_t fp_now = fp;
+  uintptr_t at = address;
+  while (depth < max_depth) {
+    const PackedRule rule = FindRule(at, &objects);
+    uintptr_t cfa;
+    if (rule.kind() == FrameRule::kCfaFromSp) {
+      cfa = sp_now + static_cast<uintptr_t>(rule.cfa_offset());
+    } else if (rule.kind() == FrameRule::kCfaFromFp) {
+      cfa = fp_now + static_cast<uintptr_t>(rule.cfa_offset());
+      if (cfa % sizeof(uintptr_t) != 0) break;
+    } else {
+      break;
+    }
+    if (cfa <= sp_now || cfa > high) break;
+    const uintptr_t pc = LoadStackWord(cfa - 8);
+    if (pc == 0) break;
+    if (rule.fp_saved()) {
+      const uintptr_t fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
+      if (fp_at < sp_now || fp_at >= cfa) break;
+      fp_now = LoadStackWord(fp_at);
+    }
+    sp_now = cfa;
+    at = pc - 1;
+    pcs[depth++] = pc;
+  }
+  sp = sp_now;
+  fp = fp_now;
+  address = at;
+  return depth;
+}
+
 WalkResult ContinueByRules(RuleWalk* walk, int depth, uintptr_t* pcs, int max_depth, bool guess) {
   NoWitness witness;
   for (;;) {
+    depth = walk->LeaveCommonFrames(depth, pcs, max_depth);
     RuleWalk::Step step = walk->Leave(walk->Rule(), &witness);
     if (step == RuleWalk::Step::kUnknown && guess) step = walk->Guess();
     if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown};

@@ -23,7 +23,6 @@ enum class WalkEnd : uint8_t {
 struct WalkResult {
   int depth;
   WalkEnd end;
-  uint64_t path = 0;  // see CapturedStack; of walks by memo only
 };
 
 // One step outwards at a time. Public state: the frame that the walk is in.
@@ -83,6 +82,11 @@ class RuleWalk {
     address = pc - 1;
     return pc == 0 ? Step::kOutermost : Step::kFrame;
   }
+
+  // Leaves frames of the common kinds, into `pcs` from `depth` on, while the walk is on the thread's own stack. Stops in
+  // a frame of another kind, or whose step does not fit the stack, for Leave to judge; or at `max_depth`. Returns the
+  // new depth.
+  int LeaveCommonFrames(int depth, uintptr_t* pcs, int max_depth);
 
   // Leaves the frame as if it had a frame pointer, if that leads to known code.
   Step Guess();

@@ -56,6 +56,7 @@ void Ledger::UnlockAll() const {
 }
 
 bool Ledger::Activate(int index) {
+  if (shards_ == nullptr) return false;
   SpinLockHolder hold(all_lock_);
   Shard& shard = shards_[index];
   if (shard.chunks == nullptr) {
@@ -79,18 +80,19 @@ Ledger::Cell* Ledger::CellOf(Shard& shard, SiteId site) const {
 }
 
 bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const SiteKey& key = sites_.Key(site);
-  const AccountId account = AccountOf(key.attributes);
-  const bool has_parent = key.parent != kNoSite;
+  const Site& record = sites_.At(site);
+  const AccountId account = record.account;
+  const SiteId parent = record.key.parent;
+  const bool has_parent = parent != kNoSite;
   const bool adds = event != Event::kFree;
   {
     SpinLockHolder hold(own.lock);
     Cell* cell = CellOf(own, site);
-    Cell* parent_cell = has_parent ? CellOf(own, key.parent) : nullptr;
+    Cell* parent_cell = has_parent ? CellOf(own, parent) : nullptr;
     if (cell != nullptr && (parent_cell != nullptr || !has_parent)) {
       // A block takes its bytes from its segment: nothing is added to the account.
       if (has_parent || !adds || own.accounts[account].headroom >= bytes) {
-        Apply(own, event, key, account, bytes, cell, parent_cell);
+        Apply(own, event, record, bytes, cell, parent_cell);
         return true;
       }
     } else if (adds) {
@@ -104,9 +106,9 @@ bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, int64_t bytes) ABSL
     bool done = false;
     ForEachActiveShard([&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Cell* cell = ExistingCellOf(shard, site);
-      Cell* parent_cell = has_parent ? ExistingCellOf(shard, key.parent) : nullptr;
+      Cell* parent_cell = has_parent ? ExistingCellOf(shard, parent) : nullptr;
       if (done || cell == nullptr || (has_parent && parent_cell == nullptr)) return;
-      Apply(shard, event, key, account, bytes, cell, parent_cell);
+      Apply(shard, event, record, bytes, cell, parent_cell);
       done = true;
     });
     UnlockAll();
@@ -117,15 +119,15 @@ bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, int64_t bytes) ABSL
   int64_t in_use = 0;
   int64_t shards = 0;
   ForEachActiveShard([&](Shard& shard) {
-    in_use += shard.accounts[account].in_use;
+    in_use += shard.accounts[account].in_use();
     ++shards;
   });
   const int64_t slack = peak.bytes - in_use - bytes;
   // What stays free below the peak is shared out evenly; the event's own bytes come on top for this shard.
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
-  ForEachActiveShard([&](Shard& shard) { shard.accounts[account].headroom = share; });
-  own.accounts[account].headroom += bytes;
-  Apply(own, event, key, account, bytes, ExistingCellOf(own, site), nullptr);
+  ForEachActiveShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(share); });
+  own.accounts[account].SetHeadroom(share + bytes);
+  Apply(own, event, record, bytes, ExistingCellOf(own, site), nullptr);
   if (slack < 0) {
     peak.bytes = in_use + bytes;
     ++peak.epoch;
@@ -137,7 +139,7 @@ bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, int64_t bytes) ABSL
 bool Ledger::MoveToPool(SiteId from, SiteId to, int64_t bytes) {
   Shard* shard = ShardOfThisThread();
   if (shard == nullptr) return false;
-  const AccountId account = AccountOf(sites_.Key(from).attributes);
+  const AccountId account = sites_.At(from).account;
   SpinLockHolder hold(shard->lock);
   Cell* from_cell = CellOf(*shard, from);
   Cell* to_cell = CellOf(*shard, to);
@@ -145,13 +147,9 @@ bool Ledger::MoveToPool(SiteId from, SiteId to, int64_t bytes) {
   Touch(from_cell, account);
   Touch(to_cell, account);
   --from_cell->alloc_objects;
-  --from_cell->inuse_objects;
   from_cell->alloc_bytes -= bytes;
-  from_cell->inuse_bytes -= bytes;
   ++to_cell->alloc_objects;
-  ++to_cell->inuse_objects;
   to_cell->alloc_bytes += bytes;
-  to_cell->inuse_bytes += bytes;
   shard->accounts[account].pool_bytes += bytes;
   CountEvent(*shard, 0);
   return true;
@@ -162,9 +160,9 @@ AccountTotals Ledger::SumOf(AccountId account) const {
   totals.peak_bytes_in_use = peaks_[account].bytes;
   ForEachActiveShard([&](const Shard& shard) {
     const Account& part = shard.accounts[account];
-    totals.bytes_in_use += part.in_use;
+    totals.bytes_in_use += part.in_use();
     totals.num_allocs += part.num_allocs;
-    totals.num_live += part.num_live;
+    totals.num_live += part.num_allocs - part.num_frees;
     totals.largest_alloc = std::max(totals.largest_alloc, part.largest_alloc);
     totals.pool_bytes += part.pool_bytes;
     totals.block_bytes += part.block_bytes;
@@ -183,7 +181,7 @@ int64_t Ledger::CountLive() const {
   int64_t live = 0;
   LockAll();
   ForEachActiveShard([&](const Shard& shard) {
-    for (const Account& account : shard.accounts) live += account.num_live;
+    for (const Account& account : shard.accounts) live += account.num_allocs - account.num_frees;
   });
   UnlockAll();
   return live;
@@ -213,13 +211,13 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
       for (SiteId site = start; site < end; ++site, ++cell) {
         if (cell->epoch == 0) continue;
         SiteTotals& totals = (*sites)[site];
-        const bool changed = cell->epoch == peaks_[AccountOf(sites_.Key(site).attributes)].epoch;
+        const bool changed = cell->epoch == peaks_[sites_.At(site).account].epoch;
         totals.alloc_objects += cell->alloc_objects;
         totals.alloc_bytes += cell->alloc_bytes;
-        totals.inuse_objects += cell->inuse_objects;
-        totals.inuse_bytes += cell->inuse_bytes;
-        totals.peak_objects += changed ? cell->peak_objects : cell->inuse_objects;
-        totals.peak_bytes += changed ? cell->peak_bytes : cell->inuse_bytes;
+        totals.inuse_objects += cell->inuse_objects();
+        totals.inuse_bytes += cell->inuse_bytes();
+        totals.peak_objects += changed ? cell->peak_objects : cell->inuse_objects();
+        totals.peak_bytes += changed ? cell->peak_bytes : cell->inuse_bytes();
       }
     }
   });
@@ -231,7 +229,7 @@ void Ledger::ResetPeak(AccountId account) {
   Peak& peak = peaks_[account];
   peak.bytes = SumOf(account).bytes_in_use;
   ++peak.epoch;
-  ForEachActiveShard([&](Shard& shard) { shard.accounts[account].headroom = 0; });
+  ForEachActiveShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(0); });
 #ifdef HBMPROF_TRACE_LEDGER
   TraceLedger();
 #endif

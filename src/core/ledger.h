@@ -10,7 +10,8 @@
 // Invariants, for each account, with in_use and headroom summed over its shards:
 // 1. in_use + headroom <= peak, and no shard's headroom is negative. An event that adds bytes takes them from its
 //    shard's headroom, so nothing that happens inside one shard can raise in_use above peak. Where the headroom does
-//    not suffice, all shards are locked: the slack is shared out anew, or there is a new peak.
+//    not suffice, all shards are locked: the slack is shared out anew, or there is a new peak. Only then does a shard's
+//    allowance = in_use + headroom change; in_use is not stored.
 // 2. `epoch` counts the account's peaks. It changes only while all shards are locked.
 // 3. A cell whose epoch is its account's holds in peak_* what it had at the last peak; any other cell has not changed
 //    since, so its present values are those of the peak. A cell is brought to the present epoch before it changes.
@@ -20,6 +21,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -35,17 +37,6 @@ namespace hbmprof::internal {
 // its shard locked, and once per Snapshot and ResetPeak with all shards locked.
 void TraceLedger();
 #endif
-
-inline constexpr int kMaxDevices = 64;
-inline constexpr int kAccounts = kMaxDevices * kMemorySpaceCount;
-
-using AccountId = int;
-constexpr AccountId AccountOf(DeviceId device, MemorySpace space) {
-  return static_cast<int>(device) * kMemorySpaceCount + static_cast<int>(space);
-}
-inline AccountId AccountOf(const Attributes& attributes) {
-  return AccountOf(attributes.device, SpaceOf(attributes.kind));
-}
 
 // Values of one site at one instant.
 struct SiteTotals {
@@ -85,17 +76,16 @@ class Ledger {
   // Enters one event. `site`'s parent, if it has one, gives the bytes of kAlloc and kUndoFree and gets those of kFree.
   // Returns false, with nothing changed, if the host has no memory for the site's cell.
   bool Enter(Event event, SiteId site, int64_t bytes) {
-    // The common case: this thread's shard has the cells, and the headroom.
+    // The common case: this thread's shard has the cell, and the headroom.
     Shard* shard = ShardOfThisThread();
     if (shard == nullptr) return false;
-    const SiteKey& key = sites_.Key(site);
-    const AccountId account = AccountOf(key.attributes);
+    const Site& record = sites_.At(site);
     {
       SpinLockHolder hold(shard->lock);
       Cell* cell = ExistingCellOf(*shard, site);
-      if (key.parent == kNoSite && cell != nullptr &&
-          (event == Event::kFree || bytes <= shard->accounts[account].headroom)) {
-        Apply(*shard, event, key, account, bytes, cell, nullptr);
+      if (record.is_plain && cell != nullptr &&
+          (event == Event::kFree || bytes <= shard->accounts[record.account].headroom)) {
+        Apply(*shard, event, record, bytes, cell, nullptr);
         return true;
       }
     }
@@ -126,22 +116,31 @@ class Ledger {
 
  private:
   struct Cell {
+    int64_t inuse_objects() const { return alloc_objects - freed_objects; }
+    int64_t inuse_bytes() const { return alloc_bytes - freed_bytes; }
+
     int64_t alloc_objects;
     int64_t alloc_bytes;
-    int64_t inuse_objects;
-    int64_t inuse_bytes;
+    int64_t freed_objects;
+    int64_t freed_bytes;  // or in live blocks, for a segment's site
     int64_t peak_objects;
     int64_t peak_bytes;
     uint64_t epoch;  // 0: never touched
     uint64_t unused;
   };
-  // One shard's part of an account. All but headroom are sums of signed changes; a buffer may be freed through another
-  // shard than it was allocated through.
+  // One shard's part of an account. All but headroom may be negative: a buffer may be freed through another shard than
+  // it was allocated through.
   struct Account {
-    int64_t in_use;
+    int64_t in_use() const { return allowance - headroom; }
+    void SetHeadroom(int64_t bytes) {
+      allowance = in_use() + bytes;
+      headroom = bytes;
+    }
+
     int64_t headroom;
+    int64_t allowance;
     int64_t num_allocs;
-    int64_t num_live;
+    int64_t num_frees;
     int64_t largest_alloc;
     int64_t pool_bytes;
     int64_t block_bytes;
@@ -162,7 +161,6 @@ class Ledger {
 
   // Null if there is no memory.
   Shard* ShardOfThisThread() {
-    if (shards_ == nullptr) return nullptr;
     const int index = static_cast<int>(ThreadIndex()) & (shard_count_ - 1);
     if ((active_.load(std::memory_order_acquire) >> index & 1) == 0 && !Activate(index)) return nullptr;
     return &shards_[index];
@@ -175,8 +173,8 @@ class Ledger {
   // Null if there is no memory.
   Cell* CellOf(Shard& shard, SiteId site) const;
   // `parent_cell` is null for a site without a parent.
-  void Apply(Shard& shard, Event event, const SiteKey& key, AccountId account, int64_t bytes, Cell* cell,
-             Cell* parent_cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  void Apply(Shard& shard, Event event, const Site& site, int64_t bytes, Cell* cell, Cell* parent_cell)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   void Touch(Cell* cell, AccountId account) const;
   void CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   bool EnterSlow(Shard& shard, Event event, SiteId site, int64_t bytes);
@@ -198,41 +196,47 @@ class Ledger {
 inline void Ledger::Touch(Cell* cell, AccountId account) const {
   const uint64_t epoch = peaks_[account].epoch;
   if (cell->epoch == epoch) return;
-  cell->peak_objects = cell->inuse_objects;
-  cell->peak_bytes = cell->inuse_bytes;
+  cell->peak_objects = cell->inuse_objects();
+  cell->peak_bytes = cell->inuse_bytes();
   cell->epoch = epoch;
 }
 
-inline void Ledger::Apply(Shard& shard, Event event, const SiteKey& key, AccountId account_id, int64_t bytes,
-                          Cell* cell, Cell* parent_cell) {
-  Account& account = shard.accounts[account_id];
-  const int one = event != Event::kFree ? 1 : -1;
-  const int64_t signed_bytes = event != Event::kFree ? bytes : -bytes;
-  Touch(cell, account_id);
-  cell->inuse_objects += one;
-  cell->inuse_bytes += signed_bytes;
-  if (event == Event::kAlloc) {
-    ++cell->alloc_objects;
-    cell->alloc_bytes += bytes;
-    ++account.num_allocs;
-    if (bytes > account.largest_alloc) account.largest_alloc = bytes;
+inline void Ledger::Apply(Shard& shard, Event event, const Site& site, int64_t bytes, Cell* cell, Cell* parent_cell) {
+  Account& account = shard.accounts[site.account];
+  Touch(cell, site.account);
+  switch (event) {
+    case Event::kAlloc:
+      ++cell->alloc_objects;
+      cell->alloc_bytes += bytes;
+      ++account.num_allocs;
+      if (bytes > account.largest_alloc) account.largest_alloc = bytes;
+      break;
+    case Event::kFree:
+      ++cell->freed_objects;
+      cell->freed_bytes += bytes;
+      ++account.num_frees;
+      break;
+    case Event::kUndoFree:
+      --cell->freed_objects;
+      cell->freed_bytes -= bytes;
+      --account.num_frees;
+      break;
   }
-  account.num_live += one;
+  const int64_t added = event == Event::kFree ? -bytes : bytes;
   if (parent_cell != nullptr) {
-    Touch(parent_cell, account_id);
-    parent_cell->inuse_bytes -= signed_bytes;
-    account.block_bytes += signed_bytes;
+    Touch(parent_cell, site.account);
+    parent_cell->freed_bytes += added;
+    account.block_bytes += added;
   } else {
-    account.in_use += signed_bytes;
-    account.headroom -= signed_bytes;
-    if (key.attributes.kind == MemoryKind::kPool) account.pool_bytes += signed_bytes;
+    account.headroom -= added;
+    if (site.is_segment) account.pool_bytes += added;
   }
-  CountEvent(shard, one);
+  CountEvent(shard, event == Event::kFree ? -1 : 1);
 }
 
 inline void Ledger::CountEvent(Shard& shard, int records) {
   shard.unflushed_records += records;
-  if (shard.unflushed_records >= flush_every_ || shard.unflushed_records <= -flush_every_) {
+  if (std::abs(shard.unflushed_records) >= flush_every_) {
     live_records_.fetch_add(shard.unflushed_records, std::memory_order_relaxed);
     shard.unflushed_records = 0;
   }

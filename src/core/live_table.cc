@@ -15,7 +15,7 @@ constexpr size_t kOverflowLinesAtOnce = 64;
 
 LiveTable::~LiveTable() {
   for (int i = 0; i < kSegments; ++i) {
-    UnmapPages(segments_[i].load(std::memory_order_relaxed), SegmentLines(i) * sizeof(Line));
+    UnmapPages(SegmentAt(i), SegmentLines(i) * sizeof(Line));
   }
 }
 
@@ -26,7 +26,7 @@ LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, LiveRecord r
       if (!MapSegment(0)) return Inserted::kNoMemory;
       SetLines(kMinLines);
     }
-    first = LockLineOf(HashWord(id));
+    first = LockLineOf(HashAddress(id));
   }
   Inserted result = Inserted::kNew;
   Entry* free_entry = nullptr;
@@ -72,7 +72,7 @@ bool LiveTable::EraseSlow(Line* first, uint64_t id, LiveRecord* record) {
 }
 
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Line* first = LockLineOf(HashWord(id));
+  Line* first = LockLineOf(HashAddress(id));
   if (first == nullptr) return false;
   bool found = false;
   for (const Line* line = first; line != nullptr && !found; line = line->overflow) {
@@ -137,10 +137,12 @@ bool LiveTable::MoveInto(Line* first, const Entry& moved) {
 }
 
 bool LiveTable::MapSegment(int segment) {
-  if (segments_[segment].load(std::memory_order_relaxed) != nullptr) return true;
-  auto* lines = static_cast<Line*>(MapPages(SegmentLines(segment) * sizeof(Line)));
-  segments_[segment].store(lines, std::memory_order_release);
-  return lines != nullptr;
+  if (SegmentAt(segment) != nullptr) return true;
+  void* lines = MapPages(SegmentLines(segment) * sizeof(Line));
+  if (lines == nullptr) return false;
+  origins_[segment].store(reinterpret_cast<uintptr_t>(lines) - SegmentStart(segment) * sizeof(Line),
+                          std::memory_order_release);
+  return true;
 }
 
 bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -154,7 +156,7 @@ bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   SpinLockHolder hold_to(to->lock);
   for (Line* line = from; line != nullptr; line = line->overflow) {
     for (Entry& entry : line->entries) {
-      if (entry.id == 0 || BucketOf(HashWord(entry.id), lines + 1) != lines) continue;
+      if (entry.id == 0 || BucketOf(HashAddress(entry.id), lines + 1) != lines) continue;
       // Without memory for an overflow line the split is undone: what was moved goes back into the slots it left.
       if (!MoveInto(to, entry)) {
         for (Line* undo = to; undo != nullptr; undo = undo->overflow) {
@@ -188,7 +190,7 @@ bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
           // What was moved already comes back; `from` has its slots still.
           for (Line* undo = to; undo != nullptr; undo = undo->overflow) {
             for (Entry& moved : undo->entries) {
-              if (moved.id == 0 || BucketOf(HashWord(moved.id), lines + 1) != lines) continue;
+              if (moved.id == 0 || BucketOf(HashAddress(moved.id), lines + 1) != lines) continue;
               MoveInto(from, moved);
               moved.id = 0;
             }
@@ -274,7 +276,7 @@ void LiveTable::ClearInChild() {
     }
   }
   for (int i = 0; i < kSegments; ++i) {
-    Line* segment = segments_[i].load(std::memory_order_relaxed);
+    Line* segment = SegmentAt(i);
     if (segment != nullptr) DiscardPages(segment, SegmentLines(i) * sizeof(Line));
   }
   if (lines != 0) SetLines(kMinLines);

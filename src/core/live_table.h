@@ -32,6 +32,8 @@ struct LiveRecord {
 };
 
 class LiveTable {
+  struct Line;
+
  public:
   static constexpr int64_t kMaxBytes = (int64_t{1} << 40) - 1;  // per record
   static constexpr SiteId kMaxSites = SiteId{1} << 24;
@@ -43,14 +45,30 @@ class LiveTable {
   LiveTable(const LiveTable&) = delete;
   LiveTable& operator=(const LiveTable&) = delete;
 
-  // Starts loading the line of `id`, for an Insert or Erase that follows soon.
-  void Prefetch(uint64_t id) const {
-    const size_t lines = lines_.load(std::memory_order_acquire);
-    if (lines != 0) __builtin_prefetch(LineAt(BucketOf(HashWord(id), lines)), 1);
+  // Where an id belongs, as far as one can know without a lock.
+  class Place {
+    friend class LiveTable;
+    uint64_t hash;
+    size_t lines;
+    Line* line;
+  };
+  // Starts loading the line of `id`, for an Insert that follows.
+  Place Prefetch(uint64_t id) const {
+    Place place;
+    place.hash = HashAddress(id);
+    place.lines = lines_.load(std::memory_order_acquire);
+    place.line = nullptr;
+    if (place.lines != 0) {
+      place.line = LineAt(BucketOf(place.hash, place.lines));
+      __builtin_prefetch(place.line, 1);
+    }
+    return place;
   }
-  // `id` is not 0. If it is there already, its record is replaced and handed out in `replaced`.
-  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    Line* line = LockLineOf(HashWord(id));
+  // `id` is not 0, `place` comes from Prefetch(id). If `id` is there already, its record is replaced and handed out in
+  // `replaced`.
+  Inserted Insert(const Place& place, uint64_t id, LiveRecord record,
+                  LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Line* line = Lock(place);
     if (line == nullptr || line->overflow != nullptr) return InsertSlow(line, id, record, replaced);
     Entry* free_entry = nullptr;
     for (Entry& entry : line->entries) {
@@ -62,9 +80,12 @@ class LiveTable {
     line->lock.Unlock();
     return Inserted::kNew;
   }
+  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced) {
+    return Insert(Prefetch(id), id, record, replaced);
+  }
   // Whether `id` was there; then its record is in `record` and gone from the table.
   bool Erase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    Line* line = LockLineOf(HashWord(id));
+    Line* line = LockLineOf(HashAddress(id));
     if (line == nullptr) return false;
     if (line->overflow == nullptr) {
       for (Entry& entry : line->entries) {
@@ -130,15 +151,19 @@ class LiveTable {
     return bucket < lines ? bucket : bucket & (half - 1);
   }
   static int SegmentOf(size_t bucket) {
-    return bucket < (size_t{1} << kFirstSegmentBits) ? 0 : 64 - kFirstSegmentBits - __builtin_clzll(bucket);
+    return 64 - kFirstSegmentBits - __builtin_clzll(bucket | ((size_t{1} << kFirstSegmentBits) - 1));
   }
   static size_t SegmentStart(int segment) { return segment == 0 ? 0 : size_t{1} << (kFirstSegmentBits + segment - 1); }
   static size_t SegmentLines(int segment) {
     return segment == 0 ? size_t{1} << kFirstSegmentBits : SegmentStart(segment);
   }
   Line* LineAt(size_t bucket) const {
-    const int segment = SegmentOf(bucket);
-    return segments_[segment].load(std::memory_order_acquire) + (bucket - SegmentStart(segment));
+    return reinterpret_cast<Line*>(origins_[SegmentOf(bucket)].load(std::memory_order_acquire) + bucket * sizeof(Line));
+  }
+  // The segment's memory; null if it is not mapped.
+  Line* SegmentAt(int segment) const {
+    const uintptr_t origin = origins_[segment].load(std::memory_order_acquire);
+    return origin == 0 ? nullptr : reinterpret_cast<Line*>(origin + SegmentStart(segment) * sizeof(Line));
   }
 
   // The line that holds `hash`, locked; null before the first Insert.
@@ -153,6 +178,13 @@ class LiveTable {
       lines = lines_now;
     }
     return nullptr;
+  }
+  Line* Lock(const Place& place) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (place.line == nullptr) return LockLineOf(place.hash);
+    place.line->lock.Lock();
+    if (lines_.load(std::memory_order_acquire) == place.lines) return place.line;
+    place.line->lock.Unlock();
+    return LockLineOf(place.hash);
   }
   Inserted InsertSlow(Line* first, uint64_t id, LiveRecord record, LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   bool EraseSlow(Line* first, uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -172,7 +204,8 @@ class LiveTable {
   // The numbers of records between which lines_ is right. (A number that is behind may be negative.)
   std::atomic<int64_t> grow_above_{INT64_MAX};
   std::atomic<int64_t> shrink_below_{INT64_MIN};
-  std::atomic<Line*> segments_[kSegments] = {};
+  // Of each segment, the address at which line 0 would be if all lines lay in a row; 0: not mapped.
+  std::atomic<uintptr_t> origins_[kSegments] = {};
   SpinLock resize_lock_;
   SpinLock overflow_lock_;
   Line* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;

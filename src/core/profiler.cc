@@ -105,14 +105,12 @@ std::string_view MemorySpaceName(MemorySpace space) {
   return "unknown";
 }
 
-Profiler::Profiler(const Options& options) : impl_(std::make_unique<ProfilerImpl>(options)) {
+Profiler::Profiler(const Options& options)
+    : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options)) {
   ForkGuard::Instance().Add(impl_.get());
 }
 
 Profiler::~Profiler() { ForkGuard::Instance().Remove(impl_.get()); }
-
-void Profiler::SetEnabled(bool enabled) { impl_->SetEnabled(enabled); }
-bool Profiler::enabled() const { return impl_->enabled(); }
 
 DeviceId Profiler::Device(std::string_view name) { return DeviceId(impl_->devices().NumberOf(name)); }
 AllocatorId Profiler::Allocator(std::string_view name) { return AllocatorId(impl_->allocators().NumberOf(name)); }
@@ -123,30 +121,34 @@ void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> prob
 void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) { impl_->RemoveDeviceProbe(device, owner); }
 
 // The functions that take no Caller are where the program enters: they must stay frames of their own.
-[[gnu::noinline]] bool Profiler::RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes) {
+[[gnu::noinline]] bool Profiler::Alloc(BufferId id, size_t bytes, const Attributes& attributes) {
   const Caller caller = Caller::OfThisFunction();
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
-bool Profiler::RecordAllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+bool Profiler::AllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::noinline]] bool Profiler::RecordSegment(BufferId address, size_t bytes, const Attributes& attributes) {
+  if (!enabled()) return false;
   const Caller caller = Caller::OfThisFunction();
   return impl_->RecordSegment(caller, address, bytes, attributes);
 }
 bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
-  return impl_->RecordSegment(caller, address, bytes, attributes);
+  return enabled() && impl_->RecordSegment(caller, address, bytes, attributes);
 }
 [[gnu::noinline]] bool Profiler::RecordBlock(BufferId address, size_t bytes, const Attributes& attributes) {
+  if (!enabled()) return false;
   const Caller caller = Caller::OfThisFunction();
   return impl_->RecordBlock(caller, address, bytes, attributes);
 }
 bool Profiler::RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
-  return impl_->RecordBlock(caller, address, bytes, attributes);
+  return enabled() && impl_->RecordBlock(caller, address, bytes, attributes);
 }
 
-FreedRecord Profiler::RecordFree(BufferId id) { return impl_->RecordFree(id); }
-FreedRecord Profiler::RecordBlockFree(BufferId address) { return impl_->RecordBlockFree(address); }
+FreedRecord Profiler::Free(BufferId id) { return impl_->RecordFree(id); }
+FreedRecord Profiler::RecordBlockFree(BufferId address) {
+  return enabled() ? impl_->RecordBlockFree(address) : FreedRecord();
+}
 void Profiler::RestoreRecord(const FreedRecord& record) { impl_->RestoreRecord(record); }
 std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const { return impl_->FindBuffer(id); }
 DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const { return impl_->Stats(device, space); }

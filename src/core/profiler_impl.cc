@@ -55,8 +55,7 @@ std::vector<std::string> NameTable::All() const {
 }
 
 ProfilerImpl::ProfilerImpl(const Options& options)
-    : enabled_(options.enabled),
-      max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
+    : max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(options.max_live_buffers),
       capture_(options.unwinder),
       sites_(options.max_sites),
@@ -87,12 +86,6 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
   return slot.probe ? slot.probe() : DeviceProbe{};
 }
 
-bool ProfilerImpl::Admits(const ReentryGuard& guard) const {
-  if (guard.entered()) return true;
-  reentrant_events_.fetch_add(1, std::memory_order_relaxed);
-  return false;
-}
-
 Attributes ProfilerImpl::Sane(const Attributes& attributes) {
   Attributes sane = attributes;
   if (static_cast<int>(sane.device) >= kMaxDevices) sane.device = DeviceId{kMaxDevices - 1};
@@ -112,23 +105,24 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return false;
 }
 
-SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes, SiteId parent) {
-  uintptr_t pcs[kMaxStackDepth];
-  const CapturedStack captured = capture_.Capture(caller, pcs, max_depth_);
+inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes, SiteId parent) {
+  uintptr_t buffer[kMaxStackDepth];
+  const CapturedStack captured = capture_.Capture(caller, buffer, max_depth_);
   if (captured.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
-  const SiteKey key{nullptr, static_cast<uint64_t>(bytes), attributes, CurrentTags(), parent};
-  if (captured.path == 0) return InternSiteOf(pcs, captured, key);
-  const SiteId known = site_cache_.Find(captured.path, key, sites_);
-  if (known != kNoSite) return known;
-  const SiteId site = InternSiteOf(pcs, captured, key);
-  if (site != kNoSite) site_cache_.Remember(captured.path, key, site);
-  return site;
+  const SiteKey key{nullptr, static_cast<uint64_t>(bytes), attributes, current_tags, parent};
+  if (captured.path != 0) {
+    const SiteId known = site_cache_.Find(captured.path, key, sites_);
+    if (known != kNoSite) return known;
+  }
+  return InternSiteOf(captured, key);
 }
 
-SiteId ProfilerImpl::InternSiteOf(const uintptr_t* pcs, const CapturedStack& captured, const SiteKey& key) {
+SiteId ProfilerImpl::InternSiteOf(const CapturedStack& captured, const SiteKey& key) {
   SiteKey with_stack = key;
-  with_stack.stack = sites_.InternStack(pcs, captured.depth, captured.truncated);
-  return with_stack.stack == nullptr ? kNoSite : sites_.InternSite(with_stack);
+  with_stack.stack = sites_.InternStack(captured.pcs, captured.depth, captured.truncated);
+  const SiteId site = with_stack.stack == nullptr ? kNoSite : sites_.InternSite(with_stack);
+  if (captured.path != 0 && site != kNoSite) site_cache_.Remember(captured.path, key, site);
+  return site;
 }
 
 bool ProfilerImpl::EndStale(BufferId id) {
@@ -145,13 +139,13 @@ bool ProfilerImpl::Fits(BufferId id, size_t bytes) {
   return (made_room && bytes <= LiveTable::kMaxBytes && HasRoom()) || Drop(bytes);
 }
 
-bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
+inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes) {
   if (site == kNoSite) {
     EndStale(id);
     return Drop(static_cast<uint64_t>(bytes));
   }
   LiveRecord replaced;
-  switch (live_.Insert(id.value(), {site, bytes}, &replaced)) {
+  switch (live_.Insert(place, id.value(), {site, bytes}, &replaced)) {
     case LiveTable::Inserted::kNoMemory:
       return Drop(static_cast<uint64_t>(bytes));
     case LiveTable::Inserted::kReplaced:
@@ -171,15 +165,14 @@ bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
 }
 
 bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
-  if (!enabled()) return false;
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return false;
-  live_.Prefetch(id.value());
+  const LiveTable::Place place = live_.Prefetch(id.value());
   const Attributes sane = Sane(attributes);
   if (sane.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
-  return Enter(id, SiteOf(caller, size, sane, kNoSite), size);
+  return Enter(place, id, SiteOf(caller, size, sane, kNoSite), size);
 }
 
 void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
@@ -190,7 +183,7 @@ void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
       [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); });
 }
 
-void ProfilerImpl::Forget(BufferId id, const LiveRecord& record) {
+void ProfilerImpl::LeavePool(BufferId id, const LiveRecord& record) {
   const SiteKey& key = sites_.Key(record.site);
   if (key.parent != kNoSite) {
     Segment* segment = segments_.Find(BlockAddress(id.value()), static_cast<uint64_t>(record.bytes));
@@ -201,12 +194,10 @@ void ProfilerImpl::Forget(BufferId id, const LiveRecord& record) {
       DropBlocksOf(id.value(), static_cast<uint64_t>(record.bytes));
     }
   }
-  ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
 }
 
 FreedRecord ProfilerImpl::RecordFree(BufferId id) {
   FreedRecord freed;
-  if (!enabled()) return freed;
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return freed;
   LiveRecord record;
@@ -249,7 +240,6 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
 }
 
 bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
-  if (!enabled()) return false;
   ReentryGuard guard;
   if (!Admits(guard) || address.is_null()) return false;
   Attributes sane = Sane(attributes);
@@ -278,18 +268,17 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   site = SiteOf(caller, size, sane, kNoSite);
   if (site == kNoSite) return Drop(bytes);
   if (!segments_.Add(address.value(), bytes, site)) return false;
-  if (Enter(address, site, size)) return true;
+  if (Enter(live_.Prefetch(address.value()), address, site, size)) return true;
   bool had_blocks = false;
   segments_.Remove(address.value(), &had_blocks);
   return false;
 }
 
 bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
-  if (!enabled()) return false;
   ReentryGuard guard;
   if (!Admits(guard) || address.is_null()) return false;
   const BufferId id = BlockId(address);
-  live_.Prefetch(id.value());
+  const LiveTable::Place place = live_.Prefetch(id.value());
   Attributes sane = Sane(attributes);
   if (sane.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
@@ -303,7 +292,7 @@ bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t by
     sane.device = sites_.Key(parent).attributes.device;
     if (SpaceOf(sane.kind) != MemorySpace::kDevice || sane.kind == MemoryKind::kPool) sane.kind = MemoryKind::kDevice;
   }
-  if (Enter(id, SiteOf(caller, size, sane, parent), size)) return true;
+  if (Enter(place, id, SiteOf(caller, size, sane, parent), size)) return true;
   if (parent != kNoSite) SegmentMap::Return(*segment, size);
   return false;
 }

@@ -47,9 +47,6 @@ class ProfilerImpl {
   explicit ProfilerImpl(const Options& options);
   ~ProfilerImpl();
 
-  void SetEnabled(bool enabled) { enabled_.store(enabled, std::memory_order_relaxed); }
-  bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
-
   NameTable& devices() { return devices_; }
   NameTable& allocators() { return allocators_; }
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner);
@@ -83,17 +80,24 @@ class ProfilerImpl {
   };
 
   // Whether an event that comes now is to be recorded.
-  bool Admits(const ReentryGuard& guard) const;
+  bool Admits(const ReentryGuard& guard) const {
+    if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
+    return guard.entered();
+  }
   SiteId SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes, SiteId parent);
-  SiteId InternSiteOf(const uintptr_t* pcs, const CapturedStack& captured, const SiteKey& key);
+  SiteId InternSiteOf(const CapturedStack& captured, const SiteKey& key);
   // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
   bool EndStale(BufferId id);
   // Whether a new record of `id` may be made; if not, it is counted as dropped.
   bool Fits(BufferId id, size_t bytes);
-  // Enters a new record everywhere; false if it had to be dropped.
-  bool Enter(BufferId id, SiteId site, int64_t bytes);
+  // Enters a new record everywhere; false if it had to be dropped. `place` is the id's.
+  bool Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes);
   // After `record` left the live table: takes it out of everything else.
-  void Forget(BufferId id, const LiveRecord& record);
+  void Forget(BufferId id, const LiveRecord& record) {
+    if (!sites_.At(record.site).is_plain) LeavePool(id, record);
+    ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
+  }
+  void LeavePool(BufferId id, const LiveRecord& record);
   void DropBlocksOf(uint64_t start, uint64_t bytes);
   bool Drop(uint64_t bytes);
   bool HasRoom() const { return ledger_.live_records() < max_live_; }
@@ -101,7 +105,6 @@ class ProfilerImpl {
   DeviceProbe Probe(int device) const;
   DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;
 
-  std::atomic<bool> enabled_;
   const int max_depth_;
   const int64_t max_live_;
   const StackCapture capture_;

@@ -23,13 +23,8 @@ class SiteCache {
     const uint64_t site_plus_one = entry.site_plus_one.load(std::memory_order_acquire);
     if (site_plus_one == 0 || entry.proof.load(std::memory_order_relaxed) != Proof(path, site_plus_one)) return kNoSite;
     const auto site = static_cast<SiteId>(site_plus_one - 1);
-    const SiteKey& known = sites.Key(site);
     // A site with a rounded size is found through its table, which knows when to round.
-    const bool same = known.block_bytes == key.block_bytes && known.tags == key.tags && known.parent == key.parent &&
-                      known.attributes.device == key.attributes.device &&
-                      known.attributes.kind == key.attributes.kind &&
-                      known.attributes.allocator == key.attributes.allocator;
-    return same ? site : kNoSite;
+    return sites.At(site).IsLike(key) ? site : kNoSite;
   }
 
   void Remember(uint64_t path, const SiteKey& key, SiteId site) {
@@ -46,10 +41,10 @@ class SiteCache {
   };
   static constexpr uint32_t kEntryBits = 12;
 
-  static uint64_t Proof(uint64_t path, uint64_t site_plus_one) { return path ^ HashWord(site_plus_one); }
+  static uint64_t Proof(uint64_t path, uint64_t site_plus_one) { return path ^ site_plus_one * kHashSeed1; }
   static uint32_t SlotOf(uint64_t path, const SiteKey& key) {
-    const uint64_t mixed = (path * kHashSeed0) ^ (key.block_bytes * kHashSeed1) ^ (uint64_t{key.tags} << 32);
-    return static_cast<uint32_t>((mixed * kHashSeed0) >> (64 - kEntryBits));
+    return static_cast<uint32_t>((path + key.block_bytes + (uint64_t{key.tags} << 32)) * kHashSeed0 >>
+                                 (64 - kEntryBits));
   }
 
   Entry entries_[1u << kEntryBits];

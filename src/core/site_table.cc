@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "src/base/hash.h"
 
@@ -9,17 +10,9 @@ namespace hbmprof::internal {
 namespace {
 
 uint64_t HashSite(const SiteKey& key) {
-  const uint64_t attributes = static_cast<uint64_t>(key.attributes.device) |
-                              static_cast<uint64_t>(key.attributes.kind) << 16 |
-                              static_cast<uint64_t>(key.attributes.allocator) << 32;
-  const uint64_t half = MultiplyFold(key.stack->hash ^ key.block_bytes * kHashSeed0, kHashSeed1 ^ attributes);
+  const uint64_t half =
+      MultiplyFold(key.stack->hash ^ key.block_bytes * kHashSeed0, kHashSeed1 ^ Packed(key.attributes));
   return MultiplyFold(half ^ (uint64_t{key.tags} | uint64_t{key.parent} << 32), kHashSeed0);
-}
-
-bool SameSite(const SiteKey& a, const SiteKey& b) {
-  return a.stack == b.stack && a.block_bytes == b.block_bytes && a.attributes.device == b.attributes.device &&
-         a.attributes.kind == b.attributes.kind && a.attributes.allocator == b.attributes.allocator &&
-         a.tags == b.tags && a.parent == b.parent;
 }
 
 uint64_t RoundUpToPowerOfTwo(uint64_t bytes) {
@@ -32,15 +25,15 @@ StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(p
 
 SiteTable::SiteTable(int64_t max_sites)
     : max_sites_(static_cast<SiteId>(std::clamp<int64_t>(max_sites, 1, int64_t{1} << 22))),
-      chunks_(static_cast<std::atomic<SiteRecord*>*>(
-          MapPages(((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<SiteRecord*>)))) {}
+      chunks_(static_cast<std::atomic<Site*>*>(
+          MapPages(((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>)))) {}
 
 SiteTable::~SiteTable() {
   if (chunks_ == nullptr) return;
   for (uint32_t i = 0; i <= max_sites_ >> kChunkBits; ++i) {
-    UnmapPages(chunks_[i].load(std::memory_order_relaxed), sizeof(SiteRecord) << kChunkBits);
+    UnmapPages(chunks_[i].load(std::memory_order_relaxed), sizeof(Site) << kChunkBits);
   }
-  UnmapPages(chunks_, ((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<SiteRecord*>));
+  UnmapPages(chunks_, ((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>));
 }
 
 StackRecord* SiteTable::InternStack(const uintptr_t* pcs, int depth, bool truncated) {
@@ -69,8 +62,8 @@ StackRecord* SiteTable::InternStack(const uintptr_t* pcs, int depth, bool trunca
 
 SiteId SiteTable::FindSite(uint64_t hash, const SiteKey& key) const {
   const uint64_t found = sites_.Find(hash, [&](uint64_t payload) {
-    const SiteRecord* record = RecordOf(static_cast<SiteId>(payload - 1));
-    return record->hash == hash && SameSite(record->key, key);
+    const Site& site = At(static_cast<SiteId>(payload - 1));
+    return site.hash == hash && site.key.stack == key.stack && site.IsLike(key);
   });
   return found == 0 ? kNoSite : static_cast<SiteId>(found - 1);
 }
@@ -89,16 +82,16 @@ SiteId SiteTable::InternSite(SiteKey key) {
   if (const SiteId found = FindSite(hash, key); found != kNoSite) return found;
   const SiteId site = size_.load(std::memory_order_relaxed);
   if (site >= max_sites_ || chunks_ == nullptr) return kNoSite;
-  std::atomic<SiteRecord*>& chunk = chunks_[site >> kChunkBits];
+  std::atomic<Site*>& chunk = chunks_[site >> kChunkBits];
   if (chunk.load(std::memory_order_relaxed) == nullptr) {
-    auto* records = static_cast<SiteRecord*>(MapPages(sizeof(SiteRecord) << kChunkBits));
+    auto* records = static_cast<Site*>(MapPages(sizeof(Site) << kChunkBits));
     if (records == nullptr) return kNoSite;
     chunk.store(records, std::memory_order_release);
   }
-  *RecordOf(site) = {key, hash};
+  new (chunk.load(std::memory_order_relaxed) + (site & ((1u << kChunkBits) - 1))) Site(key, hash);
   size_.store(site + 1, std::memory_order_release);
   const bool inserted = sites_.Insert(
-      hash, uint64_t{site} + 1, [this](uint64_t payload) { return RecordOf(static_cast<SiteId>(payload - 1))->hash; });
+      hash, uint64_t{site} + 1, [this](uint64_t payload) { return At(static_cast<SiteId>(payload - 1)).hash; });
   if (!inserted) return kNoSite;
   stack->sites.fetch_add(1, std::memory_order_relaxed);
   return site;

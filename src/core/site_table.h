@@ -20,6 +20,18 @@ namespace hbmprof::internal {
 using SiteId = uint32_t;
 inline constexpr SiteId kNoSite = ~SiteId{0};
 
+inline constexpr int kMaxDevices = 64;
+inline constexpr int kAccounts = kMaxDevices * kMemorySpaceCount;
+
+// One memory space of one device.
+using AccountId = int;
+constexpr AccountId AccountOf(DeviceId device, MemorySpace space) {
+  return static_cast<int>(device) * kMemorySpaceCount + static_cast<int>(space);
+}
+constexpr AccountId AccountOf(const Attributes& attributes) {
+  return AccountOf(attributes.device, SpaceOf(attributes.kind));
+}
+
 // A distinct call stack, innermost return address first. Immutable but for `sites`.
 struct StackRecord {
   uint64_t hash;
@@ -38,6 +50,37 @@ struct SiteKey {
   SiteId parent = kNoSite;
 };
 
+// Equal for equal attributes.
+inline uint64_t Packed(const Attributes& attributes) {
+  return static_cast<uint64_t>(attributes.device) | static_cast<uint64_t>(attributes.kind) << 16 |
+         static_cast<uint64_t>(attributes.allocator) << 32;
+}
+
+// A site, and what follows from its key. Immutable.
+struct alignas(64) Site {
+  Site(const SiteKey& key, uint64_t hash)
+      : key(key),
+        hash(hash),
+        attributes(Packed(key.attributes)),
+        account(AccountOf(key.attributes)),
+        is_segment(key.attributes.kind == MemoryKind::kPool),
+        is_plain(!is_segment && key.parent == kNoSite) {}
+
+  // Whether `other` is this site's key, but for the stack.
+  bool IsLike(const SiteKey& other) const {
+    return key.block_bytes == other.block_bytes && attributes == Packed(other.attributes) && key.tags == other.tags &&
+           key.parent == other.parent;
+  }
+
+  const SiteKey key;
+  const uint64_t hash;
+  const uint64_t attributes;  // of key, packed
+  const AccountId account;
+  const bool is_segment;  // of a pool
+  const bool is_plain;    // neither a segment nor a block in one
+};
+static_assert(sizeof(Site) == 64, "one cache line");
+
 class SiteTable {
  public:
   explicit SiteTable(int64_t max_sites);
@@ -51,7 +94,10 @@ class SiteTable {
   SiteId InternSite(SiteKey key);
 
   // `site` must come from this table.
-  const SiteKey& Key(SiteId site) const { return RecordOf(site)->key; }
+  const Site& At(SiteId site) const {
+    return chunks_[site >> kChunkBits].load(std::memory_order_acquire)[site & ((1u << kChunkBits) - 1)];
+  }
+  const SiteKey& Key(SiteId site) const { return At(site).key; }
   // Sites 0 to size()-1 exist.
   SiteId size() const { return size_.load(std::memory_order_acquire); }
 
@@ -62,17 +108,9 @@ class SiteTable {
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
-  struct alignas(64) SiteRecord {
-    SiteKey key;
-    uint64_t hash;
-  };
-  static_assert(sizeof(SiteRecord) == 64, "one cache line");
   static constexpr uint32_t kChunkBits = 10;
   static constexpr uint32_t kExactSites = 256;
 
-  SiteRecord* RecordOf(SiteId site) const {
-    return chunks_[site >> kChunkBits].load(std::memory_order_acquire) + (site & ((1u << kChunkBits) - 1));
-  }
   SiteId FindSite(uint64_t hash, const SiteKey& key) const;
 
   const SiteId max_sites_;
@@ -81,7 +119,7 @@ class SiteTable {
   InternTable sites_;
   std::atomic<SiteId> size_{0};
   // Of max_sites / 2^kChunkBits pointers; each set once, under sites_.lock().
-  std::atomic<SiteRecord*>* chunks_;
+  std::atomic<Site*>* chunks_;
 };
 
 }  // namespace hbmprof::internal

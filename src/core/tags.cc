@@ -65,8 +65,6 @@ TagRegistry& Registry() {
   return *registry;
 }
 
-thread_local TagSetId current_tags __attribute__((tls_model("initial-exec"))) = kNoTags;
-
 TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_view value) {
   key = key.substr(0, kMaxTagBytes);
   value = value.substr(0, kMaxTagBytes);
@@ -163,8 +161,7 @@ TagSetId TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_v
 
 }  // namespace
 
-TagSetId CurrentTags() { return current_tags; }
-void SetCurrentTags(TagSetId tags) { current_tags = tags; }
+__thread TagSetId current_tags __attribute__((tls_model("initial-exec"))) = kNoTags;
 
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) try {
   return Registry().Extend(tags, key, value);
@@ -183,10 +180,10 @@ void UnlockTags() ABSL_NO_THREAD_SAFETY_ANALYSIS { Registry().mutex().Unlock(); 
 
 namespace hbmprof {
 
-ScopedTag::ScopedTag(std::string_view key, std::string_view value) : outer_(internal::CurrentTags()) {
-  internal::SetCurrentTags(internal::ExtendTags(outer_, key, value));
+ScopedTag::ScopedTag(std::string_view key, std::string_view value) : outer_(internal::current_tags) {
+  internal::current_tags = internal::ExtendTags(outer_, key, value);
 }
 
-ScopedTag::~ScopedTag() { internal::SetCurrentTags(outer_); }
+ScopedTag::~ScopedTag() { internal::current_tags = outer_; }
 
 }  // namespace hbmprof

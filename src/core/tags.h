@@ -22,12 +22,11 @@ inline constexpr int kMaxTagValuesPerKey = 1000;
 inline constexpr TagSetId kMaxTagSets = 65536;
 inline constexpr size_t kMaxTagBytes = 128;
 
-TagSetId CurrentTags();
-void SetCurrentTags(TagSetId tags);
+// Of the calling thread. Plain data in the static TLS block.
+extern __thread TagSetId current_tags __attribute__((tls_model("initial-exec")));
 
-// The set `tags` with `key` set to `value` besides, or `tags` itself when a limit or the host's
-// memory says no, and inside the tracker. A value beyond its key's
-// limit becomes "other".
+// The set `tags` with `key` set to `value` besides, or `tags` itself when a limit or the host's memory says no, and
+// inside the tracker. A value beyond its key's limit becomes "other".
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value);
 
 // The labels of a set, sorted by key.

@@ -212,7 +212,7 @@ template <const StackCapture& (*kCapture)()>
   EXPECT_EQ(pcs[max_depth], 0x1234u) << "written past max_depth";
   depth_probe.cut.depth = result.depth;
   depth_probe.cut.truncated = result.truncated;
-  std::copy(pcs, pcs + result.depth, depth_probe.cut.pcs);
+  std::copy(result.pcs, result.pcs + result.depth, depth_probe.cut.pcs);
 }
 template <const StackCapture& (*kCapture)()>
 void CheckDepths() {

@@ -50,6 +50,7 @@ Stack Capture(const hbmprof::internal::StackCapture& capture, const Caller& call
   const CapturedStack result = capture.Capture(caller, stack.pcs, max_depth);
   stack.depth = result.depth;
   stack.truncated = result.truncated;
+  if (result.pcs != stack.pcs) std::copy(result.pcs, result.pcs + result.depth, stack.pcs);
   return stack;
 }
 

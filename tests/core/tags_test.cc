@@ -22,16 +22,16 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-std::vector<std::pair<std::string, std::string>> Tags() { return TagsOf(CurrentTags()); }
+std::vector<std::pair<std::string, std::string>> Tags() { return TagsOf(current_tags); }
 
 TEST(ScopedTag, LabelsUntilItEnds) {
-  EXPECT_EQ(CurrentTags(), kNoTags);
+  EXPECT_EQ(current_tags, kNoTags);
   EXPECT_THAT(Tags(), IsEmpty());
   {
     ScopedTag tag("model", "llama-8b");
     EXPECT_THAT(Tags(), ElementsAre(Pair("model", "llama-8b")));
   }
-  EXPECT_EQ(CurrentTags(), kNoTags);
+  EXPECT_EQ(current_tags, kNoTags);
 }
 
 TEST(ScopedTag, NestsAndAnInnerOneWithTheSameKeyHidesTheOuter) {
@@ -53,11 +53,11 @@ TEST(ScopedTag, TheOrderOfScopesMakesNoDifference) {
   {
     ScopedTag a("a", "1");
     ScopedTag b("b", "2");
-    first = CurrentTags();
+    first = current_tags;
   }
   ScopedTag b("b", "2");
   ScopedTag a("a", "1");
-  EXPECT_EQ(CurrentTags(), first);
+  EXPECT_EQ(current_tags, first);
 }
 
 TEST(ScopedTag, IsOfItsThreadAlone) {
@@ -94,19 +94,19 @@ TEST(ScopedTag, KeysAndValuesAreCopiedAndCutAt128Bytes) {
   value.reset();
   EXPECT_THAT(Tags(), ElementsAre(Pair(longest, std::string(128, 'v'))));
   // What is cut makes no difference.
-  const TagSetId tags = CurrentTags();
+  const TagSetId tags = current_tags;
   ScopedTag same(longest + "tail", std::string(128, 'v') + "tail");
-  EXPECT_EQ(CurrentTags(), tags);
+  EXPECT_EQ(current_tags, tags);
 }
 
 TEST(ScopedTag, WhereKeyEndsAndValueBeginsMatters) {
   TagSetId first;
   {
     ScopedTag tag("ab", "c");
-    first = CurrentTags();
+    first = current_tags;
   }
   ScopedTag tag("a", "bc");
-  EXPECT_NE(CurrentTags(), first);
+  EXPECT_NE(current_tags, first);
 }
 
 TEST(ScopedTag, ValuesMayHoldAnyByte) {
@@ -152,7 +152,7 @@ TEST(ScopedTag, ManyThreadsThatInventTheSameTagsAgree) {
         ScopedTag outer("outer", value);
         ScopedTag inner("inner", value);
         ASSERT_THAT(Tags(), ElementsAre(Pair("inner", value), Pair("outer", value)));
-        seen[t].push_back(CurrentTags());
+        seen[t].push_back(current_tags);
       }
     });
   }
@@ -194,12 +194,12 @@ TEST(ScopedTagLimits, BeyondTheLastCombinationAScopeAddsNothingAndIsCounted) {
     for (int a = 0; a < 600; ++a) {
       ScopedTag outer("a", std::to_string(a));
       for (int b = 0; b < 600; ++b) {
-        const TagSetId before = CurrentTags();
+        const TagSetId before = current_tags;
         const int64_t dropped = DroppedTagValues();
         ScopedTag inner("b", std::to_string(b));
-        largest = std::max(largest, CurrentTags());
-        if (DroppedTagValues() == dropped && TagsOf(CurrentTags()).empty()) return "lost and not counted";
-        if (DroppedTagValues() != dropped && CurrentTags() != before) return "counted and still added";
+        largest = std::max(largest, current_tags);
+        if (DroppedTagValues() == dropped && TagsOf(current_tags).empty()) return "lost and not counted";
+        if (DroppedTagValues() != dropped && current_tags != before) return "counted and still added";
       }
     }
     if (largest != kMaxTagSets - 1) return "largest set is " + std::to_string(largest);
