@@ -72,7 +72,7 @@ CapturedStack StackCapture::Capture(const Caller& caller, uintptr_t* buffer, int
   switch (method_) {
     case Method::kRules: {
       CapturedStack stack;
-      return RecallPath(caller, max_depth, &stack) ? stack : CaptureByRules(caller, buffer, max_depth);
+      return RecallStack(caller, max_depth, &stack) ? stack : CaptureByRules(caller, buffer, max_depth);
     }
     case Method::kFramePointer: {
       const WalkResult walk = WalkByFramePointers(caller, buffer, max_depth);

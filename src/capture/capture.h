@@ -14,12 +14,11 @@ namespace hbmprof::internal {
 inline constexpr int kMaxStackDepth = 512;
 
 struct CapturedStack {
-  // Innermost first. In the buffer that Capture was given, or in memory that is good until the thread's next capture.
+  // Innermost first. In the buffer that Capture was given, or in memory that is good for ever.
   const uintptr_t* pcs;
   int depth;
   bool truncated;  // there were more frames at the outer end
-  // Not 0: the number of a path that the thread's memo knows. Captures of the same StackCapture with the same
-  // max_depth and the same number have the same frames; a stack may have several numbers.
+  // Not 0: a number that only stacks with these frames, cut as this one was, are ever given. A stack may have several.
   uint64_t path = 0;
 };
 

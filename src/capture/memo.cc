@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "src/base/pages.h"
-#include "src/capture/rules.h"
+#include "src/capture/paths.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -19,144 +19,65 @@ constexpr bool kIsChecked = true;
 constexpr bool kIsChecked = false;
 #endif
 
-// Words are compared so many at a time; a path's are padded with repetitions.
-constexpr uint32_t kWordsAtOnce = 4;
-
-// What a walk depended on: a witness of RuleWalk::Leave. Offsets count words from the caller's sp. Return addresses
-// come first, in the order of the frames.
-class PathRecord {
- public:
-  static constexpr uint32_t kMaxWords = 256;
-  static constexpr uint32_t kMaxObjects = 6;
-  static constexpr uint16_t kMaxOffset = 0xffff;
-
-  // An object that can be unloaded, and a frame of the path that lies in it. 0: none.
-  struct Object {
-    uint16_t id;
-    uint16_t frame;
-  };
-
-  explicit PathRecord(const Caller& caller) : sp_(caller.sp) {}
-
-  // Before the step out of frame number `frame`. Whether the path can still be remembered.
-  bool Enters(PackedRule rule, int frame) {
-    if (rule.object() == 0) return true;
-    for (uint32_t i = 0; i < object_count_; ++i) {
-      if (objects_[i].id == rule.object()) return true;
-    }
-    if (object_count_ == kMaxObjects) return false;
-    objects_[object_count_++] = {static_cast<uint16_t>(rule.object()), static_cast<uint16_t>(frame)};
-    return true;
-  }
-
-  void UsesFp() {
-    if (fp_ == Fp::kInitial) {
-      uses_fp_ = true;
-    } else if (fp_ == Fp::kRestored) {
-      Reads(fp_at_, fp_word_);
-      fp_ = Fp::kRestoredAndUsed;
-    }
-  }
-  void Reads(uintptr_t address, uintptr_t word) {
-    if (others_ + frames_ == kMaxWords) return Untold();
-    ++others_;
-    Put(kMaxWords - others_, address, word);
-  }
-  void Restores(uintptr_t address, uintptr_t word) {
-    fp_ = Fp::kRestored;
-    fp_at_ = address;
-    fp_word_ = word;
-  }
-  void Returns(uintptr_t address, uintptr_t word) {
-    if (others_ + frames_ == kMaxWords) return Untold();
-    Put(frames_, address, word);
-    ++frames_;
-  }
-  void Untold() { fits_ = false; }
-
-  bool fits() const { return fits_; }
-  bool uses_fp() const { return uses_fp_; }
-  const Object* objects() const { return objects_; }
-  uint32_t words() const { return frames_ + others_; }
-  // The n-th of words().
-  uint16_t offset(uint32_t n) const { return offsets_[IndexOf(n)]; }
-  uintptr_t word(uint32_t n) const { return words_[IndexOf(n)]; }
-
- private:
-  enum class Fp : uint8_t { kInitial, kRestored, kRestoredAndUsed };
-
-  uint32_t IndexOf(uint32_t n) const { return n < frames_ ? n : kMaxWords - 1 - (n - frames_); }
-  void Put(uint32_t index, uintptr_t address, uintptr_t word) {
-    const uintptr_t distance = address - sp_;
-    const uintptr_t offset = distance / sizeof(uintptr_t);
-    if (offset > kMaxOffset || distance % sizeof(uintptr_t) != 0) return Untold();
-    offsets_[index] = static_cast<uint16_t>(offset);
-    words_[index] = word;
-  }
-
-  const uintptr_t sp_;
-  uint32_t frames_ = 0;
-  uint32_t others_ = 0;
-  uint32_t object_count_ = 0;
-  Object objects_[kMaxObjects] = {};
-  bool uses_fp_ = false;
-  bool fits_ = true;
-  Fp fp_ = Fp::kInitial;
-  uintptr_t fp_at_ = 0;
-  uintptr_t fp_word_ = 0;
-  uint16_t offsets_[kMaxWords];
-  uintptr_t words_[kMaxWords];
-};
-
-struct Path {
-  uint64_t number;  // of no other path of the process, ever
-  // Where it begins; `fp` matters if `uses_fp`.
-  uintptr_t pc;
-  uintptr_t sp;
-  uintptr_t fp;
-  // Among all words that the memo ever held, and in its present array: where `pc` is, which the path's words follow.
-  uint64_t position;
-  uint32_t start;
-  uint16_t words;  // a multiple of kWordsAtOnce
-  uint16_t depth;  // frames: `pc` and the first words
-  uint16_t max_depth;
-  bool uses_fp;
-  WalkEnd end;
-  PathRecord::Object objects[PathRecord::kMaxObjects];
-};
-
+// One thread's. A signal handler may interrupt any of this and use it too; what is lost then is no more than an entry
+// or a count.
+//
+// A tree of the paths that were met, flattened into one hash table. Its root is a caller's (pc, sp). A node is a path,
+// or, where several paths were met, the place of the innermost return address in which they differ: the word there
+// leads on. (Stacks that are equal up to a frame have the next return address at the same place.) Any node may give way
+// to another; what hangs below it is then met anew.
 class Memo {
  public:
-  // The path that `caller` is at the inner end of, if it is known; null if not.
-  const Path* Find(const Caller& caller, int max_depth) {
-    const uint64_t hash = Hash(caller);
-    Set& set = sets_[SetOf(hash)];
-    const uint32_t tag = TagOf(hash);
-    uint32_t way = set.last_found;
-    for (uint32_t i = 0; i < kWays; ++i, way = (way + 1) % kWays) {
-      if (set.tags[way] != tag) continue;
-      const Path& path = set.paths[way];
-      if (path.pc != caller.pc || path.sp != caller.sp || !StandsFor(path, caller, max_depth)) continue;
-      set.last_found = way;
-      ++hits_;
-      return &path;
+  // The path of the stack that begins at `caller`, if it is remembered; null if not.
+  const Path* Find(const Caller& caller, uintptr_t stack_end, int max_depth) {
+    uint64_t node = Root(caller);
+    for (;;) {
+      const Slot slot = SlotOf(node);
+      if (slot.place == nullptr) return nullptr;
+      if (*slot.place == Path::kNoPlace) {
+        const Path* path = PathIn(slot);
+        if (!path->StandsAt(caller, stack_end, max_depth)) return nullptr;
+        ++hits_;
+        return path;
+      }
+      const uintptr_t at = caller.sp + *slot.place * sizeof(uintptr_t);
+      if (at >= stack_end) return nullptr;
+      node = Child(node, LoadStackWord(at));
     }
-    return nullptr;
   }
 
-  const uintptr_t* PcsOf(const Path& path) const { return words_ + path.start; }
+  // Remembers the path of a stack that begins at `caller`.
+  void Insert(const Caller& caller, const Path* path) {
+    uint64_t node = Root(caller);
+    for (int depth = 0; depth < kMaxStackDepth; ++depth) {
+      const Slot slot = SlotOf(node);
+      if (slot.place == nullptr) return Add(node, path);
+      // A branch has one of its paths.
+      const Path* other = PathIn(slot);
+      const uint16_t difference = path->FirstDifference(*other);
+      if (difference < *slot.place) {
+        *slot.place = difference;
+        Add(Child(node, other->WordAt(difference)), other);
+      } else if (*slot.place == Path::kNoPlace) {
+        // The same path, or one that no word tells from it.
+        *slot.entry = Tagged(node, path);
+        return;
+      }
+      node = Child(node, path->WordAt(*slot.place));
+    }
+  }
 
-  // Where paths hardly repeat, remembering them is a loss, so that it is tried for a while only now and then.
-  bool IsPausing() const { return !kIsChecked && pause_ > 0; }
+  // Where stacks hardly repeat, remembering them is a loss, so that it is tried for a while only now and then.
+  bool is_pausing() const { return pause_ > 0; }
 
-  // After a walk that Find did not save. Whether to remember it: if it has been walked before, not too long ago.
-  bool IsWorthLearning(const Caller& caller, const uintptr_t* pcs, const WalkResult& walk) {
+  // After a walk that Find did not save. Whether to remember the stack: if it was walked before, not too long ago.
+  bool IsWorthLearning(const Caller& caller, const uintptr_t* pcs, int depth) {
     if (kIsChecked) return true;
     if (pause_ > 0) {
       --pause_;
       return false;
     }
-    if (++misses_ + hits_ > kTrialWalks) {
+    if (++misses_ + hits_ > kTrialCaptures) {
       const bool pays = hits_ >= learnings_;
       last_pause_ = pays ? 0 : std::clamp(last_pause_ * 2, kShortestPause, kLongestPause);
       pause_ = last_pause_;
@@ -164,8 +85,8 @@ class Memo {
       misses_ = 0;
       learnings_ = 0;
     }
-    uint64_t hash = Hash(caller);
-    for (int i = 1; i < walk.depth; ++i) hash = hash * 31 + pcs[i];
+    uint64_t hash = Root(caller);
+    for (int i = 1; i < depth; ++i) hash = hash * 31 + pcs[i];
     hash = MixAddress(hash);
     uint16_t& seen = seen_[hash >> (64 - kSeenBits)];
     const auto mark = static_cast<uint16_t>(hash >> 16);
@@ -177,89 +98,55 @@ class Memo {
     return false;
   }
 
-  // Remembers a path in place of the one that has been in its set longest.
-  const Path& Insert(const Caller& caller, const PathRecord& record, const WalkResult& walk, int max_depth) {
-    const uint64_t hash = Hash(caller);
-    Set& set = sets_[SetOf(hash)];
-    const uint32_t way = set.victim++ % kWays;
-    const uint32_t count = record.words();
-    const uint32_t padded = (count + kWordsAtOnce - 1) / kWordsAtOnce * kWordsAtOnce;
-    // In one piece; what was there is overwritten.
-    if (head_ % kCapacity + padded + 1 > kCapacity) head_ += kCapacity - head_ % kCapacity;
-    set.tags[way] = TagOf(hash);
-    Path& path = set.paths[way];
-    path.number = NewNumber();
-    path.pc = caller.pc;
-    path.sp = caller.sp;
-    path.fp = caller.fp;
-    path.position = head_;
-    path.start = static_cast<uint32_t>(head_ % kCapacity);
-    path.words = static_cast<uint16_t>(padded);
-    path.depth = static_cast<uint16_t>(walk.depth);
-    path.max_depth = static_cast<uint16_t>(max_depth);
-    path.uses_fp = record.uses_fp();
-    path.end = walk.end;
-    std::copy(record.objects(), record.objects() + PathRecord::kMaxObjects, path.objects);
-    words_[path.start] = caller.pc;
-    for (uint32_t i = 0; i < padded; ++i) {
-      offsets_[path.start + 1 + i] = record.offset(std::min(i, count - 1));
-      words_[path.start + 1 + i] = record.word(std::min(i, count - 1));
-    }
-    head_ += padded + 1;
-    return path;
-  }
-
  private:
-  static constexpr uint32_t kSets = 48;
+  static constexpr uint32_t kSets = 1500;
   static constexpr uint32_t kWays = 4;
-  static constexpr uint32_t kCapacity = 4600;  // words
-  static constexpr uint32_t kSeenBits = 10;
-  static constexpr uint32_t kTrialWalks = 256;
+  // Entries are a tag, of the node, above a Path's address; 0: empty. Places are kNoPlace for paths.
+  struct Set {
+    uint64_t entries[kWays];
+    uint16_t places[kWays];
+  };
+  // Of a node; null if there is none.
+  struct Slot {
+    uint64_t* entry;
+    uint16_t* place;
+  };
+  static constexpr uint32_t kSeenBits = 11;
+  static constexpr uint32_t kTrialCaptures = 512;
   static constexpr uint32_t kShortestPause = 1024;
   static constexpr uint32_t kLongestPause = 1 << 14;
+  static constexpr int kTagShift = 48;
+  static constexpr uint64_t kAddressMask = (uint64_t{1} << kTagShift) - 1;
 
-  struct Set {
-    uint32_t tags[kWays];  // mapped as zeros: no tag is 0
-    uint32_t last_found;
-    uint32_t victim;
-    Path paths[kWays];
-  };
+  static uint64_t Root(const Caller& caller) { return MixAddress(caller.pc + (caller.sp << 21)); }
+  static uint64_t Child(uint64_t node, uintptr_t word) { return MixAddress((node ^ node >> 32) + word); }
+  static uint64_t TagOf(uint64_t node) { return (node << 24 | uint64_t{1} << kTagShift) & ~kAddressMask; }
+  static uint64_t Tagged(uint64_t node, const Path* path) { return TagOf(node) | reinterpret_cast<uintptr_t>(path); }
+  static const Path* PathIn(const Slot& slot) { return reinterpret_cast<const Path*>(*slot.entry & kAddressMask); }
 
-  // Whether the stack still holds what `path`, which begins here, was learnt from.
-  bool StandsFor(const Path& path, const Caller& caller, int max_depth) const {
-    if (path.position + kCapacity < head_ || path.max_depth != max_depth) return false;
-    if (path.uses_fp && path.fp != caller.fp) return false;
-    const uint16_t* offsets = offsets_ + path.start + 1;
-    const uintptr_t* words = words_ + path.start + 1;
-    const uintptr_t sp = caller.sp;
-    for (size_t i = 0, end = path.words; i != end; i += kWordsAtOnce) {
-      if (LoadStackWord(sp, offsets[i]) != words[i] || LoadStackWord(sp, offsets[i + 1]) != words[i + 1] ||
-          LoadStackWord(sp, offsets[i + 2]) != words[i + 2] || LoadStackWord(sp, offsets[i + 3]) != words[i + 3]) {
-        return false;
+  Set& SetOf(uint64_t node) { return sets_[(node >> 32) * kSets >> 32]; }
+  Slot SlotOf(uint64_t node) {
+    Set& set = SetOf(node);
+    const uint64_t tag = TagOf(node);
+    for (uint32_t way = 0; way < kWays; ++way) {
+      if ((set.entries[way] ^ tag) <= kAddressMask) return {&set.entries[way], &set.places[way]};
+    }
+    return {nullptr, nullptr};
+  }
+  // Makes `node` a path, in place of what has been in its set longest.
+  void Add(uint64_t node, const Path* path) {
+    Slot slot = SlotOf(node);
+    if (slot.entry == nullptr) {
+      Set& set = SetOf(node);
+      for (uint32_t way = kWays - 1; way > 0; --way) {
+        set.entries[way] = set.entries[way - 1];
+        set.places[way] = set.places[way - 1];
       }
+      slot = {&set.entries[0], &set.places[0]};
     }
-    return path.objects[0].id == 0 || AreLoaded(path);
+    *slot.entry = Tagged(node, path);
+    *slot.place = Path::kNoPlace;
   }
-
-  // Whether the objects of the path are what is loaded there.
-  [[gnu::noinline]] bool AreLoaded(const Path& path) const {
-    ObjectCheck check;
-    for (const PathRecord::Object& object : path.objects) {
-      if (object.id != 0 && !check.IsLoaded(object.id, PcsOf(path)[object.frame] - 1)) return false;
-    }
-    return true;
-  }
-
-  // Each memo counts in a range of its own.
-  uint64_t NewNumber() {
-    static std::atomic<uint64_t> ranges{0};
-    if (next_number_ == 0) next_number_ = (ranges.fetch_add(1, std::memory_order_relaxed) + 1) << 40;
-    return next_number_++;
-  }
-
-  static uint64_t Hash(const Caller& caller) { return MixAddress(caller.pc + (caller.sp << 21)); }
-  static uint32_t SetOf(uint64_t hash) { return static_cast<uint32_t>((hash >> 32) * kSets >> 32); }
-  static uint32_t TagOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 20) | 1; }
 
   // Mapped as zeros.
   uint32_t pause_;  // walks to come that are not remembered
@@ -268,39 +155,17 @@ class Memo {
   uint32_t hits_;
   uint32_t misses_;
   uint32_t learnings_;
-  uint64_t next_number_;
-  uint64_t head_;  // the position of the next word
   uint16_t seen_[1 << kSeenBits];
   Set sets_[kSets];
-  uint16_t offsets_[kCapacity];
-  uintptr_t words_[kCapacity];
 };
 constexpr size_t kMemoBytes = size_t{64} << 10;
 static_assert(sizeof(Memo) <= kMemoBytes);
-
-// Walks again, for the memo; null where the path cannot be remembered.
-const Path* Learn(Memo* memo, const Caller& caller, int max_depth) {
-  RuleWalk walk(caller);
-  if (!walk.memory.is_own()) return nullptr;
-  PathRecord record(caller);
-  for (int depth = 1;; ++depth) {
-    const PackedRule rule = walk.Rule();
-    if (rule.kind() == FrameRule::kSignal || !record.Enters(rule, depth - 1)) return nullptr;
-    const RuleWalk::Step step = walk.Leave(rule, &record);
-    // A frame that no rule describes, or that is not as its rule says.
-    if (step == RuleWalk::Step::kUnknown || !record.fits()) return nullptr;
-    const bool is_end = step == RuleWalk::Step::kOutermost;
-    if (!is_end && depth < max_depth) continue;
-    if (record.words() == 0) return nullptr;
-    return &memo->Insert(caller, record, {depth, is_end ? WalkEnd::kOutermost : WalkEnd::kDepth}, max_depth);
-  }
-}
 
 // Plain data in the static TLS block, for signal handlers' sake.
 struct ThreadMemo {
   Memo* memo;
   uint32_t captures;  // before it got one
-  bool is_taken;      // in use, by a capture that this one may have interrupted; or the thread is ending
+  bool has_none;      // and gets none: it is being made or the thread is ending
 };
 __thread ThreadMemo thread_memo __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false};
 
@@ -309,20 +174,24 @@ std::atomic<bool> has_key{false};
 pthread_key_t key;
 
 void GiveBack(void* memo) {
-  thread_memo.is_taken = true;
+  thread_memo.has_none = true;
   thread_memo.memo = nullptr;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   UnmapPages(memo, kMemoBytes);
 }
 
-Memo* Obtain() {
+[[gnu::noinline]] Memo* Obtain() {
   // A thread that captures now and then is not worth the pages.
   constexpr uint32_t kCapturesBefore = 16;
   ThreadMemo& mine = thread_memo;
+  if (mine.has_none) return nullptr;
   if (mine.captures < kCapturesBefore) {
     ++mine.captures;
     return nullptr;
   }
   if (!has_key.load(std::memory_order_acquire)) return nullptr;
+  mine.has_none = true;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   auto* memo = static_cast<Memo*>(MapPages(kMemoBytes));
   if (memo != nullptr && pthread_setspecific(key, memo) != 0) {
     UnmapPages(memo, kMemoBytes);
@@ -330,29 +199,12 @@ Memo* Obtain() {
   }
   if (memo == nullptr) mine.captures = 0;
   mine.memo = memo;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  mine.has_none = false;
   return memo;
 }
 
-// Marks the thread's memo as taken while it lives. The fences keep the compiler from moving what is done meanwhile out
-// of its reach, as a signal handler would see it.
-class Taken {
- public:
-  explicit Taken(ThreadMemo& mine) : mine_(mine) {
-    mine_.is_taken = true;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  }
-  ~Taken() {
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    mine_.is_taken = false;
-  }
-  Taken(const Taken&) = delete;
-  Taken& operator=(const Taken&) = delete;
-
- private:
-  ThreadMemo& mine_;
-};
-
-void CheckAgainstRules(const Caller& caller, int max_depth, const CapturedStack& stack) {
+[[gnu::noinline]] void CheckAgainstRules(const Caller& caller, int max_depth, const CapturedStack& stack) {
   uintptr_t checked[kMaxStackDepth];
   const WalkResult walked = WalkByRules(caller, checked, max_depth, /*guess=*/false);
   if (walked.end == WalkEnd::kUnknown || walked.depth != stack.depth ||
@@ -370,6 +222,7 @@ void PrepareMemos() {
   constexpr pthread_key_t kKeysInThread = 32;
   static std::atomic<bool> is_tried{false};
   if (is_tried.exchange(true)) return;
+  PreparePaths();
   if (pthread_key_create(&key, &GiveBack) != 0) return;
   if (key < kKeysInThread) {
     has_key.store(true, std::memory_order_release);
@@ -378,15 +231,14 @@ void PrepareMemos() {
   }
 }
 
-bool RecallPath(const Caller& caller, int max_depth, CapturedStack* stack) {
-  ThreadMemo& mine = thread_memo;
-  if (mine.memo == nullptr || mine.is_taken || mine.memo->IsPausing() || !IsOnOwnStack(caller.sp)) return false;
-  {
-    Taken taken(mine);
-    const Path* path = mine.memo->Find(caller, max_depth);
-    if (path == nullptr) return false;
-    *stack = {mine.memo->PcsOf(*path), path->depth, path->end == WalkEnd::kDepth, path->number};
-  }
+bool RecallStack(const Caller& caller, int max_depth, CapturedStack* stack) {
+  Memo* memo = thread_memo.memo;
+  if (memo == nullptr || memo->is_pausing()) return false;
+  const StackBounds bounds = thread_stack_bounds;  // known since the walk after which the memo was made
+  if (caller.sp - bounds.low >= bounds.high - bounds.low) return false;
+  const Path* path = memo->Find(caller, bounds.high, max_depth);
+  if (path == nullptr) return false;
+  *stack = {path->pcs(), path->depth, path->truncated, reinterpret_cast<uintptr_t>(path)};
   if (kIsChecked) CheckAgainstRules(caller, max_depth, *stack);
   return true;
 }
@@ -394,13 +246,14 @@ bool RecallPath(const Caller& caller, int max_depth, CapturedStack* stack) {
 WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, uint64_t* path) {
   *path = 0;
   const WalkResult walk = WalkByRules(caller, pcs, max_depth, /*guess=*/false);
-  ThreadMemo& mine = thread_memo;
-  if (mine.is_taken || walk.end == WalkEnd::kUnknown || !IsOnOwnStack(caller.sp)) return walk;
-  Taken taken(mine);
-  Memo* memo = mine.memo != nullptr ? mine.memo : Obtain();
-  if (memo == nullptr || !memo->IsWorthLearning(caller, pcs, walk)) return walk;
-  const Path* learnt = Learn(memo, caller, max_depth);
-  if (learnt != nullptr) *path = learnt->number;
+  if (walk.end == WalkEnd::kUnknown || !IsOnOwnStack(caller.sp)) return walk;
+  Memo* memo = thread_memo.memo;
+  if (memo == nullptr) memo = Obtain();
+  if (memo == nullptr || !memo->IsWorthLearning(caller, pcs, walk.depth)) return walk;
+  const Path* learnt = LearnPath(caller, max_depth);
+  if (learnt == nullptr) return walk;
+  memo->Insert(caller, learnt);
+  *path = reinterpret_cast<uintptr_t>(learnt);
   return walk;
 }
 

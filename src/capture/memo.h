@@ -1,10 +1,8 @@
-// Remembered paths: the frames of a stack seen before, proven to be there still, without walking.
+// Remembered stacks: the frames of a stack seen before, proven to be there still, without walking.
 //
-// Walking from a frame is a pure function of (pc, sp, fp) and of the stack words that decided it: the return addresses,
-// and the saved frame pointers that later frames are found by. A thread's Memo keeps whole paths, from a caller to the
-// outermost frame, with those words. To capture: find the path that begins at this (pc, sp), load its words, compare
-// all. Equal means that the frames are these. Else the stack is walked by rules; a stack that is walked for the second
-// time is walked once more, with a record of the words, and remembered. A thread whose paths hardly repeat does
+// A thread's memo leads from (pc, sp) to the paths (paths.h) that were met there. To capture: take them, load the words
+// that they depend on, compare all. Equal means that the frames are these. Else the stack is walked by rules; a stack
+// that is walked for the second time is walked once more, to learn its path. A thread whose stacks hardly repeat does
 // without, and tries again now and then.
 //
 // What could make a remembered path untrue, and why it does not:
@@ -14,12 +12,13 @@
 // - The frame pointer as a mere register: it is compared only where a frame of the path was found by it.
 // - An address that comes to mean something else: a path names the objects in it that can be unloaded, and is believed
 //   only while they are what is loaded there (rules.h).
-// - Signal handlers that capture while the memo is being read or written: they find it taken, and walk by rules.
+// - Signal handlers that capture while the memo is being read or written: its entries are single words, and paths are
+//   immutable.
 // - Sanitizers: stack words are loaded uninstrumented (stack_memory.h).
 // - fork: the child has its own copy of the forking thread's memo and stack.
 //
-// With HBMPROF_CHECK_CAPTURE defined, memos are always asked, every walk is walked again by rules, and a difference
-// aborts.
+// With HBMPROF_CHECK_CAPTURE defined, every stack is learnt at once, every remembered one is walked again by rules, and
+// a difference aborts.
 #ifndef HBMPROF_SRC_CAPTURE_MEMO_H_
 #define HBMPROF_SRC_CAPTURE_MEMO_H_
 
@@ -35,12 +34,12 @@ namespace hbmprof::internal {
 // when it has made some captures, and gives it back when it ends.
 void PrepareMemos();
 
-// If the calling thread's memo knows the stack that begins at `caller`, cut at `max_depth` frames: hands it out and
+// If the calling thread remembers the stack that begins at `caller`, cut at `max_depth` frames: hands it out and
 // returns true.
-bool RecallPath(const Caller& caller, int max_depth, CapturedStack* stack);
+bool RecallStack(const Caller& caller, int max_depth, CapturedStack* stack);
 
-// For a stack that RecallPath does not know: exactly WalkByRules(caller, pcs, max_depth, /*guess=*/false). `path` gets
-// the number under which the memo knows it from now on, or 0.
+// For a stack that RecallStack does not know: exactly WalkByRules(caller, pcs, max_depth, /*guess=*/false). `path` gets
+// the number under which the stack is remembered from now on, or 0.
 WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, uint64_t* path);
 
 }  // namespace hbmprof::internal

@@ -13,7 +13,7 @@
 
 #include "hbmprof/allocation.h"
 #include "src/base/pages.h"
-#include "src/core/intern_table.h"
+#include "src/base/intern_table.h"
 
 namespace hbmprof::internal {
 

@@ -11,7 +11,7 @@
 #include "src/base/hash.h"
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
-#include "src/core/intern_table.h"
+#include "src/base/intern_table.h"
 
 namespace hbmprof::internal {
 namespace {

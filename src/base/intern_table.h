@@ -1,4 +1,4 @@
-// InternTable: a set that only grows, found without a lock. Site, stack and tag tables are made of it.
+// InternTable: a set that only grows, found without a lock. The tables of stacks, sites, tags and paths are made of it.
 //
 // Thread safety: Find from any thread at any time. Insert, Lock and Unlock as annotated.
 //
@@ -8,8 +8,8 @@
 //    complete before the slot was filled, and lives as long as the table.
 // 3. When the array is replaced by a larger one, the old one stays readable for the life of the table, so a Find that
 //    still reads it can only miss; the caller then looks again under the lock.
-#ifndef HBMPROF_SRC_CORE_INTERN_TABLE_H_
-#define HBMPROF_SRC_CORE_INTERN_TABLE_H_
+#ifndef HBMPROF_SRC_BASE_INTERN_TABLE_H_
+#define HBMPROF_SRC_BASE_INTERN_TABLE_H_
 
 #include <atomic>
 #include <cstddef>
@@ -111,4 +111,4 @@ class InternTable {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_INTERN_TABLE_H_
+#endif  // HBMPROF_SRC_BASE_INTERN_TABLE_H_

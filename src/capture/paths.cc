@@ -1,0 +1,225 @@
+#include "src/capture/paths.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "src/base/hash.h"
+#include "src/base/intern_table.h"
+#include "src/base/pages.h"
+#include "src/capture/walk.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// What a walk depended on: a witness of RuleWalk::Leave, and the path made of it.
+class PathRecord {
+ public:
+  PathRecord(const Caller& caller, int max_depth) : caller_(caller), max_depth_(max_depth) {}
+
+  // Before the step out of frame number `frame`.
+  void Enters(PackedRule rule, int frame) {
+    const auto id = static_cast<uint16_t>(rule.object());
+    if (id == 0) return;
+    for (uint32_t i = 0; i < objects_; ++i) {
+      if (object_[i].id == id) return;
+    }
+    if (objects_ == kMaxObjects) return Untold();
+    object_[objects_++] = {id, static_cast<uint16_t>(frame)};
+  }
+
+  void UsesFp() {
+    if (fp_ == Fp::kInitial) {
+      initial_fp_ = PlaceOf(caller_.fp);
+      fp_ = Fp::kInitialUsed;
+    } else if (fp_ == Fp::kRestored) {
+      Reads(fp_at_, fp_word_);
+      fp_ = Fp::kRestoredUsed;
+    }
+  }
+  void Reads(uintptr_t address, uintptr_t word) {
+    if (links_ == kMaxWords) return Untold();
+    link_[links_++] = {PlaceOf(address), PlaceOf(word)};
+  }
+  void Restores(uintptr_t address, uintptr_t word) {
+    fp_ = Fp::kRestored;
+    fp_at_ = address;
+    fp_word_ = word;
+  }
+  void Returns(uintptr_t address, uintptr_t word) {
+    if (returns_ == kMaxWords) return Untold();
+    place_[returns_] = PlaceOf(address);
+    pc_[returns_++] = word;
+  }
+  void Untold() { fits_ = false; }
+
+  bool fits() const { return fits_ && returns_ > 0; }
+
+  static constexpr size_t kMaxBytes = sizeof(Path) + (1 + 256) * sizeof(uintptr_t) + 256 * sizeof(uint16_t) +
+                                      256 * sizeof(Path::Link) + 8 * sizeof(Path::Object);
+  // Writes the path, for a record that fits, to `memory` of kMaxBytes. Returns its size.
+  size_t Write(int depth, bool truncated, char* memory) const {
+    const uint32_t padded = (returns_ + Path::kAtOnce - 1) / Path::kAtOnce * Path::kAtOnce;
+    Path header = {};
+    header.depth = static_cast<uint16_t>(depth);
+    header.max_depth = static_cast<uint16_t>(max_depth_);
+    header.returns = static_cast<uint16_t>(padded);
+    header.links = static_cast<uint16_t>(links_);
+    header.objects = static_cast<uint16_t>(objects_);
+    header.fp = initial_fp_;
+    header.end = static_cast<uint16_t>(highest_ + 1);
+    header.truncated = truncated;
+    char* end = memory;
+    const auto append = [&end](const void* data, size_t bytes) {
+      std::memcpy(end, data, bytes);
+      end += bytes;
+    };
+    append(&header, sizeof(header));
+    append(&caller_.pc, sizeof(caller_.pc));
+    append(pc_, returns_ * sizeof(pc_[0]));
+    for (uint32_t i = returns_; i < padded; ++i) append(&pc_[returns_ - 1], sizeof(pc_[0]));
+    append(place_, returns_ * sizeof(place_[0]));
+    for (uint32_t i = returns_; i < padded; ++i) append(&place_[returns_ - 1], sizeof(place_[0]));
+    append(link_, links_ * sizeof(link_[0]));
+    append(object_, objects_ * sizeof(object_[0]));
+    return static_cast<size_t>(end - memory);
+  }
+
+ private:
+  enum class Fp : uint8_t { kInitial, kInitialUsed, kRestored, kRestoredUsed };
+  static constexpr uint32_t kMaxWords = 252;
+  static constexpr uint32_t kMaxObjects = 8;
+
+  uint16_t PlaceOf(uintptr_t address) {
+    const uintptr_t distance = address - caller_.sp;
+    const uintptr_t place = distance / sizeof(uintptr_t);
+    if (place >= Path::kNoPlace - 1 || distance % sizeof(uintptr_t) != 0) {
+      Untold();
+      return 0;
+    }
+    if (place > highest_) highest_ = static_cast<uint16_t>(place);
+    return static_cast<uint16_t>(place);
+  }
+
+  const Caller caller_;
+  const int max_depth_;
+  bool fits_ = true;
+  Fp fp_ = Fp::kInitial;
+  uintptr_t fp_at_ = 0;
+  uintptr_t fp_word_ = 0;
+  uint16_t initial_fp_ = Path::kNoPlace;
+  uint16_t highest_ = 0;
+  uint32_t returns_ = 0;
+  uint32_t links_ = 0;
+  uint32_t objects_ = 0;
+  Path::Object object_[kMaxObjects];
+  Path::Link link_[kMaxWords];
+  uint16_t place_[kMaxWords];
+  uintptr_t pc_[kMaxWords];
+};
+
+// All paths, found by their bytes.
+class PathTable {
+ public:
+  const Path* Intern(const char* bytes, size_t size) {
+    const uint64_t hash = HashBytes(bytes, size, 0);
+    const auto equal = [&](uint64_t payload) {
+      const Entry* entry = EntryOf(payload);
+      return entry->hash == hash && entry->size == size && std::memcmp(entry + 1, bytes, size) == 0;
+    };
+    uint64_t found = table_.Find(hash, equal);
+    if (found == 0) {
+      // In a child forked while another thread held the lock, it is held for good.
+      if (!table_.lock().TryLock()) return nullptr;
+      found = table_.Find(hash, equal);
+      if (found == 0) found = Add(hash, bytes, size);
+      table_.lock().Unlock();
+      if (found == 0) return nullptr;
+    }
+    return reinterpret_cast<const Path*>(EntryOf(found) + 1);
+  }
+
+ private:
+  struct Entry {
+    uint64_t hash;
+    uint64_t size;
+  };
+  static constexpr size_t kMaxTotalBytes = size_t{32} << 20;
+
+  static const Entry* EntryOf(uint64_t payload) { return reinterpret_cast<const Entry*>(payload); }
+
+  // 0 where there is no room.
+  uint64_t Add(uint64_t hash, const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
+    if (total_bytes_ + sizeof(Entry) + size > kMaxTotalBytes) return 0;
+    auto* entry = static_cast<Entry*>(arena_.Allocate(sizeof(Entry) + size));
+    if (entry == nullptr) return 0;
+    entry->hash = hash;
+    entry->size = size;
+    std::memcpy(entry + 1, bytes, size);
+    const auto payload = reinterpret_cast<uint64_t>(entry);
+    if (!table_.Insert(hash, payload, [](uint64_t other) { return EntryOf(other)->hash; })) return 0;
+    total_bytes_ += sizeof(Entry) + size;
+    return payload;
+  }
+
+  InternTable table_;
+  Arena arena_ ABSL_GUARDED_BY(table_.lock());
+  size_t total_bytes_ ABSL_GUARDED_BY(table_.lock()) = 0;
+};
+
+// Never destroyed: threads may capture until the very end.
+std::atomic<PathTable*> path_table{nullptr};
+
+}  // namespace
+
+bool Path::ObjectsAreLoaded() const {
+  ObjectCheck check;
+  const Object* object = first_object();
+  for (const Object* last = object + objects; object != last; ++object) {
+    if (!check.IsLoaded(object->id, pcs()[object->frame] - 1)) return false;
+  }
+  return true;
+}
+
+uint16_t Path::FirstDifference(const Path& other) const {
+  const uint32_t count = std::min(returns, other.returns);
+  for (uint32_t i = 0; i < count; ++i) {
+    if (places()[i] != other.places()[i]) break;
+    if (pcs()[i + 1] != other.pcs()[i + 1]) return places()[i];
+  }
+  return kNoPlace;
+}
+
+uintptr_t Path::WordAt(uint32_t place) const {
+  const uint16_t* at = std::find(places(), places() + returns, place);
+  return pcs()[1 + (at - places())];
+}
+
+void PreparePaths() {
+  if (path_table.load(std::memory_order_acquire) != nullptr) return;
+  auto* made = new PathTable;
+  PathTable* none = nullptr;
+  if (!path_table.compare_exchange_strong(none, made, std::memory_order_acq_rel)) delete made;
+}
+
+const Path* LearnPath(const Caller& caller, int max_depth) {
+  PathTable* table = path_table.load(std::memory_order_acquire);
+  if (table == nullptr) return nullptr;
+  RuleWalk walk(caller);
+  if (!walk.memory.is_own()) return nullptr;
+  PathRecord record(caller, max_depth);
+  for (int depth = 1;; ++depth) {
+    const PackedRule rule = walk.Rule();
+    record.Enters(rule, depth - 1);
+    if (rule.kind() == FrameRule::kSignal) return nullptr;
+    const RuleWalk::Step step = walk.Leave(rule, &record);
+    if (step == RuleWalk::Step::kUnknown) return nullptr;
+    const bool is_outermost = step == RuleWalk::Step::kOutermost;
+    if (!is_outermost && depth < max_depth) continue;
+    if (!record.fits()) return nullptr;
+    char bytes[PathRecord::kMaxBytes];
+    return table->Intern(bytes, record.Write(depth, /*truncated=*/!is_outermost, bytes));
+  }
+}
+
+}  // namespace hbmprof::internal
