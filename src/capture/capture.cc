@@ -31,7 +31,7 @@ CapturedStack CaptureWithBacktrace(const Caller& caller, uintptr_t* pcs, int max
 
 // Frames that no rule describes are left to libunwind, and where it is not installed to a guess.
 CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_depth) {
-  uint64_t path;
+  const Path* path;
   const WalkResult known = WalkToRemember(caller, buffer, max_depth, &path);
   if (known.end != WalkEnd::kUnknown) return {buffer, known.depth, known.end == WalkEnd::kDepth, path};
   const CapturedStack stack = CaptureWithLibunwind(caller, buffer, max_depth);
@@ -66,14 +66,12 @@ StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
 #endif
 }
 
-CapturedStack StackCapture::Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const {
+CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const {
   max_depth = std::min(max_depth, kMaxStackDepth);
   if (max_depth <= 0) return {buffer, 0, false};
   switch (method_) {
-    case Method::kRules: {
-      CapturedStack stack;
-      return RecallStack(caller, max_depth, &stack) ? stack : CaptureByRules(caller, buffer, max_depth);
-    }
+    case Method::kRules:
+      return CaptureByRules(caller, buffer, max_depth);
     case Method::kFramePointer: {
       const WalkResult walk = WalkByFramePointers(caller, buffer, max_depth);
       return {buffer, walk.depth, walk.end == WalkEnd::kDepth};

@@ -8,18 +8,18 @@
 
 #include "hbmprof/caller.h"
 #include "hbmprof/options.h"
+#include "src/capture/memo.h"
+#include "src/capture/paths.h"
 
 namespace hbmprof::internal {
-
-inline constexpr int kMaxStackDepth = 512;
 
 struct CapturedStack {
   // Innermost first. In the buffer that Capture was given, or in memory that is good for ever.
   const uintptr_t* pcs;
   int depth;
   bool truncated;  // there were more frames at the outer end
-  // Not 0: a number that only stacks with these frames, cut as this one was, are ever given. A stack may have several.
-  uint64_t path = 0;
+  // Not null: only stacks with these frames, cut as this one was, are ever given this path. A stack may have several.
+  const Path* path = nullptr;
 };
 
 // Immutable after construction; Capture may be called from any thread, and from signal handlers.
@@ -34,7 +34,13 @@ class StackCapture {
   // has room for them. Takes no memory from malloc, except that pthread_getattr_np and libunwind may when a thread
   // first needs them; takes no lock that dlopen holds while it runs code of others; calls nothing of the traced
   // program's; leaves errno alone.
-  CapturedStack Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const;
+  CapturedStack Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const {
+    if (method_ == Method::kRules) {
+      const Path* path = RecallStack(caller, max_depth);
+      if (path != nullptr) return {path->pcs(), path->depth, path->truncated, path};
+    }
+    return CaptureAfresh(caller, buffer, max_depth);
+  }
 
   // What captures really use, which is less than was asked for where this system lacks something:
   // "cached_rules", "frame_pointer", "libunwind", "backtrace", "none".
@@ -42,6 +48,9 @@ class StackCapture {
 
  private:
   enum class Method : uint8_t { kRules, kFramePointer, kLibunwind, kBacktrace, kNone };
+
+  // Capture, for a stack that is not remembered.
+  CapturedStack CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const;
 
   Method method_;
 };

@@ -204,12 +204,12 @@ void GiveBack(void* memo) {
   return memo;
 }
 
-[[gnu::noinline]] void CheckAgainstRules(const Caller& caller, int max_depth, const CapturedStack& stack) {
+[[gnu::noinline]] void CheckAgainstRules(const Caller& caller, int max_depth, const Path& path) {
   uintptr_t checked[kMaxStackDepth];
   const WalkResult walked = WalkByRules(caller, checked, max_depth, /*guess=*/false);
-  if (walked.end == WalkEnd::kUnknown || walked.depth != stack.depth ||
-      stack.truncated != (walked.end == WalkEnd::kDepth) || !std::equal(checked, checked + walked.depth, stack.pcs)) {
-    std::fprintf(stderr, "hbmprof: a remembered stack of %d frames differs from the present one of %d\n", stack.depth,
+  if (walked.end == WalkEnd::kUnknown || walked.depth != path.depth ||
+      path.truncated != (walked.end == WalkEnd::kDepth) || !std::equal(checked, checked + walked.depth, path.pcs())) {
+    std::fprintf(stderr, "hbmprof: a remembered stack of %d frames differs from the present one of %d\n", path.depth,
                  walked.depth);
     std::abort();
   }
@@ -231,29 +231,25 @@ void PrepareMemos() {
   }
 }
 
-bool RecallStack(const Caller& caller, int max_depth, CapturedStack* stack) {
+const Path* RecallStack(const Caller& caller, int max_depth) {
   Memo* memo = thread_memo.memo;
-  if (memo == nullptr || memo->is_pausing()) return false;
+  if (memo == nullptr || memo->is_pausing()) return nullptr;
   const StackBounds bounds = thread_stack_bounds;  // known since the walk after which the memo was made
-  if (caller.sp - bounds.low >= bounds.high - bounds.low) return false;
+  if (caller.sp - bounds.low >= bounds.high - bounds.low) return nullptr;
   const Path* path = memo->Find(caller, bounds.high, max_depth);
-  if (path == nullptr) return false;
-  *stack = {path->pcs(), path->depth, path->truncated, reinterpret_cast<uintptr_t>(path)};
-  if (kIsChecked) CheckAgainstRules(caller, max_depth, *stack);
-  return true;
+  if (kIsChecked && path != nullptr) CheckAgainstRules(caller, max_depth, *path);
+  return path;
 }
 
-WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, uint64_t* path) {
-  *path = 0;
+WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path) {
+  *path = nullptr;
   const WalkResult walk = WalkByRules(caller, pcs, max_depth, /*guess=*/false);
   if (walk.end == WalkEnd::kUnknown || !IsOnOwnStack(caller.sp)) return walk;
   Memo* memo = thread_memo.memo;
   if (memo == nullptr) memo = Obtain();
   if (memo == nullptr || !memo->IsWorthLearning(caller, pcs, walk.depth)) return walk;
-  const Path* learnt = LearnPath(caller, max_depth);
-  if (learnt == nullptr) return walk;
-  memo->Insert(caller, learnt);
-  *path = reinterpret_cast<uintptr_t>(learnt);
+  *path = LearnPath(caller, max_depth);
+  if (*path != nullptr) memo->Insert(caller, *path);
   return walk;
 }
 

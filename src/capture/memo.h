@@ -25,7 +25,7 @@
 #include <cstdint>
 
 #include "hbmprof/caller.h"
-#include "src/capture/capture.h"
+#include "src/capture/paths.h"
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
@@ -34,13 +34,13 @@ namespace hbmprof::internal {
 // when it has made some captures, and gives it back when it ends.
 void PrepareMemos();
 
-// If the calling thread remembers the stack that begins at `caller`, cut at `max_depth` frames: hands it out and
-// returns true.
-bool RecallStack(const Caller& caller, int max_depth, CapturedStack* stack);
+// The path of the stack that begins at `caller`, cut at `max_depth` frames, if the calling thread remembers it; null if
+// not.
+const Path* RecallStack(const Caller& caller, int max_depth);
 
 // For a stack that RecallStack does not know: exactly WalkByRules(caller, pcs, max_depth, /*guess=*/false). `path` gets
-// the number under which the stack is remembered from now on, or 0.
-WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, uint64_t* path);
+// the path by which the stack is remembered from now on, or null.
+WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path);
 
 }  // namespace hbmprof::internal
 

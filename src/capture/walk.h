@@ -7,11 +7,12 @@
 #include <cstdint>
 
 #include "hbmprof/caller.h"
-#include "src/capture/capture.h"
 #include "src/capture/rules.h"
 #include "src/capture/stack_memory.h"
 
 namespace hbmprof::internal {
+
+inline constexpr int kMaxStackDepth = 512;
 
 // How a walk ended.
 enum class WalkEnd : uint8_t {

@@ -75,11 +75,12 @@ class Ledger {
   };
   // Enters one event. `site`'s parent, if it has one, gives the bytes of kAlloc and kUndoFree and gets those of kFree.
   // Returns false, with nothing changed, if the host has no memory for the site's cell.
-  bool Enter(Event event, SiteId site, int64_t bytes) {
+  bool Enter(Event event, SiteId site, int64_t bytes) { return Enter(event, site, sites_.At(site), bytes); }
+  // The same, for callers that know `record`, the site's.
+  bool Enter(Event event, SiteId site, const Site& record, int64_t bytes) {
     // The common case: this thread's shard has the cell, and the headroom.
     Shard* shard = ShardOfThisThread();
     if (shard == nullptr) return false;
-    const Site& record = sites_.At(site);
     {
       SpinLockHolder hold(shard->lock);
       Cell* cell = ExistingCellOf(*shard, site);

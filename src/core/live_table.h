@@ -70,13 +70,9 @@ class LiveTable {
                   LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Line* line = Lock(place);
     if (line == nullptr || line->overflow != nullptr) return InsertSlow(line, id, record, replaced);
-    Entry* free_entry = nullptr;
-    for (Entry& entry : line->entries) {
-      if (entry.id == id) return InsertSlow(line, id, record, replaced);
-      if (entry.id == 0) free_entry = &entry;
-    }
-    if (free_entry == nullptr) return InsertSlow(line, id, record, replaced);
-    *free_entry = {id, Pack(record)};
+    const uint32_t free = line->EntriesWith(0);
+    if (free == 0 || line->EntriesWith(id) != 0) return InsertSlow(line, id, record, replaced);
+    line->entries[__builtin_ctz(free)] = {id, Pack(record)};
     line->lock.Unlock();
     return Inserted::kNew;
   }
@@ -87,14 +83,13 @@ class LiveTable {
   bool Erase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Line* line = LockLineOf(HashAddress(id));
     if (line == nullptr) return false;
-    if (line->overflow == nullptr) {
-      for (Entry& entry : line->entries) {
-        if (entry.id != id) continue;
-        *record = Unpack(entry.site_and_bytes);
-        entry.id = 0;
-        line->lock.Unlock();
-        return true;
-      }
+    const uint32_t found = line->EntriesWith(id);
+    if (found != 0 && line->overflow == nullptr) {
+      Entry& entry = line->entries[__builtin_ctz(found)];
+      *record = Unpack(entry.site_and_bytes);
+      entry.id = 0;
+      line->lock.Unlock();
+      return true;
     }
     return EraseSlow(line, id, record);
   }
@@ -131,6 +126,12 @@ class LiveTable {
     uint32_t unused;
     Line* overflow;
     Entry entries[kEntriesPerLine];
+
+    // Bit n: entry n has this id. Without branches: which it is cannot be foreseen.
+    uint32_t EntriesWith(uint64_t id) const {
+      return static_cast<uint32_t>(entries[0].id == id) | static_cast<uint32_t>(entries[1].id == id) << 1 |
+             static_cast<uint32_t>(entries[2].id == id) << 2;
+    }
   };
   static_assert(sizeof(Line) == 64, "one cache line");
 

@@ -110,7 +110,7 @@ inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, const At
   const CapturedStack captured = capture_.Capture(caller, buffer, max_depth_);
   if (captured.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
   const SiteKey key{nullptr, static_cast<uint64_t>(bytes), attributes, current_tags, parent};
-  if (captured.path != 0) {
+  if (captured.path != nullptr) {
     const SiteId known = site_cache_.Find(captured.path, key, sites_);
     if (known != kNoSite) return known;
   }
@@ -121,7 +121,7 @@ SiteId ProfilerImpl::InternSiteOf(const CapturedStack& captured, const SiteKey& 
   SiteKey with_stack = key;
   with_stack.stack = sites_.InternStack(captured.pcs, captured.depth, captured.truncated);
   const SiteId site = with_stack.stack == nullptr ? kNoSite : sites_.InternSite(with_stack);
-  if (captured.path != 0 && site != kNoSite) site_cache_.Remember(captured.path, key, site);
+  if (captured.path != nullptr && site != kNoSite) site_cache_.Remember(captured.path, key, site);
   return site;
 }
 
@@ -133,8 +133,7 @@ bool ProfilerImpl::EndStale(BufferId id) {
   return true;
 }
 
-bool ProfilerImpl::Fits(BufferId id, size_t bytes) {
-  if (bytes <= LiveTable::kMaxBytes && HasRoom()) return true;
+bool ProfilerImpl::MakeRoom(BufferId id, size_t bytes) {
   const bool made_room = EndStale(id);
   return (made_room && bytes <= LiveTable::kMaxBytes && HasRoom()) || Drop(bytes);
 }

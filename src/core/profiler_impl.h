@@ -84,18 +84,23 @@ class ProfilerImpl {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
     return guard.entered();
   }
-  SiteId SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes, SiteId parent);
+  [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes,
+                                       SiteId parent);
   SiteId InternSiteOf(const CapturedStack& captured, const SiteKey& key);
   // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
   bool EndStale(BufferId id);
   // Whether a new record of `id` may be made; if not, it is counted as dropped.
-  bool Fits(BufferId id, size_t bytes);
+  bool Fits(BufferId id, size_t bytes) {
+    return (bytes <= LiveTable::kMaxBytes && HasRoom()) || MakeRoom(id, bytes);
+  }
+  bool MakeRoom(BufferId id, size_t bytes);
   // Enters a new record everywhere; false if it had to be dropped. `place` is the id's.
-  bool Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes);
+  [[gnu::always_inline]] bool Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes);
   // After `record` left the live table: takes it out of everything else.
   void Forget(BufferId id, const LiveRecord& record) {
-    if (!sites_.At(record.site).is_plain) LeavePool(id, record);
-    ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
+    const Site& site = sites_.At(record.site);
+    if (!site.is_plain) LeavePool(id, record);
+    ledger_.Enter(Ledger::Event::kFree, record.site, site, record.bytes);
   }
   void LeavePool(BufferId id, const LiveRecord& record);
   void DropBlocksOf(uint64_t start, uint64_t bytes);

@@ -68,16 +68,18 @@ SiteId SiteTable::FindSite(uint64_t hash, const SiteKey& key) const {
   return found == 0 ? kNoSite : static_cast<SiteId>(found - 1);
 }
 
-SiteId SiteTable::InternSite(SiteKey key) {
-  uint64_t hash = HashSite(key);
+SiteId SiteTable::InternSite(const SiteKey& key) {
+  const uint64_t hash = HashSite(key);
   if (const SiteId found = FindSite(hash, key); found != kNoSite) return found;
-  auto* stack = const_cast<StackRecord*>(key.stack);
-  if (stack->sites.load(std::memory_order_relaxed) >= kExactSites) {
-    key.block_bytes = RoundUpToPowerOfTwo(key.block_bytes);
-    hash = HashSite(key);
-    if (const SiteId found = FindSite(hash, key); found != kNoSite) return found;
-  }
+  if (key.stack->sites.load(std::memory_order_relaxed) < kExactSites) return AddSite(hash, key);
+  SiteKey rounded = key;
+  rounded.block_bytes = RoundUpToPowerOfTwo(key.block_bytes);
+  const uint64_t rounded_hash = HashSite(rounded);
+  const SiteId found = FindSite(rounded_hash, rounded);
+  return found != kNoSite ? found : AddSite(rounded_hash, rounded);
+}
 
+SiteId SiteTable::AddSite(uint64_t hash, const SiteKey& key) {
   SpinLockHolder hold(sites_.lock());
   if (const SiteId found = FindSite(hash, key); found != kNoSite) return found;
   const SiteId site = size_.load(std::memory_order_relaxed);
@@ -93,7 +95,7 @@ SiteId SiteTable::InternSite(SiteKey key) {
   const bool inserted = sites_.Insert(
       hash, uint64_t{site} + 1, [this](uint64_t payload) { return At(static_cast<SiteId>(payload - 1)).hash; });
   if (!inserted) return kNoSite;
-  stack->sites.fetch_add(1, std::memory_order_relaxed);
+  const_cast<StackRecord*>(key.stack)->sites.fetch_add(1, std::memory_order_relaxed);
   return site;
 }
 

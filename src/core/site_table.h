@@ -91,7 +91,7 @@ class SiteTable {
 
   // The site of `key` (whose stack comes from InternStack of the same table); kNoSite when max_sites is reached or
   // there is no memory.
-  SiteId InternSite(SiteKey key);
+  SiteId InternSite(const SiteKey& key);
 
   // `site` must come from this table.
   const Site& At(SiteId site) const {
@@ -112,6 +112,7 @@ class SiteTable {
   static constexpr uint32_t kExactSites = 256;
 
   SiteId FindSite(uint64_t hash, const SiteKey& key) const;
+  SiteId AddSite(uint64_t hash, const SiteKey& key);
 
   const SiteId max_sites_;
   InternTable stacks_;
