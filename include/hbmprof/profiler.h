@@ -94,7 +94,8 @@ class Profiler {
   // was recorded: false while off, for a null id, from inside the tracker, and when a limit was reached
   // (dropped_records, dropped_bytes). An `id` that is live already is freed first (replaced_records). kAlias is counted
   // as zero bytes. At most 2^40-1 bytes; more is dropped.
-  bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
+  // (Inlined even where nothing else is, so that it is no frame of the stacks.)
+  [[gnu::always_inline]] bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
     return enabled() && Alloc(id, bytes, attributes);
   }
   // The same with the stack beginning at `caller`, for wrappers.

@@ -39,9 +39,9 @@ struct Path {
   uint16_t returns;    // return addresses to compare, a multiple of kAtOnce
   uint16_t links;
   uint16_t objects;
-  uint16_t fp;      // the place that the caller's fp points to; kNoPlace if it does not matter
-  uint16_t end;     // all places are below
-  bool truncated;   // cut at max_depth
+  uint16_t fp;     // the place that the caller's fp points to; kNoPlace if it does not matter
+  uint16_t end;    // all places are below
+  bool truncated;  // cut at max_depth
   // Behind it: pc and the return addresses, their places, links, objects.
 
   const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
@@ -85,9 +85,9 @@ static_assert(sizeof(Path) == 16);
 // Makes LearnPath possible. Takes no lock.
 void PreparePaths();
 
-// Walks the stack at `caller`, on the thread's own stack, and hands out its path; null where it cannot be known: a frame
-// that common rules do not describe, a place or an object too many, the limit, another thread that is adding one. The
-// same stack shape gives the same path, always.
+// Walks the stack at `caller`, on the thread's own stack, and hands out its path; null where it cannot be known: a
+// frame that common rules do not describe, a place or an object too many, the limit, another thread that is adding one.
+// The same stack shape gives the same path, always.
 const Path* LearnPath(const Caller& caller, int max_depth);
 
 }  // namespace hbmprof::internal

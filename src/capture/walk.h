@@ -84,9 +84,9 @@ class RuleWalk {
     return pc == 0 ? Step::kOutermost : Step::kFrame;
   }
 
-  // Leaves frames of the common kinds, into `pcs` from `depth` on, while the walk is on the thread's own stack. Stops in
-  // a frame of another kind, or whose step does not fit the stack, for Leave to judge; or at `max_depth`. Returns the
-  // new depth.
+  // Leaves frames of the common kinds, into `pcs` from `depth` on, while the walk is on the thread's own stack. Stops
+  // in a frame of another kind, or whose step does not fit the stack, for Leave to judge; or at `max_depth`. Returns
+  // the new depth.
   int LeaveCommonFrames(int depth, uintptr_t* pcs, int max_depth);
 
   // Leaves the frame as if it had a frame pointer, if that leads to known code.

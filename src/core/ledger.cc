@@ -76,10 +76,17 @@ Ledger::Cell* Ledger::CellOf(Shard& shard, SiteId site) const {
     if (cells == nullptr) return nullptr;
     chunk.store(cells, std::memory_order_relaxed);
   }
-  return cells + (site & ((1u << kChunkBits) - 1));
+  Cell* cell = cells + (site & ((1u << kChunkBits) - 1));
+  const Site& record = sites_.At(site);
+  cell->account = record.account;
+  cell->is_plain = record.is_plain;
+  return cell;
 }
 
-bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+bool Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Shard* shard_of_thread = ShardOfThisThread();
+  if (shard_of_thread == nullptr) return false;
+  Shard& own = *shard_of_thread;
   const Site& record = sites_.At(site);
   const AccountId account = record.account;
   const SiteId parent = record.key.parent;
@@ -92,7 +99,7 @@ bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, int64_t bytes) ABSL
     if (cell != nullptr && (parent_cell != nullptr || !has_parent)) {
       // A block takes its bytes from its segment: nothing is added to the account.
       if (has_parent || !adds || own.accounts[account].headroom >= bytes) {
-        Apply(own, event, record, bytes, cell, parent_cell);
+        Apply(own, event, account, record.is_segment, bytes, cell, parent_cell);
         return true;
       }
     } else if (adds) {
@@ -108,7 +115,7 @@ bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, int64_t bytes) ABSL
       Cell* cell = ExistingCellOf(shard, site);
       Cell* parent_cell = has_parent ? ExistingCellOf(shard, parent) : nullptr;
       if (done || cell == nullptr || (has_parent && parent_cell == nullptr)) return;
-      Apply(shard, event, record, bytes, cell, parent_cell);
+      Apply(shard, event, account, record.is_segment, bytes, cell, parent_cell);
       done = true;
     });
     UnlockAll();
@@ -127,7 +134,7 @@ bool Ledger::EnterSlow(Shard& own, Event event, SiteId site, int64_t bytes) ABSL
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
   ForEachActiveShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(share); });
   own.accounts[account].SetHeadroom(share + bytes);
-  Apply(own, event, record, bytes, ExistingCellOf(own, site), nullptr);
+  Apply(own, event, account, record.is_segment, bytes, ExistingCellOf(own, site), nullptr);
   if (slack < 0) {
     peak.bytes = in_use + bytes;
     ++peak.epoch;

@@ -75,22 +75,20 @@ class Ledger {
   };
   // Enters one event. `site`'s parent, if it has one, gives the bytes of kAlloc and kUndoFree and gets those of kFree.
   // Returns false, with nothing changed, if the host has no memory for the site's cell.
-  bool Enter(Event event, SiteId site, int64_t bytes) { return Enter(event, site, sites_.At(site), bytes); }
-  // The same, for callers that know `record`, the site's.
-  bool Enter(Event event, SiteId site, const Site& record, int64_t bytes) {
-    // The common case: this thread's shard has the cell, and the headroom.
+  bool Enter(Event event, SiteId site, int64_t bytes) {
+    return EnterPlain(event, site, bytes) || EnterSlow(event, site, bytes);
+  }
+  // Enters the event if it is a common one: this thread's shard has met the site, which is plain, and has the headroom.
+  bool EnterPlain(Event event, SiteId site, int64_t bytes) {
     Shard* shard = ShardOfThisThread();
     if (shard == nullptr) return false;
-    {
-      SpinLockHolder hold(shard->lock);
-      Cell* cell = ExistingCellOf(*shard, site);
-      if (record.is_plain && cell != nullptr &&
-          (event == Event::kFree || bytes <= shard->accounts[record.account].headroom)) {
-        Apply(*shard, event, record, bytes, cell, nullptr);
-        return true;
-      }
-    }
-    return EnterSlow(*shard, event, site, bytes);
+    SpinLockHolder hold(shard->lock);
+    Cell* cell = ExistingCellOf(*shard, site);
+    if (cell == nullptr || !cell->is_plain) return false;
+    const AccountId account = cell->account;
+    if (event != Event::kFree && bytes > shard->accounts[account].headroom) return false;
+    Apply(*shard, event, account, /*is_segment=*/false, bytes, cell, nullptr);
+    return true;
   }
   // One event: a live allocation of `bytes` bytes at `from` was in truth made at `to`, a site of the same account and
   // of kind kPool. Returns false as Enter does.
@@ -127,7 +125,9 @@ class Ledger {
     int64_t peak_objects;
     int64_t peak_bytes;
     uint64_t epoch;  // 0: never touched
-    uint64_t unused;
+    // Of the site, once the cell was asked for by CellOf. A free needs nothing else of it.
+    int32_t account;
+    bool is_plain;
   };
   // One shard's part of an account. All but headroom may be negative: a buffer may be freed through another shard than
   // it was allocated through.
@@ -174,11 +174,11 @@ class Ledger {
   // Null if there is no memory.
   Cell* CellOf(Shard& shard, SiteId site) const;
   // `parent_cell` is null for a site without a parent.
-  void Apply(Shard& shard, Event event, const Site& site, int64_t bytes, Cell* cell, Cell* parent_cell)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  void Apply(Shard& shard, Event event, AccountId account, bool is_segment, int64_t bytes, Cell* cell,
+             Cell* parent_cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   void Touch(Cell* cell, AccountId account) const;
   void CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  bool EnterSlow(Shard& shard, Event event, SiteId site, int64_t bytes);
+  bool EnterSlow(Event event, SiteId site, int64_t bytes);
   template <typename Visit>
   void ForEachActiveShard(const Visit& visit) const;
   AccountTotals SumOf(AccountId account) const;
@@ -202,9 +202,10 @@ inline void Ledger::Touch(Cell* cell, AccountId account) const {
   cell->epoch = epoch;
 }
 
-inline void Ledger::Apply(Shard& shard, Event event, const Site& site, int64_t bytes, Cell* cell, Cell* parent_cell) {
-  Account& account = shard.accounts[site.account];
-  Touch(cell, site.account);
+inline void Ledger::Apply(Shard& shard, Event event, AccountId account_id, bool is_segment, int64_t bytes, Cell* cell,
+                          Cell* parent_cell) {
+  Account& account = shard.accounts[account_id];
+  Touch(cell, account_id);
   switch (event) {
     case Event::kAlloc:
       ++cell->alloc_objects;
@@ -225,12 +226,12 @@ inline void Ledger::Apply(Shard& shard, Event event, const Site& site, int64_t b
   }
   const int64_t added = event == Event::kFree ? -bytes : bytes;
   if (parent_cell != nullptr) {
-    Touch(parent_cell, site.account);
+    Touch(parent_cell, account_id);
     parent_cell->freed_bytes += added;
     account.block_bytes += added;
   } else {
     account.headroom -= added;
-    if (site.is_segment) account.pool_bytes += added;
+    if (is_segment) account.pool_bytes += added;
   }
   CountEvent(shard, event == Event::kFree ? -1 : 1);
 }

@@ -105,8 +105,7 @@ std::string_view MemorySpaceName(MemorySpace space) {
   return "unknown";
 }
 
-Profiler::Profiler(const Options& options)
-    : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options)) {
+Profiler::Profiler(const Options& options) : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options)) {
   ForkGuard::Instance().Add(impl_.get());
 }
 

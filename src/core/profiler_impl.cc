@@ -107,21 +107,28 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
 
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes, SiteId parent) {
   uintptr_t buffer[kMaxStackDepth];
-  const CapturedStack captured = capture_.Capture(caller, buffer, max_depth_);
-  if (captured.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
+  const CapturedStack stack = capture_.Capture(caller, buffer, max_depth_);
+  if (stack.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
   const SiteKey key{nullptr, static_cast<uint64_t>(bytes), attributes, current_tags, parent};
-  if (captured.path != nullptr) {
-    const SiteId known = site_cache_.Find(captured.path, key, sites_);
+  if (stack.path != nullptr) {
+    const SiteId known = site_cache_.FindByPath(stack.path, key, sites_);
     if (known != kNoSite) return known;
   }
-  return InternSiteOf(captured, key);
+  return InternSiteOf(stack, key);
 }
 
-SiteId ProfilerImpl::InternSiteOf(const CapturedStack& captured, const SiteKey& key) {
-  SiteKey with_stack = key;
-  with_stack.stack = sites_.InternStack(captured.pcs, captured.depth, captured.truncated);
-  const SiteId site = with_stack.stack == nullptr ? kNoSite : sites_.InternSite(with_stack);
-  if (captured.path != nullptr && site != kNoSite) site_cache_.Remember(captured.path, key, site);
+SiteId ProfilerImpl::InternSiteOf(const CapturedStack& stack, const SiteKey& key) {
+  const uint64_t hash = SiteTable::HashOf(stack);
+  SiteId site = site_cache_.FindByHash(hash, stack, key, sites_);
+  if (site == kNoSite) {
+    SiteKey with_stack = key;
+    with_stack.stack = sites_.InternStack(stack, hash);
+    if (with_stack.stack == nullptr) return kNoSite;
+    site = sites_.InternSite(with_stack);
+    if (site == kNoSite) return kNoSite;
+    site_cache_.RememberByHash(hash, key, site);
+  }
+  if (stack.path != nullptr) site_cache_.RememberByPath(stack.path, key, site);
   return site;
 }
 
@@ -182,7 +189,7 @@ void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
       [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); });
 }
 
-void ProfilerImpl::LeavePool(BufferId id, const LiveRecord& record) {
+void ProfilerImpl::ForgetSlow(BufferId id, const LiveRecord& record) {
   const SiteKey& key = sites_.Key(record.site);
   if (key.parent != kNoSite) {
     Segment* segment = segments_.Find(BlockAddress(id.value()), static_cast<uint64_t>(record.bytes));
@@ -193,6 +200,7 @@ void ProfilerImpl::LeavePool(BufferId id, const LiveRecord& record) {
       DropBlocksOf(id.value(), static_cast<uint64_t>(record.bytes));
     }
   }
+  ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
 }
 
 FreedRecord ProfilerImpl::RecordFree(BufferId id) {

@@ -86,23 +86,19 @@ class ProfilerImpl {
   }
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes,
                                        SiteId parent);
-  SiteId InternSiteOf(const CapturedStack& captured, const SiteKey& key);
+  SiteId InternSiteOf(const CapturedStack& stack, const SiteKey& key);
   // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
   bool EndStale(BufferId id);
   // Whether a new record of `id` may be made; if not, it is counted as dropped.
-  bool Fits(BufferId id, size_t bytes) {
-    return (bytes <= LiveTable::kMaxBytes && HasRoom()) || MakeRoom(id, bytes);
-  }
+  bool Fits(BufferId id, size_t bytes) { return (bytes <= LiveTable::kMaxBytes && HasRoom()) || MakeRoom(id, bytes); }
   bool MakeRoom(BufferId id, size_t bytes);
   // Enters a new record everywhere; false if it had to be dropped. `place` is the id's.
   [[gnu::always_inline]] bool Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes);
   // After `record` left the live table: takes it out of everything else.
   void Forget(BufferId id, const LiveRecord& record) {
-    const Site& site = sites_.At(record.site);
-    if (!site.is_plain) LeavePool(id, record);
-    ledger_.Enter(Ledger::Event::kFree, record.site, site, record.bytes);
+    if (!ledger_.EnterPlain(Ledger::Event::kFree, record.site, record.bytes)) ForgetSlow(id, record);
   }
-  void LeavePool(BufferId id, const LiveRecord& record);
+  void ForgetSlow(BufferId id, const LiveRecord& record);
   void DropBlocksOf(uint64_t start, uint64_t bytes);
   bool Drop(uint64_t bytes);
   bool HasRoom() const { return ledger_.live_records() < max_live_; }

@@ -1,5 +1,6 @@
-// SiteCache: from the path of a remembered stack, with the allocation's other attributes, straight to the site; so that
-// a stack that repeats is neither hashed nor compared frame by frame.
+// SiteCache: from a stack with the allocation's other attributes straight to the site. Either from the path of a
+// remembered stack, so that it is neither hashed nor compared frame by frame; or from a stack's hash, in one step
+// instead of a stack table's and a site table's.
 //
 // Thread safety: everything from any thread, without a lock. An entry is two words, of which one proves the other: an
 // entry read while another thread replaces it does not match (but for one in 2^64 of such reads).
@@ -10,6 +11,7 @@
 #include <cstdint>
 
 #include "src/base/hash.h"
+#include "src/base/pages.h"
 #include "src/capture/paths.h"
 #include "src/core/site_table.h"
 
@@ -17,40 +19,62 @@ namespace hbmprof::internal {
 
 class SiteCache {
  public:
-  // The site of `path` (not null; see CapturedStack) with everything in `key` but its stack; kNoSite if it is
+  SiteCache() : entries_(static_cast<Entry*>(MapPages(kBytes))) {}
+  ~SiteCache() { UnmapPages(entries_, kBytes); }
+  SiteCache(const SiteCache&) = delete;
+  SiteCache& operator=(const SiteCache&) = delete;
+
+  // The site of the stack that `path` (not null) stands for, with everything in `key` but the stack; kNoSite if it is
   // not in the cache.
-  SiteId Find(const Path* path, const SiteKey& key, const SiteTable& sites) const {
-    const Entry& entry = entries_[SlotOf(path, key)];
+  SiteId FindByPath(const Path* path, const SiteKey& key, const SiteTable& sites) const {
+    return Find(KeyOf(path), key, sites);
+  }
+  void RememberByPath(const Path* path, const SiteKey& key, SiteId site) { Remember(KeyOf(path), key, site); }
+
+  // The same for any stack; `hash` is SiteTable::HashOf it.
+  SiteId FindByHash(uint64_t hash, const CapturedStack& stack, const SiteKey& key, const SiteTable& sites) const {
+    const SiteId site = Find(KeyOf(hash), key, sites);
+    return site != kNoSite && sites.Key(site).stack->Is(stack, hash) ? site : kNoSite;
+  }
+  void RememberByHash(uint64_t hash, const SiteKey& key, SiteId site) { Remember(KeyOf(hash), key, site); }
+
+ private:
+  struct Entry {
+    std::atomic<uint64_t> proof;
+    std::atomic<uint64_t> site_plus_one;
+  };
+  static constexpr uint32_t kEntryBits = 15;
+  static constexpr size_t kBytes = sizeof(Entry) << kEntryBits;
+
+  // What stands for a path never stands for a hash.
+  static uint64_t KeyOf(const Path* path) { return reinterpret_cast<uintptr_t>(path); }
+  static uint64_t KeyOf(uint64_t hash) { return hash | 1; }
+
+  SiteId Find(uint64_t stack, const SiteKey& key, const SiteTable& sites) const {
+    if (entries_ == nullptr) return kNoSite;
+    const Entry& entry = entries_[SlotOf(stack, key)];
     const uint64_t site_plus_one = entry.site_plus_one.load(std::memory_order_acquire);
-    if (site_plus_one == 0 || entry.proof.load(std::memory_order_relaxed) != Proof(path, site_plus_one)) return kNoSite;
+    if (site_plus_one == 0 || entry.proof.load(std::memory_order_relaxed) != Proof(stack, site_plus_one)) {
+      return kNoSite;
+    }
     const auto site = static_cast<SiteId>(site_plus_one - 1);
     // A site with a rounded size is found through its table, which knows when to round.
     return sites.At(site).IsLike(key) ? site : kNoSite;
   }
-
-  void Remember(const Path* path, const SiteKey& key, SiteId site) {
-    Entry& entry = entries_[SlotOf(path, key)];
+  void Remember(uint64_t stack, const SiteKey& key, SiteId site) {
+    if (entries_ == nullptr) return;
+    Entry& entry = entries_[SlotOf(stack, key)];
     const uint64_t site_plus_one = uint64_t{site} + 1;
     entry.site_plus_one.store(site_plus_one, std::memory_order_release);
-    entry.proof.store(Proof(path, site_plus_one), std::memory_order_relaxed);
+    entry.proof.store(Proof(stack, site_plus_one), std::memory_order_relaxed);
   }
 
- private:
-  struct Entry {
-    std::atomic<uint64_t> proof{0};
-    std::atomic<uint64_t> site_plus_one{0};
-  };
-  static constexpr uint32_t kEntryBits = 12;
-
-  static uint64_t Proof(const Path* path, uint64_t site_plus_one) {
-    return reinterpret_cast<uintptr_t>(path) ^ site_plus_one * kHashSeed1;
-  }
-  static uint32_t SlotOf(const Path* path, const SiteKey& key) {
-    const uint64_t sum = reinterpret_cast<uintptr_t>(path) + key.block_bytes + (uint64_t{key.tags} << 32);
-    return static_cast<uint32_t>(sum * kHashSeed0 >> (64 - kEntryBits));
+  static uint64_t Proof(uint64_t stack, uint64_t site_plus_one) { return stack ^ site_plus_one * kHashSeed1; }
+  static uint64_t SlotOf(uint64_t stack, const SiteKey& key) {
+    return (stack + key.block_bytes + (uint64_t{key.tags} << 32)) * kHashSeed0 >> (64 - kEntryBits);
   }
 
-  Entry entries_[1u << kEntryBits];
+  Entry* const entries_;  // null where there is no memory
 };
 
 }  // namespace hbmprof::internal

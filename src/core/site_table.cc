@@ -25,8 +25,8 @@ StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(p
 
 SiteTable::SiteTable(int64_t max_sites)
     : max_sites_(static_cast<SiteId>(std::clamp<int64_t>(max_sites, 1, int64_t{1} << 22))),
-      chunks_(static_cast<std::atomic<Site*>*>(
-          MapPages(((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>)))) {}
+      chunks_(
+          static_cast<std::atomic<Site*>*>(MapPages(((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>)))) {}
 
 SiteTable::~SiteTable() {
   if (chunks_ == nullptr) return;
@@ -36,25 +36,25 @@ SiteTable::~SiteTable() {
   UnmapPages(chunks_, ((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>));
 }
 
-StackRecord* SiteTable::InternStack(const uintptr_t* pcs, int depth, bool truncated) {
+uint64_t SiteTable::HashOf(const CapturedStack& stack) {
   static_assert(sizeof(uintptr_t) == sizeof(uint64_t), "a 64-bit host");
-  const uint64_t hash = HashWords(reinterpret_cast<const uint64_t*>(pcs), static_cast<size_t>(depth)) ^ truncated;
-  const size_t bytes = static_cast<size_t>(depth) * sizeof(uintptr_t);
-  const auto equal = [&](uint64_t payload) {
-    const StackRecord* stack = StackOf(payload);
-    return stack->hash == hash && stack->depth == static_cast<uint32_t>(depth) && stack->truncated == truncated &&
-           std::memcmp(stack->pcs(), pcs, bytes) == 0;
-  };
+  const auto* words = reinterpret_cast<const uint64_t*>(stack.pcs);
+  return HashWords(words, static_cast<size_t>(stack.depth)) ^ stack.truncated;
+}
+
+StackRecord* SiteTable::InternStack(const CapturedStack& captured, uint64_t hash) {
+  const auto equal = [&](uint64_t payload) { return StackOf(payload)->Is(captured, hash); };
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
 
   SpinLockHolder hold(stacks_.lock());
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
+  const size_t bytes = static_cast<size_t>(captured.depth) * sizeof(uintptr_t);
   auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(sizeof(StackRecord) + bytes));
   if (stack == nullptr) return nullptr;
   stack->hash = hash;
-  stack->depth = static_cast<uint32_t>(depth);
-  stack->truncated = truncated;
-  std::memcpy(static_cast<void*>(stack + 1), pcs, bytes);
+  stack->depth = static_cast<uint32_t>(captured.depth);
+  stack->truncated = captured.truncated;
+  std::memcpy(static_cast<void*>(stack + 1), captured.pcs, bytes);
   const bool inserted =
       stacks_.Insert(hash, reinterpret_cast<uintptr_t>(stack), [](uint64_t payload) { return StackOf(payload)->hash; });
   return inserted ? stack : nullptr;
@@ -92,8 +92,8 @@ SiteId SiteTable::AddSite(uint64_t hash, const SiteKey& key) {
   }
   new (chunk.load(std::memory_order_relaxed) + (site & ((1u << kChunkBits) - 1))) Site(key, hash);
   size_.store(site + 1, std::memory_order_release);
-  const bool inserted = sites_.Insert(
-      hash, uint64_t{site} + 1, [this](uint64_t payload) { return At(static_cast<SiteId>(payload - 1)).hash; });
+  const bool inserted = sites_.Insert(hash, uint64_t{site} + 1,
+                                      [this](uint64_t payload) { return At(static_cast<SiteId>(payload - 1)).hash; });
   if (!inserted) return kNoSite;
   const_cast<StackRecord*>(key.stack)->sites.fetch_add(1, std::memory_order_relaxed);
   return site;

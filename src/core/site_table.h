@@ -10,10 +10,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "hbmprof/allocation.h"
-#include "src/base/pages.h"
 #include "src/base/intern_table.h"
+#include "src/base/pages.h"
+#include "src/capture/capture.h"
 
 namespace hbmprof::internal {
 
@@ -39,6 +41,10 @@ struct StackRecord {
   bool truncated;
   std::atomic<uint32_t> sites;  // made with this stack so far
   const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
+  bool Is(const CapturedStack& stack, uint64_t hash_of_stack) const {
+    return hash == hash_of_stack && depth == static_cast<uint32_t>(stack.depth) && truncated == stack.truncated &&
+           std::memcmp(pcs(), stack.pcs, depth * sizeof(uintptr_t)) == 0;
+  }
 };
 
 // What tells sites of one stack apart. `parent` is the site of the segment that a pool's block lies in.
@@ -86,8 +92,9 @@ class SiteTable {
   explicit SiteTable(int64_t max_sites);
   ~SiteTable();
 
-  // The record of this stack; null if there is no memory. `depth` may be 0.
-  StackRecord* InternStack(const uintptr_t* pcs, int depth, bool truncated);
+  static uint64_t HashOf(const CapturedStack& stack);
+  // The record of this stack; null if there is no memory. Its depth may be 0. `hash` is HashOf it.
+  StackRecord* InternStack(const CapturedStack& stack, uint64_t hash);
 
   // The site of `key` (whose stack comes from InternStack of the same table); kNoSite when max_sites is reached or
   // there is no memory.

@@ -9,9 +9,9 @@
 
 #include "hbmprof/tag.h"
 #include "src/base/hash.h"
+#include "src/base/intern_table.h"
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
-#include "src/base/intern_table.h"
 
 namespace hbmprof::internal {
 namespace {

@@ -33,6 +33,12 @@ uint64_t Seed() {
   return seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device()();
 }
 
+// The record of a stack of one frame.
+const StackRecord* StackAt(SiteTable& sites, const uintptr_t* pc) {
+  const CapturedStack stack{pc, 1, false};
+  return sites.InternStack(stack, SiteTable::HashOf(stack));
+}
+
 // Threads that do what they are told, one at a time, each with a shard of its own (up to the ledger's 16 or more).
 class Workers {
  public:
@@ -175,7 +181,7 @@ class LedgerTest : public ::testing::Test {
  protected:
   SiteId NewSite(DeviceId device, MemoryKind kind = MemoryKind::kDevice, SiteId parent = kNoSite) {
     const uintptr_t pc = 0x400000 + sites_.size();
-    return sites_.InternSite({sites_.InternStack(&pc, 1, false), 0, {device, kind, {}}, 0, parent});
+    return sites_.InternSite({StackAt(sites_, &pc), 0, {device, kind, {}}, 0, parent});
   }
   void Enter(Event event, SiteId site, int64_t bytes) {
     ASSERT_TRUE(ledger_.Enter(event, site, bytes));
@@ -303,7 +309,7 @@ TEST(LedgerLiveRecords, AreBehindByLessThanTheFlushIntervalPerThread) {
   SiteTable sites(16);
   Ledger ledger(sites, kFlushEvery);
   const uintptr_t pc = 1;
-  const SiteId site = sites.InternSite({sites.InternStack(&pc, 1, false), 0, {}, 0, kNoSite});
+  const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, kNoSite});
   Workers workers(4);
   for (int64_t i = 1; i <= 5000; ++i) {
     workers.Run(static_cast<size_t>(i) % workers.size(), [&] { ledger.Enter(Event::kAlloc, site, 1); });
@@ -447,7 +453,7 @@ TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   Ledger ledger(sites, 64);
   std::vector<SiteId> made;
   for (uintptr_t pc = 1; pc <= 300; ++pc) {
-    made.push_back(sites.InternSite({sites.InternStack(&pc, 1, false), 0, {DeviceId(pc % 2), {}, {}}, 0, kNoSite}));
+    made.push_back(sites.InternSite({StackAt(sites, &pc), 0, {DeviceId(pc % 2), {}, {}}, 0, kNoSite}));
   }
   // Threads take buffers that others made from one shelf, so a site's parts per shard become negative.
   std::mutex mutex;

@@ -21,7 +21,8 @@ std::vector<uintptr_t> Stack(uintptr_t base, size_t depth) {
 
 StackRecord* Intern(SiteTable& table, const std::vector<uintptr_t>& pcs, bool truncated = false) {
   static constexpr uintptr_t kNone = 0;  // an empty stack has an address, too
-  return table.InternStack(pcs.empty() ? &kNone : pcs.data(), static_cast<int>(pcs.size()), truncated);
+  const CapturedStack stack{pcs.empty() ? &kNone : pcs.data(), static_cast<int>(pcs.size()), truncated};
+  return table.InternStack(stack, SiteTable::HashOf(stack));
 }
 
 TEST(SiteTable, TheSameStackIsTheSameRecord) {
@@ -134,8 +135,7 @@ TEST(SiteTable, ThreadsThatInternTheSameSitesAgreeOnTheirNumbers) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       for (uintptr_t i = 0; i < kStacks; ++i) {
-        const uintptr_t pcs[] = {i * 16, 7, i};
-        const StackRecord* stack = table.InternStack(pcs, 3, false);
+        const StackRecord* stack = Intern(table, {i * 16, 7, i});
         ASSERT_NE(stack, nullptr);
         ASSERT_EQ(stack->pcs()[2], i);
         const SiteId site = table.InternSite({stack, i, {}, 0, kNoSite});
