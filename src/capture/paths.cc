@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 
 #include "src/base/hash.h"
 #include "src/base/intern_table.h"
@@ -168,6 +169,7 @@ class PathTable {
 };
 
 // Never destroyed: threads may capture until the very end.
+alignas(PathTable) char path_table_memory[sizeof(PathTable)];
 std::atomic<PathTable*> path_table{nullptr};
 
 }  // namespace
@@ -195,12 +197,7 @@ uintptr_t Path::WordAt(uint32_t place) const {
   return pcs()[1 + (at - places())];
 }
 
-void PreparePaths() {
-  if (path_table.load(std::memory_order_acquire) != nullptr) return;
-  auto* made = new PathTable;
-  PathTable* none = nullptr;
-  if (!path_table.compare_exchange_strong(none, made, std::memory_order_acq_rel)) delete made;
-}
+void PreparePaths() { path_table.store(new (path_table_memory) PathTable, std::memory_order_release); }
 
 const Path* LearnPath(const Caller& caller, int max_depth) {
   PathTable* table = path_table.load(std::memory_order_acquire);

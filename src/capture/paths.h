@@ -82,7 +82,7 @@ struct Path {
 };
 static_assert(sizeof(Path) == 16);
 
-// Makes LearnPath possible. Takes no lock.
+// Makes LearnPath possible. Once.
 void PreparePaths();
 
 // Walks the stack at `caller`, on the thread's own stack, and hands out its path; null where it cannot be known: a
