@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <type_traits>
 
+#include "src/base/forked_child.h"
 #include "src/capture/rules.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -122,7 +123,8 @@ bool LoadLibunwind() {
 // It also cannot be interrupted by itself.
 [[gnu::noinline]] CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
-  if (state.load(std::memory_order_acquire) != State::kLoaded) return {pcs, 0, false};
+  // libunwind lists the loaded objects, under the dynamic linker's lock.
+  if (state.load(std::memory_order_acquire) != State::kLoaded || IsForkedChild()) return {pcs, 0, false};
   if (!kMayUseBacktrace || in_libunwind) return CaptureWithLibunwindAfresh(caller, pcs, max_depth);
   uintptr_t found[kMaxStackDepth + kOwnFrames + 1];
   const int room = max_depth + kOwnFrames + 1;

@@ -7,11 +7,15 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "src/base/forked_child.h"
 #include "src/base/mutex.h"
 
 namespace hbmprof::internal {
@@ -86,6 +90,53 @@ std::string MainProgramPath() {
   return length > 0 ? std::string(path, static_cast<size_t>(length)) : "";
 }
 
+// Lists the objects as /proc/self/maps and their headers in memory tell them: without a lock of anybody's.
+void AddMappedObjects(Listing* listing) {
+  std::ifstream maps("/proc/self/maps");
+  struct Object {
+    std::string path;
+    uintptr_t start;
+    bool has_code = false;
+  };
+  std::vector<Object> objects;  // in the order of their addresses
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long start;
+    unsigned long limit;
+    unsigned long offset;
+    char permissions[5];
+    int path_at = -1;
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s %lx %*s %*s %n", &start, &limit, permissions, &offset, &path_at) < 4 ||
+        path_at < 0 || permissions[0] != 'r') {
+      continue;
+    }
+    const std::string path = line.substr(static_cast<size_t>(path_at));
+    if (path.empty() || (path[0] != '/' && path != "[vdso]")) continue;
+    if (offset == 0 && limit - start >= sizeof(ElfW(Ehdr)) &&
+        std::memcmp(reinterpret_cast<const void*>(start), ELFMAG, SELFMAG) == 0) {
+      objects.push_back({path, start});
+    }
+    if (!objects.empty() && objects.back().path == path && permissions[2] == 'x') objects.back().has_code = true;
+  }
+  const std::string main_path = MainProgramPath();
+  // The main program comes first.
+  std::stable_partition(objects.begin(), objects.end(), [&](const Object& object) { return object.path == main_path; });
+  for (const Object& object : objects) {
+    if (!object.has_code) continue;
+    ElfW(Ehdr) header;
+    std::memcpy(&header, reinterpret_cast<const void*>(object.start), sizeof(header));
+    dl_phdr_info info = {};
+    info.dlpi_name = object.path.c_str();
+    info.dlpi_phdr = reinterpret_cast<const ElfW(Phdr)*>(object.start + header.e_phoff);
+    info.dlpi_phnum = header.e_phnum;
+    for (int i = 0; i < info.dlpi_phnum; ++i) {
+      if (info.dlpi_phdr[i].p_type != PT_LOAD) continue;
+      info.dlpi_addr = object.start - info.dlpi_phdr[i].p_vaddr;
+      break;
+    }
+    AddObject(&info, sizeof(info), listing);
+  }
+}
+
 bool Overlap(const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.limit && b.start < a.limit; }
 
 // Segments that an earlier call listed and that are loaded no more. Its mutex is held while modules are listed.
@@ -120,7 +171,11 @@ std::vector<Snapshot::Module> LoadedModules() {
   History& history = History::Instance();
   MutexLock lock(history.mutex());
   Listing listing;
-  dl_iterate_phdr(&AddObject, &listing);
+  if (IsForkedChild()) {
+    AddMappedObjects(&listing);
+  } else {
+    dl_iterate_phdr(&AddObject, &listing);
+  }
   const std::string main_path = MainProgramPath();
   std::vector<Snapshot::Module>& modules = listing.modules;
   for (Snapshot::Module& module : modules) {

@@ -3,10 +3,11 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
-#include <pthread.h>
 #include <sys/auxv.h>
 
 #include <cstring>
+
+#include "src/base/forked_child.h"
 
 namespace hbmprof::internal {
 
@@ -86,9 +87,6 @@ class StartObjects {
 };
 
 StartObjects start_objects;
-
-// In a forked child the lock that dl_iterate_phdr takes may be held for good, by a thread that is not there.
-std::atomic<bool> is_forked_child{false};
 
 // Objects unloaded since the process began. Not for a forked child.
 unsigned long long UnloadCount() {
@@ -176,7 +174,7 @@ class Objects {
     }
     FindBuildId(&identity);
     if (identity.build_id_bytes == 0) {
-      if (is_forked_child) return 0;
+      if (IsForkedChild()) return 0;
       identity.unload_count = UnloadCount();
     }
     uint32_t id = last_id_.load(std::memory_order_relaxed);
@@ -220,7 +218,7 @@ class Objects {
         identity.eh_frame_hdr != reinterpret_cast<uintptr_t>(object.dlfo_eh_frame)) {
       return false;
     }
-    if (identity.build_id_bytes == 0) return !is_forked_child && identity.unload_count == UnloadCount();
+    if (identity.build_id_bytes == 0) return !IsForkedChild() && identity.unload_count == UnloadCount();
     return std::memcmp(reinterpret_cast<const char*>(identity.start) + identity.build_id_offset, identity.build_id,
                        identity.build_id_bytes) == 0;
   }
@@ -259,7 +257,6 @@ bool PrepareRules() {
   static std::atomic<bool> is_first{true};
   if (is_first.exchange(false)) {
     start_objects.Find();
-    pthread_atfork(nullptr, nullptr, [] { is_forked_child = true; });
   }
   return true;
 }

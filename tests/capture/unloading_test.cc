@@ -267,6 +267,30 @@ TEST(Modules, KeepAnUnloadedLibraryUntilAnotherTakesItsPlace) {
   EXPECT_EQ(covering, 1);
 }
 
+TEST(Modules, AForkedChildListsTheSameWithoutTheLoadersLock) {
+  const std::vector<Snapshot::Module> expected = LoadedModules();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const std::vector<Snapshot::Module> modules = LoadedModules();
+    const auto same = [](const Snapshot::Module& a, const Snapshot::Module& b) {
+      // The kernel names files without symbolic links.
+      return a.start == b.start && a.limit == b.limit && a.offset == b.offset && a.bias == b.bias &&
+             a.build_id == b.build_id && (a.path == b.path || a.path == std::filesystem::canonical(b.path));
+    };
+    const bool is_same = std::equal(modules.begin(), modules.end(), expected.begin(), expected.end(), same);
+    for (size_t i = 0; !is_same && i < modules.size(); ++i) {
+      std::fprintf(stderr, "%#lx-%#lx +%#lx bias %#lx %s %s\n", static_cast<unsigned long>(modules[i].start),
+                   static_cast<unsigned long>(modules[i].limit), static_cast<unsigned long>(modules[i].offset),
+                   static_cast<unsigned long>(modules[i].bias), modules[i].path.c_str(), modules[i].build_id.c_str());
+    }
+    _exit(is_same ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST(Modules, WithoutABuildIdSayNone) {
   const Library library(FRAME_LIBRARY_SMALL_NO_ID);
   const std::vector<Snapshot::Module> modules = LoadedModules();

@@ -120,6 +120,15 @@ TEST(Programs, ProfilesAreWrittenAgainAndAgainWhileThreadsAllocate) {
 
 TEST(Programs, ASignalHandlerMayAllocateWhereverItInterrupts) { ExpectDone(RunProgram("signal_handler")); }
 
+// HBMPROF_TEST_SECONDS makes it last longer.
+TEST(Programs, ThreadsThatAllocateLoadLibrariesDumpThrowAndForkNeverWaitForEachOtherForEver) {
+  const char* seconds = std::getenv("HBMPROF_TEST_SECONDS");
+  const CommandResult run = RunProgram("everything_at_once", {HBMPROF_PROGRAM_MODULE, seconds ? seconds : "2"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, ::testing::EndsWith("\ndone\n"));
+  EXPECT_EQ(run.err, "");
+}
+
 TEST(Programs, ALibrarysConstructorMayAllocateWhileAnotherThreadDumps) {
   ExpectDone(RunProgram("dlopen_while_dumping", {HBMPROF_PROGRAM_MODULE}));
 }
