@@ -11,7 +11,10 @@
 #include <atomic>
 #include <cctype>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
+#include <map>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -159,6 +162,56 @@ TEST(RandomStacks, AreTheSameAsGlibcsInManyThreadsAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_TRUE(NoDifference());
+}
+
+// What one thread has been given: which frames each path stood for.
+struct Remembered {
+  std::map<const hbmprof::internal::Path*, std::vector<uintptr_t>> frames;
+  int64_t captures = 0;
+  int64_t recalled = 0;
+  int64_t mistaken = 0;
+};
+thread_local Remembered remembered;
+
+[[gnu::noinline]] void ProbePath() {
+  const Caller caller = Caller::OfThisFunction();
+  uintptr_t buffer[kMaxStackDepth];
+  const auto stack = Auto().Capture(caller, buffer, kMaxStackDepth);
+  ++remembered.captures;
+  if (stack.path == nullptr) return;
+  ++remembered.recalled;
+  uintptr_t walked[kMaxStackDepth];
+  const WalkResult walk = WalkByRules(caller, walked, kMaxStackDepth, /*guess=*/false);
+  const std::vector<uintptr_t> now(walked, walked + walk.depth);
+  const bool is_present = std::equal(now.begin(), now.end(), stack.pcs, stack.pcs + stack.depth);
+  const bool is_same = remembered.frames.try_emplace(stack.path, now).first->second == now;
+  if (!is_present || !is_same) ++remembered.mistaken;
+}
+
+// HBMPROF_TEST_ROUNDS makes it longer; a round has 40,000 captures.
+TEST(Memo, RemembersHundredsOfStacksOfOnePlaceAndNeverMistakesOneForAnother) {
+  const char* given = std::getenv("HBMPROF_TEST_ROUNDS");
+  const int rounds = given != nullptr ? std::atoi(given) : 4;
+  const std::vector<ScenarioSet> sets = ScenarioSets();
+  std::vector<std::thread> threads;
+  std::atomic<int64_t> captures{0};
+  for (size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      for (int round = 0; round < rounds; ++round) {
+        const ScenarioSet& set = sets[(t + static_cast<size_t>(round)) % sets.size()];
+        remembered = {};
+        for (int i = 0; i < 10000; ++i) set.random_chain(random() % 300, 17, ProbePath);
+        EXPECT_EQ(remembered.mistaken, 0) << set.name;
+        // Each has to be met a few times.
+        EXPECT_GT(remembered.recalled, remembered.captures / 2) << set.name;
+        EXPECT_GE(remembered.frames.size(), 200u) << set.name;
+        captures += remembered.captures;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(captures.load(), rounds * 40000);
 }
 
 // The processor's trap flag: a signal after every instruction of the code that the handler returns to.
