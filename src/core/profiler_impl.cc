@@ -26,8 +26,6 @@ uint64_t BlockAddress(uint64_t block_id) { return block_id ^ kBlockBit; }
 // Small tables keep an exact count of live records, so that their limit is exact; large ones add up every 64 events.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
 
-constexpr int kMaxAllocators = 256;
-
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
@@ -86,12 +84,12 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
   return slot.probe ? slot.probe() : DeviceProbe{};
 }
 
-Attributes ProfilerImpl::Sane(const Attributes& attributes) {
+uint64_t ProfilerImpl::SaneSlow(const Attributes& attributes) {
   Attributes sane = attributes;
   if (static_cast<int>(sane.device) >= kMaxDevices) sane.device = DeviceId{kMaxDevices - 1};
   if (static_cast<int>(sane.allocator) >= kMaxAllocators) sane.allocator = AllocatorId{kMaxAllocators - 1};
   if (static_cast<int>(sane.kind) >= kMemoryKindCount) sane.kind = MemoryKind::kDevice;
-  return sane;
+  return SiteWords::Packed(sane);
 }
 
 bool ProfilerImpl::Drop(uint64_t bytes) {
@@ -105,30 +103,29 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return false;
 }
 
-inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes, SiteId parent) {
+inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent) {
   uintptr_t buffer[kMaxStackDepth];
   const CapturedStack stack = capture_.Capture(caller, buffer, max_depth_);
   if (stack.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
-  const SiteKey key{nullptr, static_cast<uint64_t>(bytes), attributes, current_tags, parent};
+  const SiteWords words{static_cast<uint64_t>(bytes), attributes, SiteWords::Context(current_tags, parent)};
   if (stack.path != nullptr) {
-    const SiteId known = site_cache_.FindByPath(stack.path, key, sites_);
+    const SiteId known = site_cache_.FindByPath(stack.path, words, sites_);
     if (known != kNoSite) return known;
   }
-  return InternSiteOf(stack, key);
+  return InternSiteOf(stack, words);
 }
 
-SiteId ProfilerImpl::InternSiteOf(const CapturedStack& stack, const SiteKey& key) {
+SiteId ProfilerImpl::InternSiteOf(const CapturedStack& stack, const SiteWords& words) {
   const uint64_t hash = SiteTable::HashOf(stack);
-  SiteId site = site_cache_.FindByHash(hash, stack, key, sites_);
+  SiteId site = site_cache_.FindByHash(hash, stack, words, sites_);
   if (site == kNoSite) {
-    SiteKey with_stack = key;
-    with_stack.stack = sites_.InternStack(stack, hash);
-    if (with_stack.stack == nullptr) return kNoSite;
-    site = sites_.InternSite(with_stack);
+    const StackRecord* record = sites_.InternStack(stack, hash);
+    if (record == nullptr) return kNoSite;
+    site = sites_.InternSite(words.WithStack(record));
     if (site == kNoSite) return kNoSite;
-    site_cache_.RememberByHash(hash, key, site);
+    site_cache_.RememberByHash(hash, words, site);
   }
-  if (stack.path != nullptr) site_cache_.RememberByPath(stack.path, key, site);
+  if (stack.path != nullptr) site_cache_.RememberByPath(stack.path, words, site);
   return site;
 }
 
@@ -174,11 +171,10 @@ bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, 
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return false;
   const LiveTable::Place place = live_.Prefetch(id.value());
-  const Attributes sane = Sane(attributes);
-  if (sane.kind == MemoryKind::kAlias) bytes = 0;
+  if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
-  return Enter(place, id, SiteOf(caller, size, sane, kNoSite), size);
+  return Enter(place, id, SiteOf(caller, size, Sane(attributes), kNoSite), size);
 }
 
 void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
@@ -249,8 +245,9 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
 bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
   ReentryGuard guard;
   if (!Admits(guard) || address.is_null()) return false;
-  Attributes sane = Sane(attributes);
-  sane.kind = MemoryKind::kPool;
+  Attributes pool = attributes;
+  pool.kind = MemoryKind::kPool;
+  const uint64_t sane = Sane(pool);
   LiveRecord live;
   SiteId site;
   if (live_.Find(address.value(), &live)) {
@@ -258,7 +255,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
     SiteKey key = sites_.Key(live.site);
     if (SpaceOf(key.attributes.kind) != MemorySpace::kDevice || key.attributes.kind == MemoryKind::kPool) return false;
     key.attributes.kind = MemoryKind::kPool;
-    if (sane.allocator != AllocatorId{}) key.attributes.allocator = sane.allocator;
+    if (attributes.allocator != AllocatorId{}) key.attributes.allocator = AllocatorId(sane >> 32);
     site = sites_.InternSite(key);
     if (site == kNoSite || !segments_.Add(address.value(), static_cast<uint64_t>(live.bytes), site)) return false;
     if (!ledger_.MoveToPool(live.site, site, live.bytes)) {
@@ -286,8 +283,8 @@ bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t by
   if (!Admits(guard) || address.is_null()) return false;
   const BufferId id = BlockId(address);
   const LiveTable::Place place = live_.Prefetch(id.value());
-  Attributes sane = Sane(attributes);
-  if (sane.kind == MemoryKind::kAlias) bytes = 0;
+  Attributes of_block = attributes;
+  if (of_block.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
   Segment* segment = segments_.Find(address.value(), bytes);
@@ -296,10 +293,12 @@ bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t by
   if (segment != nullptr &&
       (SegmentMap::Reserve(*segment, size) || (EndStale(id) && SegmentMap::Reserve(*segment, size)))) {
     parent = segment->site.load(std::memory_order_relaxed);
-    sane.device = sites_.Key(parent).attributes.device;
-    if (SpaceOf(sane.kind) != MemorySpace::kDevice || sane.kind == MemoryKind::kPool) sane.kind = MemoryKind::kDevice;
+    of_block.device = sites_.Key(parent).attributes.device;
+    if (SpaceOf(of_block.kind) != MemorySpace::kDevice || of_block.kind == MemoryKind::kPool) {
+      of_block.kind = MemoryKind::kDevice;
+    }
   }
-  if (Enter(place, id, SiteOf(caller, size, sane, parent), size)) return true;
+  if (Enter(place, id, SiteOf(caller, size, Sane(of_block), parent), size)) return true;
   if (parent != kNoSite) SegmentMap::Return(*segment, size);
   return false;
 }

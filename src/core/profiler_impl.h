@@ -72,6 +72,8 @@ class ProfilerImpl {
   void ResetInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
+  static constexpr int kMaxAllocators = 256;
+
   struct ProbeSlot {
     // Held while the probe runs, so that none runs once it was removed.
     Mutex mutex;
@@ -84,9 +86,8 @@ class ProfilerImpl {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
     return guard.entered();
   }
-  [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, const Attributes& attributes,
-                                       SiteId parent);
-  SiteId InternSiteOf(const CapturedStack& stack, const SiteKey& key);
+  [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent);
+  SiteId InternSiteOf(const CapturedStack& stack, const SiteWords& words);
   // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
   bool EndStale(BufferId id);
   // Whether a new record of `id` may be made; if not, it is counted as dropped.
@@ -102,7 +103,16 @@ class ProfilerImpl {
   void DropBlocksOf(uint64_t start, uint64_t bytes);
   bool Drop(uint64_t bytes);
   bool HasRoom() const { return ledger_.live_records() < max_live_; }
-  static Attributes Sane(const Attributes& attributes);
+  // What may be recorded as this, as SiteWords pack it.
+  static uint64_t Sane(const Attributes& attributes) {
+    // The common case, so that attributes need not go through memory.
+    const uint64_t packed = SiteWords::Packed(attributes);
+    return static_cast<int>(attributes.device) < kMaxDevices && static_cast<int>(attributes.kind) < kMemoryKindCount &&
+                   static_cast<int>(attributes.allocator) < kMaxAllocators
+               ? packed
+               : SaneSlow(attributes);
+  }
+  static uint64_t SaneSlow(const Attributes& attributes);
   DeviceProbe Probe(int device) const;
   DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;
 

@@ -24,19 +24,19 @@ class SiteCache {
   SiteCache(const SiteCache&) = delete;
   SiteCache& operator=(const SiteCache&) = delete;
 
-  // The site of the stack that `path` (not null) stands for, with everything in `key` but the stack; kNoSite if it is
+  // The site of the stack that `path` (not null) stands for, with everything else as in `words`; kNoSite if it is
   // not in the cache.
-  SiteId FindByPath(const Path* path, const SiteKey& key, const SiteTable& sites) const {
-    return Find(KeyOf(path), key, sites);
+  SiteId FindByPath(const Path* path, const SiteWords& words, const SiteTable& sites) const {
+    return Find(KeyOf(path), words, sites);
   }
-  void RememberByPath(const Path* path, const SiteKey& key, SiteId site) { Remember(KeyOf(path), key, site); }
+  void RememberByPath(const Path* path, const SiteWords& words, SiteId site) { Remember(KeyOf(path), words, site); }
 
   // The same for any stack; `hash` is SiteTable::HashOf it.
-  SiteId FindByHash(uint64_t hash, const CapturedStack& stack, const SiteKey& key, const SiteTable& sites) const {
-    const SiteId site = Find(KeyOf(hash), key, sites);
+  SiteId FindByHash(uint64_t hash, const CapturedStack& stack, const SiteWords& words, const SiteTable& sites) const {
+    const SiteId site = Find(KeyOf(hash), words, sites);
     return site != kNoSite && sites.Key(site).stack->Is(stack, hash) ? site : kNoSite;
   }
-  void RememberByHash(uint64_t hash, const SiteKey& key, SiteId site) { Remember(KeyOf(hash), key, site); }
+  void RememberByHash(uint64_t hash, const SiteWords& words, SiteId site) { Remember(KeyOf(hash), words, site); }
 
  private:
   struct Entry {
@@ -50,28 +50,28 @@ class SiteCache {
   static uint64_t KeyOf(const Path* path) { return reinterpret_cast<uintptr_t>(path); }
   static uint64_t KeyOf(uint64_t hash) { return hash | 1; }
 
-  SiteId Find(uint64_t stack, const SiteKey& key, const SiteTable& sites) const {
+  SiteId Find(uint64_t stack, const SiteWords& words, const SiteTable& sites) const {
     if (entries_ == nullptr) return kNoSite;
-    const Entry& entry = entries_[SlotOf(stack, key)];
+    const Entry& entry = entries_[SlotOf(stack, words)];
     const uint64_t site_plus_one = entry.site_plus_one.load(std::memory_order_acquire);
     if (site_plus_one == 0 || entry.proof.load(std::memory_order_relaxed) != Proof(stack, site_plus_one)) {
       return kNoSite;
     }
     const auto site = static_cast<SiteId>(site_plus_one - 1);
     // A site with a rounded size is found through its table, which knows when to round.
-    return sites.At(site).IsLike(key) ? site : kNoSite;
+    return sites.At(site).Is(words) ? site : kNoSite;
   }
-  void Remember(uint64_t stack, const SiteKey& key, SiteId site) {
+  void Remember(uint64_t stack, const SiteWords& words, SiteId site) {
     if (entries_ == nullptr) return;
-    Entry& entry = entries_[SlotOf(stack, key)];
+    Entry& entry = entries_[SlotOf(stack, words)];
     const uint64_t site_plus_one = uint64_t{site} + 1;
     entry.site_plus_one.store(site_plus_one, std::memory_order_release);
     entry.proof.store(Proof(stack, site_plus_one), std::memory_order_relaxed);
   }
 
   static uint64_t Proof(uint64_t stack, uint64_t site_plus_one) { return stack ^ site_plus_one * kHashSeed1; }
-  static uint64_t SlotOf(uint64_t stack, const SiteKey& key) {
-    return (stack + key.block_bytes + (uint64_t{key.tags} << 32)) * kHashSeed0 >> (64 - kEntryBits);
+  static uint64_t SlotOf(uint64_t stack, const SiteWords& words) {
+    return (stack + words.block_bytes + (words.context << 32)) * kHashSeed0 >> (64 - kEntryBits);
   }
 
   Entry* const entries_;  // null where there is no memory

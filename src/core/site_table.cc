@@ -10,9 +10,9 @@ namespace hbmprof::internal {
 namespace {
 
 uint64_t HashSite(const SiteKey& key) {
-  const uint64_t half =
-      MultiplyFold(key.stack->hash ^ key.block_bytes * kHashSeed0, kHashSeed1 ^ Packed(key.attributes));
-  return MultiplyFold(half ^ (uint64_t{key.tags} | uint64_t{key.parent} << 32), kHashSeed0);
+  const SiteWords words = SiteWords::Of(key);
+  const uint64_t half = MultiplyFold(key.stack->hash ^ words.block_bytes * kHashSeed0, kHashSeed1 ^ words.attributes);
+  return MultiplyFold(half ^ words.context, kHashSeed0);
 }
 
 uint64_t RoundUpToPowerOfTwo(uint64_t bytes) {
@@ -61,9 +61,10 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, uint64_t hash
 }
 
 SiteId SiteTable::FindSite(uint64_t hash, const SiteKey& key) const {
+  const SiteWords words = SiteWords::Of(key);
   const uint64_t found = sites_.Find(hash, [&](uint64_t payload) {
     const Site& site = At(static_cast<SiteId>(payload - 1));
-    return site.hash == hash && site.key.stack == key.stack && site.IsLike(key);
+    return site.hash == hash && site.key.stack == key.stack && site.Is(words);
   });
   return found == 0 ? kNoSite : static_cast<SiteId>(found - 1);
 }

@@ -56,31 +56,50 @@ struct SiteKey {
   SiteId parent = kNoSite;
 };
 
-// Equal for equal attributes.
-inline uint64_t Packed(const Attributes& attributes) {
-  return static_cast<uint64_t>(attributes.device) | static_cast<uint64_t>(attributes.kind) << 16 |
-         static_cast<uint64_t>(attributes.allocator) << 32;
-}
+// A SiteKey but for its stack, in whole words: to build and to compare in registers.
+struct SiteWords {
+  uint64_t block_bytes;
+  uint64_t attributes;
+  uint64_t context;  // tags and parent
+
+  static uint64_t Packed(const Attributes& attributes) {
+    return static_cast<uint64_t>(attributes.device) | static_cast<uint64_t>(attributes.kind) << 16 |
+           static_cast<uint64_t>(attributes.allocator) << 32;
+  }
+  static uint64_t Context(uint32_t tags, SiteId parent) { return uint64_t{tags} | uint64_t{parent} << 32; }
+  static SiteWords Of(const SiteKey& key) {
+    return {key.block_bytes, Packed(key.attributes), Context(key.tags, key.parent)};
+  }
+  SiteKey WithStack(const StackRecord* stack) const {
+    return {stack,
+            block_bytes,
+            {static_cast<DeviceId>(attributes), static_cast<MemoryKind>(attributes >> 16),
+             static_cast<AllocatorId>(attributes >> 32)},
+            static_cast<uint32_t>(context),
+            static_cast<SiteId>(context >> 32)};
+  }
+};
 
 // A site, and what follows from its key. Immutable.
 struct alignas(64) Site {
   Site(const SiteKey& key, uint64_t hash)
       : key(key),
         hash(hash),
-        attributes(Packed(key.attributes)),
+        attributes(SiteWords::Packed(key.attributes)),
+        context(SiteWords::Context(key.tags, key.parent)),
         account(AccountOf(key.attributes)),
         is_segment(key.attributes.kind == MemoryKind::kPool),
         is_plain(!is_segment && key.parent == kNoSite) {}
 
-  // Whether `other` is this site's key, but for the stack.
-  bool IsLike(const SiteKey& other) const {
-    return key.block_bytes == other.block_bytes && attributes == Packed(other.attributes) && key.tags == other.tags &&
-           key.parent == other.parent;
+  // Whether this is its key, but for the stack.
+  bool Is(const SiteWords& words) const {
+    return key.block_bytes == words.block_bytes && attributes == words.attributes && context == words.context;
   }
 
   const SiteKey key;
   const uint64_t hash;
-  const uint64_t attributes;  // of key, packed
+  const uint64_t attributes;  // these two in words
+  const uint64_t context;
   const AccountId account;
   const bool is_segment;  // of a pool
   const bool is_plain;    // neither a segment nor a block in one
