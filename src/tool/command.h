@@ -25,6 +25,9 @@ struct Command {
 };
 
 // Each adds its subcommand to the command line `tool`.
+Command AddTopCommand(CLI::App& tool);
+Command AddDiffCommand(CLI::App& tool);
+Command AddPeekCommand(CLI::App& tool);
 Command AddCheckCommand(CLI::App& tool);
 
 }  // namespace hbmprof::tool

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace hbmprof::tool {
 
@@ -26,6 +27,31 @@ std::string Cat(const Parts&... parts) {
   (add(parts), ...);
   return text;
 }
+
+// A value of a sample type for people: bytes as "4.88 MiB", other units as "12 count". With `exact`, no rounding.
+std::string FormatValue(int64_t value, std::string_view unit, bool exact = false);
+// The same with a sign in front of what is positive.
+std::string FormatChange(int64_t value, std::string_view unit, bool exact = false);
+// "12.34%"; "-" where `whole` is 0.
+std::string FormatPercent(int64_t part, int64_t whole);
+// "2026-11-21T11:53:53Z"; "" for 0.
+std::string FormatTime(int64_t unix_nanos);
+
+// Reads "1MiB", "8 KiB", "100", "2.5GiB" (1024-based, also spelled MB and M). Returns false for anything else.
+bool ParseBytes(std::string_view text, int64_t* bytes);
+
+// Rows of cells, as text with aligned columns.
+class Table {
+ public:
+  enum class Align { kLeft, kRight };
+  explicit Table(std::vector<Align> columns) : columns_(std::move(columns)) {}
+  void Add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string Text() const;
+
+ private:
+  std::vector<Align> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
 
 }  // namespace hbmprof::tool
 

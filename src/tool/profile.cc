@@ -1,0 +1,429 @@
+// See profile.h.
+#include "src/tool/profile.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <tuple>
+
+#include "src/base/hash.h"
+#include "src/symbolize/demangle.h"
+#include "src/tool/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+// A comment's value without its %XX.
+std::string Decode(std::string_view text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned byte = 0;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr == text.data() + i + 3) {
+      plain += static_cast<char>(byte);
+      i += 2;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
+// Which frames pprof hides, as a profile's drop_frames and keep_frames say. The expression must match a whole name.
+class FrameFilter {
+ public:
+  FrameFilter(std::string_view drop, std::string_view keep) : drop_(Compile(drop)), keep_(Compile(keep)) {
+    // pprof ignores both if one of them is broken.
+    if ((drop_ != nullptr && !drop_->ok()) || (keep_ != nullptr && !keep_->ok())) drop_ = nullptr;
+  }
+
+  bool drops(const std::string& name) const {
+    if (drop_ == nullptr || name.empty()) return false;
+    const std::string plain = WithoutParameters(name);
+    return RE2::PartialMatch(plain, *drop_) && (keep_ == nullptr || !RE2::PartialMatch(plain, *keep_));
+  }
+
+ private:
+  static std::unique_ptr<RE2> Compile(std::string_view expression) {
+    if (expression.empty()) return nullptr;
+    RE2::Options options;
+    options.set_log_errors(false);
+    return std::make_unique<RE2>(Cat("^(", expression, ")$"), options);
+  }
+  // Up to the first parenthesis that is not part of the name.
+  static std::string WithoutParameters(std::string_view name) {
+    if (!name.empty() && name.front() == '.') name.remove_prefix(1);
+    constexpr std::string_view kParts[] = {"(anonymous namespace)", "operator()"};
+    for (size_t i = 0; i < name.size();) {
+      size_t skip = 0;
+      for (const std::string_view part : kParts) {
+        if (name.substr(i, part.size()) == part) skip = part.size();
+      }
+      if (skip == 0 && name[i] == '(') return std::string(name.substr(0, i));
+      i += std::max<size_t>(skip, 1);
+    }
+    return std::string(name);
+  }
+
+  std::unique_ptr<RE2> drop_;
+  std::unique_ptr<RE2> keep_;
+};
+
+// `name` without everything between `open` and `close`.
+std::string WithoutNested(const std::string& name, char open, char close) {
+  std::string rest;
+  int depth = 0;
+  for (const char c : name) {
+    if (c == open) ++depth;
+    if (depth == 0) rest += c;
+    if (c == close && depth > 0) --depth;
+  }
+  return depth == 0 ? rest : name;
+}
+
+// The name that pprof shows for a function.
+std::string ShownName(const std::string& name, const std::string& system_name) {
+  if (!name.empty() && name != system_name) return name;
+  if (system_name.compare(0, 2, "_Z") == 0) return hbmprof::internal::ShortFunctionName(system_name.c_str());
+  const bool is_cpp =
+      system_name.find(".<") == std::string::npos &&
+      (system_name.find_first_of("<>[]") != std::string::npos || system_name.find("::") != std::string::npos);
+  if (!is_cpp) return system_name;
+  return WithoutNested(WithoutNested(system_name, '(', ')'), '<', '>');
+}
+
+// How many of the smallest unit of its family one `unit` is, and which family; 0 if it is of none.
+struct Unit {
+  int64_t factor;
+  std::string_view family;
+};
+Unit UnitOf(std::string_view name) {
+  constexpr std::tuple<std::string_view, int64_t, std::string_view> kUnits[] = {{"b", 1, "memory"},
+                                                                                {"byte", 1, "memory"},
+                                                                                {"bytes", 1, "memory"},
+                                                                                {"kb", 1 << 10, "memory"},
+                                                                                {"kilobyte", 1 << 10, "memory"},
+                                                                                {"kilobytes", 1 << 10, "memory"},
+                                                                                {"mb", 1 << 20, "memory"},
+                                                                                {"megabyte", 1 << 20, "memory"},
+                                                                                {"megabytes", 1 << 20, "memory"},
+                                                                                {"gb", 1 << 30, "memory"},
+                                                                                {"gigabyte", 1 << 30, "memory"},
+                                                                                {"gigabytes", 1 << 30, "memory"},
+                                                                                {"ns", 1, "time"},
+                                                                                {"nanosecond", 1, "time"},
+                                                                                {"nanoseconds", 1, "time"},
+                                                                                {"us", 1000, "time"},
+                                                                                {"microseconds", 1000, "time"},
+                                                                                {"ms", 1000000, "time"},
+                                                                                {"milliseconds", 1000000, "time"},
+                                                                                {"s", 1000000000, "time"},
+                                                                                {"seconds", 1000000000, "time"}};
+  std::string lower(name);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const auto& [alias, factor, family] : kUnits) {
+    if (alias == lower) return {factor, family};
+  }
+  return {0, ""};
+}
+
+// a * b, kept within int64.
+int64_t Times(int64_t a, int64_t b) {
+  int64_t product;
+  if (__builtin_mul_overflow(a, b, &product)) return (a < 0) == (b < 0) ? INT64_MAX : INT64_MIN;
+  return product;
+}
+
+}  // namespace
+
+Comment::Comment(std::string_view text) {
+  bool first = true;
+  while (!text.empty()) {
+    const size_t space = std::min(text.find(' '), text.size());
+    const std::string_view part = text.substr(0, space);
+    text.remove_prefix(std::min(space + 1, text.size()));
+    const size_t equals = part.find('=');
+    if (first) {
+      word = part;
+    } else if (equals == std::string_view::npos) {
+      name += (name.empty() ? "" : " ") + Decode(part);
+    } else {
+      values[Decode(part.substr(0, equals))] = Decode(part.substr(equals + 1));
+    }
+    first = false;
+  }
+}
+
+std::optional<int64_t> Comment::Number(const std::string& key) const {
+  const auto entry = values.find(key);
+  if (entry == values.end()) return std::nullopt;
+  const std::string& text = entry->second;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+uint32_t ListTable::Intern(const std::vector<uint64_t>& list) {
+  const uint64_t hash = hbmprof::internal::HashWords(list.data(), list.size());
+  std::vector<uint32_t>& candidates = by_hash_[hash];
+  for (const uint32_t number : candidates) {
+    if (std::equal(begin(number), end(number), list.begin(), list.end())) return number;
+  }
+  const auto number = static_cast<uint32_t>(size());
+  words_.insert(words_.end(), list.begin(), list.end());
+  ends_.push_back(words_.size());
+  candidates.push_back(number);
+  return number;
+}
+
+ProfileSet::String ProfileSet::Intern(std::string_view text) {
+  const auto entry = string_numbers_.find(text);
+  if (entry != string_numbers_.end()) return entry->second;
+  const auto number = static_cast<String>(strings_.size());
+  strings_.emplace_back(text);
+  string_numbers_.emplace(strings_.back(), number);
+  return number;
+}
+
+std::optional<ProfileSet::String> ProfileSet::Find(std::string_view text) const {
+  const auto entry = string_numbers_.find(text);
+  if (entry == string_numbers_.end()) return std::nullopt;
+  return entry->second;
+}
+
+// Puts one file's contents on the common tables.
+class ProfileSet::Adder {
+ public:
+  Adder(ProfileSet& set, const RawProfile& raw, const FrameFilter& filter)
+      : set_(set), raw_(raw), message_(raw.message()), filter_(filter) {}
+
+  void Add(const std::string& path) {
+    strings_.assign(static_cast<size_t>(message_.string_table_size()), kNone);
+    AddFunctions();
+    AddLocations();
+    File file;
+    file.path = path;
+    file.time_nanos = message_.time_nanos();
+    for (const int64_t comment : message_.comment()) file.comments.emplace_back(raw_.text(comment));
+    for (const pprof::Sample& sample : message_.sample()) {
+      file.samples.push_back({StackOf(sample), LabelSetOf(sample)});
+      file.values.insert(file.values.end(), sample.value().begin(), sample.value().end());
+    }
+    set_.files_.push_back(std::move(file));
+  }
+
+ private:
+  static constexpr String kNone = UINT32_MAX;
+  // What drop_frames takes away from a stack at one of its locations.
+  enum class Cut : uint8_t { kNothing, kBelow, kWithIt };
+  struct Mapped {
+    uint32_t location;
+    Cut cut;
+  };
+
+  String Text(int64_t index) {
+    String& number = strings_[static_cast<size_t>(index)];
+    if (number == kNone) number = set_.Intern(raw_.text(index));
+    return number;
+  }
+
+  void AddFunctions() {
+    for (const pprof::Function& function : message_.function()) {
+      const std::string name(raw_.text(function.name()));
+      const std::string system_name(raw_.text(function.system_name()));
+      const Function own = {set_.Intern(ShownName(name, system_name)), Text(function.system_name()),
+                            Text(function.filename()), function.start_line()};
+      const uint32_t number =
+          set_.function_keys_.Intern({own.name, own.system_name, own.filename, static_cast<uint64_t>(own.start_line)});
+      if (number == set_.functions_.size()) set_.functions_.push_back(own);
+      functions_[function.id()] = number;
+    }
+  }
+
+  void AddLocations() {
+    absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
+    for (const pprof::Mapping& mapping : message_.mapping()) mappings[mapping.id()] = &mapping;
+    std::vector<bool> dropped(set_.functions_.size());
+    for (size_t i = 0; i < dropped.size(); ++i) dropped[i] = filter_.drops(set_.strings_[set_.functions_[i].name]);
+
+    std::vector<uint64_t> key;
+    for (const pprof::Location& location : message_.location()) {
+      Location own = {0, location.address(), {}};
+      key = {location.is_folded()};
+      const auto mapping = mappings.find(location.mapping_id());
+      if (mapping != mappings.end()) {
+        const pprof::Mapping& m = *mapping->second;
+        own.object = Text(m.filename());
+        own.address -= m.memory_start();
+        // Segments differ by a page at most when the file is the same.
+        const uint64_t pages = (m.memory_limit() - m.memory_start() + 4095) / 4096;
+        key.insert(key.end(), {1, pages, m.file_offset(), Text(m.build_id()), m.build_id() == 0 ? own.object : 0});
+      }
+      key.push_back(own.address);
+      // From the outside: the first function to hide, and everything inside it.
+      int cut = location.line_size() - 1;
+      while (cut >= 0 && !dropped[functions_[location.line(cut).function_id()]]) --cut;
+      const bool whole = cut == location.line_size() - 1;
+      for (int i = cut < 0 || whole ? 0 : cut + 1; i < location.line_size(); ++i) {
+        const uint32_t function = functions_[location.line(i).function_id()];
+        own.frames.push_back({function, location.line(i).line()});
+        key.push_back(function);
+        key.push_back(static_cast<uint64_t>(location.line(i).line()));
+      }
+      const uint32_t number = set_.location_keys_.Intern(key);
+      if (number == set_.locations_.size()) set_.locations_.push_back(std::move(own));
+      locations_[location.id()] = {number, cut < 0 ? Cut::kNothing : whole ? Cut::kWithIt : Cut::kBelow};
+    }
+  }
+
+  uint32_t StackOf(const pprof::Sample& sample) {
+    stack_.clear();
+    int begin = 0;
+    bool in_users_code = false;
+    for (int i = sample.location_id_size() - 1; i >= 0; --i) {
+      const Cut cut = locations_[sample.location_id(i)].cut;
+      if (cut == Cut::kNothing) {
+        in_users_code = true;
+      } else if (in_users_code) {
+        begin = cut == Cut::kWithIt ? i + 1 : i;
+        break;
+      }
+    }
+    for (int i = begin; i < sample.location_id_size(); ++i) {
+      stack_.push_back(locations_[sample.location_id(i)].location);
+    }
+    return set_.stacks_.Intern(stack_);
+  }
+
+  uint32_t LabelSetOf(const pprof::Sample& sample) {
+    labels_.clear();
+    for (const pprof::Label& label : sample.label()) {
+      // A number without a unit that is 0 says nothing; readers drop it.
+      if (label.str() == 0 && label.num() == 0 && label.num_unit() == 0) continue;
+      labels_.push_back({Text(label.key()), Text(label.str()), label.num(), Text(label.num_unit())});
+    }
+    std::sort(labels_.begin(), labels_.end(), [](const Label& a, const Label& b) {
+      return std::tie(a.key, a.text, a.number, a.unit) < std::tie(b.key, b.text, b.number, b.unit);
+    });
+    label_key_.clear();
+    for (const Label& label : labels_) {
+      label_key_.insert(label_key_.end(), {label.key, label.text, static_cast<uint64_t>(label.number), label.unit});
+    }
+    const uint32_t number = set_.label_keys_.Intern(label_key_);
+    if (number == set_.label_sets_.size()) set_.label_sets_.push_back(labels_);
+    return number;
+  }
+
+  ProfileSet& set_;
+  const RawProfile& raw_;
+  const pprof::Profile& message_;
+  const FrameFilter& filter_;
+  std::vector<String> strings_;  // by the file's index
+  absl::flat_hash_map<uint64_t, uint32_t> functions_;
+  absl::flat_hash_map<uint64_t, Mapped> locations_;
+  std::vector<uint64_t> stack_;
+  std::vector<Label> labels_;
+  std::vector<uint64_t> label_key_;
+};
+
+absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types) {
+  // For each common type, its place in every file, and what its values there are multiplied by.
+  struct Common {
+    std::vector<size_t> places;
+    std::vector<int64_t> factors;
+  };
+  std::vector<Common> common;
+  for (const SampleType& type : types[0]) {
+    Common one;
+    std::vector<std::string> units;
+    for (const std::vector<SampleType>& others : types) {
+      const auto same =
+          std::find_if(others.begin(), others.end(), [&](const SampleType& t) { return t.type == type.type; });
+      if (same == others.end()) break;
+      one.places.push_back(static_cast<size_t>(same - others.begin()));
+      units.push_back(same->unit);
+    }
+    if (one.places.size() != types.size()) continue;
+    std::string finest = units[0];
+    for (size_t i = 0; i < units.size(); ++i) {
+      const Unit unit = UnitOf(units[i]);
+      if (units[i] != units[0] && (unit.factor == 0 || unit.family != UnitOf(units[0]).family)) {
+        return absl::InvalidArgumentError(Cat(files_[i].path, ": ", type.type, " is in ", units[i], ", but in ",
+                                              files_[0].path, " in ", units[0], "; such profiles cannot be compared"));
+      }
+      if (unit.factor < UnitOf(finest).factor) finest = units[i];
+    }
+    for (const std::string& unit : units) {
+      one.factors.push_back(unit == finest ? 1 : UnitOf(unit).factor / UnitOf(finest).factor);
+    }
+    types_.push_back({type.type, finest});
+    common.push_back(std::move(one));
+  }
+  if (types_.empty()) {
+    const std::string names = types.size() < 2 ? std::string("it has no sample types")
+                                               : Cat("the files have no sample type in common with ", files_[0].path);
+    return absl::InvalidArgumentError(Cat(files_.back().path, ": ", names, "; name profiles of one kind"));
+  }
+  for (size_t f = 0; f < files_.size(); ++f) {
+    File& file = files_[f];
+    const size_t width = types[f].size();
+    std::vector<int64_t> values;
+    values.reserve(file.samples.size() * common.size());
+    for (size_t s = 0; s < file.samples.size(); ++s) {
+      for (const Common& one : common) values.push_back(Times(file.values[s * width + one.places[f]], one.factors[f]));
+    }
+    file.values = std::move(values);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ProfileSet> ProfileSet::Read(const std::vector<std::string>& paths) {
+  ProfileSet set;
+  std::unique_ptr<FrameFilter> filter;
+  std::vector<std::vector<SampleType>> types;
+  for (const std::string& path : paths) {
+    const absl::StatusOr<RawProfile> raw = ReadProfile(path);
+    if (!raw.ok()) return raw.status();
+    const pprof::Profile& message = raw->message();
+    if (filter == nullptr) {
+      filter = std::make_unique<FrameFilter>(raw->text(message.drop_frames()), raw->text(message.keep_frames()));
+    }
+    Adder(set, *raw, *filter).Add(path);
+    std::vector<SampleType>& own = types.emplace_back();
+    for (const pprof::ValueType& type : message.sample_type()) {
+      own.push_back({std::string(raw->text(type.type())), std::string(raw->text(type.unit()))});
+    }
+    if (set.default_type_.empty()) set.default_type_ = raw->text(message.default_sample_type());
+  }
+  if (const absl::Status status = set.Unify(types); !status.ok()) return status;
+  return set;
+}
+
+absl::StatusOr<size_t> ProfileSet::TypeNamed(const std::string& name) const {
+  if (name.empty()) {
+    for (size_t i = 0; i < types_.size(); ++i) {
+      if (types_[i].type == default_type_) return i;
+    }
+    return types_.size() - 1;
+  }
+  constexpr std::string_view kInUse = "inuse_";
+  const std::string other = name.compare(0, kInUse.size(), kInUse) == 0 ? name.substr(kInUse.size()) : name;
+  std::string names;
+  for (size_t i = 0; i < types_.size(); ++i) {
+    if (types_[i].type == name || types_[i].type == other) return i;
+    names += (i == 0 ? "" : ", ") + types_[i].type;
+  }
+  return absl::InvalidArgumentError(Cat(files_[0].path, ": has no sample type '", name, "'; use one of: ", names));
+}
+
+std::string ProfileSet::LabelText(uint32_t label_set, std::string_view key) const {
+  for (const Label& label : label_sets_[label_set]) {
+    if (strings_[label.key] == key) return label.text != 0 ? strings_[label.text] : std::to_string(label.number);
+  }
+  return "";
+}
+
+}  // namespace hbmprof::tool

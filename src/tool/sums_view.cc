@@ -1,0 +1,90 @@
+// See sums_view.h.
+#include "src/tool/sums_view.h"
+
+#include <utility>
+
+namespace hbmprof::tool {
+
+std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+void SumsOptions::AddTo(CLI::App& arguments) {
+  arguments.add_option("-t,--type", type, "Sample type, such as peak_space (default: the profile's own)");
+  arguments.add_option("-b,--by", by, "Rows by function, line or file, and label keys: device,kind,phase")
+      ->delimiter(',');
+  arguments.add_option("-w,--where", where, "Only samples with this label, KEY=VALUE; again for more")
+      ->allow_extra_args(false);
+  arguments.add_option("-n,--rows", rows, "Rows to show, 0 for all")->capture_default_str();
+  arguments.add_flag("--cum", by_cum, "Sort by cum: what a function and all it calls hold");
+  arguments.add_flag("--exact", exact, "Bytes, not rounded");
+  arguments.add_flag("--json", json, "All rows as JSON, exact");
+}
+
+absl::StatusOr<SumsQuestion> ResolveOptions(const ProfileSet& profiles, const SumsOptions& options) {
+  const absl::StatusOr<size_t> type = profiles.TypeNamed(options.type);
+  if (!type.ok()) return type.status();
+  absl::StatusOr<Grouping> grouping = Grouping::Parse(options.by);
+  if (!grouping.ok()) return grouping.status();
+  absl::StatusOr<Conditions> conditions = ParseConditions(options.where);
+  if (!conditions.ok()) return conditions.status();
+  return SumsQuestion{*type, profiles.types()[*type].unit, *std::move(grouping), *std::move(conditions)};
+}
+
+std::string DeviceLines(const ProfileSet::File& file, bool exact) {
+  std::string text;
+  for (const std::string& line : file.comments) {
+    const Comment comment(line);
+    const auto value = [&](const std::string& key) { return comment.Number(key).value_or(0); };
+    const auto size = [&](const std::string& key) { return FormatValue(value(key), "bytes", exact); };
+    if (comment.word == "device") {
+      const auto space = comment.values.find("space");
+      text += comment.name;
+      if (space != comment.values.end() && space->second != "device") text += " " + space->second;
+      text += Cat(": in use ", size("in_use"));
+      if (comment.Number("limit").has_value()) text += " of " + size("limit");
+      text += Cat(", peak ", size("peak"));
+      if (comment.Number("unaccounted").has_value()) {
+        text += Cat(", outside tracked allocations ", FormatChange(value("unaccounted"), "bytes", exact));
+      }
+      text += "\n";
+    } else if (comment.word == "tracker" && value("dropped_records") != 0) {
+      text += Cat("INCOMPLETE: ", value("dropped_records"), " allocations of ", size("dropped_bytes"),
+                  " were not recorded\n");
+    }
+  }
+  return text;
+}
+
+std::vector<std::string> RowHeadings(const Grouping& grouping) {
+  std::vector<std::string> headings = grouping.labels;
+  if (grouping.frames == Grouping::Frames::kFunctions) headings.insert(headings.end(), {"function", "where"});
+  if (grouping.frames == Grouping::Frames::kLines) headings.push_back("line");
+  if (grouping.frames == Grouping::Frames::kFiles) headings.push_back("file");
+  return headings;
+}
+
+std::vector<std::string> RowCells(const Sums::Row& row, const Grouping& grouping) {
+  std::vector<std::string> cells;
+  for (const std::string& label : row.labels) cells.push_back(label.empty() ? "-" : label);
+  if (grouping.frames != Grouping::Frames::kNone) cells.push_back(row.name);
+  if (grouping.frames == Grouping::Frames::kFunctions) cells.push_back(row.place == row.name ? "" : row.place);
+  return cells;
+}
+
+Json RowJson(const Sums::Row& row, const Grouping& grouping) {
+  Json json = Json::object();
+  if (!grouping.labels.empty()) {
+    Json& labels = json["labels"] = Json::object();
+    for (size_t i = 0; i < grouping.labels.size(); ++i) labels[grouping.labels[i]] = row.labels[i];
+  }
+  if (grouping.frames != Grouping::Frames::kNone) {
+    json["name"] = row.name;
+    json["where"] = row.place;
+  }
+  return json;
+}
+
+std::string MoreRows(size_t shown, size_t all) {
+  return shown >= all ? "" : Cat("... and ", all - shown, " more rows (-n 0 shows all)\n");
+}
+
+}  // namespace hbmprof::tool
