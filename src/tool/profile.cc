@@ -409,6 +409,9 @@ absl::StatusOr<size_t> ProfileSet::TypeNamed(const std::string& name) const {
     }
     return types_.size() - 1;
   }
+  size_t index = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
+  if (error == std::errc() && end == name.data() + name.size() && index < types_.size()) return index;
   constexpr std::string_view kInUse = "inuse_";
   const std::string other = name.compare(0, kInUse.size(), kInUse) == 0 ? name.substr(kInUse.size()) : name;
   std::string names;

@@ -98,8 +98,8 @@ class ProfileSet {
   static absl::StatusOr<ProfileSet> Read(const std::vector<std::string>& paths);
 
   const std::vector<SampleType>& types() const { return types_; }
-  // The type called `name`; "": the one that the profiles want to show first. pprof's rules. Error: kInvalidArgument,
-  // with the names there are.
+  // The type called `name`, or of that index; "": the one that the profiles want to show first. pprof's rules. Error:
+  // kInvalidArgument, with the names there are.
   absl::StatusOr<size_t> TypeNamed(const std::string& name) const;
 
   const std::vector<File>& files() const { return files_; }

@@ -10,7 +10,8 @@ std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::err
 void SumsOptions::AddTo(CLI::App& arguments) {
   arguments.add_option("-t,--type", type, "Sample type, such as peak_space (default: the profile's own)");
   arguments.add_option("-b,--by", by, "Rows by function, line or file, and label keys: device,kind,phase")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   arguments.add_option("-w,--where", where, "Only samples with this label, KEY=VALUE; again for more")
       ->allow_extra_args(false);
   arguments.add_option("-n,--rows", rows, "Rows to show, 0 for all")->capture_default_str();

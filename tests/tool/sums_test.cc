@@ -1,0 +1,295 @@
+// top, diff and peek against the real pprof: the same rows, the same values to the byte.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <map>
+#include <random>
+#include <regex>
+#include <sstream>
+
+#include "hbmprof/pprof.h"
+#include "tests/export/server_snapshot.h"
+#include "tests/tool/profile_maker.h"
+#include "tests/tool/tool.h"
+
+namespace hbmprof_test {
+namespace {
+
+struct RowValues {
+  int64_t flat = 0;
+  int64_t cum = 0;
+  bool operator==(const RowValues& other) const { return flat == other.flat && cum == other.cum; }
+};
+void PrintTo(const RowValues& row, std::ostream* out) { *out << "flat " << row.flat << " cum " << row.cum; }
+// Rows by name; several may share one.
+using Rows = std::multimap<std::string, RowValues>;
+
+bool operator<(const RowValues& a, const RowValues& b) { return std::tie(a.flat, a.cum) < std::tie(b.flat, b.cum); }
+std::multimap<std::string, RowValues> Sorted(const Rows& rows) {
+  std::vector<std::pair<std::string, RowValues>> list(rows.begin(), rows.end());
+  std::sort(list.begin(), list.end());
+  return {list.begin(), list.end()};
+}
+
+Rows PprofRows(const std::vector<std::string>& arguments) {
+  std::vector<std::string> all = {"-top", "-nodefraction=0", "-edgefraction=0", "-unit=bytes"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  const CommandResult result = GooglePprof().Run(all);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  Rows rows;
+  std::istringstream lines(result.out);
+  std::string line;
+  // A share may be "0" or "100%" instead of "12.34%".
+  const std::regex row(R"(^ *(-?\d+)[a-zA-Z]* +\S+ +\S+ +(-?\d+)[a-zA-Z]* +\S+ +(.*?)( \((partial-)?inline\))?$)");
+  bool head = false;
+  while (std::getline(lines, line)) {
+    std::smatch match;
+    if (head) {
+      if (!std::regex_match(line, match, row)) {
+        ADD_FAILURE() << "not understood: " << line;
+        continue;
+      }
+      rows.emplace(match[3], RowValues{std::stoll(match[1]), std::stoll(match[2])});
+    }
+    head = head || line.find("flat%") != std::string::npos;
+  }
+  EXPECT_TRUE(head) << result.out;
+  return Sorted(rows);
+}
+
+Rows ToolRows(const std::vector<std::string>& arguments) {
+  Rows rows;
+  const nlohmann::json json = ToolJson(arguments);
+  if (!json.is_object()) return rows;
+  for (const auto& row : json["rows"]) {
+    rows.emplace(row["name"].get<std::string>(), RowValues{row["flat"].get<int64_t>(), row["cum"].get<int64_t>()});
+  }
+  return Sorted(rows);
+}
+
+struct Made {
+  std::string name;
+  std::string path;
+  std::string other;  // of the same maker, to compare with
+};
+
+std::string SaveOurs(const std::string& dir, const std::string& name, int64_t pages, uint64_t slide, bool names) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  const std::string path = dir + "/" + name;
+  const auto bytes = hbmprof::SerializePprof(ServerSnapshot(pages, slide), names ? &symbolizer : nullptr);
+  WriteFile(path, *bytes);
+  return path;
+}
+
+// As JAX writes device memory: no mapping, no address, no default.
+ProfileMaker Jax(int seed) {
+  ProfileMaker maker({{"allocations", "count"}, {"space", "bytes"}});
+  std::mt19937 random(static_cast<unsigned>(seed));
+  for (int i = 0; i < 60; ++i) {
+    std::vector<uint64_t> stack;
+    for (unsigned depth = random() % 9 + 1; depth > 0; --depth) {
+      const std::string n = std::to_string(random() % 12);
+      stack.push_back(maker.Location(
+          0, 0, {{maker.Function("layer_" + n, "layer_" + n, "/app/model.py"), static_cast<int64_t>(random() % 50)}}));
+    }
+    maker.Sample(stack, {static_cast<int64_t>(random() % 4 + 1), static_cast<int64_t>(random() % (1 << 20))},
+                 {{"kind", i % 7 == 0 ? "executable" : "buffer"}, {"device", "TPU_" + std::to_string(i % 4)}});
+  }
+  return maker;
+}
+
+// As tcmalloc writes: mangled names, inlined frames, six types, allocator frames to drop and one to keep.
+ProfileMaker Tcmalloc(int seed) {
+  ProfileMaker maker({{"objects", "count"}, {"space", "bytes"}, {"resident_space", "bytes"}});
+  maker.message().set_default_sample_type(maker.Text("space"));
+  maker.message().set_drop_frames(maker.Text("(tcmalloc::)?(operator new|tc_malloc|Wrap.*)"));
+  maker.message().set_keep_frames(maker.Text("WrapKept"));
+  const uint64_t binary = maker.Mapping(0x400000, 0x800000, 0, "/srv/app", "aa11");
+  const uint64_t library = maker.Mapping(0x7f0000000000, 0x7f0000200000, 0x1000, "/lib/libx.so", "bb22", false);
+  std::vector<uint64_t> functions = {
+      maker.Function("_ZN2ns5Class6methodEi", "_ZN2ns5Class6methodEi", "/src/class.cc"),
+      maker.Function("ns::Inner<int>::f(std::vector<int> const&)", "ns::Inner<int>::f(std::vector<int> const&)"),
+      maker.Function("main", "main", "/src/main.cc"),
+      maker.Function("WrapKept", "WrapKept"),
+      maker.Function("WrapAlloc(unsigned long)", "_Z9WrapAllocm"),
+      maker.Function("operator new", "_Znwm"),
+      maker.Function("ns::(anonymous namespace)::Helper(int)", "_ZN2ns12_GLOBAL__N_16HelperEi", "/src/helper.cc"),
+      maker.Function("", "_Z5emptyv")};
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::vector<uint64_t> locations;
+  for (int i = 0; i < 40; ++i) {
+    std::vector<ProfileMaker::Line> lines;
+    for (unsigned inlined = random() % 3 + 1; inlined > 0; --inlined) {
+      lines.push_back({functions[random() % functions.size()], static_cast<int64_t>(random() % 30)});
+    }
+    locations.push_back(maker.Location(binary, 0x400000 + static_cast<uint64_t>(i) * 16, lines));
+  }
+  for (int i = 0; i < 5; ++i) {
+    locations.push_back(maker.Location(library, 0x7f0000000000 + static_cast<uint64_t>(i) * 8, {}));
+    locations.push_back(maker.Location(0, 0x1234 + static_cast<uint64_t>(i), {}));
+  }
+  for (int i = 0; i < 200; ++i) {
+    std::vector<uint64_t> stack;
+    for (unsigned depth = random() % 20; depth > 0; --depth) stack.push_back(locations[random() % locations.size()]);
+    auto& sample = maker.Sample(stack, {1, static_cast<int64_t>(random() % 100000), 4096});
+    maker.NumberLabel(sample, "bytes", static_cast<int64_t>(random() % 5) * 16, "bytes");
+  }
+  return maker;
+}
+
+// gperftools' text, which only pprof reads, as pprof converts it.
+void Gperftools(const std::string& path, int seed) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::string text = "heap profile:    100:  100000 [   200:   300000] @ heapprofile\n";
+  char line[256];
+  for (int i = 0; i < 50; ++i) {
+    std::snprintf(line, sizeof(line), "%6u: %8u [%6u: %8u] @", i + 1u, (i + 1u) * 64, i + 2u, (i + 2u) * 64);
+    text += line;
+    for (unsigned depth = random() % 12 + 1; depth > 0; --depth) {
+      std::snprintf(line, sizeof(line), " 0x%x", 0x401000 + static_cast<unsigned>(random() % 64) * 16);
+      text += line;
+    }
+    text += "\n";
+  }
+  text += "\nMAPPED_LIBRARIES:\n00400000-00500000 r-xp 00000000 08:01 1234 /nowhere/server\n";
+  WriteFile(path + ".heap", text);
+  const CommandResult result = GooglePprof().Run({"-proto", "-symbolize=none", "-output=" + path, path + ".heap"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+// Go's own heap profile of a real program; false where there is no Go.
+bool GoHeap(const std::string& path) {
+  return RunCommand({"go", "run", HBMPROF_GO_HEAP, path}, {"GO111MODULE=off"}).exit_code == 0;
+}
+
+// What no maker writes but the format allows: recursion, negative values, equal stacks twice, no stack at all, sparse
+// ids, code without any name.
+ProfileMaker Odd(int seed, const std::string& unit = "bytes") {
+  ProfileMaker maker({{"b", unit}, {"a", "count"}});
+  std::mt19937 random(static_cast<unsigned>(seed));
+  const uint64_t mapping = maker.Mapping(0x1000, 0x9000, 0, seed % 2 == 0 ? "" : "/x/some.so");
+  std::vector<uint64_t> locations;
+  for (int i = 0; i < 8; ++i) {
+    const std::string name = i % 4 == 0 ? "" : "f" + std::to_string(i);
+    auto lines = std::vector<ProfileMaker::Line>{{maker.Function(name, name, i % 2 == 0 ? "/a/../b/c.cc" : "", i), i}};
+    if (i % 3 == 0) lines.push_back({maker.Function("outer", "outer"), 5});
+    locations.push_back(maker.Location(i % 3 == 0 ? mapping : 0, 0x1000u + static_cast<uint64_t>(i), lines));
+  }
+  locations.push_back(maker.Location(77, 0x40, {}));  // of a mapping that does not exist
+  for (int i = 0; i < 100; ++i) {
+    std::vector<uint64_t> stack;
+    for (unsigned depth = random() % 6; depth > 0; --depth) stack.push_back(locations[random() % locations.size()]);
+    maker.Sample(stack, {static_cast<int64_t>(random() % 2000) - 1000, static_cast<int64_t>(random() % 50)});
+  }
+  for (auto& location : *maker.message().mutable_location()) location.set_id(location.id() * 1000003);
+  for (auto& sample : *maker.message().mutable_sample()) {
+    for (auto& id : *sample.mutable_location_id()) id *= 1000003;
+  }
+  return maker;
+}
+
+class AgainstPprof : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (GooglePprof().command.empty()) GTEST_SKIP() << "google/pprof is not here (golang-github-google-pprof-dev)";
+    dir_ = ScratchDir();
+    const auto pair = [&](const std::string& name, const ProfileMaker& a, const ProfileMaker& b) {
+      a.Write(dir_ + "/" + name);
+      b.Write(dir_ + "/" + name + ".other");
+      made_.push_back({name, dir_ + "/" + name, dir_ + "/" + name + ".other"});
+    };
+    for (const bool names : {true, false}) {
+      const std::string name = names ? "ours" : "ours_unnamed";
+      made_.push_back({name, SaveOurs(dir_, name, 4, 0, names), SaveOurs(dir_, name + ".other", 9, 0x10000000, names)});
+    }
+    for (int seed = 0; seed < 4; ++seed) {
+      const std::string number = std::to_string(seed);
+      pair("jax" + number, Jax(seed), Jax(seed + 100));
+      pair("tcmalloc" + number, Tcmalloc(seed), Tcmalloc(seed + 100));
+      pair("odd" + number, Odd(seed), Odd(seed + 100));
+      const std::string path = dir_ + "/gperftools" + number;
+      Gperftools(path, seed);
+      Gperftools(path + ".other", seed + 100);
+      made_.push_back({"gperftools" + number, path, path + ".other"});
+    }
+    if (GoHeap(dir_ + "/go") && GoHeap(dir_ + "/go.other")) {
+      made_.push_back({"go", dir_ + "/go", dir_ + "/go.other"});
+      GooglePprof().Run({"-proto", "-output=" + dir_ + "/go_converted", dir_ + "/go"});
+      made_.push_back({"go_converted", dir_ + "/go_converted", dir_ + "/go.other"});
+    }
+  }
+
+  std::string dir_;
+  std::vector<Made> made_;
+};
+
+TEST_F(AgainstPprof, TopHasTheSameRowsOnTwentyProfilesOfDifferentMakers) {
+  EXPECT_GE(made_.size(), RunCommand({"go", "version"}).exit_code == 0 ? 20u : 18u);
+  for (const Made& made : made_) {
+    SCOPED_TRACE(made.name);
+    const Rows expected = PprofRows({made.path});
+    EXPECT_FALSE(expected.empty());
+    EXPECT_EQ(ToolRows({"top", made.path}), expected);
+  }
+}
+
+TEST_F(AgainstPprof, DiffHasTheSameRows) {
+  for (const Made& made : made_) {
+    SCOPED_TRACE(made.name);
+    EXPECT_EQ(ToolRows({"diff", made.path, made.other}), PprofRows({"-diff_base", made.path, made.other}));
+  }
+}
+
+TEST_F(AgainstPprof, LinesAndOtherSampleTypesAreTheSameToo) {
+  for (const Made& made : made_) {
+    SCOPED_TRACE(made.name);
+    EXPECT_EQ(ToolRows({"top", "--by", "line", made.path}), PprofRows({"-lines", made.path}));
+    EXPECT_EQ(ToolRows({"top", made.path, "--type", "0"}), PprofRows({"-sample_index=0", made.path}));
+  }
+}
+
+TEST_F(AgainstPprof, SeveralFilesAddUpAsRanksDo) {
+  for (const Made& made : made_) {
+    SCOPED_TRACE(made.name);
+    EXPECT_EQ(ToolRows({"top", made.path, made.other}), PprofRows({made.path, made.other}));
+  }
+}
+
+TEST_F(AgainstPprof, UnitsOfOneFamilyAreComparedInTheFinest) {
+  Odd(1, "kilobytes").Write(dir_ + "/kilobytes");
+  Odd(2, "bytes").Write(dir_ + "/bytes");
+  EXPECT_EQ(ToolRows({"diff", "--type", "b", dir_ + "/kilobytes", dir_ + "/bytes"}),
+            PprofRows({"-sample_index=b", "-diff_base", dir_ + "/kilobytes", dir_ + "/bytes"}));
+}
+
+TEST_F(AgainstPprof, PeekShowsTheSameCallersAndCallees) {
+  const CommandResult pprof = GooglePprof().Run({"-peek=KvCache|Decode|app::", "-unit=bytes", made_[0].path});
+  const nlohmann::json json = ToolJson({"peek", "KvCache|Decode|app::", made_[0].path});
+  ASSERT_TRUE(json.is_object());
+  size_t edges = 0;
+  for (const auto& row : json["rows"]) edges += row["callers"].size() + row["callees"].size();
+  // pprof's edges are the lines with a bar and a name set in, and an amount before it.
+  std::istringstream lines(pprof.out);
+  std::string line;
+  size_t expected = 0;
+  const std::regex edge(R"(^ {20,}(-?\d+)B +\S+ \|   (.*?)( \(inline\))?$)");
+  while (std::getline(lines, line)) {
+    std::smatch match;
+    if (!std::regex_match(line, match, edge)) continue;
+    ++expected;
+    bool found = false;
+    for (const auto& row : json["rows"]) {
+      for (const char* side : {"callers", "callees"}) {
+        for (const auto& other : row[side]) {
+          found = found || (other["name"] == match[2].str() && other["cum"] == std::stoll(match[1]));
+        }
+      }
+    }
+    EXPECT_TRUE(found) << line;
+  }
+  EXPECT_GT(expected, 0u) << pprof.out;
+  EXPECT_EQ(edges, expected) << pprof.out;
+}
+
+}  // namespace
+}  // namespace hbmprof_test

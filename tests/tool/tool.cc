@@ -1,0 +1,34 @@
+// See tool.h.
+#include "tests/tool/tool.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace hbmprof_test {
+
+CommandResult RunTool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+  std::vector<std::string> argv = {HBMPROF_TOOL};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return RunCommand(argv, environment);
+}
+
+nlohmann::json ToolJson(std::vector<std::string> arguments) {
+  arguments.push_back("--json");
+  const CommandResult result = RunTool(arguments);
+  if (result.err.empty() && result.exit_code <= 1) return nlohmann::json::parse(result.out, nullptr, false);
+  ADD_FAILURE() << "exit code " << result.exit_code << ": " << result.err;
+  return nullptr;
+}
+
+std::string ScratchDir() {
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) /
+                                    ("hbmprof_tool_" + std::to_string(getpid())) / test.test_suite_name() / test.name();
+  std::filesystem::remove_all(dir);
+  std::filesystem::create_directories(dir);
+  return dir.string();
+}
+
+}  // namespace hbmprof_test
