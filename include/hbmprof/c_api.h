@@ -33,6 +33,9 @@ int hbmprof_record_free(const void* ptr);
 void hbmprof_tag_push(const char* key, const char* value);
 void hbmprof_tag_pop(void);
 
+/* Sets a counter of the program's own, such as requests served. See hbmprof::SetCounter. */
+void hbmprof_set_counter(const char* name, int64_t value);
+
 typedef struct hbmprof_stats {
   size_t struct_size;         /* in: sizeof(hbmprof_stats) */
   int64_t bytes_in_use;       /* of the device: tracked and not freed */

@@ -33,6 +33,10 @@ absl::Status save_device_memory_profile(std::string_view path);
 // The same as bytes, for an HTTP route or any other transport.
 absl::StatusOr<std::string> device_memory_profile();
 
+// Sets a counter of the program's own in Profiler::Default(): SetCounter("requests", served). Every profile carries its
+// value, so that `hbmprof leaks --per requests` tells growth per request. See Profiler::SetCounter.
+void SetCounter(std::string_view name, int64_t value);
+
 }  // namespace hbmprof
 
 #endif  // HBMPROF_HBMPROF_H_

@@ -126,6 +126,11 @@ class Profiler {
   // RecordFree for a block.
   FreedRecord RecordBlockFree(BufferId address);
 
+  // Sets a counter of the program's own, such as requests served, to `value`; profiles carry it, so that growth can be
+  // told per request (`hbmprof leaks --per requests`). Takes a lock of its own: meant for once per request or batch.
+  // Names are cut at 64 bytes; the 65th distinct name and all after it are ignored.
+  void SetCounter(std::string_view name, int64_t value);
+
   // The record of exactly this id, if it is live.
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
 

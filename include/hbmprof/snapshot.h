@@ -96,6 +96,7 @@ struct Snapshot {
   std::vector<std::string> allocators;  // allocators[0] is ""
   std::vector<Module> modules;          // the main program's first segment first, then by address
   TrackerStats tracker;
+  std::vector<std::pair<std::string, int64_t>> counters;  // the program's own (Profiler::SetCounter), sorted by name
   int64_t time_unix_nanos = 0;
   int64_t process_id = 0;
   std::string host;

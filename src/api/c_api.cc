@@ -73,6 +73,8 @@ void hbmprof_tag_pop(void) {
   if (--tag_stack.depth < kMaxTagDepth) hbmprof::internal::current_tags = tag_stack.outer[tag_stack.depth];
 }
 
+void hbmprof_set_counter(const char* name, int64_t value) { hbmprof::SetCounter(name, value); }
+
 int hbmprof_get_stats(int device, hbmprof_stats* stats) try {
   if (stats == nullptr || stats->struct_size < offsetof(hbmprof_stats, peak_bytes_in_use)) {
     return Fail(absl::InvalidArgumentError("hbmprof_get_stats: stats is null or its struct_size is not set"));

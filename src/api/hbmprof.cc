@@ -21,6 +21,12 @@ absl::Status save_device_memory_profile(std::string_view path) try {
   return HostMemoryExhausted();
 }
 
+void SetCounter(std::string_view name, int64_t value) try {
+  Profiler::Default().SetCounter(name, value);
+} catch (const std::bad_alloc&) {
+  // The counter keeps its value, or stays unknown.
+}
+
 absl::StatusOr<std::string> device_memory_profile() try {
   return SerializePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer());
 } catch (const std::bad_alloc&) {

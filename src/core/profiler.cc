@@ -149,6 +149,7 @@ FreedRecord Profiler::RecordBlockFree(BufferId address) {
   return enabled() ? impl_->RecordBlockFree(address) : FreedRecord();
 }
 void Profiler::RestoreRecord(const FreedRecord& record) { impl_->RestoreRecord(record); }
+void Profiler::SetCounter(std::string_view name, int64_t value) { impl_->counters().Set(name, value); }
 std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const { return impl_->FindBuffer(id); }
 DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const { return impl_->Stats(device, space); }
 TrackerStats Profiler::GetTrackerStats() const { return impl_->GetTrackerStats(); }

@@ -52,6 +52,23 @@ std::vector<std::string> NameTable::All() const {
   return names_;
 }
 
+void CounterTable::Set(std::string_view name, int64_t value) {
+  name = name.substr(0, kMaxNameBytes);
+  ReentryGuard guard;
+  MutexLock hold(mutex_);
+  const auto found = values_.find(name);
+  if (found != values_.end()) {
+    found->second = value;
+  } else if (values_.size() < kMaxCounters) {
+    values_.emplace(name, value);
+  }
+}
+
+std::vector<std::pair<std::string, int64_t>> CounterTable::All() const {
+  MutexLock hold(mutex_);
+  return {values_.begin(), values_.end()};
+}
+
 ProfilerImpl::ProfilerImpl(const Options& options)
     : max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(options.max_live_buffers),
@@ -371,6 +388,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   snapshot.host = HostName();
   snapshot.tracker = GetTrackerStats();
   snapshot.allocators = allocators_.All();
+  snapshot.counters = counters_.All();
   // No lock of the profiler is held here: listing the modules takes the loader's lock, under which a library's
   // constructor may be waiting for one of ours.
   snapshot.modules = LoadedModules();
@@ -483,6 +501,7 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
 void ProfilerImpl::LockAll() {
   devices_.mutex_.Lock();
   allocators_.mutex_.Lock();
+  counters_.mutex_.Lock();
   live_.LockAll();
   segments_.Lock();
   sites_.LockAll();
@@ -494,6 +513,7 @@ void ProfilerImpl::UnlockAll() {
   sites_.UnlockAll();
   segments_.Unlock();
   live_.UnlockAll();
+  counters_.mutex_.Unlock();
   allocators_.mutex_.Unlock();
   devices_.mutex_.Unlock();
 }
@@ -505,6 +525,7 @@ void ProfilerImpl::ResetInChild() {
   segments_.Unlock();
   segments_.Clear();
   live_.ClearInChild();
+  counters_.mutex_.Unlock();
   allocators_.mutex_.Unlock();
   devices_.mutex_.Unlock();
   // A device's handles do not survive a fork, and another thread may have been inside a probe.

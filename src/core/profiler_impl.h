@@ -9,9 +9,12 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "hbmprof/profiler.h"
 #include "src/base/mutex.h"
@@ -42,6 +45,21 @@ class NameTable {
   std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The program's own counters.
+class CounterTable {
+ public:
+  void Set(std::string_view name, int64_t value) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<std::pair<std::string, int64_t>> All() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  friend class ProfilerImpl;
+  static constexpr size_t kMaxCounters = 64;
+  static constexpr size_t kMaxNameBytes = 64;
+
+  mutable Mutex mutex_;
+  std::map<std::string, int64_t, std::less<>> values_ ABSL_GUARDED_BY(mutex_);
+};
+
 class ProfilerImpl {
  public:
   explicit ProfilerImpl(const Options& options);
@@ -49,6 +67,7 @@ class ProfilerImpl {
 
   NameTable& devices() { return devices_; }
   NameTable& allocators() { return allocators_; }
+  CounterTable& counters() { return counters_; }
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner);
   void RemoveDeviceProbe(DeviceId device, const void* owner);
 
@@ -126,6 +145,7 @@ class ProfilerImpl {
   SegmentMap segments_;
   NameTable devices_;
   NameTable allocators_;
+  CounterTable counters_;
   mutable ProbeSlot probes_[kMaxDevices];
 
   mutable std::atomic<int64_t> reentrant_events_{0};

@@ -438,6 +438,9 @@ class ProfileWriter {
                      .Add("reentrant_events", tracker.reentrant_events)
                      .Add("truncated_stacks", tracker.truncated_stacks)
                      .Add("dropped_tag_values", tracker.dropped_tag_values));
+    for (const auto& [name, value] : snapshot_.counters) {
+      WriteComment(CommentLine("counter " + CommentValue(name)).Add("value", value));
+    }
     WriteComment(CommentLine("hbmprof")
                      .Add("version", HBMPROF_VERSION)
                      .Add("unwinder", tracker.unwinder)

@@ -39,6 +39,7 @@ __attribute__((noinline)) static void check(const char* path) {
   EXPECT(hbmprof_record_free(&memory[1]) == 1);
   EXPECT(hbmprof_record_free(&memory[1]) == 0);
   EXPECT(hbmprof_record_free(NULL) == 0);
+  hbmprof_set_counter("requests", 12);
 
   EXPECT(hbmprof_get_stats(0, &stats) == 0);
   EXPECT(stats.struct_size == sizeof(stats));

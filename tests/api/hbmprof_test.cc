@@ -45,6 +45,31 @@ TEST(DeviceMemoryProfile, NamesTheFunctionThatAllocates) {
   }
 }
 
+TEST(SetCounter, StandsInEveryProfileWithItsLastValue) {
+  SetCounter("requests", 10);
+  SetCounter("tokens out", -3);
+  SetCounter("requests", 1200);
+  const absl::StatusOr<std::string> bytes = device_memory_profile();
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  const auto profile = ParseProfile(*bytes);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(CheckProfile(*profile), "");
+  const ProfileView view(*profile);
+  EXPECT_EQ(view.Comment("counter requests", "value"), "1200");
+  EXPECT_EQ(view.Comment("counter tokens%20out", "value"), "-3");
+}
+
+TEST(SetCounter, IgnoresNamesBeyondTheLimit) {
+  Profiler profiler;
+  for (int i = 0; i < 100; ++i) profiler.SetCounter("counter" + std::to_string(i), i);
+  profiler.SetCounter("counter5", 55);
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  EXPECT_EQ(snapshot.counters.size(), 64u);
+  for (const auto& [name, value] : snapshot.counters) {
+    EXPECT_EQ(value, name == "counter5" ? 55 : std::stoi(name.substr(7)));
+  }
+}
+
 TEST(SaveDeviceMemoryProfile, FillsInTheProcessIdInThePath) {
   const std::string directory = ::testing::TempDir();
   ASSERT_TRUE(save_device_memory_profile(directory + "/hbmprof_api_%p.pb.gz").ok());
