@@ -28,6 +28,7 @@ struct Command {
 Command AddTopCommand(CLI::App& tool);
 Command AddDiffCommand(CLI::App& tool);
 Command AddPeekCommand(CLI::App& tool);
+Command AddLeaksCommand(CLI::App& tool);
 Command AddCheckCommand(CLI::App& tool);
 
 }  // namespace hbmprof::tool

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <memory>
 #include <tuple>
 
@@ -422,11 +423,41 @@ absl::StatusOr<size_t> ProfileSet::TypeNamed(const std::string& name) const {
   return absl::InvalidArgumentError(Cat(files_[0].path, ": has no sample type '", name, "'; use one of: ", names));
 }
 
+std::vector<ProfileSet::ShownFrame> ProfileSet::ShownStack(uint32_t stack) const {
+  std::vector<ShownFrame> frames;
+  for (const uint64_t* i = stacks_.begin(stack); i != stacks_.end(stack); ++i) {
+    const Location& location = locations_[*i];
+    const std::string& object = strings_[location.object];
+    if (location.frames.empty()) frames.push_back({UnnamedFrame(object), ""});
+    for (const Frame& frame : location.frames) {
+      const Function& function = functions_[frame.function];
+      ShownFrame shown = {strings_[function.name], CleanPath(strings_[function.filename])};
+      if (shown.name.empty()) shown.name = UnnamedFrame(object);
+      if (shown.place.empty()) {
+        if (!object.empty()) shown.place = UnnamedFrame(object);
+      } else if (frame.line != 0) {
+        shown.place += Cat(":", frame.line);
+      }
+      frames.push_back(std::move(shown));
+    }
+  }
+  return frames;
+}
+
 std::string ProfileSet::LabelText(uint32_t label_set, std::string_view key) const {
   for (const Label& label : label_sets_[label_set]) {
     if (strings_[label.key] == key) return label.text != 0 ? strings_[label.text] : std::to_string(label.number);
   }
   return "";
+}
+
+std::string UnnamedFrame(const std::string& object) {
+  if (object.empty()) return "<unknown>";
+  return Cat("[", std::filesystem::path(object).filename().string(), "]");
+}
+
+std::string CleanPath(const std::string& path) {
+  return path.empty() ? path : std::filesystem::path(path).lexically_normal().string();
 }
 
 }  // namespace hbmprof::tool

@@ -92,6 +92,13 @@ class ProfileSet {
   ProfileSet(ProfileSet&&) = default;
   ProfileSet& operator=(ProfileSet&&) = default;
 
+  // A frame as people read it: "[libfoo.so]" or "<unknown>" for code without a name, and "file.cc:12", the binary in
+  // brackets, or "".
+  struct ShownFrame {
+    std::string name;
+    std::string place;
+  };
+
   // Reads the files and keeps the sample types that all of them have, in the first one's order and in the finest of
   // their units. Frames that the first file's drop_frames and keep_frames hide are taken out, as pprof does. Errors:
   // those of ReadProfile; kInvalidArgument if the files have no sample type in common.
@@ -117,6 +124,8 @@ class ProfileSet {
   const std::vector<Label>& labels(uint32_t label_set) const { return label_sets_[label_set]; }
   // The value of the label `key` as text; numbers as decimals. "" if there is none.
   std::string LabelText(uint32_t label_set, std::string_view key) const;
+  // The stack's frames with those inlined, innermost first.
+  std::vector<ShownFrame> ShownStack(uint32_t stack) const;
 
  private:
   class Adder;
@@ -137,6 +146,11 @@ class ProfileSet {
   ListTable label_keys_;
   std::vector<std::vector<Label>> label_sets_;
 };
+
+// The name of code without one: its binary in brackets.
+std::string UnnamedFrame(const std::string& object);
+// Without "." and "..".
+std::string CleanPath(const std::string& path);
 
 }  // namespace hbmprof::tool
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
@@ -16,10 +15,6 @@ namespace {
 // pprof adds without a check; where that would overflow, this is the same number.
 int64_t Plus(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
 int64_t Magnitude(int64_t value) { return value < 0 ? Plus(0, -(value + 1)) + (value == INT64_MIN ? 0 : 1) : value; }
-
-std::string CleanPath(const std::string& path) {
-  return path.empty() ? path : std::filesystem::path(path).lexically_normal().string();
-}
 
 // Gives frames their rows, and remembers where each row's weight comes from.
 class Frames {
@@ -122,11 +117,6 @@ class Frames {
 };
 
 }  // namespace
-
-std::string UnnamedFrame(const std::string& object) {
-  if (object.empty()) return "<unknown>";
-  return Cat("[", std::filesystem::path(object).filename().string(), "]");
-}
 
 absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) {
   Grouping grouping;

@@ -81,9 +81,6 @@ class Sums {
   Values sum_ = {0, 0};
 };
 
-// The name of a frame without one: the binary in brackets.
-std::string UnnamedFrame(const std::string& object);
-
 }  // namespace hbmprof::tool
 
 #endif  // HBMPROF_SRC_TOOL_SUMS_H_

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "hbmprof/leak_check.h"
 #include "tests/contract/ledger_allocator.h"
 #include "tests/contract/subject.h"
 
@@ -69,6 +70,17 @@ class TrackingContract : public ContractTest {
   std::unique_ptr<LedgerAllocator> ledger_;
   std::unique_ptr<TrackingAllocator> tracker_;
 };
+
+TEST_P(TrackingContract, LeakCheckSeesWhatIsNotFreedAndNothingElse) {
+  const LeakCheck leaks(profiler());
+  const absl::StatusOr<void*> kept = tracker().Allocate(256);
+  const absl::StatusOr<void*> freed = tracker().Allocate(4096);
+  ASSERT_TRUE(kept.ok() && freed.ok());
+  ASSERT_TRUE(tracker().Free(*freed).ok());
+  EXPECT_EQ(leaks.LeakedBytes(), 256);
+  ASSERT_TRUE(tracker().Free(*kept).ok());
+  EXPECT_EQ(leaks.LeakedBytes(), 0);
+}
 
 TEST_P(TrackingContract, InUsePeakAndObjectsAreUpstreamsAfterEveryCall) {
   const uint64_t seed = std::random_device{}();

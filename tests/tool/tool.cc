@@ -23,9 +23,17 @@ nlohmann::json ToolJson(std::vector<std::string> arguments) {
 }
 
 std::string ScratchDir() {
+  // Tests of one process share a folder, which goes when the process ends.
+  static const struct Root {
+    std::filesystem::path path =
+        std::filesystem::path(testing::TempDir()) / ("hbmprof_tool_" + std::to_string(getpid()));
+    ~Root() {
+      std::error_code ignored;
+      std::filesystem::remove_all(path, ignored);
+    }
+  } root;
   const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
-  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) /
-                                    ("hbmprof_tool_" + std::to_string(getpid())) / test.test_suite_name() / test.name();
+  const std::filesystem::path dir = root.path / test.test_suite_name() / test.name();
   std::filesystem::remove_all(dir);
   std::filesystem::create_directories(dir);
   return dir.string();

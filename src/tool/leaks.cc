@@ -1,0 +1,178 @@
+// `hbmprof leaks`: what grows, how fast, and where.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "src/tool/command.h"
+#include "src/tool/growth.h"
+#include "src/tool/sums_view.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using Verdict = SiteGrowth::Verdict;
+
+struct LeaksOptions {
+  std::vector<std::string> files;
+  std::string type;
+  std::string per;
+  std::string fail_over;
+  size_t rows = 10;
+  size_t frames = 8;
+  bool json = false;
+};
+
+std::string Rate(double rate, const std::string& unit, const std::string& per) {
+  return Cat(FormatChange(static_cast<int64_t>(std::llround(rate)), unit), "/", per);
+}
+
+// "requests" counts requests.
+std::string OneOf(const std::string& counter) {
+  return counter.size() > 1 && counter.back() == 's' ? counter.substr(0, counter.size() - 1) : counter;
+}
+
+std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t frames) {
+  std::string text;
+  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
+  const size_t shown = frames == 0 ? stack.size() : std::min(frames, stack.size());
+  Table table({Table::Align::kLeft, Table::Align::kLeft, Table::Align::kLeft});
+  for (size_t i = 0; i < shown; ++i) table.Add({"     ", stack[i].name, stack[i].place});
+  text += table.Text();
+  if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " callers more (--frames 0 shows all)\n");
+  if (stack.empty()) text += "       [no stack]\n";
+  std::string labels;
+  for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
+  if (!labels.empty()) text += Cat("       ", labels, "\n");
+  return text;
+}
+
+absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
+  int64_t limit = 0;
+  if (!options.fail_over.empty() && !ParseBytes(options.fail_over, &limit)) {
+    return absl::InvalidArgumentError(Cat("--fail-over ", options.fail_over, ": write a size such as 1MiB"));
+  }
+  if (options.files.size() < 3) {
+    return absl::InvalidArgumentError(
+        Cat(options.files.size(),
+            " dumps cannot tell growth from warming up; take three or more, five are good (for"
+            " two, use hbmprof diff)"));
+  }
+  const absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(options.files);
+  if (!profiles.ok()) return profiles.status();
+  const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
+  if (!series.ok()) return series.status();
+  const std::vector<SiteGrowth> sites = RankGrowth(*profiles, *series, *type);
+  const std::string& unit = profiles->types()[*type].unit;
+  const std::string one = OneOf(options.per);
+
+  int64_t leaked = 0;
+  int64_t counts[5] = {};
+  int64_t first = 0;
+  int64_t last = 0;
+  for (const SiteGrowth& site : sites) {
+    ++counts[static_cast<int>(site.verdict)];
+    if (site.verdict == Verdict::kLeak) leaked += site.growth;
+    first += site.values.front();
+    last += site.values.back();
+  }
+  const bool failed = !options.fail_over.empty() && leaked > limit;
+
+  if (options.json) {
+    Json json = {{"type", profiles->types()[*type].type}, {"unit", unit}, {"leaked", leaked}, {"failed", failed}};
+    Json& files = json["files"] = Json::array();
+    for (const size_t f : series->files) files.push_back(profiles->files()[f].path);
+    if (!series->seconds.empty()) json["seconds"] = series->seconds;
+    if (!series->counts.empty()) json["counter"] = {{"name", options.per}, {"values", series->counts}};
+    Json& list = json["sites"] = Json::array();
+    for (const SiteGrowth& site : sites) {
+      Json entry = {{"verdict", VerdictName(site.verdict)},
+                    {"sure", SureName(site.sure)},
+                    {"why", site.why},
+                    {"growth", site.growth},
+                    {"per_interval", site.per_interval},
+                    {"values", site.values}};
+      if (!series->seconds.empty()) entry["per_second"] = site.per_second;
+      if (!series->counts.empty()) entry["per_count"] = site.per_count;
+      Json& labels = entry["labels"] = Json::object();
+      for (const auto& [key, value] : site.labels) labels[key] = value;
+      Json& stack = entry["stack"] = Json::array();
+      for (const ProfileSet::ShownFrame& frame : profiles->ShownStack(site.stack)) {
+        stack.push_back({{"name", frame.name}, {"where", frame.place}});
+      }
+      list.push_back(std::move(entry));
+    }
+    std::fputs(ToText(json).c_str(), stdout);
+    return failed ? kFinding : kSuccess;
+  }
+
+  std::string head = Cat(options.files.size(), " dumps");
+  if (!series->seconds.empty()) head += Cat(" over ", std::llround(series->seconds.back()), " s");
+  if (!series->counts.empty()) {
+    head += Cat(", ", std::llround(series->counts.back() - series->counts.front()), " ", options.per);
+  }
+  std::printf("%s: %s from %s to %s\n", head.c_str(), profiles->types()[*type].type.c_str(),
+              FormatValue(first, unit).c_str(), FormatValue(last, unit).c_str());
+  std::printf("%zu sites: %lld leak, %lld perhaps, %lld grew and stopped, %lld go up and down, %lld did not grow\n",
+              sites.size(), static_cast<long long>(counts[0]), static_cast<long long>(counts[1]),
+              static_cast<long long>(counts[2]), static_cast<long long>(counts[3]), static_cast<long long>(counts[4]));
+  size_t shown = 0;
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict != Verdict::kLeak && site.verdict != Verdict::kPerhaps) break;
+    if (options.rows != 0 && shown == options.rows) {
+      std::printf("\n%s", MoreRows(shown, static_cast<size_t>(counts[0] + counts[1])).c_str());
+      break;
+    }
+    ++shown;
+    std::string rates;
+    if (!series->counts.empty()) rates += Rate(site.per_count, unit, one) + "  ";
+    if (!series->seconds.empty()) rates += Rate(site.per_second, unit, "s") + "  ";
+    rates += Rate(site.per_interval, unit, "interval");
+    std::printf("\n%2zu. %s  %s  (%s in all)\n       sure: %s; %s\n%s", shown,
+                site.verdict == Verdict::kLeak ? "LEAK" : "perhaps", rates.c_str(),
+                FormatChange(site.growth, unit).c_str(), SureName(site.sure), site.why.c_str(),
+                SiteText(*profiles, site, options.frames).c_str());
+  }
+  // What grew and is no leak: one line each, so that nobody looks for it.
+  Table others({Table::Align::kLeft, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  size_t listed = 0;
+  std::vector<const SiteGrowth*> rest;
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict == Verdict::kStopped || site.verdict == Verdict::kUpAndDown) rest.push_back(&site);
+  }
+  std::sort(rest.begin(), rest.end(), [](const SiteGrowth* a, const SiteGrowth* b) {
+    return *std::max_element(a->values.begin(), a->values.end()) >
+           *std::max_element(b->values.begin(), b->values.end());
+  });
+  for (const SiteGrowth* site : rest) {
+    if (options.rows != 0 && listed == options.rows) break;
+    ++listed;
+    const std::vector<ProfileSet::ShownFrame> stack = profiles->ShownStack(site->stack);
+    others.Add({" ", FormatValue(site->values.back(), unit), stack.empty() ? "[no stack]" : stack[0].name, site->why});
+  }
+  if (listed > 0) std::printf("\nno leaks:\n%s", others.Text().c_str());
+  if (failed) {
+    std::printf("\nFAILED: what leaks grew by %s, more than %s\n", FormatValue(leaked, unit).c_str(),
+                FormatValue(limit, unit).c_str());
+  }
+  return failed ? kFinding : kSuccess;
+}
+
+}  // namespace
+
+Command AddLeaksCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("leaks", "Rank what grows steadily over three or more dumps");
+  auto options = std::make_shared<LeaksOptions>();
+  arguments->add_option("FILE", options->files, "Dumps of one program, three or more")->required();
+  arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
+  arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
+  arguments->add_option("--fail-over", options->fail_over, "Exit with 1 if leaks grew by more in all, such as 1MiB");
+  arguments->add_option("-n,--rows", options->rows, "Sites to show, 0 for all")->capture_default_str();
+  arguments->add_option("--frames", options->frames, "Frames to show of each, 0 for all")->capture_default_str();
+  arguments->add_flag("--json", options->json, "All sites as JSON");
+  return {arguments, [options] { return RunLeaks(*options); }};
+}
+
+}  // namespace hbmprof::tool

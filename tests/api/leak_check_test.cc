@@ -1,0 +1,101 @@
+// LeakCheck, as a test of a user's meets it.
+#include "hbmprof/leak_check.h"
+
+#include <memory>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest-spi.h"
+#include "gtest/gtest.h"
+#include "hbmprof/device_allocator.h"
+#include "hbmprof/simulated_device.h"
+#include "hbmprof/tag.h"
+
+// Known names in the report.
+[[gnu::noinline]] void* AllocatePage(hbmprof::DeviceAllocator& allocator, size_t bytes) {
+  void* page = allocator.Allocate(bytes).value();
+  asm volatile("" ::: "memory");  // no jump instead of the call
+  return page;
+}
+
+namespace hbmprof {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class LeakCheckTest : public testing::Test {
+ protected:
+  Profiler profiler_;
+  std::unique_ptr<SimulatedDevice> device_ = SimulatedDevice::Create({}).value();
+  TrackingAllocator allocator_{*device_, "pages", profiler_};
+};
+
+TEST_F(LeakCheckTest, PassesWhereEverythingIsFreed) {
+  const LeakCheck leaks(profiler_);
+  void* page = AllocatePage(allocator_, 256);
+  EXPECT_EQ(leaks.LeakedBytes(), 256);
+  ASSERT_TRUE(allocator_.Free(page).ok());
+  EXPECT_EQ(leaks.LeakedBytes(), 0);
+  EXPECT_EQ(leaks.Report(), "");
+}
+
+TEST_F(LeakCheckTest, FailsWithTheStackOfALeakOf256Bytes) {
+  void* page = nullptr;
+  EXPECT_NONFATAL_FAILURE(
+      {
+        const LeakCheck leaks(profiler_);
+        page = AllocatePage(allocator_, 256);
+      },
+      "device memory allocated in this scope was not freed: 256 B in 1 buffer\n"
+      "  256 B in 1 buffer on sim:0, device, allocator pages\n"
+      "    #0 AllocatePage\n");
+  ASSERT_TRUE(allocator_.Free(page).ok());
+}
+
+TEST_F(LeakCheckTest, CountsWhatOtherThreadsAllocateAndNotWhatWasThereBefore) {
+  void* before = AllocatePage(allocator_, 4096);
+  LeakCheck leaks(profiler_);
+  void* kept = nullptr;
+  std::thread([&] {
+    kept = AllocatePage(allocator_, 512);
+    void* freed = AllocatePage(allocator_, 1024);
+    EXPECT_TRUE(allocator_.Free(freed).ok());
+  }).join();
+  EXPECT_EQ(leaks.LeakedBytes(), 512);
+  EXPECT_THAT(leaks.Report(), AllOf(HasSubstr("512 B in 1 buffer"), Not(HasSubstr("4096"))));
+  ASSERT_TRUE(allocator_.Free(before).ok());
+  EXPECT_EQ(leaks.LeakedBytes(), 512);
+  leaks.Dismiss();
+  ASSERT_TRUE(allocator_.Free(kept).ok());
+}
+
+TEST_F(LeakCheckTest, ListsTheLargestFirstWithTheirTags) {
+  LeakCheck leaks(profiler_);
+  void* small = AllocatePage(allocator_, 256);
+  void* large = nullptr;
+  {
+    const ScopedTag tag("phase", "decode");
+    large = AllocatePage(allocator_, 1 << 20);
+  }
+  const std::string report = leaks.Report();
+  EXPECT_THAT(report, HasSubstr("1048832 B in 2 buffers"));
+  EXPECT_LT(report.find("1048576 B in 1 buffer on sim:0, device, allocator pages, phase=decode"),
+            report.find("256 B in 1 buffer on sim:0"));
+  ASSERT_TRUE(allocator_.Free(small).ok());
+  ASSERT_TRUE(allocator_.Free(large).ok());
+}
+
+TEST_F(LeakCheckTest, LetsPoolsKeepWhatTheyReserve) {
+  const LeakCheck leaks(profiler_);
+  static char segment[4096];
+  profiler_.RecordSegment(segment, sizeof(segment));
+  profiler_.RecordBlock(segment, 256);
+  EXPECT_EQ(leaks.LeakedBytes(), 256);
+  profiler_.RecordBlockFree(segment);
+  EXPECT_EQ(leaks.LeakedBytes(), 0);
+}
+
+}  // namespace
+}  // namespace hbmprof
