@@ -29,6 +29,7 @@ Command AddTopCommand(CLI::App& tool);
 Command AddDiffCommand(CLI::App& tool);
 Command AddPeekCommand(CLI::App& tool);
 Command AddLeaksCommand(CLI::App& tool);
+Command AddSymbolizeCommand(CLI::App& tool);
 Command AddCheckCommand(CLI::App& tool);
 
 }  // namespace hbmprof::tool

@@ -1,0 +1,321 @@
+// See dwarf_symbolizer.h.
+//
+// Units are found by the ranges they state themselves: .debug_aranges is optional, and clang leaves it out. Each unit
+// with wanted addresses is then read once, whatever their number: every function and inlined call in it looks up which
+// of the wanted addresses it covers.
+#include "src/tool/dwarf_symbolizer.h"
+
+#include <dwarf.h>
+#include <elfutils/libdw.h>
+#include <elfutils/libdwfl.h>
+#include <gelf.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "src/symbolize/demangle.h"
+
+namespace hbmprof::tool {
+namespace {
+
+constexpr uint64_t kPageMask = 4095;
+// A tree of entries that is deeper than any compiler's is a damaged one.
+constexpr int kMaxDepth = 512;
+
+// Nobody else looks for files: the caller has the right one.
+int FindNothing(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word, char**) {
+  return -1;
+}
+const Dwfl_Callbacks kCallbacks = {nullptr, FindNothing, dwfl_offline_section_address, nullptr};
+
+std::string TextOf(Dwarf_Attribute* attribute) {
+  const char* text = attribute == nullptr ? nullptr : dwarf_formstring(attribute);
+  return text == nullptr ? "" : text;
+}
+
+std::string Absolute(const char* file, const char* directory) {
+  if (file == nullptr) return "";
+  if (*file == '/' || directory == nullptr || *directory == '\0') return file;
+  return std::string(directory) + "/" + file;
+}
+
+// Of a function: from itself, from what it is a copy of, and from what declares it.
+std::string LinkageName(Dwarf_Die* die) {
+  Dwarf_Attribute attribute;
+  const std::string name = TextOf(dwarf_attr_integrate(die, DW_AT_linkage_name, &attribute));
+  return name.empty() ? TextOf(dwarf_attr_integrate(die, DW_AT_MIPS_linkage_name, &attribute)) : name;
+}
+
+// The name in the source with the namespaces and classes around it, for a function that the linker never sees.
+std::string QualifiedName(Dwarf_Die* die) {
+  Dwarf_Attribute attribute;
+  std::string name = TextOf(dwarf_attr_integrate(die, DW_AT_name, &attribute));
+  if (name.empty()) return "";
+  // Where it is declared: through what it is a copy of, and what declares that.
+  Dwarf_Die declared = *die;
+  for (int i = 0; i < 4; ++i) {
+    Dwarf_Die other;
+    if (dwarf_formref_die(dwarf_attr(&declared, DW_AT_abstract_origin, &attribute), &other) == nullptr &&
+        dwarf_formref_die(dwarf_attr(&declared, DW_AT_specification, &attribute), &other) == nullptr) {
+      break;
+    }
+    declared = other;
+  }
+  Dwarf_Die* scopes = nullptr;
+  const int count = dwarf_getscopes_die(&declared, &scopes);
+  for (int i = 1; i < count; ++i) {
+    const int tag = dwarf_tag(&scopes[i]);
+    if (tag != DW_TAG_namespace && tag != DW_TAG_class_type && tag != DW_TAG_structure_type) continue;
+    const char* scope = dwarf_diename(&scopes[i]);
+    name.insert(0, std::string(scope != nullptr          ? scope
+                               : tag == DW_TAG_namespace ? "(anonymous namespace)"
+                                                         : "{unnamed}") +
+                       "::");
+  }
+  std::free(scopes);
+  return name;
+}
+
+int64_t Number(Dwarf_Die* die, unsigned name) {
+  Dwarf_Attribute attribute;
+  Dwarf_Word value = 0;
+  if (dwarf_attr_integrate(die, name, &attribute) == nullptr || dwarf_formudata(&attribute, &value) != 0) return 0;
+  return static_cast<int64_t>(value);
+}
+
+}  // namespace
+
+struct DwarfSymbolizer::Impl {
+  ~Impl() {
+    if (dwfl != nullptr) dwfl_end(dwfl);
+  }
+
+  struct Unit {
+    uint64_t begin;
+    uint64_t end;
+    uint64_t widest_end;  // of this one and those before it
+    Dwarf_Die die;
+  };
+  struct Wanted {
+    uint64_t address;
+    std::vector<SourceFrame>* frames;
+    std::vector<std::pair<int, Dwarf_Die>> scopes = {};  // functions and inlined calls around it, by depth
+    bool unseen_by_linker = false;                       // the outermost function's name is the source's
+  };
+
+  void ReadUnits();
+  void SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& wanted);
+  void Visit(Dwarf_Die die, int depth, std::vector<Wanted>& wanted);
+
+  Dwfl* dwfl = nullptr;
+  Dwfl_Module* module = nullptr;
+  Elf* elf = nullptr;
+  GElf_Addr elf_bias = 0;
+  Dwarf* dwarf = nullptr;
+  Dwarf_Addr dwarf_bias = 0;
+  bool has_units = false;
+  std::vector<Unit> units;  // by begin
+};
+
+DwarfSymbolizer::DwarfSymbolizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DwarfSymbolizer::~DwarfSymbolizer() = default;
+
+absl::StatusOr<std::unique_ptr<DwarfSymbolizer>> DwarfSymbolizer::Open(const std::string& path) {
+  auto impl = std::make_unique<Impl>();
+  impl->dwfl = dwfl_begin(&kCallbacks);
+  if (impl->dwfl == nullptr) return absl::ResourceExhaustedError(path + ": " + dwfl_errmsg(-1));
+  impl->module = dwfl_report_offline(impl->dwfl, "module", path.c_str(), -1);
+  dwfl_report_end(impl->dwfl, nullptr, nullptr);
+  if (impl->module != nullptr) impl->elf = dwfl_module_getelf(impl->module, &impl->elf_bias);
+  if (impl->elf == nullptr) return absl::InvalidArgumentError(path + ": " + dwfl_errmsg(-1));
+  impl->dwarf = dwfl_module_getdwarf(impl->module, &impl->dwarf_bias);
+  return std::unique_ptr<DwarfSymbolizer>(new DwarfSymbolizer(std::move(impl)));
+}
+
+bool DwarfSymbolizer::has_dwarf() const { return impl_->dwarf != nullptr; }
+
+uint64_t DwarfSymbolizer::AddressOf(uint64_t file_offset, uint64_t mapping_offset) const {
+  size_t count = 0;
+  if (elf_getphdrnum(impl_->elf, &count) != 0) return UINT64_MAX;
+  std::vector<GElf_Phdr> code;
+  for (size_t i = 0; i < count; ++i) {
+    GElf_Phdr segment;
+    if (gelf_getphdr(impl_->elf, static_cast<int>(i), &segment) == nullptr) continue;
+    if (segment.p_type == PT_LOAD && (segment.p_flags & PF_X) != 0) code.push_back(segment);
+  }
+  for (const GElf_Phdr& segment : code) {
+    if (file_offset >= segment.p_offset && file_offset < segment.p_offset + segment.p_filesz) {
+      return file_offset - segment.p_offset + segment.p_vaddr;
+    }
+  }
+  // A file of debug information alone has its segments' addresses, but not their places in the file.
+  if (code.size() != 1 || file_offset < mapping_offset) return UINT64_MAX;
+  const uint64_t address = (code[0].p_vaddr & ~kPageMask) + (file_offset - (mapping_offset & ~kPageMask));
+  return address < code[0].p_vaddr + code[0].p_memsz ? address : UINT64_MAX;
+}
+
+void DwarfSymbolizer::Impl::ReadUnits() {
+  if (has_units || dwarf == nullptr) return;
+  has_units = true;
+  Dwarf_CU* cu = nullptr;
+  Dwarf_Half version;
+  uint8_t type;
+  Dwarf_Die die;
+  Dwarf_Die split;
+  while (dwarf_get_units(dwarf, cu, &cu, &version, &type, &die, &split) == 0) {
+    if (type != DW_UT_compile && type != DW_UT_skeleton) continue;
+    Dwarf_Addr base;
+    Dwarf_Addr begin;
+    Dwarf_Addr end;
+    for (ptrdiff_t at = 0; (at = dwarf_ranges(&die, at, &base, &begin, &end)) > 0;) {
+      // What the skeleton leaves out is in the split file, if that was found.
+      if (begin < end) units.push_back({begin, end, 0, type == DW_UT_skeleton && split.addr != nullptr ? split : die});
+    }
+  }
+  std::sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) { return a.begin < b.begin; });
+  uint64_t widest = 0;
+  for (Unit& unit : units) unit.widest_end = widest = std::max(widest, unit.end);
+}
+
+void DwarfSymbolizer::Impl::Visit(Dwarf_Die die, int depth, std::vector<Wanted>& wanted) {
+  if (depth > kMaxDepth) return;
+  do {
+    const int tag = dwarf_tag(&die);
+    if (tag == DW_TAG_subprogram || tag == DW_TAG_inlined_subroutine) {
+      Dwarf_Addr base;
+      Dwarf_Addr begin;
+      Dwarf_Addr end;
+      for (ptrdiff_t at = 0; (at = dwarf_ranges(&die, at, &base, &begin, &end)) > 0;) {
+        auto first = std::lower_bound(wanted.begin(), wanted.end(), begin,
+                                      [](const Wanted& w, uint64_t address) { return w.address < address; });
+        for (; first != wanted.end() && first->address < end; ++first) first->scopes.emplace_back(depth, die);
+      }
+    }
+    switch (tag) {
+      // What holds no code.
+      case DW_TAG_base_type:
+      case DW_TAG_enumeration_type:
+      case DW_TAG_formal_parameter:
+      case DW_TAG_variable:
+      case DW_TAG_member:
+      case DW_TAG_typedef:
+        break;
+      default: {
+        Dwarf_Die child;
+        if (dwarf_child(&die, &child) == 0) Visit(child, depth + 1, wanted);
+      }
+    }
+  } while (dwarf_siblingof(&die, &die) == 0);
+}
+
+void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& wanted) {
+  Dwarf_Attribute attribute;
+  const char* directory = dwarf_formstring(dwarf_attr(&unit, DW_AT_comp_dir, &attribute));
+  Dwarf_Files* files = nullptr;
+  size_t file_count = 0;
+  if (dwarf_getsrcfiles(&unit, &files, &file_count) != 0) file_count = 0;
+  Dwarf_Die child;
+  if (dwarf_child(&unit, &child) == 0) Visit(child, 0, wanted);
+
+  for (Wanted& want : wanted) {
+    // Innermost first. A range that two functions share belongs to the deeper one.
+    std::reverse(want.scopes.begin(), want.scopes.end());
+    std::stable_sort(want.scopes.begin(), want.scopes.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::string file;
+    int64_t line = 0;
+    if (Dwarf_Line* row = dwarf_getsrc_die(&unit, want.address); row != nullptr) {
+      int number = 0;
+      if (dwarf_lineno(row, &number) == 0) line = number;
+      file = Absolute(dwarf_linesrc(row, nullptr, nullptr), directory);
+    }
+    for (auto& [depth, die] : want.scopes) {
+      SourceFrame frame;
+      frame.system_name = LinkageName(&die);
+      if (!frame.system_name.empty()) {
+        frame.name = hbmprof::internal::ShortFunctionName(frame.system_name.c_str());
+      } else {
+        frame.system_name = QualifiedName(&die);
+        frame.name = hbmprof::internal::ShortenDemangled(frame.system_name);
+        want.unseen_by_linker = dwarf_tag(&die) == DW_TAG_subprogram;
+      }
+      frame.file = file;
+      frame.line = line;
+      frame.start_line = Number(&die, DW_AT_decl_line);
+      want.frames->push_back(std::move(frame));
+      if (dwarf_tag(&die) == DW_TAG_subprogram) break;
+      // The next frame stands where this one was called.
+      const auto call_file = static_cast<size_t>(Number(&die, DW_AT_call_file));
+      file = call_file < file_count ? Absolute(dwarf_filesrc(files, call_file, nullptr, nullptr), directory) : "";
+      line = Number(&die, DW_AT_call_line);
+    }
+    // Code with lines, but outside of every function: written in assembly.
+    if (want.scopes.empty() && line != 0) want.frames->push_back({"", "", file, line, 0});
+  }
+}
+
+std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vector<uint64_t>& addresses) {
+  std::vector<std::vector<SourceFrame>> frames(addresses.size());
+  std::vector<size_t> order(addresses.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return addresses[a] < addresses[b]; });
+
+  impl_->ReadUnits();
+  std::vector<Impl::Unit>& units = impl_->units;
+  // By unit; addresses stay sorted within each.
+  std::vector<std::pair<Dwarf_Die, std::vector<Impl::Wanted>>> work;
+  std::vector<std::pair<const void*, size_t>> known;
+  for (const size_t i : order) {
+    // DWARF knows the file's own addresses, but for what the reader moved.
+    const uint64_t address = addresses[i] + impl_->elf_bias - impl_->dwarf_bias;
+    auto unit = std::upper_bound(units.begin(), units.end(), address,
+                                 [](uint64_t value, const Impl::Unit& u) { return value < u.begin; });
+    const Impl::Unit* found = nullptr;
+    while (unit != units.begin()) {
+      --unit;
+      if (unit->widest_end <= address) break;
+      if (address < unit->end) {
+        found = &*unit;
+        break;
+      }
+    }
+    if (found == nullptr) continue;
+    const auto same =
+        std::find_if(known.begin(), known.end(), [&](const auto& k) { return k.first == found->die.addr; });
+    size_t index = work.size();
+    if (same == known.end()) {
+      known.emplace_back(found->die.addr, index);
+      work.emplace_back(found->die, std::vector<Impl::Wanted>());
+    } else {
+      index = same->second;
+    }
+    work[index].second.push_back({address, &frames[i]});
+  }
+  std::vector<bool> wants_symbol(addresses.size(), true);
+  for (auto& [unit, wanted] : work) {
+    impl_->SymbolizeUnit(unit, wanted);
+    for (const Impl::Wanted& want : wanted) {
+      const auto i = static_cast<size_t>(want.frames - frames.data());
+      wants_symbol[i] = want.frames->empty() || want.frames->back().system_name.empty() || want.unseen_by_linker;
+    }
+  }
+
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (!wants_symbol[i]) continue;
+    GElf_Off offset = 0;
+    GElf_Sym symbol;
+    const char* name = dwfl_module_addrinfo(impl_->module, addresses[i] + impl_->elf_bias, &offset, &symbol, nullptr,
+                                            nullptr, nullptr);
+    // Without a size, a symbol may be far away from code that has none.
+    if (name == nullptr || *name == '\0' || (symbol.st_size != 0 && offset >= symbol.st_size)) continue;
+    if (frames[i].empty()) frames[i].emplace_back();
+    frames[i].back().system_name = name;
+    frames[i].back().name = hbmprof::internal::ShortFunctionName(name);
+  }
+  return frames;
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,307 @@
+// `hbmprof symbolize`: functions, files, lines and inlined calls for a profile's addresses.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "src/base/atomic_file.h"
+#include "src/export/gzip.h"
+#include "src/tool/command.h"
+#include "src/tool/debug_files.h"
+#include "src/tool/dwarf_symbolizer.h"
+#include "src/tool/profile_reader.h"
+#include "src/tool/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct SymbolizeOptions {
+  std::vector<std::string> files;
+  std::string output;
+  std::vector<std::string> debug_dirs;
+  unsigned jobs = 0;
+};
+
+// One module of all the profiles: what is wanted of it, and what came out.
+struct Module {
+  std::string path;
+  std::string build_id;
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<SourceFrame>> frames;  // by offset in the file, mapping's offset
+  std::string file;     // where the symbols are; "" if there is none
+  std::string problem;  // why not
+  bool has_dwarf = false;
+  size_t resolved = 0;
+};
+// Modules are the same if their build ids are; without one, if their paths are.
+using ModuleKey = std::pair<std::string, std::string>;
+
+ModuleKey KeyOf(const RawProfile& profile, const pprof::Mapping& mapping) {
+  const std::string build_id(profile.text(mapping.build_id()));
+  return {build_id, build_id.empty() ? std::string(profile.text(mapping.filename())) : ""};
+}
+
+// No file of these has code to read.
+bool IsFileOfCode(const std::string& path) {
+  return !path.empty() && path[0] != '[' && path.find("linux-vdso") == std::string::npos &&
+         path.compare(0, 2, "//") != 0 && path.compare(0, 6, "/memfd") != 0 && path.compare(0, 5, "/dev/") != 0;
+}
+
+std::pair<uint64_t, uint64_t> PlaceOf(const pprof::Location& location, const pprof::Mapping& mapping) {
+  return {location.address() - mapping.memory_start() + mapping.file_offset(), mapping.file_offset()};
+}
+
+// Chooses the module's file: of the right build id, with DWARF if there is one.
+void FindFile(DebugFiles& debug_files, Module& module) {
+  std::string with_symbols;
+  for (const std::string& candidate : debug_files.Candidates(module.path, module.build_id)) {
+    const std::string build_id = BuildIdOf(candidate);
+    if (build_id != module.build_id) {
+      const auto shown = [](const std::string& id) { return id.empty() ? std::string("none") : id; };
+      module.problem = Cat(candidate, " has the build id ", shown(build_id), ", not ", shown(module.build_id));
+      continue;
+    }
+    const auto symbolizer = DwarfSymbolizer::Open(candidate);
+    if (!symbolizer.ok()) {
+      module.problem = std::string(symbolizer.status().message());
+      continue;
+    }
+    if ((*symbolizer)->has_dwarf()) {
+      module.file = candidate;
+      module.has_dwarf = true;
+      return;
+    }
+    if (with_symbols.empty()) with_symbols = candidate;
+  }
+  module.file = with_symbols;
+  if (module.file.empty() && module.problem.empty()) {
+    module.problem = module.build_id.empty() ? "no such file, and the profile has no build id to look for"
+                                             : Cat("no file with the build id ", module.build_id);
+  }
+}
+
+void SymbolizeModule(DebugFiles& debug_files, Module& module) {
+  FindFile(debug_files, module);
+  if (module.file.empty()) return;
+  const auto symbolizer = DwarfSymbolizer::Open(module.file);
+  if (!symbolizer.ok()) {
+    module.problem = std::string(symbolizer.status().message());
+    return;
+  }
+  std::vector<uint64_t> addresses;
+  for (const auto& [place, frames] : module.frames) {
+    addresses.push_back((*symbolizer)->AddressOf(place.first, place.second));
+  }
+  std::vector<std::vector<SourceFrame>> found = (*symbolizer)->Symbolize(addresses);
+  size_t i = 0;
+  for (auto& [place, frames] : module.frames) {
+    frames = std::move(found[i++]);
+    module.resolved += frames.empty() ? 0 : 1;
+  }
+}
+
+class ProgressBar {
+ public:
+  explicit ProgressBar(size_t all) : all_(all), shown_(isatty(STDERR_FILENO) != 0) { Show(); }
+  ~ProgressBar() {
+    if (shown_) std::fputs("\r\033[K", stderr);
+  }
+  void Advance(size_t count) {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    done_ += count;
+    Show();
+  }
+
+ private:
+  void Show() {
+    if (!shown_ || all_ == 0) return;
+    constexpr size_t kWidth = 40;
+    const size_t filled = kWidth * done_ / all_;
+    std::fprintf(stderr, "\r[%s%s] %zu of %zu addresses", std::string(filled, '#').c_str(),
+                 std::string(kWidth - filled, ' ').c_str(), done_, all_);
+    std::fflush(stderr);
+  }
+
+  std::mutex mutex_;
+  const size_t all_;
+  const bool shown_;
+  size_t done_ = 0;
+};
+
+// Puts the frames into the profile; functions that nobody uses any more go, ids are dense again.
+class Rewriter {
+ public:
+  explicit Rewriter(RawProfile& profile) : profile_(profile), message_(profile.message()) {
+    for (int i = 0; i < message_.string_table_size(); ++i) texts_.try_emplace(message_.string_table(i), i);
+  }
+
+  void Rewrite(const std::map<ModuleKey, Module>& modules) {
+    absl::flat_hash_map<uint64_t, pprof::Mapping*> mappings;
+    for (pprof::Mapping& mapping : *message_.mutable_mapping()) mappings[mapping.id()] = &mapping;
+    absl::flat_hash_map<uint64_t, const pprof::Function*> old_functions;
+    const google::protobuf::RepeatedPtrField<pprof::Function> old = message_.function();
+    for (const pprof::Function& function : old) old_functions[function.id()] = &function;
+    message_.clear_function();
+    for (pprof::Location& location : *message_.mutable_location()) {
+      const auto mapping = mappings.find(location.mapping_id());
+      const std::vector<SourceFrame>* frames = nullptr;
+      if (mapping != mappings.end()) {
+        const auto module = modules.find(KeyOf(profile_, *mapping->second));
+        if (module != modules.end()) {
+          const auto place = module->second.frames.find(PlaceOf(location, *mapping->second));
+          if (place != module->second.frames.end()) frames = &place->second;
+          // A symbol table says no more than the profile's own names do.
+          if (!module->second.has_dwarf && location.line_size() > 0) frames = nullptr;
+        }
+      }
+      if (frames == nullptr || frames->empty()) {
+        for (pprof::Line& line : *location.mutable_line()) {
+          const pprof::Function& function = *old_functions[line.function_id()];
+          line.set_function_id(
+              FunctionOf(function.name(), function.system_name(), function.filename(), function.start_line()));
+        }
+        continue;
+      }
+      location.clear_line();
+      pprof::Mapping& of = *mapping->second;
+      of.set_has_functions(true);
+      if (frames->size() > 1) of.set_has_inline_frames(true);
+      for (const SourceFrame& frame : *frames) {
+        pprof::Line* line = location.add_line();
+        line->set_function_id(
+            FunctionOf(Text(frame.name), Text(frame.system_name), Text(frame.file), frame.start_line));
+        line->set_line(frame.line);
+        if (!frame.file.empty()) of.set_has_filenames(true);
+        if (frame.line != 0) of.set_has_line_numbers(true);
+      }
+    }
+  }
+
+ private:
+  int64_t Text(const std::string& text) {
+    const auto [entry, is_new] = texts_.try_emplace(text, message_.string_table_size());
+    if (is_new) message_.add_string_table(text);
+    return entry->second;
+  }
+  uint64_t FunctionOf(int64_t name, int64_t system_name, int64_t file, int64_t start_line) {
+    const auto [entry, is_new] = functions_.try_emplace({name, system_name, file, start_line}, functions_.size() + 1);
+    if (is_new) {
+      pprof::Function* function = message_.add_function();
+      function->set_id(entry->second);
+      function->set_name(name);
+      function->set_system_name(system_name);
+      function->set_filename(file);
+      function->set_start_line(start_line);
+    }
+    return entry->second;
+  }
+
+  RawProfile& profile_;
+  pprof::Profile& message_;
+  absl::flat_hash_map<std::string, int64_t> texts_;
+  absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions_;
+};
+
+absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
+  namespace fs = std::filesystem;
+  const bool into_folder = options.files.size() > 1;
+  if (into_folder && !fs::is_directory(options.output)) {
+    return absl::InvalidArgumentError(
+        Cat("-o ", options.output, ": must be a folder that exists, because there are several profiles"));
+  }
+  for (const std::string& dir : options.debug_dirs) {
+    if (!fs::is_directory(dir)) return absl::NotFoundError(Cat("--debug-dir ", dir, ": no such folder"));
+  }
+
+  std::vector<RawProfile> profiles;
+  std::map<ModuleKey, Module> modules;
+  for (const std::string& file : options.files) {
+    absl::StatusOr<RawProfile> profile = ReadProfile(file);
+    if (!profile.ok()) return profile.status();
+    absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
+    for (const pprof::Mapping& mapping : profile->message().mapping()) mappings[mapping.id()] = &mapping;
+    for (const pprof::Location& location : profile->message().location()) {
+      const auto mapping = mappings.find(location.mapping_id());
+      if (mapping == mappings.end() || location.address() == 0) continue;
+      const std::string path(profile->text(mapping->second->filename()));
+      if (!IsFileOfCode(path)) continue;
+      Module& module = modules[KeyOf(*profile, *mapping->second)];
+      module.path = path;
+      module.build_id = profile->text(mapping->second->build_id());
+      module.frames[PlaceOf(location, *mapping->second)];
+    }
+    profiles.push_back(*std::move(profile));
+  }
+
+  // The largest first, so that no thread has it left at the end.
+  std::vector<Module*> work;
+  size_t addresses = 0;
+  for (auto& [key, module] : modules) {
+    work.push_back(&module);
+    addresses += module.frames.size();
+  }
+  std::sort(work.begin(), work.end(),
+            [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
+  DebugFiles debug_files(options.debug_dirs);
+  {
+    ProgressBar progress(addresses);
+    std::atomic<size_t> next{0};
+    const auto run = [&] {
+      for (size_t i; (i = next.fetch_add(1)) < work.size();) {
+        SymbolizeModule(debug_files, *work[i]);
+        progress.Advance(work[i]->frames.size());
+      }
+    };
+    const unsigned wished = options.jobs == 0 ? std::max(1u, std::thread::hardware_concurrency()) : options.jobs;
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < std::min<size_t>(wished, work.size()); ++i) threads.emplace_back(run);
+    run();
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  for (size_t i = 0; i < profiles.size(); ++i) {
+    Rewriter(profiles[i]).Rewrite(modules);
+    const absl::StatusOr<std::string> bytes = hbmprof::internal::Gzip(profiles[i].message().SerializeAsString());
+    if (!bytes.ok()) return bytes.status();
+    const std::string path =
+        into_folder ? (fs::path(options.output) / fs::path(options.files[i]).filename()).string() : options.output;
+    if (const absl::Status status = hbmprof::internal::WriteFileAtomically(path, *bytes); !status.ok()) return status;
+  }
+
+  Table table({Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  for (const Module* module : work) {
+    const std::string name = fs::path(module->path).filename().string();
+    const std::string how = module->file.empty() ? "NOT FOUND: " + module->problem
+                            : module->has_dwarf  ? module->file
+                                                 : module->file + " (no debug information: names only)";
+    table.Add({Cat(module->resolved, "/", module->frames.size()), name, how});
+  }
+  std::fputs(table.Text().c_str(), stdout);
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddSymbolizeCommand(CLI::App& tool) {
+  CLI::App* arguments =
+      tool.add_subcommand("symbolize", "Add functions, lines and inlined calls, from the binaries' debug information");
+  auto options = std::make_shared<SymbolizeOptions>();
+  arguments->add_option("FILE", options->files, "Profiles; several share the work")->required();
+  arguments->add_option("-o,--output", options->output, "Where to write; a folder for several")->required();
+  arguments
+      ->add_option("-d,--debug-dir", options->debug_dirs,
+                   "Folder with unstripped files, by build id or any layout; again for more")
+      ->allow_extra_args(false);
+  arguments->add_option("-j,--jobs", options->jobs, "Modules to read at once (default: one per processor)");
+  return {arguments, [options] { return RunSymbolize(*options); }};
+}
+
+}  // namespace hbmprof::tool
