@@ -1,25 +1,240 @@
 // `hbmprof check`: is this profile well formed and complete?
+#include <re2/re2.h>
+
 #include <cstdio>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "src/tool/command.h"
+#include "src/tool/profile.h"
 #include "src/tool/profile_reader.h"
+#include "src/tool/text.h"
 
 namespace hbmprof::tool {
+namespace {
+
+// What is wrong, and what is only worth knowing. The reader has checked every reference already.
+class Examiner {
+ public:
+  explicit Examiner(const RawProfile& profile) : profile_(profile), message_(profile.message()) {}
+
+  void Examine() {
+    Header();
+    Tables();
+    Samples();
+    Comments();
+  }
+
+  std::string Summary() const {
+    std::string text = Cat(message_.sample_size(), " samples of ");
+    for (int i = 0; i < message_.sample_type_size(); ++i) {
+      text += Cat(i == 0 ? "" : ", ", profile_.text(message_.sample_type(i).type()));
+    }
+    return Cat(text, "; ", message_.location_size(), " locations in ", message_.mapping_size(), " mappings, ",
+               message_.function_size(), " functions");
+  }
+  const std::vector<std::string>& problems() const { return problems_; }
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  void Problem(std::string text) { problems_.push_back(std::move(text)); }
+  void Note(std::string text) { notes_.push_back(std::move(text)); }
+
+  void Header() {
+    if (message_.sample_type().empty()) Problem("it has no sample types: nothing can be shown");
+    const std::string_view wanted = profile_.text(message_.default_sample_type());
+    bool known = wanted.empty();
+    absl::flat_hash_set<std::string_view> types;
+    for (const pprof::ValueType& type : message_.sample_type()) {
+      known = known || profile_.text(type.type()) == wanted;
+      if (!types.insert(profile_.text(type.type())).second) {
+        Problem(Cat("sample type ", profile_.text(type.type()), " stands twice: only the first can be chosen"));
+      }
+    }
+    if (!known) Problem(Cat("default_sample_type ", wanted, " is none of its sample types"));
+    for (const int64_t expression : {message_.drop_frames(), message_.keep_frames()}) {
+      RE2::Options options;
+      options.set_log_errors(false);
+      const RE2 compiled(std::string(profile_.text(expression)), options);
+      if (!compiled.ok()) {
+        Problem(Cat("drop_frames or keep_frames is no regular expression, so nothing is hidden: ", compiled.error()));
+      }
+    }
+    if (!message_.has_period_type()) Note("it has no period type: pprof compares it only with others that have none");
+    if (message_.time_nanos() == 0) Note("it does not say when it was taken: leaks needs the files in order");
+    if (message_.duration_nanos() != 0) Note("it has a duration: some viewers will add such profiles up");
+    int empty = 0;
+    for (const std::string& text : message_.string_table()) empty += text.empty() ? 1 : 0;
+    if (empty > 1) Problem("its string table begins twice: two profiles were written into one file");
+  }
+
+  void Tables() {
+    bool dense = true;
+    absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
+    for (int i = 0; i < message_.mapping_size(); ++i) {
+      const pprof::Mapping& mapping = message_.mapping(i);
+      mappings[mapping.id()] = &mapping;
+      dense = dense && mapping.id() == static_cast<uint64_t>(i) + 1;
+    }
+    for (int i = 0; i < message_.function_size(); ++i) {
+      dense = dense && message_.function(i).id() == static_cast<uint64_t>(i) + 1;
+    }
+    int without_name = 0;
+    int without_line = 0;
+    std::map<std::string, int> lost;
+    for (int i = 0; i < message_.location_size(); ++i) {
+      const pprof::Location& location = message_.location(i);
+      dense = dense && location.id() == static_cast<uint64_t>(i) + 1;
+      without_name += location.line().empty() ? 1 : 0;
+      bool has_line = false;
+      for (const pprof::Line& line : location.line()) has_line = has_line || line.line() != 0;
+      without_line += has_line ? 0 : 1;
+      if (location.mapping_id() == 0) continue;
+      const auto mapping = mappings.find(location.mapping_id());
+      if (mapping == mappings.end()) {
+        Problem(Cat("location[", i, "] is in mapping ", location.mapping_id(), ", which does not exist"));
+      } else if (location.address() != 0 && mapping->second->memory_limit() != 0 &&
+                 (location.address() < mapping->second->memory_start() ||
+                  location.address() >= mapping->second->memory_limit())) {
+        Problem(Cat("location[", i, "] lies outside its mapping ", profile_.text(mapping->second->filename())));
+      }
+      if (problems_.size() > kEnough) return;
+    }
+    if (!dense) Note("its ids do not count from 1: Parca rejects it");
+    if (without_name > 0) Note(Cat(without_name, " locations have no name: run hbmprof symbolize"));
+    if (without_line > 0 && without_line != without_name) {
+      Note(Cat(without_line, " locations have no line: run hbmprof symbolize"));
+    }
+    if (message_.doc_url() != 0) Note("it has a doc_url: Perfetto does not take it for a profile");
+  }
+
+  void Samples() {
+    int without_stack = 0;
+    int negative = 0;
+    for (int i = 0; i < message_.sample_size() && problems_.size() <= kEnough; ++i) {
+      const pprof::Sample& sample = message_.sample(i);
+      without_stack += sample.location_id().empty() ? 1 : 0;
+      for (const int64_t value : sample.value()) negative += value < 0 ? 1 : 0;
+      absl::flat_hash_set<int64_t> keys;
+      for (const pprof::Label& label : sample.label()) {
+        if (!keys.insert(label.key()).second) {
+          Problem(Cat("sample[", i, "] has the label ", profile_.text(label.key()), " twice"));
+        }
+        if (label.str() != 0 && label.num() != 0) {
+          Problem(Cat("sample[", i, "] has the label ", profile_.text(label.key()), " as text and as a number"));
+        }
+      }
+    }
+    if (without_stack > 0) Problem(Cat(without_stack, " samples have no stack: they count, but no row shows them"));
+    if (negative > 0) Note(Cat(negative, " values are negative: it is a saved difference"));
+  }
+
+  // What this project's own profiles say of themselves must be so.
+  void Comments() {
+    for (const int64_t index : message_.comment()) {
+      const Comment comment(profile_.text(index));
+      const auto value = [&](const std::string& key) { return comment.Number(key).value_or(0); };
+      if (comment.word == "tracker") {
+        if (value("dropped_records") != 0) {
+          Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ",
+                      FormatValue(value("dropped_bytes"), "bytes"),
+                      " were not recorded because a limit was reached (HBMPROF_MAX_LIVE)"));
+        }
+        if (value("truncated_stacks") != 0) {
+          Note(Cat(value("truncated_stacks"), " stacks were cut at the depth limit (HBMPROF_STACK_DEPTH)"));
+        }
+        if (value("replaced_records") != 0) {
+          Note(Cat(value("replaced_records"), " buffers were freed by a call that was not seen"));
+        }
+        if (value("foreign_frees") != 0) {
+          Note(Cat(value("foreign_frees"), " frees were of buffers whose allocation was not seen"));
+        }
+      } else if (comment.word == "device") {
+        Device(comment);
+      }
+    }
+  }
+
+  void Device(const Comment& comment) {
+    const auto space = comment.values.find("space");
+    const std::string& of = space == comment.values.end() ? kDeviceSpace : space->second;
+    for (const auto& [key, type] : {std::make_pair("in_use", "inuse_space"), std::make_pair("peak", "peak_space")}) {
+      const std::optional<int64_t> stated = comment.Number(key);
+      const std::optional<int64_t> sum = SumOf(comment.name, of, type);
+      if (stated.has_value() && sum.has_value() && *stated != *sum) {
+        Problem(Cat("device ", comment.name, " (", of, ") states ", key, "=", *stated, ", but the samples' ", type,
+                    " sum to ", *sum));
+      }
+    }
+    const int64_t unaccounted = comment.Number("unaccounted").value_or(0);
+    if (unaccounted != 0) {
+      Note(Cat("device ", comment.name, ": ", FormatChange(unaccounted, "bytes"),
+               " are in use outside of tracked allocations"));
+    }
+  }
+
+  // Of the samples of one device and memory space; nothing if there is no such sample type.
+  std::optional<int64_t> SumOf(const std::string& device, const std::string& space, std::string_view type) const {
+    int index = 0;
+    while (index < message_.sample_type_size() && profile_.text(message_.sample_type(index).type()) != type) ++index;
+    if (index == message_.sample_type_size()) return std::nullopt;
+    int64_t sum = 0;
+    for (const pprof::Sample& sample : message_.sample()) {
+      std::string_view of_device;
+      std::string_view kind;
+      for (const pprof::Label& label : sample.label()) {
+        if (profile_.text(label.key()) == "device") of_device = profile_.text(label.str());
+        if (profile_.text(label.key()) == "kind") kind = profile_.text(label.str());
+      }
+      const std::string_view of_space = kind == "managed" || kind == "pinned_host" ? kind : kDeviceSpace;
+      if (of_device == device && of_space == space && __builtin_add_overflow(sum, sample.value(index), &sum)) {
+        return std::nullopt;
+      }
+    }
+    return sum;
+  }
+
+  // Problems that are listed; a file with more is broken throughout.
+  static constexpr size_t kEnough = 20;
+  inline static const std::string kDeviceSpace = "device";
+
+  const RawProfile& profile_;
+  const pprof::Profile& message_;
+  std::vector<std::string> problems_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
 
 Command AddCheckCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("check", "Say whether profiles are well formed and complete");
   auto files = std::make_shared<std::vector<std::string>>();
   arguments->add_option("FILE", *files, "Profiles; - is standard input")->required();
+  arguments->footer("Exits with 1 if one has problems, with 2 if one cannot be read at all. Notes are no problems.");
   return {arguments, [files]() -> absl::StatusOr<int> {
+            int code = kSuccess;
             for (const std::string& file : *files) {
               const absl::StatusOr<RawProfile> profile = ReadProfile(file);
-              if (!profile.ok()) return profile.status();
-              std::printf("%s: well formed, %d samples\n", file.c_str(), profile->message().sample_size());
+              if (!profile.ok()) {
+                std::printf("%s\n  UNREADABLE\n", std::string(profile.status().message()).c_str());
+                code = kUnusable;
+                continue;
+              }
+              Examiner examiner(*profile);
+              examiner.Examine();
+              const bool good = examiner.problems().empty();
+              std::printf("%s: %s\n  %s\n", file.c_str(), good ? "well formed and complete" : "HAS PROBLEMS",
+                          examiner.Summary().c_str());
+              for (const std::string& problem : examiner.problems()) std::printf("  problem: %s\n", problem.c_str());
+              for (const std::string& note : examiner.notes()) std::printf("  note: %s\n", note.c_str());
+              if (!good && code == kSuccess) code = kFinding;
             }
-            return kSuccess;
+            return code;
           }};
 }
 

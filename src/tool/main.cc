@@ -10,8 +10,8 @@ namespace hbmprof::tool {
 namespace {
 
 // In the order of the help page.
-constexpr Command (*kCommands[])(CLI::App&) = {AddTopCommand,   AddDiffCommand,      AddPeekCommand,
-                                               AddLeaksCommand, AddSymbolizeCommand, AddCheckCommand};
+constexpr Command (*kCommands[])(CLI::App&) = {AddTopCommand,       AddDiffCommand,    AddPeekCommand, AddLeaksCommand,
+                                               AddSymbolizeCommand, AddConvertCommand, AddCheckCommand};
 
 int Run(int argc, char** argv) {
   CLI::App tool("Reads the profiles that the hbmprof library writes, and any other pprof heap profile.", "hbmprof");
