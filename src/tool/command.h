@@ -30,6 +30,7 @@ Command AddDiffCommand(CLI::App& tool);
 Command AddPeekCommand(CLI::App& tool);
 Command AddLeaksCommand(CLI::App& tool);
 Command AddSymbolizeCommand(CLI::App& tool);
+Command AddReportCommand(CLI::App& tool);
 Command AddConvertCommand(CLI::App& tool);
 Command AddCheckCommand(CLI::App& tool);
 

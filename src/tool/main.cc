@@ -10,8 +10,9 @@ namespace hbmprof::tool {
 namespace {
 
 // In the order of the help page.
-constexpr Command (*kCommands[])(CLI::App&) = {AddTopCommand,       AddDiffCommand,    AddPeekCommand, AddLeaksCommand,
-                                               AddSymbolizeCommand, AddConvertCommand, AddCheckCommand};
+constexpr Command (*kCommands[])(CLI::App&) = {AddTopCommand,     AddDiffCommand,      AddPeekCommand,
+                                               AddLeaksCommand,   AddSymbolizeCommand, AddReportCommand,
+                                               AddConvertCommand, AddCheckCommand};
 
 int Run(int argc, char** argv) {
   CLI::App tool("Reads the profiles that the hbmprof library writes, and any other pprof heap profile.", "hbmprof");

@@ -1,0 +1,203 @@
+// `hbmprof report`: one page that shows everything, needs nothing else and opens from disk. How it looks and behaves is
+// in report/; here is the data that goes into it (report/report.js describes it).
+#include <cstdio>
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "src/base/atomic_file.h"
+#include "src/tool/command.h"
+#include "src/tool/growth.h"
+#include "src/tool/report_page.h"
+#include "src/tool/sums_view.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct ReportOptions {
+  std::vector<std::string> files;
+  std::string output;
+  std::string base;
+  std::string per;
+};
+
+// A browser's numbers are exact up to here, and no memory is larger.
+constexpr int64_t kLargest = int64_t{1} << 53;
+int64_t Shown(int64_t value) { return std::min(std::max(value, -kLargest), kLargest); }
+
+Json FileJson(const ProfileSet::File& file) {
+  Json json = {{"path", file.path}, {"time", FormatTime(file.time_nanos)}, {"comments", file.comments}};
+  Json& devices = json["devices"] = Json::array();
+  for (const std::string& line : file.comments) {
+    const Comment comment(line);
+    if (comment.word == "device") {
+      const auto space = comment.values.find("space");
+      Json device = {{"name", comment.name}, {"space", space == comment.values.end() ? "device" : space->second}};
+      for (const auto& [key, value] : comment.values) {
+        if (const auto number = comment.Number(key); number.has_value()) device[key] = Shown(*number);
+      }
+      devices.push_back(std::move(device));
+    } else if (comment.word == "tracker") {
+      for (const char* key : {"dropped_records", "dropped_bytes"}) json[key] = comment.Number(key).value_or(0);
+    }
+  }
+  return json;
+}
+
+// Stacks as a tree: parents before their children.
+class StackTree {
+ public:
+  explicit StackTree(const ProfileSet& profiles) : profiles_(profiles) {}
+
+  size_t NodeOf(uint32_t stack) {
+    const auto [entry, is_new] = nodes_.try_emplace(stack, 0);
+    if (!is_new) return entry->second;
+    std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownStack(stack);
+    if (frames.empty()) frames.push_back({"[no stack]", ""});
+    size_t node = 0;
+    for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
+      const auto [number, new_frame] = frame_numbers_.try_emplace({frame->name, frame->place}, frames_.size());
+      if (new_frame) frames_.push_back({frame->name, frame->place});
+      const auto [child, new_node] = children_.try_emplace({node, number->second}, parents_.size());
+      if (new_node) {
+        parents_.push_back(node);
+        frame_of_.push_back(number->second);
+      }
+      node = child->second;
+    }
+    return nodes_[stack] = node;
+  }
+
+  Json TreeJson() const { return {{"parent", parents_}, {"frame", frame_of_}}; }
+  const Json& frames() const { return frames_; }
+
+ private:
+  const ProfileSet& profiles_;
+  absl::flat_hash_map<uint32_t, size_t> nodes_;
+  absl::flat_hash_map<std::pair<std::string, std::string>, size_t> frame_numbers_;
+  absl::flat_hash_map<std::pair<size_t, size_t>, size_t> children_;
+  std::vector<size_t> parents_{0};
+  std::vector<size_t> frame_of_{0};
+  Json frames_ = Json::array();
+};
+
+Json LabelsJson(const ProfileSet& profiles, uint32_t set) {
+  Json json = Json::object();
+  for (const ProfileSet::Label& label : profiles.labels(set)) {
+    Json& value = json[profiles.text(label.key)];
+    if (label.text != 0) {
+      value = profiles.text(label.text);
+    } else {
+      value = Shown(label.number);
+    }
+  }
+  return json;
+}
+
+Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t type, const std::string& per) {
+  constexpr size_t kMostSites = 30;
+  Json json = {{"unit", profiles.types()[type].unit}, {"has_time", !series.seconds.empty()}};
+  if (!per.empty()) json["counter"] = per;
+  Json& sites = json["sites"] = Json::array();
+  for (const SiteGrowth& site : RankGrowth(profiles, series, type)) {
+    if (site.verdict == SiteGrowth::Verdict::kFlat || sites.size() == kMostSites) break;
+    const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
+    Json entry = {{"verdict", VerdictName(site.verdict)}, {"why", site.why},
+                  {"growth", Shown(site.growth)},         {"per_second", site.per_second},
+                  {"per_count", site.per_count},          {"values", site.values}};
+    entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
+    entry["place"] = stack.empty() ? "" : stack[0].place;
+    std::string labels;
+    for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
+    entry["labels"] = labels;
+    sites.push_back(std::move(entry));
+  }
+  return json;
+}
+
+// `text` with the one {{mark}} in it replaced.
+std::string Fill(std::string text, const std::string& mark, std::string_view with) {
+  const std::string place = "{{" + mark + "}}";
+  return text.replace(text.find(place), place.size(), with);
+}
+
+absl::StatusOr<int> RunReport(const ReportOptions& options) {
+  std::vector<std::string> paths = options.files;
+  if (!options.base.empty()) paths.insert(paths.begin(), options.base);
+  const absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(paths);
+  if (!profiles.ok()) return profiles.status();
+  const absl::StatusOr<size_t> type = profiles->TypeNamed("");
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
+  if (!series.ok()) return series.status();
+
+  const ProfileSet::File& now = profiles->files()[series->files.back()];
+  const ProfileSet::File* base = series->files.size() > 1 ? &profiles->files()[series->files.front()] : nullptr;
+  Json data = {{"default_type", *type}};
+  Json& types = data["types"] = Json::array();
+  for (const SampleType& one : profiles->types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
+  Json& files = data["files"] = Json::array();
+  for (const size_t f : series->files) files.push_back(FileJson(profiles->files()[f]));
+  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
+
+  // Samples of one stack and label set, now and in the base.
+  const size_t width = profiles->types().size();
+  StackTree tree(*profiles);
+  struct Values {
+    std::vector<int64_t> now;
+    std::vector<int64_t> base;
+  };
+  absl::flat_hash_map<std::pair<size_t, uint32_t>, size_t> numbers;
+  std::vector<std::pair<std::pair<size_t, uint32_t>, Values>> samples;
+  for (const ProfileSet::File* file : {&now, base}) {
+    if (file == nullptr) continue;
+    for (size_t s = 0; s < file->samples.size(); ++s) {
+      const std::pair<size_t, uint32_t> key = {tree.NodeOf(file->samples[s].stack), file->samples[s].labels};
+      const auto [entry, is_new] = numbers.try_emplace(key, samples.size());
+      if (is_new) samples.emplace_back(key, Values{std::vector<int64_t>(width), {}});
+      Values& values = samples[entry->second].second;
+      if (file == base) values.base.resize(width);
+      std::vector<int64_t>& target = file == base ? values.base : values.now;
+      for (size_t t = 0; t < width; ++t) target[t] = Shown(target[t] + Shown(profiles->Value(*file, s, t)));
+    }
+  }
+  absl::flat_hash_map<uint32_t, size_t> label_numbers;
+  Json label_sets = Json::array();
+  Json& list = data["samples"] = Json::array();
+  for (auto& [key, values] : samples) {
+    const auto [entry, is_new] = label_numbers.try_emplace(key.second, label_sets.size());
+    if (is_new) label_sets.push_back(LabelsJson(*profiles, key.second));
+    Json sample = {key.first, entry->second, std::move(values.now)};
+    if (!values.base.empty()) sample.push_back(std::move(values.base));
+    list.push_back(std::move(sample));
+  }
+  data["label_sets"] = std::move(label_sets);
+  data["tree"] = tree.TreeJson();
+  data["frames"] = tree.frames();
+  if (series->files.size() >= 3) data["growth"] = GrowthJson(*profiles, *series, *type, options.per);
+
+  // Inside a script element only "<" could end it.
+  const std::string plain = data.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string json;
+  for (const char c : plain) json += c == '<' ? std::string("\\u003c") : std::string(1, c);
+  const std::string page = Fill(Fill(Fill(kReportHtml, "css", kReportCss), "js", kReportJs), "data", json);
+  if (const absl::Status status = hbmprof::internal::WriteFileAtomically(options.output, page); !status.ok()) {
+    return status;
+  }
+  std::printf("%s: open it in a browser\n", options.output.c_str());
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddReportCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("report", "Write one page with everything, for a browser");
+  auto options = std::make_shared<ReportOptions>();
+  arguments->add_option("FILE", options->files, "Dumps of one program; the last is shown, compared with the first")
+      ->required();
+  arguments->add_option("-o,--output", options->output, "The page, such as report.html")->required();
+  arguments->add_option("--base", options->base, "Compare with this profile");
+  arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
+  return {arguments, [options] { return RunReport(*options); }};
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,413 @@
+// The report's page: one flame graph and some tables over the data that `hbmprof report` put beside it.
+//
+// Data: stacks are a tree. Node 0 is the root; node i has the parent tree.parent[i], which is smaller than i, and the
+// frame tree.frame[i] (of `frames`: name, place). A sample is [node, label set, values now, values in the base]; values
+// are in the order of `types`.
+"use strict";
+(() => {
+const data = JSON.parse(document.getElementById("data").textContent);
+const $ = id => document.getElementById(id);
+const nodeCount = data.tree.parent.length;
+
+// What is shown. Kept in the address, so that a link or a reload shows the same.
+const state = {measure: "", unit: "space", mode: "now", device: "", label: "", q: "", theme: "", zoom: 0, sort: "self"};
+const measures = [["inuse", "In use"], ["peak", "At the peak"], ["alloc", "Allocated ever"]].filter(([name]) => typeOf(name, "space") >= 0);
+if (measures.length === 0) measures.push(["", data.types[data.default_type].type]);
+state.measure = measures[0][0];
+const fromAddress = new URLSearchParams(location.hash.slice(1));
+for (const key of ["measure", "unit", "mode", "device", "label", "q", "theme"]) if (fromAddress.has(key)) state[key] = fromAddress.get(key);
+
+function typeOf(measure, unit) {
+  const names = measure === "inuse" ? [measure + "_" + unit, unit] : [measure + "_" + unit];
+  return data.types.findIndex(type => names.includes(type.type));
+}
+function typeShown() {
+  if (state.measure === "") return data.default_type;
+  const type = typeOf(state.measure, state.unit);
+  return type >= 0 ? type : typeOf(state.measure, "space");
+}
+
+// --- Text ---------------------------------------------------------------------------------------------------------
+
+const escape = text => String(text).replace(/[&<>"']/g, c => "&#" + c.charCodeAt(0) + ";");
+function amount(value, unit) {
+  if (unit !== "bytes") return Math.round(value).toLocaleString("en-US") + (unit && unit !== "count" ? " " + unit : "");
+  const names = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let power = 0;
+  while (Math.abs(value) >= 1023.995 && power + 1 < names.length) { value /= 1024; ++power; }
+  return (power === 0 ? Math.round(value) : value.toFixed(2)) + " " + names[power];
+}
+const bytes = value => amount(value, "bytes");
+const change = (value, unit) => (value > 0 ? "+" : "") + amount(value, unit);
+const percent = (part, whole) => whole ? (100 * part / whole).toFixed(1) + " %" : "";
+
+// --- Sums ---------------------------------------------------------------------------------------------------------
+
+// Per node: what its stacks hold now and held before, `all` with those below it. In change mode a node is as wide as
+// what changed below it, in either direction; else as what it holds.
+let view;
+function compute() {
+  const type = typeShown();
+  const changing = state.mode === "change";
+  const self = new Float64Array(nodeCount), before = new Float64Array(nodeCount);
+  const all = new Float64Array(nodeCount), allBefore = new Float64Array(nodeCount), width = new Float64Array(nodeCount);
+  const samples = data.samples.filter(([, labels]) => !state.device || data.label_sets[labels].device === state.device);
+  const at = new Map();
+  for (const [node, , now, base] of samples) {
+    self[node] += now[type];
+    if (base) before[node] += base[type];
+  }
+  for (let i = 0; i < nodeCount; ++i) {
+    all[i] = self[i];
+    allBefore[i] = before[i];
+    width[i] = changing ? Math.abs(self[i] - before[i]) : Math.max(self[i], 0);
+  }
+  for (let i = nodeCount - 1; i > 0; --i) {
+    const parent = data.tree.parent[i];
+    all[parent] += all[i];
+    allBefore[parent] += allBefore[i];
+    width[parent] += width[i];
+  }
+  view = {type, unit: data.types[type].unit, changing, self, before, all, allBefore, width, samples, at,
+          value: i => changing ? all[i] - allBefore[i] : all[i],
+          own: i => changing ? self[i] - before[i] : self[i],
+          whole: changing ? (allBefore[0] || all[0]) : all[0]};
+}
+const shown = value => view.changing ? change(value, view.unit) : amount(value, view.unit);
+
+// --- Flame graph --------------------------------------------------------------------------------------------------
+
+const children = Array.from({length: nodeCount}, () => []);
+for (let i = 1; i < nodeCount; ++i) children[data.tree.parent[i]].push(i);
+const frameOf = node => node === 0 ? ["all", ""] : data.frames[data.tree.frame[node]];
+
+// The colour of a frame is that of the code it belongs to: its binary or outermost namespace.
+const hues = new Map();
+function hueOf(frame) {
+  const [name, place] = data.frames[frame];
+  const scope = name.includes("::") ? name.slice(0, name.indexOf("::")) : place.replace(/[^/]*$/, "") || name;
+  let hash = 7;
+  for (let i = 0; i < scope.length; ++i) hash = (hash * 31 + scope.charCodeAt(i)) >>> 0;
+  return hash % 360;
+}
+function colour(node) {
+  if (node === 0) return "var(--still)";
+  if (view.changing) {
+    const net = view.value(node), turnover = view.width[node];
+    const strength = turnover ? Math.abs(net) / turnover : 0;
+    return strength < 0.02 ? "var(--still)" : `rgba(var(${net > 0 ? "--grow" : "--shrink"}), ${(0.25 + 0.75 * strength).toFixed(2)})`;
+  }
+  const frame = data.tree.frame[node];
+  if (!hues.has(frame)) hues.set(frame, hueOf(frame));
+  return `hsl(${hues.get(frame)} var(--flame-chroma) var(--flame-light))`;
+}
+
+let pattern = null;
+const matches = frame => pattern.test(data.frames[frame][0]) || pattern.test(data.frames[frame][1]);
+function readPattern() {
+  pattern = null;
+  if (!state.q) return;
+  try {
+    pattern = new RegExp(state.q, "i");
+  } catch {
+    pattern = new RegExp(state.q.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
+  }
+}
+
+const kRow = 20;
+function drawFlame() {
+  const flame = $("flame");
+  const room = flame.clientWidth || 1000;
+  const hit = new Uint8Array(data.frames.length);
+  if (pattern) for (let f = 0; f < hit.length; ++f) hit[f] = matches(f) ? 1 : 0;
+  const boxes = [];
+  let rows = 0;
+  const box = (node, x, w, row, extra) => {
+    const [name] = frameOf(node);
+    const classes = (w < 14 ? "thin " : "") + (extra || "") + (pattern ? (node && hit[data.tree.frame[node]] ? " hit" : " miss") : "");
+    boxes.push(`<div data-node="${node}" class="${classes}" style="left:${x.toFixed(1)}px;width:${Math.max(w - .5, 1).toFixed(1)}px;top:${row * kRow}px;background:${colour(node)}">${w < 30 ? "" : escape(name)}</div>`);
+    rows = Math.max(rows, row + 1);
+  };
+  // Above what is zoomed into: its callers, at full width.
+  const callers = [];
+  for (let i = state.zoom; i !== 0;) callers.unshift(i = data.tree.parent[i]);
+  callers.forEach((node, row) => box(node, 0, room, row, "above"));
+  const scale = view.width[state.zoom] > 0 ? room / view.width[state.zoom] : 0;
+  const stack = [[state.zoom, 0, callers.length]];
+  while (stack.length) {
+    const [node, x, row] = stack.pop();
+    const w = node === state.zoom ? room : view.width[node] * scale;
+    if (w < .7) continue;
+    box(node, x, w, row);
+    let left = x;
+    const below = children[node].filter(child => view.width[child] * scale >= .7);
+    below.sort((a, b) => view.width[b] - view.width[a]);
+    for (const child of below) {
+      stack.push([child, left, row + 1]);
+      left += view.width[child] * scale;
+    }
+  }
+  flame.innerHTML = boxes.join("") || "<p class=muted>Nothing here.</p>";
+  flame.style.height = Math.max(rows * kRow, 60) + "px";
+  $("reset").hidden = state.zoom === 0;
+  drawFound(hit);
+}
+
+// What the stacks hold that have a match anywhere, each once.
+function drawFound(hit) {
+  const what = view.changing ? "changed" : "in all";
+  const whole = `${shown(view.value(0))} ${what}`;
+  if (!pattern) {
+    $("found").textContent = whole + (state.zoom ? `; zoomed to ${frameOf(state.zoom)[0]}: ${shown(view.value(state.zoom))}` : "");
+    return;
+  }
+  const found = new Uint8Array(nodeCount);
+  let sum = 0, functions = new Set();
+  for (let i = 1; i < nodeCount; ++i) {
+    found[i] = found[data.tree.parent[i]] || hit[data.tree.frame[i]];
+    if (hit[data.tree.frame[i]]) functions.add(data.tree.frame[i]);
+    if (found[i]) sum += view.own(i);
+  }
+  $("found").textContent = `${functions.size} functions match, with ${shown(sum)} of ${whole}` + (view.changing ? "" : ` (${percent(sum, view.all[0])})`);
+}
+
+function tipFor(node) {
+  const [name, place] = frameOf(node);
+  const lines = [`<b>${escape(name)}</b>`];
+  if (place) lines.push(escape(place));
+  lines.push(`${shown(view.value(node))}` + (view.whole ? ` (${percent(view.value(node), view.whole)})` : ""));
+  if (view.own(node)) lines.push(`itself ${shown(view.own(node))}`);
+  if (view.changing) lines.push(`from ${amount(view.allBefore[node], view.unit)} to ${amount(view.all[node], view.unit)}`);
+  return lines.join("<br>");
+}
+const nodeUnder = event => { const box = event.target.closest("[data-node]"); return box ? Number(box.dataset.node) : -1; };
+$("flame").addEventListener("mousemove", event => {
+  const node = nodeUnder(event), tip = $("tip");
+  tip.hidden = node < 0;
+  if (node < 0) return;
+  tip.innerHTML = tipFor(node);
+  tip.style.left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8) + "px";
+  tip.style.top = (event.clientY + 24 + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 18) + "px";
+});
+$("flame").addEventListener("mouseleave", () => { $("tip").hidden = true; });
+$("flame").addEventListener("click", event => {
+  const node = nodeUnder(event);
+  if (node < 0) return;
+  state.zoom = node;
+  $("tip").hidden = true;
+  drawFlame();
+});
+$("reset").addEventListener("click", () => { state.zoom = 0; drawFlame(); });
+
+// --- Tables -------------------------------------------------------------------------------------------------------
+
+function meter(value, most) {
+  const share = most ? Math.min(100, 100 * Math.abs(value) / most) : 0;
+  return `<span class="meter"><i class="${view.changing ? (value > 0 ? "grow" : "shrink") : ""}" style="width:${share.toFixed(1)}%"></i></span>`;
+}
+function tableOf(head, rows) {
+  return `<div class="scroll"><table><thead><tr>${head.join("")}</tr></thead><tbody>${rows.join("")}</tbody></table></div>`;
+}
+
+function drawFunctions() {
+  // By name; a function that calls itself counts once per stack.
+  const rows = new Map();
+  const row = frame => {
+    const [name, place] = data.frames[frame];
+    if (!rows.has(name)) rows.set(name, {name, place, self: 0, all: 0});
+    return rows.get(name);
+  };
+  const open = new Map();
+  const visit = [[0, false]];
+  while (visit.length) {
+    const [node, leaving] = visit.pop();
+    const name = node ? data.frames[data.tree.frame[node]][0] : "";
+    if (leaving) { open.set(name, open.get(name) - 1); continue; }
+    if (node) {
+      const r = row(data.tree.frame[node]);
+      r.self += view.own(node);
+      if (!open.get(name)) r.all += view.value(node);
+      open.set(name, (open.get(name) || 0) + 1);
+      visit.push([node, true]);
+    }
+    for (const child of children[node]) visit.push([child, false]);
+  }
+  const key = state.sort;
+  const list = [...rows.values()].filter(r => r.self || r.all)
+    .sort((a, b) => Math.abs(b[key]) - Math.abs(a[key]) || Math.abs(b.all) - Math.abs(a.all)).slice(0, 25);
+  const most = Math.max(...list.map(r => Math.abs(r[key])), 0);
+  const title = (name, text) => `<th class="number" data-sort="${name}" ${key === name ? "aria-sort=descending" : ""}>${text}</th>`;
+  $("functions").innerHTML = tableOf(
+    [title("self", "itself"), title("all", "with callees"), "<th class=meter-cell></th>", "<th>function</th>"],
+    list.map(r => `<tr><td class=number>${shown(r.self)}</td><td class=number>${shown(r.all)}</td><td class=meter-cell>${meter(r[key], most)}</td><td class=name><a data-find="${escape(r.name)}">${escape(r.name)}</a><small>${escape(r.place)}</small></td></tr>`));
+}
+$("functions").addEventListener("click", event => {
+  const head = event.target.closest("[data-sort]"), link = event.target.closest("[data-find]");
+  if (head) { state.sort = head.dataset.sort; drawFunctions(); }
+  if (link) search("^" + link.dataset.find.replace(/[.*+?^${}()|[\]\\]/g, "\\$&") + "$");
+});
+
+function drawLabels() {
+  const sums = new Map();
+  for (const [, labels, now, base] of view.samples) {
+    const value = data.label_sets[labels][state.label] ?? "(none)";
+    sums.set(value, (sums.get(value) || 0) + now[view.type] - (view.changing && base ? base[view.type] : 0));
+  }
+  const list = [...sums].filter(([, sum]) => sum).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 20);
+  const most = Math.max(...list.map(([, sum]) => Math.abs(sum)), 0);
+  $("labels").innerHTML = list.length === 0 ? "<p class=muted>Nothing here.</p>" : tableOf(
+    [`<th>${escape(state.label)}</th>`, "<th></th>", "<th class=number></th>"],
+    list.map(([value, sum]) => `<tr><td>${escape(value)}</td><td>${meter(sum, most)}</td><td class=number>${shown(sum)}</td></tr>`));
+}
+
+function drawSizes() {
+  // Powers of two.
+  const counts = [];
+  const objects = typeOf(state.measure, "objects");
+  for (const [, labels, now] of view.samples) {
+    const size = data.label_sets[labels].bytes;
+    if (!(size > 0) || !now[view.type]) continue;
+    const power = Math.max(0, Math.ceil(Math.log2(size)));
+    counts[power] = counts[power] || {bytes: 0, objects: 0};
+    counts[power].bytes += now[view.type];
+    counts[power].objects += objects >= 0 ? now[objects] : 0;
+  }
+  const powers = Object.keys(counts).map(Number);
+  if (powers.length === 0) { $("sizes").innerHTML = "<p class=muted>The profile has no block sizes.</p>"; return; }
+  const first = Math.min(...powers), last = Math.max(...powers);
+  const most = Math.max(...powers.map(p => counts[p].bytes));
+  const short = p => p < 10 ? 2 ** p + "" : p < 20 ? 2 ** (p - 10) + "K" : p < 30 ? 2 ** (p - 20) + "M" : 2 ** (p - 30) + "G";
+  let bars = "", ticks = "";
+  const step = Math.ceil((last - first + 1) / 10);
+  for (let p = first; p <= last; ++p) {
+    const c = counts[p] || {bytes: 0, objects: 0};
+    bars += `<div style="height:${(100 * c.bytes / most).toFixed(1)}%" title="up to ${bytes(2 ** p)}: ${amount(c.bytes, view.unit)}${objects >= 0 ? " in " + c.objects.toLocaleString("en-US") + " blocks" : ""}"></div>`;
+    ticks += `<span>${(p - first) % step === 0 ? short(p) : ""}</span>`;
+  }
+  $("sizes").innerHTML = `<div class=histogram>${bars}</div><div class=ticks>${ticks}</div><p class=muted>${escape(data.types[view.type].type)} in blocks of up to this many bytes</p>`;
+}
+
+// --- What does not depend on the choices --------------------------------------------------------------------------
+
+function drawDevices() {
+  const last = data.files[data.files.length - 1];
+  $("devices").innerHTML = last.devices.map(d => {
+    const limit = d.limit ?? Math.max(d.peak ?? 0, d.in_use ?? 0);
+    const share = value => limit ? Math.max(0, Math.min(100, 100 * value / limit)) : 0;
+    const outside = Math.max(0, d.unaccounted ?? 0);
+    const facts = [["peak", bytes(d.peak ?? 0)]];
+    if (d.unaccounted !== undefined) facts.push(["outside tracked allocations", change(d.unaccounted, "bytes")]);
+    if (d.num_live !== undefined) facts.push(["live buffers", d.num_live.toLocaleString("en-US")]);
+    return `<article class=card><h3>${escape(d.name)}${d.space === "device" ? "" : ", " + escape(d.space)}</h3>
+      <div class=big>${bytes(d.in_use ?? 0)} <span class=of>${d.limit === undefined ? "in use" : "of " + bytes(d.limit)}</span></div>
+      <div class=bar title="in use, peak and limit"><i style="width:${share(d.in_use ?? 0)}%"></i><i class=outside style="left:${share(d.in_use ?? 0)}%;width:${share(outside)}%"></i><b style="left:calc(${share(d.peak ?? 0)}% - 1px)"></b></div>
+      <dl>${facts.map(([name, value]) => `<dt>${name}</dt><dd>${value}</dd>`).join("")}</dl></article>`;
+  }).join("");
+
+  const pools = last.devices.filter(d => d.pool > 0 || d.largest_free_block !== undefined);
+  $("pools-panel").hidden = pools.length === 0;
+  $("pools").innerHTML = pools.map(d => {
+    const parts = [];
+    if (d.pool > 0) parts.push(`<p>${escape(d.name)}: pools hold ${bytes(d.pool)}, of which ${bytes(d.reserved ?? 0)} (${percent(d.reserved ?? 0, d.pool)}) idle</p>${meterOf(d.pool - (d.reserved ?? 0), d.pool)}`);
+    if (d.largest_free_block !== undefined && d.limit !== undefined && d.driver_in_use !== undefined) {
+      const free = d.limit - d.driver_in_use;
+      parts.push(`<p>${escape(d.name)}: ${bytes(free)} free, the largest block ${bytes(d.largest_free_block)}: fragmentation ${free > 0 ? percent(free - d.largest_free_block, free) : "n/a"}</p>${meterOf(d.largest_free_block, free)}`);
+    }
+    return parts.join("");
+  }).join("") || "<p class=muted>No pools.</p>";
+}
+const meterOf = (part, whole) => `<span class=meter><i style="width:${whole > 0 ? (100 * part / whole).toFixed(1) : 0}%"></i></span>`;
+
+function course(values, verdict) {
+  const most = Math.max(...values, 1);
+  const points = values.map((v, i) => `${(i * 116 / Math.max(1, values.length - 1) + 2).toFixed(1)},${(28 - 26 * v / most).toFixed(1)}`);
+  return `<svg class="course ${verdict}" viewBox="0 0 120 30" role="img" aria-label="${values.map(bytes).join(", ")}"><path d="M${points.join("L")}"/></svg>`;
+}
+function drawGrowth() {
+  $("growth-panel").hidden = !data.growth;
+  if (!data.growth) return;
+  const counter = data.growth.counter;
+  const head = ["<th></th>", "<th>course</th>", "<th class=number>in all</th>"];
+  if (counter) head.push(`<th class=number>per ${escape(counter)}</th>`);
+  if (data.growth.has_time) head.push("<th class=number>per second</th>");
+  head.push("<th>where</th>");
+  const rows = data.growth.sites.map(site => {
+    let cells = `<td><span class="tag ${site.verdict.split(" ")[0]}">${site.verdict}</span></td><td>${course(site.values, site.verdict)}</td><td class=number>${change(site.growth, data.growth.unit)}</td>`;
+    if (counter) cells += `<td class=number>${change(site.per_count, data.growth.unit)}</td>`;
+    if (data.growth.has_time) cells += `<td class=number>${change(site.per_second, data.growth.unit)}</td>`;
+    return `<tr>${cells}<td class=name>${escape(site.name)}<small>${escape(site.place)}</small><small>${escape(site.why)}${site.labels ? "; " + escape(site.labels) : ""}</small></td></tr>`;
+  });
+  $("growth").innerHTML = rows.length ? tableOf(head, rows) : "<p class=muted>No site grew.</p>";
+}
+
+// --- Controls -----------------------------------------------------------------------------------------------------
+
+function choice(id, options) {
+  $(id).innerHTML = options.map(([value, text]) => `<button type=button data-value="${value}" aria-pressed="${state[id] === value}">${escape(text)}</button>`).join("");
+  $(id).onclick = event => {
+    const button = event.target.closest("[data-value]");
+    if (!button) return;
+    state[id] = button.dataset.value;
+    draw();
+  };
+}
+function search(text) {
+  $("search").value = state.q = text;
+  readPattern();
+  remember();
+  drawFlame();
+}
+function remember() {
+  const address = new URLSearchParams();
+  for (const key of ["measure", "unit", "mode", "device", "label", "q", "theme"]) if (state[key]) address.set(key, state[key]);
+  history.replaceState(null, "", "#" + address);
+}
+function applyTheme() {
+  const dark = state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+}
+function draw() {
+  choice("measure", measures.length > 1 ? measures : []);
+  choice("unit", state.measure !== "" && typeOf(state.measure, "objects") >= 0 ? [["space", "Bytes"], ["objects", "Buffers"]] : []);
+  choice("mode", data.base ? [["now", "Now"], ["change", "Change"]] : []);
+  applyTheme();
+  compute();
+  drawFlame();
+  drawFunctions();
+  drawLabels();
+  drawSizes();
+  $("functions-title").textContent = view.changing ? "Functions, by change" : "Functions";
+  remember();
+}
+
+const devices = [...new Set(data.label_sets.map(labels => labels.device).filter(Boolean))].sort();
+$("device").innerHTML = ["", ...devices].map(d => `<option value="${escape(d)}">${escape(d || "all")}</option>`).join("");
+$("device").parentElement.hidden = devices.length < 2;
+$("device").value = state.device;
+$("device").onchange = event => { state.device = event.target.value; draw(); };
+const keys = [...new Set(data.label_sets.flatMap(labels => Object.keys(labels)))].filter(key => key !== "bytes").sort();
+if (!keys.includes(state.label)) state.label = keys.find(key => !["device", "kind", "allocator"].includes(key)) || (keys.includes("kind") ? "kind" : keys[0] || "");
+$("label").innerHTML = keys.map(key => `<option ${key === state.label ? "selected" : ""}>${escape(key)}</option>`).join("");
+$("label").onchange = event => { state.label = event.target.value; drawLabels(); remember(); };
+$("search").value = state.q;
+$("search").oninput = event => search(event.target.value);
+$("theme").onclick = () => { state.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark"; draw(); };
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
+let resizing = 0;
+addEventListener("resize", () => { cancelAnimationFrame(resizing); resizing = requestAnimationFrame(drawFlame); });
+addEventListener("keydown", event => {
+  if (event.key === "Escape") { if (state.q) search(""); else { state.zoom = 0; drawFlame(); } }
+});
+
+const last = data.files[data.files.length - 1];
+document.title = "Device memory: " + last.path;
+$("subtitle").textContent = last.path + (last.time ? ", " + last.time : "") + (data.base ? "; compared with " + data.base.path + (data.base.time ? ", " + data.base.time : "") : "");
+const dropped = data.files.filter(file => file.dropped_records > 0);
+$("warning").hidden = dropped.length === 0;
+$("warning").textContent = dropped.map(file => `${file.path} is incomplete: ${file.dropped_records} allocations of ${bytes(file.dropped_bytes)} were not recorded`).join("; ");
+$("comments").textContent = data.files.map(file => file.path + "\n" + file.comments.join("\n")).join("\n\n");
+readPattern();
+drawDevices();
+drawGrowth();
+draw();
+})();
