@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -70,10 +71,9 @@ std::string QualifiedName(Dwarf_Die* die) {
     const int tag = dwarf_tag(&scopes[i]);
     if (tag != DW_TAG_namespace && tag != DW_TAG_class_type && tag != DW_TAG_structure_type) continue;
     const char* scope = dwarf_diename(&scopes[i]);
-    name.insert(0, std::string(scope != nullptr          ? scope
-                               : tag == DW_TAG_namespace ? "(anonymous namespace)"
-                                                         : "{unnamed}") +
-                       "::");
+    std::string_view text = scope == nullptr ? "" : scope;
+    if (text.empty()) text = tag == DW_TAG_namespace ? "(anonymous namespace)" : "{unnamed}";
+    name.insert(0, std::string(text) + "::");
   }
   std::free(scopes);
   return name;
@@ -103,7 +103,6 @@ struct DwarfSymbolizer::Impl {
     uint64_t address;
     std::vector<SourceFrame>* frames;
     std::vector<std::pair<int, Dwarf_Die>> scopes = {};  // functions and inlined calls around it, by depth
-    bool unseen_by_linker = false;                       // the outermost function's name is the source's
   };
 
   void ReadUnits();
@@ -238,9 +237,7 @@ void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& w
       if (!frame.system_name.empty()) {
         frame.name = hbmprof::internal::ShortFunctionName(frame.system_name.c_str());
       } else {
-        frame.system_name = QualifiedName(&die);
-        frame.name = hbmprof::internal::ShortenDemangled(frame.system_name);
-        want.unseen_by_linker = dwarf_tag(&die) == DW_TAG_subprogram;
+        frame.name = hbmprof::internal::ShortenDemangled(QualifiedName(&die));
       }
       frame.file = file;
       frame.line = line;
@@ -299,7 +296,7 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
     impl_->SymbolizeUnit(unit, wanted);
     for (const Impl::Wanted& want : wanted) {
       const auto i = static_cast<size_t>(want.frames - frames.data());
-      wants_symbol[i] = want.frames->empty() || want.frames->back().system_name.empty() || want.unseen_by_linker;
+      wants_symbol[i] = want.frames->empty() || want.frames->back().system_name.empty();
     }
   }
 
@@ -309,8 +306,13 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
     GElf_Sym symbol;
     const char* name = dwfl_module_addrinfo(impl_->module, addresses[i] + impl_->elf_bias, &offset, &symbol, nullptr,
                                             nullptr, nullptr);
+    if (name == nullptr || *name == '\0') continue;
+    // What DWARF named for lack of a linkage name is better than a symbol of C with its version.
+    if (!frames[i].empty() && !frames[i].back().name.empty() && std::string_view(name).substr(0, 2) != "_Z") {
+      continue;
+    }
     // Without a size, a symbol may be far away from code that has none.
-    if (name == nullptr || *name == '\0' || (symbol.st_size != 0 && offset >= symbol.st_size)) continue;
+    if ((symbol.st_size != 0 && offset >= symbol.st_size)) continue;
     if (frames[i].empty()) frames[i].emplace_back();
     frames[i].back().system_name = name;
     frames[i].back().name = hbmprof::internal::ShortFunctionName(name);

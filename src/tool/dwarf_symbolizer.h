@@ -14,7 +14,7 @@ namespace hbmprof::tool {
 
 struct SourceFrame {
   std::string name;         // short
-  std::string system_name;  // of the linker, else of the source
+  std::string system_name;  // the linker's; "" for what it never sees
   std::string file;         // "" if unknown
   int64_t line = 0;         // likewise 0
   int64_t start_line = 0;

@@ -1,5 +1,6 @@
 // `hbmprof report`: one page that shows everything, needs nothing else and opens from disk. How it looks and behaves is
 // in report/; here is the data that goes into it (report/report.js describes it).
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -43,7 +44,8 @@ Json FileJson(const ProfileSet::File& file) {
   return json;
 }
 
-// Stacks as a tree: parents before their children.
+// Stacks as a tree by function: parents before their children. A function's call sites are one node, which knows the
+// first few of them.
 class StackTree {
  public:
   explicit StackTree(const ProfileSet& profiles) : profiles_(profiles) {}
@@ -55,29 +57,48 @@ class StackTree {
     if (frames.empty()) frames.push_back({"[no stack]", ""});
     size_t node = 0;
     for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
-      const auto [number, new_frame] = frame_numbers_.try_emplace({frame->name, frame->place}, frames_.size());
-      if (new_frame) frames_.push_back({frame->name, frame->place});
+      const auto [number, new_name] = name_numbers_.try_emplace(frame->name, names_.size());
+      if (new_name) names_.push_back(frame->name);
       const auto [child, new_node] = children_.try_emplace({node, number->second}, parents_.size());
       if (new_node) {
         parents_.push_back(node);
-        frame_of_.push_back(number->second);
+        names_of_.push_back(number->second);
+        places_of_.emplace_back();
       }
       node = child->second;
+      std::vector<std::string>& places = places_of_[node];
+      if (!frame->place.empty() && std::find(places.begin(), places.end(), frame->place) == places.end()) {
+        places.push_back(frame->place);
+      }
     }
     return nodes_[stack] = node;
   }
 
-  Json TreeJson() const { return {{"parent", parents_}, {"frame", frame_of_}}; }
-  const Json& frames() const { return frames_; }
+  Json TreeJson() const {
+    constexpr size_t kShownPlaces = 4;
+    Json places = {""};
+    Json place_of = Json::array();
+    absl::flat_hash_map<std::string, size_t> numbers = {{"", 0}};
+    for (const std::vector<std::string>& of_node : places_of_) {
+      std::string text;
+      for (size_t i = 0; i < of_node.size() && i < kShownPlaces; ++i) text += (i == 0 ? "" : ", ") + of_node[i];
+      if (of_node.size() > kShownPlaces) text += ", ...";
+      const auto [entry, is_new] = numbers.try_emplace(text, places.size());
+      if (is_new) places.push_back(text);
+      place_of.push_back(entry->second);
+    }
+    return {{"parent", parents_}, {"name", names_of_}, {"place", place_of}, {"names", names_}, {"places", places}};
+  }
 
  private:
   const ProfileSet& profiles_;
   absl::flat_hash_map<uint32_t, size_t> nodes_;
-  absl::flat_hash_map<std::pair<std::string, std::string>, size_t> frame_numbers_;
+  absl::flat_hash_map<std::string, size_t> name_numbers_;
   absl::flat_hash_map<std::pair<size_t, size_t>, size_t> children_;
   std::vector<size_t> parents_{0};
-  std::vector<size_t> frame_of_{0};
-  Json frames_ = Json::array();
+  std::vector<size_t> names_of_{0};
+  std::vector<std::vector<std::string>> places_of_{{}};
+  std::vector<std::string> names_{"all"};
 };
 
 Json LabelsJson(const ProfileSet& profiles, uint32_t set) {
@@ -172,7 +193,6 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   }
   data["label_sets"] = std::move(label_sets);
   data["tree"] = tree.TreeJson();
-  data["frames"] = tree.frames();
   if (series->files.size() >= 3) data["growth"] = GrowthJson(*profiles, *series, *type, options.per);
 
   // Inside a script element only "<" could end it.

@@ -78,13 +78,13 @@ bool EndsWith(const std::string& text, const std::string& end) {
 bool IsSameFunction(const std::vector<Frame>& ours, const std::vector<Frame>& addr2lines, size_t i) {
   const std::string& a = ours[i].function;
   const std::string& b = addr2lines[i].function;
-  if (a == b || (b.find("_Z") != 0 &&
-                 (EndsWith(a, "::" + b) || EndsWith(hbmprof::internal::ShortFunctionName(a.c_str()), "::" + b)))) {
+  using hbmprof::internal::ShortenDemangled;
+  using hbmprof::internal::ShortFunctionName;
+  const bool is_plain = b.find("_Z") != 0;
+  if (a == b || (is_plain && EndsWith("::" + ShortFunctionName(a.c_str()), "::" + ShortenDemangled(b)))) {
     return true;
   }
-  return i == 0 && a.find("_Z") != 0 &&
-         hbmprof::internal::ShortFunctionName(b.c_str()) ==
-             hbmprof::internal::ShortFunctionName(ours.back().function.c_str());
+  return i == 0 && a.find("_Z") != 0 && ShortFunctionName(b.c_str()) == ShortFunctionName(ours.back().function.c_str());
 }
 
 class Symbolize : public testing::Test {
@@ -140,9 +140,10 @@ class Symbolize : public testing::Test {
       for (const auto& line : location.line()) {
         const auto& function = profile->function(static_cast<int>(line.function_id()) - 1);
         const std::string source = text(function.filename());
-        frames.push_back({text(function.system_name()), source.empty() ? "??:0"
-                                                                       : fs::path(source).lexically_normal().string() +
-                                                                             ":" + std::to_string(line.line())});
+        frames.push_back({text(function.system_name() != 0 ? function.system_name() : function.name()),
+                          source.empty()
+                              ? "??:0"
+                              : fs::path(source).lexically_normal().string() + ":" + std::to_string(line.line())});
       }
       std::vector<Frame> expected = Addr2line(file->second, AddressInFile(file->second, offset));
       ASSERT_EQ(frames.size(), expected.size()) << testing::PrintToString(frames) << testing::PrintToString(expected);

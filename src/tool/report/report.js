@@ -1,7 +1,7 @@
 // The report's page: one flame graph and some tables over the data that `hbmprof report` put beside it.
 //
-// Data: stacks are a tree. Node 0 is the root; node i has the parent tree.parent[i], which is smaller than i, and the
-// frame tree.frame[i] (of `frames`: name, place). A sample is [node, label set, values now, values in the base]; values
+// Data: stacks are a tree by function. Node 0 is the root; node i has the parent tree.parent[i], which is smaller than i,
+// the function tree.names[tree.name[i]] and its lines there, tree.places[tree.place[i]]. A sample is [node, label set, values now, values in the base]; values
 // are in the order of `types`.
 "use strict";
 (() => {
@@ -79,16 +79,16 @@ const shown = value => view.changing ? change(value, view.unit) : amount(value, 
 
 const children = Array.from({length: nodeCount}, () => []);
 for (let i = 1; i < nodeCount; ++i) children[data.tree.parent[i]].push(i);
-const frameOf = node => node === 0 ? ["all", ""] : data.frames[data.tree.frame[node]];
+const nameOf = node => data.tree.names[data.tree.name[node]];
+const placeOf = node => data.tree.places[data.tree.place[node]];
 
-// The colour of a frame is that of the code it belongs to: its binary or outermost namespace.
+// A function's colour is that of the class or namespace it belongs to; functions without one are alike.
 const hues = new Map();
-function hueOf(frame) {
-  const [name, place] = data.frames[frame];
-  const scope = name.includes("::") ? name.slice(0, name.indexOf("::")) : place.replace(/[^/]*$/, "") || name;
-  let hash = 7;
-  for (let i = 0; i < scope.length; ++i) hash = (hash * 31 + scope.charCodeAt(i)) >>> 0;
-  return hash % 360;
+function hueOf(name) {
+  const scope = name.includes("::") ? name.slice(0, name.lastIndexOf("::")) : "";
+  let hash = 2166136261;
+  for (let i = 0; i < scope.length; ++i) hash = Math.imul(hash ^ scope.charCodeAt(i), 16777619) >>> 0;
+  return scope ? (hash >>> 8) % 360 : 38;
 }
 function colour(node) {
   if (node === 0) return "var(--still)";
@@ -97,13 +97,12 @@ function colour(node) {
     const strength = turnover ? Math.abs(net) / turnover : 0;
     return strength < 0.02 ? "var(--still)" : `rgba(var(${net > 0 ? "--grow" : "--shrink"}), ${(0.25 + 0.75 * strength).toFixed(2)})`;
   }
-  const frame = data.tree.frame[node];
-  if (!hues.has(frame)) hues.set(frame, hueOf(frame));
-  return `hsl(${hues.get(frame)} var(--flame-chroma) var(--flame-light))`;
+  const name = nameOf(node);
+  if (!hues.has(name)) hues.set(name, hueOf(name));
+  return `hsl(${hues.get(name)} var(--flame-chroma) var(--flame-light))`;
 }
 
 let pattern = null;
-const matches = frame => pattern.test(data.frames[frame][0]) || pattern.test(data.frames[frame][1]);
 function readPattern() {
   pattern = null;
   if (!state.q) return;
@@ -114,18 +113,25 @@ function readPattern() {
   }
 }
 
+// Which nodes have a match, by name or place.
+function matches() {
+  const hit = new Uint8Array(nodeCount);
+  if (!pattern) return hit;
+  const names = data.tree.names.map(name => pattern.test(name)), places = data.tree.places.map(place => place !== "" && pattern.test(place));
+  for (let i = 1; i < nodeCount; ++i) hit[i] = names[data.tree.name[i]] || places[data.tree.place[i]] ? 1 : 0;
+  return hit;
+}
+
 const kRow = 20;
 function drawFlame() {
   const flame = $("flame");
   const room = flame.clientWidth || 1000;
-  const hit = new Uint8Array(data.frames.length);
-  if (pattern) for (let f = 0; f < hit.length; ++f) hit[f] = matches(f) ? 1 : 0;
+  const hit = matches();
   const boxes = [];
   let rows = 0;
   const box = (node, x, w, row, extra) => {
-    const [name] = frameOf(node);
-    const classes = (w < 14 ? "thin " : "") + (extra || "") + (pattern ? (node && hit[data.tree.frame[node]] ? " hit" : " miss") : "");
-    boxes.push(`<div data-node="${node}" class="${classes}" style="left:${x.toFixed(1)}px;width:${Math.max(w - .5, 1).toFixed(1)}px;top:${row * kRow}px;background:${colour(node)}">${w < 30 ? "" : escape(name)}</div>`);
+    const classes = (w < 14 ? "thin " : "") + (extra || "") + (pattern ? (hit[node] ? " hit" : " miss") : "");
+    boxes.push(`<div data-node="${node}" class="${classes}" style="left:${x.toFixed(1)}px;width:${Math.max(w - .5, 1).toFixed(1)}px;top:${row * kRow}px;background:${colour(node)}">${w < 30 ? "" : escape(nameOf(node))}</div>`);
     rows = Math.max(rows, row + 1);
   };
   // Above what is zoomed into: its callers, at full width.
@@ -158,23 +164,22 @@ function drawFound(hit) {
   const what = view.changing ? "changed" : "in all";
   const whole = `${shown(view.value(0))} ${what}`;
   if (!pattern) {
-    $("found").textContent = whole + (state.zoom ? `; zoomed to ${frameOf(state.zoom)[0]}: ${shown(view.value(state.zoom))}` : "");
+    $("found").textContent = whole + (state.zoom ? `; zoomed to ${nameOf(state.zoom)}: ${shown(view.value(state.zoom))}` : "");
     return;
   }
   const found = new Uint8Array(nodeCount);
   let sum = 0, functions = new Set();
   for (let i = 1; i < nodeCount; ++i) {
-    found[i] = found[data.tree.parent[i]] || hit[data.tree.frame[i]];
-    if (hit[data.tree.frame[i]]) functions.add(data.tree.frame[i]);
+    found[i] = found[data.tree.parent[i]] || hit[i];
+    if (hit[i]) functions.add(data.tree.name[i]);
     if (found[i]) sum += view.own(i);
   }
   $("found").textContent = `${functions.size} functions match, with ${shown(sum)} of ${whole}` + (view.changing ? "" : ` (${percent(sum, view.all[0])})`);
 }
 
 function tipFor(node) {
-  const [name, place] = frameOf(node);
-  const lines = [`<b>${escape(name)}</b>`];
-  if (place) lines.push(escape(place));
+  const lines = [`<b>${escape(nameOf(node))}</b>`];
+  if (placeOf(node)) lines.push(escape(placeOf(node)));
   lines.push(`${shown(view.value(node))}` + (view.whole ? ` (${percent(view.value(node), view.whole)})` : ""));
   if (view.own(node)) lines.push(`itself ${shown(view.own(node))}`);
   if (view.changing) lines.push(`from ${amount(view.allBefore[node], view.unit)} to ${amount(view.all[node], view.unit)}`);
@@ -212,20 +217,22 @@ function tableOf(head, rows) {
 function drawFunctions() {
   // By name; a function that calls itself counts once per stack.
   const rows = new Map();
-  const row = frame => {
-    const [name, place] = data.frames[frame];
-    if (!rows.has(name)) rows.set(name, {name, place, self: 0, all: 0});
+  const rowOf = name => {
+    if (!rows.has(name)) rows.set(name, {name, place: "", weight: -1, self: 0, all: 0});
     return rows.get(name);
   };
-  const open = new Map();
+  const open = new Map();  // how often a name is on the present path
   const visit = [[0, false]];
   while (visit.length) {
     const [node, leaving] = visit.pop();
-    const name = node ? data.frames[data.tree.frame[node]][0] : "";
+    const name = nameOf(node);
     if (leaving) { open.set(name, open.get(name) - 1); continue; }
     if (node) {
-      const r = row(data.tree.frame[node]);
+      const r = rowOf(name);
       r.self += view.own(node);
+      // Where most of it comes from.
+      const weight = Math.abs(view.own(node)) * nodeCount + Math.abs(view.value(node));
+      if (weight > r.weight) { r.weight = weight; r.place = placeOf(node); }
       if (!open.get(name)) r.all += view.value(node);
       open.set(name, (open.get(name) || 0) + 1);
       visit.push([node, true]);
@@ -234,12 +241,12 @@ function drawFunctions() {
   }
   const key = state.sort;
   const list = [...rows.values()].filter(r => r.self || r.all)
-    .sort((a, b) => Math.abs(b[key]) - Math.abs(a[key]) || Math.abs(b.all) - Math.abs(a.all)).slice(0, 25);
+    .sort((a, b) => Math.abs(b[key]) - Math.abs(a[key]) || Math.abs(b.all) - Math.abs(a.all)).slice(0, 15);
   const most = Math.max(...list.map(r => Math.abs(r[key])), 0);
   const title = (name, text) => `<th class="number" data-sort="${name}" ${key === name ? "aria-sort=descending" : ""}>${text}</th>`;
   $("functions").innerHTML = tableOf(
     [title("self", "itself"), title("all", "with callees"), "<th class=meter-cell></th>", "<th>function</th>"],
-    list.map(r => `<tr><td class=number>${shown(r.self)}</td><td class=number>${shown(r.all)}</td><td class=meter-cell>${meter(r[key], most)}</td><td class=name><a data-find="${escape(r.name)}">${escape(r.name)}</a><small>${escape(r.place)}</small></td></tr>`));
+    list.map(r => `<tr><td class="number ${r.self ? "" : "muted"}">${shown(r.self)}</td><td class=number>${shown(r.all)}</td><td class=meter-cell>${meter(r[key], most)}</td><td class=name><a data-find="${escape(r.name)}">${escape(r.name)}</a><small>${escape(r.place)}</small></td></tr>`));
 }
 $("functions").addEventListener("click", event => {
   const head = event.target.closest("[data-sort]"), link = event.target.closest("[data-find]");
