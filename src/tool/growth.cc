@@ -205,6 +205,10 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
   return sites;
 }
 
+std::string OneOf(const std::string& counter) {
+  return counter.size() > 1 && counter.back() == 's' ? counter.substr(0, counter.size() - 1) : counter;
+}
+
 const char* VerdictName(Verdict verdict) {
   switch (verdict) {
     case Verdict::kLeak:

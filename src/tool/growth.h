@@ -53,6 +53,8 @@ struct SiteGrowth {
 // Every site, leaks first, the fastest first within a verdict. At least three dumps.
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type);
 
+// What a counter's unit is called: "request" of "requests".
+std::string OneOf(const std::string& counter);
 const char* VerdictName(SiteGrowth::Verdict verdict);
 const char* SureName(SiteGrowth::Sure sure);
 

@@ -27,11 +27,6 @@ std::string Rate(double rate, const std::string& unit, const std::string& per) {
   return Cat(FormatChange(static_cast<int64_t>(std::llround(rate)), unit), "/", per);
 }
 
-// "requests" counts requests.
-std::string OneOf(const std::string& counter) {
-  return counter.size() > 1 && counter.back() == 's' ? counter.substr(0, counter.size() - 1) : counter;
-}
-
 std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t frames) {
   std::string text;
   const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);

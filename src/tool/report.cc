@@ -115,9 +115,10 @@ Json LabelsJson(const ProfileSet& profiles, uint32_t set) {
 }
 
 Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t type, const std::string& per) {
-  constexpr size_t kMostSites = 30;
+  constexpr size_t kMostSites = 40;
+  constexpr size_t kShownCallers = 3;
   Json json = {{"unit", profiles.types()[type].unit}, {"has_time", !series.seconds.empty()}};
-  if (!per.empty()) json["counter"] = per;
+  if (!per.empty()) json["counter"] = OneOf(per);
   Json& sites = json["sites"] = Json::array();
   for (const SiteGrowth& site : RankGrowth(profiles, series, type)) {
     if (site.verdict == SiteGrowth::Verdict::kFlat || sites.size() == kMostSites) break;
@@ -127,6 +128,9 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
                   {"per_count", site.per_count},          {"values", site.values}};
     entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
     entry["place"] = stack.empty() ? "" : stack[0].place;
+    std::string callers;
+    for (size_t i = 1; i < stack.size() && i <= kShownCallers; ++i) callers += (i == 1 ? "" : " < ") + stack[i].name;
+    entry["callers"] = callers;
     std::string labels;
     for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
     entry["labels"] = labels;

@@ -248,7 +248,7 @@ function drawFunctions() {
     [title("self", "itself"), title("all", "with callees"), "<th class=meter-cell></th>", "<th>function</th>"],
     list.map(r => `<tr><td class="number ${r.self ? "" : "muted"}">${shown(r.self)}</td><td class=number>${shown(r.all)}</td><td class=meter-cell>${meter(r[key], most)}</td><td class=name><a data-find="${escape(r.name)}">${escape(r.name)}</a><small>${escape(r.place)}</small></td></tr>`));
 }
-$("functions").addEventListener("click", event => {
+document.addEventListener("click", event => {
   const head = event.target.closest("[data-sort]"), link = event.target.closest("[data-find]");
   if (head) { state.sort = head.dataset.sort; drawFunctions(); }
   if (link) search("^" + link.dataset.find.replace(/[.*+?^${}()|[\]\\]/g, "\\$&") + "$");
@@ -307,7 +307,7 @@ function drawDevices() {
     if (d.num_live !== undefined) facts.push(["live buffers", d.num_live.toLocaleString("en-US")]);
     return `<article class=card><h3>${escape(d.name)}${d.space === "device" ? "" : ", " + escape(d.space)}</h3>
       <div class=big>${bytes(d.in_use ?? 0)} <span class=of>${d.limit === undefined ? "in use" : "of " + bytes(d.limit)}</span></div>
-      <div class=bar title="in use, peak and limit"><i style="width:${share(d.in_use ?? 0)}%"></i><i class=outside style="left:${share(d.in_use ?? 0)}%;width:${share(outside)}%"></i><b style="left:calc(${share(d.peak ?? 0)}% - 1px)"></b></div>
+      <div class=bar title="in use, peak and limit" ${d.limit === undefined ? "hidden" : ""}><i style="width:${share(d.in_use ?? 0)}%"></i><i class=outside style="left:${share(d.in_use ?? 0)}%;width:${share(outside)}%"></i><b style="left:calc(${share(d.peak ?? 0)}% - 1px)"></b></div>
       <dl>${facts.map(([name, value]) => `<dt>${name}</dt><dd>${value}</dd>`).join("")}</dl></article>`;
   }).join("");
 
@@ -338,14 +338,20 @@ function drawGrowth() {
   if (counter) head.push(`<th class=number>per ${escape(counter)}</th>`);
   if (data.growth.has_time) head.push("<th class=number>per second</th>");
   head.push("<th>where</th>");
-  const rows = data.growth.sites.map(site => {
+  const rate = (site, value, per) => `<td class=number data-per="${grows(site) ? escape(per) : ""}">${grows(site) ? change(value, data.growth.unit) : ""}</td>`;
+  const row = site => {
     let cells = `<td><span class="tag ${site.verdict.split(" ")[0]}">${site.verdict}</span></td><td>${course(site.values, site.verdict)}</td><td class=number>${change(site.growth, data.growth.unit)}</td>`;
-    if (counter) cells += `<td class=number>${change(site.per_count, data.growth.unit)}</td>`;
-    if (data.growth.has_time) cells += `<td class=number>${change(site.per_second, data.growth.unit)}</td>`;
-    return `<tr>${cells}<td class=name>${escape(site.name)}<small>${escape(site.place)}</small><small>${escape(site.why)}${site.labels ? "; " + escape(site.labels) : ""}</small></td></tr>`;
-  });
-  $("growth").innerHTML = rows.length ? tableOf(head, rows) : "<p class=muted>No site grew.</p>";
+    if (counter) cells += rate(site, site.per_count, counter);
+    if (data.growth.has_time) cells += rate(site, site.per_second, "s");
+    const place = [site.place, site.callers && "called by " + site.callers.replaceAll(" < ", " ← ")].filter(Boolean).join(", ");
+    return `<tr>${cells}<td class=name><a data-find="${escape(site.name)}">${escape(site.name)}</a><small>${escape(place)}</small><small>${escape(site.why)}${site.labels ? "; " + escape(site.labels) : ""}</small></td></tr>`;
+  };
+  const growing = data.growth.sites.filter(grows), others = data.growth.sites.filter(site => !grows(site));
+  let html = growing.length ? tableOf(head, growing.map(row)) : "<p>Nothing grows without an end.</p>";
+  if (others.length) html += `<details><summary>${others.length} sites grew and stopped, or go up and down</summary>${tableOf(head, others.map(row))}</details>`;
+  $("growth").innerHTML = html;
 }
+const grows = site => site.verdict === "leak" || site.verdict === "perhaps";
 
 // --- Controls -----------------------------------------------------------------------------------------------------
 

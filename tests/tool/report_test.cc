@@ -1,0 +1,220 @@
+// report: the page in a real browser, used as a person uses it; and what must hold without one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/tool/profile_maker.h"
+#include "tests/tool/tool.h"
+
+namespace hbmprof_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The text between two marks.
+std::string Between(const std::string& text, const std::string& begin, const std::string& end) {
+  const size_t at = text.find(begin);
+  if (at == std::string::npos) return "";
+  const size_t from = at + begin.size();
+  return text.substr(from, text.find(end, from) - from);
+}
+
+const std::vector<std::pair<std::string, std::string>> kTypes = {{"alloc_objects", "count"}, {"alloc_space", "bytes"},
+                                                                 {"peak_objects", "count"},  {"peak_space", "bytes"},
+                                                                 {"inuse_objects", "count"}, {"inuse_space", "bytes"}};
+
+// weights: the same in every dump; pages: grow with each dump; the peak and what was allocated ever are other numbers.
+ProfileMaker ServerDump(int dump) {
+  ProfileMaker maker(kTypes);
+  maker.message().set_default_sample_type(maker.Text("inuse_space"));
+  maker.message().set_time_nanos(1700000000000000000 + int64_t{dump} * 1000000000);
+  const uint64_t main = maker.Frame("main", "/src/main.cc", 10);
+  const int64_t pages = 10 + 5 * dump;
+  auto& weights = maker.Sample({maker.Frame("app::LoadWeights", "/src/model.cc", 7), main},
+                               {2, 4 << 20, 2, 4 << 20, 2, 4 << 20}, {{"device", "GPU:0"}, {"kind", "device"}});
+  maker.NumberLabel(weights, "bytes", 2 << 20, "bytes");
+  auto& page = maker.Sample({maker.Frame("app::KvCache::AllocatePage", "/src/cache.cc", 19),
+                             maker.Frame("app::Decode<int>", "/src/decode.cc", 33), main},
+                            {100, 100 << 16, 40, 40 << 16, pages, pages << 16},
+                            {{"device", "GPU:1"}, {"kind", "device"}, {"phase", "decode</script><b>"}});
+  maker.NumberLabel(page, "bytes", 1 << 16, "bytes");
+  maker.Comment("device GPU:0 space=device in_use=4194304 peak=4194304 limit=8388608 unaccounted=1048576");
+  maker.Comment("tracker dropped_records=" + std::to_string(dump == 2 ? 3 : 0) + " dropped_bytes=12");
+  return maker;
+}
+
+class Report : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = ScratchDir();
+    page_ = dir_ + "/report.html";
+  }
+
+  std::vector<std::string> Dumps(int count) {
+    std::vector<std::string> paths;
+    for (int dump = 0; dump < count; ++dump) {
+      paths.push_back(dir_ + "/" + std::to_string(dump) + ".pb.gz");
+      ServerDump(dump).Write(paths.back());
+    }
+    return paths;
+  }
+
+  void MakeReport(const std::vector<std::string>& files) {
+    std::vector<std::string> arguments = {"report", "-o", page_};
+    arguments.insert(arguments.end(), files.begin(), files.end());
+    const CommandResult result = RunTool(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+  }
+
+  // The page's content after `script` ran in it; what it calls say() with stands in <pre id=said>.
+  std::string Browse(const std::string& script) {
+    std::string html = ReadAll(page_);
+    const std::string end = "</body>";
+    html.insert(
+        html.rfind(end),
+        "<pre id=said></pre><script>const said = document.getElementById('said');"
+        "const say = text => { said.textContent += text + '\\n'; };"
+        "const press = value => document.querySelector(`[data-value=\"${value}\"]`).click();"
+        "const box = name => [...document.querySelectorAll('#flame [data-node]')].find(b => b.textContent === name);"
+        "onerror = message => say('ERROR ' + message);" +
+            script + "</script>");
+    WriteFile(dir_ + "/driven.html", html);
+    const CommandResult result =
+        RunCommand({"timeout", "60", "chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
+                    "--user-data-dir=" + dir_ + "/chromium", "--window-size=1200,900", "--dump-dom",
+                    "file://" + dir_ + "/driven.html"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return Between(result.out, "<pre id=\"said\">", "</pre>");
+  }
+
+  std::string dir_;
+  std::string page_;
+};
+
+class ReportInBrowser : public Report {
+ protected:
+  void SetUp() override {
+    if (RunCommand({"chromium", "--version"}).exit_code != 0) GTEST_SKIP() << "chromium is not here";
+    Report::SetUp();
+  }
+};
+
+TEST_F(Report, NeedsNothingElseAndNoNetwork) {
+  MakeReport(Dumps(3));
+  const std::string html = ReadAll(page_);
+  EXPECT_THAT(html, Not(HasSubstr("http:")));
+  EXPECT_THAT(html, Not(HasSubstr("https:")));
+  EXPECT_THAT(html, Not(HasSubstr("src=")));
+  EXPECT_THAT(html, Not(HasSubstr("{{")));
+  // What a profile says cannot end the script that holds it.
+  EXPECT_THAT(html, Not(HasSubstr("decode</script>")));
+}
+
+TEST_F(ReportInBrowser, ShowsWhatIsInUseAtThePeakAndWasAllocatedEver) {
+  MakeReport(Dumps(1));
+  EXPECT_EQ(Browse("const found = () => say(document.getElementById('found').textContent);"
+                   "found(); press('peak'); found(); press('alloc'); found(); press('objects'); found();"
+                   "press('inuse'); found();"),
+            "4.63 MiB in all\n6.50 MiB in all\n10.25 MiB in all\n102 in all\n12 in all\n");
+}
+
+TEST_F(ReportInBrowser, SearchMarksMatchesAndAddsThemUp) {
+  MakeReport(Dumps(1));
+  EXPECT_EQ(Browse("const search = document.getElementById('search');"
+                   "const type = text => { search.value = text; search.dispatchEvent(new Event('input'));"
+                   "  say(document.getElementById('found').textContent);"
+                   "  say(document.querySelectorAll('#flame .hit').length + ' hits'); };"
+                   "type('kvcache'); type('model.cc:7'); type('('); type('');"),
+            "1 functions match, with 640.00 KiB of 4.63 MiB in all (13.5 %)\n1 hits\n"
+            "1 functions match, with 4.00 MiB of 4.63 MiB in all (86.5 %)\n1 hits\n"
+            "0 functions match, with 0 B of 4.63 MiB in all (0.0 %)\n0 hits\n"
+            "4.63 MiB in all\n0 hits\n");
+}
+
+TEST_F(ReportInBrowser, AClickZoomsInAndTheButtonOut) {
+  MakeReport(Dumps(1));
+  EXPECT_EQ(
+      Browse("const wide = name => box(name) ? Math.round(box(name).offsetWidth / "
+             "document.getElementById('flame').offsetWidth * 100) : -1;"
+             "const show = () => say(wide('all') + ' ' + wide('app::LoadWeights') + ' ' + wide('app::Decode<int>'));"
+             "show(); box('app::Decode<int>').click(); show(); say(document.getElementById('found').textContent);"
+             "document.getElementById('reset').click(); show();"),
+      "100 86 13\n100 -1 100\n4.63 MiB in all; zoomed to app::Decode&lt;int&gt;: 640.00 KiB\n100 86 13\n");
+}
+
+TEST_F(ReportInBrowser, ComparesWithTheFirstDump) {
+  MakeReport(Dumps(2));
+  EXPECT_EQ(Browse("press('change'); say(document.getElementById('found').textContent);"
+                   "say(box('app::LoadWeights') ? 'weights' : 'no weights');"
+                   "say(box('app::Decode<int>').style.background.includes('--grow') ? 'red' : 'not red');"
+                   "say(document.querySelector('#functions td').textContent);"),
+            "+320.00 KiB changed\nno weights\nred\n+320.00 KiB\n");
+}
+
+TEST_F(ReportInBrowser, TellsGrowthDevicesLabelsSizesAndWhatIsMissing) {
+  MakeReport(Dumps(3));
+  const std::string said = Browse(
+      "for (const id of ['devices', 'growth', 'labels', 'sizes', 'warning']) "
+      "say(document.getElementById(id).innerText.replace(/\\s+/g, ' '));"
+      "const device = document.getElementById('device'); device.value = 'GPU:1'; device.dispatchEvent(new "
+      "Event('change'));"
+      "say(document.getElementById('found').textContent);");
+  EXPECT_THAT(said, HasSubstr("GPU:0 4.00 MiB of 8.00 MiB"));
+  EXPECT_THAT(said, HasSubstr("+1.00 MiB"));
+  EXPECT_THAT(said, HasSubstr("leak +640.00 KiB +320.00 KiB app::KvCache::AllocatePage"));
+  EXPECT_THAT(said, HasSubstr("decode&lt;/script&gt;&lt;b&gt;"));
+  EXPECT_THAT(said, HasSubstr("64K"));
+  EXPECT_THAT(said, HasSubstr("2.pb.gz is incomplete: 3 allocations of 12 B were not recorded"));
+  EXPECT_THAT(said, HasSubstr("\n1.25 MiB in all\n"));
+  EXPECT_THAT(said, Not(HasSubstr("ERROR")));
+}
+
+TEST_F(ReportInBrowser, ThemesDiffer) {
+  MakeReport(Dumps(1));
+  EXPECT_EQ(Browse("const page = () => getComputedStyle(document.body).backgroundColor; const first = page();"
+                   "document.getElementById('theme').click(); say(page() === first); "
+                   "document.getElementById('theme').click(); say(page() === first);"),
+            "false\ntrue\n");
+}
+
+TEST_F(ReportInBrowser, DrawsTenThousandSitesWithinASecond) {
+  ProfileMaker maker(kTypes);
+  std::vector<uint64_t> frames;
+  for (int i = 0; i < 2000; ++i) {
+    frames.push_back(
+        maker.Frame("app::module" + std::to_string(i % 40) + "::Function" + std::to_string(i), "/src/f.cc", i));
+  }
+  for (int site = 0; site < 10000; ++site) {
+    std::vector<uint64_t> stack;
+    for (int depth = 0; depth < 30; ++depth) {
+      stack.push_back(
+          frames[static_cast<size_t>(depth < 8 ? site * 7 + depth * 13 : (site >> depth / 3) * 31 + depth) % 2000]);
+    }
+    const int64_t bytes = (site % 97 + 1) << 12;
+    maker.Sample(stack, {1, bytes, 1, bytes, 1, bytes}, {{"device", "GPU:" + std::to_string(site % 8)}});
+  }
+  maker.Write(dir_ + "/many.pb.gz");
+  MakeReport({dir_ + "/many.pb.gz"});
+  const std::string said = Browse(
+      "say(Math.round(performance.now() - performance.timing.responseEnd + performance.timing.navigationStart));"
+      "const start = performance.now(); press('peak'); say(Math.round(performance.now() - start));");
+  const int load = std::stoi(said);
+  const int redraw = std::stoi(said.substr(said.find('\n') + 1));
+  RecordProperty("load_ms", load);
+  std::printf("10,000 sites: %d ms from the page's last byte to its being drawn, %d ms to draw another measure\n", load,
+              redraw);
+  EXPECT_LT(load, 1000);
+  EXPECT_LT(redraw, 1000);
+}
+
+}  // namespace
+}  // namespace hbmprof_test
