@@ -43,7 +43,8 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
         // What separates frames and lines cannot be part of a name.
         for (const char c : frame.name) line += c == ';' || c == '\n' || c == '\r' ? ':' : c;
       }
-      lines[line] += value;
+      int64_t& sum = lines[line];
+      if (__builtin_add_overflow(sum, value, &sum)) sum = INT64_MAX;
     }
   }
   std::string text;
@@ -83,7 +84,7 @@ std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string
         if (value <= 0) continue;  // has no width
         samples.push_back(stacks[number]);
         weights.push_back(value);
-        total += value;
+        if (__builtin_add_overflow(total, value, &total)) total = INT64_MAX;
       }
     }
     const SampleType& of = profiles.types()[type];

@@ -26,6 +26,9 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
+// Profiles shrink to a tenth. What was a hundred times larger than its file was made to fill memory.
+constexpr size_t kMaxGzipRatio = 100;
+constexpr size_t kMinPlainBytes = size_t{64} << 20;
 // Parsed, a profile takes about ten times its bytes. An empty message of two bytes takes fifty times as much: a file of
 // nothing else is no profile.
 constexpr size_t kMaxExpansion = 24;
@@ -73,6 +76,10 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
     stream.avail_out = static_cast<uInt>(chunk.size());
     const int result = inflate(&stream, Z_NO_FLUSH);
     plain.append(chunk.data(), chunk.size() - stream.avail_out);
+    if (plain.size() > kMinPlainBytes && plain.size() / kMaxGzipRatio > bytes.size()) {
+      return Invalid(name, Cat("its ", bytes.size(), " bytes are more than ", kMaxGzipRatio,
+                               " times as many when decompressed, which no profile's are"));
+    }
     if (plain.size() > kMaxBytes) {
       return absl::ResourceExhaustedError(name + ": holds more than 1 GiB when decompressed, which no profile needs");
     }

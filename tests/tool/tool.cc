@@ -8,8 +8,10 @@
 
 namespace hbmprof_test {
 
+std::string ToolPath() { return HBMPROF_TOOL; }
+
 CommandResult RunTool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
-  std::vector<std::string> argv = {HBMPROF_TOOL};
+  std::vector<std::string> argv = {ToolPath()};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   return RunCommand(argv, environment);
 }

@@ -10,6 +10,9 @@
 
 namespace hbmprof_test {
 
+// Where the command is.
+std::string ToolPath();
+
 CommandResult RunTool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
 
 // RunTool with --json, its output parsed; null if it failed.

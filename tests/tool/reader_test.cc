@@ -1,0 +1,246 @@
+// What the command makes of files: whole ones, damaged ones, hostile ones, large ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+
+#include "src/export/gzip.h"
+#include "tests/export/server_snapshot.h"
+#include "tests/tool/profile_maker.h"
+#include "tests/tool/tool.h"
+
+namespace hbmprof_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+ProfileMaker Sound() {
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("leaf"), maker.Frame("main")}, {1, 4096}, {{"device", "GPU:0"}, {"kind", "device"}});
+  maker.Sample({maker.Frame("other"), maker.Frame("main")}, {2, 100}, {{"device", "GPU:0"}, {"kind", "device"}});
+  return maker;
+}
+
+// --- What cannot be read ------------------------------------------------------------------------------------------
+
+class Unreadable : public testing::Test {
+ protected:
+  // Every command says the same, and exits with 2.
+  void Expect(const std::string& bytes, const std::string& message) {
+    const std::string path = ScratchDir() + "/bad.pb.gz";
+    WriteFile(path, bytes);
+    const CommandResult top = RunTool({"top", path});
+    EXPECT_EQ(top.exit_code, 2);
+    EXPECT_THAT(top.err, AllOf(StartsWith("hbmprof top: " + path + ": "), HasSubstr(message)));
+    EXPECT_EQ(top.out, "");
+    const CommandResult check = RunTool({"check", path});
+    EXPECT_EQ(check.exit_code, 2);
+    EXPECT_THAT(check.out, HasSubstr(message));
+  }
+  void Expect(const std::function<void(hbmprof::pprof::Profile&)>& damage, const std::string& message) {
+    ProfileMaker maker = Sound();
+    damage(maker.message());
+    Expect(maker.Bytes(), message);
+  }
+};
+
+TEST_F(Unreadable, NoFile) {
+  const CommandResult result = RunTool({"top", "/nowhere/at/all.pb.gz"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err, "hbmprof top: /nowhere/at/all.pb.gz: cannot be opened: No such file or directory\n");
+  EXPECT_THAT(RunTool({"top", "/"}).err, HasSubstr("/: is a directory"));
+}
+TEST_F(Unreadable, Empty) { Expect("", "is empty"); }
+TEST_F(Unreadable, NoProfileAtAll) { Expect("#!/bin/sh\necho hello\n", "no pprof profile"); }
+TEST_F(Unreadable, GzipCutOff) {
+  const std::string bytes = Sound().Bytes();
+  Expect(bytes.substr(0, bytes.size() / 2),
+         "the gzip stream is cut off after byte " + std::to_string(bytes.size() / 2));
+}
+TEST_F(Unreadable, GzipDamaged) {
+  std::string bytes = Sound().Bytes();
+  bytes[bytes.size() - 6] ^= 1;  // of the checksum
+  Expect(bytes, "bad gzip data at byte ");
+}
+TEST_F(Unreadable, SomethingAfterTheGzipStream) {
+  const std::string bytes = Sound().Bytes();
+  Expect(bytes + "tail", "the gzip stream ends at byte " + std::to_string(bytes.size()));
+}
+TEST_F(Unreadable, MessageCutOff) {
+  const std::string bytes = Sound().message().SerializeAsString();
+  Expect(bytes.substr(0, bytes.size() - 3), "cannot be read at byte ");
+  Expect(bytes.substr(0, bytes.size() / 4), " bytes, and only ");
+}
+TEST_F(Unreadable, LengthOfFourGigabytes) {
+  // string_table, 0xFFFFFFFF bytes.
+  Expect(std::string("\x32\xff\xff\xff\xff\x0f", 6), "claims 4294967295 bytes, and only 0 follow");
+}
+TEST_F(Unreadable, GzipBomb) {
+  Expect(*hbmprof::internal::Gzip(std::string(size_t{100} << 20, '\0')),
+         "more than 100 times as many when decompressed");
+}
+TEST_F(Unreadable, BombOfEmptyMessages) {
+  // Two bytes of file for each sample of some fifty in memory.
+  std::string samples;
+  for (int i = 0; i < (2 << 20); ++i) samples.append("\x12\x00", 2);
+  Expect(*hbmprof::internal::Gzip(samples), "needs far more memory");
+}
+TEST_F(Unreadable, BadStringIndex) {
+  Expect([](auto& p) { p.mutable_function(0)->set_name(9999); }, "function[0]: name is string 9999");
+  Expect([](auto& p) { p.mutable_sample(1)->mutable_label(0)->set_key(-1); }, "sample[1]: label.key is string -1");
+  Expect([](auto& p) { p.mutable_sample_type(0)->set_unit(1 << 30); }, "sample_type[0]: unit is string ");
+}
+TEST_F(Unreadable, DanglingLocation) {
+  Expect([](auto& p) { p.mutable_sample(0)->set_location_id(1, 77); }, "sample[0]: it names location 77");
+}
+TEST_F(Unreadable, DanglingFunction) {
+  Expect([](auto& p) { p.mutable_location(2)->mutable_line(0)->set_function_id(1234567); },
+         "location[2]: a line names function 1234567");
+}
+TEST_F(Unreadable, IdTwice) {
+  Expect([](auto& p) { p.mutable_location(1)->set_id(1); }, "location[1]: its id 1 is another one's too");
+  Expect([](auto& p) { p.mutable_function(1)->set_id(0); }, "function[1]: its id is 0");
+}
+TEST_F(Unreadable, WrongNumberOfValues) {
+  Expect([](auto& p) { p.mutable_sample(0)->add_value(3); }, "sample[0]: it has 3 values for 2 sample types");
+}
+TEST_F(Unreadable, StringTableWithoutItsFirst) {
+  Expect([](auto& p) { p.set_string_table(0, "x"); }, "string_table does not begin with the empty string");
+}
+
+// --- check --------------------------------------------------------------------------------------------------------
+
+TEST(Check, FindsNothingWrongWithOurOwn) {
+  const std::string path = ScratchDir() + "/own.pb.gz";
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  hbmprof::Snapshot snapshot = ServerSnapshot();
+  snapshot.tracker.dropped_records = 0;
+  WriteFile(path, *hbmprof::SerializePprof(snapshot, &symbolizer));
+  const CommandResult result = RunTool({"check", path});
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_THAT(result.out, HasSubstr("own.pb.gz: well formed and complete\n"));
+}
+
+TEST(Check, SaysInWordsWhatIsWrong) {
+  const std::string dir = ScratchDir();
+  ProfileMaker maker = Sound();
+  maker.Comment("device GPU:0 space=device in_use=4196 peak=1 unaccounted=5");
+  maker.Comment("device GPU:0 space=managed in_use=17");
+  maker.Comment("tracker dropped_records=2 dropped_bytes=8192 truncated_stacks=1");
+  maker.Sample({}, {1, 0});
+  maker.Sample({maker.Location(7, 1, {})}, {0, 0});
+  maker.message().set_drop_frames(maker.Text("(("));
+  maker.message().set_default_sample_type(maker.Text("missing"));
+  maker.Write(dir + "/bad.pb.gz");
+  Sound().Write(dir + "/good.pb.gz");
+  const CommandResult result = RunTool({"check", dir + "/good.pb.gz", dir + "/bad.pb.gz"});
+  EXPECT_EQ(result.exit_code, 1);
+  for (const char* text :
+       {"good.pb.gz: well formed and complete", "bad.pb.gz: HAS PROBLEMS",
+        "it is incomplete: 2 allocations of 8.00 KiB were not recorded",
+        "device GPU:0 (managed) states in_use=17, but the samples' inuse_space sum to 0", "1 samples have no stack",
+        "in mapping 7, which does not exist", "drop_frames or keep_frames is no regular expression",
+        "default_sample_type missing is none of its sample types", "note: 1 stacks were cut at the depth limit",
+        "note: device GPU:0: +5 B are in use outside of tracked allocations"}) {
+    EXPECT_THAT(result.out, HasSubstr(text));
+  }
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("(device) states")));
+}
+
+// --- convert ------------------------------------------------------------------------------------------------------
+
+TEST(Convert, WritesFoldedStacks) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker = Sound();
+  maker.Sample({maker.Frame("a;b\nc")}, {1, 5});
+  maker.Sample({}, {1, 7});
+  maker.Write(path);
+  EXPECT_EQ(RunTool({"convert", path, "--to", "folded"}).out,
+            "[no stack] 7\na:b:c 5\nmain;leaf 4096\nmain;other 100\n");
+  EXPECT_THAT(RunTool({"convert", path, "--to", "folded", "--by", "device", "--type", "inuse_objects"}).out,
+              HasSubstr("device=GPU:0;main;other 2\n"));
+}
+
+TEST(Convert, WritesSpeedscopesFormat) {
+  const std::string dir = ScratchDir();
+  Sound().Write(dir + "/p.pb.gz");
+  ASSERT_EQ(RunTool({"convert", dir + "/p.pb.gz", "--to", "speedscope", "-o", dir + "/p.json"}).exit_code, 0);
+  std::ifstream file(dir + "/p.json");
+  const nlohmann::json json = nlohmann::json::parse(file);
+  EXPECT_EQ(json["$schema"], "https://www.speedscope.app/file-format-schema.json");
+  ASSERT_EQ(json["profiles"].size(), 2u);
+  const nlohmann::json& bytes = json["profiles"][1];
+  EXPECT_EQ(bytes["type"], "sampled");
+  EXPECT_EQ(bytes["unit"], "bytes");
+  EXPECT_EQ(bytes["endValue"], 4196);
+  ASSERT_EQ(bytes["samples"].size(), bytes["weights"].size());
+  for (const auto& sample : bytes["samples"]) {
+    for (const auto& frame : sample) EXPECT_LT(frame.get<size_t>(), json["shared"]["frames"].size());
+  }
+  EXPECT_EQ(json["shared"]["frames"][bytes["samples"][0][0].get<size_t>()]["name"], "main");
+}
+
+TEST(Convert, WritesEverythingAsJson) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker = Sound();
+  maker.NumberLabel(*maker.message().mutable_sample(0), "bytes", 4096, "bytes");
+  maker.Frame("bad\xff utf-8");
+  maker.Comment("tracker live_records=3");
+  maker.Write(path);
+  const nlohmann::json json = nlohmann::json::parse(RunTool({"convert", path, "--to", "json"}).out);
+  const nlohmann::json& sample = json["files"][0]["samples"][0];
+  EXPECT_EQ(sample["values"]["inuse_space"], 4096);
+  EXPECT_EQ(sample["labels"]["bytes"], 4096);
+  EXPECT_EQ(sample["labels"]["device"], "GPU:0");
+  EXPECT_EQ(sample["stack"][1]["name"], "main");
+  EXPECT_EQ(json["files"][0]["comments"][0], "tracker live_records=3");
+}
+
+// --- Size ---------------------------------------------------------------------------------------------------------
+
+ProfileMaker Large(int seed) {
+  ProfileMaker maker;
+  std::mt19937 random(static_cast<unsigned>(seed));
+  const uint64_t mapping = maker.Mapping(0x400000, 0x4000000, 0, "/srv/app", "aa");
+  std::vector<uint64_t> locations;
+  for (unsigned i = 0; i < 20000; ++i) {
+    locations.push_back(maker.Location(mapping, 0x400000 + i * 16,
+                                       {{maker.Function("app::Function" + std::to_string(i / 4)), i % 100}}));
+  }
+  for (int i = 0; i < 100000; ++i) {
+    std::vector<uint64_t> stack(30);
+    for (uint64_t& location : stack) location = locations[random() % locations.size()];
+    maker.Sample(stack, {1, static_cast<int64_t>(random() % 100000)}, {{"device", "GPU:0"}});
+  }
+  return maker;
+}
+
+TEST(Diff, TakesTwoSecondsAndHalfAGigabyteForAHundredThousandSamplesEach) {
+  const std::string dir = ScratchDir();
+  Large(1).Write(dir + "/a");
+  Large(2).Write(dir + "/b");
+  const auto start = std::chrono::steady_clock::now();
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  const CommandResult result = RunTool({"diff", dir + "/a", dir + "/b"});
+  const bool timed = false;  // and a sanitizer's own memory is not ours
+#else
+  // The limit is on address space, which is more than memory.
+  const CommandResult result = RunCommand(
+      {"bash", "-c", "ulimit -v 500000 && exec \"$0\" diff \"$1\" \"$2\"", ToolPath(), dir + "/a", dir + "/b"});
+  const bool timed = true;
+#endif
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("app::Function"));
+  std::printf("diff of two profiles of 100,000 samples: %.2f s, below 500 MB\n", seconds);
+  EXPECT_TRUE(!timed || seconds < 2) << seconds;
+}
+
+}  // namespace
+}  // namespace hbmprof_test
