@@ -33,6 +33,7 @@ Command AddSymbolizeCommand(CLI::App& tool);
 Command AddReportCommand(CLI::App& tool);
 Command AddConvertCommand(CLI::App& tool);
 Command AddCheckCommand(CLI::App& tool);
+Command AddCompletionCommand(CLI::App& tool);
 
 }  // namespace hbmprof::tool
 

@@ -12,7 +12,7 @@ namespace {
 // In the order of the help page.
 constexpr Command (*kCommands[])(CLI::App&) = {AddTopCommand,     AddDiffCommand,      AddPeekCommand,
                                                AddLeaksCommand,   AddSymbolizeCommand, AddReportCommand,
-                                               AddConvertCommand, AddCheckCommand};
+                                               AddConvertCommand, AddCheckCommand,     AddCompletionCommand};
 
 int Run(int argc, char** argv) {
   CLI::App tool("Reads the profiles that the hbmprof library writes, and any other pprof heap profile.", "hbmprof");

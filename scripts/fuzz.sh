@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Looks for files on which the command hbmprof crashes, hangs or takes too much memory, with libFuzzer.
+#
+# usage: scripts/fuzz.sh [SECONDS]     600 by default
+#
+# Starts from tests/fuzz/corpus. What it finds stays in build/fuzz/found; add what crashes to the corpus.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib/setup.sh
+
+hbmprof_step "installing what is missing" hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}"
+cmake -G Ninja -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+  -DCMAKE_CXX_FLAGS="-O1 -fsanitize=fuzzer-no-link" -DHBMPROF_SANITIZER=address+undefined -DHBMPROF_FUZZER=ON \
+  -DHBMPROF_BUILD_BENCHMARKS=OFF -DHBMPROF_BUILD_EXAMPLES=OFF >/dev/null
+hbmprof_step "building" cmake --build build/fuzz --target profile_fuzz
+mkdir -p build/fuzz/found
+exec build/fuzz/tests/fuzz/profile_fuzz -max_total_time="${1:-600}" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+  -print_final_stats=1 -artifact_prefix=build/fuzz/found/ build/fuzz/found tests/fuzz/corpus

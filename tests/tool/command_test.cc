@@ -1,0 +1,123 @@
+// The command line itself: help, manual page, completion, usage errors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "tests/tool/profile_maker.h"
+#include "tests/tool/tool.h"
+
+namespace hbmprof_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> Subcommands() {
+  std::vector<std::string> names;
+  std::istringstream help(RunTool({"--help"}).out);
+  bool in_list = false;
+  for (std::string line; std::getline(help, line);) {
+    std::smatch match;
+    if (in_list && std::regex_search(line, match, std::regex("^  ([a-z]+) "))) names.push_back(match[1]);
+    in_list = in_list || line == "Subcommands:";
+  }
+  return names;
+}
+
+std::set<std::string> LongOptions(const std::string& command) {
+  std::set<std::string> options;
+  const std::string help = RunTool({command, "--help"}).out;
+  const std::regex option("--[a-z][a-z-]+");
+  for (std::sregex_iterator i(help.begin(), help.end(), option), end; i != end; ++i) options.insert(i->str());
+  options.erase("--help");
+  return options;
+}
+
+TEST(Help, FitsAScreenForEachCommand) {
+  ASSERT_THAT(Subcommands(), testing::Contains("symbolize"));
+  for (const std::string& command : Subcommands()) {
+    const CommandResult result = RunTool({command, "--help"});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_LE(std::count(result.out.begin(), result.out.end(), '\n'), 24) << result.out;
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << command << ": " << line;
+  }
+}
+
+TEST(Manual, HasEveryCommandAndOption) {
+  std::ifstream file(HBMPROF_MANUAL);
+  const std::string manual{std::istreambuf_iterator<char>(file), {}};
+  for (const std::string& command : Subcommands()) {
+    EXPECT_THAT(manual, HasSubstr(".SS hbmprof " + command + " "));
+    for (const std::string& option : LongOptions(command)) EXPECT_THAT(manual, HasSubstr(option)) << command;
+  }
+}
+
+TEST(Completion, CompletesCommandsOptionsAndFilesInBash) {
+  const std::string dir = ScratchDir();
+  WriteFile(dir + "/hbmprof.bash", RunTool({"completion", "bash"}).out);
+  const auto complete = [&](const std::string& words) {
+    const std::string script = "cd '" + dir + "' && source ./hbmprof.bash && COMP_WORDS=(" + words +
+                               ") && COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) && { _hbmprof; echo \"${COMPREPLY[*]}\"; }";
+    const CommandResult result = RunCommand({"bash", "-c", script});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_EQ(complete("hbmprof le"), "leaks\n");
+  EXPECT_EQ(complete("hbmprof leaks --fa"), "--fail-over\n");
+  EXPECT_EQ(complete("hbmprof symbolize --deb"), "--debug-dir\n");
+  EXPECT_EQ(complete("hbmprof top hbm"), "hbmprof.bash\n");
+  EXPECT_EQ(complete("hbmprof top --fail"), "\n");
+}
+
+TEST(Completion, ThereIsOneForEveryShell) {
+  EXPECT_THAT(RunTool({"completion", "zsh"}).out, HasSubstr("#compdef hbmprof"));
+  EXPECT_THAT(RunTool({"completion", "fish"}).out,
+              HasSubstr("complete -c hbmprof -n '__fish_seen_subcommand_from leaks' -l per -s p"));
+  EXPECT_EQ(RunTool({"completion", "tcsh"}).exit_code, 2);
+}
+
+TEST(Usage, WrongUsageIsExplainedAndExitsWithTwo) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{}, {"nonsense"}, {"top"}, {"top", "--nonsense", "x"}, {"diff", "only_one"}}) {
+    const CommandResult result = RunTool(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err, "");
+    EXPECT_EQ(result.out, "");
+  }
+  EXPECT_THAT(RunTool({"--version"}).out, HasSubstr("hbmprof 0."));
+}
+
+TEST(Usage, OptionsSayWhatTheyTake) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f")}, {1, 2}, {{"device", "GPU:0"}});
+  maker.Write(path);
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"top", path, "--type", "nonsense"}, "use one of: inuse_objects, inuse_space"},
+      {{"top", path, "--by", "line,function"}, "only one of function, line and file"},
+      {{"top", path, "--where", "device"}, "KEY=VALUE"},
+      {{"diff", path, path, "--fail-over", "much"}, "write a size such as 1MiB"},
+      {{"peek", "(", path}, "not a regular expression"},
+      {{"peek", "nonsense", path}, "no function matches 'nonsense'"},
+      {{"convert", path, "--to", "xml"}, "xml"},
+      {{"report", path, "-o", "/nowhere/at/all.html"}, "/nowhere/at/all.html"},
+      {{"symbolize", path, "-o", "/tmp/x", "--debug-dir", "/nowhere"}, "/nowhere: no such folder"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const CommandResult result = RunTool(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments[0];
+    EXPECT_THAT(result.err, HasSubstr(message));
+  }
+  const nlohmann::json all = ToolJson({"top", path, "--where", "device=GPU:0", "--by", "device,function"});
+  ASSERT_EQ(all["rows"].size(), 1u);
+  EXPECT_EQ(all["rows"][0]["labels"]["device"], "GPU:0");
+  EXPECT_EQ(ToolJson({"top", path, "--where", "device=GPU:1"})["rows"].size(), 0u);
+}
+
+}  // namespace
+}  // namespace hbmprof_test
