@@ -23,7 +23,8 @@ for argument in "${@:-dev}"; do
   esac
 done
 
-packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}")
+packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}"
+  "${HBMPROF_BROWSER_PACKAGES[@]}")
 hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
 
 run_tests() {

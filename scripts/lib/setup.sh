@@ -11,6 +11,8 @@ HBMPROF_BUILD_PACKAGES=(
 HBMPROF_PPROF_PACKAGES=(golang-go golang-github-google-pprof-dev graphviz)
 # The second compiler, and the formatter that a test runs.
 HBMPROF_CLANG_PACKAGES=(clang clang-format)
+# What the report's tests drive.
+HBMPROF_BROWSER_PACKAGES=(chromium)
 
 hbmprof_die() {
   echo "error: $*" >&2
