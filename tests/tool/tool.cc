@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 namespace hbmprof_test {
 
-std::string ToolPath() { return HBMPROF_TOOL; }
+std::string ToolPath() {
+  const char* named = std::getenv("HBMPROF_TOOL");
+  return named == nullptr || *named == '\0' ? HBMPROF_BUILT_TOOL : named;
+}
 
 CommandResult RunTool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
   std::vector<std::string> argv = {ToolPath()};

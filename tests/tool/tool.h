@@ -10,7 +10,7 @@
 
 namespace hbmprof_test {
 
-// Where the command is.
+// Where the command is: what HBMPROF_TOOL names, else the one of this build.
 std::string ToolPath();
 
 CommandResult RunTool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
