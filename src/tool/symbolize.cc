@@ -19,6 +19,7 @@
 #include "src/tool/debug_files.h"
 #include "src/tool/dwarf_symbolizer.h"
 #include "src/tool/profile_reader.h"
+#include "src/tool/symbol_cache.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -29,13 +30,14 @@ struct SymbolizeOptions {
   std::string output;
   std::vector<std::string> debug_dirs;
   unsigned jobs = 0;
+  bool no_cache = false;
 };
 
 // One module of all the profiles: what is wanted of it, and what came out.
 struct Module {
   std::string path;
   std::string build_id;
-  std::map<std::pair<uint64_t, uint64_t>, std::vector<SourceFrame>> frames;  // by offset in the file, mapping's offset
+  FramesByPlace frames;
   std::string file;     // where the symbols are; "" if there is none
   std::string problem;  // why not
   bool has_dwarf = false;
@@ -55,7 +57,7 @@ bool IsFileOfCode(const std::string& path) {
          path.compare(0, 2, "//") != 0 && path.compare(0, 6, "/memfd") != 0 && path.compare(0, 5, "/dev/") != 0;
 }
 
-std::pair<uint64_t, uint64_t> PlaceOf(const pprof::Location& location, const pprof::Mapping& mapping) {
+CodePlace PlaceOf(const pprof::Location& location, const pprof::Mapping& mapping) {
   return {location.address() - mapping.memory_start() + mapping.file_offset(), mapping.file_offset()};
 }
 
@@ -88,7 +90,18 @@ void FindFile(DebugFiles& debug_files, Module& module) {
   }
 }
 
-void SymbolizeModule(DebugFiles& debug_files, Module& module) {
+size_t Resolved(const FramesByPlace& frames) {
+  return static_cast<size_t>(
+      std::count_if(frames.begin(), frames.end(), [](const auto& entry) { return !entry.second.empty(); }));
+}
+
+void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& module) {
+  if (!module.build_id.empty() && cache.Load(module.build_id, module.frames)) {
+    module.file = "(known from before)";
+    module.has_dwarf = true;
+    module.resolved = Resolved(module.frames);
+    return;
+  }
   FindFile(debug_files, module);
   if (module.file.empty()) return;
   const auto symbolizer = DwarfSymbolizer::Open(module.file);
@@ -102,10 +115,9 @@ void SymbolizeModule(DebugFiles& debug_files, Module& module) {
   }
   std::vector<std::vector<SourceFrame>> found = (*symbolizer)->Symbolize(addresses);
   size_t i = 0;
-  for (auto& [place, frames] : module.frames) {
-    frames = std::move(found[i++]);
-    module.resolved += frames.empty() ? 0 : 1;
-  }
+  for (auto& [place, frames] : module.frames) frames = std::move(found[i++]);
+  module.resolved = Resolved(module.frames);
+  if (module.has_dwarf && !module.build_id.empty()) cache.Store(module.build_id, module.frames);
 }
 
 class ProgressBar {
@@ -251,12 +263,13 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
   std::sort(work.begin(), work.end(),
             [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
   DebugFiles debug_files(options.debug_dirs);
+  const SymbolCache cache(!options.no_cache);
   {
     ProgressBar progress(addresses);
     std::atomic<size_t> next{0};
     const auto run = [&] {
       for (size_t i; (i = next.fetch_add(1)) < work.size();) {
-        SymbolizeModule(debug_files, *work[i]);
+        SymbolizeModule(debug_files, cache, *work[i]);
         progress.Advance(work[i]->frames.size());
       }
     };
@@ -301,6 +314,7 @@ Command AddSymbolizeCommand(CLI::App& tool) {
                    "Folder with unstripped files, by build id or any layout; again for more")
       ->allow_extra_args(false);
   arguments->add_option("-j,--jobs", options->jobs, "Modules to read at once (default: one per processor)");
+  arguments->add_flag("--no-cache", options->no_cache, "Read the files again, and remember nothing");
   return {arguments, [options] { return RunSymbolize(*options); }};
 }
 

@@ -113,6 +113,13 @@ class Symbolize : public testing::Test {
     named_ = dir_ + "/named.pb.gz";
   }
 
+  // With a cache of this test's own.
+  CommandResult Symbolized(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
+    arguments.insert(arguments.begin(), "symbolize");
+    environment.push_back("XDG_CACHE_HOME=" + dir_ + "/cache");
+    return RunTool(arguments, environment);
+  }
+
   std::string BuildId(const std::string& name) {
     const Profile profile = *ReadProfile(raw_);
     for (const auto& mapping : profile.mapping()) {
@@ -169,7 +176,7 @@ class Symbolize : public testing::Test {
 };
 
 TEST_F(Symbolize, FindsTheUnstrippedFilesAndAgreesWithAddr2lineOnEveryLocation) {
-  const CommandResult result = RunTool({"symbolize", raw_, "-o", named_, "--debug-dir", dir_ + "/symbols"});
+  const CommandResult result = Symbolized({raw_, "-o", named_, "--debug-dir", dir_ + "/symbols"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ExpectAsAddr2line();
   const auto profile = ReadProfile(named_);
@@ -194,12 +201,27 @@ TEST_F(Symbolize, ReadsDebugInformationAloneInTheLayoutsThatPackagesUse) {
       MustRun({"objcopy", "--only-keep-debug", file, path});
     }
     const CommandResult result = layout == std::string("debuginfod")
-                                     ? RunTool({"symbolize", raw_, "-o", named_}, {"DEBUGINFOD_CACHE_PATH=" + debug})
-                                     : RunTool({"symbolize", raw_, "-o", named_, "--debug-dir", debug});
+                                     ? Symbolized({raw_, "-o", named_}, {"DEBUGINFOD_CACHE_PATH=" + debug})
+                                     : Symbolized({raw_, "-o", named_, "--debug-dir", debug});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     ExpectAsAddr2line();
     fs::remove(named_);
+    fs::remove_all(dir_ + "/cache");
   }
+}
+
+TEST_F(Symbolize, RemembersWhatItFoundByBuildId) {
+  ASSERT_EQ(Symbolized({raw_, "-o", named_, "--debug-dir", dir_ + "/symbols"}).exit_code, 0);
+  const std::string first = ReadAll(named_);
+  // The files are gone, for the command.
+  const CommandResult again = Symbolized({raw_, "-o", named_});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("known from before"));
+  EXPECT_EQ(ReadAll(named_), first);
+  ExpectAsAddr2line();
+  const CommandResult without = Symbolized({raw_, "-o", named_, "--no-cache"});
+  EXPECT_THAT(without.out, HasSubstr("no file with the build id " + BuildId("tool_symbolize_program")));
+  EXPECT_NE(ReadAll(named_), first);
 }
 
 TEST_F(Symbolize, NamesWhatItCannotFindAndGuessesNothing) {
@@ -208,7 +230,7 @@ TEST_F(Symbolize, NamesWhatItCannotFindAndGuessesNothing) {
   // Another build of the same name, and no program at all.
   fs::create_directories(dir_ + "/wrong");
   fs::copy("/bin/true", dir_ + "/wrong/" + library);
-  const CommandResult result = RunTool({"symbolize", raw_, "-o", named_, "--debug-dir", dir_ + "/wrong"});
+  const CommandResult result = Symbolized({raw_, "-o", named_, "--debug-dir", dir_ + "/wrong"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("wrong/" + library + " has the build id "));
   EXPECT_THAT(result.out, HasSubstr(", not " + BuildId(library)));
@@ -257,7 +279,7 @@ TEST_F(Symbolize, ReadsWhatClangWritesWithoutAranges) {
   raw_ = dir_ + "/clang.pb.gz";
   maker.Write(raw_);
   unstripped_ = {{"libclang_built.so", library}};
-  const CommandResult result = RunTool({"symbolize", raw_, "-o", named_, "--debug-dir", dir_});
+  const CommandResult result = Symbolized({raw_, "-o", named_, "--debug-dir", dir_});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ExpectAsAddr2line();
 }
