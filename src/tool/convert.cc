@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "src/base/atomic_file.h"
+#include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
 #include "src/tool/sums_view.h"
 
@@ -44,7 +45,7 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
         for (const char c : frame.name) line += c == ';' || c == '\n' || c == '\r' ? ':' : c;
       }
       int64_t& sum = lines[line];
-      if (__builtin_add_overflow(sum, value, &sum)) sum = INT64_MAX;
+      sum = Plus(sum, value);
     }
   }
   std::string text;
@@ -84,7 +85,7 @@ std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string
         if (value <= 0) continue;  // has no width
         samples.push_back(stacks[number]);
         weights.push_back(value);
-        if (__builtin_add_overflow(total, value, &total)) total = INT64_MAX;
+        total = Plus(total, value);
       }
     }
     const SampleType& of = profiles.types()[type];

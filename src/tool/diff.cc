@@ -30,7 +30,7 @@ absl::StatusOr<int> RunDiff(const DiffOptions& options) {
   const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
   // As in pprof, shares are of what the base holds; of what is new, where it holds nothing.
   const int64_t total = sums.total()[0] != 0 ? sums.total()[0] : sums.total()[1];
-  const int64_t growth = sums.sum()[1] - sums.sum()[0];
+  const int64_t growth = Minus(sums.sum()[1], sums.sum()[0]);
   const bool failed = !options.fail_over.empty() && growth > limit;
   const int code = failed ? kFinding : kSuccess;
   const std::string& type = profiles->types()[question->type].type;

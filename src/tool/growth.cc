@@ -14,6 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "src/tool/arithmetic.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -44,7 +45,7 @@ void Judge(SiteGrowth& site, const std::vector<double>& at) {
   const size_t dumps = values.size();
   std::vector<double> rates;
   for (size_t i = 1; i < dumps; ++i) {
-    rates.push_back(static_cast<double>(values[i] - values[i - 1]) / (at[i] - at[i - 1]));
+    rates.push_back(static_cast<double>(Minus(values[i], values[i - 1])) / (at[i] - at[i - 1]));
   }
   while (rates.size() > 2) {
     const double others = Median({rates.begin() + 1, rates.end()});
@@ -52,14 +53,14 @@ void Judge(SiteGrowth& site, const std::vector<double>& at) {
     rates.erase(rates.begin());
     ++site.first;
   }
-  site.growth = values.back() - values[site.first];
+  site.growth = Minus(values.back(), values[site.first]);
 
   const size_t intervals = rates.size();
   const auto grew = static_cast<size_t>(std::count_if(rates.begin(), rates.end(), [](double r) { return r > 0; }));
   double taken = 0;
   double returned = 0;
   for (size_t i = site.first + 1; i < dumps; ++i) {
-    const auto change = static_cast<double>(values[i] - values[i - 1]);
+    const auto change = static_cast<double>(Minus(values[i], values[i - 1]));
     (change > 0 ? taken : returned) += std::fabs(change);
   }
   const double usual = Median(rates);
@@ -88,8 +89,8 @@ void Judge(SiteGrowth& site, const std::vector<double>& at) {
   } else if (rates.back() <= kStoppedShare * early && late <= kSteadyShare * early) {
     site.verdict = Verdict::kStopped;
     size_t last = dumps - 1;
-    while (last > 0 &&
-           static_cast<double>(values[last] - values[last - 1]) <= kStoppedShare * early * (at[last] - at[last - 1])) {
+    while (last > 0 && static_cast<double>(Minus(values[last], values[last - 1])) <=
+                           kStoppedShare * early * (at[last] - at[last - 1])) {
       --last;
     }
     site.why = Cat("stopped growing by dump ", last + 1, " of ", dumps);
@@ -181,7 +182,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
         site.values.resize(dumps);
       }
       int64_t& value = sites[entry->second].values[d];
-      if (__builtin_add_overflow(value, profiles.Value(file, s, type), &value)) value = INT64_MAX;
+      value = Plus(value, profiles.Value(file, s, type));
     }
   }
 

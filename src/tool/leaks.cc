@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
 #include "src/tool/growth.h"
 #include "src/tool/sums_view.h"
@@ -69,9 +70,9 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   int64_t last = 0;
   for (const SiteGrowth& site : sites) {
     ++counts[static_cast<int>(site.verdict)];
-    if (site.verdict == Verdict::kLeak) leaked += site.growth;
-    first += site.values.front();
-    last += site.values.back();
+    if (site.verdict == Verdict::kLeak) leaked = Plus(leaked, site.growth);
+    first = Plus(first, site.values.front());
+    last = Plus(last, site.values.back());
   }
   const bool failed = !options.fail_over.empty() && leaked > limit;
 

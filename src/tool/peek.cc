@@ -55,7 +55,8 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   }
   const auto heaviest_first = [&](std::vector<Sums::Edge>& edges) {
     std::sort(edges.begin(), edges.end(), [](const Sums::Edge& a, const Sums::Edge& b) {
-      return std::make_tuple(-a.cum[1], a.caller, a.callee) < std::make_tuple(-b.cum[1], b.caller, b.callee);
+      return std::make_tuple(Minus(0, a.cum[1]), a.caller, a.callee) <
+             std::make_tuple(Minus(0, b.cum[1]), b.caller, b.callee);
     });
   };
 

@@ -12,10 +12,6 @@
 namespace hbmprof::tool {
 namespace {
 
-// pprof adds without a check; where that would overflow, this is the same number.
-int64_t Plus(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
-int64_t Magnitude(int64_t value) { return value < 0 ? Plus(0, -(value + 1)) + (value == INT64_MIN ? 0 : 1) : value; }
-
 // Gives frames their rows, and remembers where each row's weight comes from.
 class Frames {
  public:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "src/tool/arithmetic.h"
 #include "src/tool/profile.h"
 
 namespace hbmprof::tool {
@@ -49,8 +50,8 @@ class Sums {
     Values cum = {0, 0};
     uint32_t number = 0;
 
-    int64_t flat_change() const { return flat[1] - flat[0]; }
-    int64_t cum_change() const { return cum[1] - cum[0]; }
+    int64_t flat_change() const { return Minus(flat[1], flat[0]); }
+    int64_t cum_change() const { return Minus(cum[1], cum[0]); }
   };
   // What flows between two rows: `cum` of the stacks in which `callee` is called by `caller` directly.
   struct Edge {
