@@ -40,11 +40,15 @@ class FreedRecord {
   uint32_t site_ = 0;
 };
 
-// What a device can say of itself at the time of a snapshot; -1 where it does not know. Bytes.
+// What a device can say of itself at the time of a snapshot; -1 where it does not know. Bytes. The fields are those of
+// DeviceStats.
 struct DeviceProbe {
   int64_t bytes_limit = -1;
   int64_t largest_free_block_bytes = -1;
   int64_t driver_bytes_in_use = -1;
+  DriverScope driver_scope = DriverScope::kDevice;
+  int64_t driver_cache_bytes = -1;
+  std::optional<int64_t> baseline;  // not -1: it may be negative
 };
 
 // A tracked buffer, as FindBuffer sees it.

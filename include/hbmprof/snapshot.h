@@ -1,12 +1,13 @@
 // What was recorded, at one instant: an immutable value that exporters read. It knows nothing of the profiler that
 // made it, so a test can write one by hand.
 //
-// Lives here: Snapshot and its parts, DeviceStats, TrackerStats.
+// Lives here: Snapshot and its parts, DeviceStats, DriverScope, TrackerStats.
 // Not here: how it is taken (Profiler::TakeSnapshot), how it is written (pprof.h).
 #ifndef HBMPROF_SNAPSHOT_H_
 #define HBMPROF_SNAPSHOT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,12 @@
 #include "hbmprof/allocation.h"
 
 namespace hbmprof {
+
+// Whose memory a driver's figure counts.
+enum class DriverScope : uint8_t {
+  kDevice,   // every process's
+  kProcess,  // this process's
+};
 
 // The state of one memory space of one device. Bytes; names are XLA's. A value that nobody knows is -1.
 struct DeviceStats {
@@ -25,12 +32,16 @@ struct DeviceStats {
   int64_t pool_bytes = 0;          // bytes of live pool segments; part of bytes_in_use
   int64_t bytes_reserved = 0;      // of pool_bytes, what no live block covers
   // From the device itself, where a backend knows them (Profiler::SetDeviceProbe); else -1.
-  int64_t bytes_limit = -1;               // what the device could hold
-  int64_t largest_free_block_bytes = -1;  // largest request that could succeed now
-  int64_t driver_bytes_in_use = -1;       // what the driver says is in use
-  // driver_bytes_in_use - bytes_in_use where the driver's figure is known. May be negative.
+  int64_t bytes_limit = -1;                         // what the device could hold
+  int64_t largest_free_block_bytes = -1;            // largest request that could succeed now
+  int64_t driver_bytes_in_use = -1;                 // what the driver says is in use
+  DriverScope driver_scope = DriverScope::kDevice;  // by whom
+  int64_t driver_cache_bytes = -1;                  // of that, what the driver's own pools hold beyond live allocations
+  // driver_bytes_in_use - bytes_in_use - driver_cache_bytes where the driver's figure is known. May be negative.
   bool unaccounted_known = false;
   int64_t unaccounted = 0;
+  // What was unaccounted when the device was first seen; unaccounted - baseline has grown outside tracked allocations.
+  std::optional<int64_t> baseline;
 };
 
 // Counters of one profiler about its own work. None of them ever goes down.

@@ -344,9 +344,13 @@ DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space
   stats.bytes_limit = probe.bytes_limit;
   stats.largest_free_block_bytes = probe.largest_free_block_bytes;
   stats.driver_bytes_in_use = probe.driver_bytes_in_use;
+  stats.driver_scope = probe.driver_scope;
+  stats.driver_cache_bytes = probe.driver_cache_bytes;
+  stats.baseline = probe.baseline;
   if (probe.driver_bytes_in_use >= 0) {
     stats.unaccounted_known = true;
-    stats.unaccounted = probe.driver_bytes_in_use - totals.bytes_in_use;
+    stats.unaccounted =
+        probe.driver_bytes_in_use - totals.bytes_in_use - std::max<int64_t>(probe.driver_cache_bytes, 0);
   }
   return stats;
 }

@@ -9,9 +9,9 @@
 #include <ctime>
 #include <iterator>
 #include <new>
+#include <unordered_map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "protozero/pbf_builder.hpp"
 #include "src/base/atomic_file.h"
 #include "src/base/hash.h"
@@ -200,6 +200,13 @@ class ProfileWriter {
     int64_t name;
     int64_t system_name;
   };
+  using Names = std::pair<int64_t, int64_t>;
+  struct NamesHash {
+    size_t operator()(const Names& names) const {
+      const uint64_t words[] = {static_cast<uint64_t>(names.first), static_cast<uint64_t>(names.second)};
+      return HashWords(words, 2);
+    }
+  };
 
   // What tells two samples apart in the profile.
   struct RowHash {
@@ -247,8 +254,8 @@ class ProfileWriter {
   // Samples that would look the same become one: viewers may lose all but one of them.
   void CollectRows() {
     rows_.reserve(snapshot_.samples.size());  // the set points into it
-    absl::flat_hash_map<const Row*, size_t, RowHash, RowEqual> index(snapshot_.samples.size(), RowHash{this},
-                                                                     RowEqual{this});
+    std::unordered_map<const Row*, size_t, RowHash, RowEqual> index(snapshot_.samples.size(), RowHash{this},
+                                                                    RowEqual{this});
     for (const Snapshot::Sample& sample : snapshot_.samples) {
       Row row = {&sample, sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes, {}};
       bool all_zero = true;
@@ -268,7 +275,7 @@ class ProfileWriter {
 
   void CollectLocations() {
     stack_locations_.resize(snapshot_.stacks.size());
-    absl::flat_hash_map<uint64_t, uint64_t> ids;
+    std::unordered_map<uint64_t, uint64_t> ids;
     uint64_t no_stack = 0;
     uint64_t truncated = 0;
     const auto synthetic = [&](uint64_t& id, std::string_view name) {
@@ -454,20 +461,25 @@ class ProfileWriter {
     const DeviceStats& stats = device.spaces[static_cast<int>(space)];
     const bool probed = stats.bytes_limit >= 0 || stats.driver_bytes_in_use >= 0;
     if (stats.num_allocs == 0 && stats.bytes_in_use == 0 && stats.peak_bytes_in_use == 0 && !probed) return;
-    WriteComment(
-        CommentLine("device " + CommentValue(device.name))
-            .Add("space", MemorySpaceName(space))
-            .Add("in_use", stats.bytes_in_use)
-            .Add("peak", stats.peak_bytes_in_use)
-            .AddIfKnown("limit", stats.bytes_limit, stats.bytes_limit >= 0)
-            .Add("pool", stats.pool_bytes)
-            .Add("reserved", stats.bytes_reserved)
-            .AddIfKnown("driver_in_use", stats.driver_bytes_in_use, stats.driver_bytes_in_use >= 0)
-            .AddIfKnown("unaccounted", stats.unaccounted, stats.unaccounted_known)
-            .AddIfKnown("largest_free_block", stats.largest_free_block_bytes, stats.largest_free_block_bytes >= 0)
-            .Add("num_allocs", stats.num_allocs)
-            .Add("num_live", stats.num_live)
-            .Add("largest_alloc", stats.largest_alloc_size));
+    CommentLine line("device " + CommentValue(device.name));
+    line.Add("space", MemorySpaceName(space))
+        .Add("in_use", stats.bytes_in_use)
+        .Add("peak", stats.peak_bytes_in_use)
+        .AddIfKnown("limit", stats.bytes_limit, stats.bytes_limit >= 0)
+        .Add("pool", stats.pool_bytes)
+        .Add("reserved", stats.bytes_reserved)
+        .AddIfKnown("driver_in_use", stats.driver_bytes_in_use, stats.driver_bytes_in_use >= 0)
+        .AddIfKnown("unaccounted", stats.unaccounted, stats.unaccounted_known)
+        .AddIfKnown("largest_free_block", stats.largest_free_block_bytes, stats.largest_free_block_bytes >= 0)
+        .Add("num_allocs", stats.num_allocs)
+        .Add("num_live", stats.num_live)
+        .Add("largest_alloc", stats.largest_alloc_size);
+    if (stats.unaccounted_known) {
+      line.Add("driver_scope", stats.driver_scope == DriverScope::kProcess ? "process" : "device");
+    }
+    if (stats.driver_cache_bytes >= 0) line.Add("driver_cache", stats.driver_cache_bytes);
+    if (stats.baseline.has_value()) line.Add("baseline", *stats.baseline);
+    WriteComment(line);
   }
 
   void WriteComment(const CommentLine& line) {
@@ -485,7 +497,7 @@ class ProfileWriter {
   std::vector<std::vector<uint64_t>> stack_locations_;  // location ids by the snapshot's index; empty if not used
   std::vector<Location> locations_;                     // by id - 1
   std::vector<Function> functions_;                     // by id - 1
-  absl::flat_hash_map<std::pair<int64_t, int64_t>, uint64_t> function_ids_;
+  std::unordered_map<Names, uint64_t, NamesHash> function_ids_;
   std::vector<bool> has_names_;  // by module
   std::string bytes_;
   Message<ProfileField> profile_{bytes_};

@@ -4,12 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "src/base/hash.h"
 
 namespace hbmprof::internal {
@@ -34,7 +33,7 @@ class StringTable {
   std::string_view Keep(std::string_view text);
 
   std::vector<std::string_view> strings_;
-  absl::flat_hash_map<std::string_view, int64_t, Hash, std::equal_to<std::string_view>> index_;
+  std::unordered_map<std::string_view, int64_t, Hash> index_;
   std::vector<std::unique_ptr<char[]>> chunks_;  // what the strings point into
   char* free_ = nullptr;                         // in the last chunk
   size_t free_bytes_ = 0;
