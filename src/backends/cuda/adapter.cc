@@ -48,6 +48,70 @@ TexelBlock CudaTexelBlock(int x, int y, int z, int w, int format_kind) {
   return {1, 1, bytes(std::max(x, 0) + std::max(y, 0) + std::max(z, 0) + std::max(w, 0))};
 }
 
+TexelBlock CudaDriverTexelBlock(int format, unsigned channels) {
+  if (format >= 0x91 && format <= 0x9e) {  // BC1 ... BC7, two of each but for BC4 to BC6 in signed forms
+    const bool half = format <= 0x92 || format == 0x97 || format == 0x98;
+    return {4, 4, half ? size_t{8} : size_t{16}};
+  }
+  const auto texel = [](size_t bytes) { return TexelBlock{1, 1, bytes}; };
+  switch (format) {
+    case 0x01:
+    case 0x08:  // 8-bit integers
+      return texel(channels);
+    case 0x02:
+    case 0x09:
+    case 0x10:  // 16-bit integers, half
+      return texel(2 * size_t{channels});
+    case 0x03:
+    case 0x0a:
+    case 0x20:  // 32-bit integers, float
+      return texel(4 * size_t{channels});
+    case 0xc0:
+    case 0xc6:  // normalized, the channels in the format's name: 8X1
+      return texel(1);
+    case 0xc1:
+    case 0xc7:
+    case 0xc3:
+    case 0xc9:  // 8X2, 16X1
+      return texel(2);
+    case 0xc2:
+    case 0xc8:
+    case 0xc4:
+    case 0xca:  // 8X4, 16X2
+      return texel(4);
+    case 0xc5:
+    case 0xcb:  // 16X4
+      return texel(8);
+    case 0x50:
+    case 0xa8:
+    case 0xa9:  // 10:10:10:2, AYUV, Y410
+      return texel(4);
+    case 0xb1:  // Y416
+      return texel(8);
+    case 0xb2:
+    case 0xb4:  // 4:4:4 in 8 bits
+      return texel(3);
+    case 0xb3:
+    case 0xb5:  // 4:4:4 in 10 and 16 bits
+      return texel(6);
+    case 0xb0:  // NV12: 4:2:0
+      return {2, 2, 6};
+    case 0x9f:
+    case 0xa1:  // P010, P016
+      return {2, 2, 12};
+    case 0xa2:
+    case 0xa5:  // NV16, YUY2: 4:2:2
+      return {2, 1, 4};
+    case 0xa3:
+    case 0xa4:
+    case 0xa6:
+    case 0xa7:  // P210, P216, Y210, Y216
+      return {2, 1, 8};
+    default:
+      return texel(0);
+  }
+}
+
 size_t CudaArrayBytes(const TexelBlock& block, const CudaArrayShape& shape) {
   if (!OwnsMemory(shape) || shape.width == 0) return 0;
   const size_t plane = SaturatingMultiply(Blocks(shape.width, block.width), Blocks(shape.height, block.height));

@@ -1,6 +1,8 @@
-// The logic of tracking CUDA memory: sizes that CUDA does not say, the order of events around the real calls, which
-// handles share a name. Knows no CUDA header: the vendor's calls come in as callables, its constants as numbers.
-// Not here: the calls themselves (runtime.cc, runtime_stream.cc), questions to CUDA (queries.h).
+// The logic of tracking CUDA memory that runtime and driver share: sizes that CUDA does not say, the order of events
+// around the real calls, which handles share a name. Knows no CUDA header: the vendor's calls come in as callables, its
+// constants as numbers.
+// Not here: the calls themselves (runtime.cc, runtime_stream.cc, driver_calls.inc), what only the driver's calls need
+// (driver_adapter.h), questions to CUDA (queries.h, driver_queries.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
 
@@ -23,6 +25,10 @@ inline BufferId CudaHandleId(uint8_t name_space, const void* handle) {
 inline BufferId CudaArrayId(const void* array) { return CudaHandleId(1, array); }
 inline BufferId CudaMipmappedArrayId(const void* array) { return CudaHandleId(2, array); }
 inline BufferId CudaExternalMemoryId(const void* memory) { return CudaHandleId(3, memory); }
+// Physical memory has numbers of our own: the driver gives a handle's value out again while its memory lives on.
+inline BufferId CudaPhysicalId(uint64_t number) { return BufferId::Handle(4, number); }
+inline BufferId CudaModuleId(const void* module) { return CudaHandleId(5, module); }
+inline BufferId CudaLibraryId(const void* library) { return CudaHandleId(6, library); }
 
 // Bytes of pitched memory. All sizes here saturate at SIZE_MAX instead of wrapping.
 size_t CudaPitchedBytes(size_t pitch, size_t rows, size_t slices = 1);
@@ -45,6 +51,8 @@ inline constexpr int kCudaFormatLastBlockCompressed = 30;
 
 // The block of a cudaChannelFormatDesc: bits of its four channels, its kind.
 TexelBlock CudaTexelBlock(int x, int y, int z, int w, int format_kind);
+// The block of a driver's array: CUarray_format and the number of channels. No bytes for a format it does not know.
+TexelBlock CudaDriverTexelBlock(int format, unsigned channels);
 
 // The flags of cudaMalloc3DArray that change an array's size.
 inline constexpr unsigned kCudaArrayLayered = 0x01;

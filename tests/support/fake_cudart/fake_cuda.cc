@@ -1,6 +1,9 @@
-// libcuda.so.1 of the double: the device model, and the driver calls that hbmprof asks, under their ABI names.
+// libcuda.so.1 of the double: the device model, contexts, and the calls that tell of both. Calls that allocate are in
+// fake_driver.cc.
 #include "tests/support/fake_cudart/fake_cuda.h"
 
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -81,10 +84,20 @@ void Activate(Device& device) {
   device.bytes_in_use += kContextBytes;
 }
 
-// The contexts of this thread, innermost last: device ordinals. A context's handle is its ordinal + 1.
-thread_local std::vector<int> context_stack;
+// Contexts are numbers: of a primary context, its device + 1; of a created one, kFirstCreated + 64 * a count + its
+// device. So each tells its device.
+using Context = uintptr_t;
+constexpr Context kFirstCreated = 4096;
 
-void* ContextHandle(int device) { return reinterpret_cast<void*>(static_cast<uintptr_t>(device) + 1); }
+Context PrimaryContext(int device) { return static_cast<Context>(device) + 1; }
+int DeviceOf(Context context) { return static_cast<int>(context < kFirstCreated ? context - 1 : context % 64); }
+
+// The contexts of this thread, innermost last.
+thread_local std::vector<Context> context_stack;
+
+Context CurrentContext() { return context_stack.empty() ? 0 : context_stack.back(); }
+
+void* ContextHandle(Context context) { return reinterpret_cast<void*>(context); }
 
 }  // namespace
 
@@ -153,8 +166,25 @@ void fake_cuda_use_device(int device) {
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
   Activate(model.devices[static_cast<size_t>(device)]);
-  if (context_stack.empty()) context_stack.push_back(device);
-  context_stack.back() = device;
+  if (context_stack.empty()) context_stack.push_back(0);
+  context_stack.back() = PrimaryContext(device);
+}
+
+int fake_cuda_current_device(void) { return context_stack.empty() ? -1 : DeviceOf(context_stack.back()); }
+
+int fake_cuda_take(int device, size_t bytes) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  Device& d = model.devices[static_cast<size_t>(device)];
+  if (bytes > d.capacity - d.bytes_in_use) return kOutOfMemory;
+  d.bytes_in_use += bytes;
+  return 0;
+}
+
+void fake_cuda_give(int device, size_t bytes) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  model.devices[static_cast<size_t>(device)].bytes_in_use -= bytes;
 }
 
 int fake_cuda_allocate(int device, size_t bytes, enum fake_cuda_kind kind, void** ptr) {
@@ -169,7 +199,7 @@ int fake_cuda_allocate(int device, size_t bytes, enum fake_cuda_kind kind, void*
   if (memory == nullptr) return kOutOfMemory;
   if (TakesDeviceMemory(kind)) d.bytes_in_use += RoundUp(bytes);
   const auto base = reinterpret_cast<uintptr_t>(memory);
-  model.blocks[base] = {base, bytes, device, kind};
+  model.blocks[base] = {base, bytes, device, kind, CurrentContext()};
   *ptr = memory;
   return 0;
 }
@@ -178,7 +208,7 @@ int fake_cuda_adopt(int device, void* ptr, size_t bytes, enum fake_cuda_kind kin
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
   const auto base = reinterpret_cast<uintptr_t>(ptr);
-  return model.blocks.insert({base, {base, bytes, device, kind}}).second ? 1 : 0;
+  return model.blocks.insert({base, {base, bytes, device, kind, CurrentContext()}}).second ? 1 : 0;
 }
 
 int fake_cuda_release(void* ptr, unsigned kinds) {
@@ -232,14 +262,79 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
   Activate(model.devices[static_cast<size_t>(device)]);
-  *context = ContextHandle(device);
+  *context = ContextHandle(PrimaryContext(device));
   return 0;
 }
 
-int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
+// The double's primary contexts stay until they are reset.
+int cuDevicePrimaryCtxRelease_v2(int) { return fake_cuda_enter("cuDevicePrimaryCtxRelease_v2"); }
+
+int cuDevicePrimaryCtxReset_v2(int device) {
+  if (const int error = fake_cuda_enter("cuDevicePrimaryCtxReset_v2")) return error;
+  fake_cuda_reset_device(device);
+  return 0;
+}
+
+int cuCtxCreate_v2(void** context, unsigned, int device) {
+  if (const int error = fake_cuda_enter("cuCtxCreate_v2")) return error;
+  if (device < 0 || device >= fake_cuda_device_count()) return kInvalidDevice;
+  static std::atomic<Context> count{0};
+  *context = ContextHandle(kFirstCreated + 64 * count++ + static_cast<Context>(device));
+  context_stack.push_back(reinterpret_cast<Context>(*context));
+  return 0;
+}
+
+int cuCtxCreate_v4(void** context, void*, unsigned flags, int device) { return cuCtxCreate_v2(context, flags, device); }
+
+int cuCtxDestroy_v2(void* context) {
+  if (const int error = fake_cuda_enter("cuCtxDestroy_v2")) return error;
+  const auto number = reinterpret_cast<Context>(context);
+  if (number < kFirstCreated) return kInvalidContext;
+  if (!context_stack.empty() && context_stack.back() == number) context_stack.pop_back();
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  for (auto block = model.blocks.begin(); block != model.blocks.end();) {
+    const auto here = block++;
+    if (here->second.context == number && here->second.kind != FAKE_CUDA_STREAM_ORDERED) Drop(model, here);
+  }
+  return 0;
+}
+
+int cuCtxSetCurrent(void* context) {
+  const auto number = reinterpret_cast<Context>(context);
+  if (number != 0 && number < kFirstCreated) {
+    fake_cuda_use_device(DeviceOf(number));
+    return 0;
+  }
+  context_stack.clear();
+  if (number != 0) context_stack.push_back(number);
+  return 0;
+}
+
+int cuCtxGetDevice(int* device) {
+  *device = fake_cuda_current_device();
+  return *device < 0 ? kInvalidContext : 0;
+}
+
+int cuInit(unsigned) { return fake_cuda_enter("cuInit"); }
+
+int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+
+int cuDeviceGetCount(int* count) {
+  *count = fake_cuda_device_count();
+  return 0;
+}
+
+int cuDeviceGetPCIBusId(char* text, int bytes, int device) {
+  snprintf(text, static_cast<size_t>(bytes), "0000:%02X:00.0", device + 1);
+  return 0;
+}
 
 int cuCtxPushCurrent_v2(void* context) {
-  context_stack.push_back(static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1);
+  context_stack.push_back(reinterpret_cast<Context>(context));
   return 0;
 }
 
@@ -259,7 +354,8 @@ int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
   if (context_stack.empty()) return kInvalidContext;
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
-  const Device& device = model.devices[static_cast<size_t>(context_stack.back())];
+  const Device& device = model.devices[static_cast<size_t>(DeviceOf(context_stack.back()))];
+  if (context_stack.back() < kFirstCreated && !device.context_active) return kInvalidContext;  // was reset
   *total = device.capacity;
   *free_bytes = device.capacity - device.bytes_in_use;
   return 0;

@@ -1,7 +1,7 @@
 // A CUDA device model for tests without a GPU, in two shared libraries that a program finds in place of the real ones:
-// libcuda.so.1 holds the devices and the few driver calls that hbmprof asks, libcudart.so.<major> the runtime's memory
-// calls on top of it. Memory is host memory. This header: the controls, and the model as the runtime's double uses it.
-// Not here: any imitation of how the real runtime and driver recognise each other.
+// libcuda.so.1 holds the devices (fake_cuda.cc) and the driver's memory calls (fake_driver.cc), libcudart.so.<major>
+// the runtime's memory calls on top of the model. Memory is host memory. This header: the controls, and the model as
+// the calls use it. Not here: any imitation of how the real runtime and driver recognise each other.
 #ifndef HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_
 #define HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_
 
@@ -18,7 +18,7 @@ void fake_cuda_reset(int devices, size_t capacity);
 // After `successes` more calls of `function`, one call of it returns `error` and does nothing else. The environment can
 // say so too: FAKE_CUDA_FAIL=function:error:successes.
 void fake_cuda_fail(const char* function, int error, int successes);
-// Calls of the runtime function `function` since the start or the last reset, failed ones included.
+// Calls of the function `function` since the start or the last reset, failed ones included.
 int64_t fake_cuda_calls(const char* function);
 // Bytes of a device in use: allocations rounded up to 512, and fake_cuda_context_bytes() for an active context.
 size_t fake_cuda_bytes_in_use(int device);
@@ -27,7 +27,11 @@ int fake_cuda_context_active(int device);
 // Everything that has not been freed: buffers, arrays, openings, registrations, pools and streams.
 int64_t fake_cuda_live_objects(void);
 
-// --- The model, for the runtime's double. ---
+// Takes or gives back bytes of a device that no allocation call knows of. Returns 0, or 2 (out of memory).
+int fake_cuda_take(int device, size_t bytes);
+void fake_cuda_give(int device, size_t bytes);
+
+// --- The model, for the calls. ---
 
 enum fake_cuda_kind {
   FAKE_CUDA_DEVICE,
@@ -45,6 +49,7 @@ struct fake_cuda_block {
   size_t bytes;
   int device;
   enum fake_cuda_kind kind;
+  uintptr_t context;  // that was current
 };
 
 // Counts a call; returns the injected error, or 0.
@@ -52,6 +57,8 @@ int fake_cuda_enter(const char* function);
 int fake_cuda_device_count(void);
 // Makes the device's primary context active and current on this thread.
 void fake_cuda_use_device(int device);
+// The device of this thread's current context, -1 if it has none.
+int fake_cuda_current_device(void);
 // Returns 0, or 2 (out of memory). The memory is aligned to 512 bytes. Zero bytes give null.
 int fake_cuda_allocate(int device, size_t bytes, enum fake_cuda_kind kind, void** ptr);
 // Adds memory of the caller's own. Returns 0 if it is there already.

@@ -1,0 +1,115 @@
+// The part of the CUDA driver's binary interface that hbmprof uses, in declarations of its own, so that it builds
+// without a toolkit. driver_abi_check.cc compares them with cuda.h wherever one is found.
+// Not here: any function (driver_calls.inc lists those that are wrapped).
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ABI_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ABI_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hbmprof::internal::cuda_driver {
+
+using CUresult = int;
+inline constexpr CUresult kSuccess = 0;
+inline constexpr CUresult kErrorNotFound = 500;
+
+using CUdevice = int;
+using CUdeviceptr = unsigned long long;
+using CUmemGenericAllocationHandle = unsigned long long;
+using Flags = unsigned int;
+using Flags64 = unsigned long long;
+
+// Opaque handles, and structures that are only handed on.
+using Handle = void*;
+using Opaque = void;
+
+inline constexpr Flags64 kPerThreadDefaultStream = 2;  // CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+
+// CUmemLocationType
+inline constexpr int kLocationDevice = 1;
+inline constexpr int kLocationHost = 2;
+inline constexpr int kLocationHostNumaCurrent = 4;
+
+struct MemLocation {
+  int type;
+  int id;
+};
+
+// The head of CUmemAllocationProp.
+struct MemAllocationProp {
+  int type;
+  int handle_types;
+  MemLocation location;
+};
+
+// CUmemPoolProps
+struct MemPoolProps {
+  int type;
+  int handle_types;
+  MemLocation location;
+  void* security_attributes;
+  size_t max_size;
+  unsigned char reserved[56];
+};
+
+struct ArrayDescriptor {
+  size_t width;
+  size_t height;
+  int format;
+  unsigned channels;
+};
+
+struct Array3dDescriptor {
+  size_t width;
+  size_t height;
+  size_t depth;
+  int format;
+  unsigned channels;
+  unsigned flags;
+};
+
+struct IpcMemHandle {
+  char reserved[64];
+};
+
+// The head of CUDA_EXTERNAL_MEMORY_HANDLE_DESC.
+struct ExternalMemoryHandleDesc {
+  int type;
+  void* handle[2];
+  unsigned long long size;
+};
+
+// CUDA_MEM_ALLOC_NODE_PARAMS, both versions.
+struct MemAllocNodeParams {
+  MemPoolProps pool;
+  const void* access_descriptors;
+  size_t access_descriptor_count;
+  size_t bytes;
+  CUdeviceptr address;
+};
+
+// CUgraphNodeParams, as far as memory nodes go.
+struct GraphNodeParams {
+  int type;
+  int reserved[3];
+  union {
+    MemAllocNodeParams alloc;
+    CUdeviceptr freed;
+  };
+};
+inline constexpr int kGraphNodeMemAlloc = 10;
+inline constexpr int kGraphNodeMemFree = 11;
+
+// CUpointer_attribute, CUmemorytype, CUstreamCaptureStatus, CUmemPool_attribute, CUgraphMem_attribute.
+inline constexpr int kPointerMemoryType = 2;
+inline constexpr int kPointerIsManaged = 8;
+inline constexpr int kPointerDeviceOrdinal = 9;
+inline constexpr unsigned kMemoryTypeHost = 1;
+inline constexpr int kCaptureActive = 1;
+inline constexpr int kPoolReservedCurrent = 5;
+inline constexpr int kPoolUsedCurrent = 7;
+inline constexpr int kGraphMemReservedCurrent = 2;
+
+}  // namespace hbmprof::internal::cuda_driver
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ABI_H_

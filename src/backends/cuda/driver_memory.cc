@@ -1,0 +1,150 @@
+#include "src/backends/cuda/driver_memory.h"
+
+#include <set>
+
+#include "src/backends/cuda/adapter.h"
+
+namespace hbmprof::internal {
+
+BufferId CudaPhysicalMemory::NewId() { return CudaPhysicalId(++last_id_); }
+
+void CudaPhysicalMemory::Created(const Caller& caller, DriverHandle handle, size_t bytes,
+                                 const Attributes& attributes) {
+  MutexLock lock(mutex_);
+  auto memory = std::make_shared<Physical>();
+  memory->id = NewId();
+  memory->references = 1;
+  memory->recorded = true;
+  profiler_.RecordAllocFrom(caller, memory->id, bytes, attributes);
+  handles_[handle] = std::move(memory);
+}
+
+void CudaPhysicalMemory::Imported(DriverHandle handle) {
+  MutexLock lock(mutex_);
+  auto memory = std::make_shared<Physical>();
+  memory->id = NewId();
+  memory->references = 1;
+  handles_[handle] = std::move(memory);
+}
+
+void CudaPhysicalMemory::Retained(DriverHandle handle, uint64_t address) {
+  MutexLock lock(mutex_);
+  auto mapping = mappings_.upper_bound(address);
+  if (mapping == mappings_.begin()) return;
+  --mapping;
+  if (address - mapping->first >= mapping->second.first) return;
+  const std::shared_ptr<Physical>& memory = mapping->second.second;
+  ++memory->references;
+  handles_[handle] = memory;
+}
+
+void CudaPhysicalMemory::Mapped(const Caller& caller, uint64_t address, size_t bytes, DriverHandle handle,
+                                const Attributes& attributes) {
+  MutexLock lock(mutex_);
+  const auto found = handles_.find(handle);
+  if (found == handles_.end()) return;
+  const std::shared_ptr<Physical>& memory = found->second;
+  ++memory->mappings;
+  mappings_[address] = {bytes, memory};
+  if (memory->recorded) return;
+  memory->recorded = true;
+  profiler_.RecordAllocFrom(caller, memory->id, bytes, attributes);
+}
+
+void CudaPhysicalMemory::EndIfUnused(const std::shared_ptr<Physical>& memory, Taken& taken) {
+  if (memory->references > 0 || memory->mappings > 0) return;
+  taken.ended.push_back({memory, memory->recorded ? profiler_.RecordFree(memory->id) : FreedRecord()});
+}
+
+CudaPhysicalMemory::Taken CudaPhysicalMemory::Release(DriverHandle handle) {
+  MutexLock lock(mutex_);
+  Taken taken;
+  const auto found = handles_.find(handle);
+  if (found == handles_.end()) {
+    profiler_.RecordFree(CudaPhysicalId(0));  // a name that no memory has
+    return taken;
+  }
+  taken.handle = handle;
+  taken.released = found->second;
+  if (--taken.released->references == 0) handles_.erase(found);
+  EndIfUnused(taken.released, taken);
+  return taken;
+}
+
+CudaPhysicalMemory::Taken CudaPhysicalMemory::Unmap(uint64_t address, size_t bytes) {
+  MutexLock lock(mutex_);
+  Taken taken;
+  for (auto mapping = mappings_.lower_bound(address); mapping != mappings_.end() && mapping->first - address < bytes &&
+                                                      mapping->second.first <= bytes - (mapping->first - address);
+       mapping = mappings_.erase(mapping)) {
+    std::shared_ptr<Physical>& memory = mapping->second.second;
+    --memory->mappings;
+    EndIfUnused(memory, taken);
+    taken.unmapped.push_back({mapping->first, mapping->second.first, std::move(memory)});
+  }
+  return taken;
+}
+
+void CudaPhysicalMemory::PutBack(Taken taken) {
+  MutexLock lock(mutex_);
+  for (Taken::Ended& ended : taken.ended) profiler_.RestoreRecord(ended.record);
+  if (taken.released != nullptr) {
+    ++taken.released->references;
+    handles_[taken.handle] = std::move(taken.released);
+  }
+  for (Taken::Mapping& mapping : taken.unmapped) {
+    ++mapping.memory->mappings;
+    mappings_[mapping.address] = {mapping.bytes, std::move(mapping.memory)};
+  }
+}
+
+std::vector<BufferId> CudaPhysicalMemory::Live() const {
+  MutexLock lock(mutex_);
+  std::set<uint64_t> ids;
+  const auto add = [&](const Physical& memory) {
+    if (memory.recorded) ids.insert(memory.id.value());
+  };
+  for (const auto& [handle, memory] : handles_) add(*memory);
+  for (const auto& [address, mapping] : mappings_) add(*mapping.second);
+  return std::vector<BufferId>(ids.begin(), ids.end());
+}
+
+void CudaOwners::Add(Owner owner, BufferId id) {
+  used_.store(true, std::memory_order_relaxed);
+  MutexLock lock(mutex_);
+  owners_[id.value()] = owner;
+}
+
+CudaOwners::Owner CudaOwners::Remove(BufferId id) {
+  if (!used_.load(std::memory_order_relaxed)) return nullptr;
+  MutexLock lock(mutex_);
+  const auto found = owners_.find(id.value());
+  if (found == owners_.end()) return nullptr;
+  const Owner owner = found->second;
+  owners_.erase(found);
+  return owner;
+}
+
+std::vector<BufferId> CudaOwners::TakeAll(Owner owner) {
+  std::vector<BufferId> taken;
+  if (!used_.load(std::memory_order_relaxed)) return taken;
+  MutexLock lock(mutex_);
+  for (auto buffer = owners_.begin(); buffer != owners_.end();) {
+    if (buffer->second != owner) {
+      ++buffer;
+      continue;
+    }
+    taken.push_back(BufferId(buffer->first));
+    buffer = owners_.erase(buffer);
+  }
+  return taken;
+}
+
+std::vector<BufferId> CudaOwners::All() const {
+  MutexLock lock(mutex_);
+  std::vector<BufferId> all;
+  for (const auto& [id, owner] : owners_) all.push_back(BufferId(id));
+  return all;
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,113 @@
+// What the driver's calls leave behind that is not one address with one owner: physical memory with its handles and
+// mappings, and buffers that go away with a context or a graph. Pure tables; all functions are thread-safe.
+// Not here: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/profiler.h"
+#include "src/base/mutex.h"
+
+namespace hbmprof::internal {
+
+// Physical memory (cuMemCreate): counted from its creation until its last handle is released and its last mapping is
+// gone. A handle's value may be given out again while the memory it once named lives on in mappings.
+class CudaPhysicalMemory {
+  struct Physical;
+
+ public:
+  using DriverHandle = uint64_t;
+
+  // What a release or an unmapping took away, so that it can be put back if the real call fails.
+  class Taken {
+   private:
+    friend class CudaPhysicalMemory;
+    struct Mapping {
+      uint64_t address = 0;
+      size_t bytes = 0;
+      std::shared_ptr<Physical> memory;
+    };
+    struct Ended {
+      std::shared_ptr<Physical> memory;
+      FreedRecord record;
+    };
+    std::shared_ptr<Physical> released;
+    DriverHandle handle = 0;
+    std::vector<Mapping> unmapped;
+    std::vector<Ended> ended;
+  };
+
+  explicit CudaPhysicalMemory(Profiler& profiler) : profiler_(profiler) {}
+
+  // After the call succeeded: `handle` names new memory.
+  void Created(const Caller& caller, DriverHandle handle, size_t bytes, const Attributes& attributes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // After `handle` was imported from another process. Its size shows when it is mapped.
+  void Imported(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After `handle` was given out once more for the memory mapped at `address`.
+  void Retained(DriverHandle handle, uint64_t address) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After [address, address+bytes) was mapped to `handle`'s memory. `attributes` is for memory that was imported.
+  void Mapped(const Caller& caller, uint64_t address, size_t bytes, DriverHandle handle, const Attributes& attributes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Before the call. An unknown handle is a foreign free.
+  Taken Release(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before the call: every mapping inside of the range goes.
+  Taken Unmap(uint64_t address, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The records of all physical memory that is alive.
+  std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Physical {
+    BufferId id;
+    int64_t references = 0;  // handles given out and not released
+    int64_t mappings = 0;
+    bool recorded = false;
+  };
+
+  BufferId NewId() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndIfUnused(const std::shared_ptr<Physical>& memory, Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Profiler& profiler_;
+  mutable Mutex mutex_;
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<DriverHandle, std::shared_ptr<Physical>> handles_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::pair<size_t, std::shared_ptr<Physical>>> mappings_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Which buffers end with what: a context that was created, or a graph. Costs one relaxed load per event while nothing
+// owns anything.
+class CudaOwners {
+ public:
+  using Owner = const void*;
+
+  void Add(Owner owner, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forgets the buffer; returns its owner, or null.
+  Owner Remove(BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forgets and returns the owner's buffers.
+  std::vector<BufferId> TakeAll(Owner owner) ABSL_LOCKS_EXCLUDED(mutex_);
+  // All buffers that belong to anything.
+  std::vector<BufferId> All() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  std::atomic<bool> used_{false};
+  mutable Mutex mutex_;
+  std::unordered_map<uint64_t, Owner> owners_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_

@@ -1,0 +1,70 @@
+// Questions to the CUDA driver, for those who know no CUDA header: the process's own libcuda, found by name if the
+// process has loaded it, asked by its stable binary interface. Nothing here creates a context, changes the current one,
+// or touches the runtime's last-error state.
+// Not here: questions to the runtime (queries.h), what is recorded (adapter.h, driver_adapter.h).
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_QUERIES_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_QUERIES_H_
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "hbmprof/allocation.h"
+#include "hbmprof/profiler.h"
+#include "src/backends/cuda/driver_adapter.h"
+
+namespace hbmprof::internal {
+
+// The address of `name` in `library`. Defined twice: by driver_symbol.cc, and by an injected library that has a dlsym
+// of its own. Whoever links this file links one of them.
+void* FindDriverSymbol(void* library, const char* name);
+
+// The process's libcuda.so.1, null while it has not been loaded. Never closed.
+void* CudaDriverLibrary();
+
+// "GPU:<ordinal>".
+std::string CudaDeviceName(int ordinal);
+
+// Calls visit(pool) for each pool of a device that the driver's default is not.
+using CudaPools = std::function<void(int ordinal, const std::function<void(void*)>& visit)>;
+
+// The id of a device of Profiler::Default(), with ProbeCudaDevice as its probe. Call it only when the device is in use:
+// after an allocation succeeded. -1 gives the default device. The `pools` of the first call for a device stay.
+DeviceId CudaDeviceId(int ordinal, const CudaPools& pools = nullptr);
+
+// The allocator of Profiler::Default() that stream-ordered memory is labelled with.
+AllocatorId CudaStreamOrderedAllocator();
+
+// The size of the driver's allocation that `ptr` lies in; 0 if the driver does not say.
+size_t CudaAddressRangeBytes(const void* ptr);
+
+// What is known of a device: its size; bytes in use, by this process if NVML tells, else by all processes, if this
+// process's primary context is active or the calling thread is on the device; what its default pool holds idle, and the
+// `pools`. Empty while nobody answers.
+DeviceProbe ProbeCudaDevice(int ordinal, const CudaPools& pools = nullptr);
+
+// The driver, as the adapter asks it, on behalf of Profiler::Default().
+class CudaDriverInProcess : public CudaDriverQuestions {
+ public:
+  int CurrentDevice() override;
+  const void* CurrentContext() override;
+  Pointer DescribePointer(const void* address) override;
+  size_t AddressRangeBytes(const void* address) override;
+  Capture CaptureOf(const CudaDriverStream& stream) override;
+  bool PrimaryContextActive(int device) override;
+  int64_t FreeBytes() override;
+  DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, pools_); }
+  AllocatorId StreamOrderedAllocator() override { return CudaStreamOrderedAllocator(); }
+  void Recorded(DeviceId device) override;
+
+  // Before the first call that is tracked.
+  void SetPools(CudaPools pools) { pools_ = std::move(pools); }
+
+ private:
+  CudaPools pools_;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_QUERIES_H_

@@ -1,0 +1,216 @@
+// The wrappers themselves, under the driver's own names, made from driver_calls.inc.
+#include "src/backends/cuda/driver_shim.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <utility>
+
+#include "hbmprof/caller.h"
+#include "hbmprof/profiler.h"
+#include "src/backends/cuda/adapter.h"
+#include "src/backends/cuda/driver_abi.h"
+#include "src/backends/cuda/driver_adapter.h"
+#include "src/backends/cuda/driver_queries.h"
+
+namespace hbmprof::internal::cuda_driver {
+namespace {
+
+enum Entry : int {
+#define CALL(name, parameters, arguments, action) k_##name,
+#define PASSED(name, why)
+#include "src/backends/cuda/driver_calls.inc"
+#undef CALL
+#undef PASSED
+  kEntries
+};
+
+constexpr const char* kNames[] = {
+#define CALL(name, parameters, arguments, action) #name,
+#define PASSED(name, why)
+#include "src/backends/cuda/driver_calls.inc"
+#undef CALL
+#undef PASSED
+};
+
+#define CALL(name, parameters, arguments, action) using Type_##name = CUresult parameters;
+#define PASSED(name, why)
+#include "src/backends/cuda/driver_calls.inc"
+#undef CALL
+#undef PASSED
+
+}  // namespace
+
+extern "C" {
+#define CALL(name, parameters, arguments, action) \
+  [[gnu::visibility("default"), gnu::noinline]] CUresult name parameters;
+#define PASSED(name, why)
+#include "src/backends/cuda/driver_calls.inc"
+#undef CALL
+#undef PASSED
+}
+
+namespace {
+
+// What the driver has, and the wrappers by the driver's addresses. Made once the process has loaded libcuda.
+struct Driver {
+  void* functions[kEntries] = {};
+  std::pair<void*, void*> wrappers[kEntries];  // sorted by the driver's address; what it lacks is not in it
+  int count = 0;
+};
+
+void* const kWrappers[] = {
+#define CALL(name, parameters, arguments, action) reinterpret_cast<void*>(&name),
+#define PASSED(name, why)
+#include "src/backends/cuda/driver_calls.inc"
+#undef CALL
+#undef PASSED
+};
+
+const Driver* FindDriver() {
+  static std::atomic<const Driver*> found{nullptr};
+  if (const Driver* driver = found.load(std::memory_order_acquire)) return driver;
+  void* library = CudaDriverLibrary();
+  if (library == nullptr) return nullptr;
+  auto* driver = new Driver;
+  for (int i = 0; i < kEntries; ++i) {
+    void* function = FindDriverSymbol(library, kNames[i]);
+    driver->functions[i] = function;
+    if (function != nullptr) driver->wrappers[driver->count++] = {function, kWrappers[i]};
+  }
+  // Stable: of several names for one function, the first wrapper stands for it.
+  std::stable_sort(driver->wrappers, driver->wrappers + driver->count,
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  const Driver* expected = nullptr;
+  if (found.compare_exchange_strong(expected, driver, std::memory_order_acq_rel)) return driver;
+  delete driver;
+  return expected;
+}
+
+// Made by the first call that must be tracked, which follows the driver's initialisation: so the profile that is
+// written at exit is written while the driver still answers. Never destroyed: calls go on during static destruction.
+CudaDriverAdapter& Tracker() {
+  static CudaDriverAdapter* const tracker = [] {
+    auto* questions = new CudaDriverInProcess;
+    auto* adapter = new CudaDriverAdapter(Profiler::Default(), *questions);
+    questions->SetPools([adapter](int ordinal, const std::function<void(void*)>& visit) {
+      adapter->ForEachPool(ordinal, [&](const void* pool) { visit(const_cast<void*>(pool)); });
+    });
+    CudaTrackingStarts();
+    return adapter;
+  }();
+  return *tracker;
+}
+
+// From which version of the driver's interface on cuGetProcAddress means this variant of a name.
+struct Variant {
+  std::string_view name;
+  int version;
+};
+constexpr Variant kVariants[] = {{"cuCtxCreate_v3", 11040},
+                                 {"cuCtxCreate_v4", 12050},
+                                 {"cuCtxDestroy_v2", 4000},
+                                 {"cuDevicePrimaryCtxRelease_v2", 11000},
+                                 {"cuDevicePrimaryCtxReset_v2", 11000},
+                                 {"cuGetProcAddress_v2", 12000},
+                                 {"cuGraphAddNode_v2", 12030},
+                                 {"cuGraphInstantiate_v2", 11000},
+                                 {"cuIpcOpenMemHandle_v2", 11000},
+                                 {"cuMemHostRegister_v2", 6050}};
+constexpr int kSecondVariants = 3020;  // all other _v2
+
+int SinceVersion(std::string_view name) {
+  for (const Variant& variant : kVariants) {
+    if (variant.name == name) return variant.version;
+  }
+  return name.substr(name.size() - 3) == "_v2" ? kSecondVariants : 0;
+}
+
+// Without "_ptsz", then without "_vN".
+std::string_view BaseName(std::string_view name) {
+  if (name.size() > 5 && name.substr(name.size() - 5) == "_ptsz") name.remove_suffix(5);
+  if (name.size() > 3 && name.substr(name.size() - 3, 2) == "_v") name.remove_suffix(3);
+  return name;
+}
+
+// By cuGetProcAddress's rules, for a driver that hands out other addresses than those it exports. Null if no wrapper
+// fits.
+void* WrapperByRequest(std::string_view name, int version, Flags64 flags) {
+  void* best = nullptr;
+  int best_since = -1;
+  for (int i = 0; i < kEntries; ++i) {
+    const std::string_view candidate = kNames[i];
+    if (BaseName(candidate) != name) continue;
+    const bool per_thread = candidate.substr(candidate.size() - 5) == "_ptsz";
+    if (per_thread && (flags & kPerThreadDefaultStream) == 0) continue;
+    const int since = SinceVersion(candidate) + (per_thread ? 1 : 0);
+    if (since > version || since <= best_since) continue;
+    best = kWrappers[i];
+    best_since = since;
+  }
+  return best;
+}
+
+template <typename Real>
+CUresult HandOutWrapper(const Real& real, const char* name, void** function, int version, Flags64 flags) {
+  const CUresult result = real();
+  if (result != kSuccess || function == nullptr || *function == nullptr) return result;
+  void* wrapper = CudaWrapperOf(*function);
+  if (wrapper == *function && name != nullptr) wrapper = WrapperByRequest(name, version, flags);
+  if (wrapper != nullptr) *function = wrapper;
+  return result;
+}
+
+}  // namespace
+
+extern "C" {
+#define CALL(name, parameters, arguments, action)                                                  \
+  CUresult name parameters {                                                                       \
+    const Caller here = Caller::OfThisFunction();                                                  \
+    const Driver* const driver = FindDriver();                                                     \
+    auto* const driver_function =                                                                  \
+        driver == nullptr ? nullptr : reinterpret_cast<Type_##name*>(driver->functions[k_##name]); \
+    if (driver_function == nullptr) return kErrorNotFound;                                         \
+    const auto real = [&]() -> CUresult { return driver_function arguments; };                     \
+    const TrackedCudaCall call(here);                                                              \
+    if (!call.outermost()) return real();                                                          \
+    [[maybe_unused]] const Caller& caller = call.caller();                                         \
+    return action;                                                                                 \
+  }
+#define PASSED(name, why)
+#include "src/backends/cuda/driver_calls.inc"
+#undef CALL
+#undef PASSED
+}
+
+}  // namespace hbmprof::internal::cuda_driver
+
+namespace hbmprof::internal {
+
+void* CudaWrapperByName(std::string_view name) {
+  for (int i = 0; i < cuda_driver::kEntries; ++i) {
+    if (name == cuda_driver::kNames[i]) return cuda_driver::kWrappers[i];
+  }
+  return nullptr;
+}
+
+void* CudaWrapperOf(void* function) {
+  const cuda_driver::Driver* driver = cuda_driver::FindDriver();
+  if (driver == nullptr) return function;
+  const auto* end = driver->wrappers + driver->count;
+  const auto* found = std::lower_bound(driver->wrappers, end, function,
+                                       [](const auto& entry, void* address) { return entry.first < address; });
+  return found != end && found->first == function ? found->second : function;
+}
+
+void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument) {
+  void* library = CudaDriverLibrary();
+  const auto has = [&](const char* name) { return library != nullptr && FindDriverSymbol(library, name) != nullptr; };
+#define CALL(name, parameters, arguments, action) visit(#name, has(#name) ? "tracked" : "absent", "", argument);
+#define PASSED(name, why) visit(#name, has(#name) ? "passed through" : "absent", why, argument);
+#include "src/backends/cuda/driver_calls.inc"
+#undef CALL
+#undef PASSED
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,88 @@
+// libhbmprof_cuda.so: what a program gets that is started with it in LD_PRELOAD. The driver's wrapped calls come from
+// src/backends/cuda/driver_shim.cc, dlsym from dlsym.cc; here is what else the library exports, and what starts with
+// the first tracked call.
+//
+// Environment: all of OptionsFromEnvironment (hbmprof/options.h), and HBMPROF_INTERVAL=SECONDS, which writes the
+// profile to HBMPROF_OUTPUT again and again, beside the one at exit.
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "hbmprof/caller.h"
+#include "hbmprof/hbmprof.h"
+#include "src/backends/cuda/driver_adapter.h"
+#include "src/backends/cuda/driver_shim.h"
+
+namespace hbmprof::internal {
+namespace {
+
+struct Dumps {
+  std::string output;
+  double seconds = 0;
+};
+
+void* DumpForEver(void* argument) {
+  const auto* dumps = static_cast<const Dumps*>(argument);
+  timespec pause = {};
+  pause.tv_sec = static_cast<time_t>(dumps->seconds);
+  pause.tv_nsec = static_cast<long>((dumps->seconds - std::floor(dumps->seconds)) * 1e9);
+  while (true) {
+    for (timespec left = pause; nanosleep(&left, &left) != 0;) continue;
+    const absl::Status status = save_device_memory_profile(dumps->output);
+    if (!status.ok()) std::fprintf(stderr, "hbmprof: no profile: %s\n", std::string(status.message()).c_str());
+  }
+}
+
+// A thread that takes none of the program's signals. It ends with the process; a dump that it is at leaves nothing.
+void StartDumps() {
+  const char* interval = std::getenv("HBMPROF_INTERVAL");
+  const char* output = std::getenv("HBMPROF_OUTPUT");
+  if (interval == nullptr || *interval == '\0') return;
+  char* end = nullptr;
+  const double seconds = std::strtod(interval, &end);
+  if (*end != '\0' || !(seconds >= 0.001 && seconds <= 1e8)) {
+    std::fprintf(stderr, "HBMPROF_INTERVAL=%s: must be a number of seconds from 0.001 to 1e8; no profiles in between\n",
+                 interval);
+    return;
+  }
+  if (output == nullptr || *output == '\0') {
+    std::fprintf(stderr, "HBMPROF_INTERVAL needs HBMPROF_OUTPUT, which says where the profiles go\n");
+    return;
+  }
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  if (pthread_create(&thread, nullptr, &DumpForEver, new Dumps{output, seconds}) == 0) {
+    pthread_detach(thread);
+  } else {
+    std::fprintf(stderr, "hbmprof: no thread for HBMPROF_INTERVAL; a profile is written at exit only\n");
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace
+
+void CudaTrackingStarts() { StartDumps(); }
+
+}  // namespace hbmprof::internal
+
+extern "C" {
+
+// For the tracked calls of a program that links hbmprof::cuda: see TrackedCudaCall::SetCallerAbove.
+[[gnu::visibility("default")]] void hbmprof_cuda_set_caller(const hbmprof::Caller* caller) {
+  hbmprof::internal::TrackedCudaCall::SetCallerAbove(caller);
+}
+
+// For `hbmprof doctor`: see ForEachCudaEntryPoint.
+[[gnu::visibility("default")]] void hbmprof_cuda_coverage(hbmprof::internal::CudaCoverageVisitor visit,
+                                                          void* argument) {
+  hbmprof::internal::ForEachCudaEntryPoint(visit, argument);
+}
+}

@@ -1,0 +1,573 @@
+// What the driver's calls do to the records, without a driver: physical memory and mappings, graphs, contexts, pools,
+// code, failures, and calls within calls.
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "hbmprof/profiler.h"
+#include "src/backends/cuda/driver_adapter.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using cuda_driver::kSuccess;
+constexpr int kFails = 2;
+constexpr int64_t kMiB = 1 << 20;
+
+// Answers as a test sets them.
+class Answers : public CudaDriverQuestions {
+ public:
+  explicit Answers(Profiler& profiler) : profiler_(profiler) {}
+  int CurrentDevice() override { return device; }
+  const void* CurrentContext() override { return context; }
+  Pointer DescribePointer(const void*) override { return pointer; }
+  size_t AddressRangeBytes(const void*) override { return 4096; }
+  Capture CaptureOf(const CudaDriverStream& stream) override {
+    asked_per_thread = stream.per_thread_default;
+    return capture;
+  }
+  bool PrimaryContextActive(int) override { return primary_active; }
+  int64_t FreeBytes() override { return free_bytes; }
+  DeviceId Device(int ordinal) override {
+    return ordinal < 0 ? kDefaultDevice : profiler_.Device("GPU:" + std::to_string(ordinal));
+  }
+  AllocatorId StreamOrderedAllocator() override { return profiler_.Allocator("cudaMallocAsync"); }
+  void Recorded(DeviceId) override { ++recorded; }
+
+  int device = 0;
+  const void* context = nullptr;
+  Pointer pointer;
+  Capture capture;
+  bool primary_active = false;
+  bool asked_per_thread = false;
+  int64_t free_bytes = -1;
+  std::atomic<int> recorded{0};
+
+ private:
+  Profiler& profiler_;
+};
+
+class CudaDriverAdapterTest : public ::testing::Test {
+ protected:
+  int64_t InUse(const std::string& device = "GPU:0", MemorySpace space = MemorySpace::kDevice) {
+    return profiler_.Stats(profiler_.Device(device), space).bytes_in_use;
+  }
+  int64_t Live() { return profiler_.GetTrackerStats().live_records; }
+  int64_t ForeignFrees() { return profiler_.GetTrackerStats().foreign_frees; }
+
+  int Alloc(uint64_t address, size_t bytes, MemoryKind kind = MemoryKind::kDevice) {
+    return adapter_.Allocate(
+        caller_, [] { return kSuccess; }, [&] { return adapter_.Here(address, bytes, kind); });
+  }
+  int AllocAsync(uint64_t address, size_t bytes, bool per_thread = false) {
+    const cuda_driver::CUdeviceptr out = address;
+    return adapter_.AllocateAsync(caller_, [] { return kSuccess; }, &out, bytes, {nullptr, per_thread});
+  }
+  int Free(uint64_t address, int result = kSuccess) {
+    return adapter_.Free(BufferId(address), [=] { return result; });
+  }
+  int Create(uint64_t handle, size_t bytes, cuda_driver::MemLocation location = {cuda_driver::kLocationDevice, 0}) {
+    const cuda_driver::CUmemGenericAllocationHandle out = handle;
+    const cuda_driver::MemAllocationProp properties{1, 0, location};
+    return adapter_.CreatePhysical(
+        caller_, [] { return kSuccess; }, &out, bytes, &properties);
+  }
+  int Release(uint64_t handle, int result = kSuccess) {
+    return adapter_.ReleasePhysical([=] { return result; }, handle);
+  }
+  int Map(uint64_t address, size_t bytes, uint64_t handle) {
+    return adapter_.Map(
+        caller_, [] { return kSuccess; }, address, bytes, handle);
+  }
+  int Unmap(uint64_t address, size_t bytes, int result = kSuccess) {
+    return adapter_.Unmap([=] { return result; }, address, bytes);
+  }
+  static const void* Name(uintptr_t number) { return reinterpret_cast<const void*>(number); }
+  static void* Handle(uintptr_t number) { return reinterpret_cast<void*>(number); }
+
+  Profiler profiler_;
+  Answers answers_{profiler_};
+  CudaDriverAdapter adapter_{profiler_, answers_};
+  const Caller caller_ = Caller::OfThisFunction();
+};
+
+TEST_F(CudaDriverAdapterTest, AFailedCallLeavesTheRecordsAsTheyWereAndReturnsItsResult) {
+  EXPECT_EQ(adapter_.Allocate(
+                caller_, [] { return kFails; }, []() -> CudaBuffer { throw "not asked"; }),
+            kFails);
+  ASSERT_EQ(Alloc(0x1000, 100), kSuccess);
+  EXPECT_EQ(Free(0x1000, kFails), kFails);
+  EXPECT_EQ(InUse(), 100);
+  EXPECT_EQ(Free(0x1000), kSuccess);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, NothingIsTouchedWhenTheCallThatMissesItsStructureFails) {
+  const auto fails = [] { return kFails; };
+  EXPECT_EQ(adapter_.CreatePhysical(caller_, fails, nullptr, 100, nullptr), kFails);
+  EXPECT_EQ(adapter_.CreatePool(fails, nullptr, nullptr), kFails);
+  EXPECT_EQ(adapter_.AddAllocNode(caller_, fails, nullptr, nullptr), kFails);
+  EXPECT_EQ(adapter_.AddNode(caller_, fails, nullptr, nullptr), kFails);
+  EXPECT_EQ(adapter_.CreateContext(fails, nullptr, 0), kFails);
+  EXPECT_EQ(Live(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, NullAndUnknownFreesArePassedOn) {
+  EXPECT_EQ(Free(0), kSuccess);
+  EXPECT_EQ(ForeignFrees(), 0) << "freeing null is how programs initialise CUDA";
+  EXPECT_EQ(Free(0x5000), kSuccess);
+  EXPECT_EQ(ForeignFrees(), 1);
+}
+
+// --- Physical memory. ---
+
+TEST_F(CudaDriverAdapterTest, PhysicalMemoryLivesUntilItsHandlesAndMappingsAreGone) {
+  ASSERT_EQ(Create(7, 2 * kMiB), kSuccess);
+  EXPECT_EQ(InUse(), 2 * kMiB);
+  Map(0x100000, 2 * kMiB, 7);
+  Release(7);
+  EXPECT_EQ(InUse(), 2 * kMiB) << "still mapped";
+  Unmap(0x100000, 2 * kMiB);
+  EXPECT_EQ(InUse(), 0);
+
+  ASSERT_EQ(Create(7, 2 * kMiB), kSuccess);
+  Map(0x100000, 2 * kMiB, 7);
+  Unmap(0x100000, 2 * kMiB);
+  EXPECT_EQ(InUse(), 2 * kMiB) << "still has a handle";
+  Release(7);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, GgmlsPoolEndsAtExactlyZero) {
+  // Create, map, release at once; the driver gives the handle's value out again while the memory is mapped. At the end
+  // one unmapping over all mappings.
+  const uint64_t pool = 0x10000000;
+  for (int i = 0; i < 16; ++i) {
+    ASSERT_EQ(Create(1, 2 * kMiB), kSuccess);
+    Map(pool + i * 2 * kMiB, 2 * kMiB, 1);
+    Release(1);
+    EXPECT_EQ(InUse(), (i + 1) * 2 * kMiB);
+  }
+  EXPECT_EQ(Live(), 16);
+  Unmap(pool, 32 * kMiB);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, AnUnmappingTakesOnlyWhatLiesInside) {
+  Create(1, kMiB);
+  Create(2, kMiB);
+  Create(3, kMiB);
+  Map(1 * kMiB, kMiB, 1);
+  Map(2 * kMiB, kMiB, 2);
+  Map(3 * kMiB, kMiB, 3);
+  Release(1);
+  Release(2);
+  Release(3);
+  Unmap(2 * kMiB, kMiB);
+  EXPECT_EQ(InUse(), 2 * kMiB);
+  Unmap(0, 16 * kMiB);
+  EXPECT_EQ(InUse(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, AFailedReleaseOrUnmappingIsUndone) {
+  Create(1, kMiB);
+  EXPECT_EQ(Release(1, kFails), kFails);
+  EXPECT_EQ(InUse(), kMiB);
+  Map(0x100000, kMiB, 1);
+  Release(1);
+  EXPECT_EQ(Unmap(0x100000, kMiB, kFails), kFails);
+  EXPECT_EQ(InUse(), kMiB);
+  Unmap(0x100000, kMiB);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, EveryReferenceCounts) {
+  Create(1, kMiB);
+  Map(0x100000, kMiB, 1);
+  Release(1);
+  const cuda_driver::CUmemGenericAllocationHandle again = 9;
+  adapter_.RetainPhysical([] { return kSuccess; }, &again, Name(0x100000 + 5));
+  Unmap(0x100000, kMiB);
+  EXPECT_EQ(InUse(), kMiB) << "the retained handle holds it";
+  Release(9);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(Live(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, PhysicalMemoryIsCountedWhereItLies) {
+  Create(1, kMiB, {cuda_driver::kLocationDevice, 1});
+  Create(2, kMiB, {cuda_driver::kLocationHost, 0});
+  EXPECT_EQ(InUse("GPU:1"), kMiB);
+  EXPECT_EQ(InUse("GPU:0"), 0);
+  EXPECT_EQ(InUse("GPU:0", MemorySpace::kPinnedHost), kMiB);
+}
+
+TEST_F(CudaDriverAdapterTest, ImportedMemoryCountsOnceItIsMapped) {
+  const cuda_driver::CUmemGenericAllocationHandle handle = 4;
+  adapter_.ImportPhysical([] { return kSuccess; }, &handle);
+  EXPECT_EQ(Live(), 0);
+  Map(0x100000, 3 * kMiB, 4);
+  EXPECT_EQ(InUse(), 3 * kMiB);
+  Map(0x800000, 3 * kMiB, 4);
+  EXPECT_EQ(InUse(), 3 * kMiB) << "the same memory";
+  Release(4);
+  Unmap(0, 64 * kMiB);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, AMulticastObjectHasNoMemoryOfItsOwn) {
+  const cuda_driver::CUmemGenericAllocationHandle handle = 4;
+  adapter_.CreateMulticast(
+      caller_, [] { return kSuccess; }, &handle);
+  EXPECT_EQ(InUse(), 0);
+  Release(4);
+  EXPECT_EQ(ForeignFrees(), 0);
+  Release(4);
+  EXPECT_EQ(ForeignFrees(), 1);
+}
+
+// Random creations, mappings, releases and unmappings, compared with counting by hand.
+TEST_F(CudaDriverAdapterTest, PhysicalMemoryMatchesANaiveModel) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  struct Memory {
+    int64_t bytes;
+    int references = 1;
+    int mappings = 0;
+  };
+  std::map<uint64_t, std::shared_ptr<Memory>> handles;
+  std::map<uint64_t, std::shared_ptr<Memory>> mappings;
+  std::vector<std::shared_ptr<Memory>> all;
+  for (int i = 0; i < 5000; ++i) {
+    const uint64_t handle = 1 + random() % 8;
+    const uint64_t address = (1 + random() % 16) * kMiB;
+    switch (random() % 4) {
+      case 0:
+        if (handles.count(handle) != 0) break;
+        all.push_back(std::make_shared<Memory>(Memory{static_cast<int64_t>(1 + random() % 1000)}));
+        handles[handle] = all.back();
+        Create(handle, static_cast<size_t>(all.back()->bytes));
+        break;
+      case 1:
+        if (handles.count(handle) == 0 || mappings.count(address) != 0) break;
+        ++handles[handle]->mappings;
+        mappings[address] = handles[handle];
+        Map(address, kMiB, handle);
+        break;
+      case 2:
+        if (handles.count(handle) == 0) break;
+        if (random() % 8 == 0) {
+          Release(handle, kFails);
+          break;
+        }
+        --handles[handle]->references;
+        handles.erase(handle);
+        Release(handle);
+        break;
+      default: {
+        const uint64_t count = 1 + random() % 4;
+        const bool fails = random() % 8 == 0;
+        Unmap(address, count * kMiB, fails ? kFails : kSuccess);
+        for (uint64_t j = 0; !fails && j < count; ++j) {
+          const auto found = mappings.find(address + j * kMiB);
+          if (found == mappings.end()) continue;
+          --found->second->mappings;
+          mappings.erase(found);
+        }
+      }
+    }
+    int64_t expected = 0;
+    for (const auto& memory : all) {
+      if (memory->references > 0 || memory->mappings > 0) expected += memory->bytes;
+    }
+    ASSERT_EQ(InUse(), expected) << "after step " << i;
+  }
+}
+
+// --- Stream-ordered memory and graphs. ---
+
+TEST_F(CudaDriverAdapterTest, StreamOrderedMemoryIsWhatAndWhereTheDriverSays) {
+  answers_.pointer = {1, MemoryKind::kManaged};
+  AllocAsync(0x1000, 100, true);
+  EXPECT_TRUE(answers_.asked_per_thread);
+  EXPECT_EQ(InUse("GPU:1", MemorySpace::kManaged), 100);
+  answers_.pointer = {-1, MemoryKind::kDevice};
+  AllocAsync(0x2000, 50);
+  EXPECT_EQ(InUse("GPU:0"), 50) << "the current device, where the driver does not say";
+  EXPECT_EQ(Free(0x2000), kSuccess) << "by either call";
+  EXPECT_EQ(InUse("GPU:0"), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, WhatIsCapturedGoesWithItsGraphAndWhatWasMadeFromIt) {
+  answers_.capture = {true, Name(0x90)};
+  AllocAsync(0x1000, 100);
+  AllocAsync(0x2000, 200);
+  EXPECT_EQ(profiler_.FindBuffer(Name(0x1000))->attributes.kind, MemoryKind::kGraph);
+  Free(0x2000);
+  answers_.capture = {};
+  // The address is given out again, to somebody else.
+  Alloc(0x2000, 5);
+
+  void* executable = Handle(0x91);
+  adapter_.Instantiate([] { return kSuccess; }, Name(0x90), &executable);
+  adapter_.DestroyGraph([] { return kSuccess; }, Name(0x90));
+  EXPECT_EQ(InUse(), 105) << "the executable still holds it";
+  EXPECT_EQ(adapter_.DestroyGraph([] { return kFails; }, executable), kFails);
+  EXPECT_EQ(InUse(), 105) << "undone";
+  adapter_.DestroyGraph([] { return kSuccess; }, executable);
+  EXPECT_EQ(InUse(), 5);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, AllocationNodesCountFromTheirMaking) {
+  cuda_driver::GraphNodeParams params = {};
+  params.type = cuda_driver::kGraphNodeMemAlloc;
+  params.alloc.pool.location = {cuda_driver::kLocationDevice, 1};
+  params.alloc.bytes = 300;
+  const auto makes = [&](uint64_t address) {
+    return [&params, address] {
+      params.alloc.address = address;
+      return kSuccess;
+    };
+  };
+  adapter_.AddNode(caller_, makes(0x1000), Name(0x90), &params);
+  adapter_.AddAllocNode(caller_, makes(0x2000), Name(0x90), &params.alloc);
+  EXPECT_EQ(InUse("GPU:1"), 600);
+  params.type = cuda_driver::kGraphNodeMemFree;
+  params.freed = 0x1000;
+  adapter_.AddNode(
+      caller_, [] { return kSuccess; }, Name(0x90), &params);
+  EXPECT_EQ(InUse("GPU:1"), 300);
+  params.type = 0;  // a kernel
+  adapter_.AddNode(
+      caller_, [] { return kSuccess; }, Name(0x90), &params);
+  EXPECT_EQ(InUse("GPU:1"), 300);
+  adapter_.DestroyGraph([] { return kSuccess; }, Name(0x90));
+  EXPECT_EQ(InUse("GPU:1"), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+// --- Contexts. ---
+
+TEST_F(CudaDriverAdapterTest, AContextTakesItsMemoryWithIt) {
+  Alloc(0x1000, 1);  // the primary context's
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context, 0);
+  answers_.context = context;
+  Alloc(0x2000, 10);
+  Alloc(0x3000, 100);
+  AllocAsync(0x4000, 1000);
+  Create(1, 10000);
+  Free(0x3000);
+  answers_.context = nullptr;
+  Alloc(0x3000, 100000);  // the same address, in the primary context
+
+  EXPECT_EQ(adapter_.DestroyContext([] { return kFails; }, context), kFails);
+  EXPECT_EQ(InUse(), 111011);
+  adapter_.DestroyContext([] { return kSuccess; }, context);
+  EXPECT_EQ(InUse(), 111001) << "stream-ordered and physical memory is no context's";
+  adapter_.DestroyContext([] { return kSuccess; }, Name(0x71));
+  EXPECT_EQ(InUse(), 111001) << "of an unknown context nothing is known";
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, APrimaryContextsResetLeavesWhatIsNotItsOwn) {
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context, 0);
+  Alloc(0x1000, 1);
+  answers_.context = context;
+  Alloc(0x2000, 10);
+  answers_.context = nullptr;
+  AllocAsync(0x4000, 100);
+  Create(1, 1000);
+  Map(0x100000, 1000, 1);
+  Release(1);
+  answers_.device = 1;
+  Alloc(0x5000, 10000);
+
+  answers_.primary_active = true;
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  EXPECT_EQ(InUse(), 1111) << "somebody still holds the context";
+  answers_.primary_active = false;
+  EXPECT_EQ(adapter_.ResetPrimaryContext([] { return kFails; }, 0), kFails);
+  EXPECT_EQ(InUse(), 1111);
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  EXPECT_EQ(InUse(), 1110);
+  EXPECT_EQ(InUse("GPU:1"), 10000);
+  Unmap(0x100000, 1000);
+  Free(0x2000);
+  Free(0x4000);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+// --- Pools, shared memory, code. ---
+
+TEST_F(CudaDriverAdapterTest, PoolsAreListedUntilTheyAreDestroyed) {
+  void* pool = Handle(0x50);
+  const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};
+  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu1);
+  const auto pools = [&](int device) {
+    int count = 0;
+    adapter_.ForEachPool(device, [&](const void*) { ++count; });
+    return count;
+  };
+  EXPECT_EQ(pools(1), 1);
+  EXPECT_EQ(pools(0), 0);
+  adapter_.DestroyPool([] { return kFails; }, pool);
+  EXPECT_EQ(pools(1), 1);
+  adapter_.DestroyPool([] { return kSuccess; }, pool);
+  EXPECT_EQ(pools(1), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, OpenedTwiceCountsOnce) {
+  const cuda_driver::CUdeviceptr address = 0x1000;
+  for (int i = 0; i < 2; ++i)
+    adapter_.OpenShared(
+        caller_, [] { return kSuccess; }, &address);
+  EXPECT_EQ(InUse(), 4096);
+  adapter_.CloseShared([] { return kSuccess; }, address);
+  EXPECT_EQ(InUse(), 4096);
+  adapter_.CloseShared([] { return kSuccess; }, address);
+  EXPECT_EQ(InUse(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, CodeCountsWhatTheDeviceLostUnlessOthersAllocatedMeanwhile) {
+  const BufferId module = CudaModuleId(Name(0x60));
+  const auto name = [&] { return module; };
+  answers_.free_bytes = 1000;
+  adapter_.Load(
+      caller_,
+      [&] {
+        answers_.free_bytes = 700;
+        return kSuccess;
+      },
+      name);
+  EXPECT_EQ(InUse(), 300);
+  EXPECT_EQ(profiler_.FindBuffer(module)->attributes.kind, MemoryKind::kExecutable);
+  EXPECT_EQ(adapter_.Unload(module, [] { return kSuccess; }), kSuccess);
+  EXPECT_EQ(InUse(), 0);
+
+  adapter_.Load(
+      caller_,
+      [&] {
+        std::thread([&] { const TrackedCudaCall other(caller_); }).join();
+        answers_.free_bytes = 500;
+        return kSuccess;
+      },
+      name);
+  EXPECT_EQ(InUse(), 0) << "nobody knows whose bytes those are";
+  adapter_.Unload(module, [] { return kSuccess; });
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+// --- Calls within calls, threads, the off switch. ---
+
+TEST_F(CudaDriverAdapterTest, OnlyTheOutermostCallIsTracked) {
+  const TrackedCudaCall outer(caller_);
+  EXPECT_TRUE(outer.outermost());
+  {
+    const TrackedCudaCall inner(caller_);
+    EXPECT_FALSE(inner.outermost());
+    std::thread([&] {
+      const TrackedCudaCall elsewhere(caller_);
+      EXPECT_TRUE(elsewhere.outermost()) << "each thread has its own";
+    }).join();
+  }
+}
+
+TEST_F(CudaDriverAdapterTest, AWrapperAboveTheDriverSaysWhereTheStackBegins) {
+  const Caller above{1, 2, 3};
+  TrackedCudaCall::SetCallerAbove(&above);
+  {
+    const TrackedCudaCall call(caller_);
+    EXPECT_EQ(&call.caller(), &above);
+  }
+  TrackedCudaCall::SetCallerAbove(nullptr);
+  const TrackedCudaCall call(caller_);
+  EXPECT_EQ(&call.caller(), &caller_);
+}
+
+TEST_F(CudaDriverAdapterTest, WhileOffEverythingIsPassedOn) {
+  profiler_.SetEnabled(false);
+  Alloc(0x1000, 1);
+  AllocAsync(0x2000, 1);
+  Create(1, 1);
+  Map(0x100000, 1, 1);
+  Unmap(0x100000, 1);
+  Release(1);
+  Free(0x1000);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+// A driver whose addresses come back at once, for as many threads as like: the next one is the one freed last.
+TEST_F(CudaDriverAdapterTest, AddressesFreedAndReusedUnderEightThreadsNeverLoseARecord) {
+  std::mutex mutex;
+  std::vector<uint64_t> free_addresses;
+  for (uint64_t i = 64; i > 0; --i) free_addresses.push_back(i * 4096);
+  const auto take = [&] {
+    std::lock_guard<std::mutex> lock(mutex);
+    const uint64_t address = free_addresses.back();
+    free_addresses.pop_back();
+    return address;
+  };
+  const auto give = [&](uint64_t address) {
+    std::lock_guard<std::mutex> lock(mutex);
+    free_addresses.push_back(address);
+  };
+  std::vector<std::thread> threads;
+  std::atomic<int64_t> held{0};
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(static_cast<unsigned>(t));
+      std::vector<uint64_t> mine;
+      for (int i = 0; i < 20000; ++i) {
+        if (mine.size() < 7 && (mine.empty() || random() % 2 == 0)) {
+          cuda_driver::CUdeviceptr address = 0;
+          const auto real = [&] {
+            address = take();
+            return kSuccess;
+          };
+          if (random() % 2 == 0) {
+            adapter_.Allocate(caller_, real, [&] { return adapter_.Here(address, 16, MemoryKind::kDevice); });
+          } else {
+            adapter_.AllocateAsync(caller_, real, &address, 16, {});
+          }
+          mine.push_back(address);
+        } else {
+          const uint64_t address = mine.back();
+          mine.pop_back();
+          adapter_.Free(BufferId(address), [&] {
+            give(address);
+            return kSuccess;
+          });
+        }
+      }
+      held += static_cast<int64_t>(mine.size());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Live(), held);
+  EXPECT_EQ(InUse(), held * 16);
+  EXPECT_EQ(ForeignFrees(), 0);
+  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 0);
+}
+
+}  // namespace
+}  // namespace hbmprof::internal

@@ -1,0 +1,723 @@
+// libcuda.so.1 of the double: the driver's calls that allocate and free, on the model of fake_cuda.cc; physical memory
+// and its mappings, graphs, pools and modules, which have no address; and cuGetProcAddress.
+// As the real driver does, it gives the value of a released handle out again at once.
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "src/backends/cuda/driver_abi.h"
+#include "tests/support/fake_cudart/fake_cuda.h"
+
+using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types, for a double of what it declares
+
+namespace {
+
+constexpr int kInvalidValue = 1;
+constexpr int kOutOfMemory = 2;
+constexpr int kInvalidContext = 201;
+constexpr int kInvalidHandle = 400;
+constexpr size_t kGranularity = size_t{2} << 20;
+
+constexpr unsigned Bit(fake_cuda_kind kind) { return 1u << kind; }
+
+struct Physical {
+  size_t bytes = 0;
+  int device = -1;  // -1: takes nothing of a device
+  int references = 0;
+  int mappings = 0;
+};
+
+struct Graph {
+  std::set<CUdeviceptr> allocations;
+};
+
+struct Pool {
+  int device = 0;
+  size_t used = 0;
+  size_t cached = 0;
+};
+
+struct State {
+  std::mutex mutex;
+  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Physical>> handles;
+  std::map<CUdeviceptr, std::pair<size_t, std::shared_ptr<Physical>>> mappings;
+  CUdeviceptr next_reservation = CUdeviceptr{1} << 44;
+  std::map<Handle, std::shared_ptr<Graph>> graphs;  // and what was instantiated from them
+  std::map<Handle, std::shared_ptr<Graph>> capturing;
+  std::map<Handle, Pool> pools;
+  std::map<CUdeviceptr, Handle> pool_of;
+  std::map<Handle, std::pair<int, size_t>> modules;
+  std::map<CUdeviceptr, int> openings;
+};
+
+State& TheState() {
+  static auto* state = new State;
+  return *state;
+}
+
+// The smallest number that is no handle yet: released ones come back at once.
+template <typename Map>
+Handle NewHandle(const Map& map) {
+  uintptr_t number = 0x100;
+  while (map.count(reinterpret_cast<Handle>(number)) != 0) number += 16;
+  return reinterpret_cast<Handle>(number);
+}
+
+CUresult Allocate(const char* name, CUdeviceptr* ptr, size_t bytes, fake_cuda_kind kind) {
+  if (const int error = fake_cuda_enter(name)) return error;
+  const int device = fake_cuda_current_device();
+  if (device < 0) return kInvalidContext;
+  if (ptr == nullptr || bytes == 0) return kInvalidValue;
+  void* memory = nullptr;
+  const int error = fake_cuda_allocate(device, bytes, kind, &memory);
+  *ptr = reinterpret_cast<CUdeviceptr>(memory);
+  return error;
+}
+
+CUresult AllocateHost(const char* name, void** ptr, size_t bytes) {
+  CUdeviceptr address = 0;
+  const CUresult result = Allocate(name, &address, bytes, FAKE_CUDA_HOST);
+  if (result == kSuccess) *ptr = reinterpret_cast<void*>(address);
+  return result;
+}
+
+CUresult Release(void* ptr, unsigned kinds) { return fake_cuda_release(ptr, kinds) != 0 ? kSuccess : kInvalidValue; }
+
+Handle DefaultPool(int device) { return reinterpret_cast<Handle>(static_cast<uintptr_t>(0x10 + device)); }
+
+Pool& PoolOf(State& state, Handle pool) {
+  const auto number = reinterpret_cast<uintptr_t>(pool);
+  Pool& found = state.pools[pool];
+  if (number >= 0x10 && number < 0x50) found.device = static_cast<int>(number - 0x10);
+  return found;
+}
+
+// Of a capturing stream, the graph that it captures into.
+std::shared_ptr<Graph> CapturedGraph(Handle stream) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.capturing.find(stream);
+  return found == state.capturing.end() ? nullptr : found->second;
+}
+
+// Graphs reserve addresses; the double takes no memory for them.
+CUdeviceptr AllocateInGraph(Graph& graph) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const CUdeviceptr address = state.next_reservation;
+  state.next_reservation += kGranularity;
+  graph.allocations.insert(address);
+  return address;
+}
+
+bool FreeInGraph(Graph& graph, CUdeviceptr address) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  return graph.allocations.erase(address) != 0;
+}
+
+CUresult AllocateFromPool(const char* name, CUdeviceptr* ptr, size_t bytes, Handle pool, Handle stream) {
+  if (const std::shared_ptr<Graph> graph = CapturedGraph(stream)) {
+    if (const int error = fake_cuda_enter(name)) return error;
+    *ptr = AllocateInGraph(*graph);
+    return kSuccess;
+  }
+  State& state = TheState();
+  // What the pool kept serves first.
+  int device = 0;
+  {
+    std::lock_guard<std::mutex> lock(state.mutex);
+    Pool& from = PoolOf(state, pool);
+    device = from.device;
+    const size_t reused = from.cached < bytes ? from.cached : bytes;
+    from.cached -= reused;
+    fake_cuda_give(device, reused);
+  }
+  if (const int error = fake_cuda_enter(name)) return error;
+  if (ptr == nullptr || bytes == 0) return kInvalidValue;
+  void* memory = nullptr;
+  if (const int error = fake_cuda_allocate(device, bytes, FAKE_CUDA_STREAM_ORDERED, &memory)) return error;
+  *ptr = reinterpret_cast<CUdeviceptr>(memory);
+  std::lock_guard<std::mutex> lock(state.mutex);
+  PoolOf(state, pool).used += bytes;
+  state.pool_of[*ptr] = pool;
+  return kSuccess;
+}
+
+// FAKE_CUDA_POOL_KEEPS=1: a pool keeps what is freed, as with a release threshold.
+bool PoolsKeep() {
+  static const bool keep = getenv("FAKE_CUDA_POOL_KEEPS") != nullptr;
+  return keep;
+}
+
+void ReturnToPool(CUdeviceptr ptr, size_t bytes) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.pool_of.find(ptr);
+  if (found == state.pool_of.end()) return;
+  Pool& pool = PoolOf(state, found->second);
+  state.pool_of.erase(found);
+  pool.used -= bytes;
+  if (PoolsKeep() && fake_cuda_take(pool.device, bytes) == 0) pool.cached += bytes;
+}
+
+CUresult Free(CUdeviceptr ptr, unsigned kinds) {
+  fake_cuda_block block;
+  const bool is_block = fake_cuda_find(reinterpret_cast<void*>(ptr), &block) != 0 && block.base == ptr;
+  if (!is_block || (kinds & Bit(block.kind)) == 0) return kInvalidValue;
+  // Before the address can be given out again.
+  if (block.kind == FAKE_CUDA_STREAM_ORDERED) ReturnToPool(ptr, block.bytes);
+  return Release(reinterpret_cast<void*>(ptr), kinds);
+}
+
+constexpr unsigned kLinear =
+    1u << FAKE_CUDA_DEVICE | 1u << FAKE_CUDA_MANAGED | 1u << FAKE_CUDA_STREAM_ORDERED | 1u << FAKE_CUDA_IMPORTED;
+
+// Texels are at most 16 bytes; the double rounds all up to that.
+CUresult CreateArray(const char* name, Handle* array, size_t texels) {
+  CUdeviceptr address = 0;
+  const CUresult result = Allocate(name, &address, texels * 16, FAKE_CUDA_DEVICE);
+  if (result == kSuccess) *array = reinterpret_cast<Handle>(address);
+  return result;
+}
+
+size_t AtLeastOne(size_t n) { return n == 0 ? 1 : n; }
+
+void EndIfUnused(const Physical& memory) {
+  if (memory.references == 0 && memory.mappings == 0 && memory.device >= 0) fake_cuda_give(memory.device, memory.bytes);
+}
+
+CUmemGenericAllocationHandle NewPhysical(State& state, size_t bytes, int device) {
+  auto memory = std::make_shared<Physical>();
+  memory->bytes = bytes;
+  memory->device = device;
+  memory->references = 1;
+  CUmemGenericAllocationHandle handle = 1;
+  while (state.handles.count(handle) != 0) ++handle;
+  state.handles[handle] = std::move(memory);
+  return handle;
+}
+
+CUresult LoadModule(const char* name, Handle* module) {
+  if (const int error = fake_cuda_enter(name)) return error;
+  const int device = fake_cuda_current_device();
+  if (device < 0) return kInvalidContext;
+  if (fake_cuda_take(device, kGranularity) != 0) return kOutOfMemory;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  *module = NewHandle(state.modules);
+  state.modules[*module] = {device, kGranularity};
+  return kSuccess;
+}
+
+CUresult UnloadModule(const char* name, Handle module) {
+  if (const int error = fake_cuda_enter(name)) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.modules.find(module);
+  if (found == state.modules.end()) return kInvalidHandle;
+  fake_cuda_give(found->second.first, found->second.second);
+  state.modules.erase(found);
+  return kSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
+  return Allocate("cuMemAlloc_v2", ptr, bytes, FAKE_CUDA_DEVICE);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* ptr, size_t* pitch, size_t width, size_t height, unsigned) {
+  *pitch = (width + 511) / 512 * 512;
+  return Allocate("cuMemAllocPitch_v2", ptr, *pitch * height, FAKE_CUDA_DEVICE);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr* ptr, size_t bytes, unsigned) {
+  return Allocate("cuMemAllocManaged", ptr, bytes, FAKE_CUDA_MANAGED);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr ptr) {
+  if (const int error = fake_cuda_enter("cuMemFree_v2")) return error;
+  return ptr == 0 ? kSuccess : Free(ptr, kLinear);
+}
+
+CUresult cuMemAllocHost_v2(void** ptr, size_t bytes) { return AllocateHost("cuMemAllocHost_v2", ptr, bytes); }
+CUresult cuMemHostAlloc(void** ptr, size_t bytes, unsigned) { return AllocateHost("cuMemHostAlloc", ptr, bytes); }
+
+CUresult cuMemFreeHost(void* ptr) {
+  if (const int error = fake_cuda_enter("cuMemFreeHost")) return error;
+  return Release(ptr, Bit(FAKE_CUDA_HOST));
+}
+
+CUresult cuMemHostRegister_v2(void* ptr, size_t bytes, unsigned) {
+  if (const int error = fake_cuda_enter("cuMemHostRegister_v2")) return error;
+  return fake_cuda_adopt(fake_cuda_current_device(), ptr, bytes, FAKE_CUDA_REGISTERED) != 0 ? kSuccess : kInvalidValue;
+}
+
+CUresult cuMemHostUnregister(void* ptr) {
+  if (const int error = fake_cuda_enter("cuMemHostUnregister")) return error;
+  return Release(ptr, Bit(FAKE_CUDA_REGISTERED));
+}
+
+CUresult cuDeviceGetDefaultMemPool(Handle* pool, CUdevice device) {
+  *pool = DefaultPool(device);
+  return kSuccess;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr* ptr, size_t bytes, Handle stream) {
+  return AllocateFromPool("cuMemAllocAsync", ptr, bytes, DefaultPool(fake_cuda_current_device()), stream);
+}
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* ptr, size_t bytes, Handle stream) {
+  return AllocateFromPool("cuMemAllocAsync_ptsz", ptr, bytes, DefaultPool(fake_cuda_current_device()), stream);
+}
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* ptr, size_t bytes, Handle pool, Handle stream) {
+  return AllocateFromPool("cuMemAllocFromPoolAsync", ptr, bytes, pool, stream);
+}
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* ptr, size_t bytes, Handle pool, Handle stream) {
+  return AllocateFromPool("cuMemAllocFromPoolAsync_ptsz", ptr, bytes, pool, stream);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr ptr, Handle stream) {
+  if (const int error = fake_cuda_enter("cuMemFreeAsync")) return error;
+  if (const std::shared_ptr<Graph> graph = CapturedGraph(stream)) {
+    return FreeInGraph(*graph, ptr) ? kSuccess : kInvalidValue;
+  }
+  return Free(ptr, kLinear);
+}
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, Handle stream) { return cuMemFreeAsync(ptr, stream); }
+
+CUresult cuMemPoolCreate(Handle* pool, const MemPoolProps* properties) {
+  if (const int error = fake_cuda_enter("cuMemPoolCreate")) return error;
+  if (properties == nullptr) return kInvalidValue;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  *pool = NewHandle(state.pools);
+  state.pools[*pool].device = properties->location.id;
+  return kSuccess;
+}
+
+CUresult cuMemPoolDestroy(Handle pool) {
+  if (const int error = fake_cuda_enter("cuMemPoolDestroy")) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.pools.find(pool);
+  if (found == state.pools.end()) return kInvalidValue;
+  fake_cuda_give(found->second.device, found->second.cached);
+  state.pools.erase(found);
+  return kSuccess;
+}
+
+CUresult cuMemPoolTrimTo(Handle pool, size_t) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  Pool& trimmed = PoolOf(state, pool);
+  fake_cuda_give(trimmed.device, trimmed.cached);
+  trimmed.cached = 0;
+  return kSuccess;
+}
+
+CUresult cuMemPoolGetAttribute(Handle pool, int attribute, void* value) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const Pool& asked = PoolOf(state, pool);
+  *static_cast<uint64_t*>(value) = asked.used + (attribute == kPoolReservedCurrent ? asked.cached : 0);
+  return kSuccess;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr* ptr, Handle, void*) {
+  return Allocate("cuMemPoolImportPointer", ptr, 4096, FAKE_CUDA_IMPORTED);
+}
+
+CUresult cuPointerGetAttribute(void* answer, int attribute, CUdeviceptr ptr) {
+  fake_cuda_block block;
+  if (fake_cuda_find(reinterpret_cast<void*>(ptr), &block) == 0) return kInvalidValue;
+  switch (attribute) {
+    case kPointerDeviceOrdinal:
+      *static_cast<int*>(answer) = block.device;
+      return kSuccess;
+    case kPointerIsManaged:
+      *static_cast<int*>(answer) = block.kind == FAKE_CUDA_MANAGED;
+      return kSuccess;
+    case kPointerMemoryType:
+      *static_cast<unsigned*>(answer) = block.kind == FAKE_CUDA_HOST ? kMemoryTypeHost : 2;
+      return kSuccess;
+    default:
+      return kInvalidValue;
+  }
+}
+
+// --- Physical memory. ---
+
+CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t bytes, size_t, CUdeviceptr, Flags64) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  *ptr = state.next_reservation;
+  state.next_reservation += (bytes + kGranularity - 1) / kGranularity * kGranularity;
+  return kSuccess;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr, size_t) { return kSuccess; }
+CUresult cuMemSetAccess(CUdeviceptr, size_t, const void*, size_t) { return kSuccess; }
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const MemAllocationProp* properties, Flags64) {
+  if (const int error = fake_cuda_enter("cuMemCreate")) return error;
+  if (handle == nullptr || properties == nullptr || bytes % kGranularity != 0) return kInvalidValue;
+  const int device = properties->location.type == kLocationDevice ? properties->location.id : -1;
+  if (device >= 0 && fake_cuda_take(device, bytes) != 0) return kOutOfMemory;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  *handle = NewPhysical(state, bytes, device);
+  return kSuccess;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void*, int) {
+  if (const int error = fake_cuda_enter("cuMemImportFromShareableHandle")) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  *handle = NewPhysical(state, 0, -1);
+  return kSuccess;
+}
+
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle* handle, const void*) {
+  return cuMemImportFromShareableHandle(handle, nullptr, 0);
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  if (const int error = fake_cuda_enter("cuMemRelease")) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.handles.find(handle);
+  if (found == state.handles.end()) return kInvalidValue;
+  const std::shared_ptr<Physical> memory = found->second;
+  if (--memory->references == 0) state.handles.erase(found);
+  EndIfUnused(*memory);
+  return kSuccess;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  if (const int error = fake_cuda_enter("cuMemRetainAllocationHandle")) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  auto mapping = state.mappings.upper_bound(reinterpret_cast<CUdeviceptr>(address));
+  if (mapping == state.mappings.begin()) return kInvalidValue;
+  --mapping;
+  const std::shared_ptr<Physical> memory = mapping->second.second;
+  for (const auto& [known, named] : state.handles) {
+    if (named != memory) continue;
+    *handle = known;
+    ++memory->references;
+    return kSuccess;
+  }
+  *handle = NewPhysical(state, 0, -1);
+  state.handles[*handle] = memory;
+  ++memory->references;
+  return kSuccess;
+}
+
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t, CUmemGenericAllocationHandle handle, Flags64) {
+  if (const int error = fake_cuda_enter("cuMemMap")) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.handles.find(handle);
+  if (found == state.handles.end() || state.mappings.count(address) != 0) return kInvalidValue;
+  ++found->second->mappings;
+  state.mappings[address] = {bytes, found->second};
+  return kSuccess;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  if (const int error = fake_cuda_enter("cuMemUnmap")) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  for (auto mapping = state.mappings.lower_bound(address);
+       mapping != state.mappings.end() && mapping->first < address + bytes; mapping = state.mappings.erase(mapping)) {
+    --mapping->second.second->mappings;
+    EndIfUnused(*mapping->second.second);
+  }
+  return kSuccess;
+}
+
+// --- Arrays. ---
+
+CUresult cuArrayCreate_v2(Handle* array, const ArrayDescriptor* d) {
+  return CreateArray("cuArrayCreate_v2", array, d->width * AtLeastOne(d->height));
+}
+CUresult cuArray3DCreate_v2(Handle* array, const Array3dDescriptor* d) {
+  return CreateArray("cuArray3DCreate_v2", array, d->width * AtLeastOne(d->height) * AtLeastOne(d->depth));
+}
+CUresult cuMipmappedArrayCreate(Handle* array, const Array3dDescriptor* d, unsigned) {
+  return CreateArray("cuMipmappedArrayCreate", array, 2 * d->width * AtLeastOne(d->height) * AtLeastOne(d->depth));
+}
+CUresult cuArrayDestroy(Handle array) {
+  if (const int error = fake_cuda_enter("cuArrayDestroy")) return error;
+  return Release(array, Bit(FAKE_CUDA_DEVICE));
+}
+CUresult cuMipmappedArrayDestroy(Handle array) {
+  if (const int error = fake_cuda_enter("cuMipmappedArrayDestroy")) return error;
+  return Release(array, Bit(FAKE_CUDA_DEVICE));
+}
+
+// --- Other processes. A handle holds an address of this process, as the double has but one. ---
+
+CUresult cuIpcGetMemHandle(IpcMemHandle* handle, CUdeviceptr ptr) {
+  std::memcpy(handle->reserved, &ptr, sizeof(ptr));
+  return kSuccess;
+}
+
+// Opened memory lies beside what it shows; opened again, at the same place.
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* ptr, IpcMemHandle handle, unsigned) {
+  if (const int error = fake_cuda_enter("cuIpcOpenMemHandle_v2")) return error;
+  CUdeviceptr exported = 0;
+  std::memcpy(&exported, handle.reserved, sizeof(exported));
+  fake_cuda_block block;
+  if (fake_cuda_find(reinterpret_cast<void*>(exported), &block) == 0) return kInvalidValue;
+  *ptr = exported + (CUdeviceptr{1} << 50);
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  if (++state.openings[*ptr] == 1) {
+    // The block is adopted, never touched.
+    fake_cuda_adopt(block.device, reinterpret_cast<void*>(*ptr), block.bytes, FAKE_CUDA_REGISTERED);
+  }
+  return kSuccess;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) {
+  if (const int error = fake_cuda_enter("cuIpcCloseMemHandle")) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.openings.find(ptr);
+  if (found == state.openings.end()) return kInvalidValue;
+  if (--found->second > 0) return kSuccess;
+  state.openings.erase(found);
+  return Release(reinterpret_cast<void*>(ptr), Bit(FAKE_CUDA_REGISTERED));
+}
+
+CUresult cuImportExternalMemory(Handle* memory, const ExternalMemoryHandleDesc*) {
+  CUdeviceptr address = 0;
+  const CUresult result = Allocate("cuImportExternalMemory", &address, 16, FAKE_CUDA_IMPORTED);
+  if (result == kSuccess) *memory = reinterpret_cast<Handle>(address);
+  return result;
+}
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr* ptr, Handle, const void*) {
+  return Allocate("cuExternalMemoryGetMappedBuffer", ptr, 16, FAKE_CUDA_IMPORTED);
+}
+CUresult cuDestroyExternalMemory(Handle memory) {
+  if (const int error = fake_cuda_enter("cuDestroyExternalMemory")) return error;
+  return Release(memory, Bit(FAKE_CUDA_IMPORTED));
+}
+
+// --- Graphs and streams. A stream is any number. ---
+
+CUresult cuGraphCreate(Handle* graph, unsigned) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  *graph = NewHandle(state.graphs);
+  state.graphs[*graph] = std::make_shared<Graph>();
+  return kSuccess;
+}
+
+static std::shared_ptr<Graph> FindGraph(Handle graph) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.graphs.find(graph);
+  return found == state.graphs.end() ? nullptr : found->second;
+}
+
+CUresult cuGraphAddMemAllocNode(Handle* node, Handle graph, const Handle*, size_t, MemAllocNodeParams* params) {
+  if (const int error = fake_cuda_enter("cuGraphAddMemAllocNode")) return error;
+  const std::shared_ptr<Graph> found = FindGraph(graph);
+  if (found == nullptr || params == nullptr) return kInvalidValue;
+  params->address = AllocateInGraph(*found);
+  *node = reinterpret_cast<Handle>(params->address);
+  return kSuccess;
+}
+
+CUresult cuGraphAddMemFreeNode(Handle* node, Handle graph, const Handle*, size_t, CUdeviceptr ptr) {
+  if (const int error = fake_cuda_enter("cuGraphAddMemFreeNode")) return error;
+  const std::shared_ptr<Graph> found = FindGraph(graph);
+  if (found == nullptr || !FreeInGraph(*found, ptr)) return kInvalidValue;
+  *node = reinterpret_cast<Handle>(ptr + 1);
+  return kSuccess;
+}
+
+CUresult cuGraphAddNode_v2(Handle* node, Handle graph, const Handle* dependencies, const void*, size_t count,
+                           GraphNodeParams* params) {
+  if (const int error = fake_cuda_enter("cuGraphAddNode_v2")) return error;
+  if (params->type == kGraphNodeMemAlloc) {
+    return cuGraphAddMemAllocNode(node, graph, dependencies, count, &params->alloc);
+  }
+  return params->type == kGraphNodeMemFree ? cuGraphAddMemFreeNode(node, graph, dependencies, count, params->freed)
+                                           : kInvalidValue;
+}
+
+CUresult cuGraphInstantiateWithFlags(Handle* executable, Handle graph, Flags64) {
+  if (const int error = fake_cuda_enter("cuGraphInstantiateWithFlags")) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.graphs.find(graph);
+  if (found == state.graphs.end()) return kInvalidValue;
+  *executable = NewHandle(state.graphs);
+  state.graphs[*executable] = found->second;
+  return kSuccess;
+}
+
+static CUresult DestroyGraph(const char* name, Handle graph) {
+  if (const int error = fake_cuda_enter(name)) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  return state.graphs.erase(graph) != 0 ? kSuccess : kInvalidValue;
+}
+CUresult cuGraphDestroy(Handle graph) { return DestroyGraph("cuGraphDestroy", graph); }
+CUresult cuGraphExecDestroy(Handle graph) { return DestroyGraph("cuGraphExecDestroy", graph); }
+
+CUresult cuStreamBeginCapture_v2(Handle stream, int) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const Handle graph = NewHandle(state.graphs);
+  state.graphs[graph] = std::make_shared<Graph>();
+  state.capturing[stream] = state.graphs[graph];
+  return kSuccess;
+}
+
+static CUresult CaptureInfo(Handle stream, int* status, Handle* graph) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.capturing.find(stream);
+  *status = found == state.capturing.end() ? 0 : kCaptureActive;
+  if (*status == 0 || graph == nullptr) return kSuccess;
+  for (const auto& [handle, known] : state.graphs) {
+    if (known == found->second) *graph = handle;
+  }
+  return kSuccess;
+}
+
+CUresult cuStreamGetCaptureInfo_v2(Handle stream, int* status, uint64_t*, Handle* graph, const Handle**, size_t*) {
+  return CaptureInfo(stream, status, graph);
+}
+CUresult cuStreamGetCaptureInfo_v2_ptsz(Handle stream, int* status, uint64_t*, Handle* graph, const Handle**, size_t*) {
+  return CaptureInfo(stream, status, graph);
+}
+
+CUresult cuStreamEndCapture(Handle stream, Handle* graph) {
+  int status = 0;
+  CaptureInfo(stream, &status, graph);
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  return state.capturing.erase(stream) != 0 ? kSuccess : kInvalidValue;
+}
+
+// --- Code. Each module takes 2 MiB. ---
+
+CUresult cuModuleLoadData(Handle* module, const void*) { return LoadModule("cuModuleLoadData", module); }
+CUresult cuModuleUnload(Handle module) { return UnloadModule("cuModuleUnload", module); }
+CUresult cuLibraryLoadData(Handle* library, const void*, int*, void**, unsigned, int*, void**, unsigned) {
+  return LoadModule("cuLibraryLoadData", library);
+}
+CUresult cuLibraryUnload(Handle library) { return UnloadModule("cuLibraryUnload", library); }
+
+// --- How the runtime finds all this. ---
+
+CUresult cuInit(unsigned);
+CUresult cuDeviceGet(int*, int);
+CUresult cuDevicePrimaryCtxRetain(Handle*, CUdevice);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
+CUresult cuCtxSetCurrent(Handle);
+CUresult cuCtxCreate_v2(Handle*, unsigned, CUdevice);
+CUresult cuCtxCreate_v4(Handle*, void*, unsigned, CUdevice);
+CUresult cuCtxDestroy_v2(Handle);
+CUresult cuGetProcAddress_v2(const char* name, void** function, int version, Flags64 flags, int* status);
+}
+
+namespace {
+
+// The same function under another address.
+template <auto Function>
+struct Hidden;
+template <typename... Arguments, CUresult (*Function)(Arguments...)>
+struct Hidden<Function> {
+  static CUresult Call(Arguments... arguments) { return Function(arguments...); }
+};
+
+struct Entry {
+  const char* name;
+  int version;
+  bool per_thread;
+  void* function;
+  void* hidden;
+};
+
+#define ENTRY(name, version, per_thread, function) \
+  { name, version, per_thread, reinterpret_cast<void*>(&function), reinterpret_cast<void*>(&Hidden<&function>::Call) }
+
+const Entry kEntries[] = {
+    ENTRY("cuInit", 2000, false, cuInit),
+    ENTRY("cuDeviceGet", 2000, false, cuDeviceGet),
+    ENTRY("cuDevicePrimaryCtxRetain", 7000, false, cuDevicePrimaryCtxRetain),
+    ENTRY("cuDevicePrimaryCtxReset", 11000, false, cuDevicePrimaryCtxReset_v2),
+    ENTRY("cuCtxSetCurrent", 4000, false, cuCtxSetCurrent),
+    ENTRY("cuCtxCreate", 3020, false, cuCtxCreate_v2),
+    ENTRY("cuCtxCreate", 12050, false, cuCtxCreate_v4),
+    ENTRY("cuCtxDestroy", 4000, false, cuCtxDestroy_v2),
+    ENTRY("cuGetProcAddress", 11030, false, cuGetProcAddress_v2),
+    ENTRY("cuMemAlloc", 3020, false, cuMemAlloc_v2),
+    ENTRY("cuMemAllocPitch", 3020, false, cuMemAllocPitch_v2),
+    ENTRY("cuMemAllocManaged", 6000, false, cuMemAllocManaged),
+    ENTRY("cuMemFree", 3020, false, cuMemFree_v2),
+    ENTRY("cuMemAllocHost", 3020, false, cuMemAllocHost_v2),
+    ENTRY("cuMemHostAlloc", 2020, false, cuMemHostAlloc),
+    ENTRY("cuMemFreeHost", 2000, false, cuMemFreeHost),
+    ENTRY("cuMemHostRegister", 6050, false, cuMemHostRegister_v2),
+    ENTRY("cuMemHostUnregister", 4000, false, cuMemHostUnregister),
+    ENTRY("cuMemAllocAsync", 11020, false, cuMemAllocAsync),
+    ENTRY("cuMemAllocAsync", 11020, true, cuMemAllocAsync_ptsz),
+    ENTRY("cuMemAllocFromPoolAsync", 11020, false, cuMemAllocFromPoolAsync),
+    ENTRY("cuMemAllocFromPoolAsync", 11020, true, cuMemAllocFromPoolAsync_ptsz),
+    ENTRY("cuMemFreeAsync", 11020, false, cuMemFreeAsync),
+    ENTRY("cuMemFreeAsync", 11020, true, cuMemFreeAsync_ptsz),
+    ENTRY("cuMemPoolCreate", 11020, false, cuMemPoolCreate),
+    ENTRY("cuMemPoolDestroy", 11020, false, cuMemPoolDestroy),
+    ENTRY("cuMemAddressReserve", 10020, false, cuMemAddressReserve),
+    ENTRY("cuMemAddressFree", 10020, false, cuMemAddressFree),
+    ENTRY("cuMemCreate", 10020, false, cuMemCreate),
+    ENTRY("cuMemRelease", 10020, false, cuMemRelease),
+    ENTRY("cuMemMap", 10020, false, cuMemMap),
+    ENTRY("cuMemUnmap", 10020, false, cuMemUnmap),
+    ENTRY("cuArrayCreate", 3020, false, cuArrayCreate_v2),
+    ENTRY("cuArray3DCreate", 3020, false, cuArray3DCreate_v2),
+    ENTRY("cuArrayDestroy", 2000, false, cuArrayDestroy),
+    ENTRY("cuIpcGetMemHandle", 4010, false, cuIpcGetMemHandle),
+    ENTRY("cuIpcOpenMemHandle", 11000, false, cuIpcOpenMemHandle_v2),
+    ENTRY("cuIpcCloseMemHandle", 4010, false, cuIpcCloseMemHandle),
+    ENTRY("cuGraphCreate", 10000, false, cuGraphCreate),
+    ENTRY("cuGraphAddMemAllocNode", 11040, false, cuGraphAddMemAllocNode),
+    ENTRY("cuGraphAddMemFreeNode", 11040, false, cuGraphAddMemFreeNode),
+    ENTRY("cuGraphAddNode", 12030, false, cuGraphAddNode_v2),
+    ENTRY("cuGraphInstantiate", 12000, false, cuGraphInstantiateWithFlags),
+    ENTRY("cuGraphDestroy", 10000, false, cuGraphDestroy),
+    ENTRY("cuGraphExecDestroy", 10000, false, cuGraphExecDestroy),
+};
+
+}  // namespace
+
+extern "C" {
+
+// FAKE_CUDA_HIDES=1: hands out other addresses than those the library exports.
+CUresult cuGetProcAddress_v2(const char* name, void** function, int version, Flags64 flags, int* status) {
+  static const bool hides = getenv("FAKE_CUDA_HIDES") != nullptr;
+  const Entry* best = nullptr;
+  for (const Entry& entry : kEntries) {
+    const bool fits = std::strcmp(entry.name, name) == 0 && entry.version <= version &&
+                      (!entry.per_thread || (flags & kPerThreadDefaultStream) != 0);
+    if (fits && (best == nullptr || entry.version > best->version || entry.per_thread)) best = &entry;
+  }
+  if (status != nullptr) *status = best == nullptr ? 1 : 0;
+  *function = best == nullptr ? nullptr : hides ? best->hidden : best->function;
+  return best == nullptr ? kErrorNotFound : kSuccess;
+}
+}

@@ -1,0 +1,54 @@
+// libnvidia-ml.so.1 of the double: what the device model holds, told per process. FAKE_NVML_PROCESS=0: it does not know
+// this process, as in a container whose process ids the host does not share.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/support/fake_cudart/fake_cuda.h"
+
+extern "C" {
+
+struct Memory {
+  unsigned long long total, free, used;
+};
+
+struct Process {
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu_instance, compute_instance;
+};
+
+int nvmlInit_v2() { return 0; }
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
+  unsigned bus = 0;
+  if (std::sscanf(bus_id, "0000:%X:00.0", &bus) != 1 || bus == 0) return 6;
+  *device = reinterpret_cast<void*>(static_cast<uintptr_t>(bus));
+  return 0;
+}
+
+int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
+  const int ordinal = static_cast<int>(reinterpret_cast<uintptr_t>(device)) - 1;
+  memory->total = 1ull << 30;
+  memory->used = fake_cuda_bytes_in_use(ordinal);
+  memory->free = memory->total - memory->used;
+  return 0;
+}
+
+// Another process is there too, and asks for more room than the first call offers.
+int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Process* processes) {
+  const int ordinal = static_cast<int>(reinterpret_cast<uintptr_t>(device)) - 1;
+  if (*count < 100) {
+    *count = 100;
+    return 7;
+  }
+  const char* known = std::getenv("FAKE_NVML_PROCESS");
+  const bool knows_us = known == nullptr || std::strcmp(known, "0") != 0;
+  processes[0] = {1, 123456789, 0, 0};
+  processes[1] = {static_cast<unsigned>(getpid()), fake_cuda_bytes_in_use(ordinal), 0, 0};
+  *count = knows_us ? 2 : 1;
+  return 0;
+}
+}
