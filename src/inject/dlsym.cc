@@ -1,9 +1,12 @@
 // dlsym, as the whole process finds it once this library is preloaded: a program that looks up one of the driver's
 // wrapped calls in a library gets the wrapper; every other look-up is the C library's own, reached by a jump.
 //
-// The jump matters: the C library tells by the return address who asks, and RTLD_NEXT means "after whoever asks". So
-// the entry point is written in assembly, and looks at the arguments only. RTLD_NEXT and RTLD_DEFAULT are never
-// answered here: the search itself finds the wrappers, which this library exports, where they come first.
+// The jump matters: the C library tells by the return address who asks, and RTLD_NEXT means "after whoever asks". So the
+// entry point is written in assembly, and looks at the arguments only. RTLD_NEXT and RTLD_DEFAULT are never answered
+// here: the search itself finds the wrappers, which this library exports, where they come first.
+//
+// It has both of the C library's versions of the symbol: programs ask for the one they were linked with, and other
+// interposers for either by name.
 #include <dlfcn.h>
 
 #include "src/backends/cuda/driver_queries.h"
@@ -44,9 +47,13 @@ using DlsymFunction = void*(void* handle, const char* name);
 asm(R"(
     .text
     .p2align 4
-    .globl dlsym
-    .type dlsym, @function
-dlsym:
+    .globl hbmprof_dlsym, hbmprof_dlsym_old
+    .type hbmprof_dlsym, @function
+    .type hbmprof_dlsym_old, @function
+    .symver hbmprof_dlsym, dlsym@@GLIBC_2.34, remove
+    .symver hbmprof_dlsym_old, dlsym@GLIBC_2.2.5, remove
+hbmprof_dlsym:
+hbmprof_dlsym_old:
     .cfi_startproc
     endbr64
     testq   %rsi, %rsi
@@ -95,7 +102,8 @@ dlsym:
     .cfi_adjust_cfa_offset -8
     jmp     1b
     .cfi_endproc
-    .size dlsym, .-dlsym
+    .size hbmprof_dlsym, .-hbmprof_dlsym
+    .size hbmprof_dlsym_old, .-hbmprof_dlsym_old
 )");
 
 namespace hbmprof::internal {

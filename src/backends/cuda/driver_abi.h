@@ -100,7 +100,7 @@ struct GraphNodeParams {
 inline constexpr int kGraphNodeMemAlloc = 10;
 inline constexpr int kGraphNodeMemFree = 11;
 
-// CUpointer_attribute, CUmemorytype, CUstreamCaptureStatus, CUmemPool_attribute, CUgraphMem_attribute.
+// CUpointer_attribute, CUmemorytype, CUstreamCaptureStatus, CUmemPool_attribute.
 inline constexpr int kPointerMemoryType = 2;
 inline constexpr int kPointerIsManaged = 8;
 inline constexpr int kPointerDeviceOrdinal = 9;
@@ -108,7 +108,6 @@ inline constexpr unsigned kMemoryTypeHost = 1;
 inline constexpr int kCaptureActive = 1;
 inline constexpr int kPoolReservedCurrent = 5;
 inline constexpr int kPoolUsedCurrent = 7;
-inline constexpr int kGraphMemReservedCurrent = 2;
 
 }  // namespace hbmprof::internal::cuda_driver
 

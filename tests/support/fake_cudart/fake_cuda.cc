@@ -92,8 +92,18 @@ constexpr Context kFirstCreated = 4096;
 Context PrimaryContext(int device) { return static_cast<Context>(device) + 1; }
 int DeviceOf(Context context) { return static_cast<int>(context < kFirstCreated ? context - 1 : context % 64); }
 
-// The contexts of this thread, innermost last.
-thread_local std::vector<Context> context_stack;
+// The contexts of this thread, innermost last. Never destroyed: exit handlers still ask.
+struct ContextStack {
+  Context contexts[32];
+  int size;
+
+  bool empty() const { return size == 0; }
+  Context& back() { return contexts[size - 1]; }
+  void push_back(Context context) { contexts[size++] = context; }
+  void pop_back() { --size; }
+  void clear() { size = 0; }
+};
+thread_local ContextStack context_stack;
 
 Context CurrentContext() { return context_stack.empty() ? 0 : context_stack.back(); }
 

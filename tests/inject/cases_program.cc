@@ -1,0 +1,208 @@
+// A program that links the driver and behaves as argv[1] says; a case of inject_test each.
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "src/backends/cuda/driver_abi.h"
+#include "tests/support/fake_cudart/fake_cuda.h"
+
+using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
+
+extern "C" {
+CUresult cuInit(unsigned);
+CUresult cuDevicePrimaryCtxRetain(Handle*, CUdevice);
+CUresult cuCtxSetCurrent(Handle);
+CUresult cuMemAlloc_v2(CUdeviceptr*, size_t);
+CUresult cuMemFree_v2(CUdeviceptr);
+CUresult cuMemAllocAsync(CUdeviceptr*, size_t, Handle);
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr*, size_t, Handle);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr*, size_t, Handle, Handle);
+CUresult cuMemFreeAsync(CUdeviceptr, Handle);
+CUresult cuMemPoolCreate(Handle*, const MemPoolProps*);
+CUresult cuMemAddressReserve(CUdeviceptr*, size_t, size_t, CUdeviceptr, Flags64);
+CUresult cuMemCreate(CUmemGenericAllocationHandle*, size_t, const MemAllocationProp*, Flags64);
+CUresult cuMemRelease(CUmemGenericAllocationHandle);
+CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, Flags64);
+CUresult cuMemUnmap(CUdeviceptr, size_t);
+CUresult cuStreamBeginCapture_v2(Handle, int);
+CUresult cuStreamEndCapture(Handle, Handle*);
+CUresult cuGraphInstantiateWithFlags(Handle*, Handle, Flags64);
+CUresult cuGraphDestroy(Handle);
+CUresult cuGraphExecDestroy(Handle);
+CUresult cuModuleLoadData(Handle*, const void*);
+CUresult cuModuleUnload(Handle);
+CUresult cuCtxCreate_v2(Handle*, unsigned, CUdevice);
+CUresult cuCtxDestroy_v2(Handle);
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
+CUresult cuGetProcAddress_v2(const char*, void**, int, Flags64, int*);
+}
+
+namespace {
+
+void Require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "does not hold: %s\n", what);
+  std::_Exit(1);
+}
+#define REQUIRE(condition) Require(condition, #condition)
+
+constexpr size_t kMiB = 1 << 20;
+
+void UseDevice(int device) {
+  Handle context = nullptr;
+  REQUIRE(cuInit(0) == kSuccess);
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, device) == kSuccess);
+  REQUIRE(cuCtxSetCurrent(context) == kSuccess);
+}
+
+CUdeviceptr Allocate(size_t bytes) {
+  CUdeviceptr ptr = 0;
+  REQUIRE(cuMemAlloc_v2(&ptr, bytes) == kSuccess);
+  return ptr;
+}
+
+// One unmapping over many maps, of memory whose handles were released at once and given out again.
+void GgmlPool() {
+  CUdeviceptr pool = 0;
+  REQUIRE(cuMemAddressReserve(&pool, 64 * kMiB, 0, 0, 0) == kSuccess);
+  const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
+  for (size_t i = 0; i < 16; ++i) {
+    CUmemGenericAllocationHandle handle = 0;
+    REQUIRE(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == kSuccess);
+    REQUIRE(cuMemMap(pool + i * 2 * kMiB, 2 * kMiB, 0, handle, 0) == kSuccess);
+    REQUIRE(cuMemRelease(handle) == kSuccess);
+  }
+  REQUIRE(cuMemUnmap(pool, 32 * kMiB) == kSuccess);
+}
+
+void EightThreads() {
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 8; ++t) {
+    threads.emplace_back([t] {
+      UseDevice(static_cast<int>(t % 2));
+      unsigned random = t;
+      std::vector<CUdeviceptr> mine;
+      for (int i = 0; i < 3000; ++i) {
+        random = random * 1664525 + 1013904223;
+        if (mine.size() < 8 && (random >> 16) % 2 == 0) {
+          CUdeviceptr ptr = 0;
+          const size_t bytes = 512 * (1 + (random >> 20) % 4);
+          REQUIRE((random & 1 ? cuMemAlloc_v2(&ptr, bytes) : cuMemAllocAsync(&ptr, bytes, nullptr)) == kSuccess);
+          mine.push_back(ptr);
+        } else if (!mine.empty()) {
+          REQUIRE((random & 2 ? cuMemFree_v2(mine.back()) : cuMemFreeAsync(mine.back(), nullptr)) == kSuccess);
+          mine.pop_back();
+        }
+      }
+      for (const CUdeviceptr ptr : mine) REQUIRE(cuMemFree_v2(ptr) == kSuccess);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void CapturedGraph() {
+  const auto stream = reinterpret_cast<Handle>(0x20);
+  REQUIRE(cuStreamBeginCapture_v2(stream, 0) == kSuccess);
+  CUdeviceptr ptr = 0;
+  REQUIRE(cuMemAllocAsync(&ptr, 1000, stream) == kSuccess);
+  Handle graph = nullptr;
+  REQUIRE(cuStreamEndCapture(stream, &graph) == kSuccess);
+  Handle executable = nullptr;
+  REQUIRE(cuGraphInstantiateWithFlags(&executable, graph, 0) == kSuccess);
+  REQUIRE(cuGraphDestroy(graph) == kSuccess);
+  REQUIRE(cuGraphExecDestroy(executable) == kSuccess);
+}
+
+// Of what is asked from the driver, each wrapper: every answer must differ from the exported function of the double.
+void GetProcAddress() {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  const struct {
+    const char* name;
+    int version;
+    Flags64 flags;
+    const char* symbol;
+  } requests[] = {{"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"},
+                  {"cuMemAlloc", 3020, 0, "cuMemAlloc_v2"},
+                  {"cuMemAllocAsync", 11020, 0, "cuMemAllocAsync"},
+                  {"cuMemAllocAsync", 11020, kPerThreadDefaultStream, "cuMemAllocAsync_ptsz"},
+                  {"cuCtxCreate", 3020, 0, "cuCtxCreate_v2"},
+                  {"cuCtxCreate", 12050, 0, "cuCtxCreate_v4"},
+                  {"cuGraphAddNode", 13000, 0, "cuGraphAddNode_v2"}};
+  for (const auto& request : requests) {
+    void* function = nullptr;
+    REQUIRE(cuGetProcAddress_v2(request.name, &function, request.version, request.flags, nullptr) == kSuccess);
+    Dl_info info = {};
+    REQUIRE(dladdr(function, &info) != 0);
+    std::printf("%s %d %llu: %s in %s\n", request.name, request.version, request.flags,
+                info.dli_sname == nullptr ? "?" : info.dli_sname, info.dli_fname);
+    REQUIRE(function == dlsym(driver, request.symbol));
+  }
+}
+
+}  // namespace
+
+extern "C" [[gnu::noinline]] CUdeviceptr user_allocates(size_t bytes) { return Allocate(bytes); }
+
+int main(int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name == "get_proc_address") {
+    GetProcAddress();
+    return 0;
+  }
+  UseDevice(0);
+  if (name == "ggml") {
+    GgmlPool();
+  } else if (name == "threads") {
+    EightThreads();
+  } else if (name == "captured") {
+    CapturedGraph();
+  } else if (name == "per_thread") {
+    CUdeviceptr ptr = 0;
+    REQUIRE(cuMemAllocAsync_ptsz(&ptr, 4444, nullptr) == kSuccess);
+  } else if (name == "fails") {
+    CUdeviceptr ptr = 77;
+    std::printf("%d %d\n", cuMemAlloc_v2(&ptr, 100), cuMemFree_v2(0x1234));
+    return 0;
+  } else if (name == "crash") {
+    user_allocates(100);
+    *static_cast<volatile int*>(nullptr) = 1;
+  } else if (name == "behind_our_back") {
+    user_allocates(kMiB);
+    REQUIRE(fake_cuda_take(0, 64 * kMiB) == 0);
+  } else if (name == "pools") {
+    const MemPoolProps properties{1, 0, {kLocationDevice, 0}, nullptr, 0, {}};
+    Handle pool = nullptr;
+    REQUIRE(cuMemPoolCreate(&pool, &properties) == kSuccess);
+    CUdeviceptr ptrs[2] = {};
+    REQUIRE(cuMemAllocAsync(&ptrs[0], 3 * kMiB, nullptr) == kSuccess);
+    REQUIRE(cuMemAllocFromPoolAsync(&ptrs[1], 5 * kMiB, pool, nullptr) == kSuccess);
+    for (const CUdeviceptr ptr : ptrs) REQUIRE(cuMemFreeAsync(ptr, nullptr) == kSuccess);
+  } else if (name == "module") {
+    user_allocates(100);
+    Handle module = nullptr;
+    REQUIRE(cuModuleLoadData(&module, "code") == kSuccess);
+    if (argc > 2) REQUIRE(cuModuleUnload(module) == kSuccess);
+  } else if (name == "contexts") {
+    user_allocates(100);
+    Handle context = nullptr;
+    REQUIRE(cuCtxCreate_v2(&context, 0, 0) == kSuccess);
+    Allocate(1000);
+    REQUIRE(cuCtxDestroy_v2(context) == kSuccess);
+    if (argc > 2) {
+      UseDevice(0);
+      REQUIRE(cuDevicePrimaryCtxReset_v2(0) == kSuccess);
+    }
+  } else if (name == "interval") {
+    user_allocates(100);
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  } else {
+    user_allocates(100);
+  }
+  std::printf("done\n");
+  return 0;
+}

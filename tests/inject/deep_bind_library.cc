@@ -1,0 +1,9 @@
+// A plug-in that brings its own runtime, as those do that are loaded with RTLD_DEEPBIND.
+#include "tests/support/mini_runtime/mini_runtime.h"
+
+extern "C" [[gnu::visibility("default")]] int run() {
+  mini_runtime::CUdeviceptr ptr = 0;
+  if (mini_runtime::cudaSetDevice(0) != 0) return 1;
+  if (mini_runtime::cudaMalloc(&ptr, 1000) != 0) return 1;
+  return mini_runtime::cudaFree(ptr);
+}

@@ -1,0 +1,381 @@
+// Programs that know nothing of hbmprof, started with the injected library on the double of the driver, and what their
+// profiles say.
+#include <glob.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/pprof_tool.h"
+#include "tests/support/profile_checker.h"
+
+namespace {
+
+using ::hbmprof_test::CheckProfile;
+using ::hbmprof_test::CommandResult;
+using ::hbmprof_test::ProfileView;
+using ::hbmprof_test::ReadProfile;
+using ::hbmprof_test::RunCommand;
+using ::testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+
+std::string NewDirectory() {
+  std::string path = ::testing::TempDir() + "/hbmprof_inject_XXXXXX";
+  if (mkdtemp(path.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path;
+  return path;
+}
+
+struct Injected {
+  std::string output = NewDirectory() + "/profile.pb.gz";
+  std::vector<std::string> environment;
+  std::string preload = HBMPROF_INJECTED;
+
+  CommandResult Run(const std::vector<std::string>& command) const {
+    std::vector<std::string> all = environment;
+    all.push_back("LD_PRELOAD=" + preload);
+    all.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
+    all.push_back("HBMPROF_OUTPUT=" + output);
+    return RunCommand(command, all);
+  }
+  ProfileView View() const {
+    const auto profile = ReadProfile(output);
+    if (!profile.ok()) {
+      ADD_FAILURE() << output << ": " << profile.status();
+      return ProfileView(hbmprof_test::Profile());
+    }
+    EXPECT_EQ(CheckProfile(*profile), "") << output;
+    return ProfileView(*profile);
+  }
+};
+
+std::string Program(const std::string& name) { return HBMPROF_INJECT_PROGRAMS "/" + name; }
+
+void ExpectDone(const CommandResult& run) {
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "done\n");
+  EXPECT_EQ(run.err, "");
+}
+
+// The profile of a case of cases_program that ends well.
+ProfileView RunCase(Injected injected, std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
+  arguments.insert(arguments.begin(), Program("inject_cases"));
+  injected.environment = std::move(environment);
+  ExpectDone(injected.Run(arguments));
+  return injected.View();
+}
+
+// --- Every way to the driver, every kind of memory. ---
+
+struct Kind {
+  const char* name;
+  int64_t bytes;
+  const char* label;
+};
+
+class MatrixTest : public ::testing::TestWithParam<std::tuple<std::string, Kind>> {};
+
+TEST_P(MatrixTest, OneRecordOfTheRightSizeKindDeviceAndUserFrame) {
+  const auto& [route, kind] = GetParam();
+  const Injected injected;
+  ExpectDone(injected.Run({Program("inject_matrix_" + route), kind.name, "hold"}));
+  const ProfileView view = injected.View();
+  // What is opened from another process, that process (here the same one) has allocated first.
+  const bool ipc = std::string(kind.name) == "ipc";
+  EXPECT_EQ(view.Sum("inuse_objects"), ipc ? 2 : 1);
+  EXPECT_EQ(view.Sum("inuse_space"), kind.bytes + (ipc ? 8192 : 0));
+  EXPECT_EQ(view.SumWhere("inuse_space", "kind", kind.label), kind.bytes);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:1"), view.Sum("inuse_space"));
+  EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
+  EXPECT_EQ(view.Comment("tracker", "replaced_records"), "0");
+  ASSERT_EQ(view.SumUnder("inuse_objects", "user_allocates"), 1);
+  for (const ProfileView::Sample& sample : view.samples) {
+    if (!sample.Has("user_allocates")) continue;
+    const auto user = std::find(sample.functions.begin(), sample.functions.end(), "user_allocates");
+    if (route == "static" || route == "shared") {
+      EXPECT_LE(user - sample.functions.begin(), 2) << "above it only the runtime's own";
+    } else {
+      EXPECT_EQ(user, sample.functions.begin());
+    }
+    EXPECT_EQ(sample.functions.back(), "_start");
+  }
+}
+
+TEST_P(MatrixTest, FreedToExactlyZero) {
+  const auto& [route, kind] = GetParam();
+  const Injected injected;
+  ExpectDone(injected.Run({Program("inject_matrix_" + route), kind.name, "free"}));
+  const ProfileView view = injected.View();
+  EXPECT_EQ(view.Sum("inuse_objects"), 0);
+  EXPECT_EQ(view.Sum("inuse_space"), 0);
+  EXPECT_EQ(view.SumUnder("alloc_objects", "user_allocates"), 1);
+  EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Inject, MatrixTest,
+    ::testing::Combine(::testing::Values("static", "shared", "linked", "dlsym", "get_proc_address"),
+                       ::testing::Values(Kind{"linear", 12345, "device"}, Kind{"pitch", 3072, "device"},
+                                         Kind{"managed", 2222, "managed"}, Kind{"pinned", 3333, "pinned_host"},
+                                         Kind{"async", 4444, "device"}, Kind{"pool", 5555, "device"},
+                                         Kind{"vmm", 2 * kMiB, "vmm"}, Kind{"array", 4096, "array"},
+                                         Kind{"graph", 7777, "graph"}, Kind{"ipc", 8192, "external"})),
+    [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
+
+// --- Patterns of real programs. ---
+
+TEST(InjectTest, GgmlsPoolEndsAtExactlyZero) {
+  const ProfileView view = RunCase({}, {"ggml"});
+  EXPECT_EQ(view.Sum("inuse_space"), 0);
+  EXPECT_EQ(view.Sum("alloc_space"), 32 * kMiB);
+  EXPECT_EQ(view.Sum("peak_space"), 32 * kMiB);
+  EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
+}
+
+TEST(InjectTest, AddressesReusedAtOnceUnderEightThreadsEndAtExactlyZero) {
+  const ProfileView view = RunCase({}, {"threads"});
+  EXPECT_EQ(view.Sum("inuse_space"), 0);
+  EXPECT_GT(view.Sum("alloc_objects"), 1000);
+  EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
+  EXPECT_EQ(view.Comment("tracker", "replaced_records"), "0");
+}
+
+TEST(InjectTest, CapturedMemoryGoesWithTheLastOfItsGraphs) {
+  const ProfileView view = RunCase({}, {"captured"});
+  EXPECT_EQ(view.SumWhere("alloc_space", "kind", "graph"), 1000);
+  EXPECT_EQ(view.Sum("inuse_space"), 0);
+}
+
+TEST(InjectTest, TheCallsOfThePerThreadDefaultStreamAreTrackedToo) {
+  EXPECT_EQ(RunCase({}, {"per_thread"}).Sum("inuse_space"), 4444);
+}
+
+TEST(InjectTest, ACreatedContextTakesItsMemoryWithItAndTheOthersStays) {
+  EXPECT_EQ(RunCase({}, {"contexts"}).Sum("inuse_space"), 100);
+  EXPECT_EQ(RunCase({}, {"contexts", "reset"}).Sum("inuse_space"), 0);
+}
+
+TEST(InjectTest, CodeIsMeasuredAtItsLoading) {
+  EXPECT_EQ(RunCase({}, {"module"}).SumWhere("inuse_space", "kind", "executable"), 2 * kMiB);
+  EXPECT_EQ(RunCase({}, {"module", "unload"}).SumWhere("inuse_space", "kind", "executable"), 0);
+}
+
+// --- How programs find the driver. ---
+
+TEST(InjectTest, EveryLookUpIsAnsweredWithAWrapperAndItselfToo) {
+  for (const char* hides : {"", "FAKE_CUDA_HIDES=1"}) {
+    SCOPED_TRACE(hides);
+    Injected injected;
+    if (*hides != '\0') injected.environment = {hides};
+    const CommandResult run = injected.Run({Program("inject_cases"), "get_proc_address"});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    std::istringstream lines(run.out);
+    int count = 0;
+    for (std::string line; std::getline(lines, line); ++count) EXPECT_THAT(line, HasSubstr("libhbmprof_cuda.so"));
+    EXPECT_EQ(count, 7);
+  }
+}
+
+TEST(InjectTest, ADriverThatHandsOutOtherAddressesThanItExportsIsTracked) {
+  Injected injected;
+  injected.environment = {"FAKE_CUDA_HIDES=1"};
+  ExpectDone(injected.Run({Program("inject_matrix_static"), "linear", "hold"}));
+  EXPECT_EQ(injected.View().Sum("inuse_space"), 12345);
+}
+
+// Static and shared. Its lookups end with a refusal: the double is no driver for it.
+TEST(InjectTest, TheRealRuntimeIsHandedTheWrappersAndRefusesTheDoubleAsEver) {
+  for (const char* variant : {"inject_real_runtime", "inject_real_runtime_shared"}) {
+    SCOPED_TRACE(variant);
+    if (access(Program(variant).c_str(), X_OK) != 0) {
+      GTEST_SKIP() << "no CUDA toolkit with a static and a shared cudart was found when this was built";
+    }
+    Injected injected;
+    injected.preload = HBMPROF_INJECT_SPY ":" HBMPROF_INJECTED;
+    const CommandResult run = injected.Run({Program(variant)});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(run.out, RunCommand({Program(variant)}, {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES}).out);
+    std::map<std::string, std::string> given;
+    int lookups = 0;
+    std::istringstream lines(run.err);
+    for (std::string name, library; lines >> name >> library; ++lookups) given[name] = library;
+    EXPECT_GT(lookups, 400);
+    for (const char* name :
+         {"cuGetProcAddress:",   "cuMemAlloc:",          "cuMemAllocPitch:",        "cuMemAllocManaged:",
+          "cuMemFree:",          "cuMemAllocHost:",      "cuMemHostAlloc:",         "cuMemFreeHost:",
+          "cuMemHostRegister:",  "cuMemAllocAsync:",     "cuMemFreeAsync:",         "cuMemAllocFromPoolAsync:",
+          "cuMemPoolCreate:",    "cuArrayCreate:",       "cuArray3DCreate:",        "cuArrayDestroy:",
+          "cuIpcOpenMemHandle:", "cuIpcCloseMemHandle:", "cuGraphAddMemAllocNode:", "cuGraphDestroy:"}) {
+      EXPECT_EQ(given[name], "libhbmprof_cuda.so") << name;
+    }
+    EXPECT_EQ(given["cuInit:"], "libcuda.so.1");
+  }
+}
+
+TEST(InjectTest, DlsymIsStillTheCLibrarysForEverythingElse) {
+  const CommandResult run = Injected().Run({Program("inject_dlsym")});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, RunCommand({Program("inject_dlsym")}, {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES}).out);
+  EXPECT_THAT(run.out, HasSubstr("RTLD_NEXT from a library: the C library's"));
+}
+
+TEST(InjectTest, ALibraryLoadedWithDeepBindWorks) {
+  const Injected injected;
+  ExpectDone(injected.Run({Program("inject_deep_bind"), HBMPROF_DEEP_BIND_LIBRARY}));
+}
+
+// --- The program is as it was. ---
+
+TEST(InjectTest, FailuresAreTheDriversAndLeaveNoRecord) {
+  Injected injected;
+  injected.environment = {"FAKE_CUDA_FAIL=cuMemAlloc_v2:2:0"};
+  const CommandResult run = injected.Run({Program("inject_cases"), "fails"});
+  EXPECT_EQ(run.out, "2 1\n") << "out of memory, invalid value";
+  EXPECT_EQ(run.out, RunCommand({Program("inject_cases"), "fails"},
+                                {"FAKE_CUDA_FAIL=cuMemAlloc_v2:2:0", "LD_LIBRARY_PATH=" HBMPROF_DOUBLES})
+                         .out);
+  EXPECT_EQ(injected.View().Sum("alloc_objects"), 0);
+}
+
+TEST(InjectTest, ACrashIsTheProgramsOwn) {
+  const CommandResult run = Injected().Run({Program("inject_cases"), "crash"});
+  EXPECT_EQ(run.exit_code, 128 + SIGSEGV);
+  EXPECT_EQ(run.err, "");
+}
+
+TEST(InjectTest, WhileOffNothingIsRecordedAndNothingWritten) {
+  Injected injected;
+  injected.environment = {"HBMPROF=0"};
+  ExpectDone(injected.Run({Program("inject_cases"), "plain"}));
+  EXPECT_NE(access(injected.output.c_str(), F_OK), 0);
+}
+
+TEST(InjectTest, AProgramWithoutCudaLeavesNoProfile) {
+  const Injected injected;
+  const CommandResult run = injected.Run({"/bin/echo", "hello"});
+  EXPECT_EQ(run.out, "hello\n");
+  EXPECT_EQ(run.err, "");
+  EXPECT_NE(access(injected.output.c_str(), F_OK), 0);
+}
+
+TEST(InjectTest, AProgramWithItsOwnProtobufAndAbseilBehavesTheSame) {
+  const std::vector<std::string> command = {HBMPROF_PROTOBUF_PROGRAM, "--gtest_brief=1"};
+  const CommandResult run = Injected().Run(command);
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+}
+
+TEST(InjectTest, WorksBesideAnotherPreloadedAllocator) {
+  for (const std::string allocator : {"libjemalloc.so.2", "libtcmalloc_minimal.so.4"}) {
+    const std::string path = "/usr/lib/x86_64-linux-gnu/" + allocator;
+    if (access(path.c_str(), R_OK) != 0) {
+      std::printf("not tried: %s is not there\n", path.c_str());
+      continue;
+    }
+    SCOPED_TRACE(path);
+    for (const bool first : {true, false}) {
+      Injected injected;
+      injected.preload = first ? path + ":" HBMPROF_INJECTED : HBMPROF_INJECTED ":" + path;
+      ExpectDone(injected.Run({Program("inject_cases"), "threads"}));
+      EXPECT_EQ(injected.View().Sum("inuse_space"), 0);
+    }
+  }
+}
+
+TEST(InjectTest, ExportsOnlyWhatItMustAndNeedsOnlyTheCLibrary) {
+  const CommandResult symbols = RunCommand({"nm", "-D", "--defined-only", HBMPROF_INJECTED});
+  ASSERT_EQ(symbols.exit_code, 0) << symbols.err;
+  std::vector<std::string> names;
+  std::istringstream lines(symbols.out);
+  std::string versions;  // of dlsym
+  for (std::string address, type, name; lines >> address >> type >> name;) {
+    const std::string bare = name.substr(0, name.find('@'));
+    if (bare == "dlsym") versions += name.substr(5) + " ";
+    if (type == "A") continue;  // the name of a version
+    if (names.empty() || names.back() != bare) names.push_back(bare);
+  }
+  EXPECT_THAT(versions, ::testing::AnyOf("@GLIBC_2.2.5 @@GLIBC_2.34 ", "@@GLIBC_2.34 @GLIBC_2.2.5 "));
+  std::vector<std::string> allowed;
+  std::ifstream file(HBMPROF_INJECT_EXPORTS);
+  for (std::string name; file >> name;) allowed.push_back(name);
+  ASSERT_GT(allowed.size(), 50u);
+  EXPECT_THAT(names, ::testing::UnorderedElementsAreArray(allowed));
+  for (const std::string& name : allowed) {
+    EXPECT_TRUE(name.rfind("cu", 0) == 0 || name == "dlsym" || name.rfind("hbmprof_cuda_", 0) == 0) << name;
+  }
+
+  const CommandResult dynamic = RunCommand({"readelf", "-d", HBMPROF_INJECTED});
+  std::istringstream entries(dynamic.out);
+  int needed = 0;
+  for (std::string line; std::getline(entries, line);) {
+    if (line.find("(NEEDED)") == std::string::npos) continue;
+    ++needed;
+    EXPECT_TRUE(line.find("[libc.so.6]") != std::string::npos || line.find("[libm.so.6]") != std::string::npos ||
+                line.find("[ld-linux-x86-64.so.2]") != std::string::npos)
+        << line;
+  }
+  EXPECT_GT(needed, 0);
+}
+
+// --- The device's own numbers. ---
+
+TEST(InjectTest, WhatIsTakenBehindOurBackIsUnaccountedAndGrowsBeyondTheBaseline) {
+  const std::string nvml = "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE;
+  struct Case {
+    std::vector<std::string> environment;
+    const char* scope;
+  };
+  for (const Case& c : std::vector<Case>{{{nvml}, "process"}, {{nvml, "FAKE_NVML_PROCESS=0"}, "device"}}) {
+    SCOPED_TRACE(c.scope);
+    const Injected injected;
+    std::vector<std::string> environment = c.environment;
+    environment.push_back(std::string("LD_PRELOAD=") + HBMPROF_INJECTED);
+    environment.push_back("HBMPROF_OUTPUT=" + injected.output);
+    ExpectDone(RunCommand({Program("inject_cases"), "behind_our_back"}, environment));
+    const ProfileView view = injected.View();
+    EXPECT_EQ(view.Comment("device GPU:0", "driver_scope"), c.scope);
+    const int64_t baseline = std::stoll(view.Comment("device GPU:0", "baseline"));
+    EXPECT_EQ(baseline, 3 * kMiB) << "the double's context";
+    EXPECT_EQ(std::stoll(view.Comment("device GPU:0", "unaccounted")), baseline + 64 * kMiB);
+    EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string(kMiB));
+  }
+}
+
+TEST(InjectTest, WhatThePoolsKeepIsNotUnaccounted) {
+  const ProfileView view = RunCase({}, {"pools"}, {"FAKE_CUDA_POOL_KEEPS=1"});
+  EXPECT_EQ(view.Comment("device GPU:0", "in_use"), "0");
+  EXPECT_EQ(view.Comment("device GPU:0", "driver_cache"), std::to_string(8 * kMiB));
+  EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), view.Comment("device GPU:0", "baseline"));
+}
+
+// --- Profiles in between. ---
+
+TEST(InjectTest, ProfilesAreWrittenAtAnInterval) {
+  Injected injected;
+  const std::string directory = NewDirectory();
+  injected.output = directory + "/%n.pb.gz";
+  injected.environment = {"HBMPROF_INTERVAL=0.05"};
+  ExpectDone(injected.Run({Program("inject_cases"), "interval"}));
+  glob_t found = {};
+  ASSERT_EQ(glob((directory + "/*.pb.gz").c_str(), 0, nullptr, &found), 0);
+  EXPECT_GE(found.gl_pathc, 3u);
+  EXPECT_LE(found.gl_pathc, 10u);
+  globfree(&found);
+}
+
+TEST(InjectTest, ABadIntervalIsNamedAndIgnored) {
+  Injected injected;
+  injected.environment = {"HBMPROF_INTERVAL=soon"};
+  const CommandResult run = injected.Run({Program("inject_cases"), "plain"});
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_THAT(run.err, HasSubstr("HBMPROF_INTERVAL=soon: must be"));
+  EXPECT_EQ(injected.View().Sum("inuse_space"), 100);
+}
+
+}  // namespace
