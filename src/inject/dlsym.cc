@@ -1,9 +1,9 @@
 // dlsym, as the whole process finds it once this library is preloaded: a program that looks up one of the driver's
 // wrapped calls in a library gets the wrapper; every other look-up is the C library's own, reached by a jump.
 //
-// The jump matters: the C library tells by the return address who asks, and RTLD_NEXT means "after whoever asks". So the
-// entry point is written in assembly, and looks at the arguments only. RTLD_NEXT and RTLD_DEFAULT are never answered
-// here: the search itself finds the wrappers, which this library exports, where they come first.
+// The jump matters: the C library tells by the return address who asks, and RTLD_NEXT means "after whoever asks". So
+// the entry point is written in assembly, and looks at the arguments only. RTLD_NEXT and RTLD_DEFAULT are never
+// answered here: the search itself finds the wrappers, which this library exports, where they come first.
 //
 // It has both of the C library's versions of the symbol: programs ask for the one they were linked with, and other
 // interposers for either by name.
