@@ -208,11 +208,10 @@ TEST(InjectTest, TheRealRuntimeIsHandedTheWrappersAndRefusesTheDoubleAsEver) {
     for (std::string name, library; lines >> name >> library; ++lookups) given[name] = library;
     EXPECT_GT(lookups, 400);
     for (const char* name :
-         {"cuGetProcAddress:",   "cuMemAlloc:",          "cuMemAllocPitch:",        "cuMemAllocManaged:",
-          "cuMemFree:",          "cuMemAllocHost:",      "cuMemHostAlloc:",         "cuMemFreeHost:",
-          "cuMemHostRegister:",  "cuMemAllocAsync:",     "cuMemFreeAsync:",         "cuMemAllocFromPoolAsync:",
-          "cuMemPoolCreate:",    "cuArrayCreate:",       "cuArray3DCreate:",        "cuArrayDestroy:",
-          "cuIpcOpenMemHandle:", "cuIpcCloseMemHandle:", "cuGraphAddMemAllocNode:", "cuGraphDestroy:"}) {
+         {"cuGetProcAddress:", "cuMemAlloc:", "cuMemAllocPitch:", "cuMemAllocManaged:", "cuMemFree:", "cuMemHostAlloc:",
+          "cuMemFreeHost:", "cuMemHostRegister:", "cuMemAllocAsync:", "cuMemFreeAsync:", "cuMemAllocFromPoolAsync:",
+          "cuMemPoolCreate:", "cuArrayCreate:", "cuArray3DCreate:", "cuArrayDestroy:", "cuIpcOpenMemHandle:",
+          "cuIpcCloseMemHandle:", "cuGraphAddMemAllocNode:", "cuGraphDestroy:"}) {
       EXPECT_EQ(given[name], "libhbmprof_cuda.so") << name;
     }
     EXPECT_EQ(given["cuInit:"], "libcuda.so.1");
