@@ -25,6 +25,8 @@ struct Command {
 };
 
 // Each adds its subcommand to the command line `tool`.
+Command AddRunCommand(CLI::App& tool);
+Command AddDoctorCommand(CLI::App& tool);
 Command AddTopCommand(CLI::App& tool);
 Command AddDiffCommand(CLI::App& tool);
 Command AddPeekCommand(CLI::App& tool);

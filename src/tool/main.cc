@@ -10,12 +10,14 @@ namespace hbmprof::tool {
 namespace {
 
 // In the order of the help page.
-constexpr Command (*kCommands[])(CLI::App&) = {AddTopCommand,     AddDiffCommand,      AddPeekCommand,
-                                               AddLeaksCommand,   AddSymbolizeCommand, AddReportCommand,
-                                               AddConvertCommand, AddCheckCommand,     AddCompletionCommand};
+constexpr Command (*kCommands[])(CLI::App&) = {
+    AddRunCommand,   AddDoctorCommand,    AddTopCommand,    AddDiffCommand,    AddPeekCommand,
+    AddLeaksCommand, AddSymbolizeCommand, AddReportCommand, AddConvertCommand, AddCheckCommand, AddCompletionCommand};
 
 int Run(int argc, char** argv) {
-  CLI::App tool("Reads the profiles that the hbmprof library writes, and any other pprof heap profile.", "hbmprof");
+  CLI::App tool(
+      "Records device memory of programs, and reads the profiles: hbmprof's and any other pprof heap profile.",
+      "hbmprof");
   tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION);
   tool.require_subcommand(1);
   tool.get_formatter()->column_width(28);

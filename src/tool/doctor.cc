@@ -1,0 +1,362 @@
+// `hbmprof doctor`: what can be seen on this machine and of a program, and what not.
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <gelf.h>
+#include <libelf.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/tool/command.h"
+#include "src/tool/injection.h"
+#include "src/tool/profile_reader.h"
+#include "src/tool/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct DoctorOptions {
+  std::string library;
+  bool coverage_only = false;  // in the child that has the library preloaded
+  bool entry_points = false;
+  std::vector<std::string> command;
+};
+
+// What was found. A problem means that something will not be seen at all.
+class Findings {
+ public:
+  void Say(const std::string& topic, const std::string& text) { Line("  ", topic, text); }
+  void Problem(const std::string& topic, const std::string& text) {
+    Line("! ", topic, text);
+    has_problem_ = true;
+  }
+  bool has_problem() const { return has_problem_; }
+
+ private:
+  static void Line(const char* mark, const std::string& topic, const std::string& text) {
+    std::printf("%s%-16s %s\n", mark, topic.c_str(), text.c_str());
+  }
+  bool has_problem_ = false;
+};
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// --- The machine. ---
+
+// Initialises the driver, which makes no context.
+void Driver(Findings& findings) {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (driver == nullptr) {
+    findings.Problem("driver", "libcuda.so.1 is not found: no GPU here, or the container was started without it");
+    return;
+  }
+  const auto find = [&](const char* name) { return dlsym(driver, name); };
+  auto* init = reinterpret_cast<int (*)(unsigned)>(find("cuInit"));
+  auto* get_version = reinterpret_cast<int (*)(int*)>(find("cuDriverGetVersion"));
+  auto* get_count = reinterpret_cast<int (*)(int*)>(find("cuDeviceGetCount"));
+  Dl_info info = {};
+  const std::string path = init != nullptr && dladdr(reinterpret_cast<void*>(init), &info) != 0 ? info.dli_fname : "?";
+  const int error = init == nullptr ? -1 : init(0);
+  if (error != 0) {
+    findings.Problem("driver", error == 34 ? Cat(path, " is the toolkit's stub, not the driver: check LD_LIBRARY_PATH")
+                                           : Cat(path, " does not initialise: CUDA error ", error));
+    return;
+  }
+  int version = 0;
+  int count = 0;
+  if (get_version != nullptr) get_version(&version);
+  if (get_count != nullptr) get_count(&count);
+  findings.Say("driver", Cat(path, ", CUDA ", version / 1000, ".", version % 1000 / 10, ", ", count,
+                             count == 1 ? " device" : " devices"));
+}
+
+void Nvml(Findings& findings) {
+  if (dlopen("libnvidia-ml.so.1", RTLD_LAZY) == nullptr) {
+    findings.Say("NVML", "libnvidia-ml.so.1 is not found: `unaccounted` counts all processes on a device");
+    return;
+  }
+  std::ifstream status("/proc/self/status");
+  std::string ids;
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("NSpid:", 0) == 0) ids = line.substr(6);
+  }
+  std::error_code error;
+  const bool container = std::filesystem::exists("/.dockerenv", error) ||
+                         FirstLine("/proc/1/cgroup").find("docker") != std::string::npos ||
+                         FirstLine("/proc/1/cgroup").find("kubepods") != std::string::npos;
+  findings.Say("NVML", container ? "found; in a container it may not know process ids, then `unaccounted` counts all "
+                                   "processes on a device"
+                                 : "found: `unaccounted` is this process's own");
+}
+
+void Toolkit(Findings& findings) {
+  const absl::StatusOr<std::string> nvcc = FindProgram("nvcc");
+  findings.Say("toolkit", nvcc.ok() ? *nvcc : "no nvcc; none is needed to profile");
+}
+
+void Limits(Findings& findings) {
+  std::string memory = FirstLine("/sys/fs/cgroup/memory.max");
+  if (memory.empty()) memory = FirstLine("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  char* end = nullptr;
+  const long long limit = std::strtoll(memory.c_str(), &end, 10);
+  // Version 1 writes a number near the largest for "none".
+  const bool limited = end != memory.c_str() && limit < (1ll << 60);
+  findings.Say("host memory", limited ? Cat("the container may use ", FormatValue(limit, "bytes"),
+                                            "; a profile takes about 200 bytes for each live buffer")
+                                      : "no container limit");
+  rlimit locked = {};
+  if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY) {
+    findings.Say("locked memory", Cat("limited to ", FormatValue(static_cast<int64_t>(locked.rlim_cur), "bytes"),
+                                      "; allocating pinned memory can fail, with or without hbmprof"));
+  }
+}
+
+// --- The injected library: preloaded into this command once more, which then asks it. ---
+
+extern "C" void PrintEntryPoint(const char* name, const char* state, const char* note, void*) {
+  std::printf("%s\t%s\t%s\n", state, name, note);
+}
+
+int PrintCoverage() {
+  dlopen("libcuda.so.1", RTLD_LAZY);
+  using Coverage = void(void (*)(const char*, const char*, const char*, void*), void*);
+  auto* coverage = reinterpret_cast<Coverage*>(dlsym(RTLD_DEFAULT, "hbmprof_cuda_coverage"));
+  if (coverage == nullptr) return kFinding;
+  coverage(&PrintEntryPoint, nullptr);
+  return kSuccess;
+}
+
+void Library(const DoctorOptions& options, Findings& findings) {
+  const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
+  if (!library.ok()) {
+    findings.Problem("library", std::string(library.status().message()));
+    return;
+  }
+  int pipe[2];
+  if (::pipe(pipe) != 0) return;
+  const absl::StatusOr<int> child =
+      StartProcess("/proc/self/exe", {"hbmprof", "doctor", "--coverage-only"},
+                   {{"LD_PRELOAD", PreloadWith(*library)}, {"HBMPROF_OUTPUT", ""}}, pipe[1]);
+  close(pipe[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t count = 0; child.ok() && (count = read(pipe[0], buffer, sizeof(buffer))) > 0;) {
+    text.append(buffer, static_cast<size_t>(count));
+  }
+  close(pipe[0]);
+  const int code = child.ok() ? WaitForProcess(*child) : kUnusable;
+  if (code != kSuccess) {
+    findings.Problem("library", Cat(*library, " cannot be preloaded here (what the dynamic linker says stands above)"));
+    return;
+  }
+  findings.Say("library", Cat(*library, " can be preloaded"));
+  std::map<std::string, std::vector<std::pair<std::string, std::string>>> by_state;
+  std::istringstream lines(text);
+  for (std::string state, name, note;
+       std::getline(lines, state, '\t') && std::getline(lines, name, '\t') && std::getline(lines, note);) {
+    by_state[state].push_back({name, note});
+  }
+  findings.Say("entry points", Cat(by_state["tracked"].size(), " tracked, ", by_state["passed through"].size(),
+                                   " passed through, ", by_state["absent"].size(), " absent from the driver",
+                                   options.entry_points ? "" : " (--entry-points lists them)"));
+  if (!options.entry_points) return;
+  for (const auto& [state, entries] : by_state) {
+    for (const auto& [name, note] : entries) {
+      findings.Say("", Cat(name, ": ", state, note.empty() ? "" : ": ", note));
+    }
+  }
+}
+
+// --- The program. ---
+
+struct Program {
+  bool elf = false;
+  bool x86_64 = false;
+  bool has_interpreter = false;
+  bool symbols = false;
+  bool dynamic_symbols = false;
+  bool debug = false;
+  bool unwind_tables = false;
+  std::vector<std::string> needed;
+  int functions = 0;
+  int frame_pointer_functions = 0;
+};
+
+void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std::string_view bytes, Program& program) {
+  Elf_Data* data = elf_getdata(section, nullptr);
+  if (data == nullptr || header.sh_entsize == 0) return;
+  for (size_t i = 0; i < header.sh_size / header.sh_entsize && program.functions < 5000; ++i) {
+    GElf_Sym symbol;
+    GElf_Shdr code;
+    if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr) continue;
+    if (GELF_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_size < 16 || symbol.st_shndx >= SHN_LORESERVE) continue;
+    Elf_Scn* holder = elf_getscn(elf, symbol.st_shndx);
+    if (holder == nullptr || gelf_getshdr(holder, &code) == nullptr || symbol.st_value < code.sh_addr) continue;
+    const uint64_t offset = symbol.st_value - code.sh_addr + code.sh_offset;
+    if (offset > bytes.size() || bytes.size() - offset < 16) continue;
+    // endbr64; push %rbp; mov %rsp,%rbp
+    std::string_view start = bytes.substr(offset, 16);
+    if (start.substr(0, 4) == std::string_view("\xf3\x0f\x1e\xfa", 4)) start.remove_prefix(4);
+    ++program.functions;
+    if (start.substr(0, 4) == std::string_view("\x55\x48\x89\xe5", 4)) ++program.frame_pointer_functions;
+  }
+}
+
+Program Examine(std::string_view bytes) {
+  Program program;
+  elf_version(EV_CURRENT);
+  Elf* elf = elf_memory(const_cast<char*>(bytes.data()), bytes.size());
+  GElf_Ehdr header;
+  if (elf == nullptr || elf_kind(elf) != ELF_K_ELF || gelf_getehdr(elf, &header) == nullptr) {
+    if (elf != nullptr) elf_end(elf);
+    return program;
+  }
+  program.elf = true;
+  program.x86_64 = header.e_machine == EM_X86_64;
+  size_t count = 0;
+  elf_getphdrnum(elf, &count);
+  for (size_t i = 0; i < count; ++i) {
+    GElf_Phdr segment;
+    if (gelf_getphdr(elf, static_cast<int>(i), &segment) == nullptr) continue;
+    program.has_interpreter = program.has_interpreter || segment.p_type == PT_INTERP;
+    program.unwind_tables = program.unwind_tables || segment.p_type == PT_GNU_EH_FRAME;
+  }
+  size_t names = 0;
+  elf_getshdrstrndx(elf, &names);
+  for (Elf_Scn* section = nullptr; (section = elf_nextscn(elf, section)) != nullptr;) {
+    GElf_Shdr info;
+    if (gelf_getshdr(section, &info) == nullptr) continue;
+    const char* name = elf_strptr(elf, names, info.sh_name);
+    if (name != nullptr && std::strcmp(name, ".debug_info") == 0) program.debug = true;
+    if (info.sh_type == SHT_SYMTAB) {
+      program.symbols = true;
+      CountFramePointers(elf, section, info, bytes, program);
+    }
+    if (info.sh_type == SHT_DYNSYM) program.dynamic_symbols = true;
+    if (info.sh_type != SHT_DYNAMIC || info.sh_entsize == 0) continue;
+    Elf_Data* data = elf_getdata(section, nullptr);
+    for (size_t i = 0; data != nullptr && i < info.sh_size / info.sh_entsize; ++i) {
+      GElf_Dyn entry;
+      if (gelf_getdyn(data, static_cast<int>(i), &entry) == nullptr || entry.d_tag != DT_NEEDED) continue;
+      const char* needed = elf_strptr(elf, info.sh_link, entry.d_un.d_val);
+      if (needed != nullptr) program.needed.push_back(needed);
+    }
+  }
+  elf_end(elf);
+  return program;
+}
+
+std::string NeededLike(const Program& program, const std::string& start) {
+  for (const std::string& name : program.needed) {
+    if (name.rfind(start, 0) == 0) return name;
+  }
+  return "";
+}
+
+void Target(const std::string& command, Findings& findings, int depth = 0) {
+  const absl::StatusOr<std::string> path = FindProgram(command);
+  if (!path.ok()) {
+    findings.Problem("program", std::string(path.status().message()));
+    return;
+  }
+  const absl::StatusOr<std::string> bytes = ReadFile(*path);
+  if (!bytes.ok()) {
+    findings.Problem("program", std::string(bytes.status().message()));
+    return;
+  }
+  if (bytes->rfind("#!", 0) == 0 && depth < 4) {
+    std::istringstream line(bytes->substr(2, bytes->find('\n') - 2));
+    std::string interpreter;
+    std::string argument;
+    line >> interpreter >> argument;
+    const bool env = interpreter.size() > 4 && interpreter.compare(interpreter.size() - 4, 4, "/env") == 0;
+    findings.Say("program", Cat(*path, " is a script for ", env ? argument : interpreter));
+    Target(env ? argument : interpreter, findings, depth + 1);
+    return;
+  }
+  const Program program = Examine(*bytes);
+  if (!program.elf) {
+    findings.Problem("program", Cat(*path, " is no ELF program and no script"));
+    return;
+  }
+  findings.Say("program", *path);
+  struct stat info = {};
+  stat(path->c_str(), &info);
+  if (!program.x86_64) findings.Problem("", "built for another processor than x86-64: it cannot be injected");
+  if (!program.has_interpreter) findings.Problem("", "statically linked: nothing can be preloaded into it");
+  if ((info.st_mode & (S_ISUID | S_ISGID)) != 0 && geteuid() != 0) {
+    findings.Problem("", "set-user-id: the system ignores LD_PRELOAD for it; run it as its owner");
+  }
+  if (getxattr(path->c_str(), "security.capability", nullptr, 0) > 0 && geteuid() != 0) {
+    findings.Problem("", "has file capabilities: the system ignores LD_PRELOAD for it");
+  }
+
+  const std::string runtime = NeededLike(program, "libcudart.so");
+  const std::string driver = NeededLike(program, "libcuda.so");
+  const bool looks_up = bytes->find("cuGetProcAddress") != std::string::npos;
+  findings.Say("CUDA", !runtime.empty() ? Cat("the shared runtime, ", runtime, ": tracked through the driver")
+                       : looks_up       ? "the static runtime is in the program: tracked through the driver"
+                       : !driver.empty()
+                           ? "the driver, linked: tracked"
+                           : "none in the program itself; what its libraries use is tracked all the same");
+  if (program.functions > 0) {
+    findings.Say("frame pointers", Cat(FormatPercent(program.frame_pointer_functions, program.functions), " of ",
+                                       program.functions, " functions; stacks are complete without, by unwind tables",
+                                       program.unwind_tables ? "" : ", of which this program has none"));
+  } else {
+    findings.Say("frame pointers", "unknown: no symbols");
+  }
+  if (!program.unwind_tables && program.frame_pointer_functions * 2 < program.functions) {
+    findings.Problem("", "neither unwind tables nor frame pointers: stacks will be short");
+  }
+  findings.Say("symbols", !program.symbols ? "stripped: only exported functions have names"
+                          : program.debug  ? "function names, and lines (hbmprof symbolize)"
+                                           : "function names, no lines: build with -g for those");
+}
+
+absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
+  if (options.coverage_only) return PrintCoverage();
+  Findings findings;
+  Driver(findings);
+  Nvml(findings);
+  Toolkit(findings);
+  Limits(findings);
+  std::fflush(stdout);
+  Library(options, findings);
+  if (!options.command.empty()) Target(options.command.front(), findings);
+  return findings.has_problem() ? kFinding : kSuccess;
+}
+
+}  // namespace
+
+Command AddDoctorCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("doctor", "Say what `hbmprof run` can see here, and what not");
+  auto options = std::make_shared<DoctorOptions>();
+  arguments->add_flag("--entry-points", options->entry_points,
+                      "List the driver's calls: tracked, passed through, absent");
+  arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
+  arguments->add_flag("--coverage-only", options->coverage_only)->group("");
+  arguments->add_option("command", options->command, "A program to look at, after --");
+  arguments->footer("Lines that begin with ! name what will not be seen; then the exit code is 1.");
+  return {arguments, [options] { return RunDoctor(*options); }};
+}
+
+}  // namespace hbmprof::tool
