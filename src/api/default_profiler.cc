@@ -1,4 +1,5 @@
 // Profiler::Default(): the process's own profiler, set up from the environment; and the profile it writes at exit.
+#include "src/api/default_profiler.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +19,8 @@ std::string& ExitOutput() {
   return *output;
 }
 
+const char* output_variable = nullptr;  // null: HBMPROF_OUTPUT
+
 void WriteAtExit() {
   const absl::Status status = save_device_memory_profile(ExitOutput());
   if (!status.ok()) {
@@ -27,7 +30,11 @@ void WriteAtExit() {
 
 Profiler* MakeDefault() {
   std::vector<std::string> problems;
-  const Options options = OptionsFromEnvironment(&problems);
+  Options options = OptionsFromEnvironment(&problems);
+  if (output_variable != nullptr) {
+    const char* output = std::getenv(output_variable);
+    options.output = output == nullptr ? "" : output;
+  }
   for (const std::string& problem : problems) std::fprintf(stderr, "%s\n", problem.c_str());
   if (!options.output.empty() && options.enabled) {
     ExitOutput() = options.output;
@@ -37,6 +44,8 @@ Profiler* MakeDefault() {
 }
 
 }  // namespace
+
+void internal::SetOutputVariable(const char* name) { output_variable = name; }
 
 Profiler& Profiler::Default() {
   static Profiler* const profiler = MakeDefault();

@@ -2,8 +2,9 @@
 // src/backends/cuda/driver_shim.cc, dlsym from dlsym.cc; here is what else the library exports, and what starts with
 // the first tracked call.
 //
-// Environment: all of OptionsFromEnvironment (hbmprof/options.h), and HBMPROF_INTERVAL=SECONDS, which writes the
-// profile to HBMPROF_OUTPUT again and again, beside the one at exit.
+// Environment: OptionsFromEnvironment (hbmprof/options.h), but for HBMPROF_OUTPUT, which is the program's own. Instead
+//   HBMPROF_CUDA_OUTPUT=PATH       where a profile is written when the process exits; a pattern as in Options::output
+//   HBMPROF_CUDA_INTERVAL=SECONDS  writes one there every so often too
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -15,11 +16,14 @@
 
 #include "hbmprof/caller.h"
 #include "hbmprof/hbmprof.h"
+#include "src/api/default_profiler.h"
 #include "src/backends/cuda/driver_adapter.h"
 #include "src/backends/cuda/driver_shim.h"
 
 namespace hbmprof::internal {
 namespace {
+
+constexpr char kOutput[] = "HBMPROF_CUDA_OUTPUT";
 
 struct Dumps {
   std::string output;
@@ -40,18 +44,19 @@ void* DumpForEver(void* argument) {
 
 // A thread that takes none of the program's signals. It ends with the process; a dump that it is at leaves nothing.
 void StartDumps() {
-  const char* interval = std::getenv("HBMPROF_INTERVAL");
-  const char* output = std::getenv("HBMPROF_OUTPUT");
+  const char* interval = std::getenv("HBMPROF_CUDA_INTERVAL");
+  const char* output = std::getenv(kOutput);
   if (interval == nullptr || *interval == '\0') return;
   char* end = nullptr;
   const double seconds = std::strtod(interval, &end);
   if (*end != '\0' || !(seconds >= 0.001 && seconds <= 1e8)) {
-    std::fprintf(stderr, "HBMPROF_INTERVAL=%s: must be a number of seconds from 0.001 to 1e8; no profiles in between\n",
+    std::fprintf(stderr,
+                 "HBMPROF_CUDA_INTERVAL=%s: must be a number of seconds from 0.001 to 1e8; no profiles in between\n",
                  interval);
     return;
   }
   if (output == nullptr || *output == '\0') {
-    std::fprintf(stderr, "HBMPROF_INTERVAL needs HBMPROF_OUTPUT, which says where the profiles go\n");
+    std::fprintf(stderr, "HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, which says where the profiles go\n");
     return;
   }
   sigset_t all;
@@ -62,14 +67,17 @@ void StartDumps() {
   if (pthread_create(&thread, nullptr, &DumpForEver, new Dumps{output, seconds}) == 0) {
     pthread_detach(thread);
   } else {
-    std::fprintf(stderr, "hbmprof: no thread for HBMPROF_INTERVAL; a profile is written at exit only\n");
+    std::fprintf(stderr, "hbmprof: no thread for HBMPROF_CUDA_INTERVAL; a profile is written at exit only\n");
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace
 
-void CudaTrackingStarts() { StartDumps(); }
+void CudaTrackingStarts() {
+  SetOutputVariable(kOutput);
+  StartDumps();
+}
 
 }  // namespace hbmprof::internal
 

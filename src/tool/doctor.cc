@@ -154,7 +154,7 @@ void Library(const DoctorOptions& options, Findings& findings) {
   if (::pipe(pipe) != 0) return;
   const absl::StatusOr<int> child =
       StartProcess("/proc/self/exe", {"hbmprof", "doctor", "--coverage-only"},
-                   {{"LD_PRELOAD", PreloadWith(*library)}, {"HBMPROF_OUTPUT", ""}}, pipe[1]);
+                   {{"LD_PRELOAD", PreloadWith(*library)}, {"HBMPROF_CUDA_OUTPUT", ""}}, pipe[1]);
   close(pipe[1]);
   std::string text;
   char buffer[4096];

@@ -120,8 +120,9 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
     return absl::PermissionDeniedError(Cat(options.output, " is no folder that can be written to"));
   }
 
-  Environment environment{{"LD_PRELOAD", PreloadWith(*library)}, {"HBMPROF_OUTPUT", Cat(folder, "/%p.%n", kSuffix)}};
-  if (!options.interval.empty()) environment["HBMPROF_INTERVAL"] = options.interval;
+  Environment environment{{"LD_PRELOAD", PreloadWith(*library)},
+                          {"HBMPROF_CUDA_OUTPUT", Cat(folder, "/%p.%n", kSuffix)}};
+  if (!options.interval.empty()) environment["HBMPROF_CUDA_INTERVAL"] = options.interval;
   const std::set<std::string> before = ProfilesIn(folder);
   const absl::StatusOr<int> process = StartProcess(*program, options.command, environment);
   if (!process.ok()) return process.status();

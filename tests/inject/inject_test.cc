@@ -42,7 +42,7 @@ struct Injected {
     std::vector<std::string> all = environment;
     all.push_back("LD_PRELOAD=" + preload);
     all.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
-    all.push_back("HBMPROF_OUTPUT=" + output);
+    all.push_back("HBMPROF_CUDA_OUTPUT=" + output);
     return RunCommand(command, all);
   }
   ProfileView View() const {
@@ -322,6 +322,35 @@ TEST(InjectTest, ExportsOnlyWhatItMustAndNeedsOnlyTheCLibrary) {
   EXPECT_GT(needed, 0);
 }
 
+// --- A program that links hbmprof::cuda. ---
+
+TEST(InjectTest, AProgramThatLinksHbmprofIsRecordedOnceInEachProfileFromTheUsersFrame) {
+  if (access(Program("inject_linked").c_str(), X_OK) != 0)
+    GTEST_SKIP() << "hbmprof::cuda is not built: no CUDA toolkit";
+  for (const bool frees : {false, true}) {
+    Injected injected;
+    const std::string own = NewDirectory() + "/own.pb.gz";
+    injected.environment = {"FAKE_CUDART_DRIVER=1"};
+    std::vector<std::string> command = {Program("inject_linked"), own};
+    if (frees) command.push_back("free");
+    ExpectDone(injected.Run(command));
+    const auto profile = ReadProfile(own);
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    const ProfileView of_program(*profile);
+    EXPECT_EQ(of_program.Sum("alloc_objects"), 1) << "as without the injected library";
+    EXPECT_EQ(of_program.Sum("inuse_space"), frees ? 0 : 777);
+    const ProfileView of_process = injected.View();
+    EXPECT_EQ(of_process.Sum("alloc_objects"), 2);
+    EXPECT_EQ(of_process.Sum("inuse_space"), frees ? 333 : 777 + 333);
+    EXPECT_EQ(of_process.SumUnder("alloc_space", "user_allocates"), 777);
+    EXPECT_EQ(of_process.SumUnder("alloc_space", "library_allocates"), 333);
+    for (const ProfileView::Sample& sample : of_process.samples) {
+      if (!sample.Has("user_allocates")) continue;
+      EXPECT_EQ(sample.functions[0], "user_allocates");
+    }
+  }
+}
+
 // --- The device's own numbers. ---
 
 TEST(InjectTest, WhatIsTakenBehindOurBackIsUnaccountedAndGrowsBeyondTheBaseline) {
@@ -335,7 +364,7 @@ TEST(InjectTest, WhatIsTakenBehindOurBackIsUnaccountedAndGrowsBeyondTheBaseline)
     const Injected injected;
     std::vector<std::string> environment = c.environment;
     environment.push_back(std::string("LD_PRELOAD=") + HBMPROF_INJECTED);
-    environment.push_back("HBMPROF_OUTPUT=" + injected.output);
+    environment.push_back("HBMPROF_CUDA_OUTPUT=" + injected.output);
     ExpectDone(RunCommand({Program("inject_cases"), "behind_our_back"}, environment));
     const ProfileView view = injected.View();
     EXPECT_EQ(view.Comment("device GPU:0", "driver_scope"), c.scope);
@@ -359,7 +388,7 @@ TEST(InjectTest, ProfilesAreWrittenAtAnInterval) {
   Injected injected;
   const std::string directory = NewDirectory();
   injected.output = directory + "/%n.pb.gz";
-  injected.environment = {"HBMPROF_INTERVAL=0.05"};
+  injected.environment = {"HBMPROF_CUDA_INTERVAL=0.05"};
   ExpectDone(injected.Run({Program("inject_cases"), "interval"}));
   glob_t found = {};
   ASSERT_EQ(glob((directory + "/*.pb.gz").c_str(), 0, nullptr, &found), 0);
@@ -370,10 +399,10 @@ TEST(InjectTest, ProfilesAreWrittenAtAnInterval) {
 
 TEST(InjectTest, ABadIntervalIsNamedAndIgnored) {
   Injected injected;
-  injected.environment = {"HBMPROF_INTERVAL=soon"};
+  injected.environment = {"HBMPROF_CUDA_INTERVAL=soon"};
   const CommandResult run = injected.Run({Program("inject_cases"), "plain"});
   EXPECT_EQ(run.exit_code, 0);
-  EXPECT_THAT(run.err, HasSubstr("HBMPROF_INTERVAL=soon: must be"));
+  EXPECT_THAT(run.err, HasSubstr("HBMPROF_CUDA_INTERVAL=soon: must be"));
   EXPECT_EQ(injected.View().Sum("inuse_space"), 100);
 }
 

@@ -91,12 +91,12 @@ const Driver* FindDriver() {
 // written at exit is written while the driver still answers. Never destroyed: calls go on during static destruction.
 CudaDriverAdapter& Tracker() {
   static CudaDriverAdapter* const tracker = [] {
+    CudaTrackingStarts();
     auto* questions = new CudaDriverInProcess;
     auto* adapter = new CudaDriverAdapter(Profiler::Default(), *questions);
     questions->SetPools([adapter](int ordinal, const std::function<void(void*)>& visit) {
       adapter->ForEachPool(ordinal, [&](const void* pool) { visit(const_cast<void*>(pool)); });
     });
-    CudaTrackingStarts();
     return adapter;
   }();
   return *tracker;

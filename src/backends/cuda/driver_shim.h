@@ -8,7 +8,7 @@
 
 namespace hbmprof::internal {
 
-// Called once, before the first call is tracked. Defined by whoever links the wrappers.
+// Called once, before Profiler::Default() is first used. Defined by whoever links the wrappers.
 void CudaTrackingStarts();
 
 // The wrapper of the driver's call of that name, null if it is not wrapped.

@@ -2,12 +2,12 @@
 // Not here: the stream-ordered ones (runtime_stream.cc), sizes and the order of events (adapter.h).
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
+#include "src/backends/cuda/caller_above.h"
 #include "src/backends/cuda/queries.h"
 
 namespace hbmprof::cuda {
 namespace {
 
-using internal::AllocateAndRecord;
 using internal::CudaArrayId;
 using internal::CudaArrayShape;
 using internal::CudaBuffer;
@@ -48,9 +48,15 @@ CudaArrayShape ShapeOf(const cudaExtent& extent, unsigned int flags) {
   return {extent.width, extent.height, extent.depth, flags};
 }
 
+template <typename Call, typename Describe>
+cudaError_t Track(const Caller& caller, const Call& call, const Describe& describe) {
+  const internal::CallerAbove above(caller);
+  return internal::AllocateAndRecord(Recorder(), caller, cudaSuccess, call, describe);
+}
+
 template <typename Call>
 cudaError_t Allocate(const Caller& caller, void** ptr, size_t bytes, MemoryKind kind, const Call& call) {
-  return AllocateAndRecord(Recorder(), caller, cudaSuccess, call, [&] { return OnCurrentDevice(*ptr, bytes, kind); });
+  return Track(caller, call, [&] { return OnCurrentDevice(*ptr, bytes, kind); });
 }
 
 template <typename Call>
@@ -72,15 +78,15 @@ cudaError_t MallocManaged(void** ptr, size_t bytes, unsigned int flags) {
 
 cudaError_t MallocPitch(void** ptr, size_t* pitch, size_t width, size_t height) {
   const Caller caller = Caller::OfThisFunction();
-  return AllocateAndRecord(
-      Recorder(), caller, cudaSuccess, [&] { return cudaMallocPitch(ptr, pitch, width, height); },
+  return Track(
+      caller, [&] { return cudaMallocPitch(ptr, pitch, width, height); },
       [&] { return OnCurrentDevice(*ptr, CudaPitchedBytes(*pitch, height), MemoryKind::kDevice); });
 }
 
 cudaError_t Malloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
   const Caller caller = Caller::OfThisFunction();
-  return AllocateAndRecord(
-      Recorder(), caller, cudaSuccess, [&] { return cudaMalloc3D(pitched, extent); },
+  return Track(
+      caller, [&] { return cudaMalloc3D(pitched, extent); },
       [&] {
         const size_t bytes = CudaPitchedBytes(pitched->pitch, extent.height, extent.depth);
         return OnCurrentDevice(pitched->ptr, bytes, MemoryKind::kDevice);
@@ -117,8 +123,8 @@ cudaError_t HostUnregister(void* ptr) {
 cudaError_t MallocArray(cudaArray_t* array, const cudaChannelFormatDesc* format, size_t width, size_t height,
                         unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
-  return AllocateAndRecord(
-      Recorder(), caller, cudaSuccess, [&] { return cudaMallocArray(array, format, width, height, flags); },
+  return Track(
+      caller, [&] { return cudaMallocArray(array, format, width, height, flags); },
       [&] {
         const CudaArrayShape shape{width, height, 0, flags};
         return OnCurrentDevice(CudaArrayId(*array), CudaArrayBytes(BlockOf(*format), shape), MemoryKind::kArray);
@@ -128,8 +134,8 @@ cudaError_t MallocArray(cudaArray_t* array, const cudaChannelFormatDesc* format,
 cudaError_t Malloc3DArray(cudaArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent,
                           unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
-  return AllocateAndRecord(
-      Recorder(), caller, cudaSuccess, [&] { return cudaMalloc3DArray(array, format, extent, flags); },
+  return Track(
+      caller, [&] { return cudaMalloc3DArray(array, format, extent, flags); },
       [&] {
         const size_t bytes = CudaArrayBytes(BlockOf(*format), ShapeOf(extent, flags));
         return OnCurrentDevice(CudaArrayId(*array), bytes, MemoryKind::kArray);
@@ -143,8 +149,8 @@ cudaError_t FreeArray(cudaArray_t array) {
 cudaError_t MallocMipmappedArray(cudaMipmappedArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent,
                                  unsigned int levels, unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
-  return AllocateAndRecord(
-      Recorder(), caller, cudaSuccess, [&] { return cudaMallocMipmappedArray(array, format, extent, levels, flags); },
+  return Track(
+      caller, [&] { return cudaMallocMipmappedArray(array, format, extent, levels, flags); },
       [&] {
         const size_t bytes = CudaMipmappedArrayBytes(BlockOf(*format), ShapeOf(extent, flags), levels);
         return OnCurrentDevice(CudaMipmappedArrayId(*array), bytes, MemoryKind::kArray);
@@ -157,6 +163,7 @@ cudaError_t FreeMipmappedArray(cudaMipmappedArray_t array) {
 
 cudaError_t IpcOpenMemHandle(void** ptr, cudaIpcMemHandle_t handle, unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
+  const internal::CallerAbove above(caller);
   const cudaError_t result = cudaIpcOpenMemHandle(ptr, handle, flags);
   if (result != cudaSuccess || !Recorder().enabled()) return result;
   const CudaBuffer buffer = OnCurrentDevice(*ptr, internal::CudaAddressRangeBytes(*ptr), MemoryKind::kExternal);
@@ -171,8 +178,8 @@ cudaError_t IpcCloseMemHandle(void* ptr) {
 
 cudaError_t ImportExternalMemory(cudaExternalMemory_t* memory, const cudaExternalMemoryHandleDesc* description) {
   const Caller caller = Caller::OfThisFunction();
-  return AllocateAndRecord(
-      Recorder(), caller, cudaSuccess, [&] { return cudaImportExternalMemory(memory, description); },
+  return Track(
+      caller, [&] { return cudaImportExternalMemory(memory, description); },
       [&] { return OnCurrentDevice(CudaExternalMemoryId(*memory), description->size, MemoryKind::kExternal); });
 }
 
@@ -186,9 +193,8 @@ cudaError_t ExternalMemoryGetMappedBuffer(void** ptr, cudaExternalMemory_t memor
 cudaError_t ExternalMemoryGetMappedMipmappedArray(cudaMipmappedArray_t* array, cudaExternalMemory_t memory,
                                                   const cudaExternalMemoryMipmappedArrayDesc* description) {
   const Caller caller = Caller::OfThisFunction();
-  return AllocateAndRecord(
-      Recorder(), caller, cudaSuccess,
-      [&] { return cudaExternalMemoryGetMappedMipmappedArray(array, memory, description); },
+  return Track(
+      caller, [&] { return cudaExternalMemoryGetMappedMipmappedArray(array, memory, description); },
       [&] { return OnCurrentDevice(CudaMipmappedArrayId(*array), 0, MemoryKind::kAlias); });
 }
 
@@ -198,8 +204,8 @@ cudaError_t DestroyExternalMemory(cudaExternalMemory_t memory) {
 
 cudaError_t MemPoolImportPointer(void** ptr, cudaMemPool_t pool, cudaMemPoolPtrExportData* data) {
   const Caller caller = Caller::OfThisFunction();
-  return AllocateAndRecord(
-      Recorder(), caller, cudaSuccess, [&] { return cudaMemPoolImportPointer(ptr, pool, data); },
+  return Track(
+      caller, [&] { return cudaMemPoolImportPointer(ptr, pool, data); },
       [&] { return OnCurrentDevice(*ptr, internal::CudaAddressRangeBytes(*ptr), MemoryKind::kExternal); });
 }
 

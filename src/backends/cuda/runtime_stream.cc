@@ -2,6 +2,7 @@
 // stream, and by runtime_stream_per_thread.cc for the per-thread default stream.
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
+#include "src/backends/cuda/caller_above.h"
 #include "src/backends/cuda/queries.h"
 
 namespace hbmprof::cuda {
@@ -50,6 +51,7 @@ inline namespace per_thread_stream {
 
 cudaError_t MallocAsync(void** ptr, size_t bytes, cudaStream_t stream) {
   const Caller caller = Caller::OfThisFunction();
+  const internal::CallerAbove above(caller);
   return internal::AllocateAndRecord(
       Profiler::Default(), caller, cudaSuccess, [&] { return cudaMallocAsync(ptr, bytes, stream); },
       [&] {
@@ -60,6 +62,7 @@ cudaError_t MallocAsync(void** ptr, size_t bytes, cudaStream_t stream) {
 
 cudaError_t MallocFromPoolAsync(void** ptr, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   const Caller caller = Caller::OfThisFunction();
+  const internal::CallerAbove above(caller);
   return internal::AllocateAndRecord(
       Profiler::Default(), caller, cudaSuccess, [&] { return cudaMallocFromPoolAsync(ptr, bytes, pool, stream); },
       [&] {

@@ -1,6 +1,7 @@
 // libcudart of the double: the runtime's memory calls on the model in fake_cuda.cc, declared by the toolkit's own
 // header, so that no signature can differ from the real one.
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -69,6 +70,14 @@ cudaError_t Allocate(int device, size_t bytes, fake_cuda_kind kind, void** ptr) 
   }
   const int error = fake_cuda_allocate(device, bytes, kind, ptr);
   return error != 0 ? Fail(error) : cudaSuccess;
+}
+
+// FAKE_CUDART_DRIVER=1: linear memory comes from the driver's own calls, looked up as a program does.
+template <typename Function>
+Function* DriverCall(const char* name) {
+  static const bool uses_driver = getenv("FAKE_CUDART_DRIVER") != nullptr;
+  if (!uses_driver) return nullptr;
+  return reinterpret_cast<Function*>(dlsym(dlopen("libcuda.so.1", RTLD_LAZY), name));
 }
 
 cudaError_t Release(void* ptr, unsigned kinds) {
@@ -225,6 +234,10 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaMalloc(void** ptr, size_t bytes) {
   FAKE_CUDA_ENTER();
+  if (auto* driver_call = DriverCall<int(void**, size_t)>("cuMemAlloc_v2")) {
+    fake_cuda_use_device(current_device);
+    return static_cast<cudaError_t>(driver_call(ptr, bytes));
+  }
   return Allocate(current_device, bytes, FAKE_CUDA_DEVICE, ptr);
 }
 
@@ -250,6 +263,7 @@ cudaError_t cudaMalloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
 
 cudaError_t cudaFree(void* ptr) {
   FAKE_CUDA_ENTER();
+  if (auto* driver_call = DriverCall<int(void*)>("cuMemFree_v2")) return static_cast<cudaError_t>(driver_call(ptr));
   return Release(
       ptr, Bit(FAKE_CUDA_DEVICE) | Bit(FAKE_CUDA_STREAM_ORDERED) | Bit(FAKE_CUDA_MANAGED) | Bit(FAKE_CUDA_IMPORTED));
 }
