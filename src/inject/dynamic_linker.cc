@@ -1,0 +1,165 @@
+// dlsym and dlopen, as the whole process finds them once this library is preloaded. A program that looks up one of the
+// driver's wrapped calls in a library gets the wrapper; what is loaded with RTLD_DEEPBIND gets its references set
+// (deep_bind.h). Every other call is the C library's own, reached by a jump.
+//
+// The jump matters: the C library tells by the return address who asks. RTLD_NEXT means "after whoever asks", and a
+// library's search path is that of whoever loads it. So the entry points are written in assembly, and look at the
+// arguments only. dlsym with RTLD_NEXT or RTLD_DEFAULT is never answered here: the search itself finds the wrappers,
+// which this library exports, where they come first.
+//
+// Both have the C library's two versions of the symbol: programs ask for the one they were linked with, and other
+// interposers for either by name.
+#include <dlfcn.h>
+
+#include <cstring>
+
+#include "src/backends/cuda/driver_queries.h"
+#include "src/backends/cuda/driver_shim.h"
+#include "src/inject/deep_bind.h"
+
+#if !defined(__x86_64__)
+#error "The jumps to the C library are written for x86-64 only"
+#endif
+
+extern "C" {
+
+using DlsymFunction = void*(void* handle, const char* name);
+using DlopenFunction = void*(const char* file, int flags);
+
+// Read by the assembly below.
+[[gnu::visibility("hidden")]] DlsymFunction* hbmprof_real_dlsym = nullptr;
+[[gnu::visibility("hidden")]] DlopenFunction* hbmprof_real_dlopen = nullptr;
+
+// May run before this library's constructors, and on several threads at once: all find the same.
+[[gnu::visibility("hidden"), gnu::used]] void hbmprof_find_real() {
+  const auto find = [](auto& function, const char* name) {
+    void* real = dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
+    if (real == nullptr) real = dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5");
+    if (real == nullptr) __builtin_trap();  // there is no C library
+    __atomic_store_n(&function, reinterpret_cast<decltype(+function)>(real), __ATOMIC_RELEASE);
+  };
+  find(hbmprof_real_dlopen, "dlopen");
+  find(hbmprof_real_dlsym, "dlsym");
+}
+
+[[gnu::visibility("hidden"), gnu::used]] bool hbmprof_is_wrapped(const char* name) {
+  return hbmprof::internal::CudaWrapperByName(name) != nullptr;
+}
+
+// `name` is that of a wrapped call, `handle` a library's: who asks makes no difference.
+[[gnu::visibility("hidden"), gnu::used]] void* hbmprof_dlsym_wrapped(void* handle, const char* name) {
+  void* function = hbmprof::internal::FindDriverSymbol(handle, name);
+  // Of another library's function of that name, nothing is known: it stays.
+  return function == nullptr ? nullptr : hbmprof::internal::CudaWrapperOf(function);
+}
+
+// Of a file named by a path, who asks makes no difference either.
+[[gnu::visibility("hidden"), gnu::used]] bool hbmprof_is_path(const char* file) {
+  return std::strchr(file, '/') != nullptr && std::strchr(file, '$') == nullptr;
+}
+
+[[gnu::visibility("hidden"), gnu::used]] void* hbmprof_dlopen_deep_bound(const char* file, int flags) {
+  return hbmprof::internal::OpenDeepBound(file, flags, hbmprof_real_dlopen);
+}
+}
+
+// rdi and rsi: handle and name, respectively file and flags.
+asm(R"(
+    .macro hbmprof_save
+    pushq   %rdi
+    .cfi_adjust_cfa_offset 8
+    pushq   %rsi
+    .cfi_adjust_cfa_offset 8
+    subq    $8, %rsp
+    .cfi_adjust_cfa_offset 8
+    .endm
+    .macro hbmprof_restore
+    addq    $8, %rsp
+    .cfi_adjust_cfa_offset -8
+    popq    %rsi
+    .cfi_adjust_cfa_offset -8
+    popq    %rdi
+    .cfi_adjust_cfa_offset -8
+    .endm
+    .macro hbmprof_entry name
+    .p2align 4
+    .globl hbmprof_\name, hbmprof_\name\()_old
+    .type hbmprof_\name, @function
+    .type hbmprof_\name\()_old, @function
+    .symver hbmprof_\name\()_old, \name\()@GLIBC_2.2.5, remove
+    .symver hbmprof_\name\()_new, \name\()@@GLIBC_2.34, remove
+    .globl hbmprof_\name\()_new
+    .type hbmprof_\name\()_new, @function
+    .hidden hbmprof_\name
+hbmprof_\name:
+hbmprof_\name\()_old:
+hbmprof_\name\()_new:
+    .cfi_startproc
+    endbr64
+    .endm
+    .macro hbmprof_jump_to_real name
+    movq    hbmprof_real_\name(%rip), %rax
+    testq   %rax, %rax
+    jne     3f
+    hbmprof_save
+    call    hbmprof_find_real
+    hbmprof_restore
+    movq    hbmprof_real_\name(%rip), %rax
+3:
+    jmp     *%rax
+    .cfi_endproc
+    .size hbmprof_\name, .-hbmprof_\name
+    .size hbmprof_\name\()_old, .-hbmprof_\name\()_old
+    .size hbmprof_\name\()_new, .-hbmprof_\name\()_new
+    .endm
+
+    .text
+    hbmprof_entry dlsym
+    testq   %rsi, %rsi
+    je      1f
+    leaq    1(%rdi), %rax
+    cmpq    $1, %rax            # RTLD_NEXT is -1, RTLD_DEFAULT 0
+    jbe     1f
+    cmpb    $'c', (%rsi)
+    jne     1f
+    cmpb    $'u', 1(%rsi)
+    jne     1f
+    hbmprof_save
+    movq    %rsi, %rdi
+    call    hbmprof_is_wrapped
+    hbmprof_restore
+    testb   %al, %al
+    jne     hbmprof_dlsym_wrapped
+1:
+    hbmprof_jump_to_real dlsym
+
+    hbmprof_entry dlopen
+    testl   $8, %esi            # RTLD_DEEPBIND
+    je      1f
+    testq   %rdi, %rdi
+    je      1f
+    cmpq    $0, hbmprof_real_dlopen(%rip)
+    je      1f
+    hbmprof_save
+    call    hbmprof_is_path
+    hbmprof_restore
+    testb   %al, %al
+    jne     hbmprof_dlopen_deep_bound
+1:
+    hbmprof_jump_to_real dlopen
+)");
+
+namespace hbmprof::internal {
+
+void* FindDriverSymbol(void* library, const char* name) {
+  if (__atomic_load_n(&hbmprof_real_dlsym, __ATOMIC_ACQUIRE) == nullptr) hbmprof_find_real();
+  return hbmprof_real_dlsym(library, name);
+}
+
+namespace {
+
+// So that the first call with RTLD_DEEPBIND is treated as every other.
+[[gnu::constructor]] void FindReal() { hbmprof_find_real(); }
+
+}  // namespace
+}  // namespace hbmprof::internal
