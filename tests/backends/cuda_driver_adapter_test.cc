@@ -47,7 +47,7 @@ class Answers : public CudaDriverQuestions {
   Pointer pointer;
   Capture capture;
   bool primary_active = false;
-  bool asked_per_thread = false;
+  std::atomic<bool> asked_per_thread{false};
   int64_t free_bytes = -1;
   std::atomic<int> recorded{0};
 
