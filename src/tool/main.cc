@@ -11,8 +11,8 @@ namespace {
 
 // In the order of the help page.
 constexpr Command (*kCommands[])(CLI::App&) = {
-    AddRunCommand,   AddDoctorCommand,    AddTopCommand,    AddDiffCommand,    AddPeekCommand,
-    AddLeaksCommand, AddSymbolizeCommand, AddReportCommand, AddConvertCommand, AddCheckCommand, AddCompletionCommand};
+    AddRunCommand,       AddDoctorCommand, AddTopCommand,     AddDiffCommand,  AddPeekCommand,      AddLeaksCommand,
+    AddSymbolizeCommand, AddReportCommand, AddConvertCommand, AddCheckCommand, AddCompletionCommand};
 
 int Run(int argc, char** argv) {
   CLI::App tool(
