@@ -34,7 +34,7 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
     places.push_back(given);
   } else {
     const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
-    for (const char* place : {"../" HBMPROF_LIBDIR, "../inject", "."}) {
+    for (const char* place : {"../" HBMPROF_LIBDIR "/hbmprof", "../inject", "."}) {
       places.push_back((here / place / "libhbmprof_cuda.so").lexically_normal());
     }
   }

@@ -164,7 +164,7 @@ Command AddRunCommand(CLI::App& tool) {
   arguments->footer(
       "Nothing is rebuilt: a library is preloaded that wraps the CUDA driver's calls, of every process that\n"
       "the program starts. Exits with the program's code, or 128 + the signal that ended it.\n"
-      "Example: hbmprof run --interval 60 -- ./server --port 8080");
+      "Example: hbmprof run --interval 60 -- ./server config.json");
   return {arguments, [options] { return RunRun(*options); }};
 }
 
