@@ -32,12 +32,16 @@ struct Options {
   // Where a profile is written when the process exits; empty: nowhere. "%p" becomes the process id, "%n" a number that
   // counts up from 0 within the process, "%%" a percent sign.
   std::string output;
+  // Where a profile is written when the device has no memory left, at most once a minute; patterns as in `output`;
+  // empty: nowhere. Used by the backends that see such failures (pjrt.h).
+  std::string oom_output = "hbmprof.oom.%p.%n.pb.gz";
 };
 
 // What the environment asks for, on top of the defaults above. Each variable with a bad value adds one line to
 // `problems` (variable, value, what is allowed, what is used instead) and keeps its default; never fails.
 //   HBMPROF=0|1               off or on
 //   HBMPROF_OUTPUT=PATH       Options::output
+//   HBMPROF_OOM_OUTPUT=PATH   Options::oom_output; "off": nowhere
 //   HBMPROF_STACK_DEPTH=N     Options::max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none
 //   HBMPROF_MAX_LIVE=N        Options::max_live_buffers

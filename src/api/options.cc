@@ -64,6 +64,8 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
     environment.Complain("HBMPROF", enabled, "0 (off) or 1 (on)", "1");
   }
   options.output = std::string(Environment::Value("HBMPROF_OUTPUT"));
+  const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");
+  if (!oom_output.empty()) options.oom_output = oom_output == "off" ? "" : std::string(oom_output);
   environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, 512, &options.max_stack_depth);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, int64_t{1} << 32, &options.max_live_buffers);
   const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");

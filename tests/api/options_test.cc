@@ -21,8 +21,8 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-constexpr const char* kVariables[] = {"HBMPROF", "HBMPROF_OUTPUT", "HBMPROF_STACK_DEPTH", "HBMPROF_UNWINDER",
-                                      "HBMPROF_MAX_LIVE"};
+constexpr const char* kVariables[] = {
+    "HBMPROF", "HBMPROF_OUTPUT", "HBMPROF_OOM_OUTPUT", "HBMPROF_STACK_DEPTH", "HBMPROF_UNWINDER", "HBMPROF_MAX_LIVE"};
 
 class OptionsTest : public ::testing::Test {
  protected:
@@ -83,6 +83,12 @@ TEST_F(OptionsTest, HbmprofTurnsItOffAndOn) {
 TEST_F(OptionsTest, OutputIsTakenAsItIs) {
   EXPECT_EQ(Good("HBMPROF_OUTPUT", "/tmp/%p.%n.pb.gz").output, "/tmp/%p.%n.pb.gz");
   EXPECT_EQ(Good("HBMPROF_OUTPUT", "relative path").output, "relative path");
+}
+
+TEST_F(OptionsTest, OutputAtLackOfMemoryHasAPlaceUnlessItIsOff) {
+  EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "").oom_output, "hbmprof.oom.%p.%n.pb.gz");
+  EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "/tmp/%p.pb.gz").oom_output, "/tmp/%p.pb.gz");
+  EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "off").oom_output, "");
 }
 
 TEST_F(OptionsTest, StackDepthIsANumberFrom1To512) {
