@@ -1,0 +1,454 @@
+// What is done around each wrapped call; a translation of the plugin's calls into the words of the books.
+//
+// Order: the real call, then what it made is recorded; what it ends is forgotten first, and put back if it failed. What
+// the program passed and what it gets back are never changed.
+#include "src/backends/pjrt/hooks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <new>
+#include <utility>
+
+#include "hbmprof/hbmprof.h"
+#include "hbmprof/pprof.h"
+#include "hbmprof/tag.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using namespace pjrt;  // NOLINT: this file is about nothing else
+using Forgotten = PjrtBooks::Forgotten;
+
+// Whether the caller's struct has this field: it may have been built with an older header.
+#define HBMPROF_HAS_FIELD(args, field) \
+  ((args)->struct_size >=              \
+   static_cast<size_t>(reinterpret_cast<const char*>(&(args)->field + 1) - reinterpret_cast<const char*>(args)))
+
+// The host's lack of memory is no reason to end it: the event is not recorded.
+template <typename Work>
+void Quietly(const Work& work) {
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+// A profile of what held the memory when there was no more, at most once a minute for the whole process.
+void MemoryExhausted(TrackedPlugin& tracked) {
+  static std::atomic<int64_t> next_seconds{INT64_MIN};
+  if (tracked.oom_output.empty()) return;
+  const int64_t now =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  int64_t next = next_seconds.load();
+  if (now < next || !next_seconds.compare_exchange_strong(next, now + 60)) return;
+  const absl::Status saved = save_device_memory_profile(tracked.oom_output);
+  if (saved.ok()) {
+    std::fprintf(stderr, "hbmprof: a PJRT call failed for lack of device memory; what holds it is in the profile %s\n",
+                 tracked.oom_output.c_str());
+  } else {
+    std::fprintf(stderr, "hbmprof: a PJRT call failed for lack of device memory, and no profile could be written: %s\n",
+                 std::string(saved.message()).c_str());
+  }
+}
+
+// What every wrapped call ends with.
+Error* Finish(TrackedPlugin& tracked, Error* error) {
+  if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted && tracked.profiler.enabled()) {
+    Quietly([&] { MemoryExhausted(tracked); });
+  }
+  return error;
+}
+
+template <typename Args, typename Record>
+Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record& record) {
+  Error* const error = tracked.plugin.Call(slot, args);
+  if (error == nullptr && tracked.profiler.enabled()) Quietly(record);
+  return Finish(tracked, error);
+}
+
+template <typename Args, typename Forget>
+Error* ForgetThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget& forget) {
+  Forgotten forgotten;
+  if (tracked.profiler.enabled()) Quietly([&] { forgotten = forget(); });
+  Error* const error = tracked.plugin.Call(slot, args);
+  if (error != nullptr) Quietly([&] { tracked.books.PutBack(std::move(forgotten)); });
+  return Finish(tracked, error);
+}
+
+void SayOnceThatForeign(const char* what) {
+  static std::atomic<bool> said{false};
+  if (said.exchange(true)) return;
+  std::fprintf(stderr,
+               "hbmprof: a PJRT %s was destroyed whose making was not seen, or twice; the call was passed on, and is "
+               "counted in foreign_frees (said once)\n",
+               what);
+}
+
+// Clients.
+
+Error* CreateClient(TrackedPlugin& tracked, const Caller&, ClientCreateArgs* args) {
+  return CallThenRecord(tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); });
+}
+
+void ReportLeftovers(TrackedPlugin& tracked, const Forgotten& forgotten) {
+  const std::vector<PjrtBooks::Leftover> rows = tracked.books.LeftoversIn(forgotten);
+  if (rows.empty()) return;
+  constexpr size_t kMostRows = 10;
+  const Snapshot snapshot = tracked.profiler.TakeSnapshot();
+  std::vector<uint64_t> calls;
+  for (const PjrtBooks::Leftover& row : rows) calls.push_back(row.made_by - 1);
+  const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(snapshot.modules, calls);
+  int64_t count = 0;
+  int64_t bytes = 0;
+  for (const PjrtBooks::Leftover& row : rows) {
+    count += row.count;
+    bytes += row.count * row.bytes;
+  }
+  std::string text = "hbmprof: a PJRT client was destroyed while " + std::to_string(count) +
+                     " of its buffers and executables (" + std::to_string(bytes) +
+                     " B) were not; they stay in the profile as leaks:\n";
+  for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
+    const PjrtBooks::Leftover& row = rows[i];
+    const auto device = static_cast<size_t>(row.attributes.device);
+    text += "hbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
+            std::string(MemoryKindName(row.attributes.kind)) + ", on " +
+            (device < snapshot.devices.size() ? snapshot.devices[device].name : "?") + ", made in " +
+            (names[i].name.empty() ? "[unknown]" : names[i].name) + "\n";
+  }
+  if (rows.size() > kMostRows) text += "hbmprof:   and " + std::to_string(rows.size() - kMostRows) + " rows more\n";
+  std::fputs(text.c_str(), stderr);
+}
+
+Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* args) {
+  // Its devices end with it, so nobody may ask them any more, tracked or not.
+  Quietly([&] { tracked.plugin.ClientDestroyed(args->client); });
+  Error* const error = ForgetThenCall(tracked, kClientDestroy, args, [&] {
+    Forgotten forgotten = tracked.books.ClientDestroyed(args->client);
+    ReportLeftovers(tracked, forgotten);
+    return forgotten;
+  });
+  if (error != nullptr) Quietly([&] { tracked.plugin.ClientCreated(args->client); });
+  return error;
+}
+
+Error* MapHostMemory(TrackedPlugin& tracked, const Caller& caller, DmaMapArgs* args) {
+  return CallThenRecord(tracked, kDmaMap, args, [&] {
+    PjrtMemory memory;
+    memory.bytes = args->size;
+    const std::vector<Device*> devices = tracked.plugin.AddressableDevices(args->client);
+    if (!devices.empty()) memory.attributes.device = tracked.plugin.DeviceOf(args->client, devices.front());
+    memory.attributes.kind = MemoryKind::kPinnedHost;
+    tracked.books.HostMapped(caller, args->data, memory);
+  });
+}
+
+Error* UnmapHostMemory(TrackedPlugin& tracked, const Caller&, DmaUnmapArgs* args) {
+  return ForgetThenCall(tracked, kDmaUnmap, args, [&] { return tracked.books.HostUnmapped(args->data); });
+}
+
+// Executables.
+
+template <typename Args>
+Error* Load(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, LoadedExecutable* const* loaded) {
+  return CallThenRecord(tracked, slot, args, [&] {
+    tracked.books.Loaded(caller, args->client, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded));
+  });
+}
+
+Error* Compile(TrackedPlugin& tracked, const Caller& caller, ClientCompileArgs* args) {
+  return Load(tracked, caller, kClientCompile, args, &args->executable);
+}
+Error* LoadExecutable(TrackedPlugin& tracked, const Caller& caller, ClientLoadArgs* args) {
+  return Load(tracked, caller, kClientLoad, args, &args->loaded_executable);
+}
+Error* DeserializeAndLoad(TrackedPlugin& tracked, const Caller& caller, DeserializeAndLoadArgs* args) {
+  return Load(tracked, caller, kDeserializeAndLoad, args, &args->loaded_executable);
+}
+
+Error* DeleteExecutable(TrackedPlugin& tracked, const Caller&, LoadedExecutableArgs* args) {
+  return ForgetThenCall(tracked, kLoadedExecutableDelete, args,
+                        [&] { return tracked.books.ExecutableDeleted(args->executable); });
+}
+
+Error* DestroyExecutable(TrackedPlugin& tracked, const Caller&, LoadedExecutableArgs* args) {
+  return ForgetThenCall(tracked, kLoadedExecutableDestroy, args, [&] {
+    bool known = false;
+    Forgotten forgotten = tracked.books.ExecutableDestroyed(args->executable, &known);
+    if (!known) SayOnceThatForeign("executable");
+    return forgotten;
+  });
+}
+
+// The execution took over the memory of those arguments that the plugin now calls deleted.
+void ForgetDonated(TrackedPlugin& tracked, const ExecuteArgs& args) {
+  const ExecuteOptions* options = args.options;
+  const auto may_be_donated = [&](size_t argument) {
+    if (options == nullptr || !HBMPROF_HAS_FIELD(options, num_non_donatable_inputs)) return true;
+    const int64_t* const end = options->non_donatable_inputs + options->num_non_donatable_inputs;
+    return std::find(options->non_donatable_inputs, end, static_cast<int64_t>(argument)) == end;
+  };
+  PjrtBooks::Handles arguments;
+  for (size_t argument = 0; argument < args.num_args; ++argument) {
+    if (!may_be_donated(argument)) continue;
+    for (size_t device = 0; device < args.num_devices; ++device) {
+      arguments.push_back(args.argument_lists[device][argument]);
+    }
+  }
+  tracked.books.KeepHolding(arguments);
+  for (const PjrtHandle argument : arguments) {
+    auto* const buffer = static_cast<Buffer*>(const_cast<void*>(argument));
+    if (tracked.plugin.IsDeleted(buffer)) tracked.books.Deleted(buffer);
+  }
+}
+
+// What is known of the program's outputs; asked of the plugin the first time.
+std::shared_ptr<const PjrtProgram> ProgramOf(TrackedPlugin& tracked, const Caller& caller, const ExecuteArgs& args) {
+  std::shared_ptr<const PjrtProgram> program = tracked.books.FindProgram(args.executable);
+  if (program != nullptr) return program;
+  // It was loaded before the plugin was wrapped: its code is not recorded, its outputs are.
+  const std::shared_ptr<PjrtProgram> described = tracked.plugin.DescribeProgram(nullptr, args.executable);
+  described->devices.clear();
+  tracked.books.Loaded(caller, nullptr, args.executable, described);
+  return described;
+}
+
+PjrtMemory DescribeOutput(TrackedPlugin& tracked, const ExecuteArgs& args, const PjrtProgram& program,
+                          PjrtHandle client, size_t device, Buffer* buffer) {
+  PjrtMemory memory = tracked.plugin.Describe(client, buffer, args.execute_device, nullptr);
+  if (args.execute_device == nullptr && device < program.devices.size()) {
+    memory.attributes.device = program.devices[device];
+  }
+  return memory;
+}
+
+void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteArgs& args) {
+  if (args.output_lists == nullptr) return;
+  const std::shared_ptr<const PjrtProgram> program = ProgramOf(tracked, caller, args);
+  if (program->num_outputs == 0) return;
+  const PjrtHandle client = tracked.books.ClientOfExecutable(args.executable);
+  const ScopedTag name(program->name.empty() ? "" : "executable", program->name);
+  const bool has_location = args.options != nullptr && HBMPROF_HAS_FIELD(args.options, call_location) &&
+                            args.options->call_location != nullptr;
+  const ScopedTag location(has_location ? "call_location" : "", has_location ? args.options->call_location : "");
+
+  // An executable's outputs have the same places and shapes every time, except on a device of the call's choice.
+  const bool is_usual = args.execute_device == nullptr;
+  const PjrtProgram::Outputs* outputs = is_usual ? program->outputs.load(std::memory_order_acquire) : nullptr;
+  if (outputs == nullptr || outputs->size() != args.num_devices) {
+    auto described = std::make_unique<PjrtProgram::Outputs>(args.num_devices);
+    for (size_t device = 0; device < args.num_devices; ++device) {
+      for (size_t i = 0; i < program->num_outputs; ++i) {
+        Buffer* const buffer = args.output_lists[device][i];
+        (*described)[device].push_back(DescribeOutput(tracked, args, *program, client, device, buffer));
+        tracked.books.Created(caller, client, buffer, (*described)[device][i]);
+      }
+    }
+    const PjrtProgram::Outputs* none = nullptr;
+    if (is_usual && program->outputs.compare_exchange_strong(none, described.get(), std::memory_order_acq_rel)) {
+      described.release();
+    }
+    return;
+  }
+  for (size_t device = 0; device < args.num_devices; ++device) {
+    for (size_t i = 0; i < program->num_outputs; ++i) {
+      Buffer* const buffer = args.output_lists[device][i];
+      const PjrtMemory& usual = (*outputs)[device][i];
+      if (tracked.plugin.SizeOf(buffer) == usual.bytes) {
+        tracked.books.Created(caller, client, buffer, usual);
+      } else {
+        tracked.books.Created(caller, client, buffer, DescribeOutput(tracked, args, *program, client, device, buffer));
+      }
+    }
+  }
+}
+
+Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) {
+  Error* const error = tracked.plugin.Call(kLoadedExecutableExecute, args);
+  if (tracked.profiler.enabled()) {
+    // First, or what an output took over from an argument would count twice. A failed execution may have taken, too.
+    Quietly([&] { ForgetDonated(tracked, *args); });
+    if (error == nullptr) Quietly([&] { RecordOutputs(tracked, caller, *args); });
+  }
+  return Finish(tracked, error);
+}
+
+// Buffers.
+
+// The buffer `*made` is new, in `memory` if that is given, else on `device`.
+template <typename Args>
+Error* Make(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Client* client, Buffer* const* made,
+            Device* device, Memory* memory) {
+  return CallThenRecord(tracked, slot, args, [&] {
+    tracked.books.Created(caller, client, *made,
+                          tracked.plugin.Describe(client, *made, memory == nullptr ? device : nullptr, memory));
+  });
+}
+
+// The same of a buffer that owns no memory.
+template <typename Args>
+Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Buffer* const* made, Device* device,
+                Memory* const* memory) {
+  return CallThenRecord(tracked, slot, args, [&] {
+    Memory* const where = memory == nullptr ? nullptr : *memory;
+    tracked.books.CreatedView(caller, args->client, *made,
+                              tracked.plugin.Describe(args->client, *made, where == nullptr ? device : nullptr, where));
+  });
+}
+
+// A copy of `args->buffer`.
+template <typename Args>
+Error* Copy(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
+  auto* const client = const_cast<void*>(tracked.books.ClientOfBuffer(args->buffer));
+  return Make(tracked, caller, slot, args, static_cast<Client*>(client), &args->copy, device, memory);
+}
+
+Error* FromHostBuffer(TrackedPlugin& tracked, const Caller& caller, BufferFromHostBufferArgs* args) {
+  return Make(tracked, caller, kBufferFromHostBuffer, args, args->client, &args->buffer, args->device, args->memory);
+}
+Error* Uninitialized(TrackedPlugin& tracked, const Caller& caller, CreateUninitializedArgs* args) {
+  return Make(tracked, caller, kCreateUninitialized, args, args->client, &args->buffer, args->device, args->memory);
+}
+Error* CopyToDevice(TrackedPlugin& tracked, const Caller& caller, BufferCopyToDeviceArgs* args) {
+  return Copy(tracked, caller, kBufferCopyToDevice, args, args->device, nullptr);
+}
+Error* CopyToMemory(TrackedPlugin& tracked, const Caller& caller, BufferCopyToMemoryArgs* args) {
+  return Copy(tracked, caller, kBufferCopyToMemory, args, nullptr, args->memory);
+}
+Error* View(TrackedPlugin& tracked, const Caller& caller, CreateViewArgs* args) {
+  // The memory space came in minor version 66.
+  Memory* const* const memory = HBMPROF_HAS_FIELD(args, memory) ? &args->memory : nullptr;
+  return MakeView(tracked, caller, kCreateView, args, &args->buffer, args->device, memory);
+}
+Error* ErrorBuffer(TrackedPlugin& tracked, const Caller& caller, CreateErrorArgs* args) {
+  return MakeView(tracked, caller, kCreateError, args, &args->buffer, nullptr, &args->memory);
+}
+Error* AliasBuffer(TrackedPlugin& tracked, const Caller& caller, CreateAliasArgs* args) {
+  Error* const error = MakeView(tracked, caller, kCreateAlias, args, &args->buffer, nullptr, &args->memory);
+  if (error == nullptr && tracked.profiler.enabled()) {
+    Quietly([&] { tracked.books.AwaitsFulfilment(args->callback, args->buffer); });
+  }
+  return error;
+}
+Error* FulfillAlias(TrackedPlugin& tracked, const Caller&, FulfillAliasArgs* args) {
+  FulfillCallback* const callback = args->callback;
+  return CallThenRecord(tracked, kFulfillAlias, args, [&] { tracked.books.Fulfilled(callback, args->buffer); });
+}
+Error* Bitcast(TrackedPlugin& tracked, const Caller& caller, BufferBitcastArgs* args) {
+  return CallThenRecord(tracked, kBufferBitcast, args, [&] {
+    const PjrtHandle client = tracked.books.ClientOfBuffer(args->buffer);
+    tracked.books.CreatedAlias(caller, client, args->result, args->buffer,
+                               tracked.plugin.Describe(client, args->result, nullptr, nullptr));
+  });
+}
+Error* DonateWithControlDependency(TrackedPlugin& tracked, const Caller& caller,
+                                   DonateWithControlDependencyArgs* args) {
+  return CallThenRecord(tracked, kDonateWithControlDependency, args, [&] {
+    if (tracked.books.Moved(args->buffer, args->result)) return;
+    tracked.books.Created(caller, nullptr, args->result,
+                          tracked.plugin.Describe(nullptr, args->result, nullptr, nullptr));
+  });
+}
+
+Error* DeleteBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
+  return ForgetThenCall(tracked, kBufferDelete, args, [&] { return tracked.books.Deleted(args->buffer); });
+}
+Error* DestroyBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
+  return ForgetThenCall(tracked, kBufferDestroy, args, [&] {
+    bool known = false;
+    Forgotten forgotten = tracked.books.Destroyed(args->buffer, &known);
+    if (!known) SayOnceThatForeign("buffer");
+    return forgotten;
+  });
+}
+Error* IncreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
+  return CallThenRecord(tracked, kBufferIncreaseReferences, args, [&] { tracked.books.ReferenceAdded(args->buffer); });
+}
+Error* DecreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
+  return CallThenRecord(tracked, kBufferDecreaseReferences, args,
+                        [&] { tracked.books.ReferenceDropped(args->buffer); });
+}
+
+// Transfers whose buffers are asked for later.
+
+Error* CreateTransfer(TrackedPlugin& tracked, const Caller& caller, CreateBuffersForTransferArgs* args) {
+  return CallThenRecord(tracked, kCreateBuffersForTransfer, args, [&] {
+    PjrtQuestion<TransferManagerDeviceArgs> where;
+    where.args.manager = args->manager;
+    Device* const device = tracked.plugin.Ask(kTransferManagerDevice, &where) ? where.args.device : nullptr;
+    const PjrtPlugin::Place place = tracked.plugin.PlaceOf(args->client, device, args->memory);
+    std::vector<PjrtMemory> pieces(args->num_shapes);
+    for (size_t i = 0; i < args->num_shapes; ++i) {
+      PjrtQuestion<TransferManagerBufferSizeArgs> size;
+      size.args.manager = args->manager;
+      size.args.index = static_cast<int>(i);
+      pieces[i].bytes = tracked.plugin.Ask(kTransferManagerBufferSize, &size) ? size.args.size : 0;
+      pieces[i].attributes = place.attributes;
+      pieces[i].space = place.space;
+      pieces[i].shape = PjrtShapeText(args->shapes[i].type, args->shapes[i].dims, args->shapes[i].num_dims);
+    }
+    tracked.books.TransferCreated(caller, args->client, args->manager, pieces);
+  });
+}
+Error* RetrieveFromTransfer(TrackedPlugin& tracked, const Caller& caller, TransferManagerRetrieveArgs* args) {
+  return CallThenRecord(tracked, kTransferManagerRetrieve, args, [&] {
+    if (tracked.books.TransferRetrieved(args->manager, args->index, args->buffer)) return;
+    tracked.books.Created(caller, nullptr, args->buffer,
+                          tracked.plugin.Describe(nullptr, args->buffer, nullptr, nullptr));
+  });
+}
+Error* DestroyTransfer(TrackedPlugin& tracked, const Caller&, TransferManagerDestroyArgs* args) {
+  return ForgetThenCall(tracked, kTransferManagerDestroy, args,
+                        [&] { return tracked.books.TransferDestroyed(args->manager); });
+}
+
+// Lack of memory that shows only when the result of an execution is waited for.
+
+Error* AwaitEvent(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
+  return Finish(tracked, tracked.plugin.Call(kEventAwait, args));
+}
+Error* EventsError(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
+  return Finish(tracked, tracked.plugin.Call(kEventError, args));
+}
+
+template <typename Args, Error* (*kRun)(TrackedPlugin&, const Caller&, Args*)>
+Error* Run(TrackedPlugin& tracked, const Caller& caller, void* args) {
+  return kRun(tracked, caller, static_cast<Args*>(args));
+}
+
+}  // namespace
+
+const PjrtHook kPjrtHooks[kPjrtHookCount] = {
+    {kEventError, &Run<EventArgs, &EventsError>},
+    {kEventAwait, &Run<EventArgs, &AwaitEvent>},
+    {kClientCreate, &Run<ClientCreateArgs, &CreateClient>},
+    {kClientDestroy, &Run<ClientDestroyArgs, &DestroyClient>},
+    {kClientCompile, &Run<ClientCompileArgs, &Compile>},
+    {kClientLoad, &Run<ClientLoadArgs, &LoadExecutable>},
+    {kDeserializeAndLoad, &Run<DeserializeAndLoadArgs, &DeserializeAndLoad>},
+    {kLoadedExecutableDelete, &Run<LoadedExecutableArgs, &DeleteExecutable>},
+    {kLoadedExecutableDestroy, &Run<LoadedExecutableArgs, &DestroyExecutable>},
+    {kLoadedExecutableExecute, &Run<ExecuteArgs, &Execute>},
+    {kBufferFromHostBuffer, &Run<BufferFromHostBufferArgs, &FromHostBuffer>},
+    {kCreateUninitialized, &Run<CreateUninitializedArgs, &Uninitialized>},
+    {kBufferCopyToDevice, &Run<BufferCopyToDeviceArgs, &CopyToDevice>},
+    {kBufferCopyToMemory, &Run<BufferCopyToMemoryArgs, &CopyToMemory>},
+    {kCreateView, &Run<CreateViewArgs, &View>},
+    {kCreateError, &Run<CreateErrorArgs, &ErrorBuffer>},
+    {kCreateAlias, &Run<CreateAliasArgs, &AliasBuffer>},
+    {kFulfillAlias, &Run<FulfillAliasArgs, &FulfillAlias>},
+    {kBufferBitcast, &Run<BufferBitcastArgs, &Bitcast>},
+    {kDonateWithControlDependency, &Run<DonateWithControlDependencyArgs, &DonateWithControlDependency>},
+    {kBufferDelete, &Run<BufferArgs, &DeleteBuffer>},
+    {kBufferDestroy, &Run<BufferArgs, &DestroyBuffer>},
+    {kBufferIncreaseReferences, &Run<BufferArgs, &IncreaseReferences>},
+    {kBufferDecreaseReferences, &Run<BufferArgs, &DecreaseReferences>},
+    {kCreateBuffersForTransfer, &Run<CreateBuffersForTransferArgs, &CreateTransfer>},
+    {kTransferManagerRetrieve, &Run<TransferManagerRetrieveArgs, &RetrieveFromTransfer>},
+    {kTransferManagerDestroy, &Run<TransferManagerDestroyArgs, &DestroyTransfer>},
+    {kDmaMap, &Run<DmaMapArgs, &MapHostMemory>},
+    {kDmaUnmap, &Run<DmaUnmapArgs, &UnmapHostMemory>},
+};
+
+}  // namespace hbmprof::internal

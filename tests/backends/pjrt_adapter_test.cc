@@ -1,0 +1,316 @@
+// The books of a plugin: which handle holds which memory, until when, and what a refused call undoes.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "hbmprof/profiler.h"
+#include "src/backends/pjrt/adapter.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Any distinct addresses.
+char handles[64];
+const PjrtHandle kClient = &handles[0];
+const PjrtHandle kOtherClient = &handles[1];
+const PjrtHandle kA = &handles[2];
+const PjrtHandle kB = &handles[3];
+const PjrtHandle kC = &handles[4];
+const PjrtHandle kCallback = &handles[5];
+const PjrtHandle kManager = &handles[6];
+
+PjrtMemory Bytes(size_t bytes) {
+  PjrtMemory memory;
+  memory.bytes = bytes;
+  return memory;
+}
+
+class PjrtBooksTest : public ::testing::Test {
+ protected:
+  // Makes its callers' stacks distinct from this file's others where they must be.
+  [[gnu::noinline]] void Create(PjrtHandle buffer, size_t bytes, PjrtHandle client = kClient) {
+    books_.Created(Caller::OfThisFunction(), client, buffer, Bytes(bytes));
+  }
+  [[gnu::noinline]] void Alias(PjrtHandle buffer, PjrtHandle source) {
+    books_.CreatedAlias(Caller::OfThisFunction(), kClient, buffer, source, Bytes(999));
+  }
+  [[gnu::noinline]] void View(PjrtHandle buffer) {
+    books_.CreatedView(Caller::OfThisFunction(), kClient, buffer, Bytes(999));
+  }
+  PjrtBooks::Forgotten Destroy(PjrtHandle buffer) {
+    bool known = false;
+    return books_.Destroyed(buffer, &known);
+  }
+  int64_t InUse() { return profiler_.Stats(kDefaultDevice).bytes_in_use; }
+  int64_t Peak() { return profiler_.Stats(kDefaultDevice).peak_bytes_in_use; }
+  int64_t Live() { return profiler_.GetTrackerStats().live_records; }
+  int64_t Foreign() { return profiler_.GetTrackerStats().foreign_frees; }
+
+  Profiler profiler_;
+  PjrtBooks books_{profiler_};
+};
+
+TEST_F(PjrtBooksTest, ABufferCountsFromItsCreationToItsDestruction) {
+  Create(kA, 100);
+  Create(kB, 50);
+  EXPECT_EQ(InUse(), 150);
+  Destroy(kA);
+  EXPECT_EQ(InUse(), 50);
+  Destroy(kB);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(Peak(), 150);
+  EXPECT_EQ(Foreign(), 0);
+}
+
+TEST_F(PjrtBooksTest, DeletionEndsTheMemoryAndDestructionDoesNotEndItAgain) {
+  Create(kA, 100);
+  books_.Deleted(kA);
+  EXPECT_EQ(InUse(), 0);
+  books_.Deleted(kA);
+  Destroy(kA);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(Foreign(), 0);
+}
+
+TEST_F(PjrtBooksTest, ADestructionThatFailsPutsTheBufferBackWithItsStack) {
+  Create(kA, 100);
+  const Snapshot before = profiler_.TakeSnapshot();
+  books_.PutBack(Destroy(kA));
+  EXPECT_EQ(InUse(), 100);
+  EXPECT_EQ(profiler_.TakeSnapshot().stacks[0].return_addresses, before.stacks[0].return_addresses);
+  books_.PutBack(books_.Deleted(kA));
+  EXPECT_EQ(InUse(), 100);
+  Destroy(kA);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(Foreign(), 0);
+}
+
+TEST_F(PjrtBooksTest, AnUnknownHandleIsAForeignFreeAndNullIsNothing) {
+  bool known = true;
+  books_.Destroyed(kA, &known);
+  EXPECT_FALSE(known);
+  EXPECT_EQ(Foreign(), 1);
+  books_.Destroyed(nullptr, &known);
+  EXPECT_TRUE(known);
+  books_.Deleted(kA);
+  EXPECT_EQ(Foreign(), 1);
+}
+
+TEST_F(PjrtBooksTest, AHandleThatIsReusedNamesNewMemory) {
+  Create(kA, 100);
+  Destroy(kA);
+  Create(kA, 30);
+  EXPECT_EQ(InUse(), 30);
+  // Its end was not seen, perhaps since recording was off.
+  Create(kA, 7);
+  EXPECT_EQ(InUse(), 7);
+  Destroy(kA);
+  EXPECT_EQ(Live(), 0);
+}
+
+TEST_F(PjrtBooksTest, AViewOwnsNothing) {
+  View(kA);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(Live(), 1) << "it is there, at zero bytes";
+  Destroy(kA);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(Foreign(), 0);
+}
+
+TEST_F(PjrtBooksTest, SharedMemoryCountsOnceAndUntilTheLastLetsGo) {
+  Create(kA, 100);
+  Alias(kB, kA);
+  Alias(kC, kB);
+  EXPECT_EQ(InUse(), 100);
+  Destroy(kA);
+  EXPECT_EQ(InUse(), 100);
+  books_.Deleted(kC);
+  EXPECT_EQ(InUse(), 100);
+  Destroy(kB);
+  EXPECT_EQ(InUse(), 0);
+  Destroy(kC);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(Peak(), 100);
+  EXPECT_EQ(Foreign(), 0);
+}
+
+TEST_F(PjrtBooksTest, AFailedDestructionOfASharerLeavesItASharer) {
+  Create(kA, 100);
+  Alias(kB, kA);
+  books_.PutBack(Destroy(kB));
+  Destroy(kA);
+  EXPECT_EQ(InUse(), 100);
+  Destroy(kB);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(Live(), 0);
+}
+
+TEST_F(PjrtBooksTest, AnAliasSharesWhatItIsFulfilledWith) {
+  View(kA);
+  books_.AwaitsFulfilment(kCallback, kA);
+  Create(kB, 100);
+  books_.Fulfilled(kCallback, kB);
+  EXPECT_EQ(InUse(), 100);
+  Destroy(kB);
+  EXPECT_EQ(InUse(), 100);
+  Destroy(kA);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(Live(), 0);
+}
+
+TEST_F(PjrtBooksTest, AnAliasThatIsFulfilledWithAnErrorHoldsNothing) {
+  View(kA);
+  books_.AwaitsFulfilment(kCallback, kA);
+  books_.Fulfilled(kCallback, nullptr);
+  books_.Fulfilled(kCallback, kA);  // a callback is good for once
+  Destroy(kA);
+  EXPECT_EQ(Live(), 0);
+}
+
+TEST_F(PjrtBooksTest, MovedMemoryKeepsItsRecord) {
+  Create(kA, 100);
+  EXPECT_TRUE(books_.Moved(kA, kB));
+  EXPECT_EQ(InUse(), 100);
+  EXPECT_EQ(Peak(), 100);
+  EXPECT_EQ(profiler_.Stats(kDefaultDevice).num_allocs, 1);
+  Destroy(kA);
+  EXPECT_EQ(InUse(), 100);
+  Destroy(kB);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_FALSE(books_.Moved(kA, kB)) << "unknown";
+}
+
+TEST_F(PjrtBooksTest, AnExternalReferenceOutlivesTheDeletion) {
+  Create(kA, 100);
+  books_.ReferenceAdded(kA);
+  books_.ReferenceAdded(kA);
+  books_.Deleted(kA);
+  books_.ReferenceDropped(kA);
+  EXPECT_EQ(InUse(), 100);
+  books_.ReferenceDropped(kA);
+  EXPECT_EQ(InUse(), 0);
+  Destroy(kA);
+  EXPECT_EQ(Foreign(), 0);
+
+  Create(kA, 100);
+  books_.ReferenceAdded(kA);
+  Destroy(kA);
+  EXPECT_EQ(InUse(), 0) << "the handle owned the reference";
+}
+
+TEST_F(PjrtBooksTest, ATransferCountsFromItsCreationAndItsBuffersKeepThatStack) {
+  books_.TransferCreated(Caller::OfThisFunction(), kClient, kManager, {Bytes(10), Bytes(20), Bytes(40)});
+  EXPECT_EQ(InUse(), 70);
+  EXPECT_TRUE(books_.TransferRetrieved(kManager, 1, kA));
+  EXPECT_FALSE(books_.TransferRetrieved(kManager, 3, kB));
+  EXPECT_EQ(InUse(), 70);
+  EXPECT_EQ(profiler_.Stats(kDefaultDevice).num_allocs, 3);
+  books_.PutBack(books_.TransferDestroyed(kManager));
+  EXPECT_EQ(InUse(), 70);
+  books_.TransferDestroyed(kManager);
+  EXPECT_EQ(InUse(), 20);
+  Destroy(kA);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(Foreign(), 0);
+}
+
+std::shared_ptr<PjrtProgram> Program(std::vector<DeviceId> devices) {
+  auto program = std::make_shared<PjrtProgram>();
+  program->name = "jit_step";
+  program->devices = std::move(devices);
+  program->code_bytes = 1000;
+  program->temp_bytes = 300;
+  program->peak_bytes = 4000;
+  return program;
+}
+
+TEST_F(PjrtBooksTest, AnExecutableCountsItsCodeOnEachDevice) {
+  const DeviceId second = profiler_.Device("second");
+  books_.Loaded(Caller::OfThisFunction(), kClient, kA, Program({kDefaultDevice, second}));
+  EXPECT_EQ(InUse(), 1000);
+  EXPECT_EQ(profiler_.Stats(second).bytes_in_use, 1000);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  const std::map<std::string, std::string> tags(snapshot.samples[0].tags.begin(), snapshot.samples[0].tags.end());
+  EXPECT_EQ(tags.at("executable"), "jit_step");
+  EXPECT_EQ(tags.at("temp_bytes"), "300");
+  EXPECT_EQ(tags.at("peak_bytes"), "4000");
+  EXPECT_EQ(snapshot.samples[0].kind, MemoryKind::kExecutable);
+
+  books_.PutBack(books_.ExecutableDeleted(kA));
+  EXPECT_EQ(InUse(), 1000);
+  books_.ExecutableDeleted(kA);
+  EXPECT_EQ(InUse(), 0);
+  bool known = false;
+  books_.ExecutableDestroyed(kA, &known);
+  EXPECT_TRUE(known);
+  books_.ExecutableDestroyed(kA, &known);
+  EXPECT_FALSE(known);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(Foreign(), 1);
+}
+
+TEST_F(PjrtBooksTest, WhatAClientLeavesBehindStaysRecordedAndIsListed) {
+  for (const PjrtHandle handle : {kA, kB}) Create(handle, 100);
+  Alias(kC, kB);
+  Create(&handles[10], 5, kOtherClient);
+  books_.Loaded(Caller::OfThisFunction(), kClient, &handles[11], Program({kDefaultDevice}));
+  const PjrtBooks::Forgotten left = books_.ClientDestroyed(kClient);
+  const std::vector<PjrtBooks::Leftover> rows = books_.LeftoversIn(left);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].count, 1);
+  EXPECT_EQ(rows[0].bytes, 1000);
+  EXPECT_EQ(rows[0].attributes.kind, MemoryKind::kExecutable);
+  EXPECT_EQ(rows[1].count, 2);
+  EXPECT_EQ(rows[1].bytes, 100);
+  EXPECT_EQ(InUse(), 1205);
+  // Another client's buffer at the same address is no relation.
+  Create(kA, 7, kOtherClient);
+  Destroy(kA);
+  EXPECT_EQ(InUse(), 1205);
+}
+
+TEST_F(PjrtBooksTest, AClientWhoseDestructionFailsKeepsItsBuffers) {
+  Create(kA, 100);
+  books_.PutBack(books_.ClientDestroyed(kClient));
+  Destroy(kA);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(Foreign(), 0);
+}
+
+TEST_F(PjrtBooksTest, PinnedHostMemoryCountsWhileItIsMapped) {
+  PjrtMemory pinned = Bytes(4096);
+  pinned.attributes.kind = MemoryKind::kPinnedHost;
+  books_.HostMapped(Caller::OfThisFunction(), kA, pinned);
+  const auto held = [&] { return profiler_.Stats(kDefaultDevice, MemorySpace::kPinnedHost).bytes_in_use; };
+  EXPECT_EQ(held(), 4096);
+  EXPECT_EQ(InUse(), 0);
+  books_.PutBack(books_.HostUnmapped(kA));
+  EXPECT_EQ(held(), 4096);
+  books_.HostUnmapped(kA);
+  EXPECT_EQ(held(), 0);
+  books_.HostUnmapped(kA);
+  EXPECT_EQ(Foreign(), 0);
+}
+
+TEST_F(PjrtBooksTest, WhatTheProfilerDropsIsNoForeignFree) {
+  Options options;
+  options.max_live_buffers = 1;
+  Profiler small(options);
+  PjrtBooks books(small);
+  const Caller caller = Caller::OfThisFunction();
+  books.Created(caller, kClient, kA, Bytes(100));
+  books.Created(caller, kClient, kB, Bytes(100));
+  EXPECT_EQ(small.GetTrackerStats().dropped_records, 1);
+  bool known = false;
+  books.Destroyed(kB, &known);
+  EXPECT_TRUE(known);
+  EXPECT_EQ(small.GetTrackerStats().foreign_frees, 0);
+}
+
+}  // namespace
+}  // namespace hbmprof::internal
