@@ -144,8 +144,9 @@ HBMPROF_PJRT_ARGS(EventArgs) Event* event; HBMPROF_PJRT_END(EventArgs, event, 16
 HBMPROF_PJRT_ARGS(ClientCreateArgs)
   const void* create_options; size_t num_options;
   void* kv_get_callback; void* kv_get_user_arg; void* kv_put_callback; void* kv_put_user_arg;
-  Client* client;
-HBMPROF_PJRT_END(ClientCreateArgs, client, 64);
+  Client* client; void* kv_try_get_callback; void* kv_try_get_user_arg;
+HBMPROF_PJRT_END(ClientCreateArgs, kv_try_get_user_arg, 80);
+static_assert(offsetof(ClientCreateArgs, client) == 64);
 HBMPROF_PJRT_ARGS(ClientDestroyArgs) Client* client; HBMPROF_PJRT_END(ClientDestroyArgs, client, 16);
 HBMPROF_PJRT_ARGS(ClientTextArgs)  // PlatformName, PlatformVersion
   Client* client; const char* text; size_t text_size;

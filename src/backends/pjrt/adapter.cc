@@ -379,10 +379,12 @@ std::vector<PjrtBooks::Leftover> PjrtBooks::LeftoversIn(const Forgotten& forgott
     row.made_by = made_by;
     ++row.count;
   };
-  // Of buffers that share memory, only one lists it.
+  // Of buffers that share memory only one lists it: the one that came with it, if it is still there.
   std::map<uint64_t, uintptr_t> memory;
   for (const auto& [handle, buffer] : forgotten.buffers_) {
-    if (buffer.holds_memory()) memory.emplace(buffer.memory.value(), buffer.made_by);
+    if (!buffer.holds_memory()) continue;
+    const auto [entry, is_new] = memory.emplace(buffer.memory.value(), buffer.made_by);
+    if (buffer.alias.is_null()) entry->second = buffer.made_by;
   }
   for (const auto& [id, made_by] : memory) add(BufferId(id), made_by);
   for (const auto& [handle, executable] : forgotten.executables_) {

@@ -96,10 +96,9 @@ void ReportLeftovers(TrackedPlugin& tracked, const Forgotten& forgotten) {
   const std::vector<PjrtBooks::Leftover> rows = tracked.books.LeftoversIn(forgotten);
   if (rows.empty()) return;
   constexpr size_t kMostRows = 10;
-  const Snapshot snapshot = tracked.profiler.TakeSnapshot();
   std::vector<uint64_t> calls;
   for (const PjrtBooks::Leftover& row : rows) calls.push_back(row.made_by - 1);
-  const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(snapshot.modules, calls);
+  const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(tracked.profiler.TakeSnapshot().modules, calls);
   int64_t count = 0;
   int64_t bytes = 0;
   for (const PjrtBooks::Leftover& row : rows) {
@@ -111,11 +110,9 @@ void ReportLeftovers(TrackedPlugin& tracked, const Forgotten& forgotten) {
                      " B) were not; they stay in the profile as leaks:\n";
   for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
     const PjrtBooks::Leftover& row = rows[i];
-    const auto device = static_cast<size_t>(row.attributes.device);
     text += "hbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
-            std::string(MemoryKindName(row.attributes.kind)) + ", on " +
-            (device < snapshot.devices.size() ? snapshot.devices[device].name : "?") + ", made in " +
-            (names[i].name.empty() ? "[unknown]" : names[i].name) + "\n";
+            std::string(MemoryKindName(row.attributes.kind)) + ", on " + tracked.plugin.NameOf(row.attributes.device) +
+            ", made in " + (names[i].name.empty() ? "[unknown]" : names[i].name) + "\n";
   }
   if (rows.size() > kMostRows) text += "hbmprof:   and " + std::to_string(rows.size() - kMostRows) + " rows more\n";
   std::fputs(text.c_str(), stderr);

@@ -43,7 +43,7 @@ std::vector<pjrt::Device*> PjrtPlugin::AddressableDevices(pjrt::Client* client) 
   return {question.args.devices, question.args.devices + question.args.num_devices};
 }
 
-std::string PjrtPlugin::DeviceName(pjrt::Device* device) const {
+std::string PjrtPlugin::AskName(pjrt::Device* device) const {
   PjrtQuestion<pjrt::DeviceGetDescriptionArgs> description;
   description.args.device = device;
   if (!Ask(Slot::kDeviceGetDescription, &description)) return {};
@@ -103,11 +103,18 @@ DeviceId PjrtPlugin::DeviceOf(PjrtHandle client, pjrt::Device* device) {
     const auto found = places_.find(device);
     if (found != places_.end()) return found->second.place.attributes.device;
   }
-  const std::string name = DeviceName(device);
+  const std::string name = AskName(device);
   const DeviceId id = name.empty() ? kDefaultDevice : profiler_.Device(name);
   MutexLock lock(mutex_);
   places_[device] = {client, {{id, MemoryKind::kDevice, {}}, ""}};
+  names_[id] = name;
   return id;
+}
+
+std::string PjrtPlugin::NameOf(DeviceId device) {
+  MutexLock lock(mutex_);
+  const auto found = names_.find(device);
+  return found == names_.end() ? "a device without a name" : found->second;
 }
 
 PjrtPlugin::Place PjrtPlugin::AskPlace(PjrtHandle client, pjrt::Memory* memory) {

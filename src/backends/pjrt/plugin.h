@@ -75,6 +75,8 @@ class PjrtPlugin {
   // Of the two, the memory counts if it is given. `client` is the one they belong to, null if unknown.
   Place PlaceOf(PjrtHandle client, pjrt::Device* device, pjrt::Memory* memory) ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceId DeviceOf(PjrtHandle client, pjrt::Device* device) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The name of a device that DeviceOf has given out, also when its client has ended.
+  std::string NameOf(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The buffer as it is recorded. Its memory space is asked of the plugin, else it is `device` and `memory`.
   PjrtMemory Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::Device* device, pjrt::Memory* memory);
@@ -96,7 +98,7 @@ class PjrtPlugin {
     return *reinterpret_cast<void* const*>(reinterpret_cast<const char*>(api_) + pjrt::OffsetOf(slot));
   }
   void Discard(pjrt::Error* error) const;
-  std::string DeviceName(pjrt::Device* device) const;
+  std::string AskName(pjrt::Device* device) const;
   Place AskPlace(PjrtHandle client, pjrt::Memory* memory);
   static DeviceProbe Probe(const PjrtPlugin& plugin, pjrt::Device* device);
 
@@ -105,6 +107,7 @@ class PjrtPlugin {
   Mutex mutex_;
   // By Device* and Memory*.
   absl::flat_hash_map<PjrtHandle, KnownPlace> places_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<DeviceId, std::string> names_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<PjrtHandle, std::vector<DeviceId>> probed_ ABSL_GUARDED_BY(mutex_);  // by client
 };
 

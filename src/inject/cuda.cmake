@@ -1,0 +1,88 @@
+# libhbmprof_cuda.so, for LD_PRELOAD: the whole profiler and the driver's wrapped calls in one library that exports
+# nothing else. Static copies of everything that is not the C library, so that nothing clashes with what the program
+# brings.
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  message(STATUS "hbmprof: the injected CUDA library is for x86-64 Linux only, so it is not built")
+  return()
+endif()
+if(BUILD_SHARED_LIBS OR HBMPROF_SANITIZER)
+  message(STATUS "hbmprof: the injected CUDA library holds a static, unsanitized hbmprof, so it is not built here")
+  return()
+endif()
+
+# What it may export: the wrapped calls, dlopen, dlsym, and two functions of its own.
+set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
+file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
+set(_exports hbmprof_cuda_coverage hbmprof_cuda_set_caller)
+foreach(_line IN LISTS _lines)
+  string(REGEX REPLACE "^CALL\\(([A-Za-z0-9_]+),.*" "\\1" _name "${_line}")
+  list(APPEND _exports ${_name})
+endforeach()
+string(REPLACE ";" "\n" _list "${_exports}")
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "dlopen\ndlsym\n@_list@\n" @ONLY)
+string(REPLACE ";" ";\n    " _list "${_exports}")
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.map @ONLY CONTENT "GLIBC_2.2.5 {
+  global: dlopen; dlsym;
+};
+GLIBC_2.34 {
+  global: dlopen; dlsym;
+} GLIBC_2.2.5;
+HBMPROF {
+  global:
+    @_list@;
+  local: *;
+};
+")
+
+add_library(hbmprof_inject_cuda SHARED
+  cuda_preload.cc
+  deep_bind.cc
+  dynamic_linker.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/adapter.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_adapter.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_memory.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_queries.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_shim.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/nvml.cc)
+set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda
+  LINK_DEPENDS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
+target_include_directories(hbmprof_inject_cuda PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+
+# A distribution's packages name the shared libraries; their static ones lie beside them.
+get_target_property(_absl_type absl::status TYPE)
+set(_static $<TARGET_FILE:hbmprof>)
+if(_absl_type STREQUAL "SHARED_LIBRARY")
+  find_library(HBMPROF_STATIC_ABSL_STATUS libabsl_status.a)
+  if(NOT HBMPROF_STATIC_ABSL_STATUS)
+    message(STATUS "hbmprof: no static abseil (libabsl_status.a), so the injected CUDA library is not built")
+    set_target_properties(hbmprof_inject_cuda PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
+  cmake_path(GET HBMPROF_STATIC_ABSL_STATUS PARENT_PATH _absl_dir)
+  file(GLOB _absl ${_absl_dir}/libabsl_*.a)
+  target_sources(hbmprof_inject_cuda PRIVATE static_stand_ins.cc)
+  list(APPEND _static -Wl,--start-group ${_absl} -Wl,--end-group)
+else()
+  list(APPEND _static absl::status absl::statusor absl::strings)
+endif()
+find_library(HBMPROF_STATIC_ELF libelf.a)
+find_library(HBMPROF_STATIC_ZLIB libz.a)
+list(APPEND _static $<IF:$<BOOL:${HBMPROF_STATIC_ELF}>,${HBMPROF_STATIC_ELF},LibElf::LibElf>
+  $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB>)
+add_dependencies(hbmprof_inject_cuda hbmprof)
+set_property(TARGET hbmprof_inject_cuda APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:hbmprof>)
+target_link_libraries(hbmprof_inject_cuda PRIVATE hbmprof_build_flags ${_static} Threads::Threads ${CMAKE_DL_LIBS})
+target_link_options(hbmprof_inject_cuda PRIVATE
+  -static-libstdc++ -static-libgcc
+  LINKER:--version-script=${CMAKE_CURRENT_BINARY_DIR}/exports.map
+  LINKER:--exclude-libs,ALL
+  # Its own functions are its own, whatever else exports their names.
+  LINKER:-Bsymbolic
+  # What is missing shows now, not inside somebody's server.
+  LINKER:-z,defs)
+
+# In a folder of its own: it is nothing to link, and hbmprof::cuda is libhbmprof_cuda.a.
+if(HBMPROF_INSTALL)
+  install(TARGETS hbmprof_inject_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
+endif()

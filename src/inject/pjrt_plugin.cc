@@ -1,0 +1,156 @@
+// libhbmprof_pjrt.so: a PJRT plugin that loads another one and gives out its table wrapped (hbmprof/pjrt.h), for
+// programs that load a plugin by its path. Exports GetPjrtApi and the C interface (hbmprof/c_api.h).
+//
+// The other plugin: what HBMPROF_PJRT_PLUGIN names; without it libtpu, looked for where JAX and pytorch/xla look. It is
+// never unloaded.
+//
+// A program may use what GetPjrtApi returns without looking. So where there is no plugin to be had, it gets a table
+// whose every call returns an error that says why.
+#include <dlfcn.h>
+#include <link.h>
+
+#include <array>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "hbmprof/pjrt.h"
+#include "src/backends/pjrt/abi.h"
+
+namespace hbmprof::internal::pjrt {
+
+// The errors of the table without a plugin.
+struct Error {
+  std::string message;
+};
+
+}  // namespace hbmprof::internal::pjrt
+
+extern "C" [[gnu::visibility("default")]] const PJRT_Api* GetPjrtApi();
+
+namespace hbmprof::internal {
+namespace {
+
+using GetApi = const PJRT_Api* (*)();
+
+// Why there is no plugin; set before the table below is given out.
+std::string* refusal = nullptr;
+
+pjrt::Error* RefuseCall(void*) { return new pjrt::Error{*refusal}; }
+void DestroyError(pjrt::ErrorDestroyArgs* args) { delete args->error; }
+void ErrorText(pjrt::ErrorMessageArgs* args) {
+  args->message = args->error->message.data();
+  args->message_size = args->error->message.size();
+}
+pjrt::Error* ErrorCode(pjrt::ErrorGetCodeArgs* args) {
+  args->code = pjrt::kErrorNotFound;
+  return nullptr;
+}
+
+// As many slots as any version so far has, of the oldest version that has them in this order.
+struct RefusingTable {
+  static constexpr int kSlots = 138;
+  pjrt::Api api = {pjrt::OffsetOf(kSlots), nullptr, {24, nullptr, pjrt::kMajorVersion, pjrt::kLeastMinorVersion}};
+  std::array<void*, kSlots> slots;
+
+  RefusingTable() {
+    slots.fill(reinterpret_cast<void*>(&RefuseCall));
+    slots[pjrt::kErrorDestroy] = reinterpret_cast<void*>(&DestroyError);
+    slots[pjrt::kErrorMessage] = reinterpret_cast<void*>(&ErrorText);
+    slots[pjrt::kErrorGetCode] = reinterpret_cast<void*>(&ErrorCode);
+  }
+};
+
+const PJRT_Api* Refuse(const std::string& why) {
+  std::fprintf(stderr, "hbmprof: libhbmprof_pjrt.so has no PJRT plugin to wrap: %s\n", why.c_str());
+  refusal = new std::string("hbmprof: libhbmprof_pjrt.so has no PJRT plugin to wrap: " + why);
+  static const auto* const table = new RefusingTable;
+  return reinterpret_cast<const PJRT_Api*>(&table->api);
+}
+
+std::string RealPath(const std::string& path) {
+  char resolved[PATH_MAX];
+  return realpath(path.c_str(), resolved) == nullptr ? path : std::string(resolved);
+}
+
+std::string OwnPath() {
+  Dl_info info;
+  const bool found = dladdr(reinterpret_cast<void*>(&GetPjrtApi), &info) != 0 && info.dli_fname != nullptr;
+  return found ? RealPath(info.dli_fname) : std::string();
+}
+
+// The folders of Python packages that something loaded into this process lies in, where a `libtpu` package would be.
+std::vector<std::string> PythonPackageFolders() {
+  std::vector<std::string> folders;
+  const auto visit = [](dl_phdr_info* info, size_t, void* data) {
+    auto& found = *static_cast<std::vector<std::string>*>(data);
+    const std::string path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
+    for (const char* marker : {"/site-packages/", "/dist-packages/"}) {
+      const size_t at = path.find(marker);
+      if (at == std::string::npos) continue;
+      const std::string folder = path.substr(0, at + std::string(marker).size());
+      if (found.empty() || found.back() != folder) found.push_back(folder);
+    }
+    return 0;
+  };
+  dl_iterate_phdr(visit, &folders);
+  return folders;
+}
+
+struct Loaded {
+  void* library = nullptr;
+  std::string path;
+  std::string problem;  // of the last attempt
+};
+
+bool Load(const std::string& path, Loaded* loaded) {
+  loaded->path = path;
+  loaded->library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (loaded->library == nullptr) {
+    const char* const reason = dlerror();
+    loaded->problem = reason == nullptr ? "cannot load " + path : reason;
+  }
+  return loaded->library != nullptr;
+}
+
+Loaded FindPlugin() {
+  Loaded loaded;
+  const char* const named = std::getenv("HBMPROF_PJRT_PLUGIN");
+  if (named != nullptr && *named != '\0') {
+    if (!Load(named, &loaded)) loaded.problem = "HBMPROF_PJRT_PLUGIN: " + loaded.problem;
+    return loaded;
+  }
+  // These name this very file where it stands in for libtpu.
+  const std::string own = OwnPath();
+  for (const char* variable : {"TPU_LIBRARY_PATH", "PTXLA_TPU_LIBRARY_PATH"}) {
+    const char* const path = std::getenv(variable);
+    if (path != nullptr && *path != '\0' && RealPath(path) != own && Load(path, &loaded)) return loaded;
+  }
+  for (const std::string& folder : PythonPackageFolders()) {
+    if (Load(folder + "libtpu/libtpu.so", &loaded)) return loaded;
+  }
+  if (!Load("libtpu.so", &loaded)) {
+    loaded.problem = "set HBMPROF_PJRT_PLUGIN to the path of one (libtpu was looked for: " + loaded.problem + ")";
+  }
+  return loaded;
+}
+
+const PJRT_Api* WrapPlugin() {
+  const Loaded plugin = FindPlugin();
+  if (plugin.library == nullptr) return Refuse(plugin.problem);
+  const auto get_api = reinterpret_cast<GetApi>(dlsym(plugin.library, "GetPjrtApi"));
+  if (get_api == nullptr) return Refuse(plugin.path + " is no PJRT plugin: it has no function GetPjrtApi");
+  if (get_api == &GetPjrtApi) return Refuse(plugin.path + " is libhbmprof_pjrt.so itself");
+  const PJRT_Api* const api = get_api();
+  return api == nullptr ? Refuse("GetPjrtApi of " + plugin.path + " returned null") : hbmprof::pjrt::Wrap(api);
+}
+
+}  // namespace
+}  // namespace hbmprof::internal
+
+const PJRT_Api* GetPjrtApi() {
+  static const PJRT_Api* const api = hbmprof::internal::WrapPlugin();
+  return api;
+}

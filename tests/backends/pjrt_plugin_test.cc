@@ -1,0 +1,144 @@
+// libhbmprof_pjrt.so as a program meets it that loads a plugin by its path: it stands in for the plugin it wraps, and
+// where there is none every call says why.
+//
+// The plugin is the double, or a real one: HBMPROF_TEST_PJRT_PLUGIN names it, else the CPU plugin that scripts/test.sh
+// installs is taken where it is there.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/pprof_tool.h"
+#include "tests/support/profile_checker.h"
+
+namespace {
+
+using hbmprof_test::CommandResult;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const std::string kShim = HBMPROF_PJRT_SHIM;
+const std::string kFake = HBMPROF_FAKE_PJRT;
+
+// Runs the host on the shim, which is to wrap `plugin`.
+CommandResult Host(const std::string& plugin, std::vector<std::string> environment = {},
+                   const std::string& profile = "") {
+  environment.push_back("HBMPROF_PJRT_PLUGIN=" + plugin);
+  std::vector<std::string> argv = {HBMPROF_PJRT_HOST, kShim};
+  if (!profile.empty()) argv.push_back(profile);
+  return hbmprof_test::RunCommand(argv, environment);
+}
+
+// Of a real plugin; empty where there is none.
+std::string RealPlugin() {
+  const char* const named = std::getenv("HBMPROF_TEST_PJRT_PLUGIN");
+  if (named != nullptr) return named;
+  const std::string installed = HBMPROF_PYPI "/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so";
+  return access(installed.c_str(), R_OK) == 0 ? installed : "";
+}
+
+std::string NewFile(const std::string& name) {
+  return ::testing::TempDir() + "/hbmprof_pjrt_plugin_" + std::to_string(getpid()) + "_" + name;
+}
+
+void ExpectTheBufferIn(const std::string& path) {
+  const auto profile = hbmprof_test::ReadProfile(path);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(hbmprof_test::CheckProfile(*profile), "");
+  const hbmprof_test::ProfileView view(*profile);
+  EXPECT_EQ(view.Sum("inuse_space"), 4096);
+  EXPECT_EQ(view.SumUnder("inuse_space", "(anonymous namespace)::KeepActivations"), 4096);
+  EXPECT_EQ(view.SumWhere("inuse_space", "shape", "f32[1024]"), 4096);
+}
+
+TEST(PjrtPlugin, StandsInForThePluginItWraps) {
+  const std::string saved = NewFile("saved.pb.gz");
+  const std::string at_exit = NewFile("exit.pb.gz");
+  const CommandResult result = Host(kFake, {"HBMPROF_OUTPUT=" + at_exit}, saved);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out,
+            "api 0.114, 1144 bytes, the same again\ninitialized\nplatform fake\nbuffer made\nsaved: 0\ndestroyed: 0\n");
+  EXPECT_THAT(result.err, HasSubstr("1 x 4096 B, kind device, on FAKE_0, made in "));
+  ExpectTheBufferIn(saved);
+  ExpectTheBufferIn(at_exit);  // a leak stays in the profile when the client is gone
+}
+
+TEST(PjrtPlugin, RecordsNothingWhereItIsSwitchedOff) {
+  const std::string saved = NewFile("off.pb.gz");
+  const CommandResult result = Host(kFake, {"HBMPROF=0"}, saved);
+  EXPECT_THAT(result.out, HasSubstr("buffer made"));
+  EXPECT_THAT(result.err, IsEmpty());
+  EXPECT_EQ(hbmprof_test::ProfileView(*hbmprof_test::ReadProfile(saved)).Sum("inuse_space"), 0);
+}
+
+// One line on stderr and one error, the same, from the first call; no crash.
+void ExpectNoPlugin(const CommandResult& result, const std::string& why) {
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("initialize: error 5: hbmprof: libhbmprof_pjrt.so has no PJRT plugin to wrap: "));
+  EXPECT_THAT(result.out, HasSubstr(why));
+  EXPECT_THAT(result.err, StartsWith("hbmprof: libhbmprof_pjrt.so has no PJRT plugin to wrap: "));
+  EXPECT_THAT(result.err, HasSubstr(why));
+}
+
+TEST(PjrtPlugin, SaysThatThereIsNoSuchFile) {
+  ExpectNoPlugin(Host("/no/such/plugin.so"), "HBMPROF_PJRT_PLUGIN: /no/such/plugin.so: cannot open shared object file");
+}
+
+TEST(PjrtPlugin, SaysThatAFileIsNoLibrary) { ExpectNoPlugin(Host(HBMPROF_SOURCE_DIR "/README.md"), "README.md: "); }
+
+TEST(PjrtPlugin, SaysThatALibraryIsNoPlugin) {
+  ExpectNoPlugin(Host("libz.so.1"), "libz.so.1 is no PJRT plugin: it has no function GetPjrtApi");
+}
+
+TEST(PjrtPlugin, SaysThatItWasToWrapItself) { ExpectNoPlugin(Host(kShim), "is libhbmprof_pjrt.so itself"); }
+
+TEST(PjrtPlugin, SaysWhereItLookedWhenNothingIsNamed) {
+  // The variable by which JAX and pytorch/xla find libtpu names the library itself, which stands in for libtpu.
+  ExpectNoPlugin(Host("", {"TPU_LIBRARY_PATH=" + kShim, "LD_LIBRARY_PATH="}),
+                 "set HBMPROF_PJRT_PLUGIN to the path of one");
+}
+
+TEST(PjrtPlugin, FindsThePluginThatJaxWouldFind) {
+  EXPECT_THAT(Host("", {"TPU_LIBRARY_PATH=" + kFake}).out, HasSubstr("platform fake"));
+  EXPECT_THAT(Host("", {"PTXLA_TPU_LIBRARY_PATH=" + kFake, "TPU_LIBRARY_PATH=" + kShim}).out,
+              HasSubstr("platform fake"));
+}
+
+TEST(PjrtPlugin, ExportsThePluginsFunctionAndTheCInterfaceOnly) {
+  const CommandResult result = hbmprof_test::RunCommand({"nm", "-D", "--defined-only", "--format=posix", kShim});
+  if (result.exit_code != 0) GTEST_SKIP() << "no nm here: " << result.err;
+  std::vector<std::string> others;
+  std::string rest = result.out;
+  int symbols = 0;
+  while (!rest.empty()) {
+    const size_t end = rest.find('\n');
+    const std::string name = rest.substr(0, rest.find(' '));
+    rest = end == std::string::npos ? "" : rest.substr(end + 1);
+    ++symbols;
+    if (name != "GetPjrtApi" && name.rfind("hbmprof_", 0) != 0) others.push_back(name);
+  }
+  EXPECT_THAT(others, IsEmpty());
+  EXPECT_GE(symbols, 2);
+  const CommandResult needed = hbmprof_test::RunCommand({"readelf", "-d", kShim});
+  EXPECT_THAT(needed.out, Not(HasSubstr("protobuf")));
+}
+
+TEST(PjrtPlugin, StandsInForARealPlugin) {
+  const std::string plugin = RealPlugin();
+  if (plugin.empty()) GTEST_SKIP() << "no real PJRT plugin here (scripts/test.sh installs one where PyPI is reachable)";
+  const CommandResult bare = hbmprof_test::RunCommand({HBMPROF_PJRT_HOST, plugin});
+  const std::string saved = NewFile("real.pb.gz");
+  const CommandResult result = Host(plugin, {}, saved);
+  EXPECT_EQ(result.exit_code, 0);
+  std::string expected = bare.out;
+  if (const size_t at = expected.find("destroyed: "); at != std::string::npos) expected.insert(at, "saved: 0\n");
+  EXPECT_EQ(result.out, expected) << "whatever the plugin says, its errors included";
+  if (bare.out.find("buffer made") != std::string::npos) ExpectTheBufferIn(saved);
+}
+
+}  // namespace
