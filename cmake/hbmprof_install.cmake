@@ -16,6 +16,11 @@ if(TARGET hbmprof_cuda)
   install(FILES include/hbmprof/cuda.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hbmprof)
 endif()
 
+# Loaded by its path, so no part of the package.
+if(TARGET hbmprof_pjrt)
+  install(TARGETS hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
 configure_package_config_file(cmake/hbmprofConfig.cmake.in ${PROJECT_BINARY_DIR}/hbmprofConfig.cmake
   INSTALL_DESTINATION ${_package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/hbmprofConfigVersion.cmake COMPATIBILITY SameMinorVersion)

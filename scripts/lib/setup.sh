@@ -9,6 +9,8 @@ HBMPROF_BUILD_PACKAGES=(
   libgtest-dev libgmock-dev libbenchmark-dev libjemalloc2 libtcmalloc-minimal4)
 # The real pprof, both of them, and what draws their pictures.
 HBMPROF_PPROF_PACKAGES=(golang-go golang-github-google-pprof-dev graphviz)
+# pip, for what only PyPI has.
+HBMPROF_PYPI_PACKAGES=(python3-pip)
 # The second compiler, and the formatter that a test runs.
 HBMPROF_CLANG_PACKAGES=(clang clang-format)
 # What the report's tests drive.
@@ -98,4 +100,23 @@ hbmprof_pprof() {
     GO111MODULE=off GOPATH=/usr/share/gocode GOFLAGS=-trimpath go build -o "$pprof" github.com/google/pprof >&2
   fi
   echo "$pprof"
+}
+
+# hbmprof_pypi MODULE REQUIREMENT...: unless the folder build/pypi has MODULE already, installs the requirements there
+# from PyPI, for nobody else to see. Where that cannot be done, says so; the tests that need it skip. Never fails.
+hbmprof_pypi() {
+  local module=$1 log=build/pypi.log
+  shift
+  [[ ! -e build/pypi/$module ]] || return 0
+  mkdir -p build
+  rm -rf build/pypi.new
+  # Beside its place first: a folder that is there is complete. PIP_ROOT_USER_ACTION: nothing of the system's is touched.
+  if PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 \
+      python3 -m pip install --quiet --no-compile --target build/pypi.new "$@" >"$log" 2>&1 </dev/null; then
+    mkdir -p build/pypi
+    cp -a build/pypi.new/. build/pypi/
+  else
+    echo "note: PyPI gave no $*, so the tests that need it are skipped: $(tail -n 1 "$log")"
+  fi
+  rm -rf build/pypi.new
 }

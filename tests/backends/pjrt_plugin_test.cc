@@ -129,6 +129,7 @@ TEST(PjrtPlugin, ExportsThePluginsFunctionAndTheCInterfaceOnly) {
 }
 
 TEST(PjrtPlugin, StandsInForARealPlugin) {
+  if (HBMPROF_SANITIZED) GTEST_SKIP() << "a real plugin is not built with the sanitizer";
   const std::string plugin = RealPlugin();
   if (plugin.empty()) GTEST_SKIP() << "no real PJRT plugin here (scripts/test.sh installs one where PyPI is reachable)";
   const CommandResult bare = hbmprof_test::RunCommand({HBMPROF_PJRT_HOST, plugin});

@@ -34,9 +34,10 @@ inline constexpr int kErrorNotFound = 5;
 
 // PJRT_Buffer_Type, by value.
 inline constexpr const char* kElementTypeNames[] = {
-    "invalid",    "pred", "s8",  "s16",   "s32", "s64",  "u8",     "u16",      "u32",           "u64",
-    "f16",        "f32",  "f64", "bf16",  "c64", "c128", "f8e5m2", "f8e4m3fn", "f8e4m3b11fnuz", "f8e5m2fnuz",
-    "f8e4m3fnuz", "s4",   "u4",  "token", "s2",  "u2",   "f8e4m3", "f8e3m4",   "f8e8m0fnu",     "f4e2m1fn"};
+    "invalid",       "pred",       "s8",         "s16",      "s32",     "s64",   "u8",   "u16",    "u32",
+    "u64",           "f16",        "f32",        "f64",      "bf16",    "c64",   "c128", "f8e5m2", "f8e4m3fn",
+    "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "s4",       "u4",      "token", "s2",   "u2",     "f8e4m3",
+    "f8e3m4",        "f8e8m0fnu",  "f4e2m1fn",   "f6e2m3fn", "f6e3m2fn"};
 
 // The table that GetPjrtApi() returns, up to its first function pointer.
 struct Api {
