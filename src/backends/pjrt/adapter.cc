@@ -31,7 +31,7 @@ BufferId PjrtBooks::Record(const Caller& caller, const PjrtMemory& memory) {
 
 void PjrtBooks::Insert(PjrtHandle handle, const Buffer& buffer) {
   Forgotten stale;
-  std::vector<BufferId> ended;
+  absl::InlinedVector<BufferId, 2> ended;
   {
     MutexLock lock(mutex_);
     const auto [entry, is_new] = buffers_.try_emplace(handle, buffer);
@@ -52,7 +52,7 @@ bool PjrtBooks::LetGo(BufferId memory, Forgotten* forgotten) {
   return false;
 }
 
-void PjrtBooks::Free(const std::vector<BufferId>& ids, Forgotten* forgotten) {
+void PjrtBooks::Free(absl::Span<const BufferId> ids, Forgotten* forgotten) {
   for (const BufferId id : ids) forgotten->records_.push_back(profiler_.RecordFree(id));
 }
 
@@ -163,7 +163,7 @@ PjrtBooks::Forgotten PjrtBooks::TransferDestroyed(PjrtHandle manager) {
     forgotten.transfers_.emplace_back(manager, std::move(found->second));
     transfers_.erase(found);
   }
-  std::vector<BufferId> ended;
+  absl::InlinedVector<BufferId, 2> ended;
   for (const BufferId id : forgotten.transfers_.front().second.memory) {
     if (!id.is_null()) ended.push_back(id);
   }
@@ -201,7 +201,7 @@ PjrtBooks::Forgotten PjrtBooks::Destroyed(PjrtHandle buffer, bool* known) {
   Forgotten forgotten;
   *known = true;
   if (buffer == nullptr) return forgotten;
-  std::vector<BufferId> ended;
+  absl::InlinedVector<BufferId, 2> ended;
   {
     MutexLock lock(mutex_);
     const auto found = buffers_.find(buffer);

@@ -18,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
@@ -83,11 +84,12 @@ class PjrtBooks {
   // What the books forgot; see PutBack.
   class Forgotten {
     friend class PjrtBooks;
-    std::vector<std::pair<PjrtHandle, Buffer>> buffers_;
+    // One buffer and its records are the common case, and need no memory of the host's.
+    absl::InlinedVector<std::pair<PjrtHandle, Buffer>, 1> buffers_;
+    absl::InlinedVector<FreedRecord, 2> records_;
     std::vector<std::pair<PjrtHandle, Executable>> executables_;
     std::vector<std::pair<PjrtHandle, Transfer>> transfers_;
     std::vector<std::pair<PjrtHandle, BufferId>> mapped_;
-    std::vector<FreedRecord> records_;
     // References given up that were not a memory's last.
     std::vector<BufferId> references_;
   };
@@ -168,7 +170,7 @@ class PjrtBooks {
   // One handle fewer holds `memory`. Whether it was the last one; if not, noted in `forgotten`.
   bool LetGo(BufferId memory, Forgotten* forgotten) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Share(BufferId memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++more_holders_[memory.value()]; }
-  void Free(const std::vector<BufferId>& ids, Forgotten* forgotten);
+  void Free(absl::Span<const BufferId> ids, Forgotten* forgotten);
   void Foreign(PjrtHandle handle);
 
   Profiler& profiler_;

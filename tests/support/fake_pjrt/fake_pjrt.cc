@@ -211,7 +211,7 @@ std::shared_ptr<Range> Allocate(const Memory* memory, int64_t bytes) {
   range->on_host = on_host;
   range->bytes = bytes;
   // Memory with addresses only where a test looks at them.
-  if (bytes <= int64_t{64} << 20) range->data = std::make_unique<char[]>(static_cast<size_t>(bytes));
+  if (bytes <= int64_t{64} << 20) range->data.reset(new char[static_cast<size_t>(bytes)]);
   (on_host ? held.host : held.device) += bytes;
   held.peak = std::max(held.peak, held.device);
   return range;
