@@ -46,6 +46,7 @@ struct DeviceProbe {
   int64_t bytes_limit = -1;
   int64_t largest_free_block_bytes = -1;
   int64_t driver_bytes_in_use = -1;
+  int64_t driver_peak_bytes_in_use = -1;
   DriverScope driver_scope = DriverScope::kDevice;
   int64_t driver_cache_bytes = -1;
   std::optional<int64_t> baseline;  // not -1: it may be negative

@@ -344,6 +344,7 @@ DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space
   stats.bytes_limit = probe.bytes_limit;
   stats.largest_free_block_bytes = probe.largest_free_block_bytes;
   stats.driver_bytes_in_use = probe.driver_bytes_in_use;
+  stats.driver_peak_bytes_in_use = probe.driver_peak_bytes_in_use;
   stats.driver_scope = probe.driver_scope;
   stats.driver_cache_bytes = probe.driver_cache_bytes;
   stats.baseline = probe.baseline;

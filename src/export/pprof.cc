@@ -479,6 +479,8 @@ class ProfileWriter {
     }
     if (stats.driver_cache_bytes >= 0) line.Add("driver_cache", stats.driver_cache_bytes);
     if (stats.baseline.has_value()) line.Add("baseline", *stats.baseline);
+    // Few drivers keep it.
+    if (stats.driver_peak_bytes_in_use >= 0) line.Add("driver_peak", stats.driver_peak_bytes_in_use);
     WriteComment(line);
   }
 
