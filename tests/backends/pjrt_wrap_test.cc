@@ -526,10 +526,13 @@ TEST_F(PjrtOwnership, ThePluginsStatisticsAreTheDevicesOwnNumbers) {
   const DeviceStats stats = StatsOf(0);
   EXPECT_EQ(stats.bytes_limit, 1 << 20);
   EXPECT_EQ(stats.driver_bytes_in_use, 4096 + kFakePjrtOwnBytes);
+  EXPECT_EQ(stats.driver_peak_bytes_in_use, 4096 + kFakePjrtOwnBytes);
   EXPECT_EQ(stats.largest_free_block_bytes, (1 << 20) - 4096);
   EXPECT_TRUE(stats.unaccounted_known);
   EXPECT_EQ(stats.unaccounted, kFakePjrtOwnBytes);
-  EXPECT_EQ(Profile().Comment("device FAKE_0 space=device", "unaccounted"), std::to_string(kFakePjrtOwnBytes));
+  const std::string line = "device FAKE_0 space=device";
+  EXPECT_EQ(Profile().Comment(line, "unaccounted"), std::to_string(kFakePjrtOwnBytes));
+  EXPECT_EQ(Profile().Comment(line, "driver_peak"), std::to_string(4096 + kFakePjrtOwnBytes));
   calls_.Destroy(buffer);
   calls_.DestroyClient(client_);
   client_ = nullptr;

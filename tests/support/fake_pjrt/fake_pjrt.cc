@@ -346,6 +346,7 @@ Error* DeviceMemoryStats(DeviceMemoryStatsArgs* args) {
               static_cast<size_t>(end - reinterpret_cast<char*>(&args->bytes_in_use)));
   const DeviceBytes& held = S().bytes[args->device->index];
   args->bytes_in_use = held.device + kFakePjrtOwnBytes;
+  args->peak_bytes_in_use = {held.peak + kFakePjrtOwnBytes, true};
   args->bytes_limit = {S().capacity, true};
   args->largest_free_block_bytes = {S().capacity - held.device, true};
   return nullptr;
