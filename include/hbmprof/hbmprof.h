@@ -8,8 +8,8 @@
 //
 //   $ pprof -http=: -diff_base before.pb.gz after.pb.gz
 //
-// Memory is seen when it is allocated through a wrapper (TrackingAllocator, hbmprof::cuda::Malloc) or told to
-// Profiler::Default() by the allocator that hands it out.
+// Memory is seen when it is allocated through a wrapper (TrackingAllocator, hbmprof::cuda::Malloc, hbmprof::pjrt::Wrap)
+// or told to Profiler::Default() by the allocator that hands it out.
 #ifndef HBMPROF_HBMPROF_H_
 #define HBMPROF_HBMPROF_H_
 

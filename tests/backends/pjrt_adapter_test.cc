@@ -221,6 +221,7 @@ TEST_F(PjrtBooksTest, ATransferCountsFromItsCreationAndItsBuffersKeepThatStack) 
 
 std::shared_ptr<PjrtProgram> Program(std::vector<DeviceId> devices) {
   auto program = std::make_shared<PjrtProgram>();
+  program->client = kClient;
   program->name = "jit_step";
   program->devices = std::move(devices);
   program->code_bytes = 1000;
@@ -231,7 +232,7 @@ std::shared_ptr<PjrtProgram> Program(std::vector<DeviceId> devices) {
 
 TEST_F(PjrtBooksTest, AnExecutableCountsItsCodeOnEachDevice) {
   const DeviceId second = profiler_.Device("second");
-  books_.Loaded(Caller::OfThisFunction(), kClient, kA, Program({kDefaultDevice, second}));
+  books_.Loaded(Caller::OfThisFunction(), kA, Program({kDefaultDevice, second}));
   EXPECT_EQ(InUse(), 1000);
   EXPECT_EQ(profiler_.Stats(second).bytes_in_use, 1000);
   const Snapshot snapshot = profiler_.TakeSnapshot();
@@ -258,7 +259,7 @@ TEST_F(PjrtBooksTest, WhatAClientLeavesBehindStaysRecordedAndIsListed) {
   for (const PjrtHandle handle : {kA, kB}) Create(handle, 100);
   Alias(kC, kB);
   Create(&handles[10], 5, kOtherClient);
-  books_.Loaded(Caller::OfThisFunction(), kClient, &handles[11], Program({kDefaultDevice}));
+  books_.Loaded(Caller::OfThisFunction(), &handles[11], Program({kDefaultDevice}));
   const PjrtBooks::Forgotten left = books_.ClientDestroyed(kClient);
   const std::vector<PjrtBooks::Leftover> rows = books_.LeftoversIn(left);
   ASSERT_EQ(rows.size(), 2u);

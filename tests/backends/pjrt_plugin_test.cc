@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,17 @@ TEST(PjrtPlugin, FindsThePluginThatJaxWouldFind) {
   EXPECT_THAT(Host("", {"TPU_LIBRARY_PATH=" + kFake}).out, HasSubstr("platform fake"));
   EXPECT_THAT(Host("", {"PTXLA_TPU_LIBRARY_PATH=" + kFake, "TPU_LIBRARY_PATH=" + kShim}).out,
               HasSubstr("platform fake"));
+}
+
+TEST(PjrtPlugin, FindsLibtpuAmongThePythonPackagesOfWhatIsLoaded) {
+  // A library of JAX's own, and beside it the package that brings libtpu. That another plugin's GetPjrtApi is visible
+  // to all makes no difference.
+  const std::string packages = NewFile("lib") + "/site-packages";
+  for (const std::string folder : {"/jaxlib", "/libtpu"}) std::filesystem::create_directories(packages + folder);
+  std::filesystem::copy_file(kFake, packages + "/jaxlib/xla_extension.so");
+  std::filesystem::copy_file(kFake, packages + "/libtpu/libtpu.so");
+  const CommandResult result = Host("", {"LD_PRELOAD=" + packages + "/jaxlib/xla_extension.so", "LD_LIBRARY_PATH="});
+  EXPECT_THAT(result.out, HasSubstr("platform fake")) << result.err;
 }
 
 TEST(PjrtPlugin, ExportsThePluginsFunctionAndTheCInterfaceOnly) {

@@ -577,6 +577,33 @@ TEST_F(PjrtOwnership, NothingIsRecordedWhileRecordingIsOff) {
   Recorder().SetEnabled(true);
 }
 
+// The handle is the plugin's again before the destruction returns:
+//
+//   thread A: Destroy(h)                  thread B: creates a buffer
+//   the plugin destroys h
+//     held here until B is done           the plugin hands out h again, which is recorded
+//   the plugin's call returns
+//
+// B's buffer must stay. A wrapper that forgot h only after the plugin's call returned would forget B's.
+TEST_F(PjrtOwnership, AHandleHandedOutAgainBeforeItsDestructionReturnsKeepsItsNewBuffer) {
+  static const PjrtCalls* calls;
+  static abi::Client* client;
+  static abi::Buffer* second;
+  calls = &calls_;
+  client = client_;
+  abi::Buffer* const first = calls_.Uninitialized(client_, 1024);
+  fake_pjrt_on_destroyed([] {
+    fake_pjrt_on_destroyed(nullptr);
+    std::thread([] { second = calls->Uninitialized(client, 4096); }).join();
+  });
+  EXPECT_EQ(calls_.Destroy(first), 0);
+  ASSERT_EQ(second, first) << "the race was not forced";
+  EXPECT_EQ(StatsOf(0).bytes_in_use, 4096);
+  EXPECT_EQ(StatsOf(0).peak_bytes_in_use, 4096) << "never both";
+  ExpectAgreement();
+  EXPECT_EQ(calls_.Destroy(second), 0);
+}
+
 // 8 threads execute, donate, share and destroy, with handles that come back at once and to other threads.
 TEST_F(PjrtOwnership, EightThreadsReusingHandlesEndAtExactlyZero) {
   const uint64_t seed = std::random_device{}();

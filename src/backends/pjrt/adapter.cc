@@ -240,11 +240,10 @@ void PjrtBooks::ReferenceDropped(PjrtHandle buffer) {
   if (!ended.is_null()) Free({ended}, &forgotten);
 }
 
-void PjrtBooks::Loaded(const Caller& caller, PjrtHandle client, PjrtHandle executable,
-                       std::shared_ptr<const PjrtProgram> program) {
+void PjrtBooks::Loaded(const Caller& caller, PjrtHandle executable, std::shared_ptr<const PjrtProgram> program) {
   if (executable == nullptr) return;
   Executable loaded;
-  loaded.client = client;
+  loaded.client = program->client;
   loaded.made_by = caller.pc;
   {
     const ScopedTag name("executable", program->name);
@@ -276,16 +275,10 @@ std::shared_ptr<const PjrtProgram> PjrtBooks::FindProgram(PjrtHandle executable)
   return found == executables_.end() ? nullptr : found->second.program;
 }
 
-PjrtHandle PjrtBooks::ClientOfBuffer(PjrtHandle buffer) {
+PjrtHandle PjrtBooks::ClientOf(PjrtHandle buffer) {
   MutexLock lock(mutex_);
   const auto found = buffers_.find(buffer);
   return found == buffers_.end() ? nullptr : found->second.client;
-}
-
-PjrtHandle PjrtBooks::ClientOfExecutable(PjrtHandle executable) {
-  MutexLock lock(mutex_);
-  const auto found = executables_.find(executable);
-  return found == executables_.end() ? nullptr : found->second.client;
 }
 
 PjrtBooks::Forgotten PjrtBooks::ExecutableDeleted(PjrtHandle executable) {

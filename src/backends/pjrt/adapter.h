@@ -38,6 +38,7 @@ struct PjrtMemory {
 
 // An executable that is loaded on devices.
 struct PjrtProgram {
+  PjrtHandle client = nullptr;  // null: unknown
   std::string name;
   size_t num_outputs = 0;
   std::vector<DeviceId> devices;  // addressable ones
@@ -136,18 +137,17 @@ class PjrtBooks {
   // The handle is about to end. An unknown one is counted as a foreign free; `known` says whether it was one. Null is
   // ignored.
   Forgotten Destroyed(PjrtHandle buffer, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The client that made a buffer; null if that is unknown.
+  PjrtHandle ClientOf(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Somebody outside uses the memory: it outlives Deleted until the last such reference is gone.
   void ReferenceAdded(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReferenceDropped(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Records the code on each device, labelled with the program's name and what an execution needs.
-  void Loaded(const Caller& caller, PjrtHandle client, PjrtHandle executable,
-              std::shared_ptr<const PjrtProgram> program) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Loaded(const Caller& caller, PjrtHandle executable, std::shared_ptr<const PjrtProgram> program)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Null if it is unknown.
   std::shared_ptr<const PjrtProgram> FindProgram(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The client that made a buffer or an executable; null if that is unknown.
-  PjrtHandle ClientOfBuffer(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  PjrtHandle ClientOfExecutable(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
   // The code is gone, the handle stays.
   Forgotten ExecutableDeleted(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
   Forgotten ExecutableDestroyed(PjrtHandle executable, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);

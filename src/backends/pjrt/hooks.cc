@@ -150,7 +150,7 @@ Error* UnmapHostMemory(TrackedPlugin& tracked, const Caller&, DmaUnmapArgs* args
 template <typename Args>
 Error* Load(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, LoadedExecutable* const* loaded) {
   return CallThenRecord(tracked, slot, args, [&] {
-    tracked.books.Loaded(caller, args->client, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded));
+    tracked.books.Loaded(caller, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded));
   });
 }
 
@@ -207,7 +207,7 @@ std::shared_ptr<const PjrtProgram> ProgramOf(TrackedPlugin& tracked, const Calle
   // It was loaded before the plugin was wrapped: its code is not recorded, its outputs are.
   const std::shared_ptr<PjrtProgram> described = tracked.plugin.DescribeProgram(nullptr, args.executable);
   described->devices.clear();
-  tracked.books.Loaded(caller, nullptr, args.executable, described);
+  tracked.books.Loaded(caller, args.executable, described);
   return described;
 }
 
@@ -224,7 +224,7 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
   if (args.output_lists == nullptr) return;
   const std::shared_ptr<const PjrtProgram> program = ProgramOf(tracked, caller, args);
   if (program->num_outputs == 0) return;
-  const PjrtHandle client = tracked.books.ClientOfExecutable(args.executable);
+  const PjrtHandle client = program->client;
   const ScopedTag name(program->name.empty() ? "" : "executable", program->name);
   const bool has_location = args.options != nullptr && HBMPROF_HAS_FIELD(args.options, call_location) &&
                             args.options->call_location != nullptr;
@@ -297,7 +297,7 @@ Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* ar
 // A copy of `args->buffer`.
 template <typename Args>
 Error* Copy(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
-  auto* const client = const_cast<void*>(tracked.books.ClientOfBuffer(args->buffer));
+  auto* const client = const_cast<void*>(tracked.books.ClientOf(args->buffer));
   return Make(tracked, caller, slot, args, static_cast<Client*>(client), &args->copy, device, memory);
 }
 
@@ -334,7 +334,7 @@ Error* FulfillAlias(TrackedPlugin& tracked, const Caller&, FulfillAliasArgs* arg
 }
 Error* Bitcast(TrackedPlugin& tracked, const Caller& caller, BufferBitcastArgs* args) {
   return CallThenRecord(tracked, kBufferBitcast, args, [&] {
-    const PjrtHandle client = tracked.books.ClientOfBuffer(args->buffer);
+    const PjrtHandle client = tracked.books.ClientOf(args->buffer);
     tracked.books.CreatedAlias(caller, client, args->result, args->buffer,
                                tracked.plugin.Describe(client, args->result, nullptr, nullptr));
   });

@@ -10,6 +10,9 @@ namespace {
 
 using pjrt::Slot;
 
+// Of what is asked of every buffer, every time.
+constexpr size_t kSmall = 64;
+
 std::string Text(const char* text, size_t size) { return text == nullptr ? std::string() : std::string(text, size); }
 
 }  // namespace
@@ -152,13 +155,13 @@ PjrtPlugin::Place PjrtPlugin::PlaceOf(PjrtHandle client, pjrt::Device* device, p
 }
 
 size_t PjrtPlugin::SizeOf(pjrt::Buffer* buffer) const {
-  PjrtQuestion<pjrt::BufferOnDeviceSizeArgs> question;
+  PjrtQuestion<pjrt::BufferOnDeviceSizeArgs, kSmall> question;
   question.args.buffer = buffer;
   return Ask(Slot::kBufferOnDeviceSize, &question) ? question.args.size : 0;
 }
 
 bool PjrtPlugin::IsDeleted(pjrt::Buffer* buffer) const {
-  PjrtQuestion<pjrt::BufferIsDeletedArgs> question;
+  PjrtQuestion<pjrt::BufferIsDeletedArgs, kSmall> question;
   question.args.buffer = buffer;
   return Ask(Slot::kBufferIsDeleted, &question) && question.args.is_deleted;
 }
@@ -186,6 +189,7 @@ PjrtMemory PjrtPlugin::Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::D
 
 std::shared_ptr<PjrtProgram> PjrtPlugin::DescribeProgram(PjrtHandle client, pjrt::LoadedExecutable* executable) {
   auto program = std::make_shared<PjrtProgram>();
+  program->client = client;
   PjrtQuestion<pjrt::ExecutableDevicesArgs> devices;
   devices.args.executable = executable;
   if (Ask(Slot::kLoadedExecutableAddressableDevices, &devices)) {

@@ -22,14 +22,14 @@ namespace hbmprof::internal {
 
 // Arguments of a question of ours: zeroed, and larger than any plugin may know them, since a newer plugin writes fields
 // that are not declared here.
-template <typename Args>
+template <typename Args, size_t kRoom = 256>
 struct PjrtQuestion {
   union {
     Args args;
-    char room[256];
+    char room[kRoom];
   };
   PjrtQuestion() : room{} {
-    static_assert(sizeof(Args) <= 192);
+    static_assert(sizeof(Args) + 32 <= kRoom);
     args.struct_size = sizeof(room);
   }
 };
@@ -52,8 +52,8 @@ class PjrtPlugin {
     return reinterpret_cast<pjrt::Error* (*)(Args*)>(Function(slot))(args);
   }
   // Asks a question; false if there is no such slot or the plugin gave an error, which is destroyed.
-  template <typename Args>
-  bool Ask(int slot, PjrtQuestion<Args>* question) const {
+  template <typename Args, size_t kRoom>
+  bool Ask(int slot, PjrtQuestion<Args, kRoom>* question) const {
     if (!Has(slot)) return false;
     pjrt::Error* error = Call(slot, &question->args);
     if (error == nullptr) return true;

@@ -2,6 +2,7 @@
 #include "tests/support/fake_pjrt/fake_pjrt.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -574,11 +575,16 @@ Error* Donate(DonateWithControlDependencyArgs* args) {
   Drop(source);
   return nullptr;
 }
+std::atomic<void (*)()> on_destroyed{nullptr};
+
 Error* BufferDestroy(BufferArgs* args) {
-  FAKE_CALL(kBufferDestroy);
-  if (args->buffer == nullptr) return nullptr;
-  FAKE_BUFFER(args);
-  S().buffers.Delete(args->buffer);
+  {
+    FAKE_CALL(kBufferDestroy);
+    if (args->buffer == nullptr) return nullptr;
+    FAKE_BUFFER(args);
+    S().buffers.Delete(args->buffer);
+  }
+  if (const auto hook = on_destroyed.load()) hook();
   return nullptr;
 }
 Error* BufferDelete(BufferArgs* args) {
@@ -799,6 +805,8 @@ void fake_pjrt_fail_next_event(int code) {
   const std::lock_guard<std::recursive_mutex> lock(S().mutex);
   S().event_failure = code;
 }
+
+void fake_pjrt_on_destroyed(void (*hook)()) { on_destroyed.store(hook); }
 
 // Under the lock.
 #define FAKE_READ(expression)                                  \

@@ -29,6 +29,9 @@ void fake_pjrt_fail_next(int slot, int code);
 // The next event that is awaited has this error.
 void fake_pjrt_fail_next_event(int code);
 
+// Called after each destruction of a buffer, before the call returns and with no lock held; null: nothing is.
+void fake_pjrt_on_destroyed(void (*hook)());
+
 // Bytes that device `index` holds in its device and in its host memory space, over all clients.
 int64_t fake_pjrt_device_bytes(int index);
 int64_t fake_pjrt_host_bytes(int index);
