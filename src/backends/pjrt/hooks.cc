@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "hbmprof/hbmprof.h"
@@ -70,10 +71,10 @@ Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record
 
 template <typename Args, typename Forget>
 Error* ForgetThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget& forget) {
-  Forgotten forgotten;
-  if (tracked.profiler.enabled()) Quietly([&] { forgotten = forget(); });
+  std::optional<Forgotten> forgotten;
+  if (tracked.profiler.enabled()) Quietly([&] { forgotten.emplace(forget()); });
   Error* const error = tracked.plugin.Call(slot, args);
-  if (error != nullptr) Quietly([&] { tracked.books.PutBack(std::move(forgotten)); });
+  if (error != nullptr && forgotten.has_value()) Quietly([&] { tracked.books.PutBack(*std::move(forgotten)); });
   return Finish(tracked, error);
 }
 
