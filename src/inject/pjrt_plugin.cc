@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstdio>
@@ -81,17 +82,18 @@ std::string OwnPath() {
   return found ? RealPath(info.dli_fname) : std::string();
 }
 
-// The folders of Python packages that something loaded into this process lies in, where a `libtpu` package would be.
+// The folders of Python packages that the frameworks loaded into this process lie in, beside which a `libtpu` package
+// would be.
 std::vector<std::string> PythonPackageFolders() {
   std::vector<std::string> folders;
   const auto visit = [](dl_phdr_info* info, size_t, void* data) {
     auto& found = *static_cast<std::vector<std::string>*>(data);
     const std::string path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
-    for (const char* marker : {"/site-packages/", "/dist-packages/"}) {
-      const size_t at = path.find(marker);
+    for (const char* package : {"/jaxlib/", "/torch_xla/", "/_XLAC"}) {
+      const size_t at = path.find(package);
       if (at == std::string::npos) continue;
-      const std::string folder = path.substr(0, at + std::string(marker).size());
-      if (found.empty() || found.back() != folder) found.push_back(folder);
+      const std::string folder = path.substr(0, at + 1);
+      if (std::find(found.begin(), found.end(), folder) == found.end()) found.push_back(folder);
     }
     return 0;
   };
