@@ -387,18 +387,19 @@ std::vector<PjrtBooks::Leftover> PjrtBooks::LeftoversIn(const Forgotten& forgott
     for (const BufferId id : transfer.memory) add(id, transfer.made_by);
   }
   std::vector<Leftover> sorted;
+  sorted.reserve(rows.size());
   for (const auto& [key, row] : rows) sorted.push_back(row);
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const Leftover& a, const Leftover& b) { return a.count * a.bytes > b.count * b.bytes; });
   return sorted;
 }
 
-void PjrtBooks::PutBack(Forgotten forgotten) {
+void PjrtBooks::PutBack(const Forgotten& forgotten) {
   for (const FreedRecord& record : forgotten.records_) profiler_.RestoreRecord(record);
   MutexLock lock(mutex_);
-  for (auto& [handle, buffer] : forgotten.buffers_) buffers_[handle] = buffer;
-  for (auto& [handle, executable] : forgotten.executables_) executables_[handle] = std::move(executable);
-  for (auto& [handle, transfer] : forgotten.transfers_) transfers_[handle] = std::move(transfer);
+  for (const auto& [handle, buffer] : forgotten.buffers_) buffers_[handle] = buffer;
+  for (const auto& [handle, executable] : forgotten.executables_) executables_[handle] = executable;
+  for (const auto& [handle, transfer] : forgotten.transfers_) transfers_[handle] = transfer;
   for (const auto& [data, memory] : forgotten.mapped_) mapped_[data] = memory;
   for (const BufferId memory : forgotten.references_) Share(memory);
 }

@@ -162,7 +162,7 @@ class PjrtBooks {
   std::vector<Leftover> LeftoversIn(const Forgotten& forgotten) const;
 
   // The real call failed: everything is as before.
-  void PutBack(Forgotten forgotten) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(const Forgotten& forgotten) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   BufferId Record(const Caller& caller, const PjrtMemory& memory);

@@ -74,7 +74,7 @@ Error* ForgetThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget
   std::optional<Forgotten> forgotten;
   if (tracked.profiler.enabled()) Quietly([&] { forgotten.emplace(forget()); });
   Error* const error = tracked.plugin.Call(slot, args);
-  if (error != nullptr && forgotten.has_value()) Quietly([&] { tracked.books.PutBack(*std::move(forgotten)); });
+  if (error != nullptr && forgotten.has_value()) Quietly([&] { tracked.books.PutBack(*forgotten); });
   return Finish(tracked, error);
 }
 
@@ -98,6 +98,7 @@ void ReportLeftovers(TrackedPlugin& tracked, const Forgotten& forgotten) {
   if (rows.empty()) return;
   constexpr size_t kMostRows = 10;
   std::vector<uint64_t> calls;
+  calls.reserve(rows.size());
   for (const PjrtBooks::Leftover& row : rows) calls.push_back(row.made_by - 1);
   const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(tracked.profiler.TakeSnapshot().modules, calls);
   int64_t count = 0;
@@ -245,7 +246,7 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
     }
     const PjrtProgram::Outputs* none = nullptr;
     if (is_usual && program->outputs.compare_exchange_strong(none, described.get(), std::memory_order_acq_rel)) {
-      described.release();
+      static_cast<void>(described.release());  // the program owns it now
     }
     return;
   }
@@ -279,19 +280,16 @@ template <typename Args>
 Error* Make(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Client* client, Buffer* const* made,
             Device* device, Memory* memory) {
   return CallThenRecord(tracked, slot, args, [&] {
-    tracked.books.Created(caller, client, *made,
-                          tracked.plugin.Describe(client, *made, memory == nullptr ? device : nullptr, memory));
+    tracked.books.Created(caller, client, *made, tracked.plugin.Describe(client, *made, device, memory));
   });
 }
 
 // The same of a buffer that owns no memory.
 template <typename Args>
-Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Buffer* const* made, Device* device,
-                Memory* const* memory) {
+Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
   return CallThenRecord(tracked, slot, args, [&] {
-    Memory* const where = memory == nullptr ? nullptr : *memory;
-    tracked.books.CreatedView(caller, args->client, *made,
-                              tracked.plugin.Describe(args->client, *made, where == nullptr ? device : nullptr, where));
+    tracked.books.CreatedView(caller, args->client, args->buffer,
+                              tracked.plugin.Describe(args->client, args->buffer, device, memory));
   });
 }
 
@@ -316,14 +314,14 @@ Error* CopyToMemory(TrackedPlugin& tracked, const Caller& caller, BufferCopyToMe
 }
 Error* View(TrackedPlugin& tracked, const Caller& caller, CreateViewArgs* args) {
   // The memory space came in minor version 66.
-  Memory* const* const memory = HBMPROF_HAS_FIELD(args, memory) ? &args->memory : nullptr;
-  return MakeView(tracked, caller, kCreateView, args, &args->buffer, args->device, memory);
+  Memory* const memory = HBMPROF_HAS_FIELD(args, memory) ? args->memory : nullptr;
+  return MakeView(tracked, caller, kCreateView, args, args->device, memory);
 }
 Error* ErrorBuffer(TrackedPlugin& tracked, const Caller& caller, CreateErrorArgs* args) {
-  return MakeView(tracked, caller, kCreateError, args, &args->buffer, nullptr, &args->memory);
+  return MakeView(tracked, caller, kCreateError, args, nullptr, args->memory);
 }
 Error* AliasBuffer(TrackedPlugin& tracked, const Caller& caller, CreateAliasArgs* args) {
-  Error* const error = MakeView(tracked, caller, kCreateAlias, args, &args->buffer, nullptr, &args->memory);
+  Error* const error = MakeView(tracked, caller, kCreateAlias, args, nullptr, args->memory);
   if (error == nullptr && tracked.profiler.enabled()) {
     Quietly([&] { tracked.books.AwaitsFulfilment(args->callback, args->buffer); });
   }

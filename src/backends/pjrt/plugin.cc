@@ -167,6 +167,7 @@ bool PjrtPlugin::IsDeleted(pjrt::Buffer* buffer) const {
 }
 
 PjrtMemory PjrtPlugin::Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::Device* device, pjrt::Memory* memory) {
+  if (memory != nullptr) device = nullptr;
   PjrtQuestion<pjrt::BufferMemoryArgs> where;
   where.args.buffer = buffer;
   if (Ask(Slot::kBufferMemory, &where) && where.args.memory != nullptr) memory = where.args.memory;

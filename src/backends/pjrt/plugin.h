@@ -78,7 +78,8 @@ class PjrtPlugin {
   // The name of a device that DeviceOf has given out, also when its client has ended.
   std::string NameOf(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The buffer as it is recorded. Its memory space is asked of the plugin, else it is `device` and `memory`.
+  // The buffer as it is recorded. `device` and `memory` are where the call wanted it, null where it did not say; of the
+  // two the memory counts. The plugin is asked for the memory space all the same.
   PjrtMemory Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::Device* device, pjrt::Memory* memory);
   size_t SizeOf(pjrt::Buffer* buffer) const;
   // False also where the plugin does not say.
