@@ -26,7 +26,7 @@ SKIPPED = 77
 def read_profile(message, data):
   """[(labels, count, bytes)] of a gzip-compressed profile, from its in-use values."""
   profile = message.FromString(gzip.decompress(data))
-  text = profile.string_table
+  text = [entry.decode("utf-8", "replace") for entry in profile.string_table]
   types = [text[t.type] for t in profile.sample_type]
   count_index = types.index("inuse_objects") if "inuse_objects" in types else types.index("allocations")
   bytes_index = types.index("inuse_space") if "inuse_space" in types else types.index("space")
