@@ -35,7 +35,7 @@ struct DeviceStats {
   int64_t bytes_limit = -1;                         // what the device could hold
   int64_t largest_free_block_bytes = -1;            // largest request that could succeed now
   int64_t driver_bytes_in_use = -1;                 // what the driver says is in use
-  int64_t driver_peak_bytes_in_use = -1;             // the highest of those, by the driver's own count
+  int64_t driver_peak_bytes_in_use = -1;            // the highest of those, by the driver's own count
   DriverScope driver_scope = DriverScope::kDevice;  // by whom
   int64_t driver_cache_bytes = -1;                  // of that, what the driver's own pools hold beyond live allocations
   // driver_bytes_in_use - bytes_in_use - driver_cache_bytes where the driver's figure is known. May be negative.
