@@ -64,6 +64,7 @@ DeviceProbe PjrtPlugin::Probe(const PjrtPlugin& plugin, pjrt::Device* device) {
   // 0 of 0 bytes is how a plugin without statistics answers when it does not say that it has none.
   if (question.args.bytes_in_use == 0 && known(question.args.bytes_limit) <= 0) return probe;
   probe.driver_bytes_in_use = question.args.bytes_in_use;
+  probe.driver_scope = DriverScope::kProcess;  // a plugin knows of its own clients only
   probe.driver_peak_bytes_in_use = known(question.args.peak_bytes_in_use);
   probe.bytes_limit = known(question.args.bytes_limit);
   probe.largest_free_block_bytes = known(question.args.largest_free_block_bytes);
