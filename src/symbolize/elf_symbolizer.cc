@@ -271,12 +271,18 @@ class CachedElfSymbolizer final : public Symbolizer {
   }
 };
 
+// Made by the compiler and never destroyed. A static variable of a function has a lock, which another thread may hold
+// when the process forks.
+union Lasting {
+  constexpr Lasting() : symbolizer() {}
+  ~Lasting() {}
+  CachedElfSymbolizer symbolizer;
+};
+Lasting lasting;
+
 }  // namespace
 }  // namespace internal
 
-Symbolizer& ElfSymbolizer() {
-  static auto* symbolizer = new internal::CachedElfSymbolizer;  // for the life of the process
-  return *symbolizer;
-}
+Symbolizer& ElfSymbolizer() { return internal::lasting.symbolizer; }
 
 }  // namespace hbmprof
