@@ -1,8 +1,10 @@
 // Profiler::Default(): the process's own profiler, set up from the environment; and the profile it writes at exit.
 #include "src/api/default_profiler.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,34 +15,35 @@
 namespace hbmprof {
 namespace {
 
-// Never destroyed, so that a dump from a late exit handler finds it.
-std::string& ExitOutput() {
-  static auto* output = new std::string;
-  return *output;
-}
-
+std::atomic<Profiler*> default_profiler{nullptr};
+std::string* exit_output = nullptr;     // never destroyed, so that a dump from a late exit handler finds it
 const char* output_variable = nullptr;  // null: HBMPROF_OUTPUT
 
 void WriteAtExit() {
-  const absl::Status status = save_device_memory_profile(ExitOutput());
+  const absl::Status status = save_device_memory_profile(*exit_output);
   if (!status.ok()) {
     std::fprintf(stderr, "hbmprof: no profile at exit: %s\n", std::string(status.message()).c_str());
   }
 }
 
-Profiler* MakeDefault() {
+// Without a lock, which another thread could hold when the process forks: of threads that make one at once, the first
+// to be done has made it.
+Profiler& MakeDefault() {
   std::vector<std::string> problems;
   Options options = OptionsFromEnvironment(&problems);
   if (output_variable != nullptr) {
     const char* output = std::getenv(output_variable);
     options.output = output == nullptr ? "" : output;
   }
+  auto made = std::make_unique<Profiler>(options);
+  Profiler* other = nullptr;
+  if (!default_profiler.compare_exchange_strong(other, made.get(), std::memory_order_acq_rel)) return *other;
   for (const std::string& problem : problems) std::fprintf(stderr, "%s\n", problem.c_str());
   if (!options.output.empty() && options.enabled) {
-    ExitOutput() = options.output;
+    exit_output = new std::string(options.output);
     std::atexit(&WriteAtExit);
   }
-  return new Profiler(options);
+  return *made.release();
 }
 
 }  // namespace
@@ -48,8 +51,8 @@ Profiler* MakeDefault() {
 void internal::SetOutputVariable(const char* name) { output_variable = name; }
 
 Profiler& Profiler::Default() {
-  static Profiler* const profiler = MakeDefault();
-  return *profiler;
+  Profiler* profiler = default_profiler.load(std::memory_order_acquire);
+  return profiler != nullptr ? *profiler : MakeDefault();
 }
 
 }  // namespace hbmprof

@@ -65,6 +65,10 @@ class ForkGuard {
   std::vector<ProfilerImpl*> impls_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Before there are threads, so that none can be making it when the process forks. From then on a fork waits for what
+// other threads are making for the first time: tags' and modules' tables.
+[[gnu::constructor]] void GuardForks() { ForkGuard::Instance(); }
+
 }  // namespace
 
 std::string_view MemoryKindName(MemoryKind kind) {
