@@ -55,7 +55,7 @@ void Throw() {
 
 void Dump() { CHECK_THAT(hbmprof::device_memory_profile().ok()); }
 
-void Fork() {
+[[maybe_unused]] void Fork() {
   const pid_t child = fork();
   CHECK_THAT(child >= 0);
   if (child == 0) {
