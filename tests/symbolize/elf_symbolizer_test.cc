@@ -258,8 +258,8 @@ TEST(ElfSymbolizer, NamesFromSeveralThreads) {
 }
 
 TEST(ElfSymbolizer, WorksInAForkedChildWhileAnotherThreadWasNaming) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer's allocator does not survive a fork while another thread allocates host memory";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
 #endif
   std::atomic<bool> stop{false};
   const std::vector<Snapshot::Module> modules = LoadedModules();
