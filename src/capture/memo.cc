@@ -112,7 +112,7 @@ class Memo {
     uint16_t* place;
   };
   static constexpr uint32_t kSeenBits = 11;
-  static constexpr uint32_t kTrialCaptures = 512;
+  static constexpr uint32_t kTrialCaptures = 2048;
   static constexpr uint32_t kShortestPause = 1024;
   static constexpr uint32_t kLongestPause = 1 << 14;
   static constexpr int kTagShift = 48;
