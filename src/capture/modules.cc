@@ -111,10 +111,7 @@ void AddMappedObjects(Listing* listing) {
     }
     const std::string path = line.substr(static_cast<size_t>(path_at));
     if (path.empty() || (path[0] != '/' && path != "[vdso]")) continue;
-    if (offset == 0 && limit - start >= sizeof(ElfW(Ehdr)) &&
-        std::memcmp(reinterpret_cast<const void*>(start), ELFMAG, SELFMAG) == 0) {
-      objects.push_back({path, start});
-    }
+    if (offset == 0 && limit - start >= sizeof(ElfW(Ehdr))) objects.push_back({path, start});
     if (!objects.empty() && objects.back().path == path && permissions[2] == 'x') objects.back().has_code = true;
   }
   const std::string main_path = MainProgramPath();
@@ -124,6 +121,7 @@ void AddMappedObjects(Listing* listing) {
     if (!object.has_code) continue;
     ElfW(Ehdr) header;
     std::memcpy(&header, reinterpret_cast<const void*>(object.start), sizeof(header));
+    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) continue;
     dl_phdr_info info = {};
     info.dlpi_name = object.path.c_str();
     info.dlpi_phdr = reinterpret_cast<const ElfW(Phdr)*>(object.start + header.e_phoff);
