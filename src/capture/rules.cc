@@ -248,7 +248,7 @@ void Remember(uintptr_t address, PackedRule rule) {
     chosen = &line.slots[victim.fetch_add(1, std::memory_order_relaxed) % RuleLine::kSlots];
   }
   chosen->rule.store(rule.word(), std::memory_order_relaxed);
-  chosen->check.store(rule.word() ^ mixed, std::memory_order_relaxed);
+  chosen->check.store(rule.word() ^ mixed, std::memory_order_release);
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ class ObjectCheck {
 
 // The table: lines of a cache line each. A slot holds a rule and, beside it, the rule xor the mixed address, so that a
 // slot read while another thread replaces it does not match (but for one in 2^50 of such reads); no slot is ever
-// locked.
+// locked. The check is stored last and releases what the rule's object id stands for.
 struct alignas(64) RuleLine {
   static constexpr int kSlots = 4;
   struct Slot {
@@ -106,7 +106,7 @@ inline PackedRule FindRule(uintptr_t address, ObjectCheck* objects) {
   RuleLine& line = rule_table[mixed >> (64 - kRuleLineBits)];
   for (RuleLine::Slot& slot : line.slots) {
     const uint64_t word = slot.rule.load(std::memory_order_relaxed);
-    if ((slot.check.load(std::memory_order_relaxed) ^ word) != mixed) continue;
+    if ((slot.check.load(std::memory_order_acquire) ^ word) != mixed) continue;
     const PackedRule rule(word);
     if (rule.object() == 0 || objects->IsLoaded(rule.object(), address)) return rule;
     objects->set_saw_shared_addresses();
