@@ -15,7 +15,9 @@ inline uint64_t MultiplyFold(uint64_t a, uint64_t b) {
 }
 
 inline constexpr uint64_t kHashSeed0 = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
-inline constexpr uint64_t kHashSeed1 = 0xd6e8feb86659fd93u;  // an odd number of evenly spread bits
+inline constexpr uint64_t kHashSeed1 = 0xd6e8feb86659fd93u;  // odd numbers of evenly spread bits
+inline constexpr uint64_t kHashSeed2 = 0xa0b428db8f6c53e5u;
+inline constexpr uint64_t kHashSeed3 = 0xe95c3a2f174db66bu;
 
 inline uint64_t HashWord(uint64_t word) {
   return MultiplyFold(MultiplyFold(word ^ kHashSeed0, kHashSeed1) ^ kHashSeed0, kHashSeed1);
@@ -27,18 +29,32 @@ inline uint64_t HashAddress(uint64_t address) {
   return product ^ (product >> 32);
 }
 
-// Of `count` words; two independent lanes, so that the multiplications overlap.
-inline uint64_t HashWords(const uint64_t* words, size_t count) {
-  uint64_t lane0 = kHashSeed0 ^ count;
-  uint64_t lane1 = kHashSeed1;
+struct Hash128 {
+  uint64_t low;
+  uint64_t high;
+};
+
+// Of `count` words: two hashes, each of two lanes, so that the multiplications overlap. What an optimizer finds unused
+// of it costs nothing.
+inline Hash128 HashWords128(const uint64_t* words, size_t count) {
+  uint64_t low0 = kHashSeed0 ^ count;
+  uint64_t low1 = kHashSeed1;
+  uint64_t high0 = kHashSeed2 ^ count;
+  uint64_t high1 = kHashSeed3;
   size_t i = 0;
   for (; i + 4 <= count; i += 4) {
-    lane0 = MultiplyFold(lane0 ^ words[i], kHashSeed1 ^ words[i + 1]);
-    lane1 = MultiplyFold(lane1 ^ words[i + 2], kHashSeed0 ^ words[i + 3]);
+    low0 = MultiplyFold(low0 ^ words[i], kHashSeed1 ^ words[i + 1]);
+    low1 = MultiplyFold(low1 ^ words[i + 2], kHashSeed0 ^ words[i + 3]);
+    high0 = MultiplyFold(high0 ^ words[i], kHashSeed3 ^ words[i + 2]);
+    high1 = MultiplyFold(high1 ^ words[i + 1], kHashSeed2 ^ words[i + 3]);
   }
-  for (; i < count; ++i) lane0 = MultiplyFold(lane0 ^ words[i], kHashSeed1);
-  return MultiplyFold(lane0 ^ kHashSeed1, lane1 ^ kHashSeed0);
+  for (; i < count; ++i) {
+    low0 = MultiplyFold(low0 ^ words[i], kHashSeed1);
+    high0 = MultiplyFold(high0 ^ words[i], kHashSeed3);
+  }
+  return {MultiplyFold(low0 ^ kHashSeed1, low1 ^ kHashSeed0), MultiplyFold(high0 ^ kHashSeed3, high1 ^ kHashSeed2)};
 }
+inline uint64_t HashWords(const uint64_t* words, size_t count) { return HashWords128(words, count).low; }
 
 inline uint64_t HashBytes(const char* bytes, size_t count, uint64_t seed) {
   uint64_t hash = seed ^ (count * kHashSeed0);

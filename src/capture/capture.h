@@ -14,12 +14,16 @@
 namespace hbmprof::internal {
 
 struct CapturedStack {
+  CapturedStack(const uintptr_t* pcs, int depth, bool truncated, const Path* path = nullptr)
+      : pcs(pcs), depth(depth), truncated(truncated), path(path) {}
+  explicit CapturedStack(const Path& path) : CapturedStack(path.pcs(), path.depth, path.truncated, &path) {}
+
   // Innermost first. In the buffer that Capture was given, or in memory that is good for ever.
   const uintptr_t* pcs;
   int depth;
   bool truncated;  // there were more frames at the outer end
   // Not null: only stacks with these frames, cut as this one was, are ever given this path. A stack may have several.
-  const Path* path = nullptr;
+  const Path* path;
 };
 
 // Immutable after construction; Capture may be called from any thread, and from signal handlers.
@@ -35,12 +39,15 @@ class StackCapture {
   // first needs them; takes no lock that dlopen holds while it runs code of others; calls nothing of the traced
   // program's; leaves errno alone.
   CapturedStack Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const {
-    if (method_ == Method::kRules) {
-      const Path* path = RecallStack(caller, max_depth);
-      if (path != nullptr) return {path->pcs(), path->depth, path->truncated, path};
-    }
-    return CaptureAfresh(caller, buffer, max_depth);
+    const Path* path = Recall(caller, max_depth);
+    return path != nullptr ? CapturedStack(*path) : CaptureAfresh(caller, buffer, max_depth);
   }
+
+  // The two halves of Capture: the path of a stack that is remembered, or null; then the work.
+  const Path* Recall(const Caller& caller, int max_depth) const {
+    return method_ == Method::kRules ? RecallStack(caller, max_depth) : nullptr;
+  }
+  CapturedStack CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const;
 
   // What captures really use, which is less than was asked for where this system lacks something:
   // "cached_rules", "frame_pointer", "libunwind", "backtrace", "none".
@@ -48,9 +55,6 @@ class StackCapture {
 
  private:
   enum class Method : uint8_t { kRules, kFramePointer, kLibunwind, kBacktrace, kNone };
-
-  // Capture, for a stack that is not remembered.
-  CapturedStack CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const;
 
   Method method_;
 };

@@ -40,7 +40,9 @@ class PathRecord {
   }
   void Reads(uintptr_t address, uintptr_t word) {
     if (links_ == kMaxWords) return Untold();
-    link_[links_++] = {PlaceOf(address), PlaceOf(word)};
+    PlaceOf(word);  // it points into the stack too
+    link_place_[links_] = PlaceOf(address);
+    target_[links_++] = word - caller_.sp;
   }
   void Restores(uintptr_t address, uintptr_t word) {
     fp_ = Fp::kRestored;
@@ -56,33 +58,38 @@ class PathRecord {
 
   bool fits() const { return fits_ && returns_ > 0; }
 
-  static constexpr size_t kMaxBytes = sizeof(Path) + (1 + 256) * sizeof(uintptr_t) + 256 * sizeof(uint16_t) +
-                                      256 * sizeof(Path::Link) + 8 * sizeof(Path::Object);
+  static constexpr size_t kMaxBytes =
+      sizeof(Path) + (1 + 2 * 256) * sizeof(uintptr_t) + 2 * 256 * sizeof(uint16_t) + 8 * sizeof(Path::Object);
   // Writes the path, for a record that fits, to `memory` of kMaxBytes. Returns its size.
   size_t Write(int depth, bool truncated, char* memory) const {
-    const uint32_t padded = (returns_ + Path::kAtOnce - 1) / Path::kAtOnce * Path::kAtOnce;
-    Path header = {};
-    header.depth = static_cast<uint16_t>(depth);
-    header.max_depth = static_cast<uint16_t>(max_depth_);
-    header.returns = static_cast<uint16_t>(padded);
-    header.links = static_cast<uint16_t>(links_);
+    Path header;
+    std::memset(static_cast<void*>(&header), 0, sizeof(header));  // paths are told apart by their bytes
+    header.depth = depth;
+    header.max_depth = max_depth_;
+    header.end = highest_ + 1u;
+    header.returns = Padded(returns_);
+    header.links = Padded(links_);
     header.objects = static_cast<uint16_t>(objects_);
     header.fp = initial_fp_;
-    header.end = static_cast<uint16_t>(highest_ + 1);
     header.truncated = truncated;
     char* end = memory;
-    const auto append = [&end](const void* data, size_t bytes) {
-      std::memcpy(end, data, bytes);
-      end += bytes;
+    const auto append = [&end](const auto* items, uint32_t count) {
+      std::memcpy(end, items, count * sizeof(*items));
+      end += count * sizeof(*items);
+      for (; count % Path::kAtOnce != 0; ++count, end += sizeof(*items)) {
+        std::memcpy(end, end - sizeof(*items), sizeof(*items));
+      }
     };
-    append(&header, sizeof(header));
-    append(&caller_.pc, sizeof(caller_.pc));
-    append(pc_, returns_ * sizeof(pc_[0]));
-    for (uint32_t i = returns_; i < padded; ++i) append(&pc_[returns_ - 1], sizeof(pc_[0]));
-    append(place_, returns_ * sizeof(place_[0]));
-    for (uint32_t i = returns_; i < padded; ++i) append(&place_[returns_ - 1], sizeof(place_[0]));
-    append(link_, links_ * sizeof(link_[0]));
-    append(object_, objects_ * sizeof(object_[0]));
+    std::memcpy(end, &header, sizeof(header));
+    end += sizeof(header);
+    std::memcpy(end, &caller_.pc, sizeof(caller_.pc));
+    end += sizeof(caller_.pc);
+    append(pc_, returns_);
+    append(target_, links_);
+    append(place_, returns_);
+    append(link_place_, links_);
+    std::memcpy(end, object_, objects_ * sizeof(object_[0]));
+    end += objects_ * sizeof(object_[0]);
     return static_cast<size_t>(end - memory);
   }
 
@@ -91,6 +98,9 @@ class PathRecord {
   static constexpr uint32_t kMaxWords = 252;
   static constexpr uint32_t kMaxObjects = 8;
 
+  static uint16_t Padded(uint32_t count) {
+    return static_cast<uint16_t>((count + Path::kAtOnce - 1) / Path::kAtOnce * Path::kAtOnce);
+  }
   uint16_t PlaceOf(uintptr_t address) {
     const uintptr_t distance = address - caller_.sp;
     const uintptr_t place = distance / sizeof(uintptr_t);
@@ -114,9 +124,10 @@ class PathRecord {
   uint32_t links_ = 0;
   uint32_t objects_ = 0;
   Path::Object object_[kMaxObjects];
-  Path::Link link_[kMaxWords];
   uint16_t place_[kMaxWords];
   uintptr_t pc_[kMaxWords];
+  uint16_t link_place_[kMaxWords];
+  uintptr_t target_[kMaxWords];
 };
 
 // All paths, found by their bytes.
@@ -184,7 +195,7 @@ bool Path::ObjectsAreLoaded() const {
 }
 
 uint16_t Path::FirstDifference(const Path& other) const {
-  const uint32_t count = std::min(returns, other.returns);
+  const uint32_t count = std::min<uint32_t>(returns, other.returns);
   for (uint32_t i = 0; i < count; ++i) {
     if (places()[i] != other.places()[i]) break;
     if (pcs()[i + 1] != other.pcs()[i + 1]) return places()[i];

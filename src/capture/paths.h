@@ -20,54 +20,39 @@ namespace hbmprof::internal {
 // Immutable. Places on the stack count words from the caller's sp.
 struct Path {
   static constexpr uint16_t kNoPlace = 0xffff;
-  // Return addresses are compared so many at a time; they are padded with repetitions.
+  // Words are compared so many at a time; they are padded with repetitions.
   static constexpr uint32_t kAtOnce = 4;
 
-  // A word of the stack that holds the address of another.
-  struct Link {
-    uint16_t place;
-    uint16_t target;
-  };
   // An object that can be unloaded, and a frame that lies in it.
   struct Object {
     uint16_t id;
     uint16_t frame;
   };
 
-  uint16_t depth;      // frames
-  uint16_t max_depth;  // where walks were cut when it was learnt
-  uint16_t returns;    // return addresses to compare, a multiple of kAtOnce
-  uint16_t links;
+  int32_t depth;      // frames
+  int32_t max_depth;  // where walks were cut when it was learnt
+  uint32_t end;       // all places are below
+  uint16_t returns;   // return addresses to compare, a multiple of kAtOnce
+  uint16_t links;     // words that hold addresses of the stack, a multiple of kAtOnce
   uint16_t objects;
   uint16_t fp;     // the place that the caller's fp points to; kNoPlace if it does not matter
-  uint16_t end;    // all places are below
   bool truncated;  // cut at max_depth
-  // Behind it: pc and the return addresses, their places, links, objects.
+  // Behind it: pc and the return addresses, what links hold less sp, the places of return addresses and of links,
+  // objects.
 
   const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
-  const uint16_t* places() const { return reinterpret_cast<const uint16_t*>(pcs() + 1 + returns); }
-  const Link* first_link() const { return reinterpret_cast<const Link*>(places() + returns); }
-  const Object* first_object() const { return reinterpret_cast<const Object*>(first_link() + links); }
+  const uintptr_t* targets() const { return pcs() + 1 + returns; }
+  const uint16_t* places() const { return reinterpret_cast<const uint16_t*>(targets() + links); }
+  const uint16_t* link_places() const { return places() + returns; }
+  const Object* first_object() const { return reinterpret_cast<const Object*>(link_places() + links); }
 
   // Whether the stack that begins at `caller` and ends at `stack_end` holds this path, walks being cut at `max`.
   bool StandsAt(const Caller& caller, uintptr_t stack_end, int max) const {
     const uintptr_t sp = caller.sp;
-    const uintptr_t* words = pcs();
-    if (words[0] != caller.pc || max_depth != max || end > (stack_end - sp) / sizeof(uintptr_t)) return false;
+    if (pcs()[0] != caller.pc || max_depth != max || end > (stack_end - sp) / sizeof(uintptr_t)) return false;
     if (fp != kNoPlace && caller.fp != sp + fp * sizeof(uintptr_t)) return false;
-    ++words;
-    const uint16_t* at = places();
-    for (size_t i = 0; i != returns; i += kAtOnce) {
-      if (LoadStackWord(sp, at[i]) != words[i] || LoadStackWord(sp, at[i + 1]) != words[i + 1] ||
-          LoadStackWord(sp, at[i + 2]) != words[i + 2] || LoadStackWord(sp, at[i + 3]) != words[i + 3]) {
-        return false;
-      }
-    }
-    const Link* link = first_link();
-    for (const Link* last = link + links; link != last; ++link) {
-      if (LoadStackWord(sp, link->place) != sp + link->target * sizeof(uintptr_t)) return false;
-    }
-    return objects == 0 || ObjectsAreLoaded();
+    return Holds(sp, 0, places(), pcs() + 1, returns) && Holds(sp, sp, link_places(), targets(), links) &&
+           (objects == 0 || ObjectsAreLoaded());
   }
 
   // The place of the innermost return address in which it differs from `other`, a path from the same pc. kNoPlace if
@@ -77,10 +62,21 @@ struct Path {
   uintptr_t WordAt(uint32_t place) const;
 
  private:
+  // Whether the words at `places` of the stack are `expected`, once `base` was taken off them.
+  static bool Holds(uintptr_t sp, uintptr_t base, const uint16_t* places, const uintptr_t* expected, size_t count) {
+    const auto* pairs = reinterpret_cast<const WordPair*>(expected);
+    const WordPair bases = {base, base};
+    WordPair differences = {0, 0};
+    for (const uint16_t* last = places + count; places != last; places += kAtOnce, pairs += kAtOnce / 2) {
+      differences |= (LoadStackWords(sp, places[0], places[1]) - bases) ^ pairs[0];
+      differences |= (LoadStackWords(sp, places[2], places[3]) - bases) ^ pairs[1];
+    }
+    return (differences[0] | differences[1]) == 0;
+  }
   // Whether its objects are what is loaded there now (rules.h).
   bool ObjectsAreLoaded() const;
 };
-static_assert(sizeof(Path) == 16);
+static_assert((sizeof(Path) + sizeof(uintptr_t)) % sizeof(WordPair) == 0, "for the words behind pc");
 
 // Makes LearnPath possible. Once.
 void PreparePaths();

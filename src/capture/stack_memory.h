@@ -52,6 +52,19 @@ inline uintptr_t LoadStackWord(uintptr_t base, intptr_t offset) {
 #endif
 }
 
+// Two words at once, for comparing many.
+using WordPair = uintptr_t __attribute__((vector_size(2 * sizeof(uintptr_t)), may_alias));
+inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t second_offset) {
+#if defined(__x86_64__)
+  WordPair words;
+  asm volatile("movq (%1,%2,8), %0" : "=x"(words) : "r"(base), "r"(first_offset));
+  asm volatile("movhps (%1,%2,8), %0" : "+x"(words) : "r"(base), "r"(second_offset));
+  return words;
+#else
+  return WordPair{LoadStackWord(base, first_offset), LoadStackWord(base, second_offset)};
+#endif
+}
+
 class StackMemory {
  public:
   explicit StackMemory(uintptr_t sp) { Enter(sp); }

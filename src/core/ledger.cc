@@ -55,17 +55,19 @@ void Ledger::UnlockAll() const {
   all_lock_.Unlock();
 }
 
-bool Ledger::Activate(int index) {
-  if (shards_ == nullptr) return false;
+Ledger::Shard* Ledger::Activate(uint32_t index) {
+  if (shards_ == nullptr) return nullptr;
+  const uint32_t number = index % static_cast<uint32_t>(shard_count_);
+  Shard* shard = &shards_[number];
   SpinLockHolder hold(all_lock_);
-  Shard& shard = shards_[index];
-  if (shard.chunks == nullptr) {
-    shard.chunks = static_cast<std::atomic<Cell*>*>(
+  if (shard->chunks == nullptr) {
+    shard->chunks = static_cast<std::atomic<Cell*>*>(
         MapPages((sites_.max_sites() / (1u << kChunkBits) + 1) * sizeof(std::atomic<Cell*>)));
-    if (shard.chunks == nullptr) return false;
+    if (shard->chunks == nullptr) return nullptr;
   }
-  active_.fetch_or(uint64_t{1} << index, std::memory_order_release);
-  return true;
+  active_.fetch_or(uint64_t{1} << number, std::memory_order_release);
+  shard_of_[index].store(shard, std::memory_order_release);
+  return shard;
 }
 
 Ledger::Cell* Ledger::CellOf(Shard& shard, SiteId site) const {

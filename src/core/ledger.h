@@ -60,6 +60,9 @@ struct AccountTotals {
 };
 
 class Ledger {
+  struct Cell;
+  struct Shard;
+
  public:
   // Sites are those of `sites`, which must outlive the ledger. `flush_every`: see live_records().
   Ledger(const SiteTable& sites, int flush_every);
@@ -73,21 +76,37 @@ class Ledger {
     kFree,
     kUndoFree,  // the free did not happen after all
   };
+  // Where this thread enters a site's events.
+  class Place {
+    friend class Ledger;
+    Shard* shard = nullptr;
+    Cell* cell = nullptr;  // null unless the shard has met the site
+  };
+  // Starts loading the place, for an event that follows.
+  Place Prefetch(SiteId site) {
+    Place place;
+    place.shard = ShardOfThisThread();
+    if (place.shard != nullptr) place.cell = ExistingCellOf(*place.shard, site);
+    __builtin_prefetch(place.cell, 1);
+    return place;
+  }
   // Enters one event. `site`'s parent, if it has one, gives the bytes of kAlloc and kUndoFree and gets those of kFree.
   // Returns false, with nothing changed, if the host has no memory for the site's cell.
-  bool Enter(Event event, SiteId site, int64_t bytes) {
-    return EnterPlain(event, site, bytes) || EnterSlow(event, site, bytes);
+  bool Enter(Event event, SiteId site, int64_t bytes) { return Enter(event, Prefetch(site), site, bytes); }
+  // The same; `place` comes from this thread's Prefetch of the site.
+  bool Enter(Event event, const Place& place, SiteId site, int64_t bytes) {
+    return EnterPlain(event, place, bytes) || EnterSlow(event, site, bytes);
   }
   // Enters the event if it is a common one: this thread's shard has met the site, which is plain, and has the headroom.
-  bool EnterPlain(Event event, SiteId site, int64_t bytes) {
-    Shard* shard = ShardOfThisThread();
-    if (shard == nullptr) return false;
-    SpinLockHolder hold(shard->lock);
-    Cell* cell = ExistingCellOf(*shard, site);
-    if (cell == nullptr || !cell->is_plain) return false;
+  bool EnterPlain(Event event, const Place& place, int64_t bytes) {
+    Cell* cell = place.cell;
+    if (cell == nullptr) return false;
+    Shard& shard = *place.shard;
+    SpinLockHolder hold(shard.lock);
+    if (!cell->is_plain) return false;
     const AccountId account = cell->account;
-    if (event != Event::kFree && bytes > shard->accounts[account].headroom) return false;
-    Apply(*shard, event, account, /*is_segment=*/false, bytes, cell, nullptr);
+    if (event != Event::kFree && bytes > shard.accounts[account].headroom) return false;
+    Apply(shard, event, account, /*is_segment=*/false, bytes, cell, nullptr);
     return true;
   }
   // One event: a live allocation of `bytes` bytes at `from` was in truth made at `to`, a site of the same account and
@@ -157,16 +176,16 @@ class Ledger {
     int64_t bytes;
     uint64_t epoch;
   };
-  static constexpr int kMaxShards = 64;
+  static constexpr uint32_t kMaxShards = 64;
   static constexpr uint32_t kChunkBits = 8;
 
   // Null if there is no memory.
   Shard* ShardOfThisThread() {
-    const int index = static_cast<int>(ThreadIndex()) & (shard_count_ - 1);
-    if ((active_.load(std::memory_order_acquire) >> index & 1) == 0 && !Activate(index)) return nullptr;
-    return &shards_[index];
+    const uint32_t index = ThreadIndex() % kMaxShards;
+    Shard* shard = shard_of_[index].load(std::memory_order_acquire);
+    return shard != nullptr ? shard : Activate(index);
   }
-  bool Activate(int shard);
+  Shard* Activate(uint32_t index);
   Cell* ExistingCellOf(const Shard& shard, SiteId site) const {
     Cell* cells = shard.chunks[site >> kChunkBits].load(std::memory_order_relaxed);
     return cells == nullptr ? nullptr : cells + (site & ((1u << kChunkBits) - 1));
@@ -189,6 +208,8 @@ class Ledger {
   Shard* shards_;
   mutable SpinLock all_lock_;
   std::atomic<uint64_t> active_{0};  // bit s: shard s is in use; changes under all_lock_
+  // By a thread's index, modulo: its shard, once that is in use.
+  std::atomic<Shard*> shard_of_[kMaxShards] = {};
   // Read under any shard's lock; written with all of them held.
   Peak peaks_[kAccounts] = {};
   std::atomic<int64_t> live_records_{0};

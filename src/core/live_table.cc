@@ -19,6 +19,17 @@ LiveTable::~LiveTable() {
   }
 }
 
+LiveTable::Line* LiveTable::LockLineOf(uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  for (;;) {
+    const Place place = PlaceOf(id);
+    if (place.line == nullptr) return nullptr;
+    place.line->lock.Lock();
+    // It may have become another one while this thread waited.
+    if (PlaceOf(id).line == place.line) return place.line;
+    place.line->lock.Unlock();
+  }
+}
+
 LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, LiveRecord record, LiveRecord* replaced) {
   if (first == nullptr) {
     SpinLockHolder hold(resize_lock_);
@@ -26,7 +37,7 @@ LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, LiveRecord r
       if (!MapSegment(0)) return Inserted::kNoMemory;
       SetLines(kMinLines);
     }
-    first = LockLineOf(HashAddress(id));
+    first = LockLineOf(id);
   }
   Inserted result = Inserted::kNew;
   Entry* free_entry = nullptr;
@@ -72,7 +83,7 @@ bool LiveTable::EraseSlow(Line* first, uint64_t id, LiveRecord* record) {
 }
 
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Line* first = LockLineOf(HashAddress(id));
+  Line* first = LockLineOf(id);
   if (first == nullptr) return false;
   bool found = false;
   for (const Line* line = first; line != nullptr && !found; line = line->overflow) {

@@ -48,27 +48,20 @@ class LiveTable {
   // Where an id belongs, as far as one can know without a lock.
   class Place {
     friend class LiveTable;
-    uint64_t hash;
     size_t lines;
     Line* line;
   };
   // Starts loading the line of `id`, for an Insert that follows.
   Place Prefetch(uint64_t id) const {
-    Place place;
-    place.hash = HashAddress(id);
-    place.lines = lines_.load(std::memory_order_acquire);
-    place.line = nullptr;
-    if (place.lines != 0) {
-      place.line = LineAt(BucketOf(place.hash, place.lines));
-      __builtin_prefetch(place.line, 1);
-    }
+    const Place place = PlaceOf(id);
+    __builtin_prefetch(place.line, 1);
     return place;
   }
   // `id` is not 0, `place` comes from Prefetch(id). If `id` is there already, its record is replaced and handed out in
   // `replaced`.
   Inserted Insert(const Place& place, uint64_t id, LiveRecord record,
                   LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    Line* line = Lock(place);
+    Line* line = Lock(place, id);
     if (line == nullptr || line->overflow != nullptr) return InsertSlow(line, id, record, replaced);
     const uint32_t free = line->EntriesWith(0);
     if (free == 0 || line->EntriesWith(id) != 0) return InsertSlow(line, id, record, replaced);
@@ -81,7 +74,7 @@ class LiveTable {
   }
   // Whether `id` was there; then its record is in `record` and gone from the table.
   bool Erase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    Line* line = LockLineOf(HashAddress(id));
+    Line* line = Lock(PlaceOf(id), id);
     if (line == nullptr) return false;
     const uint32_t found = line->EntriesWith(id);
     if (found != 0 && line->overflow == nullptr) {
@@ -167,26 +160,22 @@ class LiveTable {
     return origin == 0 ? nullptr : reinterpret_cast<Line*>(origin + SegmentStart(segment) * sizeof(Line));
   }
 
-  // The line that holds `hash`, locked; null before the first Insert.
-  Line* LockLineOf(uint64_t hash) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    for (size_t lines = lines_.load(std::memory_order_acquire); lines != 0;) {
-      const size_t bucket = BucketOf(hash, lines);
-      Line* line = LineAt(bucket);
-      line->lock.Lock();
-      const size_t lines_now = lines_.load(std::memory_order_acquire);
-      if (lines_now == lines || BucketOf(hash, lines_now) == bucket) return line;
-      line->lock.Unlock();
-      lines = lines_now;
-    }
-    return nullptr;
+  Place PlaceOf(uint64_t id) const {
+    Place place;
+    place.lines = lines_.load(std::memory_order_acquire);
+    place.line = place.lines == 0 ? nullptr : LineAt(BucketOf(HashAddress(id), place.lines));
+    return place;
   }
-  Line* Lock(const Place& place) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (place.line == nullptr) return LockLineOf(place.hash);
+  // The line that holds `id`, locked; null before the first Insert.
+  Line* Lock(const Place& place, uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (place.line == nullptr) return LockLineOf(id);
     place.line->lock.Lock();
     if (lines_.load(std::memory_order_acquire) == place.lines) return place.line;
     place.line->lock.Unlock();
-    return LockLineOf(place.hash);
+    return LockLineOf(id);
   }
+  // The same, wherever the line is by now.
+  Line* LockLineOf(uint64_t id) const;
   Inserted InsertSlow(Line* first, uint64_t id, LiveRecord record, LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   bool EraseSlow(Line* first, uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void ResizeSlow(int64_t records);

@@ -120,78 +120,43 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return false;
 }
 
-inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent) {
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfSlow(const Caller& caller, const Path* path, int64_t bytes,
+                                                  uint64_t attributes, SiteId parent) {
   uintptr_t buffer[kMaxStackDepth];
-  const CapturedStack stack = capture_.Capture(caller, buffer, max_depth_);
+  const CapturedStack stack =
+      path != nullptr ? CapturedStack(*path) : capture_.CaptureAfresh(caller, buffer, max_depth_);
   if (stack.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
   const SiteWords words{static_cast<uint64_t>(bytes), attributes, SiteWords::Context(current_tags, parent)};
-  if (stack.path != nullptr) {
-    const SiteId known = site_cache_.FindByPath(stack.path, words, sites_);
-    if (known != kNoSite) return known;
-  }
-  return InternSiteOf(stack, words);
-}
-
-SiteId ProfilerImpl::InternSiteOf(const CapturedStack& stack, const SiteWords& words) {
-  const uint64_t hash = SiteTable::HashOf(stack);
-  SiteId site = site_cache_.FindByHash(hash, stack, words, sites_);
+  const Hash128 hash = SiteTable::HashOf(stack);
+  const SiteCache::Key key(hash, words);
+  SiteId site = site_cache_.Find(key);
   if (site == kNoSite) {
     const StackRecord* record = sites_.InternStack(stack, hash);
     if (record == nullptr) return kNoSite;
     site = sites_.InternSite(words.WithStack(record));
-    if (site == kNoSite) return kNoSite;
-    site_cache_.RememberByHash(hash, words, site);
+    // A site with a rounded size is found through its table, which knows when to round.
+    if (site == kNoSite || !sites_.At(site).Is(words)) return site;
+    site_cache_.Remember(key, site);
   }
-  if (stack.path != nullptr) site_cache_.RememberByPath(stack.path, words, site);
+  if (stack.path != nullptr) site_cache_.Remember(SiteCache::Key(stack.path, words), site);
   return site;
 }
 
-bool ProfilerImpl::EndStale(BufferId id) {
+[[gnu::noinline]] void ProfilerImpl::ForgetReplaced(BufferId id, const LiveRecord& record) {
+  replaced_records_.fetch_add(1, std::memory_order_relaxed);
+  Forget(id, record);
+}
+
+[[gnu::noinline]] bool ProfilerImpl::EndStale(BufferId id) {
   LiveRecord stale;
   if (!live_.Erase(id.value(), &stale)) return false;
-  replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  Forget(id, stale);
+  ForgetReplaced(id, stale);
   return true;
 }
 
-bool ProfilerImpl::MakeRoom(BufferId id, size_t bytes) {
+[[gnu::noinline]] bool ProfilerImpl::MakeRoom(BufferId id, size_t bytes) {
   const bool made_room = EndStale(id);
   return (made_room && bytes <= LiveTable::kMaxBytes && HasRoom()) || Drop(bytes);
-}
-
-inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes) {
-  if (site == kNoSite) {
-    EndStale(id);
-    return Drop(static_cast<uint64_t>(bytes));
-  }
-  LiveRecord replaced;
-  switch (live_.Insert(place, id.value(), {site, bytes}, &replaced)) {
-    case LiveTable::Inserted::kNoMemory:
-      return Drop(static_cast<uint64_t>(bytes));
-    case LiveTable::Inserted::kReplaced:
-      replaced_records_.fetch_add(1, std::memory_order_relaxed);
-      Forget(id, replaced);
-      break;
-    case LiveTable::Inserted::kNew:
-      break;
-  }
-  if (!ledger_.Enter(Ledger::Event::kAlloc, site, bytes)) {
-    LiveRecord undone;
-    live_.Erase(id.value(), &undone);
-    return Drop(static_cast<uint64_t>(bytes));
-  }
-  live_.Resize(ledger_.live_records());
-  return true;
-}
-
-bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
-  ReentryGuard guard;
-  if (!Admits(guard) || id.is_null()) return false;
-  const LiveTable::Place place = live_.Prefetch(id.value());
-  if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  if (!Fits(id, bytes)) return false;
-  const auto size = static_cast<int64_t>(bytes);
-  return Enter(place, id, SiteOf(caller, size, Sane(attributes), kNoSite), size);
 }
 
 void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
@@ -216,23 +181,6 @@ void ProfilerImpl::ForgetSlow(BufferId id, const LiveRecord& record) {
   ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
 }
 
-FreedRecord ProfilerImpl::RecordFree(BufferId id) {
-  FreedRecord freed;
-  ReentryGuard guard;
-  if (!Admits(guard) || id.is_null()) return freed;
-  LiveRecord record;
-  if (!live_.Erase(id.value(), &record)) {
-    foreign_frees_.fetch_add(1, std::memory_order_relaxed);
-    return freed;
-  }
-  Forget(id, record);
-  live_.Resize(ledger_.live_records());
-  freed.id_ = id;
-  freed.bytes_ = record.bytes;
-  freed.site_ = record.site;
-  return freed;
-}
-
 void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   if (!freed) return;
   ReentryGuard guard;
@@ -251,10 +199,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     Drop(bytes);
     return;
   }
-  if (inserted == LiveTable::Inserted::kReplaced) {
-    replaced_records_.fetch_add(1, std::memory_order_relaxed);
-    Forget(freed.id_, replaced);
-  }
+  if (inserted == LiveTable::Inserted::kReplaced) ForgetReplaced(freed.id_, replaced);
   if (key.parent == kNoSite && key.attributes.kind == MemoryKind::kPool) segments_.Add(id, bytes, freed.site_);
   ledger_.Enter(Ledger::Event::kUndoFree, freed.site_, freed.bytes_);
 }

@@ -25,6 +25,7 @@
 #include "src/core/segments.h"
 #include "src/core/site_cache.h"
 #include "src/core/site_table.h"
+#include "src/core/tags.h"
 
 namespace hbmprof::internal {
 
@@ -71,8 +72,11 @@ class ProfilerImpl {
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner);
   void RemoveDeviceProbe(DeviceId device, const void* owner);
 
-  bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
-  FreedRecord RecordFree(BufferId id);
+  // Inlined, as all that a common event does: each call on the way costs a deep stack a return that the processor
+  // cannot foresee.
+  [[gnu::always_inline]] bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes,
+                                          const Attributes& attributes);
+  [[gnu::always_inline]] FreedRecord RecordFree(BufferId id);
   void RestoreRecord(const FreedRecord& record);
   bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
@@ -106,7 +110,8 @@ class ProfilerImpl {
     return guard.entered();
   }
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent);
-  SiteId InternSiteOf(const CapturedStack& stack, const SiteWords& words);
+  // `path`: of the stack, where it is known.
+  SiteId SiteOfSlow(const Caller& caller, const Path* path, int64_t bytes, uint64_t attributes, SiteId parent);
   // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
   bool EndStale(BufferId id);
   // Whether a new record of `id` may be made; if not, it is counted as dropped.
@@ -116,9 +121,11 @@ class ProfilerImpl {
   [[gnu::always_inline]] bool Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes);
   // After `record` left the live table: takes it out of everything else.
   void Forget(BufferId id, const LiveRecord& record) {
-    if (!ledger_.EnterPlain(Ledger::Event::kFree, record.site, record.bytes)) ForgetSlow(id, record);
+    if (!ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), record.bytes)) ForgetSlow(id, record);
   }
   void ForgetSlow(BufferId id, const LiveRecord& record);
+  // Forget, of a record that a new one with the same id took the place of.
+  void ForgetReplaced(BufferId id, const LiveRecord& record);
   void DropBlocksOf(uint64_t start, uint64_t bytes);
   bool Drop(uint64_t bytes);
   bool HasRoom() const { return ledger_.live_records() < max_live_; }
@@ -155,6 +162,71 @@ class ProfilerImpl {
   std::atomic<int64_t> dropped_bytes_{0};
   std::atomic<int64_t> truncated_stacks_{0};
 };
+
+inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent) {
+  const Path* path = capture_.Recall(caller, max_depth_);
+  if (path != nullptr) {
+    const SiteWords words{static_cast<uint64_t>(bytes), attributes, SiteWords::Context(current_tags, parent)};
+    const SiteId known = site_cache_.Find(SiteCache::Key(path, words));
+    if (known != kNoSite) {
+      if (path->truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
+      return known;
+    }
+  }
+  return SiteOfSlow(caller, path, bytes, attributes, parent);
+}
+
+inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes) {
+  if (site == kNoSite) {
+    EndStale(id);
+    return Drop(static_cast<uint64_t>(bytes));
+  }
+  const Ledger::Place ledger_place = ledger_.Prefetch(site);
+  LiveRecord replaced;
+  switch (live_.Insert(place, id.value(), {site, bytes}, &replaced)) {
+    case LiveTable::Inserted::kNoMemory:
+      return Drop(static_cast<uint64_t>(bytes));
+    case LiveTable::Inserted::kReplaced:
+      ForgetReplaced(id, replaced);
+      break;
+    case LiveTable::Inserted::kNew:
+      break;
+  }
+  if (!ledger_.Enter(Ledger::Event::kAlloc, ledger_place, site, bytes)) {
+    LiveRecord undone;
+    live_.Erase(id.value(), &undone);
+    return Drop(static_cast<uint64_t>(bytes));
+  }
+  live_.Resize(ledger_.live_records());
+  return true;
+}
+
+inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+  ReentryGuard guard;
+  if (!Admits(guard) || id.is_null()) return false;
+  const LiveTable::Place place = live_.Prefetch(id.value());
+  if (attributes.kind == MemoryKind::kAlias) bytes = 0;
+  if (!Fits(id, bytes)) return false;
+  const auto size = static_cast<int64_t>(bytes);
+  return Enter(place, id, SiteOf(caller, size, Sane(attributes), kNoSite), size);
+}
+
+inline FreedRecord ProfilerImpl::RecordFree(BufferId id) {
+  FreedRecord freed;
+  ReentryGuard guard;
+  if (!Admits(guard) || id.is_null()) return freed;
+  LiveRecord record;
+  if (!live_.Erase(id.value(), &record)) {
+    foreign_frees_.fetch_add(1, std::memory_order_relaxed);
+    return freed;
+  }
+  Forget(id, record);
+  live_.Resize(ledger_.live_records());
+  freed.id_ = id;
+  freed.bytes_ = record.bytes;
+  freed.site_ = record.site;
+  return freed;
+}
 
 }  // namespace hbmprof::internal
 

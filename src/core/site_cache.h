@@ -1,9 +1,10 @@
-// SiteCache: from a stack with the allocation's other attributes straight to the site. Either from the path of a
-// remembered stack, so that it is neither hashed nor compared frame by frame; or from a stack's hash, in one step
-// instead of a stack table's and a site table's.
+// SiteCache: from a stack with the allocation's other attributes straight to the site, in one step and one cache line
+// instead of a stack table's and a site table's. A stack is known either by the path that it was remembered by, so that
+// it is not looked at at all, or by its hash.
 //
-// Thread safety: everything from any thread, without a lock. An entry is two words, of which one proves the other: an
-// entry read while another thread replaces it does not match (but for one in 2^64 of such reads).
+// Thread safety: everything from any thread, without a lock. An entry is two words, which hold 104 bits of a hash of
+// all that makes the site; that is taken for the thing itself. (Among a million sites, two have the same with a
+// probability of 2^-65.) The two words of an entry that another thread is replacing do not match either.
 #ifndef HBMPROF_SRC_CORE_SITE_CACHE_H_
 #define HBMPROF_SRC_CORE_SITE_CACHE_H_
 
@@ -24,55 +25,69 @@ class SiteCache {
   SiteCache(const SiteCache&) = delete;
   SiteCache& operator=(const SiteCache&) = delete;
 
-  // The site of the stack that `path` (not null) stands for, with everything else as in `words`; kNoSite if it is
-  // not in the cache.
-  SiteId FindByPath(const Path* path, const SiteWords& words, const SiteTable& sites) const {
-    return Find(KeyOf(path), words, sites);
-  }
-  void RememberByPath(const Path* path, const SiteWords& words, SiteId site) { Remember(KeyOf(path), words, site); }
+  // Stands for a stack with everything else as in `words`.
+  class Key {
+   public:
+    // The stack that `path`, not null, stands for.
+    Key(const Path* path, const SiteWords& words)
+        : Key(Hash128{reinterpret_cast<uintptr_t>(path), reinterpret_cast<uintptr_t>(path)}, words) {}
+    // `hash` is SiteTable::HashOf the stack.
+    Key(const Hash128& hash, const SiteWords& words)
+        : low_(Mixed(hash.low, words, kHashSeed0, kHashSeed1)),
+          high_(Mixed(hash.high, words, kHashSeed2, kHashSeed3)) {}
 
-  // The same for any stack; `hash` is SiteTable::HashOf it.
-  SiteId FindByHash(uint64_t hash, const CapturedStack& stack, const SiteWords& words, const SiteTable& sites) const {
-    const SiteId site = Find(KeyOf(hash), words, sites);
-    return site != kNoSite && sites.Key(site).stack->Is(stack, hash) ? site : kNoSite;
+   private:
+    friend class SiteCache;
+    static uint64_t Mixed(uint64_t stack, const SiteWords& words, uint64_t seed, uint64_t other_seed) {
+      // In this order, so that little is left to do once the stack is known.
+      return MultiplyFold(MultiplyFold(words.block_bytes ^ seed, words.attributes ^ other_seed) ^ stack,
+                          words.context ^ seed);
+    }
+    uint64_t low_;
+    uint64_t high_;
+  };
+
+  // kNoSite if it is not in the cache.
+  SiteId Find(const Key& key) const {
+    if (entries_ == nullptr) return kNoSite;
+    const size_t first = FirstPlaceOf(key);
+    const SiteId site = entries_[first].SiteOf(key);
+    return site != kNoSite ? site : entries_[SecondPlaceOf(first)].SiteOf(key);
   }
-  void RememberByHash(uint64_t hash, const SiteWords& words, SiteId site) { Remember(KeyOf(hash), words, site); }
+  // In place of what has been at one of its two places longer.
+  void Remember(const Key& key, SiteId site) {
+    if (entries_ == nullptr) return;
+    const size_t first = FirstPlaceOf(key);
+    Entry& entry = entries_[first];
+    Entry& older = entries_[SecondPlaceOf(first)];
+    older.Set(entry.low.load(std::memory_order_relaxed), entry.high_and_site.load(std::memory_order_relaxed));
+    entry.Set(key.low_, (key.high_ & ~kSiteMask) | (uint64_t{site} + 1));
+  }
 
  private:
+  static constexpr uint64_t kSiteMask = (uint64_t{1} << 24) - 1;
+  static_assert(SiteTable::kMaxSites < kSiteMask);
+
   struct Entry {
-    std::atomic<uint64_t> proof;
-    std::atomic<uint64_t> site_plus_one;
+    SiteId SiteOf(const Key& key) const {
+      const uint64_t site_plus_one = high_and_site.load(std::memory_order_acquire) ^ (key.high_ & ~kSiteMask);
+      if (site_plus_one - 1 >= kSiteMask || low.load(std::memory_order_relaxed) != key.low_) return kNoSite;
+      return static_cast<SiteId>(site_plus_one - 1);
+    }
+    void Set(uint64_t new_low, uint64_t new_high_and_site) {
+      low.store(new_low, std::memory_order_relaxed);
+      high_and_site.store(new_high_and_site, std::memory_order_release);
+    }
+
+    std::atomic<uint64_t> low;
+    std::atomic<uint64_t> high_and_site;
   };
   static constexpr uint32_t kEntryBits = 15;
   static constexpr size_t kBytes = sizeof(Entry) << kEntryBits;
 
-  // What stands for a path never stands for a hash.
-  static uint64_t KeyOf(const Path* path) { return reinterpret_cast<uintptr_t>(path); }
-  static uint64_t KeyOf(uint64_t hash) { return hash | 1; }
-
-  SiteId Find(uint64_t stack, const SiteWords& words, const SiteTable& sites) const {
-    if (entries_ == nullptr) return kNoSite;
-    const Entry& entry = entries_[SlotOf(stack, words)];
-    const uint64_t site_plus_one = entry.site_plus_one.load(std::memory_order_acquire);
-    if (site_plus_one == 0 || entry.proof.load(std::memory_order_relaxed) != Proof(stack, site_plus_one)) {
-      return kNoSite;
-    }
-    const auto site = static_cast<SiteId>(site_plus_one - 1);
-    // A site with a rounded size is found through its table, which knows when to round.
-    return sites.At(site).Is(words) ? site : kNoSite;
-  }
-  void Remember(uint64_t stack, const SiteWords& words, SiteId site) {
-    if (entries_ == nullptr) return;
-    Entry& entry = entries_[SlotOf(stack, words)];
-    const uint64_t site_plus_one = uint64_t{site} + 1;
-    entry.site_plus_one.store(site_plus_one, std::memory_order_release);
-    entry.proof.store(Proof(stack, site_plus_one), std::memory_order_relaxed);
-  }
-
-  static uint64_t Proof(uint64_t stack, uint64_t site_plus_one) { return stack ^ site_plus_one * kHashSeed1; }
-  static uint64_t SlotOf(uint64_t stack, const SiteWords& words) {
-    return (stack + words.block_bytes + (words.context << 32)) * kHashSeed0 >> (64 - kEntryBits);
-  }
+  static size_t FirstPlaceOf(const Key& key) { return key.low_ >> (64 - kEntryBits); }
+  // In the same cache line.
+  static size_t SecondPlaceOf(size_t first) { return first ^ 1; }
 
   Entry* const entries_;  // null where there is no memory
 };

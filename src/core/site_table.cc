@@ -4,8 +4,6 @@
 #include <cstring>
 #include <new>
 
-#include "src/base/hash.h"
-
 namespace hbmprof::internal {
 namespace {
 
@@ -24,7 +22,7 @@ StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(p
 }  // namespace
 
 SiteTable::SiteTable(int64_t max_sites)
-    : max_sites_(static_cast<SiteId>(std::clamp<int64_t>(max_sites, 1, int64_t{1} << 22))),
+    : max_sites_(static_cast<SiteId>(std::clamp<int64_t>(max_sites, 1, kMaxSites))),
       chunks_(
           static_cast<std::atomic<Site*>*>(MapPages(((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>)))) {}
 
@@ -36,13 +34,15 @@ SiteTable::~SiteTable() {
   UnmapPages(chunks_, ((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>));
 }
 
-uint64_t SiteTable::HashOf(const CapturedStack& stack) {
+Hash128 SiteTable::HashOf(const CapturedStack& stack) {
   static_assert(sizeof(uintptr_t) == sizeof(uint64_t), "a 64-bit host");
   const auto* words = reinterpret_cast<const uint64_t*>(stack.pcs);
-  return HashWords(words, static_cast<size_t>(stack.depth)) ^ stack.truncated;
+  const Hash128 hash = HashWords128(words, static_cast<size_t>(stack.depth));
+  return {hash.low ^ stack.truncated, hash.high ^ stack.truncated};
 }
 
-StackRecord* SiteTable::InternStack(const CapturedStack& captured, uint64_t hash) {
+StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128& hash_of_stack) {
+  const uint64_t hash = hash_of_stack.low;
   const auto equal = [&](uint64_t payload) { return StackOf(payload)->Is(captured, hash); };
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
 

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "hbmprof/allocation.h"
+#include "src/base/hash.h"
 #include "src/base/intern_table.h"
 #include "src/base/pages.h"
 #include "src/capture/capture.h"
@@ -108,12 +109,15 @@ static_assert(sizeof(Site) == 64, "one cache line");
 
 class SiteTable {
  public:
+  static constexpr SiteId kMaxSites = SiteId{1} << 22;
+
+  // Holds at most `max_sites`, and kMaxSites.
   explicit SiteTable(int64_t max_sites);
   ~SiteTable();
 
-  static uint64_t HashOf(const CapturedStack& stack);
+  static Hash128 HashOf(const CapturedStack& stack);
   // The record of this stack; null if there is no memory. Its depth may be 0. `hash` is HashOf it.
-  StackRecord* InternStack(const CapturedStack& stack, uint64_t hash);
+  StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
 
   // The site of `key` (whose stack comes from InternStack of the same table); kNoSite when max_sites is reached or
   // there is no memory.
