@@ -1,5 +1,5 @@
-// Hashes of machine words and bytes, for tables inside one process. Every bit of the input reaches every bit of the
-// result: keys are aligned addresses, whose low bits say nothing.
+// Hashes and comparison of machine words and bytes, for tables inside one process. Every bit of the input reaches every
+// bit of the result: keys are aligned addresses, whose low bits say nothing.
 #ifndef HBMPROF_SRC_BASE_HASH_H_
 #define HBMPROF_SRC_BASE_HASH_H_
 
@@ -56,16 +56,40 @@ inline Hash128 HashWords128(const uint64_t* words, size_t count) {
 }
 inline uint64_t HashWords(const uint64_t* words, size_t count) { return HashWords128(words, count).low; }
 
+// `count` bytes, fewer than 8, as one number: a different one for each text of that length.
+inline uint64_t FewBytes(const char* bytes, size_t count) {
+  if (count >= 4) {
+    uint32_t first;
+    uint32_t last;
+    std::memcpy(&first, bytes, 4);
+    std::memcpy(&last, bytes + count - 4, 4);
+    return first | uint64_t{last} << 32;
+  }
+  if (count == 0) return 0;
+  const auto byte = [bytes](size_t i) { return uint64_t{static_cast<unsigned char>(bytes[i])}; };
+  return byte(0) | byte(count / 2) << 8 | byte(count - 1) << 16;
+}
+
 inline uint64_t HashBytes(const char* bytes, size_t count, uint64_t seed) {
   uint64_t hash = seed ^ (count * kHashSeed0);
+  uint64_t word;
   for (; count >= 8; bytes += 8, count -= 8) {
-    uint64_t word;
     std::memcpy(&word, bytes, 8);
     hash = MultiplyFold(hash ^ word, kHashSeed1);
   }
-  uint64_t tail = 0;
-  std::memcpy(&tail, bytes, count);
-  return MultiplyFold(hash ^ tail, kHashSeed1 ^ kHashSeed0);
+  return MultiplyFold(hash ^ FewBytes(bytes, count), kHashSeed1 ^ kHashSeed0);
+}
+
+// Whether two texts of `count` bytes are equal; for short ones.
+inline bool EqualBytes(const char* one, const char* other, size_t count) {
+  uint64_t differences = 0;
+  for (; count >= 8; one += 8, other += 8, count -= 8) {
+    uint64_t words[2];
+    std::memcpy(&words[0], one, 8);
+    std::memcpy(&words[1], other, 8);
+    differences |= words[0] ^ words[1];
+  }
+  return differences == 0 && FewBytes(one, count) == FewBytes(other, count);
 }
 
 }  // namespace hbmprof::internal

@@ -3,13 +3,34 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 namespace hbmprof::internal {
 
-void* MapPages(size_t bytes) {
+namespace {
+
+// x86's large page, and the most common one elsewhere. Large tables are laid out in such, where the kernel has them: a
+// random access to ordinary pages misses the processor's table of pages besides its caches.
+constexpr size_t kLargePage = size_t{2} << 20;
+
+void* Map(size_t bytes) {
   void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return pages == MAP_FAILED ? nullptr : pages;
+}
+
+}  // namespace
+
+void* MapPages(size_t bytes) {
+  if (bytes < kLargePage || bytes % kLargePage != 0) return Map(bytes);
+  auto* pages = static_cast<char*>(Map(bytes + kLargePage));
+  if (pages == nullptr) return nullptr;
+  const size_t before = -reinterpret_cast<uintptr_t>(pages) % kLargePage;
+  if (before != 0) munmap(pages, before);
+  pages += before;
+  munmap(pages + bytes, kLargePage - before);
+  madvise(pages, bytes, MADV_HUGEPAGE);
+  return pages;
 }
 
 void UnmapPages(void* pages, size_t bytes) {

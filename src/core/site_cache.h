@@ -51,17 +51,20 @@ class SiteCache {
   SiteId Find(const Key& key) const {
     if (entries_ == nullptr) return kNoSite;
     const size_t first = FirstPlaceOf(key);
-    const SiteId site = entries_[first].SiteOf(key);
-    return site != kNoSite ? site : entries_[SecondPlaceOf(first)].SiteOf(key);
+    SiteId site = entries_[first].SiteOf(key);
+    for (size_t place = 1; site == kNoSite && place < kPlaces; ++place) site = entries_[first ^ place].SiteOf(key);
+    return site;
   }
-  // In place of what has been at one of its two places longer.
+  // In place of what has been at its places longest.
   void Remember(const Key& key, SiteId site) {
     if (entries_ == nullptr) return;
     const size_t first = FirstPlaceOf(key);
-    Entry& entry = entries_[first];
-    Entry& older = entries_[SecondPlaceOf(first)];
-    older.Set(entry.low.load(std::memory_order_relaxed), entry.high_and_site.load(std::memory_order_relaxed));
-    entry.Set(key.low_, (key.high_ & ~kSiteMask) | (uint64_t{site} + 1));
+    for (size_t place = kPlaces - 1; place > 0; --place) {
+      const Entry& newer = entries_[first ^ (place - 1)];
+      entries_[first ^ place].Set(newer.low.load(std::memory_order_relaxed),
+                                  newer.high_and_site.load(std::memory_order_relaxed));
+    }
+    entries_[first].Set(key.low_, (key.high_ & ~kSiteMask) | (uint64_t{site} + 1));
   }
 
  private:
@@ -82,12 +85,11 @@ class SiteCache {
     std::atomic<uint64_t> low;
     std::atomic<uint64_t> high_and_site;
   };
-  static constexpr uint32_t kEntryBits = 15;
+  static constexpr uint32_t kEntryBits = 16;
+  static constexpr size_t kPlaces = 4;  // of a key: a cache line
   static constexpr size_t kBytes = sizeof(Entry) << kEntryBits;
 
   static size_t FirstPlaceOf(const Key& key) { return key.low_ >> (64 - kEntryBits); }
-  // In the same cache line.
-  static size_t SecondPlaceOf(size_t first) { return first ^ 1; }
 
   Entry* const entries_;  // null where there is no memory
 };

@@ -72,8 +72,8 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
   uint64_t found = steps_.Find(hash, [&](uint64_t payload) {
     const auto* step = reinterpret_cast<const Step*>(payload);
     return step->hash == hash && step->from == tags && step->key_size == key.size() &&
-           step->value_size == value.size() && std::memcmp(step->bytes(), key.data(), key.size()) == 0 &&
-           std::memcmp(step->bytes() + key.size(), value.data(), value.size()) == 0;
+           step->value_size == value.size() && EqualBytes(step->bytes(), key.data(), key.size()) &&
+           EqualBytes(step->bytes() + key.size(), value.data(), value.size());
   });
   if (found == 0) {
     // Strings are made below: with a host allocator that is itself traced, its events must pass through.
