@@ -55,11 +55,13 @@ class SiteCache {
     for (size_t place = 1; site == kNoSite && place < kPlaces; ++place) site = entries_[first ^ place].SiteOf(key);
     return site;
   }
-  // In place of what has been at its places longest.
+  // In an empty place, or in that of what has been there longest.
   void Remember(const Key& key, SiteId site) {
     if (entries_ == nullptr) return;
     const size_t first = FirstPlaceOf(key);
-    for (size_t place = kPlaces - 1; place > 0; --place) {
+    size_t place = 0;
+    while (place < kPlaces - 1 && !entries_[first ^ place].is_empty()) ++place;
+    for (; place > 0; --place) {
       const Entry& newer = entries_[first ^ (place - 1)];
       entries_[first ^ place].Set(newer.low.load(std::memory_order_relaxed),
                                   newer.high_and_site.load(std::memory_order_relaxed));
@@ -77,6 +79,7 @@ class SiteCache {
       if (site_plus_one - 1 >= kSiteMask || low.load(std::memory_order_relaxed) != key.low_) return kNoSite;
       return static_cast<SiteId>(site_plus_one - 1);
     }
+    bool is_empty() const { return high_and_site.load(std::memory_order_relaxed) == 0; }
     void Set(uint64_t new_low, uint64_t new_high_and_site) {
       low.store(new_low, std::memory_order_relaxed);
       high_and_site.store(new_high_and_site, std::memory_order_release);

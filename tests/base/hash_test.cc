@@ -1,4 +1,5 @@
-// Hashes: what the tables rely on. Their low bits choose a slot, their high bits tell neighbours in it apart.
+// Hashes and comparisons: what the tables rely on. Hashes' low bits choose a slot, their high bits tell neighbours in
+// it apart.
 
 #include "src/base/hash.h"
 
@@ -55,6 +56,46 @@ TEST(Hash, OfWordsDependsOnEachWordItsPlaceAndTheirNumber) {
     }
   }
   EXPECT_EQ(hashes.size(), static_cast<size_t>(inputs));
+}
+
+TEST(Hash, TheHalvesOfAWideHashDependOnEachWordEachForItself) {
+  std::set<uint64_t> low;
+  std::set<uint64_t> high;
+  size_t inputs = 0;
+  const auto add = [&](const std::vector<uint64_t>& words) {
+    const Hash128 hash = HashWords128(words.data(), words.size());
+    EXPECT_EQ(hash.low, HashWords(words.data(), words.size()));
+    EXPECT_NE(hash.low, hash.high);
+    low.insert(hash.low);
+    high.insert(hash.high);
+    ++inputs;
+  };
+  for (size_t count = 1; count <= 9; ++count) {
+    const std::vector<uint64_t> code(count, 0x55d012345678);
+    add(code);
+    for (size_t i = 0; i < count; ++i) {
+      for (int bit = 0; bit < 48; ++bit) {
+        std::vector<uint64_t> words = code;
+        words[i] ^= uint64_t{1} << bit;
+        add(words);
+      }
+    }
+  }
+  EXPECT_EQ(low.size(), inputs);
+  EXPECT_EQ(high.size(), inputs);
+}
+
+TEST(Bytes, AreEqualIfEachIs) {
+  for (size_t count = 0; count <= 40; ++count) {
+    std::string text(count, 'x');
+    for (size_t i = 0; i < count; ++i) text[i] = static_cast<char>('a' + i % 26);
+    EXPECT_TRUE(EqualBytes(text.data(), std::string(text).data(), count)) << count;
+    for (size_t i = 0; i < count; ++i) {
+      std::string other = text;
+      other[i] ^= 1;
+      EXPECT_FALSE(EqualBytes(text.data(), other.data(), count)) << i << " of " << count;
+    }
+  }
 }
 
 TEST(Hash, OfBytesDependsOnEachByteItsPlaceTheirNumberAndTheSeed) {

@@ -1,0 +1,94 @@
+// The site cache: what it finds is right, whatever else it forgets.
+
+#include "src/core/site_cache.h"
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace hbmprof::internal {
+namespace {
+
+Hash128 StackHash(uint64_t stack) {
+  const uint64_t words[] = {0x55d000001000 + stack, 0x55d000002000};
+  return HashWords128(words, 2);
+}
+SiteCache::Key KeyOf(uint64_t stack, const SiteWords& words = {256, 0, 0}) { return {StackHash(stack), words}; }
+
+TEST(SiteCache, FindsWhatItWasTold) {
+  SiteCache cache;
+  EXPECT_EQ(cache.Find(KeyOf(1)), kNoSite);
+  cache.Remember(KeyOf(1), 0);
+  cache.Remember(KeyOf(2), SiteTable::kMaxSites - 1);
+  EXPECT_EQ(cache.Find(KeyOf(1)), 0u);
+  EXPECT_EQ(cache.Find(KeyOf(2)), SiteTable::kMaxSites - 1);
+}
+
+TEST(SiteCache, TellsApartWhatDiffersInAnything) {
+  SiteCache cache;
+  const Path* path = reinterpret_cast<const Path*>(0x7f0000001000);
+  cache.Remember(KeyOf(1), 1);
+  cache.Remember(SiteCache::Key(path, {256, 0, 0}), 2);
+  EXPECT_EQ(cache.Find(KeyOf(2)), kNoSite);
+  EXPECT_EQ(cache.Find(SiteCache::Key(path, {256, 0, 0})), 2u);
+  EXPECT_EQ(cache.Find(SiteCache::Key(reinterpret_cast<const Path*>(0x7f0000001010), {256, 0, 0})), kNoSite);
+  for (const SiteWords& other :
+       {SiteWords{257, 0, 0}, {0, 0, 0}, {256, 1, 0}, {256, 1 << 16, 0}, {256, 0, 1}, {256, 0, uint64_t{1} << 32}}) {
+    EXPECT_EQ(cache.Find(KeyOf(1, other)), kNoSite);
+    EXPECT_EQ(cache.Find(SiteCache::Key(path, other)), kNoSite);
+  }
+}
+
+TEST(SiteCache, RemembersTenThousandStacksAndForgetsTheOldestOfTooMany) {
+  SiteCache cache;
+  for (SiteId site = 0; site < 10000; ++site) cache.Remember(KeyOf(site), site);
+  int found = 0;
+  for (SiteId site = 0; site < 10000; ++site) {
+    const SiteId answer = cache.Find(KeyOf(site));
+    EXPECT_TRUE(answer == site || answer == kNoSite) << answer << " for " << site;
+    found += answer == site;
+  }
+  EXPECT_GT(found, 9900);
+  for (SiteId site = 10000; site < 1000000; ++site) cache.Remember(KeyOf(site), site);
+  for (SiteId site = 0; site < 1000000; ++site) {
+    const SiteId answer = cache.Find(KeyOf(site));
+    ASSERT_TRUE(answer == site || answer == kNoSite) << answer << " for " << site;
+  }
+  EXPECT_EQ(cache.Find(KeyOf(999999)), 999999u);
+}
+
+//   thread 1   Find: reads an entry's one word ........................ and its other
+//   thread 2            Remember: moves the entry on, writes both words of a new one
+TEST(SiteCache, GivesNoThreadAnothersSiteWhileEntriesAreReplaced) {
+  SiteCache cache;
+  // So many that entries are replaced all the time, so few that some are found.
+  constexpr SiteId kSites = 1 << 18;
+  std::atomic<int64_t> hits{0};
+  std::atomic<int64_t> wrong{0};
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      uint64_t random = thread + 1;
+      for (int i = 0; i < 200000; ++i) {
+        random = HashWord(random);
+        const auto site = static_cast<SiteId>(random % kSites);
+        const SiteId found = cache.Find(KeyOf(site));
+        if (found == kNoSite) {
+          cache.Remember(KeyOf(site), site);
+        } else {
+          hits.fetch_add(1, std::memory_order_relaxed);
+          if (found != site) wrong.fetch_add(1, std::memory_order_relaxed);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong.load(), 0);
+  EXPECT_GT(hits.load(), 10000);
+}
+
+}  // namespace
+}  // namespace hbmprof::internal
