@@ -131,7 +131,8 @@ class LeakCheck {
     for (uint64_t& address : calls) --address;  // into the call instruction
     const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(snapshot.modules, calls);
     for (size_t i = 0; i < calls.size(); ++i) {
-      text += "\n    #" + std::to_string(i) + " " + (names[i].name.empty() ? "[unknown]" : names[i].name);
+      text += "\n    #" + std::to_string(i) + " ";
+      text += names[i].name.empty() ? "[unknown]" : names[i].name;
     }
     if (calls.empty()) text += "\n    [no stack]";
     return text + "\n";

@@ -18,9 +18,10 @@ namespace hbmprof {
 // Gives code addresses names. Implementations need not be thread-safe.
 class Symbolizer {
  public:
+  // The bytes are the symbolizer's and live as long as it does.
   struct Name {
-    std::string system_name;  // mangled; empty if unknown
-    std::string name;         // demangled, without parameters and template arguments
+    std::string_view system_name;  // mangled; empty if unknown
+    std::string_view name;         // demangled, without parameters and template arguments
   };
   virtual ~Symbolizer() = default;
   // The names of `addresses` (each inside the call instruction, not after it), in their order. `modules` are the

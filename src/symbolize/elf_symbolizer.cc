@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -114,40 +115,40 @@ class SymbolTable {
     }
     std::sort(candidates.begin(), candidates.end());
     for (const Candidate& candidate : candidates) {
-      if (!functions_.empty() && functions_.back().address == candidate.address) continue;  // an alias
-      functions_.push_back({candidate.address, candidate.size, names_.size()});
+      if (!addresses_.empty() && addresses_.back() == candidate.address) continue;  // an alias
+      addresses_.push_back(candidate.address);
       // Linkers write a symbol's version behind its name ("f@@V1").
-      names_.append(candidate.name, std::strcspn(candidate.name, "@")).push_back('\0');
+      const size_t length = std::strcspn(candidate.name, "@");
+      functions_.push_back({candidate.size, names_.size(), length, nullptr});
+      names_.append(candidate.name, length).push_back('\0');
     }
     names_.shrink_to_fit();
+    addresses_.shrink_to_fit();
     functions_.shrink_to_fit();
   }
 
   bool empty() const { return functions_.empty(); }
 
-  // The name of the function at `address`, an address of the file's own; null if there is none.
-  const Symbolizer::Name* Find(uint64_t address) {
-    const auto after =
-        std::upper_bound(functions_.begin(), functions_.end(), address,
-                         [](uint64_t value, const Function& function) { return value < function.address; });
-    if (after == functions_.begin()) return nullptr;
-    const Function& function = *std::prev(after);
+  // The name of the function at `address`, an address of the file's own; empty if there is none. Lives as long as the
+  // table.
+  Symbolizer::Name Find(uint64_t address) {
+    const auto after = std::upper_bound(addresses_.begin(), addresses_.end(), address);
+    if (after == addresses_.begin()) return {};
+    Function& function = functions_[static_cast<size_t>(after - addresses_.begin()) - 1];
     // Functions written in assembly may have no size: then they reach to the next one.
-    if (function.size != 0 && address - function.address >= function.size) return nullptr;
-    if (function.size == 0 && after == functions_.end()) return nullptr;
-    const auto [entry, is_new] = found_.try_emplace(function.address);
-    if (is_new) {
-      const char* name = names_.data() + function.name;
-      entry->second = {name, ShortFunctionName(name)};
-    }
-    return &entry->second;
+    if (function.size != 0 && address - *std::prev(after) >= function.size) return {};
+    if (function.size == 0 && after == addresses_.end()) return {};
+    const char* name = names_.data() + function.name;
+    if (function.short_name == nullptr) function.short_name = &short_names_.emplace_back(ShortFunctionName(name));
+    return {{name, function.name_length}, *function.short_name};
   }
 
  private:
   struct Function {
-    uint64_t address;
     uint64_t size;
     size_t name;  // offset in names_
+    size_t name_length;
+    const std::string* short_name;  // null until it is asked for
   };
   // Orders by address, then the alias to show first: exported, with a size, without leading underscores (malloc, not
   // __libc_malloc), then by the alphabet, so that every process shows the same one.
@@ -168,9 +169,10 @@ class SymbolTable {
     bool IsReservedC() const { return name[0] == '_' && name[1] != 'Z'; }
   };
 
-  std::vector<Function> functions_;  // by address, each address once
-  std::string names_;                // NUL-terminated, one after the other
-  std::unordered_map<uint64_t, Symbolizer::Name> found_;
+  std::vector<uint64_t> addresses_;      // sorted, each once; by themselves, so that a search stays in the cache
+  std::vector<Function> functions_;      // of these
+  std::string names_;                    // NUL-terminated, one after the other
+  std::deque<std::string> short_names_;  // never moved
 };
 
 // The functions of the file a module was loaded from; null if there is no such file any more. `.symtab` is best; a
@@ -226,23 +228,27 @@ class SymbolCache {
 
   std::vector<Symbolizer::Name> Symbolize(const std::vector<Snapshot::Module>& modules,
                                           const std::vector<uint64_t>& addresses) {
-    std::vector<const Snapshot::Module*> by_start;
-    for (const Snapshot::Module& module : modules) by_start.push_back(&module);
-    std::sort(by_start.begin(), by_start.end(), [](auto* a, auto* b) { return a->start < b->start; });
-    std::unordered_map<const Snapshot::Module*, SymbolTable*> tables;
+    struct Segment {
+      const Snapshot::Module* module;
+      SymbolTable* table;
+      bool is_known;  // the table
+    };
+    std::vector<Segment> segments;
+    for (const Snapshot::Module& module : modules) segments.push_back({&module, nullptr, false});
+    std::sort(segments.begin(), segments.end(),
+              [](const Segment& a, const Segment& b) { return a.module->start < b.module->start; });
 
     std::vector<Symbolizer::Name> names(addresses.size());
     const MutexLock lock(mutex_);
     for (size_t i = 0; i < addresses.size(); ++i) {
-      const auto after = std::upper_bound(by_start.begin(), by_start.end(), addresses[i],
-                                          [](uint64_t address, auto* module) { return address < module->start; });
-      if (after == by_start.begin()) continue;
-      const Snapshot::Module* module = *std::prev(after);
-      if (addresses[i] >= module->limit) continue;
-      const auto [table, is_new] = tables.try_emplace(module, nullptr);
-      if (is_new) table->second = TableOf(*module);
-      if (table->second == nullptr) continue;
-      if (const auto* name = table->second->Find(addresses[i] - module->bias)) names[i] = *name;
+      const auto after =
+          std::upper_bound(segments.begin(), segments.end(), addresses[i],
+                           [](uint64_t address, const Segment& segment) { return address < segment.module->start; });
+      if (after == segments.begin()) continue;
+      Segment& segment = *std::prev(after);
+      if (addresses[i] >= segment.module->limit) continue;
+      if (!segment.is_known) segment = {segment.module, TableOf(*segment.module), true};
+      if (segment.table != nullptr) names[i] = segment.table->Find(addresses[i] - segment.module->bias);
     }
     return names;
   }

@@ -215,7 +215,7 @@ TEST_P(Viewer, HidesOurOwnFramesAndKeepsTheUsers) {
   snapshot.stacks.resize(1);
   uint64_t address = 0x10;
   for (const char* name : names) {
-    symbolizer.Add("/bin/app", address, address + 0x10, {std::string("_Z") + name, name});
+    symbolizer.Add("/bin/app", address, address + 0x10, std::string("_Z") + name, name);
     snapshot.stacks[0].return_addresses.push_back(0x10000 + address + 1);
     address += 0x10;
   }

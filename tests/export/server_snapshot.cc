@@ -1,16 +1,15 @@
 // See server_snapshot.h.
 #include "tests/export/server_snapshot.h"
 
-#include <utility>
-
 namespace hbmprof_test {
 
 using hbmprof::MemoryKind;
 using hbmprof::MemorySpace;
 using hbmprof::Snapshot;
 
-void FakeSymbolizer::Add(const std::string& file, uint64_t begin, uint64_t end, Name name) {
-  functions_.push_back({file, begin, end, std::move(name)});
+void FakeSymbolizer::Add(const std::string& file, uint64_t begin, uint64_t end, const std::string& system_name,
+                         const std::string& name) {
+  functions_.push_back({file, begin, end, system_name, name});
 }
 
 std::vector<hbmprof::Symbolizer::Name> FakeSymbolizer::Symbolize(const std::vector<Snapshot::Module>& modules,
@@ -24,7 +23,8 @@ std::vector<hbmprof::Symbolizer::Name> FakeSymbolizer::Symbolize(const std::vect
         const bool is_file =
             module.path.size() >= function.file.size() &&
             module.path.compare(module.path.size() - function.file.size(), std::string::npos, function.file) == 0;
-        if (is_file && address >= function.begin && address < function.end) names[i] = function.name;
+        if (is_file && address >= function.begin && address < function.end)
+          names[i] = {function.system_name, function.name};
       }
     }
   }
@@ -33,10 +33,10 @@ std::vector<hbmprof::Symbolizer::Name> FakeSymbolizer::Symbolize(const std::vect
 
 FakeSymbolizer ServerSymbolizer() {
   FakeSymbolizer symbolizer;
-  symbolizer.Add("server", 0x1100, 0x1200, {"main", "main"});
-  symbolizer.Add("server", 0x1200, 0x1300, {"_ZN3app6Server3RunEv", "app::Server::Run"});
-  symbolizer.Add("libmodel.so", 0x2100, 0x2200, {"_ZN3app11LoadWeightsEi", "app::LoadWeights"});
-  symbolizer.Add("libmodel.so", 0x2200, 0x2300, {"_ZN3app6DecodeEv", "app::Decode"});
+  symbolizer.Add("server", 0x1100, 0x1200, "main", "main");
+  symbolizer.Add("server", 0x1200, 0x1300, "_ZN3app6Server3RunEv", "app::Server::Run");
+  symbolizer.Add("libmodel.so", 0x2100, 0x2200, "_ZN3app11LoadWeightsEi", "app::LoadWeights");
+  symbolizer.Add("libmodel.so", 0x2200, 0x2300, "_ZN3app6DecodeEv", "app::Decode");
   return symbolizer;
 }
 

@@ -19,7 +19,8 @@ inline constexpr int64_t kPageBytes = 1 << 16;
 class FakeSymbolizer : public hbmprof::Symbolizer {
  public:
   // `begin` and `end` are addresses in the file of the module whose path ends with `file`.
-  void Add(const std::string& file, uint64_t begin, uint64_t end, hbmprof::Symbolizer::Name name);
+  void Add(const std::string& file, uint64_t begin, uint64_t end, const std::string& system_name,
+           const std::string& name);
   std::vector<Name> Symbolize(const std::vector<hbmprof::Snapshot::Module>& modules,
                               const std::vector<uint64_t>& addresses) override;
 
@@ -28,7 +29,8 @@ class FakeSymbolizer : public hbmprof::Symbolizer {
     std::string file;
     uint64_t begin;
     uint64_t end;
-    Name name;
+    std::string system_name;
+    std::string name;
   };
   std::vector<Function> functions_;
 };

@@ -112,7 +112,7 @@ TEST(ElfSymbolizer, NamesMethodsAndTemplatesWithoutArguments) {
 
 TEST(ElfSymbolizer, NamesLambdas) {
   const auto lambda = [](int) __attribute__((noinline)) { return named_here::Here() - 1; };
-  const std::string name = NameOf(lambda(1)).name;
+  const std::string_view name = NameOf(lambda(1)).name;
   EXPECT_THAT(name, HasSubstr("TestBody"));
   EXPECT_THAT(name, HasSubstr("{lambda#1}::operator()"));
 }

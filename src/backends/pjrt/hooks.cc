@@ -114,7 +114,7 @@ void ReportLeftovers(TrackedPlugin& tracked, const Forgotten& forgotten) {
     const PjrtBooks::Leftover& row = rows[i];
     text += "hbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
             std::string(MemoryKindName(row.attributes.kind)) + ", on " + tracked.plugin.NameOf(row.attributes.device) +
-            ", made in " + (names[i].name.empty() ? "[unknown]" : names[i].name) + "\n";
+            ", made in " + std::string(names[i].name.empty() ? "[unknown]" : names[i].name) + "\n";
   }
   if (rows.size() > kMostRows) text += "hbmprof:   and " + std::to_string(rows.size() - kMostRows) + " rows more\n";
   std::fputs(text.c_str(), stderr);
