@@ -9,13 +9,13 @@
 #include <ctime>
 #include <iterator>
 #include <new>
-#include <unordered_map>
 #include <utility>
 
 #include "protozero/pbf_builder.hpp"
 #include "src/base/atomic_file.h"
 #include "src/base/hash.h"
 #include "src/export/gzip.h"
+#include "src/export/id_table.h"
 #include "src/export/string_table.h"
 
 namespace hbmprof {
@@ -169,16 +169,16 @@ class ProfileWriter {
   std::string Write() {
     ReadTables();
     CollectRows();
-    CollectLocations();
-    NameLocations();
 
     WriteSampleTypes();
     WriteSamples();
+    NameLocations();
     WriteMappings();
     WriteLocations();
     WriteFunctions();
     WriteHeader();
-    for (const std::string_view text : strings_.strings()) {
+    for (size_t i = 0; i < strings_.size(); ++i) {
+      const std::string_view text = strings_.At(i);
       profile_.add_string(ProfileField::kStringTable, text.data(), text.size());
     }
     return std::move(bytes_);
@@ -190,125 +190,103 @@ class ProfileWriter {
     const Snapshot::Sample* sample;
     int64_t block_bytes;  // of the label `bytes`; 0: no such label
     std::array<int64_t, kSampleTypeCount> values;
+    uint32_t next;  // row of the same stack
   };
+  struct Stack {
+    const Snapshot::Stack* frames;
+    uint32_t first_row = kNoRow;
+    uint32_t last_row = kNoRow;
+  };
+  static constexpr uint32_t kNoRow = UINT32_MAX;
   struct Location {
-    uint64_t address = 0;
-    size_t module = kNoModule;
-    uint64_t function = 0;  // id; 0: no name
+    uint64_t address;
+    size_t module;
+    uint64_t function;  // id; 0: no name
   };
   struct Function {
     int64_t name;
     int64_t system_name;
   };
-  using Names = std::pair<int64_t, int64_t>;
-  struct NamesHash {
-    size_t operator()(const Names& names) const {
-      const uint64_t words[] = {static_cast<uint64_t>(names.first), static_cast<uint64_t>(names.second)};
-      return HashWords(words, 2);
-    }
-  };
 
-  // What tells two samples apart in the profile.
-  struct RowHash {
-    const ProfileWriter* writer;
-    size_t operator()(const Row* row) const {
-      const Snapshot::Sample& s = *row->sample;
-      const uint64_t words[] = {writer->stack_hashes_[s.stack], static_cast<uint64_t>(writer->devices_[s.device]),
-                                static_cast<uint64_t>(writer->allocators_[s.allocator]), static_cast<uint64_t>(s.kind),
-                                static_cast<uint64_t>(row->block_bytes)};
-      uint64_t hash = HashWords(words, std::size(words));
-      for (const auto& [key, value] : s.tags) {
-        hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), hash));
-      }
-      return hash;
-    }
-  };
-  struct RowEqual {
-    const ProfileWriter* writer;
-    bool operator()(const Row* x, const Row* y) const {
-      const Snapshot::Sample& a = *x->sample;
-      const Snapshot::Sample& b = *y->sample;
-      return x->block_bytes == y->block_bytes && a.kind == b.kind &&
-             writer->devices_[a.device] == writer->devices_[b.device] &&
-             writer->allocators_[a.allocator] == writer->allocators_[b.allocator] && a.tags == b.tags &&
-             writer->SameStack(a.stack, b.stack);
-    }
-  };
-
-  bool SameStack(uint32_t a, uint32_t b) const {
-    if (a == b) return true;
-    const Snapshot::Stack& x = snapshot_.stacks[a];
-    const Snapshot::Stack& y = snapshot_.stacks[b];
-    return x.truncated == y.truncated && x.return_addresses == y.return_addresses;
+  static bool SameStack(const Snapshot::Stack& a, const Snapshot::Stack& b) {
+    return a.truncated == b.truncated && a.return_addresses == b.return_addresses;
   }
 
   void ReadTables() {
     for (const Snapshot::Device& device : snapshot_.devices) devices_.push_back(strings_.Intern(device.name));
     for (const std::string& name : snapshot_.allocators) allocators_.push_back(strings_.Intern(name));
+    IdTable ids;
     for (const Snapshot::Stack& stack : snapshot_.stacks) {
-      stack_hashes_.push_back(HashWords(stack.return_addresses.data(), stack.return_addresses.size()) ^
-                              (stack.truncated ? kHashSeed1 : 0));
+      const uint64_t hash = HashWords(stack.return_addresses.data(), stack.return_addresses.size());
+      const uint32_t id = ids.IdOf(stack.truncated ? ~hash : hash,
+                                   [&](uint32_t candidate) { return SameStack(*stacks_[candidate].frames, stack); });
+      if (id == stacks_.size()) stacks_.push_back({&stack});
+      stack_ids_.push_back(id);
     }
+  }
+
+  // What tells two samples apart in the profile.
+  uint64_t HashOf(const Row& row) const {
+    const Snapshot::Sample& s = *row.sample;
+    const uint64_t words[] = {stack_ids_[s.stack], static_cast<uint64_t>(devices_[s.device]),
+                              static_cast<uint64_t>(allocators_[s.allocator]), static_cast<uint64_t>(s.kind),
+                              static_cast<uint64_t>(row.block_bytes)};
+    uint64_t hash = HashWords(words, std::size(words));
+    for (const auto& [key, value] : s.tags) {
+      hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), hash));
+    }
+    return hash;
+  }
+  bool LookTheSame(const Row& x, const Row& y) const {
+    const Snapshot::Sample& a = *x.sample;
+    const Snapshot::Sample& b = *y.sample;
+    return stack_ids_[a.stack] == stack_ids_[b.stack] && devices_[a.device] == devices_[b.device] &&
+           allocators_[a.allocator] == allocators_[b.allocator] && a.kind == b.kind && x.block_bytes == y.block_bytes &&
+           a.tags == b.tags;
   }
 
   // Samples that would look the same become one: viewers may lose all but one of them.
   void CollectRows() {
-    rows_.reserve(snapshot_.samples.size());  // the set points into it
-    std::unordered_map<const Row*, size_t, RowHash, RowEqual> index(snapshot_.samples.size(), RowHash{this},
-                                                                    RowEqual{this});
+    IdTable ids;
     for (const Snapshot::Sample& sample : snapshot_.samples) {
-      Row row = {&sample, sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes, {}};
+      Row row = {&sample, sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes, {}, kNoRow};
       bool all_zero = true;
       for (size_t i = 0; i < kSampleTypeCount; ++i) {
         row.values[i] = sample.*kSampleTypes[i].value;
         all_zero = all_zero && row.values[i] == 0;
       }
       if (all_zero) continue;
-      if (const auto found = index.find(&row); found != index.end()) {
-        for (size_t i = 0; i < kSampleTypeCount; ++i) rows_[found->second].values[i] += row.values[i];
+      const uint32_t id = ids.IdOf(HashOf(row), [&](uint32_t candidate) { return LookTheSame(rows_[candidate], row); });
+      if (id < rows_.size()) {
+        for (size_t i = 0; i < kSampleTypeCount; ++i) rows_[id].values[i] += row.values[i];
         continue;
       }
       rows_.push_back(row);
-      index.emplace(&rows_.back(), rows_.size() - 1);
+      Stack& stack = stacks_[stack_ids_[sample.stack]];
+      (stack.first_row == kNoRow ? stack.first_row : rows_[stack.last_row].next) = id;
+      stack.last_row = id;
     }
   }
 
-  void CollectLocations() {
-    stack_locations_.resize(snapshot_.stacks.size());
-    std::unordered_map<uint64_t, uint64_t> ids;
-    uint64_t no_stack = 0;
-    uint64_t truncated = 0;
-    const auto synthetic = [&](uint64_t& id, std::string_view name) {
-      if (id == 0) id = AddLocation({0, kNoModule, FunctionId({strings_.Intern(name), 0})});
-      return id;
-    };
-    for (const Row& row : rows_) {
-      std::vector<uint64_t>& locations = stack_locations_[row.sample->stack];
-      if (!locations.empty()) continue;
-      const Snapshot::Stack& stack = snapshot_.stacks[row.sample->stack];
-      locations.reserve(stack.return_addresses.size() + 1);
-      for (const uint64_t return_address : stack.return_addresses) {
-        // The call, not what follows it: that can be another line or another function.
-        const uint64_t address = return_address == 0 ? 0 : return_address - 1;
-        const auto [entry, is_new] = ids.try_emplace(address, 0);
-        if (is_new) entry->second = AddLocation({address, modules_.Find(address), 0});
-        locations.push_back(entry->second);
-      }
-      if (locations.empty()) locations.push_back(synthetic(no_stack, kNoStack));
-      if (stack.truncated) locations.push_back(synthetic(truncated, kStackTruncated));
+  // The id of the location of an address in the program or, with a function, of one that stands for no address.
+  uint64_t LocationId(uint64_t address, uint64_t function) {
+    const uint32_t index = location_ids_.IdOf(HashWord(address ^ function), [&](uint32_t candidate) {
+      return locations_[candidate].address == address && locations_[candidate].function == function;
+    });
+    if (index == locations_.size()) {
+      locations_.push_back({address, function == 0 ? modules_.Find(address) : kNoModule, function});
     }
+    return index + uint64_t{1};
   }
-
-  uint64_t AddLocation(const Location& location) {
-    locations_.push_back(location);
-    return locations_.size();
-  }
+  uint64_t LocationId(std::string_view name) { return LocationId(0, FunctionId({strings_.Intern(name), 0})); }
 
   uint64_t FunctionId(const Function& function) {
-    const auto [entry, is_new] =
-        function_ids_.try_emplace(std::make_pair(function.name, function.system_name), functions_.size() + 1);
-    if (is_new) functions_.push_back(function);
-    return entry->second;
+    const uint64_t words[] = {static_cast<uint64_t>(function.name), static_cast<uint64_t>(function.system_name)};
+    const uint32_t index = function_ids_.IdOf(HashWords(words, std::size(words)), [&](uint32_t candidate) {
+      return functions_[candidate].name == function.name && functions_[candidate].system_name == function.system_name;
+    });
+    if (index == functions_.size()) functions_.push_back(function);
+    return index + uint64_t{1};
   }
 
   void NameLocations() {
@@ -368,11 +346,10 @@ class ProfileWriter {
     std::array<int64_t, kMemoryKindCount> kinds;
     for (int i = 0; i < kMemoryKindCount; ++i) kinds[i] = strings_.Intern(MemoryKindName(static_cast<MemoryKind>(i)));
 
-    for (const Row& row : rows_) {
+    const auto write_row = [&](const Row& row) {
       const Snapshot::Sample& s = *row.sample;
-      const std::vector<uint64_t>& locations = stack_locations_[s.stack];
       Message<SampleField> message(profile_, ProfileField::kSample);
-      message.add_packed_uint64(SampleField::kLocationId, locations.begin(), locations.end());
+      message.add_bytes(SampleField::kLocationId, packed_ids_);
       message.add_packed_int64(SampleField::kValue, row.values.begin(), row.values.end());
       WriteTextLabel(message, device_key, devices_[s.device]);
       WriteTextLabel(message, kind_key, kinds[static_cast<size_t>(s.kind)]);
@@ -384,7 +361,25 @@ class ProfileWriter {
         label.add_int64(LabelField::kNum, row.block_bytes);
         label.add_int64(LabelField::kNumUnit, bytes_key);
       }
+    };
+    // Stack by stack: the repeated location ids compress to next to nothing where they follow each other.
+    for (const Stack& stack : stacks_) {
+      if (stack.first_row == kNoRow) continue;
+      PackLocations(*stack.frames);
+      for (uint32_t row = stack.first_row; row != kNoRow; row = rows_[row].next) write_row(rows_[row]);
     }
+  }
+
+  // Makes packed_ids_ the stack's location ids as the format has them.
+  void PackLocations(const Snapshot::Stack& stack) {
+    packed_ids_.clear();
+    const auto add = [&](uint64_t id) { protozero::add_varint_to_buffer(&packed_ids_, id); };
+    for (const uint64_t return_address : stack.return_addresses) {
+      // The call, not what follows it: that can be another line or another function.
+      add(LocationId(return_address == 0 ? 0 : return_address - 1, 0));
+    }
+    if (stack.return_addresses.empty()) add(LocationId(kNoStack));
+    if (stack.truncated) add(LocationId(kStackTruncated));
   }
 
   void WriteMappings() {
@@ -492,14 +487,16 @@ class ProfileWriter {
   Symbolizer* const symbolizer_;
   const ModuleIndex modules_;
   StringTable strings_;
-  std::vector<int64_t> devices_;        // label values, by the snapshot's index
-  std::vector<int64_t> allocators_;     // likewise
-  std::vector<uint64_t> stack_hashes_;  // by the snapshot's index
+  std::vector<int64_t> devices_;     // label values, by the snapshot's index
+  std::vector<int64_t> allocators_;  // likewise
+  std::vector<uint32_t> stack_ids_;  // likewise; equal stacks have one
+  std::vector<Stack> stacks_;        // by id
   std::vector<Row> rows_;
-  std::vector<std::vector<uint64_t>> stack_locations_;  // location ids by the snapshot's index; empty if not used
-  std::vector<Location> locations_;                     // by id - 1
-  std::vector<Function> functions_;                     // by id - 1
-  std::unordered_map<Names, uint64_t, NamesHash> function_ids_;
+  std::vector<Location> locations_;  // by id - 1
+  IdTable location_ids_;
+  std::vector<Function> functions_;  // by id - 1
+  IdTable function_ids_;
+  std::string packed_ids_;
   std::vector<bool> has_names_;  // by module
   std::string bytes_;
   Message<ProfileField> profile_{bytes_};

@@ -1,9 +1,9 @@
 // Interning, and the one place that makes any bytes fit for a protobuf string.
 #include "src/export/string_table.h"
 
-#include <algorithm>
 #include <cstring>
-#include <string>
+
+#include "src/base/hash.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -37,6 +37,14 @@ size_t CharacterLength(std::string_view text) {
 size_t ValidPrefix(std::string_view text) {
   size_t valid = 0;
   while (valid < text.size()) {
+    uint64_t word = 0;
+    if (text.size() - valid >= sizeof(word)) {
+      std::memcpy(&word, text.data() + valid, sizeof(word));
+      if ((word & 0x8080808080808080u) == 0) {  // ASCII
+        valid += sizeof(word);
+        continue;
+      }
+    }
     const size_t length = CharacterLength(text.substr(valid));
     if (length == 0) break;
     valid += length;
@@ -47,8 +55,6 @@ size_t ValidPrefix(std::string_view text) {
 }  // namespace
 
 int64_t StringTable::Intern(std::string_view text) {
-  const auto found = index_.find(text);
-  if (found != index_.end()) return found->second;
   if (size_t valid = ValidPrefix(text); valid < text.size()) {
     std::string repaired;
     while (true) {
@@ -61,23 +67,13 @@ int64_t StringTable::Intern(std::string_view text) {
     }
     return Intern(repaired);
   }
-  const auto id = static_cast<int64_t>(strings_.size());
-  index_.emplace(strings_.emplace_back(Keep(text)), id);
-  return id;
-}
-
-std::string_view StringTable::Keep(std::string_view text) {
-  constexpr size_t kChunkBytes = 1 << 16;
-  if (text.empty()) return "";
-  if (text.size() > free_bytes_) {
-    free_bytes_ = std::max(kChunkBytes, text.size());
-    free_ = chunks_.emplace_back(new char[free_bytes_]).get();
+  const uint32_t id = ids_.IdOf(HashBytes(text.data(), text.size(), kHashSeed0),
+                                [&](uint32_t candidate) { return At(candidate) == text; });
+  if (id == ends_.size()) {
+    bytes_.append(text);
+    ends_.push_back(bytes_.size());
   }
-  char* const kept = free_;
-  std::memcpy(kept, text.data(), text.size());
-  free_ += text.size();
-  free_bytes_ -= text.size();
-  return {kept, text.size()};
+  return id;
 }
 
 }  // namespace hbmprof::internal

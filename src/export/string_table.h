@@ -4,12 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
-#include "src/base/hash.h"
+#include "src/export/id_table.h"
 
 namespace hbmprof::internal {
 
@@ -21,22 +20,17 @@ class StringTable {
   // reject, become U+FFFD each.
   int64_t Intern(std::string_view text);
 
-  // By index.
-  const std::vector<std::string_view>& strings() const { return strings_; }
+  size_t size() const { return ends_.size(); }
+  // Valid until the next Intern.
+  std::string_view At(size_t index) const {
+    const size_t begin = index == 0 ? 0 : ends_[index - 1];
+    return std::string_view(bytes_).substr(begin, ends_[index] - begin);
+  }
 
  private:
-  struct Hash {
-    size_t operator()(std::string_view text) const { return HashBytes(text.data(), text.size(), kHashSeed0); }
-  };
-
-  // A copy that lives as long as the table.
-  std::string_view Keep(std::string_view text);
-
-  std::vector<std::string_view> strings_;
-  std::unordered_map<std::string_view, int64_t, Hash> index_;
-  std::vector<std::unique_ptr<char[]>> chunks_;  // what the strings point into
-  char* free_ = nullptr;                         // in the last chunk
-  size_t free_bytes_ = 0;
+  IdTable ids_;
+  std::string bytes_;         // of all strings, one after the other
+  std::vector<size_t> ends_;  // of each in there
 };
 
 }  // namespace hbmprof::internal
