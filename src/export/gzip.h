@@ -9,8 +9,8 @@
 
 namespace hbmprof::internal {
 
-// `bytes` as one gzip member at zlib's fastest level; equal input gives equal output. Errors: kResourceExhausted if
-// zlib cannot allocate or `bytes` is 4 GiB or more.
+// `bytes` as one gzip member, compressed for speed; equal input gives equal output. Errors: kResourceExhausted if the
+// host has no memory.
 absl::StatusOr<std::string> Gzip(std::string_view bytes);
 
 }  // namespace hbmprof::internal

@@ -66,9 +66,11 @@ if(_absl_type STREQUAL "SHARED_LIBRARY")
 else()
   list(APPEND _static absl::status absl::statusor absl::strings)
 endif()
+find_library(HBMPROF_STATIC_DEFLATE libdeflate.a)
 find_library(HBMPROF_STATIC_ELF libelf.a)
-find_library(HBMPROF_STATIC_ZLIB libz.a)
-list(APPEND _static $<IF:$<BOOL:${HBMPROF_STATIC_ELF}>,${HBMPROF_STATIC_ELF},LibElf::LibElf>
+find_library(HBMPROF_STATIC_ZLIB libz.a)  # libelf's
+list(APPEND _static $<IF:$<BOOL:${HBMPROF_STATIC_DEFLATE}>,${HBMPROF_STATIC_DEFLATE},LibDeflate::LibDeflate>
+  $<IF:$<BOOL:${HBMPROF_STATIC_ELF}>,${HBMPROF_STATIC_ELF},LibElf::LibElf>
   $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB>)
 add_dependencies(hbmprof_inject_cuda hbmprof)
 set_property(TARGET hbmprof_inject_cuda APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:hbmprof>)
