@@ -169,10 +169,12 @@ class ProfileWriter {
   std::string Write() {
     ReadTables();
     CollectRows();
+    CollectLocations();
+    NameLocations();
 
+    ReserveBytes();
     WriteSampleTypes();
     WriteSamples();
-    NameLocations();
     WriteMappings();
     WriteLocations();
     WriteFunctions();
@@ -185,19 +187,22 @@ class ProfileWriter {
   }
 
  private:
-  // One sample to be.
+  using Tags = std::vector<std::pair<std::string, std::string>>;
+  // One sample to be. It has all of its Snapshot::Sample that is read again, but for tags: few have any.
   struct Row {
-    const Snapshot::Sample* sample;
-    int64_t block_bytes;  // of the label `bytes`; 0: no such label
+    uint32_t stack;  // id
+    MemoryKind kind;
+    int64_t device;       // these three: label values; 0: no such label
+    int64_t allocator;    //
+    int64_t block_bytes;  //
+    const Tags* tags;
     std::array<int64_t, kSampleTypeCount> values;
-    uint32_t next;  // row of the same stack
   };
   struct Stack {
     const Snapshot::Stack* frames;
-    uint32_t first_row = kNoRow;
-    uint32_t last_row = kNoRow;
+    uint32_t rows_end = 0;        // in rows_, which are sorted by stack
+    size_t location_ids_end = 0;  // in packed_ids_
   };
-  static constexpr uint32_t kNoRow = UINT32_MAX;
   struct Location {
     uint64_t address;
     size_t module;
@@ -226,46 +231,74 @@ class ProfileWriter {
   }
 
   // What tells two samples apart in the profile.
-  uint64_t HashOf(const Row& row) const {
-    const Snapshot::Sample& s = *row.sample;
-    const uint64_t words[] = {stack_ids_[s.stack], static_cast<uint64_t>(devices_[s.device]),
-                              static_cast<uint64_t>(allocators_[s.allocator]), static_cast<uint64_t>(s.kind),
-                              static_cast<uint64_t>(row.block_bytes)};
+  static uint64_t HashOf(const Row& row) {
+    const uint64_t words[] = {row.stack, static_cast<uint64_t>(row.device), static_cast<uint64_t>(row.allocator),
+                              static_cast<uint64_t>(row.kind), static_cast<uint64_t>(row.block_bytes)};
     uint64_t hash = HashWords(words, std::size(words));
-    for (const auto& [key, value] : s.tags) {
+    for (const auto& [key, value] : *row.tags) {
       hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), hash));
     }
     return hash;
   }
-  bool LookTheSame(const Row& x, const Row& y) const {
-    const Snapshot::Sample& a = *x.sample;
-    const Snapshot::Sample& b = *y.sample;
-    return stack_ids_[a.stack] == stack_ids_[b.stack] && devices_[a.device] == devices_[b.device] &&
-           allocators_[a.allocator] == allocators_[b.allocator] && a.kind == b.kind && x.block_bytes == y.block_bytes &&
-           a.tags == b.tags;
+  static bool LookTheSame(const Row& a, const Row& b) {
+    return a.stack == b.stack && a.device == b.device && a.allocator == b.allocator && a.kind == b.kind &&
+           a.block_bytes == b.block_bytes && *a.tags == *b.tags;
   }
 
   // Samples that would look the same become one: viewers may lose all but one of them.
   void CollectRows() {
     IdTable ids;
+    std::vector<Row> rows;
+    rows.reserve(snapshot_.samples.size());
     for (const Snapshot::Sample& sample : snapshot_.samples) {
-      Row row = {&sample, sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes, {}, kNoRow};
+      Row row = {stack_ids_[sample.stack],
+                 sample.kind,
+                 devices_[sample.device],
+                 allocators_[sample.allocator],
+                 sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes,
+                 sample.tags.empty() ? &no_tags_ : &sample.tags,
+                 {}};
       bool all_zero = true;
       for (size_t i = 0; i < kSampleTypeCount; ++i) {
         row.values[i] = sample.*kSampleTypes[i].value;
         all_zero = all_zero && row.values[i] == 0;
       }
       if (all_zero) continue;
-      const uint32_t id = ids.IdOf(HashOf(row), [&](uint32_t candidate) { return LookTheSame(rows_[candidate], row); });
-      if (id < rows_.size()) {
-        for (size_t i = 0; i < kSampleTypeCount; ++i) rows_[id].values[i] += row.values[i];
-        continue;
+      const uint32_t id = ids.IdOf(HashOf(row), [&](uint32_t candidate) { return LookTheSame(rows[candidate], row); });
+      if (id == rows.size()) {
+        rows.push_back(row);
+        ++stacks_[row.stack].rows_end;
+      } else {
+        for (size_t i = 0; i < kSampleTypeCount; ++i) rows[id].values[i] += row.values[i];
       }
-      rows_.push_back(row);
-      Stack& stack = stacks_[stack_ids_[sample.stack]];
-      (stack.first_row == kNoRow ? stack.first_row : rows_[stack.last_row].next) = id;
-      stack.last_row = id;
     }
+    // Stack by stack: the repeated location ids compress to next to nothing where they follow each other.
+    uint32_t before = 0;
+    for (Stack& stack : stacks_) before += std::exchange(stack.rows_end, before);
+    rows_.resize(rows.size());
+    for (const Row& row : rows) rows_[stacks_[row.stack].rows_end++] = row;
+  }
+
+  void CollectLocations() {
+    constexpr size_t kSampleBytes = 64;  // about, but for the locations
+    size_t row = 0;
+    for (Stack& stack : stacks_) {
+      const size_t rows = stack.rows_end - std::exchange(row, stack.rows_end);
+      const size_t begin = packed_ids_.size();
+      if (rows != 0) PackLocationIds(*stack.frames);
+      stack.location_ids_end = packed_ids_.size();
+      sample_bytes_ += rows * (kSampleBytes + packed_ids_.size() - begin);
+    }
+  }
+
+  void PackLocationIds(const Snapshot::Stack& stack) {
+    const auto add = [&](uint64_t id) { protozero::add_varint_to_buffer(&packed_ids_, id); };
+    for (const uint64_t return_address : stack.return_addresses) {
+      // The call, not what follows it: that can be another line or another function.
+      add(LocationId(return_address == 0 ? 0 : return_address - 1, 0));
+    }
+    if (stack.return_addresses.empty()) add(LocationId(kNoStack));
+    if (stack.truncated) add(LocationId(kStackTruncated));
   }
 
   // The id of the location of an address in the program or, with a function, of one that stands for no address.
@@ -320,6 +353,16 @@ class ProfileWriter {
     for (size_t i = 0; i < has_names_.size(); ++i) has_names_[i] = has_names_[i] || !has_addresses[i];
   }
 
+  // Room for about all that will be written: growing would write it twice.
+  void ReserveBytes() {
+    constexpr size_t kHeaderBytes = 1 << 12;
+    constexpr size_t kLocationBytes = 24;
+    constexpr size_t kFunctionBytes = 12;
+    constexpr size_t kStringBytes = 3;  // but for the text
+    bytes_.reserve(kHeaderBytes + sample_bytes_ + locations_.size() * kLocationBytes +
+                   functions_.size() * kFunctionBytes + strings_.size() * kStringBytes + strings_.bytes());
+  }
+
   void WriteValueType(ProfileField field, std::string_view type, std::string_view unit) {
     Message<ValueTypeField> message(profile_, field);
     message.add_int64(ValueTypeField::kType, strings_.Intern(type));
@@ -346,15 +389,14 @@ class ProfileWriter {
     std::array<int64_t, kMemoryKindCount> kinds;
     for (int i = 0; i < kMemoryKindCount; ++i) kinds[i] = strings_.Intern(MemoryKindName(static_cast<MemoryKind>(i)));
 
-    const auto write_row = [&](const Row& row) {
-      const Snapshot::Sample& s = *row.sample;
+    const auto write_row = [&](const Row& row, std::string_view location_ids) {
       Message<SampleField> message(profile_, ProfileField::kSample);
-      message.add_bytes(SampleField::kLocationId, packed_ids_);
+      message.add_bytes(SampleField::kLocationId, location_ids.data(), location_ids.size());
       message.add_packed_int64(SampleField::kValue, row.values.begin(), row.values.end());
-      WriteTextLabel(message, device_key, devices_[s.device]);
-      WriteTextLabel(message, kind_key, kinds[static_cast<size_t>(s.kind)]);
-      WriteTextLabel(message, allocator_key, allocators_[s.allocator]);
-      for (const auto& [key, value] : s.tags) WriteTextLabel(message, strings_.Intern(key), strings_.Intern(value));
+      WriteTextLabel(message, device_key, row.device);
+      WriteTextLabel(message, kind_key, kinds[static_cast<size_t>(row.kind)]);
+      WriteTextLabel(message, allocator_key, row.allocator);
+      for (const auto& [key, value] : *row.tags) WriteTextLabel(message, strings_.Intern(key), strings_.Intern(value));
       if (row.block_bytes != 0) {
         Message<LabelField> label(message, SampleField::kLabel);
         label.add_int64(LabelField::kKey, bytes_key);
@@ -362,24 +404,13 @@ class ProfileWriter {
         label.add_int64(LabelField::kNumUnit, bytes_key);
       }
     };
-    // Stack by stack: the repeated location ids compress to next to nothing where they follow each other.
+    size_t row = 0;
+    size_t ids_begin = 0;
     for (const Stack& stack : stacks_) {
-      if (stack.first_row == kNoRow) continue;
-      PackLocations(*stack.frames);
-      for (uint32_t row = stack.first_row; row != kNoRow; row = rows_[row].next) write_row(rows_[row]);
+      const auto location_ids = std::string_view(packed_ids_).substr(ids_begin, stack.location_ids_end - ids_begin);
+      for (; row < stack.rows_end; ++row) write_row(rows_[row], location_ids);
+      ids_begin = stack.location_ids_end;
     }
-  }
-
-  // Makes packed_ids_ the stack's location ids as the format has them.
-  void PackLocations(const Snapshot::Stack& stack) {
-    packed_ids_.clear();
-    const auto add = [&](uint64_t id) { protozero::add_varint_to_buffer(&packed_ids_, id); };
-    for (const uint64_t return_address : stack.return_addresses) {
-      // The call, not what follows it: that can be another line or another function.
-      add(LocationId(return_address == 0 ? 0 : return_address - 1, 0));
-    }
-    if (stack.return_addresses.empty()) add(LocationId(kNoStack));
-    if (stack.truncated) add(LocationId(kStackTruncated));
   }
 
   void WriteMappings() {
@@ -491,14 +522,16 @@ class ProfileWriter {
   std::vector<int64_t> allocators_;  // likewise
   std::vector<uint32_t> stack_ids_;  // likewise; equal stacks have one
   std::vector<Stack> stacks_;        // by id
+  const Tags no_tags_;
   std::vector<Row> rows_;
+  std::string packed_ids_;           // of the stacks' locations, as samples have them
   std::vector<Location> locations_;  // by id - 1
   IdTable location_ids_;
   std::vector<Function> functions_;  // by id - 1
   IdTable function_ids_;
-  std::string packed_ids_;
   std::vector<bool> has_names_;  // by module
   std::string bytes_;
+  size_t sample_bytes_ = 0;  // of all samples, about
   Message<ProfileField> profile_{bytes_};
 };
 

@@ -21,6 +21,8 @@ class StringTable {
   int64_t Intern(std::string_view text);
 
   size_t size() const { return ends_.size(); }
+  // Of all strings.
+  size_t bytes() const { return bytes_.size(); }
   // Valid until the next Intern.
   std::string_view At(size_t index) const {
     const size_t begin = index == 0 ? 0 : ends_[index - 1];
