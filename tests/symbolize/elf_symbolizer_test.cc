@@ -132,6 +132,18 @@ TEST(ElfSymbolizer, NamesEveryByteOfAFunctionAndNoneAround) {
   EXPECT_NE(NameOf(begin + symbol->st_size).name, "named::Exported");
 }
 
+TEST(ElfSymbolizer, NamesLastWhileOthersAreAskedFor) {
+  const Symbolizer::Name first = NameOf(named_here::Static(1));
+  const std::vector<Snapshot::Module> modules = LoadedModules();
+  std::vector<uint64_t> others;
+  for (const Snapshot::Module& module : modules) {
+    for (uint64_t address = module.start; address < module.limit; address += 64) others.push_back(address);
+  }
+  ElfSymbolizer().Symbolize(modules, others);
+  EXPECT_EQ(first.name, "named_here::Static");
+  EXPECT_EQ(NameOf(named_here::Static(1)).system_name.data(), first.system_name.data());
+}
+
 TEST(ElfSymbolizer, LeavesSymbolVersionsOut) {
   const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
   const Symbolizer::Name name = NameOf(library.Address("named_versioned_address"));
