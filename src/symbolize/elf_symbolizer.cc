@@ -138,9 +138,12 @@ class SymbolTable {
     // Functions written in assembly may have no size: then they reach to the next one.
     if (function.size != 0 && address - *std::prev(after) >= function.size) return {};
     if (function.size == 0 && after == addresses_.end()) return {};
-    const char* name = names_.data() + function.name;
-    if (function.short_name == nullptr) function.short_name = &short_names_.emplace_back(ShortFunctionName(name));
-    return {{name, function.name_length}, *function.short_name};
+    if (function.found == nullptr) {
+      const char* name = names_.data() + function.name;
+      function.found = &found_.emplace_back(name + ShortFunctionName(name));
+    }
+    const std::string_view both = *function.found;
+    return {both.substr(0, function.name_length), both.substr(function.name_length)};
   }
 
  private:
@@ -148,7 +151,7 @@ class SymbolTable {
     uint64_t size;
     size_t name;  // offset in names_
     size_t name_length;
-    const std::string* short_name;  // null until it is asked for
+    const std::string* found;  // the name and the short one, one after the other; null until they are asked for
   };
   // Orders by address, then the alias to show first: exported, with a size, without leading underscores (malloc, not
   // __libc_malloc), then by the alphabet, so that every process shows the same one.
@@ -169,10 +172,10 @@ class SymbolTable {
     bool IsReservedC() const { return name[0] == '_' && name[1] != 'Z'; }
   };
 
-  std::vector<uint64_t> addresses_;      // sorted, each once; by themselves, so that a search stays in the cache
-  std::vector<Function> functions_;      // of these
-  std::string names_;                    // NUL-terminated, one after the other
-  std::deque<std::string> short_names_;  // never moved
+  std::vector<uint64_t> addresses_;  // sorted, each once; by themselves, so that a search stays in the cache
+  std::vector<Function> functions_;  // of these
+  std::string names_;                // NUL-terminated, one after the other
+  std::deque<std::string> found_;  // in the order in which dumps ask for them, which so read on in memory; never moved
 };
 
 // The functions of the file a module was loaded from; null if there is no such file any more. `.symtab` is best; a
