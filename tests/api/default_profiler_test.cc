@@ -13,11 +13,13 @@
 #include "gtest/gtest.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/program_run.h"
 
 namespace {
 
 using ::hbmprof_test::CheckProfile;
 using ::hbmprof_test::CommandResult;
+using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::ReadProfile;
 using ::hbmprof_test::RunCommand;
@@ -26,12 +28,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 using ::testing::SizeIs;
-
-std::string NewDirectory() {
-  std::string path = ::testing::TempDir() + "/hbmprof_api_XXXXXX";
-  if (mkdtemp(path.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path;
-  return path;
-}
 
 std::vector<std::string> FilesIn(const std::string& directory) {
   std::vector<std::string> names;

@@ -15,42 +15,26 @@
 #include "gtest/gtest.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/program_run.h"
 
 namespace {
 
-using ::hbmprof_test::CheckProfile;
 using ::hbmprof_test::CommandResult;
+using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::PprofTool;
 using ::hbmprof_test::PprofTools;
 using ::hbmprof_test::Profile;
 using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::RunCommand;
+using ::hbmprof_test::ViewProfile;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const std::string kExamples = HBMPROF_EXAMPLES_DIR;
 
-// A new, empty directory; left where it is when the test ends.
-std::string NewDirectory() {
-  std::string path = ::testing::TempDir() + "/hbmprof_examples_XXXXXX";
-  if (mkdtemp(path.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path;
-  return path;
-}
-
 CommandResult RunExample(std::vector<std::string> argv) {
   argv[0] = kExamples + "/" + argv[0];
   return RunCommand(argv);
-}
-
-// The profile in `path`, which is well-formed or the test fails.
-ProfileView View(const std::string& path) {
-  const absl::StatusOr<Profile> profile = hbmprof_test::ReadProfile(path);
-  if (!profile.ok()) {
-    ADD_FAILURE() << path << ": " << profile.status();
-    return ProfileView(Profile());
-  }
-  EXPECT_EQ(CheckProfile(*profile), "") << path;
-  return ProfileView(*profile);
 }
 
 // A line of `pprof -top`, its values as printed.
@@ -109,7 +93,7 @@ TEST_F(ExamplesTest, TileFunctionsShowsTheMemoryUnderEachFunction) {
     EXPECT_EQ(Cum(rows, "func2"), "76.29MB");
     EXPECT_EQ(Cum(rows, "main"), "80.11MB");
   }
-  const ProfileView view = View(file);
+  const ProfileView view = ViewProfile(file);
   EXPECT_EQ(view.SumUnder("inuse_space", "func1"), 40000000);
   EXPECT_EQ(view.SumUnder("inuse_space", "func2"), 80000000);
   EXPECT_EQ(view.SumUnder("inuse_objects", "func2"), 2);
@@ -154,7 +138,7 @@ TEST_F(ExamplesTest, GrowingListsDiffNamesTheFunctionThatGrowsAndNoOther) {
     EXPECT_EQ(Cum(rows, "afunction"), "");
   }
   for (int i = 1; i <= 9; ++i) {
-    const ProfileView view = View(directory + "/memory" + std::to_string(i) + ".pb.gz");
+    const ProfileView view = ViewProfile(directory + "/memory" + std::to_string(i) + ".pb.gz");
     EXPECT_EQ(view.SumUnder("inuse_space", "afunction"), 4000000);
     EXPECT_EQ(view.SumUnder("inuse_space", "anotherfunc"), 40000 * i * (i + 1) / 2);
   }
@@ -230,8 +214,8 @@ TEST_F(LlmServerProgramTest, WithoutTheLeakTheDiffSumsToZero) {
       EXPECT_EQ(row.cum, "0") << row.function;
     }
   }
-  const ProfileView before = View(before_);
-  const ProfileView after = View(after_);
+  const ProfileView before = ViewProfile(before_);
+  const ProfileView after = ViewProfile(after_);
   EXPECT_GT(before.Sum("inuse_space"), 0);
   EXPECT_EQ(after.Sum("inuse_space"), before.Sum("inuse_space"));
   EXPECT_EQ(after.SumUnder("inuse_space", "llm::KvCache::AllocatePage"), 0);
@@ -239,8 +223,8 @@ TEST_F(LlmServerProgramTest, WithoutTheLeakTheDiffSumsToZero) {
 
 TEST_F(LlmServerProgramTest, ItsProfilesSayWhoseMemoryItIs) {
   ASSERT_TRUE(Serve(12, {"--leak"}));
-  const ProfileView before = View(before_);
-  const ProfileView after = View(after_);
+  const ProfileView before = ViewProfile(before_);
+  const ProfileView after = ViewProfile(after_);
   // Weights stay; activations come and go.
   EXPECT_GT(before.SumWhere("inuse_space", "allocator", "weights"), 1 << 20);
   EXPECT_EQ(after.SumWhere("inuse_space", "allocator", "weights"),

@@ -15,23 +15,20 @@
 #include "gtest/gtest.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/program_run.h"
 
 namespace {
 
-using ::hbmprof_test::CheckProfile;
 using ::hbmprof_test::CommandResult;
+using ::hbmprof_test::ExpectDone;
+using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::ReadProfile;
 using ::hbmprof_test::RunCommand;
+using ::hbmprof_test::ViewProfile;
 using ::testing::HasSubstr;
 
 constexpr int64_t kMiB = 1 << 20;
-
-std::string NewDirectory() {
-  std::string path = ::testing::TempDir() + "/hbmprof_inject_XXXXXX";
-  if (mkdtemp(path.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path;
-  return path;
-}
 
 struct Injected {
   std::string output = NewDirectory() + "/profile.pb.gz";
@@ -45,24 +42,10 @@ struct Injected {
     all.push_back("HBMPROF_CUDA_OUTPUT=" + output);
     return RunCommand(command, all);
   }
-  ProfileView View() const {
-    const auto profile = ReadProfile(output);
-    if (!profile.ok()) {
-      ADD_FAILURE() << output << ": " << profile.status();
-      return ProfileView(hbmprof_test::Profile());
-    }
-    EXPECT_EQ(CheckProfile(*profile), "") << output;
-    return ProfileView(*profile);
-  }
+  ProfileView View() const { return ViewProfile(output); }
 };
 
 std::string Program(const std::string& name) { return HBMPROF_INJECT_PROGRAMS "/" + name; }
-
-void ExpectDone(const CommandResult& run) {
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(run.out, "done\n");
-  EXPECT_EQ(run.err, "");
-}
 
 // The profile of a case of cases_program that ends well.
 ProfileView RunCase(Injected injected, std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
@@ -268,11 +251,60 @@ TEST(InjectTest, AProgramWithoutCudaLeavesNoProfile) {
   EXPECT_NE(access(injected.output.c_str(), F_OK), 0);
 }
 
-TEST(InjectTest, AProgramWithItsOwnProtobufAndAbseilBehavesTheSame) {
-  const std::vector<std::string> command = {HBMPROF_PROTOBUF_PROGRAM, "--gtest_brief=1"};
-  const CommandResult run = Injected().Run(command);
-  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+// Programs that carry a protobuf or an abseil of their own, and plug-ins that carry another, alone and beside preloaded
+// allocators.
+class CarriesTest : public ::testing::TestWithParam<std::tuple<std::string, std::string, std::string, std::string>> {
+ protected:
+  // "" for none. Skips where it is not on this machine.
+  static std::string Allocator(const std::string& name) {
+    const std::string path = "/usr/lib/x86_64-linux-gnu/" + name;
+    return name.empty() || access(path.c_str(), R_OK) != 0 ? "" : path;
+  }
+};
+
+TEST_P(CarriesTest, BehavesTheSameAndLeavesAProfile) {
+  const auto& [library, how, allocator, order] = GetParam();
+  const std::string program = Program("inject_carries_" + library);
+  const std::string plugin = Program("libinject_plugin_" + library + ".so");
+  if (access(program.c_str(), X_OK) != 0) GTEST_SKIP() << "no static " << library << " was found when this was built";
+  const std::string other = Allocator(allocator);
+  if (other.empty() && !allocator.empty()) GTEST_SKIP() << allocator << " is not on this machine";
+  Injected injected;
+  if (!other.empty())
+    injected.preload = order == "first" ? injected.preload + ":" + other : other + ":" + injected.preload;
+  for (const bool fails : {false, true}) {
+    SCOPED_TRACE(fails ? "fails at the end" : "ends well");
+    std::vector<std::string> command = {program, plugin, how};
+    if (fails) command.push_back("fails");
+    const CommandResult as_ever = RunCommand(command, {"LD_PRELOAD=" + other, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES});
+    const CommandResult run = injected.Run(command);
+    EXPECT_EQ(run.exit_code, as_ever.exit_code);
+    EXPECT_EQ(run.out, as_ever.out);
+    EXPECT_EQ(run.err, as_ever.err);
+    EXPECT_EQ(as_ever.exit_code, !fails ? 7 : library == "abseil" ? 128 + SIGSEGV : 128 + SIGABRT) << as_ever.err;
+    EXPECT_THAT(as_ever.out, ::testing::EndsWith(fails && library == "abseil" ? "done\nin fail_carried\n" : "done\n"));
+  }
+  const ProfileView view = injected.View();
+  EXPECT_EQ(view.Sum("inuse_space"), 1000 + 2000);
+  EXPECT_EQ(view.SumUnder("inuse_space", "user_allocates"), 1000 + 2000);
 }
+
+std::string CarriesName(const ::testing::TestParamInfo<CarriesTest::ParamType>& info) {
+  const auto& [library, how, allocator, order] = info.param;
+  const std::string beside = allocator.empty() ? "alone" : allocator.substr(3, allocator.find_first_of("_.") - 3);
+  return library + "_" + how + "_" + beside + (allocator.empty() ? "" : "_" + order);
+}
+INSTANTIATE_TEST_SUITE_P(Alone, CarriesTest,
+                         ::testing::Combine(::testing::Values("protobuf", "abseil"),
+                                            ::testing::Values("local", "deep_bind"), ::testing::Values(""),
+                                            ::testing::Values("")),
+                         CarriesName);
+INSTANTIATE_TEST_SUITE_P(Beside, CarriesTest,
+                         ::testing::Combine(::testing::Values("protobuf", "abseil"),
+                                            ::testing::Values("local", "deep_bind"),
+                                            ::testing::Values("libjemalloc.so.2", "libtcmalloc_minimal.so.4"),
+                                            ::testing::Values("first", "last")),
+                         CarriesName);
 
 TEST(InjectTest, WorksBesideAnotherPreloadedAllocator) {
   for (const std::string allocator : {"libjemalloc.so.2", "libtcmalloc_minimal.so.4"}) {

@@ -9,20 +9,16 @@
 #include "gtest/gtest.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/program_run.h"
 
 namespace {
 
-using ::hbmprof_test::CheckProfile;
 using ::hbmprof_test::CommandResult;
+using ::hbmprof_test::ExpectDone;
+using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
-using ::hbmprof_test::ReadProfile;
 using ::hbmprof_test::RunCommand;
-
-std::string NewDirectory() {
-  std::string path = ::testing::TempDir() + "/hbmprof_programs_XXXXXX";
-  if (mkdtemp(path.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path;
-  return path;
-}
+using ::hbmprof_test::ViewProfile;
 
 CommandResult RunProgram(const std::string& program, std::vector<std::string> arguments = {},
                          std::vector<std::string> environment = {}) {
@@ -32,23 +28,6 @@ CommandResult RunProgram(const std::string& program, std::vector<std::string> ar
   environment.push_back("ASAN_OPTIONS=detect_leaks=0");
   environment.push_back("TSAN_OPTIONS=atexit_sleep_ms=0");
   return RunCommand(arguments, environment);
-}
-
-void ExpectDone(const CommandResult& run) {
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(run.out, "done\n");
-  EXPECT_EQ(run.err, "");
-}
-
-// The profile in `path`, which is well-formed or the test fails.
-ProfileView View(const std::string& path) {
-  const auto profile = ReadProfile(path);
-  if (!profile.ok()) {
-    ADD_FAILURE() << path << ": " << profile.status();
-    return ProfileView(hbmprof_test::Profile());
-  }
-  EXPECT_EQ(CheckProfile(*profile), "") << path;
-  return ProfileView(*profile);
 }
 
 class ForkTest : public ::testing::TestWithParam<std::string> {};
@@ -62,7 +41,7 @@ TEST_P(ForkTest, EachChildStartsCleanRecordsWritesAProfileAndExits) {
   const std::string directory = NewDirectory();
   ExpectDone(RunProgram("fork_while_allocating", {directory, GetParam()}));
   for (int i = 0; i < 50 && !HasFailure(); ++i) {
-    const ProfileView view = View(directory + "/child." + std::to_string(i) + ".pb.gz");
+    const ProfileView view = ViewProfile(directory + "/child." + std::to_string(i) + ".pb.gz");
     EXPECT_EQ(view.Sum("inuse_space"), 1000);
     EXPECT_EQ(view.Sum("peak_space"), 10000);
     EXPECT_EQ(view.Sum("alloc_space"), 10000);
@@ -85,7 +64,7 @@ TEST(Programs, AThreadMayExitTheProcessWhileOthersAllocate) {
     const CommandResult run = RunProgram("exit_while_allocating", {}, {"HBMPROF_OUTPUT=" + file});
     ASSERT_EQ(run.exit_code, 3) << run.err;
     EXPECT_EQ(run.err, "");
-    EXPECT_GE(View(file).Sum("inuse_space"), 200000);
+    EXPECT_GE(ViewProfile(file).Sum("inuse_space"), 200000);
   }
 }
 
@@ -95,7 +74,7 @@ TEST(Programs, StaticDestructorsMayAllocateAroundTheDumpAtExit) {
   const std::string file = NewDirectory() + "/exit.pb.gz";
   ExpectDone(RunProgram("static_destructors", {}, {"HBMPROF_OUTPUT=" + file}));
   // When it is written, what is younger than the profiler has been destroyed and has left a buffer each.
-  const ProfileView view = View(file);
+  const ProfileView view = ViewProfile(file);
   EXPECT_EQ(view.Sum("inuse_space"), 3000);
   EXPECT_EQ(view.SumWhere("inuse_space", "when", "static_destruction"), 3000);
 }
@@ -104,7 +83,7 @@ TEST(Programs, AProfileCanBeWrittenWhileTheDeviceIsFull) {
   const std::string file = NewDirectory() + "/full.pb.gz";
   const CommandResult run = RunProgram("out_of_device_memory", {file});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  const ProfileView view = View(file);
+  const ProfileView view = ViewProfile(file);
   EXPECT_EQ(view.Sum("inuse_space"), std::stoll(run.out));
   EXPECT_EQ(view.SumWhere("inuse_space", "device", "sim:0"), std::stoll(run.out));
   EXPECT_EQ(view.SumWhere("inuse_space", "allocator", "cache"), std::stoll(run.out));
@@ -113,7 +92,7 @@ TEST(Programs, AProfileCanBeWrittenWhileTheDeviceIsFull) {
 TEST(Programs, ProfilesAreWrittenAgainAndAgainWhileThreadsAllocate) {
   const std::string file = NewDirectory() + "/profile.pb.gz";
   ExpectDone(RunProgram("dump_while_allocating", {file}));
-  const ProfileView view = View(file);
+  const ProfileView view = ViewProfile(file);
   EXPECT_GT(view.Sum("inuse_objects"), 0);
   EXPECT_GE(view.Sum("peak_space"), view.Sum("inuse_space"));
 }

@@ -1,0 +1,44 @@
+// Uses the library that it carries, and then that of a plug-in with a copy of its own: argv[1], loaded as argv[2] says,
+// "local" or "deep_bind". In between it holds memory of the driver, 1000 and 2000 bytes. With argv[3] it ends by a
+// failure.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "src/backends/cuda/driver_abi.h"
+#include "tests/inject/carried/carried.h"
+
+using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
+
+extern "C" {
+CUresult cuInit(unsigned);
+CUresult cuDevicePrimaryCtxRetain(Handle*, CUdevice);
+CUresult cuCtxSetCurrent(Handle);
+CUresult cuMemAlloc_v2(CUdeviceptr*, size_t);
+
+[[gnu::noinline]] int user_allocates(size_t bytes) {
+  CUdeviceptr ptr = 0;
+  const CUresult result = cuMemAlloc_v2(&ptr, bytes);
+  return result;
+}
+}
+
+int main(int argc, char** argv) {
+  Handle context = nullptr;
+  if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0 || cuCtxSetCurrent(context) != 0) return 10;
+  if (use_carried("program") != 0 || user_allocates(1000) != 0) return 11;
+  const int deep_bind = std::strcmp(argv[2], "deep_bind") == 0 ? RTLD_DEEPBIND : 0;
+  void* plugin = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL | deep_bind);
+  if (plugin == nullptr) {
+    std::printf("%s\n", dlerror());
+    return 12;
+  }
+  auto* use_plugins = reinterpret_cast<decltype(&use_carried)>(dlsym(plugin, "use_carried"));
+  if (use_plugins("plug-in") != 0 || user_allocates(2000) != 0) return 13;
+  if (use_carried("program again") != 0) return 14;
+  std::printf("done\n");
+  std::fflush(stdout);
+  if (argc > 3) fail_carried();
+  return 7;
+}
