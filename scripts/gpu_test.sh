@@ -1,30 +1,35 @@
 #!/usr/bin/env bash
 # Runs the tests that need a GPU, on a machine that has one and nothing else of ours: no network, no packages.
 #
-# usage: scripts/gpu_test.sh pack [BUILD_DIR]   on the machine that built: gathers the tests and the libraries they need
-#                                               in BUILD_DIR/gpu
-#        scripts/gpu_test.sh [BUILD_DIR]        on the machine with the GPU: runs them
+# usage: scripts/gpu_test.sh pack [--libraries] [BUILD_DIR]
+#            On the machine that built: gathers the tests, this script and the libraries that they need in BUILD_DIR/gpu.
+#            With --libraries cuBLAS and NCCL too, which are large; without, the other machine's own are used, from its
+#            toolkit or its Python packages.
+#        .../gpu/gpu_test.sh
+#            On the machine with the GPU, wherever that folder lies there: runs them.
+#        scripts/gpu_test.sh [BUILD_DIR]
+#            The same for BUILD_DIR/gpu, where the checkout is at hand.
 #
-# BUILD_DIR is build/release if it is not given. Take the whole folder BUILD_DIR/gpu along with this script. Exits with 1
-# if a test failed; tests that cannot run skip and say why.
+# BUILD_DIR is build/release if it is not given. Exits with 1 if a test failed; tests that cannot run skip and say why.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-mode=run
-if [[ ${1:-} == pack ]]; then
-  mode=pack
-  shift
-fi
-build=${1:-build/release}
-packed=$build/gpu
+here=$(cd "$(dirname "$0")" && pwd)
 
 pack() {
-  local file
+  local file vendors='|libcublas[^/]*|libnccl'
+  if [[ ${1:-} == --libraries ]]; then
+    vendors=
+    shift
+  fi
+  cd "$here/.."
+  local build=${1:-build/release}
+  local packed=$build/gpu
   local -a programs=("$build"/tests/gpu/{cuda_gpu_test,inject_gpu_test} "$build"/tests/gpu/gpu_program_*)
-  if [[ ! -x ${programs[0]} ]]; then
-    echo "gpu_test: ${programs[0]} is not there: build with a CUDA toolkit first, e.g. cmake --preset release &&" \
+  for file in "${programs[@]:0:2}" "$build/src/tool/hbmprof"; do
+    [[ -x $file ]] && continue
+    echo "gpu_test: $file is not there: build with a CUDA toolkit first, e.g. cmake --preset release &&" \
       "cmake --build --preset release --target cuda_gpu_test inject_gpu_test hbmprof_tool" >&2
     exit 1
-  fi
+  done
   rm -rf "$packed"
   mkdir -p "$packed/lib"
   cp "${programs[@]}" "$build/src/inject/libhbmprof_cuda.so" "$build/src/tool/hbmprof" "$packed"
@@ -32,15 +37,17 @@ pack() {
   for file in "$packed"/*; do
     [[ -f $file ]] || continue
     ldd "$file" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $3 }'
-  done | sort -u | grep -vE '/(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|ld-linux[^/]*|libcuda|libcublas[^/]*)\.so' |
-    xargs -r cp -L -t "$packed/lib"
-  strip --strip-debug "$packed"/*.so "$packed"/lib/* $(find "$packed" -maxdepth 1 -type f -perm -u+x)
+  done | sort -u |
+    grep -vE "/(libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s|ld-linux[^/]*|libcuda$vendors)\.so" |
+    xargs -r cp -L --no-preserve=mode -t "$packed/lib"
+  find "$packed" -type f -exec strip --strip-debug {} +
+  cp "$here/gpu_test.sh" "$packed"
   echo "gpu_test: $packed is ready: $(du -sh "$packed" | cut -f1)"
 }
 
 run() {
   if [[ ! -x $packed/inject_gpu_test ]]; then
-    echo "gpu_test: $packed is not there: run \"scripts/gpu_test.sh pack $build\" where it was built" >&2
+    echo "gpu_test: $packed/inject_gpu_test is not there: run \"scripts/gpu_test.sh pack\" where it was built" >&2
     exit 1
   fi
   if command -v nvidia-smi >/dev/null; then
@@ -48,29 +55,50 @@ run() {
   else
     echo "gpu_test: nvidia-smi is not found; without a GPU every test skips and says why" >&2
   fi
-  export LD_LIBRARY_PATH=$PWD/$packed/lib:${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib64
-  local failed=0
+  # Python's packages of NVIDIA's libraries lie in folders of their own.
+  local before=${LD_LIBRARY_PATH:-} wheels failed=0
+  wheels=$(python3 -c 'import glob, sys
+print(":".join(f for p in sys.path for f in glob.glob(p + "/nvidia/*/lib")))' 2>/dev/null || true)
+  export LD_LIBRARY_PATH=$packed/lib:$before:/usr/local/cuda/lib64:$wheels
   "$packed/hbmprof" doctor --library "$packed/libhbmprof_cuda.so" || true
   "$packed/cuda_gpu_test" || failed=1
   "$packed/inject_gpu_test" || failed=1
-  python_program torch 'import torch
+  python_program torch 'libcublas|libcudnn' 'import torch
 x = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(10)).cuda()
 print(float(x(torch.rand(8, 3, 64, 64).cuda()).sum()))' || failed=1
-  python_program jax 'import jax, jax.numpy as jnp
+  python_program jax 'libcublas|libcudnn|xla' 'import jax, jax.numpy as jnp
 print(float(jnp.dot(jnp.ones((512, 512)), jnp.ones((512, 512))).sum()))' || failed=1
   exit "$failed"
 }
 
-# python_program MODULE PROGRAM: runs it under `hbmprof run` where Python has the module, and shows what it held.
+# python_program MODULE LIBRARIES PROGRAM: runs it under `hbmprof run` where Python has the module, and shows what it
+# held. Fails if no stack goes through one of the libraries.
 python_program() {
-  local module=$1 program=$2 folder
-  if ! env -u LD_LIBRARY_PATH python3 -c "import $module" 2>/dev/null; then
+  local module=$1 libraries=$2 program=$3 folder profile
+  # Not with what is packed for us.
+  local -a python=(env LD_LIBRARY_PATH="$before" python3)
+  if ! "${python[@]}" -c "import $module" 2>/dev/null; then
     echo "gpu_test: Python has no $module: skipped"
     return 0
   fi
   folder=$(mktemp -d)
-  "$packed/hbmprof" run --library "$packed/libhbmprof_cuda.so" --output "$folder" -- python3 -c "$program" || return 1
-  "$packed/hbmprof" top --type peak_space "$(ls -S "$folder"/*.pb.gz | head -1)" | head -30
+  "$packed/hbmprof" run --library "$packed/libhbmprof_cuda.so" --output "$folder" -- "${python[@]}" -c "$program" ||
+    return 1
+  profile=$(ls -S "$folder"/*.pb.gz | head -1)
+  "$packed/hbmprof" top --type peak_space -n 30 "$profile"
+  if ! "$packed/hbmprof" top --type alloc_space -n 0 "$profile" | grep -qE "$libraries"; then
+    echo "gpu_test: FAILED: no stack of $module's program goes through $libraries" >&2
+    return 1
+  fi
 }
 
-"$mode"
+if [[ ${1:-} == pack ]]; then
+  pack "${@:2}"
+elif [[ -x $here/inject_gpu_test ]]; then
+  packed=$here
+  run
+else
+  packed=$here/../${1:-build/release}/gpu
+  [[ ${1:-} == /* ]] && packed=$1/gpu
+  run
+fi

@@ -1,54 +1,34 @@
-// Allocates on a real GPU, as argv[1] says, and ends while it holds the memory: prints "KIND BYTES". Knows nothing of
-// hbmprof. Built with the static and the shared runtime, and for the per-thread default stream. Physical memory is
-// asked for as PyTorch does, by the driver's entry points. Exit code 77: not possible on this machine, and why.
-#include <cuda.h>
-#include <cuda_runtime_api.h>
+// Allocates on a real GPU, as argv[1] says, and ends while it holds the memory: prints "KIND BYTES TAKEN GRANULARITY",
+// the last two as the driver reports them: by how much the device's free memory shrank, and in which steps it is given
+// out. Built with the static and the shared runtime, and for the per-thread default stream.
+#include "tests/gpu/gpu_program.h"
+
 #include <dlfcn.h>
 
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
-#ifdef WITH_CUBLAS
-#include <cublas_v2.h>
-#endif
 
 namespace {
 
 constexpr size_t kBytes = (size_t{8} << 20) + 4096;
 
-void Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-#define CHECK(call) Check(call, #call)
-
-[[noreturn]] void NotHere(const char* why) {
-  std::puts(why);
-  std::exit(77);
-}
-
-template <typename Function>
-Function* EntryPoint(const char* name, int version) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  CHECK(cudaGetDriverEntryPointByVersion(name, &function, static_cast<unsigned>(version), cudaEnableDefault, &found));
-  return reinterpret_cast<Function*>(function);
-}
-
 size_t Physical() {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  size_t granularity = 0;
-  EntryPoint<decltype(cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity", 10020)(
-      &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  const size_t granularity = Granularity(0);
   CUmemGenericAllocationHandle handle = 0;
   if (EntryPoint<decltype(cuMemCreate)>("cuMemCreate", 10020)(&handle, 4 * granularity, &properties, 0) != 0) {
     NotHere("cuMemCreate fails");
   }
   return 4 * granularity;
+}
+
+// A graph's memory is taken when it runs.
+void Launch(cudaGraph_t graph) {
+  cudaGraphExec_t executable = nullptr;
+  CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  CHECK(cudaGraphLaunch(executable, nullptr));
 }
 
 // The driver's own function, past whatever was preloaded: libc's dlsym, found in libc.
@@ -72,10 +52,16 @@ double Time(const Pair& pair) {
 
 }  // namespace
 
-extern "C" [[gnu::noinline]] void user_allocates(const std::string& mode) {
-  void* ptr = nullptr;
-  size_t bytes = kBytes;
+struct Allocated {
   const char* kind = "device";
+  size_t bytes = kBytes;
+  cudaGraph_t graph = nullptr;
+};
+
+extern "C" [[gnu::noinline]] void user_allocates(const std::string& mode, Allocated* allocated) {
+  void* ptr = nullptr;
+  size_t& bytes = allocated->bytes;
+  const char*& kind = allocated->kind;
   if (mode == "linear") {
     CHECK(cudaMalloc(&ptr, bytes));
   } else if (mode == "pitch") {
@@ -109,54 +95,36 @@ extern "C" [[gnu::noinline]] void user_allocates(const std::string& mode) {
     bytes = Physical();
   } else if (mode == "graph") {
     kind = "graph";
-    cudaGraph_t graph = nullptr;
-    CHECK(cudaGraphCreate(&graph, 0));
+    CHECK(cudaGraphCreate(&allocated->graph, 0));
     cudaMemAllocNodeParams params = {};
     params.poolProps.allocType = cudaMemAllocationTypePinned;
     params.poolProps.location = {cudaMemLocationTypeDevice, 0};
     params.bytesize = bytes;
     cudaGraphNode_t node = nullptr;
-    CHECK(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &params));
+    CHECK(cudaGraphAddMemAllocNode(&node, allocated->graph, nullptr, 0, &params));
   } else if (mode == "captured") {
     kind = "graph";
     cudaStream_t stream = nullptr;
     CHECK(cudaStreamCreate(&stream));
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
     CHECK(cudaMallocAsync(&ptr, bytes, stream));
-    cudaGraph_t graph = nullptr;
-    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaStreamEndCapture(stream, &allocated->graph));
   } else if (mode == "second_device") {
-    int count = 0;
-    CHECK(cudaGetDeviceCount(&count));
-    if (count < 2) NotHere("there is one device only");
     CHECK(cudaSetDevice(1));
     CHECK(cudaMalloc(&ptr, bytes));
   } else if (mode == "behind_our_back") {
     CHECK(cudaMalloc(&ptr, bytes));
     BehindEverybodysBack();
-  } else if (mode == "cublas") {
-#ifdef WITH_CUBLAS
-    CHECK(cudaMalloc(&ptr, bytes));
-    cublasHandle_t handle = nullptr;
-    if (cublasCreate(&handle) != CUBLAS_STATUS_SUCCESS) NotHere("cublasCreate fails");
-    const float one = 1;
-    auto* a = static_cast<float*>(ptr);
-    cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 256, 256, 256, &one, a, 256, a, 256, &one, a, 256);
-    CHECK(cudaDeviceSynchronize());
-#else
-    NotHere("built without cuBLAS");
-#endif
   } else {
     NotHere("no such mode");
   }
-  std::printf("%s %zu\n", kind, bytes);
 }
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess || count == 0) NotHere(cudaGetErrorString(error));
+  const int gpus = UsableGpus();
+  const int used = mode == "second_device" ? 2 : 1;
+  if (gpus < used) NotHere("there is one device only");
   if (mode == "time") {
     void* ptr = nullptr;
     CHECK(cudaFree(nullptr));
@@ -171,6 +139,11 @@ int main(int argc, char** argv) {
     std::printf("%.0f %.0f\n", plain, async);
     return 0;
   }
-  user_allocates(mode);
+  const int64_t before = FreeBytes(used);
+  Allocated allocated;
+  user_allocates(mode, &allocated);
+  if (allocated.graph != nullptr) Launch(allocated.graph);
+  const int64_t taken = before - FreeBytes(used);
+  std::printf("%s %zu %lld %zu\n", allocated.kind, allocated.bytes, static_cast<long long>(taken), Granularity(0));
   return 0;
 }

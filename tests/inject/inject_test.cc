@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -173,33 +174,47 @@ TEST(InjectTest, ADriverThatHandsOutOtherAddressesThanItExportsIsTracked) {
   EXPECT_EQ(injected.View().Sum("inuse_space"), 12345);
 }
 
-// Static and shared. Its lookups end with a refusal: the double is no driver for it.
-TEST(InjectTest, TheRealRuntimeIsHandedTheWrappersAndRefusesTheDoubleAsEver) {
-  for (const char* variant : {"inject_real_runtime", "inject_real_runtime_shared"}) {
-    SCOPED_TRACE(variant);
-    if (access(Program(variant).c_str(), X_OK) != 0) {
-      GTEST_SKIP() << "no CUDA toolkit with a static and a shared cudart was found when this was built";
-    }
-    Injected injected;
-    injected.preload = HBMPROF_INJECT_SPY ":" HBMPROF_INJECTED;
-    const CommandResult run = injected.Run({Program(variant)});
-    ASSERT_EQ(run.exit_code, 0) << run.err;
-    EXPECT_EQ(run.out, RunCommand({Program(variant)}, {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES}).out);
-    std::map<std::string, std::string> given;
-    int lookups = 0;
-    std::istringstream lines(run.err);
-    for (std::string name, library; lines >> name >> library; ++lookups) given[name] = library;
-    EXPECT_GT(lookups, 400);
-    for (const char* name :
-         {"cuGetProcAddress:", "cuMemAlloc:", "cuMemAllocPitch:", "cuMemAllocManaged:", "cuMemFree:", "cuMemHostAlloc:",
-          "cuMemFreeHost:", "cuMemHostRegister:", "cuMemAllocAsync:", "cuMemFreeAsync:", "cuMemAllocFromPoolAsync:",
-          "cuMemPoolCreate:", "cuArrayCreate:", "cuArray3DCreate:", "cuArrayDestroy:", "cuIpcOpenMemHandle:",
-          "cuIpcCloseMemHandle:", "cuGraphAddMemAllocNode:", "cuGraphDestroy:"}) {
-      EXPECT_EQ(given[name], "libhbmprof_cuda.so") << name;
-    }
-    EXPECT_EQ(given["cuInit:"], "libcuda.so.1");
+// The real runtime, static and shared, and NVIDIA's libraries that bring one each. Their lookups end with a refusal:
+// the double is no driver for them.
+struct RealRuntime {
+  const char* program;
+  const char* argument;
+  int runtimes;  // that look up the driver's calls
+
+  friend std::ostream& operator<<(std::ostream& out, const RealRuntime& runtime) { return out << runtime.program; }
+};
+
+class RealRuntimeTest : public ::testing::TestWithParam<RealRuntime> {};
+
+TEST_P(RealRuntimeTest, IsHandedTheWrappersAndRefusesTheDoubleAsEver) {
+  const std::vector<std::string> command = {GetParam().program, GetParam().argument};
+  if (access(command[0].c_str(), X_OK) != 0) GTEST_SKIP() << "the CUDA toolkit lacked what this needs to be built";
+  Injected injected;
+  injected.preload = HBMPROF_INJECT_SPY ":" HBMPROF_INJECTED;
+  const CommandResult run = injected.Run(command);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, RunCommand(command, {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES}).out);
+  std::map<std::string, std::string> given;
+  int lookups = 0;
+  std::istringstream lines(run.err);
+  for (std::string name, library; lines >> name >> library; ++lookups) given[name] = library;
+  EXPECT_GT(lookups, 400 * GetParam().runtimes);
+  for (const char* name :
+       {"cuGetProcAddress:", "cuMemAlloc:", "cuMemAllocPitch:", "cuMemAllocManaged:", "cuMemFree:", "cuMemHostAlloc:",
+        "cuMemFreeHost:", "cuMemHostRegister:", "cuMemAllocAsync:", "cuMemFreeAsync:", "cuMemAllocFromPoolAsync:",
+        "cuMemPoolCreate:", "cuArrayCreate:", "cuArray3DCreate:", "cuArrayDestroy:", "cuIpcOpenMemHandle:",
+        "cuIpcCloseMemHandle:", "cuGraphAddMemAllocNode:", "cuGraphDestroy:"}) {
+    EXPECT_EQ(given[name], "libhbmprof_cuda.so") << name;
   }
+  EXPECT_EQ(given["cuInit:"], "libcuda.so.1");
 }
+
+INSTANTIATE_TEST_SUITE_P(Inject, RealRuntimeTest,
+                         ::testing::Values(RealRuntime{HBMPROF_INJECT_PROGRAMS "/inject_real_runtime", "", 1},
+                                           RealRuntime{HBMPROF_INJECT_PROGRAMS "/inject_real_runtime_shared", "", 1},
+                                           RealRuntime{HBMPROF_GPU_PROGRAMS "/gpu_program_cublas", "refused", 2},
+                                           RealRuntime{HBMPROF_GPU_PROGRAMS "/gpu_program_nccl", "refused", 1}),
+                         [](const auto& info) { return std::string(std::strrchr(info.param.program, '/') + 1); });
 
 TEST(InjectTest, DlsymIsStillTheCLibrarysForEverythingElse) {
   const CommandResult run = Injected().Run({Program("inject_dlsym")});

@@ -252,16 +252,25 @@ bool ProfileView::Sample::Has(std::string_view function) const {
   return std::find(functions.begin(), functions.end(), function) != functions.end();
 }
 
+bool ProfileView::Sample::HasModule(std::string_view start) const {
+  return std::any_of(modules.begin(), modules.end(),
+                     [&](const std::string& module) { return module.rfind(start, 0) == 0; });
+}
+
 ProfileView::ProfileView(const Profile& p) {
   const auto text = [&](int64_t index) { return p.string_table(static_cast<int>(index)); };
   for (const auto& s : p.sample()) {
     Sample& sample = samples.emplace_back();
     for (const uint64_t id : s.location_id()) {
       const Location& location = p.location(static_cast<int>(id) - 1);
+      std::string module;
+      if (location.mapping_id() != 0) module = text(p.mapping(static_cast<int>(location.mapping_id()) - 1).filename());
+      module.erase(0, module.rfind('/') + 1);
       if (location.line_size() == 0) sample.functions.emplace_back();
       for (const auto& line : location.line()) {
         sample.functions.push_back(text(p.function(static_cast<int>(line.function_id()) - 1).name()));
       }
+      sample.modules.resize(sample.functions.size(), module);
     }
     for (const Label& label : s.label()) {
       sample.labels[text(label.key())] = label.str() != 0 ? text(label.str()) : std::to_string(label.num());

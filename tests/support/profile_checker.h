@@ -34,10 +34,13 @@ std::string DescribeProfile(const Profile& profile);
 struct ProfileView {
   struct Sample {
     std::vector<std::string> functions;         // innermost first; "" where an address has no name
+    std::vector<std::string> modules;           // the file that each of them is in, without its folder
     std::map<std::string, std::string> labels;  // numbers as decimal text
     std::map<std::string, int64_t> values;      // by sample type, such as "inuse_space"
 
     bool Has(std::string_view function) const;
+    // Of a file whose name starts with `start`.
+    bool HasModule(std::string_view start) const;
   };
 
   explicit ProfileView(const Profile& profile);
