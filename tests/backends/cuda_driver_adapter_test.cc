@@ -74,6 +74,43 @@ class CudaDriverAdapterTest : public ::testing::Test {
   int Free(uint64_t address, int result = kSuccess) {
     return adapter_.Free(BufferId(address), [=] { return result; });
   }
+  int FreeAsync(uint64_t address) {
+    return adapter_.FreeAsync([] { return kSuccess; }, address, {});
+  }
+  // The same through the call for nodes of any type, by turns.
+  void AddAllocNode(uintptr_t graph, uint64_t address, size_t bytes) {
+    cuda_driver::GraphNodeParams params = {};
+    params.type = cuda_driver::kGraphNodeMemAlloc;
+    params.alloc.pool.location = {cuda_driver::kLocationDevice, 1};
+    params.alloc.bytes = bytes;
+    const auto makes = [&] {
+      params.alloc.address = address;
+      return kSuccess;
+    };
+    any_type_ = !any_type_;
+    if (any_type_) {
+      adapter_.AddNode(caller_, makes, Name(graph), &params);
+    } else {
+      adapter_.AddAllocNode(caller_, makes, Name(graph), &params.alloc);
+    }
+  }
+  void AddFreeNode(uintptr_t graph, uint64_t address) {
+    cuda_driver::GraphNodeParams params = {};
+    params.type = cuda_driver::kGraphNodeMemFree;
+    params.freed = address;
+    adapter_.AddNode(
+        caller_, [] { return kSuccess; }, Name(graph), &params);
+  }
+  void Instantiate(uintptr_t graph, uintptr_t executable) {
+    void* const out = Handle(executable);
+    adapter_.Instantiate([] { return kSuccess; }, Name(graph), &out);
+  }
+  int Launch(uintptr_t executable, int result = kSuccess) {
+    return adapter_.Launch([=] { return result; }, Name(executable));
+  }
+  int DestroyGraph(uintptr_t graph, int result = kSuccess) {
+    return adapter_.DestroyGraph([=] { return result; }, Name(graph));
+  }
   int Create(uint64_t handle, size_t bytes, cuda_driver::MemLocation location = {cuda_driver::kLocationDevice, 0}) {
     const cuda_driver::CUmemGenericAllocationHandle out = handle;
     const cuda_driver::MemAllocationProp properties{1, 0, location};
@@ -97,6 +134,7 @@ class CudaDriverAdapterTest : public ::testing::Test {
   Answers answers_{profiler_};
   CudaDriverAdapter adapter_{profiler_, answers_};
   const Caller caller_ = Caller::OfThisFunction();
+  bool any_type_ = false;
 };
 
 TEST_F(CudaDriverAdapterTest, AFailedCallLeavesTheRecordsAsTheyWereAndReturnsItsResult) {
@@ -313,53 +351,76 @@ TEST_F(CudaDriverAdapterTest, StreamOrderedMemoryIsWhatAndWhereTheDriverSays) {
   EXPECT_EQ(InUse("GPU:0"), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, WhatIsCapturedGoesWithItsGraphAndWhatWasMadeFromIt) {
+TEST_F(CudaDriverAdapterTest, WhatIsCapturedIsThereFromALaunchUntilItIsFreed) {
   answers_.capture = {true, Name(0x90)};
   AllocAsync(0x1000, 100);
   AllocAsync(0x2000, 200);
-  EXPECT_EQ(profiler_.FindBuffer(Name(0x1000))->attributes.kind, MemoryKind::kGraph);
-  Free(0x2000);
+  FreeAsync(0x2000);
   answers_.capture = {};
-  // The address is given out again, to somebody else.
-  Alloc(0x2000, 5);
+  EXPECT_EQ(InUse(), 0) << "the graph has not run";
+  Instantiate(0x90, 0x91);
+  EXPECT_EQ(Launch(0x91, kFails), kFails);
+  EXPECT_EQ(InUse(), 0);
+  Launch(0x91);
+  EXPECT_EQ(InUse(), 100) << "and not what the graph frees itself";
+  EXPECT_EQ(profiler_.FindBuffer(Name(0x1000))->attributes.kind, MemoryKind::kGraph);
+  EXPECT_EQ(adapter_.GraphBytes(0), 100);
+  Launch(0x91);  // as a graph can that frees at each launch what is left
+  EXPECT_EQ(InUse(), 100);
 
-  void* executable = Handle(0x91);
-  adapter_.Instantiate([] { return kSuccess; }, Name(0x90), &executable);
-  adapter_.DestroyGraph([] { return kSuccess; }, Name(0x90));
-  EXPECT_EQ(InUse(), 105) << "the executable still holds it";
-  EXPECT_EQ(adapter_.DestroyGraph([] { return kFails; }, executable), kFails);
-  EXPECT_EQ(InUse(), 105) << "undone";
-  adapter_.DestroyGraph([] { return kSuccess; }, executable);
+  FreeAsync(0x1000);
+  EXPECT_EQ(InUse(), 0);
+  Launch(0x91);
+  EXPECT_EQ(InUse(), 100) << "once more";
+  DestroyGraph(0x90);
+  EXPECT_EQ(DestroyGraph(0x91, kFails), kFails);
+  Free(0x1000);
+  Launch(0x91);
+  EXPECT_EQ(InUse(), 100) << "the failed destruction was undone";
+  DestroyGraph(0x91);
+  EXPECT_EQ(InUse(), 100) << "destroying a graph frees nothing";
+  EXPECT_EQ(Free(0x1000, kFails), kFails);
+  EXPECT_EQ(InUse(), 100);
+  Free(0x1000);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(adapter_.GraphBytes(0), 0);
+  // Its handle is another graph's now.
+  Launch(0x91);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, ALaunchFreesWhatOtherGraphsAllocated) {
+  AddAllocNode(0x90, 0x1000, 100);
+  Instantiate(0x90, 0x91);
+  AddFreeNode(0x80, 0x1000);
+  Instantiate(0x80, 0x81);
+  Launch(0x91);
+  EXPECT_EQ(Launch(0x81, kFails), kFails);
+  EXPECT_EQ(InUse("GPU:1"), 100);
+  Launch(0x81);
+  EXPECT_EQ(InUse("GPU:1"), 0);
+  // Somebody else's memory at an address that a graph has freed.
+  Alloc(0x1000, 5);
+  Launch(0x81);
   EXPECT_EQ(InUse(), 5);
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AllocationNodesCountFromTheirMaking) {
+TEST_F(CudaDriverAdapterTest, AGraphMovedIntoAnotherAllocatesWhereThatIsLaunched) {
+  AddAllocNode(0x90, 0x1000, 100);
   cuda_driver::GraphNodeParams params = {};
-  params.type = cuda_driver::kGraphNodeMemAlloc;
-  params.alloc.pool.location = {cuda_driver::kLocationDevice, 1};
-  params.alloc.bytes = 300;
-  const auto makes = [&](uint64_t address) {
-    return [&params, address] {
-      params.alloc.address = address;
-      return kSuccess;
-    };
-  };
-  adapter_.AddNode(caller_, makes(0x1000), Name(0x90), &params);
-  adapter_.AddAllocNode(caller_, makes(0x2000), Name(0x90), &params.alloc);
-  EXPECT_EQ(InUse("GPU:1"), 600);
-  params.type = cuda_driver::kGraphNodeMemFree;
-  params.freed = 0x1000;
+  params.type = cuda_driver::kGraphNodeGraph;
+  params.child = {Handle(0x90), cuda_driver::kOwnershipMove};
   adapter_.AddNode(
-      caller_, [] { return kSuccess; }, Name(0x90), &params);
-  EXPECT_EQ(InUse("GPU:1"), 300);
+      caller_, [] { return kSuccess; }, Name(0xa0), &params);
   params.type = 0;  // a kernel
   adapter_.AddNode(
-      caller_, [] { return kSuccess; }, Name(0x90), &params);
-  EXPECT_EQ(InUse("GPU:1"), 300);
-  adapter_.DestroyGraph([] { return kSuccess; }, Name(0x90));
-  EXPECT_EQ(InUse("GPU:1"), 0);
-  EXPECT_EQ(ForeignFrees(), 0);
+      caller_, [] { return kSuccess; }, Name(0xa0), &params);
+  Instantiate(0xa0, 0xa1);
+  AddAllocNode(0xa0, 0x2000, 1000);  // not in what has been instantiated
+  Launch(0xa1);
+  EXPECT_EQ(InUse("GPU:1"), 100);
 }
 
 // --- Contexts. ---

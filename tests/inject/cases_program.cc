@@ -31,7 +31,11 @@ CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, Fla
 CUresult cuMemUnmap(CUdeviceptr, size_t);
 CUresult cuStreamBeginCapture_v2(Handle, int);
 CUresult cuStreamEndCapture(Handle, Handle*);
+CUresult cuGraphCreate(Handle*, unsigned);
+CUresult cuGraphAddMemFreeNode(Handle*, Handle, const Handle*, size_t, CUdeviceptr);
 CUresult cuGraphInstantiateWithFlags(Handle*, Handle, Flags64);
+CUresult cuGraphLaunch(Handle, Handle);
+CUresult cuGraphLaunch_ptsz(Handle, Handle);
 CUresult cuGraphDestroy(Handle);
 CUresult cuGraphExecDestroy(Handle);
 CUresult cuModuleLoadData(Handle*, const void*);
@@ -41,6 +45,8 @@ CUresult cuCtxDestroy_v2(Handle);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
 CUresult cuGetProcAddress_v2(const char*, void**, int, Flags64, int*);
 }
+
+extern "C" CUdeviceptr user_allocates(size_t bytes);
 
 namespace {
 
@@ -105,17 +111,48 @@ void EightThreads() {
   for (std::thread& thread : threads) thread.join();
 }
 
-void CapturedGraph() {
+// An executable graph that allocates 1 MiB, and 4 MiB that it frees itself.
+Handle CapturedGraph(Handle* graph, CUdeviceptr* kept) {
   const auto stream = reinterpret_cast<Handle>(0x20);
   REQUIRE(cuStreamBeginCapture_v2(stream, 0) == kSuccess);
-  CUdeviceptr ptr = 0;
-  REQUIRE(cuMemAllocAsync(&ptr, 1000, stream) == kSuccess);
-  Handle graph = nullptr;
-  REQUIRE(cuStreamEndCapture(stream, &graph) == kSuccess);
+  CUdeviceptr passing = 0;
+  REQUIRE(cuMemAllocAsync(kept, kMiB, stream) == kSuccess);
+  REQUIRE(cuMemAllocAsync(&passing, 4 * kMiB, stream) == kSuccess);
+  REQUIRE(cuMemFreeAsync(passing, stream) == kSuccess);
+  REQUIRE(cuStreamEndCapture(stream, graph) == kSuccess);
   Handle executable = nullptr;
-  REQUIRE(cuGraphInstantiateWithFlags(&executable, graph, 0) == kSuccess);
+  REQUIRE(cuGraphInstantiateWithFlags(&executable, *graph, 0) == kSuccess);
+  return executable;
+}
+
+// Ends at one of these moments.
+void Graphs(const std::string& moment) {
+  user_allocates(100);
+  Handle graph = nullptr;
+  CUdeviceptr kept = 0;
+  const Handle executable = CapturedGraph(&graph, &kept);
+  if (moment == "made") return;
+  REQUIRE(cuGraphLaunch(executable, nullptr) == kSuccess);
+  if (moment == "launched") return;
+  if (moment == "launched_again") {
+    REQUIRE(cuGraphLaunch(executable, nullptr) != kSuccess);
+    REQUIRE(cuMemFreeAsync(kept, nullptr) == kSuccess);
+    REQUIRE(cuGraphLaunch_ptsz(executable, nullptr) == kSuccess);
+    return;
+  }
   REQUIRE(cuGraphDestroy(graph) == kSuccess);
   REQUIRE(cuGraphExecDestroy(executable) == kSuccess);
+  if (moment == "destroyed") return;
+  if (moment == "freed_by_another_graph") {
+    REQUIRE(cuGraphCreate(&graph, 0) == kSuccess);
+    Handle node = nullptr;
+    REQUIRE(cuGraphAddMemFreeNode(&node, graph, nullptr, 0, kept) == kSuccess);
+    Handle other = nullptr;
+    REQUIRE(cuGraphInstantiateWithFlags(&other, graph, 0) == kSuccess);
+    REQUIRE(cuGraphLaunch(other, nullptr) == kSuccess);
+    return;
+  }
+  REQUIRE(cuMemFree_v2(kept) == kSuccess);
 }
 
 // Of what is asked from the driver, each wrapper: every answer must differ from the exported function of the double.
@@ -132,7 +169,9 @@ void GetProcAddress() {
                   {"cuMemAllocAsync", 11020, kPerThreadDefaultStream, "cuMemAllocAsync_ptsz"},
                   {"cuCtxCreate", 3020, 0, "cuCtxCreate_v2"},
                   {"cuCtxCreate", 12050, 0, "cuCtxCreate_v4"},
-                  {"cuGraphAddNode", 13000, 0, "cuGraphAddNode_v2"}};
+                  {"cuGraphAddNode", 13000, 0, "cuGraphAddNode_v2"},
+                  {"cuGraphInstantiate", 12000, 0, "cuGraphInstantiateWithFlags"},
+                  {"cuGraphLaunch", 10000, kPerThreadDefaultStream, "cuGraphLaunch_ptsz"}};
   for (const auto& request : requests) {
     void* function = nullptr;
     REQUIRE(cuGetProcAddress_v2(request.name, &function, request.version, request.flags, nullptr) == kSuccess);
@@ -159,8 +198,8 @@ int main(int argc, char** argv) {
     GgmlPool();
   } else if (name == "threads") {
     EightThreads();
-  } else if (name == "captured") {
-    CapturedGraph();
+  } else if (name == "graphs") {
+    Graphs(argv[2]);
   } else if (name == "per_thread") {
     CUdeviceptr ptr = 0;
     REQUIRE(cuMemAllocAsync_ptsz(&ptr, 4444, nullptr) == kSuccess);

@@ -131,10 +131,25 @@ TEST(InjectTest, AddressesReusedAtOnceUnderEightThreadsEndAtExactlyZero) {
   EXPECT_EQ(view.Comment("tracker", "replaced_records"), "0");
 }
 
-TEST(InjectTest, CapturedMemoryGoesWithTheLastOfItsGraphs) {
-  const ProfileView view = RunCase({}, {"captured"});
-  EXPECT_EQ(view.SumWhere("alloc_space", "kind", "graph"), 1000);
-  EXPECT_EQ(view.Sum("inuse_space"), 0);
+TEST(InjectTest, AGraphsMemoryIsThereFromALaunchUntilItIsFreed) {
+  const auto in_use = [](const char* moment) {
+    SCOPED_TRACE(moment);
+    const ProfileView view = RunCase({}, {"graphs", moment});
+    EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
+    EXPECT_EQ(view.SumWhere("alloc_space", "kind", "graph"), 5 * kMiB);
+    // Whatever else the graphs have taken is idle, and nothing is unaccounted but the context.
+    EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), view.Comment("device GPU:0", "baseline"));
+    const bool launched = std::string(moment) != "made";
+    const int64_t bytes = view.SumWhere("inuse_space", "kind", "graph");
+    EXPECT_EQ(view.Comment("device GPU:0", "driver_cache"), std::to_string(launched ? 5 * kMiB - bytes : 0));
+    return bytes;
+  };
+  EXPECT_EQ(in_use("made"), 0);
+  EXPECT_EQ(in_use("launched"), kMiB);
+  EXPECT_EQ(in_use("launched_again"), kMiB) << "and freed in between";
+  EXPECT_EQ(in_use("destroyed"), kMiB) << "as the driver keeps it";
+  EXPECT_EQ(in_use("freed"), 0);
+  EXPECT_EQ(in_use("freed_by_another_graph"), 0);
 }
 
 TEST(InjectTest, TheCallsOfThePerThreadDefaultStreamAreTrackedToo) {
@@ -163,7 +178,7 @@ TEST(InjectTest, EveryLookUpIsAnsweredWithAWrapperAndItselfToo) {
     std::istringstream lines(run.out);
     int count = 0;
     for (std::string line; std::getline(lines, line); ++count) EXPECT_THAT(line, HasSubstr("libhbmprof_cuda.so"));
-    EXPECT_EQ(count, 7);
+    EXPECT_EQ(count, 9);
   }
 }
 

@@ -17,42 +17,46 @@ namespace {
 
 // CALL(name in the table, the driver's symbol, its name for cuGetProcAddress, version, the runtime's name, type);
 // ENTRY is the same for calls that the runtime has none for.
-#define ROUTE_CALLS(CALL, ENTRY)                                                                                  \
-  CALL(malloc, cuMemAlloc_v2, "cuMemAlloc", 3020, cudaMalloc, CUresult(CUdeviceptr*, size_t))                     \
-  CALL(malloc_pitch, cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, cudaMallocPitch,                                \
-       CUresult(CUdeviceptr*, size_t*, size_t, size_t, unsigned))                                                 \
-  CALL(malloc_managed, cuMemAllocManaged, "cuMemAllocManaged", 6000, cudaMallocManaged,                           \
-       CUresult(CUdeviceptr*, size_t, unsigned))                                                                  \
-  CALL(free, cuMemFree_v2, "cuMemFree", 3020, cudaFree, CUresult(CUdeviceptr))                                    \
-  CALL(malloc_host, cuMemAllocHost_v2, "cuMemAllocHost", 3020, cudaMallocHost, CUresult(void**, size_t))          \
-  CALL(free_host, cuMemFreeHost, "cuMemFreeHost", 2000, cudaFreeHost, CUresult(void*))                            \
-  CALL(malloc_async, cuMemAllocAsync, "cuMemAllocAsync", 11020, cudaMallocAsync,                                  \
-       CUresult(CUdeviceptr*, size_t, Handle))                                                                    \
-  CALL(free_async, cuMemFreeAsync, "cuMemFreeAsync", 11020, cudaFreeAsync, CUresult(CUdeviceptr, Handle))         \
-  CALL(pool_create, cuMemPoolCreate, "cuMemPoolCreate", 11020, cudaMemPoolCreate,                                 \
-       CUresult(Handle*, const MemPoolProps*))                                                                    \
-  CALL(pool_destroy, cuMemPoolDestroy, "cuMemPoolDestroy", 11020, cudaMemPoolDestroy, CUresult(Handle))           \
-  CALL(malloc_from_pool, cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, cudaMallocFromPoolAsync,      \
-       CUresult(CUdeviceptr*, size_t, Handle, Handle))                                                            \
-  CALL(array_create, cuArrayCreate_v2, "cuArrayCreate", 3020, cudaMallocArray,                                    \
-       CUresult(Handle*, const ArrayDescriptor*))                                                                 \
-  CALL(array_destroy, cuArrayDestroy, "cuArrayDestroy", 2000, cudaFreeArray, CUresult(Handle))                    \
-  CALL(graph_create, cuGraphCreate, "cuGraphCreate", 10000, cudaGraphCreate, CUresult(Handle*, unsigned))         \
-  CALL(graph_add_alloc, cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, cudaGraphAddMemAllocNode,        \
-       CUresult(Handle*, Handle, const Handle*, size_t, MemAllocNodeParams*))                                     \
-  CALL(graph_destroy, cuGraphDestroy, "cuGraphDestroy", 10000, cudaGraphDestroy, CUresult(Handle))                \
-  CALL(ipc_get, cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, cudaIpcGetMemHandle,                                \
-       CUresult(IpcMemHandle*, CUdeviceptr))                                                                      \
-  CALL(ipc_open, cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000, cudaIpcOpenMemHandle,                        \
-       CUresult(CUdeviceptr*, IpcMemHandle, unsigned))                                                            \
-  CALL(ipc_close, cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, cudaIpcCloseMemHandle, CUresult(CUdeviceptr)) \
-  ENTRY(address_reserve, cuMemAddressReserve, "cuMemAddressReserve", 10020,                                       \
-        CUresult(CUdeviceptr*, size_t, size_t, CUdeviceptr, Flags64))                                             \
-  ENTRY(create, cuMemCreate, "cuMemCreate", 10020,                                                                \
-        CUresult(CUmemGenericAllocationHandle*, size_t, const MemAllocationProp*, Flags64))                       \
-  ENTRY(release, cuMemRelease, "cuMemRelease", 10020, CUresult(CUmemGenericAllocationHandle))                     \
-  ENTRY(map, cuMemMap, "cuMemMap", 10020,                                                                         \
-        CUresult(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, Flags64))                             \
+#define ROUTE_CALLS(CALL, ENTRY)                                                                                    \
+  CALL(malloc, cuMemAlloc_v2, "cuMemAlloc", 3020, cudaMalloc, CUresult(CUdeviceptr*, size_t))                       \
+  CALL(malloc_pitch, cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, cudaMallocPitch,                                  \
+       CUresult(CUdeviceptr*, size_t*, size_t, size_t, unsigned))                                                   \
+  CALL(malloc_managed, cuMemAllocManaged, "cuMemAllocManaged", 6000, cudaMallocManaged,                             \
+       CUresult(CUdeviceptr*, size_t, unsigned))                                                                    \
+  CALL(free, cuMemFree_v2, "cuMemFree", 3020, cudaFree, CUresult(CUdeviceptr))                                      \
+  CALL(malloc_host, cuMemAllocHost_v2, "cuMemAllocHost", 3020, cudaMallocHost, CUresult(void**, size_t))            \
+  CALL(free_host, cuMemFreeHost, "cuMemFreeHost", 2000, cudaFreeHost, CUresult(void*))                              \
+  CALL(malloc_async, cuMemAllocAsync, "cuMemAllocAsync", 11020, cudaMallocAsync,                                    \
+       CUresult(CUdeviceptr*, size_t, Handle))                                                                      \
+  CALL(free_async, cuMemFreeAsync, "cuMemFreeAsync", 11020, cudaFreeAsync, CUresult(CUdeviceptr, Handle))           \
+  CALL(pool_create, cuMemPoolCreate, "cuMemPoolCreate", 11020, cudaMemPoolCreate,                                   \
+       CUresult(Handle*, const MemPoolProps*))                                                                      \
+  CALL(pool_destroy, cuMemPoolDestroy, "cuMemPoolDestroy", 11020, cudaMemPoolDestroy, CUresult(Handle))             \
+  CALL(malloc_from_pool, cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, cudaMallocFromPoolAsync,        \
+       CUresult(CUdeviceptr*, size_t, Handle, Handle))                                                              \
+  CALL(array_create, cuArrayCreate_v2, "cuArrayCreate", 3020, cudaMallocArray,                                      \
+       CUresult(Handle*, const ArrayDescriptor*))                                                                   \
+  CALL(array_destroy, cuArrayDestroy, "cuArrayDestroy", 2000, cudaFreeArray, CUresult(Handle))                      \
+  CALL(graph_create, cuGraphCreate, "cuGraphCreate", 10000, cudaGraphCreate, CUresult(Handle*, unsigned))           \
+  CALL(graph_add_alloc, cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, cudaGraphAddMemAllocNode,          \
+       CUresult(Handle*, Handle, const Handle*, size_t, MemAllocNodeParams*))                                       \
+  CALL(graph_instantiate, cuGraphInstantiateWithFlags, "cuGraphInstantiate", 12000, cudaGraphInstantiate,           \
+       CUresult(Handle*, Handle, Flags64))                                                                          \
+  CALL(graph_launch, cuGraphLaunch, "cuGraphLaunch", 10000, cudaGraphLaunch, CUresult(Handle, Handle))              \
+  CALL(graph_exec_destroy, cuGraphExecDestroy, "cuGraphExecDestroy", 10000, cudaGraphExecDestroy, CUresult(Handle)) \
+  CALL(graph_destroy, cuGraphDestroy, "cuGraphDestroy", 10000, cudaGraphDestroy, CUresult(Handle))                  \
+  CALL(ipc_get, cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, cudaIpcGetMemHandle,                                  \
+       CUresult(IpcMemHandle*, CUdeviceptr))                                                                        \
+  CALL(ipc_open, cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 11000, cudaIpcOpenMemHandle,                          \
+       CUresult(CUdeviceptr*, IpcMemHandle, unsigned))                                                              \
+  CALL(ipc_close, cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, cudaIpcCloseMemHandle, CUresult(CUdeviceptr))   \
+  ENTRY(address_reserve, cuMemAddressReserve, "cuMemAddressReserve", 10020,                                         \
+        CUresult(CUdeviceptr*, size_t, size_t, CUdeviceptr, Flags64))                                               \
+  ENTRY(create, cuMemCreate, "cuMemCreate", 10020,                                                                  \
+        CUresult(CUmemGenericAllocationHandle*, size_t, const MemAllocationProp*, Flags64))                         \
+  ENTRY(release, cuMemRelease, "cuMemRelease", 10020, CUresult(CUmemGenericAllocationHandle))                       \
+  ENTRY(map, cuMemMap, "cuMemMap", 10020,                                                                           \
+        CUresult(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, Flags64))                               \
   ENTRY(unmap, cuMemUnmap, "cuMemUnmap", 10020, CUresult(CUdeviceptr, size_t))
 
 struct Route {
@@ -162,6 +166,7 @@ struct Held {
   Handle array = nullptr;
   Handle pool = nullptr;
   Handle graph = nullptr;
+  Handle executable = nullptr;
   CUmemGenericAllocationHandle physical = 0;
 };
 
@@ -196,6 +201,7 @@ extern "C" [[gnu::noinline]] void user_allocates(const Route& route, const std::
     params.bytes = 7777;
     Handle node = nullptr;
     result = route.graph_add_alloc(&node, held.graph, nullptr, 0, &params);
+    held.ptr = params.address;
   }
   if (kind == "ipc") {
     IpcMemHandle handle = {};
@@ -225,6 +231,10 @@ int main(int, char** argv) {
     Require(route.map(held.ptr, kPhysicalBytes, 0, held.physical, 0) == kSuccess, "a mapping");
     Require(route.release(held.physical) == kSuccess, "a release");
   }
+  if (kind == "graph") {
+    Require(route.graph_instantiate(&held.executable, held.graph, 0) == kSuccess, "an executable graph");
+    Require(route.graph_launch(held.executable, nullptr) == kSuccess, "a launch");
+  }
   if (frees) {
     CUresult result = kSuccess;
     if (kind == "pinned") {
@@ -235,14 +245,16 @@ int main(int, char** argv) {
       result = route.unmap(held.ptr, kPhysicalBytes);
     } else if (kind == "array") {
       result = route.array_destroy(held.array);
-    } else if (kind == "graph") {
-      result = route.graph_destroy(held.graph);
     } else if (kind == "ipc") {
       result = route.ipc_close(held.ptr);
     } else {
       result = route.free(held.ptr);  // of stream-ordered memory too
     }
     Require(result == kSuccess, "freeing");
+    if (kind == "graph") {
+      Require(route.graph_exec_destroy(held.executable) == kSuccess, "destroying the executable");
+      Require(route.graph_destroy(held.graph) == kSuccess, "destroying the graph");
+    }
     if (kind == "ipc") Require(route.free(held.exported) == kSuccess, "freeing what was exported");
     if (kind == "pool") Require(route.pool_destroy(held.pool) == kSuccess, "destroying the pool");
   }

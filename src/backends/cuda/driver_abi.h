@@ -88,19 +88,28 @@ struct MemAllocNodeParams {
   CUdeviceptr address;
 };
 
-// CUgraphNodeParams, as far as memory nodes go.
+// CUDA_CHILD_GRAPH_NODE_PARAMS
+struct ChildGraphNodeParams {
+  Handle graph;
+  int ownership;
+};
+inline constexpr int kOwnershipMove = 1;
+
+// CUgraphNodeParams, as far as memory nodes and graphs within graphs go.
 struct GraphNodeParams {
   int type;
   int reserved[3];
   union {
     MemAllocNodeParams alloc;
     CUdeviceptr freed;
+    ChildGraphNodeParams child;
   };
 };
+inline constexpr int kGraphNodeGraph = 4;
 inline constexpr int kGraphNodeMemAlloc = 10;
 inline constexpr int kGraphNodeMemFree = 11;
 
-// CUpointer_attribute, CUmemorytype, CUstreamCaptureStatus, CUmemPool_attribute.
+// CUpointer_attribute, CUmemorytype, CUstreamCaptureStatus, CUmemPool_attribute, CUgraphMem_attribute.
 inline constexpr int kPointerMemoryType = 2;
 inline constexpr int kPointerIsManaged = 8;
 inline constexpr int kPointerDeviceOrdinal = 9;
@@ -108,6 +117,7 @@ inline constexpr unsigned kMemoryTypeHost = 1;
 inline constexpr int kCaptureActive = 1;
 inline constexpr int kPoolReservedCurrent = 5;
 inline constexpr int kPoolUsedCurrent = 7;
+inline constexpr int kGraphsReservedCurrent = 2;
 
 }  // namespace hbmprof::internal::cuda_driver
 

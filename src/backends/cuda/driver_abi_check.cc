@@ -77,6 +77,11 @@ static_assert(offsetof(MemAllocNodeParams, address) == offsetof(CUDA_MEM_ALLOC_N
 static_assert(offsetof(GraphNodeParams, alloc) == offsetof(CUgraphNodeParams, alloc));
 static_assert(offsetof(GraphNodeParams, freed) == offsetof(CUgraphNodeParams, free));
 #endif
+#if CUDA_VERSION >= 13000
+static_assert(offsetof(GraphNodeParams, child) == offsetof(CUgraphNodeParams, graph));
+static_assert(offsetof(ChildGraphNodeParams, ownership) == offsetof(CUDA_CHILD_GRAPH_NODE_PARAMS, ownership));
+static_assert(kOwnershipMove == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE && kGraphNodeGraph == CU_GRAPH_NODE_TYPE_GRAPH);
+#endif
 static_assert(kGraphNodeMemAlloc == CU_GRAPH_NODE_TYPE_MEM_ALLOC && kGraphNodeMemFree == CU_GRAPH_NODE_TYPE_MEM_FREE);
 
 static_assert(kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
@@ -85,6 +90,7 @@ static_assert(kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(kMemoryTypeHost == CU_MEMORYTYPE_HOST && kCaptureActive == CU_STREAM_CAPTURE_STATUS_ACTIVE);
 static_assert(kPoolReservedCurrent == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 static_assert(kPoolUsedCurrent == CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+static_assert(kGraphsReservedCurrent == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
 
 }  // namespace
 }  // namespace hbmprof::internal::cuda_driver

@@ -54,13 +54,13 @@ void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size
   const int device = pointer.device >= 0 ? pointer.device : questions_.CurrentDevice();
   Attributes attributes{questions_.Device(device), pointer.kind, questions_.StreamOrderedAllocator()};
   const CudaDriverQuestions::Capture capture = questions_.CaptureOf(stream);
-  if (!capture.active) {
-    profiler_.RecordAllocFrom(caller, BufferId(address), bytes, attributes);
-    questions_.Recorded(attributes.device);
+  if (capture.active) attributes.kind = MemoryKind::kGraph;
+  if (capture.graph != nullptr) {
+    graphs_.Made(caller, capture.graph, BufferId(address), bytes, attributes);
     return;
   }
-  attributes.kind = MemoryKind::kGraph;
-  RecordInGraph(caller, capture.graph, BufferId(address), bytes, attributes);
+  profiler_.RecordAllocFrom(caller, BufferId(address), bytes, attributes);
+  questions_.Recorded(attributes.device);
 }
 
 void CudaDriverAdapter::RecordAllocNode(const Caller& caller, const void* graph,
@@ -68,18 +68,7 @@ void CudaDriverAdapter::RecordAllocNode(const Caller& caller, const void* graph,
   Attributes attributes = At(params.pool.location);
   attributes.kind = MemoryKind::kGraph;
   attributes.allocator = questions_.StreamOrderedAllocator();
-  RecordInGraph(caller, graph, BufferId(uint64_t{params.address}), params.bytes, attributes);
-}
-
-void CudaDriverAdapter::RecordInGraph(const Caller& caller, const void* graph, BufferId id, size_t bytes,
-                                      const Attributes& attributes) {
-  profiler_.RecordAllocFrom(caller, id, bytes, attributes);
-  questions_.Recorded(attributes.device);
-  if (graph == nullptr) return;
-  MutexLock lock(mutex_);
-  GraphToken& token = graphs_[graph];
-  if (token == nullptr) token = std::make_shared<const char>();
-  owners_.Add(token.get(), id);
+  graphs_.Made(caller, graph, BufferId(uint64_t{params.address}), params.bytes, attributes);
 }
 
 void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address) {
@@ -119,34 +108,6 @@ int CudaDriverAdapter::RemovePool(const void* pool) {
   const int device = found->second;
   pools_.erase(found);
   return device;
-}
-
-void CudaDriverAdapter::ShareGraph(const void* graph, const void* executable) {
-  MutexLock lock(mutex_);
-  const auto found = graphs_.find(graph);
-  if (found == graphs_.end()) return;
-  const GraphToken token = found->second;
-  graphs_[executable] = token;
-}
-
-CudaDriverAdapter::Graph CudaDriverAdapter::RemoveGraph(const void* graph) {
-  Graph removed;
-  {
-    MutexLock lock(mutex_);
-    const auto found = graphs_.find(graph);
-    if (found == graphs_.end()) return removed;
-    removed.token = std::move(found->second);
-    graphs_.erase(found);
-  }
-  if (removed.token.use_count() == 1) removed.removed = RemoveAllOf(removed.token.get());
-  return removed;
-}
-
-void CudaDriverAdapter::PutBackGraph(const void* graph, Graph removed) {
-  if (removed.token == nullptr) return;
-  for (const Removed& buffer : removed.removed) PutBack(buffer);
-  MutexLock lock(mutex_);
-  graphs_[graph] = std::move(removed.token);
 }
 
 void CudaDriverAdapter::AddContext(const void* context, int device) {

@@ -89,7 +89,7 @@ class TrackedCudaCall {
 class CudaDriverAdapter {
  public:
   CudaDriverAdapter(Profiler& profiler, CudaDriverQuestions& questions)
-      : profiler_(profiler), questions_(questions), physical_(profiler) {}
+      : profiler_(profiler), questions_(questions), physical_(profiler), graphs_(profiler) {}
 
   // A buffer on the current device.
   CudaBuffer Here(BufferId id, size_t bytes, MemoryKind kind) {
@@ -123,6 +123,13 @@ class CudaDriverAdapter {
     const int result = real();
     if (result != cuda_driver::kSuccess) PutBack(removed);
     return result;
+  }
+  // On a stream that captures, the making of a node that frees.
+  template <typename Real>
+  int FreeAsync(const Real& real, cuda_driver::CUdeviceptr address, const CudaDriverStream& stream) {
+    const CudaDriverQuestions::Capture capture =
+        graphs_.used() ? questions_.CaptureOf(stream) : CudaDriverQuestions::Capture();
+    return capture.graph == nullptr ? Free(BufferId(address), real) : AddFreeNode(real, capture.graph, address);
   }
 
   // --- Pools: hold no bytes of their own, but idle ones that the device's numbers must know of. ---
@@ -221,8 +228,7 @@ class CudaDriverAdapter {
     return shared_.Close(profiler_, reinterpret_cast<const void*>(address), cuda_driver::kSuccess, real);
   }
 
-  // --- Graphs: what their nodes allocate is counted from the node's making until it is freed, or the graph and all
-  // that was instantiated from it are destroyed. ---
+  // --- Graphs: what their nodes allocate is counted from a launch on, see CudaGraphMemory. ---
 
   template <typename Real>
   int AddAllocNode(const Caller& caller, const Real& real, const void* graph,
@@ -237,24 +243,49 @@ class CudaDriverAdapter {
       return AddAllocNode(caller, real, graph, &params->alloc);
     }
     if (params != nullptr && params->type == cuda_driver::kGraphNodeMemFree) {
-      return Free(BufferId(uint64_t{params->freed}), real);
+      return AddFreeNode(real, graph, params->freed);
     }
-    return real();
+    const int result = real();
+    if (Succeeded(result) && params->type == cuda_driver::kGraphNodeGraph &&
+        params->child.ownership == cuda_driver::kOwnershipMove) {
+      graphs_.Moved(params->child.graph, graph);
+    }
+    return result;
+  }
+  template <typename Real>
+  int AddFreeNode(const Real& real, const void* graph, cuda_driver::CUdeviceptr address) {
+    const int result = real();
+    if (Succeeded(result)) graphs_.MadeFree(graph, BufferId(uint64_t{address}));
+    return result;
   }
   template <typename Real>
   int Instantiate(const Real& real, const void* graph, void* const* executable) {
     const int result = real();
-    if (Succeeded(result)) ShareGraph(graph, *executable);
+    if (Succeeded(result)) graphs_.Instantiated(graph, *executable);
+    return result;
+  }
+  template <typename Real>
+  int Launch(const Real& real, const void* executable) {
+    if (!graphs_.used()) return real();
+    const std::vector<FreedRecord> freed = graphs_.BeforeLaunch(executable);
+    const int result = real();
+    if (Succeeded(result)) {
+      for (const DeviceId device : graphs_.Launched(executable)) questions_.Recorded(device);
+    } else {
+      for (const FreedRecord& record : freed) profiler_.RestoreRecord(record);
+    }
     return result;
   }
   // Of a graph, or of what was instantiated from one.
   template <typename Real>
   int DestroyGraph(const Real& real, const void* graph) {
-    Graph removed = RemoveGraph(graph);
+    CudaGraphMemory::Removed removed = graphs_.Remove(graph);
     const int result = real();
-    if (result != cuda_driver::kSuccess) PutBackGraph(graph, std::move(removed));
+    if (result != cuda_driver::kSuccess) graphs_.PutBack(std::move(removed));
     return result;
   }
+  // Bytes of graphs in use on a device.
+  int64_t GraphBytes(int device) { return graphs_.BytesInUse(questions_.Device(device)); }
 
   // --- Contexts. ---
 
@@ -301,12 +332,6 @@ class CudaDriverAdapter {
     FreedRecord record;
     CudaOwners::Owner owner = nullptr;
   };
-  // The address of a graph's token owns its buffers.
-  using GraphToken = std::shared_ptr<const char>;
-  struct Graph {
-    GraphToken token;
-    std::vector<Removed> removed;
-  };
   struct Ended {
     int device = -1;  // -1: not a context that we saw created
     std::vector<Removed> removed;
@@ -325,17 +350,12 @@ class CudaDriverAdapter {
   void RecordShared(const Caller& caller, uint64_t address);
   void RecordAllocNode(const Caller& caller, const void* graph, const cuda_driver::MemAllocNodeParams& params);
   void RecordLoaded(const Caller& caller, BufferId id, const Measurement& before);
-  void RecordInGraph(const Caller& caller, const void* graph, BufferId id, size_t bytes, const Attributes& attributes)
-      ABSL_LOCKS_EXCLUDED(mutex_);
   Removed Remove(BufferId id);
   void PutBack(const Removed& removed);
   std::vector<Removed> RemoveAllOf(CudaOwners::Owner owner);
 
   void AddPool(const void* pool, int device) ABSL_LOCKS_EXCLUDED(mutex_);
   int RemovePool(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);  // its device, or -1
-  void ShareGraph(const void* graph, const void* executable) ABSL_LOCKS_EXCLUDED(mutex_);
-  Graph RemoveGraph(const void* graph) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBackGraph(const void* graph, Graph removed) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddContext(const void* context, int device) ABSL_LOCKS_EXCLUDED(mutex_);
   Ended EndContext(const void* context) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBackContext(const void* context, const Ended& ended) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -345,6 +365,7 @@ class CudaDriverAdapter {
   Profiler& profiler_;
   CudaDriverQuestions& questions_;
   CudaPhysicalMemory physical_;
+  CudaGraphMemory graphs_;
   SharedOpenings shared_;
   CudaOwners owners_;
   std::atomic<bool> has_contexts_{false};
@@ -352,7 +373,6 @@ class CudaDriverAdapter {
   Mutex mutex_;
   std::unordered_map<const void*, int> pools_ ABSL_GUARDED_BY(mutex_);     // -> device
   std::unordered_map<const void*, int> contexts_ ABSL_GUARDED_BY(mutex_);  // created ones -> device
-  std::unordered_map<const void*, GraphToken> graphs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hbmprof::internal

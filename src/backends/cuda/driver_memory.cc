@@ -1,5 +1,7 @@
 #include "src/backends/cuda/driver_memory.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "src/backends/cuda/adapter.h"
@@ -107,6 +109,106 @@ std::vector<BufferId> CudaPhysicalMemory::Live() const {
   for (const auto& [handle, memory] : handles_) add(*memory);
   for (const auto& [address, mapping] : mappings_) add(*mapping.second);
   return std::vector<BufferId>(ids.begin(), ids.end());
+}
+
+std::optional<LiveBuffer> CudaGraphMemory::Find(BufferId id) const {
+  std::optional<LiveBuffer> live = profiler_.FindBuffer(id);
+  if (live.has_value() && live->attributes.kind != MemoryKind::kGraph) live.reset();
+  return live;
+}
+
+void CudaGraphMemory::Made(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes) {
+  used_.store(true, std::memory_order_relaxed);
+  MutexLock lock(mutex_);
+  profiler_.RecordAllocFrom(caller, id, bytes, attributes);
+  graphs_[graph].allocated.push_back({id, profiler_.RecordFree(id)});
+}
+
+void CudaGraphMemory::MadeFree(Graph graph, BufferId id) {
+  if (!used()) return;
+  MutexLock lock(mutex_);
+  Nodes& nodes = graphs_[graph];
+  const auto own = std::find_if(nodes.allocated.begin(), nodes.allocated.end(),
+                                [&](const Node& node) { return node.id.value() == id.value(); });
+  if (own != nodes.allocated.end()) {
+    nodes.allocated.erase(own);
+  } else {
+    nodes.freed.push_back(id);
+  }
+}
+
+void CudaGraphMemory::Moved(Graph graph, Graph parent) {
+  if (!used()) return;
+  MutexLock lock(mutex_);
+  const Removed moved = graphs_.extract(graph);
+  if (moved.empty()) return;
+  const Nodes& from = moved.mapped();
+  Nodes& to = graphs_[parent];
+  to.allocated.insert(to.allocated.end(), from.allocated.begin(), from.allocated.end());
+  to.freed.insert(to.freed.end(), from.freed.begin(), from.freed.end());
+}
+
+void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {
+  if (!used()) return;
+  MutexLock lock(mutex_);
+  const auto found = graphs_.find(graph);
+  if (found == graphs_.end()) return;
+  Nodes nodes = found->second;
+  graphs_[executable] = std::move(nodes);
+}
+
+std::vector<FreedRecord> CudaGraphMemory::BeforeLaunch(Graph executable) {
+  std::vector<FreedRecord> freed;
+  if (!used()) return freed;
+  MutexLock lock(mutex_);
+  const auto found = graphs_.find(executable);
+  if (found == graphs_.end()) return freed;
+  for (const BufferId id : found->second.freed) {
+    if (Find(id).has_value()) freed.push_back(profiler_.RecordFree(id));
+  }
+  return freed;
+}
+
+std::vector<DeviceId> CudaGraphMemory::Launched(Graph executable) {
+  std::vector<DeviceId> devices;
+  if (!used()) return devices;
+  MutexLock lock(mutex_);
+  const auto found = graphs_.find(executable);
+  if (found == graphs_.end()) return devices;
+  for (const Node& node : found->second.allocated) {
+    // What an earlier launch allocated and nobody freed, a graph that frees at each launch allocates again.
+    if (Find(node.id).has_value()) continue;
+    profiler_.RestoreRecord(node.record);
+    const std::optional<LiveBuffer> live = Find(node.id);
+    if (!live.has_value()) continue;
+    launched_.insert(node.id.value());
+    devices.push_back(live->attributes.device);
+  }
+  return devices;
+}
+
+CudaGraphMemory::Removed CudaGraphMemory::Remove(Graph graph) {
+  if (!used()) return {};
+  MutexLock lock(mutex_);
+  return graphs_.extract(graph);
+}
+
+void CudaGraphMemory::PutBack(Removed removed) {
+  if (removed.empty()) return;
+  MutexLock lock(mutex_);
+  graphs_.insert(std::move(removed));
+}
+
+int64_t CudaGraphMemory::BytesInUse(DeviceId device) {
+  if (!used()) return 0;
+  MutexLock lock(mutex_);
+  int64_t bytes = 0;
+  for (auto id = launched_.begin(); id != launched_.end();) {
+    const std::optional<LiveBuffer> live = Find(BufferId(*id));
+    if (live.has_value() && live->attributes.device == device) bytes += live->bytes;
+    id = live.has_value() ? std::next(id) : launched_.erase(id);
+  }
+  return bytes;
 }
 
 void CudaOwners::Add(Owner owner, BufferId id) {

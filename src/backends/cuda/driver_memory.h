@@ -1,5 +1,5 @@
 // What the driver's calls leave behind that is not one address with one owner: physical memory with its handles and
-// mappings, and buffers that go away with a context or a graph. Pure tables; all functions are thread-safe.
+// mappings, memory of graphs, and buffers that go away with a context. Pure tables; all functions are thread-safe.
 // Not here: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -88,8 +90,65 @@ class CudaPhysicalMemory {
   std::map<uint64_t, std::pair<size_t, std::shared_ptr<Physical>>> mappings_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Which buffers end with what: a context that was created, or a graph. Costs one relaxed load per event while nothing
-// owns anything.
+// Memory that graphs allocate. The making of a node reserves its address, and the stack is taken then; memory is there
+// from a launch on, until it is freed outside of the graph or by another graph's launch. Destroying a graph frees
+// nothing of that. What a graph frees itself is there only while it runs, and is not counted. Costs one relaxed load
+// per event while there is none.
+class CudaGraphMemory {
+  struct Node {
+    BufferId id;
+    FreedRecord record;  // of its making, to be put back at each launch
+  };
+  struct Nodes {
+    std::vector<Node> allocated;
+    std::vector<BufferId> freed;  // that other graphs allocated
+  };
+
+ public:
+  using Graph = const void*;  // or what was instantiated from one
+  using Graphs = std::unordered_map<Graph, Nodes>;
+  using Removed = Graphs::node_type;
+
+  explicit CudaGraphMemory(Profiler& profiler) : profiler_(profiler) {}
+
+  // Whether there has been any.
+  bool used() const { return used_.load(std::memory_order_relaxed); }
+
+  // After a node of `graph` was given `id`. It counts as an allocation; and for that moment as in use.
+  void Made(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // After a node of `graph` was made that frees `id`.
+  void MadeFree(Graph graph, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After `graph` became a part of `parent`.
+  void Moved(Graph graph, Graph parent) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After `executable` was made from `graph` as it is then.
+  void Instantiated(Graph graph, Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Before a launch: what it frees of other graphs. To be put back if it fails.
+  std::vector<FreedRecord> BeforeLaunch(Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After one. Returns the devices on which memory is in use now that was not before.
+  std::vector<DeviceId> Launched(Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Before a destruction: forgets it. To be put back if that fails.
+  Removed Remove(Graph graph) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Bytes in use on a device.
+  int64_t BytesInUse(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Of a live record, if it is a graph's.
+  std::optional<LiveBuffer> Find(BufferId id) const;
+
+  Profiler& profiler_;
+  std::atomic<bool> used_{false};
+  Mutex mutex_;
+  Graphs graphs_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // what is in use, and more that was
+};
+
+// Which buffers end with which context, of those that were created. Costs one relaxed load per event while nothing owns
+// anything.
 class CudaOwners {
  public:
   using Owner = const void*;

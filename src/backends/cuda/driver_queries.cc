@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <type_traits>
@@ -39,6 +40,7 @@ struct Driver {
                                            size_t*) = nullptr;
   CUresult (*device_get_default_pool)(Handle*, CUdevice) = nullptr;
   CUresult (*pool_get_attribute)(Handle, int attribute, void*) = nullptr;
+  CUresult (*device_get_graph_mem_attribute)(CUdevice, int attribute, void*) = nullptr;
   CUresult (*device_get_pci_bus_id)(char*, int bytes, CUdevice) = nullptr;
 };
 
@@ -73,6 +75,7 @@ const Driver* FindDriver() {
   find_optional(driver->stream_get_capture_info_ptsz, "cuStreamGetCaptureInfo_v2_ptsz");
   find_optional(driver->device_get_default_pool, "cuDeviceGetDefaultMemPool");
   find_optional(driver->pool_get_attribute, "cuMemPoolGetAttribute");
+  find_optional(driver->device_get_graph_mem_attribute, "cuDeviceGetGraphMemAttribute");
   find_optional(driver->device_get_pci_bus_id, "cuDeviceGetPCIBusId");
   const Driver* expected = nullptr;
   if (!complete || !found.compare_exchange_strong(expected, driver, std::memory_order_acq_rel)) {
@@ -101,14 +104,25 @@ int64_t IdleBytes(const Driver& driver, Handle pool) {
   return static_cast<int64_t>(reserved) - static_cast<int64_t>(used);
 }
 
+// What graphs have taken from the device beyond what they have in use.
+int64_t IdleGraphBytes(const Driver& driver, int ordinal, CUdevice device, const CudaDeviceBooks& books) {
+  uint64_t reserved = 0;
+  if (!books.graph_bytes || driver.device_get_graph_mem_attribute == nullptr ||
+      driver.device_get_graph_mem_attribute(device, cuda_driver::kGraphsReservedCurrent, &reserved) !=
+          cuda_driver::kSuccess) {
+    return 0;
+  }
+  return std::max<int64_t>(static_cast<int64_t>(reserved) - books.graph_bytes(ordinal), 0);
+}
+
 // -1 if the driver has no pools.
-int64_t IdlePoolBytes(const Driver& driver, int ordinal, CUdevice device, const CudaPools& pools) {
+int64_t IdlePoolBytes(const Driver& driver, int ordinal, CUdevice device, const CudaDeviceBooks& books) {
   if (driver.pool_get_attribute == nullptr || driver.device_get_default_pool == nullptr) return -1;
   Handle default_pool = nullptr;
   if (driver.device_get_default_pool(&default_pool, device) != cuda_driver::kSuccess) return -1;
-  int64_t idle = IdleBytes(driver, default_pool);
-  if (pools) {
-    pools(ordinal, [&](void* pool) { idle += IdleBytes(driver, pool); });
+  int64_t idle = IdleBytes(driver, default_pool) + IdleGraphBytes(driver, ordinal, device, books);
+  if (books.pools) {
+    books.pools(ordinal, [&](void* pool) { idle += IdleBytes(driver, pool); });
   }
   return idle;
 }
@@ -146,8 +160,8 @@ struct Baseline {
 };
 Baseline baselines[kMaxDevices];
 
-DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaPools& pools) {
-  DeviceProbe probe = ProbeCudaDevice(ordinal, pools);
+DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaDeviceBooks& books) {
+  DeviceProbe probe = ProbeCudaDevice(ordinal, books);
   const Baseline& baseline = baselines[static_cast<int>(device)];
   if (baseline.known.load(std::memory_order_acquire)) probe.baseline = baseline.bytes.load(std::memory_order_relaxed);
   return probe;
@@ -165,7 +179,7 @@ void* CudaDriverLibrary() {
 
 std::string CudaDeviceName(int ordinal) { return "GPU:" + std::to_string(ordinal); }
 
-DeviceId CudaDeviceId(int ordinal, const CudaPools& pools) {
+DeviceId CudaDeviceId(int ordinal, const CudaDeviceBooks& books) {
   static std::atomic<int> known[kMaxDevices];  // id + 1, by ordinal
   if (ordinal < 0) return kDefaultDevice;
   const bool cached = ordinal < kMaxDevices;
@@ -175,7 +189,7 @@ DeviceId CudaDeviceId(int ordinal, const CudaPools& pools) {
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device(CudaDeviceName(ordinal));
   if (cached) {
-    profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, pools); });
+    profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, books); });
     known[ordinal].store(static_cast<int>(device) + 1, std::memory_order_release);
   }
   return device;
@@ -186,7 +200,7 @@ AllocatorId CudaStreamOrderedAllocator() {
   return allocator;
 }
 
-DeviceProbe ProbeCudaDevice(int ordinal, const CudaPools& pools) {
+DeviceProbe ProbeCudaDevice(int ordinal, const CudaDeviceBooks& books) {
   DeviceProbe probe;
   const Driver* driver = FindDriver();
   CUdevice device = 0;
@@ -207,7 +221,7 @@ DeviceProbe ProbeCudaDevice(int ordinal, const CudaPools& pools) {
       probe.driver_scope = DriverScope::kProcess;
     }
   }
-  if (probe.driver_bytes_in_use >= 0) probe.driver_cache_bytes = IdlePoolBytes(*driver, ordinal, device, pools);
+  if (probe.driver_bytes_in_use >= 0) probe.driver_cache_bytes = IdlePoolBytes(*driver, ordinal, device, books);
   return probe;
 }
 

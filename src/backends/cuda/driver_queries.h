@@ -6,6 +6,7 @@
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_QUERIES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -26,12 +27,17 @@ void* CudaDriverLibrary();
 // "GPU:<ordinal>".
 std::string CudaDeviceName(int ordinal);
 
-// Calls visit(pool) for each pool of a device that the driver's default is not.
-using CudaPools = std::function<void(int ordinal, const std::function<void(void*)>& visit)>;
+// What only the adapter knows of a device.
+struct CudaDeviceBooks {
+  // Calls visit(pool) for each pool of the device but its default one.
+  std::function<void(int ordinal, const std::function<void(void*)>& visit)> pools;
+  // What graphs have in use.
+  std::function<int64_t(int ordinal)> graph_bytes;
+};
 
 // The id of a device of Profiler::Default(), with ProbeCudaDevice as its probe. Call it only when the device is in use:
-// after an allocation succeeded. -1 gives the default device. The `pools` of the first call for a device stay.
-DeviceId CudaDeviceId(int ordinal, const CudaPools& pools = nullptr);
+// after an allocation succeeded. -1 gives the default device. The `books` of the first call for a device stay.
+DeviceId CudaDeviceId(int ordinal, const CudaDeviceBooks& books = {});
 
 // The allocator of Profiler::Default() that stream-ordered memory is labelled with.
 AllocatorId CudaStreamOrderedAllocator();
@@ -40,9 +46,9 @@ AllocatorId CudaStreamOrderedAllocator();
 size_t CudaAddressRangeBytes(const void* ptr);
 
 // What is known of a device: its size; bytes in use, by this process if NVML tells, else by all processes, if this
-// process's primary context is active or the calling thread is on the device; what its default pool holds idle, and the
-// `pools`. Empty while nobody answers.
-DeviceProbe ProbeCudaDevice(int ordinal, const CudaPools& pools = nullptr);
+// process's primary context is active or the calling thread is on the device; what its default pool holds idle, and, of
+// which the `books` know, the other pools and the graphs. Empty while nobody answers.
+DeviceProbe ProbeCudaDevice(int ordinal, const CudaDeviceBooks& books = {});
 
 // The driver, as the adapter asks it, on behalf of Profiler::Default().
 class CudaDriverInProcess : public CudaDriverQuestions {
@@ -54,15 +60,15 @@ class CudaDriverInProcess : public CudaDriverQuestions {
   Capture CaptureOf(const CudaDriverStream& stream) override;
   bool PrimaryContextActive(int device) override;
   int64_t FreeBytes() override;
-  DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, pools_); }
+  DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, books_); }
   AllocatorId StreamOrderedAllocator() override { return CudaStreamOrderedAllocator(); }
   void Recorded(DeviceId device) override;
 
   // Before the first call that is tracked.
-  void SetPools(CudaPools pools) { pools_ = std::move(pools); }
+  void SetBooks(CudaDeviceBooks books) { books_ = std::move(books); }
 
  private:
-  CudaPools pools_;
+  CudaDeviceBooks books_;
 };
 
 }  // namespace hbmprof::internal

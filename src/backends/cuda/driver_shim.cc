@@ -94,15 +94,16 @@ CudaDriverAdapter& Tracker() {
     CudaTrackingStarts();
     auto* questions = new CudaDriverInProcess;
     auto* adapter = new CudaDriverAdapter(Profiler::Default(), *questions);
-    questions->SetPools([adapter](int ordinal, const std::function<void(void*)>& visit) {
-      adapter->ForEachPool(ordinal, [&](const void* pool) { visit(const_cast<void*>(pool)); });
-    });
+    questions->SetBooks({[adapter](int ordinal, const std::function<void(void*)>& visit) {
+                           adapter->ForEachPool(ordinal, [&](const void* pool) { visit(const_cast<void*>(pool)); });
+                         },
+                         [adapter](int ordinal) { return adapter->GraphBytes(ordinal); }});
     return adapter;
   }();
   return *tracker;
 }
 
-// From which version of the driver's interface on cuGetProcAddress means this variant of a name.
+// From which version of the driver's interface on cuGetProcAddress means this function by its name without variant.
 struct Variant {
   std::string_view name;
   int version;
@@ -115,6 +116,7 @@ constexpr Variant kVariants[] = {{"cuCtxCreate_v3", 11040},
                                  {"cuGetProcAddress_v2", 12000},
                                  {"cuGraphAddNode_v2", 12030},
                                  {"cuGraphInstantiate_v2", 11000},
+                                 {"cuGraphInstantiateWithFlags", 12000},
                                  {"cuIpcOpenMemHandle_v2", 11000},
                                  {"cuMemHostRegister_v2", 6050}};
 constexpr int kSecondVariants = 3020;  // all other _v2
@@ -128,6 +130,7 @@ int SinceVersion(std::string_view name) {
 
 // Without "_ptsz", then without "_vN".
 std::string_view BaseName(std::string_view name) {
+  if (name == "cuGraphInstantiateWithFlags") return "cuGraphInstantiate";
   if (name.size() > 5 && name.substr(name.size() - 5) == "_ptsz") name.remove_suffix(5);
   if (name.size() > 3 && name.substr(name.size() - 3, 2) == "_v") name.remove_suffix(3);
   return name;
@@ -140,10 +143,10 @@ void* WrapperByRequest(std::string_view name, int version, Flags64 flags) {
   int best_since = -1;
   for (int i = 0; i < kEntries; ++i) {
     const std::string_view candidate = kNames[i];
-    if (BaseName(candidate) != name) continue;
+    if (BaseName(candidate) != name && candidate != name) continue;
     const bool per_thread = candidate.substr(candidate.size() - 5) == "_ptsz";
     if (per_thread && (flags & kPerThreadDefaultStream) == 0) continue;
-    const int since = SinceVersion(candidate) + (per_thread ? 1 : 0);
+    const int since = candidate == name ? 0 : SinceVersion(candidate) + (per_thread ? 1 : 0);
     if (since > version || since <= best_since) continue;
     best = kWrappers[i];
     best_since = since;

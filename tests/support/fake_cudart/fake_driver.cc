@@ -31,8 +31,15 @@ struct Physical {
   int mappings = 0;
 };
 
+struct InGraph {
+  size_t bytes = 0;
+  int device = 0;
+};
+
 struct Graph {
-  std::set<CUdeviceptr> allocations;
+  std::map<CUdeviceptr, InGraph> allocations;  // and not frees itself
+  std::set<CUdeviceptr> frees;                 // of other graphs
+  std::map<int, size_t> passing;               // what it frees itself, by device
 };
 
 struct Pool {
@@ -47,6 +54,8 @@ struct State {
   std::map<CUdeviceptr, std::pair<size_t, std::shared_ptr<Physical>>> mappings;
   CUdeviceptr next_reservation = CUdeviceptr{1} << 44;
   std::map<Handle, std::shared_ptr<Graph>> graphs;  // and what was instantiated from them
+  std::map<CUdeviceptr, InGraph> launched;          // what launches allocated and nobody has freed
+  std::map<int, size_t> graphs_reserved;            // by device
   std::map<Handle, std::shared_ptr<Graph>> capturing;
   std::map<Handle, Pool> pools;
   std::map<CUdeviceptr, Handle> pool_of;
@@ -104,26 +113,63 @@ std::shared_ptr<Graph> CapturedGraph(Handle stream) {
   return found == state.capturing.end() ? nullptr : found->second;
 }
 
-// Graphs reserve addresses; the double takes no memory for them.
-CUdeviceptr AllocateInGraph(Graph& graph) {
+// Graphs reserve addresses, which nothing else gets; they take memory when they are launched.
+CUdeviceptr AllocateInGraph(Graph& graph, size_t bytes, int device) {
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   const CUdeviceptr address = state.next_reservation;
-  state.next_reservation += kGranularity;
-  graph.allocations.insert(address);
+  state.next_reservation += (bytes + kGranularity - 1) / kGranularity * kGranularity;
+  graph.allocations[address] = {bytes, device};
   return address;
 }
 
-bool FreeInGraph(Graph& graph, CUdeviceptr address) {
+void FreeInGraph(Graph& graph, CUdeviceptr address) {
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
-  return graph.allocations.erase(address) != 0;
+  const auto own = graph.allocations.find(address);
+  if (own == graph.allocations.end()) {
+    graph.frees.insert(address);
+  } else {
+    graph.passing[own->second.device] += own->second.bytes;
+    graph.allocations.erase(own);
+  }
+}
+
+size_t UsedByGraphs(const State& state, int device) {
+  size_t used = 0;
+  for (const auto& [address, memory] : state.launched) used += memory.device == device ? memory.bytes : 0;
+  return used;
+}
+
+CUresult LaunchGraph(const char* name, Handle executable) {
+  if (const int error = fake_cuda_enter(name)) return error;
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  const auto found = state.graphs.find(executable);
+  if (found == state.graphs.end()) return kInvalidValue;
+  const Graph& graph = *found->second;
+  for (const auto& [address, memory] : graph.allocations) {
+    if (state.launched.count(address) != 0) return kInvalidValue;  // from the launch before
+  }
+  for (const CUdeviceptr address : graph.frees) {
+    if (state.launched.erase(address) == 0) return kInvalidValue;
+  }
+  state.launched.insert(graph.allocations.begin(), graph.allocations.end());
+  for (int device = 0; device < fake_cuda_device_count(); ++device) {
+    const auto passing = graph.passing.find(device);
+    const size_t needed = UsedByGraphs(state, device) + (passing == graph.passing.end() ? 0 : passing->second);
+    size_t& reserved = state.graphs_reserved[device];
+    if (needed <= reserved) continue;
+    if (fake_cuda_take(device, needed - reserved) != 0) return kOutOfMemory;
+    reserved = needed;
+  }
+  return kSuccess;
 }
 
 CUresult AllocateFromPool(const char* name, CUdeviceptr* ptr, size_t bytes, Handle pool, Handle stream) {
   if (const std::shared_ptr<Graph> graph = CapturedGraph(stream)) {
     if (const int error = fake_cuda_enter(name)) return error;
-    *ptr = AllocateInGraph(*graph);
+    *ptr = AllocateInGraph(*graph, bytes, fake_cuda_current_device());
     return kSuccess;
   }
   State& state = TheState();
@@ -166,6 +212,11 @@ void ReturnToPool(CUdeviceptr ptr, size_t bytes) {
 }
 
 CUresult Free(CUdeviceptr ptr, unsigned kinds) {
+  {
+    State& state = TheState();
+    std::lock_guard<std::mutex> lock(state.mutex);
+    if (state.launched.erase(ptr) != 0) return kSuccess;
+  }
   fake_cuda_block block;
   const bool is_block = fake_cuda_find(reinterpret_cast<void*>(ptr), &block) != 0 && block.base == ptr;
   if (!is_block || (kinds & Bit(block.kind)) == 0) return kInvalidValue;
@@ -286,7 +337,8 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* ptr, size_t bytes, Handle poo
 CUresult cuMemFreeAsync(CUdeviceptr ptr, Handle stream) {
   if (const int error = fake_cuda_enter("cuMemFreeAsync")) return error;
   if (const std::shared_ptr<Graph> graph = CapturedGraph(stream)) {
-    return FreeInGraph(*graph, ptr) ? kSuccess : kInvalidValue;
+    FreeInGraph(*graph, ptr);
+    return kSuccess;
   }
   return Free(ptr, kLinear);
 }
@@ -533,7 +585,7 @@ CUresult cuGraphAddMemAllocNode(Handle* node, Handle graph, const Handle*, size_
   if (const int error = fake_cuda_enter("cuGraphAddMemAllocNode")) return error;
   const std::shared_ptr<Graph> found = FindGraph(graph);
   if (found == nullptr || params == nullptr) return kInvalidValue;
-  params->address = AllocateInGraph(*found);
+  params->address = AllocateInGraph(*found, params->bytes, params->pool.location.id);
   *node = reinterpret_cast<Handle>(params->address);
   return kSuccess;
 }
@@ -541,7 +593,8 @@ CUresult cuGraphAddMemAllocNode(Handle* node, Handle graph, const Handle*, size_
 CUresult cuGraphAddMemFreeNode(Handle* node, Handle graph, const Handle*, size_t, CUdeviceptr ptr) {
   if (const int error = fake_cuda_enter("cuGraphAddMemFreeNode")) return error;
   const std::shared_ptr<Graph> found = FindGraph(graph);
-  if (found == nullptr || !FreeInGraph(*found, ptr)) return kInvalidValue;
+  if (found == nullptr) return kInvalidValue;
+  FreeInGraph(*found, ptr);
   *node = reinterpret_cast<Handle>(ptr + 1);
   return kSuccess;
 }
@@ -563,7 +616,18 @@ CUresult cuGraphInstantiateWithFlags(Handle* executable, Handle graph, Flags64) 
   const auto found = state.graphs.find(graph);
   if (found == state.graphs.end()) return kInvalidValue;
   *executable = NewHandle(state.graphs);
-  state.graphs[*executable] = found->second;
+  state.graphs[*executable] = std::make_shared<Graph>(*found->second);
+  return kSuccess;
+}
+
+CUresult cuGraphLaunch(Handle executable, Handle) { return LaunchGraph("cuGraphLaunch", executable); }
+CUresult cuGraphLaunch_ptsz(Handle executable, Handle) { return LaunchGraph("cuGraphLaunch_ptsz", executable); }
+
+CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void* value) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  *static_cast<uint64_t*>(value) =
+      attribute == kGraphsReservedCurrent ? state.graphs_reserved[device] : UsedByGraphs(state, device);
   return kSuccess;
 }
 
@@ -699,6 +763,8 @@ const Entry kEntries[] = {
     ENTRY("cuGraphAddMemFreeNode", 11040, false, cuGraphAddMemFreeNode),
     ENTRY("cuGraphAddNode", 12030, false, cuGraphAddNode_v2),
     ENTRY("cuGraphInstantiate", 12000, false, cuGraphInstantiateWithFlags),
+    ENTRY("cuGraphLaunch", 10000, false, cuGraphLaunch),
+    ENTRY("cuGraphLaunch", 10000, true, cuGraphLaunch_ptsz),
     ENTRY("cuGraphDestroy", 10000, false, cuGraphDestroy),
     ENTRY("cuGraphExecDestroy", 10000, false, cuGraphExecDestroy),
 };

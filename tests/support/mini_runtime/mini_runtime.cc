@@ -79,6 +79,13 @@ CUresult cudaGraphAddMemAllocNode(Handle* node, Handle graph, const Handle* depe
                                   MemAllocNodeParams* params) {
   return Call("cuGraphAddMemAllocNode", 11040, 0, node, graph, dependencies, count, params);
 }
+CUresult cudaGraphInstantiate(Handle* executable, Handle graph, Flags64 flags) {
+  return Call("cuGraphInstantiate", 12000, 0, executable, graph, flags);
+}
+CUresult cudaGraphLaunch(Handle executable, Handle stream) {
+  return Call("cuGraphLaunch", 10000, 0, executable, stream);
+}
+CUresult cudaGraphExecDestroy(Handle executable) { return Call("cuGraphExecDestroy", 10000, 0, executable); }
 CUresult cudaGraphDestroy(Handle graph) { return Call("cuGraphDestroy", 10000, 0, graph); }
 CUresult cudaIpcGetMemHandle(IpcMemHandle* handle, CUdeviceptr ptr) {
   return Call("cuIpcGetMemHandle", 4010, 0, handle, ptr);

@@ -31,6 +31,9 @@ CUresult cudaFreeArray(Handle array);
 CUresult cudaGraphCreate(Handle* graph, unsigned flags);
 CUresult cudaGraphAddMemAllocNode(Handle* node, Handle graph, const Handle* dependencies, size_t count,
                                   MemAllocNodeParams* params);
+CUresult cudaGraphInstantiate(Handle* executable, Handle graph, Flags64 flags);
+CUresult cudaGraphLaunch(Handle executable, Handle stream);
+CUresult cudaGraphExecDestroy(Handle executable);
 CUresult cudaGraphDestroy(Handle graph);
 CUresult cudaIpcGetMemHandle(IpcMemHandle* handle, CUdeviceptr ptr);
 CUresult cudaIpcOpenMemHandle(CUdeviceptr* ptr, IpcMemHandle handle, unsigned flags);
