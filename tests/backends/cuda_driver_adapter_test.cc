@@ -127,6 +127,20 @@ class CudaDriverAdapterTest : public ::testing::Test {
   int Unmap(uint64_t address, size_t bytes, int result = kSuccess) {
     return adapter_.Unmap([=] { return result; }, address, bytes);
   }
+  // Tiles [begin, end) of one row of the array 0x40, mapped to the memory, or unmapped.
+  static cuda_driver::ArrayMapInfo Tiles(unsigned begin, unsigned end, uint64_t memory = 0) {
+    cuda_driver::ArrayMapInfo info = {};
+    info.resource = Handle(0x40);
+    info.sparse_level.offset[0] = begin * 64;
+    info.sparse_level.extent[0] = (end - begin) * 64;
+    info.sparse_level.extent[1] = info.sparse_level.extent[2] = 64;
+    info.operation = memory != 0 ? cuda_driver::kOperationMap : 2;
+    info.memory = memory;
+    return info;
+  }
+  void MapTiles(const std::vector<cuda_driver::ArrayMapInfo>& list, int result = kSuccess) {
+    adapter_.MapTiles([=] { return result; }, list.data(), static_cast<unsigned>(list.size()));
+  }
   static const void* Name(uintptr_t number) { return reinterpret_cast<const void*>(number); }
   static void* Handle(uintptr_t number) { return reinterpret_cast<void*>(number); }
 
@@ -276,6 +290,54 @@ TEST_F(CudaDriverAdapterTest, AMulticastObjectHasNoMemoryOfItsOwn) {
   EXPECT_EQ(ForeignFrees(), 0);
   Release(4);
   EXPECT_EQ(ForeignFrees(), 1);
+}
+
+// --- Tiles of sparse arrays. ---
+
+TEST_F(CudaDriverAdapterTest, MappedTilesHoldMemoryUntilTheLastOfThemIsGone) {
+  Create(1, kMiB);
+  MapTiles({Tiles(0, 4, 1)});
+  Release(1);
+  EXPECT_EQ(InUse(), kMiB);
+  MapTiles({Tiles(0, 2)}, kFails);
+  MapTiles({Tiles(0, 3), Tiles(7, 9)});
+  EXPECT_EQ(InUse(), kMiB) << "one is left";
+  MapTiles({Tiles(3, 5)});
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, TilesMappedAgainLetGoOfWhatTheyWereMappedTo) {
+  Create(1, kMiB);
+  Create(2, 4 * kMiB);
+  MapTiles({Tiles(0, 4, 1)});
+  MapTiles({Tiles(0, 4, 2)});
+  Release(1);
+  Release(2);
+  EXPECT_EQ(InUse(), 4 * kMiB);
+  // Unmapped and mapped in one call; another level, the mip tail, and another array are other places.
+  Create(3, 16 * kMiB);
+  cuda_driver::ArrayMapInfo other_level = Tiles(0, 4, 3);
+  other_level.sparse_level.level = 1;
+  cuda_driver::ArrayMapInfo tail = {};
+  tail.resource = Handle(0x40);
+  tail.subresource_type = cuda_driver::kSubresourceMipTail;
+  tail.mip_tail.size = 65536;
+  tail.operation = cuda_driver::kOperationMap;
+  tail.memory = 3;
+  cuda_driver::ArrayMapInfo other_array = Tiles(0, 4, 3);
+  other_array.resource = Handle(0x50);
+  MapTiles({Tiles(0, 4), other_level, tail, other_array});
+  Release(3);
+  EXPECT_EQ(InUse(), 16 * kMiB);
+  const auto destroy = [&](uintptr_t array, int result = kSuccess) {
+    return adapter_.DestroyArray(CudaArrayId(Name(array)), [=] { return result; });
+  };
+  EXPECT_EQ(destroy(0x40, kFails), kFails);
+  destroy(0x50);
+  EXPECT_EQ(InUse(), 16 * kMiB);
+  destroy(0x40);
+  EXPECT_EQ(InUse(), 0);
 }
 
 // Random creations, mappings, releases and unmappings, compared with counting by hand.

@@ -29,6 +29,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle*, size_t, const MemAllocationP
 CUresult cuMemRelease(CUmemGenericAllocationHandle);
 CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, Flags64);
 CUresult cuMemUnmap(CUdeviceptr, size_t);
+CUresult cuMemMapArrayAsync(ArrayMapInfo*, unsigned, Handle);
+CUresult cuArray3DCreate_v2(Handle*, const Array3dDescriptor*);
+CUresult cuArrayDestroy(Handle);
 CUresult cuStreamBeginCapture_v2(Handle, int);
 CUresult cuStreamEndCapture(Handle, Handle*);
 CUresult cuGraphCreate(Handle*, unsigned);
@@ -109,6 +112,40 @@ void EightThreads() {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Memory whose handle is released while a sparse array uses it. Ends there, or after the tiles were unmapped, or the
+// array destroyed.
+void SparseArray(const std::string& moment) {
+  user_allocates(100);
+  Handle array = nullptr;
+  const Array3dDescriptor sparse{1024, 1024, 0, 0x20, 4, 0x40};
+  REQUIRE(cuArray3DCreate_v2(&array, &sparse) == kSuccess);
+  CUmemGenericAllocationHandle memory = 0;
+  const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
+  REQUIRE(cuMemCreate(&memory, 2 * kMiB, &properties, 0) == kSuccess);
+  ArrayMapInfo maps[2] = {};
+  for (unsigned i = 0; i < 2; ++i) {
+    maps[i].resource = array;
+    maps[i].sparse_level.offset[0] = i * 256;
+    for (unsigned& extent : maps[i].sparse_level.extent) extent = 256;
+    maps[i].operation = kOperationMap;
+    maps[i].memory = memory;
+  }
+  REQUIRE(cuMemMapArrayAsync(maps, 2, nullptr) == kSuccess);
+  REQUIRE(cuMemRelease(memory) == kSuccess);
+  if (moment == "mapped") return;
+  for (ArrayMapInfo& map : maps) {
+    map.operation = 2;
+    map.memory = 0;
+  }
+  REQUIRE(cuMemMapArrayAsync(maps, 1, nullptr) == kSuccess);
+  if (moment == "half_unmapped") return;
+  if (moment == "destroyed") {
+    REQUIRE(cuArrayDestroy(array) == kSuccess);
+  } else {
+    REQUIRE(cuMemMapArrayAsync(maps + 1, 1, nullptr) == kSuccess);
+  }
 }
 
 // An executable graph that allocates 1 MiB, and 4 MiB that it frees itself.
@@ -198,6 +235,8 @@ int main(int argc, char** argv) {
     GgmlPool();
   } else if (name == "threads") {
     EightThreads();
+  } else if (name == "sparse") {
+    SparseArray(argv[2]);
   } else if (name == "graphs") {
     Graphs(argv[2]);
   } else if (name == "per_thread") {

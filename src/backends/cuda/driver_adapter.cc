@@ -1,5 +1,7 @@
 #include "src/backends/cuda/driver_adapter.h"
 
+#include <algorithm>
+
 namespace hbmprof::internal {
 namespace {
 
@@ -69,6 +71,33 @@ void CudaDriverAdapter::RecordAllocNode(const Caller& caller, const void* graph,
   attributes.kind = MemoryKind::kGraph;
   attributes.allocator = questions_.StreamOrderedAllocator();
   graphs_.Made(caller, graph, BufferId(uint64_t{params.address}), params.bytes, attributes);
+}
+
+void CudaDriverAdapter::RecordTiles(const cuda_driver::ArrayMapInfo* list, unsigned count) {
+  for (unsigned i = 0; i < count; ++i) {
+    const cuda_driver::ArrayMapInfo& info = list[i];
+    const BufferId array = info.resource_type == cuda_driver::kResourceMipmappedArray
+                               ? CudaMipmappedArrayId(info.resource)
+                               : CudaArrayId(info.resource);
+    CudaPhysicalMemory::Tiles tiles;
+    // An array whose mapping was deferred is mapped as a whole, and its extent is nothing: one tile.
+    if (info.subresource_type == cuda_driver::kSubresourceMipTail) {
+      tiles = {~uint64_t{info.mip_tail.layer},
+               {info.mip_tail.offset, 0, 0},
+               {info.mip_tail.offset + std::max<uint64_t>(info.mip_tail.size, 1), 1, 1}};
+    } else {
+      tiles.subresource = uint64_t{info.sparse_level.level} << 32 | info.sparse_level.layer;
+      for (int d = 0; d < 3; ++d) {
+        tiles.begin[d] = info.sparse_level.offset[d];
+        tiles.end[d] = tiles.begin[d] + std::max(info.sparse_level.extent[d], 1u);
+      }
+    }
+    if (info.operation == cuda_driver::kOperationMap) {
+      physical_.MappedTiles(array, tiles, info.memory);
+    } else {
+      physical_.UnmappedTiles(array, tiles);
+    }
+  }
 }
 
 void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address) {

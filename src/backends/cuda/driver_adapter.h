@@ -214,6 +214,22 @@ class CudaDriverAdapter {
     return result;
   }
 
+  // Tiles of sparse arrays. Counted at the call, whenever the stream comes to it.
+  template <typename Real>
+  int MapTiles(const Real& real, const cuda_driver::ArrayMapInfo* list, unsigned count) {
+    const int result = real();
+    if (Succeeded(result)) RecordTiles(list, count);
+    return result;
+  }
+  template <typename Real>
+  int DestroyArray(BufferId id, const Real& real) {
+    if (!profiler_.enabled()) return real();
+    CudaPhysicalMemory::Taken taken = physical_.UnmapArray(id);
+    const int result = Free(id, real);
+    if (result != cuda_driver::kSuccess) physical_.PutBack(std::move(taken));
+    return result;
+  }
+
   // --- Memory of other processes: opened again, it is the same memory. ---
 
   template <typename Real>
@@ -347,6 +363,7 @@ class CudaDriverAdapter {
 
   void Record(const Caller& caller, const CudaBuffer& buffer);
   void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
+  void RecordTiles(const cuda_driver::ArrayMapInfo* list, unsigned count);
   void RecordShared(const Caller& caller, uint64_t address);
   void RecordAllocNode(const Caller& caller, const void* graph, const cuda_driver::MemAllocNodeParams& params);
   void RecordLoaded(const Caller& caller, BufferId id, const Measurement& before);

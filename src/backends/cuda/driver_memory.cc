@@ -98,6 +98,71 @@ void CudaPhysicalMemory::PutBack(Taken taken) {
     ++mapping.memory->mappings;
     mappings_[mapping.address] = {mapping.bytes, std::move(mapping.memory)};
   }
+  if (taken.tiles.empty()) return;
+  for (const TileMapping& mapping : taken.tiles) ++mapping.memory->mappings;
+  tiles_[taken.array.value()] = std::move(taken.tiles);
+}
+
+namespace {
+
+// Of the intersection of two boxes of one subresource; 0 if they have none.
+uint64_t CommonVolume(const CudaPhysicalMemory::Tiles& a, const CudaPhysicalMemory::Tiles& b) {
+  if (a.subresource != b.subresource) return 0;
+  uint64_t volume = 1;
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t begin = std::max(a.begin[i], b.begin[i]);
+    const uint64_t end = std::min(a.end[i], b.end[i]);
+    volume *= end > begin ? end - begin : 0;
+  }
+  return volume;
+}
+
+}  // namespace
+
+void CudaPhysicalMemory::Cut(BufferId array, const Tiles& tiles) {
+  std::vector<TileMapping>& mappings = tiles_[array.value()];
+  Taken ended;
+  for (auto mapping = mappings.begin(); mapping != mappings.end();) {
+    mapping->left -= std::min(mapping->left, CommonVolume(mapping->tiles, tiles));
+    if (mapping->left > 0) {
+      ++mapping;
+      continue;
+    }
+    --mapping->memory->mappings;
+    EndIfUnused(mapping->memory, ended);
+    mapping = mappings.erase(mapping);
+  }
+}
+
+void CudaPhysicalMemory::MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) {
+  has_tiles_.store(true, std::memory_order_relaxed);
+  MutexLock lock(mutex_);
+  Cut(array, tiles);
+  const auto found = handles_.find(handle);
+  if (found == handles_.end()) return;
+  ++found->second->mappings;
+  tiles_[array.value()].push_back({tiles, CommonVolume(tiles, tiles), found->second});
+}
+
+void CudaPhysicalMemory::UnmappedTiles(BufferId array, const Tiles& tiles) {
+  MutexLock lock(mutex_);
+  Cut(array, tiles);
+}
+
+CudaPhysicalMemory::Taken CudaPhysicalMemory::UnmapArray(BufferId array) {
+  Taken taken;
+  if (!has_tiles_.load(std::memory_order_relaxed)) return taken;
+  MutexLock lock(mutex_);
+  const auto found = tiles_.find(array.value());
+  if (found == tiles_.end()) return taken;
+  taken.array = array;
+  taken.tiles = std::move(found->second);
+  tiles_.erase(found);
+  for (const TileMapping& mapping : taken.tiles) {
+    --mapping.memory->mappings;
+    EndIfUnused(mapping.memory, taken);
+  }
+  return taken;
 }
 
 std::vector<BufferId> CudaPhysicalMemory::Live() const {
@@ -108,6 +173,9 @@ std::vector<BufferId> CudaPhysicalMemory::Live() const {
   };
   for (const auto& [handle, memory] : handles_) add(*memory);
   for (const auto& [address, mapping] : mappings_) add(*mapping.second);
+  for (const auto& [array, mappings] : tiles_) {
+    for (const TileMapping& mapping : mappings) add(*mapping.memory);
+  }
   return std::vector<BufferId>(ids.begin(), ids.end());
 }
 

@@ -27,9 +27,17 @@ namespace hbmprof::internal {
 // gone. A handle's value may be given out again while the memory it once named lives on in mappings.
 class CudaPhysicalMemory {
   struct Physical;
+  struct TileMapping;
 
  public:
   using DriverHandle = uint64_t;
+
+  // A box in one level and layer of a sparse array, or a range of its mip tail.
+  struct Tiles {
+    uint64_t subresource = 0;
+    uint64_t begin[3] = {};
+    uint64_t end[3] = {};
+  };
 
   // What a release or an unmapping took away, so that it can be put back if the real call fails.
   class Taken {
@@ -47,6 +55,8 @@ class CudaPhysicalMemory {
     std::shared_ptr<Physical> released;
     DriverHandle handle = 0;
     std::vector<Mapping> unmapped;
+    BufferId array;
+    std::vector<TileMapping> tiles;
     std::vector<Ended> ended;
   };
 
@@ -69,6 +79,13 @@ class CudaPhysicalMemory {
   Taken Unmap(uint64_t address, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBack(Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // After tiles of the sparse array `array` were mapped to `handle`'s memory, instead of what they were mapped to.
+  void MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After they were unmapped.
+  void UnmappedTiles(BufferId array, const Tiles& tiles) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before an array is destroyed: all its mappings go.
+  Taken UnmapArray(BufferId array) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // The records of all physical memory that is alive.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -80,6 +97,13 @@ class CudaPhysicalMemory {
     bool recorded = false;
   };
 
+  struct TileMapping {
+    Tiles tiles;
+    uint64_t left = 0;  // of their volume, what is mapped still
+    std::shared_ptr<Physical> memory;
+  };
+
+  void Cut(BufferId array, const Tiles& tiles) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   BufferId NewId() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfUnused(const std::shared_ptr<Physical>& memory, Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -88,6 +112,8 @@ class CudaPhysicalMemory {
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unordered_map<DriverHandle, std::shared_ptr<Physical>> handles_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::pair<size_t, std::shared_ptr<Physical>>> mappings_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_tiles_{false};
+  std::unordered_map<uint64_t, std::vector<TileMapping>> tiles_ ABSL_GUARDED_BY(mutex_);  // by array
 };
 
 // Memory that graphs allocate. The making of a node reserves its address, and the stack is taken then; memory is there
