@@ -88,7 +88,7 @@ extern "C" {
   hbmprof::internal::TrackedCudaCall::SetCallerAbove(caller);
 }
 
-// For `hbmprof doctor`: see ForEachCudaEntryPoint.
+// For CudaCoverage: see ForEachCudaEntryPoint.
 [[gnu::visibility("default")]] void hbmprof_cuda_coverage(hbmprof::internal::CudaCoverageVisitor visit,
                                                           void* argument) {
   hbmprof::internal::ForEachCudaEntryPoint(visit, argument);

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hbmprof/cuda_coverage.h"
 #include "src/tool/command.h"
 #include "src/tool/injection.h"
 #include "src/tool/profile_reader.h"
@@ -131,16 +132,13 @@ void Limits(Findings& findings) {
 
 // --- The injected library: preloaded into this command once more, which then asks it. ---
 
-extern "C" void PrintEntryPoint(const char* name, const char* state, const char* note, void*) {
-  std::printf("%s\t%s\t%s\n", state, name, note);
-}
-
 int PrintCoverage() {
   dlopen("libcuda.so.1", RTLD_LAZY);
-  using Coverage = void(void (*)(const char*, const char*, const char*, void*), void*);
-  auto* coverage = reinterpret_cast<Coverage*>(dlsym(RTLD_DEFAULT, "hbmprof_cuda_coverage"));
-  if (coverage == nullptr) return kFinding;
-  coverage(&PrintEntryPoint, nullptr);
+  const absl::StatusOr<std::vector<CudaEntryPoint>> coverage = CudaCoverage();
+  if (!coverage.ok()) return kFinding;
+  for (const CudaEntryPoint& entry : *coverage) {
+    std::printf("%s\t%s\t%s\n", CudaEntryStateName(entry.state), entry.name.c_str(), entry.note.c_str());
+  }
   return kSuccess;
 }
 

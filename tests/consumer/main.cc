@@ -1,5 +1,6 @@
 // Uses the installed library as a program of somebody else's does: own allocator type, wrapper, tags, stats, profile.
 // Prints what went wrong and exits 1, else writes the profile to argv[1] and exits 0.
+#include <hbmprof/cuda_coverage.h>
 #include <hbmprof/hbmprof.h>
 #include <hbmprof/pjrt.h>
 #include <hbmprof/pprof.h>
@@ -33,6 +34,7 @@ bool Check(bool ok, const char* what) {
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   if (!Check(hbmprof::pjrt::Wrap(nullptr) == nullptr, "no table was wrapped into one")) return 1;
+  if (!Check(!hbmprof::CudaCoverage().ok(), "a driver is tracked here")) return 1;
   auto device = hbmprof::SimulatedDevice::Create({});
   if (!Check(device.ok(), "no simulated device")) return 1;
   Forwarding forwarding(**device);

@@ -210,7 +210,9 @@ void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument) {
   void* library = CudaDriverLibrary();
   const auto has = [&](const char* name) { return library != nullptr && FindDriverSymbol(library, name) != nullptr; };
 #define CALL(name, parameters, arguments, action) visit(#name, has(#name) ? "tracked" : "absent", "", argument);
-#define PASSED(name, why) visit(#name, has(#name) ? "passed through" : "absent", why, argument);
+#define PASSED(name, why)                                        \
+  if (has(#name)) visit(#name, "passed through", why, argument); \
+  if (!has(#name)) visit(#name, "absent", "", argument);
 #include "src/backends/cuda/driver_calls.inc"
 #undef CALL
 #undef PASSED

@@ -18,7 +18,7 @@ void* CudaWrapperByName(std::string_view name);
 void* CudaWrapperOf(void* function);
 
 // Calls `visit(name, state, note)` for each entry point that matters to memory, in the order of driver_calls.inc:
-// "tracked", "passed through" (wherever the driver has it; the note says why), or "absent" from this driver.
+// "tracked", "passed through" (the note says why, and is empty otherwise), or "absent" from this driver.
 using CudaCoverageVisitor = void (*)(const char* name, const char* state, const char* note, void* argument);
 void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument);
 

@@ -1,0 +1,51 @@
+#include "hbmprof/cuda_coverage.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <new>
+
+namespace hbmprof {
+namespace {
+
+using State = CudaEntryPoint::State;
+
+// The injected library's word for each, see ForEachCudaEntryPoint.
+constexpr struct {
+  State state;
+  const char* name;
+} kStates[] = {{State::kTracked, "tracked"}, {State::kPassedThrough, "passed through"}, {State::kAbsent, "absent"}};
+
+extern "C" void AddEntryPoint(const char* name, const char* state, const char* note, void* argument) {
+  for (const auto& known : kStates) {
+    if (std::strcmp(known.name, state) == 0) {
+      static_cast<std::vector<CudaEntryPoint>*>(argument)->push_back({name, known.state, note});
+    }
+  }
+}
+
+}  // namespace
+
+const char* CudaEntryStateName(State state) {
+  for (const auto& known : kStates) {
+    if (known.state == state) return known.name;
+  }
+  return "unknown";
+}
+
+absl::StatusOr<std::vector<CudaEntryPoint>> CudaCoverage() try {
+  using Coverage = void(void (*visit)(const char*, const char*, const char*, void*), void* argument);
+  auto* const coverage = reinterpret_cast<Coverage*>(dlsym(RTLD_DEFAULT, "hbmprof_cuda_coverage"));
+  if (coverage == nullptr) {
+    return absl::FailedPreconditionError(
+        "libhbmprof_cuda.so is not in this process, so no call of the CUDA driver is tracked: start the program with "
+        "`hbmprof run`, or with the library in LD_PRELOAD");
+  }
+  std::vector<CudaEntryPoint> entries;
+  coverage(&AddEntryPoint, &entries);
+  return entries;
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("the host has no memory for the list of entry points");
+}
+
+}  // namespace hbmprof
