@@ -35,7 +35,7 @@ HBMPROF {
 };
 ")
 
-add_library(hbmprof_inject_cuda SHARED
+hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports.map
   cuda_preload.cc
   deep_bind.cc
   dynamic_linker.cc
@@ -45,9 +45,7 @@ add_library(hbmprof_inject_cuda SHARED
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_queries.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_shim.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/nvml.cc)
-set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda
-  LINK_DEPENDS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
-target_include_directories(hbmprof_inject_cuda PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
 
 # A distribution's packages name the shared libraries; their static ones lie beside them.
 get_target_property(_absl_type absl::status TYPE)
@@ -74,15 +72,8 @@ list(APPEND _static $<IF:$<BOOL:${HBMPROF_STATIC_DEFLATE}>,${HBMPROF_STATIC_DEFL
   $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB>)
 add_dependencies(hbmprof_inject_cuda hbmprof)
 set_property(TARGET hbmprof_inject_cuda APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:hbmprof>)
-target_link_libraries(hbmprof_inject_cuda PRIVATE hbmprof_build_flags ${_static} Threads::Threads ${CMAKE_DL_LIBS})
-target_link_options(hbmprof_inject_cuda PRIVATE
-  -static-libstdc++ -static-libgcc
-  LINKER:--version-script=${CMAKE_CURRENT_BINARY_DIR}/exports.map
-  LINKER:--exclude-libs,ALL
-  # Its own functions are its own, whatever else exports their names.
-  LINKER:-Bsymbolic
-  # What is missing shows now, not inside somebody's server.
-  LINKER:-z,defs)
+target_link_libraries(hbmprof_inject_cuda PRIVATE ${_static} Threads::Threads ${CMAKE_DL_LIBS})
+target_link_options(hbmprof_inject_cuda PRIVATE -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL)
 
 # In a folder of its own: it is nothing to link, and hbmprof::cuda is libhbmprof_cuda.a.
 if(HBMPROF_INSTALL)
