@@ -340,6 +340,50 @@ TEST_F(CudaDriverAdapterTest, TilesMappedAgainLetGoOfWhatTheyWereMappedTo) {
   EXPECT_EQ(InUse(), 0);
 }
 
+// Random boxes mapped and unmapped, compared with what each tile is mapped to.
+TEST_F(CudaDriverAdapterTest, TilesMatchANaiveModel) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  constexpr unsigned kSide = 4;
+  uint64_t grid[kSide][kSide][kSide] = {};
+  uint64_t memories = 0;
+  for (int i = 0; i < 2000; ++i) {
+    cuda_driver::ArrayMapInfo info = {};
+    info.resource = Handle(0x40);
+    for (int d = 0; d < 3; ++d) {
+      info.sparse_level.offset[d] = random() % kSide;
+      info.sparse_level.extent[d] = 1 + random() % (kSide - info.sparse_level.offset[d]);
+    }
+    // Each memory has a size of its own, and only its mappings hold it.
+    if (random() % 3 == 0) {
+      info.operation = 2;
+    } else {
+      info.operation = cuda_driver::kOperationMap;
+      info.memory = ++memories;
+      Create(info.memory, info.memory);
+    }
+    MapTiles({info});
+    if (info.memory != 0) Release(info.memory);
+    std::set<uint64_t> mapped;
+    for (unsigned x = 0; x < kSide; ++x) {
+      for (unsigned y = 0; y < kSide; ++y) {
+        for (unsigned z = 0; z < kSide; ++z) {
+          const unsigned at[] = {x, y, z};
+          bool inside = true;
+          for (int d = 0; d < 3; ++d)
+            inside = inside && at[d] - info.sparse_level.offset[d] < info.sparse_level.extent[d];
+          if (inside) grid[x][y][z] = info.memory;
+          mapped.insert(grid[x][y][z]);
+        }
+      }
+    }
+    int64_t expected = 0;
+    for (const uint64_t memory : mapped) expected += static_cast<int64_t>(memory);
+    ASSERT_EQ(InUse(), expected) << "after step " << i;
+  }
+}
+
 // Random creations, mappings, releases and unmappings, compared with counting by hand.
 TEST_F(CudaDriverAdapterTest, PhysicalMemoryMatchesANaiveModel) {
   const uint64_t seed = std::random_device{}();
@@ -466,6 +510,71 @@ TEST_F(CudaDriverAdapterTest, ALaunchFreesWhatOtherGraphsAllocated) {
   Alloc(0x1000, 5);
   Launch(0x81);
   EXPECT_EQ(InUse(), 5);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+// Graphs made, launched, freed from and destroyed on eight threads, each with graphs and addresses of its own, while
+// one more asks what they have in use.
+TEST_F(CudaDriverAdapterTest, GraphMemoryMatchesANaiveModelUnderEightThreads) {
+  std::atomic<int64_t> held{0};
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  answers_.device = 1;
+  for (uint64_t t = 1; t <= 8; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      const uintptr_t graph = t * 0x1000;
+      const uintptr_t executable = graph + 1;
+      std::map<uint64_t, size_t> in_graph;
+      std::map<uint64_t, size_t> in_executable;
+      std::map<uint64_t, size_t> live;
+      uint64_t next = t << 32;
+      for (int i = 0; i < 3000; ++i) {
+        switch (random() % 5) {
+          case 0: {
+            cuda_driver::MemAllocNodeParams params = {};
+            params.pool.location = {cuda_driver::kLocationDevice, 1};
+            params.bytes = 1 + random() % 1000;
+            params.address = next += 4096;
+            adapter_.AddAllocNode(
+                caller_, [] { return kSuccess; }, Name(graph), &params);
+            in_graph[params.address] = params.bytes;
+            break;
+          }
+          case 1:
+            DestroyGraph(executable);
+            Instantiate(graph, executable);
+            in_executable = in_graph;
+            break;
+          case 2:
+            Launch(executable);
+            live.insert(in_executable.begin(), in_executable.end());
+            break;
+          case 3:
+            if (live.empty()) break;
+            random() % 2 == 0 ? Free(live.begin()->first) : FreeAsync(live.begin()->first);
+            live.erase(live.begin());
+            break;
+          default:
+            if (random() % 16 != 0) break;
+            DestroyGraph(graph);
+            DestroyGraph(executable);
+            in_graph.clear();
+            in_executable.clear();
+        }
+      }
+      for (const auto& [address, bytes] : live) held += static_cast<int64_t>(bytes);
+    });
+  }
+  std::thread asks([&] {
+    while (!done) EXPECT_GE(adapter_.GraphBytes(1), 0);
+  });
+  for (std::thread& thread : threads) thread.join();
+  done = true;
+  asks.join();
+  EXPECT_GT(held, 0);
+  EXPECT_EQ(InUse("GPU:1"), held);
+  EXPECT_EQ(adapter_.GraphBytes(1), held);
   EXPECT_EQ(ForeignFrees(), 0);
 }
 

@@ -1,6 +1,7 @@
 #include "src/backends/cuda/driver_memory.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <set>
 
@@ -103,35 +104,39 @@ void CudaPhysicalMemory::PutBack(Taken taken) {
   tiles_[taken.array.value()] = std::move(taken.tiles);
 }
 
-namespace {
-
-// Of the intersection of two boxes of one subresource; 0 if they have none.
-uint64_t CommonVolume(const CudaPhysicalMemory::Tiles& a, const CudaPhysicalMemory::Tiles& b) {
-  if (a.subresource != b.subresource) return 0;
-  uint64_t volume = 1;
-  for (int i = 0; i < 3; ++i) {
-    const uint64_t begin = std::max(a.begin[i], b.begin[i]);
-    const uint64_t end = std::min(a.end[i], b.end[i]);
-    volume *= end > begin ? end - begin : 0;
-  }
-  return volume;
-}
-
-}  // namespace
-
 void CudaPhysicalMemory::Cut(BufferId array, const Tiles& tiles) {
   std::vector<TileMapping>& mappings = tiles_[array.value()];
-  Taken ended;
-  for (auto mapping = mappings.begin(); mapping != mappings.end();) {
-    mapping->left -= std::min(mapping->left, CommonVolume(mapping->tiles, tiles));
-    if (mapping->left > 0) {
-      ++mapping;
-      continue;
+  std::vector<TileMapping> cut;
+  const auto meets = [&](const TileMapping& mapping) {
+    bool meets = mapping.tiles.subresource == tiles.subresource;
+    for (int d = 0; d < 3; ++d) {
+      meets = meets && mapping.tiles.begin[d] < tiles.end[d] && tiles.begin[d] < mapping.tiles.end[d];
     }
-    --mapping->memory->mappings;
-    EndIfUnused(mapping->memory, ended);
-    mapping = mappings.erase(mapping);
+    return meets;
+  };
+  const auto first_cut = std::partition(mappings.begin(), mappings.end(), std::not_fn(meets));
+  cut.assign(std::make_move_iterator(first_cut), std::make_move_iterator(mappings.end()));
+  mappings.erase(first_cut, mappings.end());
+  Taken ended;
+  for (TileMapping& mapping : cut) {
+    Tiles& inside = mapping.tiles;  // shrinks to what is cut out
+    const auto keep = [&](int d, uint64_t begin, uint64_t end) {
+      if (begin >= end) return;
+      TileMapping& kept = mappings.emplace_back(mapping);
+      kept.tiles.begin[d] = begin;
+      kept.tiles.end[d] = end;
+      ++kept.memory->mappings;
+    };
+    for (int d = 0; d < 3; ++d) {
+      keep(d, inside.begin[d], tiles.begin[d]);
+      keep(d, tiles.end[d], inside.end[d]);
+      inside.begin[d] = std::max(inside.begin[d], tiles.begin[d]);
+      inside.end[d] = std::min(inside.end[d], tiles.end[d]);
+    }
+    --mapping.memory->mappings;
+    EndIfUnused(mapping.memory, ended);
   }
+  if (mappings.empty()) tiles_.erase(array.value());
 }
 
 void CudaPhysicalMemory::MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) {
@@ -141,10 +146,11 @@ void CudaPhysicalMemory::MappedTiles(BufferId array, const Tiles& tiles, DriverH
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return;
   ++found->second->mappings;
-  tiles_[array.value()].push_back({tiles, CommonVolume(tiles, tiles), found->second});
+  tiles_[array.value()].push_back({tiles, found->second});
 }
 
 void CudaPhysicalMemory::UnmappedTiles(BufferId array, const Tiles& tiles) {
+  if (!has_tiles_.load(std::memory_order_relaxed)) return;
   MutexLock lock(mutex_);
   Cut(array, tiles);
 }

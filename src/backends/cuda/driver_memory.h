@@ -99,10 +99,10 @@ class CudaPhysicalMemory {
 
   struct TileMapping {
     Tiles tiles;
-    uint64_t left = 0;  // of their volume, what is mapped still
     std::shared_ptr<Physical> memory;
   };
 
+  // Takes the tiles out of the array's mappings; what is left of a box is up to six boxes.
   void Cut(BufferId array, const Tiles& tiles) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   BufferId NewId() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfUnused(const std::shared_ptr<Physical>& memory, Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
