@@ -48,6 +48,7 @@ class Memo {
 
   // Remembers the path of a stack that begins at `caller`.
   void Insert(const Caller& caller, const Path* path) {
+    ++learnings_;
     uint64_t node = Root(caller);
     for (int depth = 0; depth < kMaxStackDepth; ++depth) {
       const Slot slot = SlotOf(node);
@@ -90,10 +91,7 @@ class Memo {
     hash = MixAddress(hash);
     uint16_t& seen = seen_[hash >> (64 - kSeenBits)];
     const auto mark = static_cast<uint16_t>(hash >> 16);
-    if (seen == mark) {
-      ++learnings_;
-      return true;
-    }
+    if (seen == mark) return true;
     seen = mark;
     return false;
   }

@@ -200,18 +200,22 @@ TEST(Memo, RemembersHundredsOfStacksOfOnePlaceAndNeverMistakesOneForAnother) {
       std::mt19937_64 random(t);
       for (int round = 0; round < rounds; ++round) {
         const ScenarioSet& set = sets[(t + static_cast<size_t>(round)) % sets.size()];
-        remembered = {};
-        for (int i = 0; i < 10000; ++i) set.random_chain(random() % 300, 17, ProbePath);
-        EXPECT_EQ(remembered.mistaken, 0) << set.name;
-        // Each has to be met a few times.
+        // Each stack has to be met a few times. While the thread that adds a path is off its core none is learnt, so a
+        // busy machine may take several attempts.
+        for (int attempt = 0; attempt < 50; ++attempt) {
+          remembered = {};
+          for (int i = 0; i < 10000; ++i) set.random_chain(random() % 300, 17, ProbePath);
+          EXPECT_EQ(remembered.mistaken, 0) << set.name;
+          captures += remembered.captures;
+          if (remembered.recalled > remembered.captures / 4 && remembered.frames.size() >= 200) break;
+        }
         EXPECT_GT(remembered.recalled, remembered.captures / 4) << set.name;
         EXPECT_GE(remembered.frames.size(), 200u) << set.name;
-        captures += remembered.captures;
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(captures.load(), rounds * 40000);
+  EXPECT_GE(captures.load(), rounds * 40000);
 }
 
 // The processor's trap flag: a signal after every instruction of the code that the handler returns to.
