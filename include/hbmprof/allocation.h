@@ -26,7 +26,7 @@ enum class MemoryKind : uint8_t {
   kPool,        // a pool's segment: the bytes of it that no live block covers
   kVmm,         // physical memory made by cuMemCreate
   kArray,       // texture memory; its size is an estimate
-  kGraph,       // owned by an executable graph
+  kGraph,       // allocated by a CUDA graph
   kExecutable,  // program code and constants
   kExternal,    // another process's or API's memory, opened here
   kAlias,       // a view of other memory; always counted as zero bytes
