@@ -33,14 +33,15 @@ class Memo {
     uint64_t node = Root(caller);
     for (;;) {
       const Slot slot = SlotOf(node);
-      if (slot.place == nullptr) return nullptr;
-      if (*slot.place == Path::kNoPlace) {
-        const Path* path = PathIn(slot);
+      if (slot.set == nullptr) return nullptr;
+      const uint16_t place = slot.set->places[slot.way];
+      if (place == Path::kNoPlace) {
+        const Path* path = PathAt(slot.set->paths[slot.way]);
         if (!path->StandsAt(caller, stack_end, max_depth)) return nullptr;
         ++hits_;
         return path;
       }
-      const uintptr_t at = caller.sp + *slot.place * sizeof(uintptr_t);
+      const uintptr_t at = caller.sp + place * sizeof(uintptr_t);
       if (at >= stack_end) return nullptr;
       node = Child(node, LoadStackWord(at));
     }
@@ -52,19 +53,20 @@ class Memo {
     uint64_t node = Root(caller);
     for (int depth = 0; depth < kMaxStackDepth; ++depth) {
       const Slot slot = SlotOf(node);
-      if (slot.place == nullptr) return Add(node, path);
+      if (slot.set == nullptr) return Add(node, path);
       // A branch has one of its paths.
-      const Path* other = PathIn(slot);
+      const Path* other = PathAt(slot.set->paths[slot.way]);
+      uint16_t& place = slot.set->places[slot.way];
       const uint16_t difference = path->FirstDifference(*other);
-      if (difference < *slot.place) {
-        *slot.place = difference;
+      if (difference < place) {
+        place = difference;
         Add(Child(node, other->WordAt(difference)), other);
-      } else if (*slot.place == Path::kNoPlace) {
+      } else if (place == Path::kNoPlace) {
         // The same path, or one that no word tells from it.
-        *slot.entry = Tagged(node, path);
+        slot.set->paths[slot.way] = NumberOf(path);
         return;
       }
-      node = Child(node, path->WordAt(*slot.place));
+      node = Child(node, path->WordAt(place));
     }
   }
 
@@ -97,53 +99,56 @@ class Memo {
   }
 
  private:
-  static constexpr uint32_t kSets = 1500;
-  static constexpr uint32_t kWays = 4;
-  // Entries are a tag, of the node, above a Path's address; 0: empty. Places are kNoPlace for paths.
-  struct Set {
-    uint64_t entries[kWays];
+  static constexpr uint32_t kSets = 959;
+  static constexpr uint32_t kWays = 8;
+  // A cache line of nodes: a tag, never 0 but where there is no node; the place where it branches, kNoPlace if it is a
+  // path; its path's number, or one of those below.
+  struct alignas(64) Set {
+    uint16_t tags[kWays];
     uint16_t places[kWays];
+    uint32_t paths[kWays];
   };
-  // Of a node; null if there is none.
+  // Of a node; without a set if there is none.
   struct Slot {
-    uint64_t* entry;
-    uint16_t* place;
+    Set* set;
+    uint32_t way;
   };
   static constexpr uint32_t kSeenBits = 11;
   static constexpr uint32_t kTrialCaptures = 2048;
   static constexpr uint32_t kShortestPause = 1024;
   static constexpr uint32_t kLongestPause = 1 << 14;
-  static constexpr int kTagShift = 48;
-  static constexpr uint64_t kAddressMask = (uint64_t{1} << kTagShift) - 1;
 
   static uint64_t Root(const Caller& caller) { return MixAddress(caller.pc + (caller.sp << 21)); }
   static uint64_t Child(uint64_t node, uintptr_t word) { return MixAddress((node ^ node >> 32) + word); }
-  static uint64_t TagOf(uint64_t node) { return (node << 24 | uint64_t{1} << kTagShift) & ~kAddressMask; }
-  static uint64_t Tagged(uint64_t node, const Path* path) { return TagOf(node) | reinterpret_cast<uintptr_t>(path); }
-  static const Path* PathIn(const Slot& slot) { return reinterpret_cast<const Path*>(*slot.entry & kAddressMask); }
+  static uint16_t TagOf(uint64_t node) { return static_cast<uint16_t>(node >> 24 | 1); }
 
   Set& SetOf(uint64_t node) { return sets_[(node >> 32) * kSets >> 32]; }
+  // Not all ways at once: the branches, which the processor foresees from the calls before, let it run ahead.
   Slot SlotOf(uint64_t node) {
     Set& set = SetOf(node);
-    const uint64_t tag = TagOf(node);
+    const uint16_t tag = TagOf(node);
     for (uint32_t way = 0; way < kWays; ++way) {
-      if ((set.entries[way] ^ tag) <= kAddressMask) return {&set.entries[way], &set.places[way]};
+      if (set.tags[way] == tag) return {&set, way};
     }
-    return {nullptr, nullptr};
+    return {nullptr, 0};
   }
   // Makes `node` a path, in place of what has been in its set longest.
   void Add(uint64_t node, const Path* path) {
     Slot slot = SlotOf(node);
-    if (slot.entry == nullptr) {
+    if (slot.set == nullptr) {
       Set& set = SetOf(node);
       for (uint32_t way = kWays - 1; way > 0; --way) {
-        set.entries[way] = set.entries[way - 1];
+        set.paths[way] = set.paths[way - 1];
         set.places[way] = set.places[way - 1];
+        std::atomic_signal_fence(std::memory_order_release);  // no tag is without a path
+        set.tags[way] = set.tags[way - 1];
       }
-      slot = {&set.entries[0], &set.places[0]};
+      slot = {&set, 0};
     }
-    *slot.entry = Tagged(node, path);
-    *slot.place = Path::kNoPlace;
+    slot.set->paths[slot.way] = NumberOf(path);
+    slot.set->places[slot.way] = Path::kNoPlace;
+    std::atomic_signal_fence(std::memory_order_release);
+    slot.set->tags[slot.way] = TagOf(node);
   }
 
   // Mapped as zeros.

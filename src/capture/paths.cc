@@ -133,6 +133,9 @@ class PathRecord {
 // All paths, found by their bytes.
 class PathTable {
  public:
+  // Null if the kernel has no room.
+  const char* memory() const { return memory_; }
+
   const Path* Intern(const char* bytes, size_t size) {
     const uint64_t hash = HashBytes(bytes, size, 0);
     const auto equal = [&](uint64_t payload) {
@@ -156,27 +159,27 @@ class PathTable {
     uint64_t hash;
     uint64_t size;
   };
-  static constexpr size_t kMaxTotalBytes = size_t{32} << 20;
+  static constexpr size_t kMaxBytes = (size_t{32} << 20) - kPathAlignment;
 
   static const Entry* EntryOf(uint64_t payload) { return reinterpret_cast<const Entry*>(payload); }
 
   // 0 where there is no room.
   uint64_t Add(uint64_t hash, const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
-    if (total_bytes_ + sizeof(Entry) + size > kMaxTotalBytes) return 0;
-    auto* entry = static_cast<Entry*>(arena_.Allocate(sizeof(Entry) + size));
-    if (entry == nullptr) return 0;
+    const size_t bytes_used = (sizeof(Entry) + size + kPathAlignment - 1) / kPathAlignment * kPathAlignment;
+    if (memory_ == nullptr || bytes_used > kMaxBytes - used_) return 0;
+    auto* entry = reinterpret_cast<Entry*>(memory_ + used_);
     entry->hash = hash;
     entry->size = size;
     std::memcpy(entry + 1, bytes, size);
     const auto payload = reinterpret_cast<uint64_t>(entry);
     if (!table_.Insert(hash, payload, [](uint64_t other) { return EntryOf(other)->hash; })) return 0;
-    total_bytes_ += sizeof(Entry) + size;
+    used_ += bytes_used;
     return payload;
   }
 
   InternTable table_;
-  Arena arena_ ABSL_GUARDED_BY(table_.lock());
-  size_t total_bytes_ ABSL_GUARDED_BY(table_.lock()) = 0;
+  char* const memory_ = static_cast<char*>(MapPages(kMaxBytes));
+  size_t used_ ABSL_GUARDED_BY(table_.lock()) = 0;
 };
 
 // Never destroyed: threads may capture until the very end.
@@ -208,7 +211,13 @@ uintptr_t Path::WordAt(uint32_t place) const {
   return pcs()[1 + (at - places())];
 }
 
-void PreparePaths() { path_table.store(new (path_table_memory) PathTable, std::memory_order_release); }
+const char* path_memory = nullptr;
+
+void PreparePaths() {
+  auto* table = new (path_table_memory) PathTable;
+  path_memory = table->memory();
+  path_table.store(table, std::memory_order_release);
+}
 
 const Path* LearnPath(const Caller& caller, int max_depth) {
   PathTable* table = path_table.load(std::memory_order_acquire);

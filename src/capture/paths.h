@@ -81,6 +81,17 @@ static_assert((sizeof(Path) + sizeof(uintptr_t)) % sizeof(WordPair) == 0, "for t
 // Makes LearnPath possible. Once.
 void PreparePaths();
 
+// Paths by a number that is half as long as a pointer. All lie in one place, fixed before there is one. No path is
+// number 0.
+extern const char* path_memory;
+inline constexpr size_t kPathAlignment = 16;
+inline const Path* PathAt(uint32_t number) {
+  return reinterpret_cast<const Path*>(path_memory + number * kPathAlignment);
+}
+inline uint32_t NumberOf(const Path* path) {
+  return static_cast<uint32_t>(static_cast<size_t>(reinterpret_cast<const char*>(path) - path_memory) / kPathAlignment);
+}
+
 // Walks the stack at `caller`, on the thread's own stack, and hands out its path; null where it cannot be known: a
 // frame that common rules do not describe, a place or an object too many, the limit, another thread that is adding one.
 // The same stack shape gives the same path, always.
