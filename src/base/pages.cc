@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 
@@ -10,12 +11,14 @@ namespace hbmprof::internal {
 
 namespace {
 
-// x86's large page, and the most common one elsewhere. Large tables are laid out in such, where the kernel has them: a
-// random access to ordinary pages misses the processor's table of pages besides its caches.
+// x86's large page, and the most common one elsewhere. A random access to ordinary pages of a large table misses the
+// processor's table of pages besides its caches.
 constexpr size_t kLargePage = size_t{2} << 20;
 
 void* Map(size_t bytes) {
+  const int saved_errno = errno;
   void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  errno = saved_errno;
   return pages == MAP_FAILED ? nullptr : pages;
 }
 
@@ -29,7 +32,9 @@ void* MapPages(size_t bytes) {
   if (before != 0) munmap(pages, before);
   pages += before;
   munmap(pages + bytes, kLargePage - before);
-  madvise(pages, bytes, MADV_HUGEPAGE);
+  const int saved_errno = errno;
+  madvise(pages, bytes, MADV_HUGEPAGE);  // refused by kernels without
+  errno = saved_errno;
   return pages;
 }
 

@@ -7,7 +7,8 @@
 
 namespace hbmprof::internal {
 
-// Zero-filled, page-aligned, takes memory only where it is touched. Null if the kernel has none.
+// Zero-filled, page-aligned, takes memory only where it is touched: in pages, and for a multiple of 2 MiB in large
+// pages of that size, where the kernel has them. Null if the kernel has none. Leaves errno alone.
 void* MapPages(size_t bytes);
 // `pages` and `bytes` as given to or by MapPages. Null is ignored.
 void UnmapPages(void* pages, size_t bytes);

@@ -49,7 +49,6 @@ class Memo {
 
   // Remembers the path of a stack that begins at `caller`.
   void Insert(const Caller& caller, const Path* path) {
-    ++learnings_;
     uint64_t node = Root(caller);
     for (int depth = 0; depth < kMaxStackDepth; ++depth) {
       const Slot slot = SlotOf(node);
@@ -72,6 +71,9 @@ class Memo {
 
   // Where stacks hardly repeat, remembering them is a loss, so that it is tried for a while only now and then.
   bool is_pausing() const { return pause_ > 0; }
+
+  // One attempt to learn a path, whatever came of it.
+  void CountLearning() { ++learnings_; }
 
   // After a walk that Find did not save. Whether to remember the stack: if it was walked before, not too long ago.
   bool IsWorthLearning(const Caller& caller, const uintptr_t* pcs, int depth) {
@@ -251,7 +253,9 @@ WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, c
   Memo* memo = thread_memo.memo;
   if (memo == nullptr) memo = Obtain();
   if (memo == nullptr || !memo->IsWorthLearning(caller, pcs, walk.depth)) return walk;
-  *path = LearnPath(caller, max_depth);
+  bool is_busy = false;
+  *path = LearnPath(caller, max_depth, &is_busy);
+  if (!is_busy) memo->CountLearning();
   if (*path != nullptr) memo->Insert(caller, *path);
   return walk;
 }

@@ -136,7 +136,7 @@ class PathTable {
   // Null if the kernel has no room.
   const char* memory() const { return memory_; }
 
-  const Path* Intern(const char* bytes, size_t size) {
+  const Path* Intern(const char* bytes, size_t size, bool* is_busy) {
     const uint64_t hash = HashBytes(bytes, size, 0);
     const auto equal = [&](uint64_t payload) {
       const Entry* entry = EntryOf(payload);
@@ -145,7 +145,10 @@ class PathTable {
     uint64_t found = table_.Find(hash, equal);
     if (found == 0) {
       // In a child forked while another thread held the lock, it is held for good.
-      if (!table_.lock().TryLock()) return nullptr;
+      if (!table_.lock().TryLock()) {
+        *is_busy = true;
+        return nullptr;
+      }
       found = table_.Find(hash, equal);
       if (found == 0) found = Add(hash, bytes, size);
       table_.lock().Unlock();
@@ -219,7 +222,7 @@ void PreparePaths() {
   path_table.store(table, std::memory_order_release);
 }
 
-const Path* LearnPath(const Caller& caller, int max_depth) {
+const Path* LearnPath(const Caller& caller, int max_depth, bool* is_busy) {
   PathTable* table = path_table.load(std::memory_order_acquire);
   if (table == nullptr) return nullptr;
   RuleWalk walk(caller);
@@ -235,7 +238,7 @@ const Path* LearnPath(const Caller& caller, int max_depth) {
     if (!is_outermost && depth < max_depth) continue;
     if (!record.fits()) return nullptr;
     char bytes[PathRecord::kMaxBytes];
-    return table->Intern(bytes, record.Write(depth, /*truncated=*/!is_outermost, bytes));
+    return table->Intern(bytes, record.Write(depth, /*truncated=*/!is_outermost, bytes), is_busy);
   }
 }
 

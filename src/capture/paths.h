@@ -93,9 +93,9 @@ inline uint32_t NumberOf(const Path* path) {
 }
 
 // Walks the stack at `caller`, on the thread's own stack, and hands out its path; null where it cannot be known: a
-// frame that common rules do not describe, a place or an object too many, the limit, another thread that is adding one.
-// The same stack shape gives the same path, always.
-const Path* LearnPath(const Caller& caller, int max_depth);
+// frame that common rules do not describe, a place or an object too many, the limit; or, and then `is_busy` is set,
+// where another thread is adding one. The same stack shape gives the same path, always.
+const Path* LearnPath(const Caller& caller, int max_depth, bool* is_busy);
 
 }  // namespace hbmprof::internal
 

@@ -80,7 +80,8 @@ class Ledger {
   class Place {
     friend class Ledger;
     Shard* shard = nullptr;
-    Cell* cell = nullptr;  // null unless the shard has met the site
+    // Null or zeros, and so not plain, unless the shard has met the site.
+    Cell* cell = nullptr;
   };
   // Starts loading the place, for an event that follows.
   Place Prefetch(SiteId site) {

@@ -20,8 +20,8 @@ namespace hbmprof::internal {
 
 class SiteCache {
  public:
-  SiteCache() : entries_(static_cast<Entry*>(MapPages(kBytes))) {}
-  ~SiteCache() { UnmapPages(entries_, kBytes); }
+  SiteCache() : lines_(static_cast<Line*>(MapPages(kBytes))) {}
+  ~SiteCache() { UnmapPages(lines_, kBytes); }
   SiteCache(const SiteCache&) = delete;
   SiteCache& operator=(const SiteCache&) = delete;
 
@@ -49,24 +49,21 @@ class SiteCache {
 
   // kNoSite if it is not in the cache.
   SiteId Find(const Key& key) const {
-    if (entries_ == nullptr) return kNoSite;
-    const size_t first = FirstPlaceOf(key);
-    SiteId site = entries_[first].SiteOf(key);
-    for (size_t place = 1; site == kNoSite && place < kPlaces; ++place) site = entries_[first ^ place].SiteOf(key);
-    return site;
-  }
-  // In an empty place, or in that of what has been there longest.
-  void Remember(const Key& key, SiteId site) {
-    if (entries_ == nullptr) return;
-    const size_t first = FirstPlaceOf(key);
-    size_t place = 0;
-    while (place < kPlaces - 1 && !entries_[first ^ place].is_empty()) ++place;
-    for (; place > 0; --place) {
-      const Entry& newer = entries_[first ^ (place - 1)];
-      entries_[first ^ place].Set(newer.low.load(std::memory_order_relaxed),
-                                  newer.high_and_site.load(std::memory_order_relaxed));
+    if (lines_ == nullptr) return kNoSite;
+    for (const Entry& entry : LineOf(key).entries) {
+      const SiteId site = entry.SiteOf(key);
+      if (site != kNoSite) return site;
     }
-    entries_[first].Set(key.low_, (key.high_ & ~kSiteMask) | (uint64_t{site} + 1));
+    return kNoSite;
+  }
+  // In place of what has been in its line longest, once the line is full.
+  void Remember(const Key& key, SiteId site) {
+    if (lines_ == nullptr) return;
+    Line& line = LineOf(key);
+    size_t place = 0;
+    while (place < kPlaces - 1 && !line.entries[place].is_empty()) ++place;
+    for (; place > 0; --place) line.entries[place].CopyFrom(line.entries[place - 1]);
+    line.entries[0].Set(key.low_, (key.high_ & ~kSiteMask) | (uint64_t{site} + 1));
   }
 
  private:
@@ -80,6 +77,11 @@ class SiteCache {
       return static_cast<SiteId>(site_plus_one - 1);
     }
     bool is_empty() const { return high_and_site.load(std::memory_order_relaxed) == 0; }
+    // Acquires the site, for those who find the copy.
+    void CopyFrom(const Entry& other) {
+      const uint64_t word = other.high_and_site.load(std::memory_order_acquire);
+      Set(other.low.load(std::memory_order_relaxed), word);
+    }
     void Set(uint64_t new_low, uint64_t new_high_and_site) {
       low.store(new_low, std::memory_order_relaxed);
       high_and_site.store(new_high_and_site, std::memory_order_release);
@@ -88,13 +90,17 @@ class SiteCache {
     std::atomic<uint64_t> low;
     std::atomic<uint64_t> high_and_site;
   };
-  static constexpr uint32_t kEntryBits = 16;
-  static constexpr size_t kPlaces = 4;  // of a key: a cache line
-  static constexpr size_t kBytes = sizeof(Entry) << kEntryBits;
+  static constexpr size_t kPlaces = 4;
+  struct alignas(64) Line {
+    Entry entries[kPlaces];
+  };
+  static_assert(sizeof(Line) == 64, "one cache line");
+  static constexpr uint32_t kLineBits = 14;
+  static constexpr size_t kBytes = sizeof(Line) << kLineBits;
 
-  static size_t FirstPlaceOf(const Key& key) { return key.low_ >> (64 - kEntryBits); }
+  Line& LineOf(const Key& key) const { return lines_[key.low_ >> (64 - kLineBits)]; }
 
-  Entry* const entries_;  // null where there is no memory
+  Line* const lines_;  // null where there is no memory
 };
 
 }  // namespace hbmprof::internal
