@@ -5,7 +5,7 @@
 # dev      every test (the default)
 # release  the same, as a user's build
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
-# tsan     the same under the thread sanitizer
+# tsan     the same under the thread sanitizer, but for the command's tests: it has one thread
 # clang    compiles everything with clang, where lock annotations are errors; runs nothing
 # all      dev clang asan tsan
 #
