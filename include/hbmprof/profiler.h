@@ -26,11 +26,12 @@ namespace internal {
 class ProfilerImpl;
 }
 
-// What a free removed, so that it can be put back if the real free fails. Converts to false if nothing was removed.
+// A record that is not live, so that RestoreRecord can make it so: what a free removed, or PrepareRecordFrom prepared.
+// Converts to false if there is none.
 class FreedRecord {
  public:
   explicit operator bool() const { return bytes_ >= 0; }
-  // Size as recorded, in bytes; -1 if nothing was removed.
+  // Size as recorded, in bytes; -1 if there is no record.
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -115,6 +116,12 @@ class Profiler {
   // Puts back what RecordFree removed, with its first call stack, because the real free failed. Undoes the free in
   // every counter. Does nothing for a false record. Blocks of a removed segment do not come back.
   void RestoreRecord(const FreedRecord& record);
+  // For memory whose allocation is decided here and that is there later, perhaps more than once, as a graph's is from a
+  // launch on: counts an allocation and its free in one event, so that nothing is in use at any instant and no peak is
+  // raised, and touches no record of `id`. RestoreRecord makes the result live, with the stack at `caller` and the
+  // present tags; RecordFree ends that, and the same result can be restored again. Returns a false record where
+  // RecordAlloc returns false.
+  FreedRecord PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
 
   // Declares [address, address+bytes) a pool's segment: device memory that an allocator took to hand out in blocks. It
   // is counted as kind kPool, less the blocks recorded in it, so that each reserved byte counts once. If `address` is

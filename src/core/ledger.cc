@@ -164,6 +164,25 @@ bool Ledger::MoveToPool(SiteId from, SiteId to, int64_t bytes) {
   return true;
 }
 
+bool Ledger::EnterFreed(SiteId site, int64_t bytes) {
+  Shard* shard = ShardOfThisThread();
+  if (shard == nullptr) return false;
+  SpinLockHolder hold(shard->lock);
+  Cell* cell = CellOf(*shard, site);
+  if (cell == nullptr) return false;
+  Touch(cell, cell->account);
+  ++cell->alloc_objects;
+  cell->alloc_bytes += bytes;
+  ++cell->freed_objects;
+  cell->freed_bytes += bytes;
+  Account& account = shard->accounts[cell->account];
+  ++account.num_allocs;
+  ++account.num_frees;
+  account.largest_alloc = std::max(account.largest_alloc, bytes);
+  CountEvent(*shard, 0);
+  return true;
+}
+
 AccountTotals Ledger::SumOf(AccountId account) const {
   AccountTotals totals;
   totals.peak_bytes_in_use = peaks_[account].bytes;

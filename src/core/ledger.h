@@ -113,6 +113,9 @@ class Ledger {
   // One event: a live allocation of `bytes` bytes at `from` was in truth made at `to`, a site of the same account and
   // of kind kPool. Returns false as Enter does.
   bool MoveToPool(SiteId from, SiteId to, int64_t bytes);
+  // One event: an allocation of `bytes` bytes that was freed at once, so that it is in use at no instant and makes no
+  // peak. `site` has no parent. Returns false as Enter does.
+  bool EnterFreed(SiteId site, int64_t bytes);
 
   // The number of live records, off by less than `flush_every` per shard.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }

@@ -152,6 +152,9 @@ FreedRecord Profiler::Free(BufferId id) { return impl_->RecordFree(id); }
 FreedRecord Profiler::RecordBlockFree(BufferId address) {
   return enabled() ? impl_->RecordBlockFree(address) : FreedRecord();
 }
+FreedRecord Profiler::PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+  return enabled() ? impl_->PrepareRecord(caller, id, bytes, attributes) : FreedRecord();
+}
 void Profiler::RestoreRecord(const FreedRecord& record) { impl_->RestoreRecord(record); }
 void Profiler::SetCounter(std::string_view name, int64_t value) { impl_->counters().Set(name, value); }
 std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const { return impl_->FindBuffer(id); }

@@ -204,6 +204,27 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   ledger_.Enter(Ledger::Event::kUndoFree, freed.site_, freed.bytes_);
 }
 
+FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+  FreedRecord prepared;
+  ReentryGuard guard;
+  if (!Admits(guard) || id.is_null()) return prepared;
+  if (attributes.kind == MemoryKind::kAlias) bytes = 0;
+  if (bytes > LiveTable::kMaxBytes || !HasRoom()) {
+    Drop(bytes);
+    return prepared;
+  }
+  const auto size = static_cast<int64_t>(bytes);
+  const SiteId site = SiteOf(caller, size, Sane(attributes), kNoSite);
+  if (site == kNoSite || !ledger_.EnterFreed(site, size)) {
+    Drop(bytes);
+    return prepared;
+  }
+  prepared.id_ = id;
+  prepared.bytes_ = size;
+  prepared.site_ = site;
+  return prepared;
+}
+
 bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
   ReentryGuard guard;
   if (!Admits(guard) || address.is_null()) return false;

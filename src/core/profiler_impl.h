@@ -78,6 +78,7 @@ class ProfilerImpl {
                                           const Attributes& attributes);
   [[gnu::always_inline]] FreedRecord RecordFree(BufferId id);
   void RestoreRecord(const FreedRecord& record);
+  FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   FreedRecord RecordBlockFree(BufferId address);

@@ -496,6 +496,31 @@ TEST_F(CudaDriverAdapterTest, WhatIsCapturedIsThereFromALaunchUntilItIsFreed) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
+TEST_F(CudaDriverAdapterTest, MakingANodeRaisesNoPeakAndALaunchRaisesItOnce) {
+  const auto peak = [&] { return profiler_.Stats(profiler_.Device("GPU:1")).peak_bytes_in_use; };
+  AddAllocNode(0x90, 0x1000, 100);
+  EXPECT_EQ(peak(), 0);
+  EXPECT_EQ(InUse("GPU:1"), 0);
+  EXPECT_EQ(profiler_.Stats(profiler_.Device("GPU:1")).num_allocs, 1);
+  Instantiate(0x90, 0x91);
+  Launch(0x91);
+  EXPECT_EQ(peak(), 100);
+  EXPECT_EQ(InUse("GPU:1"), 100);
+  Free(0x1000);
+  Launch(0x91);
+  EXPECT_EQ(peak(), 100);
+  EXPECT_EQ(profiler_.Stats(profiler_.Device("GPU:1")).num_allocs, 1);
+}
+
+TEST_F(CudaDriverAdapterTest, ANodeThatCouldNotBeRecordedIsNoForeignFree) {
+  AddAllocNode(0x90, 0x1000, size_t{1} << 40);  // more than a record holds
+  Instantiate(0x90, 0x91);
+  Launch(0x91);
+  EXPECT_EQ(profiler_.GetTrackerStats().dropped_records, 1);
+  EXPECT_EQ(ForeignFrees(), 0);
+  EXPECT_EQ(Live(), 0);
+}
+
 TEST_F(CudaDriverAdapterTest, ALaunchFreesWhatOtherGraphsAllocated) {
   AddAllocNode(0x90, 0x1000, 100);
   Instantiate(0x90, 0x91);

@@ -127,6 +127,15 @@ class Model {
     accounts_[AccountOf(table_.Key(to).attributes)].pool_bytes += bytes;
   }
 
+  void EnterFreed(SiteId site, int64_t bytes) {
+    SiteTotals& totals = sites_[site];
+    ++totals.alloc_objects;
+    totals.alloc_bytes += bytes;
+    AccountTotals& account = accounts_[AccountOf(table_.Key(site).attributes)];
+    ++account.num_allocs;
+    account.largest_alloc = std::max(account.largest_alloc, bytes);
+  }
+
   void TakePeak(AccountId account) {
     accounts_[account].peak_bytes_in_use = accounts_[account].bytes_in_use;
     for (auto& [site, totals] : sites_) {
@@ -186,6 +195,10 @@ class LedgerTest : public ::testing::Test {
   void Enter(Event event, SiteId site, int64_t bytes) {
     ASSERT_TRUE(ledger_.Enter(event, site, bytes));
     model_.Enter(event, site, bytes);
+  }
+  void EnterFreed(SiteId site, int64_t bytes) {
+    ASSERT_TRUE(ledger_.EnterFreed(site, bytes));
+    model_.EnterFreed(site, bytes);
   }
   void ResetPeak(AccountId account) {
     ledger_.ResetPeak(account);
@@ -255,6 +268,30 @@ TEST_F(LedgerTest, AnUndoneFreeLeavesCumulativeCountersAsTheyWere) {
   EXPECT_EQ(totals.num_allocs, 1);
   EXPECT_EQ(totals.num_live, 1);
   EXPECT_EQ(totals.bytes_in_use, 64);
+}
+
+TEST_F(LedgerTest, WhatIsFreedAtOnceIsCountedAndMakesNoPeakUntilItsFreeIsUndone) {
+  const SiteId other = NewSite(kDefaultDevice);
+  const SiteId site = NewSite(kDefaultDevice);
+  Enter(Event::kAlloc, other, 10);
+  EnterFreed(site, 64);
+  ExpectSame();
+  AccountTotals totals = ledger_.Totals(kAccount0);
+  EXPECT_EQ(totals.peak_bytes_in_use, 10);
+  EXPECT_EQ(totals.bytes_in_use, 10);
+  EXPECT_EQ(totals.num_allocs, 2);
+  EXPECT_EQ(totals.num_live, 1);
+  EXPECT_EQ(totals.largest_alloc, 64);
+  EXPECT_EQ(ledger_.live_records(), 1);
+  for (int i = 0; i < 2; ++i) {
+    Enter(Event::kUndoFree, site, 64);
+    ExpectSame();
+    Enter(Event::kFree, site, 64);
+    ExpectSame();
+  }
+  totals = ledger_.Totals(kAccount0);
+  EXPECT_EQ(totals.peak_bytes_in_use, 74);
+  EXPECT_EQ(totals.num_allocs, 2);
 }
 
 TEST_F(LedgerTest, BlocksMoveBytesOutOfTheirSegmentAndNeverChangeTheTotal) {
@@ -399,6 +436,11 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
       Remove(entry);
       if (Below(20) == 0) Add(Event::kUndoFree, removed);
     } else if (choice == 97) {
+      const SiteId site = plain_[Below(plain_.size())];
+      const int64_t bytes = Bytes();
+      EnterFreed(site, bytes);
+      if (Below(2) == 0) Add(Event::kUndoFree, {site, bytes, -1, -1});
+    } else if (choice == 98) {
       ResetPeak(static_cast<AccountId>(Below(kAccounts)));
     } else {
       const auto entry = AnyLive();

@@ -489,6 +489,42 @@ TEST_F(ProfilerTest, RestoringNothingDoesNothing) {
   EXPECT_THAT(profiler_.TakeSnapshot().samples, IsEmpty());
 }
 
+TEST_F(ProfilerTest, APreparedRecordIsCountedButInUseOnlyWhileItIsRestored) {
+  const auto prepare = [&](BufferId id, size_t bytes) {
+    return profiler_.PrepareRecordFrom(Caller::OfThisFunction(), id, bytes, {kDefaultDevice, MemoryKind::kGraph, {}});
+  };
+  profiler_.RecordAlloc(At(1), 10);
+  const FreedRecord prepared = prepare(At(1), 100);
+  ASSERT_TRUE(prepared);
+  EXPECT_EQ(prepared.bytes(), 100);
+  EXPECT_EQ(profiler_.FindBuffer(At(1))->bytes, 10) << "the record that is live is another's";
+  profiler_.RecordFree(At(1));
+  DeviceStats stats = profiler_.Stats(kDefaultDevice);
+  EXPECT_EQ(stats.bytes_in_use, 0);
+  EXPECT_EQ(stats.peak_bytes_in_use, 10);
+  EXPECT_EQ(stats.num_allocs, 2);
+  for (int i = 0; i < 2; ++i) {
+    profiler_.RestoreRecord(prepared);
+    EXPECT_EQ(profiler_.FindBuffer(At(1))->attributes.kind, MemoryKind::kGraph);
+    EXPECT_EQ(profiler_.Stats(kDefaultDevice).bytes_in_use, 100);
+    EXPECT_TRUE(profiler_.RecordFree(At(1)));
+  }
+  stats = profiler_.Stats(kDefaultDevice);
+  EXPECT_EQ(stats.bytes_in_use, 0);
+  EXPECT_EQ(stats.peak_bytes_in_use, 100);
+  EXPECT_EQ(stats.num_allocs, 2) << "however often it was restored";
+  EXPECT_EQ(Tracker().foreign_frees, 0);
+  EXPECT_EQ(Tracker().replaced_records, 0);
+  EXPECT_EQ(Tracker().dropped_records, 0);
+
+  EXPECT_FALSE(prepare(BufferId(), 1)) << "a null id";
+  EXPECT_FALSE(prepare(At(2), size_t{1} << 40)) << "too large";
+  EXPECT_EQ(Tracker().dropped_records, 1);
+  profiler_.SetEnabled(false);
+  EXPECT_FALSE(prepare(At(2), 1));
+  EXPECT_EQ(profiler_.Stats(kDefaultDevice).num_allocs, 2);
+}
+
 TEST(ProfilerLimits, ARecordIsRestoredAlsoIntoAFullTable) {
   Options options;
   options.max_live_buffers = 1;

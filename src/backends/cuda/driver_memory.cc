@@ -194,8 +194,7 @@ std::optional<LiveBuffer> CudaGraphMemory::Find(BufferId id) const {
 void CudaGraphMemory::Made(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes) {
   used_.store(true, std::memory_order_relaxed);
   MutexLock lock(mutex_);
-  profiler_.RecordAllocFrom(caller, id, bytes, attributes);
-  graphs_[graph].allocated.push_back({id, profiler_.RecordFree(id)});
+  graphs_[graph].allocated.push_back({id, profiler_.PrepareRecordFrom(caller, id, bytes, attributes)});
 }
 
 void CudaGraphMemory::MadeFree(Graph graph, BufferId id) {

@@ -140,7 +140,7 @@ class CudaGraphMemory {
   // Whether there has been any.
   bool used() const { return used_.load(std::memory_order_relaxed); }
 
-  // After a node of `graph` was given `id`. It counts as an allocation; and for that moment as in use.
+  // After a node of `graph` was given `id`. It counts as an allocation, of which nothing is in use.
   void Made(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // After a node of `graph` was made that frees `id`.
