@@ -37,6 +37,7 @@ class Answers : public CudaDriverQuestions {
   bool PrimaryContextActive(int) override { return primary_active; }
   int64_t FreeBytes() override { return free_bytes; }
   DeviceId Device(int ordinal) override {
+    ++devices_asked;
     return ordinal < 0 ? kDefaultDevice : profiler_.Device("GPU:" + std::to_string(ordinal));
   }
   AllocatorId StreamOrderedAllocator() override { return profiler_.Allocator("cudaMallocAsync"); }
@@ -50,6 +51,7 @@ class Answers : public CudaDriverQuestions {
   std::atomic<bool> asked_per_thread{false};
   int64_t free_bytes = -1;
   std::atomic<int> recorded{0};
+  std::atomic<int> devices_asked{0};
 
  private:
   Profiler& profiler_;
@@ -62,6 +64,8 @@ class CudaDriverAdapterTest : public ::testing::Test {
   }
   int64_t Live() { return profiler_.GetTrackerStats().live_records; }
   int64_t ForeignFrees() { return profiler_.GetTrackerStats().foreign_frees; }
+
+  int64_t GraphBytes(int device) { return adapter_.GraphBytes(profiler_.Device("GPU:" + std::to_string(device))); }
 
   int Alloc(uint64_t address, size_t bytes, MemoryKind kind = MemoryKind::kDevice) {
     return adapter_.Allocate(
@@ -470,7 +474,7 @@ TEST_F(CudaDriverAdapterTest, WhatIsCapturedIsThereFromALaunchUntilItIsFreed) {
   Launch(0x91);
   EXPECT_EQ(InUse(), 100) << "and not what the graph frees itself";
   EXPECT_EQ(profiler_.FindBuffer(Name(0x1000))->attributes.kind, MemoryKind::kGraph);
-  EXPECT_EQ(adapter_.GraphBytes(0), 100);
+  EXPECT_EQ(GraphBytes(0), 100);
   Launch(0x91);  // as a graph can that frees at each launch what is left
   EXPECT_EQ(InUse(), 100);
 
@@ -489,7 +493,7 @@ TEST_F(CudaDriverAdapterTest, WhatIsCapturedIsThereFromALaunchUntilItIsFreed) {
   EXPECT_EQ(InUse(), 100);
   Free(0x1000);
   EXPECT_EQ(InUse(), 0);
-  EXPECT_EQ(adapter_.GraphBytes(0), 0);
+  EXPECT_EQ(GraphBytes(0), 0);
   // Its handle is another graph's now.
   Launch(0x91);
   EXPECT_EQ(Live(), 0);
@@ -536,6 +540,22 @@ TEST_F(CudaDriverAdapterTest, ALaunchFreesWhatOtherGraphsAllocated) {
   Launch(0x81);
   EXPECT_EQ(InUse(), 5);
   EXPECT_EQ(ForeignFrees(), 0);
+}
+
+// A question for a device's id may set the device's probe, which waits until none runs.
+TEST_F(CudaDriverAdapterTest, WhatGraphsHoldIsToldInsideTheDevicesProbeWithoutAQuestion) {
+  AddAllocNode(0x90, 0x1000, 100);
+  Instantiate(0x90, 0x91);
+  Launch(0x91);
+  const DeviceId device = profiler_.Device("GPU:1");
+  profiler_.SetDeviceProbe(device, [&] {
+    DeviceProbe probe;
+    probe.driver_cache_bytes = 250 - adapter_.GraphBytes(device);
+    return probe;
+  });
+  const int asked = answers_.devices_asked;
+  EXPECT_EQ(profiler_.Stats(device).driver_cache_bytes, 150);
+  EXPECT_EQ(answers_.devices_asked, asked);
 }
 
 // Graphs made, launched, freed from and destroyed on eight threads, each with graphs and addresses of its own, while
@@ -592,14 +612,17 @@ TEST_F(CudaDriverAdapterTest, GraphMemoryMatchesANaiveModelUnderEightThreads) {
     });
   }
   std::thread asks([&] {
-    while (!done) EXPECT_GE(adapter_.GraphBytes(1), 0);
+    while (!done) {
+      EXPECT_GE(GraphBytes(1), 0);
+      std::this_thread::yield();
+    }
   });
   for (std::thread& thread : threads) thread.join();
   done = true;
   asks.join();
   EXPECT_GT(held, 0);
   EXPECT_EQ(InUse("GPU:1"), held);
-  EXPECT_EQ(adapter_.GraphBytes(1), held);
+  EXPECT_EQ(GraphBytes(1), held);
   EXPECT_EQ(ForeignFrees(), 0);
 }
 

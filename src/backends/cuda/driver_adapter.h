@@ -300,8 +300,8 @@ class CudaDriverAdapter {
     if (result != cuda_driver::kSuccess) graphs_.PutBack(std::move(removed));
     return result;
   }
-  // Bytes of graphs in use on a device.
-  int64_t GraphBytes(int device) { return graphs_.BytesInUse(questions_.Device(device)); }
+  // Bytes of graphs in use on a device. Asks no question: it is called within the device's probe.
+  int64_t GraphBytes(DeviceId device) { return graphs_.BytesInUse(device); }
 
   // --- Contexts. ---
 

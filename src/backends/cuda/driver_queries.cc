@@ -105,22 +105,22 @@ int64_t IdleBytes(const Driver& driver, Handle pool) {
 }
 
 // What graphs have taken from the device beyond what they have in use.
-int64_t IdleGraphBytes(const Driver& driver, int ordinal, CUdevice device, const CudaDeviceBooks& books) {
+int64_t IdleGraphBytes(const Driver& driver, CUdevice device, DeviceId id, const CudaDeviceBooks& books) {
   uint64_t reserved = 0;
   if (!books.graph_bytes || driver.device_get_graph_mem_attribute == nullptr ||
       driver.device_get_graph_mem_attribute(device, cuda_driver::kGraphsReservedCurrent, &reserved) !=
           cuda_driver::kSuccess) {
     return 0;
   }
-  return std::max<int64_t>(static_cast<int64_t>(reserved) - books.graph_bytes(ordinal), 0);
+  return std::max<int64_t>(static_cast<int64_t>(reserved) - books.graph_bytes(id), 0);
 }
 
 // -1 if the driver has no pools.
-int64_t IdlePoolBytes(const Driver& driver, int ordinal, CUdevice device, const CudaDeviceBooks& books) {
+int64_t IdlePoolBytes(const Driver& driver, int ordinal, CUdevice device, DeviceId id, const CudaDeviceBooks& books) {
   if (driver.pool_get_attribute == nullptr || driver.device_get_default_pool == nullptr) return -1;
   Handle default_pool = nullptr;
   if (driver.device_get_default_pool(&default_pool, device) != cuda_driver::kSuccess) return -1;
-  int64_t idle = IdleBytes(driver, default_pool) + IdleGraphBytes(driver, ordinal, device, books);
+  int64_t idle = IdleBytes(driver, default_pool) + IdleGraphBytes(driver, device, id, books);
   if (books.pools) {
     books.pools(ordinal, [&](void* pool) { idle += IdleBytes(driver, pool); });
   }
@@ -161,7 +161,7 @@ struct Baseline {
 Baseline baselines[kMaxDevices];
 
 DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaDeviceBooks& books) {
-  DeviceProbe probe = ProbeCudaDevice(ordinal, books);
+  DeviceProbe probe = ProbeCudaDevice(ordinal, device, books);
   const Baseline& baseline = baselines[static_cast<int>(device)];
   if (baseline.known.load(std::memory_order_acquire)) probe.baseline = baseline.bytes.load(std::memory_order_relaxed);
   return probe;
@@ -200,7 +200,7 @@ AllocatorId CudaStreamOrderedAllocator() {
   return allocator;
 }
 
-DeviceProbe ProbeCudaDevice(int ordinal, const CudaDeviceBooks& books) {
+DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaDeviceBooks& books) {
   DeviceProbe probe;
   const Driver* driver = FindDriver();
   CUdevice device = 0;
@@ -221,7 +221,7 @@ DeviceProbe ProbeCudaDevice(int ordinal, const CudaDeviceBooks& books) {
       probe.driver_scope = DriverScope::kProcess;
     }
   }
-  if (probe.driver_bytes_in_use >= 0) probe.driver_cache_bytes = IdlePoolBytes(*driver, ordinal, device, books);
+  if (probe.driver_bytes_in_use >= 0) probe.driver_cache_bytes = IdlePoolBytes(*driver, ordinal, device, id, books);
   return probe;
 }
 

@@ -27,12 +27,12 @@ void* CudaDriverLibrary();
 // "GPU:<ordinal>".
 std::string CudaDeviceName(int ordinal);
 
-// What only the adapter knows of a device.
+// What only the adapter knows of a device. It is asked inside the device's probe, so it must not ask for a device's id.
 struct CudaDeviceBooks {
   // Calls visit(pool) for each pool of the device but its default one.
   std::function<void(int ordinal, const std::function<void(void*)>& visit)> pools;
   // What graphs have in use.
-  std::function<int64_t(int ordinal)> graph_bytes;
+  std::function<int64_t(DeviceId id)> graph_bytes;
 };
 
 // The id of a device of Profiler::Default(), with ProbeCudaDevice as its probe. Call it only when the device is in use:
@@ -47,8 +47,8 @@ size_t CudaAddressRangeBytes(const void* ptr);
 
 // What is known of a device: its size; bytes in use, by this process if NVML tells, else by all processes, if this
 // process's primary context is active or the calling thread is on the device; what its default pool holds idle, and, of
-// which the `books` know, the other pools and the graphs. Empty while nobody answers.
-DeviceProbe ProbeCudaDevice(int ordinal, const CudaDeviceBooks& books = {});
+// which the `books` know, the other pools and the graphs. Empty while nobody answers. `id` is what the books call it.
+DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id = kDefaultDevice, const CudaDeviceBooks& books = {});
 
 // The driver, as the adapter asks it, on behalf of Profiler::Default().
 class CudaDriverInProcess : public CudaDriverQuestions {

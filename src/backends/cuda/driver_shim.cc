@@ -97,7 +97,7 @@ CudaDriverAdapter& Tracker() {
     questions->SetBooks({[adapter](int ordinal, const std::function<void(void*)>& visit) {
                            adapter->ForEachPool(ordinal, [&](const void* pool) { visit(const_cast<void*>(pool)); });
                          },
-                         [adapter](int ordinal) { return adapter->GraphBytes(ordinal); }});
+                         [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
     return adapter;
   }();
   return *tracker;
