@@ -525,6 +525,27 @@ TEST_F(CudaDriverAdapterTest, ANodeThatCouldNotBeRecordedIsNoForeignFree) {
   EXPECT_EQ(Live(), 0);
 }
 
+// A host function of the graph wakes the thread that frees.
+TEST_F(CudaDriverAdapterTest, WhatAnotherThreadFreesBeforeTheLaunchReturnsLeavesNoPhantom) {
+  AddAllocNode(0x90, 0x1000, 100);
+  AddAllocNode(0x90, 0x2000, 10);
+  Instantiate(0x90, 0x91);
+  const int recorded = answers_.recorded;
+  adapter_.Launch(
+      [&] {
+        std::thread([&] { Free(0x1000); }).join();
+        return kSuccess;
+      },
+      Name(0x91));
+  EXPECT_EQ(InUse("GPU:1"), 10);
+  EXPECT_EQ(ForeignFrees(), 0);
+  EXPECT_GT(answers_.recorded, recorded);
+  EXPECT_EQ(Launch(0x91, kFails), kFails);
+  EXPECT_EQ(InUse("GPU:1"), 10) << "a launch that failed takes back what it recorded, and nothing else";
+  EXPECT_EQ(profiler_.Stats(profiler_.Device("GPU:1")).num_live, 1);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
 TEST_F(CudaDriverAdapterTest, ALaunchFreesWhatOtherGraphsAllocated) {
   AddAllocNode(0x90, 0x1000, 100);
   Instantiate(0x90, 0x91);

@@ -282,13 +282,13 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int Launch(const Real& real, const void* executable) {
-    if (!graphs_.used()) return real();
-    const std::vector<FreedRecord> freed = graphs_.BeforeLaunch(executable);
+    if (!graphs_.used() || !profiler_.enabled()) return real();
+    const CudaGraphMemory::Launched launched = graphs_.Launch(executable);
     const int result = real();
-    if (Succeeded(result)) {
-      for (const DeviceId device : graphs_.Launched(executable)) questions_.Recorded(device);
+    if (result == cuda_driver::kSuccess) {
+      for (const DeviceId device : launched.devices) questions_.Recorded(device);
     } else {
-      for (const FreedRecord& record : freed) profiler_.RestoreRecord(record);
+      graphs_.UndoLaunch(launched);
     }
     return result;
   }

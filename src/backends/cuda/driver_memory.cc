@@ -230,24 +230,15 @@ void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {
   graphs_[executable] = std::move(nodes);
 }
 
-std::vector<FreedRecord> CudaGraphMemory::BeforeLaunch(Graph executable) {
-  std::vector<FreedRecord> freed;
-  if (!used()) return freed;
+CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
+  Launched launched;
+  if (!used()) return launched;
   MutexLock lock(mutex_);
   const auto found = graphs_.find(executable);
-  if (found == graphs_.end()) return freed;
+  if (found == graphs_.end()) return launched;
   for (const BufferId id : found->second.freed) {
-    if (Find(id).has_value()) freed.push_back(profiler_.RecordFree(id));
+    if (Find(id).has_value()) launched.freed.push_back(profiler_.RecordFree(id));
   }
-  return freed;
-}
-
-std::vector<DeviceId> CudaGraphMemory::Launched(Graph executable) {
-  std::vector<DeviceId> devices;
-  if (!used()) return devices;
-  MutexLock lock(mutex_);
-  const auto found = graphs_.find(executable);
-  if (found == graphs_.end()) return devices;
   for (const Node& node : found->second.allocated) {
     // What an earlier launch allocated and nobody freed, a graph that frees at each launch allocates again.
     if (Find(node.id).has_value()) continue;
@@ -255,9 +246,18 @@ std::vector<DeviceId> CudaGraphMemory::Launched(Graph executable) {
     const std::optional<LiveBuffer> live = Find(node.id);
     if (!live.has_value()) continue;
     launched_.insert(node.id.value());
-    devices.push_back(live->attributes.device);
+    launched.allocated.push_back(node.id);
+    launched.devices.push_back(live->attributes.device);
   }
-  return devices;
+  return launched;
+}
+
+void CudaGraphMemory::UndoLaunch(const Launched& launched) {
+  MutexLock lock(mutex_);
+  for (const BufferId id : launched.allocated) {
+    if (Find(id).has_value()) profiler_.RecordFree(id);
+  }
+  for (const FreedRecord& record : launched.freed) profiler_.RestoreRecord(record);
 }
 
 CudaGraphMemory::Removed CudaGraphMemory::Remove(Graph graph) {

@@ -134,6 +134,12 @@ class CudaGraphMemory {
   using Graph = const void*;  // or what was instantiated from one
   using Graphs = std::unordered_map<Graph, Nodes>;
   using Removed = Graphs::node_type;
+  // What a launch did to the records.
+  struct Launched {
+    std::vector<FreedRecord> freed;  // of other graphs
+    std::vector<BufferId> allocated;
+    std::vector<DeviceId> devices;  // on which memory is in use now that was not before
+  };
 
   explicit CudaGraphMemory(Profiler& profiler) : profiler_(profiler) {}
 
@@ -150,10 +156,10 @@ class CudaGraphMemory {
   // After `executable` was made from `graph` as it is then.
   void Instantiated(Graph graph, Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Before a launch: what it frees of other graphs. To be put back if it fails.
-  std::vector<FreedRecord> BeforeLaunch(Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After one. Returns the devices on which memory is in use now that was not before.
-  std::vector<DeviceId> Launched(Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before a launch, since another thread may free what it allocates before the call returns: a node's host function
+  // may have told it to. To be undone if the launch fails.
+  Launched Launch(Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
+  void UndoLaunch(const Launched& launched) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Before a destruction: forgets it. To be put back if that fails.
   Removed Remove(Graph graph) ABSL_LOCKS_EXCLUDED(mutex_);
