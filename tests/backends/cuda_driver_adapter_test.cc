@@ -546,6 +546,36 @@ TEST_F(CudaDriverAdapterTest, WhatAnotherThreadFreesBeforeTheLaunchReturnsLeaves
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
+TEST_F(CudaDriverAdapterTest, AHandleGivenOutAgainHasNothingOfTheGraphThatHadItBefore) {
+  // Graphs and what was instantiated from them, whose end was not seen.
+  for (const uintptr_t graph : {0x90, 0xa0, 0xb0}) {
+    AddAllocNode(graph, graph << 8, 100);
+    Instantiate(graph, graph + 1);
+  }
+  void* const created = Handle(0x90);
+  EXPECT_EQ(adapter_.CreateGraph([] { return kFails; }, &created), kFails);
+  Instantiate(0x90, 0x91);
+  Launch(0x91);
+  EXPECT_EQ(InUse("GPU:1"), 100) << "a call that fails gives out no handle";
+  Free(0x9000);
+  adapter_.CreateGraph([] { return kSuccess; }, &created);
+  Instantiate(0x90, 0xc1);
+  Launch(0xc1);
+  EXPECT_EQ(InUse("GPU:1"), 0) << "a new graph";
+
+  answers_.capture = {true, Name(0xa0)};
+  adapter_.BeginCapture([] { return kSuccess; }, {nullptr, true});
+  EXPECT_TRUE(answers_.asked_per_thread);
+  answers_.capture = {};
+  Instantiate(0xa0, 0xc2);
+  Launch(0xc2);
+  EXPECT_EQ(InUse("GPU:1"), 0) << "a new capture";
+
+  Instantiate(0x80, 0xb1);  // a graph without memory
+  Launch(0xb1);
+  EXPECT_EQ(InUse("GPU:1"), 0) << "a new executable";
+}
+
 TEST_F(CudaDriverAdapterTest, ALaunchFreesWhatOtherGraphsAllocated) {
   AddAllocNode(0x90, 0x1000, 100);
   Instantiate(0x90, 0x91);

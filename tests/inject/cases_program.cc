@@ -208,7 +208,9 @@ void GetProcAddress() {
                   {"cuCtxCreate", 12050, 0, "cuCtxCreate_v4"},
                   {"cuGraphAddNode", 13000, 0, "cuGraphAddNode_v2"},
                   {"cuGraphInstantiate", 12000, 0, "cuGraphInstantiateWithFlags"},
-                  {"cuGraphLaunch", 10000, kPerThreadDefaultStream, "cuGraphLaunch_ptsz"}};
+                  {"cuGraphLaunch", 10000, kPerThreadDefaultStream, "cuGraphLaunch_ptsz"},
+                  {"cuStreamBeginCapture", 10010, 0, "cuStreamBeginCapture_v2"},
+                  {"cuStreamBeginCapture", 10010, kPerThreadDefaultStream, "cuStreamBeginCapture_v2_ptsz"}};
   for (const auto& request : requests) {
     void* function = nullptr;
     REQUIRE(cuGetProcAddress_v2(request.name, &function, request.version, request.flags, nullptr) == kSuccess);

@@ -192,7 +192,7 @@ TEST(InjectTest, EveryLookUpIsAnsweredWithAWrapperAndItselfToo) {
     std::istringstream lines(run.out);
     int count = 0;
     for (std::string line; std::getline(lines, line); ++count) EXPECT_THAT(line, HasSubstr("libhbmprof_cuda.so"));
-    EXPECT_EQ(count, 9);
+    EXPECT_EQ(count, 11);
   }
 }
 

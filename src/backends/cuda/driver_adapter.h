@@ -246,6 +246,20 @@ class CudaDriverAdapter {
 
   // --- Graphs: what their nodes allocate is counted from a launch on, see CudaGraphMemory. ---
 
+  // A new graph has nothing of the one that had its handle before, whose end may not have been seen: that of a capture
+  // that failed is not.
+  template <typename Real>
+  int CreateGraph(const Real& real, void* const* graph) {
+    const int result = real();
+    if (result == cuda_driver::kSuccess) graphs_.Remove(*graph);
+    return result;
+  }
+  template <typename Real>
+  int BeginCapture(const Real& real, const CudaDriverStream& stream) {
+    const int result = real();
+    if (result == cuda_driver::kSuccess && graphs_.used()) graphs_.Remove(questions_.CaptureOf(stream).graph);
+    return result;
+  }
   template <typename Real>
   int AddAllocNode(const Caller& caller, const Real& real, const void* graph,
                    const cuda_driver::MemAllocNodeParams* params) {

@@ -225,7 +225,10 @@ void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {
   if (!used()) return;
   MutexLock lock(mutex_);
   const auto found = graphs_.find(graph);
-  if (found == graphs_.end()) return;
+  if (found == graphs_.end()) {
+    graphs_.erase(executable);  // of one that had the handle before
+    return;
+  }
   Nodes nodes = found->second;
   graphs_[executable] = std::move(nodes);
 }

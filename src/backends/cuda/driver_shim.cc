@@ -118,7 +118,9 @@ constexpr Variant kVariants[] = {{"cuCtxCreate_v3", 11040},
                                  {"cuGraphInstantiate_v2", 11000},
                                  {"cuGraphInstantiateWithFlags", 12000},
                                  {"cuIpcOpenMemHandle_v2", 11000},
-                                 {"cuMemHostRegister_v2", 6050}};
+                                 {"cuMemHostRegister_v2", 6050},
+                                 {"cuStreamBeginCapture_v2", 10010},
+                                 {"cuStreamBeginCapture_v2_ptsz", 10010}};
 constexpr int kSecondVariants = 3020;  // all other _v2
 
 int SinceVersion(std::string_view name) {
@@ -140,16 +142,17 @@ std::string_view BaseName(std::string_view name) {
 // fits.
 void* WrapperByRequest(std::string_view name, int version, Flags64 flags) {
   void* best = nullptr;
-  int best_since = -1;
+  int best_rank = -1;
   for (int i = 0; i < kEntries; ++i) {
     const std::string_view candidate = kNames[i];
     if (BaseName(candidate) != name && candidate != name) continue;
     const bool per_thread = candidate.substr(candidate.size() - 5) == "_ptsz";
     if (per_thread && (flags & kPerThreadDefaultStream) == 0) continue;
-    const int since = candidate == name ? 0 : SinceVersion(candidate) + (per_thread ? 1 : 0);
-    if (since > version || since <= best_since) continue;
+    const int since = candidate == name ? 0 : SinceVersion(candidate);
+    const int rank = 2 * since + (per_thread ? 1 : 0);
+    if (since > version || rank <= best_rank) continue;
     best = kWrappers[i];
-    best_since = since;
+    best_rank = rank;
   }
   return best;
 }

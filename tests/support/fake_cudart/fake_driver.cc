@@ -688,6 +688,8 @@ CUresult cuStreamBeginCapture_v2(Handle stream, int) {
   return kSuccess;
 }
 
+CUresult cuStreamBeginCapture_v2_ptsz(Handle stream, int mode) { return cuStreamBeginCapture_v2(stream, mode); }
+
 static CUresult CaptureInfo(Handle stream, int* status, Handle* graph) {
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
@@ -806,6 +808,8 @@ const Entry kEntries[] = {
     ENTRY("cuGraphLaunch", 10000, true, cuGraphLaunch_ptsz),
     ENTRY("cuGraphDestroy", 10000, false, cuGraphDestroy),
     ENTRY("cuGraphExecDestroy", 10000, false, cuGraphExecDestroy),
+    ENTRY("cuStreamBeginCapture", 10010, false, cuStreamBeginCapture_v2),
+    ENTRY("cuStreamBeginCapture", 10010, true, cuStreamBeginCapture_v2_ptsz),
 };
 
 }  // namespace
