@@ -747,6 +747,38 @@ TEST_F(CudaDriverAdapterTest, APrimaryContextsResetLeavesWhatIsNotItsOwn) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
+TEST_F(CudaDriverAdapterTest, AnArrayThatEndsWithItsContextLetsGoOfItsTiles) {
+  const auto make_array = [&] {
+    adapter_.Allocate(
+        caller_, [] { return kSuccess; },
+        [&] { return adapter_.Here(CudaArrayId(Name(0x40)), 1, MemoryKind::kArray); });
+  };
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context, 0);
+  answers_.context = context;
+  make_array();
+  answers_.context = nullptr;
+  Create(1, 100);
+  MapTiles({Tiles(0, 1, 1)});
+  Release(1);
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  EXPECT_EQ(InUse(), 101) << "the array is the other context's";
+  EXPECT_EQ(adapter_.DestroyContext([] { return kFails; }, context), kFails);
+  EXPECT_EQ(InUse(), 101);
+  adapter_.DestroyContext([] { return kSuccess; }, context);
+  EXPECT_EQ(InUse(), 0) << "the tiles were all that held the memory";
+
+  make_array();
+  Create(1, 100);
+  MapTiles({Tiles(0, 1, 1)});
+  Release(1);
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 1);
+  EXPECT_EQ(InUse(), 101) << "another device's";
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
 // --- Pools, shared memory, code. ---
 
 TEST_F(CudaDriverAdapterTest, PoolsAreListedUntilTheyAreDestroyed) {

@@ -1,6 +1,7 @@
 #include "src/backends/cuda/driver_adapter.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace hbmprof::internal {
 namespace {
@@ -155,12 +156,16 @@ CudaDriverAdapter::Ended CudaDriverAdapter::EndContext(const void* context) {
     contexts_.erase(found);
   }
   ended.removed = RemoveAllOf(context);
+  for (const Removed& removed : ended.removed) {
+    if (physical_.HasTiles(removed.id)) ended.unmapped.push_back(physical_.UnmapArray(removed.id));
+  }
   return ended;
 }
 
-void CudaDriverAdapter::PutBackContext(const void* context, const Ended& ended) {
+void CudaDriverAdapter::PutBackContext(const void* context, Ended ended) {
   if (ended.device < 0) return;
   for (const Removed& removed : ended.removed) PutBack(removed);
+  for (CudaPhysicalMemory::Taken& taken : ended.unmapped) physical_.PutBack(std::move(taken));
   AddContext(context, ended.device);
 }
 
@@ -168,14 +173,22 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
   const DeviceId id = questions_.Device(device);
   // What is not the primary context's is taken out for the while; it keeps its stacks.
   std::vector<FreedRecord> kept;
-  const auto keep = [&](BufferId buffer) {
+  const auto is_on_device = [&](BufferId buffer) {
     const auto live = profiler_.FindBuffer(buffer);
-    if (live.has_value() && live->attributes.device == id) kept.push_back(profiler_.RecordFree(buffer));
+    return live.has_value() && live->attributes.device == id;
   };
+  const auto keep = [&](BufferId buffer) {
+    if (is_on_device(buffer)) kept.push_back(profiler_.RecordFree(buffer));
+  };
+  std::vector<BufferId> arrays = physical_.ArraysWithTiles();
+  arrays.erase(std::remove_if(arrays.begin(), arrays.end(), std::not_fn(is_on_device)), arrays.end());
   for (const BufferId buffer : physical_.Live()) keep(buffer);
   for (const BufferId buffer : owners_.All()) keep(buffer);
   profiler_.DropDevice(id, questions_.StreamOrderedAllocator());
   for (const FreedRecord& record : kept) profiler_.RestoreRecord(record);
+  for (const BufferId array : arrays) {
+    if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array);
+  }
   shared_.ForgetDevice(id);
 }
 

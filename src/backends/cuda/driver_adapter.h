@@ -328,9 +328,9 @@ class CudaDriverAdapter {
   // Everything of the context goes, but stream-ordered and physical memory.
   template <typename Real>
   int DestroyContext(const Real& real, const void* context) {
-    const Ended ended = EndContext(context);
+    Ended ended = EndContext(context);
     const int result = real();
-    if (result != cuda_driver::kSuccess) PutBackContext(context, ended);
+    if (result != cuda_driver::kSuccess) PutBackContext(context, std::move(ended));
     return result;
   }
   // For a release too: the last one resets.
@@ -365,6 +365,7 @@ class CudaDriverAdapter {
   struct Ended {
     int device = -1;  // -1: not a context that we saw created
     std::vector<Removed> removed;
+    std::vector<CudaPhysicalMemory::Taken> unmapped;  // from its arrays
   };
   struct Measurement {
     int64_t free_bytes = -1;
@@ -389,7 +390,7 @@ class CudaDriverAdapter {
   int RemovePool(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);  // its device, or -1
   void AddContext(const void* context, int device) ABSL_LOCKS_EXCLUDED(mutex_);
   Ended EndContext(const void* context) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBackContext(const void* context, const Ended& ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBackContext(const void* context, Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropPrimaryContext(int device) ABSL_LOCKS_EXCLUDED(mutex_);
   Measurement Measure();
 

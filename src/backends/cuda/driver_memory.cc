@@ -155,6 +155,19 @@ void CudaPhysicalMemory::UnmappedTiles(BufferId array, const Tiles& tiles) {
   Cut(array, tiles);
 }
 
+bool CudaPhysicalMemory::HasTiles(BufferId array) const {
+  if (!has_tiles_.load(std::memory_order_relaxed)) return false;
+  MutexLock lock(mutex_);
+  return tiles_.count(array.value()) != 0;
+}
+
+std::vector<BufferId> CudaPhysicalMemory::ArraysWithTiles() const {
+  std::vector<BufferId> arrays;
+  MutexLock lock(mutex_);
+  for (const auto& [array, mappings] : tiles_) arrays.push_back(BufferId(array));
+  return arrays;
+}
+
 CudaPhysicalMemory::Taken CudaPhysicalMemory::UnmapArray(BufferId array) {
   Taken taken;
   if (!has_tiles_.load(std::memory_order_relaxed)) return taken;

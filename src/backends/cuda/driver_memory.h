@@ -83,6 +83,8 @@ class CudaPhysicalMemory {
   void MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // After they were unmapped.
   void UnmappedTiles(BufferId array, const Tiles& tiles) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasTiles(BufferId array) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<BufferId> ArraysWithTiles() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Before an array is destroyed: all its mappings go.
   Taken UnmapArray(BufferId array) ABSL_LOCKS_EXCLUDED(mutex_);
 
