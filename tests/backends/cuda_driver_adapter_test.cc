@@ -105,6 +105,14 @@ class CudaDriverAdapterTest : public ::testing::Test {
     adapter_.AddNode(
         caller_, [] { return kSuccess; }, Name(graph), &params);
   }
+  // Makes `graph` a part of `parent`.
+  void Move(uintptr_t graph, uintptr_t parent) {
+    cuda_driver::GraphNodeParams params = {};
+    params.type = cuda_driver::kGraphNodeGraph;
+    params.child = {Handle(graph), cuda_driver::kOwnershipMove};
+    adapter_.AddNode(
+        caller_, [] { return kSuccess; }, Name(parent), &params);
+  }
   void Instantiate(uintptr_t graph, uintptr_t executable) {
     void* const out = Handle(executable);
     adapter_.Instantiate([] { return kSuccess; }, Name(graph), &out);
@@ -679,18 +687,29 @@ TEST_F(CudaDriverAdapterTest, GraphMemoryMatchesANaiveModelUnderEightThreads) {
 
 TEST_F(CudaDriverAdapterTest, AGraphMovedIntoAnotherAllocatesWhereThatIsLaunched) {
   AddAllocNode(0x90, 0x1000, 100);
-  cuda_driver::GraphNodeParams params = {};
-  params.type = cuda_driver::kGraphNodeGraph;
-  params.child = {Handle(0x90), cuda_driver::kOwnershipMove};
-  adapter_.AddNode(
-      caller_, [] { return kSuccess; }, Name(0xa0), &params);
-  params.type = 0;  // a kernel
+  Move(0x90, 0xa0);
+  cuda_driver::GraphNodeParams params = {};  // a kernel
   adapter_.AddNode(
       caller_, [] { return kSuccess; }, Name(0xa0), &params);
   Instantiate(0xa0, 0xa1);
   AddAllocNode(0xa0, 0x2000, 1000);  // not in what has been instantiated
   Launch(0xa1);
   EXPECT_EQ(InUse("GPU:1"), 100);
+}
+
+TEST_F(CudaDriverAdapterTest, WhatAMovedGraphFreesOfItsParentIsNotCounted) {
+  AddAllocNode(0xa0, 0x1000, 100);
+  AddAllocNode(0xa0, 0x2000, 10);
+  AddFreeNode(0x90, 0x1000);
+  AddFreeNode(0x90, 0x3000);
+  Move(0x90, 0xa0);
+  Instantiate(0xa0, 0xa1);
+  AddAllocNode(0xb0, 0x3000, 1000);
+  Instantiate(0xb0, 0xb1);
+  Launch(0xb1);
+  EXPECT_EQ(InUse("GPU:1"), 1000);
+  Launch(0xa1);
+  EXPECT_EQ(InUse("GPU:1"), 10) << "and a third graph's memory goes";
 }
 
 // --- Contexts. ---

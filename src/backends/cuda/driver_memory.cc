@@ -210,10 +210,7 @@ void CudaGraphMemory::Made(const Caller& caller, Graph graph, BufferId id, size_
   graphs_[graph].allocated.push_back({id, profiler_.PrepareRecordFrom(caller, id, bytes, attributes)});
 }
 
-void CudaGraphMemory::MadeFree(Graph graph, BufferId id) {
-  if (!used()) return;
-  MutexLock lock(mutex_);
-  Nodes& nodes = graphs_[graph];
+void CudaGraphMemory::AddFree(Nodes& nodes, BufferId id) {
   const auto own = std::find_if(nodes.allocated.begin(), nodes.allocated.end(),
                                 [&](const Node& node) { return node.id.value() == id.value(); });
   if (own != nodes.allocated.end()) {
@@ -223,6 +220,12 @@ void CudaGraphMemory::MadeFree(Graph graph, BufferId id) {
   }
 }
 
+void CudaGraphMemory::MadeFree(Graph graph, BufferId id) {
+  if (!used()) return;
+  MutexLock lock(mutex_);
+  AddFree(graphs_[graph], id);
+}
+
 void CudaGraphMemory::Moved(Graph graph, Graph parent) {
   if (!used()) return;
   MutexLock lock(mutex_);
@@ -230,8 +233,8 @@ void CudaGraphMemory::Moved(Graph graph, Graph parent) {
   if (moved.empty()) return;
   const Nodes& from = moved.mapped();
   Nodes& to = graphs_[parent];
+  for (const BufferId id : from.freed) AddFree(to, id);
   to.allocated.insert(to.allocated.end(), from.allocated.begin(), from.allocated.end());
-  to.freed.insert(to.freed.end(), from.freed.begin(), from.freed.end());
 }
 
 void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {

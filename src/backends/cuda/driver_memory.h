@@ -171,6 +171,8 @@ class CudaGraphMemory {
   int64_t BytesInUse(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // A node that frees `id`: what the graph frees itself is not counted.
+  static void AddFree(Nodes& nodes, BufferId id);
   // Of a live record, if it is a graph's.
   std::optional<LiveBuffer> Find(BufferId id) const;
 
