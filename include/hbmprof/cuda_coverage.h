@@ -29,7 +29,8 @@ struct CudaEntryPoint {
 const char* CudaEntryStateName(CudaEntryPoint::State state);
 
 // All entry points that matter to memory, in the order of their subjects. Any thread, at any time; takes microseconds
-// to milliseconds. kFailedPrecondition if libhbmprof_cuda.so is not in this process.
+// to milliseconds. kFailedPrecondition if libhbmprof_cuda.so is not in this process, kResourceExhausted if the host has
+// no memory for the list.
 absl::StatusOr<std::vector<CudaEntryPoint>> CudaCoverage();
 
 }  // namespace hbmprof

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace hbmprof {
 namespace {
@@ -16,10 +17,20 @@ constexpr struct {
   const char* name;
 } kStates[] = {{State::kTracked, "tracked"}, {State::kPassedThrough, "passed through"}, {State::kAbsent, "absent"}};
 
-extern "C" void AddEntryPoint(const char* name, const char* state, const char* note, void* argument) {
+struct Entries {
+  std::vector<CudaEntryPoint> found;
+  bool out_of_memory = false;
+};
+
+// Called by the injected library, through which no exception may pass.
+extern "C" void AddEntryPoint(const char* name, const char* state, const char* note, void* argument) noexcept {
+  auto& entries = *static_cast<Entries*>(argument);
   for (const auto& known : kStates) {
-    if (std::strcmp(known.name, state) == 0) {
-      static_cast<std::vector<CudaEntryPoint>*>(argument)->push_back({name, known.state, note});
+    if (std::strcmp(known.name, state) != 0) continue;
+    try {
+      entries.found.push_back({name, known.state, note});
+    } catch (const std::bad_alloc&) {
+      entries.out_of_memory = true;
     }
   }
 }
@@ -33,7 +44,7 @@ const char* CudaEntryStateName(State state) {
   return "unknown";
 }
 
-absl::StatusOr<std::vector<CudaEntryPoint>> CudaCoverage() try {
+absl::StatusOr<std::vector<CudaEntryPoint>> CudaCoverage() {
   using Coverage = void(void (*visit)(const char*, const char*, const char*, void*), void* argument);
   auto* const coverage = reinterpret_cast<Coverage*>(dlsym(RTLD_DEFAULT, "hbmprof_cuda_coverage"));
   if (coverage == nullptr) {
@@ -41,11 +52,12 @@ absl::StatusOr<std::vector<CudaEntryPoint>> CudaCoverage() try {
         "libhbmprof_cuda.so is not in this process, so no call of the CUDA driver is tracked: start the program with "
         "`hbmprof run`, or with the library in LD_PRELOAD");
   }
-  std::vector<CudaEntryPoint> entries;
+  Entries entries;
   coverage(&AddEntryPoint, &entries);
-  return entries;
-} catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("the host has no memory for the list of entry points");
+  if (entries.out_of_memory) {
+    return absl::ResourceExhaustedError("the host has no memory for the list of entry points");
+  }
+  return std::move(entries.found);
 }
 
 }  // namespace hbmprof
