@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -26,10 +27,14 @@ inline hbmprof::BufferId Buffer(uint64_t owner, uint64_t i) {
   return hbmprof::BufferId((owner + 1) << 40 | (i + 1) << 8);
 }
 
+// The threads in AllocateForEver that have done so often enough to need no host memory any more.
+inline std::atomic<int> settled_threads{0};
+
 // Allocates and frees for ever, about `live` buffers at a time.
 [[noreturn]] inline void AllocateForEver(uint64_t owner, uint64_t live) {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   for (uint64_t i = 0;; ++i) {
+    if (i == 2 * live) settled_threads.fetch_add(1);
     hbmprof::ScopedTag tag("round", i % 2 == 0 ? "even" : "odd");
     profiler.RecordAlloc(Buffer(owner, i), 1 + i % 300);
     if (i >= live) profiler.RecordFree(Buffer(owner, i - live));
