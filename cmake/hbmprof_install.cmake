@@ -25,4 +25,5 @@ configure_package_config_file(cmake/hbmprofConfig.cmake.in ${PROJECT_BINARY_DIR}
   INSTALL_DESTINATION ${_package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/hbmprofConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/hbmprofConfig.cmake ${PROJECT_BINARY_DIR}/hbmprofConfigVersion.cmake
-  cmake/FindLibDeflate.cmake cmake/FindLibElf.cmake DESTINATION ${_package_dir})
+  cmake/FindLibDeflate.cmake cmake/FindLibElf.cmake cmake/hbmprof_find_library.cmake
+  DESTINATION ${_package_dir})
