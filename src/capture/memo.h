@@ -1,7 +1,7 @@
 // Remembered stacks: the frames of a stack seen before, proven to be there still, without walking.
 //
-// A thread's memo leads from (pc, sp) to the paths (paths.h) that were met there. To capture: take them, load the words
-// that they depend on, compare all. Equal means that the frames are these. Else the stack is walked by rules; a stack
+// A thread's memo leads from (pc, sp) to the paths (paths.h) that were met there. To capture: take one, load the words
+// that it depends on, compare all. Equal means that the frames are these. Else the stack is walked by rules; a stack
 // that is walked for the second time is walked once more, to learn its path. A thread whose stacks hardly repeat does
 // without, and tries again now and then.
 //
@@ -12,8 +12,9 @@
 // - The frame pointer as a mere register: it is compared only where a frame of the path was found by it.
 // - An address that comes to mean something else: a path names the objects in it that can be unloaded, and is believed
 //   only while they are what is loaded there (rules.h).
-// - Signal handlers that capture while the memo is being read or written: its entries are single words, and paths are
-//   immutable.
+// - Signal handlers that capture while the memo is being read or written: a node's tag is written last, so that it
+// never
+//   leads to no path; whatever path it leads to is compared in full, and paths are immutable.
 // - Sanitizers: stack words are loaded uninstrumented (stack_memory.h).
 // - fork: the child has its own copy of the forking thread's memo and stack.
 //

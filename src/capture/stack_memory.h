@@ -41,18 +41,7 @@ inline uintptr_t LoadStackWord(uintptr_t address) {
 #endif
 }
 
-// The word `offset` words up from `base`.
-inline uintptr_t LoadStackWord(uintptr_t base, intptr_t offset) {
-#if defined(__x86_64__)
-  uintptr_t word;
-  asm volatile("movq (%1,%2,8), %0" : "=r"(word) : "r"(base), "r"(offset));
-  return word;
-#else
-  return LoadStackWord(base + static_cast<uintptr_t>(offset) * sizeof(uintptr_t));
-#endif
-}
-
-// Two words at once, for comparing many.
+// The two words that are so many words up from `base`, at once.
 using WordPair = uintptr_t __attribute__((vector_size(2 * sizeof(uintptr_t)), may_alias));
 inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t second_offset) {
 #if defined(__x86_64__)
@@ -61,7 +50,8 @@ inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t s
   asm volatile("movhps (%1,%2,8), %0" : "+x"(words) : "r"(base), "r"(second_offset));
   return words;
 #else
-  return WordPair{LoadStackWord(base, first_offset), LoadStackWord(base, second_offset)};
+  const auto at = [base](intptr_t offset) { return base + static_cast<uintptr_t>(offset) * sizeof(uintptr_t); };
+  return WordPair{LoadStackWord(at(first_offset)), LoadStackWord(at(second_offset))};
 #endif
 }
 

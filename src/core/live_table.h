@@ -36,7 +36,8 @@ class LiveTable {
 
  public:
   static constexpr int64_t kMaxBytes = (int64_t{1} << 40) - 1;  // per record
-  static constexpr SiteId kMaxSites = SiteId{1} << 24;
+  static constexpr SiteId kMaxSites = SiteId{1} << 24;          // that a record can tell apart
+  static_assert(SiteTable::kMaxSites <= kMaxSites);
 
   enum class Inserted { kNew, kReplaced, kNoMemory };
 
