@@ -7,9 +7,12 @@
 
 namespace hbmprof::internal {
 
+// Threads are numbered from 1 up to this in the order of first use, and then from 1 again.
+inline constexpr uint32_t kThreadNumbers = 64;
+
 struct ThreadState {
-  uint32_t index_plus_one;  // 0: not numbered yet
-  bool inside;              // an event of this thread is being recorded
+  uint32_t number;  // 0: none yet
+  bool inside;      // an event of this thread is being recorded
 };
 
 // Plain zero-initialised data in the static TLS block: reading it never allocates, and it needs no destructor, so it
@@ -17,12 +20,8 @@ struct ThreadState {
 // which every access would have to ask for.
 extern __thread ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
-// A small number of this thread's own, counting up from 0 in the order of first use.
-uint32_t AssignThreadIndex();
-inline uint32_t ThreadIndex() {
-  const uint32_t index_plus_one = thread_state.index_plus_one;
-  return index_plus_one != 0 ? index_plus_one - 1 : AssignThreadIndex();
-}
+// This thread's number, which it gets now if it has none.
+uint32_t ThreadNumber();
 
 // Marks the thread as inside the tracker while it lives. `entered()` is false if it was inside already: then the event
 // comes from the tracker itself (or from a signal handler that interrupted it) and must be passed through. The fences

@@ -13,23 +13,122 @@
 // - An address that comes to mean something else: a path names the objects in it that can be unloaded, and is believed
 //   only while they are what is loaded there (rules.h).
 // - Signal handlers that capture while the memo is being read or written: a node's tag is written last, so that it
-// never
-//   leads to no path; whatever path it leads to is compared in full, and paths are immutable.
+//   never leads to no path; whatever path it leads to is compared in full, and paths are immutable.
 // - Sanitizers: stack words are loaded uninstrumented (stack_memory.h).
 // - fork: the child has its own copy of the forking thread's memo and stack.
 //
-// With HBMPROF_CHECK_CAPTURE defined, every stack is learnt at once, every remembered one is walked again by rules, and
-// a difference aborts.
+// With HBMPROF_CHECK_CAPTURE defined (memo.cc), every stack is learnt at once, every remembered one is walked again by
+// rules, and a difference aborts.
 #ifndef HBMPROF_SRC_CAPTURE_MEMO_H_
 #define HBMPROF_SRC_CAPTURE_MEMO_H_
 
 #include <cstdint>
 
 #include "hbmprof/caller.h"
+#include "src/base/hash.h"
 #include "src/capture/paths.h"
+#include "src/capture/stack_memory.h"
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
+
+// One thread's. A signal handler may interrupt any of this and use it too; what is lost then is no more than an entry
+// or a count.
+//
+// A tree of the paths that were met, flattened into one hash table. Its root is a caller's (pc, sp). A node is a path,
+// or, where several paths were met, the place of the innermost return address in which they differ: the word there
+// leads on. (Stacks that are equal up to a frame have the next return address at the same place.) Any node may give way
+// to another; what hangs below it is then met anew.
+class Memo {
+ public:
+  // In zeros, for the thread whose stack has those bounds.
+  void Start(const StackBounds& bounds) {
+    stack_low_ = bounds.low;
+    stack_bytes_ = bounds.high - bounds.low;
+  }
+
+  // The path of the stack that begins at `caller`, cut at `max_depth` frames, if it is remembered; null if not.
+  [[gnu::always_inline]] const Path* Find(const Caller& caller, int max_depth) {
+    const uintptr_t place_of_sp = caller.sp - stack_low_;
+    if (place_of_sp >= stack_bytes_) return nullptr;
+    const uintptr_t bytes = stack_bytes_ - place_of_sp;
+    uint64_t key = Root(caller);
+    for (;;) {
+      const Node* node = NodeOf(key);
+      if (node == nullptr) return nullptr;
+      if (node->place == Path::kNoPlace) {
+        const Path* path = PathAt(node->path);
+        if (!path->StandsAt(caller, bytes, max_depth)) return nullptr;
+        ++hits_;
+        return path;
+      }
+      const uintptr_t offset = node->place * sizeof(uintptr_t);
+      if (offset >= bytes) return nullptr;
+      key = Child(key, LoadStackWord(caller.sp + offset));
+    }
+  }
+
+  // Remembers the path of a stack that begins at `caller`.
+  void Insert(const Caller& caller, const Path* path);
+
+  // Where stacks hardly repeat, remembering them is a loss, so that it is tried for a while only now and then.
+  bool is_pausing() const { return pause_ > 0; }
+
+  // One attempt to learn a path, whatever came of it.
+  void CountLearning() { ++learnings_; }
+
+  // After a walk that Find did not save. Whether to remember the stack: if it was walked before, not too long ago.
+  bool IsWorthLearning(const Caller& caller, const uintptr_t* pcs, int depth);
+
+ private:
+  static constexpr uint32_t kSets = 959;
+  static constexpr uint32_t kWays = 8;
+  struct Node {
+    uint16_t tag;    // never 0 but where there is no node
+    uint16_t place;  // where it branches; kNoPlace if it is a path
+    uint32_t path;   // its number, or that of a path below
+  };
+  struct alignas(64) Set {
+    Node nodes[kWays];
+  };
+  static_assert(sizeof(Set) == 64, "one cache line");
+  static constexpr uint32_t kSeenBits = 11;
+  static constexpr uint32_t kTrialCaptures = 2048;
+  static constexpr uint32_t kShortestPause = 1024;
+  static constexpr uint32_t kLongestPause = 1 << 14;
+
+  static uint64_t Root(const Caller& caller) { return (caller.pc + (caller.sp << 21)) * kHashSeed0; }
+  static uint64_t Child(uint64_t key, uintptr_t word) { return ((key ^ key >> 32) + word) * kHashSeed0; }
+  static uint16_t TagOf(uint64_t key) { return static_cast<uint16_t>(key >> 24 | 1); }
+
+  Set& SetOf(uint64_t key) { return sets_[(key >> 32) * kSets >> 32]; }
+  // Null if there is none. Not all ways at once: the branches, which the processor foresees from the calls before, let
+  // it run ahead.
+  Node* NodeOf(uint64_t key) {
+    const uint16_t tag = TagOf(key);
+    for (Node& node : SetOf(key).nodes) {
+      if (node.tag == tag) return &node;
+    }
+    return nullptr;
+  }
+  void Add(uint64_t key, const Path* path);
+
+  // Mapped as zeros.
+  uintptr_t stack_low_;
+  uintptr_t stack_bytes_;
+  uint32_t pause_;  // walks to come that are not remembered
+  uint32_t last_pause_;
+  // Since the last decision.
+  uint32_t hits_;
+  uint32_t misses_;
+  uint32_t learnings_;
+  uint16_t seen_[1 << kSeenBits];
+  Set sets_[kSets];
+};
+
+// The calling thread's memo; null while it has none or none that is to be asked. Plain data in the static TLS block,
+// for signal handlers' sake.
+extern __thread Memo* memo_to_ask __attribute__((tls_model("initial-exec")));
 
 // Makes memos possible for threads from here on. Takes no lock. A thread gets its memo, 64 KiB of pages of its own,
 // when it has made some captures, and gives it back when it ends.
@@ -37,7 +136,10 @@ void PrepareMemos();
 
 // The path of the stack that begins at `caller`, cut at `max_depth` frames, if the calling thread remembers it; null if
 // not.
-const Path* RecallStack(const Caller& caller, int max_depth);
+[[gnu::always_inline]] inline const Path* RecallStack(const Caller& caller, int max_depth) {
+  Memo* memo = memo_to_ask;
+  return memo == nullptr ? nullptr : memo->Find(caller, max_depth);
+}
 
 // For a stack that RecallStack does not know: exactly WalkByRules(caller, pcs, max_depth, /*guess=*/false). `path` gets
 // the path by which the stack is remembered from now on, or null.

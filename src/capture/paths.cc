@@ -66,7 +66,7 @@ class PathRecord {
     std::memset(static_cast<void*>(&header), 0, sizeof(header));  // paths are told apart by their bytes
     header.depth = depth;
     header.max_depth = max_depth_;
-    header.end = highest_ + 1u;
+    header.end = static_cast<uint32_t>((highest_ + 1) * sizeof(uintptr_t));
     header.returns = Padded(returns_);
     header.links = Padded(links_);
     header.objects = static_cast<uint16_t>(objects_);

@@ -21,7 +21,7 @@ namespace hbmprof::internal {
 struct Path {
   static constexpr uint16_t kNoPlace = 0xffff;
   // Words are compared so many at a time; they are padded with repetitions.
-  static constexpr uint32_t kAtOnce = 4;
+  static constexpr intptr_t kAtOnce = 4;
 
   // An object that can be unloaded, and a frame that lies in it.
   struct Object {
@@ -31,7 +31,7 @@ struct Path {
 
   int32_t depth;      // frames
   int32_t max_depth;  // where walks were cut when it was learnt
-  uint32_t end;       // all places are below
+  uint32_t end;       // bytes from sp, all places are below
   uint16_t returns;   // return addresses to compare, a multiple of kAtOnce
   uint16_t links;     // words that hold addresses of the stack, a multiple of kAtOnce
   uint16_t objects;
@@ -46,13 +46,14 @@ struct Path {
   const uint16_t* link_places() const { return places() + returns; }
   const Object* first_object() const { return reinterpret_cast<const Object*>(link_places() + links); }
 
-  // Whether the stack that begins at `caller` and ends at `stack_end` holds this path, walks being cut at `max`.
-  bool StandsAt(const Caller& caller, uintptr_t stack_end, int max) const {
+  // Whether the stack that begins at `caller`, with `bytes` from its sp to the end, holds this path, walks being cut at
+  // `max`.
+  bool StandsAt(const Caller& caller, uintptr_t bytes, int max) const {
     const uintptr_t sp = caller.sp;
-    if (pcs()[0] != caller.pc || max_depth != max || end > (stack_end - sp) / sizeof(uintptr_t)) return false;
+    if (pcs()[0] != caller.pc || max_depth != max || end > bytes) return false;
     if (fp != kNoPlace && caller.fp != sp + fp * sizeof(uintptr_t)) return false;
-    return Holds(sp, 0, places(), pcs() + 1, returns) && Holds(sp, sp, link_places(), targets(), links) &&
-           (objects == 0 || ObjectsAreLoaded());
+    return Holds(sp, 0, link_places(), targets(), returns) &&
+           Holds(sp, sp, link_places() + links, targets() + links, links) && (objects == 0 || ObjectsAreLoaded());
   }
 
   // The place of the innermost return address in which it differs from `other`, a path from the same pc. kNoPlace if
@@ -62,14 +63,17 @@ struct Path {
   uintptr_t WordAt(uint32_t place) const;
 
  private:
-  // Whether the words at `places` of the stack are `expected`, once `base` was taken off them.
-  static bool Holds(uintptr_t sp, uintptr_t base, const uint16_t* places, const uintptr_t* expected, size_t count) {
-    const auto* pairs = reinterpret_cast<const WordPair*>(expected);
+  // Whether the words at the `count` places before `places_end` of the stack are those before `expected_end`, once
+  // `base` was taken off them.
+  [[gnu::always_inline]] static bool Holds(uintptr_t sp, uintptr_t base, const uint16_t* places_end,
+                                           const uintptr_t* expected_end, intptr_t count) {
     const WordPair bases = {base, base};
     WordPair differences = {0, 0};
-    for (const uint16_t* last = places + count; places != last; places += kAtOnce, pairs += kAtOnce / 2) {
-      differences |= (LoadStackWords(sp, places[0], places[1]) - bases) ^ pairs[0];
-      differences |= (LoadStackWords(sp, places[2], places[3]) - bases) ^ pairs[1];
+    for (intptr_t i = -count; i != 0; i += kAtOnce) {
+      const uint16_t* places = places_end + i;
+      const auto* expected = reinterpret_cast<const WordPair*>(expected_end + i);
+      differences |= (LoadStackWords(sp, places[0], places[1]) - bases) ^ expected[0];
+      differences |= (LoadStackWords(sp, places[2], places[3]) - bases) ^ expected[1];
     }
     return (differences[0] | differences[1]) == 0;
   }

@@ -22,9 +22,7 @@ Ledger::Ledger(const SiteTable& sites, int flush_every)
     : sites_(sites),
       flush_every_(flush_every),
       shard_count_(ShardCount(kMaxShards)),
-      shards_(static_cast<Shard*>(MapPages(sizeof(Shard) * static_cast<size_t>(shard_count_)))) {
-  for (Peak& peak : peaks_) peak.epoch = 1;
-}
+      shards_(static_cast<Shard*>(MapPages(sizeof(Shard) * static_cast<size_t>(shard_count_)))) {}
 
 Ledger::~Ledger() {
   if (shards_ == nullptr) return;
@@ -55,9 +53,10 @@ void Ledger::UnlockAll() const {
   all_lock_.Unlock();
 }
 
-Ledger::Shard* Ledger::Activate(uint32_t index) {
+Ledger::Shard* Ledger::Activate() {
   if (shards_ == nullptr) return nullptr;
-  const uint32_t number = index % static_cast<uint32_t>(shard_count_);
+  const uint32_t thread_number = ThreadNumber();
+  const uint32_t number = thread_number % static_cast<uint32_t>(shard_count_);
   Shard* shard = &shards_[number];
   SpinLockHolder hold(all_lock_);
   if (shard->chunks == nullptr) {
@@ -66,7 +65,7 @@ Ledger::Shard* Ledger::Activate(uint32_t index) {
     if (shard->chunks == nullptr) return nullptr;
   }
   active_.fetch_or(uint64_t{1} << number, std::memory_order_release);
-  shard_of_[index].store(shard, std::memory_order_release);
+  shard_of_[thread_number].store(shard, std::memory_order_release);
   return shard;
 }
 
@@ -80,17 +79,17 @@ Ledger::Cell* Ledger::CellOf(Shard& shard, SiteId site) const {
   }
   Cell* cell = cells + (site & ((1u << kChunkBits) - 1));
   const Site& record = sites_.At(site);
-  cell->account = record.account;
-  cell->is_plain = record.is_plain;
+  cell->account = record.is_plain ? &shard.accounts[record.account] : nullptr;
   return cell;
 }
 
-bool Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Shard* shard_of_thread = ShardOfThisThread();
-  if (shard_of_thread == nullptr) return false;
+  if (shard_of_thread == nullptr) return kNotEntered;
   Shard& own = *shard_of_thread;
   const Site& record = sites_.At(site);
-  const AccountId account = record.account;
+  const AccountId account_id = record.account;
+  Account& account = own.accounts[account_id];
   const SiteId parent = record.key.parent;
   const bool has_parent = parent != kNoSite;
   const bool adds = event != Event::kFree;
@@ -100,55 +99,54 @@ bool Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_S
     Cell* parent_cell = has_parent ? CellOf(own, parent) : nullptr;
     if (cell != nullptr && (parent_cell != nullptr || !has_parent)) {
       // A block takes its bytes from its segment: nothing is added to the account.
-      if (has_parent || !adds || own.accounts[account].headroom >= bytes) {
-        Apply(own, event, account, record.is_segment, bytes, cell, parent_cell);
-        return true;
+      if (has_parent || !adds || account.headroom >= bytes) {
+        return Apply(own, event, account, record.is_segment, bytes, cell, parent_cell);
       }
     } else if (adds) {
-      return false;
+      return kNotEntered;
     }
   }
 
   LockAll();
   if (!adds) {
     // No memory for a cell in this thread's shard. The shard through which the buffer was allocated has one.
-    bool done = false;
+    Entered entered = kNotEntered;
     ForEachActiveShard([&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Cell* cell = ExistingCellOf(shard, site);
       Cell* parent_cell = has_parent ? ExistingCellOf(shard, parent) : nullptr;
-      if (done || cell == nullptr || (has_parent && parent_cell == nullptr)) return;
-      Apply(shard, event, account, record.is_segment, bytes, cell, parent_cell);
-      done = true;
+      if (entered != kNotEntered || cell == nullptr || (has_parent && parent_cell == nullptr)) return;
+      entered = Apply(shard, event, shard.accounts[account_id], record.is_segment, bytes, cell, parent_cell);
     });
     UnlockAll();
-    return done;
+    return entered;
   }
 
-  Peak& peak = peaks_[account];
   int64_t in_use = 0;
   int64_t shards = 0;
   ForEachActiveShard([&](Shard& shard) {
-    in_use += shard.accounts[account].in_use();
+    in_use += shard.accounts[account_id].in_use();
     ++shards;
   });
-  const int64_t slack = peak.bytes - in_use - bytes;
+  const int64_t slack = peaks_[account_id] - in_use - bytes;
   // What stays free below the peak is shared out evenly; the event's own bytes come on top for this shard.
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
-  ForEachActiveShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(share); });
-  own.accounts[account].SetHeadroom(share + bytes);
-  Apply(own, event, account, record.is_segment, bytes, ExistingCellOf(own, site), nullptr);
-  if (slack < 0) {
-    peak.bytes = in_use + bytes;
-    ++peak.epoch;
-  }
+  ForEachActiveShard([&](Shard& shard) { shard.accounts[account_id].SetHeadroom(share); });
+  account.SetHeadroom(share + bytes);
+  const Entered entered = Apply(own, event, account, record.is_segment, bytes, ExistingCellOf(own, site), nullptr);
+  if (slack < 0) BeginPeak(account_id, in_use + bytes);
   UnlockAll();
-  return true;
+  return entered;
+}
+
+void Ledger::BeginPeak(AccountId account, int64_t bytes) {
+  peaks_[account] = bytes;
+  ForEachActiveShard([&](Shard& shard) { ++shard.accounts[account].epoch; });
 }
 
 bool Ledger::MoveToPool(SiteId from, SiteId to, int64_t bytes) {
   Shard* shard = ShardOfThisThread();
   if (shard == nullptr) return false;
-  const AccountId account = sites_.At(from).account;
+  Account& account = shard->accounts[sites_.At(from).account];
   SpinLockHolder hold(shard->lock);
   Cell* from_cell = CellOf(*shard, from);
   Cell* to_cell = CellOf(*shard, to);
@@ -159,7 +157,7 @@ bool Ledger::MoveToPool(SiteId from, SiteId to, int64_t bytes) {
   from_cell->alloc_bytes -= bytes;
   ++to_cell->alloc_objects;
   to_cell->alloc_bytes += bytes;
-  shard->accounts[account].pool_bytes += bytes;
+  account.pool_bytes += bytes;
   CountEvent(*shard, 0);
   return true;
 }
@@ -170,12 +168,12 @@ bool Ledger::EnterFreed(SiteId site, int64_t bytes) {
   SpinLockHolder hold(shard->lock);
   Cell* cell = CellOf(*shard, site);
   if (cell == nullptr) return false;
-  Touch(cell, cell->account);
+  Account& account = shard->accounts[sites_.At(site).account];
+  Touch(cell, account);
   ++cell->alloc_objects;
   cell->alloc_bytes += bytes;
   ++cell->freed_objects;
   cell->freed_bytes += bytes;
-  Account& account = shard->accounts[cell->account];
   ++account.num_allocs;
   ++account.num_frees;
   account.largest_alloc = std::max(account.largest_alloc, bytes);
@@ -185,7 +183,7 @@ bool Ledger::EnterFreed(SiteId site, int64_t bytes) {
 
 AccountTotals Ledger::SumOf(AccountId account) const {
   AccountTotals totals;
-  totals.peak_bytes_in_use = peaks_[account].bytes;
+  totals.peak_bytes_in_use = peaks_[account];
   ForEachActiveShard([&](const Shard& shard) {
     const Account& part = shard.accounts[account];
     totals.bytes_in_use += part.in_use();
@@ -237,9 +235,9 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
       if (cell == nullptr) continue;
       const SiteId end = std::min<SiteId>(static_cast<SiteId>(sites->size()), start + (1u << kChunkBits));
       for (SiteId site = start; site < end; ++site, ++cell) {
-        if (cell->epoch == 0) continue;
+        if (cell->is_zero()) continue;
         SiteTotals& totals = (*sites)[site];
-        const bool changed = cell->epoch == peaks_[sites_.At(site).account].epoch;
+        const bool changed = cell->epoch == shard.accounts[sites_.At(site).account].epoch;
         totals.alloc_objects += cell->alloc_objects;
         totals.alloc_bytes += cell->alloc_bytes;
         totals.inuse_objects += cell->inuse_objects();
@@ -254,9 +252,7 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
 
 void Ledger::ResetPeak(AccountId account) {
   LockAll();
-  Peak& peak = peaks_[account];
-  peak.bytes = SumOf(account).bytes_in_use;
-  ++peak.epoch;
+  BeginPeak(account, SumOf(account).bytes_in_use);
   ForEachActiveShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(0); });
 #ifdef HBMPROF_TRACE_LEDGER
   TraceLedger();
@@ -265,7 +261,7 @@ void Ledger::ResetPeak(AccountId account) {
 }
 
 void Ledger::Clear() {
-  for (Peak& peak : peaks_) peak = {0, 1};
+  std::fill(std::begin(peaks_), std::end(peaks_), 0);
   live_records_.store(0, std::memory_order_relaxed);
   ForEachActiveShard([&](Shard& shard) {
     shard.unflushed_records = 0;

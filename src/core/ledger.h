@@ -12,16 +12,16 @@
 //    shard's headroom, so nothing that happens inside one shard can raise in_use above peak. Where the headroom does
 //    not suffice, all shards are locked: the slack is shared out anew, or there is a new peak. Only then does a shard's
 //    allowance = in_use + headroom change; in_use is not stored.
-// 2. `epoch` counts the account's peaks. It changes only while all shards are locked.
-// 3. A cell whose epoch is its account's holds in peak_* what it had at the last peak; any other cell has not changed
-//    since, so its present values are those of the peak. A cell is brought to the present epoch before it changes.
+// 2. A shard's `epoch` counts the account's peaks since the shard is in use. It changes only while all shards are locked.
+// 3. A cell whose epoch is its account's, in its shard, holds in peak_* what it had at the last peak; any other cell has
+//    not changed since, so its present values are those of the peak. A cell is brought to the present epoch before it
+//    changes. (Zeros are such a cell, of a shard that is new or of an account that had no peak.)
 // 4. Locks are taken in this order: all_lock_, shards by number.
 #ifndef HBMPROF_SRC_CORE_LEDGER_H_
 #define HBMPROF_SRC_CORE_LEDGER_H_
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -60,6 +60,7 @@ struct AccountTotals {
 };
 
 class Ledger {
+  struct Account;
   struct Cell;
   struct Shard;
 
@@ -76,11 +77,17 @@ class Ledger {
     kFree,
     kUndoFree,  // the free did not happen after all
   };
+  // What became of an event. False for: nothing, the host has no memory for the site's cell.
+  enum Entered : uint8_t {
+    kNotEntered,
+    kEntered,
+    kEnteredAndCounted,  // live_records() has changed
+  };
   // Where this thread enters a site's events.
   class Place {
     friend class Ledger;
     Shard* shard = nullptr;
-    // Null or zeros, and so not plain, unless the shard has met the site.
+    // Null, or without an account, unless the shard has met the site.
     Cell* cell = nullptr;
   };
   // Starts loading the place, for an event that follows.
@@ -92,29 +99,28 @@ class Ledger {
     return place;
   }
   // Enters one event. `site`'s parent, if it has one, gives the bytes of kAlloc and kUndoFree and gets those of kFree.
-  // Returns false, with nothing changed, if the host has no memory for the site's cell.
-  bool Enter(Event event, SiteId site, int64_t bytes) { return Enter(event, Prefetch(site), site, bytes); }
+  Entered Enter(Event event, SiteId site, int64_t bytes) { return Enter(event, Prefetch(site), site, bytes); }
   // The same; `place` comes from this thread's Prefetch of the site.
-  bool Enter(Event event, const Place& place, SiteId site, int64_t bytes) {
-    return EnterPlain(event, place, bytes) || EnterSlow(event, site, bytes);
+  Entered Enter(Event event, const Place& place, SiteId site, int64_t bytes) {
+    const Entered entered = EnterPlain(event, place, bytes);
+    return entered != kNotEntered ? entered : EnterSlow(event, site, bytes);
   }
   // Enters the event if it is a common one: this thread's shard has met the site, which is plain, and has the headroom.
-  bool EnterPlain(Event event, const Place& place, int64_t bytes) {
+  Entered EnterPlain(Event event, const Place& place, int64_t bytes) {
     Cell* cell = place.cell;
-    if (cell == nullptr) return false;
+    if (cell == nullptr) return kNotEntered;
     Shard& shard = *place.shard;
     SpinLockHolder hold(shard.lock);
-    if (!cell->is_plain) return false;
-    const AccountId account = cell->account;
-    if (event != Event::kFree && bytes > shard.accounts[account].headroom) return false;
-    Apply(shard, event, account, /*is_segment=*/false, bytes, cell, nullptr);
-    return true;
+    if (cell->account == nullptr) return kNotEntered;
+    Account& account = *cell->account;
+    if (event != Event::kFree && bytes > account.headroom) return kNotEntered;
+    return Apply(shard, event, account, /*is_segment=*/false, bytes, cell, nullptr);
   }
   // One event: a live allocation of `bytes` bytes at `from` was in truth made at `to`, a site of the same account and
-  // of kind kPool. Returns false as Enter does.
+  // of kind kPool. False as for Enter.
   bool MoveToPool(SiteId from, SiteId to, int64_t bytes);
   // One event: an allocation of `bytes` bytes that was freed at once, so that it is in use at no instant and makes no
-  // peak. `site` has no parent. Returns false as Enter does.
+  // peak. `site` has no parent. False as for Enter.
   bool EnterFreed(SiteId site, int64_t bytes);
 
   // The number of live records, off by less than `flush_every` per shard.
@@ -140,6 +146,7 @@ class Ledger {
   struct Cell {
     int64_t inuse_objects() const { return alloc_objects - freed_objects; }
     int64_t inuse_bytes() const { return alloc_bytes - freed_bytes; }
+    bool is_zero() const { return alloc_objects == 0 && freed_objects == 0 && freed_bytes == 0 && epoch == 0; }
 
     int64_t alloc_objects;
     int64_t alloc_bytes;
@@ -147,10 +154,10 @@ class Ledger {
     int64_t freed_bytes;  // or in live blocks, for a segment's site
     int64_t peak_objects;
     int64_t peak_bytes;
-    uint64_t epoch;  // 0: never touched
-    // Of the site, once the cell was asked for by CellOf. A free needs nothing else of it.
-    int32_t account;
-    bool is_plain;
+    uint64_t epoch;
+    // Of a plain site, once the cell was asked for by CellOf: its account in the same shard. A free needs nothing else
+    // of the site.
+    Account* account;
   };
   // One shard's part of an account. All but headroom may be negative: a buffer may be freed through another shard than
   // it was allocated through.
@@ -168,28 +175,24 @@ class Ledger {
     int64_t largest_alloc;
     int64_t pool_bytes;
     int64_t block_bytes;
-    int64_t unused;
+    uint64_t epoch;
   };
+  static_assert(sizeof(Account) == 64, "one cache line");
   struct alignas(128) Shard {
     SpinLock lock;
     int unflushed_records;       // change since the last addition to live_records_
     std::atomic<Cell*>* chunks;  // by site >> kChunkBits; null until the shard is first used
     Account accounts[kAccounts];
   };
-  struct Peak {
-    int64_t bytes;
-    uint64_t epoch;
-  };
-  static constexpr uint32_t kMaxShards = 64;
+  static constexpr uint32_t kMaxShards = kThreadNumbers;
   static constexpr uint32_t kChunkBits = 8;
 
   // Null if there is no memory.
   Shard* ShardOfThisThread() {
-    const uint32_t index = ThreadIndex() % kMaxShards;
-    Shard* shard = shard_of_[index].load(std::memory_order_acquire);
-    return shard != nullptr ? shard : Activate(index);
+    Shard* shard = shard_of_[thread_state.number].load(std::memory_order_acquire);
+    return shard != nullptr ? shard : Activate();
   }
-  Shard* Activate(uint32_t index);
+  Shard* Activate();
   Cell* ExistingCellOf(const Shard& shard, SiteId site) const {
     Cell* cells = shard.chunks[site >> kChunkBits].load(std::memory_order_relaxed);
     return cells == nullptr ? nullptr : cells + (site & ((1u << kChunkBits) - 1));
@@ -197,11 +200,13 @@ class Ledger {
   // Null if there is no memory.
   Cell* CellOf(Shard& shard, SiteId site) const;
   // `parent_cell` is null for a site without a parent.
-  void Apply(Shard& shard, Event event, AccountId account, bool is_segment, int64_t bytes, Cell* cell,
-             Cell* parent_cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  void Touch(Cell* cell, AccountId account) const;
-  void CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  bool EnterSlow(Event event, SiteId site, int64_t bytes);
+  Entered Apply(Shard& shard, Event event, Account& account, bool is_segment, int64_t bytes, Cell* cell,
+                Cell* parent_cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  static void Touch(Cell* cell, const Account& account);
+  Entered CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // The present is the account's peak, of that many bytes. All shards are locked.
+  void BeginPeak(AccountId account, int64_t bytes);
+  Entered EnterSlow(Event event, SiteId site, int64_t bytes);
   template <typename Visit>
   void ForEachActiveShard(const Visit& visit) const;
   AccountTotals SumOf(AccountId account) const;
@@ -212,25 +217,23 @@ class Ledger {
   Shard* shards_;
   mutable SpinLock all_lock_;
   std::atomic<uint64_t> active_{0};  // bit s: shard s is in use; changes under all_lock_
-  // By a thread's index, modulo: its shard, once that is in use.
-  std::atomic<Shard*> shard_of_[kMaxShards] = {};
-  // Read under any shard's lock; written with all of them held.
-  Peak peaks_[kAccounts] = {};
+  // By a thread's number: its shard, once that is in use.
+  std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
+  // Of each account, in bytes. Read under any shard's lock; written with all of them held.
+  int64_t peaks_[kAccounts] = {};
   std::atomic<int64_t> live_records_{0};
 };
 
-inline void Ledger::Touch(Cell* cell, AccountId account) const {
-  const uint64_t epoch = peaks_[account].epoch;
-  if (cell->epoch == epoch) return;
+inline void Ledger::Touch(Cell* cell, const Account& account) {
+  if (cell->epoch == account.epoch) return;
   cell->peak_objects = cell->inuse_objects();
   cell->peak_bytes = cell->inuse_bytes();
-  cell->epoch = epoch;
+  cell->epoch = account.epoch;
 }
 
-inline void Ledger::Apply(Shard& shard, Event event, AccountId account_id, bool is_segment, int64_t bytes, Cell* cell,
-                          Cell* parent_cell) {
-  Account& account = shard.accounts[account_id];
-  Touch(cell, account_id);
+inline Ledger::Entered Ledger::Apply(Shard& shard, Event event, Account& account, bool is_segment, int64_t bytes,
+                                     Cell* cell, Cell* parent_cell) {
+  Touch(cell, account);
   switch (event) {
     case Event::kAlloc:
       ++cell->alloc_objects;
@@ -251,25 +254,25 @@ inline void Ledger::Apply(Shard& shard, Event event, AccountId account_id, bool 
   }
   const int64_t added = event == Event::kFree ? -bytes : bytes;
   if (parent_cell != nullptr) {
-    Touch(parent_cell, account_id);
+    Touch(parent_cell, account);
     parent_cell->freed_bytes += added;
     account.block_bytes += added;
   } else {
     account.headroom -= added;
     if (is_segment) account.pool_bytes += added;
   }
-  CountEvent(shard, event == Event::kFree ? -1 : 1);
+  return CountEvent(shard, event == Event::kFree ? -1 : 1);
 }
 
-inline void Ledger::CountEvent(Shard& shard, int records) {
-  shard.unflushed_records += records;
-  if (std::abs(shard.unflushed_records) >= flush_every_) {
-    live_records_.fetch_add(shard.unflushed_records, std::memory_order_relaxed);
-    shard.unflushed_records = 0;
-  }
+inline Ledger::Entered Ledger::CountEvent(Shard& shard, int records) {
 #ifdef HBMPROF_TRACE_LEDGER
   TraceLedger();
 #endif
+  const int unflushed = shard.unflushed_records += records;
+  if (records > 0 ? unflushed < flush_every_ : unflushed > -flush_every_) return kEntered;
+  live_records_.fetch_add(unflushed, std::memory_order_relaxed);
+  shard.unflushed_records = 0;
+  return kEnteredAndCounted;
 }
 
 }  // namespace hbmprof::internal

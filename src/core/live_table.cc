@@ -14,7 +14,7 @@ constexpr size_t kOverflowLinesAtOnce = 64;
 }  // namespace
 
 LiveTable::~LiveTable() {
-  for (int i = 0; i < kSegments; ++i) {
+  for (size_t i = 0; i < kSegments; ++i) {
     UnmapPages(SegmentAt(i), SegmentLines(i) * sizeof(Line));
   }
 }
@@ -30,10 +30,10 @@ LiveTable::Line* LiveTable::LockLineOf(uint64_t id) const ABSL_NO_THREAD_SAFETY_
   }
 }
 
-LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, LiveRecord record, LiveRecord* replaced) {
+LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, uint64_t record, uint64_t* replaced) {
   if (first == nullptr) {
     SpinLockHolder hold(resize_lock_);
-    if (lines_.load(std::memory_order_relaxed) == 0) {
+    if (shape_.load(std::memory_order_relaxed) == 0) {
       if (!MapSegment(0)) return Inserted::kNoMemory;
       SetLines(kMinLines);
     }
@@ -45,8 +45,8 @@ LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, LiveRecord r
   for (Line* line = first; line != nullptr; last = line, line = line->overflow) {
     for (Entry& entry : line->entries) {
       if (entry.id == id) {
-        *replaced = Unpack(entry.site_and_bytes);
-        entry.site_and_bytes = Pack(record);
+        *replaced = entry.site_and_bytes;
+        entry.site_and_bytes = record;
         first->lock.Unlock();
         return Inserted::kReplaced;
       }
@@ -58,7 +58,7 @@ LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, LiveRecord r
     if (last->overflow != nullptr) free_entry = &last->overflow->entries[0];
   }
   if (free_entry != nullptr) {
-    *free_entry = {id, Pack(record)};
+    *free_entry = {id, record};
   } else {
     result = Inserted::kNoMemory;
   }
@@ -66,12 +66,12 @@ LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, LiveRecord r
   return result;
 }
 
-bool LiveTable::EraseSlow(Line* first, uint64_t id, LiveRecord* record) {
+bool LiveTable::EraseSlow(Line* first, uint64_t id, uint64_t* record) {
   bool found = false;
   for (Line* line = first; line != nullptr && !found; line = line->overflow) {
     for (Entry& entry : line->entries) {
       if (entry.id != id) continue;
-      *record = Unpack(entry.site_and_bytes);
+      *record = entry.site_and_bytes;
       entry.id = 0;
       found = true;
       break;
@@ -147,7 +147,7 @@ bool LiveTable::MoveInto(Line* first, const Entry& moved) {
   }
 }
 
-bool LiveTable::MapSegment(int segment) {
+bool LiveTable::MapSegment(size_t segment) {
   if (SegmentAt(segment) != nullptr) return true;
   void* lines = MapPages(SegmentLines(segment) * sizeof(Line));
   if (lines == nullptr) return false;
@@ -157,8 +157,8 @@ bool LiveTable::MapSegment(int segment) {
 }
 
 bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const size_t lines = lines_.load(std::memory_order_relaxed);
-  const int segment = SegmentOf(lines);
+  const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed));
+  const size_t segment = SegmentOf(lines);
   if (segment >= kSegments || !MapSegment(segment)) return false;
   const size_t half = size_t{1} << (63 - __builtin_clzll(lines));
   Line* from = LineAt(lines - half);
@@ -167,7 +167,7 @@ bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   SpinLockHolder hold_to(to->lock);
   for (Line* line = from; line != nullptr; line = line->overflow) {
     for (Entry& entry : line->entries) {
-      if (entry.id == 0 || BucketOf(HashAddress(entry.id), lines + 1) != lines) continue;
+      if (entry.id == 0 || BucketOf(HashAddress(entry.id), ShapeOf(lines + 1)) != lines) continue;
       // Without memory for an overflow line the split is undone: what was moved goes back into the slots it left.
       if (!MoveInto(to, entry)) {
         for (Line* undo = to; undo != nullptr; undo = undo->overflow) {
@@ -187,7 +187,7 @@ bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 }
 
 bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const size_t lines = lines_.load(std::memory_order_relaxed) - 1;  // afterwards
+  const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed)) - 1;  // afterwards
   const size_t half = size_t{1} << (63 - __builtin_clzll(lines));
   Line* to = LineAt(lines - half);
   Line* from = LineAt(lines);
@@ -201,7 +201,7 @@ bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
           // What was moved already comes back; `from` has its slots still.
           for (Line* undo = to; undo != nullptr; undo = undo->overflow) {
             for (Entry& moved : undo->entries) {
-              if (moved.id == 0 || BucketOf(HashAddress(moved.id), lines + 1) != lines) continue;
+              if (moved.id == 0 || BucketOf(HashAddress(moved.id), ShapeOf(lines + 1)) != lines) continue;
               MoveInto(from, moved);
               moved.id = 0;
             }
@@ -214,9 +214,9 @@ bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (from->overflow != nullptr) Compact(from);
     SetLines(lines);
   }
-  const int segment = SegmentOf(lines);
+  const size_t segment = SegmentOf(lines);
   if (segment > 0 && lines == SegmentStart(segment)) {
-    // The whole segment is beyond the end. A thread that read an older lines_ may still lock one of its lines, see
+    // The whole segment is beyond the end. A thread that read an older shape_ may still lock one of its lines, see
     // that it is the wrong one, and unlock it: zeroing a lock that it holds would let it unlock somebody else's later.
     Line* start = LineAt(lines);
     for (size_t i = 0; i < SegmentLines(segment); ++i) start[i].lock.Lock();
@@ -228,7 +228,7 @@ bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 void LiveTable::SetLines(size_t lines) {
   grow_above_.store(MostRecords(lines), std::memory_order_relaxed);
   shrink_below_.store(lines <= kMinLines ? INT64_MIN : FewestRecords(lines), std::memory_order_relaxed);
-  lines_.store(lines, std::memory_order_release);
+  shape_.store(ShapeOf(lines), std::memory_order_release);
 }
 
 void LiveTable::ResizeSlow(int64_t records) {
@@ -275,7 +275,7 @@ void LiveTable::UnlockAll() {
 }
 
 void LiveTable::ClearInChild() {
-  const size_t lines = lines_.load(std::memory_order_relaxed);
+  const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed));
   for (size_t bucket = 0; bucket < lines; ++bucket) {
     Line* first = LineAt(bucket);
     while (first->overflow != nullptr) {
@@ -286,7 +286,7 @@ void LiveTable::ClearInChild() {
       free_overflow_ = line;
     }
   }
-  for (int i = 0; i < kSegments; ++i) {
+  for (size_t i = 0; i < kSegments; ++i) {
     Line* segment = SegmentAt(i);
     if (segment != nullptr) DiscardPages(segment, SegmentLines(i) * sizeof(Line));
   }

@@ -8,9 +8,9 @@
 //
 // Invariants:
 // 1. With n lines in use, a record with hash h is in line BucketOf(h, n) or in that line's chain of overflow lines.
-// 2. lines_ changes only while resize_lock_ and both lines that exchange records are locked. So whoever locked line b
-//    and then sees BucketOf(h, lines_) == b may use b for h until it unlocks b.
-// 3. A segment of lines, once mapped, stays mapped; lines at and beyond lines_ hold no record.
+// 2. n (shape_) changes only while resize_lock_ and both lines that exchange records are locked. So whoever locked line
+//    b and then sees BucketOf(h, n) == b may use b for h until it unlocks b.
+// 3. A segment of lines, once mapped, stays mapped; lines at and beyond n hold no record.
 // 4. An overflow line is reached only through its chain, whose first line is locked.
 #ifndef HBMPROF_SRC_CORE_LIVE_TABLE_H_
 #define HBMPROF_SRC_CORE_LIVE_TABLE_H_
@@ -49,7 +49,7 @@ class LiveTable {
   // Where an id belongs, as far as one can know without a lock.
   class Place {
     friend class LiveTable;
-    size_t lines;
+    uint64_t shape;
     Line* line;
   };
   // Starts loading the line of `id`, for an Insert that follows.
@@ -63,12 +63,18 @@ class LiveTable {
   Inserted Insert(const Place& place, uint64_t id, LiveRecord record,
                   LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Line* line = Lock(place, id);
-    if (line == nullptr || line->overflow != nullptr) return InsertSlow(line, id, record, replaced);
-    const uint32_t free = line->EntriesWith(0);
-    if (free == 0 || line->EntriesWith(id) != 0) return InsertSlow(line, id, record, replaced);
-    line->entries[__builtin_ctz(free)] = {id, Pack(record)};
-    line->lock.Unlock();
-    return Inserted::kNew;
+    if (line != nullptr && line->overflow == nullptr && !line->Has(id)) {
+      Entry* free = line->EntryWith(0);
+      if (free->id == 0) {
+        *free = {id, Pack(record)};
+        line->lock.Unlock();
+        return Inserted::kNew;
+      }
+    }
+    uint64_t was;
+    const Inserted result = InsertSlow(line, id, Pack(record), &was);
+    if (result == Inserted::kReplaced) *replaced = Unpack(was);
+    return result;
   }
   Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced) {
     return Insert(Prefetch(id), id, record, replaced);
@@ -77,15 +83,17 @@ class LiveTable {
   bool Erase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Line* line = Lock(PlaceOf(id), id);
     if (line == nullptr) return false;
-    const uint32_t found = line->EntriesWith(id);
-    if (found != 0 && line->overflow == nullptr) {
-      Entry& entry = line->entries[__builtin_ctz(found)];
-      *record = Unpack(entry.site_and_bytes);
-      entry.id = 0;
+    uint64_t was;
+    Entry* entry = line->EntryWith(id);
+    if (entry->id == id && line->overflow == nullptr) {
+      was = entry->site_and_bytes;
+      entry->id = 0;
       line->lock.Unlock();
-      return true;
+    } else if (!EraseSlow(line, id, &was)) {
+      return false;
     }
-    return EraseSlow(line, id, record);
+    *record = Unpack(was);
+    return true;
   }
   bool Find(uint64_t id, LiveRecord* record) const;
 
@@ -121,17 +129,19 @@ class LiveTable {
     Line* overflow;
     Entry entries[kEntriesPerLine];
 
-    // Bit n: entry n has this id. Without branches: which it is cannot be foreseen.
-    uint32_t EntriesWith(uint64_t id) const {
-      return static_cast<uint32_t>(entries[0].id == id) | static_cast<uint32_t>(entries[1].id == id) << 1 |
-             static_cast<uint32_t>(entries[2].id == id) << 2;
+    bool Has(uint64_t id) const { return entries[0].id == id || entries[1].id == id || entries[2].id == id; }
+    // The entry with this id, if there is one. Without branches: which it is cannot be foreseen.
+    Entry* EntryWith(uint64_t id) {
+      uint64_t is_later = entries[0].id != id;
+      asm("" : "+r"(is_later));  // or the compiler makes branches of it
+      return &entries[is_later + (is_later & static_cast<uint64_t>(entries[1].id != id))];
     }
   };
   static_assert(sizeof(Line) == 64, "one cache line");
 
   static constexpr int kFirstSegmentBits = 12;
   static constexpr size_t kMinLines = 64;
-  static constexpr int kSegments = 24;
+  static constexpr size_t kSegments = 20;
 
   static uint64_t Pack(LiveRecord record) {
     return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
@@ -139,50 +149,60 @@ class LiveTable {
   static LiveRecord Unpack(uint64_t packed) {
     return {static_cast<SiteId>(packed >> 40), static_cast<int64_t>(packed & kMaxBytes)};
   }
-  // The line of a hash when there are `lines` lines (>= kMinLines).
-  static size_t BucketOf(uint64_t hash, size_t lines) {
-    const size_t half = size_t{1} << (63 - __builtin_clzll(lines));
-    const size_t bucket = hash & (2 * half - 1);
-    return bucket < lines ? bucket : bucket & (half - 1);
+  // A number of lines (>= kMinLines), and the mask that cuts a hash to twice the largest power of two in it, in one
+  // word.
+  static uint64_t ShapeOf(size_t lines) {
+    return lines | ((uint64_t{2} << (63 - __builtin_clzll(lines))) - 1) << 32;
   }
-  static int SegmentOf(size_t bucket) {
-    return 64 - kFirstSegmentBits - __builtin_clzll(bucket | ((size_t{1} << kFirstSegmentBits) - 1));
+  static size_t LinesOf(uint64_t shape) { return static_cast<uint32_t>(shape); }
+  // The line of a hash in a table of that shape.
+  static size_t BucketOf(uint64_t hash, uint64_t shape) {
+    const auto mask = static_cast<uint32_t>(shape >> 32);
+    const auto bucket = static_cast<uint32_t>(hash) & mask;
+    return bucket < static_cast<uint32_t>(shape) ? bucket : bucket & (mask >> 1);
   }
-  static size_t SegmentStart(int segment) { return segment == 0 ? 0 : size_t{1} << (kFirstSegmentBits + segment - 1); }
-  static size_t SegmentLines(int segment) {
+  static size_t SegmentOf(size_t bucket) {
+    const uint32_t number = static_cast<uint32_t>(bucket) | ((uint32_t{1} << kFirstSegmentBits) - 1);
+    return 31 - static_cast<uint32_t>(__builtin_clz(number)) - (kFirstSegmentBits - 1);
+  }
+  static size_t SegmentStart(size_t segment) {
+    return segment == 0 ? 0 : size_t{1} << (kFirstSegmentBits + segment - 1);
+  }
+  static size_t SegmentLines(size_t segment) {
     return segment == 0 ? size_t{1} << kFirstSegmentBits : SegmentStart(segment);
   }
   Line* LineAt(size_t bucket) const {
     return reinterpret_cast<Line*>(origins_[SegmentOf(bucket)].load(std::memory_order_acquire) + bucket * sizeof(Line));
   }
   // The segment's memory; null if it is not mapped.
-  Line* SegmentAt(int segment) const {
+  Line* SegmentAt(size_t segment) const {
     const uintptr_t origin = origins_[segment].load(std::memory_order_acquire);
     return origin == 0 ? nullptr : reinterpret_cast<Line*>(origin + SegmentStart(segment) * sizeof(Line));
   }
 
   Place PlaceOf(uint64_t id) const {
     Place place;
-    place.lines = lines_.load(std::memory_order_acquire);
-    place.line = place.lines == 0 ? nullptr : LineAt(BucketOf(HashAddress(id), place.lines));
+    place.shape = shape_.load(std::memory_order_acquire);
+    place.line = LineAt(BucketOf(HashAddress(id), place.shape));  // null where there are no lines
     return place;
   }
   // The line that holds `id`, locked; null before the first Insert.
   Line* Lock(const Place& place, uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (place.line == nullptr) return LockLineOf(id);
     place.line->lock.Lock();
-    if (lines_.load(std::memory_order_acquire) == place.lines) return place.line;
+    if (shape_.load(std::memory_order_acquire) == place.shape) return place.line;
     place.line->lock.Unlock();
     return LockLineOf(id);
   }
   // The same, wherever the line is by now.
   Line* LockLineOf(uint64_t id) const;
-  Inserted InsertSlow(Line* first, uint64_t id, LiveRecord record, LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  bool EraseSlow(Line* first, uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // The rest of Insert and of Erase, with records packed. `first` is locked.
+  Inserted InsertSlow(Line* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  bool EraseSlow(Line* first, uint64_t id, uint64_t* record) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void ResizeSlow(int64_t records);
-  // Changes lines_ and what follows from it.
+  // Changes shape_ and what follows from it.
   void SetLines(size_t lines);
-  bool MapSegment(int segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
+  bool MapSegment(size_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Split() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Merge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool MoveInto(Line* line, const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(line->lock);
@@ -191,8 +211,8 @@ class LiveTable {
   Line* NewOverflowLine();
   void FreeOverflowLine(Line* line);
 
-  std::atomic<size_t> lines_{0};
-  // The numbers of records between which lines_ is right. (A number that is behind may be negative.)
+  std::atomic<uint64_t> shape_{0};  // zeros before the first Insert
+  // The numbers of records between which it is right. (A number that is behind may be negative.)
   std::atomic<int64_t> grow_above_{INT64_MAX};
   std::atomic<int64_t> shrink_below_{INT64_MIN};
   // Of each segment, the address at which line 0 would be if all lines lay in a row; 0: not mapped.
@@ -206,7 +226,7 @@ class LiveTable {
 template <typename Matches, typename Erased>
 void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
   SpinLockHolder hold_size(resize_lock_);
-  const size_t lines = lines_.load(std::memory_order_relaxed);
+  const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed));
   for (size_t bucket = 0; bucket < lines; ++bucket) {
     Line* first = LineAt(bucket);
     SpinLockHolder hold(first->lock);

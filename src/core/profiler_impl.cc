@@ -120,13 +120,11 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return false;
 }
 
-[[gnu::noinline]] SiteId ProfilerImpl::SiteOfSlow(const Caller& caller, const Path* path, int64_t bytes,
-                                                  uint64_t attributes, SiteId parent) {
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfSlow(const Caller& caller, const Path* path, SiteWords words) {
   uintptr_t buffer[kMaxStackDepth];
   const CapturedStack stack =
       path != nullptr ? CapturedStack(*path) : capture_.CaptureAfresh(caller, buffer, max_depth_);
   if (stack.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
-  const SiteWords words{static_cast<uint64_t>(bytes), attributes, SiteWords::Context(current_tags, parent)};
   const Hash128 hash = SiteTable::HashOf(stack);
   const SiteCache::Key key(hash, words);
   SiteId site = site_cache_.Find(key);
@@ -135,14 +133,14 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
     if (record == nullptr) return kNoSite;
     site = sites_.InternSite(words.WithStack(record));
     // A site with a rounded size is found through its table, which knows when to round.
-    if (site == kNoSite || !sites_.At(site).Is(words)) return site;
+    if (site == kNoSite || !(sites_.At(site).words == words)) return site;
     site_cache_.Remember(key, site);
   }
   if (stack.path != nullptr) site_cache_.Remember(SiteCache::Key(stack.path, words), site);
   return site;
 }
 
-[[gnu::noinline]] void ProfilerImpl::ForgetReplaced(BufferId id, const LiveRecord& record) {
+[[gnu::noinline]] void ProfilerImpl::ForgetReplaced(BufferId id, LiveRecord record) {
   replaced_records_.fetch_add(1, std::memory_order_relaxed);
   Forget(id, record);
 }
@@ -167,7 +165,7 @@ void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
       [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); });
 }
 
-void ProfilerImpl::ForgetSlow(BufferId id, const LiveRecord& record) {
+Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
   const SiteKey& key = sites_.Key(record.site);
   if (key.parent != kNoSite) {
     Segment* segment = segments_.Find(BlockAddress(id.value()), static_cast<uint64_t>(record.bytes));
@@ -178,7 +176,7 @@ void ProfilerImpl::ForgetSlow(BufferId id, const LiveRecord& record) {
       DropBlocksOf(id.value(), static_cast<uint64_t>(record.bytes));
     }
   }
-  ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
+  return ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
 }
 
 void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
@@ -238,7 +236,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
     SiteKey key = sites_.Key(live.site);
     if (SpaceOf(key.attributes.kind) != MemorySpace::kDevice || key.attributes.kind == MemoryKind::kPool) return false;
     key.attributes.kind = MemoryKind::kPool;
-    if (attributes.allocator != AllocatorId{}) key.attributes.allocator = AllocatorId(sane >> 32);
+    if (attributes.allocator != AllocatorId{}) key.attributes.allocator = SiteWords::Unpacked(sane).allocator;
     site = sites_.InternSite(key);
     if (site == kNoSite || !segments_.Add(address.value(), static_cast<uint64_t>(live.bytes), site)) return false;
     if (!ledger_.MoveToPool(live.site, site, live.bytes)) {

@@ -75,8 +75,8 @@ class ProfilerImpl {
   // Inlined, as all that a common event does: each call on the way costs a deep stack a return that the processor
   // cannot foresee.
   [[gnu::always_inline]] bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes,
-                                          const Attributes& attributes);
-  [[gnu::always_inline]] FreedRecord RecordFree(BufferId id);
+                                          const Attributes& attributes) noexcept;
+  [[gnu::always_inline]] FreedRecord RecordFree(BufferId id) noexcept;
   void RestoreRecord(const FreedRecord& record);
   FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
@@ -96,8 +96,6 @@ class ProfilerImpl {
   void ResetInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
-  static constexpr int kMaxAllocators = 256;
-
   struct ProbeSlot {
     // Held while the probe runs, so that none runs once it was removed.
     Mutex mutex;
@@ -112,7 +110,7 @@ class ProfilerImpl {
   }
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent);
   // `path`: of the stack, where it is known.
-  SiteId SiteOfSlow(const Caller& caller, const Path* path, int64_t bytes, uint64_t attributes, SiteId parent);
+  SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
   // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
   bool EndStale(BufferId id);
   // Whether a new record of `id` may be made; if not, it is counted as dropped.
@@ -121,23 +119,28 @@ class ProfilerImpl {
   // Enters a new record everywhere; false if it had to be dropped. `place` is the id's.
   [[gnu::always_inline]] bool Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes);
   // After `record` left the live table: takes it out of everything else.
-  void Forget(BufferId id, const LiveRecord& record) {
-    if (!ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), record.bytes)) ForgetSlow(id, record);
+  Ledger::Entered Forget(BufferId id, const LiveRecord& record) {
+    const Ledger::Entered entered =
+        ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), record.bytes);
+    return entered != Ledger::kNotEntered ? entered : ForgetSlow(id, record);
   }
-  void ForgetSlow(BufferId id, const LiveRecord& record);
+  Ledger::Entered ForgetSlow(BufferId id, LiveRecord record);
+  // After an event: the live table gets the size that fits, once for many events.
+  void Resize(Ledger::Entered entered) {
+    if (entered == Ledger::kEnteredAndCounted) live_.Resize(ledger_.live_records());
+  }
   // Forget, of a record that a new one with the same id took the place of.
-  void ForgetReplaced(BufferId id, const LiveRecord& record);
+  void ForgetReplaced(BufferId id, LiveRecord record);
   void DropBlocksOf(uint64_t start, uint64_t bytes);
   bool Drop(uint64_t bytes);
   bool HasRoom() const { return ledger_.live_records() < max_live_; }
   // What may be recorded as this, as SiteWords pack it.
   static uint64_t Sane(const Attributes& attributes) {
+    const bool is_sane = static_cast<int>(attributes.device) < kMaxDevices &&
+                         static_cast<int>(attributes.kind) < kMemoryKindCount &&
+                         static_cast<int>(attributes.allocator) < kMaxAllocators;
     // The common case, so that attributes need not go through memory.
-    const uint64_t packed = SiteWords::Packed(attributes);
-    return static_cast<int>(attributes.device) < kMaxDevices && static_cast<int>(attributes.kind) < kMemoryKindCount &&
-                   static_cast<int>(attributes.allocator) < kMaxAllocators
-               ? packed
-               : SaneSlow(attributes);
+    return is_sane ? SiteWords::Packed(attributes) : SaneSlow(attributes);
   }
   static uint64_t SaneSlow(const Attributes& attributes);
   DeviceProbe Probe(int device) const;
@@ -165,16 +168,16 @@ class ProfilerImpl {
 };
 
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent) {
+  const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, parent);
   const Path* path = capture_.Recall(caller, max_depth_);
   if (path != nullptr) {
-    const SiteWords words{static_cast<uint64_t>(bytes), attributes, SiteWords::Context(current_tags, parent)};
     const SiteId known = site_cache_.Find(SiteCache::Key(path, words));
     if (known != kNoSite) {
       if (path->truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
       return known;
     }
   }
-  return SiteOfSlow(caller, path, bytes, attributes, parent);
+  return SiteOfSlow(caller, path, words);
 }
 
 inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes) {
@@ -193,16 +196,18 @@ inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, Site
     case LiveTable::Inserted::kNew:
       break;
   }
-  if (!ledger_.Enter(Ledger::Event::kAlloc, ledger_place, site, bytes)) {
+  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, ledger_place, site, bytes);
+  if (entered == Ledger::kNotEntered) {
     LiveRecord undone;
     live_.Erase(id.value(), &undone);
     return Drop(static_cast<uint64_t>(bytes));
   }
-  live_.Resize(ledger_.live_records());
+  Resize(entered);
   return true;
 }
 
-inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes,
+                                      const Attributes& attributes) noexcept {
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return false;
   const LiveTable::Place place = live_.Prefetch(id.value());
@@ -212,17 +217,16 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
   return Enter(place, id, SiteOf(caller, size, Sane(attributes), kNoSite), size);
 }
 
-inline FreedRecord ProfilerImpl::RecordFree(BufferId id) {
-  FreedRecord freed;
+inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   ReentryGuard guard;
-  if (!Admits(guard) || id.is_null()) return freed;
+  if (!Admits(guard) || id.is_null()) return {};
   LiveRecord record;
   if (!live_.Erase(id.value(), &record)) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
-    return freed;
+    return {};
   }
-  Forget(id, record);
-  live_.Resize(ledger_.live_records());
+  Resize(Forget(id, record));
+  FreedRecord freed;
   freed.id_ = id;
   freed.bytes_ = record.bytes;
   freed.site_ = record.site;

@@ -32,17 +32,16 @@ class SiteCache {
     Key(const Path* path, const SiteWords& words)
         : Key(Hash128{reinterpret_cast<uintptr_t>(path), reinterpret_cast<uintptr_t>(path)}, words) {}
     // `hash` is SiteTable::HashOf the stack.
-    Key(const Hash128& hash, const SiteWords& words)
-        : low_(Mixed(hash.low, words, kHashSeed0, kHashSeed1)),
-          high_(Mixed(hash.high, words, kHashSeed2, kHashSeed3)) {}
+    Key(const Hash128& hash, const SiteWords& words) {
+      // For one stack, each of the two products is another one for every value of its word.
+      const auto one = static_cast<unsigned __int128>(hash.low ^ kHashSeed0) * (words.block ^ kHashSeed1);
+      const auto other = static_cast<unsigned __int128>(hash.high ^ kHashSeed2) * (words.context ^ kHashSeed3);
+      low_ = static_cast<uint64_t>(one) ^ static_cast<uint64_t>(other >> 64);
+      high_ = static_cast<uint64_t>(one >> 64) ^ static_cast<uint64_t>(other);
+    }
 
    private:
     friend class SiteCache;
-    static uint64_t Mixed(uint64_t stack, const SiteWords& words, uint64_t seed, uint64_t other_seed) {
-      // In this order, so that little is left to do once the stack is known.
-      return MultiplyFold(MultiplyFold(words.block_bytes ^ seed, words.attributes ^ other_seed) ^ stack,
-                          words.context ^ seed);
-    }
     uint64_t low_;
     uint64_t high_;
   };

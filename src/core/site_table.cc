@@ -8,9 +8,8 @@ namespace hbmprof::internal {
 namespace {
 
 uint64_t HashSite(const SiteKey& key) {
-  const SiteWords words = SiteWords::Of(key);
-  const uint64_t half = MultiplyFold(key.stack->hash ^ words.block_bytes * kHashSeed0, kHashSeed1 ^ words.attributes);
-  return MultiplyFold(half ^ words.context, kHashSeed0);
+  const SiteWords words(key);
+  return MultiplyFold(MultiplyFold(key.stack->hash ^ words.context, kHashSeed1 ^ words.block), kHashSeed0);
 }
 
 uint64_t RoundUpToPowerOfTwo(uint64_t bytes) {
@@ -61,10 +60,10 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
 }
 
 SiteId SiteTable::FindSite(uint64_t hash, const SiteKey& key) const {
-  const SiteWords words = SiteWords::Of(key);
+  const SiteWords words(key);
   const uint64_t found = sites_.Find(hash, [&](uint64_t payload) {
     const Site& site = At(static_cast<SiteId>(payload - 1));
-    return site.hash == hash && site.key.stack == key.stack && site.Is(words);
+    return site.hash == hash && site.key.stack == key.stack && site.words == words;
   });
   return found == 0 ? kNoSite : static_cast<SiteId>(found - 1);
 }

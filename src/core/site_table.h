@@ -24,6 +24,7 @@ using SiteId = uint32_t;
 inline constexpr SiteId kNoSite = ~SiteId{0};
 
 inline constexpr int kMaxDevices = 64;
+inline constexpr int kMaxAllocators = 256;
 inline constexpr int kAccounts = kMaxDevices * kMemorySpaceCount;
 
 // One memory space of one device.
@@ -48,7 +49,8 @@ struct StackRecord {
   }
 };
 
-// What tells sites of one stack apart. `parent` is the site of the segment that a pool's block lies in.
+// What tells sites of one stack apart. `parent` is the site of the segment that a pool's block lies in. Sizes are at most
+// 2^40, devices below kMaxDevices, allocators below kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
   uint64_t block_bytes = 0;
@@ -59,26 +61,36 @@ struct SiteKey {
 
 // A SiteKey but for its stack, in whole words: to build and to compare in registers.
 struct SiteWords {
-  uint64_t block_bytes;
-  uint64_t attributes;
-  uint64_t context;  // tags and parent
+  SiteWords(uint64_t block_bytes, uint64_t packed_attributes, uint32_t tags, SiteId parent)
+      : block(block_bytes | packed_attributes), context(uint64_t{tags} | uint64_t{parent} << 32) {}
+  explicit SiteWords(const SiteKey& key)
+      : SiteWords(key.block_bytes, Packed(key.attributes), key.tags, key.parent) {}
 
+  // Above the size.
   static uint64_t Packed(const Attributes& attributes) {
-    return static_cast<uint64_t>(attributes.device) | static_cast<uint64_t>(attributes.kind) << 16 |
-           static_cast<uint64_t>(attributes.allocator) << 32;
+    return static_cast<uint64_t>(attributes.device) << kDeviceShift |
+           static_cast<uint64_t>(attributes.kind) << kKindShift |
+           static_cast<uint64_t>(attributes.allocator) << kAllocatorShift;
   }
-  static uint64_t Context(uint32_t tags, SiteId parent) { return uint64_t{tags} | uint64_t{parent} << 32; }
-  static SiteWords Of(const SiteKey& key) {
-    return {key.block_bytes, Packed(key.attributes), Context(key.tags, key.parent)};
+  static Attributes Unpacked(uint64_t block) {
+    return {static_cast<DeviceId>(block >> kDeviceShift & (kMaxDevices - 1)),
+            static_cast<MemoryKind>(block >> kKindShift & ((1 << (kAllocatorShift - kKindShift)) - 1)),
+            static_cast<AllocatorId>(block >> kAllocatorShift)};
   }
   SiteKey WithStack(const StackRecord* stack) const {
-    return {stack,
-            block_bytes,
-            {static_cast<DeviceId>(attributes), static_cast<MemoryKind>(attributes >> 16),
-             static_cast<AllocatorId>(attributes >> 32)},
-            static_cast<uint32_t>(context),
+    return {stack, block & ((uint64_t{1} << kDeviceShift) - 1), Unpacked(block), static_cast<uint32_t>(context),
             static_cast<SiteId>(context >> 32)};
   }
+  bool operator==(const SiteWords& other) const { return block == other.block && context == other.context; }
+
+  uint64_t block;    // size and attributes
+  uint64_t context;  // tags and parent
+
+ private:
+  static constexpr int kDeviceShift = 41;
+  static constexpr int kKindShift = kDeviceShift + 6;
+  static constexpr int kAllocatorShift = kKindShift + 4;
+  static_assert(kMaxDevices <= 1 << 6 && kMemoryKindCount <= 1 << 4);
 };
 
 // A site, and what follows from its key. Immutable.
@@ -86,21 +98,14 @@ struct alignas(64) Site {
   Site(const SiteKey& key, uint64_t hash)
       : key(key),
         hash(hash),
-        attributes(SiteWords::Packed(key.attributes)),
-        context(SiteWords::Context(key.tags, key.parent)),
+        words(key),
         account(AccountOf(key.attributes)),
         is_segment(key.attributes.kind == MemoryKind::kPool),
         is_plain(!is_segment && key.parent == kNoSite) {}
 
-  // Whether this is its key, but for the stack.
-  bool Is(const SiteWords& words) const {
-    return key.block_bytes == words.block_bytes && attributes == words.attributes && context == words.context;
-  }
-
   const SiteKey key;
   const uint64_t hash;
-  const uint64_t attributes;  // these two in words
-  const uint64_t context;
+  const SiteWords words;
   const AccountId account;
   const bool is_segment;  // of a pool
   const bool is_plain;    // neither a segment nor a block in one

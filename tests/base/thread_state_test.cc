@@ -2,8 +2,8 @@
 
 #include "src/base/thread_state.h"
 
+#include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -12,22 +12,24 @@
 namespace hbmprof::internal {
 namespace {
 
-TEST(ThreadState, EachThreadHasANumberOfItsOwnAndKeepsIt) {
-  constexpr int kThreads = 32;
+TEST(ThreadState, EachThreadKeepsItsNumberAndSharesItOnlyWhereThereAreMoreThreads) {
   std::mutex mutex;
-  std::set<uint32_t> numbers = {ThreadIndex()};
+  std::map<uint32_t, int> threads_of = {{ThreadNumber(), 1}};
   std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
+  for (uint32_t i = 1; i < 2 * kThreadNumbers; ++i) {
     threads.emplace_back([&] {
-      const uint32_t first = ThreadIndex();
-      EXPECT_EQ(ThreadIndex(), first);
+      EXPECT_EQ(thread_state.number, 0u);
+      const uint32_t number = ThreadNumber();
+      EXPECT_EQ(ThreadNumber(), number);
+      EXPECT_EQ(thread_state.number, number);
       std::lock_guard<std::mutex> hold(mutex);
-      numbers.insert(first);
+      ++threads_of[number];
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(numbers.size(), kThreads + 1u);
-  EXPECT_LE(*numbers.rbegin() - *numbers.begin(), static_cast<uint32_t>(kThreads));
+  EXPECT_EQ(threads_of.size(), kThreadNumbers);
+  EXPECT_EQ(threads_of.begin()->first, 1u);
+  for (const auto& [number, count] : threads_of) EXPECT_EQ(count, 2) << "threads with number " << number;
 }
 
 TEST(ReentryGuard, OnlyTheOutermostOneEnters) {

@@ -16,7 +16,7 @@ Hash128 StackHash(uint64_t stack) {
   const uint64_t words[] = {0x55d000001000 + stack, 0x55d000002000};
   return HashWords128(words, 2);
 }
-SiteCache::Key KeyOf(uint64_t stack, const SiteWords& words = {256, 0, 0}) { return {StackHash(stack), words}; }
+SiteCache::Key KeyOf(uint64_t stack, const SiteWords& words = {256, 0, 0, 0}) { return {StackHash(stack), words}; }
 
 TEST(SiteCache, FindsWhatItWasTold) {
   SiteCache cache;
@@ -31,12 +31,20 @@ TEST(SiteCache, TellsApartWhatDiffersInAnything) {
   SiteCache cache;
   const Path* path = reinterpret_cast<const Path*>(0x7f0000001000);
   cache.Remember(KeyOf(1), 1);
-  cache.Remember(SiteCache::Key(path, {256, 0, 0}), 2);
+  cache.Remember(SiteCache::Key(path, {256, 0, 0, 0}), 2);
   EXPECT_EQ(cache.Find(KeyOf(2)), kNoSite);
-  EXPECT_EQ(cache.Find(SiteCache::Key(path, {256, 0, 0})), 2u);
-  EXPECT_EQ(cache.Find(SiteCache::Key(reinterpret_cast<const Path*>(0x7f0000001010), {256, 0, 0})), kNoSite);
-  for (const SiteWords& other :
-       {SiteWords{257, 0, 0}, {0, 0, 0}, {256, 1, 0}, {256, 1 << 16, 0}, {256, 0, 1}, {256, 0, uint64_t{1} << 32}}) {
+  EXPECT_EQ(cache.Find(SiteCache::Key(path, {256, 0, 0, 0})), 2u);
+  EXPECT_EQ(cache.Find(SiteCache::Key(reinterpret_cast<const Path*>(0x7f0000001010), {256, 0, 0, 0})), kNoSite);
+  const uint64_t another_device = SiteWords::Packed({DeviceId{1}});
+  const uint64_t another_kind = SiteWords::Packed({DeviceId{0}, MemoryKind::kManaged});
+  const uint64_t another_allocator = SiteWords::Packed({DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}});
+  for (const SiteWords& other : {SiteWords{257, 0, 0, 0},
+                                 {0, 0, 0, 0},
+                                 {256, another_device, 0, 0},
+                                 {256, another_kind, 0, 0},
+                                 {256, another_allocator, 0, 0},
+                                 {256, 0, 1, 0},
+                                 {256, 0, 0, 1}}) {
     EXPECT_EQ(cache.Find(KeyOf(1, other)), kNoSite);
     EXPECT_EQ(cache.Find(SiteCache::Key(path, other)), kNoSite);
   }
