@@ -58,45 +58,82 @@ class PathRecord {
 
   bool fits() const { return fits_ && returns_ > 0; }
 
-  static constexpr size_t kMaxBytes =
-      sizeof(Path) + (1 + 2 * 256) * sizeof(uintptr_t) + 2 * 256 * sizeof(uint16_t) + 8 * sizeof(Path::Object);
+  static constexpr size_t kMaxBytes = size_t{16} << 10;
   // Writes the path, for a record that fits, to `memory` of kMaxBytes. Returns its size.
   size_t Write(int depth, bool truncated, char* memory) const {
+    // A return address behind a link makes a frame's record with it. These number returns and links.
+    uint16_t lone_return[kMaxWords];
+    uint16_t record_return[kMaxWords];
+    uint16_t record_link[kMaxWords];
+    uint16_t lone_link[kMaxWords];
+    uint32_t lone_returns = 0;
+    uint32_t records = 0;
+    uint32_t lone_links = 0;
+    bool is_in_record[kMaxWords] = {};
+    for (uint32_t i = 0; i < returns_; ++i) {
+      const auto link = static_cast<uint16_t>(std::find(link_place_, link_place_ + links_, place_[i] - 1) - link_place_);
+      if (link == links_) {
+        lone_return[lone_returns++] = static_cast<uint16_t>(i);
+      } else {
+        is_in_record[link] = true;
+        record_link[records] = link;
+        record_return[records++] = static_cast<uint16_t>(i);
+      }
+    }
+    for (uint32_t i = 0; i < links_; ++i) {
+      if (!is_in_record[i]) lone_link[lone_links++] = static_cast<uint16_t>(i);
+    }
+
     Path header;
     std::memset(static_cast<void*>(&header), 0, sizeof(header));  // paths are told apart by their bytes
+    size_t size = sizeof(header);
+    const auto add = [&](auto item) {
+      std::memcpy(memory + size, &item, sizeof(item));
+      size += sizeof(item);
+    };
+    // Adds what `add_item` adds for each of `numbers`, and for the last one again where padding is needed.
+    const auto add_padded = [](const uint16_t* numbers, uint32_t count, const auto& add_item) {
+      for (uint32_t i = 0; i < Padded(count); ++i) add_item(numbers[std::min(i, count - 1)]);
+    };
+    add(caller_.pc);
+    for (uint32_t i = 0; i < returns_; ++i) add(pc_[i]);
+    while (size % sizeof(WordPair) != 0) add(uint8_t{0});
+    header.words = static_cast<uint16_t>(size);
+    add_padded(lone_return, lone_returns, [&](uint16_t i) { add(pc_[i]); });
+    for (uint32_t i = 0; i < Padded(records); ++i) {
+      add(target_[record_link[std::min(i, records - 1)]]);
+      add(pc_[record_return[std::min(i, records - 1)]]);
+    }
+    add_padded(lone_link, lone_links, [&](uint16_t i) { add(target_[i]); });
+    header.places = static_cast<uint16_t>(size);
+    add_padded(lone_return, lone_returns, [&](uint16_t i) { add(place_[i]); });
+    add_padded(record_link, records, [&](uint16_t i) { add(link_place_[i]); });
+    add_padded(lone_link, lone_links, [&](uint16_t i) { add(link_place_[i]); });
+    header.pc_places = static_cast<uint16_t>(size);
+    for (uint32_t i = 0; i < returns_; ++i) add(place_[i]);
+    for (uint32_t i = 0; i < objects_; ++i) add(object_[i]);
+
     header.depth = depth;
     header.max_depth = max_depth_;
     header.end = static_cast<uint32_t>((highest_ + 1) * sizeof(uintptr_t));
-    header.returns = Padded(returns_);
-    header.links = Padded(links_);
-    header.objects = static_cast<uint16_t>(objects_);
     header.fp = initial_fp_;
+    header.returns = Padded(lone_returns);
+    header.records = Padded(records);
+    header.links = Padded(lone_links);
+    header.pc_place_count = static_cast<uint16_t>(returns_);
+    header.objects = static_cast<uint16_t>(objects_);
     header.truncated = truncated;
-    char* end = memory;
-    const auto append = [&end](const auto* items, uint32_t count) {
-      std::memcpy(end, items, count * sizeof(*items));
-      end += count * sizeof(*items);
-      for (; count % Path::kAtOnce != 0; ++count, end += sizeof(*items)) {
-        std::memcpy(end, end - sizeof(*items), sizeof(*items));
-      }
-    };
-    std::memcpy(end, &header, sizeof(header));
-    end += sizeof(header);
-    std::memcpy(end, &caller_.pc, sizeof(caller_.pc));
-    end += sizeof(caller_.pc);
-    append(pc_, returns_);
-    append(target_, links_);
-    append(place_, returns_);
-    append(link_place_, links_);
-    std::memcpy(end, object_, objects_ * sizeof(object_[0]));
-    end += objects_ * sizeof(object_[0]);
-    return static_cast<size_t>(end - memory);
+    std::memcpy(memory, &header, sizeof(header));
+    return size;
   }
 
  private:
   enum class Fp : uint8_t { kInitial, kInitialUsed, kRestored, kRestoredUsed };
   static constexpr uint32_t kMaxWords = 252;
   static constexpr uint32_t kMaxObjects = 8;
+  static_assert(sizeof(Path) + (2 + 5 * (kMaxWords + Path::kAtOnce)) * (sizeof(uintptr_t) + sizeof(uint16_t)) +
+                    kMaxObjects * sizeof(Path::Object) <=
+                kMaxBytes);
 
   static uint16_t Padded(uint32_t count) {
     return static_cast<uint16_t>((count + Path::kAtOnce - 1) / Path::kAtOnce * Path::kAtOnce);
@@ -193,7 +230,7 @@ std::atomic<PathTable*> path_table{nullptr};
 
 bool Path::ObjectsAreLoaded() const {
   ObjectCheck check;
-  const Object* object = first_object();
+  const auto* object = At<Object>(pc_places + pc_place_count * sizeof(uint16_t));
   for (const Object* last = object + objects; object != last; ++object) {
     if (!check.IsLoaded(object->id, pcs()[object->frame] - 1)) return false;
   }
@@ -201,17 +238,18 @@ bool Path::ObjectsAreLoaded() const {
 }
 
 uint16_t Path::FirstDifference(const Path& other) const {
-  const uint32_t count = std::min<uint32_t>(returns, other.returns);
-  for (uint32_t i = 0; i < count; ++i) {
-    if (places()[i] != other.places()[i]) break;
-    if (pcs()[i + 1] != other.pcs()[i + 1]) return places()[i];
+  const auto* place = At<uint16_t>(pc_places);
+  const auto* other_place = other.At<uint16_t>(other.pc_places);
+  for (int i = 0; i < std::min(pc_place_count, other.pc_place_count); ++i) {
+    if (place[i] != other_place[i]) break;
+    if (pcs()[i + 1] != other.pcs()[i + 1]) return place[i];
   }
   return kNoPlace;
 }
 
 uintptr_t Path::WordAt(uint32_t place) const {
-  const uint16_t* at = std::find(places(), places() + returns, place);
-  return pcs()[1 + (at - places())];
+  const auto* first = At<uint16_t>(pc_places);
+  return pcs()[1 + (std::find(first, first + pc_place_count, place) - first)];
 }
 
 const char* path_memory = nullptr;

@@ -18,10 +18,13 @@
 namespace hbmprof::internal {
 
 // Immutable. Places on the stack count words from the caller's sp.
+//
+// Three sorts of words are compared: return addresses, links (which hold addresses of the stack, and are kept less sp),
+// and frames' records, a link with a return address behind it.
 struct Path {
   static constexpr uint16_t kNoPlace = 0xffff;
-  // Words are compared so many at a time; they are padded with repetitions.
-  static constexpr intptr_t kAtOnce = 4;
+  // So many of a sort are compared at a time; they are padded with repetitions.
+  static constexpr uint32_t kAtOnce = 4;
 
   // An object that can be unloaded, and a frame that lies in it.
   struct Object {
@@ -29,22 +32,22 @@ struct Path {
     uint16_t frame;
   };
 
-  int32_t depth;      // frames
-  int32_t max_depth;  // where walks were cut when it was learnt
-  uint32_t end;       // bytes from sp, all places are below
-  uint16_t returns;   // return addresses to compare, a multiple of kAtOnce
-  uint16_t links;     // words that hold addresses of the stack, a multiple of kAtOnce
+  int32_t depth;           // frames
+  int32_t max_depth;       // where walks were cut when it was learnt
+  uint32_t end;            // bytes from sp; all places are below
+  uint16_t fp;             // the place that the caller's fp points to; kNoPlace if it does not matter
+  uint16_t returns;        // return addresses to compare, multiples of kAtOnce
+  uint16_t records;
+  uint16_t links;
+  uint16_t words;          // where these words begin, in bytes from here: return addresses, records, links
+  uint16_t places;         // where their places begin, in the same order
+  uint16_t pc_places;      // where the places of all return addresses begin, in the order of pcs()
+  uint16_t pc_place_count;
   uint16_t objects;
-  uint16_t fp;     // the place that the caller's fp points to; kNoPlace if it does not matter
   bool truncated;  // cut at max_depth
-  // Behind it: pc and the return addresses, what links hold less sp, the places of return addresses and of links,
-  // objects.
+  // Behind it: what pcs() says, then all these, and objects.
 
   const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
-  const uintptr_t* targets() const { return pcs() + 1 + returns; }
-  const uint16_t* places() const { return reinterpret_cast<const uint16_t*>(targets() + links); }
-  const uint16_t* link_places() const { return places() + returns; }
-  const Object* first_object() const { return reinterpret_cast<const Object*>(link_places() + links); }
 
   // Whether the stack that begins at `caller`, with `bytes` from its sp to the end, holds this path, walks being cut at
   // `max`.
@@ -52,8 +55,29 @@ struct Path {
     const uintptr_t sp = caller.sp;
     if (pcs()[0] != caller.pc || max_depth != max || end > bytes) return false;
     if (fp != kNoPlace && caller.fp != sp + fp * sizeof(uintptr_t)) return false;
-    return Holds(sp, 0, link_places(), targets(), returns) &&
-           Holds(sp, sp, link_places() + links, targets() + links, links) && (objects == 0 || ObjectsAreLoaded());
+    WordPair differences = {0, 0};
+    const uintptr_t* word = At<uintptr_t>(words) + returns;
+    const uint16_t* place = At<uint16_t>(places) + returns;
+    for (intptr_t i = -intptr_t{returns}; i != 0; i += kAtOnce) {
+      differences |= LoadStackWords(sp, place[i], place[i + 1]) ^ PairAt(word + i);
+      differences |= LoadStackWords(sp, place[i + 2], place[i + 3]) ^ PairAt(word + i + 2);
+    }
+    place += records;
+    for (intptr_t i = -intptr_t{records}; i != 0; i += kAtOnce, word += 2 * kAtOnce) {
+      const WordPair base = {sp, 0};
+      differences |= (LoadStackPair(sp, place[i]) - base) ^ PairAt(word);
+      differences |= (LoadStackPair(sp, place[i + 1]) - base) ^ PairAt(word + 2);
+      differences |= (LoadStackPair(sp, place[i + 2]) - base) ^ PairAt(word + 4);
+      differences |= (LoadStackPair(sp, place[i + 3]) - base) ^ PairAt(word + 6);
+    }
+    word += links;
+    place += links;
+    for (intptr_t i = -intptr_t{links}; i != 0; i += kAtOnce) {
+      const WordPair base = {sp, sp};
+      differences |= (LoadStackWords(sp, place[i], place[i + 1]) - base) ^ PairAt(word + i);
+      differences |= (LoadStackWords(sp, place[i + 2], place[i + 3]) - base) ^ PairAt(word + i + 2);
+    }
+    return (differences[0] | differences[1]) == 0 && (objects == 0 || ObjectsAreLoaded());
   }
 
   // The place of the innermost return address in which it differs from `other`, a path from the same pc. kNoPlace if
@@ -63,24 +87,14 @@ struct Path {
   uintptr_t WordAt(uint32_t place) const;
 
  private:
-  // Whether the words at the `count` places before `places_end` of the stack are those before `expected_end`, once
-  // `base` was taken off them.
-  [[gnu::always_inline]] static bool Holds(uintptr_t sp, uintptr_t base, const uint16_t* places_end,
-                                           const uintptr_t* expected_end, intptr_t count) {
-    const WordPair bases = {base, base};
-    WordPair differences = {0, 0};
-    for (intptr_t i = -count; i != 0; i += kAtOnce) {
-      const uint16_t* places = places_end + i;
-      const auto* expected = reinterpret_cast<const WordPair*>(expected_end + i);
-      differences |= (LoadStackWords(sp, places[0], places[1]) - bases) ^ expected[0];
-      differences |= (LoadStackWords(sp, places[2], places[3]) - bases) ^ expected[1];
-    }
-    return (differences[0] | differences[1]) == 0;
+  template <typename T>
+  const T* At(size_t bytes) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(this) + bytes);
   }
+  static WordPair PairAt(const uintptr_t* words) { return *reinterpret_cast<const WordPair*>(words); }
   // Whether its objects are what is loaded there now (rules.h).
   bool ObjectsAreLoaded() const;
 };
-static_assert((sizeof(Path) + sizeof(uintptr_t)) % sizeof(WordPair) == 0, "for the words behind pc");
 
 // Makes LearnPath possible. Once.
 void PreparePaths();

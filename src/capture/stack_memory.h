@@ -55,6 +55,17 @@ inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t s
 #endif
 }
 
+// The two words that lie `offset` and one more words up from `base`.
+inline WordPair LoadStackPair(uintptr_t base, intptr_t offset) {
+#if defined(__x86_64__)
+  WordPair words;
+  asm volatile("movdqu (%1,%2,8), %0" : "=x"(words) : "r"(base), "r"(offset));
+  return words;
+#else
+  return LoadStackWords(base, offset, offset + 1);
+#endif
+}
+
 class StackMemory {
  public:
   explicit StackMemory(uintptr_t sp) { Enter(sp); }
