@@ -39,14 +39,13 @@ class StackCapture {
   // first needs them; takes no lock that dlopen holds while it runs code of others; calls nothing of the traced
   // program's; leaves errno alone.
   CapturedStack Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const {
-    const Path* path = Recall(caller, max_depth);
+    Memo* asked = memo();
+    const Path* path = asked == nullptr ? nullptr : asked->Find(caller, max_depth);
     return path != nullptr ? CapturedStack(*path) : CaptureAfresh(caller, buffer, max_depth);
   }
 
-  // The two halves of Capture: the path of a stack that is remembered, or null; then the work.
-  const Path* Recall(const Caller& caller, int max_depth) const {
-    return method_ == Method::kRules ? RecallStack(caller, max_depth) : nullptr;
-  }
+  // The two halves of Capture: what knows the paths of stacks that are remembered, or null; then the work.
+  Memo* memo() const { return method_ == Method::kRules ? memo_to_ask : nullptr; }
   CapturedStack CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const;
 
   // What captures really use, which is less than was asked for where this system lacks something:

@@ -22,7 +22,7 @@ constexpr bool kIsChecked = true;
 constexpr bool kIsChecked = false;
 #endif
 
-constexpr size_t kMemoBytes = size_t{64} << 10;
+constexpr size_t kMemoBytes = size_t{56} << 10;
 static_assert(sizeof(Memo) <= kMemoBytes);
 
 // Plain data in the static TLS block, as memo_to_ask.
@@ -150,6 +150,22 @@ void Memo::Add(uint64_t key, const Path* path) {
   node->place = Path::kNoPlace;
   std::atomic_signal_fence(std::memory_order_release);
   node->tag = TagOf(key);
+}
+
+void Memo::Note::Become(uint64_t new_key, uint32_t new_path, uint32_t new_note_plus_one) {
+  // A signal handler meets no key or path with the note of another.
+  note_plus_one = 0;
+  std::atomic_signal_fence(std::memory_order_release);
+  key = new_key;
+  path = new_path;
+  std::atomic_signal_fence(std::memory_order_release);
+  note_plus_one = new_note_plus_one;
+}
+
+void Memo::Leave(const Path* path, uint64_t key, uint32_t note) {
+  auto* notes = const_cast<Note*>(NotesOf(LowBits(path), key));
+  notes[1].Become(notes[0].key, notes[0].path, notes[0].note_plus_one);
+  notes[0].Become(key, LowBits(path), note + 1);
 }
 
 void PrepareMemos() {

@@ -71,6 +71,17 @@ class Memo {
   // Remembers the path of a stack that begins at `caller`.
   void Insert(const Caller& caller, const Path* path);
 
+  // Notes: what a user of paths found to follow from a path and a key. A key has 64 bits, which are taken for what they
+  // stand for. A note is kept as long as its room is not needed.
+  static constexpr uint32_t kNoNote = ~uint32_t{0};
+  uint32_t NoteOf(const Path* path, uint64_t key) const {
+    const uint32_t low = LowBits(path);
+    const Note* note = NotesOf(low, key);
+    if (note->key != key || note->path != low) ++note;
+    return note->key == key && note->path == low ? note->note_plus_one - 1 : kNoNote;
+  }
+  void Leave(const Path* path, uint64_t key, uint32_t note);
+
   // Where stacks hardly repeat, remembering them is a loss, so that it is tried for a while only now and then.
   bool is_pausing() const { return pause_ > 0; }
 
@@ -81,7 +92,7 @@ class Memo {
   bool IsWorthLearning(const Caller& caller, const uintptr_t* pcs, int depth);
 
  private:
-  static constexpr uint32_t kSets = 959;
+  static constexpr uint32_t kSetBits = 9;
   static constexpr uint32_t kWays = 8;
   struct Node {
     uint16_t tag;    // never 0 but where there is no node
@@ -92,6 +103,13 @@ class Memo {
     Node nodes[kWays];
   };
   static_assert(sizeof(Set) == 64, "one cache line");
+  struct Note {
+    uint64_t key;
+    uint32_t path;           // the low half of its address: all lie in one place
+    uint32_t note_plus_one;  // 0: none
+    void Become(uint64_t new_key, uint32_t new_path, uint32_t new_note_plus_one);
+  };
+  static constexpr uint32_t kNoteSets = 512;
   static constexpr uint32_t kSeenBits = 11;
   static constexpr uint32_t kTrialCaptures = 2048;
   static constexpr uint32_t kShortestPause = 1024;
@@ -101,7 +119,7 @@ class Memo {
   static uint64_t Child(uint64_t key, uintptr_t word) { return ((key ^ key >> 32) + word) * kHashSeed0; }
   static uint16_t TagOf(uint64_t key) { return static_cast<uint16_t>(key >> 24 | 1); }
 
-  Set& SetOf(uint64_t key) { return sets_[(key >> 32) * kSets >> 32]; }
+  Set& SetOf(uint64_t key) { return sets_[key >> (64 - kSetBits)]; }
   // Null if there is none. Not all ways at once: the branches, which the processor foresees from the calls before, let
   // it run ahead.
   Node* NodeOf(uint64_t key) {
@@ -113,7 +131,15 @@ class Memo {
   }
   void Add(uint64_t key, const Path* path);
 
+  static uint32_t LowBits(const Path* path) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(path)); }
+  // Two of them.
+  const Note* NotesOf(uint32_t path, uint64_t key) const {
+    return notes_[((path / kPathAlignment) + (key >> 48)) % kNoteSets];
+  }
+
   // Mapped as zeros.
+  Set sets_[1 << kSetBits];
+  Note notes_[kNoteSets][2];
   uintptr_t stack_low_;
   uintptr_t stack_bytes_;
   uint32_t pause_;  // walks to come that are not remembered
@@ -123,25 +149,17 @@ class Memo {
   uint32_t misses_;
   uint32_t learnings_;
   uint16_t seen_[1 << kSeenBits];
-  Set sets_[kSets];
 };
 
 // The calling thread's memo; null while it has none or none that is to be asked. Plain data in the static TLS block,
 // for signal handlers' sake.
 extern __thread Memo* memo_to_ask __attribute__((tls_model("initial-exec")));
 
-// Makes memos possible for threads from here on. Takes no lock. A thread gets its memo, 64 KiB of pages of its own,
+// Makes memos possible for threads from here on. Takes no lock. A thread gets its memo, 56 KiB of pages of its own,
 // when it has made some captures, and gives it back when it ends.
 void PrepareMemos();
 
-// The path of the stack that begins at `caller`, cut at `max_depth` frames, if the calling thread remembers it; null if
-// not.
-[[gnu::always_inline]] inline const Path* RecallStack(const Caller& caller, int max_depth) {
-  Memo* memo = memo_to_ask;
-  return memo == nullptr ? nullptr : memo->Find(caller, max_depth);
-}
-
-// For a stack that RecallStack does not know: exactly WalkByRules(caller, pcs, max_depth, /*guess=*/false). `path` gets
+// For a stack that the memo does not know: exactly WalkByRules(caller, pcs, max_depth, /*guess=*/false). `path` gets
 // the path by which the stack is remembered from now on, or null.
 WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path);
 

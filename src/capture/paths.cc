@@ -95,10 +95,6 @@ class PathRecord {
     const auto add_padded = [](const uint16_t* numbers, uint32_t count, const auto& add_item) {
       for (uint32_t i = 0; i < Padded(count); ++i) add_item(numbers[std::min(i, count - 1)]);
     };
-    add(caller_.pc);
-    for (uint32_t i = 0; i < returns_; ++i) add(pc_[i]);
-    while (size % sizeof(WordPair) != 0) add(uint8_t{0});
-    header.words = static_cast<uint16_t>(size);
     add_padded(lone_return, lone_returns, [&](uint16_t i) { add(pc_[i]); });
     for (uint32_t i = 0; i < Padded(records); ++i) {
       add(target_[record_link[std::min(i, records - 1)]]);
@@ -109,10 +105,15 @@ class PathRecord {
     add_padded(lone_return, lone_returns, [&](uint16_t i) { add(place_[i]); });
     add_padded(record_link, records, [&](uint16_t i) { add(link_place_[i]); });
     add_padded(lone_link, lone_links, [&](uint16_t i) { add(link_place_[i]); });
-    header.pc_places = static_cast<uint16_t>(size);
+    header.rest = static_cast<uint16_t>(size);
+    uint64_t pcs[1 + kMaxWords] = {caller_.pc};
+    std::copy(pc_, pc_ + returns_, pcs + 1);
+    add(HashWords128(pcs, static_cast<size_t>(depth)));
+    for (uint32_t i = 0; i <= returns_; ++i) add(pcs[i]);
     for (uint32_t i = 0; i < returns_; ++i) add(place_[i]);
     for (uint32_t i = 0; i < objects_; ++i) add(object_[i]);
 
+    header.pc = caller_.pc;
     header.depth = depth;
     header.max_depth = max_depth_;
     header.end = static_cast<uint32_t>((highest_ + 1) * sizeof(uintptr_t));
@@ -120,7 +121,7 @@ class PathRecord {
     header.returns = Padded(lone_returns);
     header.records = Padded(records);
     header.links = Padded(lone_links);
-    header.pc_place_count = static_cast<uint16_t>(returns_);
+    header.all_returns = static_cast<uint16_t>(returns_);
     header.objects = static_cast<uint16_t>(objects_);
     header.truncated = truncated;
     std::memcpy(memory, &header, sizeof(header));
@@ -230,7 +231,7 @@ std::atomic<PathTable*> path_table{nullptr};
 
 bool Path::ObjectsAreLoaded() const {
   ObjectCheck check;
-  const auto* object = At<Object>(pc_places + pc_place_count * sizeof(uint16_t));
+  const Object* object = first_object();
   for (const Object* last = object + objects; object != last; ++object) {
     if (!check.IsLoaded(object->id, pcs()[object->frame] - 1)) return false;
   }
@@ -238,18 +239,16 @@ bool Path::ObjectsAreLoaded() const {
 }
 
 uint16_t Path::FirstDifference(const Path& other) const {
-  const auto* place = At<uint16_t>(pc_places);
-  const auto* other_place = other.At<uint16_t>(other.pc_places);
-  for (int i = 0; i < std::min(pc_place_count, other.pc_place_count); ++i) {
-    if (place[i] != other_place[i]) break;
-    if (pcs()[i + 1] != other.pcs()[i + 1]) return place[i];
+  for (int i = 0; i < std::min(all_returns, other.all_returns); ++i) {
+    if (return_places()[i] != other.return_places()[i]) break;
+    if (pcs()[i + 1] != other.pcs()[i + 1]) return return_places()[i];
   }
   return kNoPlace;
 }
 
 uintptr_t Path::WordAt(uint32_t place) const {
-  const auto* first = At<uint16_t>(pc_places);
-  return pcs()[1 + (std::find(first, first + pc_place_count, place) - first)];
+  const uint16_t* at = std::find(return_places(), return_places() + all_returns, place);
+  return pcs()[1 + (at - return_places())];
 }
 
 const char* path_memory = nullptr;

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "hbmprof/caller.h"
+#include "src/base/hash.h"
 #include "src/capture/stack_memory.h"
 
 namespace hbmprof::internal {
@@ -21,7 +22,7 @@ namespace hbmprof::internal {
 //
 // Three sorts of words are compared: return addresses, links (which hold addresses of the stack, and are kept less sp),
 // and frames' records, a link with a return address behind it.
-struct Path {
+struct alignas(16) Path {
   static constexpr uint16_t kNoPlace = 0xffff;
   // So many of a sort are compared at a time; they are padded with repetitions.
   static constexpr uint32_t kAtOnce = 4;
@@ -32,31 +33,33 @@ struct Path {
     uint16_t frame;
   };
 
-  int32_t depth;           // frames
-  int32_t max_depth;       // where walks were cut when it was learnt
-  uint32_t end;            // bytes from sp; all places are below
-  uint16_t fp;             // the place that the caller's fp points to; kNoPlace if it does not matter
-  uint16_t returns;        // return addresses to compare, multiples of kAtOnce
+  // What StandsAt needs comes first. Behind it: the words of all returns, records and links, then their places.
+  uintptr_t pc;
+  int32_t max_depth;  // where walks were cut when it was learnt
+  uint32_t end;       // bytes from sp; all places are below
+  uint16_t fp;        // the place that the caller's fp points to; kNoPlace if it does not matter
+  uint16_t returns;   // return addresses to compare, multiples of kAtOnce
   uint16_t records;
   uint16_t links;
-  uint16_t words;          // where these words begin, in bytes from here: return addresses, records, links
-  uint16_t places;         // where their places begin, in the same order
-  uint16_t pc_places;      // where the places of all return addresses begin, in the order of pcs()
-  uint16_t pc_place_count;
+  uint16_t places;  // where the places begin, in bytes from here
   uint16_t objects;
   bool truncated;  // cut at max_depth
-  // Behind it: what pcs() says, then all these, and objects.
+  uint16_t rest;   // where the rest begins: hash, pcs, the places of return addresses in their order, objects
+  uint16_t all_returns;
+  int32_t depth;  // frames
 
-  const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
+  // Of all pcs.
+  Hash128 hash() const { return *At<Hash128>(rest); }
+  const uintptr_t* pcs() const { return At<uintptr_t>(rest + sizeof(Hash128)); }
 
   // Whether the stack that begins at `caller`, with `bytes` from its sp to the end, holds this path, walks being cut at
   // `max`.
   bool StandsAt(const Caller& caller, uintptr_t bytes, int max) const {
     const uintptr_t sp = caller.sp;
-    if (pcs()[0] != caller.pc || max_depth != max || end > bytes) return false;
+    if (pc != caller.pc || max_depth != max || end > bytes) return false;
     if (fp != kNoPlace && caller.fp != sp + fp * sizeof(uintptr_t)) return false;
     WordPair differences = {0, 0};
-    const uintptr_t* word = At<uintptr_t>(words) + returns;
+    const uintptr_t* word = At<uintptr_t>(sizeof(Path)) + returns;
     const uint16_t* place = At<uint16_t>(places) + returns;
     for (intptr_t i = -intptr_t{returns}; i != 0; i += kAtOnce) {
       differences |= LoadStackWords(sp, place[i], place[i + 1]) ^ PairAt(word + i);
@@ -92,6 +95,8 @@ struct Path {
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(this) + bytes);
   }
   static WordPair PairAt(const uintptr_t* words) { return *reinterpret_cast<const WordPair*>(words); }
+  const uint16_t* return_places() const { return reinterpret_cast<const uint16_t*>(pcs() + 1 + all_returns); }
+  const Object* first_object() const { return reinterpret_cast<const Object*>(return_places() + all_returns); }
   // Whether its objects are what is loaded there now (rules.h).
   bool ObjectsAreLoaded() const;
 };

@@ -66,20 +66,19 @@ LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, uint64_t rec
   return result;
 }
 
-bool LiveTable::EraseSlow(Line* first, uint64_t id, uint64_t* record) {
-  bool found = false;
-  for (Line* line = first; line != nullptr && !found; line = line->overflow) {
+uint64_t LiveTable::EraseSlow(Line* first, uint64_t id) {
+  uint64_t record = kNoRecord;
+  for (Line* line = first; line != nullptr && record == kNoRecord; line = line->overflow) {
     for (Entry& entry : line->entries) {
       if (entry.id != id) continue;
-      *record = entry.site_and_bytes;
+      record = entry.site_and_bytes;
       entry.id = 0;
-      found = true;
       break;
     }
   }
-  if (found && first->overflow != nullptr) Compact(first);
+  if (record != kNoRecord && first->overflow != nullptr) Compact(first);
   first->lock.Unlock();
-  return found;
+  return record;
 }
 
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -37,7 +37,7 @@ class LiveTable {
  public:
   static constexpr int64_t kMaxBytes = (int64_t{1} << 40) - 1;  // per record
   static constexpr SiteId kMaxSites = SiteId{1} << 24;          // that a record can tell apart
-  static_assert(SiteTable::kMaxSites <= kMaxSites);
+  static_assert(SiteTable::kMaxSites < kMaxSites);
 
   enum class Inserted { kNew, kReplaced, kNoMemory };
 
@@ -89,8 +89,9 @@ class LiveTable {
       was = entry->site_and_bytes;
       entry->id = 0;
       line->lock.Unlock();
-    } else if (!EraseSlow(line, id, &was)) {
-      return false;
+    } else {
+      was = EraseSlow(line, id);
+      if (was == kNoRecord) return false;
     }
     *record = Unpack(was);
     return true;
@@ -140,6 +141,7 @@ class LiveTable {
   static_assert(sizeof(Line) == 64, "one cache line");
 
   static constexpr int kFirstSegmentBits = 12;
+  static constexpr uint64_t kNoRecord = ~uint64_t{0};  // is no packed one: there are fewer sites
   static constexpr size_t kMinLines = 64;
   static constexpr size_t kSegments = 20;
 
@@ -159,7 +161,8 @@ class LiveTable {
   static size_t BucketOf(uint64_t hash, uint64_t shape) {
     const auto mask = static_cast<uint32_t>(shape >> 32);
     const auto bucket = static_cast<uint32_t>(hash) & mask;
-    return bucket < static_cast<uint32_t>(shape) ? bucket : bucket & (mask >> 1);
+    // No branch: it could not be foreseen.
+    return bucket & mask >> static_cast<int>(bucket >= static_cast<uint32_t>(shape));
   }
   static size_t SegmentOf(size_t bucket) {
     const uint32_t number = static_cast<uint32_t>(bucket) | ((uint32_t{1} << kFirstSegmentBits) - 1);
@@ -198,7 +201,7 @@ class LiveTable {
   Line* LockLineOf(uint64_t id) const;
   // The rest of Insert and of Erase, with records packed. `first` is locked.
   Inserted InsertSlow(Line* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  bool EraseSlow(Line* first, uint64_t id, uint64_t* record) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  uint64_t EraseSlow(Line* first, uint64_t id) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void ResizeSlow(int64_t records);
   // Changes shape_ and what follows from it.
   void SetLines(size_t lines);

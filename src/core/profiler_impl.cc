@@ -26,6 +26,11 @@ uint64_t BlockAddress(uint64_t block_id) { return block_id ^ kBlockBit; }
 // Small tables keep an exact count of live records, so that their limit is exact; large ones add up every 64 events.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
 
+uint64_t NewNoteSeed() {
+  static std::atomic<uint64_t> profilers{0};
+  return HashWord(profilers.fetch_add(1, std::memory_order_relaxed));
+}
+
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
@@ -73,6 +78,7 @@ ProfilerImpl::ProfilerImpl(const Options& options)
     : max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(options.max_live_buffers),
       capture_(options.unwinder),
+      note_seed_(NewNoteSeed()),
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
       devices_("device:0", kMaxDevices),
@@ -136,7 +142,8 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
     if (site == kNoSite || !(sites_.At(site).words == words)) return site;
     site_cache_.Remember(key, site);
   }
-  if (stack.path != nullptr) site_cache_.Remember(SiteCache::Key(stack.path, words), site);
+  Memo* memo = capture_.memo();
+  if (stack.path != nullptr && !stack.truncated && memo != nullptr) memo->Leave(stack.path, NoteKey(words), site);
   return site;
 }
 

@@ -111,6 +111,10 @@ class ProfilerImpl {
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent);
   // `path`: of the stack, where it is known.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
+  // By which a thread's memo knows the site of a path that is not cut.
+  uint64_t NoteKey(const SiteWords& words) const {
+    return MultiplyFold(words.block ^ kHashSeed1, words.context ^ note_seed_);
+  }
   // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
   bool EndStale(BufferId id);
   // Whether a new record of `id` may be made; if not, it is counted as dropped.
@@ -149,6 +153,7 @@ class ProfilerImpl {
   const int max_depth_;
   const int64_t max_live_;
   const StackCapture capture_;
+  const uint64_t note_seed_;  // no other profiler's
   SiteTable sites_;
   SiteCache site_cache_;
   LiveTable live_;
@@ -169,13 +174,11 @@ class ProfilerImpl {
 
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent) {
   const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, parent);
-  const Path* path = capture_.Recall(caller, max_depth_);
+  Memo* memo = capture_.memo();
+  const Path* path = memo == nullptr ? nullptr : memo->Find(caller, max_depth_);
   if (path != nullptr) {
-    const SiteId known = site_cache_.Find(SiteCache::Key(path, words));
-    if (known != kNoSite) {
-      if (path->truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
-      return known;
-    }
+    const uint32_t known = memo->NoteOf(path, NoteKey(words));
+    if (known != Memo::kNoNote) return known;
   }
   return SiteOfSlow(caller, path, words);
 }

@@ -1,6 +1,5 @@
 // SiteCache: from a stack with the allocation's other attributes straight to the site, in one step and one cache line
-// instead of a stack table's and a site table's. A stack is known either by the path that it was remembered by, so that
-// it is not looked at at all, or by its hash.
+// instead of a stack table's and a site table's. A stack is known by its hash.
 //
 // Thread safety: everything from any thread, without a lock. An entry is two words, which hold 104 bits of a hash of
 // all that makes the site; that is taken for the thing itself. (Among a million sites, two have the same with a
@@ -13,7 +12,6 @@
 
 #include "src/base/hash.h"
 #include "src/base/pages.h"
-#include "src/capture/paths.h"
 #include "src/core/site_table.h"
 
 namespace hbmprof::internal {
@@ -28,9 +26,6 @@ class SiteCache {
   // Stands for a stack with everything else as in `words`.
   class Key {
    public:
-    // The stack that `path`, not null, stands for.
-    Key(const Path* path, const SiteWords& words)
-        : Key(Hash128{reinterpret_cast<uintptr_t>(path), reinterpret_cast<uintptr_t>(path)}, words) {}
     // `hash` is SiteTable::HashOf the stack.
     Key(const Hash128& hash, const SiteWords& words) {
       // For one stack, each of the two products is another one for every value of its word.
