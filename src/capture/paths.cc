@@ -71,7 +71,8 @@ class PathRecord {
     uint32_t lone_links = 0;
     bool is_in_record[kMaxWords] = {};
     for (uint32_t i = 0; i < returns_; ++i) {
-      const auto link = static_cast<uint16_t>(std::find(link_place_, link_place_ + links_, place_[i] - 1) - link_place_);
+      const auto link =
+          static_cast<uint16_t>(std::find(link_place_, link_place_ + links_, place_[i] - 1) - link_place_);
       if (link == links_) {
         lone_return[lone_returns++] = static_cast<uint16_t>(i);
       } else {
@@ -123,6 +124,7 @@ class PathRecord {
     header.links = Padded(lone_links);
     header.all_returns = static_cast<uint16_t>(returns_);
     header.objects = static_cast<uint16_t>(objects_);
+    header.is_simple = records == 0 && lone_links == 0 && objects_ == 0;
     header.truncated = truncated;
     std::memcpy(memory, &header, sizeof(header));
     return size;

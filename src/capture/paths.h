@@ -38,15 +38,16 @@ struct alignas(16) Path {
   int32_t max_depth;  // where walks were cut when it was learnt
   uint32_t end;       // bytes from sp; all places are below
   uint16_t fp;        // the place that the caller's fp points to; kNoPlace if it does not matter
+  uint16_t places;    // where the places begin, in bytes from here
   uint16_t returns;   // return addresses to compare, multiples of kAtOnce
+  bool is_simple;     // has none of the next three
   uint16_t records;
   uint16_t links;
-  uint16_t places;  // where the places begin, in bytes from here
   uint16_t objects;
-  bool truncated;  // cut at max_depth
-  uint16_t rest;   // where the rest begins: hash, pcs, the places of return addresses in their order, objects
+  uint16_t rest;  // where the rest begins: hash, pcs, the places of return addresses in their order, objects
   uint16_t all_returns;
-  int32_t depth;  // frames
+  int32_t depth;   // frames
+  bool truncated;  // cut at max_depth
 
   // Of all pcs.
   Hash128 hash() const { return *At<Hash128>(rest); }
@@ -65,22 +66,25 @@ struct alignas(16) Path {
       differences |= LoadStackWords(sp, place[i], place[i + 1]) ^ PairAt(word + i);
       differences |= LoadStackWords(sp, place[i + 2], place[i + 3]) ^ PairAt(word + i + 2);
     }
-    place += records;
-    for (intptr_t i = -intptr_t{records}; i != 0; i += kAtOnce, word += 2 * kAtOnce) {
-      const WordPair base = {sp, 0};
-      differences |= (LoadStackPair(sp, place[i]) - base) ^ PairAt(word);
-      differences |= (LoadStackPair(sp, place[i + 1]) - base) ^ PairAt(word + 2);
-      differences |= (LoadStackPair(sp, place[i + 2]) - base) ^ PairAt(word + 4);
-      differences |= (LoadStackPair(sp, place[i + 3]) - base) ^ PairAt(word + 6);
+    if (!is_simple) {
+      place += records;
+      for (intptr_t i = -intptr_t{records}; i != 0; i += kAtOnce, word += 2 * kAtOnce) {
+        const WordPair base = {sp, 0};
+        differences |= (LoadStackPair(sp, place[i]) - base) ^ PairAt(word);
+        differences |= (LoadStackPair(sp, place[i + 1]) - base) ^ PairAt(word + 2);
+        differences |= (LoadStackPair(sp, place[i + 2]) - base) ^ PairAt(word + 4);
+        differences |= (LoadStackPair(sp, place[i + 3]) - base) ^ PairAt(word + 6);
+      }
+      word += links;
+      place += links;
+      for (intptr_t i = -intptr_t{links}; i != 0; i += kAtOnce) {
+        const WordPair base = {sp, sp};
+        differences |= (LoadStackWords(sp, place[i], place[i + 1]) - base) ^ PairAt(word + i);
+        differences |= (LoadStackWords(sp, place[i + 2], place[i + 3]) - base) ^ PairAt(word + i + 2);
+      }
+      if (objects != 0 && !ObjectsAreLoaded()) return false;
     }
-    word += links;
-    place += links;
-    for (intptr_t i = -intptr_t{links}; i != 0; i += kAtOnce) {
-      const WordPair base = {sp, sp};
-      differences |= (LoadStackWords(sp, place[i], place[i + 1]) - base) ^ PairAt(word + i);
-      differences |= (LoadStackWords(sp, place[i + 2], place[i + 3]) - base) ^ PairAt(word + i + 2);
-    }
-    return (differences[0] | differences[1]) == 0 && (objects == 0 || ObjectsAreLoaded());
+    return (differences[0] | differences[1]) == 0;
   }
 
   // The place of the innermost return address in which it differs from `other`, a path from the same pc. kNoPlace if

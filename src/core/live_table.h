@@ -153,9 +153,7 @@ class LiveTable {
   }
   // A number of lines (>= kMinLines), and the mask that cuts a hash to twice the largest power of two in it, in one
   // word.
-  static uint64_t ShapeOf(size_t lines) {
-    return lines | ((uint64_t{2} << (63 - __builtin_clzll(lines))) - 1) << 32;
-  }
+  static uint64_t ShapeOf(size_t lines) { return lines | ((uint64_t{2} << (63 - __builtin_clzll(lines))) - 1) << 32; }
   static size_t LinesOf(uint64_t shape) { return static_cast<uint32_t>(shape); }
   // The line of a hash in a table of that shape.
   static size_t BucketOf(uint64_t hash, uint64_t shape) {

@@ -49,8 +49,8 @@ struct StackRecord {
   }
 };
 
-// What tells sites of one stack apart. `parent` is the site of the segment that a pool's block lies in. Sizes are at most
-// 2^40, devices below kMaxDevices, allocators below kMaxAllocators.
+// What tells sites of one stack apart. `parent` is the site of the segment that a pool's block lies in. Sizes are at
+// most 2^40, devices below kMaxDevices, allocators below kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
   uint64_t block_bytes = 0;
@@ -63,8 +63,7 @@ struct SiteKey {
 struct SiteWords {
   SiteWords(uint64_t block_bytes, uint64_t packed_attributes, uint32_t tags, SiteId parent)
       : block(block_bytes | packed_attributes), context(uint64_t{tags} | uint64_t{parent} << 32) {}
-  explicit SiteWords(const SiteKey& key)
-      : SiteWords(key.block_bytes, Packed(key.attributes), key.tags, key.parent) {}
+  explicit SiteWords(const SiteKey& key) : SiteWords(key.block_bytes, Packed(key.attributes), key.tags, key.parent) {}
 
   // Above the size.
   static uint64_t Packed(const Attributes& attributes) {
