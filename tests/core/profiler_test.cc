@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -986,6 +987,45 @@ TEST(ProfilerStacks, AreCompleteWithinTheLimit) {
   EXPECT_GT(snapshot.stacks[0].return_addresses.size(), 42u);
   EXPECT_FALSE(snapshot.stacks[0].truncated);
   EXPECT_EQ(snapshot.tracker.truncated_stacks, 0);
+}
+
+TEST(ProfilerStacks, ACutStackIsCountedEachTime) {
+  constexpr int kTimes = 100;
+  Options options;
+  options.max_stack_depth = 16;
+  Profiler profiler(options);
+  for (int i = 1; i <= kTimes; ++i) ASSERT_TRUE(Recurse(profiler, static_cast<uint64_t>(i), 40));
+  EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, kTimes);
+}
+
+// What a thread remembers of a stack that repeats is kept apart for all else that makes a site.
+TEST(ProfilerStacks, ThatRepeatAreToldApartByProfilerSizeAttributesAndTags) {
+  constexpr uint64_t kRounds = 200;
+  constexpr size_t kSizes = 3;
+  Profiler profilers[2];
+  // So that a site of one is another one, or none, in the other.
+  const BufferId first(uint64_t{1} << 20);
+  ASSERT_TRUE(profilers[1].RecordAlloc(first, 7));
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    for (uint64_t variant = 0; variant < 2 * kSizes * 2 * 2; ++variant) {
+      Profiler& profiler = profilers[variant % 2];
+      const size_t bytes = 100 + variant / 2 % kSizes;
+      const MemoryKind kind = variant / 2 / kSizes % 2 == 0 ? MemoryKind::kDevice : MemoryKind::kManaged;
+      std::optional<ScopedTag> tag;
+      if (variant / 4 / kSizes == 1) tag.emplace("phase", "decode");
+      ASSERT_TRUE(profiler.RecordAlloc(BufferId(1 + round * 64 + variant), bytes, {kDefaultDevice, kind}));
+    }
+  }
+  profilers[1].RecordFree(first);
+  for (Profiler& profiler : profilers) {
+    Snapshot snapshot = profiler.TakeSnapshot();
+    if (&profiler == &profilers[1]) snapshot.samples.erase(snapshot.samples.begin());
+    EXPECT_THAT(snapshot.samples, SizeIs(kSizes * 2 * 2));
+    for (const Snapshot::Sample& sample : snapshot.samples) {
+      EXPECT_EQ(sample.inuse_objects, static_cast<int64_t>(kRounds));
+      EXPECT_EQ(sample.inuse_bytes, static_cast<int64_t>(kRounds * sample.block_bytes));
+    }
+  }
 }
 
 TEST(ProfilerStacks, WithoutAnUnwinderThereAreTotalsAndLabelsOnly) {
