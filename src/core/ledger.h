@@ -12,12 +12,10 @@
 //    shard's headroom, so nothing that happens inside one shard can raise in_use above peak. Where the headroom does
 //    not suffice, all shards are locked: the slack is shared out anew, or there is a new peak. Only then does a shard's
 //    allowance = in_use + headroom change; in_use is not stored.
-// 2. A shard's `epoch` counts the account's peaks since the shard is in use. It changes only while all shards are
-// locked.
-// 3. A cell whose epoch is its account's, in its shard, holds in peak_* what it had at the last peak; any other cell
-// has
-//    not changed since, so its present values are those of the peak. A cell is brought to the present epoch before it
-//    changes. (Zeros are such a cell, of a shard that is new or of an account that had no peak.)
+// 2. A shard's `epoch` counts the account's peaks since the shard is in use. It changes only while all are locked.
+// 3. A cell whose epoch is that of its account in its shard holds in peak_* what it had at the last peak; any other
+//    cell has not changed since, so its present values are those of the peak. A cell is brought to the present epoch
+//    before it changes. (So zeros are right for a shard that is new and for an account that had no peak.)
 // 4. Locks are taken in this order: all_lock_, shards by number.
 #ifndef HBMPROF_SRC_CORE_LEDGER_H_
 #define HBMPROF_SRC_CORE_LEDGER_H_
@@ -148,7 +146,9 @@ class Ledger {
   struct Cell {
     int64_t inuse_objects() const { return alloc_objects - freed_objects; }
     int64_t inuse_bytes() const { return alloc_bytes - freed_bytes; }
-    bool is_zero() const { return alloc_objects == 0 && freed_objects == 0 && freed_bytes == 0 && epoch == 0; }
+    bool is_zero() const {
+      return alloc_objects == 0 && alloc_bytes == 0 && freed_objects == 0 && freed_bytes == 0 && epoch == 0;
+    }
 
     int64_t alloc_objects;
     int64_t alloc_bytes;

@@ -22,7 +22,7 @@ LiveTable::~LiveTable() {
 LiveTable::Line* LiveTable::LockLineOf(uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   for (;;) {
     const Place place = PlaceOf(id);
-    if (place.line == nullptr) return nullptr;
+    if (place.shape == 0) return nullptr;
     place.line->lock.Lock();
     // It may have become another one while this thread waited.
     if (PlaceOf(id).line == place.line) return place.line;

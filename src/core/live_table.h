@@ -36,8 +36,8 @@ class LiveTable {
 
  public:
   static constexpr int64_t kMaxBytes = (int64_t{1} << 40) - 1;  // per record
-  static constexpr SiteId kMaxSites = SiteId{1} << 24;          // that a record can tell apart
-  static_assert(SiteTable::kMaxSites < kMaxSites);
+  static constexpr SiteId kMaxSites = (SiteId{1} << 24) - 1;    // that a record can tell apart, and from none
+  static_assert(SiteTable::kMaxSites <= kMaxSites);
 
   enum class Inserted { kNew, kReplaced, kNoMemory };
 
@@ -50,7 +50,7 @@ class LiveTable {
   class Place {
     friend class LiveTable;
     uint64_t shape;
-    Line* line;
+    Line* line;  // unless shape is 0
   };
   // Starts loading the line of `id`, for an Insert that follows.
   Place Prefetch(uint64_t id) const {
@@ -141,7 +141,7 @@ class LiveTable {
   static_assert(sizeof(Line) == 64, "one cache line");
 
   static constexpr int kFirstSegmentBits = 12;
-  static constexpr uint64_t kNoRecord = ~uint64_t{0};  // is no packed one: there are fewer sites
+  static constexpr uint64_t kNoRecord = ~uint64_t{0};  // no packed one
   static constexpr size_t kMinLines = 64;
   static constexpr size_t kSegments = 20;
 
@@ -184,12 +184,12 @@ class LiveTable {
   Place PlaceOf(uint64_t id) const {
     Place place;
     place.shape = shape_.load(std::memory_order_acquire);
-    place.line = LineAt(BucketOf(HashAddress(id), place.shape));  // null where there are no lines
+    place.line = LineAt(BucketOf(HashAddress(id), place.shape));
     return place;
   }
   // The line that holds `id`, locked; null before the first Insert.
   Line* Lock(const Place& place, uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (place.line == nullptr) return LockLineOf(id);
+    if (place.shape == 0) return LockLineOf(id);
     place.line->lock.Lock();
     if (shape_.load(std::memory_order_acquire) == place.shape) return place.line;
     place.line->lock.Unlock();
@@ -212,7 +212,7 @@ class LiveTable {
   Line* NewOverflowLine();
   void FreeOverflowLine(Line* line);
 
-  std::atomic<uint64_t> shape_{0};  // zeros before the first Insert
+  std::atomic<uint64_t> shape_{0};  // 0 before the first Insert, and only then
   // The numbers of records between which it is right. (A number that is behind may be negative.)
   std::atomic<int64_t> grow_above_{INT64_MAX};
   std::atomic<int64_t> shrink_below_{INT64_MIN};

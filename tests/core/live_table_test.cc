@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <thread>
 #include <unordered_map>
@@ -241,6 +242,49 @@ class Resizer {
 };
 
 constexpr int kThreads = 8;
+
+//   thread 1   Insert: maps the first lines ............ says how many there are
+//   thread 2                                 Insert: meets lines, and no number of them
+TEST(LiveTable, TwoThreadsThatInsertTheFirstRecordsLoseNone) {
+  constexpr uint64_t kRounds = 10000;
+  constexpr uint64_t kRecords = 4;
+  std::optional<LiveTable> table;
+  std::atomic<uint64_t> arrived{0};
+  const auto meet = [&](uint64_t number) {
+    ++arrived;
+    for (int spins = 0; arrived < 2 * number; ++spins) {
+      if (spins > 1000) std::this_thread::yield();
+    }
+  };
+  const auto insert_first = [&](uint64_t first) {
+    for (uint64_t i = first; i < first + kRecords; ++i) {
+      LiveRecord replaced;
+      EXPECT_EQ(table->Insert(Address(i), RecordOf(i), &replaced), Inserted::kNew);
+    }
+  };
+  std::thread other([&] {
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      meet(2 * round + 1);
+      // A little later each time.
+      for (uint64_t wait = 0; wait < round % 500 * 200; ++wait) std::atomic_signal_fence(std::memory_order_seq_cst);
+      insert_first(kRecords);
+      meet(2 * round + 2);
+    }
+  });
+  uint64_t lost = 0;
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    table.emplace();
+    meet(2 * round + 1);
+    insert_first(0);
+    meet(2 * round + 2);
+    for (uint64_t i = 0; i < 2 * kRecords; ++i) {
+      LiveRecord found;
+      if (!table->Find(Address(i), &found)) ++lost;
+    }
+  }
+  other.join();
+  EXPECT_EQ(lost, 0u);
+}
 
 TEST(LiveTable, EightThreadsWithTheirOwnKeysLoseNothingWhileTheTableIsResized) {
   LiveTable table;
