@@ -213,14 +213,14 @@ class Ledger {
   void ForEachActiveShard(const Visit& visit) const;
   AccountTotals SumOf(AccountId account) const;
 
+  // By a thread's number: its shard, once that is in use.
+  std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
   const SiteTable& sites_;
   const int flush_every_;
   const int shard_count_;  // a power of two
   Shard* shards_;
   mutable SpinLock all_lock_;
   std::atomic<uint64_t> active_{0};  // bit s: shard s is in use; changes under all_lock_
-  // By a thread's number: its shard, once that is in use.
-  std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
   // Of each account, in bytes. Read under any shard's lock; written with all of them held.
   int64_t peaks_[kAccounts] = {};
   std::atomic<int64_t> live_records_{0};
