@@ -16,7 +16,7 @@ namespace {
 // What a walk depended on: a witness of RuleWalk::Leave, and the path made of it.
 class PathRecord {
  public:
-  PathRecord(const Caller& caller, int max_depth) : caller_(caller), max_depth_(max_depth) {}
+  PathRecord(const Caller& caller, int max_depth) : caller_(caller), max_depth_(max_depth) { pcs_[0] = caller.pc; }
 
   // Before the step out of frame number `frame`.
   void Enters(PackedRule rule, int frame) {
@@ -52,13 +52,13 @@ class PathRecord {
   void Returns(uintptr_t address, uintptr_t word) {
     if (returns_ == kMaxWords) return Untold();
     place_[returns_] = PlaceOf(address);
-    pc_[returns_++] = word;
+    pcs_[++returns_] = word;
   }
   void Untold() { fits_ = false; }
 
   bool fits() const { return fits_ && returns_ > 0; }
 
-  static constexpr size_t kMaxBytes = size_t{16} << 10;
+  static constexpr size_t kMaxBytes = 6600;
   // Writes the path, for a record that fits, to `memory` of kMaxBytes. Returns its size.
   size_t Write(int depth, bool truncated, char* memory) const {
     // A return address behind a link makes a frame's record with it. These number returns and links.
@@ -96,10 +96,10 @@ class PathRecord {
     const auto add_padded = [](const uint16_t* numbers, uint32_t count, const auto& add_item) {
       for (uint32_t i = 0; i < Padded(count); ++i) add_item(numbers[std::min(i, count - 1)]);
     };
-    add_padded(lone_return, lone_returns, [&](uint16_t i) { add(pc_[i]); });
+    add_padded(lone_return, lone_returns, [&](uint16_t i) { add(pcs_[1 + i]); });
     for (uint32_t i = 0; i < Padded(records); ++i) {
       add(target_[record_link[std::min(i, records - 1)]]);
-      add(pc_[record_return[std::min(i, records - 1)]]);
+      add(pcs_[1 + record_return[std::min(i, records - 1)]]);
     }
     add_padded(lone_link, lone_links, [&](uint16_t i) { add(target_[i]); });
     header.places = static_cast<uint16_t>(size);
@@ -107,10 +107,8 @@ class PathRecord {
     add_padded(record_link, records, [&](uint16_t i) { add(link_place_[i]); });
     add_padded(lone_link, lone_links, [&](uint16_t i) { add(link_place_[i]); });
     header.rest = static_cast<uint16_t>(size);
-    uint64_t pcs[1 + kMaxWords] = {caller_.pc};
-    std::copy(pc_, pc_ + returns_, pcs + 1);
-    add(HashWords128(pcs, static_cast<size_t>(depth)));
-    for (uint32_t i = 0; i <= returns_; ++i) add(pcs[i]);
+    add(HashWords128(pcs_, static_cast<size_t>(depth)));
+    for (uint32_t i = 0; i <= returns_; ++i) add(pcs_[i]);
     for (uint32_t i = 0; i < returns_; ++i) add(place_[i]);
     for (uint32_t i = 0; i < objects_; ++i) add(object_[i]);
 
@@ -132,7 +130,8 @@ class PathRecord {
 
  private:
   enum class Fp : uint8_t { kInitial, kInitialUsed, kRestored, kRestoredUsed };
-  static constexpr uint32_t kMaxWords = 252;
+  // Of return addresses, and of links: so many that all this is no burden to a small stack.
+  static constexpr uint32_t kMaxWords = 124;
   static constexpr uint32_t kMaxObjects = 8;
   static_assert(sizeof(Path) + (2 + 5 * (kMaxWords + Path::kAtOnce)) * (sizeof(uintptr_t) + sizeof(uint16_t)) +
                     kMaxObjects * sizeof(Path::Object) <=
@@ -165,7 +164,7 @@ class PathRecord {
   uint32_t objects_ = 0;
   Path::Object object_[kMaxObjects];
   uint16_t place_[kMaxWords];
-  uintptr_t pc_[kMaxWords];
+  uint64_t pcs_[1 + kMaxWords];
   uint16_t link_place_[kMaxWords];
   uintptr_t target_[kMaxWords];
 };

@@ -66,25 +66,24 @@ struct alignas(16) Path {
       differences |= LoadStackWords(sp, place[i], place[i + 1]) ^ PairAt(word + i);
       differences |= LoadStackWords(sp, place[i + 2], place[i + 3]) ^ PairAt(word + i + 2);
     }
-    if (!is_simple) {
-      place += records;
-      for (intptr_t i = -intptr_t{records}; i != 0; i += kAtOnce, word += 2 * kAtOnce) {
-        const WordPair base = {sp, 0};
-        differences |= (LoadStackPair(sp, place[i]) - base) ^ PairAt(word);
-        differences |= (LoadStackPair(sp, place[i + 1]) - base) ^ PairAt(word + 2);
-        differences |= (LoadStackPair(sp, place[i + 2]) - base) ^ PairAt(word + 4);
-        differences |= (LoadStackPair(sp, place[i + 3]) - base) ^ PairAt(word + 6);
-      }
-      word += links;
-      place += links;
-      for (intptr_t i = -intptr_t{links}; i != 0; i += kAtOnce) {
-        const WordPair base = {sp, sp};
-        differences |= (LoadStackWords(sp, place[i], place[i + 1]) - base) ^ PairAt(word + i);
-        differences |= (LoadStackWords(sp, place[i + 2], place[i + 3]) - base) ^ PairAt(word + i + 2);
-      }
-      if (objects != 0 && !ObjectsAreLoaded()) return false;
+    if (is_simple) return (differences[0] | differences[1]) == 0;
+    place += records;
+    for (intptr_t i = -intptr_t{records}; i != 0; i += kAtOnce, word += 2 * kAtOnce) {
+      const WordPair base = {sp, 0};
+      differences |= (LoadStackPair(sp, place[i]) - base) ^ PairAt(word);
+      differences |= (LoadStackPair(sp, place[i + 1]) - base) ^ PairAt(word + 2);
+      differences |= (LoadStackPair(sp, place[i + 2]) - base) ^ PairAt(word + 4);
+      differences |= (LoadStackPair(sp, place[i + 3]) - base) ^ PairAt(word + 6);
     }
-    return (differences[0] | differences[1]) == 0;
+    word += links;
+    place += links;
+    for (intptr_t i = -intptr_t{links}; i != 0; i += kAtOnce) {
+      const WordPair base = {sp, sp};
+      differences |= (LoadStackWords(sp, place[i], place[i + 1]) - base) ^ PairAt(word + i);
+      differences |= (LoadStackWords(sp, place[i + 2], place[i + 3]) - base) ^ PairAt(word + i + 2);
+    }
+    // Objects come last: only those that this stack returns to cannot be unloaded meanwhile.
+    return (differences[0] | differences[1]) == 0 && (objects == 0 || ObjectsAreLoaded());
   }
 
   // The place of the innermost return address in which it differs from `other`, a path from the same pc. kNoPlace if
