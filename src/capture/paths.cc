@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <new>
 
@@ -106,10 +107,19 @@ class PathRecord {
     add_padded(lone_return, lone_returns, [&](uint16_t i) { add(place_[i]); });
     add_padded(record_link, records, [&](uint16_t i) { add(link_place_[i]); });
     add_padded(lone_link, lone_links, [&](uint16_t i) { add(link_place_[i]); });
-    header.rest = static_cast<uint16_t>(size);
+    if (records == 0) {
+      header.all_pcs = offsetof(Path, pc);
+      header.return_places = header.places;
+    } else {
+      header.return_places = static_cast<uint16_t>(size);
+      for (uint32_t i = 0; i < returns_; ++i) add(place_[i]);
+      while (size % alignof(uintptr_t) != 0) add(uint8_t{0});
+      header.all_pcs = static_cast<uint16_t>(size);
+      for (uint32_t i = 0; i <= returns_; ++i) add(pcs_[i]);
+    }
+    while (size % alignof(Hash128) != 0) add(uint8_t{0});
+    header.hash_and_more = static_cast<uint16_t>(size);
     add(HashWords128(pcs_, static_cast<size_t>(depth)));
-    for (uint32_t i = 0; i <= returns_; ++i) add(pcs_[i]);
-    for (uint32_t i = 0; i < returns_; ++i) add(place_[i]);
     for (uint32_t i = 0; i < objects_; ++i) add(object_[i]);
 
     header.pc = caller_.pc;
@@ -232,7 +242,7 @@ std::atomic<PathTable*> path_table{nullptr};
 
 bool Path::ObjectsAreLoaded() const {
   ObjectCheck check;
-  const Object* object = first_object();
+  const Object* object = At<Object>(hash_and_more + sizeof(Hash128));
   for (const Object* last = object + objects; object != last; ++object) {
     if (!check.IsLoaded(object->id, pcs()[object->frame] - 1)) return false;
   }
@@ -240,16 +250,18 @@ bool Path::ObjectsAreLoaded() const {
 }
 
 uint16_t Path::FirstDifference(const Path& other) const {
+  const auto* place = At<uint16_t>(return_places);
+  const auto* other_place = other.At<uint16_t>(other.return_places);
   for (int i = 0; i < std::min(all_returns, other.all_returns); ++i) {
-    if (return_places()[i] != other.return_places()[i]) break;
-    if (pcs()[i + 1] != other.pcs()[i + 1]) return return_places()[i];
+    if (place[i] != other_place[i]) break;
+    if (pcs()[i + 1] != other.pcs()[i + 1]) return place[i];
   }
   return kNoPlace;
 }
 
 uintptr_t Path::WordAt(uint32_t place) const {
-  const uint16_t* at = std::find(return_places(), return_places() + all_returns, place);
-  return pcs()[1 + (at - return_places())];
+  const auto* first = At<uint16_t>(return_places);
+  return pcs()[1 + (std::find(first, first + all_returns, place) - first)];
 }
 
 const char* path_memory = nullptr;

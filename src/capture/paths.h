@@ -33,25 +33,28 @@ struct alignas(16) Path {
     uint16_t frame;
   };
 
-  // What StandsAt needs comes first. Behind it: the words of all returns, records and links, then their places.
-  uintptr_t pc;
+  int32_t depth;      // frames
   int32_t max_depth;  // where walks were cut when it was learnt
   uint32_t end;       // bytes from sp; all places are below
   uint16_t fp;        // the place that the caller's fp points to; kNoPlace if it does not matter
-  uint16_t places;    // where the places begin, in bytes from here
   uint16_t returns;   // return addresses to compare, multiples of kAtOnce
   bool is_simple;     // has none of the next three
+  bool truncated;     // cut at max_depth
   uint16_t records;
   uint16_t links;
   uint16_t objects;
-  uint16_t rest;  // where the rest begins: hash, pcs, the places of return addresses in their order, objects
   uint16_t all_returns;
-  int32_t depth;   // frames
-  bool truncated;  // cut at max_depth
+  // Where things begin, in bytes from here.
+  uint16_t places;         // of the words that are compared, in their order
+  uint16_t hash_and_more;  // the hash, and objects
+  uint16_t all_pcs;        // in records or not; where there are no records, these are pc and the words
+  uint16_t return_places;  // of all_pcs but the first
+  uintptr_t pc;
+  // Behind it: the words to compare: returns, records, links.
 
   // Of all pcs.
-  Hash128 hash() const { return *At<Hash128>(rest); }
-  const uintptr_t* pcs() const { return At<uintptr_t>(rest + sizeof(Hash128)); }
+  Hash128 hash() const { return *At<Hash128>(hash_and_more); }
+  const uintptr_t* pcs() const { return At<uintptr_t>(all_pcs); }
 
   // Whether the stack that begins at `caller`, with `bytes` from its sp to the end, holds this path, walks being cut at
   // `max`.
@@ -98,11 +101,11 @@ struct alignas(16) Path {
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(this) + bytes);
   }
   static WordPair PairAt(const uintptr_t* words) { return *reinterpret_cast<const WordPair*>(words); }
-  const uint16_t* return_places() const { return reinterpret_cast<const uint16_t*>(pcs() + 1 + all_returns); }
-  const Object* first_object() const { return reinterpret_cast<const Object*>(return_places() + all_returns); }
   // Whether its objects are what is loaded there now (rules.h).
   bool ObjectsAreLoaded() const;
 };
+
+static_assert(sizeof(Path) == offsetof(Path, pc) + sizeof(uintptr_t), "words follow pc");
 
 // Makes LearnPath possible. Once.
 void PreparePaths();
