@@ -97,15 +97,19 @@ void Memo::Insert(const Caller& caller, const Path* path) {
     // A branch has one of its paths.
     const Path* other = PathAt(node->path);
     const uint16_t difference = path->FirstDifference(*other);
-    if (difference < node->place) {
-      node->place = difference;
-      Add(Child(key, other->WordAt(difference)), other);
-    } else if (node->place == Path::kNoPlace) {
+    uint16_t place = node->place;
+    if (difference < place) {
+      place = difference;
+      node->place = place;
+      Add(Child(key, other->WordAt(place)), other);  // which may move the node
+    } else if (place == Path::kNoPlace) {
       // The same path, or one that no word tells from it.
       node->path = NumberOf(path);
       return;
     }
-    key = Child(key, path->WordAt(node->place));
+    const uintptr_t word = path->WordAt(place);
+    if (word == 0) return;  // it ends before those that the place tells apart
+    key = Child(key, word);
   }
 }
 
@@ -152,20 +156,10 @@ void Memo::Add(uint64_t key, const Path* path) {
   node->tag = TagOf(key);
 }
 
-void Memo::Note::Become(uint64_t new_key, uint32_t new_path, uint32_t new_note_plus_one) {
-  // A signal handler meets no key or path with the note of another.
-  note_plus_one = 0;
-  std::atomic_signal_fence(std::memory_order_release);
-  key = new_key;
-  path = new_path;
-  std::atomic_signal_fence(std::memory_order_release);
-  note_plus_one = new_note_plus_one;
-}
-
 void Memo::Leave(const Path* path, uint64_t key, uint32_t note) {
   auto* notes = const_cast<Note*>(NotesOf(LowBits(path), key));
-  notes[1].Become(notes[0].key, notes[0].path, notes[0].note_plus_one);
-  notes[0].Become(key, LowBits(path), note + 1);
+  notes[1] = notes[0];
+  notes[0] = {key, LowBits(path), note + 1};
 }
 
 void PrepareMemos() {

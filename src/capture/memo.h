@@ -32,8 +32,8 @@
 
 namespace hbmprof::internal {
 
-// One thread's. A signal handler may interrupt any of this and use it too; what is lost then is no more than an entry
-// or a count.
+// One thread's. A signal handler may interrupt any of this, but for notes, and use it too; what is lost then is no more
+// than an entry or a count.
 //
 // A tree of the paths that were met, flattened into one hash table. Its root is a caller's (pc, sp). A node is a path,
 // or, where several paths were met, the place of the innermost return address in which they differ: the word there
@@ -72,7 +72,7 @@ class Memo {
   void Insert(const Caller& caller, const Path* path);
 
   // Notes: what a user of paths found to follow from a path and a key. A key has 64 bits, which are taken for what they
-  // stand for. A note is kept as long as its room is not needed.
+  // stand for. A note is kept as long as its room is not needed. Not for a signal handler that interrupts these two.
   static constexpr uint32_t kNoNote = ~uint32_t{0};
   uint32_t NoteOf(const Path* path, uint64_t key) const {
     const uint32_t low = LowBits(path);
@@ -107,7 +107,6 @@ class Memo {
     uint64_t key;
     uint32_t path;           // the low half of its address: all lie in one place
     uint32_t note_plus_one;  // 0: none
-    void Become(uint64_t new_key, uint32_t new_path, uint32_t new_note_plus_one);
   };
   static constexpr uint32_t kNoteSets = 512;
   static constexpr uint32_t kSeenBits = 11;

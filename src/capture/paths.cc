@@ -59,7 +59,7 @@ class PathRecord {
 
   bool fits() const { return fits_ && returns_ > 0; }
 
-  static constexpr size_t kMaxBytes = 6600;
+  static constexpr size_t kMaxBytes = size_t{6} << 10;
   // Writes the path, for a record that fits, to `memory` of kMaxBytes. Returns its size.
   size_t Write(int depth, bool truncated, char* memory) const {
     // A return address behind a link makes a frame's record with it. These number returns and links.
@@ -141,11 +141,10 @@ class PathRecord {
  private:
   enum class Fp : uint8_t { kInitial, kInitialUsed, kRestored, kRestoredUsed };
   // Of return addresses, and of links: so many that all this is no burden to a small stack.
-  static constexpr uint32_t kMaxWords = 124;
+  static constexpr uint32_t kMaxWords = 188;
   static constexpr uint32_t kMaxObjects = 8;
-  static_assert(sizeof(Path) + (2 + 5 * (kMaxWords + Path::kAtOnce)) * (sizeof(uintptr_t) + sizeof(uint16_t)) +
-                    kMaxObjects * sizeof(Path::Object) <=
-                kMaxBytes);
+  // A return address and a link take 8 bytes among the words, 8 among all pcs, and three places; the rest is padding.
+  static_assert(sizeof(Path) + 30 * kMaxWords + 400 <= kMaxBytes);
 
   static uint16_t Padded(uint32_t count) {
     return static_cast<uint16_t>((count + Path::kAtOnce - 1) / Path::kAtOnce * Path::kAtOnce);
@@ -261,7 +260,8 @@ uint16_t Path::FirstDifference(const Path& other) const {
 
 uintptr_t Path::WordAt(uint32_t place) const {
   const auto* first = At<uint16_t>(return_places);
-  return pcs()[1 + (std::find(first, first + all_returns, place) - first)];
+  const uint16_t* at = std::find(first, first + all_returns, place);
+  return at == first + all_returns ? 0 : pcs()[1 + (at - first)];
 }
 
 const char* path_memory = nullptr;
@@ -283,10 +283,9 @@ const Path* LearnPath(const Caller& caller, int max_depth, bool* is_busy) {
     record.Enters(rule, depth - 1);
     if (rule.kind() == FrameRule::kSignal) return nullptr;
     const RuleWalk::Step step = walk.Leave(rule, &record);
-    if (step == RuleWalk::Step::kUnknown) return nullptr;
+    if (step == RuleWalk::Step::kUnknown || !record.fits()) return nullptr;
     const bool is_outermost = step == RuleWalk::Step::kOutermost;
     if (!is_outermost && depth < max_depth) continue;
-    if (!record.fits()) return nullptr;
     char bytes[PathRecord::kMaxBytes];
     return table->Intern(bytes, record.Write(depth, /*truncated=*/!is_outermost, bytes), is_busy);
   }

@@ -92,7 +92,7 @@ struct alignas(16) Path {
   // The place of the innermost return address in which it differs from `other`, a path from the same pc. kNoPlace if
   // that lies at different places in the two, or they differ in something else.
   uint16_t FirstDifference(const Path& other) const;
-  // The return address at `place`, for a place that has one.
+  // The return address at `place`; 0 if it has none there.
   uintptr_t WordAt(uint32_t place) const;
 
  private:
@@ -122,8 +122,8 @@ inline uint32_t NumberOf(const Path* path) {
 }
 
 // Walks the stack at `caller`, on the thread's own stack, and hands out its path; null where it cannot be known: a
-// frame that common rules do not describe, a place or an object too many, the limit; or, and then `is_busy` is set,
-// where another thread is adding one. The same stack shape gives the same path, always.
+// frame that common rules do not describe, more than some 190 frames, an object too many, the limit; or, and then
+// `is_busy` is set, where another thread is adding one. The same stack shape gives the same path, always.
 const Path* LearnPath(const Caller& caller, int max_depth, bool* is_busy);
 
 }  // namespace hbmprof::internal

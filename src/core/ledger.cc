@@ -20,6 +20,7 @@ int ShardCount(int max_shards) {
 
 Ledger::Ledger(const SiteTable& sites, int flush_every)
     : sites_(sites),
+      usual_flush_every_(flush_every),
       flush_every_(flush_every),
       shard_count_(ShardCount(kMaxShards)),
       shards_(static_cast<Shard*>(MapPages(sizeof(Shard) * static_cast<size_t>(shard_count_)))) {}

@@ -125,6 +125,14 @@ class Ledger {
 
   // The number of live records, off by less than `flush_every` per shard.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
+  // Whether each event counts in it at once from now on, for who waits for it to change.
+  void CountEachEvent(bool each) {
+    const int flush_every = each ? 1 : usual_flush_every_;
+    // Every event reads it.
+    if (flush_every_.load(std::memory_order_relaxed) != flush_every) {
+      flush_every_.store(flush_every, std::memory_order_relaxed);
+    }
+  }
 
   AccountTotals Totals(AccountId account) const;
   // Live records of all accounts, exactly.
@@ -216,7 +224,8 @@ class Ledger {
   // By a thread's number: its shard, once that is in use.
   std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
   const SiteTable& sites_;
-  const int flush_every_;
+  const int usual_flush_every_;
+  std::atomic<int> flush_every_;
   const int shard_count_;  // a power of two
   Shard* shards_;
   mutable SpinLock all_lock_;
@@ -271,7 +280,8 @@ inline Ledger::Entered Ledger::CountEvent(Shard& shard, int records) {
   TraceLedger();
 #endif
   const int unflushed = shard.unflushed_records += records;
-  if (records > 0 ? unflushed < flush_every_ : unflushed > -flush_every_) return kEntered;
+  const int flush_every = flush_every_.load(std::memory_order_relaxed);
+  if (records > 0 ? unflushed < flush_every : unflushed > -flush_every) return kEntered;
   live_records_.fetch_add(unflushed, std::memory_order_relaxed);
   shard.unflushed_records = 0;
   return kEnteredAndCounted;

@@ -230,14 +230,14 @@ void LiveTable::SetLines(size_t lines) {
   shape_.store(ShapeOf(lines), std::memory_order_release);
 }
 
-void LiveTable::ResizeSlow(int64_t records) {
-  if (!resize_lock_.TryLock()) return;
-  for (int i = 0; i < kMostSplitsPerResize; ++i) {
-    const bool grow = records > grow_above_.load(std::memory_order_relaxed);
-    if (!grow && records >= shrink_below_.load(std::memory_order_relaxed)) break;
-    if (!(grow ? Split() : Merge())) break;
+bool LiveTable::ResizeSlow(int64_t records) {
+  if (!resize_lock_.TryLock()) return false;
+  bool has_memory = true;
+  for (int i = 0; i < kMostSplitsPerResize && has_memory && !Fits(records); ++i) {
+    has_memory = records > grow_above_.load(std::memory_order_relaxed) ? Split() : Merge();
   }
   resize_lock_.Unlock();
+  return !has_memory || Fits(records);
 }
 
 LiveTable::Line* LiveTable::NewOverflowLine() {

@@ -7,10 +7,10 @@
 // Thread safety: everything from any thread at any time, unless annotated.
 //
 // Invariants:
-// 1. With n lines in use, a record with hash h is in line BucketOf(h, n) or in that line's chain of overflow lines.
-// 2. n (shape_) changes only while resize_lock_ and both lines that exchange records are locked. So whoever locked line
-//    b and then sees BucketOf(h, n) == b may use b for h until it unlocks b.
-// 3. A segment of lines, once mapped, stays mapped; lines at and beyond n hold no record.
+// 1. A record with hash h is in line BucketOf(h, shape_) or in that line's chain of overflow lines.
+// 2. shape_, which says how many lines are in use, changes only while resize_lock_ and both lines that exchange records
+//    are locked. So whoever locked line b and then sees BucketOf(h, shape_) == b may use b for h until it unlocks b.
+// 3. A segment of lines, once mapped, stays mapped; lines that are not in use hold no record.
 // 4. An overflow line is reached only through its chain, whose first line is locked.
 #ifndef HBMPROF_SRC_CORE_LIVE_TABLE_H_
 #define HBMPROF_SRC_CORE_LIVE_TABLE_H_
@@ -103,14 +103,9 @@ class LiveTable {
   template <typename Matches, typename Erased>
   void EraseIf(const Matches& matches, const Erased& erased);
 
-  // Moves towards the number of lines that fits `records`, by at most a few dozen lines; returns at once if it fits
-  // already or if another thread is at it.
-  void Resize(int64_t records) {
-    if (records > grow_above_.load(std::memory_order_relaxed) ||
-        records < shrink_below_.load(std::memory_order_relaxed)) {
-      ResizeSlow(records);
-    }
-  }
+  // Moves towards the number of lines that fits `records`, by so few that no event is held up; returns at once if it
+  // fits already or if another thread is at it. False if it has to go on.
+  bool Resize(int64_t records) { return Fits(records) || ResizeSlow(records); }
 
   // Around a fork; the child calls ClearInChild instead of unlocking.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -197,10 +192,15 @@ class LiveTable {
   }
   // The same, wherever the line is by now.
   Line* LockLineOf(uint64_t id) const;
-  // The rest of Insert and of Erase, with records packed. `first` is locked.
+  // The rest of Insert and of Erase, with records packed. `first` is locked, or null for Insert where there are no
+  // lines.
   Inserted InsertSlow(Line* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   uint64_t EraseSlow(Line* first, uint64_t id) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  void ResizeSlow(int64_t records);
+  bool Fits(int64_t records) const {
+    return records <= grow_above_.load(std::memory_order_relaxed) &&
+           records >= shrink_below_.load(std::memory_order_relaxed);
+  }
+  bool ResizeSlow(int64_t records);
   // Changes shape_ and what follows from it.
   void SetLines(size_t lines);
   bool MapSegment(size_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);

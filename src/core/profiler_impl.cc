@@ -149,7 +149,7 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
 
 [[gnu::noinline]] void ProfilerImpl::ForgetReplaced(BufferId id, LiveRecord record) {
   replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  Forget(id, record);
+  Resize(Forget(id, record));
 }
 
 [[gnu::noinline]] bool ProfilerImpl::EndStale(BufferId id) {
@@ -170,6 +170,7 @@ void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
         return sites_.Key(record.site).parent != kNoSite && BlockAddress(id) - start < bytes;
       },
       [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); });
+  Resize();
 }
 
 Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
@@ -206,7 +207,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   }
   if (inserted == LiveTable::Inserted::kReplaced) ForgetReplaced(freed.id_, replaced);
   if (key.parent == kNoSite && key.attributes.kind == MemoryKind::kPool) segments_.Add(id, bytes, freed.site_);
-  ledger_.Enter(Ledger::Event::kUndoFree, freed.site_, freed.bytes_);
+  Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.site_, freed.bytes_));
 }
 
 FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
@@ -471,7 +472,7 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
         return true;
       },
       leave);
-  live_.Resize(ledger_.live_records());
+  Resize();
 }
 
 void ProfilerImpl::LockAll() {

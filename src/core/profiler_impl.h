@@ -129,9 +129,11 @@ class ProfilerImpl {
     return entered != Ledger::kNotEntered ? entered : ForgetSlow(id, record);
   }
   Ledger::Entered ForgetSlow(BufferId id, LiveRecord record);
-  // After an event: the live table gets the size that fits, once for many events.
+  // The live table gets the size that fits: a step for many events, and one for each while it is behind.
+  void Resize() { ledger_.CountEachEvent(!live_.Resize(ledger_.live_records())); }
+  // After an event.
   void Resize(Ledger::Entered entered) {
-    if (entered == Ledger::kEnteredAndCounted) live_.Resize(ledger_.live_records());
+    if (entered == Ledger::kEnteredAndCounted) Resize();
   }
   // Forget, of a record that a new one with the same id took the place of.
   void ForgetReplaced(BufferId id, LiveRecord record);

@@ -355,6 +355,22 @@ TEST(LedgerLiveRecords, AreBehindByLessThanTheFlushIntervalPerThread) {
   }
 }
 
+TEST(LedgerLiveRecords, AreExactWhileEachEventIsCounted) {
+  SiteTable sites(16);
+  Ledger ledger(sites, 64);
+  const uintptr_t pc = 1;
+  const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, kNoSite});
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(ledger.Enter(Event::kAlloc, site, 1), Ledger::kEntered);
+  EXPECT_EQ(ledger.live_records(), 0);
+  ledger.CountEachEvent(true);
+  EXPECT_EQ(ledger.Enter(Event::kAlloc, site, 1), Ledger::kEnteredAndCounted);
+  EXPECT_EQ(ledger.live_records(), 11);
+  EXPECT_EQ(ledger.Enter(Event::kFree, site, 1), Ledger::kEnteredAndCounted);
+  EXPECT_EQ(ledger.live_records(), 10);
+  ledger.CountEachEvent(false);
+  EXPECT_EQ(ledger.Enter(Event::kAlloc, site, 1), Ledger::kEntered);
+}
+
 // Random events on several devices, spaces and pools; `workers` threads take turns at random.
 class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface<int> {
  protected:

@@ -220,6 +220,18 @@ TEST(LiveTable, ItsMemoryFollowsTheNumberOfRecords) {
   }
 }
 
+TEST(LiveTable, SaysWhetherItHasTheSizeThatFits) {
+  LiveTable table;
+  EXPECT_TRUE(table.Resize(1000000)) << "before there are lines";
+  LiveRecord replaced;
+  table.Insert(Address(1), RecordOf(1), &replaced);
+  int steps = 0;
+  while (!table.Resize(100000)) ++steps;
+  EXPECT_GT(steps, 100) << "in steps that hold nobody up";
+  EXPECT_TRUE(table.Resize(100000));
+  EXPECT_FALSE(table.Resize(1));
+}
+
 // Keeps changing the table's size between small and large until it is destroyed.
 class Resizer {
  public:

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <climits>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -987,6 +988,36 @@ TEST(ProfilerStacks, AreCompleteWithinTheLimit) {
   EXPECT_GT(snapshot.stacks[0].return_addresses.size(), 42u);
   EXPECT_FALSE(snapshot.stacks[0].truncated);
   EXPECT_EQ(snapshot.tracker.truncated_stacks, 0);
+}
+
+int64_t ResidentBytes() {
+  long total = 0;
+  long resident = 0;
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr || std::fscanf(file, "%ld %ld", &total, &resident) != 2) ADD_FAILURE() << "no /proc/self/statm";
+  if (file != nullptr) std::fclose(file);
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(ProfilerMemory, OfADroppedDevicesRecordsIsGivenBackWhileOthersComeAndGo) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's shadow memory hides the profiler's own";
+#endif
+  constexpr uint64_t kRecords = 1 << 20;
+  Options options;
+  options.unwinder = Unwinder::kNone;
+  Profiler profiler(options);
+  const DeviceId device = profiler.Device("GPU:1");
+  const int64_t before = ResidentBytes();
+  for (uint64_t i = 1; i <= kRecords; ++i) ASSERT_TRUE(profiler.RecordAlloc(BufferId(i * 256), 1, {device}));
+  const int64_t full = ResidentBytes() - before;
+  EXPECT_GT(full, static_cast<int64_t>(kRecords * 16));
+  profiler.DropDevice(device);
+  for (uint64_t i = 1; i <= 20000; ++i) {
+    ASSERT_TRUE(profiler.RecordAlloc(BufferId(i * 256), 1));
+    ASSERT_TRUE(profiler.RecordFree(BufferId(i * 256)));
+  }
+  EXPECT_LT(ResidentBytes() - before, full / 8);
 }
 
 TEST(ProfilerStacks, ACutStackIsCountedEachTime) {
