@@ -2,12 +2,9 @@
 
 #include "src/core/live_table.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <random>
@@ -16,10 +13,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/resident_bytes.h"
 
 namespace hbmprof::internal {
 namespace {
 
+using hbmprof_test::ResidentBytes;
 using Inserted = LiveTable::Inserted;
 
 bool operator==(const LiveRecord& a, const LiveRecord& b) { return a.site == b.site && a.bytes == b.bytes; }
@@ -181,15 +180,6 @@ TEST(LiveTable, EraseIfErasesWhatMatchesAndNothingElse) {
     if (gone) expected_bytes += static_cast<int64_t>(i);
   }
   EXPECT_EQ(erased_bytes, expected_bytes);
-}
-
-int64_t ResidentBytes() {
-  long total = 0;
-  long resident = 0;
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  if (file == nullptr || std::fscanf(file, "%ld %ld", &total, &resident) != 2) ADD_FAILURE() << "no /proc/self/statm";
-  if (file != nullptr) std::fclose(file);
-  return resident * sysconf(_SC_PAGESIZE);
 }
 
 TEST(LiveTable, ItsMemoryFollowsTheNumberOfRecords) {

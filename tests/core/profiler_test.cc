@@ -9,7 +9,6 @@
 #include <atomic>
 #include <climits>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -22,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/tag.h"
+#include "tests/support/resident_bytes.h"
 
 // Frames of functions in this section are known by their addresses.
 extern "C" {
@@ -32,6 +32,7 @@ extern const char __stop_hbmprof_test_frames[];   // NOLINT
 namespace hbmprof {
 namespace {
 
+using ::hbmprof_test::ResidentBytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -988,15 +989,6 @@ TEST(ProfilerStacks, AreCompleteWithinTheLimit) {
   EXPECT_GT(snapshot.stacks[0].return_addresses.size(), 42u);
   EXPECT_FALSE(snapshot.stacks[0].truncated);
   EXPECT_EQ(snapshot.tracker.truncated_stacks, 0);
-}
-
-int64_t ResidentBytes() {
-  long total = 0;
-  long resident = 0;
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  if (file == nullptr || std::fscanf(file, "%ld %ld", &total, &resident) != 2) ADD_FAILURE() << "no /proc/self/statm";
-  if (file != nullptr) std::fclose(file);
-  return resident * sysconf(_SC_PAGESIZE);
 }
 
 TEST(ProfilerMemory, OfADroppedDevicesRecordsIsGivenBackWhileOthersComeAndGo) {
