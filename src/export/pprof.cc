@@ -6,11 +6,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdio>
-#include <ctime>
 #include <iterator>
 #include <new>
 #include <utility>
 
+#include "absl/time/civil_time.h"
 #include "protozero/pbf_builder.hpp"
 #include "src/base/atomic_file.h"
 #include "src/base/hash.h"
@@ -152,11 +152,12 @@ class CommentLine {
   std::string text_;
 };
 
+// Not by gmtime_r or strftime: they take a lock, which in a forked child never comes free if another thread held it.
 std::string UtcTime(int64_t unix_nanos) {
-  const auto seconds = static_cast<time_t>(unix_nanos / 1000000000);
-  tm parts = {};
-  char text[64] = "";
-  if (gmtime_r(&seconds, &parts) != nullptr) strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  const absl::CivilSecond time = absl::CivilSecond(1970, 1, 1) + unix_nanos / 1000000000;
+  char text[64];
+  std::snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02dZ", static_cast<int>(time.year()), time.month(),
+                time.day(), time.hour(), time.minute(), time.second());
   return text;
 }
 

@@ -7,11 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -349,6 +352,35 @@ TEST(SerializePprof, SaysThatTheHostHasNoMemory) {
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
+}
+#endif
+
+// fork copies a lock of the C library's that another thread holds:
+//   thread 1   localtime_r: takes the lock .............. gives it back
+//   thread 2                          fork                               the child's copy of the lock stays taken
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(SerializePprof, WorksInAChildForkedWhileAnotherThreadConvertsATime) {
+  const Snapshot snapshot = ServerSnapshot();
+  std::atomic<bool> stop{false};
+  std::thread other([&stop] {
+    while (!stop) {
+      const std::time_t now = 0;
+      std::tm parts;
+      localtime_r(&now, &parts);
+    }
+  });
+  int status = 0;
+  for (int i = 0; i < 100 && status == 0; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      _exit(SerializePprof(snapshot, nullptr).ok() ? 0 : 1);
+    }
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << "of child " << i;
+  }
+  stop = true;
+  other.join();
 }
 #endif
 
