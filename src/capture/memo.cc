@@ -129,7 +129,7 @@ bool Memo::IsWorthLearning(const Caller& caller, const uintptr_t* pcs, int depth
   }
   uint64_t hash = Root(caller);
   for (int i = 1; i < depth; ++i) hash = hash * 31 + pcs[i];
-  hash *= kHashSeed0;
+  hash = MixAddress(hash);
   uint16_t& seen = seen_[hash >> (64 - kSeenBits)];
   const auto mark = static_cast<uint16_t>(hash >> 16);
   if (seen == mark) return true;
@@ -157,7 +157,7 @@ void Memo::Add(uint64_t key, const Path* path) {
 }
 
 void Memo::Leave(const Path* path, uint64_t key, uint32_t note) {
-  auto* notes = const_cast<Note*>(NotesOf(LowBits(path), key));
+  Note* notes = NotesOf(LowBits(path), key);
   notes[1] = notes[0];
   notes[0] = {key, LowBits(path), note + 1};
 }

@@ -25,8 +25,8 @@
 #include <cstdint>
 
 #include "hbmprof/caller.h"
-#include "src/base/hash.h"
 #include "src/capture/paths.h"
+#include "src/capture/rules.h"
 #include "src/capture/stack_memory.h"
 #include "src/capture/walk.h"
 
@@ -74,7 +74,7 @@ class Memo {
   // Notes: what a user of paths found to follow from a path and a key. A key has 64 bits, which are taken for what they
   // stand for. A note is kept as long as its room is not needed. Not for a signal handler that interrupts these two.
   static constexpr uint32_t kNoNote = ~uint32_t{0};
-  uint32_t NoteOf(const Path* path, uint64_t key) const {
+  uint32_t NoteOf(const Path* path, uint64_t key) {
     const uint32_t low = LowBits(path);
     const Note* note = NotesOf(low, key);
     if (note->key != key || note->path != low) ++note;
@@ -114,8 +114,8 @@ class Memo {
   static constexpr uint32_t kShortestPause = 1024;
   static constexpr uint32_t kLongestPause = 1 << 14;
 
-  static uint64_t Root(const Caller& caller) { return (caller.pc + (caller.sp << 21)) * kHashSeed0; }
-  static uint64_t Child(uint64_t key, uintptr_t word) { return ((key ^ key >> 32) + word) * kHashSeed0; }
+  static uint64_t Root(const Caller& caller) { return MixAddress(caller.pc + (caller.sp << 21)); }
+  static uint64_t Child(uint64_t key, uintptr_t word) { return MixAddress((key ^ key >> 32) + word); }
   static uint16_t TagOf(uint64_t key) { return static_cast<uint16_t>(key >> 24 | 1); }
 
   Set& SetOf(uint64_t key) { return sets_[key >> (64 - kSetBits)]; }
@@ -132,9 +132,7 @@ class Memo {
 
   static uint32_t LowBits(const Path* path) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(path)); }
   // Two of them.
-  const Note* NotesOf(uint32_t path, uint64_t key) const {
-    return notes_[((path / kPathAlignment) + (key >> 48)) % kNoteSets];
-  }
+  Note* NotesOf(uint32_t path, uint64_t key) { return notes_[((path / kPathAlignment) + (key >> 48)) % kNoteSets]; }
 
   // Mapped as zeros.
   Set sets_[1 << kSetBits];

@@ -104,7 +104,7 @@ class LiveTable {
   void EraseIf(const Matches& matches, const Erased& erased);
 
   // Moves towards the number of lines that fits `records`, by so few that no event is held up; returns at once if it
-  // fits already or if another thread is at it. False if it has to go on.
+  // fits already or if another thread is at it. False if it has to go on; true where the host has no memory for that.
   bool Resize(int64_t records) { return Fits(records) || ResizeSlow(records); }
 
   // Around a fork; the child calls ClearInChild instead of unlocking.
