@@ -15,11 +15,11 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/tool/command.h"
@@ -135,16 +135,32 @@ class OutputFolder {
   int lock_ = -1;
 };
 
-// Names are RUN.PROCESS.NUMBER.pb.gz: of each process, the last. `start` is "RUN.".
-std::map<int64_t, std::pair<int64_t, std::string>> LastOfEachProcess(const std::set<std::string>& names,
-                                                                     const std::string& start) {
-  std::map<int64_t, std::pair<int64_t, std::string>> last;
+// A profile by the name RUN.PROCESS.NUMBER.pb.gz.
+struct Written {
+  int64_t process = 0;
+  int64_t number = 0;
+  std::string name;
+};
+
+// Those of `names`, which start with `start` ("RUN."), in the order of processes and numbers. With `last_only`, of each
+// process the last; else all are by different processes, also those of one id, which containers and time can give
+// twice.
+std::vector<Written> Profiles(const std::set<std::string>& names, const std::string& start, bool last_only) {
+  std::vector<Written> profiles;
   for (const std::string& name : names) {
     long process = 0;
     long number = 0;
     if (std::sscanf(name.c_str() + start.size(), "%ld.%ld.pb.gz", &process, &number) != 2) continue;
-    std::pair<int64_t, std::string>& known = last[process];
-    if (known.second.empty() || number > known.first) known = {number, name};
+    profiles.push_back({process, number, name});
+  }
+  std::sort(profiles.begin(), profiles.end(), [](const Written& a, const Written& b) {
+    return std::make_pair(a.process, a.number) < std::make_pair(b.process, b.number);
+  });
+  if (!last_only) return profiles;
+  std::vector<Written> last;
+  for (Written& profile : profiles) {
+    if (!last.empty() && last.back().process == profile.process) last.pop_back();
+    last.push_back(std::move(profile));
   }
   return last;
 }
@@ -344,12 +360,12 @@ void Summarize(int64_t process, const std::string& path) {
 }
 
 // What the program's processes have left, and why there is nothing if so.
-void SummarizeRun(const OutputFolder& folder, const std::string& run, const std::vector<int>& still_running,
-                  const std::string& command) {
+void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
+                  const std::vector<int>& still_running) {
   const std::string start = Cat(run, ".");
   const std::set<std::string> written = folder.Names(start);
-  for (const auto& [id, last] : LastOfEachProcess(written, start)) {
-    Summarize(id, Cat(folder.path(), "/", last.second));
+  for (const Written& profile : Profiles(written, start, !options.interval.empty())) {
+    Summarize(profile.process, Cat(folder.path(), "/", profile.name));
   }
   for (const int process : still_running) {
     std::fprintf(stderr, "hbmprof: process %d still runs; it writes %s/%s%d.*%s when it ends\n", process,
@@ -359,7 +375,7 @@ void SummarizeRun(const OutputFolder& folder, const std::string& run, const std:
     std::fprintf(stderr,
                  "hbmprof: no profile: the program used no CUDA, was killed, or cannot be injected; "
                  "`hbmprof doctor -- %s` says more\n",
-                 command.c_str());
+                 options.command.front().c_str());
   }
 }
 
@@ -398,7 +414,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   if (end.signal != 0) std::fprintf(stderr, "hbmprof: signal %d ended the program\n", end.signal);
   if (reason.empty()) {
     const std::vector<int> still_running = ProcessesWith(Cat(kOutputVariable, "=", setup.environment[kOutputVariable]));
-    SummarizeRun(folder, run, still_running, options.command.front());
+    SummarizeRun(options, folder, run, still_running);
     if (still_running.empty()) folder.RemoveIfEmpty();
   }
   if (end.signal == 0) return end.code;
