@@ -5,6 +5,11 @@
 #ifndef HBMPROF_TESTS_HOSTILE_HOSTILE_H_
 #define HBMPROF_TESTS_HOSTILE_HOSTILE_H_
 
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -76,6 +81,29 @@ inline void Free([[maybe_unused]] void* memory) {
 // Allocates and frees `times` times.
 inline void Churn(int times) {
   for (int i = 0; i < times; ++i) Free(Allocate(static_cast<size_t>(1 + i % 300)));
+}
+
+// Ends with `status` as waitpid gives it, or fails.
+inline void WaitFor(pid_t child, int status) {
+  int actual = 0;
+  while (waitpid(child, &actual, 0) != child) continue;
+  REQUIRE(actual == status);
+}
+
+// The user nobody, for good. Needs root.
+inline void BecomeNobody() { REQUIRE(setgroups(0, nullptr) == 0 && setgid(65534) == 0 && setuid(65534) == 0); }
+
+// Writes the program that this process runs to the file `copy`.
+inline void CopyProgram(int copy) {
+  const int self = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  struct stat info = {};
+  REQUIRE(self >= 0 && copy >= 0 && fstat(self, &info) == 0);
+  while (info.st_size > 0) {
+    const ssize_t count = sendfile(copy, self, nullptr, static_cast<size_t>(info.st_size));
+    REQUIRE(count > 0);
+    info.st_size -= count;
+  }
+  close(self);
 }
 
 // Gives other threads time, such as the one that dumps at an interval. No check may depend on it.

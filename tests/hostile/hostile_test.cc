@@ -42,6 +42,7 @@ struct Program {
   int status;
   int64_t in_use;  // -1: not checked
   const char* shell;
+  const char* variable;
   const char* says;
   const char* needs;
 };
@@ -59,6 +60,9 @@ struct Outcome {
 // `command` is what starts the program of the build `variant`: what stands before its path.
 Outcome RunProgram(const Program& program, const std::string& variant, std::vector<std::string> command,
                    const std::string& profiles) {
+  if (*program.variable != '\0') {
+    command.insert(command.begin(), {"env", program.variable});
+  }
   command.push_back(std::string(HBMPROF_HOSTILE_PROGRAMS "/hostile_") + program.name + "_" + variant);
   // Variables for the program alone: a shell before it is not to be injected.
   if (*program.shell != '\0') command.insert(command.begin(), {"sh", "-c", program.shell, "sh"});
