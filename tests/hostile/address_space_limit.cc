@@ -28,7 +28,11 @@ int main(int argc, char**) {
     WaitFor(child, 0);
     Churn(1000);
   }
+#ifdef HOSTILE_DRIVER
+  Limit(64 << 20);  // the driver itself needs some
+#else
   Limit(1 << 20);
+#endif
   for (int i = 0; i < 2000; ++i) Allocate(100);
   Churn(1000);
   std::puts("done");
