@@ -4,6 +4,7 @@
 #define HBMPROF_SRC_BASE_DESCRIPTOR_H_
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -56,6 +57,42 @@ class FileDescriptor {
 
  private:
   int fd_;
+};
+
+// While it lives, other code that opens files gets none of the numbers 0, 1 and 2 that are free: a vendor's library
+// would keep it. They are taken by descriptors that can be neither read nor written, so to the program they are as
+// closed as before.
+class StandardDescriptorsTaken {
+ public:
+  StandardDescriptorsTaken() {
+    for (int fd = 0; fd <= STDERR_FILENO; ++fd) is_free_ = is_free_ || fcntl(fd, F_GETFD) == -1;
+    if (!is_free_ || stat("/", &root_) != 0) return;
+    int fd = 0;
+    while (fd >= 0 && fd <= STDERR_FILENO) {
+      fd = open("/", O_PATH | O_CLOEXEC);
+      if (fd >= 0 && fd <= STDERR_FILENO) taken_[fd] = true;
+    }
+    if (fd >= 0) close(fd);
+  }
+  ~StandardDescriptorsTaken() {
+    const int error = errno;
+    for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+      // The program may have given the number to a file of its own.
+      struct stat info;
+      if (taken_[fd] && (fcntl(fd, F_GETFL) & O_PATH) != 0 && fstat(fd, &info) == 0 && info.st_dev == root_.st_dev &&
+          info.st_ino == root_.st_ino) {
+        close(fd);
+      }
+    }
+    errno = error;
+  }
+  StandardDescriptorsTaken(const StandardDescriptorsTaken&) = delete;
+  StandardDescriptorsTaken& operator=(const StandardDescriptorsTaken&) = delete;
+
+ private:
+  bool is_free_ = false;
+  bool taken_[STDERR_FILENO + 1] = {};
+  struct stat root_ = {};
 };
 
 // What a file of /proc holds; empty if it cannot be read. Throws std::bad_alloc only.
