@@ -29,18 +29,32 @@ struct Options {
   int64_t max_live_buffers = int64_t{1} << 24;
   // Distinct (stack, attributes, tags, size) combinations, at most 2^22. An allocation at one more is dropped likewise.
   int64_t max_sites = int64_t{1} << 18;
-  // Where a profile is written when the process exits; empty: nowhere. "%p" becomes the process id, "%n" a number that
-  // counts up from 0 within the process, "%%" a percent sign.
+  // Where a profile is written when the process exits; empty: nowhere. "%p" becomes the process id, "%n" the next
+  // number from 0 of which there is no file, "%%" a percent sign. A file of another process is never replaced, except
+  // that a name with neither "%p" nor "%n" replaces the file that was there when the process started; otherwise a
+  // number is put before ".pb.gz", and a line on stderr says so. Used by Profiler::Default(), as are the next two.
   std::string output;
-  // Where a profile is written when the device has no memory left, at most once a minute; patterns as in `output`;
-  // empty: nowhere. Used by the backends that see such failures (pjrt.h).
+  // When the file of `output` is opened: when the process exits, or (early) already when recording starts. Early serves
+  // a program that cannot open files at its end: it has changed its root or its user, or a seccomp filter forbids it.
+  // The file is empty until the process exits and is then written in place; functions have no names in it, which
+  // `hbmprof symbolize` adds.
+  bool output_early = false;
+  // Permission bits of the files that are made for profiles, at most 0777; no umask applies. A file that is replaced
+  // keeps its own.
+  unsigned output_mode = 0600;
+  // Where a profile is written when the device has no memory left, at most once a minute; patterns as in
+  // save_device_memory_profile; empty: nowhere. Used by the backends that see such failures (pjrt.h).
   std::string oom_output = "hbmprof.oom.%p.%n.pb.gz";
 };
 
 // What the environment asks for, on top of the defaults above. Each variable with a bad value adds one line to
-// `problems` (variable, value, what is allowed, what is used instead) and keeps its default; never fails.
+// `problems` (variable, value, what is allowed, what is used instead) and keeps its default; never fails. In a
+// set-user-id program, or one that has gained rights in another way when it was started (AT_SECURE), the environment is
+// another user's: no variable is read, and oom_output is empty.
 //   HBMPROF=0|1               off or on
 //   HBMPROF_OUTPUT=PATH       Options::output
+//   HBMPROF_OUTPUT_OPEN=exit|early
+//   HBMPROF_OUTPUT_MODE=0644  Options::output_mode, an octal number
 //   HBMPROF_OOM_OUTPUT=PATH   Options::oom_output; "off": nowhere
 //   HBMPROF_STACK_DEPTH=N     Options::max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none

@@ -10,11 +10,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <utility>
 
+#include "src/base/descriptor.h"
 #include "src/base/forked_child.h"
 #include "src/base/mutex.h"
 
@@ -84,15 +85,19 @@ int AddObject(dl_phdr_info* info, size_t, void* context) {
   return 0;
 }
 
-std::string MainProgramPath() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  return length > 0 ? std::string(path, static_cast<size_t>(length)) : "";
+// Read at the start: later the process may have another root, or no right to ask.
+char main_program_path[PATH_MAX];
+
+[[gnu::constructor(101)]] void ReadMainProgramPath() {
+  const ssize_t length = readlink("/proc/self/exe", main_program_path, sizeof(main_program_path) - 1);
+  main_program_path[std::max(length, ssize_t{0})] = '\0';
 }
+
+std::string MainProgramPath() { return main_program_path; }
 
 // Lists the objects as /proc/self/maps and their headers in memory tell them: without a lock of anybody's.
 void AddMappedObjects(Listing* listing) {
-  std::ifstream maps("/proc/self/maps");
+  std::istringstream maps(ReadProcFile("/proc/self/maps"));
   struct Object {
     std::string path;
     uintptr_t start;

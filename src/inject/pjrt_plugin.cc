@@ -12,13 +12,13 @@
 #include <algorithm>
 #include <array>
 #include <climits>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "hbmprof/pjrt.h"
 #include "src/backends/pjrt/abi.h"
+#include "src/base/message.h"
 
 namespace hbmprof::internal::pjrt {
 
@@ -65,8 +65,8 @@ struct RefusingTable {
 };
 
 const PJRT_Api* Refuse(const std::string& why) {
-  std::fprintf(stderr, "hbmprof: libhbmprof_pjrt.so has no PJRT plugin to wrap: %s\n", why.c_str());
   refusal = new std::string("hbmprof: libhbmprof_pjrt.so has no PJRT plugin to wrap: " + why);
+  PrintMessage(*refusal);
   static const auto* const table = new RefusingTable;
   return reinterpret_cast<const PJRT_Api*>(&table->api);
 }
@@ -119,7 +119,7 @@ bool Load(const std::string& path, Loaded* loaded) {
 
 Loaded FindPlugin() {
   Loaded loaded;
-  const char* const named = std::getenv("HBMPROF_PJRT_PLUGIN");
+  const char* const named = secure_getenv("HBMPROF_PJRT_PLUGIN");
   if (named != nullptr && *named != '\0') {
     if (!Load(named, &loaded)) loaded.problem = "HBMPROF_PJRT_PLUGIN: " + loaded.problem;
     return loaded;
@@ -127,7 +127,7 @@ Loaded FindPlugin() {
   // These name this very file where it stands in for libtpu.
   const std::string own = OwnPath();
   for (const char* variable : {"TPU_LIBRARY_PATH", "PTXLA_TPU_LIBRARY_PATH"}) {
-    const char* const path = std::getenv(variable);
+    const char* const path = secure_getenv(variable);
     if (path != nullptr && *path != '\0' && RealPath(path) != own && Load(path, &loaded)) return loaded;
   }
   for (const std::string& folder : PythonPackageFolders()) {

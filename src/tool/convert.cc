@@ -147,7 +147,9 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
                                                         : AllAsJson(*profiles);
   if (options.output.empty()) {
     std::fputs(text.c_str(), stdout);
-  } else if (const absl::Status status = hbmprof::internal::WriteFileAtomically(options.output, text); !status.ok()) {
+  } else if (const absl::Status status =
+                 hbmprof::internal::WriteFileAtomically(options.output, text, hbmprof::internal::kAsAnyCommand);
+             !status.ok()) {
     return status;
   }
   return kSuccess;

@@ -204,7 +204,9 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   std::string json;
   for (const char c : plain) json += c == '<' ? std::string("\\u003c") : std::string(1, c);
   const std::string page = Fill(Fill(Fill(kReportHtml, "css", kReportCss), "js", kReportJs), "data", json);
-  if (const absl::Status status = hbmprof::internal::WriteFileAtomically(options.output, page); !status.ok()) {
+  if (const absl::Status status =
+          hbmprof::internal::WriteFileAtomically(options.output, page, hbmprof::internal::kAsAnyCommand);
+      !status.ok()) {
     return status;
   }
   std::printf("%s: open it in a browser\n", options.output.c_str());

@@ -286,7 +286,10 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
     if (!bytes.ok()) return bytes.status();
     const std::string path =
         into_folder ? (fs::path(options.output) / fs::path(options.files[i]).filename()).string() : options.output;
-    if (const absl::Status status = hbmprof::internal::WriteFileAtomically(path, *bytes); !status.ok()) return status;
+    if (const absl::Status status =
+            hbmprof::internal::WriteFileAtomically(path, *bytes, hbmprof::internal::kAsAnyCommand);
+        !status.ok())
+      return status;
   }
 
   Table table({Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});

@@ -21,8 +21,14 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-constexpr const char* kVariables[] = {
-    "HBMPROF", "HBMPROF_OUTPUT", "HBMPROF_OOM_OUTPUT", "HBMPROF_STACK_DEPTH", "HBMPROF_UNWINDER", "HBMPROF_MAX_LIVE"};
+constexpr const char* kVariables[] = {"HBMPROF",
+                                      "HBMPROF_OUTPUT",
+                                      "HBMPROF_OUTPUT_OPEN",
+                                      "HBMPROF_OUTPUT_MODE",
+                                      "HBMPROF_OOM_OUTPUT",
+                                      "HBMPROF_STACK_DEPTH",
+                                      "HBMPROF_UNWINDER",
+                                      "HBMPROF_MAX_LIVE"};
 
 class OptionsTest : public ::testing::Test {
  protected:
@@ -83,6 +89,24 @@ TEST_F(OptionsTest, HbmprofTurnsItOffAndOn) {
 TEST_F(OptionsTest, OutputIsTakenAsItIs) {
   EXPECT_EQ(Good("HBMPROF_OUTPUT", "/tmp/%p.%n.pb.gz").output, "/tmp/%p.%n.pb.gz");
   EXPECT_EQ(Good("HBMPROF_OUTPUT", "relative path").output, "relative path");
+}
+
+TEST_F(OptionsTest, OutputIsOpenedAtExitOrEarly) {
+  EXPECT_FALSE(Good("HBMPROF_OUTPUT_OPEN", "").output_early);
+  EXPECT_FALSE(Good("HBMPROF_OUTPUT_OPEN", "exit").output_early);
+  EXPECT_TRUE(Good("HBMPROF_OUTPUT_OPEN", "early").output_early);
+  for (const char* value : {"1", "late", "EARLY"}) {
+    EXPECT_FALSE(Bad("HBMPROF_OUTPUT_OPEN", value, "exit or early", "exit").output_early);
+  }
+}
+
+TEST_F(OptionsTest, OutputModeIsAnOctalNumber) {
+  EXPECT_EQ(Good("HBMPROF_OUTPUT_MODE", "").output_mode, 0600u);
+  EXPECT_EQ(Good("HBMPROF_OUTPUT_MODE", "0644").output_mode, 0644u);
+  EXPECT_EQ(Good("HBMPROF_OUTPUT_MODE", "640").output_mode, 0640u);
+  for (const char* value : {"1777", "0o644", "rw", "-1", "688", "00644", "0x1ff"}) {
+    EXPECT_EQ(Bad("HBMPROF_OUTPUT_MODE", value, "an octal number up to 0777", "0600").output_mode, 0600u);
+  }
 }
 
 TEST_F(OptionsTest, OutputAtLackOfMemoryHasAPlaceUnlessItIsOff) {

@@ -4,10 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "src/base/descriptor.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -65,7 +66,7 @@ const Library* Nvml() {
 // This process's id in each process-id name space that /proc knows.
 std::vector<unsigned> ProcessIds() {
   std::vector<unsigned> ids{static_cast<unsigned>(getpid())};
-  std::ifstream status("/proc/self/status");
+  std::istringstream status(ReadProcFile("/proc/self/status"));
   for (std::string line; std::getline(status, line);) {
     if (line.rfind("NSpid:", 0) != 0) continue;
     std::istringstream numbers(line.substr(6));
@@ -94,6 +95,7 @@ int64_t ProcessBytes(const Library& nvml, Device device) {
 }  // namespace
 
 NvmlMemory AskNvml(const char* pci_bus_id) {
+  const StandardDescriptorsTaken taken;
   NvmlMemory memory;
   const Library* nvml = Nvml();
   Device device = nullptr;

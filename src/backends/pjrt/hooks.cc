@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <new>
 #include <optional>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/tag.h"
+#include "src/base/message.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -46,11 +46,12 @@ void MemoryExhausted(TrackedPlugin& tracked) {
   if (now < next || !next_seconds.compare_exchange_strong(next, now + 60)) return;
   const absl::Status saved = save_device_memory_profile(tracked.oom_output);
   if (saved.ok()) {
-    std::fprintf(stderr, "hbmprof: a PJRT call failed for lack of device memory; what holds it is in the profile %s\n",
-                 tracked.oom_output.c_str());
+    PrintMessage("hbmprof: a PJRT call failed for lack of device memory; what holds it is in the profile ",
+                 tracked.oom_output);
   } else {
-    std::fprintf(stderr, "hbmprof: a PJRT call failed for lack of device memory, and no profile could be written: %s\n",
-                 std::string(saved.message()).c_str());
+    const absl::string_view why = saved.message();
+    PrintMessage("hbmprof: a PJRT call failed for lack of device memory, and no profile could be written: ",
+                 {why.data(), why.size()});
   }
 }
 
@@ -81,10 +82,9 @@ Error* ForgetThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget
 void SayOnceThatForeign(const char* what) {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
-  std::fprintf(stderr,
-               "hbmprof: a PJRT %s was destroyed whose making was not seen, or twice; the call was passed on, and is "
-               "counted in foreign_frees (said once)\n",
-               what);
+  PrintMessage("hbmprof: a PJRT ", what,
+               " was destroyed whose making was not seen, or twice; the call was passed on, and is counted in "
+               "foreign_frees (said once)");
 }
 
 // Clients.
@@ -109,15 +109,15 @@ void ReportLeftovers(TrackedPlugin& tracked, const Forgotten& forgotten) {
   }
   std::string text = "hbmprof: a PJRT client was destroyed while " + std::to_string(count) +
                      " of its buffers and executables (" + std::to_string(bytes) +
-                     " B) were not; they stay in the profile as leaks:\n";
+                     " B) were not; they stay in the profile as leaks:";
   for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
     const PjrtBooks::Leftover& row = rows[i];
-    text += "hbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
+    text += "\nhbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
             std::string(MemoryKindName(row.attributes.kind)) + ", on " + tracked.plugin.NameOf(row.attributes.device) +
-            ", made in " + std::string(names[i].name.empty() ? "[unknown]" : names[i].name) + "\n";
+            ", made in " + std::string(names[i].name.empty() ? "[unknown]" : names[i].name);
   }
-  if (rows.size() > kMostRows) text += "hbmprof:   and " + std::to_string(rows.size() - kMostRows) + " rows more\n";
-  std::fputs(text.c_str(), stderr);
+  if (rows.size() > kMostRows) text += "\nhbmprof:   and " + std::to_string(rows.size() - kMostRows) + " rows more";
+  PrintMessage(text);
 }
 
 Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* args) {

@@ -4,7 +4,6 @@
 // below makes a set of them for each of a few plugins.
 #include <array>
 #include <atomic>
-#include <cstdio>
 #include <cstring>
 #include <new>
 #include <string>
@@ -14,6 +13,7 @@
 #include "hbmprof/options.h"
 #include "hbmprof/pjrt.h"
 #include "src/backends/pjrt/hooks.h"
+#include "src/base/message.h"
 #include "src/base/mutex.h"
 
 namespace hbmprof::internal {
@@ -48,7 +48,7 @@ constexpr std::array<std::array<EntryPoint, kPjrtHookCount>, kMostPlugins> Entry
 constexpr auto kEntryPoints = EntryPoints(std::make_integer_sequence<int, kMostPlugins>());
 
 const pjrt::Api* Refuse(const pjrt::Api* api, const std::string& why) {
-  std::fprintf(stderr, "hbmprof: a PJRT plugin is not recorded: %s\n", why.c_str());
+  PrintMessage("hbmprof: a PJRT plugin is not recorded: ", why);
   return api;
 }
 
@@ -104,7 +104,7 @@ namespace hbmprof::pjrt {
 const PJRT_Api* Wrap(const PJRT_Api* api) try {
   return reinterpret_cast<const PJRT_Api*>(internal::WrapTable(reinterpret_cast<const internal::pjrt::Api*>(api)));
 } catch (const std::bad_alloc&) {
-  std::fprintf(stderr, "hbmprof: a PJRT plugin is not recorded: the host has no memory\n");
+  internal::PrintMessage("hbmprof: a PJRT plugin is not recorded: the host has no memory");
   return api;
 }
 
