@@ -63,7 +63,7 @@ int Sync(int fd) {
 }
 
 int OpenAt(int directory, const char* name, int flags, mode_t mode = 0) {
-  return AboveStandard(RetryOnSignal([&] { return openat(directory, name, flags | O_CLOEXEC, mode); }));
+  return AboveStandard([&] { return openat(directory, name, flags | O_CLOEXEC, mode); });
 }
 
 FileIdentity IdentityFrom(const struct stat& info) { return {info.st_dev, info.st_ino, info.st_mtim}; }

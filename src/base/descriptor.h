@@ -20,18 +20,6 @@ auto RetryOnSignal(Call call) {
   return result;
 }
 
-// `fd`, or a duplicate of it if it is 0, 1 or 2; `fd` is then closed. In a program that has closed one of these, the
-// next descriptor gets its number, and the program reads from it or prints into it. -1 with errno if `fd` is negative
-// or there is no other number. The result is closed on exec.
-inline int AboveStandard(int fd) {
-  if (fd < 0 || fd > STDERR_FILENO) return fd;
-  const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return above;
-}
-
 // Owns a descriptor, or none (-1).
 class FileDescriptor {
  public:
@@ -95,9 +83,24 @@ class StandardDescriptorsTaken {
   struct stat root_ = {};
 };
 
+// What `open` returns, a descriptor or -1 with errno, but never 0, 1 or 2. In a program that has closed one of these,
+// the next descriptor gets its number, and the program reads from it or prints into it.
+template <typename Open>
+int AboveStandard(Open open) {
+  const StandardDescriptorsTaken taken;
+  const int fd = RetryOnSignal(open);
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  // They could not be taken.
+  const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return above;
+}
+
 // What a file of /proc holds; empty if it cannot be read. Throws std::bad_alloc only.
 inline std::string ReadProcFile(const char* path) {
-  const FileDescriptor file(AboveStandard(open(path, O_RDONLY | O_CLOEXEC)));
+  const FileDescriptor file(AboveStandard([&] { return open(path, O_RDONLY | O_CLOEXEC); }));
   std::string text;
   char buffer[4096];
   ssize_t count = file.get() < 0 ? -1 : 1;

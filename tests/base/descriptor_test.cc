@@ -28,12 +28,22 @@ int WithStandardDescriptorsClosed(const std::function<int()>& body) {
 
 bool IsOpen(int fd) { return fcntl(fd, F_GETFD) != -1; }
 
-TEST(Descriptor, IsMovedAboveTheStandardOnes) {
+TEST(Descriptor, IsNeverAStandardOne) {
   EXPECT_EQ(WithStandardDescriptorsClosed([] {
-              const int fd = AboveStandard(open("/dev/null", O_WRONLY));
-              if (fd < 3 || IsOpen(0)) return 1;
-              if ((fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0) return 2;
-              return AboveStandard(fd) == fd && AboveStandard(-1) == -1 ? 0 : 3;
+              const auto open_null = [] { return open("/dev/null", O_WRONLY); };
+              if (AboveStandard(open_null) < 3 || IsOpen(0)) return 1;
+              return AboveStandard([] { return open("/dev/null/none", O_WRONLY); }) == -1 && errno == ENOTDIR ? 0 : 2;
+            }),
+            0);
+}
+
+TEST(Descriptor, IsNeverAStandardOneAlsoWhereTheseCannotBeTaken) {
+  EXPECT_EQ(WithStandardDescriptorsClosed([] {
+              const auto close_and_open = [] {
+                close(0);  // as if another thread had closed the one that took it
+                return open("/dev/null", O_WRONLY);
+              };
+              return AboveStandard(close_and_open) >= 3 && !IsOpen(0) ? 0 : 1;
             }),
             0);
 }

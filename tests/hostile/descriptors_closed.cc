@@ -1,5 +1,6 @@
-// Starts itself with every combination of the standard descriptors closed. They must stay closed for as long as it
-// runs.
+// Starts itself with every combination of the standard descriptors closed. For as long as it runs, nothing can be read
+// from them or written to them.
+#include <cerrno>
 #include <cstdlib>
 
 #include "tests/hostile/hostile.h"
@@ -11,7 +12,10 @@ int main(int argc, char** argv) {
     for (int round = 0; round < 200; ++round) {
       Churn(10);
       for (int descriptor = 0; descriptor < 3; ++descriptor) {
-        if ((closed & 1 << descriptor) != 0 && fcntl(descriptor, F_GETFD) >= 0) _exit(97);
+        char byte = 'x';
+        if ((closed & 1 << descriptor) == 0) continue;
+        if (write(descriptor, &byte, 1) >= 0 || errno != EBADF) _exit(97);
+        if (read(descriptor, &byte, 1) >= 0 || errno != EBADF) _exit(96);
       }
       usleep(200);
     }
