@@ -11,6 +11,7 @@
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
 #include "hbmprof/profiler.h"
+#include "src/capture/libunwind_backend.h"
 
 namespace hbmprof {
 namespace {
@@ -36,6 +37,10 @@ Profiler& MakeDefault() {
     options.output = output == nullptr ? "" : output;
   }
   auto made = std::make_unique<Profiler>(options);
+  if (options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind()) {
+    problems.push_back(std::string("hbmprof: HBMPROF_UNWINDER=libunwind: ") + internal::LibunwindProblem() +
+                       "; using auto");
+  }
   Profiler* other = nullptr;
   if (!default_profiler.compare_exchange_strong(other, made.get(), std::memory_order_acq_rel)) return *other;
   for (const std::string& problem : problems) std::fprintf(stderr, "%s\n", problem.c_str());
@@ -44,6 +49,12 @@ Profiler& MakeDefault() {
     std::atexit(&WriteAtExit);
   }
   return *made.release();
+}
+
+// Before main, so that no thread can wait for the dynamic linker's lock in the middle of an event.
+[[gnu::constructor]] void LoadLibunwindEarly() {
+  std::vector<std::string> problems;
+  if (OptionsFromEnvironment(&problems).unwinder == Unwinder::kLibunwind) internal::LoadLibunwind();
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ class PathRecord {
   void Enters(PackedRule rule, int frame) {
     const auto id = static_cast<uint16_t>(rule.object());
     if (id == 0) return;
+    if (id == PackedRule::kUnidentified) return Untold();
     for (uint32_t i = 0; i < objects_; ++i) {
       if (object_[i].id == id) return;
     }
