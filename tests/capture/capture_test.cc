@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <cctype>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -25,6 +27,7 @@
 #include "src/capture/walk.h"
 #include "tests/capture/oracles.h"
 #include "tests/capture/scenarios.h"
+#include "tests/support/made_code.h"
 
 namespace capture_test {
 namespace {
@@ -96,6 +99,11 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   Compare(expected, "glibc", Capture(Auto(), caller), "rules");
   // Often enough for remembering walks to be worthwhile.
   for (int i = 0; i < 3; ++i) Compare(expected, "glibc", Capture(Auto(), caller), "rules, again");
+}
+
+[[gnu::noinline]] void CaptureOnly() {
+  uintptr_t pcs[kMaxStackDepth];
+  EXPECT_GT(Auto().Capture(Caller::OfThisFunction(), pcs, kMaxStackDepth).depth, 2);
 }
 
 // True if every probe since the last call saw no difference, and there was at least one.
@@ -431,17 +439,113 @@ TEST(None, CapturesNothing) {
   EXPECT_EQ(StackCapture(Unwinder::kNone).Capture(Caller::OfThisFunction(), pcs, 4).depth, 0);
 }
 
-TEST(Fork, LeavesTheChildAbleToCapture) {
+using hbmprof_test::MadeCode;
+
+// The stack of a function that made code calls, and that of the function which calls made code.
+Stack through_made_code;
+Stack around_made_code;
+[[gnu::noinline]] void ProbeThroughMadeCode() {
+  const Caller caller = Caller::OfThisFunction();
+  // Often enough for remembering walks to be worthwhile.
+  for (int i = 0; i < 20; ++i) through_made_code = Capture(Auto(), caller);
+}
+template <typename... Arguments>
+[[gnu::noinline]] void CallMadeCode(const MadeCode& code, Arguments&&... arguments) {
+  around_made_code = GlibcStack(Caller::OfThisFunction());
+  code.Call(std::forward<Arguments>(arguments)...);
+}
+
+// `made` frames of made code, CallMadeCode's, and what is around it.
+testing::AssertionResult IsWholeThroughMadeCode(int made) {
+  const Stack& found = through_made_code;
+  const Stack& outer = around_made_code;
+  if (!found.truncated && found.depth == made + 1 + outer.depth &&
+      std::equal(outer.pcs, outer.pcs + outer.depth, found.pcs + made + 1)) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure() << "truncated: " << found.truncated << "\n"
+                                     << Describe(found) << "around it, by glibc:\n"
+                                     << Describe(outer);
+}
+
+TEST(MadeCode, WithFramePointersIsPassedThrough) {
+  const MadeCode code(MadeCode::kWithFramePointer);
+  const MadeCode inner(MadeCode::kWithFramePointer);
+  CallMadeCode(code, ProbeThroughMadeCode);
+  EXPECT_TRUE(IsWholeThroughMadeCode(1));
+  EXPECT_TRUE(code.Contains(through_made_code.pcs[0]));
+  CallMadeCode(code, inner, ProbeThroughMadeCode);
+  EXPECT_TRUE(IsWholeThroughMadeCode(2));
+  EXPECT_TRUE(inner.Contains(through_made_code.pcs[0]));
+  EXPECT_TRUE(code.Contains(through_made_code.pcs[1]));
+}
+
+// The functions that call it have frame pointers, and would be left out.
+TEST(MadeCode, WithoutFramePointersEndsTheStackAsTruncated) {
+  const MadeCode code(MadeCode::kWithoutFramePointer);
+  CallMadeCode(code, ProbeThroughMadeCode);
+  EXPECT_EQ(through_made_code.depth, 1);
+  EXPECT_TRUE(through_made_code.truncated);
+  EXPECT_TRUE(code.Contains(through_made_code.pcs[0]));
+}
+
+TEST(MadeCode, WithAFramePointerToAnythingEndsTheStackAsTruncated) {
+  const MadeCode code(MadeCode::kWithOtherFramePointer);
+  static const unsigned char kData[64] = {};
+  void* const unmapped = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_EQ(munmap(unmapped, 4096), 0);
+  const auto fp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  // What looks like a frame's record: an outer frame pointer, which is a true one, and a return address, which is not.
+  for (const uintptr_t stale_pc : {reinterpret_cast<uintptr_t>(unmapped) + 100, reinterpret_cast<uintptr_t>(&kData[32]),
+                                   reinterpret_cast<uintptr_t>(&ProbeThroughMadeCode), uintptr_t{0}, uintptr_t{7},
+                                   uintptr_t{4096}, ~uintptr_t{0}, uintptr_t{1} << 63, uintptr_t{0x7ffffffff008}}) {
+    const uintptr_t record[2] = {fp, stale_pc};
+    CallMadeCode(code, ProbeThroughMadeCode, record);
+    EXPECT_EQ(through_made_code.depth, 1) << std::hex << stale_pc;
+    EXPECT_TRUE(through_made_code.truncated);
+  }
+  for (const uintptr_t wild : {uintptr_t{0}, uintptr_t{1}, reinterpret_cast<uintptr_t>(unmapped), fp + 3, fp - 100000,
+                               fp + (uintptr_t{1} << 30), ~uintptr_t{7}, uintptr_t{1} << 63}) {
+    CallMadeCode(code, ProbeThroughMadeCode, reinterpret_cast<const void*>(wild));
+    EXPECT_EQ(through_made_code.depth, 1) << std::hex << wild;
+    EXPECT_TRUE(through_made_code.truncated);
+  }
+}
+
+// A forked child captures through all that its parent does.
+void ForkAndCapture() {
   ProbeAll();
   ASSERT_TRUE(NoDifference());
+  const MadeCode code(MadeCode::kWithFramePointer);
+  const MadeCode inner(MadeCode::kWithFramePointer);
   const pid_t child = fork();
   if (child == 0) {
+    alarm(100);
     ScenarioSets()[0].random_chain(3, 25, ProbeRulesRepeatedly);
-    _exit(NoDifference() ? 0 : 1);
+    for (const Case& c : Cases()) c.set.run(c.scenario, ProbeRulesRepeatedly);
+    CallMadeCode(code, inner, ProbeThroughMadeCode);
+    const testing::AssertionResult is_whole = IsWholeThroughMadeCode(2);
+    const testing::AssertionResult is_same = NoDifference();
+    std::fprintf(stderr, "%s%s", is_whole.message(), is_same.message());
+    _exit(is_same && is_whole ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+TEST(Fork, OfOneThreadLeavesTheChildAbleToCapture) { ForkAndCapture(); }
+TEST(Fork, OfManyThreadsLeavesTheChildAbleToCapture) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&stop, i] {
+      const ScenarioSet set = ScenarioSets()[static_cast<size_t>(i) + 1];
+      for (uint64_t seed = 0; !stop; ++seed) set.random_chain(seed, 20, CaptureOnly);
+    });
+  }
+  ForkAndCapture();
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace

@@ -2,12 +2,15 @@
 #include <alloca.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <link.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -55,7 +58,8 @@ class Library {
   Library& operator=(const Library&) = delete;
 
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(call_); }
-  void Call(void (*function)()) const {
+  // Adds no frame of its own, even where nothing is optimised.
+  [[gnu::always_inline]] void Call(void (*function)()) const {
     if (call_ != nullptr) call_(function);
   }
 
@@ -107,11 +111,11 @@ uintptr_t probed_sp;
 [[gnu::noinline]] void RecordSp() { probed_sp = Caller::OfThisFunction().sp; }
 
 // The hardest case for remembered walks: the same pc and sp, and around the smaller frame's words of old, which nobody
-// has overwritten, the larger frame of the other library.
-TEST(Unloading, AnotherLibraryAroundTheOldOnesWordsHasItsOwnFrames) {
+// has overwritten, the larger frame of the other library. The frame pointer is the same too: that of CallFromBelow.
+void LoadAroundTheOldOnesWords(const std::string& small, const std::string& large) {
   constexpr size_t kOutOfReach = 128 << 10;  // of what dlopen and dlclose write
   void (*const call[])(const Library&, size_t, void (*)()) = {CallFromBelow<0>, CallFromBelow<1>};
-  const std::string paths[] = {FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE};
+  const std::string paths[] = {small, large};
   size_t bytes[] = {kOutOfReach, kOutOfReach};
   void (*probe)() = RecordSp;
   uintptr_t sp[2];
@@ -131,6 +135,21 @@ TEST(Unloading, AnotherLibraryAroundTheOldOnesWordsHasItsOwnFrames) {
     bytes[0] += sp[0] - sp[1];
     probe = ProbeAgainstGlibc;
   }
+}
+
+TEST(Unloading, AnotherLibraryAroundTheOldOnesWordsHasItsOwnFrames) {
+  LoadAroundTheOldOnesWords(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE);
+}
+
+TEST(Unloading, InAForkedChildALibraryThatCannotBeIdentifiedIsNotTakenForTheOldOne) {
+  const pid_t child = fork();
+  if (child == 0) {
+    LoadAroundTheOldOnesWords(FRAME_LIBRARY_SMALL_NO_ID, FRAME_LIBRARY_LARGE_NO_ID);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Unloading, ALibraryRebuiltUnderTheSameNameHasItsOwnFrames) {
@@ -204,6 +223,58 @@ TEST(Unloading, CapturesDoNotWaitForDlopen) {
   const Library with_constructor(FRAME_LIBRARY_SMALL);
   EXPECT_EQ(captures_in_constructor.load(), 1);
   capturing_thread.join();
+}
+
+// A constructor waits for another thread that lists the modules.
+void WaitForAnotherThreadsListing() {
+  unsetenv("CAPTURE_TEST_HOOK");
+  std::promise<void> done;
+  std::future<void> finished = done.get_future();
+  capturing_thread = std::thread([&done] {
+    EXPECT_FALSE(LoadedModules().empty());
+    done.set_value();
+  });
+  ASSERT_EQ(finished.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "deadlock";
+  EXPECT_FALSE(LoadedModules().empty());
+  captures_in_constructor.fetch_add(1);
+}
+TEST(Modules, AreListedWhileAnotherThreadIsInsideDlopen) {
+  captures_in_constructor = 0;
+  char hook[32];
+  snprintf(hook, sizeof(hook), "%lx", reinterpret_cast<unsigned long>(&WaitForAnotherThreadsListing));
+  setenv("CAPTURE_TEST_HOOK", hook, 1);
+  const Library with_constructor(FRAME_LIBRARY_SMALL);
+  EXPECT_EQ(captures_in_constructor.load(), 1);
+  capturing_thread.join();
+}
+
+// The dynamic linker holds the lock of its list around a program's own function; the program lists the modules there,
+// while another thread is about to.
+TEST(Modules, AreListedWithinTheProgramsOwnListing) {
+  std::atomic<bool> is_listing{false};
+  std::promise<void> done;
+  std::future<void> finished = done.get_future();
+  std::thread inside([&] {
+    dl_iterate_phdr(
+        [](dl_phdr_info*, size_t, void* flag) {
+          while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
+          std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until the other thread waits for this one
+          EXPECT_FALSE(LoadedModules().empty());
+          return 1;
+        },
+        &is_listing);
+    done.set_value();
+  });
+  std::thread other([&] {
+    is_listing = true;
+    EXPECT_FALSE(LoadedModules().empty());
+  });
+  if (finished.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
+    std::fprintf(stderr, "deadlock\n");
+    std::abort();  // the threads cannot be joined
+  }
+  inside.join();
+  other.join();
 }
 
 const Snapshot::Module* Covering(const std::vector<Snapshot::Module>& modules, uintptr_t address) {
