@@ -197,18 +197,27 @@ void FindBuildId(Identity* identity) {
   }
 }
 
-// What of an object can be read, as its program headers say; all of it where they are not in its first page.
+void AddIfReadable(const ElfW(Phdr) & segment, uintptr_t bias, ReadableRanges* ranges) {
+  if (segment.p_type != PT_LOAD || (segment.p_flags & PF_R) == 0) return;
+  ranges->Add(bias + segment.p_vaddr, bias + segment.p_vaddr + segment.p_memsz);
+}
+
+// What of an object can be read, as its program headers say; all of it where these cannot be found.
 ReadableRanges ReadablePartsOf(const dl_find_object& object) {
   const auto start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
   ReadableRanges ranges;
   const Headers headers(start);
-  for (unsigned i = 0; i < headers.count(); ++i) {
-    const ElfW(Phdr) segment = headers.Get(i);
-    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_R) == 0) continue;
-    const uintptr_t at = headers.bias() + segment.p_vaddr;
-    ranges.Add(at, at + segment.p_memsz);
+  for (unsigned i = 0; i < headers.count(); ++i) AddIfReadable(headers.Get(i), headers.bias(), &ranges);
+  if (headers.count() != 0) return ranges;
+  // In a static program, the C library has the main program begin at its code.
+  const auto* main_headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
+  dl_find_object main;
+  if (FindObject(reinterpret_cast<uintptr_t>(main_headers), &main) && main.dlfo_link_map == object.dlfo_link_map) {
+    const unsigned long count = getauxval(AT_PHNUM);
+    for (unsigned long i = 0; i < count; ++i) AddIfReadable(main_headers[i], main.dlfo_link_map->l_addr, &ranges);
+  } else {
+    ranges.Add(start, reinterpret_cast<uintptr_t>(object.dlfo_map_end));
   }
-  if (headers.count() == 0) ranges.Add(start, reinterpret_cast<uintptr_t>(object.dlfo_map_end));
   return ranges;
 }
 

@@ -112,4 +112,42 @@ TEST(Programs, ALibrarysConstructorMayAllocateWhileAnotherThreadDumps) {
   ExpectDone(RunProgram("dlopen_while_dumping", {HBMPROF_PROGRAM_MODULE}));
 }
 
+TEST(Programs, ADaemonThatClosesAllDescriptorsKeepsItsOwnFiles) { ExpectDone(RunProgram("descriptors")); }
+
+class UnwinderTest : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Every, UnwinderTest, ::testing::Values("auto", "fp", "libunwind", "none"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(UnwinderTest, RecordingIsNoCancellationPoint) {
+  ExpectDone(RunProgram("cancelled_threads", {}, {"HBMPROF_UNWINDER=" + GetParam()}));
+}
+
+TEST_P(UnwinderTest, AProgramWithoutADynamicLinkerIsTracked) {
+  const std::string unwinder = GetParam();
+  const std::string own = unwinder == "fp" ? "frame_pointer" : unwinder == "none" ? "none" : "cached_rules";
+  std::vector<std::string> programs = {"static_program"};
+#ifdef HBMPROF_STATIC_PROGRAMS
+  programs.insert(programs.end(), {"static", "static-pie"});
+#endif
+  for (const std::string& program : programs) {
+    const bool is_static = program != "static_program";
+    const std::string file = NewDirectory() + "/profile.pb.gz";
+    const CommandResult run = RunProgram(program, {file}, {"HBMPROF_UNWINDER=" + unwinder});
+    ASSERT_EQ(run.exit_code, 0) << program << ": " << run.err;
+    const ProfileView view = ViewProfile(file);
+    EXPECT_EQ(view.Sum("inuse_objects"), 4 * 52 + 1) << program;
+    if (unwinder == "auto") {
+      EXPECT_EQ(view.SumUnder("inuse_objects", "main"), 1) << program;
+    }
+    if (unwinder != "libunwind" || is_static) {
+      EXPECT_EQ(run.out, own + "\n") << program;
+    }
+    if (unwinder == "libunwind" && is_static) {
+      EXPECT_EQ(run.err, "hbmprof: HBMPROF_UNWINDER=libunwind: a static program cannot load it; using auto\n");
+    } else if (unwinder != "libunwind") {
+      EXPECT_EQ(run.err, "");
+    }
+  }
+}
+
 }  // namespace
