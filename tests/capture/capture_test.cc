@@ -18,6 +18,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -305,6 +306,135 @@ TEST(Signals, AtEveryInstructionLeaveAnExactStack) {
     EXPECT_TRUE(NoDifference()) << set.name;
   }
   signal(SIGTRAP, SIG_DFL);
+}
+
+#if defined(__x86_64__)
+// Calls function(), with its CFA in a scratch register, in a slot below a realigned stack pointer, in another register:
+// as OpenSSL's assembler does.
+asm(R"(
+  .text
+  .type capture_test_call_with_cfa_in_slot, @function
+capture_test_call_with_cfa_in_slot:
+  .cfi_startproc
+  movq %rsp, %rax
+  .cfi_def_cfa_register %rax
+  pushq %rbp
+  .cfi_offset %rbp, -16
+  subq $96, %rsp
+  andq $-64, %rsp
+  movq %rax, 40(%rsp)
+  # def_cfa_expression: breg7 40, deref, plus_uconst 8
+  .cfi_escape 0x0f, 5, 0x77, 40, 0x06, 0x23, 8
+  movl $1, %ebp
+  call *%rdi
+  movq 40(%rsp), %rsi
+  .cfi_def_cfa %rsi, 8
+  movq -8(%rsi), %rbp
+  .cfi_restore %rbp
+  movq %rsi, %rsp
+  .cfi_def_cfa_register %rsp
+  ret
+  .cfi_endproc
+  .size capture_test_call_with_cfa_in_slot, . - capture_test_call_with_cfa_in_slot
+)");
+extern "C" void capture_test_call_with_cfa_in_slot(Probe function);
+
+TEST(Rules, DescribeFramesFoundThroughASlotOfTheStack) {
+  capture_test_call_with_cfa_in_slot(ProbeAll);
+  EXPECT_TRUE(NoDifference());
+  capture_test_call_with_cfa_in_slot(ProbeRulesRepeatedly);
+  EXPECT_TRUE(NoDifference());
+}
+#endif
+
+// How many stacks each way finds whole, by glibc's account.
+struct Coverage {
+  long stacks;
+  long rules;  // alone: nothing is guessed
+  long automatic;
+  long libunwind;
+};
+Coverage coverage;
+[[gnu::noinline]] void ProbeCoverage() {
+  const Caller caller = Caller::OfThisFunction();
+  const Stack expected = GlibcStack(caller);
+  Stack rules;
+  rules.depth = WalkByRules(caller, rules.pcs, kMaxStackDepth, /*guess=*/false).depth;
+  ++coverage.stacks;
+  coverage.rules += rules == expected;
+  coverage.automatic += Capture(Auto(), caller) == expected;
+  coverage.libunwind += has_libunwind && LibunwindStack(caller) == expected;
+}
+void OnTrapCover(int, siginfo_t*, void* context) {
+  greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
+  flags = is_stepping != 0 ? flags | kTrapFlag : flags & ~kTrapFlag;
+  if (is_stepping != 0) ProbeCoverage();
+}
+Coverage PrintCoverage(const char* of) {
+  std::printf("%s: %ld stacks; whole by rules alone %ld, by auto %ld, by libunwind %ld\n", of, coverage.stacks,
+              coverage.rules, coverage.automatic, coverage.libunwind);
+  return std::exchange(coverage, {});
+}
+TEST(Coverage, OfRulesAndWhatHelpsThemIsComplete) {
+  for (const Case& c : Cases()) c.set.run(c.scenario, ProbeCoverage);
+  const Coverage scenarios = PrintCoverage("scenarios");
+  EXPECT_EQ(scenarios.automatic, scenarios.stacks);
+  for (const ScenarioSet& set : ScenarioSets()) {
+    for (uint64_t seed = 0; seed < 500; ++seed) set.random_chain(seed, 25, ProbeCoverage);
+  }
+  const Coverage chains = PrintCoverage("random chains");
+  EXPECT_EQ(chains.automatic, chains.stacks);
+#if !defined(__SANITIZE_THREAD__)
+  struct sigaction action = {};
+  action.sa_sigaction = OnTrapCover;
+  action.sa_flags = SA_SIGINFO;
+  ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
+  static volatile int idle;
+  for (const ScenarioSet& set : ScenarioSets()) {
+    is_stepping = 1;
+    raise(SIGTRAP);
+    const Probe nothing = [] { idle = idle + 1; };
+    for (uint64_t seed = 1; seed < 5; ++seed) set.random_chain(seed, 12, nothing);
+    capture_test_call_with_cfa_in_slot(nothing);
+    is_stepping = 0;
+    raise(SIGTRAP);
+  }
+  signal(SIGTRAP, SIG_DFL);
+  const Coverage instructions = PrintCoverage("interrupted at every instruction");
+  EXPECT_EQ(instructions.automatic, instructions.stacks);
+#endif
+}
+
+// The tables of such functions are wrong at an instruction or two of their ends, where libgcc crashes: so there is
+// nobody to compare with.
+TEST(Signals, AtEveryInstructionOfARealignedFunctionAreSurvived) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer's own functions cannot be interrupted at every instruction: they lock";
+#endif
+  static volatile int idle;
+  static long stacks;
+  static long truncated;
+  struct sigaction action = {};
+  action.sa_sigaction = [](int, siginfo_t*, void* context) {
+    greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
+    flags = is_stepping != 0 ? flags | kTrapFlag : flags & ~kTrapFlag;
+    ++stacks;
+    truncated += Capture(Auto(), Caller::OfThisFunction()).truncated;
+  };
+  action.sa_flags = SA_SIGINFO;
+  ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
+  for (const Case& c : Cases()) {
+    if (std::string_view(c.set.scenarios[static_cast<size_t>(c.scenario)]) != "realigned stacks") continue;
+    is_stepping = 1;
+    raise(SIGTRAP);
+    c.set.run(c.scenario, [] { idle = idle + 1; });
+    is_stepping = 0;
+    raise(SIGTRAP);
+  }
+  signal(SIGTRAP, SIG_DFL);
+  std::printf("%ld stacks, %ld of them truncated\n", stacks, truncated);
+  EXPECT_GT(stacks, 1000);
+  EXPECT_LT(truncated, stacks / 100);
 }
 
 struct DepthProbe {
