@@ -13,9 +13,9 @@ namespace hbmprof {
 
 // How call stacks are captured.
 enum class Unwinder : uint8_t {
-  kAuto,          // complete and exact with and without frame pointers: the default
+  kAuto,          // exact with and without frame pointers: the default
   kFramePointer,  // walks the frame-pointer chain; cheapest, blind in code built without frame pointers
-  kLibunwind,     // libunwind on every capture
+  kLibunwind,     // libunwind on every capture, to compare with: not in static programs, and see README.md, "Limits"
   kNone,          // no stacks: totals, labels and peaks only
 };
 

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <link.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <random>
 #include <string>
 #include <thread>
 
@@ -175,6 +177,44 @@ TEST(Unloading, InAForkedChildALibraryWithoutABuildIdHasItsOwnFrames) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// Overwrites some bytes of a library's unwind tables, chosen by `seed`.
+void Damage(const Library& library, uint64_t seed) {
+  dl_find_object object;
+  ASSERT_EQ(_dl_find_object(reinterpret_cast<void*>(library.address()), &object), 0);
+  auto* tables = static_cast<unsigned char*>(object.dlfo_eh_frame);
+  constexpr size_t kBytes = 160;  // the header, and entries
+  const auto page = reinterpret_cast<uintptr_t>(tables) & ~uintptr_t{4095};
+  ASSERT_EQ(mprotect(reinterpret_cast<void*>(page), 2 * 4096, PROT_READ | PROT_WRITE), 0);
+  std::mt19937_64 random(seed);
+  for (uint64_t i = 0; i < 1 + seed % 8; ++i) {
+    const uint64_t value = random();
+    tables[random() % kBytes] = seed % 3 == 0 ? 0xff : static_cast<unsigned char>(value);
+  }
+}
+Stack through_damaged;
+[[gnu::noinline]] void CaptureThroughDamaged() { through_damaged = Capture(Auto(), Caller::OfThisFunction()); }
+
+// In a process each, since what is learnt of a library is kept.
+TEST(DamagedTables, EndAStackAndNothingElse) {
+  int truncated = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      const Library library(FRAME_LIBRARY_SMALL);
+      Damage(library, seed);
+      library.Call(CaptureThroughDamaged);
+      _exit(testing::Test::HasFailure() || through_damaged.depth < 1 ? 1 : through_damaged.truncated ? 2 : 0);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status)) << "seed " << seed << ": signal " << WTERMSIG(status);
+    ASSERT_NE(WEXITSTATUS(status), 1) << "seed " << seed;
+    truncated += WEXITSTATUS(status) == 2;
+  }
+  EXPECT_GT(truncated, 10);
 }
 
 TEST(Unloading, DoesNotDisturbOtherThreads) {
