@@ -10,8 +10,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "src/base/pages.h"
 #include "src/base/thread_state.h"
 #include "src/capture/modules.h"
+#include "src/capture/stack_memory.h"
 #include "src/core/tags.h"
 
 namespace hbmprof::internal {
@@ -127,9 +129,32 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
 }
 
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfSlow(const Caller& caller, const Path* path, SiteWords words) {
+  if (path != nullptr) return SiteOfStack(CapturedStack(*path), words);
+  if (max_depth_ > kFewFrames) return SiteOfDeepStack(caller, words);
+  uintptr_t buffer[kFewFrames];
+  return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
+}
+
+// The frames of a deep stack take 4 KiB. A stack on which there may be no room for them has them in pages for the time
+// being, and where the kernel has none it is cut.
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStack(const Caller& caller, SiteWords words) {
+  constexpr size_t kBufferBytes = kMaxStackDepth * sizeof(uintptr_t);
+  constexpr size_t kEnoughRoom = 4 * kBufferBytes;
+  if (StackRoom() >= kEnoughRoom) return SiteOfDeepStackWithRoom(caller, words);
+  auto* pages = static_cast<uintptr_t*>(MapPages(kBufferBytes));
+  uintptr_t few[kFewFrames];
+  const int depth = pages != nullptr ? max_depth_ : kFewFrames;
+  const SiteId site = SiteOfStack(capture_.CaptureAfresh(caller, pages != nullptr ? pages : few, depth), words);
+  UnmapPages(pages, kBufferBytes);
+  return site;
+}
+
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackWithRoom(const Caller& caller, SiteWords words) {
   uintptr_t buffer[kMaxStackDepth];
-  const CapturedStack stack =
-      path != nullptr ? CapturedStack(*path) : capture_.CaptureAfresh(caller, buffer, max_depth_);
+  return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
+}
+
+SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   if (stack.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
   const Hash128 hash = SiteTable::HashOf(stack);
   const SiteCache::Key key(hash, words);

@@ -96,6 +96,9 @@ class ProfilerImpl {
   void ResetInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
+  // So many fit on the smallest stack.
+  static constexpr int kFewFrames = 64;
+
   struct ProbeSlot {
     // Held while the probe runs, so that none runs once it was removed.
     Mutex mutex;
@@ -111,6 +114,9 @@ class ProfilerImpl {
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent);
   // `path`: of the stack, where it is known.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
+  SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
+  SiteId SiteOfDeepStackWithRoom(const Caller& caller, SiteWords words);
+  SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
   // By which a thread's memo knows the site of a path that is not cut.
   uint64_t NoteKey(const SiteWords& words) const {
     return MultiplyFold(words.block ^ kHashSeed1, words.context ^ note_seed_);
