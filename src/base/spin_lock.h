@@ -21,10 +21,10 @@ inline void CpuRelax() {
 #endif
 }
 
-// Waits for another thread in a loop: first spins, then yields (a holder that was preempted is the common reason to wait
-// when there are more threads than processors), then sleeps, up to a millisecond at a time. Without the sleeps a thread
-// under SCHED_FIFO could keep the thread that it waits for from its processor for ever. Leaves errno alone and is no
-// cancellation point. May be used in signal handlers.
+// Waits for another thread in a loop: first spins, then yields (a holder that was preempted is the common reason to
+// wait when there are more threads than processors), then sleeps, up to a millisecond at a time. Without the sleeps a
+// thread under SCHED_FIFO could keep the thread that it waits for from its processor for ever. Leaves errno alone and
+// is no cancellation point. May be used in signal handlers.
 class Backoff {
  public:
   void Wait() {
