@@ -89,11 +89,14 @@ class Profiler {
   // The allocator of this name, added if new; the `allocator` label. At most 255, then "other".
   AllocatorId Allocator(std::string_view name);
 
-  // Asks a device for its own numbers. Stats and TakeSnapshot call the probe from any thread, at most one call per
-  // device at a time, with no lock held that an event needs. It must not call SetDeviceProbe, RemoveDeviceProbe, Stats
-  // or TakeSnapshot. One probe per device: a later one replaces it. `owner` is anything that tells who set it.
+  // Asks a device for its own numbers. Stats and TakeSnapshot call the probe from any thread, also from several at
+  // once, with no lock held. It may call anything of the profiler's; for Stats and TakeSnapshot that a probe calls, no
+  // device is asked. One probe per device: a later one replaces it, and the one before is not running once this
+  // returns, as with RemoveDeviceProbe. `owner` is anything that tells who set it.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner = nullptr);
-  // Removes the device's probe if `owner` set it. It is not running and will not run once this returns.
+  // Removes the device's probe if `owner` set it, and waits until it is not running in any thread. It will not run once
+  // this returns. A probe that removes or replaces a probe does not wait: calls in progress may then still run. Do not
+  // call this with a lock held that the probe takes.
   void RemoveDeviceProbe(DeviceId device, const void* owner);
 
   // Records that `id` now names `bytes` bytes, with the caller's call stack and the current tags. Returns whether it

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "src/base/forked_child.h"
+#include "src/base/lazy.h"
 #include "src/base/mutex.h"
 
 namespace hbmprof::internal {
@@ -140,12 +141,6 @@ bool Overlap(const Snapshot::Module& a, const Snapshot::Module& b) { return a.st
 // Segments that an earlier call listed and that are loaded no more. Its mutex is held while modules are listed.
 class History {
  public:
-  // Never destroyed: profiles are written while the process exits, too.
-  static History& Instance() {
-    static History& history = *new History;
-    return history;
-  }
-
   // Appends to `modules`, which are the loaded ones, what was loaded once and is not overlapped; remembers the result.
   void Merge(std::vector<Snapshot::Module>* modules) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const size_t loaded = modules->size();
@@ -162,11 +157,12 @@ class History {
   Mutex mutex_;
   std::vector<Snapshot::Module> listed_ ABSL_GUARDED_BY(mutex_);
 };
+Lazy<History> module_history;  // profiles are written while the process exits, too
 
 }  // namespace
 
 std::vector<Snapshot::Module> LoadedModules() {
-  History& history = History::Instance();
+  History& history = module_history.Get();
   MutexLock lock(history.mutex());
   Listing listing;
   if (IsForkedChild()) {
@@ -190,8 +186,5 @@ std::vector<Snapshot::Module> LoadedModules() {
             });
   return std::move(modules);
 }
-
-void LockModules() ABSL_NO_THREAD_SAFETY_ANALYSIS { History::Instance().mutex().Lock(); }
-void UnlockModules() ABSL_NO_THREAD_SAFETY_ANALYSIS { History::Instance().mutex().Unlock(); }
 
 }  // namespace hbmprof::internal

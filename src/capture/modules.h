@@ -14,11 +14,6 @@ namespace hbmprof::internal {
 // holding a lock of ours.
 std::vector<Snapshot::Module> LoadedModules();
 
-// Around a fork, so that no other thread is listing modules then: the dynamic linker does not free its list's lock in
-// the child.
-void LockModules();
-void UnlockModules();
-
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_CAPTURE_MODULES_H_

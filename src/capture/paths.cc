@@ -186,6 +186,7 @@ static_assert(sizeof(PathRecord) <= sizeof(LearningRoom) && alignof(PathRecord) 
 // All paths, found by their bytes.
 class PathTable {
  public:
+  SpinLock& lock() ABSL_LOCK_RETURNED(table_.lock()) { return table_.lock(); }
   // Null if the kernel has no room.
   const char* memory() const { return memory_; }
 
@@ -197,7 +198,6 @@ class PathTable {
     };
     uint64_t found = table_.Find(hash, equal);
     if (found == 0) {
-      // In a child forked while another thread held the lock, it is held for good.
       if (!table_.lock().TryLock()) {
         *is_busy = true;
         return nullptr;
@@ -241,6 +241,7 @@ class PathTable {
 // Never destroyed: threads may capture until the very end.
 alignas(PathTable) char path_table_memory[sizeof(PathTable)];
 std::atomic<PathTable*> path_table{nullptr};
+PathTable* locked_paths = nullptr;  // by the fork in progress: it may have been made since
 
 }  // namespace
 
@@ -275,6 +276,16 @@ void PreparePaths() {
   auto* table = new (path_table_memory) PathTable;
   path_memory = table->memory();
   path_table.store(table, std::memory_order_release);
+}
+
+void LockPaths() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  PathTable* table = path_table.load(std::memory_order_acquire);
+  if (table != nullptr) table->lock().Lock();
+  locked_paths = table;
+}
+
+void UnlockPaths() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (locked_paths != nullptr) locked_paths->lock().Unlock();
 }
 
 const Path* LearnPath(const Caller& caller, int max_depth, LearningRoom* room, bool* is_busy) {

@@ -110,6 +110,10 @@ static_assert(sizeof(Path) == offsetof(Path, pc) + sizeof(uintptr_t), "words fol
 // Makes LearnPath possible. Once.
 void PreparePaths();
 
+// Around a fork, so that no other thread is adding a path then.
+void LockPaths();
+void UnlockPaths();
+
 // Paths by a number that is half as long as a pointer. All lie in one place, fixed before there is one. No path is
 // number 0.
 extern const char* path_memory;

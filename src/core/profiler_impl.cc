@@ -10,7 +10,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "src/base/fork.h"
 #include "src/base/pages.h"
+#include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/capture/modules.h"
 #include "src/capture/stack_memory.h"
@@ -37,6 +39,9 @@ std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
+
+// Calls of probes that this thread is in. Plain data in the static TLS block.
+__thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 
 }  // namespace
 
@@ -76,8 +81,9 @@ std::vector<std::pair<std::string, int64_t>> CounterTable::All() const {
   return {values_.begin(), values_.end()};
 }
 
-ProfilerImpl::ProfilerImpl(const Options& options)
-    : max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
+ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled)
+    : enabled(is_enabled),
+      max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(options.max_live_buffers),
       capture_(options.unwinder),
       note_seed_(NewNoteSeed()),
@@ -90,23 +96,56 @@ ProfilerImpl::~ProfilerImpl() = default;
 
 void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
-  MutexLock hold(slot.mutex);
-  slot.probe = std::move(probe);
-  slot.owner = owner;
+  auto prober = std::make_shared<DeviceProber>();
+  prober->probe = std::move(probe);
+  prober->owner = owner;
+  {
+    MutexLock hold(slot.mutex);
+    slot.prober.swap(prober);
+  }
+  AwaitCalls(prober);
 }
 
 void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
-  MutexLock hold(slot.mutex);
-  if (slot.owner != owner) return;
-  slot.probe = nullptr;
-  slot.owner = nullptr;
+  std::shared_ptr<DeviceProber> removed;
+  {
+    MutexLock hold(slot.mutex);
+    if (slot.prober == nullptr || slot.prober->owner != owner) return;
+    slot.prober.swap(removed);
+  }
+  AwaitCalls(removed);
+}
+
+void ProfilerImpl::AwaitCalls(const std::shared_ptr<DeviceProber>& prober) {
+  // A probe that replaces or removes one does not wait: for itself, or for one that may be waiting for it.
+  if (prober == nullptr || probes_running != 0) return;
+  for (Backoff backoff; prober->calls->load(std::memory_order_acquire) != 0;) backoff.Wait();
 }
 
 DeviceProbe ProfilerImpl::Probe(int device) const {
+  if (probes_running != 0) return {};
   ProbeSlot& slot = probes_[device];
-  MutexLock hold(slot.mutex);
-  return slot.probe ? slot.probe() : DeviceProbe{};
+  // Ends the call, also where the probe throws. Who waits for that destroys the prober.
+  struct Call {
+    std::shared_ptr<DeviceProber> prober;
+    std::shared_ptr<std::atomic<int>> calls;
+    ~Call() {
+      if (calls == nullptr) return;
+      prober.reset();
+      --probes_running;
+      calls->fetch_sub(1, std::memory_order_release);
+    }
+  } call;
+  {
+    MutexLock hold(slot.mutex);
+    if (slot.prober == nullptr) return {};
+    call.prober = slot.prober;
+    call.calls = slot.prober->calls;
+    call.calls->fetch_add(1, std::memory_order_relaxed);
+    ++probes_running;
+  }
+  return call.prober->probe ? call.prober->probe() : DeviceProbe{};
 }
 
 uint64_t ProfilerImpl::SaneSlow(const Attributes& attributes) {
@@ -115,6 +154,19 @@ uint64_t ProfilerImpl::SaneSlow(const Attributes& attributes) {
   if (static_cast<int>(sane.allocator) >= kMaxAllocators) sane.allocator = AllocatorId{kMaxAllocators - 1};
   if (static_cast<int>(sane.kind) >= kMemoryKindCount) sane.kind = MemoryKind::kDevice;
   return SiteWords::Packed(sane);
+}
+
+[[gnu::noinline]] bool ProfilerImpl::RecordAllocInside(const Caller& caller, BufferId id, size_t bytes,
+                                                       const Attributes& attributes) noexcept {
+  const ForkPause pause;
+  ReentryGuard guard;
+  return Admits(guard) && Allocate(caller, id, bytes, attributes);
+}
+
+[[gnu::noinline]] FreedRecord ProfilerImpl::RecordFreeInside(BufferId id) noexcept {
+  const ForkPause pause;
+  ReentryGuard guard;
+  return Admits(guard) ? Free(id) : FreedRecord();
 }
 
 bool ProfilerImpl::Drop(uint64_t bytes) {
@@ -214,6 +266,7 @@ Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
 
 void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   if (!freed) return;
+  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard)) return;
   const uint64_t id = freed.id_.value();
@@ -237,6 +290,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
 
 FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   FreedRecord prepared;
+  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return prepared;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
@@ -257,6 +311,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
 }
 
 bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
+  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard) || address.is_null()) return false;
   Attributes pool = attributes;
@@ -293,6 +348,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
 }
 
 bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
+  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard) || address.is_null()) return false;
   const BufferId id = BlockId(address);
@@ -322,6 +378,7 @@ FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) {
 }
 
 std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
+  const ForkPause pause;
   ReentryGuard guard;
   LiveRecord record;
   if (id.is_null() || !live_.Find(id.value(), &record)) return std::nullopt;
@@ -355,12 +412,14 @@ DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space
 
 DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
+  const ForkPause pause;
   ReentryGuard guard;
   const DeviceProbe probe = space == MemorySpace::kDevice ? Probe(static_cast<int>(device)) : DeviceProbe{};
   return ToStats(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
 TrackerStats ProfilerImpl::GetTrackerStats() const {
+  const ForkPause pause;
   ReentryGuard guard;
   TrackerStats stats;
   stats.foreign_frees = foreign_frees_.load(std::memory_order_relaxed);
@@ -377,6 +436,7 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
 }
 
 Snapshot ProfilerImpl::TakeSnapshot() const {
+  const ForkPause pause;
   // Host memory allocated here must not be recorded by a profiler that also watches the host's allocator.
   ReentryGuard guard;
   std::vector<SiteTotals> sites;
@@ -470,11 +530,13 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
 
 void ProfilerImpl::ResetPeak(DeviceId device) {
   if (static_cast<int>(device) >= kMaxDevices) return;
+  const ForkPause pause;
   ReentryGuard guard;
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 
 void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) {
+  const ForkPause pause;
   ReentryGuard guard;
   const auto of_device = [&](const LiveRecord& record) {
     // A block stays or goes with its segment.
@@ -501,9 +563,6 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
 }
 
 void ProfilerImpl::LockAll() {
-  devices_.mutex_.Lock();
-  allocators_.mutex_.Lock();
-  counters_.mutex_.Lock();
   live_.LockAll();
   segments_.Lock();
   sites_.LockAll();
@@ -515,9 +574,6 @@ void ProfilerImpl::UnlockAll() {
   sites_.UnlockAll();
   segments_.Unlock();
   live_.UnlockAll();
-  counters_.mutex_.Unlock();
-  allocators_.mutex_.Unlock();
-  devices_.mutex_.Unlock();
 }
 
 void ProfilerImpl::ResetInChild() {
@@ -527,10 +583,7 @@ void ProfilerImpl::ResetInChild() {
   segments_.Unlock();
   segments_.Clear();
   live_.ClearInChild();
-  counters_.mutex_.Unlock();
-  allocators_.mutex_.Unlock();
-  devices_.mutex_.Unlock();
-  // A device's handles do not survive a fork, and another thread may have been inside a probe.
+  // A device's handles do not survive a fork. What a probe holds is not destroyed: another thread may have been in it.
   for (ProbeSlot& slot : probes_) new (&slot) ProbeSlot;
   for (auto* counter : {&reentrant_events_, &foreign_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_,
                         &truncated_stacks_}) {

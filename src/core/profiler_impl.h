@@ -10,6 +10,7 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,7 +39,6 @@ class NameTable {
   std::vector<std::string> All() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  friend class ProfilerImpl;
   static constexpr size_t kMaxNameBytes = 64;
 
   const size_t capacity_;
@@ -53,7 +53,6 @@ class CounterTable {
   std::vector<std::pair<std::string, int64_t>> All() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  friend class ProfilerImpl;
   static constexpr size_t kMaxCounters = 64;
   static constexpr size_t kMaxNameBytes = 64;
 
@@ -63,8 +62,13 @@ class CounterTable {
 
 class ProfilerImpl {
  public:
-  explicit ProfilerImpl(const Options& options);
+  // `is_enabled`: the profiler's own switch.
+  ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled);
   ~ProfilerImpl();
+
+  // For the list of all profilers (profiler.cc).
+  std::atomic<ProfilerImpl*> next{nullptr};
+  std::atomic<bool>& enabled;
 
   NameTable& devices() { return devices_; }
   NameTable& allocators() { return allocators_; }
@@ -99,13 +103,29 @@ class ProfilerImpl {
   // So many fit on the smallest stack.
   static constexpr int kFewFrames = 64;
 
-  struct ProbeSlot {
-    // Held while the probe runs, so that none runs once it was removed.
-    Mutex mutex;
-    std::function<DeviceProbe()> probe ABSL_GUARDED_BY(mutex);
-    const void* owner ABSL_GUARDED_BY(mutex) = nullptr;
+  // No lock is held while a probe runs: it may wait for the dynamic linker's, under which a library's constructor may
+  // be asking for numbers.
+  struct DeviceProber {
+    std::function<DeviceProbe()> probe;
+    const void* owner;
+    // In progress; added to only under the slot's mutex, while the prober is in the slot. Outlives the prober, so that
+    // a call gives up its share of that before it ends.
+    const std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);
   };
+  struct ProbeSlot {
+    Mutex mutex;
+    std::shared_ptr<DeviceProber> prober ABSL_GUARDED_BY(mutex);
+  };
+  // Ends when no other thread is in a call of `prober`, which is in no slot any more.
+  static void AwaitCalls(const std::shared_ptr<DeviceProber>& prober);
 
+  // RecordAlloc and RecordFree, once the thread is inside.
+  [[gnu::always_inline]] bool Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  [[gnu::always_inline]] FreedRecord Free(BufferId id);
+  // The same events where the thread is inside already: they are passed through and counted, but for those that come
+  // while it forks.
+  bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept;
+  FreedRecord RecordFreeInside(BufferId id) noexcept;
   // Whether an event that comes now is to be recorded.
   bool Admits(const ReentryGuard& guard) const {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
@@ -220,7 +240,12 @@ inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, Site
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes,
                                       const Attributes& attributes) noexcept {
   ReentryGuard guard;
-  if (!Admits(guard) || id.is_null()) return false;
+  if (!guard.entered()) return RecordAllocInside(caller, id, bytes, attributes);
+  return Allocate(caller, id, bytes, attributes);
+}
+
+inline bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+  if (id.is_null()) return false;
   const LiveTable::Place place = live_.Prefetch(id.value());
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
@@ -230,7 +255,12 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
 
 inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   ReentryGuard guard;
-  if (!Admits(guard) || id.is_null()) return {};
+  if (!guard.entered()) return RecordFreeInside(id);
+  return Free(id);
+}
+
+inline FreedRecord ProfilerImpl::Free(BufferId id) {
+  if (id.is_null()) return {};
   LiveRecord record;
   if (!live_.Erase(id.value(), &record)) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);

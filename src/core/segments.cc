@@ -97,10 +97,10 @@ bool SegmentMap::Remove(uint64_t start, bool* had_blocks) {
 }
 
 Segment* SegmentMap::Find(uint64_t start, uint64_t bytes) const {
-  for (;;) {
+  for (Backoff backoff;;) {
     const uint32_t before = sequence_.load(std::memory_order_acquire);
     if ((before & 1) != 0) {
-      CpuRelax();
+      backoff.Wait();
       continue;
     }
     Segment* found = nullptr;

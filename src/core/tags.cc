@@ -8,8 +8,10 @@
 #include <set>
 
 #include "hbmprof/tag.h"
+#include "src/base/fork.h"
 #include "src/base/hash.h"
 #include "src/base/intern_table.h"
+#include "src/base/lazy.h"
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
 
@@ -37,7 +39,6 @@ class TagRegistry {
     return sets_[tags];
   }
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
-  Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }
 
  private:
   // The set that `tags` becomes; says in `dropped` whether a limit was met.
@@ -60,10 +61,7 @@ class TagRegistry {
 // then on, and no memory.
 constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
-TagRegistry& Registry() {
-  static auto* registry = new TagRegistry;  // never destroyed: scopes may end during static destruction
-  return *registry;
-}
+Lazy<TagRegistry> tag_registry;  // scopes may end during static destruction
 
 TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_view value) {
   key = key.substr(0, kMaxTagBytes);
@@ -76,6 +74,7 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
            EqualBytes(step->bytes() + key.size(), value.data(), value.size());
   });
   if (found == 0) {
+    const ForkPause pause;
     // Strings are made below: with a host allocator that is itself traced, its events must pass through.
     ReentryGuard guard;
     // A signal handler's scope, inside this very function: what it interrupted holds the lock.
@@ -164,17 +163,14 @@ TagSetId TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_v
 __thread TagSetId current_tags __attribute__((tls_model("initial-exec"))) = kNoTags;
 
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) try {
-  return Registry().Extend(tags, key, value);
+  return tag_registry.Get().Extend(tags, key, value);
 } catch (const std::bad_alloc&) {  // a scope is not worth a server's life
   return tags;
 }
 
-std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) { return Registry().Of(tags); }
+std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) { return tag_registry.Get().Of(tags); }
 
-int64_t DroppedTagValues() { return Registry().dropped(); }
-
-void LockTags() ABSL_NO_THREAD_SAFETY_ANALYSIS { Registry().mutex().Lock(); }
-void UnlockTags() ABSL_NO_THREAD_SAFETY_ANALYSIS { Registry().mutex().Unlock(); }
+int64_t DroppedTagValues() { return tag_registry.Get().dropped(); }
 
 }  // namespace hbmprof::internal
 

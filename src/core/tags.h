@@ -35,10 +35,6 @@ std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags);
 // How often ExtendTags met a limit.
 int64_t DroppedTagValues();
 
-// Around a fork.
-void LockTags();
-void UnlockTags();
-
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_CORE_TAGS_H_

@@ -55,6 +55,16 @@ std::string ForkName(const ::testing::TestParamInfo<std::string>& mode) {
 }
 INSTANTIATE_TEST_SUITE_P(Fork, ForkTest, ::testing::Values("allocate", "dump"), ForkName);
 
+TEST(Fork, HandlersRegisteredBeforeOursMayRecord) { ExpectDone(RunProgram("fork_with_handlers", {"early"})); }
+TEST(Fork, HandlersRegisteredAfterOursMayRecord) { ExpectDone(RunProgram("fork_with_handlers", {"late"})); }
+TEST(Fork, ASignalHandlerMayRecordWhereverItInterruptsIt) { ExpectDone(RunProgram("fork_with_handlers", {"signals"})); }
+TEST(Fork, HandlersMayUseTheWholeProfilerWhileAnotherThreadDoes) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
+#endif
+  ExpectDone(RunProgram("fork_with_handlers", {"stats"}));
+}
+
 TEST(Programs, BuffersOutliveTheThreadsThatMadeThem) { ExpectDone(RunProgram("thread_exit")); }
 
 TEST(Programs, AThreadMayExitTheProcessWhileOthersAllocate) {
@@ -110,6 +120,10 @@ TEST(Programs, ThreadsThatAllocateLoadLibrariesDumpThrowAndForkNeverWaitForEachO
 
 TEST(Programs, ALibrarysConstructorMayAllocateWhileAnotherThreadDumps) {
   ExpectDone(RunProgram("dlopen_while_dumping", {HBMPROF_PROGRAM_MODULE}));
+}
+
+TEST(Programs, AProbeMayWaitForTheLoaderWhileALibrarysConstructorAsksForNumbers) {
+  ExpectDone(RunProgram("dlopen_in_probe", {HBMPROF_PROGRAM_MODULE}));
 }
 
 }  // namespace
