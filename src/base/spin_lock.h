@@ -22,9 +22,9 @@ inline void CpuRelax() {
 }
 
 // Waits for another thread in a loop: first spins, then yields (a holder that was preempted is the common reason to
-// wait when there are more threads than processors), then sleeps, up to a millisecond at a time. Without the sleeps a
-// thread under SCHED_FIFO could keep the thread that it waits for from its processor for ever. Leaves errno alone and
-// is no cancellation point. May be used in signal handlers.
+// wait when there are more threads than processors), then sleeps, a quarter of a millisecond at most. Without the
+// sleeps a thread under SCHED_FIFO could keep the thread that it waits for from its processor for ever. Leaves errno
+// alone and is no cancellation point. May be used in signal handlers.
 class Backoff {
  public:
   void Wait() {
@@ -35,9 +35,9 @@ class Backoff {
 
  private:
   static constexpr int kSpins = 200;
-  static constexpr int kYields = 64;
+  static constexpr int kYields = 200;
   static constexpr long kShortestSleep = 10'000;  // nanoseconds
-  static constexpr long kLongestSleep = 1'000'000;
+  static constexpr long kLongestSleep = 250'000;
 
   [[gnu::noinline]] void WaitLonger();
 

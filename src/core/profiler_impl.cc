@@ -215,8 +215,9 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
     const StackRecord* record = sites_.InternStack(stack, hash);
     if (record == nullptr) return kNoSite;
     site = sites_.InternSite(words.WithStack(record));
+    if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
     // A site with a rounded size is found through its table, which knows when to round.
-    if (site == kNoSite || !(sites_.At(site).words == words)) return site;
+    if (!(sites_.At(site).words == words)) return site;
     site_cache_.Remember(key, site);
   }
   Memo* memo = capture_.memo();
@@ -253,8 +254,8 @@ void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
 Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
   const SiteKey& key = sites_.Key(record.site);
   if (key.parent != kNoSite) {
-    Segment* segment = segments_.Find(BlockAddress(id.value()), static_cast<uint64_t>(record.bytes));
-    if (segment != nullptr) SegmentMap::Return(*segment, record.bytes);
+    const SegmentMap::Found segment = segments_.Find(BlockAddress(id.value()), static_cast<uint64_t>(record.bytes));
+    if (segment && segment.site() == key.parent) segment.Return(record.bytes);
   } else if (key.attributes.kind == MemoryKind::kPool && !segments_.empty()) {
     bool had_blocks = false;
     if (segments_.Remove(id.value(), &had_blocks) && had_blocks) {
@@ -272,20 +273,39 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   const uint64_t id = freed.id_.value();
   const auto bytes = static_cast<uint64_t>(freed.bytes_);
   const SiteKey& key = sites_.Key(freed.site_);
-  if (key.parent != kNoSite) {
-    Segment* segment = segments_.Find(BlockAddress(id), bytes);
+  const bool is_block = key.parent != kNoSite;
+  const bool is_segment = !is_block && key.attributes.kind == MemoryKind::kPool;
+  SegmentMap::Found segment;
+  if (is_block) {
+    segment = segments_.Find(BlockAddress(id), bytes);
     // A block whose segment has gone meanwhile went with it.
-    if (segment == nullptr || !SegmentMap::Reserve(*segment, freed.bytes_)) return;
+    if (!segment || segment.site() != key.parent || !segment.Reserve(freed.bytes_)) return;
+  } else if (is_segment) {
+    segments_.Add(id, bytes, freed.site_, &segment);
   }
+  const LiveRecord record{freed.site_, freed.bytes_};
   LiveRecord replaced;
-  const LiveTable::Inserted inserted = live_.Insert(id, {freed.site_, freed.bytes_}, &replaced);
+  const LiveTable::Inserted inserted = live_.Insert(id, record, &replaced);
   if (inserted == LiveTable::Inserted::kNoMemory) {
+    if (is_block) segment.Return(freed.bytes_);
+    if (is_segment && segment) segments_.Remove(segment);
     Drop(bytes);
     return;
   }
-  if (inserted == LiveTable::Inserted::kReplaced) ForgetReplaced(freed.id_, replaced);
-  if (key.parent == kNoSite && key.attributes.kind == MemoryKind::kPool) segments_.Add(id, bytes, freed.site_);
+  if (inserted == LiveTable::Inserted::kReplaced) {
+    ForgetReplaced(freed.id_, replaced);
+    // The segment of a record that was replaced is gone only now.
+    if (is_segment && !segment) segments_.Add(id, bytes, freed.site_, &segment);
+  }
+  TraceStep(EventStep::kRestoring);
   Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.site_, freed.bytes_));
+  if (segment && !segment.IsThere()) EndOrphan(freed.id_, record);
+}
+
+void ProfilerImpl::EndOrphan(BufferId id, const LiveRecord& record) {
+  if (live_.EraseExactly(id.value(), record)) {
+    Resize(ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes));
+  }
 }
 
 FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
@@ -326,24 +346,42 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
     key.attributes.kind = MemoryKind::kPool;
     if (attributes.allocator != AllocatorId{}) key.attributes.allocator = SiteWords::Unpacked(sane).allocator;
     site = sites_.InternSite(key);
-    if (site == kNoSite || !segments_.Add(address.value(), static_cast<uint64_t>(live.bytes), site)) return false;
-    if (!ledger_.MoveToPool(live.site, site, live.bytes)) {
-      bool had_blocks = false;
-      segments_.Remove(address.value(), &had_blocks);
+    if (site == kNoSite) return false;
+    SegmentMap::Found segment;
+    if (segments_.Add(address.value(), static_cast<uint64_t>(live.bytes), site, &segment) !=
+        SegmentMap::Added::kAdded) {
       return false;
     }
-    LiveRecord replaced;
-    live_.Insert(address.value(), {site, live.bytes}, &replaced);
-    return true;
+    TraceStep(EventStep::kSegmentAdded);
+    const LiveRecord record{site, live.bytes};
+    if (!live_.Change(address.value(), live, record, [&] { return ledger_.MoveToPool(live.site, site, live.bytes); })) {
+      segments_.Remove(segment);
+      return false;
+    }
+    if (segment.IsThere()) return true;
+    EndOrphan(address, record);
+    return false;
   }
   if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
   site = SiteOf(caller, size, sane, kNoSite);
   if (site == kNoSite) return Drop(bytes);
-  if (!segments_.Add(address.value(), bytes, site)) return false;
-  if (Enter(live_.Prefetch(address.value()), address, site, size)) return true;
-  bool had_blocks = false;
-  segments_.Remove(address.value(), &had_blocks);
+  SegmentMap::Found segment;
+  switch (segments_.Add(address.value(), bytes, site, &segment)) {
+    case SegmentMap::Added::kAdded:
+      break;
+    case SegmentMap::Added::kRefused:
+      return false;
+    case SegmentMap::Added::kNoMemory:
+      return Drop(bytes);
+  }
+  TraceStep(EventStep::kSegmentAdded);
+  if (!Enter(live_.Prefetch(address.value()), address, site, size)) {
+    segments_.Remove(segment);
+    return false;
+  }
+  if (segment.IsThere()) return true;
+  EndOrphan(address, {site, size});
   return false;
 }
 
@@ -357,19 +395,24 @@ bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t by
   if (of_block.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
-  Segment* segment = segments_.Find(address.value(), bytes);
+  const SegmentMap::Found segment = segments_.Find(address.value(), bytes);
   SiteId parent = kNoSite;
   // What does not fit may do so in place of a block whose free was never seen.
-  if (segment != nullptr &&
-      (SegmentMap::Reserve(*segment, size) || (EndStale(id) && SegmentMap::Reserve(*segment, size)))) {
-    parent = segment->site.load(std::memory_order_relaxed);
+  if (segment && (segment.Reserve(size) || (EndStale(id) && segment.Reserve(size)))) {
+    parent = segment.site();
     of_block.device = sites_.Key(parent).attributes.device;
     if (SpaceOf(of_block.kind) != MemorySpace::kDevice || of_block.kind == MemoryKind::kPool) {
       of_block.kind = MemoryKind::kDevice;
     }
   }
-  if (Enter(place, id, SiteOf(caller, size, Sane(of_block), parent), size)) return true;
-  if (parent != kNoSite) SegmentMap::Return(*segment, size);
+  TraceStep(EventStep::kBlockReserved);
+  const SiteId site = SiteOf(caller, size, Sane(of_block), parent);
+  if (!Enter(place, id, site, size)) {
+    if (parent != kNoSite) segment.Return(size);
+    return false;
+  }
+  if (parent == kNoSite || segment.IsThere()) return true;
+  EndOrphan(id, {site, size});
   return false;
 }
 
@@ -545,18 +588,21 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
     return attributes.device == device && attributes.allocator != survivor;
   };
   const auto leave = [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); };
-  // Blocks first: while a segment is counted, what its blocks give back is counted in it.
+  // First the segments leave the map, so that no block comes to them any more. A segment that is declared from here on
+  // stays, with its blocks.
+  segments_.RemoveIf([&](SiteId site) { return of_device({site, 0}); });
+  // Blocks before segments: while a segment is counted, what its blocks give back is counted in it.
   live_.EraseIf(
-      [&](uint64_t, const LiveRecord& record) {
-        return of_device(record) && sites_.Key(record.site).parent != kNoSite;
+      [&](uint64_t id, const LiveRecord& record) {
+        return sites_.Key(record.site).parent != kNoSite && of_device(record) &&
+               !segments_.Find(BlockAddress(id), static_cast<uint64_t>(record.bytes));
       },
       leave);
   live_.EraseIf(
       [&](uint64_t id, const LiveRecord& record) {
-        if (!of_device(record)) return false;
-        bool had_blocks;
-        if (sites_.Key(record.site).attributes.kind == MemoryKind::kPool) segments_.Remove(id, &had_blocks);
-        return true;
+        const SiteKey& key = sites_.Key(record.site);
+        return key.parent == kNoSite && of_device(record) &&
+               !(key.attributes.kind == MemoryKind::kPool && segments_.Find(id, static_cast<uint64_t>(record.bytes)));
       },
       leave);
   Resize();

@@ -30,6 +30,19 @@
 
 namespace hbmprof::internal {
 
+// Points between the steps of an event at which a test can force what another thread does (HBMPROF_TRACE_LEDGER).
+enum class EventStep : uint8_t {
+  kSegmentAdded,   // to the map of segments, and to nothing else
+  kBlockReserved,  // in its segment, and recorded nowhere
+  kRestoring,      // a record is in the live table again, and not in the ledger
+};
+#ifdef HBMPROF_TRACE_LEDGER
+// Defined by tests. No lock is held.
+void TraceStep(EventStep step);
+#else
+inline void TraceStep(EventStep) {}
+#endif
+
 // Names that get small numbers in the order in which they come. When full, every new name is the last one, "other".
 class NameTable {
  public:
@@ -164,6 +177,10 @@ class ProfilerImpl {
   // Forget, of a record that a new one with the same id took the place of.
   void ForgetReplaced(BufferId id, LiveRecord record);
   void DropBlocksOf(uint64_t start, uint64_t bytes);
+  // Ends a record that was made while its segment was removed, unless whoever removed that found it. A segment's record
+  // and its blocks' go with the segment: first it leaves the map, then they are looked for. So a record that is not
+  // found then sees, after it was made, that the segment is not there.
+  void EndOrphan(BufferId id, const LiveRecord& record);
   bool Drop(uint64_t bytes);
   bool HasRoom() const { return ledger_.live_records() < max_live_; }
   // What may be recorded as this, as SiteWords pack it.
@@ -229,8 +246,7 @@ inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, Site
   }
   const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, ledger_place, site, bytes);
   if (entered == Ledger::kNotEntered) {
-    LiveRecord undone;
-    live_.Erase(id.value(), &undone);
+    live_.EraseExactly(id.value(), {site, bytes});
     return Drop(static_cast<uint64_t>(bytes));
   }
   Resize(entered);
