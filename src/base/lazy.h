@@ -7,6 +7,7 @@
 #define HBMPROF_SRC_BASE_LAZY_H_
 
 #include <atomic>
+#include <new>
 
 #include "src/base/mutex.h"
 
@@ -21,16 +22,18 @@ class Lazy {
   Lazy& operator=(const Lazy&) = delete;
 
   T& Get() {
-    T* object = object_.load(std::memory_order_acquire);
+    T* object = IfMade();
     return object != nullptr ? *object : Make();
   }
+  // Null before the first use.
+  T* IfMade() const { return object_.load(std::memory_order_acquire); }
 
  private:
   [[gnu::noinline]] T& Make() {
     MutexLock hold(mutex_);
     T* object = object_.load(std::memory_order_relaxed);
     if (object == nullptr) {
-      object = new T;
+      object = new (memory_) T;
       object_.store(object, std::memory_order_release);
     }
     return *object;
@@ -38,6 +41,7 @@ class Lazy {
 
   Mutex mutex_;
   std::atomic<T*> object_{nullptr};
+  alignas(T) char memory_[sizeof(T)] = {};
 };
 
 }  // namespace hbmprof::internal

@@ -46,11 +46,18 @@ __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 }  // namespace
 
 NameTable::NameTable(std::string_view first, int capacity)
-    : capacity_(static_cast<size_t>(capacity)), names_({std::string(first)}) {}
+    : capacity_(static_cast<size_t>(capacity)) {
+  // So that a short name takes no host memory: it may be in a signal handler that interrupted malloc.
+  names_.reserve(capacity_);
+  names_.emplace_back(first);
+}
 
 int NameTable::NumberOf(std::string_view name) {
   name = name.substr(0, kMaxNameBytes);
-  ReentryGuard guard;
+  const ForkPause pause;
+  const ReentryGuard guard;
+  // This thread may hold the mutex. Whatever has this number is not recorded here either.
+  if (!guard.entered()) return 0;
   MutexLock hold(mutex_);
   const auto found = std::find(names_.begin(), names_.end(), name);
   if (found != names_.end()) return static_cast<int>(found - names_.begin());
@@ -66,7 +73,9 @@ std::vector<std::string> NameTable::All() const {
 
 void CounterTable::Set(std::string_view name, int64_t value) {
   name = name.substr(0, kMaxNameBytes);
-  ReentryGuard guard;
+  const ForkPause pause;
+  const ReentryGuard guard;
+  if (!guard.entered()) return;  // this thread may hold the mutex
   MutexLock hold(mutex_);
   const auto found = values_.find(name);
   if (found != values_.end()) {
