@@ -76,11 +76,13 @@ class Profiler {
 
   // The process's own profiler, made on first use from OptionsFromEnvironment() (its problems go to stderr, a line
   // each) and never destroyed, so that allocations during static destruction are still recorded.
+  // While a thread makes it, that thread's own calls (from an operator new that records, say) get a profiler that is
+  // off: it records nothing and knows nothing.
   static Profiler& Default();
 
   // Turns recording off and on. While off, events are ignored: buffers allocated meanwhile are unknown afterwards, and
   // the free of a buffer recorded before is missed. Meant for the start of a program, not for pausing.
-  void SetEnabled(bool enabled) { enabled_.store(enabled, std::memory_order_relaxed); }
+  void SetEnabled(bool enabled) { enabled_.store(enabled && impl_ != nullptr, std::memory_order_relaxed); }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
   // The device of this name, added if it is new; a name is what the `device` label shows ("GPU:0"). The 64th distinct
@@ -171,8 +173,11 @@ class Profiler {
   bool AllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   FreedRecord Free(BufferId id);
 
+  // What Default() returns while the process's own is being made.
+  static Profiler& Off();
+
   std::atomic<bool> enabled_;
-  const std::unique_ptr<internal::ProfilerImpl> impl_;
+  const std::unique_ptr<internal::ProfilerImpl> impl_;  // null: Off(), which is never enabled
 };
 
 }  // namespace hbmprof

@@ -107,15 +107,27 @@ Profiler::Profiler(const Options& options)
   Add(impl_.get());
 }
 
+Profiler& Profiler::Off() {
+  // In zeros: not enabled, no implementation. Nothing is to be run to make or destroy it.
+  alignas(Profiler) static char memory[sizeof(Profiler)];
+  return *reinterpret_cast<Profiler*>(memory);
+}
+
 Profiler::~Profiler() { Remove(impl_.get()); }
 
-DeviceId Profiler::Device(std::string_view name) { return DeviceId(impl_->devices().NumberOf(name)); }
-AllocatorId Profiler::Allocator(std::string_view name) { return AllocatorId(impl_->allocators().NumberOf(name)); }
+DeviceId Profiler::Device(std::string_view name) {
+  return impl_ == nullptr ? kDefaultDevice : DeviceId(impl_->devices().NumberOf(name));
+}
+AllocatorId Profiler::Allocator(std::string_view name) {
+  return impl_ == nullptr ? AllocatorId() : AllocatorId(impl_->allocators().NumberOf(name));
+}
 
 void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
-  impl_->SetDeviceProbe(device, std::move(probe), owner);
+  if (impl_ != nullptr) impl_->SetDeviceProbe(device, std::move(probe), owner);
 }
-void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) { impl_->RemoveDeviceProbe(device, owner); }
+void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
+  if (impl_ != nullptr) impl_->RemoveDeviceProbe(device, owner);
+}
 
 // The functions that take no Caller are where the program enters: they must stay frames of their own.
 [[gnu::noinline]] bool Profiler::Alloc(BufferId id, size_t bytes, const Attributes& attributes) {
@@ -149,13 +161,29 @@ FreedRecord Profiler::RecordBlockFree(BufferId address) {
 FreedRecord Profiler::PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   return enabled() ? impl_->PrepareRecord(caller, id, bytes, attributes) : FreedRecord();
 }
-void Profiler::RestoreRecord(const FreedRecord& record) { impl_->RestoreRecord(record); }
-void Profiler::SetCounter(std::string_view name, int64_t value) { impl_->counters().Set(name, value); }
-std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const { return impl_->FindBuffer(id); }
-DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const { return impl_->Stats(device, space); }
-TrackerStats Profiler::GetTrackerStats() const { return impl_->GetTrackerStats(); }
-Snapshot Profiler::TakeSnapshot() const { return impl_->TakeSnapshot(); }
-void Profiler::ResetPeak(DeviceId device) { impl_->ResetPeak(device); }
-void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) { impl_->DropDevice(device, survivor); }
+void Profiler::RestoreRecord(const FreedRecord& record) {
+  if (impl_ != nullptr) impl_->RestoreRecord(record);
+}
+void Profiler::SetCounter(std::string_view name, int64_t value) {
+  if (impl_ != nullptr) impl_->counters().Set(name, value);
+}
+std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
+  return impl_ == nullptr ? std::nullopt : impl_->FindBuffer(id);
+}
+DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {
+  return impl_ == nullptr ? DeviceStats() : impl_->Stats(device, space);
+}
+TrackerStats Profiler::GetTrackerStats() const {
+  return impl_ == nullptr ? TrackerStats() : impl_->GetTrackerStats();
+}
+Snapshot Profiler::TakeSnapshot() const {
+  return impl_ == nullptr ? Snapshot() : impl_->TakeSnapshot();
+}
+void Profiler::ResetPeak(DeviceId device) {
+  if (impl_ != nullptr) impl_->ResetPeak(device);
+}
+void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) {
+  if (impl_ != nullptr) impl_->DropDevice(device, survivor);
+}
 
 }  // namespace hbmprof
