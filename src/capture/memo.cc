@@ -1,5 +1,7 @@
 #include "src/capture/memo.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -45,6 +47,18 @@ void AskOrNot(Memo* memo) { memo_to_ask = kIsChecked || memo == nullptr || memo-
 // Calls GiveBack at thread exit, in threads whose value for it is not null.
 std::atomic<bool> has_key{false};
 pthread_key_t key;
+
+// The object that holds this code, such as a plugin with a static copy of the library, stays loaded from here on. The
+// handlers of thread exit, fork and exit lead into it, and so do threads that are on their way to one. Before main, or
+// in the dlopen that loads the object: later, another dlopen could be waiting for the calling thread.
+[[gnu::constructor]] void StayLoaded() {
+  Dl_info info;
+  link_map* self = nullptr;
+  const auto code = reinterpret_cast<void*>(&StayLoaded);
+  if (dladdr1(code, &info, reinterpret_cast<void**>(&self), RTLD_DL_LINKMAP) == 0 || self == nullptr) return;
+  // The main program has no name and is never unloaded.
+  if (*self->l_name != '\0') dlopen(self->l_name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
 
 void GiveBack(void* pages) {
   thread_memo.has_none = true;

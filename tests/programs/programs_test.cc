@@ -126,4 +126,13 @@ TEST(Programs, AProbeMayWaitForTheLoaderWhileALibrarysConstructorAsksForNumbers)
   ExpectDone(RunProgram("dlopen_in_probe", {HBMPROF_PROGRAM_MODULE}));
 }
 
+TEST(Programs, APluginThatHoldsTheLibraryMayBeClosedWhileItsThreadsLive) {
+  const std::string file = NewDirectory() + "/exit.pb.gz";
+  ExpectDone(RunProgram("plugin_unloaded", {HBMPROF_PROGRAM_PLUGIN}, {"HBMPROF_OUTPUT=" + file}));
+  // Recorded before and after it was closed: it was never unloaded.
+  const ProfileView view = ViewProfile(file);
+  EXPECT_EQ(view.SumWhere("inuse_space", "where", "plugin"), 50);
+  EXPECT_EQ(view.SumUnder("inuse_space", "RecordInPlugin"), 50);
+}
+
 }  // namespace
