@@ -11,6 +11,8 @@
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
 #include "hbmprof/profiler.h"
+#include "src/base/fork.h"
+#include "src/base/thread_state.h"
 #include "src/capture/libunwind_backend.h"
 
 namespace hbmprof {
@@ -29,7 +31,11 @@ void WriteAtExit() {
 
 // Without a lock, which another thread could hold when the process forks: of threads that make one at once, the first
 // to be done has made it.
-Profiler& MakeDefault() {
+Profiler& MakeDefault(Profiler& off) {
+  // An operator new that records comes back here from everything below. So does a signal handler.
+  const internal::ForkPause pause;
+  const internal::ReentryGuard guard;
+  if (!guard.entered()) return off;
   std::vector<std::string> problems;
   Options options = OptionsFromEnvironment(&problems);
   if (output_variable != nullptr) {
@@ -63,7 +69,7 @@ void internal::SetOutputVariable(const char* name) { output_variable = name; }
 
 Profiler& Profiler::Default() {
   Profiler* profiler = default_profiler.load(std::memory_order_acquire);
-  return profiler != nullptr ? *profiler : MakeDefault();
+  return profiler != nullptr ? *profiler : MakeDefault(Off());
 }
 
 }  // namespace hbmprof

@@ -7,10 +7,14 @@
 #include "src/capture/libunwind_backend.h"
 #include "src/capture/memo.h"
 #include "src/capture/rules.h"
+#include "src/capture/stack_memory.h"
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
 namespace {
+
+// What libunwind may take of the stack, and more.
+constexpr size_t kLibunwindRoom = size_t{32} << 10;
 
 // For architectures on which a Caller is its pc alone. The first call of backtrace loads a library, so the constructor
 // makes it.
@@ -65,7 +69,7 @@ StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
 
 CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const {
   max_depth = std::min(max_depth, kMaxStackDepth);
-  if (max_depth <= 0) return {buffer, 0, false};
+  if (max_depth <= 0 || caller.pc == 0) return {buffer, 0, false};
   switch (method_) {
     case Method::kRules:
       return CaptureByRules(caller, buffer, max_depth);
@@ -74,8 +78,10 @@ CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffe
       return {buffer, walk.depth, walk.end == WalkEnd::kDepth};
     }
     case Method::kLibunwind: {
-      const CapturedStack stack = CaptureWithLibunwind(caller, buffer, max_depth);
-      if (stack.depth > 0) return stack;
+      if (StackRoom() >= kLibunwindRoom) {
+        const CapturedStack stack = CaptureWithLibunwind(caller, buffer, max_depth);
+        if (stack.depth > 0) return stack;
+      }
       return CaptureByRules(caller, buffer, max_depth);
     }
     case Method::kBacktrace:

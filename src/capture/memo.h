@@ -152,7 +152,7 @@ class Memo {
 // for signal handlers' sake.
 extern __thread Memo* memo_to_ask __attribute__((tls_model("initial-exec")));
 
-// Makes memos possible for threads from here on. Takes no lock. A thread gets its memo, 56 KiB of pages of its own,
+// Makes memos possible for threads from here on. Takes no lock. A thread gets its memo, 68 KiB of pages of its own,
 // when it has made some captures, and gives it back when it ends.
 void PrepareMemos();
 

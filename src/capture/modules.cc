@@ -3,21 +3,20 @@
 #include <elf.h>
 #include <link.h>
 #include <sys/auxv.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <fstream>
 #include <string>
 #include <utility>
 
+#include "src/base/fork.h"
 #include "src/base/forked_child.h"
+#include "src/base/lazy.h"
 #include "src/base/mutex.h"
 
 namespace hbmprof::internal {
@@ -139,80 +138,36 @@ void AddMappedObjects(Listing* listing) {
 
 bool Overlap(const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.limit && b.start < a.limit; }
 
-// The threads that are inside dl_iterate_phdr for us, and whether the process is forking. No mutex, because what is
-// inside waits for the dynamic linker's lock, whose holder may be about to list modules too.
-class Listings {
- public:
-  void Begin() {
-    // A thread that forks is soon done: it holds locks of ours, and waits for nobody.
-    while (!TryBegin()) Sleep();
-  }
-  void End() { state_.fetch_sub(kOne, std::memory_order_release); }
-
-  // Keeps others from beginning, and waits up to a second until none is inside.
-  void BeginFork() {
-    constexpr int kLongest = 1000;
-    parent_ = getpid();
-    for (int i = 0; i < kLongest; ++i) {
-      uint32_t none = 0;
-      if (state_.compare_exchange_strong(none, kForking, std::memory_order_acquire)) return;
-      Sleep();
-    }
-    state_.fetch_or(kForking, std::memory_order_acquire);
-  }
-  // In the parent and in the child, in which nobody is inside.
-  void EndFork() { state_.fetch_and(getpid() == parent_ ? ~kForking : 0, std::memory_order_release); }
-
- private:
-  static constexpr uint32_t kForking = 1;
-  static constexpr uint32_t kOne = 2;
-
-  bool TryBegin() {
-    uint32_t state = state_.load(std::memory_order_relaxed);
-    return (state & kForking) == 0 && state_.compare_exchange_strong(state, state + kOne, std::memory_order_acquire);
-  }
-  // Not a mere yield, which would keep the thread that is waited for off its core under a real-time policy; and not the
-  // C library's function, which is a cancellation point.
-  static void Sleep() {
-    const timespec millisecond = {0, 1000000};
-    syscall(SYS_nanosleep, &millisecond, nullptr);
-  }
-
-  std::atomic<uint32_t> state_{0};
-  pid_t parent_ = 0;  // written by the thread that forks
-};
-Listings listings;
-
-class ListingScope {
- public:
-  ListingScope() { listings.Begin(); }
-  ~ListingScope() { listings.End(); }
-  ListingScope(const ListingScope&) = delete;
-  ListingScope& operator=(const ListingScope&) = delete;
-};
-
 // Segments that earlier calls listed.
 class History {
  public:
   // Appends to `modules`, which are the loaded ones, what was loaded once and is not overlapped; remembers the result.
-  void Merge(std::vector<Snapshot::Module>* modules) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (listed_ == nullptr) listed_ = new std::vector<Snapshot::Module>;
+  void Merge(std::vector<Snapshot::Module>* modules) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
     const size_t loaded = modules->size();
-    for (const Snapshot::Module& old : *listed_) {
+    for (const Snapshot::Module& old : listed_) {
       const bool overlapped = std::any_of(modules->begin(), modules->begin() + static_cast<ptrdiff_t>(loaded),
                                           [&old](const Snapshot::Module& module) { return Overlap(old, module); });
       if (!overlapped) modules->push_back(old);
     }
-    *listed_ = *modules;
+    listed_ = *modules;
   }
-  Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }
 
  private:
   Mutex mutex_;
-  // Never destroyed: profiles are written while the process exits, too.
-  std::vector<Snapshot::Module>* listed_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::vector<Snapshot::Module> listed_ ABSL_GUARDED_BY(mutex_);
 };
-History history;
+Lazy<History> module_history;  // profiles are written while the process exits, too
+
+// Around what takes the dynamic linker's lock, so that no fork leaves it held in the child. Not a Mutex: the lock's
+// holder may be about to list modules too.
+class ForkWaits {
+ public:
+  ForkWaits() { EnterMutexSection(); }
+  ~ForkWaits() { LeaveMutexSection(); }
+  ForkWaits(const ForkWaits&) = delete;
+  ForkWaits& operator=(const ForkWaits&) = delete;
+};
 
 }  // namespace
 
@@ -221,7 +176,7 @@ std::vector<Snapshot::Module> LoadedModules() {
   if (IsForkedChild()) {
     AddMappedObjects(&listing);
   } else {
-    const ListingScope scope;
+    const ForkWaits scope;
     dl_iterate_phdr(&AddObject, &listing);
   }
   const std::string main_path = MainProgramPath();
@@ -231,10 +186,7 @@ std::vector<Snapshot::Module> LoadedModules() {
   }
   const uint64_t main_start = modules.empty() ? 0 : modules.front().start;
   const uint64_t main_bias = modules.empty() ? 0 : modules.front().bias;
-  {
-    MutexLock lock(history.mutex());
-    history.Merge(&modules);
-  }
+  module_history.Get().Merge(&modules);
   std::sort(modules.begin(), modules.end(),
             [main_start, main_bias](const Snapshot::Module& a, const Snapshot::Module& b) {
               const bool a_is_main = a.bias == main_bias && a.start >= main_start;
@@ -242,15 +194,6 @@ std::vector<Snapshot::Module> LoadedModules() {
               return a_is_main != b_is_main ? a_is_main : a.start < b.start;
             });
   return std::move(modules);
-}
-
-void LockModules() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  listings.BeginFork();
-  history.mutex().Lock();
-}
-void UnlockModules() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  history.mutex().Unlock();
-  listings.EndFork();
 }
 
 }  // namespace hbmprof::internal

@@ -14,13 +14,6 @@ namespace hbmprof::internal {
 // meanwhile: never call it while holding one.
 std::vector<Snapshot::Module> LoadedModules();
 
-// Around a fork, so that no other thread is listing modules then: the dynamic linker does not free its list's lock in
-// the child. Waits a second at most: a thread that lists may itself wait for the one that forks, which the program let
-// happen by forking from a function that it gave to dl_iterate_phdr. Then the child has that lock as any program's
-// would.
-void LockModules();
-void UnlockModules();
-
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_CAPTURE_MODULES_H_

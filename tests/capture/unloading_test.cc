@@ -143,12 +143,17 @@ TEST(Unloading, AnotherLibraryAroundTheOldOnesWordsHasItsOwnFrames) {
   LoadAroundTheOldOnesWords(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE);
 }
 
+// Nothing is asked of the dynamic linker in the child of a process with several threads.
 TEST(Unloading, InAForkedChildALibraryThatCannotBeIdentifiedIsNotTakenForTheOldOne) {
+  std::promise<void> done;
+  std::thread other([&done] { done.get_future().wait(); });
   const pid_t child = fork();
   if (child == 0) {
     LoadAroundTheOldOnesWords(FRAME_LIBRARY_SMALL_NO_ID, FRAME_LIBRARY_LARGE_NO_ID);
     _exit(testing::Test::HasFailure() ? 1 : 0);
   }
+  done.set_value();
+  other.join();
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);

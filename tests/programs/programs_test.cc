@@ -55,6 +55,16 @@ std::string ForkName(const ::testing::TestParamInfo<std::string>& mode) {
 }
 INSTANTIATE_TEST_SUITE_P(Fork, ForkTest, ::testing::Values("allocate", "dump"), ForkName);
 
+TEST(Fork, HandlersRegisteredBeforeOursMayRecord) { ExpectDone(RunProgram("fork_with_handlers", {"early"})); }
+TEST(Fork, HandlersRegisteredAfterOursMayRecord) { ExpectDone(RunProgram("fork_with_handlers", {"late"})); }
+TEST(Fork, ASignalHandlerMayRecordWhereverItInterruptsIt) { ExpectDone(RunProgram("fork_with_handlers", {"signals"})); }
+TEST(Fork, HandlersMayUseTheWholeProfilerWhileAnotherThreadDoes) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
+#endif
+  ExpectDone(RunProgram("fork_with_handlers", {"stats"}));
+}
+
 TEST(Programs, BuffersOutliveTheThreadsThatMadeThem) { ExpectDone(RunProgram("thread_exit")); }
 
 TEST(Programs, AThreadMayExitTheProcessWhileOthersAllocate) {
@@ -148,6 +158,19 @@ TEST_P(UnwinderTest, AProgramWithoutADynamicLinkerIsTracked) {
       EXPECT_EQ(run.err, "");
     }
   }
+}
+
+TEST(Programs, AProbeMayWaitForTheLoaderWhileALibrarysConstructorAsksForNumbers) {
+  ExpectDone(RunProgram("dlopen_in_probe", {HBMPROF_PROGRAM_MODULE}));
+}
+
+TEST(Programs, APluginThatHoldsTheLibraryMayBeClosedWhileItsThreadsLive) {
+  const std::string file = NewDirectory() + "/exit.pb.gz";
+  ExpectDone(RunProgram("plugin_unloaded", {HBMPROF_PROGRAM_PLUGIN}, {"HBMPROF_OUTPUT=" + file}));
+  // Recorded before and after it was closed: it was never unloaded.
+  const ProfileView view = ViewProfile(file);
+  EXPECT_EQ(view.SumWhere("inuse_space", "where", "plugin"), 50);
+  EXPECT_EQ(view.SumUnder("inuse_space", "RecordInPlugin"), 50);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "src/backends/cuda/adapter.h"
 #include "src/backends/cuda/caller_above.h"
 #include "src/backends/cuda/queries.h"
+#include "src/base/lazy.h"
 
 namespace hbmprof::cuda {
 namespace {
@@ -28,11 +29,9 @@ static_assert(internal::kCudaArrayLayered == cudaArrayLayered && internal::kCuda
 static_assert(internal::kCudaArraySparse == cudaArraySparse);
 static_assert(internal::kCudaArrayDeferredMapping == cudaArrayDeferredMapping);
 
-// Never destroyed: handles may be closed during static destruction.
-internal::SharedOpenings& IpcOpenings() {
-  static auto* openings = new internal::SharedOpenings;
-  return *openings;
-}
+// Handles may be closed during static destruction.
+internal::Lazy<internal::SharedOpenings> ipc_openings;
+internal::SharedOpenings& IpcOpenings() { return ipc_openings.Get(); }
 
 Profiler& Recorder() { return Profiler::Default(); }
 
