@@ -19,16 +19,16 @@ RuleWalk::Step RuleWalk::LeaveSignal(PackedRule rule) {
   // The handler may have had a stack of its own.
   sp = interrupted_sp;
   memory.Enter(sp);
-  interrupted_sp_ = sp;
   // The kernel's order of registers: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp.
-  interrupted_sp_at_ = sp_at - fp_at == 5 * sizeof(uintptr_t) ? sp_at : 0;
+  interrupted_sp_ = sp_at - fp_at == 5 * sizeof(uintptr_t) ? sp : 0;
+  interrupted_sp_at_ = sp_at;
   return Step::kFrame;
 }
 
 bool RuleWalk::LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const {
   // By DWARF number: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15. Words below rsp in the kernel's order.
   constexpr uint8_t kWordsBelow[16] = {2, 3, 1, 4, 6, 7, 5, 0, 15, 14, 13, 12, 11, 10, 9, 8};
-  if (interrupted_sp_at_ == 0 || sp != interrupted_sp_) return false;
+  if (interrupted_sp_ == 0 || sp != interrupted_sp_) return false;
   // Between words of the signal's frame that have been read: on the handler's stack, above its stack pointer.
   *value = LoadStackWord(interrupted_sp_at_ - kWordsBelow[dwarf_register] * sizeof(uintptr_t));
   return true;

@@ -121,10 +121,10 @@ class RuleWalk {
   // The register of that DWARF number in the frame that a signal interrupted; false in any other frame.
   bool LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const;
 
-  // Where the kernel keeps the sp of the frame that a signal interrupted last, and that sp. Every step outwards raises
-  // sp, so the walk is in that frame as long as sp is equal.
-  uintptr_t interrupted_sp_at_ = 0;
+  // The sp of the frame that a signal interrupted last, if its registers are known; and where the kernel keeps that sp.
+  // Every step outwards raises sp, so the walk is in that frame as long as sp is equal.
   uintptr_t interrupted_sp_ = 0;
+  uintptr_t interrupted_sp_at_;  // set with it
 };
 
 // Whether `pc` is behind a call instruction that can have called the code at `callee`. Reads the bytes before `pc`
