@@ -78,7 +78,8 @@ TEST(StackBounds, AreThoseOfPthreadGetattrNp) {
   RunThread(nullptr, ExpectAskedBounds);
   // Small, large, and those that glibc keeps of ended threads and gives to new ones.
   for (int round = 0; round < 2; ++round) {
-    for (const size_t bytes : {size_t{PTHREAD_STACK_MIN} + 4096, size_t{64} << 10, size_t{1} << 20, size_t{256} << 20}) {
+    for (const size_t bytes :
+         {size_t{PTHREAD_STACK_MIN} + 4096, size_t{64} << 10, size_t{1} << 20, size_t{256} << 20}) {
       for (const size_t guard : {size_t{0}, size_t{1}, size_t{4096}, size_t{65536}}) {
         SCOPED_TRACE(testing::Message() << bytes << " bytes, guard " << guard);
         Attributes attributes;
