@@ -173,12 +173,8 @@ std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
 DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {
   return impl_ == nullptr ? DeviceStats() : impl_->Stats(device, space);
 }
-TrackerStats Profiler::GetTrackerStats() const {
-  return impl_ == nullptr ? TrackerStats() : impl_->GetTrackerStats();
-}
-Snapshot Profiler::TakeSnapshot() const {
-  return impl_ == nullptr ? Snapshot() : impl_->TakeSnapshot();
-}
+TrackerStats Profiler::GetTrackerStats() const { return impl_ == nullptr ? TrackerStats() : impl_->GetTrackerStats(); }
+Snapshot Profiler::TakeSnapshot() const { return impl_ == nullptr ? Snapshot() : impl_->TakeSnapshot(); }
 void Profiler::ResetPeak(DeviceId device) {
   if (impl_ != nullptr) impl_->ResetPeak(device);
 }

@@ -45,8 +45,7 @@ __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 
 }  // namespace
 
-NameTable::NameTable(std::string_view first, int capacity)
-    : capacity_(static_cast<size_t>(capacity)) {
+NameTable::NameTable(std::string_view first, int capacity) : capacity_(static_cast<size_t>(capacity)) {
   // So that a short name takes no host memory: it may be in a signal handler that interrupted malloc.
   names_.reserve(capacity_);
   names_.emplace_back(first);

@@ -74,12 +74,17 @@ struct Attributes {
   pthread_attr_t value;
 };
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr size_t kSmallest = size_t{1} << 20;  // a sanitizer's own needs
+#else
+const size_t kSmallest = static_cast<size_t>(PTHREAD_STACK_MIN) + 4096;
+#endif
+
 TEST(StackBounds, AreThoseOfPthreadGetattrNp) {
   RunThread(nullptr, ExpectAskedBounds);
   // Small, large, and those that glibc keeps of ended threads and gives to new ones.
   for (int round = 0; round < 2; ++round) {
-    for (const size_t bytes :
-         {size_t{PTHREAD_STACK_MIN} + 4096, size_t{64} << 10, size_t{1} << 20, size_t{256} << 20}) {
+    for (const size_t bytes : {kSmallest, 4 * kSmallest, size_t{256} << 20}) {
       for (const size_t guard : {size_t{0}, size_t{1}, size_t{4096}, size_t{65536}}) {
         SCOPED_TRACE(testing::Message() << bytes << " bytes, guard " << guard);
         Attributes attributes;
@@ -93,9 +98,9 @@ TEST(StackBounds, AreThoseOfPthreadGetattrNp) {
 
 TEST(StackBounds, AreThoseOfAStackThatTheProgramSupplies) {
   // Also where nothing is aligned to a page, and where what lies around it is no stack.
-  const std::unique_ptr<char[]> memory(new char[1 << 20]);
+  const std::unique_ptr<char[]> memory(new char[size_t{4} << 20]);
   for (const size_t at : {0, 16, 4096 + 64}) {
-    for (const size_t bytes : {size_t{32} << 10, (size_t{64} << 10) + 16, size_t{512} << 10}) {
+    for (const size_t bytes : {2 * kSmallest, 3 * kSmallest + 16}) {
       SCOPED_TRACE(testing::Message() << bytes << " bytes at " << at);
       Attributes attributes;
       ASSERT_EQ(pthread_attr_setstack(&attributes.value, memory.get() + at, bytes), 0);

@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "tests/hostile/hostile.h"
+#if defined(HOSTILE_LINKED)
+#include "hbmprof/profiler.h"
+#endif
 
 namespace {
 
@@ -125,6 +128,22 @@ struct Tag {
   }
 };
 
+// A pool's segment and its blocks; a free that failed.
+void UsePool([[maybe_unused]] int number) {
+#if defined(HOSTILE_LINKED)
+  const Recording recording;
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  const uint64_t start = uint64_t{1} << 60 | static_cast<uint64_t>(number) << 32;
+  REQUIRE(profiler.RecordSegment(hbmprof::BufferId(start), 1 << 20));
+  for (uint64_t at = 0; at < 200; ++at) {
+    const hbmprof::BufferId block(start + at * 4096);
+    REQUIRE(profiler.RecordBlock(block, 4096));
+    if (at % 2 == 0) profiler.RestoreRecord(profiler.RecordBlockFree(block));
+  }
+  REQUIRE(profiler.RecordFree(hbmprof::BufferId(start)).bytes() == 1 << 20);
+#endif
+}
+
 struct AtThreadExit {
   void* memory = nullptr;
   ~AtThreadExit() {
@@ -137,6 +156,7 @@ void Work(int number) {
   static thread_local AtThreadExit at_exit;
   std::vector<void*> held(1000, nullptr);
   Prepare();
+  UsePool(number);
   at_exit.memory = Deep(number % 3 * 100, number % 8, 64);
   for (int round = 0; round < 3; ++round) {
     for (size_t i = 0; i < held.size(); ++i) {

@@ -51,8 +51,8 @@ void RunThread(size_t bytes, size_t guard) {
 struct Stack {
   static constexpr size_t kBelow = 4096;
   explicit Stack(size_t bytes) : bytes(bytes) {
-    memory = static_cast<char*>(
-        mmap(nullptr, kBelow + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memory =
+        static_cast<char*>(mmap(nullptr, kBelow + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     REQUIRE(memory != MAP_FAILED);
     std::memset(memory, 0x5a, kBelow);
   }
