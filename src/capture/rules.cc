@@ -197,24 +197,24 @@ void FindBuildId(Identity* identity) {
   }
 }
 
-void AddIfReadable(const ElfW(Phdr) & segment, uintptr_t bias, ReadableRanges* ranges) {
-  if (segment.p_type != PT_LOAD || (segment.p_flags & PF_R) == 0) return;
-  ranges->Add(bias + segment.p_vaddr, bias + segment.p_vaddr + segment.p_memsz);
-}
-
-// What of an object can be read, as its program headers say; all of it where these cannot be found.
-ReadableRanges ReadablePartsOf(const dl_find_object& object) {
+// The segments of an object that have all of `flags`, as its program headers say; all of it where these cannot be
+// found.
+ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags) {
   const auto start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
   ReadableRanges ranges;
+  const auto add = [&](const ElfW(Phdr) & segment, uintptr_t bias) {
+    if (segment.p_type != PT_LOAD || (segment.p_flags & flags) != flags) return;
+    ranges.Add(bias + segment.p_vaddr, bias + segment.p_vaddr + segment.p_memsz);
+  };
   const Headers headers(start);
-  for (unsigned i = 0; i < headers.count(); ++i) AddIfReadable(headers.Get(i), headers.bias(), &ranges);
+  for (unsigned i = 0; i < headers.count(); ++i) add(headers.Get(i), headers.bias());
   if (headers.count() != 0) return ranges;
   // In a static program, the C library has the main program begin at its code.
   const auto* main_headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
   dl_find_object main;
   if (FindObject(reinterpret_cast<uintptr_t>(main_headers), &main) && main.dlfo_link_map == object.dlfo_link_map) {
     const unsigned long count = getauxval(AT_PHNUM);
-    for (unsigned long i = 0; i < count; ++i) AddIfReadable(main_headers[i], main.dlfo_link_map->l_addr, &ranges);
+    for (unsigned long i = 0; i < count; ++i) add(main_headers[i], main.dlfo_link_map->l_addr);
   } else {
     ranges.Add(start, reinterpret_cast<uintptr_t>(object.dlfo_map_end));
   }
@@ -333,7 +333,7 @@ bool IsKnownCode(uintptr_t address) {
 bool IsReadableCode(uintptr_t address, size_t bytes) {
   dl_find_object found;
   if (!FindObject(address, &found)) return false;
-  const uintptr_t limit = ReadablePartsOf(found).LimitAt(address);
+  const uintptr_t limit = SegmentsOf(found, PF_R | PF_X).LimitAt(address);
   return limit != 0 && limit - address >= bytes;
 }
 
@@ -358,7 +358,7 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
       objects->Saw(object);
     }
   }
-  const PackedRule rule = PackedRule::Of(ReadFrameRule(found.dlfo_eh_frame, ReadablePartsOf(found), address), object);
+  const PackedRule rule = PackedRule::Of(ReadFrameRule(found.dlfo_eh_frame, SegmentsOf(found, PF_R), address), object);
   if (keep) Remember(address, rule);
   return rule;
 }

@@ -108,7 +108,7 @@ inline uint64_t MixAddress(uintptr_t address) { return address * 0x9e3779b97f4a7
 
 // Whether a loaded object covers `address`.
 bool IsKnownCode(uintptr_t address);
-// Whether that object says that the `bytes` bytes there can be read.
+// Whether that object has the `bytes` bytes there in a segment of code that can be read.
 bool IsReadableCode(uintptr_t address, size_t bytes);
 
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);

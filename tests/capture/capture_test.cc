@@ -621,12 +621,12 @@ TEST(MadeCode, WithoutFramePointersEndsTheStackAsTruncated) {
 
 TEST(MadeCode, WithAFramePointerToAnythingEndsTheStackAsTruncated) {
   const MadeCode code(MadeCode::kWithOtherFramePointer);
-  static const unsigned char kData[64] = {};
+  static const unsigned char kData[8] = {0, 0, 0, 0, 0, 0, 0xff, 0xd0};  // as "call *%rax", which it is not
   void* const unmapped = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_EQ(munmap(unmapped, 4096), 0);
   const auto fp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   // What looks like a frame's record: an outer frame pointer, which is a true one, and a return address, which is not.
-  for (const uintptr_t stale_pc : {reinterpret_cast<uintptr_t>(unmapped) + 100, reinterpret_cast<uintptr_t>(&kData[32]),
+  for (const uintptr_t stale_pc : {reinterpret_cast<uintptr_t>(unmapped) + 100, reinterpret_cast<uintptr_t>(&kData[8]),
                                    reinterpret_cast<uintptr_t>(&ProbeThroughMadeCode), uintptr_t{0}, uintptr_t{7},
                                    uintptr_t{4096}, ~uintptr_t{0}, uintptr_t{1} << 63, uintptr_t{0x7ffffffff008}}) {
     const uintptr_t record[2] = {fp, stale_pc};
