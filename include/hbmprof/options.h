@@ -29,6 +29,12 @@ struct Options {
   int64_t max_live_buffers = int64_t{1} << 24;
   // Distinct (stack, attributes, tags, size) combinations, at most 2^22. An allocation at one more is dropped likewise.
   int64_t max_sites = int64_t{1} << 18;
+  // Host memory that the tracker's tables may take, in bytes: pages that they have mapped, touched or not, and what the
+  // names of tags take. Tables are partly shared, so it counts for all profilers of the process together, and the
+  // smallest limit of those that exist holds. Beyond it what is known goes on, and what would need more memory is
+  // dropped likewise; tags become "other". An empty profiler takes some 4 MiB. Snapshots, profiles being written and
+  // what backends keep are not part of it.
+  int64_t max_host_bytes = int64_t{1} << 31;
   // Where a profile is written when the process exits; empty: nowhere. "%p" becomes the process id, "%n" a number that
   // counts up from 0 within the process, "%%" a percent sign.
   std::string output;
@@ -45,6 +51,7 @@ struct Options {
 //   HBMPROF_STACK_DEPTH=N     Options::max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none
 //   HBMPROF_MAX_LIVE=N        Options::max_live_buffers
+//   HBMPROF_MAX_HOST_BYTES=N  Options::max_host_bytes
 Options OptionsFromEnvironment(std::vector<std::string>* problems);
 
 }  // namespace hbmprof

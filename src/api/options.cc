@@ -68,6 +68,7 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
   if (!oom_output.empty()) options.oom_output = oom_output == "off" ? "" : std::string(oom_output);
   environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, 512, &options.max_stack_depth);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, int64_t{1} << 32, &options.max_live_buffers);
+  environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, int64_t{1} << 50, &options.max_host_bytes);
   const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");
   if (unwinder == "fp") {
     options.unwinder = Unwinder::kFramePointer;

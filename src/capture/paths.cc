@@ -211,6 +211,8 @@ class PathTable {
     uint64_t size;
   };
   static constexpr size_t kMaxBytes = (size_t{32} << 20) - kPathAlignment;
+  static constexpr size_t kCountedAtOnce = size_t{64} << 10;
+  static_assert(PathRecord::kMaxBytes < kCountedAtOnce);
 
   static const Entry* EntryOf(uint64_t payload) { return reinterpret_cast<const Entry*>(payload); }
 
@@ -218,19 +220,25 @@ class PathTable {
   uint64_t Add(uint64_t hash, const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
     const size_t bytes_used = (sizeof(Entry) + size + kPathAlignment - 1) / kPathAlignment * kPathAlignment;
     if (memory_ == nullptr || bytes_used > kMaxBytes - used_) return 0;
+    if (!table_.MakeRoom([](uint64_t other) { return EntryOf(other)->hash; })) return 0;
+    if (used_ + bytes_used > counted_) {
+      if (!TakeHostBytes(kCountedAtOnce)) return 0;
+      counted_ += kCountedAtOnce;
+    }
     auto* entry = reinterpret_cast<Entry*>(memory_ + used_);
     entry->hash = hash;
     entry->size = size;
     std::memcpy(entry + 1, bytes, size);
     const auto payload = reinterpret_cast<uint64_t>(entry);
-    if (!table_.Insert(hash, payload, [](uint64_t other) { return EntryOf(other)->hash; })) return 0;
+    table_.Insert(hash, payload);
     used_ += bytes_used;
     return payload;
   }
 
   InternTable table_;
-  char* const memory_ = static_cast<char*>(MapPages(kMaxBytes));
+  char* const memory_ = static_cast<char*>(ReservePages(kMaxBytes));
   size_t used_ ABSL_GUARDED_BY(table_.lock()) = 0;
+  size_t counted_ ABSL_GUARDED_BY(table_.lock()) = 0;  // of the host's memory
 };
 
 // Never destroyed: threads may capture until the very end.

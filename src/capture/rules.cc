@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "src/base/forked_child.h"
+#include "src/base/pages.h"
 
 namespace hbmprof::internal {
 
@@ -257,6 +258,7 @@ bool PrepareRules() {
   static std::atomic<bool> is_first{true};
   if (is_first.exchange(false)) {
     start_objects.Find();
+    CountHostBytes(sizeof(rule_table) + sizeof(known_objects));
   }
   return true;
 }

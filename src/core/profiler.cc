@@ -2,11 +2,15 @@
 
 #include "hbmprof/profiler.h"
 
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
 #include "src/base/fork.h"
 #include "src/base/mutex.h"
+#include "src/base/pages.h"
 #include "src/capture/paths.h"
 #include "src/core/profiler_impl.h"
 
@@ -29,10 +33,18 @@ void ForEachProfiler(const Visit& visit) {
   }
 }
 
+// They share tables, so one limit holds for all: the smallest.
+void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
+  int64_t least = INT64_MAX;
+  ForEachProfiler([&](const ProfilerImpl& impl) { least = std::min(least, impl.max_host_bytes); });
+  internal::SetMaxHostBytes(least);
+}
+
 void Add(ProfilerImpl* impl) {
   MutexLock hold(profilers_mutex);
   impl->next.store(first_profiler.load(std::memory_order_relaxed), std::memory_order_relaxed);
   first_profiler.store(impl, std::memory_order_release);
+  LimitHostBytes();
 }
 
 void Remove(ProfilerImpl* impl) {
@@ -40,6 +52,7 @@ void Remove(ProfilerImpl* impl) {
   std::atomic<ProfilerImpl*>* link = &first_profiler;
   while (link->load(std::memory_order_relaxed) != impl) link = &link->load(std::memory_order_relaxed)->next;
   link->store(impl->next.load(std::memory_order_relaxed), std::memory_order_release);
+  LimitHostBytes();
 }
 
 // Across a fork every spin lock of every profiler is held, so that the child finds each table whole; there it is

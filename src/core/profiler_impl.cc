@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "src/base/fork.h"
+#include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/capture/modules.h"
@@ -81,6 +82,7 @@ std::vector<std::pair<std::string, int64_t>> CounterTable::All() const {
 
 ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled)
     : enabled(is_enabled),
+      max_host_bytes(options.max_host_bytes),
       max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(options.max_live_buffers),
       capture_(options.unwinder),
@@ -450,6 +452,8 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
   stats.sites = sites_.size();
   stats.unwinder = capture_.name();
   stats.live_records = ledger_.CountLive();
+  stats.host_bytes = HostBytes();
+  stats.max_host_bytes = MaxHostBytes();
   return stats;
 }
 

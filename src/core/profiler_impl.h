@@ -82,6 +82,7 @@ class ProfilerImpl {
   // For the list of all profilers (profiler.cc).
   std::atomic<ProfilerImpl*> next{nullptr};
   std::atomic<bool>& enabled;
+  const int64_t max_host_bytes;
 
   NameTable& devices() { return devices_; }
   NameTable& allocators() { return allocators_; }

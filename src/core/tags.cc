@@ -13,6 +13,7 @@
 #include "src/base/intern_table.h"
 #include "src/base/lazy.h"
 #include "src/base/mutex.h"
+#include "src/base/pages.h"
 #include "src/base/thread_state.h"
 
 namespace hbmprof::internal {
@@ -30,6 +31,10 @@ struct Step {
   bool dropped;  // a limit was met
   const char* bytes() const { return reinterpret_cast<const char*>(this + 1); }
 };
+
+// What strings and the nodes that hold them take from malloc, more or less.
+constexpr int64_t kNodeBytes = 96;
+int64_t BytesOf(const std::string& text) { return static_cast<int64_t>(sizeof(text) + text.size()); }
 
 class TagRegistry {
  public:
@@ -110,8 +115,11 @@ uint64_t TagRegistry::Remember(uint64_t hash, TagSetId from, std::string_view ke
   ++step_count_;
   const uint64_t payload = reinterpret_cast<uintptr_t>(step);
   SpinLockHolder hold(steps_.lock());
-  // Two threads may both have missed the same step; the second copy is never found and does no harm.
-  steps_.Insert(hash, payload, [](uint64_t other) { return reinterpret_cast<const Step*>(other)->hash; });
+  // Two threads may both have missed the same step; the second copy is never found and does no harm. Nor does one for
+  // which there is no room.
+  if (steps_.MakeRoom([](uint64_t other) { return reinterpret_cast<const Step*>(other)->hash; })) {
+    steps_.Insert(hash, payload);
+  }
   return payload;
 }
 
@@ -123,7 +131,7 @@ TagSetId TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_v
   }
   auto known = values_.find(name);
   if (known == values_.end()) {
-    if (values_.size() >= kMaxTagKeys) {
+    if (values_.size() >= kMaxTagKeys || !TakeHostBytes(kNodeBytes + BytesOf(name))) {
       *dropped = true;
       return tags;
     }
@@ -131,7 +139,7 @@ TagSetId TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_v
   }
   std::string label(value);
   if (known->second.find(label) == known->second.end()) {
-    if (known->second.size() >= kMaxTagValuesPerKey) {
+    if (known->second.size() >= kMaxTagValuesPerKey || !TakeHostBytes(kNodeBytes + BytesOf(label))) {
       *dropped = true;
       label = "other";
     } else {
@@ -148,7 +156,9 @@ TagSetId TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_v
   }
   const auto id = ids_.find(list);
   if (id != ids_.end()) return id->second;
-  if (sets_.size() >= kMaxTagSets) {
+  int64_t bytes = kNodeBytes;
+  for (const auto& tag : list) bytes += 2 * (BytesOf(tag.first) + BytesOf(tag.second));  // in sets_ and in ids_
+  if (sets_.size() >= kMaxTagSets || !TakeHostBytes(bytes)) {
     *dropped = true;
     return tags;
   }

@@ -143,7 +143,7 @@ class Examiner {
         if (value("dropped_records") != 0) {
           Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ",
                       FormatValue(value("dropped_bytes"), "bytes"),
-                      " were not recorded because a limit was reached (HBMPROF_MAX_LIVE)"));
+                      " were not recorded because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
         }
         if (value("truncated_stacks") != 0) {
           Note(Cat(value("truncated_stacks"), " stacks were cut at the depth limit (HBMPROF_STACK_DEPTH)"));

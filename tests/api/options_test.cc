@@ -22,7 +22,8 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 constexpr const char* kVariables[] = {
-    "HBMPROF", "HBMPROF_OUTPUT", "HBMPROF_OOM_OUTPUT", "HBMPROF_STACK_DEPTH", "HBMPROF_UNWINDER", "HBMPROF_MAX_LIVE"};
+    "HBMPROF",          "HBMPROF_OUTPUT",   "HBMPROF_OOM_OUTPUT",    "HBMPROF_STACK_DEPTH",
+    "HBMPROF_UNWINDER", "HBMPROF_MAX_LIVE", "HBMPROF_MAX_HOST_BYTES"};
 
 class OptionsTest : public ::testing::Test {
  protected:
@@ -62,6 +63,7 @@ TEST_F(OptionsTest, AnEmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(options.unwinder, Unwinder::kAuto);
   EXPECT_EQ(options.max_live_buffers, defaults.max_live_buffers);
   EXPECT_EQ(options.max_sites, defaults.max_sites);
+  EXPECT_EQ(options.max_host_bytes, defaults.max_host_bytes);
   EXPECT_EQ(options.output, "");
 }
 
@@ -104,6 +106,15 @@ TEST_F(OptionsTest, MaxLiveIsANumber) {
   EXPECT_EQ(Good("HBMPROF_MAX_LIVE", "4294967296").max_live_buffers, int64_t{1} << 32);
   for (const char* value : {"0", "-1", "many", "4294967297", "1e6", "99999999999999999999999"}) {
     EXPECT_EQ(Bad("HBMPROF_MAX_LIVE", value, "1 to 4294967296", "16777216").max_live_buffers, 16777216);
+  }
+}
+
+TEST_F(OptionsTest, MaxHostBytesIsANumber) {
+  EXPECT_EQ(Good("HBMPROF_MAX_HOST_BYTES", "1").max_host_bytes, 1);
+  EXPECT_EQ(Good("HBMPROF_MAX_HOST_BYTES", "1125899906842624").max_host_bytes, int64_t{1} << 50);
+  for (const char* value : {"0", "-1", "1G", "1125899906842625", "1e6"}) {
+    EXPECT_EQ(Bad("HBMPROF_MAX_HOST_BYTES", value, "1 to 1125899906842624", "2147483648").max_host_bytes,
+              int64_t{1} << 31);
   }
 }
 
