@@ -58,6 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Fork, ForkTest, ::testing::Values("allocate", "dump"), 
 TEST(Fork, HandlersRegisteredBeforeOursMayRecord) { ExpectDone(RunProgram("fork_with_handlers", {"early"})); }
 TEST(Fork, HandlersRegisteredAfterOursMayRecord) { ExpectDone(RunProgram("fork_with_handlers", {"late"})); }
 TEST(Fork, ASignalHandlerMayRecordWhereverItInterruptsIt) { ExpectDone(RunProgram("fork_with_handlers", {"signals"})); }
+TEST(Fork, ASignalHandlerMayForkWhereverItInterrupts) { ExpectDone(RunProgram("fork_in_handler")); }
 TEST(Fork, HandlersMayUseTheWholeProfilerWhileAnotherThreadDoes) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
