@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
@@ -20,15 +21,24 @@ std::atomic<uint32_t> threads_inside{0};  // that hold or wait for a Mutex
 const ForkLocks* fork_locks = nullptr;
 std::atomic<pid_t> forking_process{0};
 
-// Waits until `holds()`; false if that takes too long.
+constexpr int64_t kMillisecond = 1'000'000;
+// How long a fork waits for other threads to leave their sections, which take microseconds. The shorter time is for a
+// thread that may itself hold a spin lock that they wait for.
+constexpr int64_t kPatience = 5000 * kMillisecond;
+constexpr int64_t kPatienceInside = 50 * kMillisecond;
+
+int64_t Nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 * kMillisecond + now.tv_nsec;
+}
+
+// Waits until `holds()`; false if that takes longer than `patience`.
 template <typename Condition>
-bool WaitUntil(const Condition& holds) {
-  timespec start;
-  clock_gettime(CLOCK_MONOTONIC, &start);
+bool WaitUntil(const Condition& holds, int64_t patience) {
+  const int64_t end = Nanoseconds() + patience;
   for (Backoff backoff; !holds(); backoff.Wait()) {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (now.tv_sec - start.tv_sec > kForkPatienceSeconds) return false;
+    if (Nanoseconds() > end) return false;
   }
   return true;
 }
@@ -38,18 +48,25 @@ uint32_t OwnSections() { return fork_state.mutexes != 0 ? 1 : 0; }
 // Keeps the compiler from moving what a signal handler must see in order.
 void Fence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
+// Closes the gate, for one fork at a time, and waits until no other thread holds a Mutex.
+bool CloseGate(int64_t patience) {
+  if (!WaitUntil([] { return !is_gate_closed.exchange(true, std::memory_order_seq_cst); }, patience)) return false;
+  const uint32_t own = OwnSections();
+  if (WaitUntil([own] { return threads_inside.load(std::memory_order_seq_cst) <= own; }, patience)) return true;
+  is_gate_closed.store(false, std::memory_order_release);
+  return false;
+}
+
 void Prepare() {
   if (fork_state.forks++ != 0) return;  // inside another fork of this thread, which has or has not taken the locks
-  if (thread_state.inside) return;
+  if (thread_state.inside) {
+    fork_state.holds_gate = CloseGate(kPatienceInside);
+    return;
+  }
   thread_state.inside = true;
   Fence();
-  bool is_guarded = WaitUntil([] { return !is_gate_closed.exchange(true, std::memory_order_seq_cst); });
-  if (is_guarded) {
-    const uint32_t own = OwnSections();
-    is_guarded = WaitUntil([own] { return threads_inside.load(std::memory_order_seq_cst) <= own; });
-    if (!is_guarded) is_gate_closed.store(false, std::memory_order_release);
-  }
-  if (!is_guarded) {
+  fork_state.holds_gate = CloseGate(kPatience);
+  if (!fork_state.holds_gate) {
     Fence();
     thread_state.inside = false;
     return;
@@ -61,29 +78,35 @@ void Prepare() {
 }
 
 void Parent() {
-  if (fork_state.forks == 0 || --fork_state.forks != 0 || !fork_state.holds_all) return;
+  if (fork_state.forks == 0 || --fork_state.forks != 0) return;
+  const bool held_all = fork_state.holds_all;
   fork_state.holds_all = false;
   Fence();
-  if (fork_locks != nullptr) fork_locks->unlock();
-  is_gate_closed.store(false, std::memory_order_release);
+  if (held_all && fork_locks != nullptr) fork_locks->unlock();
+  if (fork_state.holds_gate) {
+    fork_state.holds_gate = false;
+    is_gate_closed.store(false, std::memory_order_release);
+  }
   Fence();
-  thread_state.inside = false;
+  if (held_all) thread_state.inside = false;
 }
 
 void Child() {
   if (fork_state.forks == 0) return;  // an event has done this already
-  fork_state.forks = 0;
+  const bool held_all = fork_state.holds_all;
+  fork_state = {fork_state.mutexes, 0, false, false};
   threads_inside.store(OwnSections(), std::memory_order_relaxed);
-  if (fork_state.holds_all) {
-    fork_state.holds_all = false;
-    Fence();
-    if (fork_locks != nullptr) fork_locks->reset_in_child();
-    Fence();
-    thread_state.inside = false;
-  } else if (fork_locks != nullptr) {
-    fork_locks->give_up_in_child();
+  Fence();
+  if (fork_locks != nullptr) {
+    if (held_all) {
+      fork_locks->reset_in_child();
+    } else {
+      fork_locks->give_up_in_child();
+    }
   }
   is_gate_closed.store(false, std::memory_order_release);
+  Fence();
+  if (held_all) thread_state.inside = false;
 }
 
 // Before there are threads, so that none is inside.

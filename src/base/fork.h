@@ -9,8 +9,8 @@
 // The program's own handlers of fork (pthread_atfork) and signal handlers may run between. They run on the thread that
 // holds everything, so their events can be recorded: ForkPause releases the spin locks for so long.
 //
-// A fork that cannot be guarded is not: in a signal handler that interrupted the tracker, or where other threads hold a
-// Mutex for kForkPatience. Its child records nothing (ForkLocks::give_up_in_child).
+// Where the forking thread is inside the tracker (a signal handler that interrupted it, or a probe), or other threads
+// hold a Mutex for too long, the spin locks are not taken. Such a child records nothing (ForkLocks::give_up_in_child).
 //
 // Not here: the dynamic linker's lock (forked_child.h). _fork, vfork and clone run no handlers.
 #ifndef HBMPROF_SRC_BASE_FORK_H_
@@ -26,18 +26,17 @@ struct ForkLocks {
   void (*unlock)();
   // In the child, with the locks held: empties the tables and releases the locks.
   void (*reset_in_child)();
-  // In the child, with no lock taken before the fork: turns recording off.
+  // In the child, with no lock taken before the fork: turns recording off and releases every lock, whoever held it.
   void (*give_up_in_child)();
 };
 // Once, before there are threads. `locks` must live for ever.
 void HandleForks(const ForkLocks* locks);
 
-inline constexpr int kForkPatienceSeconds = 5;
-
 // Of the calling thread. Plain data in the static TLS block.
 struct ForkState {
   uint32_t mutexes;  // Mutexes that it holds or waits for
   uint32_t forks;    // forks in progress, one inside the other
+  bool holds_gate;   // it has closed the gate
   bool holds_all;    // it holds all spin locks for a fork, and is in no function of the library's
 };
 extern __thread ForkState fork_state __attribute__((tls_model("initial-exec")));

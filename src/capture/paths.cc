@@ -244,7 +244,7 @@ class PathTable {
 // Never destroyed: threads may capture until the very end.
 alignas(PathTable) char path_table_memory[sizeof(PathTable)];
 std::atomic<PathTable*> path_table{nullptr};
-PathTable* locked_paths = nullptr;  // by the fork in progress: it may have been made since
+PathTable* locked_paths = nullptr;  // by the fork in progress: the table may have been made since
 
 }  // namespace
 

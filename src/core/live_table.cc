@@ -284,6 +284,11 @@ void LiveTable::UnlockAll() {
   resize_lock_.Unlock();
 }
 
+void LiveTable::UnlockLinesInChild() {
+  const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed));
+  for (size_t bucket = 0; bucket < lines; ++bucket) LineAt(bucket)->lock.Unlock();
+}
+
 void LiveTable::ClearInChild() {
   const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed));
   for (size_t bucket = 0; bucket < lines; ++bucket) {

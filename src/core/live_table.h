@@ -119,6 +119,8 @@ class LiveTable {
   // Around a fork; the child calls ClearInChild instead of unlocking.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Releases the lines' locks, whoever held them. No other thread exists.
+  void UnlockLinesInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Forgets everything and resets all locks. No other thread exists.
   void ClearInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 

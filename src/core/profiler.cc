@@ -70,7 +70,7 @@ constexpr internal::ForkLocks kForkLocks = {
       ForEachProfiler([](ProfilerImpl& impl) { impl.ResetInChild(); });
       internal::UnlockPaths();
     },
-    [] { ForEachProfiler([](ProfilerImpl& impl) { impl.enabled.store(false, std::memory_order_relaxed); }); },
+    [] { ForEachProfiler([](ProfilerImpl& impl) { impl.GiveUpInChild(); }); },
 };
 
 [[gnu::constructor]] void GuardForks() { internal::HandleForks(&kForkLocks); }

@@ -601,6 +601,17 @@ void ProfilerImpl::UnlockAll() {
   live_.UnlockAll();
 }
 
+void ProfilerImpl::ForgetProbes() {
+  for (ProbeSlot& slot : probes_) new (&slot) ProbeSlot;
+}
+
+void ProfilerImpl::GiveUpInChild() {
+  enabled.store(false, std::memory_order_relaxed);
+  UnlockAll();
+  live_.UnlockLinesInChild();
+  ForgetProbes();
+}
+
 void ProfilerImpl::ResetInChild() {
   ledger_.Clear();
   ledger_.UnlockAll();
@@ -608,8 +619,7 @@ void ProfilerImpl::ResetInChild() {
   segments_.Unlock();
   segments_.Clear();
   live_.ClearInChild();
-  // A device's handles do not survive a fork. What a probe holds is not destroyed: another thread may have been in it.
-  for (ProbeSlot& slot : probes_) new (&slot) ProbeSlot;
+  ForgetProbes();
   for (auto* counter : {&reentrant_events_, &foreign_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_,
                         &truncated_stacks_}) {
     counter->store(0, std::memory_order_relaxed);

@@ -112,6 +112,9 @@ class ProfilerImpl {
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void ResetInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // In a child that was forked without LockAll: turns recording off, for good, and releases every lock, so that
+  // whatever still asks is answered. What the tables hold is of no use.
+  void GiveUpInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   // No lock is held while a probe runs: it may wait for the dynamic linker's, under which a library's constructor may
@@ -127,6 +130,9 @@ class ProfilerImpl {
     Mutex mutex;
     std::shared_ptr<DeviceProber> prober ABSL_GUARDED_BY(mutex);
   };
+  // Of a child: its device's handles do not survive the fork. What a probe holds is not destroyed: another thread may
+  // have been in it.
+  void ForgetProbes();
   // Ends when no other thread is in a call of `prober`, which is in no slot any more.
   static void AwaitCalls(const std::shared_ptr<DeviceProber>& prober);
 

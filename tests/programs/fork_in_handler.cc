@@ -33,6 +33,11 @@ void OnTimer(int) {
     const bool is_recorded = profiler.RecordAlloc(Buffer(1, 1), 16);
     if (is_recorded) CHECK_THAT(profiler.RecordFree(Buffer(1, 1)).bytes() == 16);
     CHECK_THAT(is_recorded == profiler.enabled());
+    // Whatever still asks is answered.
+    profiler.Device("child");
+    profiler.Stats(hbmprof::kDefaultDevice);
+    profiler.FindBuffer(Buffer(2, 1));
+    profiler.DropDevice(hbmprof::kDefaultDevice);
     std::_Exit(is_recorded ? 0 : 2);
   }
   int status = 0;
