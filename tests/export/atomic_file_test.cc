@@ -446,6 +446,8 @@ struct Lack {
   std::function<bool()> pretend;
 };
 
+void PrintTo(const Lack& lack, std::ostream* out) { *out << lack.name; }
+
 const Lack kLacks[] = {
     {"Nothing", [] { return true; }},
     {"FilesWithoutAName", [] { return Forbid(SYS_openat, EOPNOTSUPP, 2, O_TMPFILE); }},
