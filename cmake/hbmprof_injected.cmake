@@ -7,6 +7,9 @@ function(hbmprof_injected_library name map)
   target_link_libraries(${name} PRIVATE hbmprof_build_flags)
   # -Bsymbolic: a function of the same name elsewhere in the program does not take the place of its own.
   target_link_options(${name} PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic LINKER:-z,nodelete)
+  # What nothing refers to is left out. Otherwise the archives' unused functions decide which C library is needed.
+  target_compile_options(${name} PRIVATE -ffunction-sections -fdata-sections)
+  target_link_options(${name} PRIVATE LINKER:--gc-sections)
   if(NOT HBMPROF_SANITIZER)
     # What is missing shows now, not inside somebody's server.
     target_link_options(${name} PRIVATE LINKER:--no-undefined)

@@ -415,6 +415,35 @@ TEST(InjectTest, ExportsOnlyWhatItMustAndNeedsOnlyTheCLibrary) {
   EXPECT_GT(needed, 0);
 }
 
+// The newest version of the C library that a file needs, as {major, minor}.
+std::pair<int, int> NeededCLibrary(const std::string& path) {
+  const CommandResult versions = RunCommand({"readelf", "--version-info", "--wide", path});
+  EXPECT_EQ(versions.exit_code, 0) << versions.err;
+  std::pair<int, int> newest;
+  bool needs = false;  // in the section of what is needed, not of what is defined
+  std::istringstream lines(versions.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("Version ", 0) == 0) needs = line.find("Version needs section") == 0;
+    const size_t at = line.find("Name: GLIBC_");
+    int major = 0;
+    int minor = 0;
+    if (!needs || at == std::string::npos || std::sscanf(line.c_str() + at, "Name: GLIBC_%d.%d", &major, &minor) != 2) {
+      continue;
+    }
+    newest = std::max(newest, {major, minor});
+  }
+  return newest;
+}
+
+TEST(InjectTest, NeedsNoNewerCLibraryThanTheReadmeSays) {
+  for (const char* library : {HBMPROF_INJECTED, HBMPROF_INJECTED_PJRT}) {
+    SCOPED_TRACE(library);
+    const std::pair<int, int> needed = NeededCLibrary(library);
+    EXPECT_GE(needed, std::make_pair(2, 2)) << "readelf's output was not understood";
+    EXPECT_LE(needed, std::make_pair(2, 35));
+  }
+}
+
 // --- A program that links hbmprof::cuda. ---
 
 TEST(InjectTest, AProgramThatLinksHbmprofIsRecordedOnceInEachProfileFromTheUsersFrame) {
