@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -138,6 +139,10 @@ class Profiler {
   // RecordFree for a block.
   FreedRecord RecordBlockFree(BufferId address);
 
+  // Counts an allocation of `bytes` bytes as dropped, in dropped_records and dropped_bytes. For a wrapper that cannot
+  // describe an allocation because the host has no memory. Does nothing while off.
+  void RecordDropped(size_t bytes);
+
   // Sets a counter of the program's own, such as requests served, to `value`; profiles carry it, so that growth can be
   // told per request (`hbmprof leaks --per requests`). Takes a lock of its own: meant for once per request or batch.
   // Names are cut at 64 bytes; the 65th distinct name and all after it are ignored.
@@ -158,9 +163,9 @@ class Profiler {
   // Starts a new peak: the present bytes in use, and their composition.
   void ResetPeak(DeviceId device);
 
-  // Forgets every live record of a device, as after a device reset, but those of allocator `survivor`, if given.
-  // Cumulative counters stay.
-  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor = std::nullopt);
+  // Forgets every live record of a device, as after a device reset, but those of allocator `survivor`, if given, and
+  // those of the ids in `kept` (of a segment, without its blocks). Cumulative counters stay.
+  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor = std::nullopt, std::vector<BufferId> kept = {});
 
  private:
   // What is left of the functions of these names once recording is known to be on.

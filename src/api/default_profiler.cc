@@ -35,15 +35,18 @@ Profiler& MakeDefault() {
     const char* output = std::getenv(output_variable);
     options.output = output == nullptr ? "" : output;
   }
+  const bool writes = !options.output.empty() && options.enabled;
+  auto output = writes ? std::make_unique<std::string>(options.output) : nullptr;
   auto made = std::make_unique<Profiler>(options);
   Profiler* other = nullptr;
   if (!default_profiler.compare_exchange_strong(other, made.get(), std::memory_order_acq_rel)) return *other;
+  Profiler& profiler = *made.release();
   for (const std::string& problem : problems) std::fprintf(stderr, "%s\n", problem.c_str());
-  if (!options.output.empty() && options.enabled) {
-    exit_output = new std::string(options.output);
+  if (writes) {
+    exit_output = output.release();
     std::atexit(&WriteAtExit);
   }
-  return *made.release();
+  return profiler;
 }
 
 }  // namespace

@@ -162,6 +162,11 @@ DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const { return i
 TrackerStats Profiler::GetTrackerStats() const { return impl_->GetTrackerStats(); }
 Snapshot Profiler::TakeSnapshot() const { return impl_->TakeSnapshot(); }
 void Profiler::ResetPeak(DeviceId device) { impl_->ResetPeak(device); }
-void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) { impl_->DropDevice(device, survivor); }
+void Profiler::RecordDropped(size_t bytes) {
+  if (enabled()) impl_->Drop(bytes);
+}
+void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
+  impl_->DropDevice(device, survivor, std::move(kept));
+}
 
 }  // namespace hbmprof

@@ -449,8 +449,10 @@ void ProfilerImpl::ResetPeak(DeviceId device) {
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 
-void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) {
+void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
   ReentryGuard guard;
+  const auto before = [](BufferId a, BufferId b) { return a.value() < b.value(); };
+  std::sort(kept.begin(), kept.end(), before);
   const auto of_device = [&](const LiveRecord& record) {
     // A block stays or goes with its segment.
     const SiteId parent = sites_.Key(record.site).parent;
@@ -466,7 +468,7 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
       leave);
   live_.EraseIf(
       [&](uint64_t id, const LiveRecord& record) {
-        if (!of_device(record)) return false;
+        if (!of_device(record) || std::binary_search(kept.begin(), kept.end(), BufferId(id), before)) return false;
         bool had_blocks;
         if (sites_.Key(record.site).attributes.kind == MemoryKind::kPool) segments_.Remove(id, &had_blocks);
         return true;

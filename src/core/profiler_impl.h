@@ -88,7 +88,9 @@ class ProfilerImpl {
   TrackerStats GetTrackerStats() const;
   Snapshot TakeSnapshot() const;
   void ResetPeak(DeviceId device);
-  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor);
+  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept);
+  // Counts an allocation that is not recorded. Returns false.
+  bool Drop(uint64_t bytes);
 
   // Around a fork. The child calls ResetInChild instead of UnlockAll.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -138,7 +140,6 @@ class ProfilerImpl {
   // Forget, of a record that a new one with the same id took the place of.
   void ForgetReplaced(BufferId id, LiveRecord record);
   void DropBlocksOf(uint64_t start, uint64_t bytes);
-  bool Drop(uint64_t bytes);
   bool HasRoom() const { return ledger_.live_records() < max_live_; }
   // What may be recorded as this, as SiteWords pack it.
   static uint64_t Sane(const Attributes& attributes) {

@@ -19,6 +19,7 @@
 #include "src/api/default_profiler.h"
 #include "src/backends/cuda/driver_adapter.h"
 #include "src/backends/cuda/driver_shim.h"
+#include "src/base/completes.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -74,9 +75,13 @@ void StartDumps() {
 
 }  // namespace
 
+void PrepareCudaTracking() { SetOutputVariable(kOutput); }
+
 void CudaTrackingStarts() {
-  SetOutputVariable(kOutput);
-  StartDumps();
+  if (!Completes(&StartDumps)) {
+    std::fputs("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; a profile is written at exit only\n",
+               stderr);
+  }
 }
 
 }  // namespace hbmprof::internal

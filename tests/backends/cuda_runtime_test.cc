@@ -695,7 +695,10 @@ TEST_F(CudaRuntimeTest, AskingForTheDevicesNumbersChangesNeitherContextsNorCurre
     EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
     EXPECT_EQ(current, 0);
     EXPECT_FALSE(fake_cuda_context_active(0));
+    EXPECT_EQ(profiler().TakeSnapshot().devices.size(), 2u) << "device:0 and GPU:1";
   }).join();
+  // Held while it is asked, the context would outlive the program's last release, and nobody would see it end.
+  EXPECT_EQ(fake_cuda_calls("cuDevicePrimaryCtxRetain"), 0);
 
   fake_cuda_reset_device(kDevice);
   const DeviceStats unused = profiler().Stats(gpu1);
