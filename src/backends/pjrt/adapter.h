@@ -58,6 +58,8 @@ struct PjrtProgram {
 //
 // A call that the plugin may refuse is entered in two steps: the books forget before the real call, and PutBack() after
 // it failed.
+//
+// What enters something throws std::bad_alloc if the host has no memory for it, and then has recorded nothing.
 class PjrtBooks {
   struct Buffer {
     PjrtHandle client = nullptr;
@@ -85,14 +87,14 @@ class PjrtBooks {
   // What the books forgot; see PutBack.
   class Forgotten {
     friend class PjrtBooks;
-    // One buffer and its records are the common case, and need no memory of the host's.
+    // To forget one handle needs no memory of the host's.
     absl::InlinedVector<std::pair<PjrtHandle, Buffer>, 1> buffers_;
     absl::InlinedVector<FreedRecord, 2> records_;
-    std::vector<std::pair<PjrtHandle, Executable>> executables_;
-    std::vector<std::pair<PjrtHandle, Transfer>> transfers_;
-    std::vector<std::pair<PjrtHandle, BufferId>> mapped_;
+    absl::InlinedVector<std::pair<PjrtHandle, Executable>, 1> executables_;
+    absl::InlinedVector<std::pair<PjrtHandle, Transfer>, 1> transfers_;
+    absl::InlinedVector<std::pair<PjrtHandle, BufferId>, 1> mapped_;
     // References given up that were not a memory's last.
-    std::vector<BufferId> references_;
+    absl::InlinedVector<BufferId, 1> references_;
   };
   // What a client left behind: one row for all that is alike.
   struct Leftover {
@@ -166,6 +168,11 @@ class PjrtBooks {
 
  private:
   BufferId Record(const Caller& caller, const PjrtMemory& memory);
+  // Records each piece; all or nothing.
+  std::vector<BufferId> RecordAll(const Caller& caller, absl::Span<const PjrtMemory> pieces);
+  // Calls `enter`, which enters a handle of the records in `ids`. If it throws, the records end.
+  template <typename Enter>
+  void EnterOrEnd(absl::Span<const BufferId> ids, const Enter& enter);
   void Insert(PjrtHandle handle, const Buffer& buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // One handle fewer holds `memory`. Whether it was the last one; if not, noted in `forgotten`.
   bool LetGo(BufferId memory, Forgotten* forgotten) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
