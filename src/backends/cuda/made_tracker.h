@@ -16,12 +16,14 @@ template <typename T>
 class MadeTracker {
  public:
   // As MadeOnce::Get, but null if the host has no memory: then the call is made without a record, and counted as a
-  // dropped one as soon as there is a tracker.
+  // dropped one as soon as there is a profiler.
   template <typename Make>
   T* Get(const Make& make, bool* published = nullptr) {
     T* tracker = nullptr;
     if (!Completes([&] { tracker = made_.Get(make, published); })) {
-      untracked_calls_.fetch_add(1, std::memory_order_relaxed);
+      if (!Completes([] { Profiler::Default().RecordDropped(0); })) {
+        untracked_calls_.fetch_add(1, std::memory_order_relaxed);
+      }
       return nullptr;
     }
     if (untracked_calls_.load(std::memory_order_relaxed) != 0) {

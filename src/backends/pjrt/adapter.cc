@@ -53,8 +53,18 @@ void PjrtBooks::Insert(PjrtHandle handle, const Buffer& buffer) {
   absl::InlinedVector<BufferId, 2> ended;
   {
     MutexLock lock(mutex_);
-    const auto [entry, is_new] = buffers_.try_emplace(handle, buffer);
-    if (is_new) return;
+    const auto entry = buffers_.find(handle);
+    if (entry == buffers_.end()) {
+      if (spare_.empty()) {
+        buffers_.emplace(handle, buffer);
+      } else {
+        spare_.back().key() = handle;
+        spare_.back().mapped() = buffer;
+        buffers_.insert(std::move(spare_.back()));
+        spare_.pop_back();
+      }
+      return;
+    }
     // The end of the handle that was here before was never seen.
     if (entry->second.holds_memory() && LetGo(entry->second.memory, &stale)) ended.push_back(entry->second.memory);
     if (!entry->second.alias.is_null()) ended.push_back(entry->second.alias);
@@ -239,7 +249,8 @@ PjrtBooks::Forgotten PjrtBooks::Destroyed(PjrtHandle buffer, bool* known) {
       forgotten.buffers_.emplace_back(buffer, entry);
       if (entry.holds_memory() && LetGo(entry.memory, &forgotten)) ended.push_back(entry.memory);
       if (!entry.alias.is_null()) ended.push_back(entry.alias);
-      buffers_.erase(found);
+      Buffers::node_type node = buffers_.extract(found);
+      if (spare_.size() < kMostSpareNodes) spare_.push_back(std::move(node));
     }
   }
   if (!*known) Foreign(buffer);
@@ -376,7 +387,7 @@ PjrtBooks::Forgotten PjrtBooks::ClientDestroyed(PjrtHandle client) {
         continue;
       }
       to.emplace_back(entry->first, std::move(entry->second));
-      from.erase(entry++);
+      entry = from.erase(entry);
     }
   };
   take(buffers_, forgotten.buffers_);

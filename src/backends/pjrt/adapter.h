@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "hbmprof/allocation.h"
@@ -104,7 +104,7 @@ class PjrtBooks {
     uintptr_t made_by = 0;
   };
 
-  explicit PjrtBooks(Profiler& profiler) : profiler_(profiler) {}
+  explicit PjrtBooks(Profiler& profiler) : profiler_(profiler) { spare_.reserve(kMostSpareNodes); }
 
   // `buffer` is a new handle with new memory.
   void Created(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
@@ -167,6 +167,9 @@ class PjrtBooks {
   void PutBack(const Forgotten& forgotten) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  using Buffers = std::unordered_map<PjrtHandle, Buffer>;
+  static constexpr size_t kMostSpareNodes = 1024;
+
   BufferId Record(const Caller& caller, const PjrtMemory& memory);
   // Records each piece; all or nothing.
   std::vector<BufferId> RecordAll(const Caller& caller, absl::Span<const PjrtMemory> pieces);
@@ -182,13 +185,16 @@ class PjrtBooks {
 
   Profiler& profiler_;
   Mutex mutex_;
-  absl::flat_hash_map<PjrtHandle, Buffer> buffers_ ABSL_GUARDED_BY(mutex_);
+  // Of the standard library: abseil's hash tables do not survive a failed allocation.
+  Buffers buffers_ ABSL_GUARDED_BY(mutex_);
+  // Nodes of handles that ended, for those that come: so handles that come and go take no memory. Full at its capacity.
+  std::vector<Buffers::node_type> spare_ ABSL_GUARDED_BY(mutex_);
   // Holders of a memory beyond the first.
-  absl::flat_hash_map<uint64_t, int> more_holders_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<PjrtHandle, Executable> executables_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<PjrtHandle, Transfer> transfers_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<PjrtHandle, PjrtHandle> awaiting_ ABSL_GUARDED_BY(mutex_);  // callback -> alias buffer
-  absl::flat_hash_map<PjrtHandle, BufferId> mapped_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, int> more_holders_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<PjrtHandle, Executable> executables_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<PjrtHandle, Transfer> transfers_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<PjrtHandle, PjrtHandle> awaiting_ ABSL_GUARDED_BY(mutex_);  // callback -> alias buffer
+  std::unordered_map<PjrtHandle, BufferId> mapped_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hbmprof::internal

@@ -98,7 +98,7 @@ void PjrtPlugin::ClientDestroyed(pjrt::Client* client) {
     for (auto place = places_.begin(); place != places_.end();) {
       // What belongs to nobody known is asked again when it is needed.
       if (place->second.client == client || place->second.client == nullptr) {
-        places_.erase(place++);
+        place = places_.erase(place);
       } else {
         ++place;
       }
