@@ -62,7 +62,14 @@ int main(int, char** argv) {
     };
   } else if (what == "nvml") {
     static hbmprof::cuda::CudaAllocator allocator(0);
-    if (!allocator.Allocate(1000).ok()) return 2;
+    const absl::StatusOr<void*> memory = allocator.Allocate(1000);
+    cudaIpcMemHandle_t handle;
+    void* opened = nullptr;
+    // The driver's functions are looked up now, so that NVML is what the linker is called for.
+    if (!memory.ok() || cudaIpcGetMemHandle(&handle, *memory) != cudaSuccess ||
+        hbmprof::cuda::IpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
+      return 2;
+    }
     first_use = [] {
       if (allocator.Probe().driver_scope != hbmprof::DriverScope::kProcess) std::_Exit(2);
     };
