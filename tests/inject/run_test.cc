@@ -53,7 +53,11 @@ TEST(RunTest, SaysWhenTheDriversFigureIsOfAllProcessesOrUnknown) {
   CommandResult run =
       Tool({"run", "--output", folder, "--", Program("inject_cases"), "plain"}, {"FAKE_NVML_PROCESS=0"});
   EXPECT_THAT(run.err, HasSubstr("unaccounted 3.00 MiB of all processes on the device"));
-  run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "contexts", "reset"}, {"FAKE_NVML_PROCESS=0"});
+  const std::vector<std::string> reset = {"run",      "--output", folder, "--", Program("inject_cases"),
+                                          "contexts", "reset"};
+  run = Tool(reset, {"FAKE_NVML_PROCESS=0"});
+  EXPECT_THAT(run.err, HasSubstr("unaccounted 0 B of all processes on the device")) << "NVML needs no context";
+  run = Tool(reset, {"FAKE_NVML_PROCESS=0", "FAKE_NVML_MEMORY=0"});
   EXPECT_THAT(run.err, HasSubstr("unaccounted n/a"));
 }
 
