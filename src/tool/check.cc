@@ -1,7 +1,6 @@
 // `hbmprof check`: is this profile well formed and complete?
 #include <re2/re2.h>
 
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <optional>
@@ -221,17 +220,17 @@ Command AddCheckCommand(CLI::App& tool) {
             for (const std::string& file : *files) {
               const absl::StatusOr<RawProfile> profile = ReadProfile(file);
               if (!profile.ok()) {
-                std::printf("%s\n  UNREADABLE\n", std::string(profile.status().message()).c_str());
+                Print(Visible(std::string(profile.status().message())) + "\n  UNREADABLE\n");
                 code = kUnusable;
                 continue;
               }
               Examiner examiner(*profile);
               examiner.Examine();
               const bool good = examiner.problems().empty();
-              std::printf("%s: %s\n  %s\n", file.c_str(), good ? "well formed and complete" : "HAS PROBLEMS",
-                          examiner.Summary().c_str());
-              for (const std::string& problem : examiner.problems()) std::printf("  problem: %s\n", problem.c_str());
-              for (const std::string& note : examiner.notes()) std::printf("  note: %s\n", note.c_str());
+              Print(Cat(Visible(file), good ? ": well formed and complete\n  " : ": HAS PROBLEMS\n  ",
+                        Visible(examiner.Summary()), "\n"));
+              for (const std::string& problem : examiner.problems()) Print(Cat("  problem: ", Visible(problem), "\n"));
+              for (const std::string& note : examiner.notes()) Print(Cat("  note: ", Visible(note), "\n"));
               if (!good && code == kSuccess) code = kFinding;
             }
             return code;

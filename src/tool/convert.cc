@@ -1,5 +1,4 @@
 // `hbmprof convert`: a profile for viewers that do not read pprof.
-#include <cstdio>
 #include <map>
 #include <memory>
 
@@ -42,7 +41,7 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
       for (const ProfileSet::ShownFrame& frame : PathOf(profiles, file.samples[s], by)) {
         line += line.empty() ? "" : ";";
         // What separates frames and lines cannot be part of a name.
-        for (const char c : frame.name) line += c == ';' || c == '\n' || c == '\r' ? ':' : c;
+        for (const char c : Visible(frame.name)) line += c == ';' ? ':' : c;
       }
       int64_t& sum = lines[line];
       sum = Plus(sum, value);
@@ -146,7 +145,7 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
                            : options.to == "speedscope" ? Speedscope(*profiles, options.by)
                                                         : AllAsJson(*profiles);
   if (options.output.empty()) {
-    std::fputs(text.c_str(), stdout);
+    Print(text);
   } else if (const absl::Status status = hbmprof::internal::WriteFileAtomically(options.output, text); !status.ok()) {
     return status;
   }

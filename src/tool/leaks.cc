@@ -1,7 +1,6 @@
 // `hbmprof leaks`: what grows, how fast, and where.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 
 #include "src/tool/arithmetic.h"
@@ -39,7 +38,7 @@ std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t 
   if (stack.empty()) text += "       [no stack]\n";
   std::string labels;
   for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
-  if (!labels.empty()) text += Cat("       ", labels, "\n");
+  if (!labels.empty()) text += Cat("       ", Visible(labels), "\n");
   return text;
 }
 
@@ -100,7 +99,7 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
       }
       list.push_back(std::move(entry));
     }
-    std::fputs(ToText(json).c_str(), stdout);
+    Print(ToText(json));
     return failed ? kFinding : kSuccess;
   }
 
@@ -109,16 +108,16 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   if (!series->counts.empty()) {
     head += Cat(", ", std::llround(series->counts.back() - series->counts.front()), " ", options.per);
   }
-  std::printf("%s: %s from %s to %s\n", head.c_str(), profiles->types()[*type].type.c_str(),
-              FormatValue(first, unit).c_str(), FormatValue(last, unit).c_str());
-  std::printf("%zu sites: %lld leak, %lld perhaps, %lld grew and stopped, %lld go up and down, %lld did not grow\n",
-              sites.size(), static_cast<long long>(counts[0]), static_cast<long long>(counts[1]),
-              static_cast<long long>(counts[2]), static_cast<long long>(counts[3]), static_cast<long long>(counts[4]));
+  Print(Visible(Cat(head, ": ", profiles->types()[*type].type, " from ", FormatValue(first, unit), " to ",
+                    FormatValue(last, unit))) +
+        "\n");
+  Print(Cat(sites.size(), " sites: ", counts[0], " leak, ", counts[1], " perhaps, ", counts[2], " grew and stopped, ",
+            counts[3], " go up and down, ", counts[4], " did not grow\n"));
   size_t shown = 0;
   for (const SiteGrowth& site : sites) {
     if (site.verdict != Verdict::kLeak && site.verdict != Verdict::kPerhaps) break;
     if (options.rows != 0 && shown == options.rows) {
-      std::printf("\n%s", MoreRows(shown, static_cast<size_t>(counts[0] + counts[1])).c_str());
+      Print("\n" + MoreRows(shown, static_cast<size_t>(counts[0] + counts[1])));
       break;
     }
     ++shown;
@@ -126,10 +125,9 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
     if (!series->counts.empty()) rates += Rate(site.per_count, unit, one) + "  ";
     if (!series->seconds.empty()) rates += Rate(site.per_second, unit, "s") + "  ";
     rates += Rate(site.per_interval, unit, "interval");
-    std::printf("\n%2zu. %s  %s  (%s in all)\n       sure: %s; %s\n%s", shown,
-                site.verdict == Verdict::kLeak ? "LEAK" : "perhaps", rates.c_str(),
-                FormatChange(site.growth, unit).c_str(), SureName(site.sure), site.why.c_str(),
-                SiteText(*profiles, site, options.frames).c_str());
+    Print(Cat("\n", shown < 10 ? " " : "", shown, ". ", site.verdict == Verdict::kLeak ? "LEAK" : "perhaps", "  ",
+              Visible(rates), "  (", Visible(FormatChange(site.growth, unit)), " in all)\n       sure: ",
+              SureName(site.sure), "; ", site.why, "\n", SiteText(*profiles, site, options.frames)));
   }
   // What grew and is no leak: one line each, so that nobody looks for it.
   Table others({Table::Align::kLeft, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
@@ -148,10 +146,11 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
     const std::vector<ProfileSet::ShownFrame> stack = profiles->ShownStack(site->stack);
     others.Add({" ", FormatValue(site->values.back(), unit), stack.empty() ? "[no stack]" : stack[0].name, site->why});
   }
-  if (listed > 0) std::printf("\nno leaks:\n%s", others.Text().c_str());
+  if (listed > 0) Print("\nno leaks:\n" + others.Text());
   if (failed) {
-    std::printf("\nFAILED: what leaks grew by %s, more than %s\n", FormatValue(leaked, unit).c_str(),
-                FormatValue(limit, unit).c_str());
+    Print("\n" + Visible(Cat("FAILED: what leaks grew by ", FormatValue(leaked, unit), ", more than ",
+                      FormatValue(limit, unit))) +
+          "\n");
   }
   return failed ? kFinding : kSuccess;
 }

@@ -5,7 +5,9 @@
 
 namespace hbmprof::tool {
 
-std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string ToText(const Json& json) {
+  return VisibleJson(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
+}
 
 void SumsOptions::AddTo(CLI::App& arguments) {
   arguments.add_option("-t,--type", type, "Sample type, such as peak_space (default: the profile's own)");
@@ -38,8 +40,8 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
     const auto size = [&](const std::string& key) { return FormatValue(value(key), "bytes", exact); };
     if (comment.word == "device") {
       const auto space = comment.values.find("space");
-      text += comment.name;
-      if (space != comment.values.end() && space->second != "device") text += " " + space->second;
+      text += Visible(comment.name);
+      if (space != comment.values.end() && space->second != "device") text += " " + Visible(space->second);
       text += Cat(": in use ", size("in_use"));
       if (comment.Number("limit").has_value()) text += " of " + size("limit");
       text += Cat(", peak ", size("peak"));

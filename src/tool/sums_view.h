@@ -17,7 +17,7 @@ namespace hbmprof::tool {
 
 // Keys stay in the order in which they are set.
 using Json = nlohmann::ordered_json;
-// JSON as text; bytes that are no UTF-8 become U+FFFD.
+// JSON as text for a file or a terminal: bytes that are not UTF-8 become U+FFFD, and what a terminal may obey is escaped.
 std::string ToText(const Json& json);
 
 struct SumsOptions {
