@@ -1,7 +1,6 @@
 // `hbmprof report`: one page that shows everything, needs nothing else and opens from disk. How it looks and behaves is
 // in report/; here is the data that goes into it (report/report.js describes it).
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
@@ -145,6 +144,38 @@ std::string Fill(std::string text, const std::string& mark, std::string_view wit
   return text.replace(text.find(place), place.size(), with);
 }
 
+// As a content security policy has it.
+std::string Base64OfHex(std::string_view hex) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  unsigned bits = 0;
+  int count = 0;
+  for (const char c : hex) {
+    bits = bits << 4 | static_cast<unsigned>(c <= '9' ? c - '0' : c - 'a' + 10);
+    count += 4;
+    if (count < 6) continue;
+    count -= 6;
+    text += kDigits[bits >> count & 63];
+  }
+  if (count > 0) text += kDigits[bits << (6 - count) & 63];
+  while (text.size() % 4 != 0) text += '=';
+  return text;
+}
+
+// JSON that can stand in a script element: nothing in it ends the element or begins a comment.
+std::string Embedded(const Json& data) {
+  const std::string plain = VisibleJson(data.dump(-1, ' ', false, Json::error_handler_t::replace));
+  std::string json;
+  for (const char c : plain) {
+    if (c == '<') {
+      json += "\\u003c";
+    } else {
+      json += c;
+    }
+  }
+  return json;
+}
+
 absl::StatusOr<int> RunReport(const ReportOptions& options) {
   std::vector<std::string> paths = options.files;
   if (!options.base.empty()) paths.insert(paths.begin(), options.base);
@@ -199,15 +230,13 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   data["tree"] = tree.TreeJson();
   if (series->files.size() >= 3) data["growth"] = GrowthJson(*profiles, *series, *type, options.per);
 
-  // Inside a script element only "<" could end it.
-  const std::string plain = data.dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::string json;
-  for (const char c : plain) json += c == '<' ? std::string("\\u003c") : std::string(1, c);
-  const std::string page = Fill(Fill(Fill(kReportHtml, "css", kReportCss), "js", kReportJs), "data", json);
+  std::string page = Fill(Fill(kReportHtml, "css", kReportCss), "js", kReportJs);
+  page = Fill(Fill(page, "css_hash", Base64OfHex(kReportCssSha256)), "js_hash", Base64OfHex(kReportJsSha256));
+  page = Fill(page, "data", Embedded(data));  // last: what is in it stays as it is
   if (const absl::Status status = hbmprof::internal::WriteFileAtomically(options.output, page); !status.ok()) {
     return status;
   }
-  std::printf("%s: open it in a browser\n", options.output.c_str());
+  Print(Visible(options.output) + ": open it in a browser\n");
   return kSuccess;
 }
 
