@@ -103,7 +103,7 @@ Command AddDiffCommand(CLI::App& tool) {
   arguments->add_option("FILE", options->files, "The profile from after; several are added up")->required();
   options->AddTo(*arguments);
   arguments->add_option("--fail-over", options->fail_over, "Exit with 1 if the total grew by more, such as 1MiB");
-  return {arguments, [options] { return RunDiff(*options); }};
+  return {arguments, [options] { return RunDiff(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

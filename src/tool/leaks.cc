@@ -76,6 +76,7 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   const bool failed = !options.fail_over.empty() && leaked > limit;
 
   if (options.json) {
+    if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
     Json json = {{"type", profiles->types()[*type].type}, {"unit", unit}, {"leaked", leaked}, {"failed", failed}};
     Json& files = json["files"] = Json::array();
     for (const size_t f : series->files) files.push_back(profiles->files()[f].path);
@@ -91,8 +92,7 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
                     {"values", site.values}};
       if (!series->seconds.empty()) entry["per_second"] = site.per_second;
       if (!series->counts.empty()) entry["per_count"] = site.per_count;
-      Json& labels = entry["labels"] = Json::object();
-      for (const auto& [key, value] : site.labels) labels[key] = value;
+      entry["labels"] = ObjectOf({site.labels.begin(), site.labels.end()});
       Json& stack = entry["stack"] = Json::array();
       for (const ProfileSet::ShownFrame& frame : profiles->ShownStack(site.stack)) {
         stack.push_back({{"name", frame.name}, {"where", frame.place}});
@@ -148,8 +148,9 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   }
   if (listed > 0) Print("\nno leaks:\n" + others.Text());
   if (failed) {
-    Print("\n" + Visible(Cat("FAILED: what leaks grew by ", FormatValue(leaked, unit), ", more than ",
-                      FormatValue(limit, unit))) +
+    Print("\n" +
+          Visible(
+              Cat("FAILED: what leaks grew by ", FormatValue(leaked, unit), ", more than ", FormatValue(limit, unit))) +
           "\n");
   }
   return failed ? kFinding : kSuccess;
@@ -167,7 +168,7 @@ Command AddLeaksCommand(CLI::App& tool) {
   arguments->add_option("-n,--rows", options->rows, "Sites to show, 0 for all")->capture_default_str();
   arguments->add_option("--frames", options->frames, "Frames to show of each, 0 for all")->capture_default_str();
   arguments->add_flag("--json", options->json, "All sites as JSON");
-  return {arguments, [options] { return RunLeaks(*options); }};
+  return {arguments, [options] { return RunLeaks(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

@@ -2,12 +2,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <exception>
 #include <new>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "src/tool/command.h"
+#include "src/tool/memory_limit.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -19,8 +21,8 @@ constexpr Command (*kCommands[])(CLI::App&) = {
     AddSymbolizeCommand, AddReportCommand, AddConvertCommand, AddCheckCommand, AddCompletionCommand};
 
 // A standard descriptor that is closed would become the next file that is opened, and what is printed would go into it.
-// Opens something in its place that cannot be used, so that reading and writing fail as before. Programs that are started
-// do not inherit it.
+// Opens something in its place that cannot be used, so that reading and writing fail as before. Programs that are
+// started do not inherit it.
 void OccupyClosedDescriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) >= 0) continue;
@@ -59,6 +61,7 @@ int Run(int argc, char** argv, std::string* command_name) {
   for (const Command& command : commands) {
     if (!command.arguments->parsed()) continue;
     *command_name = command.arguments->get_name();
+    if (command.only_reads_profiles) EnforceMemoryLimit(*command_name);
     const absl::StatusOr<int> code = command.run();
     if (code.ok()) return *code;
     PrintError(*command_name, std::string(code.status().message()));
@@ -79,6 +82,8 @@ int main(int argc, char** argv) {
     code = Run(argc, argv, &command);
   } catch (const std::bad_alloc&) {
     PrintError(command, "out of memory");
+  } catch (const std::exception& error) {
+    PrintError(command, error.what());
   }
   if (const absl::Status status = CloseOutput(); !status.ok()) {
     PrintError(command, std::string(status.message()));

@@ -105,7 +105,7 @@ Command AddPeekCommand(CLI::App& tool) {
   arguments->add_option("REGEX", options->expression, "Part of the function's name")->required();
   arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();
   options->AddTo(*arguments);
-  return {arguments, [options] { return RunPeek(*options); }};
+  return {arguments, [options] { return RunPeek(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

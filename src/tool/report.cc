@@ -31,11 +31,12 @@ Json FileJson(const ProfileSet::File& file) {
     const Comment comment(line);
     if (comment.word == "device") {
       const auto space = comment.values.find("space");
-      Json device = {{"name", comment.name}, {"space", space == comment.values.end() ? "device" : space->second}};
+      std::vector<std::pair<std::string, Json>> device = {
+          {"name", comment.name}, {"space", space == comment.values.end() ? "device" : space->second}};
       for (const auto& [key, value] : comment.values) {
-        if (const auto number = comment.Number(key); number.has_value()) device[key] = Shown(*number);
+        if (const auto number = comment.Number(key); number.has_value()) device.emplace_back(key, Shown(*number));
       }
-      devices.push_back(std::move(device));
+      devices.push_back(ObjectOf(std::move(device)));
     } else if (comment.word == "tracker") {
       for (const char* key : {"dropped_records", "dropped_bytes"}) json[key] = comment.Number(key).value_or(0);
     }
@@ -65,8 +66,10 @@ class StackTree {
         places_of_.emplace_back();
       }
       node = child->second;
+      // One more than is shown says that there are more.
       std::vector<std::string>& places = places_of_[node];
-      if (!frame->place.empty() && std::find(places.begin(), places.end(), frame->place) == places.end()) {
+      if (!frame->place.empty() && places.size() <= kShownPlaces &&
+          std::find(places.begin(), places.end(), frame->place) == places.end()) {
         places.push_back(frame->place);
       }
     }
@@ -74,7 +77,6 @@ class StackTree {
   }
 
   Json TreeJson() const {
-    constexpr size_t kShownPlaces = 4;
     Json places = {""};
     Json place_of = Json::array();
     absl::flat_hash_map<std::string, size_t> numbers = {{"", 0}};
@@ -90,6 +92,8 @@ class StackTree {
   }
 
  private:
+  static constexpr size_t kShownPlaces = 4;
+
   const ProfileSet& profiles_;
   absl::flat_hash_map<uint32_t, size_t> nodes_;
   absl::flat_hash_map<std::string, size_t> name_numbers_;
@@ -101,16 +105,12 @@ class StackTree {
 };
 
 Json LabelsJson(const ProfileSet& profiles, uint32_t set) {
-  Json json = Json::object();
+  std::vector<std::pair<std::string, Json>> entries;
   for (const ProfileSet::Label& label : profiles.labels(set)) {
-    Json& value = json[profiles.text(label.key)];
-    if (label.text != 0) {
-      value = profiles.text(label.text);
-    } else {
-      value = Shown(label.number);
-    }
+    entries.emplace_back(profiles.text(label.key),
+                         label.text != 0 ? Json(profiles.text(label.text)) : Json(Shown(label.number)));
   }
-  return json;
+  return ObjectOf(std::move(entries));
 }
 
 Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t type, const std::string& per) {
@@ -181,6 +181,7 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   if (!options.base.empty()) paths.insert(paths.begin(), options.base);
   const absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(paths);
   if (!profiles.ok()) return profiles.status();
+  if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
   const absl::StatusOr<size_t> type = profiles->TypeNamed("");
   if (!type.ok()) return type.status();
   const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
@@ -250,7 +251,7 @@ Command AddReportCommand(CLI::App& tool) {
   arguments->add_option("-o,--output", options->output, "The page, such as report.html")->required();
   arguments->add_option("--base", options->base, "Compare with this profile");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
-  return {arguments, [options] { return RunReport(*options); }};
+  return {arguments, [options] { return RunReport(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

@@ -1,4 +1,5 @@
-// Text for people: putting it together, writing sizes, and printing it so that a terminal shows it and does not obey it.
+// Text for people: putting it together, writing sizes, and printing it so that a terminal shows it and does not obey
+// it.
 #ifndef HBMPROF_SRC_TOOL_TEXT_H_
 #define HBMPROF_SRC_TOOL_TEXT_H_
 
@@ -32,8 +33,8 @@ std::string Cat(const Parts&... parts) {
 }
 
 // `text` as one line that has no effect on a terminal. Control characters (C0, DEL, C1), characters that change the
-// direction of text, line separators and bytes that are not UTF-8 become \n, \x1b, \u202e, \xff. A backslash stays as it
-// is, so the result is not for programs to read back. The result is UTF-8.
+// direction of text, line separators and bytes that are not UTF-8 become \n, \x1b, \u202e, \xff. A backslash stays as
+// it is, so the result is not for programs to read back. The result is UTF-8.
 std::string Visible(std::string_view text);
 // Serialized JSON without such characters: they become JSON escapes. `json` must be valid UTF-8.
 std::string VisibleJson(std::string_view json);

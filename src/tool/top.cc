@@ -69,7 +69,7 @@ Command AddTopCommand(CLI::App& tool) {
   auto options = std::make_shared<SumsOptions>();
   arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();
   options->AddTo(*arguments);
-  return {arguments, [options] { return RunTop(*options); }};
+  return {arguments, [options] { return RunTop(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

@@ -1,5 +1,5 @@
-// What the command prints: nothing in a profile has an effect on a terminal, JSON is valid, and output that is lost is an
-// error.
+// What the command prints: nothing in a profile has an effect on a terminal, JSON is valid, and output that is lost is
+// an error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Sets a window's title, rings, clears the screen with a C1 character, reverses text, begins a line, and is not UTF-8.
-constexpr char kHostile[] = "a\x1b]0;owned\x07\xc2\x9b" "2J\xe2\x80\xae\xd8\x9c\r\n0 B forged\x7f\xff\xed\xa0\x80z";
+constexpr char kHostile[] =
+    "a\x1b]0;owned\x07\xc2\x9b"
+    "2J\xe2\x80\xae\xd8\x9c\r\n0 B forged\x7f\xff\xed\xa0\x80z";
 constexpr char kShown[] = R"(a\x1b]0;owned\x07\u009b2J\u202e\u061c\r\n0 B forged\x7f\xff\xed\xa0\x80z)";
 
 // The first byte that a terminal could obey, with what stands around it; "" if there is none.
@@ -98,15 +100,14 @@ TEST_F(Terminal, TextHasNoEffectOnIt) {
 }
 
 TEST_F(Terminal, ErrorsHaveNoEffectOnIt) {
-  for (const std::vector<std::string>& command :
-       {std::vector<std::string>{"top", bad_},
-        {"check", bad_},
-        {"top", files_[0], "--type", "none"},
-        {"top", files_[0], "--\x1b[2J"},
-        {"nonsense\x1b[2J"},
-        {"leaks", files_[0], files_[1], files_[2], "--per", "x"},
-        {"symbolize", bad_, "-o", bad_},
-        {"report", files_[0], "-o", "/nowhere\x1b[2J/x"}}) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"top", bad_},
+                                                  {"check", bad_},
+                                                  {"top", files_[0], "--type", "none"},
+                                                  {"top", files_[0], "--\x1b[2J"},
+                                                  {"nonsense\x1b[2J"},
+                                                  {"leaks", files_[0], files_[1], files_[2], "--per", "x"},
+                                                  {"symbolize", bad_, "-o", bad_},
+                                                  {"report", files_[0], "-o", "/nowhere\x1b[2J/x"}}) {
     const CommandResult result = RunTool(command);
     EXPECT_EQ(result.exit_code, 2) << command[0];
     EXPECT_NE(result.out + result.err, "");
@@ -177,9 +178,8 @@ TEST_F(FullDisk, EveryCommandThatPrintsExitsWithTwoAndSaysWhy) {
 
 TEST_F(FullDisk, AReaderThatGoesAwayIsNoSuccess) {
   // By default the signal ends the command, as any other; where it is ignored, the command says what happened.
-  const CommandResult killed =
-      RunCommand({"bash", "-c", "{ sleep 1; exec \"$@\"; } | true; exit ${PIPESTATUS[0]}", "bash", ToolPath(), "top",
-                  files_[0]});
+  const CommandResult killed = RunCommand(
+      {"bash", "-c", "{ sleep 1; exec \"$@\"; } | true; exit ${PIPESTATUS[0]}", "bash", ToolPath(), "top", files_[0]});
   EXPECT_EQ(killed.exit_code, 128 + SIGPIPE);
   const CommandResult ignored =
       RunCommand({"bash", "-c", "trap '' PIPE; { sleep 1; \"$@\"; } | true; exit ${PIPESTATUS[0]}", "bash", ToolPath(),
