@@ -271,10 +271,11 @@ std::string RunBatch(const fs::path& dir, Generator& generator, const Listener& 
   WriteFile(dir / "control.html", kControl);
   WriteFile(dir / "driver.html", kDriver + FramesOf(kPagesPerStart));
   const int before = listener.count();
-  const CommandResult browser = RunCommand(
-      {"timeout", "300", "chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-       "--allow-file-access-from-files", "--user-data-dir=" + (dir / "chromium").string(), "--virtual-time-budget=20000",
-       "--dump-dom", "file://" + (dir / "driver.html").string()});
+  const CommandResult browser =
+      RunCommand({"timeout", "300", "chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
+                  "--disable-background-networking", "--allow-file-access-from-files",
+                  "--user-data-dir=" + (dir / "chromium").string(), "--virtual-time-budget=20000", "--dump-dom",
+                  "file://" + (dir / "driver.html").string()});
   const size_t begin = browser.out.find("<pre id=\"said\">");
   const size_t end = browser.out.find("</pre>", begin);
   if (begin == std::string::npos || end == std::string::npos) return "Chromium did not open the pages: " + browser.err;
