@@ -37,8 +37,8 @@ namespace hbmprof {
 // very same call stack, that leaks. Idle memory that pools keep reserved is no leak and left out. Not for use from
 // several threads at once.
 //
-// A scope that was not recorded fails, because it proves nothing: recording was off (HBMPROF=0) at its beginning or end,
-// or allocations in it were dropped at a limit (HBMPROF_MAX_LIVE).
+// A scope that was not recorded fails, because it proves nothing: recording was off (HBMPROF=0) at its beginning or
+// end, or allocations in it were dropped at a limit (HBMPROF_MAX_LIVE).
 class LeakCheck {
  public:
   // Watches `profiler`, which must outlive it. `file` and `line` are where the failure is reported.
