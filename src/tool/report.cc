@@ -121,7 +121,7 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
   if (!per.empty()) json["counter"] = OneOf(per);
   Json& sites = json["sites"] = Json::array();
   for (const SiteGrowth& site : RankGrowth(profiles, series, type)) {
-    if (site.verdict == SiteGrowth::Verdict::kFlat || sites.size() == kMostSites) break;
+    if (site.verdict == Verdict::kFlat || sites.size() == kMostSites) break;
     const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
     Json entry = {{"verdict", VerdictName(site.verdict)}, {"why", site.why},
                   {"growth", Shown(site.growth)},         {"per_second", site.per_second},
