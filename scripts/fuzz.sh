@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Looks for files on which the command hbmprof crashes, hangs or takes too much memory, with libFuzzer.
+# Looks for inputs on which something crashes, hangs or takes too much memory, with libFuzzer.
 #
-# usage: scripts/fuzz.sh [SECONDS]     600 by default
+# usage: scripts/fuzz.sh [SECONDS] [FUZZER...]     600 s for each of: profile cfi elf report_page
 #
-# Starts from tests/fuzz/corpus. What it finds stays in build/fuzz/found; add what crashes to the corpus.
+#   profile      the command hbmprof on arbitrary profiles
+#   cfi          the reader of unwind tables on arbitrary tables
+#   elf          the readers of ELF and DWARF on arbitrary files
+#   report_page  the report's page in Chromium, made of profiles with hostile strings (not libFuzzer)
+#
+# Starts from tests/fuzz/*corpus. What it finds stays in build/fuzz/found; add what crashes to the corpus.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
@@ -12,7 +17,18 @@ hbmprof_step "installing what is missing" hbmprof_install "${HBMPROF_BUILD_PACKA
 cmake -G Ninja -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DCMAKE_CXX_FLAGS="-O1 -fsanitize=fuzzer-no-link" -DHBMPROF_SANITIZER=address+undefined -DHBMPROF_FUZZER=ON \
   -DHBMPROF_BUILD_BENCHMARKS=OFF -DHBMPROF_BUILD_EXAMPLES=OFF >/dev/null
-hbmprof_step "building" cmake --build build/fuzz --target profile_fuzz
-mkdir -p build/fuzz/found
-exec build/fuzz/tests/fuzz/profile_fuzz -max_total_time="${1:-600}" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
-  -print_final_stats=1 -artifact_prefix=build/fuzz/found/ build/fuzz/found tests/fuzz/corpus
+seconds=${1:-600}
+fuzzers=("${@:2}")
+[[ ${#fuzzers[@]} -gt 0 ]] || fuzzers=(profile cfi elf report_page)
+for fuzzer in "${fuzzers[@]}"; do
+  hbmprof_step "building $fuzzer" cmake --build build/fuzz --target "${fuzzer}_fuzz"
+  if [[ $fuzzer == report_page ]]; then
+    build/fuzz/tests/fuzz/report_page_fuzz "$seconds"
+    continue
+  fi
+  corpus=tests/fuzz/corpus
+  [[ $fuzzer == profile ]] || corpus=tests/fuzz/${fuzzer}_corpus
+  mkdir -p "build/fuzz/found/$fuzzer"
+  "build/fuzz/tests/fuzz/${fuzzer}_fuzz" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
+    -print_final_stats=1 "-artifact_prefix=build/fuzz/found/$fuzzer/" "build/fuzz/found/$fuzzer" "$corpus"
+done

@@ -1,7 +1,7 @@
 // llm_server: serves prompts with a small transformer on a simulated device, and profiles the device memory it uses.
 // Run it with --help.
 //
-// Lives here: the command line, the prompts, the profiles before and after, the numbers printed at the end.
+// Lives here: the command line, the prompts, the profiles, the numbers printed at the end.
 
 #include <getopt.h>
 
@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -31,6 +32,8 @@ request of class "batch", any other of class "chat".
 
   --before FILE       save a device memory profile after warm-up, before the prompts are served
   --after FILE        save one after the last answer
+  --dumps N           serve the prompts N times, and save a profile after each: dump.0001.pb.gz and so on
+  --dump-dir DIR      where to save them (default: the current folder)
   --leak              the bug to be found: cancelled requests keep their KV pages
   --cancel-every N    every Nth client leaves in the middle of its answer (default 4; 0: none)
   --batch N           requests served at once (default 8)
@@ -45,6 +48,8 @@ struct CommandLine {
   std::string prompts;  // empty: standard input
   std::string before;
   std::string after;
+  std::string dump_directory = ".";
+  int dumps = 0;
   int cancel_every = 4;
   int max_tokens = 48;
   int kv_pages = 512;
@@ -75,6 +80,8 @@ CommandLine ParseCommandLine(int argc, char** argv) {
   const option options[] = {
       {"before", required_argument, nullptr, 'b'},
       {"after", required_argument, nullptr, 'a'},
+      {"dumps", required_argument, nullptr, 'd'},
+      {"dump-dir", required_argument, nullptr, 'D'},
       {"leak", no_argument, nullptr, 'l'},
       {"cancel-every", required_argument, nullptr, 'c'},
       {"batch", required_argument, nullptr, 'n'},
@@ -94,6 +101,12 @@ CommandLine ParseCommandLine(int argc, char** argv) {
         break;
       case 'a':
         result.after = optarg;
+        break;
+      case 'd':
+        result.dumps = ParseInt("--dumps", optarg, 0, 9999);
+        break;
+      case 'D':
+        result.dump_directory = optarg;
         break;
       case 'l':
         result.scheduler.leak_cancelled = true;
@@ -128,6 +141,7 @@ CommandLine ParseCommandLine(int argc, char** argv) {
   return result;
 }
 
+// The prompts as requests, without ids.
 std::vector<llm::Request> ReadRequests(const CommandLine& command) {
   std::ifstream file;
   if (!command.prompts.empty()) {
@@ -138,14 +152,10 @@ std::vector<llm::Request> ReadRequests(const CommandLine& command) {
   std::vector<llm::Request> requests;
   for (std::string line; std::getline(in, line);) {
     llm::Request request;
-    request.id = static_cast<int>(requests.size()) + 1;
     const bool batch = line.rfind("batch:", 0) == 0;
     request.request_class = batch ? "batch" : "chat";
     request.prompt = batch ? line.substr(6) : line;
     request.max_tokens = command.max_tokens;
-    if (command.cancel_every > 0 && request.id % command.cancel_every == 0) {
-      request.client_leaves_after = std::max(1, command.max_tokens / 2);
-    }
     requests.push_back(std::move(request));
   }
   return requests;
@@ -160,6 +170,19 @@ void WarmUp(llm::Scheduler& scheduler) {
     scheduler.Submit(std::move(request));
   }
   scheduler.Run();
+}
+
+// Serves every request once; their ids begin at `first_id`.
+std::vector<llm::Answer> Serve(const CommandLine& command, const std::vector<llm::Request>& requests, int first_id,
+                               llm::Scheduler& scheduler) {
+  for (llm::Request request : requests) {
+    request.id = first_id++;
+    if (command.cancel_every > 0 && request.id % command.cancel_every == 0) {
+      request.client_leaves_after = std::max(1, command.max_tokens / 2);
+    }
+    scheduler.Submit(std::move(request));
+  }
+  return scheduler.Run();
 }
 
 void SaveProfile(const std::string& path) {
@@ -200,9 +223,18 @@ int main(int argc, char** argv) {
   SaveProfile(command.before);
 
   const int64_t warm_up_tokens = scheduler.prompt_tokens() + scheduler.answer_tokens();
-  for (llm::Request& request : ReadRequests(command)) scheduler.Submit(std::move(request));
+  const std::vector<llm::Request> requests = ReadRequests(command);
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<llm::Answer> answers = scheduler.Run();
+  std::vector<llm::Answer> answers;
+  for (int round = 1; round <= std::max(1, command.dumps); ++round) {
+    std::vector<llm::Answer> served = Serve(command, requests, static_cast<int>(answers.size()) + 1, scheduler);
+    std::move(served.begin(), served.end(), std::back_inserter(answers));
+    hbmprof::SetCounter("requests", static_cast<int64_t>(answers.size()));
+    if (round > command.dumps) break;
+    char name[32];
+    std::snprintf(name, sizeof(name), "/dump.%04d.pb.gz", round);
+    SaveProfile(command.dump_directory + name);
+  }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const int64_t tokens = scheduler.prompt_tokens() + scheduler.answer_tokens() - warm_up_tokens;
   SaveProfile(command.after);

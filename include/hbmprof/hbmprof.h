@@ -26,8 +26,10 @@
 namespace hbmprof {
 
 // Writes what Profiler::Default() tracks now to `path` as a gzip-compressed pprof profile with function names. "%p" in
-// the path becomes the process id, "%n" a number that counts up within the process, "%%" a percent sign. The file
-// appears whole or not at all. Any thread; other threads go on allocating meanwhile. Errors: see WritePprof (pprof.h).
+// the path becomes the process id, "%n" a number that counts up within the process and to a name of which there is no
+// file, "%%" a percent sign. Without "%n" a file of that name is replaced. The file appears whole or not at all; its
+// permissions are 0600 (HBMPROF_OUTPUT_MODE, options.h) or those of the file that it replaces. Any thread; other
+// threads go on allocating meanwhile. Errors: see WritePprof (pprof.h).
 absl::Status save_device_memory_profile(std::string_view path);
 
 // The same as bytes, for an HTTP route or any other transport.

@@ -36,19 +36,23 @@ namespace hbmprof {
 // all threads: a buffer that is older than the scope and freed within it makes up for one of the same size, from the
 // very same call stack, that leaks. Idle memory that pools keep reserved is no leak and left out. Not for use from
 // several threads at once.
+//
+// A scope that was not recorded fails, because it proves nothing: recording was off (HBMPROF=0) at its beginning or
+// end, or allocations in it were dropped at a limit (HBMPROF_MAX_LIVE).
 class LeakCheck {
  public:
   // Watches `profiler`, which must outlive it. `file` and `line` are where the failure is reported.
   explicit LeakCheck(Profiler& profiler = Profiler::Default(), const char* file = __builtin_FILE(),
                      int line = __builtin_LINE())
-      : profiler_(profiler), file_(file), line_(line), before_(SitesOf(profiler.TakeSnapshot())) {}
+      : LeakCheck(profiler, file, line, profiler.TakeSnapshot()) {}
   LeakCheck(const LeakCheck&) = delete;
   LeakCheck& operator=(const LeakCheck&) = delete;
 
-  // Adds a nonfatal failure with Report() unless nothing leaked, or Dismiss() was called.
+  // Adds a nonfatal failure with Report(), or with why the scope was not recorded, unless everything was recorded and
+  // nothing leaked, or Dismiss() was called.
   ~LeakCheck() {
     if (dismissed_) return;
-    const std::string report = Report();
+    const std::string report = NotRecorded() + Report();
     if (!report.empty()) ADD_FAILURE_AT(file_, line_) << report;
   }
 
@@ -93,6 +97,25 @@ class LeakCheck {
     int64_t bytes;
     int64_t objects;
   };
+
+  LeakCheck(Profiler& profiler, const char* file, int line, const Snapshot& before)
+      : profiler_(profiler),
+        file_(file),
+        line_(line),
+        before_(SitesOf(before)),
+        dropped_before_(before.tracker.dropped_records),
+        was_enabled_(profiler.enabled()) {}
+
+  // Why the scope proves nothing; "" if everything in it was recorded.
+  std::string NotRecorded() const {
+    if (!was_enabled_ || !profiler_.enabled()) {
+      return "leaks could not be checked: recording is off (is HBMPROF=0 set?)\n";
+    }
+    const int64_t dropped = profiler_.TakeSnapshot().tracker.dropped_records - dropped_before_;
+    if (dropped == 0) return "";
+    return "leaks could not be checked: " + std::to_string(dropped) +
+           " allocations in this scope were not recorded because a limit was reached (HBMPROF_MAX_LIVE)\n";
+  }
 
   static std::map<Site, Held> SitesOf(const Snapshot& snapshot) {
     std::map<Site, Held> sites;
@@ -142,6 +165,8 @@ class LeakCheck {
   const char* const file_;
   const int line_;
   const std::map<Site, Held> before_;
+  const int64_t dropped_before_;
+  const bool was_enabled_;
   bool dismissed_ = false;
 };
 

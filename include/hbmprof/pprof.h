@@ -40,10 +40,12 @@ Symbolizer& ElfSymbolizer();
 // field. Errors: kResourceExhausted if the host has no memory for it.
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer);
 
-// SerializePprof into a file: written beside `path` under another name, synced, then renamed over it, so that `path` is
-// either complete or as it was. A symbolic link is followed. Errors carry the path, what failed and the system's
-// reason: kNotFound (no such directory), kPermissionDenied, kResourceExhausted (disk full, file size limit),
-// kInvalidArgument (no file name, or something that is not a regular file), kInternal; nothing is left behind.
+// SerializePprof into a file: written beside `path`, synced, then given that name, so that `path` is either complete or
+// as it was. A new file has the permissions 0600; one that is replaced keeps its permissions, and its owner where the
+// process may give files away. Symbolic links are followed. In a sticky directory that anyone may write to, such as
+// /tmp, a link or file of another user is refused. Errors carry the path, what failed and the system's reason:
+// kNotFound (no such directory), kPermissionDenied, kResourceExhausted (disk full, file size limit), kInvalidArgument
+// (no file name, or something that is not a regular file), kInternal; nothing is left behind.
 absl::Status WritePprof(const Snapshot& snapshot, Symbolizer* symbolizer, std::string_view path);
 
 }  // namespace hbmprof

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -76,11 +77,13 @@ class Profiler {
 
   // The process's own profiler, made on first use from OptionsFromEnvironment() (its problems go to stderr, a line
   // each) and never destroyed, so that allocations during static destruction are still recorded.
+  // While a thread makes it, that thread's own calls (from an operator new that records, say) get a profiler that is
+  // off: it records nothing and knows nothing.
   static Profiler& Default();
 
   // Turns recording off and on. While off, events are ignored: buffers allocated meanwhile are unknown afterwards, and
   // the free of a buffer recorded before is missed. Meant for the start of a program, not for pausing.
-  void SetEnabled(bool enabled) { enabled_.store(enabled, std::memory_order_relaxed); }
+  void SetEnabled(bool enabled) { enabled_.store(enabled && impl_ != nullptr, std::memory_order_relaxed); }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
   // The device of this name, added if it is new; a name is what the `device` label shows ("GPU:0"). The 64th distinct
@@ -89,11 +92,14 @@ class Profiler {
   // The allocator of this name, added if new; the `allocator` label. At most 255, then "other".
   AllocatorId Allocator(std::string_view name);
 
-  // Asks a device for its own numbers. Stats and TakeSnapshot call the probe from any thread, at most one call per
-  // device at a time, with no lock held that an event needs. It must not call SetDeviceProbe, RemoveDeviceProbe, Stats
-  // or TakeSnapshot. One probe per device: a later one replaces it. `owner` is anything that tells who set it.
+  // Asks a device for its own numbers. Stats and TakeSnapshot call the probe from any thread, also from several at
+  // once, with no lock held. It may call anything of the profiler's; for Stats and TakeSnapshot that a probe calls, no
+  // device is asked. One probe per device: a later one replaces it, and the one before is not running once this
+  // returns, as with RemoveDeviceProbe. `owner` is anything that tells who set it.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner = nullptr);
-  // Removes the device's probe if `owner` set it. It is not running and will not run once this returns.
+  // Removes the device's probe if `owner` set it, and waits until it is not running in any thread. It will not run once
+  // this returns. A probe that removes or replaces a probe does not wait: calls in progress may then still run. Do not
+  // call this with a lock held that the probe takes.
   void RemoveDeviceProbe(DeviceId device, const void* owner);
 
   // Records that `id` now names `bytes` bytes, with the caller's call stack and the current tags. Returns whether it
@@ -138,6 +144,10 @@ class Profiler {
   // RecordFree for a block.
   FreedRecord RecordBlockFree(BufferId address);
 
+  // Counts an allocation of `bytes` bytes as dropped, in dropped_records and dropped_bytes. For a wrapper that cannot
+  // describe an allocation because the host has no memory. Does nothing while off.
+  void RecordDropped(size_t bytes);
+
   // Sets a counter of the program's own, such as requests served, to `value`; profiles carry it, so that growth can be
   // told per request (`hbmprof leaks --per requests`). Takes a lock of its own: meant for once per request or batch.
   // Names are cut at 64 bytes; the 65th distinct name and all after it are ignored.
@@ -158,9 +168,9 @@ class Profiler {
   // Starts a new peak: the present bytes in use, and their composition.
   void ResetPeak(DeviceId device);
 
-  // Forgets every live record of a device, as after a device reset, but those of allocator `survivor`, if given.
-  // Cumulative counters stay.
-  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor = std::nullopt);
+  // Forgets every live record of a device, as after a device reset, but those of allocator `survivor`, if given, and
+  // those of the ids in `kept` (of a segment, without its blocks). Cumulative counters stay.
+  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor = std::nullopt, std::vector<BufferId> kept = {});
 
  private:
   // What is left of the functions of these names once recording is known to be on.
@@ -168,8 +178,11 @@ class Profiler {
   bool AllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   FreedRecord Free(BufferId id);
 
+  // What Default() returns while the process's own is being made.
+  static Profiler& Off();
+
   std::atomic<bool> enabled_;
-  const std::unique_ptr<internal::ProfilerImpl> impl_;
+  const std::unique_ptr<internal::ProfilerImpl> impl_;  // null: Off(), which is never enabled
 };
 
 }  // namespace hbmprof

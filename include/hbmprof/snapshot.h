@@ -56,6 +56,8 @@ struct TrackerStats {
   int64_t dropped_tag_values = 0;  // tag scopes whose value became "other"
   int64_t live_records = 0;        // records held now (this one does go down)
   int64_t sites = 0;               // distinct sites seen
+  int64_t host_bytes = 0;          // taken by the tables of all profilers of the process (Options::max_host_bytes)
+  int64_t max_host_bytes = 0;      // the most that they may take
   std::string unwinder;            // how stacks are captured: "frame_pointer", "libunwind", ...
 };
 

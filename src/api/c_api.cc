@@ -7,6 +7,8 @@
 #include <string>
 
 #include "hbmprof/hbmprof.h"
+#include "src/base/fork.h"
+#include "src/base/thread_state.h"
 #include "src/core/tags.h"
 
 namespace {
@@ -14,12 +16,14 @@ namespace {
 constexpr int kDevices = 63;
 constexpr int kMaxTagDepth = 64;
 
-// The tags of a thread before each of its pushes.
+// The tags of a thread before each of its pushes. In the static TLS block, which is there without malloc also where the
+// library is part of a plugin; small, since plugins share what room there is.
 struct TagStack {
-  int depth = 0;  // may exceed kMaxTagDepth; only pushes below it took effect
-  hbmprof::internal::TagSetId outer[kMaxTagDepth] = {};
+  int depth;  // may exceed kMaxTagDepth; only pushes below it took effect
+  uint16_t outer[kMaxTagDepth];
+  static_assert(hbmprof::internal::kMaxTagSets - 1 <= UINT16_MAX);
 };
-thread_local TagStack tag_stack;
+__thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
 // No object with a destructor: a failing call may come after this thread's own were destroyed.
 thread_local char last_error[1024] = "";
 
@@ -31,6 +35,9 @@ hbmprof::DeviceId DeviceNumber(int device) {
   std::atomic<uint32_t>& known = known_devices[index];
   uint32_t id_plus_one = known.load(std::memory_order_relaxed);
   if (id_plus_one == 0) {
+    // Inside the tracker nothing is recorded, and no device named: its tables may be locked by this very thread.
+    const hbmprof::internal::ForkPause pause;
+    if (hbmprof::internal::thread_state.inside) return hbmprof::kDefaultDevice;
     const std::string name = index < kDevices ? "device:" + std::to_string(index) : "device:other";
     id_plus_one = static_cast<uint32_t>(hbmprof::Profiler::Default().Device(name)) + 1;
     known.store(id_plus_one, std::memory_order_relaxed);
@@ -52,9 +59,11 @@ extern "C" {
 
 [[gnu::noinline]] int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) try {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  if (!profiler.enabled()) return 0;
   hbmprof::Attributes attributes;
   attributes.device = DeviceNumber(device);
-  return hbmprof::Profiler::Default().RecordAllocFrom(caller, ptr, bytes, attributes) ? 1 : 0;
+  return profiler.RecordAllocFrom(caller, ptr, bytes, attributes) ? 1 : 0;
 } catch (const std::bad_alloc&) {  // the host has no memory for the device's name
   return 0;
 }
@@ -64,7 +73,7 @@ int hbmprof_record_free(const void* ptr) { return hbmprof::Profiler::Default().R
 void hbmprof_tag_push(const char* key, const char* value) {
   if (tag_stack.depth++ >= kMaxTagDepth) return;
   const hbmprof::internal::TagSetId outer = hbmprof::internal::current_tags;
-  tag_stack.outer[tag_stack.depth - 1] = outer;
+  tag_stack.outer[tag_stack.depth - 1] = static_cast<uint16_t>(outer);
   hbmprof::internal::current_tags = hbmprof::internal::ExtendTags(outer, key, value);
 }
 

@@ -1,58 +1,127 @@
 // Profiler::Default(): the process's own profiler, set up from the environment; and the profile it writes at exit.
 #include "src/api/default_profiler.h"
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
+#include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
+#include "src/api/output_file.h"
+#include "src/base/fork.h"
+#include "src/base/message.h"
+#include "src/base/thread_state.h"
+#include "src/capture/libunwind_backend.h"
 
 namespace hbmprof {
 namespace {
 
+using internal::OutputFile;
+using internal::PrintMessage;
+
 std::atomic<Profiler*> default_profiler{nullptr};
-std::string* exit_output = nullptr;     // never destroyed, so that a dump from a late exit handler finds it
+std::atomic<OutputFile*> output_file{nullptr};  // never destroyed, so that a dump from a late exit handler finds it
+std::atomic<mode_t> output_mode{0600};
 const char* output_variable = nullptr;  // null: HBMPROF_OUTPUT
 
-void WriteAtExit() {
-  const absl::Status status = save_device_memory_profile(*exit_output);
-  if (!status.ok()) {
-    std::fprintf(stderr, "hbmprof: no profile at exit: %s\n", std::string(status.message()).c_str());
+// Null if profiles go nowhere.
+OutputFile* Output() {
+  OutputFile* file = output_file.load(std::memory_order_acquire);
+  if (file == nullptr || file->process() == getpid()) return file;
+  // In a forked child the parent's may be locked by a thread that is not there.
+  std::unique_ptr<OutputFile> own(file->NewForChild());
+  return output_file.compare_exchange_strong(file, own.get(), std::memory_order_acq_rel) ? own.release() : file;
+}
+
+std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
+
+void WriteAtExit() try {
+  OutputFile* const file = Output();
+  // The file is opened early where no other can be opened late; so the names are left to who reads the profile.
+  const absl::StatusOr<std::string> bytes =
+      SerializePprof(Profiler::Default().TakeSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
+  const absl::Status status = bytes.ok() ? file->WriteLast(*bytes) : bytes.status();
+  if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", Text(status), file->Advice(status));
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
+}
+
+void StartOutput(const Options& options) try {
+  auto file = std::make_unique<OutputFile>(options.output, options.output_mode);
+  if (options.output_early) {
+    const absl::Status status = file->OpenEarly();
+    if (!status.ok()) PrintMessage("hbmprof: ", Text(status), "; it is tried again at exit");
   }
+  output_file.store(file.release(), std::memory_order_release);
+  std::atexit(&WriteAtExit);
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
 }
 
 // Without a lock, which another thread could hold when the process forks: of threads that make one at once, the first
 // to be done has made it.
-Profiler& MakeDefault() {
+Profiler& MakeDefault(Profiler& off) {
+  // An operator new that records comes back here from everything below. So does a signal handler.
+  const internal::ForkPause pause;
+  const internal::ReentryGuard guard;
+  if (!guard.entered()) return off;
   std::vector<std::string> problems;
   Options options = OptionsFromEnvironment(&problems);
   if (output_variable != nullptr) {
-    const char* output = std::getenv(output_variable);
+    const char* output = secure_getenv(output_variable);
     options.output = output == nullptr ? "" : output;
   }
   auto made = std::make_unique<Profiler>(options);
+  if (options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind()) {
+    problems.push_back(std::string("hbmprof: HBMPROF_UNWINDER=libunwind: ") + internal::LibunwindProblem() +
+                       "; using auto");
+  }
   Profiler* other = nullptr;
   if (!default_profiler.compare_exchange_strong(other, made.get(), std::memory_order_acq_rel)) return *other;
-  for (const std::string& problem : problems) std::fprintf(stderr, "%s\n", problem.c_str());
-  if (!options.output.empty() && options.enabled) {
-    exit_output = new std::string(options.output);
-    std::atexit(&WriteAtExit);
-  }
-  return *made.release();
+  Profiler& profiler = *made.release();
+  for (const std::string& problem : problems) PrintMessage(problem);
+  output_mode.store(options.output_mode, std::memory_order_relaxed);
+  if (!options.output.empty() && options.enabled) StartOutput(options);
+  return profiler;
+}
+
+// Before main, so that no thread can wait for the dynamic linker's lock in the middle of an event.
+[[gnu::constructor]] void LoadLibunwindEarly() {
+  std::vector<std::string> problems;
+  if (OptionsFromEnvironment(&problems).unwinder == Unwinder::kLibunwind) internal::LoadLibunwind();
 }
 
 }  // namespace
 
 void internal::SetOutputVariable(const char* name) { output_variable = name; }
 
+absl::Status internal::WriteOutput() try {
+  Profiler& profiler = Profiler::Default();
+  OutputFile* const file = Output();
+  if (file == nullptr) return absl::OkStatus();
+  const absl::StatusOr<std::string> bytes = SerializePprof(profiler.TakeSnapshot(), &ElfSymbolizer());
+  return bytes.ok() ? file->Write(*bytes) : bytes.status();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("the host has no memory to build it");
+}
+
+mode_t internal::OutputMode() {
+  Profiler::Default();
+  return output_mode.load(std::memory_order_relaxed);
+}
+
 Profiler& Profiler::Default() {
   Profiler* profiler = default_profiler.load(std::memory_order_acquire);
-  return profiler != nullptr ? *profiler : MakeDefault();
+  return profiler != nullptr ? *profiler : MakeDefault(Off());
 }
 
 }  // namespace hbmprof

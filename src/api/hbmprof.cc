@@ -3,7 +3,8 @@
 #include <new>
 
 #include "hbmprof/pprof.h"
-#include "src/api/output_path.h"
+#include "src/api/default_profiler.h"
+#include "src/api/output_file.h"
 
 namespace hbmprof {
 
@@ -16,7 +17,8 @@ absl::Status HostMemoryExhausted() {
 }  // namespace
 
 absl::Status save_device_memory_profile(std::string_view path) try {
-  return WritePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer(), internal::ExpandOutputPath(path));
+  const absl::StatusOr<std::string> bytes = device_memory_profile();
+  return bytes.ok() ? internal::WriteToPattern(path, internal::OutputMode(), *bytes) : bytes.status();
 } catch (const std::bad_alloc&) {
   return HostMemoryExhausted();
 }

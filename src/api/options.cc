@@ -1,6 +1,8 @@
 #include "hbmprof/options.h"
 
-#include <cstdlib>
+#include <stdlib.h>
+#include <sys/auxv.h>
+
 #include <string_view>
 
 #include "absl/strings/ascii.h"
@@ -16,7 +18,7 @@ class Environment {
 
   // Unset and empty are the same: nothing asked for.
   static std::string_view Value(const char* name) {
-    const char* value = std::getenv(name);
+    const char* value = secure_getenv(name);
     return value == nullptr ? std::string_view() : std::string_view(value);
   }
 
@@ -29,6 +31,22 @@ class Environment {
       *result = number;
     } else {
       Complain(name, value, absl::StrCat("a number from ", low, " to ", high), absl::StrCat(*result));
+    }
+  }
+
+  void ReadPermissions(const char* name, unsigned* result) {
+    const std::string_view value = Value(name);
+    unsigned bits = 0;
+    bool is_octal = value.size() <= 4;
+    for (const char digit : value) {
+      is_octal = is_octal && digit >= '0' && digit <= '7';
+      bits = bits * 8 + static_cast<unsigned>(digit - '0');
+    }
+    if (value.empty()) return;
+    if (is_octal && bits <= 0777) {
+      *result = bits;
+    } else {
+      Complain(name, value, "an octal number up to 0777", "0600");
     }
   }
 
@@ -64,10 +82,19 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
     environment.Complain("HBMPROF", enabled, "0 (off) or 1 (on)", "1");
   }
   options.output = std::string(Environment::Value("HBMPROF_OUTPUT"));
+  const std::string_view open = Environment::Value("HBMPROF_OUTPUT_OPEN");
+  if (open == "early") {
+    options.output_early = true;
+  } else if (!open.empty() && open != "exit") {
+    environment.Complain("HBMPROF_OUTPUT_OPEN", open, "exit or early", "exit");
+  }
+  environment.ReadPermissions("HBMPROF_OUTPUT_MODE", &options.output_mode);
+  if (getauxval(AT_SECURE) != 0) options.oom_output.clear();
   const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");
   if (!oom_output.empty()) options.oom_output = oom_output == "off" ? "" : std::string(oom_output);
   environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, 512, &options.max_stack_depth);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, int64_t{1} << 32, &options.max_live_buffers);
+  environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, int64_t{1} << 50, &options.max_host_bytes);
   const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");
   if (unwinder == "fp") {
     options.unwinder = Unwinder::kFramePointer;

@@ -1,16 +1,36 @@
 #include "src/base/forked_child.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
 
 #include <atomic>
+#include <cerrno>
 
 namespace hbmprof::internal {
 namespace {
 
+std::atomic<bool> was_only_thread{false};
 std::atomic<bool> is_forked_child{false};
 
+// Whether this process has one thread. No other can make more then. (__libc_single_threaded does not become true again
+// when threads have ended.)
+bool IsOnlyThread() {
+  const int saved_errno = errno;
+  struct stat threads;
+  constexpr nlink_t kLinksOfAFolder = 2;  // and one for each folder in it
+  const bool is_only = stat("/proc/self/task", &threads) == 0 && threads.st_nlink == kLinksOfAFolder + 1;
+  errno = saved_errno;
+  return is_only;
+}
+
 [[gnu::constructor]] void WatchForks() {
-  pthread_atfork(nullptr, nullptr, [] { is_forked_child.store(true, std::memory_order_relaxed); });
+  // Where two threads fork at once, neither is alone and both say so.
+  pthread_atfork([] { was_only_thread.store(IsOnlyThread(), std::memory_order_relaxed); }, nullptr,
+                 [] {
+                   if (!was_only_thread.load(std::memory_order_relaxed)) {
+                     is_forked_child.store(true, std::memory_order_relaxed);
+                   }
+                 });
 }
 
 }  // namespace

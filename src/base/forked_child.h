@@ -1,11 +1,12 @@
-// Whether this process is a fork's child. A lock that another thread of its parent held is then held for good: those of
-// the tracker are seen to (profiler.cc), but not the dynamic linker's.
+// Whether this process is a fork's child that may lack a lock of the dynamic linker's for ever: another thread of its
+// parent may have held it. The library's own locks are free in every child (fork.h).
 #ifndef HBMPROF_SRC_BASE_FORKED_CHILD_H_
 #define HBMPROF_SRC_BASE_FORKED_CHILD_H_
 
 namespace hbmprof::internal {
 
-// True for good after a fork without exec. What dl_iterate_phdr takes must not be taken then.
+// True for good after a fork without exec from a process that had other threads, or where /proc does not tell. What
+// dl_iterate_phdr takes must not be taken then.
 bool IsForkedChild();
 
 }  // namespace hbmprof::internal

@@ -53,18 +53,20 @@ class InternTable {
   // Held while looking again and inserting, and while records are made.
   SpinLock& lock() ABSL_LOCK_RETURNED(lock_) { return lock_; }
 
-  // Adds a payload that is not in the table. `hash_of(payload)` must give the hash of any payload in it. Returns false
+  // Makes room for one more payload. `hash_of(payload)` must give the hash of any payload in the table. Returns false
   // if there is no memory.
   template <typename HashOf>
-  bool Insert(uint64_t hash, uint64_t payload, const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+  bool MakeRoom(const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
     Slots* slots = slots_.load(std::memory_order_relaxed);
-    if (slots == nullptr || 2 * (size_ + 1) > slots->mask + 1) {
-      slots = Grow(slots, hash_of);
-      if (slots == nullptr) return false;
-    }
-    Place(slots, hash, payload);
+    if (slots != nullptr && 2 * (size_ + 1) <= slots->mask + 1) return true;
+    if (Grow(slots, hash_of)) return true;
+    // Without memory for a larger array this one is filled so far that a search still ends soon.
+    return slots != nullptr && 8 * (size_ + 1) <= 7 * (slots->mask + 1);
+  }
+  // Adds a payload that is not in the table, after MakeRoom.
+  void Insert(uint64_t hash, uint64_t payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+    Place(slots_.load(std::memory_order_relaxed), hash, payload);
     ++size_;
-    return true;
   }
 
  private:
@@ -85,12 +87,13 @@ class InternTable {
     slots->slot(i).store((hash & ~kPayloadMask) | payload, std::memory_order_release);
   }
 
+  // False if there is no memory.
   template <typename HashOf>
-  Slots* Grow(Slots* old, const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+  bool Grow(Slots* old, const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
     const size_t count = old == nullptr ? kFirstSlots : 2 * (old->mask + 1);
     const size_t bytes = sizeof(Slots) + count * sizeof(uint64_t);
     auto* slots = static_cast<Slots*>(MapPages(bytes));
-    if (slots == nullptr) return nullptr;
+    if (slots == nullptr) return false;
     slots->mask = count - 1;
     slots->mapped_bytes = bytes;
     slots->older = old;
@@ -101,7 +104,7 @@ class InternTable {
       }
     }
     slots_.store(slots, std::memory_order_release);
-    return slots;
+    return true;
   }
 
   SpinLock lock_;

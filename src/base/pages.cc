@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -22,9 +23,38 @@ void* Map(size_t bytes) {
   return pages == MAP_FAILED ? nullptr : pages;
 }
 
+std::atomic<int64_t> host_bytes{0};
+std::atomic<int64_t> max_host_bytes{INT64_MAX};
+
+constexpr size_t kPage = 4096;
+constexpr size_t kMostBytes = size_t{1} << 60;
+
+int64_t WholePages(size_t bytes) { return static_cast<int64_t>((bytes + kPage - 1) / kPage * kPage); }
+
 }  // namespace
 
+int64_t HostBytes() { return host_bytes.load(std::memory_order_relaxed); }
+int64_t MaxHostBytes() { return max_host_bytes.load(std::memory_order_relaxed); }
+void SetMaxHostBytes(int64_t bytes) { max_host_bytes.store(bytes, std::memory_order_relaxed); }
+
+bool TakeHostBytes(int64_t bytes) {
+  int64_t taken = host_bytes.load(std::memory_order_relaxed);
+  do {
+    if (bytes > MaxHostBytes() - taken) return false;
+  } while (!host_bytes.compare_exchange_weak(taken, taken + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+void CountHostBytes(int64_t bytes) { host_bytes.fetch_add(bytes, std::memory_order_relaxed); }
+
 void* MapPages(size_t bytes) {
+  if (bytes > kMostBytes || !TakeHostBytes(WholePages(bytes))) return nullptr;
+  void* pages = ReservePages(bytes);
+  if (pages == nullptr) CountHostBytes(-WholePages(bytes));
+  return pages;
+}
+
+void* ReservePages(size_t bytes) {
   if (bytes < kLargePage || bytes % kLargePage != 0) return Map(bytes);
   auto* pages = static_cast<char*>(Map(bytes + kLargePage));
   if (pages == nullptr) return nullptr;
@@ -39,7 +69,9 @@ void* MapPages(size_t bytes) {
 }
 
 void UnmapPages(void* pages, size_t bytes) {
-  if (pages != nullptr) munmap(pages, bytes);
+  if (pages == nullptr) return;
+  munmap(pages, bytes);
+  CountHostBytes(-WholePages(bytes));
 }
 
 void DiscardPages(void* pages, size_t bytes) {

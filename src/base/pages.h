@@ -4,13 +4,27 @@
 #define HBMPROF_SRC_BASE_PAGES_H_
 
 #include <cstddef>
+#include <cstdint>
 
 namespace hbmprof::internal {
 
+// What all tables of the process take: every mapped page, touched or not, and what is counted below. Never more than
+// SetMaxHostBytes allows, but for what was there before and CountHostBytes. Any thread.
+int64_t HostBytes();
+int64_t MaxHostBytes();
+void SetMaxHostBytes(int64_t bytes);  // at first there is no limit
+// Counts memory that does not come from MapPages; returns false, and counts nothing, where the limit does not allow it.
+bool TakeHostBytes(int64_t bytes);
+// The same for memory that is there in any case.
+void CountHostBytes(int64_t bytes);
+
 // Zero-filled, page-aligned, takes memory only where it is touched: in pages, and for a multiple of 2 MiB in large
-// pages of that size, where the kernel has them. Null if the kernel has none. Leaves errno alone.
+// pages of that size, where the kernel has them. Null if the kernel has none or the limit does not allow it. Leaves
+// errno alone.
 void* MapPages(size_t bytes);
-// `pages` and `bytes` as given to or by MapPages. Null is ignored.
+// MapPages without counting: for a table that takes its host bytes as it fills.
+void* ReservePages(size_t bytes);
+// `pages` and `bytes` as given to or by MapPages (not ReservePages). Null is ignored.
 void UnmapPages(void* pages, size_t bytes);
 // Gives the memory back, where it is not locked, and leaves the addresses usable; they read as zeros afterwards.
 void DiscardPages(void* pages, size_t bytes);

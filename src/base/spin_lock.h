@@ -1,4 +1,5 @@
-// SpinLock: four bytes, for sections of some ten instructions on the path of an event. Also its scoped guard.
+// SpinLock: four bytes, for sections of some ten instructions on the path of an event. Also its scoped guard, and
+// Backoff, how to wait in a loop.
 // Not here: locks for slow paths (mutex.h).
 #ifndef HBMPROF_SRC_BASE_SPIN_LOCK_H_
 #define HBMPROF_SRC_BASE_SPIN_LOCK_H_
@@ -20,8 +21,31 @@ inline void CpuRelax() {
 #endif
 }
 
-// Zero-filled memory is an unlocked SpinLock. Waiters spin briefly, then yield: a holder that was preempted is the
-// common reason to wait when there are more threads than cores.
+// Waits for another thread in a loop: first spins, then yields (a holder that was preempted is the common reason to
+// wait when there are more threads than processors), then sleeps, a quarter of a millisecond at most. Without the
+// sleeps a thread under SCHED_FIFO could keep the thread that it waits for from its processor for ever. Leaves errno
+// alone and is no cancellation point. May be used in signal handlers.
+class Backoff {
+ public:
+  void Wait() {
+    if (waits_ >= kSpins) return WaitLonger();
+    ++waits_;
+    CpuRelax();
+  }
+
+ private:
+  static constexpr int kSpins = 200;
+  static constexpr int kYields = 200;
+  static constexpr long kShortestSleep = 10'000;  // nanoseconds
+  static constexpr long kLongestSleep = 250'000;
+
+  [[gnu::noinline]] void WaitLonger();
+
+  int waits_ = 0;
+  long nanoseconds_ = 0;
+};
+
+// Zero-filled memory is an unlocked SpinLock.
 class ABSL_LOCKABLE SpinLock {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
@@ -34,15 +58,9 @@ class ABSL_LOCKABLE SpinLock {
 
  private:
   [[gnu::noinline]] void LockSlow() {
-    int spins = 0;
+    Backoff backoff;
     do {
-      while (held_.load(std::memory_order_relaxed) != 0) {
-        if (++spins < 200) {
-          CpuRelax();
-        } else {
-          sched_yield();
-        }
-      }
+      while (held_.load(std::memory_order_relaxed) != 0) backoff.Wait();
     } while (held_.exchange(1, std::memory_order_acquire) != 0);
   }
 

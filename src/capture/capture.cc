@@ -7,10 +7,14 @@
 #include "src/capture/libunwind_backend.h"
 #include "src/capture/memo.h"
 #include "src/capture/rules.h"
+#include "src/capture/stack_memory.h"
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
 namespace {
+
+// What libunwind may take of the stack, and more.
+constexpr size_t kLibunwindRoom = size_t{32} << 10;
 
 // For architectures on which a Caller is its pc alone. The first call of backtrace loads a library, so the constructor
 // makes it.
@@ -29,15 +33,13 @@ CapturedStack CaptureWithBacktrace(const Caller& caller, uintptr_t* pcs, int max
   return {pcs, depth, end - first > depth};
 }
 
-// Frames that no rule describes are left to libunwind, and where it is not installed to a guess.
+// Where the rules do not lead to the outermost frame, guesses may; if they do not either, the stack counts as
+// truncated.
 CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_depth) {
   const Path* path;
-  const WalkResult known = WalkToRemember(caller, buffer, max_depth, &path);
-  if (known.end != WalkEnd::kUnknown) return {buffer, known.depth, known.end == WalkEnd::kDepth, path};
-  const CapturedStack stack = CaptureWithLibunwind(caller, buffer, max_depth);
-  if (stack.depth >= known.depth) return stack;
-  const WalkResult walk = WalkByRules(caller, buffer, max_depth, /*guess=*/true);
-  return {buffer, walk.depth, walk.end == WalkEnd::kDepth};
+  WalkResult walk = WalkToRemember(caller, buffer, max_depth, &path);
+  if (walk.end == WalkEnd::kUnknown) walk = WalkByRules(caller, buffer, max_depth, /*guess=*/true);
+  return {buffer, walk.depth, walk.end != WalkEnd::kOutermost, path};
 }
 
 }  // namespace
@@ -47,14 +49,13 @@ StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
 #if defined(__x86_64__)
   const bool has_rules = PrepareRules();
   if (has_rules) PrepareMemos();
-  const bool has_libunwind = LoadLibunwind();
-  const Method best = has_rules ? Method::kRules : has_libunwind ? Method::kLibunwind : Method::kFramePointer;
+  const Method best = has_rules ? Method::kRules : Method::kFramePointer;
   switch (unwinder) {
     case Unwinder::kFramePointer:
       method_ = Method::kFramePointer;
       break;
     case Unwinder::kLibunwind:
-      method_ = has_libunwind ? Method::kLibunwind : best;
+      method_ = LoadLibunwind() ? Method::kLibunwind : best;
       break;
     default:
       method_ = best;
@@ -68,7 +69,7 @@ StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
 
 CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const {
   max_depth = std::min(max_depth, kMaxStackDepth);
-  if (max_depth <= 0) return {buffer, 0, false};
+  if (max_depth <= 0 || caller.pc == 0) return {buffer, 0, false};
   switch (method_) {
     case Method::kRules:
       return CaptureByRules(caller, buffer, max_depth);
@@ -77,8 +78,10 @@ CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffe
       return {buffer, walk.depth, walk.end == WalkEnd::kDepth};
     }
     case Method::kLibunwind: {
-      const CapturedStack stack = CaptureWithLibunwind(caller, buffer, max_depth);
-      if (stack.depth > 0) return stack;
+      if (StackRoom() >= kLibunwindRoom) {
+        const CapturedStack stack = CaptureWithLibunwind(caller, buffer, max_depth);
+        if (stack.depth > 0) return stack;
+      }
       return CaptureByRules(caller, buffer, max_depth);
     }
     case Method::kBacktrace:

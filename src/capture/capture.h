@@ -32,12 +32,14 @@ struct CapturedStack {
 // plus one, so that "the call is at the address before it" names the interrupted instruction too.
 class StackCapture {
  public:
+  // Loads libunwind for Unwinder::kLibunwind, under the dynamic linker's lock; uses the rules where that fails.
   explicit StackCapture(Unwinder unwinder);
 
   // The stack that begins at `caller`, at most `max_depth` (and kMaxStackDepth) frames: pcs[0] = caller.pc. `buffer`
-  // has room for them. Takes no memory from malloc, except that pthread_getattr_np and libunwind may when a thread
-  // first needs them; takes no lock that dlopen holds while it runs code of others; calls nothing of the traced
-  // program's; leaves errno alone.
+  // has room for them. Frames that nothing describes are guessed by their frame pointers, or end the stack as
+  // truncated. Takes no memory from malloc, except that libunwind may when a thread first needs it; takes no lock that
+  // dlopen holds while it runs code of others; calls nothing of the traced program's; leaves errno alone. Of a caller
+  // that is nowhere (`Caller{}`) there is no stack. Needs less than 4 KiB of the stack that it runs on.
   CapturedStack Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const {
     Memo* asked = memo();
     const Path* path = asked == nullptr ? nullptr : asked->Find(caller, max_depth);

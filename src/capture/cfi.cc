@@ -20,7 +20,8 @@ constexpr uint64_t kReturnAddress = 16;
 // and stays failed; values read then are 0.
 class Cursor {
  public:
-  Cursor(const uint8_t* at, const uint8_t* end) : at_(at), end_(end) {}
+  // Fails from the start if `end` is null.
+  Cursor(const uint8_t* at, const uint8_t* end) : at_(at), end_(end), ok_(end != nullptr) {}
 
   bool ok() const { return ok_; }
   bool AtEnd() const { return !ok_ || at_ >= end_; }
@@ -31,6 +32,12 @@ class Cursor {
       return;
     }
     at_ += bytes;
+  }
+  // The next `bytes` bytes, as a cursor of their own; passes over them.
+  Cursor Take(uint64_t bytes) {
+    const uint8_t* begin = at_;
+    Skip(bytes);
+    return ok_ ? Cursor(begin, at_) : Cursor(nullptr, nullptr);
   }
 
   template <typename T>
@@ -116,15 +123,24 @@ class Cursor {
  private:
   const uint8_t* at_;
   const uint8_t* end_;
-  bool ok_ = true;
+  bool ok_;
 };
 
-// The length field that begins a CIE or FDE; the cursor then covers what follows it.
-Cursor Entry(const uint8_t* at) {
-  Cursor length(at, at + 12);
-  const auto bytes32 = length.Fixed<uint32_t>();
-  const uint64_t bytes = bytes32 == 0xffffffff ? length.Fixed<uint64_t>() : bytes32;
-  return Cursor(length.at(), length.at() + bytes);
+// Sums of numbers that anything may stand for: they wrap.
+int64_t Sum(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
+int64_t Difference(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+}
+int64_t Product(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
+// What follows the length field of the CIE or FDE at `at`; a failed cursor if that does not lie in `readable`.
+Cursor Entry(const uint8_t* at, const ReadableRanges& readable) {
+  Cursor in(at, reinterpret_cast<const uint8_t*>(readable.LimitAt(reinterpret_cast<uintptr_t>(at))));
+  const auto bytes32 = in.Fixed<uint32_t>();
+  const uint64_t bytes = bytes32 == 0xffffffff ? in.Fixed<uint64_t>() : bytes32;
+  return in.Take(bytes);
 }
 
 struct Cie {
@@ -136,8 +152,8 @@ struct Cie {
   Cursor program{nullptr, nullptr};
 };
 
-bool ReadCie(const uint8_t* at, Cie* cie) {
-  Cursor in = Entry(at);
+bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
+  Cursor in = Entry(at, readable);
   if (in.Fixed<uint32_t>() != 0) return false;  // not a CIE
   const auto version = in.Fixed<uint8_t>();
   if (version != 1 && version != 3) return false;
@@ -150,9 +166,7 @@ bool ReadCie(const uint8_t* at, Cie* cie) {
   if (!in.ok() || return_column != kReturnAddress) return false;
   if (*augmentation == 'z') {
     cie->has_augmentation_data = true;
-    const uint64_t bytes = in.Uleb();
-    Cursor data = in;
-    in.Skip(bytes);
+    Cursor data = in.Take(in.Uleb());
     for (const char* letter = augmentation + 1; *letter != 0; ++letter) {
       switch (*letter) {
         case 'R':
@@ -181,12 +195,18 @@ bool ReadCie(const uint8_t* at, Cie* cie) {
 }
 
 // A value on the expression evaluator's stack: a number, a register plus a number, or the word in memory at a register
-// plus a number.
+// plus a number, plus another number.
 struct Term {
   enum Base : uint8_t { kNumber, kRegister, kWordAt };
   Base base = kNumber;
   uint64_t reg = 0;
   int64_t offset = 0;
+  int64_t addend = 0;  // kWordAt only
+
+  void Add(int64_t number) {
+    int64_t& summand = base == kWordAt ? addend : offset;
+    summand = Sum(summand, number);
+  }
 };
 
 // Evaluates a DWARF expression as far as it has the form of a Term. `pc` stands for the program counter's register;
@@ -206,7 +226,7 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
       const uint64_t reg = op == 0x92 ? in.Uleb() : op - 0x70u;
       pushed.offset = in.Sleb();
       if (reg == kReturnAddress) {
-        pushed.offset += static_cast<int64_t>(pc);
+        pushed.Add(static_cast<int64_t>(pc));
       } else {
         pushed.base = Term::kRegister;
         pushed.reg = reg;
@@ -258,9 +278,7 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
       continue;
     }
     if (op == 0x23) {  // plus_uconst
-      const auto constant = static_cast<int64_t>(in.Uleb());
-      if (top.base == Term::kWordAt) return false;
-      top.offset += constant;
+      top.Add(static_cast<int64_t>(in.Uleb()));
       continue;
     }
     if (op == 0x96) continue;  // nop
@@ -269,17 +287,14 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
     Term& left = stack[depth - 2];
     --depth;
     if (op == 0x22) {  // plus
-      if (left.base == Term::kNumber && right.base == Term::kRegister) {
-        left = {right.base, right.reg, left.offset + right.offset};
-      } else if (left.base != Term::kWordAt && right.base == Term::kNumber) {
-        left.offset += right.offset;
-      } else {
-        return false;
-      }
+      if (left.base != Term::kNumber && right.base != Term::kNumber) return false;
+      const Term number = left.base == Term::kNumber ? left : right;
+      if (left.base == Term::kNumber) left = right;
+      left.Add(number.offset);
       continue;
     }
-    if (op == 0x1c && left.base != Term::kWordAt && right.base == Term::kNumber) {  // minus
-      left.offset -= right.offset;
+    if (op == 0x1c && right.base == Term::kNumber) {  // minus
+      left.Add(Difference(0, right.offset));
       continue;
     }
     if (left.base != Term::kNumber || right.base != Term::kNumber) return false;
@@ -325,37 +340,36 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
   return true;
 }
 
+// The operations of a DWARF expression; null: there is none.
+struct Expression {
+  const uint8_t* begin = nullptr;
+  const uint8_t* end = nullptr;
+};
+
 // How one register of the caller is found.
 struct RegisterRule {
   enum Kind : uint8_t { kSame, kUndefined, kAtCfa, kAtExpression, kOther };
   Kind kind = kSame;
-  int64_t offset = 0;                   // kAtCfa: it is the word at CFA + offset
-  const uint8_t* expression = nullptr;  // kAtExpression: it is the word at this address (a length, then operations)
+  int64_t offset = 0;     // kAtCfa: it is the word at CFA + offset
+  Expression expression;  // kAtExpression: it is the word at this address
 };
 
 struct Row {
   uint64_t cfa_register = 0;
   int64_t cfa_offset = 0;
-  const uint8_t* cfa_expression = nullptr;  // if not null, instead of the two above
+  Expression cfa_expression;  // if there is one, instead of the two above
   RegisterRule fp, sp, ra;
-  RegisterRule others;  // rules of registers that no FrameRule needs end up here
 };
 
-RegisterRule& Column(Row* row, uint64_t reg) {
-  return reg == kFp ? row->fp : reg == kSp ? row->sp : reg == kReturnAddress ? row->ra : row->others;
+// Null for a register that no FrameRule needs.
+RegisterRule* Column(Row* row, uint64_t reg) {
+  return reg == kFp ? &row->fp : reg == kSp ? &row->sp : reg == kReturnAddress ? &row->ra : nullptr;
 }
 
-// Passes over an expression: its length, then operations.
-const uint8_t* SkipExpression(Cursor* in) {
-  const uint8_t* begin = in->at();
-  in->Skip(in->Uleb());
-  return begin;
-}
-
-Cursor ExpressionAt(const uint8_t* at) {
-  Cursor length(at, at + 10);
-  const uint64_t bytes = length.Uleb();
-  return Cursor(length.at(), length.at() + bytes);
+// Reads an expression: its length, then operations.
+Expression TakeExpression(Cursor* in) {
+  const Cursor operations = in->Take(in->Uleb());
+  return {operations.at(), in->at()};
 }
 
 // Runs a CFA program from `location` on for as long as its rows are at or before `address`. `initial` is the row that
@@ -364,15 +378,14 @@ bool Run(Cursor in, const Cie& cie, uintptr_t location, uintptr_t address, const
   constexpr int kRemembered = 8;
   Row remembered[kRemembered];
   int depth = 0;
-  const auto set = [&](uint64_t reg, RegisterRule::Kind kind, int64_t offset = 0, const uint8_t* expression = nullptr) {
-    Column(row, reg) = {kind, offset, expression};
+  const auto set = [&](uint64_t reg, RegisterRule::Kind kind, int64_t offset = 0, const Expression& expression = {}) {
+    if (RegisterRule* column = Column(row, reg)) *column = {kind, offset, expression};
   };
   const auto restore = [&](uint64_t reg) {
-    Row clean;
-    Row from = initial != nullptr ? *initial : clean;
-    Column(row, reg) = Column(&from, reg);
+    Row from = initial != nullptr ? *initial : Row();
+    if (RegisterRule* column = Column(row, reg)) *column = *Column(&from, reg);
   };
-  const auto factored = [&](int64_t offset) { return offset * cie.data_alignment; };
+  const auto factored = [&](int64_t offset) { return Product(offset, cie.data_alignment); };
   while (!in.AtEnd()) {
     const auto op = in.Fixed<uint8_t>();
     const uint64_t low = op & 0x3f;
@@ -431,22 +444,21 @@ bool Run(Cursor in, const Cie& cie, uintptr_t location, uintptr_t address, const
         case 0x0c:  // def_cfa
           row->cfa_register = in.Uleb();
           row->cfa_offset = static_cast<int64_t>(in.Uleb());
-          row->cfa_expression = nullptr;
+          row->cfa_expression = {};
           break;
         case 0x0d:  // def_cfa_register
           row->cfa_register = in.Uleb();
-          row->cfa_expression = nullptr;
+          row->cfa_expression = {};
           break;
         case 0x0e:  // def_cfa_offset
           row->cfa_offset = static_cast<int64_t>(in.Uleb());
           break;
         case 0x0f:  // def_cfa_expression
-          row->cfa_expression = SkipExpression(&in);
+          row->cfa_expression = TakeExpression(&in);
           break;
         case 0x10: {  // expression
           const uint64_t reg = in.Uleb();
-          const uint8_t* expression = SkipExpression(&in);
-          set(reg, RegisterRule::kAtExpression, 0, expression);
+          set(reg, RegisterRule::kAtExpression, 0, TakeExpression(&in));
           break;
         }
         case 0x11: {  // offset_extended_sf
@@ -457,7 +469,7 @@ bool Run(Cursor in, const Cie& cie, uintptr_t location, uintptr_t address, const
         case 0x12:  // def_cfa_sf
           row->cfa_register = in.Uleb();
           row->cfa_offset = factored(in.Sleb());
-          row->cfa_expression = nullptr;
+          row->cfa_expression = {};
           break;
         case 0x13:  // def_cfa_offset_sf
           row->cfa_offset = factored(in.Sleb());
@@ -471,7 +483,7 @@ bool Run(Cursor in, const Cie& cie, uintptr_t location, uintptr_t address, const
         }
         case 0x16: {  // val_expression
           const uint64_t reg = in.Uleb();
-          SkipExpression(&in);
+          TakeExpression(&in);
           set(reg, RegisterRule::kOther);
           break;
         }
@@ -480,7 +492,7 @@ bool Run(Cursor in, const Cie& cie, uintptr_t location, uintptr_t address, const
           break;
         case 0x2f: {  // GNU_negative_offset_extended
           const uint64_t reg = in.Uleb();
-          set(reg, RegisterRule::kAtCfa, -factored(static_cast<int64_t>(in.Uleb())));
+          set(reg, RegisterRule::kAtCfa, Difference(0, factored(static_cast<int64_t>(in.Uleb()))));
           break;
         }
         default:
@@ -495,18 +507,24 @@ bool Run(Cursor in, const Cie& cie, uintptr_t location, uintptr_t address, const
   return in.ok();
 }
 
-// The address a register was saved at, as a Term; false if it was not saved in memory.
+// The address a register was saved at; false if it was not saved in memory.
 bool SavedAt(const RegisterRule& rule, const Term& cfa, uintptr_t address, Term* at) {
   if (rule.kind == RegisterRule::kAtCfa) {
     *at = cfa;
-    at->offset += rule.offset;
-    return cfa.base == Term::kRegister;
+    at->Add(rule.offset);
+    return true;
   }
-  return rule.kind == RegisterRule::kAtExpression && Evaluate(ExpressionAt(rule.expression), address, &cfa, at) &&
-         at->base == Term::kRegister;
+  return rule.kind == RegisterRule::kAtExpression &&
+         Evaluate(Cursor(rule.expression.begin, rule.expression.end), address, &cfa, at);
 }
 
 bool IsRegister(const Term& term, uint64_t reg) { return term.base == Term::kRegister && term.reg == reg; }
+
+FrameRule Inexpressible() {
+  FrameRule rule;
+  rule.kind = FrameRule::kInexpressible;
+  return rule;
+}
 
 // What of a row a FrameRule can express.
 FrameRule Reduce(const Row& row, uintptr_t address) {
@@ -516,52 +534,69 @@ FrameRule Reduce(const Row& row, uintptr_t address) {
     return rule;
   }
   Term cfa{Term::kRegister, row.cfa_register, row.cfa_offset};
-  if (row.cfa_expression != nullptr && !Evaluate(ExpressionAt(row.cfa_expression), address, nullptr, &cfa)) return {};
+  if (row.cfa_expression.begin != nullptr &&
+      !Evaluate(Cursor(row.cfa_expression.begin, row.cfa_expression.end), address, nullptr, &cfa)) {
+    return Inexpressible();
+  }
   rule.cfa_offset = cfa.offset;
   rule.fp_saved = row.fp.kind != RegisterRule::kSame && row.fp.kind != RegisterRule::kUndefined;
   Term fp_at;
-  if (cfa.base == Term::kRegister) {
-    if (!IsRegister(cfa, kSp) && !IsRegister(cfa, kFp)) return {};
-    if (row.sp.kind != RegisterRule::kSame) return {};
-    if (row.ra.kind != RegisterRule::kAtCfa || row.ra.offset != -8) return {};
-    if (rule.fp_saved && (!SavedAt(row.fp, cfa, address, &fp_at) || fp_at.reg != cfa.reg)) return {};
-    rule.fp_offset = fp_at.offset - cfa.offset;
-    rule.kind = cfa.reg == kSp ? FrameRule::kCfaFromSp : FrameRule::kCfaFromFp;
-    return rule;
+  if (rule.fp_saved && !SavedAt(row.fp, cfa, address, &fp_at)) return Inexpressible();
+  const bool is_called =
+      row.sp.kind == RegisterRule::kSame && row.ra.kind == RegisterRule::kAtCfa && row.ra.offset == -8;
+  if (cfa.base == Term::kRegister && is_called && cfa.reg < 16) {
+    rule.kind = cfa.reg == kSp   ? FrameRule::kCfaFromSp
+                : cfa.reg == kFp ? FrameRule::kCfaFromFp
+                                 : FrameRule::kCfaFromRegister;
+    if (rule.kind == FrameRule::kCfaFromRegister) rule.cfa_register = static_cast<uint8_t>(cfa.reg);
+    if (!rule.fp_saved) return rule;
+    rule.fp_found_by_fp = rule.kind == FrameRule::kCfaFromRegister && IsRegister(fp_at, kFp);
+    rule.fp_offset = rule.fp_found_by_fp ? fp_at.offset : Difference(fp_at.offset, cfa.offset);
+    return rule.fp_found_by_fp || IsRegister(fp_at, cfa.reg) ? rule : Inexpressible();
   }
-  if (cfa.base != Term::kWordAt) return {};
-  rule.fp_offset = 0;
-  if (cfa.reg == kFp) {
-    if (row.sp.kind != RegisterRule::kSame) return {};
-    if (row.ra.kind != RegisterRule::kAtCfa || row.ra.offset != -8) return {};
-    if (!rule.fp_saved || !SavedAt(row.fp, cfa, address, &fp_at) || fp_at.reg != kFp) return {};
+  if (cfa.base != Term::kWordAt) return Inexpressible();
+  if (cfa.reg == kFp && is_called) {
+    if (cfa.addend != 0 || !rule.fp_saved || !IsRegister(fp_at, kFp)) return Inexpressible();
     rule.fp_offset = fp_at.offset;
     rule.kind = FrameRule::kCfaInSlot;
+    return rule;
+  }
+  if (cfa.reg == kSp && is_called) {
+    if (rule.fp_saved && (fp_at.base != Term::kWordAt || fp_at.reg != kSp || fp_at.offset != cfa.offset)) {
+      return Inexpressible();
+    }
+    rule.cfa_addend = cfa.addend;
+    rule.fp_offset = Difference(fp_at.addend, cfa.addend);
+    rule.kind = FrameRule::kCfaInSpSlot;
     return rule;
   }
   if (cfa.reg == kSp) {
     // A signal trampoline: all registers are in the context that the kernel pushed, sp and pc side by side.
     Term sp_at;
     Term ra_at;
-    if (!SavedAt(row.ra, cfa, address, &ra_at) || ra_at.reg != kSp || ra_at.offset != cfa.offset + 8) return {};
-    if (row.sp.kind != RegisterRule::kSame &&
-        (!SavedAt(row.sp, cfa, address, &sp_at) || sp_at.reg != kSp || sp_at.offset != cfa.offset)) {
-      return {};
+    if (cfa.addend != 0 || !SavedAt(row.ra, cfa, address, &ra_at) || !IsRegister(ra_at, kSp) ||
+        ra_at.offset != Sum(cfa.offset, 8)) {
+      return Inexpressible();
     }
-    if (!rule.fp_saved || !SavedAt(row.fp, cfa, address, &fp_at) || fp_at.reg != kSp) return {};
+    if (row.sp.kind != RegisterRule::kSame &&
+        (!SavedAt(row.sp, cfa, address, &sp_at) || !IsRegister(sp_at, kSp) || sp_at.offset != cfa.offset)) {
+      return Inexpressible();
+    }
+    if (!rule.fp_saved || !IsRegister(fp_at, kSp)) return Inexpressible();
     rule.fp_offset = fp_at.offset;
     rule.kind = FrameRule::kSignal;
     return rule;
   }
-  return {};
+  return Inexpressible();
 }
 
 // The FDE that may cover `address`, through the sorted table of the object; null if there is none.
-const uint8_t* FindFde(const uint8_t* header, uintptr_t address) {
+const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, uintptr_t address) {
   constexpr uint8_t kSortedTable = 0x3b;  // pairs of 4-byte signed offsets from the header
   constexpr size_t kPairBytes = 8;
   const auto base = reinterpret_cast<uintptr_t>(header);
-  Cursor in(header, header + 64);
+  const uintptr_t limit = readable.LimitAt(base);
+  Cursor in(header, reinterpret_cast<const uint8_t*>(limit));
   const auto version = in.Fixed<uint8_t>();
   const auto eh_frame_encoding = in.Fixed<uint8_t>();
   const auto count_encoding = in.Fixed<uint8_t>();
@@ -571,6 +606,7 @@ const uint8_t* FindFde(const uint8_t* header, uintptr_t address) {
   const uint64_t count = in.Encoded(count_encoding, base);
   if (!in.ok() || count == 0) return nullptr;
   const uint8_t* table = in.at();
+  if (count > (limit - reinterpret_cast<uintptr_t>(table)) / kPairBytes) return nullptr;
   const auto entry = [table](uint64_t i, int field) {
     int32_t offset;
     std::memcpy(&offset, table + i * kPairBytes + field * 4, sizeof(offset));
@@ -587,7 +623,8 @@ const uint8_t* FindFde(const uint8_t* header, uintptr_t address) {
       last = middle;
     }
   }
-  return entry(first, 0) <= target ? header + entry(first, 1) : nullptr;
+  if (entry(first, 0) > target) return nullptr;
+  return reinterpret_cast<const uint8_t*>(base + static_cast<uintptr_t>(entry(first, 1)));
 }
 
 // One FDE with its CIE, ready to run.
@@ -598,13 +635,16 @@ struct Fde {
 };
 
 // False if no FDE that can be read covers `address`.
-bool ReadFde(const uint8_t* header, uintptr_t address, Fde* fde) {
-  const uint8_t* at = FindFde(header, address);
+bool ReadFde(const uint8_t* header, const ReadableRanges& readable, uintptr_t address, Fde* fde) {
+  const uint8_t* at = FindFde(header, readable, address);
   if (at == nullptr) return false;
-  Cursor in = Entry(at);
-  const uint8_t* cie_field = in.at();
+  Cursor in = Entry(at, readable);
+  const auto cie_field = reinterpret_cast<uintptr_t>(in.at());
   const auto cie_distance = in.Fixed<uint32_t>();
-  if (!in.ok() || cie_distance == 0 || !ReadCie(cie_field - cie_distance, &fde->cie)) return false;
+  if (!in.ok() || cie_distance == 0 ||
+      !ReadCie(reinterpret_cast<const uint8_t*>(cie_field - cie_distance), readable, &fde->cie)) {
+    return false;
+  }
   if ((fde->cie.pointer_encoding & kPeIndirect) != 0) return false;
   fde->start = in.Encoded(fde->cie.pointer_encoding, 0);
   const uint64_t bytes = in.EncodedValue(fde->cie.pointer_encoding);
@@ -615,25 +655,25 @@ bool ReadFde(const uint8_t* header, uintptr_t address, Fde* fde) {
 
 }  // namespace
 
-FrameRule ReadFrameRule(const void* eh_frame_hdr, uintptr_t address) {
+FrameRule ReadFrameRule(const void* eh_frame_hdr, const ReadableRanges& readable, uintptr_t address) {
   if (eh_frame_hdr == nullptr) return {};
   const auto* header = static_cast<const uint8_t*>(eh_frame_hdr);
   Fde fde;
-  if (!ReadFde(header, address, &fde)) {
+  if (!ReadFde(header, readable, address, &fde)) {
     // A return to the first instruction of a function, after no call: what makecontext puts at a stack's outer end.
     FrameRule rule;
-    if (ReadFde(header, address + 1, &fde) && fde.start == address + 1) rule.kind = FrameRule::kOutermost;
+    if (ReadFde(header, readable, address + 1, &fde) && fde.start == address + 1) rule.kind = FrameRule::kOutermost;
     return rule;
   }
   Row initial;
-  if (!Run(fde.cie.program, fde.cie, fde.start, UINTPTR_MAX, nullptr, &initial)) return {};
+  if (!Run(fde.cie.program, fde.cie, fde.start, UINTPTR_MAX, nullptr, &initial)) return Inexpressible();
   Row row = initial;
-  if (!Run(fde.program, fde.cie, fde.start, address, &initial, &row)) return {};
+  if (!Run(fde.program, fde.cie, fde.start, address, &initial, &row)) return Inexpressible();
   const FrameRule rule = Reduce(row, address);
   // A signal frame alone is left at the interrupted instruction itself, not after a call.
   const bool mismatch =
       fde.cie.is_signal_frame != (rule.kind == FrameRule::kSignal) && rule.kind != FrameRule::kOutermost;
-  return mismatch ? FrameRule() : rule;
+  return mismatch ? Inexpressible() : rule;
 }
 
 }  // namespace hbmprof::internal

@@ -1,6 +1,10 @@
 #include "src/capture/libunwind_backend.h"
 
 #include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <pthread.h>
+#include <sys/auxv.h>
 
 #include <algorithm>
 #include <atomic>
@@ -43,7 +47,7 @@ struct Functions {
   void** local_address_space;
 };
 
-enum class State { kUntried, kLoading, kLoaded, kAbsent };
+enum class State { kUntried, kLoading, kLoaded, kIncomplete, kAbsent, kStaticProgram, kForkedChild };
 std::atomic<State> state{State::kUntried};
 Functions functions;
 
@@ -56,9 +60,30 @@ constexpr bool kMayUseBacktrace = true;
 
 __thread bool in_libunwind __attribute__((tls_model("initial-exec"))) = false;
 
-bool Load() {
+// libunwind is not written to be cancelled: the pipe that it asks whether memory can be read is a cancellation point.
+class NoCancellation {
+ public:
+  NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_); }
+  ~NoCancellation() { pthread_setcancelstate(old_, nullptr); }
+  NoCancellation(const NoCancellation&) = delete;
+  NoCancellation& operator=(const NoCancellation&) = delete;
+
+ private:
+  int old_;
+};
+
+// A program without a dynamic linker of its own. What it loads gets a second C library, which is not set up.
+bool IsStaticProgram() {
+  const auto* headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
+  const unsigned long count = headers == nullptr ? 0 : getauxval(AT_PHNUM);
+  return std::none_of(headers, headers + count, [](const ElfW(Phdr) & header) { return header.p_type == PT_INTERP; });
+}
+
+State Load() {
+  if (IsStaticProgram()) return State::kStaticProgram;
+  if (IsForkedChild()) return State::kForkedChild;
   void* library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return false;
+  if (library == nullptr) return State::kAbsent;
   const auto find = [library](const char* symbol, auto* function) {
     *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, symbol));
     return *function != nullptr;
@@ -69,25 +94,39 @@ bool Load() {
       find("_ULx86_64_get_reg", &functions.get_register) && find("_Ux86_64_flush_cache", &functions.flush_cache) &&
       find("_ULx86_64_local_addr_space", &functions.local_address_space);
   if (!complete) dlclose(library);
-  return complete;
+  return complete ? State::kLoaded : State::kIncomplete;
 }
-
-[[gnu::constructor]] void LoadEarly() { LoadLibunwind(); }
 
 }  // namespace
 
 bool LoadLibunwind() {
   State found = State::kUntried;
   if (state.compare_exchange_strong(found, State::kLoading, std::memory_order_acquire)) {
-    found = Load() ? State::kLoaded : State::kAbsent;
+    found = Load();
     state.store(found, std::memory_order_release);
   }
   return found == State::kLoaded;
 }
 
+const char* LibunwindProblem() {
+  switch (state.load(std::memory_order_acquire)) {
+    case State::kStaticProgram:
+      return "a static program cannot load it";
+    case State::kForkedChild:
+      return "a forked child cannot load it";
+    case State::kIncomplete:
+      return "libunwind.so.8 lacks functions that are needed";
+    case State::kLoading:
+      return "another thread is loading it";
+    default:
+      return "libunwind.so.8 is not installed";
+  }
+}
+
 [[gnu::noinline]] CapturedStack CaptureWithLibunwindAfresh(const Caller& caller, uintptr_t* pcs, int max_depth) {
   if (state.load(std::memory_order_acquire) != State::kLoaded) return {pcs, 0, false};
   const int saved_errno = errno;
+  const NoCancellation no_cancellation;
   Context context;
   UnwindCursor cursor;
   // What libunwind keeps of procedures it has met is checked against a generation that this raises.
@@ -129,9 +168,13 @@ bool LoadLibunwind() {
   uintptr_t found[kMaxStackDepth + kOwnFrames + 1];
   const int room = max_depth + kOwnFrames + 1;
   const int saved_errno = errno;
-  in_libunwind = true;
-  const int count = functions.backtrace(reinterpret_cast<void**>(found), room);
-  in_libunwind = false;
+  int count;
+  {
+    const NoCancellation no_cancellation;
+    in_libunwind = true;
+    count = functions.backtrace(reinterpret_cast<void**>(found), room);
+    in_libunwind = false;
+  }
   errno = saved_errno;
   uintptr_t* end = found + std::max(count, 0);
   uintptr_t* first = std::find(found, end, caller.pc);
@@ -153,6 +196,7 @@ bool LoadLibunwind() {
 #else
 
 bool LoadLibunwind() { return false; }
+const char* LibunwindProblem() { return "it is used on x86-64 only"; }
 CapturedStack CaptureWithLibunwindAfresh(const Caller&, uintptr_t* pcs, int) { return {pcs, 0, false}; }
 CapturedStack CaptureWithLibunwind(const Caller&, uintptr_t* pcs, int) { return {pcs, 0, false}; }
 

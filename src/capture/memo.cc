@@ -1,5 +1,7 @@
 #include "src/capture/memo.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -22,16 +24,22 @@ constexpr bool kIsChecked = true;
 constexpr bool kIsChecked = false;
 #endif
 
-constexpr size_t kMemoBytes = size_t{56} << 10;
-static_assert(sizeof(Memo) <= kMemoBytes);
+// What a thread gets.
+struct MemoPages {
+  Memo memo;
+  LearningRoom learning_room;
+};
+constexpr size_t kMemoBytes = size_t{68} << 10;
+static_assert(sizeof(MemoPages) <= kMemoBytes);
 
 // Plain data in the static TLS block, as memo_to_ask.
 struct ThreadMemo {
-  Memo* memo;
-  uint32_t captures;  // before it got one
-  bool has_none;      // and gets none: it is being made or the thread is ending
+  MemoPages* pages;
+  uint32_t captures;  // before it got them
+  bool has_none;      // and gets none: they are being made or the thread is ending
+  bool is_learning;   // its learning room is in use
 };
-__thread ThreadMemo thread_memo __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false};
+__thread ThreadMemo thread_memo __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false, false};
 
 // A checked capture is not recalled but walked, so that WalkToRemember can compare the two.
 void AskOrNot(Memo* memo) { memo_to_ask = kIsChecked || memo == nullptr || memo->is_pausing() ? nullptr : memo; }
@@ -40,15 +48,27 @@ void AskOrNot(Memo* memo) { memo_to_ask = kIsChecked || memo == nullptr || memo-
 std::atomic<bool> has_key{false};
 pthread_key_t key;
 
-void GiveBack(void* memo) {
-  thread_memo.has_none = true;
-  thread_memo.memo = nullptr;
-  AskOrNot(nullptr);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  UnmapPages(memo, kMemoBytes);
+// The object that holds this code, such as a plugin with a static copy of the library, stays loaded from here on. The
+// handlers of thread exit, fork and exit lead into it, and so do threads that are on their way to one. Before main, or
+// in the dlopen that loads the object: later, another dlopen could be waiting for the calling thread.
+[[gnu::constructor]] void StayLoaded() {
+  Dl_info info;
+  link_map* self = nullptr;
+  const auto code = reinterpret_cast<void*>(&StayLoaded);
+  if (dladdr1(code, &info, reinterpret_cast<void**>(&self), RTLD_DL_LINKMAP) == 0 || self == nullptr) return;
+  // The main program has no name and is never unloaded.
+  if (*self->l_name != '\0') dlopen(self->l_name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
-[[gnu::noinline]] Memo* Obtain() {
+void GiveBack(void* pages) {
+  thread_memo.has_none = true;
+  thread_memo.pages = nullptr;
+  AskOrNot(nullptr);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  UnmapPages(pages, kMemoBytes);
+}
+
+[[gnu::noinline]] MemoPages* Obtain() {
   // A thread that captures now and then is not worth the pages.
   constexpr uint32_t kCapturesBefore = 16;
   ThreadMemo& mine = thread_memo;
@@ -60,21 +80,35 @@ void GiveBack(void* memo) {
   if (!has_key.load(std::memory_order_acquire)) return nullptr;
   mine.has_none = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  auto* memo = static_cast<Memo*>(MapPages(kMemoBytes));
-  if (memo != nullptr && pthread_setspecific(key, memo) != 0) {
-    UnmapPages(memo, kMemoBytes);
-    memo = nullptr;
+  auto* pages = static_cast<MemoPages*>(MapPages(kMemoBytes));
+  if (pages != nullptr && pthread_setspecific(key, pages) != 0) {
+    UnmapPages(pages, kMemoBytes);
+    pages = nullptr;
   }
-  if (memo == nullptr) {
+  if (pages == nullptr) {
     mine.captures = 0;
   } else {
-    memo->Start(ThreadStackBounds());
+    pages->memo.Start(ThreadStackBounds());
   }
-  mine.memo = memo;
-  AskOrNot(memo);
+  mine.pages = pages;
+  AskOrNot(pages == nullptr ? nullptr : &pages->memo);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   mine.has_none = false;
-  return memo;
+  return pages;
+}
+
+// LearnPath in the thread's own room; nothing where a signal handler has interrupted that.
+const Path* Learn(const Caller& caller, int max_depth, MemoPages* pages) {
+  ThreadMemo& mine = thread_memo;
+  if (mine.is_learning) return nullptr;
+  mine.is_learning = true;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  bool is_busy = false;
+  const Path* path = LearnPath(caller, max_depth, &pages->learning_room, &is_busy);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  mine.is_learning = false;
+  if (!is_busy) pages->memo.CountLearning();
+  return path;
 }
 
 void CheckAgainstWalk(const Path& path, const uintptr_t* pcs, const WalkResult& walk) {
@@ -179,24 +213,23 @@ void PrepareMemos() {
 WalkResult WalkToRemember(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path) {
   *path = nullptr;
   const WalkResult walk = WalkByRules(caller, pcs, max_depth, /*guess=*/false);
-  if (kIsChecked && thread_memo.memo != nullptr) {
-    *path = thread_memo.memo->Find(caller, max_depth);
+  if (kIsChecked && thread_memo.pages != nullptr) {
+    *path = thread_memo.pages->memo.Find(caller, max_depth);
     if (*path != nullptr) {
       CheckAgainstWalk(**path, pcs, walk);
       return walk;
     }
   }
   if (walk.end == WalkEnd::kUnknown || !IsOnOwnStack(caller.sp)) return walk;
-  Memo* memo = thread_memo.memo;
-  if (memo == nullptr) memo = Obtain();
-  if (memo == nullptr) return walk;
-  const bool is_worth_learning = memo->IsWorthLearning(caller, pcs, walk.depth);
-  AskOrNot(memo);
+  MemoPages* pages = thread_memo.pages;
+  if (pages == nullptr) pages = Obtain();
+  if (pages == nullptr) return walk;
+  Memo& memo = pages->memo;
+  const bool is_worth_learning = memo.IsWorthLearning(caller, pcs, walk.depth);
+  AskOrNot(&memo);
   if (!is_worth_learning) return walk;
-  bool is_busy = false;
-  *path = LearnPath(caller, max_depth, &is_busy);
-  if (!is_busy) memo->CountLearning();
-  if (*path != nullptr) memo->Insert(caller, *path);
+  *path = Learn(caller, max_depth, pages);
+  if (*path != nullptr) memo.Insert(caller, *path);
   return walk;
 }
 

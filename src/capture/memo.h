@@ -8,7 +8,7 @@
 // What could make a remembered path untrue, and why it does not:
 // - Words elsewhere: a path is learnt, and used, only if all of it is on the thread's own stack, whose bounds never
 //   change. Fibers and alternate signal stacks are walked by rules; so is a stack with a signal's frame.
-// - Frames found by other registers: they have no rule (cfi.h), and the whole capture goes to libunwind.
+// - Frames found by other registers, or guessed: a stack with one is walked anew each time.
 // - The frame pointer as a mere register: it is compared only where a frame of the path was found by it.
 // - An address that comes to mean something else: a path names the objects in it that can be unloaded, and is believed
 //   only while they are what is loaded there (rules.h).
@@ -152,7 +152,7 @@ class Memo {
 // for signal handlers' sake.
 extern __thread Memo* memo_to_ask __attribute__((tls_model("initial-exec")));
 
-// Makes memos possible for threads from here on. Takes no lock. A thread gets its memo, 56 KiB of pages of its own,
+// Makes memos possible for threads from here on. Takes no lock. A thread gets its memo, 68 KiB of pages of its own,
 // when it has made some captures, and gives it back when it ends.
 void PrepareMemos();
 

@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <mutex>
+#include <sstream>
 #include <string>
 #include <utility>
 
+#include "src/base/descriptor.h"
+#include "src/base/fork.h"
 #include "src/base/forked_child.h"
+#include "src/base/lazy.h"
 #include "src/base/mutex.h"
 
 namespace hbmprof::internal {
@@ -84,15 +86,19 @@ int AddObject(dl_phdr_info* info, size_t, void* context) {
   return 0;
 }
 
-std::string MainProgramPath() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  return length > 0 ? std::string(path, static_cast<size_t>(length)) : "";
+// Read at the start: later the process may have another root, or no right to ask.
+char main_program_path[PATH_MAX];
+
+[[gnu::constructor(101)]] void ReadMainProgramPath() {
+  const ssize_t length = readlink("/proc/self/exe", main_program_path, sizeof(main_program_path) - 1);
+  main_program_path[std::max(length, ssize_t{0})] = '\0';
 }
+
+std::string MainProgramPath() { return main_program_path; }
 
 // Lists the objects as /proc/self/maps and their headers in memory tell them: without a lock of anybody's.
 void AddMappedObjects(Listing* listing) {
-  std::ifstream maps("/proc/self/maps");
+  std::istringstream maps(ReadProcFile("/proc/self/maps"));
   struct Object {
     std::string path;
     uintptr_t start;
@@ -137,17 +143,12 @@ void AddMappedObjects(Listing* listing) {
 
 bool Overlap(const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.limit && b.start < a.limit; }
 
-// Segments that an earlier call listed and that are loaded no more. Its mutex is held while modules are listed.
+// Segments that earlier calls listed.
 class History {
  public:
-  // Never destroyed: profiles are written while the process exits, too.
-  static History& Instance() {
-    static History& history = *new History;
-    return history;
-  }
-
   // Appends to `modules`, which are the loaded ones, what was loaded once and is not overlapped; remembers the result.
-  void Merge(std::vector<Snapshot::Module>* modules) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void Merge(std::vector<Snapshot::Module>* modules) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
     const size_t loaded = modules->size();
     for (const Snapshot::Module& old : listed_) {
       const bool overlapped = std::any_of(modules->begin(), modules->begin() + static_cast<ptrdiff_t>(loaded),
@@ -156,22 +157,31 @@ class History {
     }
     listed_ = *modules;
   }
-  Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }
 
  private:
   Mutex mutex_;
   std::vector<Snapshot::Module> listed_ ABSL_GUARDED_BY(mutex_);
 };
+Lazy<History> module_history;  // profiles are written while the process exits, too
+
+// Around what takes the dynamic linker's lock, so that no fork leaves it held in the child. Not a Mutex: the lock's
+// holder may be about to list modules too.
+class ForkWaits {
+ public:
+  ForkWaits() { EnterMutexSection(); }
+  ~ForkWaits() { LeaveMutexSection(); }
+  ForkWaits(const ForkWaits&) = delete;
+  ForkWaits& operator=(const ForkWaits&) = delete;
+};
 
 }  // namespace
 
 std::vector<Snapshot::Module> LoadedModules() {
-  History& history = History::Instance();
-  MutexLock lock(history.mutex());
   Listing listing;
   if (IsForkedChild()) {
     AddMappedObjects(&listing);
   } else {
+    const ForkWaits scope;
     dl_iterate_phdr(&AddObject, &listing);
   }
   const std::string main_path = MainProgramPath();
@@ -181,7 +191,7 @@ std::vector<Snapshot::Module> LoadedModules() {
   }
   const uint64_t main_start = modules.empty() ? 0 : modules.front().start;
   const uint64_t main_bias = modules.empty() ? 0 : modules.front().bias;
-  history.Merge(&modules);
+  module_history.Get().Merge(&modules);
   std::sort(modules.begin(), modules.end(),
             [main_start, main_bias](const Snapshot::Module& a, const Snapshot::Module& b) {
               const bool a_is_main = a.bias == main_bias && a.start >= main_start;
@@ -190,8 +200,5 @@ std::vector<Snapshot::Module> LoadedModules() {
             });
   return std::move(modules);
 }
-
-void LockModules() ABSL_NO_THREAD_SAFETY_ANALYSIS { History::Instance().mutex().Lock(); }
-void UnlockModules() ABSL_NO_THREAD_SAFETY_ANALYSIS { History::Instance().mutex().Unlock(); }
 
 }  // namespace hbmprof::internal

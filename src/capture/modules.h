@@ -10,14 +10,9 @@ namespace hbmprof::internal {
 
 // Those of the main program first, then by address. A segment that an earlier call listed and that has been unloaded
 // since stays listed while nothing else is loaded over it: stacks recorded before may still point there.
-// The kernel's own object is named "[vdso]". Takes the dynamic linker's list lock and malloc: never call it while
-// holding a lock of ours.
+// The kernel's own object is named "[vdso]". Takes the dynamic linker's list lock and malloc, no lock of ours
+// meanwhile: never call it while holding one.
 std::vector<Snapshot::Module> LoadedModules();
-
-// Around a fork, so that no other thread is listing modules then: the dynamic linker does not free its list's lock in
-// the child.
-void LockModules();
-void UnlockModules();
 
 }  // namespace hbmprof::internal
 

@@ -17,12 +17,15 @@ namespace {
 // What a walk depended on: a witness of RuleWalk::Leave, and the path made of it.
 class PathRecord {
  public:
+  static constexpr size_t kMaxBytes = size_t{6} << 10;
+
   PathRecord(const Caller& caller, int max_depth) : caller_(caller), max_depth_(max_depth) { pcs_[0] = caller.pc; }
 
   // Before the step out of frame number `frame`.
   void Enters(PackedRule rule, int frame) {
     const auto id = static_cast<uint16_t>(rule.object());
     if (id == 0) return;
+    if (id == PackedRule::kUnidentified) return Untold();
     for (uint32_t i = 0; i < objects_; ++i) {
       if (object_[i].id == id) return;
     }
@@ -58,55 +61,51 @@ class PathRecord {
   void Untold() { fits_ = false; }
 
   bool fits() const { return fits_ && returns_ > 0; }
+  const char* bytes() const { return bytes_; }
 
-  static constexpr size_t kMaxBytes = size_t{6} << 10;
-  // Writes the path, for a record that fits, to `memory` of kMaxBytes. Returns its size.
-  size_t Write(int depth, bool truncated, char* memory) const {
-    // A return address behind a link makes a frame's record with it. These number returns and links.
-    uint16_t lone_return[kMaxWords];
-    uint16_t record_return[kMaxWords];
-    uint16_t record_link[kMaxWords];
-    uint16_t lone_link[kMaxWords];
+  // Writes the path, for a record that fits, to `bytes()`. Returns its size.
+  size_t Write(int depth, bool truncated) {
+    // A return address behind a link makes a frame's record with it.
     uint32_t lone_returns = 0;
     uint32_t records = 0;
     uint32_t lone_links = 0;
-    bool is_in_record[kMaxWords] = {};
+    std::fill_n(is_in_record_, links_, false);
     for (uint32_t i = 0; i < returns_; ++i) {
       const auto link =
           static_cast<uint16_t>(std::find(link_place_, link_place_ + links_, place_[i] - 1) - link_place_);
       if (link == links_) {
-        lone_return[lone_returns++] = static_cast<uint16_t>(i);
+        lone_return_[lone_returns++] = static_cast<uint16_t>(i);
       } else {
-        is_in_record[link] = true;
-        record_link[records] = link;
-        record_return[records++] = static_cast<uint16_t>(i);
+        is_in_record_[link] = true;
+        record_link_[records] = link;
+        record_return_[records++] = static_cast<uint16_t>(i);
       }
     }
     for (uint32_t i = 0; i < links_; ++i) {
-      if (!is_in_record[i]) lone_link[lone_links++] = static_cast<uint16_t>(i);
+      if (!is_in_record_[i]) lone_link_[lone_links++] = static_cast<uint16_t>(i);
     }
 
     Path header;
     std::memset(static_cast<void*>(&header), 0, sizeof(header));  // paths are told apart by their bytes
     size_t size = sizeof(header);
     const auto add = [&](auto item) {
-      std::memcpy(memory + size, &item, sizeof(item));
+      std::memcpy(bytes_ + size, &item, sizeof(item));
       size += sizeof(item);
     };
     // Adds what `add_item` adds for each of `numbers`, and for the last one again where padding is needed.
     const auto add_padded = [](const uint16_t* numbers, uint32_t count, const auto& add_item) {
       for (uint32_t i = 0; i < Padded(count); ++i) add_item(numbers[std::min(i, count - 1)]);
     };
-    add_padded(lone_return, lone_returns, [&](uint16_t i) { add(pcs_[1 + i]); });
+    add_padded(lone_return_, lone_returns, [&](uint16_t i) { add(pcs_[1 + i]); });
     for (uint32_t i = 0; i < Padded(records); ++i) {
-      add(target_[record_link[std::min(i, records - 1)]]);
-      add(pcs_[1 + record_return[std::min(i, records - 1)]]);
+      add(target_[record_link_[std::min(i, records - 1)]]);
+      add(pcs_[1 + record_return_[std::min(i, records - 1)]]);
     }
-    add_padded(lone_link, lone_links, [&](uint16_t i) { add(target_[i]); });
+    add_padded(lone_link_, lone_links, [&](uint16_t i) { add(target_[i]); });
     header.places = static_cast<uint16_t>(size);
-    add_padded(lone_return, lone_returns, [&](uint16_t i) { add(place_[i]); });
-    add_padded(record_link, records, [&](uint16_t i) { add(link_place_[i]); });
-    add_padded(lone_link, lone_links, [&](uint16_t i) { add(link_place_[i]); });
+    add_padded(lone_return_, lone_returns, [&](uint16_t i) { add(place_[i]); });
+    add_padded(record_link_, records, [&](uint16_t i) { add(link_place_[i]); });
+    add_padded(lone_link_, lone_links, [&](uint16_t i) { add(link_place_[i]); });
     if (records == 0) {
       header.all_pcs = offsetof(Path, pc);
       header.return_places = header.places;
@@ -134,13 +133,13 @@ class PathRecord {
     header.objects = static_cast<uint16_t>(objects_);
     header.is_simple = records == 0 && lone_links == 0 && objects_ == 0;
     header.truncated = truncated;
-    std::memcpy(memory, &header, sizeof(header));
+    std::memcpy(bytes_, &header, sizeof(header));
     return size;
   }
 
  private:
   enum class Fp : uint8_t { kInitial, kInitialUsed, kRestored, kRestoredUsed };
-  // Of return addresses, and of links: so many that all this is no burden to a small stack.
+  // Of return addresses, and of links.
   static constexpr uint32_t kMaxWords = 188;
   static constexpr uint32_t kMaxObjects = 8;
   // A return address and a link take 8 bytes among the words, 8 among all pcs, and three places; the rest is padding.
@@ -176,11 +175,20 @@ class PathRecord {
   uint64_t pcs_[1 + kMaxWords];
   uint16_t link_place_[kMaxWords];
   uintptr_t target_[kMaxWords];
+  // Numbers of returns and links, while the path is written.
+  uint16_t lone_return_[kMaxWords];
+  uint16_t record_return_[kMaxWords];
+  uint16_t record_link_[kMaxWords];
+  uint16_t lone_link_[kMaxWords];
+  bool is_in_record_[kMaxWords];
+  alignas(Path) char bytes_[kMaxBytes];
 };
+static_assert(sizeof(PathRecord) <= sizeof(LearningRoom) && alignof(PathRecord) <= alignof(LearningRoom));
 
 // All paths, found by their bytes.
 class PathTable {
  public:
+  SpinLock& lock() ABSL_LOCK_RETURNED(table_.lock()) { return table_.lock(); }
   // Null if the kernel has no room.
   const char* memory() const { return memory_; }
 
@@ -192,7 +200,6 @@ class PathTable {
     };
     uint64_t found = table_.Find(hash, equal);
     if (found == 0) {
-      // In a child forked while another thread held the lock, it is held for good.
       if (!table_.lock().TryLock()) {
         *is_busy = true;
         return nullptr;
@@ -211,6 +218,8 @@ class PathTable {
     uint64_t size;
   };
   static constexpr size_t kMaxBytes = (size_t{32} << 20) - kPathAlignment;
+  static constexpr size_t kCountedAtOnce = size_t{64} << 10;
+  static_assert(PathRecord::kMaxBytes < kCountedAtOnce);
 
   static const Entry* EntryOf(uint64_t payload) { return reinterpret_cast<const Entry*>(payload); }
 
@@ -218,24 +227,31 @@ class PathTable {
   uint64_t Add(uint64_t hash, const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
     const size_t bytes_used = (sizeof(Entry) + size + kPathAlignment - 1) / kPathAlignment * kPathAlignment;
     if (memory_ == nullptr || bytes_used > kMaxBytes - used_) return 0;
+    if (!table_.MakeRoom([](uint64_t other) { return EntryOf(other)->hash; })) return 0;
+    if (used_ + bytes_used > counted_) {
+      if (!TakeHostBytes(kCountedAtOnce)) return 0;
+      counted_ += kCountedAtOnce;
+    }
     auto* entry = reinterpret_cast<Entry*>(memory_ + used_);
     entry->hash = hash;
     entry->size = size;
     std::memcpy(entry + 1, bytes, size);
     const auto payload = reinterpret_cast<uint64_t>(entry);
-    if (!table_.Insert(hash, payload, [](uint64_t other) { return EntryOf(other)->hash; })) return 0;
+    table_.Insert(hash, payload);
     used_ += bytes_used;
     return payload;
   }
 
   InternTable table_;
-  char* const memory_ = static_cast<char*>(MapPages(kMaxBytes));
+  char* const memory_ = static_cast<char*>(ReservePages(kMaxBytes));
   size_t used_ ABSL_GUARDED_BY(table_.lock()) = 0;
+  size_t counted_ ABSL_GUARDED_BY(table_.lock()) = 0;  // of the host's memory
 };
 
 // Never destroyed: threads may capture until the very end.
 alignas(PathTable) char path_table_memory[sizeof(PathTable)];
 std::atomic<PathTable*> path_table{nullptr};
+PathTable* locked_paths = nullptr;  // by the fork in progress: the table may have been made since
 
 }  // namespace
 
@@ -272,12 +288,22 @@ void PreparePaths() {
   path_table.store(table, std::memory_order_release);
 }
 
-const Path* LearnPath(const Caller& caller, int max_depth, bool* is_busy) {
+void LockPaths() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  PathTable* table = path_table.load(std::memory_order_acquire);
+  if (table != nullptr) table->lock().Lock();
+  locked_paths = table;
+}
+
+void UnlockPaths() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (locked_paths != nullptr) locked_paths->lock().Unlock();
+}
+
+const Path* LearnPath(const Caller& caller, int max_depth, LearningRoom* room, bool* is_busy) {
   PathTable* table = path_table.load(std::memory_order_acquire);
   if (table == nullptr) return nullptr;
   RuleWalk walk(caller);
   if (!walk.memory.is_own()) return nullptr;
-  PathRecord record(caller, max_depth);
+  PathRecord& record = *new (room) PathRecord(caller, max_depth);
   for (int depth = 1;; ++depth) {
     const PackedRule rule = walk.Rule();
     record.Enters(rule, depth - 1);
@@ -286,8 +312,8 @@ const Path* LearnPath(const Caller& caller, int max_depth, bool* is_busy) {
     if (step == RuleWalk::Step::kUnknown || !record.fits()) return nullptr;
     const bool is_outermost = step == RuleWalk::Step::kOutermost;
     if (!is_outermost && depth < max_depth) continue;
-    char bytes[PathRecord::kMaxBytes];
-    return table->Intern(bytes, record.Write(depth, /*truncated=*/!is_outermost, bytes), is_busy);
+    const size_t size = record.Write(depth, /*truncated=*/!is_outermost);
+    return table->Intern(record.bytes(), size, is_busy);
   }
 }
 

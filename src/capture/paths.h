@@ -110,6 +110,10 @@ static_assert(sizeof(Path) == offsetof(Path, pc) + sizeof(uintptr_t), "words fol
 // Makes LearnPath possible. Once.
 void PreparePaths();
 
+// Around a fork, so that no other thread is adding a path then.
+void LockPaths();
+void UnlockPaths();
+
 // Paths by a number that is half as long as a pointer. All lie in one place, fixed before there is one. No path is
 // number 0.
 extern const char* path_memory;
@@ -121,10 +125,16 @@ inline uint32_t NumberOf(const Path* path) {
   return static_cast<uint32_t>(static_cast<size_t>(reinterpret_cast<const char*>(path) - path_memory) / kPathAlignment);
 }
 
+// Memory that LearnPath works in: too much for a small stack. In any state, for one call at a time.
+inline constexpr size_t kLearningBytes = size_t{13} << 10;
+struct alignas(16) LearningRoom {
+  char bytes[kLearningBytes];
+};
+
 // Walks the stack at `caller`, on the thread's own stack, and hands out its path; null where it cannot be known: a
 // frame that common rules do not describe, more than some 190 frames, an object too many, the limit; or, and then
 // `is_busy` is set, where another thread is adding one. The same stack shape gives the same path, always.
-const Path* LearnPath(const Caller& caller, int max_depth, bool* is_busy);
+const Path* LearnPath(const Caller& caller, int max_depth, LearningRoom* room, bool* is_busy);
 
 }  // namespace hbmprof::internal
 

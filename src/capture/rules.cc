@@ -8,23 +8,35 @@
 #include <cstring>
 
 #include "src/base/forked_child.h"
+#include "src/base/pages.h"
 
 namespace hbmprof::internal {
 
 RuleLine rule_table[1 << kRuleLineBits];
 
+namespace {
+
+// Whether `value` is 8 times a number of that many bits.
+bool Fits(int64_t value, int bits) {
+  const int64_t limit = int64_t{8} << (bits - 1);
+  return value % 8 == 0 && value >= -limit && value < limit;
+}
+
+}  // namespace
+
 PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
-  constexpr int64_t kCfaLimit = int64_t{1} << 26;
-  constexpr int64_t kFpLimit = int64_t{1} << 23;
-  FrameRule fitting = rule;
-  if (rule.cfa_offset % 8 != 0 || rule.fp_offset % 8 != 0 || rule.cfa_offset < -kCfaLimit ||
-      rule.cfa_offset >= kCfaLimit || rule.fp_offset < -kFpLimit || rule.fp_offset >= kFpLimit) {
-    fitting = {};
+  const uint64_t inexpressible = uint64_t{FrameRule::kInexpressible} | uint64_t{object} << 5;
+  const bool is_short = rule.kind == FrameRule::kCfaInSpSlot || rule.kind == FrameRule::kCfaFromRegister;
+  if (!Fits(rule.fp_offset, 21) || !Fits(rule.cfa_offset, is_short ? 19 : 24)) return PackedRule(inexpressible);
+  uint64_t cfa = static_cast<uint64_t>(rule.cfa_offset / 8);
+  if (rule.kind == FrameRule::kCfaInSpSlot) {
+    if (rule.cfa_addend % 8 != 0 || rule.cfa_addend < 0 || rule.cfa_addend >= 8 * 32) return PackedRule(inexpressible);
+    cfa = cfa << 5 | static_cast<uint64_t>(rule.cfa_addend / 8);
+  } else if (rule.kind == FrameRule::kCfaFromRegister) {
+    cfa = cfa << 5 | uint64_t{rule.fp_found_by_fp} << 4 | rule.cfa_register;
   }
-  const auto cfa = static_cast<uint64_t>(fitting.cfa_offset / 8) << 40;
-  const auto fp = static_cast<uint64_t>(fitting.fp_offset / 8) << 43 >> 24;
-  return PackedRule(uint64_t{fitting.kind} | uint64_t{fitting.fp_saved} << 3 | uint64_t{1} << 4 |
-                    uint64_t{object} << 5 | fp | cfa);
+  const auto fp = static_cast<uint64_t>(rule.fp_offset / 8) << 43 >> 24;
+  return PackedRule(uint64_t{rule.kind} | uint64_t{rule.fp_saved} << 4 | uint64_t{object} << 5 | fp | cfa << 40);
 }
 
 #if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
@@ -103,7 +115,6 @@ unsigned long long UnloadCount() {
 // What makes two objects the same for a rule's purpose.
 struct Identity {
   static constexpr uint32_t kBuildIdCapacity = 32;
-  static constexpr uintptr_t kFirstPage = 4096;
 
   uintptr_t start;
   uintptr_t limit;
@@ -116,52 +127,106 @@ struct Identity {
   unsigned long long unload_count;
 };
 
+// The program headers of the object that is loaded at `start`, read from its first page, which is known to be mapped.
+class Headers {
+ public:
+  explicit Headers(uintptr_t start) : page_(reinterpret_cast<const unsigned char*>(start)) {
+    ElfW(Ehdr) header;
+    std::memcpy(&header, page_, sizeof(header));
+    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(ElfW(Phdr)) ||
+        header.e_phoff > kPageBytes || header.e_phnum > (kPageBytes - header.e_phoff) / sizeof(ElfW(Phdr))) {
+      return;
+    }
+    at_ = header.e_phoff;
+    for (count_ = header.e_phnum; first_ < count_; ++first_) {
+      const ElfW(Phdr) segment = Get(first_);
+      if (segment.p_type != PT_LOAD) continue;
+      if (segment.p_offset != 0 || (segment.p_flags & PF_R) == 0) break;
+      bias_ = start - (segment.p_vaddr & ~(kPageBytes - 1));
+      return;
+    }
+    count_ = 0;  // it is not they that lie there
+  }
+
+  static constexpr uintptr_t kPageBytes = 4096;
+
+  // 0 if they do not lie in the first page.
+  unsigned count() const { return count_; }
+  ElfW(Phdr) Get(unsigned i) const {
+    ElfW(Phdr) segment;
+    std::memcpy(&segment, page_ + at_ + i * sizeof(segment), sizeof(segment));
+    return segment;
+  }
+  // From the addresses in the headers to those in memory.
+  uintptr_t bias() const { return bias_; }
+
+ private:
+  const unsigned char* const page_;
+  uintptr_t at_ = 0;
+  uintptr_t bias_ = 0;
+  unsigned first_ = 0;
+  unsigned count_ = 0;
+};
+
 // The build id, if it lies in the object's first page: that page is known to be mapped for whatever object is found at
 // the same address later.
 void FindBuildId(Identity* identity) {
+  constexpr uintptr_t kPageBytes = Headers::kPageBytes;
   const auto* page = reinterpret_cast<const unsigned char*>(identity->start);
-  ElfW(Ehdr) header;
-  std::memcpy(&header, page, sizeof(header));
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(ElfW(Phdr))) return;
-  uintptr_t base = 0;
-  for (int pass = 0; pass < 2; ++pass) {
-    for (unsigned i = 0; i < header.e_phnum; ++i) {
-      const uintptr_t at = header.e_phoff + i * sizeof(ElfW(Phdr));
-      ElfW(Phdr) segment;
-      if (at + sizeof(segment) > Identity::kFirstPage) return;
-      std::memcpy(&segment, page + at, sizeof(segment));
-      if (pass == 0 && segment.p_type == PT_LOAD) {
-        if (segment.p_offset != 0 || (segment.p_flags & PF_R) == 0) return;
-        base = segment.p_vaddr & ~(Identity::kFirstPage - 1);
-        break;
+  const Headers headers(identity->start);
+  for (unsigned i = 0; i < headers.count(); ++i) {
+    const ElfW(Phdr) segment = headers.Get(i);
+    if (segment.p_type != PT_NOTE) continue;
+    uintptr_t note_at = headers.bias() + segment.p_vaddr - identity->start;
+    if (note_at > kPageBytes || segment.p_memsz > kPageBytes) continue;
+    const uintptr_t end = note_at + segment.p_memsz;
+    const uintptr_t alignment = segment.p_align == 8 ? 8 : 4;
+    const auto padded = [alignment](uintptr_t n) { return (n + alignment - 1) & ~(alignment - 1); };
+    while (note_at < end && note_at + sizeof(ElfW(Nhdr)) <= kPageBytes) {
+      ElfW(Nhdr) note;
+      std::memcpy(&note, page + note_at, sizeof(note));
+      const uintptr_t desc_at = note_at + sizeof(note) + padded(note.n_namesz);
+      if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && note.n_descsz <= Identity::kBuildIdCapacity &&
+          note.n_descsz >= 8 && desc_at + note.n_descsz <= kPageBytes) {
+        identity->build_id_bytes = note.n_descsz;
+        identity->build_id_offset = static_cast<uint32_t>(desc_at);
+        std::memcpy(identity->build_id, page + desc_at, note.n_descsz);
+        return;
       }
-      if (pass == 0 || segment.p_type != PT_NOTE) continue;
-      uintptr_t note_at = segment.p_vaddr - base;
-      const uintptr_t end = note_at + segment.p_memsz;
-      const uintptr_t alignment = segment.p_align == 8 ? 8 : 4;
-      const auto padded = [alignment](uintptr_t n) { return (n + alignment - 1) & ~(alignment - 1); };
-      while (note_at < end && note_at + sizeof(ElfW(Nhdr)) <= Identity::kFirstPage) {
-        ElfW(Nhdr) note;
-        std::memcpy(&note, page + note_at, sizeof(note));
-        const uintptr_t desc_at = note_at + sizeof(note) + padded(note.n_namesz);
-        if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && note.n_descsz <= Identity::kBuildIdCapacity &&
-            note.n_descsz >= 8 && desc_at + note.n_descsz <= Identity::kFirstPage) {
-          identity->build_id_bytes = note.n_descsz;
-          identity->build_id_offset = static_cast<uint32_t>(desc_at);
-          std::memcpy(identity->build_id, page + desc_at, note.n_descsz);
-          return;
-        }
-        note_at = desc_at + padded(note.n_descsz);
-      }
+      note_at = desc_at + padded(note.n_descsz);
     }
   }
+}
+
+// The segments of an object that have all of `flags`, as its program headers say; all of it where these cannot be
+// found.
+ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags) {
+  const auto start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
+  ReadableRanges ranges;
+  const auto add = [&](const ElfW(Phdr) & segment, uintptr_t bias) {
+    if (segment.p_type != PT_LOAD || (segment.p_flags & flags) != flags) return;
+    ranges.Add(bias + segment.p_vaddr, bias + segment.p_vaddr + segment.p_memsz);
+  };
+  const Headers headers(start);
+  for (unsigned i = 0; i < headers.count(); ++i) add(headers.Get(i), headers.bias());
+  if (headers.count() != 0) return ranges;
+  // In a static program, the C library has the main program begin at its code.
+  const auto* main_headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
+  dl_find_object main;
+  if (FindObject(reinterpret_cast<uintptr_t>(main_headers), &main) && main.dlfo_link_map == object.dlfo_link_map) {
+    const unsigned long count = getauxval(AT_PHNUM);
+    for (unsigned long i = 0; i < count; ++i) add(main_headers[i], main.dlfo_link_map->l_addr);
+  } else {
+    ranges.Add(start, reinterpret_cast<uintptr_t>(object.dlfo_map_end));
+  }
+  return ranges;
 }
 
 // Identities seen, by id; ids count up from 1 and are never reused. Published by pushing them on the list of their
 // start address; immutable from then on.
 class Objects {
  public:
-  // 0 if the object cannot be told from others, or there are no ids left.
+  // kUnidentified if the object cannot be told from others, or there are no ids left.
   uint32_t IdOf(const dl_find_object& object) {
     Identity identity = {};
     identity.start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
@@ -174,12 +239,12 @@ class Objects {
     }
     FindBuildId(&identity);
     if (identity.build_id_bytes == 0) {
-      if (IsForkedChild()) return 0;
+      if (IsForkedChild()) return PackedRule::kUnidentified;
       identity.unload_count = UnloadCount();
     }
     uint32_t id = last_id_.load(std::memory_order_relaxed);
     do {
-      if (id + 1 == PackedRule::kObjectIds) return 0;
+      if (id + 1 == PackedRule::kUnidentified) return PackedRule::kUnidentified;
     } while (!last_id_.compare_exchange_weak(id, id + 1, std::memory_order_relaxed));
     ++id;
     Entry& entry = entries_[id];
@@ -257,6 +322,7 @@ bool PrepareRules() {
   static std::atomic<bool> is_first{true};
   if (is_first.exchange(false)) {
     start_objects.Find();
+    CountHostBytes(sizeof(rule_table) + sizeof(known_objects));
   }
   return true;
 }
@@ -264,6 +330,13 @@ bool PrepareRules() {
 bool IsKnownCode(uintptr_t address) {
   dl_find_object found;
   return FindObject(address, &found);
+}
+
+bool IsReadableCode(uintptr_t address, size_t bytes) {
+  dl_find_object found;
+  if (!FindObject(address, &found)) return false;
+  const uintptr_t limit = SegmentsOf(found, PF_R | PF_X).LimitAt(address);
+  return limit != 0 && limit - address >= bytes;
 }
 
 bool ObjectCheck::IsLoadedSlow(uint32_t object, uintptr_t address) {
@@ -281,13 +354,13 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   bool keep = true;
   if (!start_objects.Contain(reinterpret_cast<uintptr_t>(found.dlfo_map_start))) {
     object = known_objects.IdOf(found);
-    keep = object != 0;
+    keep = object != PackedRule::kUnidentified;
     if (keep) {
       if (known_objects.SharesAddresses(object)) objects->set_saw_shared_addresses();
       objects->Saw(object);
     }
   }
-  const PackedRule rule = PackedRule::Of(ReadFrameRule(found.dlfo_eh_frame, address), object);
+  const PackedRule rule = PackedRule::Of(ReadFrameRule(found.dlfo_eh_frame, SegmentsOf(found, PF_R), address), object);
   if (keep) Remember(address, rule);
   return rule;
 }
@@ -296,6 +369,7 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
 
 bool PrepareRules() { return false; }
 bool IsKnownCode(uintptr_t) { return false; }
+bool IsReadableCode(uintptr_t, size_t) { return false; }
 bool ObjectCheck::IsLoadedSlow(uint32_t, uintptr_t) { return false; }
 PackedRule LearnRule(uintptr_t, ObjectCheck*) { return PackedRule(); }
 

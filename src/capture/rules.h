@@ -33,22 +33,33 @@ bool PrepareRules();
 class PackedRule {
  public:
   static constexpr uint32_t kObjectIds = 1 << 14;
+  // The id of an object that cannot be told from others: nothing that follows from its rules may be kept.
+  static constexpr uint32_t kUnidentified = kObjectIds - 1;
 
   PackedRule() = default;
   explicit PackedRule(uint64_t word) : word_(word) {}
-  // Offsets that do not fit make it kUnknown.
+  // Numbers that do not fit make it kInexpressible.
   static PackedRule Of(const FrameRule& rule, uint32_t object);
 
   uint64_t word() const { return word_; }
-  FrameRule::Kind kind() const { return static_cast<FrameRule::Kind>(word_ & 7); }
-  bool fp_saved() const { return (word_ & 8) != 0; }
+  FrameRule::Kind kind() const { return static_cast<FrameRule::Kind>(word_ & 15); }
+  bool fp_saved() const { return (word_ & 16) != 0; }
   // 0: an object that is never unloaded.
   uint32_t object() const { return static_cast<uint32_t>(word_ >> 5) & (kObjectIds - 1); }
-  int64_t cfa_offset() const { return (static_cast<int64_t>(word_) >> 40) * 8; }
   int64_t fp_offset() const { return (static_cast<int64_t>(word_ << 24) >> 43) * 8; }
+  // Of all kinds but the two below.
+  int64_t cfa_offset() const { return (static_cast<int64_t>(word_) >> 40) * 8; }
+  // kCfaInSpSlot and kCfaFromRegister.
+  int64_t short_cfa_offset() const { return (static_cast<int64_t>(word_) >> 45) * 8; }
+  int64_t cfa_addend() const { return static_cast<int64_t>(word_ >> 40 & 31) * 8; }
+  uint32_t cfa_register() const { return static_cast<uint32_t>(word_ >> 40) & 15; }
+  bool fp_found_by_fp() const { return (word_ >> 44 & 1) != 0; }
 
  private:
-  // From the lowest bit: kind 3, fp_saved 1, always 1, object 14, fp_offset / 8 21, cfa_offset / 8 24.
+  // From the lowest bit: kind 4, fp_saved 1, object 14, fp_offset / 8 21, and 24 of
+  // - cfa_offset / 8
+  // - kCfaInSpSlot: cfa_addend / 8 5, cfa_offset / 8 19
+  // - kCfaFromRegister: cfa_register 4, fp_found_by_fp 1, cfa_offset / 8 19
   uint64_t word_ = 0;
 };
 
@@ -97,10 +108,12 @@ inline uint64_t MixAddress(uintptr_t address) { return address * 0x9e3779b97f4a7
 
 // Whether a loaded object covers `address`.
 bool IsKnownCode(uintptr_t address);
+// Whether that object has the `bytes` bytes there in a segment of code that can be read.
+bool IsReadableCode(uintptr_t address, size_t bytes);
 
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);
 
-// The rule of the instruction that covers `address`; kUnknown where no loaded object has one.
+// The rule of the instruction that covers `address`; kNone where no loaded object has one.
 inline PackedRule FindRule(uintptr_t address, ObjectCheck* objects) {
   const uint64_t mixed = MixAddress(address);
   RuleLine& line = rule_table[mixed >> (64 - kRuleLineBits)];

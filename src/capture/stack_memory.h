@@ -1,23 +1,25 @@
 // Reading the words of a thread's stack while walking it, without ever touching memory that is not there.
 //
 // A StackMemory covers the stack that a given stack pointer lies on:
-// - the thread's own stack, whose bounds are asked for once per thread, or
+// - the thread's own stack, whose bounds are found once per thread, or
 // - any other (a fiber's, a signal handler's alternate stack): the pages from the stack pointer upwards, each of which
 //   the kernel is asked about once per walk, and only in sequence, so that a wild address is never near.
 #ifndef HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_
 #define HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_
 
+#include <cstddef>
 #include <cstdint>
 
 namespace hbmprof::internal {
 
 struct StackBounds {
-  uintptr_t low;   // lowest address
-  uintptr_t high;  // one past the highest; 0: not asked for yet
+  uintptr_t low;   // lowest address that is not a guard
+  uintptr_t high;  // one past the highest; 0: not looked for yet
 };
 
 // The calling thread's own stack; an empty range where it is not known. Plain data in the static TLS block.
 extern __thread StackBounds thread_stack_bounds __attribute__((tls_model("initial-exec")));
+// Calls neither malloc nor anything that takes a lock. Leaves errno alone.
 StackBounds FindThreadStackBounds();
 inline StackBounds ThreadStackBounds() {
   const StackBounds bounds = thread_stack_bounds;
@@ -28,6 +30,13 @@ inline StackBounds ThreadStackBounds() {
 inline bool IsOnOwnStack(uintptr_t address) {
   const StackBounds own = ThreadStackBounds();
   return address - own.low < own.high - own.low;
+}
+
+// The bytes that the calling function's callees have on its stack. 0 if it does not run on the thread's own stack: how
+// large another one is (a fiber's, an alternate signal stack) cannot be told, where it has no guard page.
+[[gnu::always_inline]] inline size_t StackRoom() {
+  const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  return IsOnOwnStack(frame) ? frame - ThreadStackBounds().low : 0;
 }
 
 // A load that no sanitizer instruments: the stack of others has poisoned words and unsynchronised ones.

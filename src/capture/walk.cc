@@ -1,24 +1,87 @@
 #include "src/capture/walk.h"
 
+#include <cstring>
+
 namespace hbmprof::internal {
+namespace {
+
+constexpr uintptr_t kFirstCode = 4096;  // no code is mapped below
+
+}  // namespace
 
 RuleWalk::Step RuleWalk::LeaveSignal(PackedRule rule) {
   const uintptr_t sp_at = sp + static_cast<uintptr_t>(rule.cfa_offset());
+  const uintptr_t fp_at = sp + static_cast<uintptr_t>(rule.fp_offset());
   uintptr_t interrupted_sp;
-  if (!memory.Load(sp + static_cast<uintptr_t>(rule.fp_offset()), &fp) || !memory.Load(sp_at + 8, &address) ||
-      !memory.Load(sp_at, &interrupted_sp)) {
+  if (!memory.Load(fp_at, &fp) || !memory.Load(sp_at + 8, &address) || !memory.Load(sp_at, &interrupted_sp)) {
     return Step::kUnknown;
   }
   // The handler may have had a stack of its own.
   sp = interrupted_sp;
   memory.Enter(sp);
+  // The kernel's order of registers: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp.
+  interrupted_sp_ = sp_at - fp_at == 5 * sizeof(uintptr_t) ? sp : 0;
+  interrupted_sp_at_ = sp_at;
   return Step::kFrame;
 }
 
-RuleWalk::Step RuleWalk::Guess() {
+bool RuleWalk::LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const {
+  // By DWARF number: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15. Words below rsp in the kernel's order.
+  constexpr uint8_t kWordsBelow[16] = {2, 3, 1, 4, 6, 7, 5, 0, 15, 14, 13, 12, 11, 10, 9, 8};
+  if (interrupted_sp_ == 0 || sp != interrupted_sp_) return false;
+  // Between words of the signal's frame that have been read: on the handler's stack, above its stack pointer.
+  *value = LoadStackWord(interrupted_sp_at_ - kWordsBelow[dwarf_register] * sizeof(uintptr_t));
+  return true;
+}
+
+bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
+  constexpr size_t kBytes = 7;  // of the longest call
+  unsigned char bytes[kBytes];
+  const uintptr_t at = pc - kBytes;
+  if (pc < kFirstCode + 2 * sizeof(uintptr_t)) return false;
+  if (IsKnownCode(pc - 1)) {
+    if (!IsReadableCode(at, kBytes)) return false;
+    std::memcpy(bytes, reinterpret_cast<const void*>(at), kBytes);
+  } else {
+    // Code that is returned to stays where it is, so what can be read now can be read in a moment.
+    uintptr_t words[2];
+    const uintptr_t first = at & ~(sizeof(uintptr_t) - 1);
+    StackMemory code(first);
+    if (!code.Load(first, &words[0])) return false;
+    words[1] = 0;
+    if (at - first + kBytes > sizeof(uintptr_t) && !code.Load(first + sizeof(uintptr_t), &words[1])) return false;
+    std::memcpy(bytes, reinterpret_cast<const char*>(words) + (at - first), kBytes);
+  }
+  const auto back = [&bytes](size_t n) { return bytes[kBytes - n]; };
+  if (back(5) == 0xe8) {  // call to pc + a distance
+    int32_t distance;
+    std::memcpy(&distance, bytes + kBytes - 4, sizeof(distance));
+    const uintptr_t target = pc + static_cast<uintptr_t>(int64_t{distance});
+    if (IsKnownCode(target) == IsKnownCode(callee)) return true;
+  }
+  // call through a register or memory: opcode ff, then a byte that says 2 in its middle bits, and how many more follow.
+  for (size_t length = 2; length <= kBytes; ++length) {
+    if (back(length) != 0xff) continue;
+    const unsigned char mode = back(length - 1);
+    if ((mode >> 3 & 7) != 2) continue;
+    const unsigned has = mode >> 6;
+    const unsigned rm = mode & 7;
+    size_t expected = 2;
+    if (has != 3) {
+      if (rm == 4) ++expected;  // an index byte
+      const bool is_based = has != 0 || !(rm == 5 || (rm == 4 && (back(length - 2) & 7) == 5));
+      expected += has == 1 ? 1 : has == 2 || !is_based ? 4 : 0;
+    }
+    if (length == expected) return true;
+  }
+  return false;
+}
+
+RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   uintptr_t pc;
   uintptr_t outer_fp;
-  if (fp < sp || !memory.Load(fp, &outer_fp) || !memory.Load(fp + 8, &pc) || !IsKnownCode(pc - 1)) {
+  if (rule.kind() != FrameRule::kNone || fp < sp || !memory.Load(fp, &outer_fp) || !memory.Load(fp + 8, &pc) ||
+      !IsReturnFromCall(pc, address)) {
     return Step::kUnknown;
   }
   sp = fp + 16;
@@ -67,8 +130,9 @@ WalkResult ContinueByRules(RuleWalk* walk, int depth, uintptr_t* pcs, int max_de
   NoWitness witness;
   for (;;) {
     depth = walk->LeaveCommonFrames(depth, pcs, max_depth);
-    RuleWalk::Step step = walk->Leave(walk->Rule(), &witness);
-    if (step == RuleWalk::Step::kUnknown && guess) step = walk->Guess();
+    const PackedRule rule = walk->Rule();
+    RuleWalk::Step step = walk->Leave(rule, &witness);
+    if (step == RuleWalk::Step::kUnknown && guess) step = walk->Guess(rule);
     if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown};
     if (step == RuleWalk::Step::kOutermost) return {depth, WalkEnd::kOutermost};
     if (depth == max_depth) return {depth, WalkEnd::kDepth};
@@ -83,7 +147,6 @@ WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool
 }
 
 WalkResult WalkByFramePointers(const Caller& caller, uintptr_t* pcs, int max_depth) {
-  constexpr uintptr_t kFirstCode = 4096;  // no code is mapped below
   StackMemory memory(caller.sp);
   pcs[0] = caller.pc;
   int depth = 1;

@@ -64,12 +64,28 @@ class RuleWalk {
         fp_at = fp + static_cast<uintptr_t>(rule.fp_offset());
         break;
       }
+      case FrameRule::kCfaInSpSlot: {
+        const uintptr_t cfa_at = sp + static_cast<uintptr_t>(rule.short_cfa_offset());
+        uintptr_t word;
+        if (!memory.Load(cfa_at, &word)) return Step::kUnknown;
+        witness->Reads(cfa_at, word);
+        cfa = word + static_cast<uintptr_t>(rule.cfa_addend());
+        fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
+        break;
+      }
+      case FrameRule::kCfaFromRegister:
+        witness->Untold();
+        if (!LoadInterrupted(rule.cfa_register(), &cfa)) return Step::kUnknown;
+        cfa += static_cast<uintptr_t>(rule.short_cfa_offset());
+        fp_at = (rule.fp_found_by_fp() ? fp : cfa) + static_cast<uintptr_t>(rule.fp_offset());
+        break;
       case FrameRule::kSignal:
         witness->Untold();
         return LeaveSignal(rule);
       case FrameRule::kOutermost:
         return Step::kOutermost;
-      case FrameRule::kUnknown:
+      case FrameRule::kNone:
+      case FrameRule::kInexpressible:
         return Step::kUnknown;
     }
     // Every call pushed something, so a stack only ever gets shallower.
@@ -89,8 +105,10 @@ class RuleWalk {
   // the new depth.
   int LeaveCommonFrames(int depth, uintptr_t* pcs, int max_depth);
 
-  // Leaves the frame as if it had a frame pointer, if that leads to known code.
-  Step Guess();
+  // For a frame without unwind information (code made at run time, assembler): leaves it as if it had a frame pointer.
+  // kFrame only if that leads to a call, of what the frame can be: see IsReturnFromCall. A guess still: a function that
+  // leaves the frame pointer alone looks as if its caller were not there.
+  Step Guess(PackedRule rule);
 
   StackMemory memory;
   ObjectCheck objects;
@@ -100,7 +118,18 @@ class RuleWalk {
 
  private:
   Step LeaveSignal(PackedRule rule);
+  // The register of that DWARF number in the frame that a signal interrupted; false in any other frame.
+  bool LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const;
+
+  // The sp of the frame that a signal interrupted last, if its registers are known; and where the kernel keeps that sp.
+  // Every step outwards raises sp, so the walk is in that frame as long as sp is equal.
+  uintptr_t interrupted_sp_ = 0;
+  uintptr_t interrupted_sp_at_;  // set with it
 };
+
+// Whether `pc` is behind a call instruction that can have called the code at `callee`. Reads the bytes before `pc`
+// where a loaded object has them, or the kernel says that they are there.
+bool IsReturnFromCall(uintptr_t pc, uintptr_t callee);
 
 struct NoWitness {
   void UsesFp() {}
@@ -110,8 +139,8 @@ struct NoWitness {
   void Untold() {}
 };
 
-// Walks by frame rules; exact as far as it gets. With `guess`, frames without a rule are guessed, for systems without
-// libunwind. `pcs` has room for `max_depth` >= 1.
+// Walks by frame rules; exact as far as it gets. With `guess`, it goes on through frames without unwind information
+// where RuleWalk::Guess can. `pcs` has room for `max_depth` >= 1.
 WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess);
 
 // Goes on from the frame that `walk` is in, the last of the `depth` in `pcs`.

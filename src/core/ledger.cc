@@ -84,56 +84,49 @@ Ledger::Cell* Ledger::CellOf(Shard& shard, SiteId site) const {
   return cell;
 }
 
+Ledger::Shard* Ledger::ShardFor(SiteId site, SiteId other) {
+  if (Shard* own = ShardOfThisThread(); own != nullptr) {
+    SpinLockHolder hold(own->lock);
+    if (CellOf(*own, site) != nullptr && (other == kNoSite || CellOf(*own, other) != nullptr)) return own;
+  }
+  Shard* found = nullptr;
+  ForEachActiveShard([&](Shard& shard) {
+    if (ExistingCellOf(shard, site) == nullptr) return;
+    if (other == kNoSite || ExistingCellOf(shard, other) != nullptr) found = &shard;
+  });
+  return found;
+}
+
 Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Shard* shard_of_thread = ShardOfThisThread();
-  if (shard_of_thread == nullptr) return kNotEntered;
-  Shard& own = *shard_of_thread;
   const Site& record = sites_.At(site);
   const AccountId account_id = record.account;
-  Account& account = own.accounts[account_id];
   const SiteId parent = record.key.parent;
   const bool has_parent = parent != kNoSite;
-  const bool adds = event != Event::kFree;
+  Shard* const shard = ShardFor(site, parent);
+  if (shard == nullptr) return kNotEntered;
+  Account& account = shard->accounts[account_id];
   {
-    SpinLockHolder hold(own.lock);
-    Cell* cell = CellOf(own, site);
-    Cell* parent_cell = has_parent ? CellOf(own, parent) : nullptr;
-    if (cell != nullptr && (parent_cell != nullptr || !has_parent)) {
-      // A block takes its bytes from its segment: nothing is added to the account.
-      if (has_parent || !adds || account.headroom >= bytes) {
-        return Apply(own, event, account, record.is_segment, bytes, cell, parent_cell);
-      }
-    } else if (adds) {
-      return kNotEntered;
+    SpinLockHolder hold(shard->lock);
+    // A block takes its bytes from its segment: nothing is added to the account.
+    if (has_parent || event == Event::kFree || account.headroom >= bytes) {
+      return Apply(*shard, event, account, record.is_segment, bytes, CellOf(*shard, site),
+                   has_parent ? CellOf(*shard, parent) : nullptr);
     }
   }
 
   LockAll();
-  if (!adds) {
-    // No memory for a cell in this thread's shard. The shard through which the buffer was allocated has one.
-    Entered entered = kNotEntered;
-    ForEachActiveShard([&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      Cell* cell = ExistingCellOf(shard, site);
-      Cell* parent_cell = has_parent ? ExistingCellOf(shard, parent) : nullptr;
-      if (entered != kNotEntered || cell == nullptr || (has_parent && parent_cell == nullptr)) return;
-      entered = Apply(shard, event, shard.accounts[account_id], record.is_segment, bytes, cell, parent_cell);
-    });
-    UnlockAll();
-    return entered;
-  }
-
   int64_t in_use = 0;
   int64_t shards = 0;
-  ForEachActiveShard([&](Shard& shard) {
-    in_use += shard.accounts[account_id].in_use();
+  ForEachActiveShard([&](Shard& active) {
+    in_use += active.accounts[account_id].in_use();
     ++shards;
   });
   const int64_t slack = peaks_[account_id] - in_use - bytes;
   // What stays free below the peak is shared out evenly; the event's own bytes come on top for this shard.
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
-  ForEachActiveShard([&](Shard& shard) { shard.accounts[account_id].SetHeadroom(share); });
+  ForEachActiveShard([&](Shard& active) { active.accounts[account_id].SetHeadroom(share); });
   account.SetHeadroom(share + bytes);
-  const Entered entered = Apply(own, event, account, record.is_segment, bytes, ExistingCellOf(own, site), nullptr);
+  const Entered entered = Apply(*shard, event, account, record.is_segment, bytes, CellOf(*shard, site), nullptr);
   if (slack < 0) BeginPeak(account_id, in_use + bytes);
   UnlockAll();
   return entered;
@@ -145,13 +138,12 @@ void Ledger::BeginPeak(AccountId account, int64_t bytes) {
 }
 
 bool Ledger::MoveToPool(SiteId from, SiteId to, int64_t bytes) {
-  Shard* shard = ShardOfThisThread();
+  Shard* const shard = ShardFor(from, to);
   if (shard == nullptr) return false;
   Account& account = shard->accounts[sites_.At(from).account];
   SpinLockHolder hold(shard->lock);
   Cell* from_cell = CellOf(*shard, from);
   Cell* to_cell = CellOf(*shard, to);
-  if (from_cell == nullptr || to_cell == nullptr) return false;
   Touch(from_cell, account);
   Touch(to_cell, account);
   --from_cell->alloc_objects;
@@ -164,11 +156,10 @@ bool Ledger::MoveToPool(SiteId from, SiteId to, int64_t bytes) {
 }
 
 bool Ledger::EnterFreed(SiteId site, int64_t bytes) {
-  Shard* shard = ShardOfThisThread();
+  Shard* const shard = ShardFor(site, kNoSite);
   if (shard == nullptr) return false;
   SpinLockHolder hold(shard->lock);
   Cell* cell = CellOf(*shard, site);
-  if (cell == nullptr) return false;
   Account& account = shard->accounts[sites_.At(site).account];
   Touch(cell, account);
   ++cell->alloc_objects;

@@ -77,6 +77,10 @@ class Ledger {
     kFree,
     kUndoFree,  // the free did not happen after all
   };
+  // Makes the cells that events of `site` and of its parent need; false if the host has no memory for them. Once it was
+  // true, every event of the site can be entered.
+  bool MakeCells(SiteId site) { return ShardFor(site, sites_.Key(site).parent) != nullptr; }
+
   // What became of an event. False for: nothing, the host has no memory for the site's cell.
   enum Entered : uint8_t {
     kNotEntered,
@@ -209,6 +213,9 @@ class Ledger {
   }
   // Null if there is no memory.
   Cell* CellOf(Shard& shard, SiteId site) const;
+  // The shard through which this thread enters events of `site` and `other` (which may be kNoSite): its own, or where
+  // there is no memory for their cells in that, any that has them. Null if none has.
+  Shard* ShardFor(SiteId site, SiteId other);
   // `parent_cell` is null for a site without a parent.
   Entered Apply(Shard& shard, Event event, Account& account, bool is_segment, int64_t bytes, Cell* cell,
                 Cell* parent_cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);

@@ -66,35 +66,46 @@ LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, uint64_t rec
   return result;
 }
 
-uint64_t LiveTable::EraseSlow(Line* first, uint64_t id) {
-  uint64_t record = kNoRecord;
-  for (Line* line = first; line != nullptr && record == kNoRecord; line = line->overflow) {
+LiveTable::Entry* LiveTable::EntryIn(Line* first, uint64_t id) {
+  for (Line* line = first; line != nullptr; line = line->overflow) {
     for (Entry& entry : line->entries) {
-      if (entry.id != id) continue;
-      record = entry.site_and_bytes;
-      entry.id = 0;
-      break;
+      if (entry.id == id) return &entry;
     }
   }
-  if (record != kNoRecord && first->overflow != nullptr) Compact(first);
+  return nullptr;
+}
+
+uint64_t LiveTable::EraseSlow(Line* first, uint64_t id) {
+  uint64_t record = kNoRecord;
+  if (Entry* entry = EntryIn(first, id); entry != nullptr) {
+    record = entry->site_and_bytes;
+    entry->id = 0;
+    if (first->overflow != nullptr) Compact(first);
+  }
   first->lock.Unlock();
   return record;
+}
+
+bool LiveTable::EraseExactly(uint64_t id, const LiveRecord& record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Line* first = LockLineOf(id);
+  if (first == nullptr) return false;
+  Entry* entry = EntryIn(first, id);
+  const bool is_it = entry != nullptr && entry->site_and_bytes == Pack(record);
+  if (is_it) {
+    entry->id = 0;
+    if (first->overflow != nullptr) Compact(first);
+  }
+  first->lock.Unlock();
+  return is_it;
 }
 
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Line* first = LockLineOf(id);
   if (first == nullptr) return false;
-  bool found = false;
-  for (const Line* line = first; line != nullptr && !found; line = line->overflow) {
-    for (const Entry& entry : line->entries) {
-      if (entry.id != id) continue;
-      *record = Unpack(entry.site_and_bytes);
-      found = true;
-      break;
-    }
-  }
+  const Entry* entry = EntryIn(first, id);
+  if (entry != nullptr) *record = Unpack(entry->site_and_bytes);
   first->lock.Unlock();
-  return found;
+  return entry != nullptr;
 }
 
 void LiveTable::Compact(Line* first) {
@@ -271,6 +282,11 @@ void LiveTable::LockAll() {
 void LiveTable::UnlockAll() {
   overflow_lock_.Unlock();
   resize_lock_.Unlock();
+}
+
+void LiveTable::UnlockLinesInChild() {
+  const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed));
+  for (size_t bucket = 0; bucket < lines; ++bucket) LineAt(bucket)->lock.Unlock();
 }
 
 void LiveTable::ClearInChild() {

@@ -12,6 +12,9 @@
 //    are locked. So whoever locked line b and then sees BucketOf(h, shape_) == b may use b for h until it unlocks b.
 // 3. A segment of lines, once mapped, stays mapped; lines that are not in use hold no record.
 // 4. An overflow line is reached only through its chain, whose first line is locked.
+//
+// EraseIf locks one line after the other: what is inserted meanwhile may be missed, but then its inserter sees whatever
+// was done before EraseIf.
 #ifndef HBMPROF_SRC_CORE_LIVE_TABLE_H_
 #define HBMPROF_SRC_CORE_LIVE_TABLE_H_
 
@@ -97,6 +100,12 @@ class LiveTable {
     return true;
   }
   bool Find(uint64_t id, LiveRecord* record) const;
+  // Erases `id` if its record is this one; says whether it was.
+  bool EraseExactly(uint64_t id, const LiveRecord& record);
+  // Makes `to` the record of `id` if that is `from` and `enter()` returns true; says whether it did. `enter` runs under
+  // a line's lock and must not call the table.
+  template <typename EnterIt>
+  bool Change(uint64_t id, const LiveRecord& from, const LiveRecord& to, const EnterIt& enter);
 
   // Erases every record for which `matches(id, record)` holds and passes it to `erased(record)`, which runs under a
   // line's lock and must not call the table. Records inserted meanwhile may be missed.
@@ -110,6 +119,8 @@ class LiveTable {
   // Around a fork; the child calls ClearInChild instead of unlocking.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Releases the lines' locks, whoever held them. No other thread exists.
+  void UnlockLinesInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Forgets everything and resets all locks. No other thread exists.
   void ClearInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -192,6 +203,8 @@ class LiveTable {
   }
   // The same, wherever the line is by now.
   Line* LockLineOf(uint64_t id) const;
+  // The entry of `id` in the chain of a locked line; null if there is none.
+  static Entry* EntryIn(Line* first, uint64_t id);
   // The rest of Insert and of Erase, with records packed. `first` is locked, or null for Insert where there are no
   // lines.
   Inserted InsertSlow(Line* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -223,6 +236,18 @@ class LiveTable {
   Line* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;
   Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
 };
+
+template <typename EnterIt>
+bool LiveTable::Change(uint64_t id, const LiveRecord& from, const LiveRecord& to,
+                       const EnterIt& enter) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Line* first = LockLineOf(id);
+  if (first == nullptr) return false;
+  Entry* entry = EntryIn(first, id);
+  const bool changes = entry != nullptr && entry->site_and_bytes == Pack(from) && enter();
+  if (changes) entry->site_and_bytes = Pack(to);
+  first->lock.Unlock();
+  return changes;
+}
 
 template <typename Matches, typename Erased>
 void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {

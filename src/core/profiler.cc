@@ -2,16 +2,17 @@
 
 #include "hbmprof/profiler.h"
 
-#include <pthread.h>
-
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
 #include <utility>
-#include <vector>
 
+#include "src/base/fork.h"
 #include "src/base/mutex.h"
-#include "src/capture/modules.h"
+#include "src/base/pages.h"
+#include "src/capture/paths.h"
 #include "src/core/profiler_impl.h"
-#include "src/core/tags.h"
 
 namespace hbmprof {
 namespace {
@@ -20,54 +21,59 @@ using internal::Mutex;
 using internal::MutexLock;
 using internal::ProfilerImpl;
 
-// All profilers of the process. Across a fork every lock of every profiler is held, so that the child finds each table
-// whole; there it is emptied: device memory does not survive a fork.
-class ForkGuard {
- public:
-  static ForkGuard& Instance() {
-    static auto* guard = new ForkGuard;  // never destroyed: the process may fork during static destruction
-    return *guard;
-  }
-  void Add(ProfilerImpl* impl) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock hold(mutex_);
-    impls_.push_back(impl);
-  }
-  void Remove(ProfilerImpl* impl) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock hold(mutex_);
-    impls_.erase(std::remove(impls_.begin(), impls_.end(), impl), impls_.end());
-  }
+// All profilers of the process, in a list. It is changed under the mutex, which nobody holds when the process forks.
+Mutex profilers_mutex;
+std::atomic<ProfilerImpl*> first_profiler{nullptr};
 
- private:
-  ForkGuard() { pthread_atfork(&Prepare, &Parent, &Child); }
-  static void Prepare() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    ForkGuard& self = Instance();
-    self.mutex_.Lock();
-    internal::LockModules();
-    internal::LockTags();
-    for (ProfilerImpl* impl : self.impls_) impl->LockAll();
+template <typename Visit>
+void ForEachProfiler(const Visit& visit) {
+  for (ProfilerImpl* impl = first_profiler.load(std::memory_order_acquire); impl != nullptr;
+       impl = impl->next.load(std::memory_order_acquire)) {
+    visit(*impl);
   }
-  static void Parent() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    ForkGuard& self = Instance();
-    for (ProfilerImpl* impl : self.impls_) impl->UnlockAll();
-    internal::UnlockTags();
-    internal::UnlockModules();
-    self.mutex_.Unlock();
-  }
-  static void Child() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    ForkGuard& self = Instance();
-    for (ProfilerImpl* impl : self.impls_) impl->ResetInChild();
-    internal::UnlockTags();
-    internal::UnlockModules();
-    self.mutex_.Unlock();
-  }
+}
 
-  Mutex mutex_;
-  std::vector<ProfilerImpl*> impls_ ABSL_GUARDED_BY(mutex_);
+// They share tables, so one limit holds for all: the smallest.
+void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
+  int64_t least = INT64_MAX;
+  ForEachProfiler([&](const ProfilerImpl& impl) { least = std::min(least, impl.max_host_bytes); });
+  internal::SetMaxHostBytes(least);
+}
+
+void Add(ProfilerImpl* impl) {
+  MutexLock hold(profilers_mutex);
+  impl->next.store(first_profiler.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  first_profiler.store(impl, std::memory_order_release);
+  LimitHostBytes();
+}
+
+void Remove(ProfilerImpl* impl) {
+  MutexLock hold(profilers_mutex);
+  std::atomic<ProfilerImpl*>* link = &first_profiler;
+  while (link->load(std::memory_order_relaxed) != impl) link = &link->load(std::memory_order_relaxed)->next;
+  link->store(impl->next.load(std::memory_order_relaxed), std::memory_order_release);
+  LimitHostBytes();
+}
+
+// Across a fork every spin lock of every profiler is held, so that the child finds each table whole; there it is
+// emptied: device memory does not survive a fork.
+constexpr internal::ForkLocks kForkLocks = {
+    [] {
+      internal::LockPaths();
+      ForEachProfiler([](ProfilerImpl& impl) { impl.LockAll(); });
+    },
+    [] {
+      ForEachProfiler([](ProfilerImpl& impl) { impl.UnlockAll(); });
+      internal::UnlockPaths();
+    },
+    [] {
+      ForEachProfiler([](ProfilerImpl& impl) { impl.ResetInChild(); });
+      internal::UnlockPaths();
+    },
+    [] { ForEachProfiler([](ProfilerImpl& impl) { impl.GiveUpInChild(); }); },
 };
 
-// Before there are threads, so that none can be making it when the process forks. From then on a fork waits for what
-// other threads are making for the first time: tags' and modules' tables.
-[[gnu::constructor]] void GuardForks() { ForkGuard::Instance(); }
+[[gnu::constructor]] void GuardForks() { internal::HandleForks(&kForkLocks); }
 
 }  // namespace
 
@@ -109,19 +115,32 @@ std::string_view MemorySpaceName(MemorySpace space) {
   return "unknown";
 }
 
-Profiler::Profiler(const Options& options) : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options)) {
-  ForkGuard::Instance().Add(impl_.get());
+Profiler::Profiler(const Options& options)
+    : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options, enabled_)) {
+  Add(impl_.get());
 }
 
-Profiler::~Profiler() { ForkGuard::Instance().Remove(impl_.get()); }
+Profiler& Profiler::Off() {
+  // In zeros: not enabled, no implementation. Nothing is to be run to make or destroy it.
+  alignas(Profiler) static char memory[sizeof(Profiler)];
+  return *reinterpret_cast<Profiler*>(memory);
+}
 
-DeviceId Profiler::Device(std::string_view name) { return DeviceId(impl_->devices().NumberOf(name)); }
-AllocatorId Profiler::Allocator(std::string_view name) { return AllocatorId(impl_->allocators().NumberOf(name)); }
+Profiler::~Profiler() { Remove(impl_.get()); }
+
+DeviceId Profiler::Device(std::string_view name) {
+  return impl_ == nullptr ? kDefaultDevice : DeviceId(impl_->devices().NumberOf(name));
+}
+AllocatorId Profiler::Allocator(std::string_view name) {
+  return impl_ == nullptr ? AllocatorId() : AllocatorId(impl_->allocators().NumberOf(name));
+}
 
 void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
-  impl_->SetDeviceProbe(device, std::move(probe), owner);
+  if (impl_ != nullptr) impl_->SetDeviceProbe(device, std::move(probe), owner);
 }
-void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) { impl_->RemoveDeviceProbe(device, owner); }
+void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
+  if (impl_ != nullptr) impl_->RemoveDeviceProbe(device, owner);
+}
 
 // The functions that take no Caller are where the program enters: they must stay frames of their own.
 [[gnu::noinline]] bool Profiler::Alloc(BufferId id, size_t bytes, const Attributes& attributes) {
@@ -155,13 +174,28 @@ FreedRecord Profiler::RecordBlockFree(BufferId address) {
 FreedRecord Profiler::PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   return enabled() ? impl_->PrepareRecord(caller, id, bytes, attributes) : FreedRecord();
 }
-void Profiler::RestoreRecord(const FreedRecord& record) { impl_->RestoreRecord(record); }
-void Profiler::SetCounter(std::string_view name, int64_t value) { impl_->counters().Set(name, value); }
-std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const { return impl_->FindBuffer(id); }
-DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const { return impl_->Stats(device, space); }
-TrackerStats Profiler::GetTrackerStats() const { return impl_->GetTrackerStats(); }
-Snapshot Profiler::TakeSnapshot() const { return impl_->TakeSnapshot(); }
-void Profiler::ResetPeak(DeviceId device) { impl_->ResetPeak(device); }
-void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) { impl_->DropDevice(device, survivor); }
+void Profiler::RestoreRecord(const FreedRecord& record) {
+  if (impl_ != nullptr) impl_->RestoreRecord(record);
+}
+void Profiler::SetCounter(std::string_view name, int64_t value) {
+  if (impl_ != nullptr) impl_->counters().Set(name, value);
+}
+std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
+  return impl_ == nullptr ? std::nullopt : impl_->FindBuffer(id);
+}
+DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {
+  return impl_ == nullptr ? DeviceStats() : impl_->Stats(device, space);
+}
+TrackerStats Profiler::GetTrackerStats() const { return impl_ == nullptr ? TrackerStats() : impl_->GetTrackerStats(); }
+Snapshot Profiler::TakeSnapshot() const { return impl_ == nullptr ? Snapshot() : impl_->TakeSnapshot(); }
+void Profiler::ResetPeak(DeviceId device) {
+  if (impl_ != nullptr) impl_->ResetPeak(device);
+}
+void Profiler::RecordDropped(size_t bytes) {
+  if (enabled()) impl_->Drop(bytes);
+}
+void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
+  if (impl_ != nullptr) impl_->DropDevice(device, survivor, std::move(kept));
+}
 
 }  // namespace hbmprof

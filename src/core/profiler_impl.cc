@@ -10,8 +10,12 @@
 #include <unordered_map>
 #include <utility>
 
+#include "src/base/fork.h"
+#include "src/base/pages.h"
+#include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/capture/modules.h"
+#include "src/capture/stack_memory.h"
 #include "src/core/tags.h"
 
 namespace hbmprof::internal {
@@ -36,14 +40,23 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
+// Calls of probes that this thread is in. Plain data in the static TLS block.
+__thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
+
 }  // namespace
 
-NameTable::NameTable(std::string_view first, int capacity)
-    : capacity_(static_cast<size_t>(capacity)), names_({std::string(first)}) {}
+NameTable::NameTable(std::string_view first, int capacity) : capacity_(static_cast<size_t>(capacity)) {
+  // So that a short name takes no host memory: it may be in a signal handler that interrupted malloc.
+  names_.reserve(capacity_);
+  names_.emplace_back(first);
+}
 
 int NameTable::NumberOf(std::string_view name) {
   name = name.substr(0, kMaxNameBytes);
-  ReentryGuard guard;
+  const ForkPause pause;
+  const ReentryGuard guard;
+  // This thread may hold the mutex. Whatever has this number is not recorded here either.
+  if (!guard.entered()) return 0;
   MutexLock hold(mutex_);
   const auto found = std::find(names_.begin(), names_.end(), name);
   if (found != names_.end()) return static_cast<int>(found - names_.begin());
@@ -59,7 +72,9 @@ std::vector<std::string> NameTable::All() const {
 
 void CounterTable::Set(std::string_view name, int64_t value) {
   name = name.substr(0, kMaxNameBytes);
-  ReentryGuard guard;
+  const ForkPause pause;
+  const ReentryGuard guard;
+  if (!guard.entered()) return;  // this thread may hold the mutex
   MutexLock hold(mutex_);
   const auto found = values_.find(name);
   if (found != values_.end()) {
@@ -74,8 +89,10 @@ std::vector<std::pair<std::string, int64_t>> CounterTable::All() const {
   return {values_.begin(), values_.end()};
 }
 
-ProfilerImpl::ProfilerImpl(const Options& options)
-    : max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
+ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled)
+    : enabled(is_enabled),
+      max_host_bytes(options.max_host_bytes),
+      max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(options.max_live_buffers),
       capture_(options.unwinder),
       note_seed_(NewNoteSeed()),
@@ -88,23 +105,56 @@ ProfilerImpl::~ProfilerImpl() = default;
 
 void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
-  MutexLock hold(slot.mutex);
-  slot.probe = std::move(probe);
-  slot.owner = owner;
+  auto prober = std::make_shared<DeviceProber>();
+  prober->probe = std::move(probe);
+  prober->owner = owner;
+  {
+    MutexLock hold(slot.mutex);
+    slot.prober.swap(prober);
+  }
+  AwaitCalls(prober);
 }
 
 void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
-  MutexLock hold(slot.mutex);
-  if (slot.owner != owner) return;
-  slot.probe = nullptr;
-  slot.owner = nullptr;
+  std::shared_ptr<DeviceProber> removed;
+  {
+    MutexLock hold(slot.mutex);
+    if (slot.prober == nullptr || slot.prober->owner != owner) return;
+    slot.prober.swap(removed);
+  }
+  AwaitCalls(removed);
+}
+
+void ProfilerImpl::AwaitCalls(const std::shared_ptr<DeviceProber>& prober) {
+  // A probe that replaces or removes one does not wait: for itself, or for one that may be waiting for it.
+  if (prober == nullptr || probes_running != 0) return;
+  for (Backoff backoff; prober->calls->load(std::memory_order_acquire) != 0;) backoff.Wait();
 }
 
 DeviceProbe ProfilerImpl::Probe(int device) const {
+  if (probes_running != 0) return {};
   ProbeSlot& slot = probes_[device];
-  MutexLock hold(slot.mutex);
-  return slot.probe ? slot.probe() : DeviceProbe{};
+  // Ends the call, also where the probe throws. Who waits for that destroys the prober.
+  struct Call {
+    std::shared_ptr<DeviceProber> prober;
+    std::shared_ptr<std::atomic<int>> calls;
+    ~Call() {
+      if (calls == nullptr) return;
+      prober.reset();
+      --probes_running;
+      calls->fetch_sub(1, std::memory_order_release);
+    }
+  } call;
+  {
+    MutexLock hold(slot.mutex);
+    if (slot.prober == nullptr) return {};
+    call.prober = slot.prober;
+    call.calls = slot.prober->calls;
+    call.calls->fetch_add(1, std::memory_order_relaxed);
+    ++probes_running;
+  }
+  return call.prober->probe ? call.prober->probe() : DeviceProbe{};
 }
 
 uint64_t ProfilerImpl::SaneSlow(const Attributes& attributes) {
@@ -113,6 +163,19 @@ uint64_t ProfilerImpl::SaneSlow(const Attributes& attributes) {
   if (static_cast<int>(sane.allocator) >= kMaxAllocators) sane.allocator = AllocatorId{kMaxAllocators - 1};
   if (static_cast<int>(sane.kind) >= kMemoryKindCount) sane.kind = MemoryKind::kDevice;
   return SiteWords::Packed(sane);
+}
+
+[[gnu::noinline]] bool ProfilerImpl::RecordAllocInside(const Caller& caller, BufferId id, size_t bytes,
+                                                       const Attributes& attributes) noexcept {
+  const ForkPause pause;
+  ReentryGuard guard;
+  return Admits(guard) && Allocate(caller, id, bytes, attributes);
+}
+
+[[gnu::noinline]] FreedRecord ProfilerImpl::RecordFreeInside(BufferId id) noexcept {
+  const ForkPause pause;
+  ReentryGuard guard;
+  return Admits(guard) ? Free(id) : FreedRecord();
 }
 
 bool ProfilerImpl::Drop(uint64_t bytes) {
@@ -127,9 +190,32 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
 }
 
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfSlow(const Caller& caller, const Path* path, SiteWords words) {
+  if (path != nullptr) return SiteOfStack(CapturedStack(*path), words);
+  if (max_depth_ > kFewFrames) return SiteOfDeepStack(caller, words);
+  uintptr_t buffer[kFewFrames];
+  return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
+}
+
+// The frames of a deep stack take 4 KiB. A stack on which there may be no room for them has them in pages for the time
+// being, and where the kernel has none it is cut.
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStack(const Caller& caller, SiteWords words) {
+  constexpr size_t kBufferBytes = kMaxStackDepth * sizeof(uintptr_t);
+  constexpr size_t kEnoughRoom = 4 * kBufferBytes;
+  if (StackRoom() >= kEnoughRoom) return SiteOfDeepStackWithRoom(caller, words);
+  auto* pages = static_cast<uintptr_t*>(MapPages(kBufferBytes));
+  uintptr_t few[kFewFrames];
+  const int depth = pages != nullptr ? max_depth_ : kFewFrames;
+  const SiteId site = SiteOfStack(capture_.CaptureAfresh(caller, pages != nullptr ? pages : few, depth), words);
+  UnmapPages(pages, kBufferBytes);
+  return site;
+}
+
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackWithRoom(const Caller& caller, SiteWords words) {
   uintptr_t buffer[kMaxStackDepth];
-  const CapturedStack stack =
-      path != nullptr ? CapturedStack(*path) : capture_.CaptureAfresh(caller, buffer, max_depth_);
+  return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
+}
+
+SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   if (stack.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
   const Hash128 hash = SiteTable::HashOf(stack);
   const SiteCache::Key key(hash, words);
@@ -138,8 +224,9 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
     const StackRecord* record = sites_.InternStack(stack, hash);
     if (record == nullptr) return kNoSite;
     site = sites_.InternSite(words.WithStack(record));
+    if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
     // A site with a rounded size is found through its table, which knows when to round.
-    if (site == kNoSite || !(sites_.At(site).words == words)) return site;
+    if (!(sites_.At(site).words == words)) return site;
     site_cache_.Remember(key, site);
   }
   Memo* memo = capture_.memo();
@@ -176,8 +263,8 @@ void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
 Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
   const SiteKey& key = sites_.Key(record.site);
   if (key.parent != kNoSite) {
-    Segment* segment = segments_.Find(BlockAddress(id.value()), static_cast<uint64_t>(record.bytes));
-    if (segment != nullptr) SegmentMap::Return(*segment, record.bytes);
+    const SegmentMap::Found segment = segments_.Find(BlockAddress(id.value()), static_cast<uint64_t>(record.bytes));
+    if (segment && segment.site() == key.parent) segment.Return(record.bytes);
   } else if (key.attributes.kind == MemoryKind::kPool && !segments_.empty()) {
     bool had_blocks = false;
     if (segments_.Remove(id.value(), &had_blocks) && had_blocks) {
@@ -189,29 +276,50 @@ Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
 
 void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   if (!freed) return;
+  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard)) return;
   const uint64_t id = freed.id_.value();
   const auto bytes = static_cast<uint64_t>(freed.bytes_);
   const SiteKey& key = sites_.Key(freed.site_);
-  if (key.parent != kNoSite) {
-    Segment* segment = segments_.Find(BlockAddress(id), bytes);
+  const bool is_block = key.parent != kNoSite;
+  const bool is_segment = !is_block && key.attributes.kind == MemoryKind::kPool;
+  SegmentMap::Found segment;
+  if (is_block) {
+    segment = segments_.Find(BlockAddress(id), bytes);
     // A block whose segment has gone meanwhile went with it.
-    if (segment == nullptr || !SegmentMap::Reserve(*segment, freed.bytes_)) return;
+    if (!segment || segment.site() != key.parent || !segment.Reserve(freed.bytes_)) return;
+  } else if (is_segment) {
+    segments_.Add(id, bytes, freed.site_, &segment);
   }
+  const LiveRecord record{freed.site_, freed.bytes_};
   LiveRecord replaced;
-  const LiveTable::Inserted inserted = live_.Insert(id, {freed.site_, freed.bytes_}, &replaced);
+  const LiveTable::Inserted inserted = live_.Insert(id, record, &replaced);
   if (inserted == LiveTable::Inserted::kNoMemory) {
+    if (is_block) segment.Return(freed.bytes_);
+    if (is_segment && segment) segments_.Remove(segment);
     Drop(bytes);
     return;
   }
-  if (inserted == LiveTable::Inserted::kReplaced) ForgetReplaced(freed.id_, replaced);
-  if (key.parent == kNoSite && key.attributes.kind == MemoryKind::kPool) segments_.Add(id, bytes, freed.site_);
+  if (inserted == LiveTable::Inserted::kReplaced) {
+    ForgetReplaced(freed.id_, replaced);
+    // The segment of a record that was replaced is gone only now.
+    if (is_segment && !segment) segments_.Add(id, bytes, freed.site_, &segment);
+  }
+  TraceStep(EventStep::kRestoring);
   Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.site_, freed.bytes_));
+  if (segment && !segment.IsThere()) EndOrphan(freed.id_, record);
+}
+
+void ProfilerImpl::EndOrphan(BufferId id, const LiveRecord& record) {
+  if (live_.EraseExactly(id.value(), record)) {
+    Resize(ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes));
+  }
 }
 
 FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   FreedRecord prepared;
+  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return prepared;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
@@ -232,6 +340,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
 }
 
 bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
+  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard) || address.is_null()) return false;
   Attributes pool = attributes;
@@ -246,28 +355,47 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
     key.attributes.kind = MemoryKind::kPool;
     if (attributes.allocator != AllocatorId{}) key.attributes.allocator = SiteWords::Unpacked(sane).allocator;
     site = sites_.InternSite(key);
-    if (site == kNoSite || !segments_.Add(address.value(), static_cast<uint64_t>(live.bytes), site)) return false;
-    if (!ledger_.MoveToPool(live.site, site, live.bytes)) {
-      bool had_blocks = false;
-      segments_.Remove(address.value(), &had_blocks);
+    if (site == kNoSite) return false;
+    SegmentMap::Found segment;
+    if (segments_.Add(address.value(), static_cast<uint64_t>(live.bytes), site, &segment) !=
+        SegmentMap::Added::kAdded) {
       return false;
     }
-    LiveRecord replaced;
-    live_.Insert(address.value(), {site, live.bytes}, &replaced);
-    return true;
+    TraceStep(EventStep::kSegmentAdded);
+    const LiveRecord record{site, live.bytes};
+    if (!live_.Change(address.value(), live, record, [&] { return ledger_.MoveToPool(live.site, site, live.bytes); })) {
+      segments_.Remove(segment);
+      return false;
+    }
+    if (segment.IsThere()) return true;
+    EndOrphan(address, record);
+    return false;
   }
   if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
   site = SiteOf(caller, size, sane, kNoSite);
   if (site == kNoSite) return Drop(bytes);
-  if (!segments_.Add(address.value(), bytes, site)) return false;
-  if (Enter(live_.Prefetch(address.value()), address, site, size)) return true;
-  bool had_blocks = false;
-  segments_.Remove(address.value(), &had_blocks);
+  SegmentMap::Found segment;
+  switch (segments_.Add(address.value(), bytes, site, &segment)) {
+    case SegmentMap::Added::kAdded:
+      break;
+    case SegmentMap::Added::kRefused:
+      return false;
+    case SegmentMap::Added::kNoMemory:
+      return Drop(bytes);
+  }
+  TraceStep(EventStep::kSegmentAdded);
+  if (!Enter(live_.Prefetch(address.value()), address, site, size)) {
+    segments_.Remove(segment);
+    return false;
+  }
+  if (segment.IsThere()) return true;
+  EndOrphan(address, {site, size});
   return false;
 }
 
 bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
+  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard) || address.is_null()) return false;
   const BufferId id = BlockId(address);
@@ -276,19 +404,24 @@ bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t by
   if (of_block.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
-  Segment* segment = segments_.Find(address.value(), bytes);
+  const SegmentMap::Found segment = segments_.Find(address.value(), bytes);
   SiteId parent = kNoSite;
   // What does not fit may do so in place of a block whose free was never seen.
-  if (segment != nullptr &&
-      (SegmentMap::Reserve(*segment, size) || (EndStale(id) && SegmentMap::Reserve(*segment, size)))) {
-    parent = segment->site.load(std::memory_order_relaxed);
+  if (segment && (segment.Reserve(size) || (EndStale(id) && segment.Reserve(size)))) {
+    parent = segment.site();
     of_block.device = sites_.Key(parent).attributes.device;
     if (SpaceOf(of_block.kind) != MemorySpace::kDevice || of_block.kind == MemoryKind::kPool) {
       of_block.kind = MemoryKind::kDevice;
     }
   }
-  if (Enter(place, id, SiteOf(caller, size, Sane(of_block), parent), size)) return true;
-  if (parent != kNoSite) SegmentMap::Return(*segment, size);
+  TraceStep(EventStep::kBlockReserved);
+  const SiteId site = SiteOf(caller, size, Sane(of_block), parent);
+  if (!Enter(place, id, site, size)) {
+    if (parent != kNoSite) segment.Return(size);
+    return false;
+  }
+  if (parent == kNoSite || segment.IsThere()) return true;
+  EndOrphan(id, {site, size});
   return false;
 }
 
@@ -297,6 +430,7 @@ FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) {
 }
 
 std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
+  const ForkPause pause;
   ReentryGuard guard;
   LiveRecord record;
   if (id.is_null() || !live_.Find(id.value(), &record)) return std::nullopt;
@@ -330,12 +464,14 @@ DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space
 
 DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
+  const ForkPause pause;
   ReentryGuard guard;
   const DeviceProbe probe = space == MemorySpace::kDevice ? Probe(static_cast<int>(device)) : DeviceProbe{};
   return ToStats(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
 TrackerStats ProfilerImpl::GetTrackerStats() const {
+  const ForkPause pause;
   ReentryGuard guard;
   TrackerStats stats;
   stats.foreign_frees = foreign_frees_.load(std::memory_order_relaxed);
@@ -348,10 +484,13 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
   stats.sites = sites_.size();
   stats.unwinder = capture_.name();
   stats.live_records = ledger_.CountLive();
+  stats.host_bytes = HostBytes();
+  stats.max_host_bytes = MaxHostBytes();
   return stats;
 }
 
 Snapshot ProfilerImpl::TakeSnapshot() const {
+  const ForkPause pause;
   // Host memory allocated here must not be recorded by a profiler that also watches the host's allocator.
   ReentryGuard guard;
   std::vector<SiteTotals> sites;
@@ -445,12 +584,16 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
 
 void ProfilerImpl::ResetPeak(DeviceId device) {
   if (static_cast<int>(device) >= kMaxDevices) return;
+  const ForkPause pause;
   ReentryGuard guard;
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 
-void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor) {
+void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
+  const ForkPause pause;
   ReentryGuard guard;
+  const auto before = [](BufferId a, BufferId b) { return a.value() < b.value(); };
+  std::sort(kept.begin(), kept.end(), before);
   const auto of_device = [&](const LiveRecord& record) {
     // A block stays or goes with its segment.
     const SiteId parent = sites_.Key(record.site).parent;
@@ -458,27 +601,28 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
     return attributes.device == device && attributes.allocator != survivor;
   };
   const auto leave = [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); };
-  // Blocks first: while a segment is counted, what its blocks give back is counted in it.
+  // First the segments leave the map, so that no block comes to them any more. A segment that is declared from here on
+  // stays, with its blocks.
+  segments_.RemoveIf([&](SiteId site) { return of_device({site, 0}); });
+  // Blocks before segments: while a segment is counted, what its blocks give back is counted in it.
   live_.EraseIf(
-      [&](uint64_t, const LiveRecord& record) {
-        return of_device(record) && sites_.Key(record.site).parent != kNoSite;
+      [&](uint64_t id, const LiveRecord& record) {
+        return sites_.Key(record.site).parent != kNoSite && of_device(record) &&
+               !segments_.Find(BlockAddress(id), static_cast<uint64_t>(record.bytes));
       },
       leave);
   live_.EraseIf(
       [&](uint64_t id, const LiveRecord& record) {
-        if (!of_device(record)) return false;
-        bool had_blocks;
-        if (sites_.Key(record.site).attributes.kind == MemoryKind::kPool) segments_.Remove(id, &had_blocks);
-        return true;
+        const SiteKey& key = sites_.Key(record.site);
+        return key.parent == kNoSite && of_device(record) &&
+               !std::binary_search(kept.begin(), kept.end(), BufferId(id), before) &&
+               !(key.attributes.kind == MemoryKind::kPool && segments_.Find(id, static_cast<uint64_t>(record.bytes)));
       },
       leave);
   Resize();
 }
 
 void ProfilerImpl::LockAll() {
-  devices_.mutex_.Lock();
-  allocators_.mutex_.Lock();
-  counters_.mutex_.Lock();
   live_.LockAll();
   segments_.Lock();
   sites_.LockAll();
@@ -490,9 +634,17 @@ void ProfilerImpl::UnlockAll() {
   sites_.UnlockAll();
   segments_.Unlock();
   live_.UnlockAll();
-  counters_.mutex_.Unlock();
-  allocators_.mutex_.Unlock();
-  devices_.mutex_.Unlock();
+}
+
+void ProfilerImpl::ForgetProbes() {
+  for (ProbeSlot& slot : probes_) new (&slot) ProbeSlot;
+}
+
+void ProfilerImpl::GiveUpInChild() {
+  enabled.store(false, std::memory_order_relaxed);
+  UnlockAll();
+  live_.UnlockLinesInChild();
+  ForgetProbes();
 }
 
 void ProfilerImpl::ResetInChild() {
@@ -502,11 +654,7 @@ void ProfilerImpl::ResetInChild() {
   segments_.Unlock();
   segments_.Clear();
   live_.ClearInChild();
-  counters_.mutex_.Unlock();
-  allocators_.mutex_.Unlock();
-  devices_.mutex_.Unlock();
-  // A device's handles do not survive a fork, and another thread may have been inside a probe.
-  for (ProbeSlot& slot : probes_) new (&slot) ProbeSlot;
+  ForgetProbes();
   for (auto* counter : {&reentrant_events_, &foreign_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_,
                         &truncated_stacks_}) {
     counter->store(0, std::memory_order_relaxed);

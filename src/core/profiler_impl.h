@@ -10,6 +10,7 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +30,19 @@
 
 namespace hbmprof::internal {
 
+// Points between the steps of an event at which a test can force what another thread does (HBMPROF_TRACE_LEDGER).
+enum class EventStep : uint8_t {
+  kSegmentAdded,   // to the map of segments, and to nothing else
+  kBlockReserved,  // in its segment, and recorded nowhere
+  kRestoring,      // a record is in the live table again, and not in the ledger
+};
+#ifdef HBMPROF_TRACE_LEDGER
+// Defined by tests. No lock is held.
+void TraceStep(EventStep step);
+#else
+inline void TraceStep(EventStep) {}
+#endif
+
 // Names that get small numbers in the order in which they come. When full, every new name is the last one, "other".
 class NameTable {
  public:
@@ -38,7 +52,6 @@ class NameTable {
   std::vector<std::string> All() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  friend class ProfilerImpl;
   static constexpr size_t kMaxNameBytes = 64;
 
   const size_t capacity_;
@@ -53,7 +66,6 @@ class CounterTable {
   std::vector<std::pair<std::string, int64_t>> All() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  friend class ProfilerImpl;
   static constexpr size_t kMaxCounters = 64;
   static constexpr size_t kMaxNameBytes = 64;
 
@@ -63,8 +75,14 @@ class CounterTable {
 
 class ProfilerImpl {
  public:
-  explicit ProfilerImpl(const Options& options);
+  // `is_enabled`: the profiler's own switch.
+  ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled);
   ~ProfilerImpl();
+
+  // For the list of all profilers (profiler.cc).
+  std::atomic<ProfilerImpl*> next{nullptr};
+  std::atomic<bool>& enabled;
+  const int64_t max_host_bytes;
 
   NameTable& devices() { return devices_; }
   NameTable& allocators() { return allocators_; }
@@ -88,21 +106,48 @@ class ProfilerImpl {
   TrackerStats GetTrackerStats() const;
   Snapshot TakeSnapshot() const;
   void ResetPeak(DeviceId device);
-  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor);
+  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept);
+  // Counts an allocation that is not recorded. Returns false.
+  bool Drop(uint64_t bytes);
 
   // Around a fork. The child calls ResetInChild instead of UnlockAll.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void ResetInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // In a child that was forked without LockAll: turns recording off, for good, and releases every lock, so that
+  // whatever still asks is answered. What the tables hold is of no use.
+  void GiveUpInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
-  struct ProbeSlot {
-    // Held while the probe runs, so that none runs once it was removed.
-    Mutex mutex;
-    std::function<DeviceProbe()> probe ABSL_GUARDED_BY(mutex);
-    const void* owner ABSL_GUARDED_BY(mutex) = nullptr;
-  };
+  // So many fit on the smallest stack.
+  static constexpr int kFewFrames = 64;
 
+  // No lock is held while a probe runs: it may wait for the dynamic linker's, under which a library's constructor may
+  // be asking for numbers.
+  struct DeviceProber {
+    std::function<DeviceProbe()> probe;
+    const void* owner;
+    // In progress; added to only under the slot's mutex, while the prober is in the slot. Outlives the prober, so that
+    // a call gives up its share of that before it ends.
+    const std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);
+  };
+  struct ProbeSlot {
+    Mutex mutex;
+    std::shared_ptr<DeviceProber> prober ABSL_GUARDED_BY(mutex);
+  };
+  // Of a child: its device's handles do not survive the fork. What a probe holds is not destroyed: another thread may
+  // have been in it.
+  void ForgetProbes();
+  // Ends when no other thread is in a call of `prober`, which is in no slot any more.
+  static void AwaitCalls(const std::shared_ptr<DeviceProber>& prober);
+
+  // RecordAlloc and RecordFree, once the thread is inside.
+  [[gnu::always_inline]] bool Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  [[gnu::always_inline]] FreedRecord Free(BufferId id);
+  // The same events where the thread is inside already: they are passed through and counted, but for those that come
+  // while it forks.
+  bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept;
+  FreedRecord RecordFreeInside(BufferId id) noexcept;
   // Whether an event that comes now is to be recorded.
   bool Admits(const ReentryGuard& guard) const {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
@@ -111,6 +156,9 @@ class ProfilerImpl {
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent);
   // `path`: of the stack, where it is known.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
+  SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
+  SiteId SiteOfDeepStackWithRoom(const Caller& caller, SiteWords words);
+  SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
   // By which a thread's memo knows the site of a path that is not cut.
   uint64_t NoteKey(const SiteWords& words) const {
     return MultiplyFold(words.block ^ kHashSeed1, words.context ^ note_seed_);
@@ -138,7 +186,10 @@ class ProfilerImpl {
   // Forget, of a record that a new one with the same id took the place of.
   void ForgetReplaced(BufferId id, LiveRecord record);
   void DropBlocksOf(uint64_t start, uint64_t bytes);
-  bool Drop(uint64_t bytes);
+  // Ends a record that was made while its segment was removed, unless whoever removed that found it. A segment's record
+  // and its blocks' go with the segment: first it leaves the map, then they are looked for. So a record that is not
+  // found then sees, after it was made, that the segment is not there.
+  void EndOrphan(BufferId id, const LiveRecord& record);
   bool HasRoom() const { return ledger_.live_records() < max_live_; }
   // What may be recorded as this, as SiteWords pack it.
   static uint64_t Sane(const Attributes& attributes) {
@@ -203,8 +254,7 @@ inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, Site
   }
   const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, ledger_place, site, bytes);
   if (entered == Ledger::kNotEntered) {
-    LiveRecord undone;
-    live_.Erase(id.value(), &undone);
+    live_.EraseExactly(id.value(), {site, bytes});
     return Drop(static_cast<uint64_t>(bytes));
   }
   Resize(entered);
@@ -214,7 +264,12 @@ inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, Site
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes,
                                       const Attributes& attributes) noexcept {
   ReentryGuard guard;
-  if (!Admits(guard) || id.is_null()) return false;
+  if (!guard.entered()) return RecordAllocInside(caller, id, bytes, attributes);
+  return Allocate(caller, id, bytes, attributes);
+}
+
+inline bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+  if (id.is_null()) return false;
   const LiveTable::Place place = live_.Prefetch(id.value());
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
@@ -224,7 +279,12 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
 
 inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   ReentryGuard guard;
-  if (!Admits(guard) || id.is_null()) return {};
+  if (!guard.entered()) return RecordFreeInside(id);
+  return Free(id);
+}
+
+inline FreedRecord ProfilerImpl::Free(BufferId id) {
+  if (id.is_null()) return {};
   LiveRecord record;
   if (!live_.Erase(id.value(), &record)) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);

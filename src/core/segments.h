@@ -22,32 +22,63 @@ namespace hbmprof::internal {
 struct Segment {
   std::atomic<uint64_t> start{0};
   std::atomic<uint64_t> end{0};  // one past the last byte
-  std::atomic<int64_t> idle_bytes{0};
+  // Idle bytes, and above them how often the record was in use before. One word: whoever takes bytes takes them from
+  // the segment that was found, or not at all.
+  std::atomic<uint64_t> state{0};
   std::atomic<SiteId> site{kNoSite};
   Segment* next_free = nullptr;
 };
 
 class SegmentMap {
  public:
+  static constexpr int kBytesBits = 40;
+  static constexpr uint64_t kMaxBytes = (uint64_t{1} << kBytesBits) - 1;  // per segment
+
+  // A segment as it was found. It may have been removed since, and its record used again.
+  class Found {
+   public:
+    explicit operator bool() const { return segment_ != nullptr; }
+    SiteId site() const { return site_; }
+    // Whether it is still in the map.
+    bool IsThere() const { return segment_->state.load(std::memory_order_acquire) >> kBytesBits == use_; }
+    // Takes `bytes` from what is idle; false if there is less, or the segment was removed.
+    bool Reserve(int64_t bytes) const;
+    // Undoes Reserve, unless the segment was removed.
+    void Return(int64_t bytes) const;
+
+   private:
+    friend class SegmentMap;
+    Segment* segment_ = nullptr;
+    uint64_t use_ = 0;
+    SiteId site_ = kNoSite;
+  };
+
+  enum class Added : uint8_t {
+    kAdded,
+    kRefused,  // it overlaps a segment, is empty, or too large
+    kNoMemory,
+  };
+
   SegmentMap() = default;
   ~SegmentMap();
   SegmentMap(const SegmentMap&) = delete;
   SegmentMap& operator=(const SegmentMap&) = delete;
 
   bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
-  // Returns false if it overlaps a segment or there is no memory.
-  bool Add(uint64_t start, uint64_t bytes, SiteId site);
-  // Whether there was a segment that starts there. `had_blocks`: some of it was covered.
+  // `added` gets the new segment.
+  Added Add(uint64_t start, uint64_t bytes, SiteId site, Found* added);
+  // Whether there was a segment that starts there. `had_blocks`: some of it was reserved. No more of it can be.
   bool Remove(uint64_t start, bool* had_blocks);
-  // The segment that holds all of [start, start+bytes); null if none does.
-  Segment* Find(uint64_t start, uint64_t bytes) const;
+  // Removes this very segment, if it is still there.
+  void Remove(const Found& found);
+  // Removes all segments for whose site `matches` holds.
+  template <typename Matches>
+  void RemoveIf(const Matches& matches);
+  // The segment that holds all of [start, start+bytes).
+  Found Find(uint64_t start, uint64_t bytes) const;
   // Forgets all segments.
-  void Clear();
-
-  // Takes `bytes` from what is idle; false if there is less.
-  static bool Reserve(Segment& segment, int64_t bytes);
-  static void Return(Segment& segment, int64_t bytes) {
-    segment.idle_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  void Clear() {
+    RemoveIf([](SiteId) { return true; });
   }
 
   // Around a fork.
@@ -64,6 +95,11 @@ class SegmentMap {
   };
 
   size_t UpperBound(Array* array, size_t count, uint64_t address) const;
+  // The place after that of the segment that starts at `start`; 0 if there is none.
+  size_t PlaceAfter(uint64_t start) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  // Returns its idle bytes. The segment is out of the array, or about to be.
+  uint64_t Retire(Segment* segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  void RemoveAt(size_t place, bool* had_blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
   bool Reserve(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
   mutable SpinLock lock_;
@@ -73,6 +109,25 @@ class SegmentMap {
   Segment* free_ ABSL_GUARDED_BY(lock_) = nullptr;
   Arena arena_ ABSL_GUARDED_BY(lock_);
 };
+
+template <typename Matches>
+void SegmentMap::RemoveIf(const Matches& matches) {
+  SpinLockHolder hold(lock_);
+  Array* array = array_.load(std::memory_order_relaxed);
+  const size_t count = count_.load(std::memory_order_relaxed);
+  size_t kept = 0;
+  sequence_.fetch_add(1, std::memory_order_acq_rel);
+  for (size_t i = 0; i < count; ++i) {
+    Segment* segment = array->slots()[i].load(std::memory_order_relaxed);
+    if (matches(segment->site.load(std::memory_order_relaxed))) {
+      Retire(segment);
+    } else {
+      array->slots()[kept++].store(segment, std::memory_order_release);
+    }
+  }
+  count_.store(kept, std::memory_order_release);
+  sequence_.fetch_add(1, std::memory_order_release);
+}
 
 }  // namespace hbmprof::internal
 

@@ -45,9 +45,12 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
   const uint64_t hash = hash_of_stack.low;
   const auto equal = [&](uint64_t payload) { return StackOf(payload)->Is(captured, hash); };
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
+  // A new stack is of use for a new site only.
+  if (size() >= max_sites_) return nullptr;
 
   SpinLockHolder hold(stacks_.lock());
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
+  if (!stacks_.MakeRoom([](uint64_t payload) { return StackOf(payload)->hash; })) return nullptr;
   const size_t bytes = static_cast<size_t>(captured.depth) * sizeof(uintptr_t);
   auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(sizeof(StackRecord) + bytes));
   if (stack == nullptr) return nullptr;
@@ -55,9 +58,8 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
   stack->depth = static_cast<uint32_t>(captured.depth);
   stack->truncated = captured.truncated;
   std::memcpy(static_cast<void*>(stack + 1), captured.pcs, bytes);
-  const bool inserted =
-      stacks_.Insert(hash, reinterpret_cast<uintptr_t>(stack), [](uint64_t payload) { return StackOf(payload)->hash; });
-  return inserted ? stack : nullptr;
+  stacks_.Insert(hash, reinterpret_cast<uintptr_t>(stack));
+  return stack;
 }
 
 SiteId SiteTable::FindSite(uint64_t hash, const SiteKey& key) const {
@@ -85,6 +87,7 @@ SiteId SiteTable::AddSite(uint64_t hash, const SiteKey& key) {
   if (const SiteId found = FindSite(hash, key); found != kNoSite) return found;
   const SiteId site = size_.load(std::memory_order_relaxed);
   if (site >= max_sites_ || chunks_ == nullptr) return kNoSite;
+  if (!sites_.MakeRoom([this](uint64_t payload) { return At(static_cast<SiteId>(payload - 1)).hash; })) return kNoSite;
   std::atomic<Site*>& chunk = chunks_[site >> kChunkBits];
   if (chunk.load(std::memory_order_relaxed) == nullptr) {
     auto* records = static_cast<Site*>(MapPages(sizeof(Site) << kChunkBits));
@@ -93,9 +96,7 @@ SiteId SiteTable::AddSite(uint64_t hash, const SiteKey& key) {
   }
   new (chunk.load(std::memory_order_relaxed) + (site & ((1u << kChunkBits) - 1))) Site(key, hash);
   size_.store(site + 1, std::memory_order_release);
-  const bool inserted = sites_.Insert(hash, uint64_t{site} + 1,
-                                      [this](uint64_t payload) { return At(static_cast<SiteId>(payload - 1)).hash; });
-  if (!inserted) return kNoSite;
+  sites_.Insert(hash, uint64_t{site} + 1);
   const_cast<StackRecord*>(key.stack)->sites.fetch_add(1, std::memory_order_relaxed);
   return site;
 }

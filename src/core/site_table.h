@@ -120,7 +120,8 @@ class SiteTable {
   ~SiteTable();
 
   static Hash128 HashOf(const CapturedStack& stack);
-  // The record of this stack; null if there is no memory. Its depth may be 0. `hash` is HashOf it.
+  // The record of this stack; null if it is new and there is no memory for it or no site left. Its depth may be 0.
+  // `hash` is HashOf it.
   StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
 
   // The site of `key` (whose stack comes from InternStack of the same table); kNoSite when max_sites is reached or

@@ -3,20 +3,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <map>
-#include <new>
-#include <set>
+#include <optional>
 
 #include "hbmprof/tag.h"
+#include "src/base/fork.h"
 #include "src/base/hash.h"
 #include "src/base/intern_table.h"
+#include "src/base/lazy.h"
 #include "src/base/mutex.h"
+#include "src/base/pages.h"
 #include "src/base/thread_state.h"
 
 namespace hbmprof::internal {
 namespace {
-
-using TagList = std::vector<std::pair<std::string, std::string>>;
 
 // "Extending set `from` with this key and value gives set `to`", remembered. Followed by key and value bytes.
 struct Step {
@@ -29,152 +28,251 @@ struct Step {
   const char* bytes() const { return reinterpret_cast<const char*>(this + 1); }
 };
 
+// A key and what is known of it.
+struct Key {
+  const char* bytes;
+  size_t size;
+  int values;
+  std::string_view name() const { return {bytes, size}; }
+};
+
+// A value of a key. Followed by its bytes.
+struct Label {
+  uint64_t hash;
+  const Key* key;
+  size_t size;
+  std::string_view value() const { return {reinterpret_cast<const char*>(this + 1), size}; }
+};
+
+// Followed by its labels, sorted by key.
+struct TagSet {
+  uint64_t hash;
+  TagSetId id;
+  int count;
+  const Label* const* labels() const { return reinterpret_cast<const Label* const*>(this + 1); }
+};
+
+// Host memory comes in pages: a scope may begin in a signal handler that interrupted malloc.
 class TagRegistry {
  public:
   TagSetId Extend(TagSetId tags, std::string_view key, std::string_view value);
-  TagList Of(TagSetId tags) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock hold(mutex_);
-    return sets_[tags];
-  }
+  std::vector<std::pair<std::string, std::string>> Of(TagSetId tags) const;
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
-  Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }
 
  private:
-  // The set that `tags` becomes; says in `dropped` whether a limit was met.
-  TagSetId Resolve(TagSetId tags, std::string_view key, std::string_view value, bool* dropped)
+  // The longest key with a prefix.
+  static constexpr size_t kMaxNameBytes = kMaxTagBytes + 4;
+
+  // These say in `dropped` whether a limit was met. Without a result where the host has no memory.
+  std::optional<TagSetId> Resolve(TagSetId tags, std::string_view key, std::string_view value, bool* dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  uint64_t Remember(uint64_t hash, TagSetId from, std::string_view key, std::string_view value)
+  // Null beyond the limit.
+  std::optional<Key*> KeyOf(std::string_view name, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const Label* LabelOf(Key* key, std::string_view value, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remember(uint64_t hash, TagSetId from, std::string_view key, std::string_view value, TagSetId to, bool dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Memory for a T with `bytes` behind it; null where the host has none.
+  template <typename T>
+  T* NewWith(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return static_cast<T*>(arena_.Allocate(sizeof(T) + bytes));
+  }
 
   Mutex mutex_;
+  Arena arena_ ABSL_GUARDED_BY(mutex_);
   InternTable steps_;
-  Arena step_arena_ ABSL_GUARDED_BY(mutex_);
   size_t step_count_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<TagList> sets_ ABSL_GUARDED_BY(mutex_) = {{}};
-  std::map<TagList, TagSetId> ids_ ABSL_GUARDED_BY(mutex_) = {{{}, kNoTags}};
-  std::map<std::string, std::set<std::string, std::less<>>, std::less<>> values_ ABSL_GUARDED_BY(mutex_);
+  Key keys_[kMaxTagKeys] ABSL_GUARDED_BY(mutex_) = {};
+  int key_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  InternTable labels_;
+  InternTable sets_;
+  // All sets by number. The first is empty, and null.
+  std::atomic<const TagSet*>* const all_sets_ =
+      static_cast<std::atomic<const TagSet*>*>(MapPages(kMaxTagSets * sizeof(std::atomic<const TagSet*>)));
+  TagSetId set_count_ ABSL_GUARDED_BY(mutex_) = 1;
   std::atomic<int64_t> dropped_{0};
 };
+
+template <typename T>
+const T* At(uint64_t payload) {
+  return reinterpret_cast<const T*>(payload);
+}
+template <typename T>
+bool Add(InternTable& table, const T* entry) {
+  SpinLockHolder hold(table.lock());
+  if (!table.MakeRoom([](uint64_t other) { return At<T>(other)->hash; })) return false;
+  table.Insert(entry->hash, reinterpret_cast<uintptr_t>(entry));
+  return true;
+}
 
 // Steps are remembered up to this many; a program that keeps inventing values beyond every limit pays for a lock from
 // then on, and no memory.
 constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
-TagRegistry& Registry() {
-  static auto* registry = new TagRegistry;  // never destroyed: scopes may end during static destruction
-  return *registry;
-}
+Lazy<TagRegistry> tag_registry;  // scopes may end during static destruction
 
 TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_view value) {
   key = key.substr(0, kMaxTagBytes);
   value = value.substr(0, kMaxTagBytes);
   const uint64_t hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), HashWord(tags)));
-  uint64_t found = steps_.Find(hash, [&](uint64_t payload) {
-    const auto* step = reinterpret_cast<const Step*>(payload);
+  const uint64_t found = steps_.Find(hash, [&](uint64_t payload) {
+    const auto* step = At<Step>(payload);
     return step->hash == hash && step->from == tags && step->key_size == key.size() &&
            step->value_size == value.size() && EqualBytes(step->bytes(), key.data(), key.size()) &&
            EqualBytes(step->bytes() + key.size(), value.data(), value.size());
   });
-  if (found == 0) {
-    // Strings are made below: with a host allocator that is itself traced, its events must pass through.
-    ReentryGuard guard;
-    // A signal handler's scope, inside this very function: what it interrupted holds the lock.
-    if (!guard.entered()) return tags;
-    MutexLock hold(mutex_);
-    found = Remember(hash, tags, key, value);
-    if (found == 0) {
-      bool dropped = false;
-      const TagSetId result = Resolve(tags, key, value, &dropped);
-      if (dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
-      return result;
-    }
+  if (found != 0) {
+    const auto* step = At<Step>(found);
+    if (step->dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
+    return step->to;
   }
-  const auto* step = reinterpret_cast<const Step*>(found);
-  if (step->dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
-  return step->to;
-}
-
-uint64_t TagRegistry::Remember(uint64_t hash, TagSetId from, std::string_view key, std::string_view value) {
-  if (step_count_ >= kMaxSteps) return 0;
-  auto* step = static_cast<Step*>(step_arena_.Allocate(sizeof(Step) + key.size() + value.size()));
-  if (step == nullptr) return 0;
+  const ForkPause pause;
+  const ReentryGuard guard;
+  // A signal handler's scope, inside this very function: what it interrupted holds the lock.
+  if (!guard.entered()) return tags;
+  MutexLock hold(mutex_);
   bool dropped = false;
-  step->hash = hash;
-  step->from = from;
-  step->to = Resolve(from, key, value, &dropped);
-  step->dropped = dropped;
-  step->key_size = static_cast<uint16_t>(key.size());
-  step->value_size = static_cast<uint16_t>(value.size());
-  auto* bytes = reinterpret_cast<char*>(step + 1);
-  std::memcpy(bytes, key.data(), key.size());
-  std::memcpy(bytes + key.size(), value.data(), value.size());
-  ++step_count_;
-  const uint64_t payload = reinterpret_cast<uintptr_t>(step);
-  SpinLockHolder hold(steps_.lock());
+  const std::optional<TagSetId> result = Resolve(tags, key, value, &dropped);
+  if (!result.has_value() || dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
+  if (!result.has_value()) return tags;
   // Two threads may both have missed the same step; the second copy is never found and does no harm.
-  steps_.Insert(hash, payload, [](uint64_t other) { return reinterpret_cast<const Step*>(other)->hash; });
-  return payload;
+  Remember(hash, tags, key, value, *result, dropped);
+  return *result;
 }
 
-TagSetId TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_view value, bool* dropped) {
+void TagRegistry::Remember(uint64_t hash, TagSetId from, std::string_view key, std::string_view value, TagSetId to,
+                           bool dropped) {
+  if (step_count_ >= kMaxSteps) return;
+  auto* step = NewWith<Step>(key.size() + value.size());
+  if (step == nullptr) return;
+  *step = {hash, from, to, static_cast<uint16_t>(key.size()), static_cast<uint16_t>(value.size()), dropped};
+  auto* bytes = reinterpret_cast<char*>(step + 1);
+  std::copy(key.begin(), key.end(), bytes);
+  std::copy(value.begin(), value.end(), bytes + key.size());
+  ++step_count_;
+  Add(steps_, step);
+}
+
+std::optional<Key*> TagRegistry::KeyOf(std::string_view name, bool* dropped) {
+  Key* const end = keys_ + key_count_;
+  Key* key = std::find_if(keys_, end, [name](const Key& known) { return known.name() == name; });
+  if (key != end) return key;
+  if (key_count_ == kMaxTagKeys) {
+    *dropped = true;
+    return nullptr;
+  }
+  auto* bytes = static_cast<char*>(arena_.Allocate(name.size()));
+  if (bytes == nullptr) return std::nullopt;
+  std::copy(name.begin(), name.end(), bytes);
+  *key = {bytes, name.size(), 0};
+  ++key_count_;
+  return key;
+}
+
+const Label* TagRegistry::LabelOf(Key* key, std::string_view value, bool* dropped) {
+  for (;;) {
+    const uint64_t hash = HashBytes(value.data(), value.size(), HashWord(reinterpret_cast<uintptr_t>(key)));
+    const uint64_t found = labels_.Find(hash, [&](uint64_t payload) {
+      const auto* label = At<Label>(payload);
+      return label->hash == hash && label->key == key && label->value() == value;
+    });
+    if (found != 0) return At<Label>(found);
+    constexpr std::string_view kOther = "other";
+    const bool is_too_many = key->values >= kMaxTagValuesPerKey;
+    if (is_too_many) *dropped = true;
+    if (is_too_many && value != kOther) {
+      value = kOther;
+      continue;
+    }
+    auto* label = NewWith<Label>(value.size());
+    if (label == nullptr) return nullptr;
+    *label = {hash, key, value.size()};
+    std::copy(value.begin(), value.end(), reinterpret_cast<char*>(label + 1));
+    if (!Add(labels_, label)) return nullptr;
+    if (!is_too_many) ++key->values;
+    return label;
+  }
+}
+
+std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_view value,
+                                             bool* dropped) {
   if (key.empty()) return tags;
-  std::string name(key);
-  if (name == "device" || name == "kind" || name == "allocator" || name == "bytes" || name.rfind("pprof::", 0) == 0) {
-    name = "tag_" + name;
+  if (all_sets_ == nullptr) return std::nullopt;
+  constexpr std::string_view kPrefix = "tag_";
+  char prefixed[kMaxNameBytes];
+  if (key == "device" || key == "kind" || key == "allocator" || key == "bytes" || key.substr(0, 7) == "pprof::") {
+    std::copy(key.begin(), key.end(), std::copy(kPrefix.begin(), kPrefix.end(), prefixed));
+    key = {prefixed, kPrefix.size() + key.size()};
   }
-  auto known = values_.find(name);
-  if (known == values_.end()) {
-    if (values_.size() >= kMaxTagKeys) {
-      *dropped = true;
-      return tags;
-    }
-    known = values_.emplace(name, std::set<std::string, std::less<>>()).first;
+  const std::optional<Key*> known = KeyOf(key, dropped);
+  if (!known.has_value()) return std::nullopt;
+  if (*known == nullptr) return tags;
+  const Label* label = LabelOf(*known, value, dropped);
+  if (label == nullptr) return std::nullopt;
+
+  const Label* list[kMaxTagKeys];
+  const TagSet* old = all_sets_[tags].load(std::memory_order_relaxed);
+  const Label** end = old == nullptr ? list : std::copy_n(old->labels(), old->count, list);
+  const Label** place = std::lower_bound(
+      list, end, key, [](const Label* tag, std::string_view wanted) { return tag->key->name() < wanted; });
+  if (place == end || (*place)->key != label->key) {
+    std::copy_backward(place, end, end + 1);
+    ++end;
   }
-  std::string label(value);
-  if (known->second.find(label) == known->second.end()) {
-    if (known->second.size() >= kMaxTagValuesPerKey) {
-      *dropped = true;
-      label = "other";
-    } else {
-      known->second.insert(label);
-    }
-  }
-  TagList list = sets_[tags];
-  const auto place = std::lower_bound(list.begin(), list.end(), name,
-                                      [](const auto& tag, const std::string& wanted) { return tag.first < wanted; });
-  if (place != list.end() && place->first == name) {
-    place->second = label;
-  } else {
-    list.emplace(place, name, label);
-  }
-  const auto id = ids_.find(list);
-  if (id != ids_.end()) return id->second;
-  if (sets_.size() >= kMaxTagSets) {
+  *place = label;
+  const auto count = static_cast<int>(end - list);
+  const size_t bytes = static_cast<size_t>(count) * sizeof(*list);
+  const uint64_t hash = HashBytes(reinterpret_cast<const char*>(list), bytes, 0);
+  const uint64_t found = sets_.Find(hash, [&](uint64_t payload) {
+    const auto* set = At<TagSet>(payload);
+    return set->hash == hash && set->count == count && std::equal(list, end, set->labels());
+  });
+  if (found != 0) return At<TagSet>(found)->id;
+  if (set_count_ == kMaxTagSets) {
     *dropped = true;
     return tags;
   }
-  const auto made = static_cast<TagSetId>(sets_.size());
-  sets_.push_back(list);
-  ids_.emplace(std::move(list), made);
-  return made;
+  auto* set = NewWith<TagSet>(bytes);
+  if (set == nullptr) return std::nullopt;
+  *set = {hash, set_count_, count};
+  std::memcpy(static_cast<void*>(set + 1), list, bytes);
+  if (!Add(sets_, set)) return std::nullopt;
+  all_sets_[set_count_].store(set, std::memory_order_release);
+  return set_count_++;
+}
+
+std::vector<std::pair<std::string, std::string>> TagRegistry::Of(TagSetId tags) const {
+  std::vector<std::pair<std::string, std::string>> labels;
+  const TagSet* set = all_sets_ == nullptr ? nullptr : all_sets_[tags].load(std::memory_order_acquire);
+  for (int i = 0; set != nullptr && i < set->count; ++i) {
+    labels.emplace_back(set->labels()[i]->key->name(), set->labels()[i]->value());
+  }
+  return labels;
 }
 
 }  // namespace
 
 __thread TagSetId current_tags __attribute__((tls_model("initial-exec"))) = kNoTags;
 
-TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) try {
-  return Registry().Extend(tags, key, value);
-} catch (const std::bad_alloc&) {  // a scope is not worth a server's life
-  return tags;
+TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) {
+  TagRegistry* registry = tag_registry.IfMade();
+  if (registry == nullptr) {
+    const ForkPause pause;
+    const ReentryGuard guard;
+    if (!guard.entered()) return tags;
+    registry = &tag_registry.Get();
+  }
+  return registry->Extend(tags, key, value);
 }
 
-std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) { return Registry().Of(tags); }
+std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) {
+  const TagRegistry* registry = tag_registry.IfMade();
+  return registry == nullptr ? std::vector<std::pair<std::string, std::string>>() : registry->Of(tags);
+}
 
-int64_t DroppedTagValues() { return Registry().dropped(); }
-
-void LockTags() ABSL_NO_THREAD_SAFETY_ANALYSIS { Registry().mutex().Lock(); }
-void UnlockTags() ABSL_NO_THREAD_SAFETY_ANALYSIS { Registry().mutex().Unlock(); }
+int64_t DroppedTagValues() {
+  const TagRegistry* registry = tag_registry.IfMade();
+  return registry == nullptr ? 0 : registry->dropped();
+}
 
 }  // namespace hbmprof::internal
 

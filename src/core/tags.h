@@ -26,7 +26,7 @@ inline constexpr size_t kMaxTagBytes = 128;
 extern __thread TagSetId current_tags __attribute__((tls_model("initial-exec")));
 
 // The set `tags` with `key` set to `value` besides, or `tags` itself when a limit or the host's memory says no, and
-// inside the tracker. A value beyond its key's limit becomes "other".
+// inside the tracker. A value beyond its key's limit becomes "other". Takes no memory from malloc.
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value);
 
 // The labels of a set, sorted by key.
@@ -34,10 +34,6 @@ std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags);
 
 // How often ExtendTags met a limit.
 int64_t DroppedTagValues();
-
-// Around a fork.
-void LockTags();
-void UnlockTags();
 
 }  // namespace hbmprof::internal
 

@@ -471,7 +471,9 @@ class ProfileWriter {
                      .Add("replaced_records", tracker.replaced_records)
                      .Add("reentrant_events", tracker.reentrant_events)
                      .Add("truncated_stacks", tracker.truncated_stacks)
-                     .Add("dropped_tag_values", tracker.dropped_tag_values));
+                     .Add("dropped_tag_values", tracker.dropped_tag_values)
+                     .Add("host_bytes", tracker.host_bytes)
+                     .Add("max_host_bytes", tracker.max_host_bytes));
     for (const auto& [name, value] : snapshot_.counters) {
       WriteComment(CommentLine("counter " + CommentValue(name)).Add("value", value));
     }

@@ -10,53 +10,45 @@
 #include <time.h>
 
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <string>
 
 #include "hbmprof/caller.h"
-#include "hbmprof/hbmprof.h"
 #include "src/api/default_profiler.h"
 #include "src/backends/cuda/driver_adapter.h"
 #include "src/backends/cuda/driver_shim.h"
+#include "src/base/completes.h"
+#include "src/base/message.h"
 
 namespace hbmprof::internal {
 namespace {
 
 constexpr char kOutput[] = "HBMPROF_CUDA_OUTPUT";
 
-struct Dumps {
-  std::string output;
-  double seconds = 0;
-};
+timespec pause_between_dumps;  // set before the thread starts
 
-void* DumpForEver(void* argument) {
-  const auto* dumps = static_cast<const Dumps*>(argument);
-  timespec pause = {};
-  pause.tv_sec = static_cast<time_t>(dumps->seconds);
-  pause.tv_nsec = static_cast<long>((dumps->seconds - std::floor(dumps->seconds)) * 1e9);
+void* DumpForEver(void*) {
   while (true) {
-    for (timespec left = pause; nanosleep(&left, &left) != 0;) continue;
-    const absl::Status status = save_device_memory_profile(dumps->output);
-    if (!status.ok()) std::fprintf(stderr, "hbmprof: no profile: %s\n", std::string(status.message()).c_str());
+    for (timespec left = pause_between_dumps; nanosleep(&left, &left) != 0;) continue;
+    const absl::Status status = WriteOutput();
+    const absl::string_view message = status.message();
+    if (!status.ok()) PrintMessage("hbmprof: no profile: ", {message.data(), message.size()});
   }
 }
 
 // A thread that takes none of the program's signals. It ends with the process; a dump that it is at leaves nothing.
 void StartDumps() {
-  const char* interval = std::getenv("HBMPROF_CUDA_INTERVAL");
-  const char* output = std::getenv(kOutput);
+  const char* interval = secure_getenv("HBMPROF_CUDA_INTERVAL");
+  const char* output = secure_getenv(kOutput);
   if (interval == nullptr || *interval == '\0') return;
   char* end = nullptr;
   const double seconds = std::strtod(interval, &end);
   if (*end != '\0' || !(seconds >= 0.001 && seconds <= 1e8)) {
-    std::fprintf(stderr,
-                 "HBMPROF_CUDA_INTERVAL=%s: must be a number of seconds from 0.001 to 1e8; no profiles in between\n",
-                 interval);
+    PrintMessage("HBMPROF_CUDA_INTERVAL=", interval,
+                 ": must be a number of seconds from 0.001 to 1e8; no profiles in between");
     return;
   }
   if (output == nullptr || *output == '\0') {
-    std::fprintf(stderr, "HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, which says where the profiles go\n");
+    PrintMessage("HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, which says where the profiles go");
     return;
   }
   sigset_t all;
@@ -64,19 +56,24 @@ void StartDumps() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
-  if (pthread_create(&thread, nullptr, &DumpForEver, new Dumps{output, seconds}) == 0) {
+  pause_between_dumps.tv_sec = static_cast<time_t>(seconds);
+  pause_between_dumps.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
+  if (pthread_create(&thread, nullptr, &DumpForEver, nullptr) == 0) {
     pthread_detach(thread);
   } else {
-    std::fprintf(stderr, "hbmprof: no thread for HBMPROF_CUDA_INTERVAL; a profile is written at exit only\n");
+    PrintMessage("hbmprof: no thread for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace
 
+void PrepareCudaTracking() { SetOutputVariable(kOutput); }
+
 void CudaTrackingStarts() {
-  SetOutputVariable(kOutput);
-  StartDumps();
+  if (!Completes(&StartDumps)) {
+    PrintMessage("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
+  }
 }
 
 }  // namespace hbmprof::internal

@@ -1,5 +1,6 @@
 #include "src/inject/deep_bind.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
 #include <sys/mman.h>
@@ -8,43 +9,35 @@
 #include <cstdint>
 #include <cstring>
 #include <set>
-#include <string>
 #include <vector>
 
-#include "src/backends/cuda/driver_queries.h"
 #include "src/backends/cuda/driver_shim.h"
+#include "src/base/completes.h"
+#include "src/base/message.h"
 
-extern "C" void* hbmprof_dlsym(void* handle, const char* name);  // dlsym.cc
+extern "C" {
+// dynamic_linker.cc
+void* hbmprof_dlsym(void* handle, const char* name);
+extern void* (*hbmprof_real_dlsym)(void* handle, const char* name);
+extern void* (*hbmprof_real_dlopen)(const char* file, int flags);
+}
 
 namespace hbmprof::internal {
 namespace {
 
-struct Module {
-  uintptr_t base = 0;
-  std::string path;
-  const ElfW(Dyn) * dynamic = nullptr;
-};
-
-std::vector<Module> LoadedModules() {
-  std::vector<Module> modules;
-  const auto add = [](dl_phdr_info* info, size_t, void* argument) {
-    Module module;
-    module.base = info->dlpi_addr;
-    module.path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
-    for (int i = 0; i < info->dlpi_phnum; ++i) {
-      if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
-      module.dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    }
-    static_cast<std::vector<Module>*>(argument)->push_back(module);
-    return 0;
-  };
-  dl_iterate_phdr(add, &modules);
-  return modules;
-}
-
-// What a reference of this name should lead to; null: leave it as it is.
-void* Replacement(const char* name) {
-  return std::strcmp(name, "dlsym") == 0 ? reinterpret_cast<void*>(&hbmprof_dlsym) : CudaWrapperByName(name);
+// Where `place`, a reference to `name`, should lead; null: leave it as it is. Only what bypasses this library is set:
+// another library's dlsym stays.
+void* Replacement(const link_map& module, const char* name, void* const* place) {
+  const bool is_dlsym = std::strcmp(name, "dlsym") == 0;
+  void* const wrapper = is_dlsym ? reinterpret_cast<void*>(&hbmprof_dlsym) : CudaWrapperByName(name);
+  if (wrapper == nullptr) return nullptr;
+  void* const value = __atomic_load_n(place, __ATOMIC_ACQUIRE);
+  if (is_dlsym && value == reinterpret_cast<void*>(hbmprof_real_dlsym)) return wrapper;
+  if (!is_dlsym && CudaWrapperOf(value) != value) return CudaWrapperOf(value);
+  // Not resolved yet: it leads to the library's own table of calls.
+  Dl_info info = {};
+  const bool is_own = dladdr(value, &info) != 0 && reinterpret_cast<uintptr_t>(info.dli_fbase) == module.l_addr;
+  return is_own ? wrapper : nullptr;
 }
 
 // The page may have been made read-only after relocation.
@@ -55,14 +48,14 @@ void Write(void** place, void* value) {
   __atomic_store_n(place, value, __ATOMIC_RELEASE);
 }
 
-void SetReferences(const Module& module) {
+void SetReferences(const link_map& module) {
   const ElfW(Sym)* symbols = nullptr;
   const char* names = nullptr;
   struct Relocations {
     const ElfW(Rela) * first = nullptr;
     size_t bytes = 0;
   } data, calls;
-  for (const ElfW(Dyn)* entry = module.dynamic; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+  for (const ElfW(Dyn)* entry = module.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
     // The dynamic linker has made these addresses absolute.
     switch (entry->d_tag) {
       case DT_SYMTAB:
@@ -96,26 +89,56 @@ void SetReferences(const Module& module) {
       const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocation.r_info)];
       // Its own definition stays its own.
       if (symbol.st_shndx != SHN_UNDEF || symbol.st_name == 0) continue;
-      if (void* replacement = Replacement(names + symbol.st_name)) {
-        Write(reinterpret_cast<void**>(module.base + relocation.r_offset), replacement);
-      }
+      auto* const place = reinterpret_cast<void**>(module.l_addr + relocation.r_offset);
+      if (void* replacement = Replacement(module, names + symbol.st_name, place)) Write(place, replacement);
     }
   }
 }
 
 // The driver's own libraries refer to nothing of ours.
-bool IsDriver(const Module& module) { return module.path.find("/libcuda.so") != std::string::npos; }
+bool IsDriver(const link_map& module) { return std::strstr(module.l_name, "/libcuda.so") != nullptr; }
+
+// Of the libraries that it needs, with a reference to each, so that none is unloaded meanwhile.
+std::vector<void*> OpenNeeded(const link_map& module) {
+  const char* names = nullptr;
+  for (const ElfW(Dyn)* entry = module.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+  }
+  std::vector<void*> needed;
+  for (const ElfW(Dyn)* entry = module.l_ld; names != nullptr && entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag != DT_NEEDED) continue;
+    // It is loaded, and found by its name whoever asks.
+    needed.reserve(needed.size() + 1);
+    if (void* handle = hbmprof_real_dlopen(names + entry->d_un.d_val, RTLD_LAZY | RTLD_NOLOAD))
+      needed.push_back(handle);
+  }
+  return needed;
+}
+
+void SetReferencesOf(void* handle, std::set<void*>& seen) {
+  if (!seen.insert(handle).second) return;
+  link_map* module = nullptr;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &module) != 0 || IsDriver(*module)) return;
+  SetReferences(*module);
+  for (void* needed : OpenNeeded(*module)) {
+    SetReferencesOf(needed, seen);
+    dlclose(needed);
+  }
+}
 
 }  // namespace
 
-void* OpenDeepBound(const char* file, int flags, void* (*real_dlopen)(const char*, int)) {
-  std::set<std::string> before;
-  for (const Module& module : LoadedModules()) before.insert(module.path);
-  void* handle = real_dlopen(file, flags);
-  if (handle == nullptr) return nullptr;
-  for (const Module& module : LoadedModules()) {
-    if (before.count(module.path) == 0 && !IsDriver(module)) SetReferences(module);
-  }
+void SetReferencesOf(void* handle) {
+  const bool completed = Completes([&] {
+    std::set<void*> seen;
+    SetReferencesOf(handle, seen);
+  });
+  if (!completed) PrintMessage("hbmprof: the host has no memory to track what RTLD_DEEPBIND has loaded");
+}
+
+void* OpenDeepBound(const char* file, int flags) {
+  void* handle = hbmprof_real_dlopen(file, flags);
+  if (handle != nullptr) SetReferencesOf(handle);
   return handle;
 }
 

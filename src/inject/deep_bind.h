@@ -5,9 +5,12 @@
 
 namespace hbmprof::internal {
 
-// dlopen for a file that a path names, with RTLD_DEEPBIND among `flags`: loads it, then lets what came with it refer to
-// this library's dlsym and wrappers.
-void* OpenDeepBound(const char* file, int flags, void* (*real_dlopen)(const char*, int));
+// Lets the library `handle`, which the C library's dlopen returned, and all that it needs, refer to this library's
+// dlsym and wrappers, where they refer to the C library's dlsym or to the driver. To do it again changes nothing.
+void SetReferencesOf(void* handle);
+
+// dlopen for a file that a path names, with RTLD_DEEPBIND among `flags`, with its references set.
+void* OpenDeepBound(const char* file, int flags);
 
 }  // namespace hbmprof::internal
 

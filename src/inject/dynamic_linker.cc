@@ -1,6 +1,7 @@
 // dlsym and dlopen, as the whole process finds them once this library is preloaded. A program that looks up one of the
 // driver's wrapped calls in a library gets the wrapper; what is loaded with RTLD_DEEPBIND gets its references set
-// (deep_bind.h). Every other call is the C library's own, reached by a jump.
+// (deep_bind.h), at once if a path names it, else at the first dlsym in it. Every other call is the C library's own,
+// reached by a jump.
 //
 // The jump matters: the C library tells by the return address who asks. RTLD_NEXT means "after whoever asks", and a
 // library's search path is that of whoever loads it. So the entry points are written in assembly, and look at the
@@ -10,7 +11,10 @@
 // Both have the C library's two versions of the symbol: programs ask for the one they were linked with, and other
 // interposers for either by name.
 #include <dlfcn.h>
+#include <link.h>
 
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 
 #include "src/backends/cuda/driver_queries.h"
@@ -59,7 +63,25 @@ using DlopenFunction = void*(const char* file, int flags);
 }
 
 [[gnu::visibility("hidden"), gnu::used]] void* hbmprof_dlopen_deep_bound(const char* file, int flags) {
-  return hbmprof::internal::OpenDeepBound(file, flags, hbmprof_real_dlopen);
+  return hbmprof::internal::OpenDeepBound(file, flags);
+}
+
+// Whether anything was loaded with RTLD_DEEPBIND by a bare name. Where such a name leads depends on who asks, so the C
+// library was called by a jump, and the references are set at the first dlsym with the handle that it returned.
+[[gnu::visibility("hidden")]] char hbmprof_deep_bound_by_name = 0;
+
+[[gnu::visibility("hidden"), gnu::used]] void hbmprof_settle_deep_bound(void* handle) {
+  link_map* module = nullptr;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &module) != 0) return;
+  // The last few libraries that were seen to; again does no harm.
+  static std::atomic<uintptr_t> settled[64];
+  static std::atomic<unsigned> next{0};
+  const uintptr_t library = reinterpret_cast<uintptr_t>(handle) ^ reinterpret_cast<uintptr_t>(module->l_ld) << 16;
+  for (const std::atomic<uintptr_t>& one : settled) {
+    if (one.load(std::memory_order_acquire) == library) return;
+  }
+  hbmprof::internal::SetReferencesOf(handle);
+  settled[next.fetch_add(1, std::memory_order_relaxed) % 64].store(library, std::memory_order_release);
 }
 }
 
@@ -120,6 +142,12 @@ hbmprof_\name\()_new:
     leaq    1(%rdi), %rax
     cmpq    $1, %rax            # RTLD_NEXT is -1, RTLD_DEFAULT 0
     jbe     1f
+    cmpb    $0, hbmprof_deep_bound_by_name(%rip)
+    je      2f
+    hbmprof_save
+    call    hbmprof_settle_deep_bound
+    hbmprof_restore
+2:
     cmpb    $'c', (%rsi)
     jne     1f
     cmpb    $'u', 1(%rsi)
@@ -145,6 +173,7 @@ hbmprof_\name\()_new:
     hbmprof_restore
     testb   %al, %al
     jne     hbmprof_dlopen_deep_bound
+    movb    $1, hbmprof_deep_bound_by_name(%rip)
 1:
     hbmprof_jump_to_real dlopen
 )");

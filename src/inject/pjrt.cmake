@@ -10,7 +10,6 @@ set(_c_api ${PROJECT_SOURCE_DIR}/src/api/c_api.cc)
 hbmprof_injected_library(hbmprof_pjrt ${CMAKE_CURRENT_SOURCE_DIR}/exports_pjrt_plugin.map pjrt_plugin.cc ${_c_api})
 set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_pjrt PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 
-# Abseil stays a shared library: Debian's archives of its containers are not position-independent (their thread-local
-# variables cannot go into a shared object). It cannot clash with another copy in the program: all its names are in a
-# namespace of that one version, on Debian absl::debian3.
-target_link_libraries(hbmprof_pjrt PRIVATE hbmprof absl::strings absl::flat_hash_map)
+# Abseil stays a shared library. It cannot clash with another copy in the program: all its names are in a namespace of
+# that one version, on Debian absl::debian3.
+target_link_libraries(hbmprof_pjrt PRIVATE hbmprof absl::strings)

@@ -12,20 +12,22 @@
 #include <algorithm>
 #include <array>
 #include <climits>
-#include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hbmprof/pjrt.h"
 #include "src/backends/pjrt/abi.h"
+#include "src/base/completes.h"
+#include "src/base/made_once.h"
+#include "src/base/message.h"
 
 namespace hbmprof::internal::pjrt {
 
-// The errors of the table without a plugin.
-struct Error {
-  std::string message;
-};
+// The one error of the table without a plugin. It takes no memory and is never destroyed.
+struct Error {};
 
 }  // namespace hbmprof::internal::pjrt
 
@@ -36,14 +38,27 @@ namespace {
 
 using GetApi = const PJRT_Api* (*)();
 
-// Why there is no plugin; set before the table below is given out.
-std::string* refusal = nullptr;
+// What GetPjrtApi gives out, and why it is not a plugin's table: empty if it is.
+struct Answer {
+  const PJRT_Api* api = nullptr;
+  std::string refusal;
+};
+MadeOnce<Answer> answer;
 
-pjrt::Error* RefuseCall(void*) { return new pjrt::Error{*refusal}; }
-void DestroyError(pjrt::ErrorDestroyArgs* args) { delete args->error; }
+std::string_view Refusal() {
+  const Answer* made = answer.Get([]() -> std::unique_ptr<Answer> { return nullptr; });
+  return made == nullptr || made->refusal.empty()
+             ? "hbmprof: libhbmprof_pjrt.so has no PJRT plugin to wrap: the host has no memory"
+             : std::string_view(made->refusal);
+}
+
+pjrt::Error the_error;
+
+pjrt::Error* RefuseCall(void*) { return &the_error; }
+void DestroyError(pjrt::ErrorDestroyArgs*) {}
 void ErrorText(pjrt::ErrorMessageArgs* args) {
-  args->message = args->error->message.data();
-  args->message_size = args->error->message.size();
+  args->message = Refusal().data();
+  args->message_size = Refusal().size();
 }
 pjrt::Error* ErrorCode(pjrt::ErrorGetCodeArgs* args) {
   args->code = pjrt::kErrorNotFound;
@@ -63,12 +78,13 @@ struct RefusingTable {
     slots[pjrt::kErrorGetCode] = reinterpret_cast<void*>(&ErrorCode);
   }
 };
+// Made when this library is loaded, before anybody can call it.
+const RefusingTable refusing_table;
+const PJRT_Api* RefusingApi() { return reinterpret_cast<const PJRT_Api*>(&refusing_table.api); }
 
-const PJRT_Api* Refuse(const std::string& why) {
-  std::fprintf(stderr, "hbmprof: libhbmprof_pjrt.so has no PJRT plugin to wrap: %s\n", why.c_str());
-  refusal = new std::string("hbmprof: libhbmprof_pjrt.so has no PJRT plugin to wrap: " + why);
-  static const auto* const table = new RefusingTable;
-  return reinterpret_cast<const PJRT_Api*>(&table->api);
+std::unique_ptr<Answer> Refuse(const std::string& why) {
+  return std::make_unique<Answer>(
+      Answer{RefusingApi(), "hbmprof: libhbmprof_pjrt.so has no PJRT plugin to wrap: " + why});
 }
 
 std::string RealPath(const std::string& path) {
@@ -119,7 +135,7 @@ bool Load(const std::string& path, Loaded* loaded) {
 
 Loaded FindPlugin() {
   Loaded loaded;
-  const char* const named = std::getenv("HBMPROF_PJRT_PLUGIN");
+  const char* const named = secure_getenv("HBMPROF_PJRT_PLUGIN");
   if (named != nullptr && *named != '\0') {
     if (!Load(named, &loaded)) loaded.problem = "HBMPROF_PJRT_PLUGIN: " + loaded.problem;
     return loaded;
@@ -127,7 +143,7 @@ Loaded FindPlugin() {
   // These name this very file where it stands in for libtpu.
   const std::string own = OwnPath();
   for (const char* variable : {"TPU_LIBRARY_PATH", "PTXLA_TPU_LIBRARY_PATH"}) {
-    const char* const path = std::getenv(variable);
+    const char* const path = secure_getenv(variable);
     if (path != nullptr && *path != '\0' && RealPath(path) != own && Load(path, &loaded)) return loaded;
   }
   for (const std::string& folder : PythonPackageFolders()) {
@@ -139,20 +155,26 @@ Loaded FindPlugin() {
   return loaded;
 }
 
-const PJRT_Api* WrapPlugin() {
+// To load the plugin and to wrap it a second time gives the same again.
+std::unique_ptr<Answer> WrapPlugin() {
   const Loaded plugin = FindPlugin();
   if (plugin.library == nullptr) return Refuse(plugin.problem);
   const auto get_api = reinterpret_cast<GetApi>(dlsym(plugin.library, "GetPjrtApi"));
   if (get_api == nullptr) return Refuse(plugin.path + " is no PJRT plugin: it has no function GetPjrtApi");
   if (get_api == &GetPjrtApi) return Refuse(plugin.path + " is libhbmprof_pjrt.so itself");
   const PJRT_Api* const api = get_api();
-  return api == nullptr ? Refuse("GetPjrtApi of " + plugin.path + " returned null") : hbmprof::pjrt::Wrap(api);
+  if (api == nullptr) return Refuse("GetPjrtApi of " + plugin.path + " returned null");
+  return std::make_unique<Answer>(Answer{hbmprof::pjrt::Wrap(api), ""});
 }
 
 }  // namespace
 }  // namespace hbmprof::internal
 
 const PJRT_Api* GetPjrtApi() {
-  static const PJRT_Api* const api = hbmprof::internal::WrapPlugin();
-  return api;
+  using namespace hbmprof::internal;  // NOLINT
+  const Answer* made = nullptr;
+  bool is_first = false;
+  if (!Completes([&] { made = answer.Get(&WrapPlugin, &is_first); })) return RefusingApi();
+  if (is_first && !made->refusal.empty()) PrintMessage(made->refusal);
+  return made->api;
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "hbmprof/pprof.h"
+#include "src/base/descriptor.h"
 #include "src/base/mutex.h"
 #include "src/symbolize/demangle.h"
 
@@ -34,7 +35,7 @@ class ElfFile {
     // A module's path can name a device; opening some has effects, and O_NONBLOCK keeps a pipe from blocking.
     struct stat info;
     if (path.find('/') == std::string::npos || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
-    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    fd_ = AboveStandard([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
     if (fd_ < 0 || elf_version(EV_CURRENT) == EV_NONE) return;
     elf_ = elf_begin(fd_, ELF_C_READ, nullptr);
     if (elf_ != nullptr && elf_kind(elf_) != ELF_K_ELF) {

@@ -1,7 +1,6 @@
 // `hbmprof check`: is this profile well formed and complete?
 #include <re2/re2.h>
 
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,8 +41,13 @@ class Examiner {
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
-  void Problem(std::string text) { problems_.push_back(std::move(text)); }
-  void Note(std::string text) { notes_.push_back(std::move(text)); }
+  void Problem(std::string text) { Add(std::move(text), problems_); }
+  void Note(std::string text) { Add(std::move(text), notes_); }
+  // A file with more than enough is broken throughout.
+  static void Add(std::string text, std::vector<std::string>& to) {
+    if (to.size() == kEnough) text = "... and more";
+    if (to.size() <= kEnough) to.push_back(std::move(text));
+  }
 
   void Header() {
     if (message_.sample_type().empty()) Problem("it has no sample types: nothing can be shown");
@@ -60,6 +64,7 @@ class Examiner {
     for (const int64_t expression : {message_.drop_frames(), message_.keep_frames()}) {
       RE2::Options options;
       options.set_log_errors(false);
+      options.set_max_mem(int64_t{2} << 20);
       const RE2 compiled(std::string(profile_.text(expression)), options);
       if (!compiled.ok()) {
         Problem(Cat("drop_frames or keep_frames is no regular expression, so nothing is hidden: ", compiled.error()));
@@ -103,7 +108,7 @@ class Examiner {
                   location.address() >= mapping->second->memory_limit())) {
         Problem(Cat("location[", i, "] lies outside its mapping ", profile_.text(mapping->second->filename())));
       }
-      if (problems_.size() > kEnough) return;
+      if (problems_.size() >= kEnough) return;
     }
     if (!dense) Note("its ids do not count from 1: Parca rejects it");
     if (without_name > 0) Note(Cat(without_name, " locations have no name: run hbmprof symbolize"));
@@ -116,7 +121,7 @@ class Examiner {
   void Samples() {
     int without_stack = 0;
     int negative = 0;
-    for (int i = 0; i < message_.sample_size() && problems_.size() <= kEnough; ++i) {
+    for (int i = 0; i < message_.sample_size() && problems_.size() < kEnough; ++i) {
       const pprof::Sample& sample = message_.sample(i);
       without_stack += sample.location_id().empty() ? 1 : 0;
       for (const int64_t value : sample.value()) negative += value < 0 ? 1 : 0;
@@ -143,7 +148,7 @@ class Examiner {
         if (value("dropped_records") != 0) {
           Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ",
                       FormatValue(value("dropped_bytes"), "bytes"),
-                      " were not recorded because a limit was reached (HBMPROF_MAX_LIVE)"));
+                      " were not recorded because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
         }
         if (value("truncated_stacks") != 0) {
           Note(Cat(value("truncated_stacks"), " stacks were cut at the depth limit (HBMPROF_STACK_DEPTH)"));
@@ -178,12 +183,22 @@ class Examiner {
     }
   }
 
-  // Of the samples of one device and memory space; nothing if there is no such sample type.
-  std::optional<int64_t> SumOf(const std::string& device, const std::string& space, std::string_view type) const {
+  // Of the samples of one device and memory space; nothing if there is no such sample type, or it is beyond int64.
+  std::optional<int64_t> SumOf(std::string_view device, std::string_view space, std::string_view type) {
+    const auto [entry, is_new] = sums_.try_emplace(type);
+    if (is_new) AddUp(type, entry->second);
+    if (!entry->second.has_value()) return std::nullopt;
+    const auto sum = entry->second->find({device, space});
+    return sum == entry->second->end() ? 0 : sum->second;
+  }
+
+  // By device and memory space.
+  using SumsByDevice = absl::flat_hash_map<std::pair<std::string_view, std::string_view>, std::optional<int64_t>>;
+  void AddUp(std::string_view type, std::optional<SumsByDevice>& sums) const {
     int index = 0;
     while (index < message_.sample_type_size() && profile_.text(message_.sample_type(index).type()) != type) ++index;
-    if (index == message_.sample_type_size()) return std::nullopt;
-    int64_t sum = 0;
+    if (index == message_.sample_type_size()) return;
+    sums.emplace();
     for (const pprof::Sample& sample : message_.sample()) {
       std::string_view of_device;
       std::string_view kind;
@@ -192,14 +207,15 @@ class Examiner {
         if (profile_.text(label.key()) == "kind") kind = profile_.text(label.str());
       }
       const std::string_view of_space = kind == "managed" || kind == "pinned_host" ? kind : kDeviceSpace;
-      if (of_device == device && of_space == space && __builtin_add_overflow(sum, sample.value(index), &sum)) {
-        return std::nullopt;
+      std::optional<int64_t>& sum = sums->try_emplace({of_device, of_space}, 0).first->second;
+      int64_t with_this = 0;
+      if (sum.has_value()) {
+        sum = __builtin_add_overflow(*sum, sample.value(index), &with_this) ? std::nullopt : std::optional(with_this);
       }
     }
-    return sum;
   }
 
-  // Problems that are listed; a file with more is broken throughout.
+  // Problems and notes that are listed.
   static constexpr size_t kEnough = 20;
   inline static const std::string kDeviceSpace = "device";
 
@@ -207,6 +223,7 @@ class Examiner {
   const pprof::Profile& message_;
   std::vector<std::string> problems_;
   std::vector<std::string> notes_;
+  std::map<std::string_view, std::optional<SumsByDevice>> sums_;  // by sample type
 };
 
 }  // namespace
@@ -216,26 +233,28 @@ Command AddCheckCommand(CLI::App& tool) {
   auto files = std::make_shared<std::vector<std::string>>();
   arguments->add_option("FILE", *files, "Profiles; - is standard input")->required();
   arguments->footer("Exits with 1 if one has problems, with 2 if one cannot be read at all. Notes are no problems.");
-  return {arguments, [files]() -> absl::StatusOr<int> {
+  return {arguments,
+          [files]() -> absl::StatusOr<int> {
             int code = kSuccess;
             for (const std::string& file : *files) {
               const absl::StatusOr<RawProfile> profile = ReadProfile(file);
               if (!profile.ok()) {
-                std::printf("%s\n  UNREADABLE\n", std::string(profile.status().message()).c_str());
+                Print(Visible(std::string(profile.status().message())) + "\n  UNREADABLE\n");
                 code = kUnusable;
                 continue;
               }
               Examiner examiner(*profile);
               examiner.Examine();
               const bool good = examiner.problems().empty();
-              std::printf("%s: %s\n  %s\n", file.c_str(), good ? "well formed and complete" : "HAS PROBLEMS",
-                          examiner.Summary().c_str());
-              for (const std::string& problem : examiner.problems()) std::printf("  problem: %s\n", problem.c_str());
-              for (const std::string& note : examiner.notes()) std::printf("  note: %s\n", note.c_str());
+              Print(Cat(Visible(file), good ? ": well formed and complete\n  " : ": HAS PROBLEMS\n  ",
+                        Visible(examiner.Summary()), "\n"));
+              for (const std::string& problem : examiner.problems()) Print(Cat("  problem: ", Visible(problem), "\n"));
+              for (const std::string& note : examiner.notes()) Print(Cat("  note: ", Visible(note), "\n"));
               if (!good && code == kSuccess) code = kFinding;
             }
             return code;
-          }};
+          },
+          true};
 }
 
 }  // namespace hbmprof::tool

@@ -22,6 +22,8 @@ struct Command {
   CLI::App* arguments;
   // Called if the user chose it. The exit code, or an error: then its message goes to stderr and the code is kUnusable.
   std::function<absl::StatusOr<int>()> run;
+  // Whether it does nothing but read profiles, so that their size bounds the memory it may take (memory_limit.h).
+  bool only_reads_profiles = false;
 };
 
 // Each adds its subcommand to the command line `tool`.

@@ -1,6 +1,5 @@
 // `hbmprof completion`: what a shell needs to complete the command line. Made from the command line's own description,
 // so that no option is missing.
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -86,7 +85,7 @@ Command AddCompletionCommand(CLI::App& tool) {
   arguments->footer("For this shell alone: source <(hbmprof completion bash)");
   return {arguments, [shell, &tool]() -> absl::StatusOr<int> {
             const std::string text = *shell == "bash" ? Bash(tool) : *shell == "zsh" ? Zsh(tool) : Fish(tool);
-            std::fputs(text.c_str(), stdout);
+            Print(text);
             return kSuccess;
           }};
 }

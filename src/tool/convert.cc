@@ -1,9 +1,11 @@
 // `hbmprof convert`: a profile for viewers that do not read pprof.
-#include <cstdio>
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "src/base/atomic_file.h"
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
@@ -20,31 +22,72 @@ struct ConvertOptions {
   std::vector<std::string> by;
 };
 
-// Frames outermost first; the labels of `by` are the outermost of all.
-std::vector<ProfileSet::ShownFrame> PathOf(const ProfileSet& profiles, const ProfileSet::Sample& sample,
-                                           const std::vector<std::string>& by) {
-  std::vector<ProfileSet::ShownFrame> path;
-  for (const std::string& key : by) path.push_back({Cat(key, "=", profiles.LabelText(sample.labels, key)), ""});
-  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(sample.stack);
-  path.insert(path.end(), stack.rbegin(), stack.rend());
-  if (path.empty()) path.push_back({"[no stack]", ""});
-  return path;
+std::string Quoted(std::string_view text) {
+  return VisibleJson(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
 }
+
+// What is written for each location is made once, however many stacks it is in. `write` gives the text of one frame;
+// what it gives for a location's frames stands in the order in which people read them, or in the opposite one.
+class FrameTexts {
+ public:
+  using Write = std::function<std::string(const ProfileSet::ShownFrame&)>;
+  FrameTexts(const ProfileSet& profiles, std::string separator, bool outermost_first, Write write)
+      : profiles_(profiles),
+        separator_(std::move(separator)),
+        outermost_first_(outermost_first),
+        write_(std::move(write)),
+        texts_(profiles.locations().size()) {}
+
+  // Appends a stack's frames, each behind the separator.
+  void AppendStack(uint32_t stack, std::string& out) {
+    const uint64_t* begin = profiles_.stacks().begin(stack);
+    const size_t length = profiles_.stacks().length(stack);
+    for (size_t i = 0; i < length; ++i) out += Of(begin[outermost_first_ ? length - 1 - i : i]);
+  }
+
+ private:
+  const std::string& Of(uint64_t location) {
+    std::string& text = texts_[location];
+    if (!text.empty()) return text;
+    std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownLocation(location);
+    if (outermost_first_) std::reverse(frames.begin(), frames.end());
+    for (const ProfileSet::ShownFrame& frame : frames) text += separator_ + write_(frame);
+    return text;
+  }
+
+  const ProfileSet& profiles_;
+  const std::string separator_;
+  const bool outermost_first_;
+  const Write write_;
+  std::vector<std::string> texts_;  // by location
+};
+
+// The labels of `by`, which are the outermost frames of all: "device=GPU:0".
+std::vector<std::string> LabelFrames(const ProfileSet& profiles, uint32_t labels, const std::vector<std::string>& by) {
+  std::vector<std::string> names;
+  for (const std::string& key : by) names.push_back(Cat(key, "=", profiles.LabelText(labels, key)));
+  return names;
+}
+constexpr char kNoStack[] = "[no stack]";
 
 // Brendan Gregg's format: one line per stack, outermost frame first.
 std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by) {
+  // What separates frames and lines cannot be part of a name.
+  const auto write = [](std::string name) {
+    for (char& c : name) c = c == ';' || c == '\n' || c == '\r' ? ':' : c;
+    return Visible(name);
+  };
+  FrameTexts frames(profiles, ";", true, [&](const ProfileSet::ShownFrame& frame) { return write(frame.name); });
   std::map<std::string, int64_t> lines;
   for (const ProfileSet::File& file : profiles.files()) {
     for (size_t s = 0; s < file.samples.size(); ++s) {
       const int64_t value = profiles.Value(file, s, type);
       if (value == 0) continue;
       std::string line;
-      for (const ProfileSet::ShownFrame& frame : PathOf(profiles, file.samples[s], by)) {
-        line += line.empty() ? "" : ";";
-        // What separates frames and lines cannot be part of a name.
-        for (const char c : frame.name) line += c == ';' || c == '\n' || c == '\r' ? ':' : c;
-      }
-      int64_t& sum = lines[line];
+      for (const std::string& label : LabelFrames(profiles, file.samples[s].labels, by)) line += ";" + write(label);
+      frames.AppendStack(file.samples[s].stack, line);
+      if (line.empty()) line = Cat(";", kNoStack);
+      int64_t& sum = lines[line.substr(1)];
       sum = Plus(sum, value);
     }
   }
@@ -54,100 +97,111 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
 }
 
 std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string>& by) {
-  Json frames = Json::array();
+  std::string all_frames;
   std::map<std::pair<std::string, std::string>, size_t> numbers;
-  std::vector<std::vector<size_t>> stacks;
+  const auto number_of = [&](const std::string& name, const std::string& place) {
+    const auto [entry, is_new] = numbers.try_emplace({name, place}, numbers.size());
+    if (is_new) {
+      Json json = {{"name", name}};
+      const size_t colon = place.rfind(':');
+      if (!place.empty()) json["file"] = place.substr(0, colon);
+      if (colon != std::string::npos) json["line"] = std::atoll(place.c_str() + colon + 1);
+      all_frames += entry->second == 0 ? "\n" : ",\n";
+      all_frames += VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+    }
+    return std::to_string(entry->second);
+  };
+  FrameTexts frames(profiles, ",", true,
+                    [&](const ProfileSet::ShownFrame& frame) { return number_of(frame.name, frame.place); });
+  // By sample of all files: its stack's numbers.
+  std::vector<std::string> stacks;
   for (const ProfileSet::File& file : profiles.files()) {
     for (const ProfileSet::Sample& sample : file.samples) {
-      std::vector<size_t>& stack = stacks.emplace_back();
-      for (const ProfileSet::ShownFrame& frame : PathOf(profiles, sample, by)) {
-        const auto [entry, is_new] = numbers.try_emplace({frame.name, frame.place}, frames.size());
-        if (is_new) {
-          Json json = {{"name", frame.name}};
-          const size_t colon = frame.place.rfind(':');
-          if (!frame.place.empty()) json["file"] = frame.place.substr(0, colon);
-          if (colon != std::string::npos) json["line"] = std::atoll(frame.place.c_str() + colon + 1);
-          frames.push_back(std::move(json));
-        }
-        stack.push_back(entry->second);
-      }
+      std::string& stack = stacks.emplace_back();
+      for (const std::string& label : LabelFrames(profiles, sample.labels, by)) stack += "," + number_of(label, "");
+      frames.AppendStack(sample.stack, stack);
+      if (stack.empty()) stack = "," + number_of(kNoStack, "");
     }
   }
-  Json views = Json::array();
+  std::string views;
   for (size_t type = 0; type < profiles.types().size(); ++type) {
-    Json samples = Json::array();
-    Json weights = Json::array();
+    std::string samples;
+    std::string weights;
     int64_t total = 0;
     size_t number = 0;
     for (const ProfileSet::File& file : profiles.files()) {
       for (size_t s = 0; s < file.samples.size(); ++s, ++number) {
         const int64_t value = profiles.Value(file, s, type);
         if (value <= 0) continue;  // has no width
-        samples.push_back(stacks[number]);
-        weights.push_back(value);
+        samples += samples.empty() ? "[" : ",[";
+        samples.append(stacks[number], 1).append("]");
+        weights += Cat(weights.empty() ? "" : ",", value);
         total = Plus(total, value);
       }
     }
     const SampleType& of = profiles.types()[type];
-    views.push_back({{"type", "sampled"},
-                     {"name", of.type},
-                     {"unit", of.unit == "bytes" ? "bytes" : "none"},
-                     {"startValue", 0},
-                     {"endValue", total},
-                     {"samples", std::move(samples)},
-                     {"weights", std::move(weights)}});
+    views += Cat(type == 0 ? "" : ",", "\n{\"type\":\"sampled\",\"name\":", Quoted(of.type), ",\"unit\":\"",
+                 of.unit == "bytes" ? "bytes" : "none", "\",\"startValue\":0,\"endValue\":", total, ",\n\"samples\":[",
+                 samples, "],\n\"weights\":[", weights, "]}");
   }
-  const Json json = {{"$schema", "https://www.speedscope.app/file-format-schema.json"},
-                     {"name", profiles.files()[0].path},
-                     {"exporter", "hbmprof"},
-                     {"shared", {{"frames", std::move(frames)}}},
-                     {"profiles", std::move(views)}};
-  return ToText(json);
+  return Cat("{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\n\"name\":",
+             Quoted(profiles.files()[0].path), ",\"exporter\":\"hbmprof\",\n\"shared\":{\"frames\":[", all_frames,
+             "]},\n\"profiles\":[", views, "]}\n");
+}
+
+std::string LabelsAsJson(const ProfileSet& profiles, uint32_t set) {
+  std::vector<std::pair<std::string, Json>> entries;
+  for (const ProfileSet::Label& label : profiles.labels(set)) {
+    entries.emplace_back(profiles.text(label.key),
+                         label.text != 0 ? Json(profiles.text(label.text)) : Json(label.number));
+  }
+  return VisibleJson(ObjectOf(std::move(entries)).dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 std::string AllAsJson(const ProfileSet& profiles) {
-  Json json = Json::object();
-  Json& types = json["types"] = Json::array();
-  for (const SampleType& type : profiles.types()) types.push_back({{"type", type.type}, {"unit", type.unit}});
-  Json& files = json["files"] = Json::array();
-  for (const ProfileSet::File& file : profiles.files()) {
-    Json& entry = files.emplace_back(Json{{"path", file.path}, {"time", FormatTime(file.time_nanos)}});
-    entry["comments"] = file.comments;
-    Json& samples = entry["samples"] = Json::array();
-    for (size_t s = 0; s < file.samples.size(); ++s) {
-      Json& sample = samples.emplace_back(Json::object());
-      Json& values = sample["values"] = Json::object();
-      for (size_t t = 0; t < profiles.types().size(); ++t)
-        values[profiles.types()[t].type] = profiles.Value(file, s, t);
-      Json& labels = sample["labels"] = Json::object();
-      for (const ProfileSet::Label& label : profiles.labels(file.samples[s].labels)) {
-        Json& value = labels[profiles.text(label.key)];
-        if (label.text != 0) {
-          value = profiles.text(label.text);
-        } else {
-          value = label.number;
-        }
-      }
-      Json& stack = sample["stack"] = Json::array();
-      for (const ProfileSet::ShownFrame& frame : profiles.ShownStack(file.samples[s].stack)) {
-        stack.push_back({{"name", frame.name}, {"where", frame.place}});
-      }
-    }
+  std::string text = "{\"types\":[";
+  std::vector<std::string> type_names;
+  for (const SampleType& type : profiles.types()) {
+    text += Cat(type_names.empty() ? "" : ",", "{\"type\":", Quoted(type.type), ",\"unit\":", Quoted(type.unit), "}");
+    type_names.push_back(Cat(type_names.empty() ? "" : ",", Quoted(type.type), ":"));
   }
-  return ToText(json);
+  text += "],\n\"files\":[";
+  FrameTexts frames(profiles, ",", false, [](const ProfileSet::ShownFrame& frame) {
+    return Cat("{\"name\":", Quoted(frame.name), ",\"where\":", Quoted(frame.place), "}");
+  });
+  for (const ProfileSet::File& file : profiles.files()) {
+    text += Cat(text.back() == '[' ? "" : ",", "\n{\"path\":", Quoted(file.path), ",\"time\":\"",
+                FormatTime(file.time_nanos), "\",\n\"comments\":[");
+    for (const std::string& comment : file.comments) text += (text.back() == '[' ? "" : ",") + Quoted(comment);
+    text += "],\n\"samples\":[";
+    for (size_t s = 0; s < file.samples.size(); ++s) {
+      text += s == 0 ? "\n{\"values\":{" : ",\n{\"values\":{";
+      for (size_t t = 0; t < type_names.size(); ++t) text += Cat(type_names[t], profiles.Value(file, s, t));
+      text += Cat("},\"labels\":", LabelsAsJson(profiles, file.samples[s].labels), ",\"stack\":[");
+      const size_t begin = text.size();
+      frames.AppendStack(file.samples[s].stack, text);
+      if (text.size() > begin) text.erase(begin, 1);  // the first separator
+      text += "]}";
+    }
+    text += "]}";
+  }
+  return text + "]}\n";
 }
 
 absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
   const absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(options.files);
   if (!profiles.ok()) return profiles.status();
+  if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
   const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
   if (!type.ok()) return type.status();
   const std::string text = options.to == "folded"       ? Folded(*profiles, *type, options.by)
                            : options.to == "speedscope" ? Speedscope(*profiles, options.by)
                                                         : AllAsJson(*profiles);
   if (options.output.empty()) {
-    std::fputs(text.c_str(), stdout);
-  } else if (const absl::Status status = hbmprof::internal::WriteFileAtomically(options.output, text); !status.ok()) {
+    Print(text);
+  } else if (const absl::Status status =
+                 hbmprof::internal::WriteFileAtomically(options.output, text, hbmprof::internal::kAsAnyCommand);
+             !status.ok()) {
     return status;
   }
   return kSuccess;
@@ -167,7 +221,7 @@ Command AddConvertCommand(CLI::App& tool) {
   arguments->add_option("-b,--by", options->by, "Labels to put above the stacks: device,kind")
       ->delimiter(',')
       ->allow_extra_args(false);
-  return {arguments, [options] { return RunConvert(*options); }};
+  return {arguments, [options] { return RunConvert(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

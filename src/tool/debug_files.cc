@@ -4,6 +4,9 @@
 #include <elfutils/libdwelf.h>
 #include <fcntl.h>
 #include <libelf.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,12 +16,11 @@
 #include <system_error>
 #include <utility>
 
+#include "src/tool/text.h"
+
 namespace hbmprof::tool {
 namespace fs = std::filesystem;
 namespace {
-
-// A folder of debug files has some thousands; beyond this somebody named the wrong one.
-constexpr int kMaxIndexedFiles = 200000;
 
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
@@ -30,9 +32,19 @@ bool IsFile(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
+// The kernel's own files: reading some of them blocks, and none is a debug file.
+bool IsKernelFileSystem(const fs::path& dir) {
+  struct statfs info;
+  if (statfs(dir.c_str(), &info) != 0) return false;
+  for (const auto magic : {PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, CGROUP2_SUPER_MAGIC}) {
+    if (static_cast<unsigned long>(info.f_type) == static_cast<unsigned long>(magic)) return true;
+  }
+  return false;
+}
+
 bool StartsLikeElf(const fs::path& path) {
   char magic[4] = {};
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return false;
   const bool is_elf = read(fd, magic, sizeof(magic)) == 4 && std::string_view(magic, 4) == "\177ELF";
   close(fd);
@@ -60,7 +72,9 @@ std::string BuildIdOf(const std::string& path) {
   return text;
 }
 
-DebugFiles::DebugFiles(std::vector<std::string> directories) : directories_(std::move(directories)) {
+// A folder of debug files has some thousands of entries; a system's root, millions.
+DebugFiles::DebugFiles(std::vector<std::string> directories, size_t max_entries)
+    : directories_(std::move(directories)), max_entries_(max_entries) {
   if (const std::string cache = Environment("DEBUGINFOD_CACHE_PATH"); !cache.empty()) caches_.push_back(cache);
   if (const std::string cache = Environment("XDG_CACHE_HOME"); !cache.empty()) {
     caches_.push_back(cache + "/debuginfod_client");
@@ -91,7 +105,7 @@ std::vector<std::string> DebugFiles::Candidates(const std::string& path, const s
     }
   }
   if (!build_id.empty() && !directories_.empty()) {
-    const std::lock_guard<std::mutex> hold(mutex_);
+    const internal::MutexLock hold(mutex_);
     const auto& index = Index();
     if (const auto found = index.find(build_id); found != index.end()) {
       for (const std::string& file : found->second) add(file);
@@ -110,18 +124,34 @@ std::vector<std::string> DebugFiles::Candidates(const std::string& path, const s
 const std::map<std::string, std::vector<std::string>>& DebugFiles::Index() {
   if (indexed_) return by_build_id_;
   indexed_ = true;
-  int count = 0;
-  for (const std::string& dir : directories_) {
-    std::error_code error;
-    fs::recursive_directory_iterator entry(dir, fs::directory_options::skip_permission_denied, error);
-    for (; !error && entry != fs::recursive_directory_iterator() && ++count < kMaxIndexedFiles;
-         entry.increment(error)) {
-      if (!IsFile(entry->path()) || !StartsLikeElf(entry->path())) continue;
-      const std::string id = BuildIdOf(entry->path().string());
-      if (!id.empty()) by_build_id_[id].push_back(entry->path().string());
-    }
-  }
+  for (const std::string& dir : directories_) Search(dir);
   return by_build_id_;
+}
+
+void DebugFiles::Search(const std::string& dir) {
+  std::error_code error;
+  fs::recursive_directory_iterator entry(dir, fs::directory_options::skip_permission_denied, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (++entries_ > max_entries_) {
+      problems_.push_back(Cat("--debug-dir ", dir, ": not searched to the end: there are more than ", max_entries_,
+                              " files and folders; name the folder that has the debug files"));
+      return;
+    }
+    std::error_code unknown;
+    if (entry->is_directory(unknown)) {
+      if (IsKernelFileSystem(entry->path())) entry.disable_recursion_pending();
+      continue;
+    }
+    if (!IsFile(entry->path()) || !StartsLikeElf(entry->path())) continue;
+    const std::string id = BuildIdOf(entry->path().string());
+    if (!id.empty()) by_build_id_[id].push_back(entry->path().string());
+  }
+  if (error) problems_.push_back(Cat("--debug-dir ", dir, ": not searched to the end: ", error.message()));
+}
+
+std::vector<std::string> DebugFiles::Problems() {
+  const internal::MutexLock hold(mutex_);
+  return problems_;
 }
 
 }  // namespace hbmprof::tool

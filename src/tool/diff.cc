@@ -1,6 +1,5 @@
 // `hbmprof diff`: what changed between two profiles.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include "src/tool/command.h"
@@ -49,7 +48,7 @@ absl::StatusOr<int> RunDiff(const DiffOptions& options) {
       entry["base_cum"] = row.cum[0];
       entry["now_cum"] = row.cum[1];
     }
-    std::fputs(ToText(json).c_str(), stdout);
+    Print(ToText(json));
     return code;
   }
 
@@ -57,13 +56,12 @@ absl::StatusOr<int> RunDiff(const DiffOptions& options) {
   const auto change = [&](int64_t value) { return FormatChange(value, question->unit, options.exact); };
   for (size_t i = 0; i < files.size(); ++i) {
     const ProfileSet::File& file = profiles->files()[i];
-    std::printf("%s  %s  %s\n%s", i == 0 ? "base" : "now ", file.path.c_str(), FormatTime(file.time_nanos).c_str(),
-                DeviceLines(file, options.exact).c_str());
+    Print(Cat(i == 0 ? "base" : "now ", "  ", Visible(file.path), "  ", FormatTime(file.time_nanos), "\n",
+              DeviceLines(file, options.exact)));
   }
-  std::printf("%s: %s, from %s to %s\n", type.c_str(), change(growth).c_str(), size(sums.sum()[0]).c_str(),
-              size(sums.sum()[1]).c_str());
+  Print(Visible(Cat(type, ": ", change(growth), ", from ", size(sums.sum()[0]), " to ", size(sums.sum()[1]))) + "\n");
   if (rows.empty()) {
-    std::printf("no row changed\n");
+    Print("no row changed\n");
   } else {
     using Align = Table::Align;
     const bool has_cum = grouping.frames != Grouping::Frames::kNone;
@@ -90,9 +88,9 @@ absl::StatusOr<int> RunDiff(const DiffOptions& options) {
       for (std::string& cell : RowCells(row, grouping)) cells.push_back(std::move(cell));
       table.Add(std::move(cells));
     }
-    std::printf("\n%s%s", table.Text().c_str(), MoreRows(shown, rows.size()).c_str());
+    Print(Cat("\n", table.Text(), MoreRows(shown, rows.size())));
   }
-  if (failed) std::printf("\nFAILED: it grew by more than %s\n", size(limit).c_str());
+  if (failed) Print(Cat("\nFAILED: it grew by more than ", Visible(size(limit)), "\n"));
   return code;
 }
 
@@ -105,7 +103,7 @@ Command AddDiffCommand(CLI::App& tool) {
   arguments->add_option("FILE", options->files, "The profile from after; several are added up")->required();
   options->AddTo(*arguments);
   arguments->add_option("--fail-over", options->fail_over, "Exit with 1 if the total grew by more, such as 1MiB");
-  return {arguments, [options] { return RunDiff(*options); }};
+  return {arguments, [options] { return RunDiff(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

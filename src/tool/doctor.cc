@@ -142,32 +142,23 @@ int PrintCoverage() {
   return kSuccess;
 }
 
-void Library(const DoctorOptions& options, Findings& findings) {
+// Returns its path, empty if it cannot be used.
+std::string Library(const DoctorOptions& options, Findings& findings) {
   const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
   if (!library.ok()) {
     findings.Problem("library", std::string(library.status().message()));
-    return;
+    return "";
   }
-  int pipe[2];
-  if (::pipe(pipe) != 0) return;
-  const absl::StatusOr<int> child =
-      StartProcess("/proc/self/exe", {"hbmprof", "doctor", "--coverage-only"},
-                   {{"LD_PRELOAD", PreloadWith(*library)}, {"HBMPROF_CUDA_OUTPUT", ""}}, pipe[1]);
-  close(pipe[1]);
-  std::string text;
-  char buffer[4096];
-  for (ssize_t count = 0; child.ok() && (count = read(pipe[0], buffer, sizeof(buffer))) > 0;) {
-    text.append(buffer, static_cast<size_t>(count));
-  }
-  close(pipe[0]);
-  const int code = child.ok() ? WaitForProcess(*child) : kUnusable;
-  if (code != kSuccess) {
+  const absl::StatusOr<Captured> asked =
+      RunAndCapture("/proc/self/exe", {"hbmprof", "doctor", "--coverage-only"},
+                    {{"LD_PRELOAD", PreloadWith(*library)}, {"HBMPROF_CUDA_OUTPUT", ""}}, false);
+  if (!asked.ok() || asked->end.signal != 0 || asked->end.code != kSuccess) {
     findings.Problem("library", Cat(*library, " cannot be preloaded here (what the dynamic linker says stands above)"));
-    return;
+    return "";
   }
   findings.Say("library", Cat(*library, " can be preloaded"));
   std::map<std::string, std::vector<std::pair<std::string, std::string>>> by_state;
-  std::istringstream lines(text);
+  std::istringstream lines(asked->text);
   for (std::string state, name, note;
        std::getline(lines, state, '\t') && std::getline(lines, name, '\t') && std::getline(lines, note);) {
     by_state[state].push_back({name, note});
@@ -175,20 +166,19 @@ void Library(const DoctorOptions& options, Findings& findings) {
   findings.Say("entry points", Cat(by_state["tracked"].size(), " tracked, ", by_state["passed through"].size(),
                                    " passed through, ", by_state["absent"].size(), " absent from the driver",
                                    options.entry_points ? "" : " (--entry-points lists them)"));
-  if (!options.entry_points) return;
+  if (!options.entry_points) return *library;
   for (const auto& [state, entries] : by_state) {
     for (const auto& [name, note] : entries) {
       findings.Say("", Cat(name, ": ", state, note.empty() ? "" : ": ", note));
     }
   }
+  return *library;
 }
 
 // --- The program. ---
 
 struct Program {
   bool elf = false;
-  bool x86_64 = false;
-  bool has_interpreter = false;
   bool symbols = false;
   bool dynamic_symbols = false;
   bool debug = false;
@@ -222,19 +212,16 @@ Program Examine(std::string_view bytes) {
   Program program;
   elf_version(EV_CURRENT);
   Elf* elf = elf_memory(const_cast<char*>(bytes.data()), bytes.size());
-  GElf_Ehdr header;
-  if (elf == nullptr || elf_kind(elf) != ELF_K_ELF || gelf_getehdr(elf, &header) == nullptr) {
+  if (elf == nullptr || elf_kind(elf) != ELF_K_ELF) {
     if (elf != nullptr) elf_end(elf);
     return program;
   }
   program.elf = true;
-  program.x86_64 = header.e_machine == EM_X86_64;
   size_t count = 0;
   elf_getphdrnum(elf, &count);
   for (size_t i = 0; i < count; ++i) {
     GElf_Phdr segment;
     if (gelf_getphdr(elf, static_cast<int>(i), &segment) == nullptr) continue;
-    program.has_interpreter = program.has_interpreter || segment.p_type == PT_INTERP;
     program.unwind_tables = program.unwind_tables || segment.p_type == PT_GNU_EH_FRAME;
   }
   size_t names = 0;
@@ -269,7 +256,8 @@ std::string NeededLike(const Program& program, const std::string& start) {
   return "";
 }
 
-void Target(const std::string& command, Findings& findings, int depth = 0) {
+// `library` is empty if there is none.
+void Target(const std::string& command, const std::string& library, Findings& findings, int depth = 0) {
   const absl::StatusOr<std::string> path = FindProgram(command);
   if (!path.ok()) {
     findings.Problem("program", std::string(path.status().message()));
@@ -280,14 +268,10 @@ void Target(const std::string& command, Findings& findings, int depth = 0) {
     findings.Problem("program", std::string(bytes.status().message()));
     return;
   }
-  if (bytes->rfind("#!", 0) == 0 && depth < 4) {
-    std::istringstream line(bytes->substr(2, bytes->find('\n') - 2));
-    std::string interpreter;
-    std::string argument;
-    line >> interpreter >> argument;
-    const bool env = interpreter.size() > 4 && interpreter.compare(interpreter.size() - 4, 4, "/env") == 0;
-    findings.Say("program", Cat(*path, " is a script for ", env ? argument : interpreter));
-    Target(env ? argument : interpreter, findings, depth + 1);
+  const ProgramHead head = ReadProgramHead(*path);
+  if (head.kind == ProgramHead::Kind::kScript && depth < 4) {
+    findings.Say("program", Cat(*path, " is a script for ", head.interpreter));
+    Target(head.interpreter, library, findings, depth + 1);
     return;
   }
   const Program program = Examine(*bytes);
@@ -298,8 +282,12 @@ void Target(const std::string& command, Findings& findings, int depth = 0) {
   findings.Say("program", *path);
   struct stat info = {};
   stat(path->c_str(), &info);
-  if (!program.x86_64) findings.Problem("", "built for another processor than x86-64: it cannot be injected");
-  if (!program.has_interpreter) findings.Problem("", "statically linked: nothing can be preloaded into it");
+  if (head.kind == ProgramHead::Kind::kStatic) {
+    findings.Problem("", "statically linked: nothing can be preloaded into it");
+  }
+  if (const std::string reason = WhyNotInjected(*path, library); !reason.empty()) {
+    findings.Problem("", Cat("`hbmprof run` will not inject it: ", reason));
+  }
   if ((info.st_mode & (S_ISUID | S_ISGID)) != 0 && geteuid() != 0) {
     findings.Problem("", "set-user-id: the system ignores LD_PRELOAD for it; run it as its owner");
   }
@@ -338,8 +326,8 @@ absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
   Toolkit(findings);
   Limits(findings);
   std::fflush(stdout);
-  Library(options, findings);
-  if (!options.command.empty()) Target(options.command.front(), findings);
+  const std::string library = Library(options, findings);
+  if (!options.command.empty()) Target(options.command.front(), library, findings);
   return findings.has_problem() ? kFinding : kSuccess;
 }
 

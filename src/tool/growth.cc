@@ -1,15 +1,11 @@
 // See growth.h.
-//
-// A site is judged by its rates: what it grew by in each interval, by the unit that the growth is told in (requests,
-// seconds, or intervals). A leak's rates are all positive and much alike. What warms up has large rates first and then
-// none; what breathes has negative ones. First intervals of a leak may show warming up as well: they are left out as
-// long as their rate stands far above the others.
 #include "src/tool/growth.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
@@ -20,154 +16,280 @@
 namespace hbmprof::tool {
 namespace {
 
-using Verdict = SiteGrowth::Verdict;
-using Sure = SiteGrowth::Sure;
-
-constexpr double kWarmUpFactor = 3;    // a first rate this much above the others is warming up
-constexpr double kSteadyShare = 0.5;   // a leak's slowest interval has at least this share of its usual rate
-constexpr double kStoppedShare = 0.1;  // what grows this much slower at the end than before has stopped
-constexpr double kReturnShare = 0.25;  // what gives back this share of what it took goes up and down
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 std::string Percent(double share) {
   char text[32];
-  std::snprintf(text, sizeof(text), share < 0.1 ? "%.1f %%" : "%.0f %%", 100 * share);
+  std::snprintf(text, sizeof(text), "%.0f %%", 100 * share);
   return text;
 }
 
-void Judge(SiteGrowth& site, const std::vector<double>& at) {
-  const std::vector<int64_t>& values = site.values;
-  const size_t dumps = values.size();
-  std::vector<double> rates;
-  for (size_t i = 1; i < dumps; ++i) {
-    rates.push_back(static_cast<double>(Minus(values[i], values[i - 1])) / (at[i] - at[i - 1]));
-  }
-  while (rates.size() > 2) {
-    const double others = Median({rates.begin() + 1, rates.end()});
-    if (!(rates[0] > kWarmUpFactor * std::max(others, 0.0)) || others <= 0) break;
-    rates.erase(rates.begin());
-    ++site.first;
-  }
-  site.growth = Minus(values.back(), values[site.first]);
+std::string Bytes(double value, const std::string& unit) {
+  return FormatValue(static_cast<int64_t>(std::llround(value)), unit);
+}
 
-  const size_t intervals = rates.size();
-  const auto grew = static_cast<size_t>(std::count_if(rates.begin(), rates.end(), [](double r) { return r > 0; }));
-  double taken = 0;
-  double returned = 0;
-  for (size_t i = site.first + 1; i < dumps; ++i) {
-    const auto change = static_cast<double>(Minus(values[i], values[i - 1]));
-    (change > 0 ? taken : returned) += std::fabs(change);
+// The type that counts what was ever allocated where `type` counts what is in use.
+std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
+  const std::string in_use = "inuse_";
+  const std::string& name = profiles.types()[type].type;
+  if (name.rfind(in_use, 0) != 0) return std::nullopt;
+  for (size_t t = 0; t < profiles.types().size(); ++t) {
+    if (profiles.types()[t].type == "alloc_" + name.substr(in_use.size())) return t;
   }
-  const double usual = Median(rates);
-  const double slowest = *std::min_element(rates.begin(), rates.end());
-  const double fastest = *std::max_element(rates.begin(), rates.end());
-  // Of the second half, and of the first.
-  const double late = Median({rates.begin() + static_cast<std::ptrdiff_t>(intervals / 2), rates.end()});
-  const double early =
-      *std::max_element(rates.begin(), rates.begin() + static_cast<std::ptrdiff_t>((intervals + 1) / 2));
-  const bool slowing = std::is_sorted(rates.rbegin(), rates.rend()) && rates.back() < kSteadyShare * rates.front();
-  const std::string warm_up = site.first == 0 ? "" : Cat(", after warming up until dump ", site.first + 1);
+  return std::nullopt;
+}
 
-  if (taken == 0) {
-    site.verdict = Verdict::kFlat;
-    site.why = returned > 0 ? "shrank" : "did not change";
-  } else if (grew == intervals && slowest >= kSteadyShare * usual && !slowing) {
-    site.verdict = Verdict::kLeak;
-    const double spread = (fastest - slowest) / usual;
-    site.sure = intervals >= 3 && spread <= 1 ? Sure::kHigh : Sure::kMedium;
-    site.why =
-        Cat("grew in each of ", intervals, " intervals, ",
-            spread < 0.0005 ? "at the same rate" : Cat("rates within ", Percent(spread), " of each other"), warm_up);
-  } else if (returned > kReturnShare * taken) {
-    site.verdict = Verdict::kUpAndDown;
-    site.why = Cat("gave back ", Percent(returned / taken), " of what it took");
-  } else if (rates.back() <= kStoppedShare * early && late <= kSteadyShare * early) {
-    site.verdict = Verdict::kStopped;
-    size_t last = dumps - 1;
-    while (last > 0 && static_cast<double>(Minus(values[last], values[last - 1])) <=
-                           kStoppedShare * early * (at[last] - at[last - 1])) {
-      --last;
+std::optional<int64_t> ProcessId(const ProfileSet::File& file) {
+  for (const std::string& line : file.comments) {
+    const Comment comment(line);
+    if (comment.word == "hbmprof") return comment.Number("pid");
+  }
+  return std::nullopt;
+}
+
+// Sets the dumps to be judged.
+void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
+  const size_t dumps = series.files.size();
+  series.end = dumps;
+  std::optional<size_t> total_type;
+  for (size_t t = 0; t < profiles.types().size(); ++t) {
+    if (profiles.types()[t].type == "alloc_space") total_type = t;
+  }
+  std::vector<size_t> starts = {0};
+  int64_t total_before = 0;
+  std::optional<int64_t> process_before;
+  for (size_t d = 0; d < dumps; ++d) {
+    const ProfileSet::File& file = profiles.files()[series.files[d]];
+    const std::optional<int64_t> process = ProcessId(file);
+    int64_t total = 0;
+    for (size_t s = 0; total_type.has_value() && s < file.samples.size(); ++s) {
+      total = Plus(total, profiles.Value(file, s, *total_type));
     }
-    site.why = Cat("stopped growing by dump ", last + 1, " of ", dumps);
-  } else if (grew * 4 >= intervals * 3 && late >= kSteadyShare * usual && usual > 0) {
-    site.verdict = Verdict::kPerhaps;
-    site.sure = Sure::kMedium;
-    site.why = Cat("grew in ", grew, " of ", intervals, " intervals, unevenly", warm_up, "; more dumps will tell");
-  } else {
-    site.verdict = Verdict::kPerhaps;
-    site.sure = Sure::kLow;
-    site.why = rates.back() < early
-                   ? Cat("is slowing down: grew in ", grew, " of ", intervals, " intervals; a later dump will tell")
-                   : Cat("grew in only ", grew, " of ", intervals, " intervals; more dumps will tell");
+    const bool other_process = process.has_value() && process_before.has_value() && *process != *process_before;
+    const bool counter_fell = !series.counts.empty() && d > 0 && series.counts[d] < series.counts[d - 1];
+    if (d > 0 && (other_process || total < total_before || counter_fell)) starts.push_back(d);
+    total_before = total;
+    process_before = process;
   }
+  if (starts.size() == 1) return;
+  size_t begin = 0;
+  size_t end = 0;
+  for (size_t s = 0; s < starts.size(); ++s) {
+    const size_t next = s + 1 < starts.size() ? starts[s + 1] : dumps;
+    if (next - starts[s] >= end - begin) {
+      begin = starts[s];
+      end = next;
+    }
+  }
+  if (end - begin < 3) {
+    series.restart = Cat("the dumps are of ", starts.size(),
+                         " processes, none of which wrote three in a row: they are judged as if they were of one");
+    return;
+  }
+  series.begin = begin;
+  series.end = end;
+  series.restart = Cat("the program was restarted ", starts.size() == 2 ? "once" : Cat(starts.size() - 1, " times"),
+                       ": dumps ", begin + 1, " to ", end, " are judged, the longest run of one process");
+}
+
+// What the sites' and the rest's courses have in common.
+class CourseJudge {
+ public:
+  CourseJudge(const ProfileSet& profiles, const DumpSeries& series, size_t type)
+      : series_(series), unit_(profiles.types()[type].unit), at_(series.Exposure()) {}
+
+  // Fills in all but stack, labels and values. `allocated`: by dump; empty if unknown.
+  void Fill(SiteGrowth& site, const std::vector<int64_t>& allocated) const {
+    // Dumps at the same exposure (no time passed, or no request was served) are one: the last of them counts.
+    Course course;
+    std::vector<size_t> dumps;
+    for (size_t d = series_.begin; d < series_.end; ++d) {
+      if (!dumps.empty() && at_[d] <= course.at.back()) {
+        dumps.pop_back();
+        course.at.pop_back();
+        course.in_use.pop_back();
+        if (!allocated.empty()) course.allocated.pop_back();
+      }
+      dumps.push_back(d);
+      course.at.push_back(at_[d]);
+      course.in_use.push_back(static_cast<double>(site.values[d]));
+      if (!allocated.empty()) course.allocated.push_back(static_cast<double>(allocated[d]));
+    }
+    const Judgement judgement = Judge(course);
+    site.verdict = judgement.verdict;
+    site.sure = judgement.sure;
+    site.first = dumps[judgement.first];
+    Say(judgement, dumps, site);
+
+    const size_t last = series_.end - 1;
+    site.growth = Minus(site.values[last], site.values[site.first]);
+    const auto growth = static_cast<double>(site.growth);
+    site.per_interval = growth / static_cast<double>(last - site.first);
+    const auto rate = [&](const std::vector<double>& units) {
+      const double length = units.empty() ? 0 : units[last] - units[site.first];
+      return length > 0 ? growth / length : 0;
+    };
+    site.per_second = rate(series_.seconds);
+    site.per_count = rate(series_.counts);
+  }
+
+ private:
+  // `dumps`: which dump each of the course's points is.
+  void Say(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
+    const size_t intervals = dumps.size() - 1 - j.first;
+    const std::string returned =
+        j.fall > 0 ? Cat("gave back at most ", Bytes(j.fall, unit_), " at a time") : std::string("gave nothing back");
+    const std::string late = Cat("the last third brought ", Percent(std::max(0.0, j.late / 2)),
+                                 " of the growth since the first (even growth: 50 %)");
+    const std::string since = j.first == 0 ? "" : Cat(" since dump ", dumps[j.first] + 1);
+    const std::string grew = Cat("grew for good in ", j.steps, " of ", intervals, " intervals", since);
+    switch (site.verdict) {
+      case Verdict::kFlat:
+        site.why = j.returned > 0 ? "shrank" : "did not change";
+        return;
+      case Verdict::kUpAndDown:
+        site.why = Cat("gave back ", Percent(j.returned / j.taken), " of what it took");
+        return;
+      case Verdict::kStopped:
+        site.why = Cat("last grew at dump ", dumps[j.last_growth] + 1, " of ", dumps.back() + 1,
+                       j.slowing ? ", ever more slowly" : "");
+        return;
+      case Verdict::kPerhaps:
+        if (dumps.size() < 6) {
+          site.why = Cat(grew, ", ", returned, "; ", dumps.size(), " dumps cannot tell that from a cache that fills");
+          site.more_dumps = "six dumps decide if it grows evenly, twelve if it grows in bursts";
+        } else if (j.slowing) {
+          site.why = Cat("is slowing down: ", late);
+          site.more_dumps = "dumps over twice the time tell whether it stops";
+        } else if (j.in_jumps) {
+          site.why = Cat("grew in a few jumps (", j.steps, " of ", intervals, " intervals), the last one ",
+                         Percent(j.tail), " of the time before the end: one-time jumps look the same");
+          site.more_dumps = "more jumps in as much time again make it a leak, none clears it";
+        } else {
+          site.why = Cat(grew, ", unevenly; ", returned, "; ", late);
+          site.more_dumps = "dumps over twice the time tell whether it goes on";
+        }
+        return;
+      case Verdict::kLeak:
+        break;
+    }
+    switch (j.reason) {
+      case Judgement::Reason::kTrend: {
+        char trend[32];
+        std::snprintf(trend, sizeof(trend), "%.1f", j.trend);
+        site.why = Cat("rises through noise: the trend is ", trend, " times its standard error; ", late);
+        break;
+      }
+      case Judgement::Reason::kTroughs:
+        site.why = Cat("its low points rise, though it falls by up to ", Bytes(j.fall, unit_), " in between");
+        break;
+      case Judgement::Reason::kEven:
+        site.why = Cat("grew in each of ", intervals, " intervals at nearly the same rate; ", returned);
+        break;
+      case Judgement::Reason::kKept:
+      case Judgement::Reason::kKeptAfterStart:
+      case Judgement::Reason::kNone:
+        site.why = Cat(grew, "; ", returned, "; ", late);
+        break;
+    }
+    if (site.sure == Sure::kHigh) {
+      site.more_dumps = "a cache that is not yet full looks the same: dump again when it must be full";
+    } else {
+      site.more_dumps = Cat(dumps.size() < 6 ? "six" : "twelve",
+                            " dumps are surer; a cache that is not yet full looks the same until it is");
+    }
+  }
+
+  const DumpSeries& series_;
+  const std::string& unit_;
+  const std::vector<double> at_;
+};
+
+size_t CountDifferent(const std::vector<double>& values, size_t begin, size_t end) {
+  size_t count = 0;
+  for (size_t i = begin; i < end; ++i) count += i == begin || values[i] != values[i - 1] ? 1 : 0;
+  return count;
 }
 
 }  // namespace
+
+std::vector<double> DumpSeries::Exposure() const {
+  if (!counts.empty()) return counts;
+  const auto intervals = static_cast<double>(std::max<size_t>(files.size(), 2) - 1);
+  if (!seconds.empty() && seconds.back() >= 0.1 * intervals) return seconds;
+  std::vector<double> index(files.size());
+  std::iota(index.begin(), index.end(), 0.0);
+  return index;
+}
 
 absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter) {
   const std::vector<ProfileSet::File>& files = profiles.files();
   DumpSeries series;
   series.files.resize(files.size());
   std::iota(series.files.begin(), series.files.end(), size_t{0});
-  std::vector<int64_t> times;
-  for (const ProfileSet::File& file : files) times.push_back(file.time_nanos);
-  std::sort(times.begin(), times.end());
-  if (times.front() > 0 && std::adjacent_find(times.begin(), times.end()) == times.end()) {
-    std::sort(series.files.begin(), series.files.end(),
-              [&](size_t a, size_t b) { return files[a].time_nanos < files[b].time_nanos; });
-    for (const int64_t time : times) series.seconds.push_back(static_cast<double>(time - times[0]) / 1e9);
+  const bool timed =
+      std::all_of(files.begin(), files.end(), [](const ProfileSet::File& file) { return file.time_nanos > 0; });
+  if (timed) {
+    std::stable_sort(series.files.begin(), series.files.end(),
+                     [&](size_t a, size_t b) { return files[a].time_nanos < files[b].time_nanos; });
+    const int64_t start = files[series.files.front()].time_nanos;
+    for (const size_t f : series.files) {
+      series.seconds.push_back(static_cast<double>(files[f].time_nanos - start) / 1e9);
+    }
   }
-  if (counter.empty()) return series;
-
-  for (const size_t f : series.files) {
+  for (size_t d = 0; !counter.empty() && d < series.files.size(); ++d) {
+    const ProfileSet::File& file = files[series.files[d]];
     std::string known;
     std::optional<int64_t> count;
-    for (const std::string& line : files[f].comments) {
+    for (const std::string& line : file.comments) {
       const Comment comment(line);
       if (comment.word != "counter") continue;
       known += (known.empty() ? "" : ", ") + comment.name;
       if (comment.name == counter) count = comment.Number("value");
     }
     if (!count.has_value()) {
-      return absl::InvalidArgumentError(Cat(files[f].path, ": has no counter '", counter, "' (it has ",
+      return absl::InvalidArgumentError(Cat(file.path, ": has no counter '", counter, "' (it has ",
                                             known.empty() ? "none" : known,
                                             "); the program sets it with hbmprof::SetCounter(\"", counter, "\", n)"));
     }
-    const auto value = static_cast<double>(*count);
-    if (!series.counts.empty() && value <= series.counts.back()) {
-      return absl::InvalidArgumentError(Cat(files[f].path, ": counter '", counter, "' is ", *count,
-                                            ", no more than in the dump before; leave one of the two out"));
-    }
-    series.counts.push_back(value);
+    series.counts.push_back(static_cast<double>(*count));
   }
+  FindRestarts(profiles, series);
+  const size_t judged = series.end - series.begin;
+  if (judged < 3) return series;  // not enough to judge growth
+  if (!counter.empty()) {
+    const size_t different = CountDifferent(series.counts, series.begin, series.end);
+    if (different < 3) {
+      return absl::InvalidArgumentError(Cat("counter '", counter, "' has only ", different, " values in ", judged,
+                                            " dumps: growth per unit of it cannot be told; leave --per out"));
+    }
+  }
+  // Two dumps at one time: the clock was too coarse for them.
+  if (timed && CountDifferent(series.seconds, series.begin, series.end) < judged) series.seconds.clear();
   return series;
 }
 
-std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type) {
-  // Sites differ in their stack and in labels that are text: a block size is no place.
+std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
+                                   const std::vector<std::string>& by) {
+  // Label sets that agree in the labels asked for get one number.
   std::vector<uint32_t> kinds(profiles.label_set_count());
   std::vector<std::vector<std::pair<std::string, std::string>>> kind_labels;
   absl::flat_hash_map<std::string, uint32_t> kind_numbers;
   for (uint32_t set = 0; set < kinds.size(); ++set) {
     std::vector<std::pair<std::string, std::string>> labels;
     std::string key;
-    for (const ProfileSet::Label& label : profiles.labels(set)) {
-      if (label.text == 0) continue;
-      labels.emplace_back(profiles.text(label.key), profiles.text(label.text));
-      key += Cat(label.key, "=", label.text, ",");
+    for (const std::string& name : by) {
+      const std::string value = profiles.LabelText(set, name);
+      key += Cat(value.size(), ":", value);
+      if (!value.empty()) labels.emplace_back(name, value);
     }
     const auto [entry, is_new] = kind_numbers.try_emplace(key, static_cast<uint32_t>(kind_labels.size()));
     if (is_new) kind_labels.push_back(std::move(labels));
     kinds[set] = entry->second;
   }
 
+  const std::optional<size_t> allocated_type = AllocatedType(profiles, type);
   const size_t dumps = series.files.size();
   std::vector<SiteGrowth> sites;
+  std::vector<std::vector<int64_t>> allocated;  // by site
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   for (size_t d = 0; d < dumps; ++d) {
     const ProfileSet::File& file = profiles.files()[series.files[d]];
@@ -180,30 +302,35 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
         site.stack = sample.stack;
         site.labels = kind_labels[kind];
         site.values.resize(dumps);
+        allocated.emplace_back(allocated_type.has_value() ? dumps : 0);
       }
       int64_t& value = sites[entry->second].values[d];
       value = Plus(value, profiles.Value(file, s, type));
+      if (allocated_type.has_value()) {
+        int64_t& total = allocated[entry->second][d];
+        total = Plus(total, profiles.Value(file, s, *allocated_type));
+      }
     }
   }
-
-  std::vector<double> index(dumps);
-  std::iota(index.begin(), index.end(), 0.0);
-  const std::vector<double>& at = !series.counts.empty()    ? series.counts
-                                  : !series.seconds.empty() ? series.seconds
-                                                            : index;
-  for (SiteGrowth& site : sites) {
-    Judge(site, at);
-    const auto rate = [&](const std::vector<double>& units) {
-      return units.empty() ? 0.0 : static_cast<double>(site.growth) / (units.back() - units[site.first]);
-    };
-    site.per_interval = rate(index);
-    site.per_second = rate(series.seconds);
-    site.per_count = rate(series.counts);
-  }
+  const CourseJudge judge(profiles, series, type);
+  for (size_t s = 0; s < sites.size(); ++s) judge.Fill(sites[s], allocated[s]);
   std::sort(sites.begin(), sites.end(), [](const SiteGrowth& a, const SiteGrowth& b) {
-    return std::make_tuple(a.verdict, -a.per_interval, a.stack) < std::make_tuple(b.verdict, -b.per_interval, b.stack);
+    return std::make_tuple(a.verdict, -a.per_interval, a.stack, a.labels) <
+           std::make_tuple(b.verdict, -b.per_interval, b.stack, b.labels);
   });
   return sites;
+}
+
+SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t type,
+                  const std::vector<SiteGrowth>& sites, Verdict explained) {
+  SiteGrowth rest;
+  rest.values.resize(series.files.size());
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict <= explained) continue;
+    for (size_t d = 0; d < rest.values.size(); ++d) rest.values[d] = Plus(rest.values[d], site.values[d]);
+  }
+  CourseJudge(profiles, series, type).Fill(rest, {});
+  return rest;
 }
 
 std::string OneOf(const std::string& counter) {

@@ -1,9 +1,13 @@
 #include "src/tool/injection.h"
 
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +15,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "src/tool/text.h"
@@ -23,6 +30,50 @@ namespace fs = std::filesystem;
 bool IsFile(const std::string& path) {
   struct stat info = {};
   return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+std::string FileName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// The program that the line "#!..." names, behind env the one that this looks up.
+std::string ScriptInterpreter(const std::string& line) {
+  std::istringstream words(line.substr(2));
+  std::string interpreter;
+  words >> interpreter;
+  if (FileName(interpreter) != "env") return interpreter;
+  for (std::string word; words >> word;) {
+    if (word[0] != '-' && word.find('=') == std::string::npos) return word;
+  }
+  return interpreter;
+}
+
+// This process must learn how its children end. What it inherited, the programs that it starts shall inherit.
+const struct sigaction& InheritedChildAction() {
+  static const struct sigaction inherited = [] {
+    struct sigaction before = {};
+    struct sigaction standard = {};
+    standard.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &standard, &before);
+    return before;
+  }();
+  return inherited;
+}
+
+// In the child. Returns only if it fails, with errno.
+void Execute(const std::string& program, const std::vector<std::string>& command, const ChildSetup& setup) {
+  for (const auto& [name, value] : setup.environment) setenv(name.c_str(), value.c_str(), 1);
+  if (setup.output >= 0) dup2(setup.output, STDOUT_FILENO);
+  if (setup.errors >= 0) dup2(setup.errors, STDERR_FILENO);
+  std::vector<char*> arguments;
+  for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  if (setup.prepare) setup.prepare();
+  sigaction(SIGCHLD, &InheritedChildAction(), nullptr);
+  execv(program.c_str(), arguments.data());
+  if (errno != ENOEXEC) return;
+  char shell[] = "/bin/sh";
+  arguments[0] = const_cast<char*>(program.c_str());
+  arguments.insert(arguments.begin(), shell);
+  execv(shell, arguments.data());
 }
 
 }  // namespace
@@ -40,7 +91,14 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
   }
   std::string tried;
   for (const std::string& place : places) {
-    if (IsFile(place)) return fs::canonical(place, error).string();
+    if (IsFile(place)) {
+      const std::string path = fs::canonical(place, error);
+      if (path.find_first_of(" :$") == std::string::npos) return path;
+      return absl::InvalidArgumentError(
+          Cat(path,
+              " cannot be preloaded: the dynamic linker takes a space or a colon for the end of a path and a "
+              "dollar sign for a variable; put the library where the path has none of them (--library names it)"));
+    }
     tried += Cat(tried.empty() ? "" : ", ", place);
   }
   return absl::NotFoundError(Cat("libhbmprof_cuda.so is not there: looked for ", tried,
@@ -63,50 +121,152 @@ absl::StatusOr<std::string> FindProgram(const std::string& command) {
   }
   bool forbidden = false;
   for (const std::string& candidate : candidates) {
-    if (!IsFile(candidate)) continue;
-    if (access(candidate.c_str(), X_OK) == 0) return candidate;
-    forbidden = true;
+    if (IsFile(candidate) && access(candidate.c_str(), X_OK) == 0) return candidate;
+    forbidden = forbidden || access(candidate.c_str(), F_OK) == 0;
   }
   if (forbidden) return absl::PermissionDeniedError(Cat(command, " is there, but may not be executed"));
   return absl::NotFoundError(Cat(command, " is no program that can be found"));
 }
 
+ProgramHead ReadProgramHead(const std::string& program) {
+  ProgramHead head;
+  std::ifstream file(program, std::ios::binary);
+  std::string start(4096, '\0');
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<size_t>(file.gcount()));
+  file.clear();
+  if (start.rfind("#!", 0) == 0) {
+    head.kind = ProgramHead::Kind::kScript;
+    head.interpreter = ScriptInterpreter(start.substr(0, start.find('\n')));
+    return head;
+  }
+  Elf64_Ehdr header;
+  if (start.size() < sizeof(header) || start.compare(0, SELFMAG, ELFMAG) != 0) return head;
+  std::memcpy(&header, start.data(), sizeof(header));
+  head.kind = ProgramHead::Kind::kOtherProcessor;
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64) return head;
+  head.kind = ProgramHead::Kind::kStatic;
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    file.seekg(static_cast<std::streamoff>(header.e_phoff + i * sizeof(segment)));
+    if (!file.read(reinterpret_cast<char*>(&segment), sizeof(segment))) break;
+    if (segment.p_type != PT_INTERP) continue;
+    head.kind = ProgramHead::Kind::kDynamic;
+    std::string path(std::min<size_t>(segment.p_filesz, PATH_MAX), '\0');
+    file.seekg(static_cast<std::streamoff>(segment.p_offset));
+    file.read(path.data(), static_cast<std::streamsize>(path.size()));
+    head.interpreter = path.c_str();
+    break;
+  }
+  return head;
+}
+
 std::string PreloadWith(const std::string& library) {
-  const char* before = std::getenv("LD_PRELOAD");
-  return before == nullptr || *before == '\0' ? library : Cat(library, ":", before);
+  const char* value = std::getenv("LD_PRELOAD");
+  const std::string before = value == nullptr ? "" : value;
+  std::string words = before;
+  std::replace(words.begin(), words.end(), ':', ' ');
+  std::istringstream paths(words);
+  for (std::string path; paths >> path;) {
+    if (path == library) return before;
+  }
+  return before.empty() ? library : Cat(library, ":", before);
+}
+
+std::string WhyNotInjected(const std::string& program, const std::string& library) {
+  std::string file = program;
+  ProgramHead head = ReadProgramHead(file);
+  for (int depth = 0; depth < 4 && head.kind == ProgramHead::Kind::kScript; ++depth) {
+    const absl::StatusOr<std::string> interpreter = FindProgram(head.interpreter);
+    if (!interpreter.ok()) return "";
+    file = *interpreter;
+    head = ReadProgramHead(file);
+  }
+  const std::string name = file == program ? "it" : file;
+  if (head.kind == ProgramHead::Kind::kOtherProcessor) return Cat(name, " is built for another processor than x86-64");
+  // A static program is left alone by LD_PRELOAD, and what it starts may be injected.
+  if (head.kind != ProgramHead::Kind::kDynamic) return "";
+  if (FileName(head.interpreter).rfind("ld-linux-x86-64.so", 0) != 0) {
+    return Cat(name, " is built with another C library than glibc (its dynamic linker is ", head.interpreter, ")");
+  }
+  if (library.empty()) return "";
+  // The dynamic linker knows best what will be loaded.
+  const absl::StatusOr<Captured> listed =
+      RunAndCapture(head.interpreter, {head.interpreter, "--list", file}, {{"LD_PRELOAD", PreloadWith(library)}}, true);
+  if (!listed.ok()) return "";
+  for (const char* sanitizer : {"libasan.so", "libclang_rt.asan", "libclang_rt.hwasan"}) {
+    if (listed->text.find(sanitizer) == std::string::npos) continue;
+    return Cat(name, " loads ", sanitizer,
+               ", and AddressSanitizer ends a program in which another library comes first");
+  }
+  std::istringstream lines(listed->text);
+  for (std::string line; std::getline(lines, line);) {
+    const bool of_library = line.find(library) != std::string::npos;
+    const bool failed =
+        line.find("cannot be preloaded") != std::string::npos || line.find("(required by ") != std::string::npos;
+    if (of_library && failed) return Cat("the dynamic linker says: ", line);
+  }
+  return "";
 }
 
 absl::StatusOr<int> StartProcess(const std::string& program, const std::vector<std::string>& command,
-                                 const Environment& environment, int output) {
-  // Closed by a successful exec, else it brings the error.
-  int pipe[2];
-  if (pipe2(pipe, O_CLOEXEC) != 0) return absl::InternalError(Cat("no pipe: ", std::strerror(errno)));
-  const pid_t process = fork();
-  if (process < 0) return absl::ResourceExhaustedError(Cat("no process: ", std::strerror(errno)));
+                                 const ChildSetup& setup) {
+  InheritedChildAction();
+  // The child leaves here why it could not start the program.
+  void* shared = mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return absl::ResourceExhaustedError(Cat("no memory: ", std::strerror(errno)));
+  auto* error = static_cast<volatile int*>(shared);
+  // A fork, but this process goes on only when the child has started the program or has ended. That takes no
+  // descriptor: a pipe could get the number of a standard descriptor that is closed.
+  const long process = syscall(SYS_clone, CLONE_VFORK | SIGCHLD, nullptr, nullptr, nullptr, nullptr);
   if (process == 0) {
-    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-    if (output >= 0) dup2(output, STDOUT_FILENO);
-    std::vector<char*> arguments;
-    for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
-    arguments.push_back(nullptr);
-    execv(program.c_str(), arguments.data());
-    const int error = errno;
-    static_cast<void>(!write(pipe[1], &error, sizeof(error)));
+    Execute(program, command, setup);
+    *error = errno;
     _exit(127);
   }
-  close(pipe[1]);
-  int error = 0;
-  const bool failed = read(pipe[0], &error, sizeof(error)) == sizeof(error);
-  close(pipe[0]);
-  if (!failed) return process;
-  WaitForProcess(process);
-  return absl::FailedPreconditionError(Cat(program, " cannot be executed: ", std::strerror(error)));
+  const int start_error = process < 0 ? errno : *error;
+  munmap(shared, sizeof(int));
+  if (process < 0) return absl::ResourceExhaustedError(Cat("no process: ", std::strerror(start_error)));
+  if (start_error == 0) return static_cast<int>(process);
+  WaitForProcess(static_cast<int>(process));
+  const std::string message = Cat(program, " cannot be executed: ", std::strerror(start_error));
+  return start_error == ENOENT ? absl::NotFoundError(message) : absl::PermissionDeniedError(message);
 }
 
-int WaitForProcess(int process) {
+ProcessEnd WaitForProcess(int process) {
   int status = 0;
   while (waitpid(process, &status, 0) < 0 && errno == EINTR) continue;
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  ProcessEnd end;
+  if (WIFSIGNALED(status)) {
+    end.signal = WTERMSIG(status);
+  } else {
+    end.code = WEXITSTATUS(status);
+  }
+  return end;
+}
+
+absl::StatusOr<Captured> RunAndCapture(const std::string& program, const std::vector<std::string>& command,
+                                       const Environment& environment, bool with_errors) {
+  int pipe[2];
+  if (pipe2(pipe, O_CLOEXEC) != 0) return absl::ResourceExhaustedError(Cat("no pipe: ", std::strerror(errno)));
+  // Above the standard descriptors, of which the child's are made.
+  const int output = fcntl(pipe[1], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  close(pipe[1]);
+  ChildSetup setup;
+  setup.environment = environment;
+  setup.output = output;
+  if (with_errors) setup.errors = output;
+  const absl::StatusOr<int> child = StartProcess(program, command, setup);
+  close(output);
+  Captured captured;
+  char buffer[4096];
+  for (ssize_t count = 0; child.ok() && (count = read(pipe[0], buffer, sizeof(buffer))) > 0;) {
+    captured.text.append(buffer, static_cast<size_t>(count));
+  }
+  close(pipe[0]);
+  if (!child.ok()) return child.status();
+  captured.end = WaitForProcess(*child);
+  return captured;
 }
 
 }  // namespace hbmprof::tool

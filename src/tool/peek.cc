@@ -2,7 +2,6 @@
 #include <re2/re2.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include "src/tool/command.h"
@@ -94,7 +93,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
     add(around.callees, false, entry["callees"]);
     text += table.Text() + "\n";
   }
-  std::fputs(options.json ? ToText(json).c_str() : (text + MoreRows(shown, rows.size())).c_str(), stdout);
+  Print(options.json ? ToText(json) : text + MoreRows(shown, rows.size()));
   return kSuccess;
 }
 
@@ -106,7 +105,7 @@ Command AddPeekCommand(CLI::App& tool) {
   arguments->add_option("REGEX", options->expression, "Part of the function's name")->required();
   arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();
   options->AddTo(*arguments);
-  return {arguments, [options] { return RunPeek(*options); }};
+  return {arguments, [options] { return RunPeek(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <tuple>
 
-#include "src/base/hash.h"
+#include "absl/hash/hash.h"
+#include "absl/types/span.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/text.h"
 
@@ -40,18 +42,45 @@ class FrameFilter {
     if ((drop_ != nullptr && !drop_->ok()) || (keep_ != nullptr && !keep_->ok())) drop_ = nullptr;
   }
 
-  bool drops(const std::string& name) const {
-    if (drop_ == nullptr || name.empty()) return false;
-    const std::string plain = WithoutParameters(name);
-    return RE2::PartialMatch(plain, *drop_) && (keep_ == nullptr || !RE2::PartialMatch(plain, *keep_));
+  // Whether each of the functions is hidden. Called again with more functions behind those of before. Error:
+  // kResourceExhausted if the expressions take too long.
+  absl::Status Apply(const std::vector<ProfileSet::Function>& functions, const std::deque<std::string>& strings) {
+    const size_t known = dropped_.size();
+    dropped_.resize(functions.size());
+    if (drop_ == nullptr) return absl::OkStatus();
+    for (size_t i = known; i < functions.size(); ++i) {
+      const std::string plain = WithoutParameters(strings[functions[i].name]);
+      if (plain.empty()) continue;
+      if (!Affordable(*drop_, plain) || (keep_ != nullptr && !Affordable(*keep_, plain))) return TooSlow();
+      const std::clock_t start = std::clock();
+      dropped_[i] = RE2::PartialMatch(plain, *drop_) && (keep_ == nullptr || !RE2::PartialMatch(plain, *keep_));
+      used_ += std::clock() - start;
+      if (used_ > kMaxSeconds * CLOCKS_PER_SEC) return TooSlow();
+    }
+    return absl::OkStatus();
   }
+  bool drops(uint32_t function) const { return dropped_[function]; }
 
  private:
+  // Processor time for all functions, a thousand times what real expressions take.
+  static constexpr std::clock_t kMaxSeconds = 4;
+  // Steps for one function: a match costs at most its length times the size of the expression's program.
+  static constexpr size_t kMaxSteps = size_t{1} << 26;
+
   static std::unique_ptr<RE2> Compile(std::string_view expression) {
     if (expression.empty()) return nullptr;
     RE2::Options options;
     options.set_log_errors(false);
+    options.set_never_capture(true);
+    options.set_max_mem(int64_t{2} << 20);  // larger ones do not compile
     return std::make_unique<RE2>(Cat("^(", expression, ")$"), options);
+  }
+  static bool Affordable(const RE2& expression, const std::string& text) {
+    return text.size() * static_cast<size_t>(std::max(expression.ProgramSize(), 1)) <= kMaxSteps;
+  }
+  static absl::Status TooSlow() {
+    return absl::ResourceExhaustedError(Cat("its drop_frames or keep_frames takes more than ", kMaxSeconds,
+                                            " s to match with its functions' names, which is the limit"));
   }
   // Up to the first parenthesis that is not part of the name.
   static std::string WithoutParameters(std::string_view name) {
@@ -70,6 +99,8 @@ class FrameFilter {
 
   std::unique_ptr<RE2> drop_;
   std::unique_ptr<RE2> keep_;
+  std::vector<bool> dropped_;  // by function
+  std::clock_t used_ = 0;
 };
 
 // `name` without everything between `open` and `close`.
@@ -84,10 +115,43 @@ std::string WithoutNested(const std::string& name, char open, char close) {
   return depth == 0 ? rest : name;
 }
 
+// At most how long a mangled name can become: each reference to a part of it ("S1_", "T_") can repeat that part, and
+// the references in it. Nested often enough, 200 bytes become a gigabyte.
+double DemangledBound(std::string_view symbol) {
+  absl::flat_hash_map<std::string_view, int> references;
+  for (size_t i = 0; i < symbol.size(); ++i) {
+    if (symbol[i] != 'S' && symbol[i] != 'T') continue;
+    size_t end = i + 1;
+    while (end < symbol.size() &&
+           ((symbol[end] >= '0' && symbol[end] <= '9') || (symbol[end] >= 'A' && symbol[end] <= 'Z'))) {
+      ++end;
+    }
+    if (end < symbol.size() && symbol[end] == '_') ++references[symbol.substr(i, end - i)];
+  }
+  auto bound = static_cast<double>(symbol.size());
+  for (const auto& [part, count] : references) bound *= 1 + count;
+  return bound;
+}
+
+// The short name of a mangled one; names that were made to take long stay mangled.
+std::string ShortNameWithinLimits(const std::string& symbol) {
+  constexpr double kHarmless = 1 << 16;
+  constexpr double kMaxBound = 1 << 28;
+  constexpr std::clock_t kMaxTime = 3 * CLOCKS_PER_SEC;  // of the process, for those that are not harmless
+  static std::clock_t used = 0;
+  const double bound = DemangledBound(symbol);
+  if (bound <= kHarmless) return hbmprof::internal::ShortFunctionName(symbol.c_str());
+  if (bound > kMaxBound || used > kMaxTime) return symbol;
+  const std::clock_t start = std::clock();
+  std::string name = hbmprof::internal::ShortFunctionName(symbol.c_str());
+  used += std::clock() - start;
+  return name;
+}
+
 // The name that pprof shows for a function.
 std::string ShownName(const std::string& name, const std::string& system_name) {
   if (!name.empty() && name != system_name) return name;
-  if (system_name.compare(0, 2, "_Z") == 0) return hbmprof::internal::ShortFunctionName(system_name.c_str());
+  if (system_name.compare(0, 2, "_Z") == 0) return ShortNameWithinLimits(system_name);
   const bool is_cpp =
       system_name.find(".<") == std::string::npos &&
       (system_name.find_first_of("<>[]") != std::string::npos || system_name.find("::") != std::string::npos);
@@ -168,15 +232,15 @@ std::optional<int64_t> Comment::Number(const std::string& key) const {
 }
 
 uint32_t ListTable::Intern(const std::vector<uint64_t>& list) {
-  const uint64_t hash = hbmprof::internal::HashWords(list.data(), list.size());
-  std::vector<uint32_t>& candidates = by_hash_[hash];
-  for (const uint32_t number : candidates) {
+  uint32_t& latest = by_hash_.try_emplace(absl::HashOf(absl::MakeConstSpan(list)), kNone).first->second;
+  for (uint32_t number = latest; number != kNone; number = earlier_[number]) {
     if (std::equal(begin(number), end(number), list.begin(), list.end())) return number;
   }
   const auto number = static_cast<uint32_t>(size());
   words_.insert(words_.end(), list.begin(), list.end());
   ends_.push_back(words_.size());
-  candidates.push_back(number);
+  earlier_.push_back(latest);
+  latest = number;
   return number;
 }
 
@@ -198,13 +262,22 @@ std::optional<ProfileSet::String> ProfileSet::Find(std::string_view text) const 
 // Puts one file's contents on the common tables.
 class ProfileSet::Adder {
  public:
-  Adder(ProfileSet& set, const RawProfile& raw, const FrameFilter& filter)
+  Adder(ProfileSet& set, const RawProfile& raw, FrameFilter& filter)
       : set_(set), raw_(raw), message_(raw.message()), filter_(filter) {}
 
-  void Add(const std::string& path) {
+  // Error: kResourceExhausted, without the path.
+  absl::Status Add(const std::string& path) {
     strings_.assign(static_cast<size_t>(message_.string_table_size()), kNone);
     AddFunctions();
+    if (const absl::Status status = filter_.Apply(set_.functions_, set_.strings_); !status.ok()) return status;
     AddLocations();
+    // Every command visits every sample's frames and labels. Locations, which can have many lines, and texts are stored
+    // once and used often, so the file's size does not bound that; profiles come nowhere near this.
+    const size_t bytes = message_.ByteSizeLong();
+    const size_t max_frames = kMinFrames + 2 * bytes;
+    const size_t max_label_bytes = kMinLabelBytes + 4 * bytes;
+    size_t frames = 0;
+    size_t label_bytes = 0;
     File file;
     file.path = path;
     file.time_nanos = message_.time_nanos();
@@ -212,12 +285,28 @@ class ProfileSet::Adder {
     for (const pprof::Sample& sample : message_.sample()) {
       file.samples.push_back({StackOf(sample), LabelSetOf(sample)});
       file.values.insert(file.values.end(), sample.value().begin(), sample.value().end());
+      for (const uint64_t location : stack_) frames += std::max<size_t>(set_.locations_[location].frames.size(), 1);
+      if (frames > max_frames) {
+        return absl::ResourceExhaustedError(Cat("its stacks have more than ", max_frames,
+                                                " frames in all, which is the limit for a profile of its size"));
+      }
+      for (const Label& label : labels_) {
+        label_bytes +=
+            set_.strings_[label.key].size() + set_.strings_[label.text].size() + set_.strings_[label.unit].size();
+      }
+      if (label_bytes > max_label_bytes) {
+        return absl::ResourceExhaustedError(Cat("its labels, written out, are more than ", max_label_bytes,
+                                                " bytes, which is the limit for a profile of its size"));
+      }
     }
     set_.files_.push_back(std::move(file));
+    return absl::OkStatus();
   }
 
  private:
   static constexpr String kNone = UINT32_MAX;
+  static constexpr size_t kMinFrames = 20'000'000;
+  static constexpr size_t kMinLabelBytes = size_t{64} << 20;
   // What drop_frames takes away from a stack at one of its locations.
   enum class Cut : uint8_t { kNothing, kBelow, kWithIt };
   struct Mapped {
@@ -247,9 +336,6 @@ class ProfileSet::Adder {
   void AddLocations() {
     absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
     for (const pprof::Mapping& mapping : message_.mapping()) mappings[mapping.id()] = &mapping;
-    std::vector<bool> dropped(set_.functions_.size());
-    for (size_t i = 0; i < dropped.size(); ++i) dropped[i] = filter_.drops(set_.strings_[set_.functions_[i].name]);
-
     std::vector<uint64_t> key;
     for (const pprof::Location& location : message_.location()) {
       Location own = {0, location.address(), {}};
@@ -266,7 +352,7 @@ class ProfileSet::Adder {
       key.push_back(own.address);
       // From the outside: the first function to hide, and everything inside it.
       int cut = location.line_size() - 1;
-      while (cut >= 0 && !dropped[functions_[location.line(cut).function_id()]]) --cut;
+      while (cut >= 0 && !filter_.drops(functions_[location.line(cut).function_id()])) --cut;
       const bool whole = cut == location.line_size() - 1;
       for (int i = cut < 0 || whole ? 0 : cut + 1; i < location.line_size(); ++i) {
         const uint32_t function = functions_[location.line(i).function_id()];
@@ -321,7 +407,7 @@ class ProfileSet::Adder {
   ProfileSet& set_;
   const RawProfile& raw_;
   const pprof::Profile& message_;
-  const FrameFilter& filter_;
+  FrameFilter& filter_;
   std::vector<String> strings_;  // by the file's index
   absl::flat_hash_map<uint64_t, uint32_t> functions_;
   absl::flat_hash_map<uint64_t, Mapped> locations_;
@@ -337,15 +423,19 @@ absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types
     std::vector<int64_t> factors;
   };
   std::vector<Common> common;
+  // By file: where each type is; the first of those with one name.
+  std::vector<absl::flat_hash_map<std::string_view, size_t>> places(types.size());
+  for (size_t f = 0; f < types.size(); ++f) {
+    for (size_t i = 0; i < types[f].size(); ++i) places[f].try_emplace(types[f][i].type, i);
+  }
   for (const SampleType& type : types[0]) {
     Common one;
     std::vector<std::string> units;
-    for (const std::vector<SampleType>& others : types) {
-      const auto same =
-          std::find_if(others.begin(), others.end(), [&](const SampleType& t) { return t.type == type.type; });
-      if (same == others.end()) break;
-      one.places.push_back(static_cast<size_t>(same - others.begin()));
-      units.push_back(same->unit);
+    for (size_t f = 0; f < types.size(); ++f) {
+      const auto same = places[f].find(type.type);
+      if (same == places[f].end()) break;
+      one.places.push_back(same->second);
+      units.push_back(types[f][same->second].unit);
     }
     if (one.places.size() != types.size()) continue;
     std::string finest = units[0];
@@ -392,7 +482,9 @@ absl::StatusOr<ProfileSet> ProfileSet::Read(const std::vector<std::string>& path
     if (filter == nullptr) {
       filter = std::make_unique<FrameFilter>(raw->text(message.drop_frames()), raw->text(message.keep_frames()));
     }
-    Adder(set, *raw, *filter).Add(path);
+    if (const absl::Status status = Adder(set, *raw, *filter).Add(path); !status.ok()) {
+      return absl::Status(status.code(), Cat(path, ": ", std::string(status.message())));
+    }
     std::vector<SampleType>& own = types.emplace_back();
     for (const pprof::ValueType& type : message.sample_type()) {
       own.push_back({std::string(raw->text(type.type())), std::string(raw->text(type.unit()))});
@@ -423,25 +515,59 @@ absl::StatusOr<size_t> ProfileSet::TypeNamed(const std::string& name) const {
   return absl::InvalidArgumentError(Cat(files_[0].path, ": has no sample type '", name, "'; use one of: ", names));
 }
 
+std::vector<ProfileSet::ShownFrame> ProfileSet::ShownLocation(uint64_t number) const {
+  std::vector<ShownFrame> frames;
+  const Location& location = locations_[number];
+  const std::string& object = strings_[location.object];
+  if (location.frames.empty()) frames.push_back({UnnamedFrame(object), ""});
+  for (const Frame& frame : location.frames) {
+    const Function& function = functions_[frame.function];
+    ShownFrame shown = {strings_[function.name], CleanPath(strings_[function.filename])};
+    if (shown.name.empty()) shown.name = UnnamedFrame(object);
+    if (shown.place.empty()) {
+      if (!object.empty()) shown.place = UnnamedFrame(object);
+    } else if (frame.line != 0) {
+      shown.place += Cat(":", frame.line);
+    }
+    frames.push_back(std::move(shown));
+  }
+  return frames;
+}
+
 std::vector<ProfileSet::ShownFrame> ProfileSet::ShownStack(uint32_t stack) const {
   std::vector<ShownFrame> frames;
   for (const uint64_t* i = stacks_.begin(stack); i != stacks_.end(stack); ++i) {
-    const Location& location = locations_[*i];
-    const std::string& object = strings_[location.object];
-    if (location.frames.empty()) frames.push_back({UnnamedFrame(object), ""});
-    for (const Frame& frame : location.frames) {
-      const Function& function = functions_[frame.function];
-      ShownFrame shown = {strings_[function.name], CleanPath(strings_[function.filename])};
-      if (shown.name.empty()) shown.name = UnnamedFrame(object);
-      if (shown.place.empty()) {
-        if (!object.empty()) shown.place = UnnamedFrame(object);
-      } else if (frame.line != 0) {
-        shown.place += Cat(":", frame.line);
-      }
-      frames.push_back(std::move(shown));
-    }
+    for (ShownFrame& frame : ShownLocation(*i)) frames.push_back(std::move(frame));
   }
   return frames;
+}
+
+absl::Status ProfileSet::CheckTextOfStacks() const {
+  constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
+  std::vector<uint64_t> bytes(locations_.size());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const size_t object = strings_[locations_[i].object].size();
+    bytes[i] = object;
+    for (const Frame& frame : locations_[i].frames) {
+      const Function& function = functions_[frame.function];
+      bytes[i] += strings_[function.name].size() + strings_[function.filename].size() + object;
+    }
+  }
+  std::vector<uint64_t> of_stack(stacks_.size());
+  for (uint32_t stack = 0; stack < of_stack.size(); ++stack) {
+    for (const uint64_t* i = stacks_.begin(stack); i != stacks_.end(stack); ++i) of_stack[stack] += bytes[*i];
+  }
+  uint64_t sum = 0;
+  for (const File& file : files_) {
+    for (const Sample& sample : file.samples) {
+      sum += of_stack[sample.stack];
+      if (sum <= kMaxBytes) continue;
+      return absl::ResourceExhaustedError(Cat(file.path, ": its stacks, written out, are more than ",
+                                              FormatValue(static_cast<int64_t>(kMaxBytes), "bytes"),
+                                              ", which is the limit; top, diff and peek need not write them out"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::string ProfileSet::LabelText(uint32_t label_set, std::string_view key) const {
@@ -453,11 +579,13 @@ std::string ProfileSet::LabelText(uint32_t label_set, std::string_view key) cons
 
 std::string UnnamedFrame(const std::string& object) {
   if (object.empty()) return "<unknown>";
-  return Cat("[", std::filesystem::path(object).filename().string(), "]");
+  return Cat("[", std::string_view(object).substr(object.rfind('/') + 1), "]");
 }
 
 std::string CleanPath(const std::string& path) {
-  return path.empty() ? path : std::filesystem::path(path).lexically_normal().string();
+  // No file has a longer path, and the time to normalise one grows with its square.
+  constexpr size_t kMaxPath = 4096;
+  return path.empty() || path.size() > kMaxPath ? path : std::filesystem::path(path).lexically_normal().string();
 }
 
 }  // namespace hbmprof::tool

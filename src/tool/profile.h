@@ -41,6 +41,7 @@ struct Comment {
 class ListTable {
  public:
   ListTable() : ends_{0} {}
+  // The hash differs from process to process, so that no file can be made to have many lists under one.
   uint32_t Intern(const std::vector<uint64_t>& list);
   size_t size() const { return ends_.size() - 1; }
   const uint64_t* begin(uint32_t number) const { return words_.data() + ends_[number]; }
@@ -50,7 +51,9 @@ class ListTable {
  private:
   std::vector<uint64_t> words_;
   std::vector<size_t> ends_;
-  absl::flat_hash_map<uint64_t, std::vector<uint32_t>> by_hash_;
+  static constexpr uint32_t kNone = UINT32_MAX;
+  absl::flat_hash_map<size_t, uint32_t> by_hash_;  // the latest list of a hash
+  std::vector<uint32_t> earlier_;                  // by list: another one of its hash; kNone
 };
 
 class ProfileSet {
@@ -101,7 +104,8 @@ class ProfileSet {
 
   // Reads the files and keeps the sample types that all of them have, in the first one's order and in the finest of
   // their units. Frames that the first file's drop_frames and keep_frames hide are taken out, as pprof does. Errors:
-  // those of ReadProfile; kInvalidArgument if the files have no sample type in common.
+  // those of ReadProfile; kInvalidArgument if the files have no sample type in common; kResourceExhausted if its
+  // stacks, labels or expressions are many times larger than the file explains.
   static absl::StatusOr<ProfileSet> Read(const std::vector<std::string>& paths);
 
   const std::vector<SampleType>& types() const { return types_; }
@@ -124,8 +128,13 @@ class ProfileSet {
   const std::vector<Label>& labels(uint32_t label_set) const { return label_sets_[label_set]; }
   // The value of the label `key` as text; numbers as decimals. "" if there is none.
   std::string LabelText(uint32_t label_set, std::string_view key) const;
+  // The location's frames, innermost first; at least one.
+  std::vector<ShownFrame> ShownLocation(uint64_t location) const;
   // The stack's frames with those inlined, innermost first.
   std::vector<ShownFrame> ShownStack(uint32_t stack) const;
+  // Error: kResourceExhausted if all samples' stacks, as ShownStack has them, are more text than any profile's are. To
+  // be asked before every stack is written out: names are stored once and used in many places.
+  absl::Status CheckTextOfStacks() const;
 
  private:
   class Adder;

@@ -17,6 +17,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "src/tool/memory_limit.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -28,12 +29,11 @@ using google::protobuf::io::CodedInputStream;
 constexpr size_t kMaxBytes = size_t{1} << 30;
 // Profiles shrink to a tenth. What was a hundred times larger than its file was made to fill memory.
 constexpr size_t kMaxGzipRatio = 100;
-constexpr size_t kMinPlainBytes = size_t{64} << 20;
+constexpr size_t kMinPlainBytes = size_t{16} << 20;
 // Parsed, a profile takes about ten times its bytes. An empty message of two bytes takes fifty times as much: a file of
 // nothing else is no profile.
 constexpr size_t kMaxExpansion = 24;
 constexpr size_t kMinParsedBytes = size_t{64} << 20;
-constexpr size_t kMaxParsedBytes = size_t{6} << 30;
 
 constexpr char kDamaged[] = "; the file is damaged or was cut short: copy it again or write a new one";
 
@@ -301,6 +301,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name) {
+  const size_t file_bytes = bytes.size();
   if (bytes.empty())
     return Invalid(name, "is empty; a profile that was being written when its program died is missing");
   std::string plain;
@@ -312,7 +313,7 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     if (bytes.empty()) return Invalid(name, "is empty once decompressed");
   }
   try {
-    parse_budget = std::clamp(bytes.size() * kMaxExpansion, kMinParsedBytes, kMaxParsedBytes);
+    parse_budget = std::min(std::max(bytes.size() * kMaxExpansion, kMinParsedBytes), MemoryFor(file_bytes));
     RawProfile profile;
     if (!profile.message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
       return Invalid(name, Cat("this is no pprof profile, or a damaged one: ", WhyUnreadable(bytes)));
@@ -323,13 +324,16 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     return profile;
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
-        Cat(name, ": needs far more memory than a profile of its size (", bytes.size(), " bytes) should"));
+        Cat(name, ": needs far more memory than a profile of its size (", bytes.size(),
+            " bytes) should; for this file ", FormatValue(static_cast<int64_t>(MemoryFor(file_bytes)), "bytes"),
+            " is the limit, which HBMPROF_TOOL_MEMORY=8GiB in the environment changes"));
   }
 }
 
 absl::StatusOr<RawProfile> ReadProfile(const std::string& path) {
   const absl::StatusOr<std::string> bytes = ReadFile(path);
   if (!bytes.ok()) return bytes.status();
+  CountInput(bytes->size());
   return ParseProfile(*bytes, path);
 }
 

@@ -40,7 +40,7 @@ class RawProfile {
 
 // `path` "-" is standard input. Errors carry the path, the field or byte that is wrong, and what to do: kNotFound,
 // kPermissionDenied, kInvalidArgument (not a profile, damaged, inconsistent), kResourceExhausted (more than 1 GiB when
-// decompressed, or far more memory than its size explains).
+// decompressed, or far more memory than its size explains: see memory_limit.h).
 absl::StatusOr<RawProfile> ReadProfile(const std::string& path);
 
 // The same for a file's contents, gzip or not; `name` stands in messages.

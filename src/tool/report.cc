@@ -1,7 +1,6 @@
 // `hbmprof report`: one page that shows everything, needs nothing else and opens from disk. How it looks and behaves is
 // in report/; here is the data that goes into it (report/report.js describes it).
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
@@ -32,11 +31,12 @@ Json FileJson(const ProfileSet::File& file) {
     const Comment comment(line);
     if (comment.word == "device") {
       const auto space = comment.values.find("space");
-      Json device = {{"name", comment.name}, {"space", space == comment.values.end() ? "device" : space->second}};
+      std::vector<std::pair<std::string, Json>> device = {
+          {"name", comment.name}, {"space", space == comment.values.end() ? "device" : space->second}};
       for (const auto& [key, value] : comment.values) {
-        if (const auto number = comment.Number(key); number.has_value()) device[key] = Shown(*number);
+        if (const auto number = comment.Number(key); number.has_value()) device.emplace_back(key, Shown(*number));
       }
-      devices.push_back(std::move(device));
+      devices.push_back(ObjectOf(std::move(device)));
     } else if (comment.word == "tracker") {
       for (const char* key : {"dropped_records", "dropped_bytes"}) json[key] = comment.Number(key).value_or(0);
     }
@@ -66,8 +66,10 @@ class StackTree {
         places_of_.emplace_back();
       }
       node = child->second;
+      // One more than is shown says that there are more.
       std::vector<std::string>& places = places_of_[node];
-      if (!frame->place.empty() && std::find(places.begin(), places.end(), frame->place) == places.end()) {
+      if (!frame->place.empty() && places.size() <= kShownPlaces &&
+          std::find(places.begin(), places.end(), frame->place) == places.end()) {
         places.push_back(frame->place);
       }
     }
@@ -75,7 +77,6 @@ class StackTree {
   }
 
   Json TreeJson() const {
-    constexpr size_t kShownPlaces = 4;
     Json places = {""};
     Json place_of = Json::array();
     absl::flat_hash_map<std::string, size_t> numbers = {{"", 0}};
@@ -91,6 +92,8 @@ class StackTree {
   }
 
  private:
+  static constexpr size_t kShownPlaces = 4;
+
   const ProfileSet& profiles_;
   absl::flat_hash_map<uint32_t, size_t> nodes_;
   absl::flat_hash_map<std::string, size_t> name_numbers_;
@@ -102,16 +105,12 @@ class StackTree {
 };
 
 Json LabelsJson(const ProfileSet& profiles, uint32_t set) {
-  Json json = Json::object();
+  std::vector<std::pair<std::string, Json>> entries;
   for (const ProfileSet::Label& label : profiles.labels(set)) {
-    Json& value = json[profiles.text(label.key)];
-    if (label.text != 0) {
-      value = profiles.text(label.text);
-    } else {
-      value = Shown(label.number);
-    }
+    entries.emplace_back(profiles.text(label.key),
+                         label.text != 0 ? Json(profiles.text(label.text)) : Json(Shown(label.number)));
   }
-  return json;
+  return ObjectOf(std::move(entries));
 }
 
 Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t type, const std::string& per) {
@@ -121,7 +120,7 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
   if (!per.empty()) json["counter"] = OneOf(per);
   Json& sites = json["sites"] = Json::array();
   for (const SiteGrowth& site : RankGrowth(profiles, series, type)) {
-    if (site.verdict == SiteGrowth::Verdict::kFlat || sites.size() == kMostSites) break;
+    if (site.verdict == Verdict::kFlat || sites.size() == kMostSites) break;
     const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
     Json entry = {{"verdict", VerdictName(site.verdict)}, {"why", site.why},
                   {"growth", Shown(site.growth)},         {"per_second", site.per_second},
@@ -145,11 +144,44 @@ std::string Fill(std::string text, const std::string& mark, std::string_view wit
   return text.replace(text.find(place), place.size(), with);
 }
 
+// As a content security policy has it.
+std::string Base64OfHex(std::string_view hex) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  unsigned bits = 0;
+  int count = 0;
+  for (const char c : hex) {
+    bits = bits << 4 | static_cast<unsigned>(c <= '9' ? c - '0' : c - 'a' + 10);
+    count += 4;
+    if (count < 6) continue;
+    count -= 6;
+    text += kDigits[bits >> count & 63];
+  }
+  if (count > 0) text += kDigits[bits << (6 - count) & 63];
+  while (text.size() % 4 != 0) text += '=';
+  return text;
+}
+
+// JSON that can stand in a script element: nothing in it ends the element or begins a comment.
+std::string Embedded(const Json& data) {
+  const std::string plain = VisibleJson(data.dump(-1, ' ', false, Json::error_handler_t::replace));
+  std::string json;
+  for (const char c : plain) {
+    if (c == '<') {
+      json += "\\u003c";
+    } else {
+      json += c;
+    }
+  }
+  return json;
+}
+
 absl::StatusOr<int> RunReport(const ReportOptions& options) {
   std::vector<std::string> paths = options.files;
   if (!options.base.empty()) paths.insert(paths.begin(), options.base);
   const absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(paths);
   if (!profiles.ok()) return profiles.status();
+  if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
   const absl::StatusOr<size_t> type = profiles->TypeNamed("");
   if (!type.ok()) return type.status();
   const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
@@ -199,15 +231,15 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   data["tree"] = tree.TreeJson();
   if (series->files.size() >= 3) data["growth"] = GrowthJson(*profiles, *series, *type, options.per);
 
-  // Inside a script element only "<" could end it.
-  const std::string plain = data.dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::string json;
-  for (const char c : plain) json += c == '<' ? std::string("\\u003c") : std::string(1, c);
-  const std::string page = Fill(Fill(Fill(kReportHtml, "css", kReportCss), "js", kReportJs), "data", json);
-  if (const absl::Status status = hbmprof::internal::WriteFileAtomically(options.output, page); !status.ok()) {
+  std::string page = Fill(Fill(kReportHtml, "css", kReportCss), "js", kReportJs);
+  page = Fill(Fill(page, "css_hash", Base64OfHex(kReportCssSha256)), "js_hash", Base64OfHex(kReportJsSha256));
+  page = Fill(page, "data", Embedded(data));  // last: what is in it stays as it is
+  if (const absl::Status status =
+          hbmprof::internal::WriteFileAtomically(options.output, page, hbmprof::internal::kAsAnyCommand);
+      !status.ok()) {
     return status;
   }
-  std::printf("%s: open it in a browser\n", options.output.c_str());
+  Print(Visible(options.output) + ": open it in a browser\n");
   return kSuccess;
 }
 
@@ -221,7 +253,7 @@ Command AddReportCommand(CLI::App& tool) {
   arguments->add_option("-o,--output", options->output, "The page, such as report.html")->required();
   arguments->add_option("--base", options->base, "Compare with this profile");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
-  return {arguments, [options] { return RunReport(*options); }};
+  return {arguments, [options] { return RunReport(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

@@ -4,9 +4,12 @@
 
 namespace hbmprof::tool {
 
-extern const char kReportHtml[];  // with {{css}}, {{data}} and {{js}} where the others go
+extern const char kReportHtml[];  // with {{css}}, {{js}}, {{data}}, {{css_hash}} and {{js_hash}}
 extern const char kReportCss[];
 extern const char kReportJs[];
+// SHA-256 of the two above, in hex.
+extern const char kReportCssSha256[];
+extern const char kReportJsSha256[];
 
 }  // namespace hbmprof::tool
 

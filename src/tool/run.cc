@@ -1,15 +1,25 @@
 // `hbmprof run`: starts a program with the injected library, and says at the end what its profiles hold.
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
-#include <map>
+#include <fstream>
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/tool/command.h"
@@ -31,30 +41,275 @@ struct RunOptions {
 };
 
 constexpr char kSuffix[] = ".pb.gz";
+constexpr char kOutputVariable[] = "HBMPROF_CUDA_OUTPUT";
 
-std::set<std::string> ProfilesIn(const std::string& folder) {
-  std::set<std::string> names;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename();
-    const size_t suffix = sizeof(kSuffix) - 1;
-    if (name.size() > suffix && name.compare(name.size() - suffix, suffix, kSuffix) == 0) names.insert(name);
-  }
-  return names;
+// --- The folder and the names of the profiles. ---
+
+// The name with which the profiles of this run start, and of no other: also where runs in several containers, which can
+// have the same process ids, share a folder.
+std::string NewRunName() {
+  const time_t now = time(nullptr);
+  struct tm local = {};
+  localtime_r(&now, &local);
+  char text[32];
+  strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &local);
+  std::random_device random;
+  char suffix[16];
+  std::snprintf(suffix, sizeof(suffix), "-%08x", static_cast<unsigned>(random()));
+  return Cat(text, suffix);
 }
 
-// Names are PROCESS.NUMBER.pb.gz: of each process, the last.
-std::map<int64_t, std::pair<int64_t, std::string>> LastOfEachProcess(const std::set<std::string>& names) {
-  std::map<int64_t, std::pair<int64_t, std::string>> last;
+// Of HBMPROF_CUDA_OUTPUT: the folder is meant literally.
+std::string OutputPattern(const std::string& folder, const std::string& run) {
+  std::string literal;
+  for (const char c : folder) literal += c == '%' ? "%%" : std::string(1, c);
+  return Cat(literal, "/", run, ".%p.%n", kSuffix);
+}
+
+// The folder that profiles are written to, created if it is not there. While this object lives, no other run removes
+// it.
+class OutputFolder {
+ public:
+  OutputFolder() = default;
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+  ~OutputFolder() {
+    if (lock_ >= 0) close(lock_);
+  }
+
+  // Whether it is there and can be written to.
+  bool Open(const std::string& path) {
+    std::error_code error;
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      for (fs::path missing = fs::absolute(path, error).lexically_normal(); !fs::exists(missing, error);
+           missing = missing.parent_path()) {
+        if (missing.has_filename()) created_.push_back(missing);
+      }
+      fs::create_directories(path, error);
+      path_ = fs::canonical(path, error);
+      if (error || access(path_.c_str(), W_OK) != 0) return false;
+      lock_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      if (lock_ < 0) return true;  // not readable: it can be used, but is not ours to remove
+      flock(lock_, LOCK_SH);
+      // Between its creation and the lock, another run can have removed it.
+      struct stat locked = {};
+      struct stat named = {};
+      fstat(lock_, &locked);
+      if (stat(path_.c_str(), &named) == 0 && named.st_ino == locked.st_ino && named.st_dev == locked.st_dev)
+        return true;
+      close(lock_);
+      lock_ = -1;
+      created_.clear();
+    }
+    return false;
+  }
+
+  const std::string& path() const { return path_; }
+
+  // The names in it that start with `start`.
+  std::set<std::string> Names(const std::string& start) const {
+    std::set<std::string> names;
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
+      const std::string name = entry.path().filename();
+      const size_t suffix = sizeof(kSuffix) - 1;
+      if (name.rfind(start, 0) == 0 && name.size() > start.size() + suffix &&
+          name.compare(name.size() - suffix, suffix, kSuffix) == 0) {
+        names.insert(name);
+      }
+    }
+    return names;
+  }
+
+  // Removes what Open() has created, as far as it is empty, unless another run uses it.
+  void RemoveIfEmpty() {
+    if (created_.empty() || lock_ < 0 || flock(lock_, LOCK_EX | LOCK_NB) != 0) return;
+    for (const fs::path& folder : created_) {
+      if (rmdir(folder.c_str()) != 0) return;
+    }
+  }
+
+ private:
+  std::string path_;
+  std::vector<fs::path> created_;  // innermost first
+  int lock_ = -1;
+};
+
+// A profile by the name RUN.PROCESS.NUMBER.pb.gz.
+struct Written {
+  int64_t process = 0;
+  int64_t number = 0;
+  std::string name;
+};
+
+// Those of `names`, which start with `start` ("RUN."), in the order of processes and numbers. With `last_only`, of each
+// process the last; else all are by different processes, also those of one id, which containers and time can give
+// twice.
+std::vector<Written> Profiles(const std::set<std::string>& names, const std::string& start, bool last_only) {
+  std::vector<Written> profiles;
   for (const std::string& name : names) {
     long process = 0;
     long number = 0;
-    if (std::sscanf(name.c_str(), "%ld.%ld.pb.gz", &process, &number) != 2) continue;
-    std::pair<int64_t, std::string>& known = last[process];
-    if (known.second.empty() || number > known.first) known = {number, name};
+    if (std::sscanf(name.c_str() + start.size(), "%ld.%ld.pb.gz", &process, &number) != 2) continue;
+    profiles.push_back({process, number, name});
+  }
+  std::sort(profiles.begin(), profiles.end(), [](const Written& a, const Written& b) {
+    return std::make_pair(a.process, a.number) < std::make_pair(b.process, b.number);
+  });
+  if (!last_only) return profiles;
+  std::vector<Written> last;
+  for (Written& profile : profiles) {
+    if (!last.empty() && last.back().process == profile.process) last.pop_back();
+    last.push_back(std::move(profile));
   }
   return last;
 }
+
+// --- The processes. ---
+
+// Those whose environment holds `variable`, as far as this user may know.
+std::vector<int> ProcessesWith(const std::string& variable) {
+  std::vector<int> processes;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", error)) {
+    const int process = std::atoi(entry.path().filename().c_str());
+    if (process <= 0 || process == getpid()) continue;
+    std::ifstream file(entry.path() / "environ", std::ios::binary);
+    for (std::string one; std::getline(file, one, '\0');) {
+      if (one == variable) processes.push_back(process);
+    }
+  }
+  return processes;
+}
+
+volatile sig_atomic_t forward_to = 0;
+
+// A signal of the kernel, such as Ctrl-C in the terminal, the program gets itself; and one that it has sent is not for
+// it.
+void Forward(int number, siginfo_t* info, void*) {
+  if (info->si_code > 0 || forward_to == 0 || info->si_pid == forward_to || info->si_pid == getpid()) return;
+  const int error = errno;
+  if (info->si_code == SI_QUEUE) {
+    sigqueue(forward_to, number, info->si_value);
+  } else {
+    kill(forward_to, number);
+  }
+  errno = error;
+}
+
+// What processes send to this process, for the program: every signal but those that stop, that cannot be caught, or
+// that a fault raises.
+class SignalForwarding {
+ public:
+  SignalForwarding() {
+    struct sigaction forward = {};
+    forward.sa_sigaction = &Forward;
+    forward.sa_flags = SA_SIGINFO | SA_RESTART;
+    sigfillset(&forward.sa_mask);
+    sigemptyset(&forwarded_);
+    for (int number = 1; number <= SIGRTMAX; ++number) {
+      if (number < SIGRTMIN && kKept.count(number) != 0) continue;
+      if (number > SIGSYS && number < SIGRTMIN) continue;
+      sigaddset(&forwarded_, number);
+    }
+    // Nothing arrives before the program is there.
+    sigprocmask(SIG_BLOCK, &forwarded_, &inherited_mask_);
+    for (int number = 1; number <= SIGRTMAX; ++number) {
+      if (sigismember(&forwarded_, number) == 1) sigaction(number, &forward, &inherited_[number]);
+    }
+  }
+  ~SignalForwarding() { Restore(); }
+  SignalForwarding(const SignalForwarding&) = delete;
+  SignalForwarding& operator=(const SignalForwarding&) = delete;
+
+  void Start(int process) {
+    forward_to = process;
+    sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
+  }
+
+  // From now on nothing is sent to the process, whose id can be another's as soon as it is waited for. As with a
+  // process that has ended, signals have no effect; but keys end this process.
+  void Stop() {
+    sigprocmask(SIG_BLOCK, &forwarded_, nullptr);
+    forward_to = 0;
+    for (const int number : {SIGINT, SIGQUIT}) sigaction(number, &inherited_[number], nullptr);
+    sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
+  }
+
+  // As this process has inherited it; for the program too.
+  void Restore() const {
+    for (int number = 1; number <= SIGRTMAX; ++number) {
+      if (sigismember(&forwarded_, number) == 1) sigaction(number, &inherited_[number], nullptr);
+    }
+    sigprocmask(SIG_SETMASK, &inherited_mask_, nullptr);
+  }
+
+ private:
+  inline static const std::set<int> kKept = {SIGKILL, SIGSTOP, SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU,
+                                             SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, SIGSYS};
+  sigset_t forwarded_;
+  sigset_t inherited_mask_;
+  struct sigaction inherited_[_NSIG + 1] = {};
+};
+
+// Whether the user's shell waits for this process, and shows a prompt when it stops.
+bool IsTerminalsForegroundJob() {
+  const int terminal = open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
+  const bool foreground = terminal >= 0 && tcgetpgrp(terminal) == getpgrp();
+  if (terminal >= 0) close(terminal);
+  return foreground;
+}
+
+// Waits until it has ended, and leaves it to be reaped. A key stops and a shell resumes this process and the program
+// alike; but if the program stops by itself, this process stops too, because the shell knows only this one.
+void WaitUntilEnded(int process) {
+  siginfo_t info = {};
+  const auto wait = [&](int options) {
+    info.si_pid = 0;
+    int result = 0;
+    while ((result = waitid(P_PID, static_cast<id_t>(process), &info, options)) != 0 && errno == EINTR) continue;
+    return result == 0 && info.si_pid == process;
+  };
+  const auto is_stopped = [&] { return wait(WSTOPPED | WNOHANG | WNOWAIT); };
+  while (wait(WEXITED | WSTOPPED | WNOWAIT) && info.si_code == CLD_STOPPED) {
+    // A signal to both arrives at one of them first.
+    usleep(20'000);
+    if (!is_stopped()) continue;
+    if (!IsTerminalsForegroundJob()) {
+      wait(WSTOPPED | WNOHANG);  // reports no more of this stop
+      continue;
+    }
+    raise(SIGSTOP);
+    usleep(20'000);
+    if (is_stopped()) kill(process, SIGCONT);
+  }
+}
+
+// Ends this process as the program has ended, but without another core dump. Returns only if the signal is ignored for
+// this process, such as for the first of a container.
+void EndBySignal(int number) {
+  const rlimit no_core = {};
+  setrlimit(RLIMIT_CORE, &no_core);
+  prctl(PR_SET_DUMPABLE, 0);
+  signal(number, SIG_DFL);
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, number);
+  sigprocmask(SIG_UNBLOCK, &one, nullptr);
+  raise(number);
+}
+
+// What a shell says of a program that it cannot start.
+constexpr int kCannotExecute = 126;
+constexpr int kNotFound = 127;
+
+int CannotStart(const absl::Status& status) {
+  std::fprintf(stderr, "hbmprof run: %s\n", std::string(status.message()).c_str());
+  if (absl::IsNotFound(status)) return kNotFound;
+  return absl::IsPermissionDenied(status) ? kCannotExecute : kUnusable;
+}
+
+// --- The summary. ---
 
 std::string BytesOrUnknown(const Comment& comment, const std::string& key) {
   const std::optional<int64_t> value = comment.Number(key);
@@ -104,48 +359,67 @@ void Summarize(int64_t process, const std::string& path) {
   std::fputs(any ? table.Text().c_str() : "  no allocation was seen\n", stderr);
 }
 
-// While the program runs, an interrupt from the terminal is for it; so are requests to end.
-volatile sig_atomic_t running = 0;
-void Forward(int number) { kill(running, number); }
-
-absl::StatusOr<int> RunRun(const RunOptions& options) {
-  const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
-  if (!library.ok()) return library.status();
-  const absl::StatusOr<std::string> program = FindProgram(options.command.front());
-  if (!program.ok()) return program.status();
-  std::error_code error;
-  fs::create_directories(options.output, error);
-  const std::string folder = fs::canonical(options.output, error);
-  if (error || access(folder.c_str(), W_OK) != 0) {
-    return absl::PermissionDeniedError(Cat(options.output, " is no folder that can be written to"));
+// What the program's processes have left, and why there is nothing if so.
+void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
+                  const std::vector<int>& still_running) {
+  const std::string start = Cat(run, ".");
+  const std::set<std::string> written = folder.Names(start);
+  for (const Written& profile : Profiles(written, start, !options.interval.empty())) {
+    Summarize(profile.process, Cat(folder.path(), "/", profile.name));
   }
-
-  Environment environment{{"LD_PRELOAD", PreloadWith(*library)},
-                          {"HBMPROF_CUDA_OUTPUT", Cat(folder, "/%p.%n", kSuffix)}};
-  if (!options.interval.empty()) environment["HBMPROF_CUDA_INTERVAL"] = options.interval;
-  const std::set<std::string> before = ProfilesIn(folder);
-  const absl::StatusOr<int> process = StartProcess(*program, options.command, environment);
-  if (!process.ok()) return process.status();
-  running = *process;
-  // Only now, or the program would ignore them too.
-  signal(SIGINT, SIG_IGN);
-  signal(SIGQUIT, SIG_IGN);
-  for (const int number : {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) signal(number, &Forward);
-  const int code = WaitForProcess(*process);
-
-  std::set<std::string> written;
-  for (const std::string& name : ProfilesIn(folder)) {
-    if (before.count(name) == 0) written.insert(name);
+  for (const int process : still_running) {
+    std::fprintf(stderr, "hbmprof: process %d still runs; it writes %s/%s%d.*%s when it ends\n", process,
+                 folder.path().c_str(), start.c_str(), process, kSuffix);
   }
-  for (const auto& [id, last] : LastOfEachProcess(written)) Summarize(id, Cat(folder, "/", last.second));
-  if (code > 128) std::fprintf(stderr, "hbmprof: signal %d ended the program\n", code - 128);
-  if (written.empty()) {
+  if (written.empty() && still_running.empty()) {
     std::fprintf(stderr,
                  "hbmprof: no profile: the program used no CUDA, was killed, or cannot be injected; "
                  "`hbmprof doctor -- %s` says more\n",
                  options.command.front().c_str());
   }
-  return code;
+}
+
+absl::StatusOr<int> RunRun(const RunOptions& options) {
+  const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
+  if (!library.ok()) return library.status();
+  const absl::StatusOr<std::string> program = FindProgram(options.command.front());
+  if (!program.ok()) return CannotStart(program.status());
+
+  OutputFolder folder;
+  ChildSetup setup;
+  const std::string reason = WhyNotInjected(*program, *library);
+  const std::string run = NewRunName();
+  if (reason.empty()) {
+    if (!folder.Open(options.output)) {
+      return absl::PermissionDeniedError(Cat(options.output, " is no folder that can be written to"));
+    }
+    setup.environment = {{"LD_PRELOAD", PreloadWith(*library)}, {kOutputVariable, OutputPattern(folder.path(), run)}};
+    if (!options.interval.empty()) setup.environment["HBMPROF_CUDA_INTERVAL"] = options.interval;
+  } else {
+    std::fprintf(stderr, "hbmprof: %s runs without hbmprof: %s\n", options.command.front().c_str(), reason.c_str());
+  }
+
+  SignalForwarding forwarding;
+  setup.prepare = [&] { forwarding.Restore(); };
+  const absl::StatusOr<int> process = StartProcess(*program, options.command, setup);
+  if (!process.ok()) {
+    folder.RemoveIfEmpty();
+    return CannotStart(process.status());
+  }
+  forwarding.Start(*process);
+  WaitUntilEnded(*process);
+  forwarding.Stop();
+  const ProcessEnd end = WaitForProcess(*process);
+
+  if (end.signal != 0) std::fprintf(stderr, "hbmprof: signal %d ended the program\n", end.signal);
+  if (reason.empty()) {
+    const std::vector<int> still_running = ProcessesWith(Cat(kOutputVariable, "=", setup.environment[kOutputVariable]));
+    SummarizeRun(options, folder, run, still_running);
+    if (still_running.empty()) folder.RemoveIfEmpty();
+  }
+  if (end.signal == 0) return end.code;
+  EndBySignal(end.signal);
+  return 128 + end.signal;
 }
 
 }  // namespace
@@ -153,7 +427,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
 Command AddRunCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("run", "Run a program and record all its CUDA allocations");
   auto options = std::make_shared<RunOptions>();
-  arguments->add_option("--output", options->output, "Folder for the profiles, PROCESS.NUMBER.pb.gz")
+  arguments->add_option("--output", options->output, "Folder for the profiles, RUN.PROCESS.NUMBER.pb.gz")
       ->type_name("DIR")
       ->capture_default_str();
   arguments->add_option("--interval", options->interval, "Also write a profile every so many seconds")
@@ -163,7 +437,8 @@ Command AddRunCommand(CLI::App& tool) {
   arguments->add_option("command", options->command, "The program and its arguments, after --")->required();
   arguments->footer(
       "Nothing is rebuilt: a library is preloaded that wraps the CUDA driver's calls, of every process that\n"
-      "the program starts. Exits with the program's code, or 128 + the signal that ended it.\n"
+      "the program starts. Ends as the program does: with its exit code, or by the same signal; with 127 if there\n"
+      "is no such program, 126 if it cannot be executed.\n"
       "Example: hbmprof run --interval 60 -- ./server config.json");
   return {arguments, [options] { return RunRun(*options); }};
 }

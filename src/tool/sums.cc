@@ -229,8 +229,8 @@ Sums::Sums(const ProfileSet& profiles, const std::vector<Column>& columns, size_
     std::optional<uint32_t> caller;
     uint32_t last_place = 0;
     const uint64_t* begin = profiles.stacks().begin(stack);
-    for (const uint64_t* location = profiles.stacks().end(stack); location-- != begin;) {
-      const std::vector<Frames::Use>& uses = frames.of(*location);
+    for (size_t l = profiles.stacks().length(stack); l-- > 0;) {
+      const std::vector<Frames::Use>& uses = frames.of(begin[l]);
       for (size_t i = uses.size(); i-- > 0;) {
         const uint32_t row = row_of(group, uses[i].node);
         seen.resize(rows_.size(), 0);

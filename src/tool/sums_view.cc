@@ -1,11 +1,28 @@
 // See sums_view.h.
 #include "src/tool/sums_view.h"
 
+#include <string_view>
 #include <utility>
+
+#include "absl/container/flat_hash_map.h"
 
 namespace hbmprof::tool {
 
-std::string ToText(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string ToText(const Json& json) {
+  return VisibleJson(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
+}
+
+Json ObjectOf(std::vector<std::pair<std::string, Json>> entries) {
+  absl::flat_hash_map<std::string_view, size_t> last;
+  for (size_t i = 0; i < entries.size(); ++i) last[entries[i].first] = i;
+  Json::object_t object;
+  object.reserve(last.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (last[entries[i].first] != i) continue;
+    object.Container::emplace_back(entries[i].first, std::move(entries[i].second));
+  }
+  return object;
+}
 
 void SumsOptions::AddTo(CLI::App& arguments) {
   arguments.add_option("-t,--type", type, "Sample type, such as peak_space (default: the profile's own)");
@@ -38,8 +55,8 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
     const auto size = [&](const std::string& key) { return FormatValue(value(key), "bytes", exact); };
     if (comment.word == "device") {
       const auto space = comment.values.find("space");
-      text += comment.name;
-      if (space != comment.values.end() && space->second != "device") text += " " + space->second;
+      text += Visible(comment.name);
+      if (space != comment.values.end() && space->second != "device") text += " " + Visible(space->second);
       text += Cat(": in use ", size("in_use"));
       if (comment.Number("limit").has_value()) text += " of " + size("limit");
       text += Cat(", peak ", size("peak"));

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,8 +18,12 @@ namespace hbmprof::tool {
 
 // Keys stay in the order in which they are set.
 using Json = nlohmann::ordered_json;
-// JSON as text; bytes that are no UTF-8 become U+FFFD.
+// JSON as text for a file or a terminal: bytes that are not UTF-8 become U+FFFD, and what a terminal may obey is
+// escaped.
 std::string ToText(const Json& json);
+// An object of these entries; of entries with the same key, the last. (Setting them one by one takes a time that grows
+// with the square of their number.)
+Json ObjectOf(std::vector<std::pair<std::string, Json>> entries);
 
 struct SumsOptions {
   std::vector<std::string> files;

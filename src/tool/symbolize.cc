@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -51,8 +52,13 @@ ModuleKey KeyOf(const RawProfile& profile, const pprof::Mapping& mapping) {
   return {build_id, build_id.empty() ? std::string(profile.text(mapping.filename())) : ""};
 }
 
+// No module's path or build id is longer; one text can stand in many mappings.
+bool CanBeModule(const RawProfile& profile, const pprof::Mapping& mapping) {
+  return profile.text(mapping.filename()).size() < PATH_MAX && profile.text(mapping.build_id()).size() < PATH_MAX;
+}
+
 // No file of these has code to read.
-bool IsFileOfCode(const std::string& path) {
+bool IsFileOfCode(std::string_view path) {
   return !path.empty() && path[0] != '[' && path.find("linux-vdso") == std::string::npos &&
          path.compare(0, 2, "//") != 0 && path.compare(0, 6, "/memfd") != 0 && path.compare(0, 5, "/dev/") != 0;
 }
@@ -162,16 +168,21 @@ class Rewriter {
     const google::protobuf::RepeatedPtrField<pprof::Function> old = message_.function();
     for (const pprof::Function& function : old) old_functions[function.id()] = &function;
     message_.clear_function();
+    absl::flat_hash_map<uint64_t, const Module*> of_mapping;
     for (pprof::Location& location : *message_.mutable_location()) {
       const auto mapping = mappings.find(location.mapping_id());
       const std::vector<SourceFrame>* frames = nullptr;
       if (mapping != mappings.end()) {
-        const auto module = modules.find(KeyOf(profile_, *mapping->second));
-        if (module != modules.end()) {
-          const auto place = module->second.frames.find(PlaceOf(location, *mapping->second));
-          if (place != module->second.frames.end()) frames = &place->second;
+        const auto [entry, is_new] = of_mapping.try_emplace(mapping->first, nullptr);
+        if (is_new && CanBeModule(profile_, *mapping->second)) {
+          const auto module = modules.find(KeyOf(profile_, *mapping->second));
+          if (module != modules.end()) entry->second = &module->second;
+        }
+        if (const Module* module = entry->second; module != nullptr) {
+          const auto place = module->frames.find(PlaceOf(location, *mapping->second));
+          if (place != module->frames.end()) frames = &place->second;
           // A symbol table says no more than the profile's own names do.
-          if (!module->second.has_dwarf && location.line_size() > 0) frames = nullptr;
+          if (!module->has_dwarf && location.line_size() > 0) frames = nullptr;
         }
       }
       if (frames == nullptr || frames->empty()) {
@@ -229,6 +240,18 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
     return absl::InvalidArgumentError(
         Cat("-o ", options.output, ": must be a folder that exists, because there are several profiles"));
   }
+  // Where each goes. A file is never written over another one's result.
+  std::vector<std::string> outputs;
+  absl::flat_hash_map<std::string, std::string> inputs;  // by output
+  for (const std::string& file : options.files) {
+    outputs.push_back(into_folder ? (fs::path(options.output) / fs::path(file).filename()).string() : options.output);
+    const auto [entry, is_new] = inputs.try_emplace(outputs.back(), file);
+    if (!is_new) {
+      return absl::InvalidArgumentError(Cat("-o ", options.output, ": ", entry->second, " and ", file,
+                                            " would both be written to ", outputs.back(),
+                                            "; symbolize them one by one"));
+    }
+  }
   for (const std::string& dir : options.debug_dirs) {
     if (!fs::is_directory(dir)) return absl::NotFoundError(Cat("--debug-dir ", dir, ": no such folder"));
   }
@@ -240,15 +263,18 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
     if (!profile.ok()) return profile.status();
     absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
     for (const pprof::Mapping& mapping : profile->message().mapping()) mappings[mapping.id()] = &mapping;
+    absl::flat_hash_map<uint64_t, Module*> of_mapping;  // null: no file of code
     for (const pprof::Location& location : profile->message().location()) {
       const auto mapping = mappings.find(location.mapping_id());
       if (mapping == mappings.end() || location.address() == 0) continue;
-      const std::string path(profile->text(mapping->second->filename()));
-      if (!IsFileOfCode(path)) continue;
-      Module& module = modules[KeyOf(*profile, *mapping->second)];
-      module.path = path;
-      module.build_id = profile->text(mapping->second->build_id());
-      module.frames[PlaceOf(location, *mapping->second)];
+      const auto [module, is_new] = of_mapping.try_emplace(mapping->first, nullptr);
+      const std::string_view path = profile->text(mapping->second->filename());
+      if (is_new && IsFileOfCode(path) && CanBeModule(*profile, *mapping->second)) {
+        module->second = &modules[KeyOf(*profile, *mapping->second)];
+        module->second->path = path;
+        module->second->build_id = profile->text(mapping->second->build_id());
+      }
+      if (module->second != nullptr) module->second->frames[PlaceOf(location, *mapping->second)];
     }
     profiles.push_back(*std::move(profile));
   }
@@ -284,9 +310,11 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
     Rewriter(profiles[i]).Rewrite(modules);
     const absl::StatusOr<std::string> bytes = hbmprof::internal::Gzip(profiles[i].message().SerializeAsString());
     if (!bytes.ok()) return bytes.status();
-    const std::string path =
-        into_folder ? (fs::path(options.output) / fs::path(options.files[i]).filename()).string() : options.output;
-    if (const absl::Status status = hbmprof::internal::WriteFileAtomically(path, *bytes); !status.ok()) return status;
+    if (const absl::Status status =
+            hbmprof::internal::WriteFileAtomically(outputs[i], *bytes, hbmprof::internal::kAsAnyCommand);
+        !status.ok()) {
+      return status;
+    }
   }
 
   Table table({Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
@@ -297,7 +325,8 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
                                                  : module->file + " (no debug information: names only)";
     table.Add({Cat(module->resolved, "/", module->frames.size()), name, how});
   }
-  std::fputs(table.Text().c_str(), stdout);
+  Print(table.Text());
+  for (const std::string& problem : debug_files.Problems()) PrintError("symbolize", problem);
   return kSuccess;
 }
 

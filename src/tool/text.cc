@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <utility>
 
@@ -21,7 +23,128 @@ size_t Width(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
+// What a column is made as wide as, at most: one long cell must not pad every row.
+constexpr size_t kMaxPaddedWidth = 200;
+// An error message can hold what a file says, such as the names of all its sample types.
+constexpr size_t kMaxErrorBytes = 4096;
+
+// Why standard output could not be written; 0 if it could.
+int output_error = 0;
+
+// The code point that begins `text`, and its length in bytes; length 0 if the bytes are not UTF-8.
+struct CodePoint {
+  uint32_t value;
+  size_t length;
+};
+CodePoint Decode(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  const size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
+                        : (lead & 0xF0) == 0xE0        ? 3
+                        : lead >= 0xF0 && lead <= 0xF4 ? 4
+                                                       : 0;
+  if (length == 0 || length > text.size()) return {0, 0};
+  uint32_t value = lead & (0x7Fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {0, 0};
+    value = value << 6 | (byte(i) & 0x3Fu);
+  }
+  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (value < kSmallest[length] || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) return {0, 0};
+  return {value, length};
+}
+
+// Whether a terminal may obey this character, or show those after it in another order.
+bool HasEffect(uint32_t c) {
+  return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0x061C || c == 0x200E || c == 0x200F ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+}
+
+std::string Hex(const char* prefix, uint32_t value, int digits) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "%s%0*x", prefix, digits, value);
+  return text;
+}
+
+enum class Escapes {
+  kLine,   // all
+  kLines,  // line feeds stay
+  kJson    // line feeds stay, and escapes are JSON's
+};
+
+void AppendEscape(std::string& out, uint32_t c, Escapes how) {
+  if (how != Escapes::kLine && c == '\n') {
+    out += '\n';
+  } else if (how != Escapes::kJson && (c == '\n' || c == '\t' || c == '\r')) {
+    out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
+  } else if (how != Escapes::kJson && c < 0x80) {
+    out += Hex("\\x", c, 2);
+  } else {
+    out += Hex("\\u", c, 4);
+  }
+}
+
+std::string Escaped(std::string_view text, Escapes how) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i;
+    while (end < text.size() && text[end] >= ' ' && text[end] < 0x7F) ++end;
+    out.append(text, i, end - i);
+    i = end;
+    if (i == text.size()) break;
+    const CodePoint c = Decode(text.substr(i, 4));
+    if (c.length == 0) {
+      out += Hex("\\x", static_cast<unsigned char>(text[i]), 2);
+    } else if (HasEffect(c.value)) {
+      AppendEscape(out, c.value, how);
+    } else {
+      out.append(text, i, c.length);
+    }
+    i += std::max<size_t>(c.length, 1);
+  }
+  return out;
+}
+
 }  // namespace
+
+std::string Visible(std::string_view text) { return Escaped(text, Escapes::kLine); }
+
+std::string VisibleJson(std::string_view json) { return Escaped(json, Escapes::kJson); }
+
+void Print(std::string_view text) {
+  const std::string visible = Escaped(text, Escapes::kLines);
+  errno = 0;
+  if (std::fwrite(visible.data(), 1, visible.size(), stdout) != visible.size() && output_error == 0) {
+    output_error = errno != 0 ? errno : EIO;
+  }
+}
+
+void PrintErrorText(std::string_view text) { std::fputs(Escaped(text, Escapes::kLines).c_str(), stderr); }
+
+void PrintError(std::string_view command, std::string_view message) {
+  std::string text = Visible(message);
+  if (text.size() > kMaxErrorBytes) {
+    size_t end = kMaxErrorBytes;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+    text.resize(end);
+    text += "...";
+  }
+  text = Cat("hbmprof", command.empty() ? "" : " ", command, ": ", text, "\n");
+  std::fputs(text.c_str(), stderr);
+}
+
+absl::Status CloseOutput() {
+  errno = 0;
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && output_error == 0) {
+    output_error = errno != 0 ? errno : EIO;
+  }
+  // Some file systems report a full disk only now. EBADF: it was closed from the start, and nothing was printed.
+  if (std::fclose(stdout) != 0 && output_error == 0 && errno != EBADF) output_error = errno;
+  if (output_error == 0) return absl::OkStatus();
+  return absl::UnavailableError(Cat("cannot write to standard output: ", std::strerror(output_error)));
+}
 
 std::string FormatValue(int64_t value, std::string_view unit, bool exact) {
   if (!IsBytes(unit)) return unit.empty() || unit == "count" ? std::to_string(value) : Cat(value, " ", unit);
@@ -79,16 +202,21 @@ bool ParseBytes(std::string_view text, int64_t* bytes) {
   return true;
 }
 
+void Table::Add(std::vector<std::string> cells) {
+  for (std::string& cell : cells) cell = Visible(cell);
+  rows_.push_back(std::move(cells));
+}
+
 std::string Table::Text() const {
   std::vector<size_t> widths(columns_.size(), 0);
   for (const std::vector<std::string>& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], std::min(Width(row[i]), kMaxPaddedWidth));
   }
   std::string text;
   for (const std::vector<std::string>& row : rows_) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
-      const std::string pad(widths[i] - Width(row[i]), ' ');
+      const std::string pad(widths[i] - std::min(Width(row[i]), widths[i]), ' ');
       line += i == 0 ? "" : "  ";
       line += columns_[i] == Align::kRight ? pad + row[i] : row[i] + pad;
     }

@@ -1,4 +1,5 @@
-// Text for people: putting it together, and writing sizes.
+// Text for people: putting it together, writing sizes, and printing it so that a terminal shows it and does not obey
+// it.
 #ifndef HBMPROF_SRC_TOOL_TEXT_H_
 #define HBMPROF_SRC_TOOL_TEXT_H_
 
@@ -6,7 +7,10 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
+
+#include "absl/status/status.h"
 
 namespace hbmprof::tool {
 
@@ -28,6 +32,24 @@ std::string Cat(const Parts&... parts) {
   return text;
 }
 
+// `text` as one line that has no effect on a terminal. Control characters (C0, DEL, C1), characters that change the
+// direction of text, line separators and bytes that are not UTF-8 become \n, \x1b, \u202e, \xff. A backslash stays as
+// it is, so the result is not for programs to read back. The result is UTF-8.
+std::string Visible(std::string_view text);
+// Serialized JSON without such characters: they become JSON escapes. `json` must be valid UTF-8.
+std::string VisibleJson(std::string_view json);
+
+// Writes `text` to standard output. Line feeds stay; all else as in Visible. CloseOutput reports a failure.
+void Print(std::string_view text);
+// Writes `text` to standard error, likewise.
+void PrintErrorText(std::string_view text);
+// Writes "hbmprof: " or "hbmprof COMMAND: ", and `message` as one line, to standard error. What is longer than a screen
+// is cut.
+void PrintError(std::string_view command, std::string_view message);
+// Writes out what is left of standard output and closes it. Call it once, at the end of the process. Error: if anything
+// that was ever written to it is lost, with the reason.
+absl::Status CloseOutput();
+
 // A value of a sample type for people: bytes as "4.88 MiB", other units as "12 count". With `exact`, no rounding.
 std::string FormatValue(int64_t value, std::string_view unit, bool exact = false);
 // The same with a sign in front of what is positive.
@@ -40,12 +62,12 @@ std::string FormatTime(int64_t unix_nanos);
 // Reads "1MiB", "8 KiB", "100", "2.5GiB" (1024-based, also spelled MB and M). Returns false for anything else.
 bool ParseBytes(std::string_view text, int64_t* bytes);
 
-// Rows of cells, as text with aligned columns.
+// Rows of cells, as text with aligned columns. Cells are made Visible.
 class Table {
  public:
   enum class Align { kLeft, kRight };
   explicit Table(std::vector<Align> columns) : columns_(std::move(columns)) {}
-  void Add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  void Add(std::vector<std::string> cells);
   std::string Text() const;
 
  private:

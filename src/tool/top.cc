@@ -1,6 +1,5 @@
 // `hbmprof top`: what holds the memory.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include "src/tool/command.h"
@@ -28,15 +27,14 @@ absl::StatusOr<int> RunTop(const SumsOptions& options) {
       entry["flat"] = row.flat[1];
       entry["cum"] = row.cum[1];
     }
-    std::fputs(ToText(json).c_str(), stdout);
+    Print(ToText(json));
     return kSuccess;
   }
 
   for (const ProfileSet::File& file : profiles->files()) {
-    std::printf("%s  %s\n%s", file.path.c_str(), FormatTime(file.time_nanos).c_str(),
-                DeviceLines(file, options.exact).c_str());
+    Print(Cat(Visible(file.path), "  ", FormatTime(file.time_nanos), "\n", DeviceLines(file, options.exact)));
   }
-  std::printf("%s: %s\n\n", type.c_str(), FormatValue(total, question->unit, options.exact).c_str());
+  Print(Cat(Visible(type), ": ", Visible(FormatValue(total, question->unit, options.exact)), "\n\n"));
   using Align = Table::Align;
   const bool has_cum = grouping.frames != Grouping::Frames::kNone;
   std::vector<Align> columns(has_cum ? 4 : 2, Align::kRight);
@@ -60,7 +58,7 @@ absl::StatusOr<int> RunTop(const SumsOptions& options) {
     for (std::string& cell : RowCells(row, grouping)) cells.push_back(std::move(cell));
     table.Add(std::move(cells));
   }
-  std::fputs((table.Text() + MoreRows(shown, rows.size())).c_str(), stdout);
+  Print(table.Text() + MoreRows(shown, rows.size()));
   return kSuccess;
 }
 
@@ -71,7 +69,7 @@ Command AddTopCommand(CLI::App& tool) {
   auto options = std::make_shared<SumsOptions>();
   arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();
   options->AddTo(*arguments);
-  return {arguments, [options] { return RunTop(*options); }};
+  return {arguments, [options] { return RunTop(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

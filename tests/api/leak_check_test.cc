@@ -87,6 +87,45 @@ TEST_F(LeakCheckTest, ListsTheLargestFirstWithTheirTags) {
   ASSERT_TRUE(allocator_.Free(large).ok());
 }
 
+TEST_F(LeakCheckTest, FailsWhereRecordingIsOff) {
+  EXPECT_NONFATAL_FAILURE(
+      {
+        profiler_.SetEnabled(false);
+        const LeakCheck leaks(profiler_);
+      },
+      "recording is off");
+  profiler_.SetEnabled(true);
+  EXPECT_NONFATAL_FAILURE(
+      {
+        const LeakCheck leaks(profiler_);
+        profiler_.SetEnabled(false);
+      },
+      "recording is off");
+  profiler_.SetEnabled(true);
+}
+
+TEST_F(LeakCheckTest, FailsWithTheOptionsOfHbmprof0) {
+  Options options;
+  options.enabled = false;
+  Profiler profiler(options);
+  EXPECT_NONFATAL_FAILURE({ const LeakCheck leaks(profiler); }, "is HBMPROF=0 set?");
+}
+
+TEST_F(LeakCheckTest, FailsWhereAllocationsWereDropped) {
+  Options options;
+  options.max_live_buffers = 1;
+  Profiler profiler(options);
+  static char buffers[2];
+  EXPECT_NONFATAL_FAILURE(
+      {
+        const LeakCheck leaks(profiler);
+        EXPECT_TRUE(profiler.RecordAlloc(&buffers[0], 1));
+        EXPECT_FALSE(profiler.RecordAlloc(&buffers[1], 1));
+        EXPECT_TRUE(profiler.RecordFree(&buffers[0]));
+      },
+      "1 allocations in this scope were not recorded");
+}
+
 TEST_F(LeakCheckTest, LetsPoolsKeepWhatTheyReserve) {
   const LeakCheck leaks(profiler_);
   static char segment[4096];

@@ -21,8 +21,15 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-constexpr const char* kVariables[] = {
-    "HBMPROF", "HBMPROF_OUTPUT", "HBMPROF_OOM_OUTPUT", "HBMPROF_STACK_DEPTH", "HBMPROF_UNWINDER", "HBMPROF_MAX_LIVE"};
+constexpr const char* kVariables[] = {"HBMPROF",
+                                      "HBMPROF_OUTPUT",
+                                      "HBMPROF_OUTPUT_OPEN",
+                                      "HBMPROF_OUTPUT_MODE",
+                                      "HBMPROF_OOM_OUTPUT",
+                                      "HBMPROF_STACK_DEPTH",
+                                      "HBMPROF_UNWINDER",
+                                      "HBMPROF_MAX_LIVE",
+                                      "HBMPROF_MAX_HOST_BYTES"};
 
 class OptionsTest : public ::testing::Test {
  protected:
@@ -62,6 +69,7 @@ TEST_F(OptionsTest, AnEmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(options.unwinder, Unwinder::kAuto);
   EXPECT_EQ(options.max_live_buffers, defaults.max_live_buffers);
   EXPECT_EQ(options.max_sites, defaults.max_sites);
+  EXPECT_EQ(options.max_host_bytes, defaults.max_host_bytes);
   EXPECT_EQ(options.output, "");
 }
 
@@ -85,6 +93,24 @@ TEST_F(OptionsTest, OutputIsTakenAsItIs) {
   EXPECT_EQ(Good("HBMPROF_OUTPUT", "relative path").output, "relative path");
 }
 
+TEST_F(OptionsTest, OutputIsOpenedAtExitOrEarly) {
+  EXPECT_FALSE(Good("HBMPROF_OUTPUT_OPEN", "").output_early);
+  EXPECT_FALSE(Good("HBMPROF_OUTPUT_OPEN", "exit").output_early);
+  EXPECT_TRUE(Good("HBMPROF_OUTPUT_OPEN", "early").output_early);
+  for (const char* value : {"1", "late", "EARLY"}) {
+    EXPECT_FALSE(Bad("HBMPROF_OUTPUT_OPEN", value, "exit or early", "exit").output_early);
+  }
+}
+
+TEST_F(OptionsTest, OutputModeIsAnOctalNumber) {
+  EXPECT_EQ(Good("HBMPROF_OUTPUT_MODE", "").output_mode, 0600u);
+  EXPECT_EQ(Good("HBMPROF_OUTPUT_MODE", "0644").output_mode, 0644u);
+  EXPECT_EQ(Good("HBMPROF_OUTPUT_MODE", "640").output_mode, 0640u);
+  for (const char* value : {"1777", "0o644", "rw", "-1", "688", "00644", "0x1ff"}) {
+    EXPECT_EQ(Bad("HBMPROF_OUTPUT_MODE", value, "an octal number up to 0777", "0600").output_mode, 0600u);
+  }
+}
+
 TEST_F(OptionsTest, OutputAtLackOfMemoryHasAPlaceUnlessItIsOff) {
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "").oom_output, "hbmprof.oom.%p.%n.pb.gz");
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "/tmp/%p.pb.gz").oom_output, "/tmp/%p.pb.gz");
@@ -104,6 +130,15 @@ TEST_F(OptionsTest, MaxLiveIsANumber) {
   EXPECT_EQ(Good("HBMPROF_MAX_LIVE", "4294967296").max_live_buffers, int64_t{1} << 32);
   for (const char* value : {"0", "-1", "many", "4294967297", "1e6", "99999999999999999999999"}) {
     EXPECT_EQ(Bad("HBMPROF_MAX_LIVE", value, "1 to 4294967296", "16777216").max_live_buffers, 16777216);
+  }
+}
+
+TEST_F(OptionsTest, MaxHostBytesIsANumber) {
+  EXPECT_EQ(Good("HBMPROF_MAX_HOST_BYTES", "1").max_host_bytes, 1);
+  EXPECT_EQ(Good("HBMPROF_MAX_HOST_BYTES", "1125899906842624").max_host_bytes, int64_t{1} << 50);
+  for (const char* value : {"0", "-1", "1G", "1125899906842625", "1e6"}) {
+    EXPECT_EQ(Bad("HBMPROF_MAX_HOST_BYTES", value, "1 to 1125899906842624", "2147483648").max_host_bytes,
+              int64_t{1} << 31);
   }
 }
 

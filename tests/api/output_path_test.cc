@@ -14,38 +14,48 @@
 namespace hbmprof::internal {
 namespace {
 
+std::string Expand(const std::string& pattern, int number = 0) { return OutputPattern(pattern).Path(number); }
+
 TEST(OutputPath, WithoutPercentSignsStaysAsItIs) {
-  EXPECT_EQ(ExpandOutputPath(""), "");
-  EXPECT_EQ(ExpandOutputPath("/tmp/a b.pb.gz"), "/tmp/a b.pb.gz");
+  EXPECT_EQ(Expand(""), "");
+  EXPECT_EQ(Expand("/tmp/a b.pb.gz"), "/tmp/a b.pb.gz");
 }
 
-TEST(OutputPath, ProcessIdAndPercentSignAreFilledIn) {
-  EXPECT_EQ(ExpandOutputPath("/d/%p.%p.pb.gz"),
-            "/d/" + std::to_string(getpid()) + "." + std::to_string(getpid()) + ".pb.gz");
-  EXPECT_EQ(ExpandOutputPath("100%%p"), "100%p");
-  EXPECT_EQ(ExpandOutputPath("%%%%"), "%%");
+TEST(OutputPath, ProcessIdNumberAndPercentSignAreFilledIn) {
+  const std::string process = std::to_string(getpid());
+  EXPECT_EQ(Expand("/d/%p.%p.pb.gz"), "/d/" + process + "." + process + ".pb.gz");
+  EXPECT_EQ(Expand("%n-%p-%n", 12), "12-" + process + "-12");
+  EXPECT_EQ(Expand("100%%p"), "100%p");
+  EXPECT_EQ(Expand("%%%%"), "%%");
 }
 
-TEST(OutputPath, OtherPercentSignsStay) { EXPECT_EQ(ExpandOutputPath("%x 5% %"), "%x 5% %"); }
+TEST(OutputPath, OtherPercentSignsStay) { EXPECT_EQ(Expand("%x 5% %"), "%x 5% %"); }
 
-TEST(OutputPath, TheNumberCountsUpWithEachPatternThatHoldsOne) {
-  const int first = std::stoi(ExpandOutputPath("%n"));
-  ExpandOutputPath("no number %p %%n");
-  EXPECT_EQ(ExpandOutputPath("%n-%n"), std::to_string(first + 1) + "-" + std::to_string(first + 1));
-  EXPECT_EQ(ExpandOutputPath("%n"), std::to_string(first + 2));
+TEST(OutputPath, KnowsWhatThePatternHolds) {
+  EXPECT_TRUE(OutputPattern("%p").has_process());
+  EXPECT_FALSE(OutputPattern("%p").has_number());
+  EXPECT_TRUE(OutputPattern("%n").has_number());
+  EXPECT_FALSE(OutputPattern("%%n").has_number());
+  EXPECT_FALSE(OutputPattern("%%p").has_process());
+}
+
+TEST(OutputPath, ANumberGoesBeforeTheSuffix) {
+  EXPECT_EQ(WithNumber("/d/a.pb.gz", 2), "/d/a.2.pb.gz");
+  EXPECT_EQ(WithNumber("/d/a", 2), "/d/a.2");
+  EXPECT_EQ(WithNumber(".pb.gz", 2), ".pb.gz.2");
 }
 
 TEST(OutputPath, NoTwoThreadsGetTheSameNumber) {
-  std::vector<std::vector<std::string>> paths(4);
+  std::vector<std::vector<int>> numbers(4);
   std::vector<std::thread> threads;
-  for (std::vector<std::string>& own : paths) {
+  for (std::vector<int>& own : numbers) {
     threads.emplace_back([&own] {
-      for (int i = 0; i < 500; ++i) own.push_back(ExpandOutputPath("%n"));
+      for (int i = 0; i < 500; ++i) own.push_back(NextOutputNumber());
     });
   }
   for (std::thread& thread : threads) thread.join();
-  std::set<std::string> distinct;
-  for (const std::vector<std::string>& own : paths) distinct.insert(own.begin(), own.end());
+  std::set<int> distinct;
+  for (const std::vector<int>& own : numbers) distinct.insert(own.begin(), own.end());
   EXPECT_EQ(distinct.size(), 2000u);
 }
 

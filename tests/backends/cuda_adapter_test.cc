@@ -147,16 +147,20 @@ class CudaOrderTest : public ::testing::Test {
         [&] {
           log_.push_back("describe");
           return CudaBuffer{ptr, bytes, {}};
+        },
+        [](const CudaBuffer& buffer) {
+          return Attributes{kDefaultDevice, buffer.kind, {}};
         });
   }
   Result Take(Result result, void* ptr) {
-    return ForgetAndFree(profiler_, ptr, Result::kGood, [&] {
+    return ForgetAndFree(profiler_, resets_, ptr, Result::kGood, [&] {
       log_.push_back("free with " + std::to_string(InUse()) + " in use");
       return result;
     });
   }
 
   Profiler profiler_;
+  CudaDeviceResets resets_;
   std::vector<std::string> log_;
   int place_ = 0;
 };
@@ -212,7 +216,7 @@ class SharedOpeningsTest : public CudaOrderTest {
     openings_.Open(&place_, kDefaultDevice, [&] { profiler_.RecordAlloc(&place_, 64); });
   }
   Result Close(Result result) {
-    return openings_.Close(profiler_, &place_, Result::kGood, [&] { return result; });
+    return openings_.Close(profiler_, resets_, &place_, Result::kGood, [&] { return result; });
   }
 
   SharedOpenings openings_;
@@ -273,7 +277,7 @@ TEST_F(SharedOpeningsTest, AForgottenDeviceStartsOver) {
 TEST_F(SharedOpeningsTest, AnOpeningDuringTheLastCloseKeepsItsRecord) {
   for (const Result result : {Result::kGood, Result::kBad}) {
     Open();
-    EXPECT_EQ(openings_.Close(profiler_, &place_, Result::kGood,
+    EXPECT_EQ(openings_.Close(profiler_, resets_, &place_, Result::kGood,
                               [&] {
                                 Open();
                                 return result;

@@ -115,8 +115,13 @@ TEST_F(CudaAllocatorTest, ItsProbeKnowsTheDeviceOnceItIsInUseAndNeverStartsIt) {
   EXPECT_EQ(allocator.Probe().driver_bytes_in_use, -1);
   EXPECT_FALSE(fake_cuda_context_active(1));
   void* ptr = allocator.Allocate(1000).value();
+  EXPECT_EQ(allocator.Probe().bytes_limit, int64_t{16} << 20);
+  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, -1) << "only a thread's own context is asked";
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   EXPECT_EQ(allocator.Probe().driver_bytes_in_use, static_cast<int64_t>(fake_cuda_bytes_in_use(1)));
   EXPECT_EQ(allocator.Probe().bytes_limit, int64_t{16} << 20);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(fake_cuda_calls("cuDevicePrimaryCtxRetain"), 0);
   EXPECT_EQ(allocator.Probe().largest_free_block_bytes, -1) << "CUDA does not say";
   EXPECT_TRUE(allocator.Free(ptr).ok());
 }

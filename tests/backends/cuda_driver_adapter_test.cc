@@ -1,6 +1,7 @@
 // What the driver's calls do to the records, without a driver: physical memory and mappings, graphs, contexts, pools,
 // code, failures, and calls within calls.
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -9,6 +10,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -40,7 +42,10 @@ class Answers : public CudaDriverQuestions {
     ++devices_asked;
     return ordinal < 0 ? kDefaultDevice : profiler_.Device("GPU:" + std::to_string(ordinal));
   }
-  AllocatorId StreamOrderedAllocator() override { return profiler_.Allocator("cudaMallocAsync"); }
+  AllocatorId StreamOrderedAllocator() override {
+    if (meanwhile) std::exchange(meanwhile, nullptr)();
+    return profiler_.Allocator("cudaMallocAsync");
+  }
   void Recorded(DeviceId) override { ++recorded; }
 
   int device = 0;
@@ -52,6 +57,8 @@ class Answers : public CudaDriverQuestions {
   int64_t free_bytes = -1;
   std::atomic<int> recorded{0};
   std::atomic<int> devices_asked{0};
+  // What another thread does while this one asks for the allocator.
+  std::function<void()> meanwhile;
 
  private:
   Profiler& profiler_;
@@ -69,7 +76,7 @@ class CudaDriverAdapterTest : public ::testing::Test {
 
   int Alloc(uint64_t address, size_t bytes, MemoryKind kind = MemoryKind::kDevice) {
     return adapter_.Allocate(
-        caller_, [] { return kSuccess; }, [&] { return adapter_.Here(address, bytes, kind); });
+        caller_, [] { return kSuccess; }, [&] { return CudaDriverAdapter::Buffer(address, bytes, kind); });
   }
   int AllocAsync(uint64_t address, size_t bytes, bool per_thread = false) {
     const cuda_driver::CUdeviceptr out = address;
@@ -181,7 +188,7 @@ TEST_F(CudaDriverAdapterTest, NothingIsTouchedWhenTheCallThatMissesItsStructureF
   EXPECT_EQ(adapter_.CreatePool(fails, nullptr, nullptr), kFails);
   EXPECT_EQ(adapter_.AddAllocNode(caller_, fails, nullptr, nullptr), kFails);
   EXPECT_EQ(adapter_.AddNode(caller_, fails, nullptr, nullptr), kFails);
-  EXPECT_EQ(adapter_.CreateContext(fails, nullptr, 0), kFails);
+  EXPECT_EQ(adapter_.CreateContext(fails, nullptr), kFails);
   EXPECT_EQ(Live(), 0);
 }
 
@@ -717,7 +724,7 @@ TEST_F(CudaDriverAdapterTest, WhatAMovedGraphFreesOfItsParentIsNotCounted) {
 TEST_F(CudaDriverAdapterTest, AContextTakesItsMemoryWithIt) {
   Alloc(0x1000, 1);  // the primary context's
   void* context = Handle(0x70);
-  adapter_.CreateContext([] { return kSuccess; }, &context, 0);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
   answers_.context = context;
   Alloc(0x2000, 10);
   Alloc(0x3000, 100);
@@ -738,7 +745,7 @@ TEST_F(CudaDriverAdapterTest, AContextTakesItsMemoryWithIt) {
 
 TEST_F(CudaDriverAdapterTest, APrimaryContextsResetLeavesWhatIsNotItsOwn) {
   void* context = Handle(0x70);
-  adapter_.CreateContext([] { return kSuccess; }, &context, 0);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
   Alloc(0x1000, 1);
   answers_.context = context;
   Alloc(0x2000, 10);
@@ -751,7 +758,7 @@ TEST_F(CudaDriverAdapterTest, APrimaryContextsResetLeavesWhatIsNotItsOwn) {
   Alloc(0x5000, 10000);
 
   answers_.primary_active = true;
-  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  adapter_.ReleasePrimaryContext([] { return kSuccess; }, 0);
   EXPECT_EQ(InUse(), 1111) << "somebody still holds the context";
   answers_.primary_active = false;
   EXPECT_EQ(adapter_.ResetPrimaryContext([] { return kFails; }, 0), kFails);
@@ -770,10 +777,10 @@ TEST_F(CudaDriverAdapterTest, AnArrayThatEndsWithItsContextLetsGoOfItsTiles) {
   const auto make_array = [&] {
     adapter_.Allocate(
         caller_, [] { return kSuccess; },
-        [&] { return adapter_.Here(CudaArrayId(Name(0x40)), 1, MemoryKind::kArray); });
+        [&] { return CudaDriverAdapter::Buffer(CudaArrayId(Name(0x40)), 1, MemoryKind::kArray); });
   };
   void* context = Handle(0x70);
-  adapter_.CreateContext([] { return kSuccess; }, &context, 0);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
   answers_.context = context;
   make_array();
   answers_.context = nullptr;
@@ -798,7 +805,177 @@ TEST_F(CudaDriverAdapterTest, AnArrayThatEndsWithItsContextLetsGoOfItsTiles) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
+// A free has taken its record out, and fails; meanwhile another thread ends what the buffer belonged to.
+TEST_F(CudaDriverAdapterTest, AFreeThatFailsAfterItsContextEndedPutsNothingBack) {
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
+  answers_.context = context;
+  Alloc(0x2000, 10);
+  adapter_.Free(BufferId(uint64_t{0x2000}), [&] {
+    adapter_.DestroyContext([] { return kSuccess; }, context);
+    adapter_.CreateContext([] { return kSuccess; }, &context);  // with the same handle
+    return kFails;
+  });
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(Live(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, AFreeThatFailsWhileItsContextsEndFailsIsPutBack) {
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
+  answers_.context = context;
+  Alloc(0x2000, 10);
+  const auto fails_to_free = [&] {
+    adapter_.Free(BufferId(uint64_t{0x2000}), [&] {
+      adapter_.DestroyContext([] { return kFails; }, context);
+      return kFails;
+    });
+  };
+  fails_to_free();
+  EXPECT_EQ(InUse(), 10);
+  // The other way around: the free begins before the end and fails within it.
+  adapter_.Free(BufferId(uint64_t{0x2000}), [&] {
+    adapter_.DestroyContext(
+        [&] {
+          fails_to_free();  // of a buffer that is unknown by now
+          return kFails;
+        },
+        context);
+    return kFails;
+  });
+  EXPECT_EQ(InUse(), 10);
+  adapter_.DestroyContext([] { return kSuccess; }, context);
+  EXPECT_EQ(InUse(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, AFreeThatFailsWithinItsContextsEndIsPutBackIfThatFails) {
+  for (const int result : {kFails, kSuccess}) {
+    void* context = Handle(0x70);
+    adapter_.CreateContext([] { return kSuccess; }, &context);
+    answers_.context = context;
+    Alloc(0x2000, 10);
+    std::thread other;
+    std::atomic<int> step{0};
+    const auto wait_for = [&](int wanted) {
+      while (step < wanted) std::this_thread::yield();
+    };
+    other = std::thread([&] {
+      adapter_.Free(BufferId(uint64_t{0x2000}), [&] {
+        step = 1;
+        wait_for(2);
+        return kFails;
+      });
+      step = 3;
+    });
+    wait_for(1);
+    adapter_.DestroyContext(
+        [&] {
+          step = 2;
+          wait_for(3);
+          return result;
+        },
+        context);
+    other.join();
+    EXPECT_EQ(InUse(), result == kFails ? 10 : 0);
+    if (result == kFails) Free(0x2000);
+    EXPECT_EQ(ForeignFrees(), 0);
+  }
+}
+
+TEST_F(CudaDriverAdapterTest, AnAllocationWhoseContextEndsBeforeItIsRecordedIsNotLeftBehind) {
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
+  answers_.context = context;
+  adapter_.Allocate(
+      caller_,
+      [&] {
+        adapter_.DestroyContext([] { return kSuccess; }, context);
+        return kSuccess;
+      },
+      [] { return CudaDriverAdapter::Buffer(0x2000, 10, MemoryKind::kDevice); });
+  EXPECT_EQ(InUse(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, AFreeThatFailsAfterItsDeviceWasResetPutsNothingBack) {
+  const auto free_fails_around = [&](uint64_t address, int reset_device) {
+    adapter_.Free(BufferId(address), [&] {
+      adapter_.ResetPrimaryContext([] { return kSuccess; }, reset_device);
+      return kFails;
+    });
+  };
+  Alloc(0x1000, 1);
+  free_fails_around(0x1000, 1);
+  EXPECT_EQ(InUse(), 1) << "another device's reset";
+  free_fails_around(0x1000, 0);
+  EXPECT_EQ(InUse(), 0);
+  AllocAsync(0x2000, 10);
+  free_fails_around(0x2000, 0);
+  EXPECT_EQ(InUse(), 10) << "stream-ordered memory survives";
+  const cuda_driver::CUdeviceptr shared = 0x3000;
+  adapter_.OpenShared(
+      caller_, [] { return kSuccess; }, &shared);
+  adapter_.CloseShared(
+      [&] {
+        adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+        return kFails;
+      },
+      shared);
+  EXPECT_EQ(InUse(), 10);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, WhatAResetLeavesMayBeFreedMeanwhile) {
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
+  answers_.context = context;
+  Alloc(0x2000, 10);
+  answers_.context = nullptr;
+  Create(1, 100);
+  answers_.meanwhile = [&] {
+    Free(0x2000);
+    Release(1);
+  };
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, AResetEndsTheContextThoughAnotherThreadUsesItAgain) {
+  Alloc(0x1000, 1);
+  answers_.primary_active = true;
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  EXPECT_EQ(InUse(), 0);
+}
+
 // --- Pools, shared memory, code. ---
+
+TEST_F(CudaDriverAdapterTest, APoolIsNotDestroyedWhileItIsAskedAndOthersGoOn) {
+  void* pool = Handle(0x50);
+  void* other = Handle(0x60);
+  const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};
+  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu1);
+  std::atomic<bool> asked{true};
+  std::atomic<bool> destroying{false};
+  std::thread destroyer;
+  adapter_.ForEachPool(1, [&](const void* visited) {
+    if (visited != pool) return;
+    destroyer = std::thread([&] {
+      destroying = true;
+      adapter_.DestroyPool(
+          [&] {
+            EXPECT_FALSE(asked);
+            return kSuccess;
+          },
+          pool);
+    });
+    while (!destroying) std::this_thread::yield();
+    // No lock is held: this would wait for good.
+    adapter_.CreatePool([] { return kSuccess; }, &other, &on_gpu1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    asked = false;
+  });
+  destroyer.join();
+}
 
 TEST_F(CudaDriverAdapterTest, PoolsAreListedUntilTheyAreDestroyed) {
   void* pool = Handle(0x50);
@@ -927,7 +1104,8 @@ TEST_F(CudaDriverAdapterTest, AddressesFreedAndReusedUnderEightThreadsNeverLoseA
             return kSuccess;
           };
           if (random() % 2 == 0) {
-            adapter_.Allocate(caller_, real, [&] { return adapter_.Here(address, 16, MemoryKind::kDevice); });
+            adapter_.Allocate(caller_, real,
+                              [&] { return CudaDriverAdapter::Buffer(address, 16, MemoryKind::kDevice); });
           } else {
             adapter_.AllocateAsync(caller_, real, &address, 16, {});
           }

@@ -17,12 +17,15 @@
 #include "hbmprof/profiler.h"
 #include "src/backends/cuda/adapter.h"
 #include "tests/backends/cuda_per_thread_calls.h"
+#include "tests/support/failing_new.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 extern "C" int cuCtxGetCurrent(void** context);
 
 namespace hbmprof {
 namespace {
+
+using hbmprof_test::CountedNew;
 
 // --- The wrappers have exactly the runtime's signatures. ---
 
@@ -408,6 +411,38 @@ TEST_P(EveryWrapper, PutsTheRecordBackWhenItsReleaseFails) {
   EXPECT_EQ(NewForeignFrees(), 0);
 }
 
+// A new allocation of host memory fails each time, until the two calls need no more.
+TEST_P(EveryWrapper, CallsTheRuntimeOnceWhicheverHostAllocationFails) {
+  const Wrapper& wrapper = GetParam();
+  bool failed = true;
+  for (int nth = 1; failed; ++nth) {
+    SCOPED_TRACE(nth);
+    ASSERT_LT(nth, 100);
+    const int64_t makes = CallsOf(wrapper.creates);
+    const int64_t releases = CallsOf(wrapper.releases);
+    const int64_t dropped = profiler().GetTrackerStats().dropped_records;
+    std::optional<Made> made;
+    CountedNew::Fail(nth);
+    {
+      const CountedNew counted;
+      made = wrapper.make();
+    }
+    ASSERT_EQ(made->error, cudaSuccess);
+    EXPECT_EQ(CallsOf(wrapper.creates), makes + 1);
+    const bool is_recorded = profiler().FindBuffer(made->id).has_value();
+    EXPECT_EQ(profiler().GetTrackerStats().dropped_records, dropped + (is_recorded ? 0 : 1));
+    {
+      const CountedNew counted;
+      EXPECT_EQ(wrapper.release(made->handle), cudaSuccess);
+    }
+    EXPECT_EQ(CallsOf(wrapper.releases), releases + 1);
+    EXPECT_EQ(TotalInUse(), 0);
+    EXPECT_EQ(profiler().GetTrackerStats().live_records, 0);
+    failed = CountedNew::HasFailed();
+  }
+  CountedNew::Fail(0);
+}
+
 TEST_P(EveryWrapper, CanBeReleasedOnAnotherThread) {
   const Wrapper& wrapper = GetParam();
   const Made made = wrapper.make();
@@ -695,7 +730,10 @@ TEST_F(CudaRuntimeTest, AskingForTheDevicesNumbersChangesNeitherContextsNorCurre
     EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
     EXPECT_EQ(current, 0);
     EXPECT_FALSE(fake_cuda_context_active(0));
+    EXPECT_FALSE(profiler().TakeSnapshot().devices.empty()) << "a dump asks each device, too";
   }).join();
+  // Held while it is asked, the context would outlive the program's last release, and nobody would see it end.
+  EXPECT_EQ(fake_cuda_calls("cuDevicePrimaryCtxRetain"), 0);
 
   fake_cuda_reset_device(kDevice);
   const DeviceStats unused = profiler().Stats(gpu1);

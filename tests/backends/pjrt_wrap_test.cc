@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/pjrt.h"
+#include "src/base/message.h"
 #include "tests/support/fake_pjrt/calls.h"
 #include "tests/support/fake_pjrt/fake_pjrt.h"
 #include "tests/support/profile_checker.h"
@@ -27,6 +28,17 @@ namespace abi = internal::pjrt;
 using hbmprof_test::PjrtCalls;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+void CaptureMessages() {
+  ::testing::internal::CaptureStderr();
+  internal::UseStandardError();
+}
+
+std::string CapturedMessages() {
+  std::string text = ::testing::internal::GetCapturedStderr();
+  internal::UseStandardError();
+  return text;
+}
 
 // No profiles where nobody asked for one: read when a table is wrapped.
 const int no_oom_output = setenv("HBMPROF_OOM_OUTPUT", "off", 1);
@@ -547,10 +559,9 @@ TEST_F(PjrtOwnership, NullIsDestroyedSilently) {
 TEST_F(PjrtOwnership, ASecondDestructionAndAForeignHandleAreThePluginsToRefuseAndAreCounted) {
   abi::Buffer* const buffer = calls_.Uninitialized(client_, 1024);
   EXPECT_EQ(calls_.Destroy(buffer), 0);
-  ::testing::internal::CaptureStderr();
+  CaptureMessages();
   EXPECT_EQ(calls_.Destroy(buffer), abi::kErrorInvalidArgument);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("a PJRT buffer was destroyed whose making was not seen"));
+  EXPECT_THAT(CapturedMessages(), HasSubstr("a PJRT buffer was destroyed whose making was not seen"));
   // Made behind the wrapper's back: destroyed all the same.
   abi::Buffer* const foreign = PjrtCalls(raw_).Uninitialized(client_, 1024);
   EXPECT_EQ(calls_.Destroy(foreign), 0);
@@ -679,10 +690,9 @@ TEST(PjrtWrapping, AFutureTableKeepsWhatIsNotKnown) {
 
 // What is refused comes back as it is, with one line that says why.
 void ExpectRefused(const abi::Api* api, const std::string& why) {
-  ::testing::internal::CaptureStderr();
+  CaptureMessages();
   EXPECT_EQ(Wrapped(api), api);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("hbmprof: a PJRT plugin is not recorded: "), HasSubstr(why)));
+  EXPECT_THAT(CapturedMessages(), AllOf(HasSubstr("hbmprof: a PJRT plugin is not recorded: "), HasSubstr(why)));
 }
 
 TEST(PjrtWrapping, ForeignVersionsComeBackUntouched) {
@@ -717,9 +727,9 @@ TEST(PjrtWrapping, ATableWithoutTheSlotsForQuestionsStillWorks) {
   abi::Buffer* const buffer = calls.FromHost(client, {10});
   ASSERT_NE(buffer, nullptr);
   EXPECT_EQ(PjrtCalls(fake_pjrt_table(81)).Destroy(buffer), 0);
-  ::testing::internal::CaptureStderr();
+  CaptureMessages();
   EXPECT_EQ(calls.DestroyClient(client), 0);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("1 x 0 B")) << "a leak, of unknown size";
+  EXPECT_THAT(CapturedMessages(), HasSubstr("1 x 0 B")) << "a leak, of unknown size";
   Recorder().DropDevice(kDefaultDevice);
 }
 
@@ -727,6 +737,7 @@ TEST(PjrtWrapping, ANinthPluginIsRefused) {
   // In a process of its own, since wrapped tables are for ever.
   EXPECT_EXIT(
       {
+        internal::UseStandardError();
         static abi::Api tables[9];
         int refused = 0;
         for (abi::Api& table : tables) {
@@ -766,9 +777,9 @@ TEST(PjrtWrapping, WhatADestroyedClientLeavesBehindIsListedAndStaysInTheProfile)
   abi::Client* const client = calls.CreateClient();
   for (int i = 0; i < 3; ++i) ForgottenCache(calls, client);
   calls.Compile(client, kProgram);
-  ::testing::internal::CaptureStderr();
+  CaptureMessages();
   EXPECT_EQ(calls.DestroyClient(client), 0);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(CapturedMessages(),
               AllOf(HasSubstr("a PJRT client was destroyed while 4 of its buffers and executables (17288 B) were not"),
                     HasSubstr("3 x 4096 B, kind device, on FAKE_0, made in "),
                     HasSubstr("1 x 5000 B, kind executable, on FAKE_0, made in ")));
@@ -790,10 +801,10 @@ TEST(PjrtWrapping, ExhaustedMemoryWritesOneProfileAndReturnsTheSameError) {
   abi::Client* const client = calls.CreateClient();
   abi::Buffer* const held = ForgottenCache(calls, client);
   int code = 0;
-  ::testing::internal::CaptureStderr();
+  CaptureMessages();
   EXPECT_EQ(calls.Uninitialized(client, 8192, nullptr, &code), nullptr);
   EXPECT_EQ(code, abi::kErrorResourceExhausted);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("what holds it is in the profile " + path));
+  EXPECT_THAT(CapturedMessages(), HasSubstr("what holds it is in the profile " + path));
   const auto profile = hbmprof_test::ReadProfile(path);
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_EQ(hbmprof_test::CheckProfile(*profile), "");

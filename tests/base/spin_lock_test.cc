@@ -2,8 +2,14 @@
 
 #include "src/base/spin_lock.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -47,6 +53,61 @@ TEST(SpinLock, ZeroFilledMemoryIsAnUnlockedOne) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   EXPECT_FALSE(lock->TryLock());
   lock->Unlock();
   EXPECT_TRUE(lock->TryLock());
+}
+
+double ThreadCpuSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// CPU seconds that a thread spends while it waits for a lock that is held for half a second. `prepare()` runs in it
+// first; where it returns false the result is negative.
+template <typename Prepare>
+double SecondsSpentWaiting(const Prepare& prepare) {
+  SpinLock lock;
+  std::atomic<bool> waits{false};
+  double spent = -1;
+  lock.Lock();
+  std::thread waiter([&] {
+    const bool prepared = prepare();
+    waits.store(true);
+    if (!prepared) return;
+    const double before = ThreadCpuSeconds();
+    SpinLockHolder hold(lock);
+    spent = ThreadCpuSeconds() - before;
+  });
+  while (!waits.load()) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  lock.Unlock();
+  waiter.join();
+  return spent;
+}
+
+TEST(SpinLock, ALongWaitSleeps) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const double spent = SecondsSpentWaiting([] { return true; });
+  EXPECT_LT(spent, 0.1);
+}
+
+// A thread under SCHED_FIFO that yields gives way to none of a lower priority: on the holder's processor it would wait
+// for ever, but for the part of the time that the system keeps from such threads.
+TEST(SpinLock, AThreadUnderSchedFifoLetsTheHolderOnItsProcessorRun) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // a thread made from here on inherits it
+  const double spent = SecondsSpentWaiting([] {
+    sched_param parameters = {};
+    parameters.sched_priority = 1;
+    return pthread_setschedparam(pthread_self(), SCHED_FIFO, &parameters) == 0;
+  });
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  if (spent < 0) GTEST_SKIP() << "this process may not use SCHED_FIFO";
+  EXPECT_LT(spent, 0.1);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -11,11 +12,13 @@
 #include <atomic>
 #include <cctype>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -25,6 +28,7 @@
 #include "src/capture/walk.h"
 #include "tests/capture/oracles.h"
 #include "tests/capture/scenarios.h"
+#include "tests/support/made_code.h"
 
 namespace capture_test {
 namespace {
@@ -96,6 +100,11 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   Compare(expected, "glibc", Capture(Auto(), caller), "rules");
   // Often enough for remembering walks to be worthwhile.
   for (int i = 0; i < 3; ++i) Compare(expected, "glibc", Capture(Auto(), caller), "rules, again");
+}
+
+[[gnu::noinline]] void CaptureOnly() {
+  uintptr_t pcs[kMaxStackDepth];
+  EXPECT_GT(Auto().Capture(Caller::OfThisFunction(), pcs, kMaxStackDepth).depth, 2);
 }
 
 // True if every probe since the last call saw no difference, and there was at least one.
@@ -299,6 +308,135 @@ TEST(Signals, AtEveryInstructionLeaveAnExactStack) {
   signal(SIGTRAP, SIG_DFL);
 }
 
+#if defined(__x86_64__)
+// Calls function(), with its CFA in a scratch register, in a slot below a realigned stack pointer, in another register:
+// as OpenSSL's assembler does.
+asm(R"(
+  .text
+  .type capture_test_call_with_cfa_in_slot, @function
+capture_test_call_with_cfa_in_slot:
+  .cfi_startproc
+  movq %rsp, %rax
+  .cfi_def_cfa_register %rax
+  pushq %rbp
+  .cfi_offset %rbp, -16
+  subq $96, %rsp
+  andq $-64, %rsp
+  movq %rax, 40(%rsp)
+  # def_cfa_expression: breg7 40, deref, plus_uconst 8
+  .cfi_escape 0x0f, 5, 0x77, 40, 0x06, 0x23, 8
+  movl $1, %ebp
+  call *%rdi
+  movq 40(%rsp), %rsi
+  .cfi_def_cfa %rsi, 8
+  movq -8(%rsi), %rbp
+  .cfi_restore %rbp
+  movq %rsi, %rsp
+  .cfi_def_cfa_register %rsp
+  ret
+  .cfi_endproc
+  .size capture_test_call_with_cfa_in_slot, . - capture_test_call_with_cfa_in_slot
+)");
+extern "C" void capture_test_call_with_cfa_in_slot(Probe function);
+
+TEST(Rules, DescribeFramesFoundThroughASlotOfTheStack) {
+  capture_test_call_with_cfa_in_slot(ProbeAll);
+  EXPECT_TRUE(NoDifference());
+  capture_test_call_with_cfa_in_slot(ProbeRulesRepeatedly);
+  EXPECT_TRUE(NoDifference());
+}
+#endif
+
+// How many stacks each way finds whole, by glibc's account.
+struct Coverage {
+  long stacks;
+  long rules;  // alone: nothing is guessed
+  long automatic;
+  long libunwind;
+};
+Coverage coverage;
+[[gnu::noinline]] void ProbeCoverage() {
+  const Caller caller = Caller::OfThisFunction();
+  const Stack expected = GlibcStack(caller);
+  Stack rules;
+  rules.depth = WalkByRules(caller, rules.pcs, kMaxStackDepth, /*guess=*/false).depth;
+  ++coverage.stacks;
+  coverage.rules += rules == expected;
+  coverage.automatic += Capture(Auto(), caller) == expected;
+  coverage.libunwind += has_libunwind && LibunwindStack(caller) == expected;
+}
+[[maybe_unused]] void OnTrapCover(int, siginfo_t*, void* context) {
+  greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
+  flags = is_stepping != 0 ? flags | kTrapFlag : flags & ~kTrapFlag;
+  if (is_stepping != 0) ProbeCoverage();
+}
+Coverage PrintCoverage(const char* of) {
+  std::printf("%s: %ld stacks; whole by rules alone %ld, by auto %ld, by libunwind %ld\n", of, coverage.stacks,
+              coverage.rules, coverage.automatic, coverage.libunwind);
+  return std::exchange(coverage, {});
+}
+TEST(Coverage, OfRulesAndWhatHelpsThemIsComplete) {
+  for (const Case& c : Cases()) c.set.run(c.scenario, ProbeCoverage);
+  const Coverage scenarios = PrintCoverage("scenarios");
+  EXPECT_EQ(scenarios.automatic, scenarios.stacks);
+  for (const ScenarioSet& set : ScenarioSets()) {
+    for (uint64_t seed = 0; seed < 500; ++seed) set.random_chain(seed, 25, ProbeCoverage);
+  }
+  const Coverage chains = PrintCoverage("random chains");
+  EXPECT_EQ(chains.automatic, chains.stacks);
+#if !defined(__SANITIZE_THREAD__)
+  struct sigaction action = {};
+  action.sa_sigaction = OnTrapCover;
+  action.sa_flags = SA_SIGINFO;
+  ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
+  static volatile int idle;
+  for (const ScenarioSet& set : ScenarioSets()) {
+    is_stepping = 1;
+    raise(SIGTRAP);
+    const Probe nothing = [] { idle = idle + 1; };
+    for (uint64_t seed = 1; seed < 5; ++seed) set.random_chain(seed, 12, nothing);
+    capture_test_call_with_cfa_in_slot(nothing);
+    is_stepping = 0;
+    raise(SIGTRAP);
+  }
+  signal(SIGTRAP, SIG_DFL);
+  const Coverage instructions = PrintCoverage("interrupted at every instruction");
+  EXPECT_EQ(instructions.automatic, instructions.stacks);
+#endif
+}
+
+// The tables of such functions are wrong at an instruction or two of their ends, where libgcc crashes: so there is
+// nobody to compare with.
+TEST(Signals, AtEveryInstructionOfARealignedFunctionAreSurvived) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer's own functions cannot be interrupted at every instruction: they lock";
+#endif
+  static volatile int idle;
+  static long stacks;
+  static long truncated;
+  struct sigaction action = {};
+  action.sa_sigaction = [](int, siginfo_t*, void* context) {
+    greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
+    flags = is_stepping != 0 ? flags | kTrapFlag : flags & ~kTrapFlag;
+    ++stacks;
+    truncated += Capture(Auto(), Caller::OfThisFunction()).truncated;
+  };
+  action.sa_flags = SA_SIGINFO;
+  ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
+  for (const Case& c : Cases()) {
+    if (std::string_view(c.set.scenarios[static_cast<size_t>(c.scenario)]) != "realigned stacks") continue;
+    is_stepping = 1;
+    raise(SIGTRAP);
+    c.set.run(c.scenario, [] { idle = idle + 1; });
+    is_stepping = 0;
+    raise(SIGTRAP);
+  }
+  signal(SIGTRAP, SIG_DFL);
+  std::printf("%ld stacks, %ld of them truncated\n", stacks, truncated);
+  EXPECT_GT(stacks, 1000);
+  EXPECT_LT(truncated, stacks / 100);
+}
+
 struct DepthProbe {
   int max_depth;
   Stack full;
@@ -431,17 +569,116 @@ TEST(None, CapturesNothing) {
   EXPECT_EQ(StackCapture(Unwinder::kNone).Capture(Caller::OfThisFunction(), pcs, 4).depth, 0);
 }
 
-TEST(Fork, LeavesTheChildAbleToCapture) {
+using hbmprof_test::MadeCode;
+
+// The stack of a function that made code calls, and that of the function which calls made code.
+Stack through_made_code;
+Stack around_made_code;
+[[gnu::noinline]] void ProbeThroughMadeCode() {
+  const Caller caller = Caller::OfThisFunction();
+  // Often enough for remembering walks to be worthwhile.
+  for (int i = 0; i < 20; ++i) through_made_code = Capture(Auto(), caller);
+}
+template <typename... Arguments>
+[[gnu::noinline]] void CallMadeCode(const MadeCode& code, Arguments&&... arguments) {
+  around_made_code = GlibcStack(Caller::OfThisFunction());
+  code.Call(std::forward<Arguments>(arguments)...);
+}
+
+// `made` frames of made code, CallMadeCode's, and what is around it.
+testing::AssertionResult IsWholeThroughMadeCode(int made) {
+  const Stack& found = through_made_code;
+  const Stack& outer = around_made_code;
+  if (!found.truncated && found.depth == made + 1 + outer.depth &&
+      std::equal(outer.pcs, outer.pcs + outer.depth, found.pcs + made + 1)) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure() << "truncated: " << found.truncated << "\n"
+                                     << Describe(found) << "around it, by glibc:\n"
+                                     << Describe(outer);
+}
+
+TEST(MadeCode, WithFramePointersIsPassedThrough) {
+  const MadeCode code(MadeCode::kWithFramePointer);
+  const MadeCode inner(MadeCode::kWithFramePointer);
+  CallMadeCode(code, ProbeThroughMadeCode);
+  EXPECT_TRUE(IsWholeThroughMadeCode(1));
+  EXPECT_TRUE(code.Contains(through_made_code.pcs[0]));
+  CallMadeCode(code, inner, ProbeThroughMadeCode);
+  EXPECT_TRUE(IsWholeThroughMadeCode(2));
+  EXPECT_TRUE(inner.Contains(through_made_code.pcs[0]));
+  EXPECT_TRUE(code.Contains(through_made_code.pcs[1]));
+}
+
+// The functions that call it have frame pointers, and would be left out.
+TEST(MadeCode, WithoutFramePointersEndsTheStackAsTruncated) {
+  const MadeCode code(MadeCode::kWithoutFramePointer);
+  CallMadeCode(code, ProbeThroughMadeCode);
+  EXPECT_EQ(through_made_code.depth, 1);
+  EXPECT_TRUE(through_made_code.truncated);
+  EXPECT_TRUE(code.Contains(through_made_code.pcs[0]));
+}
+
+TEST(MadeCode, WithAFramePointerToAnythingEndsTheStackAsTruncated) {
+  const MadeCode code(MadeCode::kWithOtherFramePointer);
+  static const unsigned char kData[8] = {0, 0, 0, 0, 0, 0, 0xff, 0xd0};  // as "call *%rax", which it is not
+  void* const unmapped = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_EQ(munmap(unmapped, 4096), 0);
+  const auto fp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  // What looks like a frame's record: an outer frame pointer, which is a true one, and a return address, which is not.
+  for (const uintptr_t stale_pc : {reinterpret_cast<uintptr_t>(unmapped) + 100, reinterpret_cast<uintptr_t>(&kData[8]),
+                                   reinterpret_cast<uintptr_t>(&ProbeThroughMadeCode), uintptr_t{0}, uintptr_t{7},
+                                   uintptr_t{4096}, ~uintptr_t{0}, uintptr_t{1} << 63, uintptr_t{0x7ffffffff008}}) {
+    const uintptr_t record[2] = {fp, stale_pc};
+    CallMadeCode(code, ProbeThroughMadeCode, record);
+    EXPECT_EQ(through_made_code.depth, 1) << std::hex << stale_pc;
+    EXPECT_TRUE(through_made_code.truncated);
+  }
+  for (const uintptr_t wild : {uintptr_t{0}, uintptr_t{1}, reinterpret_cast<uintptr_t>(unmapped), fp + 3, fp - 100000,
+                               fp + (uintptr_t{1} << 30), ~uintptr_t{7}, uintptr_t{1} << 63}) {
+    CallMadeCode(code, ProbeThroughMadeCode, reinterpret_cast<const void*>(wild));
+    EXPECT_EQ(through_made_code.depth, 1) << std::hex << wild;
+    EXPECT_TRUE(through_made_code.truncated);
+  }
+}
+
+// A forked child captures through all that its parent does.
+void ForkAndCapture() {
   ProbeAll();
   ASSERT_TRUE(NoDifference());
+  const MadeCode code(MadeCode::kWithFramePointer);
+  const MadeCode inner(MadeCode::kWithFramePointer);
   const pid_t child = fork();
   if (child == 0) {
+    alarm(100);
     ScenarioSets()[0].random_chain(3, 25, ProbeRulesRepeatedly);
-    _exit(NoDifference() ? 0 : 1);
+    for (const Case& c : Cases()) c.set.run(c.scenario, ProbeRulesRepeatedly);
+    CallMadeCode(code, inner, ProbeThroughMadeCode);
+    const testing::AssertionResult is_whole = IsWholeThroughMadeCode(2);
+    const testing::AssertionResult is_same = NoDifference();
+    std::fprintf(stderr, "%s%s", is_whole.message(), is_same.message());
+    _exit(is_same && is_whole ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+TEST(Fork, OfOneThreadLeavesTheChildAbleToCapture) { ForkAndCapture(); }
+TEST(Fork, OfManyThreadsLeavesTheChildAbleToCapture) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer lets the child of many threads make none";
+#endif
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&stop, i] {
+      const ScenarioSet set = ScenarioSets()[static_cast<size_t>(i) + 1];
+      for (uint64_t seed = 0; !stop; ++seed) set.random_chain(seed, 20, CaptureOnly);
+    });
+  }
+  ForkAndCapture();
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace

@@ -2,16 +2,21 @@
 #include <alloca.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <link.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <future>
 #include <mutex>
+#include <random>
 #include <string>
 #include <thread>
 
@@ -55,7 +60,8 @@ class Library {
   Library& operator=(const Library&) = delete;
 
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(call_); }
-  void Call(void (*function)()) const {
+  // Adds no frame of its own, even where nothing is optimised.
+  [[gnu::always_inline]] void Call(void (*function)()) const {
     if (call_ != nullptr) call_(function);
   }
 
@@ -107,11 +113,11 @@ uintptr_t probed_sp;
 [[gnu::noinline]] void RecordSp() { probed_sp = Caller::OfThisFunction().sp; }
 
 // The hardest case for remembered walks: the same pc and sp, and around the smaller frame's words of old, which nobody
-// has overwritten, the larger frame of the other library.
-TEST(Unloading, AnotherLibraryAroundTheOldOnesWordsHasItsOwnFrames) {
+// has overwritten, the larger frame of the other library. The frame pointer is the same too: that of CallFromBelow.
+void LoadAroundTheOldOnesWords(const std::string& small, const std::string& large) {
   constexpr size_t kOutOfReach = 128 << 10;  // of what dlopen and dlclose write
   void (*const call[])(const Library&, size_t, void (*)()) = {CallFromBelow<0>, CallFromBelow<1>};
-  const std::string paths[] = {FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE};
+  const std::string paths[] = {small, large};
   size_t bytes[] = {kOutOfReach, kOutOfReach};
   void (*probe)() = RecordSp;
   uintptr_t sp[2];
@@ -131,6 +137,26 @@ TEST(Unloading, AnotherLibraryAroundTheOldOnesWordsHasItsOwnFrames) {
     bytes[0] += sp[0] - sp[1];
     probe = ProbeAgainstGlibc;
   }
+}
+
+TEST(Unloading, AnotherLibraryAroundTheOldOnesWordsHasItsOwnFrames) {
+  LoadAroundTheOldOnesWords(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE);
+}
+
+// Nothing is asked of the dynamic linker in the child of a process with several threads.
+TEST(Unloading, InAForkedChildALibraryThatCannotBeIdentifiedIsNotTakenForTheOldOne) {
+  std::promise<void> done;
+  std::thread other([&done] { done.get_future().wait(); });
+  const pid_t child = fork();
+  if (child == 0) {
+    LoadAroundTheOldOnesWords(FRAME_LIBRARY_SMALL_NO_ID, FRAME_LIBRARY_LARGE_NO_ID);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  done.set_value();
+  other.join();
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Unloading, ALibraryRebuiltUnderTheSameNameHasItsOwnFrames) {
@@ -156,6 +182,44 @@ TEST(Unloading, InAForkedChildALibraryWithoutABuildIdHasItsOwnFrames) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// Overwrites some bytes of a library's unwind tables, chosen by `seed`.
+void Damage(const Library& library, uint64_t seed) {
+  dl_find_object object;
+  ASSERT_EQ(_dl_find_object(reinterpret_cast<void*>(library.address()), &object), 0);
+  auto* tables = static_cast<unsigned char*>(object.dlfo_eh_frame);
+  constexpr size_t kBytes = 160;  // the header, and entries
+  const auto page = reinterpret_cast<uintptr_t>(tables) & ~uintptr_t{4095};
+  ASSERT_EQ(mprotect(reinterpret_cast<void*>(page), 2 * 4096, PROT_READ | PROT_WRITE), 0);
+  std::mt19937_64 random(seed);
+  for (uint64_t i = 0; i < 1 + seed % 8; ++i) {
+    const uint64_t value = random();
+    tables[random() % kBytes] = seed % 3 == 0 ? 0xff : static_cast<unsigned char>(value);
+  }
+}
+Stack through_damaged;
+[[gnu::noinline]] void CaptureThroughDamaged() { through_damaged = Capture(Auto(), Caller::OfThisFunction()); }
+
+// In a process each, since what is learnt of a library is kept.
+TEST(DamagedTables, EndAStackAndNothingElse) {
+  int truncated = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      const Library library(FRAME_LIBRARY_SMALL);
+      Damage(library, seed);
+      library.Call(CaptureThroughDamaged);
+      _exit(testing::Test::HasFailure() || through_damaged.depth < 1 ? 1 : through_damaged.truncated ? 2 : 0);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status)) << "seed " << seed << ": signal " << WTERMSIG(status);
+    ASSERT_NE(WEXITSTATUS(status), 1) << "seed " << seed;
+    truncated += WEXITSTATUS(status) == 2;
+  }
+  EXPECT_GT(truncated, 10);
 }
 
 TEST(Unloading, DoesNotDisturbOtherThreads) {
@@ -196,6 +260,7 @@ void WaitForAnotherThreadsCapture() {
   captures_in_constructor.fetch_add(1);
 }
 TEST(Unloading, CapturesDoNotWaitForDlopen) {
+  Libunwind();  // a process that uses it loads it before main
   const Library other(FRAME_LIBRARY_LARGE);
   unseen = &other;
   char hook[32];
@@ -204,6 +269,58 @@ TEST(Unloading, CapturesDoNotWaitForDlopen) {
   const Library with_constructor(FRAME_LIBRARY_SMALL);
   EXPECT_EQ(captures_in_constructor.load(), 1);
   capturing_thread.join();
+}
+
+// A constructor waits for another thread that lists the modules.
+void WaitForAnotherThreadsListing() {
+  unsetenv("CAPTURE_TEST_HOOK");
+  std::promise<void> done;
+  std::future<void> finished = done.get_future();
+  capturing_thread = std::thread([&done] {
+    EXPECT_FALSE(LoadedModules().empty());
+    done.set_value();
+  });
+  ASSERT_EQ(finished.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "deadlock";
+  EXPECT_FALSE(LoadedModules().empty());
+  captures_in_constructor.fetch_add(1);
+}
+TEST(Modules, AreListedWhileAnotherThreadIsInsideDlopen) {
+  captures_in_constructor = 0;
+  char hook[32];
+  snprintf(hook, sizeof(hook), "%lx", reinterpret_cast<unsigned long>(&WaitForAnotherThreadsListing));
+  setenv("CAPTURE_TEST_HOOK", hook, 1);
+  const Library with_constructor(FRAME_LIBRARY_SMALL);
+  EXPECT_EQ(captures_in_constructor.load(), 1);
+  capturing_thread.join();
+}
+
+// The dynamic linker holds the lock of its list around a program's own function; the program lists the modules there,
+// while another thread is about to.
+TEST(Modules, AreListedWithinTheProgramsOwnListing) {
+  std::atomic<bool> is_listing{false};
+  std::promise<void> done;
+  std::future<void> finished = done.get_future();
+  std::thread inside([&] {
+    dl_iterate_phdr(
+        [](dl_phdr_info*, size_t, void* flag) {
+          while (!*static_cast<std::atomic<bool>*>(flag)) std::this_thread::yield();
+          std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until the other thread waits for this one
+          EXPECT_FALSE(LoadedModules().empty());
+          return 1;
+        },
+        &is_listing);
+    done.set_value();
+  });
+  std::thread other([&] {
+    is_listing = true;
+    EXPECT_FALSE(LoadedModules().empty());
+  });
+  if (finished.wait_for(std::chrono::seconds(60)) != std::future_status::ready) {
+    std::fprintf(stderr, "deadlock\n");
+    std::abort();  // the threads cannot be joined
+  }
+  inside.join();
+  other.join();
 }
 
 const Snapshot::Module* Covering(const std::vector<Snapshot::Module>& modules, uintptr_t address) {

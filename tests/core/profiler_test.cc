@@ -4,9 +4,11 @@
 
 #include "hbmprof/profiler.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstdint>
 #include <functional>
@@ -1145,6 +1147,76 @@ TEST_F(ProfilerTest, ARemovedProbeIsNotRunningAnyMore) {
   profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
   EXPECT_TRUE(left.load());
   asker.join();
+}
+
+TEST_F(ProfilerTest, AProbeMayAskTheProfilerAndRemoveItself) {
+  profiler_.RecordAlloc(At(1), 400);
+  int calls = 0;
+  profiler_.SetDeviceProbe(kDefaultDevice, [&] {
+    ++calls;
+    const DeviceStats inside = profiler_.Stats(kDefaultDevice);
+    EXPECT_EQ(inside.bytes_in_use, 400);
+    EXPECT_EQ(inside.bytes_limit, -1) << "no device is asked from inside a probe";
+    EXPECT_EQ(profiler_.TakeSnapshot().devices.size(), 1u);
+    profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
+    return DeviceProbe{5, -1, -1};
+  });
+  EXPECT_EQ(Stats().bytes_limit, 5);
+  EXPECT_EQ(Stats().bytes_limit, -1);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(ProfilerTest, AProbeRunsInSeveralThreadsAtOnceAndItsRemovalWaitsForAll) {
+  constexpr int kThreads = 4;
+  auto running = std::make_shared<std::atomic<int>>(0);
+  std::atomic<bool> ends{false};
+  profiler_.SetDeviceProbe(kDefaultDevice, [&ends, running] {
+    running->fetch_add(1);
+    while (!ends.load()) std::this_thread::yield();
+    running->fetch_sub(1);
+    return DeviceProbe{5, -1, -1};
+  });
+  std::vector<std::thread> askers;
+  for (int i = 0; i < kThreads; ++i) askers.emplace_back([&] { EXPECT_EQ(Stats().bytes_limit, 5); });
+  while (running->load() < kThreads) std::this_thread::yield();
+  std::thread ender([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ends.store(true);
+  });
+  profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
+  EXPECT_EQ(running->load(), 0);
+  EXPECT_EQ(running.use_count(), 1) << "what the probe held is destroyed";
+  for (std::thread& asker : askers) asker.join();
+  ender.join();
+}
+
+TEST_F(ProfilerTest, AProcessMayForkWhileAProbeRunsAndInsideOne) {
+  std::atomic<bool> entered{false};
+  std::atomic<bool> ends{false};
+  const auto stats_in_child = [&] {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(10);
+      const bool right = profiler_.Stats(kDefaultDevice).bytes_limit == -1 && !profiler_.FindBuffer(At(1)).has_value();
+      profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
+      _exit(right ? 7 : 8);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  profiler_.SetDeviceProbe(kDefaultDevice, [&] {
+    EXPECT_EQ(stats_in_child(), 7);
+    entered.store(true);
+    while (!ends.load()) std::this_thread::yield();
+    return DeviceProbe{5, -1, -1};
+  });
+  std::thread asker([&] { EXPECT_EQ(Stats().bytes_limit, 5); });
+  while (!entered.load()) std::this_thread::yield();
+  EXPECT_EQ(stats_in_child(), 7);
+  ends.store(true);
+  asker.join();
+  profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
 }
 
 TEST_F(ProfilerTest, OtherThreadsRecordWhileAProbeRuns) {

@@ -131,6 +131,8 @@ Snapshot ServerSnapshot(int64_t decode_pages, uint64_t slide) {
   s.tracker.reentrant_events = 4;
   s.tracker.truncated_stacks = 5;
   s.tracker.dropped_tag_values = 6;
+  s.tracker.host_bytes = 7 << 20;
+  s.tracker.max_host_bytes = int64_t{1} << 31;
   s.tracker.live_records = 6 + decode_pages;
   s.tracker.sites = 7;
   s.tracker.unwinder = "frame_pointer";

@@ -35,11 +35,12 @@ struct Injected {
   std::string output = NewDirectory() + "/profile.pb.gz";
   std::vector<std::string> environment;
   std::string preload = HBMPROF_INJECTED;
+  bool doubles = true;  // found by LD_LIBRARY_PATH
 
   CommandResult Run(const std::vector<std::string>& command) const {
     std::vector<std::string> all = environment;
     all.push_back("LD_PRELOAD=" + preload);
-    all.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
+    if (doubles) all.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
     all.push_back("HBMPROF_CUDA_OUTPUT=" + output);
     return RunCommand(command, all);
   }
@@ -261,6 +262,25 @@ TEST(InjectTest, ALibraryLoadedWithDeepBindIsTrackedToo) {
   EXPECT_EQ(view.Sum("inuse_space"), 2000);
 }
 
+// Where a bare name leads depends on who asks: the program's run path, which only the C library knows.
+TEST(InjectTest, ALibraryLoadedWithDeepBindByABareNameIsTrackedToo) {
+  const std::string path = HBMPROF_DEEP_BIND_LIBRARY;
+  const size_t slash = path.rfind('/');
+  for (const bool in_run_path : {false, true}) {
+    SCOPED_TRACE(in_run_path);
+    Injected injected;
+    if (!in_run_path) {
+      injected.environment = {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" + path.substr(0, slash)};
+      injected.doubles = false;
+    }
+    const std::string program = in_run_path ? "inject_deep_bind_run_path" : "inject_deep_bind";
+    ExpectDone(injected.Run({Program(program), path.substr(slash + 1)}));
+    const ProfileView view = injected.View();
+    EXPECT_EQ(view.SumUnder("alloc_space", "run"), 1000 + 2000) << "through its runtime, and the driver's function";
+    EXPECT_EQ(view.Sum("inuse_space"), 2000);
+  }
+}
+
 TEST(InjectTest, AProgramCanAskWhatIsSeenOfTheDriver) {
   const CommandResult run = Injected().Run({Program("inject_coverage")});
   EXPECT_EQ(run.exit_code, 0) << run.err;
@@ -413,6 +433,59 @@ TEST(InjectTest, ExportsOnlyWhatItMustAndNeedsOnlyTheCLibrary) {
         << line;
   }
   EXPECT_GT(needed, 0);
+}
+
+// Each allocation that the library makes for itself fails in turn, until no call needs more. The program checks that
+// every call reaches the driver once and gives its result, and ends with nothing allocated.
+TEST(InjectTest, EveryCallReachesTheDriverOnceWhicheverHostAllocationFails) {
+  const Injected injected;
+  bool reached = true;
+  int64_t dropped = 0;
+  for (int nth = 1; reached; ++nth) {
+    SCOPED_TRACE(nth);
+    ASSERT_LT(nth, 2000);
+    const CommandResult run = injected.Run({Program("inject_no_memory"), std::to_string(nth)});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    reached = run.out == "reached\n";
+    ASSERT_TRUE(reached || run.out == "not reached\n") << run.out;
+    const ProfileView view = injected.View();
+    const int64_t lost = std::stoll(view.Comment("tracker", "dropped_records"));
+    EXPECT_LE(lost, reached ? 1 : 0);
+    // What another graph frees stays if that graph's node could not be noted.
+    EXPECT_THAT(view.Sum("inuse_space"), ::testing::AnyOf(0, lost * kMiB));
+    EXPECT_TRUE(lost > 0 || view.Comment("tracker", "foreign_frees") == "0") << "what was recorded was found again";
+    dropped += lost;
+  }
+  EXPECT_GT(dropped, 10) << "the library does allocate";
+}
+
+// The newest version of the C library that a file needs, as {major, minor}.
+std::pair<int, int> NeededCLibrary(const std::string& path) {
+  const CommandResult versions = RunCommand({"readelf", "--version-info", "--wide", path});
+  EXPECT_EQ(versions.exit_code, 0) << versions.err;
+  std::pair<int, int> newest;
+  bool needs = false;  // in the section of what is needed, not of what is defined
+  std::istringstream lines(versions.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("Version ", 0) == 0) needs = line.find("Version needs section") == 0;
+    const size_t at = line.find("Name: GLIBC_");
+    int major = 0;
+    int minor = 0;
+    if (!needs || at == std::string::npos || std::sscanf(line.c_str() + at, "Name: GLIBC_%d.%d", &major, &minor) != 2) {
+      continue;
+    }
+    newest = std::max(newest, {major, minor});
+  }
+  return newest;
+}
+
+TEST(InjectTest, NeedsNoNewerCLibraryThanTheReadmeSays) {
+  for (const char* library : {HBMPROF_INJECTED, HBMPROF_INJECTED_PJRT}) {
+    SCOPED_TRACE(library);
+    const std::pair<int, int> needed = NeededCLibrary(library);
+    EXPECT_GE(needed, std::make_pair(2, 2)) << "readelf's output was not understood";
+    EXPECT_LE(needed, std::make_pair(2, 35));
+  }
 }
 
 // --- A program that links hbmprof::cuda. ---

@@ -1,10 +1,18 @@
 // `hbmprof run` and `hbmprof doctor` as a user calls them, on the double of the driver.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -14,25 +22,43 @@
 
 namespace {
 
+namespace fs = std::filesystem;
+
+using ::hbmprof_test::CommandPlace;
 using ::hbmprof_test::CommandResult;
 using ::hbmprof_test::ReadProfile;
+using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::RunTool;
 using ::hbmprof_test::ScratchDir;
+using ::hbmprof_test::ToolPath;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 std::string Program(const std::string& name) { return HBMPROF_INJECT_PROGRAMS "/" + name; }
 
-CommandResult Tool(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
-  environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE);
+constexpr char kDoubles[] = "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE;
+
+// The doubles are found unless `environment` says where to look for libraries.
+CommandResult Tool(const std::vector<std::string>& arguments, std::vector<std::string> environment = {}) {
+  const bool told = std::any_of(environment.begin(), environment.end(),
+                                [](const std::string& variable) { return variable.rfind("LD_LIBRARY_PATH=", 0) == 0; });
+  if (!told) environment.push_back(kDoubles);
   return RunTool(arguments, environment);
 }
 
 std::vector<std::string> Profiles(const std::string& folder) {
   std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry.path());
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".gz") paths.push_back(entry.path());
+  }
   return paths;
+}
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
 TEST(RunTest, SaysPerDevicePeakInUseUnaccountedAndWhereTheProfileIs) {
@@ -53,20 +79,390 @@ TEST(RunTest, SaysWhenTheDriversFigureIsOfAllProcessesOrUnknown) {
   CommandResult run =
       Tool({"run", "--output", folder, "--", Program("inject_cases"), "plain"}, {"FAKE_NVML_PROCESS=0"});
   EXPECT_THAT(run.err, HasSubstr("unaccounted 3.00 MiB of all processes on the device"));
-  run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "contexts", "reset"}, {"FAKE_NVML_PROCESS=0"});
+  const std::vector<std::string> reset = {"run",      "--output", folder, "--", Program("inject_cases"),
+                                          "contexts", "reset"};
+  run = Tool(reset, {"FAKE_NVML_PROCESS=0"});
+  EXPECT_THAT(run.err, HasSubstr("unaccounted 0 B of all processes on the device")) << "NVML needs no context";
+  run = Tool(reset, {"FAKE_NVML_PROCESS=0", "FAKE_NVML_MEMORY=0"});
   EXPECT_THAT(run.err, HasSubstr("unaccounted n/a"));
+}
+
+// Runs the shell script, in which "$@" is `hbmprof run --output FOLDER --` and `command`.
+CommandResult Shell(const std::string& script, const std::string& folder, const std::vector<std::string>& command) {
+  std::vector<std::string> argv = {"bash", "-c", script, "bash", ToolPath(), "run", "--output", folder, "--"};
+  argv.insert(argv.end(), command.begin(), command.end());
+  CommandPlace place;
+  place.time_limit_s = 60;
+  const CommandResult result = RunCommand(argv, {kDoubles}, place);
+  EXPECT_FALSE(result.timed_out) << script;
+  return result;
+}
+
+void WriteScript(const std::string& path, const std::string& text, mode_t mode = 0755) {
+  std::ofstream(path) << text;
+  ASSERT_EQ(chmod(path.c_str(), mode), 0);
 }
 
 TEST(RunTest, EndsAsTheProgramEnds) {
   const std::string folder = ScratchDir();
   EXPECT_EQ(Tool({"run", "--output", folder, "--", "sh", "-c", "exit 7"}).exit_code, 7);
   const CommandResult crash = Tool({"run", "--output", folder, "--", Program("inject_cases"), "crash"});
-  EXPECT_EQ(crash.exit_code, 128 + SIGSEGV);
+  ASSERT_TRUE(WIFSIGNALED(crash.status)) << "a caller must be able to ask for the signal";
+  EXPECT_EQ(WTERMSIG(crash.status), SIGSEGV);
   EXPECT_THAT(crash.err, HasSubstr("signal 11 ended the program"));
   EXPECT_THAT(crash.err, HasSubstr("hbmprof doctor -- "));
-  const CommandResult terminated = Tool({"run", "--output", folder, "--", "sh", "-c", "kill -TERM $PPID; sleep 5"});
-  EXPECT_EQ(terminated.exit_code, 128 + SIGTERM) << "what asks this command to end reaches the program";
-  EXPECT_EQ(Tool({"run", "--output", folder, "--", "sh", "-c", "kill -INT $$; exit 3"}).exit_code, 128 + SIGINT);
+  EXPECT_EQ(Tool({"run", "--output", folder, "--", "sh", "-c", "kill -INT $$; exit 3"}).status, SIGINT);
+}
+
+TEST(RunTest, AnExitCodeAbove128IsNoSignal) {
+  const CommandResult run = Tool({"run", "--output", ScratchDir(), "--", "sh", "-c", "exit 139"});
+  EXPECT_TRUE(WIFEXITED(run.status));
+  EXPECT_EQ(run.exit_code, 139);
+  EXPECT_THAT(run.err, Not(HasSubstr("signal")));
+}
+
+TEST(RunTest, ForwardsWhatProcessesSendToIt) {
+  // The program, a shell, tells each signal that it gets, and sends the next line when it has read one.
+  const std::string signals = "HUP INT QUIT TERM USR1 USR2 ABRT PWR";
+  const std::string program = "for s in " + signals +
+                              "; do trap \"echo $s\" $s; done; echo ready; "
+                              "for i in 1 2 3 4 5 6 7 8; do until read line; do :; done; done; exit 5";
+  const std::string sender =
+      "mkfifo in out; exec 7<>in 8<>out; env --default-signal=INT,QUIT \"$@\" <&7 >&8 & read line <&8; for s in " +
+      signals + "; do kill -$s $!; read line <&8; echo $line; echo next >&7; done; wait $!; echo $?";
+  const std::string folder = ScratchDir();
+  const CommandResult run = Shell("cd '" + folder + "'; " + sender, folder, {"bash", "-c", program});
+  EXPECT_EQ(run.out, "HUP\nINT\nQUIT\nTERM\nUSR1\nUSR2\nABRT\nPWR\n5\n") << run.err;
+}
+
+TEST(RunTest, WhatTheProgramSendsToItsGroupItGetsOnce) {
+  const std::string program = "trap 'echo got' USR1; kill -USR1 0; sleep 0.2; exit 0";
+  EXPECT_EQ(Shell("exec setsid -w \"$@\"", ScratchDir(), {"bash", "-c", program}).out, "got\n");
+}
+
+TEST(RunTest, AProcessThatHasEndedIsSentNothing) {
+  const CommandResult run =
+      Tool({"run", "--output", ScratchDir(), "--", "sh", "-c", "exit 3"}, {"LD_PRELOAD=" HBMPROF_LATE_SIGNAL});
+  EXPECT_EQ(run.exit_code, 3) << "as if the signal had found no process";
+  EXPECT_THAT(run.err, HasSubstr("late signal sent"));
+  EXPECT_THAT(run.err, Not(HasSubstr("sent on")));
+}
+
+TEST(RunTest, TheProgramInheritsTheSignalsAsTheyWere) {
+  const std::vector<std::string> program = {"grep", "Sig[BIC]", "/proc/self/status"};
+  for (const char* before : {"", "--ignore-signal=CHLD,HUP,INT,TERM,PIPE ", "--block-signal=TERM,USR1,CHLD "}) {
+    const std::string start = std::string("exec env ") + before;
+    const std::string without = Shell(start + "\"${@:6}\"", "/", program).out;
+    EXPECT_THAT(without, HasSubstr("SigIgn"));
+    EXPECT_EQ(Shell(start + "\"$@\"", ScratchDir(), program).out, without) << before;
+  }
+}
+
+TEST(RunTest, KnowsTheExitCodeAlsoWhereTheSystemReapsChildren) {
+  EXPECT_EQ(Shell("trap '' CHLD; exec \"$@\"", ScratchDir(), {"sh", "-c", "exit 7"}).exit_code, 7);
+}
+
+TEST(RunTest, AClosedDescriptorStaysClosedAndChangesNothing) {
+  for (const std::string closed : {"<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"}) {
+    SCOPED_TRACE(closed);
+    const std::string folder = ScratchDir();
+    const CommandResult run =
+        Shell("exec \"$@\" " + closed, folder,
+              {"sh", "-c", "ls /proc/self/fd > '" + folder + "/open'; " + Program("inject_cases") + " plain; exit 6"});
+    EXPECT_EQ(run.exit_code, 6);
+    Shell("exec \"${@:6}\" " + closed, folder, {"sh", "-c", "ls /proc/self/fd > '" + folder + "/open_without'"});
+    EXPECT_NE(Contents(folder + "/open"), "");
+    EXPECT_EQ(Contents(folder + "/open"), Contents(folder + "/open_without"));
+    EXPECT_EQ(Profiles(folder).size(), 1u);
+  }
+}
+
+TEST(RunTest, TheSummarysReaderMayBeGone) {
+  const CommandResult run =
+      Shell("exec 3>&1; { \"$@\" 2>&1 >&3; echo $? >&3; } | true", ScratchDir(), {"sh", "-c", "sleep 0.2; exit 3"});
+  EXPECT_EQ(run.out, "3\n");
+}
+
+TEST(RunTest, SaysAsAShellDoesThatAProgramCannotBeStarted) {
+  const std::string folder = ScratchDir();
+  WriteScript(folder + "/plain", "exit 5\n", 0644);
+  WriteScript(folder + "/lost", "#!/nonexistent/interpreter\n");
+  const std::string output = folder + "/profiles";
+  const std::vector<std::pair<std::string, int>> cases = {{"no-such-program", 127},       {folder + "/none", 127},
+                                                          {folder + "/plain/below", 127}, {folder + "/lost", 127},
+                                                          {folder + "/plain", 126},       {folder, 126}};
+  for (const auto& [program, code] : cases) {
+    const CommandResult run = Tool({"run", "--output", output, "--", program});
+    EXPECT_EQ(run.exit_code, code) << program;
+    EXPECT_THAT(run.err, HasSubstr("hbmprof run: " + program));
+    EXPECT_EQ(Tool({"doctor", "--", program}).exit_code, 1);
+  }
+  EXPECT_FALSE(fs::exists(output));
+}
+
+TEST(RunTest, AFileInNoKnownFormatIsAScriptForTheShell) {
+  const std::string folder = ScratchDir();
+  WriteScript(folder + "/script", "echo \"$#: $2\"; " + Program("inject_cases") + " plain; exit 5\n");
+  const CommandResult run = Tool({"run", "--output", folder + "/profiles", "--", folder + "/script", "a", "b c"});
+  EXPECT_EQ(run.exit_code, 5) << run.err;
+  EXPECT_EQ(run.out, "2: b c\ndone\n");
+  EXPECT_EQ(Profiles(folder + "/profiles").size(), 1u);
+}
+
+TEST(RunTest, APercentSignInTheFoldersNameIsMeantLiterally) {
+  const std::string folder = ScratchDir() + "/%p %n%%p%";
+  const CommandResult run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "plain"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  ASSERT_EQ(Profiles(folder).size(), 1u);
+  EXPECT_THAT(run.err, HasSubstr(Profiles(folder)[0]));
+}
+
+TEST(RunTest, LeavesNoEmptyFolder) {
+  const std::string folder = ScratchDir();
+  EXPECT_EQ(Tool({"run", "--output", folder + "/a/b/", "--", "true"}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(folder + "/a"));
+  EXPECT_EQ(Tool({"run", "--output", folder + "/a/b", "--", "/dev/null"}).exit_code, 126);
+  EXPECT_FALSE(fs::exists(folder + "/a"));
+  fs::create_directories(folder + "/own");
+  EXPECT_EQ(Tool({"run", "--output", folder + "/own", "--", "true"}).exit_code, 0);
+  EXPECT_TRUE(fs::exists(folder + "/own")) << "the command has not made it";
+}
+
+TEST(RunTest, AFolderThatAnotherRunUsesStays) {
+  // The first run makes the folder and ends, without a profile, while the second one's program is at work.
+  const std::string folder = ScratchDir() + "/profiles";
+  const std::string wait_for = "while [ ! -e $FOLDER.go ]; do sleep 0.01; done; ";
+  const CommandResult run = Shell(
+      "export FOLDER=$4; \"${@:1:5}\" sh -c '" + wait_for +
+          "' & first=$!; until [ -e $4 ]; do sleep 0.01; done; "
+          "FIRST=$first \"$@\"; wait",
+      folder,
+      {"sh", "-c",
+       "> $FOLDER.go; while kill -0 $FIRST; do sleep 0.01; done 2>/dev/null; " + Program("inject_cases") + " plain"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(Profiles(folder).size(), 1u) << run.err;
+}
+
+TEST(RunTest, AProcessThatGoesOnIsNamedAndKeepsItsFolder) {
+  const std::string folder = ScratchDir() + "/profiles";
+  const std::string program = "(while [ ! -e " + folder + ".go ]; do sleep 0.01; done; exec " +
+                              Program("inject_cases") + " plain) >/dev/null 2>&1 & exit 0";
+  // Shell waits for all of them.
+  const CommandResult run = Shell("\"$@\"; echo $?; ls -d \"$4\"; > \"$4.go\"", folder, {"sh", "-c", program});
+  EXPECT_EQ(run.out, "0\n" + folder + "\n");
+  EXPECT_THAT(run.err, ContainsRegex("hbmprof: process [0-9]+ still runs; it writes " + folder));
+  EXPECT_EQ(Profiles(folder).size(), 1u);
+}
+
+TEST(RunTest, RunsInOneFolderReportOnlyTheirOwnProfiles) {
+  const std::string folder = ScratchDir();
+  // The second run starts and ends while the first one's program is at work, which leaves a profile too.
+  const std::string program = Program("inject_cases") + " plain";
+  const std::string second = ToolPath() + " run --output " + folder + " -- " + program + " 2>" + folder + ".second; ";
+  const CommandResult first = Tool({"run", "--output", folder, "--", "sh", "-c", second + program});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(Profiles(folder).size(), 2u);
+  const auto reported = [&](const std::string& text) {
+    std::vector<std::string> found;
+    for (const std::string& path : Profiles(folder)) {
+      if (text.find(path) != std::string::npos) found.push_back(path);
+    }
+    return found;
+  };
+  ASSERT_EQ(reported(first.err).size(), 1u) << first.err;
+  ASSERT_EQ(reported(Contents(folder + ".second")).size(), 1u);
+  EXPECT_NE(reported(first.err), reported(Contents(folder + ".second")));
+}
+
+TEST(RunTest, ARunInARunIsPreloadedOnce) {
+  const std::string folder = ScratchDir();
+  const CommandResult run = Tool({"run", "--output", folder, "--", ToolPath(), "run", "--output", folder, "--", "sh",
+                                  "-c", "echo $LD_PRELOAD; exit 4"});
+  EXPECT_EQ(run.exit_code, 4) << run.err;
+  EXPECT_EQ(run.out, HBMPROF_INJECTED "\n");
+}
+
+TEST(RunTest, ALibraryWhosePathLdPreloadCannotHoldIsRefused) {
+  for (const std::string name : {"with space", "with:colon", "with$ORIGIN"}) {
+    const std::string folder = ScratchDir() + "/" + name;
+    fs::create_directories(folder);
+    const std::string library = folder + "/libhbmprof_cuda.so";
+    fs::copy_file(HBMPROF_INJECTED, library);
+    const CommandResult run = Tool({"run", "--library", library, "--output", folder + "/out", "--", "echo", "started"});
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_EQ(run.out, "");
+    EXPECT_THAT(run.err, HasSubstr(library + " cannot be preloaded: "));
+    EXPECT_THAT(Tool({"doctor", "--library", library}).out, HasSubstr(library + " cannot be preloaded: "));
+  }
+}
+
+// A program that would fail with the library does what it does without, and one line says why.
+void ExpectRunsWithout(const std::string& program, const std::string& folder, const std::string& reason) {
+  const CommandResult run = Tool({"run", "--output", folder, "--", program});
+  EXPECT_EQ(run.exit_code, 5) << run.err;
+  EXPECT_EQ(run.out, "done\n");
+  EXPECT_THAT(run.err, ContainsRegex("^hbmprof: " + program + " runs without hbmprof: .*" + reason));
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  EXPECT_FALSE(fs::exists(folder));
+  const CommandResult doctor = Tool({"doctor", "--", program});
+  EXPECT_EQ(doctor.exit_code, 1);
+  EXPECT_THAT(doctor.out, ContainsRegex("! +.hbmprof run. will not inject it: .*" + reason));
+}
+
+TEST(RunTest, AProgramOfAnotherCLibraryRunsWithout) {
+  if (*HBMPROF_MUSL_PROGRAM == '\0') GTEST_SKIP() << "there was no musl-gcc when this was built";
+  ExpectRunsWithout(HBMPROF_MUSL_PROGRAM, ScratchDir() + "/profiles", "another C library than glibc .*ld-musl");
+}
+
+TEST(RunTest, AProgramWithAddressSanitizerRunsWithout) {
+  if (*HBMPROF_ASAN_PROGRAM == '\0') GTEST_SKIP() << "this compiler has no shared AddressSanitizer";
+  const std::string folder = ScratchDir();
+  ExpectRunsWithout(HBMPROF_ASAN_PROGRAM, folder + "/profiles", "loads libasan");
+  WriteScript(folder + "/script", "#!" HBMPROF_ASAN_PROGRAM "\n");
+  ExpectRunsWithout(folder + "/script", folder + "/profiles", "loads libasan");
+}
+
+TEST(RunTest, AProgramWhoseLibrariesAreTooOldForTheInjectedOneRunsWithout) {
+  const CommandResult run =
+      Tool({"run", "--library", HBMPROF_NEEDS_NEW_LIBRARY, "--output", ScratchDir(), "--", "echo", "done"},
+           {"LD_LIBRARY_PATH=" HBMPROF_OLD_LIBRARY_FOLDER});
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_EQ(run.out, "done\n");
+  EXPECT_THAT(run.err, ContainsRegex("runs without hbmprof: the dynamic linker says: .*not found .required by "));
+}
+
+// --- A terminal. ---
+
+// A shell with job control on a terminal of its own. It runs the command as its foreground job and resumes it there
+// whenever it stops.
+class Terminal {
+ public:
+  explicit Terminal(std::vector<std::string> command) : terminal_(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+    grantpt(terminal_);
+    unlockpt(terminal_);
+    const std::string name = ptsname(terminal_);
+    int report[2];
+    if (pipe2(report, O_CLOEXEC) != 0) std::abort();
+    report_ = report[0];
+    shell_ = fork();
+    if (shell_ == 0) BeShell(name, report[1], command);
+    close(report[1]);
+  }
+  ~Terminal() {
+    kill(shell_, SIGKILL);
+    waitpid(shell_, nullptr, 0);
+    close(report_);
+    close(terminal_);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  // Everything on the screen since the start, as soon as `text` is there.
+  const std::string& ReadUntil(const std::string& text) {
+    pollfd input = {terminal_, POLLIN, 0};
+    while (screen_.find(text) == std::string::npos) {
+      char buffer[4096];
+      const ssize_t count = poll(&input, 1, 60'000) == 1 ? read(terminal_, buffer, sizeof(buffer)) : -1;
+      if (count <= 0) {
+        ADD_FAILURE() << "no '" << text << "' on the screen, but: " << screen_;
+        break;
+      }
+      screen_.append(buffer, static_cast<size_t>(count));
+    }
+    return screen_;
+  }
+  void Type(const std::string& keys) {
+    EXPECT_EQ(write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  }
+  // How the job next stopped or ended, as the shell sees it.
+  int NextStatus() {
+    int status = -1;
+    pollfd input = {report_, POLLIN, 0};
+    EXPECT_EQ(poll(&input, 1, 60'000), 1) << "the shell sees nothing; on the screen is: " << screen_;
+    EXPECT_EQ(read(report_, &status, sizeof(status)), static_cast<ssize_t>(sizeof(status)));
+    return status;
+  }
+
+ private:
+  [[noreturn]] static void BeShell(const std::string& terminal, int report, std::vector<std::string>& command) {
+    setsid();
+    const int tty = open(terminal.c_str(), O_RDWR);  // becomes the controlling terminal
+    signal(SIGTTOU, SIG_IGN);
+    const pid_t job = fork();
+    if (job == 0) {
+      setpgid(0, 0);
+      tcsetpgrp(tty, getpid());
+      signal(SIGTTOU, SIG_DFL);
+      for (int i = 0; i < 3; ++i) dup2(tty, i);
+      std::vector<char*> arguments;
+      for (std::string& argument : command) arguments.push_back(argument.data());
+      arguments.push_back(nullptr);
+      execv(arguments[0], arguments.data());
+      _exit(127);
+    }
+    setpgid(job, job);
+    for (int status = 0; waitpid(job, &status, WUNTRACED) == job;) {
+      if (write(report, &status, sizeof(status)) != sizeof(status) || !WIFSTOPPED(status)) break;
+      tcsetpgrp(tty, job);
+      kill(-job, SIGCONT);
+    }
+    // What is on the screen goes with the last process that has the terminal.
+    pause();
+    _exit(0);
+  }
+
+  const int terminal_;
+  int report_;
+  pid_t shell_;
+  std::string screen_;
+};
+
+std::vector<std::string> InTerminal(const std::string& script) {
+  return {ToolPath(), "run", "--output", ScratchDir(), "--", "bash", "-c", script};
+}
+
+TEST(RunTerminalTest, AKeyEndsTheProgramAndTheShellLearnsOfTheSignal) {
+  Terminal caught(InTerminal("trap 'echo cau''ght' INT; echo ready; read x; sleep 0.2; exit 3"));
+  caught.ReadUntil("ready");
+  caught.Type("\x03");
+  caught.ReadUntil("caught");
+  caught.Type("\n");
+  const int status = caught.NextStatus();
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+  const std::string screen = caught.ReadUntil("hbmprof: no profile");
+  EXPECT_EQ(screen.find("caught"), screen.rfind("caught")) << "the program gets it once";
+
+  Terminal killed(InTerminal("echo ready; exec sleep 60"));
+  killed.ReadUntil("ready");
+  killed.Type("\x03");
+  EXPECT_EQ(killed.NextStatus(), SIGINT) << "a shell's loop ends with it";
+}
+
+TEST(RunTerminalTest, StopsAndGoesOnWithItsProgram) {
+  Terminal by_key(InTerminal("echo ready; read x; echo \"got $x\"; exit 4"));
+  by_key.ReadUntil("ready");
+  by_key.Type("\x1a");
+  EXPECT_TRUE(WIFSTOPPED(by_key.NextStatus()));
+  by_key.Type("y\n");
+  by_key.ReadUntil("got y");
+  EXPECT_EQ(WEXITSTATUS(by_key.NextStatus()), 4);
+
+  Terminal by_itself(InTerminal("echo ready; kill -STOP $$; echo again; exit 6"));
+  EXPECT_TRUE(WIFSTOPPED(by_itself.NextStatus())) << "the shell would wait for ever";
+  by_itself.ReadUntil("again");
+  EXPECT_EQ(WEXITSTATUS(by_itself.NextStatus()), 6);
+}
+
+TEST(RunTerminalTest, TheProgramMayTakeTheTerminal) {
+  // An interactive shell puts itself and each of its jobs into a group of its own.
+  Terminal terminal({ToolPath(), "run", "--output", ScratchDir(), "--", "bash", "--norc", "-i"});
+  terminal.Type("sh -c 'echo rea''dy; exec sleep 60'\n");
+  terminal.ReadUntil("ready");
+  terminal.Type("\x03");  // for that job only
+  terminal.Type("echo $((40 + 2)) $?; exit 8\n");
+  terminal.ReadUntil("42 130");
+  EXPECT_EQ(WEXITSTATUS(terminal.NextStatus()), 8);
 }
 
 TEST(RunTest, EveryProcessThatTheProgramStartsHasAProfileOfItsOwn) {
@@ -88,9 +484,6 @@ TEST(RunTest, WritesProfilesInBetweenAndSumsUpTheLast) {
 }
 
 TEST(RunTest, SaysWhatIsWrongBeforeItStartsAnything) {
-  const CommandResult nothing = Tool({"run", "--", "no-such-program"});
-  EXPECT_EQ(nothing.exit_code, 2);
-  EXPECT_THAT(nothing.err, HasSubstr("no-such-program is no program"));
   const CommandResult library = Tool({"run", "--library", "/nonexistent.so", "--", "true"});
   EXPECT_EQ(library.exit_code, 2);
   EXPECT_THAT(library.err, HasSubstr("/nonexistent.so"));

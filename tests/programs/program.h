@@ -1,26 +1,13 @@
-// What the programs share: checks that end the process, a time limit, buffers that nobody really allocated.
+// What the programs share: checks and a time limit (check.h), buffers that nobody really allocated.
 #ifndef HBMPROF_TESTS_PROGRAMS_PROGRAM_H_
 #define HBMPROF_TESTS_PROGRAMS_PROGRAM_H_
-
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 
 #include "hbmprof/hbmprof.h"
-
-// Kills a program that hangs, and so fails its test.
-inline void LimitTime() { alarm(60); }
-
-// Ends the process with exit code 1 and a line on stderr unless `holds`.
-inline void Check(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "does not hold: %s\n", what);
-  std::_Exit(1);
-}
-#define CHECK_THAT(condition) Check(static_cast<bool>(condition), #condition)
+#include "tests/programs/check.h"
 
 // Buffer `i` of `owner`; all distinct.
 inline hbmprof::BufferId Buffer(uint64_t owner, uint64_t i) {

@@ -55,6 +55,22 @@ std::string ForkName(const ::testing::TestParamInfo<std::string>& mode) {
 }
 INSTANTIATE_TEST_SUITE_P(Fork, ForkTest, ::testing::Values("allocate", "dump"), ForkName);
 
+TEST(Fork, HandlersRegisteredBeforeOursMayRecord) { ExpectDone(RunProgram("fork_with_handlers", {"early"})); }
+TEST(Fork, HandlersRegisteredAfterOursMayRecord) { ExpectDone(RunProgram("fork_with_handlers", {"late"})); }
+TEST(Fork, ASignalHandlerMayRecordWhereverItInterruptsIt) { ExpectDone(RunProgram("fork_with_handlers", {"signals"})); }
+TEST(Fork, ASignalHandlerMayForkWhereverItInterrupts) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer allocates host memory in the signal handler";
+#endif
+  ExpectDone(RunProgram("fork_in_handler"));
+}
+TEST(Fork, HandlersMayUseTheWholeProfilerWhileAnotherThreadDoes) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
+#endif
+  ExpectDone(RunProgram("fork_with_handlers", {"stats"}));
+}
+
 TEST(Programs, BuffersOutliveTheThreadsThatMadeThem) { ExpectDone(RunProgram("thread_exit")); }
 
 TEST(Programs, AThreadMayExitTheProcessWhileOthersAllocate) {
@@ -110,6 +126,64 @@ TEST(Programs, ThreadsThatAllocateLoadLibrariesDumpThrowAndForkNeverWaitForEachO
 
 TEST(Programs, ALibrarysConstructorMayAllocateWhileAnotherThreadDumps) {
   ExpectDone(RunProgram("dlopen_while_dumping", {HBMPROF_PROGRAM_MODULE}));
+}
+
+TEST(Programs, ADaemonThatClosesAllDescriptorsKeepsItsOwnFiles) { ExpectDone(RunProgram("descriptors")); }
+
+class UnwinderTest : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Every, UnwinderTest, ::testing::Values("auto", "fp", "libunwind", "none"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(UnwinderTest, RecordingIsNoCancellationPoint) {
+  ExpectDone(RunProgram("cancelled_threads", {}, {"HBMPROF_UNWINDER=" + GetParam()}));
+}
+
+TEST_P(UnwinderTest, AProgramWithoutADynamicLinkerIsTracked) {
+  const std::string unwinder = GetParam();
+  const std::string own = unwinder == "fp" ? "frame_pointer" : unwinder == "none" ? "none" : "cached_rules";
+  std::vector<std::string> programs = {"static_program"};
+#ifdef HBMPROF_STATIC_PROGRAMS
+  programs.insert(programs.end(), {"static", "static-pie"});
+#endif
+  for (const std::string& program : programs) {
+    const bool is_static = program != "static_program";
+    const std::string file = NewDirectory() + "/profile.pb.gz";
+    const CommandResult run = RunProgram(program, {file}, {"HBMPROF_UNWINDER=" + unwinder});
+    ASSERT_EQ(run.exit_code, 0) << program << ": " << run.err;
+    const ProfileView view = ViewProfile(file);
+    EXPECT_EQ(view.Sum("inuse_objects"), 4 * 52 + 1) << program;
+    if (unwinder == "auto") {
+      EXPECT_EQ(view.SumUnder("inuse_objects", "main"), 1) << program;
+    }
+    if (unwinder != "libunwind" || is_static) {
+      EXPECT_EQ(run.out, own + "\n") << program;
+    }
+    if (unwinder == "libunwind" && is_static) {
+      EXPECT_EQ(run.err, "hbmprof: HBMPROF_UNWINDER=libunwind: a static program cannot load it; using auto\n");
+    } else if (unwinder != "libunwind") {
+      EXPECT_EQ(run.err, "");
+    }
+  }
+}
+
+TEST(Programs, AProbeMayWaitForTheLoaderWhileALibrarysConstructorAsksForNumbers) {
+  ExpectDone(RunProgram("dlopen_in_probe", {HBMPROF_PROGRAM_MODULE}));
+}
+
+TEST(Programs, APluginThatHoldsTheLibraryMayBeClosedWhileItsThreadsLive) {
+  const std::string directory = NewDirectory();
+  ExpectDone(RunProgram("plugin_unloaded", {HBMPROF_PROGRAM_PLUGIN}, {"HBMPROF_OUTPUT=" + directory + "/%n.pb.gz"}));
+  // Recorded before and after it was closed: it was never unloaded. The plugin's copy of the library and the program's
+  // write a profile each.
+  int64_t where_plugin = 0;
+  int64_t in_plugin = 0;
+  for (const char* name : {"/0.pb.gz", "/1.pb.gz"}) {
+    const ProfileView view = ViewProfile(directory + name);
+    where_plugin += view.SumWhere("inuse_space", "where", "plugin");
+    in_plugin += view.SumUnder("inuse_space", "RecordInPlugin");
+  }
+  EXPECT_EQ(where_plugin, 50);
+  EXPECT_EQ(in_plugin, 50);
 }
 
 }  // namespace

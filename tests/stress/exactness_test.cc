@@ -26,6 +26,7 @@
 #include "hbmprof/simulated_device.h"
 #include "hbmprof/tag.h"
 #include "src/core/ledger.h"
+#include "src/core/profiler_impl.h"
 
 namespace hbmprof {
 namespace {
@@ -84,6 +85,7 @@ void TraceLedger() {
   log->steps.push_back(
       {next_order.fetch_add(1, std::memory_order_relaxed), &log->operations.back(), log->steps_of_current++});
 }
+void TraceStep(EventStep) {}
 }  // namespace internal
 
 namespace {

@@ -4,11 +4,18 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
 
 extern char** environ;
 
@@ -44,9 +51,43 @@ bool IsOnPath(const std::string& program) {
   return false;
 }
 
+// Processes whose parent has ended become children of a subreaper, so repeated calls reach all of them.
+void KillChildren() {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const pid_t process = std::atoi(entry.path().filename().c_str());
+    if (process <= 0) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string stat((std::istreambuf_iterator<char>(file)), {});
+    // pid (name) state parent; the name may hold anything.
+    const size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos || name_end + 4 > stat.size()) continue;
+    if (std::atoi(stat.c_str() + name_end + 4) == getpid()) kill(process, SIGKILL);
+  }
+}
+
+// Waits for `child` and for all that it leaves behind. Returns the status of `child`.
+int WaitForAll(pid_t child, int time_limit_s, bool* timed_out) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(time_limit_s);
+  int child_status = -1;
+  for (;;) {
+    int status = 0;
+    const pid_t ended = waitpid(-1, &status, WNOHANG);
+    if (ended < 0 && errno != EINTR) return child_status;
+    if (ended == child) child_status = status;
+    if (ended > 0) continue;
+    if (std::chrono::steady_clock::now() > limit) {
+      *timed_out = true;
+      KillChildren();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 }  // namespace
 
-CommandResult RunCommand(const std::vector<std::string>& argv, const std::vector<std::string>& environment) {
+CommandResult RunCommand(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
+                         const CommandPlace& place) {
   CommandResult result;
   const int out = memfd_create("stdout", MFD_CLOEXEC);
   const int err = memfd_create("stderr", MFD_CLOEXEC);
@@ -68,15 +109,26 @@ CommandResult RunCommand(const std::vector<std::string>& argv, const std::vector
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, out, 1);
   posix_spawn_file_actions_adddup2(&actions, err, 2);
+  if (!place.directory.empty()) posix_spawn_file_actions_addchdir_np(&actions, place.directory.c_str());
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  if (place.time_limit_s > 0) {
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  }
   pid_t child = 0;
-  const int error =
-      posix_spawnp(&child, argv[0].c_str(), &actions, nullptr, Pointers(arguments).data(), Pointers(variables).data());
+  const int error = posix_spawnp(&child, argv[0].c_str(), &actions, &attributes, Pointers(arguments).data(),
+                                 Pointers(variables).data());
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error == 0) {
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    if (place.time_limit_s > 0) {
+      result.status = WaitForAll(child, place.time_limit_s, &result.timed_out);
+    } else {
+      while (waitpid(child, &result.status, 0) < 0 && errno == EINTR) {
+      }
     }
-    result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    result.exit_code = WIFEXITED(result.status) ? WEXITSTATUS(result.status) : 128 + WTERMSIG(result.status);
     result.out = ReadAll(out);
     result.err = ReadAll(err);
   }

@@ -9,12 +9,23 @@ namespace hbmprof_test {
 
 struct CommandResult {
   int exit_code = -1;  // 128 + signal if it was killed, -1 if it did not start
+  int status = -1;     // what waitpid reports, -1 if it did not start
+  bool timed_out = false;
   std::string out;
   std::string err;
 };
 
+struct CommandPlace {
+  std::string directory;  // the working directory; empty: that of this process
+  // If not 0: the command is the leader of a new process group; RunCommand also waits for every process that it leaves
+  // behind, and kills all of them after so many seconds. This process then becomes a child subreaper, for good, and
+  // must have no other children.
+  int time_limit_s = 0;
+};
+
 // Runs argv[0], found on PATH, with standard input empty, and waits for it. `environment` is added ("NAME=value").
-CommandResult RunCommand(const std::vector<std::string>& argv, const std::vector<std::string>& environment = {});
+CommandResult RunCommand(const std::vector<std::string>& argv, const std::vector<std::string>& environment = {},
+                         const CommandPlace& place = {});
 
 // A pprof viewer.
 struct PprofTool {

@@ -3,7 +3,14 @@
 #ifndef HBMPROF_TESTS_SUPPORT_PROGRAM_RUN_H_
 #define HBMPROF_TESTS_SUPPORT_PROGRAM_RUN_H_
 
+#include <sys/stat.h>
+
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -17,6 +24,27 @@ inline std::string NewDirectory() {
   std::string path = ::testing::TempDir() + "/hbmprof_test_XXXXXX";
   if (mkdtemp(path.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path;
   return path;
+}
+
+// What lies in `directory`: for each path relative to it, type and permissions, and the contents of a file or the
+// target of a link. Contents that cannot be read and those of a core dump are left out.
+inline std::map<std::string, std::string> FilesIn(const std::string& directory) {
+  namespace fs = std::filesystem;
+  std::map<std::string, std::string> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory, error)) {
+    const std::string name = entry.path().lexically_relative(directory);
+    struct stat info = {};
+    lstat(entry.path().c_str(), &info);
+    char mode[16];
+    std::snprintf(mode, sizeof(mode), "%06o ", static_cast<unsigned>(info.st_mode));
+    std::string& text = files[name] = mode;
+    if (S_ISLNK(info.st_mode)) text += fs::read_symlink(entry.path(), error).string();
+    if (!S_ISREG(info.st_mode) || name.rfind("core", 0) == 0) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    text.append(std::istreambuf_iterator<char>(file), {});
+  }
+  return files;
 }
 
 // The profile in `path`, which is well-formed or the test fails.

@@ -68,7 +68,7 @@ TEST(Completion, CompletesCommandsOptionsAndFilesInBash) {
     return result.out;
   };
   EXPECT_EQ(complete("hbmprof le"), "leaks\n");
-  EXPECT_EQ(complete("hbmprof leaks --fa"), "--fail-over\n");
+  EXPECT_EQ(complete("hbmprof leaks --fa"), "--fail-over --fail-on\n");
   EXPECT_EQ(complete("hbmprof symbolize --deb"), "--debug-dir\n");
   EXPECT_EQ(complete("hbmprof top hbm"), "hbmprof.bash\n");
   EXPECT_EQ(complete("hbmprof top --fail"), "\n");

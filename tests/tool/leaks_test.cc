@@ -2,9 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <deque>
+#include <fstream>
 #include <utility>
 
 #include "hbmprof/pprof.h"
@@ -123,7 +127,9 @@ TEST(Leaks, RanksTheOneLeakFirstWithItsRateAndNothingElse) {
   }
   ASSERT_EQ(leaks.size(), 1u) << json.dump(1);
   EXPECT_EQ(leaks[0]["verdict"], "leak");
-  EXPECT_EQ(leaks[0]["sure"], "high");
+  EXPECT_EQ(leaks[0]["sure"], "low") << "five dumps";
+  EXPECT_THAT(leaks[0]["why"].get<std::string>(), HasSubstr("grew for good in 4 of 4 intervals; gave nothing back"));
+  EXPECT_THAT(leaks[0]["more_dumps"].get<std::string>(), HasSubstr("six dumps are surer"));
   EXPECT_THAT(leaks[0]["stack"][0]["name"].get<std::string>(), HasSubstr("Site"));
   EXPECT_NEAR(leaks[0]["per_count"].get<double>(), 8192, 82);
   EXPECT_NEAR(leaks[0]["per_second"].get<double>(), 819200, 8192);
@@ -173,9 +179,13 @@ TEST(Leaks, SaysWhatIsMissingForAnAnswer) {
   const CommandResult unknown = RunTool(With({"leaks", "--per", "tokens"}, dumps));
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("0.pb.gz: has no counter 'tokens' (it has requests)"));
-  const CommandResult stuck = RunTool({"leaks", "--per", "requests", dumps[0], dumps[1], dumps[1], dumps[2]});
+  const CommandResult stuck = RunTool({"leaks", "--per", "requests", dumps[0], dumps[1], dumps[1]});
   EXPECT_EQ(stuck.exit_code, 2);
-  EXPECT_THAT(stuck.err, HasSubstr("no more than in the dump before"));
+  EXPECT_THAT(stuck.err, HasSubstr("counter 'requests' has only 2 values in 3 dumps"));
+  const CommandResult label = RunTool(With({"leaks", "--by", "phase"}, dumps));
+  EXPECT_EQ(label.exit_code, 2);
+  EXPECT_THAT(label.err, HasSubstr("no sample has that label (there are: "));
+  EXPECT_EQ(RunTool(With({"leaks", "--fail-on", "maybe"}, dumps)).exit_code, 2);
 }
 
 // Sites as bytes over dumps, judged one by one.
@@ -188,14 +198,15 @@ TEST(Leaks, JudgesTheCoursesThatProgramsShow) {
   const Course courses[] = {
       {"steady", {100, 200, 300, 400, 500}, "leak"},
       {"noisy_but_steady", {1000, 1900, 3100, 4000, 5200}, "leak"},
-      {"warm_up_then_leak", {0, 90000, 90100, 90200, 90300}, "leak"},
+      {"warm_up_then_leak", {0, 90000, 90100, 90200, 90300}, "perhaps"},
       {"warm_up", {0, 500, 500, 500, 500}, "stopped"},
       {"slow_warm_up", {0, 300, 450, 500, 500}, "stopped"},
       {"plateau", {0, 100, 200, 210, 210}, "stopped"},
       {"decaying", {0, 800, 1200, 1400, 1500}, "perhaps"},
       {"sawtooth", {100, 900, 200, 800, 300}, "up and down"},
       {"sawtooth_that_ends_high", {100, 900, 200, 900, 950}, "up and down"},
-      {"bursts", {0, 500, 500, 1100, 1500}, "perhaps"},
+      {"bursts", {0, 500, 500, 1100, 1500}, "leak"},
+      {"few_bursts", {0, 500, 500, 1100, 1100}, "perhaps"},
       {"late_start", {0, 0, 0, 0, 5000}, "perhaps"},
       {"constant", {700, 700, 700, 700, 700}, "flat"},
       {"shrinking", {700, 600, 500, 400, 300}, "flat"},
@@ -220,6 +231,182 @@ TEST(Leaks, JudgesTheCoursesThatProgramsShow) {
   }
   EXPECT_EQ(sites["warm_up_then_leak"]["growth"], 300);
   EXPECT_EQ(sites["warm_up_then_leak"]["per_interval"], 100);
+}
+
+// One site's course as profiles, a second and a hundred requests apart.
+struct Dump {
+  int64_t bytes;
+  int64_t requests;
+  int pid = 1;
+  std::map<std::string, std::string> labels;
+};
+std::vector<std::string> WriteDumps(const std::string& dir, const std::vector<Dump>& dumps) {
+  std::vector<std::string> paths;
+  for (size_t d = 0; d < dumps.size(); ++d) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000000000000 + static_cast<int64_t>(d) * 1000000000);
+    maker.Comment("hbmprof version=1 pid=" + std::to_string(dumps[d].pid));
+    maker.Comment("counter requests value=" + std::to_string(dumps[d].requests));
+    maker.Sample({maker.Frame("site"), maker.Frame("main")}, {1, dumps[d].bytes}, dumps[d].labels);
+    paths.push_back(dir + "/" + std::to_string(100 + d));
+    maker.Write(paths.back());
+  }
+  return paths;
+}
+
+// The list of JAX's manual: nine dumps, and what it adds in each has a label value of its own.
+TEST(Leaks, AStackIsJudgedOverAllItsLabels) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> arguments = {"leaks", "--fail-over", "1KiB"};
+  for (int d = 1; d <= 9; ++d) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000000000000 + d * int64_t{1000000000});
+    for (int i = 1; i <= d; ++i) {
+      maker.Sample({maker.Frame("anotherfunc"), maker.Frame("main")}, {1, 40000 * i},
+                   {{"shape", "(" + std::to_string(i) + ", 10000)"}, {"kind", i % 2 == 0 ? "even" : "odd"}});
+    }
+    maker.Sample({maker.Frame("afunction"), maker.Frame("main")}, {1, 4000000}, {{"shape", "(1, 1000000)"}});
+    arguments.push_back(dir + "/" + std::to_string(d));
+    maker.Write(arguments.back());
+  }
+  const CommandResult result = RunTool(arguments);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("2 sites: 1 leak, 0 perhaps"));
+  EXPECT_THAT(result.out, HasSubstr("sure: high"));
+  EXPECT_THAT(result.out, HasSubstr("anotherfunc"));
+
+  arguments.insert(arguments.end(), {"--by", "kind"});
+  arguments.erase(arguments.begin() + 1, arguments.begin() + 3);
+  const nlohmann::json json = ToolJson(arguments);
+  ASSERT_TRUE(json.is_object());
+  std::map<std::string, std::string> verdicts;
+  for (const auto& site : json["sites"]) verdicts[site["labels"].dump()] = site["verdict"];
+  EXPECT_EQ(verdicts, (std::map<std::string, std::string>{
+                          {R"({"kind":"even"})", "perhaps"}, {R"({"kind":"odd"})", "leak"}, {"{}", "flat"}}));
+}
+
+// Each of forty sites grows once, so none of them is a leak; together they grow all the time.
+TEST(Leaks, GrowthThatNoSiteExplainsFailsToo) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> dumps;
+  for (int d = 0; d < 20; ++d) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000000000000 + d * int64_t{1000000000});
+    for (int site = 0; site < 40; ++site) {
+      maker.Sample({maker.Frame("site" + std::to_string(site)), maker.Frame("main")}, {1, 2 * d >= site ? 1 << 20 : 0});
+    }
+    dumps.push_back(dir + "/" + std::to_string(100 + d));
+    maker.Write(dumps.back());
+  }
+  const CommandResult failed = RunTool(With({"leaks", "--fail-over", "1MiB"}, dumps));
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_THAT(failed.out, HasSubstr("40 sites: 0 leak"));
+  EXPECT_THAT(failed.out, HasSubstr("all other sites together: LEAK"));
+  EXPECT_THAT(failed.out, HasSubstr("all other sites together by 38.00 MiB"));
+  EXPECT_EQ(RunTool(With({"leaks", "--fail-over", "38MiB"}, dumps)).exit_code, 0);
+  EXPECT_EQ(ToolJson(With({"leaks"}, dumps))["unexplained"], 38 << 20);
+}
+
+TEST(Leaks, WhatFailsCanBeChosen) {
+  // Slows down: perhaps.
+  std::vector<Dump> course;
+  for (int d = 0; d < 12; ++d) course.push_back({std::llround((100 - 100 * std::exp(-d / 5.0)) * (1 << 20)), 100 * d});
+  const std::vector<std::string> dumps = WriteDumps(ScratchDir(), course);
+  const nlohmann::json json = ToolJson(With({"leaks"}, dumps));
+  ASSERT_EQ(json["sites"][0]["verdict"], "perhaps") << json.dump(1);
+  EXPECT_THAT(json["sites"][0]["why"].get<std::string>(), HasSubstr("is slowing down"));
+  EXPECT_EQ(RunTool(With({"leaks", "--fail-over", "1MiB"}, dumps)).exit_code, 0);
+  EXPECT_EQ(RunTool(With({"leaks", "--fail-over", "1MiB", "--fail-on", "sure"}, dumps)).exit_code, 0);
+  const CommandResult perhaps = RunTool(With({"leaks", "--fail-over", "1MiB", "--fail-on", "perhaps"}, dumps));
+  EXPECT_EQ(perhaps.exit_code, 1);
+  EXPECT_THAT(perhaps.out, HasSubstr("FAILED: what may leak grew by 88.92 MiB"));
+}
+
+TEST(Leaks, OneProcessIsJudgedWhereTheProgramWasRestarted) {
+  // Three dumps, a restart, then fifteen dumps of a leak.
+  std::vector<Dump> course = {{5000, 100, 7}, {5100, 200, 7}, {5200, 300, 7}};
+  for (int d = 0; d < 15; ++d) course.push_back({1000 + 100 * d, 50 + 100 * d, 8});
+  const std::vector<std::string> dumps = WriteDumps(ScratchDir(), course);
+  for (const std::vector<std::string>& per : {std::vector<std::string>{}, {"--per", "requests"}}) {
+    std::vector<std::string> arguments = With({"leaks"}, per);
+    const nlohmann::json json = ToolJson(With(arguments, dumps));
+    ASSERT_TRUE(json.is_object());
+    EXPECT_EQ(json["judged"]["first"], 3);
+    EXPECT_EQ(json["judged"]["last"], 17);
+    EXPECT_EQ(json["sites"][0]["verdict"], "leak");
+    EXPECT_EQ(json["sites"][0]["growth"], 1400);
+    if (!per.empty()) {
+      EXPECT_EQ(json["sites"][0]["per_count"], 1.0);
+    }
+  }
+  EXPECT_THAT(RunTool(With({"leaks"}, dumps)).out,
+              HasSubstr("the program was restarted once: dumps 4 to 18 are judged"));
+}
+
+TEST(Leaks, APauseOfTheCounterIsNoPauseOfTheLeak) {
+  // Grows by the requests; nothing is requested in the last half of the time.
+  std::vector<Dump> course;
+  for (int d = 0; d < 20; ++d) course.push_back({1000 * std::min(d, 10), 100 * std::min(d, 10)});
+  const std::vector<std::string> dumps = WriteDumps(ScratchDir(), course);
+  EXPECT_EQ(ToolJson(With({"leaks"}, dumps))["sites"][0]["verdict"], "stopped");
+  const nlohmann::json json = ToolJson(With({"leaks", "--per", "requests"}, dumps));
+  EXPECT_EQ(json["sites"][0]["verdict"], "leak");
+  EXPECT_EQ(json["sites"][0]["per_count"], 10.0);
+}
+
+class LeaksOfExamples : public testing::Test {
+ protected:
+  CommandResult RunExample(const std::string& name, const std::vector<std::string>& arguments) {
+    return RunCommand(With({std::string(HBMPROF_EXAMPLES_DIR) + "/" + name}, arguments));
+  }
+  // The dumps of a server that serves six prompts eighteen times.
+  std::vector<std::string> ServerDumps(const std::vector<std::string>& options) {
+    std::ifstream all(std::string(HBMPROF_SOURCE_DIR) + "/examples/llm_server/prompts.txt");
+    std::ofstream some(dir_ + "/prompts");
+    std::string line;
+    for (int i = 0; i < 6 && std::getline(all, line); ++i) some << line.substr(0, 24) << "\n";
+    some.close();
+    const CommandResult run = RunExample(
+        "llm_server",
+        With(With({"--dumps", "18", "--dump-dir", dir_, "--max-tokens", "6"}, options), {dir_ + "/prompts"}));
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    std::vector<std::string> dumps;
+    for (int d = 1; d <= 18; ++d) {
+      char name[32];
+      std::snprintf(name, sizeof(name), "/dump.%04d.pb.gz", d);
+      dumps.push_back(dir_ + name);
+    }
+    return dumps;
+  }
+  const std::string dir_ = ScratchDir();
+};
+
+TEST_F(LeaksOfExamples, TheServerThatLeaksIsFound) {
+  const std::vector<std::string> dumps = ServerDumps({"--leak"});
+  const CommandResult result = RunTool(With({"leaks", "--per", "requests", "--fail-over", "1MiB"}, dumps));
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  EXPECT_THAT(result.out, HasSubstr("18 dumps"));
+  EXPECT_THAT(result.out, HasSubstr(", 102 requests"));
+  EXPECT_THAT(result.out, HasSubstr("1 leak, 0 perhaps"));
+  EXPECT_THAT(result.out, HasSubstr("sure: high"));
+  EXPECT_THAT(result.out, HasSubstr("llm::KvCache::AllocatePage"));
+}
+
+TEST_F(LeaksOfExamples, TheServerThatDoesNotIsNot) {
+  const CommandResult result = RunTool(With({"leaks", "--fail-over", "1", "--fail-on", "perhaps"}, ServerDumps({})));
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_THAT(result.out, HasSubstr("0 leak, 0 perhaps, 0 grew and stopped"));
+}
+
+TEST_F(LeaksOfExamples, TheGrowingListIsFound) {
+  ASSERT_EQ(RunExample("growing_list", {dir_}).exit_code, 0);
+  std::vector<std::string> dumps;
+  for (int i = 1; i <= 9; ++i) dumps.push_back(dir_ + "/memory" + std::to_string(i) + ".pb.gz");
+  const CommandResult result = RunTool(With({"leaks", "--fail-over", "1MiB"}, dumps));
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  EXPECT_THAT(result.out, HasSubstr("2 sites: 1 leak, 0 perhaps"));
+  EXPECT_THAT(result.out, HasSubstr("sure: high"));
+  EXPECT_THAT(result.out, HasSubstr("anotherfunc"));
 }
 
 }  // namespace

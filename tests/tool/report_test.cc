@@ -78,10 +78,13 @@ class Report : public testing::Test {
   // The page's content after `script` ran in it; what it calls say() with stands in <pre id=said>.
   std::string Browse(const std::string& script) {
     std::string html = ReadAll(page_);
+    // The page's policy stays; it lets this script in besides.
+    const std::string policy = "script-src ";
+    html.insert(html.find(policy) + policy.size(), "'nonce-test' ");
     const std::string end = "</body>";
     html.insert(
         html.rfind(end),
-        "<pre id=said></pre><script>const said = document.getElementById('said');"
+        "<pre id=said></pre><script nonce=test>const said = document.getElementById('said');"
         "const say = text => { said.textContent += text + '\\n'; };"
         "const press = value => document.querySelector(`[data-value=\"${value}\"]`).click();"
         "const box = name => [...document.querySelectorAll('#flame [data-node]')].find(b => b.textContent === name);"
@@ -117,6 +120,48 @@ TEST_F(Report, NeedsNothingElseAndNoNetwork) {
   EXPECT_THAT(html, Not(HasSubstr("{{")));
   // What a profile says cannot end the script that holds it.
   EXPECT_THAT(html, Not(HasSubstr("decode</script>")));
+}
+
+TEST_F(Report, ParsesNoHtmlAndAllowsOnlyItsOwnScript) {
+  std::ifstream file(HBMPROF_REPORT_SCRIPT);
+  const std::string script{std::istreambuf_iterator<char>(file), {}};
+  ASSERT_THAT(script, HasSubstr("use strict"));
+  for (const char* parser : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "DOMParser",
+                             "createContextualFragment", "srcdoc", "setHTML", "eval(", "Function("}) {
+    EXPECT_THAT(script, Not(HasSubstr(parser)));
+  }
+  MakeReport(Dumps(1));
+  const std::string html = ReadAll(page_);
+  const std::string policy = Between(html, "<meta http-equiv=\"Content-Security-Policy\" content=\"", "\">");
+  EXPECT_THAT(policy, testing::MatchesRegex("default-src 'none'; script-src 'sha256-[A-Za-z0-9+/]{43}='; "
+                                            "style-src 'sha256-[A-Za-z0-9+/]{43}='; base-uri 'none'; "
+                                            "form-action 'none'"));
+  // Before anything that it rules.
+  EXPECT_LT(html.find("Content-Security-Policy"), html.find("<style>"));
+}
+
+TEST_F(ReportInBrowser, AUnitThatIsMarkupIsShownAsText) {
+  const std::vector<std::pair<std::string, std::string>> types = {{"inuse_space", "<img src=x onerror=say('ran')>"}};
+  ProfileMaker maker(types);
+  maker.Sample({maker.Frame("main")}, {7});
+  maker.Write(dir_ + "/unit.pb.gz");
+  MakeReport({dir_ + "/unit.pb.gz"});
+  const std::string said = Browse(
+      "const owned = document.querySelectorAll('img').length; say(owned + ' images');"
+      "say(document.getElementById('functions').innerText);");
+  EXPECT_THAT(said, HasSubstr("0 images\n"));
+  EXPECT_THAT(said, HasSubstr("7 &lt;img src=x onerror=say('ran')&gt;"));
+  EXPECT_THAT(said, Not(HasSubstr("ran\n")));
+}
+
+TEST_F(ReportInBrowser, ThePolicyStopsAScriptThatGotIn) {
+  MakeReport(Dumps(1));
+  EXPECT_EQ(Browse("const added = document.createElement('script'); added.textContent = 'say(\"ran\")';"
+                   "document.body.append(added);"
+                   "const image = document.createElement('div');"
+                   "image.setAttribute('onclick', 'say(\"ran\")'); document.body.append(image); image.click();"
+                   "say('end');"),
+            "end\n");
 }
 
 TEST_F(ReportInBrowser, ShowsWhatIsInUseAtThePeakAndWasAllocatedEver) {

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "src/symbolize/demangle.h"
+#include "src/tool/debug_files.h"
 #include "tests/support/profile_checker.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"
@@ -282,6 +283,32 @@ TEST_F(Symbolize, ReadsWhatClangWritesWithoutAranges) {
   const CommandResult result = Symbolized({raw_, "-o", named_, "--debug-dir", dir_});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ExpectAsAddr2line();
+}
+
+TEST(SymbolizeOutput, IsRefusedBeforeItIsWrittenWhereTwoProfilesWouldShareAFile) {
+  const std::string dir = ScratchDir();
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f")}, {1, 2});
+  for (const char* folder : {"/a", "/b", "/out"}) fs::create_directory(dir + folder);
+  for (const char* file : {"/a/x", "/b/x", "/b/y"}) maker.Write(dir + file);
+  const CommandResult same = RunTool({"symbolize", "-o", dir + "/out", dir + "/b/y", dir + "/a/x", dir + "/b/x"});
+  EXPECT_EQ(same.exit_code, 2);
+  EXPECT_THAT(same.err, HasSubstr(dir + "/a/x and " + dir + "/b/x would both be written to " + dir + "/out/x"));
+  EXPECT_TRUE(fs::is_empty(dir + "/out"));
+  EXPECT_EQ(RunTool({"symbolize", "-o", dir + "/out", dir + "/b/y", dir + "/a/x"}).exit_code, 0);
+  EXPECT_TRUE(fs::exists(dir + "/out/x") && fs::exists(dir + "/out/y"));
+}
+
+TEST(DebugFiles, SayWhichFolderWasNotSearchedToTheEnd) {
+  using hbmprof::tool::DebugFiles;
+  const std::string dir = ScratchDir();
+  for (int i = 0; i < 20; ++i) WriteFile(dir + "/" + std::to_string(i), "");
+  DebugFiles all({dir}, 20);
+  all.Candidates("/lib/x", "abcdef");
+  EXPECT_THAT(all.Problems(), testing::IsEmpty());
+  DebugFiles some({dir}, 19);
+  some.Candidates("/lib/x", "abcdef");
+  EXPECT_THAT(some.Problems(), testing::ElementsAre(HasSubstr("--debug-dir " + dir + ": not searched to the end")));
 }
 
 }  // namespace

@@ -135,6 +135,40 @@ size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& sh
   return total;
 }
 
+void CudaDeviceResets::Reset(Profiler& profiler, DeviceId device, AllocatorId survivor, std::vector<BufferId> kept) {
+  {
+    MutexLock lock(mutex_);
+    const uint64_t number = count_.load(std::memory_order_relaxed) + 1;
+    last_[static_cast<size_t>(device) % kDevices] = number;
+    survivor_ = survivor;
+    count_.store(number, std::memory_order_release);
+  }
+  // What PutBack restored before, goes now; what it comes to restore from now on, it does not.
+  profiler.DropDevice(device, survivor, std::move(kept));
+}
+
+bool CudaDeviceResets::WasReset(DeviceId device, uint64_t before) {
+  MutexLock lock(mutex_);
+  return last_[static_cast<size_t>(device) % kDevices] > before;
+}
+
+void CudaDeviceResets::PutBack(Profiler& profiler, BufferId id, const FreedRecord& record, uint64_t before) {
+  MutexLock lock(mutex_);
+  profiler.RestoreRecord(record);
+  if (count() == before) return;
+  // A record does not say its device until it is live.
+  const std::optional<LiveBuffer> live = profiler.FindBuffer(id);
+  if (!live.has_value() || live->attributes.allocator == survivor_) return;
+  if (last_[static_cast<size_t>(live->attributes.device) % kDevices] > before) profiler.RecordFree(id);
+}
+
+bool SharedOpenings::IsFirst(const void* address, DeviceId device) {
+  MutexLock lock(mutex_);
+  Opening& opening = openings_[address];
+  opening.device = device;
+  return ++opening.count == 1;
+}
+
 SharedOpenings::Closed SharedOpenings::Remove(Profiler& profiler, const void* address) {
   MutexLock lock(mutex_);
   Closed closed;
@@ -149,14 +183,16 @@ SharedOpenings::Closed SharedOpenings::Remove(Profiler& profiler, const void* ad
   return closed;
 }
 
-void SharedOpenings::PutBack(Profiler& profiler, const void* address, const Closed& closed) {
+void SharedOpenings::PutBack(Profiler& profiler, CudaDeviceResets& resets, const void* address, const Closed& closed,
+                             uint64_t before) {
   MutexLock lock(mutex_);
   if (closed.was_open) {
+    if (resets.WasReset(closed.device, before)) return;
     Opening& opening = openings_[address];
     opening.device = closed.device;
     if (++opening.count > 1) return;
   }
-  profiler.RestoreRecord(closed.record);
+  resets.PutBack(profiler, address, closed.record, before);
 }
 
 void SharedOpenings::ForgetDevice(DeviceId device) {

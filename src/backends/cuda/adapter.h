@@ -6,14 +6,19 @@
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
+#include "src/base/completes.h"
 #include "src/base/mutex.h"
 
 namespace hbmprof::internal {
@@ -75,57 +80,106 @@ size_t CudaArrayBytes(const TexelBlock& block, const CudaArrayShape& shape);
 // Layers and faces do not shrink from level to level.
 size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& shape, unsigned levels);
 
-// What is recorded of a successful allocation.
+// A successful allocation. To make one asks nobody and takes no memory.
 struct CudaBuffer {
   BufferId id;
   size_t bytes = 0;
-  Attributes attributes;
+  MemoryKind kind = MemoryKind::kDevice;
 };
 
-// Calls `allocate`; if it gives `success`, records what `describe()` returns, with the stack from `caller`. Returns
-// what `allocate` returned. `describe` is called only while recording is on, and never after a failure.
-template <typename Result, typename Allocate, typename Describe>
+// Calls `record`, which records `bytes` bytes. If the host has no memory for that, they are counted as dropped.
+template <typename Record>
+void RecordOrDrop(Profiler& profiler, size_t bytes, const Record& record) {
+  if (!Completes(record)) profiler.RecordDropped(bytes);
+}
+
+// The two ways of tracking a call. Both make the real call once, outside of everything that can fail, and return what
+// it returned.
+
+// Calls `call`; if it gives `success` and recording is on, calls `record`, which records `bytes` bytes.
+template <typename Result, typename Call, typename Record>
+Result CallThenRecord(Profiler& profiler, Result success, const Call& call, size_t bytes, const Record& record) {
+  const Result result = call();
+  if (result == success && profiler.enabled()) RecordOrDrop(profiler, bytes, record);
+  return result;
+}
+
+// If recording is on, calls `take`, which takes records out. Then calls `call`; if that does not give `success`, calls
+// `put_back` with what `take` returned.
+template <typename Result, typename Call, typename Take, typename PutBack>
+Result ForgetThenCall(Profiler& profiler, Result success, const Call& call, const Take& take, const PutBack& put_back) {
+  std::optional<decltype(take())> taken;
+  if (profiler.enabled()) RecordOrDrop(profiler, 0, [&] { taken.emplace(take()); });
+  const Result result = call();
+  if (result != success && taken.has_value()) RecordOrDrop(profiler, 0, [&] { put_back(std::move(*taken)); });
+  return result;
+}
+
+// Resets of devices, so that a free that fails after its device was reset does not put back what the reset ended.
+// Thread-safe. Never calls out with its lock held.
+class CudaDeviceResets {
+ public:
+  // How many there were. To be read before a record is taken out.
+  uint64_t count() const { return count_.load(std::memory_order_acquire); }
+  // After a device was reset: its records end, but those of the allocator `survivor` and those in `kept`.
+  void Reset(Profiler& profiler, DeviceId device, AllocatorId survivor, std::vector<BufferId> kept = {})
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the device was reset since count() gave `before`.
+  bool WasReset(DeviceId device, uint64_t before) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Puts back the record of `id` that was taken out after count() gave `before`, unless a reset has ended it since.
+  void PutBack(Profiler& profiler, BufferId id, const FreedRecord& record, uint64_t before) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  static constexpr size_t kDevices = 64;  // as many as a profiler tells apart
+
+  std::atomic<uint64_t> count_{0};
+  Mutex mutex_;
+  uint64_t last_[kDevices] ABSL_GUARDED_BY(mutex_) = {};  // by DeviceId: the count at its last reset
+  AllocatorId survivor_ ABSL_GUARDED_BY(mutex_){};
+};
+
+// Calls `allocate`; if it gives `success`, records what `describe()` returns with what `attributes(buffer)` returns and
+// the stack from `caller`. Only `attributes` may ask questions; it is called only while recording is on.
+template <typename Result, typename Allocate, typename Describe, typename AttributesOf>
 Result AllocateAndRecord(Profiler& profiler, const Caller& caller, Result success, const Allocate& allocate,
-                         const Describe& describe) {
+                         const Describe& describe, const AttributesOf& attributes) {
   const Result result = allocate();
   if (result == success && profiler.enabled()) {
     const CudaBuffer buffer = describe();
-    profiler.RecordAllocFrom(caller, buffer.id, buffer.bytes, buffer.attributes);
+    RecordOrDrop(profiler, buffer.bytes,
+                 [&] { profiler.RecordAllocFrom(caller, buffer.id, buffer.bytes, attributes(buffer)); });
   }
   return result;
 }
 
-// Removes the record of `id`, then calls `free`; puts the record back if that does not give `success`. Returns what
-// `free` returned.
+// Removes the record of `id`, then calls `free`; puts the record back if that does not give `success`.
 template <typename Result, typename Free>
-Result ForgetAndFree(Profiler& profiler, BufferId id, Result success, const Free& free) {
-  const FreedRecord record = profiler.RecordFree(id);
-  const Result result = free();
-  if (result != success) profiler.RestoreRecord(record);
-  return result;
+Result ForgetAndFree(Profiler& profiler, CudaDeviceResets& resets, BufferId id, Result success, const Free& free) {
+  const uint64_t before = resets.count();
+  return ForgetThenCall(
+      profiler, success, free, [&] { return profiler.RecordFree(id); },
+      [&](const FreedRecord& record) { resets.PutBack(profiler, id, record, before); });
 }
 
 // Memory that may be opened several times. CUDA gives the same address for the same shared handle and unmaps it at the
 // last close, so only the first open is an allocation and only the last close a free. Thread-safe.
 class SharedOpenings {
  public:
-  // After `address` was opened on `device`: calls `record()` if it was not open before.
+  // After `address` was opened on `device`: calls `record()` if it was not open before. No lock is held meanwhile: no
+  // close can be the last one until the call returns whose opening this is.
   template <typename Record>
   void Open(const void* address, DeviceId device, const Record& record) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    Opening& opening = openings_[address];
-    opening.device = device;
-    if (++opening.count == 1) record();
+    if (IsFirst(address, device)) record();
   }
 
   // ForgetAndFree for one opening: its record goes with the last one. An unknown address is a foreign free.
   template <typename Result, typename RealClose>
-  Result Close(Profiler& profiler, const void* address, Result success, const RealClose& close)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    const Closed closed = Remove(profiler, address);
-    const Result result = close();
-    if (result != success) PutBack(profiler, address, closed);
-    return result;
+  Result Close(Profiler& profiler, CudaDeviceResets& resets, const void* address, Result success,
+               const RealClose& close) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const uint64_t before = resets.count();
+    return ForgetThenCall(
+        profiler, success, close, [&] { return Remove(profiler, address); },
+        [&](const Closed& closed) { PutBack(profiler, resets, address, closed, before); });
   }
 
   // Forgets the openings on a device, without a word to the profiler.
@@ -141,10 +195,12 @@ class SharedOpenings {
     DeviceId device = kDefaultDevice;
     FreedRecord record;
   };
+  bool IsFirst(const void* address, DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
   Closed Remove(Profiler& profiler, const void* address) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBack(Profiler& profiler, const void* address, const Closed& closed) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Profiler& profiler, CudaDeviceResets& resets, const void* address, const Closed& closed, uint64_t before)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Held while a record is made or removed, so that it cannot be another opening's.
+  // Held while a record is removed or put back, so that it cannot be another opening's.
   Mutex mutex_;
   std::unordered_map<const void*, Opening> openings_ ABSL_GUARDED_BY(mutex_);
 };

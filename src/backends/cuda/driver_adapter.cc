@@ -1,7 +1,7 @@
 #include "src/backends/cuda/driver_adapter.h"
 
 #include <algorithm>
-#include <functional>
+#include <vector>
 
 namespace hbmprof::internal {
 namespace {
@@ -28,13 +28,6 @@ std::atomic<uint64_t> TrackedCudaCall::count_{0};
 
 void TrackedCudaCall::SetCallerAbove(const Caller* caller) { thread_calls.above = caller; }
 
-CudaBuffer CudaDriverAdapter::Imported(cuda_driver::CUdeviceptr address) {
-  const auto* pointer = reinterpret_cast<const void*>(address);
-  return {pointer,
-          questions_.AddressRangeBytes(pointer),
-          {questions_.Device(questions_.CurrentDevice()), MemoryKind::kExternal, questions_.StreamOrderedAllocator()}};
-}
-
 Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
   if (location.type == cuda_driver::kLocationDevice) return {questions_.Device(location.id), MemoryKind::kVmm, {}};
   const bool host =
@@ -42,13 +35,15 @@ Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
   return OnCurrentDevice(host ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
 }
 
-void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer) {
-  profiler_.RecordAllocFrom(caller, buffer.id, buffer.bytes, buffer.attributes);
-  questions_.Recorded(buffer.attributes.device);
-  if (!has_contexts_.load(std::memory_order_relaxed)) return;
-  const void* context = questions_.CurrentContext();
-  MutexLock lock(mutex_);
-  if (contexts_.count(context) != 0) owners_.Add(context, buffer.id);
+void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner) {
+  const Attributes attributes = OnCurrentDevice(buffer.kind);
+  const uint64_t resets_before = resets_.count();
+  const auto record = [&] { return profiler_.RecordAllocFrom(caller, buffer.id, buffer.bytes, attributes); };
+  if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
+    // A reset of the device that came between took it for the primary context's.
+    if (resets_.count() != resets_before && !profiler_.FindBuffer(buffer.id).has_value()) record();
+  }
+  questions_.Recorded(attributes.device);
 }
 
 void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size_t bytes,
@@ -64,6 +59,17 @@ void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size
   }
   profiler_.RecordAllocFrom(caller, BufferId(address), bytes, attributes);
   questions_.Recorded(attributes.device);
+}
+
+void CudaDriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
+  const auto* pointer = reinterpret_cast<const void*>(address);
+  const size_t bytes = questions_.AddressRangeBytes(pointer);
+  RecordOrDrop(profiler_, bytes, [&] {
+    Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
+    attributes.allocator = questions_.StreamOrderedAllocator();
+    profiler_.RecordAllocFrom(caller, pointer, bytes, attributes);
+    questions_.Recorded(attributes.device);
+  });
 }
 
 void CudaDriverAdapter::RecordAllocNode(const Caller& caller, const void* graph,
@@ -103,91 +109,60 @@ void CudaDriverAdapter::RecordTiles(const cuda_driver::ArrayMapInfo* list, unsig
 
 void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address) {
   const auto* pointer = reinterpret_cast<const void*>(address);
-  const Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
   const size_t bytes = questions_.AddressRangeBytes(pointer);
-  shared_.Open(pointer, attributes.device, [&] { profiler_.RecordAllocFrom(caller, pointer, bytes, attributes); });
+  RecordOrDrop(profiler_, bytes, [&] {
+    const Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
+    shared_.Open(pointer, attributes.device, [&] { profiler_.RecordAllocFrom(caller, pointer, bytes, attributes); });
+  });
 }
 
 CudaDriverAdapter::Removed CudaDriverAdapter::Remove(BufferId id) {
-  if (id.is_null() || !profiler_.enabled()) return {};
-  const CudaOwners::Owner owner = owners_.Remove(id);
-  return {id, profiler_.RecordFree(id), owner};
-}
-
-void CudaDriverAdapter::PutBack(const Removed& removed) {
-  if (!removed.record) return;
-  profiler_.RestoreRecord(removed.record);
-  if (removed.owner != nullptr) owners_.Add(removed.owner, removed.id);
-}
-
-std::vector<CudaDriverAdapter::Removed> CudaDriverAdapter::RemoveAllOf(CudaOwners::Owner owner) {
-  std::vector<Removed> removed;
-  for (const BufferId id : owners_.TakeAll(owner)) removed.push_back({id, profiler_.RecordFree(id), owner});
+  Removed removed;
+  if (id.is_null()) return removed;
+  removed.resets_before = resets_.count();
+  removed.owned = contexts_.Remove(id);
+  if (removed.owned) return removed;
+  removed.id = id;
+  removed.record = profiler_.RecordFree(id);
   return removed;
 }
 
-void CudaDriverAdapter::AddPool(const void* pool, int device) {
-  MutexLock lock(mutex_);
-  pools_[pool] = device;
-}
-
-int CudaDriverAdapter::RemovePool(const void* pool) {
-  MutexLock lock(mutex_);
-  const auto found = pools_.find(pool);
-  if (found == pools_.end()) return -1;
-  const int device = found->second;
-  pools_.erase(found);
-  return device;
-}
-
-void CudaDriverAdapter::AddContext(const void* context, int device) {
-  has_contexts_.store(true, std::memory_order_relaxed);
-  MutexLock lock(mutex_);
-  contexts_[context] = device;
-}
-
-CudaDriverAdapter::Ended CudaDriverAdapter::EndContext(const void* context) {
-  Ended ended;
-  {
-    MutexLock lock(mutex_);
-    const auto found = contexts_.find(context);
-    if (found == contexts_.end()) return ended;
-    ended.device = found->second;
-    contexts_.erase(found);
+void CudaDriverAdapter::PutBack(Removed removed) {
+  if (removed.owned) {
+    contexts_.PutBack(std::move(removed.owned));
+  } else if (removed.record) {
+    resets_.PutBack(profiler_, removed.id, removed.record, removed.resets_before);
   }
-  ended.removed = RemoveAllOf(context);
-  for (const Removed& removed : ended.removed) {
-    if (physical_.HasTiles(removed.id)) ended.unmapped.push_back(physical_.UnmapArray(removed.id));
-  }
+}
+
+CudaDriverAdapter::EndedContext CudaDriverAdapter::EndContext(const void* context) {
+  EndedContext ended;
+  ended.context = contexts_.End(context);
+  ended.context.ForEachBuffer([&](BufferId id) { physical_.UnmapArray(id, ended.unmapped); });
   return ended;
 }
 
-void CudaDriverAdapter::PutBackContext(const void* context, Ended ended) {
-  if (ended.device < 0) return;
-  for (const Removed& removed : ended.removed) PutBack(removed);
-  for (CudaPhysicalMemory::Taken& taken : ended.unmapped) physical_.PutBack(std::move(taken));
-  AddContext(context, ended.device);
+void CudaDriverAdapter::PutBackContext(EndedContext ended) {
+  contexts_.PutBack(std::move(ended.context));
+  physical_.PutBack(std::move(ended.unmapped));
 }
 
 void CudaDriverAdapter::DropPrimaryContext(int device) {
   const DeviceId id = questions_.Device(device);
-  // What is not the primary context's is taken out for the while; it keeps its stacks.
-  std::vector<FreedRecord> kept;
-  const auto is_on_device = [&](BufferId buffer) {
+  const auto is_elsewhere = [&](BufferId buffer) {
     const auto live = profiler_.FindBuffer(buffer);
-    return live.has_value() && live->attributes.device == id;
-  };
-  const auto keep = [&](BufferId buffer) {
-    if (is_on_device(buffer)) kept.push_back(profiler_.RecordFree(buffer));
+    return !live.has_value() || live->attributes.device != id;
   };
   std::vector<BufferId> arrays = physical_.ArraysWithTiles();
-  arrays.erase(std::remove_if(arrays.begin(), arrays.end(), std::not_fn(is_on_device)), arrays.end());
-  for (const BufferId buffer : physical_.Live()) keep(buffer);
-  for (const BufferId buffer : owners_.All()) keep(buffer);
-  profiler_.DropDevice(id, questions_.StreamOrderedAllocator());
-  for (const FreedRecord& record : kept) profiler_.RestoreRecord(record);
+  arrays.erase(std::remove_if(arrays.begin(), arrays.end(), is_elsewhere), arrays.end());
+  // What is not the primary context's stays, and is never taken out: somebody may free it at the same time.
+  std::vector<BufferId> kept = physical_.Live();
+  const std::vector<BufferId> owned = contexts_.AllBuffers();
+  kept.insert(kept.end(), owned.begin(), owned.end());
+  resets_.Reset(profiler_, id, questions_.StreamOrderedAllocator(), std::move(kept));
+  CudaPhysicalMemory::Taken unmapped;
   for (const BufferId array : arrays) {
-    if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array);
+    if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array, unmapped);
   }
   shared_.ForgetDevice(id);
 }
@@ -197,13 +172,11 @@ CudaDriverAdapter::Measurement CudaDriverAdapter::Measure() {
   return {questions_.FreeBytes(), TrackedCudaCall::Count()};
 }
 
-void CudaDriverAdapter::RecordLoaded(const Caller& caller, BufferId id, const Measurement& before) {
-  if (before.free_bytes < 0) return;
+size_t CudaDriverAdapter::BytesSince(const Measurement& before) {
+  if (before.free_bytes < 0) return 0;
   const int64_t after = questions_.FreeBytes();
-  const int64_t bytes = before.free_bytes - after;
   const bool alone = TrackedCudaCall::Count() == before.calls;
-  if (after < 0 || bytes <= 0 || !alone) return;
-  Record(caller, {id, static_cast<size_t>(bytes), OnCurrentDevice(MemoryKind::kExecutable)});
+  return after >= 0 && alone ? static_cast<size_t>(std::max<int64_t>(before.free_bytes - after, 0)) : 0;
 }
 
 }  // namespace hbmprof::internal

@@ -8,18 +8,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
 #include "src/backends/cuda/adapter.h"
 #include "src/backends/cuda/driver_abi.h"
 #include "src/backends/cuda/driver_memory.h"
-#include "src/base/mutex.h"
 
 namespace hbmprof::internal {
 
@@ -88,40 +84,39 @@ class TrackedCudaCall {
 class CudaDriverAdapter {
  public:
   CudaDriverAdapter(Profiler& profiler, CudaDriverQuestions& questions)
-      : profiler_(profiler), questions_(questions), physical_(profiler), graphs_(profiler) {}
+      : profiler_(profiler), questions_(questions), physical_(profiler), graphs_(profiler), contexts_(profiler) {}
 
-  // A buffer on the current device.
-  CudaBuffer Here(BufferId id, size_t bytes, MemoryKind kind) {
-    return {id, bytes, {questions_.Device(questions_.CurrentDevice()), kind, {}}};
+  static CudaBuffer Buffer(BufferId id, size_t bytes, MemoryKind kind) { return {id, bytes, kind}; }
+  static CudaBuffer Buffer(cuda_driver::CUdeviceptr address, size_t bytes, MemoryKind kind) {
+    return {BufferId(uint64_t{address}), bytes, kind};
   }
-  CudaBuffer Here(cuda_driver::CUdeviceptr address, size_t bytes, MemoryKind kind) {
-    return Here(BufferId(uint64_t{address}), bytes, kind);
-  }
-  // Memory of another process, freed like stream-ordered memory.
-  CudaBuffer Imported(cuda_driver::CUdeviceptr address);
 
-  // `describe` gives the CudaBuffer; it is called only after a success.
+  // `describe` gives the CudaBuffer, which is on the current device. It is called only after a success.
   template <typename Real, typename Describe>
   int Allocate(const Caller& caller, const Real& real, const Describe& describe) {
+    const CudaContexts::Owner owner = CurrentOwner();
     const int result = real();
-    if (Succeeded(result)) Record(caller, describe());
+    if (!Succeeded(result)) return result;
+    const CudaBuffer buffer = describe();
+    RecordOrDrop(profiler_, buffer.bytes, [&] { Record(caller, buffer, owner); });
     return result;
   }
 
   template <typename Real>
   int AllocateAsync(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address, size_t bytes,
                     const CudaDriverStream& stream) {
-    const int result = real();
-    if (Succeeded(result)) RecordAsync(caller, *address, bytes, stream);
-    return result;
+    return ThenRecord(real, bytes, [&] { RecordAsync(caller, *address, bytes, stream); });
+  }
+  // Memory of another process, freed like stream-ordered memory.
+  template <typename Real>
+  int Import(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
+    return ThenRecord(real, 0, [&] { RecordImported(caller, *address); });
   }
 
   template <typename Real>
   int Free(BufferId id, const Real& real) {
-    const Removed removed = Remove(id);
-    const int result = real();
-    if (result != cuda_driver::kSuccess) PutBack(removed);
-    return result;
+    return ThenCall(
+        real, [&] { return Remove(id); }, [&](Removed removed) { PutBack(std::move(removed)); });
   }
   // On a stream that captures, the making of a node that frees.
   template <typename Real>
@@ -135,26 +130,22 @@ class CudaDriverAdapter {
 
   template <typename Real>
   int CreatePool(const Real& real, void* const* pool, const cuda_driver::MemPoolProps* properties) {
-    const int result = real();
-    if (Succeeded(result) && properties->location.type == cuda_driver::kLocationDevice) {
-      AddPool(*pool, properties->location.id);
-    }
-    return result;
+    return ThenRecord(real, 0, [&] {
+      if (properties->location.type == cuda_driver::kLocationDevice) pools_.Created(*pool, properties->location.id);
+    });
   }
   template <typename Real>
   int DestroyPool(const Real& real, void* pool) {
-    const int device = RemovePool(pool);
+    // Also while recording is off: no destroyed pool may be asked anything.
+    CudaPools::Removed removed = pools_.Remove(pool);
     const int result = real();
-    if (result != cuda_driver::kSuccess && device >= 0) AddPool(pool, device);
+    if (result != cuda_driver::kSuccess) pools_.PutBack(std::move(removed));
     return result;
   }
   // Calls `visit` for every pool that was created on a device and not destroyed; none is destroyed meanwhile.
   template <typename Visit>
-  void ForEachPool(int device, const Visit& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    for (const auto& [pool, pool_device] : pools_) {
-      if (pool_device == device) visit(pool);
-    }
+  void ForEachPool(int device, const Visit& visit) {
+    pools_.ForEach(device, visit);
   }
 
   // --- Physical memory and mappings. ---
@@ -162,85 +153,74 @@ class CudaDriverAdapter {
   template <typename Real>
   int CreatePhysical(const Caller& caller, const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle,
                      size_t bytes, const cuda_driver::MemAllocationProp* properties) {
-    const int result = real();
-    if (Succeeded(result)) {
+    return ThenRecord(real, bytes, [&] {
       const Attributes attributes = At(properties->location);
       physical_.Created(caller, *handle, bytes, attributes);
       questions_.Recorded(attributes.device);
-    }
-    return result;
+    });
   }
   // Owns no memory; what is bound to it does.
   template <typename Real>
   int CreateMulticast(const Caller& caller, const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle) {
-    const int result = real();
-    if (Succeeded(result)) physical_.Created(caller, *handle, 0, OnCurrentDevice(MemoryKind::kAlias));
-    return result;
+    return ThenRecord(real, 0, [&] { physical_.Created(caller, *handle, 0, OnCurrentDevice(MemoryKind::kAlias)); });
   }
   template <typename Real>
   int ImportPhysical(const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle) {
-    const int result = real();
-    if (Succeeded(result)) physical_.Imported(*handle);
-    return result;
+    return ThenRecord(real, 0, [&] { physical_.Imported(*handle); });
   }
   template <typename Real>
   int RetainPhysical(const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle, const void* address) {
-    const int result = real();
-    if (Succeeded(result)) physical_.Retained(*handle, reinterpret_cast<uintptr_t>(address));
-    return result;
+    return ThenRecord(real, 0, [&] { physical_.Retained(*handle, reinterpret_cast<uintptr_t>(address)); });
   }
   template <typename Real>
   int ReleasePhysical(const Real& real, cuda_driver::CUmemGenericAllocationHandle handle) {
-    if (!profiler_.enabled()) return real();
-    CudaPhysicalMemory::Taken taken = physical_.Release(handle);
-    const int result = real();
-    if (result != cuda_driver::kSuccess) physical_.PutBack(std::move(taken));
-    return result;
+    return ThenCall(
+        real, [&] { return physical_.Release(handle); },
+        [&](CudaPhysicalMemory::Taken taken) { physical_.PutBack(std::move(taken)); });
   }
   template <typename Real>
   int Map(const Caller& caller, const Real& real, cuda_driver::CUdeviceptr address, size_t bytes,
           cuda_driver::CUmemGenericAllocationHandle handle) {
-    const int result = real();
-    if (Succeeded(result)) physical_.Mapped(caller, address, bytes, handle, OnCurrentDevice(MemoryKind::kExternal));
-    return result;
+    return ThenRecord(
+        real, bytes, [&] { physical_.Mapped(caller, address, bytes, handle, OnCurrentDevice(MemoryKind::kExternal)); });
   }
   template <typename Real>
   int Unmap(const Real& real, cuda_driver::CUdeviceptr address, size_t bytes) {
-    if (!profiler_.enabled()) return real();
-    CudaPhysicalMemory::Taken taken = physical_.Unmap(address, bytes);
-    const int result = real();
-    if (result != cuda_driver::kSuccess) physical_.PutBack(std::move(taken));
-    return result;
+    return ThenCall(
+        real, [&] { return physical_.Unmap(address, bytes); },
+        [&](CudaPhysicalMemory::Taken taken) { physical_.PutBack(std::move(taken)); });
   }
 
   // Tiles of sparse arrays. Counted at the call, whenever the stream comes to it.
   template <typename Real>
   int MapTiles(const Real& real, const cuda_driver::ArrayMapInfo* list, unsigned count) {
-    const int result = real();
-    if (Succeeded(result)) RecordTiles(list, count);
-    return result;
+    return ThenRecord(real, 0, [&] { RecordTiles(list, count); });
   }
   template <typename Real>
   int DestroyArray(BufferId id, const Real& real) {
-    if (!profiler_.enabled()) return real();
-    CudaPhysicalMemory::Taken taken = physical_.UnmapArray(id);
-    const int result = Free(id, real);
-    if (result != cuda_driver::kSuccess) physical_.PutBack(std::move(taken));
-    return result;
+    return ThenCall(
+        real,
+        [&] {
+          RemovedArray removed;
+          physical_.UnmapArray(id, removed.tiles);
+          removed.array = Remove(id);
+          return removed;
+        },
+        [&](RemovedArray removed) {
+          PutBack(std::move(removed.array));
+          physical_.PutBack(std::move(removed.tiles));
+        });
   }
 
   // --- Memory of other processes: opened again, it is the same memory. ---
 
   template <typename Real>
   int OpenShared(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
-    const int result = real();
-    if (Succeeded(result)) RecordShared(caller, *address);
-    return result;
+    return ThenRecord(real, 0, [&] { RecordShared(caller, *address); });
   }
   template <typename Real>
   int CloseShared(const Real& real, cuda_driver::CUdeviceptr address) {
-    if (!profiler_.enabled()) return real();
-    return shared_.Close(profiler_, reinterpret_cast<const void*>(address), cuda_driver::kSuccess, real);
+    return shared_.Close(profiler_, resets_, reinterpret_cast<const void*>(address), cuda_driver::kSuccess, real);
   }
 
   // --- Graphs: what their nodes allocate is counted from a launch on, see CudaGraphMemory. ---
@@ -263,7 +243,9 @@ class CudaDriverAdapter {
   int AddAllocNode(const Caller& caller, const Real& real, const void* graph,
                    const cuda_driver::MemAllocNodeParams* params) {
     const int result = real();
-    if (Succeeded(result)) RecordAllocNode(caller, graph, *params);
+    if (Succeeded(result)) {
+      RecordOrDrop(profiler_, params->bytes, [&] { RecordAllocNode(caller, graph, *params); });
+    }
     return result;
   }
   template <typename Real>
@@ -274,34 +256,35 @@ class CudaDriverAdapter {
     if (params != nullptr && params->type == cuda_driver::kGraphNodeMemFree) {
       return AddFreeNode(real, graph, params->freed);
     }
-    const int result = real();
-    if (Succeeded(result) && params->type == cuda_driver::kGraphNodeGraph &&
-        params->child.ownership == cuda_driver::kOwnershipMove) {
-      graphs_.Moved(params->child.graph, graph);
-    }
-    return result;
+    return ThenRecord(real, 0, [&] {
+      if (params->type == cuda_driver::kGraphNodeGraph && params->child.ownership == cuda_driver::kOwnershipMove) {
+        graphs_.Moved(params->child.graph, graph);
+      }
+    });
   }
   template <typename Real>
   int AddFreeNode(const Real& real, const void* graph, cuda_driver::CUdeviceptr address) {
-    const int result = real();
-    if (Succeeded(result)) graphs_.MadeFree(graph, BufferId(uint64_t{address}));
-    return result;
+    return ThenRecord(real, 0, [&] { graphs_.MadeFree(graph, BufferId(uint64_t{address})); });
   }
   template <typename Real>
   int Instantiate(const Real& real, const void* graph, void* const* executable) {
-    const int result = real();
-    if (Succeeded(result)) graphs_.Instantiated(graph, *executable);
-    return result;
+    return ThenRecord(real, 0, [&] { graphs_.Instantiated(graph, *executable); });
   }
   template <typename Real>
   int Launch(const Real& real, const void* executable) {
-    if (!graphs_.used() || !profiler_.enabled()) return real();
-    const CudaGraphMemory::Launched launched = graphs_.Launch(executable);
-    const int result = real();
-    if (result == cuda_driver::kSuccess) {
-      for (const DeviceId device : launched.devices) questions_.Recorded(device);
-    } else {
-      graphs_.UndoLaunch(launched);
+    if (!graphs_.used()) return real();
+    CudaGraphMemory::Launched launched;
+    const int result = ThenCall(
+        real,
+        [&] {
+          launched = graphs_.Launch(executable);
+          return true;
+        },
+        [&](bool) { graphs_.UndoLaunch(launched); });
+    if (Succeeded(result)) {
+      RecordOrDrop(profiler_, 0, [&] {
+        for (const DeviceId device : launched.devices) questions_.Recorded(device);
+      });
     }
     return result;
   }
@@ -319,34 +302,48 @@ class CudaDriverAdapter {
   // --- Contexts. ---
 
   template <typename Real>
-  int CreateContext(const Real& real, void* const* context, int device) {
-    const int result = real();
-    if (Succeeded(result)) AddContext(*context, device);
-    return result;
+  int CreateContext(const Real& real, void* const* context) {
+    return ThenRecord(real, 0, [&] { contexts_.Created(*context); });
   }
   // Everything of the context goes, but stream-ordered and physical memory.
   template <typename Real>
   int DestroyContext(const Real& real, const void* context) {
-    Ended ended = EndContext(context);
-    const int result = real();
-    if (result != cuda_driver::kSuccess) PutBackContext(context, std::move(ended));
+    EndedContext ended;
+    const int result = ThenCall(
+        real,
+        [&] {
+          ended = EndContext(context);
+          return true;
+        },
+        [&](bool) { PutBackContext(std::move(ended)); });
+    if (result == cuda_driver::kSuccess) contexts_.HasEnded(std::move(ended.context));
     return result;
   }
-  // For a release too: the last one resets.
+  // Everything of the context goes, whoever holds it.
   template <typename Real>
   int ResetPrimaryContext(const Real& real, int device) {
-    const int result = real();
-    if (Succeeded(result) && !questions_.PrimaryContextActive(device)) DropPrimaryContext(device);
-    return result;
+    return ThenRecord(real, 0, [&] { DropPrimaryContext(device); });
+  }
+  // The last release resets.
+  template <typename Real>
+  int ReleasePrimaryContext(const Real& real, int device) {
+    return ThenRecord(real, 0, [&] {
+      if (!questions_.PrimaryContextActive(device)) DropPrimaryContext(device);
+    });
   }
 
   // --- Program code: counted as what the device's free memory shrinks by, if no other call was under way. ---
 
   template <typename Real, typename Name>
   int Load(const Caller& caller, const Real& real, const Name& name) {
+    const CudaContexts::Owner owner = CurrentOwner();
     const Measurement before = Measure();
     const int result = real();
-    if (Succeeded(result)) RecordLoaded(caller, name(), before);
+    if (!Succeeded(result)) return result;
+    const size_t bytes = BytesSince(before);
+    if (bytes == 0) return result;
+    const CudaBuffer loaded = {name(), bytes, MemoryKind::kExecutable};
+    RecordOrDrop(profiler_, bytes, [&] { Record(caller, loaded, owner); });
     return result;
   }
   template <typename Real>
@@ -356,15 +353,20 @@ class CudaDriverAdapter {
   }
 
  private:
+  // What a free took out: a created context's buffer, or another.
   struct Removed {
+    CudaContexts::Removed owned;
     BufferId id;
     FreedRecord record;
-    CudaOwners::Owner owner = nullptr;
+    uint64_t resets_before = 0;
   };
-  struct Ended {
-    int device = -1;  // -1: not a context that we saw created
-    std::vector<Removed> removed;
-    std::vector<CudaPhysicalMemory::Taken> unmapped;  // from its arrays
+  struct RemovedArray {
+    Removed array;
+    CudaPhysicalMemory::Taken tiles;
+  };
+  struct EndedContext {
+    CudaContexts::Ended context;
+    CudaPhysicalMemory::Taken unmapped;  // from its arrays
   };
   struct Measurement {
     int64_t free_bytes = -1;
@@ -372,38 +374,45 @@ class CudaDriverAdapter {
   };
 
   bool Succeeded(int result) const { return result == cuda_driver::kSuccess && profiler_.enabled(); }
+  template <typename Real, typename Record>
+  int ThenRecord(const Real& real, size_t bytes, const Record& record) {
+    return CallThenRecord(profiler_, int{cuda_driver::kSuccess}, real, bytes, record);
+  }
+  template <typename Real, typename Take, typename PutBack>
+  int ThenCall(const Real& real, const Take& take, const PutBack& put_back) {
+    return ForgetThenCall(profiler_, int{cuda_driver::kSuccess}, real, take, put_back);
+  }
   Attributes OnCurrentDevice(MemoryKind kind) { return {questions_.Device(questions_.CurrentDevice()), kind, {}}; }
   Attributes At(const cuda_driver::MemLocation& location);
 
-  void Record(const Caller& caller, const CudaBuffer& buffer);
+  // The created context that an allocation of this thread belongs to. Asked before the real call: the context may end
+  // right after that.
+  CudaContexts::Owner CurrentOwner() {
+    return contexts_.used() && profiler_.enabled() ? contexts_.Find(questions_.CurrentContext()) : nullptr;
+  }
+  void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner);
   void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
+  void RecordImported(const Caller& caller, uint64_t address);
   void RecordTiles(const cuda_driver::ArrayMapInfo* list, unsigned count);
   void RecordShared(const Caller& caller, uint64_t address);
   void RecordAllocNode(const Caller& caller, const void* graph, const cuda_driver::MemAllocNodeParams& params);
-  void RecordLoaded(const Caller& caller, BufferId id, const Measurement& before);
   Removed Remove(BufferId id);
-  void PutBack(const Removed& removed);
-  std::vector<Removed> RemoveAllOf(CudaOwners::Owner owner);
-
-  void AddPool(const void* pool, int device) ABSL_LOCKS_EXCLUDED(mutex_);
-  int RemovePool(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);  // its device, or -1
-  void AddContext(const void* context, int device) ABSL_LOCKS_EXCLUDED(mutex_);
-  Ended EndContext(const void* context) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBackContext(const void* context, Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
-  void DropPrimaryContext(int device) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Removed removed);
+  EndedContext EndContext(const void* context);
+  void PutBackContext(EndedContext ended);
+  void DropPrimaryContext(int device);
   Measurement Measure();
+  // What the device's free memory has shrunk by; 0 if that cannot be told.
+  size_t BytesSince(const Measurement& before);
 
   Profiler& profiler_;
   CudaDriverQuestions& questions_;
   CudaPhysicalMemory physical_;
   CudaGraphMemory graphs_;
   SharedOpenings shared_;
-  CudaOwners owners_;
-  std::atomic<bool> has_contexts_{false};
-
-  Mutex mutex_;
-  std::unordered_map<const void*, int> pools_ ABSL_GUARDED_BY(mutex_);     // -> device
-  std::unordered_map<const void*, int> contexts_ ABSL_GUARDED_BY(mutex_);  // created ones -> device
+  CudaContexts contexts_;
+  CudaPools pools_;
+  CudaDeviceResets resets_;
 };
 
 }  // namespace hbmprof::internal

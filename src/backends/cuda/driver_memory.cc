@@ -1,33 +1,41 @@
 #include "src/backends/cuda/driver_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <functional>
 #include <iterator>
 #include <set>
 
 #include "src/backends/cuda/adapter.h"
+#include "src/base/completes.h"
 
 namespace hbmprof::internal {
 
-BufferId CudaPhysicalMemory::NewId() { return CudaPhysicalId(++last_id_); }
+std::shared_ptr<CudaPhysicalMemory::Physical> CudaPhysicalMemory::NewMemory() {
+  auto memory = std::make_shared<Physical>();
+  memory->id = CudaPhysicalId(++last_id_);
+  memory->references = 1;
+  return memory;
+}
 
 void CudaPhysicalMemory::Created(const Caller& caller, DriverHandle handle, size_t bytes,
                                  const Attributes& attributes) {
-  MutexLock lock(mutex_);
-  auto memory = std::make_shared<Physical>();
-  memory->id = NewId();
-  memory->references = 1;
-  memory->recorded = true;
-  profiler_.RecordAllocFrom(caller, memory->id, bytes, attributes);
-  handles_[handle] = std::move(memory);
+  BufferId id;
+  {
+    MutexLock lock(mutex_);
+    const std::shared_ptr<Physical> memory = NewMemory();
+    memory->recorded = true;
+    handles_[handle] = memory;
+    id = memory->id;
+  }
+  // Nobody else can release the handle before the call returns whose result it is.
+  profiler_.RecordAllocFrom(caller, id, bytes, attributes);
 }
 
 void CudaPhysicalMemory::Imported(DriverHandle handle) {
   MutexLock lock(mutex_);
-  auto memory = std::make_shared<Physical>();
-  memory->id = NewId();
-  memory->references = 1;
-  handles_[handle] = std::move(memory);
+  handles_[handle] = NewMemory();
 }
 
 void CudaPhysicalMemory::Retained(DriverHandle handle, uint64_t address) {
@@ -37,27 +45,33 @@ void CudaPhysicalMemory::Retained(DriverHandle handle, uint64_t address) {
   --mapping;
   if (address - mapping->first >= mapping->second.first) return;
   const std::shared_ptr<Physical>& memory = mapping->second.second;
-  ++memory->references;
   handles_[handle] = memory;
+  ++memory->references;
 }
 
 void CudaPhysicalMemory::Mapped(const Caller& caller, uint64_t address, size_t bytes, DriverHandle handle,
                                 const Attributes& attributes) {
-  MutexLock lock(mutex_);
-  const auto found = handles_.find(handle);
-  if (found == handles_.end()) return;
-  const std::shared_ptr<Physical>& memory = found->second;
-  ++memory->mappings;
-  mappings_[address] = {bytes, memory};
-  if (memory->recorded) return;
-  memory->recorded = true;
-  profiler_.RecordAllocFrom(caller, memory->id, bytes, attributes);
+  BufferId first_mapped;
+  {
+    MutexLock lock(mutex_);
+    const auto found = handles_.find(handle);
+    if (found == handles_.end()) return;
+    const std::shared_ptr<Physical>& memory = found->second;
+    mappings_[address] = {bytes, memory};
+    ++memory->mappings;
+    if (memory->recorded) return;
+    memory->recorded = true;
+    first_mapped = memory->id;
+  }
+  profiler_.RecordAllocFrom(caller, first_mapped, bytes, attributes);
 }
 
-void CudaPhysicalMemory::EndIfUnused(const std::shared_ptr<Physical>& memory, Taken& taken) {
-  if (memory->references > 0 || memory->mappings > 0) return;
-  taken.ended.push_back({memory, memory->recorded ? profiler_.RecordFree(memory->id) : FreedRecord()});
+void CudaPhysicalMemory::EndIfUnused(Physical& memory) {
+  if (memory.references > 0 || memory.mappings > 0 || !memory.recorded) return;
+  memory.ended = profiler_.RecordFree(memory.id);
 }
+
+void CudaPhysicalMemory::Unend(Physical& memory) { profiler_.RestoreRecord(std::exchange(memory.ended, {})); }
 
 CudaPhysicalMemory::Taken CudaPhysicalMemory::Release(DriverHandle handle) {
   MutexLock lock(mutex_);
@@ -67,10 +81,9 @@ CudaPhysicalMemory::Taken CudaPhysicalMemory::Release(DriverHandle handle) {
     profiler_.RecordFree(CudaPhysicalId(0));  // a name that no memory has
     return taken;
   }
-  taken.handle = handle;
   taken.released = found->second;
-  if (--taken.released->references == 0) handles_.erase(found);
-  EndIfUnused(taken.released, taken);
+  if (--taken.released->references == 0) taken.handle = handles_.extract(found);
+  EndIfUnused(*taken.released);
   return taken;
 }
 
@@ -78,35 +91,37 @@ CudaPhysicalMemory::Taken CudaPhysicalMemory::Unmap(uint64_t address, size_t byt
   MutexLock lock(mutex_);
   Taken taken;
   for (auto mapping = mappings_.lower_bound(address); mapping != mappings_.end() && mapping->first - address < bytes &&
-                                                      mapping->second.first <= bytes - (mapping->first - address);
-       mapping = mappings_.erase(mapping)) {
-    std::shared_ptr<Physical>& memory = mapping->second.second;
-    --memory->mappings;
-    EndIfUnused(memory, taken);
-    taken.unmapped.push_back({mapping->first, mapping->second.first, std::move(memory)});
+                                                      mapping->second.first <= bytes - (mapping->first - address);) {
+    Physical& memory = *mapping->second.second;
+    --memory.mappings;
+    EndIfUnused(memory);
+    taken.unmapped.insert(taken.unmapped.end(), mappings_.extract(mapping++));
   }
   return taken;
 }
 
 void CudaPhysicalMemory::PutBack(Taken taken) {
   MutexLock lock(mutex_);
-  for (Taken::Ended& ended : taken.ended) profiler_.RestoreRecord(ended.record);
   if (taken.released != nullptr) {
     ++taken.released->references;
-    handles_[taken.handle] = std::move(taken.released);
+    Unend(*taken.released);
+    if (!taken.handle.empty()) handles_.insert(std::move(taken.handle));
   }
-  for (Taken::Mapping& mapping : taken.unmapped) {
-    ++mapping.memory->mappings;
-    mappings_[mapping.address] = {mapping.bytes, std::move(mapping.memory)};
+  for (const auto& [address, mapping] : taken.unmapped) {
+    ++mapping.second->mappings;
+    Unend(*mapping.second);
   }
-  if (taken.tiles.empty()) return;
-  for (const TileMapping& mapping : taken.tiles) ++mapping.memory->mappings;
-  tiles_[taken.array.value()] = std::move(taken.tiles);
+  mappings_.merge(taken.unmapped);
+  for (const auto& [array, mappings] : taken.tiles) {
+    for (const TileMapping& mapping : mappings) {
+      ++mapping.memory->mappings;
+      Unend(*mapping.memory);
+    }
+  }
+  tiles_.merge(taken.tiles);
 }
 
-void CudaPhysicalMemory::Cut(BufferId array, const Tiles& tiles) {
-  std::vector<TileMapping>& mappings = tiles_[array.value()];
-  std::vector<TileMapping> cut;
+void CudaPhysicalMemory::SetTiles(BufferId array, const Tiles& tiles, const std::shared_ptr<Physical>& memory) {
   const auto meets = [&](const TileMapping& mapping) {
     bool meets = mapping.tiles.subresource == tiles.subresource;
     for (int d = 0; d < 3; ++d) {
@@ -114,18 +129,16 @@ void CudaPhysicalMemory::Cut(BufferId array, const Tiles& tiles) {
     }
     return meets;
   };
-  const auto first_cut = std::partition(mappings.begin(), mappings.end(), std::not_fn(meets));
-  cut.assign(std::make_move_iterator(first_cut), std::make_move_iterator(mappings.end()));
-  mappings.erase(first_cut, mappings.end());
-  Taken ended;
-  for (TileMapping& mapping : cut) {
-    Tiles& inside = mapping.tiles;  // shrinks to what is cut out
+  std::vector<TileMapping>& mappings = tiles_[array.value()];
+  std::vector<TileMapping> added;
+  for (const TileMapping& mapping : mappings) {
+    if (!meets(mapping)) continue;
+    Tiles inside = mapping.tiles;  // shrinks to what is cut out
     const auto keep = [&](int d, uint64_t begin, uint64_t end) {
       if (begin >= end) return;
-      TileMapping& kept = mappings.emplace_back(mapping);
+      TileMapping& kept = added.emplace_back(TileMapping{inside, mapping.memory});
       kept.tiles.begin[d] = begin;
       kept.tiles.end[d] = end;
-      ++kept.memory->mappings;
     };
     for (int d = 0; d < 3; ++d) {
       keep(d, inside.begin[d], tiles.begin[d]);
@@ -133,32 +146,34 @@ void CudaPhysicalMemory::Cut(BufferId array, const Tiles& tiles) {
       inside.begin[d] = std::max(inside.begin[d], tiles.begin[d]);
       inside.end[d] = std::min(inside.end[d], tiles.end[d]);
     }
-    --mapping.memory->mappings;
-    EndIfUnused(mapping.memory, ended);
   }
+  if (memory != nullptr) added.push_back({tiles, memory});
+  const size_t most = mappings.size() + added.size();
+  if (mappings.capacity() < most) mappings.reserve(std::max(most, 2 * mappings.capacity()));
+
+  // From here on nothing can fail. What is added is counted first: no memory ends that goes on.
+  for (const TileMapping& mapping : added) ++mapping.memory->mappings;
+  const auto first_cut = std::partition(mappings.begin(), mappings.end(), std::not_fn(meets));
+  for (auto mapping = first_cut; mapping != mappings.end(); ++mapping) {
+    --mapping->memory->mappings;
+    EndIfUnused(*mapping->memory);
+  }
+  mappings.erase(first_cut, mappings.end());
+  mappings.insert(mappings.end(), std::make_move_iterator(added.begin()), std::make_move_iterator(added.end()));
   if (mappings.empty()) tiles_.erase(array.value());
 }
 
 void CudaPhysicalMemory::MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) {
   has_tiles_.store(true, std::memory_order_relaxed);
   MutexLock lock(mutex_);
-  Cut(array, tiles);
   const auto found = handles_.find(handle);
-  if (found == handles_.end()) return;
-  ++found->second->mappings;
-  tiles_[array.value()].push_back({tiles, found->second});
+  SetTiles(array, tiles, found == handles_.end() ? nullptr : found->second);
 }
 
 void CudaPhysicalMemory::UnmappedTiles(BufferId array, const Tiles& tiles) {
   if (!has_tiles_.load(std::memory_order_relaxed)) return;
   MutexLock lock(mutex_);
-  Cut(array, tiles);
-}
-
-bool CudaPhysicalMemory::HasTiles(BufferId array) const {
-  if (!has_tiles_.load(std::memory_order_relaxed)) return false;
-  MutexLock lock(mutex_);
-  return tiles_.count(array.value()) != 0;
+  SetTiles(array, tiles, nullptr);
 }
 
 std::vector<BufferId> CudaPhysicalMemory::ArraysWithTiles() const {
@@ -168,20 +183,16 @@ std::vector<BufferId> CudaPhysicalMemory::ArraysWithTiles() const {
   return arrays;
 }
 
-CudaPhysicalMemory::Taken CudaPhysicalMemory::UnmapArray(BufferId array) {
-  Taken taken;
-  if (!has_tiles_.load(std::memory_order_relaxed)) return taken;
+void CudaPhysicalMemory::UnmapArray(BufferId array, Taken& taken) {
+  if (!has_tiles_.load(std::memory_order_relaxed)) return;
   MutexLock lock(mutex_);
   const auto found = tiles_.find(array.value());
-  if (found == tiles_.end()) return taken;
-  taken.array = array;
-  taken.tiles = std::move(found->second);
-  tiles_.erase(found);
-  for (const TileMapping& mapping : taken.tiles) {
+  if (found == tiles_.end()) return;
+  for (const TileMapping& mapping : found->second) {
     --mapping.memory->mappings;
-    EndIfUnused(mapping.memory, taken);
+    EndIfUnused(*mapping.memory);
   }
-  return taken;
+  taken.tiles.insert(tiles_.extract(found));
 }
 
 std::vector<BufferId> CudaPhysicalMemory::Live() const {
@@ -206,8 +217,9 @@ std::optional<LiveBuffer> CudaGraphMemory::Find(BufferId id) const {
 
 void CudaGraphMemory::Made(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes) {
   used_.store(true, std::memory_order_relaxed);
+  const FreedRecord record = profiler_.PrepareRecordFrom(caller, id, bytes, attributes);
   MutexLock lock(mutex_);
-  graphs_[graph].allocated.push_back({id, profiler_.PrepareRecordFrom(caller, id, bytes, attributes)});
+  graphs_[graph].allocated.push_back({id, record});
 }
 
 void CudaGraphMemory::AddFree(Nodes& nodes, BufferId id) {
@@ -229,24 +241,24 @@ void CudaGraphMemory::MadeFree(Graph graph, BufferId id) {
 void CudaGraphMemory::Moved(Graph graph, Graph parent) {
   if (!used()) return;
   MutexLock lock(mutex_);
-  const Removed moved = graphs_.extract(graph);
-  if (moved.empty()) return;
-  const Nodes& from = moved.mapped();
+  const auto found = graphs_.find(graph);
+  if (found == graphs_.end()) return;
+  const Nodes& from = found->second;
   Nodes& to = graphs_[parent];
+  to.freed.reserve(to.freed.size() + from.freed.size());
+  to.allocated.reserve(to.allocated.size() + from.allocated.size());
+  // From here on nothing can fail.
   for (const BufferId id : from.freed) AddFree(to, id);
   to.allocated.insert(to.allocated.end(), from.allocated.begin(), from.allocated.end());
+  graphs_.erase(found);
 }
 
 void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {
   if (!used()) return;
   MutexLock lock(mutex_);
+  graphs_.erase(executable);  // of one that had the handle before
   const auto found = graphs_.find(graph);
-  if (found == graphs_.end()) {
-    graphs_.erase(executable);  // of one that had the handle before
-    return;
-  }
-  Nodes nodes = found->second;
-  graphs_[executable] = std::move(nodes);
+  if (found != graphs_.end()) graphs_.emplace(executable, found->second);
 }
 
 CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
@@ -255,16 +267,21 @@ CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
   MutexLock lock(mutex_);
   const auto found = graphs_.find(executable);
   if (found == graphs_.end()) return launched;
-  for (const BufferId id : found->second.freed) {
+  const Nodes& nodes = found->second;
+  launched.freed.reserve(nodes.freed.size());
+  launched.allocated.reserve(nodes.allocated.size());
+  launched.devices.reserve(nodes.allocated.size());
+  for (const Node& node : nodes.allocated) launched_.insert(node.id.value());
+  // From here on nothing can fail.
+  for (const BufferId id : nodes.freed) {
     if (Find(id).has_value()) launched.freed.push_back(profiler_.RecordFree(id));
   }
-  for (const Node& node : found->second.allocated) {
+  for (const Node& node : nodes.allocated) {
     // What an earlier launch allocated and nobody freed, a graph that frees at each launch allocates again.
     if (Find(node.id).has_value()) continue;
     profiler_.RestoreRecord(node.record);
     const std::optional<LiveBuffer> live = Find(node.id);
     if (!live.has_value()) continue;
-    launched_.insert(node.id.value());
     launched.allocated.push_back(node.id);
     launched.devices.push_back(live->attributes.device);
   }
@@ -303,42 +320,145 @@ int64_t CudaGraphMemory::BytesInUse(DeviceId device) {
   return bytes;
 }
 
-void CudaOwners::Add(Owner owner, BufferId id) {
+void CudaContexts::Created(const void* handle) {
   used_.store(true, std::memory_order_relaxed);
+  auto context = std::make_shared<Context>();
   MutexLock lock(mutex_);
-  owners_[id.value()] = owner;
+  handles_[handle] = std::move(context);
 }
 
-CudaOwners::Owner CudaOwners::Remove(BufferId id) {
-  if (!used_.load(std::memory_order_relaxed)) return nullptr;
+CudaContexts::Owner CudaContexts::Find(const void* handle) {
   MutexLock lock(mutex_);
-  const auto found = owners_.find(id.value());
-  if (found == owners_.end()) return nullptr;
-  const Owner owner = found->second;
-  owners_.erase(found);
-  return owner;
+  const auto found = handles_.find(handle);
+  return found == handles_.end() ? nullptr : found->second;
 }
 
-std::vector<BufferId> CudaOwners::TakeAll(Owner owner) {
-  std::vector<BufferId> taken;
-  if (!used_.load(std::memory_order_relaxed)) return taken;
+bool CudaContexts::Recorded(const Owner& owner, BufferId id) {
   MutexLock lock(mutex_);
-  for (auto buffer = owners_.begin(); buffer != owners_.end();) {
-    if (buffer->second != owner) {
-      ++buffer;
-      continue;
-    }
-    taken.push_back(BufferId(buffer->first));
-    buffer = owners_.erase(buffer);
+  Buffers::node_type node;
+  bool tied = false;
+  const bool completed = Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const auto entry = buffers_.insert_or_assign(id.value(), Owned{owner, {}}).first;
+    tied = owner->state == Context::State::kAlive;
+    if (!tied) node = buffers_.extract(entry);
+  });
+  if (tied) return true;
+  // What cannot be tied to its context must not outlive it.
+  const FreedRecord record = profiler_.RecordFree(id);
+  if (!completed) {
+    profiler_.RecordDropped(static_cast<size_t>(std::max<int64_t>(record.bytes(), 0)));
+  } else {
+    node.mapped().record = record;
+    PutBackNode(std::move(node));
   }
-  return taken;
+  return false;
 }
 
-std::vector<BufferId> CudaOwners::All() const {
+CudaContexts::Removed CudaContexts::Remove(BufferId id) {
+  Removed removed;
+  if (!used()) return removed;
   MutexLock lock(mutex_);
+  const auto found = buffers_.find(id.value());
+  if (found == buffers_.end()) return removed;
+  removed.node_ = buffers_.extract(found);
+  removed.node_.mapped().record = profiler_.RecordFree(id);
+  return removed;
+}
+
+void CudaContexts::PutBack(Removed removed) {
+  MutexLock lock(mutex_);
+  if (!removed.node_.empty()) PutBackNode(std::move(removed.node_));
+}
+
+void CudaContexts::PutBackNode(Buffers::node_type node) {
+  Context& context = *node.mapped().owner;
+  if (context.state == Context::State::kEnding) {
+    context.late.insert(std::move(node));
+  } else if (context.state == Context::State::kAlive && node.mapped().record) {
+    profiler_.RestoreRecord(node.mapped().record);
+    buffers_.insert(std::move(node));
+  }
+}
+
+CudaContexts::Ended CudaContexts::End(const void* handle) {
+  Ended ended;
+  if (!used()) return ended;
+  MutexLock lock(mutex_);
+  const auto found = handles_.find(handle);
+  if (found == handles_.end()) return ended;
+  const Owner owner = found->second;
+  owner->state = Context::State::kEnding;
+  ended.handle_ = handles_.extract(found);
+  for (auto buffer = buffers_.begin(); buffer != buffers_.end();) {
+    const auto next = std::next(buffer);
+    if (buffer->second.owner == owner) {
+      buffer->second.record = profiler_.RecordFree(BufferId(buffer->first));
+      ended.buffers_.insert(ended.buffers_.end(), buffers_.extract(buffer));
+    }
+    buffer = next;
+  }
+  return ended;
+}
+
+void CudaContexts::HasEnded(Ended ended) {
+  if (!ended) return;
+  Buffers late;
+  MutexLock lock(mutex_);
+  Context& context = *ended.handle_.mapped();
+  context.state = Context::State::kEnded;
+  late.swap(context.late);  // they own the context
+}
+
+void CudaContexts::PutBack(Ended ended) {
+  if (!ended) return;
+  MutexLock lock(mutex_);
+  Context& context = *ended.handle_.mapped();
+  context.state = Context::State::kAlive;
+  for (Buffers* buffers : {&ended.buffers_, &context.late}) {
+    while (!buffers->empty()) PutBackNode(buffers->extract(buffers->begin()));
+  }
+  handles_.insert(std::move(ended.handle_));
+}
+
+std::vector<BufferId> CudaContexts::AllBuffers() const {
   std::vector<BufferId> all;
-  for (const auto& [id, owner] : owners_) all.push_back(BufferId(id));
+  if (!used()) return all;
+  MutexLock lock(mutex_);
+  all.reserve(buffers_.size());
+  for (const auto& [id, owned] : buffers_) all.push_back(BufferId(id));
   return all;
+}
+
+void CudaPools::Created(const void* pool, int device) {
+  MutexLock lock(mutex_);
+  pools_.erase(pool);
+  pools_.try_emplace(pool, device);
+}
+
+CudaPools::Removed CudaPools::Remove(const void* pool) {
+  Removed removed;
+  {
+    MutexLock lock(mutex_);
+    removed = pools_.extract(pool);
+  }
+  while (!removed.empty() && removed.mapped().asked.load(std::memory_order_acquire) != 0) usleep(100);
+  return removed;
+}
+
+void CudaPools::PutBack(Removed removed) {
+  MutexLock lock(mutex_);
+  if (!removed.empty()) pools_.insert(std::move(removed));
+}
+
+CudaPools::Pool* CudaPools::Next(int device, const void** last) {
+  MutexLock lock(mutex_);
+  for (auto pool = pools_.upper_bound(*last); pool != pools_.end(); ++pool) {
+    if (pool->second.device != device) continue;
+    pool->second.asked.fetch_add(1, std::memory_order_relaxed);
+    *last = pool->first;
+    return &pool->second;
+  }
+  return nullptr;
 }
 
 }  // namespace hbmprof::internal

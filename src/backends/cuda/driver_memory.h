@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -26,9 +25,6 @@ namespace hbmprof::internal {
 // Physical memory (cuMemCreate): counted from its creation until its last handle is released and its last mapping is
 // gone. A handle's value may be given out again while the memory it once named lives on in mappings.
 class CudaPhysicalMemory {
-  struct Physical;
-  struct TileMapping;
-
  public:
   using DriverHandle = uint64_t;
 
@@ -39,26 +35,9 @@ class CudaPhysicalMemory {
     uint64_t end[3] = {};
   };
 
-  // What a release or an unmapping took away, so that it can be put back if the real call fails.
-  class Taken {
-   private:
-    friend class CudaPhysicalMemory;
-    struct Mapping {
-      uint64_t address = 0;
-      size_t bytes = 0;
-      std::shared_ptr<Physical> memory;
-    };
-    struct Ended {
-      std::shared_ptr<Physical> memory;
-      FreedRecord record;
-    };
-    std::shared_ptr<Physical> released;
-    DriverHandle handle = 0;
-    std::vector<Mapping> unmapped;
-    BufferId array;
-    std::vector<TileMapping> tiles;
-    std::vector<Ended> ended;
-  };
+  // What calls took out, so that it can be put back if the real call fails. It keeps the tables' own nodes, so that to
+  // take something out or to put it back needs no memory.
+  class Taken;
 
   explicit CudaPhysicalMemory(Profiler& profiler) : profiler_(profiler) {}
 
@@ -83,10 +62,9 @@ class CudaPhysicalMemory {
   void MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // After they were unmapped.
   void UnmappedTiles(BufferId array, const Tiles& tiles) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool HasTiles(BufferId array) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<BufferId> ArraysWithTiles() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Before an array is destroyed: all its mappings go.
-  Taken UnmapArray(BufferId array) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before an array is destroyed: all its mappings go, to `taken`.
+  void UnmapArray(BufferId array, Taken& taken) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The records of all physical memory that is alive.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -97,25 +75,41 @@ class CudaPhysicalMemory {
     int64_t references = 0;  // handles given out and not released
     int64_t mappings = 0;
     bool recorded = false;
+    FreedRecord ended;  // of its record, once nothing refers to it
   };
-
   struct TileMapping {
     Tiles tiles;
     std::shared_ptr<Physical> memory;
   };
+  using Handles = std::map<DriverHandle, std::shared_ptr<Physical>>;
+  using Mappings = std::map<uint64_t, std::pair<size_t, std::shared_ptr<Physical>>>;  // by address
+  using TilesOfArrays = std::map<uint64_t, std::vector<TileMapping>>;
 
-  // Takes the tiles out of the array's mappings; what is left of a box is up to six boxes.
-  void Cut(BufferId array, const Tiles& tiles) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  BufferId NewId() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndIfUnused(const std::shared_ptr<Physical>& memory, Taken& taken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+ public:
+  class Taken {
+    friend class CudaPhysicalMemory;
+    std::shared_ptr<Physical> released;
+    Handles::node_type handle;  // if that was its last reference
+    Mappings unmapped;
+    TilesOfArrays tiles;
+  };
+
+ private:
+  // The array's tiles in `tiles` are now `memory`'s, or nobody's. What is left of a box is up to six boxes.
+  void SetTiles(BufferId array, const Tiles& tiles, const std::shared_ptr<Physical>& memory)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Physical> NewMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndIfUnused(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Unend(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Profiler& profiler_;
+  // Not held while something is recorded that takes a call stack.
   mutable Mutex mutex_;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::unordered_map<DriverHandle, std::shared_ptr<Physical>> handles_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, std::pair<size_t, std::shared_ptr<Physical>>> mappings_ ABSL_GUARDED_BY(mutex_);
+  Handles handles_ ABSL_GUARDED_BY(mutex_);
+  Mappings mappings_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_tiles_{false};
-  std::unordered_map<uint64_t, std::vector<TileMapping>> tiles_ ABSL_GUARDED_BY(mutex_);  // by array
+  TilesOfArrays tiles_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Memory that graphs allocate. The making of a node reserves its address, and the stack is taken then; memory is there
@@ -134,7 +128,7 @@ class CudaGraphMemory {
 
  public:
   using Graph = const void*;  // or what was instantiated from one
-  using Graphs = std::unordered_map<Graph, Nodes>;
+  using Graphs = std::map<Graph, Nodes>;
   using Removed = Graphs::node_type;
   // What a launch did to the records.
   struct Launched {
@@ -183,24 +177,123 @@ class CudaGraphMemory {
   std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // what is in use, and more that was
 };
 
-// Which buffers end with which context, of those that were created. Costs one relaxed load per event while nothing owns
-// anything.
-class CudaOwners {
+// The contexts that were created, and which buffers end with which of them. A buffer of no created context is the
+// device's primary context's, or nobody's. Costs one relaxed load per event while no context was created. Whatever is
+// taken out keeps its node of the tables, so that to take it out or to put it back needs no memory.
+class CudaContexts {
  public:
-  using Owner = const void*;
-
-  void Add(Owner owner, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Forgets the buffer; returns its owner, or null.
-  Owner Remove(BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Forgets and returns the owner's buffers.
-  std::vector<BufferId> TakeAll(Owner owner) ABSL_LOCKS_EXCLUDED(mutex_);
-  // All buffers that belong to anything.
-  std::vector<BufferId> All() const ABSL_LOCKS_EXCLUDED(mutex_);
+  struct Context;
+  using Owner = std::shared_ptr<Context>;
 
  private:
+  struct Owned {
+    Owner owner;
+    FreedRecord record;  // while it is taken out
+  };
+  using Buffers = std::map<uint64_t, Owned>;  // by BufferId
+  using Handles = std::map<const void*, Owner>;
+
+ public:
+  // A buffer that was taken out; false if no created context owned it.
+  class Removed {
+   public:
+    explicit operator bool() const { return !node_.empty(); }
+
+   private:
+    friend class CudaContexts;
+    Buffers::node_type node_;
+  };
+  // A context that is about to end, with all its buffers; false if it was not seen created.
+  class Ended {
+   public:
+    explicit operator bool() const { return !handle_.empty(); }
+    template <typename Visit>
+    void ForEachBuffer(const Visit& visit) const {
+      for (const auto& [id, owned] : buffers_) visit(BufferId(id));
+    }
+
+   private:
+    friend class CudaContexts;
+    Handles::node_type handle_;
+    Buffers buffers_;
+  };
+
+  explicit CudaContexts(Profiler& profiler) : profiler_(profiler) {}
+
+  // Whether any was created.
+  bool used() const { return used_.load(std::memory_order_relaxed); }
+  // After `handle` was created.
+  void Created(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The context of this handle; null if it was not seen created, or is ending.
+  Owner Find(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After a record of `id` was made in `owner`'s context. If that ends or has ended meanwhile, the record does so too.
+  // Returns whether it is there.
+  bool Recorded(const Owner& owner, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Before the buffer's free: removes its record, if a context owns it.
+  Removed Remove(BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After that failed. What belongs to a context that has ended meanwhile stays gone.
+  void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Before the context's end: removes all its records.
+  Ended End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After that succeeded, or failed.
+  void HasEnded(Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // All buffers that any owns.
+  std::vector<BufferId> AllBuffers() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void PutBackNode(Buffers::node_type node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Profiler& profiler_;
   std::atomic<bool> used_{false};
   mutable Mutex mutex_;
-  std::unordered_map<uint64_t, Owner> owners_ ABSL_GUARDED_BY(mutex_);
+  Handles handles_ ABSL_GUARDED_BY(mutex_);
+  Buffers buffers_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct CudaContexts::Context {
+  enum class State { kAlive, kEnding, kEnded };
+  // Guarded by CudaContexts::mutex_.
+  State state = State::kAlive;
+  Buffers late;  // put back while it was ending
+};
+
+// The pools that were created on a device. To ask a pool something, ForEach keeps it from being destroyed.
+class CudaPools {
+  struct Pool {
+    explicit Pool(int on) : device(on) {}
+    const int device;
+    std::atomic<int> asked{0};  // by so many
+  };
+  using Pools = std::map<const void*, Pool>;
+
+ public:
+  using Removed = Pools::node_type;
+
+  void Created(const void* pool, int device) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before a pool is destroyed. Waits for whoever asks it something.
+  Removed Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After that failed.
+  void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls `visit(pool)` for every pool of the device; no lock is held meanwhile, and the pool is not destroyed.
+  template <typename Visit>
+  void ForEach(int device, const Visit& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const void* last = nullptr;
+    while (Pool* pool = Next(device, &last)) {
+      visit(last);
+      pool->asked.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+ private:
+  // The first one of the device after `*last`, which is set to it; counted as asked.
+  Pool* Next(int device, const void** last) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Mutex mutex_;
+  Pools pools_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hbmprof::internal

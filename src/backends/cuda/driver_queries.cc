@@ -5,10 +5,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "src/backends/cuda/driver_abi.h"
 #include "src/backends/cuda/nvml.h"
+#include "src/base/completes.h"
+#include "src/base/made_once.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -24,10 +28,6 @@ constexpr int kMaxDevices = 64;
 struct Driver {
   CUresult (*device_get)(CUdevice*, int ordinal) = nullptr;
   CUresult (*primary_context_get_state)(CUdevice, unsigned* flags, int* active) = nullptr;
-  CUresult (*primary_context_retain)(Handle*, CUdevice) = nullptr;
-  CUresult (*primary_context_release)(CUdevice) = nullptr;
-  CUresult (*context_push)(Handle) = nullptr;
-  CUresult (*context_pop)(Handle*) = nullptr;
   CUresult (*mem_get_info)(size_t* free, size_t* total) = nullptr;
   CUresult (*mem_get_address_range)(CUdeviceptr* base, size_t* bytes, CUdeviceptr) = nullptr;
   // Not in every driver: null where absent.
@@ -41,48 +41,41 @@ struct Driver {
   CUresult (*device_get_default_pool)(Handle*, CUdevice) = nullptr;
   CUresult (*pool_get_attribute)(Handle, int attribute, void*) = nullptr;
   CUresult (*device_get_graph_mem_attribute)(CUdevice, int attribute, void*) = nullptr;
+  CUresult (*device_total_mem)(size_t* total, CUdevice) = nullptr;
   CUresult (*device_get_pci_bus_id)(char*, int bytes, CUdevice) = nullptr;
 };
 
-// Null while the process has no (complete) driver. Threads may find it at the same time; no lock is held while the
-// dynamic linker's is taken, so this works inside a library's constructor too.
+// Null while the process has no (complete) driver.
 const Driver* FindDriver() {
-  static std::atomic<const Driver*> found{nullptr};
-  if (const Driver* driver = found.load(std::memory_order_acquire)) return driver;
-  void* library = CudaDriverLibrary();
-  if (library == nullptr) return nullptr;
-  auto* driver = new Driver;
-  bool complete = true;
-  const auto find_optional = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(FindDriverSymbol(library, name));
-  };
-  const auto find = [&](auto& function, const char* name) {
-    find_optional(function, name);
-    complete = complete && function != nullptr;
-  };
-  find(driver->device_get, "cuDeviceGet");
-  find(driver->primary_context_get_state, "cuDevicePrimaryCtxGetState");
-  find(driver->primary_context_retain, "cuDevicePrimaryCtxRetain");
-  find(driver->primary_context_release, "cuDevicePrimaryCtxRelease_v2");
-  find(driver->context_push, "cuCtxPushCurrent_v2");
-  find(driver->context_pop, "cuCtxPopCurrent_v2");
-  find(driver->mem_get_info, "cuMemGetInfo_v2");
-  find(driver->mem_get_address_range, "cuMemGetAddressRange_v2");
-  find_optional(driver->context_get_device, "cuCtxGetDevice");
-  find_optional(driver->context_get_current, "cuCtxGetCurrent");
-  find_optional(driver->pointer_get_attribute, "cuPointerGetAttribute");
-  find_optional(driver->stream_get_capture_info, "cuStreamGetCaptureInfo_v2");
-  find_optional(driver->stream_get_capture_info_ptsz, "cuStreamGetCaptureInfo_v2_ptsz");
-  find_optional(driver->device_get_default_pool, "cuDeviceGetDefaultMemPool");
-  find_optional(driver->pool_get_attribute, "cuMemPoolGetAttribute");
-  find_optional(driver->device_get_graph_mem_attribute, "cuDeviceGetGraphMemAttribute");
-  find_optional(driver->device_get_pci_bus_id, "cuDeviceGetPCIBusId");
-  const Driver* expected = nullptr;
-  if (!complete || !found.compare_exchange_strong(expected, driver, std::memory_order_acq_rel)) {
-    delete driver;
-    return complete ? expected : nullptr;
-  }
-  return driver;
+  static MadeOnce<Driver> found;
+  return found.Get([]() -> std::unique_ptr<Driver> {
+    void* library = CudaDriverLibrary();
+    if (library == nullptr) return nullptr;
+    auto driver = std::make_unique<Driver>();
+    bool complete = true;
+    const auto find_optional = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(FindDriverSymbol(library, name));
+    };
+    const auto find = [&](auto& function, const char* name) {
+      find_optional(function, name);
+      complete = complete && function != nullptr;
+    };
+    find(driver->device_get, "cuDeviceGet");
+    find(driver->primary_context_get_state, "cuDevicePrimaryCtxGetState");
+    find(driver->mem_get_info, "cuMemGetInfo_v2");
+    find(driver->mem_get_address_range, "cuMemGetAddressRange_v2");
+    find_optional(driver->context_get_device, "cuCtxGetDevice");
+    find_optional(driver->context_get_current, "cuCtxGetCurrent");
+    find_optional(driver->pointer_get_attribute, "cuPointerGetAttribute");
+    find_optional(driver->stream_get_capture_info, "cuStreamGetCaptureInfo_v2");
+    find_optional(driver->stream_get_capture_info_ptsz, "cuStreamGetCaptureInfo_v2_ptsz");
+    find_optional(driver->device_get_default_pool, "cuDeviceGetDefaultMemPool");
+    find_optional(driver->pool_get_attribute, "cuMemPoolGetAttribute");
+    find_optional(driver->device_get_graph_mem_attribute, "cuDeviceGetGraphMemAttribute");
+    find_optional(driver->device_total_mem, "cuDeviceTotalMem_v2");
+    find_optional(driver->device_get_pci_bus_id, "cuDeviceGetPCIBusId");
+    return complete ? std::move(driver) : nullptr;
+  });
 }
 
 CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
@@ -136,14 +129,23 @@ void AskCurrentContext(const Driver& driver, DeviceProbe& probe) {
   probe.driver_scope = DriverScope::kDevice;
 }
 
-void AskPrimaryContext(const Driver& driver, CUdevice device, DeviceProbe& probe) {
-  Handle context = nullptr;
-  if (driver.primary_context_retain(&context, device) != cuda_driver::kSuccess) return;
-  if (driver.context_push(context) == cuda_driver::kSuccess) {
-    AskCurrentContext(driver, probe);
-    driver.context_pop(&context);
+// What NVML says of this process; and of the device, where the driver does not.
+void AskManagementLibrary(const Driver& driver, CUdevice device, DeviceProbe& probe) {
+  char bus_id[32] = "";
+  if (driver.device_get_pci_bus_id == nullptr ||
+      driver.device_get_pci_bus_id(bus_id, sizeof(bus_id), device) != cuda_driver::kSuccess) {
+    return;
   }
-  driver.primary_context_release(device);
+  const NvmlMemory memory = AskNvml(bus_id);
+  if (probe.bytes_limit < 0) probe.bytes_limit = memory.total_bytes;
+  if (memory.process_bytes >= 0) {
+    probe.driver_bytes_in_use = memory.process_bytes;
+    probe.driver_scope = DriverScope::kProcess;
+  } else if (probe.driver_bytes_in_use < 0 && memory.total_bytes - probe.bytes_limit <= memory.total_bytes / 8) {
+    // Of a slice of a device, NVML answers for the whole.
+    probe.driver_bytes_in_use = memory.used_bytes;
+    probe.driver_scope = DriverScope::kDevice;
+  }
 }
 
 int CurrentDevice(const Driver& driver) {
@@ -196,8 +198,13 @@ DeviceId CudaDeviceId(int ordinal, const CudaDeviceBooks& books) {
 }
 
 AllocatorId CudaStreamOrderedAllocator() {
-  static const AllocatorId allocator = Profiler::Default().Allocator("cudaMallocAsync");
-  return allocator;
+  static std::atomic<int> known{-1};
+  int allocator = known.load(std::memory_order_relaxed);
+  if (allocator < 0) {
+    allocator = static_cast<int>(Profiler::Default().Allocator("cudaMallocAsync"));
+    known.store(allocator, std::memory_order_relaxed);
+  }
+  return AllocatorId{static_cast<uint8_t>(allocator)};
 }
 
 DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaDeviceBooks& books) {
@@ -205,22 +212,15 @@ DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaDeviceBooks& boo
   const Driver* driver = FindDriver();
   CUdevice device = 0;
   if (driver == nullptr || driver->device_get(&device, ordinal) != cuda_driver::kSuccess) return probe;
-  const bool active = HasActivePrimaryContext(*driver, device);
-  if (active) {
-    AskPrimaryContext(*driver, device, probe);
-  } else if (CurrentDevice(*driver) == device) {
-    AskCurrentContext(*driver, probe);
+  // A context is asked only if it is the calling thread's: to hold another one while asking would keep it alive beyond
+  // the program's last release, or make it again.
+  if (CurrentDevice(*driver) == device) AskCurrentContext(*driver, probe);
+  size_t total = 0;
+  if (probe.bytes_limit < 0 && HasActivePrimaryContext(*driver, device) && driver->device_total_mem != nullptr &&
+      driver->device_total_mem(&total, device) == cuda_driver::kSuccess) {
+    probe.bytes_limit = static_cast<int64_t>(total);
   }
-  char bus_id[32] = "";
-  if (driver->device_get_pci_bus_id != nullptr &&
-      driver->device_get_pci_bus_id(bus_id, sizeof(bus_id), device) == cuda_driver::kSuccess) {
-    const NvmlMemory memory = AskNvml(bus_id);
-    if (probe.bytes_limit < 0) probe.bytes_limit = memory.total_bytes;
-    if (memory.process_bytes >= 0) {
-      probe.driver_bytes_in_use = memory.process_bytes;
-      probe.driver_scope = DriverScope::kProcess;
-    }
-  }
+  AskManagementLibrary(*driver, device, probe);
   if (probe.driver_bytes_in_use >= 0) probe.driver_cache_bytes = IdlePoolBytes(*driver, ordinal, device, id, books);
   return probe;
 }
@@ -296,8 +296,8 @@ int64_t CudaDriverInProcess::FreeBytes() {
 void CudaDriverInProcess::Recorded(DeviceId device) {
   Baseline& baseline = baselines[static_cast<int>(device)];
   if (baseline.taken.load(std::memory_order_relaxed) || baseline.taken.exchange(true)) return;
-  const DeviceStats stats = Profiler::Default().Stats(device);
-  if (!stats.unaccounted_known) return;
+  DeviceStats stats;
+  if (!Completes([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted_known) return;
   baseline.bytes.store(stats.unaccounted, std::memory_order_relaxed);
   baseline.known.store(true, std::memory_order_release);
 }

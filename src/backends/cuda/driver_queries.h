@@ -45,9 +45,9 @@ AllocatorId CudaStreamOrderedAllocator();
 // The size of the driver's allocation that `ptr` lies in; 0 if the driver does not say.
 size_t CudaAddressRangeBytes(const void* ptr);
 
-// What is known of a device: its size; bytes in use, by this process if NVML tells, else by all processes, if this
-// process's primary context is active or the calling thread is on the device; what its default pool holds idle, and, of
-// which the `books` know, the other pools and the graphs. Empty while nobody answers. `id` is what the books call it.
+// What is known of a device: its size; bytes in use, by this process if NVML tells, else by all processes, if NVML
+// tells that or the calling thread is on the device; what its default pool holds idle, and, of which the `books` know,
+// the other pools and the graphs. Empty while nobody answers. `id` is what the books call it. Never retains a context.
 DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id = kDefaultDevice, const CudaDeviceBooks& books = {});
 
 // The driver, as the adapter asks it, on behalf of Profiler::Default().

@@ -1,10 +1,9 @@
 // The wrappers themselves, under the driver's own names, made from driver_calls.inc.
 #include "src/backends/cuda/driver_shim.h"
 
-#include <algorithm>
 #include <atomic>
 #include <functional>
-#include <utility>
+#include <memory>
 
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
@@ -12,6 +11,7 @@
 #include "src/backends/cuda/driver_abi.h"
 #include "src/backends/cuda/driver_adapter.h"
 #include "src/backends/cuda/driver_queries.h"
+#include "src/backends/cuda/made_tracker.h"
 
 namespace hbmprof::internal::cuda_driver {
 namespace {
@@ -52,13 +52,6 @@ extern "C" {
 
 namespace {
 
-// What the driver has, and the wrappers by the driver's addresses. Made once the process has loaded libcuda.
-struct Driver {
-  void* functions[kEntries] = {};
-  std::pair<void*, void*> wrappers[kEntries];  // sorted by the driver's address; what it lacks is not in it
-  int count = 0;
-};
-
 void* const kWrappers[] = {
 #define CALL(name, parameters, arguments, action) reinterpret_cast<void*>(&name),
 #define PASSED(name, why)
@@ -67,40 +60,50 @@ void* const kWrappers[] = {
 #undef PASSED
 };
 
-const Driver* FindDriver() {
-  static std::atomic<const Driver*> found{nullptr};
-  if (const Driver* driver = found.load(std::memory_order_acquire)) return driver;
+// What the driver has, null for what it lacks. Threads that look it up at the same time write the same.
+std::atomic<void*> driver_functions[kEntries];
+std::atomic<bool> driver_found{false};
+
+// Whether the process has loaded libcuda. Takes no memory and no lock: the driver's call is made whatever happens here.
+bool FindDriver() {
+  if (driver_found.load(std::memory_order_acquire)) return true;
   void* library = CudaDriverLibrary();
-  if (library == nullptr) return nullptr;
-  auto* driver = new Driver;
+  if (library == nullptr) return false;
   for (int i = 0; i < kEntries; ++i) {
-    void* function = FindDriverSymbol(library, kNames[i]);
-    driver->functions[i] = function;
-    if (function != nullptr) driver->wrappers[driver->count++] = {function, kWrappers[i]};
+    driver_functions[i].store(FindDriverSymbol(library, kNames[i]), std::memory_order_relaxed);
   }
-  // Stable: of several names for one function, the first wrapper stands for it.
-  std::stable_sort(driver->wrappers, driver->wrappers + driver->count,
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  const Driver* expected = nullptr;
-  if (found.compare_exchange_strong(expected, driver, std::memory_order_acq_rel)) return driver;
-  delete driver;
-  return expected;
+  driver_found.store(true, std::memory_order_release);
+  return true;
+}
+
+void* DriverFunction(int entry) { return driver_functions[entry].load(std::memory_order_relaxed); }
+
+// The adapter and what it asks.
+struct ProcessTracker {
+  CudaDriverInProcess questions;
+  CudaDriverAdapter adapter{Profiler::Default(), questions};
+};
+
+std::unique_ptr<ProcessTracker> MakeTracker() {
+  PrepareCudaTracking();
+  auto tracker = std::make_unique<ProcessTracker>();
+  CudaDriverAdapter* const adapter = &tracker->adapter;
+  tracker->questions.SetBooks({[adapter](int ordinal, const std::function<void(void*)>& visit) {
+                                 adapter->ForEachPool(ordinal,
+                                                      [&](const void* pool) { visit(const_cast<void*>(pool)); });
+                               },
+                               [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
+  return tracker;
 }
 
 // Made by the first call that must be tracked, which follows the driver's initialisation: so the profile that is
 // written at exit is written while the driver still answers. Never destroyed: calls go on during static destruction.
-CudaDriverAdapter& Tracker() {
-  static CudaDriverAdapter* const tracker = [] {
-    CudaTrackingStarts();
-    auto* questions = new CudaDriverInProcess;
-    auto* adapter = new CudaDriverAdapter(Profiler::Default(), *questions);
-    questions->SetBooks({[adapter](int ordinal, const std::function<void(void*)>& visit) {
-                           adapter->ForEachPool(ordinal, [&](const void* pool) { visit(const_cast<void*>(pool)); });
-                         },
-                         [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
-    return adapter;
-  }();
-  return *tracker;
+CudaDriverAdapter* Tracker() {
+  static MadeTracker<ProcessTracker> made;
+  bool is_new = false;
+  ProcessTracker* const tracker = made.Get(&MakeTracker, &is_new);
+  if (is_new) CudaTrackingStarts();
+  return tracker == nullptr ? nullptr : &tracker->adapter;
 }
 
 // From which version of the driver's interface on cuGetProcAddress means this function by its name without variant.
@@ -169,25 +172,31 @@ CUresult HandOutWrapper(const Real& real, const char* name, void** function, int
 
 }  // namespace
 
+// `real` is made once, outside of all that can fail: see CallThenRecord and ForgetThenCall.
+#define TRACK(...)                                             \
+  [&] {                                                        \
+    CudaDriverAdapter* const tracker = Tracker();              \
+    return tracker == nullptr ? real() : tracker->__VA_ARGS__; \
+  }()
+
 extern "C" {
-#define CALL(name, parameters, arguments, action)                                                  \
-  CUresult name parameters {                                                                       \
-    const Caller here = Caller::OfThisFunction();                                                  \
-    const Driver* const driver = FindDriver();                                                     \
-    auto* const driver_function =                                                                  \
-        driver == nullptr ? nullptr : reinterpret_cast<Type_##name*>(driver->functions[k_##name]); \
-    if (driver_function == nullptr) return kErrorNotFound;                                         \
-    const auto real = [&]() -> CUresult { return driver_function arguments; };                     \
-    const TrackedCudaCall call(here);                                                              \
-    if (!call.outermost()) return real();                                                          \
-    [[maybe_unused]] const Caller& caller = call.caller();                                         \
-    return action;                                                                                 \
+#define CALL(name, parameters, arguments, action)                                                                    \
+  CUresult name parameters {                                                                                         \
+    const Caller here = Caller::OfThisFunction();                                                                    \
+    auto* const driver_function = FindDriver() ? reinterpret_cast<Type_##name*>(DriverFunction(k_##name)) : nullptr; \
+    if (driver_function == nullptr) return kErrorNotFound;                                                           \
+    const auto real = [&]() -> CUresult { return driver_function arguments; };                                       \
+    const TrackedCudaCall call(here);                                                                                \
+    if (!call.outermost()) return real();                                                                            \
+    [[maybe_unused]] const Caller& caller = call.caller();                                                           \
+    return action;                                                                                                   \
   }
 #define PASSED(name, why)
 #include "src/backends/cuda/driver_calls.inc"
 #undef CALL
 #undef PASSED
 }
+#undef TRACK
 
 }  // namespace hbmprof::internal::cuda_driver
 
@@ -201,12 +210,13 @@ void* CudaWrapperByName(std::string_view name) {
 }
 
 void* CudaWrapperOf(void* function) {
-  const cuda_driver::Driver* driver = cuda_driver::FindDriver();
-  if (driver == nullptr) return function;
-  const auto* end = driver->wrappers + driver->count;
-  const auto* found = std::lower_bound(driver->wrappers, end, function,
-                                       [](const auto& entry, void* address) { return entry.first < address; });
-  return found != end && found->first == function ? found->second : function;
+  using namespace cuda_driver;  // NOLINT: its table
+  if (!FindDriver()) return function;
+  // Of several names for one function, the first wrapper stands for it.
+  for (int i = 0; i < kEntries; ++i) {
+    if (function != nullptr && DriverFunction(i) == function) return kWrappers[i];
+  }
+  return function;
 }
 
 void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument) {

@@ -8,7 +8,9 @@
 
 namespace hbmprof::internal {
 
-// Called once, before Profiler::Default() is first used. Defined by whoever links the wrappers.
+// Both are defined by whoever links the wrappers. The first is called before Profiler::Default() is first used, perhaps
+// by several threads at once; the second once, after that.
+void PrepareCudaTracking();
 void CudaTrackingStarts();
 
 // The wrapper of the driver's call of that name, null if it is not wrapped.

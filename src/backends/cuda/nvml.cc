@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "src/base/descriptor.h"
+#include "src/base/made_once.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -29,6 +32,7 @@ struct ProcessInfo {  // nvmlProcessInfo_t since version 2
 };
 
 struct Library {
+  bool complete = false;
   Result (*device_by_bus_id)(const char*, Device*) = nullptr;
   Result (*memory_info)(Device, MemoryInfo*) = nullptr;
   Result (*processes)(Device, unsigned* count, ProcessInfo*) = nullptr;
@@ -40,32 +44,31 @@ bool Find(Function& function, void* library, const char* name) {
   return function != nullptr;
 }
 
-// Null where there is none. Threads may load it at the same time: initialising twice is allowed.
-const Library* Load() {
+std::unique_ptr<Library> Load() {
+  auto library = std::make_unique<Library>();
   void* handle = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (handle == nullptr) return nullptr;
   Result (*init)() = nullptr;
-  auto* library = new Library;
-  if (Find(init, handle, "nvmlInit_v2") && init() == 0 &&
+  if (handle != nullptr && Find(init, handle, "nvmlInit_v2") && init() == 0 &&
       Find(library->device_by_bus_id, handle, "nvmlDeviceGetHandleByPciBusId_v2") &&
       Find(library->memory_info, handle, "nvmlDeviceGetMemoryInfo") &&
       (Find(library->processes, handle, "nvmlDeviceGetComputeRunningProcesses_v3") ||
        Find(library->processes, handle, "nvmlDeviceGetComputeRunningProcesses_v2"))) {
-    return library;
+    library->complete = true;
   }
-  delete library;
-  return nullptr;
+  return library;
 }
 
+// Null where there is none. To initialise twice is allowed.
 const Library* Nvml() {
-  static const Library* const library = Load();
-  return library;
+  static MadeOnce<Library> library;
+  const Library* loaded = library.Get(&Load);
+  return loaded->complete ? loaded : nullptr;
 }
 
 // This process's id in each process-id name space that /proc knows.
 std::vector<unsigned> ProcessIds() {
   std::vector<unsigned> ids{static_cast<unsigned>(getpid())};
-  std::ifstream status("/proc/self/status");
+  std::istringstream status(ReadProcFile("/proc/self/status"));
   for (std::string line; std::getline(status, line);) {
     if (line.rfind("NSpid:", 0) != 0) continue;
     std::istringstream numbers(line.substr(6));
@@ -94,12 +97,16 @@ int64_t ProcessBytes(const Library& nvml, Device device) {
 }  // namespace
 
 NvmlMemory AskNvml(const char* pci_bus_id) {
+  const StandardDescriptorsTaken taken;
   NvmlMemory memory;
   const Library* nvml = Nvml();
   Device device = nullptr;
   if (nvml == nullptr || nvml->device_by_bus_id(pci_bus_id, &device) != 0) return memory;
   MemoryInfo info = {};
-  if (nvml->memory_info(device, &info) == 0) memory.total_bytes = static_cast<int64_t>(info.total);
+  if (nvml->memory_info(device, &info) == 0) {
+    memory.total_bytes = static_cast<int64_t>(info.total);
+    memory.used_bytes = static_cast<int64_t>(info.used);
+  }
   memory.process_bytes = ProcessBytes(*nvml, device);
   return memory;
 }

@@ -9,6 +9,7 @@ namespace hbmprof::internal {
 
 struct NvmlMemory {
   int64_t total_bytes = -1;
+  int64_t used_bytes = -1;     // by all processes
   int64_t process_bytes = -1;  // all that this process holds: allocations, contexts, code. -1 if it does not say
 };
 

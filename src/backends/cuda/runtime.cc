@@ -3,6 +3,7 @@
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
 #include "src/backends/cuda/caller_above.h"
+#include "src/backends/cuda/linked_calls.h"
 #include "src/backends/cuda/queries.h"
 
 namespace hbmprof::cuda {
@@ -12,6 +13,7 @@ using internal::CudaArrayId;
 using internal::CudaArrayShape;
 using internal::CudaBuffer;
 using internal::CudaExternalMemoryId;
+using internal::CudaLinkedCalls;
 using internal::CudaMipmappedArrayId;
 using internal::CudaPitchedBytes;
 using internal::CurrentCudaDevice;
@@ -28,16 +30,10 @@ static_assert(internal::kCudaArrayLayered == cudaArrayLayered && internal::kCuda
 static_assert(internal::kCudaArraySparse == cudaArraySparse);
 static_assert(internal::kCudaArrayDeferredMapping == cudaArrayDeferredMapping);
 
-// Never destroyed: handles may be closed during static destruction.
-internal::SharedOpenings& IpcOpenings() {
-  static auto* openings = new internal::SharedOpenings;
-  return *openings;
-}
+CudaBuffer Buffer(BufferId id, size_t bytes, MemoryKind kind) { return {id, bytes, kind}; }
 
-Profiler& Recorder() { return Profiler::Default(); }
-
-CudaBuffer OnCurrentDevice(BufferId id, size_t bytes, MemoryKind kind) {
-  return {id, bytes, {internal::CudaDeviceId(CurrentCudaDevice()), kind, {}}};
+Attributes OnCurrentDevice(const CudaBuffer& buffer) {
+  return {internal::CudaDeviceId(CurrentCudaDevice()), buffer.kind, {}};
 }
 
 TexelBlock BlockOf(const cudaChannelFormatDesc& format) {
@@ -51,17 +47,20 @@ CudaArrayShape ShapeOf(const cudaExtent& extent, unsigned int flags) {
 template <typename Call, typename Describe>
 cudaError_t Track(const Caller& caller, const Call& call, const Describe& describe) {
   const internal::CallerAbove above(caller);
-  return internal::AllocateAndRecord(Recorder(), caller, cudaSuccess, call, describe);
+  CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
+  if (calls == nullptr) return call();
+  return internal::AllocateAndRecord(calls->profiler, caller, cudaSuccess, call, describe, &OnCurrentDevice);
 }
 
 template <typename Call>
 cudaError_t Allocate(const Caller& caller, void** ptr, size_t bytes, MemoryKind kind, const Call& call) {
-  return Track(caller, call, [&] { return OnCurrentDevice(*ptr, bytes, kind); });
+  return Track(caller, call, [&] { return Buffer(*ptr, bytes, kind); });
 }
 
 template <typename Call>
 cudaError_t Release(BufferId id, const Call& call) {
-  return ForgetAndFree(Recorder(), id, cudaSuccess, call);
+  CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
+  return calls == nullptr ? call() : ForgetAndFree(calls->profiler, calls->resets, id, cudaSuccess, call);
 }
 
 }  // namespace
@@ -80,7 +79,7 @@ cudaError_t MallocPitch(void** ptr, size_t* pitch, size_t width, size_t height) 
   const Caller caller = Caller::OfThisFunction();
   return Track(
       caller, [&] { return cudaMallocPitch(ptr, pitch, width, height); },
-      [&] { return OnCurrentDevice(*ptr, CudaPitchedBytes(*pitch, height), MemoryKind::kDevice); });
+      [&] { return Buffer(*ptr, CudaPitchedBytes(*pitch, height), MemoryKind::kDevice); });
 }
 
 cudaError_t Malloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
@@ -89,7 +88,7 @@ cudaError_t Malloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
       caller, [&] { return cudaMalloc3D(pitched, extent); },
       [&] {
         const size_t bytes = CudaPitchedBytes(pitched->pitch, extent.height, extent.depth);
-        return OnCurrentDevice(pitched->ptr, bytes, MemoryKind::kDevice);
+        return Buffer(pitched->ptr, bytes, MemoryKind::kDevice);
       });
 }
 
@@ -127,7 +126,7 @@ cudaError_t MallocArray(cudaArray_t* array, const cudaChannelFormatDesc* format,
       caller, [&] { return cudaMallocArray(array, format, width, height, flags); },
       [&] {
         const CudaArrayShape shape{width, height, 0, flags};
-        return OnCurrentDevice(CudaArrayId(*array), CudaArrayBytes(BlockOf(*format), shape), MemoryKind::kArray);
+        return Buffer(CudaArrayId(*array), CudaArrayBytes(BlockOf(*format), shape), MemoryKind::kArray);
       });
 }
 
@@ -138,7 +137,7 @@ cudaError_t Malloc3DArray(cudaArray_t* array, const cudaChannelFormatDesc* forma
       caller, [&] { return cudaMalloc3DArray(array, format, extent, flags); },
       [&] {
         const size_t bytes = CudaArrayBytes(BlockOf(*format), ShapeOf(extent, flags));
-        return OnCurrentDevice(CudaArrayId(*array), bytes, MemoryKind::kArray);
+        return Buffer(CudaArrayId(*array), bytes, MemoryKind::kArray);
       });
 }
 
@@ -153,7 +152,7 @@ cudaError_t MallocMipmappedArray(cudaMipmappedArray_t* array, const cudaChannelF
       caller, [&] { return cudaMallocMipmappedArray(array, format, extent, levels, flags); },
       [&] {
         const size_t bytes = CudaMipmappedArrayBytes(BlockOf(*format), ShapeOf(extent, flags), levels);
-        return OnCurrentDevice(CudaMipmappedArrayId(*array), bytes, MemoryKind::kArray);
+        return Buffer(CudaMipmappedArrayId(*array), bytes, MemoryKind::kArray);
       });
 }
 
@@ -164,23 +163,30 @@ cudaError_t FreeMipmappedArray(cudaMipmappedArray_t array) {
 cudaError_t IpcOpenMemHandle(void** ptr, cudaIpcMemHandle_t handle, unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
   const internal::CallerAbove above(caller);
+  CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
   const cudaError_t result = cudaIpcOpenMemHandle(ptr, handle, flags);
-  if (result != cudaSuccess || !Recorder().enabled()) return result;
-  const CudaBuffer buffer = OnCurrentDevice(*ptr, internal::CudaAddressRangeBytes(*ptr), MemoryKind::kExternal);
-  IpcOpenings().Open(*ptr, buffer.attributes.device,
-                     [&] { Recorder().RecordAllocFrom(caller, buffer.id, buffer.bytes, buffer.attributes); });
+  if (result != cudaSuccess || calls == nullptr || !calls->profiler.enabled()) return result;
+  const CudaBuffer buffer = Buffer(*ptr, internal::CudaAddressRangeBytes(*ptr), MemoryKind::kExternal);
+  internal::RecordOrDrop(calls->profiler, buffer.bytes, [&] {
+    const Attributes attributes = OnCurrentDevice(buffer);
+    calls->ipc_openings.Open(*ptr, attributes.device,
+                             [&] { calls->profiler.RecordAllocFrom(caller, buffer.id, buffer.bytes, attributes); });
+  });
   return result;
 }
 
 cudaError_t IpcCloseMemHandle(void* ptr) {
-  return IpcOpenings().Close(Recorder(), ptr, cudaSuccess, [&] { return cudaIpcCloseMemHandle(ptr); });
+  const auto close = [&] { return cudaIpcCloseMemHandle(ptr); };
+  CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
+  if (calls == nullptr) return close();
+  return calls->ipc_openings.Close(calls->profiler, calls->resets, ptr, cudaSuccess, close);
 }
 
 cudaError_t ImportExternalMemory(cudaExternalMemory_t* memory, const cudaExternalMemoryHandleDesc* description) {
   const Caller caller = Caller::OfThisFunction();
   return Track(
       caller, [&] { return cudaImportExternalMemory(memory, description); },
-      [&] { return OnCurrentDevice(CudaExternalMemoryId(*memory), description->size, MemoryKind::kExternal); });
+      [&] { return Buffer(CudaExternalMemoryId(*memory), description->size, MemoryKind::kExternal); });
 }
 
 cudaError_t ExternalMemoryGetMappedBuffer(void** ptr, cudaExternalMemory_t memory,
@@ -195,7 +201,7 @@ cudaError_t ExternalMemoryGetMappedMipmappedArray(cudaMipmappedArray_t* array, c
   const Caller caller = Caller::OfThisFunction();
   return Track(
       caller, [&] { return cudaExternalMemoryGetMappedMipmappedArray(array, memory, description); },
-      [&] { return OnCurrentDevice(CudaMipmappedArrayId(*array), 0, MemoryKind::kAlias); });
+      [&] { return Buffer(CudaMipmappedArrayId(*array), 0, MemoryKind::kAlias); });
 }
 
 cudaError_t DestroyExternalMemory(cudaExternalMemory_t memory) {
@@ -206,18 +212,20 @@ cudaError_t MemPoolImportPointer(void** ptr, cudaMemPool_t pool, cudaMemPoolPtrE
   const Caller caller = Caller::OfThisFunction();
   return Track(
       caller, [&] { return cudaMemPoolImportPointer(ptr, pool, data); },
-      [&] { return OnCurrentDevice(*ptr, internal::CudaAddressRangeBytes(*ptr), MemoryKind::kExternal); });
+      [&] { return Buffer(*ptr, internal::CudaAddressRangeBytes(*ptr), MemoryKind::kExternal); });
 }
 
 cudaError_t DeviceReset() {
-  const cudaError_t result = cudaDeviceReset();
-  if (result != cudaSuccess || !Recorder().enabled()) return result;
-  const int ordinal = CurrentCudaDevice();
-  if (ordinal < 0) return result;
-  const DeviceId device = Recorder().Device(internal::CudaDeviceName(ordinal));
-  Recorder().DropDevice(device, internal::CudaStreamOrderedAllocator());
-  IpcOpenings().ForgetDevice(device);
-  return result;
+  CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
+  const auto reset = [] { return cudaDeviceReset(); };
+  if (calls == nullptr) return reset();
+  return internal::CallThenRecord(calls->profiler, cudaSuccess, reset, 0, [&] {
+    const int ordinal = CurrentCudaDevice();
+    if (ordinal < 0) return;
+    const DeviceId device = calls->profiler.Device(internal::CudaDeviceName(ordinal));
+    calls->resets.Reset(calls->profiler, device, internal::CudaStreamOrderedAllocator());
+    calls->ipc_openings.ForgetDevice(device);
+  });
 }
 
 }  // namespace hbmprof::cuda

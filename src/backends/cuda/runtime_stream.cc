@@ -3,6 +3,7 @@
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
 #include "src/backends/cuda/caller_above.h"
+#include "src/backends/cuda/linked_calls.h"
 #include "src/backends/cuda/queries.h"
 
 namespace hbmprof::cuda {
@@ -43,6 +44,19 @@ Attributes OfPoolMemory(const void* ptr, cudaStream_t stream) {
   }
 }
 
+template <typename Call, typename AttributesOf>
+cudaError_t Track(const Caller& caller, void** ptr, size_t bytes, const Call& call, const AttributesOf& attributes) {
+  const internal::CallerAbove above(caller);
+  internal::CudaLinkedCalls* const calls = internal::CudaLinkedCalls::Instance();
+  if (calls == nullptr) return call();
+  return internal::AllocateAndRecord(
+      calls->profiler, caller, cudaSuccess, call,
+      [&] {
+        return internal::CudaBuffer{*ptr, bytes, {}};
+      },
+      [&](const internal::CudaBuffer&) { return attributes(); });
+}
+
 }  // namespace
 
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
@@ -51,27 +65,25 @@ inline namespace per_thread_stream {
 
 cudaError_t MallocAsync(void** ptr, size_t bytes, cudaStream_t stream) {
   const Caller caller = Caller::OfThisFunction();
-  const internal::CallerAbove above(caller);
-  return internal::AllocateAndRecord(
-      Profiler::Default(), caller, cudaSuccess, [&] { return cudaMallocAsync(ptr, bytes, stream); },
+  return Track(
+      caller, ptr, bytes, [&] { return cudaMallocAsync(ptr, bytes, stream); },
       [&] {
         const MemoryKind kind = IsCapturing(stream) ? MemoryKind::kGraph : MemoryKind::kDevice;
-        return internal::CudaBuffer{*ptr, bytes, StreamOrdered(DeviceOfStream(stream), kind)};
+        return StreamOrdered(DeviceOfStream(stream), kind);
       });
 }
 
 cudaError_t MallocFromPoolAsync(void** ptr, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   const Caller caller = Caller::OfThisFunction();
-  const internal::CallerAbove above(caller);
-  return internal::AllocateAndRecord(
-      Profiler::Default(), caller, cudaSuccess, [&] { return cudaMallocFromPoolAsync(ptr, bytes, pool, stream); },
-      [&] {
-        return internal::CudaBuffer{*ptr, bytes, OfPoolMemory(*ptr, stream)};
-      });
+  return Track(
+      caller, ptr, bytes, [&] { return cudaMallocFromPoolAsync(ptr, bytes, pool, stream); },
+      [&] { return OfPoolMemory(*ptr, stream); });
 }
 
 cudaError_t FreeAsync(void* ptr, cudaStream_t stream) {
-  return internal::ForgetAndFree(Profiler::Default(), ptr, cudaSuccess, [&] { return cudaFreeAsync(ptr, stream); });
+  const auto free = [&] { return cudaFreeAsync(ptr, stream); };
+  internal::CudaLinkedCalls* const calls = internal::CudaLinkedCalls::Instance();
+  return calls == nullptr ? free() : internal::ForgetAndFree(calls->profiler, calls->resets, ptr, cudaSuccess, free);
 }
 
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM

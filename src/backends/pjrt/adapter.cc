@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 #include "hbmprof/tag.h"
+#include "src/base/completes.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -29,13 +31,40 @@ BufferId PjrtBooks::Record(const Caller& caller, const PjrtMemory& memory) {
   return profiler_.RecordAllocFrom(caller, id, memory.bytes, memory.attributes) ? id : BufferId();
 }
 
+template <typename Enter>
+void PjrtBooks::EnterOrEnd(absl::Span<const BufferId> ids, const Enter& enter) {
+  if (Completes(enter)) return;
+  for (const BufferId id : ids) {
+    if (!id.is_null()) profiler_.RecordFree(id);
+  }
+  throw std::bad_alloc();
+}
+
+std::vector<BufferId> PjrtBooks::RecordAll(const Caller& caller, absl::Span<const PjrtMemory> pieces) {
+  std::vector<BufferId> ids(pieces.size());
+  EnterOrEnd(ids, [&] {
+    for (size_t i = 0; i < pieces.size(); ++i) ids[i] = Record(caller, pieces[i]);
+  });
+  return ids;
+}
+
 void PjrtBooks::Insert(PjrtHandle handle, const Buffer& buffer) {
   Forgotten stale;
   absl::InlinedVector<BufferId, 2> ended;
   {
     MutexLock lock(mutex_);
-    const auto [entry, is_new] = buffers_.try_emplace(handle, buffer);
-    if (is_new) return;
+    const auto entry = buffers_.find(handle);
+    if (entry == buffers_.end()) {
+      if (spare_.empty()) {
+        buffers_.emplace(handle, buffer);
+      } else {
+        spare_.back().key() = handle;
+        spare_.back().mapped() = buffer;
+        buffers_.insert(std::move(spare_.back()));
+        spare_.pop_back();
+      }
+      return;
+    }
     // The end of the handle that was here before was never seen.
     if (entry->second.holds_memory() && LetGo(entry->second.memory, &stale)) ended.push_back(entry->second.memory);
     if (!entry->second.alias.is_null()) ended.push_back(entry->second.alias);
@@ -53,7 +82,12 @@ bool PjrtBooks::LetGo(BufferId memory, Forgotten* forgotten) {
 }
 
 void PjrtBooks::Free(absl::Span<const BufferId> ids, Forgotten* forgotten) {
-  for (const BufferId id : ids) forgotten->records_.push_back(profiler_.RecordFree(id));
+  for (const BufferId id : ids) {
+    if (id.is_null()) continue;
+    const FreedRecord record = profiler_.RecordFree(id);
+    // What cannot be remembered has ended all the same, as it does unless the plugin refuses.
+    static_cast<void>(Completes([&] { forgotten->records_.push_back(record); }));
+  }
 }
 
 void PjrtBooks::Foreign(PjrtHandle handle) {
@@ -66,7 +100,7 @@ void PjrtBooks::Created(const Caller& caller, PjrtHandle client, PjrtHandle buff
   made.client = client;
   made.memory = Record(caller, memory);
   made.made_by = caller.pc;
-  Insert(buffer, made);
+  EnterOrEnd({made.memory}, [&] { Insert(buffer, made); });
 }
 
 void PjrtBooks::CreatedView(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory) {
@@ -82,15 +116,19 @@ void PjrtBooks::CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle
   made.client = client;
   made.alias = Record(caller, view);
   made.made_by = caller.pc;
-  if (source != nullptr) {
+  EnterOrEnd({made.alias}, [&] {
+    Insert(buffer, made);
+    if (source == nullptr) return;
     MutexLock lock(mutex_);
     const auto found = buffers_.find(source);
-    if (found != buffers_.end() && found->second.holds_memory()) {
-      made.memory = found->second.memory;
-      Share(made.memory);
+    const auto entry = buffers_.find(buffer);
+    if (found == buffers_.end() || entry == buffers_.end() || !found->second.holds_memory()) return;
+    if (!Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { Share(found->second.memory); })) {
+      buffers_.erase(entry);
+      throw std::bad_alloc();
     }
-  }
-  Insert(buffer, made);
+    entry->second.memory = found->second.memory;
+  });
 }
 
 void PjrtBooks::AwaitsFulfilment(PjrtHandle callback, PjrtHandle buffer) {
@@ -108,8 +146,8 @@ void PjrtBooks::Fulfilled(PjrtHandle callback, PjrtHandle source) {
   awaiting_.erase(awaiting);
   if (alias == buffers_.end() || found == buffers_.end() || !found->second.holds_memory()) return;
   if (!alias->second.memory.is_null() || alias->second.deleted) return;
-  alias->second.memory = found->second.memory;
   Share(found->second.memory);
+  alias->second.memory = found->second.memory;
 }
 
 bool PjrtBooks::Moved(PjrtHandle source, PjrtHandle buffer) {
@@ -123,7 +161,7 @@ bool PjrtBooks::Moved(PjrtHandle source, PjrtHandle buffer) {
     found->second.alias = BufferId();
     found->second.deleted = true;
   }
-  Insert(buffer, made);
+  EnterOrEnd({made.memory, made.alias}, [&] { Insert(buffer, made); });
   return true;
 }
 
@@ -133,9 +171,12 @@ void PjrtBooks::TransferCreated(const Caller& caller, PjrtHandle client, PjrtHan
   Transfer transfer;
   transfer.client = client;
   transfer.made_by = caller.pc;
-  for (const PjrtMemory& piece : memory) transfer.memory.push_back(Record(caller, piece));
-  MutexLock lock(mutex_);
-  transfers_[manager] = std::move(transfer);
+  transfer.memory = RecordAll(caller, memory);
+  EnterOrEnd(transfer.memory, [&] {
+    MutexLock lock(mutex_);
+    Transfer& entry = transfers_[manager];
+    std::swap(entry, transfer);
+  });
 }
 
 bool PjrtBooks::TransferRetrieved(PjrtHandle manager, int index, PjrtHandle buffer) {
@@ -150,7 +191,7 @@ bool PjrtBooks::TransferRetrieved(PjrtHandle manager, int index, PjrtHandle buff
     made.made_by = transfer.made_by;
     made.memory = std::exchange(transfer.memory[static_cast<size_t>(index)], BufferId());
   }
-  Insert(buffer, made);
+  EnterOrEnd({made.memory}, [&] { Insert(buffer, made); });
   return true;
 }
 
@@ -163,11 +204,7 @@ PjrtBooks::Forgotten PjrtBooks::TransferDestroyed(PjrtHandle manager) {
     forgotten.transfers_.emplace_back(manager, std::move(found->second));
     transfers_.erase(found);
   }
-  absl::InlinedVector<BufferId, 2> ended;
-  for (const BufferId id : forgotten.transfers_.front().second.memory) {
-    if (!id.is_null()) ended.push_back(id);
-  }
-  Free(ended, &forgotten);
+  Free(forgotten.transfers_.front().second.memory, &forgotten);
   return forgotten;
 }
 
@@ -212,7 +249,8 @@ PjrtBooks::Forgotten PjrtBooks::Destroyed(PjrtHandle buffer, bool* known) {
       forgotten.buffers_.emplace_back(buffer, entry);
       if (entry.holds_memory() && LetGo(entry.memory, &forgotten)) ended.push_back(entry.memory);
       if (!entry.alias.is_null()) ended.push_back(entry.alias);
-      buffers_.erase(found);
+      Buffers::node_type node = buffers_.extract(found);
+      if (spare_.size() < kMostSpareNodes) spare_.push_back(std::move(node));
     }
   }
   if (!*known) Foreign(buffer);
@@ -249,24 +287,21 @@ void PjrtBooks::Loaded(const Caller& caller, PjrtHandle executable, std::shared_
     const ScopedTag name("executable", program->name);
     const ScopedTag temp(program->temp_bytes < 0 ? "" : "temp_bytes", std::to_string(program->temp_bytes));
     const ScopedTag peak(program->peak_bytes < 0 ? "" : "peak_bytes", std::to_string(program->peak_bytes));
-    PjrtMemory code;
-    code.bytes = static_cast<size_t>(std::max<int64_t>(program->code_bytes, 0));
-    code.attributes.kind = MemoryKind::kExecutable;
-    for (const DeviceId device : program->devices) {
-      code.attributes.device = device;
-      if (const BufferId id = Record(caller, code); !id.is_null()) loaded.code.push_back(id);
+    std::vector<PjrtMemory> code(program->devices.size());
+    for (size_t i = 0; i < code.size(); ++i) {
+      code[i].bytes = static_cast<size_t>(std::max<int64_t>(program->code_bytes, 0));
+      code[i].attributes.kind = MemoryKind::kExecutable;
+      code[i].attributes.device = program->devices[i];
     }
+    loaded.code = RecordAll(caller, code);
   }
   loaded.program = std::move(program);
-  std::vector<BufferId> stale;
-  {
+  EnterOrEnd(loaded.code, [&] {
     MutexLock lock(mutex_);
-    Executable& entry = executables_[executable];
-    stale = std::move(entry.code);
-    entry = std::move(loaded);
-  }
-  Forgotten forgotten;
-  Free(stale, &forgotten);
+    std::swap(executables_[executable], loaded);
+  });
+  Forgotten stale;
+  Free(loaded.code, &stale);
 }
 
 std::shared_ptr<const PjrtProgram> PjrtBooks::FindProgram(PjrtHandle executable) {
@@ -320,10 +355,10 @@ PjrtBooks::Forgotten PjrtBooks::ExecutableDestroyed(PjrtHandle executable, bool*
 void PjrtBooks::HostMapped(const Caller& caller, PjrtHandle data, const PjrtMemory& memory) {
   const BufferId id = Record(caller, memory);
   BufferId stale;
-  {
+  EnterOrEnd({id}, [&] {
     MutexLock lock(mutex_);
     stale = std::exchange(mapped_[data], id);
-  }
+  });
   if (!stale.is_null()) profiler_.RecordFree(stale);
 }
 
@@ -352,7 +387,7 @@ PjrtBooks::Forgotten PjrtBooks::ClientDestroyed(PjrtHandle client) {
         continue;
       }
       to.emplace_back(entry->first, std::move(entry->second));
-      from.erase(entry++);
+      entry = from.erase(entry);
     }
   };
   take(buffers_, forgotten.buffers_);
@@ -395,13 +430,16 @@ std::vector<PjrtBooks::Leftover> PjrtBooks::LeftoversIn(const Forgotten& forgott
 }
 
 void PjrtBooks::PutBack(const Forgotten& forgotten) {
+  // Handles first: a record without one would never end.
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [handle, buffer] : forgotten.buffers_) buffers_[handle] = buffer;
+    for (const auto& [handle, executable] : forgotten.executables_) executables_[handle] = executable;
+    for (const auto& [handle, transfer] : forgotten.transfers_) transfers_[handle] = transfer;
+    for (const auto& [data, memory] : forgotten.mapped_) mapped_[data] = memory;
+    for (const BufferId memory : forgotten.references_) Share(memory);
+  }
   for (const FreedRecord& record : forgotten.records_) profiler_.RestoreRecord(record);
-  MutexLock lock(mutex_);
-  for (const auto& [handle, buffer] : forgotten.buffers_) buffers_[handle] = buffer;
-  for (const auto& [handle, executable] : forgotten.executables_) executables_[handle] = executable;
-  for (const auto& [handle, transfer] : forgotten.transfers_) transfers_[handle] = transfer;
-  for (const auto& [data, memory] : forgotten.mapped_) mapped_[data] = memory;
-  for (const BufferId memory : forgotten.references_) Share(memory);
 }
 
 }  // namespace hbmprof::internal

@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "hbmprof/allocation.h"
@@ -58,6 +58,8 @@ struct PjrtProgram {
 //
 // A call that the plugin may refuse is entered in two steps: the books forget before the real call, and PutBack() after
 // it failed.
+//
+// What enters something throws std::bad_alloc if the host has no memory for it, and then has recorded nothing.
 class PjrtBooks {
   struct Buffer {
     PjrtHandle client = nullptr;
@@ -85,14 +87,14 @@ class PjrtBooks {
   // What the books forgot; see PutBack.
   class Forgotten {
     friend class PjrtBooks;
-    // One buffer and its records are the common case, and need no memory of the host's.
+    // To forget one handle needs no memory of the host's.
     absl::InlinedVector<std::pair<PjrtHandle, Buffer>, 1> buffers_;
     absl::InlinedVector<FreedRecord, 2> records_;
-    std::vector<std::pair<PjrtHandle, Executable>> executables_;
-    std::vector<std::pair<PjrtHandle, Transfer>> transfers_;
-    std::vector<std::pair<PjrtHandle, BufferId>> mapped_;
+    absl::InlinedVector<std::pair<PjrtHandle, Executable>, 1> executables_;
+    absl::InlinedVector<std::pair<PjrtHandle, Transfer>, 1> transfers_;
+    absl::InlinedVector<std::pair<PjrtHandle, BufferId>, 1> mapped_;
     // References given up that were not a memory's last.
-    std::vector<BufferId> references_;
+    absl::InlinedVector<BufferId, 1> references_;
   };
   // What a client left behind: one row for all that is alike.
   struct Leftover {
@@ -102,7 +104,7 @@ class PjrtBooks {
     uintptr_t made_by = 0;
   };
 
-  explicit PjrtBooks(Profiler& profiler) : profiler_(profiler) {}
+  explicit PjrtBooks(Profiler& profiler) : profiler_(profiler) { spare_.reserve(kMostSpareNodes); }
 
   // `buffer` is a new handle with new memory.
   void Created(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
@@ -165,7 +167,15 @@ class PjrtBooks {
   void PutBack(const Forgotten& forgotten) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  using Buffers = std::unordered_map<PjrtHandle, Buffer>;
+  static constexpr size_t kMostSpareNodes = 1024;
+
   BufferId Record(const Caller& caller, const PjrtMemory& memory);
+  // Records each piece; all or nothing.
+  std::vector<BufferId> RecordAll(const Caller& caller, absl::Span<const PjrtMemory> pieces);
+  // Calls `enter`, which enters a handle of the records in `ids`. If it throws, the records end.
+  template <typename Enter>
+  void EnterOrEnd(absl::Span<const BufferId> ids, const Enter& enter);
   void Insert(PjrtHandle handle, const Buffer& buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // One handle fewer holds `memory`. Whether it was the last one; if not, noted in `forgotten`.
   bool LetGo(BufferId memory, Forgotten* forgotten) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -175,13 +185,16 @@ class PjrtBooks {
 
   Profiler& profiler_;
   Mutex mutex_;
-  absl::flat_hash_map<PjrtHandle, Buffer> buffers_ ABSL_GUARDED_BY(mutex_);
+  // Of the standard library: abseil's hash tables do not survive a failed allocation.
+  Buffers buffers_ ABSL_GUARDED_BY(mutex_);
+  // Nodes of handles that ended, for those that come: so handles that come and go take no memory. Full at its capacity.
+  std::vector<Buffers::node_type> spare_ ABSL_GUARDED_BY(mutex_);
   // Holders of a memory beyond the first.
-  absl::flat_hash_map<uint64_t, int> more_holders_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<PjrtHandle, Executable> executables_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<PjrtHandle, Transfer> transfers_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<PjrtHandle, PjrtHandle> awaiting_ ABSL_GUARDED_BY(mutex_);  // callback -> alias buffer
-  absl::flat_hash_map<PjrtHandle, BufferId> mapped_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, int> more_holders_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<PjrtHandle, Executable> executables_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<PjrtHandle, Transfer> transfers_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<PjrtHandle, PjrtHandle> awaiting_ ABSL_GUARDED_BY(mutex_);  // callback -> alias buffer
+  std::unordered_map<PjrtHandle, BufferId> mapped_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hbmprof::internal

@@ -7,14 +7,15 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
-#include <new>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/tag.h"
+#include "src/base/completes.h"
+#include "src/base/message.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -27,14 +28,13 @@ using Forgotten = PjrtBooks::Forgotten;
   ((args)->struct_size >=              \
    static_cast<size_t>(reinterpret_cast<const char*>(&(args)->field + 1) - reinterpret_cast<const char*>(args)))
 
-// The host's lack of memory is no reason to end it: the event is not recorded.
-template <typename Work>
-void Quietly(const Work& work) {
-  try {
-    work();
-  } catch (const std::bad_alloc&) {
-  }
+// Calls `record`, which records what has `bytes()` bytes. If the host has no memory for that, it is counted as dropped.
+template <typename Record, typename Bytes>
+void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& bytes) {
+  if (!Completes(record)) tracked.profiler.RecordDropped(bytes());
 }
+
+size_t NoBytes() { return 0; }
 
 // A profile of what held the memory when there was no more, at most once a minute for the whole process.
 void MemoryExhausted(TrackedPlugin& tracked) {
@@ -46,51 +46,60 @@ void MemoryExhausted(TrackedPlugin& tracked) {
   if (now < next || !next_seconds.compare_exchange_strong(next, now + 60)) return;
   const absl::Status saved = save_device_memory_profile(tracked.oom_output);
   if (saved.ok()) {
-    std::fprintf(stderr, "hbmprof: a PJRT call failed for lack of device memory; what holds it is in the profile %s\n",
-                 tracked.oom_output.c_str());
+    PrintMessage("hbmprof: a PJRT call failed for lack of device memory; what holds it is in the profile ",
+                 tracked.oom_output);
   } else {
-    std::fprintf(stderr, "hbmprof: a PJRT call failed for lack of device memory, and no profile could be written: %s\n",
-                 std::string(saved.message()).c_str());
+    const absl::string_view why = saved.message();
+    PrintMessage("hbmprof: a PJRT call failed for lack of device memory, and no profile could be written: ",
+                 {why.data(), why.size()});
   }
 }
 
 // What every wrapped call ends with.
 Error* Finish(TrackedPlugin& tracked, Error* error) {
-  if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted && tracked.profiler.enabled()) {
-    Quietly([&] { MemoryExhausted(tracked); });
+  if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted && tracked.profiler.enabled() &&
+      !Completes([&] { MemoryExhausted(tracked); })) {
+    PrintMessage("hbmprof: a PJRT call failed for lack of device memory, and the host has no memory for a profile");
   }
   return error;
 }
 
-template <typename Args, typename Record>
-Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record& record) {
+// The two ways of tracking a call. Both make it once, outside of everything that can fail, and return what it returned.
+
+template <typename Args, typename Record, typename Bytes>
+Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record& record, const Bytes& bytes) {
   Error* const error = tracked.plugin.Call(slot, args);
-  if (error == nullptr && tracked.profiler.enabled()) Quietly(record);
+  if (error == nullptr && tracked.profiler.enabled()) RecordOrDrop(tracked, record, bytes);
   return Finish(tracked, error);
 }
 
 template <typename Args, typename Forget>
 Error* ForgetThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget& forget) {
   std::optional<Forgotten> forgotten;
-  if (tracked.profiler.enabled()) Quietly([&] { forgotten.emplace(forget()); });
+  if (tracked.profiler.enabled())
+    RecordOrDrop(
+        tracked, [&] { forgotten.emplace(forget()); }, &NoBytes);
   Error* const error = tracked.plugin.Call(slot, args);
-  if (error != nullptr && forgotten.has_value()) Quietly([&] { tracked.books.PutBack(*forgotten); });
+  if (error != nullptr && forgotten.has_value()) {
+    RecordOrDrop(
+        tracked, [&] { tracked.books.PutBack(*forgotten); }, &NoBytes);
+  }
   return Finish(tracked, error);
 }
 
 void SayOnceThatForeign(const char* what) {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
-  std::fprintf(stderr,
-               "hbmprof: a PJRT %s was destroyed whose making was not seen, or twice; the call was passed on, and is "
-               "counted in foreign_frees (said once)\n",
-               what);
+  PrintMessage("hbmprof: a PJRT ", what,
+               " was destroyed whose making was not seen, or twice; the call was passed on, and is counted in "
+               "foreign_frees (said once)");
 }
 
 // Clients.
 
 Error* CreateClient(TrackedPlugin& tracked, const Caller&, ClientCreateArgs* args) {
-  return CallThenRecord(tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); });
+  return CallThenRecord(
+      tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); }, &NoBytes);
 }
 
 void ReportLeftovers(TrackedPlugin& tracked, const Forgotten& forgotten) {
@@ -109,38 +118,43 @@ void ReportLeftovers(TrackedPlugin& tracked, const Forgotten& forgotten) {
   }
   std::string text = "hbmprof: a PJRT client was destroyed while " + std::to_string(count) +
                      " of its buffers and executables (" + std::to_string(bytes) +
-                     " B) were not; they stay in the profile as leaks:\n";
+                     " B) were not; they stay in the profile as leaks:";
   for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
     const PjrtBooks::Leftover& row = rows[i];
-    text += "hbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
+    text += "\nhbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
             std::string(MemoryKindName(row.attributes.kind)) + ", on " + tracked.plugin.NameOf(row.attributes.device) +
-            ", made in " + std::string(names[i].name.empty() ? "[unknown]" : names[i].name) + "\n";
+            ", made in " + std::string(names[i].name.empty() ? "[unknown]" : names[i].name);
   }
-  if (rows.size() > kMostRows) text += "hbmprof:   and " + std::to_string(rows.size() - kMostRows) + " rows more\n";
-  std::fputs(text.c_str(), stderr);
+  if (rows.size() > kMostRows) text += "\nhbmprof:   and " + std::to_string(rows.size() - kMostRows) + " rows more";
+  PrintMessage(text);
 }
 
 Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* args) {
   // Its devices end with it, so nobody may ask them any more, tracked or not.
-  Quietly([&] { tracked.plugin.ClientDestroyed(args->client); });
+  tracked.plugin.ClientDestroyed(args->client);
   Error* const error = ForgetThenCall(tracked, kClientDestroy, args, [&] {
     Forgotten forgotten = tracked.books.ClientDestroyed(args->client);
-    ReportLeftovers(tracked, forgotten);
+    if (!Completes([&] { ReportLeftovers(tracked, forgotten); })) {
+      PrintMessage("hbmprof: the host has no memory to say what a destroyed PJRT client left behind");
+    }
     return forgotten;
   });
-  if (error != nullptr) Quietly([&] { tracked.plugin.ClientCreated(args->client); });
+  if (error != nullptr)
+    RecordOrDrop(
+        tracked, [&] { tracked.plugin.ClientCreated(args->client); }, &NoBytes);
   return error;
 }
 
 Error* MapHostMemory(TrackedPlugin& tracked, const Caller& caller, DmaMapArgs* args) {
-  return CallThenRecord(tracked, kDmaMap, args, [&] {
+  const auto record = [&] {
     PjrtMemory memory;
     memory.bytes = args->size;
     const std::vector<Device*> devices = tracked.plugin.AddressableDevices(args->client);
     if (!devices.empty()) memory.attributes.device = tracked.plugin.DeviceOf(args->client, devices.front());
     memory.attributes.kind = MemoryKind::kPinnedHost;
     tracked.books.HostMapped(caller, args->data, memory);
-  });
+  };
+  return CallThenRecord(tracked, kDmaMap, args, record, [&] { return args->size; });
 }
 
 Error* UnmapHostMemory(TrackedPlugin& tracked, const Caller&, DmaUnmapArgs* args) {
@@ -151,9 +165,9 @@ Error* UnmapHostMemory(TrackedPlugin& tracked, const Caller&, DmaUnmapArgs* args
 
 template <typename Args>
 Error* Load(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, LoadedExecutable* const* loaded) {
-  return CallThenRecord(tracked, slot, args, [&] {
-    tracked.books.Loaded(caller, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded));
-  });
+  return CallThenRecord(
+      tracked, slot, args,
+      [&] { tracked.books.Loaded(caller, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded)); }, &NoBytes);
 }
 
 Error* Compile(TrackedPlugin& tracked, const Caller& caller, ClientCompileArgs* args) {
@@ -235,31 +249,30 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
   // An executable's outputs have the same places and shapes every time, except on a device of the call's choice.
   const bool is_usual = args.execute_device == nullptr;
   const PjrtProgram::Outputs* outputs = is_usual ? program->outputs.load(std::memory_order_acquire) : nullptr;
-  if (outputs == nullptr || outputs->size() != args.num_devices) {
-    auto described = std::make_unique<PjrtProgram::Outputs>(args.num_devices);
-    for (size_t device = 0; device < args.num_devices; ++device) {
-      for (size_t i = 0; i < program->num_outputs; ++i) {
-        Buffer* const buffer = args.output_lists[device][i];
-        (*described)[device].push_back(DescribeOutput(tracked, args, *program, client, device, buffer));
-        tracked.books.Created(caller, client, buffer, (*described)[device][i]);
-      }
-    }
-    const PjrtProgram::Outputs* none = nullptr;
-    if (is_usual && program->outputs.compare_exchange_strong(none, described.get(), std::memory_order_acq_rel)) {
-      static_cast<void>(described.release());  // the program owns it now
-    }
-    return;
-  }
+  if (outputs != nullptr && outputs->size() != args.num_devices) outputs = nullptr;
+  auto described = outputs == nullptr ? std::make_unique<PjrtProgram::Outputs>(args.num_devices) : nullptr;
   for (size_t device = 0; device < args.num_devices; ++device) {
     for (size_t i = 0; i < program->num_outputs; ++i) {
       Buffer* const buffer = args.output_lists[device][i];
-      const PjrtMemory& usual = (*outputs)[device][i];
-      if (tracked.plugin.SizeOf(buffer) == usual.bytes) {
-        tracked.books.Created(caller, client, buffer, usual);
-      } else {
-        tracked.books.Created(caller, client, buffer, DescribeOutput(tracked, args, *program, client, device, buffer));
-      }
+      const size_t bytes = tracked.plugin.SizeOf(buffer);
+      const auto record = [&] {
+        if (outputs != nullptr && bytes == (*outputs)[device][i].bytes) {
+          tracked.books.Created(caller, client, buffer, (*outputs)[device][i]);
+          return;
+        }
+        PjrtMemory memory = DescribeOutput(tracked, args, *program, client, device, buffer);
+        tracked.books.Created(caller, client, buffer, memory);
+        if (described != nullptr) (*described)[device].push_back(std::move(memory));
+      };
+      if (Completes(record)) continue;
+      tracked.profiler.RecordDropped(bytes);
+      described = nullptr;
     }
+  }
+  const PjrtProgram::Outputs* none = nullptr;
+  if (is_usual && described != nullptr &&
+      program->outputs.compare_exchange_strong(none, described.get(), std::memory_order_acq_rel)) {
+    static_cast<void>(described.release());  // the program owns it now
   }
 }
 
@@ -267,8 +280,11 @@ Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) 
   Error* const error = tracked.plugin.Call(kLoadedExecutableExecute, args);
   if (tracked.profiler.enabled()) {
     // First, or what an output took over from an argument would count twice. A failed execution may have taken, too.
-    Quietly([&] { ForgetDonated(tracked, *args); });
-    if (error == nullptr) Quietly([&] { RecordOutputs(tracked, caller, *args); });
+    RecordOrDrop(
+        tracked, [&] { ForgetDonated(tracked, *args); }, &NoBytes);
+    if (error == nullptr)
+      RecordOrDrop(
+          tracked, [&] { RecordOutputs(tracked, caller, *args); }, &NoBytes);
   }
   return Finish(tracked, error);
 }
@@ -279,18 +295,22 @@ Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) 
 template <typename Args>
 Error* Make(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Client* client, Buffer* const* made,
             Device* device, Memory* memory) {
-  return CallThenRecord(tracked, slot, args, [&] {
-    tracked.books.Created(caller, client, *made, tracked.plugin.Describe(client, *made, device, memory));
-  });
+  return CallThenRecord(
+      tracked, slot, args,
+      [&] { tracked.books.Created(caller, client, *made, tracked.plugin.Describe(client, *made, device, memory)); },
+      [&] { return tracked.plugin.SizeOf(*made); });
 }
 
 // The same of a buffer that owns no memory.
 template <typename Args>
 Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
-  return CallThenRecord(tracked, slot, args, [&] {
-    tracked.books.CreatedView(caller, args->client, args->buffer,
-                              tracked.plugin.Describe(args->client, args->buffer, device, memory));
-  });
+  return CallThenRecord(
+      tracked, slot, args,
+      [&] {
+        tracked.books.CreatedView(caller, args->client, args->buffer,
+                                  tracked.plugin.Describe(args->client, args->buffer, device, memory));
+      },
+      &NoBytes);
 }
 
 // A copy of `args->buffer`.
@@ -323,28 +343,33 @@ Error* ErrorBuffer(TrackedPlugin& tracked, const Caller& caller, CreateErrorArgs
 Error* AliasBuffer(TrackedPlugin& tracked, const Caller& caller, CreateAliasArgs* args) {
   Error* const error = MakeView(tracked, caller, kCreateAlias, args, nullptr, args->memory);
   if (error == nullptr && tracked.profiler.enabled()) {
-    Quietly([&] { tracked.books.AwaitsFulfilment(args->callback, args->buffer); });
+    RecordOrDrop(
+        tracked, [&] { tracked.books.AwaitsFulfilment(args->callback, args->buffer); }, &NoBytes);
   }
   return error;
 }
 Error* FulfillAlias(TrackedPlugin& tracked, const Caller&, FulfillAliasArgs* args) {
   FulfillCallback* const callback = args->callback;
-  return CallThenRecord(tracked, kFulfillAlias, args, [&] { tracked.books.Fulfilled(callback, args->buffer); });
+  return CallThenRecord(
+      tracked, kFulfillAlias, args, [&] { tracked.books.Fulfilled(callback, args->buffer); }, &NoBytes);
 }
 Error* Bitcast(TrackedPlugin& tracked, const Caller& caller, BufferBitcastArgs* args) {
-  return CallThenRecord(tracked, kBufferBitcast, args, [&] {
+  const auto record = [&] {
     const PjrtHandle client = tracked.books.ClientOf(args->buffer);
     tracked.books.CreatedAlias(caller, client, args->result, args->buffer,
                                tracked.plugin.Describe(client, args->result, nullptr, nullptr));
-  });
+  };
+  return CallThenRecord(tracked, kBufferBitcast, args, record, &NoBytes);
 }
 Error* DonateWithControlDependency(TrackedPlugin& tracked, const Caller& caller,
                                    DonateWithControlDependencyArgs* args) {
-  return CallThenRecord(tracked, kDonateWithControlDependency, args, [&] {
+  const auto record = [&] {
     if (tracked.books.Moved(args->buffer, args->result)) return;
     tracked.books.Created(caller, nullptr, args->result,
                           tracked.plugin.Describe(nullptr, args->result, nullptr, nullptr));
-  });
+  };
+  return CallThenRecord(tracked, kDonateWithControlDependency, args, record,
+                        [&] { return tracked.plugin.SizeOf(args->result); });
 }
 
 Error* DeleteBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
@@ -359,40 +384,51 @@ Error* DestroyBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
   });
 }
 Error* IncreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
-  return CallThenRecord(tracked, kBufferIncreaseReferences, args, [&] { tracked.books.ReferenceAdded(args->buffer); });
+  return CallThenRecord(
+      tracked, kBufferIncreaseReferences, args, [&] { tracked.books.ReferenceAdded(args->buffer); }, &NoBytes);
 }
 Error* DecreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
-  return CallThenRecord(tracked, kBufferDecreaseReferences, args,
-                        [&] { tracked.books.ReferenceDropped(args->buffer); });
+  return CallThenRecord(
+      tracked, kBufferDecreaseReferences, args, [&] { tracked.books.ReferenceDropped(args->buffer); }, &NoBytes);
 }
 
 // Transfers whose buffers are asked for later.
 
 Error* CreateTransfer(TrackedPlugin& tracked, const Caller& caller, CreateBuffersForTransferArgs* args) {
-  return CallThenRecord(tracked, kCreateBuffersForTransfer, args, [&] {
+  const auto size_of = [&](size_t index) -> size_t {
+    PjrtQuestion<TransferManagerBufferSizeArgs> size;
+    size.args.manager = args->manager;
+    size.args.index = static_cast<int>(index);
+    return tracked.plugin.Ask(kTransferManagerBufferSize, &size) ? size.args.size : 0;
+  };
+  const auto record = [&] {
     PjrtQuestion<TransferManagerDeviceArgs> where;
     where.args.manager = args->manager;
     Device* const device = tracked.plugin.Ask(kTransferManagerDevice, &where) ? where.args.device : nullptr;
     const PjrtPlugin::Place place = tracked.plugin.PlaceOf(args->client, device, args->memory);
     std::vector<PjrtMemory> pieces(args->num_shapes);
     for (size_t i = 0; i < args->num_shapes; ++i) {
-      PjrtQuestion<TransferManagerBufferSizeArgs> size;
-      size.args.manager = args->manager;
-      size.args.index = static_cast<int>(i);
-      pieces[i].bytes = tracked.plugin.Ask(kTransferManagerBufferSize, &size) ? size.args.size : 0;
+      pieces[i].bytes = size_of(i);
       pieces[i].attributes = place.attributes;
       pieces[i].space = place.space;
       pieces[i].shape = PjrtShapeText(args->shapes[i].type, args->shapes[i].dims, args->shapes[i].num_dims);
     }
     tracked.books.TransferCreated(caller, args->client, args->manager, pieces);
+  };
+  return CallThenRecord(tracked, kCreateBuffersForTransfer, args, record, [&] {
+    size_t bytes = 0;
+    for (size_t i = 0; i < args->num_shapes; ++i) bytes += size_of(i);
+    return bytes;
   });
 }
 Error* RetrieveFromTransfer(TrackedPlugin& tracked, const Caller& caller, TransferManagerRetrieveArgs* args) {
-  return CallThenRecord(tracked, kTransferManagerRetrieve, args, [&] {
+  const auto record = [&] {
     if (tracked.books.TransferRetrieved(args->manager, args->index, args->buffer)) return;
     tracked.books.Created(caller, nullptr, args->buffer,
                           tracked.plugin.Describe(nullptr, args->buffer, nullptr, nullptr));
-  });
+  };
+  return CallThenRecord(tracked, kTransferManagerRetrieve, args, record,
+                        [&] { return tracked.plugin.SizeOf(args->buffer); });
 }
 Error* DestroyTransfer(TrackedPlugin& tracked, const Caller&, TransferManagerDestroyArgs* args) {
   return ForgetThenCall(tracked, kTransferManagerDestroy, args,
@@ -415,7 +451,7 @@ Error* Run(TrackedPlugin& tracked, const Caller& caller, void* args) {
 
 }  // namespace
 
-const PjrtHook kPjrtHooks[kPjrtHookCount] = {
+constexpr PjrtHook kPjrtHooks[kPjrtHookCount] = {
     {kEventError, &Run<EventArgs, &EventsError>},
     {kEventAwait, &Run<EventArgs, &AwaitEvent>},
     {kClientCreate, &Run<ClientCreateArgs, &CreateClient>},
@@ -446,5 +482,21 @@ const PjrtHook kPjrtHooks[kPjrtHookCount] = {
     {kDmaMap, &Run<DmaMapArgs, &MapHostMemory>},
     {kDmaUnmap, &Run<DmaUnmapArgs, &UnmapHostMemory>},
 };
+
+namespace {
+
+// A missing entry would be one of slot 0, which no hook has.
+constexpr bool EachHookHasASlotOfItsOwn() {
+  for (int i = 0; i < kPjrtHookCount; ++i) {
+    if (static_cast<int>(kPjrtHooks[i].slot) == 0) return false;
+    for (int j = 0; j < i; ++j) {
+      if (kPjrtHooks[i].slot == kPjrtHooks[j].slot) return false;
+    }
+  }
+  return true;
+}
+static_assert(EachHookHasASlotOfItsOwn(), "kPjrtHookCount is not the number of entries, or one is twice");
+
+}  // namespace
 
 }  // namespace hbmprof::internal

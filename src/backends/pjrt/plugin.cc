@@ -72,27 +72,33 @@ DeviceProbe PjrtPlugin::Probe(const PjrtPlugin& plugin, pjrt::Device* device) {
 }
 
 void PjrtPlugin::ClientCreated(pjrt::Client* client) {
-  std::vector<DeviceId> probed;
-  for (pjrt::Device* device : AddressableDevices(client)) {
-    const DeviceId id = DeviceOf(client, device);
-    profiler_.SetDeviceProbe(
-        id, [this, device] { return Probe(*this, device); }, client);
-    probed.push_back(id);
+  const std::vector<pjrt::Device*> devices = AddressableDevices(client);
+  std::vector<DeviceId> ids;
+  for (pjrt::Device* device : devices) ids.push_back(DeviceOf(client, device));
+  {
+    // Before there are probes: what is not noted here would not be removed.
+    MutexLock lock(mutex_);
+    probed_[client] = ids;
   }
-  MutexLock lock(mutex_);
-  probed_[client] = std::move(probed);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    pjrt::Device* const device = devices[i];
+    profiler_.SetDeviceProbe(
+        ids[i], [this, device] { return Probe(*this, device); }, client);
+  }
 }
 
 void PjrtPlugin::ClientDestroyed(pjrt::Client* client) {
   std::vector<DeviceId> probed;
   {
     MutexLock lock(mutex_);
-    probed = std::exchange(probed_[client], {});
-    probed_.erase(client);
+    if (const auto found = probed_.find(client); found != probed_.end()) {
+      probed = std::move(found->second);
+      probed_.erase(found);
+    }
     for (auto place = places_.begin(); place != places_.end();) {
       // What belongs to nobody known is asked again when it is needed.
       if (place->second.client == client || place->second.client == nullptr) {
-        places_.erase(place++);
+        place = places_.erase(place);
       } else {
         ++place;
       }

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "hbmprof/profiler.h"
 #include "src/backends/pjrt/abi.h"
 #include "src/backends/pjrt/adapter.h"
@@ -107,9 +107,9 @@ class PjrtPlugin {
   Profiler& profiler_;
   Mutex mutex_;
   // By Device* and Memory*.
-  absl::flat_hash_map<PjrtHandle, KnownPlace> places_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<DeviceId, std::string> names_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<PjrtHandle, std::vector<DeviceId>> probed_ ABSL_GUARDED_BY(mutex_);  // by client
+  std::unordered_map<PjrtHandle, KnownPlace> places_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<DeviceId, std::string> names_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<PjrtHandle, std::vector<DeviceId>> probed_ ABSL_GUARDED_BY(mutex_);  // by client
 };
 
 }  // namespace hbmprof::internal

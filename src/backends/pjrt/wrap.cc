@@ -4,9 +4,8 @@
 // below makes a set of them for each of a few plugins.
 #include <array>
 #include <atomic>
-#include <cstdio>
 #include <cstring>
-#include <new>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,12 +13,14 @@
 #include "hbmprof/options.h"
 #include "hbmprof/pjrt.h"
 #include "src/backends/pjrt/hooks.h"
+#include "src/base/completes.h"
+#include "src/base/message.h"
 #include "src/base/mutex.h"
 
 namespace hbmprof::internal {
 namespace {
 
-constexpr int kMostPlugins = 8;
+constexpr size_t kMostPlugins = 8;
 // Many times the size of any table; more is no table.
 constexpr size_t kMostTableBytes = 1 << 16;
 
@@ -48,7 +49,7 @@ constexpr std::array<std::array<EntryPoint, kPjrtHookCount>, kMostPlugins> Entry
 constexpr auto kEntryPoints = EntryPoints(std::make_integer_sequence<int, kMostPlugins>());
 
 const pjrt::Api* Refuse(const pjrt::Api* api, const std::string& why) {
-  std::fprintf(stderr, "hbmprof: a PJRT plugin is not recorded: %s\n", why.c_str());
+  PrintMessage("hbmprof: a PJRT plugin is not recorded: ", why);
   return api;
 }
 
@@ -64,36 +65,54 @@ std::string Obstacle(const pjrt::Api* api) {
 }
 
 struct Wrapping {
-  const pjrt::Api* original;
-  const pjrt::Api* wrapped;
+  const pjrt::Api* original = nullptr;
+  const pjrt::Api* wrapped = nullptr;
 };
 
+// Held for as long as tables are compared and copied, never while anything is called that could wait for another
+// thread.
+Mutex wrappings_mutex;
+Wrapping wrappings[kMostPlugins] ABSL_GUARDED_BY(wrappings_mutex);
+size_t wrapping_count ABSL_GUARDED_BY(wrappings_mutex) = 0;
+
+const pjrt::Api* FindWrapped(const pjrt::Api* api) ABSL_EXCLUSIVE_LOCKS_REQUIRED(wrappings_mutex) {
+  for (size_t i = 0; i < wrapping_count; ++i) {
+    if (wrappings[i].original == api || wrappings[i].wrapped == api) return wrappings[i].wrapped;
+  }
+  return nullptr;
+}
+
 const pjrt::Api* WrapTable(const pjrt::Api* api) {
-  static Mutex mutex;
-  static auto* const wrappings = new std::vector<Wrapping>;  // never destroyed: tables are for ever
   if (const std::string why = Obstacle(api); !why.empty()) return Refuse(api, why);
-  MutexLock lock(mutex);
-  for (const Wrapping& known : *wrappings) {
-    if (known.original == api || known.wrapped == api) return known.wrapped;
+  {
+    MutexLock lock(wrappings_mutex);
+    if (const pjrt::Api* wrapped = FindWrapped(api)) return wrapped;
   }
-  const size_t number = wrappings->size();
-  if (number == kMostPlugins) {
-    return Refuse(api, std::to_string(kMostPlugins) + " others in this process are");
-  }
-  // All of it, also what a newer version has appended.
-  auto* const table = static_cast<char*>(::operator new(api->struct_size));
-  std::memcpy(table, api, api->struct_size);
   std::vector<std::string> problems;  // the default profiler has said them
-  auto* const tracked = new TrackedPlugin(api, Profiler::Default(), OptionsFromEnvironment(&problems).oom_output);
-  for (int hook = 0; hook < kPjrtHookCount; ++hook) {
-    const int slot = kPjrtHooks[hook].slot;
-    if (!tracked->plugin.Has(slot)) continue;
-    const EntryPoint entry = kEntryPoints[number][static_cast<size_t>(hook)];
-    std::memcpy(table + pjrt::OffsetOf(slot), &entry, sizeof(entry));
+  auto tracked =
+      std::make_unique<TrackedPlugin>(api, Profiler::Default(), OptionsFromEnvironment(&problems).oom_output);
+  // All of it, also what a newer version has appended.
+  auto table = std::make_unique<char[]>(api->struct_size);
+  std::memcpy(table.get(), api, api->struct_size);
+  {
+    MutexLock lock(wrappings_mutex);
+    // Another thread may have wrapped it meanwhile.
+    if (const pjrt::Api* wrapped = FindWrapped(api)) return wrapped;
+    if (wrapping_count < kMostPlugins) {
+      for (int hook = 0; hook < kPjrtHookCount; ++hook) {
+        const int slot = kPjrtHooks[hook].slot;
+        if (!tracked->plugin.Has(slot)) continue;
+        const EntryPoint entry = kEntryPoints[wrapping_count][static_cast<size_t>(hook)];
+        std::memcpy(table.get() + pjrt::OffsetOf(slot), &entry, sizeof(entry));
+      }
+      tracked_plugins[wrapping_count].store(tracked.release(), std::memory_order_release);
+      // Never freed: tables are for ever.
+      const auto* const wrapped = reinterpret_cast<const pjrt::Api*>(table.release());
+      wrappings[wrapping_count++] = {api, wrapped};
+      return wrapped;
+    }
   }
-  tracked_plugins[number].store(tracked, std::memory_order_release);
-  wrappings->push_back({api, reinterpret_cast<const pjrt::Api*>(table)});
-  return wrappings->back().wrapped;
+  return Refuse(api, std::to_string(kMostPlugins) + " others in this process are");
 }
 
 }  // namespace
@@ -101,11 +120,13 @@ const pjrt::Api* WrapTable(const pjrt::Api* api) {
 
 namespace hbmprof::pjrt {
 
-const PJRT_Api* Wrap(const PJRT_Api* api) try {
-  return reinterpret_cast<const PJRT_Api*>(internal::WrapTable(reinterpret_cast<const internal::pjrt::Api*>(api)));
-} catch (const std::bad_alloc&) {
-  std::fprintf(stderr, "hbmprof: a PJRT plugin is not recorded: the host has no memory\n");
-  return api;
+const PJRT_Api* Wrap(const PJRT_Api* api) {
+  const auto* const original = reinterpret_cast<const internal::pjrt::Api*>(api);
+  const internal::pjrt::Api* wrapped = original;
+  if (!internal::Completes([&] { wrapped = internal::WrapTable(original); })) {
+    internal::PrintMessage("hbmprof: a PJRT plugin is not recorded: the host has no memory");
+  }
+  return reinterpret_cast<const PJRT_Api*>(wrapped);
 }
 
 }  // namespace hbmprof::pjrt

@@ -3,6 +3,8 @@
 // Data: stacks are a tree by function. Node 0 is the root; node i has the parent tree.parent[i], which is smaller than i,
 // the function tree.names[tree.name[i]] and its lines there, tree.places[tree.place[i]]. A sample is [node, label set, values now, values in the base]; values
 // are in the order of `types`.
+//
+// The strings in it are a stranger's. They become text nodes and attribute values, never markup: nothing here parses HTML.
 "use strict";
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -16,6 +18,7 @@ if (measures.length === 0) measures.push(["", data.types[data.default_type].type
 state.measure = measures[0][0];
 const fromAddress = new URLSearchParams(location.hash.slice(1));
 for (const key of ["measure", "unit", "mode", "device", "label", "q", "theme"]) if (fromAddress.has(key)) state[key] = fromAddress.get(key);
+if (!measures.some(([name]) => name === state.measure)) state.measure = measures[0][0];
 
 function typeOf(measure, unit) {
   const names = measure === "inuse" ? [measure + "_" + unit, unit] : [measure + "_" + unit];
@@ -29,7 +32,19 @@ function typeShown() {
 
 // --- Text ---------------------------------------------------------------------------------------------------------
 
-const escape = text => String(text).replace(/[&<>"']/g, c => "&#" + c.charCodeAt(0) + ";");
+// An element of this kind with these attributes and contents. null is no attribute; a string is text.
+function element(tag, attributes, ...contents) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(name, value);
+  fill(made, contents);
+  return made;
+}
+// Makes these the contents of `target`. One by one: there may be more than a call takes arguments.
+function fill(target, contents) {
+  target.replaceChildren();
+  for (const part of contents) target.append(part);
+}
+const muted = text => element("p", {class: "muted"}, text);
 function amount(value, unit) {
   if (unit !== "bytes") return Math.round(value).toLocaleString("en-US") + (unit && unit !== "count" ? " " + unit : "");
   const names = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -131,12 +146,18 @@ function drawFlame() {
   let rows = 0;
   const box = (node, x, w, row, extra) => {
     const classes = (w < 14 ? "thin " : "") + (extra || "") + (pattern ? (hit[node] ? " hit" : " miss") : "");
-    boxes.push(`<div data-node="${node}" class="${classes}" style="left:${x.toFixed(1)}px;width:${Math.max(w - .5, 1).toFixed(1)}px;top:${row * kRow}px;background:${colour(node)}">${w < 30 ? "" : escape(nameOf(node))}</div>`);
+    const made = element("div", {"data-node": node, class: classes}, w < 30 ? "" : nameOf(node));
+    made.style.left = x.toFixed(1) + "px";
+    made.style.width = Math.max(w - .5, 1).toFixed(1) + "px";
+    made.style.top = row * kRow + "px";
+    made.style.background = colour(node);
+    boxes.push(made);
     rows = Math.max(rows, row + 1);
   };
   // Above what is zoomed into: its callers, at full width.
   const callers = [];
-  for (let i = state.zoom; i !== 0;) callers.unshift(i = data.tree.parent[i]);
+  for (let i = state.zoom; i !== 0;) callers.push(i = data.tree.parent[i]);
+  callers.reverse();
   callers.forEach((node, row) => box(node, 0, room, row, "above"));
   const scale = view.width[state.zoom] > 0 ? room / view.width[state.zoom] : 0;
   const stack = [[state.zoom, 0, callers.length]];
@@ -153,7 +174,7 @@ function drawFlame() {
       left += view.width[child] * scale;
     }
   }
-  flame.innerHTML = boxes.join("") || "<p class=muted>Nothing here.</p>";
+  fill(flame, boxes.length ? boxes : [muted("Nothing here.")]);
   flame.style.height = Math.max(rows * kRow, 60) + "px";
   $("reset").hidden = state.zoom === 0;
   drawFound(hit);
@@ -178,19 +199,19 @@ function drawFound(hit) {
 }
 
 function tipFor(node) {
-  const lines = [`<b>${escape(nameOf(node))}</b>`];
-  if (placeOf(node)) lines.push(escape(placeOf(node)));
+  const lines = [element("b", {}, nameOf(node))];
+  if (placeOf(node)) lines.push(placeOf(node));
   lines.push(`${shown(view.value(node))}` + (view.whole ? ` (${percent(view.value(node), view.whole)})` : ""));
   if (view.own(node)) lines.push(`itself ${shown(view.own(node))}`);
   if (view.changing) lines.push(`from ${amount(view.allBefore[node], view.unit)} to ${amount(view.all[node], view.unit)}`);
-  return lines.join("<br>");
+  return lines.flatMap((line, i) => i === 0 ? [line] : [document.createElement("br"), line]);
 }
 const nodeUnder = event => { const box = event.target.closest("[data-node]"); return box ? Number(box.dataset.node) : -1; };
 $("flame").addEventListener("mousemove", event => {
   const node = nodeUnder(event), tip = $("tip");
   tip.hidden = node < 0;
   if (node < 0) return;
-  tip.innerHTML = tipFor(node);
+  fill(tip, tipFor(node));
   tip.style.left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8) + "px";
   tip.style.top = (event.clientY + 24 + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 18) + "px";
 });
@@ -208,11 +229,22 @@ $("reset").addEventListener("click", () => { state.zoom = 0; drawFlame(); });
 
 function meter(value, most) {
   const share = most ? Math.min(100, 100 * Math.abs(value) / most) : 0;
-  return `<span class="meter"><i class="${view.changing ? (value > 0 ? "grow" : "shrink") : ""}" style="width:${share.toFixed(1)}%"></i></span>`;
+  return meterOf(share, view.changing ? (value > 0 ? "grow" : "shrink") : null);
+}
+// A bar that is `percent` full.
+function meterOf(percent, kind) {
+  const bar = element("i", {class: kind});
+  bar.style.width = percent.toFixed(1) + "%";
+  return element("span", {class: "meter"}, bar);
 }
 function tableOf(head, rows) {
-  return `<div class="scroll"><table><thead><tr>${head.join("")}</tr></thead><tbody>${rows.join("")}</tbody></table></div>`;
+  return element("div", {class: "scroll"},
+    element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows)));
 }
+const th = (kind, text) => element("th", {class: kind}, text);
+const td = (kind, ...contents) => element("td", {class: kind}, ...contents);
+// A function's name, which searches for it, and what is said below it.
+const nameCell = (name, ...lines) => td("name", element("a", {"data-find": name}, name), ...lines.map(line => element("small", {}, line)));
 
 function drawFunctions() {
   // By name; a function that calls itself counts once per stack.
@@ -243,10 +275,11 @@ function drawFunctions() {
   const list = [...rows.values()].filter(r => r.self || r.all)
     .sort((a, b) => Math.abs(b[key]) - Math.abs(a[key]) || Math.abs(b.all) - Math.abs(a.all)).slice(0, 15);
   const most = Math.max(...list.map(r => Math.abs(r[key])), 0);
-  const title = (name, text) => `<th class="number" data-sort="${name}" ${key === name ? "aria-sort=descending" : ""}>${text}</th>`;
-  $("functions").innerHTML = tableOf(
-    [title("self", "itself"), title("all", "with callees"), "<th class=meter-cell></th>", "<th>function</th>"],
-    list.map(r => `<tr><td class="number ${r.self ? "" : "muted"}">${shown(r.self)}</td><td class=number>${shown(r.all)}</td><td class=meter-cell>${meter(r[key], most)}</td><td class=name><a data-find="${escape(r.name)}">${escape(r.name)}</a><small>${escape(r.place)}</small></td></tr>`));
+  const title = (name, text) => element("th", {class: "number", "data-sort": name, "aria-sort": key === name ? "descending" : null}, text);
+  $("functions").replaceChildren(tableOf(
+    [title("self", "itself"), title("all", "with callees"), th("meter-cell", ""), th(null, "function")],
+    list.map(r => element("tr", {}, td(r.self ? "number" : "number muted", shown(r.self)), td("number", shown(r.all)),
+                          td("meter-cell", meter(r[key], most)), nameCell(r.name, r.place)))));
 }
 document.addEventListener("click", event => {
   const head = event.target.closest("[data-sort]"), link = event.target.closest("[data-find]");
@@ -257,14 +290,15 @@ document.addEventListener("click", event => {
 function drawLabels() {
   const sums = new Map();
   for (const [, labels, now, base] of view.samples) {
-    const value = data.label_sets[labels][state.label] ?? "(none)";
+    const set = data.label_sets[labels];
+    const value = Object.hasOwn(set, state.label) ? set[state.label] : "(none)";
     sums.set(value, (sums.get(value) || 0) + now[view.type] - (view.changing && base ? base[view.type] : 0));
   }
   const list = [...sums].filter(([, sum]) => sum).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 20);
   const most = Math.max(...list.map(([, sum]) => Math.abs(sum)), 0);
-  $("labels").innerHTML = list.length === 0 ? "<p class=muted>Nothing here.</p>" : tableOf(
-    [`<th>${escape(state.label)}</th>`, "<th></th>", "<th class=number></th>"],
-    list.map(([value, sum]) => `<tr><td>${escape(value)}</td><td>${meter(sum, most)}</td><td class=number>${shown(sum)}</td></tr>`));
+  $("labels").replaceChildren(list.length === 0 ? muted("Nothing here.") : tableOf(
+    [th(null, state.label), th(null, ""), th("number", "")],
+    list.map(([value, sum]) => element("tr", {}, td(null, String(value)), td(null, meter(sum, most)), td("number", shown(sum))))));
 }
 
 function drawSizes() {
@@ -280,83 +314,104 @@ function drawSizes() {
     counts[power].objects += objects >= 0 ? now[objects] : 0;
   }
   const powers = Object.keys(counts).map(Number);
-  if (powers.length === 0) { $("sizes").innerHTML = "<p class=muted>The profile has no block sizes.</p>"; return; }
+  if (powers.length === 0) { $("sizes").replaceChildren(muted("The profile has no block sizes.")); return; }
   const first = Math.min(...powers), last = Math.max(...powers);
   const most = Math.max(...powers.map(p => counts[p].bytes));
   const short = p => p < 10 ? 2 ** p + "" : p < 20 ? 2 ** (p - 10) + "K" : p < 30 ? 2 ** (p - 20) + "M" : 2 ** (p - 30) + "G";
-  let bars = "", ticks = "";
+  const bars = [], ticks = [];
   const step = Math.ceil((last - first + 1) / 10);
   for (let p = first; p <= last; ++p) {
     const c = counts[p] || {bytes: 0, objects: 0};
-    bars += `<div style="height:${(100 * c.bytes / most).toFixed(1)}%" title="up to ${bytes(2 ** p)}: ${amount(c.bytes, view.unit)}${objects >= 0 ? " in " + c.objects.toLocaleString("en-US") + " blocks" : ""}"></div>`;
-    ticks += `<span>${(p - first) % step === 0 ? short(p) : ""}</span>`;
+    const title = `up to ${bytes(2 ** p)}: ${amount(c.bytes, view.unit)}${objects >= 0 ? " in " + c.objects.toLocaleString("en-US") + " blocks" : ""}`;
+    const bar = element("div", {title});
+    bar.style.height = (100 * c.bytes / most).toFixed(1) + "%";
+    bars.push(bar);
+    ticks.push(element("span", {}, (p - first) % step === 0 ? short(p) : ""));
   }
-  $("sizes").innerHTML = `<div class=histogram>${bars}</div><div class=ticks>${ticks}</div><p class=muted>${escape(data.types[view.type].type)} in blocks of up to this many bytes</p>`;
+  $("sizes").replaceChildren(element("div", {class: "histogram"}, ...bars), element("div", {class: "ticks"}, ...ticks),
+                             muted(`${data.types[view.type].type} in blocks of up to this many bytes`));
 }
 
 // --- What does not depend on the choices --------------------------------------------------------------------------
 
 function drawDevices() {
   const last = data.files[data.files.length - 1];
-  $("devices").innerHTML = last.devices.map(d => {
+  fill($("devices"), last.devices.map(d => {
     const limit = d.limit ?? Math.max(d.peak ?? 0, d.in_use ?? 0);
     const share = value => limit ? Math.max(0, Math.min(100, 100 * value / limit)) : 0;
     const outside = Math.max(0, d.unaccounted ?? 0);
     const facts = [["peak", bytes(d.peak ?? 0)]];
     if (d.unaccounted !== undefined) facts.push(["outside tracked allocations", change(d.unaccounted, "bytes")]);
     if (d.num_live !== undefined) facts.push(["live buffers", d.num_live.toLocaleString("en-US")]);
-    return `<article class=card><h3>${escape(d.name)}${d.space === "device" ? "" : ", " + escape(d.space)}</h3>
-      <div class=big>${bytes(d.in_use ?? 0)} <span class=of>${d.limit === undefined ? "in use" : "of " + bytes(d.limit)}</span></div>
-      <div class=bar title="in use, peak and limit" ${d.limit === undefined ? "hidden" : ""}><i style="width:${share(d.in_use ?? 0)}%"></i><i class=outside style="left:${share(d.in_use ?? 0)}%;width:${share(outside)}%"></i><b style="left:calc(${share(d.peak ?? 0)}% - 1px)"></b></div>
-      <dl>${facts.map(([name, value]) => `<dt>${name}</dt><dd>${value}</dd>`).join("")}</dl></article>`;
-  }).join("");
+    const used = element("i", {}), untracked = element("i", {class: "outside"}), peak = element("b", {});
+    used.style.width = untracked.style.left = share(d.in_use ?? 0) + "%";
+    untracked.style.width = share(outside) + "%";
+    peak.style.left = `calc(${share(d.peak ?? 0)}% - 1px)`;
+    return element("article", {class: "card"},
+      element("h3", {}, d.name + (d.space === "device" ? "" : ", " + d.space)),
+      element("div", {class: "big"}, bytes(d.in_use ?? 0) + " ",
+              element("span", {class: "of"}, d.limit === undefined ? "in use" : "of " + bytes(d.limit))),
+      element("div", {class: "bar", title: "in use, peak and limit", hidden: d.limit === undefined ? "" : null}, used, untracked, peak),
+      element("dl", {}, ...facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)])));
+  }));
 
   const pools = last.devices.filter(d => d.pool > 0 || d.largest_free_block !== undefined);
   $("pools-panel").hidden = pools.length === 0;
-  $("pools").innerHTML = pools.map(d => {
+  fill($("pools"), pools.flatMap(d => {
     const parts = [];
-    if (d.pool > 0) parts.push(`<p>${escape(d.name)}: pools hold ${bytes(d.pool)}, of which ${bytes(d.reserved ?? 0)} (${percent(d.reserved ?? 0, d.pool)}) idle</p>${meterOf(d.pool - (d.reserved ?? 0), d.pool)}`);
+    const shareOf = (part, whole) => meterOf(whole > 0 ? 100 * part / whole : 0, null);
+    if (d.pool > 0) {
+      parts.push(element("p", {}, `${d.name}: pools hold ${bytes(d.pool)}, of which ${bytes(d.reserved ?? 0)} (${percent(d.reserved ?? 0, d.pool)}) idle`),
+                 shareOf(d.pool - (d.reserved ?? 0), d.pool));
+    }
     if (d.largest_free_block !== undefined && d.limit !== undefined && d.driver_in_use !== undefined) {
       const free = d.limit - d.driver_in_use;
-      parts.push(`<p>${escape(d.name)}: ${bytes(free)} free, the largest block ${bytes(d.largest_free_block)}: fragmentation ${free > 0 ? percent(free - d.largest_free_block, free) : "n/a"}</p>${meterOf(d.largest_free_block, free)}`);
+      parts.push(element("p", {}, `${d.name}: ${bytes(free)} free, the largest block ${bytes(d.largest_free_block)}: fragmentation ${free > 0 ? percent(free - d.largest_free_block, free) : "n/a"}`),
+                 shareOf(d.largest_free_block, free));
     }
-    return parts.join("");
-  }).join("") || "<p class=muted>No pools.</p>";
+    return parts;
+  }));
 }
-const meterOf = (part, whole) => `<span class=meter><i style="width:${whole > 0 ? (100 * part / whole).toFixed(1) : 0}%"></i></span>`;
 
 function course(values, verdict) {
   const most = Math.max(...values, 1);
   const points = values.map((v, i) => `${(i * 116 / Math.max(1, values.length - 1) + 2).toFixed(1)},${(28 - 26 * v / most).toFixed(1)}`);
-  return `<svg class="course ${verdict}" viewBox="0 0 120 30" role="img" aria-label="${values.map(bytes).join(", ")}"><path d="M${points.join("L")}"/></svg>`;
+  const svg = $("course").content.firstElementChild.cloneNode(true);
+  svg.setAttribute("class", "course " + verdict);
+  svg.setAttribute("aria-label", values.map(bytes).join(", "));
+  svg.firstElementChild.setAttribute("d", "M" + points.join("L"));
+  return svg;
 }
 function drawGrowth() {
   $("growth-panel").hidden = !data.growth;
   if (!data.growth) return;
   const counter = data.growth.counter;
-  const head = ["<th></th>", "<th>course</th>", "<th class=number>in all</th>"];
-  if (counter) head.push(`<th class=number>per ${escape(counter)}</th>`);
-  if (data.growth.has_time) head.push("<th class=number>per second</th>");
-  head.push("<th>where</th>");
-  const rate = (site, value, per) => `<td class=number data-per="${grows(site) ? escape(per) : ""}">${grows(site) ? change(value, data.growth.unit) : ""}</td>`;
+  // Each table has its own.
+  const head = () => [th(null, ""), th(null, "course"), th("number", "in all"), ...(counter ? [th("number", "per " + counter)] : []),
+                      ...(data.growth.has_time ? [th("number", "per second")] : []), th(null, "where")];
+  const rate = (site, value, per) => element("td", {class: "number", "data-per": grows(site) ? per : ""}, grows(site) ? change(value, data.growth.unit) : "");
   const row = site => {
-    let cells = `<td><span class="tag ${site.verdict.split(" ")[0]}">${site.verdict}</span></td><td>${course(site.values, site.verdict)}</td><td class=number>${change(site.growth, data.growth.unit)}</td>`;
-    if (counter) cells += rate(site, site.per_count, counter);
-    if (data.growth.has_time) cells += rate(site, site.per_second, "s");
+    const cells = [td(null, element("span", {class: "tag " + site.verdict.split(" ")[0]}, site.verdict)),
+                   td(null, course(site.values, site.verdict)), td("number", change(site.growth, data.growth.unit))];
+    if (counter) cells.push(rate(site, site.per_count, counter));
+    if (data.growth.has_time) cells.push(rate(site, site.per_second, "s"));
     const place = [site.place, site.callers && "called by " + site.callers.replaceAll(" < ", " ← ")].filter(Boolean).join(", ");
-    return `<tr>${cells}<td class=name><a data-find="${escape(site.name)}">${escape(site.name)}</a><small>${escape(place)}</small><small>${escape(site.why)}${site.labels ? "; " + escape(site.labels) : ""}</small></td></tr>`;
+    return element("tr", {}, ...cells, nameCell(site.name, place, site.why + (site.labels ? "; " + site.labels : "")));
   };
   const growing = data.growth.sites.filter(grows), others = data.growth.sites.filter(site => !grows(site));
-  let html = growing.length ? tableOf(head, growing.map(row)) : "<p>Nothing grows without an end.</p>";
-  if (others.length) html += `<details><summary>${others.length} sites grew and stopped, or go up and down</summary>${tableOf(head, others.map(row))}</details>`;
-  $("growth").innerHTML = html;
+  const parts = [growing.length ? tableOf(head(), growing.map(row)) : element("p", {}, "Nothing grows without an end.")];
+  if (others.length) {
+    parts.push(element("details", {}, element("summary", {}, `${others.length} sites grew and stopped, or go up and down`),
+                       tableOf(head(), others.map(row))));
+  }
+  fill($("growth"), parts);
 }
 const grows = site => site.verdict === "leak" || site.verdict === "perhaps";
 
 // --- Controls -----------------------------------------------------------------------------------------------------
 
 function choice(id, options) {
-  $(id).innerHTML = options.map(([value, text]) => `<button type=button data-value="${value}" aria-pressed="${state[id] === value}">${escape(text)}</button>`).join("");
+  fill($(id), options.map(([value, text]) => element("button", {type: "button", "data-value": value, "aria-pressed": state[id] === value}, text)));
   $(id).onclick = event => {
     const button = event.target.closest("[data-value]");
     if (!button) return;
@@ -394,13 +449,13 @@ function draw() {
 }
 
 const devices = [...new Set(data.label_sets.map(labels => labels.device).filter(Boolean))].sort();
-$("device").innerHTML = ["", ...devices].map(d => `<option value="${escape(d)}">${escape(d || "all")}</option>`).join("");
+fill($("device"), ["", ...devices].map(d => element("option", {value: d}, d || "all")));
 $("device").parentElement.hidden = devices.length < 2;
 $("device").value = state.device;
 $("device").onchange = event => { state.device = event.target.value; draw(); };
 const keys = [...new Set(data.label_sets.flatMap(labels => Object.keys(labels)))].filter(key => key !== "bytes").sort();
 if (!keys.includes(state.label)) state.label = keys.find(key => !["device", "kind", "allocator"].includes(key)) || (keys.includes("kind") ? "kind" : keys[0] || "");
-$("label").innerHTML = keys.map(key => `<option ${key === state.label ? "selected" : ""}>${escape(key)}</option>`).join("");
+fill($("label"), keys.map(key => element("option", {value: key, selected: key === state.label ? "" : null}, key)));
 $("label").onchange = event => { state.label = event.target.value; drawLabels(); remember(); };
 $("search").value = state.q;
 $("search").oninput = event => search(event.target.value);

@@ -268,7 +268,16 @@ int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   return 0;
 }
 
+int cuDeviceTotalMem_v2(size_t* total, int device) {
+  if (device < 0 || device >= fake_cuda_device_count()) return kInvalidDevice;
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  *total = model.devices[static_cast<size_t>(device)].capacity;
+  return 0;
+}
+
 int cuDevicePrimaryCtxRetain(void** context, int device) {
+  if (const int error = fake_cuda_enter("cuDevicePrimaryCtxRetain")) return error;
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
   Activate(model.devices[static_cast<size_t>(device)]);

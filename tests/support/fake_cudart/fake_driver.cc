@@ -438,6 +438,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
 }
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle* handle, const void*) {
+  if (const int error = fake_cuda_enter("cuMulticastCreate")) return error;
   return cuMemImportFromShareableHandle(handle, nullptr, 0);
 }
 
@@ -606,6 +607,7 @@ CUresult cuDestroyExternalMemory(Handle memory) {
 // --- Graphs and streams. A stream is any number. ---
 
 CUresult cuGraphCreate(Handle* graph, unsigned) {
+  if (const int error = fake_cuda_enter("cuGraphCreate")) return error;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   *graph = NewHandle(state.graphs);
@@ -680,6 +682,7 @@ CUresult cuGraphDestroy(Handle graph) { return DestroyGraph("cuGraphDestroy", gr
 CUresult cuGraphExecDestroy(Handle graph) { return DestroyGraph("cuGraphExecDestroy", graph); }
 
 CUresult cuStreamBeginCapture_v2(Handle stream, int) {
+  if (const int error = fake_cuda_enter("cuStreamBeginCapture_v2")) return error;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   const Handle graph = NewHandle(state.graphs);

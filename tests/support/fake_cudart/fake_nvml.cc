@@ -1,5 +1,6 @@
 // libnvidia-ml.so.1 of the double: what the device model holds, told per process. FAKE_NVML_PROCESS=0: it does not know
-// this process, as in a container whose process ids the host does not share.
+// this process, as in a container whose process ids the host does not share. FAKE_NVML_MEMORY=0: nor the device's
+// memory.
 #include <unistd.h>
 
 #include <cstdio>
@@ -30,6 +31,8 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
 }
 
 int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
+  const char* known = std::getenv("FAKE_NVML_MEMORY");
+  if (known != nullptr && std::strcmp(known, "0") == 0) return 3;  // not supported
   const int ordinal = static_cast<int>(reinterpret_cast<uintptr_t>(device)) - 1;
   memory->total = 1ull << 30;
   memory->used = fake_cuda_bytes_in_use(ordinal);

@@ -1,0 +1,42 @@
+// MadeTracker: what wrapped calls record with, made by the first of them that the host has memory for.
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_MADE_TRACKER_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_MADE_TRACKER_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "hbmprof/profiler.h"
+#include "src/base/completes.h"
+#include "src/base/made_once.h"
+
+namespace hbmprof::internal {
+
+// Constant-initialized: declare it static. The tracker is never destroyed.
+template <typename T>
+class MadeTracker {
+ public:
+  // As MadeOnce::Get, but null if the host has no memory: then the call is made without a record, and counted as a
+  // dropped one as soon as there is a profiler.
+  template <typename Make>
+  T* Get(const Make& make, bool* published = nullptr) {
+    T* tracker = nullptr;
+    if (!Completes([&] { tracker = made_.Get(make, published); })) {
+      if (!Completes([] { Profiler::Default().RecordDropped(0); })) {
+        untracked_calls_.fetch_add(1, std::memory_order_relaxed);
+      }
+      return nullptr;
+    }
+    if (untracked_calls_.load(std::memory_order_relaxed) != 0) {
+      for (int64_t calls = untracked_calls_.exchange(0); calls > 0; --calls) Profiler::Default().RecordDropped(0);
+    }
+    return tracker;
+  }
+
+ private:
+  MadeOnce<T> made_;
+  std::atomic<int64_t> untracked_calls_{0};
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_MADE_TRACKER_H_

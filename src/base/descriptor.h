@@ -1,0 +1,116 @@
+// File descriptors that the library opens in somebody else's process.
+// Header only: the CUDA shim uses it too, which cannot reach the hidden functions of a shared libhbmprof.
+#ifndef HBMPROF_SRC_BASE_DESCRIPTOR_H_
+#define HBMPROF_SRC_BASE_DESCRIPTOR_H_
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+namespace hbmprof::internal {
+
+// Calls again until no signal interrupts it.
+template <typename Call>
+auto RetryOnSignal(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+// Owns a descriptor, or none (-1).
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
+  ~FileDescriptor() { Reset(-1); }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+
+  int get() const { return fd_; }
+  // The caller owns it from now on.
+  int Release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+  // Closes the present one and owns `fd` instead. errno stays.
+  void Reset(int fd) {
+    const int error = errno;
+    if (fd_ >= 0) close(fd_);
+    fd_ = fd;
+    errno = error;
+  }
+
+ private:
+  int fd_;
+};
+
+// While it lives, other code that opens files gets none of the numbers 0, 1 and 2 that are free: a vendor's library
+// would keep it. They are taken by descriptors that can be neither read nor written, so to the program they are as
+// closed as before.
+class StandardDescriptorsTaken {
+ public:
+  StandardDescriptorsTaken() {
+    for (int fd = 0; fd <= STDERR_FILENO; ++fd) is_free_ = is_free_ || fcntl(fd, F_GETFD) == -1;
+    if (!is_free_ || stat("/", &root_) != 0) return;
+    int fd = 0;
+    while (fd >= 0 && fd <= STDERR_FILENO) {
+      fd = open("/", O_PATH | O_CLOEXEC);
+      if (fd >= 0 && fd <= STDERR_FILENO) taken_[fd] = true;
+    }
+    if (fd >= 0) close(fd);
+  }
+  ~StandardDescriptorsTaken() {
+    const int error = errno;
+    for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+      // The program may have given the number to a file of its own.
+      struct stat info;
+      if (taken_[fd] && (fcntl(fd, F_GETFL) & O_PATH) != 0 && fstat(fd, &info) == 0 && info.st_dev == root_.st_dev &&
+          info.st_ino == root_.st_ino) {
+        close(fd);
+      }
+    }
+    errno = error;
+  }
+  StandardDescriptorsTaken(const StandardDescriptorsTaken&) = delete;
+  StandardDescriptorsTaken& operator=(const StandardDescriptorsTaken&) = delete;
+
+ private:
+  bool is_free_ = false;
+  bool taken_[STDERR_FILENO + 1] = {};
+  struct stat root_ = {};
+};
+
+// What `open` returns, a descriptor or -1 with errno, but never 0, 1 or 2. In a program that has closed one of these,
+// the next descriptor gets its number, and the program reads from it or prints into it.
+template <typename Open>
+int AboveStandard(Open open) {
+  const StandardDescriptorsTaken taken;
+  const int fd = RetryOnSignal(open);
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  // They could not be taken.
+  const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return above;
+}
+
+// What a file of /proc holds; empty if it cannot be read. Throws std::bad_alloc only.
+inline std::string ReadProcFile(const char* path) {
+  const FileDescriptor file(AboveStandard([&] { return open(path, O_RDONLY | O_CLOEXEC); }));
+  std::string text;
+  char buffer[4096];
+  ssize_t count = file.get() < 0 ? -1 : 1;
+  while (count > 0) {
+    count = RetryOnSignal([&] { return read(file.get(), buffer, sizeof(buffer)); });
+    if (count > 0) text.append(buffer, static_cast<size_t>(count));
+  }
+  return text;
+}
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BASE_DESCRIPTOR_H_

@@ -1,0 +1,58 @@
+#include "src/base/message.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "src/base/write_all.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Standard error when the library was loaded.
+bool was_open = false;
+dev_t device;
+ino_t inode;
+
+// Before the constructors of global objects, which may record, and so print.
+[[gnu::constructor(101)]] void WhenLoaded() { UseStandardError(); }
+
+}  // namespace
+
+void UseStandardError() {
+  struct stat info;
+  was_open = fstat(STDERR_FILENO, &info) == 0;
+  if (!was_open) return;
+  device = info.st_dev;
+  inode = info.st_ino;
+}
+
+void PrintMessage(std::string_view text, std::string_view more, std::string_view still_more,
+                  std::string_view end) noexcept {
+  const int error = errno;
+  struct stat info;
+  if (was_open && fstat(STDERR_FILENO, &info) == 0 && info.st_dev == device && info.st_ino == inode) {
+    char piece[4096];
+    size_t used = 0;
+    for (std::string_view part : {text, more, still_more, end, std::string_view("\n")}) {
+      while (!part.empty()) {
+        if (used == sizeof(piece)) {
+          WriteAll(STDERR_FILENO, {piece, used});
+          used = 0;
+        }
+        const size_t count = std::min(part.size(), sizeof(piece) - used);
+        std::memcpy(piece + used, part.data(), count);
+        used += count;
+        part.remove_prefix(count);
+      }
+    }
+    WriteAll(STDERR_FILENO, {piece, used});
+  }
+  errno = error;
+}
+
+}  // namespace hbmprof::internal

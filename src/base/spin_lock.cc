@@ -1,0 +1,26 @@
+#include "src/base/spin_lock.h"
+
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace hbmprof::internal {
+
+void Backoff::WaitLonger() {
+  if (waits_ < kSpins + kYields) {
+    ++waits_;
+    sched_yield();
+    return;
+  }
+  const int saved_errno = errno;
+  nanoseconds_ = std::clamp(2 * nanoseconds_, kShortestSleep, kLongestSleep);
+  const timespec duration = {0, nanoseconds_};
+  // Not nanosleep: that is a cancellation point.
+  syscall(SYS_nanosleep, &duration, nullptr);
+  errno = saved_errno;
+}
+
+}  // namespace hbmprof::internal

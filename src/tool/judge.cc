@@ -1,0 +1,473 @@
+// See judge.h; docs/leaks.md says why the rules are as they are, and how the thresholds were chosen.
+#include "src/tool/judge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace hbmprof::tool {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The dumps that are looked at; their time runs from 0 to 1.
+struct Part {
+  std::vector<double> t;
+  std::vector<double> v;
+  size_t size() const { return v.size(); }
+};
+
+Part PartOf(const Course& course, size_t first) {
+  Part part;
+  const double begin = course.at[first];
+  const double length = course.at.back() - begin;
+  for (size_t i = first; i < course.at.size(); ++i) part.t.push_back((course.at[i] - begin) / length);
+  part.v.assign(course.in_use.begin() + static_cast<std::ptrdiff_t>(first), course.in_use.end());
+  return part;
+}
+
+double LargestFall(const std::vector<double>& v) {
+  double most = v[0];
+  double fall = 0;
+  for (const double value : v) {
+    most = std::max(most, value);
+    fall = std::max(fall, most - value);
+  }
+  return fall;
+}
+
+// The value at time `t`, on the line between the dumps before and after.
+double At(const std::vector<double>& times, const std::vector<double>& values, double t) {
+  size_t i = 1;
+  while (i + 1 < values.size() && times[i] < t) ++i;
+  const double share = (t - times[i - 1]) / (times[i] - times[i - 1]);
+  return values[i - 1] + std::min(std::max(share, 0.0), 1.0) * (values[i] - values[i - 1]);
+}
+
+// Growth for good: `low` at a dump is the least value from there on, so it never falls.
+struct Figures {
+  double kept = 0;                       // growth that would be left if the largest fall came again
+  double share = 0;                      // kept / (kept + fall)
+  double kept_steps = 0;                 // as many equal steps would be as uneven as those of what was kept
+  size_t steps = 0;                      // of what was kept
+  double equal_steps = 0;                // as kept_steps, of `low`
+  size_t growths = 0;                    // intervals in which `low` grew
+  bool always = false;                   // it grew in each interval
+  double end_rate = 0;                   // of `low` in the last interval, by the mean rate
+  double end_spread = kInfinity;         // the fastest by the slowest rate of the last three intervals
+  double rate_spread = kInfinity;        // the fastest by the slowest rate of `low`
+  double unevenness = 0;                 // squared coefficient of variation of the rates until the last growth
+  bool regular = false;                  // equal steps in equal distances
+  double pause_by_distance = kInfinity;  // the time since the last growth by the mean distance of growths
+  double late = 0;
+  bool slowing = false;
+  double tail = 0;           // the time since the last growth
+  double pause_chance = 1;   // the chance of such a tail if growth goes on
+  double longest_pause = 0;  // before the last growth
+};
+
+// How much the course grew in its last third, by the lower and by the upper edge, whichever is less.
+double LateGrowth(const Part& part) {
+  double least[3];
+  double greatest[3];
+  for (int k = 0; k < 3; ++k) {
+    const double from = k / 3.0;
+    const double to = (k + 1) / 3.0;
+    const double begin = At(part.t, part.v, from);
+    const double end = At(part.t, part.v, to);
+    least[k] = std::min(begin, end);
+    greatest[k] = std::max(begin, end);
+    for (size_t i = 0; i < part.size(); ++i) {
+      if (part.t[i] < from || part.t[i] > to) continue;
+      least[k] = std::min(least[k], part.v[i]);
+      greatest[k] = std::max(greatest[k], part.v[i]);
+    }
+  }
+  const auto late = [](const double* level) {
+    return level[2] > level[0] ? 2 * (level[2] - level[1]) / (level[2] - level[0]) : 0;
+  };
+  return std::min(late(least), late(greatest));
+}
+
+void MeasureSteps(const Part& part, const std::vector<double>& low, double least_step, Figures* f) {
+  std::vector<double> when;
+  double smallest = kInfinity;
+  double largest = 0;
+  for (size_t i = 1; i < part.size(); ++i) {
+    const double step = low[i] - low[i - 1];
+    if (step <= least_step) continue;
+    when.push_back((part.t[i] + part.t[i - 1]) / 2);
+    smallest = std::min(smallest, step);
+    largest = std::max(largest, step);
+  }
+  f->growths = when.size();
+  f->always = when.size() + 1 == part.size();
+  if (when.size() < 2) return;
+  const double distance = (when.back() - when.front()) / static_cast<double>(when.size() - 1);
+  f->pause_by_distance = (1 - when.back()) / distance;
+  double shortest = 1;
+  double longest = 0;
+  for (size_t i = 1; i < when.size(); ++i) {
+    shortest = std::min(shortest, when[i] - when[i - 1]);
+    longest = std::max(longest, when[i] - when[i - 1]);
+  }
+  if (when.size() < 3 || largest > 1.1 * smallest) return;
+  const bool three = when.size() == 3;
+  f->regular = longest <= (three ? 1.3 : 2) * shortest && f->pause_by_distance <= (three ? 1.25 : 1.5) &&
+               when.front() <= (three ? 1.25 : 1.5) * distance;
+}
+
+void MeasurePauses(const Part& part, const std::vector<double>& low, Figures* f) {
+  size_t last = 0;
+  for (size_t i = 1, before = 0; i < part.size(); ++i) {
+    if (low[i] <= low[i - 1]) continue;
+    f->longest_pause = std::max(f->longest_pause, part.t[i - 1] - part.t[before]);
+    before = last = i;
+  }
+  const double mean_interval = part.t[last] / static_cast<double>(last);
+  const double mean_rate = (low.back() - low.front()) / part.t[last];
+  double squares = 0;
+  for (size_t i = 1; i <= last; ++i) {
+    const double interval = part.t[i] - part.t[i - 1];
+    const double rate = (low[i] - low[i - 1]) / interval / mean_rate;
+    squares += interval / mean_interval * (rate - 1) * (rate - 1);
+  }
+  f->unevenness = squares / static_cast<double>(last);
+  f->tail = 1 - part.t[last];
+  if (f->tail <= 0) return;
+  f->pause_chance = last == 1 ? std::pow(1 - f->tail, f->equal_steps)
+                              : std::exp(-(f->tail / mean_interval) * static_cast<double>(last + 1) / (squares + 0.5));
+}
+
+// `fall`: the largest one of the whole course.
+Figures Measure(const Part& part, double fall) {
+  const size_t n = part.size();
+  Figures f;
+  std::vector<double> low(part.v);
+  for (size_t i = n - 1; i-- > 0;) low[i] = std::min(part.v[i], low[i + 1]);
+  const double gain = low.back() - low.front();
+  if (gain <= 0) return f;
+
+  const double most = std::max(low[0], part.v.back() - fall);
+  f.kept = most - low[0];
+  const double relevant = std::min(0.01, 0.2 / static_cast<double>(n - 1));  // a step of less is none
+  double slowest = kInfinity;
+  double fastest = 0;
+  double end_slowest = kInfinity;
+  double end_fastest = 0;
+  double squares = 0;
+  double kept_squares = 0;
+  for (size_t i = 1; i < n; ++i) {
+    const double step = low[i] - low[i - 1];
+    const double kept = std::min(low[i], most) - std::min(low[i - 1], most);
+    const double rate = step / (part.t[i] - part.t[i - 1]);
+    slowest = std::min(slowest, rate);
+    fastest = std::max(fastest, rate);
+    if (i + 3 >= n) {
+      end_slowest = std::min(end_slowest, rate);
+      end_fastest = std::max(end_fastest, rate);
+    }
+    f.end_rate = rate / gain;
+    squares += step * step;
+    kept_squares += kept * kept;
+    f.steps += kept > relevant * f.kept ? 1 : 0;
+  }
+  f.equal_steps = gain * gain / squares;
+  if (slowest > 0) f.rate_spread = fastest / slowest;
+  if (end_slowest > 0) f.end_spread = end_fastest / end_slowest;
+  if (f.kept > 0) {
+    f.kept_steps = f.kept * f.kept / kept_squares;
+    f.share = f.kept / (f.kept + fall);
+  }
+  f.late = LateGrowth(part);
+  double thirds[3];
+  for (int k = 0; k < 3; ++k) thirds[k] = At(part.t, low, (k + 1) / 3.0) - At(part.t, low, k / 3.0);
+  const double slower = f.equal_steps >= 15 ? 0.75 : f.equal_steps >= 8 ? 0.6 : 0.5;
+  f.slowing = thirds[1] < slower * thirds[0] && thirds[2] < std::max(slower, 0.6) * thirds[1];
+  MeasureSteps(part, low, relevant * gain, &f);
+  MeasurePauses(part, low, &f);
+  return f;
+}
+
+// One-time jumps are growth in a few uneven steps that ended some time ago. The fewer and the more uneven the steps,
+// the shorter must be the time since the last.
+bool LikeJumps(const Figures& f) {
+  if (f.unevenness <= 0.3 || f.regular || (f.always && f.growths >= 7)) return false;
+  const auto k = static_cast<double>(f.growths);
+  return f.pause_by_distance > std::min(3.0, 0.5 + 0.12 * std::min(k - 3, 5.0) + std::max(k - 8, 0.0));
+}
+
+bool Kept(const Figures& f, size_t n, bool frees_in_batches) {
+  if (n < 5 || f.share < 0.4 || f.slowing || f.pause_chance <= 0.05 || LikeJumps(f)) return false;
+  if (n <= 6 && frees_in_batches) return false;
+  const bool enough_steps = f.kept_steps >= (n <= 6 ? 2.6 : 3) || (f.kept_steps >= 2 && f.steps >= 5) ||
+                            (f.kept_steps >= 1.7 && f.growths >= 4 && f.pause_by_distance <= 0.5 && f.share >= 0.98);
+  return enough_steps && f.late >= std::min(0.5, std::max(0.3, 1 - 2 * std::sqrt(2 / f.equal_steps)));
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+// Whether a few steps up describe the course better than a line that leaves `squares`, by Schwarz's criterion, and
+// leave no more than neighbouring dumps differ by. The steps are those of the rising function that fits best (pool
+// adjacent violators), joined where that costs least.
+bool StepsFitBetter(const std::vector<double>& v, double squares) {
+  struct Block {
+    double sum;
+    double count;
+    double mean() const { return sum / count; }
+  };
+  std::vector<Block> blocks;
+  double left = 0;
+  for (const double value : v) {
+    left += value * value;
+    blocks.push_back({value, 1});
+    while (blocks.size() > 1 && blocks[blocks.size() - 2].mean() >= blocks.back().mean()) {
+      const Block last = blocks.back();
+      blocks.pop_back();
+      blocks.back().sum += last.sum;
+      blocks.back().count += last.count;
+    }
+  }
+  for (const Block& block : blocks) left -= block.sum * block.mean();
+
+  std::vector<double> changes;
+  for (size_t i = 1; i < v.size(); ++i) changes.push_back((v[i] - v[i - 1]) * (v[i] - v[i - 1]) / 2);
+  std::sort(changes.begin(), changes.end());
+  changes.resize(changes.size() - std::min<size_t>(8, v.size() / 4));  // the largest may be the steps
+  double noise = 0;
+  for (const double change : changes) noise += change / static_cast<double>(changes.size());
+
+  const auto n = static_cast<double>(v.size());
+  const double line = n * std::log(squares / n) + 2 * std::log(n);
+  while (blocks.size() > 1) {
+    const auto steps = static_cast<double>(blocks.size() - 1);
+    if (steps <= 8 && 3 * steps + 2 <= n && left <= 3 * noise * n &&
+        n * std::log(std::max(left, 1e-9 * squares) / n) + (2 * steps + 1) * std::log(n) + 4 < line) {
+      return true;
+    }
+    size_t join = 0;
+    double least = kInfinity;
+    for (size_t b = 0; b + 1 < blocks.size(); ++b) {
+      const double difference = blocks[b + 1].mean() - blocks[b].mean();
+      const double both = blocks[b].count + blocks[b + 1].count;
+      const double cost = difference * difference * blocks[b].count * blocks[b + 1].count / both;
+      if (cost < least) {
+        least = cost;
+        join = b;
+      }
+    }
+    left += least;
+    blocks[join].sum += blocks[join + 1].sum;
+    blocks[join].count += blocks[join + 1].count;
+    blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(join) + 1);
+  }
+  return false;
+}
+
+struct Trend {
+  double t = 0;            // the slope of the least-squares line by its standard error
+  double dumps = 0;        // as many independent dumps would tell as much
+  bool in_steps = false;   // a few steps fit better than the line
+  bool rising = false;     // the medians of the thirds
+  double second_rise = 0;  // from the second median to the third, by the rise before
+};
+
+Trend MeasureTrend(const Part& part) {
+  const auto n = static_cast<double>(part.size());
+  Trend trend;
+  double mean_t = 0;
+  double mean_v = 0;
+  for (size_t i = 0; i < part.size(); ++i) {
+    mean_t += part.t[i] / n;
+    mean_v += part.v[i] / n;
+  }
+  double tt = 0;
+  double tv = 0;
+  for (size_t i = 0; i < part.size(); ++i) {
+    tt += (part.t[i] - mean_t) * (part.t[i] - mean_t);
+    tv += (part.t[i] - mean_t) * (part.v[i] - mean_v);
+  }
+  const double slope = tv / tt;
+  double squares = 0;
+  double products = 0;
+  double before = 0;
+  std::vector<double> thirds[3];
+  for (size_t i = 0; i < part.size(); ++i) {
+    const double residual = part.v[i] - mean_v - slope * (part.t[i] - mean_t);
+    squares += residual * residual;
+    products += residual * before;
+    before = residual;
+    thirds[std::min<size_t>(2, static_cast<size_t>(part.t[i] * 3))].push_back(part.v[i]);
+  }
+  if (squares <= 0) return trend;
+  // Neighbours that are alike tell less (first-order autocorrelation).
+  const double alike = std::min(std::max(products / squares, 0.0), 0.99);
+  trend.dumps = n * (1 - alike) / (1 + alike);
+  if (trend.dumps > 2.5) trend.t = slope / std::sqrt(squares / (trend.dumps - 2) / tt);
+  trend.in_steps = StepsFitBetter(part.v, squares);
+  if (thirds[0].empty() || thirds[1].empty() || thirds[2].empty()) return trend;
+  const double medians[3] = {Median(thirds[0]), Median(thirds[1]), Median(thirds[2])};
+  trend.rising = medians[1] > medians[0] && medians[2] > medians[1];
+  if (trend.rising) trend.second_rise = (medians[2] - medians[1]) / (medians[1] - medians[0]);
+  return trend;
+}
+
+struct Troughs {
+  bool sure = false;
+  bool perhaps = false;
+};
+
+// The low points between falls of at least half the largest one. A low point ends with a rise of a quarter of it.
+Troughs MeasureTroughs(const std::vector<double>& v, double fall) {
+  std::vector<double> troughs;
+  bool falling = false;
+  double most = v[0];
+  double least = v[0];
+  for (const double value : v) {
+    if (!falling) {
+      most = std::max(most, value);
+      if (most - value < fall / 2) continue;
+      falling = true;
+      least = value;
+    } else {
+      least = std::min(least, value);
+      if (value - least < fall / 4) continue;
+      troughs.push_back(least);
+      falling = false;
+      most = value;
+    }
+  }
+  if (falling) troughs.push_back(least);
+  const size_t m = troughs.size();
+  if (m < 4) return {};
+  double s = 0;  // Kendall's
+  for (size_t i = 0; i < m; ++i) {
+    for (size_t j = i + 1; j < m; ++j) s += troughs[j] > troughs[i] ? 1 : troughs[j] < troughs[i] ? -1 : 0;
+  }
+  const auto count = static_cast<double>(m);
+  const double pairs = count * (count - 1) / 2;
+  const double z = (s - 1) / std::sqrt(count * (count - 1) * (2 * count + 5) / 18);
+  const double rise = troughs.back() - troughs.front();
+  const bool goes_on = rise > 0 && troughs.back() - troughs[m / 2] > 0.25 * rise;
+  return {goes_on && s >= 0.75 * pairs && z >= 2.2, goes_on && s >= 0.5 * pairs};
+}
+
+// From the precision that verdicts had on the courses of docs/leaks.md.
+Sure SureOf(const Figures& f, size_t dumps) {
+  return dumps >= 12 || (dumps >= 8 && f.always && f.share == 1) ? Sure::kHigh
+         : dumps >= 6                                            ? Sure::kMedium
+                                                                 : Sure::kLow;
+}
+
+Judgement JudgeAll(const Course& course) {
+  using Reason = Judgement::Reason;
+  const size_t n = course.in_use.size();
+  const Part part = PartOf(course, 0);
+  const std::vector<double>& v = part.v;
+  Judgement judgement;
+  for (size_t i = 1; i < n; ++i) {
+    const double change = v[i] - v[i - 1];
+    (change > 0 ? judgement.taken : judgement.returned) += std::fabs(change);
+    if (change > 0) judgement.last_growth = i;
+  }
+  if (judgement.taken == 0) return judgement;
+  judgement.verdict = judgement.returned > 0.25 * judgement.taken ? Verdict::kUpAndDown : Verdict::kStopped;
+  const double fall = LargestFall(v);
+  const double range = *std::max_element(v.begin(), v.end()) - *std::min_element(v.begin(), v.end());
+  const Figures whole = Measure(part, fall);
+  const auto conclude = [&](const Figures& f, Verdict verdict, Reason reason) {
+    judgement.verdict = verdict;
+    judgement.sure = verdict == Verdict::kLeak ? SureOf(f, n) : Sure::kLow;
+    judgement.reason = reason;
+    judgement.kept = f.kept;
+    judgement.fall = fall;
+    judgement.steps = f.steps;
+    judgement.late = f.late;
+    judgement.tail = f.tail;
+    judgement.slowing = f.slowing;
+    return judgement;
+  };
+  if (v.back() <= v.front()) return judgement;
+
+  bool never_freed = false;
+  bool frees_in_batches = false;  // and has not freed again since the first dump
+  if (!course.allocated.empty()) {
+    const double freed_first = course.allocated.front() - v.front();
+    const double freed_last = course.allocated.back() - v.back();
+    never_freed = freed_last <= 0;
+    frees_in_batches = freed_first > 0 && freed_last == freed_first;
+  }
+  const bool noisy = n >= 6 && fall > 0.02 * range;
+  const Trend trend = noisy ? MeasureTrend(part) : Trend();
+  judgement.in_jumps = trend.in_steps || LikeJumps(whole);
+  judgement.trend = trend.t;
+
+  if (!trend.in_steps && Kept(whole, n, frees_in_batches)) return conclude(whole, Verdict::kLeak, Reason::kKept);
+  if (n <= 4 && !frees_in_batches &&
+      (whole.rate_spread <= (n == 4 ? 1.7 : 1.4) ||
+       (n == 4 && never_freed && whole.equal_steps >= 2.4 && whole.late >= 0.3 && whole.tail == 0))) {
+    return conclude(whole, Verdict::kLeak, Reason::kEven);
+  }
+  if (!whole.slowing && !trend.in_steps) {
+    for (const double from : {0.25, 0.5}) {
+      const auto first = static_cast<size_t>(std::lower_bound(part.t.begin(), part.t.end(), from) - part.t.begin());
+      if (n - first < 5 || v.back() <= v[first]) continue;
+      const Figures later = Measure(PartOf(course, first), fall);
+      if (later.late >= 0.6 && later.kept >= 0.1 * whole.kept && Kept(later, n - first, frees_in_batches)) {
+        judgement.first = first;
+        return conclude(later, Verdict::kLeak, Reason::kKeptAfterStart);
+      }
+    }
+    if (trend.dumps >= 6 && trend.t >= 2.8 + 5 / (trend.dumps - 2) && trend.rising &&
+        trend.second_rise >= 0.35 - 0.3 * std::min(1.0, 4 / trend.t)) {
+      return conclude(whole, Verdict::kLeak, Reason::kTrend);
+    }
+  }
+  const Troughs troughs = fall > 0.1 * range ? MeasureTroughs(v, fall) : Troughs();
+  if (troughs.sure) return conclude(whole, Verdict::kLeak, Reason::kTroughs);
+
+  const bool stopped = (whole.slowing && whole.late < 0.45) ||
+                       (whole.pause_chance <= 0.02 && whole.tail > whole.longest_pause) ||
+                       (whole.late < 0.2 && (whole.end_rate < 1 || noisy)) || (n >= 4 && whole.tail >= 0.5);
+  if (n >= 4 && n <= 8 && stopped && whole.end_spread <= 1.7) {
+    judgement.first = n - 4;
+    return conclude(Measure(PartOf(course, n - 4), fall), Verdict::kPerhaps, Reason::kKeptAfterStart);
+  }
+  if (troughs.perhaps || (whole.share >= 0.25 && !stopped) || (trend.t >= 2 && trend.rising)) {
+    return conclude(whole, Verdict::kPerhaps, Reason::kNone);
+  }
+  return judgement;
+}
+
+}  // namespace
+
+// The thresholds get narrower with the number of dumps, as chance does. A course that is a leak at fewer dumps must not
+// lose that verdict to dumps in between, so many dumps are judged a second time, thinned out.
+Judgement Judge(const Course& course) {
+  const Judgement all = JudgeAll(course);
+  const size_t n = course.in_use.size();
+  constexpr size_t kThin = 16;
+  if (n < 2 * kThin || all.verdict != Verdict::kPerhaps || all.in_jumps) return all;
+  Course thin;
+  std::vector<size_t> dumps;
+  for (size_t k = 0, i = 0; k < kThin; ++k) {
+    const double at = course.at.front() + (course.at.back() - course.at.front()) * static_cast<double>(k) / (kThin - 1);
+    while (i + 1 < n && std::fabs(course.at[i + 1] - at) <= std::fabs(course.at[i] - at)) ++i;
+    if (!dumps.empty() && dumps.back() == i) continue;
+    dumps.push_back(i);
+    thin.at.push_back(course.at[i]);
+    thin.in_use.push_back(course.in_use[i]);
+    if (!course.allocated.empty()) thin.allocated.push_back(course.allocated[i]);
+  }
+  Judgement judgement = JudgeAll(thin);
+  if (judgement.verdict != Verdict::kLeak) return all;
+  judgement.first = dumps[judgement.first];
+  judgement.last_growth = all.last_growth;
+  return judgement;
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,102 @@
+// The interleaving that a lock or guard around the dynamic linker's lock turns into a deadlock:
+//
+//   thread A: dlopen(argv[2])                        thread B
+//   its constructor runs, the linker's lock is held
+//                                                    the first use of what argv[1] names, which calls the linker
+//                                                    waits for the linker's lock
+//   the constructor uses the same
+//
+// An alarm ends the program if that does not end by itself.
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "hbmprof/cuda.h"
+
+namespace {
+
+std::atomic<bool> in_constructor{false};
+std::atomic<pid_t> thread_b{0};
+std::function<void()> first_use;
+
+// Whether the thread has slept for a while; or a second has passed, since the second use need not wait.
+void AwaitThatItWaits(pid_t thread) {
+  int asleep = 0;
+  for (int i = 0; i < 1000 && asleep < 50; ++i) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string number;
+    std::string name;
+    std::string state;
+    file >> number >> name >> state;
+    asleep = state == "S" ? asleep + 1 : 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] void hbmprof_test_in_constructor() {
+  in_constructor = true;
+  while (thread_b == 0) std::this_thread::yield();
+  AwaitThatItWaits(thread_b);
+  first_use();
+}
+
+int main(int, char** argv) {
+  alarm(30);
+  const std::string what = argv[1];
+  if (what == "allocation") {
+    first_use = [] {
+      void* ptr = nullptr;
+      if (hbmprof::cuda::Malloc(&ptr, 1000) != cudaSuccess) std::_Exit(2);
+    };
+  } else if (what == "nvml") {
+    static hbmprof::cuda::CudaAllocator allocator(0);
+    const absl::StatusOr<void*> memory = allocator.Allocate(1000);
+    cudaIpcMemHandle_t handle;
+    void* opened = nullptr;
+    // The driver's functions are looked up now, so that NVML is what the linker is called for.
+    if (!memory.ok() || cudaIpcGetMemHandle(&handle, *memory) != cudaSuccess ||
+        hbmprof::cuda::IpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
+      return 2;
+    }
+    first_use = [] {
+      if (allocator.Probe().driver_scope != hbmprof::DriverScope::kProcess) std::_Exit(2);
+    };
+  } else {
+    void* plugin = dlopen(what.c_str(), RTLD_NOW);
+    auto* get = plugin == nullptr ? nullptr : reinterpret_cast<void* (*)()>(dlsym(plugin, "GetPjrtApi"));
+    if (get == nullptr) return 2;
+    first_use = [get] {
+      static std::atomic<void*> given{nullptr};
+      void* none = nullptr;
+      void* const api = get();
+      if (!given.compare_exchange_strong(none, api) && none != api) std::_Exit(2);
+    };
+  }
+  std::thread a([&] {
+    if (dlopen(argv[2], RTLD_NOW) == nullptr) {
+      std::fprintf(stderr, "%s\n", dlerror());
+      std::_Exit(2);
+    }
+  });
+  while (!in_constructor) std::this_thread::yield();
+  std::thread b([] {
+    thread_b = static_cast<pid_t>(syscall(SYS_gettid));
+    first_use();
+  });
+  a.join();
+  b.join();
+  std::printf("done\n");
+  return 0;
+}

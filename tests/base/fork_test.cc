@@ -1,0 +1,115 @@
+// What a forked child finds: locks that are free, whoever held them in the parent.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "src/base/forked_child.h"
+#include "src/base/mutex.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Exit code of a forked child that runs `body`, and is killed if that hangs.
+template <typename Body>
+int RunInChild(const Body& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    _exit(body());
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+TEST(Fork, AMutexThatAnotherThreadHoldsIsFreeInTheChildAndWhatItProtectsIsWhole) {
+  Mutex outer;
+  Mutex inner;
+  int first = 0;
+  int second = 0;
+  std::atomic<bool> held{false};
+  std::thread holder([&] {
+    MutexLock hold(outer);
+    ++first;
+    held.store(true);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    MutexLock hold_inner(inner);  // while the fork waits
+    ++second;
+  });
+  while (!held.load()) std::this_thread::yield();
+  const int result = RunInChild([&] {
+    MutexLock hold(outer);
+    MutexLock hold_inner(inner);
+    return first == 1 && second == 1 ? 7 : 8;
+  });
+  holder.join();
+  EXPECT_EQ(result, 7);
+  MutexLock hold(outer);
+  EXPECT_EQ(second, 1);
+}
+
+TEST(Fork, ThreadsGoOnTakingMutexesWhileOthersFork) {
+  Mutex mutex;
+  int64_t count = 0;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!stop.load()) {
+        MutexLock hold(mutex);
+        ++count;
+      }
+    });
+  }
+  std::vector<std::thread> forkers;
+  std::atomic<int> failures{0};
+  for (int i = 0; i < 2; ++i) {
+    forkers.emplace_back([&] {
+      for (int fork_number = 0; fork_number < 100; ++fork_number) {
+        const int result = RunInChild([&] {
+          MutexLock hold(mutex);
+          return 7;
+        });
+        if (result != 7) failures.fetch_add(1);
+      }
+    });
+  }
+  for (std::thread& forker : forkers) forker.join();
+  stop.store(true);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures.load(), 0);
+  MutexLock hold(mutex);
+  EXPECT_GT(count, 0);
+}
+
+TEST(Fork, AChildOfASingleThreadHasNothingToFear) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a thread sanitizer has a thread of its own";
+#endif
+  EXPECT_EQ(RunInChild([] { return IsForkedChild() ? 1 : 0; }), 0);
+  std::thread([] {}).join();
+  EXPECT_EQ(RunInChild([] { return IsForkedChild() ? 1 : 0; }), 0) << "a thread that has ended holds nothing";
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  EXPECT_EQ(RunInChild([] {
+              if (!IsForkedChild()) return 1;
+              // For good: what was held when it was forked is held in its children too.
+              return RunInChild([] { return IsForkedChild() ? 0 : 2; });
+            }),
+            0);
+  stop.store(true);
+  other.join();
+  EXPECT_FALSE(IsForkedChild());
+}
+
+}  // namespace
+}  // namespace hbmprof::internal

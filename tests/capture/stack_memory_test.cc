@@ -1,0 +1,307 @@
+// The bounds of threads' stacks, what is readable, and how much of a small stack a record takes.
+#include "src/capture/stack_memory.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "hbmprof/caller.h"
+#include "hbmprof/profiler.h"
+#include "src/capture/capture.h"
+
+namespace {
+
+using hbmprof::BufferId;
+using hbmprof::Caller;
+using hbmprof::Options;
+using hbmprof::Profiler;
+using hbmprof::Unwinder;
+using hbmprof::internal::StackBounds;
+using hbmprof::internal::StackCapture;
+using hbmprof::internal::StackMemory;
+using hbmprof::internal::StackRoom;
+using hbmprof::internal::ThreadStackBounds;
+
+// What pthread_getattr_np says of the calling thread.
+StackBounds Asked() {
+  pthread_attr_t attributes;
+  EXPECT_EQ(pthread_getattr_np(pthread_self(), &attributes), 0);
+  void* low = nullptr;
+  size_t bytes = 0;
+  EXPECT_EQ(pthread_attr_getstack(&attributes, &low, &bytes), 0);
+  pthread_attr_destroy(&attributes);
+  const auto start = reinterpret_cast<uintptr_t>(low);
+  return {start, (start + bytes) & ~uintptr_t{7}};
+}
+
+void ExpectAskedBounds() {
+  const StackBounds asked = Asked();
+  const StackBounds found = ThreadStackBounds();
+  EXPECT_EQ(found.low, asked.low);
+  EXPECT_EQ(found.high, asked.high);
+  const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  EXPECT_LE(StackRoom(), here - asked.low);
+  EXPECT_GE(StackRoom() + 1024, here - asked.low);
+}
+
+void RunThread(const pthread_attr_t* attributes, const std::function<void()>& body) {
+  pthread_t thread;
+  ASSERT_EQ(pthread_create(
+                &thread, attributes,
+                [](void* argument) -> void* {
+                  (*static_cast<const std::function<void()>*>(argument))();
+                  return nullptr;
+                },
+                const_cast<std::function<void()>*>(&body)),
+            0);
+  pthread_join(thread, nullptr);
+}
+
+struct Attributes {
+  Attributes() { pthread_attr_init(&value); }
+  ~Attributes() { pthread_attr_destroy(&value); }
+  pthread_attr_t value;
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr size_t kSmallest = size_t{1} << 20;  // a sanitizer's own needs
+#else
+const size_t kSmallest = static_cast<size_t>(PTHREAD_STACK_MIN) + 4096;
+#endif
+
+TEST(StackBounds, AreThoseOfPthreadGetattrNp) {
+  RunThread(nullptr, ExpectAskedBounds);
+  // Small, large, and those that glibc keeps of ended threads and gives to new ones.
+  for (int round = 0; round < 2; ++round) {
+    for (const size_t bytes : {kSmallest, 4 * kSmallest, size_t{256} << 20}) {
+      for (const size_t guard : {size_t{0}, size_t{1}, size_t{4096}, size_t{65536}}) {
+        SCOPED_TRACE(testing::Message() << bytes << " bytes, guard " << guard);
+        Attributes attributes;
+        ASSERT_EQ(pthread_attr_setstacksize(&attributes.value, bytes), 0);
+        ASSERT_EQ(pthread_attr_setguardsize(&attributes.value, guard), 0);
+        RunThread(&attributes.value, ExpectAskedBounds);
+      }
+    }
+  }
+}
+
+TEST(StackBounds, AreThoseOfAStackThatTheProgramSupplies) {
+  // Also where nothing is aligned to a page, and where what lies around it is no stack.
+  const std::unique_ptr<char[]> memory(new char[size_t{4} << 20]);
+  for (const size_t at : {0, 16, 4096 + 64}) {
+    for (const size_t bytes : {2 * kSmallest, 3 * kSmallest + 16}) {
+      SCOPED_TRACE(testing::Message() << bytes << " bytes at " << at);
+      Attributes attributes;
+      ASSERT_EQ(pthread_attr_setstack(&attributes.value, memory.get() + at, bytes), 0);
+      RunThread(&attributes.value, ExpectAskedBounds);
+    }
+  }
+}
+
+TEST(StackBounds, AreFoundWhateverAThreadKeepsInItsKeys) {
+  // Their values lie in the descriptor before the bounds.
+  std::vector<pthread_key_t> keys(30);
+  for (pthread_key_t& key : keys) ASSERT_EQ(pthread_key_create(&key, nullptr), 0);
+  RunThread(nullptr, [&keys] {
+    const auto self = reinterpret_cast<const char*>(pthread_self());
+    char* const values[] = {const_cast<char*>(self), const_cast<char*>(self) - 64, const_cast<char*>(self) - 65536,
+                            reinterpret_cast<char*>(uintptr_t{1} << 20), nullptr};
+    for (size_t i = 0; i < keys.size(); ++i) pthread_setspecific(keys[i], values[i % 5]);
+    ExpectAskedBounds();
+    for (pthread_key_t key : keys) pthread_setspecific(key, nullptr);
+  });
+  for (pthread_key_t key : keys) pthread_key_delete(key);
+}
+
+TEST(StackBounds, OfTheMainThreadHoldItsStack) {
+  const StackBounds asked = Asked();
+  const StackBounds found = ThreadStackBounds();
+  EXPECT_GT(found.high, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)));
+  EXPECT_LE(found.high, asked.high);
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_STACK, &limit), 0);
+  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur <= size_t{128} << 20) {
+    EXPECT_NEAR(static_cast<double>(found.low), static_cast<double>(asked.low), 4096);
+  }
+}
+
+TEST(StackBounds, AreThoseOfTheThreadThatForkedInItsChild) {
+  RunThread(nullptr, [] {
+    const pid_t child = fork();
+    if (child == 0) {
+      const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+      const StackBounds found = ThreadStackBounds();
+      _exit(here - found.low < found.high - found.low ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  });
+}
+
+// --- Addresses that are no stack's. ---
+
+const uintptr_t kBadAddresses[] = {0,
+                                   1,
+                                   7,
+                                   8,
+                                   16,
+                                   4088,
+                                   4096,
+                                   65528,
+                                   uintptr_t{1} << 20,
+                                   (uintptr_t{1} << 47) - 4096,
+                                   (uintptr_t{1} << 47) - 8,
+                                   uintptr_t{1} << 47,
+                                   (uintptr_t{1} << 47) + 8,
+                                   uintptr_t{1} << 63,
+                                   0xffff800000000000u,
+                                   0xffffffffff600000u,
+                                   ~uintptr_t{0} - 4095,
+                                   ~uintptr_t{0} - 15,
+                                   ~uintptr_t{0} - 7,
+                                   ~uintptr_t{0}};
+
+TEST(StackMemory, ReadsNothingWhereNothingIs) {
+  for (const uintptr_t stack : kBadAddresses) {
+    StackMemory memory(stack);
+    EXPECT_FALSE(memory.is_own());
+    for (const uintptr_t address : kBadAddresses) {
+      uintptr_t word;
+      EXPECT_FALSE(memory.Load(address, &word)) << std::hex << stack << ' ' << address;
+    }
+  }
+}
+
+TEST(StackMemory, ReadsUpToTheEndOfAnotherStack) {
+  auto* pages = static_cast<char*>(mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(mprotect(pages + 2 * 4096, 4096, PROT_NONE), 0);
+  const auto start = reinterpret_cast<uintptr_t>(pages);
+  StackMemory memory(start + 64);
+  uintptr_t word;
+  EXPECT_FALSE(memory.Load(start + 56, &word));
+  EXPECT_FALSE(memory.Load(start + 65, &word));
+  EXPECT_TRUE(memory.Load(start + 2 * 4096 - 8, &word));
+  EXPECT_FALSE(memory.Load(start + 2 * 4096, &word));
+  munmap(pages, 3 * 4096);
+}
+
+class AnyCaller : public testing::TestWithParam<Unwinder> {};
+
+TEST_P(AnyCaller, IsCapturedWithoutACrash) {
+  const StackCapture capture(GetParam());
+  const Caller here = Caller::OfThisFunction();
+  uintptr_t pcs[64];
+  EXPECT_EQ(capture.Capture(Caller{}, pcs, 64).depth, 0);
+  for (const uintptr_t bad : kBadAddresses) {
+    for (const uintptr_t pc : {bad, here.pc}) {
+      for (const uintptr_t sp : {bad, here.sp, here.sp + 1}) {
+        for (const uintptr_t fp : {bad, here.fp, here.fp + 4}) {
+          for (int again = 0; again < 3; ++again) {
+            const auto stack = capture.Capture({pc, sp, fp}, pcs, 64);
+            EXPECT_LE(stack.depth, 64);
+            if (pc != 0) {
+              ASSERT_GE(stack.depth, 1);
+              EXPECT_EQ(stack.pcs[0], pc);
+            }
+          }
+        }
+      }
+    }
+  }
+  Options options;
+  options.unwinder = GetParam();
+  Profiler profiler(options);
+  EXPECT_TRUE(profiler.RecordAllocFrom(Caller{}, BufferId(1), 10, {}));
+  EXPECT_EQ(profiler.TakeSnapshot().samples.size(), 1u);
+}
+INSTANTIATE_TEST_SUITE_P(Unwinders, AnyCaller,
+                         testing::Values(Unwinder::kAuto, Unwinder::kFramePointer, Unwinder::kLibunwind),
+                         [](const auto& info) { return std::string(StackCapture(info.param).name()); });
+
+// --- How much of the stack a record takes. ---
+
+ucontext_t outside;
+ucontext_t inside;
+std::function<void()> in_fiber;
+
+void EnterFiber() { in_fiber(); }
+
+void RunFiber(char* stack, size_t bytes, const std::function<void()>& body) {
+  in_fiber = body;
+  ASSERT_EQ(getcontext(&inside), 0);
+  inside.uc_stack.ss_sp = stack;
+  inside.uc_stack.ss_size = bytes;
+  inside.uc_link = &outside;
+  makecontext(&inside, &EnterFiber, 0);
+  ASSERT_EQ(swapcontext(&outside, &inside), 0);
+}
+
+[[gnu::noinline]] void RecordAt(Profiler& profiler, int depth, uint64_t id) {
+  if (depth > 0) {
+    RecordAt(profiler, depth - 1, id);
+  } else {
+    profiler.RecordAlloc(BufferId(id), 64);
+  }
+  asm volatile("");  // no tail call
+}
+
+void RecordALot(Profiler& profiler) {
+  for (uint64_t i = 1; i < 5000; ++i) {
+    RecordAt(profiler, static_cast<int>(i % 8), i << 8);
+    if (i % 3 == 0) profiler.RecordFree(BufferId(i << 8));
+  }
+}
+
+class StackUse : public testing::TestWithParam<int> {};
+
+// A record of a stack of few frames takes less than 4 KiB: first captures, first sites, learning, growing tables.
+TEST_P(StackUse, OfARecordIsSmall) {
+#ifndef LIBRARY_IS_OPTIMISED
+  GTEST_SKIP() << "frames of this build are larger";
+#endif
+  constexpr size_t kBytes = size_t{64} << 10;
+  constexpr size_t kOwn = 8 * 64 + 256;  // RecordALot's
+  constexpr ptrdiff_t kMost = 4096 + kOwn;
+  Options options;
+  options.max_stack_depth = GetParam();
+  // What a fiber's stack was used for can be seen: all of it below is as before. It cannot be told from a small one.
+  std::vector<char> memory(kBytes, '\x5a');
+  {
+    Profiler profiler(options);
+    RunFiber(memory.data(), kBytes, [&] { RecordALot(profiler); });
+    EXPECT_GT(profiler.GetTrackerStats().sites, 7);
+    EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, 0);
+  }
+  const auto is_used = [](char byte) { return byte != '\x5a'; };
+  EXPECT_LE(memory.end() - std::find_if(memory.begin(), memory.end(), is_used), kMost);
+
+  // A thread whose stack is too small for a deep stack's frames.
+  std::vector<char> supplied(size_t{20} << 10, '\x5a');
+  Attributes attributes;
+  ASSERT_EQ(pthread_attr_setstack(&attributes.value, supplied.data(), supplied.size()), 0);
+  uintptr_t top = 0;
+  Profiler profiler(options);
+  RunThread(&attributes.value, [&] {
+    top = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+    RecordALot(profiler);
+  });
+  const auto lowest = std::find_if(supplied.begin(), supplied.end(), is_used);
+  EXPECT_LE(static_cast<ptrdiff_t>(top - reinterpret_cast<uintptr_t>(&*lowest)), kMost);
+  EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, 0);
+}
+INSTANTIATE_TEST_SUITE_P(Depths, StackUse, testing::Values(64, 512), testing::PrintToStringParamName());
+
+}  // namespace

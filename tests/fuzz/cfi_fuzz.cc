@@ -1,0 +1,93 @@
+// Whatever an object's unwind tables hold, reading a frame rule from them reads nothing outside of them and ends.
+//
+// An input is what an object has in memory from its .eh_frame_hdr section to the end of .eh_frame, behind one byte that
+// says which addresses are asked for beside the beginnings and the ends of its functions.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "src/capture/cfi.h"
+#include "src/capture/rules.h"
+
+namespace {
+
+using hbmprof::internal::FrameRule;
+using hbmprof::internal::PackedRule;
+using hbmprof::internal::ReadableRanges;
+using hbmprof::internal::ReadFrameRule;
+
+// Bytes that end where memory ends, so that reading behind them is a fault; and the addresses before them are no memory
+// either.
+class Bytes {
+ public:
+  Bytes() {
+    const size_t room = kCapacity + 2 * kPageBytes;
+    void* memory = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    end_ = static_cast<uint8_t*>(memory) + kPageBytes + kCapacity;
+    if (mprotect(end_ - kCapacity, kCapacity, PROT_READ | PROT_WRITE) != 0) std::abort();
+  }
+  const uint8_t* Put(const uint8_t* data, size_t size) {
+    uint8_t* begin = end_ - size;
+    // A header is aligned; what is too long for that ends a few bytes earlier.
+    begin -= reinterpret_cast<uintptr_t>(begin) % 4;
+    std::memmove(begin, data, size);
+    return begin;
+  }
+  static constexpr size_t kCapacity = size_t{1} << 20;
+
+ private:
+  static constexpr size_t kPageBytes = 4096;
+  uint8_t* end_;
+};
+
+// Numbers that do not fit must not come out as others.
+void Check(const FrameRule& rule) {
+  const PackedRule packed = PackedRule::Of(rule, 5);
+  if (packed.object() != 5) std::abort();
+  if (packed.kind() == FrameRule::kInexpressible) return;
+  if (packed.kind() != rule.kind || packed.fp_saved() != rule.fp_saved || packed.fp_offset() != rule.fp_offset) {
+    std::abort();
+  }
+  const bool is_short = rule.kind == FrameRule::kCfaInSpSlot || rule.kind == FrameRule::kCfaFromRegister;
+  if ((is_short ? packed.short_cfa_offset() : packed.cfa_offset()) != rule.cfa_offset) std::abort();
+  if (rule.kind == FrameRule::kCfaInSpSlot && packed.cfa_addend() != rule.cfa_addend) std::abort();
+  if (rule.kind == FrameRule::kCfaFromRegister &&
+      (packed.cfa_register() != rule.cfa_register || packed.fp_found_by_fp() != rule.fp_found_by_fp)) {
+    std::abort();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static Bytes bytes;
+  if (size < 2 || size > Bytes::kCapacity) return 0;
+  const uint8_t step = data[0];
+  const uint8_t* header = bytes.Put(data + 1, --size);
+  const auto base = reinterpret_cast<uintptr_t>(header);
+  ReadableRanges readable;
+  readable.Add(base, base + size);
+  const auto ask = [&](uintptr_t address) { Check(ReadFrameRule(header, readable, address)); };
+  // The pairs of the header's table, if that is where it says it is.
+  constexpr size_t kTableAt = 12;
+  constexpr size_t kMostPairs = 64;
+  for (size_t i = 0; i < kMostPairs && kTableAt + 8 * (i + 1) <= size; ++i) {
+    int32_t start;
+    std::memcpy(&start, header + kTableAt + 8 * i, sizeof(start));
+    const uintptr_t function = base + static_cast<uintptr_t>(int64_t{start});
+    for (const uintptr_t distance : {uintptr_t{0}, uintptr_t{1}, uintptr_t{4}, uintptr_t{step}, 5 * uintptr_t{step}}) {
+      ask(function + distance);
+    }
+    ask(function - 1);
+  }
+  ask(base);
+  ask(0);
+  ask(~uintptr_t{0});
+  return 0;
+}

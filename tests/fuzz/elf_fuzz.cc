@@ -1,0 +1,58 @@
+// Whatever an ELF file holds, reading its build id, symbols and DWARF ends, within bounds, at worst without names.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/tool/debug_files.h"
+#include "src/tool/dwarf_symbolizer.h"
+// The library's reader of symbol tables, without its cache, which would know a file's build id from the input before.
+#include "src/symbolize/elf_symbolizer.cc"
+
+namespace {
+
+// A file in memory that is opened by its path.
+std::string FileOf(const uint8_t* data, size_t size) {
+  static const int fd = memfd_create("elf", 0);
+  if (ftruncate(fd, 0) != 0 || pwrite(fd, data, size, 0) != static_cast<ssize_t>(size)) std::abort();
+  return "/proc/self/fd/" + std::to_string(fd);
+}
+
+// Addresses all over a file of this size.
+constexpr uint64_t kStep = 61;
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string path = FileOf(data, size);
+  const uint64_t end = size + 4096;
+
+  hbmprof::tool::BuildIdOf(path);
+  const auto symbolizer = hbmprof::tool::DwarfSymbolizer::Open(path);
+  if (symbolizer.ok()) {
+    std::vector<uint64_t> addresses = {0, UINT64_MAX};
+    for (uint64_t offset = 0; offset < end; offset += kStep) {
+      addresses.push_back((*symbolizer)->AddressOf(offset, offset & ~uint64_t{4095}));
+      addresses.push_back(offset);
+    }
+    if ((*symbolizer)->Symbolize(addresses).size() != addresses.size()) std::abort();
+  } else if (symbolizer.status().message().empty()) {
+    std::abort();
+  }
+
+  hbmprof::Snapshot::Module module;
+  module.path = path;
+  if (const hbmprof::internal::ElfFile file(path); file.get() != nullptr) module.build_id = file.BuildId();
+  if (const auto table = hbmprof::internal::ReadSymbols(module); table != nullptr) {
+    for (uint64_t offset = 0; offset < end; offset += kStep) {
+      const hbmprof::Symbolizer::Name name = table->Find(offset);
+      if (name.name.size() + name.system_name.size() > (size_t{64} << 20)) std::abort();
+    }
+  }
+  return 0;
+}

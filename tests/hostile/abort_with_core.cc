@@ -1,0 +1,13 @@
+// Asks for a core dump and aborts with allocations in place. Nothing may catch the signal or end the process before.
+#include <sys/resource.h>
+
+#include "tests/hostile/hostile.h"
+
+int main() {
+  rlimit cores = {};
+  getrlimit(RLIMIT_CORE, &cores);
+  cores.rlim_cur = cores.rlim_max;
+  setrlimit(RLIMIT_CORE, &cores);
+  Allocate(1000);
+  std::abort();
+}

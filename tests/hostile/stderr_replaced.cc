@@ -1,0 +1,19 @@
+// Closes descriptor 2 and opens a file of its own, which gets the number. The profile at exit cannot be written; what
+// there is to say of that must not land in the file.
+#include <sys/resource.h>
+
+#include <cstring>
+
+#include "tests/hostile/hostile.h"
+
+int main() {
+  Allocate(1000);
+  close(2);
+  REQUIRE(open("own", O_CREAT | O_EXCL | O_RDWR | O_APPEND, 0644) == 2);
+  REQUIRE(write(2, "own text\n", 9) == 9);
+  Churn(10);
+  // No file can be opened any more.
+  const rlimit limit = {3, 3};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  std::puts("done");
+}

@@ -1,0 +1,18 @@
+// Ends by _exit with text in stdio's buffers, which nobody may flush; and a forked child with a copy of them.
+#include "tests/hostile/hostile.h"
+
+int main() {
+  std::printf("never seen");
+  Allocate(1000);
+  Churn(10);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    Allocate(1000);
+    Churn(10);
+    _exit(2);
+  }
+  WaitFor(child, 2 << 8);
+  Linger();
+  _exit(3);
+}

@@ -1,0 +1,11 @@
+// Is in a directory that is not there any more.
+#include <sys/stat.h>
+
+#include "tests/hostile/hostile.h"
+
+int main() {
+  REQUIRE(mkdir("gone", 0755) == 0 && chdir("gone") == 0 && rmdir("../gone") == 0);
+  Allocate(1000);
+  Churn(10);
+  std::puts("done");
+}

@@ -1,0 +1,3 @@
+int versioned_new(void);
+int needs_new(void);
+int needs_new(void) { return versioned_new(); }

@@ -1,0 +1,74 @@
+// fork_in_handler: a profiling timer's handler forks wherever it interrupts the program. Where that is inside the
+// tracker, the child records nothing; elsewhere it starts with nothing recorded. No process hangs, the parent loses
+// nothing.
+
+#include <signal.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "tests/programs/program.h"
+
+namespace {
+
+// A thread sanitizer runs handlers only where the program calls into the system: never inside the tracker.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kWantedInside = 0;
+#else
+constexpr int kWantedInside = 5;
+#endif
+
+std::atomic<int> forked{0};
+std::atomic<int> forked_inside{0};
+
+void OnTimer(int) {
+  const int saved_errno = errno;
+  const pid_t child = fork();
+  CHECK_THAT(child >= 0);
+  if (child == 0) {
+    LimitTime();
+    hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+    const bool is_recorded = profiler.RecordAlloc(Buffer(1, 1), 16);
+    if (is_recorded) CHECK_THAT(profiler.RecordFree(Buffer(1, 1)).bytes() == 16);
+    CHECK_THAT(is_recorded == profiler.enabled());
+    // Whatever still asks is answered.
+    profiler.Device("child");
+    profiler.Stats(hbmprof::kDefaultDevice);
+    profiler.FindBuffer(Buffer(2, 1));
+    profiler.DropDevice(hbmprof::kDefaultDevice);
+    std::_Exit(is_recorded ? 0 : 2);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) != child) continue;
+  CHECK_THAT(WIFEXITED(status));
+  CHECK_THAT(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 2);
+  forked.fetch_add(1);
+  if (WEXITSTATUS(status) == 2) forked_inside.fetch_add(1);
+  errno = saved_errno;
+}
+
+}  // namespace
+
+int main() {
+  LimitTime();
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  struct sigaction action = {};
+  action.sa_handler = OnTimer;
+  action.sa_flags = SA_RESTART;
+  CHECK_THAT(sigaction(SIGPROF, &action, nullptr) == 0);
+  const itimerval often = {{0, 1000}, {0, 1000}};
+  CHECK_THAT(setitimer(ITIMER_PROF, &often, nullptr) == 0);
+  uint64_t allocations = 0;
+  while (forked.load() < 200 || forked_inside.load() < kWantedInside) {
+    CHECK_THAT(profiler.RecordAlloc(Buffer(2, allocations % 100), 10));
+    CHECK_THAT(profiler.RecordFree(Buffer(2, allocations % 100)).bytes() == 10);
+    ++allocations;
+  }
+  const itimerval never = {};
+  CHECK_THAT(setitimer(ITIMER_PROF, &never, nullptr) == 0);
+  CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).num_allocs == static_cast<int64_t>(allocations));
+  CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).bytes_in_use == 0);
+  std::puts("done");
+}

@@ -1,0 +1,144 @@
+// fork_with_handlers MODE: forks while the program's own handlers record.
+//
+// MODE early: handlers of fork that were registered before the library's (they run inside its own at a fork).
+// MODE late: handlers that were registered after the library's.
+// MODE signals: a profiling timer's handler, wherever it interrupts the fork.
+// MODE stats: early handlers that take snapshots, name devices and set counters, while a thread does so too.
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "tests/programs/program.h"
+
+namespace {
+
+constexpr uint64_t kHandlers = 1;
+constexpr uint64_t kSignals = 2;
+constexpr uint64_t kChild = 3;
+
+enum class Mode : uint8_t { kNone, kEarly, kLate, kSignals, kStats };
+Mode mode = Mode::kNone;
+uint64_t prepared = 0;
+
+void UseEverything(uint64_t number) {
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  profiler.SetCounter("forks", static_cast<int64_t>(number));
+  profiler.Device("device " + std::to_string(number % 8));
+  hbmprof::ScopedTag tag("number", std::to_string(number));
+  CHECK_THAT(profiler.TakeSnapshot().tracker.live_records >= 0);
+  profiler.Stats(hbmprof::kDefaultDevice);
+}
+
+// Whether the handlers registered at that time have something to do.
+bool IsMode(Mode registered) { return mode == registered || (mode == Mode::kStats && registered == Mode::kEarly); }
+
+// One buffer per fork, which the handler after the fork frees.
+template <Mode kRegistered>
+void OnPrepare() {
+  if (!IsMode(kRegistered)) return;
+  CHECK_THAT(hbmprof::Profiler::Default().RecordAlloc(Buffer(kHandlers, ++prepared), 100));
+  if (mode == Mode::kStats) UseEverything(prepared);
+}
+template <Mode kRegistered>
+void OnParent() {
+  if (!IsMode(kRegistered)) return;
+  CHECK_THAT(hbmprof::Profiler::Default().RecordFree(Buffer(kHandlers, prepared)).bytes() == 100);
+  if (mode == Mode::kStats) UseEverything(prepared);
+}
+template <Mode kRegistered>
+void OnChild() {
+  if (!IsMode(kRegistered)) return;
+  // A child begins with nothing, whoever asks first.
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).num_allocs == 0);
+  CHECK_THAT(profiler.RecordAlloc(Buffer(kHandlers, 0), 7));
+  CHECK_THAT(profiler.RecordFree(Buffer(kHandlers, 0)).bytes() == 7);
+}
+
+// An ordinary object of the program's.
+struct Early {
+  Early() { pthread_atfork(&OnPrepare<Mode::kEarly>, &OnParent<Mode::kEarly>, &OnChild<Mode::kEarly>); }
+} early;
+
+std::atomic<int64_t> recorded{0};
+std::atomic<int64_t> passed{0};
+
+void OnTimer(int) {
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  if (profiler.RecordAlloc(Buffer(kSignals, 1), 16)) {
+    recorded.fetch_add(1);
+    CHECK_THAT(profiler.RecordFree(Buffer(kSignals, 1)).bytes() == 16);
+  } else {
+    passed.fetch_add(1);
+  }
+}
+
+void ForkAndCheck() {
+  const pid_t child = fork();
+  CHECK_THAT(child >= 0);
+  if (child == 0) {
+    LimitTime();
+    const itimerval never = {};
+    setitimer(ITIMER_PROF, &never, nullptr);
+    hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+    for (uint64_t i = 0; i < 10; ++i) CHECK_THAT(profiler.RecordAlloc(Buffer(kChild, i), 10));
+    CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).bytes_in_use == 100);
+    std::_Exit(0);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) != child) continue;
+  CHECK_THAT(WIFEXITED(status));
+  CHECK_THAT(WEXITSTATUS(status) == 0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  LimitTime();
+  if (argc < 2) return 2;
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  OnTimer(0);
+  const std::string name = argv[1];
+  mode = name == "early"     ? Mode::kEarly
+         : name == "late"    ? Mode::kLate
+         : name == "signals" ? Mode::kSignals
+                             : Mode::kStats;
+  pthread_atfork(&OnPrepare<Mode::kLate>, &OnParent<Mode::kLate>, &OnChild<Mode::kLate>);
+  int forks = 50;
+  std::atomic<bool> stop{false};
+  std::thread other;
+  if (mode == Mode::kSignals) {
+    forks = 2000;
+    struct sigaction action = {};
+    action.sa_handler = OnTimer;
+    action.sa_flags = SA_RESTART;
+    CHECK_THAT(sigaction(SIGPROF, &action, nullptr) == 0);
+    const itimerval often = {{0, 200}, {0, 200}};
+    CHECK_THAT(setitimer(ITIMER_PROF, &often, nullptr) == 0);
+  } else if (mode == Mode::kStats) {
+    other = std::thread([&] {
+      for (uint64_t i = 0; !stop.load(); ++i) UseEverything(i);
+    });
+  }
+  for (int i = 0; i < forks; ++i) ForkAndCheck();
+  const itimerval never = {};
+  CHECK_THAT(setitimer(ITIMER_PROF, &never, nullptr) == 0);
+  stop.store(true);
+  if (other.joinable()) other.join();
+
+  // No event is lost: it is recorded, or counted as re-entrant.
+  const hbmprof::DeviceStats stats = profiler.Stats(hbmprof::kDefaultDevice);
+  CHECK_THAT(stats.num_allocs == recorded.load() + static_cast<int64_t>(prepared));
+  CHECK_THAT(stats.num_live == 0);
+  CHECK_THAT(stats.bytes_in_use == 0);
+  CHECK_THAT(prepared == (mode == Mode::kSignals ? 0 : static_cast<uint64_t>(forks)));
+  CHECK_THAT(profiler.GetTrackerStats().reentrant_events == passed.load());
+  CHECK_THAT(profiler.GetTrackerStats().foreign_frees == 0);
+  std::puts("done");
+}

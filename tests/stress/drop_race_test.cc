@@ -1,0 +1,208 @@
+// A device is dropped, or a segment freed, while another thread is in the middle of an event: at every step that a test
+// can force, and at random. Whatever comes first, nothing negative and nothing without an owner is left.
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "hbmprof/profiler.h"
+#include "src/core/ledger.h"
+#include "src/core/profiler_impl.h"
+
+namespace hbmprof {
+namespace {
+
+// Runs at the next such step of the thread that set it.
+thread_local std::function<void()> at_step;
+thread_local internal::EventStep step_to_meet;
+// Runs at the next event that this thread enters into the ledger, with locks held.
+thread_local std::function<void()> at_ledger;
+
+void RunOnce(std::function<void()>* action) {
+  std::function<void()> taken;
+  taken.swap(*action);
+  if (taken) taken();
+}
+
+}  // namespace
+
+namespace internal {
+void TraceLedger() {
+  if (at_ledger) RunOnce(&at_ledger);
+}
+void TraceStep(EventStep step) {
+  if (at_step && step == step_to_meet) RunOnce(&at_step);
+}
+}  // namespace internal
+
+namespace {
+
+constexpr int64_t kSegment = int64_t{1} << 30;
+constexpr int64_t kBlock = 4096;
+const BufferId kAddress(uint64_t{1} << 40);
+const BufferId kBlockAddress((uint64_t{1} << 40) + (1 << 20));
+
+class DropRaceTest : public ::testing::Test {
+ protected:
+  // Calls `event` while another thread calls `meanwhile` at `step` of it.
+  template <typename Event, typename Meanwhile>
+  void Force(internal::EventStep step, const Event& event, const Meanwhile& meanwhile) {
+    step_to_meet = step;
+    bool met = false;
+    at_step = [&] {
+      met = true;
+      std::thread(meanwhile).join();
+    };
+    event();
+    at_step = nullptr;
+    EXPECT_TRUE(met);
+  }
+
+  // Every account and site is sound, and after a last drop all is empty.
+  void ExpectSound() {
+    for (int round = 0; round < 2; ++round) {
+      const Snapshot snapshot = profiler_.TakeSnapshot();
+      int64_t bytes = 0;
+      for (const Snapshot::Sample& sample : snapshot.samples) {
+        EXPECT_GE(sample.inuse_bytes, 0) << MemoryKindName(sample.kind);
+        EXPECT_GE(sample.inuse_objects, 0) << MemoryKindName(sample.kind);
+        bytes += sample.inuse_bytes;
+      }
+      const DeviceStats stats = profiler_.Stats(device_);
+      EXPECT_EQ(bytes, stats.bytes_in_use);
+      EXPECT_GE(stats.bytes_reserved, 0);
+      EXPECT_GE(stats.pool_bytes, 0);
+      EXPECT_EQ(profiler_.GetTrackerStats().live_records, stats.num_live);
+      if (round == 1) {
+        EXPECT_EQ(stats.bytes_in_use, 0);
+        EXPECT_EQ(stats.pool_bytes, 0);
+        EXPECT_EQ(stats.bytes_reserved, 0);
+        EXPECT_EQ(stats.num_live, 0);
+        // The address is free for a segment, and blocks find none there.
+        EXPECT_TRUE(profiler_.RecordBlock(kBlockAddress, kBlock, {device_}));
+        EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kBlock);
+        EXPECT_TRUE(profiler_.RecordBlockFree(kBlockAddress));
+        EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_}));
+        EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment);
+      }
+      profiler_.DropDevice(device_);
+    }
+  }
+
+  Profiler profiler_;
+  const DeviceId device_ = profiler_.Device("GPU:0");
+};
+
+TEST_F(DropRaceTest, WhileASegmentIsDeclared) {
+  Force(
+      internal::EventStep::kSegmentAdded, [&] { profiler_.RecordSegment(kAddress, kSegment, {device_}); },
+      [&] { profiler_.DropDevice(device_); });
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileARecordBecomesASegment) {
+  profiler_.RecordAlloc(kAddress, kSegment, {device_});
+  Force(
+      internal::EventStep::kSegmentAdded, [&] { profiler_.RecordSegment(kAddress, kSegment, {device_}); },
+      [&] { profiler_.DropDevice(device_); });
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileARecordThatBecomesASegmentIsFreed) {
+  profiler_.RecordAlloc(kAddress, kSegment, {device_});
+  Force(
+      internal::EventStep::kSegmentAdded, [&] { profiler_.RecordSegment(kAddress, kSegment, {device_}); },
+      [&] { profiler_.RecordFree(kAddress); });
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileARecordThatBecomesASegmentMovesInTheLedger) {
+  profiler_.RecordAlloc(kAddress, kSegment, {device_});
+  std::thread dropper;
+  std::atomic<bool> dropped{false};
+  at_ledger = [&] {
+    dropper = std::thread([&] {
+      profiler_.DropDevice(device_);
+      dropped.store(true);
+    });
+    // It ends meanwhile, or waits for this event.
+    for (int i = 0; i < 200 && !dropped.load(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  at_ledger = nullptr;
+  dropper.join();
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileABlockIsRecorded) {
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  Force(
+      internal::EventStep::kBlockReserved, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
+      [&] { profiler_.DropDevice(device_); });
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileABlockIsRecordedInASegmentThatIsFreedAndDeclaredAgain) {
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  Force(
+      internal::EventStep::kBlockReserved, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
+      [&] {
+        EXPECT_TRUE(profiler_.RecordFree(kAddress));
+        EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_}));
+      });
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment);
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileAFreedSegmentOrBlockIsRestored) {
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  const FreedRecord segment = profiler_.RecordFree(kAddress);
+  Force(
+      internal::EventStep::kRestoring, [&] { profiler_.RestoreRecord(segment); },
+      [&] { profiler_.DropDevice(device_); });
+  ExpectSound();
+
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  profiler_.RecordBlock(kBlockAddress, kBlock, {device_});
+  const FreedRecord block = profiler_.RecordBlockFree(kBlockAddress);
+  Force(
+      internal::EventStep::kRestoring, [&] { profiler_.RestoreRecord(block); }, [&] { profiler_.DropDevice(device_); });
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, AtRandom) {
+  constexpr int kRounds = 5000;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> droppers;
+  for (int i = 0; i < 2; ++i) {
+    droppers.emplace_back([&] {
+      while (!stop.load()) profiler_.DropDevice(device_);
+    });
+  }
+  std::vector<std::thread> recorders;
+  for (uint64_t i = 0; i < 3; ++i) {
+    recorders.emplace_back([&, i] {
+      const uint64_t address = kAddress.value() + i * kSegment;
+      for (int round = 0; round < kRounds; ++round) {
+        if (round % 2 == 0) profiler_.RecordAlloc(BufferId(address), kSegment, {device_});
+        profiler_.RecordSegment(BufferId(address), kSegment, {device_});
+        profiler_.RecordBlock(BufferId(address + 4096), kBlock, {device_});
+        profiler_.RecordBlock(BufferId(address + 8192), kBlock, {device_});
+        profiler_.RestoreRecord(profiler_.RecordBlockFree(BufferId(address + 4096)));
+        profiler_.RestoreRecord(profiler_.RecordFree(BufferId(address)));
+        if (round % 3 == 0) profiler_.RecordFree(BufferId(address));
+      }
+    });
+  }
+  for (std::thread& recorder : recorders) recorder.join();
+  stop.store(true);
+  for (std::thread& dropper : droppers) dropper.join();
+  ExpectSound();
+}
+
+}  // namespace
+}  // namespace hbmprof
