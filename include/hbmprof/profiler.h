@@ -132,25 +132,25 @@ class Profiler {
   // Declares [address, address+bytes) a segment: device memory that a pool has reserved, to hand out in blocks. The
   // segment is counted as kind kPool, less what is recorded inside it, so that each reserved byte counts once.
   // - If `address` is a live record, that record becomes the segment: it keeps its call stack, tags, size and device,
-  //   and `attributes.allocator` names the pool. So does a live block of exactly `bytes` bytes inside another segment: a
-  //   pool inside a pool.
-  // - Otherwise the segment is recorded with the caller's stack. A segment inside another has that one's device, and its
-  //   bytes are taken off the other's. Blocks that were recorded at its addresses before belong to it from now on, if
-  //   they are on its device and fit.
+  //   and `attributes.allocator` names the pool. So does a live block of exactly `bytes` bytes inside another segment:
+  //   a pool inside a pool.
+  // - Otherwise the segment is recorded with the caller's stack. A segment inside another has that one's device, and
+  //   its bytes are taken off the other's. Blocks that were recorded at its addresses before belong to it from now on,
+  //   if they are on its device and fit.
   // A segment that was a block, or that begins where the one around it begins, ends with RecordBlockFree; every other
-  // one ends with RecordFree. Both remove the blocks and segments inside it. Segments nest up to 126 deep.
-  // Returns whether it is tracked: false as for RecordAlloc; for a live record outside MemorySpace::kDevice; and if
-  // there is such a segment already, it overlaps another in part, or takes more than is idle in the one around it.
+  // one ends with RecordFree. Both remove the blocks and segments inside it. Segments nest up to 126 deep. Returns
+  // whether it is tracked: false as for RecordAlloc; for a live record outside MemorySpace::kDevice; and if there is
+  // such a segment already, it overlaps another in part, or takes more than is idle in the one around it.
   //
   // Time: where blocks must be looked at (they were recorded before their segment, or a segment ends, shrinks or is
   // split that holds some), every live record is, and no other thread records meanwhile.
   bool RecordSegment(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
-  // Records a block that a pool handed out: like RecordAlloc, with the segment's device, and its bytes are taken off the
-  // innermost segments at its addresses. It may lie across adjacent segments; bytes that lie in no segment count as an
-  // allocation's. A block that does not fit into what is idle is counted as an allocation of its own. Blocks and other
-  // buffers are told apart, so a block may start where its segment starts. Addresses must be below 2^50 within their
-  // name space (BufferId); others are dropped.
+  // Records a block that a pool handed out: like RecordAlloc, with the segment's device, and its bytes are taken off
+  // the innermost segments at its addresses. It may lie across adjacent segments; bytes that lie in no segment count as
+  // an allocation's. A block that does not fit into what is idle is counted as an allocation of its own. Blocks and
+  // other buffers are told apart, so a block may start where its segment starts. Addresses must be below 2^50 within
+  // their name space (BufferId); others are dropped.
   bool RecordBlock(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // RecordFree for the innermost block at `address`.
@@ -165,9 +165,9 @@ class Profiler {
   // The same for the innermost block at `address`.
   bool RecordBlockResize(BufferId address, size_t bytes);
   // Makes two segments of the one that begins at `address` and ends with RecordFree: the first has `bytes` bytes, the
-  // second the rest, and both have its call stack and end with RecordFree. Blocks stay where they are. The second counts
-  // as one more allocation. Returns false and changes nothing while off, if there is no such segment, if `bytes` is 0 or
-  // not less than its size, if a segment inside it has bytes on both sides, and if a limit was reached.
+  // second the rest, and both have its call stack and end with RecordFree. Blocks stay where they are. The second
+  // counts as one more allocation. Returns false and changes nothing while off, if there is no such segment, if `bytes`
+  // is 0 or not less than its size, if a segment inside it has bytes on both sides, and if a limit was reached.
   bool SplitSegment(BufferId address, size_t bytes);
   // Makes one segment of two that end with RecordFree, the second of which begins where the first ends; it has the
   // first's call stack. Blocks stay where they are. Returns false and changes nothing while off, if they are not such

@@ -84,52 +84,58 @@ Ledger::Cell* Ledger::CellOf(Shard& shard, SiteId site) const {
   return cell;
 }
 
-Ledger::Shard* Ledger::ShardFor(SiteId site, SiteId other) {
+Ledger::Shard* Ledger::ShardFor(SiteId site) {
   if (Shard* own = ShardOfThisThread(); own != nullptr) {
     SpinLockHolder hold(own->lock);
-    if (CellOf(*own, site) != nullptr && (other == kNoSite || CellOf(*own, other) != nullptr)) return own;
+    if (CellOf(*own, site) != nullptr) return own;
   }
   Shard* found = nullptr;
   ForEachActiveShard([&](Shard& shard) {
-    if (ExistingCellOf(shard, site) == nullptr) return;
-    if (other == kNoSite || ExistingCellOf(shard, other) != nullptr) found = &shard;
+    if (ExistingCellOf(shard, site) != nullptr) found = &shard;
   });
+  return found;
+}
+
+Ledger::Shard* Ledger::AnyShard() {
+  Shard* found = ShardOfThisThread();
+  if (found == nullptr) ForEachActiveShard([&](Shard& shard) { found = &shard; });
   return found;
 }
 
 Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const Site& record = sites_.At(site);
-  const AccountId account_id = record.account;
-  const SiteId parent = record.key.parent;
-  const bool has_parent = parent != kNoSite;
-  Shard* const shard = ShardFor(site, parent);
+  Shard* const shard = ShardFor(site);
   if (shard == nullptr) return kNotEntered;
-  Account& account = shard->accounts[account_id];
+  Account& account = shard->accounts[record.account];
   {
     SpinLockHolder hold(shard->lock);
-    // A block takes its bytes from its segment: nothing is added to the account.
-    if (has_parent || event == Event::kFree || account.headroom >= bytes) {
-      return Apply(*shard, event, account, record.is_segment, bytes, CellOf(*shard, site),
-                   has_parent ? CellOf(*shard, parent) : nullptr);
+    if (event == Event::kFree || account.headroom >= bytes) {
+      return Apply(*shard, event, account, record.is_pool, bytes, CellOf(*shard, site));
     }
   }
 
   LockAll();
-  int64_t in_use = 0;
-  int64_t shards = 0;
-  ForEachActiveShard([&](Shard& active) {
-    in_use += active.accounts[account_id].in_use();
-    ++shards;
-  });
-  const int64_t slack = peaks_[account_id] - in_use - bytes;
-  // What stays free below the peak is shared out evenly; the event's own bytes come on top for this shard.
-  const int64_t share = std::max<int64_t>(slack, 0) / shards;
-  ForEachActiveShard([&](Shard& active) { active.accounts[account_id].SetHeadroom(share); });
-  account.SetHeadroom(share + bytes);
-  const Entered entered = Apply(*shard, event, account, record.is_segment, bytes, CellOf(*shard, site), nullptr);
-  if (slack < 0) BeginPeak(account_id, in_use + bytes);
+  int64_t in_use;
+  const bool is_peak = MakeHeadroom(*shard, record.account, bytes, &in_use);
+  const Entered entered = Apply(*shard, event, account, record.is_pool, bytes, CellOf(*shard, site));
+  if (is_peak) BeginPeak(record.account, in_use);
   UnlockAll();
   return entered;
+}
+
+bool Ledger::MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use) {
+  *in_use = bytes;
+  int64_t shards = 0;
+  ForEachActiveShard([&](Shard& shard) {
+    *in_use += shard.accounts[account].in_use();
+    ++shards;
+  });
+  const int64_t slack = peaks_[account] - *in_use;
+  // What stays free below the peak is shared out evenly; the event's own bytes come on top for this shard.
+  const int64_t share = std::max<int64_t>(slack, 0) / shards;
+  ForEachActiveShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(share); });
+  own.accounts[account].SetHeadroom(share + bytes);
+  return slack < 0;
 }
 
 void Ledger::BeginPeak(AccountId account, int64_t bytes) {
@@ -137,26 +143,95 @@ void Ledger::BeginPeak(AccountId account, int64_t bytes) {
   ForEachActiveShard([&](Shard& shard) { ++shard.accounts[account].epoch; });
 }
 
-bool Ledger::MoveToPool(SiteId from, SiteId to, int64_t bytes) {
-  Shard* const shard = ShardFor(from, to);
-  if (shard == nullptr) return false;
-  Account& account = shard->accounts[sites_.At(from).account];
-  SpinLockHolder hold(shard->lock);
-  Cell* from_cell = CellOf(*shard, from);
-  Cell* to_cell = CellOf(*shard, to);
-  Touch(from_cell, account);
-  Touch(to_cell, account);
-  --from_cell->alloc_objects;
-  from_cell->alloc_bytes -= bytes;
-  ++to_cell->alloc_objects;
-  to_cell->alloc_bytes += bytes;
-  account.pool_bytes += bytes;
-  CountEvent(*shard, 0);
-  return true;
+Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
+  if (own_ == nullptr) {
+    is_held_ = false;
+  } else if (scope == Scope::kAllShards) {
+    ledger.LockAll();
+  } else {
+    own_->lock.Lock();
+  }
+}
+
+Ledger::Change::~Change() { Complete(); }
+
+bool Ledger::Change::Prepare(SiteId site) {
+  if (ledger_.CellOf(*own_, site) != nullptr) return true;
+  if (scope_ != Scope::kAllShards) return false;
+  // A site that events can be entered of has a cell in some shard.
+  bool has_cell = false;
+  ledger_.ForEachActiveShard(
+      [&](const Shard& shard) { has_cell = has_cell || ledger_.ExistingCellOf(shard, site) != nullptr; });
+  return has_cell;
+}
+
+Ledger::Cell& Ledger::Change::Changed(SiteId site) {
+  has_event_ = true;
+  account_ = ledger_.sites_.At(site).account;
+  const Shard* with_cell = own_;
+  Cell* cell = ledger_.ExistingCellOf(*own_, site);
+  if (cell == nullptr) {
+    ledger_.ForEachActiveShard([&](const Shard& shard) {
+      Cell* found = ledger_.ExistingCellOf(shard, site);
+      if (found == nullptr) return;
+      cell = found;
+      with_cell = &shard;
+    });
+  }
+  Touch(cell, with_cell->accounts[account_]);
+  return *cell;
+}
+
+void Ledger::Change::Enter(Event event, SiteId site, int64_t bytes) {
+  Cell& cell = Changed(site);
+  Count(event, own_->accounts[account_], bytes, &cell);
+  in_use_ += event == Event::kFree ? -bytes : bytes;
+  records_ += event == Event::kFree ? -1 : 1;
+}
+
+void Ledger::Change::Charge(SiteId site, int64_t bytes) {
+  Changed(site).freed_bytes += bytes;
+  in_use_ -= bytes;
+}
+
+void Ledger::Change::Move(SiteId from, SiteId to, int64_t old_bytes, int64_t new_bytes) {
+  Cell& cell_from = Changed(from);
+  --cell_from.alloc_objects;
+  cell_from.alloc_bytes -= old_bytes;
+  Cell& cell_to = Changed(to);
+  ++cell_to.alloc_objects;
+  cell_to.alloc_bytes += std::max(old_bytes, new_bytes);
+  cell_to.freed_bytes += std::max<int64_t>(old_bytes - new_bytes, 0);
+  Account& account = own_->accounts[account_];
+  account.largest_alloc = std::max(account.largest_alloc, new_bytes);
+  in_use_ += new_bytes - old_bytes;
+}
+
+Ledger::Entered Ledger::Change::Complete() {
+  if (!is_held_) return kEntered;
+  is_held_ = false;
+  Entered entered = kEntered;
+  if (has_event_) {
+    Account& account = own_->accounts[account_];
+    int64_t in_use = 0;
+    const bool is_peak =
+        in_use_ > 0 && scope_ == Scope::kAllShards && ledger_.MakeHeadroom(*own_, account_, in_use_, &in_use);
+    account.headroom -= in_use_;
+    account.pool_bytes += pool_bytes_;
+    account.block_bytes += block_bytes_;
+    if (is_peak) ledger_.BeginPeak(account_, in_use);
+    entered = ledger_.CountEvent(*own_, records_);
+  }
+  if (scope_ == Scope::kAllShards) {
+    ledger_.UnlockAll();
+  } else {
+    own_->lock.Unlock();
+  }
+  return entered;
 }
 
 bool Ledger::EnterFreed(SiteId site, int64_t bytes) {
-  Shard* const shard = ShardFor(site, kNoSite);
+  Shard* const shard = ShardFor(site);
   if (shard == nullptr) return false;
   SpinLockHolder hold(shard->lock);
   Cell* cell = CellOf(*shard, site);
@@ -217,9 +292,7 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
     UnlockAll();
   }
   sites->resize(count);
-#ifdef HBMPROF_TRACE_LEDGER
   TraceLedger();
-#endif
   for (AccountId account = 0; account < kAccounts; ++account) (*accounts)[account] = SumOf(account);
   ForEachActiveShard([&](const Shard& shard) {
     for (SiteId start = 0; start < sites->size(); start += 1u << kChunkBits) {
@@ -246,9 +319,7 @@ void Ledger::ResetPeak(AccountId account) {
   LockAll();
   BeginPeak(account, SumOf(account).bytes_in_use);
   ForEachActiveShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(0); });
-#ifdef HBMPROF_TRACE_LEDGER
   TraceLedger();
-#endif
   UnlockAll();
 }
 

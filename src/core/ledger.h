@@ -29,14 +29,9 @@
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/core/site_table.h"
+#include "src/core/trace.h"
 
 namespace hbmprof::internal {
-
-#ifdef HBMPROF_TRACE_LEDGER
-// Defined by the test that replays events in the order in which the ledger entered them. Called once per event with
-// its shard locked, and once per Snapshot and ResetPeak with all shards locked.
-void TraceLedger();
-#endif
 
 // Values of one site at one instant.
 struct SiteTotals {
@@ -77,9 +72,9 @@ class Ledger {
     kFree,
     kUndoFree,  // the free did not happen after all
   };
-  // Makes the cells that events of `site` and of its parent need; false if the host has no memory for them. Once it was
+  // Makes the cells that events of `site` need; false if the host has no memory for them. Once it was
   // true, every event of the site can be entered.
-  bool MakeCells(SiteId site) { return ShardFor(site, sites_.Key(site).parent) != nullptr; }
+  bool MakeCells(SiteId site) { return ShardFor(site) != nullptr; }
 
   // What became of an event. False for: nothing, the host has no memory for the site's cell.
   enum Entered : uint8_t {
@@ -102,7 +97,7 @@ class Ledger {
     __builtin_prefetch(place.cell, 1);
     return place;
   }
-  // Enters one event. `site`'s parent, if it has one, gives the bytes of kAlloc and kUndoFree and gets those of kFree.
+  // Enters one event of a site that is neither a pool's segment nor its block.
   Entered Enter(Event event, SiteId site, int64_t bytes) { return Enter(event, Prefetch(site), site, bytes); }
   // The same; `place` comes from this thread's Prefetch of the site.
   Entered Enter(Event event, const Place& place, SiteId site, int64_t bytes) {
@@ -118,13 +113,61 @@ class Ledger {
     if (cell->account == nullptr) return kNotEntered;
     Account& account = *cell->account;
     if (event != Event::kFree && bytes > account.headroom) return kNotEntered;
-    return Apply(shard, event, account, /*is_segment=*/false, bytes, cell, nullptr);
+    return Apply(shard, event, account, /*is_pool=*/false, bytes, cell);
   }
-  // One event: a live allocation of `bytes` bytes at `from` was in truth made at `to`, a site of the same account and
-  // of kind kPool. False as for Enter.
-  bool MoveToPool(SiteId from, SiteId to, int64_t bytes);
+
+  // One event of a pool: it changes several sites of one account at the same instant. While it lives it holds the lock
+  // of the calling thread's shard, or of all shards; its destructor completes the event. The thread enters nothing else
+  // meanwhile.
+  class Change {
+   public:
+    enum class Scope : uint8_t { kOwnShard, kAllShards };
+    Change(Ledger& ledger, Scope scope) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+    ~Change() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+    // False if the host has no memory for any shard; then nothing else may be called.
+    bool is_usable() const { return own_ != nullptr; }
+    bool holds_all() const { return scope_ == Scope::kAllShards; }
+    // Makes `site` one that the methods below accept. All sites of a change belong to one account. False if the host
+    // has no memory: for a site that was ever prepared or entered, only where the change does not hold all shards.
+    bool Prepare(SiteId site);
+    // Whether the account's bytes in use may rise by `bytes`: always, if all shards are held.
+    bool Admits(AccountId account, int64_t bytes) const {
+      return holds_all() || own_->accounts[account].headroom >= bytes;
+    }
+
+    // An object of `bytes` bytes comes or goes.
+    void Enter(Event event, SiteId site, int64_t bytes);
+    // `bytes` bytes of the segments of `site` begin to be counted in another site; if negative, they are idle again.
+    void Charge(SiteId site, int64_t bytes);
+    // A live object of `from` is one of `to` from now on and has another size. It counts as allocated at `to`; a growth
+    // adds to the bytes ever allocated, and a decrease to those freed.
+    void Move(SiteId from, SiteId to, int64_t old_bytes, int64_t new_bytes);
+    // The account's bytes in segments that lie in no other segment, and those of them in blocks.
+    void AddPoolBytes(int64_t bytes) { pool_bytes_ += bytes; }
+    void AddBlockBytes(int64_t bytes) { block_bytes_ += bytes; }
+    // Completes the event before the destructor does, and tells whether live_records() has changed.
+    Entered Complete() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+
+   private:
+    // A cell of a site that was prepared, brought to the present epoch.
+    Cell& Changed(SiteId site);
+
+    Ledger& ledger_;
+    const Scope scope_;
+    Shard* own_;
+    bool is_held_ = true;
+    bool has_event_ = false;
+    AccountId account_ = 0;
+    int records_ = 0;
+    int64_t in_use_ = 0;
+    int64_t pool_bytes_ = 0;
+    int64_t block_bytes_ = 0;
+  };
   // One event: an allocation of `bytes` bytes that was freed at once, so that it is in use at no instant and makes no
-  // peak. `site` has no parent. False as for Enter.
+  // peak. `site` is no pool's block. False as for Enter.
   bool EnterFreed(SiteId site, int64_t bytes);
 
   // The number of live records, off by less than `flush_every` per shard.
@@ -165,7 +208,7 @@ class Ledger {
     int64_t alloc_objects;
     int64_t alloc_bytes;
     int64_t freed_objects;
-    int64_t freed_bytes;  // or in live blocks, for a segment's site
+    int64_t freed_bytes;  // of a segment's site, also those that are counted in other sites
     int64_t peak_objects;
     int64_t peak_bytes;
     uint64_t epoch;
@@ -213,14 +256,19 @@ class Ledger {
   }
   // Null if there is no memory.
   Cell* CellOf(Shard& shard, SiteId site) const;
-  // The shard through which this thread enters events of `site` and `other` (which may be kNoSite): its own, or where
-  // there is no memory for their cells in that, any that has them. Null if none has.
-  Shard* ShardFor(SiteId site, SiteId other);
-  // `parent_cell` is null for a site without a parent.
-  Entered Apply(Shard& shard, Event event, Account& account, bool is_segment, int64_t bytes, Cell* cell,
-                Cell* parent_cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // The shard through which this thread enters events of `site`: its own, or where there is no memory for the site's
+  // cell in that, any that has one. Null if none has.
+  Shard* ShardFor(SiteId site);
+  // This thread's shard, or where there is no memory for that, any. Null if there is none.
+  Shard* AnyShard();
+  Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  static void Count(Event event, Account& account, int64_t bytes, Cell* cell);
   static void Touch(Cell* cell, const Account& account);
   Entered CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // Adds `bytes` to the account's bytes in use; `own` may take them from its headroom afterwards. True if they become a
+  // new peak: then the caller must change the cells and call BeginPeak. All shards are locked.
+  bool MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use);
   // The present is the account's peak, of that many bytes. All shards are locked.
   void BeginPeak(AccountId account, int64_t bytes);
   Entered EnterSlow(Event event, SiteId site, int64_t bytes);
@@ -249,9 +297,7 @@ inline void Ledger::Touch(Cell* cell, const Account& account) {
   cell->epoch = account.epoch;
 }
 
-inline Ledger::Entered Ledger::Apply(Shard& shard, Event event, Account& account, bool is_segment, int64_t bytes,
-                                     Cell* cell, Cell* parent_cell) {
-  Touch(cell, account);
+inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* cell) {
   switch (event) {
     case Event::kAlloc:
       ++cell->alloc_objects;
@@ -270,22 +316,20 @@ inline Ledger::Entered Ledger::Apply(Shard& shard, Event event, Account& account
       --account.num_frees;
       break;
   }
+}
+
+inline Ledger::Entered Ledger::Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes,
+                                     Cell* cell) {
+  Touch(cell, account);
+  Count(event, account, bytes, cell);
   const int64_t added = event == Event::kFree ? -bytes : bytes;
-  if (parent_cell != nullptr) {
-    Touch(parent_cell, account);
-    parent_cell->freed_bytes += added;
-    account.block_bytes += added;
-  } else {
-    account.headroom -= added;
-    if (is_segment) account.pool_bytes += added;
-  }
+  account.headroom -= added;
+  if (is_pool) account.pool_bytes += added;
   return CountEvent(shard, event == Event::kFree ? -1 : 1);
 }
 
 inline Ledger::Entered Ledger::CountEvent(Shard& shard, int records) {
-#ifdef HBMPROF_TRACE_LEDGER
   TraceLedger();
-#endif
   const int unflushed = shard.unflushed_records += records;
   const int flush_every = flush_every_.load(std::memory_order_relaxed);
   if (records > 0 ? unflushed < flush_every : unflushed > -flush_every) return kEntered;

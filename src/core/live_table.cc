@@ -45,8 +45,10 @@ LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, uint64_t rec
   for (Line* line = first; line != nullptr; last = line, line = line->overflow) {
     for (Entry& entry : line->entries) {
       if (entry.id == id) {
-        *replaced = entry.site_and_bytes;
-        entry.site_and_bytes = record;
+        if (replaced != nullptr) {
+          *replaced = entry.site_and_bytes;
+          entry.site_and_bytes = record;
+        }
         first->lock.Unlock();
         return Inserted::kReplaced;
       }
@@ -99,6 +101,10 @@ bool LiveTable::EraseExactly(uint64_t id, const LiveRecord& record) ABSL_NO_THRE
   return is_it;
 }
 
+LiveTable::Inserted LiveTable::InsertNew(uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  return InsertSlow(LockLineOf(id), id, Pack(record), nullptr);
+}
+
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Line* first = LockLineOf(id);
   if (first == nullptr) return false;
@@ -106,6 +112,16 @@ bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFET
   if (entry != nullptr) *record = Unpack(entry->site_and_bytes);
   first->lock.Unlock();
   return entry != nullptr;
+}
+
+bool LiveTable::Replace(uint64_t id, LiveRecord expected, LiveRecord desired) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Line* first = LockLineOf(id);
+  if (first == nullptr) return false;
+  Entry* entry = EntryIn(first, id);
+  const bool is_it = entry != nullptr && entry->site_and_bytes == Pack(expected);
+  if (is_it) entry->site_and_bytes = Pack(desired);
+  first->lock.Unlock();
+  return is_it;
 }
 
 void LiveTable::Compact(Line* first) {

@@ -12,9 +12,6 @@
 //    are locked. So whoever locked line b and then sees BucketOf(h, shape_) == b may use b for h until it unlocks b.
 // 3. A segment of lines, once mapped, stays mapped; lines that are not in use hold no record.
 // 4. An overflow line is reached only through its chain, whose first line is locked.
-//
-// EraseIf locks one line after the other: what is inserted meanwhile may be missed, but then its inserter sees whatever
-// was done before EraseIf.
 #ifndef HBMPROF_SRC_CORE_LIVE_TABLE_H_
 #define HBMPROF_SRC_CORE_LIVE_TABLE_H_
 
@@ -74,7 +71,7 @@ class LiveTable {
         return Inserted::kNew;
       }
     }
-    uint64_t was;
+    uint64_t was = 0;
     const Inserted result = InsertSlow(line, id, Pack(record), &was);
     if (result == Inserted::kReplaced) *replaced = Unpack(was);
     return result;
@@ -99,16 +96,22 @@ class LiveTable {
     *record = Unpack(was);
     return true;
   }
+  // Inserts `id` unless it is there already; kReplaced: it is, and nothing was changed.
+  Inserted InsertNew(uint64_t id, LiveRecord record);
   bool Find(uint64_t id, LiveRecord* record) const;
   // Erases `id` if its record is this one; says whether it was.
   bool EraseExactly(uint64_t id, const LiveRecord& record);
-  // Makes `to` the record of `id` if that is `from` and `enter()` returns true; says whether it did. `enter` runs under
-  // a line's lock and must not call the table.
-  template <typename EnterIt>
-  bool Change(uint64_t id, const LiveRecord& from, const LiveRecord& to, const EnterIt& enter);
 
-  // Erases every record for which `matches(id, record)` holds and passes it to `erased(record)`, which runs under a
-  // line's lock and must not call the table. Records inserted meanwhile may be missed.
+  // Puts `desired` in place of the record of `id` if that is `expected`; returns whether it was.
+  bool Replace(uint64_t id, LiveRecord expected, LiveRecord desired);
+
+  // Calls `visit(id, record)` for every record. It runs under a line's lock and must not call the table. Records that
+  // are inserted meanwhile may be missed.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const;
+  // Erases every record for which `matches(id, record)` holds and passes it to `erased(record)`. `matches` runs under a
+  // line's lock and must not call the table; `erased` runs under no lock. Records that are inserted meanwhile may be
+  // missed.
   template <typename Matches, typename Erased>
   void EraseIf(const Matches& matches, const Erased& erased);
 
@@ -206,7 +209,7 @@ class LiveTable {
   // The entry of `id` in the chain of a locked line; null if there is none.
   static Entry* EntryIn(Line* first, uint64_t id);
   // The rest of Insert and of Erase, with records packed. `first` is locked, or null for Insert where there are no
-  // lines.
+  // lines. `replaced` is null if a record that is there stays.
   Inserted InsertSlow(Line* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   uint64_t EraseSlow(Line* first, uint64_t id) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   bool Fits(int64_t records) const {
@@ -231,42 +234,60 @@ class LiveTable {
   std::atomic<int64_t> shrink_below_{INT64_MIN};
   // Of each segment, the address at which line 0 would be if all lines lay in a row; 0: not mapped.
   std::atomic<uintptr_t> origins_[kSegments] = {};
-  SpinLock resize_lock_;
+  mutable SpinLock resize_lock_;
   SpinLock overflow_lock_;
   Line* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;
   Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
 };
 
-template <typename EnterIt>
-bool LiveTable::Change(uint64_t id, const LiveRecord& from, const LiveRecord& to,
-                       const EnterIt& enter) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Line* first = LockLineOf(id);
-  if (first == nullptr) return false;
-  Entry* entry = EntryIn(first, id);
-  const bool changes = entry != nullptr && entry->site_and_bytes == Pack(from) && enter();
-  if (changes) entry->site_and_bytes = Pack(to);
-  first->lock.Unlock();
-  return changes;
-}
-
-template <typename Matches, typename Erased>
-void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
+template <typename Visit>
+void LiveTable::ForEach(const Visit& visit) const {
   SpinLockHolder hold_size(resize_lock_);
   const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed));
   for (size_t bucket = 0; bucket < lines; ++bucket) {
     Line* first = LineAt(bucket);
     SpinLockHolder hold(first->lock);
-    bool any = false;
-    for (Line* line = first; line != nullptr; line = line->overflow) {
-      for (Entry& entry : line->entries) {
-        if (entry.id == 0 || !matches(entry.id, Unpack(entry.site_and_bytes))) continue;
-        erased(Unpack(entry.site_and_bytes));
-        entry.id = 0;
-        any = true;
+    for (const Line* line = first; line != nullptr; line = line->overflow) {
+      for (const Entry& entry : line->entries) {
+        if (entry.id != 0) visit(entry.id, Unpack(entry.site_and_bytes));
       }
     }
-    if (any && first->overflow != nullptr) Compact(first);
   }
+}
+
+template <typename Matches, typename Erased>
+void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
+  constexpr int kAtOnce = 32;  // a small stack has room for them
+  LiveRecord gone[kAtOnce];
+  uint64_t shape = 0;
+  size_t bucket = 0;
+  int count;
+  do {
+    count = 0;
+    {
+      SpinLockHolder hold_size(resize_lock_);
+      if (const uint64_t now = shape_.load(std::memory_order_relaxed); now != shape) {
+        // Records have moved between lines.
+        shape = now;
+        bucket = 0;
+      }
+      for (; bucket < LinesOf(shape); ++bucket) {
+        Line* first = LineAt(bucket);
+        SpinLockHolder hold(first->lock);
+        const int count_before = count;
+        for (Line* line = first; line != nullptr && count < kAtOnce; line = line->overflow) {
+          for (Entry& entry : line->entries) {
+            if (entry.id == 0 || count == kAtOnce || !matches(entry.id, Unpack(entry.site_and_bytes))) continue;
+            gone[count++] = Unpack(entry.site_and_bytes);
+            entry.id = 0;
+          }
+        }
+        if (count > count_before && first->overflow != nullptr) Compact(first);
+        if (count == kAtOnce) break;
+      }
+    }
+    for (int i = 0; i < count; ++i) erased(gone[i]);
+  } while (count == kAtOnce);
 }
 
 }  // namespace hbmprof::internal

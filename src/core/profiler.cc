@@ -171,6 +171,14 @@ FreedRecord Profiler::Free(BufferId id) { return impl_->RecordFree(id); }
 FreedRecord Profiler::RecordBlockFree(BufferId address) {
   return enabled() ? impl_->RecordBlockFree(address) : FreedRecord();
 }
+bool Profiler::RecordResize(BufferId id, size_t bytes) { return enabled() && impl_->RecordResize(id, bytes); }
+bool Profiler::RecordBlockResize(BufferId address, size_t bytes) {
+  return enabled() && impl_->RecordBlockResize(address, bytes);
+}
+bool Profiler::SplitSegment(BufferId address, size_t bytes) { return enabled() && impl_->SplitSegment(address, bytes); }
+bool Profiler::MergeSegments(BufferId first, BufferId second) {
+  return enabled() && impl_->MergeSegments(first, second);
+}
 FreedRecord Profiler::PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   return enabled() ? impl_->PrepareRecord(caller, id, bytes, attributes) : FreedRecord();
 }

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <new>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -20,12 +18,6 @@
 
 namespace hbmprof::internal {
 namespace {
-
-// Blocks of pools are kept apart from other buffers: the first block of a segment has the segment's address.
-// No address and no handle of a backend has the highest bit.
-constexpr uint64_t kBlockBit = uint64_t{1} << 63;
-BufferId BlockId(BufferId address) { return BufferId(address.value() ^ kBlockBit); }
-uint64_t BlockAddress(uint64_t block_id) { return block_id ^ kBlockBit; }
 
 // Small tables keep an exact count of live records, so that their limit is exact; large ones add up every 64 events.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
@@ -98,6 +90,7 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       note_seed_(NewNoteSeed()),
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
+      pools_(sites_, live_, ledger_),
       devices_("device:0", kMaxDevices),
       allocators_("", kMaxAllocators) {}
 
@@ -251,27 +244,11 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   return (made_room && bytes <= LiveTable::kMaxBytes && HasRoom()) || Drop(bytes);
 }
 
-void ProfilerImpl::DropBlocksOf(uint64_t start, uint64_t bytes) {
-  live_.EraseIf(
-      [&](uint64_t id, const LiveRecord& record) {
-        return sites_.Key(record.site).parent != kNoSite && BlockAddress(id) - start < bytes;
-      },
-      [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); });
-  Resize();
-}
-
 Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
-  const SiteKey& key = sites_.Key(record.site);
-  if (key.parent != kNoSite) {
-    const SegmentMap::Found segment = segments_.Find(BlockAddress(id.value()), static_cast<uint64_t>(record.bytes));
-    if (segment && segment.site() == key.parent) segment.Return(record.bytes);
-  } else if (key.attributes.kind == MemoryKind::kPool && !segments_.empty()) {
-    bool had_blocks = false;
-    if (segments_.Remove(id.value(), &had_blocks) && had_blocks) {
-      DropBlocksOf(id.value(), static_cast<uint64_t>(record.bytes));
-    }
-  }
-  return ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
+  if (!sites_.At(record.site).is_segment) return ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
+  TraceStep(EventStep::kSegmentErased);
+  pools_.RemoveSegment(id.value());
+  return Ledger::kEnteredAndCounted;
 }
 
 void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
@@ -279,42 +256,57 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard)) return;
-  const uint64_t id = freed.id_.value();
-  const auto bytes = static_cast<uint64_t>(freed.bytes_);
-  const SiteKey& key = sites_.Key(freed.site_);
-  const bool is_block = key.parent != kNoSite;
-  const bool is_segment = !is_block && key.attributes.kind == MemoryKind::kPool;
-  SegmentMap::Found segment;
-  if (is_block) {
-    segment = segments_.Find(BlockAddress(id), bytes);
-    // A block whose segment has gone meanwhile went with it.
-    if (!segment || segment.site() != key.parent || !segment.Reserve(freed.bytes_)) return;
-  } else if (is_segment) {
-    segments_.Add(id, bytes, freed.site_, &segment);
+  TraceStep(EventStep::kRestoring);
+  if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed);
+  LiveRecord record{freed.site_, freed.bytes_};
+  if (sites_.At(record.site).is_segment) {
+    if (RestoreSegment(freed)) return;
+    // Another segment has taken its place: it is counted, but is none any more.
+    SiteKey key = sites_.Key(record.site);
+    key.in_pool = false;
+    record.site = sites_.InternSite(key);
+    if (record.site == kNoSite || !ledger_.MakeCells(record.site)) {
+      Drop(static_cast<uint64_t>(freed.bytes_));
+      return;
+    }
   }
-  const LiveRecord record{freed.site_, freed.bytes_};
   LiveRecord replaced;
-  const LiveTable::Inserted inserted = live_.Insert(id, record, &replaced);
+  const LiveTable::Inserted inserted = live_.Insert(freed.id_.value(), record, &replaced);
   if (inserted == LiveTable::Inserted::kNoMemory) {
-    if (is_block) segment.Return(freed.bytes_);
-    if (is_segment && segment) segments_.Remove(segment);
-    Drop(bytes);
+    Drop(static_cast<uint64_t>(freed.bytes_));
     return;
   }
-  if (inserted == LiveTable::Inserted::kReplaced) {
-    ForgetReplaced(freed.id_, replaced);
-    // The segment of a record that was replaced is gone only now.
-    if (is_segment && !segment) segments_.Add(id, bytes, freed.site_, &segment);
-  }
-  TraceStep(EventStep::kRestoring);
-  Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.site_, freed.bytes_));
-  if (segment && !segment.IsThere()) EndOrphan(freed.id_, record);
+  if (inserted == LiveTable::Inserted::kReplaced) ForgetReplaced(freed.id_, replaced);
+  Resize(ledger_.Enter(Ledger::Event::kUndoFree, record.site, record.bytes));
 }
 
-void ProfilerImpl::EndOrphan(BufferId id, const LiveRecord& record) {
-  if (live_.EraseExactly(id.value(), record)) {
-    Resize(ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes));
+bool ProfilerImpl::RestoreSegment(const FreedRecord& freed) {
+  const auto restore = [&] { return pools_.RestoreSegment(freed.id_.value(), freed.site_, freed.bytes_); };
+  Pools::Added added = restore();
+  if (added == Pools::Added::kRefused && EndStale(freed.id_)) added = restore();
+  if (added == Pools::Added::kNoMemory) Drop(static_cast<uint64_t>(freed.bytes_));
+  Resize();
+  return added != Pools::Added::kRefused;
+}
+
+void ProfilerImpl::RestoreBlock(const FreedRecord& freed) {
+  const uint64_t id = freed.id_.value();
+  const Site& site = sites_.At(freed.site_);
+  bool replaced = false;
+  Pools::Added added;
+  if (site.is_segment) {
+    added = pools_.RestoreSegment(id, freed.site_, freed.bytes_);
+  } else {
+    do {
+      const Pools::Position position = pools_.PositionOfBlock(Pools::AddressOf(id), freed.bytes_);
+      // A block whose segment has gone meanwhile went with it.
+      if (site.is_block && (position.id() != id || !position.in_pool)) return;
+      added = pools_.AddBlock(position, freed.site_, freed.bytes_, Ledger::Event::kUndoFree, &replaced);
+    } while (added == Pools::Added::kMoved);
   }
+  if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
+  if (added == Pools::Added::kNoMemory) Drop(static_cast<uint64_t>(freed.bytes_));
+  Resize();
 }
 
 FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
@@ -328,7 +320,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
     return prepared;
   }
   const auto size = static_cast<int64_t>(bytes);
-  const SiteId site = SiteOf(caller, size, Sane(attributes), kNoSite);
+  const SiteId site = SiteOf(caller, size, Sane(attributes));
   if (site == kNoSite || !ledger_.EnterFreed(site, size)) {
     Drop(bytes);
     return prepared;
@@ -342,91 +334,126 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
 bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
   const ForkPause pause;
   ReentryGuard guard;
-  if (!Admits(guard) || address.is_null()) return false;
+  const uint64_t start = address.value();
+  if (!Admits(guard) || address.is_null() || Pools::IsBlockId(start)) return false;
   Attributes pool = attributes;
   pool.kind = MemoryKind::kPool;
-  const uint64_t sane = Sane(pool);
-  LiveRecord live;
-  SiteId site;
-  if (live_.Find(address.value(), &live)) {
-    // The record becomes the segment: what it is counted as moves from its own site to the segment's.
-    SiteKey key = sites_.Key(live.site);
-    if (SpaceOf(key.attributes.kind) != MemorySpace::kDevice || key.attributes.kind == MemoryKind::kPool) return false;
-    key.attributes.kind = MemoryKind::kPool;
-    if (attributes.allocator != AllocatorId{}) key.attributes.allocator = SiteWords::Unpacked(sane).allocator;
-    site = sites_.InternSite(key);
-    if (site == kNoSite) return false;
-    SegmentMap::Found segment;
-    if (segments_.Add(address.value(), static_cast<uint64_t>(live.bytes), site, &segment) !=
-        SegmentMap::Added::kAdded) {
-      return false;
-    }
-    TraceStep(EventStep::kSegmentAdded);
-    const LiveRecord record{site, live.bytes};
-    if (!live_.Change(address.value(), live, record, [&] { return ledger_.MoveToPool(live.site, site, live.bytes); })) {
-      segments_.Remove(segment);
-      return false;
-    }
-    if (segment.IsThere()) return true;
-    EndOrphan(address, record);
-    return false;
-  }
-  if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
-  site = SiteOf(caller, size, sane, kNoSite);
-  if (site == kNoSite) return Drop(bytes);
-  SegmentMap::Found segment;
-  switch (segments_.Add(address.value(), bytes, site, &segment)) {
-    case SegmentMap::Added::kAdded:
-      break;
-    case SegmentMap::Added::kRefused:
-      return false;
-    case SegmentMap::Added::kNoMemory:
-      return Drop(bytes);
-  }
-  TraceStep(EventStep::kSegmentAdded);
-  if (!Enter(live_.Prefetch(address.value()), address, site, size)) {
-    segments_.Remove(segment);
-    return false;
-  }
-  if (segment.IsThere()) return true;
-  EndOrphan(address, {site, size});
-  return false;
+  const std::optional<bool> made = pools_.MakeSegment(start, size, SiteWords::Unpacked(Sane(pool)).allocator);
+  if (made.has_value()) return *made;
+  if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
+  Pools::Added added;
+  do {
+    const Pools::Position position = pools_.PositionOfSegment(start, size);
+    if (position.in_pool) pool.device = position.device();
+    const SiteId site = SiteOf(caller, size, Sane(pool), /*in_pool=*/true);
+    TraceStep(EventStep::kSegmentPlaced);
+    added = site == kNoSite ? Pools::Added::kNoMemory : pools_.AddSegment(position, site, size);
+  } while (added == Pools::Added::kMoved);
+  if (added == Pools::Added::kNoMemory) return Drop(bytes);
+  Resize();
+  return added == Pools::Added::kAdded;
 }
 
 bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
   const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard) || address.is_null()) return false;
-  const BufferId id = BlockId(address);
-  const LiveTable::Place place = live_.Prefetch(id.value());
-  Attributes of_block = attributes;
-  if (of_block.kind == MemoryKind::kAlias) bytes = 0;
-  if (!Fits(id, bytes)) return false;
+  const uint64_t start = address.value();
+  if (!Pools::IsBlockAddress(start)) return Drop(bytes);
+  if (attributes.kind == MemoryKind::kAlias) bytes = 0;
+  // There may be room in place of a block whose free was missed.
+  if ((bytes > LiveTable::kMaxBytes || !HasRoom()) &&
+      !(EndStaleBlock(start) && bytes <= LiveTable::kMaxBytes && HasRoom())) {
+    return Drop(bytes);
+  }
   const auto size = static_cast<int64_t>(bytes);
-  const SegmentMap::Found segment = segments_.Find(address.value(), bytes);
-  SiteId parent = kNoSite;
-  // What does not fit may do so in place of a block whose free was never seen.
-  if (segment && (segment.Reserve(size) || (EndStale(id) && segment.Reserve(size)))) {
-    parent = segment.site();
-    of_block.device = sites_.Key(parent).attributes.device;
-    if (SpaceOf(of_block.kind) != MemorySpace::kDevice || of_block.kind == MemoryKind::kPool) {
-      of_block.kind = MemoryKind::kDevice;
+  bool replaced = false;
+  Pools::Added added;
+  do {
+    const Pools::Position position = pools_.PositionOfBlock(start, size);
+    Attributes of_block = attributes;
+    if (position.in_pool) {
+      of_block.device = position.device();
+      if (SpaceOf(of_block.kind) != MemorySpace::kDevice || of_block.kind == MemoryKind::kPool) {
+        of_block.kind = MemoryKind::kDevice;
+      }
     }
+    const uint64_t sane = Sane(of_block);
+    bool in_pool = position.in_pool;
+    do {
+      const SiteId site = SiteOf(caller, size, sane, in_pool);
+      TraceStep(EventStep::kBlockPlaced);
+      added = site == kNoSite ? Pools::Added::kNoMemory
+                              : pools_.AddBlock(position, site, size, Ledger::Event::kAlloc, &replaced);
+      in_pool = false;
+    } while (added == Pools::Added::kRefused);
+  } while (added == Pools::Added::kMoved);
+  if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
+  if (added == Pools::Added::kNoMemory) {
+    EndStaleBlock(start);
+    return Drop(bytes);
   }
-  TraceStep(EventStep::kBlockReserved);
-  const SiteId site = SiteOf(caller, size, Sane(of_block), parent);
-  if (!Enter(place, id, site, size)) {
-    if (parent != kNoSite) segment.Return(size);
-    return false;
-  }
-  if (parent == kNoSite || segment.IsThere()) return true;
-  EndOrphan(id, {site, size});
-  return false;
+  Resize();
+  return true;
+}
+
+bool ProfilerImpl::EndStaleBlock(uint64_t address) {
+  if (!pools_.RemoveBlock(address).has_value()) return false;
+  replaced_records_.fetch_add(1, std::memory_order_relaxed);
+  Resize();
+  return true;
 }
 
 FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) {
-  return RecordFree(address.is_null() ? address : BlockId(address));
+  const ForkPause pause;
+  ReentryGuard guard;
+  FreedRecord freed;
+  if (!Admits(guard) || address.is_null()) return freed;
+  const std::optional<Pools::Removed> removed =
+      Pools::IsBlockAddress(address.value()) ? pools_.RemoveBlock(address.value()) : std::nullopt;
+  if (!removed.has_value()) {
+    foreign_frees_.fetch_add(1, std::memory_order_relaxed);
+    return freed;
+  }
+  Resize();
+  freed.id_ = BufferId(removed->id);
+  freed.bytes_ = removed->record.bytes;
+  freed.site_ = removed->record.site;
+  return freed;
+}
+
+bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  return Admits(guard) && !id.is_null() && !Pools::IsBlockId(id.value()) && bytes <= LiveTable::kMaxBytes &&
+         pools_.Resize(id.value(), static_cast<int64_t>(bytes));
+}
+
+bool ProfilerImpl::RecordBlockResize(BufferId address, size_t bytes) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  return Admits(guard) && !address.is_null() && Pools::IsBlockAddress(address.value()) &&
+         bytes <= LiveTable::kMaxBytes && pools_.ResizeBlock(address.value(), static_cast<int64_t>(bytes));
+}
+
+bool ProfilerImpl::SplitSegment(BufferId address, size_t bytes) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  if (!Admits(guard) || bytes > LiveTable::kMaxBytes ||
+      !pools_.SplitSegment(address.value(), address.value() + bytes)) {
+    return false;
+  }
+  Resize();
+  return true;
+}
+
+bool ProfilerImpl::MergeSegments(BufferId first, BufferId second) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  if (!Admits(guard) || !pools_.MergeSegments(first.value(), second.value())) return false;
+  Resize();
+  return true;
 }
 
 std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
@@ -536,8 +563,6 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
 
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
   std::unordered_map<TagSetId, std::vector<std::pair<std::string, std::string>>> tags;
-  using SampleKey = std::tuple<const StackRecord*, TagSetId, uint64_t, DeviceId, MemoryKind, AllocatorId>;
-  std::map<SampleKey, size_t> of_blocks;  // blocks whose sites differ in nothing but their segment's
   for (SiteId site = 0; site < sites.size(); ++site) {
     const SiteTotals& totals = sites[site];
     if (totals.alloc_objects == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 && totals.peak_objects == 0 &&
@@ -545,39 +570,28 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
       continue;
     }
     const SiteKey& key = sites_.Key(site);
-    size_t index = snapshot.samples.size();
-    if (key.parent != kNoSite) {
-      index = of_blocks
-                  .emplace(SampleKey(key.stack, key.tags, key.block_bytes, key.attributes.device, key.attributes.kind,
-                                     key.attributes.allocator),
-                           index)
-                  .first->second;
+    hbmprof::Snapshot::Sample sample;
+    const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot.stacks.size()));
+    if (is_new) {
+      snapshot.stacks.push_back(
+          {std::vector<uint64_t>(key.stack->pcs(), key.stack->pcs() + key.stack->depth), key.stack->truncated});
     }
-    if (index == snapshot.samples.size()) {
-      hbmprof::Snapshot::Sample sample;
-      const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot.stacks.size()));
-      if (is_new) {
-        snapshot.stacks.push_back(
-            {std::vector<uint64_t>(key.stack->pcs(), key.stack->pcs() + key.stack->depth), key.stack->truncated});
-      }
-      sample.stack = stack->second;
-      sample.device = device_index[static_cast<size_t>(key.attributes.device)];
-      sample.kind = key.attributes.kind;
-      sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
-      if (sample.allocator >= snapshot.allocators.size()) sample.allocator = 0;
-      const auto [set, unknown] = tags.try_emplace(key.tags);
-      if (unknown) set->second = TagsOf(key.tags);
-      sample.tags = set->second;
-      sample.block_bytes = static_cast<int64_t>(key.block_bytes);
-      snapshot.samples.push_back(std::move(sample));
-    }
-    hbmprof::Snapshot::Sample& sample = snapshot.samples[index];
-    sample.alloc_objects += totals.alloc_objects;
-    sample.alloc_bytes += totals.alloc_bytes;
-    sample.peak_objects += totals.peak_objects;
-    sample.peak_bytes += totals.peak_bytes;
-    sample.inuse_objects += totals.inuse_objects;
-    sample.inuse_bytes += totals.inuse_bytes;
+    sample.stack = stack->second;
+    sample.device = device_index[static_cast<size_t>(key.attributes.device)];
+    sample.kind = key.attributes.kind;
+    sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
+    if (sample.allocator >= snapshot.allocators.size()) sample.allocator = 0;
+    const auto [set, unknown] = tags.try_emplace(key.tags);
+    if (unknown) set->second = TagsOf(key.tags);
+    sample.tags = set->second;
+    sample.block_bytes = static_cast<int64_t>(key.block_bytes);
+    sample.alloc_objects = totals.alloc_objects;
+    sample.alloc_bytes = totals.alloc_bytes;
+    sample.peak_objects = totals.peak_objects;
+    sample.peak_bytes = totals.peak_bytes;
+    sample.inuse_objects = totals.inuse_objects;
+    sample.inuse_bytes = totals.inuse_bytes;
+    snapshot.samples.push_back(std::move(sample));
   }
   return snapshot;
 }
@@ -592,48 +606,35 @@ void ProfilerImpl::ResetPeak(DeviceId device) {
 void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
   const ForkPause pause;
   ReentryGuard guard;
-  const auto before = [](BufferId a, BufferId b) { return a.value() < b.value(); };
-  std::sort(kept.begin(), kept.end(), before);
-  const auto of_device = [&](const LiveRecord& record) {
-    // A block stays or goes with its segment.
-    const SiteId parent = sites_.Key(record.site).parent;
-    const Attributes& attributes = sites_.Key(parent == kNoSite ? record.site : parent).attributes;
-    return attributes.device == device && attributes.allocator != survivor;
-  };
-  const auto leave = [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); };
-  // First the segments leave the map, so that no block comes to them any more. A segment that is declared from here on
-  // stays, with its blocks.
-  segments_.RemoveIf([&](SiteId site) { return of_device({site, 0}); });
-  // Blocks before segments: while a segment is counted, what its blocks give back is counted in it.
-  live_.EraseIf(
-      [&](uint64_t id, const LiveRecord& record) {
-        return sites_.Key(record.site).parent != kNoSite && of_device(record) &&
-               !segments_.Find(BlockAddress(id), static_cast<uint64_t>(record.bytes));
-      },
-      leave);
+  DroppedRecords dropped{device, survivor, {}};
+  dropped.kept.reserve(kept.size());
+  for (const BufferId id : kept) dropped.kept.push_back(id.value());
+  std::sort(dropped.kept.begin(), dropped.kept.end());
+  bool has_pools = pools_.has_segments();
   live_.EraseIf(
       [&](uint64_t id, const LiveRecord& record) {
         const SiteKey& key = sites_.Key(record.site);
-        return key.parent == kNoSite && of_device(record) &&
-               !std::binary_search(kept.begin(), kept.end(), BufferId(id), before) &&
-               !(key.attributes.kind == MemoryKind::kPool && segments_.Find(id, static_cast<uint64_t>(record.bytes)));
+        if (Pools::IsBlockId(id) || key.in_pool) {
+          has_pools = true;
+          return false;
+        }
+        return dropped.HasKind(key.attributes) && !dropped.Keeps(id);
       },
-      leave);
+      [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); });
+  if (has_pools) pools_.DropDevice(dropped);
   Resize();
 }
 
 void ProfilerImpl::LockAll() {
-  live_.LockAll();
-  segments_.Lock();
-  sites_.LockAll();
   ledger_.LockAll();
+  live_.LockAll();
+  sites_.LockAll();
 }
 
 void ProfilerImpl::UnlockAll() {
-  ledger_.UnlockAll();
   sites_.UnlockAll();
-  segments_.Unlock();
   live_.UnlockAll();
+  ledger_.UnlockAll();
 }
 
 void ProfilerImpl::ForgetProbes() {
@@ -649,11 +650,10 @@ void ProfilerImpl::GiveUpInChild() {
 
 void ProfilerImpl::ResetInChild() {
   ledger_.Clear();
-  ledger_.UnlockAll();
+  pools_.Clear();
   sites_.UnlockAll();
-  segments_.Unlock();
-  segments_.Clear();
   live_.ClearInChild();
+  ledger_.UnlockAll();
   ForgetProbes();
   for (auto* counter : {&reentrant_events_, &foreign_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_,
                         &truncated_stacks_}) {

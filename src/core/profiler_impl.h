@@ -1,5 +1,5 @@
 // ProfilerImpl: what a Profiler does with an event. Puts together stack capture, site table, live table, ledger and
-// segment map; each of them has one small interface and knows nothing of the others' insides.
+// pools; each of them has one small interface and knows nothing of the others' insides.
 //
 // An allocation: capture the stack, find its site, enter the record in the live table, then in the ledger. A free: take
 // the record out of the live table, then out of the ledger. So a buffer's events reach the ledger in their order, and
@@ -23,25 +23,13 @@
 #include "src/capture/capture.h"
 #include "src/core/ledger.h"
 #include "src/core/live_table.h"
-#include "src/core/segments.h"
+#include "src/core/pools.h"
 #include "src/core/site_cache.h"
 #include "src/core/site_table.h"
 #include "src/core/tags.h"
+#include "src/core/trace.h"
 
 namespace hbmprof::internal {
-
-// Points between the steps of an event at which a test can force what another thread does (HBMPROF_TRACE_LEDGER).
-enum class EventStep : uint8_t {
-  kSegmentAdded,   // to the map of segments, and to nothing else
-  kBlockReserved,  // in its segment, and recorded nowhere
-  kRestoring,      // a record is in the live table again, and not in the ledger
-};
-#ifdef HBMPROF_TRACE_LEDGER
-// Defined by tests. No lock is held.
-void TraceStep(EventStep step);
-#else
-inline void TraceStep(EventStep) {}
-#endif
 
 // Names that get small numbers in the order in which they come. When full, every new name is the last one, "other".
 class NameTable {
@@ -100,6 +88,10 @@ class ProfilerImpl {
   bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   FreedRecord RecordBlockFree(BufferId address);
+  bool RecordResize(BufferId id, size_t bytes);
+  bool RecordBlockResize(BufferId address, size_t bytes);
+  bool SplitSegment(BufferId address, size_t bytes);
+  bool MergeSegments(BufferId first, BufferId second);
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
@@ -153,7 +145,7 @@ class ProfilerImpl {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
     return guard.entered();
   }
-  [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent);
+  [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false);
   // `path`: of the stack, where it is known.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
   SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
@@ -185,11 +177,11 @@ class ProfilerImpl {
   }
   // Forget, of a record that a new one with the same id took the place of.
   void ForgetReplaced(BufferId id, LiveRecord record);
-  void DropBlocksOf(uint64_t start, uint64_t bytes);
-  // Ends a record that was made while its segment was removed, unless whoever removed that found it. A segment's record
-  // and its blocks' go with the segment: first it leaves the map, then they are looked for. So a record that is not
-  // found then sees, after it was made, that the segment is not there.
-  void EndOrphan(BufferId id, const LiveRecord& record);
+  // The same as EndStale for what begins at `address` in a pool.
+  bool EndStaleBlock(uint64_t address);
+  // False if another segment has taken its place.
+  bool RestoreSegment(const FreedRecord& freed);
+  void RestoreBlock(const FreedRecord& freed);
   bool HasRoom() const { return ledger_.live_records() < max_live_; }
   // What may be recorded as this, as SiteWords pack it.
   static uint64_t Sane(const Attributes& attributes) {
@@ -211,7 +203,7 @@ class ProfilerImpl {
   SiteCache site_cache_;
   LiveTable live_;
   Ledger ledger_;
-  SegmentMap segments_;
+  Pools pools_;
   NameTable devices_;
   NameTable allocators_;
   CounterTable counters_;
@@ -225,8 +217,8 @@ class ProfilerImpl {
   std::atomic<int64_t> truncated_stacks_{0};
 };
 
-inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, SiteId parent) {
-  const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, parent);
+inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool) {
+  const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
   Memo* memo = capture_.memo();
   const Path* path = memo == nullptr ? nullptr : memo->Find(caller, max_depth_);
   if (path != nullptr) {
@@ -274,7 +266,7 @@ inline bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t byt
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
-  return Enter(place, id, SiteOf(caller, size, Sane(attributes), kNoSite), size);
+  return Enter(place, id, SiteOf(caller, size, Sane(attributes)), size);
 }
 
 inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {

@@ -1,178 +1,203 @@
 #include "src/core/segments.h"
 
-#include <algorithm>
+#include <cstring>
 #include <new>
 
 namespace hbmprof::internal {
 
 SegmentMap::~SegmentMap() {
-  Array* array = array_.load(std::memory_order_relaxed);
-  while (array != nullptr) {
-    Array* older = array->older;
-    UnmapPages(array, sizeof(Array) + array->capacity * sizeof(Slot));
-    array = older;
-  }
+  UnmapPages(pieces_, capacity_ * sizeof(Piece));
+  UnmapPages(scratch_, capacity_ * sizeof(Piece));
 }
 
-size_t SegmentMap::UpperBound(Array* array, size_t count, uint64_t address) const {
-  size_t low = 0;
-  size_t high = count;
-  while (low < high) {
-    const size_t middle = (low + high) / 2;
-    const Segment* segment = array->slots()[middle].load(std::memory_order_acquire);
-    if (segment != nullptr && segment->start.load(std::memory_order_acquire) <= address) {
-      low = middle + 1;
+Segment* SegmentMap::Around(uint64_t start, uint64_t end) const {
+  Segment* segment = At(start);
+  while (segment != nullptr && !segment->Contains(start, end)) segment = segment->outer;
+  return segment;
+}
+
+Segment* SegmentMap::Find(uint64_t start, uint64_t id) const {
+  Segment* segment = At(start);
+  while (segment != nullptr && (segment->start != start || segment->id != id)) segment = segment->outer;
+  return segment;
+}
+
+Segment* SegmentMap::LastOutermostBefore(uint64_t end) const {
+  size_t i = PieceAfter(end);
+  if (i == count_ || pieces_[i].start >= end) {
+    if (i == 0) return nullptr;
+    --i;
+  }
+  Segment* segment = pieces_[i].segment;
+  while (segment->outer != nullptr) segment = segment->outer;
+  return segment;
+}
+
+bool SegmentMap::Fits(uint64_t start, uint64_t end, const Segment* except) const {
+  if (end <= start) return false;
+  for (size_t i = PieceAfter(start); i < count_ && pieces_[i].start < end; ++i) {
+    for (const Segment* segment = pieces_[i].segment; segment != nullptr; segment = segment->outer) {
+      if (segment == except || segment->Contains(start, end)) continue;
+      if (segment->start < start || end < segment->end) return false;
+    }
+  }
+  return true;
+}
+
+bool SegmentMap::Reserve(size_t more) {
+  // A change cuts at most two pieces and adds one in each gap between those that are there.
+  const size_t needed = 2 * count_ + 4 * more;
+  if (needed <= capacity_) return true;
+  const size_t capacity = std::max<size_t>(512, 2 * needed);
+  auto* pieces = static_cast<Piece*>(MapPages(capacity * sizeof(Piece)));
+  auto* scratch = static_cast<Piece*>(MapPages(capacity * sizeof(Piece)));
+  if (pieces == nullptr || scratch == nullptr) {
+    UnmapPages(pieces, capacity * sizeof(Piece));
+    UnmapPages(scratch, capacity * sizeof(Piece));
+    return false;
+  }
+  if (count_ > 0) std::memcpy(pieces, pieces_, count_ * sizeof(Piece));
+  UnmapPages(pieces_, capacity_ * sizeof(Piece));
+  UnmapPages(scratch_, capacity_ * sizeof(Piece));
+  pieces_ = pieces;
+  scratch_ = scratch;
+  capacity_ = capacity;
+  return true;
+}
+
+void SegmentMap::Repaint(uint64_t start, uint64_t end, Segment* from, Segment* to) {
+  ++generation_;
+  size_t first = PieceAfter(start);
+  size_t last = first;
+  // The pieces that take the place of pieces_[first, last).
+  size_t made = 0;
+  const auto put = [&](uint64_t piece_start, uint64_t piece_end, Segment* segment) {
+    if (piece_start >= piece_end || segment == nullptr) return;
+    if (made > 0 && scratch_[made - 1].end == piece_start && scratch_[made - 1].segment == segment) {
+      scratch_[made - 1].end = piece_end;
     } else {
-      high = middle;
+      scratch_[made++] = {piece_start, piece_end, segment};
     }
+  };
+  const auto painted = [&](Segment* segment) { return segment == from ? to : segment; };
+  if (first > 0 && pieces_[first - 1].end == start) {
+    --first;
+    put(pieces_[first].start, pieces_[first].end, pieces_[first].segment);
   }
-  return low;
+  uint64_t at = start;
+  for (; last < count_ && pieces_[last].start < end; ++last) {
+    const Piece& piece = pieces_[last];
+    put(piece.start, std::min(piece.end, start), piece.segment);
+    put(at, std::max(at, piece.start), painted(nullptr));
+    put(std::max(piece.start, start), std::min(piece.end, end), painted(piece.segment));
+    put(std::max(piece.start, end), piece.end, piece.segment);
+    at = std::min(piece.end, end);
+  }
+  put(at, end, painted(nullptr));
+  if (last < count_ && pieces_[last].start == end) {
+    put(pieces_[last].start, pieces_[last].end, pieces_[last].segment);
+    ++last;
+  }
+  std::memmove(pieces_ + first + made, pieces_ + last, (count_ - last) * sizeof(Piece));
+  std::memcpy(pieces_ + first, scratch_, made * sizeof(Piece));
+  count_ = count_ - (last - first) + made;
 }
 
-bool SegmentMap::Reserve(size_t count) {
-  Array* old = array_.load(std::memory_order_relaxed);
-  if (old != nullptr && old->capacity >= count) return true;
-  const size_t capacity = std::max<size_t>(510, 2 * count);
-  auto* array = static_cast<Array*>(MapPages(sizeof(Array) + capacity * sizeof(Slot)));
-  if (array == nullptr) return false;
-  array->capacity = capacity;
-  array->older = old;
-  for (size_t i = 0; i < count_.load(std::memory_order_relaxed); ++i) {
-    array->slots()[i].store(old->slots()[i].load(std::memory_order_relaxed), std::memory_order_release);
-  }
-  array_.store(array, std::memory_order_release);
-  return true;
+void SegmentMap::SetDepths(uint64_t start, uint64_t end) {
+  ForEachSegment(start, end, [](Segment* segment) {
+    int depth = 0;
+    for (const Segment* outer = segment->outer; outer != nullptr; outer = outer->outer) ++depth;
+    segment->depth = depth;
+  });
 }
 
-SegmentMap::Added SegmentMap::Add(uint64_t start, uint64_t bytes, SiteId site, Found* added) {
-  if (bytes == 0 || bytes > kMaxBytes || start + bytes < start) return Added::kRefused;
-  SpinLockHolder hold(lock_);
-  const size_t count = count_.load(std::memory_order_relaxed);
-  if (!Reserve(count + 1)) return Added::kNoMemory;
-  Array* array = array_.load(std::memory_order_relaxed);
-  const size_t place = UpperBound(array, count, start);
-  const auto at = [array](size_t i) { return array->slots()[i].load(std::memory_order_relaxed); };
-  if (place > 0 && at(place - 1)->end.load(std::memory_order_relaxed) > start) return Added::kRefused;
-  if (place < count && at(place)->start.load(std::memory_order_relaxed) < start + bytes) return Added::kRefused;
-
-  Segment* segment = free_;
-  if (segment != nullptr) {
+Segment* SegmentMap::NewSegment() {
+  if (Segment* segment = free_; segment != nullptr) {
     free_ = segment->next_free;
+    return segment;
+  }
+  void* memory = arena_.Allocate(sizeof(Segment));
+  return memory == nullptr ? nullptr : new (memory) Segment;
+}
+
+Segment* SegmentMap::Add(uint64_t start, uint64_t end, uint64_t id, SiteId site, AccountId account) {
+  Segment* segment = Reserve(1) ? NewSegment() : nullptr;
+  if (segment == nullptr) return nullptr;
+  segment->start = start;
+  segment->end = end;
+  segment->id = id;
+  segment->site = site;
+  segment->account = account;
+  segment->outer = Around(start, end);
+  segment->idle_bytes.store(segment->bytes(), std::memory_order_relaxed);
+  ForEachSegment(start, end, [&](Segment* other) {
+    if (other == segment || other == segment->outer) return;
+    if (other->outer == segment->outer && segment->Contains(other->start, other->end)) {
+      other->outer = segment;
+    }
+  });
+  Repaint(start, end, segment->outer, segment);
+  SetDepths(start, end);
+  segments_.fetch_add(1, std::memory_order_relaxed);
+  return segment;
+}
+
+void SegmentMap::Remove(Segment* segment) {
+  Repaint(segment->start, segment->end, segment, segment->outer);
+  Free(segment);
+  segments_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool SegmentMap::SetEnd(Segment* segment, uint64_t end) {
+  if (!Reserve(1)) return false;
+  if (end > segment->end) {
+    Repaint(segment->end, end, segment->outer, segment);
   } else {
-    void* memory = arena_.Allocate(sizeof(Segment));
-    if (memory == nullptr) return Added::kNoMemory;
-    segment = new (memory) Segment;
+    Repaint(end, segment->end, segment, segment->outer);
   }
-  sequence_.fetch_add(1, std::memory_order_acq_rel);
-  segment->start.store(start, std::memory_order_release);
-  segment->end.store(start + bytes, std::memory_order_release);
-  // Nobody else changes it: no bytes of a segment that is not in the map can be reserved or returned.
-  const uint64_t use = segment->state.load(std::memory_order_relaxed) >> kBytesBits;
-  segment->state.store(use << kBytesBits | bytes, std::memory_order_release);
-  segment->site.store(site, std::memory_order_release);
-  for (size_t i = count; i > place; --i) array->slots()[i].store(at(i - 1), std::memory_order_release);
-  array->slots()[place].store(segment, std::memory_order_release);
-  count_.store(count + 1, std::memory_order_release);
-  sequence_.fetch_add(1, std::memory_order_release);
-  added->segment_ = segment;
-  added->use_ = use;
-  added->site_ = site;
-  return Added::kAdded;
-}
-
-size_t SegmentMap::PlaceAfter(uint64_t start) const {
-  Array* array = array_.load(std::memory_order_relaxed);
-  const size_t place = UpperBound(array, count_.load(std::memory_order_relaxed), start);
-  if (place == 0) return 0;
-  const Segment* segment = array->slots()[place - 1].load(std::memory_order_relaxed);
-  return segment->start.load(std::memory_order_relaxed) == start ? place : 0;
-}
-
-uint64_t SegmentMap::Retire(Segment* segment) {
-  const uint64_t use = segment->state.load(std::memory_order_relaxed) >> kBytesBits;
-  // What is reserved from here on is refused; what was reserved before is seen here.
-  const uint64_t state = segment->state.exchange((use + 1) << kBytesBits, std::memory_order_acq_rel);
-  segment->next_free = free_;
-  free_ = segment;
-  return state & kMaxBytes;
-}
-
-void SegmentMap::RemoveAt(size_t place, bool* had_blocks) {
-  const size_t count = count_.load(std::memory_order_relaxed);
-  Array* array = array_.load(std::memory_order_relaxed);
-  Segment* segment = array->slots()[place].load(std::memory_order_relaxed);
-  const uint64_t bytes = segment->end.load(std::memory_order_relaxed) - segment->start.load(std::memory_order_relaxed);
-  sequence_.fetch_add(1, std::memory_order_acq_rel);
-  for (size_t i = place; i + 1 < count; ++i) {
-    array->slots()[i].store(array->slots()[i + 1].load(std::memory_order_relaxed), std::memory_order_release);
-  }
-  count_.store(count - 1, std::memory_order_release);
-  *had_blocks = Retire(segment) != bytes;
-  sequence_.fetch_add(1, std::memory_order_release);
-}
-
-bool SegmentMap::Remove(uint64_t start, bool* had_blocks) {
-  SpinLockHolder hold(lock_);
-  const size_t place = PlaceAfter(start);
-  if (place == 0) return false;
-  RemoveAt(place - 1, had_blocks);
+  Return(*segment, static_cast<int64_t>(end - segment->end));
+  segment->end = end;
   return true;
 }
 
-void SegmentMap::Remove(const Found& found) {
-  SpinLockHolder hold(lock_);
-  if (!found.IsThere()) return;
-  bool had_blocks;
-  RemoveAt(PlaceAfter(found.segment_->start.load(std::memory_order_relaxed)) - 1, &had_blocks);
+Segment* SegmentMap::Split(Segment* segment, uint64_t at, uint64_t id, SiteId site) {
+  Segment* high = Reserve(1) ? NewSegment() : nullptr;
+  if (high == nullptr) return nullptr;
+  high->start = at;
+  high->end = segment->end;
+  high->id = id;
+  high->site = site;
+  high->account = segment->account;
+  high->depth = segment->depth;
+  high->outer = segment->outer;
+  ForEachSegment(at, segment->end, [&](Segment* inner) {
+    if (inner->outer == segment) inner->outer = high;
+  });
+  Repaint(at, segment->end, segment, high);
+  segment->end = at;
+  for (Segment* part : {segment, high}) part->idle_bytes.store(part->bytes(), std::memory_order_relaxed);
+  segments_.fetch_add(1, std::memory_order_relaxed);
+  return high;
 }
 
-SegmentMap::Found SegmentMap::Find(uint64_t start, uint64_t bytes) const {
-  for (Backoff backoff;;) {
-    const uint32_t before = sequence_.load(std::memory_order_acquire);
-    if ((before & 1) != 0) {
-      backoff.Wait();
-      continue;
-    }
-    Found found;
-    Array* array = array_.load(std::memory_order_acquire);
-    if (array != nullptr) {
-      const size_t count = std::min(count_.load(std::memory_order_acquire), array->capacity);
-      const size_t place = UpperBound(array, count, start);
-      if (place > 0) {
-        Segment* segment = array->slots()[place - 1].load(std::memory_order_acquire);
-        if (segment != nullptr &&
-            start - segment->start.load(std::memory_order_acquire) <
-                segment->end.load(std::memory_order_acquire) - segment->start.load(std::memory_order_acquire) &&
-            bytes <= segment->end.load(std::memory_order_acquire) - start) {
-          found.segment_ = segment;
-          found.use_ = segment->state.load(std::memory_order_acquire) >> kBytesBits;
-          found.site_ = segment->site.load(std::memory_order_acquire);
-        }
-      }
-    }
-    if (sequence_.load(std::memory_order_acquire) == before) return found;
-  }
+bool SegmentMap::Merge(Segment* first, Segment* second) {
+  if (!Reserve(1)) return false;
+  ForEachSegment(second->start, second->end, [&](Segment* inner) {
+    if (inner->outer == second) inner->outer = first;
+  });
+  Repaint(second->start, second->end, second, first);
+  first->end = second->end;
+  Return(*first, second->idle_bytes.load(std::memory_order_relaxed));
+  Free(second);
+  segments_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
 }
 
-bool SegmentMap::Found::Reserve(int64_t bytes) const {
-  uint64_t state = segment_->state.load(std::memory_order_relaxed);
-  while (state >> kBytesBits == use_ && static_cast<int64_t>(state & kMaxBytes) >= bytes) {
-    if (segment_->state.compare_exchange_weak(state, state - static_cast<uint64_t>(bytes), std::memory_order_relaxed)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-void SegmentMap::Found::Return(int64_t bytes) const {
-  const uint64_t size = segment_->end.load(std::memory_order_relaxed) - segment_->start.load(std::memory_order_relaxed);
-  uint64_t state = segment_->state.load(std::memory_order_relaxed);
-  // More than there is cannot come back: those were another segment's.
-  while (state >> kBytesBits == use_ && (state & kMaxBytes) + static_cast<uint64_t>(bytes) <= size) {
-    if (segment_->state.compare_exchange_weak(state, state + static_cast<uint64_t>(bytes), std::memory_order_relaxed)) {
-      return;
-    }
-  }
+void SegmentMap::Clear() {
+  ForEachSegment(0, ~uint64_t{0}, [&](Segment* segment) { Free(segment); });
+  count_ = 0;
+  ++generation_;
+  segments_.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace hbmprof::internal

@@ -1,133 +1,166 @@
-// SegmentMap: the live segments of pools, by address, with how much of each no block covers.
+// SegmentMap: the live segments of pools by address, and how many bytes of each are idle. Segments nest: a pool's block
+// may itself be a segment. Two segments either have no byte in common, or one contains the other.
 //
-// Thread safety: everything from any thread. Finding takes no lock (a sequence lock over a sorted array, whose words
-// are atomics); adding and removing take one. Reserving and returning bytes are atomic additions.
+// Thread safety: the caller synchronises. Methods that are const may run at the same time as each other; all others
+// need exclusive access. (A Ledger::Change of its own shard is shared access, one of all shards is exclusive access.)
+// empty() and the bytes of a Segment may be used from any thread at any time.
 //
-// The sequence lock has no fences: the array's words are stored with release and loaded with acquire, so a reader that
-// saw any word of a change also sees the sequence number that announced it.
+// Invariants:
+// 1. pieces_[0, count_) are sorted, do not overlap, and are not empty. Each names the innermost segment at its
+//    addresses; where no segment is, there is no piece.
+// 2. A segment's `outer` is the innermost segment that contains it, and its depth is the number of those.
+// 3. idle_bytes = the segment's bytes, less what was reserved in it.
 #ifndef HBMPROF_SRC_CORE_SEGMENTS_H_
 #define HBMPROF_SRC_CORE_SEGMENTS_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "src/base/pages.h"
-#include "src/base/spin_lock.h"
 #include "src/core/site_table.h"
 
 namespace hbmprof::internal {
 
-// Once made, a record stays readable for the life of the map, and is used again for a later segment.
+// Once made, a Segment stays readable for the life of the map, and is used again for a later segment.
 struct Segment {
-  std::atomic<uint64_t> start{0};
-  std::atomic<uint64_t> end{0};  // one past the last byte
-  // Idle bytes, and above them how often the record was in use before. One word: whoever takes bytes takes them from
-  // the segment that was found, or not at all.
-  std::atomic<uint64_t> state{0};
-  std::atomic<SiteId> site{kNoSite};
+  int64_t bytes() const { return static_cast<int64_t>(end - start); }
+  bool Contains(uint64_t from, uint64_t to) const { return start <= from && to <= end; }
+
+  uint64_t start = 0;
+  uint64_t end = 0;  // one past the last byte
+  uint64_t id = 0;   // of its record in the live table
+  SiteId site = kNoSite;
+  AccountId account = 0;
+  int depth = 0;
+  Segment* outer = nullptr;
+  uint64_t visit = 0;  // number of the last ForEachSegment that has met it
+  std::atomic<int64_t> idle_bytes{0};
   Segment* next_free = nullptr;
 };
 
 class SegmentMap {
  public:
-  static constexpr int kBytesBits = 40;
-  static constexpr uint64_t kMaxBytes = (uint64_t{1} << kBytesBits) - 1;  // per segment
-
-  // A segment as it was found. It may have been removed since, and its record used again.
-  class Found {
-   public:
-    explicit operator bool() const { return segment_ != nullptr; }
-    SiteId site() const { return site_; }
-    // Whether it is still in the map.
-    bool IsThere() const { return segment_->state.load(std::memory_order_acquire) >> kBytesBits == use_; }
-    // Takes `bytes` from what is idle; false if there is less, or the segment was removed.
-    bool Reserve(int64_t bytes) const;
-    // Undoes Reserve, unless the segment was removed.
-    void Return(int64_t bytes) const;
-
-   private:
-    friend class SegmentMap;
-    Segment* segment_ = nullptr;
-    uint64_t use_ = 0;
-    SiteId site_ = kNoSite;
-  };
-
-  enum class Added : uint8_t {
-    kAdded,
-    kRefused,  // it overlaps a segment, is empty, or too large
-    kNoMemory,
-  };
-
   SegmentMap() = default;
   ~SegmentMap();
   SegmentMap(const SegmentMap&) = delete;
   SegmentMap& operator=(const SegmentMap&) = delete;
 
-  bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
-  // `added` gets the new segment.
-  Added Add(uint64_t start, uint64_t bytes, SiteId site, Found* added);
-  // Whether there was a segment that starts there. `had_blocks`: some of it was reserved. No more of it can be.
-  bool Remove(uint64_t start, bool* had_blocks);
-  // Removes this very segment, if it is still there.
-  void Remove(const Found& found);
-  // Removes all segments for whose site `matches` holds.
-  template <typename Matches>
-  void RemoveIf(const Matches& matches);
-  // The segment that holds all of [start, start+bytes).
-  Found Find(uint64_t start, uint64_t bytes) const;
-  // Forgets all segments.
-  void Clear() {
-    RemoveIf([](SiteId) { return true; });
+  bool empty() const { return segments_.load(std::memory_order_relaxed) == 0; }
+  // Changes with every change of the map.
+  uint64_t generation() const { return generation_; }
+
+  // The innermost segment at `address`; null if there is none.
+  Segment* At(uint64_t address) const {
+    const size_t i = PieceAfter(address);
+    return i < count_ && pieces_[i].start <= address ? pieces_[i].segment : nullptr;
   }
+  // Calls `visit(segment, bytes)` for each part of [start, end) that lies in a segment, by ascending address, with the
+  // innermost segment there that has a depth below `level`, until `visit` returns false. Returns whether it never did.
+  template <typename Visit>
+  bool ForEachPart(uint64_t start, uint64_t end, int level, const Visit& visit) const {
+    for (size_t i = PieceAfter(start); i < count_ && pieces_[i].start < end; ++i) {
+      Segment* segment = pieces_[i].segment;
+      while (segment != nullptr && segment->depth >= level) segment = segment->outer;
+      if (segment == nullptr) continue;
+      const uint64_t bytes = std::min(pieces_[i].end, end) - std::max(pieces_[i].start, start);
+      if (!visit(segment, static_cast<int64_t>(bytes))) return false;
+    }
+    return true;
+  }
+  // The innermost segment that contains all of [start, end); null if none does.
+  Segment* Around(uint64_t start, uint64_t end) const;
+  // The segment whose record is `id` and that begins at `start`; null if there is none.
+  Segment* Find(uint64_t start, uint64_t id) const;
+  // The last segment that begins before `end` and lies in no other; null if there is none.
+  Segment* LastOutermostBefore(uint64_t end) const;
+  // Whether a segment may be [start, end) besides those that are there; `except` does not count.
+  bool Fits(uint64_t start, uint64_t end, const Segment* except = nullptr) const;
 
-  // Around a fork.
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(lock_) { lock_.Lock(); }
-  void Unlock() ABSL_UNLOCK_FUNCTION(lock_) { lock_.Unlock(); }
-
- private:
-  using Slot = std::atomic<Segment*>;
-  // Slots [0, count_) hold the segments by ascending start. An array that was outgrown stays mapped for its readers.
-  struct Array {
-    size_t capacity;
-    Array* older;
-    Slot* slots() { return reinterpret_cast<Slot*>(this + 1); }
-  };
-
-  size_t UpperBound(Array* array, size_t count, uint64_t address) const;
-  // The place after that of the segment that starts at `start`; 0 if there is none.
-  size_t PlaceAfter(uint64_t start) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-  // Returns its idle bytes. The segment is out of the array, or about to be.
-  uint64_t Retire(Segment* segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-  void RemoveAt(size_t place, bool* had_blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-  bool Reserve(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-
-  mutable SpinLock lock_;
-  std::atomic<uint32_t> sequence_{0};  // odd while the array changes
-  std::atomic<Array*> array_{nullptr};
-  std::atomic<size_t> count_{0};
-  Segment* free_ ABSL_GUARDED_BY(lock_) = nullptr;
-  Arena arena_ ABSL_GUARDED_BY(lock_);
-};
-
-template <typename Matches>
-void SegmentMap::RemoveIf(const Matches& matches) {
-  SpinLockHolder hold(lock_);
-  Array* array = array_.load(std::memory_order_relaxed);
-  const size_t count = count_.load(std::memory_order_relaxed);
-  size_t kept = 0;
-  sequence_.fetch_add(1, std::memory_order_acq_rel);
-  for (size_t i = 0; i < count; ++i) {
-    Segment* segment = array->slots()[i].load(std::memory_order_relaxed);
-    if (matches(segment->site.load(std::memory_order_relaxed))) {
-      Retire(segment);
-    } else {
-      array->slots()[kept++].store(segment, std::memory_order_release);
+  // Calls `visit(segment)` once for each segment that has a byte in [start, end). `visit` must not change the map.
+  template <typename Visit>
+  void ForEachSegment(uint64_t start, uint64_t end, const Visit& visit) {
+    ++visits_;
+    for (size_t i = PieceAfter(start); i < count_ && pieces_[i].start < end; ++i) {
+      for (Segment* segment = pieces_[i].segment; segment != nullptr && segment->visit != visits_;
+           segment = segment->outer) {
+        segment->visit = visits_;
+        visit(segment);
+      }
     }
   }
-  count_.store(kept, std::memory_order_release);
-  sequence_.fetch_add(1, std::memory_order_release);
-}
+
+  // Adds [start, end), all of it idle; it Fits. Null if the host has no memory.
+  Segment* Add(uint64_t start, uint64_t end, uint64_t id, SiteId site, AccountId account);
+  // Removes a segment that contains no other.
+  void Remove(Segment* segment);
+  // Moves the end of a segment; [start, new end) Fits except for it, and no other segment begins or ends between the
+  // old and the new end. Its idle bytes change with its size. False if the host has no memory.
+  bool SetEnd(Segment* segment, uint64_t end);
+  // Makes [at, end) of a segment one of its own, with the segments in it. Both are all idle afterwards; none of those
+  // in it contains `at` inside. Null if the host has no memory.
+  Segment* Split(Segment* segment, uint64_t at, uint64_t id, SiteId site);
+  // `first` takes the place of `second`, which begins where it ends and has the same `outer`, with all that is in it.
+  // False if the host has no memory.
+  bool Merge(Segment* first, Segment* second);
+  // Makes room for `more` changes, so that none of them fails. False if the host has no memory.
+  bool Reserve(size_t more);
+  // Forgets all segments.
+  void Clear();
+
+  // Takes `bytes` from what is idle; false if there is less.
+  static bool Take(Segment& segment, int64_t bytes) {
+    int64_t idle = segment.idle_bytes.load(std::memory_order_relaxed);
+    while (idle >= bytes) {
+      if (segment.idle_bytes.compare_exchange_weak(idle, idle - bytes, std::memory_order_relaxed)) return true;
+    }
+    return false;
+  }
+  static void Return(Segment& segment, int64_t bytes) {
+    segment.idle_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
+ private:
+  struct Piece {
+    uint64_t start;
+    uint64_t end;
+    Segment* segment;
+  };
+
+  // The index of the first piece that ends after `address`.
+  size_t PieceAfter(uint64_t address) const {
+    size_t low = 0;
+    size_t high = count_;
+    while (low < high) {
+      const size_t middle = (low + high) / 2;
+      if (pieces_[middle].end <= address) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+  // Where [start, end) belongs to `from` (null: to no segment), it belongs to `to` afterwards. There is room for it.
+  void Repaint(uint64_t start, uint64_t end, Segment* from, Segment* to);
+  void SetDepths(uint64_t start, uint64_t end);
+  Segment* NewSegment();
+  void Free(Segment* segment) {
+    segment->next_free = free_;
+    free_ = segment;
+  }
+
+  Piece* pieces_ = nullptr;
+  size_t count_ = 0;
+  Piece* scratch_ = nullptr;  // as large as pieces_
+  size_t capacity_ = 0;
+  uint64_t generation_ = 0;
+  uint64_t visits_ = 0;
+  std::atomic<size_t> segments_{0};
+  Segment* free_ = nullptr;
+  Arena arena_;
+};
 
 }  // namespace hbmprof::internal
 

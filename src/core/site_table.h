@@ -49,21 +49,22 @@ struct StackRecord {
   }
 };
 
-// What tells sites of one stack apart. `parent` is the site of the segment that a pool's block lies in. Sizes are at
-// most 2^40, devices below kMaxDevices, allocators below kMaxAllocators.
+// What tells sites of one stack apart. Objects that are `in_pool` are declared segments (of kind kPool), or blocks
+// whose bytes are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices,
+// allocators below kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
   uint64_t block_bytes = 0;
   Attributes attributes;
   uint32_t tags = 0;  // TagSetId
-  SiteId parent = kNoSite;
+  bool in_pool = false;
 };
 
 // A SiteKey but for its stack, in whole words: to build and to compare in registers.
 struct SiteWords {
-  SiteWords(uint64_t block_bytes, uint64_t packed_attributes, uint32_t tags, SiteId parent)
-      : block(block_bytes | packed_attributes), context(uint64_t{tags} | uint64_t{parent} << 32) {}
-  explicit SiteWords(const SiteKey& key) : SiteWords(key.block_bytes, Packed(key.attributes), key.tags, key.parent) {}
+  SiteWords(uint64_t block_bytes, uint64_t packed_attributes, uint32_t tags, bool in_pool)
+      : block(block_bytes | packed_attributes), context(uint64_t{tags} | uint64_t{in_pool} << 32) {}
+  explicit SiteWords(const SiteKey& key) : SiteWords(key.block_bytes, Packed(key.attributes), key.tags, key.in_pool) {}
 
   // Above the size.
   static uint64_t Packed(const Attributes& attributes) {
@@ -78,12 +79,12 @@ struct SiteWords {
   }
   SiteKey WithStack(const StackRecord* stack) const {
     return {stack, block & ((uint64_t{1} << kDeviceShift) - 1), Unpacked(block), static_cast<uint32_t>(context),
-            static_cast<SiteId>(context >> 32)};
+            context >> 32 != 0};
   }
   bool operator==(const SiteWords& other) const { return block == other.block && context == other.context; }
 
   uint64_t block;    // size and attributes
-  uint64_t context;  // tags and parent
+  uint64_t context;  // tags and in_pool
 
  private:
   static constexpr int kDeviceShift = 41;
@@ -99,15 +100,19 @@ struct alignas(64) Site {
         hash(hash),
         words(key),
         account(AccountOf(key.attributes)),
-        is_segment(key.attributes.kind == MemoryKind::kPool),
-        is_plain(!is_segment && key.parent == kNoSite) {}
+        is_pool(key.attributes.kind == MemoryKind::kPool),
+        is_segment(is_pool && key.in_pool),
+        is_block(!is_pool && key.in_pool),
+        is_plain(!is_pool && !key.in_pool) {}
 
   const SiteKey key;
   const uint64_t hash;
   const SiteWords words;
   const AccountId account;
-  const bool is_segment;  // of a pool
-  const bool is_plain;    // neither a segment nor a block in one
+  const bool is_pool;     // of kind kPool
+  const bool is_segment;  // a declared one
+  const bool is_block;    // in a segment
+  const bool is_plain;    // none of these
 };
 static_assert(sizeof(Site) == 64, "one cache line");
 

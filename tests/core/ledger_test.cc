@@ -91,7 +91,8 @@ class Model {
  public:
   explicit Model(const SiteTable& table) : table_(table) {}
 
-  void Enter(Event event, SiteId site, int64_t bytes) {
+  // `segment` is the site of the segment that a block lies in.
+  void Enter(Event event, SiteId site, int64_t bytes, SiteId segment = kNoSite) {
     const SiteKey& key = table_.Key(site);
     AccountTotals& account = accounts_[AccountOf(key.attributes)];
     SiteTotals& totals = sites_[site];
@@ -106,8 +107,8 @@ class Model {
       ++account.num_allocs;
       account.largest_alloc = std::max(account.largest_alloc, bytes);
     }
-    if (key.parent != kNoSite) {
-      sites_[key.parent].inuse_bytes -= sign * bytes;
+    if (segment != kNoSite) {
+      sites_[segment].inuse_bytes -= sign * bytes;
       account.block_bytes += sign * bytes;
       return;
     }
@@ -188,13 +189,34 @@ class Model {
 
 class LedgerTest : public ::testing::Test {
  protected:
-  SiteId NewSite(DeviceId device, MemoryKind kind = MemoryKind::kDevice, SiteId parent = kNoSite) {
+  SiteId NewSite(DeviceId device, MemoryKind kind = MemoryKind::kDevice, bool in_pool = false) {
     const uintptr_t pc = 0x400000 + sites_.size();
-    return sites_.InternSite({StackAt(sites_, &pc), 0, {device, kind, {}}, 0, parent});
+    return sites_.InternSite({StackAt(sites_, &pc), 0, {device, kind, {}}, 0, in_pool});
   }
   void Enter(Event event, SiteId site, int64_t bytes) {
     ASSERT_TRUE(ledger_.Enter(event, site, bytes));
     model_.Enter(event, site, bytes);
+  }
+  // A block that lies wholly in a segment of `segment`.
+  void EnterBlock(Event event, SiteId block, int64_t bytes, SiteId segment) {
+    {
+      Ledger::Change change(ledger_, Ledger::Change::Scope::kOwnShard);
+      ASSERT_TRUE(change.is_usable() && change.Prepare(block) && change.Prepare(segment));
+      const int64_t charged = event == Event::kFree ? -bytes : bytes;
+      change.Enter(event, block, bytes);
+      change.Charge(segment, charged);
+      change.AddBlockBytes(charged);
+    }
+    model_.Enter(event, block, bytes, segment);
+  }
+  void MoveToPool(SiteId from, SiteId to, int64_t bytes) {
+    {
+      Ledger::Change change(ledger_, Ledger::Change::Scope::kAllShards);
+      ASSERT_TRUE(change.is_usable() && change.Prepare(from) && change.Prepare(to));
+      change.Move(from, to, bytes, bytes);
+      change.AddPoolBytes(bytes);
+    }
+    model_.MoveToPool(from, to, bytes);
   }
   void EnterFreed(SiteId site, int64_t bytes) {
     ASSERT_TRUE(ledger_.EnterFreed(site, bytes));
@@ -296,18 +318,42 @@ TEST_F(LedgerTest, WhatIsFreedAtOnceIsCountedAndMakesNoPeakUntilItsFreeIsUndone)
 
 TEST_F(LedgerTest, BlocksMoveBytesOutOfTheirSegmentAndNeverChangeTheTotal) {
   const SiteId segment = NewSite(kDefaultDevice, MemoryKind::kPool);
-  const SiteId block = NewSite(kDefaultDevice, MemoryKind::kDevice, segment);
+  const SiteId block = NewSite(kDefaultDevice, MemoryKind::kDevice, true);
   Enter(Event::kAlloc, segment, 1000);
-  Enter(Event::kAlloc, block, 300);
-  Enter(Event::kAlloc, block, 200);
+  EnterBlock(Event::kAlloc, block, 300, segment);
+  EnterBlock(Event::kAlloc, block, 200, segment);
   ExpectSame();
   const AccountTotals totals = ledger_.Totals(kAccount0);
   EXPECT_EQ(totals.bytes_in_use, 1000);
   EXPECT_EQ(totals.pool_bytes, 1000);
   EXPECT_EQ(totals.block_bytes, 500);
   EXPECT_EQ(totals.num_live, 3);
-  Enter(Event::kFree, block, 300);
+  EnterBlock(Event::kFree, block, 300, segment);
   ExpectSame();
+}
+
+TEST_F(LedgerTest, ChangeOfAllShardsMakesAPeakOfItsSumAndNotOfItsParts) {
+  const SiteId old_site = NewSite(kDefaultDevice);
+  const SiteId new_site = NewSite(kDefaultDevice);
+  Enter(Event::kAlloc, old_site, 100);
+  {
+    Ledger::Change change(ledger_, Ledger::Change::Scope::kAllShards);
+    ASSERT_TRUE(change.Prepare(new_site));
+    change.Enter(Event::kAlloc, new_site, 80);
+    change.Enter(Event::kFree, old_site, 100);
+  }
+  EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 100);
+  EXPECT_EQ(ledger_.Totals(kAccount0).bytes_in_use, 80);
+  {
+    Ledger::Change change(ledger_, Ledger::Change::Scope::kAllShards);
+    change.Enter(Event::kAlloc, old_site, 50);
+  }
+  EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 130);
+  std::vector<SiteTotals> sites;
+  std::vector<AccountTotals> accounts;
+  ledger_.Snapshot(&sites, &accounts);
+  EXPECT_EQ(sites[old_site].peak_bytes, 50);
+  EXPECT_EQ(sites[new_site].peak_bytes, 80);
 }
 
 TEST_F(LedgerTest, ResetPeakStartsFromThePresentOfThatAccountAlone) {
@@ -329,9 +375,9 @@ TEST_F(LedgerTest, ResetPeakStartsFromThePresentOfThatAccountAlone) {
 
 TEST_F(LedgerTest, ClearInAForkedChildLeavesNothing) {
   const SiteId segment = NewSite(DeviceId{63}, MemoryKind::kPool);
-  const SiteId block = NewSite(DeviceId{63}, MemoryKind::kDevice, segment);
+  const SiteId plain = NewSite(DeviceId{63});
   ASSERT_TRUE(ledger_.Enter(Event::kAlloc, segment, 1000));
-  ASSERT_TRUE(ledger_.Enter(Event::kAlloc, block, 10));
+  ASSERT_TRUE(ledger_.Enter(Event::kAlloc, plain, 10));
   ledger_.LockAll();
   ledger_.Clear();
   ledger_.UnlockAll();
@@ -346,7 +392,7 @@ TEST(LedgerLiveRecords, AreBehindByLessThanTheFlushIntervalPerThread) {
   SiteTable sites(16);
   Ledger ledger(sites, kFlushEvery);
   const uintptr_t pc = 1;
-  const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, kNoSite});
+  const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, false});
   Workers workers(4);
   for (int64_t i = 1; i <= 5000; ++i) {
     workers.Run(static_cast<size_t>(i) % workers.size(), [&] { ledger.Enter(Event::kAlloc, site, 1); });
@@ -359,7 +405,7 @@ TEST(LedgerLiveRecords, AreExactWhileEachEventIsCounted) {
   SiteTable sites(16);
   Ledger ledger(sites, 64);
   const uintptr_t pc = 1;
-  const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, kNoSite});
+  const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, false});
   for (int i = 0; i < 10; ++i) EXPECT_EQ(ledger.Enter(Event::kAlloc, site, 1), Ledger::kEntered);
   EXPECT_EQ(ledger.live_records(), 0);
   ledger.CountEachEvent(true);
@@ -389,8 +435,7 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
         case 0: {
           const SiteId segment = NewSite(device, MemoryKind::kPool);
           segments_.push_back(segment);
-          blocks_[segment] = {NewSite(device, MemoryKind::kDevice, segment),
-                              NewSite(device, MemoryKind::kArray, segment)};
+          blocks_[segment] = {NewSite(device, MemoryKind::kDevice, true), NewSite(device, MemoryKind::kArray, true)};
           break;
         }
         case 1:
@@ -408,15 +453,18 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
   size_t Below(size_t limit) { return random_() % limit; }
   int64_t Bytes() { return Below(10) == 0 ? 0 : static_cast<int64_t>(Below(1000)) << Below(12); }
 
+  void EnterAny(Event event, const Live& live) {
+    if (live.segment < 0) return Enter(event, live.site, live.bytes);
+    EnterBlock(event, live.site, live.bytes, live_[live.segment].site);
+    live_[live.segment].idle += event == Event::kFree ? live.bytes : -live.bytes;
+  }
   void Add(Event event, const Live& live) {
-    Enter(event, live.site, live.bytes);
-    if (live.segment >= 0) live_[live.segment].idle -= live.bytes;
+    EnterAny(event, live);
     live_[next_key_++] = live;
   }
   void Remove(std::map<int, Live>::iterator entry) {
     const Live live = entry->second;
-    Enter(Event::kFree, live.site, live.bytes);
-    if (live.segment >= 0) live_[live.segment].idle += live.bytes;
+    EnterAny(Event::kFree, live);
     live_.erase(entry);
   }
   std::map<int, Live>::iterator AnyLive() { return std::next(live_.begin(), static_cast<long>(Below(live_.size()))); }
@@ -466,8 +514,7 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
       SiteKey pool = key;
       pool.attributes.kind = MemoryKind::kPool;
       const SiteId to = sites_.InternSite(pool);
-      ASSERT_TRUE(ledger_.MoveToPool(live.site, to, live.bytes));
-      model_.MoveToPool(live.site, to, live.bytes);
+      MoveToPool(live.site, to, live.bytes);
       live = {to, live.bytes, live.bytes, -1};
     }
   }
@@ -511,7 +558,7 @@ TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   Ledger ledger(sites, 64);
   std::vector<SiteId> made;
   for (uintptr_t pc = 1; pc <= 300; ++pc) {
-    made.push_back(sites.InternSite({StackAt(sites, &pc), 0, {DeviceId(pc % 2), {}, {}}, 0, kNoSite}));
+    made.push_back(sites.InternSite({StackAt(sites, &pc), 0, {DeviceId(pc % 2), {}, {}}, 0, false}));
   }
   // Threads take buffers that others made from one shelf, so a site's parts per shard become negative.
   std::mutex mutex;

@@ -1,13 +1,14 @@
-// The map of pools' segments.
+// The map of pools' segments by itself. What blocks take from segments is in pools_test.
 
 #include "src/core/segments.h"
 
-#include <atomic>
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <random>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -15,197 +16,143 @@
 namespace hbmprof::internal {
 namespace {
 
-SiteId SiteAt(const SegmentMap& map, uint64_t start, uint64_t bytes) {
-  const SegmentMap::Found segment = map.Find(start, bytes);
-  return segment ? segment.site() : kNoSite;
+// Adds [start, start + bytes) as a program would: only if it fits.
+Segment* Add(SegmentMap& map, uint64_t start, uint64_t bytes, SiteId site) {
+  return map.Fits(start, start + bytes) ? map.Add(start, start + bytes, start, site, 0) : nullptr;
 }
 
-bool Add(SegmentMap& map, uint64_t start, uint64_t bytes, SiteId site) {
-  SegmentMap::Found added;
-  return map.Add(start, bytes, site, &added) == SegmentMap::Added::kAdded;
+SiteId SiteAt(const SegmentMap& map, uint64_t address) {
+  const Segment* segment = map.At(address);
+  return segment == nullptr ? kNoSite : segment->site;
 }
 
-TEST(SegmentMap, FindsOnlyWhatLiesWhollyInside) {
+// "site:bytes" of each part of a block of this level.
+std::string Parts(const SegmentMap& map, uint64_t start, uint64_t end, int level) {
+  std::string parts;
+  map.ForEachPart(start, end, level, [&](const Segment* segment, int64_t bytes) {
+    parts += std::to_string(segment->site) + ":" + std::to_string(bytes) + " ";
+    return true;
+  });
+  return parts;
+}
+
+TEST(SegmentMapTest, FindsTheInnermostSegmentAtAnAddress) {
   SegmentMap map;
   EXPECT_TRUE(map.empty());
-  EXPECT_EQ(SiteAt(map, 1000, 1), kNoSite);
-  ASSERT_TRUE(Add(map, 1000, 100, 7));
+  EXPECT_EQ(SiteAt(map, 1000), kNoSite);
+  ASSERT_NE(Add(map, 1000, 100, 1), nullptr);
+  ASSERT_NE(Add(map, 1020, 40, 2), nullptr);
+  ASSERT_NE(Add(map, 1020, 10, 3), nullptr);
   EXPECT_FALSE(map.empty());
-  EXPECT_EQ(SiteAt(map, 1000, 100), 7u);
-  EXPECT_EQ(SiteAt(map, 1000, 0), 7u);
-  EXPECT_EQ(SiteAt(map, 1050, 50), 7u);
-  EXPECT_EQ(SiteAt(map, 1099, 1), 7u);
-  EXPECT_EQ(SiteAt(map, 999, 1), kNoSite);
-  EXPECT_EQ(SiteAt(map, 999, 50), kNoSite);
-  EXPECT_EQ(SiteAt(map, 1000, 101), kNoSite);
-  EXPECT_EQ(SiteAt(map, 1050, 51), kNoSite);
-  EXPECT_EQ(SiteAt(map, 1100, 0), kNoSite);
-  EXPECT_EQ(SiteAt(map, 1050, ~uint64_t{0}), kNoSite);
-  EXPECT_EQ(SiteAt(map, 0, ~uint64_t{0}), kNoSite);
+  const std::map<uint64_t, SiteId> expected = {{999, kNoSite}, {1000, 1}, {1019, 1}, {1020, 3}, {1029, 3},
+                                               {1030, 2},      {1059, 2}, {1060, 1}, {1099, 1}, {1100, kNoSite}};
+  for (const auto& [address, site] : expected) EXPECT_EQ(SiteAt(map, address), site) << address;
+  EXPECT_EQ(map.At(1020)->depth, 2);
+  EXPECT_EQ(map.Around(1025, 1035)->site, 2u);
+  EXPECT_EQ(map.Around(1025, 1061)->site, 1u);
+  EXPECT_EQ(map.Around(1090, 1101), nullptr);
+  EXPECT_EQ(map.Find(1020, 1020)->site, 3u) << "the innermost of this id";
 }
 
-TEST(SegmentMap, RefusesOverlapsEmptySegmentsAndTheEndOfTheAddressSpace) {
+TEST(SegmentMapTest, SegmentDeclaredAroundOthersContainsThem) {
   SegmentMap map;
-  ASSERT_TRUE(Add(map, 1000, 100, 1));
-  EXPECT_FALSE(Add(map, 1000, 100, 2));
-  EXPECT_FALSE(Add(map, 1000, 1, 2));
-  EXPECT_FALSE(Add(map, 1099, 1, 2));
-  EXPECT_FALSE(Add(map, 901, 100, 2));
-  EXPECT_FALSE(Add(map, 500, 5000, 2));
-  EXPECT_FALSE(Add(map, 2000, 0, 2));
-  EXPECT_FALSE(Add(map, 2000, SegmentMap::kMaxBytes + 1, 2));
-  EXPECT_FALSE(Add(map, ~uint64_t{0} - 10, 100, 2));
-  EXPECT_EQ(SiteAt(map, 1000, 100), 1u);
-  // Neighbours are no overlap.
-  EXPECT_TRUE(Add(map, 1100, 100, 3));
-  EXPECT_TRUE(Add(map, 900, 100, 4));
-  EXPECT_EQ(SiteAt(map, 1000, 100), 1u);
-  EXPECT_EQ(SiteAt(map, 1050, 100), kNoSite) << "a block across two segments lies in neither";
+  ASSERT_NE(Add(map, 1010, 10, 1), nullptr);
+  ASSERT_NE(Add(map, 1040, 10, 2), nullptr);
+  ASSERT_NE(Add(map, 1000, 100, 3), nullptr);
+  EXPECT_EQ(map.At(1010)->outer, map.At(1000));
+  EXPECT_EQ(map.At(1040)->depth, 1);
+  EXPECT_EQ(map.At(1000)->depth, 0);
+  EXPECT_EQ(Parts(map, 1005, 1045, 2), "3:5 1:10 3:20 2:5 ");
+  EXPECT_EQ(Parts(map, 1005, 1045, 1), "3:5 3:10 3:20 3:5 ") << "a block of the outer one";
 }
 
-TEST(SegmentMap, RemovesByExactStartAndSaysWhetherThereWereBlocks) {
+TEST(SegmentMapTest, RefusesWhatOverlapsInPart) {
   SegmentMap map;
-  bool had_blocks = true;
-  EXPECT_FALSE(map.Remove(1000, &had_blocks));
-  ASSERT_TRUE(Add(map, 1000, 100, 1));
-  EXPECT_FALSE(map.Remove(1001, &had_blocks));
-  EXPECT_FALSE(map.Remove(999, &had_blocks));
-  EXPECT_TRUE(map.Remove(1000, &had_blocks));
-  EXPECT_FALSE(had_blocks);
-  EXPECT_TRUE(map.empty());
-  EXPECT_EQ(SiteAt(map, 1000, 1), kNoSite);
-
-  ASSERT_TRUE(Add(map, 1000, 100, 2));
-  ASSERT_TRUE(map.Find(1000, 10).Reserve(10));
-  EXPECT_TRUE(map.Remove(1000, &had_blocks));
-  EXPECT_TRUE(had_blocks);
+  ASSERT_NE(Add(map, 1000, 100, 1), nullptr);
+  EXPECT_FALSE(map.Fits(1099, 1101));
+  EXPECT_FALSE(map.Fits(901, 1001));
+  EXPECT_FALSE(map.Fits(2000, 2000));
+  EXPECT_FALSE(map.Fits(~uint64_t{0} - 10, 5));
+  EXPECT_TRUE(map.Fits(1100, 1200)) << "neighbours do not overlap";
+  EXPECT_TRUE(map.Fits(900, 1000));
+  EXPECT_TRUE(map.Fits(500, 5000));
+  EXPECT_TRUE(map.Fits(1010, 1020));
 }
 
-TEST(SegmentMap, ReservesNoMoreThanIsIdle) {
+TEST(SegmentMapTest, SplitAndMergeKeepWhatIsInside) {
   SegmentMap map;
-  ASSERT_TRUE(Add(map, 1000, 100, 1));
-  const SegmentMap::Found segment = map.Find(1000, 1);
-  ASSERT_TRUE(segment);
-  EXPECT_TRUE(segment.Reserve(60));
-  EXPECT_FALSE(segment.Reserve(41));
-  EXPECT_TRUE(segment.Reserve(40));
-  EXPECT_TRUE(segment.Reserve(0));
-  EXPECT_FALSE(segment.Reserve(1));
-  segment.Return(60);
-  EXPECT_TRUE(segment.Reserve(60));
-  // A new segment in the same place begins idle.
-  bool had_blocks;
-  map.Remove(1000, &had_blocks);
-  ASSERT_TRUE(Add(map, 1000, 100, 1));
-  EXPECT_TRUE(map.Find(1000, 1).Reserve(100));
+  Segment* low = Add(map, 1000, 100, 1);
+  ASSERT_NE(Add(map, 1010, 10, 2), nullptr);
+  ASSERT_NE(Add(map, 1060, 10, 3), nullptr);
+  Segment* high = map.Split(low, 1050, 1050, 4);
+  ASSERT_NE(high, nullptr);
+  EXPECT_EQ(map.At(1060)->outer, high);
+  EXPECT_EQ(map.At(1010)->outer, low);
+  EXPECT_EQ(SiteAt(map, 1050), 4u);
+  EXPECT_EQ(low->idle_bytes.load(), 50);
+  ASSERT_TRUE(SegmentMap::Take(*high, 20));
+  ASSERT_TRUE(map.Merge(low, high));
+  EXPECT_EQ(map.At(1060)->outer, low);
+  EXPECT_EQ(SiteAt(map, 1099), 1u);
+  EXPECT_EQ(low->idle_bytes.load(), 80);
 }
 
-TEST(SegmentMap, ARemovedSegmentGivesAndTakesNoBytesThoughItsRecordIsUsedAgain) {
+TEST(SegmentMapTest, TakesNoMoreThanIsIdle) {
   SegmentMap map;
-  ASSERT_TRUE(Add(map, 1000, 100, 1));
-  const SegmentMap::Found gone = map.Find(1000, 1);
-  EXPECT_TRUE(gone.IsThere());
-  EXPECT_TRUE(gone.Reserve(100));
-  bool had_blocks = false;
-  ASSERT_TRUE(map.Remove(1000, &had_blocks));
-  EXPECT_TRUE(had_blocks);
-  EXPECT_FALSE(gone.IsThere());
-  EXPECT_FALSE(gone.Reserve(0));
-  ASSERT_TRUE(Add(map, 1000, 100, 1));
-  EXPECT_FALSE(gone.IsThere());
-  EXPECT_FALSE(gone.Reserve(1));
-  const SegmentMap::Found present = map.Find(1000, 1);
-  EXPECT_TRUE(present.Reserve(60));
-  gone.Return(50);
-  EXPECT_FALSE(present.Reserve(41));
-  present.Return(61);
-  EXPECT_FALSE(present.Reserve(41)) << "more than was taken does not come back";
-  map.Remove(gone);
-  EXPECT_TRUE(present.IsThere());
-  map.Remove(present);
-  EXPECT_TRUE(map.empty());
+  Segment* segment = Add(map, 1000, 100, 1);
+  EXPECT_TRUE(SegmentMap::Take(*segment, 60));
+  EXPECT_FALSE(SegmentMap::Take(*segment, 41));
+  EXPECT_TRUE(SegmentMap::Take(*segment, 40));
+  EXPECT_TRUE(SegmentMap::Take(*segment, 0));
+  EXPECT_FALSE(SegmentMap::Take(*segment, 1));
+  SegmentMap::Return(*segment, 60);
+  EXPECT_TRUE(SegmentMap::Take(*segment, 60));
+  map.Remove(segment);
+  EXPECT_TRUE(SegmentMap::Take(*Add(map, 1000, 100, 1), 100)) << "a new segment in the same place begins idle";
 }
 
-TEST(SegmentMap, RemovesByTheirSites) {
+TEST(SegmentMapTest, ClearForgetsAllAndTheMapGoesOn) {
   SegmentMap map;
-  for (uint64_t i = 1; i <= 100; ++i) ASSERT_TRUE(Add(map, i * 100, 100, static_cast<SiteId>(i)));
-  const SegmentMap::Found gone = map.Find(200, 1);
-  map.RemoveIf([](SiteId site) { return site % 2 == 0; });
-  EXPECT_FALSE(gone.IsThere());
-  for (uint64_t i = 1; i <= 100; ++i) EXPECT_EQ(SiteAt(map, i * 100, 100), i % 2 == 0 ? kNoSite : i);
-}
-
-TEST(SegmentMap, ClearForgetsAllAndTheMapGoesOn) {
-  SegmentMap map;
-  for (uint64_t i = 1; i <= 1000; ++i) ASSERT_TRUE(Add(map, i * 100, 100, static_cast<SiteId>(i)));
+  for (uint64_t i = 1; i <= 1000; ++i) ASSERT_NE(Add(map, i * 100, 100, static_cast<SiteId>(i)), nullptr);
   map.Clear();
   EXPECT_TRUE(map.empty());
-  EXPECT_EQ(SiteAt(map, 500, 1), kNoSite);
-  EXPECT_TRUE(Add(map, 450, 100, 3));
-  EXPECT_EQ(SiteAt(map, 500, 1), 3u);
+  EXPECT_EQ(SiteAt(map, 500), kNoSite);
+  EXPECT_NE(Add(map, 450, 100, 3), nullptr);
+  EXPECT_EQ(SiteAt(map, 500), 3u);
 }
 
-TEST(SegmentMap, AgreesWithAMapOverRandomEvents) {
+TEST(SegmentMapTest, AgreesWithAMapOverRandomEvents) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   SegmentMap map;
-  std::map<uint64_t, std::pair<uint64_t, SiteId>> model;  // start -> end, site
+  struct Entry {
+    uint64_t end;
+    Segment* segment;
+  };
+  std::map<uint64_t, Entry> model;  // of segments side by side, by start
   for (int i = 0; i < 40000; ++i) {
     const uint64_t start = 1 + random() % 100000;
     const uint64_t end = start + 1 + random() % 40;
     if (random() % 3 != 0) {
       const auto next = model.lower_bound(start);
-      const bool free = (next == model.end() || next->first >= end) &&
-                        (next == model.begin() || std::prev(next)->second.first <= start);
-      ASSERT_EQ(Add(map, start, end - start, static_cast<SiteId>(i)), free);
-      if (free) model[start] = {end, static_cast<SiteId>(i)};
+      const bool is_free = (next == model.end() || next->first >= end) &&
+                           (next == model.begin() || std::prev(next)->second.end <= start);
+      if (!is_free) continue;
+      Segment* segment = Add(map, start, end - start, static_cast<SiteId>(i));
+      ASSERT_NE(segment, nullptr);
+      model[start] = {end, segment};
     } else if (!model.empty()) {
       auto gone = model.lower_bound(start);
       if (gone == model.end()) gone = model.begin();
-      bool had_blocks;
-      ASSERT_TRUE(map.Remove(gone->first, &had_blocks));
-      ASSERT_FALSE(had_blocks);
+      map.Remove(gone->second.segment);
       model.erase(gone);
     }
     const uint64_t address = random() % 100100;
     const auto after = model.upper_bound(address);
-    const bool inside = after != model.begin() && std::prev(after)->second.first > address;
-    ASSERT_EQ(SiteAt(map, address, 1), inside ? std::prev(after)->second.second : kNoSite);
+    const bool inside = after != model.begin() && std::prev(after)->second.end > address;
+    ASSERT_EQ(map.At(address), inside ? std::prev(after)->second.segment : nullptr);
   }
-}
-
-TEST(SegmentMap, AStableSegmentIsFoundAtAnyTimeWhileOthersComeAndGo) {
-  SegmentMap map;
-  constexpr uint64_t kStable = 1 << 20;
-  ASSERT_TRUE(Add(map, kStable, 100, 42));
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> readers;
-  std::atomic<int64_t> finds{0};
-  for (int t = 0; t < 3; ++t) {
-    readers.emplace_back([&] {
-      while (!stop.load()) {
-        ASSERT_EQ(SiteAt(map, kStable + 50, 50), 42u);
-        ASSERT_EQ(SiteAt(map, kStable + 50, 51), kNoSite);
-        ++finds;
-      }
-    });
-  }
-  for (int round = 0; round < 20; ++round) {
-    // Segments on both sides move the stable one within the array, and outgrow it.
-    for (uint64_t i = 1; i <= 300; ++i) {
-      ASSERT_TRUE(Add(map, kStable - i * 200, 100, 1));
-      ASSERT_TRUE(Add(map, kStable + i * 200, 100, 2));
-    }
-    bool had_blocks;
-    for (uint64_t i = 1; i <= 300; ++i) {
-      ASSERT_TRUE(map.Remove(kStable + i * 200, &had_blocks));
-      ASSERT_TRUE(map.Remove(kStable - i * 200, &had_blocks));
-    }
-  }
-  while (finds.load() == 0) std::this_thread::yield();
-  stop.store(true);
-  for (std::thread& reader : readers) reader.join();
 }
 
 }  // namespace

@@ -62,14 +62,14 @@ TEST(SiteTable, EveryPartOfTheKeyTellsSitesApart) {
   const StackRecord* stack = Intern(table, {1});
   const StackRecord* other = Intern(table, {2});
   const SiteKey keys[] = {
-      {stack, 64, {}, 0, kNoSite},
-      {other, 64, {}, 0, kNoSite},
-      {stack, 65, {}, 0, kNoSite},
-      {stack, 64, {DeviceId{1}, MemoryKind::kDevice, {}}, 0, kNoSite},
-      {stack, 64, {DeviceId{0}, MemoryKind::kManaged, {}}, 0, kNoSite},
-      {stack, 64, {DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}}, 0, kNoSite},
-      {stack, 64, {}, 1, kNoSite},
-      {stack, 64, {}, 0, 0},
+      {stack, 64, {}, 0, false},
+      {other, 64, {}, 0, false},
+      {stack, 65, {}, 0, false},
+      {stack, 64, {DeviceId{1}, MemoryKind::kDevice, {}}, 0, false},
+      {stack, 64, {DeviceId{0}, MemoryKind::kManaged, {}}, 0, false},
+      {stack, 64, {DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}}, 0, false},
+      {stack, 64, {}, 1, false},
+      {stack, 64, {}, 0, true},
   };
   std::set<SiteId> sites;
   for (const SiteKey& key : keys) sites.insert(table.InternSite(key));
@@ -85,16 +85,16 @@ TEST(SiteTable, EveryPartOfTheKeyTellsSitesApart) {
     EXPECT_EQ(table.Key(site).attributes.kind, keys[site].attributes.kind);
     EXPECT_EQ(table.Key(site).attributes.allocator, keys[site].attributes.allocator);
     EXPECT_EQ(table.Key(site).tags, keys[site].tags);
-    EXPECT_EQ(table.Key(site).parent, keys[site].parent);
+    EXPECT_EQ(table.Key(site).in_pool, keys[site].in_pool);
   }
 }
 
 TEST(SiteTable, RefusesNewSitesAtItsLimitAndStillFindsKnownOnes) {
   SiteTable table(3);
   const StackRecord* stack = Intern(table, {1});
-  for (uint64_t bytes = 0; bytes < 3; ++bytes) EXPECT_EQ(table.InternSite({stack, bytes, {}, 0, kNoSite}), bytes);
-  EXPECT_EQ(table.InternSite({stack, 3, {}, 0, kNoSite}), kNoSite);
-  EXPECT_EQ(table.InternSite({stack, 1, {}, 0, kNoSite}), 1u);
+  for (uint64_t bytes = 0; bytes < 3; ++bytes) EXPECT_EQ(table.InternSite({stack, bytes, {}, 0, false}), bytes);
+  EXPECT_EQ(table.InternSite({stack, 3, {}, 0, false}), kNoSite);
+  EXPECT_EQ(table.InternSite({stack, 1, {}, 0, false}), 1u);
   EXPECT_EQ(table.size(), 3u);
 }
 
@@ -109,7 +109,7 @@ TEST(SiteTable, AStackWithVeryManySizesHasFurtherOnesRoundedUpToAPowerOfTwo) {
   const StackRecord* stack = Intern(table, {1});
   std::set<SiteId> sites;
   for (uint64_t bytes = 1; bytes <= 20000; ++bytes) {
-    const SiteId site = table.InternSite({stack, bytes, {}, 0, kNoSite});
+    const SiteId site = table.InternSite({stack, bytes, {}, 0, false});
     ASSERT_NE(site, kNoSite);
     const uint64_t kept = table.Key(site).block_bytes;
     ASSERT_TRUE(kept == bytes || (kept > bytes && kept < 2 * bytes && (kept & (kept - 1)) == 0))
@@ -118,12 +118,12 @@ TEST(SiteTable, AStackWithVeryManySizesHasFurtherOnesRoundedUpToAPowerOfTwo) {
   }
   EXPECT_LT(sites.size(), 300u);
   // Sizes that had a site before keep it, and so does the number behind a rounded one.
-  EXPECT_EQ(table.Key(table.InternSite({stack, 100, {}, 0, kNoSite})).block_bytes, 100u);
-  EXPECT_EQ(table.InternSite({stack, 15000, {}, 0, kNoSite}), table.InternSite({stack, 16384, {}, 0, kNoSite}));
+  EXPECT_EQ(table.Key(table.InternSite({stack, 100, {}, 0, false})).block_bytes, 100u);
+  EXPECT_EQ(table.InternSite({stack, 15000, {}, 0, false}), table.InternSite({stack, 16384, {}, 0, false}));
   // Another stack is not affected; nor are zero bytes.
   const StackRecord* other = Intern(table, {2});
-  EXPECT_EQ(table.Key(table.InternSite({other, 15000, {}, 0, kNoSite})).block_bytes, 15000u);
-  EXPECT_EQ(table.Key(table.InternSite({stack, 0, {}, 0, kNoSite})).block_bytes, 0u);
+  EXPECT_EQ(table.Key(table.InternSite({other, 15000, {}, 0, false})).block_bytes, 15000u);
+  EXPECT_EQ(table.Key(table.InternSite({stack, 0, {}, 0, false})).block_bytes, 0u);
 }
 
 TEST(SiteTable, ThreadsThatInternTheSameSitesAgreeOnTheirNumbers) {
@@ -138,7 +138,7 @@ TEST(SiteTable, ThreadsThatInternTheSameSitesAgreeOnTheirNumbers) {
         const StackRecord* stack = Intern(table, {i * 16, 7, i});
         ASSERT_NE(stack, nullptr);
         ASSERT_EQ(stack->pcs()[2], i);
-        const SiteId site = table.InternSite({stack, i, {}, 0, kNoSite});
+        const SiteId site = table.InternSite({stack, i, {}, 0, false});
         ASSERT_EQ(table.Key(site).block_bytes, i);
         seen[t].push_back(site);
       }

@@ -1,5 +1,5 @@
-// A device is dropped, or a segment freed, while another thread is in the middle of an event: at every step that a test
-// can force, and at random. Whatever comes first, nothing negative and nothing without an owner is left.
+// A device is dropped, or a segment freed or changed, while another thread is in the middle of an event: at every step
+// that a test can force, and at random. Whatever comes first, nothing negative and nothing without an owner is left.
 
 #include <atomic>
 #include <chrono>
@@ -10,8 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
-#include "src/core/ledger.h"
-#include "src/core/profiler_impl.h"
+#include "src/core/trace.h"
 
 namespace hbmprof {
 namespace {
@@ -19,7 +18,7 @@ namespace {
 // Runs at the next such step of the thread that set it.
 thread_local std::function<void()> at_step;
 thread_local internal::EventStep step_to_meet;
-// Runs at the next event that this thread enters into the ledger, with locks held.
+// Runs at the next event that this thread enters into the ledger, with the ledger's locks held.
 thread_local std::function<void()> at_ledger;
 
 void RunOnce(std::function<void()>* action) {
@@ -97,59 +96,156 @@ class DropRaceTest : public ::testing::Test {
   const DeviceId device_ = profiler_.Device("GPU:0");
 };
 
+// Runs `meanwhile` in another thread until it has ended or waits for the event that this thread is in.
+class Beside {
+ public:
+  template <typename Meanwhile>
+  void Start(const Meanwhile& meanwhile) {
+    thread_ = std::thread([this, meanwhile] {
+      meanwhile();
+      ended_.store(true);
+    });
+    for (int i = 0; i < 200 && !ended_.load(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  void Join() { thread_.join(); }
+
+ private:
+  std::thread thread_;
+  std::atomic<bool> ended_{false};
+};
+
 TEST_F(DropRaceTest, WhileASegmentIsDeclared) {
   Force(
-      internal::EventStep::kSegmentAdded, [&] { profiler_.RecordSegment(kAddress, kSegment, {device_}); },
+      internal::EventStep::kSegmentPlaced, [&] { profiler_.RecordSegment(kAddress, kSegment, {device_}); },
       [&] { profiler_.DropDevice(device_); });
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileASegmentIsDeclaredInsideOneThatIsDropped) {
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  Force(
+      internal::EventStep::kSegmentPlaced,
+      [&] { EXPECT_TRUE(profiler_.RecordSegment(kBlockAddress, kBlock, {device_})); },
+      [&] { profiler_.DropDevice(device_); });
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kBlock);
   ExpectSound();
 }
 
 TEST_F(DropRaceTest, WhileARecordBecomesASegment) {
-  profiler_.RecordAlloc(kAddress, kSegment, {device_});
-  Force(
-      internal::EventStep::kSegmentAdded, [&] { profiler_.RecordSegment(kAddress, kSegment, {device_}); },
-      [&] { profiler_.DropDevice(device_); });
-  ExpectSound();
-}
-
-TEST_F(DropRaceTest, WhileARecordThatBecomesASegmentIsFreed) {
-  profiler_.RecordAlloc(kAddress, kSegment, {device_});
-  Force(
-      internal::EventStep::kSegmentAdded, [&] { profiler_.RecordSegment(kAddress, kSegment, {device_}); },
-      [&] { profiler_.RecordFree(kAddress); });
-  ExpectSound();
+  for (const bool is_freed : {false, true}) {
+    profiler_.RecordAlloc(kAddress, kSegment, {device_});
+    Beside beside;
+    step_to_meet = internal::EventStep::kSegmentFound;
+    at_step = [&] {
+      beside.Start([&] {
+        if (is_freed) {
+          profiler_.RecordFree(kAddress);
+        } else {
+          profiler_.DropDevice(device_);
+        }
+      });
+    };
+    EXPECT_FALSE(profiler_.RecordSegment(kAddress, kSegment, {device_})) << "its record has gone";
+    at_step = nullptr;
+    beside.Join();
+    EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
+    ExpectSound();
+    profiler_.DropDevice(device_);
+  }
 }
 
 TEST_F(DropRaceTest, WhileARecordThatBecomesASegmentMovesInTheLedger) {
-  profiler_.RecordAlloc(kAddress, kSegment, {device_});
-  std::thread dropper;
-  std::atomic<bool> dropped{false};
-  at_ledger = [&] {
-    dropper = std::thread([&] {
-      profiler_.DropDevice(device_);
-      dropped.store(true);
-    });
-    // It ends meanwhile, or waits for this event.
-    for (int i = 0; i < 200 && !dropped.load(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  };
+  for (const bool is_freed : {false, true}) {
+    profiler_.RecordAlloc(kAddress, kSegment, {device_});
+    Beside beside;
+    at_ledger = [&] {
+      beside.Start([&] {
+        if (is_freed) {
+          profiler_.RecordFree(kAddress);
+        } else {
+          profiler_.DropDevice(device_);
+        }
+      });
+    };
+    EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_}));
+    at_ledger = nullptr;
+    beside.Join();
+    EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
+    ExpectSound();
+    profiler_.DropDevice(device_);
+  }
+}
+
+TEST_F(DropRaceTest, WhileASegmentIsResized) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
+  Beside beside;
+  at_ledger = [&] { beside.Start([&] { profiler_.RecordFree(kAddress); }); };
+  EXPECT_TRUE(profiler_.RecordResize(kAddress, 2 * kSegment));
   at_ledger = nullptr;
-  dropper.join();
+  beside.Join();
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileASegmentIsFreed) {
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  profiler_.RecordBlock(kBlockAddress, kBlock, {device_});
+  Force(
+      internal::EventStep::kSegmentErased, [&] { profiler_.RecordFree(kAddress); },
+      [&] { profiler_.DropDevice(device_); });
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileASegmentIsFreedThatIsDroppedAndDeclaredAgain) {
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  Force(
+      internal::EventStep::kSegmentErased, [&] { profiler_.RecordFree(kAddress); },
+      [&] {
+        profiler_.DropDevice(device_);
+        EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_}));
+      });
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment) << "the new one stays";
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileASegmentIsFreedThatIsMergedOrSplit) {
+  const BufferId second(kAddress.value() + kSegment);
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  profiler_.RecordSegment(second, kSegment, {device_});
+  Force(
+      internal::EventStep::kSegmentErased, [&] { profiler_.RecordFree(second); },
+      [&] { EXPECT_TRUE(profiler_.MergeSegments(kAddress, second)); });
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 2 * kSegment);
+  Force(
+      internal::EventStep::kSegmentErased, [&] { profiler_.RecordFree(kAddress); },
+      [&] { EXPECT_TRUE(profiler_.SplitSegment(kAddress, kSegment)); });
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment) << "the half that it did not free";
   ExpectSound();
 }
 
 TEST_F(DropRaceTest, WhileABlockIsRecorded) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
   Force(
-      internal::EventStep::kBlockReserved, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
+      internal::EventStep::kBlockPlaced, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
       [&] { profiler_.DropDevice(device_); });
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kBlock) << "it is recorded after the drop";
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileABlockIsRecordedItsSegmentIsDeclared) {
+  Force(
+      internal::EventStep::kBlockPlaced, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
+      [&] { EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_})); });
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment);
+  EXPECT_EQ(profiler_.Stats(device_).bytes_reserved, kSegment - kBlock);
   ExpectSound();
 }
 
 TEST_F(DropRaceTest, WhileABlockIsRecordedInASegmentThatIsFreedAndDeclaredAgain) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
   Force(
-      internal::EventStep::kBlockReserved, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
+      internal::EventStep::kBlockPlaced, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
       [&] {
         EXPECT_TRUE(profiler_.RecordFree(kAddress));
         EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_}));
@@ -189,12 +285,19 @@ TEST_F(DropRaceTest, AtRandom) {
       const uint64_t address = kAddress.value() + i * kSegment;
       for (int round = 0; round < kRounds; ++round) {
         if (round % 2 == 0) profiler_.RecordAlloc(BufferId(address), kSegment, {device_});
+        if (round % 5 == 0) profiler_.RecordBlock(BufferId(address + 12288), kBlock, {device_});
         profiler_.RecordSegment(BufferId(address), kSegment, {device_});
         profiler_.RecordBlock(BufferId(address + 4096), kBlock, {device_});
         profiler_.RecordBlock(BufferId(address + 8192), kBlock, {device_});
+        if (round % 7 == 0) profiler_.RecordSegment(BufferId(address + 8192), kBlock, {device_});
+        if (round % 4 == 0) profiler_.RecordResize(BufferId(address), kSegment / 2);
+        if (round % 4 == 1) profiler_.SplitSegment(BufferId(address), 16384);
+        profiler_.RecordBlockResize(BufferId(address + 8192), 2 * kBlock);
+        if (round % 8 == 1) profiler_.MergeSegments(BufferId(address), BufferId(address + 16384));
         profiler_.RestoreRecord(profiler_.RecordBlockFree(BufferId(address + 4096)));
         profiler_.RestoreRecord(profiler_.RecordFree(BufferId(address)));
         if (round % 3 == 0) profiler_.RecordFree(BufferId(address));
+        if (round % 4 == 1) profiler_.RecordFree(BufferId(address + 16384));
       }
     });
   }

@@ -25,8 +25,7 @@
 #include "hbmprof/profiler.h"
 #include "hbmprof/simulated_device.h"
 #include "hbmprof/tag.h"
-#include "src/core/ledger.h"
-#include "src/core/profiler_impl.h"
+#include "src/core/trace.h"
 
 namespace hbmprof {
 namespace {

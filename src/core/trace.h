@@ -1,0 +1,30 @@
+// What tests can see and do in the middle of an event. Without HBMPROF_TRACE_LEDGER all of it is nothing.
+#ifndef HBMPROF_SRC_CORE_TRACE_H_
+#define HBMPROF_SRC_CORE_TRACE_H_
+
+#include <cstdint>
+
+namespace hbmprof::internal {
+
+// Points between the steps of an event at which a test can force what another thread does.
+enum class EventStep : uint8_t {
+  kSegmentFound,   // the record that becomes one; the ledger's locks are held
+  kSegmentPlaced,  // where it will be is known, and nothing is recorded
+  kBlockPlaced,    // the same
+  kSegmentErased,  // from the live table, and is still in its place
+  kRestoring,      // nothing is recorded yet
+};
+#ifdef HBMPROF_TRACE_LEDGER
+// Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, and once
+// per Snapshot and ResetPeak with all shards locked: so its calls tell the order of the events. TraceStep is called
+// with no lock held where EventStep names none.
+void TraceLedger();
+void TraceStep(EventStep step);
+#else
+inline void TraceLedger() {}
+inline void TraceStep(EventStep) {}
+#endif
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_TRACE_H_

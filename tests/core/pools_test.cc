@@ -1,0 +1,389 @@
+// Pools: segments that nest, grow, shrink, split, merge and are declared late, and blocks that lie across them, against
+// a naive model of every byte.
+
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "hbmprof/profiler.h"
+#include "hbmprof/tag.h"
+#include "tests/support/interval_model.h"
+
+namespace hbmprof {
+namespace {
+
+using hbmprof_test::IntervalModel;
+using Interval = IntervalModel::Interval;
+
+constexpr uint64_t kBase = uint64_t{1} << 32;
+constexpr int64_t kUnit = 256;
+constexpr int64_t kMiB = 1 << 20;
+
+BufferId At(int unit) { return BufferId(kBase + static_cast<uint64_t>(unit) * kUnit); }
+size_t Bytes(int units) { return static_cast<size_t>(units) * kUnit; }
+std::string TagName(int tag) { return "t" + std::to_string(tag); }
+
+Options WithoutStacks() {
+  Options options;
+  options.unwinder = Unwinder::kNone;
+  return options;
+}
+
+// In-use or peak bytes of the snapshot's samples, by tag, of kind kPool or of all others.
+int64_t Sum(const Snapshot& snapshot, const std::string& tag, bool pool, int64_t Snapshot::Sample::*value) {
+  int64_t sum = 0;
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    const std::string of_sample = sample.tags.empty() ? "" : sample.tags[0].second;
+    if (of_sample == tag && (sample.kind == MemoryKind::kPool) == pool) sum += sample.*value;
+  }
+  return sum;
+}
+
+void ExpectSame(const Profiler& profiler, const IntervalModel& model) {
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    ASSERT_GE(sample.inuse_bytes, 0);
+    ASSERT_GE(sample.peak_bytes, 0);
+  }
+  for (int tag = 0; tag < IntervalModel::kTags; ++tag) {
+    SCOPED_TRACE("tag " + std::to_string(tag));
+    const auto i = static_cast<size_t>(tag);
+    ASSERT_EQ(Sum(snapshot, TagName(tag), false, &Snapshot::Sample::inuse_bytes), model.held().blocks[i] * kUnit);
+    ASSERT_EQ(Sum(snapshot, TagName(tag), true, &Snapshot::Sample::inuse_bytes), model.held().idle[i] * kUnit);
+    ASSERT_EQ(Sum(snapshot, TagName(tag), false, &Snapshot::Sample::peak_bytes),
+              model.held_at_peak().blocks[i] * kUnit);
+    ASSERT_EQ(Sum(snapshot, TagName(tag), true, &Snapshot::Sample::peak_bytes), model.held_at_peak().idle[i] * kUnit);
+  }
+  const DeviceStats stats = profiler.Stats(kDefaultDevice);
+  ASSERT_EQ(stats.bytes_in_use, model.in_use() * kUnit);
+  ASSERT_EQ(stats.peak_bytes_in_use, model.peak() * kUnit);
+  ASSERT_EQ(stats.pool_bytes, model.pool_units() * kUnit);
+  ASSERT_EQ(stats.bytes_reserved, model.idle_units() * kUnit);
+  ASSERT_EQ(stats.num_live, static_cast<int64_t>(model.size()));
+}
+
+// --- One rule each --------------------------------------------------------------------------------------------------
+
+class PoolsTest : public ::testing::Test {
+ protected:
+  DeviceStats Stats() const { return profiler_.Stats(kDefaultDevice); }
+  void ExpectInUse(int64_t in_use, int64_t idle) const {
+    EXPECT_EQ(Stats().bytes_in_use, in_use);
+    EXPECT_EQ(Stats().bytes_reserved, idle);
+  }
+  Profiler profiler_{WithoutStacks()};
+};
+
+BufferId MiBAt(int64_t mib) { return BufferId(kBase + static_cast<uint64_t>(mib * kMiB)); }
+
+TEST_F(PoolsTest, BlockAcrossAdjacentSegmentsCountsOnce) {
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 20 * kMiB));
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(20), 20 * kMiB));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(5), 30 * kMiB));
+  ExpectInUse(40 * kMiB, 10 * kMiB);
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(5)).bytes(), 30 * kMiB);
+  ExpectInUse(40 * kMiB, 40 * kMiB);
+}
+
+TEST_F(PoolsTest, BlockPartlyOutsideCountsThatPartItself) {
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 10 * kMiB));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(8), 5 * kMiB));
+  ExpectInUse(13 * kMiB, 8 * kMiB);
+  ASSERT_TRUE(profiler_.RecordResize(MiBAt(0), 20 * kMiB));
+  ExpectInUse(20 * kMiB, 15 * kMiB);
+}
+
+TEST_F(PoolsTest, SegmentDeclaredLateTakesTheBlocksThatAreThere) {
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 1 * kMiB));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(4), 2 * kMiB));
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 20 * kMiB));
+  ExpectInUse(20 * kMiB, 17 * kMiB);
+  profiler_.RecordBlockFree(MiBAt(0));
+  profiler_.RecordBlockFree(MiBAt(4));
+  ExpectInUse(20 * kMiB, 20 * kMiB);
+}
+
+TEST_F(PoolsTest, PoolsNestAndEachLevelCountsWhatItHoldsBeyondTheNext) {
+  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 100 * kMiB));    // the driver's
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 100 * kMiB));  // RMM's pool
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 40 * kMiB));     // the arena's
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 40 * kMiB));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 8 * kMiB)) << "begins where all around it begin";
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(8), 2 * kMiB));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(40), 5 * kMiB));
+  ExpectInUse(100 * kMiB, 85 * kMiB);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  std::map<std::pair<MemoryKind, int64_t>, int64_t> held;
+  for (const Snapshot::Sample& sample : snapshot.samples) held[{sample.kind, sample.block_bytes}] = sample.inuse_bytes;
+  EXPECT_EQ((held[{MemoryKind::kPool, 100 * kMiB}]), 55 * kMiB);
+  EXPECT_EQ((held[{MemoryKind::kPool, 40 * kMiB}]), 30 * kMiB);
+  EXPECT_EQ(Stats().pool_bytes, 100 * kMiB);
+  EXPECT_EQ(Stats().num_live, 5);
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)).bytes(), 8 * kMiB);
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)).bytes(), 40 * kMiB) << "with the block that is in it";
+  ExpectInUse(100 * kMiB, 95 * kMiB);
+  EXPECT_FALSE(profiler_.RecordBlockFree(MiBAt(8)));
+  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)).bytes(), 100 * kMiB);
+  ExpectInUse(0, 0);
+  EXPECT_EQ(Stats().num_live, 0);
+}
+
+TEST_F(PoolsTest, ResizeKeepsSiteAndCountsTheDifference) {
+  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 10 * kMiB));
+  ASSERT_TRUE(profiler_.RecordResize(MiBAt(0), 15 * kMiB));
+  EXPECT_EQ(Stats().bytes_in_use, 15 * kMiB);
+  EXPECT_EQ(Stats().num_allocs, 1);
+  EXPECT_EQ(Stats().largest_alloc_size, 15 * kMiB);
+  ASSERT_TRUE(profiler_.RecordResize(MiBAt(0), 5 * kMiB));
+  EXPECT_EQ(Stats().bytes_in_use, 5 * kMiB);
+  EXPECT_EQ(Stats().peak_bytes_in_use, 15 * kMiB);
+  EXPECT_FALSE(profiler_.RecordResize(MiBAt(1), 5 * kMiB)) << "nothing is there";
+  int64_t allocated = 0;
+  for (const Snapshot::Sample& sample : profiler_.TakeSnapshot().samples) allocated += sample.alloc_bytes;
+  EXPECT_EQ(allocated, 15 * kMiB);
+  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)).bytes(), 5 * kMiB);
+  EXPECT_EQ(Stats().bytes_in_use, 0);
+}
+
+TEST_F(PoolsTest, FailedFreeOfANestedSegmentIsUndone) {
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 100 * kMiB));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 40 * kMiB));
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 40 * kMiB));
+  profiler_.RestoreRecord(profiler_.RecordBlockFree(MiBAt(0)));
+  ExpectInUse(100 * kMiB, 100 * kMiB);
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(1), kMiB));
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)).bytes(), 40 * kMiB);
+  EXPECT_FALSE(profiler_.RecordBlockFree(MiBAt(1))) << "it was the nested segment's";
+}
+
+TEST_F(PoolsTest, BlockAddressBeyondTheLimitIsDropped) {
+  EXPECT_FALSE(profiler_.RecordBlock(BufferId(uint64_t{1} << 50), 100));
+  EXPECT_EQ(profiler_.GetTrackerStats().dropped_records, 1);
+}
+
+// --- Random operations ----------------------------------------------------------------------------------------------
+
+class RandomPools {
+ public:
+  RandomPools(Profiler* profiler, uint64_t seed) : profiler_(*profiler), random_(seed) {}
+
+  const IntervalModel& model() const { return model_; }
+  // One operation of a sound program; nothing if what was drawn would not be one.
+  void Step() {
+    IntervalModel changed = model_;
+    bool recorded = false;
+    const int kind = Below(100);
+    if (kind < 30) {
+      const Interval block = Draw(6, false);
+      changed.Add(block);
+      if (!changed.IsSound()) return;
+      ScopedTag tag("t", TagName(block.tag));
+      recorded = profiler_.RecordBlock(At(block.start), Bytes(block.end - block.start));
+    } else if (kind < 45) {
+      recorded = Segment(&changed);
+      if (!recorded) return;
+    } else if (kind < 75) {
+      if (model_.size() == 0) return;
+      const size_t i = Any();
+      if (model_[i].is_segment && Below(4) != 0) return;
+      const Interval gone = model_[i];
+      if (gone.is_segment && gone.has_block_id && !IsInnermostBlock(i)) return;
+      changed.Remove(i);
+      if (!changed.IsSound()) return;
+      const bool as_block = !gone.is_segment || gone.has_block_id;
+      const FreedRecord freed =
+          as_block ? profiler_.RecordBlockFree(At(gone.start)) : profiler_.RecordFree(At(gone.start));
+      ASSERT_EQ(freed.bytes(), static_cast<int64_t>(Bytes(gone.end - gone.start)))
+          << "free of " << gone.start << " before: " << Describe(model_);
+      recorded = true;
+    } else if (kind < 88) {
+      if (model_.size() == 0) return;
+      const size_t i = Any();
+      const Interval was = model_[i];
+      const int end = was.start + 1 + Below(was.is_segment ? 24 : 6);
+      if (was.is_segment && was.has_block_id && !IsInnermostBlock(i)) return;
+      if (was.is_segment && !CanSetEnd(i, end)) return;
+      changed.SetEnd(i, end);
+      if (!changed.IsSound() || changed.EqualSegments() > model_.EqualSegments()) return;
+      const bool as_block = !was.is_segment || was.has_block_id;
+      recorded = as_block ? profiler_.RecordBlockResize(At(was.start), Bytes(end - was.start))
+                          : profiler_.RecordResize(At(was.start), Bytes(end - was.start));
+    } else if (kind < 93) {
+      recorded = Split(&changed);
+      if (!recorded) return;
+    } else if (kind < 97) {
+      recorded = Merge(&changed);
+      if (!recorded) return;
+    } else if (kind < 99) {
+      profiler_.ResetPeak(kDefaultDevice);
+      changed.ResetPeak();
+      recorded = true;
+    } else {
+      if (Below(10) != 0) return;
+      profiler_.DropDevice(kDefaultDevice);
+      changed = IntervalModel(kUnits);
+      // The peak stays.
+      if (profiler_.Stats(kDefaultDevice).bytes_in_use == 0) profiler_.ResetPeak(kDefaultDevice);
+      recorded = true;
+    }
+    ASSERT_TRUE(recorded) << "operation " << kind << "\nbefore: " << Describe(model_)
+                          << "\nafter: " << Describe(changed);
+    last_ = "operation " + std::to_string(kind) + "\nbefore: " + Describe(model_) + "\nafter: " + Describe(changed);
+    model_ = changed;
+  }
+  // What the last operation was.
+  const std::string& last() const { return last_; }
+
+ private:
+  static std::string Describe(const IntervalModel& model) {
+    std::string text;
+    for (size_t i = 0; i < model.size(); ++i) {
+      const Interval& interval = model[i];
+      text += std::string(interval.is_segment ? interval.has_block_id ? " inner" : " segment" : " block") + "[" +
+              std::to_string(interval.start) + "," + std::to_string(interval.end) + ")t" + std::to_string(interval.tag);
+    }
+    return text;
+  }
+
+  static constexpr int kUnits = 64;
+
+  int Below(int limit) { return static_cast<int>(random_() % static_cast<uint64_t>(limit)); }
+  size_t Any() { return static_cast<size_t>(Below(static_cast<int>(model_.size()))); }
+  Interval Draw(int most, bool is_segment) {
+    const int start = Below(kUnits);
+    return {start, start + 1 + Below(most), Below(IntervalModel::kTags), is_segment, !is_segment};
+  }
+  // Whether RecordBlockFree of its address means this one.
+  bool IsInnermostBlock(size_t i) const {
+    for (size_t j = 0; j < model_.size(); ++j) {
+      if (j == i || model_[j].start != model_[i].start) continue;
+      if (!model_[j].is_segment || (model_[j].has_block_id && model_.IsInside(j, i))) return false;
+    }
+    return true;
+  }
+  // Whether no other segment has an edge in what is added or cut off, and it stays in the segment around it.
+  bool CanSetEnd(size_t i, int end) const {
+    const Interval& segment = model_[i];
+    const int low = std::min(end, segment.end);
+    const int high = std::max(end, segment.end);
+    for (size_t j = 0; j < model_.size(); ++j) {
+      const Interval& other = model_[j];
+      if (j == i || !other.is_segment) continue;
+      if (model_.IsInside(i, j)) {
+        if (end > other.end) return false;
+      } else if (other.start < high && low < other.end) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool Segment(IntervalModel* changed) {
+    Interval segment = Draw(24, true);
+    // A block in a pool becomes a segment now and then.
+    if (model_.size() > 0 && Below(3) == 0) {
+      const size_t i = Any();
+      if (model_[i].is_segment) return false;
+      changed->MakeSegment(i);
+      // All of it lies in the segment that it begins in.
+      int around = 0;
+      for (size_t j = 0; j < model_.size(); ++j) around += model_.IsInside(i, j) ? 1 : 0;
+      if (around == 0 || around != model_.LevelOf(i) || !changed->IsSound()) return false;
+      EXPECT_TRUE(profiler_.RecordSegment(At(model_[i].start), Bytes(model_[i].end - model_[i].start)));
+      return true;
+    }
+    for (size_t i = 0; i < model_.size(); ++i) {
+      const Interval& other = model_[i];
+      if (other.start != segment.start) continue;
+      if (other.end == segment.end) return false;
+      if (other.is_segment && !other.has_block_id) segment.has_block_id = true;
+    }
+    changed->Add(segment);
+    if (!changed->IsSound()) return false;
+    // As a block of the segment around it, it must be the only one of that level there.
+    const size_t last = changed->size() - 1;
+    for (size_t i = 0; i < last; ++i) {
+      const Interval& other = (*changed)[i];
+      if (other.start != segment.start || !segment.has_block_id) continue;
+      if (!changed->IsInside(last, i)) return false;
+    }
+    ScopedTag tag("t", TagName(segment.tag));
+    EXPECT_TRUE(profiler_.RecordSegment(At(segment.start), Bytes(segment.end - segment.start)));
+    return true;
+  }
+
+  bool Split(IntervalModel* changed) {
+    if (model_.size() == 0) return false;
+    const size_t i = Any();
+    const Interval segment = model_[i];
+    if (!segment.is_segment || segment.has_block_id || segment.end - segment.start < 2) return false;
+    const int at = segment.start + 1 + Below(segment.end - segment.start - 1);
+    for (size_t j = 0; j < model_.size(); ++j) {
+      const Interval& other = model_[j];
+      if (other.is_segment && !other.has_block_id && other.start == at) return false;
+      if (other.is_segment && model_.IsInside(j, i) && other.start < at && at < other.end) return false;
+    }
+    changed->Split(i, at);
+    if (!changed->IsSound() || changed->EqualSegments() > model_.EqualSegments()) return false;
+    EXPECT_TRUE(profiler_.SplitSegment(At(segment.start), Bytes(at - segment.start)));
+    return true;
+  }
+
+  bool Merge(IntervalModel* changed) {
+    for (size_t i = 0; i < model_.size(); ++i) {
+      for (size_t j = 0; j < model_.size(); ++j) {
+        const Interval& first = model_[i];
+        const Interval& second = model_[j];
+        if (!first.is_segment || !second.is_segment || first.end != second.start) continue;
+        if (first.has_block_id || second.has_block_id || model_.DepthOf(i) != model_.DepthOf(j)) continue;
+        bool is_same_outer = true;
+        for (size_t k = 0; k < model_.size(); ++k) {
+          is_same_outer = is_same_outer && model_.IsInside(i, k) == model_.IsInside(j, k);
+        }
+        if (!is_same_outer || Below(2) == 0) continue;
+        changed->Merge(i, j);
+        if (!changed->IsSound() || changed->EqualSegments() > model_.EqualSegments()) return false;
+        EXPECT_TRUE(profiler_.MergeSegments(At(first.start), At(second.start)));
+        return true;
+      }
+    }
+    return false;
+  }
+
+  Profiler& profiler_;
+  std::mt19937_64 random_;
+  IntervalModel model_{kUnits};
+  std::string last_;
+};
+
+uint64_t Seed() {
+  const char* seed = std::getenv("HBMPROF_TEST_SEED");
+  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device()();
+}
+
+TEST(RandomPoolsTest, EqualTheNaiveModelAfterEveryOperation) {
+  const char* rounds = std::getenv("HBMPROF_TEST_ROUNDS");
+  const uint64_t first = Seed();
+  for (uint64_t seed = first; seed < first + (rounds != nullptr ? std::strtoull(rounds, nullptr, 10) : 20); ++seed) {
+    SCOPED_TRACE("HBMPROF_TEST_SEED=" + std::to_string(seed));
+    Profiler profiler(WithoutStacks());
+    RandomPools pools(&profiler, seed);
+    for (int i = 0; i < 2000; ++i) {
+      SCOPED_TRACE("step " + std::to_string(i));
+      pools.Step();
+      ASSERT_FALSE(::testing::Test::HasFailure());
+      ExpectSame(profiler, pools.model());
+      ASSERT_FALSE(::testing::Test::HasFailure()) << pools.last();
+    }
+    EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 0);
+    EXPECT_EQ(profiler.GetTrackerStats().replaced_records, 0);
+    EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 0);
+  }
+}
+
+}  // namespace
+}  // namespace hbmprof
