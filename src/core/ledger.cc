@@ -38,10 +38,13 @@ Ledger::~Ledger() {
 }
 
 template <typename Visit>
+void Ledger::ForEachShardOf(uint64_t shards, const Visit& visit) const {
+  for (; shards != 0; shards &= shards - 1) visit(shards_[__builtin_ctzll(shards)]);
+}
+
+template <typename Visit>
 void Ledger::ForEachActiveShard(const Visit& visit) const {
-  for (uint64_t rest = active_.load(std::memory_order_relaxed); rest != 0; rest &= rest - 1) {
-    visit(shards_[__builtin_ctzll(rest)]);
-  }
+  ForEachShardOf(active_.load(std::memory_order_relaxed), visit);
 }
 
 void Ledger::LockAll() const {
@@ -51,6 +54,18 @@ void Ledger::LockAll() const {
 
 void Ledger::UnlockAll() const {
   ForEachActiveShard([](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { shard.lock.Unlock(); });
+  all_lock_.Unlock();
+}
+
+uint64_t Ledger::LockAccount(AccountId account, const Shard* own) const {
+  all_lock_.Lock();
+  const uint64_t locked = common_[account].active | (own == nullptr ? 0 : Bit(shards_, *own));
+  ForEachShardOf(locked, [](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { shard.lock.Lock(); });
+  return locked;
+}
+
+void Ledger::UnlockAccount(uint64_t locked) const {
+  ForEachShardOf(locked, [](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { shard.lock.Unlock(); });
   all_lock_.Unlock();
 }
 
@@ -80,7 +95,9 @@ Ledger::Cell* Ledger::CellOf(Shard& shard, SiteId site) const {
   }
   Cell* cell = cells + (site & ((1u << kChunkBits) - 1));
   const Site& record = sites_.At(site);
-  cell->account = record.is_plain ? &shard.accounts[record.account] : nullptr;
+  Account& account = shard.accounts[record.account];
+  if (account.epoch == 0) account.Park();
+  cell->account = record.is_plain ? &account : nullptr;
   return cell;
 }
 
@@ -102,6 +119,32 @@ Ledger::Shard* Ledger::AnyShard() {
   return found;
 }
 
+bool Ledger::TouchFirst(Shard& shard, const Account& account, SiteId site, Cell* cell) {
+  if (account.is_parked()) return false;
+  const auto number = static_cast<AccountId>(&account - shard.accounts);
+  Reading* const reading = shard.reading;
+  if (reading != nullptr && site >= shard.unread) {
+    SpinLockHolder hold(reading->lock);
+    if (site < reading->changed.size()) Reading::Add(*cell, reading->accounts[number], &reading->changed[site]);
+  }
+  if (cell->epoch < common_[number].peak_epoch) {
+    cell->peak_objects = cell->inuse_objects();
+    cell->peak_bytes = cell->inuse_bytes();
+  }
+  cell->epoch = account.epoch;
+  return true;
+}
+
+void Ledger::Unpark(Shard& shard, AccountId account) {
+  Common& common = common_[account];
+  Account& part = shard.accounts[account];
+  common.parked_in_use -= part.in_use();
+  part.SetHeadroom(0);
+  part.epoch = common.epoch;
+  common.active |= Bit(shards_, shard);
+  common.is_used = true;
+}
+
 Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const Site& record = sites_.At(site);
   Shard* const shard = ShardFor(site);
@@ -109,38 +152,61 @@ Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_
   Account& account = shard->accounts[record.account];
   {
     SpinLockHolder hold(shard->lock);
-    if (event == Event::kFree || account.headroom >= bytes) {
-      return Apply(*shard, event, account, record.is_pool, bytes, CellOf(*shard, site));
+    Cell* cell = CellOf(*shard, site);
+    if ((event == Event::kFree || account.headroom >= bytes) && Touch(*shard, account, site, cell)) {
+      return Apply(*shard, event, account, record.is_pool, bytes, cell);
     }
   }
 
-  LockAll();
+  const uint64_t locked = LockAccount(record.account, shard);
+  if (account.is_parked()) Unpark(*shard, record.account);
   int64_t in_use;
-  const bool is_peak = MakeHeadroom(*shard, record.account, bytes, &in_use);
-  const Entered entered = Apply(*shard, event, account, record.is_pool, bytes, CellOf(*shard, site));
+  const bool is_peak = event != Event::kFree && MakeHeadroom(*shard, record.account, bytes, &in_use);
+  Cell* cell = CellOf(*shard, site);
+  Touch(*shard, account, site, cell);
+  const Entered entered = Apply(*shard, event, account, record.is_pool, bytes, cell);
   if (is_peak) BeginPeak(record.account, in_use);
-  UnlockAll();
+  UnlockAccount(locked);
   return entered;
 }
 
 bool Ledger::MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use) {
+  Common& common = common_[account];
+  const uint64_t bit_of_own = Bit(shards_, own);
   *in_use = bytes;
   int64_t shards = 0;
-  ForEachActiveShard([&](Shard& shard) {
-    *in_use += shard.accounts[account].in_use();
+  ForEachShardOf(common.active, [&](Shard& shard) {
+    Account& part = shard.accounts[account];
+    int64_t& events_before = shard.events_when_shared[account];
+    if (part.events() == events_before && &shard != &own) {
+      common.active &= ~Bit(shards_, shard);
+      common.parked_in_use += part.in_use();
+      part.Park();
+      return;
+    }
+    events_before = part.events();
+    *in_use += part.in_use();
     ++shards;
   });
-  const int64_t slack = peaks_[account] - *in_use;
+  *in_use += common.parked_in_use;
+  const int64_t slack = common.peak - *in_use;
   // What stays free below the peak is shared out evenly; the event's own bytes come on top for this shard.
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
-  ForEachActiveShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(share); });
+  ForEachShardOf(common.active & ~bit_of_own, [&](Shard& shard) { shard.accounts[account].SetHeadroom(share); });
   own.accounts[account].SetHeadroom(share + bytes);
   return slack < 0;
 }
 
 void Ledger::BeginPeak(AccountId account, int64_t bytes) {
-  peaks_[account] = bytes;
-  ForEachActiveShard([&](Shard& shard) { ++shard.accounts[account].epoch; });
+  common_[account].peak = bytes;
+  BeginEpoch(account);
+  common_[account].peak_epoch = common_[account].epoch;
+}
+
+void Ledger::BeginEpoch(AccountId account) const {
+  Common& common = common_[account];
+  ++common.epoch;
+  ForEachShardOf(common.active, [&](Shard& shard) { shard.accounts[account].epoch = common.epoch; });
 }
 
 Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
@@ -156,8 +222,10 @@ Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(sc
 Ledger::Change::~Change() { Complete(); }
 
 bool Ledger::Change::Prepare(SiteId site) {
-  if (ledger_.CellOf(*own_, site) != nullptr) return true;
-  if (scope_ != Scope::kAllShards) return false;
+  if (ledger_.CellOf(*own_, site) != nullptr) {
+    return holds_all() || !own_->accounts[ledger_.sites_.At(site).account].is_parked();
+  }
+  if (!holds_all()) return false;
   // A site that events can be entered of has a cell in some shard.
   bool has_cell = false;
   ledger_.ForEachActiveShard(
@@ -168,23 +236,33 @@ bool Ledger::Change::Prepare(SiteId site) {
 Ledger::Cell& Ledger::Change::Changed(SiteId site) {
   has_event_ = true;
   account_ = ledger_.sites_.At(site).account;
-  const Shard* with_cell = own_;
+  Shard* with_cell = own_;
   Cell* cell = ledger_.ExistingCellOf(*own_, site);
   if (cell == nullptr) {
-    ledger_.ForEachActiveShard([&](const Shard& shard) {
+    ledger_.ForEachActiveShard([&](Shard& shard) {
       Cell* found = ledger_.ExistingCellOf(shard, site);
       if (found == nullptr) return;
       cell = found;
       with_cell = &shard;
     });
   }
-  Touch(cell, with_cell->accounts[account_]);
+  // Where the change holds its own shard only, Prepare has found the account active there.
+  if (with_cell->accounts[account_].is_parked()) ledger_.Unpark(*with_cell, account_);
+  ledger_.Touch(*with_cell, with_cell->accounts[account_], site, cell);
   return *cell;
+}
+
+Ledger::Account& Ledger::Change::OwnAccount() {
+  Account& account = own_->accounts[account_];
+  // The account's cells may all be in other shards.
+  if (account.epoch == 0) account.Park();
+  if (account.is_parked()) ledger_.Unpark(*own_, account_);
+  return account;
 }
 
 void Ledger::Change::Enter(Event event, SiteId site, int64_t bytes) {
   Cell& cell = Changed(site);
-  Count(event, own_->accounts[account_], bytes, &cell);
+  Count(event, OwnAccount(), bytes, &cell);
   in_use_ += event == Event::kFree ? -bytes : bytes;
   records_ += event == Event::kFree ? -1 : 1;
 }
@@ -202,7 +280,7 @@ void Ledger::Change::Move(SiteId from, SiteId to, int64_t old_bytes, int64_t new
   ++cell_to.alloc_objects;
   cell_to.alloc_bytes += std::max(old_bytes, new_bytes);
   cell_to.freed_bytes += std::max<int64_t>(old_bytes - new_bytes, 0);
-  Account& account = own_->accounts[account_];
+  Account& account = OwnAccount();
   account.largest_alloc = std::max(account.largest_alloc, new_bytes);
   in_use_ += new_bytes - old_bytes;
 }
@@ -212,7 +290,7 @@ Ledger::Entered Ledger::Change::Complete() {
   is_held_ = false;
   Entered entered = kEntered;
   if (has_event_) {
-    Account& account = own_->accounts[account_];
+    Account& account = OwnAccount();
     int64_t in_use = 0;
     const bool is_peak =
         in_use_ > 0 && scope_ == Scope::kAllShards && ledger_.MakeHeadroom(*own_, account_, in_use_, &in_use);
@@ -230,27 +308,41 @@ Ledger::Entered Ledger::Change::Complete() {
   return entered;
 }
 
-bool Ledger::EnterFreed(SiteId site, int64_t bytes) {
+bool Ledger::EnterFreed(SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Shard* const shard = ShardFor(site);
   if (shard == nullptr) return false;
-  SpinLockHolder hold(shard->lock);
+  const AccountId number = sites_.At(site).account;
+  Account& account = shard->accounts[number];
+  const auto count = [&](Cell* cell) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    ++cell->alloc_objects;
+    cell->alloc_bytes += bytes;
+    ++cell->freed_objects;
+    cell->freed_bytes += bytes;
+    ++account.num_allocs;
+    ++account.num_frees;
+    account.largest_alloc = std::max(account.largest_alloc, bytes);
+    CountEvent(*shard, 0);
+  };
+  {
+    SpinLockHolder hold(shard->lock);
+    Cell* cell = CellOf(*shard, site);
+    if (Touch(*shard, account, site, cell)) {
+      count(cell);
+      return true;
+    }
+  }
+  const uint64_t locked = LockAccount(number, shard);
+  if (account.is_parked()) Unpark(*shard, number);
   Cell* cell = CellOf(*shard, site);
-  Account& account = shard->accounts[sites_.At(site).account];
-  Touch(cell, account);
-  ++cell->alloc_objects;
-  cell->alloc_bytes += bytes;
-  ++cell->freed_objects;
-  cell->freed_bytes += bytes;
-  ++account.num_allocs;
-  ++account.num_frees;
-  account.largest_alloc = std::max(account.largest_alloc, bytes);
-  CountEvent(*shard, 0);
+  Touch(*shard, account, site, cell);
+  count(cell);
+  UnlockAccount(locked);
   return true;
 }
 
 AccountTotals Ledger::SumOf(AccountId account) const {
   AccountTotals totals;
-  totals.peak_bytes_in_use = peaks_[account];
+  totals.peak_bytes_in_use = common_[account].peak;
   ForEachActiveShard([&](const Shard& shard) {
     const Account& part = shard.accounts[account];
     totals.bytes_in_use += part.in_use();
@@ -264,9 +356,10 @@ AccountTotals Ledger::SumOf(AccountId account) const {
 }
 
 AccountTotals Ledger::Totals(AccountId account) const {
-  LockAll();
+  // Where the account is parked, it changes with all_lock_ held only.
+  const uint64_t locked = LockAccount(account, nullptr);
   const AccountTotals totals = SumOf(account);
-  UnlockAll();
+  UnlockAccount(locked);
   return totals;
 }
 
@@ -280,55 +373,108 @@ int64_t Ledger::CountLive() const {
   return live;
 }
 
+void Ledger::Reading::Add(const Cell& cell, const Instant& instant, SiteTotals* totals) {
+  if (cell.epoch >= instant.epoch) return;
+  const bool has_changed_since_peak = cell.epoch >= instant.peak_epoch;
+  totals->alloc_objects += cell.alloc_objects;
+  totals->alloc_bytes += cell.alloc_bytes;
+  totals->inuse_objects += cell.inuse_objects();
+  totals->inuse_bytes += cell.inuse_bytes();
+  totals->peak_objects += has_changed_since_peak ? cell.peak_objects : cell.inuse_objects();
+  totals->peak_bytes += has_changed_since_peak ? cell.peak_bytes : cell.inuse_bytes();
+}
+
 void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const {
   accounts->assign(kAccounts, {});
-  // Room for all sites is made before the locks are taken. Sites are added meanwhile, so there may be too little.
+  Reading reading;
+  std::vector<uint8_t> account_of;
+  static_assert(kAccounts <= 256, "an account fits in a byte");
+  SpinLockHolder one_at_a_time(reading_lock_);
+  // Memory for all sites is made before the locks are taken. Sites are added meanwhile, so there may be too little.
+  // Nothing is allocated between LockAll and the end of ReadCells.
   SiteId count;
   for (;;) {
     sites->assign(sites_.size() + 1024, {});
+    account_of.assign(sites->size(), 0);
+    {
+      SpinLockHolder hold(reading.lock);
+      reading.changed.assign(sites->size(), {});
+    }
     LockAll();
     count = sites_.size();
     if (count <= sites->size()) break;
     UnlockAll();
   }
-  sites->resize(count);
   TraceLedger();
-  for (AccountId account = 0; account < kAccounts; ++account) (*accounts)[account] = SumOf(account);
-  ForEachActiveShard([&](const Shard& shard) {
-    for (SiteId start = 0; start < sites->size(); start += 1u << kChunkBits) {
-      const Cell* cell = ExistingCellOf(shard, start);
-      if (cell == nullptr) continue;
-      const SiteId end = std::min<SiteId>(static_cast<SiteId>(sites->size()), start + (1u << kChunkBits));
-      for (SiteId site = start; site < end; ++site, ++cell) {
-        if (cell->is_zero()) continue;
-        SiteTotals& totals = (*sites)[site];
-        const bool changed = cell->epoch == shard.accounts[sites_.At(site).account].epoch;
-        totals.alloc_objects += cell->alloc_objects;
-        totals.alloc_bytes += cell->alloc_bytes;
-        totals.inuse_objects += cell->inuse_objects();
-        totals.inuse_bytes += cell->inuse_bytes();
-        totals.peak_objects += changed ? cell->peak_objects : cell->inuse_objects();
-        totals.peak_bytes += changed ? cell->peak_bytes : cell->inuse_bytes();
-      }
-    }
+  for (AccountId account = 0; account < kAccounts; ++account) {
+    if (!common_[account].is_used) continue;
+    (*accounts)[account] = SumOf(account);
+    BeginEpoch(account);
+    reading.accounts[account] = {common_[account].epoch, common_[account].peak_epoch};
+  }
+  const uint64_t shards = active_.load(std::memory_order_relaxed);
+  ForEachShardOf(shards, [&](Shard& shard) {
+    shard.reading = &reading;
+    shard.unread = 0;
   });
   UnlockAll();
+
+  sites->resize(count);
+  for (SiteId site = 0; site < count; ++site) account_of[site] = static_cast<uint8_t>(sites_.At(site).account);
+  ReadCells(shards, account_of, &reading, sites);
+  SpinLockHolder hold(reading.lock);
+  for (SiteId site = 0; site < count; ++site) {
+    const SiteTotals& changed = reading.changed[site];
+    SiteTotals& totals = (*sites)[site];
+    totals.alloc_objects += changed.alloc_objects;
+    totals.alloc_bytes += changed.alloc_bytes;
+    totals.inuse_objects += changed.inuse_objects;
+    totals.inuse_bytes += changed.inuse_bytes;
+    totals.peak_objects += changed.peak_objects;
+    totals.peak_bytes += changed.peak_bytes;
+  }
 }
 
-void Ledger::ResetPeak(AccountId account) {
-  LockAll();
+// A shard's lock is held for one chunk at a time.
+void Ledger::ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
+                       std::vector<SiteTotals>* sites) const {
+  const auto count = static_cast<SiteId>(sites->size());
+  ForEachShardOf(shards, [&](Shard& shard) {
+    for (SiteId start = 0; start < count; start += 1u << kChunkBits) {
+      const SiteId end = std::min<SiteId>(count, start + (1u << kChunkBits));
+      SpinLockHolder hold(shard.lock);
+      const Cell* cell = ExistingCellOf(shard, start);
+      for (SiteId site = start; cell != nullptr && site < end; ++site, ++cell) {
+        if (!cell->is_zero()) Reading::Add(*cell, reading->accounts[account_of[site]], &(*sites)[site]);
+      }
+      shard.unread = end;
+    }
+    SpinLockHolder hold(shard.lock);
+    shard.reading = nullptr;
+  });
+}
+
+void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const uint64_t locked = LockAccount(account, nullptr);
   BeginPeak(account, SumOf(account).bytes_in_use);
-  ForEachActiveShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(0); });
+  ForEachShardOf(common_[account].active, [&](Shard& shard) { shard.accounts[account].SetHeadroom(0); });
   TraceLedger();
-  UnlockAll();
+  UnlockAccount(locked);
+}
+
+void Ledger::ForgetSnapshotInChild() {
+  reading_lock_.Unlock();
+  ForEachActiveShard([](Shard& shard) { shard.reading = nullptr; });
 }
 
 void Ledger::Clear() {
-  std::fill(std::begin(peaks_), std::end(peaks_), 0);
+  std::fill(std::begin(common_), std::end(common_), Common{});
   live_records_.store(0, std::memory_order_relaxed);
+  ForgetSnapshotInChild();
   ForEachActiveShard([&](Shard& shard) {
     shard.unflushed_records = 0;
     std::fill(std::begin(shard.accounts), std::end(shard.accounts), Account{});
+    std::fill(std::begin(shard.events_when_shared), std::end(shard.events_when_shared), 0);
     for (SiteId start = 0; start < sites_.size(); start += 1u << kChunkBits) {
       Cell* cells = shard.chunks[start >> kChunkBits].load(std::memory_order_relaxed);
       if (cells != nullptr) DiscardPages(cells, sizeof(Cell) << kChunkBits);

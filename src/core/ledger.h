@@ -2,21 +2,29 @@
 // every site held at the peak.
 //
 // It is split into shards. A thread enters events into its own shard, so threads share nothing while they record; a
-// site's or an account's value is the sum over the shards. Whoever needs the value of one instant (a new peak, a
-// snapshot) holds the locks of all shards.
+// site's or an account's value is the sum over the shards. A new peak holds the locks of the shards that have had
+// events of the account lately. A snapshot holds the locks of all shards for as long as it takes to add up the accounts
+// and to begin a new epoch; it reads the sites' cells afterwards, a chunk at a time.
 //
 // Thread safety: everything from any thread at any time, unless annotated.
 //
 // Invariants, for each account, with in_use and headroom summed over its shards:
-// 1. in_use + headroom <= peak, and no shard's headroom is negative. An event that adds bytes takes them from its
-//    shard's headroom, so nothing that happens inside one shard can raise in_use above peak. Where the headroom does
-//    not suffice, all shards are locked: the slack is shared out anew, or there is a new peak. Only then does a shard's
-//    allowance = in_use + headroom change; in_use is not stored.
-// 2. A shard's `epoch` counts the account's peaks since the shard is in use. It changes only while all are locked.
-// 3. A cell whose epoch is that of its account in its shard holds in peak_* what it had at the last peak; any other
-//    cell has not changed since, so its present values are those of the peak. A cell is brought to the present epoch
-//    before it changes. (So zeros are right for a shard that is new and for an account that had no peak.)
-// 4. Locks are taken in this order: all_lock_, shards by number.
+// 1. in_use + headroom <= peak, and no shard's headroom is negative unless the account is parked there. An event that
+//    adds bytes takes them from its shard's headroom, so nothing that happens inside one shard can raise in_use above
+//    peak. Where the headroom does not suffice, the account's shards are locked: the slack is shared out anew, or there
+//    is a new peak. Only then does a shard's allowance = in_use + headroom change; in_use is not stored.
+// 2. An account is parked in a shard that has had no event of it between two such moments, and before the first one. It
+//    does not change while it is parked; its bytes in use are part of parked_in_use. The next event there makes it
+//    active again, with all_lock_ and the shard's lock held.
+// 3. The account's epoch begins anew at each peak and at each snapshot. It changes only while the shards in which the
+//    account is active are locked, and each of them holds a copy of it.
+// 4. A cell keeps the epoch of its last change. If that is peak_epoch (when the last peak was) or later, peak_* is what
+//    the cell had at the last peak; if it is earlier, the cell has not changed since, so its present values are those
+//    of the peak. The first change in an epoch brings the cell to the present epoch before it changes anything (Touch).
+// 5. While a snapshot reads the cells, a cell of an epoch before the snapshot's has the values of the snapshot's
+// instant.
+//    Before the first change of such a cell that the snapshot has not read yet, Touch hands its values to the snapshot.
+// 6. Locks are taken in this order: reading_lock_, all_lock_, shards by number, Reading::lock.
 #ifndef HBMPROF_SRC_CORE_LEDGER_H_
 #define HBMPROF_SRC_CORE_LEDGER_H_
 
@@ -101,11 +109,11 @@ class Ledger {
   Entered Enter(Event event, SiteId site, int64_t bytes) { return Enter(event, Prefetch(site), site, bytes); }
   // The same; `place` comes from this thread's Prefetch of the site.
   Entered Enter(Event event, const Place& place, SiteId site, int64_t bytes) {
-    const Entered entered = EnterPlain(event, place, bytes);
+    const Entered entered = EnterPlain(event, place, site, bytes);
     return entered != kNotEntered ? entered : EnterSlow(event, site, bytes);
   }
   // Enters the event if it is a common one: this thread's shard has met the site, which is plain, and has the headroom.
-  Entered EnterPlain(Event event, const Place& place, int64_t bytes) {
+  Entered EnterPlain(Event event, const Place& place, SiteId site, int64_t bytes) {
     Cell* cell = place.cell;
     if (cell == nullptr) return kNotEntered;
     Shard& shard = *place.shard;
@@ -113,6 +121,7 @@ class Ledger {
     if (cell->account == nullptr) return kNotEntered;
     Account& account = *cell->account;
     if (event != Event::kFree && bytes > account.headroom) return kNotEntered;
+    if (!Touch(shard, account, site, cell)) return kNotEntered;
     return Apply(shard, event, account, /*is_pool=*/false, bytes, cell);
   }
 
@@ -131,7 +140,8 @@ class Ledger {
     bool is_usable() const { return own_ != nullptr; }
     bool holds_all() const { return scope_ == Scope::kAllShards; }
     // Makes `site` one that the methods below accept. All sites of a change belong to one account. False if the host
-    // has no memory: for a site that was ever prepared or entered, only where the change does not hold all shards.
+    // has no memory, or where the change holds its own shard only and the account is parked there. For a site that was
+    // ever prepared or entered, it is never false where the change holds all shards.
     bool Prepare(SiteId site);
     // Whether the account's bytes in use may rise by `bytes`: always, if all shards are held.
     bool Admits(AccountId account, int64_t bytes) const {
@@ -154,6 +164,8 @@ class Ledger {
    private:
     // A cell of a site that was prepared, brought to the present epoch.
     Cell& Changed(SiteId site);
+    // Makes the change's account active in the thread's own shard.
+    Account& OwnAccount();
 
     Ledger& ledger_;
     const Scope scope_;
@@ -185,7 +197,7 @@ class Ledger {
   // Live records of all accounts, exactly.
   int64_t CountLive() const;
 
-  // Totals of all accounts and of sites 0 to sites->size()-1, all of one instant.
+  // Totals of all accounts and of sites 0 to sites->size()-1, all of one instant. One at a time; another one waits.
   void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const;
 
   // The present is the account's peak from now on.
@@ -196,6 +208,8 @@ class Ledger {
   void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // In a forked child, all locks held: everything becomes zero; the locks stay held.
   void Clear();
+  // In a forked child whose parent may have been taking a snapshot in another thread.
+  void ForgetSnapshotInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   struct Cell {
@@ -211,7 +225,7 @@ class Ledger {
     int64_t freed_bytes;  // of a segment's site, also those that are counted in other sites
     int64_t peak_objects;
     int64_t peak_bytes;
-    uint64_t epoch;
+    uint64_t epoch;  // of the last change; 0: none yet
     // Of a plain site, once the cell was asked for by CellOf: its account in the same shard. A free needs nothing else
     // of the site.
     Account* account;
@@ -220,9 +234,16 @@ class Ledger {
   // it was allocated through.
   struct Account {
     int64_t in_use() const { return allowance - headroom; }
+    int64_t events() const { return num_allocs + num_frees; }
+    bool is_parked() const { return epoch == kParked; }
     void SetHeadroom(int64_t bytes) {
       allowance = in_use() + bytes;
       headroom = bytes;
+    }
+    // No event is entered that adds bytes, not even none.
+    void Park() {
+      SetHeadroom(-1);
+      epoch = kParked;
     }
 
     int64_t headroom;
@@ -232,14 +253,44 @@ class Ledger {
     int64_t largest_alloc;
     int64_t pool_bytes;
     int64_t block_bytes;
-    uint64_t epoch;
+    uint64_t epoch;  // the account's, or kParked; 0 until the shard meets a site of it
   };
   static_assert(sizeof(Account) == 64, "one cache line");
+  static constexpr uint64_t kParked = ~uint64_t{0};
+  // What the shards of an account have in common. Guarded by all_lock_; also read under the lock of a shard in which
+  // the account is active, since whoever writes holds that too.
+  struct Common {
+    int64_t peak = 0;  // bytes
+    uint64_t epoch = 1;
+    uint64_t peak_epoch = 1;
+    uint64_t active = 0;        // bit s: the account is active in shard s
+    int64_t parked_in_use = 0;  // bytes, of the shards in which it is parked
+    bool is_used = false;       // it has been active in some shard
+  };
+  // A snapshot that reads the cells.
+  struct Reading {
+    // One account at the snapshot's instant.
+    struct Instant {
+      uint64_t epoch = 0;  // the cells of earlier epochs have not changed since; 0: there was no event of the account
+      uint64_t peak_epoch = 0;
+    };
+    // Adds what the cell had at that instant, if it has not changed since.
+    static void Add(const Cell& cell, const Instant& instant, SiteTotals* totals);
+
+    Instant accounts[kAccounts];
+    SpinLock lock;
+    // Of the cells that have changed before they were read, by site.
+    std::vector<SiteTotals> changed ABSL_GUARDED_BY(lock);
+  };
   struct alignas(128) Shard {
     SpinLock lock;
     int unflushed_records;       // change since the last addition to live_records_
     std::atomic<Cell*>* chunks;  // by site >> kChunkBits; null until the shard is first used
+    // A snapshot that has not read the cells of the sites from `unread` on; or null.
+    Reading* reading;
+    SiteId unread;
     Account accounts[kAccounts];
+    int64_t events_when_shared[kAccounts];  // Account::events() when headroom was last shared out
   };
   static constexpr uint32_t kMaxShards = kThreadNumbers;
   static constexpr uint32_t kChunkBits = 8;
@@ -261,20 +312,39 @@ class Ledger {
   Shard* ShardFor(SiteId site);
   // This thread's shard, or where there is no memory for that, any. Null if there is none.
   Shard* AnyShard();
+  // After Touch.
   Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   static void Count(Event event, Account& account, int64_t bytes, Cell* cell);
-  static void Touch(Cell* cell, const Account& account);
+  // Before a cell of `account` in `shard` changes. False if the account is parked there: then nothing is done.
+  bool Touch(Shard& shard, const Account& account, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
+    return cell->epoch == account.epoch || TouchFirst(shard, account, site, cell);
+  }
+  bool TouchFirst(Shard& shard, const Account& account, SiteId site, Cell* cell)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   Entered CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  // Adds `bytes` to the account's bytes in use; `own` may take them from its headroom afterwards. True if they become a
-  // new peak: then the caller must change the cells and call BeginPeak. All shards are locked.
+  static uint64_t Bit(const Shard* first, const Shard& shard) { return uint64_t{1} << (&shard - first); }
+  // Takes all_lock_ and the locks of the shards in which the account is active, and of `own` if it is not null. Returns
+  // these shards for UnlockAccount.
+  uint64_t LockAccount(AccountId account, const Shard* own) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void UnlockAccount(uint64_t locked) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Ends the parking of the account in a shard. all_lock_ and the shard's lock are held.
+  void Unpark(Shard& shard, AccountId account);
+  // Adds `bytes` to the account's bytes in use; `own`, where it is active, may take them from its headroom afterwards.
+  // True if they become a new peak: then the caller must change the cells and call BeginPeak. The account is locked.
   bool MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use);
-  // The present is the account's peak, of that many bytes. All shards are locked.
+  // The present is the account's peak, of that many bytes. The account is locked.
   void BeginPeak(AccountId account, int64_t bytes);
+  void BeginEpoch(AccountId account) const;
   Entered EnterSlow(Event event, SiteId site, int64_t bytes);
+  template <typename Visit>
+  void ForEachShardOf(uint64_t shards, const Visit& visit) const;
   template <typename Visit>
   void ForEachActiveShard(const Visit& visit) const;
   AccountTotals SumOf(AccountId account) const;
+  // Reads the cells of `shards` for a snapshot. `account_of` is by site.
+  void ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
+                 std::vector<SiteTotals>* sites) const;
 
   // By a thread's number: its shard, once that is in use.
   std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
@@ -285,17 +355,11 @@ class Ledger {
   Shard* shards_;
   mutable SpinLock all_lock_;
   std::atomic<uint64_t> active_{0};  // bit s: shard s is in use; changes under all_lock_
-  // Of each account, in bytes. Read under any shard's lock; written with all of them held.
-  int64_t peaks_[kAccounts] = {};
+  mutable Common common_[kAccounts];
+  // Held by a snapshot from beginning to end, some hundred milliseconds at most. No event waits for it.
+  mutable SpinLock reading_lock_;
   std::atomic<int64_t> live_records_{0};
 };
-
-inline void Ledger::Touch(Cell* cell, const Account& account) {
-  if (cell->epoch == account.epoch) return;
-  cell->peak_objects = cell->inuse_objects();
-  cell->peak_bytes = cell->inuse_bytes();
-  cell->epoch = account.epoch;
-}
 
 inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* cell) {
   switch (event) {
@@ -320,7 +384,6 @@ inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* ce
 
 inline Ledger::Entered Ledger::Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes,
                                      Cell* cell) {
-  Touch(cell, account);
   Count(event, account, bytes, cell);
   const int64_t added = event == Event::kFree ? -bytes : bytes;
   account.headroom -= added;

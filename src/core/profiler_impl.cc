@@ -644,6 +644,7 @@ void ProfilerImpl::ForgetProbes() {
 void ProfilerImpl::GiveUpInChild() {
   enabled.store(false, std::memory_order_relaxed);
   UnlockAll();
+  ledger_.ForgetSnapshotInChild();
   live_.UnlockLinesInChild();
   ForgetProbes();
 }

@@ -165,7 +165,7 @@ class ProfilerImpl {
   // After `record` left the live table: takes it out of everything else.
   Ledger::Entered Forget(BufferId id, const LiveRecord& record) {
     const Ledger::Entered entered =
-        ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), record.bytes);
+        ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), record.site, record.bytes);
     return entered != Ledger::kNotEntered ? entered : ForgetSlow(id, record);
   }
   Ledger::Entered ForgetSlow(BufferId id, LiveRecord record);

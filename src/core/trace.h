@@ -15,9 +15,9 @@ enum class EventStep : uint8_t {
   kRestoring,      // nothing is recorded yet
 };
 #ifdef HBMPROF_TRACE_LEDGER
-// Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, and once
-// per Snapshot and ResetPeak with all shards locked: so its calls tell the order of the events. TraceStep is called
-// with no lock held where EventStep names none.
+// Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, once per
+// Snapshot with all shards locked, and once per ResetPeak with the account's locked: so its calls tell the order of the
+// events of an account. TraceStep is called with no lock held where EventStep names none.
 void TraceLedger();
 void TraceStep(EventStep step);
 #else

@@ -199,15 +199,20 @@ class LedgerTest : public ::testing::Test {
   }
   // A block that lies wholly in a segment of `segment`.
   void EnterBlock(Event event, SiteId block, int64_t bytes, SiteId segment) {
-    {
-      Ledger::Change change(ledger_, Ledger::Change::Scope::kOwnShard);
-      ASSERT_TRUE(change.is_usable() && change.Prepare(block) && change.Prepare(segment));
-      const int64_t charged = event == Event::kFree ? -bytes : bytes;
-      change.Enter(event, block, bytes);
-      change.Charge(segment, charged);
-      change.AddBlockBytes(charged);
+    // The account may be parked in this thread's shard.
+    if (!TryEnterBlock(Ledger::Change::Scope::kOwnShard, event, block, bytes, segment)) {
+      ASSERT_TRUE(TryEnterBlock(Ledger::Change::Scope::kAllShards, event, block, bytes, segment));
     }
     model_.Enter(event, block, bytes, segment);
+  }
+  bool TryEnterBlock(Ledger::Change::Scope scope, Event event, SiteId block, int64_t bytes, SiteId segment) {
+    Ledger::Change change(ledger_, scope);
+    if (!change.is_usable() || !change.Prepare(block) || !change.Prepare(segment)) return false;
+    const int64_t charged = event == Event::kFree ? -bytes : bytes;
+    change.Enter(event, block, bytes);
+    change.Charge(segment, charged);
+    change.AddBlockBytes(charged);
+    return true;
   }
   void MoveToPool(SiteId from, SiteId to, int64_t bytes) {
     {
@@ -554,10 +559,10 @@ INSTANTIATE_TEST_SUITE_P(Threads, RandomLedgerTest, ::testing::Values(0, 2, 5, 7
 
 TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   constexpr int kThreads = 6;
-  SiteTable sites(1024);
+  SiteTable sites(4096);
   Ledger ledger(sites, 64);
   std::vector<SiteId> made;
-  for (uintptr_t pc = 1; pc <= 300; ++pc) {
+  for (uintptr_t pc = 1; pc <= 4000; ++pc) {  // so many that reading their cells takes a while
     made.push_back(sites.InternSite({StackAt(sites, &pc), 0, {DeviceId(pc % 2), {}, {}}, 0, false}));
   }
   // Threads take buffers that others made from one shelf, so a site's parts per shard become negative.
