@@ -158,9 +158,9 @@ class Profiler {
 
   // Gives a live buffer or segment another size, in bytes, in one event: for memory that was reallocated at its address
   // and for segments that grow or shrink at their end. It keeps its call stack and tags and counts as no further
-  // allocation; a growth adds to the bytes ever allocated. Blocks that lie wholly in what is cut off a segment are
-  // removed. Returns false and changes nothing while off, if `id` is not live, if a segment would be empty, overlap
-  // another in part or reach out of the one around it, and if a limit was reached.
+  // allocation; a growth adds to the bytes ever allocated. What lies wholly in what is cut off a segment is removed.
+  // Returns false and changes nothing while off, if `id` is not live, if a segment would be empty, grow over another,
+  // cut one in two or reach out of the one around it, and if a limit was reached.
   bool RecordResize(BufferId id, size_t bytes);
   // The same for the innermost block at `address`.
   bool RecordBlockResize(BufferId address, size_t bytes);

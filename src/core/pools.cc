@@ -470,7 +470,7 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
 void Pools::SetLevels(const Segment* around) {
   // Deepest first, so that no id is in use when a segment gets it. (Where one is, or the host has no memory, the
   // segment keeps its id.)
-  for (int depth = DeepestIn(around)->depth; depth > around->depth; --depth) {
+  for (int depth = DeepestIn(around->start, around->end)->depth; depth > around->depth; --depth) {
     segments_.ForEachSegment(around->start, around->end, [&](Segment* inner) {
       if (inner->depth != depth || !IsBlockId(inner->id)) return;
       const uint64_t id = IdOf(inner->start, depth);
@@ -589,7 +589,7 @@ void Pools::RemoveWithContents(Change& change, Segment* segment, bool is_kept) {
       });
     }
   }
-  for (Segment* inner = DeepestIn(segment); inner != segment; inner = DeepestIn(segment)) {
+  for (Segment* inner = DeepestIn(start, end); inner != segment; inner = DeepestIn(start, end)) {
     EraseRecord(inner);
     RemoveEmpty(change, inner);
   }
@@ -597,9 +597,9 @@ void Pools::RemoveWithContents(Change& change, Segment* segment, bool is_kept) {
   Fasten(change, rest);
 }
 
-Segment* Pools::DeepestIn(const Segment* around) {
+Segment* Pools::DeepestIn(uint64_t start, uint64_t end) {
   Segment* deepest = nullptr;
-  segments_.ForEachSegment(around->start, around->end, [&](Segment* segment) {
+  segments_.ForEachSegment(start, end, [&](Segment* segment) {
     if (deepest == nullptr || segment->depth > deepest->depth) deepest = segment;
   });
   return deepest;
@@ -657,20 +657,28 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
   if (bytes <= 0 || end < segment->start) return false;
   const uint64_t low = std::min(end, old_end);
   const uint64_t high = std::max(end, old_end);
-  if (!segments_.Fits(segment->start, end, segment) || HasInnerEdge(segment, low, high)) return false;
+  if (!segments_.Fits(segment->start, end, segment) || (growth > 0 && HasInnerEdge(segment, low, high))) return false;
   const Segment* outer = segment->outer;
   if (outer != nullptr && !outer->Contains(segment->start, end)) return false;
   const SiteId site = SiteOfSize(change, segment->site, bytes);
   if (site == kNoSite || !segments_.Reserve(1)) return false;
   const bool holds_blocks =
-      growth < 0 ? BlockBytes(segment) > 0 : HasLoose() || (outer != nullptr && BlockBytes(outer) > 0);
+      growth < 0 ? HoldsBlocks(segment) : HasLoose() || (outer != nullptr && BlockBytes(outer) > 0);
   LoosenedList blocks;
   if (holds_blocks && !Loosen(change, low, high, segment->account, &blocks)) return false;
   if (growth > 0 && !TakeFromOuter(change, *segment, growth)) {
     Fasten(change, blocks);
     return false;
   }
-  if (growth < 0) TakeFromOuter(change, *segment, growth);
+  if (growth < 0) {
+    // What is inside and cut off goes.
+    for (Segment* inner = DeepestIn(low, high); inner != nullptr && inner->depth > segment->depth;
+         inner = DeepestIn(low, high)) {
+      EraseRecord(inner);
+      RemoveEmpty(change, inner);
+    }
+    TakeFromOuter(change, *segment, growth);
+  }
   segments_.SetEnd(segment, end);
   MoveSegment(change, segment, site, old_bytes, bytes);
   for (size_t i = 0; i < blocks.size(); ++i) {

@@ -112,7 +112,7 @@ class Pools {
 
   // Gives the live record of `id` another size. False if there is none, if a segment cannot have that size (it would be
   // empty, overlap another in part, or not lie inside the one around it), or if the host has no memory; then nothing
-  // changes. Blocks that lie wholly in what is cut off a segment are removed.
+  // changes. Blocks and segments that lie wholly in what is cut off a segment are removed.
   bool Resize(uint64_t id, int64_t bytes);
   // The same for the innermost block at `address`.
   bool ResizeBlock(uint64_t address, int64_t bytes);
@@ -227,7 +227,8 @@ class Pools {
   void RemoveEmpty(Change& change, Segment* segment);
   // Another thread may have erased it, or a new one may be in its place, for a segment whose free was missed.
   void EraseRecord(const Segment* segment) { live_.EraseExactly(segment->id, {segment->site, segment->bytes()}); }
-  Segment* DeepestIn(const Segment* around);
+  // Of those with a byte in [start, end); null if there is none.
+  Segment* DeepestIn(uint64_t start, uint64_t end);
   bool ResizeRecord(Change& change, uint64_t id, int64_t bytes);
   bool ResizeSegment(Change& change, Segment* segment, int64_t bytes);
   // The segment's object moves to `site` and gets its size, with all that is charged to it.

@@ -265,9 +265,31 @@ void RecordALot(Profiler& profiler) {
   }
 }
 
+// Each event of a pool, with few blocks and with many.
+void UsePools(Profiler& profiler) {
+  const auto at = [](uint64_t kib) { return BufferId((uint64_t{1} << 40) + (kib << 10)); };
+  for (const uint64_t blocks : {4, 300}) {
+    const size_t bytes = blocks << 10;
+    for (uint64_t i = 0; i < blocks; ++i) profiler.RecordBlock(at(2 * i), 1024);  // before their segments
+    profiler.RecordSegment(at(0), bytes);
+    profiler.RecordSegment(at(blocks), bytes);
+    profiler.RecordBlock(at(blocks - 1), 1024);        // its free was missed
+    profiler.RecordBlockResize(at(blocks - 2), 3000);  // into the second segment
+    profiler.RecordSegment(at(0), 1024);               // a block becomes one
+    profiler.RecordBlock(at(0), 512);
+    profiler.MergeSegments(at(0), at(blocks));
+    profiler.SplitSegment(at(0), bytes / 2);
+    profiler.RecordResize(at(blocks / 2), bytes);
+    profiler.RestoreRecord(profiler.RecordBlockFree(at(2)));
+    profiler.RestoreRecord(profiler.RecordFree(at(0)));
+    profiler.DropDevice(hbmprof::kDefaultDevice);
+  }
+}
+
 class StackUse : public testing::TestWithParam<int> {};
 
-// A record of a stack of few frames takes less than 4 KiB: first captures, first sites, learning, growing tables.
+// A record of a stack of few frames takes less than 4 KiB: first captures, first sites, learning, growing tables,
+// pools.
 TEST_P(StackUse, OfARecordIsSmall) {
 #ifndef LIBRARY_IS_OPTIMISED
   GTEST_SKIP() << "frames of this build are larger";
@@ -281,7 +303,10 @@ TEST_P(StackUse, OfARecordIsSmall) {
   std::vector<char> memory(kBytes, '\x5a');
   {
     Profiler profiler(options);
-    RunFiber(memory.data(), kBytes, [&] { RecordALot(profiler); });
+    RunFiber(memory.data(), kBytes, [&] {
+      RecordALot(profiler);
+      UsePools(profiler);
+    });
     EXPECT_GT(profiler.GetTrackerStats().sites, 7);
     EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, 0);
   }
@@ -297,6 +322,7 @@ TEST_P(StackUse, OfARecordIsSmall) {
   RunThread(&attributes.value, [&] {
     top = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
     RecordALot(profiler);
+    UsePools(profiler);
   });
   const auto lowest = std::find_if(supplied.begin(), supplied.end(), is_used);
   EXPECT_LE(static_cast<ptrdiff_t>(top - reinterpret_cast<uintptr_t>(&*lowest)), kMost);

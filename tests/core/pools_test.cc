@@ -265,7 +265,7 @@ class RandomPools {
     }
     return true;
   }
-  // Whether no other segment has an edge in what is added or cut off, and it stays in the segment around it.
+  // Whether no other segment is in what is added, none is cut in two, and it stays in the segment around it.
   bool CanSetEnd(size_t i, int end) const {
     const Interval& segment = model_[i];
     const int low = std::min(end, segment.end);
@@ -275,7 +275,7 @@ class RandomPools {
       if (j == i || !other.is_segment) continue;
       if (model_.IsInside(i, j)) {
         if (end > other.end) return false;
-      } else if (other.start < high && low < other.end) {
+      } else if (other.start < high && low < other.end && (end > segment.end || other.start < end)) {
         return false;
       }
     }

@@ -128,19 +128,28 @@ struct Tag {
   }
 };
 
-// A pool's segment and its blocks; a free that failed.
+// A pool's segments, which are declared late, resized, split and merged, and their blocks; a free that failed.
 void UsePool([[maybe_unused]] int number) {
 #if defined(HOSTILE_LINKED)
   const Recording recording;
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   const uint64_t start = uint64_t{1} << 60 | static_cast<uint64_t>(number) << 32;
-  REQUIRE(profiler.RecordSegment(hbmprof::BufferId(start), 1 << 20));
-  for (uint64_t at = 0; at < 200; ++at) {
-    const hbmprof::BufferId block(start + at * 4096);
-    REQUIRE(profiler.RecordBlock(block, 4096));
-    if (at % 2 == 0) profiler.RestoreRecord(profiler.RecordBlockFree(block));
+  const auto at = [&](uint64_t page) { return hbmprof::BufferId(start + page * 4096); };
+  constexpr size_t kBytes = 256 * 4096;
+  for (uint64_t page = 0; page < 100; ++page) REQUIRE(profiler.RecordBlock(at(page), 4096));
+  REQUIRE(profiler.RecordSegment(at(0), kBytes));
+  for (uint64_t page = 100; page < 200; ++page) {
+    REQUIRE(profiler.RecordBlock(at(page), 4096));
+    if (page % 2 == 0) profiler.RestoreRecord(profiler.RecordBlockFree(at(page)));
   }
-  REQUIRE(profiler.RecordFree(hbmprof::BufferId(start)).bytes() == 1 << 20);
+  REQUIRE(profiler.RecordSegment(at(150), 4096));
+  REQUIRE(profiler.RecordBlock(at(150), 1024));
+  REQUIRE(profiler.RecordResize(at(0), 2 * kBytes));
+  REQUIRE(profiler.RecordBlockResize(at(199), 2 * 4096));
+  REQUIRE(profiler.SplitSegment(at(0), kBytes / 2));
+  REQUIRE(profiler.MergeSegments(at(0), at(128)));
+  REQUIRE(profiler.RecordResize(at(0), kBytes / 2));
+  REQUIRE(profiler.RecordFree(at(0)).bytes() == kBytes / 2);
 #endif
 }
 

@@ -74,13 +74,13 @@ class IntervalModel {
     intervals_.erase(intervals_.begin() + static_cast<ptrdiff_t>(i));
     Add(segment);
   }
-  // Blocks wholly in what is cut off a segment go with it.
+  // What lies wholly in what is cut off a segment goes with it.
   void SetEnd(size_t i, int end) {
     const Interval was = intervals_[i];
     intervals_[i].end = end;
     std::vector<Interval> left;
     for (const Interval& other : intervals_) {
-      if (was.is_segment && !other.is_segment && end <= other.start && other.end <= was.end) continue;
+      if (was.is_segment && end <= other.start && other.end <= was.end) continue;
       left.push_back(other);
     }
     intervals_ = left;
