@@ -2,6 +2,7 @@
 //
 //   CASE/{untracked,off,tracked}   each iteration descends a call chain (call_chain.h), frees a random buffer of a live
 //                                  set and allocates it anew. Counter `frames`: mean depth of the stacks recorded.
+//                                  `*_block`: the buffers are blocks, in segments of a thousand of them.
 //   TagScope                       one ScopedTag's life.
 //   Memory/1M_live                 counters: resident bytes per live record at 1M, and what is left of them at 10k.
 //   FirstCapture/{untracked,tracked}   a thread's first alloc; counter `bytes_per_thread`: resident memory that each of
@@ -38,9 +39,12 @@ struct Case {
   int frames;  // of each stack, those above the benchmark included
   int stacks;
   int64_t live;
+  bool in_pool = false;
 };
 
 enum class Tracking { kNone, kOff, kOn };
+
+constexpr uint64_t kBlocksPerSegment = 1000;
 
 // How deep to descend from the calling function.
 [[gnu::always_inline]] inline int DepthFor(const Case& the_case) {
@@ -57,6 +61,7 @@ void RunPairs(benchmark::State& state, const Case& the_case) {
   const auto thread = static_cast<uint64_t>(state.thread_index());
   const auto slots = static_cast<uint64_t>(the_case.live / state.threads());
   const auto stacks = static_cast<uint64_t>(the_case.stacks);
+  const Leaf leaf = the_case.in_pool ? &Worker::ReplaceBlock : &Worker::Replace;
   std::vector<uint64_t> paths;
   for (uint64_t i = 0; i < stacks; ++i) paths.push_back(PathOf(thread * stacks + i));
   Random random(thread + 1);
@@ -65,15 +70,19 @@ void RunPairs(benchmark::State& state, const Case& the_case) {
     if (worker.filling) {  // the threads have met: the profiler exists
       state.PauseTiming();
       worker.profiler = profiler.get();
+      for (uint64_t at = 0; the_case.in_pool && at < slots && worker.profiler != nullptr; at += kBlocksPerSegment) {
+        worker.slot = at;
+        worker.profiler->RecordSegment(worker.id(), kBlocksPerSegment * 256);
+      }
       for (worker.slot = 0; worker.slot < slots && worker.profiler != nullptr; ++worker.slot) {
-        the_case.descend(depth, paths[random.Next() % paths.size()], &Worker::Replace, &worker);
+        the_case.descend(depth, paths[random.Next() % paths.size()], leaf, &worker);
       }
       worker.filling = false;
       state.ResumeTiming();
     }
     const uint64_t draw = random.Next();
     worker.slot = (draw >> 32) % slots;
-    the_case.descend(depth, paths[draw % paths.size()], &Worker::Replace, &worker);
+    the_case.descend(depth, paths[draw % paths.size()], leaf, &worker);
   }
   asm volatile("");
 }
@@ -220,6 +229,8 @@ void Register(const char* program, int64_t pairs) {
       {"fp_chain_only", with_frame_pointers::Descend, Unwinder::kFramePointer, 23, 256, 10000},
       {"libunwind", without_frame_pointers::Descend, Unwinder::kLibunwind, 23, 256, 10000},
       {"no_stack", without_frame_pointers::Descend, Unwinder::kNone, 23, 256, 10000},
+      {"fp_random256_block", with_frame_pointers::Descend, Unwinder::kAuto, 23, 256, 10000, true},
+      {"fp_repeating_block", with_frame_pointers::Descend, Unwinder::kAuto, 23, 1, 10000, true},
   };
   for (const Case& the_case : kCases) {
     for (const auto& [word, tracking] :
@@ -229,7 +240,9 @@ void Register(const char* program, int64_t pairs) {
           [&the_case, tracking = tracking](benchmark::State& state) { Pair(state, the_case, tracking); });
       run->UseRealTime()->Threads(1);
       if (pairs > 0) run->Iterations(pairs);
-      if (std::string(the_case.name).find("random256") != std::string::npos) run->Threads(2)->Threads(8);
+      if (std::string(the_case.name).find("random256") != std::string::npos && !the_case.in_pool) {
+        run->Threads(2)->Threads(8);
+      }
     }
   }
   benchmark::RegisterBenchmark("StartUp",

@@ -36,6 +36,12 @@ ADDED = [
     ("no stacks", "no_stack", None),
 ]
 
+# (what it says, case, the plain allocation's case, goal: added ns of the one over those of the other)
+BLOCKS = [
+    ("a pool's block over a plain allocation, 256 random stacks", "fp_random256_block", "fp_random256", 1.3),
+    ("the same, one path repeating", "fp_repeating_block", "fp_repeating", 1.3),
+]
+
 
 def read(path):
   try:
@@ -126,6 +132,11 @@ def print_added(runs):
     untracked = pair_time(runs, case, "untracked")
     added = pair_time(runs, case, "tracked") - untracked
     row(title, f"{untracked:.1f}", f"{added:.1f}", *verdict(added, goal))
+  for title, block, plain, goal in BLOCKS:
+    untracked = pair_time(runs, block, "untracked")
+    added = pair_time(runs, block, "tracked") - untracked
+    ratio = added / (pair_time(runs, plain, "tracked") - pair_time(runs, plain, "untracked"))
+    row(title, f"{untracked:.1f}", f"{added:.1f}, {ratio:.2f}x", *verdict(ratio, goal))
   # Where the rest of the loop varies least.
   untracked = pair_time(runs, "nofp_repeating", "untracked")
   off = pair_time(runs, "nofp_repeating", "off") - untracked

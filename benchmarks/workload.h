@@ -44,12 +44,21 @@ struct Worker {
 
   BufferId id() const { return BufferId(first_address + slot * 256); }
 
-  // The leaf for Descend (call_chain.h): one pair, or while `filling` an allocation only. `argument` is the Worker.
+  // The leaves for Descend (call_chain.h): one pair, or while `filling` an allocation only. `argument` is the Worker.
   static void Replace(void* argument) {
     auto* self = static_cast<Worker*>(argument);
     if (self->profiler != nullptr) {
       if (!self->filling) self->profiler->RecordFree(self->id());
       self->profiler->RecordAlloc(self->id(), 256);
+    }
+    self->allocated = self->allocated + 256;
+  }
+  // The same with a pool's block.
+  static void ReplaceBlock(void* argument) {
+    auto* self = static_cast<Worker*>(argument);
+    if (self->profiler != nullptr) {
+      if (!self->filling) self->profiler->RecordBlockFree(self->id());
+      self->profiler->RecordBlock(self->id(), 256);
     }
     self->allocated = self->allocated + 256;
   }

@@ -27,6 +27,11 @@ int hbmprof_record_alloc(const void* ptr, size_t bytes, int device);
 /* Removes the record of `ptr`. Call it before the memory is really freed. Returns 1 if there was one, else 0. */
 int hbmprof_record_free(const void* ptr);
 
+/* Gives the record of `ptr` another size, in bytes, after the memory was reallocated where it is; the record keeps its
+ * call stack and tags. Memory that was moved is a free and an allocation. Returns 1 if done, else 0 and nothing changed
+ * (off, no record, or a limit). */
+int hbmprof_record_resize(const void* ptr, size_t bytes);
+
 /* Adds the label key=value to what this thread allocates until the matching hbmprof_tag_pop(). Pushes nest, at most 64
  * deep; deeper ones add nothing but must be popped too. A pop without a push does nothing. See hbmprof/tag.h for the
  * limits on keys and values. */

@@ -70,6 +70,10 @@ extern "C" {
 
 int hbmprof_record_free(const void* ptr) { return hbmprof::Profiler::Default().RecordFree(ptr) ? 1 : 0; }
 
+int hbmprof_record_resize(const void* ptr, size_t bytes) {
+  return hbmprof::Profiler::Default().RecordResize(ptr, bytes) ? 1 : 0;
+}
+
 void hbmprof_tag_push(const char* key, const char* value) {
   if (tag_stack.depth++ >= kMaxTagDepth) return;
   const hbmprof::internal::TagSetId outer = hbmprof::internal::current_tags;

@@ -56,6 +56,22 @@ TEST(CApi, ActsOnTheProcessesOwnProfiler) {
   EXPECT_EQ(hbmprof_record_free(&buffer), 0);
 }
 
+TEST(CApi, AResizeKeepsTheRecordAndCountsTheDifference) {
+  const int buffer = 0;
+  EXPECT_EQ(hbmprof_record_resize(&buffer, 10), 0) << "not recorded";
+  ASSERT_EQ(hbmprof_record_alloc(&buffer, 100, 8), 1);
+  EXPECT_EQ(hbmprof_record_resize(&buffer, 300), 1);
+  EXPECT_EQ(hbmprof_record_resize(&buffer, 200), 1);
+  const hbmprof_stats stats = Stats(8);
+  EXPECT_EQ(stats.bytes_in_use, 200);
+  EXPECT_EQ(stats.peak_bytes_in_use, 300);
+  EXPECT_EQ(stats.num_allocs, 1);
+  EXPECT_EQ(stats.num_live, 1);
+  EXPECT_EQ(hbmprof_record_free(&buffer), 1);
+  EXPECT_EQ(Stats(8).bytes_in_use, 0);
+  EXPECT_EQ(hbmprof_record_resize(nullptr, 10), 0);
+}
+
 TEST(CApi, FillsOnlyAsMuchOfTheStatsAsTheCallerKnows) {
   const int buffer = 0;
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 50, 6), 1);
