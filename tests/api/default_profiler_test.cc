@@ -59,7 +59,7 @@ TEST(DumpAtExit, WritesTheProfileWhereTheEnvironmentSays) {
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_EQ(CheckProfile(*profile), "");
   const ProfileView view(*profile);
-  EXPECT_EQ(view.SumWhere("inuse_space", "device", "device:3"), 3000);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:3"), 3000);
   EXPECT_EQ(view.SumUnder("inuse_space", "main"), 3000);
 }
 

@@ -116,8 +116,9 @@ DeviceId PjrtPlugin::DeviceOf(PjrtHandle client, pjrt::Device* device) {
     const auto found = places_.find(device);
     if (found != places_.end()) return found->second.place.attributes.device;
   }
-  const std::string name = AskName(device);
-  const DeviceId id = profiler_.Device(name.empty() ? kUnknownDevice : name);
+  std::string name = AskName(device);
+  if (name.empty()) name = kUnknownDevice;
+  const DeviceId id = profiler_.Device(name);
   MutexLock lock(mutex_);
   places_[device] = {client, {{id, MemoryKind::kDevice, {}}, ""}};
   names_[id] = name;
@@ -127,7 +128,7 @@ DeviceId PjrtPlugin::DeviceOf(PjrtHandle client, pjrt::Device* device) {
 std::string PjrtPlugin::NameOf(DeviceId device) {
   MutexLock lock(mutex_);
   const auto found = names_.find(device);
-  return found == names_.end() ? "a device without a name" : found->second;
+  return found == names_.end() ? kUnknownDevice : found->second;
 }
 
 PjrtPlugin::Place PjrtPlugin::AskPlace(PjrtHandle client, pjrt::Memory* memory) {
