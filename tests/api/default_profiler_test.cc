@@ -41,7 +41,7 @@ std::vector<std::string> FilesIn(const std::string& directory) {
   return names;
 }
 
-// Records three buffers of 1,000 bytes on device:3 and exits with 7.
+// Records three buffers of 1,000 bytes on GPU:3 and exits with 7.
 CommandResult RunLeak(const std::vector<std::string>& environment) {
   return RunCommand({HBMPROF_C_API_PROGRAM, "leak", "3", "7"}, environment);
 }
