@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Shows that every function of CUDA's driver and of PJRT is tracked, passed through, or known to be irrelevant.
 
-usage: entry_points_test.py REPOSITORY COMPILER PJRT_HEADER CUDA_INCLUDE
-Reads the newest headers at hand: the one that scripts/test.sh installs into build/pypi or the toolkit's in CUDA_INCLUDE,
-and PJRT_HEADER. An empty argument, or a file that is not there: that header's tests are skipped, with a line that says so.
+usage: entry_points_test.py Cuda|Pjrt REPOSITORY COMPILER HEADER
+Reads the newest header at hand: HEADER, or for CUDA the one that scripts/test.sh installs into build/pypi if that is
+newer. Without a header the exit code is 77, if all else is well.
 """
 
 import glob
@@ -13,7 +13,8 @@ import subprocess
 import sys
 import unittest
 
-REPOSITORY = COMPILER = PJRT_HEADER = CUDA_INCLUDE = ""
+REPOSITORY = COMPILER = HEADER = ""
+NO_HEADER = 77
 
 
 def read(path):
@@ -63,6 +64,15 @@ def stale(functions, irrelevant, base_of):
                      if not any(name.startswith(family) for name in functions)]
 
 
+exit_code = 0
+
+
+def no_header(name):
+  global exit_code
+  exit_code = NO_HEADER
+  return f"there is no {name}"
+
+
 def complain(test, problems):
   if problems:
     test.fail("\n".join([f"{len(problems)} problems:"] + problems))
@@ -78,10 +88,8 @@ ENDS = {"Free", "Destroy", "Release", "Unmap", "Unload", "Unregister", "Reset", 
 
 def cuda_header():
   at_hand = glob.glob(os.path.join(REPOSITORY, "build/pypi/nvidia/cu*/include/cuda.h"))
-  if CUDA_INCLUDE:
-    at_hand.append(os.path.join(CUDA_INCLUDE, "cuda.h"))
   versions = []
-  for path in filter(os.path.exists, at_hand):
+  for path in filter(os.path.exists, at_hand + [HEADER]):
     with open(path, encoding="utf-8") as file:
       versions.append((int(re.search(r"#define\s+CUDA_VERSION\s+(\d+)", file.read()).group(1)), path))
   return max(versions, default=(0, ""))
@@ -138,7 +146,7 @@ class Cuda(unittest.TestCase):
   def functions_of_newest_header(self):
     version, path = cuda_header()
     if not path:
-      self.skipTest("no cuda.h")
+      self.skipTest(no_header("cuda.h"))
     print(f"cuda.h of version {version}: {path}")
     # All variants of all names.
     preprocess = [COMPILER, "-E", "-P", "-x", "c++", "-D__CUDA_API_VERSION_INTERNAL", path]
@@ -229,12 +237,12 @@ class Pjrt(unittest.TestCase):
     return unclassified(functions, self.tracked, self.irrelevant, pjrt_memory, lambda name: name)
 
   def functions_of_newest_header(self):
-    if not os.path.exists(PJRT_HEADER):
-      self.skipTest("no pjrt_c_api.h")
-    with open(PJRT_HEADER, encoding="utf-8") as file:
+    if not os.path.exists(HEADER):
+      self.skipTest(no_header("pjrt_c_api.h"))
+    with open(HEADER, encoding="utf-8") as file:
       text = file.read()
     version = int(re.search(r"#define\s+PJRT_API_MINOR\s+(\d+)", text).group(1))
-    print(f"pjrt_c_api.h of version 0.{version}: {PJRT_HEADER}")
+    print(f"pjrt_c_api.h of version 0.{version}: {HEADER}")
     return version, pjrt_functions(text)
 
   def test_every_function_of_the_table_is_classified(self):
@@ -278,5 +286,6 @@ class Pjrt(unittest.TestCase):
 
 
 if __name__ == "__main__":
-  REPOSITORY, COMPILER, PJRT_HEADER, CUDA_INCLUDE = sys.argv[1:5]
-  unittest.main(argv=sys.argv[:1], verbosity=2)
+  suite, REPOSITORY, COMPILER, HEADER = sys.argv[1:5]
+  result = unittest.main(argv=[sys.argv[0], suite], verbosity=2, exit=False).result
+  sys.exit(exit_code if result.wasSuccessful() else 1)
