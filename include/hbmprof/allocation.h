@@ -10,7 +10,28 @@
 
 namespace hbmprof {
 
-// A device of one Profiler, as returned by Profiler::Device(). Id 0 always exists; its name is "device:0".
+// A device of one Profiler, as returned by Profiler::Device(). A device is its name: what is recorded under the same
+// name, in whatever way, is one device. These names are used:
+//
+//   name           is                                                               used by
+//   GPU:N          the CUDA device with ordinal N in this process                   hbmprof::cuda, `hbmprof run`,
+//                                                                                   numbers 0 to 62 of c_api.h
+//   the plugin's   a PJRT device, by its debug string (TFRT_CPU_0, TPU_0(...))      hbmprof::pjrt
+//   any other      what the program says it is                                      Device(), hbmprof_device()
+//   unknown        memory of which CUDA or the plugin does not tell the device; a   hbmprof::cuda, `hbmprof run`,
+//                  number of c_api.h that is no device's                            hbmprof::pjrt, c_api.h
+//
+// N is the number that cudaSetDevice and cuDeviceGet take. It counts the devices that this process sees: the entries of
+// CUDA_VISIBLE_DEVICES, whether those are indices, UUIDs or MIG instances, in their order, and without that variable
+// all GPUs in the order of CUDA_DEVICE_ORDER. A MIG instance is a device of its own. So GPU:0 of two processes may be
+// two GPUs, and N need not be nvidia-smi's index.
+//
+// A PJRT device of a GPU keeps the plugin's name on purpose. Its buffers lie in memory that the plugin took with CUDA's
+// calls: where those are recorded too, the same bytes are counted as GPU:N, and one sum of both would count them twice.
+// Its limit and its `unaccounted` are of the plugin's pool, those of GPU:N of the whole GPU. And a plugin's ids are not
+// CUDA ordinals: they count the devices of all hosts of a run.
+//
+// Id 0 always exists and is "GPU:0": the device of what names none.
 enum class DeviceId : uint16_t {};
 inline constexpr DeviceId kDefaultDevice{0};
 

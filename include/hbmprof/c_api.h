@@ -6,8 +6,9 @@
  * 2. Strings are NUL-terminated, never null, and copied; nothing is kept of the caller's memory.
  * 3. A function that can fail returns 0 for success, else a positive absl::StatusCode; hbmprof_last_error() then says
  *    what happened.
- * 4. Sizes are bytes. Devices are numbers chosen by the caller; number N, 0 to 62, is labelled "device:N", any other
- *    "device:other".
+ * 4. Sizes are bytes. A device is a number: N from 0 to 62 is the device "GPU:N", the CUDA device N of this process
+ *    (hbmprof/allocation.h says which GPU that is). Any other device, such as a TPU, is given a number by
+ *    hbmprof_device(). Allocations on a number that is neither are recorded on the device "unknown".
  * 5. Structs that we fill start with struct_size, which the caller sets to sizeof; fields beyond it are not written.
  */
 #ifndef HBMPROF_C_API_H_
@@ -19,6 +20,13 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The number of the device named `name`, which is added if it is new; the label `device` shows the name. The same name
+ * has the same number in every thread, for the life of the process. At most 64 devices have a name; all further names
+ * share one number, of the device "other". Names are cut at 64 bytes. Takes a lock: call it once and keep the number.
+ * Returns -1 if the host has no memory for the name, or if called inside one of the profiler's own functions (from a
+ * signal handler that interrupted it). */
+int hbmprof_device(const char* name);
 
 /* Records that `ptr` now names `bytes` bytes of `device`, with the caller's call stack and the current tags.
  * Call it after the allocation succeeded. Returns 1 if recorded, else 0 (off, null, or a limit: see the stats). */
@@ -54,7 +62,7 @@ typedef struct hbmprof_stats {
 } hbmprof_stats;
 
 /* Fills `stats` for `device`. Fails with 3 (invalid argument) for a null `stats`, a struct_size too small to hold
- * bytes_in_use, or a device outside 0 to 62. */
+ * bytes_in_use, or a number that is no device's. */
 int hbmprof_get_stats(int device, hbmprof_stats* stats);
 
 /* Writes the profile to `path`; see hbmprof::save_device_memory_profile. */

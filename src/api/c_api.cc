@@ -13,7 +13,9 @@
 
 namespace {
 
-constexpr int kDevices = 63;
+constexpr int kOrdinals = 63;      // the numbers 0 to 62: "GPU:N"
+constexpr int kFirstNamed = 64;    // hbmprof_device() returns this plus the DeviceId
+constexpr int kNamedDevices = 64;  // as many as a profiler tells apart
 constexpr int kMaxTagDepth = 64;
 
 // The tags of a thread before each of its pushes. In the static TLS block, which is there without malloc also where the
@@ -27,18 +29,21 @@ __thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
 // No object with a destructor: a failing call may come after this thread's own were destroyed.
 thread_local char last_error[1024] = "";
 
-// The DeviceId of "device:N", kept plus one; 0 is "not asked yet". The last one is of every other number.
-std::atomic<uint32_t> known_devices[kDevices + 1] = {};
+// The DeviceId of "GPU:N", kept plus one; 0 is "not asked yet". The last one is of every number that is no device's.
+std::atomic<uint32_t> known_devices[kOrdinals + 1] = {};
+
+bool IsNamed(int device) { return device >= kFirstNamed && device < kFirstNamed + kNamedDevices; }
 
 hbmprof::DeviceId DeviceNumber(int device) {
-  const int index = device >= 0 && device < kDevices ? device : kDevices;
+  if (IsNamed(device)) return hbmprof::DeviceId(device - kFirstNamed);
+  const int index = device >= 0 && device < kOrdinals ? device : kOrdinals;
   std::atomic<uint32_t>& known = known_devices[index];
   uint32_t id_plus_one = known.load(std::memory_order_relaxed);
   if (id_plus_one == 0) {
     // Inside the tracker nothing is recorded, and no device named: its tables may be locked by this very thread.
     const hbmprof::internal::ForkPause pause;
     if (hbmprof::internal::thread_state.inside) return hbmprof::kDefaultDevice;
-    const std::string name = index < kDevices ? "device:" + std::to_string(index) : "device:other";
+    const std::string name = index < kOrdinals ? "GPU:" + std::to_string(index) : "unknown";
     id_plus_one = static_cast<uint32_t>(hbmprof::Profiler::Default().Device(name)) + 1;
     known.store(id_plus_one, std::memory_order_relaxed);
   }
@@ -56,6 +61,14 @@ int Fail(const absl::Status& status) {
 }  // namespace
 
 extern "C" {
+
+int hbmprof_device(const char* name) try {
+  const hbmprof::internal::ForkPause pause;
+  if (hbmprof::internal::thread_state.inside) return -1;
+  return kFirstNamed + static_cast<int>(hbmprof::Profiler::Default().Device(name));
+} catch (const std::bad_alloc&) {
+  return -1;
+}
 
 [[gnu::noinline]] int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) try {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
@@ -92,9 +105,9 @@ int hbmprof_get_stats(int device, hbmprof_stats* stats) try {
   if (stats == nullptr || stats->struct_size < offsetof(hbmprof_stats, peak_bytes_in_use)) {
     return Fail(absl::InvalidArgumentError("hbmprof_get_stats: stats is null or its struct_size is not set"));
   }
-  if (device < 0 || device >= kDevices) {
-    return Fail(
-        absl::InvalidArgumentError("hbmprof_get_stats: device " + std::to_string(device) + " is outside 0 to 62"));
+  if (!IsNamed(device) && (device < 0 || device >= kOrdinals)) {
+    return Fail(absl::InvalidArgumentError("hbmprof_get_stats: device " + std::to_string(device) +
+                                           " is neither 0 to 62 nor a number that hbmprof_device() gave"));
   }
   const hbmprof::DeviceStats of_device = hbmprof::Profiler::Default().Stats(DeviceNumber(device));
   const hbmprof::TrackerStats of_tracker = hbmprof::Profiler::Default().GetTrackerStats();

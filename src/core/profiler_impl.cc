@@ -51,6 +51,7 @@ int NameTable::NumberOf(std::string_view name) {
   if (!guard.entered()) return 0;
   MutexLock hold(mutex_);
   const auto found = std::find(names_.begin(), names_.end(), name);
+  if (found == names_.begin()) first_asked_for_.store(true, std::memory_order_relaxed);
   if (found != names_.end()) return static_cast<int>(found - names_.begin());
   if (names_.size() == capacity_) return static_cast<int>(capacity_ - 1);
   names_.emplace_back(names_.size() + 1 == capacity_ ? "other" : name);
@@ -91,7 +92,7 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
       pools_(sites_, live_, ledger_),
-      devices_("device:0", kMaxDevices),
+      devices_("GPU:0", kMaxDevices),
       allocators_("", kMaxAllocators) {}
 
 ProfilerImpl::~ProfilerImpl() = default;
@@ -554,8 +555,8 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
       snapshot.tracker.live_records += totals.num_live;
       used = used || totals.num_allocs != 0;
     }
-    // A device that somebody named is shown though nothing was allocated on it yet; device:0 exists always.
-    const bool named = device > 0 && device < named_devices;
+    // A device that somebody named is shown though nothing was allocated on it yet; the first exists always.
+    const bool named = device > 0 ? device < named_devices : devices_.first_asked_for();
     if (!used && !named) continue;
     device_index[device] = static_cast<uint32_t>(snapshot.devices.size());
     snapshot.devices.push_back(std::move(entry));

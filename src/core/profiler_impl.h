@@ -38,11 +38,14 @@ class NameTable {
   NameTable(std::string_view first, int capacity);
   int NumberOf(std::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::string> All() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether NumberOf was called with `first`.
+  bool first_asked_for() const { return first_asked_for_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr size_t kMaxNameBytes = 64;
 
   const size_t capacity_;
+  std::atomic<bool> first_asked_for_{false};
   mutable Mutex mutex_;
   std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
 };

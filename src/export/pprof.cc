@@ -83,6 +83,7 @@ constexpr std::string_view kStackTruncated = "[stack truncated]";
 constexpr std::string_view kUnknownCode = "[unknown]";
 
 constexpr size_t kNoModule = SIZE_MAX;
+constexpr int64_t kNotYet = -1;  // of a string's index
 
 // Finds the module of an address.
 class ModuleIndex {
@@ -219,8 +220,8 @@ class ProfileWriter {
   }
 
   void ReadTables() {
-    for (const Snapshot::Device& device : snapshot_.devices) devices_.push_back(strings_.Intern(device.name));
-    for (const std::string& name : snapshot_.allocators) allocators_.push_back(strings_.Intern(name));
+    devices_.assign(snapshot_.devices.size(), kNotYet);
+    allocators_.assign(snapshot_.allocators.size(), kNotYet);
     IdTable ids;
     for (const Snapshot::Stack& stack : snapshot_.stacks) {
       const uint64_t hash = HashWords(stack.return_addresses.data(), stack.return_addresses.size());
@@ -229,6 +230,12 @@ class ProfileWriter {
       if (id == stacks_.size()) stacks_.push_back({&stack});
       stack_ids_.push_back(id);
     }
+  }
+
+  // The string's index, which is kept in `known`. Only what a sample has gets into the table.
+  int64_t InternOnce(std::string_view text, int64_t& known) {
+    if (known == kNotYet) known = strings_.Intern(text);
+    return known;
   }
 
   // What tells two samples apart in the profile.
@@ -252,19 +259,22 @@ class ProfileWriter {
     std::vector<Row> rows;
     rows.reserve(snapshot_.samples.size());
     for (const Snapshot::Sample& sample : snapshot_.samples) {
-      Row row = {stack_ids_[sample.stack],
-                 sample.kind,
-                 devices_[sample.device],
-                 allocators_[sample.allocator],
-                 sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes,
-                 sample.tags.empty() ? &no_tags_ : &sample.tags,
-                 {}};
+      std::array<int64_t, kSampleTypeCount> values;
       bool all_zero = true;
       for (size_t i = 0; i < kSampleTypeCount; ++i) {
-        row.values[i] = sample.*kSampleTypes[i].value;
-        all_zero = all_zero && row.values[i] == 0;
+        values[i] = sample.*kSampleTypes[i].value;
+        all_zero = all_zero && values[i] == 0;
       }
       if (all_zero) continue;
+      has_peak_ = has_peak_ || sample.peak_bytes != 0;
+      has_inuse_ = has_inuse_ || sample.inuse_bytes != 0;
+      const Row row = {stack_ids_[sample.stack],
+                       sample.kind,
+                       InternOnce(snapshot_.devices[sample.device].name, devices_[sample.device]),
+                       InternOnce(snapshot_.allocators[sample.allocator], allocators_[sample.allocator]),
+                       sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes,
+                       sample.tags.empty() ? &no_tags_ : &sample.tags,
+                       values};
       const uint32_t id = ids.IdOf(HashOf(row), [&](uint32_t candidate) { return LookTheSame(rows[candidate], row); });
       if (id == rows.size()) {
         rows.push_back(row);
@@ -333,12 +343,10 @@ class ProfileWriter {
       addresses.push_back(locations_[i].address);
       indices.push_back(i);
     }
-    std::vector<bool> has_addresses(snapshot_.modules.size(), false);
     const std::vector<Symbolizer::Name> names = symbolizer_->Symbolize(snapshot_.modules, addresses);
     for (size_t i = 0; i < indices.size(); ++i) {
       Location& location = locations_[indices[i]];
       const bool in_module = location.module != kNoModule;
-      if (in_module) has_addresses[location.module] = true;
       Function function = {};
       if (!names[i].system_name.empty()) {
         function = {strings_.Intern(names[i].name), strings_.Intern(names[i].system_name)};
@@ -350,8 +358,6 @@ class ProfileWriter {
       }
       location.function = FunctionId(function);
     }
-    // Where there was nothing to name, there is nothing left for a viewer to name.
-    for (size_t i = 0; i < has_names_.size(); ++i) has_names_[i] = has_names_[i] || !has_addresses[i];
   }
 
   // Room for about all that will be written: growing would write it twice.
@@ -375,29 +381,31 @@ class ProfileWriter {
   }
 
   static void WriteTextLabel(Message<SampleField>& sample, int64_t key, int64_t value) {
-    // Readers drop a label without a value, and cannot tell one without a key.
-    if (key == 0 || value == 0) return;
     Message<LabelField> label(sample, SampleField::kLabel);
     label.add_int64(LabelField::kKey, key);
     label.add_int64(LabelField::kStr, value);
   }
 
   void WriteSamples() {
-    const int64_t device_key = strings_.Intern("device");
-    const int64_t kind_key = strings_.Intern("kind");
-    const int64_t allocator_key = strings_.Intern("allocator");
-    const int64_t bytes_key = strings_.Intern("bytes");
+    int64_t device_key = kNotYet;
+    int64_t kind_key = kNotYet;
+    int64_t allocator_key = kNotYet;
+    const int64_t bytes_key = strings_.Intern("bytes");  // a sample type's unit
     std::array<int64_t, kMemoryKindCount> kinds;
-    for (int i = 0; i < kMemoryKindCount; ++i) kinds[i] = strings_.Intern(MemoryKindName(static_cast<MemoryKind>(i)));
+    kinds.fill(kNotYet);
 
     const auto write_row = [&](const Row& row, std::string_view location_ids) {
       Message<SampleField> message(profile_, ProfileField::kSample);
       message.add_bytes(SampleField::kLocationId, location_ids.data(), location_ids.size());
       message.add_packed_int64(SampleField::kValue, row.values.begin(), row.values.end());
-      WriteTextLabel(message, device_key, row.device);
-      WriteTextLabel(message, kind_key, kinds[static_cast<size_t>(row.kind)]);
-      WriteTextLabel(message, allocator_key, row.allocator);
-      for (const auto& [key, value] : *row.tags) WriteTextLabel(message, strings_.Intern(key), strings_.Intern(value));
+      // Readers drop a label without a value, and cannot tell one without a key.
+      if (row.device != 0) WriteTextLabel(message, InternOnce("device", device_key), row.device);
+      WriteTextLabel(message, InternOnce("kind", kind_key),
+                     InternOnce(MemoryKindName(row.kind), kinds[static_cast<size_t>(row.kind)]));
+      if (row.allocator != 0) WriteTextLabel(message, InternOnce("allocator", allocator_key), row.allocator);
+      for (const auto& [key, value] : *row.tags) {
+        if (!key.empty() && !value.empty()) WriteTextLabel(message, strings_.Intern(key), strings_.Intern(value));
+      }
       if (row.block_bytes != 0) {
         Message<LabelField> label(message, SampleField::kLabel);
         label.add_int64(LabelField::kKey, bytes_key);
@@ -456,7 +464,9 @@ class ProfileWriter {
     profile_.add_int64(ProfileField::kTimeNanos, snapshot_.time_unix_nanos);
     WriteValueType(ProfileField::kPeriodType, "space", "bytes");
     profile_.add_int64(ProfileField::kPeriod, 1);
-    profile_.add_int64(ProfileField::kDefaultSampleType, strings_.Intern("inuse_space"));
+    // What viewers show first is not empty: after all was freed, as at a program's end, it is the peak.
+    const bool shows_peak = has_peak_ && !has_inuse_;
+    profile_.add_int64(ProfileField::kDefaultSampleType, strings_.Intern(shows_peak ? "peak_space" : "inuse_space"));
 
     for (const Snapshot::Device& device : snapshot_.devices) {
       for (int i = 0; i < kMemorySpaceCount; ++i) WriteDeviceComment(device, static_cast<MemorySpace>(i));
@@ -521,7 +531,7 @@ class ProfileWriter {
   Symbolizer* const symbolizer_;
   const ModuleIndex modules_;
   StringTable strings_;
-  std::vector<int64_t> devices_;     // label values, by the snapshot's index
+  std::vector<int64_t> devices_;     // label values, by the snapshot's index; kNotYet: no sample has it
   std::vector<int64_t> allocators_;  // likewise
   std::vector<uint32_t> stack_ids_;  // likewise; equal stacks have one
   std::vector<Stack> stacks_;        // by id
@@ -535,6 +545,8 @@ class ProfileWriter {
   std::vector<bool> has_names_;  // by module
   std::string bytes_;
   size_t sample_bytes_ = 0;  // of all samples, about
+  bool has_peak_ = false;    // whether any sample has bytes at the peak
+  bool has_inuse_ = false;   // and in use
   Message<ProfileField> profile_{bytes_};
 };
 

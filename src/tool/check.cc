@@ -1,6 +1,7 @@
 // `hbmprof check`: is this profile well formed and complete?
 #include <re2/re2.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -111,10 +112,13 @@ class Examiner {
       if (problems_.size() >= kEnough) return;
     }
     if (!dense) Note("its ids do not count from 1: Parca rejects it");
-    if (without_name > 0) Note(Cat(without_name, " locations have no name: run hbmprof symbolize"));
-    if (without_line > 0 && without_line != without_name) {
-      Note(Cat(without_line, " locations have no line: run hbmprof symbolize"));
-    }
+    const bool symbolized = std::any_of(message_.comment().begin(), message_.comment().end(), [&](int64_t comment) {
+      return Comment(profile_.text(comment)).word == "symbolized";
+    });
+    const char* const advice =
+        symbolized ? ": symbolize found no debug information for them" : ": run hbmprof symbolize";
+    if (without_name > 0) Note(Cat(without_name, " locations have no name", advice));
+    if (without_line > 0 && without_line != without_name) Note(Cat(without_line, " locations have no line", advice));
     if (message_.doc_url() != 0) Note("it has a doc_url: Perfetto does not take it for a profile");
   }
 

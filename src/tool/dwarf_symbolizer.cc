@@ -50,11 +50,17 @@ std::string LinkageName(Dwarf_Die* die) {
   return name.empty() ? TextOf(dwarf_attr_integrate(die, DW_AT_MIPS_linkage_name, &attribute)) : name;
 }
 
+// The name in the source.
+std::string PlainName(Dwarf_Die* die) {
+  Dwarf_Attribute attribute;
+  return TextOf(dwarf_attr_integrate(die, DW_AT_name, &attribute));
+}
+
 // The name in the source with the namespaces and classes around it, for a function that the linker never sees.
 std::string QualifiedName(Dwarf_Die* die) {
-  Dwarf_Attribute attribute;
-  std::string name = TextOf(dwarf_attr_integrate(die, DW_AT_name, &attribute));
+  std::string name = PlainName(die);
   if (name.empty()) return "";
+  Dwarf_Attribute attribute;
   // Where it is declared: through what it is a copy of, and what declares that.
   Dwarf_Die declared = *die;
   for (int i = 0; i < 4; ++i) {
@@ -103,6 +109,7 @@ struct DwarfSymbolizer::Impl {
     uint64_t address;
     std::vector<SourceFrame>* frames;
     std::vector<std::pair<int, Dwarf_Die>> scopes = {};  // functions and inlined calls around it, by depth
+    bool has_linkage_name = false;                       // the outermost of them
   };
 
   void ReadUnits();
@@ -234,10 +241,12 @@ void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& w
     for (auto& [depth, die] : want.scopes) {
       SourceFrame frame;
       frame.system_name = LinkageName(&die);
-      if (!frame.system_name.empty()) {
+      want.has_linkage_name = !frame.system_name.empty();
+      if (want.has_linkage_name) {
         frame.name = hbmprof::internal::ShortFunctionName(frame.system_name.c_str());
       } else {
         frame.name = hbmprof::internal::ShortenDemangled(QualifiedName(&die));
+        frame.system_name = PlainName(&die);
       }
       frame.file = file;
       frame.line = line;
@@ -296,7 +305,7 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
     impl_->SymbolizeUnit(unit, wanted);
     for (const Impl::Wanted& want : wanted) {
       const auto i = static_cast<size_t>(want.frames - frames.data());
-      wants_symbol[i] = want.frames->empty() || want.frames->back().system_name.empty();
+      wants_symbol[i] = !want.has_linkage_name;
     }
   }
 

@@ -491,6 +491,8 @@ absl::StatusOr<ProfileSet> ProfileSet::Read(const std::vector<std::string>& path
     }
     if (set.default_type_.empty()) set.default_type_ = raw->text(message.default_sample_type());
   }
+  // A profile shows its peak first only because nothing is in use in it. Several are compared by what is in use.
+  if (paths.size() > 1 && set.default_type_ == "peak_space") set.default_type_ = "inuse_space";
   if (const absl::Status status = set.Unify(types); !status.ok()) return status;
   return set;
 }

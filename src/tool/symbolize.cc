@@ -19,6 +19,7 @@
 #include "src/tool/command.h"
 #include "src/tool/debug_files.h"
 #include "src/tool/dwarf_symbolizer.h"
+#include "src/tool/profile.h"
 #include "src/tool/profile_reader.h"
 #include "src/tool/symbol_cache.h"
 #include "src/tool/text.h"
@@ -154,7 +155,10 @@ class ProgressBar {
   size_t done_ = 0;
 };
 
-// Puts the frames into the profile; functions that nobody uses any more go, ids are dense again.
+// The comment by which `hbmprof check` knows that there is no use in running this again.
+constexpr char kSymbolized[] = "symbolized";
+
+// Puts the frames into the profile; functions and strings that nobody uses any more go, ids are dense again.
 class Rewriter {
  public:
   explicit Rewriter(RawProfile& profile) : profile_(profile), message_(profile.message()) {
@@ -206,9 +210,67 @@ class Rewriter {
         if (frame.line != 0) of.set_has_line_numbers(true);
       }
     }
+    WriteComment(modules.size());
+    DropUnusedStrings();
   }
 
  private:
+  void WriteComment(size_t modules) {
+    int with_lines = 0;
+    for (const pprof::Location& location : message_.location()) {
+      with_lines += std::any_of(location.line().begin(), location.line().end(),
+                                [](const pprof::Line& line) { return line.line() != 0; });
+    }
+    auto& comments = *message_.mutable_comment();
+    comments.erase(std::remove_if(comments.begin(), comments.end(),
+                                  [&](int64_t text) { return Comment(profile_.text(text)).word == kSymbolized; }),
+                   comments.end());
+    message_.add_comment(Text(
+        Cat(kSymbolized, " modules=", modules, " locations=", message_.location_size(), " with_lines=", with_lines)));
+  }
+
+  void DropUnusedStrings() {
+    google::protobuf::RepeatedPtrField<std::string> kept;
+    kept.Add();
+    std::vector<int64_t> new_index(static_cast<size_t>(message_.string_table_size()), 0);
+    const auto renew = [&](int64_t index) {
+      int64_t& to = new_index[static_cast<size_t>(index)];
+      if (to == 0 && index != 0) {
+        to = kept.size();
+        *kept.Add() = message_.string_table(static_cast<int>(index));
+      }
+      return to;
+    };
+    const auto renew_type = [&](pprof::ValueType& type) {
+      type.set_type(renew(type.type()));
+      type.set_unit(renew(type.unit()));
+    };
+    for (pprof::ValueType& type : *message_.mutable_sample_type()) renew_type(type);
+    if (message_.has_period_type()) renew_type(*message_.mutable_period_type());
+    for (pprof::Sample& sample : *message_.mutable_sample()) {
+      for (pprof::Label& label : *sample.mutable_label()) {
+        label.set_key(renew(label.key()));
+        label.set_str(renew(label.str()));
+        label.set_num_unit(renew(label.num_unit()));
+      }
+    }
+    for (pprof::Mapping& mapping : *message_.mutable_mapping()) {
+      mapping.set_filename(renew(mapping.filename()));
+      mapping.set_build_id(renew(mapping.build_id()));
+    }
+    for (pprof::Function& function : *message_.mutable_function()) {
+      function.set_name(renew(function.name()));
+      function.set_system_name(renew(function.system_name()));
+      function.set_filename(renew(function.filename()));
+    }
+    for (int64_t& comment : *message_.mutable_comment()) comment = renew(comment);
+    message_.set_drop_frames(renew(message_.drop_frames()));
+    message_.set_keep_frames(renew(message_.keep_frames()));
+    message_.set_default_sample_type(renew(message_.default_sample_type()));
+    message_.set_doc_url(renew(message_.doc_url()));
+    message_.mutable_string_table()->Swap(&kept);
+  }
+
   int64_t Text(const std::string& text) {
     const auto [entry, is_new] = texts_.try_emplace(text, message_.string_table_size());
     if (is_new) message_.add_string_table(text);

@@ -54,6 +54,10 @@ __attribute__((noinline)) static void check(const char* path) {
   EXPECT(hbmprof_get_stats(62, &stats) == 0);
   EXPECT(stats.bytes_in_use == 7);
 
+  EXPECT(hbmprof_device("TPU:0") != hbmprof_device("TPU:1"));
+  EXPECT(hbmprof_get_stats(hbmprof_device("TPU:0"), &stats) == 0);
+  EXPECT(stats.bytes_in_use == 0);
+
   EXPECT(hbmprof_get_stats(0, NULL) == 3);
   EXPECT(hbmprof_get_stats(63, &stats) == 3);
   EXPECT(hbmprof_get_stats(-1, &stats) == 3);

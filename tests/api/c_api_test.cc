@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -38,8 +39,8 @@ TEST(CApi, WorksFromACProgramAndWritesItsProfile) {
   EXPECT_EQ(hbmprof_test::CheckProfile(*profile), "");
   const hbmprof_test::ProfileView view(*profile);
   EXPECT_EQ(view.Sum("inuse_space"), 1007);
-  EXPECT_EQ(view.SumWhere("inuse_space", "device", "device:0"), 1000);
-  EXPECT_EQ(view.SumWhere("inuse_space", "device", "device:62"), 7);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:0"), 1000);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:62"), 7);
   EXPECT_EQ(view.SumWhere("inuse_space", "phase", "load"), 1000);
   EXPECT_EQ(view.SumUnder("inuse_space", "check"), 1007) << "the stacks begin at the C function that recorded";
   EXPECT_EQ(view.Comment("tracker", "dropped_records"), "1");
@@ -50,7 +51,7 @@ TEST(CApi, ActsOnTheProcessesOwnProfiler) {
   const int buffer = 0;
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 123, 5), 1);
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-  EXPECT_EQ(profiler.Stats(profiler.Device("device:5")).bytes_in_use, 123);
+  EXPECT_EQ(profiler.Stats(profiler.Device("GPU:5")).bytes_in_use, 123);
   EXPECT_EQ(Stats(5).bytes_in_use, 123);
   EXPECT_TRUE(profiler.RecordFree(&buffer));
   EXPECT_EQ(hbmprof_record_free(&buffer), 0);
@@ -70,6 +71,55 @@ TEST(CApi, AResizeKeepsTheRecordAndCountsTheDifference) {
   EXPECT_EQ(hbmprof_record_free(&buffer), 1);
   EXPECT_EQ(Stats(8).bytes_in_use, 0);
   EXPECT_EQ(hbmprof_record_resize(nullptr, 10), 0);
+}
+
+TEST(CApi, DevicesByNumberByNameAndByDefaultAreOne) {
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  const char buffers[5] = {};
+  const int by_name = hbmprof_device("GPU:0");
+  const int tpu = hbmprof_device("TPU:0");
+  EXPECT_NE(tpu, by_name);
+  EXPECT_EQ(hbmprof_device("TPU:0"), tpu);
+  ASSERT_EQ(hbmprof_record_alloc(&buffers[0], 1, 0), 1);
+  ASSERT_EQ(hbmprof_record_alloc(&buffers[1], 20, by_name), 1);
+  ASSERT_TRUE(profiler.RecordAlloc(&buffers[2], 300, {profiler.Device("GPU:0")}));
+  ASSERT_TRUE(profiler.RecordAlloc(&buffers[3], 4000));
+  ASSERT_EQ(hbmprof_record_alloc(&buffers[4], 50000, tpu), 1);
+  EXPECT_EQ(Stats(0).bytes_in_use, 4321);
+  EXPECT_EQ(Stats(by_name).bytes_in_use, 4321);
+  EXPECT_EQ(Stats(tpu).bytes_in_use, 50000);
+  EXPECT_EQ(profiler.Stats(profiler.Device("TPU:0")).bytes_in_use, 50000);
+  const hbmprof::Snapshot snapshot = profiler.TakeSnapshot();
+  std::string in_use;
+  for (const auto& device : snapshot.devices) {
+    if (device.spaces[0].bytes_in_use == 0) continue;  // of another test
+    in_use += device.name + "=" + std::to_string(device.spaces[0].bytes_in_use) + " ";
+  }
+  EXPECT_EQ(in_use, "GPU:0=4321 TPU:0=50000 ");
+  for (const char& buffer : buffers) hbmprof_record_free(&buffer);
+}
+
+TEST(CApi, ANumberThatIsNoDevicesIsRecordedApart) {
+  const char buffers[3] = {};
+  const int unknown[] = {-1, 63, 1 << 30};
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(hbmprof_record_alloc(&buffers[i], 100, unknown[i]), 1);
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  EXPECT_EQ(profiler.Stats(profiler.Device("unknown")).bytes_in_use, 300);
+  hbmprof_stats stats = {};
+  stats.struct_size = sizeof(stats);
+  for (const int device : unknown) EXPECT_EQ(hbmprof_get_stats(device, &stats), 3) << device;
+  for (const char& buffer : buffers) hbmprof_record_free(&buffer);
+}
+
+TEST(CApi, NamesBeyondTheLimitShareOneDevice) {
+  std::vector<int> devices;
+  for (int i = 0; i < 70; ++i) devices.push_back(hbmprof_device(("NPU:" + std::to_string(i)).c_str()));
+  EXPECT_NE(devices[0], devices[1]);
+  EXPECT_EQ(devices[68], devices[69]);
+  const int buffer = 0;
+  ASSERT_EQ(hbmprof_record_alloc(&buffer, 70, devices[69]), 1);
+  EXPECT_EQ(Stats(devices[68]).bytes_in_use, 70);
+  hbmprof_record_free(&buffer);
 }
 
 TEST(CApi, FillsOnlyAsMuchOfTheStatsAsTheCallerKnows) {

@@ -41,7 +41,7 @@ std::vector<std::string> FilesIn(const std::string& directory) {
   return names;
 }
 
-// Records three buffers of 1,000 bytes on device:3 and exits with 7.
+// Records three buffers of 1,000 bytes on GPU:3 and exits with 7.
 CommandResult RunLeak(const std::vector<std::string>& environment) {
   return RunCommand({HBMPROF_C_API_PROGRAM, "leak", "3", "7"}, environment);
 }
@@ -59,7 +59,7 @@ TEST(DumpAtExit, WritesTheProfileWhereTheEnvironmentSays) {
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_EQ(CheckProfile(*profile), "");
   const ProfileView view(*profile);
-  EXPECT_EQ(view.SumWhere("inuse_space", "device", "device:3"), 3000);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:3"), 3000);
   EXPECT_EQ(view.SumUnder("inuse_space", "main"), 3000);
 }
 

@@ -13,12 +13,14 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "hbmprof/c_api.h"
 #include "hbmprof/cuda.h"
-#include "hbmprof/profiler.h"
+#include "hbmprof/hbmprof.h"
 #include "src/backends/cuda/adapter.h"
 #include "tests/backends/cuda_per_thread_calls.h"
 #include "tests/support/failing_new.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
+#include "tests/support/profile_checker.h"
 
 extern "C" int cuCtxGetCurrent(void** context);
 
@@ -554,6 +556,42 @@ TEST_F(CudaRuntimeTest, AbsurdSizesAreOutOfMemory) {
 }
 
 // --- Devices, streams, pools. ---
+
+TEST_F(CudaRuntimeTest, OneGpuIsOneDeviceByWhateverWayItIsRecorded) {
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  void* of_runtime = nullptr;
+  void* of_stream = nullptr;
+  const char others[3] = {};
+  cuda::CudaAllocator upstream(0);
+  TrackingAllocator of_allocator(upstream);
+  ASSERT_EQ(cuda::Malloc(&of_runtime, 1), cudaSuccess);
+  ASSERT_EQ(cuda::MallocAsync(&of_stream, 20, nullptr), cudaSuccess);
+  const auto allocated = of_allocator.Allocate(300);
+  ASSERT_TRUE(allocated.ok()) << allocated.status();
+  ASSERT_EQ(hbmprof_record_alloc(&others[0], 4000, 0), 1);
+  ASSERT_TRUE(profiler().RecordAlloc(&others[1], 50000, {profiler().Device("GPU:0")}));
+  ASSERT_TRUE(profiler().RecordAlloc(&others[2], 600000));
+
+  const auto bytes = device_memory_profile();
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  const auto profile = hbmprof_test::ParseProfile(*bytes);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(hbmprof_test::CheckProfile(*profile), "");
+  const hbmprof_test::ProfileView view(*profile);
+  EXPECT_EQ(view.Sum("inuse_space"), 654321);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:0"), 654321);
+  EXPECT_EQ(view.Comment("device GPU:0 space=device", "in_use"), "654321");
+  hbmprof_stats stats = {};
+  stats.struct_size = sizeof(stats);
+  ASSERT_EQ(hbmprof_get_stats(0, &stats), 0);
+  EXPECT_EQ(stats.bytes_in_use, 654321);
+
+  EXPECT_EQ(cuda::Free(of_runtime), cudaSuccess);
+  EXPECT_EQ(cuda::Free(of_stream), cudaSuccess);
+  EXPECT_TRUE(of_allocator.Free(*allocated).ok());
+  EXPECT_EQ(hbmprof_record_free(&others[0]), 1);
+  for (const char* other : {&others[1], &others[2]}) EXPECT_TRUE(profiler().RecordFree(other));
+}
 
 TEST_F(CudaRuntimeTest, ManagedAndPinnedMemoryIsNotInTheDevicesTotal) {
   void* device = nullptr;

@@ -729,8 +729,11 @@ TEST(PjrtWrapping, ATableWithoutTheSlotsForQuestionsStillWorks) {
   EXPECT_EQ(PjrtCalls(fake_pjrt_table(81)).Destroy(buffer), 0);
   CaptureMessages();
   EXPECT_EQ(calls.DestroyClient(client), 0);
-  EXPECT_THAT(CapturedMessages(), HasSubstr("1 x 0 B")) << "a leak, of unknown size";
-  Recorder().DropDevice(kDefaultDevice);
+  EXPECT_THAT(CapturedMessages(), HasSubstr("1 x 0 B, kind device, on unknown")) << "a leak, of unknown size";
+  const DeviceId unknown = Recorder().Device("unknown");
+  EXPECT_EQ(Recorder().Stats(unknown).num_live, 1) << "and not on a GPU";
+  EXPECT_EQ(Recorder().Stats(kDefaultDevice).num_live, 0);
+  Recorder().DropDevice(unknown);
 }
 
 TEST(PjrtWrapping, ANinthPluginIsRefused) {

@@ -425,7 +425,7 @@ TEST(MemoryNames, AreTheLabelsOfTheProfile) {
 }
 
 TEST_F(ProfilerTest, DevicesAreKnownByNameAndTheSixtyFourthIsOther) {
-  EXPECT_EQ(profiler_.Device("device:0"), kDefaultDevice);
+  EXPECT_EQ(profiler_.Device("GPU:0"), kDefaultDevice);
   std::set<DeviceId> ids = {kDefaultDevice};
   for (int i = 1; i <= 62; ++i) ids.insert(profiler_.Device("GPU:" + std::to_string(i)));
   EXPECT_EQ(ids.size(), 63u);
@@ -842,7 +842,7 @@ TEST_F(ProfilerTest, ResetPeakStartsANewPeakFromThePresentAndItsComposition) {
   EXPECT_EQ(profiler_.Stats(other).peak_bytes_in_use, 9);
   Snapshot snapshot = profiler_.TakeSnapshot();
   for (const Snapshot::Sample& sample : snapshot.samples) {
-    if (snapshot.devices[sample.device].name == "device:0" && sample.block_bytes != 500) {
+    if (snapshot.devices[sample.device].name == "GPU:0" && sample.block_bytes != 500) {
       EXPECT_EQ(sample.peak_bytes, 0) << sample.block_bytes;
       EXPECT_EQ(sample.peak_objects, 0) << sample.block_bytes;
     }
@@ -1101,7 +1101,7 @@ TEST_F(ProfilerTest, AProbeTellsWhatTheDeviceKnowsAndWhatIsUnaccounted) {
   EXPECT_EQ(stats.driver_bytes_in_use, 300);
   EXPECT_TRUE(stats.unaccounted_known);
   EXPECT_EQ(stats.unaccounted, -100) << "signed, never clamped";
-  EXPECT_EQ(FindDevice(profiler_.TakeSnapshot(), "device:0")->spaces[0].unaccounted, -100);
+  EXPECT_EQ(FindDevice(profiler_.TakeSnapshot(), "GPU:0")->spaces[0].unaccounted, -100);
   profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{2000, -1, -1}; });
   EXPECT_EQ(Stats().bytes_limit, 2000) << "a later probe replaces the one before";
   EXPECT_FALSE(Stats().unaccounted_known);
@@ -1270,7 +1270,7 @@ TEST_F(ProfilerTest, ASnapshotsTotalsAreThoseOfStats) {
     if (i % 3 == 0) profiler_.RecordFree(At(i / 2 + 1));
   }
   const Snapshot snapshot = profiler_.TakeSnapshot();
-  for (const auto& [name, id] : {std::pair("GPU:1", other), std::pair("device:0", kDefaultDevice)}) {
+  for (const auto& [name, id] : {std::pair("GPU:1", other), std::pair("GPU:0", kDefaultDevice)}) {
     const Snapshot::Device* device = FindDevice(snapshot, name);
     ASSERT_NE(device, nullptr);
     for (int space = 0; space < kMemorySpaceCount; ++space) {

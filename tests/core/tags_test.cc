@@ -99,6 +99,27 @@ TEST(ScopedTag, KeysAndValuesAreCopiedAndCutAt128Bytes) {
   EXPECT_EQ(current_tags, tags);
 }
 
+TEST(ScopedTag, TheCutSplitsNoCharacter) {
+  for (const std::string character : {"\u00e9", "\u20ac", "\U0001f600"}) {  // of two, three and four bytes
+    for (size_t before = 128 - character.size(); before <= 128; ++before) {
+      std::string text(before, 'x');
+      text += character;
+      const std::string whole = text.size() <= 128 ? text : text.substr(0, before);
+      const std::string& tail = text.size() == 128 ? "tail" : "";
+      ScopedTag tag("key", text + tail);
+      EXPECT_THAT(Tags(), ElementsAre(Pair("key", whole)));
+      ScopedTag same("key", "other");
+      ScopedTag long_key(text + tail, "value");
+      EXPECT_THAT(Tags(), ElementsAre(Pair("key", "other"), Pair(whole, "value")));
+    }
+  }
+}
+
+TEST(ScopedTag, TheCutOfWhatIsNoTextIsAt128Bytes) {
+  ScopedTag tag("bytes", std::string(200, '\x80'));
+  EXPECT_THAT(Tags(), ElementsAre(Pair("tag_bytes", std::string(128, '\x80'))));
+}
+
 TEST(ScopedTag, WhereKeyEndsAndValueBeginsMatters) {
   TagSetId first;
   {

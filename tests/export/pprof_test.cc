@@ -215,6 +215,48 @@ TEST(SerializePprof, SaysThatFunctionsAreThereOnlyForModulesWithNames) {
   for (const auto& mapping : unnamed.mapping()) EXPECT_FALSE(mapping.has_functions());
 }
 
+TEST(SerializePprof, DoesNotSayThatFunctionsAreThereForModulesWithoutAnAddress) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  Snapshot snapshot = ServerSnapshot();
+  snapshot.modules.push_back({0x7f2000000000, 0x7f2000001000, 0, 0x7f2000000000, "/lib/libidle.so", "dd04"});
+  const Profile profile = Written(snapshot, &symbolizer);
+  ASSERT_EQ(profile.mapping_size(), 4);
+  EXPECT_FALSE(profile.mapping(3).has_functions());
+}
+
+TEST(SerializePprof, HasNoStringThatNothingRefersTo) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10020}, false}});
+  snapshot.devices.resize(2);
+  snapshot.devices[1].name = "idle device";
+  snapshot.allocators.push_back("idle allocator");
+  Snapshot::Sample& zero = snapshot.samples[1];
+  zero = Snapshot::Sample();
+  zero.stack = zero.device = zero.allocator = 1;
+  zero.tags = {{"idle key", "idle value"}};
+  const Profile profile = Written(snapshot, nullptr);  // the checker looks for them
+  for (const std::string& text : profile.string_table()) {
+    EXPECT_EQ(text.find("idle"), std::string::npos) << text;
+    EXPECT_NE(text, "managed") << "no sample is of that kind";
+    EXPECT_NE(text, "allocator") << "no sample has one";
+  }
+}
+
+TEST(SerializePprof, ShowsThePeakFirstWhereNothingIsInUse) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
+  Snapshot::Sample& sample = snapshot.samples[0];
+  sample.peak_objects = 1;
+  sample.peak_bytes = 64;
+  const auto shown_first = [&] {
+    const Profile profile = Written(snapshot, nullptr);
+    return profile.string_table(static_cast<int>(profile.default_sample_type()));
+  };
+  EXPECT_EQ(shown_first(), "inuse_space");
+  sample.inuse_objects = sample.inuse_bytes = 0;
+  EXPECT_EQ(shown_first(), "peak_space");
+  sample.peak_objects = sample.peak_bytes = 0;
+  EXPECT_EQ(shown_first(), "inuse_space") << "there is no peak to show either";
+}
+
 TEST(SerializePprof, WritesShortAndMangledNames) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   const Profile profile = Written(ServerSnapshot(), &symbolizer);

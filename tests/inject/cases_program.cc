@@ -35,6 +35,8 @@ CUresult cuArrayDestroy(Handle);
 CUresult cuStreamBeginCapture_v2(Handle, int);
 CUresult cuStreamEndCapture(Handle, Handle*);
 CUresult cuGraphCreate(Handle*, unsigned);
+CUresult cuGraphAddNode_v2(Handle*, Handle, const Handle*, const void*, size_t, GraphNodeParams*);
+CUresult cuGraphAddNode_v3(Handle*, Handle, const Handle*, const void*, size_t, GraphNodeParams*);
 CUresult cuGraphAddMemFreeNode(Handle*, Handle, const Handle*, size_t, CUdeviceptr);
 CUresult cuGraphInstantiateWithFlags(Handle*, Handle, Flags64);
 CUresult cuGraphLaunch(Handle, Handle);
@@ -192,6 +194,24 @@ void Graphs(const std::string& moment) {
   REQUIRE(cuMemFree_v2(kept) == kSuccess);
 }
 
+// A graph with a memory node of 1 MiB by each version of the call, launched.
+void GraphNodes() {
+  Handle graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == kSuccess);
+  for (const auto add_node : {&cuGraphAddNode_v2, &cuGraphAddNode_v3}) {
+    GraphNodeParams params = {};
+    params.type = kGraphNodeMemAlloc;
+    params.alloc = {};
+    params.alloc.pool.location = {kLocationDevice, 0};
+    params.alloc.bytes = kMiB;
+    Handle node = nullptr;
+    REQUIRE(add_node(&node, graph, nullptr, nullptr, 0, &params) == kSuccess);
+  }
+  Handle executable = nullptr;
+  REQUIRE(cuGraphInstantiateWithFlags(&executable, graph, 0) == kSuccess);
+  REQUIRE(cuGraphLaunch(executable, nullptr) == kSuccess);
+}
+
 // Of what is asked from the driver, each wrapper: every answer must differ from the exported function of the double.
 void GetProcAddress() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -207,6 +227,7 @@ void GetProcAddress() {
                   {"cuCtxCreate", 3020, 0, "cuCtxCreate_v2"},
                   {"cuCtxCreate", 12050, 0, "cuCtxCreate_v4"},
                   {"cuGraphAddNode", 13000, 0, "cuGraphAddNode_v2"},
+                  {"cuGraphAddNode", 13040, 0, "cuGraphAddNode_v3"},
                   {"cuGraphInstantiate", 12000, 0, "cuGraphInstantiateWithFlags"},
                   {"cuGraphLaunch", 10000, kPerThreadDefaultStream, "cuGraphLaunch_ptsz"},
                   {"cuStreamBeginCapture", 10010, 0, "cuStreamBeginCapture_v2"},
@@ -241,6 +262,8 @@ int main(int argc, char** argv) {
     SparseArray(argv[2]);
   } else if (name == "graphs") {
     Graphs(argv[2]);
+  } else if (name == "graph_nodes") {
+    GraphNodes();
   } else if (name == "per_thread") {
     CUdeviceptr ptr = 0;
     REQUIRE(cuMemAllocAsync_ptsz(&ptr, 4444, nullptr) == kSuccess);

@@ -167,6 +167,10 @@ TEST(InjectTest, AGraphsMemoryIsThereFromALaunchUntilItIsFreed) {
   EXPECT_EQ(in_use("freed_by_another_graph"), 0);
 }
 
+TEST(InjectTest, AMemoryNodeIsSeenByWhicheverVersionOfTheCallItIsAdded) {
+  EXPECT_EQ(RunCase({}, {"graph_nodes"}).SumWhere("inuse_space", "kind", "graph"), 2 * kMiB);
+}
+
 TEST(InjectTest, TheCallsOfThePerThreadDefaultStreamAreTrackedToo) {
   EXPECT_EQ(RunCase({}, {"per_thread"}).Sum("inuse_space"), 4444);
 }
@@ -193,7 +197,7 @@ TEST(InjectTest, EveryLookUpIsAnsweredWithAWrapperAndItselfToo) {
     std::istringstream lines(run.out);
     int count = 0;
     for (std::string line; std::getline(lines, line); ++count) EXPECT_THAT(line, HasSubstr("libhbmprof_cuda.so"));
-    EXPECT_EQ(count, 11);
+    EXPECT_EQ(count, 12);
   }
 }
 

@@ -11,13 +11,16 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "hbmprof/profiler.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/resident_bytes.h"
 #include "tests/tool/tool.h"
 
 namespace {
@@ -27,6 +30,7 @@ namespace fs = std::filesystem;
 using ::hbmprof_test::CommandPlace;
 using ::hbmprof_test::CommandResult;
 using ::hbmprof_test::ReadProfile;
+using ::hbmprof_test::ResidentBytes;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::RunTool;
 using ::hbmprof_test::ScratchDir;
@@ -510,6 +514,29 @@ TEST(DoctorTest, NamesWhatWillNotBeSeen) {
   EXPECT_THAT(run.out, HasSubstr("statically linked: nothing can be preloaded into it"));
   EXPECT_THAT(Tool({"doctor", "--", "no-such-program"}).out, HasSubstr("! program"));
   EXPECT_THAT(Tool({"doctor", "--library", "/nonexistent.so"}).out, HasSubstr("! library"));
+}
+
+// Measured, in the README, and in what the command says: one number.
+TEST(DoctorTest, SaysWhatALiveBufferTakesOfTheHostsMemory) {
+  constexpr int64_t kBuffers = 1000000;
+  hbmprof::Profiler profiler;
+  ASSERT_TRUE(profiler.RecordAlloc(hbmprof::BufferId(uint64_t{512}), 512));
+  const int64_t before = ResidentBytes();
+  for (int64_t i = 2; i < kBuffers; ++i) profiler.RecordAlloc(hbmprof::BufferId(static_cast<uint64_t>(i) * 512), 512);
+  const double measured = static_cast<double>(ResidentBytes() - before) / kBuffers;
+  ASSERT_EQ(profiler.Stats(hbmprof::kDefaultDevice).num_live, kBuffers - 1);
+
+  const auto said = [](const std::string& text, const std::string& pattern) {
+    std::smatch match;
+    EXPECT_TRUE(std::regex_search(text, match, std::regex(pattern))) << text;
+    return match.size() < 2 ? 0 : std::stoi(match[1]);
+  };
+  std::ifstream file(HBMPROF_README);
+  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  const int by_readme = said(readme, "live buffers take ([0-9]+) bytes of host memory each");
+  const std::string doctor = Tool({"doctor", "--", Program("inject_matrix_static")}).out;
+  EXPECT_EQ(said(doctor, "hbmprof takes about ([0-9]+) bytes for each live buffer"), by_readme);
+  EXPECT_NEAR(measured, by_readme, 4);
 }
 
 TEST(DoctorTest, FollowsAScriptToItsInterpreter) {

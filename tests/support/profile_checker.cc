@@ -57,7 +57,8 @@ class Checker {
 
   std::string Check() const {
     for (const auto check : {&Checker::Strings, &Checker::Header, &Checker::Comments, &Checker::Mappings,
-                             &Checker::Functions, &Checker::Locations, &Checker::Samples}) {
+                             &Checker::Functions, &Checker::Locations, &Checker::Samples, &Checker::Names,
+                             &Checker::DefaultSampleType, &Checker::UsedStrings}) {
       if (std::string problem = (this->*check)(); !problem.empty()) return problem;
     }
     return "";
@@ -87,7 +88,6 @@ class Checker {
         return Text("sample type ", i, " is not ", kTypes[i].first, "/", kTypes[i].second);
       }
     }
-    if (String(p_.default_sample_type()) != "inuse_space") return "default_sample_type is not inuse_space";
     if (String(p_.period_type().type()) != "space" || String(p_.period_type().unit()) != "bytes") {
       return "period_type is not space/bytes";
     }
@@ -101,6 +101,51 @@ class Checker {
       return "drop_frames is not a regular expression";
     }
     regfree(&drop_frames);
+    return "";
+  }
+
+  // Once the samples are known to be sound.
+  std::string DefaultSampleType() const {
+    const auto has = [&](int type) {
+      return std::any_of(p_.sample().begin(), p_.sample().end(),
+                         [&](const auto& sample) { return sample.value(type) != 0; });
+    };
+    // What viewers show first is not empty.
+    const std::string expected = has(3) && !has(5) ? "peak_space" : "inuse_space";
+    return String(p_.default_sample_type()) == expected ? "" : "default_sample_type is not " + expected;
+  }
+
+  // Once the mappings, functions and locations are known to be sound.
+  std::string Names() const {
+    std::set<uint64_t> named;
+    for (const Location& l : p_.location()) {
+      for (const auto& line : l.line()) {
+        if (p_.function(static_cast<int>(line.function_id()) - 1).system_name() != 0) named.insert(l.mapping_id());
+      }
+    }
+    for (const Mapping& m : p_.mapping()) {
+      const bool is_named = named.count(m.id()) != 0;
+      if (is_named && !m.has_functions()) return Text("mapping ", m.id(), " lacks has_functions, but has names");
+      if (!is_named && m.has_functions()) return Text("mapping ", m.id(), " has_functions, but no address has a name");
+    }
+    return "";
+  }
+
+  // Once all indices are known to be sound.
+  std::string UsedStrings() const {
+    std::set<int64_t> used = {0, p_.drop_frames(), p_.keep_frames(), p_.default_sample_type()};
+    const auto use_type = [&](const ValueType& type) { used.insert({type.type(), type.unit()}); };
+    for (const ValueType& type : p_.sample_type()) use_type(type);
+    use_type(p_.period_type());
+    for (const auto& sample : p_.sample()) {
+      for (const Label& label : sample.label()) used.insert({label.key(), label.str(), label.num_unit()});
+    }
+    for (const Mapping& m : p_.mapping()) used.insert({m.filename(), m.build_id()});
+    for (const Function& f : p_.function()) used.insert({f.name(), f.system_name(), f.filename()});
+    used.insert(p_.comment().begin(), p_.comment().end());
+    for (int i = 0; i < p_.string_table_size(); ++i) {
+      if (used.count(i) == 0) return Text("string ", i, " is used by nobody: \"", p_.string_table(i), "\"");
+    }
     return "";
   }
 

@@ -74,6 +74,7 @@ Profile GoodProfile() {
     auto* function = p.add_function();
     function->set_id(i + 1);
     function->set_name(b.Text("f" + std::to_string(i)));
+    function->set_system_name(b.Text("_f" + std::to_string(i)));
     auto* location = p.add_location();
     location->set_id(i + 1);
     location->set_mapping_id(i + 1);
@@ -124,7 +125,22 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"StringTwice", "twice", [](Profile* p) { p->add_string_table("device"); }},
         Damage{"MissingSampleType", "six sample types", [](Profile* p) { p->mutable_sample_type()->RemoveLast(); }},
         Damage{"SwappedSampleTypes", "sample type 0", [](Profile* p) { p->mutable_sample_type()->SwapElements(0, 1); }},
+        Damage{"StringOfNobody", "used by nobody: \"left over\"", [](Profile* p) { p->add_string_table("left over"); }},
         Damage{"NoDefault", "default_sample_type", [](Profile* p) { p->clear_default_sample_type(); }},
+        Damage{"DefaultIsPeakThoughThereIsSomethingInUse", "default_sample_type is not inuse_space",
+               [](Profile* p) { p->set_default_sample_type(p->sample_type(3).type()); }},
+        Damage{"DefaultIsInUseThoughNothingIs", "default_sample_type is not peak_space",
+               [](Profile* p) {
+                 for (auto& sample : *p->mutable_sample()) sample.set_value(5, 0);
+               }},
+        Damage{"HasFunctionsWithoutANamedAddress", "mapping 1 has_functions",
+               [](Profile* p) {
+                 p->mutable_location(0)->clear_line();
+                 p->mutable_location(0)->add_line()->set_function_id(3);
+                 p->mutable_function(2)->clear_system_name();
+               }},
+        Damage{"NamedWithoutHasFunctions", "mapping 3 lacks has_functions",
+               [](Profile* p) { p->mutable_mapping(2)->clear_has_functions(); }},
         Damage{"NoPeriodType", "period_type", [](Profile* p) { p->clear_period_type(); }},
         Damage{"NoPeriod", "period is", [](Profile* p) { p->clear_period(); }},
         Damage{"NoTime", "time_nanos", [](Profile* p) { p->clear_time_nanos(); }},
@@ -151,7 +167,10 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"FunctionNoName", "no name", [](Profile* p) { p->mutable_function(0)->clear_name(); }},
         Damage{"FunctionBadString", "bad string", [](Profile* p) { p->mutable_function(0)->set_filename(kNoString); }},
         Damage{"FunctionTwice", "function 2 is there twice",
-               [](Profile* p) { p->mutable_function(1)->set_name(p->function(0).name()); }},
+               [](Profile* p) {
+                 p->mutable_function(1)->set_name(p->function(0).name());
+                 p->mutable_function(1)->set_system_name(p->function(0).system_name());
+               }},
         Damage{"LocationIdSkipped", "location 0 has id", [](Profile* p) { p->mutable_location(0)->set_id(9); }},
         Damage{"LocationNoMapping", "has no mapping", [](Profile* p) { p->mutable_location(0)->set_mapping_id(9); }},
         Damage{"LocationOutsideMapping", "outside of its mapping",

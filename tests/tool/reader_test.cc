@@ -153,6 +153,22 @@ TEST(Check, SaysInWordsWhatIsWrong) {
   EXPECT_THAT(result.out, testing::Not(HasSubstr("(device) states")));
 }
 
+// --- which sample type is shown
+// ---------------------------------------------------------------------------------------
+
+TEST(DefaultSampleType, IsTheFilesOwnAndInUseWhereSeveralAreCompared) {
+  const std::string dir = ScratchDir();
+  for (const int64_t in_use : {0, 30}) {
+    ProfileMaker maker({{"peak_space", "bytes"}, {"inuse_space", "bytes"}});
+    maker.message().set_default_sample_type(maker.Text(in_use == 0 ? "peak_space" : "inuse_space"));
+    maker.Sample({maker.Frame("f")}, {100, in_use});
+    maker.Write(dir + "/" + std::to_string(in_use) + ".pb.gz");
+  }
+  EXPECT_THAT(RunTool({"top", dir + "/0.pb.gz"}).out, HasSubstr("peak_space"));
+  EXPECT_THAT(RunTool({"diff", dir + "/0.pb.gz", dir + "/30.pb.gz"}).out, HasSubstr("inuse_space: +30 B"));
+  EXPECT_THAT(RunTool({"diff", dir + "/30.pb.gz", dir + "/0.pb.gz"}).out, HasSubstr("inuse_space: -30 B"));
+}
+
 // --- convert ------------------------------------------------------------------------------------------------------
 
 TEST(Convert, WritesFoldedStacks) {

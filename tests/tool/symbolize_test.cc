@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -186,6 +187,24 @@ TEST_F(Symbolize, FindsTheUnstrippedFilesAndAgreesWithAddr2lineOnEveryLocation) 
   EXPECT_EQ(view.SumUnder("inuse_space", "engine::(anonymous namespace)::Deeper"), 256);
   EXPECT_EQ(view.SumUnder("inuse_space", "app::Sorted"), 3 * 256);
   EXPECT_EQ(view.Sum("inuse_space"), ProfileView(*ReadProfile(raw_)).Sum("inuse_space"));
+  for (const auto& function : profile->function()) {
+    const auto text = [&](int64_t index) { return profile->string_table(static_cast<int>(index)); };
+    if (function.filename() != 0) {
+      EXPECT_NE(text(function.system_name()), "") << text(function.name());
+    }
+  }
+}
+
+TEST_F(Symbolize, IsNotAdvisedAgainByCheck) {
+  EXPECT_THAT(RunTool({"check", raw_}).out, HasSubstr("locations have no line: run hbmprof symbolize"));
+  ASSERT_EQ(Symbolized({raw_, "-o", named_, "--debug-dir", dir_ + "/symbols"}).exit_code, 0);
+  const std::string once = RunTool({"check", named_}).out;
+  EXPECT_THAT(once, Not(HasSubstr("run hbmprof symbolize")));
+  EXPECT_THAT(once, HasSubstr("locations have no line: symbolize found no debug information for them"));
+  // A second time changes nothing.
+  const std::string first = ReadAll(named_);
+  ASSERT_EQ(Symbolized({named_, "-o", named_}).exit_code, 0);
+  EXPECT_EQ(DescribeProfile(*ReadProfile(named_)), DescribeProfile(*ParseProfile(first)));
 }
 
 TEST_F(Symbolize, ReadsDebugInformationAloneInTheLayoutsThatPackagesUse) {

@@ -10,6 +10,15 @@
 
 #include "src/backends/cuda/driver_abi.h"
 
+// What the headers of 13.0 and later got one after the other.
+#if CUDA_VERSION >= 13000 && CUDA_VERSION < 13030
+extern "C" CUresult cuStreamBeginRecaptureToGraph(CUstream, CUstreamCaptureMode, CUgraph, void*, void*);
+extern "C" CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream, CUstreamCaptureMode, CUgraph, void*, void*);
+#endif
+#if CUDA_VERSION >= 13000 && CUDA_VERSION < 13040
+extern "C" decltype(cuGraphAddNode_v2) cuGraphAddNode_v3;
+#endif
+
 namespace hbmprof::internal::cuda_driver {
 namespace {
 

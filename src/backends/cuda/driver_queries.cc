@@ -183,7 +183,7 @@ std::string CudaDeviceName(int ordinal) { return "GPU:" + std::to_string(ordinal
 
 DeviceId CudaDeviceId(int ordinal, const CudaDeviceBooks& books) {
   static std::atomic<int> known[kMaxDevices];  // id + 1, by ordinal
-  if (ordinal < 0) return kDefaultDevice;
+  if (ordinal < 0) return Profiler::Default().Device("unknown");
   const bool cached = ordinal < kMaxDevices;
   if (cached) {
     if (const int id = known[ordinal].load(std::memory_order_acquire)) return DeviceId{static_cast<uint16_t>(id - 1)};

@@ -36,7 +36,7 @@ struct CudaDeviceBooks {
 };
 
 // The id of a device of Profiler::Default(), with ProbeCudaDevice as its probe. Call it only when the device is in use:
-// after an allocation succeeded. -1 gives the default device. The `books` of the first call for a device stay.
+// after an allocation succeeded. -1 gives the device "unknown". The `books` of the first call for a device stay.
 DeviceId CudaDeviceId(int ordinal, const CudaDeviceBooks& books = {});
 
 // The allocator of Profiler::Default() that stream-ordered memory is labelled with.

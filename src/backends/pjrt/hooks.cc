@@ -150,7 +150,7 @@ Error* MapHostMemory(TrackedPlugin& tracked, const Caller& caller, DmaMapArgs* a
     PjrtMemory memory;
     memory.bytes = args->size;
     const std::vector<Device*> devices = tracked.plugin.AddressableDevices(args->client);
-    if (!devices.empty()) memory.attributes.device = tracked.plugin.DeviceOf(args->client, devices.front());
+    memory.attributes.device = tracked.plugin.DeviceOf(args->client, devices.empty() ? nullptr : devices.front());
     memory.attributes.kind = MemoryKind::kPinnedHost;
     tracked.books.HostMapped(caller, args->data, memory);
   };

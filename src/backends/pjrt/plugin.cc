@@ -13,6 +13,8 @@ using pjrt::Slot;
 // Of what is asked of every buffer, every time.
 constexpr size_t kSmall = 64;
 
+constexpr char kUnknownDevice[] = "unknown";
+
 std::string Text(const char* text, size_t size) { return text == nullptr ? std::string() : std::string(text, size); }
 
 }  // namespace
@@ -108,14 +110,15 @@ void PjrtPlugin::ClientDestroyed(pjrt::Client* client) {
 }
 
 DeviceId PjrtPlugin::DeviceOf(PjrtHandle client, pjrt::Device* device) {
-  if (device == nullptr) return kDefaultDevice;
+  if (device == nullptr) return profiler_.Device(kUnknownDevice);
   {
     MutexLock lock(mutex_);
     const auto found = places_.find(device);
     if (found != places_.end()) return found->second.place.attributes.device;
   }
-  const std::string name = AskName(device);
-  const DeviceId id = name.empty() ? kDefaultDevice : profiler_.Device(name);
+  std::string name = AskName(device);
+  if (name.empty()) name = kUnknownDevice;
+  const DeviceId id = profiler_.Device(name);
   MutexLock lock(mutex_);
   places_[device] = {client, {{id, MemoryKind::kDevice, {}}, ""}};
   names_[id] = name;
@@ -125,7 +128,7 @@ DeviceId PjrtPlugin::DeviceOf(PjrtHandle client, pjrt::Device* device) {
 std::string PjrtPlugin::NameOf(DeviceId device) {
   MutexLock lock(mutex_);
   const auto found = names_.find(device);
-  return found == names_.end() ? "a device without a name" : found->second;
+  return found == names_.end() ? kUnknownDevice : found->second;
 }
 
 PjrtPlugin::Place PjrtPlugin::AskPlace(PjrtHandle client, pjrt::Memory* memory) {
@@ -142,6 +145,8 @@ PjrtPlugin::Place PjrtPlugin::AskPlace(PjrtHandle client, pjrt::Memory* memory) 
     PjrtQuestion<pjrt::DeviceDefaultMemoryArgs> of_device;
     of_device.args.device = device;
     is_default = Ask(Slot::kDeviceDefaultMemory, &of_device) && of_device.args.memory == memory;
+  } else {
+    place.attributes.device = DeviceOf(client, nullptr);
   }
   // A device's own memory counts as such by whatever name: on a CPU that may be one of the host's.
   if (!is_default && place.space.find("host") != std::string::npos) place.attributes.kind = MemoryKind::kPinnedHost;

@@ -650,6 +650,12 @@ CUresult cuGraphAddNode_v2(Handle* node, Handle graph, const Handle* dependencie
                                            : kInvalidValue;
 }
 
+CUresult cuGraphAddNode_v3(Handle* node, Handle graph, const Handle* dependencies, const void* edges, size_t count,
+                           GraphNodeParams* params) {
+  if (const int error = fake_cuda_enter("cuGraphAddNode_v3")) return error;
+  return cuGraphAddNode_v2(node, graph, dependencies, edges, count, params);
+}
+
 CUresult cuGraphInstantiateWithFlags(Handle* executable, Handle graph, Flags64) {
   if (const int error = fake_cuda_enter("cuGraphInstantiateWithFlags")) return error;
   State& state = TheState();
@@ -806,6 +812,7 @@ const Entry kEntries[] = {
     ENTRY("cuGraphAddMemAllocNode", 11040, false, cuGraphAddMemAllocNode),
     ENTRY("cuGraphAddMemFreeNode", 11040, false, cuGraphAddMemFreeNode),
     ENTRY("cuGraphAddNode", 12030, false, cuGraphAddNode_v2),
+    ENTRY("cuGraphAddNode", 13040, false, cuGraphAddNode_v3),
     ENTRY("cuGraphInstantiate", 12000, false, cuGraphInstantiateWithFlags),
     ENTRY("cuGraphLaunch", 10000, false, cuGraphLaunch),
     ENTRY("cuGraphLaunch", 10000, true, cuGraphLaunch_ptsz),
