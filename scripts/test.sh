@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing (Debian; and into build/pypi a PJRT plugin from PyPI), then builds and tests.
+# Installs what is missing (Debian; and into build/pypi a PJRT plugin and a CMake from PyPI), then builds and tests.
 #
 # usage: scripts/test.sh [PRESET...]
 # dev      every test (the default)
@@ -28,6 +28,8 @@ packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}" "${HBMPR
 hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
 # A real PJRT plugin with its header, before anything is configured.
 hbmprof_step "a PJRT plugin from PyPI" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
+hbmprof_step "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
+hbmprof_step "libc++'s headers" hbmprof_libcxx
 
 run_tests() {
   local preset=$1 log=build/$1/test.log status=0
