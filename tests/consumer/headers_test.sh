@@ -30,7 +30,7 @@ if [[ -n $libcxx ]]; then
   [[ -e $libcxx/vector ]] || { echo "libc++'s headers are not in $libcxx"; exit 77; }
   for standard in 17 20; do
     echo "clang++, libc++, C++$standard"
-    clang++ "${strict[@]}" -std=c++$standard -stdlib=libc++ -nostdinc++ -isystem "$libcxx" "$work/all.cc"
+    clang++ "${strict[@]}" -std=c++$standard -nostdinc++ -isystem "$libcxx" "$work/all.cc"
   done
   exit
 fi
