@@ -26,12 +26,9 @@ target_compile_options(hbmprof_build_flags INTERFACE
   # Designated initializers leave out what keeps its default.
   -Wno-missing-field-initializers)
 
-# A static library keeps its symbols out of the dynamic symbol table of whatever links it, so that two copies in one
-# process do not take each other's functions. A shared one exports what cmake/exports.map lists.
-if(NOT BUILD_SHARED_LIBS)
-  target_compile_options(hbmprof_build_flags INTERFACE
-    -fvisibility=hidden $<$<COMPILE_LANGUAGE:CXX>:-fvisibility-inlines-hidden>)
-endif()
+# What is exported says so itself (src/api/exported.h).
+target_compile_options(hbmprof_build_flags INTERFACE
+  -fvisibility=hidden $<$<COMPILE_LANGUAGE:CXX>:-fvisibility-inlines-hidden>)
 
 if(HBMPROF_SANITIZER STREQUAL "address+undefined")
   set(_sanitize -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -1,9 +1,9 @@
-# What `cmake --install` puts where, and the package that find_package(hbmprof) finds.
+# What `cmake --install` puts where, and the packages that find_package(hbmprof) and pkg-config find.
 include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hbmprof)
 
-install(TARGETS hbmprof EXPORT hbmprofTargets)
+install(TARGETS hbmprof hbmprof_shared EXPORT hbmprofTargets)
 install(EXPORT hbmprofTargets NAMESPACE hbmprof:: DESTINATION ${_package_dir})
 install(DIRECTORY include/hbmprof DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h" PATTERN "cuda.h" EXCLUDE)
@@ -17,13 +17,38 @@ if(TARGET hbmprof_cuda)
 endif()
 
 # Loaded by its path, so no part of the package.
-if(TARGET hbmprof_pjrt)
-  install(TARGETS hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-endif()
+install(TARGETS hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
+# hbmprof::hbmprof is one of the two libraries.
+set(_kind static)
+if(BUILD_SHARED_LIBS)
+  set(_kind shared)
+endif()
 configure_package_config_file(cmake/hbmprofConfig.cmake.in ${PROJECT_BINARY_DIR}/hbmprofConfig.cmake
   INSTALL_DESTINATION ${_package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/hbmprofConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/hbmprofConfig.cmake ${PROJECT_BINARY_DIR}/hbmprofConfigVersion.cmake
   cmake/FindLibDeflate.cmake cmake/FindLibElf.cmake cmake/hbmprof_find_library.cmake
   DESTINATION ${_package_dir})
+
+# pkg-config. Abseil names its packages after its targets. Prefix and folders may be moved together.
+get_target_property(_needed hbmprof LINK_LIBRARIES)
+list(FILTER _needed INCLUDE REGEX "^absl::")
+list(REMOVE_DUPLICATES _needed)
+list(REMOVE_ITEM _needed absl::status absl::statusor)
+list(TRANSFORM _needed REPLACE "^absl::" "absl_")
+list(JOIN _needed ", " _private_absl)
+set(_pc_dir ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH _pc_prefix ${_pc_dir} ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" _pc_prefix ${_pc_prefix})
+file(RELATIVE_PATH _pc_libdir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})
+file(RELATIVE_PATH _pc_includedir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+configure_file(cmake/hbmprof.pc.in ${PROJECT_BINARY_DIR}/hbmprof.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/hbmprof.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+if(PROJECT_IS_TOP_LEVEL)
+  add_custom_target(uninstall
+    COMMAND ${CMAKE_COMMAND} -DMANIFEST=${PROJECT_BINARY_DIR}/install_manifest.txt
+      -P ${CMAKE_CURRENT_LIST_DIR}/hbmprof_uninstall.cmake
+    COMMENT "Removing what was installed last" VERBATIM)
+endif()

@@ -6,7 +6,7 @@ HBMPROF_BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config python3
   libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libprotozero-dev libunwind-dev libunwind8
   libprotobuf-dev protobuf-compiler libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev
-  libgtest-dev libgmock-dev libbenchmark-dev libjemalloc2 libtcmalloc-minimal4 musl-tools)
+  libgtest-dev libgmock-dev libbenchmark-dev libjemalloc2 libtcmalloc-minimal4 musl-tools abigail-tools)
 # The real pprof, both of them, and what draws their pictures.
 HBMPROF_PPROF_PACKAGES=(golang-go golang-github-google-pprof-dev graphviz)
 # pip, for what only PyPI has.
@@ -100,6 +100,20 @@ hbmprof_pprof() {
     GO111MODULE=off GOPATH=/usr/share/gocode GOFLAGS=-trimpath go build -o "$pprof" github.com/google/pprof >&2
   fi
   echo "$pprof"
+}
+
+# hbmprof_libcxx: unpacks libc++'s headers from Debian's package into build/libc++. Its installation would remove
+# libunwind-dev. Where that cannot be done, says so; the test that needs them skips. Never fails.
+hbmprof_libcxx() {
+  [[ ! -e build/libc++ ]] || return 0
+  rm -rf build/libc++.new
+  mkdir -p build/libc++.new
+  if (cd build/libc++.new && apt-get -qq download libc++-14-dev && dpkg -x libc++-14-dev_*.deb . && rm ./*.deb) \
+      >build/libc++.log 2>&1; then
+    mv build/libc++.new build/libc++
+  else
+    echo "note: no headers of libc++, so the test that needs them is skipped: $(tail -n 1 build/libc++.log)"
+  fi
 }
 
 # hbmprof_pypi MODULE REQUIREMENT...: unless the folder build/pypi has MODULE already, installs the requirements there

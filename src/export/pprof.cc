@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/time/civil_time.h"
+#include "hbmprof/version.h"
 #include "protozero/pbf_builder.hpp"
 #include "src/base/atomic_file.h"
 #include "src/base/hash.h"
@@ -488,7 +489,7 @@ class ProfileWriter {
       WriteComment(CommentLine("counter " + CommentValue(name)).Add("value", value));
     }
     WriteComment(CommentLine("hbmprof")
-                     .Add("version", HBMPROF_VERSION)
+                     .Add("version", HBMPROF_VERSION_STRING)
                      .Add("unwinder", tracker.unwinder)
                      .Add("host", snapshot_.host)
                      .Add("pid", snapshot_.process_id)

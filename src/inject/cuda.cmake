@@ -5,8 +5,8 @@ if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" OR NOT CMAKE_SYST
   message(STATUS "hbmprof: the injected CUDA library is for x86-64 Linux only, so it is not built")
   return()
 endif()
-if(BUILD_SHARED_LIBS OR HBMPROF_SANITIZER)
-  message(STATUS "hbmprof: the injected CUDA library holds a static, unsanitized hbmprof, so it is not built here")
+if(HBMPROF_SANITIZER)
+  message(STATUS "hbmprof: the injected CUDA library holds an unsanitized hbmprof, so it is not built here")
   return()
 endif()
 

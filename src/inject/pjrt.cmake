@@ -1,12 +1,8 @@
 # What is loaded into other people's programs: self-contained, so that nothing of it meets theirs. Made from the static
 # library, whose symbols are hidden.
-if(BUILD_SHARED_LIBS)
-  message(STATUS "hbmprof: with BUILD_SHARED_LIBS libhbmprof_pjrt.so is not built: it is made from the static library")
-  return()
-endif()
 
 # The C interface once more, since the static library's own copy of it is hidden.
-set(_c_api ${PROJECT_SOURCE_DIR}/src/api/c_api.cc)
+set(_c_api ${PROJECT_SOURCE_DIR}/src/api/c_api.cc ${PROJECT_SOURCE_DIR}/src/api/version.cc)
 hbmprof_injected_library(hbmprof_pjrt ${CMAKE_CURRENT_SOURCE_DIR}/exports_pjrt_plugin.map pjrt_plugin.cc ${_c_api})
 set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_pjrt PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "hbmprof/version.h"
 #include "src/tool/command.h"
 #include "src/tool/memory_limit.h"
 #include "src/tool/text.h"
@@ -46,7 +47,7 @@ int Run(int argc, char** argv, std::string* command_name) {
   CLI::App tool(
       "Records device memory of programs, and reads the profiles: hbmprof's and any other pprof heap profile.",
       "hbmprof");
-  tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION);
+  tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
   tool.require_subcommand(1);
   tool.get_formatter()->column_width(28);
   tool.footer("hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no answer.");

@@ -5,8 +5,10 @@
 #include <hbmprof/pjrt.h>
 #include <hbmprof/pprof.h>
 #include <hbmprof/simulated_device.h>
+#include <hbmprof/version.h>
 
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -33,6 +35,8 @@ bool Check(bool ok, const char* what) {
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
+  if (!Check(std::strcmp(hbmprof::Version(), HBMPROF_VERSION_STRING) == 0, "the library is of another version"))
+    return 1;
   if (!Check(hbmprof::pjrt::Wrap(nullptr) == nullptr, "no table was wrapped into one")) return 1;
   if (!Check(!hbmprof::CudaCoverage().ok(), "a driver is tracked here")) return 1;
   auto device = hbmprof::SimulatedDevice::Create({});

@@ -1,0 +1,4 @@
+// A library that records what it allocates.
+#include <hbmprof/hbmprof.h>
+
+void ParentAllocates(void* ptr, size_t bytes) { hbmprof::Profiler::Default().RecordAlloc(ptr, bytes); }

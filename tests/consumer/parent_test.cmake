@@ -1,0 +1,28 @@
+# Builds and runs the project in parent/, which has hbmprof as a part; with add_subdirectory it is installed, and a
+# project that uses the installed one is built and run.
+#
+# cmake -DHOW=add_subdirectory|FetchContent -DOWN_TARGETS=ON|OFF -DSOURCE=repository -DWORK=scratch folder -DCC=compiler
+#       -DCXX=compiler -DLAUNCHER=compiler launcher -P parent_test.cmake
+include(${CMAKE_CURRENT_LIST_DIR}/support.cmake)
+
+file(REMOVE_RECURSE ${WORK}/build ${WORK}/prefix ${WORK}/user)
+set(compilers -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_C_COMPILER_LAUNCHER=${LAUNCHER}
+  -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} -DCMAKE_CXX_FLAGS=-O0)
+run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/parent -B ${WORK}/build ${compilers} -DHBMPROF_SOURCE=${SOURCE}
+  -DHOW=${HOW} -DOWN_TARGETS=${OWN_TARGETS})
+run(${CMAKE_COMMAND} --build ${WORK}/build)
+run_consumer(${WORK}/build/parent_program ${WORK})
+run(${CMAKE_COMMAND} --build ${WORK}/build --target parent_c_program)
+run_consumer(${WORK}/build/parent_c_program ${WORK})
+
+if(HOW STREQUAL "add_subdirectory")
+  run(${CMAKE_COMMAND} --install ${WORK}/build --prefix ${WORK}/prefix)
+  run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/parent/user -B ${WORK}/user ${compilers}
+    -DCMAKE_PREFIX_PATH=${WORK}/prefix)
+  run(${CMAKE_COMMAND} --build ${WORK}/user)
+  run_consumer(${WORK}/user/user ${WORK})
+endif()
+
+# The command's part that needs protobuf.
+run(${CMAKE_COMMAND} -DHBMPROF_BUILD_TOOL=ON ${WORK}/build)
+run(${CMAKE_COMMAND} --build ${WORK}/build --target hbmprof_profile_proto)
