@@ -178,11 +178,9 @@ class CourseJudge {
         site.why = Cat("rises through noise: the trend is ", trend, " times its standard error; ", late);
         break;
       }
-      case Judgement::Reason::kTroughs:
-        site.why = Cat("its low points rise, though it falls by up to ", Bytes(j.fall, unit_), " in between");
-        break;
       case Judgement::Reason::kEven:
-        site.why = Cat("grew in each of ", intervals, " intervals at nearly the same rate; ", returned);
+        site.why = Cat("grew at nearly the same rate in ",
+                       intervals > 3 ? std::string("the last three") : Cat("each of ", intervals), " intervals; ", returned);
         break;
       case Judgement::Reason::kKept:
       case Judgement::Reason::kKeptAfterStart:

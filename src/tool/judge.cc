@@ -44,6 +44,35 @@ double At(const std::vector<double>& times, const std::vector<double>& values, d
   return values[i - 1] + std::min(std::max(share, 0.0), 1.0) * (values[i] - values[i - 1]);
 }
 
+// The least-squares line of the values from `first` on.
+struct Line {
+  double slope = 0;
+  double mean_x = 0;
+  double mean_v = 0;
+  double spread = 0;   // sum of (x - mean_x)^2
+  double squares = 0;  // what the line leaves
+};
+
+Line LineOf(const std::vector<double>& x, const std::vector<double>& v, size_t first = 0) {
+  Line line;
+  const auto n = static_cast<double>(v.size() - first);
+  for (size_t i = first; i < v.size(); ++i) {
+    line.mean_x += x[i] / n;
+    line.mean_v += v[i] / n;
+  }
+  double products = 0;
+  for (size_t i = first; i < v.size(); ++i) {
+    line.spread += (x[i] - line.mean_x) * (x[i] - line.mean_x);
+    products += (x[i] - line.mean_x) * (v[i] - line.mean_v);
+  }
+  line.slope = products / line.spread;
+  for (size_t i = first; i < v.size(); ++i) {
+    const double residual = v[i] - line.mean_v - line.slope * (x[i] - line.mean_x);
+    line.squares += residual * residual;
+  }
+  return line;
+}
+
 // Growth for good: `low` at a dump is the least value from there on, so it never falls.
 struct Figures {
   double kept = 0;                       // growth that would be left if the largest fall came again
@@ -55,7 +84,8 @@ struct Figures {
   bool always = false;                   // it grew in each interval
   double end_rate = 0;                   // of `low` in the last interval, by the mean rate
   double end_spread = kInfinity;         // the fastest by the slowest rate of the last three intervals
-  double rate_spread = kInfinity;        // the fastest by the slowest rate of `low`
+  double end_slope = 0;                  // the most that the slope at the end may be, by that of the whole
+  bool warms_up = false;                 // a curve that approaches a limit fits far better than a line
   double unevenness = 0;                 // squared coefficient of variation of the rates until the last growth
   bool regular = false;                  // equal steps in equal distances
   double pause_by_distance = kInfinity;  // the time since the last growth by the mean distance of growths
@@ -105,16 +135,48 @@ void MeasureSteps(const Part& part, const std::vector<double>& low, double least
   if (when.size() < 2) return;
   const double distance = (when.back() - when.front()) / static_cast<double>(when.size() - 1);
   f->pause_by_distance = (1 - when.back()) / distance;
-  double shortest = 1;
-  double longest = 0;
+  double unevenness = 0;
   for (size_t i = 1; i < when.size(); ++i) {
-    shortest = std::min(shortest, when[i] - when[i - 1]);
-    longest = std::max(longest, when[i] - when[i - 1]);
+    const double gap = (when[i] - when[i - 1]) / distance;
+    unevenness += (gap - 1) * (gap - 1) / static_cast<double>(when.size() - 1);
   }
-  if (when.size() < 3 || largest > 1.1 * smallest) return;
-  const bool three = when.size() == 3;
-  f->regular = longest <= (three ? 1.3 : 2) * shortest && f->pause_by_distance <= (three ? 1.25 : 1.5) &&
-               when.front() <= (three ? 1.25 : 1.5) * distance;
+  // Of as many events at random, one course in ten to twenty has gaps that even.
+  f->regular = when.size() >= 3 && largest <= 1.1 * smallest &&
+               unevenness <= 0.05 * (static_cast<double>(when.size()) - 2.5) && f->pause_by_distance <= 1.5 &&
+               when.front() <= 1.5 * distance;
+}
+
+// The slope of the last third (at least four dumps) and twice its standard error, by the slope of the whole. The error
+// counts both what the dumps are off the line and how uneven the growth between them is, less what goes back at once.
+double EndSlope(const Part& part) {
+  const size_t n = part.size();
+  if (n < 4) return 1;
+  const auto third = static_cast<size_t>(std::lower_bound(part.t.begin(), part.t.end(), 2 / 3.0) - part.t.begin());
+  const size_t first = std::min(third, n - 4);
+  const Line end = LineOf(part.t, part.v, first);
+  const double length = 1 - part.t[first];
+  double growth = 0;
+  double before = 0;
+  for (size_t i = first + 1; i < n; ++i) {
+    const double off = part.v[i] - part.v[i - 1] - end.slope * (part.t[i] - part.t[i - 1]);
+    growth += off * off + 2 * off * before;
+    before = off;
+  }
+  const double error = end.squares / static_cast<double>(n - first - 2) / end.spread;
+  const double most = end.slope + 2 * std::sqrt(error + std::max(0.0, growth) / (length * length));
+  return most / std::max(LineOf(part.t, part.v).slope, part.v.back() - part.v.front());
+}
+
+// Whether an exponential approach to a limit leaves less than a twentieth of what a line leaves. One that takes much of
+// the time is nearly a line.
+bool WarmsUp(const Part& part) {
+  const double line = LineOf(part.t, part.v).squares;
+  for (double length = 0.05; length <= 0.7; length *= 1.25) {
+    std::vector<double> curve;
+    for (const double t : part.t) curve.push_back(1 - std::exp(-t / length));
+    if (20 * LineOf(curve, part.v).squares < line) return true;
+  }
+  return false;
 }
 
 void MeasurePauses(const Part& part, const std::vector<double>& low, Figures* f) {
@@ -151,8 +213,6 @@ Figures Measure(const Part& part, double fall) {
   const double most = std::max(low[0], part.v.back() - fall);
   f.kept = most - low[0];
   const double relevant = std::min(0.01, 0.2 / static_cast<double>(n - 1));  // a step of less is none
-  double slowest = kInfinity;
-  double fastest = 0;
   double end_slowest = kInfinity;
   double end_fastest = 0;
   double squares = 0;
@@ -161,8 +221,6 @@ Figures Measure(const Part& part, double fall) {
     const double step = low[i] - low[i - 1];
     const double kept = std::min(low[i], most) - std::min(low[i - 1], most);
     const double rate = step / (part.t[i] - part.t[i - 1]);
-    slowest = std::min(slowest, rate);
-    fastest = std::max(fastest, rate);
     if (i + 3 >= n) {
       end_slowest = std::min(end_slowest, rate);
       end_fastest = std::max(end_fastest, rate);
@@ -173,13 +231,14 @@ Figures Measure(const Part& part, double fall) {
     f.steps += kept > relevant * f.kept ? 1 : 0;
   }
   f.equal_steps = gain * gain / squares;
-  if (slowest > 0) f.rate_spread = fastest / slowest;
   if (end_slowest > 0) f.end_spread = end_fastest / end_slowest;
   if (f.kept > 0) {
     f.kept_steps = f.kept * f.kept / kept_squares;
     f.share = f.kept / (f.kept + fall);
   }
   f.late = LateGrowth(part);
+  f.end_slope = EndSlope(part);
+  f.warms_up = WarmsUp(part);
   double thirds[3];
   for (int k = 0; k < 3; ++k) thirds[k] = At(part.t, low, (k + 1) / 3.0) - At(part.t, low, k / 3.0);
   const double slower = f.equal_steps >= 15 ? 0.75 : f.equal_steps >= 8 ? 0.6 : 0.5;
@@ -189,20 +248,24 @@ Figures Measure(const Part& part, double fall) {
   return f;
 }
 
-// One-time jumps are growth in a few uneven steps that ended some time ago. The fewer and the more uneven the steps,
-// the shorter must be the time since the last.
+// One-time jumps are growth in a few uneven steps that ended some time ago. Eight steps and fewer must reach the end.
 bool LikeJumps(const Figures& f) {
   if (f.unevenness <= 0.3 || f.regular || (f.always && f.growths >= 7)) return false;
-  const auto k = static_cast<double>(f.growths);
-  return f.pause_by_distance > std::min(3.0, 0.5 + 0.12 * std::min(k - 3, 5.0) + std::max(k - 8, 0.0));
+  return f.pause_by_distance > 0.45 + std::max(static_cast<double>(f.growths) - 8, 0.0);
 }
 
+bool GoesOn(const Figures& f) { return !f.slowing && !f.warms_up && f.end_slope >= 0.5; }
+
 bool Kept(const Figures& f, size_t n, bool frees_in_batches) {
-  if (n < 5 || f.share < 0.4 || f.slowing || f.pause_chance <= 0.05 || LikeJumps(f)) return false;
+  if (n < 5 || f.share < 0.4 || !GoesOn(f) || f.late < 0.3 || f.pause_chance <= 0.05 || LikeJumps(f)) return false;
   if (n <= 6 && frees_in_batches) return false;
-  const bool enough_steps = f.kept_steps >= (n <= 6 ? 2.6 : 3) || (f.kept_steps >= 2 && f.steps >= 5) ||
-                            (f.kept_steps >= 1.7 && f.growths >= 4 && f.pause_by_distance <= 0.5 && f.share >= 0.98);
-  return enough_steps && f.late >= std::min(0.5, std::max(0.3, 1 - 2 * std::sqrt(2 / f.equal_steps)));
+  return f.kept_steps >= (n <= 6 ? 2.6 : 3) || (f.kept_steps >= 2 && f.steps >= 5);
+}
+
+// Three intervals (of three dumps: two) at nearly the same rate, up to the end.
+bool Even(const Figures& f, size_t n, bool frees_in_batches) {
+  if (frees_in_batches || f.end_spread > (n == 3 ? 1.4 : 1.7)) return false;
+  return n <= 4 || (f.share == 1 && f.late >= 0.85 && GoesOn(f));
 }
 
 double Median(std::vector<double> values) {
@@ -245,7 +308,7 @@ bool StepsFitBetter(const std::vector<double>& v, double squares) {
   const double line = n * std::log(squares / n) + 2 * std::log(n);
   while (blocks.size() > 1) {
     const auto steps = static_cast<double>(blocks.size() - 1);
-    if (steps <= 8 && 3 * steps + 2 <= n && left <= 3 * noise * n &&
+    if (steps <= std::min(8.0, 1 + n / 4) && left <= 1.5 * noise * n &&
         n * std::log(std::max(left, 1e-9 * squares) / n) + (2 * steps + 1) * std::log(n) + 4 < line) {
       return true;
     }
@@ -269,91 +332,39 @@ bool StepsFitBetter(const std::vector<double>& v, double squares) {
 }
 
 struct Trend {
-  double t = 0;            // the slope of the least-squares line by its standard error
-  double dumps = 0;        // as many independent dumps would tell as much
-  bool in_steps = false;   // a few steps fit better than the line
-  bool rising = false;     // the medians of the thirds
-  double second_rise = 0;  // from the second median to the third, by the rise before
+  double t = 0;           // the slope of the least-squares line by its standard error
+  double dumps = 0;       // as many independent dumps would tell as much
+  bool in_noise = false;  // most neighbouring dumps differ
+  bool in_steps = false;  // a few steps fit better than the line
+  bool rising = false;    // the medians of the thirds
 };
 
 Trend MeasureTrend(const Part& part) {
   const auto n = static_cast<double>(part.size());
   Trend trend;
-  double mean_t = 0;
-  double mean_v = 0;
-  for (size_t i = 0; i < part.size(); ++i) {
-    mean_t += part.t[i] / n;
-    mean_v += part.v[i] / n;
-  }
-  double tt = 0;
-  double tv = 0;
-  for (size_t i = 0; i < part.size(); ++i) {
-    tt += (part.t[i] - mean_t) * (part.t[i] - mean_t);
-    tv += (part.t[i] - mean_t) * (part.v[i] - mean_v);
-  }
-  const double slope = tv / tt;
-  double squares = 0;
+  const Line line = LineOf(part.t, part.v);
   double products = 0;
   double before = 0;
+  double same = 0;
   std::vector<double> thirds[3];
   for (size_t i = 0; i < part.size(); ++i) {
-    const double residual = part.v[i] - mean_v - slope * (part.t[i] - mean_t);
-    squares += residual * residual;
+    const double residual = part.v[i] - line.mean_v - line.slope * (part.t[i] - line.mean_x);
     products += residual * before;
     before = residual;
+    if (i > 0 && part.v[i] == part.v[i - 1]) ++same;
     thirds[std::min<size_t>(2, static_cast<size_t>(part.t[i] * 3))].push_back(part.v[i]);
   }
-  if (squares <= 0) return trend;
+  if (line.squares <= 0) return trend;
+  trend.in_noise = same <= (n - 1) / 3;
   // Neighbours that are alike tell less (first-order autocorrelation).
-  const double alike = std::min(std::max(products / squares, 0.0), 0.99);
+  const double alike = std::min(std::max(products / line.squares, 0.0), 0.99);
   trend.dumps = n * (1 - alike) / (1 + alike);
-  if (trend.dumps > 2.5) trend.t = slope / std::sqrt(squares / (trend.dumps - 2) / tt);
-  trend.in_steps = StepsFitBetter(part.v, squares);
+  if (trend.dumps > 2.5) trend.t = line.slope / std::sqrt(line.squares / (trend.dumps - 2) / line.spread);
+  trend.in_steps = StepsFitBetter(part.v, line.squares);
   if (thirds[0].empty() || thirds[1].empty() || thirds[2].empty()) return trend;
   const double medians[3] = {Median(thirds[0]), Median(thirds[1]), Median(thirds[2])};
   trend.rising = medians[1] > medians[0] && medians[2] > medians[1];
-  if (trend.rising) trend.second_rise = (medians[2] - medians[1]) / (medians[1] - medians[0]);
   return trend;
-}
-
-struct Troughs {
-  bool sure = false;
-  bool perhaps = false;
-};
-
-// The low points between falls of at least half the largest one. A low point ends with a rise of a quarter of it.
-Troughs MeasureTroughs(const std::vector<double>& v, double fall) {
-  std::vector<double> troughs;
-  bool falling = false;
-  double most = v[0];
-  double least = v[0];
-  for (const double value : v) {
-    if (!falling) {
-      most = std::max(most, value);
-      if (most - value < fall / 2) continue;
-      falling = true;
-      least = value;
-    } else {
-      least = std::min(least, value);
-      if (value - least < fall / 4) continue;
-      troughs.push_back(least);
-      falling = false;
-      most = value;
-    }
-  }
-  if (falling) troughs.push_back(least);
-  const size_t m = troughs.size();
-  if (m < 4) return {};
-  double s = 0;  // Kendall's
-  for (size_t i = 0; i < m; ++i) {
-    for (size_t j = i + 1; j < m; ++j) s += troughs[j] > troughs[i] ? 1 : troughs[j] < troughs[i] ? -1 : 0;
-  }
-  const auto count = static_cast<double>(m);
-  const double pairs = count * (count - 1) / 2;
-  const double z = (s - 1) / std::sqrt(count * (count - 1) * (2 * count + 5) / 18);
-  const double rise = troughs.back() - troughs.front();
-  const bool goes_on = rise > 0 && troughs.back() - troughs[m / 2] > 0.25 * rise;
-  return {goes_on && s >= 0.75 * pairs && z >= 2.2, goes_on && s >= 0.5 * pairs};
 }
 
 // From the precision that verdicts had on the courses of docs/leaks.md.
@@ -377,7 +388,6 @@ Judgement JudgeAll(const Course& course) {
   if (judgement.taken == 0) return judgement;
   judgement.verdict = judgement.returned > 0.25 * judgement.taken ? Verdict::kUpAndDown : Verdict::kStopped;
   const double fall = LargestFall(v);
-  const double range = *std::max_element(v.begin(), v.end()) - *std::min_element(v.begin(), v.end());
   const Figures whole = Measure(part, fall);
   const auto conclude = [&](const Figures& f, Verdict verdict, Reason reason) {
     judgement.verdict = verdict;
@@ -401,34 +411,31 @@ Judgement JudgeAll(const Course& course) {
     never_freed = freed_last <= 0;
     frees_in_batches = freed_first > 0 && freed_last == freed_first;
   }
-  const bool noisy = n >= 6 && fall > 0.02 * range;
+  const bool noisy = n >= 6 && fall > 0;
   const Trend trend = noisy ? MeasureTrend(part) : Trend();
   judgement.in_jumps = trend.in_steps || LikeJumps(whole);
   judgement.trend = trend.t;
 
   if (!trend.in_steps && Kept(whole, n, frees_in_batches)) return conclude(whole, Verdict::kLeak, Reason::kKept);
-  if (n <= 4 && !frees_in_batches &&
-      (whole.rate_spread <= (n == 4 ? 1.7 : 1.4) ||
-       (n == 4 && never_freed && whole.equal_steps >= 2.4 && whole.late >= 0.3 && whole.tail == 0))) {
-    return conclude(whole, Verdict::kLeak, Reason::kEven);
-  }
+  const bool few_but_even = n == 4 && never_freed && !frees_in_batches && whole.equal_steps >= 2.4 &&
+                            whole.late >= 0.3 && whole.tail == 0;
+  if (few_but_even || Even(whole, n, frees_in_batches)) return conclude(whole, Verdict::kLeak, Reason::kEven);
   if (!whole.slowing && !trend.in_steps) {
-    for (const double from : {0.25, 0.5}) {
+    for (const double from : {0.2, 0.35, 0.5, 0.65}) {
       const auto first = static_cast<size_t>(std::lower_bound(part.t.begin(), part.t.end(), from) - part.t.begin());
       if (n - first < 5 || v.back() <= v[first]) continue;
       const Figures later = Measure(PartOf(course, first), fall);
-      if (later.late >= 0.6 && later.kept >= 0.1 * whole.kept && Kept(later, n - first, frees_in_batches)) {
+      if (later.end_slope >= 0.9 && later.late >= (whole.warms_up ? 0.9 : 0.6) && later.kept >= 0.05 * whole.kept &&
+          Kept(later, n - first, frees_in_batches)) {
         judgement.first = first;
         return conclude(later, Verdict::kLeak, Reason::kKeptAfterStart);
       }
     }
-    if (trend.dumps >= 6 && trend.t >= 2.8 + 5 / (trend.dumps - 2) && trend.rising &&
-        trend.second_rise >= 0.35 - 0.3 * std::min(1.0, 4 / trend.t)) {
+    if (trend.in_noise && trend.dumps >= 6 && trend.t >= 2.8 + 5 / (trend.dumps - 2) && trend.rising &&
+        whole.end_slope >= 0.5) {
       return conclude(whole, Verdict::kLeak, Reason::kTrend);
     }
   }
-  const Troughs troughs = fall > 0.1 * range ? MeasureTroughs(v, fall) : Troughs();
-  if (troughs.sure) return conclude(whole, Verdict::kLeak, Reason::kTroughs);
 
   const bool stopped = (whole.slowing && whole.late < 0.45) ||
                        (whole.pause_chance <= 0.02 && whole.tail > whole.longest_pause) ||
@@ -437,7 +444,7 @@ Judgement JudgeAll(const Course& course) {
     judgement.first = n - 4;
     return conclude(Measure(PartOf(course, n - 4), fall), Verdict::kPerhaps, Reason::kKeptAfterStart);
   }
-  if (troughs.perhaps || (whole.share >= 0.25 && !stopped) || (trend.t >= 2 && trend.rising)) {
+  if ((whole.share >= 0.25 && !stopped) || (trend.t >= 2 && trend.rising)) {
     return conclude(whole, Verdict::kPerhaps, Reason::kNone);
   }
   return judgement;

@@ -28,10 +28,9 @@ struct Judgement {
   // What the verdict rests on.
   enum class Reason {
     kKept,            // grew in steps that were not given back
-    kEven,            // three or four dumps with nearly the same rate in all intervals
+    kEven,            // grew at nearly the same rate in the last three intervals
     kKeptAfterStart,  // as kKept, once the first dumps are left out
     kTrend,           // grew below noise
-    kTroughs,         // the low points of a saw-tooth grew
     kNone,
   };
 

@@ -12,14 +12,18 @@ namespace {
 constexpr double kPi = 3.14159265358979323846;
 constexpr size_t kGrid = 4000;
 
-}  // namespace
-
-uint64_t Random::Bits() {  // SplitMix64
-  uint64_t z = (state_ += 0x9E3779B97F4A7C15u);
+uint64_t Mixed(uint64_t z) {  // the output function of SplitMix64
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   return z ^ (z >> 31);
 }
+
+}  // namespace
+
+// A state that is linear in the seed would give the same numbers for the next seed, one place on.
+Random::Random(uint64_t seed) : state_(Mixed(Mixed(seed + 0x2545F4914F6CDD1Du))) {}
+
+uint64_t Random::Bits() { return Mixed(state_ += 0x9E3779B97F4A7C15u); }
 
 double Random::Uniform(double low, double high) {
   return low + (high - low) * (static_cast<double>(Bits() >> 11) / 9007199254740992.0);
@@ -111,56 +115,70 @@ ProgramRun ProgramRun::Make(Random& random, size_t dumps, Special special) {
 
 const std::vector<CourseKind>& CourseKinds() {
   using Is = CourseKind::Is;
+  using Use = CourseKind::Use;
   using Special = ProgramRun::Special;
   static const std::vector<CourseKind> kinds = {
-      {"steady", Is::kLeak, true, Special::kNone},
-      {"by_load", Is::kLeak, true, Special::kNone},
-      {"rare", Is::kLeak, true, Special::kNone},
-      {"bursty", Is::kLeak, true, Special::kNone},
-      {"stairs", Is::kLeak, true, Special::kNone},
-      {"late", Is::kLeak, true, Special::kNone},
-      {"on_saw", Is::kLeak, true, Special::kNone},
-      {"in_noise", Is::kLeak, true, Special::kNone},
-      {"slow", Is::kLeak, true, Special::kNone},
-      {"cleaned", Is::kLeak, true, Special::kNone},
-      {"flat", Is::kNoLeak, true, Special::kNone},
-      {"noise", Is::kNoLeak, true, Special::kNone},
-      {"warm_up", Is::kNoLeak, true, Special::kNone},
-      {"cache", Is::kNoLeak, true, Special::kNone},
-      {"saw_in_step", Is::kNoLeak, true, Special::kNone},
-      {"saw", Is::kNoLeak, true, Special::kNone},
-      {"day", Is::kNoLeak, true, Special::kNone},
-      {"walk", Is::kNoLeak, true, Special::kNone},
-      {"lru", Is::kNoLeak, true, Special::kNone},
-      {"jumps", Is::kNoLeak, true, Special::kNone},
-      {"compaction", Is::kNoLeak, true, Special::kNone},
-      {"jumps_4_to_8", Is::kNoLeak, true, Special::kNone},
-      {"leak_by_day", Is::kLeak, true, Special::kNone},
-      {"jumps_equal", Is::kNoLeak, true, Special::kNone},
-      {"jumps_in_noise", Is::kNoLeak, true, Special::kNone},
-      // Not used for any threshold.
-      {"leak_on_day", Is::kLeak, false, Special::kNone},
-      {"leak_after_warm_up", Is::kLeak, false, Special::kNone},
-      {"leak_with_jumps", Is::kLeak, false, Special::kNone},
-      {"leak_beside_cache", Is::kLeak, false, Special::kNone},
-      {"leak_in_walk", Is::kLeak, false, Special::kNone},
-      {"leak_in_pages", Is::kLeak, false, Special::kNone},
-      {"leak_at_two_rates", Is::kLeak, false, Special::kNone},
-      {"leak_restarted", Is::kLeak, false, Special::kRestart},
-      {"leak_stalling", Is::kLeak, false, Special::kStalling},
-      {"loads_and_unloads", Is::kNoLeak, false, Special::kNone},
-      {"second_warm_up", Is::kNoLeak, false, Special::kNone},
-      {"doubling_pool", Is::kNoLeak, false, Special::kNone},
-      {"day_peaks", Is::kNoLeak, false, Special::kNone},
-      {"caches", Is::kNoLeak, false, Special::kNone},
-      {"stopped", Is::kNoLeak, false, Special::kNone},
-      {"warm_up_long", Is::kNoLeak, false, Special::kNone},
-      {"saw_long", Is::kNoLeak, false, Special::kNone},
-      {"walk_long", Is::kNoLeak, false, Special::kNone},
-      {"warm_up_restarted", Is::kNoLeak, false, Special::kRestart},
-      {"cache_stalling", Is::kNoLeak, false, Special::kStalling},
-      {"cache_open", Is::kUndecidable, false, Special::kNone},
-      {"every_key", Is::kUndecidable, false, Special::kNone},
+      {"steady", Is::kLeak, Use::kPlain, Special::kNone},
+      {"by_load", Is::kLeak, Use::kPlain, Special::kNone},
+      {"rare", Is::kLeak, Use::kPlain, Special::kNone},
+      {"bursty", Is::kLeak, Use::kPlain, Special::kNone},
+      {"stairs", Is::kLeak, Use::kPlain, Special::kNone},
+      {"late", Is::kLeak, Use::kPlain, Special::kNone},
+      {"on_saw", Is::kLeak, Use::kPlain, Special::kNone},
+      {"in_noise", Is::kLeak, Use::kPlain, Special::kNone},
+      {"slow", Is::kLeak, Use::kPlain, Special::kNone},
+      {"cleaned", Is::kLeak, Use::kPlain, Special::kNone},
+      {"flat", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"noise", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"warm_up", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"cache", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"saw_in_step", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"saw", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"day", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"walk", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"lru", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"jumps", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"compaction", Is::kNoLeak, Use::kPlain, Special::kNone},
+      {"jumps_4_to_8", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"leak_by_day", Is::kLeak, Use::kMixed, Special::kNone},
+      {"jumps_equal", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"jumps_in_noise", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"leak_on_day", Is::kLeak, Use::kMixed, Special::kNone},
+      {"leak_after_warm_up", Is::kLeak, Use::kMixed, Special::kNone},
+      {"leak_with_jumps", Is::kLeak, Use::kMixed, Special::kNone},
+      {"leak_beside_cache", Is::kLeak, Use::kMixed, Special::kNone},
+      {"leak_in_walk", Is::kLeak, Use::kMixed, Special::kNone},
+      {"leak_in_pages", Is::kLeak, Use::kMixed, Special::kNone},
+      {"leak_at_two_rates", Is::kLeak, Use::kMixed, Special::kNone},
+      {"leak_restarted", Is::kLeak, Use::kMixed, Special::kRestart},
+      {"leak_stalling", Is::kLeak, Use::kMixed, Special::kStalling},
+      {"loads_and_unloads", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"second_warm_up", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"doubling_pool", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"day_peaks", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"caches", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"stopped", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"warm_up_long", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"saw_long", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"walk_long", Is::kNoLeak, Use::kMixed, Special::kNone},
+      {"warm_up_restarted", Is::kNoLeak, Use::kMixed, Special::kRestart},
+      {"cache_stalling", Is::kNoLeak, Use::kMixed, Special::kStalling},
+      {"cache_open", Is::kUndecidable, Use::kMixed, Special::kNone},
+      {"every_key", Is::kUndecidable, Use::kMixed, Special::kNone},
+      {"leak_faster_and_faster", Is::kLeak, Use::kHeldOut, Special::kNone},
+      {"leak_with_pauses", Is::kLeak, Use::kHeldOut, Special::kNone},
+      {"leak_heavy_tailed", Is::kLeak, Use::kHeldOut, Special::kNone},
+      {"leak_of_sessions", Is::kLeak, Use::kHeldOut, Special::kNone},
+      {"leak_in_blocks", Is::kLeak, Use::kHeldOut, Special::kNone},
+      {"leak_by_falling_load", Is::kLeak, Use::kHeldOut, Special::kNone},
+      {"sessions", Is::kNoLeak, Use::kHeldOut, Special::kNone},
+      {"cache_that_evicts", Is::kNoLeak, Use::kHeldOut, Special::kNone},
+      {"epochs", Is::kNoLeak, Use::kHeldOut, Special::kNone},
+      {"follows_a_ramp", Is::kNoLeak, Use::kHeldOut, Special::kNone},
+      {"reloads", Is::kNoLeak, Use::kHeldOut, Special::kNone},
+      {"high_water", Is::kNoLeak, Use::kHeldOut, Special::kNone},
+      {"lazily_made", Is::kNoLeak, Use::kHeldOut, Special::kNone},
+      {"grows_and_is_closed", Is::kNoLeak, Use::kHeldOut, Special::kNone},
   };
   return kinds;
 }
@@ -342,6 +360,111 @@ class CourseMaker {
       const double power = random_.Uniform(0.3, 0.7);
       const double height = random_.LogUniform(1000, 100000);
       curves_.push_back([=](double t) { return height * std::pow(t, power); });
+    } else if (kind == "leak_faster_and_faster") {  // what leaks is walked by each request, and each adds to it
+      const double doublings = random_.Uniform(0.7, 3);
+      for (size_t i = 1; i < n_; ++i) {
+        const double from = std::exp2(doublings * run_.times[i - 1]);
+        const double to = std::exp2(doublings * run_.times[i]);
+        births_[i] += random_.Poisson(usual * (to - from) / (std::exp2(doublings) - 1));
+      }
+    } else if (kind == "leak_with_pauses") {  // of jobs that start and end
+      std::vector<std::pair<double, double>> jobs;
+      const double mean = random_.Uniform(0.03, 0.1);
+      double all = 0;
+      for (double t = random_.Exponential(mean) - mean; t < 1 || all == 0;) {
+        if (t >= 1) t = random_.Exponential(mean) - mean;
+        const double end = std::min(1.0, t + random_.Exponential(mean));
+        if (end > 0) {
+          jobs.emplace_back(std::max(0.0, t), end);
+          all += end - std::max(0.0, t);
+        }
+        t = end + random_.Exponential(mean);
+      }
+      for (const auto& [from, to] : jobs) Leak(usual * (to - from) / all, false, from, to);
+    } else if (kind == "leak_heavy_tailed") {  // sizes by Pareto's law
+      const double count = random_.Uniform(2, 20) * static_cast<double>(n_ - 1);
+      const double exponent = random_.Uniform(1.2, 2.5);
+      for (double t = random_.Exponential(1 / count); t < 1; t += random_.Exponential(1 / count)) {
+        events_.emplace_back(t, std::floor(10 * std::pow(1 - random_.Uniform(0, 1), -1 / exponent)));
+      }
+    } else if (kind == "leak_of_sessions") {  // some of the sessions that end are forgotten
+      const double count = random_.LogUniform(20, 2000);
+      Sessions(count, random_.Uniform(0.01, 0.1));
+      Leak(count * random_.Uniform(0.5, 3), false, 0, 1);
+    } else if (kind == "leak_in_blocks") {  // a list that takes memory by blocks, on a level with noise
+      const double blocks = random_.Uniform(0.5, 3) * static_cast<double>(n_ - 1) + 3;
+      const double block = std::round(random_.LogUniform(10, 1000));
+      sigma_ = block * random_.Uniform(0, 0.5);
+      base_ = std::max(base_, 10 * block);
+      WhiteNoise();
+      curves_.push_back([=](double t) { return block * std::floor(t * blocks); });
+    } else if (kind == "leak_by_falling_load") {
+      const double left = random_.Uniform(0.3, 0.7);  // of the rate, in the end
+      const double from = random_.Uniform(0.2, 0.6);
+      Leak(usual * from, false, 0, from);
+      Leak(usual * (1 - from) * left, false, from, 1);
+    } else if (kind == "sessions") {
+      Sessions(random_.LogUniform(20, 2000), random_.Uniform(0.01, 0.2));
+    } else if (kind == "cache_that_evicts") {  // a part of it at once, whenever it is full
+      const double limit = random_.LogUniform(100, 10000);
+      const double full_at = random_.Uniform(0.1, 0.6);
+      const double evicted = random_.Uniform(0.05, 0.4);
+      curves_.push_back([=](double t) {
+        const double share = t / full_at;
+        return limit * (share < 1 ? share : 1 - evicted + std::fmod(share - 1, evicted));
+      });
+    } else if (kind == "epochs") {  // each of another height, with what the first one keeps
+      const double period = random_.Uniform(0.08, 0.3);
+      const double kept = random_.LogUniform(10, 1000);
+      std::vector<double> heights;
+      for (int e = 0; e < 14; ++e) heights.push_back(random_.LogUniform(100, 1000));
+      curves_.push_back([=](double t) {
+        const auto epoch = std::min<size_t>(static_cast<size_t>(t / period), 13);
+        return (epoch > 0 ? kept : 0) + heights[epoch] * (t / period - static_cast<double>(epoch));
+      });
+    } else if (kind == "follows_a_ramp") {  // buffers of a load that rises, stays, and may fall
+      const double height = random_.LogUniform(10, 10000);
+      const double from = random_.Uniform(0, 0.4);
+      const double to = from + random_.Uniform(0.05, 0.4);
+      const double down = random_.Chance(0.5) ? random_.Uniform(0, 0.5) : 0;
+      sigma_ = height * random_.Uniform(0, 0.05);
+      WhiteNoise();
+      curves_.push_back([=](double t) {
+        return height * (std::min(std::max((t - from) / (to - from), 0.0), 1.0) - down * std::max(0.0, t - to));
+      });
+    } else if (kind == "reloads") {  // the new before the old is freed; sizes differ
+      double size = std::round(random_.LogUniform(100, 10000));
+      base_ += size;
+      const int reloads = random_.Int(1, 6);
+      std::vector<double> when;
+      for (int r = 0; r < reloads; ++r) when.push_back(random_.Uniform(0, 1));
+      std::sort(when.begin(), when.end());
+      for (const double t : when) {
+        const double next = std::round(size * random_.Uniform(0.9, 1.12));
+        events_.emplace_back(t, next);
+        events_.emplace_back(t + random_.Uniform(0.01, 0.1), -size);
+        size = next;
+      }
+    } else if (kind == "high_water") {  // a pool keeps the most there ever was
+      const double mean = random_.LogUniform(10, 10000);
+      const double sigma = random_.Uniform(0.05, 0.5);
+      double most = 0;
+      for (int k = 0; k < 2000; ++k) {
+        const double demand = std::round(mean * std::exp(sigma * random_.Normal()));
+        if (demand > most) events_.emplace_back(k / 2000.0 - 1e-9, demand - most);
+        most = std::max(most, demand);
+      }
+    } else if (kind == "lazily_made") {  // one of each kind, when it is first needed
+      const int things = random_.Int(3, 30);
+      const double mean = random_.Uniform(0.03, 0.2);
+      for (int k = 0; k < things; ++k) {
+        events_.emplace_back(random_.Exponential(mean), std::round(random_.LogUniform(10, 100)));
+      }
+    } else if (kind == "grows_and_is_closed") {  // a log or a session with history, from beginning to end
+      const double from = random_.Uniform(0, 0.5);
+      const double to = from + random_.Uniform(0.2, 0.45);
+      const double height = random_.LogUniform(10, 10000);
+      curves_.push_back([=](double t) { return t < from || t > to ? 0 : height * (t - from) / (to - from); });
     }
   }
 
@@ -429,6 +552,15 @@ class CourseMaker {
   void Saw(double height, double period) {
     const double phase = random_.Uniform(0, period);
     curves_.push_back([=](double t) { return height * std::fmod(t + phase, period) / period; });
+  }
+  // `count` of them at most times, each for a time of this mean.
+  void Sessions(double count, double mean) {
+    for (double t = -5 * mean; t < 1; t += random_.Exponential(mean / count)) {
+      const double end = t + random_.Exponential(mean);
+      if (end < 0) continue;
+      events_.emplace_back(std::max(0.0, t), 1);
+      events_.emplace_back(end, -1);
+    }
   }
   double Noise(double share) {
     base_ = std::max(base_, 100.0);

@@ -12,7 +12,8 @@ namespace hbmprof_test {
 // Uniform random numbers; the same on every platform for one seed.
 class Random {
  public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 0x2545F4914F6CDD1Du) {}
+  // Numbers of neighbouring seeds have nothing in common.
+  explicit Random(uint64_t seed);
   uint64_t Bits();
   double Uniform(double low, double high);
   // The logarithm is uniform. low > 0.
@@ -47,7 +48,9 @@ struct ProgramRun {
 struct CourseKind {
   const char* name;
   enum class Is { kLeak, kNoLeak, kUndecidable } is;
-  bool tuned;  // the judge's thresholds were chosen with courses of this kind
+  // Whether the judge's thresholds were chosen with courses of this kind: those of plain and mixed kinds were. The kinds
+  // held out were written before, and were not looked at until the thresholds stood.
+  enum class Use { kPlain, kMixed, kHeldOut } use;
   ProgramRun::Special special;
 };
 // Every kind there is.

@@ -94,29 +94,33 @@ int Main(const std::string& directory, uint64_t seed, size_t runs) {
     }
   }
 
+  using Use = CourseKind::Use;
   std::printf(
-      "| dumps | leaks, tuned | leaks, others | alarms, tuned | alarms, others | all leaks | all alarms | least "
-      "squares: leaks, alarms | last against first: leaks, alarms |\n|---|---|---|---|---|---|---|---|---|\n");
+      "| dumps | plain leaks | plain others | mixed leaks | mixed others | held out leaks | held out others | all leaks "
+      "| all others | least squares: all leaks, others | last against first |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const size_t dumps : counts) {
-    std::map<std::pair<Is, int>, Mean> means;  // tuned, not tuned, both
+    std::map<std::pair<Is, Use>, Mean> by_use;
+    std::map<Is, Mean> means;
     std::map<Is, Mean> simple;
     for (const CourseKind& kind : CourseKinds()) {
       const Tally& tally = tallies[&kind][dumps];
       if (tally.all == 0) continue;
-      means[{kind.is, kind.tuned ? 0 : 1}].Add(tally);
-      means[{kind.is, 2}].Add(tally);
+      by_use[{kind.is, kind.use}].Add(tally);
+      means[kind.is].Add(tally);
       simple[kind.is].Add(lines[dumps][&kind]);
     }
-    const auto text = [&](Is is, int which) { return means[{is, which}].Text(); };
+    std::printf("| %zu |", dumps);
+    for (const Use use : {Use::kPlain, Use::kMixed, Use::kHeldOut}) {
+      for (const Is is : {Is::kLeak, Is::kNoLeak}) std::printf(" %s |", by_use[{is, use}].Text().c_str());
+    }
     const Mean& leaks = simple[Is::kLeak];
     const Mean& others = simple[Is::kNoLeak];
-    std::printf("| %zu | %s | %s | %s | %s | %s | %s | %.0f, %.0f | %.0f, %.0f |\n", dumps, text(Is::kLeak, 0).c_str(),
-                text(Is::kLeak, 1).c_str(), text(Is::kNoLeak, 0).c_str(), text(Is::kNoLeak, 1).c_str(),
-                text(Is::kLeak, 2).c_str(), text(Is::kNoLeak, 2).c_str(), 100 * leaks.sure / leaks.kinds,
-                100 * others.sure / others.kinds, 100 * leaks.any / leaks.kinds, 100 * others.any / others.kinds);
+    std::printf(" %s | %s | %.0f, %.0f | %.0f, %.0f |\n", means[Is::kLeak].Text().c_str(),
+                means[Is::kNoLeak].Text().c_str(), 100 * leaks.sure / leaks.kinds, 100 * others.sure / others.kinds,
+                100 * leaks.any / leaks.kinds, 100 * others.any / others.kinds);
   }
 
-  std::printf("\n| kind | is | tuned |");
+  std::printf("\n| kind | is | use |");
   for (const size_t dumps : counts) std::printf(" %zu |", dumps);
   std::printf("\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const CourseKind& kind : CourseKinds()) {
@@ -124,7 +128,9 @@ int Main(const std::string& directory, uint64_t seed, size_t runs) {
                 kind.is == Is::kLeak     ? "leak"
                 : kind.is == Is::kNoLeak ? "no"
                                          : "undecidable",
-                kind.tuned ? "yes" : "no");
+                kind.use == Use::kPlain   ? "plain"
+                : kind.use == Use::kMixed ? "mixed"
+                                          : "held out");
     for (const size_t dumps : counts) {
       const Tally& tally = tallies[&kind][dumps];
       if (tally.all == 0) {
