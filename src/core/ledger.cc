@@ -137,7 +137,7 @@ void Ledger::BeginPeak(AccountId account, int64_t bytes) {
   ForEachActiveShard([&](Shard& shard) { ++shard.accounts[account].epoch; });
 }
 
-bool Ledger::MoveToPool(SiteId from, SiteId to, int64_t bytes) {
+bool Ledger::Move(SiteId from, SiteId to, int64_t bytes) {
   Shard* const shard = ShardFor(from, to);
   if (shard == nullptr) return false;
   Account& account = shard->accounts[sites_.At(from).account];
@@ -150,7 +150,7 @@ bool Ledger::MoveToPool(SiteId from, SiteId to, int64_t bytes) {
   from_cell->alloc_bytes -= bytes;
   ++to_cell->alloc_objects;
   to_cell->alloc_bytes += bytes;
-  account.pool_bytes += bytes;
+  if (sites_.At(to).is_segment) account.pool_bytes += bytes;
   CountEvent(*shard, 0);
   return true;
 }

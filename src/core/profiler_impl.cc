@@ -103,16 +103,24 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
 
 ProfilerImpl::~ProfilerImpl() = default;
 
-void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
+void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool yields) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
   auto prober = std::make_shared<DeviceProber>();
   prober->probe = std::move(probe);
   prober->owner = owner;
+  prober->yields = yields;
   {
     MutexLock hold(slot.mutex);
+    if (yields && slot.prober != nullptr && !slot.prober->yields) return;
     slot.prober.swap(prober);
   }
   AwaitCalls(prober);
+}
+
+bool ProfilerImpl::HasFirmProbe(DeviceId device) const {
+  ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
+  MutexLock hold(slot.mutex);
+  return slot.prober != nullptr && !slot.prober->yields;
 }
 
 void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner) {
@@ -363,7 +371,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
     }
     TraceStep(EventStep::kSegmentAdded);
     const LiveRecord record{site, live.bytes};
-    if (!live_.Change(address.value(), live, record, [&] { return ledger_.MoveToPool(live.site, site, live.bytes); })) {
+    if (!live_.Change(address.value(), live, record, [&] { return ledger_.Move(live.site, site, live.bytes); })) {
       segments_.Remove(segment);
       return false;
     }
@@ -435,6 +443,23 @@ std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
   LiveRecord record;
   if (id.is_null() || !live_.Find(id.value(), &record)) return std::nullopt;
   return LiveBuffer{record.bytes, sites_.Key(record.site).attributes};
+}
+
+std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) const {
+  return address.is_null() ? std::nullopt : FindBuffer(BlockId(address));
+}
+
+bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocator) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  LiveRecord live;
+  if (!Admits(guard) || !live_.Find(id.value(), &live)) return false;
+  Attributes attributes = sites_.Key(live.site).attributes;
+  if (attributes.kind == MemoryKind::kPool) return true;
+  if (allocator != AllocatorId{}) attributes.allocator = allocator;
+  const SiteId site = SiteOf(caller, live.bytes, Sane(attributes), kNoSite);
+  if (site == kNoSite || site == live.site) return true;
+  return live_.Change(id.value(), live, {site, live.bytes}, [&] { return ledger_.Move(live.site, site, live.bytes); });
 }
 
 DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const {

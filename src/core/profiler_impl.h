@@ -87,8 +87,11 @@ class ProfilerImpl {
   NameTable& devices() { return devices_; }
   NameTable& allocators() { return allocators_; }
   CounterTable& counters() { return counters_; }
-  void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner);
+  // A probe that yields takes the place of no probe that does not.
+  void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool yields = false);
   void RemoveDeviceProbe(DeviceId device, const void* owner);
+  // Whether the device has a probe that does not yield.
+  bool HasFirmProbe(DeviceId device) const;
 
   // Inlined, as all that a common event does: each call on the way costs a deep stack a return that the processor
   // cannot foresee.
@@ -101,6 +104,11 @@ class ProfilerImpl {
   bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   FreedRecord RecordBlockFree(BufferId address);
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
+  std::optional<LiveBuffer> FindBlock(BufferId address) const;
+  // Gives the live record of `id`, which is no segment, the caller's stack, the present tags and, if one is named, the
+  // allocator; all else stays. One event, in which nothing is allocated or freed. A record keeps what it has if the host
+  // has no memory for that. Returns false if there is none.
+  bool Refine(const Caller& caller, BufferId id, AllocatorId allocator);
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
   TrackerStats GetTrackerStats() const;
@@ -127,6 +135,7 @@ class ProfilerImpl {
   struct DeviceProber {
     std::function<DeviceProbe()> probe;
     const void* owner;
+    bool yields;
     // In progress; added to only under the slot's mutex, while the prober is in the slot. Outlives the prober, so that
     // a call gives up its share of that before it ends.
     const std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);

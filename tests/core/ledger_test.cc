@@ -116,7 +116,7 @@ class Model {
     if (account.bytes_in_use > account.peak_bytes_in_use) TakePeak(AccountOf(key.attributes));
   }
 
-  void MoveToPool(SiteId from, SiteId to, int64_t bytes) {
+  void Move(SiteId from, SiteId to, int64_t bytes) {
     for (const auto& [site, sign] : {std::pair(from, -1), std::pair(to, 1)}) {
       SiteTotals& totals = sites_[site];
       totals.alloc_objects += sign;
@@ -466,8 +466,8 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
       SiteKey pool = key;
       pool.attributes.kind = MemoryKind::kPool;
       const SiteId to = sites_.InternSite(pool);
-      ASSERT_TRUE(ledger_.MoveToPool(live.site, to, live.bytes));
-      model_.MoveToPool(live.site, to, live.bytes);
+      ASSERT_TRUE(ledger_.Move(live.site, to, live.bytes));
+      model_.Move(live.site, to, live.bytes);
       live = {to, live.bytes, live.bytes, -1};
     }
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "src/backends/cuda/driver_ranges.h"
+
 namespace hbmprof::internal {
 namespace {
 
@@ -35,10 +37,16 @@ Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
   return OnCurrentDevice(host ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
 }
 
+bool CudaDriverAdapter::RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+  if (!profiler_.RecordAllocFrom(caller, id, bytes, attributes)) return false;
+  CudaDriverRanges::Instance().Add(id, attributes.kind == MemoryKind::kAlias ? 0 : bytes);
+  return true;
+}
+
 void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner) {
   const Attributes attributes = OnCurrentDevice(buffer.kind);
   const uint64_t resets_before = resets_.count();
-  const auto record = [&] { return profiler_.RecordAllocFrom(caller, buffer.id, buffer.bytes, attributes); };
+  const auto record = [&] { return RecordRange(caller, buffer.id, buffer.bytes, attributes); };
   if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
     // A reset of the device that came between took it for the primary context's.
     if (resets_.count() != resets_before && !profiler_.FindBuffer(buffer.id).has_value()) record();
@@ -57,7 +65,7 @@ void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size
     graphs_.Made(caller, capture.graph, BufferId(address), bytes, attributes);
     return;
   }
-  profiler_.RecordAllocFrom(caller, BufferId(address), bytes, attributes);
+  RecordRange(caller, BufferId(address), bytes, attributes);
   questions_.Recorded(attributes.device);
 }
 
@@ -67,7 +75,7 @@ void CudaDriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
   RecordOrDrop(profiler_, bytes, [&] {
     Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
     attributes.allocator = questions_.StreamOrderedAllocator();
-    profiler_.RecordAllocFrom(caller, pointer, bytes, attributes);
+    RecordRange(caller, pointer, bytes, attributes);
     questions_.Recorded(attributes.device);
   });
 }
@@ -112,7 +120,7 @@ void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address) {
   const size_t bytes = questions_.AddressRangeBytes(pointer);
   RecordOrDrop(profiler_, bytes, [&] {
     const Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
-    shared_.Open(pointer, attributes.device, [&] { profiler_.RecordAllocFrom(caller, pointer, bytes, attributes); });
+    shared_.Open(pointer, attributes.device, [&] { RecordRange(caller, pointer, bytes, attributes); });
   });
 }
 
@@ -120,6 +128,8 @@ CudaDriverAdapter::Removed CudaDriverAdapter::Remove(BufferId id) {
   Removed removed;
   if (id.is_null()) return removed;
   removed.resets_before = resets_.count();
+  removed.range = id;
+  CudaDriverRanges::Instance().Remove(id.value());
   removed.owned = contexts_.Remove(id);
   if (removed.owned) return removed;
   removed.id = id;
@@ -132,6 +142,10 @@ void CudaDriverAdapter::PutBack(Removed removed) {
     contexts_.PutBack(std::move(removed.owned));
   } else if (removed.record) {
     resets_.PutBack(profiler_, removed.id, removed.record, removed.resets_before);
+  }
+  if (removed.range.is_null()) return;
+  if (const auto live = profiler_.FindBuffer(removed.range); live.has_value()) {
+    CudaDriverRanges::Instance().Add(removed.range, static_cast<size_t>(live->bytes));
   }
 }
 

@@ -355,6 +355,7 @@ class CudaDriverAdapter {
  private:
   // What a free took out: a created context's buffer, or another.
   struct Removed {
+    BufferId range;  // null: none was looked for
     CudaContexts::Removed owned;
     BufferId id;
     FreedRecord record;
@@ -390,6 +391,8 @@ class CudaDriverAdapter {
   CudaContexts::Owner CurrentOwner() {
     return contexts_.used() && profiler_.enabled() ? contexts_.Find(questions_.CurrentContext()) : nullptr;
   }
+  // Records what the driver has given out at `id`.
+  bool RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner);
   void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
   void RecordImported(const Caller& caller, uint64_t address);
