@@ -18,8 +18,8 @@ void SetOutputVariable(const char* name);
 // of save_device_memory_profile.
 absl::Status WriteOutput();
 
-// What the profiles that are written at exit show: what Profiler::Default() tracked when the process first asked for it.
-// So those of a program and of the library that was injected into it agree. Throws std::bad_alloc.
+// What the profiles that are written at exit show: what Profiler::Default() tracked when the process first asked for
+// it. So those of a program and of the library that was injected into it agree. Throws std::bad_alloc.
 const Snapshot& ExitSnapshot();
 
 // Has the profile at exit, if there is to be one, written by an exit handler that is registered now, which runs before

@@ -1,9 +1,10 @@
-// InjectedProfiler: the table of functions through which the copies of this library that are linked into a program record into
-// the injected library's profiler, so that the process has one account of its memory. In plain C types, since the two
-// may be of different versions and share no object: each keeps its locks and its thread's state to itself.
+// InjectedProfiler: the table of functions through which the copies of this library that are linked into a program
+// record into the injected library's profiler, so that the process has one account of its memory. In plain C types,
+// since the two may be of different versions and share no object: each keeps its locks and its thread's state to
+// itself.
 //
-// Lives here: the table, and how a copy finds it. Not here: who serves it (src/inject/injected_profiler.cc), what a joined
-// Profiler does with it (joined.h).
+// Lives here: the table, and how a copy finds it. Not here: who serves it (src/inject/injected_profiler.cc), what a
+// joined Profiler does with it (joined.h).
 #ifndef HBMPROF_SRC_CORE_INJECTED_H_
 #define HBMPROF_SRC_CORE_INJECTED_H_
 
@@ -53,8 +54,8 @@ enum InjectedPart : uint32_t {
 };
 
 // No function throws or calls back, but for `read` and the probes. Devices, allocators and kinds are the
-// injected profiler's numbers. Texts need no terminating zero. Each function does what the Profiler's of that name does; those that say
-// whether they succeeded return 0 where the host has no memory.
+// injected profiler's numbers. Texts need no terminating zero. Each function does what the Profiler's of that name
+// does; those that say whether they succeeded return 0 where the host has no memory.
 struct InjectedProfiler {
   using Record = int(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
                      uint32_t allocator);
@@ -76,7 +77,7 @@ struct InjectedProfiler {
   InjectedRecord (*record_block_free)(uint64_t address);
   void (*restore_record)(const InjectedRecord* record);
   InjectedRecord (*prepare_record)(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
-                                  uint32_t allocator);
+                                   uint32_t allocator);
   void (*record_dropped)(uint64_t bytes);
   int (*find_buffer)(uint64_t id, InjectedBuffer* buffer);
 

@@ -45,10 +45,9 @@ void ReceiveAnswer(void* argument, const char* bytes, size_t size) noexcept {
 }  // namespace
 
 FreedRecord Joined::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const {
-  return ProfilerAccess::From(injected_.prepare_record(&caller, id.value(), bytes,
-                                                       static_cast<uint32_t>(attributes.device),
-                                                       static_cast<uint32_t>(attributes.kind),
-                                                       static_cast<uint32_t>(attributes.allocator)));
+  return ProfilerAccess::From(
+      injected_.prepare_record(&caller, id.value(), bytes, static_cast<uint32_t>(attributes.device),
+                               static_cast<uint32_t>(attributes.kind), static_cast<uint32_t>(attributes.allocator)));
 }
 
 void Joined::RestoreRecord(const FreedRecord& record) const {
@@ -83,8 +82,8 @@ void Joined::SetCounter(std::string_view name, int64_t value) const {
 template <typename T>
 T Joined::Read(InjectedPart part, DeviceId device, MemorySpace space) const {
   Answer<T> answer;
-  const int is_read = injected_.read(part, static_cast<uint32_t>(device), static_cast<uint32_t>(space),
-                                     &ReceiveAnswer<T>, &answer);
+  const int is_read =
+      injected_.read(part, static_cast<uint32_t>(device), static_cast<uint32_t>(space), &ReceiveAnswer<T>, &answer);
   if (is_read == 0 || !answer.complete) throw std::bad_alloc();
   return std::move(answer.value);
 }

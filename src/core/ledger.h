@@ -120,8 +120,8 @@ class Ledger {
     if (event != Event::kFree && bytes > account.headroom) return kNotEntered;
     return Apply(shard, event, account, /*is_segment=*/false, bytes, cell, nullptr);
   }
-  // One event: a live allocation of `bytes` bytes at `from`, a plain site, was in truth made at `to`, a site of the same
-  // account without a parent. False as for Enter.
+  // One event: a live allocation of `bytes` bytes at `from`, a plain site, was in truth made at `to`, a site of the
+  // same account without a parent. False as for Enter.
   bool Move(SiteId from, SiteId to, int64_t bytes);
   // One event: an allocation of `bytes` bytes that was freed at once, so that it is in use at no instant and makes no
   // peak. `site` has no parent. False as for Enter.

@@ -106,8 +106,8 @@ class ProfilerImpl {
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
   std::optional<LiveBuffer> FindBlock(BufferId address) const;
   // Gives the live record of `id`, which is no segment, the caller's stack, the present tags and, if one is named, the
-  // allocator; all else stays. One event, in which nothing is allocated or freed. A record keeps what it has if the host
-  // has no memory for that. Returns false if there is none.
+  // allocator; all else stays. One event, in which nothing is allocated or freed. A record keeps what it has if the
+  // host has no memory for that. Returns false if there is none.
   bool Refine(const Caller& caller, BufferId id, AllocatorId allocator);
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;

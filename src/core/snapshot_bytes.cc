@@ -57,9 +57,7 @@ class Reader {
  private:
   template <typename Value>
   void Get(Value& value);
-  void Get(std::string& text) {
-    text.assign(Bytes(Count()));
-  }
+  void Get(std::string& text) { text.assign(Bytes(Count())); }
   template <typename T>
   void Get(std::vector<T>& list) {
     // Each element takes at least eight bytes, but a text's or a list's length does too: so the count is bounded.
@@ -108,9 +106,9 @@ void DeviceFields(Visit& visit, Stats& stats) {
 
 template <typename Visit, typename Stats>
 void TrackerFields(Visit& visit, Stats& stats) {
-  visit(stats.foreign_frees, stats.replaced_records, stats.dropped_records, stats.dropped_bytes,
-        stats.reentrant_events, stats.truncated_stacks, stats.dropped_tag_values, stats.live_records, stats.sites,
-        stats.host_bytes, stats.max_host_bytes, stats.unwinder);
+  visit(stats.foreign_frees, stats.replaced_records, stats.dropped_records, stats.dropped_bytes, stats.reentrant_events,
+        stats.truncated_stacks, stats.dropped_tag_values, stats.live_records, stats.sites, stats.host_bytes,
+        stats.max_host_bytes, stats.unwinder);
 }
 
 template <typename Visit, typename T>

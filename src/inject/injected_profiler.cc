@@ -44,14 +44,37 @@ struct DriverMemory {
   }
 };
 
+// What this thread found last. Most of what a pool records lies in the same memory, or in none.
+struct LastFound {
+  CudaDriverRanges::Found found;  // of a record that has ended: a null range
+  LiveBuffer live;
+};
+__thread LastFound last_found __attribute__((tls_model("initial-exec"))) = {};
+
 std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
   CudaDriverRanges& ranges = CudaDriverRanges::Instance();
-  const std::optional<CudaDriverRanges::Range> range = ranges.Find(id);
-  if (!range.has_value()) return std::nullopt;
-  const std::optional<LiveBuffer> live = Profiler::Default().FindBuffer(range->record);
-  if (live.has_value()) return DriverMemory{*range, *live};
-  ranges.Remove(range->start);
-  return std::nullopt;
+  LastFound now;
+  {
+    const ReentryGuard guard;
+    if (guard.entered()) now = last_found;
+  }
+  const bool is_known =
+      now.found.changes == ranges.changes() && id.value() >= now.found.first && id.value() <= now.found.last;
+  if (!is_known) {
+    now.found = ranges.Find(id);
+    if (!now.found.range.record.is_null()) {
+      const std::optional<LiveBuffer> live = Profiler::Default().FindBuffer(now.found.range.record);
+      now.live = live.value_or(LiveBuffer());
+      if (!live.has_value()) {
+        ranges.Remove(now.found.first);
+        now.found.range = {};
+      }
+    }
+    const ReentryGuard guard;
+    if (guard.entered()) last_found = now;
+  }
+  if (now.found.range.record.is_null()) return std::nullopt;
+  return DriverMemory{now.found.range, now.live};
 }
 
 ProfilerImpl& Impl() { return ProfilerAccess::ImplOf(Profiler::Default()); }
@@ -59,7 +82,7 @@ ProfilerImpl& Impl() { return ProfilerAccess::ImplOf(Profiler::Default()); }
 // The allocator that a record gets besides its own.
 AllocatorId AllocatorFor(const DriverMemory& memory, AllocatorId wanted) {
   // The label of stream-ordered memory stays: a reset of the device goes by it.
-  return memory.live.attributes.allocator == AllocatorId{} ? wanted : AllocatorId{};
+  return memory.range.has_allocator ? AllocatorId{} : wanted;
 }
 
 // Whether the memory is a segment from now on.
@@ -68,7 +91,9 @@ bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allo
   if (!memory.is_plain()) return false;
   const Attributes attributes = {memory.live.attributes.device, MemoryKind::kPool, AllocatorFor(memory, allocator)};
   const auto bytes = static_cast<size_t>(memory.live.bytes);
-  if (Profiler::Default().RecordSegmentFrom(caller, memory.range.record, bytes, attributes)) return true;
+  const bool is_first = Profiler::Default().RecordSegmentFrom(caller, memory.range.record, bytes, attributes);
+  CudaDriverRanges::Instance().Changed();
+  if (is_first) return true;
   // Another thread may have come first.
   const std::optional<DriverMemory> now = DriverMemoryAt(memory.range.record);
   return now.has_value() && now->is_segment();
@@ -99,24 +124,17 @@ int Start() noexcept {
   return Completes([] { Profiler::Default(); });
 }
 
-int RecordAlloc(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
-                uint32_t allocator) noexcept {
+template <bool is_block>
+int Record(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
+           uint32_t allocator) noexcept {
   Profiler& profiler = Profiler::Default();
   if (!profiler.enabled()) return 0;
+  const BufferId buffer(id);
   const Attributes attributes = AttributesOf(device, kind, allocator);
-  std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(id));
-  return memory.has_value() ? RecordInside(*memory, *caller, BufferId(id), bytes, attributes, /*is_block=*/false)
-                            : profiler.RecordAllocFrom(*caller, BufferId(id), bytes, attributes);
-}
-
-int RecordBlock(const Caller* caller, uint64_t address, uint64_t bytes, uint32_t device, uint32_t kind,
-                uint32_t allocator) noexcept {
-  Profiler& profiler = Profiler::Default();
-  if (!profiler.enabled()) return 0;
-  const Attributes attributes = AttributesOf(device, kind, allocator);
-  std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
-  return memory.has_value() ? RecordInside(*memory, *caller, BufferId(address), bytes, attributes, /*is_block=*/true)
-                            : profiler.RecordBlockFrom(*caller, BufferId(address), bytes, attributes);
+  std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
+  if (memory.has_value()) return RecordInside(*memory, *caller, buffer, bytes, attributes, is_block);
+  return is_block ? profiler.RecordBlockFrom(*caller, buffer, bytes, attributes)
+                  : profiler.RecordAllocFrom(*caller, buffer, bytes, attributes);
 }
 
 int RecordSegment(const Caller* caller, uint64_t address, uint64_t bytes, uint32_t device, uint32_t kind,
@@ -159,8 +177,8 @@ void RestoreRecord(const InjectedRecord* record) noexcept {
 
 InjectedRecord PrepareRecord(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
                              uint32_t allocator) noexcept {
-  return ProfilerAccess::Of(Profiler::Default().PrepareRecordFrom(*caller, BufferId(id), bytes,
-                                                                  AttributesOf(device, kind, allocator)));
+  return ProfilerAccess::Of(
+      Profiler::Default().PrepareRecordFrom(*caller, BufferId(id), bytes, AttributesOf(device, kind, allocator)));
 }
 
 void RecordDropped(uint64_t bytes) noexcept { Profiler::Default().RecordDropped(bytes); }
@@ -235,8 +253,7 @@ int SetCounter(const char* name, size_t name_size, int64_t value) noexcept {
   return Completes([&] { Profiler::Default().SetCounter({name, name_size}, value); });
 }
 
-int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Receive* receive,
-         void* argument) noexcept {
+int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Receive* receive, void* argument) noexcept {
   std::string bytes;
   const bool is_read = Completes([&] {
     const Profiler& profiler = Profiler::Default();
@@ -288,9 +305,9 @@ constexpr InjectedProfiler kTable = {
     kInjectedVersion,
     &found_injected,
     &Start,
-    &RecordAlloc,
+    &Record<false>,
     &RecordSegment,
-    &RecordBlock,
+    &Record<true>,
     &RecordFree,
     &RecordBlockFree,
     &RestoreRecord,

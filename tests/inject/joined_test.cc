@@ -1,5 +1,5 @@
-// Programs that link hbmprof and are started with the injected library, on the double of the driver: both write the same
-// profile, of one account that agrees with the driver's own.
+// Programs that link hbmprof and are started with the injected library, on the double of the driver: both write the
+// same profile, of one account that agrees with the driver's own.
 #include <algorithm>
 #include <cstdlib>
 #include <map>

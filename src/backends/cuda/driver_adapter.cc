@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "src/backends/cuda/driver_ranges.h"
-
 namespace hbmprof::internal {
 namespace {
 
@@ -39,7 +37,8 @@ Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
 
 bool CudaDriverAdapter::RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   if (!profiler_.RecordAllocFrom(caller, id, bytes, attributes)) return false;
-  CudaDriverRanges::Instance().Add(id, attributes.kind == MemoryKind::kAlias ? 0 : bytes);
+  const bool is_view = attributes.kind == MemoryKind::kAlias;
+  CudaDriverRanges::Instance().Add(id, is_view ? 0 : bytes, attributes.allocator != AllocatorId{});
   return true;
 }
 
@@ -128,8 +127,7 @@ CudaDriverAdapter::Removed CudaDriverAdapter::Remove(BufferId id) {
   Removed removed;
   if (id.is_null()) return removed;
   removed.resets_before = resets_.count();
-  removed.range = id;
-  CudaDriverRanges::Instance().Remove(id.value());
+  removed.range = CudaDriverRanges::Instance().Remove(id.value());
   removed.owned = contexts_.Remove(id);
   if (removed.owned) return removed;
   removed.id = id;
@@ -143,22 +141,21 @@ void CudaDriverAdapter::PutBack(Removed removed) {
   } else if (removed.record) {
     resets_.PutBack(profiler_, removed.id, removed.record, removed.resets_before);
   }
-  if (removed.range.is_null()) return;
-  if (const auto live = profiler_.FindBuffer(removed.range); live.has_value()) {
-    CudaDriverRanges::Instance().Add(removed.range, static_cast<size_t>(live->bytes));
-  }
+  CudaDriverRanges::Instance().PutBack(std::move(removed.range));
 }
 
 CudaDriverAdapter::EndedContext CudaDriverAdapter::EndContext(const void* context) {
   EndedContext ended;
   ended.context = contexts_.End(context);
   ended.context.ForEachBuffer([&](BufferId id) { physical_.UnmapArray(id, ended.unmapped); });
+  CudaDriverRanges::Instance().Changed();
   return ended;
 }
 
 void CudaDriverAdapter::PutBackContext(EndedContext ended) {
   contexts_.PutBack(std::move(ended.context));
   physical_.PutBack(std::move(ended.unmapped));
+  CudaDriverRanges::Instance().Changed();
 }
 
 void CudaDriverAdapter::DropPrimaryContext(int device) {
@@ -179,6 +176,7 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
     if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array, unmapped);
   }
   shared_.ForgetDevice(id);
+  CudaDriverRanges::Instance().Changed();
 }
 
 CudaDriverAdapter::Measurement CudaDriverAdapter::Measure() {

@@ -286,7 +286,7 @@ CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
     profiler_.RestoreRecord(node.record);
     const std::optional<LiveBuffer> live = Find(node.id);
     if (!live.has_value()) continue;
-    CudaDriverRanges::Instance().Add(node.id, static_cast<size_t>(live->bytes));
+    CudaDriverRanges::Instance().Add(node.id, static_cast<size_t>(live->bytes), true);
     launched.allocated.push_back(node.id);
     launched.devices.push_back(live->attributes.device);
   }
