@@ -103,7 +103,9 @@ Profiler& MakeDefault(Profiler& off) {
   Profiler* other = nullptr;
   if (!default_profiler.compare_exchange_strong(other, made.get(), std::memory_order_acq_rel)) return *other;
   Profiler& profiler = *made.release();
-  for (const std::string& problem : problems) PrintMessage(problem);
+  if (internal::ProfilerAccess::JoinedBy(profiler) == nullptr) {  // else the injected library has said it
+    for (const std::string& problem : problems) PrintMessage(problem);
+  }
   output_mode.store(options.output_mode, std::memory_order_relaxed);
   if (!options.output.empty() && options.enabled) StartOutput(options);
   return profiler;

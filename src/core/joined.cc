@@ -12,8 +12,8 @@ namespace {
 
 using Probe = std::function<DeviceProbe()>;
 
-// Called by the injected library, through which no exception may pass.
-int AskProbe(void* argument, InjectedProbe* answer) noexcept {
+// Called by the injected library, through which no exception may pass. (A cancellation of the thread may.)
+int AskProbe(void* argument, InjectedProbe* answer) {
   return Completes([&] {
     const auto& call = *static_cast<const Probe*>(argument);
     const DeviceProbe probe = call ? call() : DeviceProbe();
@@ -28,7 +28,7 @@ int AskProbe(void* argument, InjectedProbe* answer) noexcept {
   });
 }
 
-void EndProbe(void* argument) noexcept { delete static_cast<Probe*>(argument); }
+void EndProbe(void* argument) { delete static_cast<Probe*>(argument); }
 
 template <typename T>
 struct Answer {

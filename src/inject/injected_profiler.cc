@@ -40,7 +40,8 @@ struct DriverMemory {
   // Whether it can hold blocks. Memory of a graph is known by its kind, and other spaces have no segments.
   bool is_plain() const {
     const MemoryKind kind = live.attributes.kind;
-    return !range.is_mapped && (kind == MemoryKind::kDevice || kind == MemoryKind::kExternal || is_segment());
+    return !range.is_mapped && !range.record.is_handle() &&
+           (kind == MemoryKind::kDevice || kind == MemoryKind::kExternal || is_segment());
   }
 };
 
@@ -106,21 +107,27 @@ int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t
   if (attributes.kind == MemoryKind::kAlias) {
     return !is_start && Profiler::Default().RecordAllocFrom(caller, id, bytes, attributes);
   }
-  const bool is_handle = memory.live.attributes.kind == MemoryKind::kArray;
-  const bool is_whole = is_start && (is_handle || bytes == static_cast<size_t>(memory.live.bytes));
+  const bool is_whole = is_start && (id.is_handle() || bytes == static_cast<size_t>(memory.live.bytes));
   if (is_whole && !is_block && !memory.is_segment()) {
     return Impl().Refine(caller, id, AllocatorFor(memory, attributes.allocator));
   }
   return BecomesSegment(caller, memory, {}) && Profiler::Default().RecordBlockFrom(caller, id, bytes, attributes);
 }
 
+// Memory that is known by a handle, as PJRT's buffers are, on a device whose memory comes from the driver: it lies in
+// what the driver has given out, wherever that is.
+bool IsElsewhereCounted(BufferId id, const Attributes& attributes) {
+  return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice && Impl().HasFirmProbe(attributes.device);
+}
+
 Attributes AttributesOf(uint32_t device, uint32_t kind, uint32_t allocator) {
   return {static_cast<DeviceId>(device), static_cast<MemoryKind>(kind), static_cast<AllocatorId>(allocator)};
 }
 
-// --- The table. The profiler is there: whoever joins calls Start first. ---
+// --- The table. The profiler is there: whoever joins calls Start first. What may wait or read a file is not noexcept:
+// a thread may be cancelled there. ---
 
-int Start() noexcept {
+int Start() {
   return Completes([] { Profiler::Default(); });
 }
 
@@ -133,6 +140,7 @@ int Record(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, u
   const Attributes attributes = AttributesOf(device, kind, allocator);
   std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
   if (memory.has_value()) return RecordInside(*memory, *caller, buffer, bytes, attributes, is_block);
+  if (IsElsewhereCounted(buffer, attributes)) return 0;
   return is_block ? profiler.RecordBlockFrom(*caller, buffer, bytes, attributes)
                   : profiler.RecordAllocFrom(*caller, buffer, bytes, attributes);
 }
@@ -195,11 +203,11 @@ int FindBuffer(uint64_t id, InjectedBuffer* buffer) noexcept {
   return 1;
 }
 
-int Device(const char* name, size_t size, uint32_t* number) noexcept {
+int Device(const char* name, size_t size, uint32_t* number) {
   return Completes([&] { *number = static_cast<uint32_t>(Profiler::Default().Device({name, size})); });
 }
 
-int Allocator(const char* name, size_t size, uint32_t* number) noexcept {
+int Allocator(const char* name, size_t size, uint32_t* number) {
   return Completes([&] { *number = static_cast<uint32_t>(Profiler::Default().Allocator({name, size})); });
 }
 
@@ -233,7 +241,7 @@ class LinkedProbe {
 };
 
 int SetDeviceProbe(uint32_t device, InjectedProfiler::Probe* probe, void* argument, void (*end)(void*),
-                   const void* owner) noexcept {
+                   const void* owner) {
   std::shared_ptr<LinkedProbe> linked;
   if (!Completes([&] { linked = std::make_shared<LinkedProbe>(probe, argument, end); })) {
     end(argument);
@@ -245,15 +253,15 @@ int SetDeviceProbe(uint32_t device, InjectedProfiler::Probe* probe, void* argume
   });
 }
 
-void RemoveDeviceProbe(uint32_t device, const void* owner) noexcept {
+void RemoveDeviceProbe(uint32_t device, const void* owner) {
   Profiler::Default().RemoveDeviceProbe(DeviceId(device), owner);
 }
 
-int SetCounter(const char* name, size_t name_size, int64_t value) noexcept {
+int SetCounter(const char* name, size_t name_size, int64_t value) {
   return Completes([&] { Profiler::Default().SetCounter({name, name_size}, value); });
 }
 
-int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Receive* receive, void* argument) noexcept {
+int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Receive* receive, void* argument) {
   std::string bytes;
   const bool is_read = Completes([&] {
     const Profiler& profiler = Profiler::Default();
@@ -280,7 +288,7 @@ int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Recei
 
 void ResetPeak(uint32_t device) noexcept { Profiler::Default().ResetPeak(DeviceId(device)); }
 
-int DropDevice(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count) noexcept {
+int DropDevice(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count) {
   // The driver's own calls say what ends on its devices.
   if (Impl().HasFirmProbe(DeviceId(device))) return 1;
   return Completes([&] {

@@ -232,6 +232,9 @@ void Functions() {
   Free(slab);
   REQUIRE(InUse() == 0 && !profiler.FindBuffer(Id(slab)).has_value());
 
+  // What is known by a handle lies in the driver's memory too.
+  REQUIRE(!profiler.RecordAlloc(BufferId::Handle(9, 5), kKiB, {gpu, {}, {}}) && InUse() == 0);
+
   // The driver's memory ends when the driver says so.
   const CUdeviceptr whole = vendor_allocates(kMiB);
   profiler.DropDevice(gpu);

@@ -1,8 +1,9 @@
 // Programs that link hbmprof and are started with the injected library, on the double of the driver: both write the
 // same profile, of one account that agrees with the driver's own.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -189,18 +190,33 @@ TEST(JoinedTest, ProfilesAtExitAgreeAlsoAroundADestructorThatFrees) {
   }
 }
 
-TEST(JoinedTest, ALibraryThatIsLoadedLateJoins) {
-  Started run;
-  const CommandResult result =
-      run.Start({HBMPROF_INJECT_PROGRAMS "/inject_late", HBMPROF_JOINED_LIBRARY, run.own_path});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.err, "");
-  const ProfileView own = run.Own();
-  ExpectOneAccount(own, run.Injected(), DriversSum(result));
-  EXPECT_EQ(own.Sum("inuse_space"), 2 * kMiB);
-  EXPECT_EQ(own.SumUnder("inuse_space", "user_records"), kMiB + kKiB);
-  EXPECT_EQ(own.SumUnder("inuse_space", "program_allocates"), kMiB - kKiB);
+TEST(JoinedTest, ALibraryThatIsLoadedLateJoinsAndSoDoSeveralCopies) {
+  for (const bool program_links : {false, true}) {
+    SCOPED_TRACE(program_links);
+    const Started run;
+    const std::string program = program_links ? "/inject_late_linked" : "/inject_late";
+    const CommandResult result = run.Start({HBMPROF_INJECT_PROGRAMS + program, HBMPROF_JOINED_LIBRARY, run.own_path});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    const ProfileView own = run.Own();
+    ExpectOneAccount(own, run.Injected(), DriversSum(result));
+    EXPECT_EQ(own.Sum("inuse_space"), 2 * kMiB);
+    EXPECT_EQ(own.SumUnder("inuse_space", "user_records"), kMiB + kKiB);
+    EXPECT_EQ(own.SumUnder("inuse_space", "program_allocates"), kMiB - kKiB);
+    EXPECT_EQ(own.SumWhere("inuse_space", "copy", "program's"), program_links ? kMiB + kKiB : 0);
+  }
 }
+
+#ifdef HBMPROF_PJRT_HOST
+TEST(JoinedTest, ThePluginThatWrapsAnotherKeepsToItsOwnProfiler) {
+  Started run;
+  run.environment = {"HBMPROF_PJRT_PLUGIN=" HBMPROF_FAKE_PJRT};
+  const CommandResult result = run.Start({HBMPROF_PJRT_HOST, HBMPROF_INJECTED_PJRT, run.own_path});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(run.Own().Sum("inuse_space"), 4096);
+  EXPECT_NE(access(run.injected_path.c_str(), F_OK), 0) << "nothing of the driver's was recorded";
+}
+#endif
 
 TEST(JoinedTest, AnInjectedLibraryOfAnotherVersionIsLeftAloneAndSaidOnce) {
   Started run;

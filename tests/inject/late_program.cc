@@ -6,6 +6,9 @@
 #include <cstdlib>
 
 #include "src/backends/cuda/driver_abi.h"
+#ifdef LINKS_HBMPROF
+#include "hbmprof/hbmprof.h"
+#endif
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 
@@ -39,6 +42,9 @@ int main(int, char** argv) {
   }
   auto* run = reinterpret_cast<int (*)(const char*, const char*)>(dlsym(library, "joined_case"));
   if (run == nullptr) return 1;
+#ifdef LINKS_HBMPROF
+  const hbmprof::ScopedTag tag("copy", "program's");
+#endif
   const int result = run("late", argv[2]);
   dlclose(library);
   return result;

@@ -15,9 +15,6 @@ namespace {
 
 Lazy<CudaDriverRanges> instance;
 
-// Handles are no addresses: those of different objects may be near each other.
-constexpr uint64_t kFirstHandle = BufferId::Handle(1, 0).value();
-
 // Records end with the process's parent.
 [[gnu::constructor]] void FollowForks() {
   pthread_atfork(nullptr, nullptr, [] { CudaDriverRanges::Instance().Changed(); });
@@ -48,7 +45,8 @@ void CudaDriverRanges::Insert(uint64_t start, const Entry& entry) {
 }
 
 void CudaDriverRanges::Add(BufferId id, size_t bytes, bool has_allocator) {
-  Insert(id.value(), {id.value() >= kFirstHandle ? 1 : bytes, {id, false, has_allocator, false}});
+  // Handles are no addresses: those of different objects may be near each other.
+  Insert(id.value(), {id.is_handle() ? 1 : bytes, {id, false, has_allocator, false}});
 }
 
 void CudaDriverRanges::AddMapped(uint64_t address, size_t bytes, BufferId physical) {
