@@ -26,22 +26,23 @@ const InjectedProfiler* Look() {
 }  // namespace
 
 const InjectedProfiler* FindInjected() {
-  const InjectedProfiler* found = found_injected.load(std::memory_order_acquire);
-  if (found != nullptr) return found;
-  const InjectedProfiler* injected = Look();
-  const bool fits =
-      injected != nullptr && injected->struct_size >= sizeof(InjectedProfiler) && injected->version == kInjectedVersion;
-  const bool is_other = injected != nullptr && !fits;
-  if (!fits || injected->copy == &found_injected) injected = &kNoInjected;
-  // Threads that look at the same time find the same; the first says what there is to say. No lock is held, since the
-  // search takes the dynamic linker's.
-  if (!found_injected.compare_exchange_strong(found, injected, std::memory_order_acq_rel)) return found;
-  if (is_other) {
-    PrintMessage(
-        "hbmprof: the program is linked with another version of hbmprof than libhbmprof_cuda.so is, which it was "
-        "started with: each keeps an account of its own; do not add their profiles");
+  if (found_injected.load(std::memory_order_acquire) == nullptr) {
+    const InjectedProfiler* injected = Look();
+    const bool fits = injected != nullptr && injected->struct_size >= sizeof(InjectedProfiler) &&
+                      injected->version == kInjectedVersion;
+    const bool is_other = injected != nullptr && !fits;
+    if (!fits || injected->copy == &found_injected) injected = &kNoInjected;
+    // Threads that look at the same time find the same; the first says what there is to say. No lock is held, since
+    // the search takes the dynamic linker's.
+    const InjectedProfiler* undecided = nullptr;
+    if (found_injected.compare_exchange_strong(undecided, injected, std::memory_order_acq_rel) && is_other) {
+      PrintMessage(
+          "hbmprof: the program is linked with another version of hbmprof than libhbmprof_cuda.so is, which it was "
+          "started with: each keeps an account of its own; do not add their profiles");
+    }
   }
-  return injected;
+  const InjectedProfiler* const found = found_injected.load(std::memory_order_acquire);
+  return found == &kNoInjected ? nullptr : found;
 }
 
 void StaySeparate() { found_injected.store(&kNoInjected, std::memory_order_release); }

@@ -111,6 +111,7 @@ extern const InjectedProfiler kNoInjected;
 // What this copy has joined, kNoInjected if there is nothing to join, null if nobody has looked yet.
 extern std::atomic<const InjectedProfiler*> found_injected;
 
+// JoinedProfiler, for whoever comes before the decision.
 const InjectedProfiler* FindInjected();
 
 // The injected library's profiler, which this copy of the library has joined; null if it keeps to its own: there is no
@@ -118,8 +119,8 @@ const InjectedProfiler* FindInjected();
 // this copy is loaded or at the first call before that.
 inline const InjectedProfiler* JoinedProfiler() {
   const InjectedProfiler* injected = found_injected.load(std::memory_order_acquire);
-  if (injected == nullptr) injected = FindInjected();
-  return injected == &kNoInjected ? nullptr : injected;
+  if (injected == &kNoInjected) return nullptr;
+  return injected != nullptr ? injected : FindInjected();
 }
 
 // Lets this copy keep to its own profiler. To be called before anything else of the library's.

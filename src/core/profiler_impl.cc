@@ -40,6 +40,8 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
+uint64_t FirmProbeBit(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
+
 // Calls of probes that this thread is in. Plain data in the static TLS block.
 __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 
@@ -108,28 +110,28 @@ void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> 
   auto prober = std::make_shared<DeviceProber>();
   prober->probe = std::move(probe);
   prober->owner = owner;
-  prober->yields = yields;
   {
     MutexLock hold(slot.mutex);
-    if (yields && slot.prober != nullptr && !slot.prober->yields) return;
+    if (yields && HasFirmProbe(device)) return;
     slot.prober.swap(prober);
+    if (!yields && !HasFirmProbe(device)) {
+      slot.yielded = prober;
+      firm_probes_.fetch_or(FirmProbeBit(device), std::memory_order_relaxed);
+    }
   }
   AwaitCalls(prober);
 }
 
-bool ProfilerImpl::HasFirmProbe(DeviceId device) const {
-  ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
-  MutexLock hold(slot.mutex);
-  return slot.prober != nullptr && !slot.prober->yields;
-}
-
-void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner) {
+void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner, bool yields) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
   std::shared_ptr<DeviceProber> removed;
   {
     MutexLock hold(slot.mutex);
-    if (slot.prober == nullptr || slot.prober->owner != owner) return;
-    slot.prober.swap(removed);
+    const bool has_yielded = yields && HasFirmProbe(device);
+    std::shared_ptr<DeviceProber>& prober = has_yielded ? slot.yielded : slot.prober;
+    if (prober == nullptr || prober->owner != owner) return;
+    prober.swap(removed);
+    if (!has_yielded) firm_probes_.fetch_and(~FirmProbeBit(device), std::memory_order_relaxed);
   }
   AwaitCalls(removed);
 }
@@ -663,6 +665,7 @@ void ProfilerImpl::UnlockAll() {
 
 void ProfilerImpl::ForgetProbes() {
   for (ProbeSlot& slot : probes_) new (&slot) ProbeSlot;
+  firm_probes_.store(0, std::memory_order_relaxed);
 }
 
 void ProfilerImpl::GiveUpInChild() {

@@ -89,9 +89,12 @@ class ProfilerImpl {
   CounterTable& counters() { return counters_; }
   // A probe that yields takes the place of no probe that does not.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool yields = false);
-  void RemoveDeviceProbe(DeviceId device, const void* owner);
+  void RemoveDeviceProbe(DeviceId device, const void* owner, bool yields = false);
   // Whether the device has a probe that does not yield.
-  bool HasFirmProbe(DeviceId device) const;
+  bool HasFirmProbe(DeviceId device) const {
+    const auto number = static_cast<unsigned>(device) % kMaxDevices;
+    return (firm_probes_.load(std::memory_order_relaxed) >> number & 1) != 0;
+  }
 
   // Inlined, as all that a common event does: each call on the way costs a deep stack a return that the processor
   // cannot foresee.
@@ -135,7 +138,6 @@ class ProfilerImpl {
   struct DeviceProber {
     std::function<DeviceProbe()> probe;
     const void* owner;
-    bool yields;
     // In progress; added to only under the slot's mutex, while the prober is in the slot. Outlives the prober, so that
     // a call gives up its share of that before it ends.
     const std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);
@@ -143,6 +145,8 @@ class ProfilerImpl {
   struct ProbeSlot {
     Mutex mutex;
     std::shared_ptr<DeviceProber> prober ABSL_GUARDED_BY(mutex);
+    // The one that yielded to it, for whoever removes that and waits for the calls in progress.
+    std::shared_ptr<DeviceProber> yielded ABSL_GUARDED_BY(mutex);
   };
   // Of a child: its device's handles do not survive the fork. What a probe holds is not destroyed: another thread may
   // have been in it.
@@ -225,6 +229,9 @@ class ProfilerImpl {
   NameTable allocators_;
   CounterTable counters_;
   mutable ProbeSlot probes_[kMaxDevices];
+  // Bit d: device d has a probe that does not yield. Changes under its slot's mutex.
+  std::atomic<uint64_t> firm_probes_{0};
+  static_assert(kMaxDevices <= 64);
 
   mutable std::atomic<int64_t> reentrant_events_{0};
   std::atomic<int64_t> foreign_frees_{0};

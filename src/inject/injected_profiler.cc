@@ -53,29 +53,32 @@ struct LastFound {
 __thread LastFound last_found __attribute__((tls_model("initial-exec"))) = {};
 
 std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
-  CudaDriverRanges& ranges = CudaDriverRanges::Instance();
-  LastFound now;
+  const auto memory = [](const LastFound& known) -> std::optional<DriverMemory> {
+    if (known.found.range.record.is_null()) return std::nullopt;
+    return DriverMemory{known.found.range, known.live};
+  };
   {
     const ReentryGuard guard;
-    if (guard.entered()) now = last_found;
+    if (!guard.entered()) return std::nullopt;  // an event that comes now is refused
+    const CudaDriverRanges::Found& found = last_found.found;
+    const bool is_near = id.value() >= found.first && id.value() <= found.last;
+    if (is_near && found.changes == CudaDriverRanges::changes()) return memory(last_found);
   }
-  const bool is_known =
-      now.found.changes == ranges.changes() && id.value() >= now.found.first && id.value() <= now.found.last;
-  if (!is_known) {
-    now.found = ranges.Find(id);
-    if (!now.found.range.record.is_null()) {
-      const std::optional<LiveBuffer> live = Profiler::Default().FindBuffer(now.found.range.record);
-      now.live = live.value_or(LiveBuffer());
-      if (!live.has_value()) {
-        ranges.Remove(now.found.first);
-        now.found.range = {};
-      }
+  CudaDriverRanges& ranges = CudaDriverRanges::Instance();
+  LastFound now;
+  now.found = ranges.Find(id);
+  if (!now.found.range.record.is_null()) {
+    const std::optional<LiveBuffer> live = Profiler::Default().FindBuffer(now.found.range.record);
+    if (live.has_value()) {
+      now.live = *live;
+    } else {
+      ranges.Remove(now.found.first);
+      now.found.range = {};
     }
-    const ReentryGuard guard;
-    if (guard.entered()) last_found = now;
   }
-  if (now.found.range.record.is_null()) return std::nullopt;
-  return DriverMemory{now.found.range, now.live};
+  const ReentryGuard guard;
+  if (guard.entered()) last_found = now;
+  return memory(now);
 }
 
 ProfilerImpl& Impl() { return ProfilerAccess::ImplOf(Profiler::Default()); }
@@ -93,7 +96,7 @@ bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allo
   const Attributes attributes = {memory.live.attributes.device, MemoryKind::kPool, AllocatorFor(memory, allocator)};
   const auto bytes = static_cast<size_t>(memory.live.bytes);
   const bool is_first = Profiler::Default().RecordSegmentFrom(caller, memory.range.record, bytes, attributes);
-  CudaDriverRanges::Instance().Changed();
+  CudaDriverRanges::Changed();
   if (is_first) return true;
   // Another thread may have come first.
   const std::optional<DriverMemory> now = DriverMemoryAt(memory.range.record);
@@ -174,8 +177,9 @@ InjectedRecord RecordFree(uint64_t id) noexcept {
 
 InjectedRecord RecordBlockFree(uint64_t address) noexcept {
   const BufferId block(address);
+  const std::optional<DriverMemory> memory = DriverMemoryAt(block);
   // What was not recorded, because it is the driver's, is no foreign free.
-  if (DriverMemoryAt(block).has_value() && !Impl().FindBlock(block).has_value()) return kNoRecord;
+  if (memory.has_value() && !memory->is_plain()) return kNoRecord;
   return ProfilerAccess::Of(Profiler::Default().RecordBlockFree(block));
 }
 
@@ -254,7 +258,7 @@ int SetDeviceProbe(uint32_t device, InjectedProfiler::Probe* probe, void* argume
 }
 
 void RemoveDeviceProbe(uint32_t device, const void* owner) {
-  Profiler::Default().RemoveDeviceProbe(DeviceId(device), owner);
+  Impl().RemoveDeviceProbe(DeviceId(device), owner, /*yields=*/true);
 }
 
 int SetCounter(const char* name, size_t name_size, int64_t value) {

@@ -2,8 +2,11 @@
 // that are refined, probes that yield. The two copies in one process: tests/inject/joined_test.cc.
 #include "src/core/injected.h"
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <thread>
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
@@ -137,6 +140,46 @@ TEST(Probe, ThatYieldsTakesThePlaceOfNoneThatDoesNot) {
   EXPECT_EQ(limit(), 2);
   impl.SetDeviceProbe(kDefaultDevice, probe(3), nullptr, /*yields=*/true);
   EXPECT_EQ(limit(), 2);
+  impl.RemoveDeviceProbe(kDefaultDevice, nullptr, /*yields=*/true);
+  EXPECT_EQ(limit(), 2) << "not its own";
+  impl.RemoveDeviceProbe(kDefaultDevice, nullptr);
+  EXPECT_FALSE(impl.HasFirmProbe(kDefaultDevice));
+  EXPECT_EQ(limit(), -1);
+}
+
+// Whoever removes a probe may destroy what it uses.
+TEST(Probe, ThatHasYieldedIsWaitedForWhenItIsRemoved) {
+  Profiler profiler;
+  ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
+  std::atomic<bool> runs{false};
+  std::atomic<bool> ends{false};
+  std::atomic<bool> has_ended{false};
+  const int owner = 0;
+  impl.SetDeviceProbe(
+      kDefaultDevice,
+      [&] {
+        runs = true;
+        while (!ends) std::this_thread::yield();
+        has_ended = true;
+        return DeviceProbe();
+      },
+      &owner, /*yields=*/true);
+  std::thread asks([&] { profiler.Stats(kDefaultDevice); });
+  while (!runs) std::this_thread::yield();
+  std::thread replaces([&] {
+    impl.SetDeviceProbe(
+        kDefaultDevice, [] { return DeviceProbe(); }, nullptr);
+  });
+  while (!impl.HasFirmProbe(kDefaultDevice)) std::this_thread::yield();
+  std::thread lets_it_end([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ends = true;
+  });
+  impl.RemoveDeviceProbe(kDefaultDevice, &owner, /*yields=*/true);
+  EXPECT_TRUE(has_ended);
+  asks.join();
+  replaces.join();
+  lets_it_end.join();
 }
 
 }  // namespace

@@ -348,6 +348,7 @@ void RecordInHandler(int) {
 
 void SignalHandler() {
   UseDevice(0);
+  Profiler::Default();  // its first use takes host memory
   slab_of_handler = vendor_allocates(16 * kKiB);
   struct sigaction action = {};
   action.sa_handler = &RecordInHandler;

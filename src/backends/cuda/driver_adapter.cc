@@ -148,14 +148,14 @@ CudaDriverAdapter::EndedContext CudaDriverAdapter::EndContext(const void* contex
   EndedContext ended;
   ended.context = contexts_.End(context);
   ended.context.ForEachBuffer([&](BufferId id) { physical_.UnmapArray(id, ended.unmapped); });
-  CudaDriverRanges::Instance().Changed();
+  CudaDriverRanges::Changed();
   return ended;
 }
 
 void CudaDriverAdapter::PutBackContext(EndedContext ended) {
   contexts_.PutBack(std::move(ended.context));
   physical_.PutBack(std::move(ended.unmapped));
-  CudaDriverRanges::Instance().Changed();
+  CudaDriverRanges::Changed();
 }
 
 void CudaDriverAdapter::DropPrimaryContext(int device) {
@@ -176,7 +176,7 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
     if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array, unmapped);
   }
   shared_.ForgetDevice(id);
-  CudaDriverRanges::Instance().Changed();
+  CudaDriverRanges::Changed();
 }
 
 CudaDriverAdapter::Measurement CudaDriverAdapter::Measure() {

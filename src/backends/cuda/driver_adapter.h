@@ -223,7 +223,7 @@ class CudaDriverAdapter {
   int CloseShared(const Real& real, cuda_driver::CUdeviceptr address) {
     const int result =
         shared_.Close(profiler_, resets_, reinterpret_cast<const void*>(address), cuda_driver::kSuccess, real);
-    CudaDriverRanges::Instance().Changed();
+    CudaDriverRanges::Changed();
     return result;
   }
 
@@ -282,12 +282,12 @@ class CudaDriverAdapter {
         real,
         [&] {
           launched = graphs_.Launch(executable);
-          CudaDriverRanges::Instance().Changed();
+          CudaDriverRanges::Changed();
           return true;
         },
         [&](bool) {
           graphs_.UndoLaunch(launched);
-          CudaDriverRanges::Instance().Changed();
+          CudaDriverRanges::Changed();
         });
     if (Succeeded(result)) {
       RecordOrDrop(profiler_, 0, [&] {

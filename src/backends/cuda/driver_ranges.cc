@@ -17,7 +17,7 @@ Lazy<CudaDriverRanges> instance;
 
 // Records end with the process's parent.
 [[gnu::constructor]] void FollowForks() {
-  pthread_atfork(nullptr, nullptr, [] { CudaDriverRanges::Instance().Changed(); });
+  pthread_atfork(nullptr, nullptr, [] { CudaDriverRanges::Changed(); });
 }
 
 }  // namespace

@@ -54,8 +54,8 @@ class CudaDriverRanges {
 
   // Never 0, and another number after each call of the above but Find, and of this: what the records of the ranges say
   // has changed, or some have ended. Also in a forked child.
-  void Changed() { changes_.fetch_add(1, std::memory_order_release); }
-  uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
+  static void Changed() { changes_.fetch_add(1, std::memory_order_release); }
+  static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
 
   static CudaDriverRanges& Instance();
 
@@ -66,7 +66,7 @@ class CudaDriverRanges {
 
   mutable Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<uint64_t> changes_{1};
+  inline static std::atomic<uint64_t> changes_{1};
 };
 
 }  // namespace hbmprof::internal
