@@ -89,6 +89,7 @@ class BufferId {
 
   constexpr uint64_t value() const { return value_; }
   constexpr bool is_null() const { return value_ == 0; }
+  constexpr bool is_handle() const { return value_ >> 57 != 0; }
 
  private:
   uint64_t value_ = 0;

@@ -24,8 +24,10 @@
 namespace hbmprof {
 
 namespace internal {
+class ProfilerAccess;
 class ProfilerImpl;
-}
+struct InjectedProfiler;
+}  // namespace internal
 
 // A record that is not live, so that RestoreRecord can make it so: what a free removed, or PrepareRecordFrom prepared.
 // Converts to false if there is none.
@@ -36,6 +38,7 @@ class FreedRecord {
   int64_t bytes() const { return bytes_; }
 
  private:
+  friend class internal::ProfilerAccess;
   friend class internal::ProfilerImpl;
   BufferId id_;
   int64_t bytes_ = -1;
@@ -79,11 +82,26 @@ class Profiler {
   // each) and never destroyed, so that allocations during static destruction are still recorded.
   // While a thread makes it, that thread's own calls (from an operator new that records, say) get a profiler that is
   // off: it records nothing and knows nothing.
+  //
+  // In a program that was started with libhbmprof_cuda.so (`hbmprof run`) it joins that library's profiler: the process
+  // has one account, and all functions are about it. What is recorded of memory that the driver's calls have given out
+  // counts no second time:
+  // - An allocation of the driver's address and size gives that record the caller's stack and tags and, if it has one,
+  //   the allocator. The record lasts until the driver frees the memory, whenever RecordFree is called. Device and kind
+  //   are the driver's.
+  // - Any other allocation or block inside device memory of the driver's is a block of it, as if RecordSegment had been
+  //   called. In managed, pinned or mapped physical memory it is not recorded (false).
+  // - The driver's memory keeps its size: it is not resized, split or merged (false).
+  // - Of a device that the driver has allocated on, no probe of the program's is called, and DropDevice does nothing:
+  //   the driver's own calls say what ends.
+  // SetEnabled is about what the program records; the driver's calls go on to be recorded.
   static Profiler& Default();
 
   // Turns recording off and on. While off, events are ignored: buffers allocated meanwhile are unknown afterwards, and
   // the free of a buffer recorded before is missed. Meant for the start of a program, not for pausing.
-  void SetEnabled(bool enabled) { enabled_.store(enabled && impl_ != nullptr, std::memory_order_relaxed); }
+  void SetEnabled(bool enabled) {
+    enabled_.store(enabled && (impl_ != nullptr || joined_ != nullptr), std::memory_order_relaxed);
+  }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
   // The device of this name, added if it is new; a name is what the `device` label shows ("GPU:0"). The 64th distinct
@@ -203,6 +221,11 @@ class Profiler {
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor = std::nullopt, std::vector<BufferId> kept = {});
 
  private:
+  friend class internal::ProfilerAccess;
+
+  // What Default() is where it has joined the injected library's profiler.
+  Profiler(const internal::InjectedProfiler& joined, bool enabled);
+
   // What is left of the functions of these names once recording is known to be on.
   bool Alloc(BufferId id, size_t bytes, const Attributes& attributes);
   bool AllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
@@ -212,7 +235,8 @@ class Profiler {
   static Profiler& Off();
 
   std::atomic<bool> enabled_;
-  const std::unique_ptr<internal::ProfilerImpl> impl_;  // null: Off(), which is never enabled
+  const std::unique_ptr<internal::ProfilerImpl> impl_;  // null: joined, or Off(), which is never enabled
+  const internal::InjectedProfiler* const joined_ = nullptr;
 };
 
 }  // namespace hbmprof

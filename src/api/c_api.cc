@@ -22,8 +22,7 @@ constexpr int kMaxTagDepth = 64;
 // library is part of a plugin; small, since plugins share what room there is.
 struct TagStack {
   int depth;  // may exceed kMaxTagDepth; only pushes below it took effect
-  uint16_t outer[kMaxTagDepth];
-  static_assert(hbmprof::internal::kMaxTagSets - 1 <= UINT16_MAX);
+  uint32_t outer[kMaxTagDepth];
 };
 __thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
 // No object with a destructor: a failing call may come after this thread's own were destroyed.
@@ -89,14 +88,12 @@ int hbmprof_record_resize(const void* ptr, size_t bytes) {
 
 void hbmprof_tag_push(const char* key, const char* value) {
   if (tag_stack.depth++ >= kMaxTagDepth) return;
-  const hbmprof::internal::TagSetId outer = hbmprof::internal::current_tags;
-  tag_stack.outer[tag_stack.depth - 1] = static_cast<uint16_t>(outer);
-  hbmprof::internal::current_tags = hbmprof::internal::ExtendTags(outer, key, value);
+  tag_stack.outer[tag_stack.depth - 1] = hbmprof::internal::BeginTag(key, value);
 }
 
 void hbmprof_tag_pop(void) {
   if (tag_stack.depth == 0) return;
-  if (--tag_stack.depth < kMaxTagDepth) hbmprof::internal::current_tags = tag_stack.outer[tag_stack.depth];
+  if (--tag_stack.depth < kMaxTagDepth) hbmprof::internal::EndTag(tag_stack.outer[tag_stack.depth]);
 }
 
 void hbmprof_set_counter(const char* name, int64_t value) { hbmprof::SetCounter(name, value); }

@@ -21,6 +21,7 @@
 #include "src/base/message.h"
 #include "src/base/thread_state.h"
 #include "src/capture/libunwind_backend.h"
+#include "src/core/joined.h"
 
 namespace hbmprof {
 namespace {
@@ -32,6 +33,13 @@ std::atomic<Profiler*> default_profiler{nullptr};
 std::atomic<OutputFile*> output_file{nullptr};  // never destroyed, so that a dump from a late exit handler finds it
 std::atomic<mode_t> output_mode{0600};
 const char* output_variable = nullptr;  // null: HBMPROF_OUTPUT
+
+struct OfProcess {
+  pid_t process;
+  Snapshot snapshot;
+};
+std::atomic<const OfProcess*> exit_snapshot{nullptr};
+std::atomic<pid_t> has_written{0};  // at exit
 
 // Null if profiles go nowhere.
 OutputFile* Output() {
@@ -46,9 +54,10 @@ std::string_view Text(const absl::Status& status) { return {status.message().dat
 
 void WriteAtExit() try {
   OutputFile* const file = Output();
+  if (has_written.exchange(getpid(), std::memory_order_relaxed) == getpid()) return;
   // The file is opened early where no other can be opened late; so the names are left to who reads the profile.
   const absl::StatusOr<std::string> bytes =
-      SerializePprof(Profiler::Default().TakeSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
+      SerializePprof(internal::ExitSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
   const absl::Status status = bytes.ok() ? file->WriteLast(*bytes) : bytes.status();
   if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", Text(status), file->Advice(status));
 } catch (const std::bad_alloc&) {
@@ -80,7 +89,13 @@ Profiler& MakeDefault(Profiler& off) {
     const char* output = secure_getenv(output_variable);
     options.output = output == nullptr ? "" : output;
   }
-  auto made = std::make_unique<Profiler>(options);
+  std::unique_ptr<Profiler> made;
+  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
+    if (injected->start() == 0) throw std::bad_alloc();
+    made.reset(internal::ProfilerAccess::NewJoined(*injected, options.enabled));
+  } else {
+    made = std::make_unique<Profiler>(options);
+  }
   if (options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind()) {
     problems.push_back(std::string("hbmprof: HBMPROF_UNWINDER=libunwind: ") + internal::LibunwindProblem() +
                        "; using auto");
@@ -88,7 +103,9 @@ Profiler& MakeDefault(Profiler& off) {
   Profiler* other = nullptr;
   if (!default_profiler.compare_exchange_strong(other, made.get(), std::memory_order_acq_rel)) return *other;
   Profiler& profiler = *made.release();
-  for (const std::string& problem : problems) PrintMessage(problem);
+  if (internal::ProfilerAccess::JoinedBy(profiler) == nullptr) {  // else the injected library has said it
+    for (const std::string& problem : problems) PrintMessage(problem);
+  }
   output_mode.store(options.output_mode, std::memory_order_relaxed);
   if (!options.output.empty() && options.enabled) StartOutput(options);
   return profiler;
@@ -112,6 +129,23 @@ absl::Status internal::WriteOutput() try {
   return bytes.ok() ? file->Write(*bytes) : bytes.status();
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("the host has no memory to build it");
+}
+
+const Snapshot& internal::ExitSnapshot() {
+  const OfProcess* found = exit_snapshot.load(std::memory_order_acquire);
+  if (found != nullptr && found->process == getpid()) return found->snapshot;
+  const Profiler& profiler = Profiler::Default();
+  const InjectedProfiler* const joined = ProfilerAccess::JoinedBy(profiler);
+  auto taken = std::make_unique<OfProcess>();
+  taken->process = getpid();
+  taken->snapshot = joined != nullptr ? Joined(*joined).TakeExitSnapshot() : profiler.TakeSnapshot();
+  // Of threads that exit at the same time, the first has taken it.
+  const bool is_first = exit_snapshot.compare_exchange_strong(found, taken.get(), std::memory_order_acq_rel);
+  return is_first ? taken.release()->snapshot : found->snapshot;
+}
+
+void internal::WriteOutputBeforeOlderExitHandlers() {
+  if (output_file.load(std::memory_order_acquire) != nullptr) std::atexit(&WriteAtExit);
 }
 
 mode_t internal::OutputMode() {

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include "absl/status/status.h"
+#include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
 
@@ -16,6 +17,14 @@ void SetOutputVariable(const char* name);
 // Writes a profile where that variable says; nothing if it is not set or nothing is recorded. Any thread. Errors: those
 // of save_device_memory_profile.
 absl::Status WriteOutput();
+
+// What the profiles that are written at exit show: what Profiler::Default() tracked when the process first asked for
+// it. So those of a program and of the library that was injected into it agree. Throws std::bad_alloc.
+const Snapshot& ExitSnapshot();
+
+// Has the profile at exit, if there is to be one, written by an exit handler that is registered now, which runs before
+// those that are registered already.
+void WriteOutputBeforeOlderExitHandlers();
 
 // The permissions of files that are made for profiles: Options::output_mode of Profiler::Default().
 mode_t OutputMode();

@@ -274,6 +274,11 @@ std::optional<Pools::Removed> Pools::RemoveBlock(uint64_t address) {
   return removed;
 }
 
+std::optional<Pools::Removed> Pools::LookUpBlock(uint64_t address) {
+  Change shared(ledger_, Change::Scope::kOwnShard);
+  return shared.is_usable() ? FindBlock(address) : std::nullopt;
+}
+
 std::optional<Pools::Removed> Pools::FindBlock(uint64_t address) {
   const Segment* segment = segments_.At(address);
   for (int level = segment == nullptr ? 1 : std::min(segment->depth + 1, kMaxLevel); level > 0; --level) {

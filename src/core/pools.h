@@ -95,6 +95,8 @@ class Pools {
   };
   // Removes the innermost block at `address`, with all that is inside if it is a segment, and returns it.
   std::optional<Removed> RemoveBlock(uint64_t address);
+  // The innermost block at `address`.
+  std::optional<Removed> LookUpBlock(uint64_t address);
 
   // Makes the live record of `address` a segment, or the innermost block there if that has `bytes` bytes and lies in a
   // segment: its site's kind becomes kPool, and its allocator `allocator` unless that is 0. Nothing if there is no such
@@ -190,7 +192,7 @@ class Pools {
   // False if a Change of all shards is needed.
   bool TryRemoveBlock(Change& change, uint64_t address, std::optional<Removed>* removed);
 
-  // The functions below need a Change of all shards.
+  // The functions below need a Change of all shards, but for FindBlock: any.
 
   // The innermost block at `address`.
   std::optional<Removed> FindBlock(uint64_t address);

@@ -12,11 +12,13 @@
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
 #include "src/capture/paths.h"
+#include "src/core/joined.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof {
 namespace {
 
+using internal::Joined;
 using internal::Mutex;
 using internal::MutexLock;
 using internal::ProfilerImpl;
@@ -120,89 +122,136 @@ Profiler::Profiler(const Options& options)
   Add(impl_.get());
 }
 
+Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
+
 Profiler& Profiler::Off() {
   // In zeros: not enabled, no implementation. Nothing is to be run to make or destroy it.
   alignas(Profiler) static char memory[sizeof(Profiler)];
   return *reinterpret_cast<Profiler*>(memory);
 }
 
-Profiler::~Profiler() { Remove(impl_.get()); }
+Profiler::~Profiler() {
+  if (impl_ != nullptr) Remove(impl_.get());
+}
+
+// Whoever has no `impl_` has joined another profiler, or is Off().
 
 DeviceId Profiler::Device(std::string_view name) {
+  if (joined_ != nullptr) return Joined(*joined_).Device(name);
   return impl_ == nullptr ? kDefaultDevice : DeviceId(impl_->devices().NumberOf(name));
 }
 AllocatorId Profiler::Allocator(std::string_view name) {
+  if (joined_ != nullptr) return Joined(*joined_).Allocator(name);
   return impl_ == nullptr ? AllocatorId() : AllocatorId(impl_->allocators().NumberOf(name));
 }
 
 void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
+  if (joined_ != nullptr) return Joined(*joined_).SetDeviceProbe(device, std::move(probe), owner);
   if (impl_ != nullptr) impl_->SetDeviceProbe(device, std::move(probe), owner);
 }
 void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
+  if (joined_ != nullptr) return Joined(*joined_).RemoveDeviceProbe(device, owner);
   if (impl_ != nullptr) impl_->RemoveDeviceProbe(device, owner);
 }
 
-// The functions that take no Caller are where the program enters: they must stay frames of their own.
+// The functions that take no Caller are where the program enters: they must stay frames of their own. What is enabled
+// and has no `impl_` has joined.
 [[gnu::noinline]] bool Profiler::Alloc(BufferId id, size_t bytes, const Attributes& attributes) {
   const Caller caller = Caller::OfThisFunction();
+  if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
 bool Profiler::AllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+  if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::noinline]] bool Profiler::RecordSegment(BufferId address, size_t bytes, const Attributes& attributes) {
   if (!enabled()) return false;
   const Caller caller = Caller::OfThisFunction();
+  if (impl_ == nullptr) return Joined(*joined_).RecordSegment(caller, address, bytes, attributes);
   return impl_->RecordSegment(caller, address, bytes, attributes);
 }
 bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
-  return enabled() && impl_->RecordSegment(caller, address, bytes, attributes);
+  if (!enabled()) return false;
+  if (impl_ == nullptr) return Joined(*joined_).RecordSegment(caller, address, bytes, attributes);
+  return impl_->RecordSegment(caller, address, bytes, attributes);
 }
 [[gnu::noinline]] bool Profiler::RecordBlock(BufferId address, size_t bytes, const Attributes& attributes) {
   if (!enabled()) return false;
   const Caller caller = Caller::OfThisFunction();
+  if (impl_ == nullptr) return Joined(*joined_).RecordBlock(caller, address, bytes, attributes);
   return impl_->RecordBlock(caller, address, bytes, attributes);
 }
 bool Profiler::RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
-  return enabled() && impl_->RecordBlock(caller, address, bytes, attributes);
+  if (!enabled()) return false;
+  if (impl_ == nullptr) return Joined(*joined_).RecordBlock(caller, address, bytes, attributes);
+  return impl_->RecordBlock(caller, address, bytes, attributes);
 }
 
-FreedRecord Profiler::Free(BufferId id) { return impl_->RecordFree(id); }
+FreedRecord Profiler::Free(BufferId id) {
+  return impl_ == nullptr ? Joined(*joined_).RecordFree(id) : impl_->RecordFree(id);
+}
 FreedRecord Profiler::RecordBlockFree(BufferId address) {
-  return enabled() ? impl_->RecordBlockFree(address) : FreedRecord();
+  if (!enabled()) return {};
+  return impl_ == nullptr ? Joined(*joined_).RecordBlockFree(address) : impl_->RecordBlockFree(address);
 }
-bool Profiler::RecordResize(BufferId id, size_t bytes) { return enabled() && impl_->RecordResize(id, bytes); }
+bool Profiler::RecordResize(BufferId id, size_t bytes) {
+  if (!enabled()) return false;
+  return impl_ == nullptr ? Joined(*joined_).RecordResize(id, bytes) : impl_->RecordResize(id, bytes);
+}
 bool Profiler::RecordBlockResize(BufferId address, size_t bytes) {
-  return enabled() && impl_->RecordBlockResize(address, bytes);
+  if (!enabled()) return false;
+  return impl_ == nullptr ? Joined(*joined_).RecordBlockResize(address, bytes)
+                          : impl_->RecordBlockResize(address, bytes);
 }
-bool Profiler::SplitSegment(BufferId address, size_t bytes) { return enabled() && impl_->SplitSegment(address, bytes); }
+bool Profiler::SplitSegment(BufferId address, size_t bytes) {
+  if (!enabled()) return false;
+  return impl_ == nullptr ? Joined(*joined_).SplitSegment(address, bytes) : impl_->SplitSegment(address, bytes);
+}
 bool Profiler::MergeSegments(BufferId first, BufferId second) {
-  return enabled() && impl_->MergeSegments(first, second);
+  if (!enabled()) return false;
+  return impl_ == nullptr ? Joined(*joined_).MergeSegments(first, second) : impl_->MergeSegments(first, second);
 }
 FreedRecord Profiler::PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
-  return enabled() ? impl_->PrepareRecord(caller, id, bytes, attributes) : FreedRecord();
+  if (!enabled()) return {};
+  return impl_ == nullptr ? Joined(*joined_).PrepareRecord(caller, id, bytes, attributes)
+                          : impl_->PrepareRecord(caller, id, bytes, attributes);
 }
 void Profiler::RestoreRecord(const FreedRecord& record) {
+  if (joined_ != nullptr) return Joined(*joined_).RestoreRecord(record);
   if (impl_ != nullptr) impl_->RestoreRecord(record);
 }
 void Profiler::SetCounter(std::string_view name, int64_t value) {
+  if (joined_ != nullptr) return Joined(*joined_).SetCounter(name, value);
   if (impl_ != nullptr) impl_->counters().Set(name, value);
 }
 std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
+  if (joined_ != nullptr) return Joined(*joined_).FindBuffer(id);
   return impl_ == nullptr ? std::nullopt : impl_->FindBuffer(id);
 }
 DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {
+  if (joined_ != nullptr) return Joined(*joined_).Stats(device, space);
   return impl_ == nullptr ? DeviceStats() : impl_->Stats(device, space);
 }
-TrackerStats Profiler::GetTrackerStats() const { return impl_ == nullptr ? TrackerStats() : impl_->GetTrackerStats(); }
-Snapshot Profiler::TakeSnapshot() const { return impl_ == nullptr ? Snapshot() : impl_->TakeSnapshot(); }
+TrackerStats Profiler::GetTrackerStats() const {
+  if (joined_ != nullptr) return Joined(*joined_).GetTrackerStats();
+  return impl_ == nullptr ? TrackerStats() : impl_->GetTrackerStats();
+}
+Snapshot Profiler::TakeSnapshot() const {
+  if (joined_ != nullptr) return Joined(*joined_).TakeSnapshot();
+  return impl_ == nullptr ? Snapshot() : impl_->TakeSnapshot();
+}
 void Profiler::ResetPeak(DeviceId device) {
+  if (joined_ != nullptr) return Joined(*joined_).ResetPeak(device);
   if (impl_ != nullptr) impl_->ResetPeak(device);
 }
 void Profiler::RecordDropped(size_t bytes) {
-  if (enabled()) impl_->Drop(bytes);
+  if (!enabled()) return;
+  if (impl_ == nullptr) return Joined(*joined_).Drop(bytes);
+  impl_->Drop(bytes);
 }
 void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
+  if (joined_ != nullptr) return Joined(*joined_).DropDevice(device, survivor, kept);
   if (impl_ != nullptr) impl_->DropDevice(device, survivor, std::move(kept));
 }
 

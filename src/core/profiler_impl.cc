@@ -32,6 +32,8 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
+uint64_t FirmProbeBit(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
+
 // Calls of probes that this thread is in. Plain data in the static TLS block.
 __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 
@@ -97,25 +99,33 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
 
 ProfilerImpl::~ProfilerImpl() = default;
 
-void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
+void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool yields) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
   auto prober = std::make_shared<DeviceProber>();
   prober->probe = std::move(probe);
   prober->owner = owner;
   {
     MutexLock hold(slot.mutex);
+    if (yields && HasFirmProbe(device)) return;
     slot.prober.swap(prober);
+    if (!yields && !HasFirmProbe(device)) {
+      slot.yielded = prober;
+      firm_probes_.fetch_or(FirmProbeBit(device), std::memory_order_relaxed);
+    }
   }
   AwaitCalls(prober);
 }
 
-void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner) {
+void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner, bool yields) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
   std::shared_ptr<DeviceProber> removed;
   {
     MutexLock hold(slot.mutex);
-    if (slot.prober == nullptr || slot.prober->owner != owner) return;
-    slot.prober.swap(removed);
+    const bool has_yielded = yields && HasFirmProbe(device);
+    std::shared_ptr<DeviceProber>& prober = has_yielded ? slot.yielded : slot.prober;
+    if (prober == nullptr || prober->owner != owner) return;
+    prober.swap(removed);
+    if (!has_yielded) firm_probes_.fetch_and(~FirmProbeBit(device), std::memory_order_relaxed);
   }
   AwaitCalls(removed);
 }
@@ -465,6 +475,36 @@ std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
   return LiveBuffer{record.bytes, sites_.Key(record.site).attributes};
 }
 
+std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  if (address.is_null() || !Pools::IsBlockAddress(address.value())) return std::nullopt;
+  const std::optional<Pools::Removed> found = pools_.LookUpBlock(address.value());
+  if (!found.has_value()) return std::nullopt;
+  return LiveBuffer{found->record.bytes, sites_.Key(found->record.site).attributes};
+}
+
+bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocator) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  LiveRecord live;
+  if (!Admits(guard) || !live_.Find(id.value(), &live)) return false;
+  const SiteKey& key = sites_.Key(live.site);
+  Attributes attributes = key.attributes;
+  if (attributes.kind == MemoryKind::kPool) return true;
+  if (allocator != AllocatorId{}) attributes.allocator = allocator;
+  const SiteId site = SiteOf(caller, live.bytes, Sane(attributes), key.in_pool);
+  if (site == kNoSite || site == live.site) return true;
+  for (const auto scope : {Ledger::Change::Scope::kOwnShard, Ledger::Change::Scope::kAllShards}) {
+    Ledger::Change change(ledger_, scope);
+    if (!change.is_usable() || !change.Prepare(live.site) || !change.Prepare(site)) continue;
+    if (!live_.Replace(id.value(), live, {site, live.bytes})) return false;
+    change.Move(live.site, site, live.bytes, live.bytes);
+    break;
+  }
+  return true;
+}
+
 DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const {
   DeviceStats stats;
   stats.bytes_in_use = totals.bytes_in_use;
@@ -640,6 +680,7 @@ void ProfilerImpl::UnlockAll() {
 
 void ProfilerImpl::ForgetProbes() {
   for (ProbeSlot& slot : probes_) new (&slot) ProbeSlot;
+  firm_probes_.store(0, std::memory_order_relaxed);
 }
 
 void ProfilerImpl::GiveUpInChild() {

@@ -78,8 +78,14 @@ class ProfilerImpl {
   NameTable& devices() { return devices_; }
   NameTable& allocators() { return allocators_; }
   CounterTable& counters() { return counters_; }
-  void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner);
-  void RemoveDeviceProbe(DeviceId device, const void* owner);
+  // A probe that yields takes the place of no probe that does not.
+  void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool yields = false);
+  void RemoveDeviceProbe(DeviceId device, const void* owner, bool yields = false);
+  // Whether the device has a probe that does not yield.
+  bool HasFirmProbe(DeviceId device) const {
+    const auto number = static_cast<unsigned>(device) % kMaxDevices;
+    return (firm_probes_.load(std::memory_order_relaxed) >> number & 1) != 0;
+  }
 
   // Inlined, as all that a common event does: each call on the way costs a deep stack a return that the processor
   // cannot foresee.
@@ -96,6 +102,11 @@ class ProfilerImpl {
   bool SplitSegment(BufferId address, size_t bytes);
   bool MergeSegments(BufferId first, BufferId second);
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
+  std::optional<LiveBuffer> FindBlock(BufferId address);
+  // Gives the live record of `id`, which is no segment, the caller's stack, the present tags and, if one is named, the
+  // allocator; all else stays. One event, in which nothing is allocated or freed. A record keeps what it has if the
+  // host has no memory for that. Returns false if there is none.
+  bool Refine(const Caller& caller, BufferId id, AllocatorId allocator);
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
   TrackerStats GetTrackerStats() const;
@@ -129,6 +140,8 @@ class ProfilerImpl {
   struct ProbeSlot {
     Mutex mutex;
     std::shared_ptr<DeviceProber> prober ABSL_GUARDED_BY(mutex);
+    // The one that yielded to it, for whoever removes that and waits for the calls in progress.
+    std::shared_ptr<DeviceProber> yielded ABSL_GUARDED_BY(mutex);
   };
   // Of a child: its device's handles do not survive the fork. What a probe holds is not destroyed: another thread may
   // have been in it.
@@ -211,6 +224,9 @@ class ProfilerImpl {
   NameTable allocators_;
   CounterTable counters_;
   mutable ProbeSlot probes_[kMaxDevices];
+  // Bit d: device d has a probe that does not yield. Changes under its slot's mutex.
+  std::atomic<uint64_t> firm_probes_{0};
+  static_assert(kMaxDevices <= 64);
 
   mutable std::atomic<int64_t> reentrant_events_{0};
   std::atomic<int64_t> foreign_frees_{0};

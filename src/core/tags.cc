@@ -13,6 +13,7 @@
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
 #include "src/base/thread_state.h"
+#include "src/core/injected.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -275,6 +276,22 @@ TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value)
   return registry->Extend(tags, key, value);
 }
 
+// What was before: the set here in the lower half, the injected profiler's in the upper.
+static_assert(kMaxTagSets - 1 <= UINT16_MAX);
+
+uint32_t BeginTag(std::string_view key, std::string_view value) {
+  const TagSetId outer = current_tags;
+  current_tags = ExtendTags(outer, key, value);
+  const InjectedProfiler* const joined = JoinedProfiler();
+  if (joined == nullptr) return outer;
+  return outer | joined->extend_tags(key.data(), key.size(), value.data(), value.size()) << 16;
+}
+
+void EndTag(uint32_t before) {
+  current_tags = before & UINT16_MAX;
+  if (const InjectedProfiler* const joined = JoinedProfiler()) joined->set_tags(before >> 16);
+}
+
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) {
   const TagRegistry* registry = tag_registry.IfMade();
   return registry == nullptr ? std::vector<std::pair<std::string, std::string>>() : registry->Of(tags);
@@ -289,10 +306,8 @@ int64_t DroppedTagValues() {
 
 namespace hbmprof {
 
-ScopedTag::ScopedTag(std::string_view key, std::string_view value) : outer_(internal::current_tags) {
-  internal::current_tags = internal::ExtendTags(outer_, key, value);
-}
+ScopedTag::ScopedTag(std::string_view key, std::string_view value) : outer_(internal::BeginTag(key, value)) {}
 
-ScopedTag::~ScopedTag() { internal::current_tags = outer_; }
+ScopedTag::~ScopedTag() { internal::EndTag(outer_); }
 
 }  // namespace hbmprof

@@ -29,6 +29,11 @@ extern __thread TagSetId current_tags __attribute__((tls_model("initial-exec")))
 // inside the tracker. A value beyond its key's limit becomes "other". Takes no memory from malloc.
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value);
 
+// Begins a scope: adds a tag to those of the calling thread, here and, if this copy of the library has joined the
+// injected one's profiler, there too. Returns what EndTag of the same scope needs.
+uint32_t BeginTag(std::string_view key, std::string_view value);
+void EndTag(uint32_t before);
+
 // The labels of a set, sorted by key.
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags);
 

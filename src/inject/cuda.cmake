@@ -10,11 +10,11 @@ if(HBMPROF_SANITIZER)
   return()
 endif()
 
-# What it may export: the wrapped calls, dlopen, dlsym, and two functions of its own.
+# What it may export: the wrapped calls, dlopen, dlsym, and three functions of its own.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
-set(_exports hbmprof_cuda_coverage hbmprof_cuda_set_caller)
+set(_exports hbmprof_cuda_coverage hbmprof_cuda_profiler hbmprof_cuda_set_caller)
 foreach(_line IN LISTS _lines)
   string(REGEX REPLACE "^CALL\\(([A-Za-z0-9_]+),.*" "\\1" _name "${_line}")
   list(APPEND _exports ${_name})
@@ -39,10 +39,12 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   cuda_preload.cc
   deep_bind.cc
   dynamic_linker.cc
+  injected_profiler.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_memory.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_queries.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_ranges.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_shim.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)

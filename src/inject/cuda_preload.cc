@@ -71,6 +71,8 @@ void StartDumps() {
 void PrepareCudaTracking() { SetOutputVariable(kOutput); }
 
 void CudaTrackingStarts() {
+  // The profiler may be older than the driver's exit handlers, if the program has used it before the driver.
+  WriteOutputBeforeOlderExitHandlers();
   if (!Completes(&StartDumps)) {
     PrintMessage("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
   }

@@ -23,6 +23,7 @@
 #include "src/base/completes.h"
 #include "src/base/made_once.h"
 #include "src/base/message.h"
+#include "src/core/injected.h"
 
 namespace hbmprof::internal::pjrt {
 
@@ -37,6 +38,10 @@ namespace hbmprof::internal {
 namespace {
 
 using GetApi = const PJRT_Api* (*)();
+
+// Beside libhbmprof_cuda.so: a plugin's buffers lie in memory that it has of the driver, and do not say where. In one
+// account they would count twice.
+[[gnu::constructor(101)]] void KeepToOwnProfiler() { StaySeparate(); }
 
 // What GetPjrtApi gives out, and why it is not a plugin's table: empty if it is.
 struct Answer {

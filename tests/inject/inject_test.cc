@@ -24,7 +24,6 @@ using ::hbmprof_test::CommandResult;
 using ::hbmprof_test::ExpectDone;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
-using ::hbmprof_test::ReadProfile;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::ViewProfile;
 using ::testing::HasSubstr;
@@ -492,9 +491,9 @@ TEST(InjectTest, NeedsNoNewerCLibraryThanTheReadmeSays) {
   }
 }
 
-// --- A program that links hbmprof::cuda. ---
+// --- A program that links hbmprof::cuda. More of such programs: joined_test.cc. ---
 
-TEST(InjectTest, AProgramThatLinksHbmprofIsRecordedOnceInEachProfileFromTheUsersFrame) {
+TEST(InjectTest, AProgramThatLinksHbmprofIsRecordedOnceAndFromTheUsersFrameInBothProfiles) {
   if (access(Program("inject_linked").c_str(), X_OK) != 0)
     GTEST_SKIP() << "hbmprof::cuda is not built: no CUDA toolkit";
   for (const bool frees : {false, true}) {
@@ -504,19 +503,19 @@ TEST(InjectTest, AProgramThatLinksHbmprofIsRecordedOnceInEachProfileFromTheUsers
     std::vector<std::string> command = {Program("inject_linked"), own};
     if (frees) command.push_back("free");
     ExpectDone(injected.Run(command));
-    const auto profile = ReadProfile(own);
-    ASSERT_TRUE(profile.ok()) << profile.status();
-    const ProfileView of_program(*profile);
-    EXPECT_EQ(of_program.Sum("alloc_objects"), 1) << "as without the injected library";
-    EXPECT_EQ(of_program.Sum("inuse_space"), frees ? 0 : 777);
-    const ProfileView of_process = injected.View();
-    EXPECT_EQ(of_process.Sum("alloc_objects"), 2);
-    EXPECT_EQ(of_process.Sum("inuse_space"), frees ? 333 : 777 + 333);
-    EXPECT_EQ(of_process.SumUnder("alloc_space", "user_allocates"), 777);
-    EXPECT_EQ(of_process.SumUnder("alloc_space", "library_allocates"), 333);
-    for (const ProfileView::Sample& sample : of_process.samples) {
-      if (!sample.Has("user_allocates")) continue;
-      EXPECT_EQ(sample.functions[0], "user_allocates");
+    for (const std::string& path : {own, injected.output}) {
+      SCOPED_TRACE(path);
+      const ProfileView view = ViewProfile(path);
+      EXPECT_EQ(view.Sum("alloc_objects"), 2);
+      EXPECT_EQ(view.Sum("inuse_space"), frees ? 333 : 777 + 333);
+      EXPECT_EQ(view.SumUnder("alloc_space", "user_allocates"), 777);
+      EXPECT_EQ(view.SumUnder("alloc_space", "library_allocates"), 333);
+      EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
+      EXPECT_EQ(view.Comment("tracker", "replaced_records"), "0");
+      for (const ProfileView::Sample& sample : view.samples) {
+        if (!sample.Has("user_allocates")) continue;
+        EXPECT_EQ(sample.functions[0], "user_allocates");
+      }
     }
   }
 }

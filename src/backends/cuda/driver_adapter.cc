@@ -35,10 +35,17 @@ Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
   return OnCurrentDevice(host ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
 }
 
+bool CudaDriverAdapter::RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+  if (!profiler_.RecordAllocFrom(caller, id, bytes, attributes)) return false;
+  const bool is_view = attributes.kind == MemoryKind::kAlias;
+  CudaDriverRanges::Instance().Add(id, is_view ? 0 : bytes, attributes.allocator != AllocatorId{});
+  return true;
+}
+
 void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner) {
   const Attributes attributes = OnCurrentDevice(buffer.kind);
   const uint64_t resets_before = resets_.count();
-  const auto record = [&] { return profiler_.RecordAllocFrom(caller, buffer.id, buffer.bytes, attributes); };
+  const auto record = [&] { return RecordRange(caller, buffer.id, buffer.bytes, attributes); };
   if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
     // A reset of the device that came between took it for the primary context's.
     if (resets_.count() != resets_before && !profiler_.FindBuffer(buffer.id).has_value()) record();
@@ -57,7 +64,7 @@ void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size
     graphs_.Made(caller, capture.graph, BufferId(address), bytes, attributes);
     return;
   }
-  profiler_.RecordAllocFrom(caller, BufferId(address), bytes, attributes);
+  RecordRange(caller, BufferId(address), bytes, attributes);
   questions_.Recorded(attributes.device);
 }
 
@@ -67,7 +74,7 @@ void CudaDriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
   RecordOrDrop(profiler_, bytes, [&] {
     Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
     attributes.allocator = questions_.StreamOrderedAllocator();
-    profiler_.RecordAllocFrom(caller, pointer, bytes, attributes);
+    RecordRange(caller, pointer, bytes, attributes);
     questions_.Recorded(attributes.device);
   });
 }
@@ -112,7 +119,7 @@ void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address) {
   const size_t bytes = questions_.AddressRangeBytes(pointer);
   RecordOrDrop(profiler_, bytes, [&] {
     const Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
-    shared_.Open(pointer, attributes.device, [&] { profiler_.RecordAllocFrom(caller, pointer, bytes, attributes); });
+    shared_.Open(pointer, attributes.device, [&] { RecordRange(caller, pointer, bytes, attributes); });
   });
 }
 
@@ -120,6 +127,7 @@ CudaDriverAdapter::Removed CudaDriverAdapter::Remove(BufferId id) {
   Removed removed;
   if (id.is_null()) return removed;
   removed.resets_before = resets_.count();
+  removed.range = CudaDriverRanges::Instance().Remove(id.value());
   removed.owned = contexts_.Remove(id);
   if (removed.owned) return removed;
   removed.id = id;
@@ -133,18 +141,21 @@ void CudaDriverAdapter::PutBack(Removed removed) {
   } else if (removed.record) {
     resets_.PutBack(profiler_, removed.id, removed.record, removed.resets_before);
   }
+  CudaDriverRanges::Instance().PutBack(std::move(removed.range));
 }
 
 CudaDriverAdapter::EndedContext CudaDriverAdapter::EndContext(const void* context) {
   EndedContext ended;
   ended.context = contexts_.End(context);
   ended.context.ForEachBuffer([&](BufferId id) { physical_.UnmapArray(id, ended.unmapped); });
+  CudaDriverRanges::Changed();
   return ended;
 }
 
 void CudaDriverAdapter::PutBackContext(EndedContext ended) {
   contexts_.PutBack(std::move(ended.context));
   physical_.PutBack(std::move(ended.unmapped));
+  CudaDriverRanges::Changed();
 }
 
 void CudaDriverAdapter::DropPrimaryContext(int device) {
@@ -165,6 +176,7 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
     if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array, unmapped);
   }
   shared_.ForgetDevice(id);
+  CudaDriverRanges::Changed();
 }
 
 CudaDriverAdapter::Measurement CudaDriverAdapter::Measure() {

@@ -16,6 +16,7 @@
 #include "src/backends/cuda/adapter.h"
 #include "src/backends/cuda/driver_abi.h"
 #include "src/backends/cuda/driver_memory.h"
+#include "src/backends/cuda/driver_ranges.h"
 
 namespace hbmprof::internal {
 
@@ -220,7 +221,10 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int CloseShared(const Real& real, cuda_driver::CUdeviceptr address) {
-    return shared_.Close(profiler_, resets_, reinterpret_cast<const void*>(address), cuda_driver::kSuccess, real);
+    const int result =
+        shared_.Close(profiler_, resets_, reinterpret_cast<const void*>(address), cuda_driver::kSuccess, real);
+    CudaDriverRanges::Changed();
+    return result;
   }
 
   // --- Graphs: what their nodes allocate is counted from a launch on, see CudaGraphMemory. ---
@@ -278,9 +282,13 @@ class CudaDriverAdapter {
         real,
         [&] {
           launched = graphs_.Launch(executable);
+          CudaDriverRanges::Changed();
           return true;
         },
-        [&](bool) { graphs_.UndoLaunch(launched); });
+        [&](bool) {
+          graphs_.UndoLaunch(launched);
+          CudaDriverRanges::Changed();
+        });
     if (Succeeded(result)) {
       RecordOrDrop(profiler_, 0, [&] {
         for (const DeviceId device : launched.devices) questions_.Recorded(device);
@@ -355,6 +363,7 @@ class CudaDriverAdapter {
  private:
   // What a free took out: a created context's buffer, or another.
   struct Removed {
+    CudaDriverRanges::Removed range;
     CudaContexts::Removed owned;
     BufferId id;
     FreedRecord record;
@@ -390,6 +399,8 @@ class CudaDriverAdapter {
   CudaContexts::Owner CurrentOwner() {
     return contexts_.used() && profiler_.enabled() ? contexts_.Find(questions_.CurrentContext()) : nullptr;
   }
+  // Records what the driver has given out at `id`.
+  bool RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner);
   void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
   void RecordImported(const Caller& caller, uint64_t address);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "src/backends/cuda/adapter.h"
+#include "src/backends/cuda/driver_ranges.h"
 #include "src/base/completes.h"
 
 namespace hbmprof::internal {
@@ -58,6 +59,7 @@ void CudaPhysicalMemory::Mapped(const Caller& caller, uint64_t address, size_t b
     if (found == handles_.end()) return;
     const std::shared_ptr<Physical>& memory = found->second;
     mappings_[address] = {bytes, memory};
+    CudaDriverRanges::Instance().AddMapped(address, bytes, memory->id);
     ++memory->mappings;
     if (memory->recorded) return;
     memory->recorded = true;
@@ -94,6 +96,7 @@ CudaPhysicalMemory::Taken CudaPhysicalMemory::Unmap(uint64_t address, size_t byt
                                                       mapping->second.first <= bytes - (mapping->first - address);) {
     Physical& memory = *mapping->second.second;
     --memory.mappings;
+    CudaDriverRanges::Instance().Remove(mapping->first);
     EndIfUnused(memory);
     taken.unmapped.insert(taken.unmapped.end(), mappings_.extract(mapping++));
   }
@@ -109,6 +112,7 @@ void CudaPhysicalMemory::PutBack(Taken taken) {
   }
   for (const auto& [address, mapping] : taken.unmapped) {
     ++mapping.second->mappings;
+    CudaDriverRanges::Instance().AddMapped(address, mapping.first, mapping.second->id);
     Unend(*mapping.second);
   }
   mappings_.merge(taken.unmapped);
@@ -282,6 +286,7 @@ CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
     profiler_.RestoreRecord(node.record);
     const std::optional<LiveBuffer> live = Find(node.id);
     if (!live.has_value()) continue;
+    CudaDriverRanges::Instance().Add(node.id, static_cast<size_t>(live->bytes), true);
     launched.allocated.push_back(node.id);
     launched.devices.push_back(live->attributes.device);
   }

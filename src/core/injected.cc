@@ -1,0 +1,50 @@
+#include "src/core/injected.h"
+
+#include <dlfcn.h>
+
+#include "src/base/message.h"
+
+namespace hbmprof::internal {
+
+const InjectedProfiler kNoInjected = {};
+std::atomic<const InjectedProfiler*> found_injected{nullptr};
+
+namespace {
+
+// Null if there is no injected library.
+const InjectedProfiler* Look() {
+  auto* const get = reinterpret_cast<GetInjected*>(dlsym(RTLD_DEFAULT, kInjectedSymbol));
+  if (get != nullptr) return get();
+  dlerror();  // the program shall not find what was said there
+  return nullptr;
+}
+
+// When the library is loaded, so that the dynamic linker's lock is not asked for later: in a forked child it may be
+// held for ever.
+[[gnu::constructor]] void FindEarly() { FindInjected(); }
+
+}  // namespace
+
+const InjectedProfiler* FindInjected() {
+  if (found_injected.load(std::memory_order_acquire) == nullptr) {
+    const InjectedProfiler* injected = Look();
+    const bool fits = injected != nullptr && injected->struct_size >= sizeof(InjectedProfiler) &&
+                      injected->version == kInjectedVersion;
+    const bool is_other = injected != nullptr && !fits;
+    if (!fits || injected->copy == &found_injected) injected = &kNoInjected;
+    // Threads that look at the same time find the same; the first says what there is to say. No lock is held, since
+    // the search takes the dynamic linker's.
+    const InjectedProfiler* undecided = nullptr;
+    if (found_injected.compare_exchange_strong(undecided, injected, std::memory_order_acq_rel) && is_other) {
+      PrintMessage(
+          "hbmprof: the program is linked with another version of hbmprof than libhbmprof_cuda.so is, which it was "
+          "started with: each keeps an account of its own; do not add their profiles");
+    }
+  }
+  const InjectedProfiler* const found = found_injected.load(std::memory_order_acquire);
+  return found == &kNoInjected ? nullptr : found;
+}
+
+void StaySeparate() { found_injected.store(&kNoInjected, std::memory_order_release); }
+
+}  // namespace hbmprof::internal

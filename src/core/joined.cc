@@ -1,0 +1,105 @@
+#include "src/core/joined.h"
+
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "src/base/completes.h"
+#include "src/core/snapshot_bytes.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using Probe = std::function<DeviceProbe()>;
+
+// Called by the injected library, through which no exception may pass. (A cancellation of the thread may.)
+int AskProbe(void* argument, InjectedProbe* answer) {
+  return Completes([&] {
+    const auto& call = *static_cast<const Probe*>(argument);
+    const DeviceProbe probe = call ? call() : DeviceProbe();
+    *answer = {probe.bytes_limit,
+               probe.largest_free_block_bytes,
+               probe.driver_bytes_in_use,
+               probe.driver_peak_bytes_in_use,
+               probe.driver_cache_bytes,
+               probe.baseline.value_or(0),
+               static_cast<uint32_t>(probe.driver_scope),
+               probe.baseline.has_value()};
+  });
+}
+
+void EndProbe(void* argument) { delete static_cast<Probe*>(argument); }
+
+template <typename T>
+struct Answer {
+  T value;
+  bool complete = false;
+};
+
+template <typename T>
+void ReceiveAnswer(void* argument, const char* bytes, size_t size) noexcept {
+  auto& answer = *static_cast<Answer<T>*>(argument);
+  if (!Completes([&] { answer.complete = FromBytes({bytes, size}, &answer.value); })) answer.complete = false;
+}
+
+}  // namespace
+
+FreedRecord Joined::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const {
+  return ProfilerAccess::From(
+      injected_.prepare_record(&caller, id.value(), bytes, static_cast<uint32_t>(attributes.device),
+                               static_cast<uint32_t>(attributes.kind), static_cast<uint32_t>(attributes.allocator)));
+}
+
+void Joined::RestoreRecord(const FreedRecord& record) const {
+  if (!record) return;
+  const InjectedRecord restored = ProfilerAccess::Of(record);
+  injected_.restore_record(&restored);
+}
+
+std::optional<LiveBuffer> Joined::FindBuffer(BufferId id) const {
+  InjectedBuffer buffer;
+  if (injected_.find_buffer(id.value(), &buffer) == 0) return std::nullopt;
+  return LiveBuffer{buffer.bytes, {DeviceId(buffer.device), MemoryKind(buffer.kind), AllocatorId(buffer.allocator)}};
+}
+
+uint32_t Joined::NumberOf(int (*number_of)(const char*, size_t, uint32_t*), std::string_view name) {
+  uint32_t number = 0;
+  if (number_of(name.data(), name.size(), &number) == 0) throw std::bad_alloc();
+  return number;
+}
+
+void Joined::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) const {
+  auto* const own = new Probe(std::move(probe));
+  if (injected_.set_device_probe(static_cast<uint32_t>(device), &AskProbe, own, &EndProbe, owner) == 0) {
+    throw std::bad_alloc();
+  }
+}
+
+void Joined::SetCounter(std::string_view name, int64_t value) const {
+  if (injected_.set_counter(name.data(), name.size(), value) == 0) throw std::bad_alloc();
+}
+
+template <typename T>
+T Joined::Read(InjectedPart part, DeviceId device, MemorySpace space) const {
+  Answer<T> answer;
+  const int is_read =
+      injected_.read(part, static_cast<uint32_t>(device), static_cast<uint32_t>(space), &ReceiveAnswer<T>, &answer);
+  if (is_read == 0 || !answer.complete) throw std::bad_alloc();
+  return std::move(answer.value);
+}
+
+DeviceStats Joined::Stats(DeviceId device, MemorySpace space) const {
+  return Read<DeviceStats>(kInjectedDeviceStats, device, space);
+}
+TrackerStats Joined::GetTrackerStats() const { return Read<TrackerStats>(kInjectedTrackerStats); }
+Snapshot Joined::TakeSnapshot() const { return Read<Snapshot>(kInjectedSnapshot); }
+Snapshot Joined::TakeExitSnapshot() const { return Read<Snapshot>(kInjectedExitSnapshot); }
+
+void Joined::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) const {
+  static_assert(sizeof(BufferId) == sizeof(uint64_t));
+  const int32_t allocator = survivor.has_value() ? static_cast<int32_t>(*survivor) : -1;
+  const auto* ids = reinterpret_cast<const uint64_t*>(kept.data());
+  if (injected_.drop_device(static_cast<uint32_t>(device), allocator, ids, kept.size()) == 0) throw std::bad_alloc();
+}
+
+}  // namespace hbmprof::internal

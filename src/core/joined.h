@@ -1,0 +1,82 @@
+// What a Profiler does that has joined the injected library's (injected.h): each function of Joined is the Profiler's
+// function of that name. Nothing is kept on this side, so nothing here is locked, and a signal handler that interrupts
+// the injected profiler meets that one's own guard.
+#ifndef HBMPROF_SRC_CORE_JOINED_H_
+#define HBMPROF_SRC_CORE_JOINED_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "hbmprof/profiler.h"
+#include "src/core/injected.h"
+
+namespace hbmprof::internal {
+
+class Joined {
+ public:
+  explicit Joined(const InjectedProfiler& injected) : injected_(injected) {}
+
+  bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const {
+    return Record(injected_.record_alloc, caller, id, bytes, attributes);
+  }
+  bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) const {
+    return Record(injected_.record_segment, caller, address, bytes, attributes);
+  }
+  bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) const {
+    return Record(injected_.record_block, caller, address, bytes, attributes);
+  }
+  FreedRecord RecordFree(BufferId id) const { return ProfilerAccess::From(injected_.record_free(id.value())); }
+  FreedRecord RecordBlockFree(BufferId address) const {
+    return ProfilerAccess::From(injected_.record_block_free(address.value()));
+  }
+  bool RecordResize(BufferId id, size_t bytes) const { return injected_.record_resize(id.value(), bytes) != 0; }
+  bool RecordBlockResize(BufferId address, size_t bytes) const {
+    return injected_.record_block_resize(address.value(), bytes) != 0;
+  }
+  bool SplitSegment(BufferId address, size_t bytes) const {
+    return injected_.split_segment(address.value(), bytes) != 0;
+  }
+  bool MergeSegments(BufferId first, BufferId second) const {
+    return injected_.merge_segments(first.value(), second.value()) != 0;
+  }
+  FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const;
+  void RestoreRecord(const FreedRecord& record) const;
+  void Drop(size_t bytes) const { injected_.record_dropped(bytes); }
+  std::optional<LiveBuffer> FindBuffer(BufferId id) const;
+
+  DeviceId Device(std::string_view name) const { return DeviceId(NumberOf(injected_.device, name)); }
+  AllocatorId Allocator(std::string_view name) const { return AllocatorId(NumberOf(injected_.allocator, name)); }
+  void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) const;
+  void RemoveDeviceProbe(DeviceId device, const void* owner) const {
+    injected_.remove_device_probe(static_cast<uint32_t>(device), owner);
+  }
+  void SetCounter(std::string_view name, int64_t value) const;
+
+  DeviceStats Stats(DeviceId device, MemorySpace space) const;
+  TrackerStats GetTrackerStats() const;
+  Snapshot TakeSnapshot() const;
+  // What all profiles that are written at exit show: the snapshot that the first of them took.
+  Snapshot TakeExitSnapshot() const;
+  void ResetPeak(DeviceId device) const { injected_.reset_peak(static_cast<uint32_t>(device)); }
+  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) const;
+
+ private:
+  static bool Record(InjectedProfiler::Record* record, const Caller& caller, BufferId id, size_t bytes,
+                     const Attributes& attributes) {
+    return record(&caller, id.value(), bytes, static_cast<uint32_t>(attributes.device),
+                  static_cast<uint32_t>(attributes.kind), static_cast<uint32_t>(attributes.allocator)) != 0;
+  }
+  static uint32_t NumberOf(int (*number_of)(const char*, size_t, uint32_t*), std::string_view name);
+  template <typename T>
+  T Read(InjectedPart part, DeviceId device = kDefaultDevice, MemorySpace space = MemorySpace::kDevice) const;
+
+  const InjectedProfiler& injected_;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_JOINED_H_

@@ -1,0 +1,187 @@
+#include "src/core/snapshot_bytes.h"
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace hbmprof::internal {
+namespace {
+
+// Each type's fields are listed once, by Fields(), for both directions.
+class Writer {
+ public:
+  template <typename... Values>
+  void operator()(const Values&... values) {
+    (Put(values), ...);
+  }
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  template <typename Value>
+  void Put(const Value& value);
+  void Put(const std::string& text) {
+    Put(text.size());
+    bytes_.append(text);
+  }
+  template <typename T>
+  void Put(const std::vector<T>& list) {
+    Put(list.size());
+    for (const T& one : list) Put(one);
+  }
+  template <typename A, typename B>
+  void Put(const std::pair<A, B>& pair) {
+    (*this)(pair.first, pair.second);
+  }
+  template <typename T>
+  void Put(const std::optional<T>& value) {
+    Put(value.has_value());
+    if (value.has_value()) Put(*value);
+  }
+
+  std::string bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  template <typename... Values>
+  void operator()(Values&... values) {
+    (Get(values), ...);
+  }
+  bool Done() const { return ok_ && rest_.empty(); }
+
+ private:
+  template <typename Value>
+  void Get(Value& value);
+  void Get(std::string& text) { text.assign(Bytes(Count())); }
+  template <typename T>
+  void Get(std::vector<T>& list) {
+    // Each element takes at least eight bytes, but a text's or a list's length does too: so the count is bounded.
+    const uint64_t count = Count();
+    list.clear();
+    list.reserve(count);
+    for (uint64_t i = 0; i < count && ok_; ++i) Get(list.emplace_back());
+  }
+  template <typename A, typename B>
+  void Get(std::pair<A, B>& pair) {
+    (*this)(pair.first, pair.second);
+  }
+  template <typename T>
+  void Get(std::optional<T>& value) {
+    bool has_value = false;
+    Get(has_value);
+    value.reset();
+    if (has_value) Get(value.emplace());
+  }
+  // Of what follows: never more than there are bytes left.
+  uint64_t Count() {
+    uint64_t count = 0;
+    Get(count);
+    ok_ = ok_ && count <= rest_.size();
+    return ok_ ? count : 0;
+  }
+  std::string_view Bytes(uint64_t count) {
+    ok_ = ok_ && count <= rest_.size();
+    if (!ok_) return {};
+    const std::string_view bytes = rest_.substr(0, count);
+    rest_.remove_prefix(count);
+    return bytes;
+  }
+
+  std::string_view rest_;
+  bool ok_ = true;
+};
+
+template <typename Visit, typename Stats>
+void DeviceFields(Visit& visit, Stats& stats) {
+  visit(stats.bytes_in_use, stats.peak_bytes_in_use, stats.num_allocs, stats.num_live, stats.largest_alloc_size,
+        stats.pool_bytes, stats.bytes_reserved, stats.bytes_limit, stats.largest_free_block_bytes,
+        stats.driver_bytes_in_use, stats.driver_peak_bytes_in_use, stats.driver_scope, stats.driver_cache_bytes,
+        stats.unaccounted_known, stats.unaccounted, stats.baseline);
+}
+
+template <typename Visit, typename Stats>
+void TrackerFields(Visit& visit, Stats& stats) {
+  visit(stats.foreign_frees, stats.replaced_records, stats.dropped_records, stats.dropped_bytes, stats.reentrant_events,
+        stats.truncated_stacks, stats.dropped_tag_values, stats.live_records, stats.sites, stats.host_bytes,
+        stats.max_host_bytes, stats.unwinder);
+}
+
+template <typename Visit, typename T>
+void Fields(Visit& visit, T& value) {
+  using Type = std::remove_const_t<T>;
+  if constexpr (std::is_same_v<Type, DeviceStats>) {
+    DeviceFields(visit, value);
+  } else if constexpr (std::is_same_v<Type, TrackerStats>) {
+    TrackerFields(visit, value);
+  } else if constexpr (std::is_same_v<Type, Snapshot::Sample>) {
+    visit(value.stack, value.device, value.kind, value.allocator, value.tags, value.block_bytes, value.alloc_objects,
+          value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes);
+  } else if constexpr (std::is_same_v<Type, Snapshot::Stack>) {
+    visit(value.return_addresses, value.truncated);
+  } else if constexpr (std::is_same_v<Type, Snapshot::Module>) {
+    visit(value.start, value.limit, value.offset, value.bias, value.path, value.build_id);
+  } else if constexpr (std::is_same_v<Type, Snapshot::Device>) {
+    visit(value.name);
+    for (auto& space : value.spaces) visit(space);
+  } else {
+    static_assert(std::is_same_v<Type, Snapshot>);
+    visit(value.samples, value.stacks, value.devices, value.allocators, value.modules, value.tracker, value.counters,
+          value.time_unix_nanos, value.process_id, value.host);
+  }
+}
+
+template <typename Value>
+void Writer::Put(const Value& value) {
+  if constexpr (std::is_integral_v<Value> || std::is_enum_v<Value>) {
+    const auto word = static_cast<uint64_t>(value);
+    bytes_.append(reinterpret_cast<const char*>(&word), sizeof(word));
+  } else {
+    Fields(*this, value);
+  }
+}
+
+template <typename Value>
+void Reader::Get(Value& value) {
+  if constexpr (std::is_integral_v<Value> || std::is_enum_v<Value>) {
+    uint64_t word = 0;
+    const std::string_view bytes = Bytes(sizeof(word));
+    if (ok_) std::memcpy(&word, bytes.data(), sizeof(word));
+    value = static_cast<Value>(word);
+  } else {
+    Fields(*this, value);
+  }
+}
+
+template <typename T>
+std::string Write(const T& value) {
+  Writer writer;
+  writer(value);
+  return writer.Take();
+}
+
+template <typename T>
+bool Read(std::string_view bytes, T* value) {
+  Reader reader(bytes);
+  reader(*value);
+  return reader.Done();
+}
+
+// A field that is added to one of these must be added to its list above.
+static_assert(sizeof(DeviceStats) == 8 * 17 && sizeof(TrackerStats) == 8 * 11 + sizeof(std::string));
+static_assert(sizeof(Snapshot::Sample) == 8 * 9 + sizeof(std::vector<int>));
+
+}  // namespace
+
+std::string ToBytes(const Snapshot& snapshot) { return Write(snapshot); }
+std::string ToBytes(const DeviceStats& stats) { return Write(stats); }
+std::string ToBytes(const TrackerStats& stats) { return Write(stats); }
+bool FromBytes(std::string_view bytes, Snapshot* snapshot) { return Read(bytes, snapshot); }
+bool FromBytes(std::string_view bytes, DeviceStats* stats) { return Read(bytes, stats); }
+bool FromBytes(std::string_view bytes, TrackerStats* stats) { return Read(bytes, stats); }
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,375 @@
+// The injected library's end of injected.h: what the program's own copies of the library record goes into the profiler
+// that the driver's calls are recorded in.
+//
+// Memory that the driver has given out is the driver's record, whoever else records it: the wrapped calls see its
+// exact beginning and end. What the program says of the whole of it refines that record; what it says of a part is a
+// block of it.
+#include <exception>
+#include <functional>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hbmprof/profiler.h"
+#include "src/api/default_profiler.h"
+#include "src/backends/cuda/driver_ranges.h"
+#include "src/backends/cuda/driver_shim.h"
+#include "src/base/completes.h"
+#include "src/base/thread_state.h"
+#include "src/core/injected.h"
+#include "src/core/profiler_impl.h"
+#include "src/core/snapshot_bytes.h"
+#include "src/core/tags.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// A record that the driver's calls keep: to be given out for a free of the program's, and not to be restored.
+constexpr uint32_t kDriversSite = kNoSite;
+constexpr InjectedRecord kNoRecord = {0, -1, 0};
+
+// Memory of the driver's, and its live record.
+struct DriverMemory {
+  CudaDriverRanges::Range range;
+  LiveBuffer live;
+
+  bool is_segment() const { return live.attributes.kind == MemoryKind::kPool; }
+  // Whether it can hold blocks. Memory of a graph is known by its kind, and other spaces have no segments.
+  bool is_plain() const {
+    const MemoryKind kind = live.attributes.kind;
+    return !range.is_mapped && !range.record.is_handle() &&
+           (kind == MemoryKind::kDevice || kind == MemoryKind::kExternal || is_segment());
+  }
+};
+
+// What this thread found last. Most of what a pool records lies in the same memory, or in none.
+struct LastFound {
+  CudaDriverRanges::Found found;  // of a record that has ended: a null range
+  LiveBuffer live;
+};
+__thread LastFound last_found __attribute__((tls_model("initial-exec"))) = {};
+
+std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
+  const auto memory = [](const LastFound& known) -> std::optional<DriverMemory> {
+    if (known.found.range.record.is_null()) return std::nullopt;
+    return DriverMemory{known.found.range, known.live};
+  };
+  {
+    const ReentryGuard guard;
+    if (!guard.entered()) return std::nullopt;  // an event that comes now is refused
+    const CudaDriverRanges::Found& found = last_found.found;
+    const bool is_near = id.value() >= found.first && id.value() <= found.last;
+    if (is_near && found.changes == CudaDriverRanges::changes()) return memory(last_found);
+  }
+  CudaDriverRanges& ranges = CudaDriverRanges::Instance();
+  LastFound now;
+  now.found = ranges.Find(id);
+  if (!now.found.range.record.is_null()) {
+    const std::optional<LiveBuffer> live = Profiler::Default().FindBuffer(now.found.range.record);
+    if (live.has_value()) {
+      now.live = *live;
+    } else {
+      ranges.Remove(now.found.first);
+      now.found.range = {};
+    }
+  }
+  const ReentryGuard guard;
+  if (guard.entered()) last_found = now;
+  return memory(now);
+}
+
+ProfilerImpl& Impl() { return ProfilerAccess::ImplOf(Profiler::Default()); }
+
+// The allocator that a record gets besides its own.
+AllocatorId AllocatorFor(const DriverMemory& memory, AllocatorId wanted) {
+  // The label of stream-ordered memory stays: a reset of the device goes by it.
+  return memory.range.has_allocator ? AllocatorId{} : wanted;
+}
+
+// Whether the memory is a segment from now on.
+bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allocator) {
+  if (memory.is_segment()) return true;
+  if (!memory.is_plain()) return false;
+  const Attributes attributes = {memory.live.attributes.device, MemoryKind::kPool, AllocatorFor(memory, allocator)};
+  const auto bytes = static_cast<size_t>(memory.live.bytes);
+  const bool is_first = Profiler::Default().RecordSegmentFrom(caller, memory.range.record, bytes, attributes);
+  CudaDriverRanges::Changed();
+  if (is_first) return true;
+  // Another thread may have come first.
+  const std::optional<DriverMemory> now = DriverMemoryAt(memory.range.record);
+  return now.has_value() && now->is_segment();
+}
+
+int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes,
+                 bool is_block) {
+  const bool is_start = id.value() == memory.range.record.value();
+  // A view counts no bytes; one of the whole has the driver's record already.
+  if (attributes.kind == MemoryKind::kAlias) {
+    return !is_start && Profiler::Default().RecordAllocFrom(caller, id, bytes, attributes);
+  }
+  const bool is_whole = is_start && (id.is_handle() || bytes == static_cast<size_t>(memory.live.bytes));
+  if (is_whole && !is_block && !memory.is_segment()) {
+    return Impl().Refine(caller, id, AllocatorFor(memory, attributes.allocator));
+  }
+  return BecomesSegment(caller, memory, {}) && Profiler::Default().RecordBlockFrom(caller, id, bytes, attributes);
+}
+
+// Memory that is known by a handle, as PJRT's buffers are, on a device whose memory comes from the driver: it lies in
+// what the driver has given out, wherever that is.
+bool IsElsewhereCounted(BufferId id, const Attributes& attributes) {
+  return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice && Impl().HasFirmProbe(attributes.device);
+}
+
+Attributes AttributesOf(uint32_t device, uint32_t kind, uint32_t allocator) {
+  return {static_cast<DeviceId>(device), static_cast<MemoryKind>(kind), static_cast<AllocatorId>(allocator)};
+}
+
+// --- The table. The profiler is there: whoever joins calls Start first. What may wait or read a file is not noexcept:
+// a thread may be cancelled there. ---
+
+int Start() {
+  return Completes([] { Profiler::Default(); });
+}
+
+template <bool is_block>
+int Record(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
+           uint32_t allocator) noexcept {
+  Profiler& profiler = Profiler::Default();
+  if (!profiler.enabled()) return 0;
+  const BufferId buffer(id);
+  const Attributes attributes = AttributesOf(device, kind, allocator);
+  std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
+  if (memory.has_value()) return RecordInside(*memory, *caller, buffer, bytes, attributes, is_block);
+  if (IsElsewhereCounted(buffer, attributes)) return 0;
+  return is_block ? profiler.RecordBlockFrom(*caller, buffer, bytes, attributes)
+                  : profiler.RecordAllocFrom(*caller, buffer, bytes, attributes);
+}
+
+int RecordSegment(const Caller* caller, uint64_t address, uint64_t bytes, uint32_t device, uint32_t kind,
+                  uint32_t allocator) noexcept {
+  Profiler& profiler = Profiler::Default();
+  if (!profiler.enabled()) return 0;
+  const Attributes attributes = AttributesOf(device, kind, allocator);
+  std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
+  if (!memory.has_value()) return profiler.RecordSegmentFrom(*caller, BufferId(address), bytes, attributes);
+  const bool is_start = address == memory->range.record.value();
+  if (!BecomesSegment(*caller, *memory, is_start ? attributes.allocator : AllocatorId{})) return 0;
+  if (is_start) CudaDriverRanges::Instance().Declare(address);
+  return 1;
+}
+
+InjectedRecord RecordFree(uint64_t id) noexcept {
+  Profiler& profiler = Profiler::Default();
+  const BufferId buffer(id);
+  const std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
+  if (!memory.has_value()) return ProfilerAccess::Of(profiler.RecordFree(buffer));
+  const bool is_start = id == memory->range.record.value();
+  const bool ends_block = memory->is_segment() && !(is_start && memory->range.is_declared);
+  if (ends_block && Impl().FindBlock(buffer).has_value()) {
+    return ProfilerAccess::Of(profiler.RecordBlockFree(buffer));
+  }
+  if (is_start) return {id, memory->live.bytes, kDriversSite};
+  return profiler.FindBuffer(buffer).has_value() ? ProfilerAccess::Of(profiler.RecordFree(buffer)) : kNoRecord;
+}
+
+InjectedRecord RecordBlockFree(uint64_t address) noexcept {
+  const BufferId block(address);
+  const std::optional<DriverMemory> memory = DriverMemoryAt(block);
+  // What was not recorded, because it is the driver's, is no foreign free.
+  if (memory.has_value() && !memory->is_plain()) return kNoRecord;
+  return ProfilerAccess::Of(Profiler::Default().RecordBlockFree(block));
+}
+
+// The driver's memory has the size that the driver says. Blocks in it may change theirs.
+int RecordResize(uint64_t id, uint64_t bytes) noexcept {
+  Profiler& profiler = Profiler::Default();
+  const BufferId buffer(id);
+  const std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
+  if (!memory.has_value()) return profiler.RecordResize(buffer, bytes);
+  return memory->is_segment() && profiler.RecordBlockResize(buffer, bytes);
+}
+
+int RecordBlockResize(uint64_t address, uint64_t bytes) noexcept {
+  return Profiler::Default().RecordBlockResize(BufferId(address), bytes);
+}
+
+int SplitSegment(uint64_t address, uint64_t bytes) noexcept {
+  return !DriverMemoryAt(BufferId(address)).has_value() &&
+         Profiler::Default().SplitSegment(BufferId(address), bytes);
+}
+
+int MergeSegments(uint64_t first, uint64_t second) noexcept {
+  return !DriverMemoryAt(BufferId(first)).has_value() && !DriverMemoryAt(BufferId(second)).has_value() &&
+         Profiler::Default().MergeSegments(BufferId(first), BufferId(second));
+}
+
+void RestoreRecord(const InjectedRecord* record) noexcept {
+  if (record->site != kDriversSite) Profiler::Default().RestoreRecord(ProfilerAccess::From(*record));
+}
+
+InjectedRecord PrepareRecord(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
+                             uint32_t allocator) noexcept {
+  return ProfilerAccess::Of(
+      Profiler::Default().PrepareRecordFrom(*caller, BufferId(id), bytes, AttributesOf(device, kind, allocator)));
+}
+
+void RecordDropped(uint64_t bytes) noexcept { Profiler::Default().RecordDropped(bytes); }
+
+int FindBuffer(uint64_t id, InjectedBuffer* buffer) noexcept {
+  const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(id));
+  std::optional<LiveBuffer> live;
+  if (memory.has_value() && memory->is_segment()) live = Impl().FindBlock(BufferId(id));
+  if (!live.has_value()) live = Profiler::Default().FindBuffer(BufferId(id));
+  if (!live.has_value()) return 0;
+  const Attributes& attributes = live->attributes;
+  *buffer = {live->bytes, static_cast<uint32_t>(attributes.device), static_cast<uint32_t>(attributes.kind),
+             static_cast<uint32_t>(attributes.allocator)};
+  return 1;
+}
+
+int Device(const char* name, size_t size, uint32_t* number) {
+  return Completes([&] { *number = static_cast<uint32_t>(Profiler::Default().Device({name, size})); });
+}
+
+int Allocator(const char* name, size_t size, uint32_t* number) {
+  return Completes([&] { *number = static_cast<uint32_t>(Profiler::Default().Allocator({name, size})); });
+}
+
+// A probe of the program's.
+class LinkedProbe {
+ public:
+  LinkedProbe(InjectedProfiler::Probe* probe, void* argument, void (*end)(void*))
+      : probe_(probe), argument_(argument), end_(end) {}
+  ~LinkedProbe() { end_(argument_); }
+  LinkedProbe(const LinkedProbe&) = delete;
+  LinkedProbe& operator=(const LinkedProbe&) = delete;
+
+  DeviceProbe Ask() const {
+    InjectedProbe answer;
+    if (probe_(argument_, &answer) == 0) throw std::bad_alloc();
+    DeviceProbe probe;
+    probe.bytes_limit = answer.bytes_limit;
+    probe.largest_free_block_bytes = answer.largest_free_block_bytes;
+    probe.driver_bytes_in_use = answer.driver_bytes_in_use;
+    probe.driver_peak_bytes_in_use = answer.driver_peak_bytes_in_use;
+    probe.driver_scope = static_cast<DriverScope>(answer.driver_scope);
+    probe.driver_cache_bytes = answer.driver_cache_bytes;
+    if (answer.has_baseline != 0) probe.baseline = answer.baseline;
+    return probe;
+  }
+
+ private:
+  InjectedProfiler::Probe* const probe_;
+  void* const argument_;
+  void (*const end_)(void*);
+};
+
+int SetDeviceProbe(uint32_t device, InjectedProfiler::Probe* probe, void* argument, void (*end)(void*),
+                   const void* owner) {
+  std::shared_ptr<LinkedProbe> linked;
+  if (!Completes([&] { linked = std::make_shared<LinkedProbe>(probe, argument, end); })) {
+    end(argument);
+    return 0;
+  }
+  return Completes([&] {
+    Impl().SetDeviceProbe(
+        DeviceId(device), [linked] { return linked->Ask(); }, owner, /*yields=*/true);
+  });
+}
+
+void RemoveDeviceProbe(uint32_t device, const void* owner) {
+  Impl().RemoveDeviceProbe(DeviceId(device), owner, /*yields=*/true);
+}
+
+int SetCounter(const char* name, size_t name_size, int64_t value) {
+  return Completes([&] { Profiler::Default().SetCounter({name, name_size}, value); });
+}
+
+int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Receive* receive, void* argument) {
+  std::string bytes;
+  const bool is_read = Completes([&] {
+    const Profiler& profiler = Profiler::Default();
+    switch (part) {
+      case kInjectedSnapshot:
+        bytes = ToBytes(profiler.TakeSnapshot());
+        break;
+      case kInjectedExitSnapshot:
+        bytes = ToBytes(ExitSnapshot());
+        break;
+      case kInjectedDeviceStats:
+        bytes = ToBytes(profiler.Stats(DeviceId(device), MemorySpace(space)));
+        break;
+      default:
+        bytes = ToBytes(profiler.GetTrackerStats());
+    }
+  });
+  if (!is_read) return 0;
+  // What the program's copy allocates for the answer is not recorded, as in TakeSnapshot.
+  const ReentryGuard guard;
+  receive(argument, bytes.data(), bytes.size());
+  return 1;
+}
+
+void ResetPeak(uint32_t device) noexcept { Profiler::Default().ResetPeak(DeviceId(device)); }
+
+int DropDevice(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count) {
+  // The driver's own calls say what ends on its devices.
+  if (Impl().HasFirmProbe(DeviceId(device))) return 1;
+  return Completes([&] {
+    std::vector<BufferId> ids;
+    for (size_t i = 0; i < count; ++i) ids.push_back(BufferId(kept[i]));
+    std::optional<AllocatorId> allocator;
+    if (survivor >= 0) allocator = static_cast<AllocatorId>(survivor);
+    Profiler::Default().DropDevice(DeviceId(device), allocator, std::move(ids));
+  });
+}
+
+uint32_t ExtendThreadTags(const char* key, size_t key_size, const char* value, size_t value_size) noexcept {
+  const TagSetId before = current_tags;
+  current_tags = ExtendTags(before, {key, key_size}, {value, value_size});
+  return before;
+}
+
+void SetTags(uint32_t tags) noexcept { current_tags = tags; }
+
+constexpr InjectedProfiler kTable = {
+    sizeof(InjectedProfiler),
+    kInjectedVersion,
+    &found_injected,
+    &Start,
+    &Record<false>,
+    &RecordSegment,
+    &Record<true>,
+    &RecordFree,
+    &RecordBlockFree,
+    &RecordResize,
+    &RecordBlockResize,
+    &SplitSegment,
+    &MergeSegments,
+    &RestoreRecord,
+    &PrepareRecord,
+    &RecordDropped,
+    &FindBuffer,
+    &Device,
+    &Allocator,
+    &SetDeviceProbe,
+    &RemoveDeviceProbe,
+    &SetCounter,
+    &Read,
+    &ResetPeak,
+    &DropDevice,
+    &ExtendThreadTags,
+    &SetTags,
+};
+
+}  // namespace
+}  // namespace hbmprof::internal
+
+extern "C" [[gnu::visibility("default")]] const hbmprof::internal::InjectedProfiler* hbmprof_cuda_profiler() {
+  // The first to use the profiler may be a program's copy.
+  hbmprof::internal::PrepareCudaTracking();
+  return &hbmprof::internal::kTable;
+}

@@ -1,0 +1,186 @@
+// What a copy of the library that has joined the injected one's profiler needs of the core: snapshots as bytes, records
+// that are refined, probes that yield. The two copies in one process: tests/inject/joined_test.cc.
+#include "src/core/injected.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "hbmprof/profiler.h"
+#include "hbmprof/tag.h"
+#include "src/core/profiler_impl.h"
+#include "src/core/snapshot_bytes.h"
+
+namespace hbmprof::internal {
+namespace {
+
+constexpr uint64_t kAddress = uint64_t{1} << 40;
+
+[[gnu::noinline]] bool DriverAllocates(Profiler& profiler, uint64_t address, size_t bytes) {
+  return profiler.RecordAlloc(BufferId(address), bytes, {profiler.Device("GPU:0"), MemoryKind::kDevice, {}});
+}
+[[gnu::noinline]] bool ProgramRefines(Profiler& profiler, uint64_t address, AllocatorId allocator) {
+  const Caller caller = Caller::OfThisFunction();
+  return ProfilerAccess::ImplOf(profiler).Refine(caller, BufferId(address), allocator);
+}
+
+Snapshot Everything() {
+  Profiler profiler;
+  const ScopedTag phase("phase", "load");
+  const ScopedTag empty("none", "");
+  EXPECT_TRUE(DriverAllocates(profiler, kAddress, 1000));
+  EXPECT_TRUE(ProgramRefines(profiler, kAddress, profiler.Allocator("pages")));
+  EXPECT_TRUE(DriverAllocates(profiler, 2 * kAddress, 2000));
+  EXPECT_TRUE(profiler.RecordFree(BufferId(2 * kAddress)));
+  profiler.SetDeviceProbe(profiler.Device("GPU:0"), [] {
+    DeviceProbe probe;
+    probe.driver_bytes_in_use = 1;
+    probe.driver_scope = DriverScope::kProcess;
+    probe.baseline = -3;
+    return probe;
+  });
+  profiler.SetCounter("requests", -1);
+  profiler.RecordDropped(5);
+  return profiler.TakeSnapshot();
+}
+
+TEST(SnapshotBytes, ComeBackAsTheyWent) {
+  const Snapshot before = Everything();
+  ASSERT_EQ(before.samples.size(), 2u);
+  const std::string bytes = ToBytes(before);
+  Snapshot after;
+  ASSERT_TRUE(FromBytes(bytes, &after));
+  EXPECT_EQ(ToBytes(after), bytes);
+  EXPECT_EQ(after.samples[0].tags, before.samples[0].tags);
+  EXPECT_EQ(after.samples[0].inuse_bytes, 1000);
+  EXPECT_EQ(after.allocators, before.allocators);
+  EXPECT_EQ(after.counters, before.counters);
+  EXPECT_EQ(after.host, before.host);
+  EXPECT_EQ(after.process_id, before.process_id);
+  ASSERT_EQ(after.stacks.size(), before.stacks.size());
+  EXPECT_EQ(after.stacks[1].return_addresses, before.stacks[1].return_addresses);
+  ASSERT_EQ(after.modules.size(), before.modules.size());
+  EXPECT_EQ(after.modules[0].path, before.modules[0].path);
+  ASSERT_EQ(after.devices.size(), 1u);
+  EXPECT_EQ(after.devices[0].name, "GPU:0");
+  EXPECT_EQ(after.devices[0].spaces[0].baseline, -3);
+  EXPECT_EQ(after.devices[0].spaces[1].baseline, std::nullopt);
+  EXPECT_EQ(after.devices[0].spaces[0].driver_scope, DriverScope::kProcess);
+  EXPECT_EQ(after.tracker.dropped_bytes, 5);
+  EXPECT_EQ(after.tracker.unwinder, before.tracker.unwinder);
+}
+
+TEST(SnapshotBytes, OtherBytesAreRefused) {
+  const std::string bytes = ToBytes(Everything());
+  Snapshot snapshot;
+  for (size_t size = 0; size < bytes.size(); size += size < 2000 ? 1 : 97) {
+    EXPECT_FALSE(FromBytes(bytes.substr(0, size), &snapshot)) << size;
+  }
+  EXPECT_FALSE(FromBytes(bytes + "x", &snapshot));
+  EXPECT_FALSE(FromBytes(std::string(8, '\xff'), &snapshot)) << "a count beyond all bounds";
+  DeviceStats stats;
+  EXPECT_FALSE(FromBytes("", &stats));
+}
+
+TEST(Refine, GivesStackTagsAndAllocatorAndChangesNoSum) {
+  Profiler profiler;
+  ASSERT_TRUE(DriverAllocates(profiler, kAddress, 1000));
+  const DeviceId gpu = profiler.Device("GPU:0");
+  const DeviceStats before = profiler.Stats(gpu);
+  {
+    const ScopedTag tag("phase", "load");
+    ASSERT_TRUE(ProgramRefines(profiler, kAddress, profiler.Allocator("pages")));
+    ASSERT_TRUE(ProgramRefines(profiler, kAddress, {})) << "the allocator stays";
+  }
+  const DeviceStats after = profiler.Stats(gpu);
+  EXPECT_EQ(after.bytes_in_use, 1000);
+  EXPECT_EQ(after.peak_bytes_in_use, 1000);
+  EXPECT_EQ(after.num_allocs, before.num_allocs);
+  EXPECT_EQ(after.pool_bytes, 0);
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  int64_t peak = 0;
+  int64_t allocated = 0;
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    peak += sample.peak_bytes;
+    allocated += sample.alloc_bytes;
+    if (sample.inuse_bytes == 0) continue;
+    EXPECT_EQ(sample.inuse_bytes, 1000);
+    EXPECT_EQ(sample.alloc_objects, 1);
+    EXPECT_EQ(snapshot.allocators[sample.allocator], "pages");
+    ASSERT_EQ(sample.tags.size(), 1u);
+    EXPECT_EQ(sample.tags[0].second, "load");
+  }
+  EXPECT_EQ(peak, 1000);
+  EXPECT_EQ(allocated, 1000);
+  EXPECT_TRUE(profiler.RecordFree(BufferId(kAddress)));
+  EXPECT_FALSE(ProgramRefines(profiler, kAddress, {})) << "it is not live";
+  EXPECT_EQ(profiler.GetTrackerStats().replaced_records, 0);
+}
+
+TEST(Probe, ThatYieldsTakesThePlaceOfNoneThatDoesNot) {
+  Profiler profiler;
+  ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
+  const auto limit = [&] { return profiler.Stats(kDefaultDevice).bytes_limit; };
+  const auto probe = [](int64_t bytes) {
+    return [bytes] {
+      DeviceProbe answer;
+      answer.bytes_limit = bytes;
+      return answer;
+    };
+  };
+  EXPECT_FALSE(impl.HasFirmProbe(kDefaultDevice));
+  impl.SetDeviceProbe(kDefaultDevice, probe(1), nullptr, /*yields=*/true);
+  EXPECT_FALSE(impl.HasFirmProbe(kDefaultDevice));
+  EXPECT_EQ(limit(), 1);
+  impl.SetDeviceProbe(kDefaultDevice, probe(2), nullptr, /*yields=*/false);
+  EXPECT_TRUE(impl.HasFirmProbe(kDefaultDevice));
+  EXPECT_EQ(limit(), 2);
+  impl.SetDeviceProbe(kDefaultDevice, probe(3), nullptr, /*yields=*/true);
+  EXPECT_EQ(limit(), 2);
+  impl.RemoveDeviceProbe(kDefaultDevice, nullptr, /*yields=*/true);
+  EXPECT_EQ(limit(), 2) << "not its own";
+  impl.RemoveDeviceProbe(kDefaultDevice, nullptr);
+  EXPECT_FALSE(impl.HasFirmProbe(kDefaultDevice));
+  EXPECT_EQ(limit(), -1);
+}
+
+// Whoever removes a probe may destroy what it uses.
+TEST(Probe, ThatHasYieldedIsWaitedForWhenItIsRemoved) {
+  Profiler profiler;
+  ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
+  std::atomic<bool> runs{false};
+  std::atomic<bool> ends{false};
+  std::atomic<bool> has_ended{false};
+  const int owner = 0;
+  impl.SetDeviceProbe(
+      kDefaultDevice,
+      [&] {
+        runs = true;
+        while (!ends) std::this_thread::yield();
+        has_ended = true;
+        return DeviceProbe();
+      },
+      &owner, /*yields=*/true);
+  std::thread asks([&] { profiler.Stats(kDefaultDevice); });
+  while (!runs) std::this_thread::yield();
+  std::thread replaces([&] {
+    impl.SetDeviceProbe(
+        kDefaultDevice, [] { return DeviceProbe(); }, nullptr);
+  });
+  while (!impl.HasFirmProbe(kDefaultDevice)) std::this_thread::yield();
+  std::thread lets_it_end([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ends = true;
+  });
+  impl.RemoveDeviceProbe(kDefaultDevice, &owner, /*yields=*/true);
+  EXPECT_TRUE(has_ended);
+  asks.join();
+  replaces.join();
+  lets_it_end.join();
+}
+
+}  // namespace
+}  // namespace hbmprof::internal
