@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <utility>
 
 #include "hbmprof/pprof.h"
@@ -228,9 +229,14 @@ TEST(Leaks, JudgesTheCoursesThatProgramsShow) {
   for (const Course& course : courses) {
     EXPECT_EQ(sites[course.name]["verdict"], course.verdict) << sites[course.name].dump();
     EXPECT_NE(sites[course.name]["why"], "");
+    EXPECT_NE(sites[course.name]["more_dumps"], "");
   }
   EXPECT_EQ(sites["warm_up_then_leak"]["growth"], 300);
   EXPECT_EQ(sites["warm_up_then_leak"]["per_interval"], 100);
+  const std::string text = RunTool(With(arguments, {"--rows", "0"})).out;
+  EXPECT_THAT(text, HasSubstr("of 4 intervals; gave nothing back"));
+  EXPECT_THAT(text, HasSubstr("last grew at dump 2 of 5; more dumps: a leak only if it grows again"));
+  EXPECT_THAT(text, HasSubstr("of what it took; more dumps: a leak only if its low points go on rising"));
 }
 
 // One site's course as profiles, a second and a hundred requests apart.
@@ -320,6 +326,28 @@ TEST(Leaks, WhatFailsCanBeChosen) {
   const CommandResult perhaps = RunTool(With({"leaks", "--fail-over", "1MiB", "--fail-on", "perhaps"}, dumps));
   EXPECT_EQ(perhaps.exit_code, 1);
   EXPECT_THAT(perhaps.out, HasSubstr("FAILED: what may leak grew by 88.92 MiB"));
+}
+
+// What a few sites hold at eighteen dumps, judged one by one.
+TEST(Leaks, GrowthMustGoOnAtTheEnd) {
+  const auto course = [](const std::function<double(int)>& bytes) {
+    std::vector<Dump> dumps;
+    for (int d = 0; d < 18; ++d) dumps.push_back({std::llround(bytes(d)), 100 * d});
+    return WriteDumps(ScratchDir(), dumps);
+  };
+  const auto verdict = [&](const std::function<double(int)>& bytes) {
+    return ToolJson(With({"leaks"}, course(bytes)))["sites"][0]["verdict"].get<std::string>();
+  };
+  EXPECT_EQ(verdict([](int d) { return 1e6 * d; }), "leak");
+  // Approaches a limit with 0.6 of the time as its time constant: ever more slowly, but never at rest.
+  EXPECT_EQ(verdict([](int d) { return 1e7 * (1 - std::exp(-d / (0.6 * 17))); }), "perhaps");
+  // The same, and a leak from the middle on.
+  EXPECT_EQ(verdict([](int d) { return 1e7 * (1 - std::exp(-d / 2.0)) + 1e6 * d; }), "leak");
+  // A quarter of the rate from dump 6 on, and even from there on.
+  EXPECT_EQ(verdict([](int d) { return 4e6 * std::min(d, 5) + 1e6 * std::max(d - 5, 0); }), "leak");
+  // Five equal jumps, the last one well before the end; then as many until the end.
+  EXPECT_EQ(verdict([](int d) { return 1e6 * ((d >= 1) + (d >= 2) + (d >= 6) + (d >= 8) + (d >= 14)); }), "perhaps");
+  EXPECT_EQ(verdict([](int d) { return 1e6 * ((d >= 1) + (d >= 2) + (d >= 7) + (d >= 11) + (d >= 17)); }), "leak");
 }
 
 TEST(Leaks, OneProcessIsJudgedWhereTheProgramWasRestarted) {
