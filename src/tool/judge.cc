@@ -398,7 +398,7 @@ Judgement JudgeAll(const Course& course) {
     judgement.steps = f.steps;
     judgement.late = f.late;
     judgement.tail = f.tail;
-    judgement.slowing = f.slowing;
+    judgement.slowing = f.slowing || f.warms_up;
     return judgement;
   };
   if (v.back() <= v.front()) return judgement;

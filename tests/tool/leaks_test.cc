@@ -341,7 +341,9 @@ TEST(Leaks, GrowthMustGoOnAtTheEnd) {
   EXPECT_EQ(verdict([](int d) { return 1e6 * d; }), "leak");
   // Approaches a limit with 0.6 of the time as its time constant: ever more slowly, but never at rest.
   EXPECT_EQ(verdict([](int d) { return 1e7 * (1 - std::exp(-d / (0.6 * 17))); }), "perhaps");
-  // The same, and a leak from the middle on.
+  EXPECT_THAT(RunTool(With({"leaks"}, course([](int d) { return 1e7 * (1 - std::exp(-d / (0.6 * 17))); }))).out,
+              HasSubstr("is slowing down: the last third brought"));
+  // A warm-up, and a leak all the time.
   EXPECT_EQ(verdict([](int d) { return 1e7 * (1 - std::exp(-d / 2.0)) + 1e6 * d; }), "leak");
   // A quarter of the rate from dump 6 on, and even from there on.
   EXPECT_EQ(verdict([](int d) { return 4e6 * std::min(d, 5) + 1e6 * std::max(d - 5, 0); }), "leak");
