@@ -144,13 +144,16 @@ class CourseJudge {
     switch (site.verdict) {
       case Verdict::kFlat:
         site.why = j.returned > 0 ? "shrank" : "did not change";
+        site.more_dumps = "a leak only if it begins to grow";
         return;
       case Verdict::kUpAndDown:
         site.why = Cat("gave back ", Percent(j.returned / j.taken), " of what it took");
+        site.more_dumps = "a leak only if its low points go on rising";
         return;
       case Verdict::kStopped:
         site.why = Cat("last grew at dump ", dumps[j.last_growth] + 1, " of ", dumps.back() + 1,
                        j.slowing ? ", ever more slowly" : "");
+        site.more_dumps = "a leak only if it grows again";
         return;
       case Verdict::kPerhaps:
         if (dumps.size() < 6) {
@@ -179,8 +182,9 @@ class CourseJudge {
         break;
       }
       case Judgement::Reason::kEven:
-        site.why = Cat("grew at nearly the same rate in ",
-                       intervals > 3 ? std::string("the last three") : Cat("each of ", intervals), " intervals; ", returned);
+        site.why =
+            Cat("grew at nearly the same rate in ",
+                intervals > 3 ? std::string("the last three") : Cat("each of ", intervals), " intervals; ", returned);
         break;
       case Judgement::Reason::kKept:
       case Judgement::Reason::kKeptAfterStart:

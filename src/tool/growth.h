@@ -44,7 +44,7 @@ struct SiteGrowth {
   Verdict verdict = Verdict::kFlat;
   Sure sure = Sure::kLow;
   std::string why;         // one sentence
-  std::string more_dumps;  // what more dumps would decide; "" if nothing
+  std::string more_dumps;  // what more dumps would decide, in one sentence
   size_t first = 0;        // the dump from which on it is judged
   // Since `first`.
   int64_t growth = 0;

@@ -398,7 +398,7 @@ Judgement JudgeAll(const Course& course) {
     judgement.steps = f.steps;
     judgement.late = f.late;
     judgement.tail = f.tail;
-    judgement.slowing = f.slowing;
+    judgement.slowing = f.slowing || f.warms_up;
     return judgement;
   };
   if (v.back() <= v.front()) return judgement;
@@ -417,8 +417,8 @@ Judgement JudgeAll(const Course& course) {
   judgement.trend = trend.t;
 
   if (!trend.in_steps && Kept(whole, n, frees_in_batches)) return conclude(whole, Verdict::kLeak, Reason::kKept);
-  const bool few_but_even = n == 4 && never_freed && !frees_in_batches && whole.equal_steps >= 2.4 &&
-                            whole.late >= 0.3 && whole.tail == 0;
+  const bool few_but_even =
+      n == 4 && never_freed && !frees_in_batches && whole.equal_steps >= 2.4 && whole.late >= 0.3 && whole.tail == 0;
   if (few_but_even || Even(whole, n, frees_in_batches)) return conclude(whole, Verdict::kLeak, Reason::kEven);
   if (!whole.slowing && !trend.in_steps) {
     for (const double from : {0.2, 0.35, 0.5, 0.65}) {

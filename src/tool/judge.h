@@ -45,7 +45,7 @@ struct Judgement {
   size_t steps = 0;       // intervals in which it grew for good
   double late = 0;        // growth of the last third by the mean of the last two: 1 if even, 0 if it stopped
   double tail = 0;        // the part of the time after the last growth
-  bool slowing = false;   // each third grew clearly less than the one before
+  bool slowing = false;   // each third grew clearly less than the one before, or it approaches a limit
   bool in_jumps = false;  // as a few one-time jumps would do it
   double trend = 0;       // the slope of the least-squares line by its standard error, of a course with falls
 

@@ -60,7 +60,7 @@ void AddVerdict(const SiteGrowth& site, const DumpSeries& series, Json* entry) {
   (*entry)["verdict"] = VerdictName(site.verdict);
   (*entry)["sure"] = SureName(site.sure);
   (*entry)["why"] = site.why;
-  if (!site.more_dumps.empty()) (*entry)["more_dumps"] = site.more_dumps;
+  (*entry)["more_dumps"] = site.more_dumps;
   (*entry)["growth"] = site.growth;
   (*entry)["per_interval"] = site.per_interval;
   (*entry)["values"] = site.values;
@@ -153,11 +153,10 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
     if (!series->counts.empty()) rates += Rate(site.per_count, unit, one) + "  ";
     if (!series->seconds.empty()) rates += Rate(site.per_second, unit, "s") + "  ";
     rates += Rate(site.per_interval, unit, "interval");
-    std::string text = Cat(site.verdict == Verdict::kLeak ? "LEAK" : "perhaps", "  ", Visible(rates), "  (",
-                           Visible(FormatChange(site.growth, unit)), " in all)\n       sure: ", SureName(site.sure),
-                           "; ", Visible(site.why), "\n");
-    if (!site.more_dumps.empty()) text += Cat("       more dumps: ", Visible(site.more_dumps), "\n");
-    return text;
+    const std::string text = Cat(site.verdict == Verdict::kLeak ? "LEAK" : "perhaps", "  ", Visible(rates), "  (",
+                                 Visible(FormatChange(site.growth, unit)),
+                                 " in all)\n       sure: ", SureName(site.sure), "; ", Visible(site.why), "\n");
+    return text + Cat("       more dumps: ", Visible(site.more_dumps), "\n");
   };
   size_t shown = 0;
   for (const SiteGrowth& site : sites) {
@@ -187,7 +186,8 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
     if (options.rows != 0 && listed == options.rows) break;
     ++listed;
     const std::vector<ProfileSet::ShownFrame> stack = profiles->ShownStack(site->stack);
-    others.Add({" ", FormatValue(site->values.back(), unit), stack.empty() ? "[no stack]" : stack[0].name, site->why});
+    others.Add({" ", FormatValue(site->values.back(), unit), stack.empty() ? "[no stack]" : stack[0].name,
+                Cat(site->why, "; more dumps: ", site->more_dumps)});
   }
   if (listed > 0) Print("\nno leaks:\n" + others.Text());
   if (failed) {

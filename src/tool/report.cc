@@ -122,9 +122,13 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
   for (const SiteGrowth& site : RankGrowth(profiles, series, type)) {
     if (site.verdict == Verdict::kFlat || sites.size() == kMostSites) break;
     const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
-    Json entry = {{"verdict", VerdictName(site.verdict)}, {"why", site.why},
-                  {"growth", Shown(site.growth)},         {"per_second", site.per_second},
-                  {"per_count", site.per_count},          {"values", site.values}};
+    Json entry = {{"verdict", VerdictName(site.verdict)},
+                  {"why", site.why},
+                  {"more_dumps", site.more_dumps},
+                  {"growth", Shown(site.growth)},
+                  {"per_second", site.per_second},
+                  {"per_count", site.per_count},
+                  {"values", site.values}};
     entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
     entry["place"] = stack.empty() ? "" : stack[0].place;
     std::string callers;

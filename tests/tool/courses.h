@@ -48,8 +48,8 @@ struct ProgramRun {
 struct CourseKind {
   const char* name;
   enum class Is { kLeak, kNoLeak, kUndecidable } is;
-  // Whether the judge's thresholds were chosen with courses of this kind: those of plain and mixed kinds were. The kinds
-  // held out were written before, and were not looked at until the thresholds stood.
+  // Whether the judge's thresholds were chosen with courses of this kind: those of plain and mixed kinds were. The
+  // kinds held out were written before, and were not looked at until the thresholds stood.
   enum class Use { kPlain, kMixed, kHeldOut } use;
   ProgramRun::Special special;
 };

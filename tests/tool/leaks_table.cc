@@ -96,8 +96,10 @@ int Main(const std::string& directory, uint64_t seed, size_t runs) {
 
   using Use = CourseKind::Use;
   std::printf(
-      "| dumps | plain leaks | plain others | mixed leaks | mixed others | held out leaks | held out others | all leaks "
-      "| all others | least squares: all leaks, others | last against first |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+      "| dumps | plain leaks | plain others | mixed leaks | mixed others | held out leaks | held out others | all "
+      "leaks "
+      "| all others | least squares: all leaks, others | last against first "
+      "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const size_t dumps : counts) {
     std::map<std::pair<Is, Use>, Mean> by_use;
     std::map<Is, Mean> means;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <utility>
 
 #include "hbmprof/pprof.h"
@@ -228,9 +229,14 @@ TEST(Leaks, JudgesTheCoursesThatProgramsShow) {
   for (const Course& course : courses) {
     EXPECT_EQ(sites[course.name]["verdict"], course.verdict) << sites[course.name].dump();
     EXPECT_NE(sites[course.name]["why"], "");
+    EXPECT_NE(sites[course.name]["more_dumps"], "");
   }
   EXPECT_EQ(sites["warm_up_then_leak"]["growth"], 300);
   EXPECT_EQ(sites["warm_up_then_leak"]["per_interval"], 100);
+  const std::string text = RunTool(With(arguments, {"--rows", "0"})).out;
+  EXPECT_THAT(text, HasSubstr("of 4 intervals; gave nothing back"));
+  EXPECT_THAT(text, HasSubstr("last grew at dump 2 of 5; more dumps: a leak only if it grows again"));
+  EXPECT_THAT(text, HasSubstr("of what it took; more dumps: a leak only if its low points go on rising"));
 }
 
 // One site's course as profiles, a second and a hundred requests apart.
@@ -320,6 +326,38 @@ TEST(Leaks, WhatFailsCanBeChosen) {
   const CommandResult perhaps = RunTool(With({"leaks", "--fail-over", "1MiB", "--fail-on", "perhaps"}, dumps));
   EXPECT_EQ(perhaps.exit_code, 1);
   EXPECT_THAT(perhaps.out, HasSubstr("FAILED: what may leak grew by 88.92 MiB"));
+}
+
+TEST(Leaks, GrowthMustGoOnAtTheEnd) {
+  const auto dumps = [](const std::vector<double>& bytes) {
+    std::vector<Dump> course;
+    for (const double value : bytes) course.push_back({std::llround(value), 100 * static_cast<int64_t>(course.size())});
+    return WriteDumps(ScratchDir(), course);
+  };
+  const auto values = [](int count, const std::function<double(int)>& bytes) {
+    std::vector<double> all;
+    for (int d = 0; d < count; ++d) all.push_back(1e6 * bytes(d));
+    return all;
+  };
+  const auto verdict = [&](const std::vector<double>& bytes) {
+    return ToolJson(With({"leaks"}, dumps(bytes)))["sites"][0]["verdict"].get<std::string>();
+  };
+  EXPECT_EQ(verdict(values(18, [](int d) { return d; })), "leak");
+  // Approaches a limit with 0.6 of the time as its time constant: ever more slowly, but never at rest.
+  const std::vector<double> warm_up = values(8, [](int d) { return 10 * (1 - std::exp(-d / (0.6 * 7))); });
+  EXPECT_EQ(verdict(warm_up), "perhaps");
+  EXPECT_THAT(RunTool(With({"leaks"}, dumps(warm_up))).out, HasSubstr("is slowing down: the last third brought"));
+  // A warm-up, and a leak all the time.
+  EXPECT_EQ(verdict(values(18, [](int d) { return 10 * (1 - std::exp(-d / 2.0)) + d; })), "leak");
+  // A quarter of the rate from dump 6 on, and even from there on.
+  EXPECT_EQ(verdict(values(18, [](int d) { return 4 * std::min(d, 5) + std::max(d - 5, 0); })), "leak");
+  // Equal jumps, the last one before the end; then as many that reach it.
+  EXPECT_EQ(verdict(values(18, [](int d) { return (d >= 2) + (d >= 10) + (d >= 13) + (d >= 15); })), "perhaps");
+  EXPECT_EQ(verdict(values(18, [](int d) { return (d >= 2) + (d >= 10) + (d >= 13) + (d >= 17); })), "leak");
+  // Models that are loaded and unloaded: a trend, but no noise that could hide growth.
+  EXPECT_EQ(verdict({0e3, 35e3, 205e3, 205e3, 258e3, 258e3, 258e3, 1000e3, 1000e3, 830e3, 830e3, 830e3, 937e3, 937e3,
+                     988e3, 988e3, 988e3, 988e3}),
+            "perhaps");
 }
 
 TEST(Leaks, OneProcessIsJudgedWhereTheProgramWasRestarted) {

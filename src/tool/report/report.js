@@ -396,7 +396,7 @@ function drawGrowth() {
     if (counter) cells.push(rate(site, site.per_count, counter));
     if (data.growth.has_time) cells.push(rate(site, site.per_second, "s"));
     const place = [site.place, site.callers && "called by " + site.callers.replaceAll(" < ", " ← ")].filter(Boolean).join(", ");
-    return element("tr", {}, ...cells, nameCell(site.name, place, site.why + (site.labels ? "; " + site.labels : "")));
+    return element("tr", {}, ...cells, nameCell(site.name, place, `${site.why}. More dumps: ${site.more_dumps}.` + (site.labels ? " " + site.labels : "")));
   };
   const growing = data.growth.sites.filter(grows), others = data.growth.sites.filter(site => !grows(site));
   const parts = [growing.length ? tableOf(head(), growing.map(row)) : element("p", {}, "Nothing grows without an end.")];
