@@ -236,62 +236,55 @@ TEST(Unloading, DoesNotDisturbOtherThreads) {
   loader.join();
 }
 
-std::atomic<int> captures_in_constructor;
+// What another thread and then the constructor of a library do, which runs with the dynamic linker's lock held.
+void (*in_constructor)();
+std::thread other_thread;  // joined outside the constructor: a thread may need the linker's lock to end
+void WaitForAnotherThread() {
+  unsetenv("CAPTURE_TEST_HOOK");
+  std::promise<void> done;
+  std::future<void> finished = done.get_future();
+  other_thread = std::thread([&done] {
+    in_constructor();
+    done.set_value();
+  });
+  ASSERT_EQ(finished.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "deadlock";
+  in_constructor();
+}
+void RunInConstructorWhileAnotherThreadDoes(void (*function)()) {
+  in_constructor = function;
+  char hook[32];
+  snprintf(hook, sizeof(hook), "%lx", reinterpret_cast<unsigned long>(&WaitForAnotherThread));
+  setenv("CAPTURE_TEST_HOOK", hook, 1);
+  const Library with_constructor(FRAME_LIBRARY_SMALL);
+  other_thread.join();
+}
+
+std::atomic<int> runs;
 [[gnu::noinline]] void CaptureOnly() {
   const Caller caller = Caller::OfThisFunction();
   uintptr_t pcs[64];
   EXPECT_GT(Auto().Capture(caller, pcs, 64).depth, 2);
   EXPECT_GT(Libunwind().Capture(caller, pcs, 64).depth, 2);
+  runs.fetch_add(1);
 }
-// A library's constructor runs with the dynamic linker's lock held; here it waits for another thread's first captures,
-// through code never seen before.
+// The other thread's captures go through code never seen before.
 const Library* unseen;
-std::thread capturing_thread;  // joined outside the constructor: a thread may need the linker's lock to end
-void WaitForAnotherThreadsCapture() {
-  unsetenv("CAPTURE_TEST_HOOK");
-  std::promise<void> done;
-  std::future<void> finished = done.get_future();
-  capturing_thread = std::thread([&done] {
-    unseen->Call(CaptureOnly);
-    done.set_value();
-  });
-  ASSERT_EQ(finished.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "deadlock";
-  CaptureOnly();
-  captures_in_constructor.fetch_add(1);
-}
 TEST(Unloading, CapturesDoNotWaitForDlopen) {
   Libunwind();  // a process that uses it loads it before main
   const Library other(FRAME_LIBRARY_LARGE);
   unseen = &other;
-  char hook[32];
-  snprintf(hook, sizeof(hook), "%lx", reinterpret_cast<unsigned long>(&WaitForAnotherThreadsCapture));
-  setenv("CAPTURE_TEST_HOOK", hook, 1);
-  const Library with_constructor(FRAME_LIBRARY_SMALL);
-  EXPECT_EQ(captures_in_constructor.load(), 1);
-  capturing_thread.join();
+  runs = 0;
+  RunInConstructorWhileAnotherThreadDoes([] { unseen->Call(CaptureOnly); });
+  EXPECT_EQ(runs.load(), 2);
 }
 
-// A constructor waits for another thread that lists the modules.
-void WaitForAnotherThreadsListing() {
-  unsetenv("CAPTURE_TEST_HOOK");
-  std::promise<void> done;
-  std::future<void> finished = done.get_future();
-  capturing_thread = std::thread([&done] {
-    EXPECT_FALSE(LoadedModules().empty());
-    done.set_value();
-  });
-  ASSERT_EQ(finished.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "deadlock";
-  EXPECT_FALSE(LoadedModules().empty());
-  captures_in_constructor.fetch_add(1);
-}
 TEST(Modules, AreListedWhileAnotherThreadIsInsideDlopen) {
-  captures_in_constructor = 0;
-  char hook[32];
-  snprintf(hook, sizeof(hook), "%lx", reinterpret_cast<unsigned long>(&WaitForAnotherThreadsListing));
-  setenv("CAPTURE_TEST_HOOK", hook, 1);
-  const Library with_constructor(FRAME_LIBRARY_SMALL);
-  EXPECT_EQ(captures_in_constructor.load(), 1);
-  capturing_thread.join();
+  runs = 0;
+  RunInConstructorWhileAnotherThreadDoes([] {
+    EXPECT_FALSE(LoadedModules().empty());
+    runs.fetch_add(1);
+  });
+  EXPECT_EQ(runs.load(), 2);
 }
 
 // The dynamic linker holds the lock of its list around a program's own function; the program lists the modules there,

@@ -8,48 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "src/backends/cuda/driver_abi.h"
+#include "tests/inject/driver_calls.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
-
-extern "C" {
-CUresult cuInit(unsigned);
-CUresult cuDevicePrimaryCtxRetain(Handle*, CUdevice);
-CUresult cuCtxSetCurrent(Handle);
-CUresult cuMemAlloc_v2(CUdeviceptr*, size_t);
-CUresult cuMemFree_v2(CUdeviceptr);
-CUresult cuMemAllocAsync(CUdeviceptr*, size_t, Handle);
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr*, size_t, Handle);
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr*, size_t, Handle, Handle);
-CUresult cuMemFreeAsync(CUdeviceptr, Handle);
-CUresult cuMemPoolCreate(Handle*, const MemPoolProps*);
-CUresult cuMemAddressReserve(CUdeviceptr*, size_t, size_t, CUdeviceptr, Flags64);
-CUresult cuMemCreate(CUmemGenericAllocationHandle*, size_t, const MemAllocationProp*, Flags64);
-CUresult cuMemRelease(CUmemGenericAllocationHandle);
-CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, Flags64);
-CUresult cuMemUnmap(CUdeviceptr, size_t);
-CUresult cuMemMapArrayAsync(ArrayMapInfo*, unsigned, Handle);
-CUresult cuArray3DCreate_v2(Handle*, const Array3dDescriptor*);
-CUresult cuArrayDestroy(Handle);
-CUresult cuStreamBeginCapture_v2(Handle, int);
-CUresult cuStreamEndCapture(Handle, Handle*);
-CUresult cuGraphCreate(Handle*, unsigned);
-CUresult cuGraphAddNode_v2(Handle*, Handle, const Handle*, const void*, size_t, GraphNodeParams*);
-CUresult cuGraphAddNode_v3(Handle*, Handle, const Handle*, const void*, size_t, GraphNodeParams*);
-CUresult cuGraphAddMemFreeNode(Handle*, Handle, const Handle*, size_t, CUdeviceptr);
-CUresult cuGraphInstantiateWithFlags(Handle*, Handle, Flags64);
-CUresult cuGraphLaunch(Handle, Handle);
-CUresult cuGraphLaunch_ptsz(Handle, Handle);
-CUresult cuGraphDestroy(Handle);
-CUresult cuGraphExecDestroy(Handle);
-CUresult cuModuleLoadData(Handle*, const void*);
-CUresult cuModuleUnload(Handle);
-CUresult cuCtxCreate_v2(Handle*, unsigned, CUdevice);
-CUresult cuCtxDestroy_v2(Handle);
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
-CUresult cuGetProcAddress_v2(const char*, void**, int, Flags64, int*);
-}
 
 extern "C" CUdeviceptr user_allocates(size_t bytes);
 

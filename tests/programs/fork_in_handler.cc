@@ -2,23 +2,17 @@
 // tracker, the child records nothing; elsewhere it starts with nothing recorded. No process hangs, the parent loses
 // nothing.
 
-#include <signal.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 
 #include <atomic>
 #include <cerrno>
 
+#include "tests/programs/profiling_timer.h"
 #include "tests/programs/program.h"
 
 namespace {
 
-// A thread sanitizer runs handlers only where the program calls into the system: never inside the tracker.
-#if defined(__SANITIZE_THREAD__)
-constexpr int kWantedInside = 0;
-#else
-constexpr int kWantedInside = 5;
-#endif
+constexpr int kWantedInside = kTimerInterruptsTheTracker ? 5 : 0;
 
 std::atomic<int> forked{0};
 std::atomic<int> forked_inside{0};
@@ -54,20 +48,15 @@ void OnTimer(int) {
 int main() {
   LimitTime();
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-  struct sigaction action = {};
-  action.sa_handler = OnTimer;
-  action.sa_flags = SA_RESTART;
-  CHECK_THAT(sigaction(SIGPROF, &action, nullptr) == 0);
-  const itimerval often = {{0, 1000}, {0, 1000}};
-  CHECK_THAT(setitimer(ITIMER_PROF, &often, nullptr) == 0);
   uint64_t allocations = 0;
-  while (forked.load() < 200 || forked_inside.load() < kWantedInside) {
-    CHECK_THAT(profiler.RecordAlloc(Buffer(2, allocations % 100), 10));
-    CHECK_THAT(profiler.RecordFree(Buffer(2, allocations % 100)).bytes() == 10);
-    ++allocations;
+  {
+    const ProfilingTimer timer(OnTimer, 1000);
+    while (forked.load() < 200 || forked_inside.load() < kWantedInside) {
+      CHECK_THAT(profiler.RecordAlloc(Buffer(2, allocations % 100), 10));
+      CHECK_THAT(profiler.RecordFree(Buffer(2, allocations % 100)).bytes() == 10);
+      ++allocations;
+    }
   }
-  const itimerval never = {};
-  CHECK_THAT(setitimer(ITIMER_PROF, &never, nullptr) == 0);
   CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).num_allocs == static_cast<int64_t>(allocations));
   CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).bytes_in_use == 0);
   std::puts("done");

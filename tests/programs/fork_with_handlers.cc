@@ -6,14 +6,14 @@
 // MODE stats: early handlers that take snapshots, name devices and set counters, while a thread does so too.
 
 #include <pthread.h>
-#include <signal.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include "tests/programs/profiling_timer.h"
 #include "tests/programs/program.h"
 
 namespace {
@@ -84,8 +84,7 @@ void ForkAndCheck() {
   CHECK_THAT(child >= 0);
   if (child == 0) {
     LimitTime();
-    const itimerval never = {};
-    setitimer(ITIMER_PROF, &never, nullptr);
+    ProfilingTimer::Stop();
     hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
     for (uint64_t i = 0; i < 10; ++i) CHECK_THAT(profiler.RecordAlloc(Buffer(kChild, i), 10));
     CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).bytes_in_use == 100);
@@ -111,24 +110,19 @@ int main(int argc, char** argv) {
                              : Mode::kStats;
   pthread_atfork(&OnPrepare<Mode::kLate>, &OnParent<Mode::kLate>, &OnChild<Mode::kLate>);
   int forks = 50;
+  std::optional<ProfilingTimer> timer;
   std::atomic<bool> stop{false};
   std::thread other;
   if (mode == Mode::kSignals) {
     forks = 2000;
-    struct sigaction action = {};
-    action.sa_handler = OnTimer;
-    action.sa_flags = SA_RESTART;
-    CHECK_THAT(sigaction(SIGPROF, &action, nullptr) == 0);
-    const itimerval often = {{0, 200}, {0, 200}};
-    CHECK_THAT(setitimer(ITIMER_PROF, &often, nullptr) == 0);
+    timer.emplace(OnTimer, 200);
   } else if (mode == Mode::kStats) {
     other = std::thread([&] {
       for (uint64_t i = 0; !stop.load(); ++i) UseEverything(i);
     });
   }
   for (int i = 0; i < forks; ++i) ForkAndCheck();
-  const itimerval never = {};
-  CHECK_THAT(setitimer(ITIMER_PROF, &never, nullptr) == 0);
+  timer.reset();
   stop.store(true);
   if (other.joinable()) other.join();
 

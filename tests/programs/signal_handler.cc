@@ -1,22 +1,15 @@
 // signal_handler: a profiling timer's handler allocates and frees, wherever it interrupts the program: inside the
 // tracker its events pass through and are counted as re-entrant, elsewhere they are recorded.
 
-#include <signal.h>
-#include <sys/time.h>
-
 #include <atomic>
 #include <string>
 
+#include "tests/programs/profiling_timer.h"
 #include "tests/programs/program.h"
 
 namespace {
 
-// A thread sanitizer runs handlers only where the program calls into the system: never inside the tracker.
-#if defined(__SANITIZE_THREAD__)
-constexpr int64_t kWantedReentries = 0;
-#else
-constexpr int64_t kWantedReentries = 20;
-#endif
+constexpr int64_t kWantedReentries = kTimerInterruptsTheTracker ? 20 : 0;
 
 std::atomic<int64_t> recorded{0};
 std::atomic<int64_t> passed{0};
@@ -40,31 +33,26 @@ int main() {
   OnTimer(0);
   CHECK_THAT(recorded.load() == 1);
 
-  struct sigaction action = {};
-  action.sa_handler = OnTimer;
-  action.sa_flags = SA_RESTART;
-  CHECK_THAT(sigaction(SIGPROF, &action, nullptr) == 0);
-  const itimerval every_millisecond = {{0, 1000}, {0, 1000}};
-  CHECK_THAT(setitimer(ITIMER_PROF, &every_millisecond, nullptr) == 0);
   int64_t allocations = 0;
-  for (int round = 0; round < 300 || passed.load() < kWantedReentries; ++round) {
-    hbmprof::ScopedTag tag("round", std::to_string(round % 50));
-    for (uint64_t i = 0; i < 2000; ++i) {
-      CHECK_THAT(profiler.RecordAlloc(Buffer(2, i), 1 + i % 100));
-      ++allocations;
+  {
+    const ProfilingTimer timer(OnTimer, 1000);
+    for (int round = 0; round < 300 || passed.load() < kWantedReentries; ++round) {
+      hbmprof::ScopedTag tag("round", std::to_string(round % 50));
+      for (uint64_t i = 0; i < 2000; ++i) {
+        CHECK_THAT(profiler.RecordAlloc(Buffer(2, i), 1 + i % 100));
+        ++allocations;
+      }
+      // Everything else that takes a lock an event needs.
+      for (int i = 0; i < 20; ++i) {
+        profiler.Stats(hbmprof::kDefaultDevice);
+        profiler.ResetPeak(hbmprof::kDefaultDevice);
+        profiler.GetTrackerStats();
+        for (uint64_t b = 0; b < 200; ++b) CHECK_THAT(profiler.FindBuffer(Buffer(2, b)).has_value());
+      }
+      if (round % 10 == 0) profiler.TakeSnapshot();
+      for (uint64_t i = 0; i < 2000; ++i) CHECK_THAT(profiler.RecordFree(Buffer(2, i)));
     }
-    // Everything else that takes a lock an event needs.
-    for (int i = 0; i < 20; ++i) {
-      profiler.Stats(hbmprof::kDefaultDevice);
-      profiler.ResetPeak(hbmprof::kDefaultDevice);
-      profiler.GetTrackerStats();
-      for (uint64_t buffer = 0; buffer < 200; ++buffer) CHECK_THAT(profiler.FindBuffer(Buffer(2, buffer)).has_value());
-    }
-    if (round % 10 == 0) profiler.TakeSnapshot();
-    for (uint64_t i = 0; i < 2000; ++i) CHECK_THAT(profiler.RecordFree(Buffer(2, i)));
   }
-  const itimerval never = {};
-  CHECK_THAT(setitimer(ITIMER_PROF, &never, nullptr) == 0);
 
   const hbmprof::DeviceStats stats = profiler.Stats(hbmprof::kDefaultDevice);
   CHECK_THAT(stats.num_allocs == allocations + recorded.load());

@@ -6,17 +6,12 @@
 #include <cstdio>
 #include <cstring>
 
-#include "src/backends/cuda/driver_abi.h"
 #include "tests/inject/carried/carried.h"
+#include "tests/inject/driver_calls.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 
 extern "C" {
-CUresult cuInit(unsigned);
-CUresult cuDevicePrimaryCtxRetain(Handle*, CUdevice);
-CUresult cuCtxSetCurrent(Handle);
-CUresult cuMemAlloc_v2(CUdeviceptr*, size_t);
-
 [[gnu::noinline]] int user_allocates(size_t bytes) {
   CUdeviceptr ptr = 0;
   const CUresult result = cuMemAlloc_v2(&ptr, bytes);
