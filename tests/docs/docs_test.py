@@ -140,6 +140,7 @@ class Test:
     self.source, self.build, self.work = source, build, work
     self.cmake, self.cc, self.cxx = cmake, cc, cxx
     self.prefix = os.path.join(work, "prefix")
+    self.pprof = os.path.join(work, "pprof")
     self.problems = []
     self.not_run = []
     self.commands = self.snippets = 0
@@ -173,13 +174,14 @@ class Test:
   # What is checked in the text itself.
 
   def prose(self, page):
-    """The page's (line, text) outside of its fenced blocks."""
-    inside = False
-    for number, line in enumerate(self.texts[page].splitlines(), 1):
+    """The page's text, with empty lines for its fenced blocks."""
+    lines, inside = [], False
+    for line in self.texts[page].splitlines():
       if line.startswith("```"):
         inside = not inside
-      elif not inside:
-        yield number, line
+        line = ""
+      lines.append("" if inside else line)
+    return "\n".join(lines)
 
   def check_text(self):
     words = len(self.texts["README.md"].split())
@@ -203,7 +205,7 @@ class Test:
 
   def anchors(self, page):
     anchors = set()
-    for _, line in self.prose(page):
+    for line in self.prose(page).splitlines():
       if line.startswith("#"):
         title = re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower())
         anchors.add(title.replace(" ", "-"))
@@ -212,8 +214,7 @@ class Test:
   def check_links(self, page):
     """Every link leads to a file, and to a heading of it. Returns the files."""
     linked = set()
-    text = "\n".join(line for _, line in self.prose(page))
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", self.prose(page)):
       if re.match(r"https?://", target):
         continue
       path, _, anchor = target.partition("#")
@@ -227,9 +228,13 @@ class Test:
 
   def check_names(self, page):
     """Files, options and environment variables that the text names are there."""
-    for number, line in self.prose(page):
-      where = f"{page}:{number}"
-      for span in re.findall(r"`([^`]+)`", line):
+    text = self.prose(page)
+    for found in re.finditer(r"`([^`]+)`|\bHBMPROF(?:_[A-Z]+)+\b", text):
+      where = f"{page}:{text.count(chr(10), 0, found.start()) + 1}"
+      for variable in re.findall(r"\bHBMPROF(?:_[A-Z]+)+\b", found.group()):
+        if variable not in self.known_variables():
+          self.problem(where, f"nothing reads {variable}")
+      if span := " ".join((found.group(1) or "").split()):
         if re.fullmatch(r"(src|tests|scripts|benchmarks|examples|docs|third_party|proto)/[\w./-]*", span):
           if not os.path.exists(os.path.join(self.source, span)):
             self.problem(where, f"there is no {span}")
@@ -238,9 +243,8 @@ class Test:
             self.problem(where, f"there is no header {span}")
         elif match := re.match(r"hbmprof ([a-z]+)", span):
           self.check_options(where, match.group(1), span.split(" -- ")[0])
-      for variable in re.findall(r"\bHBMPROF(?:_[A-Z]+)+\b", line):
-        if variable not in self.known_variables():
-          self.problem(where, f"nothing reads {variable}")
+        elif span.startswith("pprof -"):
+          self.check_pprof_options(where, span)
 
   def check_options(self, where, command, span):
     result = subprocess.run([self.tool(), command, "--help"], capture_output=True, text=True, check=False)
@@ -249,6 +253,12 @@ class Test:
     for option in re.findall(r" (--[a-z-]+|-[a-z])\b", span):
       if not re.search(re.escape(option) + r"\b", result.stdout):
         self.problem(where, f"`{span}`: {command} has no option {option}")
+
+  def check_pprof_options(self, where, span):
+    usage = subprocess.run([self.pprof, "-help"], capture_output=True, text=True, check=False)
+    for option in re.findall(r" (-[a-z_]+)", span):
+      if not re.search(rf"^ *{option}\b", usage.stdout + usage.stderr, re.MULTILINE):
+        self.problem(where, f"`{span}`: pprof has no option {option}")
 
   def tool(self):
     return os.path.join(self.build, "src/tool/hbmprof")
@@ -310,19 +320,18 @@ class Test:
         os.symlink(os.path.join(self.source, name), os.path.join(scratch, name))
     for preset in ("release", "dev"):
       os.symlink(self.build, os.path.join(scratch, "build", preset))
-    for name, path in (("pypi", os.path.join(self.source, "build/pypi")), ("pprof", os.path.join(self.work, "pprof"))):
+    for name, path in (("pypi", os.path.join(self.source, "build/pypi")), ("pprof", self.pprof)):
       os.symlink(path, os.path.join(scratch, "build", name))
 
   def make_pprof(self):
     """google/pprof where scripts/demo.sh built it, else the one that comes with Go. Returns whether there is one."""
-    pprof = os.path.join(self.work, "pprof")
     built = os.path.join(self.source, "build/pprof")
     if os.access(built, os.X_OK):
-      os.symlink(built, pprof)
+      os.symlink(built, self.pprof)
     elif shutil.which("go"):
-      with open(pprof, "w", encoding="utf-8") as file:
+      with open(self.pprof, "w", encoding="utf-8") as file:
         file.write('#!/bin/sh\nexec go tool pprof "$@"\n')
-      os.chmod(pprof, 0o755)
+      os.chmod(self.pprof, 0o755)
     else:
       return False
     return True
@@ -474,12 +483,12 @@ class Test:
 
   def main(self, only):
     check_compare()
-    self.check_text()
     shutil.rmtree(self.work, ignore_errors=True)
     os.makedirs(self.work)
     if not self.make_pprof():
       print("docs_test: no pprof here: neither go nor google/pprof is installed")
       return 77
+    self.check_text()
     self.run(self.cmake, "--install", self.build, "--prefix", self.prefix)
     pages = only or self.pages
     for page in pages:
