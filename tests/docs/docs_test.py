@@ -8,7 +8,8 @@ wrong) or 77 (cannot run here).
 
 The first word after ``` says what is done with a block:
 
-  console          Commands after "$ ", each with the output that a terminal shows below it. A line that ends in \\ goes on.
+  console          Commands after "$ ", each followed by what a terminal shows. A command whose line ends in \\ continues
+                   on the next line.
   cpp, c           A program, or statements that can stand in one (readers_program.h has what they use of it). It is
                    compiled and linked with the installed package, without a warning.
   cmake            What a reader adds to a CMakeLists.txt. It is configured with the installed package; FetchContent
@@ -19,8 +20,8 @@ More words may follow:
 
   no-test: REASON  The block cannot be run or built here. It is listed at the end.
   needs PATH       The same where neither the clone nor the installed package has PATH.
-  FILE             (cpp, c, cmake) The block is written to FILE. If FILE is in no folder, it is also built, to the program
-                   FILE without its suffix, with -g; if it is in one, the page's own commands build it.
+  FILE             (cpp, c, cmake) The block is written to FILE. If FILE is in no folder, it is also built with -g, to
+                   the program FILE without its suffix; if it is in one, the page's own commands build it.
 
 The commands of a page run in one shell, whose working directory looks like a clone of the repository in which
 everything was built: build/release and build/dev are BUILD, build/pprof is pprof. `hbmprof` is on the path, and the
@@ -30,8 +31,8 @@ Output is compared exactly, but for this:
 
   * "..." as a line stands for any number of lines, "..." in a line for any text. It cannot be the whole output.
   * Amounts of white space are not compared.
-  * These vary, so their values are not compared: durations (1.5 s, 65 us), rates (2376 tokens/s, 1.97 MiB/s), dates with
-    times, process ids, and the times and random numbers in the names of profiles.
+  * These vary, so their values are not compared: durations (1.5 s, 65 us), rates (2376 tokens/s, 1.97 MiB/s), dates
+    with times, process ids, and the times and random numbers in the names of profiles.
   * The working directory is /srv/hbmprof in the pages.
 """
 
@@ -428,13 +429,15 @@ class Test:
     marker = "\x01docs_test "
     script = "hbmprof_status=0\n"
     for _, command, _ in commands:
-      script += f"(exit $hbmprof_status)\n{command}\nhbmprof_status=$?\nprintf '\\n\\001docs_test %d\\n' $hbmprof_status\n"
+      # A command sees in $? how the one before it ended.
+      script += (f"(exit $hbmprof_status)\n{command}\nhbmprof_status=$?\n"
+                 "printf '\\n\\001docs_test %d\\n' $hbmprof_status\n")
     terminal, shell_side = pty.openpty()
     attributes = termios.tcgetattr(shell_side)
     attributes[1] &= ~termios.OPOST  # no carriage returns
     termios.tcsetattr(shell_side, termios.TCSANOW, attributes)
-    shell = subprocess.Popen(["bash", "-c", script], cwd=scratch, env=self.environment(scratch), stdin=subprocess.DEVNULL,
-                             stdout=shell_side, stderr=shell_side, start_new_session=True)
+    shell = subprocess.Popen(["bash", "-c", script], cwd=scratch, env=self.environment(scratch),
+                             stdin=subprocess.DEVNULL, stdout=shell_side, stderr=shell_side, start_new_session=True)
     os.close(shell_side)
     output = b""
     with concurrent.futures.ThreadPoolExecutor(1) as reader:
@@ -478,7 +481,7 @@ class Test:
         self.problem(where, f"$ {command}\n{difference}")
       told = index + 1 < len(commands) and commands[index + 1][1] == "echo $?"
       if status != 0 and not told:
-        self.problem(where, f"$ {command}\nexit status {status}, which the page does not show with $ echo $?\n{printed}")
+        self.problem(where, f"$ {command}\nexit status {status}; show it with $ echo $?\n{printed}")
       self.commands += 1
 
   def main(self, only):
