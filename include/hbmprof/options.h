@@ -15,7 +15,7 @@ namespace hbmprof {
 enum class Unwinder : uint8_t {
   kAuto,          // exact with and without frame pointers: the default
   kFramePointer,  // walks the frame-pointer chain; cheapest, blind in code built without frame pointers
-  kLibunwind,     // libunwind on every capture, to compare with: not in static programs, and see README.md, "Limits"
+  kLibunwind,     // libunwind on every capture, to compare with: not in static programs, and see docs/limits.md
   kNone,          // no stacks: totals, labels and peaks only
 };
 

@@ -236,7 +236,7 @@ TEST_F(SandboxTest, AFileThatIsOpenedEarlyIsNotAForkedChilds) {
   EXPECT_THAT(InUseOfEach(Path("out")), SizeIs(4));
 }
 
-// README.md has these lists.
+// docs/program.md has these lists.
 const std::vector<int> kCallsOfEarly = {SYS_write,         SYS_newfstatat, SYS_fstat,         SYS_rt_sigprocmask,
                                         SYS_rt_sigpending, SYS_getpid,     SYS_uname,         SYS_futex,
                                         SYS_brk,           SYS_mmap,       SYS_munmap,        SYS_mremap,
@@ -253,7 +253,7 @@ std::vector<std::string> FilterOf(const std::vector<std::vector<int>>& lists) {
   return arguments;
 }
 
-TEST_F(SandboxTest, AFilterThatKillsNeedsToAllowTheCallsOfTheReadme) {
+TEST_F(SandboxTest, AFilterThatKillsNeedsToAllowTheCallsOfTheDocumentation) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer makes calls of its own";
 #endif

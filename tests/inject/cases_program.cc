@@ -236,7 +236,7 @@ int main(int argc, char** argv) {
   } else if (name == "crash") {
     user_allocates(100);
     *static_cast<volatile int*>(nullptr) = 1;
-  } else if (name == "behind_our_back") {
+  } else if (name == "untracked_memory") {
     user_allocates(kMiB);
     REQUIRE(fake_cuda_take(0, 64 * kMiB) == 0);
   } else if (name == "pools") {

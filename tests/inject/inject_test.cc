@@ -534,7 +534,7 @@ TEST(InjectTest, WhatIsTakenBehindOurBackIsUnaccountedAndGrowsBeyondTheBaseline)
     std::vector<std::string> environment = c.environment;
     environment.push_back(std::string("LD_PRELOAD=") + HBMPROF_INJECTED);
     environment.push_back("HBMPROF_CUDA_OUTPUT=" + injected.output);
-    ExpectDone(RunCommand({Program("inject_cases"), "behind_our_back"}, environment));
+    ExpectDone(RunCommand({Program("inject_cases"), "untracked_memory"}, environment));
     const ProfileView view = injected.View();
     EXPECT_EQ(view.Comment("device GPU:0", "driver_scope"), c.scope);
     const int64_t baseline = std::stoll(view.Comment("device GPU:0", "baseline"));

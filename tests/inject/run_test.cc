@@ -67,7 +67,7 @@ std::string Contents(const std::string& path) {
 
 TEST(RunTest, SaysPerDevicePeakInUseUnaccountedAndWhereTheProfileIs) {
   const std::string folder = ScratchDir() + "/made/on/the/way";
-  const CommandResult run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "behind_our_back"});
+  const CommandResult run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "untracked_memory"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "done\n") << "the program's output is its own";
   const std::vector<std::string> profiles = Profiles(folder);

@@ -1,0 +1,526 @@
+#!/usr/bin/env python3
+"""Shows that README.md and docs/*.md are right: runs their commands, compiles their code, follows their links.
+
+usage: docs_test.py SOURCE BUILD WORK CMAKE CC CXX [PAGE...]
+SOURCE is the repository, BUILD its build folder with everything built, WORK a folder for everything that is made here.
+With PAGE (such as docs/cuda.md) only the code and commands of these pages are tested. Exits with 0, 1 (something is
+wrong) or 77 (cannot run here).
+
+The first word after ``` says what is done with a block:
+
+  console          Commands after "$ ", each followed by what a terminal shows. A command whose line ends in \\ continues
+                   on the next line.
+  cpp, c           A program, or statements that can stand in one (readers_program.h has what they use of it). It is
+                   compiled and linked with the installed package, without a warning.
+  cmake            What a reader adds to a CMakeLists.txt. It is configured with the installed package; FetchContent
+                   takes the repository.
+  text, or none    Nothing. No line begins with "$ ".
+
+More words may follow:
+
+  no-test: REASON  The block cannot be run or built here. It is listed at the end.
+  needs PATH       The same where neither the clone nor the installed package has PATH.
+  FILE             (cpp, c, cmake) The block is written to FILE. If FILE is in no folder, it is also built with -g, to
+                   the program FILE without its suffix; if it is in one, the page's own commands build it.
+
+The commands of a page run in one shell, whose working directory looks like a clone of the repository in which
+everything was built: build/release and build/dev are BUILD, build/pprof is pprof. `hbmprof` is on the path, and the
+package is installed where CMake finds it. A command that exits with another status than 0 is followed by "$ echo $?".
+
+Output is compared exactly, but for this:
+
+  * "..." as a line stands for any number of lines, "..." in a line for any text. It cannot be the whole output.
+  * Amounts of white space are not compared.
+  * These vary, so their values are not compared: durations (1.5 s, 65 us), rates (2376 tokens/s, 1.97 MiB/s), dates
+    with times, process ids, and the times and random numbers in the names of profiles.
+  * The working directory is /srv/hbmprof in the pages.
+"""
+
+import concurrent.futures
+import difflib
+import os
+import pty
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+
+README_WORDS = 1400
+PAGE_SECONDS = 240
+SHOWN_ROOT = "/srv/hbmprof"
+
+# What varies, and what stands for it in a comparison.
+MASKS = [
+    (re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}\.\d+\."), "RUN.PROCESS."),
+    (re.compile(r"\bprocess \d+"), "process PROCESS"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "TIME"),
+    (re.compile(r"\d+(\.\d+)? (ns|us|ms|s|tokens/s)\b"), r"N \2"),
+    (re.compile(r"\d+(\.\d+)? (B|KiB|MiB|GiB)/s\b"), "N B/s"),
+    (re.compile(r"[ \t]+"), " "),
+]
+
+
+def mask(line):
+  for pattern, replacement in MASKS:
+    line = pattern.sub(replacement, line)
+  return line.rstrip()
+
+
+def compare(expected, actual):
+  """Returns what is wrong with the lines `actual`, or None if they are what the lines `expected` show."""
+  if expected and all(line.strip() == "..." for line in expected):
+    return "the page shows nothing of the output but ..."
+  while expected and not expected[-1].strip():
+    expected = expected[:-1]
+  pattern = ""
+  for line in expected:
+    if line.strip() == "...":
+      pattern += r"(?:[^\n]*\n)*?"
+    else:
+      pattern += "[^\n]*".join(re.escape(part) for part in mask(line).split("...")) + "\n"
+  if re.fullmatch(pattern, "".join(mask(line) + "\n" for line in actual)):
+    return None
+  return "\n".join(difflib.unified_diff([mask(line) for line in expected], [mask(line) for line in actual],
+                                        "the page", "the command", lineterm="", n=100))
+
+
+def check_compare():
+  """What compare() must refuse and accept; a test that cannot fail shows nothing."""
+  for expected, actual, same in (
+      (["leaked 39 pages", "in 1.2 s"], ["leaked 39 pages", "in 99.25 s"], True),
+      (["leaked 39 pages"], ["leaked 40 pages"], False),
+      (["first", "...", "last"], ["first", "a", "b", "last"], True),
+      (["first", "...", "last"], ["first", "a", "b", "last", "more"], False),
+      (["first"], ["first", "second"], False),
+      (["first", "second"], ["first"], False),
+      ([], ["an error"], False),
+      (["from ... to"], ["from here  to"], True),
+      (["..."], ["anything"], False),
+  ):
+    assert (compare(expected, actual) is None) == same, (expected, actual)
+
+
+class Block:
+  """A fenced block of a page."""
+
+  def __init__(self, page, line, info, lines):
+    self.page, self.line, self.lines = page, line, lines
+    self.kind, _, rest = info.partition(" ")
+    self.reason = self.needs = self.file = ""
+    if rest.startswith("no-test: "):
+      self.reason = rest[len("no-test: "):].strip()
+    elif rest.startswith("needs "):
+      self.needs = rest[len("needs "):].strip()
+    else:
+      self.file = rest.strip()
+    self.name = f"{page}:{line}"
+
+  def commands(self):
+    """The block's (line, command, output lines)."""
+    commands = []
+    lines = iter(enumerate(self.lines, self.line + 1))
+    for number, line in lines:
+      if line.startswith("$ "):
+        command = line[2:]
+        while command.endswith("\\"):
+          command += "\n" + next(lines)[1]
+        commands.append((number, command, []))
+      elif not commands:
+        raise ValueError(f"{self.page}:{number}: output before the first command")
+      else:
+        commands[-1][2].append(line)
+    return commands
+
+
+class Test:
+
+  def __init__(self, source, build, work, cmake, cc, cxx):
+    self.source, self.build, self.work = source, build, work
+    self.cmake, self.cc, self.cxx = cmake, cc, cxx
+    self.prefix = os.path.join(work, "prefix")
+    self.pprof = os.path.join(work, "pprof")
+    self.problems = []
+    self.not_run = []
+    self.commands = self.snippets = 0
+    folder = os.path.join(source, "docs")
+    self.pages = ["README.md"] + sorted("docs/" + name for name in os.listdir(folder) if name.endswith(".md"))
+    self.texts = {page: self.read(page) for page in self.pages}
+    self.blocks = [block for page in self.pages for block in self.read_blocks(page)]
+
+  def read(self, path):
+    with open(os.path.join(self.source, path), encoding="utf-8") as file:
+      return file.read()
+
+  def problem(self, where, what):
+    self.problems.append(f"{where}: {what}")
+
+  def read_blocks(self, page):
+    blocks, start, info, lines = [], 0, "", []
+    for number, line in enumerate(self.texts[page].splitlines(), 1):
+      if not line.startswith("```"):
+        lines.append(line)
+        continue
+      if start:
+        blocks.append(Block(page, start, info, lines))
+        start, lines = 0, []
+      else:
+        start, info, lines = number, line[3:].strip(), []
+    if start:
+      self.problem(f"{page}:{start}", "the block has no end")
+    return blocks
+
+  # What is checked in the text itself.
+
+  def prose(self, page):
+    """The page's text, with empty lines for its fenced blocks."""
+    lines, inside = [], False
+    for line in self.texts[page].splitlines():
+      if line.startswith("```"):
+        inside = not inside
+        line = ""
+      lines.append("" if inside else line)
+    return "\n".join(lines)
+
+  def check_text(self):
+    words = len(self.texts["README.md"].split())
+    if words > README_WORDS:
+      self.problem("README.md", f"{words} words; a newcomer reads at most {README_WORDS}: move details to docs/")
+    for block in self.blocks:
+      if block.kind not in ("console", "cpp", "c", "cmake", "text", ""):
+        self.problem(block.name, f"unknown sort of block: {block.kind}")
+      elif block.kind in ("text", "") and any(line.startswith("$ ") for line in block.lines):
+        self.problem(block.name, "a command in a block that is not run: use console")
+      elif block.kind == "console":
+        block.commands()
+    linked = set()
+    for page in self.pages:
+      linked |= self.check_links(page)
+      self.check_names(page)
+    for page in self.pages[1:]:
+      if page not in linked:
+        self.problem(page, "no page links it")
+    self.check_packages()
+
+  def anchors(self, page):
+    anchors = set()
+    for line in self.prose(page).splitlines():
+      if line.startswith("#"):
+        title = re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower())
+        anchors.add(title.replace(" ", "-"))
+    return anchors
+
+  def check_links(self, page):
+    """Every link leads to a file, and to a heading of it. Returns the files."""
+    linked = set()
+    for target in re.findall(r"\]\(([^)\s]+)\)", self.prose(page)):
+      if re.match(r"https?://", target):
+        continue
+      path, _, anchor = target.partition("#")
+      file = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+      linked.add(file)
+      if not os.path.exists(os.path.join(self.source, file)):
+        self.problem(page, f"the link {target} leads to no file")
+      elif anchor and (file not in self.pages or anchor not in self.anchors(file)):
+        self.problem(page, f"the link {target} leads to no heading")
+    return linked
+
+  def check_names(self, page):
+    """Files, options and environment variables that the text names are there."""
+    text = self.prose(page)
+    for found in re.finditer(r"`([^`]+)`|\bHBMPROF(?:_[A-Z]+)+\b", text):
+      where = f"{page}:{text.count(chr(10), 0, found.start()) + 1}"
+      for variable in re.findall(r"\bHBMPROF(?:_[A-Z]+)+\b", found.group()):
+        if variable not in self.known_variables():
+          self.problem(where, f"nothing reads {variable}")
+      if span := " ".join((found.group(1) or "").split()):
+        if re.fullmatch(r"(src|tests|scripts|benchmarks|examples|docs|third_party|proto)/[\w./-]*", span):
+          if not os.path.exists(os.path.join(self.source, span)):
+            self.problem(where, f"there is no {span}")
+        elif re.fullmatch(r"hbmprof/\w+\.h", span):
+          if not os.path.exists(os.path.join(self.source, "include", span)):
+            self.problem(where, f"there is no header {span}")
+        elif match := re.match(r"hbmprof ([a-z]+)", span):
+          self.check_options(where, match.group(1), span.split(" -- ")[0])
+        elif span.startswith("pprof -"):
+          self.check_pprof_options(where, span)
+
+  def check_options(self, where, command, span):
+    result = subprocess.run([self.tool(), command, "--help"], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+      self.problem(where, f"`{span}`: there is no command {command}")
+    for option in re.findall(r" (--[a-z-]+|-[a-z])\b", span):
+      if not re.search(re.escape(option) + r"\b", result.stdout):
+        self.problem(where, f"`{span}`: {command} has no option {option}")
+
+  def check_pprof_options(self, where, span):
+    usage = subprocess.run([self.pprof, "-help"], capture_output=True, text=True, check=False)
+    for option in re.findall(r" (-[a-z_]+)", span):
+      if not re.search(rf"^ *{option}\b", usage.stdout + usage.stderr, re.MULTILINE):
+        self.problem(where, f"`{span}`: pprof has no option {option}")
+
+  def tool(self):
+    return os.path.join(self.build, "src/tool/hbmprof")
+
+  def known_variables(self):
+    if not hasattr(self, "variables"):
+      self.variables = set()
+      for top in ("CMakeLists.txt", "cmake", "include", "src", "benchmarks", "scripts"):
+        root = os.path.join(self.source, top)
+        files = [root] if os.path.isfile(root) else [os.path.join(folder, name) for folder, _, names in os.walk(root)
+                                                     for name in names if not name.endswith((".md", ".gz"))]
+        for file in files:
+          with open(file, encoding="utf-8", errors="replace") as opened:
+            self.variables |= set(re.findall(r"\bHBMPROF(?:_[A-Z]+)+\b", opened.read()))
+    return self.variables
+
+  def check_packages(self):
+    """The apt-get lines name what scripts/lib/setup.sh installs, all of it and no more."""
+    named = set()
+    for block in self.blocks:
+      for _, command, _ in block.commands() if block.kind == "console" else ():
+        if command.startswith("apt-get install "):
+          named |= set(command.replace("\\\n", " ").split()[2:])
+    arrays = re.findall(r"^HBMPROF_\w+_PACKAGES=\(([^)]*)\)", self.read("scripts/lib/setup.sh"), re.MULTILINE)
+    installed = set(" ".join(arrays).split())
+    if named != installed:
+      self.problem("the apt-get lines", f"differ from scripts/lib/setup.sh in {' '.join(sorted(named ^ installed))}")
+
+  # What is built.
+
+  def run(self, *command, **options):
+    """Runs a command that must succeed. Returns whether it did."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                            check=False, **options)
+    if result.returncode != 0:
+      self.problem(shlex.join(command), f"exit status {result.returncode}\n{result.stdout}")
+    return result.returncode == 0
+
+  def is_to_do(self, block):
+    """Whether the block can be tested here; if not, lists it."""
+    if block.reason:
+      self.not_run.append(f"{block.name}: {block.reason}")
+      return False
+    if block.needs:
+      if not any(os.path.exists(os.path.join(root, block.needs)) for root in (self.scratch(block.page), self.prefix)):
+        self.not_run.append(f"{block.name}: {block.needs} is not built here")
+        return False
+    return True
+
+  def scratch(self, page):
+    return os.path.join(self.work, "pages", page.replace("/", "_").removesuffix(".md"))
+
+  def make_clone(self, page):
+    """A folder like a clone in which everything was built."""
+    scratch = self.scratch(page)
+    os.makedirs(os.path.join(scratch, "build"))
+    for name in os.listdir(self.source):
+      if name not in ("build", ".git"):
+        os.symlink(os.path.join(self.source, name), os.path.join(scratch, name))
+    for preset in ("release", "dev"):
+      os.symlink(self.build, os.path.join(scratch, "build", preset))
+    for name, path in (("pypi", os.path.join(self.source, "build/pypi")), ("pprof", self.pprof)):
+      os.symlink(path, os.path.join(scratch, "build", name))
+
+  def make_pprof(self):
+    """google/pprof where scripts/demo.sh built it, else the one that comes with Go. Returns whether there is one."""
+    built = os.path.join(self.source, "build/pprof")
+    if os.access(built, os.X_OK):
+      os.symlink(built, self.pprof)
+    elif shutil.which("go"):
+      with open(self.pprof, "w", encoding="utf-8") as file:
+        file.write('#!/bin/sh\nexec go tool pprof "$@"\n')
+      os.chmod(self.pprof, 0o755)
+    else:
+      return False
+    return True
+
+  def configure(self, folder, lists, *definitions):
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as file:
+      file.write(lists)
+    return self.run(self.cmake, "-G", "Ninja", "-S", folder, "-B", folder + "/build", f"-DCMAKE_C_COMPILER={self.cc}",
+                    f"-DCMAKE_CXX_COMPILER={self.cxx}", f"-DCMAKE_PREFIX_PATH={self.prefix}", *definitions)
+
+  def build_snippets(self, blocks):
+    """One project with a program for each snippet."""
+    folder = os.path.join(self.work, "snippets")
+    os.makedirs(folder)
+    lists = ("cmake_minimum_required(VERSION 3.25)\nproject(snippets LANGUAGES C CXX)\nfind_package(hbmprof REQUIRED)\n"
+             "find_package(GTest)\nfind_package(CUDAToolkit QUIET)\nadd_compile_options(-Wall -Wextra -Werror)\n")
+    programs = []
+    for number, block in enumerate(blocks):
+      text = "\n".join(block.lines) + "\n"
+      if block.file:
+        path = os.path.join(self.scratch(block.page), block.file)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+          file.write(text)
+        if "/" in block.file:
+          continue
+      name = f"snippet_{number}"
+      if block.file:
+        # Compiled where the reader has it, so that its lines have that path.
+        lists += (f"add_executable({name} {path})\ntarget_compile_options({name} PRIVATE -g)\n"
+                  f"target_link_libraries({name} PRIVATE hbmprof::hbmprof)\n")
+        programs.append((name, os.path.splitext(path)[0]))
+        self.snippets += 1
+        continue
+      is_program = re.search(r"^(int main\(|TEST\()", text, re.MULTILINE)
+      with open(os.path.join(folder, f"{name}.{block.kind.replace('cpp', 'cc')}"), "w", encoding="utf-8") as file:
+        if is_program:
+          file.write(f'#line {block.line + 1} "{block.page}"\n{text}')
+        else:
+          includes = "".join(line + "\n" for line in block.lines if line.startswith("#include"))
+          rest = "".join("\n" if line.startswith("#include") else line + "\n" for line in block.lines)
+          file.write(f'{includes}#include "tests/docs/readers_program.h"\nint main() {{\n'
+                     f'#line {block.line + 1} "{block.page}"\n{rest}}}\n')
+      libraries = ["hbmprof::hbmprof"]
+      if "<hbmprof/cuda.h>" in text:
+        libraries += ["hbmprof::cuda", "CUDA::cudart_static"]
+      if "<gtest/" in text:
+        libraries += ["GTest::gtest_main"]
+      lists += (f"add_executable({name} {name}.{block.kind.replace('cpp', 'cc')})\n"
+                f"target_link_libraries({name} PRIVATE {' '.join(libraries)})\n"
+                f"target_include_directories({name} PRIVATE {self.source})\n")
+      if block.kind == "c":
+        lists += f"set_target_properties({name} PROPERTIES LINKER_LANGUAGE CXX C_STANDARD 99 C_EXTENSIONS OFF)\n"
+      else:
+        # Statements that show a call need not use what it returns.
+        lists += f"target_compile_options({name} PRIVATE -Wno-unused-variable -Wno-unused-but-set-variable)\n"
+      self.snippets += 1
+    if self.configure(folder, lists) and self.run(self.cmake, "--build", folder + "/build"):
+      for name, path in programs:
+        shutil.copy2(os.path.join(folder, "build", name), path)
+
+  def configure_snippet(self, block):
+    text = "\n".join(block.lines) + "\n"
+    if block.file:
+      path = os.path.join(self.scratch(block.page), block.file)
+      os.makedirs(os.path.dirname(path), exist_ok=True)
+      with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+      return
+    folder = os.path.join(self.work, "cmake", block.name.replace("/", "_").replace(":", "_"))
+    os.makedirs(folder)
+    with open(os.path.join(folder, "main.cc"), "w", encoding="utf-8") as file:
+      file.write("int main() {}\n")
+    self.snippets += 1
+    self.configure(folder, "cmake_minimum_required(VERSION 3.25)\nproject(reader LANGUAGES CXX)\n"
+                   f"add_executable(my_server main.cc)\n{text}", f"-DFETCHCONTENT_SOURCE_DIR_HBMPROF={self.source}")
+
+  # What is run.
+
+  def environment(self, scratch):
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("HBMPROF") and name != "LD_PRELOAD"}
+    environment.update(
+        PATH=os.path.dirname(self.tool()) + os.pathsep + environment.get("PATH", ""), PWD=scratch, TERM="dumb",
+        LC_ALL="C.UTF-8", TZ="UTC", XDG_CACHE_HOME=os.path.join(scratch, ".cache"), CC=self.cc, CXX=self.cxx,
+        CMAKE_PREFIX_PATH=self.prefix, CMAKE_GENERATOR="Ninja")
+    return environment
+
+  def run_page(self, page, blocks):
+    """Runs the page's commands in one shell on a terminal of its own, and compares what they print."""
+    scratch = self.scratch(page)
+    commands = [command for block in blocks for command in block.commands()]
+    marker = "\x01docs_test "
+    script = "hbmprof_status=0\n"
+    for _, command, _ in commands:
+      # A command sees in $? how the one before it ended.
+      script += (f"(exit $hbmprof_status)\n{command}\nhbmprof_status=$?\n"
+                 "printf '\\n\\001docs_test %d\\n' $hbmprof_status\n")
+    terminal, shell_side = pty.openpty()
+    attributes = termios.tcgetattr(shell_side)
+    attributes[1] &= ~termios.OPOST  # no carriage returns
+    termios.tcsetattr(shell_side, termios.TCSANOW, attributes)
+    shell = subprocess.Popen(["bash", "-c", script], cwd=scratch, env=self.environment(scratch),
+                             stdin=subprocess.DEVNULL, stdout=shell_side, stderr=shell_side, start_new_session=True)
+    os.close(shell_side)
+    output = b""
+    with concurrent.futures.ThreadPoolExecutor(1) as reader:
+
+      def read_all():
+        nonlocal output
+        while True:
+          try:
+            data = os.read(terminal, 65536)
+          except OSError:  # the last process that has the terminal has ended
+            return
+          if not data:
+            return
+          output += data
+
+      reading = reader.submit(read_all)
+      try:
+        shell.wait(PAGE_SECONDS)
+      except subprocess.TimeoutExpired:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+        self.problem(page, f"the commands took more than {PAGE_SECONDS} s")
+      reading.result()
+    os.close(terminal)
+
+    text = output.decode("utf-8", errors="replace")
+    text = re.sub(r"[^\n]*(\r|\x1b\[K)", "", text)  # progress that later text overwrites
+    for path, shown in ((scratch, SHOWN_ROOT), (self.build, SHOWN_ROOT + "/build/release"), (self.source, SHOWN_ROOT)):
+      text = text.replace(path, shown)
+    parts = text.split("\n" + marker)
+    for index, (line, command, expected) in enumerate(commands):
+      where = f"{page}:{line}"
+      if index + 1 >= len(parts):
+        self.problem(where, f"$ {command}\ndid not end; printed before:\n{parts[-1]}")
+        return
+      # Each part but the first begins with the status of the command before.
+      printed = parts[index] if index == 0 else parts[index].partition("\n")[2]
+      status = int(parts[index + 1].partition("\n")[0])
+      difference = compare(expected, printed.rstrip("\n").split("\n") if printed.rstrip("\n") else [])
+      if difference:
+        self.problem(where, f"$ {command}\n{difference}")
+      told = index + 1 < len(commands) and commands[index + 1][1] == "echo $?"
+      if status != 0 and not told:
+        self.problem(where, f"$ {command}\nexit status {status}; show it with $ echo $?\n{printed}")
+      self.commands += 1
+
+  def main(self, only):
+    check_compare()
+    shutil.rmtree(self.work, ignore_errors=True)
+    os.makedirs(self.work)
+    if not self.make_pprof():
+      print("docs_test: no pprof here: neither go nor google/pprof is installed")
+      return 77
+    self.check_text()
+    self.run(self.cmake, "--install", self.build, "--prefix", self.prefix)
+    pages = only or self.pages
+    for page in pages:
+      self.make_clone(page)
+    to_do = [block for block in self.blocks if block.page in pages and self.is_to_do(block)]
+    self.build_snippets([block for block in to_do if block.kind in ("cpp", "c")])
+    tasks = []
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
+      for block in to_do:
+        if block.kind == "cmake" and block.file:
+          self.configure_snippet(block)
+        elif block.kind == "cmake":
+          tasks.append(workers.submit(self.configure_snippet, block))
+      for page in pages:
+        if blocks := [block for block in to_do if block.page == page and block.kind == "console"]:
+          tasks.append(workers.submit(self.run_page, page, blocks))
+    for task in tasks:
+      task.result()
+
+    for problem in self.problems:
+      print(f"FAILED: {problem}\n")
+    print(f"docs_test: {self.commands} commands run, {self.snippets} snippets built, {len(self.problems)} problems")
+    print(f"docs_test: {len(self.not_run)} blocks are not tested here:")
+    for block in self.not_run:
+      print(f"  {block}")
+    return 1 if self.problems else 0
+
+
+if __name__ == "__main__":
+  if len(sys.argv) < 7:
+    sys.exit(__doc__)
+  sys.exit(Test(*(os.path.abspath(argument) for argument in sys.argv[1:4]), *sys.argv[4:7]).main(sys.argv[7:]))
