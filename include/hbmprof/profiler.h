@@ -87,10 +87,11 @@ class Profiler {
   // has one account, and all functions are about it. What is recorded of memory that the driver's calls have given out
   // counts no second time:
   // - An allocation of the driver's address and size gives that record the caller's stack and tags and, if it has one,
-  //   the allocator. The record lasts until the driver frees the memory, whenever RecordFree is called. Device and kind
-  //   are the driver's.
+  //   the allocator (but the driver's stream-ordered memory keeps its own). The record lasts until the driver frees the
+  //   memory, whenever RecordFree is called. Device and kind are the driver's.
   // - Any other allocation or block inside device memory of the driver's is a block of it, as if RecordSegment had been
-  //   called. In managed, pinned or mapped physical memory it is not recorded (false).
+  //   called. In managed, pinned, graph or mapped physical memory it is not recorded (false), nor is device memory that
+  //   is known by a handle (BufferId::Handle), on a device that the driver has allocated on.
   // - The driver's memory keeps its size: it is not resized, split or merged (false).
   // - Of a device that the driver has allocated on, no probe of the program's is called, and DropDevice does nothing:
   //   the driver's own calls say what ends.

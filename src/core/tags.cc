@@ -276,21 +276,35 @@ TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value)
   return registry->Extend(tags, key, value);
 }
 
+namespace {
+
 // What was before: the set here in the lower half, the injected profiler's in the upper.
 static_assert(kMaxTagSets - 1 <= UINT16_MAX);
 
-uint32_t BeginTag(std::string_view key, std::string_view value) {
+TagSetId BeginHere(std::string_view key, std::string_view value) {
   const TagSetId outer = current_tags;
   current_tags = ExtendTags(outer, key, value);
-  const InjectedProfiler* const joined = JoinedProfiler();
-  if (joined == nullptr) return outer;
-  return outer | joined->extend_tags(key.data(), key.size(), value.data(), value.size()) << 16;
+  return outer;
 }
 
-void EndTag(uint32_t before) {
+[[gnu::noinline]] uint32_t BeginJoined(const InjectedProfiler& joined, std::string_view key, std::string_view value) {
+  return BeginHere(key, value) | joined.extend_tags(key.data(), key.size(), value.data(), value.size()) << 16;
+}
+
+[[gnu::always_inline]] inline uint32_t Begin(std::string_view key, std::string_view value) {
+  const InjectedProfiler* const joined = JoinedProfiler();
+  return joined == nullptr ? BeginHere(key, value) : BeginJoined(*joined, key, value);
+}
+
+[[gnu::always_inline]] inline void End(uint32_t before) {
   current_tags = before & UINT16_MAX;
   if (const InjectedProfiler* const joined = JoinedProfiler()) joined->set_tags(before >> 16);
 }
+
+}  // namespace
+
+uint32_t BeginTag(std::string_view key, std::string_view value) { return Begin(key, value); }
+void EndTag(uint32_t before) { End(before); }
 
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) {
   const TagRegistry* registry = tag_registry.IfMade();
@@ -306,8 +320,8 @@ int64_t DroppedTagValues() {
 
 namespace hbmprof {
 
-ScopedTag::ScopedTag(std::string_view key, std::string_view value) : outer_(internal::BeginTag(key, value)) {}
+ScopedTag::ScopedTag(std::string_view key, std::string_view value) : outer_(internal::Begin(key, value)) {}
 
-ScopedTag::~ScopedTag() { internal::EndTag(outer_); }
+ScopedTag::~ScopedTag() { internal::End(outer_); }
 
 }  // namespace hbmprof

@@ -66,12 +66,13 @@ std::multiset<std::string> Samples(const ProfileView& view) {
   return all;
 }
 
-// The comments but the clock's and those about the host's memory, which writing a profile takes too.
+// The comments but the one with the time and the one about the host's memory, which writing a profile takes too.
 std::multiset<std::string> Comments(const ProfileView& view) {
   std::multiset<std::string> all;
   for (const std::string& comment : view.comments) {
-    const bool is_of_host = comment.rfind("tracker", 0) == 0;
-    if (!is_of_host) all.insert(comment);
+    const bool is_of_host = comment.rfind("tracker ", 0) == 0;
+    const bool has_time = comment.rfind("hbmprof ", 0) == 0;
+    if (!is_of_host && !has_time) all.insert(comment);
   }
   return all;
 }

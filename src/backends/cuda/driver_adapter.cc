@@ -141,7 +141,7 @@ void CudaDriverAdapter::PutBack(Removed removed) {
   } else if (removed.record) {
     resets_.PutBack(profiler_, removed.id, removed.record, removed.resets_before);
   }
-  CudaDriverRanges::Instance().PutBack(std::move(removed.range));
+  CudaDriverRanges::Instance().PutBack(removed.range);
 }
 
 CudaDriverAdapter::EndedContext CudaDriverAdapter::EndContext(const void* context) {

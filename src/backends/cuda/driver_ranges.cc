@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 #include <iterator>
-#include <utility>
+#include <new>
 
 #include "src/base/completes.h"
 #include "src/base/fork.h"
@@ -23,6 +23,26 @@ Lazy<CudaDriverRanges> instance;
 }  // namespace
 
 CudaDriverRanges& CudaDriverRanges::Instance() { return instance.Get(); }
+
+template <typename T>
+T* CudaDriverRanges::NodeAllocator<T>::allocate(size_t count) {
+  static_assert(sizeof(T) >= sizeof(void*) && alignof(T) <= 16);
+  void* node = nodes->free;
+  if (node != nullptr && count == 1) {
+    nodes->free = *static_cast<void**>(node);
+  } else {
+    node = nodes->arena.Allocate(count * sizeof(T));
+    if (node == nullptr) throw std::bad_alloc();
+  }
+  return static_cast<T*>(node);
+}
+
+template <typename T>
+void CudaDriverRanges::NodeAllocator<T>::deallocate(T* node, size_t /*count*/) {
+  void* const memory = node;
+  *static_cast<void**>(memory) = nodes->free;
+  nodes->free = memory;
+}
 
 CudaDriverRanges::Entries::iterator CudaDriverRanges::Clear(uint64_t start, uint64_t bytes) {
   auto next = entries_.lower_bound(start);
@@ -56,21 +76,18 @@ void CudaDriverRanges::AddMapped(uint64_t address, size_t bytes, BufferId physic
 CudaDriverRanges::Removed CudaDriverRanges::Remove(uint64_t start) {
   const ForkPause pause;
   const ReentryGuard guard;
-  if (!guard.entered()) return {};
+  Removed removed;
+  if (!guard.entered()) return removed;
   MutexLock hold(mutex_);
+  const auto found = entries_.find(start);
+  if (found == entries_.end()) return removed;
+  removed = {start, found->second};
+  entries_.erase(found);
   Changed();
-  return entries_.extract(start);
+  return removed;
 }
 
-void CudaDriverRanges::PutBack(Removed removed) {
-  const ForkPause pause;
-  const ReentryGuard guard;
-  if (!guard.entered() || removed.empty()) return;
-  MutexLock hold(mutex_);
-  Clear(removed.key(), removed.mapped().bytes);
-  entries_.insert(std::move(removed));
-  Changed();
-}
+void CudaDriverRanges::PutBack(const Removed& removed) { Insert(removed.start, removed.entry); }
 
 CudaDriverRanges::Found CudaDriverRanges::Find(BufferId id) const {
   const ForkPause pause;

@@ -6,11 +6,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "hbmprof/allocation.h"
 #include "src/base/mutex.h"
+#include "src/base/pages.h"
 
 namespace hbmprof::internal {
 
@@ -30,10 +33,33 @@ class CudaDriverRanges {
     uint64_t bytes;
     Range range;
   };
-  using Entries = std::map<uint64_t, Entry>;  // by start; they do not overlap
+  // Memory for the entries of one map, not from malloc: what records the driver's calls may be what a malloc waits for.
+  struct Nodes {
+    Arena arena;
+    void* free = nullptr;  // each leads to the next
+  };
+  template <typename T>
+  struct NodeAllocator {
+    using value_type = T;
+    explicit NodeAllocator(Nodes* all) : nodes(all) {}
+    template <typename U>
+    NodeAllocator(const NodeAllocator<U>& other) : nodes(other.nodes) {}  // NOLINT: as containers want it
+    T* allocate(size_t count);
+    void deallocate(T* node, size_t count);
+    bool operator==(const NodeAllocator& other) const { return nodes == other.nodes; }
+    bool operator!=(const NodeAllocator& other) const { return nodes != other.nodes; }
+
+    Nodes* nodes;
+  };
+  // By start; they do not overlap.
+  using Entries = std::map<uint64_t, Entry, std::less<uint64_t>, NodeAllocator<std::pair<const uint64_t, Entry>>>;
 
  public:
-  using Removed = Entries::node_type;
+  // What was removed, to be put back. bytes 0: nothing was.
+  struct Removed {
+    uint64_t start = 0;
+    Entry entry = {};
+  };
   struct Found {
     Range range;
     uint64_t first = 0;  // the same holds from here ...
@@ -46,7 +72,7 @@ class CudaDriverRanges {
   void Add(BufferId id, size_t bytes, bool has_allocator) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddMapped(uint64_t address, size_t bytes, BufferId physical) ABSL_LOCKS_EXCLUDED(mutex_);
   Removed Remove(uint64_t start) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(const Removed& removed) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is known at `id`. A handle lies in its own range only.
   Found Find(BufferId id) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The program has declared the range a segment.
@@ -65,7 +91,8 @@ class CudaDriverRanges {
   Entries::iterator Clear(uint64_t start, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  Entries entries_ ABSL_GUARDED_BY(mutex_);
+  Nodes nodes_ ABSL_GUARDED_BY(mutex_);
+  Entries entries_ ABSL_GUARDED_BY(mutex_){Entries::allocator_type(&nodes_)};
   inline static std::atomic<uint64_t> changes_{1};
 };
 
