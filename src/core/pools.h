@@ -134,6 +134,11 @@ class Pools {
   bool MergeSegments(uint64_t first, uint64_t second);
 
   bool has_segments() const { return !segments_.empty(); }
+  // The device on which a block probably is that its caller thinks to be on `device`.
+  DeviceId ProbableDevice(DeviceId device) const {
+    const AccountId account = segments_.only_account();
+    return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
+  }
   // Removes all blocks and segments that `dropped` names; what is in a segment goes or stays with the outermost one,
   // and of one that is kept, all that is inside goes.
   void DropDevice(const DroppedRecords& dropped);

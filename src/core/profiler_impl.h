@@ -312,11 +312,13 @@ inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, si
 
 inline bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes) {
   const LiveTable::Place place = pools_.PrefetchBlock(start);
-  // Commonly it lies in one segment, on the device that the caller names.
+  // Commonly it lies in one segment, on the only device that has any or on the one that the caller names.
   if (start != 0 && Pools::IsBlockAddress(start) && bytes <= LiveTable::kMaxBytes && HasRoom() &&
       pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias) {
     const auto size = static_cast<int64_t>(bytes);
-    const SiteId site = SiteOf(caller, size, Sane(attributes), /*in_pool=*/true);
+    Attributes of_block = attributes;
+    of_block.device = pools_.ProbableDevice(attributes.device);
+    const SiteId site = SiteOf(caller, size, Sane(of_block), /*in_pool=*/true);
     TraceStep(EventStep::kBlockPlaced);
     const Ledger::Entered entered =
         site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(place, start, site, size);

@@ -3,7 +3,7 @@
 //
 // Thread safety: the caller synchronises. Methods that are const may run at the same time as each other; all others
 // need exclusive access. (A Ledger::Change of its own shard is shared access, one of all shards is exclusive access.)
-// empty() and the bytes of a Segment may be used from any thread at any time.
+// empty(), only_account() and the bytes of a Segment may be used from any thread at any time.
 //
 // Invariants:
 // 1. pieces_[0, count_) are sorted, do not overlap, and are not empty. Each names the innermost segment at its
@@ -48,6 +48,8 @@ class SegmentMap {
   SegmentMap& operator=(const SegmentMap&) = delete;
 
   bool empty() const { return segments_.load(std::memory_order_relaxed) == 0; }
+  // Where it is not empty: the account of all segments; -1 if they are of several, or were since it was last empty.
+  AccountId only_account() const { return only_account_.load(std::memory_order_relaxed); }
   // Changes with every change of the map.
   uint64_t generation() const { return generation_; }
 
@@ -160,6 +162,7 @@ class SegmentMap {
   uint64_t generation_ = 0;
   uint64_t visits_ = 0;
   std::atomic<size_t> segments_{0};
+  std::atomic<AccountId> only_account_{-1};
   Segment* free_ = nullptr;
   Arena arena_;
 };
