@@ -2,7 +2,7 @@
 //
 //   CASE/{untracked,off,tracked}   each iteration descends a call chain (call_chain.h), frees a random buffer of a live
 //                                  set and allocates it anew. Counter `frames`: mean depth of the stacks recorded.
-//                                  `*_block`: the buffers are blocks, in segments of a thousand of them.
+//                                  `*_block`: the buffers are blocks of a pool, in one segment.
 //   TagScope                       one ScopedTag's life.
 //   Memory/1M_live                 counters: resident bytes per live record at 1M, and what is left of them at 10k.
 //   FirstCapture/{untracked,tracked}   a thread's first alloc; counter `bytes_per_thread`: resident memory that each of
@@ -44,8 +44,6 @@ struct Case {
 
 enum class Tracking { kNone, kOff, kOn };
 
-constexpr uint64_t kBlocksPerSegment = 1000;
-
 // How deep to descend from the calling function.
 [[gnu::always_inline]] inline int DepthFor(const Case& the_case) {
   Profiler profiler;
@@ -70,10 +68,7 @@ void RunPairs(benchmark::State& state, const Case& the_case) {
     if (worker.filling) {  // the threads have met: the profiler exists
       state.PauseTiming();
       worker.profiler = profiler.get();
-      for (uint64_t at = 0; the_case.in_pool && at < slots && worker.profiler != nullptr; at += kBlocksPerSegment) {
-        worker.slot = at;
-        worker.profiler->RecordSegment(worker.id(), kBlocksPerSegment * 256);
-      }
+      if (the_case.in_pool && worker.profiler != nullptr) worker.profiler->RecordSegment(worker.id(), slots * 256);
       for (worker.slot = 0; worker.slot < slots && worker.profiler != nullptr; ++worker.slot) {
         the_case.descend(depth, paths[random.Next() % paths.size()], leaf, &worker);
       }

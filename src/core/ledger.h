@@ -125,6 +125,53 @@ class Ledger {
     return Apply(shard, event, account, /*is_pool=*/false, bytes, cell);
   }
 
+  // Holds the lock of this thread's shard: enters events of blocks that lie in one segment.
+  class OwnShard {
+   public:
+    explicit OwnShard(Ledger& ledger) ABSL_NO_THREAD_SAFETY_ANALYSIS : ledger_(ledger),
+                                                                       shard_(ledger.ShardOfThisThread()) {
+      if (shard_ != nullptr) shard_->lock.Lock();
+    }
+    ~OwnShard() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      if (shard_ != nullptr) shard_->lock.Unlock();
+    }
+    OwnShard(const OwnShard&) = delete;
+    OwnShard& operator=(const OwnShard&) = delete;
+
+    // False if the host has no memory for it; then nothing is held and nothing else may be called.
+    bool is_usable() const { return shard_ != nullptr; }
+    // What it has of a block's site and of its segment's.
+    class Cells {
+      friend class OwnShard;
+      Cell* of_block;
+      Cell* of_segment;
+
+     public:
+      explicit operator bool() const { return of_block != nullptr && of_segment != nullptr; }
+    };
+    Cells CellsOf(SiteId block, SiteId segment) const {
+      Cells cells;
+      cells.of_block = ledger_.ExistingCellOf(*shard_, block);
+      cells.of_segment = ledger_.ExistingCellOf(*shard_, segment);
+      return cells;
+    }
+    // A block of `bytes` bytes comes into a segment or goes: nothing is added to the account of both.
+    Entered EnterBlock(Event event, const Cells& cells, AccountId account_id,
+                       int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      Account& account = shard_->accounts[account_id];
+      Touch(cells.of_block, account);
+      Touch(cells.of_segment, account);
+      Count(event, account, bytes, cells.of_block);
+      const int64_t charged = event == Event::kFree ? -bytes : bytes;
+      cells.of_segment->freed_bytes += charged;
+      account.block_bytes += charged;
+      return ledger_.CountEvent(*shard_, event == Event::kFree ? -1 : 1);
+    }
+
+   private:
+    Ledger& ledger_;
+    Shard* const shard_;
+  };
   // One event of a pool: it changes several sites of one account at the same instant. While it lives it holds the lock
   // of the calling thread's shard, or of all shards; its destructor completes the event. The thread enters nothing else
   // meanwhile.

@@ -88,23 +88,6 @@ uint64_t LiveTable::EraseSlow(Line* first, uint64_t id) {
   return record;
 }
 
-bool LiveTable::EraseExactly(uint64_t id, const LiveRecord& record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Line* first = LockLineOf(id);
-  if (first == nullptr) return false;
-  Entry* entry = EntryIn(first, id);
-  const bool is_it = entry != nullptr && entry->site_and_bytes == Pack(record);
-  if (is_it) {
-    entry->id = 0;
-    if (first->overflow != nullptr) Compact(first);
-  }
-  first->lock.Unlock();
-  return is_it;
-}
-
-LiveTable::Inserted LiveTable::InsertNew(uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  return InsertSlow(LockLineOf(id), id, Pack(record), nullptr);
-}
-
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Line* first = LockLineOf(id);
   if (first == nullptr) return false;

@@ -63,14 +63,7 @@ class LiveTable {
   Inserted Insert(const Place& place, uint64_t id, LiveRecord record,
                   LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Line* line = Lock(place, id);
-    if (line != nullptr && line->overflow == nullptr && !line->Has(id)) {
-      Entry* free = line->EntryWith(0);
-      if (free->id == 0) {
-        *free = {id, Pack(record)};
-        line->lock.Unlock();
-        return Inserted::kNew;
-      }
-    }
+    if (InsertSimply(line, id, record)) return Inserted::kNew;
     uint64_t was = 0;
     const Inserted result = InsertSlow(line, id, Pack(record), &was);
     if (result == Inserted::kReplaced) *replaced = Unpack(was);
@@ -97,10 +90,37 @@ class LiveTable {
     return true;
   }
   // Inserts `id` unless it is there already; kReplaced: it is, and nothing was changed.
-  Inserted InsertNew(uint64_t id, LiveRecord record);
+  Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PlaceOf(id), id, record); }
+  [[gnu::always_inline]] Inserted InsertNew(const Place& place, uint64_t id,
+                                            LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Line* line = Lock(place, id);
+    return InsertSimply(line, id, record) ? Inserted::kNew : InsertSlow(line, id, Pack(record), nullptr);
+  }
   bool Find(uint64_t id, LiveRecord* record) const;
   // Erases `id` if its record is this one; says whether it was.
-  bool EraseExactly(uint64_t id, const LiveRecord& record);
+  bool EraseExactly(uint64_t id, const LiveRecord& record) {
+    LiveRecord erased;
+    return EraseWhere(id, &erased, [&] { return erased.site == record.site && erased.bytes == record.bytes; });
+  }
+  // Erases `id` if its record, which is in `record` then, is one for which `agrees()` holds; says whether it was.
+  // `agrees` runs under a line's lock and must not call the table.
+  template <typename Agrees>
+  bool EraseWhere(uint64_t id, LiveRecord* record, const Agrees& agrees) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Line* line = Lock(PlaceOf(id), id);
+    if (line == nullptr) return false;
+    Entry* entry = line->overflow == nullptr ? line->EntryWith(id) : EntryIn(line, id);
+    bool erases = entry != nullptr && entry->id == id;
+    if (erases) {
+      *record = Unpack(entry->site_and_bytes);
+      erases = agrees();
+    }
+    if (erases) {
+      entry->id = 0;
+      if (line->overflow != nullptr) Compact(line);
+    }
+    line->lock.Unlock();
+    return erases;
+  }
 
   // Puts `desired` in place of the record of `id` if that is `expected`; returns whether it was.
   bool Replace(uint64_t id, LiveRecord expected, LiveRecord desired);
@@ -206,6 +226,16 @@ class LiveTable {
   }
   // The same, wherever the line is by now.
   Line* LockLineOf(uint64_t id) const;
+  // Inserts into a locked line that has no others behind it, is not full and has no such id, and unlocks it. False if
+  // it is another one, or null.
+  bool InsertSimply(Line* line, uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (line == nullptr || line->overflow != nullptr || line->Has(id)) return false;
+    Entry* free = line->EntryWith(0);
+    if (free->id != 0) return false;
+    *free = {id, Pack(record)};
+    line->lock.Unlock();
+    return true;
+  }
   // The entry of `id` in the chain of a locked line; null if there is none.
   static Entry* EntryIn(Line* first, uint64_t id);
   // The rest of Insert and of Erase, with records packed. `first` is locked, or null for Insert where there are no

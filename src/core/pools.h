@@ -93,6 +93,15 @@ class Pools {
     uint64_t id;
     LiveRecord record;
   };
+  // The common case of AddBlock and of RemoveBlock: all of the block lies in one segment of its account, which has the
+  // bytes idle, and in none inside that; its free was not missed, and no memory is needed. kNotEntered: it is another
+  // case, and nothing was done. `site` is_block.
+  // `place` comes from PrefetchBlock.
+  [[gnu::always_inline]] Ledger::Entered AddCommonBlock(const LiveTable::Place& place, uint64_t address, SiteId site,
+                                                        int64_t bytes);
+  [[gnu::always_inline]] Ledger::Entered RemoveCommonBlock(uint64_t address, Removed* removed);
+  // Starts loading the live table's line of a block in a segment that lies in no other.
+  LiveTable::Place PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
   // Removes the innermost block at `address`, with all that is inside if it is a segment, and returns it.
   std::optional<Removed> RemoveBlock(uint64_t address);
   // The innermost block at `address`.
@@ -127,6 +136,11 @@ class Pools {
   bool MergeSegments(uint64_t first, uint64_t second);
 
   bool has_segments() const { return !segments_.empty(); }
+  // The device on which a block probably is that its caller thinks to be on `device`.
+  DeviceId ProbableDevice(DeviceId device) const {
+    const AccountId account = segments_.only_account();
+    return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
+  }
   // Removes all blocks and segments that `dropped` names; what is in a segment goes or stays with the outermost one,
   // and of one that is kept, all that is inside goes.
   void DropDevice(const DroppedRecords& dropped);
@@ -247,6 +261,49 @@ class Pools {
   SegmentMap segments_;
   std::atomic<int64_t> loose_blocks_{0};
 };
+
+inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Place& place, uint64_t address, SiteId site,
+                                             int64_t bytes) {
+  Ledger::OwnShard own(ledger_);
+  if (!own.is_usable()) return Ledger::kNotEntered;
+  const SegmentMap::Piece* piece = segments_.PieceAt(address);
+  if (piece == nullptr || piece->end - address < static_cast<uint64_t>(bytes)) return Ledger::kNotEntered;
+  Segment& segment = *piece->segment;
+  const AccountId account = segment.account;
+  const Ledger::OwnShard::Cells cells = own.CellsOf(site, segment.site);
+  if (account != sites_.At(site).account || !cells || segment.depth >= kMaxLevel || !SegmentMap::Take(segment, bytes)) {
+    return Ledger::kNotEntered;
+  }
+  const uint64_t id = IdOf(address, segment.depth + 1);
+  const LiveTable::Inserted inserted =
+      live_.InsertNew(segment.depth == 0 ? place : live_.Prefetch(id), id, {site, bytes});
+  if (inserted != LiveTable::Inserted::kNew) {
+    SegmentMap::Return(segment, bytes);
+    return Ledger::kNotEntered;
+  }
+  return own.EnterBlock(Event::kAlloc, cells, account, bytes);
+}
+
+inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Removed* removed) {
+  Ledger::OwnShard own(ledger_);
+  if (!own.is_usable()) return Ledger::kNotEntered;
+  const SegmentMap::Piece* piece = segments_.PieceAt(address);
+  if (piece == nullptr || piece->segment->depth >= kMaxLevel) return Ledger::kNotEntered;
+  Segment& segment = *piece->segment;
+  const AccountId account = segment.account;
+  removed->id = IdOf(address, segment.depth + 1);
+  const LiveRecord& record = removed->record;
+  Ledger::OwnShard::Cells cells;
+  const bool is_erased = live_.EraseWhere(removed->id, &removed->record, [&] {
+    const Site& site = sites_.At(record.site);
+    cells = own.CellsOf(record.site, segment.site);
+    return site.is_block && site.account == account && cells &&
+           static_cast<uint64_t>(record.bytes) <= piece->end - address;
+  });
+  if (!is_erased) return Ledger::kNotEntered;
+  SegmentMap::Return(segment, record.bytes);
+  return own.EnterBlock(Event::kFree, cells, account, record.bytes);
+}
 
 }  // namespace hbmprof::internal
 

@@ -366,11 +366,22 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   return added == Pools::Added::kAdded;
 }
 
-bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
+[[gnu::noinline]] bool ProfilerImpl::RecordBlockInside(const Caller& caller, BufferId address, size_t bytes,
+                                                       const Attributes& attributes) noexcept {
   const ForkPause pause;
   ReentryGuard guard;
-  if (!Admits(guard) || address.is_null()) return false;
-  const uint64_t start = address.value();
+  return Admits(guard) && AddBlock(caller, address.value(), bytes, attributes);
+}
+
+[[gnu::noinline]] FreedRecord ProfilerImpl::RecordBlockFreeInside(BufferId address) noexcept {
+  const ForkPause pause;
+  ReentryGuard guard;
+  return Admits(guard) ? FreeBlock(address.value()) : FreedRecord();
+}
+
+[[gnu::noinline]] bool ProfilerImpl::AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes,
+                                                 const Attributes& attributes) {
+  if (start == 0) return false;
   if (!Pools::IsBlockAddress(start)) return Drop(bytes);
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   // There may be room in place of a block whose free was missed.
@@ -386,9 +397,7 @@ bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t by
     Attributes of_block = attributes;
     if (position.in_pool) {
       of_block.device = position.device();
-      if (SpaceOf(of_block.kind) != MemorySpace::kDevice || of_block.kind == MemoryKind::kPool) {
-        of_block.kind = MemoryKind::kDevice;
-      }
+      if (!IsForBlocks(of_block.kind)) of_block.kind = MemoryKind::kDevice;
     }
     const uint64_t sane = Sane(of_block);
     bool in_pool = position.in_pool;
@@ -403,7 +412,7 @@ bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t by
   if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
   if (added == Pools::Added::kNoMemory) {
     EndStaleBlock(start);
-    return Drop(bytes);
+    return Drop(static_cast<uint64_t>(size));
   }
   Resize();
   return true;
@@ -416,13 +425,10 @@ bool ProfilerImpl::EndStaleBlock(uint64_t address) {
   return true;
 }
 
-FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) {
-  const ForkPause pause;
-  ReentryGuard guard;
+[[gnu::noinline]] FreedRecord ProfilerImpl::FreeAnyBlock(uint64_t start) {
   FreedRecord freed;
-  if (!Admits(guard) || address.is_null()) return freed;
-  const std::optional<Pools::Removed> removed =
-      Pools::IsBlockAddress(address.value()) ? pools_.RemoveBlock(address.value()) : std::nullopt;
+  if (start == 0) return freed;
+  const std::optional<Pools::Removed> removed = Pools::IsBlockAddress(start) ? pools_.RemoveBlock(start) : std::nullopt;
   if (!removed.has_value()) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return freed;

@@ -95,8 +95,9 @@ class ProfilerImpl {
   void RestoreRecord(const FreedRecord& record);
   FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
-  bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
-  FreedRecord RecordBlockFree(BufferId address);
+  [[gnu::always_inline]] bool RecordBlock(const Caller& caller, BufferId address, size_t bytes,
+                                          const Attributes& attributes) noexcept;
+  [[gnu::always_inline]] FreedRecord RecordBlockFree(BufferId address) noexcept;
   bool RecordResize(BufferId id, size_t bytes);
   bool RecordBlockResize(BufferId address, size_t bytes);
   bool SplitSegment(BufferId address, size_t bytes);
@@ -156,6 +157,8 @@ class ProfilerImpl {
   // while it forks.
   bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept;
   FreedRecord RecordFreeInside(BufferId id) noexcept;
+  bool RecordBlockInside(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
+  FreedRecord RecordBlockFreeInside(BufferId address) noexcept;
   // Whether an event that comes now is to be recorded.
   bool Admits(const ReentryGuard& guard) const {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
@@ -193,6 +196,16 @@ class ProfilerImpl {
   }
   // Forget, of a record that a new one with the same id took the place of.
   void ForgetReplaced(BufferId id, LiveRecord record);
+  // What a block in a pool may be.
+  static bool IsForBlocks(MemoryKind kind) {
+    return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
+  }
+  // RecordBlock and RecordBlockFree, once the thread is inside; and for what is not the common case.
+  [[gnu::always_inline]] bool AddBlock(const Caller& caller, uint64_t start, size_t bytes,
+                                       const Attributes& attributes);
+  [[gnu::always_inline]] FreedRecord FreeBlock(uint64_t start);
+  bool AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
+  FreedRecord FreeAnyBlock(uint64_t start);
   // The same as EndStale for what begins at `address` in a pool.
   bool EndStaleBlock(uint64_t address);
   // False if another segment has taken its place.
@@ -306,6 +319,52 @@ inline FreedRecord ProfilerImpl::Free(BufferId id) {
   freed.id_ = id;
   freed.bytes_ = record.bytes;
   freed.site_ = record.site;
+  return freed;
+}
+
+inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes,
+                                      const Attributes& attributes) noexcept {
+  ReentryGuard guard;
+  if (!guard.entered()) return RecordBlockInside(caller, address, bytes, attributes);
+  return AddBlock(caller, address.value(), bytes, attributes);
+}
+
+inline bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes) {
+  const LiveTable::Place place = pools_.PrefetchBlock(start);
+  // Commonly it lies in one segment, on the only device that has any or on the one that the caller names.
+  if (start != 0 && Pools::IsBlockAddress(start) && bytes <= LiveTable::kMaxBytes && HasRoom() &&
+      pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias) {
+    const auto size = static_cast<int64_t>(bytes);
+    Attributes of_block = attributes;
+    of_block.device = pools_.ProbableDevice(attributes.device);
+    const SiteId site = SiteOf(caller, size, Sane(of_block), /*in_pool=*/true);
+    TraceStep(EventStep::kBlockPlaced);
+    const Ledger::Entered entered =
+        site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(place, start, site, size);
+    if (entered != Ledger::kNotEntered) {
+      Resize(entered);
+      return true;
+    }
+  }
+  return AddAnyBlock(caller, start, bytes, attributes);
+}
+
+inline FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
+  ReentryGuard guard;
+  if (!guard.entered()) return RecordBlockFreeInside(address);
+  return FreeBlock(address.value());
+}
+
+inline FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
+  Pools::Removed removed;
+  const Ledger::Entered entered =
+      Pools::IsBlockAddress(start) ? pools_.RemoveCommonBlock(start, &removed) : Ledger::kNotEntered;
+  if (entered == Ledger::kNotEntered) return FreeAnyBlock(start);
+  Resize(entered);
+  FreedRecord freed;
+  freed.id_ = BufferId(removed.id);
+  freed.bytes_ = removed.record.bytes;
+  freed.site_ = removed.record.site;
   return freed;
 }
 

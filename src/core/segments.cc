@@ -138,6 +138,7 @@ Segment* SegmentMap::Add(uint64_t start, uint64_t end, uint64_t id, SiteId site,
   });
   Repaint(start, end, segment->outer, segment);
   SetDepths(start, end);
+  only_account_.store(empty() || only_account() == account ? account : -1, std::memory_order_relaxed);
   segments_.fetch_add(1, std::memory_order_relaxed);
   return segment;
 }

@@ -3,7 +3,7 @@
 //
 // Thread safety: the caller synchronises. Methods that are const may run at the same time as each other; all others
 // need exclusive access. (A Ledger::Change of its own shard is shared access, one of all shards is exclusive access.)
-// empty() and the bytes of a Segment may be used from any thread at any time.
+// empty(), only_account() and the bytes of a Segment may be used from any thread at any time.
 //
 // Invariants:
 // 1. pieces_[0, count_) are sorted, do not overlap, and are not empty. Each names the innermost segment at its
@@ -48,13 +48,26 @@ class SegmentMap {
   SegmentMap& operator=(const SegmentMap&) = delete;
 
   bool empty() const { return segments_.load(std::memory_order_relaxed) == 0; }
+  // Where it is not empty: the account of all segments; -1 if they are of several, or were since it was last empty.
+  AccountId only_account() const { return only_account_.load(std::memory_order_relaxed); }
   // Changes with every change of the map.
   uint64_t generation() const { return generation_; }
 
   // The innermost segment at `address`; null if there is none.
   Segment* At(uint64_t address) const {
+    const Piece* piece = PieceAt(address);
+    return piece != nullptr ? piece->segment : nullptr;
+  }
+  // What invariant 1 says.
+  struct Piece {
+    uint64_t start;
+    uint64_t end;
+    Segment* segment;
+  };
+  // The piece at `address`; null if no segment is there.
+  [[gnu::always_inline]] const Piece* PieceAt(uint64_t address) const {
     const size_t i = PieceAfter(address);
-    return i < count_ && pieces_[i].start <= address ? pieces_[i].segment : nullptr;
+    return i < count_ && pieces_[i].start <= address ? &pieces_[i] : nullptr;
   }
   // Calls `visit(segment, bytes)` for each part of [start, end) that lies in a segment, by ascending address, with the
   // innermost segment there that has a depth below `level`, until `visit` returns false. Returns whether it never did.
@@ -122,25 +135,16 @@ class SegmentMap {
   }
 
  private:
-  struct Piece {
-    uint64_t start;
-    uint64_t end;
-    Segment* segment;
-  };
-
-  // The index of the first piece that ends after `address`.
-  size_t PieceAfter(uint64_t address) const {
-    size_t low = 0;
-    size_t high = count_;
-    while (low < high) {
-      const size_t middle = (low + high) / 2;
-      if (pieces_[middle].end <= address) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
+  // The index of the first piece that ends after `address`. Without branches: which piece it is cannot be foreseen.
+  [[gnu::always_inline]] size_t PieceAfter(uint64_t address) const {
+    size_t first = 0;
+    for (size_t count = count_; count > 0;) {
+      const size_t half = (count + 1) / 2;
+      const size_t passes = static_cast<size_t>(pieces_[first + half - 1].end <= address);
+      first += half & (0 - passes);
+      count -= half;
     }
-    return low;
+    return first;
   }
   // Where [start, end) belongs to `from` (null: to no segment), it belongs to `to` afterwards. There is room for it.
   void Repaint(uint64_t start, uint64_t end, Segment* from, Segment* to);
@@ -158,6 +162,7 @@ class SegmentMap {
   uint64_t generation_ = 0;
   uint64_t visits_ = 0;
   std::atomic<size_t> segments_{0};
+  std::atomic<AccountId> only_account_{-1};
   Segment* free_ = nullptr;
   Arena arena_;
 };

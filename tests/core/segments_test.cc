@@ -111,6 +111,23 @@ TEST(SegmentMapTest, TakesNoMoreThanIsIdle) {
   EXPECT_TRUE(SegmentMap::Take(*Add(map, 1000, 100, 1), 100)) << "a new segment in the same place begins idle";
 }
 
+TEST(SegmentMapTest, KnowsTheOnlyAccountUntilThereAreSeveral) {
+  SegmentMap map;
+  Segment* first = map.Add(1000, 1100, 1000, 1, 3);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(map.only_account(), 3);
+  Segment* same = map.Add(2000, 2100, 2000, 1, 3);
+  EXPECT_EQ(map.only_account(), 3);
+  Segment* other = map.Add(3000, 3100, 3000, 1, 4);
+  EXPECT_EQ(map.only_account(), -1);
+  map.Remove(other);
+  EXPECT_EQ(map.only_account(), -1);
+  map.Remove(first);
+  map.Remove(same);
+  ASSERT_NE(map.Add(1000, 1100, 1000, 1, 5), nullptr);
+  EXPECT_EQ(map.only_account(), 5);
+}
+
 TEST(SegmentMapTest, ClearForgetsAllAndTheMapGoesOn) {
   SegmentMap map;
   for (uint64_t i = 1; i <= 1000; ++i) ASSERT_NE(Add(map, i * 100, 100, static_cast<SiteId>(i)), nullptr);
