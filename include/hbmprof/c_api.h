@@ -17,6 +17,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The memory that an argument points to is not read, so it need not have been written when it is recorded. Without this
+ * g++ and gcc warn of it (-Wmaybe-uninitialized). */
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
+#define HBMPROF_NOT_READ_(argument) __attribute__((access(none, argument)))
+#else
+#define HBMPROF_NOT_READ_(argument)
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -30,10 +38,10 @@ int hbmprof_device(const char* name);
 
 /* Records that `ptr` now names `bytes` bytes of `device`, with the caller's call stack and the current tags.
  * Call it after the allocation succeeded. Returns 1 if recorded, else 0 (off, null, or a limit: see the stats). */
-int hbmprof_record_alloc(const void* ptr, size_t bytes, int device);
+int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) HBMPROF_NOT_READ_(1);
 
 /* Removes the record of `ptr`. Call it before the memory is really freed. Returns 1 if there was one, else 0. */
-int hbmprof_record_free(const void* ptr);
+int hbmprof_record_free(const void* ptr) HBMPROF_NOT_READ_(1);
 
 /* Gives the record of `ptr` another size, in bytes, after the memory was reallocated where it is; the record keeps its
  * call stack and tags. Memory that was moved is a free and an allocation. Returns 1 if done, else 0 and nothing changed

@@ -1,9 +1,9 @@
-// What the shared library exports: the functions and classes that these headers declare. Each source file of the
-// library is compiled with this header in front (src/CMakeLists.txt) and with hidden visibility for everything else. So
-// the same objects make the shared library, which exports them, and the static one, whose users hide them.
+// What the shared library exports: the functions and classes that these headers declare. The sources that define them
+// are listed in src/CMakeLists.txt and compiled with this header in front; everything else has hidden visibility. So
+// the same objects make the shared library, which exports these names, and the static one, whose users hide them.
 //
-// A public header that declares something to link with is listed here; tests/abi/exports_test.py fails if one is
-// missing.
+// tests/abi/exports_test.py fails if a public header, or a source that defines what one declares, is missing in its
+// list.
 #ifndef HBMPROF_SRC_API_EXPORTED_H_
 #define HBMPROF_SRC_API_EXPORTED_H_
 

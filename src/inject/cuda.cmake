@@ -10,6 +10,13 @@ if(HBMPROF_SANITIZER)
   return()
 endif()
 
+# Abseil's own type: static libraries are linked; of shared ones, a distribution's, the static ones beside them.
+get_target_property(_absl_type absl::status TYPE)
+if(NOT _absl_type MATCHES "^(STATIC|SHARED)_LIBRARY$")
+  message(STATUS "hbmprof: absl::status is no library but an ${_absl_type}, so the injected CUDA library is not built")
+  return()
+endif()
+
 # What it may export: the wrapped calls, dlopen, dlsym, and three functions of its own.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
@@ -49,8 +56,6 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
 
-# A distribution's packages name the shared libraries; their static ones lie beside them.
-get_target_property(_absl_type absl::status TYPE)
 set(_static $<TARGET_FILE:hbmprof>)
 if(_absl_type STREQUAL "SHARED_LIBRARY")
   find_library(HBMPROF_STATIC_ABSL_STATUS libabsl_status.a)

@@ -15,7 +15,7 @@ read -ra shared <<<"$(pkg-config --cflags --libs hbmprof)"
 read -ra static <<<"$(pkg-config --static --cflags --libs hbmprof)"
 shared+=("-Wl,-rpath,$(pkg-config --variable=libdir hbmprof)")
 
-gcc -std=c99 -Wall -Wextra -Werror "$project/main.c" -o c_shared "${shared[@]}"
+gcc -std=c99 -O2 -Wall -Wextra -Werror "$project/main.c" -o c_shared "${shared[@]}"
 g++ -std=c++17 "$project/main.cc" -o cxx_shared "${shared[@]}"
 # A static program: glibc warns of dlopen in it.
 g++ -std=c++17 -static "$project/main.cc" -o cxx_static "${static[@]}" 2>link.log || { cat link.log; exit 1; }

@@ -229,6 +229,10 @@ void Functions() {
   REQUIRE(!profiler.RecordAlloc(Id(slab), 1, {gpu, hbmprof::MemoryKind::kAlias, {}}));
   REQUIRE(profiler.RecordAlloc(Id(slab + 2 * kKiB), kKiB, {gpu, hbmprof::MemoryKind::kAlias, {}}));
   REQUIRE(InUse() == kMiB && profiler.RecordFree(Id(slab + 2 * kKiB)).bytes() == 0);
+  // Blocks may change their size; the driver's memory keeps it, and is one segment.
+  REQUIRE(profiler.RecordResize(Id(slab + kKiB), 3 * kKiB) && profiler.RecordBlockResize(Id(slab), kKiB / 2));
+  REQUIRE(profiler.Stats(gpu).bytes_reserved == kMiB - 7 * kKiB / 2 && InUse() == kMiB);
+  REQUIRE(!profiler.SplitSegment(Id(slab), kMiB / 2));
   Free(slab);
   REQUIRE(InUse() == 0 && !profiler.FindBuffer(Id(slab)).has_value());
 
@@ -250,6 +254,14 @@ void Functions() {
   // Memory of the program's own at addresses that the driver had.
   REQUIRE(user_records(whole, kKiB, {gpu, {}, {}}) && InUse() == kKiB && profiler.RecordFree(Id(whole)));
   REQUIRE(InUse() == 0);
+
+  // Segments of the program's own grow, split and merge.
+  const BufferId first(uint64_t{1} << 47);
+  const BufferId second((uint64_t{1} << 47) + 2 * kMiB);
+  REQUIRE(profiler.RecordSegment(first, kMiB, {gpu, {}, {}}) && profiler.RecordResize(first, 3 * kMiB));
+  REQUIRE(profiler.SplitSegment(first, 2 * kMiB) && profiler.FindBuffer(second)->bytes == kMiB);
+  REQUIRE(profiler.MergeSegments(first, second) && profiler.FindBuffer(first)->bytes == 3 * kMiB);
+  REQUIRE(InUse() == 3 * kMiB && profiler.RecordFree(first) && InUse() == 0);
 
   // Devices of the program's own have its probes, and are dropped.
   const hbmprof::DeviceId simulated = profiler.Device("sim:0");
