@@ -156,8 +156,8 @@ class Ledger {
       return cells;
     }
     // A block of `bytes` bytes comes into a segment or goes: nothing is added to the account of both.
-    Entered EnterBlock(Event event, const Cells& cells, AccountId account_id,
-                       int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    [[gnu::always_inline]] Entered EnterBlock(Event event, const Cells& cells, AccountId account_id,
+                                              int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Account& account = shard_->accounts[account_id];
       Touch(cells.of_block, account);
       Touch(cells.of_segment, account);

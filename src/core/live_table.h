@@ -228,7 +228,7 @@ class LiveTable {
   Line* LockLineOf(uint64_t id) const;
   // Inserts into a locked line that has no others behind it, is not full and has no such id, and unlocks it. False if
   // it is another one, or null.
-  bool InsertSimply(Line* line, uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  [[gnu::always_inline]] bool InsertSimply(Line* line, uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (line == nullptr || line->overflow != nullptr || line->Has(id)) return false;
     Entry* free = line->EntryWith(0);
     if (free->id != 0) return false;
