@@ -46,7 +46,7 @@ int hbmprof_record_free(const void* ptr) HBMPROF_NOT_READ_(1);
 /* Gives the record of `ptr` another size, in bytes, after the memory was reallocated where it is; the record keeps its
  * call stack and tags. Memory that was moved is a free and an allocation. Returns 1 if done, else 0 and nothing changed
  * (off, no record, or a limit). */
-int hbmprof_record_resize(const void* ptr, size_t bytes);
+int hbmprof_record_resize(const void* ptr, size_t bytes) HBMPROF_NOT_READ_(1);
 
 /* Adds the label key=value to what this thread allocates until the matching hbmprof_tag_pop(). Pushes nest, at most 64
  * deep; deeper ones add nothing but must be popped too. A pop without a push does nothing. See hbmprof/tag.h for the

@@ -120,7 +120,7 @@ Ledger::Shard* Ledger::AnyShard() {
 }
 
 bool Ledger::TouchFirst(Shard& shard, const Account& account, SiteId site, Cell* cell) {
-  if (account.is_parked()) return false;
+  if (!account.is_active()) return false;
   const auto number = static_cast<AccountId>(&account - shard.accounts);
   Reading* const reading = shard.reading;
   if (reading != nullptr && site >= shard.unread) {
@@ -159,7 +159,7 @@ Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_
   }
 
   const uint64_t locked = LockAccount(record.account, shard);
-  if (account.is_parked()) Unpark(*shard, record.account);
+  if (!account.is_active()) Unpark(*shard, record.account);
   int64_t in_use;
   const bool is_peak = event != Event::kFree && MakeHeadroom(*shard, record.account, bytes, &in_use);
   Cell* cell = CellOf(*shard, site);
@@ -223,7 +223,7 @@ Ledger::Change::~Change() { Complete(); }
 
 bool Ledger::Change::Prepare(SiteId site) {
   if (ledger_.CellOf(*own_, site) != nullptr) {
-    return holds_all() || !own_->accounts[ledger_.sites_.At(site).account].is_parked();
+    return holds_all() || own_->accounts[ledger_.sites_.At(site).account].is_active();
   }
   if (!holds_all()) return false;
   // A site that events can be entered of has a cell in some shard.
@@ -247,7 +247,7 @@ Ledger::Cell& Ledger::Change::Changed(SiteId site) {
     });
   }
   // Where the change holds its own shard only, Prepare has found the account active there.
-  if (with_cell->accounts[account_].is_parked()) ledger_.Unpark(*with_cell, account_);
+  if (!with_cell->accounts[account_].is_active()) ledger_.Unpark(*with_cell, account_);
   ledger_.Touch(*with_cell, with_cell->accounts[account_], site, cell);
   return *cell;
 }
@@ -255,8 +255,7 @@ Ledger::Cell& Ledger::Change::Changed(SiteId site) {
 Ledger::Account& Ledger::Change::OwnAccount() {
   Account& account = own_->accounts[account_];
   // The account's cells may all be in other shards.
-  if (account.epoch == 0) account.Park();
-  if (account.is_parked()) ledger_.Unpark(*own_, account_);
+  if (!account.is_active()) ledger_.Unpark(*own_, account_);
   return account;
 }
 
@@ -332,7 +331,7 @@ bool Ledger::EnterFreed(SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYS
     }
   }
   const uint64_t locked = LockAccount(number, shard);
-  if (account.is_parked()) Unpark(*shard, number);
+  if (!account.is_active()) Unpark(*shard, number);
   Cell* cell = CellOf(*shard, site);
   Touch(*shard, account, site, cell);
   count(cell);

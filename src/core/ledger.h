@@ -143,14 +143,20 @@ class Ledger {
     // What it has of a block's site and of its segment's.
     class Cells {
       friend class OwnShard;
-      Cell* of_block;
-      Cell* of_segment;
+      SiteId block = kNoSite;
+      SiteId segment = kNoSite;
+      Cell* of_block = nullptr;
+      Cell* of_segment = nullptr;
 
      public:
       explicit operator bool() const { return of_block != nullptr && of_segment != nullptr; }
     };
-    Cells CellsOf(SiteId block, SiteId segment) const {
+    // None if the account of both is not active there.
+    Cells CellsOf(SiteId block, SiteId segment, AccountId account) const {
       Cells cells;
+      if (!shard_->accounts[account].is_active()) return cells;
+      cells.block = block;
+      cells.segment = segment;
       cells.of_block = ledger_.ExistingCellOf(*shard_, block);
       cells.of_segment = ledger_.ExistingCellOf(*shard_, segment);
       return cells;
@@ -159,8 +165,8 @@ class Ledger {
     [[gnu::always_inline]] Entered EnterBlock(Event event, const Cells& cells, AccountId account_id,
                                               int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Account& account = shard_->accounts[account_id];
-      Touch(cells.of_block, account);
-      Touch(cells.of_segment, account);
+      ledger_.Touch(*shard_, account, cells.block, cells.of_block);
+      ledger_.Touch(*shard_, account, cells.segment, cells.of_segment);
       Count(event, account, bytes, cells.of_block);
       const int64_t charged = event == Event::kFree ? -bytes : bytes;
       cells.of_segment->freed_bytes += charged;
@@ -282,7 +288,7 @@ class Ledger {
   struct Account {
     int64_t in_use() const { return allowance - headroom; }
     int64_t events() const { return num_allocs + num_frees; }
-    bool is_parked() const { return epoch == kParked; }
+    bool is_active() const { return epoch != 0 && epoch != kParked; }
     void SetHeadroom(int64_t bytes) {
       allowance = in_use() + bytes;
       headroom = bytes;

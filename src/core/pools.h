@@ -270,7 +270,7 @@ inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Place& place, uint
   if (piece == nullptr || piece->end - address < static_cast<uint64_t>(bytes)) return Ledger::kNotEntered;
   Segment& segment = *piece->segment;
   const AccountId account = segment.account;
-  const Ledger::OwnShard::Cells cells = own.CellsOf(site, segment.site);
+  const Ledger::OwnShard::Cells cells = own.CellsOf(site, segment.site, account);
   if (account != sites_.At(site).account || !cells || segment.depth >= kMaxLevel || !SegmentMap::Take(segment, bytes)) {
     return Ledger::kNotEntered;
   }
@@ -296,7 +296,7 @@ inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Removed* remov
   Ledger::OwnShard::Cells cells;
   const bool is_erased = live_.EraseWhere(removed->id, &removed->record, [&] {
     const Site& site = sites_.At(record.site);
-    cells = own.CellsOf(record.site, segment.site);
+    cells = own.CellsOf(record.site, segment.site, account);
     return site.is_block && site.account == account && cells &&
            static_cast<uint64_t>(record.bytes) <= piece->end - address;
   });

@@ -197,8 +197,7 @@ int RecordBlockResize(uint64_t address, uint64_t bytes) noexcept {
 }
 
 int SplitSegment(uint64_t address, uint64_t bytes) noexcept {
-  return !DriverMemoryAt(BufferId(address)).has_value() &&
-         Profiler::Default().SplitSegment(BufferId(address), bytes);
+  return !DriverMemoryAt(BufferId(address)).has_value() && Profiler::Default().SplitSegment(BufferId(address), bytes);
 }
 
 int MergeSegments(uint64_t first, uint64_t second) noexcept {
@@ -336,33 +335,12 @@ uint32_t ExtendThreadTags(const char* key, size_t key_size, const char* value, s
 void SetTags(uint32_t tags) noexcept { current_tags = tags; }
 
 constexpr InjectedProfiler kTable = {
-    sizeof(InjectedProfiler),
-    kInjectedVersion,
-    &found_injected,
-    &Start,
-    &Record<false>,
-    &RecordSegment,
-    &Record<true>,
-    &RecordFree,
-    &RecordBlockFree,
-    &RecordResize,
-    &RecordBlockResize,
-    &SplitSegment,
-    &MergeSegments,
-    &RestoreRecord,
-    &PrepareRecord,
-    &RecordDropped,
-    &FindBuffer,
-    &Device,
-    &Allocator,
-    &SetDeviceProbe,
-    &RemoveDeviceProbe,
-    &SetCounter,
-    &Read,
-    &ResetPeak,
-    &DropDevice,
-    &ExtendThreadTags,
-    &SetTags,
+    sizeof(InjectedProfiler), kInjectedVersion, &found_injected, &Start,           &Record<false>,
+    &RecordSegment,           &Record<true>,    &RecordFree,     &RecordBlockFree, &RecordResize,
+    &RecordBlockResize,       &SplitSegment,    &MergeSegments,  &RestoreRecord,   &PrepareRecord,
+    &RecordDropped,           &FindBuffer,      &Device,         &Allocator,       &SetDeviceProbe,
+    &RemoveDeviceProbe,       &SetCounter,      &Read,           &ResetPeak,       &DropDevice,
+    &ExtendThreadTags,        &SetTags,
 };
 
 }  // namespace

@@ -91,7 +91,7 @@ def main():
          sum(packed(value)[in_use] for sample in samples for number, value in sample if number == 2), 2000)
   labels = {(strings[label[1]], strings[label[2]]) for sample in samples for number, value in sample if number == 3
             for label in [dict(fields(value))] if 2 in label}
-  for label in (("phase", "decode"), ("device", "device:3")):
+  for label in (("phase", "decode"), ("device", "GPU:3")):
     if label not in labels:
       sys.exit(f"ctypes_test: no sample has the label {label}, only {sorted(labels)}")
 
