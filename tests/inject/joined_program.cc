@@ -308,7 +308,7 @@ void Functions() {
   Profiler own;
   const CUdeviceptr elsewhere = vendor_allocates(kMiB);
   REQUIRE(own.RecordAlloc(Id(elsewhere), kMiB));
-  REQUIRE(own.TakeSnapshot().devices.size() == 1 && own.TakeSnapshot().devices[0].name == "device:0");
+  REQUIRE(own.TakeSnapshot().devices.size() == 1 && own.TakeSnapshot().devices[0].name == "GPU:0");
   Free(elsewhere);
   REQUIRE(own.Stats(hbmprof::kDefaultDevice).bytes_in_use == kMiB);
 }
