@@ -389,11 +389,11 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
   std::vector<uint8_t> account_of;
   static_assert(kAccounts <= 256, "an account fits in a byte");
   SpinLockHolder one_at_a_time(reading_lock_);
-  // Memory for all sites is made before the locks are taken. Sites are added meanwhile, so there may be too little.
-  // Nothing is allocated between LockAll and the end of ReadCells.
+  // Memory for all sites is made before the locks are taken. Sites are added meanwhile, so there may be too little;
+  // then there is more for the next attempt. Nothing is allocated between LockAll and the end of ReadCells.
   SiteId count;
-  for (;;) {
-    sites->assign(sites_.size() + 1024, {});
+  for (SiteId spare = 1024;; spare *= 2) {
+    sites->assign(sites_.size() + spare, {});
     account_of.assign(sites->size(), 0);
     {
       SpinLockHolder hold(reading.lock);
@@ -434,22 +434,30 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
   }
 }
 
-// A shard's lock is held for one chunk at a time.
+// A shard's lock is held for one chunk at a time, some microseconds. The lock is not fair: without the pause between
+// two chunks, a thread that waits for it would wait until the whole shard is read.
 void Ledger::ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
                        std::vector<SiteTotals>* sites) const {
+  constexpr int kPauses = 32;
   const auto count = static_cast<SiteId>(sites->size());
-  ForEachShardOf(shards, [&](Shard& shard) {
-    for (SiteId start = 0; start < count; start += 1u << kChunkBits) {
-      const SiteId end = std::min<SiteId>(count, start + (1u << kChunkBits));
-      SpinLockHolder hold(shard.lock);
-      const Cell* cell = ExistingCellOf(shard, start);
-      for (SiteId site = start; cell != nullptr && site < end; ++site, ++cell) {
-        if (!cell->is_zero()) Reading::Add(*cell, reading->accounts[account_of[site]], &(*sites)[site]);
-      }
-      shard.unread = end;
-    }
+  const auto read_chunk = [&](Shard& shard, SiteId start, SiteId end) {
     SpinLockHolder hold(shard.lock);
-    shard.reading = nullptr;
+    const Cell* cell = ExistingCellOf(shard, start);
+    for (SiteId site = start; cell != nullptr && site < end; ++site, ++cell) {
+      if (!cell->is_zero()) Reading::Add(*cell, reading->accounts[account_of[site]], &(*sites)[site]);
+    }
+    shard.unread = end;
+    if (end == count) shard.reading = nullptr;
+    return cell != nullptr;
+  };
+  ForEachShardOf(shards, [&](Shard& shard) {
+    SiteId start = 0;
+    do {
+      const SiteId end = std::min<SiteId>(count, start + (1u << kChunkBits));
+      const bool has_cells = read_chunk(shard, start, end);
+      for (int i = 0; has_cells && i < kPauses; ++i) CpuRelax();
+      start = end;
+    } while (start < count);
   });
 }
 
