@@ -126,8 +126,8 @@ TEST(RunTest, AnExitCodeAbove128IsNoSignal) {
 }
 
 TEST(RunTest, ForwardsWhatProcessesSendToIt) {
-  // The program, a shell, tells each signal that it gets, and goes on when it has read a line. It reads with a time limit,
-  // since a signal that arrives just before bash blocks in read(2) has its trap run only when that returns.
+  // The program, a shell, tells each signal that it gets, and goes on when it has read a line. It reads with a time
+  // limit, since a signal that arrives just before bash blocks in read(2) has its trap run only when that returns.
   const std::string signals = "HUP INT QUIT TERM USR1 USR2 ABRT PWR";
   const std::string program = "for s in " + signals +
                               "; do trap \"echo $s\" $s; done; echo ready; "
