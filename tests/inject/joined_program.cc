@@ -15,24 +15,10 @@
 #include "hbmprof/c_api.h"
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/hbmprof.h"
-#include "src/backends/cuda/driver_abi.h"
+#include "tests/inject/driver_calls.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
-
-extern "C" {
-CUresult cuInit(unsigned);
-CUresult cuDevicePrimaryCtxRetain(Handle*, CUdevice);
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
-CUresult cuCtxSetCurrent(Handle);
-CUresult cuMemAlloc_v2(CUdeviceptr*, size_t);
-CUresult cuMemAllocAsync(CUdeviceptr*, size_t, Handle);
-CUresult cuMemHostAlloc(void**, size_t, unsigned);
-CUresult cuMemFree_v2(CUdeviceptr);
-CUresult cuMemAddressReserve(CUdeviceptr*, size_t, size_t, CUdeviceptr, Flags64);
-CUresult cuMemCreate(CUmemGenericAllocationHandle*, size_t, const MemAllocationProp*, Flags64);
-CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, Flags64);
-}
 
 namespace {
 

@@ -5,19 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "src/backends/cuda/driver_abi.h"
+#include "tests/inject/driver_calls.h"
 #ifdef LINKS_HBMPROF
 #include "hbmprof/hbmprof.h"
 #endif
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
-
-extern "C" {
-CUresult cuInit(unsigned);
-CUresult cuDevicePrimaryCtxRetain(Handle*, CUdevice);
-CUresult cuCtxSetCurrent(Handle);
-CUresult cuMemAlloc_v2(CUdeviceptr*, size_t);
-}
 
 extern "C" [[gnu::noinline]] CUdeviceptr program_allocates(size_t bytes) {
   CUdeviceptr ptr = 0;
