@@ -216,7 +216,7 @@ class Ledger {
 
    private:
     // A cell of a site that was prepared, brought to the present epoch.
-    Cell& Changed(SiteId site);
+    Cell& Changed(SiteId site) ABSL_NO_THREAD_SAFETY_ANALYSIS;
     // Makes the change's account active in the thread's own shard.
     Account& OwnAccount();
 
