@@ -96,8 +96,7 @@ Ledger::Cell* Ledger::CellOf(Shard& shard, SiteId site) const {
   Cell* cell = cells + (site & ((1u << kChunkBits) - 1));
   const Site& record = sites_.At(site);
   Account& account = shard.accounts[record.account];
-  if (account.epoch == 0) account.Park();
-  cell->account = record.is_plain ? &account : nullptr;
+  cell->account = record.is_plain && account.epoch != 0 ? &account : nullptr;
   return cell;
 }
 
@@ -153,7 +152,8 @@ Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_
   {
     SpinLockHolder hold(shard->lock);
     Cell* cell = CellOf(*shard, site);
-    if ((event == Event::kFree || account.headroom >= bytes) && Touch(*shard, account, site, cell)) {
+    if ((event == Event::kFree || account.headroom >= bytes) && account.is_active() &&
+        Touch(*shard, account, site, cell)) {
       return Apply(*shard, event, account, record.is_pool, bytes, cell);
     }
   }
@@ -325,7 +325,7 @@ bool Ledger::EnterFreed(SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYS
   {
     SpinLockHolder hold(shard->lock);
     Cell* cell = CellOf(*shard, site);
-    if (Touch(*shard, account, site, cell)) {
+    if (account.is_active() && Touch(*shard, account, site, cell)) {
       count(cell);
       return true;
     }

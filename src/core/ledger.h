@@ -279,8 +279,8 @@ class Ledger {
     int64_t peak_objects;
     int64_t peak_bytes;
     uint64_t epoch;  // of the last change; 0: none yet
-    // Of a plain site, once the cell was asked for by CellOf: its account in the same shard. A free needs nothing else
-    // of the site.
+    // Of a plain site, once CellOf was asked for the cell and the account has had an event there: the account in the
+    // same shard. A free needs nothing else of the site.
     Account* account;
   };
   // One shard's part of an account. All but headroom may be negative: a buffer may be freed through another shard than
@@ -306,7 +306,7 @@ class Ledger {
     int64_t largest_alloc;
     int64_t pool_bytes;
     int64_t block_bytes;
-    uint64_t epoch;  // the account's, or kParked; 0 until the shard meets a site of it
+    uint64_t epoch;  // the account's, or kParked; 0 before the first event
   };
   static_assert(sizeof(Account) == 64, "one cache line");
   static constexpr uint64_t kParked = ~uint64_t{0};
@@ -369,7 +369,8 @@ class Ledger {
   Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   static void Count(Event event, Account& account, int64_t bytes, Cell* cell);
-  // Before a cell of `account` in `shard` changes. False if the account is parked there: then nothing is done.
+  // Before a cell of `account` in `shard`, which has had an event there, changes. False if the account is parked there:
+  // then nothing is done.
   bool Touch(Shard& shard, const Account& account, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
     return cell->epoch == account.epoch || TouchFirst(shard, account, site, cell);
   }
