@@ -182,7 +182,8 @@ void Measure(int shards, int sites) {
 
 int main(int argc, char** argv) {
   const int shards = argc > 1 ? std::clamp(std::atoi(argv[1]), 1, 64) : 64;
-  const int sites = argc > 2 ? std::max(16, std::atoi(argv[2])) : 65536;
+  // The call chain has no more paths.
+  const int sites = argc > 2 ? std::clamp(std::atoi(argv[2]), 16, 1 << hbmprof::benchmarks::kDepth) : 65536;
   processors = (shards + 1) / 2;
   hbmprof::benchmarks::Measure(1, sites);
   if (shards > 1) hbmprof::benchmarks::Measure(shards, sites);
