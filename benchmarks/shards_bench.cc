@@ -183,7 +183,7 @@ void Measure(int shards, int sites) {
 int main(int argc, char** argv) {
   const int shards = argc > 1 ? std::clamp(std::atoi(argv[1]), 1, 64) : 64;
   // The call chain has no more paths.
-  const int sites = argc > 2 ? std::clamp(std::atoi(argv[2]), 16, 1 << hbmprof::benchmarks::kDepth) : 65536;
+  const int sites = argc > 2 ? std::clamp(std::atoi(argv[2]), 16, 1 << (hbmprof::benchmarks::kDepth - 1)) : 65536;
   processors = (shards + 1) / 2;
   hbmprof::benchmarks::Measure(1, sites);
   if (shards > 1) hbmprof::benchmarks::Measure(shards, sites);
