@@ -58,7 +58,7 @@ struct alignas(16) Path {
 
   // Whether the stack that begins at `caller`, with `bytes` from its sp to the end, holds this path, walks being cut at
   // `max`.
-  [[gnu::always_inline]] bool StandsAt(const Caller& caller, uintptr_t bytes, int max) const {
+  bool StandsAt(const Caller& caller, uintptr_t bytes, int max) const {
     const uintptr_t sp = caller.sp;
     if (pc != caller.pc || max_depth != max || end > bytes) return false;
     if (fp != kNoPlace && caller.fp != sp + fp * sizeof(uintptr_t)) return false;

@@ -21,9 +21,8 @@
 // 4. A cell keeps the epoch of its last change. If that is peak_epoch (when the last peak was) or later, peak_* is what
 //    the cell had at the last peak; if it is earlier, the cell has not changed since, so its present values are those
 //    of the peak. The first change in an epoch brings the cell to the present epoch before it changes anything (Touch).
-// 5. While a snapshot reads the cells, a cell of an epoch before the snapshot's has the values of the snapshot's
-// instant.
-//    Before the first change of such a cell that the snapshot has not read yet, Touch hands its values to the snapshot.
+// 5. While a snapshot reads the cells, a cell of an epoch before the snapshot's has the values of that instant. Before
+//    the first change of such a cell that the snapshot has not read yet, Touch gives its values to the snapshot.
 // 6. Locks are taken in this order: reading_lock_, all_lock_, shards by number, Reading::lock.
 #ifndef HBMPROF_SRC_CORE_LEDGER_H_
 #define HBMPROF_SRC_CORE_LEDGER_H_
