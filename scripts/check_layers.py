@@ -4,7 +4,7 @@
 usage: check_layers.py [ROOT]
 
 Prints one line per include or name that the tables do not allow, and exits 1 if there is any; exits 2 if a table is
-malformed or there is nothing to check. The tables are the rule: which room may see which is written only there.
+malformed or there is nothing to check. The tables are the rule: which module may see which is written only there.
 """
 
 import fnmatch
@@ -12,10 +12,10 @@ import os
 import re
 import sys
 
-ROOMS_HEADING = "room"
+MODULES_HEADING = "module"
 OUTSIDE_HEADING = "from outside"
 SUFFIXES = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".inc", ".in")
-# Free of rules: they may include anything. Whatever else holds code must be in a room.
+# Free of rules: they may include anything. Whatever else holds code must be in a module.
 UNRULED = ("tests", "proto", "docs", "third_party", "cmake", "scripts", "build")
 
 INCLUDE = re.compile(r"^\s*(?:#|%:)\s*(?:include|include_next|import)\b(.*)$")
@@ -51,34 +51,34 @@ def names(cell):
 
 
 def read_rules(readme):
-  """({room: rooms it may include}, [(patterns, rooms that may include them)])."""
+  """({module: modules it may include}, [(patterns, modules that may include them)])."""
   with open(readme, encoding="utf-8") as file:
     text = file.read()
-  rooms = {}
-  for cells in read_table(text, ROOMS_HEADING):
+  modules = {}
+  for cells in read_table(text, MODULES_HEADING):
     named = names(cells[0])
     if len(named) != 1 or len(cells) < 2:
-      raise TableError(f"a row must name one room and say what it may include: {cells}")
-    room, allowed = named[0], names(cells[1])
-    # A room names only rooms above it, so the graph has no cycle.
+      raise TableError(f"a row must name one module and say what it may include: {cells}")
+    module, allowed = named[0], names(cells[1])
+    # A module names only modules above it, so the graph has no cycle.
     for other in allowed:
-      if other not in rooms:
-        raise TableError(f"{room} may include {other}, which is not a room above it")
-    rooms[room] = set(allowed) | {room}
+      if other not in modules:
+        raise TableError(f"{module} may include {other}, which is not a module above it")
+    modules[module] = set(allowed) | {module}
   outside = []
   for cells in read_table(text, OUTSIDE_HEADING):
     allowed = names(cells[1])
-    for room in allowed:
-      if room not in rooms:
-        raise TableError(f"{cells[0]}: {room} is not a room")
+    for module in allowed:
+      if module not in modules:
+        raise TableError(f"{cells[0]}: {module} is not a module")
     outside.append((names(cells[0]), set(allowed)))
-  return rooms, outside
+  return modules, outside
 
 
-def room_of(path, rooms):
-  """The most specific room that holds `path`, or None."""
+def module_of(path, modules):
+  """The most specific module that holds `path`, or None."""
   while path:
-    if path in rooms:
+    if path in modules:
       return path
     path = os.path.dirname(path)
   return None
@@ -106,11 +106,11 @@ def blank_comments(text, strings_too):
   return COMMENT_OR_STRING.sub(blank, text)
 
 
-def check_file(root, path, rooms, outside):
+def check_file(root, path, modules, outside):
   """Yields one line per thing in `path` that the rules do not allow."""
-  room = room_of(path, rooms)
-  if room is None:
-    yield f"{path}: lies in no room of src/README.md"
+  module = module_of(path, modules)
+  if module is None:
+    yield f"{path}: lies in no module of src/README.md"
     return
   with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
     text = file.read()
@@ -126,18 +126,18 @@ def check_file(root, path, rooms, outside):
     resolved = resolve(root, path, spelled)
     if resolved is None:
       for patterns, allowed in outside:
-        if room not in allowed and any(fnmatch.fnmatchcase(spelled, p) for p in patterns):
-          yield f"{path}:{number}: {room} may not include {spelled}"
+        if module not in allowed and any(fnmatch.fnmatchcase(spelled, p) for p in patterns):
+          yield f"{path}:{number}: {module} may not include {spelled}"
       continue
-    target_room = room_of(resolved, rooms)
-    if target_room not in rooms[room]:
-      yield f"{path}:{number}: {room} may not include {resolved} ({target_room or 'in no room'})"
+    target_module = module_of(resolved, modules)
+    if target_module not in modules[module]:
+      yield f"{path}:{number}: {module} may not include {resolved} ({target_module or 'in no module'})"
   code = blank_comments(text, strings_too=True)
   for patterns, allowed in outside:
     for name in patterns:
-      if "::" in name and room not in allowed:
+      if "::" in name and module not in allowed:
         for match in re.finditer(rf"\b{re.escape(name)}\b", code):
-          yield f"{path}:{code.count(chr(10), 0, match.start()) + 1}: {room} may not use {name}"
+          yield f"{path}:{code.count(chr(10), 0, match.start()) + 1}: {module} may not use {name}"
 
 
 def code_files(root):
@@ -153,7 +153,7 @@ def code_files(root):
 def main(arguments):
   root = arguments[1] if len(arguments) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
   try:
-    rooms, outside = read_rules(os.path.join(root, "src", "README.md"))
+    modules, outside = read_rules(os.path.join(root, "src", "README.md"))
   except (TableError, OSError) as error:
     print(f"src/README.md: {error}", file=sys.stderr)
     return 2
@@ -161,7 +161,7 @@ def main(arguments):
   if not files:
     print(f"{root}: no code to check", file=sys.stderr)
     return 2
-  problems = [line for path in files for line in check_file(root, path, rooms, outside)]
+  problems = [line for path in files for line in check_file(root, path, modules, outside)]
   for line in problems:
     print(line, file=sys.stderr)
   if problems:

@@ -47,7 +47,7 @@ class CheckLayers(unittest.TestCase):
     result = self.check()
     self.assertEqual(result.returncode, 0, result.stderr)
 
-  def test_an_include_of_a_higher_room_is_refused(self):
+  def test_an_include_of_a_higher_module_is_refused(self):
     self.expect_refused("src/base/bad.cc", 'int i;\n#include "src/core/sites.h"\n',
                         "src/base/bad.cc:2: src/base may not include src/core/sites.h (src/core)")
 
@@ -74,7 +74,7 @@ class CheckLayers(unittest.TestCase):
 
   def test_the_library_may_not_see_the_tests(self):
     self.write("tests/support/fake.h", "")
-    self.expect_refused("src/core/bad.cc", '#include "tests/support/fake.h"\n', "tests/support/fake.h (in no room)")
+    self.expect_refused("src/core/bad.cc", '#include "tests/support/fake.h"\n', "tests/support/fake.h (in no module)")
 
   def test_a_relative_path_is_seen_through(self):
     self.expect_refused("src/base/bad.cc", '#include "../core/sites.h"\n', "may not include src/core/sites.h")
@@ -86,7 +86,7 @@ class CheckLayers(unittest.TestCase):
     self.expect_refused("src/base/bad.cc", "#include SITES_H\n", "cannot be checked")
 
   def test_a_folder_without_a_row_is_refused(self):
-    self.expect_refused("src/misc/bad.cc", "int i;\n", "lies in no room")
+    self.expect_refused("src/misc/bad.cc", "int i;\n", "lies in no module")
 
   def test_a_vendor_header_outside_its_backend_is_refused(self):
     for path in ("src/core/bad.cc", "src/backends/simulated/bad.cc", "include/hbmprof/bad.h", "examples/bad.cc"):
@@ -116,11 +116,11 @@ class CheckLayers(unittest.TestCase):
     self.assertEqual(result.returncode, 0, result.stderr)
 
   def test_a_table_with_a_cycle_is_refused(self):
-    self.write("src/README.md", "| room | may include |\n|---|---|\n| `src/base` | `src/core` |\n"
+    self.write("src/README.md", "| module | may include |\n|---|---|\n| `src/base` | `src/core` |\n"
                "| `src/core` | `src/base` |\n\n| from outside | which |\n|---|---|\n| `x.h` | |\n")
     result = self.check()
     self.assertEqual(result.returncode, 2)
-    self.assertIn("not a room above it", result.stderr)
+    self.assertIn("not a module above it", result.stderr)
 
   def test_a_missing_table_is_refused(self):
     self.write("src/README.md", "no table here\n")
