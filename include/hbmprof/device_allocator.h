@@ -44,7 +44,7 @@ class DeviceAllocator {
 };
 
 // A DeviceAllocator that passes every call to `upstream` and records what it hands out, at the requested size, with the
-// stack of whoever called it. What a call returns is exactly what upstream returned, whatever happens in the recording.
+// stack of whoever called it. An allocation that fails with kResourceExhausted is reported (out_of_memory.h). What a call returns is exactly what upstream returned, whatever happens in the recording.
 // A free that upstream refuses puts the record back. Thread-safe.
 //
 // Makes upstream's Probe() the device's. Of several on one device the last one made is asked; once that one is
@@ -70,6 +70,8 @@ class TrackingAllocator : public DeviceAllocator {
   DeviceId device() const { return attributes_.device; }
 
  private:
+  void ReportFailure(std::string_view call, size_t bytes) const;
+
   DeviceAllocator& upstream_;
   Profiler& profiler_;
   const Attributes attributes_;

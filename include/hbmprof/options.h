@@ -47,19 +47,22 @@ struct Options {
   // Permission bits of the files that are made for profiles, at most 0777; no umask applies. A file that is replaced
   // keeps its own.
   unsigned output_mode = 0600;
-  // Where a profile is written when the device has no memory left, at most once a minute; patterns as in
-  // save_device_memory_profile; empty: nowhere. Used by the backends that see such failures (pjrt.h).
-  std::string oom_output = "hbmprof.oom.%p.%n.pb.gz";
+  // Whether a failed allocation is reported on standard error (out_of_memory.h).
+  bool oom_report = true;
+  // Where such a report also writes a profile; patterns as in save_device_memory_profile; empty: nowhere. In a
+  // program that was started with libhbmprof_cuda.so the default is "hbmprof.oom.%p.%n.pb.gz" beside the other profiles.
+  std::string oom_output;
 };
 
 // What the environment asks for, on top of the defaults above. Each variable with a bad value adds one line to
 // `problems` (variable, value, what is allowed, what is used instead) and keeps its default; never fails. In a
 // set-user-id program, or one that has gained rights in another way when it was started (AT_SECURE), the environment is
-// another user's: no variable is read, and oom_output is empty.
+// another user's: no variable is read.
 //   HBMPROF=0|1               off or on
 //   HBMPROF_OUTPUT=PATH       Options::output
 //   HBMPROF_OUTPUT_OPEN=exit|early
 //   HBMPROF_OUTPUT_MODE=0644  Options::output_mode, an octal number
+//   HBMPROF_OOM_REPORT=0|1    Options::oom_report
 //   HBMPROF_OOM_OUTPUT=PATH   Options::oom_output; "off": nowhere
 //   HBMPROF_STACK_DEPTH=N     Options::max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none

@@ -49,6 +49,7 @@ class FreedRecord {
 // DeviceStats.
 struct DeviceProbe {
   int64_t bytes_limit = -1;
+  std::optional<int64_t> bytes_free;  // what the device can still give to any process
   int64_t largest_free_block_bytes = -1;
   int64_t driver_bytes_in_use = -1;
   int64_t driver_peak_bytes_in_use = -1;

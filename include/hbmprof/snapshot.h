@@ -33,6 +33,7 @@ struct DeviceStats {
   int64_t bytes_reserved = 0;      // of pool_bytes, what no live block covers
   // From the device itself, where a backend knows them (Profiler::SetDeviceProbe); else -1.
   int64_t bytes_limit = -1;                         // what the device could hold
+  std::optional<int64_t> bytes_free;                // what it can still give to any process
   int64_t largest_free_block_bytes = -1;            // largest request that could succeed now
   int64_t driver_bytes_in_use = -1;                 // what the driver says is in use
   int64_t driver_peak_bytes_in_use = -1;            // the highest of those, by the driver's own count

@@ -16,6 +16,7 @@
 #include "hbmprof/options.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
+#include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
@@ -76,6 +77,12 @@ void StartOutput(const Options& options) try {
   PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
 }
 
+// Where a report of a failed allocation writes its profile by default: in the folder of the other profiles.
+std::string BesideOutput(const std::string& output) {
+  const size_t slash = output.rfind('/');
+  return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + "hbmprof.oom.%p.%n.pb.gz";
+}
+
 // Without a lock, which another thread could hold when the process forks: of threads that make one at once, the first
 // to be done has made it.
 Profiler& MakeDefault(Profiler& off) {
@@ -88,6 +95,8 @@ Profiler& MakeDefault(Profiler& off) {
   if (output_variable != nullptr) {
     const char* output = secure_getenv(output_variable);
     options.output = output == nullptr ? "" : output;
+    const char* oom_output = secure_getenv("HBMPROF_OOM_OUTPUT");
+    if (oom_output == nullptr || *oom_output == '\0') options.oom_output = BesideOutput(options.output);
   }
   std::unique_ptr<Profiler> made;
   if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
@@ -106,6 +115,7 @@ Profiler& MakeDefault(Profiler& off) {
   if (internal::ProfilerAccess::JoinedBy(profiler) == nullptr) {  // else the injected library has said it
     for (const std::string& problem : problems) PrintMessage(problem);
   }
+  internal::PrepareOutOfMemoryReports(options);
   output_mode.store(options.output_mode, std::memory_order_relaxed);
   if (!options.output.empty() && options.enabled) StartOutput(options);
   return profiler;

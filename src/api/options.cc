@@ -34,6 +34,16 @@ class Environment {
     }
   }
 
+  // `result` is on by default.
+  void ReadSwitch(const char* name, bool* result) {
+    const std::string_view value = Value(name);
+    if (value == "0") {
+      *result = false;
+    } else if (!value.empty() && value != "1") {
+      Complain(name, value, "0 (off) or 1 (on)", "1");
+    }
+  }
+
   void ReadPermissions(const char* name, unsigned* result) {
     const std::string_view value = Value(name);
     unsigned bits = 0;
@@ -75,12 +85,7 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
   Options options;
   Environment environment(problems);
 
-  const std::string_view enabled = Environment::Value("HBMPROF");
-  if (enabled == "0") {
-    options.enabled = false;
-  } else if (!enabled.empty() && enabled != "1") {
-    environment.Complain("HBMPROF", enabled, "0 (off) or 1 (on)", "1");
-  }
+  environment.ReadSwitch("HBMPROF", &options.enabled);
   options.output = std::string(Environment::Value("HBMPROF_OUTPUT"));
   const std::string_view open = Environment::Value("HBMPROF_OUTPUT_OPEN");
   if (open == "early") {
@@ -89,9 +94,9 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
     environment.Complain("HBMPROF_OUTPUT_OPEN", open, "exit or early", "exit");
   }
   environment.ReadPermissions("HBMPROF_OUTPUT_MODE", &options.output_mode);
-  if (getauxval(AT_SECURE) != 0) options.oom_output.clear();
+  environment.ReadSwitch("HBMPROF_OOM_REPORT", &options.oom_report);
   const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");
-  if (!oom_output.empty()) options.oom_output = oom_output == "off" ? "" : std::string(oom_output);
+  if (oom_output != "off") options.oom_output = std::string(oom_output);
   environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, 512, &options.max_stack_depth);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, int64_t{1} << 32, &options.max_live_buffers);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, int64_t{1} << 50, &options.max_host_bytes);

@@ -16,8 +16,9 @@
 namespace hbmprof::internal {
 
 // Writes to the file that `pattern` names. With "%n" that is a new file, of the next number that is free; else a file
-// of that name is replaced. `mode`: of a new file. Errors: WriteFileAtomically. Any thread.
-absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes);
+// of that name is replaced. `mode`: of a new file. `path`, if not null, gets the name of the file. Errors:
+// WriteFileAtomically. Any thread.
+absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes, std::string* path = nullptr);
 
 // The output of one process, which is written again and again. A file is replaced only if this process wrote it, or if
 // the name has neither "%p" nor "%n" and the file is the same as when the process started. Otherwise the next free

@@ -4,6 +4,7 @@
 
 #include "hbmprof/caller.h"
 #include "hbmprof/device_allocator.h"
+#include "hbmprof/out_of_memory.h"
 
 namespace hbmprof {
 
@@ -27,15 +28,28 @@ TrackingAllocator::~TrackingAllocator() { profiler_.RemoveDeviceProbe(attributes
 [[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::Allocate(size_t bytes) {
   const Caller caller = Caller::OfThisFunction();
   absl::StatusOr<void*> ptr = upstream_.Allocate(bytes);
-  if (ptr.ok()) profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
+  if (ptr.ok()) {
+    profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
+  } else if (absl::IsResourceExhausted(ptr.status())) {
+    ReportFailure("Allocate", bytes);
+  }
   return ptr;
 }
 
 [[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::AllocateAsync(size_t bytes, StreamId stream) {
   const Caller caller = Caller::OfThisFunction();
   absl::StatusOr<void*> ptr = upstream_.AllocateAsync(bytes, stream);
-  if (ptr.ok()) profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
+  if (ptr.ok()) {
+    profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
+  } else if (absl::IsResourceExhausted(ptr.status())) {
+    ReportFailure("AllocateAsync", bytes);
+  }
   return ptr;
+}
+
+void TrackingAllocator::ReportFailure(std::string_view call, size_t bytes) const {
+  const std::string device = upstream_.device_name();
+  ReportOutOfMemory({call, bytes, device, SpaceOf(attributes_.kind)}, profiler_);
 }
 
 absl::Status TrackingAllocator::Free(void* ptr) {

@@ -36,6 +36,7 @@ struct InjectedBuffer {
 // A DeviceProbe.
 struct InjectedProbe {
   int64_t bytes_limit;
+  int64_t bytes_free;  // -1: unknown
   int64_t largest_free_block_bytes;
   int64_t driver_bytes_in_use;
   int64_t driver_peak_bytes_in_use;

@@ -18,6 +18,7 @@ int AskProbe(void* argument, InjectedProbe* answer) {
     const auto& call = *static_cast<const Probe*>(argument);
     const DeviceProbe probe = call ? call() : DeviceProbe();
     *answer = {probe.bytes_limit,
+               probe.bytes_free.value_or(-1),
                probe.largest_free_block_bytes,
                probe.driver_bytes_in_use,
                probe.driver_peak_bytes_in_use,

@@ -522,6 +522,7 @@ DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space
   stats.bytes_reserved = totals.pool_bytes - totals.block_bytes;
   if (space != MemorySpace::kDevice) return stats;
   stats.bytes_limit = probe.bytes_limit;
+  stats.bytes_free = probe.bytes_free;
   stats.largest_free_block_bytes = probe.largest_free_block_bytes;
   stats.driver_bytes_in_use = probe.driver_bytes_in_use;
   stats.driver_peak_bytes_in_use = probe.driver_peak_bytes_in_use;

@@ -251,6 +251,7 @@ class LinkedProbe {
     if (probe_(argument_, &answer) == 0) throw std::bad_alloc();
     DeviceProbe probe;
     probe.bytes_limit = answer.bytes_limit;
+    if (answer.bytes_free >= 0) probe.bytes_free = answer.bytes_free;
     probe.largest_free_block_bytes = answer.largest_free_block_bytes;
     probe.driver_bytes_in_use = answer.driver_bytes_in_use;
     probe.driver_peak_bytes_in_use = answer.driver_peak_bytes_in_use;

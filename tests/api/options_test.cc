@@ -26,6 +26,7 @@ constexpr const char* kVariables[] = {"HBMPROF",
                                       "HBMPROF_OUTPUT_OPEN",
                                       "HBMPROF_OUTPUT_MODE",
                                       "HBMPROF_OOM_OUTPUT",
+                                      "HBMPROF_OOM_REPORT",
                                       "HBMPROF_STACK_DEPTH",
                                       "HBMPROF_UNWINDER",
                                       "HBMPROF_MAX_LIVE",
@@ -111,10 +112,13 @@ TEST_F(OptionsTest, OutputModeIsAnOctalNumber) {
   }
 }
 
-TEST_F(OptionsTest, OutputAtLackOfMemoryHasAPlaceUnlessItIsOff) {
-  EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "").oom_output, "hbmprof.oom.%p.%n.pb.gz");
+TEST_F(OptionsTest, OomOutputIsNowhereUnlessSet) {
+  EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "").oom_output, "");
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "/tmp/%p.pb.gz").oom_output, "/tmp/%p.pb.gz");
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "off").oom_output, "");
+  EXPECT_TRUE(Good("HBMPROF_OOM_REPORT", "").oom_report);
+  EXPECT_FALSE(Good("HBMPROF_OOM_REPORT", "0").oom_report);
+  EXPECT_TRUE(Bad("HBMPROF_OOM_REPORT", "no", "0 (off) or 1 (on)", "1").oom_report);
 }
 
 TEST_F(OptionsTest, StackDepthIsANumberFrom1To512) {

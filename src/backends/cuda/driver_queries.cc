@@ -125,6 +125,7 @@ void AskCurrentContext(const Driver& driver, DeviceProbe& probe) {
   size_t total = 0;
   if (driver.mem_get_info(&free, &total) != cuda_driver::kSuccess) return;
   probe.bytes_limit = static_cast<int64_t>(total);
+  probe.bytes_free = static_cast<int64_t>(free);
   probe.driver_bytes_in_use = static_cast<int64_t>(total - free);
   probe.driver_scope = DriverScope::kDevice;
 }

@@ -199,6 +199,7 @@ DeviceProbe SimulatedDevice::Probe() const {
   const Stats stats = GetStats();
   DeviceProbe probe;
   probe.bytes_limit = stats.bytes_limit;
+  probe.bytes_free = stats.free_bytes;
   probe.largest_free_block_bytes = stats.largest_free_block_bytes;
   probe.driver_bytes_in_use = stats.bytes_in_use;
   return probe;
