@@ -44,8 +44,9 @@ class DeviceAllocator {
 };
 
 // A DeviceAllocator that passes every call to `upstream` and records what it hands out, at the requested size, with the
-// stack of whoever called it. An allocation that fails with kResourceExhausted is reported (out_of_memory.h). What a call returns is exactly what upstream returned, whatever happens in the recording.
-// A free that upstream refuses puts the record back. Thread-safe.
+// stack of whoever called it. An allocation that fails with kResourceExhausted is reported (out_of_memory.h). What a
+// call returns is exactly what upstream returned, whatever happens in the recording. A free that upstream refuses puts
+// the record back. Thread-safe.
 //
 // Makes upstream's Probe() the device's. Of several on one device the last one made is asked; once that one is
 // destroyed, the device's own numbers are unknown.

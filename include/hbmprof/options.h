@@ -49,8 +49,8 @@ struct Options {
   unsigned output_mode = 0600;
   // Whether a failed allocation is reported on standard error (out_of_memory.h).
   bool oom_report = true;
-  // Where such a report also writes a profile; patterns as in save_device_memory_profile; empty: nowhere. In a
-  // program that was started with libhbmprof_cuda.so the default is "hbmprof.oom.%p.%n.pb.gz" beside the other profiles.
+  // Where such a report also writes a profile; patterns as in save_device_memory_profile; empty: nowhere. In a program
+  // that was started with libhbmprof_cuda.so the default is "hbmprof.oom.%p.%n.pb.gz" beside the other profiles.
   std::string oom_output;
 };
 

@@ -16,8 +16,8 @@ namespace hbmprof {
 
 // An allocation that failed because there was no memory.
 struct FailedAllocation {
-  std::string_view call;        // the function that failed, by the name that its user knows: "cudaMalloc"
-  std::optional<size_t> bytes;  // what was asked for; nullopt if it is not known
+  std::string_view call;              // the function that failed, by the name that its user knows: "cudaMalloc"
+  std::optional<size_t> bytes;        // what was asked for; nullopt if it is not known
   std::string_view device = "GPU:0";  // the device's name, as in Profiler::Device
   MemorySpace space = MemorySpace::kDevice;
 };

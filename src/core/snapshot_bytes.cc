@@ -99,8 +99,8 @@ class Reader {
 template <typename Visit, typename Stats>
 void DeviceFields(Visit& visit, Stats& stats) {
   visit(stats.bytes_in_use, stats.peak_bytes_in_use, stats.num_allocs, stats.num_live, stats.largest_alloc_size,
-        stats.pool_bytes, stats.bytes_reserved, stats.bytes_limit, stats.bytes_free,
-        stats.largest_free_block_bytes, stats.driver_bytes_in_use, stats.driver_peak_bytes_in_use, stats.driver_scope, stats.driver_cache_bytes,
+        stats.pool_bytes, stats.bytes_reserved, stats.bytes_limit, stats.bytes_free, stats.largest_free_block_bytes,
+        stats.driver_bytes_in_use, stats.driver_peak_bytes_in_use, stats.driver_scope, stats.driver_cache_bytes,
         stats.unaccounted_known, stats.unaccounted, stats.baseline);
 }
 
