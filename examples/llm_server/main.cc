@@ -40,6 +40,7 @@ request of class "batch", any other of class "chat".
   --max-tokens N      longest answer (default 48)
   --temperature T     of the sampling; 0 takes the likeliest token (default 0.8)
   --kv-pages N        pages of KV cache on the device (default 512)
+  --memory-mib N      memory of the device in MiB (default 1024)
   --answers           print every answer
   --help
 )";
@@ -53,6 +54,7 @@ struct CommandLine {
   int cancel_every = 4;
   int max_tokens = 48;
   int kv_pages = 512;
+  int memory_mib = 1024;
   bool print_answers = false;
   llm::Scheduler::Options scheduler;
 };
@@ -88,6 +90,7 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       {"max-tokens", required_argument, nullptr, 't'},
       {"temperature", required_argument, nullptr, 'T'},
       {"kv-pages", required_argument, nullptr, 'k'},
+      {"memory-mib", required_argument, nullptr, 'm'},
       {"answers", no_argument, nullptr, 'p'},
       {"help", no_argument, nullptr, 'h'},
       {nullptr, 0, nullptr, 0},
@@ -125,6 +128,9 @@ CommandLine ParseCommandLine(int argc, char** argv) {
         break;
       case 'k':
         result.kv_pages = ParseInt("--kv-pages", optarg, 1, 1000000);
+        break;
+      case 'm':
+        result.memory_mib = ParseInt("--memory-mib", optarg, 1, 65536);
         break;
       case 'p':
         result.print_answers = true;
@@ -205,7 +211,9 @@ double Megabytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20);
 int main(int argc, char** argv) {
   const CommandLine command = ParseCommandLine(argc, argv);
 
-  const absl::StatusOr<std::unique_ptr<hbmprof::SimulatedDevice>> device = hbmprof::SimulatedDevice::Create({});
+  hbmprof::SimulatedDevice::Options options;
+  options.capacity = static_cast<size_t>(command.memory_mib) << 20;
+  const absl::StatusOr<std::unique_ptr<hbmprof::SimulatedDevice>> device = hbmprof::SimulatedDevice::Create(options);
   if (!device.ok()) Fail(1, device.status().ToString());
   // Three names for one device's memory; each becomes the label `allocator` of what it hands out.
   hbmprof::TrackingAllocator weight_memory(**device, "weights");

@@ -52,6 +52,11 @@ struct Options {
   // Where such a report also writes a profile; patterns as in save_device_memory_profile; empty: nowhere. In a program
   // that was started with libhbmprof_cuda.so the default is "hbmprof.oom.%p.%n.pb.gz" beside the other profiles.
   std::string oom_output;
+  // The directory of the control channel, by which the command `hbmprof` (ps, dump) asks this process for profiles
+  // while it runs: a Unix socket that only the same user and root may use, and a thread that serves it. The directory
+  // is made if it is not there; it must belong to the process's user or to root, and no other user may write to it.
+  // Empty: no channel. Used by Profiler::Default().
+  std::string socket_dir;
 };
 
 // What the environment asks for, on top of the defaults above. Each variable with a bad value adds one line to
@@ -64,6 +69,7 @@ struct Options {
 //   HBMPROF_OUTPUT_MODE=0644  Options::output_mode, an octal number
 //   HBMPROF_OOM_REPORT=0|1    Options::oom_report
 //   HBMPROF_OOM_OUTPUT=PATH   Options::oom_output; "off": nowhere
+//   HBMPROF_SOCKET_DIR=DIR    Options::socket_dir; "off": none
 //   HBMPROF_STACK_DEPTH=N     Options::max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none
 //   HBMPROF_MAX_LIVE=N        Options::max_live_buffers

@@ -16,6 +16,7 @@
 #include "hbmprof/options.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
+#include "src/api/control_server.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
 #include "src/base/fork.h"
@@ -33,7 +34,8 @@ using internal::PrintMessage;
 std::atomic<Profiler*> default_profiler{nullptr};
 std::atomic<OutputFile*> output_file{nullptr};  // never destroyed, so that a dump from a late exit handler finds it
 std::atomic<mode_t> output_mode{0600};
-const char* output_variable = nullptr;  // null: HBMPROF_OUTPUT
+std::atomic<const std::string*> socket_dir{nullptr};  // null: no control channel
+const char* output_variable = nullptr;                // null: HBMPROF_OUTPUT
 
 struct OfProcess {
   pid_t process;
@@ -116,8 +118,11 @@ Profiler& MakeDefault(Profiler& off) {
     for (const std::string& problem : problems) PrintMessage(problem);
   }
   internal::PrepareOutOfMemoryReports(options);
+  if (!options.socket_dir.empty() && options.enabled) socket_dir.store(new std::string(options.socket_dir));
   output_mode.store(options.output_mode, std::memory_order_relaxed);
   if (!options.output.empty() && options.enabled) StartOutput(options);
+  const bool is_injected = output_variable != nullptr;
+  if (!is_injected && internal::ProfilerAccess::JoinedBy(profiler) == nullptr) internal::StartControlChannel();
   return profiler;
 }
 
@@ -130,6 +135,15 @@ Profiler& MakeDefault(Profiler& off) {
 }  // namespace
 
 void internal::SetOutputVariable(const char* name) { output_variable = name; }
+
+void internal::StartControlChannel() try {
+  const std::string* const directory = socket_dir.load(std::memory_order_acquire);
+  if (directory == nullptr) return;
+  const absl::Status status = StartControlServer(*directory);
+  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no control channel: the host has no memory");
+}
 
 absl::Status internal::WriteOutput() try {
   Profiler& profiler = Profiler::Default();

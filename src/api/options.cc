@@ -97,6 +97,8 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
   environment.ReadSwitch("HBMPROF_OOM_REPORT", &options.oom_report);
   const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");
   if (oom_output != "off") options.oom_output = std::string(oom_output);
+  const std::string_view socket_dir = Environment::Value("HBMPROF_SOCKET_DIR");
+  if (socket_dir != "off") options.socket_dir = std::string(socket_dir);
   environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, 512, &options.max_stack_depth);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, int64_t{1} << 32, &options.max_live_buffers);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, int64_t{1} << 50, &options.max_host_bytes);

@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstddef>
 #include <cstdio>
+#include <map>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@ namespace hbmprof::internal {
 namespace {
 
 constexpr size_t kStacksShown = 10;
+constexpr size_t kStacksNamed = 64;  // of which those with the same names become one line
 constexpr size_t kFramesShown = 4;
 constexpr size_t kStackLineBytes = 120;  // of the names in one line
 
@@ -135,9 +137,12 @@ struct Holder {
   uint32_t stack = 0;
   int64_t bytes = 0;
   int64_t objects = 0;
+  int64_t bytes_before = 0;  // when the last profile was written
 };
 
-std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, MemorySpace space, size_t* all) {
+bool HoldsMore(const Holder& a, const Holder& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.stack < b.stack; }
+
+std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, MemorySpace space) {
   std::unordered_map<uint32_t, Holder> by_stack;
   for (const Snapshot::Sample& sample : snapshot.samples) {
     if (sample.device != device || SpaceOf(sample.kind) != space || sample.inuse_bytes == 0) continue;
@@ -146,14 +151,11 @@ std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, Me
     holder.bytes += sample.inuse_bytes;
     holder.objects += sample.inuse_objects;
   }
-  *all = by_stack.size();
   std::vector<Holder> holders;
   holders.reserve(by_stack.size());
   for (const auto& [stack, holder] : by_stack) holders.push_back(holder);
-  std::sort(holders.begin(), holders.end(), [](const Holder& a, const Holder& b) {
-    return a.bytes != b.bytes ? a.bytes > b.bytes : a.stack < b.stack;
-  });
-  holders.resize(std::min(holders.size(), kStacksShown));
+  std::sort(holders.begin(), holders.end(), &HoldsMore);
+  holders.resize(std::min(holders.size(), kStacksNamed));
   return holders;
 }
 
@@ -247,25 +249,39 @@ uint64_t StackKey(const Snapshot::Stack& stack) {
 
 std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
                               const std::function<std::optional<int64_t>(uint64_t)>& bytes_before) {
-  size_t all = 0;
-  const std::vector<Holder> holders = LargestHolders(snapshot, device, space, &all);
+  std::vector<Holder> holders = LargestHolders(snapshot, device, space);
   if (holders.empty()) return "";
   const std::vector<std::string> frames = FrameTexts(snapshot, holders, symbolizer);
-  const int64_t in_use = snapshot.devices[device].spaces[static_cast<int>(space)].bytes_in_use;
-  std::string text = "  in use by call stack, " + std::to_string(holders.size()) + " of " + std::to_string(all) + ":\n";
+  // Stacks that differ only in lines are one to a reader.
+  std::map<std::string_view, Holder> by_text;
+  bool has_growth = false;
   for (size_t i = 0; i < holders.size(); ++i) {
+    const std::optional<int64_t> before = Before(bytes_before, StackKey(snapshot.stacks[holders[i].stack]));
+    has_growth = has_growth || before.has_value();
+    Holder& merged = by_text.try_emplace(frames[i], Holder{static_cast<uint32_t>(i)}).first->second;
+    merged.bytes += holders[i].bytes;
+    merged.objects += holders[i].objects;
+    merged.bytes_before += before.value_or(0);
+  }
+  holders.clear();
+  for (const auto& [name, holder] : by_text) holders.push_back(holder);
+  std::sort(holders.begin(), holders.end(), &HoldsMore);
+  const int64_t in_use = snapshot.devices[device].spaces[static_cast<int>(space)].bytes_in_use;
+  std::string text = "  in use by call stack, largest first";
+  text.append(has_growth ? ", with the change since the last profile:\n" : ":\n");
+  for (size_t i = 0; i < std::min(holders.size(), kStacksShown); ++i) {
     const Holder& holder = holders[i];
     const double share = in_use > 0 ? 100.0 * static_cast<double>(holder.bytes) / static_cast<double>(in_use) : 0;
     char columns[96];
     std::snprintf(columns, sizeof(columns), "%12s %5.1f %% %8" PRId64 " live  ", Bytes(holder.bytes).c_str(), share,
                   holder.objects);
     text.append(columns);
-    if (const auto before = Before(bytes_before, StackKey(snapshot.stacks[holder.stack]))) {
-      const int64_t growth = holder.bytes - *before;
+    if (has_growth) {
+      const int64_t growth = holder.bytes - holder.bytes_before;
       std::snprintf(columns, sizeof(columns), "%12s  ", ((growth >= 0 ? "+" : "") + Bytes(growth)).c_str());
       text.append(columns);
     }
-    text.append(frames[i]).append("\n");
+    text.append(frames[holder.stack]).append("\n");  // an index into `frames` here
   }
   return text;
 }

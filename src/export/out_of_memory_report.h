@@ -57,8 +57,9 @@ std::string OutOfMemorySummary(const OutOfMemory& failure);
 // A key for what a call stack holds, equal in all snapshots of one process.
 uint64_t StackKey(const Snapshot::Stack& stack);
 
-// The ten call stacks that hold most of a device's memory space in `snapshot`, a line each; "" if there is none.
-// `device` indexes snapshot.devices. `bytes_before(key)` returns what the stack of this key held when the last profile
+// The call stacks that hold most of a device's memory space in `snapshot`, ten lines at most; stacks whose innermost
+// functions are the same share a line. "" if nothing is in use. `device` indexes
+// snapshot.devices. `bytes_before(key)` returns what the stack of this key held when the last profile
 // was written, nullopt if none was written. `symbolizer` may be null.
 std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
                               const std::function<std::optional<int64_t>(uint64_t key)>& bytes_before);

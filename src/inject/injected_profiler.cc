@@ -131,7 +131,10 @@ Attributes AttributesOf(uint32_t device, uint32_t kind, uint32_t allocator) {
 // a thread may be cancelled there. ---
 
 int Start() {
-  return Completes([] { Profiler::Default(); });
+  return Completes([] {
+    Profiler::Default();
+    StartControlChannel();
+  });
 }
 
 template <bool is_block>

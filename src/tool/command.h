@@ -28,6 +28,8 @@ struct Command {
 
 // Each adds its subcommand to the command line `tool`.
 Command AddRunCommand(CLI::App& tool);
+Command AddPsCommand(CLI::App& tool);
+Command AddDumpCommand(CLI::App& tool);
 Command AddDoctorCommand(CLI::App& tool);
 Command AddTopCommand(CLI::App& tool);
 Command AddDiffCommand(CLI::App& tool);

@@ -18,8 +18,9 @@ namespace {
 
 // In the order of the help page.
 constexpr Command (*kCommands[])(CLI::App&) = {
-    AddRunCommand,       AddDoctorCommand, AddTopCommand,     AddDiffCommand,  AddPeekCommand,      AddLeaksCommand,
-    AddSymbolizeCommand, AddReportCommand, AddConvertCommand, AddCheckCommand, AddCompletionCommand};
+    AddRunCommand,     AddPsCommand,    AddDumpCommand,      AddDoctorCommand,    AddTopCommand,
+    AddDiffCommand,    AddPeekCommand,  AddLeaksCommand,     AddSymbolizeCommand, AddReportCommand,
+    AddConvertCommand, AddCheckCommand, AddCompletionCommand};
 
 // A standard descriptor that is closed would become the next file that is opened, and what is printed would go into it.
 // Opens something in its place that cannot be used, so that reading and writing fail as before. Programs that are

@@ -22,7 +22,9 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/control_protocol.h"
 #include "src/tool/command.h"
+#include "src/tool/control_client.h"
 #include "src/tool/injection.h"
 #include "src/tool/profile.h"
 #include "src/tool/profile_reader.h"
@@ -394,6 +396,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
       return absl::PermissionDeniedError(Cat(options.output, " is no folder that can be written to"));
     }
     setup.environment = {{"LD_PRELOAD", PreloadWith(*library)}, {kOutputVariable, OutputPattern(folder.path(), run)}};
+    setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
     if (!options.interval.empty()) setup.environment["HBMPROF_CUDA_INTERVAL"] = options.interval;
   } else {
     std::fprintf(stderr, "hbmprof: %s runs without hbmprof: %s\n", options.command.front().c_str(), reason.c_str());

@@ -184,7 +184,7 @@ Snapshot TwelveStacks() {
 TEST(OutOfMemoryStacksTest, ListsTheTenLargestOfTheDeviceAndSpace) {
   NumberSymbolizer symbolizer;
   const std::string text = OutOfMemoryStacks(TwelveStacks(), 1, MemorySpace::kDevice, &symbolizer, nullptr);
-  EXPECT_THAT(text, MatchesRegex("  in use by call stack, 10 of 12:\n"
+  EXPECT_THAT(text, MatchesRegex("  in use by call stack, largest first:\n"
                                  "   12.00 MiB  15.4 %        2 live  f110 < f111 < 0x3e6 < f113\n"
                                  "   11.00 MiB  14.1 %        2 live  f100 < f101 < 0x3e6 < f103\n(.*\n)*"
                                  "    3.00 MiB   3.8 %        2 live  f20 < f21 < 0x3e6 < f23\n"));
@@ -197,6 +197,15 @@ TEST(OutOfMemoryStacksTest, ShowsGrowthSinceTheLastProfile) {
   const std::string text = OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, nullptr, before);
   EXPECT_THAT(text, HasSubstr("   12.00 MiB  15.4 %        2 live     +2.00 MiB  0x6e < 0x6f"));
   EXPECT_THAT(text, HasSubstr("   11.00 MiB  14.1 %        2 live     -9.00 MiB  0x64 < 0x65"));
+}
+
+TEST(OutOfMemoryStacksTest, ShareALineIfTheirInnermostFunctionsAreTheSame) {
+  Snapshot snapshot = TwelveStacks();
+  snapshot.stacks[0].return_addresses = snapshot.stacks[11].return_addresses;
+  snapshot.stacks[0].return_addresses.back() = 7;  // beyond the frames that are shown
+  NumberSymbolizer symbolizer;
+  EXPECT_THAT(OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, &symbolizer, nullptr),
+              HasSubstr("   13.00 MiB  16.7 %        4 live  f110 < f111 < 0x3e6 < f113\n"));
 }
 
 TEST(OutOfMemoryStacksTest, AreNotThereIfNothingIsInUse) {
