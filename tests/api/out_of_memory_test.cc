@@ -40,14 +40,13 @@ class OutOfMemoryTest : public ::testing::Test {
 
 TEST_F(OutOfMemoryTest, IsReportedWithHoldersAndGrowth) {
   const CommandResult run = Run({"full"});
-  EXPECT_THAT(run.err,
-              MatchesRegex("hbmprof: out of memory on sim:0: Allocate of 32.00 MiB failed \\(phase=decode\\)\n"
-                           "  verdict    the device is full: .* hold 48.00 MiB of 64.00 MiB. .*\n"
-                           "  device     64.00 MiB in all, 16.00 MiB free, largest free block 16.00 MiB\n"
-                           "  recorded   48.00 MiB of this process, peak 48.00 MiB.*\n"
-                           "  in use by call stack, largest first, with the change since the last profile:\n"
-                           "   32.00 MiB  66.7 %        2 live    \\+16.00 MiB  .*GrowCache < main < .*\n"
-                           "   16.00 MiB  33.3 %        1 live          \\+0 B  .*LoadWeights < main < .*\n"));
+  EXPECT_THAT(run.err, MatchesRegex("hbmprof: out of memory on sim:0: Allocate of 32.00 MiB failed \\(phase=decode\\)\n"
+                                    "  verdict    the device is full: .* hold 48.00 MiB of 64.00 MiB. .*\n"
+                                    "  device     64.00 MiB in all, 16.00 MiB free, largest free block 16.00 MiB\n"
+                                    "  recorded   48.00 MiB of this process, peak 48.00 MiB.*\n"
+                                    "  in use by call stack, largest first, with the change since the last profile:\n"
+                                    "   32.00 MiB  66.7 %        2 live    \\+16.00 MiB  .*GrowCache < main < .*\n"
+                                    "   16.00 MiB  33.3 %        1 live          \\+0 B  .*LoadWeights < main < .*\n"));
   EXPECT_EQ(FilesIn(directory_).size(), 1u) << "only before.pb.gz";
 }
 
