@@ -44,6 +44,10 @@ struct Options {
   // The file is empty until the process exits and is then written in place; functions have no names in it, which
   // `hbmprof symbolize` adds.
   bool output_early = false;
+  // Whether the profile of `output` is written too when the process ends by a signal that the program does not handle, or
+  // by quick_exit. A thread waits for that, and the signals' actions are set (docs/live.md). A program that was started
+  // with libhbmprof_cuda.so has this unless the environment says 0.
+  bool output_on_signals = false;
   // Permission bits of the files that are made for profiles, at most 0777; no umask applies. A file that is replaced
   // keeps its own.
   unsigned output_mode = 0600;
@@ -66,6 +70,7 @@ struct Options {
 //   HBMPROF=0|1               off or on
 //   HBMPROF_OUTPUT=PATH       Options::output
 //   HBMPROF_OUTPUT_OPEN=exit|early
+//   HBMPROF_OUTPUT_ON_SIGNALS=0|1  Options::output_on_signals
 //   HBMPROF_OUTPUT_MODE=0644  Options::output_mode, an octal number
 //   HBMPROF_OOM_REPORT=0|1    Options::oom_report
 //   HBMPROF_OOM_OUTPUT=PATH   Options::oom_output; "off": nowhere

@@ -17,6 +17,7 @@
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
 #include "src/api/control_server.h"
+#include "src/api/exit_writer.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
 #include "src/base/fork.h"
@@ -34,6 +35,7 @@ using internal::PrintMessage;
 std::atomic<Profiler*> default_profiler{nullptr};
 std::atomic<OutputFile*> output_file{nullptr};  // never destroyed, so that a dump from a late exit handler finds it
 std::atomic<mode_t> output_mode{0600};
+std::atomic<bool> writes_on_signals{false};
 std::atomic<const std::string*> socket_dir{nullptr};  // null: no control channel
 const char* output_variable = nullptr;                // null: HBMPROF_OUTPUT
 
@@ -75,6 +77,7 @@ void StartOutput(const Options& options) try {
   }
   output_file.store(file.release(), std::memory_order_release);
   std::atexit(&WriteAtExit);
+  writes_on_signals.store(options.output_on_signals, std::memory_order_relaxed);
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
 }
@@ -97,6 +100,8 @@ Profiler& MakeDefault(Profiler& off) {
   if (output_variable != nullptr) {
     const char* output = secure_getenv(output_variable);
     options.output = output == nullptr ? "" : output;
+    const char* on_signals = secure_getenv("HBMPROF_OUTPUT_ON_SIGNALS");
+    options.output_on_signals = on_signals == nullptr || std::string_view(on_signals) != "0";
     const char* oom_output = secure_getenv("HBMPROF_OOM_OUTPUT");
     if (oom_output == nullptr || *oom_output == '\0') options.oom_output = BesideOutput(options.output);
   }
@@ -122,7 +127,7 @@ Profiler& MakeDefault(Profiler& off) {
   output_mode.store(options.output_mode, std::memory_order_relaxed);
   if (!options.output.empty() && options.enabled) StartOutput(options);
   const bool is_injected = output_variable != nullptr;
-  if (!is_injected && internal::ProfilerAccess::JoinedBy(profiler) == nullptr) internal::StartControlChannel();
+  if (!is_injected && internal::ProfilerAccess::JoinedBy(profiler) == nullptr) internal::StartThreads();
   return profiler;
 }
 
@@ -136,7 +141,10 @@ Profiler& MakeDefault(Profiler& off) {
 
 void internal::SetOutputVariable(const char* name) { output_variable = name; }
 
-void internal::StartControlChannel() try {
+void internal::StartThreads() try {
+  if (writes_on_signals.load(std::memory_order_relaxed) && !StartExitWriter(&WriteAtExit)) {
+    PrintMessage("hbmprof: no thread could be started that writes a profile when a signal ends the process");
+  }
   const std::string* const directory = socket_dir.load(std::memory_order_acquire);
   if (directory == nullptr) return;
   const absl::Status status = StartControlServer(*directory);

@@ -14,9 +14,9 @@ namespace hbmprof::internal {
 // `name` and not by HBMPROF_OUTPUT.
 void SetOutputVariable(const char* name);
 
-// Starts the control channel (control_server.h) if Options::socket_dir of Profiler::Default() names a directory. For
-// what is injected, once it has something to tell; a linked library does so by itself.
-void StartControlChannel();
+// Starts what Options::output_on_signals (exit_writer.h) and Options::socket_dir (control_server.h) of
+// Profiler::Default() ask for. For what is injected, once it has something to tell; a linked library does so by itself.
+void StartThreads();
 
 // Writes a profile where that variable says; nothing if it is not set or nothing is recorded. Any thread. Errors: those
 // of save_device_memory_profile.

@@ -34,13 +34,12 @@ class Environment {
     }
   }
 
-  // `result` is on by default.
   void ReadSwitch(const char* name, bool* result) {
     const std::string_view value = Value(name);
-    if (value == "0") {
-      *result = false;
-    } else if (!value.empty() && value != "1") {
-      Complain(name, value, "0 (off) or 1 (on)", "1");
+    if (value == "0" || value == "1") {
+      *result = value == "1";
+    } else if (!value.empty()) {
+      Complain(name, value, "0 (off) or 1 (on)", *result ? "1" : "0");
     }
   }
 
@@ -93,6 +92,7 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
   } else if (!open.empty() && open != "exit") {
     environment.Complain("HBMPROF_OUTPUT_OPEN", open, "exit or early", "exit");
   }
+  environment.ReadSwitch("HBMPROF_OUTPUT_ON_SIGNALS", &options.output_on_signals);
   environment.ReadPermissions("HBMPROF_OUTPUT_MODE", &options.output_mode);
   environment.ReadSwitch("HBMPROF_OOM_REPORT", &options.oom_report);
   const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");

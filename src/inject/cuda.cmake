@@ -17,7 +17,7 @@ if(NOT _absl_type MATCHES "^(STATIC|SHARED)_LIBRARY$")
   return()
 endif()
 
-# What it may export: the wrapped calls, dlopen, dlsym, and three functions of its own.
+# What it may export: the wrapped calls, dlopen, dlsym, _exit, and three functions of its own.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
@@ -27,10 +27,10 @@ foreach(_line IN LISTS _lines)
   list(APPEND _exports ${_name})
 endforeach()
 string(REPLACE ";" "\n" _list "${_exports}")
-file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "dlopen\ndlsym\n@_list@\n" @ONLY)
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "_Exit\n_exit\ndlopen\ndlsym\n@_list@\n" @ONLY)
 string(REPLACE ";" ";\n    " _list "${_exports}")
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.map @ONLY CONTENT "GLIBC_2.2.5 {
-  global: dlopen; dlsym;
+  global: _Exit; _exit; dlopen; dlsym;
 };
 GLIBC_2.34 {
   global: dlopen; dlsym;
@@ -46,6 +46,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   cuda_preload.cc
   deep_bind.cc
   dynamic_linker.cc
+  immediate_exit.cc
   injected_profiler.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_adapter.cc

@@ -73,7 +73,7 @@ void PrepareCudaTracking() { SetOutputVariable(kOutput); }
 void CudaTrackingStarts() {
   // The profiler may be older than the driver's exit handlers, if the program has used it before the driver.
   WriteOutputBeforeOlderExitHandlers();
-  StartControlChannel();
+  StartThreads();
   if (!Completes(&StartDumps)) {
     PrintMessage("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
   }

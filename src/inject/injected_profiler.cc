@@ -133,7 +133,7 @@ Attributes AttributesOf(uint32_t device, uint32_t kind, uint32_t allocator) {
 int Start() {
   return Completes([] {
     Profiler::Default();
-    StartControlChannel();
+    StartThreads();
   });
 }
 
