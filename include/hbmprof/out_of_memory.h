@@ -36,7 +36,8 @@ struct FailedAllocation {
 // Call it after the allocation has failed, in the thread that asked for it, and with no lock held that a device probe
 // takes (Profiler::SetDeviceProbe): the device is asked for its free memory. It allocates nothing on the device. It
 // takes host memory, of which 2 MiB are kept for this purpose from the first use of Profiler::Default() on; if that is
-// not enough, the list of call stacks is left out. Not for signal handlers. Throws nothing. Any thread.
+// not enough, the list of call stacks is left out. Not for signal handlers. Throws nothing and keeps errno. Any
+// thread.
 bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler = Profiler::Default()) noexcept;
 
 }  // namespace hbmprof

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -88,6 +89,19 @@ std::string BesideOutput(const std::string& output) {
   return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + "hbmprof.oom.%p.%n.pb.gz";
 }
 
+// Sets errno.
+void StartThreadsNow() try {
+  if (writes_on_signals.load(std::memory_order_relaxed) && !internal::StartExitWriter(&WriteAtExit)) {
+    PrintMessage("hbmprof: no thread could be started that writes a profile when a signal ends the process");
+  }
+  const std::string* const directory = socket_dir.load(std::memory_order_acquire);
+  if (directory == nullptr) return;
+  const absl::Status status = internal::StartControlServer(*directory);
+  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no control channel: the host has no memory");
+}
+
 // Without a lock, which another thread could hold when the process forks: of threads that make one at once, the first
 // to be done has made it.
 Profiler& MakeDefault(Profiler& off) {
@@ -141,16 +155,10 @@ Profiler& MakeDefault(Profiler& off) {
 
 void internal::SetOutputVariable(const char* name) { output_variable = name; }
 
-void internal::StartThreads() try {
-  if (writes_on_signals.load(std::memory_order_relaxed) && !StartExitWriter(&WriteAtExit)) {
-    PrintMessage("hbmprof: no thread could be started that writes a profile when a signal ends the process");
-  }
-  const std::string* const directory = socket_dir.load(std::memory_order_acquire);
-  if (directory == nullptr) return;
-  const absl::Status status = StartControlServer(*directory);
-  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
-} catch (const std::bad_alloc&) {
-  PrintMessage("hbmprof: no control channel: the host has no memory");
+void internal::StartThreads() {
+  const int error = errno;
+  StartThreadsNow();
+  errno = error;
 }
 
 absl::Status internal::WriteOutput() try {

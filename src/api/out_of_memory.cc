@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -247,6 +248,7 @@ bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noex
   if (reporting || settings == nullptr || !settings->report || !profiler.enabled()) return false;
   int64_t unreported = 0;
   if (!internal::MayReport(failure.device, &unreported)) return false;
+  const int error = errno;
   reporting = true;
   internal::GiveBackReserve();
   try {
@@ -256,6 +258,7 @@ bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noex
   }
   internal::TakeReserve();
   reporting = false;
+  errno = error;
   return true;
 }
 
