@@ -139,7 +139,7 @@ void CudaDeviceResets::Reset(Profiler& profiler, DeviceId device, AllocatorId su
   {
     MutexLock lock(mutex_);
     const uint64_t number = count_.load(std::memory_order_relaxed) + 1;
-    last_[static_cast<size_t>(device) % kDevices] = number;
+    last_[static_cast<size_t>(device) % kMaxDevices] = number;
     survivor_ = survivor;
     count_.store(number, std::memory_order_release);
   }
@@ -149,7 +149,7 @@ void CudaDeviceResets::Reset(Profiler& profiler, DeviceId device, AllocatorId su
 
 bool CudaDeviceResets::WasReset(DeviceId device, uint64_t before) {
   MutexLock lock(mutex_);
-  return last_[static_cast<size_t>(device) % kDevices] > before;
+  return last_[static_cast<size_t>(device) % kMaxDevices] > before;
 }
 
 void CudaDeviceResets::PutBack(Profiler& profiler, BufferId id, const FreedRecord& record, uint64_t before) {
@@ -159,7 +159,7 @@ void CudaDeviceResets::PutBack(Profiler& profiler, BufferId id, const FreedRecor
   // A record does not say its device until it is live.
   const std::optional<LiveBuffer> live = profiler.FindBuffer(id);
   if (!live.has_value() || live->attributes.allocator == survivor_) return;
-  if (last_[static_cast<size_t>(live->attributes.device) % kDevices] > before) profiler.RecordFree(id);
+  if (last_[static_cast<size_t>(live->attributes.device) % kMaxDevices] > before) profiler.RecordFree(id);
 }
 
 bool SharedOpenings::IsFirst(const void* address, DeviceId device) {

@@ -130,11 +130,9 @@ class CudaDeviceResets {
   void PutBack(Profiler& profiler, BufferId id, const FreedRecord& record, uint64_t before) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  static constexpr size_t kDevices = 64;  // as many as a profiler tells apart
-
   std::atomic<uint64_t> count_{0};
   Mutex mutex_;
-  uint64_t last_[kDevices] ABSL_GUARDED_BY(mutex_) = {};  // by DeviceId: the count at its last reset
+  uint64_t last_[kMaxDevices] ABSL_GUARDED_BY(mutex_) = {};  // by DeviceId: the count at its last reset
   AllocatorId survivor_ ABSL_GUARDED_BY(mutex_){};
 };
 
