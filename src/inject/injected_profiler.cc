@@ -334,14 +334,38 @@ uint32_t ExtendThreadTags(const char* key, size_t key_size, const char* value, s
 
 void SetTags(uint32_t tags) noexcept { current_tags = tags; }
 
-constexpr InjectedProfiler kTable = {
-    sizeof(InjectedProfiler), kInjectedVersion, &found_injected, &Start,           &Record<false>,
-    &RecordSegment,           &Record<true>,    &RecordFree,     &RecordBlockFree, &RecordResize,
-    &RecordBlockResize,       &SplitSegment,    &MergeSegments,  &RestoreRecord,   &PrepareRecord,
-    &RecordDropped,           &FindBuffer,      &Device,         &Allocator,       &SetDeviceProbe,
-    &RemoveDeviceProbe,       &SetCounter,      &Read,           &ResetPeak,       &DropDevice,
-    &ExtendThreadTags,        &SetTags,
-};
+constexpr InjectedProfiler MakeTable() {
+  InjectedProfiler table = {};
+  table.struct_size = sizeof(table);
+  table.version = kInjectedVersion;
+  table.copy = &found_injected;
+  table.start = &Start;
+  table.record_alloc = &Record<false>;
+  table.record_segment = &RecordSegment;
+  table.record_block = &Record<true>;
+  table.record_free = &RecordFree;
+  table.record_block_free = &RecordBlockFree;
+  table.record_resize = &RecordResize;
+  table.record_block_resize = &RecordBlockResize;
+  table.split_segment = &SplitSegment;
+  table.merge_segments = &MergeSegments;
+  table.restore_record = &RestoreRecord;
+  table.prepare_record = &PrepareRecord;
+  table.record_dropped = &RecordDropped;
+  table.find_buffer = &FindBuffer;
+  table.device = &Device;
+  table.allocator = &Allocator;
+  table.set_device_probe = &SetDeviceProbe;
+  table.remove_device_probe = &RemoveDeviceProbe;
+  table.set_counter = &SetCounter;
+  table.read = &Read;
+  table.reset_peak = &ResetPeak;
+  table.drop_device = &DropDevice;
+  table.extend_tags = &ExtendThreadTags;
+  table.set_tags = &SetTags;
+  return table;
+}
+constexpr InjectedProfiler kTable = MakeTable();
 
 }  // namespace
 }  // namespace hbmprof::internal
