@@ -53,8 +53,11 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_queries.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_ranges.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_shim.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_table.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
+# Its own calls of dlsym must not come back to it: see driver_table.cc.
+target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_real_dlsym)
 
 set(_static $<TARGET_FILE:hbmprof>)
 if(_absl_type STREQUAL "SHARED_LIBRARY")

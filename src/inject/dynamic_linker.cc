@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "src/backends/cuda/driver_queries.h"
 #include "src/backends/cuda/driver_shim.h"
 #include "src/inject/deep_bind.h"
 
@@ -46,13 +45,19 @@ using DlopenFunction = void*(const char* file, int flags);
   find(hbmprof_real_dlsym, "dlsym");
 }
 
+// The C library's dlsym, for this library itself: HBMPROF_DLSYM of src/backends/cuda/driver_table.cc.
+[[gnu::visibility("hidden")]] void* hbmprof_call_real_dlsym(void* library, const char* name) {
+  if (__atomic_load_n(&hbmprof_real_dlsym, __ATOMIC_ACQUIRE) == nullptr) hbmprof_find_real();
+  return hbmprof_real_dlsym(library, name);
+}
+
 [[gnu::visibility("hidden"), gnu::used]] bool hbmprof_is_wrapped(const char* name) {
   return hbmprof::internal::CudaWrapperByName(name) != nullptr;
 }
 
 // `name` is that of a wrapped call, `handle` a library's: who asks makes no difference.
 [[gnu::visibility("hidden"), gnu::used]] void* hbmprof_dlsym_wrapped(void* handle, const char* name) {
-  void* function = hbmprof::internal::FindDriverSymbol(handle, name);
+  void* function = hbmprof_call_real_dlsym(handle, name);
   // Of another library's function of that name, nothing is known: it stays.
   return function == nullptr ? nullptr : hbmprof::internal::CudaWrapperOf(function);
 }
@@ -179,11 +184,6 @@ hbmprof_\name\()_new:
 )");
 
 namespace hbmprof::internal {
-
-void* FindDriverSymbol(void* library, const char* name) {
-  if (__atomic_load_n(&hbmprof_real_dlsym, __ATOMIC_ACQUIRE) == nullptr) hbmprof_find_real();
-  return hbmprof_real_dlsym(library, name);
-}
 
 namespace {
 

@@ -20,6 +20,18 @@
 
 namespace hbmprof::internal {
 
+// Estimated bytes of an array that the driver made: see CudaArrayBytes.
+inline size_t CudaDriverArrayBytes(const cuda_driver::ArrayDescriptor& d) {
+  return CudaArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, 0, 0});
+}
+inline size_t CudaDriverArrayBytes(const cuda_driver::Array3dDescriptor& d) {
+  return CudaArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, d.depth, d.flags});
+}
+inline size_t CudaDriverMipmappedArrayBytes(const cuda_driver::Array3dDescriptor& d, unsigned levels) {
+  return CudaMipmappedArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, d.depth, d.flags},
+                                 levels);
+}
+
 struct CudaDriverStream {
   void* stream = nullptr;
   bool per_thread_default = false;  // what the null stream means

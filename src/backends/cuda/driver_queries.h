@@ -17,13 +17,6 @@
 
 namespace hbmprof::internal {
 
-// The address of `name` in `library`. Defined twice: by driver_symbol.cc, and by an injected library that has a dlsym
-// of its own. Whoever links this file links one of them.
-void* FindDriverSymbol(void* library, const char* name);
-
-// The process's libcuda.so.1, null while it has not been loaded. Never closed.
-void* CudaDriverLibrary();
-
 // "GPU:<ordinal>".
 std::string CudaDeviceName(int ordinal);
 

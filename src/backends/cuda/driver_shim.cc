@@ -11,72 +11,30 @@
 #include "src/backends/cuda/driver_abi.h"
 #include "src/backends/cuda/driver_adapter.h"
 #include "src/backends/cuda/driver_queries.h"
+#include "src/backends/cuda/driver_table.h"
 #include "src/backends/cuda/made_tracker.h"
 
 namespace hbmprof::internal::cuda_driver {
 namespace {
 
-enum Entry : int {
-#define CALL(name, parameters, arguments, action) k_##name,
-#define PASSED(name, why)
-#include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
-  kEntries
-};
-
-constexpr const char* kNames[] = {
-#define CALL(name, parameters, arguments, action) #name,
-#define PASSED(name, why)
-#include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
-};
-
 #define CALL(name, parameters, arguments, action) using Type_##name = CUresult parameters;
-#define PASSED(name, why)
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 
 }  // namespace
 
 extern "C" {
 #define CALL(name, parameters, arguments, action) \
   [[gnu::visibility("default"), gnu::noinline]] CUresult name parameters;
-#define PASSED(name, why)
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 }
 
 namespace {
 
+// By Entry.
 void* const kWrappers[] = {
 #define CALL(name, parameters, arguments, action) reinterpret_cast<void*>(&name),
-#define PASSED(name, why)
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 };
-
-// What the driver has, null for what it lacks. Threads that look it up at the same time write the same.
-std::atomic<void*> driver_functions[kEntries];
-std::atomic<bool> driver_found{false};
-
-// Whether the process has loaded libcuda. Takes no memory and no lock: the driver's call is made whatever happens here.
-bool FindDriver() {
-  if (driver_found.load(std::memory_order_acquire)) return true;
-  void* library = CudaDriverLibrary();
-  if (library == nullptr) return false;
-  for (int i = 0; i < kEntries; ++i) {
-    driver_functions[i].store(FindDriverSymbol(library, kNames[i]), std::memory_order_relaxed);
-  }
-  driver_found.store(true, std::memory_order_release);
-  return true;
-}
-
-void* DriverFunction(int entry) { return driver_functions[entry].load(std::memory_order_relaxed); }
 
 // The adapter and what it asks.
 struct ProcessTracker {
@@ -147,8 +105,8 @@ std::string_view BaseName(std::string_view name) {
 void* WrapperByRequest(std::string_view name, int version, Flags64 flags) {
   void* best = nullptr;
   int best_rank = -1;
-  for (int i = 0; i < kEntries; ++i) {
-    const std::string_view candidate = kNames[i];
+  for (int i = 0; i < kWrappedCount; ++i) {
+    const std::string_view candidate = kEntryNames[i];
     if (BaseName(candidate) != name && candidate != name) continue;
     const bool per_thread = candidate.substr(candidate.size() - 5) == "_ptsz";
     if (per_thread && (flags & kPerThreadDefaultStream) == 0) continue;
@@ -179,24 +137,26 @@ CUresult HandOutWrapper(const Real& real, const char* name, void** function, int
     CudaDriverAdapter* const tracker = Tracker();              \
     return tracker == nullptr ? real() : tracker->__VA_ARGS__; \
   }()
+#define ALLOCATE(id, bytes, kind) \
+  TRACK(Allocate(caller, real, [&] { return CudaDriverAdapter::Buffer(id, bytes, MemoryKind::kind); }))
+#define LOAD(id) TRACK(Load(caller, real, [&] { return id; }))
 
 extern "C" {
-#define CALL(name, parameters, arguments, action)                                                                    \
-  CUresult name parameters {                                                                                         \
-    const Caller here = Caller::OfThisFunction();                                                                    \
-    auto* const driver_function = FindDriver() ? reinterpret_cast<Type_##name*>(DriverFunction(k_##name)) : nullptr; \
-    if (driver_function == nullptr) return kErrorNotFound;                                                           \
-    const auto real = [&]() -> CUresult { return driver_function arguments; };                                       \
-    const TrackedCudaCall call(here);                                                                                \
-    if (!call.outermost()) return real();                                                                            \
-    [[maybe_unused]] const Caller& caller = call.caller();                                                           \
-    return action;                                                                                                   \
+#define CALL(name, parameters, arguments, action)                                           \
+  CUresult name parameters {                                                                \
+    const Caller here = Caller::OfThisFunction();                                           \
+    auto* const driver_function = reinterpret_cast<Type_##name*>(DriverFunction(k_##name)); \
+    if (driver_function == nullptr) return kErrorNotFound;                                  \
+    const auto real = [&]() -> CUresult { return driver_function arguments; };              \
+    const TrackedCudaCall call(here);                                                       \
+    if (!call.outermost()) return real();                                                   \
+    [[maybe_unused]] const Caller& caller = call.caller();                                  \
+    return action;                                                                          \
   }
-#define PASSED(name, why)
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 }
+#undef LOAD
+#undef ALLOCATE
 #undef TRACK
 
 }  // namespace hbmprof::internal::cuda_driver
@@ -204,32 +164,30 @@ extern "C" {
 namespace hbmprof::internal {
 
 void* CudaWrapperByName(std::string_view name) {
-  for (int i = 0; i < cuda_driver::kEntries; ++i) {
-    if (name == cuda_driver::kNames[i]) return cuda_driver::kWrappers[i];
+  for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
+    if (name == cuda_driver::kEntryNames[i]) return cuda_driver::kWrappers[i];
   }
   return nullptr;
 }
 
 void* CudaWrapperOf(void* function) {
   using namespace cuda_driver;  // NOLINT: its table
-  if (!FindDriver()) return function;
-  // Of several names for one function, the first wrapper stands for it.
-  for (int i = 0; i < kEntries; ++i) {
-    if (function != nullptr && DriverFunction(i) == function) return kWrappers[i];
+  if (function == nullptr || !LoadDriverFunctions()) return function;
+  // If the driver has several names for one function, the first wrapper replaces it.
+  for (int i = 0; i < kWrappedCount; ++i) {
+    if (DriverFunction(i) == function) return kWrappers[i];
   }
   return function;
 }
 
 void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument) {
   void* library = CudaDriverLibrary();
-  const auto has = [&](const char* name) { return library != nullptr && FindDriverSymbol(library, name) != nullptr; };
+  const auto has = [&](const char* name) { return library != nullptr && FindSymbol(library, name) != nullptr; };
 #define CALL(name, parameters, arguments, action) visit(#name, has(#name) ? "tracked" : "absent", "", argument);
 #define PASSED(name, why)                                        \
   if (has(#name)) visit(#name, "passed through", why, argument); \
   if (!has(#name)) visit(#name, "absent", "", argument);
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 }
 
 }  // namespace hbmprof::internal
