@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/pprof_tool.h"
-#include "tests/support/profile_checker.h"
+#include "tests/support/program_run.h"
 
 namespace {
 
@@ -43,15 +43,10 @@ std::string RealPlugin() {
   return access(installed.c_str(), R_OK) == 0 ? installed : "";
 }
 
-std::string NewFile(const std::string& name) {
-  return ::testing::TempDir() + "/hbmprof_pjrt_plugin_" + std::to_string(getpid()) + "_" + name;
-}
+std::string NewFile(const std::string& name) { return hbmprof_test::NewDirectory() + "/" + name; }
 
 void ExpectTheBufferIn(const std::string& path) {
-  const auto profile = hbmprof_test::ReadProfile(path);
-  ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_EQ(hbmprof_test::CheckProfile(*profile), "");
-  const hbmprof_test::ProfileView view(*profile);
+  const hbmprof_test::ProfileView view = hbmprof_test::ViewProfile(path);
   EXPECT_EQ(view.Sum("inuse_space"), 4096);
   EXPECT_EQ(view.SumUnder("inuse_space", "(anonymous namespace)::KeepActivations"), 4096);
   EXPECT_EQ(view.SumWhere("inuse_space", "shape", "f32[1024]"), 4096);

@@ -33,6 +33,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/temporary_directory.h"
+
 namespace hbmprof_test {
 namespace {
 
@@ -82,22 +84,9 @@ int Fail(const std::string& what) {
 
 class AtomicFile : public testing::Test {
  protected:
-  AtomicFile() {
-    std::string pattern = testing::TempDir() + "/hbmprof_atomic_file_XXXXXX";
-    directory_ = mkdtemp(pattern.data());
-  }
-  ~AtomicFile() override {
-    chmod(directory_.c_str(), 0700);
-    for (const std::string& name : Names(directory_)) {
-      const std::string path = Path(name);
-      if (unlink(path.c_str()) != 0) rmdir(path.c_str());
-    }
-    rmdir(directory_.c_str());
-  }
-
   std::string Path(const std::string& name) const { return directory_ + "/" + name; }
 
-  std::string directory_;
+  const std::string directory_ = hbmprof_test::NewDirectory();
 };
 
 TEST_F(AtomicFile, WritesANewFileAndNothingElse) {

@@ -20,6 +20,7 @@
 
 #include "tests/export/server_snapshot.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/temporary_directory.h"
 
 namespace hbmprof_test {
 namespace {
@@ -428,7 +429,7 @@ TEST(SerializePprof, WorksInAChildForkedWhileAnotherThreadConvertsATime) {
 
 TEST(WritePprof, WritesWhatSerializePprofGives) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
-  const std::string path = testing::TempDir() + "/hbmprof_write_pprof.pb.gz";
+  const std::string path = NewDirectory() + "/profile.pb.gz";
   ASSERT_TRUE(WritePprof(ServerSnapshot(), &symbolizer, path).ok());
   const absl::StatusOr<Profile> read = ReadProfile(path);
   ASSERT_TRUE(read.ok()) << read.status();

@@ -1,9 +1,7 @@
 // Profiles as people look at them: through both pprof viewers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <ostream>
@@ -15,6 +13,7 @@
 #include "tests/export/server_snapshot.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/temporary_directory.h"
 
 namespace hbmprof_test {
 
@@ -34,18 +33,9 @@ class Viewer : public testing::TestWithParam<std::string> {
       if (tool.name == GetParam()) tool_ = tool;
     }
     if (tool_.command.empty()) GTEST_SKIP() << GetParam() << " is not installed (Debian: golang-go)";
-    std::string pattern = testing::TempDir() + "/hbmprof_viewers_XXXXXX";
-    directory_ = mkdtemp(pattern.data());
-  }
-  void TearDown() override {
-    for (const std::string& file : files_) unlink(file.c_str());
-    if (!directory_.empty()) rmdir(directory_.c_str());
   }
 
-  std::string File(const std::string& name) {
-    files_.push_back(directory_ + "/" + name);
-    return files_.back();
-  }
+  std::string File(const std::string& name) { return directory_ + "/" + name; }
 
   // The file that holds the profile of `snapshot`.
   std::string Save(const std::string& name, const Snapshot& snapshot, bool with_names = true) {
@@ -65,8 +55,7 @@ class Viewer : public testing::TestWithParam<std::string> {
   }
 
   PprofTool tool_;
-  std::string directory_;
-  std::vector<std::string> files_;
+  const std::string directory_ = NewDirectory();
   std::string last_error_output_;
 };
 

@@ -20,6 +20,7 @@
 
 #include "hbmprof/pprof.h"
 #include "src/capture/modules.h"
+#include "tests/support/temporary_directory.h"
 
 namespace named_here {
 
@@ -93,7 +94,7 @@ std::vector<Snapshot::Module> ModulesWith(const std::string& path,
 
 // A copy of `from`, so that no test finds another's table in the cache by path.
 std::string Copy(const std::string& from, const std::string& name) {
-  const std::string to = testing::TempDir() + "/hbmprof_" + std::to_string(getpid()) + "_" + name;
+  const std::string to = hbmprof_test::NewDirectory() + "/" + name;
   std::ofstream(to, std::ios::binary) << std::ifstream(from, std::ios::binary).rdbuf();
   return to;
 }
@@ -200,7 +201,7 @@ TEST(ElfSymbolizer, IgnoresAFileWithAnotherBuildId) {
 }
 
 TEST(ElfSymbolizer, GivesNoNamesForFilesItCannotRead) {
-  const std::string text = testing::TempDir() + "/hbmprof_not_elf_" + std::to_string(getpid());
+  const std::string text = hbmprof_test::NewDirectory() + "/not_elf";
   std::ofstream(text) << "not an ELF file";
   const std::string pipe = text + "_pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -210,8 +211,6 @@ TEST(ElfSymbolizer, GivesNoNamesForFilesItCannotRead) {
     const std::vector<Snapshot::Module> modules = {{0x1000, 0x2000, 0, 0, path, ""}};
     EXPECT_EQ(NameOf(0x1500, modules).name, "") << path;
   }
-  unlink(pipe.c_str());
-  unlink(text.c_str());
 }
 
 // Cut, and with every byte of the header and of the section table damaged in turn: no names or some, never a crash.
@@ -219,7 +218,7 @@ TEST(ElfSymbolizer, SurvivesDamagedFiles) {
   std::ifstream file(HBMPROF_NAMED_LIBRARY_WITHOUT_ID, std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   ASSERT_GT(good.size(), sizeof(Elf64_Ehdr));
-  const std::string path = testing::TempDir() + "/hbmprof_damaged_" + std::to_string(getpid());
+  const std::string path = hbmprof_test::NewDirectory() + "/damaged";
   const auto name_all = [&](const std::string& bytes) {
     std::ofstream(path, std::ios::binary) << bytes;
     std::vector<uint64_t> addresses;
@@ -233,7 +232,6 @@ TEST(ElfSymbolizer, SurvivesDamagedFiles) {
     bytes[i] = static_cast<char>(bytes[i] ^ 0xFF);
     EXPECT_EQ(name_all(bytes), 0x300u);
   }
-  unlink(path.c_str());
 }
 
 TEST(ElfSymbolizer, RemembersAFileThatIsGone) {
