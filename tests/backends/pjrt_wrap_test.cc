@@ -20,6 +20,7 @@
 #include "tests/support/fake_pjrt/calls.h"
 #include "tests/support/fake_pjrt/fake_pjrt.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/temporary_directory.h"
 
 namespace hbmprof {
 namespace {
@@ -387,30 +388,18 @@ TEST_F(PjrtOwnership, ABitcastSharesTheMemoryUntilBothAreGone) {
 }
 
 TEST_F(PjrtOwnership, ViewsAndErrorBuffersAreZeroBytesOfKindAlias) {
-  const int64_t size = 4096;
-  abi::CreateViewArgs view{};
-  view.client = client_;
-  view.dims = &size;
-  view.num_dims = 1;
-  view.type = hbmprof_test::kU8;
-  view.device = Device(1);
-  ASSERT_EQ(calls_.Call(abi::kCreateView, &view), 0);
-  abi::CreateErrorArgs error{};
-  error.client = client_;
-  error.code = 13;
-  error.dims = &size;
-  error.num_dims = 1;
-  error.type = hbmprof_test::kU8;
-  error.memory = calls_.MemoryOf(view.buffer);
-  ASSERT_EQ(calls_.Call(abi::kCreateError, &error), 0);
+  abi::Buffer* const view = calls_.View(client_, 4096, Device(1));
+  ASSERT_NE(view, nullptr);
+  abi::Buffer* const error = calls_.ErrorBuffer(client_, 4096, calls_.MemoryOf(view), 13);
+  ASSERT_NE(error, nullptr);
   ExpectAgreement();
   int aliases = 0;
   for (const Snapshot::Sample& sample : Recorder().TakeSnapshot().samples) {
     if (sample.inuse_objects != 0) aliases += sample.kind == MemoryKind::kAlias;
   }
   EXPECT_EQ(aliases, 2);
-  calls_.Destroy(view.buffer);
-  calls_.Destroy(error.buffer);
+  calls_.Destroy(view);
+  calls_.Destroy(error);
 }
 
 TEST_F(PjrtOwnership, AViewOfAProgramFromBeforeMemorySpacesIsReadOnlyAsFarAsItGoes) {
@@ -791,7 +780,7 @@ TEST(PjrtWrapping, WhatADestroyedClientLeavesBehindIsListedAndStaysInTheProfile)
 }
 
 TEST(PjrtWrapping, ExhaustedMemoryWritesOneProfileAndReturnsTheSameError) {
-  const std::string path = ::testing::TempDir() + "/hbmprof_pjrt_oom_" + std::to_string(getpid()) + ".pb.gz";
+  const std::string path = hbmprof_test::NewDirectory() + "/out_of_memory.pb.gz";
   ::setenv("HBMPROF_OOM_OUTPUT", path.c_str(), 1);
   fake_pjrt_reset(8192);
   // A table that was not wrapped before, so that this environment counts.

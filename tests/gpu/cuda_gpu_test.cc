@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/cuda.h"
 #include "hbmprof/profiler.h"
+#include "tests/backends/cuda_subject.h"
 #include "tests/contract/device_allocator_contract.h"
 #include "tests/contract/tracking_contract.h"
 
@@ -203,30 +204,10 @@ TEST_F(CudaGpuTest, AResetForgetsTheDevicesMemory) {
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
 }
 
-class GpuSubject : public ContractSubject {
- public:
-  GpuSubject() {
-    cudaSetDevice(0);
-    for (cudaStream_t& stream : streams_) cudaStreamCreate(&stream);
-  }
-  ~GpuSubject() override {
-    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-  }
-  DeviceAllocator& allocator() override { return allocator_; }
-  StreamId stream(int index) override { return reinterpret_cast<uintptr_t>(streams_[index]); }
-  void Synchronize(StreamId stream) override {
-    EXPECT_EQ(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(static_cast<uintptr_t>(stream))), cudaSuccess);
-  }
-
- private:
-  cuda::CudaAllocator allocator_{0};
-  cudaStream_t streams_[2] = {};
-};
-
 ContractCase GpuCase() {
   ContractCase c;
   c.name = "CudaAllocator";
-  c.make = [] { return std::make_unique<GpuSubject>(); };
+  c.make = [] { return std::make_unique<CudaSubject>(); };
   c.unavailable = NoGpu;
   return c;
 }
