@@ -24,11 +24,11 @@ namespace {
 
 constexpr char kOutput[] = "HBMPROF_CUDA_OUTPUT";
 
-timespec pause_between_dumps;  // set before the thread starts
+timespec profile_interval;  // set before the thread starts
 
-void* DumpForEver(void*) {
+void* WriteProfilesPeriodically(void*) {
   while (true) {
-    for (timespec left = pause_between_dumps; nanosleep(&left, &left) != 0;) continue;
+    for (timespec left = profile_interval; nanosleep(&left, &left) != 0;) continue;
     const absl::Status status = WriteOutput();
     const absl::string_view message = status.message();
     if (!status.ok()) PrintMessage("hbmprof: no profile: ", {message.data(), message.size()});
@@ -36,7 +36,7 @@ void* DumpForEver(void*) {
 }
 
 // A thread that takes none of the program's signals. It ends with the process; a dump that it is at leaves nothing.
-void StartDumps() {
+void StartPeriodicProfiles() {
   const char* interval = secure_getenv("HBMPROF_CUDA_INTERVAL");
   const char* output = secure_getenv(kOutput);
   if (interval == nullptr || *interval == '\0') return;
@@ -56,9 +56,9 @@ void StartDumps() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
-  pause_between_dumps.tv_sec = static_cast<time_t>(seconds);
-  pause_between_dumps.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
-  if (pthread_create(&thread, nullptr, &DumpForEver, nullptr) == 0) {
+  profile_interval.tv_sec = static_cast<time_t>(seconds);
+  profile_interval.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
+  if (pthread_create(&thread, nullptr, &WriteProfilesPeriodically, nullptr) == 0) {
     pthread_detach(thread);
   } else {
     PrintMessage("hbmprof: no thread for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
@@ -73,7 +73,7 @@ void PrepareCudaTracking() { SetOutputVariable(kOutput); }
 void CudaTrackingStarts() {
   // The profiler may be older than the driver's exit handlers, if the program has used it before the driver.
   WriteOutputBeforeOlderExitHandlers();
-  if (!Completes(&StartDumps)) {
+  if (!Completes(&StartPeriodicProfiles)) {
     PrintMessage("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
   }
 }

@@ -25,13 +25,13 @@ extern void* (*hbmprof_real_dlopen)(const char* file, int flags);
 namespace hbmprof::internal {
 namespace {
 
-// Where `place`, a reference to `name`, should lead; null: leave it as it is. Only what bypasses this library is set:
+// Where `slot`, a reference to `name`, should lead; null: leave it as it is. Only what bypasses this library is set:
 // another library's dlsym stays.
-void* Replacement(const link_map& module, const char* name, void* const* place) {
+void* Replacement(const link_map& module, const char* name, void* const* slot) {
   const bool is_dlsym = std::strcmp(name, "dlsym") == 0;
   void* const wrapper = is_dlsym ? reinterpret_cast<void*>(&hbmprof_dlsym) : CudaWrapperByName(name);
   if (wrapper == nullptr) return nullptr;
-  void* const value = __atomic_load_n(place, __ATOMIC_ACQUIRE);
+  void* const value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
   if (is_dlsym && value == reinterpret_cast<void*>(hbmprof_real_dlsym)) return wrapper;
   if (!is_dlsym && CudaWrapperOf(value) != value) return CudaWrapperOf(value);
   // Not resolved yet: it leads to the library's own table of calls.
@@ -41,11 +41,11 @@ void* Replacement(const link_map& module, const char* name, void* const* place) 
 }
 
 // The page may have been made read-only after relocation.
-void Write(void** place, void* value) {
+void Write(void** slot, void* value) {
   const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(place) & ~(page_size - 1));
+  void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) & ~(page_size - 1));
   if (mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) return;
-  __atomic_store_n(place, value, __ATOMIC_RELEASE);
+  __atomic_store_n(slot, value, __ATOMIC_RELEASE);
 }
 
 void SetReferences(const link_map& module) {
@@ -89,8 +89,8 @@ void SetReferences(const link_map& module) {
       const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocation.r_info)];
       // Its own definition stays its own.
       if (symbol.st_shndx != SHN_UNDEF || symbol.st_name == 0) continue;
-      auto* const place = reinterpret_cast<void**>(module.l_addr + relocation.r_offset);
-      if (void* replacement = Replacement(module, names + symbol.st_name, place)) Write(place, replacement);
+      auto* const slot = reinterpret_cast<void**>(module.l_addr + relocation.r_offset);
+      if (void* replacement = Replacement(module, names + symbol.st_name, slot)) Write(slot, replacement);
     }
   }
 }

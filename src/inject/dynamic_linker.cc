@@ -75,7 +75,7 @@ using DlopenFunction = void*(const char* file, int flags);
 // library was called by a jump, and the references are set at the first dlsym with the handle that it returned.
 [[gnu::visibility("hidden")]] char hbmprof_deep_bound_by_name = 0;
 
-[[gnu::visibility("hidden"), gnu::used]] void hbmprof_settle_deep_bound(void* handle) {
+[[gnu::visibility("hidden"), gnu::used]] void hbmprof_set_references_once(void* handle) {
   link_map* module = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &module) != 0) return;
   // The last few libraries that were seen to; again does no harm.
@@ -150,7 +150,7 @@ hbmprof_\name\()_new:
     cmpb    $0, hbmprof_deep_bound_by_name(%rip)
     je      2f
     hbmprof_save
-    call    hbmprof_settle_deep_bound
+    call    hbmprof_set_references_once
     hbmprof_restore
 2:
     cmpb    $'c', (%rsi)

@@ -28,7 +28,7 @@ namespace hbmprof::internal {
 namespace {
 
 // A record that the driver's calls keep: to be given out for a free of the program's, and not to be restored.
-constexpr uint32_t kDriversSite = kNoSite;
+constexpr uint32_t kDriverRecordSite = kNoSite;
 constexpr InjectedRecord kNoRecord = {0, -1, 0};
 
 // Memory of the driver's, and its live record.
@@ -119,7 +119,7 @@ int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t
 
 // Memory that is known by a handle, as PJRT's buffers are, on a device whose memory comes from the driver: it lies in
 // what the driver has given out, wherever that is.
-bool IsElsewhereCounted(BufferId id, const Attributes& attributes) {
+bool IsCountedByDriver(BufferId id, const Attributes& attributes) {
   return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice && Impl().HasFirmProbe(attributes.device);
 }
 
@@ -143,7 +143,7 @@ int Record(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, u
   const Attributes attributes = AttributesOf(device, kind, allocator);
   std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
   if (memory.has_value()) return RecordInside(*memory, *caller, buffer, bytes, attributes, is_block);
-  if (IsElsewhereCounted(buffer, attributes)) return 0;
+  if (IsCountedByDriver(buffer, attributes)) return 0;
   return is_block ? profiler.RecordBlockFrom(*caller, buffer, bytes, attributes)
                   : profiler.RecordAllocFrom(*caller, buffer, bytes, attributes);
 }
@@ -171,7 +171,7 @@ InjectedRecord RecordFree(uint64_t id) noexcept {
   if (ends_block && Impl().FindBlock(buffer).has_value()) {
     return ProfilerAccess::Of(profiler.RecordBlockFree(buffer));
   }
-  if (is_start) return {id, memory->live.bytes, kDriversSite};
+  if (is_start) return {id, memory->live.bytes, kDriverRecordSite};
   return profiler.FindBuffer(buffer).has_value() ? ProfilerAccess::Of(profiler.RecordFree(buffer)) : kNoRecord;
 }
 
@@ -206,7 +206,7 @@ int MergeSegments(uint64_t first, uint64_t second) noexcept {
 }
 
 void RestoreRecord(const InjectedRecord* record) noexcept {
-  if (record->site != kDriversSite) Profiler::Default().RestoreRecord(ProfilerAccess::From(*record));
+  if (record->site != kDriverRecordSite) Profiler::Default().RestoreRecord(ProfilerAccess::From(*record));
 }
 
 InjectedRecord PrepareRecord(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
@@ -246,7 +246,7 @@ class LinkedProbe {
   LinkedProbe(const LinkedProbe&) = delete;
   LinkedProbe& operator=(const LinkedProbe&) = delete;
 
-  DeviceProbe Ask() const {
+  DeviceProbe Query() const {
     InjectedProbe answer;
     if (probe_(argument_, &answer) == 0) throw std::bad_alloc();
     DeviceProbe probe;
@@ -275,7 +275,7 @@ int SetDeviceProbe(uint32_t device, InjectedProfiler::Probe* probe, void* argume
   }
   return Completes([&] {
     Impl().SetDeviceProbe(
-        DeviceId(device), [linked] { return linked->Ask(); }, owner, /*yields=*/true);
+        DeviceId(device), [linked] { return linked->Query(); }, owner, /*yields=*/true);
   });
 }
 

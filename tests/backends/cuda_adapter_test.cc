@@ -153,7 +153,7 @@ class CudaOrderTest : public ::testing::Test {
         });
   }
   Result Take(Result result, void* ptr) {
-    return ForgetAndFree(profiler_, resets_, ptr, Result::kGood, [&] {
+    return RemoveAndFree(profiler_, resets_, ptr, Result::kGood, [&] {
       log_.push_back("free with " + std::to_string(InUse()) + " in use");
       return result;
     });

@@ -25,7 +25,7 @@ constexpr int kFails = 2;
 constexpr int64_t kMiB = 1 << 20;
 
 // Answers as a test sets them.
-class Answers : public CudaDriverQuestions {
+class Answers : public CudaDriverQueries {
  public:
   explicit Answers(Profiler& profiler) : profiler_(profiler) {}
   int CurrentDevice() override { return device; }

@@ -40,17 +40,17 @@ class PjrtBooksTest : public ::testing::Test {
   [[gnu::noinline]] void View(PjrtHandle buffer) {
     books_.CreatedView(Caller::OfThisFunction(), kClient, buffer, Bytes(999));
   }
-  PjrtBooks::Forgotten Destroy(PjrtHandle buffer) {
+  PjrtRecords::Removed Destroy(PjrtHandle buffer) {
     bool known = false;
     return books_.Destroyed(buffer, &known);
   }
   int64_t InUse() { return profiler_.Stats(kDefaultDevice).bytes_in_use; }
   int64_t Peak() { return profiler_.Stats(kDefaultDevice).peak_bytes_in_use; }
   int64_t Live() { return profiler_.GetTrackerStats().live_records; }
-  int64_t Foreign() { return profiler_.GetTrackerStats().foreign_frees; }
+  int64_t RecordForeignFree() { return profiler_.GetTrackerStats().foreign_frees; }
 
   Profiler profiler_;
-  PjrtBooks books_{profiler_};
+  PjrtRecords books_{profiler_};
 };
 
 TEST_F(PjrtBooksTest, ABufferCountsFromItsCreationToItsDestruction) {
@@ -63,7 +63,7 @@ TEST_F(PjrtBooksTest, ABufferCountsFromItsCreationToItsDestruction) {
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(Live(), 0);
   EXPECT_EQ(Peak(), 150);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
 TEST_F(PjrtBooksTest, DeletionEndsTheMemoryAndDestructionDoesNotEndItAgain) {
@@ -73,7 +73,7 @@ TEST_F(PjrtBooksTest, DeletionEndsTheMemoryAndDestructionDoesNotEndItAgain) {
   books_.Deleted(kA);
   Destroy(kA);
   EXPECT_EQ(InUse(), 0);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
 TEST_F(PjrtBooksTest, ADestructionThatFailsPutsTheBufferBackWithItsStack) {
@@ -87,18 +87,18 @@ TEST_F(PjrtBooksTest, ADestructionThatFailsPutsTheBufferBackWithItsStack) {
   Destroy(kA);
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(Live(), 0);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
 TEST_F(PjrtBooksTest, AnUnknownHandleIsAForeignFreeAndNullIsNothing) {
   bool known = true;
   books_.Destroyed(kA, &known);
   EXPECT_FALSE(known);
-  EXPECT_EQ(Foreign(), 1);
+  EXPECT_EQ(RecordForeignFree(), 1);
   books_.Destroyed(nullptr, &known);
   EXPECT_TRUE(known);
   books_.Deleted(kA);
-  EXPECT_EQ(Foreign(), 1);
+  EXPECT_EQ(RecordForeignFree(), 1);
 }
 
 TEST_F(PjrtBooksTest, AHandleThatIsReusedNamesNewMemory) {
@@ -119,7 +119,7 @@ TEST_F(PjrtBooksTest, AViewOwnsNothing) {
   EXPECT_EQ(Live(), 1) << "it is there, at zero bytes";
   Destroy(kA);
   EXPECT_EQ(Live(), 0);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
 TEST_F(PjrtBooksTest, SharedMemoryCountsOnceAndUntilTheLastLetsGo) {
@@ -136,7 +136,7 @@ TEST_F(PjrtBooksTest, SharedMemoryCountsOnceAndUntilTheLastLetsGo) {
   Destroy(kC);
   EXPECT_EQ(Live(), 0);
   EXPECT_EQ(Peak(), 100);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
 TEST_F(PjrtBooksTest, AFailedDestructionOfASharerLeavesItASharer) {
@@ -195,7 +195,7 @@ TEST_F(PjrtBooksTest, AnExternalReferenceOutlivesTheDeletion) {
   books_.ReferenceDropped(kA);
   EXPECT_EQ(InUse(), 0);
   Destroy(kA);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 
   Create(kA, 100);
   books_.ReferenceAdded(kA);
@@ -216,7 +216,7 @@ TEST_F(PjrtBooksTest, ATransferCountsFromItsCreationAndItsBuffersKeepThatStack) 
   EXPECT_EQ(InUse(), 20);
   Destroy(kA);
   EXPECT_EQ(Live(), 0);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
 std::shared_ptr<PjrtProgram> Program(std::vector<DeviceId> devices) {
@@ -252,7 +252,7 @@ TEST_F(PjrtBooksTest, AnExecutableCountsItsCodeOnEachDevice) {
   books_.ExecutableDestroyed(kA, &known);
   EXPECT_FALSE(known);
   EXPECT_EQ(Live(), 0);
-  EXPECT_EQ(Foreign(), 1);
+  EXPECT_EQ(RecordForeignFree(), 1);
 }
 
 TEST_F(PjrtBooksTest, WhatAClientLeavesBehindStaysRecordedAndIsListed) {
@@ -260,8 +260,8 @@ TEST_F(PjrtBooksTest, WhatAClientLeavesBehindStaysRecordedAndIsListed) {
   Alias(kC, kB);
   Create(&handles[10], 5, kOtherClient);
   books_.Loaded(Caller::OfThisFunction(), &handles[11], Program({kDefaultDevice}));
-  const PjrtBooks::Forgotten left = books_.ClientDestroyed(kClient);
-  const std::vector<PjrtBooks::Leftover> rows = books_.LeftoversIn(left);
+  const PjrtRecords::Removed left = books_.ClientDestroyed(kClient);
+  const std::vector<PjrtRecords::Leftover> rows = books_.LeftoversIn(left);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].count, 1);
   EXPECT_EQ(rows[0].bytes, 1000);
@@ -280,7 +280,7 @@ TEST_F(PjrtBooksTest, AClientWhoseDestructionFailsKeepsItsBuffers) {
   books_.PutBack(books_.ClientDestroyed(kClient));
   Destroy(kA);
   EXPECT_EQ(InUse(), 0);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
 TEST_F(PjrtBooksTest, PinnedHostMemoryCountsWhileItIsMapped) {
@@ -295,20 +295,20 @@ TEST_F(PjrtBooksTest, PinnedHostMemoryCountsWhileItIsMapped) {
   books_.HostUnmapped(kA);
   EXPECT_EQ(held(), 0);
   books_.HostUnmapped(kA);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
 TEST_F(PjrtBooksTest, WhatTheProfilerDropsIsNoForeignFree) {
   Options options;
   options.max_live_buffers = 1;
   Profiler small(options);
-  PjrtBooks books(small);
+  PjrtRecords records(small);
   const Caller caller = Caller::OfThisFunction();
-  books.Created(caller, kClient, kA, Bytes(100));
-  books.Created(caller, kClient, kB, Bytes(100));
+  records.Created(caller, kClient, kA, Bytes(100));
+  records.Created(caller, kClient, kB, Bytes(100));
   EXPECT_EQ(small.GetTrackerStats().dropped_records, 1);
   bool known = false;
-  books.Destroyed(kB, &known);
+  records.Destroyed(kB, &known);
   EXPECT_TRUE(known);
   EXPECT_EQ(small.GetTrackerStats().foreign_frees, 0);
 }

@@ -107,7 +107,7 @@ Result CallThenRecord(Profiler& profiler, Result success, const Call& call, size
 // If recording is on, calls `take`, which takes records out. Then calls `call`; if that does not give `success`, calls
 // `put_back` with what `take` returned.
 template <typename Result, typename Call, typename Take, typename PutBack>
-Result ForgetThenCall(Profiler& profiler, Result success, const Call& call, const Take& take, const PutBack& put_back) {
+Result RemoveThenCall(Profiler& profiler, Result success, const Call& call, const Take& take, const PutBack& put_back) {
   std::optional<decltype(take())> taken;
   if (profiler.enabled()) RecordOrDrop(profiler, 0, [&] { taken.emplace(take()); });
   const Result result = call();
@@ -137,7 +137,7 @@ class CudaDeviceResets {
 };
 
 // Calls `allocate`; if it gives `success`, records what `describe()` returns with what `attributes(buffer)` returns and
-// the stack from `caller`. Only `attributes` may ask questions; it is called only while recording is on.
+// the stack from `caller`. Only `attributes` may ask queries; it is called only while recording is on.
 template <typename Result, typename Allocate, typename Describe, typename AttributesOf>
 Result AllocateAndRecord(Profiler& profiler, const Caller& caller, Result success, const Allocate& allocate,
                          const Describe& describe, const AttributesOf& attributes) {
@@ -152,9 +152,9 @@ Result AllocateAndRecord(Profiler& profiler, const Caller& caller, Result succes
 
 // Removes the record of `id`, then calls `free`; puts the record back if that does not give `success`.
 template <typename Result, typename Free>
-Result ForgetAndFree(Profiler& profiler, CudaDeviceResets& resets, BufferId id, Result success, const Free& free) {
+Result RemoveAndFree(Profiler& profiler, CudaDeviceResets& resets, BufferId id, Result success, const Free& free) {
   const uint64_t before = resets.count();
-  return ForgetThenCall(
+  return RemoveThenCall(
       profiler, success, free, [&] { return profiler.RecordFree(id); },
       [&](const FreedRecord& record) { resets.PutBack(profiler, id, record, before); });
 }
@@ -170,12 +170,12 @@ class SharedOpenings {
     if (IsFirst(address, device)) record();
   }
 
-  // ForgetAndFree for one opening: its record goes with the last one. An unknown address is a foreign free.
+  // RemoveAndFree for one opening: its record goes with the last one. An unknown address is a foreign free.
   template <typename Result, typename RealClose>
   Result Close(Profiler& profiler, CudaDeviceResets& resets, const void* address, Result success,
                const RealClose& close) ABSL_LOCKS_EXCLUDED(mutex_) {
     const uint64_t before = resets.count();
-    return ForgetThenCall(
+    return RemoveThenCall(
         profiler, success, close, [&] { return Remove(profiler, address); },
         [&](const Closed& closed) { PutBack(profiler, resets, address, closed, before); });
   }

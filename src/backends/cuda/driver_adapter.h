@@ -1,6 +1,6 @@
 // The logic of tracking the driver's calls: what each sort of call does to the records, in the right order around the
 // real call, whose result it returns unchanged. Knows no CUDA: the real calls come in as callables, what must be asked
-// of the driver through CudaDriverQuestions. Everything here is thread-safe.
+// of the driver through CudaDriverQueries. Everything here is thread-safe.
 // Not here: which call is of which sort (driver_calls.inc), tables (driver_memory.h), sizes (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ADAPTER_H_
@@ -38,7 +38,7 @@ struct CudaDriverStream {
 };
 
 // What the adapter asks of the driver. No answer may change any state of the driver or create a context.
-class CudaDriverQuestions {
+class CudaDriverQueries {
  public:
   struct Pointer {
     int device = -1;  // -1: the driver does not say
@@ -49,7 +49,7 @@ class CudaDriverQuestions {
     const void* graph = nullptr;  // that is being captured into
   };
 
-  virtual ~CudaDriverQuestions() = default;
+  virtual ~CudaDriverQueries() = default;
   // The ordinal of the calling thread's current device, -1 if it has none.
   virtual int CurrentDevice() = 0;
   virtual const void* CurrentContext() = 0;
@@ -96,8 +96,8 @@ class TrackedCudaCall {
 
 class CudaDriverAdapter {
  public:
-  CudaDriverAdapter(Profiler& profiler, CudaDriverQuestions& questions)
-      : profiler_(profiler), questions_(questions), physical_(profiler), graphs_(profiler), contexts_(profiler) {}
+  CudaDriverAdapter(Profiler& profiler, CudaDriverQueries& queries)
+      : profiler_(profiler), queries_(queries), physical_(profiler), graphs_(profiler), contexts_(profiler) {}
 
   static CudaBuffer Buffer(BufferId id, size_t bytes, MemoryKind kind) { return {id, bytes, kind}; }
   static CudaBuffer Buffer(cuda_driver::CUdeviceptr address, size_t bytes, MemoryKind kind) {
@@ -134,8 +134,8 @@ class CudaDriverAdapter {
   // On a stream that captures, the making of a node that frees.
   template <typename Real>
   int FreeAsync(const Real& real, cuda_driver::CUdeviceptr address, const CudaDriverStream& stream) {
-    const CudaDriverQuestions::Capture capture =
-        graphs_.used() ? questions_.CaptureOf(stream) : CudaDriverQuestions::Capture();
+    const CudaDriverQueries::Capture capture =
+        graphs_.used() ? queries_.CaptureOf(stream) : CudaDriverQueries::Capture();
     return capture.graph == nullptr ? Free(BufferId(address), real) : AddFreeNode(real, capture.graph, address);
   }
 
@@ -169,7 +169,7 @@ class CudaDriverAdapter {
     return ThenRecord(real, bytes, [&] {
       const Attributes attributes = At(properties->location);
       physical_.Created(caller, *handle, bytes, attributes);
-      questions_.Recorded(attributes.device);
+      queries_.Recorded(attributes.device);
     });
   }
   // Owns no memory; what is bound to it does.
@@ -252,7 +252,7 @@ class CudaDriverAdapter {
   template <typename Real>
   int BeginCapture(const Real& real, const CudaDriverStream& stream) {
     const int result = real();
-    if (result == cuda_driver::kSuccess && graphs_.used()) graphs_.Remove(questions_.CaptureOf(stream).graph);
+    if (result == cuda_driver::kSuccess && graphs_.used()) graphs_.Remove(queries_.CaptureOf(stream).graph);
     return result;
   }
   template <typename Real>
@@ -280,7 +280,7 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int AddFreeNode(const Real& real, const void* graph, cuda_driver::CUdeviceptr address) {
-    return ThenRecord(real, 0, [&] { graphs_.MadeFree(graph, BufferId(uint64_t{address})); });
+    return ThenRecord(real, 0, [&] { graphs_.FreeNodeMade(graph, BufferId(uint64_t{address})); });
   }
   template <typename Real>
   int Instantiate(const Real& real, const void* graph, void* const* executable) {
@@ -303,7 +303,7 @@ class CudaDriverAdapter {
         });
     if (Succeeded(result)) {
       RecordOrDrop(profiler_, 0, [&] {
-        for (const DeviceId device : launched.devices) questions_.Recorded(device);
+        for (const DeviceId device : launched.devices) queries_.Recorded(device);
       });
     }
     return result;
@@ -348,7 +348,7 @@ class CudaDriverAdapter {
   template <typename Real>
   int ReleasePrimaryContext(const Real& real, int device) {
     return ThenRecord(real, 0, [&] {
-      if (!questions_.PrimaryContextActive(device)) DropPrimaryContext(device);
+      if (!queries_.PrimaryContextActive(device)) DropPrimaryContext(device);
     });
   }
 
@@ -401,15 +401,15 @@ class CudaDriverAdapter {
   }
   template <typename Real, typename Take, typename PutBack>
   int ThenCall(const Real& real, const Take& take, const PutBack& put_back) {
-    return ForgetThenCall(profiler_, int{cuda_driver::kSuccess}, real, take, put_back);
+    return RemoveThenCall(profiler_, int{cuda_driver::kSuccess}, real, take, put_back);
   }
-  Attributes OnCurrentDevice(MemoryKind kind) { return {questions_.Device(questions_.CurrentDevice()), kind, {}}; }
+  Attributes OnCurrentDevice(MemoryKind kind) { return {queries_.Device(queries_.CurrentDevice()), kind, {}}; }
   Attributes At(const cuda_driver::MemLocation& location);
 
   // The created context that an allocation of this thread belongs to. Asked before the real call: the context may end
   // right after that.
   CudaContexts::Owner CurrentOwner() {
-    return contexts_.used() && profiler_.enabled() ? contexts_.Find(questions_.CurrentContext()) : nullptr;
+    return contexts_.used() && profiler_.enabled() ? contexts_.Find(queries_.CurrentContext()) : nullptr;
   }
   // Records what the driver has given out at `id`.
   bool RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
@@ -429,7 +429,7 @@ class CudaDriverAdapter {
   size_t BytesSince(const Measurement& before);
 
   Profiler& profiler_;
-  CudaDriverQuestions& questions_;
+  CudaDriverQueries& queries_;
   CudaPhysicalMemory physical_;
   CudaGraphMemory graphs_;
   SharedOpenings shared_;

@@ -73,7 +73,7 @@ void CudaPhysicalMemory::EndIfUnused(Physical& memory) {
   memory.ended = profiler_.RecordFree(memory.id);
 }
 
-void CudaPhysicalMemory::Unend(Physical& memory) { profiler_.RestoreRecord(std::exchange(memory.ended, {})); }
+void CudaPhysicalMemory::RestoreRecordOf(Physical& memory) { profiler_.RestoreRecord(std::exchange(memory.ended, {})); }
 
 CudaPhysicalMemory::Taken CudaPhysicalMemory::Release(DriverHandle handle) {
   MutexLock lock(mutex_);
@@ -107,19 +107,19 @@ void CudaPhysicalMemory::PutBack(Taken taken) {
   MutexLock lock(mutex_);
   if (taken.released != nullptr) {
     ++taken.released->references;
-    Unend(*taken.released);
+    RestoreRecordOf(*taken.released);
     if (!taken.handle.empty()) handles_.insert(std::move(taken.handle));
   }
   for (const auto& [address, mapping] : taken.unmapped) {
     ++mapping.second->mappings;
     CudaDriverRanges::Instance().AddMapped(address, mapping.first, mapping.second->id);
-    Unend(*mapping.second);
+    RestoreRecordOf(*mapping.second);
   }
   mappings_.merge(taken.unmapped);
   for (const auto& [array, mappings] : taken.tiles) {
     for (const TileMapping& mapping : mappings) {
       ++mapping.memory->mappings;
-      Unend(*mapping.memory);
+      RestoreRecordOf(*mapping.memory);
     }
   }
   tiles_.merge(taken.tiles);
@@ -219,7 +219,8 @@ std::optional<LiveBuffer> CudaGraphMemory::Find(BufferId id) const {
   return live;
 }
 
-void CudaGraphMemory::Made(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes) {
+void CudaGraphMemory::AllocNodeMade(const Caller& caller, Graph graph, BufferId id, size_t bytes,
+                                    const Attributes& attributes) {
   used_.store(true, std::memory_order_relaxed);
   const FreedRecord record = profiler_.PrepareRecordFrom(caller, id, bytes, attributes);
   MutexLock lock(mutex_);
@@ -236,7 +237,7 @@ void CudaGraphMemory::AddFree(Nodes& nodes, BufferId id) {
   }
 }
 
-void CudaGraphMemory::MadeFree(Graph graph, BufferId id) {
+void CudaGraphMemory::FreeNodeMade(Graph graph, BufferId id) {
   if (!used()) return;
   MutexLock lock(mutex_);
   AddFree(graphs_[graph], id);
@@ -446,7 +447,7 @@ CudaPools::Removed CudaPools::Remove(const void* pool) {
     MutexLock lock(mutex_);
     removed = pools_.extract(pool);
   }
-  while (!removed.empty() && removed.mapped().asked.load(std::memory_order_acquire) != 0) usleep(100);
+  while (!removed.empty() && removed.mapped().readers.load(std::memory_order_acquire) != 0) usleep(100);
   return removed;
 }
 
@@ -459,7 +460,7 @@ CudaPools::Pool* CudaPools::Next(int device, const void** last) {
   MutexLock lock(mutex_);
   for (auto pool = pools_.upper_bound(*last); pool != pools_.end(); ++pool) {
     if (pool->second.device != device) continue;
-    pool->second.asked.fetch_add(1, std::memory_order_relaxed);
+    pool->second.readers.fetch_add(1, std::memory_order_relaxed);
     *last = pool->first;
     return &pool->second;
   }

@@ -100,7 +100,7 @@ class CudaPhysicalMemory {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Physical> NewMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfUnused(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Unend(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RestoreRecordOf(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Profiler& profiler_;
   // Not held while something is recorded that takes a call stack.
@@ -143,10 +143,10 @@ class CudaGraphMemory {
   bool used() const { return used_.load(std::memory_order_relaxed); }
 
   // After a node of `graph` was given `id`. It counts as an allocation, of which nothing is in use.
-  void Made(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes)
+  void AllocNodeMade(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // After a node of `graph` was made that frees `id`.
-  void MadeFree(Graph graph, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FreeNodeMade(Graph graph, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
   // After `graph` became a part of `parent`.
   void Moved(Graph graph, Graph parent) ABSL_LOCKS_EXCLUDED(mutex_);
   // After `executable` was made from `graph` as it is then.
@@ -266,7 +266,7 @@ class CudaPools {
   struct Pool {
     explicit Pool(int on) : device(on) {}
     const int device;
-    std::atomic<int> asked{0};  // by so many
+    std::atomic<int> readers{0};  // by so many
   };
   using Pools = std::map<const void*, Pool>;
 
@@ -284,12 +284,12 @@ class CudaPools {
     const void* last = nullptr;
     while (Pool* pool = Next(device, &last)) {
       visit(last);
-      pool->asked.fetch_sub(1, std::memory_order_release);
+      pool->readers.fetch_sub(1, std::memory_order_release);
     }
   }
 
  private:
-  // The first one of the device after `*last`, which is set to it; counted as asked.
+  // The first one of the device after `*last`, which is set to it; counted as a reader.
   Pool* Next(int device, const void** last) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Mutex mutex_;

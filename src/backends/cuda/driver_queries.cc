@@ -37,30 +37,30 @@ int64_t IdleBytes(Handle pool) {
 }
 
 // The bytes that graphs have reserved on the device and do not use; 0 if the driver or the adapter does not say.
-int64_t IdleGraphBytes(CUdevice device, DeviceId id, const CudaDeviceBooks& books) {
+int64_t IdleGraphBytes(CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
   uint64_t reserved = 0;
-  if (!books.graph_bytes ||
+  if (!adapter.graph_bytes ||
       query::cuDeviceGetGraphMemAttribute(device, cuda_driver::kGraphsReservedCurrent, &reserved) != kSuccess) {
     return 0;
   }
-  return std::max<int64_t>(static_cast<int64_t>(reserved) - books.graph_bytes(id), 0);
+  return std::max<int64_t>(static_cast<int64_t>(reserved) - adapter.graph_bytes(id), 0);
 }
 
 // The idle bytes of the device's pools and graphs; -1 if the driver has no pools.
-int64_t IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, const CudaDeviceBooks& books) {
+int64_t IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
   Handle default_pool = nullptr;
   if (cuda_driver::DriverFunction(cuda_driver::k_cuMemPoolGetAttribute) == nullptr ||
       query::cuDeviceGetDefaultMemPool(&default_pool, device) != kSuccess) {
     return -1;
   }
-  int64_t idle = IdleBytes(default_pool) + IdleGraphBytes(device, id, books);
-  if (books.pools) {
-    books.pools(ordinal, [&](void* pool) { idle += IdleBytes(pool); });
+  int64_t idle = IdleBytes(default_pool) + IdleGraphBytes(device, id, adapter);
+  if (adapter.pools) {
+    adapter.pools(ordinal, [&](void* pool) { idle += IdleBytes(pool); });
   }
   return idle;
 }
 
-void AskCurrentContext(DeviceProbe& probe) {
+void AddContextFigures(DeviceProbe& probe) {
   size_t free = 0;
   size_t total = 0;
   if (query::cuMemGetInfo_v2(&free, &total) != kSuccess) return;
@@ -70,10 +70,10 @@ void AskCurrentContext(DeviceProbe& probe) {
 }
 
 // What NVML says of this process; and of the device, where the driver does not.
-void AskManagementLibrary(CUdevice device, DeviceProbe& probe) {
+void AddNvmlFigures(CUdevice device, DeviceProbe& probe) {
   char bus_id[32] = "";
   if (query::cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != kSuccess) return;
-  const NvmlMemory memory = AskNvml(bus_id);
+  const NvmlMemory memory = QueryNvml(bus_id);
   if (probe.bytes_limit < 0) probe.bytes_limit = memory.total_bytes;
   if (memory.process_bytes >= 0) {
     probe.driver_bytes_in_use = memory.process_bytes;
@@ -98,8 +98,8 @@ struct Baseline {
 };
 Baseline baselines[kMaxDevices];
 
-DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaDeviceBooks& books) {
-  DeviceProbe probe = ProbeCudaDevice(ordinal, device, books);
+DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaAdapterQueries& adapter) {
+  DeviceProbe probe = ProbeCudaDevice(ordinal, device, adapter);
   const Baseline& baseline = baselines[static_cast<int>(device)];
   if (baseline.known.load(std::memory_order_acquire)) probe.baseline = baseline.bytes.load(std::memory_order_relaxed);
   return probe;
@@ -109,7 +109,7 @@ DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaDeviceBook
 
 std::string CudaDeviceName(int ordinal) { return "GPU:" + std::to_string(ordinal); }
 
-DeviceId CudaDeviceId(int ordinal, const CudaDeviceBooks& books) {
+DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
   static std::atomic<int> known[kMaxDevices];  // id + 1, by ordinal
   if (ordinal < 0) return Profiler::Default().Device("unknown");
   const bool cached = ordinal < kMaxDevices;
@@ -119,7 +119,7 @@ DeviceId CudaDeviceId(int ordinal, const CudaDeviceBooks& books) {
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device(CudaDeviceName(ordinal));
   if (cached) {
-    profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, books); });
+    profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, adapter); });
     known[ordinal].store(static_cast<int>(device) + 1, std::memory_order_release);
   }
   return device;
@@ -135,20 +135,20 @@ AllocatorId CudaStreamOrderedAllocator() {
   return AllocatorId{static_cast<uint8_t>(allocator)};
 }
 
-DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaDeviceBooks& books) {
+DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaAdapterQueries& adapter) {
   DeviceProbe probe;
   CUdevice device = 0;
   if (query::cuDeviceGet(&device, ordinal) != kSuccess) return probe;
-  // Only the calling thread's own context is asked. To make another one current would keep it alive after the program's
-  // last release of it, or create it again.
-  if (CurrentDevice() == device) AskCurrentContext(probe);
+  // Only the calling thread's own context is queried. To make another one current would keep it alive after the
+  // program's last release of it, or create it again.
+  if (CurrentDevice() == device) AddContextFigures(probe);
   size_t total = 0;
   if (probe.bytes_limit < 0 && HasActivePrimaryContext(device) &&
       query::cuDeviceTotalMem_v2(&total, device) == kSuccess) {
     probe.bytes_limit = static_cast<int64_t>(total);
   }
-  AskManagementLibrary(device, probe);
-  if (probe.driver_bytes_in_use >= 0) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, books);
+  AddNvmlFigures(device, probe);
+  if (probe.driver_bytes_in_use >= 0) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, adapter);
   return probe;
 }
 
@@ -165,7 +165,7 @@ const void* CudaDriverInProcess::CurrentContext() {
   return query::cuCtxGetCurrent(&context) == kSuccess ? context : nullptr;
 }
 
-CudaDriverQuestions::Pointer CudaDriverInProcess::DescribePointer(const void* address) {
+CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* address) {
   Pointer pointer;
   const auto ask = [&](int attribute, auto* answer) {
     return query::cuPointerGetAttribute(answer, attribute, Address(address)) == kSuccess;
@@ -184,7 +184,7 @@ CudaDriverQuestions::Pointer CudaDriverInProcess::DescribePointer(const void* ad
 
 size_t CudaDriverInProcess::AddressRangeBytes(const void* address) { return CudaAddressRangeBytes(address); }
 
-CudaDriverQuestions::Capture CudaDriverInProcess::CaptureOf(const CudaDriverStream& stream) {
+CudaDriverQueries::Capture CudaDriverInProcess::CaptureOf(const CudaDriverStream& stream) {
   const auto ask =
       stream.per_thread_default ? &query::cuStreamGetCaptureInfo_v2_ptsz : &query::cuStreamGetCaptureInfo_v2;
   int status = 0;

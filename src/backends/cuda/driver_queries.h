@@ -21,7 +21,7 @@ namespace hbmprof::internal {
 std::string CudaDeviceName(int ordinal);
 
 // What only the adapter knows of a device. It is asked inside the device's probe, so it must not ask for a device's id.
-struct CudaDeviceBooks {
+struct CudaAdapterQueries {
   // Calls visit(pool) for each pool of the device but its default one.
   std::function<void(int ordinal, const std::function<void(void*)>& visit)> pools;
   // What graphs have in use.
@@ -30,7 +30,7 @@ struct CudaDeviceBooks {
 
 // The id of a device of Profiler::Default(), with ProbeCudaDevice as its probe. Call it only when the device is in use:
 // after an allocation succeeded. -1 gives the device "unknown". The `books` of the first call for a device stay.
-DeviceId CudaDeviceId(int ordinal, const CudaDeviceBooks& books = {});
+DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
 
 // The allocator of Profiler::Default() that stream-ordered memory is labelled with.
 AllocatorId CudaStreamOrderedAllocator();
@@ -41,10 +41,10 @@ size_t CudaAddressRangeBytes(const void* ptr);
 // What is known of a device: its size; bytes in use, by this process if NVML tells, else by all processes, if NVML
 // tells that or the calling thread is on the device; what its default pool holds idle, and, of which the `books` know,
 // the other pools and the graphs. Empty while nobody answers. `id` is what the books call it. Never retains a context.
-DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id = kDefaultDevice, const CudaDeviceBooks& books = {});
+DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id = kDefaultDevice, const CudaAdapterQueries& adapter = {});
 
 // The driver, as the adapter asks it, on behalf of Profiler::Default().
-class CudaDriverInProcess : public CudaDriverQuestions {
+class CudaDriverInProcess : public CudaDriverQueries {
  public:
   int CurrentDevice() override;
   const void* CurrentContext() override;
@@ -53,15 +53,15 @@ class CudaDriverInProcess : public CudaDriverQuestions {
   Capture CaptureOf(const CudaDriverStream& stream) override;
   bool PrimaryContextActive(int device) override;
   int64_t FreeBytes() override;
-  DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, books_); }
+  DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, adapter_queries_); }
   AllocatorId StreamOrderedAllocator() override { return CudaStreamOrderedAllocator(); }
   void Recorded(DeviceId device) override;
 
   // Before the first call that is tracked.
-  void SetBooks(CudaDeviceBooks books) { books_ = std::move(books); }
+  void SetAdapterQueries(CudaAdapterQueries adapter) { adapter_queries_ = std::move(adapter); }
 
  private:
-  CudaDeviceBooks books_;
+  CudaAdapterQueries adapter_queries_;
 };
 
 }  // namespace hbmprof::internal

@@ -38,19 +38,19 @@ void* const kWrappers[] = {
 
 // The adapter and what it asks.
 struct ProcessTracker {
-  CudaDriverInProcess questions;
-  CudaDriverAdapter adapter{Profiler::Default(), questions};
+  CudaDriverInProcess queries;
+  CudaDriverAdapter adapter{Profiler::Default(), queries};
 };
 
 std::unique_ptr<ProcessTracker> MakeTracker() {
   PrepareCudaTracking();
   auto tracker = std::make_unique<ProcessTracker>();
   CudaDriverAdapter* const adapter = &tracker->adapter;
-  tracker->questions.SetBooks({[adapter](int ordinal, const std::function<void(void*)>& visit) {
-                                 adapter->ForEachPool(ordinal,
-                                                      [&](const void* pool) { visit(const_cast<void*>(pool)); });
-                               },
-                               [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
+  tracker->queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
+                                        adapter->ForEachPool(ordinal,
+                                                             [&](const void* pool) { visit(const_cast<void*>(pool)); });
+                                      },
+                                      [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
   return tracker;
 }
 
@@ -131,7 +131,7 @@ CUresult HandOutWrapper(const Real& real, const char* name, void** function, int
 
 }  // namespace
 
-// `real` is made once, outside of all that can fail: see CallThenRecord and ForgetThenCall.
+// `real` is made once, outside of all that can fail: see CallThenRecord and RemoveThenCall.
 #define TRACK(...)                                             \
   [&] {                                                        \
     CudaDriverAdapter* const tracker = Tracker();              \

@@ -96,7 +96,7 @@ int64_t ProcessBytes(const Library& nvml, Device device) {
 
 }  // namespace
 
-NvmlMemory AskNvml(const char* pci_bus_id) {
+NvmlMemory QueryNvml(const char* pci_bus_id) {
   const StandardDescriptorsTaken taken;
   NvmlMemory memory;
   const Library* nvml = Nvml();

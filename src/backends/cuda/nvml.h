@@ -15,7 +15,7 @@ struct NvmlMemory {
 
 // `pci_bus_id` as cuDeviceGetPCIBusId gives it. A process in a container whose process ids NVML does not share is not
 // found there.
-NvmlMemory AskNvml(const char* pci_bus_id);
+NvmlMemory QueryNvml(const char* pci_bus_id);
 
 }  // namespace hbmprof::internal
 

@@ -12,7 +12,7 @@ namespace hbmprof::internal {
 
 // Calls `query`; returns whether it succeeded. An error it leaves is cleared, so that the program does not find it.
 template <typename Query>
-bool AskCuda(const Query& query) {
+bool QueryCuda(const Query& query) {
   const cudaError_t before = cudaPeekAtLastError();
   if (query() == cudaSuccess) return true;
   if (before == cudaSuccess) static_cast<void>(cudaGetLastError());

@@ -60,7 +60,7 @@ struct PjrtProgram {
 // it failed.
 //
 // What enters something throws std::bad_alloc if the host has no memory for it, and then has recorded nothing.
-class PjrtBooks {
+class PjrtRecords {
   struct Buffer {
     PjrtHandle client = nullptr;
     BufferId memory;  // null: none, or not recorded
@@ -85,8 +85,8 @@ class PjrtBooks {
 
  public:
   // What the books forgot; see PutBack.
-  class Forgotten {
-    friend class PjrtBooks;
+  class Removed {
+    friend class PjrtRecords;
     // To forget one handle needs no memory of the host's.
     absl::InlinedVector<std::pair<PjrtHandle, Buffer>, 1> buffers_;
     absl::InlinedVector<FreedRecord, 2> records_;
@@ -104,7 +104,7 @@ class PjrtBooks {
     uintptr_t made_by = 0;
   };
 
-  explicit PjrtBooks(Profiler& profiler) : profiler_(profiler) { spare_.reserve(kMostSpareNodes); }
+  explicit PjrtRecords(Profiler& profiler) : profiler_(profiler) { spare_.reserve(kMaxSpareNodes); }
 
   // `buffer` is a new handle with new memory.
   void Created(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
@@ -128,17 +128,17 @@ class PjrtBooks {
   // `buffer` is the handle of the transfer's buffer `index`. False if that is unknown.
   bool TransferRetrieved(PjrtHandle manager, int index, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // The memory that nobody asked a handle for goes with the transfer.
-  Forgotten TransferDestroyed(PjrtHandle manager) ABSL_LOCKS_EXCLUDED(mutex_);
+  Removed TransferDestroyed(PjrtHandle manager) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The handle has let go of its memory: it was deleted, or an execution took it. Again, or for an unknown handle:
   // nothing.
-  Forgotten Deleted(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
+  Removed Deleted(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes out of `buffers` those that are unknown or hold no memory.
   using Handles = absl::InlinedVector<PjrtHandle, 64>;
-  void KeepHolding(Handles& buffers) ABSL_LOCKS_EXCLUDED(mutex_);
+  void KeepHolders(Handles& buffers) ABSL_LOCKS_EXCLUDED(mutex_);
   // The handle is about to end. An unknown one is counted as a foreign free; `known` says whether it was one. Null is
   // ignored.
-  Forgotten Destroyed(PjrtHandle buffer, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
+  Removed Destroyed(PjrtHandle buffer, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
   // The client that made a buffer; null if that is unknown.
   PjrtHandle ClientOf(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Somebody outside uses the memory: it outlives Deleted until the last such reference is gone.
@@ -151,37 +151,37 @@ class PjrtBooks {
   // Null if it is unknown.
   std::shared_ptr<const PjrtProgram> FindProgram(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
   // The code is gone, the handle stays.
-  Forgotten ExecutableDeleted(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
-  Forgotten ExecutableDestroyed(PjrtHandle executable, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
+  Removed ExecutableDeleted(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
+  Removed ExecutableDestroyed(PjrtHandle executable, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Host memory that a client pinned, and let go.
   void HostMapped(const Caller& caller, PjrtHandle data, const PjrtMemory& memory) ABSL_LOCKS_EXCLUDED(mutex_);
-  Forgotten HostUnmapped(PjrtHandle data) ABSL_LOCKS_EXCLUDED(mutex_);
+  Removed HostUnmapped(PjrtHandle data) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The client is about to end. Forgets its handles; the records of what they hold stay: leaks.
-  Forgotten ClientDestroyed(PjrtHandle client) ABSL_LOCKS_EXCLUDED(mutex_);
+  Removed ClientDestroyed(PjrtHandle client) ABSL_LOCKS_EXCLUDED(mutex_);
   // What a ClientDestroyed forgot and the profiler has recorded, the most bytes first.
-  std::vector<Leftover> LeftoversIn(const Forgotten& forgotten) const;
+  std::vector<Leftover> LeftoversIn(const Removed& removed) const;
 
   // The real call failed: everything is as before.
-  void PutBack(const Forgotten& forgotten) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(const Removed& removed) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Buffers = std::unordered_map<PjrtHandle, Buffer>;
-  static constexpr size_t kMostSpareNodes = 1024;
+  static constexpr size_t kMaxSpareNodes = 1024;
 
   BufferId Record(const Caller& caller, const PjrtMemory& memory);
   // Records each piece; all or nothing.
   std::vector<BufferId> RecordAll(const Caller& caller, absl::Span<const PjrtMemory> pieces);
   // Calls `enter`, which enters a handle of the records in `ids`. If it throws, the records end.
   template <typename Enter>
-  void EnterOrEnd(absl::Span<const BufferId> ids, const Enter& enter);
+  void InsertOrEnd(absl::Span<const BufferId> ids, const Enter& enter);
   void Insert(PjrtHandle handle, const Buffer& buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // One handle fewer holds `memory`. Whether it was the last one; if not, noted in `forgotten`.
-  bool LetGo(BufferId memory, Forgotten* forgotten) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Share(BufferId memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++more_holders_[memory.value()]; }
-  void Free(absl::Span<const BufferId> ids, Forgotten* forgotten);
-  void Foreign(PjrtHandle handle);
+  bool DropHolder(BufferId memory, Removed* removed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddHolder(BufferId memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++more_holders_[memory.value()]; }
+  void Free(absl::Span<const BufferId> ids, Removed* removed);
+  void RecordForeignFree(PjrtHandle handle);
 
   Profiler& profiler_;
   Mutex mutex_;

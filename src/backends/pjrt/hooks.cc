@@ -1,6 +1,6 @@
-// What is done around each wrapped call; a translation of the plugin's calls into the words of the books.
+// What is done around each wrapped call; a translation of the plugin's calls into the words of the records.
 //
-// Order: the real call, then what it made is recorded; what it ends is forgotten first, and put back if it failed. What
+// Order: the real call, then what it made is recorded; what it ends is removed first, and put back if it failed. What
 // the program passed and what it gets back are never changed.
 #include "src/backends/pjrt/hooks.h"
 
@@ -21,7 +21,7 @@ namespace hbmprof::internal {
 namespace {
 
 using namespace pjrt;  // NOLINT: this file is about nothing else
-using Forgotten = PjrtBooks::Forgotten;
+using Removed = PjrtRecords::Removed;
 
 // Whether the caller's struct has this field: it may have been built with an older header.
 #define HBMPROF_HAS_FIELD(args, field) \
@@ -34,7 +34,7 @@ void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& byt
   if (!Completes(record)) tracked.profiler.RecordDropped(bytes());
 }
 
-size_t NoBytes() { return 0; }
+size_t ZeroBytes() { return 0; }
 
 // A profile of what held the memory when there was no more, at most once a minute for the whole process.
 void MemoryExhausted(TrackedPlugin& tracked) {
@@ -74,20 +74,20 @@ Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record
 }
 
 template <typename Args, typename Forget>
-Error* ForgetThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget& forget) {
-  std::optional<Forgotten> forgotten;
+Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget& forget) {
+  std::optional<Removed> removed;
   if (tracked.profiler.enabled())
     RecordOrDrop(
-        tracked, [&] { forgotten.emplace(forget()); }, &NoBytes);
+        tracked, [&] { removed.emplace(forget()); }, &ZeroBytes);
   Error* const error = tracked.plugin.Call(slot, args);
-  if (error != nullptr && forgotten.has_value()) {
+  if (error != nullptr && removed.has_value()) {
     RecordOrDrop(
-        tracked, [&] { tracked.books.PutBack(*forgotten); }, &NoBytes);
+        tracked, [&] { tracked.records.PutBack(*removed); }, &ZeroBytes);
   }
   return Finish(tracked, error);
 }
 
-void SayOnceThatForeign(const char* what) {
+void WarnOnceOfForeign(const char* what) {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
   PrintMessage("hbmprof: a PJRT ", what,
@@ -99,49 +99,49 @@ void SayOnceThatForeign(const char* what) {
 
 Error* CreateClient(TrackedPlugin& tracked, const Caller&, ClientCreateArgs* args) {
   return CallThenRecord(
-      tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); }, &NoBytes);
+      tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); }, &ZeroBytes);
 }
 
-void ReportLeftovers(TrackedPlugin& tracked, const Forgotten& forgotten) {
-  const std::vector<PjrtBooks::Leftover> rows = tracked.books.LeftoversIn(forgotten);
+void ReportLeftovers(TrackedPlugin& tracked, const Removed& removed) {
+  const std::vector<PjrtRecords::Leftover> rows = tracked.records.LeftoversIn(removed);
   if (rows.empty()) return;
-  constexpr size_t kMostRows = 10;
+  constexpr size_t kMaxRows = 10;
   std::vector<uint64_t> calls;
   calls.reserve(rows.size());
-  for (const PjrtBooks::Leftover& row : rows) calls.push_back(row.made_by - 1);
+  for (const PjrtRecords::Leftover& row : rows) calls.push_back(row.made_by - 1);
   const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(tracked.profiler.TakeSnapshot().modules, calls);
   int64_t count = 0;
   int64_t bytes = 0;
-  for (const PjrtBooks::Leftover& row : rows) {
+  for (const PjrtRecords::Leftover& row : rows) {
     count += row.count;
     bytes += row.count * row.bytes;
   }
   std::string text = "hbmprof: a PJRT client was destroyed while " + std::to_string(count) +
                      " of its buffers and executables (" + std::to_string(bytes) +
                      " B) were not; they stay in the profile as leaks:";
-  for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
-    const PjrtBooks::Leftover& row = rows[i];
+  for (size_t i = 0; i < std::min(rows.size(), kMaxRows); ++i) {
+    const PjrtRecords::Leftover& row = rows[i];
     text += "\nhbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
             std::string(MemoryKindName(row.attributes.kind)) + ", on " + tracked.plugin.NameOf(row.attributes.device) +
             ", made in " + std::string(names[i].name.empty() ? "[unknown]" : names[i].name);
   }
-  if (rows.size() > kMostRows) text += "\nhbmprof:   and " + std::to_string(rows.size() - kMostRows) + " rows more";
+  if (rows.size() > kMaxRows) text += "\nhbmprof:   and " + std::to_string(rows.size() - kMaxRows) + " rows more";
   PrintMessage(text);
 }
 
 Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* args) {
   // Its devices end with it, so nobody may ask them any more, tracked or not.
   tracked.plugin.ClientDestroyed(args->client);
-  Error* const error = ForgetThenCall(tracked, kClientDestroy, args, [&] {
-    Forgotten forgotten = tracked.books.ClientDestroyed(args->client);
-    if (!Completes([&] { ReportLeftovers(tracked, forgotten); })) {
+  Error* const error = RemoveThenCall(tracked, kClientDestroy, args, [&] {
+    Removed removed = tracked.records.ClientDestroyed(args->client);
+    if (!Completes([&] { ReportLeftovers(tracked, removed); })) {
       PrintMessage("hbmprof: the host has no memory to say what a destroyed PJRT client left behind");
     }
-    return forgotten;
+    return removed;
   });
   if (error != nullptr)
     RecordOrDrop(
-        tracked, [&] { tracked.plugin.ClientCreated(args->client); }, &NoBytes);
+        tracked, [&] { tracked.plugin.ClientCreated(args->client); }, &ZeroBytes);
   return error;
 }
 
@@ -152,13 +152,13 @@ Error* MapHostMemory(TrackedPlugin& tracked, const Caller& caller, DmaMapArgs* a
     const std::vector<Device*> devices = tracked.plugin.AddressableDevices(args->client);
     memory.attributes.device = tracked.plugin.DeviceOf(args->client, devices.empty() ? nullptr : devices.front());
     memory.attributes.kind = MemoryKind::kPinnedHost;
-    tracked.books.HostMapped(caller, args->data, memory);
+    tracked.records.HostMapped(caller, args->data, memory);
   };
   return CallThenRecord(tracked, kDmaMap, args, record, [&] { return args->size; });
 }
 
 Error* UnmapHostMemory(TrackedPlugin& tracked, const Caller&, DmaUnmapArgs* args) {
-  return ForgetThenCall(tracked, kDmaUnmap, args, [&] { return tracked.books.HostUnmapped(args->data); });
+  return RemoveThenCall(tracked, kDmaUnmap, args, [&] { return tracked.records.HostUnmapped(args->data); });
 }
 
 // Executables.
@@ -167,7 +167,8 @@ template <typename Args>
 Error* Load(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, LoadedExecutable* const* loaded) {
   return CallThenRecord(
       tracked, slot, args,
-      [&] { tracked.books.Loaded(caller, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded)); }, &NoBytes);
+      [&] { tracked.records.Loaded(caller, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded)); },
+      &ZeroBytes);
 }
 
 Error* Compile(TrackedPlugin& tracked, const Caller& caller, ClientCompileArgs* args) {
@@ -181,49 +182,49 @@ Error* DeserializeAndLoad(TrackedPlugin& tracked, const Caller& caller, Deserial
 }
 
 Error* DeleteExecutable(TrackedPlugin& tracked, const Caller&, LoadedExecutableArgs* args) {
-  return ForgetThenCall(tracked, kLoadedExecutableDelete, args,
-                        [&] { return tracked.books.ExecutableDeleted(args->executable); });
+  return RemoveThenCall(tracked, kLoadedExecutableDelete, args,
+                        [&] { return tracked.records.ExecutableDeleted(args->executable); });
 }
 
 Error* DestroyExecutable(TrackedPlugin& tracked, const Caller&, LoadedExecutableArgs* args) {
-  return ForgetThenCall(tracked, kLoadedExecutableDestroy, args, [&] {
+  return RemoveThenCall(tracked, kLoadedExecutableDestroy, args, [&] {
     bool known = false;
-    Forgotten forgotten = tracked.books.ExecutableDestroyed(args->executable, &known);
-    if (!known) SayOnceThatForeign("executable");
-    return forgotten;
+    Removed removed = tracked.records.ExecutableDestroyed(args->executable, &known);
+    if (!known) WarnOnceOfForeign("executable");
+    return removed;
   });
 }
 
 // The execution took over the memory of those arguments that the plugin now calls deleted.
-void ForgetDonated(TrackedPlugin& tracked, const ExecuteArgs& args) {
+void RemoveDonated(TrackedPlugin& tracked, const ExecuteArgs& args) {
   const ExecuteOptions* options = args.options;
   const auto may_be_donated = [&](size_t argument) {
     if (options == nullptr || !HBMPROF_HAS_FIELD(options, num_non_donatable_inputs)) return true;
     const int64_t* const end = options->non_donatable_inputs + options->num_non_donatable_inputs;
     return std::find(options->non_donatable_inputs, end, static_cast<int64_t>(argument)) == end;
   };
-  PjrtBooks::Handles arguments;
+  PjrtRecords::Handles arguments;
   for (size_t argument = 0; argument < args.num_args; ++argument) {
     if (!may_be_donated(argument)) continue;
     for (size_t device = 0; device < args.num_devices; ++device) {
       arguments.push_back(args.argument_lists[device][argument]);
     }
   }
-  tracked.books.KeepHolding(arguments);
+  tracked.records.KeepHolders(arguments);
   for (const PjrtHandle argument : arguments) {
     auto* const buffer = static_cast<Buffer*>(const_cast<void*>(argument));
-    if (tracked.plugin.IsDeleted(buffer)) tracked.books.Deleted(buffer);
+    if (tracked.plugin.IsDeleted(buffer)) tracked.records.Deleted(buffer);
   }
 }
 
 // What is known of the program's outputs; asked of the plugin the first time.
 std::shared_ptr<const PjrtProgram> ProgramOf(TrackedPlugin& tracked, const Caller& caller, const ExecuteArgs& args) {
-  std::shared_ptr<const PjrtProgram> program = tracked.books.FindProgram(args.executable);
+  std::shared_ptr<const PjrtProgram> program = tracked.records.FindProgram(args.executable);
   if (program != nullptr) return program;
   // It was loaded before the plugin was wrapped: its code is not recorded, its outputs are.
   const std::shared_ptr<PjrtProgram> described = tracked.plugin.DescribeProgram(nullptr, args.executable);
   described->devices.clear();
-  tracked.books.Loaded(caller, args.executable, described);
+  tracked.records.Loaded(caller, args.executable, described);
   return described;
 }
 
@@ -257,11 +258,11 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
       const size_t bytes = tracked.plugin.SizeOf(buffer);
       const auto record = [&] {
         if (outputs != nullptr && bytes == (*outputs)[device][i].bytes) {
-          tracked.books.Created(caller, client, buffer, (*outputs)[device][i]);
+          tracked.records.Created(caller, client, buffer, (*outputs)[device][i]);
           return;
         }
         PjrtMemory memory = DescribeOutput(tracked, args, *program, client, device, buffer);
-        tracked.books.Created(caller, client, buffer, memory);
+        tracked.records.Created(caller, client, buffer, memory);
         if (described != nullptr) (*described)[device].push_back(std::move(memory));
       };
       if (Completes(record)) continue;
@@ -281,10 +282,10 @@ Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) 
   if (tracked.profiler.enabled()) {
     // First, or what an output took over from an argument would count twice. A failed execution may have taken, too.
     RecordOrDrop(
-        tracked, [&] { ForgetDonated(tracked, *args); }, &NoBytes);
+        tracked, [&] { RemoveDonated(tracked, *args); }, &ZeroBytes);
     if (error == nullptr)
       RecordOrDrop(
-          tracked, [&] { RecordOutputs(tracked, caller, *args); }, &NoBytes);
+          tracked, [&] { RecordOutputs(tracked, caller, *args); }, &ZeroBytes);
   }
   return Finish(tracked, error);
 }
@@ -297,7 +298,7 @@ Error* Make(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, 
             Device* device, Memory* memory) {
   return CallThenRecord(
       tracked, slot, args,
-      [&] { tracked.books.Created(caller, client, *made, tracked.plugin.Describe(client, *made, device, memory)); },
+      [&] { tracked.records.Created(caller, client, *made, tracked.plugin.Describe(client, *made, device, memory)); },
       [&] { return tracked.plugin.SizeOf(*made); });
 }
 
@@ -307,16 +308,16 @@ Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* ar
   return CallThenRecord(
       tracked, slot, args,
       [&] {
-        tracked.books.CreatedView(caller, args->client, args->buffer,
-                                  tracked.plugin.Describe(args->client, args->buffer, device, memory));
+        tracked.records.CreatedView(caller, args->client, args->buffer,
+                                    tracked.plugin.Describe(args->client, args->buffer, device, memory));
       },
-      &NoBytes);
+      &ZeroBytes);
 }
 
 // A copy of `args->buffer`.
 template <typename Args>
 Error* Copy(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
-  auto* const client = const_cast<void*>(tracked.books.ClientOf(args->buffer));
+  auto* const client = const_cast<void*>(tracked.records.ClientOf(args->buffer));
   return Make(tracked, caller, slot, args, static_cast<Client*>(client), &args->copy, device, memory);
 }
 
@@ -344,76 +345,76 @@ Error* AliasBuffer(TrackedPlugin& tracked, const Caller& caller, CreateAliasArgs
   Error* const error = MakeView(tracked, caller, kCreateAlias, args, nullptr, args->memory);
   if (error == nullptr && tracked.profiler.enabled()) {
     RecordOrDrop(
-        tracked, [&] { tracked.books.AwaitsFulfilment(args->callback, args->buffer); }, &NoBytes);
+        tracked, [&] { tracked.records.AwaitsFulfilment(args->callback, args->buffer); }, &ZeroBytes);
   }
   return error;
 }
 Error* FulfillAlias(TrackedPlugin& tracked, const Caller&, FulfillAliasArgs* args) {
   FulfillCallback* const callback = args->callback;
   return CallThenRecord(
-      tracked, kFulfillAlias, args, [&] { tracked.books.Fulfilled(callback, args->buffer); }, &NoBytes);
+      tracked, kFulfillAlias, args, [&] { tracked.records.Fulfilled(callback, args->buffer); }, &ZeroBytes);
 }
 Error* Bitcast(TrackedPlugin& tracked, const Caller& caller, BufferBitcastArgs* args) {
   const auto record = [&] {
-    const PjrtHandle client = tracked.books.ClientOf(args->buffer);
-    tracked.books.CreatedAlias(caller, client, args->result, args->buffer,
-                               tracked.plugin.Describe(client, args->result, nullptr, nullptr));
+    const PjrtHandle client = tracked.records.ClientOf(args->buffer);
+    tracked.records.CreatedAlias(caller, client, args->result, args->buffer,
+                                 tracked.plugin.Describe(client, args->result, nullptr, nullptr));
   };
-  return CallThenRecord(tracked, kBufferBitcast, args, record, &NoBytes);
+  return CallThenRecord(tracked, kBufferBitcast, args, record, &ZeroBytes);
 }
 Error* DonateWithControlDependency(TrackedPlugin& tracked, const Caller& caller,
                                    DonateWithControlDependencyArgs* args) {
   const auto record = [&] {
-    if (tracked.books.Moved(args->buffer, args->result)) return;
-    tracked.books.Created(caller, nullptr, args->result,
-                          tracked.plugin.Describe(nullptr, args->result, nullptr, nullptr));
+    if (tracked.records.Moved(args->buffer, args->result)) return;
+    tracked.records.Created(caller, nullptr, args->result,
+                            tracked.plugin.Describe(nullptr, args->result, nullptr, nullptr));
   };
   return CallThenRecord(tracked, kDonateWithControlDependency, args, record,
                         [&] { return tracked.plugin.SizeOf(args->result); });
 }
 
 Error* DeleteBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
-  return ForgetThenCall(tracked, kBufferDelete, args, [&] { return tracked.books.Deleted(args->buffer); });
+  return RemoveThenCall(tracked, kBufferDelete, args, [&] { return tracked.records.Deleted(args->buffer); });
 }
 Error* DestroyBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
-  return ForgetThenCall(tracked, kBufferDestroy, args, [&] {
+  return RemoveThenCall(tracked, kBufferDestroy, args, [&] {
     bool known = false;
-    Forgotten forgotten = tracked.books.Destroyed(args->buffer, &known);
-    if (!known) SayOnceThatForeign("buffer");
-    return forgotten;
+    Removed removed = tracked.records.Destroyed(args->buffer, &known);
+    if (!known) WarnOnceOfForeign("buffer");
+    return removed;
   });
 }
 Error* IncreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
   return CallThenRecord(
-      tracked, kBufferIncreaseReferences, args, [&] { tracked.books.ReferenceAdded(args->buffer); }, &NoBytes);
+      tracked, kBufferIncreaseReferences, args, [&] { tracked.records.ReferenceAdded(args->buffer); }, &ZeroBytes);
 }
 Error* DecreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
   return CallThenRecord(
-      tracked, kBufferDecreaseReferences, args, [&] { tracked.books.ReferenceDropped(args->buffer); }, &NoBytes);
+      tracked, kBufferDecreaseReferences, args, [&] { tracked.records.ReferenceDropped(args->buffer); }, &ZeroBytes);
 }
 
 // Transfers whose buffers are asked for later.
 
 Error* CreateTransfer(TrackedPlugin& tracked, const Caller& caller, CreateBuffersForTransferArgs* args) {
   const auto size_of = [&](size_t index) -> size_t {
-    PjrtQuestion<TransferManagerBufferSizeArgs> size;
+    PjrtQuery<TransferManagerBufferSizeArgs> size;
     size.args.manager = args->manager;
     size.args.index = static_cast<int>(index);
-    return tracked.plugin.Ask(kTransferManagerBufferSize, &size) ? size.args.size : 0;
+    return tracked.plugin.Query(kTransferManagerBufferSize, &size) ? size.args.size : 0;
   };
   const auto record = [&] {
-    PjrtQuestion<TransferManagerDeviceArgs> where;
+    PjrtQuery<TransferManagerDeviceArgs> where;
     where.args.manager = args->manager;
-    Device* const device = tracked.plugin.Ask(kTransferManagerDevice, &where) ? where.args.device : nullptr;
-    const PjrtPlugin::Place place = tracked.plugin.PlaceOf(args->client, device, args->memory);
+    Device* const device = tracked.plugin.Query(kTransferManagerDevice, &where) ? where.args.device : nullptr;
+    const PjrtPlugin::Location location = tracked.plugin.LocationOf(args->client, device, args->memory);
     std::vector<PjrtMemory> pieces(args->num_shapes);
     for (size_t i = 0; i < args->num_shapes; ++i) {
       pieces[i].bytes = size_of(i);
-      pieces[i].attributes = place.attributes;
-      pieces[i].space = place.space;
+      pieces[i].attributes = location.attributes;
+      pieces[i].space = location.space;
       pieces[i].shape = PjrtShapeText(args->shapes[i].type, args->shapes[i].dims, args->shapes[i].num_dims);
     }
-    tracked.books.TransferCreated(caller, args->client, args->manager, pieces);
+    tracked.records.TransferCreated(caller, args->client, args->manager, pieces);
   };
   return CallThenRecord(tracked, kCreateBuffersForTransfer, args, record, [&] {
     size_t bytes = 0;
@@ -423,16 +424,16 @@ Error* CreateTransfer(TrackedPlugin& tracked, const Caller& caller, CreateBuffer
 }
 Error* RetrieveFromTransfer(TrackedPlugin& tracked, const Caller& caller, TransferManagerRetrieveArgs* args) {
   const auto record = [&] {
-    if (tracked.books.TransferRetrieved(args->manager, args->index, args->buffer)) return;
-    tracked.books.Created(caller, nullptr, args->buffer,
-                          tracked.plugin.Describe(nullptr, args->buffer, nullptr, nullptr));
+    if (tracked.records.TransferRetrieved(args->manager, args->index, args->buffer)) return;
+    tracked.records.Created(caller, nullptr, args->buffer,
+                            tracked.plugin.Describe(nullptr, args->buffer, nullptr, nullptr));
   };
   return CallThenRecord(tracked, kTransferManagerRetrieve, args, record,
                         [&] { return tracked.plugin.SizeOf(args->buffer); });
 }
 Error* DestroyTransfer(TrackedPlugin& tracked, const Caller&, TransferManagerDestroyArgs* args) {
-  return ForgetThenCall(tracked, kTransferManagerDestroy, args,
-                        [&] { return tracked.books.TransferDestroyed(args->manager); });
+  return RemoveThenCall(tracked, kTransferManagerDestroy, args,
+                        [&] { return tracked.records.TransferDestroyed(args->manager); });
 }
 
 // Lack of memory that shows only when the result of an execution is waited for.

@@ -16,11 +16,11 @@ namespace hbmprof::internal {
 // One wrapped plugin.
 struct TrackedPlugin {
   TrackedPlugin(const pjrt::Api* api, Profiler& recorder, std::string oom_path)
-      : profiler(recorder), plugin(api, recorder), books(recorder), oom_output(std::move(oom_path)) {}
+      : profiler(recorder), plugin(api, recorder), records(recorder), oom_output(std::move(oom_path)) {}
 
   Profiler& profiler;
   PjrtPlugin plugin;
-  PjrtBooks books;
+  PjrtRecords records;
   const std::string oom_output;  // where a profile goes when a call says that memory is exhausted; empty: nowhere
 };
 

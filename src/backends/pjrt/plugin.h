@@ -22,15 +22,15 @@ namespace hbmprof::internal {
 
 // Arguments of a question of ours: zeroed, and larger than any plugin may know them, since a newer plugin writes fields
 // that are not declared here.
-template <typename Args, size_t kRoom = 256>
-struct PjrtQuestion {
+template <typename Args, size_t kStorageBytes = 256>
+struct PjrtQuery {
   union {
     Args args;
-    char room[kRoom];
+    char storage[kStorageBytes];
   };
-  PjrtQuestion() : room{} {
-    static_assert(sizeof(Args) + 32 <= kRoom);
-    args.struct_size = sizeof(room);
+  PjrtQuery() : storage{} {
+    static_assert(sizeof(Args) + 32 <= kStorageBytes);
+    args.struct_size = sizeof(storage);
   }
 };
 
@@ -52,10 +52,10 @@ class PjrtPlugin {
     return reinterpret_cast<pjrt::Error* (*)(Args*)>(Function(slot))(args);
   }
   // Asks a question; false if there is no such slot or the plugin gave an error, which is destroyed.
-  template <typename Args, size_t kRoom>
-  bool Ask(int slot, PjrtQuestion<Args, kRoom>* question) const {
+  template <typename Args, size_t kStorageBytes>
+  bool Query(int slot, PjrtQuery<Args, kStorageBytes>* query) const {
     if (!Has(slot)) return false;
-    pjrt::Error* error = Call(slot, &question->args);
+    pjrt::Error* error = Call(slot, &query->args);
     if (error == nullptr) return true;
     Discard(error);
     return false;
@@ -64,7 +64,7 @@ class PjrtPlugin {
   int CodeOf(const pjrt::Error* error) const;
 
   // Where memory is: a device, and the name of one of its memory spaces.
-  struct Place {
+  struct Location {
     Attributes attributes;
     std::string space;
   };
@@ -73,7 +73,7 @@ class PjrtPlugin {
   // Forgets them, before the client ends. No probe of its devices runs any more once this returns.
   void ClientDestroyed(pjrt::Client* client) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of the two, the memory counts if it is given. `client` is the one they belong to, null if unknown.
-  Place PlaceOf(PjrtHandle client, pjrt::Device* device, pjrt::Memory* memory) ABSL_LOCKS_EXCLUDED(mutex_);
+  Location LocationOf(PjrtHandle client, pjrt::Device* device, pjrt::Memory* memory) ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceId DeviceOf(PjrtHandle client, pjrt::Device* device) ABSL_LOCKS_EXCLUDED(mutex_);
   // The name of a device that DeviceOf has given out, also when its client has ended.
   std::string NameOf(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -90,24 +90,24 @@ class PjrtPlugin {
   const pjrt::Api* api() const { return api_; }
 
  private:
-  struct KnownPlace {
+  struct CachedLocation {
     PjrtHandle client;
-    Place place;
+    Location location;
   };
 
   void* Function(int slot) const {
     return *reinterpret_cast<void* const*>(reinterpret_cast<const char*>(api_) + pjrt::OffsetOf(slot));
   }
   void Discard(pjrt::Error* error) const;
-  std::string AskName(pjrt::Device* device) const;
-  Place AskPlace(PjrtHandle client, pjrt::Memory* memory);
+  std::string QueryName(pjrt::Device* device) const;
+  Location QueryLocation(PjrtHandle client, pjrt::Memory* memory);
   static DeviceProbe Probe(const PjrtPlugin& plugin, pjrt::Device* device);
 
   const pjrt::Api* const api_;
   Profiler& profiler_;
   Mutex mutex_;
   // By Device* and Memory*.
-  std::unordered_map<PjrtHandle, KnownPlace> places_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<PjrtHandle, CachedLocation> locations_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<DeviceId, std::string> names_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<PjrtHandle, std::vector<DeviceId>> probed_ ABSL_GUARDED_BY(mutex_);  // by client
 };

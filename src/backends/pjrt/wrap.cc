@@ -20,11 +20,11 @@
 namespace hbmprof::internal {
 namespace {
 
-constexpr size_t kMostPlugins = 8;
+constexpr size_t kMaxPlugins = 8;
 // Many times the size of any table; more is no table.
-constexpr size_t kMostTableBytes = 1 << 16;
+constexpr size_t kMaxTableBytes = 1 << 16;
 
-std::atomic<TrackedPlugin*> tracked_plugins[kMostPlugins];
+std::atomic<TrackedPlugin*> tracked_plugins[kMaxPlugins];
 
 // Where the program enters: it must stay a frame of its own.
 template <int kPlugin, int kHook>
@@ -41,12 +41,12 @@ constexpr std::array<EntryPoint, kPjrtHookCount> EntryPointsOf(std::integer_sequ
 }
 
 template <int... kPlugins>
-constexpr std::array<std::array<EntryPoint, kPjrtHookCount>, kMostPlugins> EntryPoints(
+constexpr std::array<std::array<EntryPoint, kPjrtHookCount>, kMaxPlugins> EntryPoints(
     std::integer_sequence<int, kPlugins...>) {
   return {EntryPointsOf<kPlugins>(std::make_integer_sequence<int, kPjrtHookCount>())...};
 }
 
-constexpr auto kEntryPoints = EntryPoints(std::make_integer_sequence<int, kMostPlugins>());
+constexpr auto kEntryPoints = EntryPoints(std::make_integer_sequence<int, kMaxPlugins>());
 
 const pjrt::Api* Refuse(const pjrt::Api* api, const std::string& why) {
   PrintMessage("hbmprof: a PJRT plugin is not recorded: ", why);
@@ -54,9 +54,9 @@ const pjrt::Api* Refuse(const pjrt::Api* api, const std::string& why) {
 }
 
 // Why the table cannot be wrapped; empty if it can.
-std::string Obstacle(const pjrt::Api* api) {
+std::string WhyUnsupported(const pjrt::Api* api) {
   if (api == nullptr) return "its table is null";
-  if (api->struct_size < sizeof(pjrt::Api) || api->struct_size > kMostTableBytes) {
+  if (api->struct_size < sizeof(pjrt::Api) || api->struct_size > kMaxTableBytes) {
     return "its table says that it has " + std::to_string(api->struct_size) + " bytes";
   }
   if (api->version.major == pjrt::kMajorVersion && api->version.minor >= pjrt::kLeastMinorVersion) return {};
@@ -72,7 +72,7 @@ struct Wrapping {
 // Held for as long as tables are compared and copied, never while anything is called that could wait for another
 // thread.
 Mutex wrappings_mutex;
-Wrapping wrappings[kMostPlugins] ABSL_GUARDED_BY(wrappings_mutex);
+Wrapping wrappings[kMaxPlugins] ABSL_GUARDED_BY(wrappings_mutex);
 size_t wrapping_count ABSL_GUARDED_BY(wrappings_mutex) = 0;
 
 const pjrt::Api* FindWrapped(const pjrt::Api* api) ABSL_EXCLUSIVE_LOCKS_REQUIRED(wrappings_mutex) {
@@ -83,7 +83,7 @@ const pjrt::Api* FindWrapped(const pjrt::Api* api) ABSL_EXCLUSIVE_LOCKS_REQUIRED
 }
 
 const pjrt::Api* WrapTable(const pjrt::Api* api) {
-  if (const std::string why = Obstacle(api); !why.empty()) return Refuse(api, why);
+  if (const std::string why = WhyUnsupported(api); !why.empty()) return Refuse(api, why);
   {
     MutexLock lock(wrappings_mutex);
     if (const pjrt::Api* wrapped = FindWrapped(api)) return wrapped;
@@ -98,7 +98,7 @@ const pjrt::Api* WrapTable(const pjrt::Api* api) {
     MutexLock lock(wrappings_mutex);
     // Another thread may have wrapped it meanwhile.
     if (const pjrt::Api* wrapped = FindWrapped(api)) return wrapped;
-    if (wrapping_count < kMostPlugins) {
+    if (wrapping_count < kMaxPlugins) {
       for (int hook = 0; hook < kPjrtHookCount; ++hook) {
         const int slot = kPjrtHooks[hook].slot;
         if (!tracked->plugin.Has(slot)) continue;
@@ -112,7 +112,7 @@ const pjrt::Api* WrapTable(const pjrt::Api* api) {
       return wrapped;
     }
   }
-  return Refuse(api, std::to_string(kMostPlugins) + " others in this process are");
+  return Refuse(api, std::to_string(kMaxPlugins) + " others in this process are");
 }
 
 }  // namespace
