@@ -1,10 +1,11 @@
-// libhbmprof_cuda.so: what a program gets that is started with it in LD_PRELOAD. The driver's wrapped calls come from
-// src/backends/cuda/driver_shim.cc, dlsym from dlsym.cc; here is what else the library exports, and what starts with
-// the first tracked call.
+// libhbmprof_cuda.so, which is loaded with LD_PRELOAD. The driver's wrapped calls are in
+// src/backends/cuda/driver_shim.cc, dlsym and dlopen in dynamic_linker.cc. Here are the other functions that the
+// library exports, and the profiles that it writes.
 //
-// Environment: OptionsFromEnvironment (hbmprof/options.h), but for HBMPROF_OUTPUT, which is the program's own. Instead
-//   HBMPROF_CUDA_OUTPUT=PATH       where a profile is written when the process exits; a pattern as in Options::output
-//   HBMPROF_CUDA_INTERVAL=SECONDS  writes one there every so often too
+// Environment: OptionsFromEnvironment (hbmprof/options.h), except HBMPROF_OUTPUT, which belongs to the program.
+// Instead:
+//   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in Options::output
+//   HBMPROF_CUDA_INTERVAL=SECONDS  also writes a profile there at this interval
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -24,7 +25,7 @@ namespace {
 
 constexpr char kOutput[] = "HBMPROF_CUDA_OUTPUT";
 
-timespec profile_interval;  // set before the thread starts
+timespec profile_interval;  // written before the thread starts
 
 void* WriteProfilesPeriodically(void*) {
   while (true) {
@@ -35,7 +36,7 @@ void* WriteProfilesPeriodically(void*) {
   }
 }
 
-// A thread that takes none of the program's signals. It ends with the process; a dump that it is at leaves nothing.
+// Starts a thread that blocks all signals. It ends with the process; a profile that it is writing then leaves no file.
 void StartPeriodicProfiles() {
   const char* interval = secure_getenv("HBMPROF_CUDA_INTERVAL");
   const char* output = secure_getenv(kOutput);
@@ -44,11 +45,11 @@ void StartPeriodicProfiles() {
   const double seconds = std::strtod(interval, &end);
   if (*end != '\0' || !(seconds >= 0.001 && seconds <= 1e8)) {
     PrintMessage("HBMPROF_CUDA_INTERVAL=", interval,
-                 ": must be a number of seconds from 0.001 to 1e8; no profiles in between");
+                 ": must be a number of seconds from 0.001 to 1e8; profiles are written at exit only");
     return;
   }
   if (output == nullptr || *output == '\0') {
-    PrintMessage("HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, which says where the profiles go");
+    PrintMessage("HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, the path of the profiles");
     return;
   }
   sigset_t all;
@@ -61,7 +62,7 @@ void StartPeriodicProfiles() {
   if (pthread_create(&thread, nullptr, &WriteProfilesPeriodically, nullptr) == 0) {
     pthread_detach(thread);
   } else {
-    PrintMessage("hbmprof: no thread for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
+    PrintMessage("hbmprof: cannot start a thread for HBMPROF_CUDA_INTERVAL; profiles are written at exit only");
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -71,10 +72,10 @@ void StartPeriodicProfiles() {
 void PrepareCudaTracking() { SetOutputVariable(kOutput); }
 
 void CudaTrackingStarts() {
-  // The profiler may be older than the driver's exit handlers, if the program has used it before the driver.
+  // If the program used the profiler before the driver, the profiler's exit handler would run after the driver's.
   WriteOutputBeforeOlderExitHandlers();
   if (!Completes(&StartPeriodicProfiles)) {
-    PrintMessage("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
+    PrintMessage("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; profiles are written at exit only");
   }
 }
 

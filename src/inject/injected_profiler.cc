@@ -1,9 +1,9 @@
-// The injected library's end of injected.h: what the program's own copies of the library record goes into the profiler
-// that the driver's calls are recorded in.
+// The injected library's side of core/injected.h: copies of the library that are linked into the program record into
+// the profiler that the driver's calls are recorded in.
 //
-// Memory that the driver has given out is the driver's record, whoever else records it: the wrapped calls see its
-// exact beginning and end. What the program says of the whole of it refines that record; what it says of a part is a
-// block of it.
+// Memory that the driver has allocated has one record, made by the wrapped calls, because these see its exact begin and
+// end. If the program records the whole of such memory, that refines the driver's record. If it records a part, that is
+// a block of it.
 #include <exception>
 #include <functional>
 #include <memory>
@@ -27,17 +27,18 @@
 namespace hbmprof::internal {
 namespace {
 
-// A record that the driver's calls keep: to be given out for a free of the program's, and not to be restored.
+// The site of an InjectedRecord that is returned for the program's free of memory whose record belongs to the driver's
+// calls. It is never restored.
 constexpr uint32_t kDriverRecordSite = kNoSite;
 constexpr InjectedRecord kNoRecord = {0, -1, 0};
 
-// Memory of the driver's, and its live record.
+// Memory that the driver has allocated, and its live record.
 struct DriverMemory {
   CudaDriverRanges::Range range;
   LiveBuffer live;
 
   bool is_segment() const { return live.attributes.kind == MemoryKind::kPool; }
-  // Whether it can hold blocks. Memory of a graph is known by its kind, and other spaces have no segments.
+  // Whether it can hold blocks. Memory of graphs must keep its kind, and other memory spaces have no segments.
   bool is_plain() const {
     const MemoryKind kind = live.attributes.kind;
     return !range.is_mapped && !range.record.is_handle() &&
@@ -45,9 +46,9 @@ struct DriverMemory {
   }
 };
 
-// What this thread found last. Most of what a pool records lies in the same memory, or in none.
+// The last result of this thread. Most records of a pool lie in the same memory.
 struct LastFound {
-  CudaDriverRanges::Found found;  // of a record that has ended: a null range
+  CudaDriverRanges::Found found;  // the range is null if its record has ended
   LiveBuffer live;
 };
 __thread LastFound last_found __attribute__((tls_model("initial-exec"))) = {};
@@ -59,7 +60,7 @@ std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
   };
   {
     const ReentryGuard guard;
-    if (!guard.entered()) return std::nullopt;  // an event that comes now is refused
+    if (!guard.entered()) return std::nullopt;  // events are refused here
     const CudaDriverRanges::Found& found = last_found.found;
     const bool is_near = id.value() >= found.first && id.value() <= found.last;
     if (is_near && found.changes == CudaDriverRanges::changes()) return memory(last_found);
@@ -83,13 +84,13 @@ std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
 
 ProfilerImpl& Impl() { return ProfilerAccess::ImplOf(Profiler::Default()); }
 
-// The allocator that a record gets besides its own.
+// Returns the allocator to add to the driver's record; none if that has one.
 AllocatorId AllocatorFor(const DriverMemory& memory, AllocatorId wanted) {
-  // The label of stream-ordered memory stays: a reset of the device goes by it.
+  // The label of stream-ordered memory must stay: a reset of the device uses it.
   return memory.range.has_allocator ? AllocatorId{} : wanted;
 }
 
-// Whether the memory is a segment from now on.
+// Makes the memory a segment. Returns whether it is one.
 bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allocator) {
   if (memory.is_segment()) return true;
   if (!memory.is_plain()) return false;
@@ -98,7 +99,7 @@ bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allo
   const bool is_first = Profiler::Default().RecordSegmentFrom(caller, memory.range.record, bytes, attributes);
   CudaDriverRanges::Changed();
   if (is_first) return true;
-  // Another thread may have come first.
+  // Another thread can have done it first.
   const std::optional<DriverMemory> now = DriverMemoryAt(memory.range.record);
   return now.has_value() && now->is_segment();
 }
@@ -106,7 +107,7 @@ bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allo
 int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes,
                  bool is_block) {
   const bool is_start = id.value() == memory.range.record.value();
-  // A view counts no bytes; one of the whole has the driver's record already.
+  // A view counts no bytes. One at the start of the memory would have the id of the driver's record.
   if (attributes.kind == MemoryKind::kAlias) {
     return !is_start && Profiler::Default().RecordAllocFrom(caller, id, bytes, attributes);
   }
@@ -117,8 +118,8 @@ int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t
   return BecomesSegment(caller, memory, {}) && Profiler::Default().RecordBlockFrom(caller, id, bytes, attributes);
 }
 
-// Memory that is known by a handle, as PJRT's buffers are, on a device whose memory comes from the driver: it lies in
-// what the driver has given out, wherever that is.
+// Whether the memory is a part of memory that the driver's calls count, at an unknown address: it has a handle, as
+// PJRT's buffers do, and lies on a device whose allocations the driver's calls record.
 bool IsCountedByDriver(BufferId id, const Attributes& attributes) {
   return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice && Impl().HasFirmProbe(attributes.device);
 }
@@ -127,8 +128,8 @@ Attributes AttributesOf(uint32_t device, uint32_t kind, uint32_t allocator) {
   return {static_cast<DeviceId>(device), static_cast<MemoryKind>(kind), static_cast<AllocatorId>(allocator)};
 }
 
-// --- The table. The profiler is there: whoever joins calls Start first. What may wait or read a file is not noexcept:
-// a thread may be cancelled there. ---
+// --- The functions of the table. A copy that joins calls Start first, so the profiler exists. Functions that can wait
+// or read a file are not noexcept, because a thread can be cancelled there. ---
 
 int Start() {
   return Completes([] { Profiler::Default(); });
@@ -178,12 +179,12 @@ InjectedRecord RecordFree(uint64_t id) noexcept {
 InjectedRecord RecordBlockFree(uint64_t address) noexcept {
   const BufferId block(address);
   const std::optional<DriverMemory> memory = DriverMemoryAt(block);
-  // What was not recorded, because it is the driver's, is no foreign free.
+  // A part of other memory of the driver was not recorded as a block, so this is not a foreign free.
   if (memory.has_value() && !memory->is_plain()) return kNoRecord;
   return ProfilerAccess::Of(Profiler::Default().RecordBlockFree(block));
 }
 
-// The driver's memory has the size that the driver says. Blocks in it may change theirs.
+// Memory that the driver has allocated keeps the driver's size. Blocks in it can be resized.
 int RecordResize(uint64_t id, uint64_t bytes) noexcept {
   Profiler& profiler = Profiler::Default();
   const BufferId buffer(id);
@@ -237,7 +238,7 @@ int Allocator(const char* name, size_t size, uint32_t* number) {
   return Completes([&] { *number = static_cast<uint32_t>(Profiler::Default().Allocator({name, size})); });
 }
 
-// A probe of the program's.
+// A device probe that the program has set.
 class LinkedProbe {
  public:
   LinkedProbe(InjectedProfiler::Probe* probe, void* argument, void (*end)(void*))
@@ -306,7 +307,7 @@ int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Recei
     }
   });
   if (!is_read) return 0;
-  // What the program's copy allocates for the answer is not recorded, as in TakeSnapshot.
+  // Allocations that the program's copy makes to receive the bytes are not recorded, as in TakeSnapshot.
   const ReentryGuard guard;
   receive(argument, bytes.data(), bytes.size());
   return 1;
@@ -315,7 +316,7 @@ int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Recei
 void ResetPeak(uint32_t device) noexcept { Profiler::Default().ResetPeak(DeviceId(device)); }
 
 int DropDevice(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count) {
-  // The driver's own calls say what ends on its devices.
+  // The driver's wrapped calls end the records of its devices.
   if (Impl().HasFirmProbe(DeviceId(device))) return 1;
   return Completes([&] {
     std::vector<BufferId> ids;
@@ -371,7 +372,7 @@ constexpr InjectedProfiler kTable = MakeTable();
 }  // namespace hbmprof::internal
 
 extern "C" [[gnu::visibility("default")]] const hbmprof::internal::InjectedProfiler* hbmprof_cuda_profiler() {
-  // The first to use the profiler may be a program's copy.
+  // A copy in the program can be the first to use the profiler.
   hbmprof::internal::PrepareCudaTracking();
   return &hbmprof::internal::kTable;
 }

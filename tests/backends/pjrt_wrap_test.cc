@@ -550,7 +550,7 @@ TEST_F(PjrtOwnership, ASecondDestructionAndAForeignHandleAreThePluginsToRefuseAn
   EXPECT_EQ(calls_.Destroy(buffer), 0);
   CaptureMessages();
   EXPECT_EQ(calls_.Destroy(buffer), abi::kErrorInvalidArgument);
-  EXPECT_THAT(CapturedMessages(), HasSubstr("a PJRT buffer was destroyed whose making was not seen"));
+  EXPECT_THAT(CapturedMessages(), HasSubstr("a PJRT buffer was destroyed that was not seen created"));
   // Made behind the wrapper's back: destroyed all the same.
   abi::Buffer* const foreign = PjrtCalls(raw_).Uninitialized(client_, 1024);
   EXPECT_EQ(calls_.Destroy(foreign), 0);
@@ -739,7 +739,8 @@ TEST(PjrtWrapping, ANinthPluginIsRefused) {
         }
         _exit(refused);
       },
-      [](int status) { return WIFEXITED(status) && WEXITSTATUS(status) >= 1; }, "8 others in this process are");
+      [](int status) { return WIFEXITED(status) && WEXITSTATUS(status) >= 1; },
+      "8 other plugins of this process are recorded");
 }
 
 TEST(PjrtWrapping, SeveralPluginsKeepTheirBooksApart) {

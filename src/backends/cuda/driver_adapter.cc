@@ -47,7 +47,7 @@ void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, c
   const uint64_t resets_before = resets_.count();
   const auto record = [&] { return RecordRange(caller, buffer.id, buffer.bytes, attributes); };
   if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
-    // A reset of the device that came between took it for the primary context's.
+    // A reset of the device that came in between ended the record, because no context owned it yet.
     if (resets_.count() != resets_before && !profiler_.FindBuffer(buffer.id).has_value()) record();
   }
   queries_.Recorded(attributes.device);
@@ -94,7 +94,7 @@ void CudaDriverAdapter::RecordTiles(const cuda_driver::ArrayMapInfo* list, unsig
                                ? CudaMipmappedArrayId(info.resource)
                                : CudaArrayId(info.resource);
     CudaPhysicalMemory::Tiles tiles;
-    // An array whose mapping was deferred is mapped as a whole, and its extent is nothing: one tile.
+    // An array with deferred mapping is mapped as a whole, with an extent of 0: it counts as one tile.
     if (info.subresource_type == cuda_driver::kSubresourceMipTail) {
       tiles = {~uint64_t{info.mip_tail.layer},
                {info.mip_tail.offset, 0, 0},
@@ -166,7 +166,8 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
   };
   std::vector<BufferId> arrays = physical_.ArraysWithTiles();
   arrays.erase(std::remove_if(arrays.begin(), arrays.end(), is_elsewhere), arrays.end());
-  // What is not the primary context's stays, and is never taken out: somebody may free it at the same time.
+  // Memory of other contexts keeps its records; they are not removed even for a moment, because another thread can free
+  // that memory at the same time.
   std::vector<BufferId> kept = physical_.Live();
   const std::vector<BufferId> owned = contexts_.AllBuffers();
   kept.insert(kept.end(), owned.begin(), owned.end());

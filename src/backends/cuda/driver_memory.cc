@@ -30,7 +30,7 @@ void CudaPhysicalMemory::Created(const Caller& caller, DriverHandle handle, size
     handles_[handle] = memory;
     id = memory->id;
   }
-  // Nobody else can release the handle before the call returns whose result it is.
+  // No other thread can release the handle before the call that returns it has returned.
   profiler_.RecordAllocFrom(caller, id, bytes, attributes);
 }
 
@@ -80,7 +80,7 @@ CudaPhysicalMemory::Taken CudaPhysicalMemory::Release(DriverHandle handle) {
   Taken taken;
   const auto found = handles_.find(handle);
   if (found == handles_.end()) {
-    profiler_.RecordFree(CudaPhysicalId(0));  // a name that no memory has
+    profiler_.RecordFree(CudaPhysicalId(0));  // no memory has this id
     return taken;
   }
   taken.released = found->second;
@@ -137,7 +137,7 @@ void CudaPhysicalMemory::SetTiles(BufferId array, const Tiles& tiles, const std:
   std::vector<TileMapping> added;
   for (const TileMapping& mapping : mappings) {
     if (!meets(mapping)) continue;
-    Tiles inside = mapping.tiles;  // shrinks to what is cut out
+    Tiles inside = mapping.tiles;  // shrinks to the part that is removed
     const auto keep = [&](int d, uint64_t begin, uint64_t end) {
       if (begin >= end) return;
       TileMapping& kept = added.emplace_back(TileMapping{inside, mapping.memory});
@@ -155,7 +155,7 @@ void CudaPhysicalMemory::SetTiles(BufferId array, const Tiles& tiles, const std:
   const size_t most = mappings.size() + added.size();
   if (mappings.capacity() < most) mappings.reserve(std::max(most, 2 * mappings.capacity()));
 
-  // From here on nothing can fail. What is added is counted first: no memory ends that goes on.
+  // From here on nothing can fail. New mappings are counted first, so that memory that stays mapped does not end.
   for (const TileMapping& mapping : added) ++mapping.memory->mappings;
   const auto first_cut = std::partition(mappings.begin(), mappings.end(), std::not_fn(meets));
   for (auto mapping = first_cut; mapping != mappings.end(); ++mapping) {
@@ -261,7 +261,7 @@ void CudaGraphMemory::Moved(Graph graph, Graph parent) {
 void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {
   if (!used()) return;
   MutexLock lock(mutex_);
-  graphs_.erase(executable);  // of one that had the handle before
+  graphs_.erase(executable);  // of an earlier graph with this handle
   const auto found = graphs_.find(graph);
   if (found != graphs_.end()) graphs_.emplace(executable, found->second);
 }
@@ -282,7 +282,7 @@ CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
     if (Find(id).has_value()) launched.freed.push_back(profiler_.RecordFree(id));
   }
   for (const Node& node : nodes.allocated) {
-    // What an earlier launch allocated and nobody freed, a graph that frees at each launch allocates again.
+    // Still live since an earlier launch: a graph that was instantiated to free at each launch allocates it again.
     if (Find(node.id).has_value()) continue;
     profiler_.RestoreRecord(node.record);
     const std::optional<LiveBuffer> live = Find(node.id);
@@ -349,7 +349,7 @@ bool CudaContexts::Recorded(const Owner& owner, BufferId id) {
     if (!tied) node = buffers_.extract(entry);
   });
   if (tied) return true;
-  // What cannot be tied to its context must not outlive it.
+  // A record that is not added to its context must not outlive it.
   const FreedRecord record = profiler_.RecordFree(id);
   if (!completed) {
     profiler_.RecordDropped(static_cast<size_t>(std::max<int64_t>(record.bytes(), 0)));

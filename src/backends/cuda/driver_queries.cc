@@ -60,6 +60,7 @@ int64_t IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, const CudaAdapt
   return idle;
 }
 
+// Adds what the driver reports about the device of the calling thread's current context.
 void AddContextFigures(DeviceProbe& probe) {
   size_t free = 0;
   size_t total = 0;
@@ -69,7 +70,7 @@ void AddContextFigures(DeviceProbe& probe) {
   probe.driver_scope = DriverScope::kDevice;
 }
 
-// What NVML says of this process; and of the device, where the driver does not.
+// Adds what NVML reports about this process, and about the device if the driver did not report it.
 void AddNvmlFigures(CUdevice device, DeviceProbe& probe) {
   char bus_id[32] = "";
   if (query::cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != kSuccess) return;
@@ -79,7 +80,7 @@ void AddNvmlFigures(CUdevice device, DeviceProbe& probe) {
     probe.driver_bytes_in_use = memory.process_bytes;
     probe.driver_scope = DriverScope::kProcess;
   } else if (probe.driver_bytes_in_use < 0 && memory.total_bytes - probe.bytes_limit <= memory.total_bytes / 8) {
-    // Of a slice of a device, NVML answers for the whole.
+    // Not for a part of a device (MIG), for which NVML reports the figures of the whole device.
     probe.driver_bytes_in_use = memory.used_bytes;
     probe.driver_scope = DriverScope::kDevice;
   }
@@ -90,7 +91,7 @@ int CurrentDevice() {
   return query::cuCtxGetDevice(&device) == kSuccess ? device : -1;
 }
 
-// What was unaccounted of each of the profiler's devices when its first allocation had been recorded.
+// The unaccounted bytes of each device after its first allocation was recorded. By DeviceId.
 struct Baseline {
   std::atomic<bool> taken{false};
   std::atomic<bool> known{false};

@@ -1,4 +1,4 @@
-// The wrappers themselves, under the driver's own names, made from driver_calls.inc.
+// The wrappers, which have the driver's own names, are made from driver_calls.inc.
 #include "src/backends/cuda/driver_shim.h"
 
 #include <atomic>
@@ -36,7 +36,7 @@ void* const kWrappers[] = {
 #include "src/backends/cuda/driver_calls.inc"
 };
 
-// The adapter and what it asks.
+// The adapter and its queries.
 struct ProcessTracker {
   CudaDriverInProcess queries;
   CudaDriverAdapter adapter{Profiler::Default(), queries};
@@ -54,8 +54,8 @@ std::unique_ptr<ProcessTracker> MakeTracker() {
   return tracker;
 }
 
-// Made by the first call that must be tracked, which follows the driver's initialisation: so the profile that is
-// written at exit is written while the driver still answers. Never destroyed: calls go on during static destruction.
+// The first tracked call makes the tracker. That is after the driver's initialization, so the profile at exit is
+// written while the driver still answers. Never destroyed, because calls can be made during static destruction.
 CudaDriverAdapter* Tracker() {
   static MadeTracker<ProcessTracker> made;
   bool is_new = false;
@@ -64,7 +64,8 @@ CudaDriverAdapter* Tracker() {
   return tracker == nullptr ? nullptr : &tracker->adapter;
 }
 
-// From which version of the driver's interface on cuGetProcAddress means this function by its name without variant.
+// The first version of the driver's interface for which cuGetProcAddress returns this function if it is asked for the
+// name without the suffix.
 struct Variant {
   std::string_view name;
   int version;
@@ -92,7 +93,7 @@ int SinceVersion(std::string_view name) {
   return name.substr(name.size() - 3) == "_v2" ? kSecondVariants : 0;
 }
 
-// Without "_ptsz", then without "_vN".
+// Returns `name` without its suffixes "_ptsz" and "_vN".
 std::string_view BaseName(std::string_view name) {
   if (name == "cuGraphInstantiateWithFlags") return "cuGraphInstantiate";
   if (name.size() > 5 && name.substr(name.size() - 5) == "_ptsz") name.remove_suffix(5);
@@ -100,8 +101,8 @@ std::string_view BaseName(std::string_view name) {
   return name;
 }
 
-// By cuGetProcAddress's rules, for a driver that hands out other addresses than those it exports. Null if no wrapper
-// fits.
+// Returns the wrapper that fits the arguments of a cuGetProcAddress call, by the rules of that function; null if there
+// is none. For a driver whose cuGetProcAddress returns other addresses than those that the driver exports.
 void* WrapperByRequest(std::string_view name, int version, Flags64 flags) {
   void* best = nullptr;
   int best_rank = -1;
@@ -131,7 +132,7 @@ CUresult HandOutWrapper(const Real& real, const char* name, void** function, int
 
 }  // namespace
 
-// `real` is made once, outside of all that can fail: see CallThenRecord and RemoveThenCall.
+// `real` is called once, outside of all code that can fail: see CallThenRecord and RemoveThenCall.
 #define TRACK(...)                                             \
   [&] {                                                        \
     CudaDriverAdapter* const tracker = Tracker();              \

@@ -1,6 +1,6 @@
-// The one table of the CUDA driver's functions that hbmprof calls: those of driver_calls.inc that are wrapped (CALL) or
-// asked (QUERY). It is filled at the first use after the process has loaded libcuda.so.1. Everything here is
-// thread-safe, takes no memory and no lock of hbmprof's.
+// The table of the CUDA driver's functions that hbmprof calls: the wrapped functions (CALL) and the queries (QUERY) of
+// driver_calls.inc. It is filled at the first use after the process has loaded libcuda.so.1. Everything here is
+// thread-safe, and uses no memory and no lock of hbmprof.
 //
 // Not here: the wrappers (driver_shim.h), what the answers mean (driver_queries.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_TABLE_H_

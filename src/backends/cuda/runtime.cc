@@ -1,4 +1,4 @@
-// The tracked forms of the CUDA runtime's allocation calls, one call each; nothing but translation.
+// The tracked forms of the CUDA runtime's allocation calls. Each only translates its arguments for the adapter.
 // Not here: the stream-ordered ones (runtime_stream.cc), sizes and the order of events (adapter.h).
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"

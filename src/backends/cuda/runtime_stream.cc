@@ -1,4 +1,4 @@
-// The tracked forms of the CUDA runtime's stream-ordered calls. Compiled twice: as it stands for the legacy default
+// The tracked forms of the CUDA runtime's stream-ordered calls. Compiled twice: by itself for the legacy default
 // stream, and by runtime_stream_per_thread.cc for the per-thread default stream.
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
@@ -9,7 +9,7 @@
 namespace hbmprof::cuda {
 namespace {
 
-// The device that work on `stream` runs on.
+// Returns the ordinal of the device of `stream`.
 int DeviceOfStream([[maybe_unused]] cudaStream_t stream) {
 #if CUDART_VERSION >= 12080
   int ordinal = -1;
@@ -28,7 +28,7 @@ Attributes StreamOrdered(int ordinal, MemoryKind kind) {
   return {internal::CudaDeviceId(ordinal), kind, internal::CudaStreamOrderedAllocator()};
 }
 
-// A pool has a location of its own, which may be another device or the host.
+// The memory of a pool lies where the pool was created, which can be another device or the host.
 Attributes OfPoolMemory(const void* ptr, cudaStream_t stream) {
   cudaPointerAttributes pointer = {};
   if (!internal::QueryCuda([&] { return cudaPointerGetAttributes(&pointer, ptr); })) pointer = {};

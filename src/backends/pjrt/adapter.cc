@@ -1,5 +1,5 @@
-// Order of events: a record is made before its handle is entered, and ends after its handle was taken out; in between
-// no lock is held, since a call stack is captured or the ledger entered there.
+// Order of events: a record is made before its handle is added, and it ends after its handle was removed. The mutex is
+// not held while a record is made or ended, because that captures a call stack or changes the ledger.
 #include "src/backends/pjrt/adapter.h"
 
 #include <algorithm>
@@ -15,11 +15,11 @@
 namespace hbmprof::internal {
 namespace {
 
-// Name spaces of BufferId::Handle: numbers of records, and handles nobody recorded.
+// Name spaces of BufferId::Handle: record numbers, and unknown handles.
 constexpr uint8_t kRecords = 8;
 constexpr uint8_t kUnknownHandles = 9;
 
-// The record numbers of all plugins are distinct: they share a profiler.
+// One sequence for all plugins, because they share a profiler.
 std::atomic<uint64_t> next_record{1};
 
 }  // namespace
@@ -65,7 +65,7 @@ void PjrtRecords::Insert(PjrtHandle handle, const Buffer& buffer) {
       }
       return;
     }
-    // The end of the handle that was here before was never seen.
+    // An older handle with this value is here: its destruction was not seen.
     if (entry->second.holds_memory() && DropHolder(entry->second.memory, &stale)) ended.push_back(entry->second.memory);
     if (!entry->second.alias.is_null()) ended.push_back(entry->second.alias);
     entry->second = buffer;
@@ -85,7 +85,7 @@ void PjrtRecords::Free(absl::Span<const BufferId> ids, Removed* removed) {
   for (const BufferId id : ids) {
     if (id.is_null()) continue;
     const FreedRecord record = profiler_.RecordFree(id);
-    // What cannot be remembered has ended all the same, as it does unless the plugin refuses.
+    // Without host memory for `removed` the record has still ended; it is only missing if the plugin refuses the call.
     static_cast<void>(Completes([&] { removed->records_.push_back(record); }));
   }
 }
@@ -407,7 +407,7 @@ std::vector<PjrtRecords::Leftover> PjrtRecords::LeftoversIn(const Removed& remov
     row.made_by = made_by;
     ++row.count;
   };
-  // Of buffers that share memory only one lists it: the one that came with it, if it is still there.
+  // Memory that several buffers share is listed once: by the buffer that it was created for, if that is among them.
   std::map<uint64_t, uintptr_t> memory;
   for (const auto& [handle, buffer] : removed.buffers_) {
     if (!buffer.holds_memory()) continue;
@@ -430,7 +430,7 @@ std::vector<PjrtRecords::Leftover> PjrtRecords::LeftoversIn(const Removed& remov
 }
 
 void PjrtRecords::PutBack(const Removed& removed) {
-  // Handles first: a record without one would never end.
+  // Handles first: a record without a handle would never end.
   {
     MutexLock lock(mutex_);
     for (const auto& [handle, buffer] : removed.buffers_) buffers_[handle] = buffer;

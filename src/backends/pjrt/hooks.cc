@@ -1,7 +1,7 @@
-// What is done around each wrapped call; a translation of the plugin's calls into the words of the records.
+// The hooks: each translates a call of the plugin's table into calls of PjrtRecords.
 //
-// Order: the real call, then what it made is recorded; what it ends is removed first, and put back if it failed. What
-// the program passed and what it gets back are never changed.
+// A call that creates something is recorded after it has succeeded. A call that ends something is recorded before it is
+// made, and the records are put back if it fails. The program's arguments and results are never changed.
 #include "src/backends/pjrt/hooks.h"
 
 #include <algorithm>
@@ -20,15 +20,15 @@
 namespace hbmprof::internal {
 namespace {
 
-using namespace pjrt;  // NOLINT: this file is about nothing else
+using namespace pjrt;  // NOLINT: most names in this file are from there
 using Removed = PjrtRecords::Removed;
 
-// Whether the caller's struct has this field: it may have been built with an older header.
+// Whether the caller's struct has this field: the caller may have been built with an older header.
 #define HBMPROF_HAS_FIELD(args, field) \
   ((args)->struct_size >=              \
    static_cast<size_t>(reinterpret_cast<const char*>(&(args)->field + 1) - reinterpret_cast<const char*>(args)))
 
-// Calls `record`, which records what has `bytes()` bytes. If the host has no memory for that, it is counted as dropped.
+// Calls `record`, which records `bytes()` bytes. If the host has no memory for that, they are counted as dropped.
 template <typename Record, typename Bytes>
 void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& bytes) {
   if (!Completes(record)) tracked.profiler.RecordDropped(bytes());
@@ -36,7 +36,7 @@ void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& byt
 
 size_t ZeroBytes() { return 0; }
 
-// A profile of what held the memory when there was no more, at most once a minute for the whole process.
+// Writes a profile of the live buffers to `oom_output`, at most once a minute in a process.
 void MemoryExhausted(TrackedPlugin& tracked) {
   static std::atomic<int64_t> next_seconds{INT64_MIN};
   if (tracked.oom_output.empty()) return;
@@ -55,7 +55,7 @@ void MemoryExhausted(TrackedPlugin& tracked) {
   }
 }
 
-// What every wrapped call ends with.
+// Returns `error`. Writes a profile first if it says that device memory is exhausted.
 Error* Finish(TrackedPlugin& tracked, Error* error) {
   if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted && tracked.profiler.enabled() &&
       !Completes([&] { MemoryExhausted(tracked); })) {
@@ -64,7 +64,7 @@ Error* Finish(TrackedPlugin& tracked, Error* error) {
   return error;
 }
 
-// The two ways of tracking a call. Both make it once, outside of everything that can fail, and return what it returned.
+// The two ways to track a call. Both make the call once, outside of all code that can fail, and return its result.
 
 template <typename Args, typename Record, typename Bytes>
 Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record& record, const Bytes& bytes) {
@@ -90,9 +90,10 @@ Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget
 void WarnOnceOfForeign(const char* what) {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
-  PrintMessage("hbmprof: a PJRT ", what,
-               " was destroyed whose making was not seen, or twice; the call was passed on, and is counted in "
-               "foreign_frees (said once)");
+  PrintMessage(
+      "hbmprof: a PJRT ", what,
+      " was destroyed that was not seen created, or was destroyed twice; the call was passed on and is counted "
+      "in foreign_frees (this message is printed once)");
 }
 
 // Clients.
@@ -130,7 +131,7 @@ void ReportLeftovers(TrackedPlugin& tracked, const Removed& removed) {
 }
 
 Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* args) {
-  // Its devices end with it, so nobody may ask them any more, tracked or not.
+  // The client's devices end with it, so their probes must not run any more, also while recording is off.
   tracked.plugin.ClientDestroyed(args->client);
   Error* const error = RemoveThenCall(tracked, kClientDestroy, args, [&] {
     Removed removed = tracked.records.ClientDestroyed(args->client);
@@ -195,7 +196,7 @@ Error* DestroyExecutable(TrackedPlugin& tracked, const Caller&, LoadedExecutable
   });
 }
 
-// The execution took over the memory of those arguments that the plugin now calls deleted.
+// Removes the records of donated arguments: those that the plugin reports as deleted after the execution.
 void RemoveDonated(TrackedPlugin& tracked, const ExecuteArgs& args) {
   const ExecuteOptions* options = args.options;
   const auto may_be_donated = [&](size_t argument) {
@@ -217,11 +218,11 @@ void RemoveDonated(TrackedPlugin& tracked, const ExecuteArgs& args) {
   }
 }
 
-// What is known of the program's outputs; asked of the plugin the first time.
+// Returns the description of the executed program; queries the plugin for it the first time.
 std::shared_ptr<const PjrtProgram> ProgramOf(TrackedPlugin& tracked, const Caller& caller, const ExecuteArgs& args) {
   std::shared_ptr<const PjrtProgram> program = tracked.records.FindProgram(args.executable);
   if (program != nullptr) return program;
-  // It was loaded before the plugin was wrapped: its code is not recorded, its outputs are.
+  // The program was loaded before the plugin was wrapped: its outputs are recorded, its code is not.
   const std::shared_ptr<PjrtProgram> described = tracked.plugin.DescribeProgram(nullptr, args.executable);
   described->devices.clear();
   tracked.records.Loaded(caller, args.executable, described);
@@ -247,7 +248,8 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
                             args.options->call_location != nullptr;
   const ScopedTag location(has_location ? "call_location" : "", has_location ? args.options->call_location : "");
 
-  // An executable's outputs have the same places and shapes every time, except on a device of the call's choice.
+  // The outputs of an executable have the same locations and shapes in each execution, except if the call names a
+  // device.
   const bool is_usual = args.execute_device == nullptr;
   const PjrtProgram::Outputs* outputs = is_usual ? program->outputs.load(std::memory_order_acquire) : nullptr;
   if (outputs != nullptr && outputs->size() != args.num_devices) outputs = nullptr;
@@ -280,7 +282,8 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
 Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) {
   Error* const error = tracked.plugin.Call(kLoadedExecutableExecute, args);
   if (tracked.profiler.enabled()) {
-    // First, or what an output took over from an argument would count twice. A failed execution may have taken, too.
+    // Donated arguments first: memory that an output took over from an argument would count twice. A failed execution
+    // can have taken arguments over, too.
     RecordOrDrop(
         tracked, [&] { RemoveDonated(tracked, *args); }, &ZeroBytes);
     if (error == nullptr)
@@ -292,7 +295,7 @@ Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) 
 
 // Buffers.
 
-// The buffer `*made` is new, in `memory` if that is given, else on `device`.
+// Tracks a call that creates the buffer `*made`, in `memory` if that is not null, else on `device`.
 template <typename Args>
 Error* Make(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Client* client, Buffer* const* made,
             Device* device, Memory* memory) {
@@ -302,7 +305,7 @@ Error* Make(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, 
       [&] { return tracked.plugin.SizeOf(*made); });
 }
 
-// The same of a buffer that owns no memory.
+// Tracks a call that creates a buffer without memory of its own.
 template <typename Args>
 Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
   return CallThenRecord(
@@ -314,7 +317,7 @@ Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* ar
       &ZeroBytes);
 }
 
-// A copy of `args->buffer`.
+// Tracks a call that copies `args->buffer`.
 template <typename Args>
 Error* Copy(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
   auto* const client = const_cast<void*>(tracked.records.ClientOf(args->buffer));
@@ -334,7 +337,7 @@ Error* CopyToMemory(TrackedPlugin& tracked, const Caller& caller, BufferCopyToMe
   return Copy(tracked, caller, kBufferCopyToMemory, args, nullptr, args->memory);
 }
 Error* View(TrackedPlugin& tracked, const Caller& caller, CreateViewArgs* args) {
-  // The memory space came in minor version 66.
+  // The field `memory` exists since minor version 66.
   Memory* const memory = HBMPROF_HAS_FIELD(args, memory) ? args->memory : nullptr;
   return MakeView(tracked, caller, kCreateView, args, args->device, memory);
 }
@@ -393,7 +396,7 @@ Error* DecreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* arg
       tracked, kBufferDecreaseReferences, args, [&] { tracked.records.ReferenceDropped(args->buffer); }, &ZeroBytes);
 }
 
-// Transfers whose buffers are asked for later.
+// Transfers, whose buffers are retrieved later.
 
 Error* CreateTransfer(TrackedPlugin& tracked, const Caller& caller, CreateBuffersForTransferArgs* args) {
   const auto size_of = [&](size_t index) -> size_t {
@@ -436,7 +439,7 @@ Error* DestroyTransfer(TrackedPlugin& tracked, const Caller&, TransferManagerDes
                         [&] { return tracked.records.TransferDestroyed(args->manager); });
 }
 
-// Lack of memory that shows only when the result of an execution is waited for.
+// An execution can report exhausted memory through its event.
 
 Error* AwaitEvent(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
   return Finish(tracked, tracked.plugin.Call(kEventAwait, args));
@@ -486,7 +489,7 @@ constexpr PjrtHook kPjrtHooks[kPjrtHookCount] = {
 
 namespace {
 
-// A missing entry would be one of slot 0, which no hook has.
+// A missing entry would have slot 0, which no hook has.
 constexpr bool EachHookHasASlotOfItsOwn() {
   for (int i = 0; i < kPjrtHookCount; ++i) {
     if (static_cast<int>(kPjrtHooks[i].slot) == 0) return false;
@@ -496,7 +499,7 @@ constexpr bool EachHookHasASlotOfItsOwn() {
   }
   return true;
 }
-static_assert(EachHookHasASlotOfItsOwn(), "kPjrtHookCount is not the number of entries, or one is twice");
+static_assert(EachHookHasASlotOfItsOwn(), "kPjrtHookCount is not the number of entries, or a slot has two entries");
 
 }  // namespace
 

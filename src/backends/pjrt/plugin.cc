@@ -1,4 +1,4 @@
-// Questions to a plugin. Whatever it answers, or does not, becomes a value that can be recorded.
+// Each query gives a value that can be recorded, also if the plugin does not answer.
 #include "src/backends/pjrt/plugin.h"
 
 #include <iterator>
@@ -10,7 +10,7 @@ namespace {
 
 using pjrt::Slot;
 
-// Of what is asked of every buffer, every time.
+// The storage of queries that are made for every buffer: less to set to zero.
 constexpr size_t kSmall = 64;
 
 constexpr char kUnknownDevice[] = "unknown";
@@ -31,7 +31,7 @@ void PjrtPlugin::Discard(pjrt::Error* error) const {
   if (!Has(Slot::kErrorDestroy)) return;
   PjrtQuery<pjrt::ErrorDestroyArgs> query;
   query.args.error = error;
-  // The one function that returns nothing.
+  // This function, unlike all others, returns void.
   reinterpret_cast<void (*)(pjrt::ErrorDestroyArgs*)>(Function(Slot::kErrorDestroy))(&query.args);
 }
 
@@ -63,10 +63,10 @@ DeviceProbe PjrtPlugin::Probe(const PjrtPlugin& plugin, pjrt::Device* device) {
   query.args.device = device;
   if (!plugin.Query(Slot::kDeviceMemoryStats, &query)) return probe;
   const auto known = [](const pjrt::OptionalBytes& bytes) { return bytes.is_set ? bytes.value : -1; };
-  // 0 of 0 bytes is how a plugin without statistics answers when it does not say that it has none.
+  // Some plugins without statistics answer with zeros instead of an error.
   if (query.args.bytes_in_use == 0 && known(query.args.bytes_limit) <= 0) return probe;
   probe.driver_bytes_in_use = query.args.bytes_in_use;
-  probe.driver_scope = DriverScope::kProcess;  // a plugin knows of its own clients only
+  probe.driver_scope = DriverScope::kProcess;  // a plugin knows only its own clients
   probe.driver_peak_bytes_in_use = known(query.args.peak_bytes_in_use);
   probe.bytes_limit = known(query.args.bytes_limit);
   probe.largest_free_block_bytes = known(query.args.largest_free_block_bytes);
@@ -78,7 +78,7 @@ void PjrtPlugin::ClientCreated(pjrt::Client* client) {
   std::vector<DeviceId> ids;
   for (pjrt::Device* device : devices) ids.push_back(DeviceOf(client, device));
   {
-    // Before there are probes: what is not noted here would not be removed.
+    // Before the probes are set: ClientDestroyed removes the probes that are listed here.
     MutexLock lock(mutex_);
     probed_[client] = ids;
   }
@@ -98,7 +98,7 @@ void PjrtPlugin::ClientDestroyed(pjrt::Client* client) {
       probed_.erase(found);
     }
     for (auto location = locations_.begin(); location != locations_.end();) {
-      // What belongs to nobody known is asked again when it is needed.
+      // An entry without a client may belong to this one. It is queried again when it is needed.
       if (location->second.client == client || location->second.client == nullptr) {
         location = locations_.erase(location);
       } else {
@@ -148,7 +148,7 @@ PjrtPlugin::Location PjrtPlugin::QueryLocation(PjrtHandle client, pjrt::Memory* 
   } else {
     location.attributes.device = DeviceOf(client, nullptr);
   }
-  // A device's own memory counts as such by whatever name: on a CPU that may be one of the host's.
+  // The default memory of a device counts as device memory whatever its name is: on a CPU the name can contain "host".
   if (!is_default && location.space.find("host") != std::string::npos)
     location.attributes.kind = MemoryKind::kPinnedHost;
   return location;
@@ -189,7 +189,7 @@ PjrtMemory PjrtPlugin::Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::D
   described.bytes = SizeOf(buffer);
   described.attributes = location.attributes;
   described.space = location.space;
-  // A memory space may be of several devices; the call knows which one it was.
+  // A memory space can belong to several devices; the argument of the call says which one it is.
   if (device != nullptr) described.attributes.device = DeviceOf(client, device);
   PjrtQuery<pjrt::BufferElementTypeArgs> type;
   type.args.buffer = buffer;
@@ -211,7 +211,7 @@ std::shared_ptr<PjrtProgram> PjrtPlugin::DescribeProgram(PjrtHandle client, pjrt
       program->devices.push_back(DeviceOf(client, devices.args.devices[i]));
     }
   }
-  // The descriptor is the plugin's to make and ours to destroy.
+  // The caller of this function must destroy the executable that it returns.
   PjrtQuery<pjrt::GetExecutableArgs> get;
   get.args.loaded_executable = executable;
   if (!Query(Slot::kLoadedExecutableGetExecutable, &get)) return program;
