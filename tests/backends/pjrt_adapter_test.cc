@@ -28,7 +28,7 @@ PjrtMemory Bytes(size_t bytes) {
   return memory;
 }
 
-class PjrtBooksTest : public ::testing::Test {
+class PjrtRecordsTest : public ::testing::Test {
  protected:
   // Makes its callers' stacks distinct from this file's others where they must be.
   [[gnu::noinline]] void Create(PjrtHandle buffer, size_t bytes, PjrtHandle client = kClient) {
@@ -53,7 +53,7 @@ class PjrtBooksTest : public ::testing::Test {
   PjrtRecords books_{profiler_};
 };
 
-TEST_F(PjrtBooksTest, ABufferCountsFromItsCreationToItsDestruction) {
+TEST_F(PjrtRecordsTest, BufferCountsUntilDestroyed) {
   Create(kA, 100);
   Create(kB, 50);
   EXPECT_EQ(InUse(), 150);
@@ -66,7 +66,7 @@ TEST_F(PjrtBooksTest, ABufferCountsFromItsCreationToItsDestruction) {
   EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, DeletionEndsTheMemoryAndDestructionDoesNotEndItAgain) {
+TEST_F(PjrtRecordsTest, DeletionEndsMemoryOnce) {
   Create(kA, 100);
   books_.Deleted(kA);
   EXPECT_EQ(InUse(), 0);
@@ -76,7 +76,7 @@ TEST_F(PjrtBooksTest, DeletionEndsTheMemoryAndDestructionDoesNotEndItAgain) {
   EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, ADestructionThatFailsPutsTheBufferBackWithItsStack) {
+TEST_F(PjrtRecordsTest, FailedDestructionPutsBufferBack) {
   Create(kA, 100);
   const Snapshot before = profiler_.TakeSnapshot();
   books_.PutBack(Destroy(kA));
@@ -90,7 +90,7 @@ TEST_F(PjrtBooksTest, ADestructionThatFailsPutsTheBufferBackWithItsStack) {
   EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, AnUnknownHandleIsAForeignFreeAndNullIsNothing) {
+TEST_F(PjrtRecordsTest, UnknownHandleIsAForeignFree) {
   bool known = true;
   books_.Destroyed(kA, &known);
   EXPECT_FALSE(known);
@@ -101,7 +101,7 @@ TEST_F(PjrtBooksTest, AnUnknownHandleIsAForeignFreeAndNullIsNothing) {
   EXPECT_EQ(RecordForeignFree(), 1);
 }
 
-TEST_F(PjrtBooksTest, AHandleThatIsReusedNamesNewMemory) {
+TEST_F(PjrtRecordsTest, ReusedHandleIsNewMemory) {
   Create(kA, 100);
   Destroy(kA);
   Create(kA, 30);
@@ -113,7 +113,7 @@ TEST_F(PjrtBooksTest, AHandleThatIsReusedNamesNewMemory) {
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(PjrtBooksTest, AViewOwnsNothing) {
+TEST_F(PjrtRecordsTest, ViewOwnsNoMemory) {
   View(kA);
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(Live(), 1) << "it is there, at zero bytes";
@@ -122,7 +122,7 @@ TEST_F(PjrtBooksTest, AViewOwnsNothing) {
   EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, SharedMemoryCountsOnceAndUntilTheLastLetsGo) {
+TEST_F(PjrtRecordsTest, SharedMemoryCountsOnceUntilLastHolder) {
   Create(kA, 100);
   Alias(kB, kA);
   Alias(kC, kB);
@@ -139,7 +139,7 @@ TEST_F(PjrtBooksTest, SharedMemoryCountsOnceAndUntilTheLastLetsGo) {
   EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, AFailedDestructionOfASharerLeavesItASharer) {
+TEST_F(PjrtRecordsTest, FailedDestructionOfAliasKeepsSharing) {
   Create(kA, 100);
   Alias(kB, kA);
   books_.PutBack(Destroy(kB));
@@ -150,7 +150,7 @@ TEST_F(PjrtBooksTest, AFailedDestructionOfASharerLeavesItASharer) {
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(PjrtBooksTest, AnAliasSharesWhatItIsFulfilledWith) {
+TEST_F(PjrtRecordsTest, FulfilledAliasSharesMemory) {
   View(kA);
   books_.AwaitsFulfilment(kCallback, kA);
   Create(kB, 100);
@@ -163,7 +163,7 @@ TEST_F(PjrtBooksTest, AnAliasSharesWhatItIsFulfilledWith) {
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(PjrtBooksTest, AnAliasThatIsFulfilledWithAnErrorHoldsNothing) {
+TEST_F(PjrtRecordsTest, AliasFulfilledWithErrorHoldsNothing) {
   View(kA);
   books_.AwaitsFulfilment(kCallback, kA);
   books_.Fulfilled(kCallback, nullptr);
@@ -172,7 +172,7 @@ TEST_F(PjrtBooksTest, AnAliasThatIsFulfilledWithAnErrorHoldsNothing) {
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(PjrtBooksTest, MovedMemoryKeepsItsRecord) {
+TEST_F(PjrtRecordsTest, MovedMemoryKeepsRecord) {
   Create(kA, 100);
   EXPECT_TRUE(books_.Moved(kA, kB));
   EXPECT_EQ(InUse(), 100);
@@ -185,7 +185,7 @@ TEST_F(PjrtBooksTest, MovedMemoryKeepsItsRecord) {
   EXPECT_FALSE(books_.Moved(kA, kB)) << "unknown";
 }
 
-TEST_F(PjrtBooksTest, AnExternalReferenceOutlivesTheDeletion) {
+TEST_F(PjrtRecordsTest, ExternalReferenceOutlivesDeletion) {
   Create(kA, 100);
   books_.ReferenceAdded(kA);
   books_.ReferenceAdded(kA);
@@ -203,7 +203,7 @@ TEST_F(PjrtBooksTest, AnExternalReferenceOutlivesTheDeletion) {
   EXPECT_EQ(InUse(), 0) << "the handle owned the reference";
 }
 
-TEST_F(PjrtBooksTest, ATransferCountsFromItsCreationAndItsBuffersKeepThatStack) {
+TEST_F(PjrtRecordsTest, TransferBuffersKeepCreationStack) {
   books_.TransferCreated(Caller::OfThisFunction(), kClient, kManager, {Bytes(10), Bytes(20), Bytes(40)});
   EXPECT_EQ(InUse(), 70);
   EXPECT_TRUE(books_.TransferRetrieved(kManager, 1, kA));
@@ -230,7 +230,7 @@ std::shared_ptr<PjrtProgram> Program(std::vector<DeviceId> devices) {
   return program;
 }
 
-TEST_F(PjrtBooksTest, AnExecutableCountsItsCodeOnEachDevice) {
+TEST_F(PjrtRecordsTest, ExecutableCodeCountsOnEachDevice) {
   const DeviceId second = profiler_.Device("second");
   books_.Loaded(Caller::OfThisFunction(), kA, Program({kDefaultDevice, second}));
   EXPECT_EQ(InUse(), 1000);
@@ -255,7 +255,7 @@ TEST_F(PjrtBooksTest, AnExecutableCountsItsCodeOnEachDevice) {
   EXPECT_EQ(RecordForeignFree(), 1);
 }
 
-TEST_F(PjrtBooksTest, WhatAClientLeavesBehindStaysRecordedAndIsListed) {
+TEST_F(PjrtRecordsTest, LeaksOfClientAreListed) {
   for (const PjrtHandle handle : {kA, kB}) Create(handle, 100);
   Alias(kC, kB);
   Create(&handles[10], 5, kOtherClient);
@@ -275,7 +275,7 @@ TEST_F(PjrtBooksTest, WhatAClientLeavesBehindStaysRecordedAndIsListed) {
   EXPECT_EQ(InUse(), 1205);
 }
 
-TEST_F(PjrtBooksTest, AClientWhoseDestructionFailsKeepsItsBuffers) {
+TEST_F(PjrtRecordsTest, FailedClientDestructionKeepsBuffers) {
   Create(kA, 100);
   books_.PutBack(books_.ClientDestroyed(kClient));
   Destroy(kA);
@@ -283,7 +283,7 @@ TEST_F(PjrtBooksTest, AClientWhoseDestructionFailsKeepsItsBuffers) {
   EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, PinnedHostMemoryCountsWhileItIsMapped) {
+TEST_F(PjrtRecordsTest, PinnedMemoryCountsWhileMapped) {
   PjrtMemory pinned = Bytes(4096);
   pinned.attributes.kind = MemoryKind::kPinnedHost;
   books_.HostMapped(Caller::OfThisFunction(), kA, pinned);
@@ -298,7 +298,7 @@ TEST_F(PjrtBooksTest, PinnedHostMemoryCountsWhileItIsMapped) {
   EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, WhatTheProfilerDropsIsNoForeignFree) {
+TEST_F(PjrtRecordsTest, DroppedRecordIsNoForeignFree) {
   Options options;
   options.max_live_buffers = 1;
   Profiler small(options);

@@ -202,7 +202,7 @@ int64_t InUse() {
   return total;
 }
 
-TEST(PjrtNoMemoryTest, EveryCallReachesThePluginOnceWhicheverHostAllocationFails) {
+TEST(PjrtNoMemoryTest, CallsReachPluginOnceWithoutHostMemory) {
   const abi::Api* const raw = fake_pjrt_table(kFakePjrtNewest);
   fake_pjrt_reset(int64_t{1} << 30);
   Scenario(PjrtCalls(raw));
@@ -235,7 +235,7 @@ TEST(PjrtNoMemoryTest, EveryCallReachesThePluginOnceWhicheverHostAllocationFails
   EXPECT_GT(never_recorded, 10) << "the tracker does allocate";
 }
 
-TEST(PjrtNoMemoryTest, APluginThatCannotBeWrappedIsGivenOutAsItIs) {
+TEST(PjrtNoMemoryTest, UnwrappedPluginIsReturnedUnchanged) {
   const abi::Api* const raw = fake_pjrt_table(57);
   bool failed = true;
   for (int nth = 1; failed; ++nth) {

@@ -70,7 +70,7 @@ int ExecuteLine() {
   return -1;
 }
 
-TEST_F(PjrtInference, TheLeaksDiffIsExactAndNamesTheLine) {
+TEST_F(PjrtInference, DiffShowsTheExactLeakAndLine) {
   const CommandResult run = ServeWithProfiles({"--leak"});
   EXPECT_THAT(run.out, HasSubstr("leaked     300 answers x 1024 B = 307200 B"));
   const ProfileView before = ViewProfile(before_);
@@ -93,7 +93,7 @@ TEST_F(PjrtInference, TheLeaksDiffIsExactAndNamesTheLine) {
                                                 where));
 }
 
-TEST_F(PjrtInference, WithoutTheLeakTheDiffIsZero) {
+TEST_F(PjrtInference, DiffWithoutLeakIsZero) {
   const CommandResult run = ServeWithProfiles({});
   EXPECT_THAT(run.err, IsEmpty()) << "nothing is left at the end";
   const ProfileView before = ViewProfile(before_);
@@ -107,7 +107,7 @@ TEST_F(PjrtInference, WithoutTheLeakTheDiffIsZero) {
   }
 }
 
-TEST_F(PjrtInference, TheAnswersAreTheSameBitsWithTheWrapperAndWithout) {
+TEST_F(PjrtInference, WrapperDoesNotChangeAnswers) {
   const std::string bare = Line(Serve({"--bare"}, plugin_), "requests");
   EXPECT_THAT(bare, HasSubstr("checksum of the answers "));
   EXPECT_EQ(Line(Serve({}, plugin_), "requests"), bare);

@@ -49,7 +49,7 @@ class CudaGpuTest : public ::testing::Test {
   }
 };
 
-TEST_F(CudaGpuTest, LinearMemoryIsRecordedUsableAndFreedToExactlyZero) {
+TEST_F(CudaGpuTest, LinearMemoryIsRecorded) {
   float* ptr = nullptr;
   ASSERT_EQ(cuda::Malloc(&ptr, 1 << 20), cudaSuccess);
   ExpectRecorded(ptr, 1 << 20, MemoryKind::kDevice);
@@ -71,7 +71,7 @@ TEST_F(CudaGpuTest, LinearMemoryIsRecordedUsableAndFreedToExactlyZero) {
   EXPECT_EQ(LiveRecords(), 0);
 }
 
-TEST_F(CudaGpuTest, ManagedAndPinnedMemoryIsRecordedInItsOwnSpace) {
+TEST_F(CudaGpuTest, ManagedAndPinnedHaveTheirOwnSpace) {
   void* managed = nullptr;
   ASSERT_EQ(cuda::MallocManaged(&managed, 4096), cudaSuccess);
   ExpectRecorded(managed, 4096, MemoryKind::kManaged);
@@ -91,7 +91,7 @@ TEST_F(CudaGpuTest, ManagedAndPinnedMemoryIsRecordedInItsOwnSpace) {
   EXPECT_EQ(LiveRecords(), 0);
 }
 
-TEST_F(CudaGpuTest, StreamOrderedMemoryIsFreedByEitherFree) {
+TEST_F(CudaGpuTest, StreamOrderedMemoryIsFreedByBothFrees) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
   void* a = nullptr;
@@ -120,7 +120,7 @@ TEST_F(CudaGpuTest, StreamOrderedMemoryIsFreedByEitherFree) {
   EXPECT_EQ(LiveRecords(), 0);
 }
 
-TEST_F(CudaGpuTest, AnAllocationUnderStreamCaptureIsTheGraphs) {
+TEST_F(CudaGpuTest, CapturedMemoryIsOfKindGraph) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
@@ -135,7 +135,7 @@ TEST_F(CudaGpuTest, AnAllocationUnderStreamCaptureIsTheGraphs) {
   EXPECT_EQ(LiveRecords(), 0);
 }
 
-TEST_F(CudaGpuTest, ArraysAreRecordedWithTheirEstimate) {
+TEST_F(CudaGpuTest, ArraysAreRecorded) {
   const cudaChannelFormatDesc float4 = {32, 32, 32, 32, cudaChannelFormatKindFloat};
   cudaArray_t plane = nullptr;
   ASSERT_EQ(cuda::MallocArray(&plane, &float4, 256, 128), cudaSuccess);
@@ -150,7 +150,7 @@ TEST_F(CudaGpuTest, ArraysAreRecordedWithTheirEstimate) {
   EXPECT_EQ(LiveRecords(), 0);
 }
 
-TEST_F(CudaGpuTest, FailuresAreCudasOwnAndAreNotRecorded) {
+TEST_F(CudaGpuTest, FailuresAreReturnedAndNotRecorded) {
   void* ptr = nullptr;
   EXPECT_EQ(cuda::Malloc(&ptr, size_t{1} << 50), cudaErrorMemoryAllocation);
   EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
@@ -167,7 +167,7 @@ TEST_F(CudaGpuTest, FailuresAreCudasOwnAndAreNotRecorded) {
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
-TEST_F(CudaGpuTest, MemoryTakenBehindOurBackIsUnaccounted) {
+TEST_F(CudaGpuTest, UntrackedMemoryIsUnaccounted) {
   void* tracked = nullptr;
   ASSERT_EQ(cuda::Malloc(&tracked, size_t{256} << 20), cudaSuccess);
   const DeviceStats before = Stats();
@@ -186,14 +186,14 @@ TEST_F(CudaGpuTest, MemoryTakenBehindOurBackIsUnaccounted) {
   EXPECT_EQ(cuda::Free(tracked), cudaSuccess);
 }
 
-TEST_F(CudaGpuTest, TheDevicesNumbersAreKnownOnAThreadThatNeverUsedCuda) {
+TEST_F(CudaGpuTest, ProbeWorksOnThreadWithoutCuda) {
   void* ptr = nullptr;
   ASSERT_EQ(cuda::Malloc(&ptr, 4096), cudaSuccess);
   std::thread([] { EXPECT_TRUE(Stats().unaccounted_known); }).join();
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
 }
 
-TEST_F(CudaGpuTest, AResetForgetsTheDevicesMemory) {
+TEST_F(CudaGpuTest, ResetDropsTheDevicesMemory) {
   void* ptr = nullptr;
   ASSERT_EQ(cuda::Malloc(&ptr, 4096), cudaSuccess);
   ASSERT_EQ(cuda::DeviceReset(), cudaSuccess);

@@ -118,7 +118,7 @@ TEST(ElfSymbolizer, NamesLambdas) {
   EXPECT_THAT(name, HasSubstr("{lambda#1}::operator()"));
 }
 
-TEST(ElfSymbolizer, NamesEveryByteOfAFunctionAndNoneAround) {
+TEST(ElfSymbolizer, NamesExactlyTheFunctionsBytes) {
   const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
   const uint64_t begin = library.exported();
   Dl_info info;
@@ -133,7 +133,7 @@ TEST(ElfSymbolizer, NamesEveryByteOfAFunctionAndNoneAround) {
   EXPECT_NE(NameOf(begin + symbol->st_size).name, "named::Exported");
 }
 
-TEST(ElfSymbolizer, NamesLastWhileOthersAreAskedFor) {
+TEST(ElfSymbolizer, NamesStayValid) {
   const Symbolizer::Name first = NameOf(named_here::Static(1));
   const std::vector<Snapshot::Module> modules = LoadedModules();
   std::vector<uint64_t> others;
@@ -145,14 +145,14 @@ TEST(ElfSymbolizer, NamesLastWhileOthersAreAskedFor) {
   EXPECT_EQ(NameOf(named_here::Static(1)).system_name.data(), first.system_name.data());
 }
 
-TEST(ElfSymbolizer, LeavesSymbolVersionsOut) {
+TEST(ElfSymbolizer, NamesHaveNoSymbolVersions) {
   const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
   const Symbolizer::Name name = NameOf(library.Address("named_versioned_address"));
   EXPECT_EQ(name.system_name, "named_versioned");
   EXPECT_EQ(name.name, "named_versioned");
 }
 
-TEST(ElfSymbolizer, NamesLocalFunctionsOfASharedLibrary) {
+TEST(ElfSymbolizer, NamesLocalFunctionsOfLibrary) {
   const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
   EXPECT_EQ(NameOf(library.hidden()).name, "named::(anonymous namespace)::Hidden");
 }
@@ -161,7 +161,7 @@ TEST(ElfSymbolizer, NamesFunctionsOfTheSystem) {
   EXPECT_EQ(NameOf(reinterpret_cast<uint64_t>(dlsym(RTLD_DEFAULT, "malloc"))).name, "malloc");
 }
 
-TEST(ElfSymbolizer, FallsBackToDynamicSymbolsInAStrippedLibrary) {
+TEST(ElfSymbolizer, StrippedLibraryUsesDynamicSymbols) {
   const NamedLibrary library(HBMPROF_NAMED_LIBRARY_STRIPPED);
   EXPECT_EQ(NameOf(library.exported()).name, "named::Exported");
   EXPECT_EQ(NameOf(library.hidden()).name, "");
@@ -173,14 +173,14 @@ TEST(ElfSymbolizer, NamesALibraryWithoutBuildId) {
   EXPECT_EQ(NameOf(library.hidden()).name, "named::(anonymous namespace)::Hidden");
 }
 
-TEST(ElfSymbolizer, LeavesAddressesOfNoModuleUnnamed) {
+TEST(ElfSymbolizer, AddressesOutsideModulesHaveNoNames) {
   EXPECT_EQ(NameOf(0).name, "");
   EXPECT_EQ(NameOf(1).system_name, "");
   EXPECT_EQ(NameOf(UINT64_MAX).name, "");
   EXPECT_EQ(NameOf(named_here::Free(), {}).name, "");
 }
 
-TEST(ElfSymbolizer, LeavesTheKernelsOwnObjectUnnamed) {
+TEST(ElfSymbolizer, VdsoHasNoNames) {
   for (const Snapshot::Module& module : LoadedModules()) {
     if (module.path != "[vdso]") continue;
     EXPECT_EQ(NameOf(module.start + 0x700).name, "");
@@ -200,7 +200,7 @@ TEST(ElfSymbolizer, IgnoresAFileWithAnotherBuildId) {
   unlink(copy.c_str());
 }
 
-TEST(ElfSymbolizer, GivesNoNamesForFilesItCannotRead) {
+TEST(ElfSymbolizer, UnreadableFilesHaveNoNames) {
   const std::string text = hbmprof_test::NewDirectory() + "/not_elf";
   std::ofstream(text) << "not an ELF file";
   const std::string pipe = text + "_pipe";
@@ -234,7 +234,7 @@ TEST(ElfSymbolizer, SurvivesDamagedFiles) {
   }
 }
 
-TEST(ElfSymbolizer, RemembersAFileThatIsGone) {
+TEST(ElfSymbolizer, DeletedFileStaysCached) {
   const std::string copy = Copy(HBMPROF_NAMED_LIBRARY, "gone.so");
   const NamedLibrary library(copy);
   const std::vector<Snapshot::Module> modules = LoadedModules();
@@ -267,7 +267,7 @@ TEST(ElfSymbolizer, NamesFromSeveralThreads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ElfSymbolizer, WorksInAForkedChildWhileAnotherThreadWasNaming) {
+TEST(ElfSymbolizer, WorksInForkedChildOfThreads) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
 #endif
