@@ -34,6 +34,8 @@ namespace hbmprof {
 // Id 0 always exists and is "GPU:0": the device of what names none.
 enum class DeviceId : uint16_t {};
 inline constexpr DeviceId kDefaultDevice{0};
+// The number of devices that a Profiler has names for.
+inline constexpr int kMaxDevices = 64;
 
 // An allocator of one Profiler, as returned by Profiler::Allocator(). Id 0 is "no name": its samples have no
 // `allocator` label.

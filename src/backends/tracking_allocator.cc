@@ -1,4 +1,4 @@
-// TrackingAllocator, and what DeviceAllocator does by default. See hbmprof/device_allocator.h.
+// TrackingAllocator, and the default implementations of DeviceAllocator. See hbmprof/device_allocator.h.
 #include <cstddef>
 #include <string_view>
 
@@ -22,8 +22,8 @@ TrackingAllocator::TrackingAllocator(DeviceAllocator& upstream, std::string_view
 
 TrackingAllocator::~TrackingAllocator() { profiler_.RemoveDeviceProbe(attributes_.device, this); }
 
-// The order around the upstream calls is the Profiler's (profiler.h): record after the allocation, remove before the
-// free. Another thread may be given the same address as soon as upstream has freed it. Null pointers are not recorded.
+// A record is made after the upstream allocation and removed before the upstream free (profiler.h): upstream may give
+// another thread the same address as soon as it has freed it. Null pointers are not recorded.
 
 [[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::Allocate(size_t bytes) {
   const Caller caller = Caller::OfThisFunction();

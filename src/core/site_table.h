@@ -23,7 +23,6 @@ namespace hbmprof::internal {
 using SiteId = uint32_t;
 inline constexpr SiteId kNoSite = ~SiteId{0};
 
-inline constexpr int kMaxDevices = 64;
 inline constexpr int kMaxAllocators = 256;
 inline constexpr int kAccounts = kMaxDevices * kMemorySpaceCount;
 

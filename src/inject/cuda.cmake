@@ -1,6 +1,5 @@
-# libhbmprof_cuda.so, for LD_PRELOAD: the whole profiler and the driver's wrapped calls in one library that exports
-# nothing else. Static copies of everything that is not the C library, so that nothing clashes with what the program
-# brings.
+# libhbmprof_cuda.so, for LD_PRELOAD: the profiler and the driver's wrapped calls. It contains static copies of all
+# libraries that it uses except the C library, and does not export them: they cannot conflict with the program's.
 if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
   message(STATUS "hbmprof: the injected CUDA library is for x86-64 Linux only, so it is not built")
   return()
@@ -10,14 +9,14 @@ if(HBMPROF_SANITIZER)
   return()
 endif()
 
-# Abseil's own type: static libraries are linked; of shared ones, a distribution's, the static ones beside them.
+# If abseil is a shared library (from a distribution), its static libraries in the same folder are linked instead.
 get_target_property(_absl_type absl::status TYPE)
 if(NOT _absl_type MATCHES "^(STATIC|SHARED)_LIBRARY$")
   message(STATUS "hbmprof: absl::status is no library but an ${_absl_type}, so the injected CUDA library is not built")
   return()
 endif()
 
-# What it may export: the wrapped calls, dlopen, dlsym, _exit, and three functions of its own.
+# The exported functions: the wrapped calls, dlopen, dlsym, _exit, and three functions of its own.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
@@ -54,8 +53,11 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_queries.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_ranges.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_shim.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_table.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
+# driver_table.cc must call the C library's dlsym, not the one of this library.
+target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_real_dlsym)
 
 set(_static $<TARGET_FILE:hbmprof>)
 if(_absl_type STREQUAL "SHARED_LIBRARY")
@@ -83,7 +85,7 @@ set_property(TARGET hbmprof_inject_cuda APPEND PROPERTY LINK_DEPENDS $<TARGET_FI
 target_link_libraries(hbmprof_inject_cuda PRIVATE ${_static} Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(hbmprof_inject_cuda PRIVATE -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL)
 
-# In a folder of its own: it is nothing to link, and hbmprof::cuda is libhbmprof_cuda.a.
+# In its own folder, because it is not a library to link, and libhbmprof_cuda.a is hbmprof::cuda.
 if(HBMPROF_INSTALL)
   install(TARGETS hbmprof_inject_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
 endif()

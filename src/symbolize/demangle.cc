@@ -1,4 +1,4 @@
-// Demangling by the C++ runtime, and a scanner for the text it gives. Knows nothing of files and addresses.
+// Demangling by the C++ runtime, and a scanner that shortens the demangled names.
 #include "src/symbolize/demangle.h"
 
 #include <cxxabi.h>
@@ -16,12 +16,12 @@ bool IsWordByte(char c) {
 
 bool StartsWith(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 
-// Reads a demangled function name from left to right. Grouping only; no grammar of types.
+// Reads a demangled function name from left to right. It matches brackets and does not parse types.
 class Shortener {
  public:
   explicit Shortener(std::string_view text) : text_(text) {}
 
-  // False if the text is not what it takes for a function name.
+  // Sets `*name` to the short name. Returns false if the text is not recognized as a function name.
   bool Run(std::string* out) {
     while (position_ < text_.size()) {
       const char c = text_[position_];
@@ -33,7 +33,7 @@ class Shortener {
         if (StartsWith(Rest(), kAnonymous)) {
           Copy(kAnonymous.size());
         } else if (StartsWith(Rest(), "(*") || StartsWith(Rest(), "(&")) {
-          // "void (*f(int))(char)": what stood before is the return type of f.
+          // "void (*f(int))(char)": the text before f is its return type.
           name_.clear();
           position_ += 2;
         } else if (name_ == "decltype") {
@@ -53,7 +53,7 @@ class Shortener {
       } else if (StartsWith(Rest(), " [clone ")) {
         break;
       } else if (c == ' ') {
-        // What stood before is a return type, or words like "virtual thunk to".
+        // The text before is a return type, or words like "virtual thunk to".
         if (name_ != "decltype") name_.clear();
         ++position_;
       } else {
@@ -80,14 +80,14 @@ class Shortener {
     position_ = found == std::string_view::npos ? text_.size() : found + 1;
   }
 
-  // Of the identifier, keyword or number that starts here; 0 if none does.
+  // Returns the length of the identifier, keyword or number that starts here; 0 if there is none.
   size_t WordLength() const {
     size_t end = position_;
     while (end < text_.size() && IsWordByte(text_[end])) ++end;
     return end - position_;
   }
 
-  // How many bytes of `text`, which follows the word "operator", are the operator.
+  // Returns the length of the operator at the beginning of `text`, which follows the word "operator".
   static size_t OperatorSymbolLength(std::string_view text) {
     for (const std::string_view symbol :
          {"()", "[]", "<=>", "<<=", ">>=", "->*", "<<", ">>", "<=", ">=", "->", "<", ">"}) {
@@ -100,7 +100,7 @@ class Shortener {
     return length;
   }
 
-  // What follows the word "operator".
+  // Reads the text after the word "operator".
   void CopyOperatorSymbol() {
     if (const size_t length = OperatorSymbolLength(Rest()); length != 0) {
       const bool is_literal = Rest()[0] == '"';
@@ -200,7 +200,7 @@ class Shortener {
   std::string name_;
 };
 
-// Where a C symbol's own name ends and the compiler's begins ("f.cold", "f.constprop.0").
+// Returns `symbol` without the suffixes that the compiler adds ("f.cold", "f.constprop.0").
 std::string_view WithoutCompilerSuffix(std::string_view symbol) {
   for (const std::string_view suffix :
        {".cold", ".part.", ".constprop.", ".isra.", ".lto_priv.", ".llvm.", ".localalias"}) {

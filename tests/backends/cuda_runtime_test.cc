@@ -348,7 +348,7 @@ class EveryWrapper : public CudaRuntimeTest, public ::testing::WithParamInterfac
   static int64_t CallsOf(const char* function) { return fake_cuda_calls(function); }
 };
 
-TEST_P(EveryWrapper, RecordsASuccessWithItsSizeKindDeviceAndCaller) {
+TEST_P(EveryWrapper, RecordsSuccess) {
   const Wrapper& wrapper = GetParam();
   const int64_t calls = CallsOf(wrapper.creates);
   const Made made = wrapper.make();
@@ -385,7 +385,7 @@ TEST_P(EveryWrapper, RecordsASuccessWithItsSizeKindDeviceAndCaller) {
   EXPECT_EQ(NewForeignFrees(), 0);
 }
 
-TEST_P(EveryWrapper, PassesAFailureOnAndRecordsNothing) {
+TEST_P(EveryWrapper, ReturnsFailureAndRecordsNothing) {
   const Wrapper& wrapper = GetParam();
   fake_cuda_fail(wrapper.creates, cudaErrorMemoryAllocation, 0);
   EXPECT_EQ(wrapper.make().error, cudaErrorMemoryAllocation);
@@ -394,7 +394,7 @@ TEST_P(EveryWrapper, PassesAFailureOnAndRecordsNothing) {
   EXPECT_EQ(profiler().GetTrackerStats().live_records, 0);
 }
 
-TEST_P(EveryWrapper, PutsTheRecordBackWhenItsReleaseFails) {
+TEST_P(EveryWrapper, FailedReleasePutsRecordBack) {
   const Wrapper& wrapper = GetParam();
   const Made made = wrapper.make();
   ASSERT_EQ(made.error, cudaSuccess);
@@ -414,7 +414,7 @@ TEST_P(EveryWrapper, PutsTheRecordBackWhenItsReleaseFails) {
 }
 
 // A new allocation of host memory fails each time, until the two calls need no more.
-TEST_P(EveryWrapper, CallsTheRuntimeOnceWhicheverHostAllocationFails) {
+TEST_P(EveryWrapper, CallsRuntimeOnceWithoutHostMemory) {
   const Wrapper& wrapper = GetParam();
   bool failed = true;
   for (int nth = 1; failed; ++nth) {
@@ -453,7 +453,7 @@ TEST_P(EveryWrapper, CanBeReleasedOnAnotherThread) {
   EXPECT_EQ(NewForeignFrees(), 0);
 }
 
-TEST_P(EveryWrapper, LeavesAnEarlierErrorForTheProgramToFind) {
+TEST_P(EveryWrapper, KeepsEarlierError) {
   const Wrapper& wrapper = GetParam();
   int unknown = 0;
   ASSERT_EQ(cudaFreeHost(&unknown), cudaErrorInvalidValue);
@@ -464,7 +464,7 @@ TEST_P(EveryWrapper, LeavesAnEarlierErrorForTheProgramToFind) {
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
 }
 
-TEST_P(EveryWrapper, SucceedsAndHidesTheErrorWhenAskingForTheDeviceFails) {
+TEST_P(EveryWrapper, SucceedsIfTheDeviceQueryFails) {
   const Wrapper& wrapper = GetParam();
   for (const char* query : {"cudaGetDevice", "cudaStreamGetDevice", "cudaStreamGetDevice_ptsz",
                             "cudaPointerGetAttributes", "cudaStreamIsCapturing", "cudaStreamIsCapturing_ptsz"}) {
@@ -479,7 +479,7 @@ TEST_P(EveryWrapper, SucceedsAndHidesTheErrorWhenAskingForTheDeviceFails) {
   objects_before_ = 0;
 }
 
-TEST_P(EveryWrapper, AsksNothingAndRecordsNothingWhileRecordingIsOff) {
+TEST_P(EveryWrapper, MakesNoQueryWhileOff) {
   const Wrapper& wrapper = GetParam();
   const int64_t queries = CallsOf("cudaGetDevice");
   profiler().SetEnabled(false);
@@ -499,7 +499,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, EveryWrapper, ::testing::ValuesIn(kWrappers),
 
 // --- Frees. ---
 
-TEST_F(CudaRuntimeTest, FreesOfNullAnswerAsCudaDoesAndAreSilent) {
+TEST_F(CudaRuntimeTest, FreeOfNullIsSilent) {
   EXPECT_EQ(cuda::Free(nullptr), cudaSuccess);
   EXPECT_EQ(cuda::FreeHost(nullptr), cudaFreeHost(nullptr));
   EXPECT_EQ(cuda::FreeArray(nullptr), cudaSuccess);
@@ -509,14 +509,14 @@ TEST_F(CudaRuntimeTest, FreesOfNullAnswerAsCudaDoesAndAreSilent) {
   EXPECT_EQ(NewForeignFrees(), 0);
 }
 
-TEST_F(CudaRuntimeTest, AFreeOfWhatTheRuntimeMadeItselfIsForwardedAndCounted) {
+TEST_F(CudaRuntimeTest, UnknownFreeIsForwardedAndCounted) {
   void* ptr = nullptr;
   ASSERT_EQ(cudaMalloc(&ptr, 100), cudaSuccess);
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
   EXPECT_EQ(NewForeignFrees(), 1);
 }
 
-TEST_F(CudaRuntimeTest, ADoubleFreeGetsCudasAnswerAndLeavesOthersAlone) {
+TEST_F(CudaRuntimeTest, DoubleFreeReturnsCudasError) {
   void* kept = nullptr;
   void* ptr = nullptr;
   ASSERT_EQ(cuda::Malloc(&kept, 300), cudaSuccess);
@@ -536,7 +536,7 @@ TEST_F(CudaRuntimeTest, ZeroBytesAreNotRecorded) {
   EXPECT_EQ(NewAllocs(), 0);
 }
 
-TEST_F(CudaRuntimeTest, NullArgumentsGetCudasAnswer) {
+TEST_F(CudaRuntimeTest, NullArgumentsReturnCudasError) {
   EXPECT_EQ(cuda::Malloc(static_cast<void**>(nullptr), 100), cudaErrorInvalidValue);
   cudaArray_t array = nullptr;
   EXPECT_EQ(cuda::MallocArray(&array, nullptr, 16), cudaErrorInvalidValue);
@@ -547,7 +547,7 @@ TEST_F(CudaRuntimeTest, NullArgumentsGetCudasAnswer) {
   EXPECT_EQ(NewAllocs(), 0);
 }
 
-TEST_F(CudaRuntimeTest, AbsurdSizesAreOutOfMemory) {
+TEST_F(CudaRuntimeTest, HugeSizesAreOutOfMemory) {
   void* ptr = nullptr;
   EXPECT_EQ(cuda::Malloc(&ptr, SIZE_MAX), cudaErrorMemoryAllocation);
   EXPECT_EQ(cuda::MallocAsync(&ptr, SIZE_MAX - 511, around->stream), cudaErrorMemoryAllocation);
@@ -557,7 +557,7 @@ TEST_F(CudaRuntimeTest, AbsurdSizesAreOutOfMemory) {
 
 // --- Devices, streams, pools. ---
 
-TEST_F(CudaRuntimeTest, OneGpuIsOneDeviceByWhateverWayItIsRecorded) {
+TEST_F(CudaRuntimeTest, OneGpuIsOneDevice) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   void* of_runtime = nullptr;
   void* of_stream = nullptr;
@@ -593,7 +593,7 @@ TEST_F(CudaRuntimeTest, OneGpuIsOneDeviceByWhateverWayItIsRecorded) {
   for (const char* other : {&others[1], &others[2]}) EXPECT_TRUE(profiler().RecordFree(other));
 }
 
-TEST_F(CudaRuntimeTest, ManagedAndPinnedMemoryIsNotInTheDevicesTotal) {
+TEST_F(CudaRuntimeTest, ManagedAndPinnedAreNotInTotal) {
   void* device = nullptr;
   void* managed = nullptr;
   void* pinned = nullptr;
@@ -609,7 +609,7 @@ TEST_F(CudaRuntimeTest, ManagedAndPinnedMemoryIsNotInTheDevicesTotal) {
   EXPECT_EQ(cuda::FreeHost(pinned), cudaSuccess);
 }
 
-TEST_F(CudaRuntimeTest, AStreamsMemoryIsOnTheStreamsDeviceWhateverTheCurrentOneIs) {
+TEST_F(CudaRuntimeTest, AsyncMemoryIsOnStreamsDevice) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   void* on_stream = nullptr;
   void* from_pool = nullptr;
@@ -623,7 +623,7 @@ TEST_F(CudaRuntimeTest, AStreamsMemoryIsOnTheStreamsDeviceWhateverTheCurrentOneI
   for (void* ptr : {on_stream, from_pool, on_default}) EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
 }
 
-TEST_F(CudaRuntimeTest, APoolsMemoryHasThePoolsKind) {
+TEST_F(CudaRuntimeTest, PoolMemoryHasPoolsKind) {
   cudaMemPoolProps properties = {};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location = {cudaMemLocationTypeHost, 0};
@@ -648,7 +648,7 @@ TEST_F(CudaRuntimeTest, APoolsMemoryHasThePoolsKind) {
 #endif
 }
 
-TEST_F(CudaRuntimeTest, MemoryAllocatedWhileItsStreamIsCapturedBelongsToTheGraph) {
+TEST_F(CudaRuntimeTest, CapturedMemoryIsOfKindGraph) {
   ASSERT_EQ(cudaStreamBeginCapture(around->stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   void* captured = nullptr;
   ASSERT_EQ(cuda::MallocAsync(&captured, 100, around->stream), cudaSuccess);
@@ -666,7 +666,7 @@ TEST_F(CudaRuntimeTest, SparseArraysCountAsZeroBytes) {
   EXPECT_EQ(cuda::FreeArray(array), cudaSuccess);
 }
 
-TEST_F(CudaRuntimeTest, AHandleOpenedTwiceCountsOnceAndUntilItsLastClose) {
+TEST_F(CudaRuntimeTest, IpcHandleCountsOnceUntilLastClose) {
   const Made first = MakeIpc();
   const Made second = MakeIpc();
   ASSERT_EQ(second.handle, first.handle);
@@ -684,7 +684,7 @@ TEST_F(CudaRuntimeTest, AHandleOpenedTwiceCountsOnceAndUntilItsLastClose) {
 
 // --- Device reset. ---
 
-TEST_F(CudaRuntimeTest, AResetForgetsTheCurrentDevicesMemoryButNotWhatSurvivesIt) {
+TEST_F(CudaRuntimeTest, ResetDropsMemoryOfCurrentDevice) {
   std::vector<Made> gone;
   for (Made (*make)() : {MakeMalloc, MakeManaged, MakeHost, MakeArray, MakeExternal, MakeRegistered}) {
     gone.push_back(make());
@@ -706,7 +706,7 @@ TEST_F(CudaRuntimeTest, AResetForgetsTheCurrentDevicesMemoryButNotWhatSurvivesIt
   objects_before_ = 0;  // of the surroundings nothing is left either
 }
 
-TEST_F(CudaRuntimeTest, AHandleOpenedAgainAfterAResetIsRecordedAgain) {
+TEST_F(CudaRuntimeTest, ReopenedHandleAfterResetIsRecorded) {
   const Made before = MakeIpc();
   ASSERT_EQ(before.error, cudaSuccess);
   ASSERT_EQ(cuda::DeviceReset(), cudaSuccess);
@@ -732,7 +732,7 @@ TEST_F(CudaRuntimeTest, AHandleOpenedAgainAfterAResetIsRecordedAgain) {
   if (!came_back) GTEST_SKIP() << "the address was not handed out again";
 }
 
-TEST_F(CudaRuntimeTest, AFailedResetForgetsNothing) {
+TEST_F(CudaRuntimeTest, FailedResetDropsNothing) {
   const Made made = MakeMalloc();
   fake_cuda_fail("cudaDeviceReset", cudaErrorNotPermitted, 0);
   EXPECT_EQ(cuda::DeviceReset(), cudaErrorNotPermitted);
@@ -742,7 +742,7 @@ TEST_F(CudaRuntimeTest, AFailedResetForgetsNothing) {
 
 // --- What the driver says. ---
 
-TEST_F(CudaRuntimeTest, TheFirstAllocationMakesTheDevicesOwnNumbersKnown) {
+TEST_F(CudaRuntimeTest, FirstAllocationSetsTheProbe) {
   void* ptr = nullptr;
   ASSERT_EQ(cuda::Malloc(&ptr, 4096), cudaSuccess);
   const DeviceStats stats = profiler().Stats(profiler().Device("GPU:1"));
@@ -754,7 +754,7 @@ TEST_F(CudaRuntimeTest, TheFirstAllocationMakesTheDevicesOwnNumbersKnown) {
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
 }
 
-TEST_F(CudaRuntimeTest, AskingForTheDevicesNumbersChangesNeitherContextsNorCurrentDevice) {
+TEST_F(CudaRuntimeTest, ProbeKeepsContextsAndCurrentDevice) {
   void* ptr = nullptr;
   ASSERT_EQ(cuda::Malloc(&ptr, 4096), cudaSuccess);
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
@@ -783,7 +783,7 @@ TEST_F(CudaRuntimeTest, AskingForTheDevicesNumbersChangesNeitherContextsNorCurre
 
 // --- Threads. ---
 
-TEST_F(CudaRuntimeTest, EightThreadsMixingAllCallsEndAtExactlyZero) {
+TEST_F(CudaRuntimeTest, AllCallsInThreadsEndAtZero) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::vector<std::thread> threads;

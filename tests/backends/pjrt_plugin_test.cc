@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/pprof_tool.h"
-#include "tests/support/profile_checker.h"
+#include "tests/support/program_run.h"
 
 namespace {
 
@@ -43,21 +43,16 @@ std::string RealPlugin() {
   return access(installed.c_str(), R_OK) == 0 ? installed : "";
 }
 
-std::string NewFile(const std::string& name) {
-  return ::testing::TempDir() + "/hbmprof_pjrt_plugin_" + std::to_string(getpid()) + "_" + name;
-}
+std::string NewFile(const std::string& name) { return hbmprof_test::NewDirectory() + "/" + name; }
 
 void ExpectTheBufferIn(const std::string& path) {
-  const auto profile = hbmprof_test::ReadProfile(path);
-  ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_EQ(hbmprof_test::CheckProfile(*profile), "");
-  const hbmprof_test::ProfileView view(*profile);
+  const hbmprof_test::ProfileView view = hbmprof_test::ViewProfile(path);
   EXPECT_EQ(view.Sum("inuse_space"), 4096);
   EXPECT_EQ(view.SumUnder("inuse_space", "(anonymous namespace)::KeepActivations"), 4096);
   EXPECT_EQ(view.SumWhere("inuse_space", "shape", "f32[1024]"), 4096);
 }
 
-TEST(PjrtPlugin, StandsInForThePluginItWraps) {
+TEST(PjrtPlugin, ReplacesTheWrappedPlugin) {
   const std::string saved = NewFile("saved.pb.gz");
   const std::string at_exit = NewFile("exit.pb.gz");
   const CommandResult result = Host(kFake, {"HBMPROF_OUTPUT=" + at_exit}, saved);
@@ -69,7 +64,7 @@ TEST(PjrtPlugin, StandsInForThePluginItWraps) {
   ExpectTheBufferIn(at_exit);  // a leak stays in the profile when the client is gone
 }
 
-TEST(PjrtPlugin, RecordsNothingWhereItIsSwitchedOff) {
+TEST(PjrtPlugin, RecordsNothingWhileOff) {
   const std::string saved = NewFile("off.pb.gz");
   const CommandResult result = Host(kFake, {"HBMPROF=0"}, saved);
   EXPECT_THAT(result.out, HasSubstr("buffer made"));
@@ -86,31 +81,31 @@ void ExpectNoPlugin(const CommandResult& result, const std::string& why) {
   EXPECT_THAT(result.err, HasSubstr(why));
 }
 
-TEST(PjrtPlugin, SaysThatThereIsNoSuchFile) {
+TEST(PjrtPlugin, ErrorIfFileIsMissing) {
   ExpectNoPlugin(Host("/no/such/plugin.so"), "HBMPROF_PJRT_PLUGIN: /no/such/plugin.so: cannot open shared object file");
 }
 
-TEST(PjrtPlugin, SaysThatAFileIsNoLibrary) { ExpectNoPlugin(Host(HBMPROF_SOURCE_DIR "/README.md"), "README.md: "); }
+TEST(PjrtPlugin, ErrorIfFileIsNoLibrary) { ExpectNoPlugin(Host(HBMPROF_SOURCE_DIR "/README.md"), "README.md: "); }
 
-TEST(PjrtPlugin, SaysThatALibraryIsNoPlugin) {
+TEST(PjrtPlugin, ErrorIfLibraryIsNoPlugin) {
   ExpectNoPlugin(Host("libz.so.1"), "libz.so.1 is no PJRT plugin: it has no function GetPjrtApi");
 }
 
-TEST(PjrtPlugin, SaysThatItWasToWrapItself) { ExpectNoPlugin(Host(kShim), "is libhbmprof_pjrt.so itself"); }
+TEST(PjrtPlugin, ErrorIfPluginIsItself) { ExpectNoPlugin(Host(kShim), "is libhbmprof_pjrt.so itself"); }
 
-TEST(PjrtPlugin, SaysWhereItLookedWhenNothingIsNamed) {
+TEST(PjrtPlugin, ErrorNamesTheVariable) {
   // The variable by which JAX and pytorch/xla find libtpu names the library itself, which stands in for libtpu.
   ExpectNoPlugin(Host("", {"TPU_LIBRARY_PATH=" + kShim, "LD_LIBRARY_PATH="}),
                  "set HBMPROF_PJRT_PLUGIN to the path of one");
 }
 
-TEST(PjrtPlugin, FindsThePluginThatJaxWouldFind) {
+TEST(PjrtPlugin, FindsPluginAsJaxDoes) {
   EXPECT_THAT(Host("", {"TPU_LIBRARY_PATH=" + kFake}).out, HasSubstr("platform fake"));
   EXPECT_THAT(Host("", {"PTXLA_TPU_LIBRARY_PATH=" + kFake, "TPU_LIBRARY_PATH=" + kShim}).out,
               HasSubstr("platform fake"));
 }
 
-TEST(PjrtPlugin, FindsLibtpuAmongThePythonPackagesOfWhatIsLoaded) {
+TEST(PjrtPlugin, FindsLibtpuBesideLoadedPackages) {
   if (HBMPROF_SANITIZED) GTEST_SKIP() << "nothing can be preloaded before a sanitizer's runtime";
   // A library of JAX's own, and beside it the package that brings libtpu: the same one, so that its GetPjrtApi stands
   // before every other in the program.
@@ -122,7 +117,7 @@ TEST(PjrtPlugin, FindsLibtpuAmongThePythonPackagesOfWhatIsLoaded) {
   EXPECT_THAT(result.out, HasSubstr("platform fake")) << result.err;
 }
 
-TEST(PjrtPlugin, ExportsThePluginsFunctionAndTheCInterfaceOnly) {
+TEST(PjrtPlugin, ExportsOnlyPluginAndCFunctions) {
   const CommandResult result = hbmprof_test::RunCommand({"nm", "-D", "--defined-only", "--format=posix", kShim});
   if (result.exit_code != 0) GTEST_SKIP() << "no nm here: " << result.err;
   std::vector<std::string> others;
@@ -141,7 +136,7 @@ TEST(PjrtPlugin, ExportsThePluginsFunctionAndTheCInterfaceOnly) {
   EXPECT_THAT(needed.out, Not(HasSubstr("protobuf")));
 }
 
-TEST(PjrtPlugin, StandsInForARealPlugin) {
+TEST(PjrtPlugin, ReplacesARealPlugin) {
   if (HBMPROF_SANITIZED) GTEST_SKIP() << "a real plugin is not built with the sanitizer";
   const std::string plugin = RealPlugin();
   if (plugin.empty()) GTEST_SKIP() << "no real PJRT plugin here (scripts/test.sh installs one where PyPI is reachable)";

@@ -20,6 +20,7 @@
 #include "tests/support/fake_pjrt/calls.h"
 #include "tests/support/fake_pjrt/fake_pjrt.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/temporary_directory.h"
 
 namespace hbmprof {
 namespace {
@@ -116,7 +117,7 @@ class PjrtWrap : public PjrtFixture<::testing::TestWithParam<int>> {
   PjrtWrap() : PjrtFixture(GetParam()) {}
 };
 
-TEST_P(PjrtWrap, TheTableHasTheSameSizeVersionExtensionsAndUnwrappedSlots) {
+TEST_P(PjrtWrap, TableKeepsEverythingUnwrapped) {
   const abi::Api* const wrapped = calls_.api();
   ASSERT_NE(wrapped, raw_);
   EXPECT_EQ(std::memcmp(wrapped, raw_, sizeof(abi::Api)), 0);
@@ -133,7 +134,7 @@ TEST_P(PjrtWrap, TheTableHasTheSameSizeVersionExtensionsAndUnwrappedSlots) {
   }
 }
 
-TEST_P(PjrtWrap, BuffersAndExecutionsAreCountedOnEveryVersion) {
+TEST_P(PjrtWrap, EveryVersionIsCounted) {
   abi::Buffer* const input = calls_.FromHost(client_, {100});
   abi::Buffer* const on_second = calls_.FromHost(client_, {1000}, Device(1));
   EXPECT_EQ(StatsOf(0).bytes_in_use, 512) << "as the device pads it";
@@ -163,7 +164,7 @@ TEST_P(PjrtWrap, EachCallIsMadeOnce) {
   EXPECT_EQ(fake_pjrt_calls(abi::kLoadedExecutableDestroy), 1);
 }
 
-TEST_P(PjrtWrap, AFailedCallReturnsThePluginsOwnErrorAndRecordsNothing) {
+TEST_P(PjrtWrap, FailedCallReturnsPluginsError) {
   const int64_t size = 4;
   abi::BufferFromHostBufferArgs args{};
   args.struct_size = sizeof(args);
@@ -191,7 +192,7 @@ class PjrtOwnership : public PjrtFixture<::testing::Test> {
   PjrtOwnership() : PjrtFixture(kFakePjrtNewest) {}
 };
 
-TEST_F(PjrtOwnership, BuffersAreLabelledWithDeviceMemoryAndShape) {
+TEST_F(PjrtOwnership, BuffersHaveLabels) {
   abi::Buffer* const buffer = calls_.FromHost(client_, {16, 8}, Device(1));
   const hbmprof_test::ProfileView profile = Profile();
   int found = 0;
@@ -211,7 +212,7 @@ TEST_F(PjrtOwnership, BuffersAreLabelledWithDeviceMemoryAndShape) {
   calls_.Destroy(buffer);
 }
 
-TEST_F(PjrtOwnership, ABufferInAHostMemorySpaceIsPinnedHostMemory) {
+TEST_F(PjrtOwnership, HostMemorySpaceIsPinnedHost) {
   abi::Buffer* const device_buffer = calls_.FromHost(client_, {64});
   abi::Memory* const device_memory = calls_.MemoryOf(device_buffer);
   // The double's host memory space stands behind its device memory space.
@@ -226,7 +227,7 @@ TEST_F(PjrtOwnership, ABufferInAHostMemorySpaceIsPinnedHostMemory) {
   for (abi::Buffer* buffer : {device_buffer, copy.copy, from_host}) calls_.Destroy(buffer);
 }
 
-TEST_F(PjrtOwnership, UninitializedBuffersAndCopiesAreCountedWhereTheyAre) {
+TEST_F(PjrtOwnership, CopiesCountOnTheirDevice) {
   abi::Buffer* const source = calls_.Uninitialized(client_, 1000);
   abi::BufferCopyToDeviceArgs copy{};
   copy.buffer = source;
@@ -239,7 +240,7 @@ TEST_F(PjrtOwnership, UninitializedBuffersAndCopiesAreCountedWhereTheyAre) {
   calls_.Destroy(copy.copy);
 }
 
-TEST_F(PjrtOwnership, ExecutionsOnTwoDevicesHaveOneStackAndAnOutputOnEach) {
+TEST_F(PjrtOwnership, ExecutionOnTwoDevicesHasOutputOnEach) {
   abi::LoadedExecutable* const executable = calls_.Compile(client_, "name pair\noutput 6 256\noutput 6 512\n", "2");
   PjrtCalls::Run run;
   run.arguments = {{}, {}};
@@ -270,7 +271,7 @@ TEST_F(PjrtOwnership, ExecutionsOnTwoDevicesHaveOneStackAndAnOutputOnEach) {
   calls_.DestroyExecutable(executable);
 }
 
-TEST_F(PjrtOwnership, AnExecutionOnADeviceOfTheCallersChoiceIsCountedThere) {
+TEST_F(PjrtOwnership, ExecutionCountsOnChosenDevice) {
   abi::LoadedExecutable* const executable = calls_.Compile(client_, "name anywhere\noutput 6 256\n");
   PjrtCalls::Run run;
   std::vector<std::vector<abi::Buffer*>> first, second;
@@ -285,7 +286,7 @@ TEST_F(PjrtOwnership, AnExecutionOnADeviceOfTheCallersChoiceIsCountedThere) {
   calls_.DestroyExecutable(executable);
 }
 
-TEST_F(PjrtOwnership, ADonatedArgumentEndsWithTheExecutionAndIsNeverInThePeakWithItsSuccessor) {
+TEST_F(PjrtOwnership, DonatedArgumentEndsWithExecution) {
   abi::LoadedExecutable* const executable = calls_.Compile(client_, kDonating);
   abi::Buffer* state = calls_.Uninitialized(client_, 1024);
   for (int i = 0; i < 5; ++i) {
@@ -302,7 +303,7 @@ TEST_F(PjrtOwnership, ADonatedArgumentEndsWithTheExecutionAndIsNeverInThePeakWit
   calls_.DestroyExecutable(executable);
 }
 
-TEST_F(PjrtOwnership, AnArgumentThatMayNotBeDonatedStays) {
+TEST_F(PjrtOwnership, UndonatableArgumentStays) {
   abi::LoadedExecutable* const executable = calls_.Compile(client_, kDonating);
   abi::Buffer* const state = calls_.Uninitialized(client_, 1024);
   PjrtCalls::Run run;
@@ -317,7 +318,7 @@ TEST_F(PjrtOwnership, AnArgumentThatMayNotBeDonatedStays) {
   calls_.DestroyExecutable(executable);
 }
 
-TEST_F(PjrtOwnership, AFailedExecutionThatConsumedItsArgumentHasFreedIt) {
+TEST_F(PjrtOwnership, FailedExecutionFreesDonatedArgument) {
   abi::LoadedExecutable* const executable = calls_.Compile(client_, "name huge\noutput 6 4096\ndonate 0\n");
   abi::Buffer* const state = calls_.Uninitialized(client_, 1024);
   fake_pjrt_reset(2048);
@@ -328,7 +329,7 @@ TEST_F(PjrtOwnership, AFailedExecutionThatConsumedItsArgumentHasFreedIt) {
   calls_.DestroyExecutable(executable);
 }
 
-TEST_F(PjrtOwnership, ADonationUnderAControlDependencyMovesTheMemoryToTheNewHandle) {
+TEST_F(PjrtOwnership, DonationMovesMemoryToNewHandle) {
   abi::Buffer* const source = calls_.Uninitialized(client_, 1024);
   abi::DonateWithControlDependencyArgs args{};
   args.buffer = source;
@@ -341,7 +342,7 @@ TEST_F(PjrtOwnership, ADonationUnderAControlDependencyMovesTheMemoryToTheNewHand
   ExpectAgreement();
 }
 
-TEST_F(PjrtOwnership, ADeletedBufferEndsAtTheDeletion) {
+TEST_F(PjrtOwnership, DeletedBufferEndsAtDeletion) {
   abi::Buffer* const buffer = calls_.Uninitialized(client_, 1024);
   EXPECT_EQ(calls_.OnBuffer(abi::kBufferDelete, buffer), 0);
   ExpectAgreement();
@@ -349,7 +350,7 @@ TEST_F(PjrtOwnership, ADeletedBufferEndsAtTheDeletion) {
   EXPECT_EQ(calls_.Destroy(buffer), 0);
 }
 
-TEST_F(PjrtOwnership, ADeletedBufferWithAnExternalReferenceEndsWithTheReference) {
+TEST_F(PjrtOwnership, ExternalReferenceKeepsDeletedBuffer) {
   abi::Buffer* const buffer = calls_.Uninitialized(client_, 1024);
   EXPECT_EQ(calls_.OnBuffer(abi::kBufferIncreaseReferences, buffer), 0);
   EXPECT_EQ(calls_.OnBuffer(abi::kBufferDelete, buffer), 0);
@@ -361,7 +362,7 @@ TEST_F(PjrtOwnership, ADeletedBufferWithAnExternalReferenceEndsWithTheReference)
   EXPECT_EQ(calls_.Destroy(buffer), 0);
 }
 
-TEST_F(PjrtOwnership, FailedDeletionsAndDestructionsLeaveTheBufferCounted) {
+TEST_F(PjrtOwnership, FailedDestructionKeepsTheBuffer) {
   abi::Buffer* const buffer = calls_.Uninitialized(client_, 1024);
   fake_pjrt_fail_next(abi::kBufferDelete, 13);
   EXPECT_EQ(calls_.OnBuffer(abi::kBufferDelete, buffer), 13);
@@ -373,7 +374,7 @@ TEST_F(PjrtOwnership, FailedDeletionsAndDestructionsLeaveTheBufferCounted) {
   ExpectAgreement();
 }
 
-TEST_F(PjrtOwnership, ABitcastSharesTheMemoryUntilBothAreGone) {
+TEST_F(PjrtOwnership, BitcastSharesMemory) {
   abi::Buffer* const source = calls_.Uninitialized(client_, 1024);
   abi::Buffer* const cast = calls_.Bitcast(source, {16, 16});
   ASSERT_NE(cast, nullptr);
@@ -386,34 +387,22 @@ TEST_F(PjrtOwnership, ABitcastSharesTheMemoryUntilBothAreGone) {
   ExpectAgreement();
 }
 
-TEST_F(PjrtOwnership, ViewsAndErrorBuffersAreZeroBytesOfKindAlias) {
-  const int64_t size = 4096;
-  abi::CreateViewArgs view{};
-  view.client = client_;
-  view.dims = &size;
-  view.num_dims = 1;
-  view.type = hbmprof_test::kU8;
-  view.device = Device(1);
-  ASSERT_EQ(calls_.Call(abi::kCreateView, &view), 0);
-  abi::CreateErrorArgs error{};
-  error.client = client_;
-  error.code = 13;
-  error.dims = &size;
-  error.num_dims = 1;
-  error.type = hbmprof_test::kU8;
-  error.memory = calls_.MemoryOf(view.buffer);
-  ASSERT_EQ(calls_.Call(abi::kCreateError, &error), 0);
+TEST_F(PjrtOwnership, ViewsAndErrorBuffersAreAliases) {
+  abi::Buffer* const view = calls_.View(client_, 4096, Device(1));
+  ASSERT_NE(view, nullptr);
+  abi::Buffer* const error = calls_.ErrorBuffer(client_, 4096, calls_.MemoryOf(view), 13);
+  ASSERT_NE(error, nullptr);
   ExpectAgreement();
   int aliases = 0;
   for (const Snapshot::Sample& sample : Recorder().TakeSnapshot().samples) {
     if (sample.inuse_objects != 0) aliases += sample.kind == MemoryKind::kAlias;
   }
   EXPECT_EQ(aliases, 2);
-  calls_.Destroy(view.buffer);
-  calls_.Destroy(error.buffer);
+  calls_.Destroy(view);
+  calls_.Destroy(error);
 }
 
-TEST_F(PjrtOwnership, AViewOfAProgramFromBeforeMemorySpacesIsReadOnlyAsFarAsItGoes) {
+TEST_F(PjrtOwnership, ViewOfOldProgramIsReadWithinItsSize) {
   const int64_t size = 4096;
   abi::CreateViewArgs view{};
   std::memset(&view.memory, 0xff, sizeof(view.memory));  // behind what this program knows of
@@ -427,7 +416,7 @@ TEST_F(PjrtOwnership, AViewOfAProgramFromBeforeMemorySpacesIsReadOnlyAsFarAsItGo
   calls_.Destroy(view.buffer);
 }
 
-TEST_F(PjrtOwnership, AnAliasBufferHoldsWhatItIsFulfilledWith) {
+TEST_F(PjrtOwnership, FulfilledAliasHoldsMemory) {
   const int64_t size = 1024;
   abi::Buffer* const source = calls_.Uninitialized(client_, size);
   abi::CreateAliasArgs alias{};
@@ -450,7 +439,7 @@ TEST_F(PjrtOwnership, AnAliasBufferHoldsWhatItIsFulfilledWith) {
   ExpectAgreement();
 }
 
-TEST_F(PjrtOwnership, ATransferCountsAtItsCreationAndWhatIsNotRetrievedEndsWithIt) {
+TEST_F(PjrtOwnership, TransferCountsFromCreation) {
   const int64_t sizes[] = {1024, 4096};
   abi::ShapeSpec shapes[2] = {};
   for (int i : {0, 1}) {
@@ -482,7 +471,7 @@ TEST_F(PjrtOwnership, ATransferCountsAtItsCreationAndWhatIsNotRetrievedEndsWithI
   ExpectAgreement();
 }
 
-TEST_F(PjrtOwnership, ExecutablesCountTheirCodeOnEachDeviceHoweverTheyWereLoaded) {
+TEST_F(PjrtOwnership, ExecutableCodeCountsOnEachDevice) {
   const std::string text = kProgram;
   abi::LoadedExecutable* const compiled = calls_.Compile(client_, text, "2");
   abi::DeserializeAndLoadArgs deserialize{};
@@ -518,7 +507,7 @@ TEST_F(PjrtOwnership, ExecutablesCountTheirCodeOnEachDeviceHoweverTheyWereLoaded
   }
 }
 
-TEST_F(PjrtOwnership, HostMemoryMappedForDmaIsPinnedHostMemory) {
+TEST_F(PjrtOwnership, DmaMappedMemoryIsPinnedHost) {
   static char block[8192];
   abi::DmaMapArgs map{};
   map.client = client_;
@@ -532,7 +521,7 @@ TEST_F(PjrtOwnership, HostMemoryMappedForDmaIsPinnedHostMemory) {
   ASSERT_EQ(calls_.Call(abi::kDmaUnmap, &unmap), 0);
 }
 
-TEST_F(PjrtOwnership, ThePluginsStatisticsAreTheDevicesOwnNumbers) {
+TEST_F(PjrtOwnership, PluginStatisticsAreTheProbe) {
   fake_pjrt_reset(1 << 20);
   abi::Buffer* const buffer = calls_.Uninitialized(client_, 4096);
   const DeviceStats stats = StatsOf(0);
@@ -556,19 +545,19 @@ TEST_F(PjrtOwnership, NullIsDestroyedSilently) {
   EXPECT_EQ(calls_.DestroyExecutable(nullptr), 0);
 }
 
-TEST_F(PjrtOwnership, ASecondDestructionAndAForeignHandleAreThePluginsToRefuseAndAreCounted) {
+TEST_F(PjrtOwnership, UnknownDestructionIsForwardedAndCounted) {
   abi::Buffer* const buffer = calls_.Uninitialized(client_, 1024);
   EXPECT_EQ(calls_.Destroy(buffer), 0);
   CaptureMessages();
   EXPECT_EQ(calls_.Destroy(buffer), abi::kErrorInvalidArgument);
-  EXPECT_THAT(CapturedMessages(), HasSubstr("a PJRT buffer was destroyed whose making was not seen"));
+  EXPECT_THAT(CapturedMessages(), HasSubstr("a PJRT buffer was destroyed that was not seen created"));
   // Made behind the wrapper's back: destroyed all the same.
   abi::Buffer* const foreign = PjrtCalls(raw_).Uninitialized(client_, 1024);
   EXPECT_EQ(calls_.Destroy(foreign), 0);
   expected_foreign_ = 2;
 }
 
-TEST_F(PjrtOwnership, AnExecutableFromBeforeTheWrappingHasItsOutputsCounted) {
+TEST_F(PjrtOwnership, OutputsOfEarlierExecutableCount) {
   abi::LoadedExecutable* const executable = PjrtCalls(raw_).Compile(client_, kProgram);
   abi::Buffer* const output = calls_.Execute1(executable, {});
   EXPECT_EQ(StatsOf(0).bytes_in_use, kOutputBytes);
@@ -577,7 +566,7 @@ TEST_F(PjrtOwnership, AnExecutableFromBeforeTheWrappingHasItsOutputsCounted) {
   calls_.DestroyExecutable(executable);
 }
 
-TEST_F(PjrtOwnership, NothingIsRecordedWhileRecordingIsOff) {
+TEST_F(PjrtOwnership, RecordsNothingWhileOff) {
   Recorder().SetEnabled(false);
   abi::Buffer* const buffer = calls_.Uninitialized(client_, 1024);
   abi::LoadedExecutable* const executable = calls_.Compile(client_, kProgram);
@@ -596,7 +585,7 @@ TEST_F(PjrtOwnership, NothingIsRecordedWhileRecordingIsOff) {
 //   the plugin's call returns
 //
 // B's buffer must stay. A wrapper that forgot h only after the plugin's call returned would forget B's.
-TEST_F(PjrtOwnership, AHandleHandedOutAgainBeforeItsDestructionReturnsKeepsItsNewBuffer) {
+TEST_F(PjrtOwnership, HandleReusedDuringDestructionKeepsNewBuffer) {
   static const PjrtCalls* calls;
   static abi::Client* client;
   static abi::Buffer* second;
@@ -616,7 +605,7 @@ TEST_F(PjrtOwnership, AHandleHandedOutAgainBeforeItsDestructionReturnsKeepsItsNe
 }
 
 // 8 threads execute, donate, share and destroy, with handles that come back at once and to other threads.
-TEST_F(PjrtOwnership, EightThreadsReusingHandlesEndAtExactlyZero) {
+TEST_F(PjrtOwnership, ReusedHandlesInThreadsEndAtZero) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   abi::LoadedExecutable* const donating = calls_.Compile(client_, kDonating);
@@ -673,14 +662,14 @@ TEST_F(PjrtOwnership, EightThreadsReusingHandlesEndAtExactlyZero) {
   EXPECT_EQ(Recorder().GetTrackerStats().dropped_records, 0);
 }
 
-TEST(PjrtWrapping, TheSameTableIsWrappedOnce) {
+TEST(PjrtWrapping, SameTableIsWrappedOnce) {
   const abi::Api* const wrapped = Wrapped(fake_pjrt_table(81));
   EXPECT_EQ(Wrapped(fake_pjrt_table(81)), wrapped);
   EXPECT_EQ(Wrapped(wrapped), wrapped);
   EXPECT_NE(wrapped, Wrapped(fake_pjrt_table(kFakePjrtNewest)));
 }
 
-TEST(PjrtWrapping, AFutureTableKeepsWhatIsNotKnown) {
+TEST(PjrtWrapping, FutureTableKeepsUnknownSlots) {
   const PjrtCalls calls(Wrapped(fake_pjrt_table(kFakePjrtFuture)));
   int nothing = 0;
   const int64_t before = fake_pjrt_calls(kFakePjrtFutureSlot);
@@ -695,14 +684,14 @@ void ExpectRefused(const abi::Api* api, const std::string& why) {
   EXPECT_THAT(CapturedMessages(), AllOf(HasSubstr("hbmprof: a PJRT plugin is not recorded: "), HasSubstr(why)));
 }
 
-TEST(PjrtWrapping, ForeignVersionsComeBackUntouched) {
+TEST(PjrtWrapping, UnsupportedVersionsAreReturnedUnchanged) {
   ExpectRefused(fake_pjrt_table(56), "version 0.56");
   abi::Api table = *fake_pjrt_table(81);
   table.version.major = 1;
   ExpectRefused(&table, "version 1.81");
 }
 
-TEST(PjrtWrapping, NullAndShortTablesNeverCrash) {
+TEST(PjrtWrapping, NullAndShortTablesAreReturned) {
   ExpectRefused(nullptr, "null");
   abi::Api table = *fake_pjrt_table(81);
   for (const size_t size : {size_t{0}, size_t{8}, sizeof(abi::Api) - 1, size_t{1} << 40}) {
@@ -711,7 +700,7 @@ TEST(PjrtWrapping, NullAndShortTablesNeverCrash) {
   }
 }
 
-TEST(PjrtWrapping, ATableWithoutTheSlotsForQuestionsStillWorks) {
+TEST(PjrtWrapping, TableWithoutQuerySlotsWorks) {
   // A table that ends behind BufferFromHostBuffer, with a hole in it: no sizes, no destruction, no names.
   static struct {
     abi::Api api;
@@ -736,7 +725,7 @@ TEST(PjrtWrapping, ATableWithoutTheSlotsForQuestionsStillWorks) {
   Recorder().DropDevice(unknown);
 }
 
-TEST(PjrtWrapping, ANinthPluginIsRefused) {
+TEST(PjrtWrapping, NinthPluginIsRefused) {
   // In a process of its own, since wrapped tables are for ever.
   EXPECT_EXIT(
       {
@@ -750,10 +739,11 @@ TEST(PjrtWrapping, ANinthPluginIsRefused) {
         }
         _exit(refused);
       },
-      [](int status) { return WIFEXITED(status) && WEXITSTATUS(status) >= 1; }, "8 others in this process are");
+      [](int status) { return WIFEXITED(status) && WEXITSTATUS(status) >= 1; },
+      "8 other plugins of this process are recorded");
 }
 
-TEST(PjrtWrapping, SeveralPluginsKeepTheirBooksApart) {
+TEST(PjrtWrapping, PluginsAreRecordedSeparately) {
   const PjrtCalls first(Wrapped(fake_pjrt_table(81)));
   const PjrtCalls second(Wrapped(fake_pjrt_table(kFakePjrtNewest)));
   abi::Client* const client = first.CreateClient();
@@ -774,7 +764,7 @@ TEST(PjrtWrapping, SeveralPluginsKeepTheirBooksApart) {
   return buffer;
 }
 
-TEST(PjrtWrapping, WhatADestroyedClientLeavesBehindIsListedAndStaysInTheProfile) {
+TEST(PjrtWrapping, LeaksOfDestroyedClientAreListed) {
   fake_pjrt_reset(int64_t{1} << 40);
   const PjrtCalls calls(Wrapped(fake_pjrt_table(kFakePjrtNewest)));
   abi::Client* const client = calls.CreateClient();
@@ -790,8 +780,8 @@ TEST(PjrtWrapping, WhatADestroyedClientLeavesBehindIsListedAndStaysInTheProfile)
   Recorder().DropDevice(Recorder().Device("FAKE_0"));
 }
 
-TEST(PjrtWrapping, ExhaustedMemoryWritesOneProfileAndReturnsTheSameError) {
-  const std::string path = ::testing::TempDir() + "/hbmprof_pjrt_oom_" + std::to_string(getpid()) + ".pb.gz";
+TEST(PjrtWrapping, ExhaustedMemoryWritesOneProfile) {
+  const std::string path = hbmprof_test::NewDirectory() + "/out_of_memory.pb.gz";
   ::setenv("HBMPROF_OOM_OUTPUT", path.c_str(), 1);
   fake_pjrt_reset(8192);
   // A table that was not wrapped before, so that this environment counts.

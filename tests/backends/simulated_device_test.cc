@@ -141,7 +141,7 @@ uint64_t Seed() {
   return text != nullptr ? std::strtoull(text, nullptr, 0) : std::random_device{}();
 }
 
-TEST(SimulatedDeviceTest, PlacesEveryBufferWhereANaiveModelDoesAndAgreesOnEveryNumber) {
+TEST(SimulatedDeviceTest, MatchesANaiveModel) {
   const uint64_t seed = Seed();
   SCOPED_TRACE("HBMPROF_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -209,7 +209,7 @@ TEST(SimulatedDeviceTest, PlacesEveryBufferWhereANaiveModelDoesAndAgreesOnEveryN
   }
 }
 
-TEST(SimulatedDeviceTest, NoTwoLiveBuffersOverlapWhileThreadsAllocateAndFreeEachOthers) {
+TEST(SimulatedDeviceTest, LiveBuffersNeverOverlapInThreads) {
   const uint64_t seed = Seed();
   SCOPED_TRACE("HBMPROF_TEST_SEED=" + std::to_string(seed));
   constexpr int kThreads = 8;
@@ -271,7 +271,7 @@ TEST(SimulatedDeviceTest, NoTwoLiveBuffersOverlapWhileThreadsAllocateAndFreeEach
   EXPECT_EQ(stats.largest_free_block_bytes, stats.bytes_limit) << "everything free is one block again";
 }
 
-TEST(SimulatedDeviceTest, ReportsFragmentationOfTheRealFreeList) {
+TEST(SimulatedDeviceTest, ReportsFragmentation) {
   // 10 units of 256: A is 2 units, B 1, C 3, D 1; 3 units stay free at the end.
   auto device = MakeDevice(10 * 256);
   ASSERT_NE(device, nullptr);
@@ -309,7 +309,7 @@ TEST(SimulatedDeviceTest, ReportsFragmentationOfTheRealFreeList) {
   EXPECT_EQ(device->GetStats().fragmentation, 0) << "nothing free";
 }
 
-TEST(SimulatedDeviceTest, APendingFreeIsReusedByItsOwnStreamOnly) {
+TEST(SimulatedDeviceTest, PendingFreeIsReusedByItsStreamOnly) {
   auto device = MakeDevice(8 * 256);
   ASSERT_NE(device, nullptr);
   void* a = *device->AllocateAsync(2 * 256, 1);
@@ -337,7 +337,7 @@ TEST(SimulatedDeviceTest, APendingFreeIsReusedByItsOwnStreamOnly) {
   EXPECT_EQ(*device->Allocate(256), static_cast<char*>(a) + 256) << "the smallest free block";
 }
 
-TEST(SimulatedDeviceTest, SynchronizeAllCompletesEveryStream) {
+TEST(SimulatedDeviceTest, SynchronizeAllCompletesAllStreams) {
   auto device = MakeDevice(4 * 256);
   ASSERT_NE(device, nullptr);
   for (StreamId stream : {0, 1, 2, 3}) ASSERT_TRUE(device->FreeAsync(*device->Allocate(256), stream).ok());
@@ -347,7 +347,7 @@ TEST(SimulatedDeviceTest, SynchronizeAllCompletesEveryStream) {
   EXPECT_EQ(device->GetStats().largest_free_block_bytes, 4 * 256);
 }
 
-TEST(SimulatedDeviceTest, CompletesPendingFreesBeforeItGivesUp) {
+TEST(SimulatedDeviceTest, CompletesPendingFreesBeforeFailing) {
   auto device = MakeDevice(4 * 256);
   ASSERT_NE(device, nullptr);
   void* a = *device->Allocate(2 * 256);
@@ -361,7 +361,7 @@ TEST(SimulatedDeviceTest, CompletesPendingFreesBeforeItGivesUp) {
   EXPECT_EQ(device->GetStats().peak_bytes_in_use, 4 * 256);
 }
 
-TEST(SimulatedDeviceTest, APendingBufferCannotBeFreedAgain) {
+TEST(SimulatedDeviceTest, PendingBufferCannotBeFreed) {
   auto device = MakeDevice(4 * 256);
   ASSERT_NE(device, nullptr);
   void* a = *device->Allocate(256);
@@ -371,7 +371,7 @@ TEST(SimulatedDeviceTest, APendingBufferCannotBeFreedAgain) {
   EXPECT_EQ(device->GetStats().pending_free_bytes, 256);
 }
 
-TEST(SimulatedDeviceTest, ABadFreeNamesDeviceAndPointer) {
+TEST(SimulatedDeviceTest, BadFreeNamesDeviceAndPointer) {
   auto device = MakeDevice(4 * 256, 256, "sim:7");
   ASSERT_NE(device, nullptr);
   char* a = static_cast<char*>(*device->Allocate(512));
@@ -387,7 +387,7 @@ TEST(SimulatedDeviceTest, ABadFreeNamesDeviceAndPointer) {
   EXPECT_EQ(device->GetStats().num_live, 1);
 }
 
-TEST(SimulatedDeviceTest, DevicesHaveMemoryOfTheirOwn) {
+TEST(SimulatedDeviceTest, DevicesHaveSeparateMemory) {
   auto first = MakeDevice(4096, 256, "sim:0");
   auto second = MakeDevice(8192, 256, "sim:1");
   ASSERT_TRUE(first && second);
@@ -401,7 +401,7 @@ TEST(SimulatedDeviceTest, DevicesHaveMemoryOfTheirOwn) {
   EXPECT_EQ(second->device_name(), "sim:1");
 }
 
-TEST(SimulatedDeviceTest, RoundsItsCapacityUpToTheAlignment) {
+TEST(SimulatedDeviceTest, CapacityIsRoundedUp) {
   auto device = MakeDevice(1, 1 << 21);
   ASSERT_NE(device, nullptr);
   EXPECT_EQ(device->GetStats().bytes_limit, 1 << 21);
@@ -411,7 +411,7 @@ TEST(SimulatedDeviceTest, RoundsItsCapacityUpToTheAlignment) {
   std::memset(*whole, 1, 1 << 21);
 }
 
-TEST(SimulatedDeviceTest, TakesHostMemoryOnlyForWhatIsTouched) {
+TEST(SimulatedDeviceTest, UntouchedMemoryTakesNoHostMemory) {
   // More than this test's machines have.
   auto device = MakeDevice(size_t{1} << 38);
   ASSERT_NE(device, nullptr);
@@ -421,7 +421,7 @@ TEST(SimulatedDeviceTest, TakesHostMemoryOnlyForWhatIsTouched) {
   EXPECT_EQ(whole[0] + whole[(size_t{1} << 38) - 1], 3);
 }
 
-TEST(SimulatedDeviceTest, RefusesImpossibleOptions) {
+TEST(SimulatedDeviceTest, RefusesInvalidOptions) {
   const auto create = [](size_t capacity, size_t alignment) {
     SimulatedDevice::Options options;
     options.capacity = capacity;
@@ -438,7 +438,7 @@ TEST(SimulatedDeviceTest, RefusesImpossibleOptions) {
   EXPECT_EQ(create(size_t{1} << 60, size_t{1} << 60), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(SimulatedDeviceTest, TellsTheProfilerItsLimitItsLargestFreeBlockAndItsBytesInUse) {
+TEST(SimulatedDeviceTest, ProbeReportsItsNumbers) {
   auto device = MakeDevice(10 * 256);
   ASSERT_NE(device, nullptr);
   void* a = *device->Allocate(100);

@@ -52,7 +52,7 @@ struct Made {
   return {ptr.value_or(nullptr), reinterpret_cast<uintptr_t>(__builtin_return_address(0))};
 }
 
-TEST(TrackingAllocatorTest, AStackBeginsAtWhoeverCalledTheAllocator) {
+TEST(TrackingAllocatorTest, StackBeginsAtTheCaller) {
   for (Made (*make)(DeviceAllocator&) : {&MakePlain, &MakeAsync}) {
     auto device = MakeDevice();
     Profiler profiler;
@@ -67,7 +67,7 @@ TEST(TrackingAllocatorTest, AStackBeginsAtWhoeverCalledTheAllocator) {
   }
 }
 
-TEST(TrackingAllocatorTest, ASampleOfAnUnnamedAllocatorHasNoAllocatorLabel) {
+TEST(TrackingAllocatorTest, UnnamedAllocatorHasNoLabel) {
   auto device = MakeDevice();
   Profiler profiler;
   TrackingAllocator tracker(*device, {}, profiler);
@@ -77,7 +77,7 @@ TEST(TrackingAllocatorTest, ASampleOfAnUnnamedAllocatorHasNoAllocatorLabel) {
   EXPECT_EQ(snapshot.samples[0].allocator, 0u);
 }
 
-TEST(TrackingAllocatorTest, EachDeviceHasItsOwnNumbersAndAFreeThroughTheWrongOneChangesNothing) {
+TEST(TrackingAllocatorTest, DevicesAreCountedSeparately) {
   auto device0 = MakeDevice("sim:0");
   auto device1 = MakeDevice("sim:1");
   Profiler profiler;
@@ -95,7 +95,7 @@ TEST(TrackingAllocatorTest, EachDeviceHasItsOwnNumbersAndAFreeThroughTheWrongOne
   EXPECT_EQ(profiler.Stats(tracker1.device()).bytes_in_use, 0);
 }
 
-TEST(TrackingAllocatorTest, StatsShowTheDevicesOwnNumbersAndWhatTheyDifferBy) {
+TEST(TrackingAllocatorTest, StatsShowProbeAndUnaccounted) {
   auto device = MakeDevice("sim:0", 4096);
   Profiler profiler;
   TrackingAllocator tracker(*device, {}, profiler);
@@ -110,7 +110,7 @@ TEST(TrackingAllocatorTest, StatsShowTheDevicesOwnNumbersAndWhatTheyDifferBy) {
   EXPECT_EQ(stats.unaccounted, 256 + 1024 - 100);
 }
 
-TEST(TrackingAllocatorTest, MemoryOfAnotherSpaceStaysOutOfTheDevicesTotal) {
+TEST(TrackingAllocatorTest, OtherMemorySpacesAreNotInTotal) {
   HostAllocator managed(MemoryKind::kManaged);
   Profiler profiler;
   TrackingAllocator tracker(managed, {}, profiler);
@@ -122,7 +122,7 @@ TEST(TrackingAllocatorTest, MemoryOfAnotherSpaceStaysOutOfTheDevicesTotal) {
   EXPECT_EQ(profiler.Stats(tracker.device(), MemorySpace::kManaged).bytes_in_use, 0);
 }
 
-TEST(TrackingAllocatorTest, AnUpstreamWithoutStreamsGetsThePlainCalls) {
+TEST(TrackingAllocatorTest, UpstreamWithoutStreamsGetsPlainCalls) {
   HostAllocator host;
   Profiler profiler;
   TrackingAllocator tracker(host, {}, profiler);
@@ -136,7 +136,7 @@ TEST(TrackingAllocatorTest, AnUpstreamWithoutStreamsGetsThePlainCalls) {
   EXPECT_EQ(profiler.Stats(tracker.device()).bytes_in_use, 0);
 }
 
-TEST(TrackingAllocatorTest, RecordsOutliveTheAllocatorAndAnotherMayFreeThem) {
+TEST(TrackingAllocatorTest, RecordsOutliveTheAllocator) {
   auto device = MakeDevice();
   Profiler profiler;
   void* ptr = nullptr;
@@ -154,7 +154,7 @@ TEST(TrackingAllocatorTest, RecordsOutliveTheAllocatorAndAnotherMayFreeThem) {
   EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 0);
 }
 
-TEST(TrackingAllocatorTest, AfterAllocatorAndDeviceAreGoneTheDevicesOwnNumbersAreUnknown) {
+TEST(TrackingAllocatorTest, NoProbeAfterAllocatorIsDestroyed) {
   Profiler profiler;
   DeviceId id;
   {
@@ -172,7 +172,7 @@ TEST(TrackingAllocatorTest, AfterAllocatorAndDeviceAreGoneTheDevicesOwnNumbersAr
   EXPECT_FALSE(stats.unaccounted_known);
 }
 
-TEST(TrackingAllocatorTest, TheAllocatorMadeLastIsAskedAndAnEarlierOnesEndDoesNotSilenceIt) {
+TEST(TrackingAllocatorTest, LastAllocatorOfADeviceIsProbed) {
   auto device = MakeDevice("sim:0", 4096);
   Profiler profiler;
   auto first = std::make_unique<TrackingAllocator>(*device, "first", profiler);
@@ -181,7 +181,7 @@ TEST(TrackingAllocatorTest, TheAllocatorMadeLastIsAskedAndAnEarlierOnesEndDoesNo
   EXPECT_EQ(profiler.Stats(second.device()).bytes_limit, 4096);
 }
 
-TEST(TrackingAllocatorTest, AllocatorsMayComeAndGoWhileTheirDeviceIsAsked) {
+TEST(TrackingAllocatorTest, AllocatorsChangeDuringProbe) {
   Profiler profiler;
   std::atomic<bool> done{false};
   std::thread reader([&] {
@@ -203,7 +203,7 @@ TEST(TrackingAllocatorTest, AllocatorsMayComeAndGoWhileTheirDeviceIsAsked) {
   reader.join();
 }
 
-TEST(TrackingAllocatorTest, AtTheProfilersLimitAllocationsStillSucceedAndAreCountedAsDropped) {
+TEST(TrackingAllocatorTest, AllocationsBeyondLimitSucceedAsDropped) {
   auto device = MakeDevice();
   Options options;
   options.max_live_buffers = 1;
@@ -221,7 +221,7 @@ TEST(TrackingAllocatorTest, AtTheProfilersLimitAllocationsStillSucceedAndAreCoun
   EXPECT_EQ(device->GetStats().num_live, 0);
 }
 
-TEST(TrackingAllocatorTest, WithTheProfilerOffEveryCallStillReachesUpstream) {
+TEST(TrackingAllocatorTest, CallsReachUpstreamWhileOff) {
   auto device = MakeDevice();
   Options options;
   options.enabled = false;

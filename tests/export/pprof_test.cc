@@ -20,6 +20,7 @@
 
 #include "tests/export/server_snapshot.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/temporary_directory.h"
 
 namespace hbmprof_test {
 namespace {
@@ -75,7 +76,7 @@ TEST(SerializePprof, MatchesTheGoldenText) {
   EXPECT_EQ(actual, expected) << "If the change is intended: HBMPROF_UPDATE_GOLDEN=1";
 }
 
-TEST(SerializePprof, GivesEqualBytesForEqualSnapshots) {
+TEST(SerializePprof, EqualSnapshotsGiveEqualBytes) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   EXPECT_EQ(*SerializePprof(ServerSnapshot(), &symbolizer), *SerializePprof(ServerSnapshot(), &symbolizer));
 }
@@ -134,7 +135,7 @@ TEST(SerializePprof, WritesAnEmptySnapshot) {
   EXPECT_EQ(profile.comment_size(), 2);
 }
 
-TEST(SerializePprof, SkipsSamplesWithoutAnyValueAndTheirStacks) {
+TEST(SerializePprof, SkipsSamplesWithoutValues) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10020}, false}});
   snapshot.samples[1] = Snapshot::Sample();
   snapshot.samples[1].stack = 1;
@@ -143,13 +144,13 @@ TEST(SerializePprof, SkipsSamplesWithoutAnyValueAndTheirStacks) {
   EXPECT_EQ(profile.location_size(), 1);
 }
 
-TEST(SerializePprof, KeepsASampleThatOnlyEverAllocated) {
+TEST(SerializePprof, KeepsSampleWithOnlyAllocations) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
   snapshot.samples[0].inuse_objects = snapshot.samples[0].inuse_bytes = 0;
   EXPECT_EQ(Written(snapshot, nullptr).sample_size(), 1);
 }
 
-TEST(SerializePprof, MergesSamplesThatWouldLookTheSame) {
+TEST(SerializePprof, MergesEqualSamples) {
   // The stacks of the first two are equal; the third differs in being truncated, the fourth in its tag.
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10010}, false}, {{0x10010}, true}, {{0x10010}, false}});
   snapshot.samples[3].tags = {{"phase", "decode"}};
@@ -160,7 +161,7 @@ TEST(SerializePprof, MergesSamplesThatWouldLookTheSame) {
   EXPECT_EQ(view.Sum("inuse_space"), 4 * 64);
 }
 
-TEST(SerializePprof, MergesPoolSegmentsOfSeveralSizesAtOneStack) {
+TEST(SerializePprof, MergesSegmentsOfOneStack) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10010}, false}});
   snapshot.samples[0].kind = snapshot.samples[1].kind = MemoryKind::kPool;
   snapshot.samples[1].block_bytes = 4096;
@@ -178,7 +179,7 @@ TEST(SerializePprof, PutsAddressesInsideTheCall) {
   EXPECT_EQ(profile.location(1).mapping_id(), 1u);
 }
 
-TEST(SerializePprof, NamesAnEmptyStackAndATruncatedOne) {
+TEST(SerializePprof, NamesEmptyAndTruncatedStacks) {
   const Snapshot snapshot = SmallSnapshot({{{}, false}, {{0x10010}, true}, {{}, true}, {{0x10020}, true}});
   for (hbmprof::Symbolizer* symbolizer : {static_cast<hbmprof::Symbolizer*>(nullptr), &hbmprof::ElfSymbolizer()}) {
     const ProfileView view(Written(snapshot, symbolizer));
@@ -190,7 +191,7 @@ TEST(SerializePprof, NamesAnEmptyStackAndATruncatedOne) {
   }
 }
 
-TEST(SerializePprof, NamesCodeWithoutSymbolsByFileAndAddressInIt) {
+TEST(SerializePprof, NamesCodeWithoutSymbolsByFileAndAddress) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   for (const uint64_t slide : {uint64_t{0}, uint64_t{0x7000}}) {
     const ProfileView view(Written(ServerSnapshot(4, slide), &symbolizer));
@@ -205,7 +206,7 @@ TEST(SerializePprof, NamesCodeOfNoFileUnknown) {
   EXPECT_EQ(profile.location(0).mapping_id(), 0u);
 }
 
-TEST(SerializePprof, SaysThatFunctionsAreThereOnlyForModulesWithNames) {
+TEST(SerializePprof, HasFunctionsFlagOnlyForNamedModules) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   const Profile named = Written(ServerSnapshot(), &symbolizer);
   EXPECT_TRUE(named.mapping(0).has_functions());
@@ -215,7 +216,7 @@ TEST(SerializePprof, SaysThatFunctionsAreThereOnlyForModulesWithNames) {
   for (const auto& mapping : unnamed.mapping()) EXPECT_FALSE(mapping.has_functions());
 }
 
-TEST(SerializePprof, DoesNotSayThatFunctionsAreThereForModulesWithoutAnAddress) {
+TEST(SerializePprof, HasNoFunctionsFlagForUnusedModules) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   Snapshot snapshot = ServerSnapshot();
   snapshot.modules.push_back({0x7f2000000000, 0x7f2000001000, 0, 0x7f2000000000, "/lib/libidle.so", "dd04"});
@@ -224,7 +225,7 @@ TEST(SerializePprof, DoesNotSayThatFunctionsAreThereForModulesWithoutAnAddress) 
   EXPECT_FALSE(profile.mapping(3).has_functions());
 }
 
-TEST(SerializePprof, HasNoStringThatNothingRefersTo) {
+TEST(SerializePprof, HasNoUnusedStrings) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10020}, false}});
   snapshot.devices.resize(2);
   snapshot.devices[1].name = "idle device";
@@ -241,7 +242,7 @@ TEST(SerializePprof, HasNoStringThatNothingRefersTo) {
   }
 }
 
-TEST(SerializePprof, ShowsThePeakFirstWhereNothingIsInUse) {
+TEST(SerializePprof, DefaultIsPeakIfNothingIsInUse) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
   Snapshot::Sample& sample = snapshot.samples[0];
   sample.peak_objects = 1;
@@ -269,13 +270,13 @@ TEST(SerializePprof, WritesShortAndMangledNames) {
   EXPECT_EQ(names["libclosed.so.1+0x5677"], "");
 }
 
-TEST(SerializePprof, LeavesFunctionsOutWithoutASymbolizer) {
+TEST(SerializePprof, HasNoFunctionsWithoutSymbolizer) {
   const Profile profile = Written(ServerSnapshot(), nullptr);
   EXPECT_EQ(profile.function_size(), 2);  // [no stack], [stack truncated]
   EXPECT_EQ(profile.mapping_size(), 3);
 }
 
-TEST(SerializePprof, DropFramesMatchesOurRecordingFunctionsAndNothingOfAUser) {
+TEST(SerializePprof, DropFramesMatchesOnlyOwnFunctions) {
   const Profile profile = Written(SmallSnapshot({}), nullptr);
   const auto is_dropped = MatchesRegex(profile.string_table(profile.drop_frames()));
   for (const char* ours : {"hbmprof::Profiler::RecordAlloc", "hbmprof::internal::ProfilerImpl::Record",
@@ -288,7 +289,7 @@ TEST(SerializePprof, DropFramesMatchesOurRecordingFunctionsAndNothingOfAUser) {
   }
 }
 
-TEST(SerializePprof, CommentsSayTheStateOfEveryDevice) {
+TEST(SerializePprof, CommentsShowEveryDevice) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   const ProfileView view(Written(ServerSnapshot(), &symbolizer));
   ASSERT_EQ(view.comments.size(), 5u);  // GPU:0; GPU 1 twice; the tracker; the process
@@ -310,13 +311,13 @@ TEST(SerializePprof, CommentsSayTheStateOfEveryDevice) {
   EXPECT_NE(view.Comment("hbmprof", "version"), "");
 }
 
-TEST(SerializePprof, ShowsMoreTrackedThanTheDriverSaysAsNegativeUnaccounted) {
+TEST(SerializePprof, UnaccountedCanBeNegative) {
   Snapshot snapshot = ServerSnapshot();
   snapshot.devices[0].spaces[0].unaccounted = -4096;
   EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("device GPU:0", "unaccounted"), "-4096");
 }
 
-TEST(SerializePprof, TellsOfADeviceThatHoldsNothingTracked) {
+TEST(SerializePprof, ShowsDeviceWithoutTrackedMemory) {
   Snapshot snapshot = SmallSnapshot({});
   EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("device", "in_use"), "");
   snapshot.devices[0].spaces[0].driver_bytes_in_use = snapshot.devices[0].spaces[0].unaccounted = 5;
@@ -325,7 +326,7 @@ TEST(SerializePprof, TellsOfADeviceThatHoldsNothingTracked) {
   EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("device GPU:0", "unaccounted"), "5");
 }
 
-TEST(SerializePprof, MakesAnyBytesReadable) {
+TEST(SerializePprof, InvalidUtf8IsReplaced) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
   const std::string cut = std::string(3, 'x') + "\xE4\xB8";  // the first two bytes of a three-byte character
   snapshot.samples[0].tags = {{"cut", cut},
@@ -362,7 +363,7 @@ TEST(SerializePprof, KeepsTheLargestValues) {
   EXPECT_EQ(view.Sum("alloc_space"), INT64_MIN);
 }
 
-TEST(SerializePprof, WritesManySamplesOverSharedStacks) {
+TEST(SerializePprof, WritesManySamplesOfSharedStacks) {
   std::vector<Snapshot::Stack> stacks(5000);
   for (size_t i = 0; i < stacks.size(); ++i) {
     for (uint64_t frame = 0; frame < 24; ++frame) {
@@ -376,7 +377,7 @@ TEST(SerializePprof, WritesManySamplesOverSharedStacks) {
 
 // Sanitizers reserve address space of their own and end the process where malloc fails.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(SerializePprof, SaysThatTheHostHasNoMemory) {
+TEST(SerializePprof, ErrorWithoutHostMemory) {
   std::vector<Snapshot::Stack> stacks(200000);
   for (size_t i = 0; i < stacks.size(); ++i) stacks[i].return_addresses = {0x10001 + i, 0x10001 + i * 7};
   const Snapshot snapshot = SmallSnapshot(stacks);
@@ -401,7 +402,7 @@ TEST(SerializePprof, SaysThatTheHostHasNoMemory) {
 //   thread 1   localtime_r: takes the lock .............. gives it back
 //   thread 2                          fork                               the child's copy of the lock stays taken
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(SerializePprof, WorksInAChildForkedWhileAnotherThreadConvertsATime) {
+TEST(SerializePprof, WorksInForkedChildOfThreads) {
   const Snapshot snapshot = ServerSnapshot();
   std::atomic<bool> stop{false};
   std::thread other([&stop] {
@@ -426,16 +427,16 @@ TEST(SerializePprof, WorksInAChildForkedWhileAnotherThreadConvertsATime) {
 }
 #endif
 
-TEST(WritePprof, WritesWhatSerializePprofGives) {
+TEST(WritePprof, WritesSerializedBytes) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
-  const std::string path = testing::TempDir() + "/hbmprof_write_pprof.pb.gz";
+  const std::string path = NewDirectory() + "/profile.pb.gz";
   ASSERT_TRUE(WritePprof(ServerSnapshot(), &symbolizer, path).ok());
   const absl::StatusOr<Profile> read = ReadProfile(path);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(DescribeProfile(*read), DescribeProfile(Written(ServerSnapshot(), &symbolizer)));
 }
 
-TEST(WritePprof, NamesThePathThatItCannotWrite) {
+TEST(WritePprof, ErrorNamesThePath) {
   const absl::Status status = WritePprof(ServerSnapshot(), nullptr, "/nonexistent/dir/a.pb.gz");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/dir/a.pb.gz"));

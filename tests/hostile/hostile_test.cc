@@ -144,7 +144,7 @@ std::vector<Case> Cases() {
 
 class HostileTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(HostileTest, IsTheSameWithAndWithout) {
+TEST_P(HostileTest, BehavesTheSameWithInjection) {
   const auto& [program, mode] = GetParam();
   if (*program.needs != '\0') {
     const CommandResult able = RunCommand({"sh", "-c", program.needs});

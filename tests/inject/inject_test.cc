@@ -66,7 +66,7 @@ struct Kind {
 
 class MatrixTest : public ::testing::TestWithParam<std::tuple<std::string, Kind>> {};
 
-TEST_P(MatrixTest, OneRecordOfTheRightSizeKindDeviceAndUserFrame) {
+TEST_P(MatrixTest, RecordsOnceWithUserFrame) {
   const auto& [route, kind] = GetParam();
   const Injected injected;
   ExpectDone(injected.Run({Program("inject_matrix_" + route), kind.name, "hold"}));
@@ -92,7 +92,7 @@ TEST_P(MatrixTest, OneRecordOfTheRightSizeKindDeviceAndUserFrame) {
   }
 }
 
-TEST_P(MatrixTest, FreedToExactlyZero) {
+TEST_P(MatrixTest, FreesToZero) {
   const auto& [route, kind] = GetParam();
   const Injected injected;
   ExpectDone(injected.Run({Program("inject_matrix_" + route), kind.name, "free"}));
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- Patterns of real programs. ---
 
-TEST(InjectTest, GgmlsPoolEndsAtExactlyZero) {
+TEST(InjectTest, GgmlPoolEndsAtZero) {
   const ProfileView view = RunCase({}, {"ggml"});
   EXPECT_EQ(view.Sum("inuse_space"), 0);
   EXPECT_EQ(view.Sum("alloc_space"), 32 * kMiB);
@@ -123,7 +123,7 @@ TEST(InjectTest, GgmlsPoolEndsAtExactlyZero) {
   EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
 }
 
-TEST(InjectTest, AddressesReusedAtOnceUnderEightThreadsEndAtExactlyZero) {
+TEST(InjectTest, ReusedAddressesInThreadsEndAtZero) {
   const ProfileView view = RunCase({}, {"threads"});
   EXPECT_EQ(view.Sum("inuse_space"), 0);
   EXPECT_GT(view.Sum("alloc_objects"), 1000);
@@ -131,7 +131,7 @@ TEST(InjectTest, AddressesReusedAtOnceUnderEightThreadsEndAtExactlyZero) {
   EXPECT_EQ(view.Comment("tracker", "replaced_records"), "0");
 }
 
-TEST(InjectTest, MemoryOfASparseArrayIsThereWhileItsTilesAreMapped) {
+TEST(InjectTest, SparseArrayMemoryCountsWhileMapped) {
   const auto in_use = [](const char* moment) {
     SCOPED_TRACE(moment);
     const ProfileView view = RunCase({}, {"sparse", moment});
@@ -145,7 +145,7 @@ TEST(InjectTest, MemoryOfASparseArrayIsThereWhileItsTilesAreMapped) {
   EXPECT_EQ(in_use("destroyed"), 0);
 }
 
-TEST(InjectTest, AGraphsMemoryIsThereFromALaunchUntilItIsFreed) {
+TEST(InjectTest, GraphMemoryCountsFromLaunchToFree) {
   const auto in_use = [](const char* moment) {
     SCOPED_TRACE(moment);
     const ProfileView view = RunCase({}, {"graphs", moment});
@@ -166,27 +166,27 @@ TEST(InjectTest, AGraphsMemoryIsThereFromALaunchUntilItIsFreed) {
   EXPECT_EQ(in_use("freed_by_another_graph"), 0);
 }
 
-TEST(InjectTest, AMemoryNodeIsSeenByWhicheverVersionOfTheCallItIsAdded) {
+TEST(InjectTest, EveryVersionOfAddNodeIsTracked) {
   EXPECT_EQ(RunCase({}, {"graph_nodes"}).SumWhere("inuse_space", "kind", "graph"), 2 * kMiB);
 }
 
-TEST(InjectTest, TheCallsOfThePerThreadDefaultStreamAreTrackedToo) {
+TEST(InjectTest, PerThreadDefaultStreamCallsAreTracked) {
   EXPECT_EQ(RunCase({}, {"per_thread"}).Sum("inuse_space"), 4444);
 }
 
-TEST(InjectTest, ACreatedContextTakesItsMemoryWithItAndTheOthersStays) {
+TEST(InjectTest, DestroyedContextEndsOnlyItsMemory) {
   EXPECT_EQ(RunCase({}, {"contexts"}).Sum("inuse_space"), 100);
   EXPECT_EQ(RunCase({}, {"contexts", "reset"}).Sum("inuse_space"), 0);
 }
 
-TEST(InjectTest, CodeIsMeasuredAtItsLoading) {
+TEST(InjectTest, CodeSizeIsMeasured) {
   EXPECT_EQ(RunCase({}, {"module"}).SumWhere("inuse_space", "kind", "executable"), 2 * kMiB);
   EXPECT_EQ(RunCase({}, {"module", "unload"}).SumWhere("inuse_space", "kind", "executable"), 0);
 }
 
 // --- How programs find the driver. ---
 
-TEST(InjectTest, EveryLookUpIsAnsweredWithAWrapperAndItselfToo) {
+TEST(InjectTest, EveryLookupReturnsTheWrapper) {
   for (const char* hides : {"", "FAKE_CUDA_HIDES=1"}) {
     SCOPED_TRACE(hides);
     Injected injected;
@@ -200,7 +200,7 @@ TEST(InjectTest, EveryLookUpIsAnsweredWithAWrapperAndItselfToo) {
   }
 }
 
-TEST(InjectTest, ADriverThatHandsOutOtherAddressesThanItExportsIsTracked) {
+TEST(InjectTest, DriverWithUnexportedAddressesIsTracked) {
   Injected injected;
   injected.environment = {"FAKE_CUDA_HIDES=1"};
   ExpectDone(injected.Run({Program("inject_matrix_static"), "linear", "hold"}));
@@ -219,7 +219,7 @@ struct RealRuntime {
 
 class RealRuntimeTest : public ::testing::TestWithParam<RealRuntime> {};
 
-TEST_P(RealRuntimeTest, IsHandedTheWrappersAndRefusesTheDoubleAsEver) {
+TEST_P(RealRuntimeTest, GetsTheWrappers) {
   const std::vector<std::string> command = {GetParam().program, GetParam().argument};
   if (access(command[0].c_str(), X_OK) != 0) GTEST_SKIP() << "the CUDA toolkit lacked what this needs to be built";
   Injected injected;
@@ -249,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(Inject, RealRuntimeTest,
                                            RealRuntime{HBMPROF_GPU_PROGRAMS "/gpu_program_nccl", "refused", 1}),
                          [](const auto& info) { return std::string(std::strrchr(info.param.program, '/') + 1); });
 
-TEST(InjectTest, DlsymIsStillTheCLibrarysForEverythingElse) {
+TEST(InjectTest, DlsymOfOtherNamesIsTheCLibrarys) {
   const CommandResult run = Injected().Run({Program("inject_dlsym")});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, RunCommand({Program("inject_dlsym")}, {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES}).out);
@@ -257,7 +257,7 @@ TEST(InjectTest, DlsymIsStillTheCLibrarysForEverythingElse) {
 }
 
 // It prefers the C library's dlsym and the driver's own functions to what was preloaded.
-TEST(InjectTest, ALibraryLoadedWithDeepBindIsTrackedToo) {
+TEST(InjectTest, DeepBoundLibraryByPathIsTracked) {
   const Injected injected;
   ExpectDone(injected.Run({Program("inject_deep_bind"), HBMPROF_DEEP_BIND_LIBRARY}));
   const ProfileView view = injected.View();
@@ -266,7 +266,7 @@ TEST(InjectTest, ALibraryLoadedWithDeepBindIsTrackedToo) {
 }
 
 // Where a bare name leads depends on who asks: the program's run path, which only the C library knows.
-TEST(InjectTest, ALibraryLoadedWithDeepBindByABareNameIsTrackedToo) {
+TEST(InjectTest, DeepBoundLibraryByNameIsTracked) {
   const std::string path = HBMPROF_DEEP_BIND_LIBRARY;
   const size_t slash = path.rfind('/');
   for (const bool in_run_path : {false, true}) {
@@ -284,7 +284,7 @@ TEST(InjectTest, ALibraryLoadedWithDeepBindByABareNameIsTrackedToo) {
   }
 }
 
-TEST(InjectTest, AProgramCanAskWhatIsSeenOfTheDriver) {
+TEST(InjectTest, ProgramCanQueryCoverage) {
   const CommandResult run = Injected().Run({Program("inject_coverage")});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("cuMemAlloc_v2: tracked\n"));
@@ -298,7 +298,7 @@ TEST(InjectTest, AProgramCanAskWhatIsSeenOfTheDriver) {
 
 // --- The program is as it was. ---
 
-TEST(InjectTest, FailuresAreTheDriversAndLeaveNoRecord) {
+TEST(InjectTest, FailuresAreReturnedAndNotRecorded) {
   Injected injected;
   injected.environment = {"FAKE_CUDA_FAIL=cuMemAlloc_v2:2:0"};
   const CommandResult run = injected.Run({Program("inject_cases"), "fails"});
@@ -309,20 +309,20 @@ TEST(InjectTest, FailuresAreTheDriversAndLeaveNoRecord) {
   EXPECT_EQ(injected.View().Sum("alloc_objects"), 0);
 }
 
-TEST(InjectTest, ACrashIsTheProgramsOwn) {
+TEST(InjectTest, CrashIsUnchanged) {
   const CommandResult run = Injected().Run({Program("inject_cases"), "crash"});
   EXPECT_EQ(run.exit_code, 128 + SIGSEGV);
   EXPECT_EQ(run.err, "");
 }
 
-TEST(InjectTest, WhileOffNothingIsRecordedAndNothingWritten) {
+TEST(InjectTest, OffRecordsAndWritesNothing) {
   Injected injected;
   injected.environment = {"HBMPROF=0"};
   ExpectDone(injected.Run({Program("inject_cases"), "plain"}));
   EXPECT_NE(access(injected.output.c_str(), F_OK), 0);
 }
 
-TEST(InjectTest, AProgramWithoutCudaLeavesNoProfile) {
+TEST(InjectTest, ProgramWithoutCudaWritesNoProfile) {
   const Injected injected;
   const CommandResult run = injected.Run({"/bin/echo", "hello"});
   EXPECT_EQ(run.out, "hello\n");
@@ -341,7 +341,7 @@ class CarriesTest : public ::testing::TestWithParam<std::tuple<std::string, std:
   }
 };
 
-TEST_P(CarriesTest, BehavesTheSameAndLeavesAProfile) {
+TEST_P(CarriesTest, BehavesTheSameAndWritesAProfile) {
   const auto& [library, how, allocator, order] = GetParam();
   const std::string program = Program("inject_carries_" + library);
   const std::string plugin = Program("libinject_plugin_" + library + ".so");
@@ -402,7 +402,7 @@ TEST(InjectTest, WorksBesideAnotherPreloadedAllocator) {
   }
 }
 
-TEST(InjectTest, ExportsOnlyWhatItMustAndNeedsOnlyTheCLibrary) {
+TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
   const CommandResult symbols = RunCommand({"nm", "-D", "--defined-only", HBMPROF_INJECTED});
   ASSERT_EQ(symbols.exit_code, 0) << symbols.err;
   std::vector<std::string> names;
@@ -441,7 +441,7 @@ TEST(InjectTest, ExportsOnlyWhatItMustAndNeedsOnlyTheCLibrary) {
 
 // Each allocation that the library makes for itself fails in turn, until no call needs more. The program checks that
 // every call reaches the driver once and gives its result, and ends with nothing allocated.
-TEST(InjectTest, EveryCallReachesTheDriverOnceWhicheverHostAllocationFails) {
+TEST(InjectTest, CallsReachDriverOnceWithoutHostMemory) {
   const Injected injected;
   bool reached = true;
   int64_t dropped = 0;
@@ -483,7 +483,7 @@ std::pair<int, int> NeededCLibrary(const std::string& path) {
   return newest;
 }
 
-TEST(InjectTest, NeedsNoNewerCLibraryThanTheReadmeSays) {
+TEST(InjectTest, NeedsDocumentedGlibc) {
   for (const char* library : {HBMPROF_INJECTED, HBMPROF_INJECTED_PJRT}) {
     SCOPED_TRACE(library);
     const std::pair<int, int> needed = NeededCLibrary(library);
@@ -494,7 +494,7 @@ TEST(InjectTest, NeedsNoNewerCLibraryThanTheReadmeSays) {
 
 // --- A program that links hbmprof::cuda. More of such programs: joined_test.cc. ---
 
-TEST(InjectTest, AProgramThatLinksHbmprofIsRecordedOnceAndFromTheUsersFrameInBothProfiles) {
+TEST(InjectTest, LinkedProgramIsRecordedOnce) {
   if (access(Program("inject_linked").c_str(), X_OK) != 0)
     GTEST_SKIP() << "hbmprof::cuda is not built: no CUDA toolkit";
   for (const bool frees : {false, true}) {
@@ -523,7 +523,7 @@ TEST(InjectTest, AProgramThatLinksHbmprofIsRecordedOnceAndFromTheUsersFrameInBot
 
 // --- The device's own numbers. ---
 
-TEST(InjectTest, WhatIsTakenBehindOurBackIsUnaccountedAndGrowsBeyondTheBaseline) {
+TEST(InjectTest, UntrackedMemoryIsUnaccounted) {
   const std::string nvml = "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE;
   struct Case {
     std::vector<std::string> environment;
@@ -545,7 +545,7 @@ TEST(InjectTest, WhatIsTakenBehindOurBackIsUnaccountedAndGrowsBeyondTheBaseline)
   }
 }
 
-TEST(InjectTest, WhatThePoolsKeepIsNotUnaccounted) {
+TEST(InjectTest, IdlePoolMemoryIsNotUnaccounted) {
   const ProfileView view = RunCase({}, {"pools"}, {"FAKE_CUDA_POOL_KEEPS=1"});
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), "0");
   EXPECT_EQ(view.Comment("device GPU:0", "driver_cache"), std::to_string(8 * kMiB));
@@ -567,7 +567,7 @@ TEST(InjectTest, ProfilesAreWrittenAtAnInterval) {
   globfree(&found);
 }
 
-TEST(InjectTest, ABadIntervalIsNamedAndIgnored) {
+TEST(InjectTest, BadIntervalIsReportedAndIgnored) {
   Injected injected;
   injected.environment = {"HBMPROF_CUDA_INTERVAL=soon"};
   const CommandResult run = injected.Run({Program("inject_cases"), "plain"});

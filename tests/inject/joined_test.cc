@@ -94,7 +94,7 @@ void ExpectOneAccount(const ProfileView& own, const ProfileView& injected, int64
   }
 }
 
-TEST(JoinedTest, TagsOfTheProgramLabelWhatTheDriverGivesOut) {
+TEST(JoinedTest, ProgramTagsLabelDriverMemory) {
   const Started run;
   const CommandResult result = run.Case("tags");
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -107,7 +107,7 @@ TEST(JoinedTest, TagsOfTheProgramLabelWhatTheDriverGivesOut) {
   EXPECT_EQ(injected.Sum("inuse_space"), 31 * kMiB) << "another thread's is without";
 }
 
-TEST(JoinedTest, EightThreadsOfPoolsAndPagesAreOneAccountToTheByte) {
+TEST(JoinedTest, ThreadsOfPoolsAreExact) {
   const Started run;
   const CommandResult result = run.Case("all");
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -143,12 +143,12 @@ TEST(JoinedTest, EightThreadsOfPoolsAndPagesAreOneAccountToTheByte) {
   EXPECT_EQ(counter(run.Injected()), 1);
 }
 
-TEST(JoinedTest, EveryFunctionOfTheProfilerIsAboutTheOneAccount) {
+TEST(JoinedTest, EveryProfilerFunctionIsForwarded) {
   const CommandResult result = Started().Case("functions");
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-TEST(JoinedTest, AChildHasAnAccountOfItsOwn) {
+TEST(JoinedTest, ForkedChildHasItsOwnProfiler) {
   Started run;
   run.injected_path = run.directory + "/injected.%p.pb.gz";
   run.environment = {"HBMPROF_OUTPUT=" + run.directory + "/own.%p.pb.gz"};
@@ -164,14 +164,14 @@ TEST(JoinedTest, AChildHasAnAccountOfItsOwn) {
   ExpectOneAccount(run.Own(), run.Own(), DriversSum(result));
 }
 
-TEST(JoinedTest, ASignalHandlerMayRecordWhateverItInterrupts) {
+TEST(JoinedTest, SignalHandlerCanRecord) {
   const Started run;
   const CommandResult result = run.Case("signals");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ExpectOneAccount(run.Own(), run.Injected(), DriversSum(result));
 }
 
-TEST(JoinedTest, ProfilesAtExitAgreeAlsoAroundADestructorThatFrees) {
+TEST(JoinedTest, ExitProfilesAgree) {
   for (const bool early : {false, true}) {
     SCOPED_TRACE(early);
     Started run;
@@ -191,7 +191,7 @@ TEST(JoinedTest, ProfilesAtExitAgreeAlsoAroundADestructorThatFrees) {
   }
 }
 
-TEST(JoinedTest, ALibraryThatIsLoadedLateJoinsAndSoDoSeveralCopies) {
+TEST(JoinedTest, LateLibraryAndSeveralCopiesJoin) {
   for (const bool program_links : {false, true}) {
     SCOPED_TRACE(program_links);
     const Started run;
@@ -209,7 +209,7 @@ TEST(JoinedTest, ALibraryThatIsLoadedLateJoinsAndSoDoSeveralCopies) {
 }
 
 #ifdef HBMPROF_PJRT_HOST
-TEST(JoinedTest, ThePluginThatWrapsAnotherKeepsToItsOwnProfiler) {
+TEST(JoinedTest, PjrtPluginStaysSeparate) {
   Started run;
   run.environment = {"HBMPROF_PJRT_PLUGIN=" HBMPROF_FAKE_PJRT};
   const CommandResult result = run.Start({HBMPROF_PJRT_HOST, HBMPROF_INJECTED_PJRT, run.own_path});
@@ -219,7 +219,7 @@ TEST(JoinedTest, ThePluginThatWrapsAnotherKeepsToItsOwnProfiler) {
 }
 #endif
 
-TEST(JoinedTest, AnInjectedLibraryOfAnotherVersionIsLeftAloneAndSaidOnce) {
+TEST(JoinedTest, OtherVersionIsNotJoined) {
   Started run;
   run.preload = HBMPROF_OTHER_VERSION ":" HBMPROF_INJECTED;
   const CommandResult result = run.Case("tags");

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/programs/check.h"
+#include "tests/support/check.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/time.h>
 
-#include "tests/programs/check.h"
+#include "tests/support/check.h"
 
 // Under a thread sanitizer handlers run only where the program calls into the system: never inside the tracker.
 #if defined(__SANITIZE_THREAD__)

@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "hbmprof/hbmprof.h"
-#include "tests/programs/check.h"
+#include "tests/support/check.h"
 
 // Buffer `i` of `owner`; all distinct.
 inline hbmprof::BufferId Buffer(uint64_t owner, uint64_t i) {

@@ -1,12 +1,12 @@
-// What tests of programs share: a place for what a program leaves, and what is expected of all of them.
-// Not here: running a program (pprof_tool.h), reading a profile without a test (profile_checker.h).
+// What tests of programs share: reading what a program wrote, and what is expected of all of them.
+// Not here: running a program (pprof_tool.h), reading a profile without a test (profile_checker.h), directories for
+// files (temporary_directory.h).
 #ifndef HBMPROF_TESTS_SUPPORT_PROGRAM_RUN_H_
 #define HBMPROF_TESTS_SUPPORT_PROGRAM_RUN_H_
 
 #include <sys/stat.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,15 +16,9 @@
 #include "gtest/gtest.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/temporary_directory.h"
 
 namespace hbmprof_test {
-
-// A new, empty directory; left where it is when the test ends.
-inline std::string NewDirectory() {
-  std::string path = ::testing::TempDir() + "/hbmprof_test_XXXXXX";
-  if (mkdtemp(path.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path;
-  return path;
-}
 
 // What lies in `directory`: for each path relative to it, type and permissions, and the contents of a file or the
 // target of a link. Contents that cannot be read and those of a core dump are left out.

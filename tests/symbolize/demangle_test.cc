@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"a::f<int", "a::f<int"}, Case{"a::f(int", "a::f(int"}, Case{"{lambda", "{lambda"}, Case{"()", "()"},
         Case{"", ""}));
 
-TEST(ShortFunctionName, CopesWithAnyText) {
+TEST(ShortFunctionName, AcceptsAnyText) {
   const std::string alphabet = "ab:<>(){}[] *&#operator()decltype";
   uint32_t random = 1;
   for (int i = 0; i < 20000; ++i) {

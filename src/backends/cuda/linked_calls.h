@@ -1,4 +1,4 @@
-// What the tracked forms of the runtime's calls share: the profiler and their tables.
+// The profiler and the tables that the tracked forms of the runtime's calls share.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_LINKED_CALLS_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_LINKED_CALLS_H_
 
@@ -7,14 +7,14 @@
 
 namespace hbmprof::internal {
 
-// Never destroyed: handles may be closed during static destruction.
+// Never destroyed, because handles can be closed during static destruction.
 struct CudaLinkedCalls {
   Profiler& profiler = Profiler::Default();
   SharedOpenings ipc_openings;
   CudaDeviceResets resets;
 
-  // Made on first use. Null while the host has no memory for it; the calls that are made then are counted as dropped
-  // later.
+  // Returns the one instance, which is made at the first use. Returns null if the host has no memory for it; see
+  // MadeTracker.
   static CudaLinkedCalls* Instance();
 };
 

@@ -1,4 +1,4 @@
-// The tracked forms of the CUDA runtime's allocation calls, one call each; nothing but translation.
+// The tracked forms of the CUDA runtime's allocation calls. Each only translates its arguments for the adapter.
 // Not here: the stream-ordered ones (runtime_stream.cc), sizes and the order of events (adapter.h).
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
@@ -17,7 +17,7 @@ using internal::CudaLinkedCalls;
 using internal::CudaMipmappedArrayId;
 using internal::CudaPitchedBytes;
 using internal::CurrentCudaDevice;
-using internal::ForgetAndFree;
+using internal::RemoveAndFree;
 using internal::TexelBlock;
 
 static_assert(internal::kCudaFormatNv12 == cudaChannelFormatKindNV12);
@@ -60,7 +60,7 @@ cudaError_t Allocate(const Caller& caller, void** ptr, size_t bytes, MemoryKind 
 template <typename Call>
 cudaError_t Release(BufferId id, const Call& call) {
   CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
-  return calls == nullptr ? call() : ForgetAndFree(calls->profiler, calls->resets, id, cudaSuccess, call);
+  return calls == nullptr ? call() : RemoveAndFree(calls->profiler, calls->resets, id, cudaSuccess, call);
 }
 
 }  // namespace

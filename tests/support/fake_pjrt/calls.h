@@ -95,6 +95,28 @@ class PjrtCalls {
     Forget(args.done_with_host_buffer);
     return args.buffer;
   }
+  // A view of `bytes` bytes at `address` on `device`; null if that fails.
+  abi::Buffer* View(abi::Client* client, int64_t bytes, abi::Device* device, void* address = nullptr) const {
+    abi::CreateViewArgs args{};
+    args.client = client;
+    args.device_pointer = address;
+    args.dims = &bytes;
+    args.num_dims = 1;
+    args.type = kU8;
+    args.device = device;
+    return Call(abi::kCreateView, &args) == 0 ? args.buffer : nullptr;
+  }
+  // A buffer of `bytes` bytes that holds the error `code`; null if that fails.
+  abi::Buffer* ErrorBuffer(abi::Client* client, int64_t bytes, abi::Memory* memory, int code) const {
+    abi::CreateErrorArgs args{};
+    args.client = client;
+    args.code = code;
+    args.dims = &bytes;
+    args.num_dims = 1;
+    args.type = kU8;
+    args.memory = memory;
+    return Call(abi::kCreateError, &args) == 0 ? args.buffer : nullptr;
+  }
   void Forget(abi::Event* event) const {
     abi::EventArgs args{};
     args.event = event;
