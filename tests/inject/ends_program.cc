@@ -43,6 +43,21 @@ void Require(bool holds, const char* what) {
   asm volatile("" ::: "memory");
 }
 
+// Asks for more than the device has, in each way.
+void AskForTooMuch() {
+  CUdeviceptr ptr = 0;
+  size_t pitch = 0;
+  void* host = nullptr;
+  CUmemGenericAllocationHandle handle = 0;
+  const MemAllocationProp properties{1, 0, {kLocationDevice, 1}};
+  const size_t bytes = size_t{3} << 30;
+  REQUIRE(cuMemAlloc_v2(&ptr, bytes) == 2);
+  REQUIRE(cuMemAllocPitch_v2(&ptr, &pitch, bytes, 2, 4) == 2);
+  REQUIRE(cuMemAllocAsync(&ptr, bytes, nullptr) == 2);
+  REQUIRE(cuMemCreate(&handle, bytes, &properties, 0) == 2);
+  REQUIRE(cuMemHostAlloc(&host, bytes, 0) == 2 || host != nullptr);
+}
+
 void OwnHandler(int) { _exit(7); }
 
 // The child of a fork that has memory of its own and ends by _exit, as a worker of Python's multiprocessing.
@@ -101,6 +116,7 @@ void EndAs(const std::string& how) {
     signal(SIGTERM, SIG_DFL);
     SendAndWait(SIGTERM);
   }
+  if (how == "too_much") AskForTooMuch();
   if (how == "worker") ForkedWorker();
   if (how == "vfork") Vforked();
   if (how == "term_in_child") {

@@ -21,6 +21,7 @@ using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::ViewProfile;
+using ::testing::MatchesRegex;
 
 constexpr char kProgram[] = HBMPROF_INJECT_PROGRAMS "/inject_ends";
 constexpr char kDoubles[] = "LD_LIBRARY_PATH=" HBMPROF_DOUBLES;
@@ -84,6 +85,18 @@ constexpr End kEnds[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Ends, EveryEnd, ::testing::ValuesIn(kEnds),
                          [](const auto& info) { return std::string(info.param.how); });
+
+TEST_F(EndsTest, OutOfMemoryIsReportedForEachDevice) {
+  const CommandResult run = RunInjected("too_much", {"FAKE_CUDA_DEVICES=2"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "held\ndone\n");
+  EXPECT_THAT(run.err, MatchesRegex("hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 3.00 GiB failed\n"
+                                    "  verdict    the request of 3.00 GiB is larger than the device, which has 1.00 "
+                                    "GiB\\.\n(.*\n)*.*HoldMemory < main < (.*\n)*"
+                                    "  profile    .*/hbmprof\\.oom\\.[0-9]+\\.0\\.pb\\.gz\n"
+                                    "hbmprof: out of memory on GPU:1: cuMemCreate of 3.00 GiB failed\n(.*\n)*"));
+  ExpectProfiles(3);
+}
 
 TEST_F(EndsTest, ByASignalLeaveNoProfileIfSwitchedOff) {
   const CommandResult run = RunInjected("term", {"HBMPROF_OUTPUT_ON_SIGNALS=0"});

@@ -19,6 +19,9 @@ class CallerAbove {
   CallerAbove(const CallerAbove&) = delete;
   CallerAbove& operator=(const CallerAbove&) = delete;
 
+  // Whether the program was started with the injected library.
+  static bool IsInjected() { return Setter() != &Ignore; }
+
  private:
   using Set = void(const Caller*);
   static void Ignore(const Caller*) {}

@@ -12,6 +12,7 @@ namespace hbmprof::internal::cuda_driver {
 
 using CUresult = int;
 inline constexpr CUresult kSuccess = 0;
+inline constexpr CUresult kErrorOutOfMemory = 2;
 inline constexpr CUresult kErrorNotFound = 500;
 
 using CUdevice = int;

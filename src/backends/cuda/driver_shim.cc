@@ -4,8 +4,13 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
 
 #include "hbmprof/caller.h"
+#include "hbmprof/out_of_memory.h"
 #include "hbmprof/profiler.h"
 #include "src/backends/cuda/adapter.h"
 #include "src/backends/cuda/driver_abi.h"
@@ -13,6 +18,8 @@
 #include "src/backends/cuda/driver_queries.h"
 #include "src/backends/cuda/driver_table.h"
 #include "src/backends/cuda/made_tracker.h"
+#include "src/base/completes.h"
+#include "src/base/message.h"
 
 namespace hbmprof::internal::cuda_driver {
 namespace {
@@ -130,6 +137,48 @@ CUresult HandOutWrapper(const Real& real, const char* name, void** function, int
   return result;
 }
 
+// The bytes that the arguments of a wrapped call ask for: the second argument of every call that allocates, but for
+// pitched memory. nullopt for other calls.
+template <typename... Arguments>
+std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
+  const std::tuple<const Arguments&...> all(arguments...);
+  if constexpr (sizeof...(Arguments) >= 2) {
+    using Second = std::decay_t<decltype(std::get<1>(all))>;
+    if constexpr (std::is_same_v<Second, size_t>) return std::get<1>(all);
+    if constexpr (std::is_same_v<Second, size_t*>) return CudaPitchedBytes(std::get<2>(all), std::get<3>(all));
+  }
+  return std::nullopt;
+}
+
+// The device of a wrapped call: of physical memory the one that its properties name, else the current one.
+template <typename... Arguments>
+int DeviceOf(const Arguments&... arguments) {
+  int device = CudaDriverInProcess().CurrentDevice();
+  const auto look_at = [&](const auto& argument) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, const MemAllocationProp*>) {
+      if (argument->location.type == kLocationDevice) device = argument->location.id;
+    }
+  };
+  (look_at(arguments), ...);
+  return device;
+}
+
+MemorySpace SpaceOfCall(std::string_view name) {
+  if (name.find("Host") != std::string_view::npos) return MemorySpace::kPinnedHost;
+  return name.find("Managed") != std::string_view::npos ? MemorySpace::kManaged : MemorySpace::kDevice;
+}
+
+// Reports a wrapped call that has failed with kErrorOutOfMemory.
+template <typename... Arguments>
+void ReportFailure(std::string_view name, const Arguments&... arguments) {
+  const bool is_reported = Completes([&] {
+    const int ordinal = DeviceOf(arguments...);
+    const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
+    ReportOutOfMemory({name, RequestedBytes(arguments...), device, SpaceOfCall(name)});
+  });
+  if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
+}
+
 }  // namespace
 
 // `real` is called once, outside of all code that can fail: see CallThenRecord and RemoveThenCall.
@@ -140,6 +189,8 @@ CUresult HandOutWrapper(const Real& real, const char* name, void** function, int
   }()
 #define ALLOCATE(id, bytes, kind) \
   TRACK(Allocate(caller, real, [&] { return CudaDriverAdapter::Buffer(id, bytes, MemoryKind::kind); }))
+#define UNPACKED(...) __VA_ARGS__
+#define REPORT(name, ...) ReportFailure(#name, __VA_ARGS__)
 #define LOAD(id) TRACK(Load(caller, real, [&] { return id; }))
 
 extern "C" {
@@ -152,10 +203,14 @@ extern "C" {
     const TrackedCudaCall call(here);                                                       \
     if (!call.outermost()) return real();                                                   \
     [[maybe_unused]] const Caller& caller = call.caller();                                  \
-    return action;                                                                          \
+    const CUresult result = action;                                                         \
+    if (result == kErrorOutOfMemory) REPORT(name, UNPACKED arguments);                      \
+    return result;                                                                          \
   }
 #include "src/backends/cuda/driver_calls.inc"
 }
+#undef REPORT
+#undef UNPACKED
 #undef LOAD
 #undef ALLOCATE
 #undef TRACK

@@ -2,6 +2,9 @@
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_LINKED_CALLS_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_LINKED_CALLS_H_
 
+#include <cstddef>
+
+#include "hbmprof/allocation.h"
 #include "hbmprof/profiler.h"
 #include "src/backends/cuda/adapter.h"
 
@@ -17,6 +20,10 @@ struct CudaLinkedCalls {
   // MadeTracker.
   static CudaLinkedCalls* Instance();
 };
+
+// Reports a call that has failed because there is no memory (hbmprof/out_of_memory.h), on the device `ordinal`; -1: it
+// is not known. Does nothing if the injected library is there: it has reported the driver's call.
+void ReportCudaOutOfMemory(const char* call, size_t bytes, int ordinal, MemoryKind kind);
 
 }  // namespace hbmprof::internal
 

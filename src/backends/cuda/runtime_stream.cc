@@ -45,16 +45,21 @@ Attributes OfPoolMemory(const void* ptr, cudaStream_t stream) {
 }
 
 template <typename Call, typename AttributesOf>
-cudaError_t Track(const Caller& caller, void** ptr, size_t bytes, const Call& call, const AttributesOf& attributes) {
+cudaError_t Track(const Caller& caller, const char* name, void** ptr, size_t bytes, cudaStream_t stream,
+                  const Call& call, const AttributesOf& attributes) {
   const internal::CallerAbove above(caller);
   internal::CudaLinkedCalls* const calls = internal::CudaLinkedCalls::Instance();
   if (calls == nullptr) return call();
-  return internal::AllocateAndRecord(
+  const cudaError_t result = internal::AllocateAndRecord(
       calls->profiler, caller, cudaSuccess, call,
       [&] {
         return internal::CudaBuffer{*ptr, bytes, {}};
       },
       [&](const internal::CudaBuffer&) { return attributes(); });
+  if (result == cudaErrorMemoryAllocation) {
+    internal::ReportCudaOutOfMemory(name, bytes, DeviceOfStream(stream), MemoryKind::kDevice);
+  }
+  return result;
 }
 
 }  // namespace
@@ -66,7 +71,7 @@ inline namespace per_thread_stream {
 cudaError_t MallocAsync(void** ptr, size_t bytes, cudaStream_t stream) {
   const Caller caller = Caller::OfThisFunction();
   return Track(
-      caller, ptr, bytes, [&] { return cudaMallocAsync(ptr, bytes, stream); },
+      caller, "cudaMallocAsync", ptr, bytes, stream, [&] { return cudaMallocAsync(ptr, bytes, stream); },
       [&] {
         const MemoryKind kind = IsCapturing(stream) ? MemoryKind::kGraph : MemoryKind::kDevice;
         return StreamOrdered(DeviceOfStream(stream), kind);
@@ -76,8 +81,8 @@ cudaError_t MallocAsync(void** ptr, size_t bytes, cudaStream_t stream) {
 cudaError_t MallocFromPoolAsync(void** ptr, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   const Caller caller = Caller::OfThisFunction();
   return Track(
-      caller, ptr, bytes, [&] { return cudaMallocFromPoolAsync(ptr, bytes, pool, stream); },
-      [&] { return OfPoolMemory(*ptr, stream); });
+      caller, "cudaMallocFromPoolAsync", ptr, bytes, stream,
+      [&] { return cudaMallocFromPoolAsync(ptr, bytes, pool, stream); }, [&] { return OfPoolMemory(*ptr, stream); });
 }
 
 cudaError_t FreeAsync(void* ptr, cudaStream_t stream) {
