@@ -3,8 +3,8 @@
 // the first tracked call.
 //
 // Environment: OptionsFromEnvironment (hbmprof/options.h), but for HBMPROF_OUTPUT, which is the program's own. Instead
-//   HBMPROF_CUDA_OUTPUT=PATH       where a profile is written when the process exits; a pattern as in Options::output
-//   HBMPROF_CUDA_INTERVAL=SECONDS  writes one there every so often too
+//   HBMPROF_CUDA_OUTPUT=PATH       where a profile is written when the process exits; a pattern as in
+//   DefaultOptions::output HBMPROF_CUDA_INTERVAL=SECONDS  writes one there every so often too
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
