@@ -51,7 +51,7 @@ def build_rust(prefix, examples, work):
 
 def build_go(prefix, examples, work):
   run([tool("go"), "build", "-o", work / "cache", examples / "cache.go"], work, GO111MODULE="off",
-      GOCACHE=str(work / "go_cache"), CGO_ENABLED="1", CGO_CFLAGS=f"-I{prefix}/include -Wall -Wextra -Werror",
+      GOCACHE=str(work / "go_cache"), CGO_ENABLED="1", CGO_CFLAGS=f"-I{prefix}/include",
       CGO_LDFLAGS=f"-L{prefix}/lib -lhbmprof -Wl,-rpath,{prefix}/lib")
   return ["./cache"], {"main.(*cache).addPage", "main.run", "main.main"}
 
