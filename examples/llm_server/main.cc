@@ -261,8 +261,8 @@ int main(int argc, char** argv) {
   std::printf("tokens     %lld in %.2f s: %.0f tokens/s\n", static_cast<long long>(tokens), seconds.count(),
               tokens > 0 ? static_cast<double>(tokens) / seconds.count() : 0.0);
   std::printf("memory     %.2f MB in use, %.2f MB peak, %.2f MB limit, %lld allocations\n",
-              Megabytes(stats.bytes_in_use), Megabytes(stats.peak_bytes_in_use), Megabytes(stats.bytes_limit),
-              static_cast<long long>(stats.num_allocs));
+              Megabytes(stats.bytes_in_use), Megabytes(stats.peak_bytes_in_use),
+              Megabytes(stats.bytes_limit.value_or(0)), static_cast<long long>(stats.num_allocs));
   std::printf("leaked     %lld pages x %lld B = %lld B\n", leaked_pages, page_bytes, leaked_pages * page_bytes);
   return 0;
 }

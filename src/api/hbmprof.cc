@@ -21,7 +21,7 @@ absl::Status save_device_memory_profile(std::string_view path) try {
   const Snapshot snapshot = Profiler::Default().TakeSnapshot();
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
   if (!bytes.ok()) return bytes.status();
-  const absl::Status status = internal::WriteToPattern(path, internal::OutputMode(), *bytes);
+  const absl::Status status = internal::WriteToPattern(path, Profiler::OptionsOfDefault().output_mode, *bytes);
   if (status.ok()) internal::RememberProfile(snapshot);
   return status;
 } catch (const std::bad_alloc&) {

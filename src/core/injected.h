@@ -33,7 +33,8 @@ struct InjectedBuffer {
   uint32_t allocator;
 };
 
-// A DeviceProbe.
+// A DeviceProbe. kInjectedNotKnown is a value that is not known.
+inline constexpr int64_t kInjectedNotKnown = INT64_MIN;
 struct InjectedProbe {
   int64_t bytes_limit;
   int64_t bytes_free;  // -1: unknown
@@ -43,7 +44,6 @@ struct InjectedProbe {
   int64_t driver_cache_bytes;
   int64_t baseline;
   uint32_t driver_scope;
-  uint32_t has_baseline;
 };
 
 // What `read` hands over.
@@ -106,7 +106,7 @@ static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<I
 
 // Raised whenever anything above changes its meaning, and whenever snapshot_bytes.h does. Tables with more functions
 // than this one are the same version.
-inline constexpr uint32_t kInjectedVersion = 1;
+inline constexpr uint32_t kInjectedVersion = 2;
 
 // What the injected library exports under this name: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";
@@ -143,7 +143,7 @@ class ProfilerAccess {
     return freed;
   }
   // A profiler that records into `injected`.
-  static Profiler* NewJoined(const InjectedProfiler& injected, bool enabled) { return new Profiler(injected, enabled); }
+  static Profiler Joined(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
   // What a profiler has joined; null for others.
   static const InjectedProfiler* JoinedBy(const Profiler& profiler) { return profiler.joined_; }
   // Of a profiler that has not joined another.

@@ -4,7 +4,7 @@
 //
 // Environment: OptionsFromEnvironment (hbmprof/options.h), except HBMPROF_OUTPUT, which belongs to the program.
 // Instead:
-//   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in Options::output
+//   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in DefaultOptions::output
 //   HBMPROF_CUDA_INTERVAL=SECONDS  also writes a profile there at this interval
 #include <pthread.h>
 #include <signal.h>

@@ -7,10 +7,13 @@
 
 namespace hbmprof::internal {
 
-// Returns the short name of `symbol` (NUL-terminated). A mangled name is demangled, and return type, parameters,
-// template arguments and ABI tags are removed, as are suffixes that the compiler adds to parts and copies of a
-// function. Scopes stay, including functions that contain lambdas: "ns::Class::method", "(anonymous namespace)::f",
-// "f::{lambda#1}::operator()". The name of a C symbol is the symbol.
+// Returns the short name of `symbol` (NUL-terminated). The name of C++ and Rust symbols is demangled.
+// - C++: without return type, parameters, template arguments, ABI tags and the suffixes that compilers append to parts
+//   and copies of a function. Scopes stay, also functions as scopes of their lambdas: "ns::Class::method",
+//   "(anonymous namespace)::f", "f::{lambda#1}::operator()".
+// - Rust (v0 and legacy symbols): without the hash and the generic arguments of the path: "crate::module::f",
+//   "<crate::Pool<u8> as crate::Grow>::grow", "crate::f::{closure#0}".
+// - A C symbol is its own name, without suffixes of the compiler.
 std::string ShortFunctionName(const char* symbol);
 
 // Returns the short name of a demangled name, as ShortFunctionName does. A name that is not recognized is returned

@@ -42,18 +42,19 @@ class OptionsTest : public ::testing::Test {
   }
 
   // What the environment with `variable` set to `value` asks for, which is well-formed.
-  Options Good(const char* variable, const std::string& value) {
+  DefaultOptions Good(const char* variable, const std::string& value) {
     setenv(variable, value.c_str(), 1);
     std::vector<std::string> problems;
-    const Options options = OptionsFromEnvironment(&problems);
+    const DefaultOptions options = OptionsFromEnvironment(&problems);
     EXPECT_THAT(problems, IsEmpty()) << variable << "=" << value;
     return options;
   }
   // The same for a malformed value: one line that says all there is to say.
-  Options Bad(const char* variable, const std::string& value, const std::string& allowed, const std::string& used) {
+  DefaultOptions Bad(const char* variable, const std::string& value, const std::string& allowed,
+                     const std::string& used) {
     setenv(variable, value.c_str(), 1);
     std::vector<std::string> problems;
-    const Options options = OptionsFromEnvironment(&problems);
+    const DefaultOptions options = OptionsFromEnvironment(&problems);
     EXPECT_THAT(problems, ElementsAre(AllOf(StartsWith("hbmprof: " + std::string(variable) + "='"), HasSubstr(allowed),
                                             HasSubstr("using " + used), Not(HasSubstr("\n")))))
         << variable << "=" << value;
@@ -63,7 +64,7 @@ class OptionsTest : public ::testing::Test {
 
 TEST_F(OptionsTest, AnEmptyEnvironmentGivesTheDefaults) {
   std::vector<std::string> problems;
-  const Options options = OptionsFromEnvironment(&problems);
+  const DefaultOptions options = OptionsFromEnvironment(&problems);
   const Options defaults;
   EXPECT_THAT(problems, IsEmpty());
   EXPECT_TRUE(options.enabled);
@@ -163,7 +164,7 @@ TEST_F(OptionsTest, EachBadVariableHasItsOwnLineAndTheGoodOnesCount) {
   setenv("HBMPROF_UNWINDER", "magic", 1);
   setenv("HBMPROF_MAX_LIVE", "7", 1);
   std::vector<std::string> problems;
-  const Options options = OptionsFromEnvironment(&problems);
+  const DefaultOptions options = OptionsFromEnvironment(&problems);
   EXPECT_THAT(problems, SizeIs(3));
   EXPECT_THAT(problems, Contains(HasSubstr("'magic'")));
   EXPECT_EQ(options.max_live_buffers, 7);

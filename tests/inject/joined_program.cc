@@ -259,7 +259,7 @@ void Functions() {
   }
   CHECK_THAT(thrown);
   profiler.RemoveDeviceProbe(simulated, &owner);
-  CHECK_THAT(profiler.Stats(simulated).bytes_limit == -1);
+  CHECK_THAT(profiler.Stats(simulated).bytes_limit == std::nullopt);
   profiler.DropDevice(simulated);
   CHECK_THAT(InUse("sim:0") == 0);
 

@@ -46,12 +46,12 @@ int64_t IdleGraphBytes(CUdevice device, DeviceId id, const CudaAdapterQueries& a
   return std::max<int64_t>(static_cast<int64_t>(reserved) - adapter.graph_bytes(id), 0);
 }
 
-// The idle bytes of the device's pools and graphs; -1 if the driver has no pools.
-int64_t IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
+// The idle bytes of the device's pools and graphs; no value if the driver has no pools.
+std::optional<int64_t> IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
   Handle default_pool = nullptr;
   if (cuda_driver::DriverFunction(cuda_driver::k_cuMemPoolGetAttribute) == nullptr ||
       query::cuDeviceGetDefaultMemPool(&default_pool, device) != kSuccess) {
-    return -1;
+    return std::nullopt;
   }
   int64_t idle = IdleBytes(default_pool) + IdleGraphBytes(device, id, adapter);
   if (adapter.pools) {
@@ -76,12 +76,16 @@ void AddNvmlFigures(CUdevice device, DeviceProbe& probe) {
   char bus_id[32] = "";
   if (query::cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != kSuccess) return;
   const NvmlMemory memory = QueryNvml(bus_id);
-  if (probe.bytes_limit < 0) probe.bytes_limit = memory.total_bytes;
+  if (!probe.bytes_limit.has_value() && memory.total_bytes >= 0) probe.bytes_limit = memory.total_bytes;
+  // For a part of a device (MIG), NVML reports the figures of the whole device.
+  const bool is_whole = memory.total_bytes - probe.bytes_limit.value_or(0) <= memory.total_bytes / 8;
+  if (!probe.bytes_free.has_value() && memory.used_bytes >= 0 && is_whole) {
+    probe.bytes_free = memory.total_bytes - memory.used_bytes;
+  }
   if (memory.process_bytes >= 0) {
     probe.driver_bytes_in_use = memory.process_bytes;
     probe.driver_scope = DriverScope::kProcess;
-  } else if (probe.driver_bytes_in_use < 0 && memory.total_bytes - probe.bytes_limit <= memory.total_bytes / 8) {
-    // Not for a part of a device (MIG), for which NVML reports the figures of the whole device.
+  } else if (!probe.driver_bytes_in_use.has_value() && memory.used_bytes >= 0 && is_whole) {
     probe.driver_bytes_in_use = memory.used_bytes;
     probe.driver_scope = DriverScope::kDevice;
   }
@@ -145,12 +149,12 @@ DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaAdapterQueries& 
   // program's last release of it, or create it again.
   if (CurrentDevice() == device) AddContextFigures(probe);
   size_t total = 0;
-  if (probe.bytes_limit < 0 && HasActivePrimaryContext(device) &&
+  if (!probe.bytes_limit.has_value() && HasActivePrimaryContext(device) &&
       query::cuDeviceTotalMem_v2(&total, device) == kSuccess) {
     probe.bytes_limit = static_cast<int64_t>(total);
   }
   AddNvmlFigures(device, probe);
-  if (probe.driver_bytes_in_use >= 0) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, adapter);
+  if (probe.driver_bytes_in_use.has_value()) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, adapter);
   return probe;
 }
 
@@ -208,8 +212,8 @@ void CudaDriverInProcess::Recorded(DeviceId device) {
   Baseline& baseline = baselines[static_cast<int>(device)];
   if (baseline.taken.load(std::memory_order_relaxed) || baseline.taken.exchange(true)) return;
   DeviceStats stats;
-  if (!Completes([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted_known) return;
-  baseline.bytes.store(stats.unaccounted, std::memory_order_relaxed);
+  if (!Completes([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted.has_value()) return;
+  baseline.bytes.store(*stats.unaccounted, std::memory_order_relaxed);
   baseline.known.store(true, std::memory_order_release);
 }
 

@@ -62,9 +62,12 @@ DeviceProbe PjrtPlugin::Probe(const PjrtPlugin& plugin, pjrt::Device* device) {
   PjrtQuery<pjrt::DeviceMemoryStatsArgs> query;
   query.args.device = device;
   if (!plugin.Query(Slot::kDeviceMemoryStats, &query)) return probe;
-  const auto known = [](const pjrt::OptionalBytes& bytes) { return bytes.is_set ? bytes.value : -1; };
+  const auto known = [](const pjrt::OptionalBytes& bytes) -> std::optional<int64_t> {
+    if (!bytes.is_set || bytes.value < 0) return std::nullopt;
+    return bytes.value;
+  };
   // Some plugins without statistics answer with zeros instead of an error.
-  if (query.args.bytes_in_use == 0 && known(query.args.bytes_limit) <= 0) return probe;
+  if (query.args.bytes_in_use == 0 && known(query.args.bytes_limit).value_or(0) == 0) return probe;
   probe.driver_bytes_in_use = query.args.bytes_in_use;
   probe.driver_scope = DriverScope::kProcess;  // a plugin knows only its own clients
   probe.driver_peak_bytes_in_use = known(query.args.peak_bytes_in_use);
