@@ -88,6 +88,9 @@ typedef struct hbmprof_options {
   const char* output;       /* path or ""; null is "" */
   const char* oom_output;   /* path or ""; null is "" */
   unsigned output_mode;     /* permission bits */
+  int output_on_signals;    /* 0 or 1 */
+  int oom_report;           /* 0 or 1 */
+  const char* socket_dir;   /* path or ""; null is "" */
 } hbmprof_options;
 
 /* Fills `options` with what the environment variables HBMPROF_* ask for, and with the defaults where they ask for

@@ -18,7 +18,7 @@ namespace hbmprof {
 struct FailedAllocation {
   std::string_view call;              // the function that failed, by the name that its user knows: "cudaMalloc"
   std::optional<size_t> bytes;        // what was asked for; nullopt if it is not known
-  std::string_view device = "GPU:0";  // the device's name, as in Profiler::Device
+  std::string_view device = "GPU:0";  // its name; empty: the one with most bytes in use
   MemorySpace space = MemorySpace::kDevice;
 };
 

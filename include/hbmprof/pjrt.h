@@ -27,38 +27,27 @@
 // does not free stays in the profile, because it is a leak, and is listed on stderr. If the plugin has memory
 // statistics, they become the device's own numbers (DeviceStats::bytes_limit, driver_bytes_in_use, unaccounted).
 //
-// If a wrapped call fails for lack of memory (RESOURCE_EXHAUSTED), a profile is written, at most once a minute in the
-// process: see WrapOptions.
+// A wrapped call that fails for lack of memory (RESOURCE_EXHAUSTED) is reported (out_of_memory.h).
 //
 // Not recorded: memory of the table's extensions (raw buffers, transfers between hosts), and memory that the runtime
 // takes for itself. This header needs no header of PJRT.
 #ifndef HBMPROF_PJRT_H_
 #define HBMPROF_PJRT_H_
 
-#include <optional>
-#include <string>
-
 // As in pjrt_c_api.h.
 struct PJRT_Api;
 
 namespace hbmprof::pjrt {
 
-struct WrapOptions {
-  // The file to which a profile is written when a call fails for lack of device memory; patterns as in
-  // save_device_memory_profile (hbmprof.h). Empty: no profile is written. No value: DefaultOptions::oom_output of
-  // Profiler::Default() is used.
-  std::optional<std::string> oom_output;
-};
-
 // Returns a table like `api` whose calls are recorded. It has the same size, version and extensions. Each call passes
 // its arguments on unchanged, makes the plugin's call once and returns its result, errors included. The table is never
 // freed; `api` must live as long as the process. Called again with the same `api`, or with a table that Wrap returned,
-// it returns the same table; `options` have no effect then. Any thread may call it; it throws nothing.
+// it returns the same table. Any thread may call it; it throws nothing.
 //
 // Returns `api` itself, and prints the reason on stderr, if it cannot be wrapped: a null or incomplete table, a major
 // version other than 0, a minor version less than 57 (whose functions are in another order), a ninth plugin in one
 // process, or no host memory.
-const PJRT_Api* Wrap(const PJRT_Api* api, const WrapOptions& options = {});
+const PJRT_Api* Wrap(const PJRT_Api* api);
 
 }  // namespace hbmprof::pjrt
 

@@ -103,11 +103,10 @@ Struct Overlay(Struct all, const Struct* given) {
   return all;
 }
 
-// `text` is the value of the environment variable, or its default, or empty.
+// `text` is the value of the environment variable, or empty. The result is valid until the variable changes.
 const char* LastingText(const std::string& text, const char* variable) {
   const char* const value = secure_getenv(variable);
-  if (value != nullptr && text == value) return value;
-  return text.empty() ? "" : hbmprof::DefaultOptions::kOomOutput;
+  return value != nullptr && text == value ? value : "";
 }
 
 hbmprof_options FromEnvironment() {
@@ -127,6 +126,9 @@ hbmprof_options FromEnvironment() {
   all.output = LastingText(options.output, "HBMPROF_OUTPUT");
   all.oom_output = LastingText(options.oom_output, "HBMPROF_OOM_OUTPUT");
   all.output_mode = options.output_mode;
+  all.output_on_signals = options.output_on_signals ? 1 : 0;
+  all.oom_report = options.oom_report ? 1 : 0;
+  all.socket_dir = LastingText(options.socket_dir, "HBMPROF_SOCKET_DIR");
   return all;
 }
 
@@ -205,6 +207,9 @@ int hbmprof_init(const hbmprof_options* options) try {
   chosen.output = all.output != nullptr ? all.output : "";
   chosen.output_early = all.output_early != 0;
   chosen.output_mode = all.output_mode;
+  chosen.output_on_signals = all.output_on_signals != 0;
+  chosen.oom_report = all.oom_report != 0;
+  chosen.socket_dir = all.socket_dir != nullptr ? all.socket_dir : "";
   chosen.oom_output = all.oom_output != nullptr ? all.oom_output : "";
   return Status(hbmprof::Profiler::InitDefault(chosen));
 } catch (const std::bad_alloc&) {

@@ -110,7 +110,7 @@ std::string Info(const Server& server) {
       if (stats.num_allocs == 0) continue;
       const std::string_view name = MemorySpaceName(static_cast<MemorySpace>(space));
       absl::StrAppend(&text, "memory ", absl::string_view(name.data(), name.size()), " ", stats.bytes_in_use, " ",
-                      stats.peak_bytes_in_use, " ", stats.bytes_limit, " ", device.name, "\n");
+                      stats.peak_bytes_in_use, " ", stats.bytes_limit.value_or(-1), " ", device.name, "\n");
     }
   }
   return text;

@@ -38,13 +38,6 @@ constexpr int kMaxProfiles = 10;                         // written by one proce
 constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;  // that must be left for others
 constexpr std::chrono::minutes kInterval{1};
 
-// Null until Profiler::Default() is made. Never destroyed.
-struct Settings {
-  bool report;
-  std::string output;  // empty: no profile
-};
-std::atomic<const Settings*> settings{nullptr};
-
 // Host memory that is given back before a report, so that malloc has it.
 std::atomic<void*> reserve{nullptr};
 
@@ -154,13 +147,13 @@ std::string WriteProfile(const Snapshot& snapshot, const std::string& pattern) {
   if (written.fetch_add(1) >= kMaxProfiles) return "  profile    none: this process has written ten\n";
   std::string path;
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
-  const absl::Status status = bytes.ok() ? WriteToPattern(pattern, OutputMode(), *bytes, &path) : bytes.status();
+  const absl::Status status = bytes.ok() ? WriteToPattern(pattern, Profiler::OptionsOfDefault().output_mode, *bytes, &path) : bytes.status();
   if (status.ok()) return "  profile    " + path + "\n";
   const absl::string_view why = status.message();
   return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");
 }
 
-// The snapshot's device of this name and index; nullopt if nothing was ever recorded on it.
+// The index of the device of this name in the snapshot; nullopt if nothing was ever recorded on it.
 std::optional<uint32_t> DeviceIn(const Snapshot& snapshot, std::string_view name) {
   for (size_t i = 0; i < snapshot.devices.size(); ++i) {
     if (snapshot.devices[i].name == name) return static_cast<uint32_t>(i);
@@ -185,13 +178,27 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
   return text + WriteProfile(snapshot, output);
 }
 
+// The name of the device of which most of the space is in use.
+std::string LargestDevice(const Profiler& profiler, MemorySpace space) {
+  std::string name = "unknown";
+  int64_t most = -1;
+  for (const Snapshot::Device& device : profiler.TakeSnapshot().devices) {
+    const int64_t in_use = device.spaces[static_cast<int>(space)].bytes_in_use;
+    if (in_use <= most) continue;
+    most = in_use;
+    name = device.name;
+  }
+  return name;
+}
+
 void Report(const FailedAllocation& failed, Profiler& profiler, int64_t unreported, const std::string& output) {
   OutOfMemory failure;
   failure.call = failed.call;
   if (failed.bytes) failure.requested = static_cast<int64_t>(std::min<size_t>(*failed.bytes, INT64_MAX));
-  failure.device = failed.device;
+  const std::string device = failed.device.empty() ? LargestDevice(profiler, failed.space) : std::string(failed.device);
+  failure.device = device;
   failure.space = failed.space;
-  failure.stats = profiler.Stats(profiler.Device(failed.device), failed.space);
+  failure.stats = profiler.Stats(profiler.Device(device), failed.space);
   failure.tags = ThreadTags();
   failure.unreported_failures = unreported;
   if (failed.space == MemorySpace::kPinnedHost) ReadHostLimits(&failure);
@@ -207,10 +214,7 @@ void Report(const FailedAllocation& failed, Profiler& profiler, int64_t unreport
 
 }  // namespace
 
-void PrepareOutOfMemoryReports(const Options& options) {
-  settings.store(new Settings{options.oom_report, options.oom_output}, std::memory_order_release);
-  if (options.enabled && options.oom_report) TakeReserve();
-}
+void ReserveForOutOfMemoryReports() { TakeReserve(); }
 
 void RememberProfile(const Snapshot& snapshot) noexcept {
   try {
@@ -243,23 +247,23 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
 
 bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noexcept {
   thread_local bool reporting = false;
-  if (internal::settings.load(std::memory_order_acquire) == nullptr) Profiler::Default();
-  const internal::Settings* const settings = internal::settings.load(std::memory_order_acquire);
-  if (reporting || settings == nullptr || !settings->report || !profiler.enabled()) return false;
   int64_t unreported = 0;
-  if (!internal::MayReport(failure.device, &unreported)) return false;
+  if (reporting || !profiler.enabled() || !internal::MayReport(failure.device, &unreported)) return false;
   const int error = errno;
   reporting = true;
   internal::GiveBackReserve();
+  bool is_reported = false;
   try {
-    internal::Report(failure, profiler, unreported, settings->output);
+    const DefaultOptions options = Profiler::OptionsOfDefault();
+    is_reported = options.oom_report;
+    if (is_reported) internal::Report(failure, profiler, unreported, options.oom_output);
   } catch (const std::exception&) {
     internal::PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
   }
   internal::TakeReserve();
   reporting = false;
   errno = error;
-  return true;
+  return is_reported;
 }
 
 }  // namespace hbmprof

@@ -60,19 +60,17 @@ struct Shares {
   std::optional<int64_t> others;
 };
 
-std::optional<int64_t> Known(int64_t value) { return value < 0 ? std::nullopt : std::optional<int64_t>(value); }
-
 Shares SharesOf(const DeviceStats& stats) {
   Shares shares;
-  shares.limit = Known(stats.bytes_limit);
+  shares.limit = stats.bytes_limit;
   shares.free = stats.bytes_free;
-  shares.largest_free = Known(stats.largest_free_block_bytes);
+  shares.largest_free = stats.largest_free_block_bytes;
   shares.recorded = stats.bytes_in_use;
-  shares.idle = stats.bytes_reserved + Known(stats.driver_cache_bytes).value_or(0);
-  if (stats.unaccounted_known) shares.unaccounted = stats.unaccounted;
+  shares.idle = stats.bytes_reserved + stats.driver_cache_bytes.value_or(0);
+  shares.unaccounted = stats.unaccounted;
   shares.unaccounted_is_shared = stats.driver_scope == DriverScope::kDevice;
-  if (stats.driver_scope == DriverScope::kProcess && shares.limit && shares.free && Known(stats.driver_bytes_in_use)) {
-    shares.others = std::max<int64_t>(0, *shares.limit - *shares.free - stats.driver_bytes_in_use);
+  if (stats.driver_scope == DriverScope::kProcess && shares.limit && shares.free && stats.driver_bytes_in_use) {
+    shares.others = std::max<int64_t>(0, *shares.limit - *shares.free - *stats.driver_bytes_in_use);
   }
   return shares;
 }

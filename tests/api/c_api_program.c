@@ -207,7 +207,9 @@ static void init(const char* path) {
   EXPECT(options.unwinder == HBMPROF_UNWINDER_AUTO);
   EXPECT(options.max_live_buffers == 1 << 24);
   EXPECT(strcmp(options.output, "/nowhere/%p.pb.gz") == 0); /* HBMPROF_OUTPUT of the test */
-  EXPECT(strcmp(options.oom_output, "hbmprof.oom.%p.%n.pb.gz") == 0);
+  EXPECT(strcmp(options.oom_output, "") == 0);
+  EXPECT(options.oom_report == 1 && options.output_on_signals == 0);
+  EXPECT(strcmp(options.socket_dir, "") == 0);
   EXPECT(options.output_mode == 0600);
   options.max_sites = 0;
   EXPECT(hbmprof_init(&options) == HBMPROF_INVALID_ARGUMENT);

@@ -80,7 +80,6 @@ const Case kCases[] = {
     {"Unaccounted", OutOfMemoryCause::kUnaccounted,
      [](OutOfMemory* f) {
        f->stats.bytes_in_use = 5 * kGiB;
-       f->stats.unaccounted_known = true;
        f->stats.unaccounted = 25 * kGiB;
      },
      "hbmprof run"},
@@ -89,7 +88,6 @@ const Case kCases[] = {
        f->stats.driver_scope = DriverScope::kDevice;
        f->stats.bytes_in_use = 5 * kGiB;
        f->stats.driver_bytes_in_use = 39 * kGiB;
-       f->stats.unaccounted_known = true;
        f->stats.unaccounted = 34 * kGiB;
      },
      "other processes, or calls"},

@@ -6,12 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include "hbmprof/hbmprof.h"
+#include "hbmprof/out_of_memory.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/tag.h"
 #include "src/base/completes.h"
@@ -36,30 +35,11 @@ void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& byt
 
 size_t ZeroBytes() { return 0; }
 
-// Writes a profile of the live buffers to `oom_output`, at most once a minute in a process.
-void MemoryExhausted(TrackedPlugin& tracked) {
-  static std::atomic<int64_t> next_seconds{INT64_MIN};
-  if (tracked.oom_output.empty()) return;
-  const int64_t now =
-      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  int64_t next = next_seconds.load();
-  if (now < next || !next_seconds.compare_exchange_strong(next, now + 60)) return;
-  const absl::Status saved = save_device_memory_profile(tracked.oom_output);
-  if (saved.ok()) {
-    PrintMessage("hbmprof: a PJRT call failed for lack of device memory; what holds it is in the profile ",
-                 tracked.oom_output);
-  } else {
-    const absl::string_view why = saved.message();
-    PrintMessage("hbmprof: a PJRT call failed for lack of device memory, and no profile could be written: ",
-                 {why.data(), why.size()});
-  }
-}
-
-// Returns `error`. Writes a profile first if it says that device memory is exhausted.
+// Returns `error`, the result of a call. Reports it if it says that memory is exhausted. The device of the call and the
+// requested bytes are not known here.
 Error* Finish(TrackedPlugin& tracked, Error* error) {
-  if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted && tracked.profiler.enabled() &&
-      !Completes([&] { MemoryExhausted(tracked); })) {
-    PrintMessage("hbmprof: a PJRT call failed for lack of device memory, and the host has no memory for a profile");
+  if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted) {
+    ReportOutOfMemory({"a PJRT call", std::nullopt, ""}, tracked.profiler);
   }
   return error;
 }

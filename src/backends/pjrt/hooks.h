@@ -2,9 +2,6 @@
 #ifndef HBMPROF_SRC_BACKENDS_PJRT_HOOKS_H_
 #define HBMPROF_SRC_BACKENDS_PJRT_HOOKS_H_
 
-#include <string>
-#include <utility>
-
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
 #include "src/backends/pjrt/abi.h"
@@ -15,13 +12,12 @@ namespace hbmprof::internal {
 
 // One wrapped plugin.
 struct TrackedPlugin {
-  TrackedPlugin(const pjrt::Api* api, Profiler& recorder, std::string oom_path)
-      : profiler(recorder), plugin(api, recorder), records(recorder), oom_output(std::move(oom_path)) {}
+  TrackedPlugin(const pjrt::Api* api, Profiler& recorder)
+      : profiler(recorder), plugin(api, recorder), records(recorder) {}
 
   Profiler& profiler;
   PjrtPlugin plugin;
   PjrtRecords records;
-  const std::string oom_output;  // path of the profile that is written when device memory is exhausted; empty: none
 };
 
 // Calls the plugin's own function once, with `args` unchanged, and returns its result.

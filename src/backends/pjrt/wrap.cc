@@ -80,14 +80,13 @@ const pjrt::Api* FindWrapped(const pjrt::Api* api) ABSL_EXCLUSIVE_LOCKS_REQUIRED
   return nullptr;
 }
 
-const pjrt::Api* WrapTable(const pjrt::Api* api, const hbmprof::pjrt::WrapOptions& options) {
+const pjrt::Api* WrapTable(const pjrt::Api* api) {
   if (const std::string why = WhyUnsupported(api); !why.empty()) return Refuse(api, why);
   {
     MutexLock lock(wrappings_mutex);
     if (const pjrt::Api* wrapped = FindWrapped(api)) return wrapped;
   }
-  auto tracked = std::make_unique<TrackedPlugin>(api, Profiler::Default(),
-                                                 options.oom_output.value_or(Profiler::OptionsOfDefault().oom_output));
+  auto tracked = std::make_unique<TrackedPlugin>(api, Profiler::Default());
   // The whole table, with the slots that a newer version has appended.
   auto table = std::make_unique<char[]>(api->struct_size);
   std::memcpy(table.get(), api, api->struct_size);
@@ -118,10 +117,10 @@ const pjrt::Api* WrapTable(const pjrt::Api* api, const hbmprof::pjrt::WrapOption
 
 namespace hbmprof::pjrt {
 
-const PJRT_Api* Wrap(const PJRT_Api* api, const WrapOptions& options) {
+const PJRT_Api* Wrap(const PJRT_Api* api) {
   const auto* const original = reinterpret_cast<const internal::pjrt::Api*>(api);
   const internal::pjrt::Api* wrapped = original;
-  if (!internal::Completes([&] { wrapped = internal::WrapTable(original, options); })) {
+  if (!internal::Completes([&] { wrapped = internal::WrapTable(original); })) {
     internal::PrintMessage("hbmprof: a PJRT plugin is not recorded: the host has no memory");
   }
   return reinterpret_cast<const PJRT_Api*>(wrapped);
