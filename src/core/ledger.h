@@ -6,6 +6,11 @@
 // events of the account lately. A snapshot holds the locks of all shards for as long as it takes to add up the accounts
 // and to begin a new epoch; it reads the sites' cells afterwards, a chunk at a time.
 //
+// A site's counters in one shard are a cell. Cells come in chunks of 256 sites. The first shard that uses a site of a
+// chunk owns the chunk for ever. The other shards keep cells for the sites of that chunk that they use, in a cache of
+// limited size. A cell that leaves a cache is added to the owner's cell. An event of a site that is not in the cache is
+// entered into the owner's shard. So host memory per site does not grow with the number of shards.
+//
 // Thread safety: everything from any thread at any time, unless annotated.
 //
 // Invariants, for each account, with in_use and headroom summed over its shards:
@@ -23,7 +28,9 @@
 //    of the peak. The first change in an epoch brings the cell to the present epoch before it changes anything (Touch).
 // 5. While a snapshot reads the cells, a cell of an epoch before the snapshot's has the values of that instant. Before
 //    the first change of such a cell that the snapshot has not read yet, Touch gives its values to the snapshot.
-// 6. Locks are taken in this order: reading_lock_, all_lock_, shards by number, Reading::lock.
+// 6. Which sites are in a shard's cache changes only while all_lock_ and the shard's lock are held. When a cell moves
+//    to the owner, both cells are first brought to the account's present epoch, under both shards' locks.
+// 7. Locks are taken in this order: reading_lock_, all_lock_, shards by number, Reading::lock.
 #ifndef HBMPROF_SRC_CORE_LEDGER_H_
 #define HBMPROF_SRC_CORE_LEDGER_H_
 
@@ -67,8 +74,12 @@ class Ledger {
   struct Shard;
 
  public:
-  // Sites are those of `sites`, which must outlive the ledger. `flush_every`: see live_records().
-  Ledger(const SiteTable& sites, int flush_every);
+  // The least number of cells that a shard may have in its cache. (A cache may have more where there are many sites.)
+  static constexpr uint32_t kMinCachedCells = kIsTraced ? 16 : 1024;
+
+  // Sites are those of `sites`, which must outlive the ledger. `flush_every`: see live_records(). `min_cached_cells` is
+  // a power of two, at least 4.
+  Ledger(const SiteTable& sites, int flush_every, uint32_t min_cached_cells = kMinCachedCells);
   ~Ledger();
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
@@ -77,7 +88,8 @@ class Ledger {
   enum class Event : uint8_t {
     kAlloc,
     kFree,
-    kUndoFree,  // the free did not happen after all
+    kUndoFree,      // the free did not happen after all
+    kAllocAndFree,  // at once: the buffer is in use at no instant and makes no peak
   };
   // Makes the cells that events of `site` need; false if the host has no memory for them. Once it was
   // true, every event of the site can be entered.
@@ -93,14 +105,14 @@ class Ledger {
   class Place {
     friend class Ledger;
     Shard* shard = nullptr;
-    // Null, or without an account, unless the shard has met the site.
+    // Null, or without an account, unless the shard owns the cell and has met the site.
     Cell* cell = nullptr;
   };
   // Starts loading the place, for an event that follows.
   Place Prefetch(SiteId site) {
     Place place;
     place.shard = ShardOfThisThread();
-    if (place.shard != nullptr) place.cell = ExistingCellOf(*place.shard, site);
+    if (place.shard != nullptr) place.cell = OwnedCellOf(*place.shard, site);
     __builtin_prefetch(place.cell, 1);
     return place;
   }
@@ -111,15 +123,19 @@ class Ledger {
     const Entered entered = EnterPlain(event, place, site, bytes);
     return entered != kNotEntered ? entered : EnterSlow(event, site, bytes);
   }
-  // Enters the event if it is a common one: this thread's shard has met the site, which is plain, and has the headroom.
+  // Enters the event if it is a common one: this thread's shard owns the cell and has met the site, which is plain, and
+  // has the headroom.
   Entered EnterPlain(Event event, const Place& place, SiteId site, int64_t bytes) {
     Cell* cell = place.cell;
     if (cell == nullptr) return kNotEntered;
-    Shard& shard = *place.shard;
-    SpinLockHolder hold(shard.lock);
+    SpinLockHolder hold(place.shard->lock);
+    return EnterPlain(event, *place.shard, cell, site, bytes);
+  }
+  Entered EnterPlain(Event event, Shard& shard, Cell* cell, SiteId site, int64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
     if (cell->account == nullptr) return kNotEntered;
     Account& account = *cell->account;
-    if (event != Event::kFree && bytes > account.headroom) return kNotEntered;
+    if (event != Event::kFree && AddedBytes(event, bytes) > account.headroom) return kNotEntered;
     if (!Touch(shard, account, site, cell)) return kNotEntered;
     return Apply(shard, event, account, /*is_pool=*/false, bytes, cell);
   }
@@ -156,8 +172,8 @@ class Ledger {
       if (!shard_->accounts[account].is_active()) return cells;
       cells.block = block;
       cells.segment = segment;
-      cells.of_block = ledger_.ExistingCellOf(*shard_, block);
-      cells.of_segment = ledger_.ExistingCellOf(*shard_, segment);
+      cells.of_block = CellOf(*shard_, block);
+      cells.of_segment = CellOf(*shard_, segment);
       return cells;
     }
     // A block of `bytes` bytes comes into a segment or goes: nothing is added to the account of both.
@@ -192,8 +208,9 @@ class Ledger {
     bool is_usable() const { return own_ != nullptr; }
     bool holds_all() const { return scope_ == Scope::kAllShards; }
     // Makes `site` one that the methods below accept. All sites of a change belong to one account. False if the host
-    // has no memory, or where the change holds its own shard only and the account is parked there. For a site that was
-    // ever prepared or entered, it is never false where the change holds all shards.
+    // has no memory, or where the change holds its own shard only and the account is parked there or the shard has no
+    // cell for the site. For a site that was ever prepared or entered, it is never false where the change holds all
+    // shards.
     bool Prepare(SiteId site);
     // Whether the account's bytes in use may rise by `bytes`: always, if all shards are held.
     bool Admits(AccountId account, int64_t bytes) const {
@@ -230,10 +247,6 @@ class Ledger {
     int64_t pool_bytes_ = 0;
     int64_t block_bytes_ = 0;
   };
-  // One event: an allocation of `bytes` bytes that was freed at once, so that it is in use at no instant and makes no
-  // peak. `site` is no pool's block. False as for Enter.
-  bool EnterFreed(SiteId site, int64_t bytes);
-
   // The number of live records, off by less than `flush_every` per shard.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
   // Whether each event counts in it at once from now on, for who waits for it to change.
@@ -278,8 +291,8 @@ class Ledger {
     int64_t peak_objects;
     int64_t peak_bytes;
     uint64_t epoch;  // of the last change; 0: none yet
-    // Of a plain site, once CellOf was asked for the cell and the account has had an event there: the account in the
-    // same shard. A free needs nothing else of the site.
+    // Of a plain site, once EnterSlow has entered an event: the account in the same shard. A free needs nothing else of
+    // the site.
     Account* account;
   };
   // One shard's part of an account. All but headroom may be negative: a buffer may be freed through another shard than
@@ -334,18 +347,44 @@ class Ledger {
     // Of the cells that have changed before they were read, by site.
     std::vector<SiteTotals> changed ABSL_GUARDED_BY(lock);
   };
+  // Sets of kWays cells, by site.
+  struct Cache {
+    static constexpr uint32_t kWays = 4;
+
+    // Null if it has none.
+    Cell* CellOf(SiteId site) const;
+    // Of kWays.
+    SiteId* SetOf(SiteId site) const { return sites + (site * kWays & (count - 1)); }
+    static size_t BytesOf(uint32_t count) { return count * (sizeof(Cell) + sizeof(SiteId)); }
+
+    Cell* cells;
+    SiteId* sites;      // of the cells, plus 1; 0: none
+    uint32_t count;     // of cells: a power of two, or 0
+    uint32_t next_way;  // of the set that gives up a cell next
+  };
   struct alignas(128) Shard {
     SpinLock lock;
     int unflushed_records;       // change since the last addition to live_records_
-    std::atomic<Cell*>* chunks;  // by site >> kChunkBits; null until the shard is first used
-    // A snapshot that has not read the cells of the sites from `unread` on; or null.
+    std::atomic<Cell*>* chunks;  // that it owns, by site >> kChunkBits; null until the shard is first used
+    // Cells of sites that other shards own.
+    Cache cache;
+    uint32_t misses;  // of sites whose set in the cache was full
+    // A snapshot that has not read the owned cells of the sites from `unread` on, nor the cached ones from
+    // `unread_cached` on; or null.
     Reading* reading;
     SiteId unread;
+    uint32_t unread_cached;
     Account accounts[kAccounts];
     int64_t events_when_shared[kAccounts];  // Account::events() when headroom was last shared out
   };
   static constexpr uint32_t kMaxShards = kThreadNumbers;
   static constexpr uint32_t kChunkBits = 8;
+  // Bounds the time for which events wait while a cache grows.
+  static constexpr uint32_t kMaxCachedCells = 1 << 14;
+  // All caches together hold at most so many cells per site (but see kMinCachedCells).
+  static constexpr uint32_t kCachedCellsPerSite = 4;
+  // One miss out of so many in full sets puts the site into the cache. The other events go to the owner's shard.
+  static constexpr uint32_t kMissesPerReplacement = 8;
 
   // Null if there is no memory.
   Shard* ShardOfThisThread() {
@@ -353,14 +392,38 @@ class Ledger {
     return shard != nullptr ? shard : Activate();
   }
   Shard* Activate();
-  Cell* ExistingCellOf(const Shard& shard, SiteId site) const {
+  // Null if the shard does not own the site's chunk.
+  static Cell* OwnedCellOf(const Shard& shard, SiteId site) {
     Cell* cells = shard.chunks[site >> kChunkBits].load(std::memory_order_relaxed);
     return cells == nullptr ? nullptr : cells + (site & ((1u << kChunkBits) - 1));
   }
-  // Null if there is no memory.
-  Cell* CellOf(Shard& shard, SiteId site) const;
-  // The shard through which this thread enters events of `site`: its own, or where there is no memory for the site's
-  // cell in that, any that has one. Null if none has.
+  // Null if the shard has none. all_lock_ or the shard's lock is held.
+  static Cell* CellOf(const Shard& shard, SiteId site) {
+    Cell* owned = OwnedCellOf(shard, site);
+    return owned != nullptr ? owned : shard.cache.CellOf(site);
+  }
+  // The shard that owns the site's chunk; null if none does.
+  Shard* OwnerOf(SiteId site) const {
+    const uint8_t owner = owners_[site >> kChunkBits].load(std::memory_order_acquire);
+    return owner == 0 ? nullptr : &shards_[owner - 1];
+  }
+  // The same, but an unowned chunk becomes that of `shard`. Null if there is no memory.
+  Shard* MakeOwner(Shard& shard, SiteId site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(all_lock_);
+  // The number of cells that a cache should have space for now.
+  uint32_t CacheSize() const;
+  // Whether CacheCell should be called for a site that another shard owns and that is not in the cache of `shard`: true
+  // if its set has space, else for some of the calls.
+  static bool WantsToCache(Shard& shard, SiteId site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // Makes a cell for the site in the cache of `shard`, in place of another one if need be. Returns false if there is no
+  // memory. `is_locked`: all shards' locks are held.
+  bool CacheCell(Shard& shard, SiteId site, bool is_locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(all_lock_);
+  // Does nothing if there is no memory.
+  static void GrowCache(Cache* cache, uint32_t count);
+  // Adds a cached cell to the owner's cell. all_lock_ is held.
+  void MoveToOwner(Shard& shard, SiteId site, Cell* cell, Shard& owner)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock, owner.lock);
+  // The shard through which this thread enters events of `site`: its own, or the owner of the site's chunk. Null if
+  // there is no memory for the chunk.
   Shard* ShardFor(SiteId site);
   // This thread's shard, or where there is no memory for that, any. Null if there is none.
   Shard* AnyShard();
@@ -368,6 +431,10 @@ class Ledger {
   Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   static void Count(Event event, Account& account, int64_t bytes, Cell* cell);
+  // By which an event raises the bytes in use.
+  static int64_t AddedBytes(Event event, int64_t bytes) {
+    return event == Event::kFree ? -bytes : event == Event::kAllocAndFree ? 0 : bytes;
+  }
   // Before a cell of `account` in `shard`, which has had an event there, changes. False if the account is parked there:
   // then nothing is done.
   bool Touch(Shard& shard, const Account& account, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
@@ -375,7 +442,10 @@ class Ledger {
   }
   bool TouchFirst(Shard& shard, const Account& account, SiteId site, Cell* cell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // Brings a cell to the present epoch of its account, which the caller may read (see Common).
+  void BringToEpoch(Shard& shard, AccountId account, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   Entered CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  size_t ChunkCount() const { return (sites_.max_sites() >> kChunkBits) + 1; }
   static uint64_t Bit(const Shard* first, const Shard& shard) { return uint64_t{1} << (&shard - first); }
   // Takes all_lock_ and the locks of the shards in which the account is active, and of `own` if it is not null. Returns
   // these shards for UnlockAccount.
@@ -404,8 +474,10 @@ class Ledger {
   const SiteTable& sites_;
   const int usual_flush_every_;
   std::atomic<int> flush_every_;
+  const uint32_t min_cached_cells_;
   const int shard_count_;  // a power of two
   Shard* shards_;
+  std::atomic<uint8_t>* owners_;  // by chunk: the number of the shard that owns it, plus 1; 0: none. Set once each
   mutable SpinLock all_lock_;
   std::atomic<uint64_t> active_{0};  // bit s: shard s is in use; changes under all_lock_
   mutable Common common_[kAccounts];
@@ -432,16 +504,20 @@ inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* ce
       cell->freed_bytes -= bytes;
       --account.num_frees;
       break;
+    case Event::kAllocAndFree:
+      Count(Event::kAlloc, account, bytes, cell);
+      Count(Event::kFree, account, bytes, cell);
+      break;
   }
 }
 
 inline Ledger::Entered Ledger::Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes,
                                      Cell* cell) {
   Count(event, account, bytes, cell);
-  const int64_t added = event == Event::kFree ? -bytes : bytes;
+  const int64_t added = AddedBytes(event, bytes);
   account.headroom -= added;
   if (is_pool) account.pool_bytes += added;
-  return CountEvent(shard, event == Event::kFree ? -1 : 1);
+  return CountEvent(shard, event == Event::kAllocAndFree ? 0 : event == Event::kFree ? -1 : 1);
 }
 
 inline Ledger::Entered Ledger::CountEvent(Shard& shard, int records) {

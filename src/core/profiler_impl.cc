@@ -332,7 +332,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   }
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, Sane(attributes));
-  if (site == kNoSite || !ledger_.EnterFreed(site, size)) {
+  if (site == kNoSite || !ledger_.Enter(Ledger::Event::kAllocAndFree, site, size)) {
     Drop(bytes);
     return prepared;
   }

@@ -20,7 +20,9 @@ enum class EventStep : uint8_t {
 // events of an account. TraceStep is called with no lock held where EventStep names none.
 void TraceLedger();
 void TraceStep(EventStep step);
+inline constexpr bool kIsTraced = true;
 #else
+inline constexpr bool kIsTraced = false;
 inline void TraceLedger() {}
 inline void TraceStep(EventStep) {}
 #endif
