@@ -74,6 +74,13 @@ void UnmapPages(void* pages, size_t bytes) {
   CountHostBytes(-WholePages(bytes));
 }
 
+void RetirePages(void* pages, size_t bytes) {
+  DiscardPages(pages, bytes);
+  CountHostBytes(-WholePages(bytes));
+}
+
+void UnmapRetiredPages(void* pages, size_t bytes) { munmap(pages, bytes); }
+
 void DiscardPages(void* pages, size_t bytes) {
   // Refused where the process has locked its memory (mlockall).
   if (madvise(pages, bytes, MADV_DONTNEED) != 0) std::memset(pages, 0, bytes);

@@ -26,6 +26,10 @@ void* MapPages(size_t bytes);
 void* ReservePages(size_t bytes);
 // `pages` and `bytes` as given to or by MapPages (not ReservePages). Null is ignored.
 void UnmapPages(void* pages, size_t bytes);
+// Gives pages of MapPages back for good, but keeps their addresses: they read as zeros from now on, for threads that
+// may still read them, and must not be written. UnmapRetiredPages ends that.
+void RetirePages(void* pages, size_t bytes);
+void UnmapRetiredPages(void* pages, size_t bytes);
 // Gives the memory back, where it is not locked, and leaves the addresses usable; they read as zeros afterwards.
 void DiscardPages(void* pages, size_t bytes);
 

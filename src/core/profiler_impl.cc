@@ -495,7 +495,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   ReentryGuard guard;
   LiveRecord live;
   if (!Admits(guard) || !live_.Find(id.value(), &live)) return false;
-  const SiteKey& key = sites_.Key(live.site);
+  const SiteKey key = sites_.Key(live.site);
   Attributes attributes = key.attributes;
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
@@ -616,12 +616,11 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
         totals.peak_bytes == 0) {
       continue;
     }
-    const SiteKey& key = sites_.Key(site);
+    const SiteKey key = sites_.Key(site);
     hbmprof::Snapshot::Sample sample;
     const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot.stacks.size()));
     if (is_new) {
-      snapshot.stacks.push_back(
-          {std::vector<uint64_t>(key.stack->pcs(), key.stack->pcs() + key.stack->depth), key.stack->truncated});
+      snapshot.stacks.push_back({sites_.PcsOf(*key.stack), key.stack->truncated});
     }
     sample.stack = stack->second;
     sample.device = device_index[static_cast<size_t>(key.attributes.device)];
@@ -660,7 +659,7 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
   bool has_pools = pools_.has_segments();
   live_.EraseIf(
       [&](uint64_t id, const LiveRecord& record) {
-        const SiteKey& key = sites_.Key(record.site);
+        const SiteKey key = sites_.Key(record.site);
         if (Pools::IsBlockId(id) || key.in_pool) {
           has_pools = true;
           return false;

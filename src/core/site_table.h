@@ -9,8 +9,9 @@
 #define HBMPROF_SRC_CORE_SITE_TABLE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <vector>
 
 #include "hbmprof/allocation.h"
 #include "src/base/hash.h"
@@ -36,17 +37,53 @@ constexpr AccountId AccountOf(const Attributes& attributes) {
   return AccountOf(attributes.device, SpaceOf(attributes.kind));
 }
 
-// A distinct call stack, innermost return address first. Immutable but for `sites`.
-struct StackRecord {
-  uint64_t hash;
-  uint32_t depth;
-  bool truncated;
-  std::atomic<uint32_t> sites;  // made with this stack so far
-  const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
-  bool Is(const CapturedStack& stack, uint64_t hash_of_stack) const {
-    return hash == hash_of_stack && depth == static_cast<uint32_t>(stack.depth) && truncated == stack.truncated &&
-           std::memcmp(pcs(), stack.pcs, depth * sizeof(uintptr_t)) == 0;
+// Gives every distinct return address a small number. Thread safety: everything from any thread.
+class PcTable {
+ public:
+  PcTable() = default;
+  ~PcTable();
+  PcTable(const PcTable&) = delete;
+  PcTable& operator=(const PcTable&) = delete;
+
+  static constexpr uint32_t kNoNumber = ~uint32_t{0};
+  // Returns kNoNumber if there is no memory.
+  uint32_t NumberOf(uintptr_t pc);
+  // `number` comes from NumberOf.
+  uintptr_t At(uint32_t number) const {
+    return segments_[SegmentOf(number)].load(std::memory_order_acquire)[number - StartOf(SegmentOf(number))];
   }
+  SpinLock& lock() ABSL_LOCK_RETURNED(numbers_.lock()) { return numbers_.lock(); }
+
+ private:
+  static constexpr uint32_t kFirstBits = 10;
+  static constexpr uint32_t kSegments = 20;
+
+  // Segment 0 has 2^kFirstBits addresses, each other one as many as all before it.
+  static uint32_t SegmentOf(uint32_t number) {
+    return 32 - kFirstBits - static_cast<uint32_t>(__builtin_clz(number | ((1u << kFirstBits) - 1)));
+  }
+  static uint32_t StartOf(uint32_t segment) { return segment == 0 ? 0 : 1u << (kFirstBits + segment - 1); }
+  static size_t BytesOf(uint32_t segment) {
+    return (size_t{1} << (segment == 0 ? kFirstBits : kFirstBits + segment - 1)) * sizeof(uintptr_t);
+  }
+  uint32_t Find(uint64_t hash, uintptr_t pc) const;
+
+  InternTable numbers_;
+  uint32_t size_ ABSL_GUARDED_BY(numbers_.lock()) = 0;
+  std::atomic<uintptr_t*> segments_[kSegments] = {};  // each is set once
+};
+
+// A distinct call stack. Immutable but for `sites`. The numbers of its return addresses (PcTable) are behind it,
+// innermost first, in 7 bits per byte, of which all but a number's last one have the highest bit set.
+struct StackRecord {
+  const uint8_t* numbers() const {
+    return reinterpret_cast<const uint8_t*>(this) + offsetof(StackRecord, truncated) + 1;
+  }
+
+  uint64_t hash;
+  std::atomic<uint32_t> sites;  // made with this stack so far
+  uint16_t depth;
+  bool truncated;
 };
 
 // What tells sites of one stack apart. Objects that are `in_pool` are declared segments (of kind kPool), or blocks
@@ -94,27 +131,27 @@ struct SiteWords {
 };
 
 // A site, and what follows from its key. Immutable.
-struct alignas(64) Site {
-  Site(const SiteKey& key, uint64_t hash)
-      : key(key),
-        hash(hash),
-        words(key),
-        account(AccountOf(key.attributes)),
+struct alignas(32) Site {
+  explicit Site(const SiteKey& key)
+      : words(key),
+        stack(key.stack),
+        account(static_cast<uint8_t>(AccountOf(key.attributes))),
         is_pool(key.attributes.kind == MemoryKind::kPool),
         is_segment(is_pool && key.in_pool),
         is_block(!is_pool && key.in_pool),
         is_plain(!is_pool && !key.in_pool) {}
+  SiteKey key() const { return words.WithStack(stack); }
 
-  const SiteKey key;
-  const uint64_t hash;
   const SiteWords words;
-  const AccountId account;
+  const StackRecord* const stack;
+  const uint8_t account;  // an AccountId
   const bool is_pool;     // of kind kPool
   const bool is_segment;  // a declared one
   const bool is_block;    // in a segment
   const bool is_plain;    // none of these
 };
-static_assert(sizeof(Site) == 64, "one cache line");
+static_assert(sizeof(Site) == 32, "two to a cache line");
+static_assert(kAccounts <= 256, "an account fits in a byte");
 
 class SiteTable {
  public:
@@ -128,6 +165,8 @@ class SiteTable {
   // The record of this stack; null if it is new and there is no memory for it or no site left. Its depth may be 0.
   // `hash` is HashOf it.
   StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
+  // Its return addresses, innermost first. `stack` comes from InternStack of the same table.
+  std::vector<uint64_t> PcsOf(const StackRecord& stack) const;
 
   // The site of `key` (whose stack comes from InternStack of the same table); kNoSite when max_sites is reached or
   // there is no memory.
@@ -137,7 +176,7 @@ class SiteTable {
   const Site& At(SiteId site) const {
     return chunks_[site >> kChunkBits].load(std::memory_order_acquire)[site & ((1u << kChunkBits) - 1)];
   }
-  const SiteKey& Key(SiteId site) const { return At(site).key; }
+  SiteKey Key(SiteId site) const { return At(site).key(); }
   // Sites 0 to size()-1 exist.
   SiteId size() const { return size_.load(std::memory_order_acquire); }
 
@@ -151,10 +190,14 @@ class SiteTable {
   static constexpr uint32_t kChunkBits = 10;
   static constexpr uint32_t kExactSites = 256;
 
+  // Calls `visit(pc)` for each return address, innermost first, until it returns false; returns whether it never did.
+  template <typename Visit>
+  bool ForEachPc(const StackRecord& stack, const Visit& visit) const;
   SiteId FindSite(uint64_t hash, const SiteKey& key) const;
   SiteId AddSite(uint64_t hash, const SiteKey& key);
 
   const SiteId max_sites_;
+  PcTable pcs_;
   InternTable stacks_;
   Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
   InternTable sites_;

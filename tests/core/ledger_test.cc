@@ -94,7 +94,7 @@ class Model {
 
   // `segment` is the site of the segment that a block lies in.
   void Enter(Event event, SiteId site, int64_t bytes, SiteId segment = kNoSite) {
-    const SiteKey& key = table_.Key(site);
+    const SiteKey key = table_.Key(site);
     AccountTotals& account = accounts_[AccountOf(key.attributes)];
     SiteTotals& totals = sites_[site];
     const int64_t sign = event == Event::kFree ? -1 : 1;
@@ -541,7 +541,7 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
     } else {
       const auto entry = AnyLive();
       Live& live = entry->second;
-      const SiteKey& key = sites_.Key(live.site);
+      const SiteKey key = sites_.Key(live.site);
       if (live.idle >= 0 || live.segment >= 0 || key.attributes.kind != MemoryKind::kDevice) return;
       SiteKey pool = key;
       pool.attributes.kind = MemoryKind::kPool;
