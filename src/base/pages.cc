@@ -95,7 +95,7 @@ Arena::~Arena() {
 }
 
 void* Arena::Allocate(size_t bytes) {
-  bytes = (bytes + 15) & ~size_t{15};
+  bytes = Aligned(bytes);
   if (bytes > left_) {
     const size_t chunk_bytes = std::max(kChunkBytes, bytes + sizeof(Chunk));
     auto* chunk = static_cast<Chunk*>(MapPages(chunk_bytes));
@@ -110,6 +110,13 @@ void* Arena::Allocate(size_t bytes) {
   next_ += bytes;
   left_ -= bytes;
   return result;
+}
+
+void Arena::Shrink(void* memory, size_t bytes, size_t used) {
+  char* const end = static_cast<char*>(memory) + Aligned(used);
+  std::memset(static_cast<char*>(memory) + used, 0, Aligned(bytes) - used);
+  left_ += static_cast<size_t>(next_ - end);
+  next_ = end;
 }
 
 }  // namespace hbmprof::internal

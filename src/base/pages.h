@@ -43,6 +43,8 @@ class Arena {
 
   // Zero-filled, 16-byte aligned; null if the kernel has no memory.
   void* Allocate(size_t bytes);
+  // Keeps only the first `used` bytes of `memory`, which the last Allocate returned for `bytes`. The rest is zeroed.
+  void Shrink(void* memory, size_t bytes, size_t used);
 
  private:
   struct Chunk {
@@ -50,6 +52,7 @@ class Arena {
     size_t bytes;
   };
   static constexpr size_t kChunkBytes = size_t{256} << 10;
+  static constexpr size_t Aligned(size_t bytes) { return (bytes + 15) & ~size_t{15}; }
 
   Chunk* chunks_ = nullptr;
   char* next_ = nullptr;

@@ -18,9 +18,8 @@ uint64_t RoundUpToPowerOfTwo(uint64_t bytes) {
 
 StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(payload); }
 
-size_t EncodedBytes(uint32_t number) {
-  return number < 0x80 ? 1 : (38u - static_cast<uint32_t>(__builtin_clz(number))) / 7;
-}
+// Bytes of the longest number.
+constexpr size_t kMaxEncodedBytes = 5;
 
 uint8_t* Encode(uint32_t number, uint8_t* out) {
   for (; number >= 0x80; number >>= 7) *out++ = static_cast<uint8_t>(number | 0x80);
@@ -43,7 +42,7 @@ uint32_t PcTable::Find(uint64_t hash, uintptr_t pc) const {
 }
 
 uint32_t PcTable::NumberOf(uintptr_t pc) {
-  const uint64_t hash = HashWord(pc);
+  const uint64_t hash = HashAddress(pc);
   if (const uint32_t found = Find(hash, pc); found != kNoNumber) return found;
   SpinLockHolder hold(numbers_.lock());
   if (const uint32_t found = Find(hash, pc); found != kNoNumber) return found;
@@ -56,7 +55,7 @@ uint32_t PcTable::NumberOf(uintptr_t pc) {
     if (pcs == nullptr) return kNoNumber;
     segments_[segment].store(pcs, std::memory_order_release);
   }
-  if (!numbers_.Reserve([this](uint64_t payload) { return HashWord(At(static_cast<uint32_t>(payload - 1))); })) {
+  if (!numbers_.Reserve([this](uint64_t payload) { return HashAddress(At(static_cast<uint32_t>(payload - 1))); })) {
     return kNoNumber;
   }
   pcs[number - StartOf(segment)] = pc;
@@ -98,10 +97,10 @@ bool SiteTable::ForEachPc(const StackRecord& stack, const Visit& visit) const {
 }
 
 std::vector<uint64_t> SiteTable::PcsOf(const StackRecord& stack) const {
-  std::vector<uint64_t> pcs;
-  pcs.reserve(stack.depth);
+  std::vector<uint64_t> pcs(stack.depth);
+  uint64_t* next = pcs.data();
   ForEachPc(stack, [&](uintptr_t pc) {
-    pcs.push_back(pc);
+    *next++ = pc;
     return true;
   });
   return pcs;
@@ -119,23 +118,27 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
   // A new stack is of use for a new site only.
   if (size() >= max_sites_) return nullptr;
-  size_t bytes = offsetof(StackRecord, truncated) + 1;
-  for (size_t i = 0; i < depth; ++i) {
-    const uint32_t number = pcs_.NumberOf(captured.pcs[i]);
-    if (number == PcTable::kNoNumber) return nullptr;
-    bytes += EncodedBytes(number);
-  }
 
   SpinLockHolder hold(stacks_.lock());
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
   if (!stacks_.Reserve([](uint64_t payload) { return StackOf(payload)->hash; })) return nullptr;
-  auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(std::max(bytes, sizeof(StackRecord))));
+  const size_t max_bytes = sizeof(StackRecord) + depth * kMaxEncodedBytes;
+  auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(max_bytes));
   if (stack == nullptr) return nullptr;
   stack->hash = hash;
   stack->depth = static_cast<uint16_t>(depth);
   stack->truncated = captured.truncated;
   auto* next = const_cast<uint8_t*>(stack->numbers());
-  for (size_t i = 0; i < depth; ++i) next = Encode(pcs_.NumberOf(captured.pcs[i]), next);
+  for (size_t i = 0; i < depth; ++i) {
+    const uint32_t number = pcs_.NumberOf(captured.pcs[i]);
+    if (number == PcTable::kNoNumber) {
+      stack_arena_.Shrink(stack, max_bytes, 0);
+      return nullptr;
+    }
+    next = Encode(number, next);
+  }
+  const auto bytes = static_cast<size_t>(next - reinterpret_cast<uint8_t*>(stack));
+  stack_arena_.Shrink(stack, max_bytes, std::max(bytes, sizeof(StackRecord)));
   stacks_.Insert(hash, reinterpret_cast<uintptr_t>(stack));
   return stack;
 }

@@ -50,13 +50,15 @@ class PcTable {
   uint32_t NumberOf(uintptr_t pc);
   // `number` comes from NumberOf.
   uintptr_t At(uint32_t number) const {
-    return segments_[SegmentOf(number)].load(std::memory_order_acquire)[number - StartOf(SegmentOf(number))];
+    // Few programs have more addresses than that.
+    const uint32_t segment = number >> kFirstBits == 0 ? 0 : SegmentOf(number);
+    return segments_[segment].load(std::memory_order_acquire)[number - StartOf(segment)];
   }
   SpinLock& lock() ABSL_LOCK_RETURNED(numbers_.lock()) { return numbers_.lock(); }
 
  private:
-  static constexpr uint32_t kFirstBits = 10;
-  static constexpr uint32_t kSegments = 20;
+  static constexpr uint32_t kFirstBits = 13;
+  static constexpr uint32_t kSegments = 18;
 
   // Segment 0 has 2^kFirstBits addresses, each other one as many as all before it.
   static uint32_t SegmentOf(uint32_t number) {
