@@ -96,12 +96,12 @@ class Pools {
   // The common case of AddBlock and of RemoveBlock: all of the block lies in one segment of its account, which has the
   // bytes idle, and in none inside that; its free was not missed, and no memory is needed. kNotEntered: it is another
   // case, and nothing was done. `site` is_block.
-  // `place` comes from PrefetchBlock.
-  [[gnu::always_inline]] Ledger::Entered AddCommonBlock(const LiveTable::Place& place, uint64_t address, SiteId site,
-                                                        int64_t bytes);
+  // `position` comes from PrefetchBlock.
+  [[gnu::always_inline]] Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address,
+                                                        SiteId site, int64_t bytes);
   [[gnu::always_inline]] Ledger::Entered RemoveCommonBlock(uint64_t address, Removed* removed);
   // Starts loading the live table's line of a block in a segment that lies in no other.
-  LiveTable::Place PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
+  LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
   // Removes the innermost block at `address`, with all that is inside if it is a segment, and returns it.
   std::optional<Removed> RemoveBlock(uint64_t address);
   // The innermost block at `address`.
@@ -262,7 +262,7 @@ class Pools {
   std::atomic<int64_t> loose_blocks_{0};
 };
 
-inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Place& place, uint64_t address, SiteId site,
+inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
                                              int64_t bytes) {
   Ledger::OwnShard own(ledger_);
   if (!own.is_usable()) return Ledger::kNotEntered;
@@ -276,7 +276,7 @@ inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Place& place, uint
   }
   const uint64_t id = IdOf(address, segment.depth + 1);
   const LiveTable::Inserted inserted =
-      live_.InsertNew(segment.depth == 0 ? place : live_.Prefetch(id), id, {site, bytes});
+      live_.InsertNew(segment.depth == 0 ? position : live_.Prefetch(id), id, {site, bytes});
   if (inserted != LiveTable::Inserted::kNew) {
     SegmentMap::Return(segment, bytes);
     return Ledger::kNotEntered;

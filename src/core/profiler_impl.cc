@@ -692,7 +692,7 @@ void ProfilerImpl::GiveUpInChild() {
   enabled.store(false, std::memory_order_relaxed);
   UnlockAll();
   ledger_.ForgetSnapshotInChild();
-  live_.UnlockLinesInChild();
+  live_.UnlockBucketsInChild();
   ForgetProbes();
 }
 

@@ -179,8 +179,8 @@ class ProfilerImpl {
   // Whether a new record of `id` may be made; if not, it is counted as dropped.
   bool Fits(BufferId id, size_t bytes) { return (bytes <= LiveTable::kMaxBytes && HasRoom()) || MakeRoom(id, bytes); }
   bool MakeRoom(BufferId id, size_t bytes);
-  // Enters a new record everywhere; false if it had to be dropped. `place` is the id's.
-  [[gnu::always_inline]] bool Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes);
+  // Enters a new record everywhere; false if it had to be dropped. `position` is that of the id.
+  [[gnu::always_inline]] bool Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes);
   // After `record` left the live table: takes it out of everything else.
   Ledger::Entered Forget(BufferId id, const LiveRecord& record) {
     const Ledger::Entered entered =
@@ -260,14 +260,14 @@ inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t
   return SiteOfSlow(caller, path, words);
 }
 
-inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes) {
+inline bool ProfilerImpl::Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes) {
   if (site == kNoSite) {
     EndStale(id);
     return Drop(static_cast<uint64_t>(bytes));
   }
-  const Ledger::Place ledger_place = ledger_.Prefetch(site);
+  const Ledger::CellRef cell_ref = ledger_.Prefetch(site);
   LiveRecord replaced;
-  switch (live_.Insert(place, id.value(), {site, bytes}, &replaced)) {
+  switch (live_.Insert(position, id.value(), {site, bytes}, &replaced)) {
     case LiveTable::Inserted::kNoMemory:
       return Drop(static_cast<uint64_t>(bytes));
     case LiveTable::Inserted::kReplaced:
@@ -276,7 +276,7 @@ inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, Site
     case LiveTable::Inserted::kNew:
       break;
   }
-  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, ledger_place, site, bytes);
+  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, cell_ref, site, bytes);
   if (entered == Ledger::kNotEntered) {
     live_.EraseExactly(id.value(), {site, bytes});
     return Drop(static_cast<uint64_t>(bytes));
@@ -294,11 +294,11 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
 
 inline bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   if (id.is_null()) return false;
-  const LiveTable::Place place = live_.Prefetch(id.value());
+  const LiveTable::Position position = live_.Prefetch(id.value());
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
-  return Enter(place, id, SiteOf(caller, size, Sane(attributes)), size);
+  return Enter(position, id, SiteOf(caller, size, Sane(attributes)), size);
 }
 
 inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
@@ -330,7 +330,7 @@ inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, si
 }
 
 inline bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes) {
-  const LiveTable::Place place = pools_.PrefetchBlock(start);
+  const LiveTable::Position position = pools_.PrefetchBlock(start);
   // Commonly it lies in one segment, on the only device that has any or on the one that the caller names.
   if (start != 0 && Pools::IsBlockAddress(start) && bytes <= LiveTable::kMaxBytes && HasRoom() &&
       pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias) {
@@ -340,7 +340,7 @@ inline bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t 
     const SiteId site = SiteOf(caller, size, Sane(of_block), /*in_pool=*/true);
     TraceStep(EventStep::kBlockPlaced);
     const Ledger::Entered entered =
-        site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(place, start, site, size);
+        site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(position, start, site, size);
     if (entered != Ledger::kNotEntered) {
       Resize(entered);
       return true;
