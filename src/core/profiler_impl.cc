@@ -161,7 +161,7 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
   return call.prober->probe ? call.prober->probe() : DeviceProbe{};
 }
 
-uint64_t ProfilerImpl::SaneSlow(const Attributes& attributes) {
+uint64_t ProfilerImpl::ClampSlow(const Attributes& attributes) {
   Attributes sane = attributes;
   if (static_cast<int>(sane.device) >= kMaxDevices) sane.device = DeviceId{kMaxDevices - 1};
   if (static_cast<int>(sane.allocator) >= kMaxAllocators) sane.allocator = AllocatorId{kMaxAllocators - 1};
@@ -205,7 +205,7 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStack(const Caller& caller, SiteWords words) {
   constexpr size_t kBufferBytes = kMaxStackDepth * sizeof(uintptr_t);
   constexpr size_t kEnoughRoom = 4 * kBufferBytes;
-  if (StackRoom() >= kEnoughRoom) return SiteOfDeepStackWithRoom(caller, words);
+  if (StackRoom() >= kEnoughRoom) return SiteOfDeepStackOnStack(caller, words);
   auto* pages = static_cast<uintptr_t*>(MapPages(kBufferBytes));
   uintptr_t few[kFewFrames];
   const int depth = pages != nullptr ? max_depth_ : kFewFrames;
@@ -214,7 +214,7 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return site;
 }
 
-[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackWithRoom(const Caller& caller, SiteWords words) {
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackOnStack(const Caller& caller, SiteWords words) {
   uintptr_t buffer[kMaxStackDepth];
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
@@ -250,9 +250,9 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   return true;
 }
 
-[[gnu::noinline]] bool ProfilerImpl::MakeRoom(BufferId id, size_t bytes) {
+[[gnu::noinline]] bool ProfilerImpl::MakeCapacity(BufferId id, size_t bytes) {
   const bool made_room = EndStale(id);
-  return (made_room && bytes <= LiveTable::kMaxBytes && HasRoom()) || Drop(bytes);
+  return (made_room && bytes <= LiveTable::kMaxBytes && HasCapacity()) || Drop(bytes);
 }
 
 Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
@@ -326,12 +326,12 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return prepared;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  if (bytes > LiveTable::kMaxBytes || !HasRoom()) {
+  if (bytes > LiveTable::kMaxBytes || !HasCapacity()) {
     Drop(bytes);
     return prepared;
   }
   const auto size = static_cast<int64_t>(bytes);
-  const SiteId site = SiteOf(caller, size, Sane(attributes));
+  const SiteId site = SiteOf(caller, size, Clamp(attributes));
   if (site == kNoSite || !ledger_.Enter(Ledger::Event::kAllocAndFree, site, size)) {
     Drop(bytes);
     return prepared;
@@ -350,14 +350,14 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   Attributes pool = attributes;
   pool.kind = MemoryKind::kPool;
   const auto size = static_cast<int64_t>(bytes);
-  const std::optional<bool> made = pools_.MakeSegment(start, size, SiteWords::Unpacked(Sane(pool)).allocator);
+  const std::optional<bool> made = pools_.MakeSegment(start, size, SiteWords::Unpacked(Clamp(pool)).allocator);
   if (made.has_value()) return *made;
-  if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
+  if (bytes > LiveTable::kMaxBytes || !HasCapacity()) return Drop(bytes);
   Pools::Added added;
   do {
     const Pools::Position position = pools_.PositionOfSegment(start, size);
     if (position.in_pool) pool.device = position.device();
-    const SiteId site = SiteOf(caller, size, Sane(pool), /*in_pool=*/true);
+    const SiteId site = SiteOf(caller, size, Clamp(pool), /*in_pool=*/true);
     TraceStep(EventStep::kSegmentPlaced);
     added = site == kNoSite ? Pools::Added::kNoMemory : pools_.AddSegment(position, site, size);
   } while (added == Pools::Added::kMoved);
@@ -385,8 +385,8 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   if (!Pools::IsBlockAddress(start)) return Drop(bytes);
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   // There may be room in place of a block whose free was missed.
-  if ((bytes > LiveTable::kMaxBytes || !HasRoom()) &&
-      !(EndStaleBlock(start) && bytes <= LiveTable::kMaxBytes && HasRoom())) {
+  if ((bytes > LiveTable::kMaxBytes || !HasCapacity()) &&
+      !(EndStaleBlock(start) && bytes <= LiveTable::kMaxBytes && HasCapacity())) {
     return Drop(bytes);
   }
   const auto size = static_cast<int64_t>(bytes);
@@ -399,10 +399,10 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
       of_block.device = position.device();
       if (!IsForBlocks(of_block.kind)) of_block.kind = MemoryKind::kDevice;
     }
-    const uint64_t sane = Sane(of_block);
+    const uint64_t packed = Clamp(of_block);
     bool in_pool = position.in_pool;
     do {
-      const SiteId site = SiteOf(caller, size, sane, in_pool);
+      const SiteId site = SiteOf(caller, size, packed, in_pool);
       TraceStep(EventStep::kBlockPlaced);
       added = site == kNoSite ? Pools::Added::kNoMemory
                               : pools_.AddBlock(position, site, size, Ledger::Event::kAlloc, &replaced);
@@ -499,7 +499,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   Attributes attributes = key.attributes;
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
-  const SiteId site = SiteOf(caller, live.bytes, Sane(attributes), key.in_pool);
+  const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.in_pool);
   if (site == kNoSite || site == live.site) return true;
   for (const auto scope : {Ledger::Change::Scope::kOwnShard, Ledger::Change::Scope::kAllShards}) {
     Ledger::Change change(ledger_, scope);
@@ -565,7 +565,7 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
 
 Snapshot ProfilerImpl::TakeSnapshot() const {
   const ForkPause pause;
-  // Host memory allocated here must not be recorded by a profiler that also watches the host's allocator.
+  // A profiler that also records the host's allocator must not record the memory allocated here.
   ReentryGuard guard;
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
@@ -579,35 +579,44 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   snapshot.tracker = GetTrackerStats();
   snapshot.allocators = allocators_.All();
   snapshot.counters = counters_.All();
-  // No lock of the profiler is held here: listing the modules takes the loader's lock, under which a library's
-  // constructor may be waiting for one of ours.
+  // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
+  // constructor, which runs under that lock, may be waiting for one of ours.
   snapshot.modules = LoadedModules();
+  AddSamples(sites, AddDevices(accounts, &snapshot), &snapshot);
+  return snapshot;
+}
 
-  std::vector<std::string> device_names = devices_.All();
-  const auto named_devices = static_cast<int>(device_names.size());
+std::vector<uint32_t> ProfilerImpl::AddDevices(const std::vector<AccountTotals>& accounts,
+                                               hbmprof::Snapshot* snapshot) const {
+  std::vector<std::string> names = devices_.All();
+  const auto named_devices = static_cast<int>(names.size());
   for (int device = named_devices; device < kMaxDevices; ++device) {
-    // A caller may use a number that it never got from Device().
-    device_names.push_back("unnamed:" + std::to_string(device));
+    // A caller may use a number that Device() did not return.
+    names.push_back("unnamed:" + std::to_string(device));
   }
-  std::vector<uint32_t> device_index(kMaxDevices, UINT32_MAX);
-  snapshot.tracker.live_records = 0;
+  std::vector<uint32_t> index_of(kMaxDevices, UINT32_MAX);
+  snapshot->tracker.live_records = 0;
   for (int device = 0; device < kMaxDevices; ++device) {
     bool used = false;
-    hbmprof::Snapshot::Device entry{device_names[device], {}};
+    hbmprof::Snapshot::Device entry{names[device], {}};
     const DeviceProbe probe = Probe(device);
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const AccountTotals& totals = accounts[AccountOf(DeviceId(device), MemorySpace(space))];
       entry.spaces[space] = ToStats(totals, MemorySpace(space), probe);
-      snapshot.tracker.live_records += totals.num_live;
+      snapshot->tracker.live_records += totals.num_live;
       used = used || totals.num_allocs != 0;
     }
-    // A device that somebody named is shown though nothing was allocated on it yet; the first exists always.
+    // A named device is shown even if nothing was allocated on it. Device 0 has a name even if no caller gave it one.
     const bool named = device > 0 ? device < named_devices : devices_.first_asked_for();
     if (!used && !named) continue;
-    device_index[device] = static_cast<uint32_t>(snapshot.devices.size());
-    snapshot.devices.push_back(std::move(entry));
+    index_of[device] = static_cast<uint32_t>(snapshot->devices.size());
+    snapshot->devices.push_back(std::move(entry));
   }
+  return index_of;
+}
 
+void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::vector<uint32_t>& device_index,
+                              hbmprof::Snapshot* snapshot) const {
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
   std::unordered_map<TagSetId, std::vector<std::pair<std::string, std::string>>> tags;
   for (SiteId site = 0; site < sites.size(); ++site) {
@@ -618,17 +627,15 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
     }
     const SiteKey key = sites_.Key(site);
     hbmprof::Snapshot::Sample sample;
-    const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot.stacks.size()));
-    if (is_new) {
-      snapshot.stacks.push_back({sites_.PcsOf(*key.stack), key.stack->truncated});
-    }
+    const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot->stacks.size()));
+    if (is_new) snapshot->stacks.push_back({sites_.PcsOf(*key.stack), key.stack->truncated});
     sample.stack = stack->second;
     sample.device = device_index[static_cast<size_t>(key.attributes.device)];
     sample.kind = key.attributes.kind;
     sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
-    if (sample.allocator >= snapshot.allocators.size()) sample.allocator = 0;
-    const auto [set, unknown] = tags.try_emplace(key.tags);
-    if (unknown) set->second = TagsOf(key.tags);
+    if (sample.allocator >= snapshot->allocators.size()) sample.allocator = 0;
+    const auto [set, is_new_set] = tags.try_emplace(key.tags);
+    if (is_new_set) set->second = TagsOf(key.tags);
     sample.tags = set->second;
     sample.block_bytes = static_cast<int64_t>(key.block_bytes);
     sample.alloc_objects = totals.alloc_objects;
@@ -637,9 +644,8 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
     sample.peak_bytes = totals.peak_bytes;
     sample.inuse_objects = totals.inuse_objects;
     sample.inuse_bytes = totals.inuse_bytes;
-    snapshot.samples.push_back(std::move(sample));
+    snapshot->samples.push_back(std::move(sample));
   }
-  return snapshot;
 }
 
 void ProfilerImpl::ResetPeak(DeviceId device) {

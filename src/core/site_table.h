@@ -1,10 +1,11 @@
-// SiteTable: gives every distinct (call stack, attributes, tags, block size) a small number, its SiteId, for ever.
+// SiteTable: gives every distinct (call stack, attributes, tags, block size) a small number, its SiteId, which never
+// changes.
 //
-// Thread safety: everything from any thread. Finding a known site takes no lock; a new one takes a spin lock for as
-// long as its record is made.
+// Thread safety: all methods may be called from any thread. Finding a known site takes no lock; a new site takes a spin
+// lock while its record is made.
 //
-// Block sizes are part of a site, so that a profile can tell them. A stack that made kExactSites sites has the sizes
-// of further ones rounded up to a power of two, which bounds the number of sites per stack.
+// The block size is part of a site, so that profiles can show it. After a stack has made kExactSites sites, the sizes
+// of its further sites are rounded up to a power of two. This bounds the number of sites per stack.
 #ifndef HBMPROF_SRC_CORE_SITE_TABLE_H_
 #define HBMPROF_SRC_CORE_SITE_TABLE_H_
 
@@ -37,7 +38,7 @@ constexpr AccountId AccountOf(const Attributes& attributes) {
   return AccountOf(attributes.device, SpaceOf(attributes.kind));
 }
 
-// Gives every distinct return address a small number. Thread safety: everything from any thread.
+// Gives every distinct return address a small number. Thread safety: all methods may be called from any thread.
 class PcTable {
  public:
   PcTable() = default;
@@ -50,7 +51,7 @@ class PcTable {
   uint32_t NumberOf(uintptr_t pc);
   // `number` comes from NumberOf.
   uintptr_t At(uint32_t number) const {
-    // Few programs have more addresses than that.
+    // Few programs have more addresses than segment 0.
     const uint32_t segment = number >> kFirstBits == 0 ? 0 : SegmentOf(number);
     return segments_[segment].load(std::memory_order_acquire)[number - StartOf(segment)];
   }
@@ -88,9 +89,9 @@ struct StackRecord {
   bool truncated;
 };
 
-// What tells sites of one stack apart. Objects that are `in_pool` are declared segments (of kind kPool), or blocks
-// whose bytes are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices,
-// allocators below kMaxAllocators.
+// Everything that makes a site. Objects that are `in_pool` are declared segments (of kind kPool), or blocks whose bytes
+// are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices, allocators below
+// kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
   uint64_t block_bytes = 0;
@@ -99,7 +100,7 @@ struct SiteKey {
   bool in_pool = false;
 };
 
-// A SiteKey but for its stack, in whole words: to build and to compare in registers.
+// A SiteKey without its stack, in two words that are built and compared in registers.
 struct SiteWords {
   SiteWords(uint64_t block_bytes, uint64_t packed_attributes, uint32_t tags, bool in_pool)
       : block(block_bytes | packed_attributes), context(uint64_t{tags} | uint64_t{in_pool} << 32) {}
@@ -132,7 +133,7 @@ struct SiteWords {
   static_assert(kMaxDevices <= 1 << 6 && kMemoryKindCount <= 1 << 4);
 };
 
-// A site, and what follows from its key. Immutable.
+// A site: its key, and values computed from it. Immutable.
 struct alignas(32) Site {
   explicit Site(const SiteKey& key)
       : words(key),
@@ -159,19 +160,19 @@ class SiteTable {
  public:
   static constexpr SiteId kMaxSites = SiteId{1} << 22;
 
-  // Holds at most `max_sites`, and kMaxSites.
+  // Holds at most `max_sites` sites, and at most kMaxSites.
   explicit SiteTable(int64_t max_sites);
   ~SiteTable();
 
   static Hash128 HashOf(const CapturedStack& stack);
-  // The record of this stack; null if it is new and there is no memory for it or no site left. Its depth may be 0.
-  // `hash` is HashOf it.
+  // Returns the record of this stack, whose depth may be 0. `hash` is HashOf(stack). Returns null if the stack is new
+  // and there is no memory for it or max_sites is reached.
   StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
-  // Its return addresses, innermost first. `stack` comes from InternStack of the same table.
+  // Returns the return addresses of a stack, innermost first. `stack` comes from InternStack of the same table.
   std::vector<uint64_t> PcsOf(const StackRecord& stack) const;
 
-  // The site of `key` (whose stack comes from InternStack of the same table); kNoSite when max_sites is reached or
-  // there is no memory.
+  // Returns the site of `key`, whose stack comes from InternStack of the same table. Returns kNoSite if max_sites is
+  // reached or there is no memory.
   SiteId InternSite(const SiteKey& key);
 
   // `site` must come from this table.
@@ -192,7 +193,7 @@ class SiteTable {
   static constexpr uint32_t kChunkBits = 10;
   static constexpr uint32_t kExactSites = 256;
 
-  // Calls `visit(pc)` for each return address, innermost first, until it returns false; returns whether it never did.
+  // Calls `visit(pc)` for each return address, innermost first. Stops and returns false if `visit` returns false.
   template <typename Visit>
   bool ForEachPc(const StackRecord& stack, const Visit& visit) const;
   SiteId FindSite(uint64_t hash, const SiteKey& key) const;
@@ -204,7 +205,7 @@ class SiteTable {
   Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
   InternTable sites_;
   std::atomic<SiteId> size_{0};
-  // Of max_sites / 2^kChunkBits pointers; each set once, under sites_.lock().
+  // max_sites / 2^kChunkBits + 1 pointers. Each is set once, under sites_.lock().
   std::atomic<Site*>* chunks_;
 };
 
