@@ -124,7 +124,7 @@ bool Ledger::CacheCell(Shard& shard, SiteId site, bool is_locked) ABSL_NO_THREAD
   if (cache.CellOf(site) != nullptr) return true;
   if (const uint32_t size = CacheSize(); cache.count < size) {
     if (!is_locked) shard.lock.Lock();
-    // A snapshot reads the cells by their positions.
+    // While a snapshot reads the cells by their positions, they must not move.
     if (shard.reading == nullptr) GrowCache(&cache, size);
     if (!is_locked) shard.lock.Unlock();
   }
@@ -161,7 +161,7 @@ void Ledger::GrowCache(Cache* cache, uint32_t count) {
   const Cache grown = {cells, reinterpret_cast<SiteId*>(cells + count), count, 0};
   for (uint32_t i = 0; i < cache->count; ++i) {
     if (cache->sites[i] == 0) continue;
-    // What shares a set here shared one before, so there is space.
+    // Cells that share a set here shared one before, so there is space.
     SiteId* const set = grown.SetOf(cache->sites[i] - 1);
     SiteId* const slot = std::find(set, set + Cache::kWays, 0u);
     *slot = cache->sites[i];
@@ -300,7 +300,7 @@ bool Ledger::MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t*
   });
   *in_use += common.parked_in_use;
   const int64_t slack = common.peak - *in_use;
-  // What stays free below the peak is shared out evenly; the event's own bytes come on top for this shard.
+  // The free bytes below the peak are distributed evenly. This shard also gets the bytes of the event.
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
   ForEachShardOf(common.active & ~bit_of_own, [&](Shard& shard) { shard.accounts[account].SetHeadroom(share); });
   own.accounts[account].SetHeadroom(share + bytes);
@@ -350,7 +350,7 @@ Ledger::Cell& Ledger::Change::Changed(SiteId site) {
     with_cell = ledger_.OwnerOf(site);
     cell = OwnedCellOf(*with_cell, site);
   }
-  // Where the change holds its own shard only, Prepare has found the account active there.
+  // If the change holds its own shard only, Prepare has found the account active there.
   if (!with_cell->accounts[account_].is_active()) ledger_.Unpark(*with_cell, account_);
   ledger_.Touch(*with_cell, with_cell->accounts[account_], site, cell);
   return *cell;
@@ -427,7 +427,7 @@ AccountTotals Ledger::SumOf(AccountId account) const {
 }
 
 AccountTotals Ledger::Totals(AccountId account) const {
-  // Where the account is parked, it changes with all_lock_ held only.
+  // In the shards in which the account is parked, it changes only while all_lock_ is held.
   const uint64_t locked = LockAccount(account, nullptr);
   const AccountTotals totals = SumOf(account);
   UnlockAccount(locked);
@@ -461,8 +461,8 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
   std::vector<uint8_t> account_of;
   static_assert(kAccounts <= 256, "an account fits in a byte");
   SpinLockHolder one_at_a_time(reading_lock_);
-  // Memory for all sites is made before the locks are taken. Sites are added meanwhile, so there may be too little;
-  // then there is more for the next attempt. Nothing is allocated between LockAll and the end of ReadCells.
+  // Memory for all sites is allocated before the locks are taken. Sites that are added meanwhile may make it too small;
+  // then the next attempt allocates more. Nothing is allocated between LockAll and the end of ReadCells.
   SiteId count;
   for (SiteId spare = 1024;; spare *= 2) {
     sites->assign(sites_.size() + spare, {});
@@ -508,7 +508,7 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
 }
 
 // A shard's lock is held for one chunk at a time, some microseconds. The lock is not fair: without the pause between
-// two chunks, a thread that waits for it would wait until the whole shard is read.
+// two chunks, a waiting thread would wait until the whole shard is read.
 void Ledger::ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
                        std::vector<SiteTotals>* sites) const {
   constexpr int kPauses = 32;

@@ -1,4 +1,5 @@
-// The public face of ProfilerImpl, and what all profilers of a process share: what happens at a fork.
+// Profiler's functions, which call ProfilerImpl or the joined profiler; the list of all profilers; the handling of
+// forks.
 
 #include "hbmprof/profiler.h"
 
@@ -23,7 +24,8 @@ using internal::Mutex;
 using internal::MutexLock;
 using internal::ProfilerImpl;
 
-// All profilers of the process, in a list. It is changed under the mutex, which nobody holds when the process forks.
+// The list of all profilers of the process. It is changed under the mutex, which no thread holds when the process
+// forks.
 Mutex profilers_mutex;
 std::atomic<ProfilerImpl*> first_profiler{nullptr};
 
@@ -35,7 +37,7 @@ void ForEachProfiler(const Visit& visit) {
   }
 }
 
-// They share tables, so one limit holds for all: the smallest.
+// They share tables, so one limit applies to all of them: the smallest.
 void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
   int64_t least = INT64_MAX;
   ForEachProfiler([&](const ProfilerImpl& impl) { least = std::min(least, impl.max_host_bytes); });
@@ -57,8 +59,8 @@ void Remove(ProfilerImpl* impl) {
   LimitHostBytes();
 }
 
-// Across a fork every spin lock of every profiler is held, so that the child finds each table whole; there it is
-// emptied: device memory does not survive a fork.
+// During a fork every spin lock of every profiler is held, so that the tables are consistent in the child. The child
+// empties them, since device memory does not survive a fork.
 constexpr internal::ForkLocks kForkLocks = {
     [] {
       internal::LockPaths();
@@ -125,7 +127,7 @@ Profiler::Profiler(const Options& options)
 Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
 
 Profiler& Profiler::Off() {
-  // In zeros: not enabled, no implementation. Nothing is to be run to make or destroy it.
+  // All zeros: not enabled, no implementation. It has no constructor or destructor that would have to run.
   alignas(Profiler) static char memory[sizeof(Profiler)];
   return *reinterpret_cast<Profiler*>(memory);
 }
@@ -134,7 +136,7 @@ Profiler::~Profiler() {
   if (impl_ != nullptr) Remove(impl_.get());
 }
 
-// Whoever has no `impl_` has joined another profiler, or is Off().
+// A profiler without `impl_` has joined another one, or is Off().
 
 DeviceId Profiler::Device(std::string_view name) {
   if (joined_ != nullptr) return Joined(*joined_).Device(name);
@@ -154,8 +156,8 @@ void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   if (impl_ != nullptr) impl_->RemoveDeviceProbe(device, owner);
 }
 
-// The functions that take no Caller are where the program enters: they must stay frames of their own. What is enabled
-// and has no `impl_` has joined.
+// The functions without a Caller parameter are entry points: they must have frames of their own. A profiler that is
+// enabled and has no `impl_` has joined another one.
 [[gnu::noinline]] bool Profiler::Alloc(BufferId id, size_t bytes, const Attributes& attributes) {
   const Caller caller = Caller::OfThisFunction();
   if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);

@@ -19,7 +19,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// Small tables keep an exact count of live records, so that their limit is exact; large ones add up every 64 events.
+// Small tables count each live record at once, so that their limit is exact. Large ones add up every 64 events.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
 
 uint64_t NewNoteSeed() {
@@ -34,13 +34,13 @@ std::string HostName() {
 
 uint64_t FirmProbeBit(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
 
-// Calls of probes that this thread is in. Plain data in the static TLS block.
+// The probe calls that this thread is in. Plain data in the static TLS block.
 __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 
 }  // namespace
 
 NameTable::NameTable(std::string_view first, int capacity) : capacity_(static_cast<size_t>(capacity)) {
-  // So that a short name takes no host memory: it may be in a signal handler that interrupted malloc.
+  // A short name then takes no host memory: the call may be in a signal handler that interrupted malloc.
   names_.reserve(capacity_);
   names_.emplace_back(first);
 }
@@ -49,7 +49,7 @@ int NameTable::NumberOf(std::string_view name) {
   name = name.substr(0, kMaxNameBytes);
   const ForkPause pause;
   const ReentryGuard guard;
-  // This thread may hold the mutex. Whatever has this number is not recorded here either.
+  // This thread may hold the mutex. Events with this number are not recorded here either.
   if (!guard.entered()) return 0;
   MutexLock hold(mutex_);
   const auto found = std::find(names_.begin(), names_.end(), name);
@@ -131,7 +131,7 @@ void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner, bool yi
 }
 
 void ProfilerImpl::AwaitCalls(const std::shared_ptr<DeviceProber>& prober) {
-  // A probe that replaces or removes one does not wait: for itself, or for one that may be waiting for it.
+  // A thread that is inside a probe does not wait: it might wait for itself, or for a probe that waits for it.
   if (prober == nullptr || probes_running != 0) return;
   for (Backoff backoff; prober->calls->load(std::memory_order_acquire) != 0;) backoff.Wait();
 }
@@ -139,7 +139,7 @@ void ProfilerImpl::AwaitCalls(const std::shared_ptr<DeviceProber>& prober) {
 DeviceProbe ProfilerImpl::Probe(int device) const {
   if (probes_running != 0) return {};
   ProbeSlot& slot = probes_[device];
-  // Ends the call, also where the probe throws. Who waits for that destroys the prober.
+  // Ends the call, also if the probe throws. After that, a waiting thread destroys the prober.
   struct Call {
     std::shared_ptr<DeviceProber> prober;
     std::shared_ptr<std::atomic<int>> calls;
@@ -200,8 +200,8 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
 
-// The frames of a deep stack take 4 KiB. A stack on which there may be no room for them has them in pages for the time
-// being, and where the kernel has none it is cut.
+// The frames of a deep stack take 4 KiB. If the thread's stack may lack the space, they are in pages during the call.
+// If the kernel has no memory for those, the stack is cut.
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStack(const Caller& caller, SiteWords words) {
   constexpr size_t kBufferBytes = kMaxStackDepth * sizeof(uintptr_t);
   constexpr size_t kEnoughRoom = 4 * kBufferBytes;
@@ -229,7 +229,7 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
     if (record == nullptr) return kNoSite;
     site = sites_.InternSite(words.WithStack(record));
     if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
-    // A site with a rounded size is found through its table, which knows when to round.
+    // A site with a rounded size is not cached: the site table decides when to round.
     if (!(sites_.At(site).words == words)) return site;
     site_cache_.Remember(key, site);
   }
@@ -251,8 +251,8 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
 }
 
 [[gnu::noinline]] bool ProfilerImpl::MakeCapacity(BufferId id, size_t bytes) {
-  const bool made_room = EndStale(id);
-  return (made_room && bytes <= LiveTable::kMaxBytes && HasCapacity()) || Drop(bytes);
+  const bool is_replaced = EndStale(id);
+  return (is_replaced && bytes <= LiveTable::kMaxBytes && HasCapacity()) || Drop(bytes);
 }
 
 Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
@@ -272,7 +272,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   LiveRecord record{freed.site_, freed.bytes_};
   if (sites_.At(record.site).is_segment) {
     if (RestoreSegment(freed)) return;
-    // Another segment has taken its place: it is counted, but is none any more.
+    // Another segment has its addresses now. The record is counted, but not as a segment.
     SiteKey key = sites_.Key(record.site);
     key.in_pool = false;
     record.site = sites_.InternSite(key);
@@ -310,7 +310,7 @@ void ProfilerImpl::RestoreBlock(const FreedRecord& freed) {
   } else {
     do {
       const Pools::Position position = pools_.PositionOfBlock(Pools::AddressOf(id), freed.bytes_);
-      // A block whose segment has gone meanwhile went with it.
+      // A block whose segment was removed meanwhile was removed with it.
       if (site.is_block && (position.id() != id || !position.in_pool)) return;
       added = pools_.AddBlock(position, freed.site_, freed.bytes_, Ledger::Event::kUndoFree, &replaced);
     } while (added == Pools::Added::kMoved);
@@ -384,7 +384,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   if (start == 0) return false;
   if (!Pools::IsBlockAddress(start)) return Drop(bytes);
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  // There may be room in place of a block whose free was missed.
+  // The removal of a block whose free was not recorded may make space.
   if ((bytes > LiveTable::kMaxBytes || !HasCapacity()) &&
       !(EndStaleBlock(start) && bytes <= LiveTable::kMaxBytes && HasCapacity())) {
     return Drop(bytes);
