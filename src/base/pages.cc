@@ -74,6 +74,13 @@ void UnmapPages(void* pages, size_t bytes) {
   CountHostBytes(-WholePages(bytes));
 }
 
+void RetirePages(void* pages, size_t bytes) {
+  DiscardPages(pages, bytes);
+  CountHostBytes(-WholePages(bytes));
+}
+
+void UnmapRetiredPages(void* pages, size_t bytes) { munmap(pages, bytes); }
+
 void DiscardPages(void* pages, size_t bytes) {
   // Refused where the process has locked its memory (mlockall).
   if (madvise(pages, bytes, MADV_DONTNEED) != 0) std::memset(pages, 0, bytes);
@@ -88,7 +95,7 @@ Arena::~Arena() {
 }
 
 void* Arena::Allocate(size_t bytes) {
-  bytes = (bytes + 15) & ~size_t{15};
+  bytes = Aligned(bytes);
   if (bytes > left_) {
     const size_t chunk_bytes = std::max(kChunkBytes, bytes + sizeof(Chunk));
     auto* chunk = static_cast<Chunk*>(MapPages(chunk_bytes));
@@ -103,6 +110,13 @@ void* Arena::Allocate(size_t bytes) {
   next_ += bytes;
   left_ -= bytes;
   return result;
+}
+
+void Arena::Shrink(void* memory, size_t bytes, size_t used) {
+  char* const end = static_cast<char*>(memory) + Aligned(used);
+  std::memset(static_cast<char*>(memory) + used, 0, Aligned(bytes) - used);
+  left_ += static_cast<size_t>(next_ - end);
+  next_ = end;
 }
 
 }  // namespace hbmprof::internal

@@ -26,6 +26,10 @@ void* MapPages(size_t bytes);
 void* ReservePages(size_t bytes);
 // `pages` and `bytes` as given to or by MapPages (not ReservePages). Null is ignored.
 void UnmapPages(void* pages, size_t bytes);
+// Gives pages of MapPages back for good, but keeps their addresses: they read as zeros from now on, for threads that
+// may still read them, and must not be written. UnmapRetiredPages ends that.
+void RetirePages(void* pages, size_t bytes);
+void UnmapRetiredPages(void* pages, size_t bytes);
 // Gives the memory back, where it is not locked, and leaves the addresses usable; they read as zeros afterwards.
 void DiscardPages(void* pages, size_t bytes);
 
@@ -39,6 +43,8 @@ class Arena {
 
   // Zero-filled, 16-byte aligned; null if the kernel has no memory.
   void* Allocate(size_t bytes);
+  // Keeps only the first `used` bytes of `memory`, which the last Allocate returned for `bytes`. The rest is zeroed.
+  void Shrink(void* memory, size_t bytes, size_t used);
 
  private:
   struct Chunk {
@@ -46,6 +52,7 @@ class Arena {
     size_t bytes;
   };
   static constexpr size_t kChunkBytes = size_t{256} << 10;
+  static constexpr size_t Aligned(size_t bytes) { return (bytes + 15) & ~size_t{15}; }
 
   Chunk* chunks_ = nullptr;
   char* next_ = nullptr;

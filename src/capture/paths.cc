@@ -227,7 +227,7 @@ class PathTable {
   uint64_t Add(uint64_t hash, const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
     const size_t bytes_used = (sizeof(Entry) + size + kPathAlignment - 1) / kPathAlignment * kPathAlignment;
     if (memory_ == nullptr || bytes_used > kMaxBytes - used_) return 0;
-    if (!table_.MakeRoom([](uint64_t other) { return EntryOf(other)->hash; })) return 0;
+    if (!table_.Reserve([](uint64_t other) { return EntryOf(other)->hash; })) return 0;
     if (used_ + bytes_used > counted_) {
       if (!TakeHostBytes(kCountedAtOnce)) return 0;
       counted_ += kCountedAtOnce;

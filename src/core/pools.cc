@@ -344,7 +344,7 @@ void Pools::FastenOne(Change& change, const Loosened& block) {
   LiveRecord record = block.record;
   bool is_kept = true;
   if (in_pool != site.is_block) {
-    SiteKey key = site.key;
+    SiteKey key = site.key();
     key.in_pool = in_pool;
     const SiteId changed = sites_.InternSite(key);
     if (changed != kNoSite && change.Prepare(changed)) {
@@ -806,7 +806,7 @@ void Pools::DropDevice(const DroppedRecords& dropped) {
       if (!change.is_usable()) return;
       const auto counts_itself = [&](uint64_t, const LiveRecord& record) {
         const Site& site = sites_.At(record.site);
-        return !site.is_block && dropped.HasKind(site.key.attributes);
+        return !site.is_block && dropped.HasKind(site.key().attributes);
       };
       is_all = Collect(counts_itself, &some);
       for (size_t i = 0; i < some.size(); ++i) {

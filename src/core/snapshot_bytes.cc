@@ -60,7 +60,7 @@ class Reader {
   void Get(std::string& text) { text.assign(Bytes(Count())); }
   template <typename T>
   void Get(std::vector<T>& list) {
-    // Each element takes at least eight bytes, but a text's or a list's length does too: so the count is bounded.
+    // Each element takes at least eight bytes (a text's or a list's length does, too), so the count is bounded.
     const uint64_t count = Count();
     list.clear();
     list.reserve(count);
@@ -77,7 +77,7 @@ class Reader {
     value.reset();
     if (has_value) Get(value.emplace());
   }
-  // Of what follows: never more than there are bytes left.
+  // A length or count; never more than the bytes that are left.
   uint64_t Count() {
     uint64_t count = 0;
     Get(count);

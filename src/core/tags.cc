@@ -19,18 +19,18 @@
 namespace hbmprof::internal {
 namespace {
 
-// "Extending set `from` with this key and value gives set `to`", remembered. Followed by key and value bytes.
+// A cached result: extending set `from` with this key and value gives set `to`. Key and value bytes follow.
 struct Step {
   uint64_t hash;
   TagSetId from;
   TagSetId to;
   uint16_t key_size;
   uint16_t value_size;
-  bool dropped;  // a limit was met
+  bool dropped;  // a limit was reached
   const char* bytes() const { return reinterpret_cast<const char*>(this + 1); }
 };
 
-// A key and what is known of it.
+// A key, and how many values it has.
 struct Key {
   const char* bytes;
   size_t size;
@@ -54,7 +54,7 @@ struct TagSet {
   const Label* const* labels() const { return reinterpret_cast<const Label* const*>(this + 1); }
 };
 
-// Host memory comes in pages: a scope may begin in a signal handler that interrupted malloc.
+// It takes host memory in pages, not from malloc: a scope may begin in a signal handler that interrupted malloc.
 class TagRegistry {
  public:
   TagSetId Extend(TagSetId tags, std::string_view key, std::string_view value);
@@ -62,18 +62,18 @@ class TagRegistry {
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
-  // The longest key with a prefix.
+  // Of the longest key with its prefix.
   static constexpr size_t kMaxNameBytes = kMaxTagBytes + 4;
 
-  // These say in `dropped` whether a limit was met. Without a result where the host has no memory.
+  // These set `*dropped` to true if a limit is reached. They return nullopt or null if the host has no memory.
   std::optional<TagSetId> Resolve(TagSetId tags, std::string_view key, std::string_view value, bool* dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null beyond the limit.
+  // Returns a null key beyond the limit.
   std::optional<Key*> KeyOf(std::string_view name, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const Label* LabelOf(Key* key, std::string_view value, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remember(uint64_t hash, TagSetId from, std::string_view key, std::string_view value, TagSetId to, bool dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Memory for a T with `bytes` behind it; null where the host has none.
+  // Returns memory for a T with `bytes` bytes behind it, or null if the host has none.
   template <typename T>
   T* NewWith(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return static_cast<T*>(arena_.Allocate(sizeof(T) + bytes));
@@ -101,17 +101,31 @@ const T* At(uint64_t payload) {
 template <typename T>
 bool Add(InternTable& table, const T* entry) {
   SpinLockHolder hold(table.lock());
-  if (!table.MakeRoom([](uint64_t other) { return At<T>(other)->hash; })) return false;
+  if (!table.Reserve([](uint64_t other) { return At<T>(other)->hash; })) return false;
   table.Insert(entry->hash, reinterpret_cast<uintptr_t>(entry));
   return true;
 }
 
-// Steps are remembered up to this many; a program that keeps inventing values beyond every limit pays for a lock from
-// then on, and no memory.
+// The number of cached steps. A program that makes further values beyond every limit then takes a lock each time, but
+// no memory.
 constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
 Lazy<TagRegistry> tag_registry;  // scopes may end during static destruction
 
+<<<<<<< HEAD
+=======
+// Cut at kMaxTagBytes, or before the UTF-8 character that would not be whole there.
+std::string_view Cut(std::string_view text) {
+  if (text.size() <= kMaxTagBytes) return text;
+  constexpr size_t kLongestCharacter = 4;
+  size_t end = kMaxTagBytes;
+  const auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
+  while (end > kMaxTagBytes - kLongestCharacter && continues(end)) --end;
+  // So many continuation bytes in a row are not UTF-8.
+  return text.substr(0, continues(end) ? kMaxTagBytes : end);
+}
+
+>>>>>>> w-core
 TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_view value) {
   key = CutText(key, kMaxTagBytes);
   value = CutText(value, kMaxTagBytes);
@@ -129,14 +143,14 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
   }
   const ForkPause pause;
   const ReentryGuard guard;
-  // A signal handler's scope, inside this very function: what it interrupted holds the lock.
+  // A signal handler interrupted this function and begins a scope: the interrupted code holds the lock.
   if (!guard.entered()) return tags;
   MutexLock hold(mutex_);
   bool dropped = false;
   const std::optional<TagSetId> result = Resolve(tags, key, value, &dropped);
   if (!result.has_value() || dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
   if (!result.has_value()) return tags;
-  // Two threads may both have missed the same step; the second copy is never found and does no harm.
+  // Two threads may add the same step. The second copy is never found and is harmless.
   Remember(hash, tags, key, value, *result, dropped);
   return *result;
 }
@@ -268,7 +282,7 @@ TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value)
 
 namespace {
 
-// What was before: the set here in the lower half, the injected profiler's in the upper.
+// The value for EndTag: this copy's set in the lower half, the injected profiler's set in the upper half.
 static_assert(kMaxTagSets - 1 <= UINT16_MAX);
 
 TagSetId BeginHere(std::string_view key, std::string_view value) {
