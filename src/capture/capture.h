@@ -41,13 +41,15 @@ class StackCapture {
   // dlopen holds while it runs code of others; calls nothing of the traced program's; leaves errno alone. Of a caller
   // that is nowhere (`Caller{}`) there is no stack. Needs less than 4 KiB of the stack that it runs on.
   CapturedStack Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const {
-    Memo* asked = memo();
-    const Path* path = asked == nullptr ? nullptr : asked->Find(caller, max_depth);
+    const Path* path = FindPath(caller, max_depth);
     return path != nullptr ? CapturedStack(*path) : CaptureAfresh(caller, buffer, max_depth);
   }
 
-  // The two halves of Capture: what knows the paths of stacks that are remembered, or null; then the work.
-  Memo* memo() const { return method_ == Method::kRules ? memo_to_ask : nullptr; }
+  // The two halves of Capture: the path of the stack if this thread remembers it, or null; then the work.
+  [[gnu::always_inline]] const Path* FindPath(const Caller& caller, int max_depth) const {
+    Memo* memo = method_ == Method::kRules ? memo_to_ask : nullptr;
+    return memo == nullptr ? nullptr : memo->Find(caller, max_depth);
+  }
   CapturedStack CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const;
 
   // What captures really use, which is less than was asked for where this system lacks something:

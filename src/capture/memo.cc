@@ -29,7 +29,7 @@ struct MemoPages {
   Memo memo;
   LearningRoom learning_room;
 };
-constexpr size_t kMemoBytes = size_t{68} << 10;
+constexpr size_t kMemoBytes = size_t{52} << 10;
 static_assert(sizeof(MemoPages) <= kMemoBytes);
 
 // Plain data in the static TLS block, as memo_to_ask.
@@ -188,12 +188,6 @@ void Memo::Add(uint64_t key, const Path* path) {
   node->place = Path::kNoPlace;
   std::atomic_signal_fence(std::memory_order_release);
   node->tag = TagOf(key);
-}
-
-void Memo::Leave(const Path* path, uint64_t key, uint32_t note) {
-  Note* notes = NotesOf(LowBits(path), key);
-  notes[1] = notes[0];
-  notes[0] = {key, LowBits(path), note + 1};
 }
 
 void PrepareMemos() {

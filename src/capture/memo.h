@@ -32,7 +32,7 @@
 
 namespace hbmprof::internal {
 
-// One thread's. A signal handler may interrupt any of this, but for notes, and use it too; what is lost then is no more
+// One thread's. A signal handler may interrupt any of this, and use it too; what is lost then is no more
 // than an entry or a count.
 //
 // A tree of the paths that were met, flattened into one hash table. Its root is a caller's (pc, sp). A node is a path,
@@ -71,17 +71,6 @@ class Memo {
   // Remembers the path of a stack that begins at `caller`.
   void Insert(const Caller& caller, const Path* path);
 
-  // Notes: what a user of paths found to follow from a path and a key. A key has 64 bits, which are taken for what they
-  // stand for. A note is kept as long as its room is not needed. Not for a signal handler that interrupts these two.
-  static constexpr uint32_t kNoNote = ~uint32_t{0};
-  uint32_t NoteOf(const Path* path, uint64_t key) {
-    const uint32_t low = LowBits(path);
-    const Note* note = NotesOf(low, key);
-    if (note->key != key || note->path != low) ++note;
-    return note->key == key && note->path == low ? note->note_plus_one - 1 : kNoNote;
-  }
-  void Leave(const Path* path, uint64_t key, uint32_t note);
-
   // Where stacks hardly repeat, remembering them is a loss, so that it is tried for a while only now and then.
   bool is_pausing() const { return pause_ > 0; }
 
@@ -103,12 +92,6 @@ class Memo {
     Node nodes[kWays];
   };
   static_assert(sizeof(Set) == 64, "one cache line");
-  struct Note {
-    uint64_t key;
-    uint32_t path;           // the low half of its address: all lie in one place
-    uint32_t note_plus_one;  // 0: none
-  };
-  static constexpr uint32_t kNoteSets = 512;
   static constexpr uint32_t kSeenBits = 11;
   static constexpr uint32_t kTrialCaptures = 2048;
   static constexpr uint32_t kShortestPause = 1024;
@@ -130,13 +113,8 @@ class Memo {
   }
   void Add(uint64_t key, const Path* path);
 
-  static uint32_t LowBits(const Path* path) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(path)); }
-  // Two of them.
-  Note* NotesOf(uint32_t path, uint64_t key) { return notes_[((path / kPathAlignment) + (key >> 48)) % kNoteSets]; }
-
   // Mapped as zeros.
   Set sets_[1 << kSetBits];
-  Note notes_[kNoteSets][2];
   uintptr_t stack_low_;
   uintptr_t stack_bytes_;
   uint32_t pause_;  // walks to come that are not remembered
@@ -152,7 +130,7 @@ class Memo {
 // for signal handlers' sake.
 extern __thread Memo* memo_to_ask __attribute__((tls_model("initial-exec")));
 
-// Makes memos possible for threads from here on. Takes no lock. A thread gets its memo, 68 KiB of pages of its own,
+// Makes memos possible for threads from here on. Takes no lock. A thread gets its memo, 52 KiB of pages of its own,
 // when it has made some captures, and gives it back when it ends.
 void PrepareMemos();
 

@@ -116,11 +116,11 @@ class PathRecord {
       header.all_pcs = static_cast<uint16_t>(size);
       for (uint32_t i = 0; i <= returns_; ++i) add(pcs_[i]);
     }
-    while (size % alignof(Hash128) != 0) add(uint8_t{0});
-    header.hash_and_more = static_cast<uint16_t>(size);
-    add(HashWords128(pcs_, static_cast<size_t>(depth)));
+    while (size % alignof(Path::Object) != 0) add(uint8_t{0});
+    header.objects_at = static_cast<uint16_t>(size);
     for (uint32_t i = 0; i < objects_; ++i) add(object_[i]);
 
+    header.hash = HashWords128(pcs_, static_cast<size_t>(depth));
     header.pc = caller_.pc;
     header.depth = depth;
     header.max_depth = max_depth_;
@@ -257,7 +257,7 @@ PathTable* locked_paths = nullptr;  // by the fork in progress: the table may ha
 
 bool Path::ObjectsAreLoaded() const {
   ObjectCheck check;
-  const Object* object = At<Object>(hash_and_more + sizeof(Hash128));
+  const Object* object = At<Object>(objects_at);
   for (const Object* last = object + objects; object != last; ++object) {
     if (!check.IsLoaded(object->id, pcs()[object->frame] - 1)) return false;
   }

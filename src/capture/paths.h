@@ -33,6 +33,7 @@ struct alignas(16) Path {
     uint16_t frame;
   };
 
+  Hash128 hash;       // of all pcs
   int32_t depth;      // frames
   int32_t max_depth;  // where walks were cut when it was learnt
   uint32_t end;       // bytes from sp; all places are below
@@ -45,15 +46,13 @@ struct alignas(16) Path {
   uint16_t objects;
   uint16_t all_returns;
   // Where things begin, in bytes from here.
-  uint16_t places;         // of the words that are compared, in their order
-  uint16_t hash_and_more;  // the hash, and objects
+  uint16_t places;  // of the words that are compared, in their order
+  uint16_t objects_at;
   uint16_t all_pcs;        // in records or not; where there are no records, these are pc and the words
   uint16_t return_places;  // of all_pcs but the first
   uintptr_t pc;
   // Behind it: the words to compare: returns, records, links.
 
-  // Of all pcs.
-  Hash128 hash() const { return *At<Hash128>(hash_and_more); }
   const uintptr_t* pcs() const { return At<uintptr_t>(all_pcs); }
 
   // Whether the stack that begins at `caller`, with `bytes` from its sp to the end, holds this path, walks being cut at

@@ -22,11 +22,6 @@ namespace {
 // Small tables keep an exact count of live records, so that their limit is exact; large ones add up every 64 events.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
 
-uint64_t NewNoteSeed() {
-  static std::atomic<uint64_t> profilers{0};
-  return HashWord(profilers.fetch_add(1, std::memory_order_relaxed));
-}
-
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
@@ -90,7 +85,6 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(options.max_live_buffers),
       capture_(options.unwinder),
-      note_seed_(NewNoteSeed()),
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
       pools_(sites_, live_, ledger_),
@@ -233,8 +227,6 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
     if (!(sites_.At(site).words == words)) return site;
     site_cache_.Remember(key, site);
   }
-  Memo* memo = capture_.memo();
-  if (stack.path != nullptr && !stack.truncated && memo != nullptr) memo->Leave(stack.path, NoteKey(words), site);
   return site;
 }
 

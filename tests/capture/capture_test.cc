@@ -229,48 +229,6 @@ TEST(Memo, RemembersHundredsOfStacksOfOnePlaceAndNeverMistakesOneForAnother) {
   EXPECT_GE(captures.load(), rounds * 40000);
 }
 
-const hbmprof::internal::Path* PathNumber(uintptr_t number) {
-  return reinterpret_cast<const hbmprof::internal::Path*>(0x7f0000000000 + number * hbmprof::internal::kPathAlignment);
-}
-
-TEST(Memo, KeepsTheTwoLatestNotesThatShareAPlace) {
-  using hbmprof::internal::Memo;
-  static Memo memo;  // in zeros
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 1), Memo::kNoNote);
-  memo.Leave(PathNumber(1), 1, 10);
-  memo.Leave(PathNumber(1), 2, 20);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 1), 10u);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 2), 20u);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1 + 512), 1), Memo::kNoNote) << "of another path in the same place";
-  memo.Leave(PathNumber(1), 3, 0);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 1), Memo::kNoNote);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 2), 20u);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 3), 0u);
-}
-
-TEST(Memo, GivesNoNoteOfAnotherPathOrKey) {
-  using hbmprof::internal::Memo;
-  static Memo memo;
-  std::mt19937_64 random(1);
-  std::map<std::pair<uintptr_t, uint64_t>, uint32_t> left;
-  int found = 0;
-  for (uint32_t i = 0; i < 20000; ++i) {
-    // Paths 512 apart share their notes' places.
-    const std::pair<uintptr_t, uint64_t> what(random() % 4 * 512 + random() % 25,
-                                              (random() % 30) * 0x9e3779b97f4a7c15u);
-    const uint32_t note = memo.NoteOf(PathNumber(what.first), what.second);
-    if (note != Memo::kNoNote) {
-      ++found;
-      ASSERT_EQ(note, left.at(what));
-    }
-    if (i % 2 == 0) {
-      left[what] = i;
-      memo.Leave(PathNumber(what.first), what.second, i);
-    }
-  }
-  EXPECT_GT(found, 1000);
-}
-
 // The processor's trap flag: a signal after every instruction of the code that the handler returns to.
 constexpr greg_t kTrapFlag = 0x100;
 volatile sig_atomic_t is_stepping;
