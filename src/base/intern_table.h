@@ -1,13 +1,15 @@
-// InternTable: a set that only grows, found without a lock. The tables of stacks, sites, tags and paths are made of it.
+// InternTable: a hash set that only grows and is read without a lock. The tables of stacks, sites, tags and paths use
+// it.
 //
-// Thread safety: Find from any thread at any time. Insert, Lock and Unlock as annotated.
+// Thread safety: any thread may call Find at any time. The other functions need the lock, as annotated.
 //
 // Invariants:
-// 1. A slot goes from empty to full once and never changes after that within one array.
-// 2. A full slot holds 16 bits of the hash above a 48-bit payload that is not 0; what the payload refers to was
-//    complete before the slot was filled, and lives as long as the table.
-// 3. When the array is replaced by a larger one, the old one stays readable for the life of the table, so a Find that
-//    still reads it can only miss; the caller then looks again under the lock.
+// 1. Within one array, a slot changes once, from empty to full.
+// 2. A full slot holds 16 bits of the hash above a 48-bit payload that is not 0. The object of the payload was complete
+//    before the slot was filled, and lives as long as the table.
+// 3. When the array is replaced by a larger one, the old one stays readable for the life of the table. A Find that
+// still
+//    reads the old array can only miss; the caller then searches again under the lock.
 #ifndef HBMPROF_SRC_BASE_INTERN_TABLE_H_
 #define HBMPROF_SRC_BASE_INTERN_TABLE_H_
 
@@ -37,7 +39,7 @@ class InternTable {
   InternTable(const InternTable&) = delete;
   InternTable& operator=(const InternTable&) = delete;
 
-  // The payload with this hash for which `equal(payload)` holds; 0 if there is none.
+  // Returns the payload with this hash for which `equal(payload)` is true; 0 if there is none.
   template <typename Equal>
   uint64_t Find(uint64_t hash, const Equal& equal) const {
     const Slots* slots = slots_.load(std::memory_order_acquire);
@@ -50,22 +52,22 @@ class InternTable {
     }
   }
 
-  // Held while looking again and inserting, and while records are made.
+  // Must be held for Reserve and Insert, and for the search before them.
   SpinLock& lock() ABSL_LOCK_RETURNED(lock_) { return lock_; }
 
-  // Makes room for one more payload. `hash_of(payload)` must give the hash of any payload in the table. Returns false
-  // if there is no memory.
+  // Ensures capacity for one more payload. `hash_of(payload)` must return the hash of any payload in the table. Returns
+  // false if there is no memory.
   template <typename HashOf>
-  bool MakeRoom(const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+  bool Reserve(const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
     Slots* slots = slots_.load(std::memory_order_relaxed);
     if (slots != nullptr && 2 * (size_ + 1) <= slots->mask + 1) return true;
     if (Grow(slots, hash_of)) return true;
-    // Without memory for a larger array this one is filled so far that a search still ends soon.
+    // Without memory for a larger array, this one is filled to 7/8, which keeps searches short.
     return slots != nullptr && 8 * (size_ + 1) <= 7 * (slots->mask + 1);
   }
-  // Adds a payload that is not in the table, after MakeRoom.
+  // Adds a payload that is not in the table. REQUIRES: Reserve has returned true for it.
   void Insert(uint64_t hash, uint64_t payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
-    Place(slots_.load(std::memory_order_relaxed), hash, payload);
+    FillSlot(slots_.load(std::memory_order_relaxed), hash, payload);
     ++size_;
   }
 
@@ -81,13 +83,13 @@ class InternTable {
   };
   static constexpr size_t kFirstSlots = 1024;
 
-  static void Place(Slots* slots, uint64_t hash, uint64_t payload) {
+  static void FillSlot(Slots* slots, uint64_t hash, uint64_t payload) {
     size_t i = hash & slots->mask;
     while (slots->slot(i).load(std::memory_order_relaxed) != 0) i = (i + 1) & slots->mask;
     slots->slot(i).store((hash & ~kPayloadMask) | payload, std::memory_order_release);
   }
 
-  // False if there is no memory.
+  // Returns false if there is no memory.
   template <typename HashOf>
   bool Grow(Slots* old, const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
     const size_t count = old == nullptr ? kFirstSlots : 2 * (old->mask + 1);
@@ -100,7 +102,7 @@ class InternTable {
     if (old != nullptr) {
       for (size_t i = 0; i <= old->mask; ++i) {
         const uint64_t payload = old->slot(i).load(std::memory_order_relaxed) & kPayloadMask;
-        if (payload != 0) Place(slots, hash_of(payload), payload);
+        if (payload != 0) FillSlot(slots, hash_of(payload), payload);
       }
     }
     slots_.store(slots, std::memory_order_release);

@@ -194,12 +194,11 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
 
-// The frames of a deep stack take 4 KiB. A stack on which there may be no room for them has them in pages for the time
-// being, and where the kernel has none it is cut.
+// Captures into a buffer of 4 KiB. If the thread's stack may be too small for it, the buffer is in pages of its own. If
+// there is no memory for these, the captured stack is truncated to kFewFrames.
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStack(const Caller& caller, SiteWords words) {
   constexpr size_t kBufferBytes = kMaxStackDepth * sizeof(uintptr_t);
-  constexpr size_t kEnoughRoom = 4 * kBufferBytes;
-  if (StackRoom() >= kEnoughRoom) return SiteOfDeepStackWithRoom(caller, words);
+  if (AvailableStackBytes() >= 4 * kBufferBytes) return SiteOfDeepStackInFrame(caller, words);
   auto* pages = static_cast<uintptr_t*>(MapPages(kBufferBytes));
   uintptr_t few[kFewFrames];
   const int depth = pages != nullptr ? max_depth_ : kFewFrames;
@@ -208,7 +207,7 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return site;
 }
 
-[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackWithRoom(const Caller& caller, SiteWords words) {
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackInFrame(const Caller& caller, SiteWords words) {
   uintptr_t buffer[kMaxStackDepth];
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
@@ -223,9 +222,9 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
     if (record == nullptr) return kNoSite;
     site = sites_.InternSite(words.WithStack(record));
     if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
-    // A site with a rounded size is found through its table, which knows when to round.
+    // A site with a rounded size is always found through its table, which decides when to round.
     if (!(sites_.At(site).words == words)) return site;
-    site_cache_.Remember(key, site);
+    site_cache_.Store(key, site);
   }
   return site;
 }

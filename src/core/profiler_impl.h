@@ -165,10 +165,10 @@ class ProfilerImpl {
     return guard.entered();
   }
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false);
-  // `path`: of the stack, where it is known.
+  // `path`: the path of the stack; null if it is not cached.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
   SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
-  SiteId SiteOfDeepStackWithRoom(const Caller& caller, SiteWords words);
+  SiteId SiteOfDeepStackInFrame(const Caller& caller, SiteWords words);
   SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
   // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
   bool EndStale(BufferId id);

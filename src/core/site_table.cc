@@ -42,14 +42,14 @@ Hash128 SiteTable::HashOf(const CapturedStack& stack) {
 
 StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128& hash_of_stack) {
   const uint64_t hash = hash_of_stack.low;
-  const auto equal = [&](uint64_t payload) { return StackOf(payload)->Is(captured, hash); };
+  const auto equal = [&](uint64_t payload) { return StackOf(payload)->Equals(captured, hash); };
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
-  // A new stack is of use for a new site only.
+  // A new stack is needed only for a new site.
   if (size() >= max_sites_) return nullptr;
 
   SpinLockHolder hold(stacks_.lock());
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
-  if (!stacks_.MakeRoom([](uint64_t payload) { return StackOf(payload)->hash; })) return nullptr;
+  if (!stacks_.Reserve([](uint64_t payload) { return StackOf(payload)->hash; })) return nullptr;
   const size_t bytes = static_cast<size_t>(captured.depth) * sizeof(uintptr_t);
   auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(sizeof(StackRecord) + bytes));
   if (stack == nullptr) return nullptr;
@@ -86,7 +86,7 @@ SiteId SiteTable::AddSite(uint64_t hash, const SiteKey& key) {
   if (const SiteId found = FindSite(hash, key); found != kNoSite) return found;
   const SiteId site = size_.load(std::memory_order_relaxed);
   if (site >= max_sites_ || chunks_ == nullptr) return kNoSite;
-  if (!sites_.MakeRoom([this](uint64_t payload) { return At(static_cast<SiteId>(payload - 1)).hash; })) return kNoSite;
+  if (!sites_.Reserve([this](uint64_t payload) { return At(static_cast<SiteId>(payload - 1)).hash; })) return kNoSite;
   std::atomic<Site*>& chunk = chunks_[site >> kChunkBits];
   if (chunk.load(std::memory_order_relaxed) == nullptr) {
     auto* records = static_cast<Site*>(MapPages(sizeof(Site) << kChunkBits));

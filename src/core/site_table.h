@@ -1,10 +1,10 @@
 // SiteTable: gives every distinct (call stack, attributes, tags, block size) a small number, its SiteId, for ever.
 //
-// Thread safety: everything from any thread. Finding a known site takes no lock; a new one takes a spin lock for as
-// long as its record is made.
+// Thread safety: any thread may call any function. To find a known site takes no lock. To add one takes a spin lock
+// while its record is made.
 //
-// Block sizes are part of a site, so that a profile can tell them. A stack that made kExactSites sites has the sizes
-// of further ones rounded up to a power of two, which bounds the number of sites per stack.
+// The block size is a part of a site, so that a profile can show it. After kExactSites sites with the same stack,
+// further sizes of this stack are rounded up to a power of two, which limits the number of sites per stack.
 #ifndef HBMPROF_SRC_CORE_SITE_TABLE_H_
 #define HBMPROF_SRC_CORE_SITE_TABLE_H_
 
@@ -36,21 +36,21 @@ constexpr AccountId AccountOf(const Attributes& attributes) {
   return AccountOf(attributes.device, SpaceOf(attributes.kind));
 }
 
-// A distinct call stack, innermost return address first. Immutable but for `sites`.
+// A distinct call stack, innermost return address first. Immutable except for `sites`.
 struct StackRecord {
   uint64_t hash;
   uint32_t depth;
   bool truncated;
-  std::atomic<uint32_t> sites;  // made with this stack so far
+  std::atomic<uint32_t> sites;  // number of sites with this stack
   const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
-  bool Is(const CapturedStack& stack, uint64_t hash_of_stack) const {
+  bool Equals(const CapturedStack& stack, uint64_t hash_of_stack) const {
     return hash == hash_of_stack && depth == static_cast<uint32_t>(stack.depth) && truncated == stack.truncated &&
            std::memcmp(pcs(), stack.pcs, depth * sizeof(uintptr_t)) == 0;
   }
 };
 
-// What tells sites of one stack apart. Objects that are `in_pool` are declared segments (of kind kPool), or blocks
-// whose bytes are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices,
+// Everything that identifies a site. Objects that are `in_pool` are declared segments (of kind kPool), or blocks, whose
+// bytes are taken from the segments that contain them. Sizes are at most 2^40, devices are below kMaxDevices,
 // allocators below kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
@@ -60,13 +60,13 @@ struct SiteKey {
   bool in_pool = false;
 };
 
-// A SiteKey but for its stack, in whole words: to build and to compare in registers.
+// A SiteKey without its stack, packed into two words, which are built and compared in registers.
 struct SiteWords {
   SiteWords(uint64_t block_bytes, uint64_t packed_attributes, uint32_t tags, bool in_pool)
       : block(block_bytes | packed_attributes), context(uint64_t{tags} | uint64_t{in_pool} << 32) {}
   explicit SiteWords(const SiteKey& key) : SiteWords(key.block_bytes, Packed(key.attributes), key.tags, key.in_pool) {}
 
-  // Above the size.
+  // Packs attributes into the bits above the size.
   static uint64_t Packed(const Attributes& attributes) {
     return static_cast<uint64_t>(attributes.device) << kDeviceShift |
            static_cast<uint64_t>(attributes.kind) << kKindShift |
@@ -93,7 +93,7 @@ struct SiteWords {
   static_assert(kMaxDevices <= 1 << 6 && kMemoryKindCount <= 1 << 4);
 };
 
-// A site, and what follows from its key. Immutable.
+// A site: its key, and values that follow from the key. Immutable.
 struct alignas(64) Site {
   Site(const SiteKey& key, uint64_t hash)
       : key(key),
@@ -110,9 +110,9 @@ struct alignas(64) Site {
   const SiteWords words;
   const AccountId account;
   const bool is_pool;     // of kind kPool
-  const bool is_segment;  // a declared one
+  const bool is_segment;  // a declared segment
   const bool is_block;    // in a segment
-  const bool is_plain;    // none of these
+  const bool is_plain;    // neither of kind kPool nor in a pool
 };
 static_assert(sizeof(Site) == 64, "one cache line");
 
@@ -120,17 +120,17 @@ class SiteTable {
  public:
   static constexpr SiteId kMaxSites = SiteId{1} << 22;
 
-  // Holds at most `max_sites`, and kMaxSites.
+  // The table holds at most min(`max_sites`, kMaxSites) sites.
   explicit SiteTable(int64_t max_sites);
   ~SiteTable();
 
   static Hash128 HashOf(const CapturedStack& stack);
-  // The record of this stack; null if it is new and there is no memory for it or no site left. Its depth may be 0.
-  // `hash` is HashOf it.
+  // Returns the record of `stack`, whose depth may be 0. `hash` is HashOf(stack). Returns null if the stack is new and
+  // there is no memory for it, or no site left.
   StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
 
-  // The site of `key` (whose stack comes from InternStack of the same table); kNoSite when max_sites is reached or
-  // there is no memory.
+  // Returns the site of `key`, whose stack comes from InternStack of this table. Returns kNoSite if the site is new and
+  // the table has max_sites sites, or there is no memory.
   SiteId InternSite(const SiteKey& key);
 
   // `site` must come from this table.
@@ -143,7 +143,7 @@ class SiteTable {
 
   SiteId max_sites() const { return max_sites_; }
 
-  // Around a fork.
+  // To be called around a fork.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -159,7 +159,7 @@ class SiteTable {
   Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
   InternTable sites_;
   std::atomic<SiteId> size_{0};
-  // Of max_sites / 2^kChunkBits pointers; each set once, under sites_.lock().
+  // An array of max_sites / 2^kChunkBits + 1 pointers. Each is set once, under sites_.lock().
   std::atomic<Site*>* chunks_;
 };
 

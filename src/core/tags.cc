@@ -100,7 +100,7 @@ const T* At(uint64_t payload) {
 template <typename T>
 bool Add(InternTable& table, const T* entry) {
   SpinLockHolder hold(table.lock());
-  if (!table.MakeRoom([](uint64_t other) { return At<T>(other)->hash; })) return false;
+  if (!table.Reserve([](uint64_t other) { return At<T>(other)->hash; })) return false;
   table.Insert(entry->hash, reinterpret_cast<uintptr_t>(entry));
   return true;
 }

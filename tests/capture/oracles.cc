@@ -76,7 +76,7 @@ Stack GlibcStack(const Caller& caller) {
 
 Stack LibunwindStack(const Caller& caller) {
   Stack stack;
-  const CapturedStack result = hbmprof::internal::CaptureWithLibunwindAfresh(caller, stack.pcs, kMaxStackDepth);
+  const CapturedStack result = hbmprof::internal::StepWithLibunwind(caller, stack.pcs, kMaxStackDepth);
   stack.depth = result.depth;
   stack.truncated = result.truncated;
   return stack;

@@ -27,10 +27,10 @@ using hbmprof::Caller;
 using hbmprof::Options;
 using hbmprof::Profiler;
 using hbmprof::Unwinder;
+using hbmprof::internal::AvailableStackBytes;
 using hbmprof::internal::StackBounds;
 using hbmprof::internal::StackCapture;
 using hbmprof::internal::StackMemory;
-using hbmprof::internal::StackRoom;
 using hbmprof::internal::ThreadStackBounds;
 
 // What pthread_getattr_np says of the calling thread.
@@ -51,8 +51,8 @@ void ExpectAskedBounds() {
   EXPECT_EQ(found.low, asked.low);
   EXPECT_EQ(found.high, asked.high);
   const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
-  EXPECT_LE(StackRoom(), here - asked.low);
-  EXPECT_GE(StackRoom() + 1024, here - asked.low);
+  EXPECT_LE(AvailableStackBytes(), here - asked.low);
+  EXPECT_GE(AvailableStackBytes() + 1024, here - asked.low);
 }
 
 void RunThread(const pthread_attr_t* attributes, const std::function<void()>& body) {
