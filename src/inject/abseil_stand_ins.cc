@@ -1,10 +1,17 @@
-// Stand-ins for a few functions of abseil and libelf, for a library that holds static copies of both. A distribution's
-// static libraries are built for executables: what has a thread-local variable there cannot go into a shared library.
-// The linker takes these functions instead, and so leaves those objects out. With libraries built position-independent
-// this file is not needed, see CMakeLists.txt.
+// Replacements for functions of abseil, for a shared library that contains Debian's static libraries of abseil.
 //
-// abseil: the sampling of Cords, which absl::Status can hold. Nothing is ever sampled here, so what handles a sample is
-// never called. libelf: its last error, per thread.
+// Those are not built for shared libraries: cordz_functions.cc has a thread-local variable with a relocation
+// (R_X86_64_TPOFF32) that the linker rejects in a shared library. The objects of absl::Status and absl::Cord refer to
+// that file, because a Status can hold a Cord, and cordz samples Cords. With the definitions below, the linker leaves
+// out the objects of cordz. No Cord is ever sampled here, so the functions that handle a sample are never called.
+//
+// Why there is no simpler way:
+// - The shared libraries of abseil are not used, because this library is preloaded into every process that the program
+//   starts, and must not need another library there.
+// - A status type of our own would have to replace absl::Status in all layers below and including the public API, since
+//   this library contains functions of that API.
+// - Abseil could be built from source with -fPIC. Then this file is not compiled (cuda.cmake). Dependencies of this
+//   project are distribution packages, though, so the default build does not do that.
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -16,7 +23,7 @@
 namespace absl {
 ABSL_NAMESPACE_BEGIN
 
-// A Cord asserts that its sample is locked.
+// Called by a Cord for its sample only.
 void Mutex::AssertHeld() const ABSL_NO_THREAD_SAFETY_ANALYSIS { std::abort(); }
 
 namespace cord_internal {
@@ -37,18 +44,3 @@ void CordzInfo::Unlock() ABSL_NO_THREAD_SAFETY_ANALYSIS { std::abort(); }
 }  // namespace cord_internal
 ABSL_NAMESPACE_END
 }  // namespace absl
-
-extern "C" {
-
-namespace {
-thread_local int elf_error = 0;
-}
-
-[[gnu::visibility("hidden")]] void __libelf_seterrno(int error) { elf_error = error; }
-
-[[gnu::visibility("hidden")]] int elf_errno() {
-  const int error = elf_error;
-  elf_error = 0;
-  return error;
-}
-}
