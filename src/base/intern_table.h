@@ -1,4 +1,5 @@
-// InternTable: a set that only grows, found without a lock. The tables of stacks, sites, tags and paths are made of it.
+// InternTable: a hash set that only grows and is read without a lock. The tables of stacks, sites, tags and paths use
+// it.
 //
 // Thread safety: Find from any thread at any time. Reserve, Insert and the lock as annotated.
 //
@@ -52,7 +53,7 @@ class InternTable {
     return found != 0 || !IsCopying(state) ? found : FindIn(LevelsOf(state) - 2, hash, equal);
   }
 
-  // Held while looking again and inserting, and while records are made.
+  // Must be held for Reserve and Insert, and for the search before them.
   SpinLock& lock() ABSL_LOCK_RETURNED(lock_) { return lock_; }
 
   // Makes space for one more payload. `hash_of(payload)` must return the hash of any payload in the table. Returns

@@ -12,8 +12,8 @@ namespace hbmprof::internal {
 
 namespace {
 
-// x86's large page, and the most common one elsewhere. A random access to ordinary pages of a large table misses the
-// processor's table of pages besides its caches.
+// The size of large pages on x86, and the most common one elsewhere. With ordinary pages, a random access to a large
+// table misses the TLB in addition to the caches.
 constexpr size_t kLargePage = size_t{2} << 20;
 
 void* Map(size_t bytes) {
@@ -27,7 +27,7 @@ std::atomic<int64_t> host_bytes{0};
 std::atomic<int64_t> max_host_bytes{INT64_MAX};
 
 constexpr size_t kPage = 4096;
-constexpr size_t kMostBytes = size_t{1} << 60;
+constexpr size_t kMaxMapping = size_t{1} << 60;
 
 int64_t WholePages(size_t bytes) { return static_cast<int64_t>((bytes + kPage - 1) / kPage * kPage); }
 
@@ -48,7 +48,7 @@ bool TakeHostBytes(int64_t bytes) {
 void CountHostBytes(int64_t bytes) { host_bytes.fetch_add(bytes, std::memory_order_relaxed); }
 
 void* MapPages(size_t bytes) {
-  if (bytes > kMostBytes || !TakeHostBytes(WholePages(bytes))) return nullptr;
+  if (bytes > kMaxMapping || !TakeHostBytes(WholePages(bytes))) return nullptr;
   void* pages = ReservePages(bytes);
   if (pages == nullptr) CountHostBytes(-WholePages(bytes));
   return pages;
@@ -63,7 +63,7 @@ void* ReservePages(size_t bytes) {
   pages += before;
   munmap(pages + bytes, kLargePage - before);
   const int saved_errno = errno;
-  madvise(pages, bytes, MADV_HUGEPAGE);  // refused by kernels without
+  madvise(pages, bytes, MADV_HUGEPAGE);  // fails if the kernel does not support it
   errno = saved_errno;
   return pages;
 }
@@ -82,7 +82,7 @@ void RetirePages(void* pages, size_t bytes) {
 void UnmapRetiredPages(void* pages, size_t bytes) { munmap(pages, bytes); }
 
 void DiscardPages(void* pages, size_t bytes) {
-  // Refused where the process has locked its memory (mlockall).
+  // madvise fails if the process has locked its memory (mlockall).
   if (madvise(pages, bytes, MADV_DONTNEED) != 0) std::memset(pages, 0, bytes);
 }
 

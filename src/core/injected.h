@@ -103,15 +103,9 @@ struct InjectedProfiler {
 };
 static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<InjectedProfiler>);
 
-<<<<<<< HEAD
-// Raised whenever anything above changes its meaning, and whenever snapshot_bytes.h does. Tables with more functions
-// than this one are the same version.
-inline constexpr uint32_t kInjectedVersion = 2;
-=======
 // Increased when anything above or in snapshot_bytes.h changes its meaning. A table that only has more functions at its
 // end has the same version.
-inline constexpr uint32_t kInjectedVersion = 1;
->>>>>>> w-core
+inline constexpr uint32_t kInjectedVersion = 2;
 
 // The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";
@@ -147,15 +141,9 @@ class ProfilerAccess {
     freed.site_ = record.site;
     return freed;
   }
-<<<<<<< HEAD
-  // A profiler that records into `injected`.
+  // Returns a profiler that records into `injected`.
   static Profiler Joined(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
-  // What a profiler has joined; null for others.
-=======
-  // Returns a new profiler that records into `injected`.
-  static Profiler* NewJoined(const InjectedProfiler& injected, bool enabled) { return new Profiler(injected, enabled); }
   // Returns the injected profiler that `profiler` has joined, or null.
->>>>>>> w-core
   static const InjectedProfiler* JoinedBy(const Profiler& profiler) { return profiler.joined_; }
   // `profiler` has not joined another one.
   static ProfilerImpl& ImplOf(Profiler& profiler) { return *profiler.impl_; }

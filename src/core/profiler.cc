@@ -1,10 +1,5 @@
-<<<<<<< HEAD
 // Profiler: forwards to ProfilerImpl, or to the injected library's profiler (joined.h). Also handles forks for all
 // profilers of the process.
-=======
-// Profiler's functions, which call ProfilerImpl or the joined profiler; the list of all profilers; the handling of
-// forks.
->>>>>>> w-core
 
 #include "hbmprof/profiler.h"
 
@@ -29,12 +24,7 @@ using internal::Mutex;
 using internal::MutexLock;
 using internal::ProfilerImpl;
 
-<<<<<<< HEAD
 // A list of all profilers of the process. It is changed under the mutex, which no thread holds when the process forks.
-=======
-// The list of all profilers of the process. It is changed under the mutex, which no thread holds when the process
-// forks.
->>>>>>> w-core
 Mutex profilers_mutex;
 std::atomic<ProfilerImpl*> first_profiler{nullptr};
 
@@ -46,11 +36,7 @@ void ForEachProfiler(const Visit& visit) {
   }
 }
 
-<<<<<<< HEAD
 // The profilers share tables, so the smallest limit holds for all.
-=======
-// They share tables, so one limit applies to all of them: the smallest.
->>>>>>> w-core
 void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
   int64_t least = INT64_MAX;
   ForEachProfiler([&](const ProfilerImpl& impl) { least = std::min(least, impl.max_host_bytes); });
@@ -72,13 +58,8 @@ void Remove(ProfilerImpl* impl) {
   LimitHostBytes();
 }
 
-<<<<<<< HEAD
 // Every spin lock of every profiler is held while the process forks, so that no table is in the middle of a change in
 // the child. The child empties its tables: device memory does not survive a fork.
-=======
-// During a fork every spin lock of every profiler is held, so that the tables are consistent in the child. The child
-// empties them, since device memory does not survive a fork.
->>>>>>> w-core
 constexpr internal::ForkLocks kForkLocks = {
     [] {
       internal::LockPaths();
@@ -145,11 +126,7 @@ Profiler::Profiler(const Options& options)
 Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
 
 Profiler& Profiler::Off() {
-<<<<<<< HEAD
   // All bytes are zero: it is not enabled and has no implementation. It needs no constructor and no destructor.
-=======
-  // All zeros: not enabled, no implementation. It has no constructor or destructor that would have to run.
->>>>>>> w-core
   alignas(Profiler) static char memory[sizeof(Profiler)];
   return *reinterpret_cast<Profiler*>(memory);
 }
@@ -178,13 +155,8 @@ void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   if (impl_ != nullptr) impl_->RemoveDeviceProbe(device, owner);
 }
 
-<<<<<<< HEAD
 // The functions without a Caller must not be inlined: a stack begins at the function that called them. A profiler that
 // is enabled and has no `impl_` has joined.
-=======
-// The functions without a Caller parameter are entry points: they must have frames of their own. A profiler that is
-// enabled and has no `impl_` has joined another one.
->>>>>>> w-core
 [[gnu::noinline]] bool Profiler::Alloc(BufferId id, size_t bytes, const Attributes& attributes) {
   const Caller caller = Caller::OfThisFunction();
   if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);

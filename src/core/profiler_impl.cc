@@ -24,11 +24,6 @@ namespace {
 // Small tables count each live record at once, so that their limit is exact. Large ones add up every 64 events.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
 
-uint64_t NewNoteSeed() {
-  static std::atomic<uint64_t> profilers{0};
-  return HashWord(profilers.fetch_add(1, std::memory_order_relaxed));
-}
-
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
@@ -92,7 +87,6 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(std::clamp<int64_t>(options.max_live_buffers, 1, kMaxLiveBuffersLimit)),
       capture_(options.unwinder),
-      note_seed_(NewNoteSeed()),
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
       pools_(sites_, live_, ledger_),
@@ -202,12 +196,11 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
 
-// The frames of a deep stack take 4 KiB. If the thread's stack may lack the space, they are in pages during the call.
-// If the kernel has no memory for those, the stack is cut.
+// Captures into a buffer of 4 KiB. If the thread's stack may be too small for it, the buffer is in pages of its own. If
+// there is no memory for these, the captured stack is truncated to kFewFrames.
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStack(const Caller& caller, SiteWords words) {
   constexpr size_t kBufferBytes = kMaxStackDepth * sizeof(uintptr_t);
-  constexpr size_t kEnoughRoom = 4 * kBufferBytes;
-  if (StackRoom() >= kEnoughRoom) return SiteOfDeepStackOnStack(caller, words);
+  if (AvailableStackBytes() >= 4 * kBufferBytes) return SiteOfDeepStackInFrame(caller, words);
   auto* pages = static_cast<uintptr_t*>(MapPages(kBufferBytes));
   uintptr_t few[kFewFrames];
   const int depth = pages != nullptr ? max_depth_ : kFewFrames;
@@ -216,7 +209,7 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return site;
 }
 
-[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackOnStack(const Caller& caller, SiteWords words) {
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackInFrame(const Caller& caller, SiteWords words) {
   uintptr_t buffer[kMaxStackDepth];
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
@@ -233,10 +226,8 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
     if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
     // A site with a rounded size is not cached: the site table decides when to round.
     if (!(sites_.At(site).words == words)) return site;
-    site_cache_.Remember(key, site);
+    site_cache_.Store(key, site);
   }
-  Memo* memo = capture_.memo();
-  if (stack.path != nullptr && !stack.truncated && memo != nullptr) memo->Leave(stack.path, NoteKey(words), site);
   return site;
 }
 

@@ -166,15 +166,11 @@ class ProfilerImpl {
     return guard.entered();
   }
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false);
-  // `path`: the stack's path if it is known, else null.
+  // `path`: the path of the stack; null if it is not cached.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
   SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
-  SiteId SiteOfDeepStackOnStack(const Caller& caller, SiteWords words);
+  SiteId SiteOfDeepStackInFrame(const Caller& caller, SiteWords words);
   SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
-  // By which a thread's memo knows the site of a path that is not cut.
-  uint64_t NoteKey(const SiteWords& words) const {
-    return MultiplyFold(words.block ^ kHashSeed1, words.context ^ note_seed_);
-  }
   // Removes the record of `id`, whose memory was handed out again. Returns whether there was one.
   bool EndStale(BufferId id);
   // Returns whether a new record of `id` may be made; if not, counts it as dropped.
@@ -236,7 +232,6 @@ class ProfilerImpl {
   const int max_depth_;
   const int64_t max_live_;
   const StackCapture capture_;
-  const uint64_t note_seed_;  // no other profiler's
   SiteTable sites_;
   SiteCache site_cache_;
   LiveTable live_;
@@ -260,11 +255,11 @@ class ProfilerImpl {
 
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool) {
   const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
-  Memo* memo = capture_.memo();
-  const Path* path = memo == nullptr ? nullptr : memo->Find(caller, max_depth_);
-  if (path != nullptr) {
-    const uint32_t known = memo->NoteOf(path, NoteKey(words));
-    if (known != Memo::kNoNote) return known;
+  const Path* path = capture_.FindPath(caller, max_depth_);
+  // A truncated stack is also counted, in SiteOfStack.
+  if (path != nullptr && !path->truncated) {
+    const SiteId known = site_cache_.Find(SiteCache::Key(path->hash, words));
+    if (known != kNoSite) return known;
   }
   return SiteOfSlow(caller, path, words);
 }

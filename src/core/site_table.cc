@@ -80,8 +80,7 @@ SiteTable::~SiteTable() {
 Hash128 SiteTable::HashOf(const CapturedStack& stack) {
   static_assert(sizeof(uintptr_t) == sizeof(uint64_t), "a 64-bit host");
   const auto* words = reinterpret_cast<const uint64_t*>(stack.pcs);
-  const Hash128 hash =
-      stack.path != nullptr ? stack.path->hash() : HashWords128(words, static_cast<size_t>(stack.depth));
+  const Hash128 hash = stack.path != nullptr ? stack.path->hash : HashWords128(words, static_cast<size_t>(stack.depth));
   return {hash.low ^ stack.truncated, hash.high ^ stack.truncated};
 }
 
@@ -116,7 +115,7 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
            ForEachPc(stack, [&](uintptr_t known) { return known == *pc++; });
   };
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
-  // A new stack is of use for a new site only.
+  // A new stack is needed only for a new site.
   if (size() >= max_sites_) return nullptr;
 
   SpinLockHolder hold(stacks_.lock());

@@ -105,7 +105,7 @@ struct SiteWords {
       : block(block_bytes | packed_attributes), context(uint64_t{tags} | uint64_t{in_pool} << 32) {}
   explicit SiteWords(const SiteKey& key) : SiteWords(key.block_bytes, Packed(key.attributes), key.tags, key.in_pool) {}
 
-  // Above the size.
+  // Packs attributes into the bits above the size.
   static uint64_t Packed(const Attributes& attributes) {
     return static_cast<uint64_t>(attributes.device) << kDeviceShift |
            static_cast<uint64_t>(attributes.kind) << kKindShift |
@@ -148,9 +148,9 @@ struct alignas(32) Site {
   const StackRecord* const stack;
   const uint8_t account;  // an AccountId
   const bool is_pool;     // of kind kPool
-  const bool is_segment;  // a declared one
+  const bool is_segment;  // a declared segment
   const bool is_block;    // in a segment
-  const bool is_plain;    // none of these
+  const bool is_plain;    // neither of kind kPool nor in a pool
 };
 static_assert(sizeof(Site) == 32, "two to a cache line");
 static_assert(kAccounts <= 256, "an account fits in a byte");
@@ -184,7 +184,7 @@ class SiteTable {
 
   SiteId max_sites() const { return max_sites_; }
 
-  // Around a fork.
+  // To be called around a fork.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 

@@ -112,20 +112,6 @@ constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
 Lazy<TagRegistry> tag_registry;  // scopes may end during static destruction
 
-<<<<<<< HEAD
-=======
-// Cut at kMaxTagBytes, or before the UTF-8 character that would not be whole there.
-std::string_view Cut(std::string_view text) {
-  if (text.size() <= kMaxTagBytes) return text;
-  constexpr size_t kLongestCharacter = 4;
-  size_t end = kMaxTagBytes;
-  const auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
-  while (end > kMaxTagBytes - kLongestCharacter && continues(end)) --end;
-  // So many continuation bytes in a row are not UTF-8.
-  return text.substr(0, continues(end) ? kMaxTagBytes : end);
-}
-
->>>>>>> w-core
 TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_view value) {
   key = CutText(key, kMaxTagBytes);
   value = CutText(value, kMaxTagBytes);

@@ -69,7 +69,7 @@ if(_absl_type STREQUAL "SHARED_LIBRARY")
   endif()
   cmake_path(GET HBMPROF_STATIC_ABSL_STATUS PARENT_PATH _absl_dir)
   file(GLOB _absl ${_absl_dir}/libabsl_*.a)
-  target_sources(hbmprof_inject_cuda PRIVATE static_stand_ins.cc)
+  target_sources(hbmprof_inject_cuda PRIVATE abseil_stand_ins.cc)
   list(APPEND _static -Wl,--start-group ${_absl} -Wl,--end-group)
 else()
   list(APPEND _static absl::status absl::statusor absl::strings absl::time)
@@ -77,6 +77,9 @@ endif()
 find_library(HBMPROF_STATIC_DEFLATE libdeflate.a)
 find_library(HBMPROF_STATIC_ELF libelf.a)
 find_library(HBMPROF_STATIC_ZLIB libz.a)  # libelf's
+if(HBMPROF_STATIC_ELF)
+  target_sources(hbmprof_inject_cuda PRIVATE libelf_stand_ins.cc)
+endif()
 list(APPEND _static $<IF:$<BOOL:${HBMPROF_STATIC_DEFLATE}>,${HBMPROF_STATIC_DEFLATE},LibDeflate::LibDeflate>
   $<IF:$<BOOL:${HBMPROF_STATIC_ELF}>,${HBMPROF_STATIC_ELF},LibElf::LibElf>
   $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB> LibIberty::LibIberty)
