@@ -26,7 +26,7 @@ std::string Bytes(double value, const std::string& unit) {
   return FormatValue(static_cast<int64_t>(std::llround(value)), unit);
 }
 
-// The type that counts what was ever allocated where `type` counts what is in use.
+// Returns the alloc_ type that belongs to an inuse_ type; nothing for other types.
 std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
   const std::string in_use = "inuse_";
   const std::string& name = profiles.types()[type].type;
@@ -45,7 +45,7 @@ std::optional<int64_t> ProcessId(const ProfileSet::File& file) {
   return std::nullopt;
 }
 
-// Sets the dumps to be judged.
+// Sets the range of dumps to be judged.
 void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
   const size_t dumps = series.files.size();
   series.end = dumps;
@@ -90,15 +90,15 @@ void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
                        ": dumps ", begin + 1, " to ", end, " are judged, the longest run of one process");
 }
 
-// What the sites' and the rest's courses have in common.
+// Judges courses over one series of dumps and one sample type.
 class CourseJudge {
  public:
   CourseJudge(const ProfileSet& profiles, const DumpSeries& series, size_t type)
       : series_(series), unit_(profiles.types()[type].unit), at_(series.Exposure()) {}
 
-  // Fills in all but stack, labels and values. `allocated`: by dump; empty if unknown.
+  // Fills in all fields except stack, labels and values. `allocated` is by dump; empty if unknown.
   void Fill(SiteGrowth& site, const std::vector<int64_t>& allocated) const {
-    // Dumps at the same exposure (no time passed, or no request was served) are one: the last of them counts.
+    // Of dumps with the same exposure (no time passed, no request was served) only the last counts.
     Course course;
     std::vector<size_t> dumps;
     for (size_t d = series_.begin; d < series_.end; ++d) {
@@ -132,7 +132,7 @@ class CourseJudge {
   }
 
  private:
-  // `dumps`: which dump each of the course's points is.
+  // `dumps`: the dump of each point of the course.
   void Say(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
     const size_t intervals = dumps.size() - 1 - j.first;
     const std::string returned =
@@ -157,18 +157,19 @@ class CourseJudge {
         return;
       case Verdict::kPerhaps:
         if (dumps.size() < 6) {
-          site.why = Cat(grew, ", ", returned, "; ", dumps.size(), " dumps cannot tell that from a cache that fills");
+          site.why =
+              Cat(grew, ", ", returned, "; ", dumps.size(), " dumps cannot distinguish a leak from a cache that fills");
           site.more_dumps = "six dumps decide if it grows evenly, twelve if it grows in bursts";
         } else if (j.slowing) {
           site.why = Cat("is slowing down: ", late);
-          site.more_dumps = "dumps over twice the time tell whether it stops";
+          site.more_dumps = "dumps over twice the time show whether it stops";
         } else if (j.in_jumps) {
           site.why = Cat("grew in a few jumps (", j.steps, " of ", intervals, " intervals), the last one ",
                          Percent(j.tail), " of the time before the end: one-time jumps look the same");
           site.more_dumps = "more jumps in as much time again make it a leak, none clears it";
         } else {
           site.why = Cat(grew, ", unevenly; ", returned, "; ", late);
-          site.more_dumps = "dumps over twice the time tell whether it goes on";
+          site.more_dumps = "dumps over twice the time show whether it goes on";
         }
         return;
       case Verdict::kLeak:
@@ -261,7 +262,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
     const size_t different = CountDifferent(series.counts, series.begin, series.end);
     if (different < 3) {
       return absl::InvalidArgumentError(Cat("counter '", counter, "' has only ", different, " values in ", judged,
-                                            " dumps: growth per unit of it cannot be told; leave --per out"));
+                                            " dumps: too few for growth per unit of it; leave --per out"));
     }
   }
   // Two dumps at one time: the clock was too coarse for them.
@@ -271,7 +272,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
 
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by) {
-  // Label sets that agree in the labels asked for get one number.
+  // Label sets with equal values of the labels `by` get the same number.
   std::vector<uint32_t> kinds(profiles.label_set_count());
   std::vector<std::vector<std::pair<std::string, std::string>>> kind_labels;
   absl::flat_hash_map<std::string, uint32_t> kind_numbers;
