@@ -226,6 +226,44 @@ TEST_F(ReportInBrowser, ShowsGrowthDevicesLabelsSizesAndWarnings) {
   EXPECT_THAT(said, Not(HasSubstr("ERROR")));
 }
 
+// A profile whose leaf is a function of the CUDA runtime.
+std::string WriteLibraryLeaf(const std::string& path) {
+  ProfileMaker maker(kTypes);
+  const uint64_t cuda = maker.Mapping(0x1000, 0x9000, 0, "/usr/lib/libcudart.so.12");
+  const uint64_t app = maker.Mapping(0x10000, 0x90000, 0, "/srv/app");
+  const uint64_t leaf = maker.Location(cuda, 0x1100, {{maker.Function("cudaMalloc", "cudaMalloc"), 0}});
+  const uint64_t load = maker.Location(app, 0x10100, {{maker.Function("app::Load", "app::Load"), 0}});
+  maker.Sample({leaf, load}, {1, 1024, 1, 1024, 1, 1024});
+  maker.Write(path);
+  return path;
+}
+
+constexpr char kSayFrames[] =
+    "const frames = () => say((box('cudaMalloc') ? 'cudaMalloc ' : '') + (box('app::Load') ? 'Load ' : '') +"
+    "  document.querySelector('#functions td').textContent + ' ' + document.querySelector('#functions "
+    "td.name').innerText);";
+
+TEST_F(ReportInBrowser, ShowsOwnCodeOrAllFrames) {
+  MakeReport({WriteLibraryLeaf(dir_ + "/library.pb.gz")});
+  EXPECT_EQ(Browse(std::string(kSayFrames) + "frames(); press('all'); frames(); press('own'); frames();"),
+            "Load 1.00 KiB app::Load\n[app]\ncudaMalloc Load 1.00 KiB cudaMalloc\n[libcudart.so.12]\n"
+            "Load 1.00 KiB app::Load\n[app]\n");
+}
+
+TEST_F(ReportInBrowser, NoOwnStartsWithAllFrames) {
+  const std::string path = WriteLibraryLeaf(dir_ + "/library.pb.gz");
+  MakeReport({"--no-own", path});
+  EXPECT_THAT(Browse(std::string(kSayFrames) + "frames();"), HasSubstr("cudaMalloc Load 1.00 KiB cudaMalloc"));
+  MakeReport({"--known", "/srv/app", path});
+  EXPECT_THAT(Browse(std::string(kSayFrames) + "frames();"), HasSubstr("cudaMalloc Load 1.00 KiB cudaMalloc"))
+      << "no frame is own code";
+}
+
+TEST_F(ReportInBrowser, HasNoChoiceOfFramesWithoutLibraries) {
+  MakeReport(Dumps(1));
+  EXPECT_EQ(Browse("say(document.getElementById('frames').children.length);"), "0\n");
+}
+
 TEST_F(ReportInBrowser, ThemesDiffer) {
   MakeReport(Dumps(1));
   EXPECT_EQ(Browse("const page = () => getComputedStyle(document.body).backgroundColor; const first = page();"
