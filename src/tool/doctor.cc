@@ -1,4 +1,4 @@
-// `hbmprof doctor`: what can be seen on this machine and of a program, and what not.
+// `hbmprof doctor`: reports what `hbmprof run` can record on this machine and of a program.
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -31,12 +31,12 @@ namespace {
 
 struct DoctorOptions {
   std::string library;
-  bool coverage_only = false;  // in the child that has the library preloaded
+  bool coverage_only = false;  // in the child process with the preloaded library
   bool entry_points = false;
   std::vector<std::string> command;
 };
 
-// What was found. A problem means that something will not be seen at all.
+// Prints the findings. A problem means that some allocations cannot be recorded.
 class Findings {
  public:
   void Say(const std::string& topic, const std::string& text) { Line("  ", topic, text); }
@@ -62,7 +62,7 @@ std::string FirstLine(const std::string& path) {
 
 // --- The machine. ---
 
-// Initialises the driver, which makes no context.
+// Reports the driver. Initialises it, which creates no context.
 void Driver(Findings& findings) {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
   if (driver == nullptr) {
@@ -118,7 +118,7 @@ void Limits(Findings& findings) {
   if (memory.empty()) memory = FirstLine("/sys/fs/cgroup/memory/memory.limit_in_bytes");
   char* end = nullptr;
   const long long limit = std::strtoll(memory.c_str(), &end, 10);
-  // Version 1 writes a number near the largest for "none".
+  // cgroup version 1 writes a number near the largest one if there is no limit.
   const bool limited = end != memory.c_str() && limit < (1ll << 60);
   findings.Say("host memory",
                Cat(limited ? Cat("the container may use ", FormatValue(limit, "bytes")) : "no container limit",
@@ -130,7 +130,7 @@ void Limits(Findings& findings) {
   }
 }
 
-// --- The injected library: preloaded into this command once more, which then asks it. ---
+// --- The injected library: a second process of this command has it preloaded and queries it. ---
 
 int PrintCoverage() {
   dlopen("libcuda.so.1", RTLD_LAZY);
@@ -142,23 +142,24 @@ int PrintCoverage() {
   return kSuccess;
 }
 
-// Returns its path, empty if it cannot be used.
+// Returns the path of the library; "" if it cannot be used.
 std::string Library(const DoctorOptions& options, Findings& findings) {
   const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
   if (!library.ok()) {
     findings.Problem("library", std::string(library.status().message()));
     return "";
   }
-  const absl::StatusOr<Captured> asked =
+  const absl::StatusOr<Captured> query =
       RunAndCapture("/proc/self/exe", {"hbmprof", "doctor", "--coverage-only"},
                     {{"LD_PRELOAD", PreloadWith(*library)}, {"HBMPROF_CUDA_OUTPUT", ""}}, false);
-  if (!asked.ok() || asked->end.signal != 0 || asked->end.code != kSuccess) {
-    findings.Problem("library", Cat(*library, " cannot be preloaded here (what the dynamic linker says stands above)"));
+  if (!query.ok() || query->end.signal != 0 || query->end.code != kSuccess) {
+    findings.Problem("library",
+                     Cat(*library, " cannot be preloaded here (see the message of the dynamic linker above)"));
     return "";
   }
   findings.Say("library", Cat(*library, " can be preloaded"));
   std::map<std::string, std::vector<std::pair<std::string, std::string>>> by_state;
-  std::istringstream lines(asked->text);
+  std::istringstream lines(query->text);
   for (std::string state, name, note;
        std::getline(lines, state, '\t') && std::getline(lines, name, '\t') && std::getline(lines, note);) {
     by_state[state].push_back({name, note});
@@ -276,7 +277,7 @@ void Target(const std::string& command, const std::string& library, Findings& fi
   }
   const Program program = Examine(*bytes);
   if (!program.elf) {
-    findings.Problem("program", Cat(*path, " is no ELF program and no script"));
+    findings.Problem("program", Cat(*path, " is neither an ELF program nor a script"));
     return;
   }
   findings.Say("program", *path);
@@ -334,14 +335,14 @@ absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
 }  // namespace
 
 Command AddDoctorCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("doctor", "Say what `hbmprof run` can see here, and what not");
+  CLI::App* arguments = tool.add_subcommand("doctor", "Report what `hbmprof run` can record here");
   auto options = std::make_shared<DoctorOptions>();
   arguments->add_flag("--entry-points", options->entry_points,
                       "List the driver's calls: tracked, passed through, absent");
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
   arguments->add_flag("--coverage-only", options->coverage_only)->group("");
   arguments->add_option("command", options->command, "A program to look at, after --");
-  arguments->footer("Lines that begin with ! name what will not be seen; then the exit code is 1.");
+  arguments->footer("A line that begins with ! names something that cannot be recorded; then the exit code is 1.");
   return {arguments, [options] { return RunDoctor(*options); }};
 }
 
