@@ -1,4 +1,4 @@
-// Profiler::InitDefault, seen from outside: a program sets up its own profiler; its output and profiles are read.
+// Profiler::InitDefault. Each test runs a program that calls it, and reads its output and its profiles.
 
 #include <sys/stat.h>
 
@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-// The environment asks for something else everywhere: it must not be read.
+// The default environment sets other options: InitDefault must not read it.
 CommandResult RunProgram(std::vector<std::string> arguments, const std::vector<std::string>& environment = {
                                                                  "HBMPROF=0", "HBMPROF_OUTPUT=/nowhere/at/all.pb.gz",
                                                                  "HBMPROF_STACK_DEPTH=7", "HBMPROF_MAX_LIVE=bad"}) {
