@@ -13,8 +13,9 @@
  *
  * Conventions, which hold for every function that does not say otherwise:
  *
- * 1. Threads: every function may be called by any thread at any time. hbmprof_record_*, hbmprof_tag_* and
- *    hbmprof_enabled may also be called in signal handlers. No function throws, ends the process, or calls the caller.
+ * 1. Threads: every function may be called by any thread at any time. Once the profiler exists (after hbmprof_init() or
+ *    any other call), hbmprof_record_* and hbmprof_tag_* may also be called in signal handlers. No function throws an
+ *    exception, ends the process, or calls a function of the caller.
  * 2. Errors: a function that returns `int` as a status returns 0 for success, or else one of enum hbmprof_status;
  *    hbmprof_last_error() then describes the error. hbmprof_record_* return 1 if the event was recorded, else 0.
  * 3. Strings are UTF-8, end with a zero byte, and must not be null. They are copied: no pointer of the caller is kept.
@@ -124,10 +125,10 @@ int hbmprof_enabled(void);
 /* ---- What is recorded: devices, kinds, allocators ---------------------------------------------------------------- */
 
 /* Returns the number of the device `name`, such as "TPU:0"; a new name is added. The label `device` of a profile shows
- * the name. A name has the same number in every thread for the life of the process. Names are cut at 64 bytes, between
- * two characters. 63 devices at most have a name of their own: all further names share one number, of the device
- * "other". Takes a lock: call it once and keep the number. Returns -1 if the host has no memory, or if called in a
- * signal handler that interrupted a function of this library. */
+ * the name. A name has the same number in every thread for the life of the process. Names are cut at 64 bytes, or
+ * before the UTF-8 character that would be split there. 63 devices at most have a name of their own: all further names
+ * share one number, of the device "other". Takes a lock: call it once and keep the number. Returns -1 if the host has
+ * no memory, or if called in a signal handler that interrupted a function of this library. */
 int hbmprof_device(const char* name);
 
 /* Returns the number of the allocator `name`; a new name is added. The label `allocator` of a profile shows the name.

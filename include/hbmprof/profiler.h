@@ -86,9 +86,11 @@ struct LiveBuffer {
 };
 
 // Thread safety: any thread may call any function at any time, except where stated otherwise. The functions that begin
-// with Record may also be called in signal handlers, and after a fork in the child (which begins without records).
+// with Record may also be called in signal handlers. After a fork the child begins without records and may use the
+// profiler.
 //
-// Exceptions: std::bad_alloc from functions that keep or return a string, a function or a Snapshot; none from others.
+// Exceptions: std::bad_alloc from the constructor, from the first call of Default(), and from functions that keep or
+// return a string, a function or a Snapshot; none from others.
 //
 // Recording allocates no host memory once the tables have grown to their size, takes no lock that is held for long, and
 // calls nothing that could call a recorded allocator.
@@ -153,8 +155,8 @@ class Profiler {
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
   // Returns the device `name`, which the label `device` shows, such as "GPU:0"; a new name is added. There are 63 names
-  // at most besides "other": all further names share that one. A name is cut at 64 bytes, between two UTF-8 characters.
-  // Takes a lock: call it once and keep the id.
+  // at most besides "other": all further names share that one. A name is cut at 64 bytes, or before the UTF-8
+  // character that would be split there. Takes a lock: call it once and keep the id.
   DeviceId Device(std::string_view name);
   // Returns the allocator `name`, which the label `allocator` shows; a new name is added. There are 254 names at most
   // besides "other". Otherwise like Device().
@@ -208,7 +210,9 @@ class Profiler {
   //   it from now on, if they are on its device and fit.
   // Segments nest up to 126 deep. A segment ends with RecordFree. It ends with RecordBlockFree instead if it was a
   // block, or if it begins at the address where the segment around it begins. Both also remove the blocks and segments
-  // inside. Returns whether the segment was recorded: false as for RecordAlloc; if the live buffer at `address` is not
+  // inside.
+  //
+  // Returns whether the segment was recorded: false as for RecordAlloc; if the live buffer at `address` is not
   // in MemorySpace::kDevice; and if the segment exists already, overlaps another one in part, or needs more than the
   // idle bytes of the one around it.
   //
@@ -251,12 +255,11 @@ class Profiler {
   void RecordDropped(size_t bytes);
 
   // Sets the program's counter `name`, such as the number of requests served, to `value`. Profiles contain it, so that
-  // growth can be reported per request (`hbmprof leaks --per requests`). A name is cut at 64 bytes, between two UTF-8
-  // characters; there are 64 names at most, further ones are ignored. Takes a lock: call it once per request or batch.
+  // growth can be reported per request (`hbmprof leaks --per requests`). Names are cut like those of devices;
+  // there are 64 at most, further ones are ignored. Takes a lock: call it once per request or batch.
   void SetCounter(std::string_view name, int64_t value);
 
-  // Returns the live record of `id`. No value if there is none. Blocks of pools are not
-  // found.
+  // Returns the live record of `id`. No value if there is none. Blocks of pools (RecordBlock) are not found.
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
 
   // Returns the numbers of one memory space of a device at one instant. Calls the device's probe.

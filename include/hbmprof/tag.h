@@ -19,7 +19,7 @@ namespace hbmprof {
 // destructor never fail and never throw.
 //
 // Limits:
-// - Key and value are copied and cut at 128 bytes, between two UTF-8 characters.
+// - Key and value are copied. They are cut at 128 bytes, or before the UTF-8 character that would be split there.
 // - Each distinct value is kept for the life of the process: use values of which there are few, not request ids.
 // - After 1,000 distinct values of one key, further values become "other".
 // - After 64 keys or 65,536 distinct combinations of tags, a scope with a new one has no effect.

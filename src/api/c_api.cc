@@ -143,14 +143,19 @@ hbmprof::Attributes ToAttributes(const hbmprof_attributes* given) {
   return attributes;
 }
 
-// Calls record(profiler, attributes), whose result says whether it recorded the event.
-template <typename Record>
-int RecordWith(const hbmprof_attributes* given, const Record& record) try {
-  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-  if (!profiler.enabled()) return 0;
-  return record(profiler, ToAttributes(given)) ? 1 : 0;
-} catch (const std::bad_alloc&) {  // the host has no memory for the profiler
+// Calls use(profiler) and returns its result: 1 for true. Returns 0 if the host has no memory for the profiler.
+template <typename Use>
+int WithDefault(const Use& use) try {
+  return use(hbmprof::Profiler::Default()) ? 1 : 0;
+} catch (const std::bad_alloc&) {
   return 0;
+}
+
+// The same with use(profiler, attributes), if recording is on.
+template <typename Use>
+int WithAttributes(const hbmprof_attributes* given, const Use& use) {
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return profiler.enabled() && use(profiler, ToAttributes(given)); });
 }
 
 int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
@@ -216,13 +221,15 @@ int hbmprof_init(const hbmprof_options* options) try {
   return NoHostMemory(__func__);
 }
 
-void hbmprof_set_enabled(int enabled) try {
-  hbmprof::Profiler::Default().SetEnabled(enabled != 0);
-} catch (const std::bad_alloc&) {  // there is no profiler, so nothing is recorded
+void hbmprof_set_enabled(int enabled) {
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.SetEnabled(enabled != 0);
+    return true;
+  });
 }
 
-int hbmprof_enabled(void) try { return hbmprof::Profiler::Default().enabled() ? 1 : 0; } catch (const std::bad_alloc&) {
-  return 0;
+int hbmprof_enabled(void) {
+  return WithDefault([](const hbmprof::Profiler& profiler) { return profiler.enabled(); });
 }
 
 int hbmprof_device(const char* name) {
@@ -257,7 +264,7 @@ const void* hbmprof_handle(int name_space, uint64_t handle) {
 
 [[gnu::noinline]] int hbmprof_record_alloc_with(const void* ptr, size_t bytes, const hbmprof_attributes* attributes) {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return RecordWith(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
     return profiler.RecordAllocFrom(caller, ptr, bytes, with);
   });
 }
@@ -265,66 +272,78 @@ const void* hbmprof_handle(int name_space, uint64_t handle) {
 int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attributes* attributes,
                                const uintptr_t* return_addresses, size_t count) {
   if (return_addresses == nullptr || count == 0) return hbmprof_record_alloc_with(ptr, bytes, attributes);
-  return RecordWith(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
     return profiler.RecordAllocFrom(hbmprof::internal::CallerOfStack(return_addresses, count), ptr, bytes, with);
   });
 }
 
 [[gnu::noinline]] int hbmprof_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return RecordWith(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
     return profiler.RecordSegmentFrom(caller, address, bytes, with);
   });
 }
 
 [[gnu::noinline]] int hbmprof_record_block(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return RecordWith(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
     return profiler.RecordBlockFrom(caller, address, bytes, with);
   });
 }
 
-int hbmprof_record_free(const void* ptr) { return hbmprof::Profiler::Default().RecordFree(ptr) ? 1 : 0; }
+int hbmprof_record_free(const void* ptr) {
+  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordFree(ptr)); });
+}
 
 int hbmprof_record_free_keep(const void* ptr, hbmprof_freed_record* freed) {
   if (!HasBytes(freed, sizeof(*freed))) return 0;
-  return Keep(hbmprof::Profiler::Default().RecordFree(ptr), freed);
+  return WithDefault([&](hbmprof::Profiler& profiler) { return Keep(profiler.RecordFree(ptr), freed); });
 }
 
 int hbmprof_record_block_free(const void* address) {
-  return hbmprof::Profiler::Default().RecordBlockFree(address) ? 1 : 0;
+  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordBlockFree(address)); });
 }
 
 int hbmprof_record_block_free_keep(const void* address, hbmprof_freed_record* freed) {
   if (!HasBytes(freed, sizeof(*freed))) return 0;
-  return Keep(hbmprof::Profiler::Default().RecordBlockFree(address), freed);
+  return WithDefault([&](hbmprof::Profiler& profiler) { return Keep(profiler.RecordBlockFree(address), freed); });
 }
 
 void hbmprof_restore_record(const hbmprof_freed_record* freed) {
   if (!HasBytes(freed, sizeof(*freed))) return;
-  hbmprof::Profiler::Default().RestoreRecord(hbmprof::internal::ProfilerAccess::From(
-      {freed->private_id, freed->private_bytes, static_cast<uint32_t>(freed->private_site)}));
+  const hbmprof::internal::InjectedRecord parts = {freed->private_id, freed->private_bytes,
+                                                   static_cast<uint32_t>(freed->private_site)};
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.RestoreRecord(hbmprof::internal::ProfilerAccess::From(parts));
+    return true;
+  });
 }
 
 int hbmprof_record_resize(const void* ptr, size_t bytes) {
-  return hbmprof::Profiler::Default().RecordResize(ptr, bytes) ? 1 : 0;
+  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordResize(ptr, bytes)); });
 }
 
 int hbmprof_record_block_resize(const void* address, size_t bytes) {
-  return hbmprof::Profiler::Default().RecordBlockResize(address, bytes) ? 1 : 0;
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordBlockResize(address, bytes)); });
 }
 
 int hbmprof_split_segment(const void* address, size_t bytes) {
-  return hbmprof::Profiler::Default().SplitSegment(address, bytes) ? 1 : 0;
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.SplitSegment(address, bytes)); });
 }
 
 int hbmprof_merge_segments(const void* first, const void* second) {
-  return hbmprof::Profiler::Default().MergeSegments(first, second) ? 1 : 0;
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.MergeSegments(first, second)); });
 }
 
-void hbmprof_drop_device(int device) try {
-  if (IsDevice(device)) hbmprof::Profiler::Default().DropDevice(DeviceNumber(device));
-} catch (const std::bad_alloc&) {  // there is no profiler, so there are no records
+void hbmprof_drop_device(int device) {
+  if (!IsDevice(device)) return;
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.DropDevice(DeviceNumber(device));
+    return true;
+  });
 }
 
 void hbmprof_tag_push(const char* key, const char* value) {
@@ -402,9 +421,12 @@ int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {
   return NoHostMemory(__func__);
 }
 
-void hbmprof_reset_peak(int device) try {
-  if (IsDevice(device)) hbmprof::Profiler::Default().ResetPeak(DeviceNumber(device));
-} catch (const std::bad_alloc&) {  // there is no profiler, so there is no peak
+void hbmprof_reset_peak(int device) {
+  if (!IsDevice(device)) return;
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.ResetPeak(DeviceNumber(device));
+    return true;
+  });
 }
 
 int hbmprof_save_device_memory_profile(const char* path) { return Status(hbmprof::save_device_memory_profile(path)); }

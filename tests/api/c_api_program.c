@@ -1,8 +1,8 @@
 /* A C program that uses the whole C interface.
  *
  *   c_api_program init FILE     sets up the profiler, records 1,000 bytes, writes its profile to FILE when it exits
- *   c_api_program check FILE    checks what every function answers, writes a profile; exit code 0, or 1 and why
- *   c_api_program leak N CODE   records N buffers of 1,000 bytes on device 3 and exits with CODE
+ *   c_api_program check FILE    checks the result of each function, writes a profile; exit code 0, or 1 and the failed
+ * checks c_api_program leak N CODE   records N buffers of 1,000 bytes on device 3 and exits with CODE
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static int failures = 0;
 
 static void expect(int holds, const char* what) {
   if (holds) return;
-  fprintf(stderr, "does not hold: %s\n", what);
+  fprintf(stderr, "check failed: %s\n", what);
   failures = 1;
 }
 #define EXPECT(condition) expect((condition) != 0, #condition)
@@ -37,7 +37,7 @@ static void check_tracker(void) {
   EXPECT(stats.host_bytes > 0 && stats.host_bytes <= stats.max_host_bytes);
 }
 
-/* Has its own frame, for its name in the profile. */
+/* Not inlined: the profile has its name. */
 __attribute__((noinline)) static void check(const char* path) {
   hbmprof_stats stats;
   int i;

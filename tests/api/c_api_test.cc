@@ -1,4 +1,4 @@
-// The C interface from C++: what its header promises beyond c_api_program.c.
+// The C interface, called from C++: the parts of its contract that c_api_program.c does not test.
 
 #include "hbmprof/c_api.h"
 
@@ -32,7 +32,7 @@ hbmprof_stats Stats(int device) {
   return stats;
 }
 
-TEST(CApi, WorksFromACProgramAndWritesItsProfile) {
+TEST(CApi, WorksFromACProgram) {
   const std::string path = ::testing::TempDir() + "/hbmprof_c_api_" + std::to_string(getpid()) + ".pb.gz";
   const auto run = RunCommand({HBMPROF_C_API_PROGRAM, "check", path});
   EXPECT_EQ(run.exit_code, 0) << run.err;
@@ -49,7 +49,7 @@ TEST(CApi, WorksFromACProgramAndWritesItsProfile) {
   std::remove(path.c_str());
 }
 
-TEST(CApi, InitUsesTheOptionsOfTheProgramAndOfTheEnvironment) {
+TEST(CApi, InitUsesProgramAndEnvironment) {
   const std::string path = ::testing::TempDir() + "/hbmprof_c_init_" + std::to_string(getpid()) + ".pb.gz";
   const auto run = RunCommand({HBMPROF_C_API_PROGRAM, "init", path},
                               {"HBMPROF_STACK_DEPTH=7", "HBMPROF_OUTPUT=/nowhere/%p.pb.gz", "HBMPROF_MAX_LIVE="});
@@ -64,7 +64,7 @@ TEST(CApi, InitUsesTheOptionsOfTheProgramAndOfTheEnvironment) {
   std::remove(path.c_str());
 }
 
-TEST(CApi, TheEnumsAreTheOnesOfCxx) {
+TEST(CApi, EnumsHaveTheValuesOfCxx) {
   using hbmprof::MemoryKind;
   EXPECT_EQ(static_cast<int>(MemoryKind::kDevice), HBMPROF_KIND_DEVICE);
   EXPECT_EQ(static_cast<int>(MemoryKind::kManaged), HBMPROF_KIND_MANAGED);
@@ -102,7 +102,7 @@ TEST(CApi, LongNamesAreCutBetweenTwoCharacters) {
   EXPECT_EQ(snapshot.counters.back().first, cut);
 }
 
-TEST(CApi, AttributesThatDoNotExistAreRecordedAsTheDocumentedOnes) {
+TEST(CApi, UnknownAttributesAreReplaced) {
   const int buffer = 0;
   hbmprof_attributes attributes = {};
   attributes.struct_size = sizeof(attributes);
@@ -119,7 +119,7 @@ TEST(CApi, AttributesThatDoNotExistAreRecordedAsTheDocumentedOnes) {
   hbmprof_record_free(&buffer);
 }
 
-TEST(CApi, AStackOfTheCallersIsRecordedAsItIs) {
+TEST(CApi, RecordsAGivenStack) {
   std::vector<uintptr_t> stack;
   for (uintptr_t i = 0; i < 600; ++i) stack.push_back(0x1000 + i);
   const auto recorded = [&](size_t count) {
@@ -146,7 +146,7 @@ TEST(CApi, AStackOfTheCallersIsRecordedAsItIs) {
   EXPECT_GT(recorded(0).return_addresses.size(), 2u) << "without a stack, the real one";
 }
 
-TEST(CApi, ActsOnTheProcessesOwnProfiler) {
+TEST(CApi, ActsOnTheDefaultProfiler) {
   const int buffer = 0;
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 123, 5), 1);
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
@@ -156,7 +156,7 @@ TEST(CApi, ActsOnTheProcessesOwnProfiler) {
   EXPECT_EQ(hbmprof_record_free(&buffer), 0);
 }
 
-TEST(CApi, AResizeKeepsTheRecordAndCountsTheDifference) {
+TEST(CApi, ResizeKeepsTheRecord) {
   const int buffer = 0;
   EXPECT_EQ(hbmprof_record_resize(&buffer, 10), 0) << "not recorded";
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 100, 8), 1);
@@ -172,7 +172,7 @@ TEST(CApi, AResizeKeepsTheRecordAndCountsTheDifference) {
   EXPECT_EQ(hbmprof_record_resize(nullptr, 10), 0);
 }
 
-TEST(CApi, DevicesByNumberByNameAndByDefaultAreOne) {
+TEST(CApi, OneDeviceByNumberNameAndDefault) {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   const char buffers[5] = {};
   const int by_name = hbmprof_device("GPU:0");
@@ -198,7 +198,7 @@ TEST(CApi, DevicesByNumberByNameAndByDefaultAreOne) {
   for (const char& buffer : buffers) hbmprof_record_free(&buffer);
 }
 
-TEST(CApi, ANumberThatIsNoDevicesIsRecordedApart) {
+TEST(CApi, AnUnknownNumberIsTheDeviceUnknown) {
   const char buffers[3] = {};
   const int unknown[] = {-1, 63, 1 << 30};
   for (int i = 0; i < 3; ++i) ASSERT_EQ(hbmprof_record_alloc(&buffers[i], 100, unknown[i]), 1);
@@ -221,7 +221,7 @@ TEST(CApi, NamesBeyondTheLimitShareOneDevice) {
   hbmprof_record_free(&buffer);
 }
 
-TEST(CApi, FillsOnlyAsMuchOfTheStatsAsTheCallerKnows) {
+TEST(CApi, WritesOnlyFieldsWithinStructSize) {
   const int buffer = 0;
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 50, 6), 1);
   hbmprof_stats stats;
@@ -247,7 +247,7 @@ TEST(CApi, FillsOnlyAsMuchOfTheStatsAsTheCallerKnows) {
   hbmprof_record_free(&buffer);
 }
 
-TEST(CApi, TagsNestAndEveryPushWantsItsPop) {
+TEST(CApi, TagScopesNest) {
   const auto tags_now = [] {
     const int buffer = 0;
     EXPECT_EQ(hbmprof_record_alloc(&buffer, 1, 7), 1);
@@ -277,7 +277,7 @@ TEST(CApi, TagsNestAndEveryPushWantsItsPop) {
   hbmprof_tag_pop();
 }
 
-TEST(CApi, TheLastErrorIsOfItsThreadAndSurvivesASuccess) {
+TEST(CApi, LastErrorIsPerThreadAndSurvivesASuccess) {
   ASSERT_NE(hbmprof_get_stats(1000, nullptr), 0);
   const std::string error = hbmprof_last_error();
   EXPECT_NE(error, "");
@@ -286,7 +286,7 @@ TEST(CApi, TheLastErrorIsOfItsThreadAndSurvivesASuccess) {
   std::thread([] { EXPECT_THAT(hbmprof_last_error(), StrEq("")); }).join();
 }
 
-TEST(CApi, AnErrorOfAnyLengthIsKeptInPart) {
+TEST(CApi, ALongErrorIsCut) {
   const std::string path = "/nowhere/" + std::string(100000, 'x');
   EXPECT_GT(hbmprof_save_device_memory_profile(path.c_str()), 0);
   EXPECT_THAT(hbmprof_last_error(), HasSubstr("/nowhere/xxx"));

@@ -1,4 +1,4 @@
-// Profiler::InitDefault, seen from outside: a program sets up its own profiler; its output and profiles are read.
+// Profiler::InitDefault. Each test runs a program that calls it, and reads its output and its profiles.
 
 #include <sys/stat.h>
 
@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-// The environment asks for something else everywhere: it must not be read.
+// The default environment sets other options: InitDefault must not read it.
 CommandResult RunProgram(std::vector<std::string> arguments, const std::vector<std::string>& environment = {
                                                                  "HBMPROF=0", "HBMPROF_OUTPUT=/nowhere/at/all.pb.gz",
                                                                  "HBMPROF_STACK_DEPTH=7", "HBMPROF_MAX_LIVE=bad"}) {
@@ -88,6 +88,22 @@ TEST(InitDefault, FailsAfterTheFirstUse) {
 TEST(InitDefault, FailsTheSecondTime) {
   EXPECT_THAT(RunProgram({"twice"}, {}).out, StartsWith("first: OK\nsecond: FAILED_PRECONDITION: "));
 }
+
+#ifdef HBMPROF_INJECTED_LIBRARY
+TEST(InitDefault, BesideTheInjectedLibraryItSetsTheFilesAndTheSwitch) {
+  const std::string path = NewDirectory() + "/a.pb.gz";
+  const std::vector<std::string> environment = {"LD_PRELOAD=" HBMPROF_INJECTED_LIBRARY, "HBMPROF_MAX_LIVE=2"};
+  const CommandResult run = RunProgram({"output=" + path, "output_mode=0640", "max_live_buffers=1"}, environment);
+  EXPECT_EQ(run.err, "");
+  EXPECT_THAT(run.out, StartsWith("init: OK\nlive 2 dropped 1 ")) << "the limits are those of the injected library";
+  EXPECT_EQ(ViewProfile(path).Sum("inuse_space"), 3000);
+  struct stat info = {};
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0640u);
+  EXPECT_THAT(RunProgram({"enabled=0"}, environment).out, HasSubstr("live 0 dropped 0"));
+  EXPECT_THAT(RunProgram({"late"}, environment).out, StartsWith("late: FAILED_PRECONDITION: "));
+}
+#endif
 
 TEST(InitDefault, NamesTheOptionThatIsOutOfRange) {
   EXPECT_THAT(Output({"max_stack_depth=0"}),

@@ -1,10 +1,9 @@
-// A program that sets up its profiler itself.
+// A program that calls Profiler::InitDefault.
 //
 //   init_program FIELD=VALUE...   calls InitDefault with these fields of DefaultOptions, prints the status, records
-//   three
-//                                 buffers of 1,000, 2,000 and 3,000 bytes, prints what the profiler then says
+//                                 buffers of 1,000, 2,000 and 3,000 bytes, and prints statistics
 //   init_program late             uses the profiler, then calls InitDefault and prints the status
-//   init_program twice            calls InitDefault twice and prints the second status
+//   init_program twice            calls InitDefault twice and prints both statuses
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

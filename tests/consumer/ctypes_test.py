@@ -39,7 +39,7 @@ def main():
   expect("the status", hbmprof.hbmprof_get_stats(3, ctypes.byref(stats)), 0)
   expect("in use", stats.bytes_in_use, 2000)
   expect("the peak", stats.peak_bytes_in_use, 3000)
-  expect("what lies behind struct_size", stats.after, -1)
+  expect("the field behind struct_size", stats.after, -1)
   stats.struct_size = 0
   expect("the status without a struct_size", hbmprof.hbmprof_get_stats(3, ctypes.byref(stats)), 3)
   if b"struct_size" not in hbmprof.hbmprof_last_error():
