@@ -1,4 +1,4 @@
-# What `cmake --install` puts where, and the packages that find_package(hbmprof) and pkg-config find.
+# The files that `cmake --install` installs, and the packages that find_package(hbmprof) and pkg-config find.
 include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hbmprof)

@@ -267,10 +267,10 @@ TEST_F(SharedOpeningsTest, RemovedDeviceStartsOver) {
   EXPECT_EQ(recorded, 2);
 }
 
-// Thread B's open takes the place of thread A's, whose close is under way:
+// Thread B opens the address while thread A closes it:
 //
 //   thread A: Close                        thread B: Open
-//   the record goes, nothing is open
+//   removes the record, nothing is open
 //     held in the real close until B is done
 //                                          first opening: a new record
 //   the real close returns: CUDA still has B's

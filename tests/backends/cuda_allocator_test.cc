@@ -1,5 +1,5 @@
-// CudaAllocator on the double of the CUDA runtime: errors, devices, kinds, probe; and that tracking it counts once.
-// Not here: what every DeviceAllocator promises (cuda_contract_test.cc).
+// CudaAllocator on the fake CUDA runtime: errors, devices, kinds, probe, and tracking.
+// Not here: the contract of every DeviceAllocator (cuda_contract_test.cc).
 #include <cuda_runtime_api.h>
 
 #include <thread>
@@ -116,7 +116,7 @@ TEST_F(CudaAllocatorTest, ProbeNeverInitializesTheDevice) {
   EXPECT_FALSE(fake_cuda_context_active(1));
   void* ptr = allocator.Allocate(1000).value();
   EXPECT_EQ(allocator.Probe().bytes_limit, int64_t{16} << 20);
-  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, std::nullopt) << "only a thread's own context is asked";
+  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, std::nullopt) << "only the thread's own context is queried";
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   EXPECT_EQ(allocator.Probe().driver_bytes_in_use, static_cast<int64_t>(fake_cuda_bytes_in_use(1)));
   EXPECT_EQ(allocator.Probe().bytes_limit, int64_t{16} << 20);

@@ -1,4 +1,4 @@
-// The contract suites on CudaAllocator, bare and tracked, on the double of the CUDA runtime.
+// The contract suites on CudaAllocator, untracked and tracked, on the fake CUDA runtime.
 #include <memory>
 
 #include "gtest/gtest.h"

@@ -1,5 +1,5 @@
-// What the driver's calls do to the records, without a driver: physical memory and mappings, graphs, contexts, pools,
-// code, failures, and calls within calls.
+// CudaDriverAdapter without a driver: physical memory and mappings, graphs, contexts, pools, code, failures, and nested
+// calls.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -24,7 +24,7 @@ using cuda_driver::kSuccess;
 constexpr int kFails = 2;
 constexpr int64_t kMiB = 1 << 20;
 
-// Answers as a test sets them.
+// Queries with results that a test sets.
 class Answers : public CudaDriverQueries {
  public:
   explicit Answers(Profiler& profiler) : profiler_(profiler) {}
@@ -57,7 +57,7 @@ class Answers : public CudaDriverQueries {
   int64_t free_bytes = -1;
   std::atomic<int> recorded{0};
   std::atomic<int> devices_asked{0};
-  // What another thread does while this one asks for the allocator.
+  // Called in StreamOrderedAllocator(): what another thread does at that time.
   std::function<void()> meanwhile;
 
  private:
@@ -88,7 +88,7 @@ class CudaDriverAdapterTest : public ::testing::Test {
   int FreeAsync(uint64_t address) {
     return adapter_.FreeAsync([] { return kSuccess; }, address, {});
   }
-  // The same through the call for nodes of any type, by turns.
+  // Alternates with the function for nodes of any type.
   void AddAllocNode(uintptr_t graph, uint64_t address, size_t bytes) {
     cuda_driver::GraphNodeParams params = {};
     params.type = cuda_driver::kGraphNodeMemAlloc;
@@ -112,7 +112,7 @@ class CudaDriverAdapterTest : public ::testing::Test {
     adapter_.AddNode(
         caller_, [] { return kSuccess; }, Name(graph), &params);
   }
-  // Makes `graph` a part of `parent`.
+  // Moves `graph` into `parent`.
   void Move(uintptr_t graph, uintptr_t parent) {
     cuda_driver::GraphNodeParams params = {};
     params.type = cuda_driver::kGraphNodeGraph;
@@ -220,7 +220,7 @@ TEST_F(CudaDriverAdapterTest, PhysicalMemoryEndsWithHandlesAndMappings) {
 }
 
 TEST_F(CudaDriverAdapterTest, GgmlPoolEndsAtZero) {
-  // Create, map, release at once; the driver gives the handle's value out again while the memory is mapped. At the end
+  // Create, map, release; the driver reuses the handle's value while the memory is mapped. At the end
   // one unmapping over all mappings.
   const uint64_t pool = 0x10000000;
   for (int i = 0; i < 16; ++i) {
@@ -334,7 +334,7 @@ TEST_F(CudaDriverAdapterTest, RemappedTilesReleaseOldMemory) {
   Release(1);
   Release(2);
   EXPECT_EQ(InUse(), 4 * kMiB);
-  // Unmapped and mapped in one call; another level, the mip tail, and another array are other places.
+  // Unmapped and mapped in one call. Another level, the mip tail, and another array have separate tiles.
   Create(3, 16 * kMiB);
   cuda_driver::ArrayMapInfo other_level = Tiles(0, 4, 3);
   other_level.sparse_level.level = 1;
@@ -359,7 +359,7 @@ TEST_F(CudaDriverAdapterTest, RemappedTilesReleaseOldMemory) {
   EXPECT_EQ(InUse(), 0);
 }
 
-// Random boxes mapped and unmapped, compared with what each tile is mapped to.
+// Random boxes are mapped and unmapped, and compared with a model that stores the memory of each tile.
 TEST_F(CudaDriverAdapterTest, TilesMatchModel) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -374,7 +374,7 @@ TEST_F(CudaDriverAdapterTest, TilesMatchModel) {
       info.sparse_level.offset[d] = random() % kSide;
       info.sparse_level.extent[d] = 1 + random() % (kSide - info.sparse_level.offset[d]);
     }
-    // Each memory has a size of its own, and only its mappings hold it.
+    // Each memory has a distinct size, and only mappings keep it live.
     if (random() % 3 == 0) {
       info.operation = 2;
     } else {
@@ -403,7 +403,7 @@ TEST_F(CudaDriverAdapterTest, TilesMatchModel) {
   }
 }
 
-// Random creations, mappings, releases and unmappings, compared with counting by hand.
+// Random creations, mappings, releases and unmappings, compared with a naive model.
 TEST_F(CudaDriverAdapterTest, PhysicalMemoryMatchesModel) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -509,7 +509,7 @@ TEST_F(CudaDriverAdapterTest, CapturedMemoryCountsFromLaunchToFree) {
   Free(0x1000);
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(GraphBytes(0), 0);
-  // Its handle is another graph's now.
+  // Another graph has its handle now.
   Launch(0x91);
   EXPECT_EQ(Live(), 0);
   EXPECT_EQ(ForeignFrees(), 0);
@@ -562,7 +562,7 @@ TEST_F(CudaDriverAdapterTest, FreeDuringGraphLaunchLeavesNoRecord) {
 }
 
 TEST_F(CudaDriverAdapterTest, ReusedGraphHandleStartsEmpty) {
-  // Graphs and what was instantiated from them, whose end was not seen.
+  // Graphs and executable graphs whose destruction was not seen.
   for (const uintptr_t graph : {0x90, 0xa0, 0xb0}) {
     AddAllocNode(graph, graph << 8, 100);
     Instantiate(graph, graph + 1);
@@ -601,14 +601,14 @@ TEST_F(CudaDriverAdapterTest, LaunchFreesMemoryOfOtherGraphs) {
   EXPECT_EQ(InUse("GPU:1"), 100);
   Launch(0x81);
   EXPECT_EQ(InUse("GPU:1"), 0);
-  // Somebody else's memory at an address that a graph has freed.
+  // Other memory at an address that a graph has freed.
   Alloc(0x1000, 5);
   Launch(0x81);
   EXPECT_EQ(InUse(), 5);
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-// A question for a device's id may set the device's probe, which waits until none runs.
+// A query for a device's id can set the device's probe, which waits until no probe of the device runs.
 TEST_F(CudaDriverAdapterTest, ProbeReadsGraphBytesWithoutQuery) {
   AddAllocNode(0x90, 0x1000, 100);
   Instantiate(0x90, 0x91);
@@ -624,8 +624,8 @@ TEST_F(CudaDriverAdapterTest, ProbeReadsGraphBytesWithoutQuery) {
   EXPECT_EQ(answers_.devices_asked, asked);
 }
 
-// Graphs made, launched, freed from and destroyed on eight threads, each with graphs and addresses of its own, while
-// one more asks what they have in use.
+// Eight threads create, launch, free and destroy graphs, each with its own graphs and addresses. One more thread reads
+// the bytes in use.
 TEST_F(CudaDriverAdapterTest, GraphMemoryMatchesModelInThreads) {
   std::atomic<int64_t> held{0};
   std::atomic<bool> done{false};
@@ -716,7 +716,7 @@ TEST_F(CudaDriverAdapterTest, MovedGraphFreesParentsMemory) {
   Launch(0xb1);
   EXPECT_EQ(InUse("GPU:1"), 1000);
   Launch(0xa1);
-  EXPECT_EQ(InUse("GPU:1"), 10) << "and a third graph's memory goes";
+  EXPECT_EQ(InUse("GPU:1"), 10) << "the memory of a third graph ends";
 }
 
 // --- Contexts. ---
@@ -805,7 +805,7 @@ TEST_F(CudaDriverAdapterTest, ContextEndUnmapsTilesOfItsArrays) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-// A free has taken its record out, and fails; meanwhile another thread ends what the buffer belonged to.
+// A free has removed its record, and fails; meanwhile another thread ends the context or device of the buffer.
 TEST_F(CudaDriverAdapterTest, FailedFreeAfterContextEndPutsNothingBack) {
   void* context = Handle(0x70);
   adapter_.CreateContext([] { return kSuccess; }, &context);
@@ -833,7 +833,7 @@ TEST_F(CudaDriverAdapterTest, FailedFreeDuringFailedContextEndIsPutBack) {
   };
   fails_to_free();
   EXPECT_EQ(InUse(), 10);
-  // The other way around: the free begins before the end and fails within it.
+  // The opposite order: the free begins before the end of the context and fails during it.
   adapter_.Free(BufferId(uint64_t{0x2000}), [&] {
     adapter_.DestroyContext(
         [&] {
@@ -969,7 +969,7 @@ TEST_F(CudaDriverAdapterTest, QueriedPoolIsNotDestroyed) {
           pool);
     });
     while (!destroying) std::this_thread::yield();
-    // No lock is held: this would wait for good.
+    // No lock is held: with a lock this would wait without end.
     adapter_.CreatePool([] { return kSuccess; }, &other, &on_gpu1);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     asked = false;
@@ -1030,12 +1030,12 @@ TEST_F(CudaDriverAdapterTest, CodeSizeIsDecreaseOfFreeMemory) {
         return kSuccess;
       },
       name);
-  EXPECT_EQ(InUse(), 0) << "nobody knows whose bytes those are";
+  EXPECT_EQ(InUse(), 0) << "another call ran at the same time";
   adapter_.Unload(module, [] { return kSuccess; });
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-// --- Calls within calls, threads, the off switch. ---
+// --- Nested calls, threads, the off switch. ---
 
 TEST_F(CudaDriverAdapterTest, OnlyTheOutermostCallIsTracked) {
   const TrackedCudaCall outer(caller_);
@@ -1075,7 +1075,7 @@ TEST_F(CudaDriverAdapterTest, ForwardsEverythingWhileOff) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-// A driver whose addresses come back at once, for as many threads as like: the next one is the one freed last.
+// A driver that reuses the address that was freed last. Thread-safe.
 TEST_F(CudaDriverAdapterTest, ReusedAddressesInThreadsKeepRecords) {
   std::mutex mutex;
   std::vector<uint64_t> free_addresses;

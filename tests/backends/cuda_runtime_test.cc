@@ -1,6 +1,5 @@
-// hbmprof::cuda's calls on the double of the CUDA runtime: every wrapper's success, failure, free and failing free, and
-// what is special about some. Not here: sizes of formats (cuda_adapter_test.cc), CudaAllocator
-// (cuda_allocator_test.cc).
+// The calls of hbmprof::cuda on the fake CUDA runtime: success, failure, free and failing free of every wrapper, and
+// special cases. Not here: sizes of formats (cuda_adapter_test.cc), CudaAllocator (cuda_allocator_test.cc).
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -33,7 +32,7 @@ using hbmprof_test::CountedNew;
 
 template <auto wrapper, auto original>
 constexpr bool kSameSignature = std::is_same_v<decltype(wrapper), decltype(original)>;
-// Picks the overload that has the original's signature; does not compile if there is none.
+// Selects the overload with the original's signature. Does not compile if there is none.
 #define EXPECT_SIGNATURE(name) \
   static_assert(kSameSignature<static_cast<decltype(&::cuda##name)>(&cuda::name), &::cuda##name>)
 EXPECT_SIGNATURE(Malloc);
@@ -67,7 +66,7 @@ EXPECT_SIGNATURE(FreeAsync);
 constexpr size_t kCapacity = size_t{1} << 30;
 constexpr int kDevice = 1;
 
-// What some wrappers need to be called with; made by the runtime itself, so not tracked. On device kDevice.
+// Arguments that some wrappers need. Created by the runtime directly, so not tracked. On device kDevice.
 struct Surroundings {
   cudaStream_t stream = nullptr;
   cudaMemPool_t pool = nullptr;
@@ -125,7 +124,7 @@ class CudaRuntimeTest : public ::testing::Test {
     return profiler().GetTrackerStats().replaced_records - tracker_before_.replaced_records;
   }
 
-  // The one site with something live: the number of objects of it, or nothing.
+  // Returns the only site with live buffers, if there is one.
   static std::optional<Snapshot::Sample> OnlyLiveSample(const Snapshot& snapshot) {
     std::optional<Snapshot::Sample> live;
     for (const Snapshot::Sample& sample : snapshot.samples) {
@@ -159,7 +158,7 @@ struct Made {
 #define RETURN_MADE(error, id, handle) \
   return Made { error, id, handle, reinterpret_cast<uintptr_t>(__builtin_return_address(0)) }
 
-// One creating call with one that undoes it. The functions are [[gnu::noinline]], so that each is a frame of its own.
+// A call that allocates and a call that frees. The functions are [[gnu::noinline]], so that each has its own frame.
 struct Wrapper {
   const char* creates;   // the runtime's function
   const char* releases;  // the runtime's function
@@ -413,7 +412,7 @@ TEST_P(EveryWrapper, FailedReleasePutsRecordBack) {
   EXPECT_EQ(NewForeignFrees(), 0);
 }
 
-// A new allocation of host memory fails each time, until the two calls need no more.
+// In each iteration another allocation of host memory fails, until the two calls make no more.
 TEST_P(EveryWrapper, CallsRuntimeOnceWithoutHostMemory) {
   const Wrapper& wrapper = GetParam();
   bool failed = true;
@@ -711,7 +710,7 @@ TEST_F(CudaRuntimeTest, ReopenedHandleAfterResetIsRecorded) {
   ASSERT_EQ(before.error, cudaSuccess);
   ASSERT_EQ(cuda::DeviceReset(), cudaSuccess);
   EXPECT_EQ(TotalInUse(), 0);
-  // The same address must come back for the opening to be mistaken for a second one.
+  // Only an opening with the same address could be taken for a second one.
   std::vector<std::pair<void*, void*>> opened;  // and what was exported
   do {
     void* exported = nullptr;
@@ -740,7 +739,7 @@ TEST_F(CudaRuntimeTest, FailedResetDropsNothing) {
   EXPECT_EQ(cuda::Free(made.handle), cudaSuccess);
 }
 
-// --- What the driver says. ---
+// --- The driver's numbers. ---
 
 TEST_F(CudaRuntimeTest, FirstAllocationSetsTheProbe) {
   void* ptr = nullptr;
@@ -750,7 +749,7 @@ TEST_F(CudaRuntimeTest, FirstAllocationSetsTheProbe) {
   EXPECT_EQ(stats.driver_bytes_in_use, static_cast<int64_t>(fake_cuda_bytes_in_use(kDevice)));
   ASSERT_TRUE(stats.unaccounted.has_value());
   EXPECT_EQ(stats.unaccounted, static_cast<int64_t>(fake_cuda_context_bytes()) + 12288)
-      << "the context, and what was allocated behind our back";
+      << "the context, and memory that was allocated without hbmprof";
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
 }
 
@@ -770,7 +769,7 @@ TEST_F(CudaRuntimeTest, ProbeKeepsContextsAndCurrentDevice) {
     EXPECT_FALSE(fake_cuda_context_active(0));
     EXPECT_FALSE(profiler().TakeSnapshot().devices.empty()) << "a dump asks each device, too";
   }).join();
-  // Held while it is asked, the context would outlive the program's last release, and nobody would see it end.
+  // If the probe retained the context, it would outlive the program's last release.
   EXPECT_EQ(fake_cuda_calls("cuDevicePrimaryCtxRetain"), 0);
 
   fake_cuda_reset_device(kDevice);
@@ -794,7 +793,7 @@ TEST_F(CudaRuntimeTest, AllCallsInThreadsEndAtZero) {
       std::vector<std::pair<const Wrapper*, void*>> mine;
       for (int step = 0; step < 1000; ++step) {
         const Wrapper& wrapper = kWrappers[random() % std::size(kWrappers)];
-        if (std::strcmp(wrapper.creates, "cudaHostRegister") == 0) continue;  // of one buffer, once at a time
+        if (std::strcmp(wrapper.creates, "cudaHostRegister") == 0) continue;  // one buffer can be registered only once
         const Made made = wrapper.make();
         ASSERT_EQ(made.error, cudaSuccess);
         mine.emplace_back(&wrapper, made.handle);

@@ -1,5 +1,5 @@
-// Our declarations of PJRT's ABI against PJRT's own header, wherever one is found. Everything is checked by the
-// compiler; the test only says against which version.
+// Compares hbmprof's declarations of PJRT's ABI with PJRT's header, if one is found. The compiler does all checks; the
+// test only prints the version.
 #include <cstddef>
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-// The books of a plugin: which handle holds which memory, until when, and what a refused call undoes.
+// PjrtRecords: which handle holds which memory, until when, and what is restored after a refused call.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,7 +12,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// Any distinct addresses.
+// Distinct addresses.
 char handles[64];
 const PjrtHandle kClient = &handles[0];
 const PjrtHandle kOtherClient = &handles[1];
@@ -30,7 +30,7 @@ PjrtMemory Bytes(size_t bytes) {
 
 class PjrtRecordsTest : public ::testing::Test {
  protected:
-  // Makes its callers' stacks distinct from this file's others where they must be.
+  // A separate function, so that its buffers have a stack of their own.
   [[gnu::noinline]] void Create(PjrtHandle buffer, size_t bytes, PjrtHandle client = kClient) {
     books_.Created(Caller::OfThisFunction(), client, buffer, Bytes(bytes));
   }
@@ -106,7 +106,7 @@ TEST_F(PjrtRecordsTest, ReusedHandleIsNewMemory) {
   Destroy(kA);
   Create(kA, 30);
   EXPECT_EQ(InUse(), 30);
-  // Its end was not seen, perhaps since recording was off.
+  // Its end was not seen, for example because recording was off.
   Create(kA, 7);
   EXPECT_EQ(InUse(), 7);
   Destroy(kA);
@@ -269,7 +269,7 @@ TEST_F(PjrtRecordsTest, LeaksOfClientAreListed) {
   EXPECT_EQ(rows[1].count, 2);
   EXPECT_EQ(rows[1].bytes, 100);
   EXPECT_EQ(InUse(), 1205);
-  // Another client's buffer at the same address is no relation.
+  // A buffer of another client with the same address is independent.
   Create(kA, 7, kOtherClient);
   Destroy(kA);
   EXPECT_EQ(InUse(), 1205);

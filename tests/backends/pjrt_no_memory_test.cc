@@ -1,5 +1,5 @@
-// A wrapped plugin while the host has no memory: each allocation that the tracker makes fails in turn, and every call
-// of the program still reaches the plugin once and gives what the plugin gives.
+// A wrapped plugin while the host has no memory: each allocation that the tracker makes fails in turn. Every call of
+// the program must still reach the plugin once and return the plugin's result.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -140,7 +140,7 @@ void Scenario(const PjrtCalls& calls) {
     for (abi::Buffer* output : made[0]) outputs.push_back(output);
   }
 
-  // A transfer whose second buffer nobody asks for.
+  // A transfer whose second buffer is never retrieved.
   const int64_t dims[] = {100};
   abi::ShapeSpec shapes[2] = {};
   for (abi::ShapeSpec& shape : shapes) {

@@ -1,8 +1,8 @@
-// libhbmprof_pjrt.so as a program meets it that loads a plugin by its path: it stands in for the plugin it wraps, and
-// where there is none every call says why.
+// libhbmprof_pjrt.so in a program that loads a plugin by its path: it replaces the plugin that it wraps. If there is
+// none, every call returns an error with the reason.
 //
-// The plugin is the double, or a real one: HBMPROF_TEST_PJRT_PLUGIN names it, else the CPU plugin that scripts/test.sh
-// installs is taken where it is there.
+// The plugin is the fake one, or a real one: that of HBMPROF_TEST_PJRT_PLUGIN, else the CPU plugin that scripts/test.sh
+// installs, if it is there.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -94,7 +94,7 @@ TEST(PjrtPlugin, ErrorIfLibraryIsNoPlugin) {
 TEST(PjrtPlugin, ErrorIfPluginIsItself) { ExpectNoPlugin(Host(kShim), "is libhbmprof_pjrt.so itself"); }
 
 TEST(PjrtPlugin, ErrorNamesTheVariable) {
-  // The variable by which JAX and pytorch/xla find libtpu names the library itself, which stands in for libtpu.
+  // The variable by which JAX and pytorch/xla find libtpu names the library itself, which replaces libtpu.
   ExpectNoPlugin(Host("", {"TPU_LIBRARY_PATH=" + kShim, "LD_LIBRARY_PATH="}),
                  "set HBMPROF_PJRT_PLUGIN to the path of one");
 }
@@ -107,8 +107,8 @@ TEST(PjrtPlugin, FindsPluginAsJaxDoes) {
 
 TEST(PjrtPlugin, FindsLibtpuBesideLoadedPackages) {
   if (HBMPROF_SANITIZED) GTEST_SKIP() << "nothing can be preloaded before a sanitizer's runtime";
-  // A library of JAX's own, and beside it the package that brings libtpu: the same one, so that its GetPjrtApi stands
-  // before every other in the program.
+  // A library of JAX, and in the same folder the package with libtpu. Both are the same file, so that its GetPjrtApi is
+  // the first one in the program.
   const std::string packages = NewFile("lib") + "/site-packages";
   for (const std::string folder : {"/jaxlib", "/libtpu"}) std::filesystem::create_directories(packages + folder);
   std::filesystem::copy_file(kFake, packages + "/jaxlib/xla_extension.so");
@@ -146,7 +146,7 @@ TEST(PjrtPlugin, ReplacesARealPlugin) {
   EXPECT_EQ(result.exit_code, 0);
   std::string expected = bare.out;
   if (const size_t at = expected.find("destroyed: "); at != std::string::npos) expected.insert(at, "saved: 0\n");
-  EXPECT_EQ(result.out, expected) << "whatever the plugin says, its errors included";
+  EXPECT_EQ(result.out, expected) << "the same output, including the plugin's errors";
   if (bare.out.find("buffer made") != std::string::npos) ExpectTheBufferIn(saved);
 }
 

@@ -1,5 +1,5 @@
-// A wrapped plugin as a program sees it: every call gives what the plugin gives, and the profiler's numbers are the
-// plugin's own. The plugin is the double in tests/support/fake_pjrt, whose books are the oracle.
+// A wrapped plugin in a program: every call returns the plugin's result, and the profiler's numbers equal the plugin's.
+// The plugin is tests/support/fake_pjrt, whose own counts are the oracle.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ std::string CapturedMessages() {
   return text;
 }
 
-// No profiles where nobody asked for one: read when a table is wrapped.
+// So that no test writes a profile. The variable is read when a table is wrapped.
 const int no_oom_output = setenv("HBMPROF_OOM_OUTPUT", "off", 1);
 
 const abi::Api* Wrapped(const abi::Api* api) {
@@ -65,7 +65,7 @@ constexpr char kProgram[] = "name jit_layer\noutput 11 32 64\ncode 5000\ntemp 70
 constexpr int64_t kOutputBytes = 32 * 64 * 4;
 constexpr char kDonating[] = "name jit_step\noutput 6 1024\ndonate 0\n";
 
-// On one version of the table.
+// Tests on one version of the table.
 template <typename Base>
 class PjrtFixture : public Base {
  protected:
@@ -78,7 +78,8 @@ class PjrtFixture : public Base {
     ASSERT_NE(client_, nullptr);
     for (int i : {0, 1}) Recorder().ResetPeak(Recorder().Device("FAKE_" + std::to_string(i)));
   }
-  // Every test cleans up, so at its end all is exactly zero, and nothing of the plugin's was kept or given back twice.
+  // Every test frees what it has allocated: at its end all numbers are zero, and no object of the plugin is left or was
+  // destroyed twice.
   void TearDown() override {
     if (client_ != nullptr) {
       EXPECT_EQ(calls_.DestroyClient(client_), 0);
@@ -95,7 +96,7 @@ class PjrtFixture : public Base {
     EXPECT_EQ(fake_pjrt_live_buffers(), 0);
   }
 
-  // What the profiler has in buffers on the devices is what the plugin has.
+  // Expects that the profiler's bytes in buffers equal the plugin's on each device.
   void ExpectAgreement() {
     for (int i : {0, 1}) {
       EXPECT_EQ(StatsOf(i).bytes_in_use, fake_pjrt_device_bytes(i)) << "device " << i;
@@ -186,7 +187,7 @@ TEST_P(PjrtWrap, FailedCallReturnsPluginsError) {
 INSTANTIATE_TEST_SUITE_P(Version, PjrtWrap, ::testing::Values(57, 81, kFakePjrtNewest, kFakePjrtFuture),
                          [](const auto& info) { return "Minor" + std::to_string(info.param); });
 
-// What each call does to the memory, on the newest version.
+// The effect of each call on the records, on the newest version.
 class PjrtOwnership : public PjrtFixture<::testing::Test> {
  protected:
   PjrtOwnership() : PjrtFixture(kFakePjrtNewest) {}
@@ -204,7 +205,7 @@ TEST_F(PjrtOwnership, BuffersHaveLabels) {
     EXPECT_EQ(sample.labels.at("memory"), "device");
     EXPECT_EQ(sample.labels.at("shape"), "f32[16,8]");
     EXPECT_EQ(sample.labels.at("bytes"), "512");
-    // The stack begins at whoever called the table.
+    // The stack begins at the caller of the table's function.
     EXPECT_THAT(sample.functions.at(0), HasSubstr("PjrtCalls::Raw"));
     EXPECT_TRUE(sample.Has("hbmprof_test::PjrtCalls::FromHost"));
   }
@@ -215,7 +216,7 @@ TEST_F(PjrtOwnership, BuffersHaveLabels) {
 TEST_F(PjrtOwnership, HostMemorySpaceIsPinnedHost) {
   abi::Buffer* const device_buffer = calls_.FromHost(client_, {64});
   abi::Memory* const device_memory = calls_.MemoryOf(device_buffer);
-  // The double's host memory space stands behind its device memory space.
+  // In the fake plugin the host memory space follows the device memory space.
   abi::BufferCopyToMemoryArgs copy{};
   copy.buffer = device_buffer;
   copy.memory = fake_pjrt_host_memory(device_memory);
@@ -247,7 +248,7 @@ TEST_F(PjrtOwnership, ExecutionOnTwoDevicesHasOutputOnEach) {
   run.num_outputs = 2;
   std::vector<std::vector<abi::Buffer*>> outputs;
   for (int i = 0; i < 2; ++i) {
-    // The second run takes the places of the outputs from the first.
+    // The second execution uses the described outputs of the first.
     run.location = "model.py:17";
     ASSERT_EQ(calls_.Execute(executable, run, &outputs), 0);
     EXPECT_EQ(StatsOf(0).bytes_in_use, 768);
@@ -405,7 +406,7 @@ TEST_F(PjrtOwnership, ViewsAndErrorBuffersAreAliases) {
 TEST_F(PjrtOwnership, ViewOfOldProgramIsReadWithinItsSize) {
   const int64_t size = 4096;
   abi::CreateViewArgs view{};
-  std::memset(&view.memory, 0xff, sizeof(view.memory));  // behind what this program knows of
+  std::memset(&view.memory, 0xff, sizeof(view.memory));  // beyond the struct of this program
   view.struct_size = offsetof(abi::CreateViewArgs, memory);
   view.client = client_;
   view.dims = &size;
@@ -537,7 +538,7 @@ TEST_F(PjrtOwnership, PluginStatisticsAreTheProbe) {
   calls_.Destroy(buffer);
   calls_.DestroyClient(client_);
   client_ = nullptr;
-  EXPECT_EQ(StatsOf(0).driver_bytes_in_use, std::nullopt) << "there is nobody left to ask";
+  EXPECT_EQ(StatsOf(0).driver_bytes_in_use, std::nullopt) << "the probe was removed with the client";
 }
 
 TEST_F(PjrtOwnership, NullIsDestroyedSilently) {
@@ -551,7 +552,7 @@ TEST_F(PjrtOwnership, UnknownDestructionIsForwardedAndCounted) {
   CaptureMessages();
   EXPECT_EQ(calls_.Destroy(buffer), abi::kErrorInvalidArgument);
   EXPECT_THAT(CapturedMessages(), HasSubstr("a PJRT buffer was destroyed that was not seen created"));
-  // Made behind the wrapper's back: destroyed all the same.
+  // Created without the wrapper, destroyed through it.
   abi::Buffer* const foreign = PjrtCalls(raw_).Uninitialized(client_, 1024);
   EXPECT_EQ(calls_.Destroy(foreign), 0);
   expected_foreign_ = 2;
@@ -577,14 +578,14 @@ TEST_F(PjrtOwnership, RecordsNothingWhileOff) {
   Recorder().SetEnabled(true);
 }
 
-// The handle is the plugin's again before the destruction returns:
+// The plugin can reuse the handle before the destruction returns:
 //
 //   thread A: Destroy(h)                  thread B: creates a buffer
 //   the plugin destroys h
-//     held here until B is done           the plugin hands out h again, which is recorded
+//     held here until B is done           the plugin returns h again, which is recorded
 //   the plugin's call returns
 //
-// B's buffer must stay. A wrapper that forgot h only after the plugin's call returned would forget B's.
+// B's buffer must stay. A wrapper that removes h only after the plugin's call has returned would remove B's buffer.
 TEST_F(PjrtOwnership, HandleReusedDuringDestructionKeepsNewBuffer) {
   static const PjrtCalls* calls;
   static abi::Client* client;
@@ -604,7 +605,7 @@ TEST_F(PjrtOwnership, HandleReusedDuringDestructionKeepsNewBuffer) {
   EXPECT_EQ(calls_.Destroy(second), 0);
 }
 
-// 8 threads execute, donate, share and destroy, with handles that come back at once and to other threads.
+// 8 threads execute, donate, share and destroy. Handles are reused immediately, also by other threads.
 TEST_F(PjrtOwnership, ReusedHandlesInThreadsEndAtZero) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -627,7 +628,7 @@ TEST_F(PjrtOwnership, ReusedHandlesInThreadsEndAtZero) {
             mine.push_back(calls_.Execute1(plain, {}));
             break;
           case 2:
-            // The handle may be another thread's the moment it is destroyed.
+            // Another thread can get the handle as soon as it is destroyed.
             if (one == nullptr) break;
             mine.push_back(calls_.Execute1(donating, {one}));
             if (mine.back() == nullptr) mine.pop_back();  // it was donated before
@@ -677,7 +678,7 @@ TEST(PjrtWrapping, FutureTableKeepsUnknownSlots) {
   EXPECT_EQ(fake_pjrt_calls(kFakePjrtFutureSlot), before + 1);
 }
 
-// What is refused comes back as it is, with one line that says why.
+// A table that is refused is returned unchanged, and one line prints the reason.
 void ExpectRefused(const abi::Api* api, const std::string& why) {
   CaptureMessages();
   EXPECT_EQ(Wrapped(api), api);
@@ -701,7 +702,7 @@ TEST(PjrtWrapping, NullAndShortTablesAreReturned) {
 }
 
 TEST(PjrtWrapping, TableWithoutQuerySlotsWorks) {
-  // A table that ends behind BufferFromHostBuffer, with a hole in it: no sizes, no destruction, no names.
+  // A table that ends after BufferFromHostBuffer and has a null slot: no sizes, no destruction, no names.
   static struct {
     abi::Api api;
     void* slots[23];
@@ -726,7 +727,7 @@ TEST(PjrtWrapping, TableWithoutQuerySlotsWorks) {
 }
 
 TEST(PjrtWrapping, NinthPluginIsRefused) {
-  // In a process of its own, since wrapped tables are for ever.
+  // In its own process, because wrapped tables are never removed.
   EXPECT_EXIT(
       {
         internal::UseStandardError();

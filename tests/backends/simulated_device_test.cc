@@ -1,5 +1,5 @@
-// SimulatedDevice against a naive model, by hand-computed cases, and under threads with data that proves itself.
-// Not here: what every DeviceAllocator promises (tests/contract).
+// SimulatedDevice: comparison with a naive model, cases computed by hand, and threads that check the data in buffers.
+// Not here: the contract of every DeviceAllocator (tests/contract).
 #include "hbmprof/simulated_device.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::unique_ptr<SimulatedDevice> MakeDevice(size_t capacity, size_t alignment = 
   return device.ok() ? *std::move(device) : nullptr;
 }
 
-// The device as an array of units of the alignment, each with its one owner. Slow and plainly right: a block is a
+// The device as an array of units of the alignment, each with one owner. Slow and simple: a block is a
 // longest run of units with the same owner, so it is coalesced by definition.
 class NaiveDevice {
  public:
@@ -217,8 +217,8 @@ TEST(SimulatedDeviceTest, LiveBuffersNeverOverlapInThreads) {
   auto device = MakeDevice(size_t{1} << 20);
   ASSERT_NE(device, nullptr);
 
-  // Every word of a buffer says who wrote it; whoever frees it reads all of them back. Buffers move between threads
-  // through the mailboxes.
+  // Every word of a buffer identifies its writer; the thread that frees it checks all words. Buffers move between
+  // threads through the mailboxes.
   struct Buffer {
     uint64_t* words = nullptr;
     size_t count = 0;
@@ -249,7 +249,7 @@ TEST(SimulatedDeviceTest, LiveBuffersNeverOverlapInThreads) {
           buffer = new Buffer{static_cast<uint64_t*>(*ptr), bytes / 8, random()};
           for (size_t i = 0; i < buffer->count; ++i) buffer->words[i] = buffer->stamp + i;
         }
-        // Leaves it with another thread and frees what lay there.
+        // Gives the buffer to another thread and frees the buffer that was in that slot.
         if (Buffer* old = mailboxes[random() % kThreads].exchange(buffer)) release(old, random);
         if (random() % 64 == 0) device->Synchronize(random() % 4);
       }
@@ -291,7 +291,7 @@ TEST(SimulatedDeviceTest, ReportsFragmentation) {
   EXPECT_EQ(stats.bytes_in_use, 2 * 256);
   EXPECT_EQ(stats.peak_bytes_in_use, 7 * 256);
 
-  // 8 units are free, yet 4 in one piece are not; the message says so.
+  // 8 units are free, but no 4 adjacent ones; the message says so.
   const auto too_large = device->Allocate(4 * 256);
   EXPECT_EQ(too_large.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(too_large.status().message(),

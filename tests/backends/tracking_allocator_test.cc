@@ -1,5 +1,5 @@
-// TrackingAllocator on the simulated device and on small upstreams: stacks, devices, kinds, the device's own numbers,
-// lifetimes and limits. Not here: that its numbers are upstream's (tests/contract/tracking_contract.h).
+// TrackingAllocator on the simulated device and on small upstream allocators: stacks, devices, kinds, probes, lifetimes
+// and limits. Not here: comparison of its numbers with upstream's (tests/contract/tracking_contract.h).
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -100,7 +100,7 @@ TEST(TrackingAllocatorTest, StatsShowProbeAndUnaccounted) {
   Profiler profiler;
   TrackingAllocator tracker(*device, {}, profiler);
   ASSERT_TRUE(tracker.Allocate(100).ok());   // 256 on the device
-  ASSERT_TRUE(device->Allocate(1024).ok());  // behind the tracker's back
+  ASSERT_TRUE(device->Allocate(1024).ok());  // not tracked
   DeviceStats stats = profiler.Stats(tracker.device());
   EXPECT_EQ(stats.bytes_in_use, 100);
   EXPECT_EQ(stats.bytes_limit, 4096);

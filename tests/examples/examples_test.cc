@@ -1,6 +1,6 @@
-// The examples as their users meet them: each program is run, its profiles are checked, and pprof's text is read.
+// Runs each example, checks its profiles, and reads pprof's text output.
 //
-// Not here: what the server's model computes (llm_model_test.cc).
+// Not here: the results of the server's model (llm_model_test.cc).
 
 #include <algorithm>
 #include <cstdint>
@@ -64,7 +64,7 @@ std::vector<TopRow> Top(const PprofTool& pprof, std::vector<std::string> argumen
   return rows;
 }
 
-// What stands under `function` in the cum column; "" if it has no row.
+// Returns the value of `function` in the cum column; "" if it has no row.
 std::string Cum(const std::vector<TopRow>& rows, const std::string& function) {
   for (const TopRow& row : rows) {
     if (row.function == function) return row.cum;
@@ -163,7 +163,7 @@ class LlmServerProgramTest : public ExamplesTest {
     return run_.exit_code == 0;
   }
 
-  // The whole numbers in the line of the output that begins with `word`.
+  // Returns the integers in the line of the output that begins with `word`.
   std::vector<int64_t> Printed(const std::string& word) const {
     std::istringstream lines(run_.out);
     for (std::string line; std::getline(lines, line);) {
@@ -207,7 +207,7 @@ TEST_F(LlmServerProgramTest, DiffShowsTheExactLeak) {
 TEST_F(LlmServerProgramTest, DiffWithoutLeakIsZero) {
   ASSERT_TRUE(Serve(12, {}));
   EXPECT_THAT(Printed("leaked"), ElementsAre(0, 131072, 0));
-  EXPECT_GT(Printed("requests")[2], 0) << "nobody cancelled, so this proves nothing";
+  EXPECT_GT(Printed("requests")[2], 0) << "no request was cancelled";
   for (const PprofTool& pprof : pprofs_) {
     SCOPED_TRACE(pprof.name);
     for (const TopRow& row : Top(pprof, {"-unit=bytes", "-diff_base", before_, after_})) {
@@ -276,7 +276,7 @@ TEST_F(LlmServerProgramTest, ServesNoPrompts) {
   EXPECT_THAT(Printed("leaked"), ElementsAre(0, 131072, 0));
 }
 
-// What a wrong call prints: one line that says what is wrong, and an exit status that is not 0.
+// A call with wrong arguments prints one line with the error, and its exit status is not 0.
 TEST(ExamplesUsageTest, WrongArgumentsFail) {
   const std::string missing = NewDirectory() + "/missing/profile.pb.gz";
   EXPECT_EQ(RunExample({"tile_functions"}).exit_code, 2);

@@ -1,5 +1,5 @@
-// The server of examples/llm_server computes what a transformer should: its model against the textbook's formulas
-// without cache, pages and batches, its KV cache, and its scheduler's batches.
+// The server of examples/llm_server: its model is compared with the formulas of a transformer without cache, pages and
+// batches; its KV cache; and its scheduler.
 //
 // Not here: the program and its profiles (examples_test.cc).
 

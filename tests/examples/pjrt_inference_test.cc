@@ -1,5 +1,5 @@
-// The example on a real PJRT plugin: the CPU plugin that scripts/test.sh installs, or what HBMPROF_TEST_PJRT_PLUGIN
-// names (a TPU's, a GPU's).
+// The example on a real PJRT plugin: the CPU plugin that scripts/test.sh installs, or the one that
+// HBMPROF_TEST_PJRT_PLUGIN names (for a TPU or GPU).
 #include <unistd.h>
 
 #include <cstdlib>
@@ -47,7 +47,7 @@ class PjrtInference : public ::testing::Test {
     options.insert(options.end(), {"--before", before_, "--after", after_});
     return Serve(options, plugin_);
   }
-  // The line that begins with `word`.
+  // Returns the line that begins with `word`.
   static std::string Line(const CommandResult& run, const std::string& word) {
     const size_t start = run.out.find(word);
     return start == std::string::npos ? "" : run.out.substr(start, run.out.find('\n', start) - start);
@@ -59,7 +59,7 @@ class PjrtInference : public ::testing::Test {
   std::string plugin_;
 };
 
-// Where in device.cc the program is executed.
+// Returns the line in device.cc that executes the program.
 int ExecuteLine() {
   std::ifstream source(HBMPROF_SOURCE_DIR "/examples/pjrt_inference/device.cc");
   int number = 0;
@@ -79,7 +79,7 @@ TEST_F(PjrtInference, DiffShowsTheExactLeakAndLine) {
   EXPECT_EQ(after.SumUnder("inuse_space", "inference::(anonymous namespace)::Server::Answer"), kLeaked);
   EXPECT_EQ(after.SumWhere("inuse_space", "executable", "encoder"), kLeaked) << "the module's own name";
   EXPECT_EQ(after.SumWhere("inuse_space", "shape", "f32[8,32]"), kLeaked);
-  // Said again when the client goes.
+  // Printed when the client is destroyed.
   EXPECT_THAT(run.err, HasSubstr("300 x 1024 B, kind device, on "));
   EXPECT_THAT(run.err, HasSubstr("made in inference::Device::Execute"));
 

@@ -1,4 +1,4 @@
-// WriteFileAtomically against real file systems, real limits and real kills.
+// WriteFileAtomically on real file systems, with real limits and kills.
 #include "src/base/atomic_file.h"
 
 #include <dirent.h>
@@ -303,7 +303,7 @@ TEST_F(AtomicFile, OneOfManyWritersCreatesTheFile) {
   EXPECT_THAT(Names(directory_), ElementsAre("a"));
 }
 
-// A program that has closed its standard descriptors and prints all the same.
+// A program that has closed its standard descriptors and still prints.
 TEST_F(AtomicFile, NeverUsesStandardDescriptors) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer reports that two threads use descriptor 1, which is what is tested";
@@ -515,7 +515,7 @@ int KillWhileWriting(const std::string& directory, const Lack& lack, bool new_ea
   return left;
 }
 
-// Not without locks: there nobody can tell whether a file's writer lives.
+// Not on systems without locks: there it is not known whether the writer of a file is alive.
 class AtomicFileKilled : public AtomicFileOnSystem {};
 
 TEST_P(AtomicFileKilled, NextWriterRemovesFilesOfKilledOne) {
@@ -527,7 +527,7 @@ TEST_P(AtomicFileKilled, NextWriterRemovesFilesOfKilledOne) {
     if (unnamed && new_each_time) {
       EXPECT_EQ(left, 0);
     }
-    std::cout << "left behind " << left << " times of 200" << std::endl;
+    std::cout << "a temporary file was left " << left << " times of 200" << std::endl;
     ASSERT_TRUE(WriteFileAtomically(Path("a"), "x").ok());
     EXPECT_THAT(Names(directory_), ElementsAre("a"));
     unlink(Path("a").c_str());

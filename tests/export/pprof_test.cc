@@ -1,4 +1,4 @@
-// What SerializePprof writes, read back with libprotobuf.
+// The output of SerializePprof, read with libprotobuf.
 #include "hbmprof/pprof.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Profiles as people look at them: through both pprof viewers.
+// Profiles in both pprof viewers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ std::string TopLine(const std::string& listing, const std::string& function) {
   return "";
 }
 
-// What stands between `before` and `after` in `text`.
+// Returns the part of `text` between `before` and `after`.
 std::string Between(const std::string& text, const std::string& before, const std::string& after) {
   const size_t begin = text.find(before);
   const size_t end = begin == std::string::npos ? begin : text.find(after, begin + before.size());

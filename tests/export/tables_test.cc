@@ -1,4 +1,4 @@
-// IdTable against a map, and StringTable.
+// IdTable, compared with a map, and StringTable.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

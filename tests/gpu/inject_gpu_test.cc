@@ -1,5 +1,5 @@
-// The injected library on a real GPU and the real driver. Programs and library lie beside this test, wherever that is.
-// Skips, and says why, where there is no usable GPU.
+// The injected library on a real GPU and the real driver. The programs and the library are in the folder of this test.
+// Skips with the reason if there is no usable GPU.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// A program that links the driver and behaves as argv[1] says; a case of inject_test each.
+// A program that links the driver. argv[1] selects what it does; each value is a case of inject_test.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -21,7 +21,7 @@ using driver_program::Allocate;
 using driver_program::UseDevice;
 constexpr size_t kMiB = 1 << 20;
 
-// One unmapping over many maps, of memory whose handles were released at once and given out again.
+// One unmapping of many mappings. The handles of the memory were released early, and their values reused.
 void GgmlPool() {
   CUdeviceptr pool = 0;
   CHECK_THAT(cuMemAddressReserve(&pool, 64 * kMiB, 0, 0, 0) == kSuccess);
@@ -60,8 +60,8 @@ void EightThreads() {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Memory whose handle is released while a sparse array uses it. Ends there, or after the tiles were unmapped, or the
-// array destroyed.
+// Memory whose handle is released while a sparse array uses it. Ends then, after the tiles were unmapped, or after
+// the array was destroyed.
 void SparseArray(const std::string& moment) {
   user_allocates(100);
   Handle array = nullptr;
@@ -108,7 +108,7 @@ Handle CapturedGraph(Handle* graph, CUdeviceptr* kept) {
   return executable;
 }
 
-// Ends at one of these moments.
+// The points at which the case ends.
 void Graphs(const std::string& moment) {
   user_allocates(100);
   Handle graph = nullptr;
@@ -138,7 +138,7 @@ void Graphs(const std::string& moment) {
   CHECK_THAT(cuMemFree_v2(kept) == kSuccess);
 }
 
-// A graph with a memory node of 1 MiB by each version of the call, launched.
+// Launches a graph with a memory node of 1 MiB, which is added with each version of the call.
 void GraphNodes() {
   Handle graph = nullptr;
   CHECK_THAT(cuGraphCreate(&graph, 0) == kSuccess);
@@ -156,7 +156,7 @@ void GraphNodes() {
   CHECK_THAT(cuGraphLaunch(executable, nullptr) == kSuccess);
 }
 
-// Of what is asked from the driver, each wrapper: every answer must differ from the exported function of the double.
+// Looks up each wrapped function: every result must differ from the function that the fake driver exports.
 void GetProcAddress() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
   const struct {

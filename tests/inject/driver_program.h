@@ -1,4 +1,4 @@
-// What the programs of these tests share that call the driver as a library that they link.
+// Functions of test programs that link the driver.
 #ifndef HBMPROF_TESTS_INJECT_DRIVER_PROGRAM_H_
 #define HBMPROF_TESTS_INJECT_DRIVER_PROGRAM_H_
 
@@ -18,7 +18,7 @@ inline void UseDevice(int device) {
   CHECK_THAT(cuCtxSetCurrent(context) == kSuccess);
 }
 
-// A frame of its own, which profiles name.
+// Allocates device memory. It has its own frame in call stacks.
 [[gnu::noinline]] inline hbmprof::internal::cuda_driver::CUdeviceptr Allocate(size_t bytes) {
   hbmprof::internal::cuda_driver::CUdeviceptr ptr = 0;
   CHECK_THAT(hbmprof::internal::cuda_driver::cuMemAlloc_v2(&ptr, bytes) == hbmprof::internal::cuda_driver::kSuccess);

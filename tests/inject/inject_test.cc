@@ -1,5 +1,4 @@
-// Programs that know nothing of hbmprof, started with the injected library on the double of the driver, and what their
-// profiles say.
+// Unchanged programs that are started with the injected library on the fake driver, and their profiles.
 #include <glob.h>
 #include <unistd.h>
 
@@ -34,12 +33,12 @@ struct Injected {
   std::string output = NewDirectory() + "/profile.pb.gz";
   std::vector<std::string> environment;
   std::string preload = HBMPROF_INJECTED;
-  bool doubles = true;  // found by LD_LIBRARY_PATH
+  bool uses_fakes = true;  // by LD_LIBRARY_PATH
 
   CommandResult Run(const std::vector<std::string>& command) const {
     std::vector<std::string> all = environment;
     all.push_back("LD_PRELOAD=" + preload);
-    if (doubles) all.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
+    if (uses_fakes) all.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
     all.push_back("HBMPROF_CUDA_OUTPUT=" + output);
     return RunCommand(command, all);
   }
@@ -48,7 +47,7 @@ struct Injected {
 
 std::string Program(const std::string& name) { return HBMPROF_INJECT_PROGRAMS "/" + name; }
 
-// The profile of a case of cases_program that ends well.
+// Returns the profile of a case of cases_program, which must succeed.
 ProfileView RunCase(Injected injected, std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
   arguments.insert(arguments.begin(), Program("inject_cases"));
   injected.environment = std::move(environment);
@@ -71,7 +70,7 @@ TEST_P(MatrixTest, RecordsOnceWithUserFrame) {
   const Injected injected;
   ExpectDone(injected.Run({Program("inject_matrix_" + route), kind.name, "hold"}));
   const ProfileView view = injected.View();
-  // What is opened from another process, that process (here the same one) has allocated first.
+  // Memory that is opened from another process was allocated by that process first, which is this one here.
   const bool ipc = std::string(kind.name) == "ipc";
   EXPECT_EQ(view.Sum("inuse_objects"), ipc ? 2 : 1);
   EXPECT_EQ(view.Sum("inuse_space"), kind.bytes + (ipc ? 8192 : 0));
@@ -151,7 +150,7 @@ TEST(InjectTest, GraphMemoryCountsFromLaunchToFree) {
     const ProfileView view = RunCase({}, {"graphs", moment});
     EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
     EXPECT_EQ(view.SumWhere("alloc_space", "kind", "graph"), 5 * kMiB);
-    // Whatever else the graphs have taken is idle, and nothing is unaccounted but the context.
+    // The other memory that graphs have reserved is idle, and only the context is unaccounted.
     EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), view.Comment("device GPU:0", "baseline"));
     const bool launched = std::string(moment) != "made";
     const int64_t bytes = view.SumWhere("inuse_space", "kind", "graph");
@@ -207,8 +206,8 @@ TEST(InjectTest, DriverWithUnexportedAddressesIsTracked) {
   EXPECT_EQ(injected.View().Sum("inuse_space"), 12345);
 }
 
-// The real runtime, static and shared, and NVIDIA's libraries that bring one each. Their lookups end with a refusal:
-// the double is no driver for them.
+// The real runtime, static and shared, and NVIDIA's libraries that contain one each. Their lookups end with an error:
+// the fake driver does not work with them.
 struct RealRuntime {
   const char* program;
   const char* argument;
@@ -256,7 +255,7 @@ TEST(InjectTest, DlsymOfOtherNamesIsTheCLibrarys) {
   EXPECT_THAT(run.out, HasSubstr("RTLD_NEXT from a library: the C library's"));
 }
 
-// It prefers the C library's dlsym and the driver's own functions to what was preloaded.
+// The library uses the C library's dlsym and the driver's own functions, not the preloaded ones.
 TEST(InjectTest, DeepBoundLibraryByPathIsTracked) {
   const Injected injected;
   ExpectDone(injected.Run({Program("inject_deep_bind"), HBMPROF_DEEP_BIND_LIBRARY}));
@@ -265,7 +264,7 @@ TEST(InjectTest, DeepBoundLibraryByPathIsTracked) {
   EXPECT_EQ(view.Sum("inuse_space"), 2000);
 }
 
-// Where a bare name leads depends on who asks: the program's run path, which only the C library knows.
+// A name without a slash is searched in the run path of the caller, which only the C library knows.
 TEST(InjectTest, DeepBoundLibraryByNameIsTracked) {
   const std::string path = HBMPROF_DEEP_BIND_LIBRARY;
   const size_t slash = path.rfind('/');
@@ -274,7 +273,7 @@ TEST(InjectTest, DeepBoundLibraryByNameIsTracked) {
     Injected injected;
     if (!in_run_path) {
       injected.environment = {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" + path.substr(0, slash)};
-      injected.doubles = false;
+      injected.uses_fakes = false;
     }
     const std::string program = in_run_path ? "inject_deep_bind_run_path" : "inject_deep_bind";
     ExpectDone(injected.Run({Program(program), path.substr(slash + 1)}));
@@ -296,7 +295,7 @@ TEST(InjectTest, ProgramCanQueryCoverage) {
   EXPECT_THAT(alone.out, HasSubstr("`hbmprof run`"));
 }
 
-// --- The program is as it was. ---
+// --- The program's behaviour does not change. ---
 
 TEST(InjectTest, FailuresAreReturnedAndNotRecorded) {
   Injected injected;
@@ -330,11 +329,11 @@ TEST(InjectTest, ProgramWithoutCudaWritesNoProfile) {
   EXPECT_NE(access(injected.output.c_str(), F_OK), 0);
 }
 
-// Programs that carry a protobuf or an abseil of their own, and plug-ins that carry another, alone and beside preloaded
+// Programs that contain their own protobuf or abseil, and plugins that contain another copy, with and without preloaded
 // allocators.
 class CarriesTest : public ::testing::TestWithParam<std::tuple<std::string, std::string, std::string, std::string>> {
  protected:
-  // "" for none. Skips where it is not on this machine.
+  // "" for none. Skips if it is not installed.
   static std::string Allocator(const std::string& name) {
     const std::string path = "/usr/lib/x86_64-linux-gnu/" + name;
     return name.empty() || access(path.c_str(), R_OK) != 0 ? "" : path;
@@ -439,8 +438,8 @@ TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
   EXPECT_GT(needed, 0);
 }
 
-// Each allocation that the library makes for itself fails in turn, until no call needs more. The program checks that
-// every call reaches the driver once and gives its result, and ends with nothing allocated.
+// Each allocation that the library makes fails in turn, until no call makes more. The program checks that every call
+// reaches the driver once and returns its result. It frees all memory at its end.
 TEST(InjectTest, CallsReachDriverOnceWithoutHostMemory) {
   const Injected injected;
   bool reached = true;
@@ -455,7 +454,7 @@ TEST(InjectTest, CallsReachDriverOnceWithoutHostMemory) {
     const ProfileView view = injected.View();
     const int64_t lost = std::stoll(view.Comment("tracker", "dropped_records"));
     EXPECT_LE(lost, reached ? 1 : 0);
-    // What another graph frees stays if that graph's node could not be noted.
+    // Memory that another graph frees stays if the node of that graph could not be recorded.
     EXPECT_THAT(view.Sum("inuse_space"), ::testing::AnyOf(0, lost * kMiB));
     EXPECT_TRUE(lost > 0 || view.Comment("tracker", "foreign_frees") == "0") << "what was recorded was found again";
     dropped += lost;
@@ -552,7 +551,7 @@ TEST(InjectTest, IdlePoolMemoryIsNotUnaccounted) {
   EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), view.Comment("device GPU:0", "baseline"));
 }
 
-// --- Profiles in between. ---
+// --- Profiles at intervals. ---
 
 TEST(InjectTest, ProfilesAreWrittenAtAnInterval) {
   Injected injected;

@@ -1,5 +1,6 @@
-// A program that links hbmprof, records into it, and allocates from the driver, as argv[1] says; a case of joined_test
-// each. Also built as a library that is loaded late (JOINED_LIBRARY): `joined_case` is its entry.
+// A program that links hbmprof, records with it, and allocates from the driver. argv[1] selects what it does; each
+// value is a case of joined_test. Also built as a library that is loaded late (JOINED_LIBRARY), with the entry point
+// `joined_case`.
 #include <signal.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -36,7 +37,7 @@ void Free(CUdeviceptr ptr) { CHECK_THAT(cuMemFree_v2(ptr) == kSuccess); }
 
 BufferId Id(uint64_t address) { return BufferId(address); }
 
-// What an unchanged library does, and what the program's own code does.
+// An allocation of an unchanged library, and records of the program's own code.
 extern "C" [[gnu::noinline]] CUdeviceptr vendor_allocates(size_t bytes) { return Allocate(bytes); }
 extern "C" [[gnu::noinline]] bool user_records(uint64_t address, size_t bytes, const Attributes& attributes) {
   return Profiler::Default().RecordAlloc(Id(address), bytes, attributes);
@@ -70,12 +71,12 @@ extern "C" [[gnu::noinline]] void* user_allocates(hbmprof::DeviceAllocator& allo
 int64_t InUse(const char* device = "GPU:0") {
   return Profiler::Default().Stats(Profiler::Default().Device(device)).bytes_in_use;
 }
-// By the driver's own account.
+// Returns the bytes in use as the driver counts them.
 int64_t DriverInUse() {
   return static_cast<int64_t>(fake_cuda_bytes_in_use(0)) - static_cast<int64_t>(fake_cuda_context_bytes());
 }
 
-// The set of labels is the thread's, also for what the program knows nothing of.
+// Tags of the thread also label allocations of other libraries.
 void Tags() {
   const ScopedTag phase("phase", "load");
   vendor_allocates(kMiB);
@@ -108,7 +109,7 @@ void AllOfIt(int round) {
       pages.pop_back();
     }
   }
-  // A pool whose segment is declared, and one whose is not.
+  // A pool with a declared segment, and one without.
   const CUdeviceptr segment = vendor_allocates(kMiB);
   CHECK_THAT(profiler.RecordSegment(Id(segment), kMiB, {{}, {}, profiler.Allocator("pool")}));
   for (size_t i = 0; i < 16; ++i) CHECK_THAT(user_records_block(segment + i * 16 * kKiB, 16 * kKiB));
@@ -116,7 +117,7 @@ void AllOfIt(int round) {
   const CUdeviceptr slab = vendor_allocates(kMiB);
   for (size_t i = 0; i < 16; ++i) CHECK_THAT(user_records(slab + i * 4 * kKiB, 4 * kKiB, {}));
   for (size_t i = 0; i < 16; i += 3) CHECK_THAT(profiler.RecordFree(Id(slab + i * 4 * kKiB)));
-  // Pools that go, with everything in them.
+  // Pools that end, with all their blocks.
   const CUdeviceptr ended = vendor_allocates(kMiB);
   CHECK_THAT(profiler.RecordSegment(Id(ended), kMiB));
   CHECK_THAT(user_records_block(ended, kKiB));
@@ -126,7 +127,7 @@ void AllOfIt(int round) {
   CHECK_THAT(user_records(dropped + kKiB, kKiB, {}));
   CHECK_THAT(user_records(dropped, kKiB, {}));
   Free(dropped);
-  // Stream-ordered memory, and a cache that keeps what it has got.
+  // Stream-ordered memory, and a cache that keeps its memory.
   CUdeviceptr ordered = 0;
   CHECK_THAT(cuMemAllocAsync(&ordered, 32 * kKiB, nullptr) == kSuccess);
   CHECK_THAT(user_records(ordered, 32 * kKiB, {}));
@@ -135,7 +136,7 @@ void AllOfIt(int round) {
     CHECK_THAT(user_records(kept, 64 * kKiB, {}));
     CHECK_THAT(profiler.RecordFree(Id(kept)));
   }
-  // Mapped physical memory and memory of the host: the driver's records say all that is to be said.
+  // Mapped physical memory and host memory: only the driver's records count.
   const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
   CUdeviceptr mapped = 0;
   CUmemGenericAllocationHandle handle = 0;
@@ -149,7 +150,7 @@ void AllOfIt(int round) {
   void* pinned = nullptr;
   CHECK_THAT(cuMemHostAlloc(&pinned, kMiB, 0) == kSuccess);
   CHECK_THAT(!user_records(reinterpret_cast<uintptr_t>(pinned) + kKiB, kKiB, {}));
-  // What is no memory of the driver's.
+  // Memory that the driver has not allocated.
   Attributes simulated;
   simulated.device = profiler.Device("sim:0");
   CHECK_THAT(user_records((uint64_t{1} << 46) + static_cast<unsigned>(round) * kMiB, 3 * kKiB, simulated));
@@ -185,7 +186,7 @@ void Functions() {
   profiler.ResetPeak(gpu);
   CHECK_THAT(profiler.Stats(gpu).peak_bytes_in_use == 0);
 
-  // A pool without a declared segment: a block is found, counted once, put back, and ends with its memory.
+  // A pool without a declared segment: a block is found, counted once, restored, and ends with its memory.
   const CUdeviceptr slab = vendor_allocates(kMiB);
   CHECK_THAT(user_records(slab, kKiB, {}) && user_records(slab + kKiB, kKiB, {}));
   CHECK_THAT(InUse() == kMiB && profiler.FindBuffer(Id(slab))->bytes == kKiB);
@@ -198,17 +199,17 @@ void Functions() {
   CHECK_THAT(!profiler.RecordAlloc(Id(slab), 1, {gpu, hbmprof::MemoryKind::kAlias, {}}));
   CHECK_THAT(profiler.RecordAlloc(Id(slab + 2 * kKiB), kKiB, {gpu, hbmprof::MemoryKind::kAlias, {}}));
   CHECK_THAT(InUse() == kMiB && profiler.RecordFree(Id(slab + 2 * kKiB)).bytes() == 0);
-  // Blocks may change their size; the driver's memory keeps it, and is one segment.
+  // Blocks can be resized; the driver's memory keeps its size, and is one segment.
   CHECK_THAT(profiler.RecordResize(Id(slab + kKiB), 3 * kKiB) && profiler.RecordBlockResize(Id(slab), kKiB / 2));
   CHECK_THAT(profiler.Stats(gpu).bytes_reserved == kMiB - 7 * kKiB / 2 && InUse() == kMiB);
   CHECK_THAT(!profiler.SplitSegment(Id(slab), kMiB / 2));
   Free(slab);
   CHECK_THAT(InUse() == 0 && !profiler.FindBuffer(Id(slab)).has_value());
 
-  // What is known by a handle lies in the driver's memory too.
+  // Memory with a handle lies in the driver's memory too.
   CHECK_THAT(!profiler.RecordAlloc(BufferId::Handle(9, 5), kKiB, {gpu, {}, {}}) && InUse() == 0);
 
-  // The driver's memory ends when the driver says so.
+  // The driver's memory ends with the driver's free.
   const CUdeviceptr whole = vendor_allocates(kMiB);
   profiler.DropDevice(gpu);
   CHECK_THAT(InUse() == kMiB);
@@ -220,11 +221,11 @@ void Functions() {
   CHECK_THAT(user_records(meanwhile, kMiB, {}) && InUse() == 2 * kMiB);
   CHECK_THAT(cuDevicePrimaryCtxReset_v2(0) == kSuccess);
   CHECK_THAT(InUse() == 0);
-  // Memory of the program's own at addresses that the driver had.
+  // The program's own memory at addresses that the driver has used before.
   CHECK_THAT(user_records(whole, kKiB, {gpu, {}, {}}) && InUse() == kKiB && profiler.RecordFree(Id(whole)));
   CHECK_THAT(InUse() == 0);
 
-  // Segments of the program's own grow, split and merge.
+  // The program's own segments grow, split and merge.
   const BufferId first(uint64_t{1} << 47);
   const BufferId second((uint64_t{1} << 47) + 2 * kMiB);
   CHECK_THAT(profiler.RecordSegment(first, kMiB, {gpu, {}, {}}) && profiler.RecordResize(first, 3 * kMiB));
@@ -232,7 +233,7 @@ void Functions() {
   CHECK_THAT(profiler.MergeSegments(first, second) && profiler.FindBuffer(first)->bytes == 3 * kMiB);
   CHECK_THAT(InUse() == 3 * kMiB && profiler.RecordFree(first) && InUse() == 0);
 
-  // Devices of the program's own have its probes, and are dropped.
+  // The program's own devices have its probes, and can be dropped.
   const hbmprof::DeviceId simulated = profiler.Device("sim:0");
   int owner = 0;
   bool throws = false;
@@ -273,7 +274,7 @@ void Functions() {
   CHECK_THAT(profiler.GetTrackerStats().foreign_frees == 0 && profiler.GetTrackerStats().replaced_records == 0);
   CHECK_THAT(!profiler.RecordFree(Id(uint64_t{1} << 46)) && profiler.GetTrackerStats().foreign_frees == 1);
 
-  // Other profilers are the program's own.
+  // Other Profiler objects do not join.
   Profiler own;
   const CUdeviceptr elsewhere = vendor_allocates(kMiB);
   CHECK_THAT(own.RecordAlloc(Id(elsewhere), kMiB));
@@ -301,7 +302,7 @@ void Forks() {
     CHECK_THAT(child >= 0);
     if (child == 0) {
       alarm(60);
-      // It has none of its parent's memory. (What the parent's driver gave out is the child's to use as it likes.)
+      // The child has none of its parent's records. (It may use the memory that the parent has allocated.)
       CHECK_THAT(InUse() == 0);
       const ScopedTag in_child("process", "child");
       CHECK_THAT(user_records(segment + kKiB, 5 * kKiB, {Profiler::Default().Device("GPU:0"), {}, {}}));
@@ -354,7 +355,7 @@ void SignalHandler() {
   CHECK_THAT(InUse() == DriverInUse());
 }
 
-// Freed after main, when profiles are being written.
+// Freed after main, while profiles are written.
 struct FreedByDestructor {
   CUdeviceptr ptr = 0;
   ~FreedByDestructor() {
@@ -363,13 +364,13 @@ struct FreedByDestructor {
 };
 FreedByDestructor freed_by_destructor;
 
-// A profile at exit of each, around a destructor that frees.
+// Both libraries write a profile at exit, before and after a destructor that frees.
 void Exit() {
   freed_by_destructor.ptr = vendor_allocates(kMiB);
   CHECK_THAT(user_records(freed_by_destructor.ptr, kMiB, {}));
 }
 
-// In the program's constructors, before main: nothing of the driver's is there yet.
+// In the program's constructors, before main: the driver has allocated nothing yet.
 struct RecordsEarly {
   RecordsEarly() {
     if (std::getenv("JOINED_EARLY") == nullptr) return;
@@ -390,7 +391,7 @@ int Run(const std::string& name, const char* path) {
   if (name == "signals") SignalHandler();
   if (name == "exit") Exit();
   if (name == "late") {
-    // What the driver gave out before this library was here. See late_program.cc.
+    // Memory that the driver allocated before this library was loaded. See late_program.cc.
     char* rest = nullptr;
     const uint64_t whole = std::strtoull(std::getenv("JOINED_BEFORE"), &rest, 16);
     const uint64_t slab = std::strtoull(rest, nullptr, 16);

@@ -1,5 +1,5 @@
-// Programs that link hbmprof and are started with the injected library, on the double of the driver: both write the
-// same profile, of one account that agrees with the driver's own.
+// Programs that link hbmprof and are started with the injected library, on the fake driver: both libraries write the
+// same profile, and its sums equal the driver's.
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,13 +47,13 @@ struct Started {
   ProfileView Own() const { return ViewProfile(own_path); }
 };
 
-// What the driver has given out, as the program printed it.
+// Returns the bytes that the driver has allocated, which the program prints.
 int64_t DriversSum(const CommandResult& run) {
   const size_t at = run.out.find("driver ");
   return at == std::string::npos ? -1 : std::strtoll(run.out.c_str() + at + 7, nullptr, 10);
 }
 
-// Each sample with all that it says, in an order of its own.
+// Returns each sample as text.
 std::multiset<std::string> Samples(const ProfileView& view) {
   std::multiset<std::string> all;
   for (const ProfileView::Sample& sample : view.samples) {
@@ -66,7 +66,7 @@ std::multiset<std::string> Samples(const ProfileView& view) {
   return all;
 }
 
-// The comments but the one with the time and the one about the host's memory, which writing a profile takes too.
+// Returns the comments except the one with the time and the one about host memory, which writing a profile changes.
 std::multiset<std::string> Comments(const ProfileView& view) {
   std::multiset<std::string> all;
   for (const std::string& comment : view.comments) {
@@ -77,7 +77,7 @@ std::multiset<std::string> Comments(const ProfileView& view) {
   return all;
 }
 
-// They are the same, and of the driver's GPU they say what the driver says.
+// Expects that the profiles are the same and that their sums for the GPU equal the driver's.
 void ExpectOneAccount(const ProfileView& own, const ProfileView& injected, int64_t drivers_sum) {
   EXPECT_GT(own.samples.size(), 0u);
   EXPECT_EQ(Samples(own), Samples(injected));
@@ -187,7 +187,7 @@ TEST(JoinedTest, ExitProfilesAgree) {
     EXPECT_EQ(own.SumWhere("inuse_space", "phase", "early"), early ? 77 : 0);
     EXPECT_THAT(own.Sum("inuse_space"), ::testing::AnyOf(early ? 77 : 0, kMiB + (early ? 77 : 0)));
     EXPECT_EQ(own.Sum("alloc_space"), kMiB + (early ? 77 : 0));
-    EXPECT_NE(run.Injected().Comment("device GPU:0", "unaccounted"), "") << "the driver was still there to be asked";
+    EXPECT_NE(run.Injected().Comment("device GPU:0", "unaccounted"), "") << "the driver still answered at exit";
   }
 }
 

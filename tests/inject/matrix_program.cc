@@ -1,6 +1,6 @@
-// Allocates memory of one kind (argv[1]) on one way to the driver, which ROUTE says: linked, dlsym, get_proc_address,
-// or runtime (a runtime library above the driver). argv[2] is "hold", which ends the program while it holds the memory,
-// or "free". The allocating calls are made by user_allocates.
+// Allocates memory of one kind (argv[1]). The macro ROUTE selects how it finds the driver's functions: linked, dlsym,
+// get_proc_address, or runtime (a runtime library above the driver). argv[2] is "hold", which ends the program while it
+// holds the memory, or "free". The allocating calls are made by user_allocates.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -153,7 +153,7 @@ void UseDevice(int device) {
 #endif
 }
 
-// What an allocation leaves to be freed.
+// An allocation to free later.
 struct Held {
   CUdeviceptr ptr = 0;
   CUdeviceptr exported = 0;
@@ -221,7 +221,7 @@ int main(int, char** argv) {
 
   user_allocates(route, kind, held);
   if (kind == "vmm") {
-    // As ggml does: mapped and released at once.
+    // Like ggml: mapped, then released.
     Check(route.address_reserve(&held.ptr, kPhysicalBytes, 0, 0, 0) == kSuccess, "addresses");
     Check(route.map(held.ptr, kPhysicalBytes, 0, held.physical, 0) == kSuccess, "a mapping");
     Check(route.release(held.physical) == kSuccess, "a release");

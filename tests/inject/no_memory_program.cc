@@ -1,5 +1,6 @@
-// Makes every wrapped call of the driver, while allocation argv[1] of those that the injected library makes for itself
-// fails. Says "reached" if that allocation was asked for. Every call must reach the driver once and give its result.
+// Makes every wrapped call of the driver while one host allocation of the injected library fails: the one with the
+// number argv[1]. Prints "reached" if there was such an allocation. Every call must reach the driver once and return
+// its result.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -85,7 +86,7 @@ void StreamOrderedMemory() {
   ONCE(cuMemAllocAsync, &ptr, 1000, nullptr);
   ONCE(cuMemFreeAsync, ptr, nullptr);
   ONCE(cuMemAllocAsync_ptsz, &ptr, 1000, nullptr);
-  // The double counts both under one name.
+  // The fake driver counts both under one name.
   Once("cuMemFreeAsync", [&] { return cuMemFreeAsync_ptsz(ptr, nullptr); });
   ONCE(cuMemPoolCreate, &pool, &properties);
   ONCE(cuMemAllocFromPoolAsync, &exported, 1000, pool, nullptr);

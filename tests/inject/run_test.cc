@@ -1,4 +1,4 @@
-// `hbmprof run` and `hbmprof doctor` as a user calls them, on the double of the driver.
+// `hbmprof run` and `hbmprof doctor` as a user calls them, on the fake driver.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -43,7 +43,7 @@ std::string Program(const std::string& name) { return HBMPROF_INJECT_PROGRAMS "/
 
 constexpr char kDoubles[] = "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE;
 
-// The doubles are found unless `environment` says where to look for libraries.
+// The program finds the fake libraries unless `environment` sets LD_LIBRARY_PATH.
 CommandResult Tool(const std::vector<std::string>& arguments, std::vector<std::string> environment = {}) {
   const bool told = std::any_of(environment.begin(), environment.end(),
                                 [](const std::string& variable) { return variable.rfind("LD_LIBRARY_PATH=", 0) == 0; });
@@ -126,7 +126,7 @@ TEST(RunTest, AnExitCodeAbove128IsNoSignal) {
 }
 
 TEST(RunTest, ForwardsSignals) {
-  // The program, a shell, tells each signal that it gets, and goes on when it has read a line. It reads with a time
+  // The program, a shell, prints each signal that it gets, and continues when it has read a line. It reads with a time
   // limit, since a signal that arrives just before bash blocks in read(2) has its trap run only when that returns.
   const std::string signals = "HUP INT QUIT TERM USR1 USR2 ABRT PWR";
   const std::string program = "for s in " + signals +
@@ -234,7 +234,7 @@ TEST(RunTest, LeavesNoEmptyFolder) {
 }
 
 TEST(RunTest, FolderOfAnotherRunStays) {
-  // The first run makes the folder and ends, without a profile, while the second one's program is at work.
+  // The first run creates the folder and ends without a profile, while the program of the second one runs.
   const std::string folder = ScratchDir() + "/profiles";
   const std::string wait_for = "while [ ! -e $FOLDER.go ]; do sleep 0.01; done; ";
   const CommandResult run = Shell(
@@ -261,7 +261,7 @@ TEST(RunTest, RunningProcessIsNamed) {
 
 TEST(RunTest, RunsInOneFolderAreSeparate) {
   const std::string folder = ScratchDir();
-  // The second run starts and ends while the first one's program is at work, which leaves a profile too.
+  // The second run starts and ends while the program of the first one runs, which writes a profile too.
   const std::string program = Program("inject_cases") + " plain";
   const std::string second = ToolPath() + " run --output " + folder + " -- " + program + " 2>" + folder + ".second; ";
   const CommandResult first = Tool({"run", "--output", folder, "--", "sh", "-c", second + program});
@@ -301,7 +301,7 @@ TEST(RunTest, UnusableLibraryPathIsRefused) {
   }
 }
 
-// A program that would fail with the library does what it does without, and one line says why.
+// A program that would fail with the library runs without it, and one line prints the reason.
 void ExpectRunsWithout(const std::string& program, const std::string& folder, const std::string& reason) {
   const CommandResult run = Tool({"run", "--output", folder, "--", program});
   EXPECT_EQ(run.exit_code, 5) << run.err;
@@ -362,7 +362,7 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  // Everything on the screen since the start, as soon as `text` is there.
+  // Returns all output on the terminal, as soon as it contains `text`.
   const std::string& ReadUntil(const std::string& text) {
     pollfd input = {terminal_, POLLIN, 0};
     while (screen_.find(text) == std::string::npos) {
@@ -379,7 +379,7 @@ class Terminal {
   void Type(const std::string& keys) {
     EXPECT_EQ(write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
   }
-  // How the job next stopped or ended, as the shell sees it.
+  // Returns how the job stopped or ended, as the shell sees it.
   int NextStatus() {
     int status = -1;
     pollfd input = {report_, POLLIN, 0};
@@ -411,7 +411,7 @@ class Terminal {
       tcsetpgrp(tty, job);
       kill(-job, SIGCONT);
     }
-    // What is on the screen goes with the last process that has the terminal.
+    // The output on the terminal is lost when the last process closes it.
     pause();
     _exit(0);
   }
@@ -517,7 +517,7 @@ TEST(DoctorTest, ShowsUnrecordedMemory) {
   EXPECT_THAT(Tool({"doctor", "--library", "/nonexistent.so"}).out, HasSubstr("! library"));
 }
 
-// Measured, in the README, and in what the command says: one number.
+// The measured number, that of the README, and that of the command are the same.
 TEST(DoctorTest, ShowsHostMemoryPerBuffer) {
   constexpr int64_t kBuffers = 1000000;
   hbmprof::Profiler profiler;

@@ -1,4 +1,4 @@
-// ProfilingTimer: a signal that interrupts the program again and again, wherever it is.
+// ProfilingTimer: a signal that interrupts the program repeatedly, at any instruction.
 #ifndef HBMPROF_TESTS_PROGRAMS_PROFILING_TIMER_H_
 #define HBMPROF_TESTS_PROGRAMS_PROFILING_TIMER_H_
 

@@ -1,4 +1,4 @@
-// Runs each program of this folder and reads its exit code, its output and the profiles it leaves. A program that hangs
+// Runs each program of this folder and checks its exit code, its output and its profiles. A program that hangs
 // is killed by its own alarm (exit code 142).
 
 #include <cstdlib>
@@ -23,8 +23,8 @@ using ::hbmprof_test::ViewProfile;
 CommandResult RunProgram(const std::string& program, std::vector<std::string> arguments = {},
                          std::vector<std::string> environment = {}) {
   arguments.insert(arguments.begin(), HBMPROF_PROGRAMS "/program_" + program);
-  // For builds with sanitizers. What a parent's other threads hold is lost in a forked child, which a leak checker
-  // takes for a leak of ours; and a thread sanitizer sleeps for a second at each exit.
+  // For builds with sanitizers. A leak checker reports memory of the parent's other threads in a forked child as a
+  // leak. The thread sanitizer sleeps for a second at each exit.
   environment.push_back("ASAN_OPTIONS=detect_leaks=0");
   environment.push_back("TSAN_OPTIONS=atexit_sleep_ms=0");
   return RunCommand(arguments, environment);
@@ -166,9 +166,7 @@ TEST_P(UnwinderTest, StaticProgramIsTracked) {
   }
 }
 
-TEST(Programs, ProbeCanWaitForLoader) {
-  ExpectDone(RunProgram("dlopen_in_probe", {HBMPROF_PROGRAM_MODULE}));
-}
+TEST(Programs, ProbeCanWaitForLoader) { ExpectDone(RunProgram("dlopen_in_probe", {HBMPROF_PROGRAM_MODULE})); }
 
 TEST(Programs, PluginWithTheLibraryCanBeClosed) {
   const std::string directory = NewDirectory();

@@ -1,4 +1,4 @@
-// What test programs check with: failing checks end the process. Independent of the library.
+// Checks of test programs. A failing check ends the process. Independent of the library.
 #ifndef HBMPROF_TESTS_SUPPORT_CHECK_H_
 #define HBMPROF_TESTS_SUPPORT_CHECK_H_
 

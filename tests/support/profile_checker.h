@@ -1,6 +1,5 @@
-// Profiles as their readers see them: parsing, the structural check that every written profile must pass, and a view
-// with the indices resolved.
-// Not here: running pprof itself (pprof_tool.h).
+// Reading profiles: parsing, the structural check that every profile must pass, and a view with resolved indices.
+// Not here: running pprof (pprof_tool.h).
 #ifndef HBMPROF_TESTS_SUPPORT_PROFILE_CHECKER_H_
 #define HBMPROF_TESTS_SUPPORT_PROFILE_CHECKER_H_
 
@@ -23,8 +22,8 @@ using Profile = hbmprof::pprof::Profile;
 absl::StatusOr<Profile> ParseProfile(std::string_view gzip_bytes);
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
-// What is wrong with the profile, as a sentence that names the place, or "". Demands what the strictest known readers
-// do (docs/profile.md) and what this project promises of its own profiles.
+// Returns the first error in the profile, as a sentence that names its position, or "". Checks what the strictest known
+// readers do (docs/profile.md) and what this project promises of its own profiles.
 std::string CheckProfile(const Profile& profile);
 
 // The profile as text, one line per sample, mapping and comment, with every index resolved; for golden files.

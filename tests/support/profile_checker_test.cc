@@ -1,4 +1,4 @@
-// Every rule of the checker is seen failing: each case breaks a good profile in one place.
+// Shows that every rule of the checker can fail: each case damages a correct profile at one point.
 #include "tests/support/profile_checker.h"
 
 #include <gmock/gmock.h>

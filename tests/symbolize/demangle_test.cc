@@ -1,4 +1,4 @@
-// Names as a profile shows them, from symbols that compilers made.
+// The names that a profile shows for symbols of several compilers.
 #include "src/symbolize/demangle.h"
 
 #include <gtest/gtest.h>

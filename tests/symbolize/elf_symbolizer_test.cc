@@ -281,7 +281,7 @@ TEST(ElfSymbolizer, WorksInForkedChildOfThreads) {
   for (int i = 0; i < 20; ++i) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(20);  // ends a child that waits for a lock for ever
+      alarm(20);  // ends a child that waits for a lock
       _exit(ElfSymbolizer().Symbolize(modules, {address})[0].name == "named_here::Free" ? 0 : 1);
     }
     int status = 0;

@@ -1,6 +1,6 @@
-// libnvidia-ml.so.1 of the double: what the device model holds, told per process. FAKE_NVML_PROCESS=0: it does not know
-// this process, as in a container whose process ids the host does not share. FAKE_NVML_MEMORY=0: nor the device's
-// memory.
+// The fake libnvidia-ml.so.1: reports the memory of the device model per process. With FAKE_NVML_PROCESS=0 it does not
+// know this process, as in a container that does not share process ids with the host. With FAKE_NVML_MEMORY=0 it does
+// not know the device's memory either.
 #include <unistd.h>
 
 #include <cstdio>
@@ -40,7 +40,7 @@ int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
   return 0;
 }
 
-// Another process is there too, and asks for more room than the first call offers.
+// There is another process too, so the first call's buffer is too small.
 int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Process* processes) {
   const int ordinal = static_cast<int>(reinterpret_cast<uintptr_t>(device)) - 1;
   if (*count < 100) {
