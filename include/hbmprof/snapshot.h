@@ -111,6 +111,7 @@ struct Snapshot {
   std::vector<Module> modules;          // the main program's first segment first, then by address
   TrackerStats tracker;
   std::vector<std::pair<std::string, int64_t>> counters;  // the program's own (Profiler::SetCounter), sorted by name
+  std::vector<std::string> warnings;                      // what the profile does not show, and why: a sentence each
   int64_t time_unix_nanos = 0;
   int64_t process_id = 0;
   std::string host;

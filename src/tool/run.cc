@@ -349,6 +349,10 @@ void Summarize(int64_t process, const std::string& path) {
       std::fprintf(stderr, "  %lld allocations were not recorded: a limit was reached\n",
                    static_cast<long long>(*comment.Number("dropped_records")));
     }
+    if (const auto warning = comment.values.find("text");
+        comment.word == "warning" && warning != comment.values.end()) {
+      std::fprintf(stderr, "  %s\n", Visible(warning->second).c_str());
+    }
     if (comment.word != "device") continue;
     const auto space = comment.values.find("space");
     const bool device = space == comment.values.end() || space->second == "device";
