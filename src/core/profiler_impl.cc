@@ -511,6 +511,25 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   return true;
 }
 
+bool ProfilerImpl::Rename(BufferId id, BufferId new_id) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  LiveRecord record;
+  if (!Admits(guard) || !live_.Find(id.value(), &record)) return false;
+  if (live_.InsertNew(new_id.value(), record) != LiveTable::Inserted::kNew) return false;
+  if (live_.EraseExactly(id.value(), record)) return true;
+  live_.EraseExactly(new_id.value(), record);
+  return false;
+}
+
+void ProfilerImpl::EndBlocks(DeviceId device, AllocatorId allocator) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  if (!Admits(guard)) return;
+  pools_.EndBlocks(device, allocator);
+  Resize();
+}
+
 DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const {
   DeviceStats stats;
   stats.bytes_in_use = totals.bytes_in_use;
@@ -640,6 +659,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
     sample.inuse_bytes = totals.inuse_bytes;
     snapshot.samples.push_back(std::move(sample));
   }
+  if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);
   return snapshot;
 }
 

@@ -18,6 +18,7 @@
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
+#include "src/inject/torch_blocks.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -68,11 +69,15 @@ void StartDumps() {
 
 }  // namespace
 
-void PrepareCudaTracking() { SetOutputVariable(kOutput); }
+void PrepareCudaTracking() {
+  SetOutputVariable(kOutput);
+  StartTorchBlocks();
+}
 
 void CudaTrackingStarts() {
   // The profiler may be older than the driver's exit handlers, if the program has used it before the driver.
   WriteOutputBeforeOlderExitHandlers();
+  AddTorchWarningsToSnapshots();
   if (!Completes(&StartDumps)) {
     PrintMessage("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
   }

@@ -14,6 +14,7 @@
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
+#include "src/inject/torch_hook.h"
 
 extern "C" {
 // dynamic_linker.cc
@@ -28,6 +29,7 @@ namespace {
 // Where `place`, a reference to `name`, should lead; null: leave it as it is. Only what bypasses this library is set:
 // another library's dlsym stays.
 void* Replacement(const link_map& module, const char* name, void* const* place) {
+  if (void* const stub = TorchHookByName(name)) return stub;
   const bool is_dlsym = std::strcmp(name, "dlsym") == 0;
   void* const wrapper = is_dlsym ? reinterpret_cast<void*>(&hbmprof_dlsym) : CudaWrapperByName(name);
   if (wrapper == nullptr) return nullptr;

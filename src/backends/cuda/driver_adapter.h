@@ -192,6 +192,10 @@ class CudaDriverAdapter {
         [&](CudaPhysicalMemory::Taken taken) { physical_.PutBack(std::move(taken)); });
   }
 
+  bool NameMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
+    return physical_.NameByAddress(address, rename);
+  }
+
   // Tiles of sparse arrays. Counted at the call, whenever the stream comes to it.
   template <typename Real>
   int MapTiles(const Real& real, const cuda_driver::ArrayMapInfo* list, unsigned count) {

@@ -4,7 +4,10 @@
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 
+#include <cstdint>
 #include <string_view>
+
+#include "hbmprof/allocation.h"
 
 namespace hbmprof::internal {
 
@@ -12,6 +15,9 @@ namespace hbmprof::internal {
 // by several threads at once; the second once, after that.
 void PrepareCudaTracking();
 void CudaTrackingStarts();
+
+// See CudaPhysicalMemory::NameByAddress. Not before a driver's call was tracked.
+bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to));
 
 // The wrapper of the driver's call of that name, null if it is not wrapped.
 void* CudaWrapperByName(std::string_view name);
