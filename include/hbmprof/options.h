@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hbmprof {
@@ -34,6 +35,9 @@ struct Options {
   // holds. Beyond it what is known goes on, and what would need more memory is dropped likewise; new tags are left out.
   // An empty profiler takes some 4 MiB. Snapshots, profiles being written and what backends keep are not part of it.
   int64_t max_host_bytes = int64_t{1} << 31;
+  // Labels of all samples, key and value each, such as {"model", "llama"}. A tag of the same key that a thread sets
+  // (tag.h) takes its place. Limits are those of tag.h; of two with the same key the last one counts.
+  std::vector<std::pair<std::string, std::string>> tags;
   // Where a profile is written when the process exits; empty: nowhere. "%p" becomes the process id, "%n" the next
   // number from 0 of which there is no file, "%%" a percent sign. A file of another process is never replaced, except
   // that a name with neither "%p" nor "%n" replaces the file that was there when the process started; otherwise a
@@ -65,6 +69,7 @@ struct Options {
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none
 //   HBMPROF_MAX_LIVE=N        Options::max_live_buffers
 //   HBMPROF_MAX_HOST_BYTES=N  Options::max_host_bytes
+//   HBMPROF_TAGS=KEY=VALUE,KEY=VALUE,...  Options::tags; values without a comma
 Options OptionsFromEnvironment(std::vector<std::string>* problems);
 
 }  // namespace hbmprof

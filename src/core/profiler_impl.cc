@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <new>
 #include <unordered_map>
 #include <utility>
@@ -90,6 +91,7 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(options.max_live_buffers),
       capture_(options.unwinder),
+      tags_(LabelsOf(options.tags)),
       note_seed_(NewNoteSeed()),
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
@@ -648,7 +650,12 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
     sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
     if (sample.allocator >= snapshot.allocators.size()) sample.allocator = 0;
     const auto [set, unknown] = tags.try_emplace(key.tags);
-    if (unknown) set->second = TagsOf(key.tags);
+    if (unknown) {
+      std::vector<std::pair<std::string, std::string>> labels = TagsOf(key.tags);
+      // Of two with the same key, the thread's.
+      std::set_union(labels.begin(), labels.end(), tags_.begin(), tags_.end(), std::back_inserter(set->second),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    }
     sample.tags = set->second;
     sample.block_bytes = static_cast<int64_t>(key.block_bytes);
     sample.alloc_objects = totals.alloc_objects;

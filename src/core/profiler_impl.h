@@ -235,7 +235,8 @@ class ProfilerImpl {
   const int max_depth_;
   const int64_t max_live_;
   const StackCapture capture_;
-  const uint64_t note_seed_;  // no other profiler's
+  const std::vector<std::pair<std::string, std::string>> tags_;  // labels of all samples, sorted by key
+  const uint64_t note_seed_;                                     // no other profiler's
   SiteTable sites_;
   SiteCache site_cache_;
   LiveTable live_;

@@ -37,6 +37,9 @@ void EndTag(uint32_t before);
 // The labels of a set, sorted by key.
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags);
 
+// The tags as labels, sorted by key: names and limits as in ExtendTags; of two with the same key, the last one.
+std::vector<std::pair<std::string, std::string>> LabelsOf(const std::vector<std::pair<std::string, std::string>>& tags);
+
 // How often ExtendTags met a limit.
 int64_t DroppedTagValues();
 
