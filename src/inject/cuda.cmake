@@ -17,11 +17,12 @@ if(NOT _absl_type MATCHES "^(STATIC|SHARED)_LIBRARY$")
   return()
 endif()
 
-# What it may export: the wrapped calls, dlopen, dlsym, three functions of its own, and two of PyTorch's.
+# What it may export: the wrapped calls, dlopen, dlsym, NVTX's entry, three functions of its own, and two of
+# PyTorch's.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
-set(_exports hbmprof_cuda_coverage hbmprof_cuda_profiler hbmprof_cuda_set_caller
+set(_exports InitializeInjectionNvtx2 hbmprof_cuda_coverage hbmprof_cuda_profiler hbmprof_cuda_set_caller
   # PyTorch's (torch_hook.cc).
   _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE)
 foreach(_line IN LISTS _lines)
@@ -49,6 +50,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   deep_bind.cc
   dynamic_linker.cc
   injected_profiler.cc
+  nvtx.cc
   torch_blocks.cc
   torch_hook.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/adapter.cc

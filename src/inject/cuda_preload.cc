@@ -5,6 +5,7 @@
 // Environment: OptionsFromEnvironment (hbmprof/options.h), but for HBMPROF_OUTPUT, which is the program's own. Instead
 //   HBMPROF_CUDA_OUTPUT=PATH       where a profile is written when the process exits; a pattern as in Options::output
 //   HBMPROF_CUDA_INTERVAL=SECONDS  writes one there every so often too
+//   HBMPROF_NVTX=innermost|outermost|path  see nvtx.cc
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
