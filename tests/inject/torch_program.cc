@@ -1,9 +1,12 @@
 // A program that uses PyTorch's caching allocator as PyTorch does, from the real libc10_cuda.so, whose path is argv[1].
-// argv[2] is the case, a case of torch_test each. Knows nothing of hbmprof, and nothing of PyTorch's headers: functions
-// are found by their names in the library's symbol table.
+// argv[2] is the case, a case of torch_test each. Also built as a library that Python loads (TORCH_LIBRARY):
+// `torch_case` is its entry. Knows nothing of hbmprof, and nothing of PyTorch's headers: functions are found by their
+// names in the library's symbol table.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -180,18 +183,30 @@ void RunOut(const Torch& torch) {
   }
 }
 
+// The child frees what its parent has allocated, as Python does with what it has inherited.
+void Fork(const Torch& torch) {
+  void* const block = load_weights(torch, 3 * kMiB);
+  const pid_t child = fork();
+  if (child == 0) {
+    torch.Free(block);
+    std::exit(0);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+}
+
 }  // namespace
 
-int main(int argc, char** argv) {
-  REQUIRE(argc == 3);
-  const Torch torch(argv[1]);
-  const std::string_view name = argv[2];
+extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, const char* case_name) {
+  const Torch torch(library);
+  const std::string_view name = case_name;
   if (name == "one") REQUIRE(load_weights(torch, 3 * kMiB) != nullptr);
   if (name == "random") Random(torch, 1);
   if (name == "two_devices") Random(torch, 2);
   if (name == "serve") Serve(torch, false);
   if (name == "leak") Serve(torch, true);
   if (name == "run_out") RunOut(torch);
+  if (name == "fork") Fork(torch);
   if (name == "empty") {
     Operate(torch, 1, 1000, 1);
     void* const kept = load_weights(torch, 3 * kMiB);
@@ -201,3 +216,10 @@ int main(int argc, char** argv) {
   torch.PrintTotals();
   std::fflush(stdout);
 }
+
+#if !defined(TORCH_LIBRARY)
+int main(int argc, char** argv) {
+  REQUIRE(argc == 3);
+  torch_case(argv[1], argv[2]);
+}
+#endif

@@ -78,14 +78,17 @@ class TorchReleaseTest : public ::testing::TestWithParam<std::string> {
   static std::string Folder() { return std::string(HBMPROF_TORCH_LIBRARIES "/") + GetParam(); }
   static std::string Library() { return Folder() + "/libc10_cuda.so"; }
 
-  CommandResult Run(const std::string& name, std::vector<std::string> environment = {}) const {
+  CommandResult Run(const std::string& name, std::vector<std::string> environment = {},
+                    std::vector<std::string> program = {HBMPROF_TORCH_PROGRAM}) const {
     environment.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
     environment.push_back("HBMPROF_CUDA_OUTPUT=" + output_);
-    return RunBare(name, std::move(environment));
+    return RunBare(name, std::move(environment), std::move(program));
   }
-  static CommandResult RunBare(const std::string& name, std::vector<std::string> environment = {}) {
+  static CommandResult RunBare(const std::string& name, std::vector<std::string> environment = {},
+                               std::vector<std::string> program = {HBMPROF_TORCH_PROGRAM}) {
     environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE ":" HBMPROF_TORCH_CUDART);
-    return RunCommand({HBMPROF_TORCH_PROGRAM, Library(), name}, environment, {"", 200});
+    program.insert(program.end(), {Library(), name});
+    return RunCommand(program, environment, {"", 200});
   }
   ProfileView View() const { return ViewProfile(output_); }
 
@@ -153,6 +156,42 @@ TEST_P(TorchReleaseTest, StreamOrderedBackendIsTheDriversMemory) {
   ExpectNoWarning(view);
 }
 
+TEST_P(TorchReleaseTest, PythonProcessIsAccountedToTheByte) {
+  const CommandResult run = Run("random", {},
+                                {"python3", "-c",
+                                 "import ctypes, sys\n"
+                                 "ctypes.CDLL(sys.argv[1]).torch_case(sys.argv[2].encode(), sys.argv[3].encode())",
+                                 HBMPROF_TORCH_PROGRAM_LIBRARY});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProfileView view = View();
+  ExpectTotals(view, TotalsOf(run, 0), 0);
+  ExpectNoWarning(view);
+}
+
+TEST_P(TorchReleaseTest, ChildMayFreeWhatItInherited) {
+  const std::string folder = NewDirectory();
+  const CommandResult run = Run("fork", {"HBMPROF_CUDA_OUTPUT=" + folder + "/%p.pb.gz"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  int profiles = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const ProfileView view = ViewProfile(entry.path().string());
+    EXPECT_THAT(view.comments, Not(Contains(HasSubstr("warning"))));
+    ++profiles;
+    if (view.Sum("inuse_space") != 0) ExpectTotals(view, TotalsOf(run, 0), 0);
+  }
+  EXPECT_EQ(profiles, 2);
+}
+
+TEST_P(TorchReleaseTest, BlocksBeyondALimitAreDroppedWithoutAWarning) {
+  const CommandResult run = Run("leak", {"HBMPROF_MAX_LIVE=8"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProfileView view = View();
+  EXPECT_THAT(view.comments, Not(Contains(HasSubstr("warning"))));
+  EXPECT_NE(view.Comment("tracker", "dropped_records"), "0");
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:0"), TotalsOf(run, 0).driver) << "the segments are complete";
+}
+
 TEST_P(TorchReleaseTest, RunningOutOfMemoryIsAWarning) {
   const std::vector<std::string> small = {"FAKE_CUDA_CAPACITY=268435456"};
   const CommandResult bare = RunBare("run_out", small);
@@ -205,7 +244,7 @@ struct Lie {
 ProfileView RunDouble(const std::string& lie, std::vector<std::string> environment = {}) {
   const std::string output = NewDirectory() + "/profile.pb.gz";
   environment.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
-  environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
+  environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER);
   environment.push_back("HBMPROF_CUDA_OUTPUT=" + output);
   const CommandResult run = RunCommand({HBMPROF_TORCH_DOUBLE_PROGRAM, lie}, environment, {"", 120});
   EXPECT_EQ(run.exit_code, 0) << "PyTorch's own profiler gets each report: " << run.out;
@@ -246,6 +285,14 @@ TEST(TorchDoubleTest, ReportsThatAgreeAreBlocks) {
   ExpectNoWarning(view);
 }
 
+TEST(TorchDoubleTest, RealFunctionIsFoundAgainAfterItsLibraryWasLoadedAgain) {
+  const CommandResult run = RunCommand(
+      {HBMPROF_TORCH_DOUBLE_PROGRAM, "", HBMPROF_TORCH_DOUBLE},
+      {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "made 4 got 4\nmade 4 got 4\n");
+}
+
 TEST(TorchDoubleTest, UnknownDeviceNumberIsAWarningAndTheOthersAreShown) {
   const ProfileView view = RunDouble("device number");
   EXPECT_EQ(view.Sum("inuse_space", &IsBlock), 3 * kMiB);
@@ -267,7 +314,7 @@ TEST(TorchDoubleTest, OutOfMemoryIsAWarning) {
 TEST(TorchDoubleTest, RunSaysWhyBlocksAreNotShown) {
   const CommandResult run = RunCommand({HBMPROF_TOOL, "run", "--library", HBMPROF_INJECTED, "--output", NewDirectory(),
                                         "--", HBMPROF_TORCH_DOUBLE_PROGRAM, "live twice"},
-                                       {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES}, {"", 120});
+                                       {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_THAT(run.err,
               HasSubstr("\n  PyTorch's blocks on GPU:0 are not shown, only its segments: it reports an allocation "
@@ -277,7 +324,7 @@ TEST(TorchDoubleTest, RunSaysWhyBlocksAreNotShown) {
 TEST(TorchDoubleTest, DoctorSaysWhetherTheLibraryReportsBlocks) {
   const auto doctor = [](const std::string& library) {
     return RunCommand({HBMPROF_TOOL, "doctor", "--library", HBMPROF_INJECTED, "--", library},
-                      {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES}, {"", 120});
+                      {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
   };
   const CommandResult good = doctor(HBMPROF_TORCH_DOUBLE);
   EXPECT_EQ(good.exit_code, 0) << good.out;
@@ -291,9 +338,10 @@ TEST(TorchDoubleTest, DoctorSaysWhetherTheLibraryReportsBlocks) {
 #endif
 
 TEST(TorchDoubleTest, NothingIsRecordedWhenRecordingIsOff) {
-  const CommandResult run =
-      RunCommand({HBMPROF_TORCH_DOUBLE_PROGRAM, ""},
-                 {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES, "HBMPROF=0"}, {"", 120});
+  const CommandResult run = RunCommand(
+      {HBMPROF_TORCH_DOUBLE_PROGRAM, ""},
+      {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER, "HBMPROF=0"},
+      {"", 120});
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
 }
 
