@@ -3,6 +3,7 @@
 // each of its modules that contains a copy of NVTX; `hbmprof run --nvtx` names this library.
 //
 // Environment: HBMPROF_NVTX=innermost|outermost|path, which of the ranges the label names.
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -15,7 +16,8 @@ namespace hbmprof::internal {
 namespace {
 
 enum class Shown : uint8_t { kInnermost, kOutermost, kPath };
-Shown shown = Shown::kInnermost;  // set before a program has a function of this file
+std::atomic<Shown> shown{Shown::kInnermost};  // set before a program has a function of this file
+std::atomic_flag has_read_environment = ATOMIC_FLAG_INIT;
 
 constexpr std::string_view kLabel = "nvtx";
 constexpr int kMaxRanges = 32;
@@ -66,11 +68,12 @@ int Push(const void* domain, std::string_view text) {
   if (of_thread.count++ >= kMaxRanges) return level;
   of_thread.ranges[of_thread.count - 1] = {domain, current_tags, of_thread.path_size};
   text = WithoutNumbers(text);
-  if (shown == Shown::kPath) {
+  const Shown choice = shown.load(std::memory_order_relaxed);
+  if (choice == Shown::kPath) {
     AddToPath(of_thread, text);
     text = {of_thread.path, of_thread.path_size};
   }
-  const bool is_shown = shown != Shown::kOutermost || of_thread.count == 1;
+  const bool is_shown = choice != Shown::kOutermost || of_thread.count == 1;
   if (is_shown && !text.empty()) current_tags = ExtendTags(current_tags, kLabel, text);
   return level;
 }
@@ -171,12 +174,13 @@ void* DomainCreateA(const char* name) { return Copy(Text(name)); }
 void* DomainCreateW(const wchar_t* name) { return Copy(Utf8(name).text()); }
 
 void ReadEnvironment() {
+  if (has_read_environment.test_and_set()) return;
   const char* const value = secure_getenv("HBMPROF_NVTX");
   const std::string_view name = Text(value);
   if (name == "outermost") {
-    shown = Shown::kOutermost;
+    shown.store(Shown::kOutermost, std::memory_order_relaxed);
   } else if (name == "path") {
-    shown = Shown::kPath;
+    shown.store(Shown::kPath, std::memory_order_relaxed);
   } else if (!name.empty() && name != "innermost") {
     PrintMessage("hbmprof: HBMPROF_NVTX='", value, "' is not innermost, outermost or path; using innermost");
   }
@@ -197,8 +201,7 @@ extern "C" [[gnu::visibility("default")]] int InitializeInjectionNvtx2(
   using namespace hbmprof::internal;  // NOLINT: its functions
   const auto* callbacks = static_cast<const nvtx::Callbacks*>(get_export_table(nvtx::kCallbacks));
   if (callbacks == nullptr || callbacks->struct_size < sizeof(nvtx::Callbacks)) return 0;
-  static const bool is_read = (ReadEnvironment(), true);
-  static_cast<void>(is_read);
+  ReadEnvironment();
   nvtx::FunctionTable table = nullptr;
   unsigned size = 0;
   if (callbacks->get_module_function_table(nvtx::kCore, &table, &size) == 0) return 0;
