@@ -311,14 +311,20 @@ TEST(TorchDoubleTest, OutOfMemoryIsAWarning) {
 }
 
 #if defined(HBMPROF_TOOL)
-TEST(TorchDoubleTest, RunSaysWhyBlocksAreNotShown) {
-  const CommandResult run = RunCommand({HBMPROF_TOOL, "run", "--library", HBMPROF_INJECTED, "--output", NewDirectory(),
-                                        "--", HBMPROF_TORCH_DOUBLE_PROGRAM, "live twice"},
+TEST(TorchDoubleTest, RunAndCheckSayWhyBlocksAreNotShown) {
+  const std::string folder = NewDirectory();
+  const CommandResult run = RunCommand({HBMPROF_TOOL, "run", "--library", HBMPROF_INJECTED, "--output", folder, "--",
+                                        HBMPROF_TORCH_DOUBLE_PROGRAM, "live twice"},
                                        {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_THAT(run.err,
               HasSubstr("\n  PyTorch's blocks on GPU:0 are not shown, only its segments: it reports an allocation "
                         "at the address of a live block\n"));
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const CommandResult check = RunCommand({HBMPROF_TOOL, "check", entry.path().string()});
+    EXPECT_EQ(check.exit_code, 0);
+    EXPECT_THAT(check.out, HasSubstr("PyTorch's blocks on GPU:0 are not shown, only its segments"));
+  }
 }
 
 TEST(TorchDoubleTest, DoctorSaysWhetherTheLibraryReportsBlocks) {
