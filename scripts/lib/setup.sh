@@ -4,7 +4,7 @@
 # To configure and build every preset, and to run the tests.
 HBMPROF_BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config python3
-  libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libprotozero-dev libunwind-dev libunwind8
+  libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libiberty-dev libprotozero-dev libunwind-dev libunwind8
   libprotobuf-dev protobuf-compiler libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev
   libgtest-dev libgmock-dev libbenchmark-dev libjemalloc2 libtcmalloc-minimal4 musl-tools abigail-tools)
 # The real pprof, both of them, and what draws their pictures.

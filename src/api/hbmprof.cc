@@ -18,7 +18,8 @@ absl::Status HostMemoryExhausted() {
 
 absl::Status save_device_memory_profile(std::string_view path) try {
   const absl::StatusOr<std::string> bytes = device_memory_profile();
-  return bytes.ok() ? internal::WriteToPattern(path, internal::OutputMode(), *bytes) : bytes.status();
+  if (!bytes.ok()) return bytes.status();
+  return internal::WriteToPattern(path, Profiler::OptionsOfDefault().output_mode, *bytes);
 } catch (const std::bad_alloc&) {
   return HostMemoryExhausted();
 }

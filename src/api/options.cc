@@ -10,6 +10,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "src/api/default_profiler.h"
+#include "src/core/option_limits.h"
 
 namespace hbmprof {
 namespace {
@@ -18,7 +20,7 @@ class Environment {
  public:
   explicit Environment(std::vector<std::string>* problems) : problems_(problems) {}
 
-  // Unset and empty are the same: nothing asked for.
+  // Returns "" if the variable is not set: that is the same as empty.
   static std::string_view Value(const char* name) {
     const char* value = secure_getenv(name);
     return value == nullptr ? std::string_view() : std::string_view(value);
@@ -96,8 +98,8 @@ class Environment {
 
 }  // namespace
 
-Options OptionsFromEnvironment(std::vector<std::string>* problems) {
-  Options options;
+DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
+  DefaultOptions options;
   Environment environment(problems);
 
   const std::string_view enabled = Environment::Value("HBMPROF");
@@ -117,9 +119,9 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
   if (getauxval(AT_SECURE) != 0) options.oom_output.clear();
   const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");
   if (!oom_output.empty()) options.oom_output = oom_output == "off" ? "" : std::string(oom_output);
-  environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, 512, &options.max_stack_depth);
-  environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, int64_t{1} << 32, &options.max_live_buffers);
-  environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, int64_t{1} << 50, &options.max_host_bytes);
+  environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, internal::kMaxStackDepth, &options.max_stack_depth);
+  environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, internal::kMaxLiveBuffersLimit, &options.max_live_buffers);
+  environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, internal::kMaxHostBytesLimit, &options.max_host_bytes);
   environment.ReadTags("HBMPROF_TAGS", &options.tags);
   const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");
   if (unwinder == "fp") {
@@ -132,6 +134,30 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
     environment.Complain("HBMPROF_UNWINDER", unwinder, "auto, fp, libunwind or none", "auto");
   }
   return options;
+}
+
+absl::Status internal::ValidateOptions(const DefaultOptions& options) {
+  const struct {
+    const char* field;
+    int64_t value;
+    int64_t most;
+  } numbers[] = {{"max_stack_depth", options.max_stack_depth, kMaxStackDepth},
+                 {"max_live_buffers", options.max_live_buffers, kMaxLiveBuffersLimit},
+                 {"max_sites", options.max_sites, int64_t{SiteTable::kMaxSites}},
+                 {"max_host_bytes", options.max_host_bytes, kMaxHostBytesLimit}};
+  for (const auto& [field, value, most] : numbers) {
+    if (value >= 1 && value <= most) continue;
+    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option ", field, " is ", value, ", not 1 to ", most));
+  }
+  if (options.output_mode > 0777) {
+    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option output_mode has bits beyond 0777 (octal): 0x",
+                                                   absl::Hex(options.output_mode)));
+  }
+  if (options.unwinder > Unwinder::kNone) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hbmprof: the option unwinder is ", static_cast<int>(options.unwinder), ", which is no Unwinder"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace hbmprof

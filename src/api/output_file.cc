@@ -10,9 +10,10 @@
 namespace hbmprof::internal {
 namespace {
 
+// Numbers that are tried for a new file.
 constexpr int kMostNames = 1 << 20;
 
-// Far from the numbers that a program may count on.
+// The least number of the descriptor that is kept open: above the numbers that a program may expect to get itself.
 constexpr int kEarlyDescriptor = 500;
 
 bool IsWritable(const OutputPattern& pattern) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "src/capture/given_stack.h"
 #include "src/capture/libunwind_backend.h"
 #include "src/capture/memo.h"
 #include "src/capture/rules.h"
@@ -69,7 +70,10 @@ StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
 
 CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const {
   max_depth = std::min(max_depth, kMaxStackDepth);
-  if (max_depth <= 0 || caller.pc == 0) return {buffer, 0, false};
+  if (max_depth <= 0 || caller.pc == 0 || method_ == Method::kNone) return {buffer, 0, false};
+  if (const int given = GivenFrames(caller); given > 0) {
+    return {GivenStack(caller), std::min(given, max_depth), given > max_depth};
+  }
   switch (method_) {
     case Method::kRules:
       return CaptureByRules(caller, buffer, max_depth);

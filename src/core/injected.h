@@ -33,7 +33,8 @@ struct InjectedBuffer {
   uint32_t allocator;
 };
 
-// A DeviceProbe.
+// A DeviceProbe. kInjectedNotKnown is a value that is not known.
+inline constexpr int64_t kInjectedNotKnown = INT64_MIN;
 struct InjectedProbe {
   int64_t bytes_limit;
   int64_t largest_free_block_bytes;
@@ -42,7 +43,6 @@ struct InjectedProbe {
   int64_t driver_cache_bytes;
   int64_t baseline;
   uint32_t driver_scope;
-  uint32_t has_baseline;
 };
 
 // What `read` hands over.
@@ -142,7 +142,7 @@ class ProfilerAccess {
     return freed;
   }
   // A profiler that records into `injected`.
-  static Profiler* NewJoined(const InjectedProfiler& injected, bool enabled) { return new Profiler(injected, enabled); }
+  static Profiler Joined(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
   // What a profiler has joined; null for others.
   static const InjectedProfiler* JoinedBy(const Profiler& profiler) { return profiler.joined_; }
   // Of a profiler that has not joined another.

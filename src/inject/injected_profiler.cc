@@ -251,14 +251,17 @@ class LinkedProbe {
   DeviceProbe Ask() const {
     InjectedProbe answer;
     if (probe_(argument_, &answer) == 0) throw std::bad_alloc();
+    const auto known = [](int64_t value) {
+      return value == kInjectedNotKnown ? std::nullopt : std::optional<int64_t>(value);
+    };
     DeviceProbe probe;
-    probe.bytes_limit = answer.bytes_limit;
-    probe.largest_free_block_bytes = answer.largest_free_block_bytes;
-    probe.driver_bytes_in_use = answer.driver_bytes_in_use;
-    probe.driver_peak_bytes_in_use = answer.driver_peak_bytes_in_use;
+    probe.bytes_limit = known(answer.bytes_limit);
+    probe.largest_free_block_bytes = known(answer.largest_free_block_bytes);
+    probe.driver_bytes_in_use = known(answer.driver_bytes_in_use);
+    probe.driver_peak_bytes_in_use = known(answer.driver_peak_bytes_in_use);
     probe.driver_scope = static_cast<DriverScope>(answer.driver_scope);
-    probe.driver_cache_bytes = answer.driver_cache_bytes;
-    if (answer.has_baseline != 0) probe.baseline = answer.baseline;
+    probe.driver_cache_bytes = known(answer.driver_cache_bytes);
+    probe.baseline = known(answer.baseline);
     return probe;
   }
 

@@ -1,7 +1,8 @@
-// Demangling by the C++ runtime, and a scanner for the text it gives. Knows nothing of files and addresses.
+// Demangles C++ by the C++ runtime and Rust by libiberty, and scans the demangled text.
 #include "src/symbolize/demangle.h"
 
 #include <cxxabi.h>
+#include <demangle.h>
 
 #include <cstddef>
 #include <cstdlib>
@@ -210,6 +211,34 @@ std::string_view WithoutCompilerSuffix(std::string_view symbol) {
   return symbol;
 }
 
+using MallocedText = std::unique_ptr<char, decltype(&free)>;
+
+// Removes generic arguments ("::<u8, fn() -> u8>") from the path of a Rust name. A type in front of the path stays:
+// "<Pool<u8>>::take::<u8>" becomes "<Pool<u8>>::take".
+std::string WithoutGenericArguments(std::string_view name) {
+  std::string rest;
+  int depth = 0;         // of all angle brackets
+  int removed_from = 0;  // the depth inside the arguments that are being removed; 0: none
+  for (size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    const bool is_arrow = c == '>' && i > 0 && name[i - 1] == '-';
+    if (c == '<') {
+      ++depth;
+      const bool is_generic = rest.size() >= 2 && rest.compare(rest.size() - 2, 2, "::") == 0;
+      if (removed_from == 0 && depth == 1 && is_generic) {
+        rest.resize(rest.size() - 2);
+        removed_from = depth;
+      }
+    }
+    if (removed_from == 0) rest += c;
+    if (c == '>' && !is_arrow) {
+      if (depth == removed_from) removed_from = 0;
+      --depth;
+    }
+  }
+  return depth == 0 ? rest : std::string(name);
+}
+
 }  // namespace
 
 std::string ShortenDemangled(std::string_view demangled) {
@@ -218,10 +247,16 @@ std::string ShortenDemangled(std::string_view demangled) {
 }
 
 std::string ShortFunctionName(const char* symbol) {
-  if (StartsWith(symbol, "_Z")) {
+  const bool may_be_cpp = StartsWith(symbol, "_Z");
+  // First as Rust: its legacy symbols are valid C++ symbols too.
+  if (may_be_cpp || StartsWith(symbol, "_R")) {
+    const std::string own(WithoutCompilerSuffix(symbol));
+    const MallocedText demangled(rust_demangle(own.c_str(), DMGL_NO_OPTS), &free);
+    if (demangled != nullptr) return WithoutGenericArguments(demangled.get());
+  }
+  if (may_be_cpp) {
     int status = 0;
-    const std::unique_ptr<char, decltype(&free)> demangled(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
-                                                           &free);
+    const MallocedText demangled(abi::__cxa_demangle(symbol, nullptr, nullptr, &status), &free);
     if (demangled != nullptr) return ShortenDemangled(demangled.get());
   }
   return std::string(WithoutCompilerSuffix(symbol));

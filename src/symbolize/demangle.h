@@ -7,10 +7,13 @@
 
 namespace hbmprof::internal {
 
-// The short name of `symbol` (NUL-terminated): demangled if it is mangled, without return type, parameters, template
-// arguments, ABI tags and what the compiler appends to parts and copies of a function. Scopes stay, also functions as
-// scopes of their lambdas: "ns::Class::method", "(anonymous namespace)::f", "f::{lambda#1}::operator()". A C symbol is
-// its own name.
+// Returns the short name of `symbol` (NUL-terminated). The name of C++ and Rust symbols is demangled.
+// - C++: without return type, parameters, template arguments, ABI tags and the suffixes that compilers append to parts
+//   and copies of a function. Scopes stay, also functions as scopes of their lambdas: "ns::Class::method",
+//   "(anonymous namespace)::f", "f::{lambda#1}::operator()".
+// - Rust (v0 and legacy symbols): without the hash and the generic arguments of the path: "crate::module::f",
+//   "<crate::Pool<u8> as crate::Grow>::grow", "crate::f::{closure#0}".
+// - A C symbol is its own name, without suffixes of the compiler.
 std::string ShortFunctionName(const char* symbol);
 
 // The part of ShortFunctionName that works on a demangled name. A name it cannot read comes back unchanged.

@@ -66,7 +66,7 @@ TEST_F(CudaAllocatorTest, ADeviceThatIsNotThereIsAnInvalidArgument) {
   const absl::Status status = allocator.Allocate(100).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("cudaSetDevice"), HasSubstr("GPU:7")));
-  EXPECT_EQ(allocator.Probe().bytes_limit, -1);
+  EXPECT_EQ(allocator.Probe().bytes_limit, std::nullopt);
 }
 
 TEST_F(CudaAllocatorTest, AllocatesOnItsDeviceAndLeavesTheThreadsDeviceAsItWas) {
@@ -112,17 +112,17 @@ TEST_F(CudaAllocatorTest, RefusesAKindThatItCannotMake) {
 
 TEST_F(CudaAllocatorTest, ItsProbeKnowsTheDeviceOnceItIsInUseAndNeverStartsIt) {
   CudaAllocator allocator(1);
-  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, -1);
+  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, std::nullopt);
   EXPECT_FALSE(fake_cuda_context_active(1));
   void* ptr = allocator.Allocate(1000).value();
   EXPECT_EQ(allocator.Probe().bytes_limit, int64_t{16} << 20);
-  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, -1) << "only a thread's own context is asked";
+  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, std::nullopt) << "only a thread's own context is asked";
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   EXPECT_EQ(allocator.Probe().driver_bytes_in_use, static_cast<int64_t>(fake_cuda_bytes_in_use(1)));
   EXPECT_EQ(allocator.Probe().bytes_limit, int64_t{16} << 20);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   EXPECT_EQ(fake_cuda_calls("cuDevicePrimaryCtxRetain"), 0);
-  EXPECT_EQ(allocator.Probe().largest_free_block_bytes, -1) << "CUDA does not say";
+  EXPECT_EQ(allocator.Probe().largest_free_block_bytes, std::nullopt) << "CUDA does not say";
   EXPECT_TRUE(allocator.Free(ptr).ok());
 }
 

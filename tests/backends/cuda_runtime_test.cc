@@ -748,7 +748,7 @@ TEST_F(CudaRuntimeTest, TheFirstAllocationMakesTheDevicesOwnNumbersKnown) {
   const DeviceStats stats = profiler().Stats(profiler().Device("GPU:1"));
   EXPECT_EQ(stats.bytes_limit, static_cast<int64_t>(kCapacity));
   EXPECT_EQ(stats.driver_bytes_in_use, static_cast<int64_t>(fake_cuda_bytes_in_use(kDevice)));
-  ASSERT_TRUE(stats.unaccounted_known);
+  ASSERT_TRUE(stats.unaccounted.has_value());
   EXPECT_EQ(stats.unaccounted, static_cast<int64_t>(fake_cuda_context_bytes()) + 12288)
       << "the context, and what was allocated behind our back";
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
@@ -775,8 +775,8 @@ TEST_F(CudaRuntimeTest, AskingForTheDevicesNumbersChangesNeitherContextsNorCurre
 
   fake_cuda_reset_device(kDevice);
   const DeviceStats unused = profiler().Stats(gpu1);
-  EXPECT_EQ(unused.bytes_limit, -1) << "nothing is known of a device that is not in use";
-  EXPECT_FALSE(unused.unaccounted_known);
+  EXPECT_EQ(unused.bytes_limit, std::nullopt) << "nothing is known of a device that is not in use";
+  EXPECT_FALSE(unused.unaccounted.has_value());
   EXPECT_FALSE(fake_cuda_context_active(kDevice)) << "and nothing is made to find out";
   objects_before_ = 0;
 }

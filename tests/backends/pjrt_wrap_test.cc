@@ -540,7 +540,7 @@ TEST_F(PjrtOwnership, ThePluginsStatisticsAreTheDevicesOwnNumbers) {
   EXPECT_EQ(stats.driver_bytes_in_use, 4096 + kFakePjrtOwnBytes);
   EXPECT_EQ(stats.driver_peak_bytes_in_use, 4096 + kFakePjrtOwnBytes);
   EXPECT_EQ(stats.largest_free_block_bytes, (1 << 20) - 4096);
-  EXPECT_TRUE(stats.unaccounted_known);
+  EXPECT_TRUE(stats.unaccounted.has_value());
   EXPECT_EQ(stats.unaccounted, kFakePjrtOwnBytes);
   const std::string line = "device FAKE_0 space=device";
   EXPECT_EQ(Profile().Comment(line, "unaccounted"), std::to_string(kFakePjrtOwnBytes));
@@ -548,7 +548,7 @@ TEST_F(PjrtOwnership, ThePluginsStatisticsAreTheDevicesOwnNumbers) {
   calls_.Destroy(buffer);
   calls_.DestroyClient(client_);
   client_ = nullptr;
-  EXPECT_EQ(StatsOf(0).driver_bytes_in_use, -1) << "there is nobody left to ask";
+  EXPECT_EQ(StatsOf(0).driver_bytes_in_use, std::nullopt) << "there is nobody left to ask";
 }
 
 TEST_F(PjrtOwnership, NullIsDestroyedSilently) {

@@ -106,7 +106,7 @@ TEST(TrackingAllocatorTest, StatsShowTheDevicesOwnNumbersAndWhatTheyDifferBy) {
   EXPECT_EQ(stats.bytes_limit, 4096);
   EXPECT_EQ(stats.driver_bytes_in_use, 256 + 1024);
   EXPECT_EQ(stats.largest_free_block_bytes, 4096 - 256 - 1024);
-  EXPECT_TRUE(stats.unaccounted_known);
+  EXPECT_TRUE(stats.unaccounted.has_value());
   EXPECT_EQ(stats.unaccounted, 256 + 1024 - 100);
 }
 
@@ -130,8 +130,8 @@ TEST(TrackingAllocatorTest, AnUpstreamWithoutStreamsGetsThePlainCalls) {
   ASSERT_TRUE(ptr.ok());
   ASSERT_NE(*ptr, nullptr);
   EXPECT_EQ(profiler.Stats(tracker.device()).bytes_in_use, 512);
-  EXPECT_EQ(profiler.Stats(tracker.device()).bytes_limit, -1) << "it knows nothing of itself";
-  EXPECT_FALSE(profiler.Stats(tracker.device()).unaccounted_known);
+  EXPECT_EQ(profiler.Stats(tracker.device()).bytes_limit, std::nullopt) << "it knows nothing of itself";
+  EXPECT_FALSE(profiler.Stats(tracker.device()).unaccounted.has_value());
   EXPECT_TRUE(tracker.FreeAsync(*ptr, 3).ok());
   EXPECT_EQ(profiler.Stats(tracker.device()).bytes_in_use, 0);
 }
@@ -166,10 +166,10 @@ TEST(TrackingAllocatorTest, AfterAllocatorAndDeviceAreGoneTheDevicesOwnNumbersAr
   }
   const DeviceStats stats = profiler.Stats(id);
   EXPECT_EQ(stats.bytes_in_use, 300);
-  EXPECT_EQ(stats.bytes_limit, -1);
-  EXPECT_EQ(stats.largest_free_block_bytes, -1);
-  EXPECT_EQ(stats.driver_bytes_in_use, -1);
-  EXPECT_FALSE(stats.unaccounted_known);
+  EXPECT_EQ(stats.bytes_limit, std::nullopt);
+  EXPECT_EQ(stats.largest_free_block_bytes, std::nullopt);
+  EXPECT_EQ(stats.driver_bytes_in_use, std::nullopt);
+  EXPECT_FALSE(stats.unaccounted.has_value());
 }
 
 TEST(TrackingAllocatorTest, TheAllocatorMadeLastIsAskedAndAnEarlierOnesEndDoesNotSilenceIt) {
@@ -188,7 +188,7 @@ TEST(TrackingAllocatorTest, AllocatorsMayComeAndGoWhileTheirDeviceIsAsked) {
     while (!done) {
       for (const Snapshot::Device& device : profiler.TakeSnapshot().devices) {
         const DeviceStats& stats = device.spaces[static_cast<int>(MemorySpace::kDevice)];
-        EXPECT_TRUE(stats.bytes_limit == -1 || stats.bytes_limit == 4096) << stats.bytes_limit;
+        EXPECT_TRUE(stats.bytes_limit == std::nullopt || stats.bytes_limit == 4096) << *stats.bytes_limit;
       }
     }
   });

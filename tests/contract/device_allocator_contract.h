@@ -222,12 +222,12 @@ TEST_P(DeviceAllocatorContract, KnowsItselfWithinReason) {
   ASSERT_TRUE(ptr.ok());
   EXPECT_EQ(subject_allocator().device_name(), name);
   const DeviceProbe probe = subject_allocator().Probe();
-  if (probe.bytes_limit != -1) {
+  if (probe.bytes_limit.has_value()) {
     EXPECT_GE(probe.bytes_limit, 65536);
     EXPECT_LE(probe.driver_bytes_in_use, probe.bytes_limit);
-    EXPECT_LE(probe.largest_free_block_bytes, probe.bytes_limit - 65536);
+    EXPECT_LE(probe.largest_free_block_bytes, *probe.bytes_limit - 65536);
   }
-  if (probe.driver_bytes_in_use != -1) {
+  if (probe.driver_bytes_in_use.has_value()) {
     EXPECT_GE(probe.driver_bytes_in_use, 65536);
   }
   EXPECT_TRUE(subject_allocator().Free(*ptr).ok());

@@ -186,7 +186,7 @@ TEST(Probe, ThatYieldsTakesThePlaceOfNoneThatDoesNot) {
   EXPECT_EQ(limit(), 2) << "not its own";
   impl.RemoveDeviceProbe(kDefaultDevice, nullptr);
   EXPECT_FALSE(impl.HasFirmProbe(kDefaultDevice));
-  EXPECT_EQ(limit(), -1);
+  EXPECT_EQ(limit(), std::nullopt);
 }
 
 // Whoever removes a probe may destroy what it uses.

@@ -168,8 +168,8 @@ TEST_F(ProfilerTest, IsEmptyAtFirst) {
   EXPECT_FALSE(snapshot.host.empty());
   const DeviceStats stats = Stats();
   EXPECT_EQ(stats.bytes_in_use, 0);
-  EXPECT_EQ(stats.bytes_limit, -1);
-  EXPECT_FALSE(stats.unaccounted_known);
+  EXPECT_EQ(stats.bytes_limit, std::nullopt);
+  EXPECT_FALSE(stats.unaccounted.has_value());
 }
 
 TEST_F(ProfilerTest, FindBufferSeesLiveRecordsByTheirExactIdOnly) {
@@ -223,7 +223,7 @@ TEST_F(ProfilerTest, FreesOfUnknownIdsAreCountedAndFreesOfNullAreNot) {
   EXPECT_EQ(Tracker().foreign_frees, 0);
   const FreedRecord unknown = profiler_.RecordFree(At(1));
   EXPECT_FALSE(unknown);
-  EXPECT_EQ(unknown.bytes(), -1);
+  EXPECT_EQ(unknown.bytes(), std::nullopt);
   EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
   EXPECT_FALSE(profiler_.RecordFree(BufferId(~uint64_t{0})));
   EXPECT_EQ(Tracker().foreign_frees, 3);
@@ -397,8 +397,8 @@ TEST_F(ProfilerTest, ManagedAndPinnedMemoryAreNotInTheDevicesTotal) {
   EXPECT_EQ(Stats(MemorySpace::kManaged).bytes_in_use, 0);
   // The device's own word is about its own memory.
   profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 500, 300}; });
-  EXPECT_EQ(Stats(MemorySpace::kPinnedHost).bytes_limit, -1);
-  EXPECT_FALSE(Stats(MemorySpace::kPinnedHost).unaccounted_known);
+  EXPECT_EQ(Stats(MemorySpace::kPinnedHost).bytes_limit, std::nullopt);
+  EXPECT_FALSE(Stats(MemorySpace::kPinnedHost).unaccounted.has_value());
 }
 
 TEST_F(ProfilerTest, EveryOtherKindIsInTheDevicesTotal) {
@@ -908,7 +908,8 @@ TEST(ProfilerOptions, AbsurdValuesAreBroughtIntoRange) {
   options.max_sites = -1;
   options.max_live_buffers = -1;
   Profiler profiler(options);
-  EXPECT_FALSE(profiler.RecordAlloc(At(1), 1));
+  EXPECT_TRUE(profiler.RecordAlloc(At(1), 1));
+  EXPECT_FALSE(profiler.RecordAlloc(At(2), 1)) << "the least that can be live is one buffer";
   EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 1);
   options.max_stack_depth = INT_MAX;
   options.max_sites = INT64_MAX;
@@ -1121,37 +1122,29 @@ TEST_F(ProfilerTest, AProbeTellsWhatTheDeviceKnowsAndWhatIsUnaccounted) {
   EXPECT_EQ(stats.bytes_limit, 1000);
   EXPECT_EQ(stats.largest_free_block_bytes, 500);
   EXPECT_EQ(stats.driver_bytes_in_use, 300);
-  EXPECT_TRUE(stats.unaccounted_known);
+  EXPECT_TRUE(stats.unaccounted.has_value());
   EXPECT_EQ(stats.unaccounted, -100) << "signed, never clamped";
   EXPECT_EQ(FindDevice(profiler_.TakeSnapshot(), "GPU:0")->spaces[0].unaccounted, -100);
-  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{2000, -1, -1}; });
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{2000}; });
   EXPECT_EQ(Stats().bytes_limit, 2000) << "a later probe replaces the one before";
-  EXPECT_FALSE(Stats().unaccounted_known);
+  EXPECT_FALSE(Stats().unaccounted.has_value());
 }
 
 TEST_F(ProfilerTest, AProbeIsRemovedByItsOwnerAlone) {
   const int mine = 0;
   const int theirs = 0;
   profiler_.SetDeviceProbe(
-      kDefaultDevice,
-      [] {
-        return DeviceProbe{1000, -1, -1};
-      },
-      &mine);
+      kDefaultDevice, [] { return DeviceProbe{1000}; }, &mine);
   profiler_.RemoveDeviceProbe(kDefaultDevice, &theirs);
   profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
   profiler_.RemoveDeviceProbe(DeviceId{5}, &mine);
   EXPECT_EQ(Stats().bytes_limit, 1000);
   profiler_.SetDeviceProbe(
-      kDefaultDevice,
-      [] {
-        return DeviceProbe{2000, -1, -1};
-      },
-      &theirs);
+      kDefaultDevice, [] { return DeviceProbe{2000}; }, &theirs);
   profiler_.RemoveDeviceProbe(kDefaultDevice, &mine);
   EXPECT_EQ(Stats().bytes_limit, 2000) << "it is the other's now";
   profiler_.RemoveDeviceProbe(kDefaultDevice, &theirs);
-  EXPECT_EQ(Stats().bytes_limit, -1);
+  EXPECT_EQ(Stats().bytes_limit, std::nullopt);
 }
 
 TEST_F(ProfilerTest, ARemovedProbeIsNotRunningAnyMore) {
@@ -1180,13 +1173,13 @@ TEST_F(ProfilerTest, AProbeMayAskTheProfilerAndRemoveItself) {
     ++calls;
     const DeviceStats inside = profiler_.Stats(kDefaultDevice);
     EXPECT_EQ(inside.bytes_in_use, 400);
-    EXPECT_EQ(inside.bytes_limit, -1) << "no device is asked from inside a probe";
+    EXPECT_EQ(inside.bytes_limit, std::nullopt) << "no device is asked from inside a probe";
     EXPECT_EQ(profiler_.TakeSnapshot().devices.size(), 1u);
     profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
-    return DeviceProbe{5, -1, -1};
+    return DeviceProbe{5};
   });
   EXPECT_EQ(Stats().bytes_limit, 5);
-  EXPECT_EQ(Stats().bytes_limit, -1);
+  EXPECT_EQ(Stats().bytes_limit, std::nullopt);
   EXPECT_EQ(calls, 1);
 }
 
@@ -1198,7 +1191,7 @@ TEST_F(ProfilerTest, AProbeRunsInSeveralThreadsAtOnceAndItsRemovalWaitsForAll) {
     running->fetch_add(1);
     while (!ends.load()) std::this_thread::yield();
     running->fetch_sub(1);
-    return DeviceProbe{5, -1, -1};
+    return DeviceProbe{5};
   });
   std::vector<std::thread> askers;
   for (int i = 0; i < kThreads; ++i) askers.emplace_back([&] { EXPECT_EQ(Stats().bytes_limit, 5); });
@@ -1221,7 +1214,8 @@ TEST_F(ProfilerTest, AProcessMayForkWhileAProbeRunsAndInsideOne) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(10);
-      const bool right = profiler_.Stats(kDefaultDevice).bytes_limit == -1 && !profiler_.FindBuffer(At(1)).has_value();
+      const bool right =
+          profiler_.Stats(kDefaultDevice).bytes_limit == std::nullopt && !profiler_.FindBuffer(At(1)).has_value();
       profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
       _exit(right ? 7 : 8);
     }
@@ -1233,7 +1227,7 @@ TEST_F(ProfilerTest, AProcessMayForkWhileAProbeRunsAndInsideOne) {
     EXPECT_EQ(stats_in_child(), 7);
     entered.store(true);
     while (!ends.load()) std::this_thread::yield();
-    return DeviceProbe{5, -1, -1};
+    return DeviceProbe{5};
   });
   std::thread asker([&] { EXPECT_EQ(Stats().bytes_limit, 5); });
   while (!entered.load()) std::this_thread::yield();
@@ -1249,7 +1243,7 @@ TEST_F(ProfilerTest, OtherThreadsRecordWhileAProbeRuns) {
       EXPECT_TRUE(profiler_.RecordAlloc(At(1), 10));
       EXPECT_TRUE(profiler_.RecordFree(At(1)));
     }).join();
-    return DeviceProbe{5, -1, -1};
+    return DeviceProbe{5};
   });
   EXPECT_EQ(Stats().bytes_limit, 5);
   profiler_.TakeSnapshot();

@@ -320,7 +320,6 @@ TEST(SerializePprof, TellsOfADeviceThatHoldsNothingTracked) {
   Snapshot snapshot = SmallSnapshot({});
   EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("device", "in_use"), "");
   snapshot.devices[0].spaces[0].driver_bytes_in_use = snapshot.devices[0].spaces[0].unaccounted = 5;
-  snapshot.devices[0].spaces[0].unaccounted_known = true;
   EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("device GPU:0", "in_use"), "0");
   EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("device GPU:0", "unaccounted"), "5");
 }
@@ -439,6 +438,71 @@ TEST(WritePprof, NamesThePathThatItCannotWrite) {
   const absl::Status status = WritePprof(ServerSnapshot(), nullptr, "/nonexistent/dir/a.pb.gz");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/dir/a.pb.gz"));
+}
+
+// --- Snapshots that are not consistent -----------------------------------------------------------------------------
+
+Snapshot TwoSamples() { return SmallSnapshot({{{0x10101}, false}, {{0x10201}, false}}); }
+
+void ExpectRefused(const Snapshot& snapshot, const std::string& message) {
+  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, nullptr);
+  EXPECT_EQ(bytes.status().code(), absl::StatusCode::kInvalidArgument) << bytes.status();
+  EXPECT_THAT(std::string(bytes.status().message()), HasSubstr(message));
+  const std::string path = ::testing::TempDir() + "/hbmprof_refused.pb.gz";
+  EXPECT_EQ(WritePprof(snapshot, nullptr, path).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(std::ifstream(path).good()) << "no file is written";
+}
+
+TEST(SnapshotChecks, AStackIndexOutsideTheStacksIsAnError) {
+  Snapshot snapshot = TwoSamples();
+  snapshot.samples[1].stack = 2;
+  ExpectRefused(snapshot, "samples[1].stack is 2, but `stacks` has 2 elements");
+}
+
+TEST(SnapshotChecks, ADeviceIndexOutsideTheDevicesIsAnError) {
+  Snapshot snapshot = TwoSamples();
+  snapshot.samples[0].device = UINT32_MAX;
+  ExpectRefused(snapshot, "samples[0].device is 4294967295, but `devices` has 1 elements");
+}
+
+TEST(SnapshotChecks, AnAllocatorIndexOutsideTheAllocatorsIsAnError) {
+  Snapshot snapshot = TwoSamples();
+  snapshot.samples[1].allocator = 1;
+  ExpectRefused(snapshot, "samples[1].allocator is 1, but `allocators` has 1 elements");
+  snapshot.samples[1].allocator = 0;
+  snapshot.allocators.clear();
+  ExpectRefused(snapshot, "samples[0].allocator is 0, but `allocators` has 0 elements");
+}
+
+TEST(SnapshotChecks, AKindThatDoesNotExistIsAnError) {
+  Snapshot snapshot = TwoSamples();
+  snapshot.samples[1].kind = MemoryKind(hbmprof::kMemoryKindCount);
+  ExpectRefused(snapshot, "samples[1].kind is 10");
+}
+
+TEST(SnapshotChecks, TagsMustBeSortedWithEachKeyOnce) {
+  Snapshot snapshot = TwoSamples();
+  snapshot.samples[0].tags = {{"b", "1"}, {"a", "2"}};
+  ExpectRefused(snapshot, "samples[0].tags are not sorted by key, or have a key twice: 'b' is followed by 'a'");
+  snapshot.samples[0].tags = {{"a", "1"}, {"a", "2"}};
+  ExpectRefused(snapshot, "'a' is followed by 'a'");
+}
+
+TEST(SnapshotChecks, AModuleThatEndsBeforeItBeginsIsAnError) {
+  Snapshot snapshot = TwoSamples();
+  std::swap(snapshot.modules[0].start, snapshot.modules[0].limit);
+  ExpectRefused(snapshot, "modules[0].limit is less than its start (0x10000, 0x11000)");
+}
+
+TEST(SnapshotChecks, ASymbolizerThatReturnsTooFewNamesIsAnError) {
+  class Forgetful : public hbmprof::Symbolizer {
+    std::vector<Name> Symbolize(const std::vector<Snapshot::Module>&, const std::vector<uint64_t>&) override {
+      return {{"f", "f"}};
+    }
+  } forgetful;
+  const absl::Status status = SerializePprof(TwoSamples(), &forgetful).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1 names for 2 addresses"));
 }
 
 }  // namespace

@@ -276,7 +276,7 @@ void Functions() {
   }
   REQUIRE(thrown);
   profiler.RemoveDeviceProbe(simulated, &owner);
-  REQUIRE(profiler.Stats(simulated).bytes_limit == -1);
+  REQUIRE(profiler.Stats(simulated).bytes_limit == std::nullopt);
   profiler.DropDevice(simulated);
   REQUIRE(InUse("sim:0") == 0);
 

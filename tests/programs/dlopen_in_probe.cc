@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
     void* self = dlopen(nullptr, RTLD_NOW);
     CHECK_THAT(self != nullptr);
     dlclose(self);
-    return hbmprof::DeviceProbe{1000, -1, -1};
+    return hbmprof::DeviceProbe{1000};
   });
   void* module = nullptr;
   std::thread loader([&] { module = dlopen(argv[1], RTLD_NOW); });
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
   profiler.SetDeviceProbe(hbmprof::kDefaultDevice, [&] {
     CHECK_THAT(dlopen(argv[1], RTLD_NOW) != nullptr);
     CHECK_THAT(in_constructor.load());
-    return hbmprof::DeviceProbe{2000, -1, -1};
+    return hbmprof::DeviceProbe{2000};
   });
   CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).bytes_limit == 2000);
   std::puts("done");

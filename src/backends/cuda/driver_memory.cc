@@ -369,7 +369,7 @@ bool CudaContexts::Recorded(const Owner& owner, BufferId id) {
   // What cannot be tied to its context must not outlive it.
   const FreedRecord record = profiler_.RecordFree(id);
   if (!completed) {
-    profiler_.RecordDropped(static_cast<size_t>(std::max<int64_t>(record.bytes(), 0)));
+    profiler_.RecordDropped(static_cast<size_t>(record.bytes().value_or(0)));
   } else {
     node.mapped().record = record;
     PutBackNode(std::move(node));

@@ -108,11 +108,12 @@ int64_t IdleGraphBytes(const Driver& driver, CUdevice device, DeviceId id, const
   return std::max<int64_t>(static_cast<int64_t>(reserved) - books.graph_bytes(id), 0);
 }
 
-// -1 if the driver has no pools.
-int64_t IdlePoolBytes(const Driver& driver, int ordinal, CUdevice device, DeviceId id, const CudaDeviceBooks& books) {
-  if (driver.pool_get_attribute == nullptr || driver.device_get_default_pool == nullptr) return -1;
+// No value if the driver has no pools.
+std::optional<int64_t> IdlePoolBytes(const Driver& driver, int ordinal, CUdevice device, DeviceId id,
+                                     const CudaDeviceBooks& books) {
+  if (driver.pool_get_attribute == nullptr || driver.device_get_default_pool == nullptr) return std::nullopt;
   Handle default_pool = nullptr;
-  if (driver.device_get_default_pool(&default_pool, device) != cuda_driver::kSuccess) return -1;
+  if (driver.device_get_default_pool(&default_pool, device) != cuda_driver::kSuccess) return std::nullopt;
   int64_t idle = IdleBytes(driver, default_pool) + IdleGraphBytes(driver, device, id, books);
   if (books.pools) {
     books.pools(ordinal, [&](void* pool) { idle += IdleBytes(driver, pool); });
@@ -137,11 +138,12 @@ void AskManagementLibrary(const Driver& driver, CUdevice device, DeviceProbe& pr
     return;
   }
   const NvmlMemory memory = AskNvml(bus_id);
-  if (probe.bytes_limit < 0) probe.bytes_limit = memory.total_bytes;
+  if (!probe.bytes_limit.has_value() && memory.total_bytes >= 0) probe.bytes_limit = memory.total_bytes;
   if (memory.process_bytes >= 0) {
     probe.driver_bytes_in_use = memory.process_bytes;
     probe.driver_scope = DriverScope::kProcess;
-  } else if (probe.driver_bytes_in_use < 0 && memory.total_bytes - probe.bytes_limit <= memory.total_bytes / 8) {
+  } else if (!probe.driver_bytes_in_use.has_value() && memory.used_bytes >= 0 &&
+             memory.total_bytes - probe.bytes_limit.value_or(0) <= memory.total_bytes / 8) {
     // Of a slice of a device, NVML answers for the whole.
     probe.driver_bytes_in_use = memory.used_bytes;
     probe.driver_scope = DriverScope::kDevice;
@@ -216,12 +218,14 @@ DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaDeviceBooks& boo
   // the program's last release, or make it again.
   if (CurrentDevice(*driver) == device) AskCurrentContext(*driver, probe);
   size_t total = 0;
-  if (probe.bytes_limit < 0 && HasActivePrimaryContext(*driver, device) && driver->device_total_mem != nullptr &&
-      driver->device_total_mem(&total, device) == cuda_driver::kSuccess) {
+  if (!probe.bytes_limit.has_value() && HasActivePrimaryContext(*driver, device) &&
+      driver->device_total_mem != nullptr && driver->device_total_mem(&total, device) == cuda_driver::kSuccess) {
     probe.bytes_limit = static_cast<int64_t>(total);
   }
   AskManagementLibrary(*driver, device, probe);
-  if (probe.driver_bytes_in_use >= 0) probe.driver_cache_bytes = IdlePoolBytes(*driver, ordinal, device, id, books);
+  if (probe.driver_bytes_in_use.has_value()) {
+    probe.driver_cache_bytes = IdlePoolBytes(*driver, ordinal, device, id, books);
+  }
   return probe;
 }
 
@@ -297,8 +301,8 @@ void CudaDriverInProcess::Recorded(DeviceId device) {
   Baseline& baseline = baselines[static_cast<int>(device)];
   if (baseline.taken.load(std::memory_order_relaxed) || baseline.taken.exchange(true)) return;
   DeviceStats stats;
-  if (!Completes([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted_known) return;
-  baseline.bytes.store(stats.unaccounted, std::memory_order_relaxed);
+  if (!Completes([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted.has_value()) return;
+  baseline.bytes.store(*stats.unaccounted, std::memory_order_relaxed);
   baseline.known.store(true, std::memory_order_release);
 }
 

@@ -62,9 +62,12 @@ DeviceProbe PjrtPlugin::Probe(const PjrtPlugin& plugin, pjrt::Device* device) {
   PjrtQuestion<pjrt::DeviceMemoryStatsArgs> question;
   question.args.device = device;
   if (!plugin.Ask(Slot::kDeviceMemoryStats, &question)) return probe;
-  const auto known = [](const pjrt::OptionalBytes& bytes) { return bytes.is_set ? bytes.value : -1; };
+  const auto known = [](const pjrt::OptionalBytes& bytes) -> std::optional<int64_t> {
+    if (!bytes.is_set || bytes.value < 0) return std::nullopt;
+    return bytes.value;
+  };
   // 0 of 0 bytes is how a plugin without statistics answers when it does not say that it has none.
-  if (question.args.bytes_in_use == 0 && known(question.args.bytes_limit) <= 0) return probe;
+  if (question.args.bytes_in_use == 0 && known(question.args.bytes_limit).value_or(0) == 0) return probe;
   probe.driver_bytes_in_use = question.args.bytes_in_use;
   probe.driver_scope = DriverScope::kProcess;  // a plugin knows of its own clients only
   probe.driver_peak_bytes_in_use = known(question.args.peak_bytes_in_use);

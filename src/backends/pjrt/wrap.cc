@@ -8,10 +8,9 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "hbmprof/options.h"
 #include "hbmprof/pjrt.h"
+#include "hbmprof/profiler.h"
 #include "src/backends/pjrt/hooks.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
@@ -82,15 +81,14 @@ const pjrt::Api* FindWrapped(const pjrt::Api* api) ABSL_EXCLUSIVE_LOCKS_REQUIRED
   return nullptr;
 }
 
-const pjrt::Api* WrapTable(const pjrt::Api* api) {
+const pjrt::Api* WrapTable(const pjrt::Api* api, const hbmprof::pjrt::WrapOptions& options) {
   if (const std::string why = Obstacle(api); !why.empty()) return Refuse(api, why);
   {
     MutexLock lock(wrappings_mutex);
     if (const pjrt::Api* wrapped = FindWrapped(api)) return wrapped;
   }
-  std::vector<std::string> problems;  // the default profiler has said them
-  auto tracked =
-      std::make_unique<TrackedPlugin>(api, Profiler::Default(), OptionsFromEnvironment(&problems).oom_output);
+  auto tracked = std::make_unique<TrackedPlugin>(api, Profiler::Default(),
+                                                 options.oom_output.value_or(Profiler::OptionsOfDefault().oom_output));
   // All of it, also what a newer version has appended.
   auto table = std::make_unique<char[]>(api->struct_size);
   std::memcpy(table.get(), api, api->struct_size);
@@ -120,10 +118,10 @@ const pjrt::Api* WrapTable(const pjrt::Api* api) {
 
 namespace hbmprof::pjrt {
 
-const PJRT_Api* Wrap(const PJRT_Api* api) {
+const PJRT_Api* Wrap(const PJRT_Api* api, const WrapOptions& options) {
   const auto* const original = reinterpret_cast<const internal::pjrt::Api*>(api);
   const internal::pjrt::Api* wrapped = original;
-  if (!internal::Completes([&] { wrapped = internal::WrapTable(original); })) {
+  if (!internal::Completes([&] { wrapped = internal::WrapTable(original, options); })) {
     internal::PrintMessage("hbmprof: a PJRT plugin is not recorded: the host has no memory");
   }
   return reinterpret_cast<const PJRT_Api*>(wrapped);
