@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs missing packages (from Debian; and from PyPI into build/pypi: a PJRT plugin, CUDA's newest headers and an old
-# CMake), then builds and tests.
+# Installs missing packages (from Debian; and from PyPI into build/pypi: a PJRT plugin, CUDA's newest headers, PyTorch's
+# allocator and an old CMake), then builds and tests.
 #
 # usage: scripts/test.sh [PRESET...]
 # dev      every test (the default)
@@ -31,6 +31,7 @@ hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
 hbmprof_step "a PJRT plugin from PyPI" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
 # The newest version, on purpose: a test looks for new functions.
 hbmprof_step "CUDA's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cuda.h 'nvidia-cuda-runtime>=13.5,<14'
+hbmprof_step "PyTorch's allocator from PyPI" hbmprof_torch 2.1.2 2.5.1 2.8.0 2.11.0 newest
 hbmprof_step "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
 hbmprof_step "libc++'s headers" hbmprof_libcxx
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hbmprof {
@@ -38,6 +39,9 @@ struct Options {
   // Profilers of one process share tables: the smallest max_host_bytes of those that exist holds for their sum.
   // Snapshots, profiles and what the backends keep are not counted.
   int64_t max_host_bytes = int64_t{1} << 31;
+  // Labels of all samples: keys and values, such as {"model", "llama"}. If a thread sets a tag of the same key (tag.h),
+  // its samples have that one. The limits are those of tag.h; if a key occurs twice, the last one counts.
+  std::vector<std::pair<std::string, std::string>> tags;
 };
 
 // The options of Profiler::Default(): of the profiler itself, and of the files that are written from it.
@@ -88,6 +92,7 @@ struct DefaultOptions : Options {
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none
 //   HBMPROF_MAX_LIVE=N                 max_live_buffers
 //   HBMPROF_MAX_HOST_BYTES=N           max_host_bytes
+//   HBMPROF_TAGS=KEY=VALUE,...         tags; values without a comma
 DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems);
 
 }  // namespace hbmprof

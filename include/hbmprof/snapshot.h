@@ -112,6 +112,7 @@ struct Snapshot {
   std::vector<Module> modules;          // the main program's first segment first, then by address
   TrackerStats tracker;
   std::vector<std::pair<std::string, int64_t>> counters;  // Profiler::SetCounter: name and value, sorted by name
+  std::vector<std::string> warnings;                      // what the profile does not show, and why; a sentence each
   int64_t time_unix_nanos = 0;                            // when the snapshot was taken
   int64_t process_id = 0;
   std::string host;  // name of the machine

@@ -134,3 +134,10 @@ hbmprof_pypi() {
   fi
   rm -rf build/pypi.new
 }
+
+# hbmprof_torch RELEASE...: reads PyTorch's libc10.so and libc10_cuda.so of the releases from PyPI, for nobody else to see.
+# Where that cannot be done, says so; the tests that need them skip. Never fails.
+hbmprof_torch() {
+  python3 scripts/torch_libraries.py build/pypi/torch "$@" ||
+    echo "note: PyPI gave not all of PyTorch $*, so the tests that need it are skipped"
+}

@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <sys/auxv.h>
 
+#include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -61,6 +63,25 @@ class Environment {
     }
   }
 
+  void ReadTags(const char* name, std::vector<std::pair<std::string, std::string>>* result) {
+    const std::string_view value = Value(name);
+    std::vector<std::pair<std::string, std::string>> tags;
+    for (std::string_view rest = value; !rest.empty();) {
+      const std::string_view tag = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(tag.size() + 1, rest.size()));
+      const size_t equals = tag.find('=');
+      const size_t value_size = tag.size() - std::min(equals, tag.size());
+      if (equals == 0 || equals == std::string_view::npos || equals > kMaxBytes || value_size > kMaxBytes + 1 ||
+          tags.size() == kMaxTags) {
+        return Complain(name, value,
+                        "KEY=VALUE,KEY=VALUE,... of at most 64 tags with at most 128 bytes in a key or value",
+                        "no tags");
+      }
+      tags.emplace_back(tag.substr(0, equals), tag.substr(equals + 1));
+    }
+    *result = std::move(tags);
+  }
+
   void Complain(const char* name, std::string_view value, std::string_view allowed, std::string_view used) {
     std::string shown(value.substr(0, 200));
     for (char& byte : shown) {
@@ -77,6 +98,10 @@ class Environment {
   }
 
  private:
+  // Those of tag.h.
+  static constexpr size_t kMaxTags = 64;
+  static constexpr size_t kMaxBytes = 128;
+
   std::vector<std::string>* const problems_;
 };
 
@@ -104,6 +129,7 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, internal::kMaxStackDepth, &options.max_stack_depth);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, internal::kMaxLiveBuffersLimit, &options.max_live_buffers);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, internal::kMaxHostBytesLimit, &options.max_host_bytes);
+  environment.ReadTags("HBMPROF_TAGS", &options.tags);
   const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");
   if (unwinder == "fp") {
     options.unwinder = Unwinder::kFramePointer;

@@ -146,6 +146,9 @@ class Pools {
   // if that one is, whatever they are. If an outermost segment is kept by its id, all in it is removed.
   void DropDevice(const DroppedRecords& dropped);
 
+  // Frees all blocks of the device with this allocator. Segments stay.
+  void EndBlocks(DeviceId device, AllocatorId allocator);
+
   // In a forked child: removes all segments. No other thread exists.
   void Clear() {
     segments_.Clear();
@@ -224,6 +227,10 @@ class Pools {
   // Removes the blocks in segments for which `matches(id, record)` returns true.
   template <typename Matches>
   void DropBlocks(Change& change, const Matches& matches);
+  // Removes the blocks that count all of their bytes themselves and for whose attributes `matches` holds. Takes all
+  // shards' locks itself. Returns false if they cannot be had.
+  template <typename Matches>
+  bool DropBlocksOutside(const Matches& matches);
   static bool IsIdle(const Segment* segment) {
     return segment->idle_bytes.load(std::memory_order_relaxed) == segment->bytes();
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <new>
 #include <unordered_map>
 #include <utility>
@@ -87,6 +88,7 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(std::clamp<int64_t>(options.max_live_buffers, 1, kMaxLiveBuffersLimit)),
       capture_(options.unwinder),
+      tags_(LabelsOf(options.tags)),
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
       pools_(sites_, live_, ledger_),
@@ -504,6 +506,25 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   return true;
 }
 
+bool ProfilerImpl::Rename(BufferId id, BufferId new_id) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  LiveRecord record;
+  if (!Admits(guard) || !live_.Find(id.value(), &record)) return false;
+  if (live_.InsertNew(new_id.value(), record) != LiveTable::Inserted::kNew) return false;
+  if (live_.EraseExactly(id.value(), record)) return true;
+  live_.EraseExactly(new_id.value(), record);
+  return false;
+}
+
+void ProfilerImpl::EndBlocks(DeviceId device, AllocatorId allocator) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  if (!Admits(guard)) return;
+  pools_.EndBlocks(device, allocator);
+  Resize();
+}
+
 DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const {
   DeviceStats stats;
   stats.bytes_in_use = totals.bytes_in_use;
@@ -576,6 +597,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   // constructor, which runs under that lock, may be waiting for one of ours.
   snapshot.modules = LoadedModules();
   AddSamples(sites, AddDevices(accounts, &snapshot), &snapshot);
+  if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);
   return snapshot;
 }
 
@@ -628,7 +650,12 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::v
     sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
     if (sample.allocator >= snapshot->allocators.size()) sample.allocator = 0;
     const auto [set, is_new_set] = tags.try_emplace(key.tags);
-    if (is_new_set) set->second = TagsOf(key.tags);
+    if (is_new_set) {
+      std::vector<std::pair<std::string, std::string>> labels = TagsOf(key.tags);
+      // Of two with the same key, the thread's.
+      std::set_union(labels.begin(), labels.end(), tags_.begin(), tags_.end(), std::back_inserter(set->second),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    }
     sample.tags = set->second;
     sample.block_bytes = static_cast<int64_t>(key.block_bytes);
     sample.alloc_objects = totals.alloc_objects;

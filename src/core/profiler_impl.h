@@ -110,6 +110,14 @@ class ProfilerImpl {
   // memory for the new site, the record stays as it is. Returns false if there is no record.
   bool Refine(const Caller& caller, BufferId id, AllocatorId allocator);
 
+  // Gives the live record of `id`, which is no segment, the id `new_id`. One step that no total sees. Returns false,
+  // and changes nothing, if there is no such record, if `new_id` is live, or if the host has no memory.
+  bool Rename(BufferId id, BufferId new_id);
+  // Frees all blocks of `allocator` on `device`. Segments stay.
+  void EndBlocks(DeviceId device, AllocatorId allocator);
+  // Each snapshot is passed to `finish` before TakeSnapshot returns it, with no lock held.
+  void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
+
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
   TrackerStats GetTrackerStats() const;
   Snapshot TakeSnapshot() const;
@@ -232,6 +240,7 @@ class ProfilerImpl {
   const int max_depth_;
   const int64_t max_live_;
   const StackCapture capture_;
+  const std::vector<std::pair<std::string, std::string>> tags_;  // labels of all samples, sorted by key
   SiteTable sites_;
   SiteCache site_cache_;
   LiveTable live_;
@@ -245,6 +254,7 @@ class ProfilerImpl {
   std::atomic<uint64_t> firm_probes_{0};
   static_assert(kMaxDevices <= 64);
 
+  std::atomic<void (*)(Snapshot*)> finish_snapshot_{nullptr};
   mutable std::atomic<int64_t> reentrant_events_{0};
   std::atomic<int64_t> foreign_frees_{0};
   std::atomic<int64_t> replaced_records_{0};

@@ -131,7 +131,7 @@ void Fields(Visit& visit, T& value) {
   } else {
     static_assert(std::is_same_v<Type, Snapshot>);
     visit(value.samples, value.stacks, value.devices, value.allocators, value.modules, value.tracker, value.counters,
-          value.time_unix_nanos, value.process_id, value.host);
+          value.warnings, value.time_unix_nanos, value.process_id, value.host);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <optional>
 
 #include "hbmprof/tag.h"
@@ -112,6 +113,12 @@ constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
 Lazy<TagRegistry> tag_registry;  // scopes may end during static destruction
 
+constexpr std::string_view kPrefix = "tag_";  // of reserved keys
+
+bool IsReserved(std::string_view key) {
+  return key == "device" || key == "kind" || key == "allocator" || key == "bytes" || key.substr(0, 7) == "pprof::";
+}
+
 TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_view value) {
   key = CutText(key, kMaxTagBytes);
   value = CutText(value, kMaxTagBytes);
@@ -199,9 +206,8 @@ std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key
                                              bool* dropped) {
   if (key.empty()) return tags;
   if (all_sets_ == nullptr) return std::nullopt;
-  constexpr std::string_view kPrefix = "tag_";
   char prefixed[kMaxNameBytes];
-  if (key == "device" || key == "kind" || key == "allocator" || key == "bytes" || key.substr(0, 7) == "pprof::") {
+  if (IsReserved(key)) {
     std::copy(key.begin(), key.end(), std::copy(kPrefix.begin(), kPrefix.end(), prefixed));
     key = {prefixed, kPrefix.size() + key.size()};
   }
@@ -299,6 +305,19 @@ void EndTag(uint32_t before) { End(before); }
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) {
   const TagRegistry* registry = tag_registry.IfMade();
   return registry == nullptr ? std::vector<std::pair<std::string, std::string>>() : registry->Of(tags);
+}
+
+std::vector<std::pair<std::string, std::string>> LabelsOf(
+    const std::vector<std::pair<std::string, std::string>>& tags) {
+  std::map<std::string, std::string> labels;
+  for (const auto& [key, value] : tags) {
+    const std::string_view cut = CutText(key, kMaxTagBytes);
+    if (cut.empty()) continue;
+    const std::string name = std::string(IsReserved(cut) ? kPrefix : "").append(cut);
+    if (labels.size() < kMaxTagKeys || labels.count(name) != 0)
+      labels[name] = std::string(CutText(value, kMaxTagBytes));
+  }
+  return {labels.begin(), labels.end()};
 }
 
 int64_t DroppedTagValues() {

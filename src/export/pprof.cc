@@ -555,6 +555,9 @@ class ProfileWriter {
     for (const auto& [name, value] : snapshot_.counters) {
       WriteComment(CommentLine("counter " + CommentValue(name)).Add("value", value));
     }
+    for (const std::string& warning : snapshot_.warnings) {
+      WriteComment(CommentLine("warning").Add("text", warning));
+    }
     WriteComment(CommentLine("hbmprof")
                      .Add("version", HBMPROF_VERSION_STRING)
                      .Add("unwinder", tracker.unwinder)

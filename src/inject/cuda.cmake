@@ -16,11 +16,14 @@ if(NOT _absl_type MATCHES "^(STATIC|SHARED)_LIBRARY$")
   return()
 endif()
 
-# The exported functions: the wrapped calls, dlopen, dlsym, _exit, and three functions of its own.
+# The exported functions: the wrapped calls, dlopen, dlsym, _exit, NVTX's entry, three functions of its own, and two of
+# PyTorch's.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
-set(_exports hbmprof_cuda_coverage hbmprof_cuda_profiler hbmprof_cuda_set_caller)
+set(_exports InitializeInjectionNvtx2 hbmprof_cuda_coverage hbmprof_cuda_profiler hbmprof_cuda_set_caller
+  # PyTorch's (torch_hook.cc).
+  _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE)
 foreach(_line IN LISTS _lines)
   string(REGEX REPLACE "^CALL\\(([A-Za-z0-9_]+),.*" "\\1" _name "${_line}")
   list(APPEND _exports ${_name})
@@ -47,6 +50,9 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   dynamic_linker.cc
   immediate_exit.cc
   injected_profiler.cc
+  nvtx.cc
+  torch_blocks.cc
+  torch_hook.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_memory.cc

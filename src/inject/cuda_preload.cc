@@ -6,6 +6,7 @@
 // Instead:
 //   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in DefaultOptions::output
 //   HBMPROF_CUDA_INTERVAL=SECONDS  also writes a profile there at this interval
+//   HBMPROF_NVTX=innermost|outermost|path  see nvtx.cc
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -19,6 +20,7 @@
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
+#include "src/inject/torch_blocks.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -69,12 +71,16 @@ void StartPeriodicProfiles() {
 
 }  // namespace
 
-void PrepareCudaTracking() { SetOutputVariable(kOutput); }
+void PrepareCudaTracking() {
+  SetOutputVariable(kOutput);
+  StartTorchBlocks();
+}
 
 void CudaTrackingStarts() {
   // If the program used the profiler before the driver, the profiler's exit handler would run after the driver's.
   WriteOutputBeforeOlderExitHandlers();
   StartThreads();
+  AddTorchWarningsToSnapshots();
   if (!Completes(&StartPeriodicProfiles)) {
     PrintMessage("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; profiles are written at exit only");
   }

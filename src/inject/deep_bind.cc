@@ -14,6 +14,7 @@
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
+#include "src/inject/torch_hook.h"
 
 extern "C" {
 // dynamic_linker.cc
@@ -28,6 +29,7 @@ namespace {
 // Returns the function that the reference `slot` to `name` must point to; null if it must stay unchanged. Only
 // references that bypass this library are changed, not those to another library's dlsym.
 void* Replacement(const link_map& module, const char* name, void* const* slot) {
+  if (void* const stub = TorchHookByName(name)) return stub;
   const bool is_dlsym = std::strcmp(name, "dlsym") == 0;
   void* const wrapper = is_dlsym ? reinterpret_cast<void*>(&hbmprof_dlsym) : CudaWrapperByName(name);
   if (wrapper == nullptr) return nullptr;

@@ -23,6 +23,7 @@
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_bytes.h"
 #include "src/core/tags.h"
+#include "src/inject/driver_blocks.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -35,6 +36,7 @@ constexpr InjectedRecord kNoRecord = {0, -1, 0};
 // Memory that the driver has allocated, and its live record.
 struct DriverMemory {
   CudaDriverRanges::Range range;
+  uint64_t start;  // of the range
   LiveBuffer live;
 
   bool is_segment() const { return live.attributes.kind == MemoryKind::kPool; }
@@ -42,7 +44,7 @@ struct DriverMemory {
   bool is_plain() const {
     const MemoryKind kind = live.attributes.kind;
     return !range.is_mapped && !range.record.is_handle() &&
-           (kind == MemoryKind::kDevice || kind == MemoryKind::kExternal || is_segment());
+           (kind == MemoryKind::kDevice || kind == MemoryKind::kExternal || kind == MemoryKind::kVmm || is_segment());
   }
 };
 
@@ -56,7 +58,7 @@ __thread LastFound last_found __attribute__((tls_model("initial-exec"))) = {};
 std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
   const auto memory = [](const LastFound& known) -> std::optional<DriverMemory> {
     if (known.found.range.record.is_null()) return std::nullopt;
-    return DriverMemory{known.found.range, known.live};
+    return DriverMemory{known.found.range, known.found.first, known.live};
   };
   {
     const ReentryGuard guard;
@@ -375,7 +377,38 @@ constexpr InjectedProfiler MakeTable() {
 }
 constexpr InjectedProfiler kTable = MakeTable();
 
+// The driver's memory at `address`, after it has become a segment. Nothing if it cannot be one.
+std::optional<DriverMemory> SegmentAt(const Caller& caller, uint64_t address, AllocatorId allocator) {
+  std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
+  if (memory.has_value() && memory->range.is_mapped) {
+    const auto rename = [](BufferId from, BufferId to) { return Impl().Rename(from, to); };
+    if (!NameCudaMappingByAddress(memory->start, rename)) return std::nullopt;
+    memory = DriverMemoryAt(BufferId(address));
+  }
+  if (!memory.has_value() || !BecomesSegment(caller, *memory, allocator)) return std::nullopt;
+  return memory;
+}
+
 }  // namespace
+
+DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
+                              std::optional<DeviceId>* device) {
+  for (uint64_t at = address; at - address < bytes;) {
+    const std::optional<DriverMemory> memory = SegmentAt(caller, at, allocator);
+    if (!memory.has_value()) return DriverBlock::kOutside;
+    const DeviceId found = memory->live.attributes.device;
+    if (device->value_or(found) != found) return DriverBlock::kOtherDevice;
+    *device = found;
+    at = memory->start + static_cast<uint64_t>(memory->live.bytes);
+  }
+  if (Impl().FindBlock(BufferId(address)).has_value()) return DriverBlock::kLive;
+  const Attributes attributes = {device->value_or(kDefaultDevice), MemoryKind::kDevice, allocator};
+  return Profiler::Default().RecordBlockFrom(caller, BufferId(address), bytes, attributes) ? DriverBlock::kRecorded
+                                                                                           : DriverBlock::kDropped;
+}
+
+void EndDriverBlocks(DeviceId device, AllocatorId allocator) { Impl().EndBlocks(device, allocator); }
+
 }  // namespace hbmprof::internal
 
 extern "C" [[gnu::visibility("default")]] const hbmprof::internal::InjectedProfiler* hbmprof_cuda_profiler() {

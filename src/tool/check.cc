@@ -149,6 +149,9 @@ class Examiner {
     for (const int64_t index : message_.comment()) {
       const Comment comment(profile_.text(index));
       const auto value = [&](const std::string& key) { return comment.Number(key).value_or(0); };
+      if (const auto text = comment.values.find("text"); comment.word == "warning" && text != comment.values.end()) {
+        Note(text->second);
+      }
       if (comment.word == "tracker") {
         if (value("dropped_records") != 0) {
           Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ",

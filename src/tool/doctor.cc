@@ -184,6 +184,7 @@ struct Program {
   bool dynamic_symbols = false;
   bool debug = false;
   bool unwind_tables = false;
+  bool reports_torch_blocks = false;
   std::vector<std::string> needed;
   int functions = 0;
   int frame_pointer_functions = 0;
@@ -207,6 +208,20 @@ void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std
     ++program.functions;
     if (start.substr(0, 4) == std::string_view("\x55\x48\x89\xe5", 4)) ++program.frame_pointer_functions;
   }
+}
+
+// The function by which PyTorch's caching allocator reports its blocks.
+constexpr char kTorchReport[] = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
+
+bool Imports(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, const char* function) {
+  Elf_Data* data = elf_getdata(section, nullptr);
+  for (size_t i = 0; data != nullptr && header.sh_entsize != 0 && i < header.sh_size / header.sh_entsize; ++i) {
+    GElf_Sym symbol;
+    if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr || symbol.st_shndx != SHN_UNDEF) continue;
+    const char* name = elf_strptr(elf, header.sh_link, symbol.st_name);
+    if (name != nullptr && std::strcmp(name, function) == 0) return true;
+  }
+  return false;
 }
 
 Program Examine(std::string_view bytes) {
@@ -236,7 +251,10 @@ Program Examine(std::string_view bytes) {
       program.symbols = true;
       CountFramePointers(elf, section, info, bytes, program);
     }
-    if (info.sh_type == SHT_DYNSYM) program.dynamic_symbols = true;
+    if (info.sh_type == SHT_DYNSYM) {
+      program.dynamic_symbols = true;
+      program.reports_torch_blocks = Imports(elf, section, info, kTorchReport);
+    }
     if (info.sh_type != SHT_DYNAMIC || info.sh_entsize == 0) continue;
     Elf_Data* data = elf_getdata(section, nullptr);
     for (size_t i = 0; data != nullptr && i < info.sh_size / info.sh_entsize; ++i) {
@@ -257,8 +275,24 @@ std::string NeededLike(const Program& program, const std::string& start) {
   return "";
 }
 
+constexpr char kTorchLibrary[] = "libc10_cuda.so";
+
+void TorchLibrary(const std::string& path, Findings& findings) {
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) {
+    findings.Problem("PyTorch", std::string(bytes.status().message()));
+  } else if (Examine(*bytes).reports_torch_blocks) {
+    findings.Say("PyTorch", Cat(path, " reports the blocks of its caching allocator: they are shown"));
+  } else {
+    findings.Problem("PyTorch", Cat(path, " reports no blocks of its caching allocator: only its segments are shown"));
+  }
+}
+
 // `library` is empty if there is none.
 void Target(const std::string& command, const std::string& library, Findings& findings, int depth = 0) {
+  if (std::filesystem::path(command).filename().string().rfind(kTorchLibrary, 0) == 0) {
+    return TorchLibrary(command, findings);
+  }
   const absl::StatusOr<std::string> path = FindProgram(command);
   if (!path.ok()) {
     findings.Problem("program", std::string(path.status().message()));
@@ -304,6 +338,9 @@ void Target(const std::string& command, const std::string& library, Findings& fi
                        : !driver.empty()
                            ? "the driver, linked: tracked"
                            : "none in the program itself; what its libraries use is tracked all the same");
+  if (!NeededLike(program, kTorchLibrary).empty()) {
+    findings.Say("PyTorch", "linked: `hbmprof doctor -- PATH/libc10_cuda.so` says whether its blocks are shown");
+  }
   if (program.functions > 0) {
     findings.Say("frame pointers", Cat(FormatPercent(program.frame_pointer_functions, program.functions), " of ",
                                        program.functions, " functions; stacks are complete without, by unwind tables",
@@ -341,7 +378,7 @@ Command AddDoctorCommand(CLI::App& tool) {
                       "List the driver's calls: tracked, passed through, absent");
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
   arguments->add_flag("--coverage-only", options->coverage_only)->group("");
-  arguments->add_option("command", options->command, "A program to look at, after --");
+  arguments->add_option("command", options->command, "A program to look at, or PyTorch's libc10_cuda.so, after --");
   arguments->footer("A line that begins with ! names something that cannot be recorded; then the exit code is 1.");
   return {arguments, [options] { return RunDoctor(*options); }};
 }

@@ -39,11 +39,13 @@ struct RunOptions {
   std::string output = "hbmprof-profiles";
   std::string interval;
   std::string library;
+  std::string nvtx;  // which range; empty: none
   std::vector<std::string> command;
 };
 
 constexpr char kSuffix[] = ".pb.gz";
 constexpr char kOutputVariable[] = "HBMPROF_CUDA_OUTPUT";
+constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
 
 // --- The folder and the names of the profiles. ---
 
@@ -351,6 +353,10 @@ void Summarize(int64_t process, const std::string& path) {
       std::fprintf(stderr, "  %lld allocations were not recorded: a limit was reached\n",
                    static_cast<long long>(*comment.Number("dropped_records")));
     }
+    if (const auto warning = comment.values.find("text");
+        comment.word == "warning" && warning != comment.values.end()) {
+      std::fprintf(stderr, "  %s\n", Visible(warning->second).c_str());
+    }
     if (comment.word != "device") continue;
     const auto space = comment.values.find("space");
     const bool device = space == comment.values.end() || space->second == "device";
@@ -381,6 +387,18 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
   }
 }
 
+// Programs that use NVTX load the library too, if no other tool has that place.
+void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& setup) {
+  const char* const other = std::getenv(kNvtxVariable);
+  if (other != nullptr && *other != '\0') {
+    std::fprintf(stderr, "hbmprof: no NVTX ranges: %s already names another tool, %s; unset it to use --nvtx\n",
+                 kNvtxVariable, Visible(other).c_str());
+    return;
+  }
+  setup.environment[kNvtxVariable] = library;
+  setup.environment["HBMPROF_NVTX"] = options.nvtx;
+}
+
 absl::StatusOr<int> RunRun(const RunOptions& options) {
   const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
   if (!library.ok()) return library.status();
@@ -398,6 +416,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
     setup.environment = {{"LD_PRELOAD", PreloadWith(*library)}, {kOutputVariable, OutputPattern(folder.path(), run)}};
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
     if (!options.interval.empty()) setup.environment["HBMPROF_CUDA_INTERVAL"] = options.interval;
+    if (!options.nvtx.empty()) AddNvtx(options, *library, setup);
   } else {
     std::fprintf(stderr, "hbmprof: %s runs without hbmprof: %s\n", options.command.front().c_str(), reason.c_str());
   }
@@ -437,6 +456,11 @@ Command AddRunCommand(CLI::App& tool) {
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 1e8));
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
+  arguments
+      ->add_flag(
+          "--nvtx{innermost}", options->nvtx,
+          "Label allocations with their thread's NVTX range: innermost (also without a value), outermost or path")
+      ->check(CLI::IsMember({"innermost", "outermost", "path"}));
   arguments->add_option("command", options->command, "The program and its arguments, after --")->required();
   arguments->footer(
       "Nothing is rebuilt: a library is preloaded that wraps the CUDA driver's calls, of every process that\n"

@@ -31,7 +31,8 @@ constexpr const char* kVariables[] = {"HBMPROF",
                                       "HBMPROF_STACK_DEPTH",
                                       "HBMPROF_UNWINDER",
                                       "HBMPROF_MAX_LIVE",
-                                      "HBMPROF_MAX_HOST_BYTES"};
+                                      "HBMPROF_MAX_HOST_BYTES",
+                                      "HBMPROF_TAGS"};
 
 class OptionsTest : public ::testing::Test {
  protected:
@@ -145,6 +146,20 @@ TEST_F(OptionsTest, MaxHostBytesIsANumber) {
   for (const char* value : {"0", "-1", "1G", "1125899906842625", "1e6"}) {
     EXPECT_EQ(Bad("HBMPROF_MAX_HOST_BYTES", value, "1 to 1125899906842624", "2147483648").max_host_bytes,
               int64_t{1} << 31);
+  }
+}
+
+TEST_F(OptionsTest, TagsAreAListOfKeysAndValues) {
+  using ::testing::Pair;
+  EXPECT_THAT(Good("HBMPROF_TAGS", "model=llama").tags, ElementsAre(Pair("model", "llama")));
+  EXPECT_THAT(Good("HBMPROF_TAGS", "model=a b=c,pod=").tags, ElementsAre(Pair("model", "a b=c"), Pair("pod", "")));
+  EXPECT_THAT(Good("HBMPROF_TAGS", std::string(128, 'k') + "=" + std::string(128, 'v')).tags, SizeIs(1));
+  std::string many;
+  for (int i = 0; i < 64; ++i) many += "k" + std::to_string(i) + "=v,";
+  EXPECT_THAT(Good("HBMPROF_TAGS", many).tags, SizeIs(64));
+  for (const std::string& value : {std::string("model"), std::string("=llama"), std::string("a=1,,b=2"), many + "k=v",
+                                   std::string(129, 'k') + "=v", "k=" + std::string(129, 'v')}) {
+    EXPECT_THAT(Bad("HBMPROF_TAGS", value, "KEY=VALUE,KEY=VALUE,...", "no tags").tags, IsEmpty());
   }
 }
 

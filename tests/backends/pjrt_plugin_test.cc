@@ -64,6 +64,15 @@ TEST(PjrtPlugin, ReplacesTheWrappedPlugin) {
   ExpectTheBufferIn(at_exit);  // a leak stays in the profile when the client is gone
 }
 
+TEST(PjrtPlugin, StaticTagsLabelItsSamples) {
+  const std::string saved = NewFile("tags.pb.gz");
+  EXPECT_EQ(Host(kFake, {"HBMPROF_TAGS=model=llama,kind=x"}, saved).exit_code, 0);
+  const auto view = hbmprof_test::ProfileView(*hbmprof_test::ReadProfile(saved));
+  EXPECT_EQ(view.SumWhere("inuse_space", "model", "llama"), 4096);
+  EXPECT_EQ(view.SumWhere("inuse_space", "tag_kind", "x"), 4096);
+  EXPECT_EQ(view.SumWhere("inuse_space", "kind", "device"), 4096);
+}
+
 TEST(PjrtPlugin, RecordsNothingWhileOff) {
   const std::string saved = NewFile("off.pb.gz");
   const CommandResult result = Host(kFake, {"HBMPROF=0"}, saved);

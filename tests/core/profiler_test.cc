@@ -468,6 +468,28 @@ TEST_F(ProfilerTest, ANamedDeviceIsShownBeforeAnythingIsAllocatedOnIt) {
   EXPECT_EQ(snapshot.devices[0].name, "GPU:0");
 }
 
+TEST(ProcessTagsTest, LabelAllSamplesByTheRulesOfThreadsTags) {
+  Options options;
+  options.tags = {{"model", "first"}, {"model", "llama"}, {"device", "x"}, {"", "y"}, {std::string(200, 'k'), "z"}};
+  Profiler profiler(options);
+  profiler.RecordAlloc(BufferId(4096), 100);
+  {
+    const ScopedTag scope("model", "gpt");
+    const ScopedTag phase("phase", "load");
+    profiler.RecordAlloc(BufferId(8192), 200);
+  }
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  using Tags = std::vector<std::pair<std::string, std::string>>;
+  const std::string key(128, 'k');
+  ASSERT_EQ(snapshot.samples.size(), 2u);
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    const Tags expected = sample.inuse_bytes == 100
+                              ? Tags{{key, "z"}, {"model", "llama"}, {"tag_device", "x"}}
+                              : Tags{{key, "z"}, {"model", "gpt"}, {"phase", "load"}, {"tag_device", "x"}};
+    EXPECT_EQ(sample.tags, expected);
+  }
+}
+
 // --- Failed frees -----------------------------------------------------------------------------------------------
 
 TEST_F(ProfilerTest, RestoringARecordUndoesItsFreeInEveryCounter) {

@@ -107,6 +107,19 @@ TEST(JoinedTest, ProgramTagsLabelDriverMemory) {
   EXPECT_EQ(injected.Sum("inuse_space"), 31 * kMiB) << "another thread's is without";
 }
 
+TEST(JoinedTest, StaticTagsLabelAllSamples) {
+  Started run;
+  run.environment = {"HBMPROF_TAGS=model=llama,phase=start"};
+  const CommandResult result = run.Case("tags");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProfileView injected = run.Injected();
+  ExpectOneAccount(run.Own(), injected, DriversSum(result));
+  EXPECT_EQ(injected.SumWhere("inuse_space", "model", "llama"), 31 * kMiB);
+  EXPECT_EQ(injected.SumWhere("inuse_space", "phase", "load"), 11 * kMiB);
+  EXPECT_EQ(injected.SumWhere("inuse_space", "phase", "decode"), 4 * kMiB);
+  EXPECT_EQ(injected.SumWhere("inuse_space", "phase", "start"), 16 * kMiB);
+}
+
 TEST(JoinedTest, ThreadsOfPoolsAreExact) {
   const Started run;
   const CommandResult result = run.Case("all");

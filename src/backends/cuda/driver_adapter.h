@@ -207,6 +207,10 @@ class CudaDriverAdapter {
         [&](CudaPhysicalMemory::Taken taken) { physical_.PutBack(std::move(taken)); });
   }
 
+  bool NameMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
+    return physical_.NameByAddress(address, rename);
+  }
+
   // Tiles of sparse arrays. They count from the call on, not from its execution in the stream.
   template <typename Real>
   int MapTiles(const Real& real, const cuda_driver::ArrayMapInfo* list, unsigned count) {

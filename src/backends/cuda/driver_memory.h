@@ -69,6 +69,12 @@ class CudaPhysicalMemory {
   // Call before an array is destroyed. Moves all its mappings to `taken`.
   void UnmapArray(BufferId array, Taken& taken) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Gives the record of the physical memory that is mapped at exactly `address` that address for its id, until the
+  // record ends, so that it can become a segment. `rename` changes the id of a live record, and returns whether it did.
+  // Returns false, and changes nothing, if the memory has no record of just the mapped bytes, is mapped more than once,
+  // or `rename` fails.
+  bool NameByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Returns the records of all live physical memory.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -219,6 +219,11 @@ extern "C" {
 
 namespace hbmprof::internal {
 
+bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
+  CudaDriverAdapter* const tracker = cuda_driver::Tracker();
+  return tracker != nullptr && tracker->NameMappingByAddress(address, rename);
+}
+
 void* CudaWrapperByName(std::string_view name) {
   for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
     if (name == cuda_driver::kEntryNames[i]) return cuda_driver::kWrappers[i];

@@ -5,7 +5,10 @@
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 
+#include <cstdint>
 #include <string_view>
+
+#include "hbmprof/allocation.h"
 
 namespace hbmprof::internal {
 
@@ -13,6 +16,9 @@ namespace hbmprof::internal {
 // Profiler::Default(), possibly in several threads at the same time, and the second once, after that.
 void PrepareCudaTracking();
 void CudaTrackingStarts();
+
+// See CudaPhysicalMemory::NameByAddress. Not before a driver's call was tracked.
+bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to));
 
 // Returns the wrapper of the driver's function `name`, null if that is not wrapped.
 void* CudaWrapperByName(std::string_view name);

@@ -735,6 +735,27 @@ CUresult cuLibraryLoadData(Handle* library, const void*, int*, void**, unsigned,
 }
 CUresult cuLibraryUnload(Handle library) { return UnloadModule("cuLibraryUnload", library); }
 
+// --- What programs look up beside all this, and hardly call. ---
+
+CUresult cuGetErrorString(CUresult error, const char** text) {
+  *text = error == kOutOfMemory ? "out of memory" : "an error";
+  return kSuccess;
+}
+CUresult cuDeviceGetAttribute(int* value, int, CUdevice) {
+  *value = 0;
+  return kSuccess;
+}
+CUresult cuMemGetAllocationGranularity(size_t* bytes, const MemAllocationProp*, int) {
+  *bytes = kGranularity;
+  return kSuccess;
+}
+CUresult cuMemExportToShareableHandle(void*, CUmemGenericAllocationHandle, int, Flags64) { return kInvalidValue; }
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle, CUdevice) { return kInvalidValue; }
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t, size_t,
+                            Flags64) {
+  return kInvalidValue;
+}
+
 // --- How the runtime finds all this. ---
 
 CUresult cuInit(unsigned);

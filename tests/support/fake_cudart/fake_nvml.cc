@@ -25,7 +25,12 @@ int nvmlInit_v2() { return 0; }
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
   unsigned bus = 0;
-  if (std::sscanf(bus_id, "0000:%X:00.0", &bus) != 1 || bus == 0) return 6;
+  // Bus 0 is what PyTorch asks for, as the double of its runtime does not say which bus a device is on.
+  if (std::strcmp(bus_id, "00000000:00:00.0") == 0) {
+    bus = 1;
+  } else if (std::sscanf(bus_id, "0000:%X:00.0", &bus) != 1 || bus == 0) {
+    return 6;
+  }
   *device = reinterpret_cast<void*>(static_cast<uintptr_t>(bus));
   return 0;
 }
@@ -54,4 +59,17 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Proce
   *count = knows_us ? 2 : 1;
   return 0;
 }
+
+// What PyTorch asks for. The first form of the list of processes, of another size: there are none.
+int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, void*) {
+  *count = 0;
+  return 0;
+}
+int nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  *version = 13000;
+  return 0;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned, int*) { return 3; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned, void*) { return 3; }
+int nvmlDeviceGetGpuFabricInfoV(void*, void*) { return 3; }
 }
