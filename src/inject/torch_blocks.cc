@@ -107,10 +107,9 @@ void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t b
 }
 
 void TakenBack(Device& device, uint64_t address, int64_t bytes) {
-  const FreedRecord freed = Profiler::Default().RecordBlockFree(BufferId(address));
-  const bool is_known = static_cast<bool>(freed);
-  if (is_known ? freed.bytes() == bytes : device.has_dropped.load(std::memory_order_relaxed)) return;
-  Refuse(device, State::kUnknownFree, bytes, is_known ? freed.bytes() : 0);
+  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address)).bytes();
+  if (freed.has_value() ? *freed == bytes : device.has_dropped.load(std::memory_order_relaxed)) return;
+  Refuse(device, State::kUnknownFree, bytes, freed.value_or(0));
 }
 
 }  // namespace
