@@ -1,5 +1,4 @@
-// InternTable: a hash set that only grows and is read without a lock. The tables of stacks, sites, tags and paths use
-// it.
+// InternTable: a hash set that only grows and is read without a lock, used for stacks, sites, tags and paths.
 //
 // Thread safety: any thread may call Find at any time. The other functions need the lock, as annotated.
 //
@@ -7,9 +6,8 @@
 // 1. Within one array, a slot changes once, from empty to full.
 // 2. A full slot holds 16 bits of the hash above a 48-bit payload that is not 0. The object of the payload was complete
 //    before the slot was filled, and lives as long as the table.
-// 3. When the array is replaced by a larger one, the old one stays readable for the life of the table. A Find that
-// still
-//    reads the old array can only miss; the caller then searches again under the lock.
+// 3. When the array is replaced by a larger one, the old one stays readable for the life of the table. A Find
+//    that still reads the old array can only miss; the caller then searches again under the lock.
 #ifndef HBMPROF_SRC_BASE_INTERN_TABLE_H_
 #define HBMPROF_SRC_BASE_INTERN_TABLE_H_
 
