@@ -30,7 +30,8 @@ struct ForkLocks {
   void (*unlock)();
   // In the child, with the locks held: empties the tables and releases the locks.
   void (*reset_in_child)();
-  // In the child, with no lock taken before the fork: turns recording off and releases every lock, whoever held it.
+  // In the child, with no lock taken before the fork: turns recording off and releases every lock, even if another
+  // thread held it.
   void (*give_up_in_child)();
 };
 // Sets the operations. To be called once, before there are threads. `*locks` must never be destroyed.

@@ -1,5 +1,4 @@
-// InternTable: a hash set that only grows and is read without a lock. The tables of stacks, sites, tags and paths use
-// it.
+// InternTable: a hash set that only grows and is read without a lock, used for stacks, sites, tags and paths.
 //
 // Thread safety: Find from any thread at any time. Reserve, Insert and the lock as annotated.
 //

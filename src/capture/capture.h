@@ -56,7 +56,7 @@ class StackCapture {
   CapturedStack CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const;
 
   // The method that captures really use: "cached_rules", "frame_pointer", "libunwind", "backtrace" or "none". It
-  // differs from the unwinder that was asked for if this system does not support that.
+  // differs from the requested unwinder if this system does not support that.
   const char* name() const;
 
  private:

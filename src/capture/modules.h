@@ -12,8 +12,8 @@ namespace hbmprof::internal {
 // earlier call returned and that was unloaded since is still returned, unless another one was loaded over it, because
 // recorded stacks may contain its addresses. The path of the kernel's object is "[vdso]".
 //
-// Any thread. Takes the lock of the dynamic linker's list of objects, and calls malloc. Must not be called with a lock
-// of this library held.
+// Any thread may call it. Takes the lock of the dynamic linker's list of objects, and calls malloc. Must not be called
+// with a lock of this library held.
 std::vector<Snapshot::Module> LoadedModules();
 
 }  // namespace hbmprof::internal

@@ -3,15 +3,14 @@
 //
 // A library can be unloaded and another one loaded at the same addresses. Therefore each rule names the object that it
 // was read from, and a walk uses a rule only after it has checked that this object is loaded there now (ObjectCheck,
-// once per object and walk). This is sound although nobody reports that a library was unloaded: the objects that a walk
+// once per object and walk). This is sound without any report of unloaded libraries: the objects that a walk
 // passes through cannot be unloaded during the walk, because the stack returns to their functions. The check:
 // - Objects loaded at program start are never unloaded. They need no check.
 // - Other objects with a build id in their first page: the addresses, the .eh_frame_hdr and the build id are equal to
 //   those in memory. Equal build ids mean equal code, so a rule stays valid when its library is loaded again.
-// - Other objects: the addresses are equal, and no object of the process was unloaded since. dl_iterate_phdr tells
-// that.
-//   It takes a lock, but one that the dynamic linker never holds while it runs other code. In a forked child this lock
-//   may be held for ever; there the rules of these objects are read again in each walk.
+// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since. It takes
+//   a lock, but one that the dynamic linker never holds while it runs other code. In a forked child this lock may be
+//   held for ever; there the rules of these objects are read again in each walk.
 //
 // Not here: how rules are read (cfi.h) and used (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_RULES_H_
