@@ -383,7 +383,7 @@ TEST(SerializePprof, ErrorWithoutHostMemory) {
   const Snapshot snapshot = SmallSnapshot(stacks);
   const pid_t child = fork();
   if (child == 0) {
-    // What is mapped now, and next to nothing more.
+    // Only a little more address space than is mapped now.
     std::ifstream statm("/proc/self/statm");
     rlim_t pages = 0;
     statm >> pages;
