@@ -102,7 +102,7 @@ TEST(SerializePprof, KeepsEveryByteOfTheSnapshot) {
   EXPECT_EQ(view.SumWhere("inuse_space", "phase", "decode"), 4 * kPageBytes);
 }
 
-TEST(SerializePprof, LabelsSamplesByDeviceKindAllocatorTagsAndSize) {
+TEST(SerializePprof, SamplesHaveAllLabels) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   const ProfileView view(Written(ServerSnapshot(), &symbolizer));
   ASSERT_EQ(view.samples.size(), 6u);
