@@ -35,7 +35,7 @@ CommandResult Host(const std::string& plugin, std::vector<std::string> environme
   return hbmprof_test::RunCommand(argv, environment);
 }
 
-// Of a real plugin; empty where there is none.
+// Returns the path of a real plugin, empty if there is none.
 std::string RealPlugin() {
   const char* const named = std::getenv("HBMPROF_TEST_PJRT_PLUGIN");
   if (named != nullptr) return named;

@@ -33,7 +33,7 @@ class PjrtInference : public ::testing::Test {
     }
   }
 
-  // What it printed, on `plugin`.
+  // Runs the example on `plugin` and returns its output.
   CommandResult Serve(std::vector<std::string> options, const std::string& plugin,
                       const std::vector<std::string>& environment = {}) {
     options.insert(options.begin(), HBMPROF_PJRT_INFERENCE);

@@ -432,7 +432,7 @@ bool Forbid(long number, int error, int argument = 0, unsigned mask = 0) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-// What a system lacks, and how a process is made to believe so.
+// A feature that a system does not have, and a function that makes a process believe that.
 struct Lack {
   const char* name;
   std::function<bool()> pretend;

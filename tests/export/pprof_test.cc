@@ -102,7 +102,7 @@ TEST(SerializePprof, KeepsEveryByteOfTheSnapshot) {
   EXPECT_EQ(view.SumWhere("inuse_space", "phase", "decode"), 4 * kPageBytes);
 }
 
-TEST(SerializePprof, LabelsSamplesByDeviceKindAllocatorTagsAndSize) {
+TEST(SerializePprof, SamplesHaveAllLabels) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   const ProfileView view(Written(ServerSnapshot(), &symbolizer));
   ASSERT_EQ(view.samples.size(), 6u);
@@ -382,7 +382,7 @@ TEST(SerializePprof, ErrorWithoutHostMemory) {
   const Snapshot snapshot = SmallSnapshot(stacks);
   const pid_t child = fork();
   if (child == 0) {
-    // What is mapped now, and next to nothing more.
+    // Only a little more address space than is mapped now.
     std::ifstream statm("/proc/self/statm");
     rlim_t pages = 0;
     statm >> pages;

@@ -46,7 +46,7 @@ class Viewer : public testing::TestWithParam<std::string> {
     return path;
   }
 
-  // What the viewer prints; it must succeed.
+  // Returns the output of the viewer, which must succeed.
   std::string View(const std::vector<std::string>& arguments) {
     const CommandResult result = tool_.Run(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.err;

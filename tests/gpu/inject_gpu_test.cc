@@ -71,7 +71,7 @@ TEST_P(InjectGpuTest, RecordsOnceWithUserFrame) {
   EXPECT_EQ(objects, 1);
   EXPECT_EQ(result.view.Comment("tracker", "replaced_records"), "0");
   if (kind == "managed" || kind == "pinned_host") return;  // lies elsewhere, or wherever it is used
-  // What a pool or the graphs hold beyond it, the driver has taken too.
+  // The driver has also allocated the idle memory of pools and graphs.
   const std::string device = mode == "second_device" ? "device GPU:1" : "device GPU:0";
   const bool pooled = mode == "async" || mode == "pool" || kind == "graph";
   const int64_t idle = pooled ? std::stoll("0" + result.view.Comment(device, "driver_cache")) : 0;

@@ -96,7 +96,7 @@ Outcome RunAs(const Program& program, const std::string& mode) {
 #endif
 }
 
-// What the program itself has said. `own` gets hbmprof's lines: those that start with its name and the indented ones
+// Returns the program's own output. `own` gets hbmprof's lines: those that start with its name and the indented ones
 // that follow.
 std::string WithoutOwnLines(const std::string& text, std::vector<std::string>* own) {
   std::string rest;

@@ -83,7 +83,7 @@ struct Recording {
   ~Recording() { is_recording = false; }
 };
 
-// What each thread must do before it allocates.
+// Each thread must call this before it allocates.
 void Prepare() {
 #if defined(HOSTILE_DRIVER)
   Free(Allocate(1));

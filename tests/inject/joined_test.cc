@@ -127,7 +127,7 @@ TEST(JoinedTest, ThreadsOfPoolsAreExact) {
   EXPECT_EQ(result.err, "");
   const ProfileView own = run.Own();
   ExpectOneAccount(own, run.Injected(), DriversSum(result));
-  // Of each thread: 30 pages, two pools, the ordered and the kept buffer, mapped memory.
+  // Each thread has 30 pages, two pools, the stream-ordered and the kept buffer, and mapped memory.
   EXPECT_EQ(DriversSum(result), 8 * (30 * 8 * kKiB + 2 * kMiB + 32 * kKiB + 64 * kKiB + 2 * kMiB));
   EXPECT_EQ(own.SumWhere("inuse_objects", "allocator", "pages"), 8 * 30);
   EXPECT_EQ(own.SumWhere("alloc_objects", "allocator", "pages"), 8 * 40) << "recorded by both, counted once";

@@ -8,7 +8,7 @@ namespace hbmprof_test {
 // of shared libraries, such as the fake vendor libraries, are not.
 class CountedNew {
  public:
-  // Of all that are counted from now on, allocation number `nth` fails; the first has number 1, none has number 0.
+  // The allocation with the number `nth` from now on fails; the first has number 1. 0: none fails.
   static void Fail(int nth);
   // Whether it has failed.
   static bool HasFailed();

@@ -38,7 +38,7 @@ struct ProfileView {
     std::map<std::string, int64_t> values;      // by sample type, such as "inuse_space"
 
     bool Has(std::string_view function) const;
-    // Of a file whose name starts with `start`.
+    // Whether a frame of the stack is in a file whose name starts with `start`.
     bool HasModule(std::string_view start) const;
   };
 
@@ -46,7 +46,7 @@ struct ProfileView {
 
   int64_t Sum(const std::string& type) const;
   int64_t Sum(const std::string& type, const std::function<bool(const Sample&)>& selects) const;
-  // Of the samples with this label, respectively this function anywhere in their stack.
+  // The sum over the samples with this label, or with this function anywhere in their stack.
   int64_t SumWhere(const std::string& type, const std::string& label, const std::string& value) const;
   int64_t SumUnder(const std::string& type, std::string_view function) const;
   // The value of `key` in the first comment that starts with `start`: Comment("tracker", "dropped_records"). "" if

@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"a::(anonymous namespace)::f()", "a::(anonymous namespace)::f"},
         Case{"non-virtual thunk to a::S::f()", "a::S::f"},  //
         Case{"a::f() [clone .cold]", "a::f"}, Case{"a::f [clone .part.0]", "a::f"},
-        // What cannot be read stays as it is.
+        // Names that are not recognized stay unchanged.
         Case{"a::f<int", "a::f<int"}, Case{"a::f(int", "a::f(int"}, Case{"{lambda", "{lambda"}, Case{"()", "()"},
         Case{"", ""}));
 

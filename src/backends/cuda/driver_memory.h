@@ -2,7 +2,8 @@
 // mappings, memory of graphs, buffers that end with a context, and pools. All functions are thread-safe.
 //
 // Functions that change a table before a real call return what they removed, and a function PutBack() restores that if
-// the real call fails. The removed object keeps the nodes of the tables, so neither step takes memory.
+// the real call fails. The removed object keeps the nodes of the tables, so neither step takes memory; only
+// CudaGraphMemory::Launch does, before it changes a record.
 //
 // Not here: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_

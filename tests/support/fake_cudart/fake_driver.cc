@@ -106,7 +106,7 @@ Pool& PoolOf(State& state, Handle pool) {
   return found;
 }
 
-// Of a capturing stream, the graph that it captures into.
+// Returns the graph that a capturing stream captures into.
 std::shared_ptr<Graph> CapturedGraph(Handle stream) {
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
@@ -174,7 +174,7 @@ CUresult AllocateFromPool(const char* name, CUdeviceptr* ptr, size_t bytes, Hand
     return kSuccess;
   }
   State& state = TheState();
-  // What the pool kept serves first.
+  // Memory that the pool has kept is used first.
   int device = 0;
   {
     std::lock_guard<std::mutex> lock(state.mutex);

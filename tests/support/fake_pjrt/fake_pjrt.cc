@@ -482,7 +482,7 @@ Error* Execute(ExecuteArgs* args) {
       if (!S().buffers.Owns(buffer) || buffer->deleted) return Unknown("argument");
     }
   }
-  // What is donated is gone whether or not the rest succeeds.
+  // Donated buffers are freed, also if the rest of the call fails.
   for (size_t d = 0; d < args->num_devices; ++d) {
     for (size_t a = 0; a < args->num_args; ++a) {
       if (donates(a)) Drop(args->argument_lists[d][a]);
@@ -680,7 +680,7 @@ Error* FutureCall(void*) {
   FAKE_CALL(kFakePjrtFutureSlot);
   return nullptr;
 }
-// What a table has between the slots that are modelled.
+// The function in all slots that are not modelled.
 Error* NotModelled(void*) { return MakeError(kUnimplemented, "not modelled by the fake plugin"); }
 
 struct Table {

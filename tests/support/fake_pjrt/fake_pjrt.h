@@ -40,7 +40,7 @@ int64_t fake_pjrt_host_bytes(int index);
 hbmprof::internal::pjrt::Memory* fake_pjrt_host_memory(hbmprof::internal::pjrt::Memory* device_memory);
 // The highest fake_pjrt_device_bytes since the reset.
 int64_t fake_pjrt_peak_bytes(int index);
-// What fake memory statistics say beyond that: the runtime's own.
+// Bytes that the fake memory statistics report in addition: memory of the runtime itself.
 inline constexpr int64_t kFakePjrtOwnBytes = 1000;
 // Calls of a slot since the reset; errors, descriptors and buffer handles that exist.
 int64_t fake_pjrt_calls(int slot);

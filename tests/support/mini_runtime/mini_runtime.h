@@ -20,7 +20,7 @@ CUresult cudaFree(CUdeviceptr ptr);
 CUresult cudaMallocHost(void** ptr, size_t bytes);
 CUresult cudaFreeHost(void* ptr);
 CUresult cudaMallocAsync(CUdeviceptr* ptr, size_t bytes, Handle stream);
-// What programs call that are built for the per-thread default stream.
+// The functions for programs that are built for the per-thread default stream.
 CUresult cudaMallocAsync_ptsz(CUdeviceptr* ptr, size_t bytes, Handle stream);
 CUresult cudaFreeAsync(CUdeviceptr ptr, Handle stream);
 CUresult cudaMemPoolCreate(Handle* pool, const MemPoolProps* properties);
