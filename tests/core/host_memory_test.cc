@@ -128,7 +128,7 @@ TEST(HostMemory, SixMillionStacksStayBelowTheLimit) {
   ExpectSums(profiler);
 }
 
-TEST(HostMemory, StacksForWhichThereIsNoSiteTakeNone) {
+TEST(HostMemory, StacksWithoutASiteTakeNone) {
   Options options;
   options.max_sites = 1000;
   Profiler profiler(options);
@@ -144,7 +144,7 @@ TEST(HostMemory, StacksForWhichThereIsNoSiteTakeNone) {
   EXPECT_LT(profiler.GetTrackerStats().host_bytes - before, 40 * kMiB);
 }
 
-TEST(HostMemory, KnownSitesGoOnInThreadsThatComeWhenThereIsNoneLeft) {
+TEST(HostMemory, NewThreadsRecordKnownSitesWhenFull) {
   Options options;
   options.max_host_bytes = internal::HostBytes() + 8 * kMiB;
   options.unwinder = Unwinder::kNone;
@@ -182,7 +182,7 @@ TEST(HostMemory, KnownSitesGoOnInThreadsThatComeWhenThereIsNoneLeft) {
   ExpectSums(profiler);
 }
 
-TEST(HostMemory, LiveBuffersSegmentsAndTagsKeepToTheLimitToo) {
+TEST(HostMemory, BuffersSegmentsAndTagsKeepToTheLimit) {
   Options options;
   options.max_host_bytes = internal::HostBytes() + 24 * kMiB;
   options.unwinder = Unwinder::kNone;
@@ -216,7 +216,7 @@ TEST(HostMemory, LiveBuffersSegmentsAndTagsKeepToTheLimitToo) {
   for (uint64_t i = 0; i < static_cast<uint64_t>(live) / 2; ++i) ASSERT_TRUE(profiler.RecordAlloc(At(i), 8));
 }
 
-TEST(HostMemory, ALimitBelowWhatAnEmptyProfilerTakesRecordsNothing) {
+TEST(HostMemory, TinyLimitRecordsNothing) {
   Options options;
   options.max_host_bytes = 1;
   Profiler profiler(options);
@@ -229,7 +229,7 @@ TEST(HostMemory, ALimitBelowWhatAnEmptyProfilerTakesRecordsNothing) {
   EXPECT_EQ(profiler.TakeSnapshot().samples.size(), 0u);
 }
 
-TEST(HostMemory, OfAProfilerIsGivenBackAndTheSmallestLimitOfAllHolds) {
+TEST(HostMemory, OfAProfilerIsGivenBack) {
   const int64_t before = internal::HostBytes();
   {
     Options options;

@@ -162,7 +162,7 @@ TEST(Refine, GivesStackTagsAndAllocatorAndChangesNoSum) {
   EXPECT_EQ(profiler.GetTrackerStats().replaced_records, 0);
 }
 
-TEST(Probe, ThatYieldsTakesThePlaceOfNoneThatDoesNot) {
+TEST(Probe, ThatYieldsDoesNotReplaceAFirmOne) {
   Profiler profiler;
   ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
   const auto limit = [&] { return profiler.Stats(kDefaultDevice).bytes_limit; };
@@ -190,7 +190,7 @@ TEST(Probe, ThatYieldsTakesThePlaceOfNoneThatDoesNot) {
 }
 
 // Whoever removes a probe may destroy what it uses.
-TEST(Probe, ThatHasYieldedIsWaitedForWhenItIsRemoved) {
+TEST(Probe, ThatYieldedIsAwaitedAtRemoval) {
   Profiler profiler;
   ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
   std::atomic<bool> runs{false};

@@ -247,7 +247,7 @@ TEST_F(LedgerTest, IsAllZeroBeforeTheFirstEvent) {
   EXPECT_EQ(ledger_.live_records(), 0);
 }
 
-TEST_F(LedgerTest, ReachingThePeakAgainKeepsWhatWasHeldAtTheFirst) {
+TEST_F(LedgerTest, EqualPeakKeepsTheFirstComposition) {
   const SiteId first = NewSite(kDefaultDevice);
   const SiteId second = NewSite(kDefaultDevice);
   Enter(Event::kAlloc, first, 100);
@@ -270,7 +270,7 @@ TEST_F(LedgerTest, ZeroBytesCountAsObjectsAndMakeNoPeak) {
   EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 1);
 }
 
-TEST_F(LedgerTest, ABufferFreedByAnotherThreadLeavesEveryTotalAtZero) {
+TEST_F(LedgerTest, FreeByAnotherThreadLeavesTotalsAtZero) {
   const SiteId site = NewSite(kDefaultDevice);
   Workers workers(2);
   for (int i = 0; i < 10; ++i) {
@@ -286,7 +286,7 @@ TEST_F(LedgerTest, ABufferFreedByAnotherThreadLeavesEveryTotalAtZero) {
   EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 2000);
 }
 
-TEST_F(LedgerTest, AnUndoneFreeLeavesCumulativeCountersAsTheyWere) {
+TEST_F(LedgerTest, UndoneFreeKeepsCumulativeCounters) {
   const SiteId site = NewSite(kDefaultDevice);
   Enter(Event::kAlloc, site, 64);
   Enter(Event::kFree, site, 64);
@@ -298,7 +298,7 @@ TEST_F(LedgerTest, AnUndoneFreeLeavesCumulativeCountersAsTheyWere) {
   EXPECT_EQ(totals.bytes_in_use, 64);
 }
 
-TEST_F(LedgerTest, WhatIsFreedAtOnceIsCountedAndMakesNoPeakUntilItsFreeIsUndone) {
+TEST_F(LedgerTest, AllocAndFreeMakesNoPeakUntilUndone) {
   const SiteId other = NewSite(kDefaultDevice);
   const SiteId site = NewSite(kDefaultDevice);
   Enter(Event::kAlloc, other, 10);
@@ -322,7 +322,7 @@ TEST_F(LedgerTest, WhatIsFreedAtOnceIsCountedAndMakesNoPeakUntilItsFreeIsUndone)
   EXPECT_EQ(totals.num_allocs, 2);
 }
 
-TEST_F(LedgerTest, BlocksMoveBytesOutOfTheirSegmentAndNeverChangeTheTotal) {
+TEST_F(LedgerTest, BlocksNeverChangeTheTotal) {
   const SiteId segment = NewSite(kDefaultDevice, MemoryKind::kPool);
   const SiteId block = NewSite(kDefaultDevice, MemoryKind::kDevice, true);
   Enter(Event::kAlloc, segment, 1000);
@@ -338,7 +338,7 @@ TEST_F(LedgerTest, BlocksMoveBytesOutOfTheirSegmentAndNeverChangeTheTotal) {
   ExpectSame();
 }
 
-TEST_F(LedgerTest, ChangeOfAllShardsMakesAPeakOfItsSumAndNotOfItsParts) {
+TEST_F(LedgerTest, ChangePeaksOnlyWithItsSum) {
   const SiteId old_site = NewSite(kDefaultDevice);
   const SiteId new_site = NewSite(kDefaultDevice);
   Enter(Event::kAlloc, old_site, 100);
@@ -362,7 +362,7 @@ TEST_F(LedgerTest, ChangeOfAllShardsMakesAPeakOfItsSumAndNotOfItsParts) {
   EXPECT_EQ(sites[new_site].peak_bytes, 80);
 }
 
-TEST_F(LedgerTest, ResetPeakStartsFromThePresentOfThatAccountAlone) {
+TEST_F(LedgerTest, ResetPeakChangesOneAccount) {
   const SiteId here = NewSite(kDefaultDevice);
   const SiteId other = NewSite(DeviceId{1});
   const SiteId pinned = NewSite(kDefaultDevice, MemoryKind::kPinnedHost);
@@ -379,7 +379,7 @@ TEST_F(LedgerTest, ResetPeakStartsFromThePresentOfThatAccountAlone) {
   ExpectSame();
 }
 
-TEST_F(LedgerTest, ClearInAForkedChildLeavesNothing) {
+TEST_F(LedgerTest, ClearInAForkedChildRemovesAll) {
   const SiteId segment = NewSite(DeviceId{63}, MemoryKind::kPool);
   const SiteId plain = NewSite(DeviceId{63});
   ASSERT_TRUE(ledger_.Enter(Event::kAlloc, segment, 1000));
@@ -393,7 +393,7 @@ TEST_F(LedgerTest, ClearInAForkedChildLeavesNothing) {
   ExpectSame();
 }
 
-TEST(LedgerLiveRecords, AreBehindByLessThanTheFlushIntervalPerThread) {
+TEST(LedgerLiveRecords, LagByLessThanTheFlushInterval) {
   constexpr int kFlushEvery = 64;
   SiteTable sites(16);
   Ledger ledger(sites, kFlushEvery);
@@ -423,7 +423,7 @@ TEST(LedgerLiveRecords, AreExactWhileEachEventIsCounted) {
   EXPECT_EQ(ledger.Enter(Event::kAlloc, site, 1), Ledger::kEntered);
 }
 
-TEST(LedgerMemory, PerSiteIsBoundedWhateverTheNumberOfShards) {
+TEST(LedgerMemory, PerSiteDoesNotGrowWithTheShards) {
   constexpr int kThreads = 16;  // each with a shard of its own
   constexpr SiteId kSites = 30000;
   SiteTable sites(1 << 16);

@@ -45,7 +45,7 @@ TEST(SiteCache, TellsApartWhatDiffersInAnything) {
   }
 }
 
-TEST(SiteCache, RemembersTenThousandStacksAndForgetsTheOldestOfTooMany) {
+TEST(SiteCache, KeepsTenThousandStacksAndReplacesTheOldest) {
   SiteCache cache;
   for (SiteId site = 0; site < 10000; ++site) cache.Store(KeyOf(site), site);
   int found = 0;
@@ -65,7 +65,7 @@ TEST(SiteCache, RemembersTenThousandStacksAndForgetsTheOldestOfTooMany) {
 
 //   thread 1   Find: reads an entry's one word ........................ and its other
 //   thread 2            Store: moves the entry on, writes both words of a new one
-TEST(SiteCache, GivesNoThreadAnothersSiteWhileEntriesAreReplaced) {
+TEST(SiteCache, ReturnsNoWrongSiteDuringReplacement) {
   SiteCache cache;
   // So many that entries are replaced all the time, so few that some are found.
   constexpr SiteId kSites = 1 << 18;

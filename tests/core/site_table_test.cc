@@ -35,7 +35,7 @@ TEST(SiteTable, TheSameStackIsTheSameRecord) {
   EXPECT_EQ(table.PcsOf(*stack), Stack(0x1000, 5));
 }
 
-TEST(SiteTable, StacksThatDifferInAnyFrameDepthOrTruncationAreDistinct) {
+TEST(SiteTable, DistinguishesFramesDepthAndTruncation) {
   SiteTable table(100);
   std::set<const StackRecord*> stacks;
   stacks.insert(Intern(table, {}));
@@ -102,7 +102,7 @@ TEST(SiteTable, EveryPartOfTheKeyTellsSitesApart) {
   }
 }
 
-TEST(SiteTable, RefusesNewSitesAtItsLimitAndStillFindsKnownOnes) {
+TEST(SiteTable, AtItsLimitFindsKnownSitesOnly) {
   SiteTable table(3);
   const StackRecord* stack = Intern(table, {1});
   for (uint64_t bytes = 0; bytes < 3; ++bytes) EXPECT_EQ(table.InternSite({stack, bytes, {}, 0, false}), bytes);
@@ -111,13 +111,13 @@ TEST(SiteTable, RefusesNewSitesAtItsLimitAndStillFindsKnownOnes) {
   EXPECT_EQ(table.size(), 3u);
 }
 
-TEST(SiteTable, AbsurdLimitsAreBroughtIntoRange) {
+TEST(SiteTable, LimitsOutOfRangeAreClamped) {
   EXPECT_EQ(SiteTable(-5).max_sites(), 1u);
   EXPECT_EQ(SiteTable(0).max_sites(), 1u);
   EXPECT_EQ(SiteTable(INT64_MAX).max_sites(), SiteId{1} << 22);
 }
 
-TEST(SiteTable, AStackWithVeryManySizesHasFurtherOnesRoundedUpToAPowerOfTwo) {
+TEST(SiteTable, RoundsSizesOfAStackWithManySites) {
   SiteTable table(100000);
   const StackRecord* stack = Intern(table, {1});
   std::set<SiteId> sites;
@@ -139,7 +139,7 @@ TEST(SiteTable, AStackWithVeryManySizesHasFurtherOnesRoundedUpToAPowerOfTwo) {
   EXPECT_EQ(table.Key(table.InternSite({stack, 0, {}, 0, false})).block_bytes, 0u);
 }
 
-TEST(SiteTable, ThreadsThatInternTheSameSitesAgreeOnTheirNumbers) {
+TEST(SiteTable, ThreadsAgreeOnSiteNumbers) {
   constexpr int kThreads = 8;
   constexpr uintptr_t kStacks = 5000;  // several growths of both tables
   SiteTable table(1 << 16);
