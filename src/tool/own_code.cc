@@ -1,10 +1,11 @@
 // See own_code.h.
 #include "src/tool/own_code.h"
 
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "src/tool/regex.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -68,8 +69,8 @@ std::string AnyOf(const char* const (&expressions)[N]) {
   return any;
 }
 
-std::unique_ptr<RE2> WholeText(const std::string& expression) {
-  return std::make_unique<RE2>(Cat("^(", expression, ")$"), RE2::Latin1);
+NamePattern WholeText(const std::string& expression) {
+  return NamePattern(std::make_unique<RE2>(Cat("^(", expression, ")$"), RE2::Latin1));
 }
 
 bool IsPython(const std::string& source) {
@@ -81,24 +82,17 @@ bool IsPython(const std::string& source) {
 
 }  // namespace
 
-bool KnownLibraries::Pattern::Matches(const ProfileSet& profiles, ProfileSet::String number) {
-  if (number >= matches.size()) matches.resize(number + 1, -1);
-  if (matches[number] < 0) matches[number] = RE2::PartialMatch(profiles.text(number), *expression) ? 1 : 0;
-  return matches[number] == 1;
-}
-
 absl::StatusOr<KnownLibraries> KnownLibraries::Make(const std::vector<std::string>& more) {
   KnownLibraries libraries;
-  libraries.binaries_.expression =
-      WholeText(Cat("(.*/)?(", AnyOf(kSharedLibraries), R"()(-[\da-f.]+)?\.so.*|)", kOtherBinaries));
-  libraries.functions_.expression = WholeText(AnyOf(kFunctions));
-  libraries.python_packages_.expression = WholeText(kPythonPackages);
-  libraries.python_library_.expression = WholeText(kPythonLibrary);
-  libraries.not_code_.expression = WholeText(kNotCode);
+  libraries.binaries_ = WholeText(Cat("(.*/)?(", AnyOf(kSharedLibraries), R"()(-[\da-f.]+)?\.so.*|)", kOtherBinaries));
+  libraries.functions_ = WholeText(AnyOf(kFunctions));
+  libraries.python_packages_ = WholeText(kPythonPackages);
+  libraries.python_library_ = WholeText(kPythonLibrary);
+  libraries.not_code_ = WholeText(kNotCode);
   for (const std::string& expression : more) {
     absl::StatusOr<std::unique_ptr<RE2>> compiled = CompileRegex("--known", expression);
     if (!compiled.ok()) return compiled.status();
-    libraries.more_.push_back({*std::move(compiled), {}});
+    libraries.more_.emplace_back(*std::move(compiled));
   }
   return libraries;
 }
@@ -106,7 +100,7 @@ absl::StatusOr<KnownLibraries> KnownLibraries::Make(const std::vector<std::strin
 bool KnownLibraries::IsOwn(const ProfileSet& profiles, ProfileSet::String name, ProfileSet::String source,
                            ProfileSet::String binary) {
   if ((name == 0 && binary == 0) || not_code_.Matches(profiles, name)) return false;
-  for (Pattern& pattern : more_) {
+  for (NamePattern& pattern : more_) {
     for (const ProfileSet::String text : {name, source, binary}) {
       if (text != 0 && pattern.Matches(profiles, text)) return false;
     }

@@ -3,16 +3,13 @@
 #ifndef HBMPROF_SRC_TOOL_OWN_CODE_H_
 #define HBMPROF_SRC_TOOL_OWN_CODE_H_
 
-#include <re2/re2.h>
-
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "src/tool/profile.h"
+#include "src/tool/regex.h"
 
 namespace hbmprof::tool {
 
@@ -28,21 +25,15 @@ class KnownLibraries {
   std::vector<bool> OwnFrames(const ProfileSet& profiles, uint64_t location);
 
  private:
-  // A regular expression, with the results by string number.
-  struct Pattern {
-    std::unique_ptr<RE2> expression;
-    std::vector<int8_t> matches;  // -1: not yet known
-    bool Matches(const ProfileSet& profiles, ProfileSet::String number);
-  };
   KnownLibraries() = default;
   bool IsOwn(const ProfileSet& profiles, ProfileSet::String name, ProfileSet::String source, ProfileSet::String binary);
 
-  Pattern binaries_;
-  Pattern functions_;
-  Pattern python_packages_;
-  Pattern python_library_;
-  Pattern not_code_;
-  std::vector<Pattern> more_;
+  NamePattern binaries_;
+  NamePattern functions_;
+  NamePattern python_packages_;
+  NamePattern python_library_;
+  NamePattern not_code_;
+  std::vector<NamePattern> more_;
 };
 
 // Removes the frames below the first own frame from each stack, so that this frame becomes the leaf. Does not change

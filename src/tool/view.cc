@@ -21,31 +21,26 @@
 namespace hbmprof::tool {
 namespace {
 
-// An optional regular expression with its results by string number.
-class NamePattern {
+// The frames and locations that match a regular expression.
+class FramePattern {
  public:
   // Error: kInvalidArgument.
   absl::Status Set(const std::string& option, const std::string& expression) {
     if (expression.empty()) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<RE2>> compiled = CompileRegex(option, expression);
     if (!compiled.ok()) return compiled.status();
-    expression_ = *std::move(compiled);
+    pattern_ = NamePattern(*std::move(compiled));
     return absl::OkStatus();
   }
-  bool is_set() const { return expression_ != nullptr; }
-  bool Matches(const ProfileSet& profiles, ProfileSet::String number) {
-    if (number >= matches_.size()) matches_.resize(number + 1, -1);
-    if (matches_[number] < 0) matches_[number] = RE2::PartialMatch(profiles.text(number), *expression_) ? 1 : 0;
-    return matches_[number] == 1;
-  }
+  bool is_set() const { return pattern_.is_set(); }
   // Whether the function's name or source file matches.
   bool MatchesFrame(const ProfileSet& profiles, const ProfileSet::Frame& frame) {
     const ProfileSet::Function& function = profiles.functions()[frame.function];
-    return Matches(profiles, function.name) || Matches(profiles, function.filename);
+    return pattern_.Matches(profiles, function.name) || pattern_.Matches(profiles, function.filename);
   }
   // Whether the binary matches. A location without a mapping has none.
   bool MatchesBinary(const ProfileSet& profiles, const ProfileSet::Location& location) {
-    return location.object != 0 && Matches(profiles, location.object);
+    return location.object != 0 && pattern_.Matches(profiles, location.object);
   }
   // Whether any frame of the location or its binary matches.
   bool MatchesLocation(const ProfileSet& profiles, const ProfileSet::Location& location) {
@@ -55,8 +50,7 @@ class NamePattern {
   }
 
  private:
-  std::unique_ptr<RE2> expression_;
-  std::vector<int8_t> matches_;  // -1: not yet known
+  NamePattern pattern_;
 };
 
 // Removes samples and frames by the names of their frames, with the meaning of pprof's focus, ignore, hide, show and
@@ -170,11 +164,11 @@ class FrameFilters {
     return profiles.StackOf(locations);
   }
 
-  NamePattern focus_;
-  NamePattern ignore_;
-  NamePattern hide_;
-  NamePattern show_;
-  NamePattern show_from_;
+  FramePattern focus_;
+  FramePattern ignore_;
+  FramePattern hide_;
+  FramePattern show_;
+  FramePattern show_from_;
   bool focus_matched_ = false;
   bool ignore_matched_ = false;
   bool hide_matched_ = false;

@@ -332,7 +332,7 @@ TEST_F(OnATerminal, ProgressIsShownAfterASecond) {
   const std::string bytes = maker.Bytes();
   const auto write_late = [&] {
     const int fd = open(pipe.c_str(), O_WRONLY);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1600));
+    std::this_thread::sleep_for(std::chrono::milliseconds(3000));
     EXPECT_EQ(write(fd, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
     close(fd);
   };
