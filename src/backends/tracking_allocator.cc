@@ -1,4 +1,4 @@
-// TrackingAllocator, and the default implementations of DeviceAllocator. See hbmprof/device_allocator.h.
+// TrackingAllocator. See hbmprof/device_allocator.h.
 #include <cstddef>
 #include <string_view>
 
@@ -7,9 +7,6 @@
 #include "hbmprof/out_of_memory.h"
 
 namespace hbmprof {
-
-absl::StatusOr<void*> DeviceAllocator::AllocateAsync(size_t bytes, StreamId /*stream*/) { return Allocate(bytes); }
-absl::Status DeviceAllocator::FreeAsync(void* ptr, StreamId /*stream*/) { return Free(ptr); }
 
 TrackingAllocator::TrackingAllocator(DeviceAllocator& upstream, std::string_view allocator_name, Profiler& profiler)
     : upstream_(upstream),
