@@ -30,6 +30,7 @@ class ProfilerImpl;  // profiler.h only names it
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
+#include "hbmprof/out_of_memory.h"
 #include "hbmprof/pjrt.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"

@@ -147,7 +147,8 @@ std::string WriteProfile(const Snapshot& snapshot, const std::string& pattern) {
   if (written.fetch_add(1) >= kMaxProfiles) return "  profile    none: this process has written ten\n";
   std::string path;
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
-  const absl::Status status = bytes.ok() ? WriteToPattern(pattern, Profiler::OptionsOfDefault().output_mode, *bytes, &path) : bytes.status();
+  const absl::Status status =
+      bytes.ok() ? WriteToPattern(pattern, Profiler::OptionsOfDefault().output_mode, *bytes, &path) : bytes.status();
   if (status.ok()) return "  profile    " + path + "\n";
   const absl::string_view why = status.message();
   return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");

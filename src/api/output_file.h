@@ -16,8 +16,8 @@
 namespace hbmprof::internal {
 
 // Writes `bytes` to the file that `pattern` (output_path.h) names. With "%n" it makes a new file, with the next number
-// for which there is none; otherwise an existing file is replaced. `mode` is the permissions of a new file. Sets `path`,
-// if not null, to the name of the file. Any thread may call it. Errors: those of WriteFileAtomically.
+// for which there is none; otherwise an existing file is replaced. `mode` is the permissions of a new file. Sets
+// `path`, if not null, to the name of the file. Any thread may call it. Errors: those of WriteFileAtomically.
 absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes, std::string* path = nullptr);
 
 // The output file of one process, which may be written several times. A file is replaced only if this process wrote it,

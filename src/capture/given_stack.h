@@ -11,22 +11,26 @@
 
 namespace hbmprof::internal {
 
-// The stack pointer of such a Caller is the number of frames, at most this. No stack is at these addresses: the kernel
-// maps nothing there. One frame more than is ever kept, so that a deeper stack counts as truncated.
+// The number of frames is at most this. One more than is ever kept, so that a deeper stack counts as truncated.
 inline constexpr uintptr_t kMaxGivenFrames = kMaxStackDepth + 1;
+
+// The stack pointer of such a Caller is this plus the number of frames. It is not a canonical address, so no stack is
+// there, and no Caller of a damaged stack has it by accident.
+inline constexpr uintptr_t kGivenStackMark = 0x68626d7072660000;
 
 // `return_addresses`: innermost first; valid as long as the result is used. REQUIRES: count > 0.
 inline Caller CallerOfStack(const uintptr_t* return_addresses, size_t count) {
   Caller caller;
   caller.pc = return_addresses[0];
-  caller.sp = std::min<uintptr_t>(count, kMaxGivenFrames);
+  caller.sp = kGivenStackMark + std::min<uintptr_t>(count, kMaxGivenFrames);
   caller.fp = reinterpret_cast<uintptr_t>(return_addresses);
   return caller;
 }
 
 // The number of frames that `caller` holds; 0 for a point on a real stack.
 inline int GivenFrames(const Caller& caller) {
-  return caller.sp <= kMaxGivenFrames && caller.fp != 0 ? static_cast<int>(caller.sp) : 0;
+  const uintptr_t frames = caller.sp - kGivenStackMark;
+  return frames <= kMaxGivenFrames ? static_cast<int>(frames) : 0;
 }
 
 inline const uintptr_t* GivenStack(const Caller& caller) { return reinterpret_cast<const uintptr_t*>(caller.fp); }

@@ -457,9 +457,8 @@ Command AddRunCommand(CLI::App& tool) {
       ->check(CLI::Range(0.001, 1e8));
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
   arguments
-      ->add_flag(
-          "--nvtx{innermost}", options->nvtx,
-          "Label allocations with their thread's NVTX range: innermost (also without a value), outermost or path")
+      ->add_flag("--nvtx{innermost}", options->nvtx,
+                 "Label allocations with their thread's NVTX range: innermost, outermost or path")
       ->check(CLI::IsMember({"innermost", "outermost", "path"}));
   arguments->add_option("command", options->command, "The program and its arguments, after --")->required();
   arguments->footer(

@@ -396,7 +396,7 @@ TEST_F(ProfilerTest, DeviceTotalExcludesManagedAndPinned) {
   EXPECT_EQ(Stats(MemorySpace::kManaged).peak_bytes_in_use, 10);
   EXPECT_EQ(Stats(MemorySpace::kManaged).bytes_in_use, 0);
   // The device's own word is about its own memory.
-  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 500, 300}; });
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 600, 500, 300}; });
   EXPECT_EQ(Stats(MemorySpace::kPinnedHost).bytes_limit, std::nullopt);
   EXPECT_FALSE(Stats(MemorySpace::kPinnedHost).unaccounted.has_value());
 }
@@ -1117,9 +1117,10 @@ TEST_F(ProfilerTest, SamplesCarryTheTagsOfTheirAllocation) {
 
 TEST_F(ProfilerTest, ProbeValuesAppearInStats) {
   profiler_.RecordAlloc(At(1), 400);
-  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 500, 300}; });
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 600, 500, 300}; });
   const DeviceStats stats = Stats();
   EXPECT_EQ(stats.bytes_limit, 1000);
+  EXPECT_EQ(stats.bytes_free, 600);
   EXPECT_EQ(stats.largest_free_block_bytes, 500);
   EXPECT_EQ(stats.driver_bytes_in_use, 300);
   EXPECT_TRUE(stats.unaccounted.has_value());

@@ -114,7 +114,10 @@ TEST(RunTest, EndsAsTheProgramEnds) {
   ASSERT_TRUE(WIFSIGNALED(crash.status)) << "a caller must be able to ask for the signal";
   EXPECT_EQ(WTERMSIG(crash.status), SIGSEGV);
   EXPECT_THAT(crash.err, HasSubstr("signal 11 ended the program"));
-  EXPECT_THAT(crash.err, HasSubstr("hbmprof doctor -- "));
+  EXPECT_THAT(crash.err, ContainsRegex("GPU:0 +peak 100 B +in use 100 B")) << "a crash leaves its profile";
+  const CommandResult killed = Tool({"run", "--output", folder, "--", "sh", "-c", "kill -KILL $$"});
+  EXPECT_EQ(killed.status, SIGKILL);
+  EXPECT_THAT(killed.err, HasSubstr("hbmprof doctor -- "));
   EXPECT_EQ(Tool({"run", "--output", folder, "--", "sh", "-c", "kill -INT $$; exit 3"}).status, SIGINT);
 }
 
