@@ -7,10 +7,10 @@
 
 extern "C" {
 
-[[noreturn, gnu::visibility("default")]] void _exit(int status) {
+[[gnu::visibility("default")]] void _exit(int status) {
   hbmprof::internal::WriteBeforeImmediateExit();
   while (true) syscall(SYS_exit_group, status);
 }
 
-[[noreturn, gnu::visibility("default")]] void _Exit(int status) { _exit(status); }
+[[gnu::visibility("default")]] void _Exit(int status) { _exit(status); }
 }
