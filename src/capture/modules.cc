@@ -23,7 +23,8 @@
 namespace hbmprof::internal {
 namespace {
 
-// Lower-case hex of the GNU build id among the notes in [notes, notes + bytes), which are aligned to `alignment`.
+// Returns the GNU build id among the notes in [notes, notes + bytes), in lower-case hex; an empty string if there is
+// none. The notes are aligned to `alignment`.
 std::string BuildIdIn(const char* notes, size_t bytes, size_t alignment) {
   const auto padded = [alignment](size_t n) { return (n + alignment - 1) & ~(alignment - 1); };
   while (bytes >= sizeof(ElfW(Nhdr))) {
@@ -96,7 +97,7 @@ char main_program_path[PATH_MAX];
 
 std::string MainProgramPath() { return main_program_path; }
 
-// Lists the objects of /proc/self/maps, with their headers in memory. Takes no lock.
+// Lists the objects that /proc/self/maps shows. Reads their program headers from memory. Takes no lock.
 void AddMappedObjects(Listing* listing) {
   std::istringstream maps(ReadProcFile("/proc/self/maps"));
   struct Object {

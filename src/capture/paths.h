@@ -127,8 +127,8 @@ inline uint32_t NumberOf(const Path* path) {
   return static_cast<uint32_t>(static_cast<size_t>(reinterpret_cast<const char*>(path) - path_memory) / kPathAlignment);
 }
 
-// Memory that LearnPath works in, because it needs too much for a small stack. It may be in any state. It serves one
-// call at a time.
+// Working memory of LearnPath, which needs more memory than a small stack has. Its contents before a call do not
+// matter. Only one call at a time may use it.
 inline constexpr size_t kLearningBytes = size_t{13} << 10;
 struct alignas(16) LearningScratch {
   char bytes[kLearningBytes];
