@@ -14,7 +14,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// More than the bytes of stack that libunwind needs.
+// An upper limit of the stack that libunwind needs, in bytes.
 constexpr size_t kLibunwindStackBytes = size_t{32} << 10;
 
 // For architectures on which a Caller has only its pc. The first call of backtrace loads a library, so the constructor

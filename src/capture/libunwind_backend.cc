@@ -130,7 +130,7 @@ const char* LibunwindProblem() {
   const NoCancellation no_cancellation;
   Context context;
   UnwindCursor cursor;
-  // Invalidates what libunwind has cached about procedures.
+  // Invalidates libunwind's cache of procedure information.
   functions.flush_cache(*functions.local_address_space, 0, 0);
   int depth = 0;
   bool truncated = false;

@@ -87,7 +87,8 @@ int AddObject(dl_phdr_info* info, size_t, void* context) {
   return 0;
 }
 
-// Set at start: later the process may have another root directory, or may not be allowed to read the link.
+// Set when this code is loaded, because later the process may have another root directory, or may not be allowed to
+// read the link.
 char main_program_path[PATH_MAX];
 
 [[gnu::constructor(101)]] void ReadMainProgramPath() {
@@ -147,8 +148,8 @@ bool Overlap(const Snapshot::Module& a, const Snapshot::Module& b) { return a.st
 // The segments that earlier calls returned.
 class History {
  public:
-  // `modules` are the loaded ones. Appends the segments of earlier calls that do not overlap them, and stores the
-  // result for later calls.
+  // `modules` has the segments that are loaded now. Appends the segments of earlier calls that do not overlap them, and
+  // stores the result for later calls.
   void Merge(std::vector<Snapshot::Module>* modules) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     const size_t loaded = modules->size();

@@ -46,10 +46,10 @@ struct InjectedProbe {
   uint32_t driver_scope;
 };
 
-// What `read` returns.
+// The data that `read` passes to Receive.
 enum InjectedPart : uint32_t {
   kInjectedSnapshot,      // a Snapshot
-  kInjectedExitSnapshot,  // the one that all profiles at exit show
+  kInjectedExitSnapshot,  // the Snapshot that all profiles at exit show
   kInjectedDeviceStats,   // the DeviceStats of one memory space
   kInjectedTrackerStats,  // the TrackerStats
 };

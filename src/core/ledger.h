@@ -89,7 +89,7 @@ class Ledger {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
-  // What happens to one buffer of a site.
+  // The kinds of events of one buffer of a site.
   enum class Event : uint8_t {
     kAlloc,
     kFree,
@@ -356,7 +356,7 @@ class Ledger {
     // By site: the sums of the cells that changed before they were read.
     std::vector<SiteTotals> changed ABSL_GUARDED_BY(lock);
   };
-  // Sets of kWays cells, by site.
+  // A set-associative cache of cells, with kWays cells in each set. The site selects the set.
   struct Cache {
     static constexpr uint32_t kWays = 4;
 

@@ -90,7 +90,7 @@ class LiveTable {
     *record = Unpack(was);
     return true;
   }
-  // Inserts `id` unless it is in the table. Returns kReplaced if it is; then nothing changes.
+  // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
   Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
   [[gnu::always_inline]] Inserted InsertNew(const Position& position, uint64_t id,
                                             LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -557,7 +557,8 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
   const SiteId site = sites_.InternSite(key);
   if (site == kNoSite || !change.Prepare(site)) return false;
   TraceStep(EventStep::kSegmentFound);
-  // If it is no block, another thread may free it: then it has either the old record or the new one.
+  // If the record is not that of a block, another thread may free it. That thread gets either the old record or the new
+  // one.
   const LiveRecord as_segment = {site, record.bytes};
   if (!live_.Replace(id, record, as_segment)) return false;
   // A block's bytes return to the segments around it, and the segment takes them again.
@@ -717,7 +718,8 @@ bool Pools::ResizeRecord(Change& change, uint64_t id, int64_t bytes) {
   }
   const SiteId site = SiteOfSize(change, record.site, bytes);
   const LiveRecord resized = {site, bytes};
-  // If it is no block, another thread may free it: then it has either the old size or the new one.
+  // If the record is not that of a block, another thread may free it. That thread gets either the old size or the new
+  // one.
   if (site == kNoSite || !live_.Replace(id, record, resized)) return false;
   if (IsBlockId(id) && GiveBack(change, id, record) < record.bytes) ForgetLoose();
   change.Move(record.site, site, record.bytes, bytes);

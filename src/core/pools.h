@@ -243,7 +243,8 @@ class Pools {
   int64_t BlockBytes(const Segment* segment);
   // Whether blocks have bytes of the segment or of one inside it.
   bool HoldsBlocks(const Segment* segment);
-  // Takes `bytes` from the segment around `segment`, or returns them if negative. Returns false if it has too few.
+  // Takes `bytes` from the segment around `segment`; if `bytes` is negative, returns -`bytes` to it. Returns false if
+  // that segment has too few idle bytes. If there is no such segment, changes the pool bytes of the account.
   bool TakeFromOuter(Change& change, const Segment& segment, int64_t bytes);
   // Adds the segment to the map, around the blocks and segments at its addresses. The caller enters the segment itself
   // into the ledger. `was_block`: it was a block, so no other block has taken its bytes.

@@ -306,7 +306,7 @@ void ProfilerImpl::RestoreBlock(const FreedRecord& freed) {
   } else {
     do {
       const Pools::Position position = pools_.PositionOfBlock(Pools::AddressOf(id), freed.bytes_);
-      // A block whose segment was removed meanwhile was removed with it.
+      // If the block's segment was removed meanwhile, the block would have been removed with it, so it is not restored.
       if (site.is_block && (position.id() != id || !position.in_pool)) return;
       added = pools_.AddBlock(position, freed.site_, freed.bytes_, Ledger::Event::kUndoFree, &replaced);
     } while (added == Pools::Added::kMoved);

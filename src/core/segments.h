@@ -90,7 +90,7 @@ class SegmentMap {
   Segment* Find(uint64_t start, uint64_t id) const;
   // The last segment that begins before `end` and lies in no other; null if there is none.
   Segment* LastOutermostBefore(uint64_t end) const;
-  // Returns whether a segment [start, end) could be added. `except`, if not null, is ignored.
+  // Returns whether a segment [start, end) could be added. If `except` is not null, that segment is ignored.
   bool Fits(uint64_t start, uint64_t end, const Segment* except = nullptr) const;
 
   // Calls `visit(segment)` once for each segment that has a byte in [start, end). `visit` must not change the map.

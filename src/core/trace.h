@@ -8,11 +8,11 @@ namespace hbmprof::internal {
 
 // Points between the steps of an event at which a test can force what another thread does.
 enum class EventStep : uint8_t {
-  kSegmentFound,   // the record that becomes a segment; the ledger's locks are held
+  kSegmentFound,   // the record that becomes a segment is found; the ledger's locks are held
   kSegmentPlaced,  // the segment's position is known, and nothing is recorded
   kBlockPlaced,    // the block's position is known, and nothing is recorded
   kSegmentErased,  // the record has left the live table, but the segment is still in the segment map
-  kRestoring,      // nothing is recorded yet
+  kRestoring,      // a free is to be undone, and nothing is recorded
 };
 #ifdef HBMPROF_TRACE_LEDGER
 // Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, once per
