@@ -21,8 +21,8 @@ namespace {
 // name. So if the file can be locked, its process has ended.
 std::string TemporaryName(int number) { return ".hbmprof." + std::to_string(number) + ".tmp"; }
 constexpr int kMaxTemporaryNames = 1000;
-// The lowest free number is used, so stale files have low numbers. RemoveStale looks at this many, even if some of them
-// are free.
+// The lowest free number is used, so stale files have low numbers. RemoveStale checks at least this many names, even if
+// some of them are free.
 constexpr int kMinScannedNames = 8;
 
 absl::StatusCode CodeOf(int error) {
@@ -201,8 +201,8 @@ class Replacement {
   // Whether the file has no name, or a temporary name, until it is complete.
   enum class Method { kUnnamed, kNamed };
 
-  // Writes the file. Returns nothing, without any effect, if the system does not support unnamed files or cannot name
-  // them.
+  // Writes the file. Returns nullopt, and has no effect, if the system does not support unnamed files or cannot give
+  // them a name.
   std::optional<absl::Status> Write(Method method, std::string_view bytes) {
     if (method == Method::kUnnamed) {
       file_.Reset(OpenAt(directory_, ".", O_TMPFILE | O_WRONLY, CreationMode()));
@@ -258,7 +258,8 @@ class Replacement {
   int Prepare() {
     struct stat info;
     if (fstat(file_.get(), &info) != 0) return errno;
-    // The program may have printed into the file while that had the number of a standard descriptor, see AboveStandard.
+    // The program may have printed into the file while its descriptor had the number of a standard descriptor, see
+    // AboveStandard.
     if (info.st_size != 0 && (ftruncate(file_.get(), 0) != 0 || lseek(file_.get(), 0, SEEK_SET) != 0)) return errno;
     mode_t mode = rules_.mode.bits;
     if (target_.exists) {
@@ -279,7 +280,7 @@ class Replacement {
   int LinkTo(const std::string& name) {
     if (linkat(file_.get(), "", directory_, name.c_str(), AT_EMPTY_PATH) == 0) return 0;
     if (errno == EEXIST) return EEXIST;
-    // Up to Linux 6.9 this needs a privilege.
+    // Up to Linux 6.9, AT_EMPTY_PATH needs a privilege.
     const std::string self = "/proc/self/fd/" + std::to_string(file_.get());
     return linkat(AT_FDCWD, self.c_str(), directory_, name.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
   }
@@ -294,7 +295,7 @@ class Replacement {
     if (errno == EEXIST) return EEXIST;
     // The destructor removes the temporary name.
     if (linkat(directory_, temporary_.c_str(), directory_, base, 0) == 0) return 0;
-    // The file system supports neither.
+    // The file system supports neither RENAME_NOREPLACE nor hard links.
     struct stat info;
     return errno == EEXIST || fstatat(directory_, base, &info, AT_SYMLINK_NOFOLLOW) == 0 ? EEXIST : Rename();
   }
@@ -305,7 +306,7 @@ class Replacement {
     return 0;
   }
 
-  // Replaces the existing file. Returns nothing in the same case as Write.
+  // Replaces the existing file. Returns nullopt in the same case as Write.
   std::optional<absl::Status> Replace(Method method) {
     if (method == Method::kUnnamed) {
       flock(file_.get(), LOCK_EX | LOCK_NB);
@@ -365,7 +366,7 @@ absl::Status WriteFileAtomically(std::string_view path, std::string_view bytes, 
     if (rules.keep_open != nullptr) rules.keep_open->Reset(replacement.file().Release());
     break;
   }
-  // So that the name survives a power failure.
+  // Syncs the directory, so that the new name survives a power failure.
   if (target.can_sync) fsync(target.directory.get());
   return absl::OkStatus();
 }

@@ -35,11 +35,12 @@ struct NewFileMode {
 };
 struct FileRules {
   NewFileMode mode;
-  // Fails with kAlreadyExists if anything has this name, including a link. No link is followed.
+  // If true: the write fails with kAlreadyExists if any file, directory or link has this name. No link is followed.
   bool must_be_new = false;
-  // Fails with kAlreadyExists if the file to replace is not this one.
+  // If set: the write fails with kAlreadyExists if there is a file to replace and it is not this one.
   std::optional<FileIdentity> only_over;
-  // If not null: set to the identity of the written file, and to its descriptor, open for writing.
+  // If not null: `*written` is set to the identity of the written file, and `*keep_open` to its descriptor, which is
+  // open for writing.
   FileIdentity* written = nullptr;
   FileDescriptor* keep_open = nullptr;
 };
@@ -54,9 +55,9 @@ inline constexpr FileRules kAsAnyCommand{{0666, true}, false, std::nullopt, null
 // a file is replaced, or the file system does not support unnamed files), the next call for any file in the directory
 // removes it. A write beyond the process's file size limit is an error and raises no SIGXFSZ.
 //
-// Symbolic links are followed. In a directory with the sticky bit that anyone may write to, such as /tmp, links and
-// files are neither followed nor replaced if they belong to another user than that of this process or of the directory,
-// whatever fs.protected_symlinks is.
+// Symbolic links are followed. In a directory that has the sticky bit and that anyone may write to, such as /tmp, a
+// link is followed or a file is replaced only if it belongs to the user of this process or to the owner of the
+// directory. This does not depend on fs.protected_symlinks.
 //
 // Errors name the path, the step and the system's reason: kInvalidArgument (no file name, or not a regular file),
 // kNotFound (no such directory), kPermissionDenied, kAlreadyExists (`rules`), kResourceExhausted (disk, quota, file
@@ -66,8 +67,9 @@ absl::Status WriteFileAtomically(std::string_view path, std::string_view bytes, 
 
 // Writes `bytes` to `fd`, an empty file with identity `identity` that WriteFileAtomically has kept open. The only
 // system calls are fstat, write, and ftruncate after an error, so the write is neither atomic nor synced. `path` is
-// used in messages. Errors: kFailedPrecondition if `fd` is another file now, or the file has no name any more or is not
-// empty; otherwise as WriteFileAtomically, and the file is truncated to 0 bytes if possible.
+// used in messages. Returns kFailedPrecondition if `fd` refers to another file now, or if the file has no name any more
+// or is not empty. Its other errors are those of WriteFileAtomically; after one of these the file is truncated to 0
+// bytes if possible.
 absl::Status WriteInPlace(int fd, const FileIdentity& identity, std::string_view path, std::string_view bytes);
 
 // Returns the identity of the file at `path`, with links followed; the default value if there is none or stat fails.

@@ -1,4 +1,4 @@
-// CutText: text of at most so many bytes.
+// CutText: limits a text to a number of bytes.
 #ifndef HBMPROF_SRC_BASE_CUT_TEXT_H_
 #define HBMPROF_SRC_BASE_CUT_TEXT_H_
 
@@ -7,8 +7,8 @@
 
 namespace hbmprof::internal {
 
-// The first `max_bytes` bytes of `text`, or fewer: a UTF-8 character is kept whole or left out. Text that is not UTF-8
-// is cut at `max_bytes`.
+// Returns at most the first `max_bytes` bytes of `text`. A UTF-8 character is kept whole or left out. Text that is not
+// UTF-8 is cut at `max_bytes`.
 inline std::string_view CutText(std::string_view text, size_t max_bytes) {
   if (text.size() <= max_bytes) return text;
   constexpr size_t kLongestCharacter = 4;

@@ -12,7 +12,7 @@
 
 namespace hbmprof::internal {
 
-// Calls `call` until it fails with another error than EINTR, or succeeds. Returns its result.
+// Calls `call`, and calls it again while it fails with EINTR. Returns the result of the last call.
 template <typename Call>
 auto RetryOnSignal(Call call) {
   auto result = call();
@@ -47,8 +47,8 @@ class FileDescriptor {
   int fd_;
 };
 
-// During its life the free ones of the descriptors 0, 1 and 2 are occupied, so that other code which opens files does
-// not get and keep one of these numbers, for example a vendor's library. They are occupied by descriptors that can be
+// During its life, this object occupies those of the descriptors 0, 1 and 2 that are free. So other code that opens
+// files, for example a vendor's library, does not get and keep one of these numbers. The occupying descriptors can be
 // neither read nor written, so for the program they behave as if they were closed.
 class StandardDescriptorsTaken {
  public:
@@ -83,9 +83,9 @@ class StandardDescriptorsTaken {
   struct stat root_ = {};
 };
 
-// Calls `open`, and returns its result: a descriptor, or -1 with errno set. The descriptor is never 0, 1 or 2. If the
-// program has closed one of these, the next descriptor would get its number, and the program would read it or print to
-// it.
+// Calls `open`, and returns its result: a descriptor, or -1 with errno set. The descriptor is never 0, 1 or 2.
+// Otherwise, if the program has closed one of these, the new descriptor would get its number, and the program would
+// read from that file or print into it.
 template <typename Open>
 int AboveStandard(Open open) {
   const StandardDescriptorsTaken taken;

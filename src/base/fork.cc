@@ -48,8 +48,8 @@ uint32_t OwnSections() { return fork_state.mutexes != 0 ? 1 : 0; }
 // Keeps the compiler from reordering accesses that a signal handler must see in order.
 void Fence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
-// Closes the gate and waits until no other thread holds a Mutex. Only one fork at a time has closed the gate. Returns
-// false, with the gate open, if this takes longer than `max_wait` nanoseconds.
+// Closes the gate and waits until no other thread holds a Mutex. At most one thread at a time has the gate closed.
+// Returns false, with the gate open, if this takes longer than `max_wait` nanoseconds.
 bool CloseGate(int64_t max_wait) {
   if (!WaitUntil([] { return !is_gate_closed.exchange(true, std::memory_order_seq_cst); }, max_wait)) return false;
   const uint32_t own = OwnSections();

@@ -9,14 +9,16 @@
 // - SpinLock: there is no gate. The forking thread takes the spin locks of all tables (ForkLocks) after the gate is
 //   closed.
 //
-// The program's own fork handlers (pthread_atfork) and signal handlers may run in between. They run on the thread that
-// holds all locks, so their events can be recorded: ForkPause releases the spin locks for this time.
+// The program's own fork handlers (pthread_atfork) and signal handlers may run while the locks are held. They run on
+// the thread that holds all locks. Their events can be recorded, because ForkPause releases the spin locks during such
+// an event.
 //
 // The spin locks are not taken if the forking thread is inside the tracker (in a signal handler that interrupted it, or
 // in a probe), or if other threads hold a Mutex for too long. The child then records nothing
 // (ForkLocks::give_up_in_child).
 //
-// Not here: the dynamic linker's lock (forked_child.h). _Fork, vfork and clone run no handlers.
+// Not here: the dynamic linker's lock (forked_child.h). _Fork, vfork and clone run no fork handlers, so these locks are
+// not taken for them.
 #ifndef HBMPROF_SRC_BASE_FORK_H_
 #define HBMPROF_SRC_BASE_FORK_H_
 
@@ -30,8 +32,8 @@ struct ForkLocks {
   void (*unlock)();
   // In the child, with the locks held: empties the tables and releases the locks.
   void (*reset_in_child)();
-  // In the child, with no lock taken before the fork: turns recording off and releases every lock, even if another
-  // thread held it.
+  // In the child, if `lock` was not called before the fork: turns recording off and releases every lock, even if
+  // another thread held it.
   void (*give_up_in_child)();
 };
 // Sets the operations. To be called once, before there are threads. `*locks` must never be destroyed.
@@ -50,8 +52,8 @@ extern __thread ForkState fork_state __attribute__((tls_model("initial-exec")));
 void EnterMutexSection();
 void LeaveMutexSection();
 
-// During its life, a fork of this thread does not hold the spin locks of the tables, so that the thread may use the
-// tables. Has no effect if no such fork is in progress. Must be constructed before the ReentryGuard.
+// If this thread holds the spin locks of the tables for a fork, they are released during the life of this object, so
+// that the thread may use the tables. Otherwise it has no effect. Must be constructed before the ReentryGuard.
 class ForkPause {
  public:
   ForkPause() : is_paused_(fork_state.holds_all && Begin()) {}

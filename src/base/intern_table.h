@@ -3,14 +3,15 @@
 // Thread safety: Find from any thread at any time. Reserve, Insert and the lock as annotated.
 //
 // Invariants:
-// 1. The payloads are in hash arrays of doubling size, of which the newest gets all that is inserted. A slot goes from
-//    empty to full once and never changes after that.
-// 2. A full slot holds 16 bits of the hash above a 48-bit payload that is not 0; what the payload refers to was
-//    complete before the slot was filled, and lives as long as the table.
-// 3. After a new array, each Reserve copies a few slots of the array before it, which is searched, too, until all are
-//    copied. So no event waits for a rehash.
-// 4. An array that is no longer searched becomes zeros, and its addresses stay mapped for the life of the table. So a
-//    Find that still reads it can only miss; the caller then looks again under the lock.
+// 1. The payloads are in hash arrays. Each array has twice the size of the one before it, and payloads are inserted
+//    into the newest array. A slot changes once, from empty to full, and then not again while the array is searched.
+// 2. A full slot holds a 48-bit payload that is not 0, and above it the highest 16 bits of the hash. The object that
+//    the payload refers to is complete before the slot is filled, and lives as long as the table.
+// 3. After a new array is added, each Reserve copies a few slots of the array before it. The old array is searched,
+//    too, until all its slots are copied. So no event waits for a rehash.
+// 4. When an array is no longer searched, its slots become zeros, and its addresses stay mapped for the life of the
+//    table. So a Find that still reads it can miss a payload, but never returns a wrong one. After a miss the caller
+//    searches again under lock().
 #ifndef HBMPROF_SRC_BASE_INTERN_TABLE_H_
 #define HBMPROF_SRC_BASE_INTERN_TABLE_H_
 
@@ -63,10 +64,10 @@ class InternTable {
     if (IsCopying(state)) CopySome(hash_of);
     const size_t slots = state == 0 ? 0 : SlotsOf(LevelsOf(state) - 1);
     if (4 * (size_ + 1) <= 3 * slots || Grow()) return true;
-    // Without memory for a larger array this one is filled so far that a search still ends soon.
+    // If there is no memory for a larger array, this one is filled up to 7/8, so that searches still end soon.
     return 8 * (size_ + 1) <= 7 * slots;
   }
-  // Adds a payload that is not in the table, after Reserve.
+  // Adds a payload that is not in the table. REQUIRES: Reserve has returned true for this payload.
   void Insert(uint64_t hash, uint64_t payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
     Put(LevelsOf(state_.load(std::memory_order_relaxed)) - 1, hash, payload);
     ++size_;
@@ -76,7 +77,8 @@ class InternTable {
   using Slot = std::atomic<uint64_t>;
   static constexpr size_t kFirstSlots = 1024;
   static constexpr uint32_t kMaxLevels = 30;
-  // Copying ends long before the next array is needed: that takes 3/4 as many insertions as the old array has slots.
+  // Copying ends long before the next array is needed: it takes 1/16 as many insertions as the old array has slots, and
+  // the next array is needed after 3/4 as many.
   static constexpr size_t kSlotsAtOnce = 16;
 
   // A state is the number of arrays, and whether the last but one is being copied.

@@ -13,7 +13,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// The file that descriptor 2 was when the library was loaded.
+// The file that descriptor 2 referred to at the last call of UseStandardError.
 bool was_open = false;
 dev_t device;
 ino_t inode;

@@ -12,8 +12,8 @@ namespace hbmprof::internal {
 void PrintMessage(std::string_view text, std::string_view more = {}, std::string_view still_more = {},
                   std::string_view end = {}) noexcept;
 
-// Later messages go to the file that descriptor 2 is now. Called when the library is loaded, and by tests that redirect
-// standard error.
+// Sends later messages to the file that descriptor 2 refers to now. Called when the library is loaded, and by tests
+// that redirect standard error.
 void UseStandardError();
 
 }  // namespace hbmprof::internal

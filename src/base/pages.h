@@ -19,16 +19,17 @@ bool TakeHostBytes(int64_t bytes);
 // The same without the limit. A negative number gives bytes back.
 void CountHostBytes(int64_t bytes);
 
-// Returns zero-filled, page-aligned memory, which takes physical memory only for pages that are touched. A multiple of
-// 2 MiB is in large pages of this size if the kernel supports them. Returns null if the kernel has no memory or the
-// limit would be exceeded. Leaves errno alone.
+// Returns zero-filled, page-aligned memory, which takes physical memory only for pages that are touched. If `bytes` is
+// a multiple of 2 MiB, the memory is in large pages of 2 MiB if the kernel supports them. Returns null if the kernel
+// has no memory or the limit would be exceeded. Leaves errno alone.
 void* MapPages(size_t bytes);
 // The same without counting, for a table that counts its host bytes while it fills.
 void* ReservePages(size_t bytes);
 // Unmaps memory of MapPages (not ReservePages), with the same `bytes`. Does nothing if `pages` is null.
 void UnmapPages(void* pages, size_t bytes);
-// Gives pages of MapPages back for good, but keeps their addresses: they read as zeros from now on, for threads that
-// may still read them, and must not be written. UnmapRetiredPages ends that.
+// Returns the physical memory of pages of MapPages to the kernel, as DiscardPages does, and no longer counts it. The
+// addresses stay mapped until UnmapRetiredPages, for threads that may still read them. They read as zeros from now on
+// and must not be written.
 void RetirePages(void* pages, size_t bytes);
 void UnmapRetiredPages(void* pages, size_t bytes);
 // Returns the physical memory to the kernel, unless it is locked. The addresses stay mapped and read as zeros.

@@ -14,7 +14,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// More than the bytes of stack that libunwind needs.
+// An upper limit of the stack that libunwind needs, in bytes.
 constexpr size_t kLibunwindStackBytes = size_t{32} << 10;
 
 // For architectures on which a Caller has only its pc. The first call of backtrace loads a library, so the constructor
@@ -34,8 +34,8 @@ CapturedStack CaptureWithBacktrace(const Caller& caller, uintptr_t* pcs, int max
   return {pcs, depth, end - first > depth};
 }
 
-// Walks by rules. If they do not lead to the outermost frame, walks again with guesses. If these do not lead there
-// either, the stack counts as truncated.
+// Walks by rules. If the walk ends at a frame whose caller the rules do not find (WalkEnd::kUnknown), walks again with
+// guesses. The stack counts as truncated if the last walk does not end at the outermost frame.
 CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_depth) {
   const Path* path;
   WalkResult walk = WalkAndCache(caller, buffer, max_depth, &path);

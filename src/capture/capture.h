@@ -18,7 +18,8 @@ struct CapturedStack {
       : pcs(pcs), depth(depth), truncated(truncated), path(path) {}
   explicit CapturedStack(const Path& path) : CapturedStack(path.pcs(), path.depth, path.truncated, &path) {}
 
-  // Innermost first. They are in the buffer that Capture was given, or in memory that is valid until the process ends.
+  // Innermost first. They are in the buffer of the call, in the array of a CallerOfStack (given_stack.h), or in memory
+  // that is valid until the process ends.
   const uintptr_t* pcs;
   int depth;
   bool truncated;  // there are more frames at the outer end
@@ -29,19 +30,21 @@ struct CapturedStack {
 
 // Immutable after construction. Any thread and any signal handler may call Capture.
 //
-// The frame at which a signal interrupted a function has no return address. It is stored as the interrupted address
-// plus one, so that the address before it is always inside the call or the interrupted instruction.
+// A frame that a signal interrupted has no return address. Its pc is stored as the interrupted address plus one. So for
+// every stored pc, the address before it is inside the call instruction or the interrupted instruction.
 class StackCapture {
  public:
   // Unwinder::kLibunwind loads libunwind, under the dynamic linker's lock. If that fails, the rules are used instead.
   explicit StackCapture(Unwinder unwinder);
 
   // Returns the stack that begins at `caller`; pcs[0] is caller.pc. It has at most min(`max_depth`, kMaxStackDepth)
-  // frames; `buffer` must have space for them. A frame without unwind information is found by its frame pointer if
-  // possible; otherwise it ends the stack, which then counts as truncated. The stack of `Caller{}` is empty.
+  // frames; `buffer` must have space for them. The caller of a frame without unwind information is found by the frame
+  // pointer if possible. Otherwise the stack ends at that frame and counts as truncated. The stack of `Caller{}` is
+  // empty.
   //
-  // Does not call malloc, except that libunwind may when a thread first uses it. Takes no lock that dlopen holds while
-  // it runs other code. Calls nothing of the traced program. Leaves errno alone. Needs less than 4 KiB of stack.
+  // Does not call malloc, but libunwind may call it when a thread first uses libunwind. Takes no lock that dlopen holds
+  // while dlopen runs other code. Calls no function of the traced program. Leaves errno alone. Needs less than 4 KiB of
+  // stack.
   CapturedStack Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const {
     const Path* path = FindPath(caller, max_depth);
     return path != nullptr ? CapturedStack(*path) : CaptureAfresh(caller, buffer, max_depth);

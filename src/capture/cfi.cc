@@ -76,7 +76,7 @@ class Cursor {
   }
 
   // Reads a pointer in one of the DW_EH_PE encodings. Data-relative pointers are relative to `data_base`, and fail if
-  // it is 0. Of an indirect pointer, returns the address of the target.
+  // it is 0. Does not dereference an indirect pointer: returns the address at which the pointer is stored.
   uint64_t Encoded(uint8_t encoding, uintptr_t data_base) {
     const auto here = reinterpret_cast<uintptr_t>(at_);
     uint64_t value = EncodedValue(encoding);
@@ -248,7 +248,8 @@ enum Op : uint8_t {
   kOpNop = 0x96,
 };
 
-// Returns the constant that operation `op` pushes, whose operands follow in `in`; nothing if it pushes no constant.
+// Returns the constant that operation `op` pushes, or nullopt if it pushes no constant. The operands of `op` follow in
+// `in`.
 std::optional<int64_t> ReadConstant(uint8_t op, Cursor* in) {
   if (op >= kOpLit0 && op <= kOpLit31) return op - kOpLit0;
   switch (op) {
@@ -276,7 +277,7 @@ std::optional<int64_t> ReadConstant(uint8_t op, Cursor* in) {
   }
 }
 
-// Returns the term that operation `op` pushes; nothing if it pushes none. `pc` is the value of the program counter.
+// Returns the term that operation `op` pushes, or nullopt if it pushes none. `pc` is the value of the program counter.
 std::optional<Term> ReadPushed(uint8_t op, uintptr_t pc, Cursor* in) {
   Term pushed;
   if ((op >= kOpBreg0 && op <= kOpBreg31) || op == kOpBregx) {
@@ -453,7 +454,7 @@ constexpr uint8_t kCfaHighBits = 0xc0;
 class CfaProgram {
  public:
   // A program begins at `location`, and stops before the first row whose location is above `address`. `initial` is the
-  // row that the CIE's program computed; null to run that program itself. Changes `*row`.
+  // row that the program of the CIE computed. It is null while the program of the CIE itself runs. Changes `*row`.
   CfaProgram(const Cie& cie, uintptr_t location, uintptr_t address, const Row* initial, Row* row)
       : cie_(cie), address_(address), initial_(initial), location_(location), row_(row) {}
 
@@ -471,7 +472,8 @@ class CfaProgram {
   }
 
  private:
-  // Each of these functions executes `op` if it is of its group, and returns whether it is.
+  // Each of these functions handles one group of operations. It executes `op` if `op` is in its group, and returns
+  // whether it is.
 
   bool SetsLocation(uint8_t op, Cursor* in) {
     uint64_t advance;
@@ -636,8 +638,8 @@ FrameRule Inexpressible() {
   return rule;
 }
 
-// Converts the rules of a signal trampoline. The kernel has pushed a context with all registers: sp, and pc behind it.
-// `rule` has all that Reduce sets before it calls this function; `fp_at` is the address of the caller's fp.
+// Converts the rules of a signal trampoline. The kernel has pushed a context with all registers, in which pc directly
+// follows sp. `rule` has all that Reduce sets before it calls this function; `fp_at` is the address of the caller's fp.
 FrameRule ReduceSignal(FrameRule rule, const Row& row, const Term& cfa, const Term& fp_at, uintptr_t address) {
   Term sp_at;
   Term ra_at;

@@ -30,17 +30,17 @@ struct FrameRule {
   bool fp_saved = false;        // if false, the caller's fp is this frame's fp
   bool fp_found_by_fp = false;  // kCfaFromRegister only, see fp_offset
   uint8_t cfa_register = 0;     // kCfaFromRegister only: DWARF number, below 16
-  // In bytes. The caller's fp is the word at (CFA + fp_offset); in kCfaInSlot, and with fp_found_by_fp, at
-  // (fp + fp_offset); in kSignal at (sp + fp_offset).
+  // The offsets are in bytes. The caller's fp is the word at (CFA + fp_offset), with these exceptions: for kCfaInSlot,
+  // and if fp_found_by_fp is set, it is the word at (fp + fp_offset); for kSignal, the word at (sp + fp_offset).
   int64_t cfa_offset = 0;
   int64_t cfa_addend = 0;  // kCfaInSpSlot only
   int64_t fp_offset = 0;
 };
 
-// The memory ranges of an object that may be read. Plain data.
+// The memory ranges that may be read in an object. Plain data.
 class ReadableRanges {
  public:
-  // Ignores empty ranges, and ranges above the capacity.
+  // Ignores empty ranges, and all ranges after the first kCapacity ones.
   void Add(uintptr_t start, uintptr_t limit) {
     if (count_ < kCapacity && start < limit) ranges_[count_++] = {start, limit};
   }

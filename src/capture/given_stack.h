@@ -11,14 +11,16 @@
 
 namespace hbmprof::internal {
 
-// The number of frames is at most this. One more than is ever kept, so that a deeper stack counts as truncated.
+// The largest number of frames in such a Caller. It is one more than the largest depth of a captured stack, so that a
+// deeper stack counts as truncated.
 inline constexpr uintptr_t kMaxGivenFrames = kMaxStackDepth + 1;
 
 // The stack pointer of such a Caller is this plus the number of frames. It is not a canonical address, so no stack is
 // there, and no Caller of a damaged stack has it by accident.
 inline constexpr uintptr_t kGivenStackMark = 0x68626d7072660000;
 
-// `return_addresses`: innermost first; valid as long as the result is used. REQUIRES: count > 0.
+// Returns a Caller that holds the first min(count, kMaxGivenFrames) of the return addresses, which are ordered
+// innermost first. The array must stay valid as long as the result is used. REQUIRES: count > 0.
 inline Caller CallerOfStack(const uintptr_t* return_addresses, size_t count) {
   Caller caller;
   caller.pc = return_addresses[0];

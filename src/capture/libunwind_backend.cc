@@ -51,7 +51,7 @@ enum class State { kUntried, kLoading, kLoaded, kIncomplete, kAbsent, kStaticPro
 std::atomic<State> state{State::kUntried};
 Functions functions;
 
-// unw_backtrace registers a function for thread exit, in which the thread sanitizer crashes.
+// unw_backtrace registers a function that runs at thread exit. The thread sanitizer crashes in that function.
 #ifdef HBMPROF_THREAD_SANITIZER
 constexpr bool kMayUseBacktrace = false;
 #else
@@ -130,7 +130,7 @@ const char* LibunwindProblem() {
   const NoCancellation no_cancellation;
   Context context;
   UnwindCursor cursor;
-  // Invalidates what libunwind has cached about procedures.
+  // Invalidates libunwind's cache of procedure information.
   functions.flush_cache(*functions.local_address_space, 0, 0);
   int depth = 0;
   bool truncated = false;
@@ -163,7 +163,7 @@ const char* LibunwindProblem() {
 // reentrant.
 [[gnu::noinline]] CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
-  // libunwind lists the loaded objects, under the dynamic linker's lock.
+  // libunwind lists the loaded objects under the dynamic linker's lock, which may be held for ever in a forked child.
   if (state.load(std::memory_order_acquire) != State::kLoaded || IsForkedChild()) return {pcs, 0, false};
   if (!kMayUseBacktrace || in_libunwind) return StepWithLibunwind(caller, pcs, max_depth);
   uintptr_t found[kMaxStackDepth + kOwnFrames + 1];

@@ -21,9 +21,9 @@ bool LoadLibunwind();
 // Returns why LoadLibunwind returned false, as a clause without a full stop.
 const char* LibunwindProblem();
 
-// Like StackCapture::Capture. Exact also after a library was unloaded and another was loaded at its addresses;
-// libunwind itself would use the layout of the old one, see the definition. Returns depth 0 if libunwind is not loaded,
-// must not be used (in a forked child), or does not find the caller's frame.
+// Like StackCapture::Capture. The result is exact even if a library was unloaded and another one was loaded at its
+// addresses. (libunwind itself would use the frame layout of the old library; see the definition.) Returns depth 0 if
+// libunwind is not loaded, must not be used (in a forked child), or does not find the caller's frame.
 CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth);
 
 // The same, one frame at a time and without the caches of libunwind. About 100 times slower.

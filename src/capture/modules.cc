@@ -23,7 +23,8 @@
 namespace hbmprof::internal {
 namespace {
 
-// Lower-case hex of the GNU build id among the notes in [notes, notes + bytes), which are aligned to `alignment`.
+// Returns the GNU build id among the notes in [notes, notes + bytes), in lower-case hex; an empty string if there is
+// none. The notes are aligned to `alignment`.
 std::string BuildIdIn(const char* notes, size_t bytes, size_t alignment) {
   const auto padded = [alignment](size_t n) { return (n + alignment - 1) & ~(alignment - 1); };
   while (bytes >= sizeof(ElfW(Nhdr))) {
@@ -86,7 +87,8 @@ int AddObject(dl_phdr_info* info, size_t, void* context) {
   return 0;
 }
 
-// Set at start: later the process may have another root directory, or may not be allowed to read the link.
+// Set when this code is loaded, because later the process may have another root directory, or may not be allowed to
+// read the link.
 char main_program_path[PATH_MAX];
 
 [[gnu::constructor(101)]] void ReadMainProgramPath() {
@@ -96,7 +98,7 @@ char main_program_path[PATH_MAX];
 
 std::string MainProgramPath() { return main_program_path; }
 
-// Lists the objects of /proc/self/maps, with their headers in memory. Takes no lock.
+// Lists the objects that /proc/self/maps shows. Reads their program headers from memory. Takes no lock.
 void AddMappedObjects(Listing* listing) {
   std::istringstream maps(ReadProcFile("/proc/self/maps"));
   struct Object {
@@ -146,8 +148,8 @@ bool Overlap(const Snapshot::Module& a, const Snapshot::Module& b) { return a.st
 // The segments that earlier calls returned.
 class History {
  public:
-  // `modules` are the loaded ones. Appends the segments of earlier calls that do not overlap them, and stores the
-  // result for later calls.
+  // `modules` has the segments that are loaded now. Appends the segments of earlier calls that do not overlap them, and
+  // stores the result for later calls.
   void Merge(std::vector<Snapshot::Module>* modules) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     const size_t loaded = modules->size();

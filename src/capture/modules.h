@@ -8,9 +8,9 @@
 
 namespace hbmprof::internal {
 
-// Returns the executable segments: those of the main program first, then the others by address. A segment that an
-// earlier call returned and that was unloaded since is still returned, unless another one was loaded over it, because
-// recorded stacks may contain its addresses. The path of the kernel's object is "[vdso]".
+// Returns the executable segments: those of the main program first, then the others by address. A segment that was
+// unloaded after an earlier call returned it is still returned, because recorded stacks may contain its addresses. It
+// is left out if it overlaps a segment that is loaded now. The path of the kernel's object is "[vdso]".
 //
 // Any thread may call it. Takes the lock of the dynamic linker's list of objects, and calls malloc. Must not be called
 // with a lock of this library held.

@@ -51,9 +51,10 @@ void Activate(PathCache* cache) {
 std::atomic<bool> has_key{false};
 pthread_key_t key;
 
-// Keeps the object that contains this code loaded, such as a plugin with a static copy of the library. The handlers of
-// thread exit, fork and process exit are in it, and threads may be about to call them. Runs before main, or in the
-// dlopen that loads the object. At a later time another dlopen could be waiting for the calling thread.
+// Keeps the object that contains this code loaded, for example a plugin with a static copy of the library. That object
+// contains the handlers of thread exit, fork and process exit, and threads may be about to call them. Runs before main,
+// or in the dlopen that loads the object. At a later time, another thread could be in a dlopen that waits for the
+// calling thread, and the dlopen here would wait for that one.
 [[gnu::constructor]] void StayLoaded() {
   Dl_info info;
   link_map* self = nullptr;
@@ -72,7 +73,7 @@ void ReleasePages(void* pages) {
 }
 
 [[gnu::noinline]] CachePages* ObtainPages() {
-  // The pages do not pay for a thread that makes few captures.
+  // A thread that makes few captures does not gain enough from the pages.
   constexpr uint32_t kCapturesBefore = 16;
   ThreadCache& mine = thread_cache;
   if (mine.must_not_obtain) return nullptr;
@@ -100,8 +101,8 @@ void ReleasePages(void* pages) {
   return pages;
 }
 
-// Calls LearnPath with the thread's scratch memory. Returns null if a signal handler has interrupted a call of this
-// function.
+// Calls LearnPath with the thread's scratch memory. Also returns null in a signal handler that interrupted a call of
+// this function.
 const Path* Learn(const Caller& caller, int max_depth, CachePages* pages) {
   ThreadCache& mine = thread_cache;
   if (mine.is_learning) return nullptr;

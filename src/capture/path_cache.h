@@ -1,10 +1,10 @@
 // PathCache: a per-thread cache of call stacks. It recognizes a stack that the thread has captured before, by comparing
 // stack words instead of walking.
 //
-// The key of a lookup is the caller's (pc, sp). It leads to a path (paths.h) that was found there before. If all words
-// that the path depends on are unchanged, the stack has the frames of the path. Otherwise the stack is walked by rules.
-// When a stack is walked for the second time, its path is learned and added. A thread whose stacks seldom repeat stops
-// using its cache and tries it again from time to time.
+// The key of a lookup is the caller's (pc, sp). The lookup finds a path (paths.h) that was added for this key before.
+// If all words that the path depends on are unchanged, the stack has the frames of the path. Otherwise the stack is
+// walked by rules. When a stack is walked for the second time, its path is learned and added. A thread whose stacks
+// seldom repeat stops using its cache and tries it again from time to time.
 //
 // Why a path that matches is always correct:
 // - A path is learned and used only if all of it is on the thread's own stack, whose bounds never change. Stacks of
@@ -36,10 +36,10 @@ namespace hbmprof::internal {
 // Used by one thread, and by signal handlers that interrupt any of these functions. An interruption can lose an entry
 // or a count, nothing else.
 //
-// The cache is a tree that is stored in one hash table. The root of a tree is a caller's (pc, sp). A leaf is a path. A
-// branch is the stack offset of the innermost return address in which the paths below it differ; the word there selects
-// the child. (Stacks that are equal up to a frame have the next return address at the same offset.) Any node may be
-// replaced; the paths below it are then added again when they are captured again.
+// The cache is a set of trees, which are stored in one hash table. The root of a tree is a caller's (pc, sp). A leaf is
+// a path. A branch is the stack offset of the innermost return address in which the paths below it differ; the word
+// there selects the child. (Stacks that are equal up to a frame have the next return address at the same offset.) Any
+// node may be replaced; the paths below it are then added again when they are captured again.
 class PathCache {
  public:
   // `bounds`: the stack of the thread. The object must be zero-filled before.
@@ -78,8 +78,8 @@ class PathCache {
   // Counts an attempt to learn a path, successful or not.
   void CountLearning() { ++learnings_; }
 
-  // To be called after each walk of a stack that Find did not return. Returns whether the path of the stack is to be
-  // learned: it was walked before, and not too long ago.
+  // To be called after each walk of a stack that Find did not return. Returns whether the path of the stack should be
+  // learned: the same stack was walked before, not too long ago, and the cache is not paused.
   bool ShouldLearn(const Caller& caller, const uintptr_t* pcs, int depth);
 
  private:
@@ -105,7 +105,7 @@ class PathCache {
 
   Set& SetOf(uint64_t key) { return sets_[key >> (64 - kSetBits)]; }
   // Returns null if there is no node. The ways are compared one after the other, because the processor predicts these
-  // branches well and then runs ahead.
+  // branches well and executes the code after them speculatively.
   Node* FindNode(uint64_t key) {
     const uint16_t tag = TagOf(key);
     for (Node& node : SetOf(key).nodes) {

@@ -14,7 +14,8 @@
 namespace hbmprof::internal {
 namespace {
 
-// Makes a path: records what a walk depends on, as a recorder of RuleWalk::StepOut, and writes the path.
+// Makes a path. It is a recorder for RuleWalk::StepOut (walk.h): it records what a walk depends on, and then writes the
+// path.
 class PathBuilder {
  public:
   static constexpr size_t kMaxBytes = size_t{6} << 10;
@@ -109,14 +110,14 @@ class PathBuilder {
   // Limit of return addresses, and of links.
   static constexpr uint32_t kMaxWords = 188;
   static constexpr uint32_t kMaxObjects = 8;
-  // A return address with a link takes 8 bytes for each of the two words, 8 among all pcs, and three offsets. The rest
-  // is padding.
+  // A return address with a link takes 8 bytes for each of the two words, 8 bytes in the array of all pcs, and 2 bytes
+  // for each of three offsets. The rest is padding.
   static_assert(sizeof(Path) + 30 * kMaxWords + 400 <= kMaxBytes);
 
   static uint16_t Padded(uint32_t count) {
     return static_cast<uint16_t>((count + Path::kGroup - 1) / Path::kGroup * Path::kGroup);
   }
-  // The offset of `address`; makes the path unsupported if it has none.
+  // Returns the offset of `address`. If it has none, calls Unsupported() and returns 0.
   uint16_t OffsetOf(uintptr_t address) {
     const uintptr_t distance = address - caller_.sp;
     const uintptr_t offset = distance / sizeof(uintptr_t);
@@ -216,7 +217,7 @@ class PathTable {
   // The block that holds the paths; null if the kernel has no memory for it.
   const char* memory() const { return memory_; }
 
-  // Returns the path with these bytes, which is added if it is new. Returns null if there is no memory, or if another
+  // Returns the path with these bytes, and adds it if it is new. Returns null if there is no memory, or if another
   // thread is adding a path; in the latter case sets `*is_busy`.
   const Path* Intern(const char* bytes, size_t size, bool* is_busy) {
     const uint64_t hash = HashBytes(bytes, size, 0);
@@ -277,7 +278,8 @@ class PathTable {
 // Never destroyed, because threads may capture until the process ends.
 alignas(PathTable) char path_table_memory[sizeof(PathTable)];
 std::atomic<PathTable*> path_table{nullptr};
-// The table that the fork in progress has locked; null if there was none. It may be made during the fork.
+// The table that LockPaths has locked for the fork in progress; null if there was no table. A table that is made during
+// the fork is not locked.
 PathTable* locked_paths = nullptr;
 
 }  // namespace

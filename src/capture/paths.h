@@ -5,7 +5,8 @@
 // the stack, because offsets and saved frame pointers are relative to sp. So a path is the caller's pc, its fp if a
 // frame is found by it, and these words. If pc, fp and words are equal, the frames are equal.
 //
-// The process keeps every path until it ends, up to a limit. Not here: which path to try for a caller (path_cache.h).
+// The process keeps every path until it ends, up to a limit. Not here: the search for the path of a caller
+// (path_cache.h).
 #ifndef HBMPROF_SRC_CAPTURE_PATHS_H_
 #define HBMPROF_SRC_CAPTURE_PATHS_H_
 
@@ -127,8 +128,8 @@ inline uint32_t NumberOf(const Path* path) {
   return static_cast<uint32_t>(static_cast<size_t>(reinterpret_cast<const char*>(path) - path_memory) / kPathAlignment);
 }
 
-// Memory that LearnPath works in, because it needs too much for a small stack. It may be in any state. It serves one
-// call at a time.
+// Working memory of LearnPath, which needs more memory than a small stack has. Its contents before a call do not
+// matter. Only one call at a time may use it.
 inline constexpr size_t kLearningBytes = size_t{13} << 10;
 struct alignas(16) LearningScratch {
   char bytes[kLearningBytes];

@@ -123,7 +123,7 @@ struct Identity {
   uint32_t build_id_bytes;
   uint32_t build_id_offset;
   unsigned char build_id[kBuildIdCapacity];
-  // Used only without a build id.
+  // Used only if there is no build id: UnloadCount() when the identity was made.
   unsigned long long unload_count;
 };
 
@@ -168,8 +168,8 @@ class Headers {
   unsigned count_ = 0;
 };
 
-// Sets the build id if it is in the object's first page. Only that page is certainly mapped for any object that is
-// found at the same address later.
+// Sets the build id if it is in the object's first page. If another object is found at the same address later, only its
+// first page is certain to be mapped.
 void FindBuildId(Identity* identity) {
   constexpr uintptr_t kPageBytes = Headers::kPageBytes;
   const auto* page = reinterpret_cast<const unsigned char*>(identity->start);
@@ -222,13 +222,13 @@ ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags) {
   return ranges;
 }
 
-// The identities of all objects that rules were read from, by id. Ids count up from 1 and are never reused. An entry is
-// published when it is added to the list of its bucket, and is immutable from then on, except for
-// `has_reused_addresses`.
+// The identities of all objects that rules were read from, by id. Ids count up from 1 and are never reused. The
+// identity of an entry is immutable once `is_published` is set, and `next` once the entry is in the list of its bucket.
+// `has_reused_addresses` may change at any time.
 class Objects {
  public:
-  // Returns the id of `object`, which it gets if it has none. Returns kUnidentified if the object cannot be identified,
-  // or if no id is left.
+  // Returns the id of `object`, and gives it an id if it has none. Returns kUnidentified if the object cannot be
+  // identified, or if no id is left.
   uint32_t IdOf(const dl_find_object& object) {
     Identity identity = {};
     identity.start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
@@ -252,7 +252,8 @@ class Objects {
     Entry& entry = entries_[id];
     entry.identity = identity;
     for (uint32_t other = 1; other < id; ++other) {
-      // An object whose entry is not published yet is loaded right now, so it has other addresses.
+      // An object whose entry is not published yet is loaded at this moment, as `object` is, so its addresses are
+      // different.
       if (!entries_[other].is_published.load(std::memory_order_acquire)) continue;
       const Identity& old = entries_[other].identity;
       if (old.start >= identity.limit || identity.start >= old.limit || Matches(old, object)) continue;

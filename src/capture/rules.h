@@ -32,7 +32,7 @@ bool PrepareRules();
 class PackedRule {
  public:
   static constexpr uint32_t kObjectIds = 1 << 14;
-  // The id of all objects that cannot be identified. Nothing that follows from their rules may be cached.
+  // The id of all objects that cannot be identified. No result that depends on their rules may be cached.
   static constexpr uint32_t kUnidentified = kObjectIds - 1;
 
   PackedRule() = default;
@@ -73,7 +73,7 @@ class ObjectCheck {
     }
     return IsLoadedSlow(object, address);
   }
-  // Later calls of IsLoaded return true for `object`.
+  // Remembers that `object` is loaded. Only the last kLoaded objects are remembered; IsLoaded checks the others again.
   void SetLoaded(uint32_t object) { loaded_[next_++ % kLoaded] = object; }
 
   // Whether the walk passed an address at which different objects were loaded over time.

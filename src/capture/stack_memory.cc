@@ -17,12 +17,12 @@ namespace {
 constexpr uintptr_t kPageBytes = 4096;
 // The kernel leaves at least this much address space free of mappings below the main thread's stack.
 constexpr uintptr_t kMainStackGap = uintptr_t{128} << 20;
-// A walk goes no further on a stack of unknown size.
+// The largest distance that a walk covers on a stack of unknown size.
 constexpr uintptr_t kOtherStackLimit = uintptr_t{64} << 20;
 constexpr StackBounds kUnknownBounds = {1, 1};
 
-// Whether the kernel can read the word at `address`: it reads the signal set before it rejects the invalid operation.
-// Async-signal-safe; leaves errno alone.
+// Returns whether the kernel can read the word at `address`. Passes `address` as a signal set: the kernel reads the set
+// before it rejects the invalid operation. Async-signal-safe; leaves errno alone.
 bool IsReadable(uintptr_t address) {
   if (address == 0) return false;  // means "no signal set" to the kernel
   const int saved_errno = errno;
@@ -33,8 +33,8 @@ bool IsReadable(uintptr_t address) {
 
 StackBounds MainStackBounds() {
   const auto high = reinterpret_cast<uintptr_t>(__libc_stack_end) & ~uintptr_t{7};
-  // The kernel's limit counts from the end of the mapping. The program's file name is there, above the arguments and
-  // the environment.
+  // The kernel counts RLIMIT_STACK from the upper end of the stack's mapping. The program's file name (AT_EXECFN) is at
+  // that end, above the arguments and the environment.
   constexpr uintptr_t kMaxArgumentBytes = uintptr_t{16} << 20;
   uintptr_t end = getauxval(AT_EXECFN) | (kPageBytes - 1);
   if (end - high >= kMaxArgumentBytes) end = high;
@@ -49,8 +49,8 @@ StackBounds MainStackBounds() {
 // interrupted malloc, or the program may have a malloc that records its calls here. Alternatives were considered:
 // - /proc/self/maps takes milliseconds in a process with many mappings, is absent in a chroot, and does not distinguish
 //   a stack from an adjacent mapping.
-// - To query the kernel for readable pages around the stack pointer does not distinguish a stack without a guard page
-//   from an adjacent mapping, which can be unmapped while the thread runs.
+// - A query of the kernel for readable pages around the stack pointer does not distinguish a stack without a guard page
+//   from an adjacent mapping. Such a mapping can be unmapped while the thread runs.
 //
 // The descriptor (nptl/descr.h) begins at the thread pointer. It is at the upper end of the stack's block, also if the
 // program has supplied the stack. It holds four words in this order: the address of the block, its size, the size of
@@ -59,7 +59,7 @@ StackBounds MainStackBounds() {
 // the block is null. If the words are not found, captures query the kernel for each page, as on other stacks.
 StackBounds BoundsFromDescriptor() {
 #if defined(__x86_64__) && defined(__GLIBC__)
-  constexpr uintptr_t kFirst = 0x200;        // the ABI fixes the contents below
+  constexpr uintptr_t kFirst = 0x200;        // the ABI fixes the contents before this offset
   constexpr uintptr_t kLimit = 0x1000;       // the descriptor has 0x900 bytes in glibc 2.36
   constexpr uintptr_t kMaxBehind = 0x10000;  // a descriptor can be aligned to a page
   constexpr uintptr_t kSmallest = 0x4000;    // PTHREAD_STACK_MIN

@@ -20,7 +20,7 @@ struct StackBounds {
 
 // The calling thread's own stack; an empty range if it is unknown. Plain data in the static TLS block.
 extern __thread StackBounds thread_stack_bounds __attribute__((tls_model("initial-exec")));
-// Determines them. Calls neither malloc nor anything that takes a lock. Leaves errno alone.
+// Determines and sets thread_stack_bounds. Calls neither malloc nor anything that takes a lock. Leaves errno alone.
 StackBounds FindThreadStackBounds();
 inline StackBounds ThreadStackBounds() {
   const StackBounds bounds = thread_stack_bounds;

@@ -30,7 +30,8 @@ bool RuleWalk::LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const 
   // below the stored rsp the kernel stores the register.
   constexpr uint8_t kWordsBelow[16] = {2, 3, 1, 4, 6, 7, 5, 0, 15, 14, 13, 12, 11, 10, 9, 8};
   if (interrupted_sp_ == 0 || sp != interrupted_sp_) return false;
-  // This word is between two words of the signal frame that were read before, so it can be read.
+  // This word is between the lowest word of the signal frame (the return address to the trampoline) and the stored rsp.
+  // Both were read before, so this word can be read, too.
   *value = LoadStackWord(interrupted_sp_at_ - kWordsBelow[dwarf_register] * sizeof(uintptr_t));
   return true;
 }

@@ -102,8 +102,8 @@ class RuleWalk {
   }
 
   // Steps out of frames with the two most common kinds of rules, and stores their pcs in `pcs` from index `depth` on.
-  // Stops at `max_depth`, at a frame with another kind of rule, and at a frame whose rule does not fit the stack; the
-  // last two are for StepOut. Does nothing on a stack that is not the thread's own. Returns the new depth.
+  // Stops at `max_depth`, at a frame with another kind of rule, and at a frame whose rule does not fit the stack;
+  // StepOut handles the last two. Does nothing on a stack that is not the thread's own. Returns the new depth.
   int StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth);
 
   // Steps out of a frame without unwind information (code generated at run time, assembler) as if it had a frame
@@ -116,7 +116,7 @@ class RuleWalk {
   ObjectCheck objects;
   uintptr_t sp;
   uintptr_t fp;
-  uintptr_t address;  // inside the call instruction, or the interrupted instruction; pc - 1 as stored in stacks
+  uintptr_t address;  // inside the call or the interrupted instruction; a stack stores this plus 1
 
  private:
   Step StepOutOfSignal(PackedRule rule);
@@ -125,7 +125,8 @@ class RuleWalk {
   bool LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const;
 
   // The sp of the frame that a signal interrupted last, if its registers are known, and the address where the kernel
-  // stored that sp. Every step outwards raises sp, so that frame is the current one as long as sp is equal.
+  // stored that sp. Every step outwards raises sp, so the interrupted frame is the current one as long as sp ==
+  // interrupted_sp_.
   uintptr_t interrupted_sp_ = 0;
   uintptr_t interrupted_sp_at_;  // set together with interrupted_sp_
 };

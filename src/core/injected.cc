@@ -15,7 +15,7 @@ namespace {
 const InjectedProfiler* Look() {
   auto* const get = reinterpret_cast<GetInjected*>(dlsym(RTLD_DEFAULT, kInjectedSymbol));
   if (get != nullptr) return get();
-  dlerror();  // the program shall not find what was said there
+  dlerror();  // clears the error, so that the program does not get it
   return nullptr;
 }
 

@@ -1,6 +1,7 @@
-// InjectedProfiler: the table of functions through which the copies of this library that are linked into a program
-// record into the injected library's profiler, so that the process has one account of its memory. It has plain C types
-// only, since the two may have different versions. They share no object: each has its own locks and thread state.
+// InjectedProfiler: a table of the functions of the injected library's profiler. The copies of this library that are
+// linked into a program call these functions to record, so that one profiler counts all memory of the process. The
+// table has plain C types only, since the two libraries may have different versions. They share no object: each has its
+// own locks and thread state.
 //
 // Here: the table, and how a copy finds it. Not here: the table's functions (src/inject/injected_profiler.cc), and the
 // Profiler that calls them (joined.h).
@@ -21,7 +22,7 @@ namespace hbmprof::internal {
 // A FreedRecord.
 struct InjectedRecord {
   uint64_t id;
-  int64_t bytes;  // -1: there is none
+  int64_t bytes;  // -1: there is no record
   uint32_t site;
 };
 
@@ -32,11 +33,11 @@ struct InjectedBuffer {
   uint32_t allocator;
 };
 
-// A DeviceProbe. kInjectedNotKnown is a value that is not known.
+// A DeviceProbe. A value that is not known is kInjectedNotKnown.
 inline constexpr int64_t kInjectedNotKnown = INT64_MIN;
 struct InjectedProbe {
   int64_t bytes_limit;
-  int64_t bytes_free;  // -1: unknown
+  int64_t bytes_free;  // kInjectedNotKnown: unknown
   int64_t largest_free_block_bytes;
   int64_t driver_bytes_in_use;
   int64_t driver_peak_bytes_in_use;
@@ -45,29 +46,29 @@ struct InjectedProbe {
   uint32_t driver_scope;
 };
 
-// What `read` returns.
+// The data that `read` passes to Receive.
 enum InjectedPart : uint32_t {
   kInjectedSnapshot,      // a Snapshot
-  kInjectedExitSnapshot,  // the one that all profiles at exit show
+  kInjectedExitSnapshot,  // the Snapshot that all profiles at exit show
   kInjectedDeviceStats,   // the DeviceStats of one memory space
   kInjectedTrackerStats,  // the TrackerStats
 };
 
-// No function throws. Only `read` and the probes call back. Devices, allocators and kinds are the injected profiler's
-// numbers. Texts need no terminating zero. Each function does the same as Profiler's function of that name. Functions
-// that return whether they succeeded return 0 if the host has no memory.
+// No function throws. Only `read`, probes and the `end` of a probe call functions of the linked copy. Devices,
+// allocators and kinds are the injected profiler's numbers. Texts need no terminating zero. Each function does the same
+// as Profiler's function of that name. Functions that return whether they succeeded return 0 if the host has no memory.
 struct InjectedProfiler {
   using Record = int(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
                      uint32_t allocator);
   // Must not throw. Returns 0 if the host has no memory.
   using Probe = int(void* argument, InjectedProbe* probe);
-  // Takes over bytes that are valid during the call (snapshot_bytes.h). Must not throw. What the thread allocates
-  // meanwhile is not recorded.
+  // Receives bytes (snapshot_bytes.h), which are valid only during the call. Must not throw. Allocations of the thread
+  // during the call are not recorded.
   using Receive = void(void* argument, const char* bytes, size_t size);
 
   size_t struct_size;
   uint32_t version;
-  const void* copy;  // of the library that serves it: its `found_injected`
+  const void* copy;  // of the library that has this table: the address of its `found_injected`
 
   int (*start)();  // makes the profiler
   Record* record_alloc;
@@ -87,7 +88,7 @@ struct InjectedProfiler {
 
   int (*device)(const char* name, size_t size, uint32_t* number);
   int (*allocator)(const char* name, size_t size, uint32_t* number);
-  // Calls end(argument) when the probe is no longer needed, also if it fails.
+  // Calls end(argument) when the probe is no longer needed, also if set_device_probe fails.
   int (*set_device_probe)(uint32_t device, Probe* probe, void* argument, void (*end)(void* argument),
                           const void* owner);
   void (*remove_device_probe)(uint32_t device, const void* owner);
@@ -115,7 +116,7 @@ extern const InjectedProfiler kNoInjected;
 // The profiler that this copy has joined; kNoInjected if there is none to join; null before the search.
 extern std::atomic<const InjectedProfiler*> found_injected;
 
-// JoinedProfiler before the search: searches.
+// Searches for the injected library's profiler, sets found_injected, and returns what JoinedProfiler returns.
 const InjectedProfiler* FindInjected();
 
 // Returns the injected library's profiler, which this copy of the library has joined. Returns null if this copy uses
@@ -130,7 +131,7 @@ inline const InjectedProfiler* JoinedProfiler() {
 // Makes this copy use its own profiler. Must be called before any other function of the library.
 void StaySeparate();
 
-// Access to a Profiler's private parts, for the two sides of the table.
+// Access to the private members of Profiler and FreedRecord, for the code on both sides of the table.
 class ProfilerAccess {
  public:
   static InjectedRecord Of(const FreedRecord& record) { return {record.id_.value(), record.bytes_, record.site_}; }

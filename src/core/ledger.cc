@@ -120,7 +120,7 @@ bool Ledger::WantsToCache(Shard& shard, SiteId site) {
 
 bool Ledger::CacheCell(Shard& shard, SiteId site, bool is_locked) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Cache& cache = shard.cache;
-  // Another thread of the same shard may have done it since the caller looked.
+  // Another thread of the same shard may have added the cell since the caller looked for it.
   if (cache.CellOf(site) != nullptr) return true;
   if (const uint32_t size = CacheSize(); cache.count < size) {
     if (!is_locked) shard.lock.Lock();
@@ -247,7 +247,7 @@ Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_
     if (entered != kNotEntered) return entered;
   }
   const Site& record = sites_.At(site);
-  // A cell may leave the cache while no lock is held; the owner's stays.
+  // A cached cell may leave the cache while no lock is held. The owner's cell stays.
   for (Shard* shard = ShardFor(site); shard != nullptr; shard = OwnerOf(site)) {
     Account& account = shard->accounts[record.account];
     {
@@ -507,8 +507,8 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
   }
 }
 
-// A shard's lock is held for one chunk at a time, some microseconds. The lock is not fair: without the pause between
-// two chunks, a waiting thread would wait until the whole shard is read.
+// A shard's lock is held for one chunk at a time, which takes a few microseconds. The lock is not fair: without the
+// pause between two chunks, a waiting thread would wait until the whole shard is read.
 void Ledger::ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
                        std::vector<SiteTotals>* sites) const {
   constexpr int kPauses = 32;

@@ -2,34 +2,38 @@
 // and what every site held at the peak.
 //
 // It is split into shards. A thread enters events into its own shard, so threads share nothing while they record; a
-// site's or an account's value is the sum over the shards. A new peak holds the locks of the shards that have had
-// events of the account lately. A snapshot holds the locks of all shards for as long as it takes to add up the accounts
-// and to begin a new epoch; it reads the sites' cells afterwards, a chunk at a time.
+// site's or an account's value is the sum over the shards. An event that makes a new peak holds the locks of the shards
+// that have had events of the account lately. A snapshot holds the locks of all shards only while it adds up the
+// accounts and begins a new epoch. Afterwards it reads the sites' cells, a chunk at a time.
 //
-// A site's counters in one shard are a cell. Cells come in chunks of 256 sites. The first shard that uses a site of a
-// chunk owns the chunk for ever. The other shards keep cells for the sites of that chunk that they use, in a cache of
-// limited size. A cell that leaves a cache is added to the owner's cell. An event of a site that is not in the cache is
-// entered into the owner's shard. So host memory per site does not grow with the number of shards.
+// A cell holds the counters of one site in one shard. Cells are allocated in chunks, one for 256 sites. The first shard
+// that uses a site of a chunk owns the chunk for ever. The other shards keep cells for the sites of that chunk that
+// they use, in a cache of limited size. A cell that leaves a cache is added to the owner's cell. An event of a site
+// that is not in the cache is entered into the owner's shard. So host memory per site does not grow with the number of
+// shards.
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
 // Invariants, for each account, with in_use and headroom summed over its shards:
 // 1. in_use + headroom <= peak, and no shard's headroom is negative unless the account is parked there. An event that
 //    adds bytes takes them from its shard's headroom, so no event inside one shard can raise in_use above peak. If the
-//    headroom does not suffice, the account's shards are locked: what is free below the peak is distributed again, or
-//    there is a new peak. Only then does a shard's allowance = in_use + headroom change; in_use is not stored.
-// 2. An account is parked in a shard that has had no event of it since the headroom was last distributed, and before
-//    its first event there. It does not change while it is parked; its bytes in use are part of parked_in_use. The next
-//    event there makes it active again, with all_lock_ and the shard's lock held.
+//    headroom does not suffice, the shards in which the account is active are locked. Then the bytes that are free
+//    below the peak are distributed again, or the event makes a new peak. A shard stores its headroom and its allowance
+//    (in_use + headroom), but not in_use. The allowance changes only while all_lock_ and the shard's lock are held.
+// 2. An account is parked in a shard before its first event there. A distribution of the headroom parks it again in the
+//    shards that have had no event of it since the last distribution. While it is parked in a shard, it does not change
+//    there, and its bytes in use there are a part of parked_in_use. The next event there makes it active again, with
+//    all_lock_ and the shard's lock held.
 // 3. Each peak and each snapshot begins a new epoch of the account. The epoch changes only while the shards in which
-// the
-//    account is active are locked, and each of them has a copy of it.
-// 4. A cell keeps the epoch of its last change. If that is peak_epoch (the epoch that the last peak began) or later,
-//    peak_* is what the cell had at the last peak. If it is earlier, the cell has not changed since, so its present
-//    values are those of the peak. The first change in an epoch brings the cell to the present epoch first (Touch).
-// 5. While a snapshot reads the cells, a cell of an epoch before the snapshot's has the values of that instant. Before
-//    the first change of such a cell that the snapshot has not read yet, Touch gives its values to the snapshot.
-// 6. Which sites are in a shard's cache changes only while all_lock_ and the shard's lock are held. When a cell moves
+//    the account is active are locked. Each of these shards has a copy of the epoch.
+// 4. A cell stores the epoch of its last change. If that epoch is peak_epoch (the epoch that began at the last peak) or
+//    later, peak_objects and peak_bytes are the values that the cell had in use at the last peak. If it is earlier, the
+//    cell has not changed since the peak, so its present values are those of the peak. Before the first change of a
+//    cell in an epoch, Touch brings the cell to the present epoch.
+// 5. While a snapshot reads the cells, a cell whose epoch is earlier than the snapshot's has the values of the
+//    snapshot's instant. If such a cell changes before the snapshot has read it, Touch first adds its values to the
+//    snapshot.
+// 6. The set of sites in a shard's cache changes only while all_lock_ and the shard's lock are held. When a cell moves
 //    to the owner, both cells are first brought to the account's present epoch, under both shards' locks.
 // 7. Locks are taken in this order: reading_lock_, all_lock_, shards by number, Reading::lock.
 #ifndef HBMPROF_SRC_CORE_LEDGER_H_
@@ -75,7 +79,7 @@ class Ledger {
   struct Shard;
 
  public:
-  // The least number of cells that a shard may have in its cache. (A cache may have more where there are many sites.)
+  // The smallest size of a shard's cache, in cells. (A cache can be larger if there are many sites.)
   static constexpr uint32_t kMinCachedCells = kIsTraced ? 16 : 1024;
 
   // The ledger's sites are those of `sites`, which must outlive it. `flush_every`: see live_records().
@@ -85,7 +89,7 @@ class Ledger {
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
-  // What happens to one buffer of a site.
+  // The kinds of events of one buffer of a site.
   enum class Event : uint8_t {
     kAlloc,
     kFree,
@@ -96,7 +100,7 @@ class Ledger {
   // true, every event of the site can be entered.
   bool MakeCells(SiteId site) { return ShardFor(site) != nullptr; }
 
-  // What became of an event. kNotEntered (0): the host has no memory for the site's cell, and nothing has changed.
+  // The result of an event. kNotEntered (0): the host has no memory for the site's cell, and nothing has changed.
   enum Entered : uint8_t {
     kNotEntered,
     kEntered,
@@ -116,15 +120,16 @@ class Ledger {
     __builtin_prefetch(ref.cell, 1);
     return ref;
   }
-  // Enters one event of a site that is neither a pool's segment nor its block.
+  // Enters one event of a site that is neither a segment nor a block of a pool.
   Entered Enter(Event event, SiteId site, int64_t bytes) { return Enter(event, Prefetch(site), site, bytes); }
   // The same. `ref` is what Prefetch returned for the site in this thread.
   Entered Enter(Event event, const CellRef& ref, SiteId site, int64_t bytes) {
     const Entered entered = EnterPlain(event, ref, site, bytes);
     return entered != kNotEntered ? entered : EnterSlow(event, site, bytes);
   }
-  // Enters the event if it is a common one: this thread's shard owns the cell, has had an event of the site, which is
-  // plain, and has the headroom. Otherwise returns kNotEntered, and nothing has changed.
+  // Enters the event if it is a common one: this thread's shard owns the cell; the site is plain and has had an event
+  // in this shard; the account is active there and has enough headroom. Otherwise returns kNotEntered and changes
+  // nothing.
   Entered EnterPlain(Event event, const CellRef& ref, SiteId site, int64_t bytes) {
     if (ref.cell == nullptr) return kNotEntered;
     SpinLockHolder hold(ref.shard->lock);
@@ -165,7 +170,8 @@ class Ledger {
      public:
       explicit operator bool() const { return of_block != nullptr && of_segment != nullptr; }
     };
-    // Returns none if the account of both is not active in the shard.
+    // `account` is the account of both sites. Returns empty Cells, which convert to false, if it is not active in the
+    // shard.
     Cells CellsOf(SiteId block, SiteId segment, AccountId account) const {
       Cells cells;
       if (!shard_->accounts[account].is_active()) return cells;
@@ -175,7 +181,7 @@ class Ledger {
       cells.of_segment = CellOf(*shard_, segment);
       return cells;
     }
-    // Enters that a block of `bytes` bytes is allocated in a segment, or freed. The account's bytes in use stay the
+    // Enters the allocation of a block of `bytes` bytes in a segment, or its free. The account's bytes in use stay the
     // same.
     [[gnu::always_inline]] Entered EnterBlock(Event event, const Cells& cells, AccountId account_id,
                                               int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -193,9 +199,9 @@ class Ledger {
     Ledger& ledger_;
     Shard* const shard_;
   };
-  // One event of a pool: it changes several sites of one account at the same instant. While it lives it holds the lock
-  // of the calling thread's shard, or of all shards; its destructor completes the event. The thread must not enter
-  // other events meanwhile.
+  // One event of a pool: it changes several sites of one account at the same instant. It holds the lock of the calling
+  // thread's shard, or of all shards, until the event is complete. Complete() or the destructor completes it. The
+  // thread must not enter other events meanwhile.
   class Change {
    public:
     enum class Scope : uint8_t { kOwnShard, kAllShards };
@@ -208,9 +214,9 @@ class Ledger {
     bool is_usable() const { return own_ != nullptr; }
     bool holds_all() const { return scope_ == Scope::kAllShards; }
     // Must be called for each site that is passed to the methods below. All sites of a change belong to one account.
-    // Returns false if the host has no memory. A change that holds its own shard only also gets false if the account is
-    // parked there or the shard has no cell for the site. A change that holds all shards always gets true for a site
-    // that was prepared or entered before.
+    // Returns false if the host has no memory. With Scope::kOwnShard, also returns false if the account is parked in
+    // that shard or the shard has no cell for the site. With Scope::kAllShards, always returns true for a site that was
+    // prepared or entered before.
     bool Prepare(SiteId site);
     // Returns whether the account's bytes in use may rise by `bytes`: always, if all shards are held.
     bool Admits(AccountId account, int64_t bytes) const {
@@ -219,12 +225,14 @@ class Ledger {
 
     // An object of `bytes` bytes is allocated or freed.
     void Enter(Event event, SiteId site, int64_t bytes);
-    // `bytes` bytes of segments of `site` are counted in another site from now on. If negative, they become idle.
+    // From now on, `bytes` bytes of the segments of `site` are counted in another site. If `bytes` is negative,
+    // -`bytes` bytes become idle.
     void Charge(SiteId site, int64_t bytes);
     // A live object of `from` becomes one of `to` and may change its size. It counts as allocated at `to`. An increase
     // adds to the bytes ever allocated, a decrease to the bytes freed.
     void Move(SiteId from, SiteId to, int64_t old_bytes, int64_t new_bytes);
-    // Adds to the account's bytes in segments that lie in no other segment, and to those of them that are in blocks.
+    // AddPoolBytes adds to the account's bytes in segments that lie in no other segment. AddBlockBytes adds to the part
+    // of them that blocks have taken.
     void AddPoolBytes(int64_t bytes) { pool_bytes_ += bytes; }
     void AddBlockBytes(int64_t bytes) { block_bytes_ += bytes; }
     // Completes the event before the destructor does. Returns whether live_records() has changed.
@@ -252,7 +260,7 @@ class Ledger {
   // Sets whether each event changes live_records() at once from now on.
   void CountEachEvent(bool each) {
     const int flush_every = each ? 1 : usual_flush_every_;
-    // Every event reads it.
+    // Every event reads flush_every_, so it is written only if its value changes.
     if (flush_every_.load(std::memory_order_relaxed) != flush_every) {
       flush_every_.store(flush_every, std::memory_order_relaxed);
     }
@@ -274,7 +282,7 @@ class Ledger {
   void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // In a forked child, with all locks held: sets everything to zero. The locks stay held.
   void Clear();
-  // In a forked child whose parent may have been taking a snapshot in another thread.
+  // In a forked child: ends the snapshot that another thread of the parent may have been taking.
   void ForgetSnapshotInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
@@ -292,8 +300,8 @@ class Ledger {
     int64_t peak_objects;
     int64_t peak_bytes;
     uint64_t epoch;  // of the last change; 0: none yet
-    // Of a plain site, after EnterSlow has entered an event: the account in the same shard. Else null. A free needs no
-    // other data of the site.
+    // For a plain site, after EnterSlow has entered an event: the site's account in the same shard. Otherwise null.
+    // With it, a free needs no other data of the site.
     Account* account;
   };
   // One shard's part of an account. All fields but headroom may be negative: a buffer may be freed through another
@@ -323,7 +331,7 @@ class Ledger {
   };
   static_assert(sizeof(Account) == 64, "one cache line");
   static constexpr uint64_t kParked = ~uint64_t{0};
-  // What the shards of an account have in common. Guarded by all_lock_. A thread may also read it under the lock of a
+  // The data that all shards of an account share. Guarded by all_lock_. A thread may also read it under the lock of a
   // shard in which the account is active, since a writer holds that lock, too.
   struct Common {
     int64_t peak = 0;  // bytes
@@ -348,20 +356,20 @@ class Ledger {
     // By site: the sums of the cells that changed before they were read.
     std::vector<SiteTotals> changed ABSL_GUARDED_BY(lock);
   };
-  // Sets of kWays cells, by site.
+  // A set-associative cache of cells, with kWays cells in each set. The site selects the set.
   struct Cache {
     static constexpr uint32_t kWays = 4;
 
     // Null if it has none.
     Cell* CellOf(SiteId site) const;
-    // Of kWays.
+    // Returns the set of kWays entries in which `site` can be.
     SiteId* SetOf(SiteId site) const { return sites + (site * kWays & (count - 1)); }
     static size_t BytesOf(uint32_t count) { return count * (sizeof(Cell) + sizeof(SiteId)); }
 
     Cell* cells;
     SiteId* sites;      // of the cells, plus 1; 0: none
     uint32_t count;     // of cells: a power of two, or 0
-    uint32_t next_way;  // of the set that gives up a cell next
+    uint32_t next_way;  // of a full set: the way whose cell leaves the cache next
   };
   struct alignas(128) Shard {
     SpinLock lock;
@@ -370,21 +378,22 @@ class Ledger {
     // Cells of sites that other shards own.
     Cache cache;
     uint32_t misses;  // of sites whose set in the cache was full
-    // A snapshot that has not read the owned cells of the sites from `unread` on, nor the cached ones from
-    // `unread_cached` on; or null.
+    // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the owned cells of
+    // the sites from `unread` on, and the cached cells from index `unread_cached` on.
     Reading* reading;
     SiteId unread;
     uint32_t unread_cached;
     Account accounts[kAccounts];
-    int64_t events_when_shared[kAccounts];  // Account::events() when headroom was last shared out
+    int64_t events_when_shared[kAccounts];  // Account::events() at the last distribution
   };
   static constexpr uint32_t kMaxShards = kThreadNumbers;
   static constexpr uint32_t kChunkBits = 8;
   // Bounds the time for which events wait while a cache grows.
   static constexpr uint32_t kMaxCachedCells = 1 << 14;
-  // All caches together hold at most so many cells per site (but see kMinCachedCells).
+  // All caches together hold at most this many cells per site (but see kMinCachedCells).
   static constexpr uint32_t kCachedCellsPerSite = 4;
-  // One miss out of so many in full sets puts the site into the cache. The other events go to the owner's shard.
+  // If the site's set in the cache is full, one miss out of this many puts the site into the cache. The other events go
+  // to the owner's shard.
   static constexpr uint32_t kMissesPerReplacement = 8;
 
   // Null if there is no memory.
@@ -408,15 +417,15 @@ class Ledger {
     const uint8_t owner = owners_[site >> kChunkBits].load(std::memory_order_acquire);
     return owner == 0 ? nullptr : &shards_[owner - 1];
   }
-  // The same, but an unowned chunk becomes that of `shard`. Null if there is no memory.
+  // Like OwnerOf, but if no shard owns the chunk, `shard` becomes its owner. Null if there is no memory.
   Shard* MakeOwner(Shard& shard, SiteId site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(all_lock_);
   // The number of cells that a cache should have space for now.
   uint32_t CacheSize() const;
   // Whether CacheCell should be called for a site that another shard owns and that is not in the cache of `shard`: true
   // if its set has space, else for some of the calls.
   static bool WantsToCache(Shard& shard, SiteId site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  // Makes a cell for the site in the cache of `shard`, in place of another one if need be. Returns false if there is no
-  // memory. `is_locked`: all shards' locks are held.
+  // Makes a cell for the site in the cache of `shard`, and removes another cell from the cache if necessary. Returns
+  // false if there is no memory. `is_locked`: all shards' locks are held.
   bool CacheCell(Shard& shard, SiteId site, bool is_locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(all_lock_);
   // Does nothing if there is no memory.
   static void GrowCache(Cache* cache, uint32_t count);
@@ -426,7 +435,8 @@ class Ledger {
   // The shard through which this thread enters events of `site`: its own, or the owner of the site's chunk. Null if
   // there is no memory for the chunk.
   Shard* ShardFor(SiteId site);
-  // This thread's shard, or where there is no memory for that, any. Null if there is none.
+  // Returns this thread's shard. If there is no memory for it, returns any shard that is in use, or null if there is
+  // none.
   Shard* AnyShard();
   // Counts an event. The cell has been touched.
   Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)
@@ -436,14 +446,15 @@ class Ledger {
   static int64_t AddedBytes(Event event, int64_t bytes) {
     return event == Event::kFree ? -bytes : event == Event::kAllocAndFree ? 0 : bytes;
   }
-  // Must be called before a cell of `account` in `shard` changes. The account has had an event there. Returns false,
-  // and does nothing, if the account is parked there.
+  // Must be called before a cell of `account` in `shard` changes. Returns false, and does nothing, if the account is
+  // parked there. REQUIRES: the account has had an event in this shard.
   bool Touch(Shard& shard, const Account& account, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
     return cell->epoch == account.epoch || TouchFirst(shard, account, site, cell);
   }
   bool TouchFirst(Shard& shard, const Account& account, SiteId site, Cell* cell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  // Brings a cell to the present epoch of its account, which the caller may read (see Common).
+  // Brings a cell to the present epoch of its account. The caller must be allowed to read the account's Common (see
+  // there).
   void BringToEpoch(Shard& shard, AccountId account, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   Entered CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   size_t ChunkCount() const { return (sites_.max_sites() >> kChunkBits) + 1; }
@@ -458,7 +469,7 @@ class Ledger {
   // the account's bytes in use including `bytes`. Returns true if that is a new peak: then the caller must change the
   // cells and call BeginPeak. The account is locked.
   bool MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use);
-  // Makes the present the account's peak, of `bytes` bytes. The account is locked.
+  // Makes the present state the account's peak, which has `bytes` bytes in use. The account is locked.
   void BeginPeak(AccountId account, int64_t bytes);
   void BeginEpoch(AccountId account) const;
   Entered EnterSlow(Event event, SiteId site, int64_t bytes);
@@ -483,7 +494,7 @@ class Ledger {
   mutable SpinLock all_lock_;
   std::atomic<uint64_t> active_{0};  // bit s: shard s is in use; changes under all_lock_
   mutable Common common_[kAccounts];
-  // A snapshot holds it from beginning to end, at most some hundred milliseconds. No event waits for it.
+  // A snapshot holds it from beginning to end, at most a few hundred milliseconds. No event waits for it.
   mutable SpinLock reading_lock_;
   std::atomic<int64_t> live_records_{0};
 };

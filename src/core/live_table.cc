@@ -5,7 +5,8 @@
 namespace hbmprof::internal {
 namespace {
 
-// Buckets have space for three records and get 1.5 on average, so that few overflow.
+// A bucket has space for three records. There are at most 1.5 records per bucket on average, so that few buckets
+// overflow.
 constexpr int64_t MostRecords(size_t buckets) { return static_cast<int64_t>(buckets + buckets / 2); }
 constexpr int64_t FewestRecords(size_t buckets) { return MostRecords(buckets) / 2; }
 constexpr int kMostSplitsPerResize = 128;
@@ -177,7 +178,7 @@ bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   for (Bucket* bucket = from; bucket != nullptr; bucket = bucket->overflow) {
     for (Entry& entry : bucket->entries) {
       if (entry.id == 0 || IndexOf(HashAddress(entry.id), StateOf(buckets + 1)) != buckets) continue;
-      // Without memory for an overflow bucket the split is undone: the moved entries return to where they were.
+      // If there is no memory for an overflow bucket, the split is undone: the moved entries return to `from`.
       if (!MoveInto(to, entry)) {
         for (Bucket* undo = to; undo != nullptr; undo = undo->overflow) {
           for (Entry& moved : undo->entries) {
@@ -226,8 +227,9 @@ bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const size_t segment = SegmentOf(buckets);
   if (segment > 0 && buckets == SegmentStart(segment)) {
     // The whole segment is unused. A thread that read an older state_ may still lock one of its buckets, see that it is
-    // the wrong one, and unlock it. If the lock were zeroed meanwhile, that thread could unlock it for another one that
-    // has locked it since.
+    // the wrong one, and unlock it. If the lock were set to zero between these steps, a third thread could lock the
+    // bucket, and the first thread would release the lock that the third thread holds. So all these locks are taken
+    // before the pages are discarded.
     Bucket* start = BucketAt(buckets);
     for (size_t i = 0; i < SegmentBuckets(segment); ++i) start[i].lock.Lock();
     DiscardPages(start, SegmentBuckets(segment) * sizeof(Bucket));

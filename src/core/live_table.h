@@ -1,8 +1,8 @@
-// LiveTable: which buffers are live now: id -> (site, bytes).
+// LiveTable: the buffers that are live now. Maps the id of a buffer to its site and bytes.
 //
 // A linear-hash table. A bucket is one cache line of 64 bytes: a lock and up to three records. So one event touches one
 // cache line, and threads that work on different buffers share nothing. The table grows and shrinks by one bucket at a
-// time (Resize), so no event waits for a rehash, and memory follows the number of records.
+// time (Resize), so no event waits for a rehash, and the memory is proportional to the number of records.
 //
 // Thread safety: everything from any thread at any time, unless annotated.
 //
@@ -90,7 +90,7 @@ class LiveTable {
     *record = Unpack(was);
     return true;
   }
-  // Inserts `id` unless it is in the table. Returns kReplaced if it is; then nothing changes.
+  // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
   Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
   [[gnu::always_inline]] Inserted InsertNew(const Position& position, uint64_t id,
                                             LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -137,9 +137,9 @@ class LiveTable {
   template <typename Matches, typename Erased>
   void EraseIf(const Matches& matches, const Erased& erased);
 
-  // Changes the number of buckets towards what fits `records` records, by a limited number of buckets. Returns at once
-  // if the number fits, or if another thread is changing it. Returns false if more calls are needed. If the host has no
-  // memory for more buckets, it returns true.
+  // Changes the number of buckets towards the number that fits `records` records. One call adds or removes a limited
+  // number of buckets. Returns at once if the number fits, or if another thread is changing it. Returns false if more
+  // calls are needed. If the host has no memory for more buckets, it returns true.
   bool Resize(int64_t records) { return Fits(records) || ResizeSlow(records); }
 
   // Around a fork; the child calls ClearInChild instead of unlocking.
@@ -184,8 +184,8 @@ class LiveTable {
   static LiveRecord Unpack(uint64_t packed) {
     return {static_cast<SiteId>(packed >> 40), static_cast<int64_t>(packed & kMaxBytes)};
   }
-  // The split state of `buckets` buckets (at least kMinBuckets): that number in the low half, and in the high half the
-  // mask that cuts a hash to twice the largest power of two that is not above it.
+  // Returns the split state of a table of `buckets` buckets (at least kMinBuckets). The low half is `buckets`. The high
+  // half is a mask for hashes: 2 * p - 1, where p is the largest power of two that is not above `buckets`.
   static uint64_t StateOf(size_t buckets) {
     return buckets | ((uint64_t{2} << (63 - __builtin_clzll(buckets))) - 1) << 32;
   }
@@ -233,8 +233,8 @@ class LiveTable {
   }
   // The same, if the split state has changed since the position was computed.
   Bucket* LockBucketOf(uint64_t id) const;
-  // Inserts into a locked bucket without overflow buckets that has space and does not have the id, and unlocks it.
-  // Otherwise, also if `bucket` is null, does nothing and returns false.
+  // `bucket` is null or locked. If it has no overflow bucket, has space, and does not contain the id: inserts the
+  // record, unlocks the bucket and returns true. Otherwise, also if it is null, does nothing and returns false.
   [[gnu::always_inline]] bool InsertSimply(Bucket* bucket, uint64_t id,
                                            LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (bucket == nullptr || bucket->overflow != nullptr || bucket->Has(id)) return false;
@@ -246,8 +246,9 @@ class LiveTable {
   }
   // Returns the entry of `id` in the chain of a locked bucket, or null if there is none.
   static Entry* EntryIn(Bucket* first, uint64_t id);
-  // The rest of Insert and of Erase, with packed records. `first` is locked. For InsertSlow it is null if the table has
-  // no buckets yet. If `replaced` is null, an existing record stays. EraseSlow returns kNoRecord if `id` is not there.
+  // The other cases of Insert and of Erase, with packed records. `first` is locked, and they unlock it. For InsertSlow
+  // it is null if the table has no buckets yet. If `replaced` is null, an existing record stays. EraseSlow returns
+  // kNoRecord if `id` is not there.
   Inserted InsertSlow(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   uint64_t EraseSlow(Bucket* first, uint64_t id) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   bool Fits(int64_t records) const {
@@ -270,7 +271,8 @@ class LiveTable {
   void FreeOverflowBucket(Bucket* bucket);
 
   std::atomic<uint64_t> state_{0};  // 0 before the first Insert, and only then
-  // The number of buckets fits numbers of records between these two. (A number of records that lags may be negative.)
+  // The number of buckets fits if the number of records is between these two. (The number of records may be out of
+  // date, and therefore negative.)
   std::atomic<int64_t> grow_above_{INT64_MAX};
   std::atomic<int64_t> shrink_below_{INT64_MIN};
   // For each segment, the address that bucket 0 would have if all buckets were in one array; 0: not mapped.
@@ -298,7 +300,7 @@ void LiveTable::ForEach(const Visit& visit) const {
 
 template <typename Matches, typename Erased>
 void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
-  constexpr int kAtOnce = 32;  // they fit on a small stack
+  constexpr int kAtOnce = 32;  // a small stack has space for them
   LiveRecord gone[kAtOnce];
   uint64_t state = 0;
   size_t index = 0;
@@ -308,7 +310,7 @@ void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
     {
       SpinLockHolder hold_size(resize_lock_);
       if (const uint64_t now = state_.load(std::memory_order_relaxed); now != state) {
-        // Records have moved between buckets.
+        // Records have moved between buckets, so the search begins again.
         state = now;
         index = 0;
       }

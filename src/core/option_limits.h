@@ -9,7 +9,7 @@
 
 namespace hbmprof::internal {
 
-// With kMaxStackDepth (walk.h) and kMaxSites (site_table.h) these are all.
+// The other two limits are kMaxStackDepth (walk.h) and kMaxSites (site_table.h).
 inline constexpr int64_t kMaxLiveBuffersLimit = int64_t{1} << 32;
 inline constexpr int64_t kMaxHostBytesLimit = int64_t{1} << 50;
 

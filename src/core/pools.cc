@@ -33,7 +33,7 @@ class Pools::LoosenedList {
     return true;
   }
   size_t size() const { return size_; }
-  // Fasten passes over it.
+  // Fasten skips this block.
   void Forget(size_t i) { blocks_[i].id = 0; }
   const Loosened& operator[](size_t i) const { return blocks_[i]; }
 
@@ -190,7 +190,7 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
   LiveRecord stale;
   if (sites_.At(site).is_block) {
     Taken taken = TakeParts(change, position.address, bytes, position.level, account, &parts);
-    // What does not fit may do so in place of a block whose free was missed.
+    // A block that does not fit may fit after the removal of a block whose free was not recorded.
     if (taken == Taken::kTooFew && live_.Find(id, &stale)) {
       if (!change.holds_all()) return kNeedsAll;
       if (sites_.At(stale.site).account == account) {
@@ -222,7 +222,8 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
   if (sites_.At(stale.site).account == account) {
     ForgetBlock(change, id, stale);
   } else {
-    // Of another device: what it has taken there is not at this address. It counts all of its bytes itself.
+    // The stale block belongs to another account, so it has taken no bytes from the segments at this address: it counts
+    // all of its bytes itself.
     if (stale.bytes > 0) ForgetLoose();
     change.Complete();
     ledger_.Enter(Event::kFree, stale.site, stale.bytes);
@@ -246,7 +247,7 @@ bool Pools::TryRemoveBlock(Change& change, uint64_t address, std::optional<Remov
   for (int level = segment == nullptr ? 1 : std::min(segment->depth + 1, kMaxLevel); level > 0; --level) {
     const uint64_t id = IdOf(address, level);
     LiveRecord record;
-    // It may become another one meanwhile, unless all shards are held.
+    // Another thread may change the record between Find and EraseExactly, unless this thread holds all shards.
     while (live_.Find(id, &record)) {
       const bool is_segment = sites_.At(record.site).is_segment;
       if (!change.holds_all() && (is_segment || !PrepareForget(change, id, record))) return false;
@@ -288,7 +289,7 @@ std::optional<Pools::Removed> Pools::FindBlock(uint64_t address) {
   return std::nullopt;
 }
 
-// --- Blocks while segments change: all of this holds all shards ------------------------------------------------------
+// --- Blocks while segments change: all of these functions hold all shards' locks -------------------------------------
 
 template <typename Matches>
 bool Pools::Collect(const Matches& matches, LoosenedList* list) const {
@@ -322,7 +323,7 @@ bool Pools::Loosen(Change& change, uint64_t start, uint64_t end, AccountId accou
 }
 
 void Pools::Fasten(Change& change, const LoosenedList& list) {
-  // Those that fitted before go first.
+  // Blocks that had bytes of segments before go first.
   for (const bool is_block : {true, false}) {
     for (size_t i = 0; i < list.size(); ++i) {
       if (list[i].id != 0 && sites_.At(list[i].record.site).is_block == is_block) FastenOne(change, list[i]);
@@ -351,7 +352,7 @@ void Pools::FastenOne(Change& change, const Loosened& block) {
       change.Move(record.site, changed, bytes, bytes);
       record.site = changed;
     } else {
-      // The tables are full. A block of its own stays one; a block that was in a pool is forgotten.
+      // The tables are full. A block that counted its bytes itself stays so. A block that was in a pool is removed.
       ReturnParts(address, bytes, LevelOf(id), site.account, parts);
       parts = {};
       is_kept = !site.is_block;
@@ -378,7 +379,7 @@ void Pools::DropBlocks(Change& change, const Matches& matches) {
     return sites_.At(record.site).is_block && matches(id, record);
   };
   LoosenedList some;
-  // All at once, or a few at a time where the host has no memory.
+  // Removes all at once, or a few at a time if the host has no memory for the list.
   for (bool is_all = false; !is_all;) {
     is_all = Collect(in_pool, &some);
     for (size_t i = 0; i < some.size(); ++i) {
@@ -388,7 +389,7 @@ void Pools::DropBlocks(Change& change, const Matches& matches) {
   }
 }
 
-// --- Segments: all of this holds all shards ------------------------------------------------------------------------
+// --- Segments: all of these functions hold all shards' locks -------------------------------------------------------
 
 int64_t Pools::BlockBytes(const Segment* segment) {
   int64_t bytes = segment->bytes() - segment->idle_bytes.load(std::memory_order_relaxed);
@@ -430,7 +431,7 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
   if (outer != nullptr && (outer->account != account || outer->depth + 2 > kMaxLevel)) return Added::kRefused;
   if (IsBlockId(id) && (outer == nullptr || IdOf(address, outer->depth + 1) != id)) return Added::kRefused;
 
-  // The segments directly inside the new one leave the one around it.
+  // The segments that will be directly inside the new one leave the segment around it (`outer`).
   const auto for_each_inner = [&](const auto& visit) {
     segments_.ForEachSegment(address, end, [&](Segment* inner) {
       if (inner->outer == outer && inner != outer && address <= inner->start && inner->end <= end) visit(inner);
@@ -445,7 +446,8 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
   });
   if (!is_one_account || (was_block && inner_bytes > 0)) return Added::kRefused;
   if (outer != nullptr && !was_block) holds_blocks = holds_blocks || BlockBytes(outer) > 0;
-  // Those in a segment inside get another level; those that lie partly in it take bytes from the new one too.
+  // Blocks in an inner segment get another level. Blocks that lie partly in an inner segment take bytes from the new
+  // segment, too.
   if (inner_bytes > 0 && !holds_blocks) {
     for_each_inner([&](Segment* inner) { holds_blocks = holds_blocks || !IsIdle(inner); });
   }
@@ -473,8 +475,8 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
 }
 
 void Pools::SetLevels(const Segment* around) {
-  // Deepest first, so that no id is in use when a segment gets it. (Where one is, or the host has no memory, the
-  // segment keeps its id.)
+  // Deepest first, so that no id is in use when a segment gets it. (If an id is in use nevertheless, or the host has no
+  // memory, the segment keeps its old id.)
   for (int depth = DeepestIn(around->start, around->end)->depth; depth > around->depth; --depth) {
     segments_.ForEachSegment(around->start, around->end, [&](Segment* inner) {
       if (inner->depth != depth || !IsBlockId(inner->id)) return;
@@ -490,7 +492,7 @@ void Pools::SetLevels(const Segment* around) {
 
 Pools::Added Pools::AddSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, Event event) {
   const LiveRecord record = {site, bytes};
-  // One that is being freed in another thread keeps its place until that has ended it.
+  // A segment that another thread is freeing stays in the map until that thread has removed it.
   if (segments_.Find(AddressOf(id), id) != nullptr) return Added::kRefused;
   switch (live_.InsertNew(id, record)) {
     case LiveTable::Inserted::kNew:
@@ -519,7 +521,8 @@ Pools::Added Pools::AddSegment(const Position& position, SiteId site, int64_t by
   if (outer != nullptr && (position.level != outer->depth + 1 || position.account != outer->account)) {
     return Added::kMoved;
   }
-  // Where the segment around it has the address for an id, it is a block of that one.
+  // If the address is already the id of a live record, that of the segment around it, the new segment gets the id of a
+  // block in that segment.
   LiveRecord record;
   const bool is_taken = live_.Find(position.address, &record);
   if (is_taken && !IsBlockAddress(position.address)) return Added::kRefused;
@@ -554,7 +557,8 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
   const SiteId site = sites_.InternSite(key);
   if (site == kNoSite || !change.Prepare(site)) return false;
   TraceStep(EventStep::kSegmentFound);
-  // If it is no block, another thread may free it: then it has either the old record or the new one.
+  // If the record is not that of a block, another thread may free it. That thread gets either the old record or the new
+  // one.
   const LiveRecord as_segment = {site, record.bytes};
   if (!live_.Replace(id, record, as_segment)) return false;
   // A block's bytes return to the segments around it, and the segment takes them again.
@@ -565,7 +569,8 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
     return true;
   }
   if (!live_.Replace(id, as_segment, record)) {
-    // It was freed as a segment, but is none: its end is entered here.
+    // Another thread freed the record while it was that of a segment. RemoveSegment will not find this segment in the
+    // map, so the free is entered here.
     change.Enter(Event::kFree, record.site, record.bytes);
   } else if (IsBlockId(id)) {
     if (taken < record.bytes) ForgetLoose();
@@ -586,7 +591,8 @@ void Pools::RemoveWithContents(Change& change, Segment* segment, bool is_kept) {
       return LevelOf(id) > depth && sites_.At(record.site).account == account && start <= address && address < end &&
              static_cast<uint64_t>(record.bytes) <= end - address;
     });
-    // What is left lies partly outside. It goes too where the host has no memory to keep it.
+    // The blocks that are left lie partly outside of the segment. If the host has no memory to list them, they are
+    // removed, too.
     if (HoldsBlocks(segment) && !Loosen(change, start, end, account, &rest)) {
       DropBlocks(change, [&](uint64_t id, const LiveRecord& record) {
         return sites_.At(record.site).account == account && AddressOf(id) < end &&
@@ -619,7 +625,7 @@ void Pools::RemoveEmpty(Change& change, Segment* segment) {
 void Pools::RemoveSegment(uint64_t id) {
   Change change(ledger_, Change::Scope::kAllShards);
   if (!change.is_usable()) return;
-  // It may have ended meanwhile, and another may have been made with the same id.
+  // Another thread may have removed the segment meanwhile, and another segment with the same id may have been added.
   LiveRecord other;
   if (live_.Find(id, &other) && sites_.At(other.site).is_segment) return;
   Segment* segment = segments_.Find(AddressOf(id), id);
@@ -646,7 +652,7 @@ bool Pools::HasInnerEdge(const Segment* segment, uint64_t start, uint64_t end) {
 
 void Pools::MoveSegment(Change& change, Segment* segment, SiteId site, int64_t old_bytes, int64_t new_bytes) {
   const int64_t taken = segment->bytes() - segment->idle_bytes.load(std::memory_order_relaxed);
-  // (Without a record it is about to be removed.)
+  // (A segment without a record is about to be removed.)
   live_.Replace(segment->id, {segment->site, old_bytes}, {site, new_bytes});
   change.Charge(segment->site, -taken);
   change.Charge(site, taken);
@@ -676,7 +682,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
     return false;
   }
   if (growth < 0) {
-    // What is inside and cut off goes.
+    // Removes the inner segments that have bytes in the part that is cut off.
     for (Segment* inner = DeepestIn(low, high); inner != nullptr && inner->depth > segment->depth;
          inner = DeepestIn(low, high)) {
       EraseRecord(inner);
@@ -712,7 +718,8 @@ bool Pools::ResizeRecord(Change& change, uint64_t id, int64_t bytes) {
   }
   const SiteId site = SiteOfSize(change, record.site, bytes);
   const LiveRecord resized = {site, bytes};
-  // If it is no block, another thread may free it: then it has either the old size or the new one.
+  // If the record is not that of a block, another thread may free it. That thread gets either the old size or the new
+  // one.
   if (site == kNoSite || !live_.Replace(id, record, resized)) return false;
   if (IsBlockId(id) && GiveBack(change, id, record) < record.bytes) ForgetLoose();
   change.Move(record.site, site, record.bytes, bytes);
@@ -751,7 +758,7 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
   const LiveRecord high_record = {SiteOfSize(change, segment->site, old_bytes - low_bytes), old_bytes - low_bytes};
   const SiteId low_site = SiteOfSize(change, segment->site, low_bytes);
   if (low_site == kNoSite || high_record.site == kNoSite) return false;
-  // All that is in the segment leaves it, and returns to the part that it lies in.
+  // All blocks and segments leave the segment, and then enter the part in which they lie.
   LoosenedList blocks;
   if (BlockBytes(segment) > 0 && !Loosen(change, segment->start, segment->end, segment->account, &blocks)) return false;
   for_each_inner([&](const Segment* inner) { TakeFromOuter(change, *inner, -inner->bytes()); });
@@ -798,7 +805,8 @@ bool Pools::MergeSegments(uint64_t first_address, uint64_t second_address) {
 
 template <typename Matches>
 bool Pools::DropBlocksOutside(const Matches& matches) {
-  // They may be of any memory space: their ends are entered one by one, after they have left the live table.
+  // The blocks may be in any memory space, and a Change is for one account. So their frees are entered one by one,
+  // after their records have left the live table.
   for (bool is_all = false; !is_all;) {
     LoosenedList some;
     {

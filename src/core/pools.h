@@ -2,10 +2,10 @@
 // is counted once.
 //
 // A segment is memory that a pool has reserved. A block is a part of it that the pool handed out. A block takes its
-// bytes from the segments that it lies in: from several, if they are adjacent. Bytes outside of all segments it counts
-// itself. The bytes of a segment that no block takes are idle and are counted in the segment's own site. A block can
-// itself be a segment, of a pool inside the pool. So segments nest, and each level counts the bytes that no inner level
-// counts.
+// bytes from the segments that it lies in: from several, if they are adjacent. The block itself counts its bytes that
+// are outside of all segments. The bytes of a segment that no block takes are idle and are counted in the segment's own
+// site. A block can itself be a segment, of a pool inside the pool. So segments nest, and each level counts the bytes
+// that no inner level counts.
 //
 // A block has a level: one more than the depth of the innermost segment at its address. It takes its bytes from the
 // innermost segments whose depth is below its level. Its record in the live table has an id that holds address and
@@ -14,18 +14,20 @@
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
 // Invariants, whenever no Ledger::Change is in progress:
-// 1. A live record whose site is_block has taken its bytes from the segments as described above, of its own account:
-//    both from their idle bytes and from the ledger's cells of their sites.
-// 2. Every other block counts all of its bytes itself: there is no segment at its address, or the idle bytes were too
-//    few, as after a block's free that was not recorded.
+// 1. A live record whose site is_block has taken its bytes, as described above, from the segments of its own account.
+//    These bytes are subtracted from the idle bytes of the segments, and in the ledger from the cells of the segments'
+//    sites.
+// 2. Every other block counts all of its bytes itself. Either there is no segment at its address, or the segments had
+//    too few idle bytes, for example because a block's free was not recorded.
 // 3. A segment inside another has taken its bytes from that one, in the same way.
 // 4. loose_blocks_ is the number of live blocks of which some byte is taken from no segment.
 // A block's event holds one shard's lock while it changes the live table and the ledger. A change of segments holds all
 // shards' locks. So segments never change between the two steps of a block's event.
 //
-// The free of any other buffer, also of a segment, holds no lock of the ledger: its record leaves the live table first,
-// then RemoveSegment is called. A concurrent change of such a record replaces it in one step, or finds no record. A
-// segment without a record is about to be removed. If another event removes it before, RemoveSegment finds no segment.
+// The free of any other buffer (also of a segment, if its id is its address) removes the record from the live table
+// while it holds no lock of the ledger. For a segment, RemoveSegment is called after that. A concurrent change of such
+// a record replaces it in one step, or finds no record. A segment without a record is about to be removed. If another
+// event removes it before, RemoveSegment finds no segment.
 //
 // Order of locks: the ledger's, the live table's, the site table's.
 #ifndef HBMPROF_SRC_CORE_POOLS_H_
@@ -87,34 +89,34 @@ class Pools {
     kRefused,   // not added: for a block, the segments have too few idle bytes; for a segment, see AddSegment
     kNoMemory,  // not added: the host has no memory
   };
-  // Adds a block of `bytes` bytes. `event` is kAlloc or kUndoFree. `site` must be one of blocks (Site::is_block) if the
-  // position is in_pool, but not after kRefused. If another block is recorded at that address, its free was not
-  // recorded: it is removed, and `*replaced` becomes true.
+  // Adds a block of `bytes` bytes. `event` is kAlloc or kUndoFree. If the position is in_pool, `site` must be a site of
+  // blocks (Site::is_block). After kRefused, the call is repeated with a site that is not. If another block is recorded
+  // at that address, its free was not recorded: it is removed, and `*replaced` becomes true.
   Added AddBlock(const Position& position, SiteId site, int64_t bytes, Ledger::Event event, bool* replaced);
   struct Removed {
     uint64_t id;
     LiveRecord record;
   };
-  // The common case of AddBlock and of RemoveBlock: the whole block lies in one segment of its account, which has
-  // enough idle bytes, and in no segment inside that one; no other block is recorded at that address, and no memory is
-  // needed. Returns kNotEntered, and does nothing, in any other case. `site` is one of blocks. `position` comes from
-  // PrefetchBlock.
+  // The common case of AddBlock and of RemoveBlock: the whole block lies in one segment of its account and in no
+  // segment inside that one. The segment has enough idle bytes, no other block is recorded at that address, and no
+  // memory is needed. In any other case they do nothing and return kNotEntered. `site` is a site of blocks. `position`
+  // comes from PrefetchBlock.
   [[gnu::always_inline]] Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address,
                                                         SiteId site, int64_t bytes);
   [[gnu::always_inline]] Ledger::Entered RemoveCommonBlock(uint64_t address, Removed* removed);
-  // Starts loading the live table's bucket of a block in a segment that lies in no other.
+  // Starts loading the live table's bucket for a block whose segment lies in no other segment.
   LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
   // Removes and returns the innermost block at `address`. If it is a segment, all in it is removed, too.
   std::optional<Removed> RemoveBlock(uint64_t address);
   // The innermost block at `address`.
   std::optional<Removed> LookUpBlock(uint64_t address);
 
-  // Makes a segment of the live record of `address`, or of the innermost block there if that has `bytes` bytes and lies
+  // Turns the live record of `address` into a segment; or the innermost block there, if it has `bytes` bytes and lies
   // in a segment. Its site's kind becomes kPool, and its allocator `allocator` unless that is 0. Returns nullopt if
   // there is no such record. Returns false if it cannot become a segment: it is not in MemorySpace::kDevice, it is of
   // kind kPool already, it overlaps another segment in part, or the host has no memory. Then nothing changes.
   std::optional<bool> MakeSegment(uint64_t address, int64_t bytes, AllocatorId allocator);
-  // Adds a segment with a new record. `site` is one of segments. Returns kRefused if the segment overlaps another in
+  // Adds a segment with a new record. `site` is a site of segments. Returns kRefused if the segment overlaps another in
   // part, has the addresses of another, needs more than the idle bytes of the one around it, or if its id is live.
   Added AddSegment(const Position& position, SiteId site, int64_t bytes);
   // Adds a segment whose free is undone.
@@ -128,7 +130,7 @@ class Pools {
   bool Resize(uint64_t id, int64_t bytes);
   // The same for the innermost block at `address`.
   bool ResizeBlock(uint64_t address, int64_t bytes);
-  // Makes two segments of the one with the id `address`: the second begins at `at`. Returns false, and changes nothing,
+  // Splits the segment with the id `address` into two: the second begins at `at`. Returns false, and changes nothing,
   // if there is none, if `at` is not inside, if a segment inside it has bytes on both sides, if there is a live record
   // of id `at`, or if the host has no memory.
   bool SplitSegment(uint64_t address, uint64_t at);
@@ -137,13 +139,14 @@ class Pools {
   bool MergeSegments(uint64_t first, uint64_t second);
 
   bool has_segments() const { return !segments_.empty(); }
-  // Returns the device on which a block probably is whose caller names `device`.
+  // Returns the probable device of a block for which the caller names `device`.
   DeviceId ProbableDevice(DeviceId device) const {
     const AccountId account = segments_.only_account();
     return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
   }
   // Removes all blocks and segments that `dropped` names. The blocks and segments in an outermost segment are removed
-  // if that one is, whatever they are. If an outermost segment is kept by its id, all in it is removed.
+  // together with it, whatever their attributes are. If an outermost segment is kept only because of its id, all blocks
+  // and segments in it are removed.
   void DropDevice(const DroppedRecords& dropped);
 
   // Frees all blocks of the device with this allocator. Segments stay.
@@ -188,7 +191,8 @@ class Pools {
   class LoosenedList;
 
   Position PositionIn(uint64_t address, int64_t bytes) const;
-  // Returns whether the Change has the cells that ForgetBlock needs for this record. A Change of all shards always has.
+  // Returns whether the Change has the cells that ForgetBlock needs for this record. A Change of all shards always has
+  // them.
   bool PrepareForget(Change& change, uint64_t id, const LiveRecord& record) const;
   Taken TakeParts(Change& change, uint64_t address, int64_t bytes, int level, AccountId account, Parts* parts);
   template <typename Visit>
@@ -198,9 +202,10 @@ class Pools {
   void ChargeParts(Change& change, uint64_t address, int64_t bytes, int level, AccountId account, const Parts& parts,
                    int64_t sign);
   Parts PartsOf(uint64_t address, int64_t bytes, int level, AccountId account) const;
-  // Makes the bytes that the block of this record has taken idle again, and returns their number.
+  // Gives the bytes that the block of this record has taken back to their segments, where they become idle. Returns the
+  // number of these bytes.
   int64_t GiveBack(Change& change, uint64_t id, const LiveRecord& record);
-  // Enters the end of a block, after its record left the live table.
+  // Enters the free of a block, and gives its bytes back, after its record left the live table.
   void ForgetBlock(Change& change, uint64_t id, const LiveRecord& record);
   void ForgetLoose() { loose_blocks_.fetch_sub(1, std::memory_order_relaxed); }
   bool HasLoose() const { return loose_blocks_.load(std::memory_order_relaxed) > 0; }
@@ -218,17 +223,17 @@ class Pools {
   // list.
   template <typename Matches>
   bool Collect(const Matches& matches, LoosenedList* list) const;
-  // Makes the bytes that blocks of the account with a byte in [start, end) have taken idle again, and lists the blocks,
-  // so that segments can change. Returns false, and does nothing, if the host has no memory for the list.
+  // Calls GiveBack for each block of the account that has a byte in [start, end), and adds the block to `list`. After
+  // that, segments can change. Returns false, and does nothing, if the host has no memory for the list.
   bool Loosen(Change& change, uint64_t start, uint64_t end, AccountId account, LoosenedList* list);
-  // Lets the blocks take their bytes from the present segments.
+  // Lets the listed blocks take their bytes again, from the segments that there are now.
   void Fasten(Change& change, const LoosenedList& list);
   void FastenOne(Change& change, const Loosened& block);
   // Removes the blocks in segments for which `matches(id, record)` returns true.
   template <typename Matches>
   void DropBlocks(Change& change, const Matches& matches);
-  // Removes the blocks that count all of their bytes themselves and for whose attributes `matches` holds. Takes all
-  // shards' locks itself. Returns false if they cannot be had.
+  // Removes the blocks that count all of their bytes themselves and for whose attributes `matches` returns true. Takes
+  // all shards' locks itself. Returns false if the host has no memory for any shard.
   template <typename Matches>
   bool DropBlocksOutside(const Matches& matches);
   static bool IsIdle(const Segment* segment) {
@@ -238,20 +243,22 @@ class Pools {
   int64_t BlockBytes(const Segment* segment);
   // Whether blocks have bytes of the segment or of one inside it.
   bool HoldsBlocks(const Segment* segment);
-  // Takes `bytes` from the segment around `segment`, or returns them if negative. Returns false if it has too few.
+  // Takes `bytes` from the segment around `segment`; if `bytes` is negative, returns -`bytes` to it. Returns false if
+  // that segment has too few idle bytes. If there is no such segment, changes the pool bytes of the account.
   bool TakeFromOuter(Change& change, const Segment& segment, int64_t bytes);
-  // Adds the segment to the map, around the blocks and segments at its addresses. The caller enters its object.
-  // `was_block`: it was a block, so no other block has taken its bytes.
+  // Adds the segment to the map, around the blocks and segments at its addresses. The caller enters the segment itself
+  // into the ledger. `was_block`: it was a block, so no other block has taken its bytes.
   Added InsertSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, bool was_block);
   Added AddSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, Event event);
   bool MakeSegment(Change& change, uint64_t id, const LiveRecord& record, AllocatorId allocator);
-  // Gives the segments inside `around` that are blocks the ids of their present depth.
+  // Gives each segment inside `around` that is also a block the id of its present depth.
   void SetLevels(const Segment* around);
   // Removes all blocks and segments in a segment and, unless `is_kept`, the segment, whose record the caller has
   // erased.
   void RemoveWithContents(Change& change, Segment* segment, bool is_kept = false);
   void RemoveEmpty(Change& change, Segment* segment);
-  // If the record is still there: another thread may have erased it, or a new segment may have replaced it.
+  // Erases the segment's record if it is still there. Another thread may have erased it, or a new segment's record may
+  // have replaced it.
   void EraseRecord(const Segment* segment) { live_.EraseExactly(segment->id, {segment->site, segment->bytes()}); }
   // Returns the segment of the greatest depth among those with a byte in [start, end), or null if there is none.
   Segment* DeepestIn(uint64_t start, uint64_t end);

@@ -24,7 +24,8 @@ using internal::Mutex;
 using internal::MutexLock;
 using internal::ProfilerImpl;
 
-// A list of all profilers of the process. It is changed under the mutex, which no thread holds when the process forks.
+// A list of all profilers of the process. It is changed only under profilers_mutex, which no other thread holds while
+// the process forks.
 Mutex profilers_mutex;
 std::atomic<ProfilerImpl*> first_profiler{nullptr};
 

@@ -22,7 +22,8 @@
 namespace hbmprof::internal {
 namespace {
 
-// Small tables count each live record at once, so that their limit is exact. Large ones add up every 64 events.
+// With a small limit, each event changes the common count of live records, so that the limit is exact. With a larger
+// limit, each shard adds up several records first, at most 64.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
 
 std::string HostName() {
@@ -47,7 +48,7 @@ int NameTable::NumberOf(std::string_view name) {
   name = CutText(name, kMaxNameBytes);
   const ForkPause pause;
   const ReentryGuard guard;
-  // This thread may hold the mutex. Events with this number are not recorded here either.
+  // This thread may hold the mutex. Its events are not recorded here either, so the number has no effect.
   if (!guard.entered()) return 0;
   MutexLock hold(mutex_);
   const auto found = std::find(names_.begin(), names_.end(), name);
@@ -305,7 +306,7 @@ void ProfilerImpl::RestoreBlock(const FreedRecord& freed) {
   } else {
     do {
       const Pools::Position position = pools_.PositionOfBlock(Pools::AddressOf(id), freed.bytes_);
-      // A block whose segment was removed meanwhile was removed with it.
+      // If the block's segment was removed meanwhile, the block would have been removed with it, so it is not restored.
       if (site.is_block && (position.id() != id || !position.in_pool)) return;
       added = pools_.AddBlock(position, freed.site_, freed.bytes_, Ledger::Event::kUndoFree, &replaced);
     } while (added == Pools::Added::kMoved);
@@ -652,7 +653,7 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::v
     const auto [set, is_new_set] = tags.try_emplace(key.tags);
     if (is_new_set) {
       std::vector<std::pair<std::string, std::string>> labels = TagsOf(key.tags);
-      // Of two with the same key, the thread's.
+      // If both have a tag with the same key, the thread's tag is used.
       std::set_union(labels.begin(), labels.end(), tags_.begin(), tags_.end(), std::back_inserter(set->second),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     }

@@ -67,7 +67,7 @@ class CounterTable {
 
 class ProfilerImpl {
  public:
-  // `is_enabled`: the profiler's own switch.
+  // `is_enabled`: the switch of the Profiler that owns this object.
   ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled);
   ~ProfilerImpl();
 
@@ -88,8 +88,8 @@ class ProfilerImpl {
     return (firm_probes_.load(std::memory_order_relaxed) >> number & 1) != 0;
   }
 
-  // These and the functions of a common event are inlined: below a deep stack the processor mispredicts the return of
-  // each call that is not.
+  // These functions, and the functions that a common event calls, are inlined: with a deep stack, the processor
+  // mispredicts the return of each call that is not inlined.
   [[gnu::always_inline]] bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes,
                                           const Attributes& attributes) noexcept;
   [[gnu::always_inline]] FreedRecord RecordFree(BufferId id) noexcept;
@@ -105,12 +105,12 @@ class ProfilerImpl {
   bool MergeSegments(BufferId first, BufferId second);
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
   std::optional<LiveBuffer> FindBlock(BufferId address);
-  // Gives the live record of `id`, unless it is a segment, the caller's stack, the present tags and, if it is not 0,
-  // the allocator. Nothing else changes. It is one event, in which nothing is allocated or freed. If the host has no
-  // memory for the new site, the record stays as it is. Returns false if there is no record.
+  // Gives the live record of `id` the caller's stack, the present tags and, if `allocator` is not 0, the allocator.
+  // Nothing else changes. The change is one event, in which nothing is allocated or freed. The record stays as it is if
+  // it is of kind kPool, or if the host has no memory for the new site. Returns false if there is no record.
   bool Refine(const Caller& caller, BufferId id, AllocatorId allocator);
 
-  // Gives the live record of `id`, which is no segment, the id `new_id`. One step that no total sees. Returns false,
+  // Changes the id of the live record of `id`, which is not a segment, to `new_id`. No total changes. Returns false,
   // and changes nothing, if there is no such record, if `new_id` is live, or if the host has no memory.
   bool Rename(BufferId id, BufferId new_id);
   // Frees all blocks of `allocator` on `device`. Segments stay.
@@ -143,20 +143,22 @@ class ProfilerImpl {
   struct DeviceProber {
     std::function<DeviceProbe()> probe;
     const void* owner;
-    // The number of calls in progress. It is increased only under the slot's mutex, while the prober is in the slot. It
-    // outlives the prober, so a call can release the prober before it ends.
+    // The number of calls in progress. It is increased only under the slot's mutex, while the prober is in the slot.
+    // The counter outlives the prober, so a call can release the prober before the call ends.
     const std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);
   };
   struct ProbeSlot {
     Mutex mutex;
     std::shared_ptr<DeviceProber> prober ABSL_GUARDED_BY(mutex);
-    // The probe that yielded to it. RemoveDeviceProbe waits for its calls in progress.
+    // The yielding probe that `prober` has replaced; null if there is none. RemoveDeviceProbe waits for its calls in
+    // progress.
     std::shared_ptr<DeviceProber> yielded ABSL_GUARDED_BY(mutex);
   };
   // In a forked child: removes all probes, since device handles do not survive the fork. Their objects are not
   // destroyed, because another thread of the parent may have been using them.
   void ForgetProbes();
-  // Waits until no other thread is in a call of `prober`, which is in no slot any more.
+  // Waits until no other thread is in a call of `prober`, which no new call can use any more. Does not wait if this
+  // thread is inside a probe.
   static void AwaitCalls(const std::shared_ptr<DeviceProber>& prober);
 
   // RecordAlloc and RecordFree, after the thread has entered the tracker.
@@ -208,7 +210,7 @@ class ProfilerImpl {
   static bool IsForBlocks(MemoryKind kind) {
     return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
   }
-  // RecordBlock and RecordBlockFree, after the thread has entered the tracker; the second two for uncommon cases.
+  // RecordBlock and RecordBlockFree, after the thread has entered the tracker; the last two are for uncommon cases.
   [[gnu::always_inline]] bool AddBlock(const Caller& caller, uint64_t start, size_t bytes,
                                        const Attributes& attributes);
   [[gnu::always_inline]] FreedRecord FreeBlock(uint64_t start);
@@ -229,7 +231,8 @@ class ProfilerImpl {
     return is_valid ? SiteWords::Packed(attributes) : ClampSlow(attributes);
   }
   static uint64_t ClampSlow(const Attributes& attributes);
-  // Adds the devices to a snapshot. Returns by DeviceId their index there, or UINT32_MAX.
+  // Adds the devices to a snapshot. Returns the index in the snapshot for each DeviceId; UINT32_MAX if the snapshot
+  // does not have the device.
   std::vector<uint32_t> AddDevices(const std::vector<AccountTotals>& accounts, hbmprof::Snapshot* snapshot) const;
   // Adds the samples and their stacks.
   void AddSamples(const std::vector<SiteTotals>& sites, const std::vector<uint32_t>& device_index,
@@ -266,7 +269,7 @@ class ProfilerImpl {
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool) {
   const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
   const Path* path = capture_.FindPath(caller, max_depth_);
-  // A truncated stack is also counted, in SiteOfStack.
+  // A truncated stack must also be counted, which SiteOfStack does.
   if (path != nullptr && !path->truncated) {
     const SiteId known = site_cache_.Find(SiteCache::Key(path->hash, words));
     if (known != kNoSite) return known;
@@ -345,7 +348,8 @@ inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, si
 
 inline bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes) {
   const LiveTable::Position position = pools_.PrefetchBlock(start);
-  // Commonly it lies in one segment, on the only device that has any or on the one that the caller names.
+  // The common case: the block lies in one segment, on the only device that has segments, or on the device that the
+  // caller names.
   if (start != 0 && Pools::IsBlockAddress(start) && bytes <= LiveTable::kMaxBytes && HasCapacity() &&
       pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias) {
     const auto size = static_cast<int64_t>(bytes);

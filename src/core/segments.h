@@ -2,14 +2,14 @@
 // may itself be a segment. Two segments either have no byte in common, or one contains the other.
 //
 // Thread safety: the caller synchronises. Const methods may run concurrently with each other; all others need exclusive
-// access. (A Ledger::Change of its own shard is shared access, one of all shards is exclusive access.) empty(),
-// only_account(), Take, Return and a Segment's idle_bytes may be used from any thread at any time.
+// access. (A Ledger::Change with Scope::kOwnShard gives shared access, one with Scope::kAllShards gives exclusive
+// access.) empty(), only_account(), Take, Return and a Segment's idle_bytes may be used from any thread at any time.
 //
 // Invariants:
 // 1. pieces_[0, count_) are sorted, do not overlap, and are not empty. Each names the innermost segment at its
 //    addresses. Addresses without a segment have no piece.
 // 2. A segment's `outer` is the innermost segment that contains it. Its depth is the number of segments that contain
-// it.
+//    it.
 // 3. idle_bytes = the segment's bytes, less the bytes that were taken from it.
 #ifndef HBMPROF_SRC_CORE_SEGMENTS_H_
 #define HBMPROF_SRC_CORE_SEGMENTS_H_
@@ -90,7 +90,7 @@ class SegmentMap {
   Segment* Find(uint64_t start, uint64_t id) const;
   // The last segment that begins before `end` and lies in no other; null if there is none.
   Segment* LastOutermostBefore(uint64_t end) const;
-  // Returns whether a segment [start, end) could be added. `except`, if not null, is ignored.
+  // Returns whether a segment [start, end) could be added. If `except` is not null, that segment is ignored.
   bool Fits(uint64_t start, uint64_t end, const Segment* except = nullptr) const;
 
   // Calls `visit(segment)` once for each segment that has a byte in [start, end). `visit` must not change the map.
@@ -106,15 +106,17 @@ class SegmentMap {
     }
   }
 
-  // Adds [start, end), all of it idle, for which Fits returns true. Returns null if the host has no memory.
+  // Adds a segment [start, end), of which all bytes are idle. Returns null if the host has no memory. REQUIRES:
+  // Fits(start, end).
   Segment* Add(uint64_t start, uint64_t end, uint64_t id, SiteId site, AccountId account);
   // Removes a segment that contains no other.
   void Remove(Segment* segment);
   // Moves the end of a segment. Its idle bytes change with its size. Fits(start, new end, segment) must be true, and no
   // other segment may begin or end between the old and the new end. Returns false if the host has no memory.
   bool SetEnd(Segment* segment, uint64_t end);
-  // Makes [at, end) of a segment a segment of its own, which the segments there then lie in. None of them may have
-  // bytes on both sides of `at`. Both are wholly idle afterwards. Returns null if the host has no memory.
+  // Splits `segment` at `at`. The part from `at` becomes a new segment, and the inner segments in that part then lie in
+  // the new one. No inner segment may have bytes on both sides of `at`. Afterwards all bytes of both segments are idle.
+  // Returns null if the host has no memory.
   Segment* Split(Segment* segment, uint64_t at, uint64_t id, SiteId site);
   // Removes `second`, which begins where `first` ends and has the same `outer`, and extends `first` over its addresses.
   // Returns false if the host has no memory.
@@ -149,7 +151,8 @@ class SegmentMap {
     }
     return first;
   }
-  // Changes the pieces of `from` (null: of no segment) in [start, end) to pieces of `to`. There is capacity for them.
+  // Changes the pieces of `from` in [start, end) to pieces of `to`. If `from` is null: the addresses without a segment.
+  // REQUIRES: capacity for the new pieces (Reserve).
   void Repaint(uint64_t start, uint64_t end, Segment* from, Segment* to);
   void SetDepths(uint64_t start, uint64_t end);
   Segment* NewSegment();

@@ -1,10 +1,9 @@
-// SiteCache: finds the site of a stack and the allocation's other attributes in one step and one cache line, instead of
-// in the table of stacks and the table of sites. A stack is identified by its hash.
+// SiteCache: finds the site for a stack and the other attributes of an allocation by one lookup in one cache line,
+// instead of a lookup in the table of stacks and one in the table of sites. A stack is identified by its hash.
 //
 // Thread safety: any thread may call any function; no lock is taken. An entry is two words. They hold 104 bits of a
 // hash of everything that identifies the site, and equal hashes are taken for equal sites. (The probability that two of
-// a million sites have the same hash is 2^-65.) An entry that is read while another thread replaces it does not match
-// either.
+// a million sites have the same hash is 2^-65.) An entry that is read while another thread replaces it does not match.
 #ifndef HBMPROF_SRC_CORE_SITE_CACHE_H_
 #define HBMPROF_SRC_CORE_SITE_CACHE_H_
 

@@ -4,8 +4,8 @@
 // Thread safety: all methods may be called from any thread. Finding a known site takes no lock; a new site takes a spin
 // lock while its record is made.
 //
-// The block size is part of a site, so that profiles can show it. After a stack has made kExactSites sites, the sizes
-// of its further sites are rounded up to a power of two. This bounds the number of sites per stack.
+// The block size is part of a site, so that profiles can show it. When a stack has kExactSites sites, the sizes of its
+// further sites are rounded up to a power of two. This bounds the number of sites per stack.
 #ifndef HBMPROF_SRC_CORE_SITE_TABLE_H_
 #define HBMPROF_SRC_CORE_SITE_TABLE_H_
 
@@ -50,7 +50,7 @@ class PcTable {
   uint32_t NumberOf(uintptr_t pc);
   // `number` comes from NumberOf.
   uintptr_t At(uint32_t number) const {
-    // Few programs have more addresses than segment 0.
+    // Few programs have more addresses than segment 0 can hold.
     const uint32_t segment = number >> kFirstBits == 0 ? 0 : SegmentOf(number);
     return segments_[segment].load(std::memory_order_acquire)[number - StartOf(segment)];
   }
@@ -75,8 +75,9 @@ class PcTable {
   std::atomic<uintptr_t*> segments_[kSegments] = {};  // each is set once
 };
 
-// A distinct call stack. Immutable but for `sites`. The numbers of its return addresses (PcTable) are behind it,
-// innermost first, in 7 bits per byte, of which all but a number's last one have the highest bit set.
+// A distinct call stack. Immutable, except `sites`. The numbers of its return addresses (PcTable) follow `truncated` in
+// memory, innermost first. Each byte has 7 bits of a number, the lowest bits first. The highest bit is set in each byte
+// of a number except the last.
 struct StackRecord {
   const uint8_t* numbers() const {
     return reinterpret_cast<const uint8_t*>(this) + offsetof(StackRecord, truncated) + 1;

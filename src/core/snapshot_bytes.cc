@@ -60,7 +60,8 @@ class Reader {
   void Get(std::string& text) { text.assign(Bytes(Count())); }
   template <typename T>
   void Get(std::vector<T>& list) {
-    // Each element takes at least eight bytes (a text's or a list's length does, too), so the count is bounded.
+    // Each element takes at least eight bytes (a text or a list has at least its length), so Count() can reject a count
+    // that is greater than the number of bytes that are left.
     const uint64_t count = Count();
     list.clear();
     list.reserve(count);

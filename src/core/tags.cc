@@ -69,7 +69,7 @@ class TagRegistry {
   // These set `*dropped` to true if a limit is reached. They return nullopt or null if the host has no memory.
   std::optional<TagSetId> Resolve(TagSetId tags, std::string_view key, std::string_view value, bool* dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns a null key beyond the limit.
+  // Returns a null key if the key is new and the limit of keys is reached.
   std::optional<Key*> KeyOf(std::string_view name, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const Label* LabelOf(Key* key, std::string_view value, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remember(uint64_t hash, TagSetId from, std::string_view key, std::string_view value, TagSetId to, bool dropped)
@@ -88,7 +88,7 @@ class TagRegistry {
   int key_count_ ABSL_GUARDED_BY(mutex_) = 0;
   InternTable labels_;
   InternTable sets_;
-  // All sets by number. The first is empty, and null.
+  // All sets by number. Number 0 is the empty set, for which the pointer is null.
   std::atomic<const TagSet*>* const all_sets_ =
       static_cast<std::atomic<const TagSet*>*>(MapPages(kMaxTagSets * sizeof(std::atomic<const TagSet*>)));
   TagSetId set_count_ ABSL_GUARDED_BY(mutex_) = 1;
@@ -107,8 +107,8 @@ bool Add(InternTable& table, const T* entry) {
   return true;
 }
 
-// The number of cached steps. A program that makes further values beyond every limit then takes a lock each time, but
-// no memory.
+// The largest number of cached steps. When it is reached, an ExtendTags with new arguments takes a lock each time, but
+// no memory for a step.
 constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
 Lazy<TagRegistry> tag_registry;  // scopes may end during static destruction
@@ -136,7 +136,8 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
   }
   const ForkPause pause;
   const ReentryGuard guard;
-  // A signal handler interrupted this function and begins a scope: the interrupted code holds the lock.
+  // The thread is inside the tracker already, for example in a signal handler that interrupted this function, and may
+  // hold the lock.
   if (!guard.entered()) return tags;
   MutexLock hold(mutex_);
   bool dropped = false;

@@ -38,11 +38,11 @@ void EndTag(uint32_t before);
 // The labels of a set, sorted by key.
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags);
 
-// Returns the tags as labels, sorted by key. Names and limits are those of ExtendTags. Of two with the same key, the
-// last one counts.
+// Returns the tags as labels, sorted by key. Names and limits are those of ExtendTags. If two tags have the same key,
+// the last one is used.
 std::vector<std::pair<std::string, std::string>> LabelsOf(const std::vector<std::pair<std::string, std::string>>& tags);
 
-// Returns how often ExtendTags reached a limit.
+// Returns how often ExtendTags reached a limit or found no host memory.
 int64_t DroppedTagValues();
 
 }  // namespace hbmprof::internal

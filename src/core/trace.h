@@ -8,16 +8,17 @@ namespace hbmprof::internal {
 
 // Points between the steps of an event at which a test can force what another thread does.
 enum class EventStep : uint8_t {
-  kSegmentFound,   // the record that becomes a segment; the ledger's locks are held
+  kSegmentFound,   // the record that becomes a segment is found; the ledger's locks are held
   kSegmentPlaced,  // the segment's position is known, and nothing is recorded
   kBlockPlaced,    // the block's position is known, and nothing is recorded
-  kSegmentErased,  // from the live table, but not yet from the segment map
-  kRestoring,      // nothing is recorded yet
+  kSegmentErased,  // the record has left the live table, but the segment is still in the segment map
+  kRestoring,      // a free is to be undone, and nothing is recorded
 };
 #ifdef HBMPROF_TRACE_LEDGER
 // Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, once per
-// Snapshot with all shards locked, and once per ResetPeak with the account's locked: so its calls tell the order of the
-// events of an account. TraceStep is called with no lock held where EventStep names none.
+// Snapshot with all shards locked, and once per ResetPeak with the account's locked: so the order of its calls is the
+// order of the events of an account. TraceStep is called with no lock held, unless the comment of the EventStep names
+// one.
 void TraceLedger();
 void TraceStep(EventStep step);
 inline constexpr bool kIsTraced = true;
