@@ -10,7 +10,8 @@
 // Each function has the signature of the runtime's function of that name (also the typed forms of <cuda_runtime.h>). It
 // calls that function exactly once and returns its result; it does not change the runtime's last error. A success is
 // recorded in Profiler::Default() with the caller's stack. The device is that of the stream for stream-ordered calls,
-// else the calling thread's current device; its name is "GPU:<ordinal>". Any thread may call them.
+// that of the pool for device memory from MallocFromPoolAsync, else the calling thread's current device. Its name is
+// "GPU:<ordinal>". Any thread may call them.
 //
 //   create                                    bytes recorded              kind           free with
 //   Malloc                                    as asked                    device         Free
@@ -26,7 +27,7 @@
 //   ImportExternalMemory                      as described                external       DestroyExternalMemory
 //   ExternalMemoryGetMappedBuffer             0: a view                   alias          Free
 //   ExternalMemoryGetMappedMipmappedArray     0: a view                   alias          FreeMipmappedArray
-//   * MallocAsync on a capturing stream: graph. MallocFromPoolAsync: managed or pinned_host if the pool has such memory.
+//   * MallocAsync on a capturing stream: graph. MallocFromPoolAsync: the kind of the pool.
 // Stream-ordered memory has the label allocator=cudaMallocAsync. It belongs to CUDA's pools, and DeviceReset does not
 // free it.
 //
@@ -164,8 +165,8 @@ class CudaAllocator : public DeviceAllocator {
   absl::Status FreeAsync(void* ptr, StreamId stream) override;
   std::string device_name() const override;
   MemoryKind kind() const override { return kind_; }
-  // Returns the total memory and the bytes in use (by all processes), as the driver reports them. It creates no
-  // context, so no value is known while this process does not use the device.
+  // Returns the total memory and the bytes in use: by this process if NVML reports them, else by all processes. It
+  // creates no context. No value is known before CUDA is initialized in this process.
   DeviceProbe Probe() const override;
 
  private:
