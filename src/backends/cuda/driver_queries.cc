@@ -145,8 +145,8 @@ DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaAdapterQueries& 
   DeviceProbe probe;
   CUdevice device = 0;
   if (query::cuDeviceGet(&device, ordinal) != kSuccess) return probe;
-  // Only the calling thread's own context is queried. To make another one current would keep it alive after the
-  // program's last release of it, or create it again.
+  // Only the calling thread's own context is queried. If another context were made current, it would stay alive after
+  // the program's last release of it, or it would be created again.
   if (CurrentDevice() == device) AddContextFigures(probe);
   size_t total = 0;
   if (!probe.bytes_limit.has_value() && HasActivePrimaryContext(device) &&

@@ -17,7 +17,7 @@ namespace hbmprof::internal {
 void PrepareCudaTracking();
 void CudaTrackingStarts();
 
-// See CudaPhysicalMemory::NameByAddress. Not before a driver's call was tracked.
+// See CudaPhysicalMemory::NameByAddress. REQUIRES: a call of the driver was tracked before.
 bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to));
 
 // Returns the wrapper of the driver's function `name`, null if that is not wrapped.
