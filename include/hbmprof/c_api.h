@@ -263,9 +263,9 @@ int hbmprof_merge_segments(const void* first, const void* second) HBMPROF_NOT_RE
 
 /* ---- Tags and counters ------------------------------------------------------------------------------------------- */
 
-/* Begins a scope: adds the label `key`=`value` to what the calling thread records until the matching hbmprof_tag_pop().
- * Scopes nest; an inner scope hides an outer one with the same key. Scopes deeper than 64 have no effect but must be
- * ended too. hbmprof/tag.h has the limits for keys and values. */
+/* Begins a scope: adds the label `key`=`value` to all allocations that the calling thread records until the matching
+ * hbmprof_tag_pop(). Scopes nest; an inner scope hides an outer one with the same key. Scopes deeper than 64 have no
+ * effect but must be ended too. hbmprof/tag.h has the limits for keys and values. */
 void hbmprof_tag_push(const char* key, const char* value);
 
 /* Ends the innermost scope of the calling thread. Does nothing if there is none. */
@@ -313,7 +313,8 @@ typedef struct hbmprof_stats {
  * not reach the end of bytes_in_use, or `device` is not the number of a device; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_get_stats(int device, hbmprof_stats* stats);
 
-/* The same for one memory space of the device (enum hbmprof_space). */
+/* The same for one memory space of the device. `space` is one of enum hbmprof_space; HBMPROF_INVALID_ARGUMENT for any
+ * other value. */
 int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats);
 
 /* The profiler's own work, for the whole process. Counts, unless stated otherwise. */

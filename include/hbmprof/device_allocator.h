@@ -80,6 +80,7 @@ class TrackingAllocator : public DeviceAllocator {
   MemoryKind kind() const override { return upstream_.kind(); }
   DeviceProbe Probe() const override { return upstream_.Probe(); }
 
+  // Returns the id of the device `device_name()` in `profiler`, for example for Profiler::Stats.
   DeviceId device() const { return attributes_.device; }
 
  private:

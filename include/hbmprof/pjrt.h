@@ -46,9 +46,10 @@ namespace hbmprof::pjrt {
 // freed; `api` must live as long as the process. If Wrap is called again with the same `api`, or with a table that Wrap
 // returned, it returns the same table. Any thread may call it; it throws nothing.
 //
-// Returns `api` itself, and prints the reason on stderr, if it cannot be wrapped: a null or incomplete table, a major
-// version other than 0, a minor version less than 57 (whose functions are in another order), a ninth plugin in one
-// process, or no host memory.
+// Returns `api` itself, and prints the reason on stderr, if it cannot be wrapped. So if `Wrap(api) == api` for the
+// table of a plugin, its calls are not recorded. The reasons are: a null or incomplete table, a major version other
+// than 0, a minor version less than 57 (whose functions are in another order), a ninth plugin in one process, or no
+// host memory.
 const PJRT_Api* Wrap(const PJRT_Api* api);
 
 }  // namespace hbmprof::pjrt

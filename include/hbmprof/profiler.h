@@ -96,7 +96,8 @@ struct LiveBuffer {
 // calls nothing that could call a recorded allocator.
 //
 // Order: call RecordAlloc after the allocation succeeded and RecordFree before the memory is freed. As soon as it is
-// free, another thread may get and record the same address.
+// free, another thread may get and record the same address. The same order is required for RecordBlock and
+// RecordBlockFree, and for RecordSegment.
 class Profiler {
  public:
   explicit Profiler(const Options& options = {});
@@ -115,7 +116,7 @@ class Profiler {
   //
   // In a program that was started with libhbmprof_cuda.so (`hbmprof run`), it joins the profiler of that library: all
   // functions act on one set of records, and no memory counts twice. Memory that the driver has allocated is recorded
-  // by the driver's calls, which the library wraps. Records of the program change this as follows:
+  // by the driver's calls, which the library wraps. Calls of the program have these effects on such memory:
   // - RecordAlloc with the address and size of an allocation of the driver gives that allocation's record the caller's
   //   stack and tags, and the allocator name if there is one (stream-ordered memory keeps its own name). Device and
   //   kind stay the driver's. The record ends when the driver frees the memory, not at RecordFree.
@@ -124,7 +125,7 @@ class Profiler {
   //   RecordAlloc of kind kDevice with a handle (BufferId::Handle), if the driver has allocated on that device.
   // - RecordResize, SplitSegment and MergeSegments do not change the driver's memory (false).
   // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device.
-  // - SetEnabled turns only the records of the program on or off; the driver's calls are still recorded.
+  // - SetEnabled turns only the recording of the program's own calls on or off; the driver's calls are still recorded.
   static Profiler& Default();
 
   // Makes the profiler that Default() returns, with `options`. The environment is not read. Call it at the start of
@@ -209,9 +210,9 @@ class Profiler {
   // - Otherwise a new segment is recorded with the calling thread's stack. If it is inside another segment, it has the
   //   device of that segment, and its bytes are subtracted from that segment. Blocks that were recorded at its
   //   addresses before belong to it from now on, if they are on its device and fit.
-  // Segments nest up to 126 deep. A segment ends with RecordFree. It ends with RecordBlockFree instead if it was a
-  // block, or if it begins at the address where the segment around it begins. Both also remove the blocks and segments
-  // inside.
+  // Segments nest up to 126 deep. A segment ends with RecordFree, also if a wrapper calls it in its free function. It
+  // ends with RecordBlockFree instead if it was a block, or if it begins at the address where the segment around it
+  // begins. Both also remove the blocks and segments inside.
   //
   // Returns whether the segment was recorded: false as for RecordAlloc; if the live buffer at `address` is not
   // in MemorySpace::kDevice; and if the segment exists already, overlaps another one in part, or needs more than the
@@ -265,6 +266,7 @@ class Profiler {
 
   // Returns the numbers of one memory space of a device at one instant. Calls the device's probe.
   DeviceStats Stats(DeviceId device, MemorySpace space = MemorySpace::kDevice) const;
+  // Returns the numbers of the profiler's own work, such as dropped allocations.
   TrackerStats GetTrackerStats() const;
 
   // Returns everything that is recorded at one instant. For each device and space, the sum of the samples' in-use bytes

@@ -15,8 +15,8 @@ namespace hbmprof {
 
 // Adds the label `key`=`value` to each allocation that this thread records while the object lives, in every Profiler.
 // Scopes nest; an inner scope hides an outer scope with the same key. A buffer keeps the tags that it was allocated
-// with. Scopes must end in the reverse order of their beginning, on the thread that began them. The constructor and the
-// destructor never fail and never throw.
+// with. A new thread begins without tags. Scopes must end in the reverse order of their beginning, on the thread that
+// began them. The constructor and the destructor never fail and never throw.
 //
 // Limits:
 // - Key and value are copied. They are cut at 128 bytes, or before the UTF-8 character that would be split there.
