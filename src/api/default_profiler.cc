@@ -51,7 +51,7 @@ struct OfProcess {
   Snapshot snapshot;
 };
 std::atomic<const OfProcess*> exit_snapshot{nullptr};
-std::atomic<pid_t> has_written{0};  // at exit
+std::atomic<pid_t> has_written{0};  // the process that has written its profile at exit
 
 // Returns null if no profile is written.
 OutputFile* Output() {

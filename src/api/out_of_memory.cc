@@ -35,7 +35,7 @@ namespace {
 
 constexpr size_t kReserveBytes = size_t{2} << 20;
 constexpr int kMaxProfiles = 10;                         // written by one process
-constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;  // that must be left for others
+constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;  // that must stay free on the disk
 constexpr std::chrono::minutes kInterval{1};
 
 // Host memory that is given back before a report, so that malloc has it.
@@ -56,7 +56,7 @@ void GiveBackReserve() {
 // The last report of each device.
 struct Limiter {
   std::atomic<uint64_t> key{0};         // of process and device; 0: free
-  std::atomic<int64_t> next_millis{0};  // of the steady clock: no report before
+  std::atomic<int64_t> next_millis{0};  // the earliest time of the next report (steady clock)
   std::atomic<int64_t> unreported{0};
 };
 Limiter limiters[64];

@@ -43,7 +43,7 @@ struct Device {
   std::atomic<int64_t> live_bytes{0};
   // Whether some block could not be recorded. Then a free of an unknown block is not an error.
   std::atomic<bool> has_dropped{false};
-  std::atomic<int> id{-1};  // the profiler's
+  std::atomic<int> id{-1};  // the DeviceId in the profiler; -1: not known yet
   std::atomic<int64_t> told{0};
   std::atomic<int64_t> counted{0};
   // The last failure.

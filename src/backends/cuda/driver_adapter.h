@@ -43,7 +43,7 @@ struct CudaDriverStream {
 class CudaDriverQueries {
  public:
   struct Pointer {
-    int device = -1;  // -1: the driver does not say
+    int device = -1;  // -1: the driver does not report it
     MemoryKind kind = MemoryKind::kDevice;
   };
   struct Capture {
@@ -56,7 +56,7 @@ class CudaDriverQueries {
   virtual int CurrentDevice() = 0;
   virtual const void* CurrentContext() = 0;
   virtual Pointer DescribePointer(const void* address) = 0;
-  // Returns the size in bytes of the allocation that contains `address`; 0 if the driver does not say.
+  // Returns the size in bytes of the allocation that contains `address`; 0 if the driver does not report it.
   virtual size_t AddressRangeBytes(const void* address) = 0;
   virtual Capture CaptureOf(const CudaDriverStream& stream) = 0;
   virtual bool PrimaryContextActive(int device) = 0;
@@ -151,7 +151,7 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int DestroyPool(const Real& real, void* pool) {
-    // Also while recording is off: a destroyed pool must not be queried.
+    // The pool is removed also while recording is off, because a destroyed pool must not be queried.
     CudaPools::Removed removed = pools_.Remove(pool);
     const int result = real();
     if (result != cuda_driver::kSuccess) pools_.PutBack(std::move(removed));

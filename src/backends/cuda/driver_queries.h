@@ -38,7 +38,7 @@ DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
 // Returns the allocator of Profiler::Default() that labels stream-ordered memory.
 AllocatorId CudaStreamOrderedAllocator();
 
-// Returns the size in bytes of the driver's allocation that contains `ptr`; 0 if the driver does not say.
+// Returns the size in bytes of the driver's allocation that contains `ptr`; 0 if the driver does not report it.
 size_t CudaAddressRangeBytes(const void* ptr);
 
 // Returns what the driver and NVML report about a device:

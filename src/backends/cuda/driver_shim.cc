@@ -71,8 +71,8 @@ CudaDriverAdapter* Tracker() {
   return tracker == nullptr ? nullptr : &tracker->adapter;
 }
 
-// The first version of the driver's interface for which cuGetProcAddress returns this function if it is asked for the
-// name without the suffix.
+// The first version of the driver's interface for which cuGetProcAddress returns this function when a program requests
+// the name without the suffix.
 struct Variant {
   std::string_view name;
   int version;

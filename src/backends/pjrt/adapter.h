@@ -43,7 +43,7 @@ struct PjrtProgram {
   std::string name;
   size_t num_outputs = 0;
   std::vector<DeviceId> devices;  // the addressable ones
-  int64_t code_bytes = 0;         // on each device; below 0: the plugin does not say
+  int64_t code_bytes = 0;         // on each device; below 0: the plugin does not report it
   int64_t temp_bytes = -1;        // needed by one execution besides arguments and outputs; -1: unknown
   int64_t peak_bytes = -1;
   // The outputs of the first execution, [device][output]. Set once; null before that.
@@ -109,22 +109,23 @@ class PjrtRecords {
 
   explicit PjrtRecords(Profiler& profiler) : profiler_(profiler) { spare_.reserve(kMaxSpareNodes); }
 
-  // `buffer` is a new handle with new memory.
+  // Call after `buffer` was created with new memory.
   void Created(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` is a new handle without memory of its own: a view of memory with another owner, or an alias that is not
-  // fulfilled yet.
+  // Call after `buffer` was created without memory of its own: as a view of memory with another owner, or as an alias
+  // that is not fulfilled yet.
   void CreatedView(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` is a new handle that shares `source`'s memory. The memory is live until neither of them holds it.
+  // Call after `buffer` was created as a handle that shares `source`'s memory. The memory is live until neither of them
+  // holds it.
   void CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle buffer, PjrtHandle source,
                     const PjrtMemory& memory) ABSL_LOCKS_EXCLUDED(mutex_);
   // `buffer` will share the memory of the buffer that `callback` is fulfilled with.
   void AwaitsFulfilment(PjrtHandle callback, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // `callback` was fulfilled with `source`. A null `source` means: it was fulfilled with an error.
   void Fulfilled(PjrtHandle callback, PjrtHandle source) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` is a new handle that took over `source`'s memory, with its stack and labels. Returns false if `source` is
-  // unknown.
+  // Call after `buffer` was created as a handle that took over `source`'s memory, with its stack and labels. Returns
+  // false if `source` is unknown.
   bool Moved(PjrtHandle source, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The memory of a new transfer. Its handles are retrieved later, by index.
@@ -141,7 +142,7 @@ class PjrtRecords {
   // Removes the handles from `buffers` that are unknown or hold no memory.
   using Handles = absl::InlinedVector<PjrtHandle, 64>;
   void KeepHolders(Handles& buffers) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The handle is about to be destroyed. Sets `*known` to whether it is known; an unknown handle is counted as a
+  // Call before the handle is destroyed. Sets `*known` to whether it is known; an unknown handle is counted as a
   // foreign free. A null handle is ignored, and counts as known.
   Removed Destroyed(PjrtHandle buffer, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the client that made a buffer, null if that is unknown.
@@ -163,7 +164,7 @@ class PjrtRecords {
   void HostMapped(const Caller& caller, PjrtHandle data, const PjrtMemory& memory) ABSL_LOCKS_EXCLUDED(mutex_);
   Removed HostUnmapped(PjrtHandle data) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The client is about to be destroyed. Removes its handles. The records of the memory that they hold stay, because it
+  // Call before the client is destroyed. Removes its handles. The records of the memory that they hold stay, because it
   // is a leak.
   Removed ClientDestroyed(PjrtHandle client) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the recorded memory of the handles that ClientDestroyed removed, the largest rows first.

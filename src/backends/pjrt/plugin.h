@@ -61,7 +61,7 @@ class PjrtPlugin {
     Discard(error);
     return false;
   }
-  // Returns the code of `error`, -1 if the plugin does not say. Does not destroy `error`.
+  // Returns the code of `error`, -1 if the plugin does not report it. Does not destroy `error`.
   int CodeOf(const pjrt::Error* error) const;
 
   // A device, and the name of one of its memory spaces.
