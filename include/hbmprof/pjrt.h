@@ -47,9 +47,9 @@ namespace hbmprof::pjrt {
 // returned, it returns the same table. Any thread may call it; it throws nothing.
 //
 // Returns `api` itself, and prints the reason on stderr, if it cannot be wrapped. So if `Wrap(api) == api` for the
-// table of a plugin, its calls are not recorded. The reasons are: a null or incomplete table, a major version other
-// than 0, a minor version less than 57 (whose functions are in another order), a ninth plugin in one process, or no
-// host memory.
+// table of a plugin, its calls are not recorded. The reasons are: a null or incomplete table, a table of more than
+// 65,536 bytes, a major version other than 0, a minor version less than 57 (whose functions are in another order), a
+// ninth plugin in one process, or no host memory.
 const PJRT_Api* Wrap(const PJRT_Api* api);
 
 }  // namespace hbmprof::pjrt

@@ -78,7 +78,7 @@ struct Client {
   OwnSocket socket;
   Clock::time_point deadline;
   std::string request;
-  std::string answer;  // what is left to send
+  std::string answer;  // the part of the answer that is not sent yet
   bool is_answering = false;
 };
 
