@@ -337,11 +337,6 @@ bool StartThread(Server* server) {
   return is_started;
 }
 
-void RemoveSocketAtExit() {
-  const Server* const server = running.load();
-  if (server != nullptr && server->process == getpid()) unlink(server->address.sun_path);
-}
-
 // The child has no server thread, so it closes its copy of the listening socket: no client may wait for it. The list of
 // clients may be half changed, so it is not read.
 void CloseInChild() {
@@ -351,6 +346,11 @@ void CloseInChild() {
 
 }  // namespace
 
+void RemoveControlSocket() {
+  const Server* const server = running.load();
+  if (server != nullptr && server->process == getpid()) unlink(server->address.sun_path);
+}
+
 absl::Status StartControlServer(const std::string& directory) {
   static std::atomic<bool> is_started{false};
   if (is_started.exchange(true)) return absl::OkStatus();
@@ -359,7 +359,7 @@ absl::Status StartControlServer(const std::string& directory) {
   if (const absl::Status status = Listen(directory, server.get()); !status.ok()) return status;
   running.store(server.get());
   pthread_atfork(nullptr, nullptr, &CloseInChild);
-  std::atexit(&RemoveSocketAtExit);
+  std::atexit(&RemoveControlSocket);
   if (!StartThread(server.get())) {
     unlink(server->address.sun_path);
     server->listener.Close();
