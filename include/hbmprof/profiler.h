@@ -224,10 +224,11 @@ class Profiler {
   bool RecordSegment(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Records a block: memory that a pool handed out. Like RecordAlloc, but the block has the device of its segment, and
-  // its bytes are subtracted from the innermost segments at its addresses. A block may lie across adjacent segments;
-  // bytes in no segment count like those of an allocation. A block that needs more than the idle bytes of its segment
-  // is recorded as an allocation of its own. Blocks and other buffers have separate ids: a block may begin where its
-  // segment begins. Addresses (within their name space, see BufferId) must be below 2^50; others are dropped.
+  // its bytes are subtracted from the innermost segments at its addresses. Inside a segment, the kinds kManaged,
+  // kPinnedHost and kPool are recorded as kDevice. A block may lie across adjacent segments; bytes in no segment count
+  // like those of an allocation. A block that needs more than the idle bytes of its segment is recorded as an
+  // allocation of its own. Blocks and other buffers have separate ids: a block may begin where its segment begins.
+  // Addresses (within their name space, see BufferId) must be below 2^50; others are dropped.
   bool RecordBlock(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Like RecordFree, for the innermost block at `address`.

@@ -19,7 +19,8 @@ namespace hbmprof::internal {
 // threads), kInternal. Throws std::bad_alloc.
 absl::Status StartControlServer(const std::string& directory);
 
-// Removes the socket, before the process ends. Does nothing if there is none, and in a forked child. Async-signal-safe.
+// Removes the socket. Call it before the process ends. Does nothing if there is no socket, and in a forked child.
+// Async-signal-safe.
 void RemoveControlSocket();
 
 }  // namespace hbmprof::internal

@@ -94,7 +94,7 @@ std::string BesideOutput(const std::string& output) {
   return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + "hbmprof.oom.%p.%n.pb.gz";
 }
 
-// For a process that ends without its exit handlers.
+// Called when the process ends without its exit handlers.
 void EndProcess() {
   WriteAtExit();
   internal::RemoveControlSocket();
