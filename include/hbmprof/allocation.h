@@ -1,4 +1,4 @@
-// What describes an allocation: the id of the buffer, and attributes that become labels in a profile.
+// The description of an allocation: the id of its buffer, and attributes that become labels in a profile.
 //
 // Contents: DeviceId, AllocatorId, MemoryKind, MemorySpace, BufferId, Attributes.
 #ifndef HBMPROF_ALLOCATION_H_
@@ -59,8 +59,8 @@ inline constexpr int kMemoryKindCount = 10;
 // "executable", "external" or "alias"; "unknown" for any other number.
 std::string_view MemoryKindName(MemoryKind kind);
 
-// The total that a buffer counts towards. Each space of each device has its own bytes in use and its own peak; the
-// device's space includes neither managed nor pinned host memory.
+// The memory space in whose totals a buffer is counted. Each space of each device has its own bytes in use and its own
+// peak; the device's space includes neither managed nor pinned host memory.
 enum class MemorySpace : uint8_t { kDevice, kManaged, kPinnedHost };
 inline constexpr int kMemorySpaceCount = 3;
 
@@ -99,8 +99,8 @@ class BufferId {
   uint64_t value_ = 0;
 };
 
-// The labels of an allocation, besides its tags (tag.h). A value that does not exist is recorded as the last device,
-// the kind kDevice or the last allocator.
+// The labels of an allocation, besides its tags (tag.h). A device or allocator number that is too large is recorded as
+// the largest valid number, and a kind that does not exist as kDevice.
 struct Attributes {
   DeviceId device = kDefaultDevice;
   MemoryKind kind = MemoryKind::kDevice;

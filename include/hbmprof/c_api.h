@@ -21,13 +21,13 @@
  * 3. Strings are UTF-8, end with a zero byte, and must not be null. They are copied: no pointer of the caller is kept.
  * 4. Sizes are in bytes.
  * 5. A struct begins with struct_size, which the caller sets to sizeof(struct) before the call. A function writes only
- *    the fields that lie within struct_size, and takes fields beyond it as if they had their default. So a program that
- *    was compiled with an older version of this header works with a newer library.
- * 6. A pointer to recorded memory is a name, no more: the library does not read or write that memory. Handles that are
- *    not addresses are made into such pointers by hbmprof_handle().
+ *    the fields that lie within struct_size, and uses the default value for each field beyond it. So a program that was
+ *    compiled with an older version of this header works with a newer library.
+ * 6. The library uses a pointer to recorded memory only as an id: it does not read or write that memory.
+ *    hbmprof_handle() makes such a pointer from a handle that is not an address.
  * 7. A device is a number. 0 to 62 is the CUDA device "GPU:0" to "GPU:62" of this process (hbmprof/allocation.h says
- *    which GPU that is). hbmprof_device() gives numbers to devices of any other name. What is recorded with any other
- *    number is recorded on the device "unknown".
+ *    which GPU that is). hbmprof_device() returns the number of a device with any other name. With a number that is
+ *    neither of these, an allocation is recorded on the device "unknown".
  */
 #ifndef HBMPROF_C_API_H_
 #define HBMPROF_C_API_H_
@@ -58,7 +58,7 @@ enum hbmprof_status {
   HBMPROF_NOT_FOUND = 5,           /* a directory of the path does not exist */
   HBMPROF_PERMISSION_DENIED = 7,   /* the system does not allow it */
   HBMPROF_RESOURCE_EXHAUSTED = 8,  /* no host memory, or no space on the disk */
-  HBMPROF_FAILED_PRECONDITION = 9, /* not in this state: see the function */
+  HBMPROF_FAILED_PRECONDITION = 9, /* not allowed in the present state: see the function */
   HBMPROF_INTERNAL = 13            /* any other error of the system */
 };
 
@@ -94,15 +94,15 @@ typedef struct hbmprof_options {
   const char* socket_dir;   /* path or ""; null is "" */
 } hbmprof_options;
 
-/* Fills `options` with what the environment variables HBMPROF_* ask for, and with the defaults where they ask for
- * nothing. A variable with a bad value is reported on stderr and ignored. The strings are valid until a
- * variable of the environment is changed. Errors: HBMPROF_INVALID_ARGUMENT if `options` is null or its struct_size
- * does not reach `enabled`; HBMPROF_RESOURCE_EXHAUSTED. */
+/* Sets each field of `options` to the value of its environment variable HBMPROF_*. A field gets its default if its
+ * variable is not set or if it has no variable. A variable with a bad value is reported on stderr and ignored. The
+ * strings are valid until a variable of the environment is changed. Errors: HBMPROF_INVALID_ARGUMENT if `options` is
+ * null or its struct_size does not reach `enabled`; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_options_from_environment(hbmprof_options* options);
 
 /* Makes the profiler of the process with `options`, which are copied. Without this call the first use of the library
  * makes it with the options of the environment. Call it at the start of main(), after
- * hbmprof_options_from_environment() and after setting the fields that shall differ:
+ * hbmprof_options_from_environment() and after the program has set the fields that it wants to change:
  *
  *   hbmprof_options options = {.struct_size = sizeof(options)};
  *   if (hbmprof_options_from_environment(&options) == 0) {
@@ -110,13 +110,14 @@ int hbmprof_options_from_environment(hbmprof_options* options);
  *     if (hbmprof_init(&options) != 0) puts(hbmprof_last_error());
  *   }
  *
- * Errors; the profiler is not changed then: HBMPROF_INVALID_ARGUMENT if `options` is null, its struct_size is not set,
- * or a field is outside its range; HBMPROF_FAILED_PRECONDITION if the profiler exists already, or if libunwind is asked
- * for and cannot be used; HBMPROF_RESOURCE_EXHAUSTED. */
+ * After an error the profiler is not changed. Errors: HBMPROF_INVALID_ARGUMENT if `options` is null, its struct_size is
+ * not set, or a field is outside its range; HBMPROF_FAILED_PRECONDITION if the profiler exists already, or if libunwind
+ * is asked for and cannot be used; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_init(const hbmprof_options* options);
 
 /* Turns recording on (1) or off (0). Events are ignored while it is off: buffers that are allocated meanwhile stay
- * unknown, and buffers that are freed meanwhile stay recorded. So it is for the start of a program, not for pauses. */
+ * unknown, and buffers that are freed meanwhile stay recorded. So call it at the start of a program, and do not use it
+ * to pause recording. */
 void hbmprof_set_enabled(int enabled);
 
 /* Returns 1 if recording is on, else 0. */
@@ -150,8 +151,9 @@ enum hbmprof_kind {
   HBMPROF_KIND_ALIAS = 9 /* counted as 0 bytes */
 };
 
-/* The attributes of an allocation. All zeros but struct_size: device 0, kind "device", no allocator name. A value that
- * does not exist is recorded as the device "unknown", the kind "device" or no allocator name. */
+/* The attributes of an allocation. All zeros but struct_size: device 0, kind "device", no allocator name. A device
+ * number that does not exist is recorded as the device "unknown", a kind that does not exist as the kind "device", and
+ * an allocator number that does not exist without an allocator name. */
 typedef struct hbmprof_attributes {
   size_t struct_size; /* in: sizeof(hbmprof_attributes) */
   int device;         /* number of a device */
@@ -159,33 +161,33 @@ typedef struct hbmprof_attributes {
   int allocator;      /* number of an allocator */
 } hbmprof_attributes;
 
-/* Returns the name of a handle that is not an address, for the `ptr` of the functions below. `name_space` is 1 to 63;
- * equal handles of different name spaces are different buffers. `handle` is less than 2^57. Returns null, which no
- * function records, for other values. */
+/* Returns a pointer that identifies a handle which is not an address. Pass it as the `ptr` of the functions below.
+ * `name_space` is 1 to 63, chosen by the caller; equal handles of different name spaces are different buffers. `handle`
+ * is less than 2^57. Returns null if an argument is outside its range; no function records a null pointer. */
 const void* hbmprof_handle(int name_space, uint64_t handle);
 
 /* ---- Buffers ----------------------------------------------------------------------------------------------------- */
 
-/* Records that `ptr` names `bytes` bytes of `device`, with the calling thread's call stack and tags. Call it after the
- * allocation succeeded. A live record of the same `ptr` ends first: its free was not seen. Returns 1 if the buffer was
- * recorded. Returns 0 if recording is off, if `ptr` is null, or if a limit was reached (then it is counted in
- * dropped_records of hbmprof_tracker_stats). */
+/* Records a buffer of `bytes` bytes at `ptr` on `device`, with the calling thread's call stack and tags. Call it after
+ * the allocation succeeded. If `ptr` has a live record already, that record ends first, because its free was not
+ * recorded. Returns 1 if the buffer was recorded. Returns 0 if recording is off, if `ptr` is null, or if a limit was
+ * reached (then it is counted in dropped_records of hbmprof_tracker_stats). */
 int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) HBMPROF_NOT_READ_(1);
 
 /* Like hbmprof_record_alloc(), with all attributes. A null `attributes` is the same as all zeros. */
 int hbmprof_record_alloc_with(const void* ptr, size_t bytes, const hbmprof_attributes* attributes) HBMPROF_NOT_READ_(1);
 
 /* Like hbmprof_record_alloc_with(), with a stack that the caller has captured: `count` return addresses, innermost
- * first. For languages with stacks of their own. In Go, for example, the library sees a stack only up to the call of C;
- * with the result of runtime.Callers() here, the profile has the names of the Go functions. The array is read during
- * the call. It is cut at max_stack_depth of hbmprof_options. A null or empty array is the same as
+ * first. It is for languages that keep their own call stacks. In Go, for example, the library sees a stack only up to
+ * the call of C; with the result of runtime.Callers() here, the profile has the names of the Go functions. The array is
+ * read during the call. It is cut at max_stack_depth of hbmprof_options. A null or empty array is the same as
  * hbmprof_record_alloc_with(). */
 int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attributes* attributes,
                                const uintptr_t* return_addresses, size_t count) HBMPROF_NOT_READ_(1);
 
 /* Removes the record of `ptr`. Call it before the memory is freed: another thread may get the same address as soon as
- * it is free. A segment's blocks are removed with it. Returns 1 if there was a record, else 0; an unknown `ptr` is
- * counted in foreign_frees of hbmprof_tracker_stats. */
+ * it is free. If `ptr` is a segment, the records of its blocks are removed too. Returns 1 if there was a record, else
+ * 0; an unknown `ptr` is counted in foreign_frees of hbmprof_tracker_stats. */
 int hbmprof_record_free(const void* ptr) HBMPROF_NOT_READ_(1);
 
 /* A removed record. The fields are for the library only. */
@@ -205,19 +207,19 @@ int hbmprof_record_free_keep(const void* ptr, hbmprof_freed_record* freed) HBMPR
 void hbmprof_restore_record(const hbmprof_freed_record* freed);
 
 /* Gives the record of `ptr` another size, after the memory was resized at its address. The record keeps its call stack
- * and tags. (Memory that was moved is a free and an allocation.) Returns 1 if the size was changed. Returns 0 and
- * changes nothing if recording is off, if there is no record, if a limit was reached, or if a segment cannot have that
- * size: see Profiler::RecordResize in hbmprof/profiler.h. */
+ * and tags. (If the memory was moved, record a free and an allocation instead.) Returns 1 if the size was changed.
+ * Returns 0 and changes nothing if recording is off, if there is no record, if a limit was reached, or if a segment
+ * cannot have that size: see Profiler::RecordResize in hbmprof/profiler.h. */
 int hbmprof_record_resize(const void* ptr, size_t bytes) HBMPROF_NOT_READ_(1);
 
-/* Removes all live records of `device`, after a device reset. Counts of past allocations stay. Does nothing for a
- * number that is not a device's. */
+/* Removes all live records of `device`. Call it after a device reset. Counts of past allocations stay. Does nothing if
+ * `device` is not the number of a device. */
 void hbmprof_drop_device(int device);
 
 /* ---- Pools: segments and blocks ----------------------------------------------------------------------------------
  *
- * A pool reserves large segments of device memory and hands out blocks of them. A profile shows the blocks with the
- * call stacks of those who asked for them, and the idle rest of each segment as kind "pool". docs/pools.md explains it;
+ * A pool reserves large segments of device memory and hands out blocks of them. A profile shows each block with the
+ * call stack that requested it, and the idle bytes of each segment as kind "pool". docs/pools.md explains it;
  * hbmprof/profiler.h has the exact rules of each function. Return values are as for hbmprof_record_alloc().
  *
  *   hbmprof_record_segment(slab, 64 << 20, &attributes);     the pool reserved memory
@@ -227,9 +229,9 @@ void hbmprof_drop_device(int device);
  */
 
 /* Records that the `bytes` bytes from `address` are a segment. If `address` names a live buffer, for example one that a
- * wrapper has recorded, that buffer becomes the segment and keeps its call stack, tags, size and device. Of
- * `attributes`, which may be null, the kind is not used. hbmprof_record_free() ends the segment, or
- * hbmprof_record_block_free() if it was a block, or begins where another segment around it begins. */
+ * wrapper has recorded, that buffer becomes the segment and keeps its call stack, tags, size and device. `attributes`
+ * may be null; its kind is not used. To end the segment, call hbmprof_record_free(). If the segment was a block, or if
+ * it begins at the same address as a segment around it, call hbmprof_record_block_free() instead. */
 int hbmprof_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes)
     HBMPROF_NOT_READ_(1);
 
@@ -247,32 +249,36 @@ int hbmprof_record_block_free_keep(const void* address, hbmprof_freed_record* fr
 int hbmprof_record_block_resize(const void* address, size_t bytes) HBMPROF_NOT_READ_(1);
 
 /* Splits the segment at `address` in two. The first has `bytes` bytes, the second the rest; both have the call stack of
- * the old one, and blocks stay where they are. Each ends with hbmprof_record_free(). Returns 0 and changes nothing if
- * there is no such segment, if `bytes` is 0 or not less than its size, or if a segment inside it would be cut. */
+ * the old one, and blocks stay where they are. End each of them with hbmprof_record_free(). Returns 1 if the segment
+ * was split. Returns 0 and changes nothing if recording is off, if there is no such segment, if `bytes` is 0 or not
+ * less than its size, if a segment inside it would be cut, or if a limit was reached. The segment must be one that
+ * hbmprof_record_free() ends. */
 int hbmprof_split_segment(const void* address, size_t bytes) HBMPROF_NOT_READ_(1);
 
 /* Merges two adjacent segments of one device into one, which has the call stack of the first. `second` begins where
- * `first` ends. Returns 0 and changes nothing if they are not two such segments. */
+ * `first` ends. hbmprof_record_free() must end both. Returns 1 if they were merged. Returns 0 and changes nothing if
+ * recording is off, if they are not two such segments, or if a limit was reached: see Profiler::MergeSegments in
+ * hbmprof/profiler.h. */
 int hbmprof_merge_segments(const void* first, const void* second) HBMPROF_NOT_READ_(1) HBMPROF_NOT_READ_(2);
 
 /* ---- Tags and counters ------------------------------------------------------------------------------------------- */
 
-/* Begins a scope: adds the label `key`=`value` to what the calling thread records until the matching hbmprof_tag_pop().
- * Scopes nest; an inner scope hides an outer one with the same key. Scopes deeper than 64 have no effect but must be
- * ended too. hbmprof/tag.h has the limits for keys and values. */
+/* Begins a scope: adds the label `key`=`value` to all allocations that the calling thread records until the matching
+ * hbmprof_tag_pop(). Scopes nest; an inner scope hides an outer one with the same key. Scopes deeper than 64 have no
+ * effect but must be ended too. hbmprof/tag.h has the limits for keys and values. */
 void hbmprof_tag_push(const char* key, const char* value);
 
 /* Ends the innermost scope of the calling thread. Does nothing if there is none. */
 void hbmprof_tag_pop(void);
 
-/* Sets the program's counter `name`, such as the number of requests served. Each profile contains it, so that
- * `hbmprof leaks --per requests` reports growth per request. Names are cut at 64 bytes; at most 64 names, further ones
- * are ignored. Takes a lock: call it once per request or batch. */
+/* Sets the program's counter `name`, such as the number of requests served. Each profile contains it, so that `hbmprof
+ * leaks --per requests` reports growth per request. A name is cut at 64 bytes. There are at most 64 names; further
+ * names are ignored. Takes a lock: call it once per request or batch. */
 void hbmprof_set_counter(const char* name, int64_t value);
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
-/* A number that is not known. */
+/* The value of a field of hbmprof_stats that is not known. */
 #define HBMPROF_NOT_KNOWN INT64_MIN
 
 enum hbmprof_space {
@@ -291,7 +297,8 @@ typedef struct hbmprof_stats {
   int64_t largest_alloc_size; /* the largest allocation ever recorded */
   int64_t pool_bytes;         /* live segments; part of bytes_in_use */
   int64_t bytes_reserved;     /* part of pool_bytes that no live block covers */
-  /* From the device itself; HBMPROF_NOT_KNOWN where it does not say. Only for HBMPROF_SPACE_DEVICE. */
+  /* From the device itself; HBMPROF_NOT_KNOWN if the device does not report the number. Only for
+   * HBMPROF_SPACE_DEVICE. */
   int64_t bytes_limit;              /* capacity of the device */
   int64_t largest_free_block_bytes; /* the largest allocation that could succeed now */
   int64_t driver_bytes_in_use;      /* in use as reported by the driver */
@@ -306,7 +313,8 @@ typedef struct hbmprof_stats {
  * not reach the end of bytes_in_use, or `device` is not the number of a device; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_get_stats(int device, hbmprof_stats* stats);
 
-/* The same for one memory space of the device (enum hbmprof_space). */
+/* The same for one memory space of the device. `space` is one of enum hbmprof_space; HBMPROF_INVALID_ARGUMENT for any
+ * other value. */
 int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats);
 
 /* The profiler's own work, for the whole process. Counts, unless stated otherwise. */
@@ -329,8 +337,8 @@ typedef struct hbmprof_tracker_stats {
  * foreign_frees; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats);
 
-/* Starts a new peak of `device`: the peak becomes the bytes that are in use now. Does nothing for a number that is not
- * a device's. */
+/* Starts a new peak of `device`: the peak becomes the bytes that are in use now. Does nothing if `device` is not the
+ * number of a device. */
 void hbmprof_reset_peak(int device);
 
 /* ---- Profiles ---------------------------------------------------------------------------------------------------- */
@@ -341,9 +349,9 @@ void hbmprof_reset_peak(int device);
  * HBMPROF_RESOURCE_EXHAUSTED, HBMPROF_INVALID_ARGUMENT (`path` names no regular file), HBMPROF_INTERNAL. */
 int hbmprof_save_device_memory_profile(const char* path);
 
-/* Stores the same profile as bytes: *bytes points to *size bytes, which belong to the caller; hbmprof_free_profile()
- * frees them. Errors: HBMPROF_INVALID_ARGUMENT if an argument is null; HBMPROF_RESOURCE_EXHAUSTED; *bytes is null
- * and *size 0 then. */
+/* Stores the same profile as bytes: *bytes points to *size bytes. The caller owns them and frees them with
+ * hbmprof_free_profile(). Errors: HBMPROF_INVALID_ARGUMENT if an argument is null; then nothing is stored.
+ * HBMPROF_RESOURCE_EXHAUSTED; then *bytes is null and *size is 0. */
 int hbmprof_device_memory_profile(uint8_t** bytes, size_t* size);
 
 /* Frees what hbmprof_device_memory_profile() stored. Null is ignored. */

@@ -16,8 +16,8 @@
 
 namespace hbmprof {
 
-// The registers that the calling function will have after the function that made this object has returned. Valid on
-// that thread until then.
+// The registers of the function that called the wrapper, as they will be after the wrapper has returned. (The wrapper
+// is the function that made this object.) Valid on the same thread, until the wrapper returns.
 struct Caller {
   uintptr_t pc = 0;  // return address
   uintptr_t sp = 0;  // stack pointer after the return; 0 on other architectures than x86-64

@@ -10,7 +10,8 @@
 // Each function has the signature of the runtime's function of that name (also the typed forms of <cuda_runtime.h>). It
 // calls that function exactly once and returns its result; it does not change the runtime's last error. A success is
 // recorded in Profiler::Default() with the caller's stack. The device is that of the stream for stream-ordered calls,
-// else the calling thread's current device; its name is "GPU:<ordinal>". Any thread may call them.
+// that of the pool for device memory from MallocFromPoolAsync, else the calling thread's current device. Its name is
+// "GPU:<ordinal>". Any thread may call them.
 //
 //   create                                    bytes recorded              kind           free with
 //   Malloc                                    as asked                    device         Free
@@ -26,12 +27,12 @@
 //   ImportExternalMemory                      as described                external       DestroyExternalMemory
 //   ExternalMemoryGetMappedBuffer             0: a view                   alias          Free
 //   ExternalMemoryGetMappedMipmappedArray     0: a view                   alias          FreeMipmappedArray
-//   * MallocAsync on a capturing stream: graph. MallocFromPoolAsync: managed or pinned_host if the pool is.
+//   * MallocAsync on a capturing stream: graph. MallocFromPoolAsync: the kind of the pool.
 // Stream-ordered memory has the label allocator=cudaMallocAsync. It belongs to CUDA's pools, and DeviceReset does not
 // free it.
 //
-// This is the only public header that needs the CUDA toolkit's headers (version 12 or later). Link hbmprof::cuda and,
-// of your choice, the static or the shared cudart. Code that is compiled for the per-thread default stream (nvcc's
+// This is the only public header that needs the CUDA toolkit's headers (version 12 or later). Link hbmprof::cuda and
+// either the static or the shared cudart. Code that is compiled for the per-thread default stream (nvcc's
 // --default-stream per-thread) gets the per-thread variants, as with the runtime itself.
 //
 // Not recorded by these functions: graph memory nodes, modules, device limits, graphics interop, and what libraries
@@ -148,8 +149,8 @@ template <typename T>
 // Each call makes `ordinal` the thread's current device and restores the previous one. (Since CUDA 12, cudaSetDevice
 // also initializes the device.) The message of an error has the call, the size, the device and CUDA's error. The error
 // does not stay in cudaGetLastError, unless it is one that CUDA never clears. Codes: kResourceExhausted for
-// cudaErrorMemoryAllocation; kInvalidArgument for an invalid value, device, pointer or stream; kUnimplemented for what
-// is not supported; kUnavailable without a usable device or driver; kInternal for all others.
+// cudaErrorMemoryAllocation; kInvalidArgument for an invalid value, device, pointer or stream; kUnimplemented for an
+// operation that is not supported; kUnavailable if there is no usable device or driver; kInternal for all other errors.
 class CudaAllocator : public DeviceAllocator {
  public:
   // `kind` is kDevice (cudaMalloc and cudaMallocAsync), kManaged (cudaMallocManaged) or kPinnedHost (cudaMallocHost).
@@ -158,13 +159,14 @@ class CudaAllocator : public DeviceAllocator {
 
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   absl::Status Free(void* ptr) override;
-  // `stream` is a cudaStream_t. Managed and pinned memory has no stream order: like Allocate and Free.
+  // `stream` is a cudaStream_t, converted to an integer. Managed and pinned memory has no stream order: for these kinds
+  // the two functions are the same as Allocate and Free.
   absl::StatusOr<void*> AllocateAsync(size_t bytes, StreamId stream) override;
   absl::Status FreeAsync(void* ptr, StreamId stream) override;
   std::string device_name() const override;
   MemoryKind kind() const override { return kind_; }
-  // Returns the total memory and the bytes in use (by all processes), as the driver reports them. It makes no context:
-  // no value is known while this process does not use the device.
+  // Returns the total memory and the bytes in use: by this process if NVML reports them, else by all processes. It
+  // creates no context. No value is known before CUDA is initialized in this process.
   DeviceProbe Probe() const override;
 
  private:

@@ -1,8 +1,8 @@
 // Which calls of the CUDA driver are tracked in this process. Needs no CUDA toolkit. `hbmprof doctor --entry-points`
 // prints the same.
 //
-// Only the injected library (`hbmprof run`) tracks the driver's calls. In a process without it, the calls of
-// hbmprof/cuda.h are tracked and nothing else of CUDA.
+// Only the injected library (`hbmprof run`) tracks the driver's calls. In a process without it, only the calls of
+// hbmprof/cuda.h are tracked, and no other call of CUDA.
 #ifndef HBMPROF_CUDA_COVERAGE_H_
 #define HBMPROF_CUDA_COVERAGE_H_
 

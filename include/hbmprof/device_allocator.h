@@ -36,20 +36,20 @@ class DeviceAllocator {
   virtual ~DeviceAllocator() = default;
 
   // Returns a buffer of at least `bytes` bytes; null for 0 bytes. Errors: kResourceExhausted if the device has no
-  // memory left, and others that the implementation describes. Nothing is allocated then.
+  // memory left, and others that the implementation describes. After an error nothing is allocated.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
   // Frees a buffer immediately. Null is ignored. Errors: kInvalidArgument if `ptr` is not a live buffer of this
   // allocator; nothing is changed then.
   virtual absl::Status Free(void* ptr) = 0;
 
-  // The same in the order of `stream`: work that is queued on it after AllocateAsync may use the buffer, and work that
-  // is queued on it after FreeAsync may reuse its memory. Errors are as above. The default implementations call
-  // Allocate and Free.
+  // Like Allocate and Free, but in the order of `stream`: work that is queued on it after AllocateAsync may use the
+  // buffer, and work that is queued on it after FreeAsync may reuse its memory. Errors are as above. The default
+  // implementations call Allocate and Free.
   virtual absl::StatusOr<void*> AllocateAsync(size_t bytes, StreamId stream);
   virtual absl::Status FreeAsync(void* ptr, StreamId stream);
 
-  // Describe the buffers: the name of their device as the label `device` shows it (allocation.h), their kind, and the
-  // device's own numbers (Profiler::SetDeviceProbe).
+  // These functions describe the buffers. device_name is the name of their device, which becomes the label `device`
+  // (allocation.h). kind is their kind. Probe returns the device's own numbers (Profiler::SetDeviceProbe).
   virtual std::string device_name() const = 0;
   virtual MemoryKind kind() const { return MemoryKind::kDevice; }
   virtual DeviceProbe Probe() const { return {}; }
@@ -80,6 +80,7 @@ class TrackingAllocator : public DeviceAllocator {
   MemoryKind kind() const override { return upstream_.kind(); }
   DeviceProbe Probe() const override { return upstream_.Probe(); }
 
+  // Returns the id of the device `device_name()` in `profiler`, for example for Profiler::Stats.
   DeviceId device() const { return attributes_.device; }
 
  private:

@@ -1,4 +1,4 @@
-// hbmprof: a heap profiler for accelerator memory (GPU, TPU). Start here.
+// hbmprof: a heap profiler for accelerator memory (GPU, TPU). Start here. The CMake target to link is hbmprof::hbmprof.
 //
 // It records every live device buffer with the call stack that allocated it, and writes profiles that pprof reads.
 // Compare two profiles to see which call stack's memory grew:

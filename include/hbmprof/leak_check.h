@@ -34,9 +34,9 @@
 
 namespace hbmprof {
 
-// Checks the time from its construction to its destruction, for all threads. For each call site (stack, labels, size)
-// it compares the live buffers at the end with those at the beginning. So a leak is not found if an older buffer of the
-// same call site was freed meanwhile. Idle memory of pools is not a leak.
+// Checks the allocations of all threads from its construction to its destruction. For each call site (stack, labels,
+// size) it compares the live buffers at the end with those at the beginning. So a leak is not found if an older buffer
+// of the same call site was freed meanwhile. Idle memory of pools is not a leak.
 //
 // The test also fails if recording was off (HBMPROF=0) at the beginning or at the end, or if an allocation was dropped
 // because a limit was reached (HBMPROF_MAX_LIVE): then leaks would not be found.
@@ -44,8 +44,8 @@ namespace hbmprof {
 // Use an object in one thread at a time.
 class LeakCheck {
  public:
-  // Checks what `profiler` records, which must live longer than this object. `file` and `line` are the position of the
-  // failure that the destructor reports.
+  // Checks the records of `profiler`, which must live longer than this object. `file` and `line` are the position of
+  // the failure that the destructor reports.
   explicit LeakCheck(Profiler& profiler = Profiler::Default(), const char* file = __builtin_FILE(),
                      int line = __builtin_LINE())
       : LeakCheck(profiler, file, line, profiler.TakeSnapshot()) {}

@@ -1,4 +1,4 @@
-// How a Profiler records, and the environment variables that set it.
+// The options of a Profiler, and the environment variables that set them.
 //
 // Contents: Unwinder; Options (of any Profiler); DefaultOptions (of Profiler::Default()); OptionsFromEnvironment.
 #ifndef HBMPROF_OPTIONS_H_
@@ -39,8 +39,9 @@ struct Options {
   // Profilers of one process share tables: the smallest max_host_bytes of those that exist holds for their sum.
   // Snapshots, profiles and what the backends keep are not counted.
   int64_t max_host_bytes = int64_t{1} << 31;
-  // Labels of all samples: keys and values, such as {"model", "llama"}. If a thread sets a tag of the same key (tag.h),
-  // its samples have that one. The limits are those of tag.h; if a key occurs twice, the last one counts.
+  // Labels of all samples: keys and values, such as {"model", "llama"}. If a thread sets a tag with the same key
+  // (tag.h), its samples have the value of the thread instead. The limits are those of tag.h; if a key occurs twice,
+  // the last one counts.
   std::vector<std::pair<std::string, std::string>> tags;
 };
 
@@ -52,10 +53,10 @@ struct DefaultOptions : Options {
   // the file that existed when the process started. Otherwise a number is put before ".pb.gz", and a line on stderr
   // says so.
   std::string output;
-  // When the file of `output` is opened: false: at exit; true: when the profiler is made. True is for a program that
-  // cannot open files at its end because it changes its root directory or its user, or because a seccomp filter forbids
-  // it. The file is then empty until the process exits and is written in place, without function names; `hbmprof
-  // symbolize` adds the names.
+  // Whether the file of `output` is opened when the profiler is made (true) or at exit (false). True is for a program
+  // that cannot open files at its end because it changes its root directory or its user, or because a seccomp filter
+  // forbids it. The file is then empty until the process exits and is written in place, without function names;
+  // `hbmprof symbolize` adds the names.
   bool output_early = false;
   // Whether the profile of `output` is also written when the process ends by a signal that the program does not handle,
   // or by quick_exit. A thread writes it, and the actions of these signals are set (docs/live.md).
@@ -69,16 +70,16 @@ struct DefaultOptions : Options {
   std::string oom_output;
   // The directory of the control channel: a Unix socket by which the command `hbmprof` (ps, dump) asks this process for
   // profiles while it runs, and a thread that serves it. Only processes of the same user and of root are answered. The
-  // directory is made if it does not exist. It must belong to the process's user or to root, and no other user may be
-  // able to write to it. Empty: no channel.
+  // directory is made if it does not exist. It must belong to the process's user or to root. Other users must not be
+  // able to write to it, except if its sticky bit is set, as for /tmp. Empty: no channel.
   std::string socket_dir;
 };
 
 // Reads the environment variables below. Returns DefaultOptions with the fields that they set. For each variable with a
 // bad value it appends one line to `problems` (the variable, its value, the allowed values, the value used instead);
 // the field keeps its default. In a set-user-id program, or one that got rights in another way when it was started
-// (AT_SECURE), the environment belongs to another user: no variable is read. Not to be called while another thread
-// changes the environment. Throws std::bad_alloc.
+// (AT_SECURE), the environment belongs to another user: no variable is read. Do not call it while another thread
+// changes the environment. `problems` must not be null. Throws std::bad_alloc.
 //
 //   HBMPROF=0|1                        enabled
 //   HBMPROF_OUTPUT=PATH                output

@@ -6,8 +6,9 @@
 // A program that loads a plugin by its path (JAX, pytorch/xla) needs no change: let it load libhbmprof_pjrt.so, which
 // wraps the real plugin (docs/pjrt.md).
 //
-// Recorded in Profiler::Default(), with the call stack of the program's call of the table and the labels `device` (the
-// plugin's name of the device), `memory` (its name of the memory space) and `shape` (such as f32[128,64]):
+// The following is recorded in Profiler::Default(), with the call stack at which the program calls a function of the
+// table, and with the labels `device` (the plugin's name of the device), `memory` (its name of the memory space) and
+// `shape` (such as f32[128,64]):
 //
 //   what                                                         recorded as
 //   buffers: from host memory, uninitialized, copied,            their size on the device
@@ -22,10 +23,11 @@
 //     executable, temp_bytes, peak_bytes)                        device, kind executable
 //   host memory mapped for DMA, buffers in a host memory space   kind pinned_host
 //
-// A deleted buffer is freed at its deletion, or when its last external reference ends. Sizes and deletions are the
-// plugin's logical ones: work that is still in progress may hold the memory a little longer. What a destroyed client
-// does not free stays in the profile, because it is a leak, and is listed on stderr. If the plugin has memory
-// statistics, they become the device's own numbers (DeviceStats::bytes_limit, driver_bytes_in_use, unaccounted).
+// A deleted buffer is freed at its deletion, or when its last external reference ends. Sizes and deletions are those
+// that the plugin reports: work that is still in progress may hold the memory a little longer. Memory that the program
+// has not freed when it destroys the client is a leak: it stays in the profile and is listed on stderr. If the plugin
+// has memory statistics, they become the device's own numbers (DeviceStats::bytes_limit, driver_bytes_in_use,
+// unaccounted).
 //
 // A wrapped call that fails for lack of memory (RESOURCE_EXHAUSTED) is reported (out_of_memory.h).
 //
@@ -41,12 +43,13 @@ namespace hbmprof::pjrt {
 
 // Returns a table like `api` whose calls are recorded. It has the same size, version and extensions. Each call passes
 // its arguments on unchanged, makes the plugin's call once and returns its result, errors included. The table is never
-// freed; `api` must live as long as the process. Called again with the same `api`, or with a table that Wrap returned,
-// it returns the same table. Any thread may call it; it throws nothing.
+// freed; `api` must live as long as the process. If Wrap is called again with the same `api`, or with a table that Wrap
+// returned, it returns the same table. Any thread may call it; it throws nothing.
 //
-// Returns `api` itself, and prints the reason on stderr, if it cannot be wrapped: a null or incomplete table, a major
-// version other than 0, a minor version less than 57 (whose functions are in another order), a ninth plugin in one
-// process, or no host memory.
+// Returns `api` itself, and prints the reason on stderr, if it cannot be wrapped. So if `Wrap(api) == api` for the
+// table of a plugin, its calls are not recorded. The reasons are: a null or incomplete table, a table of more than
+// 65,536 bytes, a major version other than 0, a minor version less than 57 (whose functions are in another order), a
+// ninth plugin in one process, or no host memory.
 const PJRT_Api* Wrap(const PJRT_Api* api);
 
 }  // namespace hbmprof::pjrt

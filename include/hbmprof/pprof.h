@@ -24,8 +24,9 @@ class Symbolizer {
     std::string_view name;         // demangled, without parameters and template arguments
   };
   virtual ~Symbolizer() = default;
-  // Returns the names of the functions that contain `addresses`, in their order and as many. An address lies inside a
-  // call instruction, not after it. `modules` are those of the snapshot. An address without a name has an empty Name.
+  // Returns one Name for each address, in the order of `addresses`: the names of the function that contains the
+  // address, or an empty Name if they are not known. An address lies inside a call instruction, not after it. `modules`
+  // are the modules of the snapshot.
   virtual std::vector<Name> Symbolize(const std::vector<Snapshot::Module>& modules,
                                       const std::vector<uint64_t>& addresses) = 0;
 };

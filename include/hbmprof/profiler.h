@@ -96,7 +96,8 @@ struct LiveBuffer {
 // calls nothing that could call a recorded allocator.
 //
 // Order: call RecordAlloc after the allocation succeeded and RecordFree before the memory is freed. As soon as it is
-// free, another thread may get and record the same address.
+// free, another thread may get and record the same address. The same order is required for RecordBlock and
+// RecordBlockFree, and for RecordSegment.
 class Profiler {
  public:
   explicit Profiler(const Options& options = {});
@@ -108,14 +109,14 @@ class Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  // Returns the profiler of the process. Its first use makes it from OptionsFromEnvironment(), whose problems are
-  // printed on stderr, unless InitDefault has made it. It is never destroyed, so allocations in static destructors are
-  // recorded too. While a thread makes it, calls of that same thread (from an operator new that records, for example)
-  // get a profiler that is off and records nothing.
+  // Returns the profiler of the process. If InitDefault has not made it, the first use of it makes it with
+  // OptionsFromEnvironment(), and the problems that this function finds are printed on stderr. It is never destroyed,
+  // so allocations in static destructors are recorded too. While a thread makes it, calls of that same thread (from an
+  // operator new that records, for example) get a profiler that is off and records nothing.
   //
   // In a program that was started with libhbmprof_cuda.so (`hbmprof run`), it joins the profiler of that library: all
-  // functions act on one set of records, and no memory counts twice. The driver's calls, which the library wraps,
-  // decide about memory that the driver has allocated:
+  // functions act on one set of records, and no memory counts twice. Memory that the driver has allocated is recorded
+  // by the driver's calls, which the library wraps. Calls of the program have these effects on such memory:
   // - RecordAlloc with the address and size of an allocation of the driver gives that allocation's record the caller's
   //   stack and tags, and the allocator name if there is one (stream-ordered memory keeps its own name). Device and
   //   kind stay the driver's. The record ends when the driver frees the memory, not at RecordFree.
@@ -124,7 +125,7 @@ class Profiler {
   //   RecordAlloc of kind kDevice with a handle (BufferId::Handle), if the driver has allocated on that device.
   // - RecordResize, SplitSegment and MergeSegments do not change the driver's memory (false).
   // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device.
-  // - SetEnabled is about what the program records; the driver's calls are still recorded.
+  // - SetEnabled turns only the recording of the program's own calls on or off; the driver's calls are still recorded.
   static Profiler& Default();
 
   // Makes the profiler that Default() returns, with `options`. The environment is not read. Call it at the start of
@@ -139,33 +140,34 @@ class Profiler {
   // In a program that has joined the injected library (see Default()), that library's environment variables set the
   // unwinder, the stack depth and the limits; the other options take effect as usual.
   //
-  // Errors; nothing is changed then: kInvalidArgument if an option is outside its range; kFailedPrecondition if the
-  // profiler exists already, or if libunwind is asked for and cannot be used; kResourceExhausted if the host has no
-  // memory.
+  // After an error nothing is changed. Errors: kInvalidArgument if an option is outside its range; kFailedPrecondition
+  // if the profiler exists already, or if libunwind is asked for and cannot be used; kResourceExhausted if the host has
+  // no memory.
   static absl::Status InitDefault(const DefaultOptions& options);
 
   // Returns the options that Default() was made with; makes it first if it does not exist.
   static DefaultOptions OptionsOfDefault();
 
   // Turns recording on or off. While it is off, events are ignored: buffers that are allocated meanwhile stay unknown,
-  // and buffers that are freed meanwhile stay recorded. So it is for the start of a program, not for pauses.
+  // and buffers that are freed meanwhile stay recorded. So call it at the start of a program, and do not use it to
+  // pause recording.
   void SetEnabled(bool enabled) {
     enabled_.store(enabled && (impl_ != nullptr || joined_ != nullptr), std::memory_order_relaxed);
   }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
-  // Returns the device `name`, which the label `device` shows, such as "GPU:0"; a new name is added. There are 63 names
-  // at most besides "other": all further names share that one. A name is cut at 64 bytes, or before the UTF-8
-  // character that would be split there. Takes a lock: call it once and keep the id.
+  // Returns the id of the device `name`, such as "GPU:0"; a new name is added. The label `device` shows the name. There
+  // are 63 names at most besides "other": all further names share the id of "other". A name is cut at 64 bytes, or
+  // before the UTF-8 character that would be split there. Takes a lock: call it once and keep the id.
   DeviceId Device(std::string_view name);
-  // Returns the allocator `name`, which the label `allocator` shows; a new name is added. There are 254 names at most
-  // besides "other". Otherwise like Device().
+  // Returns the id of the allocator `name`; a new name is added. The label `allocator` shows the name. There are 254
+  // names at most besides "other". Otherwise like Device().
   AllocatorId Allocator(std::string_view name);
 
   // Sets the probe of a device: the function that Stats and TakeSnapshot call for the device's own numbers. It is
-  // called by any thread, also by several at once, without a lock of the profiler. It may use the profiler; Stats and
-  // TakeSnapshot that it calls itself call no probe. A device has one probe: a new one replaces the old one, and waits
-  // until no other thread runs the old one. `owner` is any pointer; RemoveDeviceProbe needs the same.
+  // called by any thread, also by several at once, without a lock of the profiler. It may use the profiler. If it calls
+  // Stats or TakeSnapshot itself, these call no probe. A device has one probe: a new one replaces the old one, and
+  // waits until no other thread runs the old one. `owner` is any pointer; RemoveDeviceProbe needs the same.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner = nullptr);
   // Removes the probe of a device if it was set with the same `owner`. When this returns, no thread runs the probe and
   // it will not be called again. Exception: a probe that sets or removes a probe does not wait for calls in progress.
@@ -205,37 +207,38 @@ class Profiler {
   // - If `address` is the id of a live buffer, that buffer becomes the segment. It keeps its stack, tags, size and
   //   device; `attributes.allocator` is the name of the pool. The same holds for a live block of exactly `bytes` bytes
   //   inside another segment: a pool inside a pool.
-  // - Otherwise a new segment is recorded with the calling thread's stack. Inside another segment it has that one's
-  //   device, and its bytes are subtracted from that one. Blocks that were recorded at its addresses before belong to
-  //   it from now on, if they are on its device and fit.
-  // Segments nest up to 126 deep. A segment ends with RecordFree. It ends with RecordBlockFree instead if it was a
-  // block, or if it begins at the address where the segment around it begins. Both also remove the blocks and segments
-  // inside.
+  // - Otherwise a new segment is recorded with the calling thread's stack. If it is inside another segment, it has the
+  //   device of that segment, and its bytes are subtracted from that segment. Blocks that were recorded at its
+  //   addresses before belong to it from now on, if they are on its device and fit.
+  // Segments nest up to 126 deep. A segment ends with RecordFree, also if a wrapper calls it in its free function. It
+  // ends with RecordBlockFree instead if it was a block, or if it begins at the address where the segment around it
+  // begins. Both also remove the blocks and segments inside.
   //
   // Returns whether the segment was recorded: false as for RecordAlloc; if the live buffer at `address` is not
   // in MemorySpace::kDevice; and if the segment exists already, overlaps another one in part, or needs more than the
   // idle bytes of the one around it.
   //
   // Time: usually like RecordAlloc. Every live record is visited, and other threads cannot record meanwhile, if blocks
-  // must be found: when a segment is recorded after its blocks, and when a segment that holds blocks ends, shrinks or
-  // is split.
+  // must be found. That is the case when a segment is recorded after its blocks, and when a segment that holds blocks
+  // ends, shrinks or is split.
   bool RecordSegment(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Records a block: memory that a pool handed out. Like RecordAlloc, but the block has the device of its segment, and
-  // its bytes are subtracted from the innermost segments at its addresses. A block may lie across adjacent segments;
-  // bytes in no segment count like those of an allocation. A block that needs more than the idle bytes of its segment
-  // is recorded as an allocation of its own. Blocks and other buffers have separate ids: a block may begin where its
-  // segment begins. Addresses (within their name space, see BufferId) must be below 2^50; others are dropped.
+  // its bytes are subtracted from the innermost segments at its addresses. Inside a segment, the kinds kManaged,
+  // kPinnedHost and kPool are recorded as kDevice. A block may lie across adjacent segments; bytes in no segment count
+  // like those of an allocation. A block that needs more than the idle bytes of its segment is recorded as an
+  // allocation of its own. Blocks and other buffers have separate ids: a block may begin where its segment begins.
+  // Addresses (within their name space, see BufferId) must be below 2^50; others are dropped.
   bool RecordBlock(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Like RecordFree, for the innermost block at `address`.
   FreedRecord RecordBlockFree(BufferId address);
 
   // Gives a live buffer or segment another size, in bytes: for memory that was resized at its address, and for a
-  // segment that grows or shrinks at its end. It keeps its stack and tags. It is not one more allocation; growth adds
-  // to the bytes ever allocated. Blocks that lie wholly in the part that a segment loses are removed. Returns false and
-  // changes nothing if recording is off, if `id` is not live, if a limit was reached, and if a segment would be empty,
-  // overlap another one, cut one in two or exceed the one around it.
+  // segment that grows or shrinks at its end. It keeps its stack and tags. It does not count as one more allocation,
+  // but growth is added to the bytes ever allocated. Blocks that lie wholly in the part that a segment loses are
+  // removed. Returns false and changes nothing if recording is off, if `id` is not live, if a limit was reached, and if
+  // a segment would be empty, overlap another one, cut one in two or exceed the one around it.
   bool RecordResize(BufferId id, size_t bytes);
   // Like RecordResize, for the innermost block at `address`.
   bool RecordBlockResize(BufferId address, size_t bytes);
@@ -264,6 +267,7 @@ class Profiler {
 
   // Returns the numbers of one memory space of a device at one instant. Calls the device's probe.
   DeviceStats Stats(DeviceId device, MemorySpace space = MemorySpace::kDevice) const;
+  // Returns the numbers of the profiler's own work, such as dropped allocations.
   TrackerStats GetTrackerStats() const;
 
   // Returns everything that is recorded at one instant. For each device and space, the sum of the samples' in-use bytes
@@ -271,7 +275,7 @@ class Profiler {
   // threads record. Call sites that have allocated nothing are left out. Calls the devices' probes.
   Snapshot TakeSnapshot() const;
 
-  // Starts a new peak of each memory space of `device`: the peak becomes what is in use now.
+  // Starts a new peak of each memory space of `device`: the peak becomes the bytes that are in use now.
   void ResetPeak(DeviceId device);
 
   // Removes all live records of a device, as after a device reset. The records of the allocator `survivor` and of the

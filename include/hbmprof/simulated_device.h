@@ -20,12 +20,12 @@
 namespace hbmprof {
 
 // All functions are thread-safe. Pointers are host pointers: the memory can be read and written while it is allocated.
-// Create reserves the whole address range; only pages that are touched take host memory. Addresses of several devices
-// differ.
+// Create reserves the whole address range; only pages that are touched take host memory. Two devices that exist at the
+// same time have no address in common.
 //
-// A freed buffer is free: any allocation may take it. After FreeAsync it is pending until its stream is synchronized:
-// only allocations on that stream may take it. Adjacent free blocks are merged, and so are adjacent blocks that are
-// pending on the same stream.
+// After Free, any allocation may take the memory of the buffer. After FreeAsync the buffer is pending until its stream
+// is synchronized: until then only allocations on that stream may take its memory. Adjacent free blocks are merged, and
+// so are adjacent blocks that are pending on the same stream.
 class SimulatedDevice : public DeviceAllocator {
  public:
   struct Options {
@@ -54,10 +54,10 @@ class SimulatedDevice : public DeviceAllocator {
   // Returns the memory to the host. Pointers to buffers that were not freed become invalid too.
   ~SimulatedDevice() override;
 
-  // Best fit: takes the smallest free block that is large enough, of several the one with the lowest address; the rest
-  // of the block stays free. If no free block is large enough, all streams are synchronized first, as a real device
-  // does (not for a request above the capacity). Errors: kResourceExhausted; the message has the device, the request,
-  // the free bytes and the largest free block.
+  // Best fit: takes the smallest free block that is large enough; among blocks of the same size, the one with the
+  // lowest address; the rest of the block stays free. If no free block is large enough, all streams are synchronized
+  // first, as a real device does (not for a request above the capacity). Errors: kResourceExhausted; the message has
+  // the device, the request, the free bytes and the largest free block.
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   // Errors: kInvalidArgument if `ptr` is not the start of a live buffer; the message has the device and the pointer,
   // and nothing is changed.

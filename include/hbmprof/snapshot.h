@@ -40,7 +40,7 @@ struct DeviceStats {
   std::optional<int64_t> driver_cache_bytes;        // part of driver_bytes_in_use: idle bytes of the driver's own pools
   // driver_bytes_in_use - bytes_in_use - driver_cache_bytes (0 if that is not known). May be negative.
   std::optional<int64_t> unaccounted;
-  // `unaccounted` when the device was first seen. What it has grown since then is outside recorded allocations.
+  // `unaccounted` when the device was first seen. Its growth since then is memory outside of recorded allocations.
   std::optional<int64_t> baseline;
 };
 
@@ -84,7 +84,7 @@ struct Snapshot {
     int64_t inuse_bytes = 0;
   };
 
-  // A call stack, innermost frame first. Each element is a return address: the call is at the address before it.
+  // A call stack, innermost frame first. Each element is a return address: the call instruction lies before it.
   struct Stack {
     std::vector<uint64_t> return_addresses;
     bool truncated = false;  // the outermost frames are missing

@@ -15,15 +15,15 @@ namespace hbmprof {
 
 // Adds the label `key`=`value` to each allocation that this thread records while the object lives, in every Profiler.
 // Scopes nest; an inner scope hides an outer scope with the same key. A buffer keeps the tags that it was allocated
-// with. Scopes must end in the reverse order of their beginning, on the thread that began them. The constructor and the
-// destructor never fail and never throw.
+// with. A new thread begins without tags. Scopes must end in the reverse order of their beginning, on the thread that
+// began them. The constructor and the destructor never fail and never throw.
 //
 // Limits:
 // - Key and value are copied. They are cut at 128 bytes, or before the UTF-8 character that would be split there.
-// - Each distinct value is kept for the life of the process: use values of which there are few, not request ids.
+// - Each distinct value is kept for the life of the process: use a small set of values, not request ids.
 // - After 1,000 distinct values of one key, further values become "other".
 // - After 64 keys or 65,536 distinct combinations of tags, a scope with a new one has no effect.
-// - A scope that meets one of the last two limits is counted in TrackerStats::dropped_tag_values.
+// - A scope that reaches one of the two limits above is counted in TrackerStats::dropped_tag_values.
 // - An empty key has no effect.
 // - "device", "kind", "allocator", "bytes" and keys that begin with "pprof::" are labels of the profile itself: as tags
 //   they get the prefix "tag_".

@@ -25,11 +25,11 @@ namespace {
 
 constexpr int kOrdinals = 63;      // the numbers 0 to 62: "GPU:N"
 constexpr int kFirstNamed = 64;    // hbmprof_device() returns this plus the DeviceId
-constexpr int kNamedDevices = 64;  // as many as a profiler tells apart
+constexpr int kNamedDevices = 64;  // the number of devices that a profiler has names for
 constexpr int kMaxTagDepth = 64;
 
-// The tags of a thread before each of its pushes. In the static TLS block, which needs no malloc, also if the library
-// is part of a plugin. Small, because plugins share the little space that is left in that block.
+// The tags of a thread before each of its pushes. It lies in the static TLS block, so that it needs no malloc, also if
+// the library is part of a plugin. It is small, because plugins share the little space that is left in that block.
 struct TagStack {
   int depth;  // may exceed kMaxTagDepth; only pushes below it took effect
   uint32_t outer[kMaxTagDepth];
@@ -38,8 +38,8 @@ __thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
 // Has no destructor: a call may fail after the thread's objects were destroyed.
 thread_local char last_error[1024] = "";
 
-// The DeviceId of "GPU:N" plus one; 0 if it is not known yet. The last element is for every number that is not a
-// device's.
+// The DeviceId of "GPU:N" plus one; 0 if it is not known yet. The last element is for all numbers that are not the
+// number of a device.
 std::atomic<uint32_t> known_devices[kOrdinals + 1] = {};
 
 bool IsNamed(int device) { return device >= kFirstNamed && device < kFirstNamed + kNamedDevices; }
@@ -249,7 +249,7 @@ const void* hbmprof_handle(int name_space, uint64_t handle) {
   return reinterpret_cast<const void*>(hbmprof::BufferId::Handle(static_cast<uint8_t>(name_space), handle).value());
 }
 
-// The functions that capture a stack are frames of their own: it begins at their caller.
+// Each function that captures a stack is not inlined, so that the stack begins at its caller.
 
 [[gnu::noinline]] int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) try {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();

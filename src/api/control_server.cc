@@ -43,7 +43,8 @@ constexpr std::chrono::seconds kAnswerTime{60};  // for a client to take its ans
 constexpr std::chrono::seconds kCheckInterval{2};
 constexpr size_t kStackBytes = size_t{1} << 20;
 
-// A descriptor of ours, by what it stands for: the program may have closed it and opened something else of its number.
+// A socket descriptor of this library, with the inode of its socket. The program may have closed the descriptor, and
+// its number may now belong to another file.
 class OwnSocket {
  public:
   OwnSocket() = default;
@@ -77,7 +78,7 @@ struct Client {
   OwnSocket socket;
   Clock::time_point deadline;
   std::string request;
-  std::string answer;  // what is left to send
+  std::string answer;  // the part of the answer that is not sent yet
   bool is_answering = false;
 };
 
@@ -149,7 +150,7 @@ void Answer(const Server& server, Client* client) {
 
 // --- Clients ---
 
-// Whether the process at the other end may ask: it is root's or of this process's user.
+// Returns whether the process at the other end may send requests: its user is root or the user of this process.
 bool MayAsk(int fd) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
@@ -168,7 +169,8 @@ void Accept(Server* server) {
   client.deadline = Clock::now() + kRequestTime;
 }
 
-// Reads what there is of the request; answers if it is complete. Returns false if the client is done with.
+// Reads the bytes of the request that have arrived; answers if the request is complete. Returns false if the connection
+// is to be closed.
 bool ReadRequest(const Server& server, Client* client) {
   char bytes[512];
   const ssize_t count = RetryOnSignal([&] { return recv(client->socket.get(), bytes, sizeof(bytes), 0); });
@@ -179,7 +181,7 @@ bool ReadRequest(const Server& server, Client* client) {
   return client->request.size() <= kMaxControlRequestBytes;
 }
 
-// Sends what the client takes of the answer. Returns false if the client is done with.
+// Sends as much of the answer as the client takes now. Returns false if the connection is to be closed.
 bool SendAnswer(Client* client) {
   const ssize_t count = RetryOnSignal(
       [&] { return send(client->socket.get(), client->answer.data(), client->answer.size(), MSG_NOSIGNAL); });
@@ -188,7 +190,7 @@ bool SendAnswer(Client* client) {
   return !client->answer.empty();
 }
 
-// Returns false if the client is done with: then its connection is closed.
+// Reads from or writes to the client. Returns false if it has closed the connection.
 bool Serve(const Server& server, Client* client, int events) {
   bool goes_on = client->socket.IsStillOurs() && Clock::now() < client->deadline;
   if (goes_on && events != 0) goes_on = client->is_answering ? SendAnswer(client) : ReadRequest(server, client);
@@ -231,7 +233,7 @@ void* ServeForEver(void* argument) {
     try {
       goes_on = ServeOnce(server);
     } catch (const std::exception&) {
-      // The host has no memory: whoever waits gets no answer.
+      // The host has no memory: the waiting clients get no answer.
       for (Client& client : server->clients) client.socket.Close();
       server->clients.clear();
     }
@@ -252,7 +254,7 @@ absl::Status SystemError(absl::string_view what, absl::string_view path) {
   return absl::InternalError(text);
 }
 
-// Of a directory that others may write to, they could replace the socket.
+// Users who may write to the directory could replace the socket. If its sticky bit is set, they cannot.
 absl::Status CheckDirectory(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return SystemError("mkdir", directory);
   struct stat info;
@@ -272,7 +274,8 @@ sockaddr_un AddressOf(const std::string& path) {
   return address;
 }
 
-// Whether nobody listens at `address` any more: its process was killed. Then its file is removed.
+// If no process listens at `address` any more, because its process was killed, removes the socket's file. Returns
+// whether there is no file at `address` now.
 bool RemoveIfDead(const sockaddr_un& address) {
   struct stat info;
   if (lstat(address.sun_path, &info) != 0) return errno == ENOENT;
@@ -306,7 +309,7 @@ absl::Status Listen(const std::string& directory, Server* server) {
   if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
   FileDescriptor fd(AboveStandard([] { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }));
   if (fd.get() < 0) return SystemError("socket", "");
-  fchmod(fd.get(), 0600);  // what bind gives the file
+  fchmod(fd.get(), 0600);  // the permissions that bind gives the file
   if (const absl::Status status = Bind(fd.get(), directory, &server->address); !status.ok()) return status;
   if (listen(fd.get(), SOMAXCONN) != 0) {
     const absl::Status status = SystemError("listen", server->address.sun_path);
@@ -334,8 +337,8 @@ bool StartThread(Server* server) {
   return is_started;
 }
 
-// The child has no thread that serves; nobody must wait for its copies of the sockets. The list of clients may be half
-// changed: it is not read.
+// The child has no server thread, so it closes its copy of the listening socket: no client may wait for it. The list of
+// clients may be half changed, so it is not read.
 void CloseInChild() {
   Server* const server = running.exchange(nullptr);
   if (server != nullptr) server->listener.Close();

@@ -8,18 +8,19 @@
 
 namespace hbmprof::internal {
 
-// Listens in `directory`, which is made with the permissions 0700 if it is not there, and starts a thread that answers
-// requests about Profiler::Default() until the process exits. The thread has all signals blocked and holds no lock
-// while it waits for a client. Only processes of the same user, and root's, are answered. The socket has the
+// Listens in `directory`, which is made with the permissions 0700 if it does not exist, and starts a thread that
+// answers requests about Profiler::Default() until the process exits. The thread has all signals blocked and holds no
+// lock while it waits for a client. Only processes of the same user and of root are answered. The socket has the
 // permissions 0600 and is removed at exit. A forked child has no control channel.
 //
-// To be called after Profiler::Default() was made; a second call does nothing. Errors: kInvalidArgument (the path is
-// too long), kPermissionDenied (the directory belongs to another user or others may write to it, or is no directory),
-// kNotFound (its parent directory is not there), kResourceExhausted (descriptors, threads), kInternal. Throws
-// std::bad_alloc.
+// Call it after Profiler::Default() was made; a second call does nothing. Errors: kInvalidArgument (the path is too
+// long), kPermissionDenied (the directory belongs to another user, or other users may write to it and its sticky bit is
+// not set, or it is no directory), kNotFound (its parent directory does not exist), kResourceExhausted (descriptors,
+// threads), kInternal. Throws std::bad_alloc.
 absl::Status StartControlServer(const std::string& directory);
 
-// Removes the socket, before the process ends. Does nothing if there is none, and in a forked child. Async-signal-safe.
+// Removes the socket. Call it before the process ends. Does nothing if there is no socket, and in a forked child.
+// Async-signal-safe.
 void RemoveControlSocket();
 
 }  // namespace hbmprof::internal

@@ -51,7 +51,7 @@ struct OfProcess {
   Snapshot snapshot;
 };
 std::atomic<const OfProcess*> exit_snapshot{nullptr};
-std::atomic<pid_t> has_written{0};  // at exit
+std::atomic<pid_t> has_written{0};  // the process that has written its profile at exit
 
 // Returns null if no profile is written.
 OutputFile* Output() {
@@ -88,13 +88,13 @@ void StartOutput(const DefaultOptions& options) try {
   PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
 }
 
-// Where a report of a failed allocation writes its profile by default: in the folder of the other profiles.
+// Returns the default path of the profile of a failed allocation: in the directory of the other profiles.
 std::string BesideOutput(const std::string& output) {
   const size_t slash = output.rfind('/');
   return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + "hbmprof.oom.%p.%n.pb.gz";
 }
 
-// For a process that ends without its exit handlers.
+// Called when the process ends without its exit handlers.
 void EndProcess() {
   WriteAtExit();
   internal::RemoveControlSocket();
@@ -112,9 +112,9 @@ void StartThreadsNow(const DefaultOptions& options) try {
   PrintMessage("hbmprof: no control channel: the host has no memory");
 }
 
-// Makes the process's own profiler, unless another thread has made it meanwhile: then it returns false. The thread is
-// inside the tracker. No lock is taken, since another thread could hold it when the process forks. Throws
-// std::bad_alloc.
+// Makes the process's own profiler, unless another thread has made it meanwhile; in that case returns false. The
+// calling thread must be inside the tracker (ReentryGuard). No lock is taken, since another thread could hold it when
+// the process forks. Throws std::bad_alloc.
 bool Make(const DefaultOptions& options) {
   std::unique_ptr<DefaultProfiler> made;
   if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
@@ -133,8 +133,8 @@ bool Make(const DefaultOptions& options) {
   return true;
 }
 
-// Returns null if the thread is inside the tracker: an operator new that records comes back here from everything that
-// this calls, and so may a signal handler.
+// Returns null if the thread is inside the tracker: an operator new that records, or a signal handler, can call this
+// function again from inside any function that it calls.
 DefaultProfiler* MakeFromEnvironment() {
   const internal::ForkPause pause;
   const internal::ReentryGuard guard;
@@ -160,7 +160,7 @@ DefaultProfiler* MakeFromEnvironment() {
   return default_profiler.load(std::memory_order_acquire);
 }
 
-// Null as for MakeFromEnvironment.
+// Returns null where MakeFromEnvironment returns null.
 DefaultProfiler* FindOrMake() {
   DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
   return found != nullptr ? found : MakeFromEnvironment();

@@ -30,8 +30,8 @@ const Snapshot& ExitSnapshot();
 // handlers that are registered already, such as those of the CUDA driver.
 void WriteOutputBeforeOlderExitHandlers();
 
-// kInvalidArgument for the first field whose value is outside its range; the message names the field, the value and the
-// range. This is what InitDefault requires of its options.
+// Returns kInvalidArgument for the first field whose value is outside its range, else OK. The message names the field,
+// the value and the range. This is what InitDefault requires of its options.
 absl::Status ValidateOptions(const DefaultOptions& options);
 
 }  // namespace hbmprof::internal

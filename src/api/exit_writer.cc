@@ -21,7 +21,7 @@ constexpr size_t kStackBytes = size_t{1} << 20;
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
 void (*write_profile)() = nullptr;     // set before `thread_process`
-std::atomic<pid_t> thread_process{0};  // that has the thread
+std::atomic<pid_t> thread_process{0};  // the process that has the thread
 std::atomic<pid_t> forked_process{0};  // the child of a fork, in which fork handlers have run
 sem_t requested;                       // posted when the process is about to end
 std::atomic<uint32_t> is_written{0};   // a futex
@@ -57,7 +57,8 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
   sigaction(number, &by_default, nullptr);
-  // A fault occurs again when this function returns. What another process, or abort, has sent does not.
+  // A fault occurs again when this function returns. A signal that another process or abort has sent does not, so it is
+  // raised again.
   if (info->si_code <= 0) raise(number);
   errno = error;
 }
@@ -97,7 +98,7 @@ void WriteByExitWriter() {
   timespec deadline;
   clock_gettime(CLOCK_MONOTONIC, &deadline);
   deadline.tv_sec += kMaxWaitSeconds;
-  // FUTEX_WAIT_BITSET takes the time of the end, not a duration.
+  // FUTEX_WAIT_BITSET takes an absolute time, not a duration.
   while (is_written.load() == 0) {
     const long result =
         syscall(SYS_futex, &is_written, FUTEX_WAIT_BITSET_PRIVATE, 0, &deadline, nullptr, FUTEX_BITSET_MATCH_ANY);

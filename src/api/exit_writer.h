@@ -1,7 +1,8 @@
 // Profiles of processes that end without running their exit handlers: by a signal, or by _exit.
 //
-// What writes a profile may not run in a signal handler. So a thread waits for such an end and writes it; whoever ends
-// the process waits for that thread, five seconds at most, and then goes on as without hbmprof.
+// The code that writes a profile may not run in a signal handler. So a thread waits for a request and then writes the
+// profile. The thread that ends the process makes the request, waits until the profile is written, five seconds at
+// most, and then continues as without hbmprof.
 #ifndef HBMPROF_SRC_API_EXIT_WRITER_H_
 #define HBMPROF_SRC_API_EXIT_WRITER_H_
 
@@ -9,19 +10,20 @@ namespace hbmprof::internal {
 
 // Starts the thread, which calls `write` once at most. Sets a handler for each signal that ends a process by default
 // (SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL) and has its default action now.
-// The handler has the profile written and then lets the default action happen: the process ends by the same signal,
-// with a core dump of the same instruction. A program that sets its own handler later replaces this one. Has quick_exit
-// write the profile too. `write` must not throw.
+// The handler waits until the thread has written the profile and then lets the default action happen: the process ends
+// by the same signal, with a core dump of the same instruction. A program that sets its own handler later replaces this
+// one. quick_exit also writes the profile. `write` must not throw.
 //
-// To be called when Profiler::Default() has an output; a second call does nothing. Returns false if no thread could be
-// started; then nothing is set.
+// Call it when Profiler::Default() has an output. A second call does nothing and returns true. Returns false if the
+// thread could not be started; then no handler is set.
 bool StartExitWriter(void (*write)());
 
-// Has the thread write the profile, and waits until it has, five seconds at most. Does nothing without the thread, and
-// in the child of a fork or vfork. Async-signal-safe; keeps errno.
+// Requests the profile from the thread, and waits until it is written, five seconds at most. Does nothing if there is
+// no thread, and in the child of a fork or vfork. Async-signal-safe; keeps errno.
 void WriteByExitWriter();
 
-// For _exit: WriteByExitWriter; in the child of a fork, which has no such thread, calls `write`.
+// Called before _exit. Calls WriteByExitWriter; in the child of a fork, which has no such thread, calls `write` of
+// StartExitWriter instead.
 void WriteBeforeImmediateExit();
 
 }  // namespace hbmprof::internal

@@ -31,7 +31,7 @@ absl::Status save_device_memory_profile(std::string_view path) try {
 void SetCounter(std::string_view name, int64_t value) try {
   Profiler::Default().SetCounter(name, value);
 } catch (const std::bad_alloc&) {
-  // The counter keeps its value, or stays unknown.
+  // The counter keeps its previous value, if it has one.
 }
 
 absl::StatusOr<std::string> device_memory_profile() try {

@@ -98,7 +98,7 @@ class Environment {
   }
 
  private:
-  // Those of tag.h.
+  // The limits of tag.h.
   static constexpr size_t kMaxTags = 64;
   static constexpr size_t kMaxBytes = 128;
 

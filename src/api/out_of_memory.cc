@@ -35,7 +35,7 @@ namespace {
 
 constexpr size_t kReserveBytes = size_t{2} << 20;
 constexpr int kMaxProfiles = 10;                         // written by one process
-constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;  // that must be left for others
+constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;  // that must stay free on the disk
 constexpr std::chrono::minutes kInterval{1};
 
 // Host memory that is given back before a report, so that malloc has it.
@@ -56,7 +56,7 @@ void GiveBackReserve() {
 // The last report of each device.
 struct Limiter {
   std::atomic<uint64_t> key{0};         // of process and device; 0: free
-  std::atomic<int64_t> next_millis{0};  // of the steady clock: no report before
+  std::atomic<int64_t> next_millis{0};  // the earliest time of the next report (steady clock)
   std::atomic<int64_t> unreported{0};
 };
 Limiter limiters[64];
@@ -72,8 +72,8 @@ Limiter* LimiterOf(std::string_view device) {
   return nullptr;
 }
 
-// Whether this failure is to be reported: then no other is for a minute. Sets `*unreported` to the failures since the
-// last report.
+// Returns whether to report this failure. If so, no other failure of the device is reported for a minute, and
+// `*unreported` is set to the number of failures since the last report.
 bool MayReport(std::string_view device, int64_t* unreported) {
   Limiter* const limiter = LimiterOf(device);
   if (limiter == nullptr) return false;
@@ -89,7 +89,7 @@ bool MayReport(std::string_view device, int64_t* unreported) {
   return true;
 }
 
-// What the call stacks held when a profile was written last, sorted by key.
+// The bytes of each call stack in the last written profile, sorted by the key of the stack.
 struct LastProfile {
   std::vector<std::pair<uint64_t, int64_t>> bytes;
 };
@@ -116,7 +116,8 @@ std::optional<int64_t> NumberIn(const std::string& path) {
   return file >> number ? std::optional<int64_t>(number) : std::nullopt;
 }
 
-// The limits of the host that apply to pinned memory. Of control groups, the process's own in version 2.
+// The limits of the host that apply to pinned memory. Of the control groups, only the process's own group of version 2
+// is read.
 void ReadHostLimits(OutOfMemory* failure) {
   rlimit limit;
   if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && geteuid() != 0) {
@@ -179,7 +180,7 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
   return text + WriteProfile(snapshot, output);
 }
 
-// The name of the device of which most of the space is in use.
+// Returns the name of the device that has the most bytes of `space` in use.
 std::string LargestDevice(const Profiler& profiler, MemorySpace space) {
   std::string name = "unknown";
   int64_t most = -1;

@@ -1,4 +1,4 @@
-// What ReportOutOfMemory (hbmprof/out_of_memory.h) needs beforehand.
+// Preparations for ReportOutOfMemory (hbmprof/out_of_memory.h).
 #ifndef HBMPROF_SRC_API_OUT_OF_MEMORY_H_
 #define HBMPROF_SRC_API_OUT_OF_MEMORY_H_
 

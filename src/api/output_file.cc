@@ -13,7 +13,8 @@ namespace {
 // Numbers that are tried for a new file.
 constexpr int kMostNames = 1 << 20;
 
-// The least number of the descriptor that is kept open: above the numbers that a program may expect to get itself.
+// The lowest number of the descriptor that is kept open. It is above the numbers that a program may expect for its own
+// descriptors.
 constexpr int kEarlyDescriptor = 500;
 
 bool IsWritable(const OutputPattern& pattern) {

@@ -27,7 +27,8 @@ class OutputFile {
  public:
   // `pattern` and `mode` as for WriteToPattern.
   OutputFile(std::string_view pattern, mode_t mode);
-  // Returns a new object with the same pattern, for the calling process: a forked child of the process of this one.
+  // Returns a new object with the same pattern for the calling process, which is a forked child of this object's
+  // process. The caller owns it.
   OutputFile* NewForChild() const;
 
   pid_t process() const { return process_; }

@@ -36,7 +36,7 @@ void* Replacement(const link_map& module, const char* name, void* const* slot) {
   void* const value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
   if (is_dlsym && value == reinterpret_cast<void*>(hbmprof_real_dlsym)) return wrapper;
   if (!is_dlsym && CudaWrapperOf(value) != value) return CudaWrapperOf(value);
-  // Not resolved yet: it points into the library's own procedure linkage table.
+  // The reference is not resolved yet: it points into the library's own procedure linkage table.
   Dl_info info = {};
   const bool is_own = dladdr(value, &info) != 0 && reinterpret_cast<uintptr_t>(info.dli_fbase) == module.l_addr;
   return is_own ? wrapper : nullptr;

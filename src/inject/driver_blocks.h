@@ -1,4 +1,5 @@
-// Blocks of an allocator that the program does not know to be one: parts of the memory that the driver has given out.
+// Blocks that an allocator of the program hands out of the driver's memory, for an allocator that does not call hbmprof
+// itself.
 #ifndef HBMPROF_SRC_INJECT_DRIVER_BLOCKS_H_
 #define HBMPROF_SRC_INJECT_DRIVER_BLOCKS_H_
 
@@ -20,9 +21,8 @@ enum class DriverBlock : uint8_t {
 
 // Records the block of `bytes` bytes at `address`, with the stack from `caller`, as a part of the memory that the
 // driver has given out there. The driver's records of that memory become segments of `allocator` and keep their stacks.
-// A null
-// `*device` becomes the block's device. The profiler must be enabled. Calls nothing of the driver's, and waits for no
-// lock under which the driver is called. Thread-safe.
+// If `*device` has no value, it is set to the device of the block. REQUIRES: the profiler is enabled. Calls no function
+// of the driver, and waits for no lock that is held during a call of the driver. Thread-safe.
 DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
                               std::optional<DeviceId>* device);
 

@@ -80,7 +80,7 @@ using DlopenFunction = void*(const char* file, int flags);
 [[gnu::visibility("hidden"), gnu::used]] void hbmprof_set_references_once(void* handle) {
   link_map* module = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &module) != 0) return;
-  // The last libraries whose references were set. To set them again has no effect.
+  // The last libraries whose references were set. A second change of their references would have no effect.
   static std::atomic<uintptr_t> done[64];
   static std::atomic<unsigned> next{0};
   const uintptr_t library = reinterpret_cast<uintptr_t>(handle) ^ reinterpret_cast<uintptr_t>(module->l_ld) << 16;

@@ -1,5 +1,5 @@
-// _exit and _Exit, as the whole process finds them once this library is preloaded: the profile is written first.
-// Not here: how (src/api/exit_writer.h).
+// _exit and _Exit, which replace those of the C library in the whole process when this library is preloaded. They write
+// the profile first. Not here: how (src/api/exit_writer.h).
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -2,8 +2,8 @@
 // the profiler that the driver's calls are recorded in.
 //
 // Memory that the driver has allocated has one record, made by the wrapped calls, because these see its exact begin and
-// end. If the program records the whole of such memory, that refines the driver's record. If it records a part, that is
-// a block of it.
+// end. If the program records the whole of such memory, the driver's record gets the stack, the tags and the allocator
+// name of that call. If it records a part, the part becomes a block of that memory.
 #include <exception>
 #include <functional>
 #include <memory>
@@ -28,8 +28,8 @@
 namespace hbmprof::internal {
 namespace {
 
-// The site of an InjectedRecord that is returned for the program's free of memory whose record belongs to the driver's
-// calls. It is never restored.
+// The site of the InjectedRecord that is returned when the program frees memory whose record belongs to the driver's
+// calls. Such a record is never restored.
 constexpr uint32_t kDriverRecordSite = kNoSite;
 constexpr InjectedRecord kNoRecord = {0, -1, 0};
 
@@ -62,7 +62,7 @@ std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
   };
   {
     const ReentryGuard guard;
-    if (!guard.entered()) return std::nullopt;  // events are refused here
+    if (!guard.entered()) return std::nullopt;  // nothing is recorded inside the tracker
     const CudaDriverRanges::Found& found = last_found.found;
     const bool is_near = id.value() >= found.first && id.value() <= found.last;
     if (is_near && found.changes == CudaDriverRanges::changes()) return memory(last_found);
@@ -86,7 +86,7 @@ std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
 
 ProfilerImpl& Impl() { return ProfilerAccess::ImplOf(Profiler::Default()); }
 
-// Returns the allocator to add to the driver's record; none if that has one.
+// Returns the allocator to add to the driver's record; none if that record has one already.
 AllocatorId AllocatorFor(const DriverMemory& memory, AllocatorId wanted) {
   // The label of stream-ordered memory must stay: a reset of the device uses it.
   return memory.range.has_allocator ? AllocatorId{} : wanted;
@@ -109,7 +109,8 @@ bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allo
 int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes,
                  bool is_block) {
   const bool is_start = id.value() == memory.range.record.value();
-  // A view counts no bytes. One at the start of the memory would have the id of the driver's record.
+  // A view counts no bytes. A view at the start of the memory would have the id of the driver's record, so it is not
+  // recorded.
   if (attributes.kind == MemoryKind::kAlias) {
     return !is_start && Profiler::Default().RecordAllocFrom(caller, id, bytes, attributes);
   }

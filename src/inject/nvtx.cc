@@ -16,13 +16,13 @@ namespace hbmprof::internal {
 namespace {
 
 enum class Shown : uint8_t { kInnermost, kOutermost, kPath };
-std::atomic<Shown> shown{Shown::kInnermost};  // set before a program has a function of this file
+std::atomic<Shown> shown{Shown::kInnermost};  // set before the program gets the functions of this file
 std::atomic_flag has_read_environment = ATOMIC_FLAG_INIT;
 
 constexpr std::string_view kLabel = "nvtx";
 constexpr int kMaxRanges = 32;
 
-// The pushed ranges of a thread, of all domains. Deeper ones are counted only.
+// The pushed ranges of a thread, of all domains. Ranges beyond kMaxRanges are only counted.
 struct Range {
   const void* domain;
   TagSetId tags_before;
@@ -36,7 +36,8 @@ struct ThreadRanges {
 };
 __thread ThreadRanges thread_ranges __attribute__((tls_model("initial-exec"))) = {};
 
-// Without what makes the text different each time: PyTorch's emit_nvtx adds numbers and sizes to an operator's name.
+// Returns `text` without the parts that differ at each call: PyTorch's emit_nvtx adds numbers and sizes to an
+// operator's name.
 std::string_view WithoutNumbers(std::string_view text) {
   for (const std::string_view start : {", seq = ", ", op_id = ", ", sizes = "}) {
     text = text.substr(0, text.find(start));
@@ -54,7 +55,7 @@ void AddToPath(ThreadRanges& of_thread, std::string_view text) {
   add(text);
 }
 
-// Ranges of the domain that are pushed.
+// Returns the number of pushed ranges of the domain.
 int LevelOf(const ThreadRanges& of_thread, const void* domain) {
   int level = 0;
   for (int i = 0; i < of_thread.count && i < kMaxRanges; ++i) level += of_thread.ranges[i].domain == domain ? 1 : 0;
@@ -94,7 +95,8 @@ int Pop(const void* domain) {
     current_tags = range.tags_before;
     of_thread.path_size = range.path_size_before;
   } else {
-    // Another domain's range inside of it is still pushed: that one's end restores what was before both.
+    // A range of another domain that began inside this range is still pushed. When that range ends, it restores the
+    // tags from before both ranges.
     of_thread.ranges[ended + 1].tags_before = range.tags_before;
     of_thread.ranges[ended + 1].path_size_before = range.path_size_before;
     std::memmove(of_thread.ranges + ended, of_thread.ranges + ended + 1,
@@ -104,7 +106,7 @@ int Pop(const void* domain) {
   return level;
 }
 
-// A text as UTF-8, cut at what a tag may have.
+// A text as UTF-8, cut at the longest value of a tag.
 class Utf8 {
  public:
   explicit Utf8(const wchar_t* wide) {
@@ -169,7 +171,7 @@ int DomainRangePushEx(const void* domain, const nvtx::EventAttributes* event) { 
 int DomainRangePop(const void* domain) { return Pop(domain); }
 void* DomainRegisterStringA(const void* /*domain*/, const char* text) { return Copy(Text(text)); }
 void* DomainRegisterStringW(const void* /*domain*/, const wchar_t* text) { return Copy(Utf8(text).text()); }
-// A domain is known by its address only.
+// A domain is identified by its address only.
 void* DomainCreateA(const char* name) { return Copy(Text(name)); }
 void* DomainCreateW(const wchar_t* name) { return Copy(Utf8(name).text()); }
 
@@ -194,8 +196,8 @@ void Take(nvtx::FunctionTable table, unsigned size, unsigned number, Signature* 
 }  // namespace
 }  // namespace hbmprof::internal
 
-// Called by a program's copy of NVTX when it is first used. Takes over the functions above; all others do nothing.
-// Returns 1, or 0 if that copy has none of them.
+// Called by a program's copy of NVTX when it is first used. Replaces the functions of that copy by the functions above;
+// its other functions keep doing nothing. Returns 1, or 0 if the copy has none of these functions.
 extern "C" [[gnu::visibility("default")]] int InitializeInjectionNvtx2(
     hbmprof::internal::nvtx::GetExportTable* get_export_table) {
   using namespace hbmprof::internal;  // NOLINT: its functions

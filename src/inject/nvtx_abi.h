@@ -8,7 +8,7 @@
 
 namespace hbmprof::internal::nvtx {
 
-// Sets of functions that a tool may take over, and the functions' numbers in them.
+// Sets of functions that a tool may replace, and the numbers of the functions in each set.
 inline constexpr int kCore = 1;
 inline constexpr unsigned kRangePushEx = 8;
 inline constexpr unsigned kRangePushA = 9;

@@ -40,7 +40,7 @@ namespace {
 using GetApi = const PJRT_Api* (*)();
 
 // Does not join libhbmprof_cuda.so: a plugin's buffers lie in memory that the plugin got from the driver, at addresses
-// that the handles do not show. In one account they would count twice.
+// that the handles do not show. In one profiler they would count twice.
 [[gnu::constructor(101)]] void KeepToOwnProfiler() { StaySeparate(); }
 
 // The result of GetPjrtApi, and the reason if it is not the table of a plugin.
@@ -70,7 +70,8 @@ pjrt::Error* ErrorCode(pjrt::ErrorGetCodeArgs* args) {
   return nullptr;
 }
 
-// A table with the number of slots of the newest known version. Its version is the oldest that has them in this order.
+// A table with the number of slots of the newest known version. Its version is the oldest version that has the slots in
+// this order.
 struct RefusingTable {
   static constexpr int kSlots = 138;
   pjrt::Api api = {pjrt::OffsetOf(kSlots), nullptr, {24, nullptr, pjrt::kMajorVersion, pjrt::kLeastMinorVersion}};

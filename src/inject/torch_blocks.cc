@@ -24,9 +24,9 @@ namespace {
 enum class State : uint8_t {
   kUnused,  // nothing was reported
   kShown,
-  kForked,  // the process is a child: its tables are empty
-  // All others: the reports are not believed.
-  kOtherTotal,     // `told` bytes are allocated by PyTorch's total, `counted` by its reports
+  kForked,  // the process is a forked child: its tables are empty
+  // In all states below, the reports are not used, because they contradict each other or the records.
+  kOtherTotal,     // PyTorch's total says `told` bytes allocated, the sum of its reports is `counted`
   kMoreThanTotal,  // `told` bytes are reserved, which is less than the `counted` bytes that are allocated
   kUnknownFree,    // a free of a block that was not reported, or of `told` bytes where `counted` were
   kLiveTwice,
@@ -34,15 +34,16 @@ enum class State : uint8_t {
   kOtherDevice,
 };
 
-// What was reported of one device. PyTorch reports a device's blocks one at a time; snapshots read meanwhile.
+// What was reported of one device. PyTorch reports the blocks of a device one at a time. Snapshots read this at the
+// same time.
 struct Device {
   bool IsShown() const { return state.load(std::memory_order_relaxed) <= State::kShown; }
 
   std::atomic<State> state{State::kUnused};
   std::atomic<int64_t> live_bytes{0};
-  // Whether some block could not be recorded. Its free is then unknown.
+  // Whether some block could not be recorded. Then a free of an unknown block is not an error.
   std::atomic<bool> has_dropped{false};
-  std::atomic<int> id{-1};  // the profiler's
+  std::atomic<int> id{-1};  // the DeviceId in the profiler; -1: not known yet
   std::atomic<int64_t> told{0};
   std::atomic<int64_t> counted{0};
   // The last failure.
@@ -78,7 +79,7 @@ AllocatorId TorchAllocator() {
   return AllocatorId{static_cast<uint8_t>(allocator)};
 }
 
-// The device's reports are not believed from now on.
+// From now on the reports of the device are not used, and its blocks are not shown.
 void Refuse(Device& device, State reason, int64_t told = 0, int64_t counted = 0) {
   device.told.store(told, std::memory_order_relaxed);
   device.counted.store(counted, std::memory_order_relaxed);
@@ -125,7 +126,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
     return;
   }
   Device& device = devices[torch_device.index];
-  // (Without host memory for a profiler, there is none.)
+  // (If the host has no memory for the profiler, there is no profiler.)
   if (!device.IsShown() || !Completes([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
   device.state.store(State::kShown, std::memory_order_relaxed);
   const int64_t counted = device.live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -149,7 +150,7 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
   device.failures.fetch_add(1, std::memory_order_release);
 }
 
-// --- What snapshots say. ---
+// --- Warnings in snapshots. ---
 
 namespace {
 
@@ -192,8 +193,8 @@ bool IsCalledByTorch(const Snapshot& snapshot, const Snapshot::Stack& stack) {
   return false;
 }
 
-// Whether PyTorch's caching allocator has allocated segments without a report. Stream-ordered memory is no segment of
-// its, and it reports nothing of what it does not cache.
+// Whether PyTorch's caching allocator has allocated segments without a report. Stream-ordered memory does not belong to
+// this allocator, and PyTorch does not report memory that it does not cache.
 bool HasSilentSegments(const Snapshot& snapshot) {
   if (has_report.load(std::memory_order_relaxed) || secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
     return false;

@@ -1,16 +1,17 @@
 // PyTorch's blocks in the profile: what its caching allocator reports (torch_hook.h) becomes blocks of the driver's
-// memory. PyTorch's own total checks the reports. Of a device where they do not agree, only the driver's memory is
-// shown, and a warning in each snapshot says why.
+// memory. The reports are compared with PyTorch's own total. If they do not agree for a device, only the driver's
+// memory of that device is shown, and a warning in each snapshot says why.
 #ifndef HBMPROF_SRC_INJECT_TORCH_BLOCKS_H_
 #define HBMPROF_SRC_INJECT_TORCH_BLOCKS_H_
 
 namespace hbmprof::internal {
 
-// Reports count from now on. Before the first call of the driver that is tracked: each report follows one.
+// From this call on, the reports are used. Call it before the first tracked call of the driver: PyTorch reports a block
+// only after such a call.
 void StartTorchBlocks();
 
-// After the profiler was made: its snapshots get a warning for each device whose blocks are not shown, and one if
-// PyTorch allocates and reports nothing.
+// Call it after the profiler was made. Its snapshots then get a warning for each device whose blocks are not shown, and
+// a warning if PyTorch allocates memory but reports nothing.
 void AddTorchWarningsToSnapshots();
 
 }  // namespace hbmprof::internal

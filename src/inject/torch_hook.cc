@@ -1,9 +1,9 @@
 // The stubs are written in assembly: they keep all argument registers and leave by a jump. So the real functions get
-// what was passed and return to their caller, whatever their signature. Unwind information leads through the stubs.
+// all arguments and return to the caller of the stub, whatever their signature is. The stubs have unwind information.
 //
 // The real functions are searched in the symbol tables of the loaded objects. dlsym cannot find them: Python loads
-// libc10.so with RTLD_LOCAL. Nor may it be called here: it takes the lock under which dlopen runs constructors, and a
-// constructor may allocate.
+// libc10.so with RTLD_LOCAL. dlsym also must not be called here: it takes the lock under which dlopen runs
+// constructors, and a constructor may allocate.
 #include "src/inject/torch_hook.h"
 
 #include <dlfcn.h>
@@ -56,7 +56,7 @@ SymbolTables TablesOf(const dl_phdr_info& object) {
     if (header.p_type == PT_DYNAMIC) entry = reinterpret_cast<const ElfW(Dyn)*>(object.dlpi_addr + header.p_vaddr);
   }
   for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
-    // The dynamic linker has made these addresses absolute, but not the kernel's object's.
+    // The dynamic linker has made these addresses absolute, except those of the object that the kernel provides (vDSO).
     const ElfW(Addr) value = entry->d_un.d_ptr;
     const ElfW(Addr) address = value < object.dlpi_addr ? value + object.dlpi_addr : value;
     if (entry->d_tag == DT_GNU_HASH) tables.hash = reinterpret_cast<const uint32_t*>(address);
@@ -100,7 +100,7 @@ class RealFunction {
     if (function != 0 && LibraryOf(function) == library_.load(std::memory_order_relaxed)) return function;
     if (IsForkedChild()) return 0;
     Search search = {this, 0};
-    // No fork leaves the dynamic linker's lock held in the child.
+    // A fork waits until the search has ended. Otherwise the child could find the dynamic linker's lock held.
     EnterMutexSection();
     dl_iterate_phdr(&Visit, &search);
     LeaveMutexSection();
@@ -152,8 +152,8 @@ void* TorchHookByName(const char* name) {
 
 extern "C" {
 
-// Called by the stubs with the arguments that they were called with and the registers of their caller. They return
-// where the stub jumps to, 0 for nowhere.
+// Called by the stubs with the arguments that they were called with and the registers of their caller. They return the
+// address that the stub jumps to; if it is 0, the stub returns to its caller.
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_memory(uint64_t address, int64_t bytes,
                                                                         uint64_t allocated, uint64_t reserved,
                                                                         uint64_t device,

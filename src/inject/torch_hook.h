@@ -1,6 +1,6 @@
-// The functions of PyTorch's libc10.so that the injected library stands in front of: by them PyTorch tells its own
-// profiler of each block that its caching allocator hands out and takes back. The names say the argument types, so a
-// release with other arguments calls neither.
+// The functions of PyTorch's libc10.so that the injected library interposes. PyTorch calls them to tell its own
+// profiler of each block that its caching allocator hands out and takes back. The mangled names contain the argument
+// types, so a PyTorch release with other arguments calls neither of them.
 #ifndef HBMPROF_SRC_INJECT_TORCH_HOOK_H_
 #define HBMPROF_SRC_INJECT_TORCH_HOOK_H_
 
@@ -20,7 +20,7 @@ struct TorchDevice {
   int index;
 };
 
-// Both are called with a lock of the device's held, on the thread that allocates or frees; `caller` is in
+// Both are called on the thread that allocates or frees, which holds a lock of the device; `caller` is in
 // libc10_cuda.so. Defined in torch_blocks.cc.
 
 // c10::reportMemoryUsageToProfiler: a block at `address` was handed out (bytes > 0) or taken back (bytes < 0). The
@@ -30,7 +30,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
 // c10::reportOutOfMemoryToProfiler: PyTorch is about to throw its out-of-memory error.
 void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t total_reserved, TorchDevice device);
 
-// The function that stands in front of the one with this mangled name; null for all other names.
+// Returns the function that interposes the function with this mangled name; null for all other names.
 void* TorchHookByName(const char* name);
 
 }  // namespace hbmprof::internal

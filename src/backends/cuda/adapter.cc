@@ -126,7 +126,7 @@ size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& sh
   for (unsigned i = 0; i == 0 || (i < levels && largest != 0); ++i) {
     total = SaturatingAdd(total, CudaArrayBytes(block, level));
     largest >>= 1;
-    // A dimension that the array has never shrinks below one texel.
+    // A dimension that is not 0 does not shrink below one texel.
     const auto halve = [](size_t size) { return size > 1 ? size >> 1 : size; };
     level.width = halve(level.width);
     level.height = halve(level.height);
@@ -143,7 +143,8 @@ void CudaDeviceResets::Reset(Profiler& profiler, DeviceId device, AllocatorId su
     survivor_ = survivor;
     count_.store(number, std::memory_order_release);
   }
-  // A record that PutBack restored before is dropped now. From now on PutBack does not restore such records.
+  // This also drops a record that PutBack has restored before. After this, PutBack does not restore records that were
+  // removed before the reset.
   profiler.DropDevice(device, survivor, std::move(kept));
 }
 

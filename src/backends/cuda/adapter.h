@@ -1,6 +1,6 @@
 // The logic of tracking CUDA memory that the runtime's and the driver's wrappers share: sizes that CUDA does not
 // report, the order of events around the real calls, and memory that is opened several times. Includes no CUDA header:
-// real calls come in as callables, CUDA's constants as numbers.
+// real calls are passed as callables, CUDA's constants as numbers.
 //
 // Not here: the calls themselves (runtime.cc, runtime_stream.cc, driver_calls.inc), logic that only the driver's
 // wrappers need (driver_adapter.h), queries to CUDA (queries.h, driver_queries.h).
@@ -83,7 +83,7 @@ size_t CudaArrayBytes(const TexelBlock& block, const CudaArrayShape& shape);
 // Layers and faces do not shrink from level to level.
 size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& shape, unsigned levels);
 
-// A successful allocation. To construct one makes no calls and takes no memory.
+// A successful allocation. Its construction makes no calls and takes no memory.
 struct CudaBuffer {
   BufferId id;
   size_t bytes = 0;
@@ -165,14 +165,15 @@ Result RemoveAndFree(Profiler& profiler, CudaDeviceResets& resets, BufferId id, 
 // the last close, so only the first opening is an allocation and only the last close is a free. Thread-safe.
 class SharedOpenings {
  public:
-  // After `address` was opened on `device`: calls `record()` if it was not open before. No lock is needed for that
-  // call: no close can be the last one before the program's call that opens it has returned.
+  // After `address` was opened on `device`: calls `record()` if it was not open before. No lock is held during
+  // `record()`. The last close cannot come earlier, because the program cannot close the memory before its opening call
+  // has returned.
   template <typename Record>
   void Open(const void* address, DeviceId device, const Record& record) ABSL_LOCKS_EXCLUDED(mutex_) {
     if (IsFirst(address, device)) record();
   }
 
-  // RemoveAndFree for one opening; only the last one removes the record. An unknown address is a foreign free.
+  // Like RemoveAndFree, for one opening; only the last close removes the record. An unknown address is a foreign free.
   template <typename Result, typename RealClose>
   Result Close(Profiler& profiler, CudaDeviceResets& resets, const void* address, Result success,
                const RealClose& close) ABSL_LOCKS_EXCLUDED(mutex_) {

@@ -47,7 +47,7 @@ void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, c
   const uint64_t resets_before = resets_.count();
   const auto record = [&] { return RecordRange(caller, buffer.id, buffer.bytes, attributes); };
   if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
-    // A reset of the device that came in between ended the record, because no context owned it yet.
+    // A reset of the device in the meantime has ended the record, because no context owned it yet.
     if (resets_.count() != resets_before && !profiler_.FindBuffer(buffer.id).has_value()) record();
   }
   queries_.Recorded(attributes.device);

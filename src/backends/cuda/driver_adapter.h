@@ -1,5 +1,5 @@
 // The logic of tracking the driver's calls: for each type of call, a function that changes the records before or after
-// the real call and returns the real call's result unchanged. It includes no CUDA header: real calls come in as
+// the real call and returns the real call's result unchanged. It includes no CUDA header: real calls are passed as
 // callables, and the driver is queried through CudaDriverQueries. Everything here is thread-safe.
 //
 // Not here: which function of the driver has which type (driver_calls.inc), tables (driver_memory.h), sizes
@@ -22,7 +22,7 @@
 
 namespace hbmprof::internal {
 
-// The estimated bytes of an array of the driver's: see CudaArrayBytes.
+// Returns the estimated bytes of an array that the driver has created: see CudaArrayBytes.
 inline size_t CudaDriverArrayBytes(const cuda_driver::ArrayDescriptor& d) {
   return CudaArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, 0, 0});
 }
@@ -43,7 +43,7 @@ struct CudaDriverStream {
 class CudaDriverQueries {
  public:
   struct Pointer {
-    int device = -1;  // -1: the driver does not say
+    int device = -1;  // -1: the driver does not report it
     MemoryKind kind = MemoryKind::kDevice;
   };
   struct Capture {
@@ -56,7 +56,7 @@ class CudaDriverQueries {
   virtual int CurrentDevice() = 0;
   virtual const void* CurrentContext() = 0;
   virtual Pointer DescribePointer(const void* address) = 0;
-  // Returns the size in bytes of the allocation that contains `address`; 0 if the driver does not say.
+  // Returns the size in bytes of the allocation that contains `address`; 0 if the driver does not report it.
   virtual size_t AddressRangeBytes(const void* address) = 0;
   virtual Capture CaptureOf(const CudaDriverStream& stream) = 0;
   virtual bool PrimaryContextActive(int device) = 0;
@@ -70,8 +70,8 @@ class CudaDriverQueries {
   virtual void Recorded(DeviceId device) = 0;
 };
 
-// One tracked call on the calling thread. Only the outermost call is recorded: not one that the driver, or a wrapper
-// above it, makes within a tracked call.
+// One tracked call on the calling thread. Only the outermost call is recorded. A call that the driver, or a wrapper
+// above it, makes within a tracked call is not recorded.
 class TrackedCudaCall {
  public:
   explicit TrackedCudaCall(const Caller& caller);
@@ -151,7 +151,7 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int DestroyPool(const Real& real, void* pool) {
-    // Also while recording is off: a destroyed pool must not be queried.
+    // The pool is removed also while recording is off, because a destroyed pool must not be queried.
     CudaPools::Removed removed = pools_.Remove(pool);
     const int result = real();
     if (result != cuda_driver::kSuccess) pools_.PutBack(std::move(removed));
@@ -211,7 +211,7 @@ class CudaDriverAdapter {
     return physical_.NameByAddress(address, rename);
   }
 
-  // Tiles of sparse arrays. They count from the call on, not from its execution in the stream.
+  // Tiles of sparse arrays. They count from the return of the call, not from its execution in the stream.
   template <typename Real>
   int MapTiles(const Real& real, const cuda_driver::ArrayMapInfo* list, unsigned count) {
     return ThenRecord(real, 0, [&] { RecordTiles(list, count); });
@@ -249,7 +249,7 @@ class CudaDriverAdapter {
   // --- Graphs. Memory of their nodes counts from a launch on: see CudaGraphMemory. ---
 
   // A new graph can have the handle of an earlier one whose end was not seen, for example after a failed capture. The
-  // nodes of that one are removed.
+  // nodes of the earlier graph are removed.
   template <typename Real>
   int CreateGraph(const Real& real, void* const* graph) {
     const int result = real();
@@ -332,7 +332,7 @@ class CudaDriverAdapter {
   int CreateContext(const Real& real, void* const* context) {
     return ThenRecord(real, 0, [&] { contexts_.Created(*context); });
   }
-  // All memory of the context ends, except stream-ordered and physical memory.
+  // Ends the records of all memory of the context, except stream-ordered and physical memory.
   template <typename Real>
   int DestroyContext(const Real& real, const void* context) {
     EndedContext ended;
@@ -346,7 +346,7 @@ class CudaDriverAdapter {
     if (result == cuda_driver::kSuccess) contexts_.HasEnded(std::move(ended.context));
     return result;
   }
-  // All memory of the context ends, also if the context is still retained.
+  // Ends the records of all memory of the context, also if the context is still retained.
   template <typename Real>
   int ResetPrimaryContext(const Real& real, int device) {
     return ThenRecord(real, 0, [&] { DropPrimaryContext(device); });

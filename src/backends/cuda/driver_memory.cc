@@ -279,7 +279,7 @@ void CudaGraphMemory::Moved(Graph graph, Graph parent) {
 void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {
   if (!used()) return;
   MutexLock lock(mutex_);
-  graphs_.erase(executable);  // of an earlier graph with this handle
+  graphs_.erase(executable);  // the nodes of an earlier graph with this handle
   const auto found = graphs_.find(graph);
   if (found != graphs_.end()) graphs_.emplace(executable, found->second);
 }
@@ -367,7 +367,7 @@ bool CudaContexts::Recorded(const Owner& owner, BufferId id) {
     if (!tied) node = buffers_.extract(entry);
   });
   if (tied) return true;
-  // A record that is not added to its context must not outlive it.
+  // A record that is not added to its context must not live longer than the context.
   const FreedRecord record = profiler_.RecordFree(id);
   if (!completed) {
     profiler_.RecordDropped(static_cast<size_t>(record.bytes().value_or(0)));

@@ -52,7 +52,8 @@ class CudaPhysicalMemory {
   void Imported(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call after the driver has returned `handle` for the memory that is mapped at `address`.
   void Retained(DriverHandle handle, uint64_t address) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call after [address, address+bytes) was mapped to `handle`'s memory. `attributes` is used if that was imported.
+  // Call after [address, address+bytes) was mapped to `handle`'s memory. `attributes` is used if that memory was
+  // imported.
   void Mapped(const Caller& caller, uint64_t address, size_t bytes, DriverHandle handle, const Attributes& attributes)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -70,10 +71,10 @@ class CudaPhysicalMemory {
   // Call before an array is destroyed. Moves all its mappings to `taken`.
   void UnmapArray(BufferId array, Taken& taken) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Gives the record of the physical memory that is mapped at exactly `address` that address for its id, until the
-  // record ends, so that it can become a segment. `rename` changes the id of a live record, and returns whether it did.
-  // Returns false, and changes nothing, if the memory has no record of just the mapped bytes, is mapped more than once,
-  // or `rename` fails.
+  // Changes the id of a record to `address`, until the record ends, so that the memory can become a segment. The record
+  // is that of the physical memory that is mapped at exactly `address`. `rename` changes the id of a live record, and
+  // returns whether it did. Returns false and changes nothing if the memory has no record of exactly the mapped bytes,
+  // if it is mapped more than once, or if `rename` fails.
   bool NameByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns the records of all live physical memory.
@@ -185,7 +186,7 @@ class CudaGraphMemory {
   std::atomic<bool> used_{false};
   Mutex mutex_;
   Graphs graphs_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // all that is in use, and some that has ended
+  std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // ids of memory in use, and of some that has ended
 };
 
 // The contexts that the program has created, and the buffers that end with each of them. All other buffers belong to a
@@ -247,7 +248,7 @@ class CudaContexts {
 
   // Call before a context is destroyed. Removes all its buffers and their records.
   Ended End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call HasEnded after that succeeded, PutBack after it failed.
+  // Call HasEnded after the context was destroyed, PutBack if that failed.
   void HasEnded(Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBack(Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -286,7 +287,7 @@ class CudaPools {
   void Created(const void* pool, int device) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before a pool is destroyed. Waits until no ForEach uses it.
   Removed Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call after that failed.
+  // Call if the pool could not be destroyed.
   void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls visit(pool) for every pool of the device. No lock is held during the call, and the pool is not destroyed.
   template <typename Visit>

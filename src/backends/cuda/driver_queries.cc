@@ -25,7 +25,7 @@ bool HasActivePrimaryContext(CUdevice device) {
   return query::cuDevicePrimaryCtxGetState(device, &flags, &active) == kSuccess && active != 0;
 }
 
-// The bytes that `pool` has reserved on the device and that no allocation uses; 0 if the driver does not say.
+// The bytes that `pool` has reserved on the device and that no allocation uses; 0 if the driver does not report it.
 int64_t IdleBytes(Handle pool) {
   uint64_t reserved = 0;
   uint64_t used = 0;
@@ -36,7 +36,7 @@ int64_t IdleBytes(Handle pool) {
   return static_cast<int64_t>(reserved) - static_cast<int64_t>(used);
 }
 
-// The bytes that graphs have reserved on the device and do not use; 0 if the driver or the adapter does not say.
+// The bytes that graphs have reserved on the device and do not use; 0 if the driver or the adapter does not report it.
 int64_t IdleGraphBytes(CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
   uint64_t reserved = 0;
   if (!adapter.graph_bytes ||
@@ -145,8 +145,8 @@ DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaAdapterQueries& 
   DeviceProbe probe;
   CUdevice device = 0;
   if (query::cuDeviceGet(&device, ordinal) != kSuccess) return probe;
-  // Only the calling thread's own context is queried. To make another one current would keep it alive after the
-  // program's last release of it, or create it again.
+  // Only the calling thread's own context is queried. If another context were made current, it would stay alive after
+  // the program's last release of it, or it would be created again.
   if (CurrentDevice() == device) AddContextFigures(probe);
   size_t total = 0;
   if (!probe.bytes_limit.has_value() && HasActivePrimaryContext(device) &&

@@ -21,7 +21,7 @@ namespace hbmprof::internal {
 // Returns "GPU:<ordinal>".
 std::string CudaDeviceName(int ordinal);
 
-// What only the adapter knows about a device. Both are called in the device's probe, so they must not call
+// Queries about a device that only the adapter can answer. Both are called in the device's probe, so they must not call
 // CudaDeviceId. Each can be empty.
 struct CudaAdapterQueries {
   // Calls visit(pool) for each pool of the device except its default pool.
@@ -30,22 +30,21 @@ struct CudaAdapterQueries {
   std::function<int64_t(DeviceId id)> graph_bytes;
 };
 
-// Returns the id of a device in Profiler::Default(); of the device "unknown" for the ordinal -1. The first call for a
-// device sets ProbeCudaDevice with `adapter` as its probe. Call it only if the device is in use: after an allocation
-// succeeded.
+// Returns the id of a device in Profiler::Default(). For the ordinal -1 it is the id of the device "unknown". The first
+// call for a device sets ProbeCudaDevice with `adapter` as its probe. Call it only if the device is in use: after an
+// allocation succeeded.
 DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
 
 // Returns the allocator of Profiler::Default() that labels stream-ordered memory.
 AllocatorId CudaStreamOrderedAllocator();
 
-// Returns the size in bytes of the driver's allocation that contains `ptr`; 0 if the driver does not say.
+// Returns the size in bytes of the driver's allocation that contains `ptr`; 0 if the driver does not report it.
 size_t CudaAddressRangeBytes(const void* ptr);
 
 // Returns what the driver and NVML report about a device:
 //   - its size;
 //   - the bytes in use: by this process if NVML reports them; else by all processes, if NVML reports them or the device
-//   is
-//     the calling thread's current one;
+//     is the calling thread's current one;
 //   - the idle bytes of its default pool, and of the other pools and the graphs that `adapter` knows.
 // Unknown values stay unset. `id` is passed to `adapter`. Never retains a context.
 DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id = kDefaultDevice, const CudaAdapterQueries& adapter = {});
@@ -64,7 +63,7 @@ class CudaDriverInProcess : public CudaDriverQueries {
   AllocatorId StreamOrderedAllocator() override { return CudaStreamOrderedAllocator(); }
   void Recorded(DeviceId device) override;
 
-  // REQUIRES: no call was tracked yet.
+  // REQUIRES: no call was tracked before.
   void SetAdapterQueries(CudaAdapterQueries adapter) { adapter_queries_ = std::move(adapter); }
 
  private:

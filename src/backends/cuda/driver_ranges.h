@@ -1,5 +1,5 @@
-// CudaDriverRanges: the address ranges that the driver has allocated. With it the injected library knows which records
-// of the program are about the driver's memory (src/inject/injected_profiler.cc).
+// CudaDriverRanges: the address ranges that the driver has allocated. With it the injected library finds out which
+// records of the program are for memory of the driver (src/inject/injected_profiler.cc).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_RANGES_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_RANGES_H_
 
@@ -17,13 +17,13 @@
 
 namespace hbmprof::internal {
 
-// One instance for the process. Thread-safe, and safe in signal handlers: a handler that interrupts one of these
-// functions finds nothing. A range can have a record that has ended, for example because its context was destroyed:
-// after Find, check that the record is live.
+// One instance for the process. Thread-safe, and safe in signal handlers: if a handler has interrupted one of these
+// functions, Find in that handler returns no range. A range can have a record that has ended, for example because its
+// context was destroyed: after Find, check that the record is live.
 class CudaDriverRanges {
  public:
   struct Range {
-    BufferId record;             // the record that counts the range; null: no memory of the driver's is here
+    BufferId record;             // the record that counts the range; null: the driver has no memory here
     bool is_mapped = false;      // the record is for the physical memory that is mapped here
     bool has_allocator = false;  // the record has an allocator
     bool is_declared = false;    // see Declare

@@ -1,4 +1,4 @@
-// The wrappers, which have the driver's own names, are made from driver_calls.inc.
+// Defines the wrappers from driver_calls.inc. They have the driver's own names.
 #include "src/backends/cuda/driver_shim.h"
 
 #include <atomic>
@@ -62,7 +62,7 @@ std::unique_ptr<ProcessTracker> MakeTracker() {
 }
 
 // The first tracked call makes the tracker. That is after the driver's initialization, so the profile at exit is
-// written while the driver still answers. Never destroyed, because calls can be made during static destruction.
+// written while the driver can still be called. Never destroyed, because calls can be made during static destruction.
 CudaDriverAdapter* Tracker() {
   static MadeTracker<ProcessTracker> made;
   bool is_new = false;
@@ -71,8 +71,8 @@ CudaDriverAdapter* Tracker() {
   return tracker == nullptr ? nullptr : &tracker->adapter;
 }
 
-// The first version of the driver's interface for which cuGetProcAddress returns this function if it is asked for the
-// name without the suffix.
+// The first version of the driver's interface for which cuGetProcAddress returns this function when a program requests
+// the name without the suffix.
 struct Variant {
   std::string_view name;
   int version;
@@ -109,7 +109,7 @@ std::string_view BaseName(std::string_view name) {
 }
 
 // Returns the wrapper that fits the arguments of a cuGetProcAddress call, by the rules of that function; null if there
-// is none. For a driver whose cuGetProcAddress returns other addresses than those that the driver exports.
+// is none. It is needed for a driver whose cuGetProcAddress returns other addresses than those that the driver exports.
 void* WrapperByRequest(std::string_view name, int version, Flags64 flags) {
   void* best = nullptr;
   int best_rank = -1;
@@ -137,8 +137,8 @@ CUresult HandOutWrapper(const Real& real, const char* name, void** function, int
   return result;
 }
 
-// The bytes that the arguments of a wrapped call ask for: the second argument of every call that allocates, but for
-// pitched memory. nullopt for other calls.
+// Returns the bytes that a wrapped call requests: its second argument, or for pitched memory the width times the
+// height. Returns nullopt for calls whose second argument is neither.
 template <typename... Arguments>
 std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
   const std::tuple<const Arguments&...> all(arguments...);
@@ -150,7 +150,7 @@ std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
   return std::nullopt;
 }
 
-// The device of a wrapped call: of physical memory the one that its properties name, else the current one.
+// Returns the device of a wrapped call: for physical memory the device in its properties, else the current device.
 template <typename... Arguments>
 int DeviceOf(const Arguments&... arguments) {
   int device = CudaDriverInProcess().CurrentDevice();

@@ -1,7 +1,7 @@
 // The wrappers of the functions that driver_calls.inc lists as wrapped: finding the wrapper of a name or of a function
 // of the driver, and which functions the driver has. Everything here is thread-safe.
 //
-// Not here: how programs get to call the wrappers (src/inject).
+// Not here: how the calls of programs reach the wrappers (src/inject).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 
@@ -17,7 +17,7 @@ namespace hbmprof::internal {
 void PrepareCudaTracking();
 void CudaTrackingStarts();
 
-// See CudaPhysicalMemory::NameByAddress. Not before a driver's call was tracked.
+// See CudaPhysicalMemory::NameByAddress. REQUIRES: a call of the driver was tracked before.
 bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to));
 
 // Returns the wrapper of the driver's function `name`, null if that is not wrapped.

@@ -4,8 +4,8 @@
 
 #include <atomic>
 
-// The injected library defines HBMPROF_DLSYM as the name of a function that calls the C library's dlsym: a call of
-// dlsym from within that library is a call of its own one.
+// The injected library defines HBMPROF_DLSYM as the name of a function that calls the C library's dlsym: inside that
+// library the name dlsym means its own dlsym.
 #ifdef HBMPROF_DLSYM
 extern "C" void* HBMPROF_DLSYM(void* library, const char* name);
 #else
@@ -27,7 +27,7 @@ void* CudaDriverLibrary() {
 namespace cuda_driver {
 namespace {
 
-// Null where the driver lacks a function. Threads that fill the table at the same time write the same.
+// Null where the driver lacks a function. Threads that fill the table at the same time write the same values.
 std::atomic<void*> functions[kEntryCount];
 std::atomic<bool> is_filled{false};
 

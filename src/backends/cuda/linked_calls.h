@@ -21,8 +21,9 @@ struct CudaLinkedCalls {
   static CudaLinkedCalls* Instance();
 };
 
-// Reports a call that has failed because there is no memory (hbmprof/out_of_memory.h), on the device `ordinal`; -1: it
-// is not known. Does nothing if the injected library is there: it has reported the driver's call.
+// Reports a call that has failed because there is no memory (hbmprof/out_of_memory.h), on the device `ordinal`; -1: the
+// device is not known. Does nothing if the injected library is in this process, because that library has reported the
+// driver's call already.
 void ReportCudaOutOfMemory(const char* call, size_t bytes, int ordinal, MemoryKind kind);
 
 }  // namespace hbmprof::internal

@@ -15,8 +15,8 @@ namespace hbmprof::internal {
 template <typename T>
 class MadeTracker {
  public:
-  // As MadeOnce::Get, but returns null if the host has no memory. The caller then makes the call without a record; it
-  // is counted as dropped as soon as there is a profiler.
+  // As MadeOnce::Get, but returns null if the host has no memory. The caller then makes the real call without a record.
+  // That call is counted as dropped, as soon as there is a profiler.
   template <typename Make>
   T* Get(const Make& make, bool* published = nullptr) {
     T* tracker = nullptr;

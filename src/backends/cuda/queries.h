@@ -21,7 +21,7 @@ bool QueryCuda(const Query& query) {
   return false;
 }
 
-// Returns the ordinal of the thread's current device; -1 if CUDA does not say.
+// Returns the ordinal of the thread's current device; -1 if CUDA does not report it.
 int CurrentCudaDevice();
 
 }  // namespace hbmprof::internal

@@ -28,7 +28,7 @@ Attributes StreamOrdered(int ordinal, MemoryKind kind) {
   return {internal::CudaDeviceId(ordinal), kind, internal::CudaStreamOrderedAllocator()};
 }
 
-// The memory of a pool lies where the pool was created, which can be another device or the host.
+// The memory of a pool lies on the device of the pool, which can differ from the device of the stream, or on the host.
 Attributes OfPoolMemory(const void* ptr, cudaStream_t stream) {
   cudaPointerAttributes pointer = {};
   if (!internal::QueryCuda([&] { return cudaPointerGetAttributes(&pointer, ptr); })) pointer = {};

@@ -1,5 +1,5 @@
-// Order of events: a record is made before its handle is added, and it ends after its handle was removed. The mutex is
-// not held while a record is made or ended, because that captures a call stack or changes the ledger.
+// Order of events: a record is made before its handle is added to the tables, and it ends after its handle was removed.
+// The mutex is not held while a record is made or ended, because that captures a call stack or changes the ledger.
 #include "src/backends/pjrt/adapter.h"
 
 #include <algorithm>
@@ -407,7 +407,8 @@ std::vector<PjrtRecords::Leftover> PjrtRecords::LeftoversIn(const Removed& remov
     row.made_by = made_by;
     ++row.count;
   };
-  // Memory that several buffers share is listed once: by the buffer that it was created for, if that is among them.
+  // Memory that several buffers share is listed once: by the buffer that it was created for, if that buffer is among
+  // them.
   std::map<uint64_t, uintptr_t> memory;
   for (const auto& [handle, buffer] : removed.buffers_) {
     if (!buffer.holds_memory()) continue;

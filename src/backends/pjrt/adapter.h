@@ -1,5 +1,5 @@
-// The logic of tracking PJRT memory: which handle holds which memory, and until when. It knows no ABI and calls no
-// plugin: handles come in as addresses, sizes and attributes as values.
+// The logic of tracking PJRT memory: which handle holds which memory, and until when. It uses no ABI and calls no
+// plugin: handles are passed as addresses, sizes and attributes as values.
 //
 // A record of the profiler represents memory, not a handle: several handles can share memory, and one handle can pass
 // its memory to another. Each record has its own number as its BufferId, so a new handle with the value of an old one
@@ -43,7 +43,7 @@ struct PjrtProgram {
   std::string name;
   size_t num_outputs = 0;
   std::vector<DeviceId> devices;  // the addressable ones
-  int64_t code_bytes = 0;         // on each device; below 0: the plugin does not say
+  int64_t code_bytes = 0;         // on each device; below 0: the plugin does not report it
   int64_t temp_bytes = -1;        // needed by one execution besides arguments and outputs; -1: unknown
   int64_t peak_bytes = -1;
   // The outputs of the first execution, [device][output]. Set once; null before that.
@@ -59,8 +59,8 @@ struct PjrtProgram {
 // Thread-safe. A handle must not be used in two threads between its creation and the return of the call that made it,
 // nor after the call that destroys it has begun.
 //
-// A call that ends something and that the plugin may refuse is recorded in two steps: a function that returns Removed
-// before the real call, and PutBack() if the real call failed.
+// If a call ends memory or a handle, and the plugin may refuse it, it is recorded in two steps: a function that returns
+// Removed before the real call, and PutBack() if the real call failed.
 //
 // Each function that adds something throws std::bad_alloc if the host has no memory for it; then nothing is recorded.
 class PjrtRecords {
@@ -90,7 +90,7 @@ class PjrtRecords {
   // Handles and records that a function removed; see PutBack.
   class Removed {
     friend class PjrtRecords;
-    // To remove one handle takes no host memory.
+    // Removal of one handle takes no host memory.
     absl::InlinedVector<std::pair<PjrtHandle, Buffer>, 1> buffers_;
     absl::InlinedVector<FreedRecord, 2> records_;
     absl::InlinedVector<std::pair<PjrtHandle, Executable>, 1> executables_;
@@ -99,7 +99,7 @@ class PjrtRecords {
     // Memory that lost a holder and has others left.
     absl::InlinedVector<BufferId, 1> references_;
   };
-  // Buffers and executables that a client did not destroy: one row for all that are alike.
+  // Buffers and executables that a client did not destroy: one row for each group of equal ones.
   struct Leftover {
     int64_t count = 0;
     int64_t bytes = 0;  // of each
@@ -109,22 +109,23 @@ class PjrtRecords {
 
   explicit PjrtRecords(Profiler& profiler) : profiler_(profiler) { spare_.reserve(kMaxSpareNodes); }
 
-  // `buffer` is a new handle with new memory.
+  // Call after `buffer` was created with new memory.
   void Created(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` is a new handle without memory of its own: a view of memory with another owner, or an alias that is not
-  // fulfilled yet.
+  // Call after `buffer` was created without memory of its own: as a view of memory with another owner, or as an alias
+  // that is not fulfilled yet.
   void CreatedView(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` is a new handle that shares `source`'s memory. The memory is live until neither of them holds it.
+  // Call after `buffer` was created as a handle that shares `source`'s memory. The memory is live until neither of them
+  // holds it.
   void CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle buffer, PjrtHandle source,
                     const PjrtMemory& memory) ABSL_LOCKS_EXCLUDED(mutex_);
   // `buffer` will share the memory of the buffer that `callback` is fulfilled with.
   void AwaitsFulfilment(PjrtHandle callback, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `callback` was fulfilled with `source`; null: with an error.
+  // `callback` was fulfilled with `source`. A null `source` means: it was fulfilled with an error.
   void Fulfilled(PjrtHandle callback, PjrtHandle source) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` is a new handle that took over `source`'s memory, with its stack and labels. Returns false if `source` is
-  // unknown.
+  // Call after `buffer` was created as a handle that took over `source`'s memory, with its stack and labels. Returns
+  // false if `source` is unknown.
   bool Moved(PjrtHandle source, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The memory of a new transfer. Its handles are retrieved later, by index.
@@ -141,7 +142,7 @@ class PjrtRecords {
   // Removes the handles from `buffers` that are unknown or hold no memory.
   using Handles = absl::InlinedVector<PjrtHandle, 64>;
   void KeepHolders(Handles& buffers) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The handle is about to be destroyed. Sets `*known` to whether it is known; an unknown handle is counted as a
+  // Call before the handle is destroyed. Sets `*known` to whether it is known; an unknown handle is counted as a
   // foreign free. A null handle is ignored, and counts as known.
   Removed Destroyed(PjrtHandle buffer, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the client that made a buffer, null if that is unknown.
@@ -163,7 +164,8 @@ class PjrtRecords {
   void HostMapped(const Caller& caller, PjrtHandle data, const PjrtMemory& memory) ABSL_LOCKS_EXCLUDED(mutex_);
   Removed HostUnmapped(PjrtHandle data) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The client is about to be destroyed. Removes its handles. The records of the memory that they hold stay: leaks.
+  // Call before the client is destroyed. Removes its handles. The records of the memory that they hold stay, because it
+  // is a leak.
   Removed ClientDestroyed(PjrtHandle client) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the recorded memory of the handles that ClientDestroyed removed, the largest rows first.
   std::vector<Leftover> LeftoversIn(const Removed& removed) const;
@@ -182,7 +184,7 @@ class PjrtRecords {
   template <typename Enter>
   void InsertOrEnd(absl::Span<const BufferId> ids, const Enter& enter);
   void Insert(PjrtHandle handle, const Buffer& buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // One handle fewer holds `memory`. Returns whether it was the last one; if not, adds it to `removed`.
+  // Records that one handle fewer holds `memory`. Returns whether it was the last one; if not, adds it to `removed`.
   bool DropHolder(BufferId memory, Removed* removed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddHolder(BufferId memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++more_holders_[memory.value()]; }
   void Free(absl::Span<const BufferId> ids, Removed* removed);

@@ -35,8 +35,8 @@ void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& byt
 
 size_t ZeroBytes() { return 0; }
 
-// Returns `error`, the result of a call. Reports it if it says that memory is exhausted. The device of the call and the
-// requested bytes are not known here.
+// Returns `error`, the result of a call. Reports the failure if the code of `error` is RESOURCE_EXHAUSTED. The device
+// of the call and the requested bytes are not known here.
 Error* Finish(TrackedPlugin& tracked, Error* error) {
   if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted) {
     ReportOutOfMemory({"a PJRT call", std::nullopt, ""}, tracked.profiler);
@@ -262,8 +262,8 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
 Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) {
   Error* const error = tracked.plugin.Call(kLoadedExecutableExecute, args);
   if (tracked.profiler.enabled()) {
-    // Donated arguments first: memory that an output took over from an argument would count twice. A failed execution
-    // can have taken arguments over, too.
+    // The records of donated arguments are removed first. Otherwise memory that an output took over from an argument
+    // would count twice. A failed execution can also have taken arguments over.
     RecordOrDrop(
         tracked, [&] { RemoveDonated(tracked, *args); }, &ZeroBytes);
     if (error == nullptr)

@@ -20,7 +20,7 @@ struct TrackedPlugin {
   PjrtRecords records;
 };
 
-// Calls the plugin's own function once, with `args` unchanged, and returns its result.
+// The type of a hook. A hook calls the plugin's own function once, with `args` unchanged, and returns its result.
 using PjrtHookFunction = pjrt::Error* (*)(TrackedPlugin& tracked, const Caller& caller, void* args);
 
 struct PjrtHook {

@@ -1,4 +1,4 @@
-// Each query gives a value that can be recorded, also if the plugin does not answer.
+// Each query returns a value that can be recorded, also if the plugin does not have the function or returns an error.
 #include "src/backends/pjrt/plugin.h"
 
 #include <iterator>
@@ -10,7 +10,7 @@ namespace {
 
 using pjrt::Slot;
 
-// The storage of queries that are made for every buffer: less to set to zero.
+// The storage of queries that are made for every buffer. It is small, because it is set to zero each time.
 constexpr size_t kSmall = 64;
 
 constexpr char kUnknownDevice[] = "unknown";
@@ -192,7 +192,7 @@ PjrtMemory PjrtPlugin::Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::D
   described.bytes = SizeOf(buffer);
   described.attributes = location.attributes;
   described.space = location.space;
-  // A memory space can belong to several devices; the argument of the call says which one it is.
+  // A memory space can belong to several devices; the argument of the call says which device it is.
   if (device != nullptr) described.attributes.device = DeviceOf(client, device);
   PjrtQuery<pjrt::BufferElementTypeArgs> type;
   type.args.buffer = buffer;

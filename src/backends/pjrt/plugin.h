@@ -61,7 +61,7 @@ class PjrtPlugin {
     Discard(error);
     return false;
   }
-  // Returns the code of `error`, -1 if the plugin does not say. Does not destroy `error`.
+  // Returns the code of `error`, -1 if the plugin does not report it. Does not destroy `error`.
   int CodeOf(const pjrt::Error* error) const;
 
   // A device, and the name of one of its memory spaces.
@@ -85,7 +85,7 @@ class PjrtPlugin {
   // has priority over both.
   PjrtMemory Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::Device* device, pjrt::Memory* memory);
   size_t SizeOf(pjrt::Buffer* buffer) const;
-  // Returns false also if the plugin does not say.
+  // Returns whether the buffer is deleted; false if the plugin does not have the function or returns an error.
   bool IsDeleted(pjrt::Buffer* buffer) const;
   std::shared_ptr<PjrtProgram> DescribeProgram(PjrtHandle client, pjrt::LoadedExecutable* executable);
   std::vector<pjrt::Device*> AddressableDevices(pjrt::Client* client) const;

@@ -52,7 +52,7 @@ const pjrt::Api* Refuse(const pjrt::Api* api, const std::string& why) {
   return api;
 }
 
-// Returns why the table cannot be wrapped; empty if it can.
+// Returns the reason why the table cannot be wrapped; an empty string if it can be wrapped.
 std::string WhyUnsupported(const pjrt::Api* api) {
   if (api == nullptr) return "its table is null";
   if (api->struct_size < sizeof(pjrt::Api) || api->struct_size > kMaxTableBytes) {
@@ -68,7 +68,7 @@ struct Wrapping {
   const pjrt::Api* wrapped = nullptr;
 };
 
-// Held while tables are compared and copied, never while anything is called that can wait for another thread.
+// Held while tables are compared and copied, never during a call that can wait for another thread.
 Mutex wrappings_mutex;
 Wrapping wrappings[kMaxPlugins] ABSL_GUARDED_BY(wrappings_mutex);
 size_t wrapping_count ABSL_GUARDED_BY(wrappings_mutex) = 0;
