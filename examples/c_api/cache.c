@@ -8,7 +8,7 @@
 
 enum { kPages = 5, kPageBytes = 4096 };
 
-/* Stands for the allocator of a device. */
+/* This function takes the place of a device's allocator. */
 static void* device_alloc(size_t bytes) { return malloc(bytes); }
 static int device_free(void* ptr) {
   free(ptr);

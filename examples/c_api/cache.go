@@ -18,8 +18,8 @@ import (
 
 const pageBytes = 4096
 
-// withTag calls f; what f records has the label key=value. A tag belongs to a thread, so the goroutine stays on its
-// thread meanwhile.
+// withTag calls f. Allocations that f records have the label key=value. A tag belongs to a thread, so the goroutine is
+// locked to its thread during the call.
 func withTag(key, value string, f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -62,7 +62,8 @@ func number(f func(*C.char) C.int, name string) C.int {
 	return f(n)
 }
 
-// check returns the library's error. The last error belongs to the thread: the caller has locked it.
+// check returns the library's error. The last error belongs to the thread, so the caller must have locked the goroutine
+// to its thread.
 func check(status C.int) error {
 	if status == 0 {
 		return nil

@@ -36,7 +36,8 @@ extern "C" {
     fn hbmprof_last_error() -> *const c_char;
 }
 
-/// A label for what this thread allocates, until it is dropped. (The raw pointer keeps it on its thread.)
+/// A label for the allocations of this thread, until this object is dropped. (The raw pointer prevents a move to
+/// another thread.)
 struct ScopedTag(std::marker::PhantomData<*const ()>);
 
 impl ScopedTag {

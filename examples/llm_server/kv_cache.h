@@ -30,7 +30,7 @@ class KvCache {
       : device_(device), layers_(layers), width_(width), max_pages_(max_pages) {}
 
   // Adds `tokens` positions to the sequence, and the pages they need. Error: kResourceExhausted if the cache or the
-  // device is full; the length is as before then, and pages that were added stay with the sequence.
+  // device is full. In this case the length does not change, and the sequence keeps the pages that were added.
   absl::Status Extend(KvSequence& sequence, int tokens);
   // Frees the sequence's pages and empties it.
   void Release(KvSequence& sequence);
@@ -42,7 +42,8 @@ class KvCache {
   }
 
   size_t page_bytes() const { return size_t{2} * layers_ * kPageTokens * width_ * sizeof(float); }
-  // Returns the number of pages that are allocated and not released, also those that no page table has any more.
+  // Returns the number of pages that are allocated and not released, including pages that are no longer in any page
+  // table.
   int64_t pages_in_use() const { return pages_in_use_; }
 
  private:

@@ -215,7 +215,7 @@ int main(int argc, char** argv) {
   options.capacity = static_cast<size_t>(command.memory_mib) << 20;
   const absl::StatusOr<std::unique_ptr<hbmprof::SimulatedDevice>> device = hbmprof::SimulatedDevice::Create(options);
   if (!device.ok()) Fail(1, device.status().ToString());
-  // Three names for one device's memory; each becomes the label `allocator` of its buffers.
+  // Three allocators with different names on one device. The name is the label `allocator` of the buffers.
   hbmprof::TrackingAllocator weight_memory(**device, "weights");
   hbmprof::TrackingAllocator activation_memory(**device, "activations");
   hbmprof::TrackingAllocator kv_memory(**device, "kv_cache");

@@ -41,7 +41,7 @@ struct Weights {
   Tensor logits;
 };
 
-// What one sequence contributes to a step: the tokens at its last tokens.size() positions.
+// The part of one sequence that a step computes: the tokens at its last tokens.size() positions.
 struct Chunk {
   const KvSequence* sequence;
   std::vector<int> tokens;
@@ -54,9 +54,10 @@ class Transformer {
   Transformer(const ModelConfig& config, hbmprof::DeviceAllocator& weight_memory,
               hbmprof::DeviceAllocator& activation_memory);
 
-  // Runs all chunks of a batch at once: long ones (a prompt) and short ones (the latest token). Writes their keys
-  // and values into the cache, which must already be extended for them, and returns one row of logits per chunk: those
-  // of the token that follows it. A sequence is in at most one chunk. All activations but the result are freed again.
+  // Computes all chunks of a batch in one pass: long ones (a prompt) and short ones (the latest token). Writes their
+  // keys and values into the cache, which must already be extended for them. Returns one row of logits for each chunk,
+  // which predicts the token after the chunk. A sequence is in at most one chunk. All activations except the result are
+  // freed.
   Tensor Forward(const std::vector<Chunk>& batch, const KvCache& cache) const;
 
   const ModelConfig& config() const { return config_; }

@@ -1,6 +1,5 @@
-// The arithmetic of the model, on Tensors. Every row is computed by itself and in one fixed order, so a row's result
-// does not depend on which other rows share its batch.
-// Attention uses the KV cache and is in model.cc.
+// The arithmetic of the model, on Tensors. Every row is computed separately and in a fixed order, so its result does
+// not depend on the other rows of the batch. Attention uses the KV cache and is in model.cc.
 #ifndef HBMPROF_EXAMPLES_LLM_SERVER_OPS_H_
 #define HBMPROF_EXAMPLES_LLM_SERVER_OPS_H_
 
@@ -30,7 +29,7 @@ void Rotate(float* row, int heads, int head_width, int position);
 // Replaces values[0, count) by probabilities.
 void Softmax(float* values, int count);
 
-// Draws an index of logits[0, count): at temperature 0 that of the largest logit.
+// Draws an index of logits[0, count). At temperature 0 it is the index of the largest logit.
 int Sample(const float* logits, int count, float temperature, std::mt19937& random);
 
 }  // namespace llm

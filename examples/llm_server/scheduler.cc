@@ -61,7 +61,7 @@ std::vector<Answer> Scheduler::Run() {
   for (size_t i = 0; i < members.size(); ++i) TakeToken(*members[i], logits.row(static_cast<int>(i)));
 }
 
-// Returns false if the device has no page left: the request ends, and its pages are free for the others.
+// Returns false if the device has no page left. The request then ends, and other requests can use its pages.
 bool Scheduler::ExtendSequence(Running& running, int tokens) {
   if (cache_.Extend(running.sequence, tokens).ok()) return true;
   cache_.Release(running.sequence);

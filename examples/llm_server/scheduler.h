@@ -45,7 +45,7 @@ class Scheduler {
       : model_(model), cache_(cache), options_(options) {}
 
   void Submit(Request request) { waiting_.push_back(std::move(request)); }
-  // Serves until every submitted request is answered; the answers, in the order in which they ended.
+  // Serves until every submitted request is answered. Returns the answers in the order in which they ended.
   std::vector<Answer> Run();
 
   int64_t prompt_tokens() const { return prompt_tokens_; }

@@ -26,7 +26,7 @@ Device::Device(const std::string& plugin_path, bool tracked) {
   if (library == nullptr) Fail(dlerror());
   const auto get_api = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"));
   if (get_api == nullptr) Fail(plugin_path + " is no PJRT plugin");
-  // This is all that a program needs to have its device memory recorded.
+  // To record its device memory, a program needs only this call of Wrap.
   api_ = tracked ? hbmprof::pjrt::Wrap(get_api()) : get_api();
 
   PJRT_Plugin_Initialize_Args initialize{};

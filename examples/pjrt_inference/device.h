@@ -15,7 +15,7 @@ namespace inference {
 
 class Device {
  public:
-  // Loads the plugin and creates a client. `tracked`: with its table wrapped by hbmprof.
+  // Loads the plugin and creates a client. If `tracked` is true, hbmprof wraps the plugin's table.
   Device(const std::string& plugin_path, bool tracked);
   ~Device();
   Device(const Device&) = delete;

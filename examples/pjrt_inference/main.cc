@@ -41,7 +41,7 @@ constexpr int64_t kClasses = 32;
 constexpr int kLayers = 4;
 constexpr int kWarmUp = 10;
 
-// Numbers in [-1, 1) that are the same everywhere.
+// Pseudo-random numbers in [-1, 1), the same on every machine.
 class Numbers {
  public:
   explicit Numbers(uint64_t seed) : state_(seed) {}

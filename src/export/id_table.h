@@ -1,5 +1,5 @@
-// IdTable: gives objects the ids 0, 1, 2, ... in the order of their first use. Equal objects have the same id. The user
-// of the table stores the objects. Not thread-safe.
+// IdTable: gives objects the ids 0, 1, 2, ... in the order of their first use. Equal objects have the same id. The
+// caller stores the objects. Not thread-safe.
 #ifndef HBMPROF_SRC_EXPORT_ID_TABLE_H_
 #define HBMPROF_SRC_EXPORT_ID_TABLE_H_
 

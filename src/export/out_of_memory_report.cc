@@ -19,7 +19,7 @@ constexpr size_t kStacksNamed = 64;  // of which those with the same names becom
 constexpr size_t kFramesShown = 4;
 constexpr size_t kStackLineBytes = 120;  // of the names in one line
 
-// "512 B", "1.50 GiB".
+// Returns text such as "512 B" or "1.50 GiB".
 std::string Bytes(int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   auto value = static_cast<double>(bytes);
@@ -33,7 +33,7 @@ std::string Bytes(int64_t bytes) {
   return text;
 }
 
-// Control characters would act on a terminal; the text may come from the program.
+// Replaces control characters, because they would have an effect on a terminal and the text may come from the program.
 std::string Printable(std::string_view text) {
   std::string printable(text);
   for (char& byte : printable) {
@@ -130,7 +130,7 @@ std::optional<int64_t> Before(const std::function<std::optional<int64_t>(uint64_
   return bytes_before ? bytes_before(key) : std::nullopt;
 }
 
-// What one call stack holds of one memory space.
+// The memory of one call stack in one memory space.
 struct Holder {
   uint32_t stack = 0;
   int64_t bytes = 0;
@@ -157,13 +157,13 @@ std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, Me
   return holders;
 }
 
-// "f < g < h": the innermost frames of each stack.
+// Returns the innermost frames of each stack, as in "f < g < h".
 std::vector<std::string> FrameTexts(const Snapshot& snapshot, const std::vector<Holder>& holders,
                                     Symbolizer* symbolizer) {
   std::vector<uint64_t> addresses;
   for (const Holder& holder : holders) {
     const std::vector<uint64_t>& frames = snapshot.stacks[holder.stack].return_addresses;
-    // A return address is behind its call.
+    // A return address is after the call instruction, so 1 is subtracted.
     for (size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) addresses.push_back(frames[i] - 1);
   }
   std::vector<Symbolizer::Name> names(addresses.size());
@@ -250,7 +250,7 @@ std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemoryS
   std::vector<Holder> holders = LargestHolders(snapshot, device, space);
   if (holders.empty()) return "";
   const std::vector<std::string> frames = FrameTexts(snapshot, holders, symbolizer);
-  // Stacks that differ only in lines are one to a reader.
+  // Stacks with the same function names look the same to the reader, so they are merged.
   std::map<std::string_view, Holder> by_text;
   bool has_growth = false;
   for (size_t i = 0; i < holders.size(); ++i) {

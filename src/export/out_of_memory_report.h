@@ -1,5 +1,5 @@
-// The report of a failed allocation as text, made from values only.
-// Not here: when a report is made and where it goes (src/api/out_of_memory.cc).
+// The text of the report of a failed allocation. The functions depend only on their arguments. Not here: when a report
+// is made and where it is written (src/api/out_of_memory.cc).
 #ifndef HBMPROF_SRC_EXPORT_OUT_OF_MEMORY_REPORT_H_
 #define HBMPROF_SRC_EXPORT_OUT_OF_MEMORY_REPORT_H_
 
@@ -48,19 +48,20 @@ struct OutOfMemoryVerdict {
   std::string text;  // one or two sentences: the cause with its figures, and what to do
 };
 
-// The first cause of the list above that applies.
+// Returns the cause of the failure and its text. If several causes apply, returns the first one that the checks in the
+// .cc file find.
 OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure);
 
-// The report up to the list of call stacks: several lines, each with a line feed.
+// Returns the report without the list of call stacks: several lines, each of which ends with a line feed.
 std::string OutOfMemorySummary(const OutOfMemory& failure);
 
-// A key for what a call stack holds, equal in all snapshots of one process.
+// Returns a key that identifies the call stack in all snapshots of one process.
 uint64_t StackKey(const Snapshot::Stack& stack);
 
-// The call stacks that hold most of a device's memory space in `snapshot`, ten lines at most; stacks whose innermost
-// functions are the same share a line. "" if nothing is in use. `device` indexes
-// snapshot.devices. `bytes_before(key)` returns what the stack of this key held when the last profile
-// was written, nullopt if none was written. `symbolizer` may be null.
+// Returns the list of the call stacks that hold most of a device's memory space in `snapshot`; "" if nothing is in use.
+// The list has at most ten lines of stacks. Stacks with the same innermost functions share a line. `device` is an index
+// in snapshot.devices. `bytes_before(key)` returns the bytes of the stack with this key when the last profile was
+// written, or nullopt if none was written. `symbolizer` may be null.
 std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
                               const std::function<std::optional<int64_t>(uint64_t key)>& bytes_before);
 

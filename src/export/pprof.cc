@@ -76,9 +76,9 @@ constexpr SampleType kSampleTypes[] = {
 };
 constexpr size_t kSampleTypeCount = std::size(kSampleTypes);
 
-// Innermost frames that belong to hbmprof. Capture leaves them out already; this is for a stack that begins too early.
-// TrackingAllocator is not in the list: viewers also hide the frames that a matching frame calls, and it calls the
-// user's upstream allocator.
+// Innermost frames that belong to hbmprof. Usually capture has already left them out. This is for a stack that contains
+// them nevertheless. TrackingAllocator is not in the list: viewers also hide the frames that a matching frame calls,
+// and it calls the user's upstream allocator.
 constexpr std::string_view kDropFrames = "hbmprof::(internal|cuda|Profiler)::.*|hbmprof_record_alloc";
 
 constexpr std::string_view kNoStack = "[no stack]";
@@ -197,7 +197,7 @@ absl::Status CheckSample(const Snapshot& snapshot, size_t number) {
   return absl::OkStatus();
 }
 
-// Checks what the writer relies on.
+// Checks the properties of a snapshot that the writer relies on.
 absl::Status CheckSnapshot(const Snapshot& snapshot) {
   for (size_t i = 0; i < snapshot.samples.size(); ++i) {
     // A cheap test first: building a message takes memory.
@@ -293,7 +293,8 @@ class ProfileWriter {
     }
   }
 
-  // Returns the string's index and stores it in `known`. So a string that no sample uses is not interned.
+  // Returns the string's index and stores it in `known`. The string is interned at the first use, so a string that no
+  // sample uses is not interned.
   int64_t InternOnce(std::string_view text, int64_t& known) {
     if (known == kNotYet) known = strings_.Intern(text);
     return known;
@@ -366,7 +367,7 @@ class ProfileWriter {
   void PackLocationIds(const Snapshot::Stack& stack) {
     const auto add = [&](uint64_t id) { protozero::add_varint_to_buffer(&packed_ids_, id); };
     for (const uint64_t return_address : stack.return_addresses) {
-      // The address of the call. The return address can belong to another line or function.
+      // The address of the call is used, because the return address can belong to another line or function.
       add(LocationId(return_address == 0 ? 0 : return_address - 1, 0));
     }
     if (stack.return_addresses.empty()) add(LocationId(kNoStack));
@@ -589,7 +590,7 @@ class ProfileWriter {
     }
     if (stats.driver_cache_bytes.has_value()) line.Add("driver_cache", stats.driver_cache_bytes);
     if (stats.baseline.has_value()) line.Add("baseline", stats.baseline);
-    // Few drivers report it.
+    // Only few drivers report the peak, so the key is left out if it is unknown.
     if (stats.driver_peak_bytes_in_use.has_value()) line.Add("driver_peak", stats.driver_peak_bytes_in_use);
     WriteComment(line);
   }

@@ -34,7 +34,7 @@ class Shortener {
         if (StartsWith(Rest(), kAnonymous)) {
           Copy(kAnonymous.size());
         } else if (StartsWith(Rest(), "(*") || StartsWith(Rest(), "(&")) {
-          // "void (*f(int))(char)": the text before f is its return type.
+          // In "void (*f(int))(char)", the text before f belongs to its return type.
           name_.clear();
           position_ += 2;
         } else if (name_ == "decltype") {
@@ -147,7 +147,7 @@ class Shortener {
       const char c = text_[position_];
       if (c == '(') {
         if (!SkipParentheses()) return false;
-        // "(1)<(2)": the demangler puts a comparison's operands into parentheses.
+        // In "(1)<(2)", the demangler has put the operands of a comparison into parentheses.
         while (position_ < text_.size() && text_[position_] == '<') ++position_;
         continue;
       }
@@ -248,7 +248,7 @@ std::string ShortenDemangled(std::string_view demangled) {
 
 std::string ShortFunctionName(const char* symbol) {
   const bool may_be_cpp = StartsWith(symbol, "_Z");
-  // First as Rust: its legacy symbols are valid C++ symbols too.
+  // Rust is tried first, because its legacy symbols are also valid C++ symbols.
   if (may_be_cpp || StartsWith(symbol, "_R")) {
     const std::string own(WithoutCompilerSuffix(symbol));
     const MallocedText demangled(rust_demangle(own.c_str(), DMGL_NO_OPTS), &free);

@@ -33,7 +33,8 @@ namespace {
 class ElfFile {
  public:
   explicit ElfFile(const std::string& path) {
-    // The path of a module can be a device, and opening a device can have effects. O_NONBLOCK: a pipe must not block.
+    // The path of a module can be a device, and to open a device can have side effects. O_NONBLOCK is set so that a
+    // pipe does not block.
     struct stat info;
     if (path.find('/') == std::string::npos || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
     fd_ = AboveStandard([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
@@ -137,7 +138,7 @@ class SymbolTable {
     const auto after = std::upper_bound(addresses_.begin(), addresses_.end(), address);
     if (after == addresses_.begin()) return {};
     Function& function = functions_[static_cast<size_t>(after - addresses_.begin()) - 1];
-    // A function in assembly can have no size: it ends at the next function.
+    // A function in assembly can have the size 0. Then it ends at the next function.
     if (function.size != 0 && address - *std::prev(after) >= function.size) return {};
     if (function.size == 0 && after == addresses_.end()) return {};
     if (function.found == nullptr) {
@@ -286,8 +287,8 @@ class CachedElfSymbolizer final : public Symbolizer {
   }
 };
 
-// Constant-initialized and never destroyed. Not a static variable of a function, because that has a lock, which another
-// thread can hold while the process forks.
+// The variable is constant-initialized and never destroyed. It is not a static variable of a function, because such a
+// variable has a lock, which another thread can hold while the process forks.
 union Lasting {
   constexpr Lasting() : symbolizer() {}
   ~Lasting() {}

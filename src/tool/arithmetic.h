@@ -1,4 +1,4 @@
-// Arithmetic on values from files. It wraps around on overflow, as pprof's does.
+// Arithmetic on values from files. On overflow the result wraps around, as in pprof.
 #ifndef HBMPROF_SRC_TOOL_ARITHMETIC_H_
 #define HBMPROF_SRC_TOOL_ARITHMETIC_H_
 

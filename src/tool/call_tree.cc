@@ -34,7 +34,7 @@ CallTree::CallTree(const ProfileSet& profiles, size_t type, const Grouping& grou
     }
     return entry->second;
   };
-  // Frames are written out once for each location.
+  // The text of each location's frames is made only once.
   std::vector<std::vector<ProfileSet::ShownFrame>> frames(profiles.locations().size());
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> leaves;  // by (stack, label set)
   for (const ProfileSet::File& file : profiles.files()) {

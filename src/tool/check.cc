@@ -44,7 +44,7 @@ class Examiner {
  private:
   void Problem(std::string text) { Add(std::move(text), problems_); }
   void Note(std::string text) { Add(std::move(text), notes_); }
-  // More entries than this have no use for the reader.
+  // More entries than this are not useful to the user.
   static void Add(std::string text, std::vector<std::string>& to) {
     if (to.size() == kEnough) text = "... and more";
     if (to.size() <= kEnough) to.push_back(std::move(text));
@@ -191,7 +191,8 @@ class Examiner {
     }
   }
 
-  // The sum over the samples of a device and memory space; nothing without this sample type or on overflow of int64.
+  // Returns the sum over the samples of a device and memory space; nullopt if there is no such sample type, or if the
+  // sum overflows int64.
   std::optional<int64_t> SumOf(std::string_view device, std::string_view space, std::string_view type) {
     const auto [entry, is_new] = sums_.try_emplace(type);
     if (is_new) AddUp(type, entry->second);
@@ -223,7 +224,7 @@ class Examiner {
     }
   }
 
-  // Problems and notes that are listed.
+  // The largest number of problems, and of remarks, that are listed.
   static constexpr size_t kEnough = 20;
   inline static const std::string kDeviceSpace = "device";
 

@@ -27,7 +27,7 @@ struct Command {
   bool only_reads_profiles = false;
 };
 
-// Each adds its subcommand to the command line `tool`.
+// Each of these functions adds its subcommand to the command line `tool`.
 Command AddRunCommand(CLI::App& tool);
 Command AddPsCommand(CLI::App& tool);
 Command AddDumpCommand(CLI::App& tool);

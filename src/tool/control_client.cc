@@ -44,7 +44,7 @@ absl::Status Connect(const FileDescriptor& fd, const std::string& path) {
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) return Unavailable(path, "the path is too long for a socket");
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  // A queue that is full makes a connection to a Unix socket fail at once, so this waits for it.
+  // If the queue of a Unix socket is full, connect fails at once. So it is tried again until there is space.
   for (int waited = 0; waited <= kWaitMillis; waited += 10) {
     if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return absl::OkStatus();
     if (errno == EACCES || errno == EPERM) return absl::PermissionDeniedError(Cat(path, ": ", std::strerror(errno)));
@@ -75,7 +75,7 @@ absl::Status Receive(const FileDescriptor& fd, const std::string& path, std::str
   return absl::OkStatus();
 }
 
-// Reads "ok BYTES\n" or "error BYTES\n". Sets `text` to what has come of the body.
+// Reads "ok BYTES\n" or "error BYTES\n". Sets `text` to the part of the body that has already arrived.
 absl::Status ReceiveHead(const FileDescriptor& fd, const std::string& path, std::string* text, bool* is_ok,
                          int64_t* bytes) {
   size_t end = 0;
@@ -135,7 +135,7 @@ bool IsSocketName(std::string_view name) {
          name.substr(name.size() - suffix.size()) == suffix;
 }
 
-// The socket of a process that has been killed: a connection is refused.
+// Removes the socket file if its process was killed. A connection to such a socket is refused.
 void RemoveIfDead(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode) || info.st_uid != geteuid()) return;

@@ -1,4 +1,4 @@
-// Asks running processes by their control channel (src/base/control_protocol.h).
+// Sends requests to running processes through their control channels (src/base/control_protocol.h).
 #ifndef HBMPROF_SRC_TOOL_CONTROL_CLIENT_H_
 #define HBMPROF_SRC_TOOL_CONTROL_CLIENT_H_
 
@@ -12,7 +12,7 @@
 
 namespace hbmprof::tool {
 
-// One memory space of one device of a process. Bytes; limit -1: unknown.
+// One memory space of one device of a process. Sizes are in bytes. A `limit` of -1 means that the limit is unknown.
 struct LiveMemory {
   std::string device;
   std::string space;  // "device", "managed", "pinned_host"
@@ -21,7 +21,7 @@ struct LiveMemory {
   int64_t limit = -1;
 };
 
-// A process that answers.
+// A running process that has answered the request "info".
 struct LiveProcess {
   std::string socket;  // path
   int64_t pid = 0;     // as the process sees itself
@@ -31,22 +31,23 @@ struct LiveProcess {
   std::vector<LiveMemory> memory;
 };
 
-// Where the sockets are unless the user names a directory: $HBMPROF_SOCKET_DIR, else hbmprof in $XDG_RUNTIME_DIR, else
-// /tmp/hbmprof-UID.
+// Returns the directory of the sockets, if the user does not name another one: $HBMPROF_SOCKET_DIR, else
+// $XDG_RUNTIME_DIR/hbmprof, else /tmp/hbmprof-UID.
 std::string ControlDirectory();
 
-// Sends `request` to the socket at `path` and returns the body of the answer. Waits at most ten seconds for the process
-// to accept, to answer and to go on sending. Errors: kUnavailable (nobody listens, no answer in time, the connection
-// ended), kPermissionDenied, or the process's own error as kInternal; the message names the socket.
+// Sends `request` to the socket at `path` and returns the body of the answer. Waits at most ten seconds for each of
+// these: that the process accepts the request, that it answers, and that it sends the next part of the answer. Errors:
+// kUnavailable (no process listens, no answer in time, the connection ended), kPermissionDenied, or the process's own
+// error as kInternal; the message names the socket.
 absl::StatusOr<std::string> AskProcess(const std::string& path, std::string_view request);
 
-// The processes with a socket in `directory` that answer, by process id. `silent`, if not null, gets a line for each
-// that does not answer. Removes the sockets of processes that have ended without doing so. Errors: kNotFound if there
-// is no such directory.
+// Returns the processes that have a socket in `directory` and answer, sorted by process id. If `silent` is not null,
+// adds a line to it for each process that does not answer. Removes the sockets that ended processes have left. Errors:
+// kNotFound if there is no such directory.
 absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent);
 
-// The one process in `directory` with this process id or name. Errors: kNotFound, kInvalidArgument if several have the
-// name; the message lists the processes.
+// Returns the process in `directory` with this process id or name. Errors: kNotFound if there is none; kInvalidArgument
+// if several processes have the name or id. The message lists the processes.
 absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std::string& pid_or_name);
 
 }  // namespace hbmprof::tool

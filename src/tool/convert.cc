@@ -28,8 +28,8 @@ std::string Quoted(std::string_view text) {
   return VisibleJson(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// Makes the text of each location once, although it can be in many stacks. `write` returns the text of one frame.
-// Frames are in the order innermost first, or outermost first.
+// Makes the text of each location only once, although the location can be in many stacks. `write` returns the text of
+// one frame. The frames of a stack are ordered innermost first or outermost first.
 class FrameTexts {
  public:
   using Write = std::function<std::string(const ProfileSet::ShownFrame&)>;
@@ -115,7 +115,7 @@ std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string
   };
   FrameTexts frames(profiles, ",", true,
                     [&](const ProfileSet::ShownFrame& frame) { return number_of(frame.name, frame.position); });
-  // By sample of all files: its stack's numbers.
+  // For each sample of all files: the numbers of its stack's frames.
   std::vector<std::string> stacks;
   for (const ProfileSet::File& file : profiles.files()) {
     for (const ProfileSet::Sample& sample : file.samples) {

@@ -32,7 +32,8 @@ bool IsFile(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-// Whether `dir` is a kernel file system. Reading some of its files blocks, and none is a debug file.
+// Returns whether `dir` is on a file system of the kernel, such as /proc. Such a file system has no debug files, and
+// reading some of its files blocks.
 bool IsKernelFileSystem(const fs::path& dir) {
   struct statfs info;
   if (statfs(dir.c_str(), &info) != 0) return false;
@@ -72,7 +73,8 @@ std::string BuildIdOf(const std::string& path) {
   return text;
 }
 
-// A folder of debug files has thousands of entries; the root of a system has millions.
+// `max_entries` limits the search: a folder of debug files has thousands of entries, but the root folder of a system
+// has millions.
 DebugFiles::DebugFiles(std::vector<std::string> directories, size_t max_entries)
     : directories_(std::move(directories)), max_entries_(max_entries) {
   if (const std::string cache = Environment("DEBUGINFOD_CACHE_PATH"); !cache.empty()) caches_.push_back(cache);

@@ -14,10 +14,10 @@ namespace hbmprof::tool {
 
 class DebugFiles {
  public:
-  // `directories` come first: each may hold files by build id (.build-id/ab/cdef.debug, or debuginfod's
-  // abcdef/debuginfo and abcdef/executable), by path, or anywhere below it. After them debuginfod's cache
-  // ($DEBUGINFOD_CACHE_PATH, $XDG_CACHE_HOME, ~/.cache), /usr/lib/debug, and the module's own path.
-  // At most `max_entries` files and folders below `directories` are looked at.
+  // Searches `directories` first. Each of them may contain files by build id (.build-id/ab/cdef.debug, or debuginfod's
+  // abcdef/debuginfo and abcdef/executable), by path, or anywhere below it. Then searches debuginfod's cache
+  // ($DEBUGINFOD_CACHE_PATH, $XDG_CACHE_HOME, ~/.cache), /usr/lib/debug, and the module's own path. Visits at most
+  // `max_entries` files and folders below `directories`.
   static constexpr size_t kMaxEntries = 200000;
   explicit DebugFiles(std::vector<std::string> directories, size_t max_entries = kMaxEntries);
 
@@ -29,7 +29,8 @@ class DebugFiles {
   std::vector<std::string> Problems();
 
  private:
-  // Every ELF file below the user's folders, by build id. Made on the first use, after the conventional paths.
+  // Returns the ELF files below the user's folders, by build id. Makes the index at the first call. Candidates calls
+  // this after it has tried the conventional paths.
   const std::map<std::string, std::vector<std::string>>& Index() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<std::string> directories_;

@@ -62,7 +62,7 @@ std::string FirstLine(const std::string& path) {
 
 // --- The machine. ---
 
-// Reports the driver. Initialises it, which creates no context.
+// Initializes the driver and reports on it. The initialization creates no context.
 void Driver(Findings& findings) {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
   if (driver == nullptr) {
@@ -130,7 +130,7 @@ void Limits(Findings& findings) {
   }
 }
 
-// --- The injected library: a second process of this command has it preloaded and queries it. ---
+// --- The injected library: it is preloaded into a second process of this command, which queries it. ---
 
 int PrintCoverage() {
   dlopen("libcuda.so.1", RTLD_LAZY);
@@ -210,7 +210,7 @@ void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std
   }
 }
 
-// The function by which PyTorch's caching allocator reports its blocks.
+// The function that PyTorch's caching allocator calls to report its blocks.
 constexpr char kTorchReport[] = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
 
 bool Imports(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, const char* function) {
@@ -288,7 +288,7 @@ void TorchLibrary(const std::string& path, Findings& findings) {
   }
 }
 
-// `library` is empty if there is none.
+// `library` is the path of the injected library, or empty if it cannot be used.
 void Target(const std::string& command, const std::string& library, Findings& findings, int depth = 0) {
   if (std::filesystem::path(command).filename().string().rfind(kTorchLibrary, 0) == 0) {
     return TorchLibrary(command, findings);

@@ -1,4 +1,4 @@
-// `hbmprof dump`: a profile of a running process.
+// `hbmprof dump`: writes a profile of a running process.
 #include <unistd.h>
 
 #include <cstring>
@@ -21,7 +21,7 @@ struct DumpOptions {
   bool reset_peak = false;
 };
 
-// "hbmprof.NAME.PID.pb.gz", or with a number behind the process id if there is such a file.
+// Returns "hbmprof.NAME.PID.pb.gz". If this file exists, adds a number after the process id.
 std::string NewFileName(const LiveProcess& process) {
   std::string name;
   for (const char c : process.name) name += c == '/' || c == '.' || c == ' ' ? '_' : c;

@@ -1,8 +1,8 @@
 // See dwarf_symbolizer.h.
 //
-// Units are found by the address ranges in the units: .debug_aranges is optional, and clang does not write it. Each
-// unit that contains a wanted address is read once: every function and inlined call in it looks up the wanted addresses
-// that it covers.
+// Units are found by the address ranges in the units, because .debug_aranges is optional and clang does not write it.
+// Each unit that contains a wanted address is read once. For every function and inlined call in it, the wanted
+// addresses in its ranges are looked up.
 #include "src/tool/dwarf_symbolizer.h"
 
 #include <dwarf.h>
@@ -23,10 +23,10 @@ namespace hbmprof::tool {
 namespace {
 
 constexpr uint64_t kPageMask = 4095;
-// Limit for damaged files: no compiler nests entries this deep.
+// A limit for damaged files. No compiler nests entries this deep.
 constexpr int kMaxDepth = 512;
 
-// libdw must not search for files: the caller has the right one.
+// libdw calls this to search for files. It finds nothing, because the caller has chosen the right file.
 int FindNothing(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word, char**) {
   return -1;
 }
@@ -43,25 +43,25 @@ std::string Absolute(const char* file, const char* directory) {
   return std::string(directory) + "/" + file;
 }
 
-// Returns an attribute of a function: its own, that of its abstract origin, or that of its declaration.
+// Returns the linkage name of a function: its own, or that of its abstract origin or declaration.
 std::string LinkageName(Dwarf_Die* die) {
   Dwarf_Attribute attribute;
   const std::string name = TextOf(dwarf_attr_integrate(die, DW_AT_linkage_name, &attribute));
   return name.empty() ? TextOf(dwarf_attr_integrate(die, DW_AT_MIPS_linkage_name, &attribute)) : name;
 }
 
-// The name in the source.
+// Returns the name in the source.
 std::string PlainName(Dwarf_Die* die) {
   Dwarf_Attribute attribute;
   return TextOf(dwarf_attr_integrate(die, DW_AT_name, &attribute));
 }
 
-// The name in the source with its namespaces and classes, for a function without a linker symbol.
+// Returns the name in the source with its namespaces and classes. Used for a function without a linker symbol.
 std::string QualifiedName(Dwarf_Die* die) {
   std::string name = PlainName(die);
   if (name.empty()) return "";
   Dwarf_Attribute attribute;
-  // The declaration: follows the abstract origin and its specification.
+  // Finds the declaration: follows the references to the abstract origin and to the specification.
   Dwarf_Die declared = *die;
   for (int i = 0; i < 4; ++i) {
     Dwarf_Die other;
@@ -177,7 +177,7 @@ void DwarfSymbolizer::Impl::ReadUnits() {
     Dwarf_Addr begin;
     Dwarf_Addr end;
     for (ptrdiff_t at = 0; (at = dwarf_ranges(&die, at, &base, &begin, &end)) > 0;) {
-      // The rest of a skeleton unit is in the split file, if that was found.
+      // The contents of a skeleton unit are in the split file, if that file was found.
       if (begin < end) units.push_back({begin, end, 0, type == DW_UT_skeleton && split.addr != nullptr ? split : die});
     }
   }
@@ -201,7 +201,7 @@ void DwarfSymbolizer::Impl::Visit(Dwarf_Die die, int depth, std::vector<Wanted>&
       }
     }
     switch (tag) {
-      // Entries that contain no code.
+      // These entries contain no code.
       case DW_TAG_base_type:
       case DW_TAG_enumeration_type:
       case DW_TAG_formal_parameter:
@@ -227,7 +227,8 @@ void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& w
   if (dwarf_child(&unit, &child) == 0) Visit(child, 0, wanted);
 
   for (Wanted& want : wanted) {
-    // Innermost first. A range that two functions share belongs to the deeper one.
+    // The scopes become ordered innermost first. If two functions share a range, it belongs to the one that is nested
+    // deeper.
     std::reverse(want.scopes.begin(), want.scopes.end());
     std::stable_sort(want.scopes.begin(), want.scopes.end(),
                      [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -253,12 +254,12 @@ void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& w
       frame.start_line = Number(&die, DW_AT_decl_line);
       want.frames->push_back(std::move(frame));
       if (dwarf_tag(&die) == DW_TAG_subprogram) break;
-      // The position of the next frame is the call of this one.
+      // The position of the next frame is the call site of this frame.
       const auto call_file = static_cast<size_t>(Number(&die, DW_AT_call_file));
       file = call_file < file_count ? Absolute(dwarf_filesrc(files, call_file, nullptr, nullptr), directory) : "";
       line = Number(&die, DW_AT_call_line);
     }
-    // Code with lines, but outside of every function: written in assembly.
+    // The code has lines but is outside of every function, as code in assembly is.
     if (want.scopes.empty() && line != 0) want.frames->push_back({"", "", file, line, 0});
   }
 }
@@ -271,7 +272,7 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
 
   impl_->ReadUnits();
   std::vector<Impl::Unit>& units = impl_->units;
-  // By unit; addresses stay sorted within each.
+  // The work of each unit. Within a unit the addresses stay sorted.
   std::vector<std::pair<Dwarf_Die, std::vector<Impl::Wanted>>> work;
   std::vector<std::pair<const void*, size_t>> known;
   for (const size_t i : order) {
@@ -316,7 +317,7 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
     const char* name = dwfl_module_addrinfo(impl_->module, addresses[i] + impl_->elf_bias, &offset, &symbol, nullptr,
                                             nullptr, nullptr);
     if (name == nullptr || *name == '\0') continue;
-    // A name from DWARF without a linkage name is better than a C symbol with its version.
+    // If DWARF has a name but no linkage name, that name is better than a C symbol, which can contain a symbol version.
     if (!frames[i].empty() && !frames[i].back().name.empty() && std::string_view(name).substr(0, 2) != "_Z") {
       continue;
     }

@@ -99,7 +99,7 @@ class CourseJudge {
 
   // Fills in all fields except stack, labels and values. `allocated` is by dump; empty if unknown.
   void Fill(SiteGrowth& site, const std::vector<int64_t>& allocated) const {
-    // Of dumps with the same exposure (no time passed, no request was served) only the last counts.
+    // If several dumps have the same exposure (no time passed, no request was served), only the last of them counts.
     Course course;
     std::vector<size_t> dumps;
     for (size_t d = series_.begin; d < series_.end; ++d) {
@@ -285,7 +285,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
                                             " dumps: too few for growth per unit of it; leave --per out"));
     }
   }
-  // Two dumps at one time: the clock was too coarse for them.
+  // If two dumps have the same time, the clock was too coarse for this series.
   if (timed && CountDifferent(series.seconds, series.begin, series.end) < judged) series.seconds.clear();
   return series;
 }

@@ -20,15 +20,16 @@ struct DumpSeries {
   std::vector<size_t> files;    // of the ProfileSet, in the order of time
   std::vector<double> seconds;  // since the first dump; empty if unknown
   std::vector<double> counts;   // of the counter; empty without a counter
-  // The dumps that are judged, [begin, end): all, or after a restart those of the process that wrote most of them. A
-  // restart is a new process id, or a decrease of the allocation total or of the counter.
+  // The dumps that are judged, [begin, end). These are all dumps, or if there was a restart, the dumps of the process
+  // that wrote most of them. A restart is detected by a new process id, or by a decrease of the allocation total or of
+  // the counter.
   size_t begin = 0;
   size_t end = 0;
   std::string restart;  // in words; "" if there was none
 
-  // The quantity against which growth is judged: the counter, else seconds, else the dumps' numbers. Also the numbers
-  // if the dumps are less than 0.1 s apart, because such times are mostly chance. Does not decrease within the judged
-  // dumps.
+  // Returns the quantity against which growth is judged: the counter, else seconds, else the dumps' numbers. If the
+  // dumps are less than 0.1 s apart, it returns the numbers instead of seconds, because such short times are mostly
+  // random. The quantity does not decrease within the judged dumps.
   std::vector<double> Exposure() const;
 };
 
@@ -54,8 +55,8 @@ struct SiteGrowth {
   double per_count = 0;   // likewise
 };
 
-// Returns every call stack with its verdict, leaks first, within a verdict the fastest first. Sums the samples of a
-// stack over all labels except those with the keys `by`. REQUIRES: at least three dumps.
+// Returns every call stack with its verdict, sorted by verdict (leaks first) and then by rate (the fastest first). Sums
+// the samples of a stack over all labels except those with the keys `by`. REQUIRES: at least three dumps.
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by = {});
 

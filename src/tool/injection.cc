@@ -46,7 +46,8 @@ std::string ScriptInterpreter(const std::string& line) {
   return interpreter;
 }
 
-// With an ignored SIGCHLD, this process could not wait for its children. The children inherit the original setting.
+// If SIGCHLD were ignored, this process could not wait for its children. So it sets the default action here. The
+// children inherit the original setting.
 const struct sigaction& InheritedChildAction() {
   static const struct sigaction inherited = [] {
     struct sigaction before = {};
@@ -216,8 +217,8 @@ absl::StatusOr<int> StartProcess(const std::string& program, const std::vector<s
   void* shared = mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) return absl::ResourceExhaustedError(Cat("no memory: ", std::strerror(errno)));
   auto* error = static_cast<volatile int*>(shared);
-  // A fork, but this process goes on only when the child has started the program or has ended. That takes no
-  // descriptor: a pipe could get the number of a standard descriptor that is closed.
+  // Like fork, but this process continues only after the child has started the program or has ended. So no pipe is
+  // needed. A pipe could get the number of a standard descriptor that is closed.
   const long process = syscall(SYS_clone, CLONE_VFORK | SIGCHLD, nullptr, nullptr, nullptr, nullptr);
   if (process == 0) {
     Execute(program, command, setup);
@@ -249,7 +250,7 @@ absl::StatusOr<Captured> RunAndCapture(const std::string& program, const std::ve
                                        const Environment& environment, bool with_errors) {
   int pipe[2];
   if (pipe2(pipe, O_CLOEXEC) != 0) return absl::ResourceExhaustedError(Cat("no pipe: ", std::strerror(errno)));
-  // Above the standard descriptors, of which the child's are made.
+  // The number must be above the standard descriptors, because the child replaces those.
   const int output = fcntl(pipe[1], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   close(pipe[1]);
   ChildSetup setup;

@@ -39,12 +39,12 @@ ProgramHead ReadProgramHead(const std::string& program);
 // Environment variables to set in a child, on top of this process's own.
 using Environment = std::map<std::string, std::string>;
 
-// Returns the value of LD_PRELOAD with `library` in front, once.
+// Returns the value of LD_PRELOAD with `library` as its first entry and without other entries for `library`.
 std::string PreloadWith(const std::string& library);
 
-// Returns the reason why `program`, or the interpreter of a script, would fail with `library` preloaded, as the end of
-// a sentence that starts with the program's name; "" if there is none. Starts the program's dynamic linker, but not the
-// program. Leaves out the checks of the library if `library` is empty.
+// Returns the reason why `program`, or the interpreter of a script, would fail with `library` preloaded; "" if it would
+// not fail. The reason is the end of a sentence that starts with the program's name. Starts the program's dynamic
+// linker, but not the program. Leaves out the checks of the library if `library` is empty.
 std::string WhyNotInjected(const std::string& program, const std::string& library);
 
 struct ChildSetup {
@@ -55,9 +55,9 @@ struct ChildSetup {
 };
 
 // Starts a child process that runs `program` and returns its id. The caller must wait for it. As with execvp, a file of
-// unknown format is a script for /bin/sh. The child inherits an ignored SIGCHLD, but this process stops ignoring it.
-// Errors: kNotFound if the program or its interpreter does not exist; kPermissionDenied if it cannot be executed;
-// kResourceExhausted if no process can be created. REQUIRES: this process has one thread.
+// unknown format is run as a script by /bin/sh. If SIGCHLD is ignored, the child inherits this, but this process stops
+// ignoring it. Errors: kNotFound if the program or its interpreter does not exist; kPermissionDenied if it cannot be
+// executed; kResourceExhausted if no process can be created. REQUIRES: this process has one thread.
 absl::StatusOr<int> StartProcess(const std::string& program, const std::vector<std::string>& command,
                                  const ChildSetup& setup);
 

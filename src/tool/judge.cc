@@ -96,7 +96,8 @@ struct Figures {
   double longest_pause = 0;  // before the last growth
 };
 
-// Returns the growth in the last third, by the lower or by the upper edge of the course, whichever is smaller.
+// Returns the growth in the last third. It is measured at the lower and at the upper edge of the course, and the
+// smaller value is returned.
 double LateGrowth(const Part& part) {
   double least[3];
   double greatest[3];
@@ -140,7 +141,7 @@ void MeasureSteps(const Part& part, const std::vector<double>& low, double least
     const double gap = (when[i] - when[i - 1]) / distance;
     unevenness += (gap - 1) * (gap - 1) / static_cast<double>(when.size() - 1);
   }
-  // Of courses with as many random events, one in ten to twenty has gaps that are this even.
+  // If the same number of events happened at random times, one course in ten to twenty would have gaps this even.
   f->regular = when.size() >= 3 && largest <= 1.1 * smallest &&
                unevenness <= 0.05 * (static_cast<double>(when.size()) - 2.5) && f->pause_by_distance <= 1.5 &&
                when.front() <= 1.5 * distance;
@@ -249,8 +250,8 @@ Figures Measure(const Part& part, double fall) {
   return f;
 }
 
-// One-time jumps are growth in a few uneven steps that ended some time ago. Growth in up to eight steps must reach the
-// end.
+// Returns whether the growth looks like one-time jumps: a few uneven steps, the last of which was some time ago. With
+// up to eight steps, growth must continue to the end.
 bool LikeJumps(const Figures& f) {
   if (f.unevenness <= 0.3 || f.regular || (f.always && f.growths >= 7)) return false;
   return f.pause_by_distance > 0.45 + std::max(static_cast<double>(f.growths) - 8, 0.0);
@@ -264,7 +265,8 @@ bool Kept(const Figures& f, size_t n, bool frees_in_batches) {
   return f.kept_steps >= (n <= 6 ? 2.6 : 3) || (f.kept_steps >= 2 && f.steps >= 5);
 }
 
-// Growth at nearly the same rate in the last three intervals (two, if there are three dumps).
+// Returns whether the growth had nearly the same rate in the last three intervals (in both intervals if there are three
+// dumps).
 bool Even(const Figures& f, size_t n, bool frees_in_batches) {
   if (frees_in_batches || f.end_spread > (n == 3 ? 1.4 : 1.7)) return false;
   return n <= 4 || (f.share == 1 && f.late >= 0.85 && GoesOn(f));
@@ -358,7 +360,7 @@ Trend MeasureTrend(const Part& part) {
   }
   if (line.squares <= 0) return trend;
   trend.in_noise = same <= (n - 1) / 3;
-  // Autocorrelation of neighbouring dumps reduces their information (first order).
+  // Neighbouring dumps that are correlated contain less information (first-order autocorrelation).
   const double alike = std::min(std::max(products / line.squares, 0.0), 0.99);
   trend.dumps = n * (1 - alike) / (1 + alike);
   if (trend.dumps > 2.5) trend.t = line.slope / std::sqrt(line.squares / (trend.dumps - 2) / line.spread);
@@ -369,7 +371,7 @@ Trend MeasureTrend(const Part& part) {
   return trend;
 }
 
-// From the precision of the verdicts on the courses of docs/leaks.md.
+// The thresholds come from the precision of the verdicts for the courses of docs/leaks.md.
 Sure SureOf(const Figures& f, size_t dumps) {
   return dumps >= 12 || (dumps >= 8 && f.always && f.share == 1) ? Sure::kHigh
          : dumps >= 6                                            ? Sure::kMedium

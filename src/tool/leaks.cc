@@ -149,7 +149,7 @@ std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t 
   return text;
 }
 
-// Prints the sites that grow without end, and the rest if it does.
+// Prints the sites that grow without end, and the rest if it grows without end too.
 void PrintGrowing(const LeaksOptions& options, const Result& result) {
   size_t shown = 0;
   for (const SiteGrowth& site : result.sites) {

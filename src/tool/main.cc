@@ -24,12 +24,12 @@ constexpr Command (*kCommands[])(CLI::App&) = {
     AddConvertCommand, AddCheckCommand, AddCompletionCommand};
 
 // Opens /dev/null on each standard descriptor that is closed. Otherwise the next file that is opened would get that
-// number, and output would be written into that file. The access mode is the wrong one, so that reading and writing
-// fail as they would on a closed descriptor. Programs that this process starts do not inherit it.
+// number, and output would be written into that file. /dev/null is opened with the wrong access mode, so that reading
+// and writing fail as they do on a closed descriptor. Programs that this process starts do not inherit the descriptor.
 void OccupyClosedDescriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) >= 0) continue;
-    // The lowest free descriptor is taken, and those below this one are in use.
+    // open returns the lowest free descriptor, which is `fd`, because all lower descriptors are in use.
     open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
   }
 }

@@ -33,7 +33,7 @@ void Apply() {
 #endif
 }
 
-// The message for an allocation that failed because of the limit or of the machine's memory.
+// Returns the message for an allocation that failed because of the limit or because the machine has no more memory.
 std::string OutOfMemoryMessage() {
   return Cat("needs more memory than ", FormatValue(static_cast<int64_t>(MemoryFor(input)), "bytes"),
              ", the limit for ", FormatValue(static_cast<int64_t>(input), "bytes"),
@@ -52,7 +52,7 @@ size_t MemoryFor(size_t input_bytes) {
 void EnforceMemoryLimit(const std::string& name) {
   enforced = true;
   command = name;
-  // Not an exception: a destructor can allocate too, for example that of a JSON value.
+  // This does not throw an exception, because destructors can allocate too, for example that of a JSON value.
   std::set_new_handler([] {
     if (rlimit limit; getrlimit(RLIMIT_DATA, &limit) == 0) {
       limit.rlim_cur = limit.rlim_max;

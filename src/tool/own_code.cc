@@ -11,8 +11,8 @@
 namespace hbmprof::tool {
 namespace {
 
-// The file names of binaries, without their folders and without ".so" and what follows it. A hash may follow a name, as
-// in libcudart-d0da41ae.so.11.0 of a Python package.
+// The file names of binaries, without their folders and without ".so" and the text after it. A hash may follow a name,
+// as in libcudart-d0da41ae.so.11.0 of a Python package.
 constexpr const char* kSharedLibraries[] = {
     // libc
     R"(libc|libm|libmvec|libpthread|libdl|librt|libutil|libresolv|libnss_\w+|ld|ld-linux[-\w]*|ld-musl[-\w]*)",
@@ -59,7 +59,7 @@ constexpr char kPythonPackages[] =
     R"(.*/(site|dist)-packages/(torch|jax|jaxlib|onnxruntime|tensorrt\w*|tensorflow|nvidia)/.*|<frozen .*)";
 constexpr char kPythonLibrary[] = R"(.*/lib(64)?/python\d\.\d+/.*)";
 
-// Frames that are not code: of unknown code, and the marks of the writer.
+// Names of frames without known code: unknown code, and the marks that the writer of a profile adds.
 constexpr char kNotCode[] = R"(\[(unknown|no stack|stack truncated)\]|<unknown>)";
 
 template <size_t N>

@@ -78,7 +78,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   if (!expression.ok()) return expression.status();
   absl::StatusOr<SumsQuery> query = ReadQuery("peek", options.files, options);
   if (!query.ok()) return query.status();
-  // Labels alone have no callers.
+  // Rows of labels have no callers, so frames are added to the grouping.
   if (query->grouping.frames == Grouping::Frames::kNone) query->grouping.frames = Grouping::Frames::kFunctions;
   const Sums sums(query->profiles, {{0, options.files.size()}}, query->type, query->grouping, true);
   std::vector<Sums::Row> rows = sums.Rows(options.by_cum);

@@ -42,7 +42,7 @@ std::string Decode(std::string_view text) {
 class FrameFilter {
  public:
   FrameFilter(std::string_view drop, std::string_view keep) : drop_(Compile(drop)), keep_(Compile(keep)) {
-    // pprof ignores both if one of them is broken.
+    // If one of the two expressions is invalid, pprof ignores both.
     if ((drop_ != nullptr && !drop_->ok()) || (keep_ != nullptr && !keep_->ok())) drop_ = nullptr;
   }
 
@@ -66,9 +66,10 @@ class FrameFilter {
   bool drops(uint32_t function) const { return dropped_[function]; }
 
  private:
-  // Processor time for all functions: a thousand times the time of real expressions.
+  // The limit of processor time for all functions. Real expressions take a thousandth of it.
   static constexpr std::clock_t kMaxSeconds = 4;
-  // Steps for one function: a match costs at most its length times the size of the expression's program.
+  // The limit of steps for one function. A match takes at most as many steps as the length of the name times the size
+  // of the expression's program.
   static constexpr size_t kMaxSteps = size_t{1} << 26;
 
   static std::unique_ptr<RE2> Compile(std::string_view expression) {
@@ -86,7 +87,7 @@ class FrameFilter {
     return absl::ResourceExhaustedError(Cat("its drop_frames or keep_frames takes more than ", kMaxSeconds,
                                             " s to match with its functions' names, which is the limit"));
   }
-  // Up to the first parenthesis that is not part of the name.
+  // Returns the name up to the first parenthesis that is not part of it.
   static std::string WithoutParameters(std::string_view name) {
     if (!name.empty() && name.front() == '.') name.remove_prefix(1);
     constexpr std::string_view kParts[] = {"(anonymous namespace)", "operator()"};
@@ -152,7 +153,7 @@ std::string ShortNameWithinLimits(const std::string& symbol) {
   return name;
 }
 
-// The name that pprof shows for a function.
+// Returns the name that pprof shows for a function.
 std::string ShownName(const std::string& name, const std::string& system_name) {
   if (!name.empty() && name != system_name) return name;
   if (system_name.compare(0, 2, "_Z") == 0) return ShortNameWithinLimits(system_name);
@@ -240,8 +241,9 @@ class ProfileSet::Adder {
     AddFunctions();
     if (const absl::Status status = filter_.Apply(set_.functions_, set_.strings_); !status.ok()) return status;
     AddLocations();
-    // Every command visits the frames and labels of every sample. Locations (which can have many lines) and texts are
-    // stored once and used often, so the file's size does not bound that work. Real profiles are far below the limits.
+    // Every command visits the frames and labels of every sample. A file stores a location (which can have many lines)
+    // and a text once, but many samples can use it. So the size of the file does not limit the work, and these limits
+    // are needed. Real profiles are far below them.
     const size_t bytes = message_.ByteSizeLong();
     const size_t max_frames = kMinFrames + 2 * bytes;
     const size_t max_label_bytes = kMinLabelBytes + 4 * bytes;
@@ -357,7 +359,7 @@ class ProfileSet::Adder {
   uint32_t LabelSetOf(const pprof::Sample& sample) {
     labels_.clear();
     for (const pprof::Label& label : sample.label()) {
-      // pprof drops a number that is 0 and has no unit.
+      // pprof ignores a numeric label that is 0 and has no unit.
       if (label.str() == 0 && label.num() == 0 && label.num_unit() == 0) continue;
       labels_.push_back({Text(label.key()), Text(label.str()), label.num(), Text(label.num_unit())});
     }
@@ -464,7 +466,8 @@ absl::StatusOr<ProfileSet> ProfileSet::Read(const std::vector<std::string>& path
     if (set.default_type_.empty()) set.default_type_ = raw->text(message.default_sample_type());
     progress.Advance(1);
   }
-  // A profile has peak_space as its default only if nothing is in use. Several profiles are compared by bytes in use.
+  // A profile has the default type peak_space only if nothing is in use. Several profiles are always compared by bytes
+  // in use.
   if (paths.size() > 1 && set.default_type_ == "peak_space") set.default_type_ = "inuse_space";
   if (const absl::Status status = set.Unify(types); !status.ok()) return status;
   return set;
@@ -599,7 +602,7 @@ std::string UnnamedFrame(const std::string& object) {
 }
 
 std::string CleanPath(const std::string& path) {
-  // No file has a longer path, and the time to normalise a path is quadratic in its length.
+  // No file has a longer path. The limit is needed because the time to normalize a path is quadratic in its length.
   constexpr size_t kMaxPath = 4096;
   return path.empty() || path.size() > kMaxPath ? path : std::filesystem::path(path).lexically_normal().string();
 }

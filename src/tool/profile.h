@@ -34,7 +34,7 @@ struct Comment {
   std::map<std::string, std::string> values;
 
   explicit Comment(std::string_view text);
-  // Returns the value of `key` as a number, or nothing if the key is missing or its value is not a number.
+  // Returns the value of `key` as a number; nullopt if the key is missing or its value is not a number.
   std::optional<int64_t> Number(const std::string& key) const;
 };
 
@@ -109,8 +109,8 @@ class ProfileSet {
   // Reads the files. Keeps the sample types that all of them have, in the order of the first file and in the finest of
   // their units. Removes the frames that drop_frames and keep_frames of the first file hide, as pprof does. Shows
   // progress on stderr if that is a terminal. Errors: those of ReadProfile; kInvalidArgument if the files have no
-  // sample type in common; kResourceExhausted if a file's stacks, labels or expressions are much larger than its size
-  // allows.
+  // sample type in common; kResourceExhausted if a file's stacks, labels or expressions are much larger than is usual
+  // for its size.
   static absl::StatusOr<ProfileSet> Read(const std::vector<std::string>& paths);
 
   const std::vector<SampleType>& types() const { return types_; }
@@ -124,7 +124,7 @@ class ProfileSet {
   }
 
   const std::string& text(String number) const { return strings_[number]; }
-  // The number of `text`; nothing if no profile contains it.
+  // Returns the number of `text`; nullopt if no profile contains it.
   std::optional<String> Find(std::string_view text) const;
   const std::vector<Function>& functions() const { return functions_; }
   const std::vector<Location>& locations() const { return locations_; }
@@ -145,9 +145,9 @@ class ProfileSet {
   uint64_t AddLocation(Location location);
   // Returns the number of the stack of these locations, innermost first.
   uint32_t StackOf(const std::vector<uint64_t>& locations) { return stacks_.Intern(locations); }
-  // Whether samples that are removed still count in totals, from which shares are computed.
+  // Whether removed samples still count in the totals. Percentages are relative to these totals.
   enum class Removed { kInTotal, kNotInTotal };
-  // Gives each sample the stack that `stack_of` returns, or removes the sample if `stack_of` returns nothing.
+  // Gives each sample the stack that `stack_of` returns, or removes the sample if `stack_of` returns nullopt.
   void MapSamples(Removed removed, const std::function<std::optional<uint32_t>(const Sample&)>& stack_of);
 
   // Returns the frames of a location, innermost first; at least one.

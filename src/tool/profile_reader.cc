@@ -27,7 +27,8 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
-// Compression makes real profiles about ten times smaller. A higher ratio than this is an attack on memory.
+// Compression makes real profiles about ten times smaller. A file with a higher ratio than this can only be meant to
+// exhaust the memory.
 constexpr size_t kMaxGzipRatio = 100;
 constexpr size_t kMinPlainBytes = size_t{16} << 20;
 // A parsed profile takes about ten times its bytes. A file of empty messages of two bytes would take fifty times its
@@ -104,7 +105,7 @@ struct FieldInfo {
   const char* name;
   WireFormatLite::WireType type;
 };
-// By field number of Profile.
+// Indexed by the field number of the message Profile.
 constexpr FieldInfo kFields[] = {{"", WireFormatLite::WIRETYPE_VARINT},
                                  {"sample_type", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
                                  {"sample", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
@@ -247,7 +248,8 @@ class Checker {
   std::string problem_;
 };
 
-// What the parser may still take. protobuf's arena knows its allocator as a plain function, so this is per thread.
+// The number of bytes that the parser may still allocate. It is a variable of the thread, because protobuf's arena
+// takes its allocator as a plain function, without an argument for state.
 thread_local size_t parse_budget = 0;
 
 void* AllocateBlock(size_t bytes) {

@@ -18,7 +18,7 @@ Progress::Progress(size_t all, std::string text) : all_(all), text_(std::move(te
   try {
     thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error&) {
-    // Without a thread, there is no bar.
+    // If no thread can be started, no bar is shown.
   }
 }
 

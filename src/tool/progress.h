@@ -15,7 +15,7 @@ namespace hbmprof::tool {
 // terminal or TERM is "dumb".
 class Progress {
  public:
-  // `all`: the amount of work. `text`: follows the numbers, as in "3 of 12 files read".
+  // `all` is the amount of work. `text` is printed after the numbers, as in "3 of 12 files read".
   Progress(size_t all, std::string text);
   ~Progress();
   Progress(const Progress&) = delete;

@@ -1,4 +1,4 @@
-// `hbmprof ps`: the running processes that can be asked for profiles.
+// `hbmprof ps`: lists the running processes that `hbmprof dump` can ask for a profile.
 #include <memory>
 #include <string>
 #include <vector>

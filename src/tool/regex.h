@@ -1,4 +1,4 @@
-// Regular expressions, with the results for the strings of profiles.
+// Regular expressions that store their results for the strings of profiles.
 #ifndef HBMPROF_SRC_TOOL_REGEX_H_
 #define HBMPROF_SRC_TOOL_REGEX_H_
 

@@ -23,7 +23,7 @@ struct ReportOptions : ViewOptions {
   std::string per;
 };
 
-// The numbers of JavaScript are exact up to this limit, and no memory is larger.
+// JavaScript's numbers are exact up to this limit. No device has more memory.
 constexpr int64_t kLargest = int64_t{1} << 53;
 int64_t Shown(int64_t value) { return std::min(std::max(value, -kLargest), kLargest); }
 
@@ -80,7 +80,7 @@ class StackTree {
         positions_of_.emplace_back();
       }
       node = child->second;
-      // One more than is shown says that there are more.
+      // One position more than is shown is stored. It tells the page that there are more.
       std::vector<std::string>& positions = positions_of_[node];
       if (!frame->position.empty() && positions.size() <= kShownPositions &&
           std::find(positions.begin(), positions.end(), frame->position) == positions.end()) {
@@ -165,7 +165,7 @@ std::string Fill(std::string text, const std::string& mark, std::string_view wit
   return text.replace(text.find(position), position.size(), with);
 }
 
-// Returns a hash in the form of a content security policy.
+// Returns a hash in the form in which a content security policy contains it.
 std::string Base64OfHex(std::string_view hex) {
   constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text;
@@ -263,7 +263,7 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   Json& files = data["files"] = Json::array();
   for (const size_t f : series->files) files.push_back(FileJson(profiles->files()[f]));
   if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
-  // The page shows both views of the samples; growth is judged in one.
+  // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
   AddSamples(*profiles, now, base, *libraries, data);
   if (options.own) AttributeToOwnCode(*libraries, *profiles);
   if (series->files.size() >= 3) data["growth"] = GrowthJson(*profiles, *series, *type, options.per);

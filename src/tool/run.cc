@@ -95,7 +95,7 @@ class OutputFolder {
       lock_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
       if (lock_ < 0) return true;  // not readable: usable, but never removed
       flock(lock_, LOCK_SH);
-      // Between its creation and the lock, another run can have removed it.
+      // Another run can have removed the folder after it was created and before it was locked.
       struct stat locked = {};
       struct stat named = {};
       fstat(lock_, &locked);
@@ -147,8 +147,8 @@ struct Written {
 };
 
 // Returns the profiles among `names`, which start with `start` ("RUN."), in the order of processes and numbers. With
-// `last_only`, returns only the last profile of each process. Otherwise each file is from a different process, even
-// with the same id, because containers and time can use an id twice.
+// `last_only`, returns only the last profile of each process. Otherwise each file is from a different process, also if
+// the ids are equal: an id can be used in two containers, or again at a later time.
 std::vector<Written> Profiles(const std::set<std::string>& names, const std::string& start, bool last_only) {
   std::vector<Written> profiles;
   for (const std::string& name : names) {
@@ -240,7 +240,7 @@ class SignalForwarding {
     sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
   }
 
-  // The inherited setting, which the program gets too.
+  // Restores the inherited setting, which the program must get.
   void Restore() const {
     for (int number = 1; number <= SIGRTMAX; ++number) {
       if (sigismember(&forwarded_, number) == 1) sigaction(number, &inherited_[number], nullptr);
@@ -276,7 +276,7 @@ void WaitUntilEnded(int process) {
   };
   const auto is_stopped = [&] { return wait(WSTOPPED | WNOHANG | WNOWAIT); };
   while (wait(WEXITED | WSTOPPED | WNOWAIT) && info.si_code == CLD_STOPPED) {
-    // A signal to both processes can arrive at one of them first.
+    // A signal that is sent to both processes can arrive at one of them first.
     usleep(20'000);
     if (!is_stopped()) continue;
     if (!IsTerminalsForegroundJob()) {
@@ -303,7 +303,7 @@ void EndBySignal(int number) {
   raise(number);
 }
 
-// The exit status of a shell for a program that it cannot start.
+// The exit status that a shell returns for a program that it cannot execute.
 constexpr int kCannotExecute = 126;
 constexpr int kNotFound = 127;
 
@@ -387,7 +387,7 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
   }
 }
 
-// Programs that use NVTX load the library too, if no other tool has that place.
+// Makes programs that use NVTX load the library as their NVTX tool, if the environment does not name another tool.
 void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& setup) {
   const char* const other = std::getenv(kNvtxVariable);
   if (other != nullptr && *other != '\0') {

@@ -33,7 +33,7 @@ class Frames {
     uint32_t node;
     uint32_t position;  // 0: unknown
   };
-  // Of a location, innermost first.
+  // Returns the frames of a location, innermost first.
   const std::vector<Use>& of(uint64_t location) const { return nodes_[location]; }
   size_t count() const { return keys_.size(); }
 
@@ -193,7 +193,7 @@ class Sums::Builder {
     }
   }
 
-  // Sums the samples with the same stack and group: rows depend on nothing else.
+  // Sums the samples with the same stack and group, because the rows depend only on these two.
   void AddSamples(const std::vector<Column>& columns, size_t type) {
     for (size_t c = 0; c < columns.size(); ++c) {
       const size_t column = columns.size() == 1 ? 1 : c;

@@ -1,5 +1,5 @@
-// Sums over samples with pprof's meaning: `flat` of a row is the sum over the samples whose leaf it is, `cum` the sum
-// over the samples whose stack contains it, each once. sums_view.h prints them.
+// Sums over samples with pprof's meaning: `flat` of a row is the sum over the samples whose leaf is this row. `cum` is
+// the sum over the samples whose stack contains this row; each sample counts once. sums_view.h prints them.
 #ifndef HBMPROF_SRC_TOOL_SUMS_H_
 #define HBMPROF_SRC_TOOL_SUMS_H_
 
@@ -65,9 +65,10 @@ class Sums {
   std::vector<Row> Rows(bool by_cum) const;
   const std::vector<Edge>& edges() const { return edges_; }
   const Row& row(uint32_t number) const { return rows_[number]; }
-  // The sum of the absolute values of all samples by column, with those that a filter removed, as in pprof.
+  // Returns for each column the sum of the absolute values of all samples, including those that a filter removed, as in
+  // pprof.
   const Values& total() const { return total_; }
-  // The sum of the values by column, without samples that a filter removed.
+  // Returns for each column the sum of the values of the samples that no filter removed.
   const Values& sum() const { return sum_; }
 
  private:

@@ -23,8 +23,8 @@ using Json = nlohmann::ordered_json;
 // Returns JSON as text. Bytes that are not UTF-8 become U+FFFD, and characters with an effect on a terminal are
 // escaped.
 std::string ToText(const Json& json);
-// Returns an object of these entries. Of entries with the same key, the last counts. Takes linear time; setting the
-// entries one by one takes quadratic time.
+// Returns an object of these entries. If several entries have the same key, the last one is used. Takes linear time. To
+// set the entries one by one would take quadratic time.
 Json ObjectOf(std::vector<std::pair<std::string, Json>> entries);
 
 // The value of "version" in every JSON output. It changes if a field is removed or changes its meaning. docs/command.md

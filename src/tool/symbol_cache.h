@@ -1,6 +1,6 @@
 // The cache of `hbmprof symbolize`: one profile per build id in $XDG_CACHE_HOME/hbmprof (else ~/.cache/hbmprof), with
-// the frames of each known position in the module's file. A build id identifies contents, so entries never become
-// wrong. Deleting the cache only costs time.
+// the frames of each known position in the module's file. A build id identifies the contents of a file, so entries
+// never become wrong. If the cache is deleted, the next run is only slower.
 #ifndef HBMPROF_SRC_TOOL_SYMBOL_CACHE_H_
 #define HBMPROF_SRC_TOOL_SYMBOL_CACHE_H_
 

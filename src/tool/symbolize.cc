@@ -52,12 +52,13 @@ ModuleKey KeyOf(const RawProfile& profile, const pprof::Mapping& mapping) {
   return {build_id, build_id.empty() ? std::string(profile.text(mapping.filename())) : ""};
 }
 
-// Whether the path and build id have a possible length. One long text could be used by many mappings.
+// Returns whether the lengths of path and build id are possible. The limit is needed because many mappings could use
+// one long text.
 bool CanBeModule(const RawProfile& profile, const pprof::Mapping& mapping) {
   return profile.text(mapping.filename()).size() < PATH_MAX && profile.text(mapping.build_id()).size() < PATH_MAX;
 }
 
-// Whether `path` can be a file with code. Special mappings are not.
+// Returns whether `path` can be a file with code. Special mappings such as [vdso] are not files.
 bool IsFileOfCode(std::string_view path) {
   return !path.empty() && path[0] != '[' && path.find("linux-vdso") == std::string::npos &&
          path.compare(0, 2, "//") != 0 && path.compare(0, 6, "/memfd") != 0 && path.compare(0, 5, "/dev/") != 0;
@@ -156,7 +157,7 @@ class Rewriter {
         if (const Module* module = entry->second; module != nullptr) {
           const auto position = module->frames.find(PositionOf(location, *mapping->second));
           if (position != module->frames.end()) frames = &position->second;
-          // A symbol table has no more information than the profile's own names.
+          // A symbol table has no more information than the names in the profile, so these are kept.
           if (!module->has_dwarf && location.line_size() > 0) frames = nullptr;
         }
       }

@@ -85,7 +85,7 @@ bool ShowInPager(std::string_view text) {
   const int status = pclose(pager);
   sigaction(SIGINT, &interrupt, nullptr);
   sigaction(SIGPIPE, &pipe, nullptr);
-  // The shell's status for a command that does not exist or cannot be executed.
+  // A shell returns 126 or 127 for a command that cannot be executed or does not exist.
   return !(WIFEXITED(status) && (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127));
 }
 

@@ -66,7 +66,7 @@ CodePoint Decode(std::string_view text) {
   return {value, length};
 }
 
-// Whether this character can control a terminal or change the order in which text is shown.
+// Returns whether this character can control a terminal or change the order in which text is shown.
 bool HasEffect(uint32_t c) {
   return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0x061C || c == 0x200E || c == 0x200F ||
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
@@ -156,7 +156,8 @@ absl::Status CloseOutput() {
   if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && output_error == 0) {
     output_error = errno != 0 ? errno : EIO;
   }
-  // Some file systems report a full disk only now. EBADF: it was closed from the start, and nothing was printed.
+  // Some file systems report a full disk only here. EBADF means that standard output was closed from the start, and
+  // nothing was printed.
   if (std::fclose(stdout) != 0 && output_error == 0 && errno != EBADF) output_error = errno;
   if (output_error == 0) return absl::OkStatus();
   return absl::UnavailableError(Cat("cannot write to standard output: ", std::strerror(output_error)));

@@ -32,11 +32,11 @@ std::string Cat(const Parts&... parts) {
   return text;
 }
 
-// `text` as one line that has no effect on a terminal. Control characters (C0, DEL, C1), characters that change the
-// direction of text, line separators and bytes that are not UTF-8 become \n, \x1b, \u202e, \xff. A backslash stays as
-// it is, so the result is not for programs to read back. The result is UTF-8.
+// Returns `text` as one line that has no effect on a terminal. Control characters (C0, DEL, C1), characters that change
+// the direction of text, line separators and bytes that are not UTF-8 become \n, \x1b, \u202e, \xff. A backslash stays
+// as it is, so the result is not for programs to read back. The result is UTF-8.
 std::string Visible(std::string_view text);
-// Serialized JSON without such characters: they become JSON escapes. `json` must be valid UTF-8.
+// Returns the serialized JSON with these characters replaced by JSON escapes. `json` must be valid UTF-8.
 std::string VisibleJson(std::string_view json);
 
 // Writes `text` to standard output, with line feeds unchanged and everything else as in Visible. CloseOutput reports a
@@ -54,19 +54,20 @@ void PrintError(std::string_view command, std::string_view message);
 // kUnavailable if any output was lost, with the reason.
 absl::Status CloseOutput();
 
-// A value of a sample type for people: bytes as "4.88 MiB", other units as "12 count". With `exact`, no rounding.
+// Returns a value of a sample type as text for users: bytes as "4.88 MiB", other units as "12 count". If `exact` is
+// true, the value is not rounded.
 std::string FormatValue(int64_t value, std::string_view unit, bool exact = false);
-// The same with a sign in front of what is positive.
+// The same, with a plus sign before a positive value.
 std::string FormatChange(int64_t value, std::string_view unit, bool exact = false);
-// "12.34%"; "-" where `whole` is 0.
+// Returns text such as "12.34%"; "-" if `whole` is 0.
 std::string FormatPercent(int64_t part, int64_t whole);
-// "2026-11-21T11:53:53Z"; "" for 0.
+// Returns text such as "2026-11-21T11:53:53Z"; "" for 0.
 std::string FormatTime(int64_t unix_nanos);
 
 // Reads "1MiB", "8 KiB", "100", "2.5GiB" (1024-based, also spelled MB and M). Returns false for anything else.
 bool ParseBytes(std::string_view text, int64_t* bytes);
 
-// Formats rows of cells with aligned columns. Cells are made Visible.
+// Formats rows of cells with aligned columns. The text of each cell goes through Visible.
 class Table {
  public:
   enum class Align { kLeft, kRight };

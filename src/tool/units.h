@@ -21,8 +21,8 @@ struct ScaledValue {
   double value;
   std::string unit;
 };
-// Converts `value` from the unit `from` to the unit `to`, as pprof does: to bytes or seconds if `to` is not a unit of
-// the same family, and unchanged, with the unit `to`, if `from` is unknown.
+// Converts `value` from the unit `from` to the unit `to`, as pprof does. If `to` is not a unit of the same family,
+// converts to bytes or seconds. If `from` is unknown, returns the value unchanged, with the unit `to`.
 ScaledValue Scale(int64_t value, std::string_view from, std::string_view to);
 
 }  // namespace hbmprof::tool

@@ -33,16 +33,16 @@ class FramePattern {
     return absl::OkStatus();
   }
   bool is_set() const { return pattern_.is_set(); }
-  // Whether the function's name or source file matches.
+  // Returns whether the function's name or source file matches.
   bool MatchesFrame(const ProfileSet& profiles, const ProfileSet::Frame& frame) {
     const ProfileSet::Function& function = profiles.functions()[frame.function];
     return pattern_.Matches(profiles, function.name) || pattern_.Matches(profiles, function.filename);
   }
-  // Whether the binary matches. A location without a mapping has none.
+  // Returns whether the binary matches; false for a location without a mapping.
   bool MatchesBinary(const ProfileSet& profiles, const ProfileSet::Location& location) {
     return location.object != 0 && pattern_.Matches(profiles, location.object);
   }
-  // Whether any frame of the location or its binary matches.
+  // Returns whether any frame of the location or its binary matches.
   bool MatchesLocation(const ProfileSet& profiles, const ProfileSet::Location& location) {
     return MatchesBinary(profiles, location) ||
            std::any_of(location.frames.begin(), location.frames.end(),
@@ -140,7 +140,7 @@ class FrameFilters {
                  frames.end());
   }
 
-  // Returns the stack that is left of `stack`, or nothing if its samples are removed.
+  // Returns the stack that remains of `stack`; nullopt if its samples are removed.
   std::optional<uint32_t> StackOf(ProfileSet& profiles, uint32_t stack) const {
     std::vector<uint64_t> locations(profiles.stacks().begin(stack), profiles.stacks().end(stack));
     if (focus_.is_set() || ignore_.is_set() || hide_.is_set() || show_.is_set()) {
@@ -285,8 +285,8 @@ class TagFilter {
     return !key_.has_value() || profiles.text(label.key) == *key_;
   }
 
-  // The unit of a numeric label is the first unit in the profiles, for all its values. Without any it is the label's
-  // key, but bytes for "alignment" and "request".
+  // A numeric label has one unit for all its values: the first unit that the profiles give for it. If they give none,
+  // the unit is the label's key, or bytes for the labels "alignment" and "request".
   void FindUnits(const ProfileSet& profiles) {
     for (const ProfileSet::File& file : profiles.files()) {
       for (const ProfileSet::Sample& sample : file.samples) {

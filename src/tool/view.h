@@ -29,7 +29,7 @@ struct ViewOptions {
 
   // Adds the options to the command line of a subcommand.
   void AddTo(CLI::App& arguments);
-  // Whether an option removes samples or frames, apart from `own`.
+  // Returns whether an option other than `own` removes samples or frames.
   bool has_filter() const;
 };
 

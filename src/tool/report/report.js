@@ -12,7 +12,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
 const nodeCount = data.tree.parent.length;
 
-// What is shown. Kept in the address, so that a link or a reload shows the same.
+// The choices of the user. They are stored in the address of the page, so that a link or a reload shows the same view.
 const state = {measure: "", unit: "space", mode: "now", frames: data.own ? "own" : "all", device: "", label: "", q: "", theme: "", zoom: 0, sort: "self"};
 const measures = [["inuse", "In use"], ["peak", "At the peak"], ["alloc", "Allocated ever"]].filter(([name]) => typeOf(name, "space") >= 0);
 if (measures.length === 0) measures.push(["", data.types[data.default_type].type]);
@@ -33,14 +33,16 @@ function typeShown() {
 
 // --- Text ---------------------------------------------------------------------------------------------------------
 
-// An element of this kind with these attributes and contents. null is no attribute; a string is text.
+// Returns an element of this kind with these attributes and contents. An attribute that is null is left out. A string
+// becomes a text node.
 function element(tag, attributes, ...contents) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(name, value);
   fill(made, contents);
   return made;
 }
-// Makes these the contents of `target`. One by one: there may be more than a call takes arguments.
+// Replaces the contents of `target`. Appends them one by one, because a call has a limit on the number of its
+// arguments.
 function fill(target, contents) {
   target.replaceChildren();
   for (const part of contents) target.append(part);
@@ -59,15 +61,16 @@ const percent = (part, whole) => whole ? (100 * part / whole).toFixed(1) + " %" 
 
 // --- Sums ---------------------------------------------------------------------------------------------------------
 
-// By node: the node of the first frame outside of known libraries, from this node to the root. The node itself if there is
-// none.
+// For each node: the first node outside of known libraries on the way from this node to the root, or the node itself if
+// there is none.
 const firstOwn = new Int32Array(nodeCount);
 for (let i = 1; i < nodeCount; ++i) firstOwn[i] = data.tree.library[i] ? firstOwn[data.tree.parent[i]] : i;
 const ownNode = firstOwn.map((own, i) => own || i);
 const hasLibraries = data.samples.some(([leaf]) => ownNode[leaf] !== leaf);
 
-// Per node: what its stacks hold now and held before, `all` with those below it. In change mode a node is as wide as
-// what changed below it, in either direction; else as what it holds.
+// For each node: `self` and `before` are the values of the stacks that end at this node, now and in the base. `all` and
+// `allBefore` include the nodes below. In change mode the width of a node is the sum of the absolute changes in it and
+// below it. Otherwise it is the sum of the values.
 let view;
 function compute() {
   const type = typeShown();
@@ -106,7 +109,8 @@ for (let i = 1; i < nodeCount; ++i) children[data.tree.parent[i]].push(i);
 const nameOf = node => data.tree.names[data.tree.name[node]];
 const positionOf = node => data.tree.positions[data.tree.position[node]];
 
-// A function's colour is that of the class or namespace it belongs to; functions without one are alike.
+// Functions of the same class or namespace have the same colour. All functions without a class or namespace have one
+// colour.
 const hues = new Map();
 function hueOf(name) {
   const scope = name.includes("::") ? name.slice(0, name.lastIndexOf("::")) : "";
@@ -163,7 +167,7 @@ function drawFlame() {
     boxes.push(made);
     rows = Math.max(rows, row + 1);
   };
-  // Above what is zoomed into: its callers, at full width.
+  // The callers of the zoomed node are shown above it, at full width.
   const callers = [];
   for (let i = state.zoom; i !== 0;) callers.push(i = data.tree.parent[i]);
   callers.reverse();
@@ -189,7 +193,7 @@ function drawFlame() {
   drawFound(hit);
 }
 
-// What the stacks hold that have a match anywhere, each once.
+// Shows the sum of the stacks in which any frame matches. Each stack counts once.
 function drawFound(hit) {
   const what = view.changing ? "changed" : "in all";
   const whole = `${shown(view.value(0))} ${what}`;
@@ -240,7 +244,7 @@ function meter(value, most) {
   const share = most ? Math.min(100, 100 * Math.abs(value) / most) : 0;
   return meterOf(share, view.changing ? (value > 0 ? "grow" : "shrink") : null);
 }
-// A bar that is `percent` full.
+// Returns a bar that is filled to `percent`.
 function meterOf(percent, kind) {
   const bar = element("i", {class: kind});
   bar.style.width = percent.toFixed(1) + "%";
@@ -252,17 +256,17 @@ function tableOf(head, rows) {
 }
 const th = (kind, text) => element("th", {class: kind}, text);
 const td = (kind, ...contents) => element("td", {class: kind}, ...contents);
-// A function's name, which searches for it, and what is said below it.
+// Returns a cell with the function's name, as a link that searches for it, and with `lines` below the name.
 const nameCell = (name, ...lines) => td("name", element("a", {"data-find": name}, name), ...lines.map(line => element("small", {}, line)));
 
 function drawFunctions() {
-  // By name; a function that calls itself counts once per stack.
+  // Rows are by function name. A recursive function counts once per stack.
   const rows = new Map();
   const rowOf = name => {
     if (!rows.has(name)) rows.set(name, {name, position: "", weight: -1, self: 0, all: 0});
     return rows.get(name);
   };
-  const open = new Map();  // how often a name is on the present path
+  const open = new Map();  // the number of times that a name is on the current path
   const visit = [[0, false]];
   while (visit.length) {
     const [node, leaving] = visit.pop();
@@ -271,7 +275,7 @@ function drawFunctions() {
     if (node) {
       const r = rowOf(name);
       r.self += view.own(node);
-      // Where most of it comes from.
+      // The row shows the position with the largest value.
       const weight = Math.abs(view.own(node)) * nodeCount + Math.abs(view.value(node));
       if (weight > r.weight) { r.weight = weight; r.position = positionOf(node); }
       if (!open.get(name)) r.all += view.value(node);
@@ -311,7 +315,7 @@ function drawLabels() {
 }
 
 function drawSizes() {
-  // Powers of two.
+  // Sizes are grouped by powers of two.
   const counts = [];
   const objects = typeOf(state.measure, "objects");
   for (const [, labels, now] of view.samples) {
@@ -341,7 +345,7 @@ function drawSizes() {
                              muted(`${data.types[view.type].type} in blocks of up to this many bytes`));
 }
 
-// --- What does not depend on the choices --------------------------------------------------------------------------
+// --- Parts that do not depend on the choices -----------------------------------------------------------------------
 
 function drawDevices() {
   const last = data.files[data.files.length - 1];
@@ -395,7 +399,7 @@ function drawGrowth() {
   $("growth-panel").hidden = !data.growth;
   if (!data.growth) return;
   const counter = data.growth.counter;
-  // Each table has its own.
+  // Each table needs its own header elements.
   const head = () => [th(null, ""), th(null, "course"), th("number", "in all"), ...(counter ? [th("number", "per " + counter)] : []),
                       ...(data.growth.has_time ? [th("number", "per second")] : []), th(null, "where")];
   const rate = (site, value, per) => element("td", {class: "number", "data-per": grows(site) ? per : ""}, grows(site) ? change(value, data.growth.unit) : "");
