@@ -25,6 +25,9 @@ struct Options {
   // Innermost frames kept per stack, 1 to 512. Deeper stacks are cut at the outer end and counted.
   int max_stack_depth = 64;
   Unwinder unwinder = Unwinder::kAuto;
+  // Where CPython runs in the process, stacks have the Python functions in place of the interpreter's evaluation
+  // frames. Only with kAuto and kLibunwind.
+  bool python = true;
   // Live buffers tracked at once. One more is not recorded; it is counted in dropped_records and dropped_bytes.
   int64_t max_live_buffers = int64_t{1} << 24;
   // Distinct (stack, attributes, tags, size) combinations, at most 2^22. An allocation at one more is dropped likewise.
@@ -63,6 +66,7 @@ struct Options {
 //   HBMPROF_OOM_OUTPUT=PATH   Options::oom_output; "off": nowhere
 //   HBMPROF_STACK_DEPTH=N     Options::max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none
+//   HBMPROF_PYTHON=0|1        Options::python
 //   HBMPROF_MAX_LIVE=N        Options::max_live_buffers
 //   HBMPROF_MAX_HOST_BYTES=N  Options::max_host_bytes
 Options OptionsFromEnvironment(std::vector<std::string>* problems);

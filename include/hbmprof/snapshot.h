@@ -83,7 +83,18 @@ struct Snapshot {
     int64_t inuse_bytes = 0;
   };
 
-  // A call stack, innermost frame first. Each entry is a return address; the call is at the address before it.
+  // A frame that has a name and no address: a Python function at a line. Texts are UTF-8.
+  struct NamedFrame {
+    std::string function;
+    std::string file;
+    int64_t line = 0;        // of the call; 0: not known
+    int64_t start_line = 0;  // where the function begins; 0: not known
+  };
+  // An entry of a stack whose upper 32 bits are these is a named frame; its lower 32 bits index `named_frames`.
+  static constexpr uint64_t kNamedFrame = uint64_t{1} << 63;
+
+  // A call stack, innermost frame first. Each entry is a named frame or a return address; the call is at the address
+  // before it.
   struct Stack {
     std::vector<uint64_t> return_addresses;
     bool truncated = false;  // there were more frames at the outer end
@@ -99,6 +110,12 @@ struct Snapshot {
     std::string build_id;
   };
 
+  // The Python interpreter of the process.
+  struct Python {
+    std::string version;  // such as "3.11.7"; empty: the process has none
+    std::string problem;  // why its functions are not in the stacks; empty: they are
+  };
+
   struct Device {
     std::string name;
     DeviceStats spaces[kMemorySpaceCount];  // by MemorySpace
@@ -106,10 +123,12 @@ struct Snapshot {
 
   std::vector<Sample> samples;
   std::vector<Stack> stacks;
+  std::vector<NamedFrame> named_frames;
   std::vector<Device> devices;
   std::vector<std::string> allocators;  // allocators[0] is ""
   std::vector<Module> modules;          // the main program's first segment first, then by address
   TrackerStats tracker;
+  Python python;
   std::vector<std::pair<std::string, int64_t>> counters;  // the program's own (Profiler::SetCounter), sorted by name
   int64_t time_unix_nanos = 0;
   int64_t process_id = 0;

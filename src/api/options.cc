@@ -95,6 +95,12 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
   environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, 512, &options.max_stack_depth);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, int64_t{1} << 32, &options.max_live_buffers);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, int64_t{1} << 50, &options.max_host_bytes);
+  const std::string_view python = Environment::Value("HBMPROF_PYTHON");
+  if (python == "0") {
+    options.python = false;
+  } else if (!python.empty() && python != "1") {
+    environment.Complain("HBMPROF_PYTHON", python, "0 (off) or 1 (on)", "1");
+  }
   const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");
   if (unwinder == "fp") {
     options.unwinder = Unwinder::kFramePointer;

@@ -56,6 +56,13 @@ struct alignas(16) Path {
   Hash128 hash() const { return *At<Hash128>(hash_and_more); }
   const uintptr_t* pcs() const { return At<uintptr_t>(all_pcs); }
 
+  // The stack pointer in frame number `frame` of the stack at `sp`; beyond the frames that returns lead to, the highest
+  // address.
+  uintptr_t StackPointerOf(uintptr_t sp, int frame) const {
+    if (frame == 0) return sp;
+    return frame > all_returns ? UINTPTR_MAX : sp + (At<uint16_t>(return_places)[frame - 1] + 1) * sizeof(uintptr_t);
+  }
+
   // Whether the stack that begins at `caller`, with `bytes` from its sp to the end, holds this path, walks being cut at
   // `max`.
   bool StandsAt(const Caller& caller, uintptr_t bytes, int max) const {

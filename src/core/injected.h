@@ -105,7 +105,7 @@ static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<I
 
 // Raised whenever anything above changes its meaning, and whenever snapshot_bytes.h does. Tables with more functions
 // than this one are the same version.
-inline constexpr uint32_t kInjectedVersion = 1;
+inline constexpr uint32_t kInjectedVersion = 2;
 
 // What the injected library exports under this name: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";

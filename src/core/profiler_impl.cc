@@ -90,6 +90,7 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(options.max_live_buffers),
       capture_(options.unwinder),
+      reads_python_(options.python && options.unwinder != Unwinder::kNone),
       note_seed_(NewNoteSeed()),
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
@@ -191,6 +192,35 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
     sum = bytes > static_cast<uint64_t>(kMost - total) ? kMost : total + static_cast<int64_t>(bytes);
   } while (!dropped_bytes_.compare_exchange_weak(total, sum, std::memory_order_relaxed));
   return false;
+}
+
+[[gnu::noinline]] SiteId ProfilerImpl::SiteInPython(const Caller& caller, SiteWords words) {
+  const uint64_t digest = reads_python_ ? DigestPythonFrames(caller.sp, max_depth_) : 0;
+  if (digest == 0) return SiteOfNativeStack(caller, words);
+  Memo* memo = capture_.memo();
+  const Path* path = memo == nullptr ? nullptr : memo->Find(caller, max_depth_);
+  if (path != nullptr) {
+    const uint32_t known = memo->NoteOf(path, NoteKey(words) ^ digest);
+    if (known != Memo::kNoNote) return known;
+  }
+  return SiteOfPythonStack(caller, path, words, digest);
+}
+
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfPythonStack(const Caller& caller, const Path* path, SiteWords words,
+                                                         uint64_t digest) {
+  PythonWorkspace* workspace = AcquirePythonWorkspace();
+  if (workspace == nullptr) return SiteOfSlow(caller, path, words);
+  const CapturedStack native =
+      path != nullptr ? CapturedStack(*path) : capture_.CaptureAfresh(caller, NativeFramesOf(workspace), max_depth_);
+  const CapturedStack merged = MergePythonFrames(caller, native, max_depth_, workspace);
+  const SiteId site = SiteOfStack(merged, words);
+  ReleasePythonWorkspace(workspace);
+  Memo* memo = capture_.memo();
+  if (native.path != nullptr && !merged.truncated && memo != nullptr && site != kNoSite &&
+      sites_.At(site).words == words) {
+    memo->Leave(native.path, NoteKey(words) ^ digest, site);
+  }
+  return site;
 }
 
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfSlow(const Caller& caller, const Path* path, SiteWords words) {
@@ -608,6 +638,21 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
     snapshot.devices.push_back(std::move(entry));
   }
 
+  const PythonFinding python = FindPython();
+  snapshot.python.version = python.version;
+  if (*python.version != '\0') snapshot.python.problem = reads_python_ ? python.problem : "turned off";
+  std::unordered_map<uint64_t, uint64_t> named_frame_index;  // by the words of stacks
+  const auto entry_of = [&](uint64_t word) {
+    const NamedFrame* frame = NamedFrameOf(word);
+    if (frame == nullptr) return word;
+    const auto [index, is_new] = named_frame_index.emplace(word, snapshot.named_frames.size());
+    if (is_new) {
+      snapshot.named_frames.push_back(
+          {std::string(frame->function()), std::string(frame->file()), frame->line, frame->first_line});
+    }
+    return hbmprof::Snapshot::kNamedFrame | index->second;
+  };
+
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
   std::unordered_map<TagSetId, std::vector<std::pair<std::string, std::string>>> tags;
   for (SiteId site = 0; site < sites.size(); ++site) {
@@ -620,8 +665,12 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
     hbmprof::Snapshot::Sample sample;
     const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot.stacks.size()));
     if (is_new) {
-      snapshot.stacks.push_back(
-          {std::vector<uint64_t>(key.stack->pcs(), key.stack->pcs() + key.stack->depth), key.stack->truncated});
+      hbmprof::Snapshot::Stack& copy = snapshot.stacks.emplace_back();
+      copy.return_addresses.assign(key.stack->pcs(), key.stack->pcs() + key.stack->depth);
+      for (uint64_t& word : copy.return_addresses) {
+        if (IsNamedFrameWord(word)) word = entry_of(word);
+      }
+      copy.truncated = key.stack->truncated;
     }
     sample.stack = stack->second;
     sample.device = device_index[static_cast<size_t>(key.attributes.device)];

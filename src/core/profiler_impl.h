@@ -21,6 +21,7 @@
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
 #include "src/capture/capture.h"
+#include "src/capture/python.h"
 #include "src/core/ledger.h"
 #include "src/core/live_table.h"
 #include "src/core/pools.h"
@@ -165,6 +166,10 @@ class ProfilerImpl {
     return guard.entered();
   }
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false);
+  [[gnu::always_inline]] SiteId SiteOfNativeStack(const Caller& caller, SiteWords words);
+  // Where the process has a Python interpreter that can be read.
+  SiteId SiteInPython(const Caller& caller, SiteWords words);
+  SiteId SiteOfPythonStack(const Caller& caller, const Path* path, SiteWords words, uint64_t digest);
   // `path`: of the stack, where it is known.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
   SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
@@ -227,6 +232,7 @@ class ProfilerImpl {
   const int max_depth_;
   const int64_t max_live_;
   const StackCapture capture_;
+  const bool reads_python_;
   const uint64_t note_seed_;  // no other profiler's
   SiteTable sites_;
   SiteCache site_cache_;
@@ -251,6 +257,10 @@ class ProfilerImpl {
 
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool) {
   const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
+  return HasPython() ? SiteInPython(caller, words) : SiteOfNativeStack(caller, words);
+}
+
+inline SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords words) {
   Memo* memo = capture_.memo();
   const Path* path = memo == nullptr ? nullptr : memo->Find(caller, max_depth_);
   if (path != nullptr) {

@@ -52,8 +52,8 @@ enum class MappingField : Tag {
   kHasFunctions = 7,
 };
 enum class LocationField : Tag { kId = 1, kMappingId = 2, kAddress = 3, kLine = 4 };
-enum class LineField : Tag { kFunctionId = 1 };
-enum class FunctionField : Tag { kId = 1, kName = 2, kSystemName = 3 };
+enum class LineField : Tag { kFunctionId = 1, kLine = 2 };
+enum class FunctionField : Tag { kId = 1, kName = 2, kSystemName = 3, kFilename = 4, kStartLine = 5 };
 
 template <typename Field>
 using Message = protozero::pbf_builder<Field>;
@@ -210,10 +210,13 @@ class ProfileWriter {
     uint64_t address;
     size_t module;
     uint64_t function;  // id; 0: no name
+    int64_t line;       // 0: not known
   };
   struct Function {
     int64_t name;
     int64_t system_name;
+    int64_t file;
+    int64_t start_line;  // 0: not known
   };
 
   static bool SameStack(const Snapshot::Stack& a, const Snapshot::Stack& b) {
@@ -306,6 +309,10 @@ class ProfileWriter {
   void PackLocationIds(const Snapshot::Stack& stack) {
     const auto add = [&](uint64_t id) { protozero::add_varint_to_buffer(&packed_ids_, id); };
     for (const uint64_t return_address : stack.return_addresses) {
+      if (return_address >> 32 == Snapshot::kNamedFrame >> 32) {
+        add(NamedFrameId(static_cast<uint32_t>(return_address)));
+        continue;
+      }
       // The call, not what follows it: that can be another line or another function.
       add(LocationId(return_address == 0 ? 0 : return_address - 1, 0));
     }
@@ -314,21 +321,34 @@ class ProfileWriter {
   }
 
   // The id of the location of an address in the program or, with a function, of one that stands for no address.
-  uint64_t LocationId(uint64_t address, uint64_t function) {
-    const uint32_t index = location_ids_.IdOf(HashWord(address ^ function), [&](uint32_t candidate) {
-      return locations_[candidate].address == address && locations_[candidate].function == function;
+  uint64_t LocationId(uint64_t address, uint64_t function, int64_t line = 0) {
+    const uint64_t words[] = {address, function, static_cast<uint64_t>(line)};
+    const uint32_t index = location_ids_.IdOf(HashWords(words, std::size(words)), [&](uint32_t candidate) {
+      const Location& other = locations_[candidate];
+      return other.address == address && other.function == function && other.line == line;
     });
     if (index == locations_.size()) {
-      locations_.push_back({address, function == 0 ? modules_.Find(address) : kNoModule, function});
+      locations_.push_back({address, function == 0 ? modules_.Find(address) : kNoModule, function, line});
     }
     return index + uint64_t{1};
   }
-  uint64_t LocationId(std::string_view name) { return LocationId(0, FunctionId({strings_.Intern(name), 0})); }
+  uint64_t LocationId(std::string_view name) { return LocationId(0, FunctionId({strings_.Intern(name), 0, 0, 0})); }
+  // The id of the location of a named frame.
+  uint64_t NamedFrameId(size_t number) {
+    if (number >= snapshot_.named_frames.size()) return LocationId(kUnknownCode);
+    const Snapshot::NamedFrame& frame = snapshot_.named_frames[number];
+    if (frame.function.empty()) return LocationId(kUnknownCode);
+    return LocationId(
+        0, FunctionId({strings_.Intern(frame.function), 0, strings_.Intern(frame.file), frame.start_line}), frame.line);
+  }
 
   uint64_t FunctionId(const Function& function) {
-    const uint64_t words[] = {static_cast<uint64_t>(function.name), static_cast<uint64_t>(function.system_name)};
+    const uint64_t words[] = {static_cast<uint64_t>(function.name), static_cast<uint64_t>(function.system_name),
+                              static_cast<uint64_t>(function.file), static_cast<uint64_t>(function.start_line)};
     const uint32_t index = function_ids_.IdOf(HashWords(words, std::size(words)), [&](uint32_t candidate) {
-      return functions_[candidate].name == function.name && functions_[candidate].system_name == function.system_name;
+      const Function& other = functions_[candidate];
+      return other.name == function.name && other.system_name == function.system_name && other.file == function.file &&
+             other.start_line == function.start_line;
     });
     if (index == functions_.size()) functions_.push_back(function);
     return index + uint64_t{1};
@@ -350,7 +370,7 @@ class ProfileWriter {
       const bool in_module = location.module != kNoModule;
       Function function = {};
       if (!names[i].system_name.empty()) {
-        function = {strings_.Intern(names[i].name), strings_.Intern(names[i].system_name)};
+        function = {strings_.Intern(names[i].name), strings_.Intern(names[i].system_name), 0, 0};
         if (in_module) has_names_[location.module] = true;
       } else if (in_module) {
         function.name = strings_.Intern(NameInModule(snapshot_.modules[location.module], location.address));
@@ -447,6 +467,7 @@ class ProfileWriter {
       if (location.function != 0) {
         Message<LineField> line(message, LocationField::kLine);
         line.add_uint64(LineField::kFunctionId, location.function);
+        if (location.line != 0) line.add_int64(LineField::kLine, location.line);
       }
     }
   }
@@ -457,6 +478,8 @@ class ProfileWriter {
       message.add_uint64(FunctionField::kId, i + 1);
       message.add_int64(FunctionField::kName, functions_[i].name);
       if (functions_[i].system_name != 0) message.add_int64(FunctionField::kSystemName, functions_[i].system_name);
+      if (functions_[i].file != 0) message.add_int64(FunctionField::kFilename, functions_[i].file);
+      if (functions_[i].start_line != 0) message.add_int64(FunctionField::kStartLine, functions_[i].start_line);
     }
   }
 
@@ -485,6 +508,7 @@ class ProfileWriter {
                      .Add("dropped_tag_values", tracker.dropped_tag_values)
                      .Add("host_bytes", tracker.host_bytes)
                      .Add("max_host_bytes", tracker.max_host_bytes));
+    if (!snapshot_.python.version.empty()) WritePythonComment();
     for (const auto& [name, value] : snapshot_.counters) {
       WriteComment(CommentLine("counter " + CommentValue(name)).Add("value", value));
     }
@@ -494,6 +518,14 @@ class ProfileWriter {
                      .Add("host", snapshot_.host)
                      .Add("pid", snapshot_.process_id)
                      .Add("time", UtcTime(snapshot_.time_unix_nanos)));
+  }
+
+  void WritePythonComment() {
+    const Snapshot::Python& python = snapshot_.python;
+    CommentLine line("python");
+    line.Add("version", python.version).Add("functions", python.problem.empty() ? "read" : "not_read");
+    if (!python.problem.empty()) line.Add("problem", python.problem);
+    WriteComment(line);
   }
 
   // For a memory space that was ever used, or whose device told of itself.
