@@ -211,7 +211,9 @@ const char* ReadDescribedFields(uintptr_t version, PythonInterpreter* found) {
   if (Load<uint64_t>(found->runtime + 16) != 0) return "it is free-threaded";
   for (const DescribedField& described : kDescribedFields) {
     const uint64_t offset = Load<uint64_t>(found->runtime + (found->minor == 13 ? described.at_313 : described.at_314));
-    if (offset >= kMostOffset) return "it describes its structs in an unknown way";
+    if (offset >= kMostOffset || (offset == 0 && found->layout.*described.field != 0)) {
+      return "it describes its structs in an unknown way";
+    }
     found->layout.*described.field = static_cast<uint16_t>(offset);
   }
   return nullptr;

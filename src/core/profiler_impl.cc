@@ -225,7 +225,13 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
 
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfSlow(const Caller& caller, const Path* path, SiteWords words) {
   if (path != nullptr) return SiteOfStack(CapturedStack(*path), words);
-  if (max_depth_ > kFewFrames) return SiteOfDeepStack(caller, words);
+  const bool knows_python = HasPython();
+  const SiteId site = max_depth_ > kFewFrames ? SiteOfDeepStack(caller, words) : SiteOfShallowStack(caller, words);
+  // The first walk through an interpreter that was loaded later finds it.
+  return HasPython() && !knows_python ? SiteInPython(caller, words) : site;
+}
+
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfShallowStack(const Caller& caller, SiteWords words) {
   uintptr_t buffer[kFewFrames];
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }

@@ -172,6 +172,7 @@ class ProfilerImpl {
   SiteId SiteOfPythonStack(const Caller& caller, const Path* path, SiteWords words, uint64_t digest);
   // `path`: of the stack, where it is known.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
+  SiteId SiteOfShallowStack(const Caller& caller, SiteWords words);
   SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
   SiteId SiteOfDeepStackWithRoom(const Caller& caller, SiteWords words);
   SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);

@@ -28,6 +28,7 @@ constexpr const char* kVariables[] = {"HBMPROF",
                                       "HBMPROF_OOM_OUTPUT",
                                       "HBMPROF_STACK_DEPTH",
                                       "HBMPROF_UNWINDER",
+                                      "HBMPROF_PYTHON",
                                       "HBMPROF_MAX_LIVE",
                                       "HBMPROF_MAX_HOST_BYTES"};
 
@@ -150,6 +151,13 @@ TEST_F(OptionsTest, UnwinderIsOneOfFourNames) {
   for (const char* value : {"AUTO", "dwarf", "fp,libunwind", "none "}) {
     EXPECT_EQ(Bad("HBMPROF_UNWINDER", value, "auto, fp, libunwind or none", "auto").unwinder, Unwinder::kAuto);
   }
+}
+
+TEST_F(OptionsTest, PythonIsZeroOrOne) {
+  EXPECT_TRUE(Good("HBMPROF_PYTHON", "").python);
+  EXPECT_FALSE(Good("HBMPROF_PYTHON", "0").python);
+  EXPECT_TRUE(Good("HBMPROF_PYTHON", "1").python);
+  EXPECT_TRUE(Bad("HBMPROF_PYTHON", "off", "0 (off) or 1 (on)", "1").python);
 }
 
 TEST_F(OptionsTest, EachBadVariableHasItsOwnLineAndTheGoodOnesCount) {

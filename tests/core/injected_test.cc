@@ -44,7 +44,10 @@ Snapshot Everything() {
   });
   profiler.SetCounter("requests", -1);
   profiler.RecordDropped(5);
-  return profiler.TakeSnapshot();
+  Snapshot snapshot = profiler.TakeSnapshot();
+  snapshot.named_frames = {{"Model.forward", "/srv/model.py", 41, 30}};
+  snapshot.python = {"3.11.7", "turned off"};
+  return snapshot;
 }
 
 TEST(SnapshotBytes, ComeBackAsTheyWent) {

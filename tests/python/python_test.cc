@@ -249,11 +249,110 @@ TEST_P(PythonTest, TurnedOffLeavesNativeStacks) {
   EXPECT_EQ(view.Comment("python", "problem"), "turned%20off");
 }
 
+TEST_P(PythonTest, FunctionsThatAreMadeAndDroppedKeepTheirNames) {
+  const auto interpreters = InterpretersOfVersion();
+  SKIP_WITHOUT_INTERPRETER(interpreters);
+  constexpr int kAllocations = 100000;
+  const PythonRun run =
+      RunPython(interpreters[0], {HBMPROF_PYTHON_PROGRAMS "/stress_program.py", std::to_string(kAllocations)}, {});
+  int64_t total = 0;
+  for (const auto& sample : run.profile.sample()) {
+    const int64_t size = SizeOf(run.profile, sample);
+    total += sample.value(kAllocObjects);
+    const std::vector<Frame> frames = PythonFrames(FramesOf(run.profile, sample));
+    ASSERT_GE(frames.size(), 3u) << size;
+    const bool has_qualified_names = MinorOf(GetParam()) >= 11;
+    if (size < 30000) {
+      const std::string number = std::to_string(size);
+      EXPECT_EQ(frames[1], (Frame{"made_" + number, "<made " + number + ">", size % 7 + 2}));
+    } else {
+      EXPECT_EQ(frames[1].function,
+                (has_qualified_names ? "work.<locals>.fixed_" : "fixed_") + std::to_string(size - 30000));
+    }
+    EXPECT_EQ(frames[0].function, has_qualified_names ? "work.<locals>.allocate" : "allocate");
+    EXPECT_EQ(frames[2].function, "work");
+  }
+  EXPECT_EQ(total, kAllocations);
+}
+
+// The file of the interpreter's shared library; "" if it is linked into the executable.
+std::string LibraryOf(const std::string& python) {
+  const CommandResult asked = RunCommand({python, "-c",
+                                          "import os, sysconfig as s; p = os.path.join(s.get_config_var('LIBDIR') or "
+                                          "'', s.get_config_var('INSTSONAME') or "
+                                          "''); print(p if '.so' in p and os.path.exists(p) else '')"});
+  return asked.out.empty() ? "" : asked.out.substr(0, asked.out.size() - 1);
+}
+
+TEST_P(PythonTest, AnEmbeddedInterpreterIsReadWhileItRuns) {
+  std::string library;
+  std::string version;
+  for (const std::string& python : InterpretersOfVersion()) {
+    if (!library.empty()) break;
+    library = LibraryOf(python);
+    version = Interpreters().at(python);
+  }
+  if (library.empty()) GTEST_SKIP() << "no shared library of CPython " << GetParam();
+  for (const char* scope : {"RTLD_LOCAL", "RTLD_GLOBAL"}) {
+    SCOPED_TRACE(scope);
+    const PythonRun run = RunPython(HBMPROF_EMBEDDING_PROGRAM, {library, scope}, {});
+    std::map<int64_t, int64_t> counts;
+    for (const auto& sample : run.profile.sample()) {
+      const int64_t size = SizeOf(run.profile, sample);
+      counts[size] += sample.value(kAllocObjects);
+      const std::vector<Frame> frames = PythonFrames(FramesOf(run.profile, sample));
+      if (size == 31000 || size == 31001) {
+        const std::string function = "in_round_" + std::to_string(size - 31000);
+        EXPECT_THAT(frames, ElementsAreArray({Frame{function, "<string>", 2}, Frame{"<module>", "<string>", 6}}));
+      } else if (size == 32000 || size == 32001) {
+        EXPECT_THAT(frames, ElementsAreArray({Frame{"from_thread", "<string>", 4}, Frame{"<module>", "<string>", 1}}));
+      } else {
+        EXPECT_THAT(frames, IsEmpty()) << size;
+      }
+    }
+    EXPECT_THAT(counts, ::testing::ElementsAre(std::pair(30001, 2), std::pair(30002, 2), std::pair(31000, 40),
+                                               std::pair(31001, 40), std::pair(32000, 40), std::pair(32001, 40),
+                                               std::pair(33000, 2), std::pair(34000, 40), std::pair(35000, 40)));
+    EXPECT_EQ(ProfileView(run.profile).Comment("python", "functions"), "read");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Python, PythonTest, ::testing::Values("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"),
                          [](const auto& info) {
                            std::string name = "V" + info.param;
                            std::replace(name.begin(), name.end(), '.', '_');
                            return name;
                          });
+
+struct OddInterpreter {
+  const char* library;
+  const char* version;
+  const char* problem;
+};
+
+class OddInterpreterTest : public ::testing::TestWithParam<OddInterpreter> {};
+
+TEST_P(OddInterpreterTest, IsLeftAloneAndTheProfileSaysWhy) {
+  const OddInterpreter& odd = GetParam();
+  const std::string output = NewDirectory() + "/profile.pb.gz";
+  const std::string library = std::string(HBMPROF_PYTHON_LIBRARIES "/libpython_") + odd.library + ".so";
+  ExpectDone(RunCommand({HBMPROF_INJECT_CASES, "plain"},
+                        {"LD_PRELOAD=" HBMPROF_INJECTED ":" + library, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES,
+                         "HBMPROF_CUDA_OUTPUT=" + output}));
+  const ProfileView view = hbmprof_test::ViewProfile(output);
+  EXPECT_FALSE(view.samples.empty());
+  EXPECT_EQ(view.Comment("python", "version"), odd.version);
+  EXPECT_EQ(view.Comment("python", "functions"), "not_read");
+  EXPECT_EQ(view.Comment("python", "problem"), odd.problem);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Python, OddInterpreterTest,
+    ::testing::Values(OddInterpreter{"too_new", "3.15.2", "hbmprof%20does%20not%20know%20this%20version"},
+                      OddInterpreter{"free_threaded", "3.13.1", "it%20is%20free-threaded"},
+                      OddInterpreter{"undescribed", "3.14.0",
+                                     "it%20describes%20its%20structs%20in%20an%20unknown%20way"},
+                      OddInterpreter{"other_types", "3.12.1", "its%20types%20have%20an%20unknown%20layout"}),
+    [](const auto& info) { return std::string(info.param.library); });
 
 }  // namespace
