@@ -44,9 +44,10 @@ T Load(uintptr_t address) {
 
 // Whether there can be an object at the address.
 bool IsObjectAddress(uintptr_t address) {
+  // Below 4096 nothing is mapped, and addresses of programs have 47 bits.
   constexpr uintptr_t kFirst = 4096;
-  constexpr uintptr_t kLimit = uintptr_t{1} << 47;
-  return address % sizeof(uintptr_t) == 0 && address >= kFirst && address < kLimit;
+  constexpr uintptr_t kNeverSet = (~uintptr_t{0} << 47) | (sizeof(uintptr_t) - 1);
+  return ((address - kFirst) & kNeverSet) == 0;
 }
 
 constexpr uintptr_t kObjectType = 8;
@@ -344,7 +345,8 @@ enum class PythonRead : uint8_t {
   kUnfit,  // a check failed
 };
 
-// Reads the keys of frames: what tells one call site from any other that was ever at the same address.
+// Reads the keys of frames: what tells one call site from any other that was ever at the same address. Addresses are
+// not enough, since functions are freed and others are made in their place.
 class KeyReader {
  public:
   explicit KeyReader(const PythonInterpreter& python) : python_(python) {}
@@ -352,44 +354,46 @@ class KeyReader {
   // Returns false if a check fails.
   bool Read(uintptr_t code, int64_t instruction, uint64_t* key) {
     const PythonLayout& layout = python_.layout;
-    const auto name = Load<uintptr_t>(code + layout.code_name);
-    if (!IsOfType(name, python_.unicode_type)) return false;
-    uint64_t identity = TextIdentity(layout, name);
-    // A code object's version is never that of another one, unless all versions are used up: then it is 0.
+    // A code object's version is never that of another one, unless all versions are used up: then it is 0. The
+    // versions of an interpreter that was ended and started anew begin anew; but not with the same names.
     const uint64_t version = layout.code_version != 0 ? Load<uint32_t>(code + layout.code_version) : 0;
-    if (version != 0) {
-      identity += version << 32;
-    } else if (!AddContents(code, &identity)) {
-      return false;
-    }
+    if (version == 0) return ReadByContents(code, instruction, key);
     const uint64_t at = code + static_cast<uint64_t>(instruction) * kHashSeed0;
-    *key = MultiplyFold(identity ^ kHashSeed2, at ^ kHashSeed3);
+    *key = MultiplyFold(at ^ kHashSeed2, Load<uint64_t>(code + layout.code_name) ^ version * kHashSeed3);
     return true;
   }
 
  private:
-  // Of a code object without a version: the file's name, the first line, and the line table by its address, size and
-  // ends.
-  bool AddContents(uintptr_t code, uint64_t* identity) {
+  // Of a code object without a version: its names, its first line, and the line or the line table.
+  [[gnu::noinline]] bool ReadByContents(uintptr_t code, int64_t instruction, uint64_t* key) {
     const PythonLayout& layout = python_.layout;
+    const auto name = Load<uintptr_t>(code + layout.code_name);
     const auto file = Load<uintptr_t>(code + layout.code_filename);
-    const auto table = Load<uintptr_t>(code + layout.code_line_table);
+    if (!IsOfType(name, python_.unicode_type)) return false;
     if (file != file_) {
       if (!IsOfType(file, python_.unicode_type)) return false;
       file_ = file;
       file_identity_ = TextIdentity(layout, file);
     }
-    if (!IsObjectAddress(table)) return false;
-    const auto size = Load<uint64_t>(table + kVarObjectSize);
-    uint64_t ends = Load<uint64_t>(table + kBytesData - 8) ^ size;  // the bytes object's hash
-    if (size >= 8 && size < uint64_t{1} << 28) {
-      uint64_t last;
-      std::memcpy(&last, reinterpret_cast<const void*>(table + kBytesData + size - 8), sizeof(last));
-      ends = size ^ last ^ Load<uint64_t>(table + kBytesData) << 1;
-    }
     const uint64_t first_line = Load<uint32_t>(code + layout.code_first_line);
-    *identity = MultiplyFold(*identity ^ file_identity_ ^ kHashSeed1, (table ^ first_line << 48) + ends * kHashSeed0);
+    const uint64_t at = python_.minor < 11 ? static_cast<uint32_t>(LineOf(python_, code, instruction))
+                                           : LineTableIdentity(code) + static_cast<uint64_t>(instruction);
+    *key = MultiplyFold(TextIdentity(layout, name) ^ first_line << 32 ^ kHashSeed2, file_identity_ ^ at * kHashSeed3);
     return true;
+  }
+
+  // In 3.11 a line takes too long to find for each event. The table's size, beginning and end, with the addresses,
+  // stand for the whole.
+  uint64_t LineTableIdentity(uintptr_t code) const {
+    const auto table = Load<uintptr_t>(code + python_.layout.code_line_table);
+    if (!IsOfType(table, python_.bytes_type)) return 0;
+    const auto size = Load<uint64_t>(table + kVarObjectSize);
+    const uint64_t sum = code + table + size * kHashSeed1;
+    if (size < 8) return sum;
+    if (size < 16) return sum + Load<uint64_t>(table + kBytesData) * kHashSeed0;
+    const uintptr_t last = (table + kBytesData + size - 8) & ~uintptr_t{7};
+    return sum + (Load<uint64_t>(table + kBytesData) ^ kHashSeed1) * kHashSeed0 +
+           (Load<uint64_t>(table + kBytesData + 8) ^ Load<uint64_t>(last) << 1) * kHashSeed2;
   }
 
   const PythonInterpreter& python_;
@@ -416,14 +420,18 @@ PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
 // activations that they belong to:
 //   bool Frame(code, instruction)  false: a check failed
 //   void EndActivation(marker)     after an activation's last frame; `marker` as in PythonWorkspace::Activation
-template <typename Visitor>
-PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_frames, Visitor* visitor) {
+template <PythonFrameChain kChain, typename Visitor>
+PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_frames, Visitor* visitor) {
+  constexpr bool kHasShims = kChain == PythonFrameChain::kShims;
+  constexpr bool kHasEntries = kChain == PythonFrameChain::kEntryFrames;
+  constexpr bool kHasCframes = kHasEntries || kChain == PythonFrameChain::kOnePerActivationWithCframe;
+  constexpr bool kHasOwners = kHasShims || kHasEntries;
   constexpr int kMostSteps = 1 << 16;
   constexpr uint8_t kOwnedByGenerator = 1;
   constexpr uint8_t kFirstShimOwner = 3;
-  constexpr int64_t kMostInstructions = int64_t{1} << 32;
-  const PythonLayout& layout = python.layout;
-  const PythonFrameChain chain = layout.chain;
+  constexpr uint64_t kMostInstructions = uint64_t{1} << 31;
+  const PythonLayout layout = python.layout;
+  const uintptr_t code_type = python.code_type;
   uintptr_t cframe = 0;
   if (layout.thread_cframe != 0) {
     cframe = Load<uintptr_t>(state + layout.thread_cframe);
@@ -435,33 +443,34 @@ PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_
   int visited = 0;
   for (int step = 0; frame != 0 && step < kMostSteps; ++step, frame = Load<uintptr_t>(frame + layout.frame_previous)) {
     if (!IsObjectAddress(frame)) return PythonRead::kUnfit;
-    const uint8_t owner = layout.frame_owner != 0 ? Load<uint8_t>(frame + layout.frame_owner) : 0;
-    const bool is_shim = chain == PythonFrameChain::kShims && owner >= kFirstShimOwner;
-    if (!is_shim && visited < max_frames) {
+    const uint8_t owner = kHasOwners ? Load<uint8_t>(frame + layout.frame_owner) : 0;
+    if (kHasShims && owner >= kFirstShimOwner) {
+      visitor->EndActivation(frame);
+      if (visited >= max_frames) break;
+      continue;
+    }
+    if (visited < max_frames) {
       // The low bits of the reference are a tag in 3.14.
       const uintptr_t code = Load<uintptr_t>(frame + layout.frame_code) & ~uintptr_t{7};
-      if (!IsOfType(code, python.code_type)) return PythonRead::kUnfit;
+      if (!IsOfType(code, code_type)) return PythonRead::kUnfit;
       int64_t instruction;
       bool has_begun = true;
-      if (layout.code_adaptive == 0) {
-        instruction = Load<int32_t>(frame + layout.frame_instruction);
-      } else {
+      if constexpr (kHasOwners) {
         const auto at = Load<uintptr_t>(frame + layout.frame_instruction);
         instruction = static_cast<int64_t>(at - (code + layout.code_adaptive)) >> 1;
-        has_begun = owner == kOwnedByGenerator || instruction >= Load<int32_t>(code + layout.code_first_traceable);
+        has_begun = instruction >= Load<int32_t>(code + layout.code_first_traceable) || owner == kOwnedByGenerator;
+      } else {
+        instruction = Load<int32_t>(frame + layout.frame_instruction);
       }
-      if (instruction < -1 || instruction > kMostInstructions) return PythonRead::kUnfit;
+      if (static_cast<uint64_t>(instruction + 1) > kMostInstructions) return PythonRead::kUnfit;
       if (has_begun) {
         if (!visitor->Frame(code, instruction)) return PythonRead::kUnfit;
         ++visited;
       }
     }
-    bool ends = is_shim || chain == PythonFrameChain::kOnePerActivation ||
-                chain == PythonFrameChain::kOnePerActivationWithCframe;
-    uintptr_t marker = is_shim ? frame : 0;
-    if (chain == PythonFrameChain::kEntryFrames) ends = Load<uint8_t>(frame + layout.frame_is_entry) != 0;
-    if (!ends) continue;
-    if (layout.thread_root_cframe != 0) {
+    if (kHasShims || (kHasEntries && Load<uint8_t>(frame + layout.frame_is_entry) == 0)) continue;
+    uintptr_t marker = 0;
+    if constexpr (kHasCframes) {
       if (cframe == root_cframe || !IsObjectAddress(cframe)) return PythonRead::kUnfit;
       marker = cframe;
       cframe = Load<uintptr_t>(cframe + layout.cframe_previous);
@@ -470,6 +479,21 @@ PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_
     if (visited >= max_frames) break;
   }
   return visited > 0 ? PythonRead::kFrames : PythonRead::kNothing;
+}
+
+template <typename Visitor>
+PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_frames, Visitor* visitor) {
+  switch (python.layout.chain) {
+    case PythonFrameChain::kOnePerActivation:
+      return WalkChain<PythonFrameChain::kOnePerActivation>(python, state, max_frames, visitor);
+    case PythonFrameChain::kOnePerActivationWithCframe:
+      return WalkChain<PythonFrameChain::kOnePerActivationWithCframe>(python, state, max_frames, visitor);
+    case PythonFrameChain::kEntryFrames:
+      return WalkChain<PythonFrameChain::kEntryFrames>(python, state, max_frames, visitor);
+    case PythonFrameChain::kShims:
+      return WalkChain<PythonFrameChain::kShims>(python, state, max_frames, visitor);
+  }
+  return PythonRead::kNothing;
 }
 
 // Whether frames were ever read, and how many reads failed before that. An interpreter that has never passed the checks

@@ -258,7 +258,7 @@ class ProfilerImpl {
 
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool) {
   const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
-  return HasPython() ? SiteInPython(caller, words) : SiteOfNativeStack(caller, words);
+  return __builtin_expect(HasPython(), 0) != 0 ? SiteInPython(caller, words) : SiteOfNativeStack(caller, words);
 }
 
 inline SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords words) {
