@@ -1,6 +1,5 @@
 // Python programs under the injected library, on the double of the driver: the functions in the profiles are compared
 // with what Python says itself, for each interpreter that is found.
-#include <glob.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,61 +12,17 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/python/python_programs.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
 
+namespace hbmprof_test {
 namespace {
 
-using ::hbmprof_test::CommandResult;
-using ::hbmprof_test::ExpectDone;
-using ::hbmprof_test::NewDirectory;
-using ::hbmprof_test::Profile;
-using ::hbmprof_test::ProfileView;
-using ::hbmprof_test::ReadProfile;
-using ::hbmprof_test::RunCommand;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-// The interpreters of this machine with their versions "3.X.Y", by path: HBMPROF_TEST_PYTHONS (a list separated by
-// colons), those in /usr/bin and those that pyenv has installed.
-std::map<std::string, std::string> FindInterpreters() {
-  std::vector<std::string> paths;
-  const char* named = std::getenv("HBMPROF_TEST_PYTHONS");
-  std::istringstream list(named == nullptr ? "" : named);
-  for (std::string path; std::getline(list, path, ':');) paths.push_back(path);
-  const char* home = std::getenv("HOME");
-  const std::string pyenv = std::string(home == nullptr ? "" : home) + "/.pyenv/versions/3.*/bin/python3";
-  for (const std::string& pattern : {std::string("/usr/bin/python3"), std::string("/usr/bin/python3.*"), pyenv}) {
-    glob_t found;
-    if (glob(pattern.c_str(), 0, nullptr, &found) == 0) {
-      for (size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
-      globfree(&found);
-    }
-  }
-  std::map<std::string, std::string> interpreters;
-  std::map<std::string, std::string> by_file;
-  for (const std::string& path : paths) {
-    char* file = realpath(path.c_str(), nullptr);
-    if (file == nullptr) continue;
-    const std::string target = file;
-    std::free(file);
-    const CommandResult asked = RunCommand(
-        {path, "-c",
-         "import sys, ctypes; print('%d.%d.%d' % sys.version_info[:3] if sys.version_info[0] == 3 else '')"});
-    if (asked.exit_code != 0 || asked.out.size() < 2 || !by_file.emplace(target, path).second) continue;
-    interpreters[path] = asked.out.substr(0, asked.out.size() - 1);
-  }
-  return interpreters;
-}
-
-const std::map<std::string, std::string>& Interpreters() {
-  static const auto* interpreters = new std::map<std::string, std::string>(FindInterpreters());
-  return *interpreters;
-}
-
-int MinorOf(const std::string& version) { return std::atoi(version.c_str() + 2); }
 
 struct PythonRun {
   std::string directory = NewDirectory();
@@ -94,18 +49,6 @@ PythonRun RunPython(const std::string& python, std::vector<std::string> argument
   return run;
 }
 
-struct Frame {
-  std::string function;
-  std::string file;
-  int64_t line;
-  bool operator==(const Frame& other) const {
-    return function == other.function && file == other.file && line == other.line;
-  }
-  friend void PrintTo(const Frame& frame, std::ostream* out) {
-    *out << frame.function << " " << frame.file << ":" << frame.line;
-  }
-};
-
 struct Stack {
   int64_t count = 0;
   std::vector<Frame> frames;
@@ -130,53 +73,6 @@ std::map<int64_t, Stack> ReadExpected(const std::string& path) {
   }
   return stacks;
 }
-
-const std::string& Text(const Profile& profile, int64_t index) { return profile.string_table(static_cast<int>(index)); }
-
-// Each frame of the sample, innermost first. Those with an address have no file here.
-std::vector<Frame> FramesOf(const Profile& profile, const hbmprof::pprof::Sample& sample) {
-  std::vector<Frame> frames;
-  for (const uint64_t id : sample.location_id()) {
-    const auto& location = profile.location(static_cast<int>(id) - 1);
-    const auto& function = profile.function(static_cast<int>(location.line(0).function_id()) - 1);
-    frames.push_back({Text(profile, function.name()), Text(profile, function.filename()), location.line(0).line()});
-    if (!frames.back().file.empty()) {
-      EXPECT_EQ(location.mapping_id(), 0u);
-      EXPECT_EQ(location.address(), 0u);
-    }
-  }
-  return frames;
-}
-
-std::vector<Frame> PythonFrames(std::vector<Frame> frames) {
-  frames.erase(std::remove_if(frames.begin(), frames.end(), [](const Frame& frame) { return frame.file.empty(); }),
-               frames.end());
-  return frames;
-}
-
-int64_t SizeOf(const Profile& profile, const hbmprof::pprof::Sample& sample) {
-  for (const auto& label : sample.label()) {
-    if (Text(profile, label.key()) == "bytes") return label.num();
-  }
-  return 0;
-}
-
-constexpr int kAllocObjects = 0;
-
-class PythonTest : public ::testing::TestWithParam<std::string> {
- protected:
-  // Skips, with the reason, where the machine has no such interpreter.
-  std::vector<std::string> InterpretersOfVersion() const {
-    std::vector<std::string> found;
-    for (const auto& [path, version] : Interpreters()) {
-      if (MinorOf(version) == MinorOf(GetParam())) found.push_back(path);
-    }
-    return found;
-  }
-};
-
-#define SKIP_WITHOUT_INTERPRETER(found) \
-  if ((found).empty()) GTEST_SKIP() << "no CPython " << GetParam() << " in /usr/bin, ~/.pyenv or HBMPROF_TEST_PYTHONS"
 
 TEST_P(PythonTest, StacksHaveTheFunctionsFilesAndLinesThatPythonSays) {
   const auto interpreters = InterpretersOfVersion();
@@ -252,27 +148,9 @@ TEST_P(PythonTest, TurnedOffLeavesNativeStacks) {
 TEST_P(PythonTest, FunctionsThatAreMadeAndDroppedKeepTheirNames) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
-  constexpr int kAllocations = 100000;
-  const PythonRun run =
-      RunPython(interpreters[0], {HBMPROF_PYTHON_PROGRAMS "/stress_program.py", std::to_string(kAllocations)}, {});
-  int64_t total = 0;
-  for (const auto& sample : run.profile.sample()) {
-    const int64_t size = SizeOf(run.profile, sample);
-    total += sample.value(kAllocObjects);
-    const std::vector<Frame> frames = PythonFrames(FramesOf(run.profile, sample));
-    ASSERT_GE(frames.size(), 3u) << size;
-    const bool has_qualified_names = MinorOf(GetParam()) >= 11;
-    if (size < 30000) {
-      const std::string number = std::to_string(size);
-      EXPECT_EQ(frames[1], (Frame{"made_" + number, "<made " + number + ">", size % 7 + 2}));
-    } else {
-      EXPECT_EQ(frames[1].function,
-                (has_qualified_names ? "work.<locals>.fixed_" : "fixed_") + std::to_string(size - 30000));
-    }
-    EXPECT_EQ(frames[0].function, has_qualified_names ? "work.<locals>.allocate" : "allocate");
-    EXPECT_EQ(frames[2].function, "work");
-  }
-  EXPECT_EQ(total, kAllocations);
+  const PythonRun run = RunPython(
+      interpreters[0], {HBMPROF_PYTHON_PROGRAMS "/stress_program.py", std::to_string(kStressAllocations)}, {});
+  ExpectFunctionsOfStress(run.profile, MinorOf(GetParam()) >= 11);
 }
 
 // The file of the interpreter's shared library; "" if it is linked into the executable.
@@ -317,13 +195,6 @@ TEST_P(PythonTest, AnEmbeddedInterpreterIsReadWhileItRuns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Python, PythonTest, ::testing::Values("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"),
-                         [](const auto& info) {
-                           std::string name = "V" + info.param;
-                           std::replace(name.begin(), name.end(), '.', '_');
-                           return name;
-                         });
-
 struct OddInterpreter {
   const char* library;
   const char* version;
@@ -364,6 +235,7 @@ TEST_P(PythonTest, DoctorNamesTheInterpreter) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Python, PythonTest, ALL_VERSIONS, NameOf);
 INSTANTIATE_TEST_SUITE_P(
     Python, OddInterpreterTest,
     ::testing::Values(OddInterpreter{"too_new", "3.15.2", "hbmprof%20does%20not%20know%20this%20version"},
@@ -374,3 +246,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.library); });
 
 }  // namespace
+}  // namespace hbmprof_test
