@@ -411,9 +411,13 @@ PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
   *state = reinterpret_cast<uintptr_t>(pthread_getspecific(key));
   if (*state == 0) return PythonRead::kNothing;
   if (!IsObjectAddress(*state)) return PythonRead::kUnfit;
-  if (Load<uintptr_t>(*state + layout.thread_id) != static_cast<uintptr_t>(pthread_self())) return PythonRead::kUnfit;
-  const auto finalizing = Load<uintptr_t>(python.runtime + layout.finalizing);
-  return finalizing == 0 || finalizing == *state ? PythonRead::kFrames : PythonRead::kNothing;
+  // An interpreter that is ending frees the states of daemon threads, which may be outside of it just then, soon after
+  // it has set this.
+  const auto finalizing =
+      __atomic_load_n(reinterpret_cast<const uintptr_t*>(python.runtime + layout.finalizing), __ATOMIC_ACQUIRE);
+  if (finalizing != 0 && finalizing != *state) return PythonRead::kNothing;
+  const bool is_own = Load<uintptr_t>(*state + layout.thread_id) == static_cast<uintptr_t>(pthread_self());
+  return is_own ? PythonRead::kFrames : PythonRead::kUnfit;
 }
 
 // Tells `visitor` of the thread's `max_frames` innermost Python frames, from the innermost outwards, and of the
