@@ -23,7 +23,7 @@ struct Options {
   // Off: every event is forwarded untouched and costs one relaxed load.
   bool enabled = true;
   // Innermost frames kept per stack, 1 to 512. Deeper stacks are cut at the outer end and counted.
-  int max_stack_depth = 64;
+  int max_stack_depth = 128;
   Unwinder unwinder = Unwinder::kAuto;
   // Where CPython runs in the process, stacks have the Python functions in place of the interpreter's evaluation
   // frames. Only with kAuto and kLibunwind.

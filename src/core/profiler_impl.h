@@ -128,7 +128,7 @@ class ProfilerImpl {
 
  private:
   // So many fit on the smallest stack.
-  static constexpr int kFewFrames = 64;
+  static constexpr int kFewFrames = 128;
 
   // No lock is held while a probe runs: it may wait for the dynamic linker's, under which a library's constructor may
   // be asking for numbers.

@@ -122,7 +122,7 @@ TEST_F(OptionsTest, StackDepthIsANumberFrom1To512) {
   EXPECT_EQ(Good("HBMPROF_STACK_DEPTH", "1").max_stack_depth, 1);
   EXPECT_EQ(Good("HBMPROF_STACK_DEPTH", "512").max_stack_depth, 512);
   for (const char* value : {"0", "513", "-5", "deep", "12frames", "1.5", "99999999999999999999", "0x20", "+", " "}) {
-    EXPECT_EQ(Bad("HBMPROF_STACK_DEPTH", value, "1 to 512", "64").max_stack_depth, 64);
+    EXPECT_EQ(Bad("HBMPROF_STACK_DEPTH", value, "1 to 512", "128").max_stack_depth, 128);
   }
 }
 

@@ -328,6 +328,6 @@ TEST_P(StackUse, OfARecordIsSmall) {
   EXPECT_LE(static_cast<ptrdiff_t>(top - reinterpret_cast<uintptr_t>(&*lowest)), kMost);
   EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, 0);
 }
-INSTANTIATE_TEST_SUITE_P(Depths, StackUse, testing::Values(64, 512), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Depths, StackUse, testing::Values(64, 128, 512), testing::PrintToStringParamName());
 
 }  // namespace
