@@ -650,7 +650,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   std::unordered_map<uint64_t, uint64_t> named_frame_index;  // by the words of stacks
   const auto entry_of = [&](uint64_t word) {
     const NamedFrame* frame = NamedFrameOf(word);
-    if (frame == nullptr) return word;
+    if (frame == nullptr) return uint64_t{0};  // no return address either
     const auto [index, is_new] = named_frame_index.emplace(word, snapshot.named_frames.size());
     if (is_new) {
       snapshot.named_frames.push_back(
