@@ -27,9 +27,9 @@ TEST_P(LinkedPythonTest, ForksAndEndsWhileDaemonThreadsAllocate) {
   SKIP_WITHOUT_INTERPRETER(interpreters);
   if (GetParam() == "3.10") GTEST_SKIP() << "CPython 3.10 itself crashes when it ends with such threads";
   const std::string output = NewDirectory() + "/%p.pb.gz";
-  ExpectDone(
-      RunCommand({interpreters[0], HBMPROF_PYTHON_PROGRAMS "/ending_program.py", HBMPROF_LINKED_LIBRARY},
-                 {"LD_PRELOAD=" HBMPROF_SANITIZER_RUNTIME, "ASAN_OPTIONS=detect_leaks=0", "HBMPROF_OUTPUT=" + output}));
+  ExpectDone(RunCommand({interpreters[0], HBMPROF_PYTHON_PROGRAMS "/ending_program.py", HBMPROF_LINKED_LIBRARY},
+                        {"LD_PRELOAD=" HBMPROF_SANITIZER_RUNTIME, "ASAN_OPTIONS=detect_leaks=0",
+                         "PYTHONWARNINGS=ignore", "HBMPROF_OUTPUT=" + output}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Python, LinkedPythonTest, ALL_VERSIONS, NameOf);
