@@ -23,10 +23,10 @@ target_compile_options(hbmprof_build_flags INTERFACE
   $<$<BOOL:${PROJECT_IS_TOP_LEVEL}>:-Werror>
   # Lock annotations are checked wherever the compiler can.
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>
-  # Designated initializers leave out what keeps its default.
+  # Designated initializers omit members with default values.
   -Wno-missing-field-initializers)
 
-# What is exported says so itself (src/api/exported.h).
+# Exported names are marked (src/api/exported.h).
 target_compile_options(hbmprof_build_flags INTERFACE
   -fvisibility=hidden $<$<COMPILE_LANGUAGE:CXX>:-fvisibility-inlines-hidden>)
 

@@ -1,5 +1,5 @@
 # hbmprof_find_library(NAME HEADER LIBRARY [FOLDER...]): the target NAME::NAME, for a find module of that NAME. HEADER may
-# lie in one of the FOLDERs. Installed with the package, beside the modules.
+# lie in one of the FOLDERs. Installed with the package, in the folder of the modules.
 macro(hbmprof_find_library name header library)
   find_path(${name}_INCLUDE_DIR NAMES ${header} PATH_SUFFIXES ${ARGN})
   find_library(${name}_LIBRARY NAMES ${library})

@@ -1,4 +1,4 @@
-# What `cmake --install` puts where, and the packages that find_package(hbmprof) and pkg-config find.
+# The files that `cmake --install` installs, and the packages that find_package(hbmprof) and pkg-config find.
 include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hbmprof)
@@ -28,7 +28,8 @@ configure_package_config_file(cmake/hbmprofConfig.cmake.in ${PROJECT_BINARY_DIR}
   INSTALL_DESTINATION ${_package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/hbmprofConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/hbmprofConfig.cmake ${PROJECT_BINARY_DIR}/hbmprofConfigVersion.cmake
-  cmake/FindLibDeflate.cmake cmake/FindLibElf.cmake cmake/hbmprof_find_library.cmake
+  cmake/FindLibDeflate.cmake cmake/FindLibElf.cmake cmake/FindLibIberty.cmake
+  cmake/hbmprof_find_library.cmake
   DESTINATION ${_package_dir})
 
 # pkg-config. Abseil names its packages after its targets. Prefix and folders may be moved together.
@@ -43,8 +44,10 @@ file(RELATIVE_PATH _pc_prefix ${_pc_dir} ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" _pc_prefix ${_pc_prefix})
 file(RELATIVE_PATH _pc_libdir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})
 file(RELATIVE_PATH _pc_includedir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
-configure_file(cmake/hbmprof.pc.in ${PROJECT_BINARY_DIR}/hbmprof.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/hbmprof.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(_package hbmprof hbmprof-c)
+  configure_file(cmake/${_package}.pc.in ${PROJECT_BINARY_DIR}/${_package}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${_package}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
 
 if(PROJECT_IS_TOP_LEVEL)
   add_custom_target(uninstall

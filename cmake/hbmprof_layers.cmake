@@ -1,5 +1,5 @@
-# hbmprof_check_layers(TARGET ROOT): a target, part of every build of everything, that fails when a file under ROOT
-# includes what the tables in ROOT/src/README.md do not allow.
+# hbmprof_check_layers(TARGET ROOT): a target, part of `all`, that fails if a file under ROOT includes
+# a header that the tables in ROOT/src/README.md do not allow.
 
 set(HBMPROF_LAYER_SCRIPT ${CMAKE_CURRENT_LIST_DIR}/../scripts/check_layers.py)
 

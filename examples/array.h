@@ -1,5 +1,4 @@
-// Array: a matrix of float32 in device memory, freed with the object; just enough of an array library for the two
-// small examples beside it.
+// Array: a matrix of float32 in device memory, freed with the object. The two small examples use it.
 #ifndef HBMPROF_EXAMPLES_ARRAY_H_
 #define HBMPROF_EXAMPLES_ARRAY_H_
 
@@ -13,7 +12,7 @@
 
 class Array {
  public:
-  // Not initialized. Ends the program if the device has no room.
+  // The memory is not initialized. Ends the program if the device has no memory left.
   Array(hbmprof::DeviceAllocator& device, size_t rows, size_t columns)
       : device_(&device), rows_(rows), columns_(columns) {
     const absl::StatusOr<void*> memory = device.Allocate(size() * sizeof(float));
@@ -53,7 +52,7 @@ inline Array RandomNormal(hbmprof::DeviceAllocator& device, unsigned seed, size_
   return result;
 }
 
-// Each row repeated `times` times, side by side.
+// Returns a matrix in which each row is repeated `times` times, side by side.
 inline Array Tile(const Array& x, size_t times) {
   Array result(x.device(), x.rows(), x.columns() * times);
   for (size_t row = 0; row < x.rows(); ++row) {

@@ -1,8 +1,8 @@
 // growing_list DIR: which function's memory grows?
 //
-// A fixed array is made by afunction, then anotherfunc keeps nine arrays of growing size in a list and saves a profile
-// after each: DIR/memory1.pb.gz to DIR/memory9.pb.gz. `pprof -top -diff_base DIR/memory1.pb.gz DIR/memory9.pb.gz` names
-// anotherfunc, with what it added in between, and nothing of afunction.
+// afunction allocates one array; then anotherfunc keeps nine arrays of growing size in a list and saves a profile
+// after each: DIR/memory1.pb.gz to DIR/memory9.pb.gz. `pprof -top -diff_base DIR/memory1.pb.gz DIR/memory9.pb.gz` shows
+// anotherfunc with the bytes that it added, and does not show afunction.
 
 #include <cstddef>
 #include <cstdio>

@@ -1,7 +1,7 @@
 // tile_functions FILE: which function holds how much device memory?
 //
-// Two functions keep one array of 1000 x 10000 float32 (38.15 MB) each and free their temporaries, then a profile is
-// saved. `pprof -top -cum FILE` shows 38.15MB under func1 and 76.29MB under func2, which calls it.
+// Two functions keep one array of 1000 x 10000 float32 (38.15 MB) each and free their temporaries. Then a profile
+// is saved. `pprof -top -cum FILE` shows 38.15MB under func1 and 76.29MB under func2, which calls it.
 
 #include <cstdio>
 #include <memory>

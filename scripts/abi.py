@@ -37,7 +37,7 @@ class Dump:
     if element.tag == "member-type" and element.get("access") == "private":
       self.private.update(child.get("id") for child in element)
     if element.get("id"):
-      # A declaration of what another unit defines has the same id or says less.
+      # A declaration of a type that another unit defines has the same id or fewer details.
       known = self.types.get(element.get("id"))
       if known is None or known[0].get("is-declaration-only"):
         self.types[element.get("id")] = (element, "::".join(scopes + [name or ""]))
@@ -82,7 +82,7 @@ class Dump:
       self.lines.update(f"enumerator {name}::{value.get('name')} = {value.get('value')}"
                         for value in element.iter("enumerator"))
       return
-    # A struct of the C interface may grow: its struct_size says how much of it a program knows.
+    # A struct of the C interface may grow: its struct_size is the size that a program knows.
     if not name.startswith("hbmprof_"):
       self.lines.add(f"class {name}: {int(element.get('size-in-bits')) // 8} bytes")
     for base in element.findall("base-class"):

@@ -90,7 +90,7 @@ def resolve(root, includer, spelled):
     candidate = os.path.normpath(os.path.join(base, spelled))
     if not candidate.startswith("..") and os.path.isfile(os.path.join(root, candidate)):
       return candidate
-  # A file that is not there (yet, or is generated) is still named by its folder.
+  # A file that does not exist (a generated one) still belongs to the module of its folder.
   if spelled.startswith("hbmprof/"):
     return os.path.join("include", spelled)
   return spelled if spelled.split("/")[0] in ("src", "tests", "examples", "benchmarks") else None

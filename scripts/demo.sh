@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Shows a leak of device memory, found: installs what is missing (Debian), builds, serves prompts with a server that
-# leaks, and asks the real pprof what grew. Leaves before.pb.gz, after.pb.gz and diff.svg in build/demo.
+# Demonstrates how to find a leak of device memory: installs missing packages (Debian), builds, runs a server that leaks,
+# and compares its profiles with pprof. Leaves before.pb.gz, after.pb.gz and diff.svg in build/demo.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
 
 hbmprof_step "installing what is missing" hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}"
 hbmprof_step "building" hbmprof_build release llm_server tile_functions growing_list
-# google/pprof; where it cannot be built, the one that comes with Go reads the same profiles.
+# google/pprof; if it cannot be built, `go tool pprof`, which reads the same profiles.
 if pprof=$(hbmprof_pprof); then
   pprof=("$pprof")
 else
@@ -30,7 +30,7 @@ show build/release/examples/llm_server --leak --before "$demo/before.pb.gz" --af
   examples/llm_server/prompts.txt
 diff=(-diff_base "$demo/before.pb.gz" "$demo/after.pb.gz")
 show "${pprof[@]}" -top "${diff[@]}"
-# The picture begins where requests are served, and shows the tags that the server sets itself.
+# The picture begins at the function that serves requests, and shows the tags that the server sets.
 show "${pprof[@]}" -svg -show_from=Scheduler::Run -tagshow='phase|request_class' -output "$demo/diff.svg" "${diff[@]}"
 
 # The first row below the table's head, to the byte.

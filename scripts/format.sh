@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Formats the C and C++ code with clang-format; with --check changes nothing, shows what is not formatted and exits 1.
-# Exits 77 with a line that says so where clang-format is not installed.
+# Exits 77 with a message if clang-format is not installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -8,7 +8,7 @@
 #   elf          the readers of ELF and DWARF on arbitrary files
 #   report_page  the report's page in Chromium, made of profiles with hostile strings (not libFuzzer)
 #
-# Starts from tests/fuzz/*corpus. What it finds stays in build/fuzz/found; add what crashes to the corpus.
+# Starts from tests/fuzz/*corpus. The inputs that it finds stay in build/fuzz/found; add inputs that crash to the corpus.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the tests that need a GPU, on a machine that has one and nothing else of ours: no network, no packages.
+# Runs the tests that need a GPU, on a machine that has only a GPU: no checkout, no network, no packages.
 #
 # usage: scripts/gpu_test.sh pack [--libraries] [BUILD_DIR]
 #            On the machine that built: gathers the tests, this script and the libraries that they need in BUILD_DIR/gpu.
 #            With --libraries cuBLAS and NCCL too, which are large; without, the other machine's own are used, from its
 #            toolkit or its Python packages.
 #        .../gpu/gpu_test.sh
-#            On the machine with the GPU, wherever that folder lies there: runs them.
+#            On the machine with the GPU, from that folder: runs them.
 #        scripts/gpu_test.sh [BUILD_DIR]
-#            The same for BUILD_DIR/gpu, where the checkout is at hand.
+#            The same for BUILD_DIR/gpu of this checkout.
 #
 # BUILD_DIR is build/release if it is not given. Exits with 1 if a test failed; tests that cannot run skip and say why.
 set -euo pipefail
@@ -71,11 +71,11 @@ print(float(jnp.dot(jnp.ones((512, 512)), jnp.ones((512, 512))).sum()))' || fail
   exit "$failed"
 }
 
-# python_program MODULE LIBRARIES PROGRAM: runs it under `hbmprof run` where Python has the module, and shows what it
-# held. Fails if no stack goes through one of the libraries.
+# python_program MODULE LIBRARIES PROGRAM: runs PROGRAM under `hbmprof run` if Python has the module, and shows its memory.
+# Fails if no stack goes through one of the libraries.
 python_program() {
   local module=$1 libraries=$2 program=$3 folder profile
-  # Not with what is packed for us.
+  # Not with the packed libraries.
   local -a python=(env LD_LIBRARY_PATH="$before" python3)
   if ! "${python[@]}" -c "import $module" 2>/dev/null; then
     echo "gpu_test: Python has no $module: skipped"

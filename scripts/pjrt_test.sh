@@ -24,7 +24,7 @@ failed=0
 hbmprof_step "JAX's profile and ours" python3 tests/jax/compare.py "$PWD/$shim" \
   "$PWD/build/pypi/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so" "$PWD/build/pypi" "$PWD/proto" || failed=1
 
-# host PLUGIN: what a program sees of it, without what the plugin logs.
+# host PLUGIN: prints the output of a program that uses the plugin, without the plugin's log.
 host() {
   TPU_SKIP_MDS_QUERY=1 HBMPROF_PJRT_PLUGIN=$PWD/build/pypi/libtpu/libtpu.so build/dev/tests/backends/pjrt_host "$1" \
     2>/dev/null
@@ -34,7 +34,7 @@ compare_libtpu() {
   bare=$(host "$PWD/build/pypi/libtpu/libtpu.so")
   wrapped=$(host "$PWD/$shim")
   echo "$wrapped"
-  [[ $wrapped == "$bare" ]] || { echo "error: unwrapped it says: $bare" >&2; return 1; }
+  [[ $wrapped == "$bare" ]] || { echo "error: without the wrapper the output is: $bare" >&2; return 1; }
 }
 if [[ -n $libtpu ]]; then
   hbmprof_step "libtpu" hbmprof_pypi libtpu libtpu

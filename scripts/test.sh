@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Installs what is missing (Debian; and into build/pypi, from PyPI, a PJRT plugin, CUDA's newest headers and an old CMake),
-# then builds and tests.
+# Installs missing packages (from Debian; and from PyPI into build/pypi: a PJRT plugin, CUDA's newest headers, PyTorch's
+# allocator and an old CMake), then builds and tests.
 #
 # usage: scripts/test.sh [PRESET...]
 # dev      every test (the default)
 # release  the same, as a user's build
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
-# tsan     the same under the thread sanitizer, but for the command's tests: it has one thread
+# tsan     the same under the thread sanitizer, without the tests of the command, which has one thread
 # clang    compiles everything with clang, where lock annotations are errors; runs nothing
 # all      dev clang asan tsan
 #
-# Goes on after a preset that fails; exits 1 if one did. The last lines say how each preset ended.
+# Continues after a preset that fails; exits 1 if one has failed. The last lines show the result of each preset.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
@@ -29,8 +29,9 @@ packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}" "${HBMPR
 hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
 # A real PJRT plugin with its header, before anything is configured.
 hbmprof_step "a PJRT plugin from PyPI" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
-# The newest, on purpose: a test looks for functions that nobody has seen yet.
+# The newest version, on purpose: a test looks for new functions.
 hbmprof_step "CUDA's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cuda.h 'nvidia-cuda-runtime>=13.5,<14'
+hbmprof_step "PyTorch's allocator from PyPI" hbmprof_torch 2.1.2 2.5.1 2.8.0 2.11.0 newest
 hbmprof_step "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
 hbmprof_step "libc++'s headers" hbmprof_libcxx
 

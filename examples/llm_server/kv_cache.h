@@ -1,7 +1,7 @@
 // KvCache: the keys and values of every sequence that is being served, in pages of device memory.
 //
 // A page holds kPageTokens consecutive positions of one sequence, for all layers; it is one allocation.
-// Sequences of any length share the device without copies or holes: each has the pages it has filled, and no more.
+// Sequences of any length share the device without copies or gaps: each has only the pages that it uses.
 #ifndef HBMPROF_EXAMPLES_LLM_SERVER_KV_CACHE_H_
 #define HBMPROF_EXAMPLES_LLM_SERVER_KV_CACHE_H_
 
@@ -14,7 +14,7 @@
 
 namespace llm {
 
-// One sequence's page table. The pages belong to the cache: whoever drops the table must have called Release.
+// One sequence's page table. The pages belong to the cache: call Release before the table is destroyed.
 struct KvSequence {
   std::vector<float*> pages;
   int length = 0;  // positions, all backed by pages
@@ -24,12 +24,13 @@ class KvCache {
  public:
   static constexpr int kPageTokens = 16;
 
-  // At most `max_pages` pages at a time; keys and values have `width` floats each. `device` must outlive the cache.
+  // At most `max_pages` pages at a time; keys and values have `width` floats each. `device` must live longer than the
+  // cache.
   KvCache(hbmprof::DeviceAllocator& device, int layers, int width, int max_pages)
       : device_(device), layers_(layers), width_(width), max_pages_(max_pages) {}
 
-  // Adds `tokens` positions to the sequence, and the pages they need. Error: kResourceExhausted when the cache is full
-  // or the device is; the length is as before then, and the pages it got stay with the sequence.
+  // Adds `tokens` positions to the sequence, and the pages they need. Error: kResourceExhausted if the cache or the
+  // device is full; the length is as before then, and pages that were added stay with the sequence.
   absl::Status Extend(KvSequence& sequence, int tokens);
   // Frees the sequence's pages and empties it.
   void Release(KvSequence& sequence);
@@ -41,7 +42,7 @@ class KvCache {
   }
 
   size_t page_bytes() const { return size_t{2} * layers_ * kPageTokens * width_ * sizeof(float); }
-  // Pages allocated and not released, whether or not a page table still knows them.
+  // Returns the number of pages that are allocated and not released, also those that no page table has any more.
   int64_t pages_in_use() const { return pages_in_use_; }
 
  private:

@@ -1,7 +1,7 @@
 // llm_server: serves prompts with a small transformer on a simulated device, and profiles the device memory it uses.
 // Run it with --help.
 //
-// Lives here: the command line, the prompts, the profiles, the numbers printed at the end.
+// This file has the command line, the prompts, the profiles and the numbers that are printed at the end.
 
 #include <getopt.h>
 
@@ -35,11 +35,12 @@ request of class "batch", any other of class "chat".
   --dumps N           serve the prompts N times, and save a profile after each: dump.0001.pb.gz and so on
   --dump-dir DIR      where to save them (default: the current folder)
   --leak              the bug to be found: cancelled requests keep their KV pages
-  --cancel-every N    every Nth client leaves in the middle of its answer (default 4; 0: none)
+  --cancel-every N    every Nth client leaves before its answer is complete (default 4; 0: none)
   --batch N           requests served at once (default 8)
   --max-tokens N      longest answer (default 48)
   --temperature T     of the sampling; 0 takes the likeliest token (default 0.8)
   --kv-pages N        pages of KV cache on the device (default 512)
+  --memory-mib N      memory of the device in MiB (default 1024)
   --answers           print every answer
   --help
 )";
@@ -53,6 +54,7 @@ struct CommandLine {
   int cancel_every = 4;
   int max_tokens = 48;
   int kv_pages = 512;
+  int memory_mib = 1024;
   bool print_answers = false;
   llm::Scheduler::Options scheduler;
 };
@@ -88,6 +90,7 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       {"max-tokens", required_argument, nullptr, 't'},
       {"temperature", required_argument, nullptr, 'T'},
       {"kv-pages", required_argument, nullptr, 'k'},
+      {"memory-mib", required_argument, nullptr, 'm'},
       {"answers", no_argument, nullptr, 'p'},
       {"help", no_argument, nullptr, 'h'},
       {nullptr, 0, nullptr, 0},
@@ -126,6 +129,9 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       case 'k':
         result.kv_pages = ParseInt("--kv-pages", optarg, 1, 1000000);
         break;
+      case 'm':
+        result.memory_mib = ParseInt("--memory-mib", optarg, 1, 65536);
+        break;
       case 'p':
         result.print_answers = true;
         break;
@@ -141,7 +147,7 @@ CommandLine ParseCommandLine(int argc, char** argv) {
   return result;
 }
 
-// The prompts as requests, without ids.
+// Reads the prompts as requests, without ids.
 std::vector<llm::Request> ReadRequests(const CommandLine& command) {
   std::ifstream file;
   if (!command.prompts.empty()) {
@@ -161,7 +167,7 @@ std::vector<llm::Request> ReadRequests(const CommandLine& command) {
   return requests;
 }
 
-// One request of each class, so that everything a first request sets up is in the profile before.
+// Serves one request of each class, so that the first profile contains everything that a first request sets up.
 void WarmUp(llm::Scheduler& scheduler) {
   for (const char* request_class : {"chat", "batch"}) {
     llm::Request request;
@@ -172,7 +178,7 @@ void WarmUp(llm::Scheduler& scheduler) {
   scheduler.Run();
 }
 
-// Serves every request once; their ids begin at `first_id`.
+// Serves each request once. Their ids begin at `first_id`.
 std::vector<llm::Answer> Serve(const CommandLine& command, const std::vector<llm::Request>& requests, int first_id,
                                llm::Scheduler& scheduler) {
   for (llm::Request request : requests) {
@@ -205,9 +211,11 @@ double Megabytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20);
 int main(int argc, char** argv) {
   const CommandLine command = ParseCommandLine(argc, argv);
 
-  const absl::StatusOr<std::unique_ptr<hbmprof::SimulatedDevice>> device = hbmprof::SimulatedDevice::Create({});
+  hbmprof::SimulatedDevice::Options options;
+  options.capacity = static_cast<size_t>(command.memory_mib) << 20;
+  const absl::StatusOr<std::unique_ptr<hbmprof::SimulatedDevice>> device = hbmprof::SimulatedDevice::Create(options);
   if (!device.ok()) Fail(1, device.status().ToString());
-  // Three names for one device's memory; each becomes the label `allocator` of what it hands out.
+  // Three names for one device's memory; each becomes the label `allocator` of its buffers.
   hbmprof::TrackingAllocator weight_memory(**device, "weights");
   hbmprof::TrackingAllocator activation_memory(**device, "activations");
   hbmprof::TrackingAllocator kv_memory(**device, "kv_cache");
@@ -253,8 +261,8 @@ int main(int argc, char** argv) {
   std::printf("tokens     %lld in %.2f s: %.0f tokens/s\n", static_cast<long long>(tokens), seconds.count(),
               tokens > 0 ? static_cast<double>(tokens) / seconds.count() : 0.0);
   std::printf("memory     %.2f MB in use, %.2f MB peak, %.2f MB limit, %lld allocations\n",
-              Megabytes(stats.bytes_in_use), Megabytes(stats.peak_bytes_in_use), Megabytes(stats.bytes_limit),
-              static_cast<long long>(stats.num_allocs));
+              Megabytes(stats.bytes_in_use), Megabytes(stats.peak_bytes_in_use),
+              Megabytes(stats.bytes_limit.value_or(0)), static_cast<long long>(stats.num_allocs));
   std::printf("leaked     %lld pages x %lld B = %lld B\n", leaked_pages, page_bytes, leaked_pages * page_bytes);
   return 0;
 }

@@ -9,7 +9,7 @@
 namespace llm {
 namespace {
 
-// The scale keeps the variance of what is multiplied by it.
+// The scale keeps the variance of the activations.
 Tensor RandomMatrix(hbmprof::DeviceAllocator& memory, int rows, int columns, std::mt19937& random) {
   Tensor w(memory, rows, columns);
   std::normal_distribution<float> normal(0, 1 / std::sqrt(static_cast<float>(rows)));

@@ -1,6 +1,6 @@
 // Transformer: a decoder-only language model over bytes. Token embedding, then layers of RMSNorm, multi-head attention
-// with rotary positions, RMSNorm and a SwiGLU MLP, then logits. float32; the weights are random but seeded, so it
-// answers nonsense, always the same.
+// with rotary positions, RMSNorm and a SwiGLU MLP, then logits. float32. The weights are random with a fixed seed, so
+// the answers have no meaning but are always the same.
 #ifndef HBMPROF_EXAMPLES_LLM_SERVER_MODEL_H_
 #define HBMPROF_EXAMPLES_LLM_SERVER_MODEL_H_
 
@@ -50,11 +50,11 @@ struct Chunk {
 class Transformer {
  public:
   // Weights are allocated from `weight_memory` now, activations from `activation_memory` in every step. Both must
-  // outlive the model.
+  // live longer than the model.
   Transformer(const ModelConfig& config, hbmprof::DeviceAllocator& weight_memory,
               hbmprof::DeviceAllocator& activation_memory);
 
-  // Runs all chunks of a batch at once, long ones (a prompt) and short ones (the latest token) alike. Writes their keys
+  // Runs all chunks of a batch at once: long ones (a prompt) and short ones (the latest token). Writes their keys
   // and values into the cache, which must already be extended for them, and returns one row of logits per chunk: those
   // of the token that follows it. A sequence is in at most one chunk. All activations but the result are freed again.
   Tensor Forward(const std::vector<Chunk>& batch, const KvCache& cache) const;

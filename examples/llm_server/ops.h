@@ -1,7 +1,6 @@
 // The arithmetic of the model, on Tensors. Every row is computed by itself and in one fixed order, so a row's result
 // does not depend on which other rows share its batch.
-//
-// Not here: attention, which knows the KV cache (model.cc).
+// Attention uses the KV cache and is in model.cc.
 #ifndef HBMPROF_EXAMPLES_LLM_SERVER_OPS_H_
 #define HBMPROF_EXAMPLES_LLM_SERVER_OPS_H_
 
@@ -28,10 +27,10 @@ void SwiGlu(Tensor& gate, const Tensor& up);
 // with `position`.
 void Rotate(float* row, int heads, int head_width, int position);
 
-// In place: values[0, count) become probabilities.
+// Replaces values[0, count) by probabilities.
 void Softmax(float* values, int count);
 
-// Draws an index of logits[0, count). At temperature 0 it is the largest logit's.
+// Draws an index of logits[0, count): at temperature 0 that of the largest logit.
 int Sample(const float* logits, int count, float temperature, std::mt19937& random);
 
 }  // namespace llm

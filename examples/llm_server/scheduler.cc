@@ -45,7 +45,7 @@ std::vector<Answer> Scheduler::Run() {
   TakeToken(running, logits.row(0));
 }
 
-// Every request of the batch gets its next token in one pass through the model.
+// Computes the next token of every request in the batch, in one pass through the model.
 [[gnu::noinline]] void Scheduler::DecodeBatch() {
   const hbmprof::ScopedTag phase("phase", "decode");
   std::vector<Running*> members;
@@ -61,7 +61,7 @@ std::vector<Answer> Scheduler::Run() {
   for (size_t i = 0; i < members.size(); ++i) TakeToken(*members[i], logits.row(static_cast<int>(i)));
 }
 
-// False if the device has no page left: the request ends there, and its pages go to the others.
+// Returns false if the device has no page left: the request ends, and its pages are free for the others.
 bool Scheduler::ExtendSequence(Running& running, int tokens) {
   if (cache_.Extend(running.sequence, tokens).ok()) return true;
   cache_.Release(running.sequence);

@@ -1,7 +1,5 @@
-// Scheduler: serves requests in continuous batches. A request joins the running batch as soon as a place is free and
-// leaves it at its last token; nobody waits for the longest answer of a batch.
-//
-// Not here: where requests come from and where answers go (main.cc).
+// Scheduler: serves requests in continuous batches. A request joins the running batch as soon as a slot is free and
+// leaves it at its last token, so no request waits for the longest answer of a batch.
 #ifndef HBMPROF_EXAMPLES_LLM_SERVER_SCHEDULER_H_
 #define HBMPROF_EXAMPLES_LLM_SERVER_SCHEDULER_H_
 
@@ -39,10 +37,10 @@ class Scheduler {
     int max_batch = 8;
     int max_prompt_tokens = 512;  // longer prompts lose their beginning
     float temperature = 0.8f;
-    bool leak_cancelled = false;  // the bug: a cancelled request keeps its KV pages for ever
+    bool leak_cancelled = false;  // the bug: a cancelled request never frees its KV pages
   };
 
-  // Both must outlive the scheduler.
+  // Both must live longer than the scheduler.
   Scheduler(const Transformer& model, KvCache& cache, const Options& options)
       : model_(model), cache_(cache), options_(options) {}
 
@@ -62,7 +60,7 @@ class Scheduler {
     bool ended = false;
   };
 
-  // One step: admits and prefills new requests, gives every other one its next token, lets the ended ones go.
+  // One step: admits and prefills new requests, computes the next token of all others, removes those that have ended.
   void Step();
   void Prefill(Request request);
   void DecodeBatch();

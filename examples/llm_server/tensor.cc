@@ -10,7 +10,7 @@ Tensor::Tensor(hbmprof::DeviceAllocator& device, int rows, int columns)
     : device_(&device), rows_(rows), columns_(columns) {
   const absl::StatusOr<void*> memory = device.Allocate(size() * sizeof(float));
   if (!memory.ok()) {
-    std::fprintf(stderr, "llm_server: no room for a tensor of %d x %d: %s\n", rows, columns,
+    std::fprintf(stderr, "llm_server: no memory for a tensor of %d x %d: %s\n", rows, columns,
                  memory.status().ToString().c_str());
     std::exit(1);
   }

@@ -10,8 +10,8 @@ namespace llm {
 
 class Tensor {
  public:
-  // Not initialized. Ends the program with a message if the device has no room: weights and activations of this server
-  // have a fixed size, so a device without room for them was chosen too small.
+  // The memory is not initialized. Ends the program with a message if the device has no memory left: the weights and
+  // activations of this server have a fixed size, so the chosen device is too small.
   Tensor(hbmprof::DeviceAllocator& device, int rows, int columns);
   Tensor(Tensor&& other) noexcept;
   Tensor& operator=(Tensor&&) = delete;

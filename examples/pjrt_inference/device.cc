@@ -26,7 +26,7 @@ Device::Device(const std::string& plugin_path, bool tracked) {
   if (library == nullptr) Fail(dlerror());
   const auto get_api = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"));
   if (get_api == nullptr) Fail(plugin_path + " is no PJRT plugin");
-  // All it takes to have this program's device memory profiled.
+  // This is all that a program needs to have its device memory recorded.
   api_ = tracked ? hbmprof::pjrt::Wrap(get_api()) : get_api();
 
   PJRT_Plugin_Initialize_Args initialize{};

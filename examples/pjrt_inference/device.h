@@ -1,7 +1,5 @@
-// A PJRT device as this example needs it: a plugin loaded by its path, one client, its first device. Every function
+// The PJRT device of this example: a plugin loaded by its path, one client, its first device. Every function
 // ends the program with the plugin's own message when a call fails.
-//
-// Not here: which program runs on it, what is done with the results (main.cc).
 #ifndef HBMPROF_EXAMPLES_PJRT_INFERENCE_DEVICE_H_
 #define HBMPROF_EXAMPLES_PJRT_INFERENCE_DEVICE_H_
 
@@ -23,7 +21,7 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // A loaded program, from StableHLO text.
+  // Compiles and loads a program from StableHLO text.
   PJRT_LoadedExecutable* Compile(const std::string& stablehlo);
   // Copies `values` to the device.
   PJRT_Buffer* Upload(const std::vector<float>& values, const std::vector<int64_t>& dims);

@@ -1,7 +1,7 @@
 // pjrt_inference: serves requests with a StableHLO program on any PJRT plugin (CPU, TPU, GPU), and profiles the device
 // memory it uses. Run it with --help.
 //
-// Lives here: the command line, the model, the requests. Not here: PJRT's calls (device.h).
+// This file has the command line, the model and the requests. device.h has the calls of PJRT.
 
 #include <getopt.h>
 

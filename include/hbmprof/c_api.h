@@ -1,15 +1,33 @@
-/* The C interface, for C, Rust, Go and any other language that can call C. Everything acts on the process's own
- * profiler (Profiler::Default() in C++).
+/* The C interface of hbmprof, for C and for every language that can call C: Rust, Go, Python (ctypes).
+ * examples/c_api has a program in each of them.
  *
- * Conventions:
- * 1. Every function may be called from any thread at any time. None throws, aborts, or calls back.
- * 2. Strings are NUL-terminated, never null, and copied; nothing is kept of the caller's memory.
- * 3. A function that can fail returns 0 for success, else a positive absl::StatusCode; hbmprof_last_error() then says
- *    what happened.
- * 4. Sizes are bytes. A device is a number: N from 0 to 62 is the device "GPU:N", the CUDA device N of this process
- *    (hbmprof/allocation.h says which GPU that is). Any other device, such as a TPU, is given a number by
- *    hbmprof_device(). Allocations on a number that is neither are recorded on the device "unknown".
- * 5. Structs that we fill start with struct_size, which the caller sets to sizeof; fields beyond it are not written.
+ * All functions act on the profiler of the process (Profiler::Default() in C++).
+ *
+ *   hbmprof_tag_push("phase", "load");
+ *   void* p = my_device_malloc(4096);
+ *   hbmprof_record_alloc(p, 4096, 0);                        after the allocation succeeded
+ *   hbmprof_tag_pop();
+ *   if (hbmprof_save_device_memory_profile("now.pb.gz") != 0) puts(hbmprof_last_error());
+ *   hbmprof_record_free(p);                                  before the memory is freed
+ *   my_device_free(p);
+ *
+ * Conventions, which hold for every function that does not say otherwise:
+ *
+ * 1. Threads: every function may be called by any thread at any time. Once the profiler exists (after hbmprof_init() or
+ *    any other call), hbmprof_record_* and hbmprof_tag_* may also be called in signal handlers. No function throws an
+ *    exception, ends the process, or calls a function of the caller.
+ * 2. Errors: a function that returns `int` as a status returns 0 for success, or else one of enum hbmprof_status;
+ *    hbmprof_last_error() then describes the error. hbmprof_record_* return 1 if the event was recorded, else 0.
+ * 3. Strings are UTF-8, end with a zero byte, and must not be null. They are copied: no pointer of the caller is kept.
+ * 4. Sizes are in bytes.
+ * 5. A struct begins with struct_size, which the caller sets to sizeof(struct) before the call. A function writes only
+ *    the fields that lie within struct_size, and takes fields beyond it as if they had their default. So a program that
+ *    was compiled with an older version of this header works with a newer library.
+ * 6. A pointer to recorded memory is a name, no more: the library does not read or write that memory. Handles that are
+ *    not addresses are made into such pointers by hbmprof_handle().
+ * 7. A device is a number. 0 to 62 is the CUDA device "GPU:0" to "GPU:62" of this process (hbmprof/allocation.h says
+ *    which GPU that is). hbmprof_device() gives numbers to devices of any other name. What is recorded with any other
+ *    number is recorded on the device "unknown".
  */
 #ifndef HBMPROF_C_API_H_
 #define HBMPROF_C_API_H_
@@ -17,8 +35,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The memory that an argument points to is not read, so it need not have been written when it is recorded. Without this
- * g++ and gcc warn of it (-Wmaybe-uninitialized). */
+#include "hbmprof/version.h"
+
+/* Tells gcc that the function does not read what its pointer argument points to: the memory may be uninitialized.
+ * Without it gcc warns (-Wmaybe-uninitialized). */
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
 #define HBMPROF_NOT_READ_(argument) __attribute__((access(none, argument)))
 #else
@@ -29,55 +49,308 @@
 extern "C" {
 #endif
 
-/* The number of the device named `name`, which is added if it is new; the label `device` shows the name. The same name
- * has the same number in every thread, for the life of the process. At most 64 devices have a name; all further names
- * share one number, of the device "other". Names are cut at 64 bytes. Takes a lock: call it once and keep the number.
- * Returns -1 if the host has no memory for the name, or if called inside one of the profiler's own functions (from a
- * signal handler that interrupted it). */
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
+
+/* The values are those of absl::StatusCode. A later version may return further values. */
+enum hbmprof_status {
+  HBMPROF_OK = 0,
+  HBMPROF_INVALID_ARGUMENT = 3,
+  HBMPROF_NOT_FOUND = 5,           /* a directory of the path does not exist */
+  HBMPROF_PERMISSION_DENIED = 7,   /* the system does not allow it */
+  HBMPROF_RESOURCE_EXHAUSTED = 8,  /* no host memory, or no space on the disk */
+  HBMPROF_FAILED_PRECONDITION = 9, /* not in this state: see the function */
+  HBMPROF_INTERNAL = 13            /* any other error of the system */
+};
+
+/* Describes the last error of the calling thread: the call, the cause, and what to do where that is known. "" if there
+ * was none. A successful call does not change it. At most 1,023 bytes are kept. The string is valid until the thread's
+ * next error. */
+const char* hbmprof_last_error(void);
+
+/* ---- Setup ------------------------------------------------------------------------------------------------------- */
+
+enum hbmprof_unwinder {
+  HBMPROF_UNWINDER_AUTO = 0,
+  HBMPROF_UNWINDER_FRAME_POINTER = 1,
+  HBMPROF_UNWINDER_LIBUNWIND = 2,
+  HBMPROF_UNWINDER_NONE = 3
+};
+
+/* The options of the process's profiler. hbmprof/options.h describes each field, with its range. */
+typedef struct hbmprof_options {
+  size_t struct_size;       /* in: sizeof(hbmprof_options) */
+  int enabled;              /* 0 or 1 */
+  int max_stack_depth;      /* frames */
+  int unwinder;             /* enum hbmprof_unwinder */
+  int output_early;         /* 0 or 1 */
+  int64_t max_live_buffers; /* buffers */
+  int64_t max_sites;        /* call sites */
+  int64_t max_host_bytes;   /* bytes */
+  const char* output;       /* path or ""; null is "" */
+  const char* oom_output;   /* path or ""; null is "" */
+  unsigned output_mode;     /* permission bits */
+  int output_on_signals;    /* 0 or 1 */
+  int oom_report;           /* 0 or 1 */
+  const char* socket_dir;   /* path or ""; null is "" */
+  int python;               /* 0 or 1 */
+} hbmprof_options;
+
+/* Fills `options` with what the environment variables HBMPROF_* ask for, and with the defaults where they ask for
+ * nothing. A variable with a bad value is reported on stderr and ignored. The strings are valid until a
+ * variable of the environment is changed. Errors: HBMPROF_INVALID_ARGUMENT if `options` is null or its struct_size
+ * does not reach `enabled`; HBMPROF_RESOURCE_EXHAUSTED. */
+int hbmprof_options_from_environment(hbmprof_options* options);
+
+/* Makes the profiler of the process with `options`, which are copied. Without this call the first use of the library
+ * makes it with the options of the environment. Call it at the start of main(), after
+ * hbmprof_options_from_environment() and after setting the fields that shall differ:
+ *
+ *   hbmprof_options options = {.struct_size = sizeof(options)};
+ *   if (hbmprof_options_from_environment(&options) == 0) {
+ *     options.output = "/tmp/%p.%n.pb.gz";
+ *     if (hbmprof_init(&options) != 0) puts(hbmprof_last_error());
+ *   }
+ *
+ * Errors; the profiler is not changed then: HBMPROF_INVALID_ARGUMENT if `options` is null, its struct_size is not set,
+ * or a field is outside its range; HBMPROF_FAILED_PRECONDITION if the profiler exists already, or if libunwind is asked
+ * for and cannot be used; HBMPROF_RESOURCE_EXHAUSTED. */
+int hbmprof_init(const hbmprof_options* options);
+
+/* Turns recording on (1) or off (0). Events are ignored while it is off: buffers that are allocated meanwhile stay
+ * unknown, and buffers that are freed meanwhile stay recorded. So it is for the start of a program, not for pauses. */
+void hbmprof_set_enabled(int enabled);
+
+/* Returns 1 if recording is on, else 0. */
+int hbmprof_enabled(void);
+
+/* ---- What is recorded: devices, kinds, allocators ---------------------------------------------------------------- */
+
+/* Returns the number of the device `name`, such as "TPU:0"; a new name is added. The label `device` of a profile shows
+ * the name. A name has the same number in every thread for the life of the process. Names are cut at 64 bytes, or
+ * before the UTF-8 character that would be split there. 63 devices at most have a name of their own: all further names
+ * share one number, of the device "other". Takes a lock: call it once and keep the number. Returns -1 if the host has
+ * no memory, or if called in a signal handler that interrupted a function of this library. */
 int hbmprof_device(const char* name);
 
-/* Records that `ptr` now names `bytes` bytes of `device`, with the caller's call stack and the current tags.
- * Call it after the allocation succeeded. Returns 1 if recorded, else 0 (off, null, or a limit: see the stats). */
+/* Returns the number of the allocator `name`; a new name is added. The label `allocator` of a profile shows the name.
+ * "" has the number 0: no label. 254 other names at most; all further names share one number, "other". Otherwise like
+ * hbmprof_device(). */
+int hbmprof_allocator(const char* name);
+
+/* The sort of memory. A profile shows it as the label `kind`. hbmprof/allocation.h describes each kind. */
+enum hbmprof_kind {
+  HBMPROF_KIND_DEVICE = 0,
+  HBMPROF_KIND_MANAGED = 1,
+  HBMPROF_KIND_PINNED_HOST = 2,
+  HBMPROF_KIND_POOL = 3, /* idle bytes of segments; recorded by hbmprof_record_segment() */
+  HBMPROF_KIND_VMM = 4,
+  HBMPROF_KIND_ARRAY = 5,
+  HBMPROF_KIND_GRAPH = 6,
+  HBMPROF_KIND_EXECUTABLE = 7,
+  HBMPROF_KIND_EXTERNAL = 8,
+  HBMPROF_KIND_ALIAS = 9 /* counted as 0 bytes */
+};
+
+/* The attributes of an allocation. All zeros but struct_size: device 0, kind "device", no allocator name. A value that
+ * does not exist is recorded as the device "unknown", the kind "device" or no allocator name. */
+typedef struct hbmprof_attributes {
+  size_t struct_size; /* in: sizeof(hbmprof_attributes) */
+  int device;         /* number of a device */
+  int kind;           /* enum hbmprof_kind */
+  int allocator;      /* number of an allocator */
+} hbmprof_attributes;
+
+/* Returns the name of a handle that is not an address, for the `ptr` of the functions below. `name_space` is 1 to 63;
+ * equal handles of different name spaces are different buffers. `handle` is less than 2^57. Returns null, which no
+ * function records, for other values. */
+const void* hbmprof_handle(int name_space, uint64_t handle);
+
+/* ---- Buffers ----------------------------------------------------------------------------------------------------- */
+
+/* Records that `ptr` names `bytes` bytes of `device`, with the calling thread's call stack and tags. Call it after the
+ * allocation succeeded. A live record of the same `ptr` ends first: its free was not seen. Returns 1 if the buffer was
+ * recorded. Returns 0 if recording is off, if `ptr` is null, or if a limit was reached (then it is counted in
+ * dropped_records of hbmprof_tracker_stats). */
 int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) HBMPROF_NOT_READ_(1);
 
-/* Removes the record of `ptr`. Call it before the memory is really freed. Returns 1 if there was one, else 0. */
+/* Like hbmprof_record_alloc(), with all attributes. A null `attributes` is the same as all zeros. */
+int hbmprof_record_alloc_with(const void* ptr, size_t bytes, const hbmprof_attributes* attributes) HBMPROF_NOT_READ_(1);
+
+/* Like hbmprof_record_alloc_with(), with a stack that the caller has captured: `count` return addresses, innermost
+ * first. For languages with stacks of their own. In Go, for example, the library sees a stack only up to the call of C;
+ * with the result of runtime.Callers() here, the profile has the names of the Go functions. The array is read during
+ * the call. It is cut at max_stack_depth of hbmprof_options. A null or empty array is the same as
+ * hbmprof_record_alloc_with(). */
+int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attributes* attributes,
+                               const uintptr_t* return_addresses, size_t count) HBMPROF_NOT_READ_(1);
+
+/* Removes the record of `ptr`. Call it before the memory is freed: another thread may get the same address as soon as
+ * it is free. A segment's blocks are removed with it. Returns 1 if there was a record, else 0; an unknown `ptr` is
+ * counted in foreign_frees of hbmprof_tracker_stats. */
 int hbmprof_record_free(const void* ptr) HBMPROF_NOT_READ_(1);
 
-/* Gives the record of `ptr` another size, in bytes, after the memory was reallocated where it is; the record keeps its
- * call stack and tags. Memory that was moved is a free and an allocation. Returns 1 if done, else 0 and nothing changed
- * (off, no record, or a limit). */
+/* A removed record. The fields are for the library only. */
+typedef struct hbmprof_freed_record {
+  size_t struct_size; /* in: sizeof(hbmprof_freed_record) */
+  uint64_t private_id;
+  int64_t private_bytes;
+  uint64_t private_site;
+} hbmprof_freed_record;
+
+/* Like hbmprof_record_free(), and stores the record in `freed`, for hbmprof_restore_record(). Returns 0 and removes
+ * nothing if `freed` is null or its struct_size is less than sizeof(hbmprof_freed_record). */
+int hbmprof_record_free_keep(const void* ptr, hbmprof_freed_record* freed) HBMPROF_NOT_READ_(1);
+
+/* Undoes the free that stored `freed`, because freeing the memory failed. The record has its first call stack again.
+ * Blocks of a removed segment do not come back. Does nothing if `freed` is null or holds no record. */
+void hbmprof_restore_record(const hbmprof_freed_record* freed);
+
+/* Gives the record of `ptr` another size, after the memory was resized at its address. The record keeps its call stack
+ * and tags. (Memory that was moved is a free and an allocation.) Returns 1 if the size was changed. Returns 0 and
+ * changes nothing if recording is off, if there is no record, if a limit was reached, or if a segment cannot have that
+ * size: see Profiler::RecordResize in hbmprof/profiler.h. */
 int hbmprof_record_resize(const void* ptr, size_t bytes) HBMPROF_NOT_READ_(1);
 
-/* Adds the label key=value to what this thread allocates until the matching hbmprof_tag_pop(). Pushes nest, at most 64
- * deep; deeper ones add nothing but must be popped too. A pop without a push does nothing. See hbmprof/tag.h for the
- * limits on keys and values. */
+/* Removes all live records of `device`, after a device reset. Counts of past allocations stay. Does nothing for a
+ * number that is not a device's. */
+void hbmprof_drop_device(int device);
+
+/* ---- Pools: segments and blocks ----------------------------------------------------------------------------------
+ *
+ * A pool reserves large segments of device memory and hands out blocks of them. A profile shows the blocks with the
+ * call stacks of those who asked for them, and the idle rest of each segment as kind "pool". docs/pools.md explains it;
+ * hbmprof/profiler.h has the exact rules of each function. Return values are as for hbmprof_record_alloc().
+ *
+ *   hbmprof_record_segment(slab, 64 << 20, &attributes);     the pool reserved memory
+ *   hbmprof_record_block(slab + 4096, 1024, &attributes);    the pool handed out a part of it
+ *   hbmprof_record_block_free(slab + 4096);                  the part came back
+ *   hbmprof_record_free(slab);                               the pool returns the memory to the device
+ */
+
+/* Records that the `bytes` bytes from `address` are a segment. If `address` names a live buffer, for example one that a
+ * wrapper has recorded, that buffer becomes the segment and keeps its call stack, tags, size and device. Of
+ * `attributes`, which may be null, the kind is not used. hbmprof_record_free() ends the segment, or
+ * hbmprof_record_block_free() if it was a block, or begins where another segment around it begins. */
+int hbmprof_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes)
+    HBMPROF_NOT_READ_(1);
+
+/* Records that the pool handed out the `bytes` bytes from `address`, with the calling thread's call stack and tags. The
+ * block has the device of its segment; `attributes` may be null. A block may begin where its segment begins. */
+int hbmprof_record_block(const void* address, size_t bytes, const hbmprof_attributes* attributes) HBMPROF_NOT_READ_(1);
+
+/* Removes the record of the block at `address`, the innermost one if there are several. */
+int hbmprof_record_block_free(const void* address) HBMPROF_NOT_READ_(1);
+
+/* Like hbmprof_record_free_keep(), for a block. */
+int hbmprof_record_block_free_keep(const void* address, hbmprof_freed_record* freed) HBMPROF_NOT_READ_(1);
+
+/* Gives the block at `address` another size, like hbmprof_record_resize(). */
+int hbmprof_record_block_resize(const void* address, size_t bytes) HBMPROF_NOT_READ_(1);
+
+/* Splits the segment at `address` in two. The first has `bytes` bytes, the second the rest; both have the call stack of
+ * the old one, and blocks stay where they are. Each ends with hbmprof_record_free(). Returns 0 and changes nothing if
+ * there is no such segment, if `bytes` is 0 or not less than its size, or if a segment inside it would be cut. */
+int hbmprof_split_segment(const void* address, size_t bytes) HBMPROF_NOT_READ_(1);
+
+/* Merges two adjacent segments of one device into one, which has the call stack of the first. `second` begins where
+ * `first` ends. Returns 0 and changes nothing if they are not two such segments. */
+int hbmprof_merge_segments(const void* first, const void* second) HBMPROF_NOT_READ_(1) HBMPROF_NOT_READ_(2);
+
+/* ---- Tags and counters ------------------------------------------------------------------------------------------- */
+
+/* Begins a scope: adds the label `key`=`value` to what the calling thread records until the matching hbmprof_tag_pop().
+ * Scopes nest; an inner scope hides an outer one with the same key. Scopes deeper than 64 have no effect but must be
+ * ended too. hbmprof/tag.h has the limits for keys and values. */
 void hbmprof_tag_push(const char* key, const char* value);
+
+/* Ends the innermost scope of the calling thread. Does nothing if there is none. */
 void hbmprof_tag_pop(void);
 
-/* Sets a counter of the program's own, such as requests served. See hbmprof::SetCounter. */
+/* Sets the program's counter `name`, such as the number of requests served. Each profile contains it, so that
+ * `hbmprof leaks --per requests` reports growth per request. Names are cut at 64 bytes; at most 64 names, further ones
+ * are ignored. Takes a lock: call it once per request or batch. */
 void hbmprof_set_counter(const char* name, int64_t value);
 
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
+
+/* A number that is not known. */
+#define HBMPROF_NOT_KNOWN INT64_MIN
+
+enum hbmprof_space {
+  HBMPROF_SPACE_DEVICE = 0,      /* memory of the device */
+  HBMPROF_SPACE_MANAGED = 1,     /* kind managed */
+  HBMPROF_SPACE_PINNED_HOST = 2, /* kind pinned_host */
+};
+
+/* One memory space of one device. Bytes, unless stated otherwise. */
 typedef struct hbmprof_stats {
   size_t struct_size;         /* in: sizeof(hbmprof_stats) */
-  int64_t bytes_in_use;       /* of the device: tracked and not freed */
-  int64_t peak_bytes_in_use;  /* highest bytes_in_use so far */
-  int64_t num_allocs;         /* recorded ever */
-  int64_t num_live;           /* recorded and not freed */
-  int64_t largest_alloc_size; /* largest ever */
-  int64_t foreign_frees;      /* of the process: frees of unknown pointers */
-  int64_t dropped_records;    /* of the process: allocations not tracked because a limit was reached */
-  int64_t dropped_bytes;      /* their bytes */
+  int64_t bytes_in_use;       /* recorded and not freed, idle bytes of pools included */
+  int64_t peak_bytes_in_use;  /* highest bytes_in_use since the start or the last hbmprof_reset_peak() */
+  int64_t num_allocs;         /* count: allocations ever recorded, blocks included */
+  int64_t num_live;           /* count: recorded and not freed, blocks and segments included */
+  int64_t largest_alloc_size; /* the largest allocation ever recorded */
+  int64_t pool_bytes;         /* live segments; part of bytes_in_use */
+  int64_t bytes_reserved;     /* part of pool_bytes that no live block covers */
+  /* From the device itself; HBMPROF_NOT_KNOWN where it does not say. Only for HBMPROF_SPACE_DEVICE. */
+  int64_t bytes_limit;              /* capacity of the device */
+  int64_t largest_free_block_bytes; /* the largest allocation that could succeed now */
+  int64_t driver_bytes_in_use;      /* in use as reported by the driver */
+  int64_t driver_peak_bytes_in_use; /* the highest driver_bytes_in_use, as reported by the driver */
+  int64_t driver_cache_bytes;       /* part of driver_bytes_in_use: idle bytes of the driver's own pools */
+  int64_t unaccounted;              /* driver_bytes_in_use less bytes_in_use and driver_cache_bytes; may be negative */
+  int64_t baseline;                 /* `unaccounted` when the device was first seen */
+  int driver_is_process;            /* 1: the driver's numbers count this process only; 0: all processes */
 } hbmprof_stats;
 
-/* Fills `stats` for `device`. Fails with 3 (invalid argument) for a null `stats`, a struct_size too small to hold
- * bytes_in_use, or a number that is no device's. */
+/* Fills `stats` for the memory of `device`. Errors: HBMPROF_INVALID_ARGUMENT if `stats` is null, its struct_size does
+ * not reach the end of bytes_in_use, or `device` is not the number of a device; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_get_stats(int device, hbmprof_stats* stats);
 
-/* Writes the profile to `path`; see hbmprof::save_device_memory_profile. */
+/* The same for one memory space of the device (enum hbmprof_space). */
+int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats);
+
+/* The profiler's own work, for the whole process. Counts, unless stated otherwise. */
+typedef struct hbmprof_tracker_stats {
+  size_t struct_size;         /* in: sizeof(hbmprof_tracker_stats) */
+  int64_t foreign_frees;      /* frees of buffers that were not recorded */
+  int64_t replaced_records;   /* allocations at a live buffer's address: the free of that buffer was not seen */
+  int64_t dropped_records;    /* allocations not recorded because a limit was reached */
+  int64_t dropped_bytes;      /* their bytes */
+  int64_t reentrant_events;   /* events from inside the profiler, which are not recorded */
+  int64_t truncated_stacks;   /* stacks that lost their outermost frames */
+  int64_t dropped_tag_values; /* scopes whose tag value became "other", or that had no effect */
+  int64_t live_records;       /* buffers recorded now */
+  int64_t sites;              /* different call sites so far */
+  int64_t host_bytes;         /* bytes of host memory that the tables take */
+  int64_t max_host_bytes;     /* bytes that they may take */
+} hbmprof_tracker_stats;
+
+/* Fills `stats`. Errors: HBMPROF_INVALID_ARGUMENT if `stats` is null or its struct_size does not reach the end of
+ * foreign_frees; HBMPROF_RESOURCE_EXHAUSTED. */
+int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats);
+
+/* Starts a new peak of `device`: the peak becomes the bytes that are in use now. Does nothing for a number that is not
+ * a device's. */
+void hbmprof_reset_peak(int device);
+
+/* ---- Profiles ---------------------------------------------------------------------------------------------------- */
+
+/* Writes a profile of what is recorded now to `path`, as gzip-compressed pprof. "%p" in the path is replaced by the
+ * process id, "%n" by a number for which no file exists, "%%" by a percent sign. Without "%n" an existing file is
+ * replaced. The file appears complete or not at all. Errors: HBMPROF_NOT_FOUND, HBMPROF_PERMISSION_DENIED,
+ * HBMPROF_RESOURCE_EXHAUSTED, HBMPROF_INVALID_ARGUMENT (`path` names no regular file), HBMPROF_INTERNAL. */
 int hbmprof_save_device_memory_profile(const char* path);
 
-/* Why this thread's last failing call failed; "" if none has. Valid until the thread's next failing call. */
-const char* hbmprof_last_error(void);
+/* Stores the same profile as bytes: *bytes points to *size bytes, which belong to the caller; hbmprof_free_profile()
+ * frees them. Errors: HBMPROF_INVALID_ARGUMENT if an argument is null; HBMPROF_RESOURCE_EXHAUSTED; *bytes is null
+ * and *size 0 then. */
+int hbmprof_device_memory_profile(uint8_t** bytes, size_t* size);
+
+/* Frees what hbmprof_device_memory_profile() stored. Null is ignored. */
+void hbmprof_free_profile(uint8_t* bytes);
+
+/* hbmprof_version() is in hbmprof/version.h. */
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -1,12 +1,12 @@
 // Caller: the point in the program at which a recorded call stack begins.
 //
-// A wrapper around an allocator takes it in its outermost function, so that stacks begin at the wrapper's caller and
-// show none of the wrapper's own frames:
+// It is for wrappers of allocators. A wrapper that takes it in its outermost function gets stacks that begin at the
+// function that called the wrapper, without the wrapper's own frames:
 //
-//   [[gnu::noinline]] void* my_alloc(size_t n) {
+//   [[gnu::noinline]] void* my_alloc(size_t bytes) {
 //     const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-//     void* p = real_alloc(n);
-//     profiler.RecordAllocFrom(caller, p, n, {});
+//     void* p = real_alloc(bytes);
+//     profiler.RecordAllocFrom(caller, p, bytes, {});
 //     return p;
 //   }
 #ifndef HBMPROF_CALLER_H_
@@ -16,13 +16,14 @@
 
 namespace hbmprof {
 
-// The registers as they will be when the function that made it returns. Valid until then, on that thread.
+// The registers that the calling function will have after the function that made this object has returned. Valid on
+// that thread until then.
 struct Caller {
   uintptr_t pc = 0;  // return address
-  uintptr_t sp = 0;  // stack pointer after the return; 0 where the architecture is not supported
-  uintptr_t fp = 0;  // frame-pointer register
+  uintptr_t sp = 0;  // stack pointer after the return; 0 on other architectures than x86-64
+  uintptr_t fp = 0;  // frame pointer register; 0 on other architectures than x86-64
 
-  // The caller of the function this is written in, which must not be inlined ([[gnu::noinline]]).
+  // Returns the caller of the function that contains this call. That function must not be inlined ([[gnu::noinline]]).
   [[gnu::always_inline]] static inline Caller OfThisFunction() {
     Caller caller;
     caller.pc = reinterpret_cast<uintptr_t>(__builtin_return_address(0));

@@ -1,10 +1,16 @@
-// The CUDA runtime's allocation calls, tracked; CudaAllocator: CUDA memory behind the DeviceAllocator interface.
+// Recorded versions of the CUDA runtime's allocation functions; CudaAllocator: CUDA memory as a DeviceAllocator.
 //
-// Write hbmprof::cuda::Malloc for cudaMalloc, and so on. Each function has the signature of the runtime's function of
-// that name (also the typed forms of <cuda_runtime.h>), calls it exactly once and returns exactly what it returned; the
-// runtime's last-error state is as that call left it. A success is recorded in Profiler::Default() with the stack of
-// the caller. Device: the stream's device for stream-ordered calls, else the calling thread's current device, named
-// "GPU:<ordinal>".
+// Replace cudaMalloc by hbmprof::cuda::Malloc, and so on:
+//
+//   float* weights = nullptr;
+//   cudaError_t error = hbmprof::cuda::Malloc(&weights, bytes);
+//   ...
+//   error = hbmprof::cuda::Free(weights);
+//
+// Each function has the signature of the runtime's function of that name (also the typed forms of <cuda_runtime.h>). It
+// calls that function exactly once and returns its result; it does not change the runtime's last error. A success is
+// recorded in Profiler::Default() with the caller's stack. The device is that of the stream for stream-ordered calls,
+// else the calling thread's current device; its name is "GPU:<ordinal>". Any thread may call them.
 //
 //   create                                    bytes recorded              kind           free with
 //   Malloc                                    as asked                    device         Free
@@ -13,21 +19,23 @@
 //   MallocHost, HostAlloc                     as asked                    pinned_host    FreeHost
 //   HostRegister                              as asked                    pinned_host    HostUnregister
 //   MallocAsync, MallocFromPoolAsync          as asked                    device*        FreeAsync or Free
-//   MemPoolImportPointer                      the driver's answer         external       FreeAsync or Free
+//   MemPoolImportPointer                      as the driver reports       external       FreeAsync or Free
 //   MallocArray, Malloc3DArray                texels x texel (estimate)   array          FreeArray
 //   MallocMipmappedArray                      all levels (estimate)       array          FreeMipmappedArray
-//   IpcOpenMemHandle                          the driver's answer, once   external       IpcCloseMemHandle (the last)
+//   IpcOpenMemHandle                          as the driver reports, once external       IpcCloseMemHandle (the last)
 //   ImportExternalMemory                      as described                external       DestroyExternalMemory
 //   ExternalMemoryGetMappedBuffer             0: a view                   alias          Free
 //   ExternalMemoryGetMappedMipmappedArray     0: a view                   alias          FreeMipmappedArray
 //   * MallocAsync on a capturing stream: graph. MallocFromPoolAsync: managed or pinned_host if the pool is.
-// Stream-ordered memory carries the label allocator=cudaMallocAsync: it lives in CUDA's pools and survives DeviceReset.
+// Stream-ordered memory has the label allocator=cudaMallocAsync. It belongs to CUDA's pools, and DeviceReset does not
+// free it.
 //
-// Needs the CUDA toolkit's headers, version 12 or later; this is the only public header that does. Link hbmprof::cuda,
-// and cudart (static or shared) yourself: nothing here chooses it. Translation units built for the per-thread default
-// stream (nvcc's --default-stream per-thread) get the per-thread variants, as with the runtime itself.
+// This is the only public header that needs the CUDA toolkit's headers (version 12 or later). Link hbmprof::cuda and,
+// of your choice, the static or the shared cudart. Code that is compiled for the per-thread default stream (nvcc's
+// --default-stream per-thread) gets the per-thread variants, as with the runtime itself.
 //
-// Not here: graph memory nodes, modules, device limits, graphics interop; what libraries allocate for themselves.
+// Not recorded by these functions: graph memory nodes, modules, device limits, graphics interop, and what libraries
+// allocate with their own calls. `hbmprof run` records these (docs/cuda.md).
 #ifndef HBMPROF_CUDA_H_
 #define HBMPROF_CUDA_H_
 
@@ -54,8 +62,8 @@ namespace hbmprof::cuda {
 [[gnu::noinline]] cudaError_t HostRegister(void* ptr, size_t bytes, unsigned int flags);
 [[gnu::noinline]] cudaError_t HostUnregister(void* ptr);
 
-// Texture memory. CUDA does not tell its size: it is computed from the format, without the device's padding. Sparse and
-// deferred-mapping arrays have no memory of their own and count as zero.
+// Texture memory. CUDA does not report its size: it is computed from the format, without the device's padding. Sparse
+// and deferred-mapping arrays have no memory of their own and count as 0 bytes.
 [[gnu::noinline]] cudaError_t MallocArray(cudaArray_t* array, const cudaChannelFormatDesc* format, size_t width,
                                           size_t height = 0, unsigned int flags = 0);
 [[gnu::noinline]] cudaError_t Malloc3DArray(cudaArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent,
@@ -77,11 +85,11 @@ namespace hbmprof::cuda {
 [[gnu::noinline]] cudaError_t DestroyExternalMemory(cudaExternalMemory_t memory);
 [[gnu::noinline]] cudaError_t MemPoolImportPointer(void** ptr, cudaMemPool_t pool, cudaMemPoolPtrExportData* data);
 
-// After a success, forgets what is recorded on the current device, of every kind, except stream-ordered memory.
+// After a success, removes the records of the current device, of every kind, except stream-ordered memory.
 [[gnu::noinline]] cudaError_t DeviceReset();
 
-// Stream-ordered memory, with the typed forms of <cuda_runtime.h>. What CUDA's pool holds beyond the requested bytes
-// shows as unaccounted.
+// Stream-ordered memory, with the typed forms of <cuda_runtime.h>. Memory that CUDA's pool holds beyond the requested
+// bytes counts as unaccounted.
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
 inline namespace per_thread_stream {
 #endif
@@ -135,27 +143,28 @@ template <typename T>
   return HostAlloc(reinterpret_cast<void**>(ptr), bytes, flags);
 }
 
-// CUDA memory as a DeviceAllocator, not recorded by itself: wrap it in a TrackingAllocator. Each call makes `ordinal`
-// the thread's device and puts the former one back (since CUDA 12, cudaSetDevice also initialises the device it is
-// given). Errors name the call, the size, the device and CUDA's error; they do not stay in cudaGetLastError, unless
-// CUDA keeps them for good. Codes: kResourceExhausted for cudaErrorMemoryAllocation, kInvalidArgument for an invalid
-// value, device, pointer or stream, kUnimplemented for what is not supported, kUnavailable without a usable device or
-// driver, kInternal for all else.
+// CUDA memory as a DeviceAllocator. It records nothing itself: wrap it in a TrackingAllocator. Thread-safe.
+//
+// Each call makes `ordinal` the thread's current device and restores the previous one. (Since CUDA 12, cudaSetDevice
+// also initializes the device.) The message of an error has the call, the size, the device and CUDA's error. The error
+// does not stay in cudaGetLastError, unless it is one that CUDA never clears. Codes: kResourceExhausted for
+// cudaErrorMemoryAllocation; kInvalidArgument for an invalid value, device, pointer or stream; kUnimplemented for what
+// is not supported; kUnavailable without a usable device or driver; kInternal for all others.
 class CudaAllocator : public DeviceAllocator {
  public:
-  // `kind` is kDevice (cudaMalloc; in stream order cudaMallocAsync), kManaged (cudaMallocManaged) or kPinnedHost
-  // (cudaMallocHost); another kind makes every allocation fail with kInvalidArgument. Calls nothing of CUDA.
+  // `kind` is kDevice (cudaMalloc and cudaMallocAsync), kManaged (cudaMallocManaged) or kPinnedHost (cudaMallocHost).
+  // With any other kind each allocation fails with kInvalidArgument. The constructor calls no CUDA function.
   explicit CudaAllocator(int ordinal, MemoryKind kind = MemoryKind::kDevice) : ordinal_(ordinal), kind_(kind) {}
 
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   absl::Status Free(void* ptr) override;
-  // `stream` is a cudaStream_t. Managed and pinned memory has no stream order: as the plain calls.
+  // `stream` is a cudaStream_t. Managed and pinned memory has no stream order: like Allocate and Free.
   absl::StatusOr<void*> AllocateAsync(size_t bytes, StreamId stream) override;
   absl::Status FreeAsync(void* ptr, StreamId stream) override;
   std::string device_name() const override;
   MemoryKind kind() const override { return kind_; }
-  // Total memory and bytes in use (by all processes), as the driver tells them. Knows nothing, and makes no context to
-  // find out, while this process does not use the device.
+  // Returns the total memory and the bytes in use (by all processes), as the driver reports them. It makes no context:
+  // no value is known while this process does not use the device.
   DeviceProbe Probe() const override;
 
  private:

@@ -1,8 +1,8 @@
-// What is seen of the CUDA driver in this process: which of its calls that matter to memory are tracked. Needs no
-// toolkit. `hbmprof doctor --entry-points` prints the same.
+// Which calls of the CUDA driver are tracked in this process. Needs no CUDA toolkit. `hbmprof doctor --entry-points`
+// prints the same.
 //
-// The driver's calls are the injected library's business (`hbmprof run`). Of a process without it, everything is known
-// beforehand: what goes through the functions of hbmprof/cuda.h is tracked, and nothing else of CUDA.
+// Only the injected library (`hbmprof run`) tracks the driver's calls. In a process without it, the calls of
+// hbmprof/cuda.h are tracked and nothing else of CUDA.
 #ifndef HBMPROF_CUDA_COVERAGE_H_
 #define HBMPROF_CUDA_COVERAGE_H_
 
@@ -13,24 +13,24 @@
 
 namespace hbmprof {
 
-// One of the driver's calls.
+// One function of the driver.
 struct CudaEntryPoint {
   enum class State {
     kTracked,
-    kPassedThrough,  // the driver has it, and `note` says why it is left alone
-    kAbsent,         // from this driver; all are while the process has loaded no driver
+    kPassedThrough,  // the driver has it, but it is not tracked: `note` is the reason
+    kAbsent,         // this driver does not have it, or the process has loaded no driver
   };
   std::string name;  // as the driver exports it, such as "cuMemAlloc_v2"
   State state = State::kAbsent;
   std::string note;
 };
 
-// "tracked", "passed through" or "absent".
+// Returns "tracked", "passed through" or "absent"; "unknown" for any other number. The string is never freed.
 const char* CudaEntryStateName(CudaEntryPoint::State state);
 
-// All entry points that matter to memory, in the order of their subjects. Any thread, at any time; takes microseconds
-// to milliseconds. kFailedPrecondition if libhbmprof_cuda.so is not in this process, kResourceExhausted if the host has
-// no memory for the list.
+// Returns all functions of the driver that matter to memory, grouped by subject. Any thread may call it. It takes
+// microseconds to milliseconds. Errors: kFailedPrecondition if libhbmprof_cuda.so is not in this process,
+// kResourceExhausted if the host has no memory for the list.
 absl::StatusOr<std::vector<CudaEntryPoint>> CudaCoverage();
 
 }  // namespace hbmprof

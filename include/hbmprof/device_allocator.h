@@ -1,7 +1,17 @@
-// DeviceAllocator: what every allocator of device memory can do; TrackingAllocator: any of them, with its buffers
-// recorded.
+// DeviceAllocator: the interface of an allocator of device memory. TrackingAllocator: records the buffers of another
+// DeviceAllocator.
 //
-// Not here: the allocators themselves (simulated_device.h, cuda.h, or your own).
+//   class MyAllocator : public hbmprof::DeviceAllocator {
+//    public:
+//     absl::StatusOr<void*> Allocate(size_t bytes) override { ... }
+//     absl::Status Free(void* ptr) override { ... }
+//     std::string device_name() const override { return "my_device:0"; }
+//   };
+//
+//   MyAllocator memory;
+//   hbmprof::TrackingAllocator allocator(memory, "weights");   // use this one from here on
+//
+// simulated_device.h and cuda.h have allocators that are ready to use.
 #ifndef HBMPROF_DEVICE_ALLOCATOR_H_
 #define HBMPROF_DEVICE_ALLOCATOR_H_
 
@@ -17,7 +27,7 @@
 
 namespace hbmprof {
 
-// A stream of one device, in whose order asynchronous frees take effect. 0 is the default stream.
+// A stream of a device: its work runs in order. 0 is the default stream.
 using StreamId = uint64_t;
 
 // Allocates memory of one device. Implementations are thread-safe.
@@ -25,36 +35,39 @@ class DeviceAllocator {
  public:
   virtual ~DeviceAllocator() = default;
 
-  // A buffer of at least `bytes` bytes. Zero bytes give a null pointer and OK. Errors: kResourceExhausted when the
-  // device has no room, others as the implementation says; nothing is allocated then.
+  // Returns a buffer of at least `bytes` bytes; null for 0 bytes. Errors: kResourceExhausted if the device has no
+  // memory left, and others that the implementation describes. Nothing is allocated then.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
-  // Gives `ptr` back at once. Null is ignored. Errors: kInvalidArgument if it is not a live buffer of this allocator.
+  // Frees a buffer immediately. Null is ignored. Errors: kInvalidArgument if `ptr` is not a live buffer of this
+  // allocator; nothing is changed then.
   virtual absl::Status Free(void* ptr) = 0;
 
-  // The same in stream order: the memory may be used by work queued on `stream` after this call, and is reused only by
-  // work after the free. Otherwise as above. By default the plain calls.
+  // The same in the order of `stream`: work that is queued on it after AllocateAsync may use the buffer, and work that
+  // is queued on it after FreeAsync may reuse its memory. Errors are as above. The default implementations call
+  // Allocate and Free.
   virtual absl::StatusOr<void*> AllocateAsync(size_t bytes, StreamId stream);
   virtual absl::Status FreeAsync(void* ptr, StreamId stream);
 
-  // What the buffers are: device name ("sim:0", "GPU:0") as the `device` label shows it, kind, and the numbers the
-  // device knows of itself.
+  // Describe the buffers: the name of their device as the label `device` shows it (allocation.h), their kind, and the
+  // device's own numbers (Profiler::SetDeviceProbe).
   virtual std::string device_name() const = 0;
   virtual MemoryKind kind() const { return MemoryKind::kDevice; }
   virtual DeviceProbe Probe() const { return {}; }
 };
 
-// A DeviceAllocator that passes every call to `upstream` and records what it hands out, at the requested size, with the
-// stack of whoever called it. What a call returns is exactly what upstream returned, whatever happens in the recording.
-// A free that upstream refuses puts the record back. Thread-safe.
+// A DeviceAllocator that calls `upstream` and records the buffers, with the requested size and the stack of the caller.
+// Each call returns exactly what upstream returned, also if recording fails. If upstream's Free fails, the record is
+// restored. A call that fails with kResourceExhausted is reported (out_of_memory.h). Thread-safe.
 //
-// Makes upstream's Probe() the device's. Of several on one device the last one made is asked; once that one is
-// destroyed, the device's own numbers are unknown.
+// The constructor sets upstream's Probe() as the probe of the device, in place of an earlier one. The destructor
+// removes it; the device's own numbers are then not known.
 class TrackingAllocator : public DeviceAllocator {
  public:
-  // `upstream` and `profiler` must outlive this object. `allocator_name`, if not empty, becomes the label `allocator`.
+  // `upstream` and `profiler` must live longer than this object. `allocator_name`, if it is not empty, becomes the
+  // label `allocator`.
   explicit TrackingAllocator(DeviceAllocator& upstream, std::string_view allocator_name = {},
                              Profiler& profiler = Profiler::Default());
-  // Records stay: buffers not yet freed are still live on the device.
+  // Keeps the records: buffers that are not freed are still live on the device.
   ~TrackingAllocator() override;
   TrackingAllocator(const TrackingAllocator&) = delete;
   TrackingAllocator& operator=(const TrackingAllocator&) = delete;
@@ -70,6 +83,8 @@ class TrackingAllocator : public DeviceAllocator {
   DeviceId device() const { return attributes_.device; }
 
  private:
+  void ReportFailure(std::string_view call, size_t bytes) const;
+
   DeviceAllocator& upstream_;
   Profiler& profiler_;
   const Attributes attributes_;

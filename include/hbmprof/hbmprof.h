@@ -1,15 +1,40 @@
-// hbmprof: the heap profiler for accelerator memory. Start here.
+// hbmprof: a heap profiler for accelerator memory (GPU, TPU). Start here.
+//
+// It records every live device buffer with the call stack that allocated it, and writes profiles that pprof reads.
+// Compare two profiles to see which call stack's memory grew:
 //
 //   #include <hbmprof/hbmprof.h>
 //
-//   hbmprof::save_device_memory_profile("before.pb.gz");
-//   Serve(100);
-//   hbmprof::save_device_memory_profile("after.pb.gz");
+//   absl::Status Measure() {
+//     if (absl::Status s = hbmprof::save_device_memory_profile("before.pb.gz"); !s.ok()) return s;
+//     Serve(100);
+//     return hbmprof::save_device_memory_profile("after.pb.gz");
+//   }
 //
 //   $ pprof -http=: -diff_base before.pb.gz after.pb.gz
 //
-// Memory is seen when it is allocated through a wrapper (TrackingAllocator, hbmprof::cuda::Malloc, hbmprof::pjrt::Wrap)
-// or told to Profiler::Default() by the allocator that hands it out.
+// The library sees the memory that goes through one of these:
+//
+//   your program has                       use                                            header
+//   an allocator class                     TrackingAllocator, around your allocator       device_allocator.h
+//   cudaMalloc, cudaMallocAsync, ...       hbmprof::cuda::Malloc, ... (same signatures)   cuda.h
+//   a PJRT plugin (TPU, other devices)     hbmprof::pjrt::Wrap(GetPjrtApi())              pjrt.h
+//   a pool that hands out blocks           Profiler::RecordSegment, RecordBlock           profiler.h
+//   anything else                          Profiler::RecordAlloc, RecordFree              profiler.h
+//   C, Rust, Go, Python                    hbmprof_record_alloc, ...                      c_api.h
+//   no device                              SimulatedDevice: host memory as a device       simulated_device.h
+//
+// More headers:
+//
+//   allocation.h       names of devices, kinds of memory, the id of a buffer
+//   tag.h              ScopedTag: labels what a thread allocates
+//   options.h          settings, as a struct and as environment variables
+//   snapshot.h         the recorded data as a value
+//   pprof.h            a Snapshot as a pprof file
+//   leak_check.h       LeakCheck: fails a GoogleTest test that leaks device memory
+//   caller.h           for wrappers of allocators
+//   cuda_coverage.h    which calls of the CUDA driver are tracked
+//   version.h          the version
 #ifndef HBMPROF_HBMPROF_H_
 #define HBMPROF_HBMPROF_H_
 
@@ -25,18 +50,20 @@
 
 namespace hbmprof {
 
-// Writes what Profiler::Default() tracks now to `path` as a gzip-compressed pprof profile with function names. "%p" in
-// the path becomes the process id, "%n" a number that counts up within the process and to a name of which there is no
-// file, "%%" a percent sign. Without "%n" a file of that name is replaced. The file appears whole or not at all; its
-// permissions are 0600 (HBMPROF_OUTPUT_MODE, options.h) or those of the file that it replaces. Any thread; other
-// threads go on allocating meanwhile. Errors: see WritePprof (pprof.h).
+// Writes a profile of what Profiler::Default() has recorded to the file `path`: pprof, gzip-compressed, with function
+// names. In `path`, "%p" is replaced by the process id, "%n" by a number for which no file exists, "%%" by a percent
+// sign. Without "%n" an existing file is replaced. The file appears complete or not at all. A new file has the
+// permissions of DefaultOptions::output_mode (0600 by default); a replaced file keeps its own.
+// Any thread may call it; other threads continue to allocate meanwhile. Errors: those of WritePprof (pprof.h).
 absl::Status save_device_memory_profile(std::string_view path);
 
-// The same as bytes, for an HTTP route or any other transport.
+// Returns the same profile as bytes, for example for an HTTP response. Any thread may call it. Errors:
+// kResourceExhausted if the host has no memory for it.
 absl::StatusOr<std::string> device_memory_profile();
 
-// Sets a counter of the program's own in Profiler::Default(): SetCounter("requests", served). Every profile carries its
-// value, so that `hbmprof leaks --per requests` tells growth per request. See Profiler::SetCounter.
+// Sets the counter `name` of Profiler::Default() to `value`, for example SetCounter("requests", served). Each profile
+// contains the counters, so that `hbmprof leaks --per requests` reports growth per request. See Profiler::SetCounter
+// for the limits. Any thread may call it. Does nothing if the host has no memory for a new name.
 void SetCounter(std::string_view name, int64_t value);
 
 }  // namespace hbmprof

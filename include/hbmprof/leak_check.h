@@ -5,12 +5,14 @@
 //     Cache cache(allocator);
 //     cache.Insert(...);
 //     cache.Clear();
-//   }  // fails here, with the call stacks, if anything allocated since `leaks` was made is still there
+//   }  // fails here if memory that was allocated after the construction of `leaks` is still live; prints the call
+//   stacks
 //
-// It counts what the profiler recorded, not what a device has free: exact to the byte, deaf to other processes, the
-// same on every backend, and on the simulated device without any GPU.
+// It compares what the profiler has recorded, not the free memory of the device. So it is exact to the byte, other
+// processes have no effect on it, and it works the same with every backend and with the simulated device, without a
+// GPU.
 //
-// Needs GoogleTest, which this library does not: include it in tests only.
+// This header needs GoogleTest, which the library does not need: include it in tests only.
 #ifndef HBMPROF_LEAK_CHECK_H_
 #define HBMPROF_LEAK_CHECK_H_
 
@@ -32,38 +34,40 @@
 
 namespace hbmprof {
 
-// From its construction to its destruction. What counts is each call site's memory at the end against the beginning, of
-// all threads: a buffer that is older than the scope and freed within it makes up for one of the same size, from the
-// very same call stack, that leaks. Idle memory that pools keep reserved is no leak and left out. Not for use from
-// several threads at once.
+// Checks the time from its construction to its destruction, for all threads. For each call site (stack, labels, size)
+// it compares the live buffers at the end with those at the beginning. So a leak is not found if an older buffer of the
+// same call site was freed meanwhile. Idle memory of pools is not a leak.
 //
-// A scope that was not recorded fails, because it proves nothing: recording was off (HBMPROF=0) at its beginning or
-// end, or allocations in it were dropped at a limit (HBMPROF_MAX_LIVE).
+// The test also fails if recording was off (HBMPROF=0) at the beginning or at the end, or if an allocation was dropped
+// because a limit was reached (HBMPROF_MAX_LIVE): then leaks would not be found.
+//
+// Use an object in one thread at a time.
 class LeakCheck {
  public:
-  // Watches `profiler`, which must outlive it. `file` and `line` are where the failure is reported.
+  // Checks what `profiler` records, which must live longer than this object. `file` and `line` are the position of the
+  // failure that the destructor reports.
   explicit LeakCheck(Profiler& profiler = Profiler::Default(), const char* file = __builtin_FILE(),
                      int line = __builtin_LINE())
       : LeakCheck(profiler, file, line, profiler.TakeSnapshot()) {}
   LeakCheck(const LeakCheck&) = delete;
   LeakCheck& operator=(const LeakCheck&) = delete;
 
-  // Adds a nonfatal failure with Report(), or with why the scope was not recorded, unless everything was recorded and
-  // nothing leaked, or Dismiss() was called.
+  // Reports a nonfatal failure of the test if memory leaked or if leaks could not be checked, unless Dismiss() was
+  // called.
   ~LeakCheck() {
     if (dismissed_) return;
     const std::string report = NotRecorded() + Report();
     if (!report.empty()) ADD_FAILURE_AT(file_, line_) << report;
   }
 
-  // Bytes allocated since the construction and not freed.
+  // Returns the bytes that were allocated since the construction and are not freed.
   int64_t LeakedBytes() const {
     int64_t bytes = 0;
     for (const Leak& leak : Leaks(profiler_.TakeSnapshot())) bytes += leak.bytes;
     return bytes;
   }
 
-  // The leaks, the largest first, with their call stacks; "" if there are none.
+  // Returns the leaks, the largest first, with their call stacks; "" if there are none.
   std::string Report() const {
     const Snapshot snapshot = profiler_.TakeSnapshot();
     const std::vector<Leak> leaks = Leaks(snapshot);
@@ -77,15 +81,15 @@ class LeakCheck {
     std::string text = "device memory allocated in this scope was not freed: " + Amount(bytes, objects) + "\n";
     constexpr size_t kShown = 20;
     for (size_t i = 0; i < leaks.size() && i < kShown; ++i) text += Describe(snapshot, leaks[i]);
-    if (leaks.size() > kShown) text += "... and " + std::to_string(leaks.size() - kShown) + " call sites more\n";
+    if (leaks.size() > kShown) text += "... and " + std::to_string(leaks.size() - kShown) + " more call sites\n";
     return text;
   }
 
-  // The destructor will report nothing.
+  // The destructor reports nothing from now on.
   void Dismiss() { dismissed_ = true; }
 
  private:
-  // What tells one call site from another in any snapshot of the process.
+  // Identifies a call site in all snapshots of the process: stack, device, kind, allocator, tags, size.
   using Site = std::tuple<std::vector<uint64_t>, std::string, MemoryKind, std::string,
                           std::vector<std::pair<std::string, std::string>>, int64_t>;
   struct Held {
@@ -106,7 +110,7 @@ class LeakCheck {
         dropped_before_(before.tracker.dropped_records),
         was_enabled_(profiler.enabled()) {}
 
-  // Why the scope proves nothing; "" if everything in it was recorded.
+  // Returns the reason why leaks could not be checked; "" if they could.
   std::string NotRecorded() const {
     if (!was_enabled_ || !profiler_.enabled()) {
       return "leaks could not be checked: recording is off (is HBMPROF=0 set?)\n";

@@ -1,75 +1,103 @@
-// How a Profiler behaves, and the environment variables that say so.
+// How a Profiler records, and the environment variables that set it.
 //
-// Lives here: Options, OptionsFromEnvironment.
+// Contents: Unwinder; Options (of any Profiler); DefaultOptions (of Profiler::Default()); OptionsFromEnvironment.
 #ifndef HBMPROF_OPTIONS_H_
 #define HBMPROF_OPTIONS_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hbmprof {
 
 // How call stacks are captured.
 enum class Unwinder : uint8_t {
-  kAuto,          // exact with and without frame pointers: the default
-  kFramePointer,  // walks the frame-pointer chain; cheapest, blind in code built without frame pointers
-  kLibunwind,     // libunwind on every capture, to compare with: not in static programs, and see docs/limits.md
-  kNone,          // no stacks: totals, labels and peaks only
+  kAuto,          // exact with and without frame pointers; the default
+  kFramePointer,  // follows frame pointers: the cheapest; stops at code that was built without them
+  kLibunwind,     // libunwind for every stack, for comparison; not in static programs (docs/limits.md)
+  kNone,          // no stacks: only totals, labels and peaks
 };
 
+// The options of a Profiler. A number outside its range is replaced by the nearest number in the range.
 struct Options {
-  // Off: every event is forwarded untouched and costs one relaxed load.
+  // False: nothing is recorded. An event then costs one relaxed atomic load. Profiler::SetEnabled changes it later.
   bool enabled = true;
-  // Innermost frames kept per stack, 1 to 512. Deeper stacks are cut at the outer end and counted.
+  // The number of innermost frames that are kept of each stack, 1 to 512. A deeper stack loses its outermost frames and
+  // is counted in TrackerStats::truncated_stacks.
   int max_stack_depth = 128;
   Unwinder unwinder = Unwinder::kAuto;
-  // Where CPython runs in the process, stacks have the Python functions in place of the interpreter's evaluation
-  // frames. Only with kAuto and kLibunwind.
+  // Whether stacks have the running Python functions instead of the evaluation frames of a CPython interpreter in the
+  // process (docs/python.md). It has an effect only with kAuto and kLibunwind.
   bool python = true;
-  // Live buffers tracked at once. One more is not recorded; it is counted in dropped_records and dropped_bytes.
+  // The number of buffers that can be live at once, 1 to 2^32. Allocations beyond it are dropped: not recorded, but
+  // counted in TrackerStats::dropped_records and dropped_bytes.
   int64_t max_live_buffers = int64_t{1} << 24;
-  // Distinct (stack, attributes, tags, size) combinations, at most 2^22. An allocation at one more is dropped likewise.
+  // The number of different call sites, 1 to 2^22. A call site is a combination of stack, attributes, tags and size. An
+  // allocation that would add one more is dropped.
   int64_t max_sites = int64_t{1} << 18;
-  // Host memory that the tracker's tables may take, in bytes: pages that they have mapped, touched or not. Tables are
-  // partly shared, so it counts for all profilers of the process together, and the smallest limit of those that exist
-  // holds. Beyond it what is known goes on, and what would need more memory is dropped likewise; new tags are left out.
-  // An empty profiler takes some 4 MiB. Snapshots, profiles being written and what backends keep are not part of it.
+  // The host memory that the tables may take, in bytes, 1 to 2^50. It counts mapped pages, touched or not. An empty
+  // profiler takes about 4 MiB. An allocation that would need more is dropped, and a new tag has no effect.
+  // Profilers of one process share tables: the smallest max_host_bytes of those that exist holds for their sum.
+  // Snapshots, profiles and what the backends keep are not counted.
   int64_t max_host_bytes = int64_t{1} << 31;
-  // Where a profile is written when the process exits; empty: nowhere. "%p" becomes the process id, "%n" the next
-  // number from 0 of which there is no file, "%%" a percent sign. A file of another process is never replaced, except
-  // that a name with neither "%p" nor "%n" replaces the file that was there when the process started; otherwise a
-  // number is put before ".pb.gz", and a line on stderr says so. Used by Profiler::Default(), as are the next two.
-  std::string output;
-  // When the file of `output` is opened: when the process exits, or (early) already when recording starts. Early serves
-  // a program that cannot open files at its end: it has changed its root or its user, or a seccomp filter forbids it.
-  // The file is empty until the process exits and is then written in place; functions have no names in it, which
-  // `hbmprof symbolize` adds.
-  bool output_early = false;
-  // Permission bits of the files that are made for profiles, at most 0777; no umask applies. A file that is replaced
-  // keeps its own.
-  unsigned output_mode = 0600;
-  // Where a profile is written when the device has no memory left, at most once a minute; patterns as in
-  // save_device_memory_profile; empty: nowhere. Used by the backends that see such failures (pjrt.h).
-  std::string oom_output = "hbmprof.oom.%p.%n.pb.gz";
+  // Labels of all samples: keys and values, such as {"model", "llama"}. If a thread sets a tag of the same key (tag.h),
+  // its samples have that one. The limits are those of tag.h; if a key occurs twice, the last one counts.
+  std::vector<std::pair<std::string, std::string>> tags;
 };
 
-// What the environment asks for, on top of the defaults above. Each variable with a bad value adds one line to
-// `problems` (variable, value, what is allowed, what is used instead) and keeps its default; never fails. In a
-// set-user-id program, or one that has gained rights in another way when it was started (AT_SECURE), the environment is
-// another user's: no variable is read, and oom_output is empty.
-//   HBMPROF=0|1               off or on
-//   HBMPROF_OUTPUT=PATH       Options::output
-//   HBMPROF_OUTPUT_OPEN=exit|early
-//   HBMPROF_OUTPUT_MODE=0644  Options::output_mode, an octal number
-//   HBMPROF_OOM_OUTPUT=PATH   Options::oom_output; "off": nowhere
-//   HBMPROF_STACK_DEPTH=N     Options::max_stack_depth
+// The options of Profiler::Default(): of the profiler itself, and of the files that are written from it.
+struct DefaultOptions : Options {
+  // The file to which a profile is written when the process exits. Empty: no profile is written.
+  // "%p" is replaced by the process id, "%n" by the first number from 0 for which no file exists, "%%" by a percent
+  // sign. A file of another process is never replaced, with one exception: a name with neither "%p" nor "%n" replaces
+  // the file that existed when the process started. Otherwise a number is put before ".pb.gz", and a line on stderr
+  // says so.
+  std::string output;
+  // When the file of `output` is opened: false: at exit; true: when the profiler is made. True is for a program that
+  // cannot open files at its end because it changes its root directory or its user, or because a seccomp filter forbids
+  // it. The file is then empty until the process exits and is written in place, without function names; `hbmprof
+  // symbolize` adds the names.
+  bool output_early = false;
+  // Whether the profile of `output` is also written when the process ends by a signal that the program does not handle,
+  // or by quick_exit. A thread writes it, and the actions of these signals are set (docs/live.md).
+  bool output_on_signals = false;
+  // The permission bits of new profiles, 0 to 0777. The umask is not applied. A file that is replaced keeps its own.
+  unsigned output_mode = 0600;
+  // Whether a failed allocation is reported on standard error (out_of_memory.h).
+  bool oom_report = true;
+  // The file to which such a report also writes a profile; patterns as in save_device_memory_profile (hbmprof.h).
+  // Empty: no profile is written.
+  std::string oom_output;
+  // The directory of the control channel: a Unix socket by which the command `hbmprof` (ps, dump) asks this process for
+  // profiles while it runs, and a thread that serves it. Only processes of the same user and of root are answered. The
+  // directory is made if it does not exist. It must belong to the process's user or to root, and no other user may be
+  // able to write to it. Empty: no channel.
+  std::string socket_dir;
+};
+
+// Reads the environment variables below. Returns DefaultOptions with the fields that they set. For each variable with a
+// bad value it appends one line to `problems` (the variable, its value, the allowed values, the value used instead);
+// the field keeps its default. In a set-user-id program, or one that got rights in another way when it was started
+// (AT_SECURE), the environment belongs to another user: no variable is read. Not to be called while another thread
+// changes the environment. Throws std::bad_alloc.
+//
+//   HBMPROF=0|1                        enabled
+//   HBMPROF_OUTPUT=PATH                output
+//   HBMPROF_OUTPUT_OPEN=exit|early     output_early
+//   HBMPROF_OUTPUT_ON_SIGNALS=0|1      output_on_signals
+//   HBMPROF_OUTPUT_MODE=0644           output_mode, an octal number
+//   HBMPROF_OOM_REPORT=0|1             oom_report
+//   HBMPROF_OOM_OUTPUT=PATH|off        oom_output; "off" is the empty path
+//   HBMPROF_SOCKET_DIR=DIR|off         socket_dir; "off" is the empty path
+//   HBMPROF_STACK_DEPTH=N              max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none
-//   HBMPROF_PYTHON=0|1        Options::python
-//   HBMPROF_MAX_LIVE=N        Options::max_live_buffers
-//   HBMPROF_MAX_HOST_BYTES=N  Options::max_host_bytes
-Options OptionsFromEnvironment(std::vector<std::string>* problems);
+//   HBMPROF_PYTHON=0|1                 python
+//   HBMPROF_MAX_LIVE=N                 max_live_buffers
+//   HBMPROF_MAX_HOST_BYTES=N           max_host_bytes
+//   HBMPROF_TAGS=KEY=VALUE,...         tags; values without a comma
+DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems);
 
 }  // namespace hbmprof
 

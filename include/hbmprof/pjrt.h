@@ -1,35 +1,36 @@
-// TPU and every other PJRT device: a plugin's function table, wrapped so that each device buffer and each loaded
-// executable is recorded.
+// Records the memory of a PJRT plugin: TPUs and every other device that XLA programs use through PJRT.
 //
 //   const PJRT_Api* api = hbmprof::pjrt::Wrap(GetPjrtApi());
+//   ...from here on the program uses `api`...
 //
-// and from then on the program uses `api`. For programs that load a plugin by its path (JAX, pytorch/xla), there is
-// libhbmprof_pjrt.so, a plugin that wraps another one.
+// A program that loads a plugin by its path (JAX, pytorch/xla) needs no change: let it load libhbmprof_pjrt.so, which
+// wraps the real plugin (docs/pjrt.md).
 //
-// Recorded in Profiler::Default(), each with the stack of whoever called the table and with the labels `device` (the
-// plugin's own name for it), `memory` (its name for the memory space) and `shape` (such as f32[128,64]):
+// Recorded in Profiler::Default(), with the call stack of the program's call of the table and the labels `device` (the
+// plugin's name of the device), `memory` (its name of the memory space) and `shape` (such as f32[128,64]):
 //
-//   buffers from host memory, uninitialized, copied, of an asynchronous transfer   their size on the device
-//   outputs of an execution (one stack; labels executable, call_location)          their size on the device
-//   arguments that an execution took over (donation)                              end when the plugin calls them
-//   deleted buffers donated under a control dependency                                     go on under their new handle
-//   views, bitcasts, aliases                                                      0, kind alias; a bitcast's or a
-//                                                                                 fulfilled alias's memory lives on
-//                                                                                 until the last that shares it is gone
-//   executables: compiled, loaded, deserialized (labels executable, temp_bytes,   size of the code, once for each
-//   peak_bytes)                                                                   addressable device, kind executable
-//   host memory mapped for DMA, buffers in a host memory space                    kind pinned_host
+//   what                                                         recorded as
+//   buffers: from host memory, uninitialized, copied,            their size on the device
+//     of an asynchronous transfer
+//   outputs of an execution (one stack; labels executable        their size on the device
+//     and call_location)
+//   arguments that an execution took over (donation)             freed when the plugin reports them as deleted
+//   buffers that were donated under a control dependency         continued under their new handle
+//   views, bitcasts, aliases                                     0 bytes, kind alias. The memory of a bitcast or of a
+//                                                                fulfilled alias lives until its last user is gone
+//   executables: compiled, loaded, deserialized (labels          the size of the code, once for each addressable
+//     executable, temp_bytes, peak_bytes)                        device, kind executable
+//   host memory mapped for DMA, buffers in a host memory space   kind pinned_host
 //
-// A deleted buffer ends at the deletion, or with the last external reference. Sizes and deletions are the plugin's
-// logical ones: work in flight may hold the memory a little longer. What a destroyed client leaves behind stays in the
-// profile, since it is a leak, and is listed on stderr. The plugin's memory statistics become the device's own numbers
-// (DeviceStats::bytes_limit, driver_bytes_in_use, unaccounted) where it has any.
+// A deleted buffer is freed at its deletion, or when its last external reference ends. Sizes and deletions are the
+// plugin's logical ones: work that is still in progress may hold the memory a little longer. What a destroyed client
+// does not free stays in the profile, because it is a leak, and is listed on stderr. If the plugin has memory
+// statistics, they become the device's own numbers (DeviceStats::bytes_limit, driver_bytes_in_use, unaccounted).
 //
-// When a wrapped call fails for lack of memory (RESOURCE_EXHAUSTED), a profile is written, at most once a minute:
-// Options::oom_output says where.
+// A wrapped call that fails for lack of memory (RESOURCE_EXHAUSTED) is reported (out_of_memory.h).
 //
-// Not seen: memory that comes from extensions of the table (raw buffers, cross-host transfers), and what the runtime
-// takes for itself. Needs no header of PJRT's.
+// Not recorded: memory of the table's extensions (raw buffers, transfers between hosts), and memory that the runtime
+// takes for itself. This header needs no header of PJRT.
 #ifndef HBMPROF_PJRT_H_
 #define HBMPROF_PJRT_H_
 
@@ -38,13 +39,14 @@ struct PJRT_Api;
 
 namespace hbmprof::pjrt {
 
-// A table like `api` whose calls are recorded: same size, version and extensions; every call passes its arguments on
-// unchanged, makes the plugin's own call once and returns what that returned, errors included. It lives for ever, and
-// so must `api`. The same table for the same `api`, and for one that is wrapped already itself. Thread-safe, throws
-// nothing.
+// Returns a table like `api` whose calls are recorded. It has the same size, version and extensions. Each call passes
+// its arguments on unchanged, makes the plugin's call once and returns its result, errors included. The table is never
+// freed; `api` must live as long as the process. Called again with the same `api`, or with a table that Wrap returned,
+// it returns the same table. Any thread may call it; it throws nothing.
 //
-// Returns `api` as it is, and says why on stderr: a null or incomplete table, a major version other than 0, a minor
-// version before 57 (whose slots are in another order), or a ninth plugin in one process.
+// Returns `api` itself, and prints the reason on stderr, if it cannot be wrapped: a null or incomplete table, a major
+// version other than 0, a minor version less than 57 (whose functions are in another order), a ninth plugin in one
+// process, or no host memory.
 const PJRT_Api* Wrap(const PJRT_Api* api);
 
 }  // namespace hbmprof::pjrt

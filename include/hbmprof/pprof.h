@@ -1,6 +1,6 @@
 // Writes a Snapshot as a pprof profile (profile.proto, gzip-compressed).
 //
-// Not here: taking the snapshot (profiler.h); one call that does both (hbmprof.h).
+// save_device_memory_profile (hbmprof.h) takes the snapshot and writes it in one call.
 #ifndef HBMPROF_PPROF_H_
 #define HBMPROF_PPROF_H_
 
@@ -15,37 +15,41 @@
 
 namespace hbmprof {
 
-// Gives code addresses names. Implementations need not be thread-safe.
+// Finds the names of functions. An implementation need not be thread-safe.
 class Symbolizer {
  public:
-  // The bytes are the symbolizer's and live as long as it does.
+  // The names of one function. The text belongs to the symbolizer and lives as long as it does.
   struct Name {
-    std::string_view system_name;  // mangled; empty if unknown
+    std::string_view system_name;  // as in the symbol table: mangled; empty if not known
     std::string_view name;         // demangled, without parameters and template arguments
   };
   virtual ~Symbolizer() = default;
-  // The names of `addresses` (each inside the call instruction, not after it), in their order. `modules` are the
-  // snapshot's. An address it cannot name gets an empty Name. Never fails.
+  // Returns the names of the functions that contain `addresses`, in their order and as many. An address lies inside a
+  // call instruction, not after it. `modules` are those of the snapshot. An address without a name has an empty Name.
   virtual std::vector<Name> Symbolize(const std::vector<Snapshot::Module>& modules,
                                       const std::vector<uint64_t>& addresses) = 0;
 };
 
-// A Symbolizer that reads the ELF symbol tables (.symtab, else .dynsym) of the modules' files, each once per process
-// (later calls use a cache keyed by build id); no DWARF, no child process. Thread-safe.
+// Returns the Symbolizer that reads the ELF symbol tables of the modules' files: .symtab, or .dynsym if there is none.
+// It demangles C++ and Rust names. It reads no debug information and starts no process. Each file is read once per
+// process. Thread-safe.
 Symbolizer& ElfSymbolizer();
 
-// The profile of `snapshot` as gzip bytes. `symbolizer` may be null: then functions have no names and pprof needs the
-// binaries. Sample types alloc_objects, alloc_space, peak_objects, peak_space, inuse_objects, inuse_space, the last
-// being the default; the labels device, kind, allocator, the tags, and numeric bytes. docs/profile.md describes every
-// field. Errors: kResourceExhausted if the host has no memory for it.
+// Returns `snapshot` as a profile: gzip bytes. Without a symbolizer (null) functions have no names; pprof then needs
+// the program's files. docs/profile.md describes every value, label and comment of the profile. Bytes of names and tags
+// that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if the snapshot is not consistent, with the place and the
+// value: an index is outside its vector, a kind does not exist, tags are not sorted by key, a module ends before it
+// begins, or the symbolizer returned another number of names than of addresses; kResourceExhausted if the host has no
+// memory.
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer);
 
-// SerializePprof into a file: written beside `path`, synced, then given that name, so that `path` is either complete or
-// as it was. A new file has the permissions 0600; one that is replaced keeps its permissions, and its owner where the
-// process may give files away. Symbolic links are followed. In a sticky directory that anyone may write to, such as
-// /tmp, a link or file of another user is refused. Errors carry the path, what failed and the system's reason:
-// kNotFound (no such directory), kPermissionDenied, kResourceExhausted (disk full, file size limit), kInvalidArgument
-// (no file name, or something that is not a regular file), kInternal; nothing is left behind.
+// Writes SerializePprof's result to the file `path`. The bytes are written to a temporary file beside `path`, synced,
+// and renamed: `path` is either the complete profile or what it was before. A new file has the permissions 0600. A
+// replaced file keeps its permissions, and its owner if the process may give files away. Symbolic links are followed;
+// but in a sticky directory that everyone may write to, such as /tmp, a link or a file of another user is refused.
+// Errors: those of SerializePprof; kNotFound (the directory does not exist), kPermissionDenied, kResourceExhausted
+// (disk full, file size limit), kInvalidArgument (`path` has no file name or names something that is not a regular
+// file), kInternal. The message has the path, the operation and the system's reason. No file is left behind.
 absl::Status WritePprof(const Snapshot& snapshot, Symbolizer* symbolizer, std::string_view path);
 
 }  // namespace hbmprof

@@ -1,7 +1,28 @@
-// Profiler: records live device buffers with the call stacks that made them.
+// Profiler: records live device buffers with the call stacks that allocated them.
 //
-// Feed it from any allocator with RecordAlloc and RecordFree, or let a wrapper do so (device_allocator.h, cuda.h).
-// Not here: writing profiles (pprof.h), the calls most programs need (hbmprof.h).
+// The wrappers (device_allocator.h, cuda.h, pjrt.h) call it for you. An allocator of your own calls it directly:
+//
+//   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+//   const hbmprof::DeviceId device = profiler.Device("my_device:0");
+//
+//   void* MyAllocate(size_t bytes) {
+//     void* p = device_allocate(bytes);
+//     if (p != nullptr) profiler.RecordAlloc(p, bytes, {device});    // after the allocation succeeded
+//     return p;
+//   }
+//   bool MyFree(void* p) {
+//     const hbmprof::FreedRecord record = profiler.RecordFree(p);    // before the memory is freed
+//     if (device_free(p)) return true;
+//     profiler.RestoreRecord(record);                                // because it was not freed
+//     return false;
+//   }
+//
+// A pool reserves large segments and hands out blocks of them:
+//
+//   profiler.RecordSegment(slab, slab_bytes, {device});              // reserved: counts as kind "pool"
+//   profiler.RecordBlock(block, block_bytes, {device});              // handed out: counts with the stack of this call
+//   profiler.RecordBlockFree(block);
+//   profiler.RecordFree(slab);
 #ifndef HBMPROF_PROFILER_H_
 #define HBMPROF_PROFILER_H_
 
@@ -12,6 +33,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,13 +51,13 @@ class ProfilerImpl;
 struct InjectedProfiler;
 }  // namespace internal
 
-// A record that is not live, so that RestoreRecord can make it so: what a free removed, or PrepareRecordFrom prepared.
-// Converts to false if there is none.
+// A record that RecordFree removed or PrepareRecordFrom made. It is not live; RestoreRecord makes it live. Converts to
+// false if there is no record.
 class FreedRecord {
  public:
   explicit operator bool() const { return bytes_ >= 0; }
-  // Size as recorded, in bytes; -1 if there is no record.
-  int64_t bytes() const { return bytes_; }
+  // The recorded size, in bytes. No value if there is no record.
+  std::optional<int64_t> bytes() const { return bytes_ >= 0 ? std::optional<int64_t>(bytes_) : std::nullopt; }
 
  private:
   friend class internal::ProfilerAccess;
@@ -45,198 +67,233 @@ class FreedRecord {
   uint32_t site_ = 0;
 };
 
-// What a device can say of itself at the time of a snapshot; -1 where it does not know. Bytes. The fields are those of
-// DeviceStats.
+// A device's own numbers, as its probe returns them. Bytes; no value: not known. DeviceStats describes the fields.
 struct DeviceProbe {
-  int64_t bytes_limit = -1;
-  int64_t largest_free_block_bytes = -1;
-  int64_t driver_bytes_in_use = -1;
-  int64_t driver_peak_bytes_in_use = -1;
+  std::optional<int64_t> bytes_limit;
+  std::optional<int64_t> bytes_free;
+  std::optional<int64_t> largest_free_block_bytes;
+  std::optional<int64_t> driver_bytes_in_use;
+  std::optional<int64_t> driver_peak_bytes_in_use;
   DriverScope driver_scope = DriverScope::kDevice;
-  int64_t driver_cache_bytes = -1;
-  std::optional<int64_t> baseline;  // not -1: it may be negative
+  std::optional<int64_t> driver_cache_bytes;
+  std::optional<int64_t> baseline;
 };
 
-// A tracked buffer, as FindBuffer sees it.
+// A recorded buffer, as FindBuffer returns it.
 struct LiveBuffer {
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // recorded size
   Attributes attributes;
 };
 
-// All functions may be called from any thread at any time, also while other threads record, except where stated. None
-// throws, but for std::bad_alloc from those that return or keep a string, function or Snapshot. Recording allocates no
-// host memory in the steady state, takes no global lock and calls nothing that could call back into a traced API.
+// Thread safety: any thread may call any function at any time, except where stated otherwise. The functions that begin
+// with Record may also be called in signal handlers. After a fork the child begins without records and may use the
+// profiler.
 //
-// Order around the real calls, which the caller keeps: RecordAlloc after the allocation succeeded; RecordFree before
-// the free, and RestoreRecord if that free failed. Another thread may be given the same address the moment the real
-// free returns.
+// Exceptions: std::bad_alloc from the constructor, from the first call of Default(), and from functions that keep or
+// return a string, a function or a Snapshot; none from others.
+//
+// Recording allocates no host memory once the tables have grown to their size, takes no lock that is held for long, and
+// calls nothing that could call a recorded allocator.
+//
+// Order: call RecordAlloc after the allocation succeeded and RecordFree before the memory is freed. As soon as it is
+// free, another thread may get and record the same address.
 class Profiler {
  public:
   explicit Profiler(const Options& options = {});
-  // No event may be in progress. Records are dropped; nothing is freed on any device.
+  // A profiler of your own writes no files, so it does not accept DefaultOptions. Pass Options, or call InitDefault.
+  template <typename T, typename = std::enable_if_t<std::is_same_v<T, DefaultOptions>>>
+  explicit Profiler(const T& options) = delete;
+  // Drops the records; frees nothing on any device. REQUIRES: no other thread uses the profiler.
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  // The process's own profiler, made on first use from OptionsFromEnvironment() (its problems go to stderr, a line
-  // each) and never destroyed, so that allocations during static destruction are still recorded.
-  // While a thread makes it, that thread's own calls (from an operator new that records, say) get a profiler that is
-  // off: it records nothing and knows nothing.
+  // Returns the profiler of the process. Its first use makes it from OptionsFromEnvironment(), whose problems are
+  // printed on stderr, unless InitDefault has made it. It is never destroyed, so allocations in static destructors are
+  // recorded too. While a thread makes it, calls of that same thread (from an operator new that records, for example)
+  // get a profiler that is off and records nothing.
   //
-  // In a program that was started with libhbmprof_cuda.so (`hbmprof run`) it joins that library's profiler: the process
-  // has one account, and all functions are about it. What is recorded of memory that the driver's calls have given out
-  // counts no second time:
-  // - An allocation of the driver's address and size gives that record the caller's stack and tags and, if it has one,
-  //   the allocator (but the driver's stream-ordered memory keeps its own). The record lasts until the driver frees the
-  //   memory, whenever RecordFree is called. Device and kind are the driver's.
-  // - Any other allocation or block inside device memory of the driver's is a block of it, as if RecordSegment had been
-  //   called. In managed, pinned, graph or mapped physical memory it is not recorded (false), nor is device memory that
-  //   is known by a handle (BufferId::Handle), on a device that the driver has allocated on.
-  // - The driver's memory keeps its size: it is not resized, split or merged (false).
-  // - Of a device that the driver has allocated on, no probe of the program's is called, and DropDevice does nothing:
-  //   the driver's own calls say what ends.
-  // SetEnabled is about what the program records; the driver's calls go on to be recorded.
+  // In a program that was started with libhbmprof_cuda.so (`hbmprof run`), it joins the profiler of that library: all
+  // functions act on one set of records, and no memory counts twice. The driver's calls, which the library wraps,
+  // decide about memory that the driver has allocated:
+  // - RecordAlloc with the address and size of an allocation of the driver gives that allocation's record the caller's
+  //   stack and tags, and the allocator name if there is one (stream-ordered memory keeps its own name). Device and
+  //   kind stay the driver's. The record ends when the driver frees the memory, not at RecordFree.
+  // - RecordAlloc and RecordBlock inside device memory of the driver record a block of it, as if RecordSegment had been
+  //   called. Inside managed, pinned, graph or mapped physical memory they record nothing and return false. So does
+  //   RecordAlloc of kind kDevice with a handle (BufferId::Handle), if the driver has allocated on that device.
+  // - RecordResize, SplitSegment and MergeSegments do not change the driver's memory (false).
+  // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device.
+  // - SetEnabled is about what the program records; the driver's calls are still recorded.
   static Profiler& Default();
 
-  // Turns recording off and on. While off, events are ignored: buffers allocated meanwhile are unknown afterwards, and
-  // the free of a buffer recorded before is missed. Meant for the start of a program, not for pausing.
+  // Makes the profiler that Default() returns, with `options`. The environment is not read. Call it at the start of
+  // main(), before anything else of hbmprof. To change only some options and keep the environment variables for the
+  // others:
+  //
+  //   std::vector<std::string> problems;
+  //   hbmprof::DefaultOptions options = hbmprof::OptionsFromEnvironment(&problems);
+  //   options.output = "/tmp/%p.%n.pb.gz";
+  //   absl::Status made = hbmprof::Profiler::InitDefault(options);
+  //
+  // In a program that has joined the injected library (see Default()), that library's environment variables set the
+  // unwinder, the stack depth and the limits; the other options take effect as usual.
+  //
+  // Errors; nothing is changed then: kInvalidArgument if an option is outside its range; kFailedPrecondition if the
+  // profiler exists already, or if libunwind is asked for and cannot be used; kResourceExhausted if the host has no
+  // memory.
+  static absl::Status InitDefault(const DefaultOptions& options);
+
+  // Returns the options that Default() was made with; makes it first if it does not exist.
+  static DefaultOptions OptionsOfDefault();
+
+  // Turns recording on or off. While it is off, events are ignored: buffers that are allocated meanwhile stay unknown,
+  // and buffers that are freed meanwhile stay recorded. So it is for the start of a program, not for pauses.
   void SetEnabled(bool enabled) {
     enabled_.store(enabled && (impl_ != nullptr || joined_ != nullptr), std::memory_order_relaxed);
   }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
-  // The device of this name, added if it is new; a name is what the `device` label shows ("GPU:0"). The 64th distinct
-  // name and all after it share one device named "other". Names are cut at 64 bytes.
+  // Returns the device `name`, which the label `device` shows, such as "GPU:0"; a new name is added. There are 63 names
+  // at most besides "other": all further names share that one. A name is cut at 64 bytes, or before the UTF-8
+  // character that would be split there. Takes a lock: call it once and keep the id.
   DeviceId Device(std::string_view name);
-  // The allocator of this name, added if new; the `allocator` label. At most 255, then "other".
+  // Returns the allocator `name`, which the label `allocator` shows; a new name is added. There are 254 names at most
+  // besides "other". Otherwise like Device().
   AllocatorId Allocator(std::string_view name);
 
-  // Asks a device for its own numbers. Stats and TakeSnapshot call the probe from any thread, also from several at
-  // once, with no lock held. It may call anything of the profiler's; for Stats and TakeSnapshot that a probe calls, no
-  // device is asked. One probe per device: a later one replaces it, and the one before is not running once this
-  // returns, as with RemoveDeviceProbe. `owner` is anything that tells who set it.
+  // Sets the probe of a device: the function that Stats and TakeSnapshot call for the device's own numbers. It is
+  // called by any thread, also by several at once, without a lock of the profiler. It may use the profiler; Stats and
+  // TakeSnapshot that it calls itself call no probe. A device has one probe: a new one replaces the old one, and waits
+  // until no other thread runs the old one. `owner` is any pointer; RemoveDeviceProbe needs the same.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner = nullptr);
-  // Removes the device's probe if `owner` set it, and waits until it is not running in any thread. It will not run once
-  // this returns. A probe that removes or replaces a probe does not wait: calls in progress may then still run. Do not
-  // call this with a lock held that the probe takes.
+  // Removes the probe of a device if it was set with the same `owner`. When this returns, no thread runs the probe and
+  // it will not be called again. Exception: a probe that sets or removes a probe does not wait for calls in progress.
+  // REQUIRES: the caller holds no lock that the probe takes.
   void RemoveDeviceProbe(DeviceId device, const void* owner);
 
-  // Records that `id` now names `bytes` bytes, with the caller's call stack and the current tags. Returns whether it
-  // was recorded: false while off, for a null id, from inside the tracker, and when a limit was reached
-  // (dropped_records, dropped_bytes). An `id` that is live already is freed first (replaced_records). kAlias is counted
-  // as zero bytes. At most 2^40-1 bytes; more is dropped.
-  // (Inlined even where nothing else is, so that it is no frame of the stacks.)
+  // Records that `id` is a live buffer of `bytes` bytes, with the calling thread's stack and tags. Returns whether it
+  // was recorded: false if recording is off, if `id` is null, if called from inside the profiler, and if a limit was
+  // reached (dropped_records and dropped_bytes then count it). A buffer has at most 2^40-1 bytes; a larger one is
+  // dropped. If `id` is live already, that record ends first (replaced_records counts it). Kind kAlias counts as 0
+  // bytes. Always inlined, so that it is not a frame of the stack.
   [[gnu::always_inline]] bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
     return enabled() && Alloc(id, bytes, attributes);
   }
-  // The same with the stack beginning at `caller`, for wrappers.
+  // Like RecordAlloc, with a stack that begins at `caller`. For wrappers.
   bool RecordAllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
     return enabled() && AllocFrom(caller, id, bytes, attributes);
   }
 
-  // Removes the record of `id`. An unknown id is counted as a foreign free, a null id is ignored; both return a false
-  // FreedRecord. Removing a pool's segment removes its live blocks too.
+  // Removes the record of `id` and returns it. Returns a false FreedRecord if there is none: recording is off, `id` is
+  // null, or `id` is not live (foreign_frees counts that). The live blocks of a segment are removed with it.
   FreedRecord RecordFree(BufferId id) { return enabled() ? Free(id) : FreedRecord(); }
 
-  // Puts back what RecordFree removed, with its first call stack, because the real free failed. Undoes the free in
-  // every counter. Does nothing for a false record. Blocks of a removed segment do not come back.
+  // Makes a removed record live again, because the memory could not be freed. The record has its first stack again, and
+  // all counters are as if it had not been removed. The blocks of a removed segment do not come back. Does nothing for
+  // a false record.
   void RestoreRecord(const FreedRecord& record);
-  // For memory whose allocation is decided here and that is there later, perhaps more than once, as a graph's is from a
-  // launch on: counts an allocation and its free in one event, so that nothing is in use at any instant and no peak is
-  // raised, and touches no record of `id`. RestoreRecord makes the result live, with the stack at `caller` and the
-  // present tags; RecordFree ends that, and the same result can be restored again. Returns a false record where
-  // RecordAlloc returns false.
+  // Prepares the record of a buffer that will exist later, perhaps several times, such as the memory of a CUDA graph,
+  // which exists from a launch on. Counts one allocation and its free at once: nothing is in use, no peak rises, and a
+  // live record of `id` stays as it is. RestoreRecord makes the result live, with the stack at `caller` and the tags of
+  // this call; RecordFree ends it; then it can be restored again. Returns a false record where RecordAlloc returns
+  // false.
   FreedRecord PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
 
-  // Declares [address, address+bytes) a segment: device memory that a pool has reserved, to hand out in blocks. The
-  // segment is counted as kind kPool, less what is recorded inside it, so that each reserved byte counts once.
-  // - If `address` is a live record, that record becomes the segment: it keeps its call stack, tags, size and device,
-  //   and `attributes.allocator` names the pool. So does a live block of exactly `bytes` bytes inside another segment:
-  //   a pool inside a pool.
-  // - Otherwise the segment is recorded with the caller's stack. A segment inside another has that one's device, and
-  //   its bytes are taken off the other's. Blocks that were recorded at its addresses before belong to it from now on,
-  //   if they are on its device and fit.
-  // A segment that was a block, or that begins where the one around it begins, ends with RecordBlockFree; every other
-  // one ends with RecordFree. Both remove the blocks and segments inside it. Segments nest up to 126 deep. Returns
-  // whether it is tracked: false as for RecordAlloc; for a live record outside MemorySpace::kDevice; and if there is
-  // such a segment already, it overlaps another in part, or takes more than is idle in the one around it.
+  // Records that [address, address+bytes) is a segment: device memory that a pool has reserved, to hand out in blocks.
+  // A segment counts as kind kPool. The bytes of its blocks are subtracted from it, so each reserved byte counts once.
+  // - If `address` is the id of a live buffer, that buffer becomes the segment. It keeps its stack, tags, size and
+  //   device; `attributes.allocator` is the name of the pool. The same holds for a live block of exactly `bytes` bytes
+  //   inside another segment: a pool inside a pool.
+  // - Otherwise a new segment is recorded with the calling thread's stack. Inside another segment it has that one's
+  //   device, and its bytes are subtracted from that one. Blocks that were recorded at its addresses before belong to
+  //   it from now on, if they are on its device and fit.
+  // Segments nest up to 126 deep. A segment ends with RecordFree. It ends with RecordBlockFree instead if it was a
+  // block, or if it begins at the address where the segment around it begins. Both also remove the blocks and segments
+  // inside.
   //
-  // Time: where blocks must be looked at (they were recorded before their segment, or a segment ends, shrinks or is
-  // split that holds some), every live record is, and no other thread records meanwhile.
+  // Returns whether the segment was recorded: false as for RecordAlloc; if the live buffer at `address` is not
+  // in MemorySpace::kDevice; and if the segment exists already, overlaps another one in part, or needs more than the
+  // idle bytes of the one around it.
+  //
+  // Time: usually like RecordAlloc. Every live record is visited, and other threads cannot record meanwhile, if blocks
+  // must be found: when a segment is recorded after its blocks, and when a segment that holds blocks ends, shrinks or
+  // is split.
   bool RecordSegment(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
-  // Records a block that a pool handed out: like RecordAlloc, with the segment's device, and its bytes are taken off
-  // the innermost segments at its addresses. It may lie across adjacent segments; bytes that lie in no segment count as
-  // an allocation's. A block that does not fit into what is idle is counted as an allocation of its own. Blocks and
-  // other buffers are told apart, so a block may start where its segment starts. Addresses must be below 2^50 within
-  // their name space (BufferId); others are dropped.
+  // Records a block: memory that a pool handed out. Like RecordAlloc, but the block has the device of its segment, and
+  // its bytes are subtracted from the innermost segments at its addresses. A block may lie across adjacent segments;
+  // bytes in no segment count like those of an allocation. A block that needs more than the idle bytes of its segment
+  // is recorded as an allocation of its own. Blocks and other buffers have separate ids: a block may begin where its
+  // segment begins. Addresses (within their name space, see BufferId) must be below 2^50; others are dropped.
   bool RecordBlock(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
-  // RecordFree for the innermost block at `address`.
+  // Like RecordFree, for the innermost block at `address`.
   FreedRecord RecordBlockFree(BufferId address);
 
-  // Gives a live buffer or segment another size, in bytes, in one event: for memory that was reallocated at its address
-  // and for segments that grow or shrink at their end. It keeps its call stack and tags and counts as no further
-  // allocation; a growth adds to the bytes ever allocated. What lies wholly in what is cut off a segment is removed.
-  // Returns false and changes nothing while off, if `id` is not live, if a segment would be empty, grow over another,
-  // cut one in two or reach out of the one around it, and if a limit was reached.
+  // Gives a live buffer or segment another size, in bytes: for memory that was resized at its address, and for a
+  // segment that grows or shrinks at its end. It keeps its stack and tags. It is not one more allocation; growth adds
+  // to the bytes ever allocated. Blocks that lie wholly in the part that a segment loses are removed. Returns false and
+  // changes nothing if recording is off, if `id` is not live, if a limit was reached, and if a segment would be empty,
+  // overlap another one, cut one in two or exceed the one around it.
   bool RecordResize(BufferId id, size_t bytes);
-  // The same for the innermost block at `address`.
+  // Like RecordResize, for the innermost block at `address`.
   bool RecordBlockResize(BufferId address, size_t bytes);
-  // Makes two segments of the one that begins at `address` and ends with RecordFree: the first has `bytes` bytes, the
-  // second the rest, and both have its call stack and end with RecordFree. Blocks stay where they are. The second
-  // counts as one more allocation. Returns false and changes nothing while off, if there is no such segment, if `bytes`
-  // is 0 or not less than its size, if a segment inside it has bytes on both sides, and if a limit was reached.
+  // Splits the segment at `address`, which must be one that ends with RecordFree, in two: the first gets `bytes` bytes,
+  // the second the rest. Both have its stack and end with RecordFree. Blocks stay where they are. The second counts as
+  // one more allocation. Returns false and changes nothing if recording is off, if there is no such segment, if `bytes`
+  // is 0 or not less than its size, if a segment inside it would be cut, and if a limit was reached.
   bool SplitSegment(BufferId address, size_t bytes);
-  // Makes one segment of two that end with RecordFree, the second of which begins where the first ends; it has the
-  // first's call stack. Blocks stay where they are. Returns false and changes nothing while off, if they are not such
-  // segments of one device inside the same segment or in none, and if a limit was reached.
+  // Merges two adjacent segments that end with RecordFree into one, which has the stack of the first. `second` is the
+  // address at which `first` ends. Blocks stay where they are. Returns false and changes nothing if recording is off,
+  // if they are not two such segments on one device and inside the same segment (or in none), and if a limit was
+  // reached.
   bool MergeSegments(BufferId first, BufferId second);
 
-  // Counts an allocation of `bytes` bytes as dropped, in dropped_records and dropped_bytes. For a wrapper that cannot
-  // describe an allocation because the host has no memory. Does nothing while off.
+  // Counts an allocation of `bytes` bytes in dropped_records and dropped_bytes. For a wrapper that cannot record it
+  // because the host has no memory. Does nothing if recording is off.
   void RecordDropped(size_t bytes);
 
-  // Sets a counter of the program's own, such as requests served, to `value`; profiles carry it, so that growth can be
-  // told per request (`hbmprof leaks --per requests`). Takes a lock of its own: meant for once per request or batch.
-  // Names are cut at 64 bytes; the 65th distinct name and all after it are ignored.
+  // Sets the program's counter `name`, such as the number of requests served, to `value`. Profiles contain it, so that
+  // growth can be reported per request (`hbmprof leaks --per requests`). Names are cut like those of devices;
+  // there are 64 at most, further ones are ignored. Takes a lock: call it once per request or batch.
   void SetCounter(std::string_view name, int64_t value);
 
-  // The record of exactly this id, if it is live.
+  // Returns the live record of `id`. No value if there is none. Blocks of pools (RecordBlock) are not found.
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
 
-  // The device's memory space at one instant. Asks the device's probe.
+  // Returns the numbers of one memory space of a device at one instant. Calls the device's probe.
   DeviceStats Stats(DeviceId device, MemorySpace space = MemorySpace::kDevice) const;
   TrackerStats GetTrackerStats() const;
 
-  // Everything, at one instant: for each device and space the samples' in-use bytes sum to its bytes_in_use and their
-  // peak bytes to its peak_bytes_in_use, exactly, also while other threads record. Sites that never held anything
-  // since their counters began are left out.
+  // Returns everything that is recorded at one instant. For each device and space, the sum of the samples' in-use bytes
+  // is exactly its bytes_in_use, and the sum of their peak bytes exactly its peak_bytes_in_use, also while other
+  // threads record. Call sites that have allocated nothing are left out. Calls the devices' probes.
   Snapshot TakeSnapshot() const;
 
-  // Starts a new peak: the present bytes in use, and their composition.
+  // Starts a new peak of each memory space of `device`: the peak becomes what is in use now.
   void ResetPeak(DeviceId device);
 
-  // Forgets every live record of a device, as after a device reset, but those of allocator `survivor`, if given, and
-  // those of the ids in `kept` (of a segment, without its blocks). Cumulative counters stay.
+  // Removes all live records of a device, as after a device reset. The records of the allocator `survivor` and of the
+  // ids in `kept` stay (a segment in `kept` stays without its blocks). Counts of past allocations stay.
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor = std::nullopt, std::vector<BufferId> kept = {});
 
  private:
   friend class internal::ProfilerAccess;
 
-  // What Default() is where it has joined the injected library's profiler.
+  // A profiler that has joined the injected library's.
   Profiler(const internal::InjectedProfiler& joined, bool enabled);
 
-  // What is left of the functions of these names once recording is known to be on.
+  // RecordAlloc, RecordAllocFrom and RecordFree while recording is on.
   bool Alloc(BufferId id, size_t bytes, const Attributes& attributes);
   bool AllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   FreedRecord Free(BufferId id);
 
-  // What Default() returns while the process's own is being made.
+  // The profiler that Default() returns to the thread that is making the real one. It is never enabled.
   static Profiler& Off();
 
   std::atomic<bool> enabled_;
-  const std::unique_ptr<internal::ProfilerImpl> impl_;  // null: joined, or Off(), which is never enabled
+  const std::unique_ptr<internal::ProfilerImpl> impl_;  // null if joined, and in Off()
   const internal::InjectedProfiler* const joined_ = nullptr;
 };
 

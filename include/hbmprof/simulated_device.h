@@ -1,6 +1,10 @@
-// SimulatedDevice: a device whose memory is host memory, with the behaviour of a real one: capacity, alignment, best
-// fit with coalescing, stream-ordered frees, out of memory, fragmentation. Examples and tests run on it; a program can
-// use it where there is no accelerator.
+// SimulatedDevice: a device that is made of host memory. It behaves like a real one: it has a capacity, an alignment,
+// streams and fragmentation, and it can run out of memory. Use it where there is no accelerator, and in tests.
+//
+//   absl::StatusOr<std::unique_ptr<hbmprof::SimulatedDevice>> device = hbmprof::SimulatedDevice::Create({});
+//   if (!device.ok()) return device.status();
+//   hbmprof::TrackingAllocator allocator(**device);   // device_allocator.h
+//   absl::StatusOr<void*> buffer = allocator.Allocate(1 << 20);
 #ifndef HBMPROF_SIMULATED_DEVICE_H_
 #define HBMPROF_SIMULATED_DEVICE_H_
 
@@ -15,51 +19,54 @@
 
 namespace hbmprof {
 
-// All functions are thread-safe. Pointers are ordinary host pointers, readable and writable while allocated; the arena
-// is reserved at construction and only touched pages take host memory. Several devices have disjoint addresses.
+// All functions are thread-safe. Pointers are host pointers: the memory can be read and written while it is allocated.
+// Create reserves the whole address range; only pages that are touched take host memory. Addresses of several devices
+// differ.
 //
-// A freed buffer is either free (any allocation may take it) or, after FreeAsync, pending: still in use for everybody
-// but its own stream. Neighbouring free blocks are always one block; so are neighbours pending on the same stream.
+// A freed buffer is free: any allocation may take it. After FreeAsync it is pending until its stream is synchronized:
+// only allocations on that stream may take it. Adjacent free blocks are merged, and so are adjacent blocks that are
+// pending on the same stream.
 class SimulatedDevice : public DeviceAllocator {
  public:
   struct Options {
     std::string name = "sim:0";
     size_t capacity = size_t{1} << 30;  // bytes, rounded up to a multiple of alignment
-    size_t alignment = 256;             // of every address and every size; a power of two
+    size_t alignment = 256;             // bytes, of each address and each size; a power of two
   };
-  // Bytes count each buffer rounded up to the alignment. bytes_in_use + free_bytes is always bytes_limit.
+  // Sizes in bytes; each buffer counts with its size rounded up to the alignment. bytes_in_use + free_bytes is always
+  // bytes_limit.
   struct Stats {
-    int64_t bytes_in_use = 0;  // allocated, and freed but still pending
+    int64_t bytes_in_use = 0;  // allocated, or freed but pending
     int64_t peak_bytes_in_use = 0;
-    int64_t pending_free_bytes = 0;  // freed in stream order, not yet reached by their stream; part of bytes_in_use
-    int64_t num_allocs = 0;          // successful allocations ever
-    int64_t num_live = 0;            // buffers allocated and not freed; a pending one is freed
+    int64_t pending_free_bytes = 0;  // pending; part of bytes_in_use
+    int64_t num_allocs = 0;          // count: successful allocations since the start
+    int64_t num_live = 0;            // count: buffers allocated and not freed (a pending buffer is freed)
     int64_t bytes_limit = 0;
     int64_t free_bytes = 0;
-    int64_t largest_free_block_bytes = 0;  // pending blocks left out
-    // 1 - largest_free_block_bytes / free_bytes; 0 when nothing is free.
+    int64_t largest_free_block_bytes = 0;  // pending blocks do not count
+    // 1 - largest_free_block_bytes / free_bytes; 0 if nothing is free.
     double fragmentation = 0;
   };
 
-  // Errors: kInvalidArgument for a capacity of 0 or an alignment that is no power of two; kResourceExhausted when the
-  // host cannot reserve the arena.
+  // Returns a new device. Errors: kInvalidArgument if the capacity is 0 or the alignment is not a power of two;
+  // kResourceExhausted if the host cannot reserve the addresses.
   static absl::StatusOr<std::unique_ptr<SimulatedDevice>> Create(const Options& options);
-  // Gives the arena back to the host: every pointer into it is invalid then, also of buffers never freed.
+  // Returns the memory to the host. Pointers to buffers that were not freed become invalid too.
   ~SimulatedDevice() override;
 
-  // Best fit: the smallest free block that is large enough, the lowest address among equals; what is left of it stays
-  // free. Freed addresses are reused at once. Where no free block is large enough, every pending free of every stream
-  // is completed first, as a real device synchronises before it gives up; not for a request above the capacity. Errors:
-  // kResourceExhausted; the message names device, request, free bytes and largest free block.
+  // Best fit: takes the smallest free block that is large enough, of several the one with the lowest address; the rest
+  // of the block stays free. If no free block is large enough, all streams are synchronized first, as a real device
+  // does (not for a request above the capacity). Errors: kResourceExhausted; the message has the device, the request,
+  // the free bytes and the largest free block.
   absl::StatusOr<void*> Allocate(size_t bytes) override;
-  // Errors: kInvalidArgument for a pointer that is not the start of a live buffer (foreign, interior, freed already);
-  // the message names device and pointer, and nothing changes.
+  // Errors: kInvalidArgument if `ptr` is not the start of a live buffer; the message has the device and the pointer,
+  // and nothing is changed.
   absl::Status Free(void* ptr) override;
-  // Like Allocate, but the best fit among the blocks pending on `stream` is taken first.
+  // Like Allocate, but takes the best fit among the blocks that are pending on `stream`, if there is one.
   absl::StatusOr<void*> AllocateAsync(size_t bytes, StreamId stream) override;
-  // Makes the buffer pending on `stream`. Errors as of Free.
+  // Makes the buffer pending on `stream`. Errors: those of Free.
   absl::Status FreeAsync(void* ptr, StreamId stream) override;
-  // Completes everything pending on `stream` / on every stream.
+  // Frees what is pending on `stream`, or on every stream.
   void Synchronize(StreamId stream);
   void SynchronizeAll();
 

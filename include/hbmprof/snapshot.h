@@ -1,8 +1,7 @@
-// What was recorded, at one instant: an immutable value that exporters read. It knows nothing of the profiler that
-// made it, so a test can write one by hand.
+// Snapshot: what a profiler has recorded, at one instant, as a value. Exporters read it (pprof.h). It does not refer to
+// the profiler, so a test can write one by hand.
 //
-// Lives here: Snapshot and its parts, DeviceStats, DriverScope, TrackerStats.
-// Not here: how it is taken (Profiler::TakeSnapshot), how it is written (pprof.h).
+// Contents: DriverScope, DeviceStats, TrackerStats, Snapshot. A std::optional without a value means: not known.
 #ifndef HBMPROF_SNAPSHOT_H_
 #define HBMPROF_SNAPSHOT_H_
 
@@ -16,104 +15,107 @@
 
 namespace hbmprof {
 
-// Whose memory a driver's figure counts.
+// The processes whose memory a driver's number counts.
 enum class DriverScope : uint8_t {
-  kDevice,   // every process's
-  kProcess,  // this process's
+  kDevice,   // all processes on the device
+  kProcess,  // this process
 };
 
-// The state of one memory space of one device. Bytes; names are XLA's. A value that nobody knows is -1.
+// One memory space of one device. Names are XLA's. Bytes, unless stated otherwise.
 struct DeviceStats {
-  int64_t bytes_in_use = 0;        // every tracked byte not yet freed, idle pool bytes included
-  int64_t peak_bytes_in_use = 0;   // highest bytes_in_use since the start or the last ResetPeak
-  int64_t num_allocs = 0;          // allocations ever recorded, pool blocks included
-  int64_t num_live = 0;            // allocations recorded and not freed, pool blocks and segments included
-  int64_t largest_alloc_size = 0;  // largest single allocation ever recorded
-  int64_t pool_bytes = 0;          // bytes of live pool segments; part of bytes_in_use
-  int64_t bytes_reserved = 0;      // of pool_bytes, what no live block covers
-  // From the device itself, where a backend knows them (Profiler::SetDeviceProbe); else -1.
-  int64_t bytes_limit = -1;                         // what the device could hold
-  int64_t largest_free_block_bytes = -1;            // largest request that could succeed now
-  int64_t driver_bytes_in_use = -1;                 // what the driver says is in use
-  int64_t driver_peak_bytes_in_use = -1;            // the highest of those, by the driver's own count
-  DriverScope driver_scope = DriverScope::kDevice;  // by whom
-  int64_t driver_cache_bytes = -1;                  // of that, what the driver's own pools hold beyond live allocations
-  // driver_bytes_in_use - bytes_in_use - driver_cache_bytes where the driver's figure is known. May be negative.
-  bool unaccounted_known = false;
-  int64_t unaccounted = 0;
-  // What was unaccounted when the device was first seen; unaccounted - baseline has grown outside tracked allocations.
+  int64_t bytes_in_use = 0;        // recorded and not freed, idle bytes of pools included
+  int64_t peak_bytes_in_use = 0;   // the highest bytes_in_use since the start or the last ResetPeak
+  int64_t num_allocs = 0;          // count: allocations ever recorded, blocks of pools included
+  int64_t num_live = 0;            // count: allocations recorded and not freed, blocks and segments of pools included
+  int64_t largest_alloc_size = 0;  // the largest single allocation ever recorded
+  int64_t pool_bytes = 0;          // live segments of pools; part of bytes_in_use
+  int64_t bytes_reserved = 0;      // the part of pool_bytes that no live block covers
+  // From the device's probe (Profiler::SetDeviceProbe). Only for MemorySpace::kDevice.
+  std::optional<int64_t> bytes_limit;               // capacity of the device
+  std::optional<int64_t> bytes_free;                // what it can still give to any process
+  std::optional<int64_t> largest_free_block_bytes;  // the largest allocation that could succeed now
+  std::optional<int64_t> driver_bytes_in_use;       // in use, as reported by the driver
+  std::optional<int64_t> driver_peak_bytes_in_use;  // the highest driver_bytes_in_use, as reported by the driver
+  DriverScope driver_scope = DriverScope::kDevice;  // the processes that the driver's numbers count
+  std::optional<int64_t> driver_cache_bytes;        // part of driver_bytes_in_use: idle bytes of the driver's own pools
+  // driver_bytes_in_use - bytes_in_use - driver_cache_bytes (0 if that is not known). May be negative.
+  std::optional<int64_t> unaccounted;
+  // `unaccounted` when the device was first seen. What it has grown since then is outside recorded allocations.
   std::optional<int64_t> baseline;
 };
 
-// Counters of one profiler about its own work. None of them ever goes down.
+// The work of one profiler. Counts, unless stated otherwise. Only live_records and host_bytes ever decrease.
 struct TrackerStats {
-  int64_t foreign_frees = 0;       // frees of buffers that were never recorded, or were freed already
-  int64_t replaced_records = 0;    // allocations at an id that was live: its free was never seen; it was freed then
-  int64_t dropped_records = 0;     // allocations not tracked because a limit was reached
-  int64_t dropped_bytes = 0;       // their bytes; stays at the largest int64 when it would overflow
-  int64_t reentrant_events = 0;    // events from inside the tracker itself, passed through unrecorded
-  int64_t truncated_stacks = 0;    // captures cut at max_stack_depth
-  int64_t dropped_tag_values = 0;  // tag scopes whose value became "other"
-  int64_t live_records = 0;        // records held now (this one does go down)
-  int64_t sites = 0;               // distinct sites seen
-  int64_t host_bytes = 0;          // taken by the tables of all profilers of the process (Options::max_host_bytes)
-  int64_t max_host_bytes = 0;      // the most that they may take
-  std::string unwinder;            // how stacks are captured: "frame_pointer", "libunwind", ...
+  int64_t foreign_frees = 0;       // frees of buffers that were not recorded, or were freed already
+  int64_t replaced_records = 0;    // allocations at the id of a live buffer, which then ended: its free was not seen
+  int64_t dropped_records = 0;     // allocations not recorded because a limit was reached
+  int64_t dropped_bytes = 0;       // their bytes; stays at the largest int64_t if it would overflow
+  int64_t reentrant_events = 0;    // events from inside the profiler, which are not recorded
+  int64_t truncated_stacks = 0;    // stacks that lost their outermost frames
+  int64_t dropped_tag_values = 0;  // tag scopes whose value became "other", or that had no effect
+  int64_t live_records = 0;        // buffers recorded now
+  int64_t sites = 0;               // different call sites so far
+  int64_t host_bytes = 0;      // bytes of host memory that the tables of all profilers take (Options::max_host_bytes)
+  int64_t max_host_bytes = 0;  // bytes that they may take
+  // How stacks are captured: "cached_rules" or "frame_pointer" or "libunwind" or "backtrace" or "none".
+  std::string unwinder;
 };
 
 struct Snapshot {
-  // One site: a call stack with its labels, and its values. `device`, `allocator` and `stack` index the tables below.
+  // One call site: a stack with its labels, and its values. `stack`, `device` and `allocator` are indices into the
+  // vectors `stacks`, `devices` and `allocators` below.
   struct Sample {
     uint32_t stack = 0;
     uint32_t device = 0;
     MemoryKind kind = MemoryKind::kDevice;
-    uint32_t allocator = 0;                                 // 0: none
-    std::vector<std::pair<std::string, std::string>> tags;  // sorted by key, keys distinct
-    // Size of each of the site's allocations. A stack with very many sizes has the rarer ones rounded up to a power of
-    // two here; the byte values below are always exact.
+    uint32_t allocator = 0;                                 // 0: no allocator name
+    std::vector<std::pair<std::string, std::string>> tags;  // key and value; sorted by key, each key once
+    // The size of each of the site's allocations. If a stack allocates very many different sizes, the rare ones are
+    // rounded up to a power of two here; the other values are always exact.
     int64_t block_bytes = 0;
-    // Ever allocated at this site.
+    // Allocated since the start.
     int64_t alloc_objects = 0;
     int64_t alloc_bytes = 0;
-    // Held by this site when its device's memory space was last at its peak.
+    // Live when the site's memory space of its device was last at its peak.
     int64_t peak_objects = 0;
     int64_t peak_bytes = 0;
-    // Held now. A site of kind kPool counts its segments as objects and their idle bytes as bytes.
+    // Live now. For kind kPool the objects are segments, and the bytes are their idle bytes.
     int64_t inuse_objects = 0;
     int64_t inuse_bytes = 0;
   };
 
-  // A frame that has a name and no address: a Python function at a line. Texts are UTF-8.
+  // A frame with a name and without an address: a Python function at a line. Texts are UTF-8.
   struct NamedFrame {
     std::string function;
     std::string file;
-    int64_t line = 0;        // of the call; 0: not known
-    int64_t start_line = 0;  // where the function begins; 0: not known
+    int64_t line = 0;        // of the call; 0 if it is not known
+    int64_t start_line = 0;  // the first line of the function; 0 if it is not known
   };
-  // An entry of a stack whose upper 32 bits are these is a named frame; its lower 32 bits index `named_frames`.
+  // If the upper 32 bits of an element of a stack are equal to those of kNamedFrame, the element is a named frame, and
+  // its lower 32 bits are its index in `named_frames`.
   static constexpr uint64_t kNamedFrame = uint64_t{1} << 63;
 
-  // A call stack, innermost frame first. Each entry is a named frame or a return address; the call is at the address
+  // A call stack, innermost frame first. Each element is a named frame or a return address: the call is at the address
   // before it.
   struct Stack {
     std::vector<uint64_t> return_addresses;
-    bool truncated = false;  // there were more frames at the outer end
+    bool truncated = false;  // the outermost frames are missing
   };
 
-  // One executable segment of a loaded object. `build_id` is lower-case hex, empty where the object has none.
+  // One executable segment of a loaded program or library. Addresses are those of the process.
   struct Module {
-    uint64_t start = 0;   // first address
-    uint64_t limit = 0;   // one past the last
-    uint64_t offset = 0;  // of `start` in the file
-    uint64_t bias = 0;    // what was added to the file's own addresses when it was loaded
-    std::string path;
-    std::string build_id;
+    uint64_t start = 0;    // first address
+    uint64_t limit = 0;    // one past the last address
+    uint64_t offset = 0;   // the offset of `start` in the file
+    uint64_t bias = 0;     // address in the process - address in the file's symbol table
+    std::string path;      // of the file
+    std::string build_id;  // lower-case hexadecimal; empty if the file has none
   };
 
   // The Python interpreter of the process.
   struct Python {
-    std::string version;  // such as "3.11.7"; empty: the process has none
-    std::string problem;  // why its functions are not in the stacks; empty: they are
+    std::string version;  // such as "3.11.7"; empty if the process has no interpreter
+    std::string problem;  // the reason why its functions are not in the stacks; empty if they are
   };
 
   struct Device {
@@ -123,16 +125,17 @@ struct Snapshot {
 
   std::vector<Sample> samples;
   std::vector<Stack> stacks;
-  std::vector<NamedFrame> named_frames;
+  std::vector<NamedFrame> named_frames;  // of the process so far; later snapshots begin with the same elements
   std::vector<Device> devices;
   std::vector<std::string> allocators;  // allocators[0] is ""
   std::vector<Module> modules;          // the main program's first segment first, then by address
   TrackerStats tracker;
   Python python;
-  std::vector<std::pair<std::string, int64_t>> counters;  // the program's own (Profiler::SetCounter), sorted by name
-  int64_t time_unix_nanos = 0;
+  std::vector<std::pair<std::string, int64_t>> counters;  // Profiler::SetCounter: name and value, sorted by name
+  std::vector<std::string> warnings;                      // what the profile does not show, and why; a sentence each
+  int64_t time_unix_nanos = 0;                            // when the snapshot was taken
   int64_t process_id = 0;
-  std::string host;
+  std::string host;  // name of the machine
 };
 
 }  // namespace hbmprof

@@ -1,9 +1,9 @@
-// ScopedTag: labels what the current thread allocates, for as long as the scope lives.
+// ScopedTag: adds a label to what the current thread allocates in a scope.
 //
 //   hbmprof::ScopedTag model("model", "llama-8b");
 //   {
 //     hbmprof::ScopedTag phase("phase", "prefill");
-//     ...allocations here carry model=llama-8b and phase=prefill...
+//     ...what is allocated here has the labels model=llama-8b and phase=prefill...
 //   }
 #ifndef HBMPROF_TAG_H_
 #define HBMPROF_TAG_H_
@@ -13,15 +13,20 @@
 
 namespace hbmprof {
 
-// Adds the label `key`=`value` to every allocation this thread records while the object lives. Scopes nest; an inner
-// scope with the same key hides the outer one. A buffer keeps the tags of its allocation, whoever frees it.
+// Adds the label `key`=`value` to each allocation that this thread records while the object lives, in every Profiler.
+// Scopes nest; an inner scope hides an outer scope with the same key. A buffer keeps the tags that it was allocated
+// with. Scopes must end in the reverse order of their beginning, on the thread that began them. The constructor and the
+// destructor never fail and never throw.
 //
-// Key and value are copied, and cut at 128 bytes, or before a UTF-8 character that the cut would split. Each distinct
-// value is kept for the life of the process, so use few: after 1,000 distinct values of a key the rest become "other"
-// (counted in TrackerStats::dropped_tag_values), and after 64 keys or 65,536 distinct combinations a scope adds nothing
-// (counted likewise). An empty key adds nothing. The keys "device", "kind", "allocator" and "bytes" and those that
-// start with "pprof::" belong to the profile; they get the prefix "tag_". Scopes must end in the reverse order of their
-// beginning, on the thread that began them.
+// Limits:
+// - Key and value are copied. They are cut at 128 bytes, or before the UTF-8 character that would be split there.
+// - Each distinct value is kept for the life of the process: use values of which there are few, not request ids.
+// - After 1,000 distinct values of one key, further values become "other".
+// - After 64 keys or 65,536 distinct combinations of tags, a scope with a new one has no effect.
+// - A scope that meets one of the last two limits is counted in TrackerStats::dropped_tag_values.
+// - An empty key has no effect.
+// - "device", "kind", "allocator", "bytes" and keys that begin with "pprof::" are labels of the profile itself: as tags
+//   they get the prefix "tag_".
 class ScopedTag {
  public:
   ScopedTag(std::string_view key, std::string_view value);

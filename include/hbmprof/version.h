@@ -1,5 +1,5 @@
-/* The version of hbmprof: of these headers, as macros, and of the library that the process runs, as functions. For C
- * and C++. docs/versions.md says what stays compatible from one version to the next.
+/* The version of hbmprof: of these headers as macros, of the library in the process as functions. For C and C++.
+ * docs/versions.md has the rules of compatibility.
  */
 #ifndef HBMPROF_VERSION_H_
 #define HBMPROF_VERSION_H_
@@ -8,7 +8,7 @@
 #define HBMPROF_VERSION_MINOR 1
 #define HBMPROF_VERSION_PATCH 0
 
-/* One number that grows with the version: #if HBMPROF_VERSION >= 10203 asks for 1.2.3 or later. */
+/* The version as one number: #if HBMPROF_VERSION >= 10203 is true for 1.2.3 and later. */
 #define HBMPROF_VERSION (HBMPROF_VERSION_MAJOR * 10000 + HBMPROF_VERSION_MINOR * 100 + HBMPROF_VERSION_PATCH)
 
 #define HBMPROF_STRINGIFY_VALUE_(number) #number
@@ -22,9 +22,9 @@
 extern "C" {
 #endif
 
-/* The version of the library that the process runs, such as "0.1.0": HBMPROF_VERSION_STRING of the headers that the
- * library was built with. With the shared library it can be newer than the HBMPROF_VERSION_STRING of the program. The
- * string lives as long as the library is loaded. Any thread, at any time, signal handlers included; never fails. */
+/* Returns the version of the library in the process, such as "0.1.0": the HBMPROF_VERSION_STRING that the library was
+ * built with. With the shared library it can be newer than the program's HBMPROF_VERSION_STRING. The string is valid as
+ * long as the library is loaded. Any thread may call it at any time, also in a signal handler. Never fails. */
 const char* hbmprof_version(void);
 
 #ifdef __cplusplus
@@ -32,7 +32,7 @@ const char* hbmprof_version(void);
 
 namespace hbmprof {
 
-// The same.
+// Returns hbmprof_version().
 inline const char* Version() { return hbmprof_version(); }
 
 }  // namespace hbmprof

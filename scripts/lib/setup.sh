@@ -1,19 +1,19 @@
-# Shell functions that the scripts share: what a Debian machine must have, and building a preset. Source it with the
+# Shell functions that the scripts share: installing packages on Debian, and building a preset. Source it with the
 # repository as working directory, under `set -euo pipefail`.
 
 # To configure and build every preset, and to run the tests.
 HBMPROF_BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config python3
-  libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libprotozero-dev libunwind-dev libunwind8
+  libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libiberty-dev libprotozero-dev libunwind-dev libunwind8
   libprotobuf-dev protobuf-compiler libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev
   libgtest-dev libgmock-dev libbenchmark-dev libjemalloc2 libtcmalloc-minimal4 musl-tools abigail-tools)
-# The real pprof, both of them, and what draws their pictures.
+# Both pprof viewers, and Graphviz for their pictures.
 HBMPROF_PPROF_PACKAGES=(golang-go golang-github-google-pprof-dev graphviz)
-# pip, for what only PyPI has.
+# pip, for packages that only PyPI has.
 HBMPROF_PYPI_PACKAGES=(python3-pip)
 # The second compiler, and the formatter that a test runs.
 HBMPROF_CLANG_PACKAGES=(clang clang-format)
-# What the report's tests drive.
+# The browser for the report's tests.
 HBMPROF_BROWSER_PACKAGES=(chromium)
 
 hbmprof_die() {
@@ -21,7 +21,7 @@ hbmprof_die() {
   exit 1
 }
 
-# hbmprof_step TITLE COMMAND...: runs COMMAND; says before what it is and after how long it took. Returns its status.
+# hbmprof_step TITLE COMMAND...: runs COMMAND. Prints the title before it and the duration after it. Returns its status.
 hbmprof_step() {
   local title=$1 start=$SECONDS status=0
   shift
@@ -43,11 +43,11 @@ hbmprof_missing() {
   done
 }
 
-# hbmprof_install PACKAGE...: installs those that are missing, with apt-get. Ends the script with what to do by hand
-# where that cannot work.
+# hbmprof_install PACKAGE...: installs missing packages with apt-get. If that is not possible, ends the script with a
+# message that says what to do.
 hbmprof_install() {
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-    echo "note: this is no Debian system, so nothing is installed; these Debian packages' contents must be there: $*"
+    echo "note: this is not a Debian system, so nothing is installed; the contents of these Debian packages are needed: $*"
     return
   fi
   local missing
@@ -87,7 +87,7 @@ hbmprof_build() {
     echo "error: configuring the preset $preset failed" >&2
     return 1
   fi
-  # What is left out, and why, is said by lines of the project's own.
+  # The project's own lines name the parts that are not built, with the reason.
   grep -E '^-- hbmprof' "$log" || true
   cmake --build --preset "$preset" ${1:+--target "$@"}
 }
@@ -103,7 +103,7 @@ hbmprof_pprof() {
 }
 
 # hbmprof_libcxx: unpacks libc++'s headers from Debian's package into build/libc++. Its installation would remove
-# libunwind-dev. Where that cannot be done, says so; the test that needs them skips. Never fails.
+# libunwind-dev. If that is not possible, prints a note; the test that needs them skips. Never fails.
 hbmprof_libcxx() {
   [[ ! -e build/libc++ ]] || return 0
   rm -rf build/libc++.new
@@ -117,14 +117,14 @@ hbmprof_libcxx() {
 }
 
 # hbmprof_pypi MODULE REQUIREMENT...: unless the folder build/pypi has MODULE already, installs the requirements there
-# from PyPI, for nobody else to see. Where that cannot be done, says so; the tests that need it skip. Never fails.
+# from PyPI, for this project only. If that is not possible, prints a note; the tests that need it skip. Never fails.
 hbmprof_pypi() {
   local module=$1 log=build/pypi.log
   shift
   [[ ! -e build/pypi/$module ]] || return 0
   mkdir -p build
   rm -rf build/pypi.new
-  # Beside its place first: a folder that is there is complete. PIP_ROOT_USER_ACTION: nothing of the system's is touched.
+  # Into another folder first, so that build/pypi is always complete. PIP_ROOT_USER_ACTION: no system folder is changed.
   if PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 \
       python3 -m pip install --quiet --no-compile --target build/pypi.new "$@" >"$log" 2>&1 </dev/null; then
     mkdir -p build/pypi
@@ -133,4 +133,11 @@ hbmprof_pypi() {
     echo "note: PyPI gave no $*, so the tests that need it are skipped: $(tail -n 1 "$log")"
   fi
   rm -rf build/pypi.new
+}
+
+# hbmprof_torch RELEASE...: reads PyTorch's libc10.so and libc10_cuda.so of the releases from PyPI, for nobody else to see.
+# Where that cannot be done, says so; the tests that need them skip. Never fails.
+hbmprof_torch() {
+  python3 scripts/torch_libraries.py build/pypi/torch "$@" ||
+    echo "note: PyPI gave not all of PyTorch $*, so the tests that need it are skipped"
 }

@@ -1,14 +1,24 @@
 #include "hbmprof/c_api.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "hbmprof/hbmprof.h"
+#include "hbmprof/options.h"
 #include "src/base/fork.h"
+#include "src/base/message.h"
 #include "src/base/thread_state.h"
+#include "src/capture/given_stack.h"
+#include "src/core/injected.h"
 #include "src/core/tags.h"
 
 namespace {
@@ -18,31 +28,34 @@ constexpr int kFirstNamed = 64;    // hbmprof_device() returns this plus the Dev
 constexpr int kNamedDevices = 64;  // as many as a profiler tells apart
 constexpr int kMaxTagDepth = 64;
 
-// The tags of a thread before each of its pushes. In the static TLS block, which is there without malloc also where the
-// library is part of a plugin; small, since plugins share what room there is.
+// The tags of a thread before each of its pushes. In the static TLS block, which needs no malloc, also if the library
+// is part of a plugin. Small, because plugins share the little space that is left in that block.
 struct TagStack {
   int depth;  // may exceed kMaxTagDepth; only pushes below it took effect
   uint32_t outer[kMaxTagDepth];
 };
 __thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
-// No object with a destructor: a failing call may come after this thread's own were destroyed.
+// Has no destructor: a call may fail after the thread's objects were destroyed.
 thread_local char last_error[1024] = "";
 
-// The DeviceId of "GPU:N", kept plus one; 0 is "not asked yet". The last one is of every number that is no device's.
+// The DeviceId of "GPU:N" plus one; 0 if it is not known yet. The last element is for every number that is not a
+// device's.
 std::atomic<uint32_t> known_devices[kOrdinals + 1] = {};
 
 bool IsNamed(int device) { return device >= kFirstNamed && device < kFirstNamed + kNamedDevices; }
+bool IsDevice(int device) { return IsNamed(device) || (device >= 0 && device < kOrdinals); }
 
 hbmprof::DeviceId DeviceNumber(int device) {
   if (IsNamed(device)) return hbmprof::DeviceId(device - kFirstNamed);
-  const int index = device >= 0 && device < kOrdinals ? device : kOrdinals;
+  const int index = IsDevice(device) ? device : kOrdinals;
   std::atomic<uint32_t>& known = known_devices[index];
   uint32_t id_plus_one = known.load(std::memory_order_relaxed);
   if (id_plus_one == 0) {
-    // Inside the tracker nothing is recorded, and no device named: its tables may be locked by this very thread.
+    // Inside the tracker nothing is recorded and no device is named: this thread may hold the lock of the names.
     const hbmprof::internal::ForkPause pause;
     if (hbmprof::internal::thread_state.inside) return hbmprof::kDefaultDevice;
-    const std::string name = index < kOrdinals ? "GPU:" + std::to_string(index) : "unknown";
+    char name[16] = "unknown";
+    if (index < kOrdinals) std::snprintf(name, sizeof(name), "GPU:%d", index);
     id_plus_one = static_cast<uint32_t>(hbmprof::Profiler::Default().Device(name)) + 1;
     known.store(id_plus_one, std::memory_order_relaxed);
   }
@@ -57,17 +70,188 @@ int Fail(const absl::Status& status) {
   return static_cast<int>(status.code());
 }
 
+int Status(const absl::Status& status) { return status.ok() ? HBMPROF_OK : Fail(status); }
+
+int InvalidArgument(const char* function, const std::string& problem) {
+  return Fail(absl::InvalidArgumentError(function + (": " + problem)));
+}
+
+int NoHostMemory(const char* function) {
+  std::snprintf(last_error, sizeof(last_error), "%s: the host has no memory", function);
+  return HBMPROF_RESOURCE_EXHAUSTED;
+}
+
+// The bytes of a caller's struct up to the end of its field.
+#define HBMPROF_END_OF(type, field) (offsetof(type, field) + sizeof(type::field))
+
+template <typename Struct>
+bool HasBytes(const Struct* given, size_t least) {
+  return given != nullptr && given->struct_size >= least;
+}
+
+// Writes the fields that the caller's struct has.
+template <typename Struct>
+void Fill(Struct* given, Struct all) {
+  all.struct_size = given->struct_size;
+  std::memcpy(given, &all, std::min(given->struct_size, sizeof(all)));
+}
+
+// `all` with the fields that the caller's struct has.
+template <typename Struct>
+Struct Overlay(Struct all, const Struct* given) {
+  std::memcpy(&all, given, std::min(given->struct_size, sizeof(all)));
+  return all;
+}
+
+// `text` is the value of the environment variable, or empty. The result is valid until the variable changes.
+const char* LastingText(const std::string& text, const char* variable) {
+  const char* const value = secure_getenv(variable);
+  return value != nullptr && text == value ? value : "";
+}
+
+hbmprof_options FromEnvironment() {
+  std::vector<std::string> problems;
+  const hbmprof::DefaultOptions options = hbmprof::OptionsFromEnvironment(&problems);
+  if (hbmprof::internal::JoinedProfiler() == nullptr) {  // else the injected library has printed them
+    for (const std::string& problem : problems) hbmprof::internal::PrintMessage(problem);
+  }
+  hbmprof_options all = {};
+  all.enabled = options.enabled ? 1 : 0;
+  all.max_stack_depth = options.max_stack_depth;
+  all.unwinder = static_cast<int>(options.unwinder);
+  all.output_early = options.output_early ? 1 : 0;
+  all.max_live_buffers = options.max_live_buffers;
+  all.max_sites = options.max_sites;
+  all.max_host_bytes = options.max_host_bytes;
+  all.output = LastingText(options.output, "HBMPROF_OUTPUT");
+  all.oom_output = LastingText(options.oom_output, "HBMPROF_OOM_OUTPUT");
+  all.output_mode = options.output_mode;
+  all.output_on_signals = options.output_on_signals ? 1 : 0;
+  all.oom_report = options.oom_report ? 1 : 0;
+  all.socket_dir = LastingText(options.socket_dir, "HBMPROF_SOCKET_DIR");
+  all.python = options.python ? 1 : 0;
+  return all;
+}
+
+// Null attributes, and those whose struct is too short, are all zeros.
+hbmprof::Attributes ToAttributes(const hbmprof_attributes* given) {
+  hbmprof_attributes all = {};
+  if (given != nullptr) all = Overlay(all, given);
+  hbmprof::Attributes attributes;
+  attributes.device = DeviceNumber(all.device);
+  if (all.kind >= 0 && all.kind < hbmprof::kMemoryKindCount) attributes.kind = hbmprof::MemoryKind(all.kind);
+  if (all.allocator >= 0 && all.allocator <= UINT16_MAX) attributes.allocator = hbmprof::AllocatorId(all.allocator);
+  return attributes;
+}
+
+// Calls use(profiler) and returns its result: 1 for true. Returns 0 if the host has no memory for the profiler.
+template <typename Use>
+int WithDefault(const Use& use) try {
+  return use(hbmprof::Profiler::Default()) ? 1 : 0;
+} catch (const std::bad_alloc&) {
+  return 0;
+}
+
+// The same with use(profiler, attributes), if recording is on.
+template <typename Use>
+int WithAttributes(const hbmprof_attributes* given, const Use& use) {
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return profiler.enabled() && use(profiler, ToAttributes(given)); });
+}
+
+int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
+  const hbmprof::internal::InjectedRecord parts = hbmprof::internal::ProfilerAccess::Of(record);
+  hbmprof_freed_record all = {};
+  all.private_id = parts.id;
+  all.private_bytes = parts.bytes;
+  all.private_site = parts.site;
+  Fill(freed, all);
+  return record ? 1 : 0;
+}
+
+// The number of a name in a table of the profiler, or -1.
+template <typename Find>
+int NumberOf(const Find& find) try {
+  const hbmprof::internal::ForkPause pause;
+  if (hbmprof::internal::thread_state.inside) return -1;
+  return static_cast<int>(find(hbmprof::Profiler::Default()));
+} catch (const std::bad_alloc&) {
+  return -1;
+}
+
 }  // namespace
 
 extern "C" {
 
-int hbmprof_device(const char* name) try {
-  const hbmprof::internal::ForkPause pause;
-  if (hbmprof::internal::thread_state.inside) return -1;
-  return kFirstNamed + static_cast<int>(hbmprof::Profiler::Default().Device(name));
+const char* hbmprof_last_error(void) { return last_error; }
+
+int hbmprof_options_from_environment(hbmprof_options* options) try {
+  if (!HasBytes(options, HBMPROF_END_OF(hbmprof_options, enabled))) {
+    return InvalidArgument(__func__, "options is null or its struct_size is not set");
+  }
+  Fill(options, FromEnvironment());
+  return HBMPROF_OK;
 } catch (const std::bad_alloc&) {
-  return -1;
+  return NoHostMemory(__func__);
 }
+
+int hbmprof_init(const hbmprof_options* options) try {
+  if (!HasBytes(options, HBMPROF_END_OF(hbmprof_options, enabled))) {
+    return InvalidArgument(__func__, "options is null or its struct_size is not set");
+  }
+  const hbmprof_options all = Overlay(FromEnvironment(), options);
+  if (all.unwinder < 0 || all.unwinder > HBMPROF_UNWINDER_NONE) {
+    return InvalidArgument(__func__, "unwinder is " + std::to_string(all.unwinder) + ", not 0 to 3");
+  }
+  hbmprof::DefaultOptions chosen;
+  chosen.enabled = all.enabled != 0;
+  chosen.max_stack_depth = all.max_stack_depth;
+  chosen.unwinder = hbmprof::Unwinder(all.unwinder);
+  chosen.python = all.python != 0;
+  chosen.max_live_buffers = all.max_live_buffers;
+  chosen.max_sites = all.max_sites;
+  chosen.max_host_bytes = all.max_host_bytes;
+  chosen.output = all.output != nullptr ? all.output : "";
+  chosen.output_early = all.output_early != 0;
+  chosen.output_mode = all.output_mode;
+  chosen.output_on_signals = all.output_on_signals != 0;
+  chosen.oom_report = all.oom_report != 0;
+  chosen.socket_dir = all.socket_dir != nullptr ? all.socket_dir : "";
+  chosen.oom_output = all.oom_output != nullptr ? all.oom_output : "";
+  return Status(hbmprof::Profiler::InitDefault(chosen));
+} catch (const std::bad_alloc&) {
+  return NoHostMemory(__func__);
+}
+
+void hbmprof_set_enabled(int enabled) {
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.SetEnabled(enabled != 0);
+    return true;
+  });
+}
+
+int hbmprof_enabled(void) {
+  return WithDefault([](const hbmprof::Profiler& profiler) { return profiler.enabled(); });
+}
+
+int hbmprof_device(const char* name) {
+  const int number = NumberOf([&](hbmprof::Profiler& profiler) { return profiler.Device(name); });
+  return number < 0 ? number : kFirstNamed + number;
+}
+
+int hbmprof_allocator(const char* name) {
+  return NumberOf([&](hbmprof::Profiler& profiler) { return profiler.Allocator(name); });
+}
+
+const void* hbmprof_handle(int name_space, uint64_t handle) {
+  constexpr int kNameSpaces = 64;
+  constexpr int kHandleBits = 57;
+  static_assert(sizeof(void*) == sizeof(uint64_t), "a pointer holds a name space and a handle");
+  if (name_space <= 0 || name_space >= kNameSpaces || handle >> kHandleBits != 0) return nullptr;
+  return reinterpret_cast<const void*>(hbmprof::BufferId::Handle(static_cast<uint8_t>(name_space), handle).value());
+}
+
+// The functions that capture a stack are frames of their own: it begins at their caller.
 
 [[gnu::noinline]] int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) try {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
@@ -76,14 +260,92 @@ int hbmprof_device(const char* name) try {
   hbmprof::Attributes attributes;
   attributes.device = DeviceNumber(device);
   return profiler.RecordAllocFrom(caller, ptr, bytes, attributes) ? 1 : 0;
-} catch (const std::bad_alloc&) {  // the host has no memory for the device's name
+} catch (const std::bad_alloc&) {  // the host has no memory for the profiler
   return 0;
 }
 
-int hbmprof_record_free(const void* ptr) { return hbmprof::Profiler::Default().RecordFree(ptr) ? 1 : 0; }
+[[gnu::noinline]] int hbmprof_record_alloc_with(const void* ptr, size_t bytes, const hbmprof_attributes* attributes) {
+  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+    return profiler.RecordAllocFrom(caller, ptr, bytes, with);
+  });
+}
+
+int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attributes* attributes,
+                               const uintptr_t* return_addresses, size_t count) {
+  if (return_addresses == nullptr || count == 0) return hbmprof_record_alloc_with(ptr, bytes, attributes);
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+    return profiler.RecordAllocFrom(hbmprof::internal::CallerOfStack(return_addresses, count), ptr, bytes, with);
+  });
+}
+
+[[gnu::noinline]] int hbmprof_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
+  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+    return profiler.RecordSegmentFrom(caller, address, bytes, with);
+  });
+}
+
+[[gnu::noinline]] int hbmprof_record_block(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
+  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+    return profiler.RecordBlockFrom(caller, address, bytes, with);
+  });
+}
+
+int hbmprof_record_free(const void* ptr) {
+  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordFree(ptr)); });
+}
+
+int hbmprof_record_free_keep(const void* ptr, hbmprof_freed_record* freed) {
+  if (!HasBytes(freed, sizeof(*freed))) return 0;
+  return WithDefault([&](hbmprof::Profiler& profiler) { return Keep(profiler.RecordFree(ptr), freed); });
+}
+
+int hbmprof_record_block_free(const void* address) {
+  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordBlockFree(address)); });
+}
+
+int hbmprof_record_block_free_keep(const void* address, hbmprof_freed_record* freed) {
+  if (!HasBytes(freed, sizeof(*freed))) return 0;
+  return WithDefault([&](hbmprof::Profiler& profiler) { return Keep(profiler.RecordBlockFree(address), freed); });
+}
+
+void hbmprof_restore_record(const hbmprof_freed_record* freed) {
+  if (!HasBytes(freed, sizeof(*freed))) return;
+  const hbmprof::internal::InjectedRecord parts = {freed->private_id, freed->private_bytes,
+                                                   static_cast<uint32_t>(freed->private_site)};
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.RestoreRecord(hbmprof::internal::ProfilerAccess::From(parts));
+    return true;
+  });
+}
 
 int hbmprof_record_resize(const void* ptr, size_t bytes) {
-  return hbmprof::Profiler::Default().RecordResize(ptr, bytes) ? 1 : 0;
+  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordResize(ptr, bytes)); });
+}
+
+int hbmprof_record_block_resize(const void* address, size_t bytes) {
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordBlockResize(address, bytes)); });
+}
+
+int hbmprof_split_segment(const void* address, size_t bytes) {
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.SplitSegment(address, bytes)); });
+}
+
+int hbmprof_merge_segments(const void* first, const void* second) {
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.MergeSegments(first, second)); });
+}
+
+void hbmprof_drop_device(int device) {
+  if (!IsDevice(device)) return;
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.DropDevice(DeviceNumber(device));
+    return true;
+  });
 }
 
 void hbmprof_tag_push(const char* key, const char* value) {
@@ -98,37 +360,93 @@ void hbmprof_tag_pop(void) {
 
 void hbmprof_set_counter(const char* name, int64_t value) { hbmprof::SetCounter(name, value); }
 
-int hbmprof_get_stats(int device, hbmprof_stats* stats) try {
-  if (stats == nullptr || stats->struct_size < offsetof(hbmprof_stats, peak_bytes_in_use)) {
-    return Fail(absl::InvalidArgumentError("hbmprof_get_stats: stats is null or its struct_size is not set"));
+int hbmprof_get_stats(int device, hbmprof_stats* stats) {
+  return hbmprof_get_space_stats(device, HBMPROF_SPACE_DEVICE, stats);
+}
+
+int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats) try {
+  if (!HasBytes(stats, HBMPROF_END_OF(hbmprof_stats, bytes_in_use))) {
+    return InvalidArgument("hbmprof_get_stats", "stats is null or its struct_size is not set");
   }
-  if (!IsNamed(device) && (device < 0 || device >= kOrdinals)) {
-    return Fail(absl::InvalidArgumentError("hbmprof_get_stats: device " + std::to_string(device) +
-                                           " is neither 0 to 62 nor a number that hbmprof_device() gave"));
+  if (!IsDevice(device)) {
+    return InvalidArgument("hbmprof_get_stats", "device " + std::to_string(device) +
+                                                    " is neither 0 to 62 nor a number that hbmprof_device() returned");
   }
-  const hbmprof::DeviceStats of_device = hbmprof::Profiler::Default().Stats(DeviceNumber(device));
-  const hbmprof::TrackerStats of_tracker = hbmprof::Profiler::Default().GetTrackerStats();
-  hbmprof_stats all;
-  all.struct_size = stats->struct_size;
+  if (space < 0 || space >= hbmprof::kMemorySpaceCount) {
+    return InvalidArgument("hbmprof_get_stats", "space " + std::to_string(space) + " is not one of enum hbmprof_space");
+  }
+  const hbmprof::DeviceStats of_device =
+      hbmprof::Profiler::Default().Stats(DeviceNumber(device), hbmprof::MemorySpace(space));
+  const auto known = [](std::optional<int64_t> value) { return value.value_or(HBMPROF_NOT_KNOWN); };
+  hbmprof_stats all = {};
   all.bytes_in_use = of_device.bytes_in_use;
   all.peak_bytes_in_use = of_device.peak_bytes_in_use;
   all.num_allocs = of_device.num_allocs;
   all.num_live = of_device.num_live;
   all.largest_alloc_size = of_device.largest_alloc_size;
+  all.pool_bytes = of_device.pool_bytes;
+  all.bytes_reserved = of_device.bytes_reserved;
+  all.bytes_limit = known(of_device.bytes_limit);
+  all.largest_free_block_bytes = known(of_device.largest_free_block_bytes);
+  all.driver_bytes_in_use = known(of_device.driver_bytes_in_use);
+  all.driver_peak_bytes_in_use = known(of_device.driver_peak_bytes_in_use);
+  all.driver_cache_bytes = known(of_device.driver_cache_bytes);
+  all.unaccounted = known(of_device.unaccounted);
+  all.baseline = known(of_device.baseline);
+  all.driver_is_process = of_device.driver_scope == hbmprof::DriverScope::kProcess ? 1 : 0;
+  Fill(stats, all);
+  return HBMPROF_OK;
+} catch (const std::bad_alloc&) {
+  return NoHostMemory("hbmprof_get_stats");
+}
+
+int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {
+  if (!HasBytes(stats, HBMPROF_END_OF(hbmprof_tracker_stats, foreign_frees))) {
+    return InvalidArgument(__func__, "stats is null or its struct_size is not set");
+  }
+  const hbmprof::TrackerStats of_tracker = hbmprof::Profiler::Default().GetTrackerStats();
+  hbmprof_tracker_stats all = {};
   all.foreign_frees = of_tracker.foreign_frees;
+  all.replaced_records = of_tracker.replaced_records;
   all.dropped_records = of_tracker.dropped_records;
   all.dropped_bytes = of_tracker.dropped_bytes;
-  std::memcpy(stats, &all, std::min(stats->struct_size, sizeof(all)));
-  return 0;
+  all.reentrant_events = of_tracker.reentrant_events;
+  all.truncated_stacks = of_tracker.truncated_stacks;
+  all.dropped_tag_values = of_tracker.dropped_tag_values;
+  all.live_records = of_tracker.live_records;
+  all.sites = of_tracker.sites;
+  all.host_bytes = of_tracker.host_bytes;
+  all.max_host_bytes = of_tracker.max_host_bytes;
+  Fill(stats, all);
+  return HBMPROF_OK;
 } catch (const std::bad_alloc&) {
-  return Fail(absl::ResourceExhaustedError("hbmprof_get_stats: the host has no memory"));
+  return NoHostMemory(__func__);
 }
 
-int hbmprof_save_device_memory_profile(const char* path) {
-  const absl::Status status = hbmprof::save_device_memory_profile(path);
-  return status.ok() ? 0 : Fail(status);
+void hbmprof_reset_peak(int device) {
+  if (!IsDevice(device)) return;
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.ResetPeak(DeviceNumber(device));
+    return true;
+  });
 }
 
-const char* hbmprof_last_error(void) { return last_error; }
+int hbmprof_save_device_memory_profile(const char* path) { return Status(hbmprof::save_device_memory_profile(path)); }
+
+int hbmprof_device_memory_profile(uint8_t** bytes, size_t* size) {
+  if (bytes == nullptr || size == nullptr) return InvalidArgument(__func__, "bytes or size is null");
+  *bytes = nullptr;
+  *size = 0;
+  const absl::StatusOr<std::string> profile = hbmprof::device_memory_profile();
+  if (!profile.ok()) return Fail(profile.status());
+  auto* const copy = static_cast<uint8_t*>(std::malloc(profile->size()));
+  if (copy == nullptr) return NoHostMemory(__func__);
+  std::memcpy(copy, profile->data(), profile->size());
+  *bytes = copy;
+  *size = profile->size();
+  return HBMPROF_OK;
+}
+
+void hbmprof_free_profile(uint8_t* bytes) { std::free(bytes); }
 
 }  // extern "C"

@@ -11,7 +11,7 @@ namespace {
 
 using State = CudaEntryPoint::State;
 
-// The injected library's word for each, see ForEachCudaEntryPoint.
+// The injected library's name of each state: see ForEachCudaEntryPoint.
 constexpr struct {
   State state;
   const char* name;
@@ -22,7 +22,7 @@ struct Entries {
   bool out_of_memory = false;
 };
 
-// Called by the injected library, through which no exception may pass.
+// Called by the injected library. No exception may leave it.
 extern "C" void AddEntryPoint(const char* name, const char* state, const char* note, void* argument) noexcept {
   auto& entries = *static_cast<Entries*>(argument);
   for (const auto& known : kStates) {

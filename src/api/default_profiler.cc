@@ -1,10 +1,11 @@
-// Profiler::Default(): the process's own profiler, set up from the environment; and the profile it writes at exit.
+// Profiler::Default() and InitDefault(): the profiler of the process, and the profile that it writes at exit.
 #include "src/api/default_profiler.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -16,6 +17,9 @@
 #include "hbmprof/options.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
+#include "src/api/control_server.h"
+#include "src/api/exit_writer.h"
+#include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
@@ -29,10 +33,18 @@ namespace {
 using internal::OutputFile;
 using internal::PrintMessage;
 
-std::atomic<Profiler*> default_profiler{nullptr};
-std::atomic<OutputFile*> output_file{nullptr};  // never destroyed, so that a dump from a late exit handler finds it
-std::atomic<mode_t> output_mode{0600};
-const char* output_variable = nullptr;  // null: HBMPROF_OUTPUT
+// The process's own profiler and the options that it was made with. Never destroyed.
+struct DefaultProfiler {
+  explicit DefaultProfiler(const DefaultOptions& with) : profiler(static_cast<const Options&>(with)), options(with) {}
+  DefaultProfiler(const internal::InjectedProfiler& injected, const DefaultOptions& with)
+      : profiler(internal::ProfilerAccess::Joined(injected, with.enabled)), options(with) {}
+
+  Profiler profiler;
+  const DefaultOptions options;
+};
+std::atomic<DefaultProfiler*> default_profiler{nullptr};
+std::atomic<OutputFile*> output_file{nullptr};  // never destroyed, because late exit handlers use it
+const char* output_variable = nullptr;          // null: HBMPROF_OUTPUT
 
 struct OfProcess {
   pid_t process;
@@ -41,11 +53,11 @@ struct OfProcess {
 std::atomic<const OfProcess*> exit_snapshot{nullptr};
 std::atomic<pid_t> has_written{0};  // at exit
 
-// Null if profiles go nowhere.
+// Returns null if no profile is written.
 OutputFile* Output() {
   OutputFile* file = output_file.load(std::memory_order_acquire);
   if (file == nullptr || file->process() == getpid()) return file;
-  // In a forked child the parent's may be locked by a thread that is not there.
+  // This is a forked child: the parent's object may be locked by a thread that the child does not have.
   std::unique_ptr<OutputFile> own(file->NewForChild());
   return output_file.compare_exchange_strong(file, own.get(), std::memory_order_acq_rel) ? own.release() : file;
 }
@@ -55,7 +67,7 @@ std::string_view Text(const absl::Status& status) { return {status.message().dat
 void WriteAtExit() try {
   OutputFile* const file = Output();
   if (has_written.exchange(getpid(), std::memory_order_relaxed) == getpid()) return;
-  // The file is opened early where no other can be opened late; so the names are left to who reads the profile.
+  // With an early file no other file may be opened now, and reading symbols opens files: the profile has no names.
   const absl::StatusOr<std::string> bytes =
       SerializePprof(internal::ExitSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
   const absl::Status status = bytes.ok() ? file->WriteLast(*bytes) : bytes.status();
@@ -64,8 +76,8 @@ void WriteAtExit() try {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
 
-void StartOutput(const Options& options) try {
-  auto file = std::make_unique<OutputFile>(options.output, options.output_mode);
+void StartOutput(const DefaultOptions& options) try {
+  auto file = std::make_unique<OutputFile>(options.output, static_cast<mode_t>(options.output_mode));
   if (options.output_early) {
     const absl::Status status = file->OpenEarly();
     if (!status.ok()) PrintMessage("hbmprof: ", Text(status), "; it is tried again at exit");
@@ -76,42 +88,87 @@ void StartOutput(const Options& options) try {
   PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
 }
 
-// Without a lock, which another thread could hold when the process forks: of threads that make one at once, the first
-// to be done has made it.
-Profiler& MakeDefault(Profiler& off) {
-  // An operator new that records comes back here from everything below. So does a signal handler.
+// Where a report of a failed allocation writes its profile by default: in the folder of the other profiles.
+std::string BesideOutput(const std::string& output) {
+  const size_t slash = output.rfind('/');
+  return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + "hbmprof.oom.%p.%n.pb.gz";
+}
+
+// Sets errno.
+void StartThreadsNow(const DefaultOptions& options) try {
+  if (!options.output.empty() && options.output_on_signals && !internal::StartExitWriter(&WriteAtExit)) {
+    PrintMessage("hbmprof: no thread could be started that writes a profile when a signal ends the process");
+  }
+  if (options.socket_dir.empty()) return;
+  const absl::Status status = internal::StartControlServer(options.socket_dir);
+  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no control channel: the host has no memory");
+}
+
+// Makes the process's own profiler, unless another thread has made it meanwhile: then it returns false. The thread is
+// inside the tracker. No lock is taken, since another thread could hold it when the process forks. Throws
+// std::bad_alloc.
+bool Make(const DefaultOptions& options) {
+  std::unique_ptr<DefaultProfiler> made;
+  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
+    if (injected->start() == 0) throw std::bad_alloc();
+    made = std::make_unique<DefaultProfiler>(*injected, options);
+  } else {
+    made = std::make_unique<DefaultProfiler>(options);
+  }
+  DefaultProfiler* none = nullptr;
+  if (!default_profiler.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel)) return false;
+  const DefaultProfiler& own = *made.release();
+  if (own.options.enabled && own.options.oom_report) internal::ReserveForOutOfMemoryReports();
+  if (!own.options.output.empty() && own.options.enabled) StartOutput(own.options);
+  const bool is_injected = output_variable != nullptr;
+  if (!is_injected && internal::JoinedProfiler() == nullptr) internal::StartThreads();
+  return true;
+}
+
+// Returns null if the thread is inside the tracker: an operator new that records comes back here from everything that
+// this calls, and so may a signal handler.
+DefaultProfiler* MakeFromEnvironment() {
   const internal::ForkPause pause;
   const internal::ReentryGuard guard;
-  if (!guard.entered()) return off;
+  if (!guard.entered()) return nullptr;
   std::vector<std::string> problems;
-  Options options = OptionsFromEnvironment(&problems);
+  DefaultOptions options = OptionsFromEnvironment(&problems);
   if (output_variable != nullptr) {
     const char* output = secure_getenv(output_variable);
     options.output = output == nullptr ? "" : output;
-  }
-  std::unique_ptr<Profiler> made;
-  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
-    if (injected->start() == 0) throw std::bad_alloc();
-    made.reset(internal::ProfilerAccess::NewJoined(*injected, options.enabled));
-  } else {
-    made = std::make_unique<Profiler>(options);
+    const char* on_signals = secure_getenv("HBMPROF_OUTPUT_ON_SIGNALS");
+    options.output_on_signals = on_signals == nullptr || std::string_view(on_signals) != "0";
+    const char* oom_output = secure_getenv("HBMPROF_OOM_OUTPUT");
+    if (oom_output == nullptr || *oom_output == '\0') options.oom_output = BesideOutput(options.output);
   }
   if (options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind()) {
     problems.push_back(std::string("hbmprof: HBMPROF_UNWINDER=libunwind: ") + internal::LibunwindProblem() +
                        "; using auto");
   }
-  Profiler* other = nullptr;
-  if (!default_profiler.compare_exchange_strong(other, made.get(), std::memory_order_acq_rel)) return *other;
-  Profiler& profiler = *made.release();
-  if (internal::ProfilerAccess::JoinedBy(profiler) == nullptr) {  // else the injected library has said it
+  // In a program that has joined the injected library, that library has printed them.
+  if (Make(options) && internal::JoinedProfiler() == nullptr) {
     for (const std::string& problem : problems) PrintMessage(problem);
   }
-  output_mode.store(options.output_mode, std::memory_order_relaxed);
-  if (!options.output.empty() && options.enabled) StartOutput(options);
-  return profiler;
+  return default_profiler.load(std::memory_order_acquire);
 }
 
-// Before main, so that no thread can wait for the dynamic linker's lock in the middle of an event.
+// Null as for MakeFromEnvironment.
+DefaultProfiler* FindOrMake() {
+  DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
+  return found != nullptr ? found : MakeFromEnvironment();
+}
+
+absl::Status MadeAlready() {
+  return absl::FailedPreconditionError(
+      "Profiler::InitDefault: the process's profiler exists already. Call InitDefault before anything else of hbmprof, "
+      "at the start of main(): the first use of Profiler::Default(), of hbmprof.h, of c_api.h or of a wrapper makes "
+      "the "
+      "profiler, also in a static variable's constructor");
+}
+
+// Runs before main, so that no thread waits for the dynamic linker's lock during an event.
 [[gnu::constructor]] void LoadLibunwindEarly() {
   std::vector<std::string> problems;
   if (OptionsFromEnvironment(&problems).unwinder == Unwinder::kLibunwind) internal::LoadLibunwind();
@@ -120,6 +177,14 @@ Profiler& MakeDefault(Profiler& off) {
 }  // namespace
 
 void internal::SetOutputVariable(const char* name) { output_variable = name; }
+
+void internal::StartThreads() {
+  const DefaultProfiler* const made = default_profiler.load(std::memory_order_acquire);
+  if (made == nullptr || !made->options.enabled) return;
+  const int error = errno;
+  StartThreadsNow(made->options);
+  errno = error;
+}
 
 absl::Status internal::WriteOutput() try {
   Profiler& profiler = Profiler::Default();
@@ -139,7 +204,7 @@ const Snapshot& internal::ExitSnapshot() {
   auto taken = std::make_unique<OfProcess>();
   taken->process = getpid();
   taken->snapshot = joined != nullptr ? Joined(*joined).TakeExitSnapshot() : profiler.TakeSnapshot();
-  // Of threads that exit at the same time, the first has taken it.
+  // Several threads may exit at the same time: the first snapshot counts.
   const bool is_first = exit_snapshot.compare_exchange_strong(found, taken.get(), std::memory_order_acq_rel);
   return is_first ? taken.release()->snapshot : found->snapshot;
 }
@@ -148,14 +213,33 @@ void internal::WriteOutputBeforeOlderExitHandlers() {
   if (output_file.load(std::memory_order_acquire) != nullptr) std::atexit(&WriteAtExit);
 }
 
-mode_t internal::OutputMode() {
-  Profiler::Default();
-  return output_mode.load(std::memory_order_relaxed);
+Profiler& Profiler::Default() {
+  DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
+  if (found != nullptr) return found->profiler;
+  DefaultProfiler* const made = MakeFromEnvironment();
+  return made != nullptr ? made->profiler : Off();
 }
 
-Profiler& Profiler::Default() {
-  Profiler* profiler = default_profiler.load(std::memory_order_acquire);
-  return profiler != nullptr ? *profiler : MakeDefault(Off());
+absl::Status Profiler::InitDefault(const DefaultOptions& options) try {
+  if (const absl::Status valid = internal::ValidateOptions(options); !valid.ok()) return valid;
+  const internal::ForkPause pause;
+  const internal::ReentryGuard guard;
+  if (!guard.entered()) {
+    return absl::FailedPreconditionError("Profiler::InitDefault: called from inside one of the profiler's functions");
+  }
+  if (default_profiler.load(std::memory_order_acquire) != nullptr) return MadeAlready();
+  if (options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind()) {
+    return absl::FailedPreconditionError(std::string("Profiler::InitDefault: Unwinder::kLibunwind: ") +
+                                         internal::LibunwindProblem());
+  }
+  return Make(options) ? absl::OkStatus() : MadeAlready();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("Profiler::InitDefault: the host has no memory for the profiler");
+}
+
+DefaultOptions Profiler::OptionsOfDefault() {
+  const DefaultProfiler* const made = FindOrMake();
+  return made != nullptr ? made->options : DefaultOptions();
 }
 
 }  // namespace hbmprof

@@ -1,33 +1,38 @@
-// For what is injected into a program: Profiler::Default() of the injected copy keeps out of the way of the program's
-// own. Also its output.
+// The profile that Profiler::Default() writes at exit, and how an injected library changes where it goes.
 #ifndef HBMPROF_SRC_API_DEFAULT_PROFILER_H_
 #define HBMPROF_SRC_API_DEFAULT_PROFILER_H_
 
-#include <sys/types.h>
-
 #include "absl/status/status.h"
+#include "hbmprof/options.h"
 #include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
 
-// Before the first call of Profiler::Default(): where the profile at exit goes is said by the environment variable
-// `name` and not by HBMPROF_OUTPUT.
+// Makes Profiler::Default() read its output path from the environment variable `name` instead of HBMPROF_OUTPUT, which
+// is for the program's own copy of the library. REQUIRES: Profiler::Default() was not called yet; `name` is never
+// freed.
 void SetOutputVariable(const char* name);
 
-// Writes a profile where that variable says; nothing if it is not set or nothing is recorded. Any thread. Errors: those
-// of save_device_memory_profile.
+// Starts what DefaultOptions::output_on_signals (exit_writer.h) and DefaultOptions::socket_dir (control_server.h) of
+// Profiler::Default() require. An injected library calls it with the first tracked allocation; a linked library does so
+// when it makes Profiler::Default(). Keeps errno.
+void StartThreads();
+
+// Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off
+// from the start. Any thread may call it. Errors: those of save_device_memory_profile.
 absl::Status WriteOutput();
 
-// What the profiles that are written at exit show: what Profiler::Default() tracked when the process first asked for
-// it. So those of a program and of the library that was injected into it agree. Throws std::bad_alloc.
+// Returns the snapshot for the profiles at exit. The first call takes it; later calls in the same process return the
+// same. So the profiles of a program and of the library that was injected into it agree. Throws std::bad_alloc.
 const Snapshot& ExitSnapshot();
 
-// Has the profile at exit, if there is to be one, written by an exit handler that is registered now, which runs before
-// those that are registered already.
+// Registers the exit handler that writes the profile once more, if there is an output. It then runs before the exit
+// handlers that are registered already, such as those of the CUDA driver.
 void WriteOutputBeforeOlderExitHandlers();
 
-// The permissions of files that are made for profiles: Options::output_mode of Profiler::Default().
-mode_t OutputMode();
+// kInvalidArgument for the first field whose value is outside its range; the message names the field, the value and the
+// range. This is what InitDefault requires of its options.
+absl::Status ValidateOptions(const DefaultOptions& options);
 
 }  // namespace hbmprof::internal
 

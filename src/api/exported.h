@@ -1,13 +1,12 @@
-// What the shared library exports: the functions and classes that these headers declare. The sources that define them
-// are listed in src/CMakeLists.txt and compiled with this header in front; everything else has hidden visibility. So
-// the same objects make the shared library, which exports these names, and the static one, whose users hide them.
+// The functions and classes that the shared library exports: those of the headers below. src/CMakeLists.txt lists the
+// sources that define them; they are compiled with `-include` of this header. Everything else has hidden visibility.
+// The same objects make the static library, whose CMake target hides all names.
 //
-// tests/abi/exports_test.py fails if a public header, or a source that defines what one declares, is missing in its
-// list.
+// tests/abi/exports_test.py fails if a public header is missing here, or a source is missing in src/CMakeLists.txt.
 #ifndef HBMPROF_SRC_API_EXPORTED_H_
 #define HBMPROF_SRC_API_EXPORTED_H_
 
-// What those headers include keeps its visibility.
+// Included first, so that their declarations keep their visibility.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,6 +30,7 @@ class ProfilerImpl;  // profiler.h only names it
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
+#include "hbmprof/out_of_memory.h"
 #include "hbmprof/pjrt.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"

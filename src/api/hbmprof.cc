@@ -4,6 +4,7 @@
 
 #include "hbmprof/pprof.h"
 #include "src/api/default_profiler.h"
+#include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
 
 namespace hbmprof {
@@ -17,8 +18,12 @@ absl::Status HostMemoryExhausted() {
 }  // namespace
 
 absl::Status save_device_memory_profile(std::string_view path) try {
-  const absl::StatusOr<std::string> bytes = device_memory_profile();
-  return bytes.ok() ? internal::WriteToPattern(path, internal::OutputMode(), *bytes) : bytes.status();
+  const Snapshot snapshot = Profiler::Default().TakeSnapshot();
+  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
+  if (!bytes.ok()) return bytes.status();
+  const absl::Status status = internal::WriteToPattern(path, Profiler::OptionsOfDefault().output_mode, *bytes);
+  if (status.ok()) internal::RememberProfile(snapshot);
+  return status;
 } catch (const std::bad_alloc&) {
   return HostMemoryExhausted();
 }

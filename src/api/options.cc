@@ -3,11 +3,15 @@
 #include <stdlib.h>
 #include <sys/auxv.h>
 
+#include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "src/api/default_profiler.h"
+#include "src/core/option_limits.h"
 
 namespace hbmprof {
 namespace {
@@ -16,7 +20,7 @@ class Environment {
  public:
   explicit Environment(std::vector<std::string>* problems) : problems_(problems) {}
 
-  // Unset and empty are the same: nothing asked for.
+  // Returns "" if the variable is not set: that is the same as empty.
   static std::string_view Value(const char* name) {
     const char* value = secure_getenv(name);
     return value == nullptr ? std::string_view() : std::string_view(value);
@@ -31,6 +35,15 @@ class Environment {
       *result = number;
     } else {
       Complain(name, value, absl::StrCat("a number from ", low, " to ", high), absl::StrCat(*result));
+    }
+  }
+
+  void ReadSwitch(const char* name, bool* result) {
+    const std::string_view value = Value(name);
+    if (value == "0" || value == "1") {
+      *result = value == "1";
+    } else if (!value.empty()) {
+      Complain(name, value, "0 (off) or 1 (on)", *result ? "1" : "0");
     }
   }
 
@@ -50,6 +63,25 @@ class Environment {
     }
   }
 
+  void ReadTags(const char* name, std::vector<std::pair<std::string, std::string>>* result) {
+    const std::string_view value = Value(name);
+    std::vector<std::pair<std::string, std::string>> tags;
+    for (std::string_view rest = value; !rest.empty();) {
+      const std::string_view tag = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(tag.size() + 1, rest.size()));
+      const size_t equals = tag.find('=');
+      const size_t value_size = tag.size() - std::min(equals, tag.size());
+      if (equals == 0 || equals == std::string_view::npos || equals > kMaxBytes || value_size > kMaxBytes + 1 ||
+          tags.size() == kMaxTags) {
+        return Complain(name, value,
+                        "KEY=VALUE,KEY=VALUE,... of at most 64 tags with at most 128 bytes in a key or value",
+                        "no tags");
+      }
+      tags.emplace_back(tag.substr(0, equals), tag.substr(equals + 1));
+    }
+    *result = std::move(tags);
+  }
+
   void Complain(const char* name, std::string_view value, std::string_view allowed, std::string_view used) {
     std::string shown(value.substr(0, 200));
     for (char& byte : shown) {
@@ -66,21 +98,20 @@ class Environment {
   }
 
  private:
+  // Those of tag.h.
+  static constexpr size_t kMaxTags = 64;
+  static constexpr size_t kMaxBytes = 128;
+
   std::vector<std::string>* const problems_;
 };
 
 }  // namespace
 
-Options OptionsFromEnvironment(std::vector<std::string>* problems) {
-  Options options;
+DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
+  DefaultOptions options;
   Environment environment(problems);
 
-  const std::string_view enabled = Environment::Value("HBMPROF");
-  if (enabled == "0") {
-    options.enabled = false;
-  } else if (!enabled.empty() && enabled != "1") {
-    environment.Complain("HBMPROF", enabled, "0 (off) or 1 (on)", "1");
-  }
+  environment.ReadSwitch("HBMPROF", &options.enabled);
   options.output = std::string(Environment::Value("HBMPROF_OUTPUT"));
   const std::string_view open = Environment::Value("HBMPROF_OUTPUT_OPEN");
   if (open == "early") {
@@ -88,19 +119,18 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
   } else if (!open.empty() && open != "exit") {
     environment.Complain("HBMPROF_OUTPUT_OPEN", open, "exit or early", "exit");
   }
+  environment.ReadSwitch("HBMPROF_OUTPUT_ON_SIGNALS", &options.output_on_signals);
   environment.ReadPermissions("HBMPROF_OUTPUT_MODE", &options.output_mode);
-  if (getauxval(AT_SECURE) != 0) options.oom_output.clear();
+  environment.ReadSwitch("HBMPROF_OOM_REPORT", &options.oom_report);
   const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");
-  if (!oom_output.empty()) options.oom_output = oom_output == "off" ? "" : std::string(oom_output);
-  environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, 512, &options.max_stack_depth);
-  environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, int64_t{1} << 32, &options.max_live_buffers);
-  environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, int64_t{1} << 50, &options.max_host_bytes);
-  const std::string_view python = Environment::Value("HBMPROF_PYTHON");
-  if (python == "0") {
-    options.python = false;
-  } else if (!python.empty() && python != "1") {
-    environment.Complain("HBMPROF_PYTHON", python, "0 (off) or 1 (on)", "1");
-  }
+  if (oom_output != "off") options.oom_output = std::string(oom_output);
+  const std::string_view socket_dir = Environment::Value("HBMPROF_SOCKET_DIR");
+  if (socket_dir != "off") options.socket_dir = std::string(socket_dir);
+  environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, internal::kMaxStackDepth, &options.max_stack_depth);
+  environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, internal::kMaxLiveBuffersLimit, &options.max_live_buffers);
+  environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, internal::kMaxHostBytesLimit, &options.max_host_bytes);
+  environment.ReadTags("HBMPROF_TAGS", &options.tags);
+  environment.ReadSwitch("HBMPROF_PYTHON", &options.python);
   const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");
   if (unwinder == "fp") {
     options.unwinder = Unwinder::kFramePointer;
@@ -112,6 +142,30 @@ Options OptionsFromEnvironment(std::vector<std::string>* problems) {
     environment.Complain("HBMPROF_UNWINDER", unwinder, "auto, fp, libunwind or none", "auto");
   }
   return options;
+}
+
+absl::Status internal::ValidateOptions(const DefaultOptions& options) {
+  const struct {
+    const char* field;
+    int64_t value;
+    int64_t most;
+  } numbers[] = {{"max_stack_depth", options.max_stack_depth, kMaxStackDepth},
+                 {"max_live_buffers", options.max_live_buffers, kMaxLiveBuffersLimit},
+                 {"max_sites", options.max_sites, int64_t{SiteTable::kMaxSites}},
+                 {"max_host_bytes", options.max_host_bytes, kMaxHostBytesLimit}};
+  for (const auto& [field, value, most] : numbers) {
+    if (value >= 1 && value <= most) continue;
+    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option ", field, " is ", value, ", not 1 to ", most));
+  }
+  if (options.output_mode > 0777) {
+    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option output_mode has bits beyond 0777 (octal): 0x",
+                                                   absl::Hex(options.output_mode)));
+  }
+  if (options.unwinder > Unwinder::kNone) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hbmprof: the option unwinder is ", static_cast<int>(options.unwinder), ", which is no Unwinder"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace hbmprof

@@ -10,9 +10,10 @@
 namespace hbmprof::internal {
 namespace {
 
+// Numbers that are tried for a new file.
 constexpr int kMostNames = 1 << 20;
 
-// Far from the numbers that a program may count on.
+// The least number of the descriptor that is kept open: above the numbers that a program may expect to get itself.
 constexpr int kEarlyDescriptor = 500;
 
 bool IsWritable(const OutputPattern& pattern) {
@@ -23,14 +24,16 @@ bool IsWritable(const OutputPattern& pattern) {
 
 }  // namespace
 
-absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes) {
+absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes, std::string* path) {
   const OutputPattern parsed(pattern);
   FileRules rules;
   rules.mode.bits = mode;
   rules.must_be_new = parsed.has_number();
   absl::Status status;
   for (int i = 0; i < kMostNames; ++i) {
-    status = WriteFileAtomically(parsed.Path(parsed.has_number() ? NextOutputNumber() : 0), bytes, rules);
+    const std::string name = parsed.Path(parsed.has_number() ? NextOutputNumber() : 0);
+    if (path != nullptr) *path = name;
+    status = WriteFileAtomically(name, bytes, rules);
     if (status.code() != absl::StatusCode::kAlreadyExists) break;
   }
   return status;

@@ -1,4 +1,4 @@
-// Where profiles go: files named by a pattern, of which none replaces another process's.
+// The files of profiles. Their names come from patterns; a file of another process is not replaced.
 #ifndef HBMPROF_SRC_API_OUTPUT_FILE_H_
 #define HBMPROF_SRC_API_OUTPUT_FILE_H_
 
@@ -15,31 +15,33 @@
 
 namespace hbmprof::internal {
 
-// Writes to the file that `pattern` names. With "%n" that is a new file, of the next number that is free; else a file
-// of that name is replaced. `mode`: of a new file. Errors: WriteFileAtomically. Any thread.
-absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes);
+// Writes `bytes` to the file that `pattern` (output_path.h) names. With "%n" it makes a new file, with the next number
+// for which there is none; otherwise an existing file is replaced. `mode` is the permissions of a new file. Sets
+// `path`, if not null, to the name of the file. Any thread may call it. Errors: those of WriteFileAtomically.
+absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes, std::string* path = nullptr);
 
-// The output of one process, which is written again and again. A file is replaced only if this process wrote it, or if
-// the name has neither "%p" nor "%n" and the file is the same as when the process started. Otherwise the next free
-// number goes before ".pb.gz", and a line on standard error says so.
+// The output file of one process, which may be written several times. A file is replaced only if this process wrote it,
+// or if the pattern has neither "%p" nor "%n" and the file is the same as when the process started. Otherwise a number
+// for which there is no file is put before ".pb.gz", and a line on standard error says so. Thread-safe.
 class OutputFile {
  public:
-  // `pattern` as in WriteToPattern.
+  // `pattern` and `mode` as for WriteToPattern.
   OutputFile(std::string_view pattern, mode_t mode);
-  // The one of a forked child, whose parent has this one.
+  // Returns a new object with the same pattern, for the calling process: a forked child of the process of this one.
   OutputFile* NewForChild() const;
 
   pid_t process() const { return process_; }
 
-  // Makes the file now, empty, and keeps it open for WriteLast.
+  // Creates the file, empty, and keeps it open for WriteLast. Errors: those of WriteFileAtomically.
   absl::Status OpenEarly();
   bool is_early() const { return early_.get() >= 0; }
 
+  // Writes the file. Errors: those of WriteFileAtomically.
   absl::Status Write(std::string_view bytes);
-  // The same, into the file that OpenEarly made if there is one.
+  // Like Write, but into the file that OpenEarly created, if it did.
   absl::Status WriteLast(std::string_view bytes);
 
-  // What to add to an error's message: what can be done about it. "" if nothing is known.
+  // Returns a sentence that says what to do about an error; "" if nothing is known.
   const char* Advice(const absl::Status& status) const;
 
  private:
@@ -50,11 +52,11 @@ class OutputFile {
   const OutputPattern pattern_;
   const mode_t mode_;
   const pid_t process_;
-  const FileIdentity at_start_;  // of a name without fields
-  const bool was_writable_;      // its directory, at the start
-  FileDescriptor early_;         // set before other threads know this object
+  const FileIdentity at_start_;  // of the file, if the pattern has neither "%p" nor "%n"
+  const bool was_writable_;      // the directory, at the start
+  FileDescriptor early_;         // set before other threads have this object
   Mutex mutex_;
-  std::string own_path_ ABSL_GUARDED_BY(mutex_);  // what was written last
+  std::string own_path_ ABSL_GUARDED_BY(mutex_);  // the file that was written last
   FileIdentity own_ ABSL_GUARDED_BY(mutex_);
 };
 

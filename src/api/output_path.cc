@@ -8,7 +8,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// Calls `text` with each part of the pattern that stands for itself, and `field` with each letter that does not.
+// Calls text(byte) for each byte that is copied, and field(letter) for each "%p" and "%n".
 template <typename Text, typename Field>
 void Parse(std::string_view pattern, const Text& text, const Field& field) {
   for (size_t i = 0; i < pattern.size(); ++i) {

@@ -1,4 +1,4 @@
-// Patterns in the paths of profiles.
+// Patterns for the paths of profiles.
 #ifndef HBMPROF_SRC_API_OUTPUT_PATH_H_
 #define HBMPROF_SRC_API_OUTPUT_PATH_H_
 
@@ -7,13 +7,13 @@
 
 namespace hbmprof::internal {
 
-// In a pattern "%p" stands for the process id, "%n" for a number, "%%" for a percent sign. Any other percent sign
-// stays.
+// A path in which "%p" is replaced by the process id, "%n" by a number and "%%" by a percent sign. Any other percent
+// sign is kept.
 class OutputPattern {
  public:
   explicit OutputPattern(std::string_view pattern);
 
-  // With this number where "%n" is.
+  // Returns the path with `number` for "%n".
   std::string Path(int number) const;
 
   bool has_process() const { return has_process_; }
@@ -25,10 +25,10 @@ class OutputPattern {
   bool has_number_ = false;
 };
 
-// Counts up from 0 within the process. Any thread.
+// Returns 0, 1, 2, ...: another number at each call in the process. Any thread may call it.
 int NextOutputNumber();
 
-// "/d/a.pb.gz" with 2 is "/d/a.2.pb.gz"; with another ending "/d/a.2".
+// Puts a number before ".pb.gz", or at the end of a path without that ending: "/d/a.pb.gz" and 2 give "/d/a.2.pb.gz".
 std::string WithNumber(std::string_view path, int number);
 
 }  // namespace hbmprof::internal

@@ -1,14 +1,12 @@
-// TrackingAllocator, and what DeviceAllocator does by default. See hbmprof/device_allocator.h.
+// TrackingAllocator. See hbmprof/device_allocator.h.
 #include <cstddef>
 #include <string_view>
 
 #include "hbmprof/caller.h"
 #include "hbmprof/device_allocator.h"
+#include "hbmprof/out_of_memory.h"
 
 namespace hbmprof {
-
-absl::StatusOr<void*> DeviceAllocator::AllocateAsync(size_t bytes, StreamId /*stream*/) { return Allocate(bytes); }
-absl::Status DeviceAllocator::FreeAsync(void* ptr, StreamId /*stream*/) { return Free(ptr); }
 
 TrackingAllocator::TrackingAllocator(DeviceAllocator& upstream, std::string_view allocator_name, Profiler& profiler)
     : upstream_(upstream),
@@ -21,21 +19,34 @@ TrackingAllocator::TrackingAllocator(DeviceAllocator& upstream, std::string_view
 
 TrackingAllocator::~TrackingAllocator() { profiler_.RemoveDeviceProbe(attributes_.device, this); }
 
-// The order around the upstream calls is the Profiler's (profiler.h): record after the allocation, remove before the
-// free. Another thread may be given the same address as soon as upstream has freed it. Null pointers are not recorded.
+// A record is made after the upstream allocation and removed before the upstream free (profiler.h): upstream may give
+// another thread the same address as soon as it has freed it. Null pointers are not recorded.
 
 [[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::Allocate(size_t bytes) {
   const Caller caller = Caller::OfThisFunction();
   absl::StatusOr<void*> ptr = upstream_.Allocate(bytes);
-  if (ptr.ok()) profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
+  if (ptr.ok()) {
+    profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
+  } else if (absl::IsResourceExhausted(ptr.status())) {
+    ReportFailure("Allocate", bytes);
+  }
   return ptr;
 }
 
 [[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::AllocateAsync(size_t bytes, StreamId stream) {
   const Caller caller = Caller::OfThisFunction();
   absl::StatusOr<void*> ptr = upstream_.AllocateAsync(bytes, stream);
-  if (ptr.ok()) profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
+  if (ptr.ok()) {
+    profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
+  } else if (absl::IsResourceExhausted(ptr.status())) {
+    ReportFailure("AllocateAsync", bytes);
+  }
   return ptr;
+}
+
+void TrackingAllocator::ReportFailure(std::string_view call, size_t bytes) const {
+  const std::string device = upstream_.device_name();
+  ReportOutOfMemory({call, bytes, device, SpaceOf(attributes_.kind)}, profiler_);
 }
 
 absl::Status TrackingAllocator::Free(void* ptr) {

@@ -1,4 +1,3 @@
-// Replacing a file atomically. Knows nothing of what is in it.
 #include "src/base/atomic_file.h"
 
 #include <fcntl.h>
@@ -18,12 +17,13 @@
 namespace hbmprof::internal {
 namespace {
 
-// The temporary names of a directory, ".hbmprof.N.tmp". A process holds a lock on its file while that has such a name,
-// so a file that can be locked is of a process that has ended.
+// The temporary names in a directory are ".hbmprof.N.tmp". A process holds a lock on its file while the file has such a
+// name. So if the file can be locked, its process has ended.
 std::string TemporaryName(int number) { return ".hbmprof." + std::to_string(number) + ".tmp"; }
-constexpr int kMostTemporaryNames = 1000;
-// The lowest free name is taken, so stale ones are looked for among the first of them.
-constexpr int kFewTemporaryNames = 8;
+constexpr int kMaxTemporaryNames = 1000;
+// The lowest free number is used, so stale files have low numbers. RemoveStale looks at this many, even if some of them
+// are free.
+constexpr int kMinScannedNames = 8;
 
 absl::StatusCode CodeOf(int error) {
   switch (error) {
@@ -56,7 +56,7 @@ absl::Status Failure(const std::string& path, const char* step, int error) {
                       "cannot write " + path + ": " + step + ": " + std::generic_category().message(error));
 }
 
-// File systems that cannot sync have nothing better to offer; that is no error. Returns 0 or an errno value.
+// Returns 0 or an errno value. It is no error if the file system does not support fsync.
 int Sync(int fd) {
   if (RetryOnSignal([&] { return fsync(fd); }) == 0) return 0;
   return errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP ? 0 : errno;
@@ -70,15 +70,15 @@ FileIdentity IdentityFrom(const struct stat& info) { return {info.st_dev, info.s
 
 bool IsSameFile(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
-// Where a path leads: a name in an open directory. Everything that follows is done there, so it does not matter what
-// becomes of the links on the way.
+// The target of a path: a name in an open directory. All later steps use that directory, so changes of links in the
+// path have no effect on them.
 struct Target {
-  std::string path;  // as the caller named it
+  std::string path;  // as given by the caller
   FileDescriptor directory;
-  bool can_sync = false;  // the directory
+  bool can_sync = false;  // whether `directory` can be synced
   std::string base;
   bool exists = false;
-  struct stat info = {};  // of what has the name
+  struct stat info = {};  // of the file with this name
 };
 
 absl::Status OpenDirectory(int from, const std::string& name, Target* target) {
@@ -90,9 +90,9 @@ absl::Status OpenDirectory(int from, const std::string& name, Target* target) {
   return absl::OkStatus();
 }
 
-// Whether the kernel would not let this process use what another user has put there, under fs.protected_symlinks and
-// fs.protected_regular.
-absl::Status RefuseTrap(const Target& target, const struct stat& info) {
+// Returns an error if `info` is a file or link of another user that the kernel would refuse under fs.protected_symlinks
+// or fs.protected_regular.
+absl::Status CheckOwner(const Target& target, const struct stat& info) {
   if (info.st_uid == geteuid()) return absl::OkStatus();
   struct stat directory;
   if (fstat(target.directory.get(), &directory) != 0) return Failure(target.path, "look at the directory", errno);
@@ -107,18 +107,18 @@ absl::Status NotRegular(const Target& target) {
   return absl::InvalidArgumentError("cannot write " + target.path + ": it exists and is not a regular file");
 }
 
-// Makes `rest` the path that the link target->base holds.
+// Sets `*rest` to the path in the link `target->base`.
 absl::Status ReadLink(Target* target, std::string* rest) {
   const int directory = target->directory.get();
   const FileDescriptor link(OpenAt(directory, target->base.c_str(), O_PATH | O_NOFOLLOW));
   struct stat info;
   if (link.get() < 0 || fstat(link.get(), &info) != 0) return Failure(target->path, "follow the link", errno);
-  if (!S_ISLNK(info.st_mode)) {  // it has just been replaced
+  if (!S_ISLNK(info.st_mode)) {  // the link was just replaced
     *rest = target->base;
     return absl::OkStatus();
   }
-  if (const absl::Status status = RefuseTrap(*target, info); !status.ok()) return status;
-  // Before the text is believed: the links of /proc lead to what may have no path.
+  if (const absl::Status status = CheckOwner(*target, info); !status.ok()) return status;
+  // Checked before the text is used: the target of a link in /proc may have no path.
   if (fstatat(directory, target->base.c_str(), &info, 0) == 0 && !S_ISREG(info.st_mode)) return NotRegular(*target);
   char text[PATH_MAX];
   const ssize_t length = readlinkat(link.get(), "", text, sizeof(text));
@@ -128,12 +128,12 @@ absl::Status ReadLink(Target* target, std::string* rest) {
   return absl::OkStatus();
 }
 
-// Fills `target`, of which `path` is set.
+// Resolves target->path into the other members of `target`.
 absl::Status Resolve(bool follow, Target* target) {
-  constexpr int kMostLinks = 40;
+  constexpr int kMaxLinks = 40;
   std::string rest = target->path;
   int from = AT_FDCWD;
-  for (int links = 0; links <= kMostLinks; ++links) {
+  for (int links = 0; links <= kMaxLinks; ++links) {
     const size_t slash = rest.rfind('/');
     target->base = slash == std::string::npos ? rest : rest.substr(slash + 1);
     if (target->base.empty() || rest.find('\0') != std::string::npos) {
@@ -156,14 +156,14 @@ absl::Status Resolve(bool follow, Target* target) {
 // Removes the temporary files of processes that have ended.
 void RemoveStale(int directory) {
   bool exists = true;
-  for (int number = 0; number < kMostTemporaryNames && (exists || number < kFewTemporaryNames); ++number) {
+  for (int number = 0; number < kMaxTemporaryNames && (exists || number < kMinScannedNames); ++number) {
     const std::string name = TemporaryName(number);
     struct stat info;
     exists = fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
     if (!exists || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) continue;
     const FileDescriptor file(OpenAt(directory, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK));
     if (file.get() < 0 || flock(file.get(), LOCK_EX | LOCK_NB) != 0) continue;
-    // Since it was opened, it may have been renamed and unlocked.
+    // It may have been renamed and unlocked since it was opened.
     struct stat locked;
     if (fstat(file.get(), &locked) == 0 && fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
         IsSameFile(locked, info)) {
@@ -172,8 +172,9 @@ void RemoveStale(int directory) {
   }
 }
 
-// While it lives, no other call with FileRules::only_over replaces a file of the directory. Waits for at most 0.2 s for
-// one that is at it: somebody else may have locked the directory for good.
+// During its life, no other call with FileRules::only_over replaces a file in the directory. The constructor waits at
+// most 0.2 s for the lock and then continues without it, because another program may hold a lock on the directory for
+// ever.
 class DirectoryLock {
  public:
   explicit DirectoryLock(int directory) : directory_(directory) {
@@ -187,7 +188,7 @@ class DirectoryLock {
   const int directory_;
 };
 
-// A file that becomes `target` when it is complete, and is gone if it does not get so far.
+// A new file. It gets the name of `target` when it is complete, and is removed if it is not completed.
 class Replacement {
  public:
   Replacement(const Target& target, const FileRules& rules) : target_(target), rules_(rules) {}
@@ -197,16 +198,17 @@ class Replacement {
   Replacement(const Replacement&) = delete;
   Replacement& operator=(const Replacement&) = delete;
 
-  enum class Way { kUnnamed, kNamed };
+  // Whether the file has no name, or a temporary name, until it is complete.
+  enum class Method { kUnnamed, kNamed };
 
-  // False: nothing was done, since this system knows no files without a name, or cannot give them one.
-  bool Write(Way way, std::string_view bytes, absl::Status* status) {
-    if (way == Way::kUnnamed) {
+  // Writes the file. Returns nothing, without any effect, if the system does not support unnamed files or cannot name
+  // them.
+  std::optional<absl::Status> Write(Method method, std::string_view bytes) {
+    if (method == Method::kUnnamed) {
       file_.Reset(OpenAt(directory_, ".", O_TMPFILE | O_WRONLY, CreationMode()));
-      if (file_.get() < 0) return false;
+      if (file_.get() < 0) return std::nullopt;
     } else if (const int error = CreateNamed()) {
-      *status = Failure(target_.path, "create", error);
-      return true;
+      return Failure(target_.path, "create", error);
     }
     const char* step = "set the permissions";
     int error = Prepare();
@@ -218,25 +220,18 @@ class Replacement {
       step = "fsync";
       error = Sync(file_.get());
     }
-    if (error != 0) {
-      *status = Failure(target_.path, step, error);
-      return true;
-    }
-    error = target_.exists ? EEXIST : way == Way::kUnnamed ? LinkTo(target_.base) : RenameToNew();
-    if (error == EEXIST && (rules_.must_be_new || rules_.only_over == FileIdentity())) {
-      *status = Exists(target_.path);
-      return true;
-    }
-    if (error == EEXIST) return Replace(way, status);
-    if (error != 0 && way == Way::kUnnamed) return false;
-    *status = error == 0 ? absl::OkStatus() : Failure(target_.path, "rename", error);
-    return true;
+    if (error != 0) return Failure(target_.path, step, error);
+    error = target_.exists ? EEXIST : method == Method::kUnnamed ? LinkTo(target_.base) : RenameToNew();
+    if (error == EEXIST && (rules_.must_be_new || rules_.only_over == FileIdentity())) return Exists(target_.path);
+    if (error == EEXIST) return Replace(method);
+    if (error != 0 && method == Method::kUnnamed) return std::nullopt;
+    return error == 0 ? absl::OkStatus() : Failure(target_.path, "rename", error);
   }
 
   FileDescriptor& file() { return file_; }
 
   static absl::Status Exists(const std::string& path) {
-    return absl::AlreadyExistsError("cannot write " + path + ": it is there, and not what may be replaced");
+    return absl::AlreadyExistsError("cannot write " + path + ": the file exists and may not be replaced");
   }
 
  private:
@@ -245,12 +240,12 @@ class Replacement {
   // These return 0 or an errno value.
 
   int CreateNamed() {
-    for (int number = 0; number < kMostTemporaryNames; ++number) {
+    for (int number = 0; number < kMaxTemporaryNames; ++number) {
       const std::string name = TemporaryName(number);
       file_.Reset(OpenAt(directory_, name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW, CreationMode()));
       if (file_.get() < 0 && errno == EEXIST) continue;
       if (file_.get() < 0) return errno;
-      // Before it was locked, another process may have taken it for a stale one.
+      // Another process may have removed it as stale before it was locked.
       struct stat info;
       if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) continue;
       if (fstat(file_.get(), &info) == 0 && info.st_nlink == 0) continue;
@@ -263,7 +258,7 @@ class Replacement {
   int Prepare() {
     struct stat info;
     if (fstat(file_.get(), &info) != 0) return errno;
-    // What the program printed while the file had the number of a standard descriptor, see AboveStandard.
+    // The program may have printed into the file while that had the number of a standard descriptor, see AboveStandard.
     if (info.st_size != 0 && (ftruncate(file_.get(), 0) != 0 || lseek(file_.get(), 0, SEEK_SET) != 0)) return errno;
     mode_t mode = rules_.mode.bits;
     if (target_.exists) {
@@ -272,7 +267,7 @@ class Replacement {
       const bool same_owner = info.st_uid == old.st_uid && info.st_gid == old.st_gid;
       if (!same_owner && fchown(file_.get(), old.st_uid, old.st_gid) != 0 && info.st_gid != old.st_gid &&
           fchown(file_.get(), static_cast<uid_t>(-1), old.st_gid) != 0) {
-        mode &= ~mode_t{070} | (mode & 07) << 3;  // another group gets what all have
+        mode &= ~mode_t{070} | (mode & 07) << 3;  // the group is another one: it gets at most the rights of others
       }
     } else if (rules_.mode.less_umask) {
       return 0;
@@ -280,16 +275,16 @@ class Replacement {
     return mode == 0600 || fchmod(file_.get(), mode) == 0 ? 0 : errno;
   }
 
-  // Gives a file without a name this one.
+  // Gives the unnamed file this name.
   int LinkTo(const std::string& name) {
     if (linkat(file_.get(), "", directory_, name.c_str(), AT_EMPTY_PATH) == 0) return 0;
     if (errno == EEXIST) return EEXIST;
-    // Up to Linux 6.9 that takes a privilege.
+    // Up to Linux 6.9 this needs a privilege.
     const std::string self = "/proc/self/fd/" + std::to_string(file_.get());
     return linkat(AT_FDCWD, self.c_str(), directory_, name.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
   }
 
-  // Of a file with a temporary name; EEXIST if there is a file.
+  // Renames the file to the name of the target. Returns EEXIST if there is such a file.
   int RenameToNew() {
     const char* const base = target_.base.c_str();
     if (renameat2(directory_, temporary_.c_str(), directory_, base, RENAME_NOREPLACE) == 0) {
@@ -297,9 +292,9 @@ class Replacement {
       return 0;
     }
     if (errno == EEXIST) return EEXIST;
-    // The temporary name goes with this object.
+    // The destructor removes the temporary name.
     if (linkat(directory_, temporary_.c_str(), directory_, base, 0) == 0) return 0;
-    // A file system that knows neither.
+    // The file system supports neither.
     struct stat info;
     return errno == EEXIST || fstatat(directory_, base, &info, AT_SYMLINK_NOFOLLOW) == 0 ? EEXIST : Rename();
   }
@@ -310,17 +305,17 @@ class Replacement {
     return 0;
   }
 
-  // See Write.
-  bool Replace(Way way, absl::Status* status) {
-    if (way == Way::kUnnamed) {
+  // Replaces the existing file. Returns nothing in the same case as Write.
+  std::optional<absl::Status> Replace(Method method) {
+    if (method == Method::kUnnamed) {
       flock(file_.get(), LOCK_EX | LOCK_NB);
       int error = EEXIST;
-      for (int number = 0; number < kMostTemporaryNames && error == EEXIST; ++number) {
+      for (int number = 0; number < kMaxTemporaryNames && error == EEXIST; ++number) {
         const std::string name = TemporaryName(number);
         error = LinkTo(name);
         if (error == 0) temporary_ = name;
       }
-      if (error != 0) return false;
+      if (error != 0) return std::nullopt;
     }
     std::optional<DirectoryLock> lock;
     if (rules_.only_over.has_value()) {
@@ -328,20 +323,18 @@ class Replacement {
       struct stat info;
       if (fstatat(directory_, target_.base.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
           !(IdentityFrom(info) == *rules_.only_over)) {
-        *status = Exists(target_.path);
-        return true;
+        return Exists(target_.path);
       }
     }
     const int error = Rename();
-    *status = error == 0 ? absl::OkStatus() : Failure(target_.path, "rename", error);
-    return true;
+    return error == 0 ? absl::OkStatus() : Failure(target_.path, "rename", error);
   }
 
   const Target& target_;
   const FileRules& rules_;
   const int directory_ = target_.directory.get();
   FileDescriptor file_;
-  std::string temporary_;  // the name that file_ has; empty if it has none or its final one
+  std::string temporary_;  // temporary name of `file_`; empty if it has none
 };
 
 }  // namespace
@@ -359,20 +352,20 @@ absl::Status WriteFileAtomically(std::string_view path, std::string_view bytes, 
     if (rules.must_be_new || (rules.only_over.has_value() && !(IdentityFrom(target.info) == *rules.only_over))) {
       return Replacement::Exists(target.path);
     }
-    if (const absl::Status status = RefuseTrap(target, target.info); !status.ok()) return status;
+    if (const absl::Status status = CheckOwner(target, target.info); !status.ok()) return status;
   }
   RemoveStale(target.directory.get());
-  for (const auto way : {Replacement::Way::kUnnamed, Replacement::Way::kNamed}) {
+  for (const auto method : {Replacement::Method::kUnnamed, Replacement::Method::kNamed}) {
     Replacement replacement(target, rules);
-    absl::Status status;
-    if (!replacement.Write(way, bytes, &status)) continue;
-    if (!status.ok()) return status;
+    const std::optional<absl::Status> status = replacement.Write(method, bytes);
+    if (!status.has_value()) continue;
+    if (!status->ok()) return *status;
     struct stat info;
     if (rules.written != nullptr && fstat(replacement.file().get(), &info) == 0) *rules.written = IdentityFrom(info);
     if (rules.keep_open != nullptr) rules.keep_open->Reset(replacement.file().Release());
     break;
   }
-  // Makes the name last through a power failure.
+  // So that the name survives a power failure.
   if (target.can_sync) fsync(target.directory.get());
   return absl::OkStatus();
 }
@@ -382,7 +375,7 @@ absl::Status WriteInPlace(int fd, const FileIdentity& identity, std::string_view
   if (fstat(fd, &info) != 0 || info.st_dev != identity.device || info.st_ino != identity.inode || info.st_nlink == 0 ||
       info.st_size != 0) {
     return absl::FailedPreconditionError("cannot write " + std::string(path) +
-                                         ": the program has closed it, or somebody has removed or written it");
+                                         ": the program has closed it, or it has been removed or written");
   }
   const int error = WriteAll(fd, bytes);
   if (error == 0) return absl::OkStatus();

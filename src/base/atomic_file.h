@@ -1,5 +1,5 @@
-// WriteFileAtomically: a file that is either complete or as it was. Also WriteInPlace, for when no file can be opened
-// any more.
+// WriteFileAtomically: writes a file that is at any time either complete or unchanged. WriteInPlace: writes a file that
+// is already open, for a process that can open no more files.
 #ifndef HBMPROF_SRC_BASE_ATOMIC_FILE_H_
 #define HBMPROF_SRC_BASE_ATOMIC_FILE_H_
 
@@ -15,7 +15,7 @@
 
 namespace hbmprof::internal {
 
-// Which file has a name, and since when it is unchanged. The default one stands for no file.
+// Identifies a file and its last modification. The default value means that there is no file.
 struct FileIdentity {
   dev_t device = 0;
   ino_t inode = 0;
@@ -28,49 +28,49 @@ struct FileIdentity {
   }
 };
 
-// The permissions of a file that is not there yet. One that is replaced keeps its own.
+// The permissions of a new file. A file that is replaced keeps its permissions.
 struct NewFileMode {
   mode_t bits = 0600;
   bool less_umask = false;
 };
 struct FileRules {
   NewFileMode mode;
-  // Fails with kAlreadyExists if there is anything of that name, also a link. No link is followed.
+  // Fails with kAlreadyExists if anything has this name, including a link. No link is followed.
   bool must_be_new = false;
-  // Fails with kAlreadyExists if the file that is to be replaced is not this one.
+  // Fails with kAlreadyExists if the file to replace is not this one.
   std::optional<FileIdentity> only_over;
-  // If not null: get the identity of the file that was written, and the file itself, open for writing.
+  // If not null: set to the identity of the written file, and to its descriptor, open for writing.
   FileIdentity* written = nullptr;
   FileDescriptor* keep_open = nullptr;
 };
 
-// For what a command writes for its user.
+// For files that a command writes for its user.
 inline constexpr FileRules kAsAnyCommand{{0666, true}, false, std::nullopt, nullptr, nullptr};
 
-// Makes `bytes` the contents of the file at `path`: written to a file in the same directory that has no name, synced,
-// then linked to `path`. A file that is there is replaced by a rename from the temporary name ".hbmprof.N.tmp"; its
-// permission bits are kept, and its owner and group where the process may give files away. A reader sees the old file
-// or the new one, also when the process is killed or the machine stops. If it is killed while the temporary name exists
-// (only where a file is replaced, or the file system has no files without a name), the next call for any file in the
-// directory removes it. A write beyond the process's file size limit is an error, not a SIGXFSZ.
+// Writes `bytes` to an unnamed file in the directory of `path`, syncs it, and links it to `path`. If the file exists,
+// the new one gets a temporary name, ".hbmprof.N.tmp", and replaces it by a rename; it gets the permission bits of the
+// old file, and its owner and group if the process has the privilege. A reader sees either the old or the new file,
+// also if the process is killed or the machine stops. If the process is killed while the temporary name exists (only if
+// a file is replaced, or the file system does not support unnamed files), the next call for any file in the directory
+// removes it. A write beyond the process's file size limit is an error and raises no SIGXFSZ.
 //
-// Symbolic links are followed. In a directory with the sticky bit that anyone may write to, such as /tmp, neither a
-// link is followed nor a file replaced that belongs to another user than this process's or the directory's (whatever
-// fs.protected_symlinks says).
+// Symbolic links are followed. In a directory with the sticky bit that anyone may write to, such as /tmp, links and
+// files are neither followed nor replaced if they belong to another user than that of this process or of the directory,
+// whatever fs.protected_symlinks is.
 //
-// Errors name the path, the step and the system's reason: kInvalidArgument (no file name, or something that is not a
-// regular file), kNotFound (no such directory), kPermissionDenied, kAlreadyExists (`rules`), kResourceExhausted (disk,
-// quota, file size or descriptor limit), kInternal. On an error `path` is as it was and no temporary file is left.
-// Throws std::bad_alloc only. Any thread.
+// Errors name the path, the step and the system's reason: kInvalidArgument (no file name, or not a regular file),
+// kNotFound (no such directory), kPermissionDenied, kAlreadyExists (`rules`), kResourceExhausted (disk, quota, file
+// size or descriptor limit), kInternal. After an error `path` is unchanged and there is no temporary file. Throws only
+// std::bad_alloc. Any thread may call it.
 absl::Status WriteFileAtomically(std::string_view path, std::string_view bytes, const FileRules& rules = {});
 
-// Writes `bytes` to `fd`, an empty file that WriteFileAtomically has kept open as `identity`. Calls fstat and write,
-// and nothing else of the system; so the file is neither atomic nor synced. Errors: kFailedPrecondition if `fd` is not
-// that file any more, the file has no name any more, or is not empty; else as WriteFileAtomically, and the file is
-// empty again if it can be cut. `path` is for the message.
+// Writes `bytes` to `fd`, an empty file with identity `identity` that WriteFileAtomically has kept open. The only
+// system calls are fstat, write, and ftruncate after an error, so the write is neither atomic nor synced. `path` is
+// used in messages. Errors: kFailedPrecondition if `fd` is another file now, or the file has no name any more or is not
+// empty; otherwise as WriteFileAtomically, and the file is truncated to 0 bytes if possible.
 absl::Status WriteInPlace(int fd, const FileIdentity& identity, std::string_view path, std::string_view bytes);
 
-// The file at `path`, links followed; the default one if there is none or it cannot be told.
+// Returns the identity of the file at `path`, with links followed; the default value if there is none or stat fails.
 FileIdentity IdentityOf(std::string_view path);
 
 }  // namespace hbmprof::internal

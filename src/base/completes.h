@@ -1,4 +1,5 @@
-// Completes: the one place where exceptions end that the tracker's own work throws inside a wrapped call.
+// Completes: catches the exceptions that the tracker's own code throws inside a wrapped call. Nothing else catches
+// them.
 #ifndef HBMPROF_SRC_BASE_COMPLETES_H_
 #define HBMPROF_SRC_BASE_COMPLETES_H_
 
@@ -6,8 +7,8 @@
 
 namespace hbmprof::internal {
 
-// Calls `work`. Returns false if it threw, which it does when the host has no memory. The vendor's own call belongs
-// outside: a thread can be cancelled in it, and glibc ends the process if a cancellation is caught.
+// Calls `work`. Returns false if it threw an exception, which happens if there is no host memory. `work` must not make
+// the vendor's own call: the thread can be cancelled in it, and glibc ends the process if a cancellation is caught.
 template <typename Work>
 [[nodiscard]] bool Completes(const Work& work) {
   try {

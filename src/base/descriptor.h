@@ -1,5 +1,5 @@
-// File descriptors that the library opens in somebody else's process.
-// Header only: the CUDA shim uses it too, which cannot reach the hidden functions of a shared libhbmprof.
+// File descriptors that the library opens in the program's process.
+// Header only, because the CUDA shim uses it, too, and cannot call hidden functions of a shared libhbmprof.
 #ifndef HBMPROF_SRC_BASE_DESCRIPTOR_H_
 #define HBMPROF_SRC_BASE_DESCRIPTOR_H_
 
@@ -12,7 +12,7 @@
 
 namespace hbmprof::internal {
 
-// Calls again until no signal interrupts it.
+// Calls `call` until it fails with another error than EINTR, or succeeds. Returns its result.
 template <typename Call>
 auto RetryOnSignal(Call call) {
   auto result = call();
@@ -29,13 +29,13 @@ class FileDescriptor {
   FileDescriptor& operator=(const FileDescriptor&) = delete;
 
   int get() const { return fd_; }
-  // The caller owns it from now on.
+  // Transfers the ownership to the caller.
   int Release() {
     const int fd = fd_;
     fd_ = -1;
     return fd;
   }
-  // Closes the present one and owns `fd` instead. errno stays.
+  // Closes the owned descriptor, and owns `fd` from now on. Keeps errno.
   void Reset(int fd) {
     const int error = errno;
     if (fd_ >= 0) close(fd_);
@@ -47,9 +47,9 @@ class FileDescriptor {
   int fd_;
 };
 
-// While it lives, other code that opens files gets none of the numbers 0, 1 and 2 that are free: a vendor's library
-// would keep it. They are taken by descriptors that can be neither read nor written, so to the program they are as
-// closed as before.
+// During its life the free ones of the descriptors 0, 1 and 2 are occupied, so that other code which opens files does
+// not get and keep one of these numbers, for example a vendor's library. They are occupied by descriptors that can be
+// neither read nor written, so for the program they behave as if they were closed.
 class StandardDescriptorsTaken {
  public:
   StandardDescriptorsTaken() {
@@ -65,7 +65,7 @@ class StandardDescriptorsTaken {
   ~StandardDescriptorsTaken() {
     const int error = errno;
     for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
-      // The program may have given the number to a file of its own.
+      // The program may have opened a file of its own with this number.
       struct stat info;
       if (taken_[fd] && (fcntl(fd, F_GETFL) & O_PATH) != 0 && fstat(fd, &info) == 0 && info.st_dev == root_.st_dev &&
           info.st_ino == root_.st_ino) {
@@ -83,14 +83,15 @@ class StandardDescriptorsTaken {
   struct stat root_ = {};
 };
 
-// What `open` returns, a descriptor or -1 with errno, but never 0, 1 or 2. In a program that has closed one of these,
-// the next descriptor gets its number, and the program reads from it or prints into it.
+// Calls `open`, and returns its result: a descriptor, or -1 with errno set. The descriptor is never 0, 1 or 2. If the
+// program has closed one of these, the next descriptor would get its number, and the program would read it or print to
+// it.
 template <typename Open>
 int AboveStandard(Open open) {
   const StandardDescriptorsTaken taken;
   const int fd = RetryOnSignal(open);
   if (fd < 0 || fd > STDERR_FILENO) return fd;
-  // They could not be taken.
+  // The standard descriptors could not be occupied.
   const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   const int error = errno;
   close(fd);
@@ -98,7 +99,7 @@ int AboveStandard(Open open) {
   return above;
 }
 
-// What a file of /proc holds; empty if it cannot be read. Throws std::bad_alloc only.
+// Returns the contents of a file in /proc; an empty string if it cannot be read. Throws only std::bad_alloc.
 inline std::string ReadProcFile(const char* path) {
   const FileDescriptor file(AboveStandard([&] { return open(path, O_RDONLY | O_CLOEXEC); }));
   std::string text;

@@ -17,15 +17,15 @@ __thread ForkState fork_state __attribute__((tls_model("initial-exec"))) = {};
 namespace {
 
 std::atomic<bool> is_gate_closed{false};
-std::atomic<uint32_t> threads_inside{0};  // that hold or wait for a Mutex
+std::atomic<uint32_t> threads_inside{0};  // threads that hold or wait for a Mutex
 const ForkLocks* fork_locks = nullptr;
 std::atomic<pid_t> forking_process{0};
 
 constexpr int64_t kMillisecond = 1'000'000;
 // How long a fork waits for other threads to leave their sections, which take microseconds. The shorter time is for a
-// thread that may itself hold a spin lock that they wait for.
-constexpr int64_t kPatience = 5000 * kMillisecond;
-constexpr int64_t kPatienceInside = 50 * kMillisecond;
+// forking thread that is inside the tracker: the other threads may wait for a spin lock that it holds.
+constexpr int64_t kMaxWait = 5000 * kMillisecond;
+constexpr int64_t kMaxWaitInside = 50 * kMillisecond;
 
 int64_t Nanoseconds() {
   timespec now;
@@ -33,11 +33,11 @@ int64_t Nanoseconds() {
   return now.tv_sec * 1000 * kMillisecond + now.tv_nsec;
 }
 
-// Waits until `holds()`; false if that takes longer than `patience`.
+// Waits until `condition()` is true. Returns false if that takes longer than `max_wait` nanoseconds.
 template <typename Condition>
-bool WaitUntil(const Condition& holds, int64_t patience) {
-  const int64_t end = Nanoseconds() + patience;
-  for (Backoff backoff; !holds(); backoff.Wait()) {
+bool WaitUntil(const Condition& condition, int64_t max_wait) {
+  const int64_t end = Nanoseconds() + max_wait;
+  for (Backoff backoff; !condition(); backoff.Wait()) {
     if (Nanoseconds() > end) return false;
   }
   return true;
@@ -45,27 +45,28 @@ bool WaitUntil(const Condition& holds, int64_t patience) {
 
 uint32_t OwnSections() { return fork_state.mutexes != 0 ? 1 : 0; }
 
-// Keeps the compiler from moving what a signal handler must see in order.
+// Keeps the compiler from reordering accesses that a signal handler must see in order.
 void Fence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
-// Closes the gate, for one fork at a time, and waits until no other thread holds a Mutex.
-bool CloseGate(int64_t patience) {
-  if (!WaitUntil([] { return !is_gate_closed.exchange(true, std::memory_order_seq_cst); }, patience)) return false;
+// Closes the gate and waits until no other thread holds a Mutex. Only one fork at a time has closed the gate. Returns
+// false, with the gate open, if this takes longer than `max_wait` nanoseconds.
+bool CloseGate(int64_t max_wait) {
+  if (!WaitUntil([] { return !is_gate_closed.exchange(true, std::memory_order_seq_cst); }, max_wait)) return false;
   const uint32_t own = OwnSections();
-  if (WaitUntil([own] { return threads_inside.load(std::memory_order_seq_cst) <= own; }, patience)) return true;
+  if (WaitUntil([own] { return threads_inside.load(std::memory_order_seq_cst) <= own; }, max_wait)) return true;
   is_gate_closed.store(false, std::memory_order_release);
   return false;
 }
 
 void Prepare() {
-  if (fork_state.forks++ != 0) return;  // inside another fork of this thread, which has or has not taken the locks
+  if (fork_state.forks++ != 0) return;  // nested: the outer fork has done all this
   if (thread_state.inside) {
-    fork_state.holds_gate = CloseGate(kPatienceInside);
+    fork_state.holds_gate = CloseGate(kMaxWaitInside);
     return;
   }
   thread_state.inside = true;
   Fence();
-  fork_state.holds_gate = CloseGate(kPatience);
+  fork_state.holds_gate = CloseGate(kMaxWait);
   if (!fork_state.holds_gate) {
     Fence();
     thread_state.inside = false;
@@ -92,7 +93,7 @@ void Parent() {
 }
 
 void Child() {
-  if (fork_state.forks == 0) return;  // an event has done this already
+  if (fork_state.forks == 0) return;  // ForkPause::Begin has done this
   const bool held_all = fork_state.holds_all;
   fork_state = {fork_state.mutexes, 0, false, false};
   threads_inside.store(OwnSections(), std::memory_order_relaxed);
@@ -109,7 +110,7 @@ void Child() {
   if (held_all) thread_state.inside = false;
 }
 
-// Before there are threads, so that none is inside.
+// Runs before there are threads, so that no thread is inside.
 [[gnu::constructor]] void GuardForks() { pthread_atfork(&Prepare, &Parent, &Child); }
 
 }  // namespace
@@ -120,7 +121,7 @@ void EnterMutexSection() {
   if (fork_state.mutexes == 0) {
     for (;;) {
       threads_inside.fetch_add(1, std::memory_order_seq_cst);
-      // The forking thread itself may come in: it is the only one then.
+      // The forking thread itself may pass the closed gate, because no other thread is inside.
       if (!is_gate_closed.load(std::memory_order_seq_cst) || fork_state.forks != 0) break;
       threads_inside.fetch_sub(1, std::memory_order_seq_cst);
       for (Backoff backoff; is_gate_closed.load(std::memory_order_acquire);) backoff.Wait();
@@ -135,7 +136,7 @@ void LeaveMutexSection() {
 
 bool ForkPause::Begin() {
   if (getpid() != forking_process.load(std::memory_order_relaxed)) {
-    // In the child, before its handler of ours.
+    // In the child, before this library's handler has run.
     Child();
     return false;
   }

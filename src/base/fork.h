@@ -1,18 +1,22 @@
-// What keeps a fork from leaving the library's locks held for ever in the child.
+// Ensures that after a fork the locks of this library are free in the child, and that the data they protect are
+// consistent.
 //
-// A child has the one thread that forked. A lock that another thread held would never be released there, and what it
-// protects would stay half changed. So while a process forks, no other thread is inside a section under a lock of ours:
-// - Mutex (mutex.h): a thread passes a gate before its first one. A fork closes the gate and waits until no other
-//   thread holds a Mutex. This needs no order among them; a thread that holds one may take more.
-// - SpinLock: passes no gate. The forking thread takes all of the tables' (ForkLocks), after the gate has been closed.
+// The child has only the thread that forked. A lock that another thread held would never be released there, and its
+// data would stay in an intermediate state. So during a fork no other thread is inside a section under a lock of this
+// library:
+// - Mutex (mutex.h): a thread passes a gate before it takes its first Mutex. A fork closes the gate and waits until no
+//   other thread holds a Mutex. This needs no order among mutexes; a thread that holds one may take more.
+// - SpinLock: there is no gate. The forking thread takes the spin locks of all tables (ForkLocks) after the gate is
+//   closed.
 //
-// The program's own handlers of fork (pthread_atfork) and signal handlers may run between. They run on the thread that
-// holds everything, so their events can be recorded: ForkPause releases the spin locks for so long.
+// The program's own fork handlers (pthread_atfork) and signal handlers may run in between. They run on the thread that
+// holds all locks, so their events can be recorded: ForkPause releases the spin locks for this time.
 //
-// Where the forking thread is inside the tracker (a signal handler that interrupted it, or a probe), or other threads
-// hold a Mutex for too long, the spin locks are not taken. Such a child records nothing (ForkLocks::give_up_in_child).
+// The spin locks are not taken if the forking thread is inside the tracker (in a signal handler that interrupted it, or
+// in a probe), or if other threads hold a Mutex for too long. The child then records nothing
+// (ForkLocks::give_up_in_child).
 //
-// Not here: the dynamic linker's lock (forked_child.h). _fork, vfork and clone run no handlers.
+// Not here: the dynamic linker's lock (forked_child.h). _Fork, vfork and clone run no handlers.
 #ifndef HBMPROF_SRC_BASE_FORK_H_
 #define HBMPROF_SRC_BASE_FORK_H_
 
@@ -20,33 +24,34 @@
 
 namespace hbmprof::internal {
 
-// What the owner of the tables does with all their spin locks, always on the thread that forks.
+// Operations on the spin locks of all tables. They are called on the thread that forks.
 struct ForkLocks {
   void (*lock)();
   void (*unlock)();
   // In the child, with the locks held: empties the tables and releases the locks.
   void (*reset_in_child)();
-  // In the child, with no lock taken before the fork: turns recording off and releases every lock, whoever held it.
+  // In the child, with no lock taken before the fork: turns recording off and releases every lock, even if another
+  // thread held it.
   void (*give_up_in_child)();
 };
-// Once, before there are threads. `locks` must live for ever.
+// Sets the operations. To be called once, before there are threads. `*locks` must never be destroyed.
 void HandleForks(const ForkLocks* locks);
 
-// Of the calling thread. Plain data in the static TLS block.
+// State of one thread. Plain data in the static TLS block.
 struct ForkState {
   uint32_t mutexes;  // Mutexes that it holds or waits for
-  uint32_t forks;    // forks in progress, one inside the other
+  uint32_t forks;    // nested forks in progress
   bool holds_gate;   // it has closed the gate
-  bool holds_all;    // it holds all spin locks for a fork, and is in no function of the library's
+  bool holds_all;    // it holds all spin locks for a fork, and is in no function of this library
 };
 extern __thread ForkState fork_state __attribute__((tls_model("initial-exec")));
 
-// Around a section under one or more Mutexes.
+// To be called before and after a section under one or more Mutexes.
 void EnterMutexSection();
 void LeaveMutexSection();
 
-// While it lives, the tables' spin locks are not held by a fork of this thread, so that the thread may use the tables.
-// Elsewhere it does nothing. Comes before the ReentryGuard.
+// During its life, a fork of this thread does not hold the spin locks of the tables, so that the thread may use the
+// tables. Has no effect if no such fork is in progress. Must be constructed before the ReentryGuard.
 class ForkPause {
  public:
   ForkPause() : is_paused_(fork_state.holds_all && Begin()) {}

@@ -12,19 +12,19 @@ namespace {
 std::atomic<bool> was_only_thread{false};
 std::atomic<bool> is_forked_child{false};
 
-// Whether this process has one thread. No other can make more then. (__libc_single_threaded does not become true again
-// when threads have ended.)
+// Whether this process has only the calling thread. (__libc_single_threaded does not become true again after the other
+// threads have ended.)
 bool IsOnlyThread() {
   const int saved_errno = errno;
   struct stat threads;
-  constexpr nlink_t kLinksOfAFolder = 2;  // and one for each folder in it
+  constexpr nlink_t kLinksOfAFolder = 2;  // plus one for each folder in it
   const bool is_only = stat("/proc/self/task", &threads) == 0 && threads.st_nlink == kLinksOfAFolder + 1;
   errno = saved_errno;
   return is_only;
 }
 
 [[gnu::constructor]] void WatchForks() {
-  // Where two threads fork at once, neither is alone and both say so.
+  // If two threads fork at the same time, both find that the process has other threads.
   pthread_atfork([] { was_only_thread.store(IsOnlyThread(), std::memory_order_relaxed); }, nullptr,
                  [] {
                    if (!was_only_thread.load(std::memory_order_relaxed)) {

@@ -1,12 +1,12 @@
-// Whether this process is a fork's child that may lack a lock of the dynamic linker's for ever: another thread of its
-// parent may have held it. The library's own locks are free in every child (fork.h).
+// Whether this process is a forked child in which a lock of the dynamic linker may be held for ever, because another
+// thread of the parent held it during the fork. The locks of this library are free in every child (fork.h).
 #ifndef HBMPROF_SRC_BASE_FORKED_CHILD_H_
 #define HBMPROF_SRC_BASE_FORKED_CHILD_H_
 
 namespace hbmprof::internal {
 
-// True for good after a fork without exec from a process that had other threads, or where /proc does not tell. What
-// dl_iterate_phdr takes must not be taken then.
+// Returns true in a child that was forked, without exec, from a process with other threads, or without a readable
+// /proc; and in all its children. The lock that dl_iterate_phdr takes must not be taken there. Any thread may call it.
 bool IsForkedChild();
 
 }  // namespace hbmprof::internal

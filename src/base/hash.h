@@ -1,5 +1,5 @@
-// Hashes and comparison of machine words and bytes, for tables inside one process. Every bit of the input reaches every
-// bit of the result: keys are aligned addresses, whose low bits say nothing.
+// Hashes and comparison of machine words and bytes, for tables inside one process. Every bit of the input affects every
+// bit of the hash, because keys are aligned addresses, whose low bits are equal.
 #ifndef HBMPROF_SRC_BASE_HASH_H_
 #define HBMPROF_SRC_BASE_HASH_H_
 
@@ -15,7 +15,7 @@ inline uint64_t MultiplyFold(uint64_t a, uint64_t b) {
 }
 
 inline constexpr uint64_t kHashSeed0 = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
-inline constexpr uint64_t kHashSeed1 = 0xd6e8feb86659fd93u;  // odd numbers of evenly spread bits
+inline constexpr uint64_t kHashSeed1 = 0xd6e8feb86659fd93u;  // odd numbers with evenly distributed bits
 inline constexpr uint64_t kHashSeed2 = 0xa0b428db8f6c53e5u;
 inline constexpr uint64_t kHashSeed3 = 0xe95c3a2f174db66bu;
 
@@ -23,7 +23,7 @@ inline uint64_t HashWord(uint64_t word) {
   return MultiplyFold(MultiplyFold(word ^ kHashSeed0, kHashSeed1) ^ kHashSeed0, kHashSeed1);
 }
 
-// Of an address or a handle, for its low bits to index a table by: half as dear as HashWord.
+// Returns a hash of an address or a handle whose low bits can be used as an index. Costs half as much as HashWord.
 inline uint64_t HashAddress(uint64_t address) {
   const uint64_t product = address * kHashSeed0;
   return product ^ (product >> 32);
@@ -34,8 +34,8 @@ struct Hash128 {
   uint64_t high;
 };
 
-// Of `count` words: two hashes, each of two lanes, so that the multiplications overlap. What an optimizer finds unused
-// of it costs nothing.
+// Returns two independent hashes of `count` words. Each is computed in two lanes, so that the multiplications overlap.
+// A half that the caller does not use costs nothing, because the compiler removes it.
 inline Hash128 HashWords128(const uint64_t* words, size_t count) {
   uint64_t low0 = kHashSeed0 ^ count;
   uint64_t low1 = kHashSeed1;
@@ -56,7 +56,7 @@ inline Hash128 HashWords128(const uint64_t* words, size_t count) {
 }
 inline uint64_t HashWords(const uint64_t* words, size_t count) { return HashWords128(words, count).low; }
 
-// `count` bytes, fewer than 8, as one number: a different one for each text of that length.
+// Packs `count` bytes, fewer than 8, into a number. Different texts of one length have different numbers.
 inline uint64_t FewBytes(const char* bytes, size_t count) {
   if (count >= 4) {
     uint32_t first;
@@ -70,6 +70,7 @@ inline uint64_t FewBytes(const char* bytes, size_t count) {
   return byte(0) | byte(count / 2) << 8 | byte(count - 1) << 16;
 }
 
+// Returns a hash of `count` bytes, which also depends on `seed`.
 inline uint64_t HashBytes(const char* bytes, size_t count, uint64_t seed) {
   uint64_t hash = seed ^ (count * kHashSeed0);
   uint64_t word;
@@ -80,7 +81,7 @@ inline uint64_t HashBytes(const char* bytes, size_t count, uint64_t seed) {
   return MultiplyFold(hash ^ FewBytes(bytes, count), kHashSeed1 ^ kHashSeed0);
 }
 
-// Whether two texts of `count` bytes are equal; for short ones.
+// Whether two texts of `count` bytes are equal. Fast for short texts.
 inline bool EqualBytes(const char* one, const char* other, size_t count) {
   uint64_t differences = 0;
   for (; count >= 8; one += 8, other += 8, count -= 8) {

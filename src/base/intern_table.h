@@ -1,13 +1,16 @@
-// InternTable: a set that only grows, found without a lock. The tables of stacks, sites, tags and paths are made of it.
+// InternTable: a hash set that only grows and is read without a lock, used for stacks, sites, tags and paths.
 //
-// Thread safety: Find from any thread at any time. Insert, Lock and Unlock as annotated.
+// Thread safety: Find from any thread at any time. Reserve, Insert and the lock as annotated.
 //
 // Invariants:
-// 1. A slot goes from empty to full once and never changes after that within one array.
+// 1. The payloads are in hash arrays of doubling size, of which the newest gets all that is inserted. A slot goes from
+//    empty to full once and never changes after that.
 // 2. A full slot holds 16 bits of the hash above a 48-bit payload that is not 0; what the payload refers to was
 //    complete before the slot was filled, and lives as long as the table.
-// 3. When the array is replaced by a larger one, the old one stays readable for the life of the table, so a Find that
-//    still reads it can only miss; the caller then looks again under the lock.
+// 3. After a new array, each Reserve copies a few slots of the array before it, which is searched, too, until all are
+//    copied. So no event waits for a rehash.
+// 4. An array that is no longer searched becomes zeros, and its addresses stay mapped for the life of the table. So a
+//    Find that still reads it can only miss; the caller then looks again under the lock.
 #ifndef HBMPROF_SRC_BASE_INTERN_TABLE_H_
 #define HBMPROF_SRC_BASE_INTERN_TABLE_H_
 
@@ -27,89 +30,111 @@ class InternTable {
 
   InternTable() = default;
   ~InternTable() {
-    Slots* slots = slots_.load(std::memory_order_relaxed);
-    while (slots != nullptr) {
-      Slots* older = slots->older;
-      UnmapPages(slots, slots->mapped_bytes);
-      slots = older;
+    const uint32_t state = state_.load(std::memory_order_relaxed);
+    for (uint32_t level = 0; level < LevelsOf(state); ++level) {
+      const bool is_searched = level + 1 == LevelsOf(state) || (level + 2 == LevelsOf(state) && IsCopying(state));
+      if (is_searched) {
+        UnmapPages(arrays_[level], BytesOf(level));
+      } else {
+        UnmapRetiredPages(arrays_[level], BytesOf(level));
+      }
     }
   }
   InternTable(const InternTable&) = delete;
   InternTable& operator=(const InternTable&) = delete;
 
-  // The payload with this hash for which `equal(payload)` holds; 0 if there is none.
+  // Returns the payload with this hash for which `equal(payload)` holds, or 0 if there is none.
   template <typename Equal>
   uint64_t Find(uint64_t hash, const Equal& equal) const {
-    const Slots* slots = slots_.load(std::memory_order_acquire);
-    if (slots == nullptr) return 0;
+    const uint32_t state = state_.load(std::memory_order_acquire);
+    if (state == 0) return 0;
+    const uint64_t found = FindIn(LevelsOf(state) - 1, hash, equal);
+    return found != 0 || !IsCopying(state) ? found : FindIn(LevelsOf(state) - 2, hash, equal);
+  }
+
+  // Must be held for Reserve and Insert, and for the search before them.
+  SpinLock& lock() ABSL_LOCK_RETURNED(lock_) { return lock_; }
+
+  // Makes space for one more payload. `hash_of(payload)` must return the hash of any payload in the table. Returns
+  // false if there is no memory.
+  template <typename HashOf>
+  bool Reserve(const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+    const uint32_t state = state_.load(std::memory_order_relaxed);
+    if (IsCopying(state)) CopySome(hash_of);
+    const size_t slots = state == 0 ? 0 : SlotsOf(LevelsOf(state) - 1);
+    if (4 * (size_ + 1) <= 3 * slots || Grow()) return true;
+    // Without memory for a larger array this one is filled so far that a search still ends soon.
+    return 8 * (size_ + 1) <= 7 * slots;
+  }
+  // Adds a payload that is not in the table, after Reserve.
+  void Insert(uint64_t hash, uint64_t payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+    Put(LevelsOf(state_.load(std::memory_order_relaxed)) - 1, hash, payload);
+    ++size_;
+  }
+
+ private:
+  using Slot = std::atomic<uint64_t>;
+  static constexpr size_t kFirstSlots = 1024;
+  static constexpr uint32_t kMaxLevels = 30;
+  // Copying ends long before the next array is needed: that takes 3/4 as many insertions as the old array has slots.
+  static constexpr size_t kSlotsAtOnce = 16;
+
+  // A state is the number of arrays, and whether the last but one is being copied.
+  static constexpr uint32_t StateOf(uint32_t levels, bool is_copying) { return levels * 2 + is_copying; }
+  static constexpr uint32_t LevelsOf(uint32_t state) { return state / 2; }
+  static constexpr bool IsCopying(uint32_t state) { return state % 2 != 0; }
+  static constexpr size_t SlotsOf(uint32_t level) { return kFirstSlots << level; }
+  static constexpr size_t BytesOf(uint32_t level) { return SlotsOf(level) * sizeof(Slot); }
+
+  template <typename Equal>
+  uint64_t FindIn(uint32_t level, uint64_t hash, const Equal& equal) const {
+    const Slot* slots = arrays_[level];
+    const size_t mask = SlotsOf(level) - 1;
     const uint64_t tag = hash & ~kPayloadMask;
-    for (size_t i = hash & slots->mask;; i = (i + 1) & slots->mask) {
-      const uint64_t slot = slots->slot(i).load(std::memory_order_acquire);
+    for (size_t i = hash & mask;; i = (i + 1) & mask) {
+      const uint64_t slot = slots[i].load(std::memory_order_acquire);
       if (slot == 0) return 0;
       if ((slot & ~kPayloadMask) == tag && equal(slot & kPayloadMask)) return slot & kPayloadMask;
     }
   }
 
-  // Held while looking again and inserting, and while records are made.
-  SpinLock& lock() ABSL_LOCK_RETURNED(lock_) { return lock_; }
-
-  // Makes room for one more payload. `hash_of(payload)` must give the hash of any payload in the table. Returns false
-  // if there is no memory.
-  template <typename HashOf>
-  bool MakeRoom(const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
-    Slots* slots = slots_.load(std::memory_order_relaxed);
-    if (slots != nullptr && 2 * (size_ + 1) <= slots->mask + 1) return true;
-    if (Grow(slots, hash_of)) return true;
-    // Without memory for a larger array this one is filled so far that a search still ends soon.
-    return slots != nullptr && 8 * (size_ + 1) <= 7 * (slots->mask + 1);
-  }
-  // Adds a payload that is not in the table, after MakeRoom.
-  void Insert(uint64_t hash, uint64_t payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
-    Place(slots_.load(std::memory_order_relaxed), hash, payload);
-    ++size_;
+  void Put(uint32_t level, uint64_t hash, uint64_t payload) {
+    Slot* slots = arrays_[level];
+    const size_t mask = SlotsOf(level) - 1;
+    size_t i = hash & mask;
+    while (slots[i].load(std::memory_order_relaxed) != 0) i = (i + 1) & mask;
+    slots[i].store((hash & ~kPayloadMask) | payload, std::memory_order_release);
   }
 
- private:
-  struct Slots {
-    size_t mask;
-    size_t mapped_bytes;
-    Slots* older;
-    std::atomic<uint64_t>& slot(size_t i) { return reinterpret_cast<std::atomic<uint64_t>*>(this + 1)[i]; }
-    const std::atomic<uint64_t>& slot(size_t i) const {
-      return reinterpret_cast<const std::atomic<uint64_t>*>(this + 1)[i];
-    }
-  };
-  static constexpr size_t kFirstSlots = 1024;
-
-  static void Place(Slots* slots, uint64_t hash, uint64_t payload) {
-    size_t i = hash & slots->mask;
-    while (slots->slot(i).load(std::memory_order_relaxed) != 0) i = (i + 1) & slots->mask;
-    slots->slot(i).store((hash & ~kPayloadMask) | payload, std::memory_order_release);
-  }
-
-  // False if there is no memory.
-  template <typename HashOf>
-  bool Grow(Slots* old, const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
-    const size_t count = old == nullptr ? kFirstSlots : 2 * (old->mask + 1);
-    const size_t bytes = sizeof(Slots) + count * sizeof(uint64_t);
-    auto* slots = static_cast<Slots*>(MapPages(bytes));
-    if (slots == nullptr) return false;
-    slots->mask = count - 1;
-    slots->mapped_bytes = bytes;
-    slots->older = old;
-    if (old != nullptr) {
-      for (size_t i = 0; i <= old->mask; ++i) {
-        const uint64_t payload = old->slot(i).load(std::memory_order_relaxed) & kPayloadMask;
-        if (payload != 0) Place(slots, hash_of(payload), payload);
-      }
-    }
-    slots_.store(slots, std::memory_order_release);
+  // Begins a larger array. Returns false if there is no memory.
+  bool Grow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+    const uint32_t level = LevelsOf(state_.load(std::memory_order_relaxed));
+    if (level == kMaxLevels) return false;
+    arrays_[level] = static_cast<Slot*>(MapPages(BytesOf(level)));
+    if (arrays_[level] == nullptr) return false;
+    copied_ = 0;
+    state_.store(StateOf(level + 1, level != 0), std::memory_order_release);
     return true;
   }
 
+  template <typename HashOf>
+  void CopySome(const HashOf& hash_of) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+    const uint32_t levels = LevelsOf(state_.load(std::memory_order_relaxed));
+    const Slot* const old = arrays_[levels - 2];
+    for (const size_t end = copied_ + kSlotsAtOnce; copied_ < end; ++copied_) {
+      const uint64_t payload = old[copied_].load(std::memory_order_relaxed) & kPayloadMask;
+      if (payload != 0) Put(levels - 1, hash_of(payload), payload);
+    }
+    if (copied_ < SlotsOf(levels - 2)) return;
+    state_.store(StateOf(levels, false), std::memory_order_release);
+    RetirePages(arrays_[levels - 2], BytesOf(levels - 2));
+  }
+
   SpinLock lock_;
-  std::atomic<Slots*> slots_{nullptr};
+  std::atomic<uint32_t> state_{0};
+  Slot* arrays_[kMaxLevels] = {};  // each is set once, before the state that counts it
   size_t size_ ABSL_GUARDED_BY(lock_) = 0;
+  size_t copied_ ABSL_GUARDED_BY(lock_) = 0;  // slots of the array that is being copied
 };
 
 }  // namespace hbmprof::internal

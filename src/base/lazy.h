@@ -1,8 +1,8 @@
-// Lazy: an object that is made at first use and never destroyed, for what threads, exit handlers and signal handlers
-// use until the very end.
+// Lazy: an object that is made at first use and never destroyed, so that threads, exit handlers and signal handlers can
+// use it until the process ends.
 //
-// Unlike a function's static variable it is safe across a fork: it is made under a Mutex, so no child is left with one
-// that another thread of its parent was making. The constructor of T must keep to what may be done under a Mutex.
+// Unlike a static variable of a function it is safe across a fork: it is made under a Mutex, so a child never has an
+// object that another thread of the parent was making. The constructor of T runs under that Mutex, see mutex.h.
 #ifndef HBMPROF_SRC_BASE_LAZY_H_
 #define HBMPROF_SRC_BASE_LAZY_H_
 
@@ -13,7 +13,7 @@
 
 namespace hbmprof::internal {
 
-// Any thread. A Lazy itself must be a static variable.
+// Any thread may call any function. A Lazy must be a static variable.
 template <typename T>
 class Lazy {
  public:
@@ -25,7 +25,7 @@ class Lazy {
     T* object = IfMade();
     return object != nullptr ? *object : Make();
   }
-  // Null before the first use.
+  // Returns null before the first call of Get.
   T* IfMade() const { return object_.load(std::memory_order_acquire); }
 
  private:

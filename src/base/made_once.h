@@ -1,6 +1,6 @@
-// MadeOnce: an object that is made on first use without a lock and without a static-initialization guard, so that its
-// making may load a library or ask the dynamic linker: a thread that holds the linker's lock never waits for it.
-// Not here: what is made once under a lock that nobody calls out with.
+// MadeOnce: an object that is made at first use without a lock and without a static-initialization guard. So the code
+// that makes it may load a library or call the dynamic linker: a thread that holds the linker's lock never waits for
+// it. Not here: objects that are made under a lock (lazy.h).
 #ifndef HBMPROF_SRC_BASE_MADE_ONCE_H_
 #define HBMPROF_SRC_BASE_MADE_ONCE_H_
 
@@ -17,10 +17,11 @@ class MadeOnce {
   MadeOnce(const MadeOnce&) = delete;
   MadeOnce& operator=(const MadeOnce&) = delete;
 
-  // The object. While there is none, calls `make`, which returns a std::unique_ptr<T>; null means "not yet", and the
-  // next call asks again. Several threads may be in `make` at the same time: the first to be done publishes its object,
-  // the others discard theirs. So `make` must have no effect that must not happen twice. If `published` is given, it
-  // says whether this call published the object. Throws what `make` throws.
+  // Returns the object. If there is none, calls `make`, which returns a std::unique_ptr<T>. If that is null, returns
+  // null; the next call calls `make` again. Several threads may be in `make` at the same time: the first one that
+  // returns publishes its object, the others discard theirs. So it must be harmless if `make` runs twice. Sets
+  // `*published`, if it is not null, to whether this call published the object. Throws what `make` throws. Any thread
+  // may call it.
   template <typename Make>
   T* Get(const Make& make, bool* published = nullptr) {
     if (published != nullptr) *published = false;

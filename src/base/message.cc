@@ -13,12 +13,12 @@
 namespace hbmprof::internal {
 namespace {
 
-// Standard error when the library was loaded.
+// The file that descriptor 2 was when the library was loaded.
 bool was_open = false;
 dev_t device;
 ino_t inode;
 
-// Before the constructors of global objects, which may record, and so print.
+// Runs before the constructors of global objects, which may record events and print messages.
 [[gnu::constructor(101)]] void WhenLoaded() { UseStandardError(); }
 
 }  // namespace

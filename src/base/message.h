@@ -1,4 +1,4 @@
-// What the library says to the user of the program that it is in.
+// Messages of the library to the user of the program.
 #ifndef HBMPROF_SRC_BASE_MESSAGE_H_
 #define HBMPROF_SRC_BASE_MESSAGE_H_
 
@@ -6,13 +6,14 @@
 
 namespace hbmprof::internal {
 
-// Writes the parts of a message and a line feed to standard error, in one piece up to 4 KiB. Does nothing if descriptor
-// 2 is not the file that it was when this library was loaded: the program has closed it, and what has the number now is
-// its own. Raises no signal. Any thread; keeps errno.
+// Writes the parts of a message and a line feed to standard error, with one write for up to 4 KiB. Does nothing if
+// descriptor 2 is not the same file as when this library was loaded: then the program has closed it and uses the number
+// for a file of its own. Raises no signal. Keeps errno. Any thread may call it.
 void PrintMessage(std::string_view text, std::string_view more = {}, std::string_view still_more = {},
                   std::string_view end = {}) noexcept;
 
-// From now on messages go to what descriptor 2 is now. Called when the library is loaded; for tests, which redirect it.
+// Later messages go to the file that descriptor 2 is now. Called when the library is loaded, and by tests that redirect
+// standard error.
 void UseStandardError();
 
 }  // namespace hbmprof::internal

@@ -1,9 +1,9 @@
-// Mutex: std::mutex with lock annotations, for slow paths. Also its scoped guard.
-// Not here: the lock of the path of an event (spin_lock.h).
+// Mutex: std::mutex with lock annotations, for slow paths. MutexLock: its scoped guard.
+// Not here: the lock for the recording of events (spin_lock.h).
 //
-// At a fork no other thread holds one, so each is free in the child and what it protects is whole (fork.h). Therefore
-// never hold one while calling anything that could wait for a fork to end: the dynamic linker, a device, a probe, a
-// function of the user's.
+// During a fork no other thread holds a Mutex, so each is free in the child and its data are consistent (fork.h). A
+// thread that holds one must not call anything that may wait for a fork to end: the dynamic linker, a device, a probe,
+// a function of the user.
 #ifndef HBMPROF_SRC_BASE_MUTEX_H_
 #define HBMPROF_SRC_BASE_MUTEX_H_
 

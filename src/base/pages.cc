@@ -12,8 +12,8 @@ namespace hbmprof::internal {
 
 namespace {
 
-// x86's large page, and the most common one elsewhere. A random access to ordinary pages of a large table misses the
-// processor's table of pages besides its caches.
+// The size of large pages on x86, and the most common one elsewhere. With ordinary pages, a random access to a large
+// table misses the TLB in addition to the caches.
 constexpr size_t kLargePage = size_t{2} << 20;
 
 void* Map(size_t bytes) {
@@ -27,7 +27,7 @@ std::atomic<int64_t> host_bytes{0};
 std::atomic<int64_t> max_host_bytes{INT64_MAX};
 
 constexpr size_t kPage = 4096;
-constexpr size_t kMostBytes = size_t{1} << 60;
+constexpr size_t kMaxMapping = size_t{1} << 60;
 
 int64_t WholePages(size_t bytes) { return static_cast<int64_t>((bytes + kPage - 1) / kPage * kPage); }
 
@@ -48,7 +48,7 @@ bool TakeHostBytes(int64_t bytes) {
 void CountHostBytes(int64_t bytes) { host_bytes.fetch_add(bytes, std::memory_order_relaxed); }
 
 void* MapPages(size_t bytes) {
-  if (bytes > kMostBytes || !TakeHostBytes(WholePages(bytes))) return nullptr;
+  if (bytes > kMaxMapping || !TakeHostBytes(WholePages(bytes))) return nullptr;
   void* pages = ReservePages(bytes);
   if (pages == nullptr) CountHostBytes(-WholePages(bytes));
   return pages;
@@ -63,7 +63,7 @@ void* ReservePages(size_t bytes) {
   pages += before;
   munmap(pages + bytes, kLargePage - before);
   const int saved_errno = errno;
-  madvise(pages, bytes, MADV_HUGEPAGE);  // refused by kernels without
+  madvise(pages, bytes, MADV_HUGEPAGE);  // fails if the kernel does not support it
   errno = saved_errno;
   return pages;
 }
@@ -74,8 +74,15 @@ void UnmapPages(void* pages, size_t bytes) {
   CountHostBytes(-WholePages(bytes));
 }
 
+void RetirePages(void* pages, size_t bytes) {
+  DiscardPages(pages, bytes);
+  CountHostBytes(-WholePages(bytes));
+}
+
+void UnmapRetiredPages(void* pages, size_t bytes) { munmap(pages, bytes); }
+
 void DiscardPages(void* pages, size_t bytes) {
-  // Refused where the process has locked its memory (mlockall).
+  // madvise fails if the process has locked its memory (mlockall).
   if (madvise(pages, bytes, MADV_DONTNEED) != 0) std::memset(pages, 0, bytes);
 }
 
@@ -88,7 +95,7 @@ Arena::~Arena() {
 }
 
 void* Arena::Allocate(size_t bytes) {
-  bytes = (bytes + 15) & ~size_t{15};
+  bytes = Aligned(bytes);
   if (bytes > left_) {
     const size_t chunk_bytes = std::max(kChunkBytes, bytes + sizeof(Chunk));
     auto* chunk = static_cast<Chunk*>(MapPages(chunk_bytes));
@@ -103,6 +110,13 @@ void* Arena::Allocate(size_t bytes) {
   next_ += bytes;
   left_ -= bytes;
   return result;
+}
+
+void Arena::Shrink(void* memory, size_t bytes, size_t used) {
+  char* const end = static_cast<char*>(memory) + Aligned(used);
+  std::memset(static_cast<char*>(memory) + used, 0, Aligned(bytes) - used);
+  left_ += static_cast<size_t>(next_ - end);
+  next_ = end;
 }
 
 }  // namespace hbmprof::internal

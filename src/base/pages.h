@@ -1,5 +1,5 @@
-// Host memory straight from the kernel, so that recording never enters malloc (which a program may have wrapped with
-// us), and an arena on top of it.
+// Host memory directly from the kernel, and an arena that uses it. The recording of events does not call malloc,
+// because the program may have a malloc that records its calls here.
 #ifndef HBMPROF_SRC_BASE_PAGES_H_
 #define HBMPROF_SRC_BASE_PAGES_H_
 
@@ -8,28 +8,33 @@
 
 namespace hbmprof::internal {
 
-// What all tables of the process take: every mapped page, touched or not, and what is counted below. Never more than
-// SetMaxHostBytes allows, but for what was there before and CountHostBytes. Any thread.
+// Host memory of all tables of the process, in bytes: all pages of MapPages, touched or not, and the bytes counted by
+// the two functions below. It exceeds the limit only by bytes that were counted before the limit was set, and by those
+// of CountHostBytes. Any thread may call these functions.
 int64_t HostBytes();
 int64_t MaxHostBytes();
-void SetMaxHostBytes(int64_t bytes);  // at first there is no limit
-// Counts memory that does not come from MapPages; returns false, and counts nothing, where the limit does not allow it.
+void SetMaxHostBytes(int64_t bytes);  // initially there is no limit
+// Counts memory that does not come from MapPages. Returns false, without counting, if it would exceed the limit.
 bool TakeHostBytes(int64_t bytes);
-// The same for memory that is there in any case.
+// The same without the limit. A negative number gives bytes back.
 void CountHostBytes(int64_t bytes);
 
-// Zero-filled, page-aligned, takes memory only where it is touched: in pages, and for a multiple of 2 MiB in large
-// pages of that size, where the kernel has them. Null if the kernel has none or the limit does not allow it. Leaves
-// errno alone.
+// Returns zero-filled, page-aligned memory, which takes physical memory only for pages that are touched. A multiple of
+// 2 MiB is in large pages of this size if the kernel supports them. Returns null if the kernel has no memory or the
+// limit would be exceeded. Leaves errno alone.
 void* MapPages(size_t bytes);
-// MapPages without counting: for a table that takes its host bytes as it fills.
+// The same without counting, for a table that counts its host bytes while it fills.
 void* ReservePages(size_t bytes);
-// `pages` and `bytes` as given to or by MapPages (not ReservePages). Null is ignored.
+// Unmaps memory of MapPages (not ReservePages), with the same `bytes`. Does nothing if `pages` is null.
 void UnmapPages(void* pages, size_t bytes);
-// Gives the memory back, where it is not locked, and leaves the addresses usable; they read as zeros afterwards.
+// Gives pages of MapPages back for good, but keeps their addresses: they read as zeros from now on, for threads that
+// may still read them, and must not be written. UnmapRetiredPages ends that.
+void RetirePages(void* pages, size_t bytes);
+void UnmapRetiredPages(void* pages, size_t bytes);
+// Returns the physical memory to the kernel, unless it is locked. The addresses stay mapped and read as zeros.
 void DiscardPages(void* pages, size_t bytes);
 
-// Bump allocator of memory that lives as long as the arena. Not thread-safe.
+// Bump allocator. Its memory lives as long as the arena. Not thread-safe.
 class Arena {
  public:
   Arena() = default;
@@ -37,8 +42,10 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Zero-filled, 16-byte aligned; null if the kernel has no memory.
+  // Returns zero-filled memory, aligned to 16 bytes; null in the same cases as MapPages.
   void* Allocate(size_t bytes);
+  // Keeps only the first `used` bytes of `memory`, which the last Allocate returned for `bytes`. The rest is zeroed.
+  void Shrink(void* memory, size_t bytes, size_t used);
 
  private:
   struct Chunk {
@@ -46,6 +53,7 @@ class Arena {
     size_t bytes;
   };
   static constexpr size_t kChunkBytes = size_t{256} << 10;
+  static constexpr size_t Aligned(size_t bytes) { return (bytes + 15) & ~size_t{15}; }
 
   Chunk* chunks_ = nullptr;
   char* next_ = nullptr;

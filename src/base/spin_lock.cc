@@ -16,9 +16,9 @@ void Backoff::WaitLonger() {
     return;
   }
   const int saved_errno = errno;
-  nanoseconds_ = std::clamp(2 * nanoseconds_, kShortestSleep, kLongestSleep);
+  nanoseconds_ = std::clamp(2 * nanoseconds_, kMinSleep, kMaxSleep);
   const timespec duration = {0, nanoseconds_};
-  // Not nanosleep: that is a cancellation point.
+  // The function nanosleep is not used because it is a cancellation point.
   syscall(SYS_nanosleep, &duration, nullptr);
   errno = saved_errno;
 }

@@ -1,6 +1,5 @@
-// SpinLock: four bytes, for sections of some ten instructions on the path of an event. Also its scoped guard, and
-// Backoff, how to wait in a loop.
-// Not here: locks for slow paths (mutex.h).
+// SpinLock: a lock of four bytes for sections of about ten instructions, used while events are recorded.
+// SpinLockHolder: its scoped guard. Backoff: waits in a loop. Not here: locks for slow paths (mutex.h).
 #ifndef HBMPROF_SRC_BASE_SPIN_LOCK_H_
 #define HBMPROF_SRC_BASE_SPIN_LOCK_H_
 
@@ -21,10 +20,10 @@ inline void CpuRelax() {
 #endif
 }
 
-// Waits for another thread in a loop: first spins, then yields (a holder that was preempted is the common reason to
-// wait when there are more threads than processors), then sleeps, a quarter of a millisecond at most. Without the
-// sleeps a thread under SCHED_FIFO could keep the thread that it waits for from its processor for ever. Leaves errno
-// alone and is no cancellation point. May be used in signal handlers.
+// Waits for another thread in a loop: spins first, then yields, then sleeps for at most 0.25 ms at a time. Yielding
+// helps if the other thread was preempted, the common case with more threads than processors. The sleeps are necessary
+// because a thread under SCHED_FIFO could otherwise keep the other thread off its processor for ever. Leaves errno
+// alone, is no cancellation point, and may be used in signal handlers.
 class Backoff {
  public:
   void Wait() {
@@ -36,8 +35,8 @@ class Backoff {
  private:
   static constexpr int kSpins = 200;
   static constexpr int kYields = 200;
-  static constexpr long kShortestSleep = 10'000;  // nanoseconds
-  static constexpr long kLongestSleep = 250'000;
+  static constexpr long kMinSleep = 10'000;  // nanoseconds
+  static constexpr long kMaxSleep = 250'000;
 
   [[gnu::noinline]] void WaitLonger();
 

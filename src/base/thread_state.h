@@ -1,4 +1,4 @@
-// What the tracker keeps per thread: its number, and whether it is inside the tracker.
+// The per-thread state of the tracker: the number of the thread, and whether it is inside the tracker.
 #ifndef HBMPROF_SRC_BASE_THREAD_STATE_H_
 #define HBMPROF_SRC_BASE_THREAD_STATE_H_
 
@@ -7,7 +7,7 @@
 
 namespace hbmprof::internal {
 
-// Threads are numbered from 1 up to this in the order of first use, and then from 1 again.
+// Threads are numbered from 1 to kThreadNumbers in the order of their first use, and then from 1 again.
 inline constexpr uint32_t kThreadNumbers = 64;
 
 struct ThreadState {
@@ -15,17 +15,17 @@ struct ThreadState {
   bool inside;      // an event of this thread is being recorded
 };
 
-// Plain zero-initialised data in the static TLS block: reading it never allocates, and it needs no destructor, so it
-// works during thread exit and from signal handlers. __thread, since an extern thread_local might need a constructor,
-// which every access would have to ask for.
+// Plain zero-initialized data in the static TLS block. An access never allocates memory, and there is no destructor, so
+// it can be used during thread exit and in signal handlers. It is __thread because an extern thread_local might have a
+// constructor, so that every access would call a function.
 extern __thread ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
-// This thread's number, which it gets now if it has none.
+// Returns the number of this thread. A thread gets its number in its first call.
 uint32_t ThreadNumber();
 
-// Marks the thread as inside the tracker while it lives. `entered()` is false if it was inside already: then the event
-// comes from the tracker itself (or from a signal handler that interrupted it) and must be passed through. The fences
-// keep the compiler from moving what the guard guards out of its reach, as a signal handler would see it.
+// Marks the thread as inside the tracker during its life. `entered()` is false if the thread was inside before: then
+// the event comes from the tracker itself, or from a signal handler that interrupted it, and must not be recorded. The
+// fences keep the compiler from moving code out of the guarded section, as seen by a signal handler.
 class ReentryGuard {
  public:
   ReentryGuard() : entered_(!thread_state.inside) {

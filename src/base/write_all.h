@@ -1,4 +1,4 @@
-// WriteAll: a whole text, without the signals that a write can raise.
+// WriteAll: writes a whole text, without the signals that a write can raise.
 #ifndef HBMPROF_SRC_BASE_WRITE_ALL_H_
 #define HBMPROF_SRC_BASE_WRITE_ALL_H_
 
@@ -13,8 +13,8 @@
 
 namespace hbmprof::internal {
 
-// While it lives, this thread gets neither SIGXFSZ (a write beyond RLIMIT_FSIZE) nor SIGPIPE (a pipe without a reader);
-// the write fails with EFBIG or EPIPE.
+// During its life this thread gets neither SIGXFSZ (a write beyond RLIMIT_FSIZE) nor SIGPIPE (a pipe without a reader).
+// The write fails with EFBIG or EPIPE instead.
 class WriteSignalsBlocked {
  public:
   WriteSignalsBlocked() {
@@ -29,8 +29,8 @@ class WriteSignalsBlocked {
   WriteSignalsBlocked(const WriteSignalsBlocked&) = delete;
   WriteSignalsBlocked& operator=(const WriteSignalsBlocked&) = delete;
 
-  // After a write of this thread has failed with `error`: removes the signal that it raised, unless the same signal was
-  // pending before.
+  // To be called after a write of this thread has failed with `error`. Removes the signal that the write raised, unless
+  // the same signal was pending before.
   void Consume(int error) const {
     const int number = error == EFBIG ? SIGXFSZ : error == EPIPE ? SIGPIPE : 0;
     if (number == 0 || sigismember(&pending_, number) == 1) return;
@@ -47,7 +47,7 @@ class WriteSignalsBlocked {
   sigset_t pending_;
 };
 
-// Writes all of `bytes` at the place where `fd` is. Returns 0 or an errno value; raises no signal.
+// Writes all of `bytes` at the current position of `fd`. Returns 0 or an errno value. Raises no signal.
 inline int WriteAll(int fd, std::string_view bytes) {
   const WriteSignalsBlocked blocked;
   while (!bytes.empty()) {

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
+#include "src/capture/given_stack.h"
 #include "src/capture/libunwind_backend.h"
-#include "src/capture/memo.h"
+#include "src/capture/path_cache.h"
 #include "src/capture/rules.h"
 #include "src/capture/stack_memory.h"
 #include "src/capture/walk.h"
@@ -13,11 +14,11 @@
 namespace hbmprof::internal {
 namespace {
 
-// What libunwind may take of the stack, and more.
-constexpr size_t kLibunwindRoom = size_t{32} << 10;
+// More than the bytes of stack that libunwind needs.
+constexpr size_t kLibunwindStackBytes = size_t{32} << 10;
 
-// For architectures on which a Caller is its pc alone. The first call of backtrace loads a library, so the constructor
-// makes it.
+// For architectures on which a Caller has only its pc. The first call of backtrace loads a library, so the constructor
+// of StackCapture makes that call.
 CapturedStack CaptureWithBacktrace(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
   uintptr_t found[kMaxStackDepth + kOwnFrames + 1];
@@ -33,11 +34,11 @@ CapturedStack CaptureWithBacktrace(const Caller& caller, uintptr_t* pcs, int max
   return {pcs, depth, end - first > depth};
 }
 
-// Where the rules do not lead to the outermost frame, guesses may; if they do not either, the stack counts as
-// truncated.
+// Walks by rules. If they do not lead to the outermost frame, walks again with guesses. If these do not lead there
+// either, the stack counts as truncated.
 CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_depth) {
   const Path* path;
-  WalkResult walk = WalkToRemember(caller, buffer, max_depth, &path);
+  WalkResult walk = WalkAndCache(caller, buffer, max_depth, &path);
   if (walk.end == WalkEnd::kUnknown) walk = WalkByRules(caller, buffer, max_depth, /*guess=*/true);
   return {buffer, walk.depth, walk.end != WalkEnd::kOutermost, path};
 }
@@ -48,7 +49,7 @@ StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
   if (unwinder == Unwinder::kNone) return;
 #if defined(__x86_64__)
   const bool has_rules = PrepareRules();
-  if (has_rules) PrepareMemos();
+  if (has_rules) PreparePathCaches();
   const Method best = has_rules ? Method::kRules : Method::kFramePointer;
   switch (unwinder) {
     case Unwinder::kFramePointer:
@@ -69,7 +70,10 @@ StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
 
 CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const {
   max_depth = std::min(max_depth, kMaxStackDepth);
-  if (max_depth <= 0 || caller.pc == 0) return {buffer, 0, false};
+  if (max_depth <= 0 || caller.pc == 0 || method_ == Method::kNone) return {buffer, 0, false};
+  if (const int given = GivenFrames(caller); given > 0) {
+    return {GivenStack(caller), std::min(given, max_depth), given > max_depth};
+  }
   switch (method_) {
     case Method::kRules:
       return CaptureByRules(caller, buffer, max_depth);
@@ -78,7 +82,7 @@ CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffe
       return {buffer, walk.depth, walk.end == WalkEnd::kDepth};
     }
     case Method::kLibunwind: {
-      if (StackRoom() >= kLibunwindRoom) {
+      if (AvailableStackBytes() >= kLibunwindStackBytes) {
         const CapturedStack stack = CaptureWithLibunwind(caller, buffer, max_depth);
         if (stack.depth > 0) return stack;
       }

@@ -1,23 +1,24 @@
 #include "src/capture/cfi.h"
 
 #include <cstring>
+#include <optional>
 
 namespace hbmprof::internal {
 namespace {
 
-// Pointer encodings.
+// Pointer encodings (DW_EH_PE_*).
 constexpr uint8_t kPeOmit = 0xff;
 constexpr uint8_t kPeIndirect = 0x80;
 constexpr uint8_t kPePcRelative = 0x10;
 constexpr uint8_t kPeDataRelative = 0x30;
 
-// DWARF numbers of the registers that matter here.
+// DWARF numbers of registers.
 constexpr uint64_t kFp = 6;
 constexpr uint64_t kSp = 7;
 constexpr uint64_t kReturnAddress = 16;
 
-// Reads forward through an object's unwind information. Past `end`, or at something that is not understood, it fails
-// and stays failed; values read then are 0.
+// Reads forward through an object's unwind information. It fails past `end` and at unknown encodings. After that ok()
+// is false for ever, and all values read are 0.
 class Cursor {
  public:
   // Fails from the start if `end` is null.
@@ -33,7 +34,7 @@ class Cursor {
     }
     at_ += bytes;
   }
-  // The next `bytes` bytes, as a cursor of their own; passes over them.
+  // Skips `bytes` bytes and returns a cursor for them.
   Cursor Take(uint64_t bytes) {
     const uint8_t* begin = at_;
     Skip(bytes);
@@ -74,8 +75,8 @@ class Cursor {
     return static_cast<int64_t>(value);
   }
 
-  // A pointer in one of the DW_EH_PE encodings; `data_base` is what data-relative ones count from, 0 if nothing. The
-  // target of an indirect one is not followed.
+  // Reads a pointer in one of the DW_EH_PE encodings. Data-relative pointers are relative to `data_base`, and fail if
+  // it is 0. Of an indirect pointer, returns the address of the target.
   uint64_t Encoded(uint8_t encoding, uintptr_t data_base) {
     const auto here = reinterpret_cast<uintptr_t>(at_);
     uint64_t value = EncodedValue(encoding);
@@ -95,7 +96,7 @@ class Cursor {
     return value;
   }
 
-  // The stored number alone.
+  // Reads the stored number of a pointer, without adding a base.
   uint64_t EncodedValue(uint8_t encoding) {
     switch (encoding & 0x0f) {
       case 0x00:  // absolute
@@ -126,7 +127,7 @@ class Cursor {
   bool ok_;
 };
 
-// Sums of numbers that anything may stand for: they wrap.
+// Arithmetic on numbers that may have any value. It wraps around.
 int64_t Sum(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
 int64_t Difference(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
@@ -135,7 +136,8 @@ int64_t Product(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
-// What follows the length field of the CIE or FDE at `at`; a failed cursor if that does not lie in `readable`.
+// Returns a cursor for the contents of the CIE or FDE at `at`, after the length field. Returns a failed cursor if they
+// are not in `readable`.
 Cursor Entry(const uint8_t* at, const ReadableRanges& readable) {
   Cursor in(at, reinterpret_cast<const uint8_t*>(readable.LimitAt(reinterpret_cast<uintptr_t>(at))));
   const auto bytes32 = in.Fixed<uint32_t>();
@@ -152,6 +154,7 @@ struct Cie {
   Cursor program{nullptr, nullptr};
 };
 
+// Returns false if the bytes at `at` are no CIE, are damaged, or have an augmentation that is not supported.
 bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
   Cursor in = Entry(at, readable);
   if (in.Fixed<uint32_t>() != 0) return false;  // not a CIE
@@ -194,8 +197,10 @@ bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
   return in.ok();
 }
 
-// A value on the expression evaluator's stack: a number, a register plus a number, or the word in memory at a register
-// plus a number, plus another number.
+// A value on the stack of the expression evaluator. It has one of three forms:
+// - kNumber: offset
+// - kRegister: reg + offset
+// - kWordAt: (the word in memory at reg + offset) + addend
 struct Term {
   enum Base : uint8_t { kNumber, kRegister, kWordAt };
   Base base = kNumber;
@@ -209,130 +214,166 @@ struct Term {
   }
 };
 
-// Evaluates a DWARF expression as far as it has the form of a Term. `pc` stands for the program counter's register;
-// `cfa` is pushed first where it is given.
+// Operations of DWARF expressions (DW_OP_*).
+enum Op : uint8_t {
+  kOpDeref = 0x06,
+  kOpConst1u = 0x08,
+  kOpConst1s,
+  kOpConst2u,
+  kOpConst2s,
+  kOpConst4u,
+  kOpConst4s,
+  kOpConst8u,
+  kOpConst8s,
+  kOpConstu,
+  kOpConsts,
+  kOpAnd = 0x1a,
+  kOpMinus = 0x1c,
+  kOpOr = 0x21,
+  kOpPlus = 0x22,
+  kOpPlusUconst = 0x23,
+  kOpShl = 0x24,
+  kOpShr = 0x25,
+  kOpEq = 0x29,
+  kOpGe,
+  kOpGt,
+  kOpLe,
+  kOpLt,
+  kOpNe,
+  kOpLit0 = 0x30,
+  kOpLit31 = 0x4f,
+  kOpBreg0 = 0x70,
+  kOpBreg31 = 0x8f,
+  kOpBregx = 0x92,
+  kOpNop = 0x96,
+};
+
+// Returns the constant that operation `op` pushes, whose operands follow in `in`; nothing if it pushes no constant.
+std::optional<int64_t> ReadConstant(uint8_t op, Cursor* in) {
+  if (op >= kOpLit0 && op <= kOpLit31) return op - kOpLit0;
+  switch (op) {
+    case kOpConst1u:
+      return in->Fixed<uint8_t>();
+    case kOpConst1s:
+      return in->Fixed<int8_t>();
+    case kOpConst2u:
+      return in->Fixed<uint16_t>();
+    case kOpConst2s:
+      return in->Fixed<int16_t>();
+    case kOpConst4u:
+      return in->Fixed<uint32_t>();
+    case kOpConst4s:
+      return in->Fixed<int32_t>();
+    case kOpConst8u:
+    case kOpConst8s:
+      return in->Fixed<int64_t>();
+    case kOpConstu:
+      return static_cast<int64_t>(in->Uleb());
+    case kOpConsts:
+      return in->Sleb();
+    default:
+      return std::nullopt;
+  }
+}
+
+// Returns the term that operation `op` pushes; nothing if it pushes none. `pc` is the value of the program counter.
+std::optional<Term> ReadPushed(uint8_t op, uintptr_t pc, Cursor* in) {
+  Term pushed;
+  if ((op >= kOpBreg0 && op <= kOpBreg31) || op == kOpBregx) {
+    const uint64_t reg = op == kOpBregx ? in->Uleb() : op - uint64_t{kOpBreg0};
+    pushed.offset = in->Sleb();
+    if (reg == kReturnAddress) {
+      pushed.Add(static_cast<int64_t>(pc));
+    } else {
+      pushed.base = Term::kRegister;
+      pushed.reg = reg;
+    }
+    return pushed;
+  }
+  const std::optional<int64_t> constant = ReadConstant(op, in);
+  if (!constant.has_value()) return std::nullopt;
+  pushed.offset = *constant;
+  return pushed;
+}
+
+// Sets `*left` to the result of operation `op` on `*left` and `right`. Returns false if the result is not a Term, or if
+// the operation is not supported.
+bool Combine(uint8_t op, const Term& right, Term* left) {
+  if (op == kOpPlus) {
+    if (left->base != Term::kNumber && right.base != Term::kNumber) return false;
+    const Term number = left->base == Term::kNumber ? *left : right;
+    if (left->base == Term::kNumber) *left = right;
+    left->Add(number.offset);
+    return true;
+  }
+  if (op == kOpMinus && right.base == Term::kNumber) {
+    left->Add(Difference(0, right.offset));
+    return true;
+  }
+  if (left->base != Term::kNumber || right.base != Term::kNumber) return false;
+  const int64_t a = left->offset;
+  const int64_t b = right.offset;
+  const bool is_shift = b >= 0 && b < 64;
+  switch (op) {
+    case kOpAnd:
+      left->offset = a & b;
+      return true;
+    case kOpOr:
+      left->offset = a | b;
+      return true;
+    case kOpShl:
+      left->offset = is_shift ? static_cast<int64_t>(static_cast<uint64_t>(a) << b) : 0;
+      return true;
+    case kOpShr:
+      left->offset = is_shift ? static_cast<int64_t>(static_cast<uint64_t>(a) >> b) : 0;
+      return true;
+    case kOpEq:
+      left->offset = a == b;
+      return true;
+    case kOpGe:
+      left->offset = a >= b;
+      return true;
+    case kOpGt:
+      left->offset = a > b;
+      return true;
+    case kOpLe:
+      left->offset = a <= b;
+      return true;
+    case kOpLt:
+      left->offset = a < b;
+      return true;
+    case kOpNe:
+      left->offset = a != b;
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Evaluates a DWARF expression. `pc` is the value of the program counter. If `cfa` is not null, it is pushed first.
+// Returns false if the expression is damaged, or if its value is not a Term.
 bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
-  constexpr int kDepth = 16;
-  Term stack[kDepth];
+  constexpr int kMaxDepth = 16;
+  Term stack[kMaxDepth];
   int depth = 0;
   if (cfa != nullptr) stack[depth++] = *cfa;
   while (!in.AtEnd()) {
     const auto op = in.Fixed<uint8_t>();
-    Term pushed;
-    bool push = true;
-    if (op >= 0x30 && op <= 0x4f) {  // lit0..lit31
-      pushed.offset = op - 0x30;
-    } else if ((op >= 0x70 && op <= 0x8f) || op == 0x92) {  // breg0..breg31, bregx
-      const uint64_t reg = op == 0x92 ? in.Uleb() : op - 0x70u;
-      pushed.offset = in.Sleb();
-      if (reg == kReturnAddress) {
-        pushed.Add(static_cast<int64_t>(pc));
-      } else {
-        pushed.base = Term::kRegister;
-        pushed.reg = reg;
-      }
-    } else {
-      switch (op) {
-        case 0x08:
-          pushed.offset = in.Fixed<uint8_t>();
-          break;
-        case 0x09:
-          pushed.offset = in.Fixed<int8_t>();
-          break;
-        case 0x0a:
-          pushed.offset = in.Fixed<uint16_t>();
-          break;
-        case 0x0b:
-          pushed.offset = in.Fixed<int16_t>();
-          break;
-        case 0x0c:
-          pushed.offset = in.Fixed<uint32_t>();
-          break;
-        case 0x0d:
-          pushed.offset = in.Fixed<int32_t>();
-          break;
-        case 0x0e:
-        case 0x0f:
-          pushed.offset = in.Fixed<int64_t>();
-          break;
-        case 0x10:
-          pushed.offset = static_cast<int64_t>(in.Uleb());
-          break;
-        case 0x11:
-          pushed.offset = in.Sleb();
-          break;
-        default:
-          push = false;
-      }
-    }
-    if (push) {
-      if (depth == kDepth) return false;
-      stack[depth++] = pushed;
+    if (const std::optional<Term> pushed = ReadPushed(op, pc, &in)) {
+      if (depth == kMaxDepth) return false;
+      stack[depth++] = *pushed;
       continue;
     }
     if (depth == 0) return false;
     Term& top = stack[depth - 1];
-    if (op == 0x06) {  // deref
+    if (op == kOpDeref) {
       if (top.base != Term::kRegister) return false;
       top.base = Term::kWordAt;
-      continue;
-    }
-    if (op == 0x23) {  // plus_uconst
+    } else if (op == kOpPlusUconst) {
       top.Add(static_cast<int64_t>(in.Uleb()));
-      continue;
-    }
-    if (op == 0x96) continue;  // nop
-    if (depth < 2) return false;
-    const Term right = top;
-    Term& left = stack[depth - 2];
-    --depth;
-    if (op == 0x22) {  // plus
-      if (left.base != Term::kNumber && right.base != Term::kNumber) return false;
-      const Term number = left.base == Term::kNumber ? left : right;
-      if (left.base == Term::kNumber) left = right;
-      left.Add(number.offset);
-      continue;
-    }
-    if (op == 0x1c && right.base == Term::kNumber) {  // minus
-      left.Add(Difference(0, right.offset));
-      continue;
-    }
-    if (left.base != Term::kNumber || right.base != Term::kNumber) return false;
-    const int64_t a = left.offset;
-    const int64_t b = right.offset;
-    switch (op) {
-      case 0x1a:
-        left.offset = a & b;
-        break;
-      case 0x21:
-        left.offset = a | b;
-        break;
-      case 0x24:
-        left.offset = b >= 0 && b < 64 ? static_cast<int64_t>(static_cast<uint64_t>(a) << b) : 0;
-        break;
-      case 0x25:
-        left.offset = b >= 0 && b < 64 ? static_cast<int64_t>(static_cast<uint64_t>(a) >> b) : 0;
-        break;
-      case 0x29:
-        left.offset = a == b;
-        break;
-      case 0x2a:
-        left.offset = a >= b;
-        break;
-      case 0x2b:
-        left.offset = a > b;
-        break;
-      case 0x2c:
-        left.offset = a <= b;
-        break;
-      case 0x2d:
-        left.offset = a < b;
-        break;
-      case 0x2e:
-        left.offset = a != b;
-        break;
-      default:
-        return false;
+    } else if (op != kOpNop) {
+      if (depth < 2 || !Combine(op, top, &stack[depth - 2])) return false;
+      --depth;
     }
   }
   if (!in.ok() || depth == 0) return false;
@@ -340,174 +381,243 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
   return true;
 }
 
-// The operations of a DWARF expression; null: there is none.
+// The operations of a DWARF expression. `begin` is null if there is no expression.
 struct Expression {
   const uint8_t* begin = nullptr;
   const uint8_t* end = nullptr;
 };
 
-// How one register of the caller is found.
+// How one register of the caller is restored.
 struct RegisterRule {
   enum Kind : uint8_t { kSame, kUndefined, kAtCfa, kAtExpression, kOther };
   Kind kind = kSame;
-  int64_t offset = 0;     // kAtCfa: it is the word at CFA + offset
-  Expression expression;  // kAtExpression: it is the word at this address
+  int64_t offset = 0;     // kAtCfa: the register is the word at CFA + offset
+  Expression expression;  // kAtExpression: the register is the word at this address
 };
 
+// One row of the unwind table.
 struct Row {
   uint64_t cfa_register = 0;
   int64_t cfa_offset = 0;
-  Expression cfa_expression;  // if there is one, instead of the two above
+  Expression cfa_expression;  // if there is one, it replaces the two members above
   RegisterRule fp, sp, ra;
 };
 
-// Null for a register that no FrameRule needs.
+// Returns the rule of register `reg`; null if no FrameRule needs this register.
 RegisterRule* Column(Row* row, uint64_t reg) {
   return reg == kFp ? &row->fp : reg == kSp ? &row->sp : reg == kReturnAddress ? &row->ra : nullptr;
 }
 
-// Reads an expression: its length, then operations.
+// Reads an expression: its length, then its operations.
 Expression TakeExpression(Cursor* in) {
   const Cursor operations = in->Take(in->Uleb());
   return {operations.at(), in->at()};
 }
 
-// Runs a CFA program from `location` on for as long as its rows are at or before `address`. `initial` is the row that
-// the CIE's program left; null while that program itself runs.
-bool Run(Cursor in, const Cie& cie, uintptr_t location, uintptr_t address, const Row* initial, Row* row) {
-  constexpr int kRemembered = 8;
-  Row remembered[kRemembered];
-  int depth = 0;
-  const auto set = [&](uint64_t reg, RegisterRule::Kind kind, int64_t offset = 0, const Expression& expression = {}) {
-    if (RegisterRule* column = Column(row, reg)) *column = {kind, offset, expression};
-  };
-  const auto restore = [&](uint64_t reg) {
-    Row from = initial != nullptr ? *initial : Row();
-    if (RegisterRule* column = Column(row, reg)) *column = *Column(&from, reg);
-  };
-  const auto factored = [&](int64_t offset) { return Product(offset, cie.data_alignment); };
-  while (!in.AtEnd()) {
-    const auto op = in.Fixed<uint8_t>();
-    const uint64_t low = op & 0x3f;
-    uint64_t advance = 0;
-    if ((op & 0xc0) == 0x40) {  // advance_loc
-      advance = low;
-    } else if ((op & 0xc0) == 0x80) {  // offset
-      set(low, RegisterRule::kAtCfa, factored(static_cast<int64_t>(in.Uleb())));
-    } else if ((op & 0xc0) == 0xc0) {  // restore
-      restore(low);
-    } else {
-      switch (op) {
-        case 0x00:  // nop
-          break;
-        case 0x01:  // set_loc
-          location = in.Encoded(cie.pointer_encoding, 0);
-          if (location > address) return in.ok();
-          break;
-        case 0x02:  // advance_loc1
-          advance = in.Fixed<uint8_t>();
-          break;
-        case 0x03:  // advance_loc2
-          advance = in.Fixed<uint16_t>();
-          break;
-        case 0x04:  // advance_loc4
-          advance = in.Fixed<uint32_t>();
-          break;
-        case 0x05: {  // offset_extended
-          const uint64_t reg = in.Uleb();
-          set(reg, RegisterRule::kAtCfa, factored(static_cast<int64_t>(in.Uleb())));
-          break;
-        }
-        case 0x06:  // restore_extended
-          restore(in.Uleb());
-          break;
-        case 0x07:  // undefined
-          set(in.Uleb(), RegisterRule::kUndefined);
-          break;
-        case 0x08:  // same_value
-          set(in.Uleb(), RegisterRule::kSame);
-          break;
-        case 0x09: {  // register
-          const uint64_t reg = in.Uleb();
-          in.Uleb();
-          set(reg, RegisterRule::kOther);
-          break;
-        }
-        case 0x0a:  // remember_state
-          if (depth == kRemembered) return false;
-          remembered[depth++] = *row;
-          break;
-        case 0x0b:  // restore_state
-          if (depth == 0) return false;
-          *row = remembered[--depth];
-          break;
-        case 0x0c:  // def_cfa
-          row->cfa_register = in.Uleb();
-          row->cfa_offset = static_cast<int64_t>(in.Uleb());
-          row->cfa_expression = {};
-          break;
-        case 0x0d:  // def_cfa_register
-          row->cfa_register = in.Uleb();
-          row->cfa_expression = {};
-          break;
-        case 0x0e:  // def_cfa_offset
-          row->cfa_offset = static_cast<int64_t>(in.Uleb());
-          break;
-        case 0x0f:  // def_cfa_expression
-          row->cfa_expression = TakeExpression(&in);
-          break;
-        case 0x10: {  // expression
-          const uint64_t reg = in.Uleb();
-          set(reg, RegisterRule::kAtExpression, 0, TakeExpression(&in));
-          break;
-        }
-        case 0x11: {  // offset_extended_sf
-          const uint64_t reg = in.Uleb();
-          set(reg, RegisterRule::kAtCfa, factored(in.Sleb()));
-          break;
-        }
-        case 0x12:  // def_cfa_sf
-          row->cfa_register = in.Uleb();
-          row->cfa_offset = factored(in.Sleb());
-          row->cfa_expression = {};
-          break;
-        case 0x13:  // def_cfa_offset_sf
-          row->cfa_offset = factored(in.Sleb());
-          break;
-        case 0x14:    // val_offset
-        case 0x15: {  // val_offset_sf
-          const uint64_t reg = in.Uleb();
-          in.Uleb();
-          set(reg, RegisterRule::kOther);
-          break;
-        }
-        case 0x16: {  // val_expression
-          const uint64_t reg = in.Uleb();
-          TakeExpression(&in);
-          set(reg, RegisterRule::kOther);
-          break;
-        }
-        case 0x2e:  // GNU_args_size
-          in.Uleb();
-          break;
-        case 0x2f: {  // GNU_negative_offset_extended
-          const uint64_t reg = in.Uleb();
-          set(reg, RegisterRule::kAtCfa, Difference(0, factored(static_cast<int64_t>(in.Uleb()))));
-          break;
-        }
-        default:
-          return false;
+// Operations of CFA programs (DW_CFA_*).
+enum CfaOp : uint8_t {
+  // In the two highest bits. The other bits are an operand.
+  kCfaAdvanceLoc = 0x40,
+  kCfaOffset = 0x80,
+  kCfaRestore = 0xc0,
+  // In all bits.
+  kCfaNop = 0x00,
+  kCfaSetLoc,
+  kCfaAdvanceLoc1,
+  kCfaAdvanceLoc2,
+  kCfaAdvanceLoc4,
+  kCfaOffsetExtended,
+  kCfaRestoreExtended,
+  kCfaUndefined,
+  kCfaSameValue,
+  kCfaRegister,
+  kCfaRememberState,
+  kCfaRestoreState,
+  kCfaDefCfa,
+  kCfaDefCfaRegister,
+  kCfaDefCfaOffset,
+  kCfaDefCfaExpression,
+  kCfaExpression,
+  kCfaOffsetExtendedSf,
+  kCfaDefCfaSf,
+  kCfaDefCfaOffsetSf,
+  kCfaValOffset,
+  kCfaValOffsetSf,
+  kCfaValExpression,
+  kCfaGnuArgsSize = 0x2e,
+  kCfaGnuNegativeOffsetExtended,
+};
+constexpr uint8_t kCfaHighBits = 0xc0;
+
+// Executes CFA programs, which compute the row of an address.
+class CfaProgram {
+ public:
+  // A program begins at `location`, and stops before the first row whose location is above `address`. `initial` is the
+  // row that the CIE's program computed; null to run that program itself. Changes `*row`.
+  CfaProgram(const Cie& cie, uintptr_t location, uintptr_t address, const Row* initial, Row* row)
+      : cie_(cie), address_(address), initial_(initial), location_(location), row_(row) {}
+
+  // Returns false if the program is damaged or not supported.
+  bool Run(Cursor in) {
+    while (!in.AtEnd()) {
+      const auto op = in.Fixed<uint8_t>();
+      if (SetsLocation(op, &in)) {
+        if (location_ > address_) break;
+      } else if (!SetsCfa(op, &in) && !SetsRegister(op, &in) && !SetsState(op, &in)) {
+        return false;
       }
     }
-    if (advance != 0) {
-      location += advance * cie.code_alignment;
-      if (location > address) return in.ok();
+    return in.ok();
+  }
+
+ private:
+  // Each of these functions executes `op` if it is of its group, and returns whether it is.
+
+  bool SetsLocation(uint8_t op, Cursor* in) {
+    uint64_t advance;
+    if ((op & kCfaHighBits) == kCfaAdvanceLoc) {
+      advance = op & ~kCfaHighBits;
+    } else if (op == kCfaSetLoc) {
+      location_ = in->Encoded(cie_.pointer_encoding, 0);
+      return true;
+    } else if (op == kCfaAdvanceLoc1) {
+      advance = in->Fixed<uint8_t>();
+    } else if (op == kCfaAdvanceLoc2) {
+      advance = in->Fixed<uint16_t>();
+    } else if (op == kCfaAdvanceLoc4) {
+      advance = in->Fixed<uint32_t>();
+    } else {
+      return false;
+    }
+    location_ += advance * cie_.code_alignment;
+    return true;
+  }
+
+  bool SetsCfa(uint8_t op, Cursor* in) {
+    switch (op) {
+      case kCfaDefCfa:
+        row_->cfa_register = in->Uleb();
+        row_->cfa_offset = static_cast<int64_t>(in->Uleb());
+        row_->cfa_expression = {};
+        return true;
+      case kCfaDefCfaSf:
+        row_->cfa_register = in->Uleb();
+        row_->cfa_offset = Factored(in->Sleb());
+        row_->cfa_expression = {};
+        return true;
+      case kCfaDefCfaRegister:
+        row_->cfa_register = in->Uleb();
+        row_->cfa_expression = {};
+        return true;
+      case kCfaDefCfaOffset:
+        row_->cfa_offset = static_cast<int64_t>(in->Uleb());
+        return true;
+      case kCfaDefCfaOffsetSf:
+        row_->cfa_offset = Factored(in->Sleb());
+        return true;
+      case kCfaDefCfaExpression:
+        row_->cfa_expression = TakeExpression(in);
+        return true;
+      default:
+        return false;
     }
   }
-  return in.ok();
-}
 
-// The address a register was saved at; false if it was not saved in memory.
+  bool SetsRegister(uint8_t op, Cursor* in) {
+    const uint64_t low_bits = op & ~uint64_t{kCfaHighBits};
+    if ((op & kCfaHighBits) == kCfaOffset) {
+      SetRule(low_bits, RegisterRule::kAtCfa, Factored(static_cast<int64_t>(in->Uleb())));
+      return true;
+    }
+    if ((op & kCfaHighBits) == kCfaRestore) {
+      RestoreRule(low_bits);
+      return true;
+    }
+    switch (op) {
+      case kCfaOffsetExtended:
+      case kCfaOffsetExtendedSf:
+      case kCfaGnuNegativeOffsetExtended: {
+        const uint64_t reg = in->Uleb();
+        const int64_t offset = Factored(op == kCfaOffsetExtendedSf ? in->Sleb() : static_cast<int64_t>(in->Uleb()));
+        SetRule(reg, RegisterRule::kAtCfa, op == kCfaGnuNegativeOffsetExtended ? Difference(0, offset) : offset);
+        return true;
+      }
+      case kCfaRestoreExtended:
+        RestoreRule(in->Uleb());
+        return true;
+      case kCfaUndefined:
+        SetRule(in->Uleb(), RegisterRule::kUndefined);
+        return true;
+      case kCfaSameValue:
+        SetRule(in->Uleb(), RegisterRule::kSame);
+        return true;
+      case kCfaExpression: {
+        const uint64_t reg = in->Uleb();
+        SetRule(reg, RegisterRule::kAtExpression, 0, TakeExpression(in));
+        return true;
+      }
+      case kCfaRegister:
+      case kCfaValOffset:
+      case kCfaValOffsetSf: {
+        const uint64_t reg = in->Uleb();
+        in->Uleb();
+        SetRule(reg, RegisterRule::kOther);
+        return true;
+      }
+      case kCfaValExpression: {
+        const uint64_t reg = in->Uleb();
+        TakeExpression(in);
+        SetRule(reg, RegisterRule::kOther);
+        return true;
+      }
+      default:
+        return false;
+    }
+  }
+
+  // Also returns false if the stack of remembered rows is full or empty.
+  bool SetsState(uint8_t op, Cursor* in) {
+    switch (op) {
+      case kCfaNop:
+        return true;
+      case kCfaRememberState:
+        if (depth_ == kMaxRemembered) return false;
+        remembered_[depth_++] = *row_;
+        return true;
+      case kCfaRestoreState:
+        if (depth_ == 0) return false;
+        *row_ = remembered_[--depth_];
+        return true;
+      case kCfaGnuArgsSize:
+        in->Uleb();
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  void SetRule(uint64_t reg, RegisterRule::Kind kind, int64_t offset = 0, const Expression& expression = {}) {
+    if (RegisterRule* column = Column(row_, reg)) *column = {kind, offset, expression};
+  }
+  // Sets the rule of `reg` to that of the initial row.
+  void RestoreRule(uint64_t reg) {
+    Row from = initial_ != nullptr ? *initial_ : Row();
+    if (RegisterRule* column = Column(row_, reg)) *column = *Column(&from, reg);
+  }
+  int64_t Factored(int64_t offset) const { return Product(offset, cie_.data_alignment); }
+
+  static constexpr int kMaxRemembered = 6;  // they are on the stack; compilers nest one or two
+
+  const Cie& cie_;
+  const uintptr_t address_;
+  const Row* const initial_;
+  uintptr_t location_;
+  Row* const row_;
+  Row remembered_[kMaxRemembered];
+  int depth_ = 0;
+};
+
+// Sets `*at` to the address at which a register is saved. Returns false if it is not saved in memory.
 bool SavedAt(const RegisterRule& rule, const Term& cfa, uintptr_t address, Term* at) {
   if (rule.kind == RegisterRule::kAtCfa) {
     *at = cfa;
@@ -526,7 +636,26 @@ FrameRule Inexpressible() {
   return rule;
 }
 
-// What of a row a FrameRule can express.
+// Converts the rules of a signal trampoline. The kernel has pushed a context with all registers: sp, and pc behind it.
+// `rule` has all that Reduce sets before it calls this function; `fp_at` is the address of the caller's fp.
+FrameRule ReduceSignal(FrameRule rule, const Row& row, const Term& cfa, const Term& fp_at, uintptr_t address) {
+  Term sp_at;
+  Term ra_at;
+  if (cfa.addend != 0 || !SavedAt(row.ra, cfa, address, &ra_at) || !IsRegister(ra_at, kSp) ||
+      ra_at.offset != Sum(cfa.offset, 8)) {
+    return Inexpressible();
+  }
+  if (row.sp.kind != RegisterRule::kSame &&
+      (!SavedAt(row.sp, cfa, address, &sp_at) || !IsRegister(sp_at, kSp) || sp_at.offset != cfa.offset)) {
+    return Inexpressible();
+  }
+  if (!rule.fp_saved || !IsRegister(fp_at, kSp)) return Inexpressible();
+  rule.fp_offset = fp_at.offset;
+  rule.kind = FrameRule::kSignal;
+  return rule;
+}
+
+// Converts a row to a FrameRule. The kind is kInexpressible if that is not possible.
 FrameRule Reduce(const Row& row, uintptr_t address) {
   FrameRule rule;
   if (row.ra.kind == RegisterRule::kUndefined) {
@@ -570,29 +699,13 @@ FrameRule Reduce(const Row& row, uintptr_t address) {
     rule.kind = FrameRule::kCfaInSpSlot;
     return rule;
   }
-  if (cfa.reg == kSp) {
-    // A signal trampoline: all registers are in the context that the kernel pushed, sp and pc side by side.
-    Term sp_at;
-    Term ra_at;
-    if (cfa.addend != 0 || !SavedAt(row.ra, cfa, address, &ra_at) || !IsRegister(ra_at, kSp) ||
-        ra_at.offset != Sum(cfa.offset, 8)) {
-      return Inexpressible();
-    }
-    if (row.sp.kind != RegisterRule::kSame &&
-        (!SavedAt(row.sp, cfa, address, &sp_at) || !IsRegister(sp_at, kSp) || sp_at.offset != cfa.offset)) {
-      return Inexpressible();
-    }
-    if (!rule.fp_saved || !IsRegister(fp_at, kSp)) return Inexpressible();
-    rule.fp_offset = fp_at.offset;
-    rule.kind = FrameRule::kSignal;
-    return rule;
-  }
-  return Inexpressible();
+  return cfa.reg == kSp ? ReduceSignal(rule, row, cfa, fp_at, address) : Inexpressible();
 }
 
-// The FDE that may cover `address`, through the sorted table of the object; null if there is none.
+// Returns the FDE with the greatest start that is not above `address`, from the sorted table of the object. Returns
+// null if there is none, or if the table is damaged or has another format.
 const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, uintptr_t address) {
-  constexpr uint8_t kSortedTable = 0x3b;  // pairs of 4-byte signed offsets from the header
+  constexpr uint8_t kSortedTable = 0x3b;  // pairs of signed offsets from the header, 4 bytes each
   constexpr size_t kPairBytes = 8;
   const auto base = reinterpret_cast<uintptr_t>(header);
   const uintptr_t limit = readable.LimitAt(base);
@@ -614,27 +727,27 @@ const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, ui
   };
   const auto target = static_cast<int64_t>(address - base);
   uint64_t first = 0;
-  uint64_t last = count;  // the entry wanted is in [first, last), if any starts at or before the target
+  uint64_t last = count;  // if an entry is at or below the target, the greatest of these is in [first, last)
   while (last - first > 1) {
-    const uint64_t middle = first + (last - first) / 2;
-    if (entry(middle, 0) <= target) {
-      first = middle;
+    const uint64_t mid = first + (last - first) / 2;
+    if (entry(mid, 0) <= target) {
+      first = mid;
     } else {
-      last = middle;
+      last = mid;
     }
   }
   if (entry(first, 0) > target) return nullptr;
   return reinterpret_cast<const uint8_t*>(base + static_cast<uintptr_t>(entry(first, 1)));
 }
 
-// One FDE with its CIE, ready to run.
+// An FDE with its CIE.
 struct Fde {
   uintptr_t start = 0;
   Cie cie;
   Cursor program{nullptr, nullptr};
 };
 
-// False if no FDE that can be read covers `address`.
+// Reads the FDE that covers `address`. Returns false if there is none, or if it is damaged.
 bool ReadFde(const uint8_t* header, const ReadableRanges& readable, uintptr_t address, Fde* fde) {
   const uint8_t* at = FindFde(header, readable, address);
   if (at == nullptr) return false;
@@ -660,17 +773,17 @@ FrameRule ReadFrameRule(const void* eh_frame_hdr, const ReadableRanges& readable
   const auto* header = static_cast<const uint8_t*>(eh_frame_hdr);
   Fde fde;
   if (!ReadFde(header, readable, address, &fde)) {
-    // A return to the first instruction of a function, after no call: what makecontext puts at a stack's outer end.
+    // makecontext stores the address of a function, not one behind a call, as the outermost return address of a stack.
     FrameRule rule;
     if (ReadFde(header, readable, address + 1, &fde) && fde.start == address + 1) rule.kind = FrameRule::kOutermost;
     return rule;
   }
   Row initial;
-  if (!Run(fde.cie.program, fde.cie, fde.start, UINTPTR_MAX, nullptr, &initial)) return Inexpressible();
+  if (!CfaProgram(fde.cie, fde.start, UINTPTR_MAX, nullptr, &initial).Run(fde.cie.program)) return Inexpressible();
   Row row = initial;
-  if (!Run(fde.program, fde.cie, fde.start, address, &initial, &row)) return Inexpressible();
+  if (!CfaProgram(fde.cie, fde.start, address, &initial, &row).Run(fde.program)) return Inexpressible();
   const FrameRule rule = Reduce(row, address);
-  // A signal frame alone is left at the interrupted instruction itself, not after a call.
+  // In a signal frame the pc is the interrupted instruction; in any other frame it is behind a call.
   const bool mismatch =
       fde.cie.is_signal_frame != (rule.kind == FrameRule::kSignal) && rule.kind != FrameRule::kOutermost;
   return mismatch ? Inexpressible() : rule;

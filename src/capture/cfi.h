@@ -1,7 +1,6 @@
-// One row of an object's call frame information (.eh_frame), reduced to what it takes to find the caller's frame.
-// x86-64 only.
+// Reads call frame information (.eh_frame) and reduces it to the rule that finds the caller's frame. x86-64 only.
 //
-// Not here: remembering rows (rules.h), walking stacks with them (walk.h).
+// Not here: the table of rules (rules.h), walking stacks with rules (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_CFI_H_
 #define HBMPROF_SRC_CAPTURE_CFI_H_
 
@@ -10,24 +9,25 @@
 
 namespace hbmprof::internal {
 
-// How to get from a frame to its caller's. CFA is the stack pointer in the caller, after the return. The return
-// address is at CFA - 8, except in kSignal.
+// The rule that leads from a frame to its caller's frame. CFA is the stack pointer in the caller after the return. The
+// return address is at CFA - 8, except in kSignal.
 struct FrameRule {
   enum Kind : uint8_t {
     kNone,           // no unwind information covers the address
-    kInexpressible,  // there is some, but it is damaged, or none of the forms below
+    kInexpressible,  // the unwind information is damaged, or has none of the forms below
     kCfaFromSp,      // CFA = sp + cfa_offset
     kCfaFromFp,      // CFA = fp + cfa_offset
-    kCfaInSlot,      // CFA = word at (fp + cfa_offset): a frame whose stack was realigned
+    kCfaInSlot,      // CFA = word at (fp + cfa_offset): a frame that realigned its stack
     kCfaInSpSlot,    // CFA = word at (sp + cfa_offset), plus cfa_addend
-    // CFA = cfa_register + cfa_offset, for another register than the two. It is known only in a frame that a signal
-    // interrupted: a function that calls others does not keep its CFA in a register that they may change.
+    // CFA = cfa_register + cfa_offset, for a register other than sp and fp. Its value is known only in a frame that a
+    // signal interrupted. A frame that has called a function never has this kind of rule, because the called function
+    // may change the register.
     kCfaFromRegister,
-    kSignal,     // sp = word at (sp + cfa_offset), pc = the word after it: a signal handler's trampoline
+    kSignal,     // sp = word at (sp + cfa_offset), pc = the next word: the trampoline of a signal handler
     kOutermost,  // there is no caller
   };
   Kind kind = kNone;
-  bool fp_saved = false;        // else the caller's fp is this frame's
+  bool fp_saved = false;        // if false, the caller's fp is this frame's fp
   bool fp_found_by_fp = false;  // kCfaFromRegister only, see fp_offset
   uint8_t cfa_register = 0;     // kCfaFromRegister only: DWARF number, below 16
   // In bytes. The caller's fp is the word at (CFA + fp_offset); in kCfaInSlot, and with fp_found_by_fp, at
@@ -37,14 +37,14 @@ struct FrameRule {
   int64_t fp_offset = 0;
 };
 
-// The parts of an object's memory that may be read. Plain data.
+// The memory ranges of an object that may be read. Plain data.
 class ReadableRanges {
  public:
-  // A range too many is left out.
+  // Ignores empty ranges, and ranges above the capacity.
   void Add(uintptr_t start, uintptr_t limit) {
     if (count_ < kCapacity && start < limit) ranges_[count_++] = {start, limit};
   }
-  // The end of the range that `address` lies in; 0 if it lies in none.
+  // Returns the end of the range that contains `address`; 0 if there is none.
   uintptr_t LimitAt(uintptr_t address) const {
     for (size_t i = 0; i < count_; ++i) {
       if (address - ranges_[i].start < ranges_[i].limit - ranges_[i].start) return ranges_[i].limit;
@@ -62,9 +62,9 @@ class ReadableRanges {
   size_t count_ = 0;
 };
 
-// The rule that holds at the instruction which covers `address`, in the object whose PT_GNU_EH_FRAME segment is
-// `eh_frame_hdr` (may be null). Reads nothing outside of `readable`, and takes a time that is bounded by the size of
-// what it reads, whatever stands there.
+// Returns the rule of the instruction that contains the byte at `address`. `eh_frame_hdr` is the PT_GNU_EH_FRAME
+// segment of its object; it may be null. Reads nothing outside of `readable`, whatever the data contain. The time is
+// bounded by the size of the data.
 FrameRule ReadFrameRule(const void* eh_frame_hdr, const ReadableRanges& readable, uintptr_t address);
 
 }  // namespace hbmprof::internal

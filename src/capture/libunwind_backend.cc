@@ -51,7 +51,7 @@ enum class State { kUntried, kLoading, kLoaded, kIncomplete, kAbsent, kStaticPro
 std::atomic<State> state{State::kUntried};
 Functions functions;
 
-// The thread sanitizer crashes in what unw_backtrace leaves behind to be done at thread exit.
+// unw_backtrace registers a function for thread exit, in which the thread sanitizer crashes.
 #ifdef HBMPROF_THREAD_SANITIZER
 constexpr bool kMayUseBacktrace = false;
 #else
@@ -60,7 +60,8 @@ constexpr bool kMayUseBacktrace = true;
 
 __thread bool in_libunwind __attribute__((tls_model("initial-exec"))) = false;
 
-// libunwind is not written to be cancelled: the pipe that it asks whether memory can be read is a cancellation point.
+// Disables cancellation, which libunwind does not support: its check whether memory can be read uses a pipe, which is a
+// cancellation point.
 class NoCancellation {
  public:
   NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_); }
@@ -72,7 +73,7 @@ class NoCancellation {
   int old_;
 };
 
-// A program without a dynamic linker of its own. What it loads gets a second C library, which is not set up.
+// Whether the program has no dynamic linker. A library that it loads gets a second C library, which is not initialized.
 bool IsStaticProgram() {
   const auto* headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
   const unsigned long count = headers == nullptr ? 0 : getauxval(AT_PHNUM);
@@ -123,13 +124,13 @@ const char* LibunwindProblem() {
   }
 }
 
-[[gnu::noinline]] CapturedStack CaptureWithLibunwindAfresh(const Caller& caller, uintptr_t* pcs, int max_depth) {
+[[gnu::noinline]] CapturedStack StepWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   if (state.load(std::memory_order_acquire) != State::kLoaded) return {pcs, 0, false};
   const int saved_errno = errno;
   const NoCancellation no_cancellation;
   Context context;
   UnwindCursor cursor;
-  // What libunwind keeps of procedures it has met is checked against a generation that this raises.
+  // Invalidates what libunwind has cached about procedures.
   functions.flush_cache(*functions.local_address_space, 0, 0);
   int depth = 0;
   bool truncated = false;
@@ -155,30 +156,30 @@ const char* LibunwindProblem() {
   return {pcs, depth, truncated};
 }
 
-// unw_backtrace is some 60 times faster than stepping because it keeps what it has learnt about each code address, per
-// thread and for good: it would go on to use the frame layout of an unloaded library for the library that took its
-// place. So what it returns is looked through, and where that leads through addresses that different libraries have had
-// the walk is done afresh.
-// It also cannot be interrupted by itself.
+// unw_backtrace is about 60 times faster than stepping, because it caches the frame layout of each code address, per
+// thread and for ever. So it would use the layout of an unloaded library for another library that is loaded at the same
+// addresses. Therefore the result is checked: if it contains an address at which different libraries were loaded, the
+// stack is walked again by stepping. The same is done in a signal handler that interrupts unw_backtrace, which is not
+// reentrant.
 [[gnu::noinline]] CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
   // libunwind lists the loaded objects, under the dynamic linker's lock.
   if (state.load(std::memory_order_acquire) != State::kLoaded || IsForkedChild()) return {pcs, 0, false};
-  if (!kMayUseBacktrace || in_libunwind) return CaptureWithLibunwindAfresh(caller, pcs, max_depth);
+  if (!kMayUseBacktrace || in_libunwind) return StepWithLibunwind(caller, pcs, max_depth);
   uintptr_t found[kMaxStackDepth + kOwnFrames + 1];
-  const int room = max_depth + kOwnFrames + 1;
+  const int capacity = max_depth + kOwnFrames + 1;
   const int saved_errno = errno;
   int count;
   {
     const NoCancellation no_cancellation;
     in_libunwind = true;
-    count = functions.backtrace(reinterpret_cast<void**>(found), room);
+    count = functions.backtrace(reinterpret_cast<void**>(found), capacity);
     in_libunwind = false;
   }
   errno = saved_errno;
   uintptr_t* end = found + std::max(count, 0);
   uintptr_t* first = std::find(found, end, caller.pc);
-  if (first == end) return CaptureWithLibunwindAfresh(caller, pcs, max_depth);
+  if (first == end) return StepWithLibunwind(caller, pcs, max_depth);
   while (end[-1] == 0) --end;
   ObjectCheck objects;
   int depth = 0;
@@ -188,7 +189,7 @@ const char* LibunwindProblem() {
     const uintptr_t address = is_interrupted ? *pc : *pc - 1;
     pcs[depth++] = address + 1;
     is_interrupted = FindRule(address, &objects).kind() == FrameRule::kSignal;
-    if (objects.saw_shared_addresses()) return CaptureWithLibunwindAfresh(caller, pcs, max_depth);
+    if (objects.passed_reused_addresses()) return StepWithLibunwind(caller, pcs, max_depth);
   }
   return {pcs, depth, false};
 }
@@ -197,7 +198,7 @@ const char* LibunwindProblem() {
 
 bool LoadLibunwind() { return false; }
 const char* LibunwindProblem() { return "it is used on x86-64 only"; }
-CapturedStack CaptureWithLibunwindAfresh(const Caller&, uintptr_t* pcs, int) { return {pcs, 0, false}; }
+CapturedStack StepWithLibunwind(const Caller&, uintptr_t* pcs, int) { return {pcs, 0, false}; }
 CapturedStack CaptureWithLibunwind(const Caller&, uintptr_t* pcs, int) { return {pcs, 0, false}; }
 
 #endif

@@ -54,7 +54,7 @@ struct Listing {
   bool seen_main = false;
 };
 
-// Runs inside dl_iterate_phdr: copies only.
+// Called by dl_iterate_phdr, under its lock. Only copies.
 int AddObject(dl_phdr_info* info, size_t, void* context) {
   auto* listing = static_cast<Listing*>(context);
   std::string path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
@@ -86,7 +86,7 @@ int AddObject(dl_phdr_info* info, size_t, void* context) {
   return 0;
 }
 
-// Read at the start: later the process may have another root, or no right to ask.
+// Set at start: later the process may have another root directory, or may not be allowed to read the link.
 char main_program_path[PATH_MAX];
 
 [[gnu::constructor(101)]] void ReadMainProgramPath() {
@@ -96,7 +96,7 @@ char main_program_path[PATH_MAX];
 
 std::string MainProgramPath() { return main_program_path; }
 
-// Lists the objects as /proc/self/maps and their headers in memory tell them: without a lock of anybody's.
+// Lists the objects of /proc/self/maps, with their headers in memory. Takes no lock.
 void AddMappedObjects(Listing* listing) {
   std::istringstream maps(ReadProcFile("/proc/self/maps"));
   struct Object {
@@ -143,10 +143,11 @@ void AddMappedObjects(Listing* listing) {
 
 bool Overlap(const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.limit && b.start < a.limit; }
 
-// Segments that earlier calls listed.
+// The segments that earlier calls returned.
 class History {
  public:
-  // Appends to `modules`, which are the loaded ones, what was loaded once and is not overlapped; remembers the result.
+  // `modules` are the loaded ones. Appends the segments of earlier calls that do not overlap them, and stores the
+  // result for later calls.
   void Merge(std::vector<Snapshot::Module>* modules) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     const size_t loaded = modules->size();
@@ -162,16 +163,16 @@ class History {
   Mutex mutex_;
   std::vector<Snapshot::Module> listed_ ABSL_GUARDED_BY(mutex_);
 };
-Lazy<History> module_history;  // profiles are written while the process exits, too
+Lazy<History> module_history;  // never destroyed, because profiles are also written while the process exits
 
-// Around what takes the dynamic linker's lock, so that no fork leaves it held in the child. Not a Mutex: the lock's
-// holder may be about to list modules too.
-class ForkWaits {
+// Delays forks of other threads during a section that takes the dynamic linker's lock, so that this lock is not held in
+// the child. Not a Mutex, because the thread that holds the linker's lock may call LoadedModules, too.
+class ForkDelay {
  public:
-  ForkWaits() { EnterMutexSection(); }
-  ~ForkWaits() { LeaveMutexSection(); }
-  ForkWaits(const ForkWaits&) = delete;
-  ForkWaits& operator=(const ForkWaits&) = delete;
+  ForkDelay() { EnterMutexSection(); }
+  ~ForkDelay() { LeaveMutexSection(); }
+  ForkDelay(const ForkDelay&) = delete;
+  ForkDelay& operator=(const ForkDelay&) = delete;
 };
 
 }  // namespace
@@ -181,7 +182,7 @@ std::vector<Snapshot::Module> LoadedModules() {
   if (IsForkedChild()) {
     AddMappedObjects(&listing);
   } else {
-    const ForkWaits scope;
+    const ForkDelay delay;
     dl_iterate_phdr(&AddObject, &listing);
   }
   const std::string main_path = MainProgramPath();

@@ -8,10 +8,12 @@
 
 namespace hbmprof::internal {
 
-// Those of the main program first, then by address. A segment that an earlier call listed and that has been unloaded
-// since stays listed while nothing else is loaded over it: stacks recorded before may still point there.
-// The kernel's own object is named "[vdso]". Takes the dynamic linker's list lock and malloc, no lock of ours
-// meanwhile: never call it while holding one.
+// Returns the executable segments: those of the main program first, then the others by address. A segment that an
+// earlier call returned and that was unloaded since is still returned, unless another one was loaded over it, because
+// recorded stacks may contain its addresses. The path of the kernel's object is "[vdso]".
+//
+// Any thread may call it. Takes the lock of the dynamic linker's list of objects, and calls malloc. Must not be called
+// with a lock of this library held.
 std::vector<Snapshot::Module> LoadedModules();
 
 }  // namespace hbmprof::internal

@@ -14,184 +14,210 @@
 namespace hbmprof::internal {
 namespace {
 
-// What a walk depended on: a witness of RuleWalk::Leave, and the path made of it.
-class PathRecord {
+// Makes a path: records what a walk depends on, as a recorder of RuleWalk::StepOut, and writes the path.
+class PathBuilder {
  public:
   static constexpr size_t kMaxBytes = size_t{6} << 10;
 
-  PathRecord(const Caller& caller, int max_depth) : caller_(caller), max_depth_(max_depth) { pcs_[0] = caller.pc; }
+  PathBuilder(const Caller& caller, int max_depth) : caller_(caller), max_depth_(max_depth) { pcs_[0] = caller.pc; }
 
-  // Before the step out of frame number `frame`.
-  void Enters(PackedRule rule, int frame) {
+  // To be called before the step out of frame number `frame`, by `rule`.
+  void AddObject(PackedRule rule, int frame) {
     const auto id = static_cast<uint16_t>(rule.object());
     if (id == 0) return;
-    if (id == PackedRule::kUnidentified) return Untold();
+    if (id == PackedRule::kUnidentified) return Unsupported();
     for (uint32_t i = 0; i < objects_; ++i) {
       if (object_[i].id == id) return;
     }
-    if (objects_ == kMaxObjects) return Untold();
+    if (objects_ == kMaxObjects) return Unsupported();
     object_[objects_++] = {id, static_cast<uint16_t>(frame)};
   }
 
   void UsesFp() {
     if (fp_ == Fp::kInitial) {
-      initial_fp_ = PlaceOf(caller_.fp);
+      initial_fp_ = OffsetOf(caller_.fp);
       fp_ = Fp::kInitialUsed;
     } else if (fp_ == Fp::kRestored) {
-      Reads(fp_at_, fp_word_);
+      Reads(fp_address_, fp_word_);
       fp_ = Fp::kRestoredUsed;
     }
   }
   void Reads(uintptr_t address, uintptr_t word) {
-    if (links_ == kMaxWords) return Untold();
-    PlaceOf(word);  // it points into the stack too
-    link_place_[links_] = PlaceOf(address);
-    target_[links_++] = word - caller_.sp;
+    if (links_ == kMaxWords) return Unsupported();
+    OffsetOf(word);  // the word must be an address of the stack, too
+    link_offset_[links_] = OffsetOf(address);
+    link_target_[links_++] = word - caller_.sp;
   }
   void Restores(uintptr_t address, uintptr_t word) {
     fp_ = Fp::kRestored;
-    fp_at_ = address;
+    fp_address_ = address;
     fp_word_ = word;
   }
   void Returns(uintptr_t address, uintptr_t word) {
-    if (returns_ == kMaxWords) return Untold();
-    place_[returns_] = PlaceOf(address);
+    if (returns_ == kMaxWords) return Unsupported();
+    return_offset_[returns_] = OffsetOf(address);
     pcs_[++returns_] = word;
   }
-  void Untold() { fits_ = false; }
+  void Unsupported() { is_supported_ = false; }
 
-  bool fits() const { return fits_ && returns_ > 0; }
-  const char* bytes() const { return bytes_; }
+  // Whether the walk can be written as a path.
+  bool is_supported() const { return is_supported_ && returns_ > 0; }
 
-  // Writes the path, for a record that fits, to `bytes()`. Returns its size.
-  size_t Write(int depth, bool truncated) {
-    // A return address behind a link makes a frame's record with it.
-    uint32_t lone_returns = 0;
-    uint32_t records = 0;
-    uint32_t lone_links = 0;
-    std::fill_n(is_in_record_, links_, false);
-    for (uint32_t i = 0; i < returns_; ++i) {
-      const auto link =
-          static_cast<uint16_t>(std::find(link_place_, link_place_ + links_, place_[i] - 1) - link_place_);
-      if (link == links_) {
-        lone_return_[lone_returns++] = static_cast<uint16_t>(i);
-      } else {
-        is_in_record_[link] = true;
-        record_link_[records] = link;
-        record_return_[records++] = static_cast<uint16_t>(i);
-      }
-    }
-    for (uint32_t i = 0; i < links_; ++i) {
-      if (!is_in_record_[i]) lone_link_[lone_links++] = static_cast<uint16_t>(i);
-    }
-
+  // Writes the path to `bytes()` and returns its size. REQUIRES: is_supported().
+  size_t Build(int depth, bool truncated) {
+    GroupWords();
     Path header;
-    std::memset(static_cast<void*>(&header), 0, sizeof(header));  // paths are told apart by their bytes
-    size_t size = sizeof(header);
-    const auto add = [&](auto item) {
-      std::memcpy(bytes_ + size, &item, sizeof(item));
-      size += sizeof(item);
-    };
-    // Adds what `add_item` adds for each of `numbers`, and for the last one again where padding is needed.
-    const auto add_padded = [](const uint16_t* numbers, uint32_t count, const auto& add_item) {
-      for (uint32_t i = 0; i < Padded(count); ++i) add_item(numbers[std::min(i, count - 1)]);
-    };
-    add_padded(lone_return_, lone_returns, [&](uint16_t i) { add(pcs_[1 + i]); });
-    for (uint32_t i = 0; i < Padded(records); ++i) {
-      add(target_[record_link_[std::min(i, records - 1)]]);
-      add(pcs_[1 + record_return_[std::min(i, records - 1)]]);
-    }
-    add_padded(lone_link_, lone_links, [&](uint16_t i) { add(target_[i]); });
-    header.places = static_cast<uint16_t>(size);
-    add_padded(lone_return_, lone_returns, [&](uint16_t i) { add(place_[i]); });
-    add_padded(record_link_, records, [&](uint16_t i) { add(link_place_[i]); });
-    add_padded(lone_link_, lone_links, [&](uint16_t i) { add(link_place_[i]); });
-    if (records == 0) {
-      header.all_pcs = offsetof(Path, pc);
-      header.return_places = header.places;
+    std::memset(static_cast<void*>(&header), 0, sizeof(header));  // paths are compared as bytes
+    size_ = sizeof(header);
+    AppendWords();
+    header.offsets_at = static_cast<uint16_t>(size_);
+    AppendOffsets();
+    if (records_ == 0) {
+      header.pcs_at = offsetof(Path, pc);
+      header.return_offsets_at = header.offsets_at;
     } else {
-      header.return_places = static_cast<uint16_t>(size);
-      for (uint32_t i = 0; i < returns_; ++i) add(place_[i]);
-      while (size % alignof(uintptr_t) != 0) add(uint8_t{0});
-      header.all_pcs = static_cast<uint16_t>(size);
-      for (uint32_t i = 0; i <= returns_; ++i) add(pcs_[i]);
+      header.return_offsets_at = static_cast<uint16_t>(size_);
+      for (uint32_t i = 0; i < returns_; ++i) Append(return_offset_[i]);
+      AlignTo(alignof(uintptr_t));
+      header.pcs_at = static_cast<uint16_t>(size_);
+      for (uint32_t i = 0; i <= returns_; ++i) Append(pcs_[i]);
     }
-    while (size % alignof(Hash128) != 0) add(uint8_t{0});
-    header.hash_and_more = static_cast<uint16_t>(size);
-    add(HashWords128(pcs_, static_cast<size_t>(depth)));
-    for (uint32_t i = 0; i < objects_; ++i) add(object_[i]);
+    AlignTo(alignof(Path::Object));
+    header.objects_at = static_cast<uint16_t>(size_);
+    for (uint32_t i = 0; i < objects_; ++i) Append(object_[i]);
 
+    header.hash = HashWords128(pcs_, static_cast<size_t>(depth));
     header.pc = caller_.pc;
     header.depth = depth;
     header.max_depth = max_depth_;
-    header.end = static_cast<uint32_t>((highest_ + 1) * sizeof(uintptr_t));
+    header.end = static_cast<uint32_t>((max_offset_ + 1) * sizeof(uintptr_t));
     header.fp = initial_fp_;
-    header.returns = Padded(lone_returns);
-    header.records = Padded(records);
-    header.links = Padded(lone_links);
+    header.returns = Padded(lone_returns_);
+    header.records = Padded(records_);
+    header.links = Padded(lone_links_);
     header.all_returns = static_cast<uint16_t>(returns_);
     header.objects = static_cast<uint16_t>(objects_);
-    header.is_simple = records == 0 && lone_links == 0 && objects_ == 0;
+    header.is_simple = records_ == 0 && lone_links_ == 0 && objects_ == 0;
     header.truncated = truncated;
     std::memcpy(bytes_, &header, sizeof(header));
-    return size;
+    return size_;
   }
+  const char* bytes() const { return bytes_; }
 
  private:
   enum class Fp : uint8_t { kInitial, kInitialUsed, kRestored, kRestoredUsed };
-  // Of return addresses, and of links.
+  // Limit of return addresses, and of links.
   static constexpr uint32_t kMaxWords = 188;
   static constexpr uint32_t kMaxObjects = 8;
-  // A return address and a link take 8 bytes among the words, 8 among all pcs, and three places; the rest is padding.
+  // A return address with a link takes 8 bytes for each of the two words, 8 among all pcs, and three offsets. The rest
+  // is padding.
   static_assert(sizeof(Path) + 30 * kMaxWords + 400 <= kMaxBytes);
 
   static uint16_t Padded(uint32_t count) {
-    return static_cast<uint16_t>((count + Path::kAtOnce - 1) / Path::kAtOnce * Path::kAtOnce);
+    return static_cast<uint16_t>((count + Path::kGroup - 1) / Path::kGroup * Path::kGroup);
   }
-  uint16_t PlaceOf(uintptr_t address) {
+  // The offset of `address`; makes the path unsupported if it has none.
+  uint16_t OffsetOf(uintptr_t address) {
     const uintptr_t distance = address - caller_.sp;
-    const uintptr_t place = distance / sizeof(uintptr_t);
-    if (place >= Path::kNoPlace - 1 || distance % sizeof(uintptr_t) != 0) {
-      Untold();
+    const uintptr_t offset = distance / sizeof(uintptr_t);
+    if (offset >= Path::kNoOffset - 1 || distance % sizeof(uintptr_t) != 0) {
+      Unsupported();
       return 0;
     }
-    if (place > highest_) highest_ = static_cast<uint16_t>(place);
-    return static_cast<uint16_t>(place);
+    if (offset > max_offset_) max_offset_ = static_cast<uint16_t>(offset);
+    return static_cast<uint16_t>(offset);
+  }
+
+  // Finds the frame records: return addresses that follow a link.
+  void GroupWords() {
+    lone_returns_ = 0;
+    records_ = 0;
+    lone_links_ = 0;
+    std::fill_n(is_in_record_, links_, false);
+    for (uint32_t i = 0; i < returns_; ++i) {
+      const auto link =
+          static_cast<uint16_t>(std::find(link_offset_, link_offset_ + links_, return_offset_[i] - 1) - link_offset_);
+      if (link == links_) {
+        lone_return_[lone_returns_++] = static_cast<uint16_t>(i);
+      } else {
+        is_in_record_[link] = true;
+        record_link_[records_] = link;
+        record_return_[records_++] = static_cast<uint16_t>(i);
+      }
+    }
+    for (uint32_t i = 0; i < links_; ++i) {
+      if (!is_in_record_[i]) lone_link_[lone_links_++] = static_cast<uint16_t>(i);
+    }
+  }
+
+  template <typename Item>
+  void Append(Item item) {
+    std::memcpy(bytes_ + size_, &item, sizeof(item));
+    size_ += sizeof(item);
+  }
+  void AlignTo(size_t alignment) {
+    while (size_ % alignment != 0) Append(uint8_t{0});
+  }
+  // Calls `append(n)` for each n in `numbers`, and again for the last one as padding.
+  template <typename AppendItem>
+  static void ForEachPadded(const uint16_t* numbers, uint32_t count, const AppendItem& append) {
+    for (uint32_t i = 0; i < Padded(count); ++i) append(numbers[std::min(i, count - 1)]);
+  }
+  // Appends the words to compare.
+  void AppendWords() {
+    ForEachPadded(lone_return_, lone_returns_, [this](uint16_t i) { Append(pcs_[1 + i]); });
+    for (uint32_t i = 0; i < Padded(records_); ++i) {
+      Append(link_target_[record_link_[std::min(i, records_ - 1)]]);
+      Append(pcs_[1 + record_return_[std::min(i, records_ - 1)]]);
+    }
+    ForEachPadded(lone_link_, lone_links_, [this](uint16_t i) { Append(link_target_[i]); });
+  }
+  // Appends the offsets of these words.
+  void AppendOffsets() {
+    ForEachPadded(lone_return_, lone_returns_, [this](uint16_t i) { Append(return_offset_[i]); });
+    ForEachPadded(record_link_, records_, [this](uint16_t i) { Append(link_offset_[i]); });
+    ForEachPadded(lone_link_, lone_links_, [this](uint16_t i) { Append(link_offset_[i]); });
   }
 
   const Caller caller_;
   const int max_depth_;
-  bool fits_ = true;
+  bool is_supported_ = true;
   Fp fp_ = Fp::kInitial;
-  uintptr_t fp_at_ = 0;
+  uintptr_t fp_address_ = 0;  // where fp was restored from
   uintptr_t fp_word_ = 0;
-  uint16_t initial_fp_ = Path::kNoPlace;
-  uint16_t highest_ = 0;
+  uint16_t initial_fp_ = Path::kNoOffset;
+  uint16_t max_offset_ = 0;
   uint32_t returns_ = 0;
   uint32_t links_ = 0;
   uint32_t objects_ = 0;
   Path::Object object_[kMaxObjects];
-  uint16_t place_[kMaxWords];
+  uint16_t return_offset_[kMaxWords];
   uint64_t pcs_[1 + kMaxWords];
-  uint16_t link_place_[kMaxWords];
-  uintptr_t target_[kMaxWords];
-  // Numbers of returns and links, while the path is written.
+  uint16_t link_offset_[kMaxWords];
+  uintptr_t link_target_[kMaxWords];
+  // Set by GroupWords: indices of returns and links.
+  uint32_t lone_returns_;
+  uint32_t records_;
+  uint32_t lone_links_;
   uint16_t lone_return_[kMaxWords];
   uint16_t record_return_[kMaxWords];
   uint16_t record_link_[kMaxWords];
   uint16_t lone_link_[kMaxWords];
   bool is_in_record_[kMaxWords];
+  size_t size_;  // of `bytes_`
   alignas(Path) char bytes_[kMaxBytes];
 };
-static_assert(sizeof(PathRecord) <= sizeof(LearningRoom) && alignof(PathRecord) <= alignof(LearningRoom));
+static_assert(sizeof(PathBuilder) <= sizeof(LearningScratch) && alignof(PathBuilder) <= alignof(LearningScratch));
 
-// All paths, found by their bytes.
+// The table of all paths. The key of a path is its bytes.
 class PathTable {
  public:
   SpinLock& lock() ABSL_LOCK_RETURNED(table_.lock()) { return table_.lock(); }
-  // Null if the kernel has no room.
+  // The block that holds the paths; null if the kernel has no memory for it.
   const char* memory() const { return memory_; }
 
+  // Returns the path with these bytes, which is added if it is new. Returns null if there is no memory, or if another
+  // thread is adding a path; in the latter case sets `*is_busy`.
   const Path* Intern(const char* bytes, size_t size, bool* is_busy) {
     const uint64_t hash = HashBytes(bytes, size, 0);
     const auto equal = [&](uint64_t payload) {
@@ -218,19 +244,19 @@ class PathTable {
     uint64_t size;
   };
   static constexpr size_t kMaxBytes = (size_t{32} << 20) - kPathAlignment;
-  static constexpr size_t kCountedAtOnce = size_t{64} << 10;
-  static_assert(PathRecord::kMaxBytes < kCountedAtOnce);
+  static constexpr size_t kCountedStep = size_t{64} << 10;
+  static_assert(PathBuilder::kMaxBytes < kCountedStep);
 
   static const Entry* EntryOf(uint64_t payload) { return reinterpret_cast<const Entry*>(payload); }
 
-  // 0 where there is no room.
+  // Returns 0 if there is no memory.
   uint64_t Add(uint64_t hash, const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
     const size_t bytes_used = (sizeof(Entry) + size + kPathAlignment - 1) / kPathAlignment * kPathAlignment;
     if (memory_ == nullptr || bytes_used > kMaxBytes - used_) return 0;
-    if (!table_.MakeRoom([](uint64_t other) { return EntryOf(other)->hash; })) return 0;
+    if (!table_.Reserve([](uint64_t other) { return EntryOf(other)->hash; })) return 0;
     if (used_ + bytes_used > counted_) {
-      if (!TakeHostBytes(kCountedAtOnce)) return 0;
-      counted_ += kCountedAtOnce;
+      if (!TakeHostBytes(kCountedStep)) return 0;
+      counted_ += kCountedStep;
     }
     auto* entry = reinterpret_cast<Entry*>(memory_ + used_);
     entry->hash = hash;
@@ -245,19 +271,20 @@ class PathTable {
   InternTable table_;
   char* const memory_ = static_cast<char*>(ReservePages(kMaxBytes));
   size_t used_ ABSL_GUARDED_BY(table_.lock()) = 0;
-  size_t counted_ ABSL_GUARDED_BY(table_.lock()) = 0;  // of the host's memory
+  size_t counted_ ABSL_GUARDED_BY(table_.lock()) = 0;  // as host memory
 };
 
-// Never destroyed: threads may capture until the very end.
+// Never destroyed, because threads may capture until the process ends.
 alignas(PathTable) char path_table_memory[sizeof(PathTable)];
 std::atomic<PathTable*> path_table{nullptr};
-PathTable* locked_paths = nullptr;  // by the fork in progress: the table may have been made since
+// The table that the fork in progress has locked; null if there was none. It may be made during the fork.
+PathTable* locked_paths = nullptr;
 
 }  // namespace
 
 bool Path::ObjectsAreLoaded() const {
   ObjectCheck check;
-  const Object* object = At<Object>(hash_and_more + sizeof(Hash128));
+  const Object* object = At<Object>(objects_at);
   for (const Object* last = object + objects; object != last; ++object) {
     if (!check.IsLoaded(object->id, pcs()[object->frame] - 1)) return false;
   }
@@ -265,19 +292,19 @@ bool Path::ObjectsAreLoaded() const {
 }
 
 uint16_t Path::FirstDifference(const Path& other) const {
-  const auto* place = At<uint16_t>(return_places);
-  const auto* other_place = other.At<uint16_t>(other.return_places);
+  const auto* offset = At<uint16_t>(return_offsets_at);
+  const auto* other_offset = other.At<uint16_t>(other.return_offsets_at);
   for (int i = 0; i < std::min(all_returns, other.all_returns); ++i) {
-    if (place[i] != other_place[i]) break;
-    if (pcs()[i + 1] != other.pcs()[i + 1]) return place[i];
+    if (offset[i] != other_offset[i]) break;
+    if (pcs()[i + 1] != other.pcs()[i + 1]) return offset[i];
   }
-  return kNoPlace;
+  return kNoOffset;
 }
 
-uintptr_t Path::WordAt(uint32_t place) const {
-  const auto* first = At<uint16_t>(return_places);
-  const uint16_t* at = std::find(first, first + all_returns, place);
-  return at == first + all_returns ? 0 : pcs()[1 + (at - first)];
+uintptr_t Path::ReturnAddressAt(uint32_t offset) const {
+  const auto* first = At<uint16_t>(return_offsets_at);
+  const uint16_t* found = std::find(first, first + all_returns, offset);
+  return found == first + all_returns ? 0 : pcs()[1 + (found - first)];
 }
 
 const char* path_memory = nullptr;
@@ -298,22 +325,22 @@ void UnlockPaths() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (locked_paths != nullptr) locked_paths->lock().Unlock();
 }
 
-const Path* LearnPath(const Caller& caller, int max_depth, LearningRoom* room, bool* is_busy) {
+const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch, bool* is_busy) {
   PathTable* table = path_table.load(std::memory_order_acquire);
   if (table == nullptr) return nullptr;
   RuleWalk walk(caller);
   if (!walk.memory.is_own()) return nullptr;
-  PathRecord& record = *new (room) PathRecord(caller, max_depth);
+  PathBuilder& builder = *new (scratch) PathBuilder(caller, max_depth);
   for (int depth = 1;; ++depth) {
     const PackedRule rule = walk.Rule();
-    record.Enters(rule, depth - 1);
+    builder.AddObject(rule, depth - 1);
     if (rule.kind() == FrameRule::kSignal) return nullptr;
-    const RuleWalk::Step step = walk.Leave(rule, &record);
-    if (step == RuleWalk::Step::kUnknown || !record.fits()) return nullptr;
+    const RuleWalk::Step step = walk.StepOut(rule, &builder);
+    if (step == RuleWalk::Step::kUnknown || !builder.is_supported()) return nullptr;
     const bool is_outermost = step == RuleWalk::Step::kOutermost;
     if (!is_outermost && depth < max_depth) continue;
-    const size_t size = record.Write(depth, /*truncated=*/!is_outermost);
-    return table->Intern(record.bytes(), size, is_busy);
+    const size_t size = builder.Build(depth, /*truncated=*/!is_outermost);
+    return table->Intern(builder.bytes(), size, is_busy);
   }
 }
 

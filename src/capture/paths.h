@@ -1,11 +1,11 @@
-// Known paths: the frames from a caller to its stack's outermost frame, with what proves that a stack still holds them.
+// Paths: the frames of known stacks, with the words that prove that a stack still has these frames.
 //
-// Walking by rules (walk.h) is a pure function of (pc, sp, fp) and of the stack words that decide it: the return
-// addresses, and the saved frame pointers that later frames are found by. It does not matter where the stack is: all
-// places, and the saved frame pointers, are relative to sp. So a path is the caller's pc, its fp where that matters,
-// and those words; where pc, fp and words are the same, the frames are the same.
+// A walk by rules (walk.h) is a pure function of (pc, sp, fp) and of the stack words that it reads: the return
+// addresses, and the saved frame pointers by which later frames are found. The result does not depend on the address of
+// the stack, because offsets and saved frame pointers are relative to sp. So a path is the caller's pc, its fp if a
+// frame is found by it, and these words. If pc, fp and words are equal, the frames are equal.
 //
-// Paths are kept once per process and for ever, up to a limit. Not here: which to try at a caller (memo.h).
+// The process keeps every path until it ends, up to a limit. Not here: which path to try for a caller (path_cache.h).
 #ifndef HBMPROF_SRC_CAPTURE_PATHS_H_
 #define HBMPROF_SRC_CAPTURE_PATHS_H_
 
@@ -18,89 +18,92 @@
 
 namespace hbmprof::internal {
 
-// Immutable. Places on the stack count words from the caller's sp.
+// Immutable. An offset is a distance from the caller's sp, in words.
 //
-// Three sorts of words are compared: return addresses, links (which hold addresses of the stack, and are kept less sp),
-// and frames' records, a link with a return address behind it.
+// Three kinds of words are compared:
+// - return addresses,
+// - links: words that hold addresses of the stack, stored relative to sp,
+// - frame records: a link that is followed by a return address.
 struct alignas(16) Path {
-  static constexpr uint16_t kNoPlace = 0xffff;
-  // So many of a sort are compared at a time; they are padded with repetitions.
-  static constexpr uint32_t kAtOnce = 4;
+  static constexpr uint16_t kNoOffset = 0xffff;
+  // Words of one kind are compared in groups of this size. The last group is padded with repetitions of its last word.
+  static constexpr uint32_t kGroup = 4;
 
-  // An object that can be unloaded, and a frame that lies in it.
+  // An object that can be unloaded, and the number of a frame in it.
   struct Object {
     uint16_t id;
     uint16_t frame;
   };
 
+  Hash128 hash;       // of the return addresses of all frames
   int32_t depth;      // frames
-  int32_t max_depth;  // where walks were cut when it was learnt
-  uint32_t end;       // bytes from sp; all places are below
-  uint16_t fp;        // the place that the caller's fp points to; kNoPlace if it does not matter
-  uint16_t returns;   // return addresses to compare, multiples of kAtOnce
-  bool is_simple;     // has none of the next three
-  bool truncated;     // cut at max_depth
-  uint16_t records;
-  uint16_t links;
+  int32_t max_depth;  // limit of the walk that found the path
+  uint32_t end;       // bytes from sp; greater than all offsets
+  uint16_t fp;        // offset of the address in the caller's fp; kNoOffset if no frame is found by fp
+  uint16_t returns;   // number of return addresses to compare, a multiple of kGroup
+  bool is_simple;     // `records`, `links` and `objects` are 0
+  bool truncated;     // at max_depth
+  uint16_t records;   // number of frame records, a multiple of kGroup
+  uint16_t links;     // number of links outside of frame records, a multiple of kGroup
   uint16_t objects;
-  uint16_t all_returns;
-  // Where things begin, in bytes from here.
-  uint16_t places;         // of the words that are compared, in their order
-  uint16_t hash_and_more;  // the hash, and objects
-  uint16_t all_pcs;        // in records or not; where there are no records, these are pc and the words
-  uint16_t return_places;  // of all_pcs but the first
+  uint16_t all_returns;  // number of return addresses, including those of frame records, without padding
+  // Positions of the arrays behind this struct, in bytes from its start.
+  uint16_t offsets_at;  // offsets of the compared words, in the order of these words
+  uint16_t objects_at;
+  uint16_t pcs_at;             // pcs of all frames; without frame records, `pc` and the compared words are this array
+  uint16_t return_offsets_at;  // offsets of the pcs, except of the first
   uintptr_t pc;
-  // Behind it: the words to compare: returns, records, links.
+  // The words to compare follow: return addresses, frame records, links.
 
-  // Of all pcs.
-  Hash128 hash() const { return *At<Hash128>(hash_and_more); }
-  const uintptr_t* pcs() const { return At<uintptr_t>(all_pcs); }
+  const uintptr_t* pcs() const { return At<uintptr_t>(pcs_at); }
 
-  // The stack pointer in frame number `frame` of the stack at `sp`; beyond the frames that returns lead to, the highest
-  // address.
+  // Returns the stack pointer in frame `frame` of a stack with this path that begins at `sp`: the address behind the
+  // frame's return slot. Returns UINTPTR_MAX if the path has no return address of that frame.
   uintptr_t StackPointerOf(uintptr_t sp, int frame) const {
     if (frame == 0) return sp;
-    return frame > all_returns ? UINTPTR_MAX : sp + (At<uint16_t>(return_places)[frame - 1] + 1) * sizeof(uintptr_t);
+    if (frame > all_returns) return UINTPTR_MAX;
+    return sp + (At<uint16_t>(return_offsets_at)[frame - 1] + uintptr_t{1}) * sizeof(uintptr_t);
   }
 
-  // Whether the stack that begins at `caller`, with `bytes` from its sp to the end, holds this path, walks being cut at
-  // `max`.
-  bool StandsAt(const Caller& caller, uintptr_t bytes, int max) const {
+  // Whether the stack that begins at `caller`, and ends `bytes` above its sp, has the frames of this path, when walks
+  // are truncated at `max` frames.
+  bool Matches(const Caller& caller, uintptr_t bytes, int max) const {
     const uintptr_t sp = caller.sp;
     if (pc != caller.pc || max_depth != max || end > bytes) return false;
-    if (fp != kNoPlace && caller.fp != sp + fp * sizeof(uintptr_t)) return false;
+    if (fp != kNoOffset && caller.fp != sp + fp * sizeof(uintptr_t)) return false;
     WordPair differences = {0, 0};
     const uintptr_t* word = At<uintptr_t>(sizeof(Path)) + returns;
-    const uint16_t* place = At<uint16_t>(places) + returns;
-    for (intptr_t i = -intptr_t{returns}; i != 0; i += kAtOnce) {
-      differences |= LoadStackWords(sp, place[i], place[i + 1]) ^ PairAt(word + i);
-      differences |= LoadStackWords(sp, place[i + 2], place[i + 3]) ^ PairAt(word + i + 2);
+    const uint16_t* offset = At<uint16_t>(offsets_at) + returns;
+    for (intptr_t i = -intptr_t{returns}; i != 0; i += kGroup) {
+      differences |= LoadStackWords(sp, offset[i], offset[i + 1]) ^ PairAt(word + i);
+      differences |= LoadStackWords(sp, offset[i + 2], offset[i + 3]) ^ PairAt(word + i + 2);
     }
     if (is_simple) return (differences[0] | differences[1]) == 0;
-    place += records;
-    for (intptr_t i = -intptr_t{records}; i != 0; i += kAtOnce, word += 2 * kAtOnce) {
+    offset += records;
+    for (intptr_t i = -intptr_t{records}; i != 0; i += kGroup, word += 2 * kGroup) {
       const WordPair base = {sp, 0};
-      differences |= (LoadStackPair(sp, place[i]) - base) ^ PairAt(word);
-      differences |= (LoadStackPair(sp, place[i + 1]) - base) ^ PairAt(word + 2);
-      differences |= (LoadStackPair(sp, place[i + 2]) - base) ^ PairAt(word + 4);
-      differences |= (LoadStackPair(sp, place[i + 3]) - base) ^ PairAt(word + 6);
+      differences |= (LoadStackPair(sp, offset[i]) - base) ^ PairAt(word);
+      differences |= (LoadStackPair(sp, offset[i + 1]) - base) ^ PairAt(word + 2);
+      differences |= (LoadStackPair(sp, offset[i + 2]) - base) ^ PairAt(word + 4);
+      differences |= (LoadStackPair(sp, offset[i + 3]) - base) ^ PairAt(word + 6);
     }
     word += links;
-    place += links;
-    for (intptr_t i = -intptr_t{links}; i != 0; i += kAtOnce) {
+    offset += links;
+    for (intptr_t i = -intptr_t{links}; i != 0; i += kGroup) {
       const WordPair base = {sp, sp};
-      differences |= (LoadStackWords(sp, place[i], place[i + 1]) - base) ^ PairAt(word + i);
-      differences |= (LoadStackWords(sp, place[i + 2], place[i + 3]) - base) ^ PairAt(word + i + 2);
+      differences |= (LoadStackWords(sp, offset[i], offset[i + 1]) - base) ^ PairAt(word + i);
+      differences |= (LoadStackWords(sp, offset[i + 2], offset[i + 3]) - base) ^ PairAt(word + i + 2);
     }
-    // Objects come last: only those that this stack returns to cannot be unloaded meanwhile.
+    // Objects are checked last: an object cannot be unloaded while this stack returns to it, and that is known only
+    // after all words were compared.
     return (differences[0] | differences[1]) == 0 && (objects == 0 || ObjectsAreLoaded());
   }
 
-  // The place of the innermost return address in which it differs from `other`, a path from the same pc. kNoPlace if
-  // that lies at different places in the two, or they differ in something else.
+  // The offset of the innermost return address in which this path differs from `other`, a path of the same pc. Returns
+  // kNoOffset if that return address has different offsets in the two paths, or if they differ in something else.
   uint16_t FirstDifference(const Path& other) const;
-  // The return address at `place`; 0 if it has none there.
-  uintptr_t WordAt(uint32_t place) const;
+  // The return address at `offset`; 0 if the path has none there.
+  uintptr_t ReturnAddressAt(uint32_t offset) const;
 
  private:
   template <typename T>
@@ -108,21 +111,21 @@ struct alignas(16) Path {
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(this) + bytes);
   }
   static WordPair PairAt(const uintptr_t* words) { return *reinterpret_cast<const WordPair*>(words); }
-  // Whether its objects are what is loaded there now (rules.h).
+  // Whether all objects of the path are loaded now, at the same addresses (rules.h).
   bool ObjectsAreLoaded() const;
 };
 
 static_assert(sizeof(Path) == offsetof(Path, pc) + sizeof(uintptr_t), "words follow pc");
 
-// Makes LearnPath possible. Once.
+// Makes the table of paths. Must be called once, before LearnPath.
 void PreparePaths();
 
-// Around a fork, so that no other thread is adding a path then.
+// To be called around a fork, so that no other thread is adding a path at that time.
 void LockPaths();
 void UnlockPaths();
 
-// Paths by a number that is half as long as a pointer. All lie in one place, fixed before there is one. No path is
-// number 0.
+// A path has a number, which is half as long as a pointer. All paths are in one block of memory, which is mapped before
+// the first path is made. No path has the number 0.
 extern const char* path_memory;
 inline constexpr size_t kPathAlignment = 16;
 inline const Path* PathAt(uint32_t number) {
@@ -132,16 +135,18 @@ inline uint32_t NumberOf(const Path* path) {
   return static_cast<uint32_t>(static_cast<size_t>(reinterpret_cast<const char*>(path) - path_memory) / kPathAlignment);
 }
 
-// Memory that LearnPath works in: too much for a small stack. In any state, for one call at a time.
+// Memory that LearnPath works in, because it needs too much for a small stack. It may be in any state. It serves one
+// call at a time.
 inline constexpr size_t kLearningBytes = size_t{13} << 10;
-struct alignas(16) LearningRoom {
+struct alignas(16) LearningScratch {
   char bytes[kLearningBytes];
 };
 
-// Walks the stack at `caller`, on the thread's own stack, and hands out its path; null where it cannot be known: a
-// frame that common rules do not describe, more than some 190 frames, an object too many, the limit; or, and then
-// `is_busy` is set, where another thread is adding one. The same stack shape gives the same path, always.
-const Path* LearnPath(const Caller& caller, int max_depth, LearningRoom* room, bool* is_busy);
+// Walks the stack at `caller`, truncated at `max_depth` frames, and returns its path. Stacks that differ only in their
+// address have the same path. Returns null if there is no path: the caller is not on the thread's own stack, a frame
+// has a rule that a path does not support, there are more than about 190 frames or too many objects, or the table of
+// paths is full. Returns null and sets `*is_busy` if another thread is adding a path.
+const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch, bool* is_busy);
 
 }  // namespace hbmprof::internal
 

@@ -14,8 +14,8 @@
 
 namespace hbmprof::internal {
 
-constexpr size_t kMostFunctionBytes = 1024;
-constexpr size_t kMostFileBytes = 4096;
+constexpr size_t kMaxFunctionBytes = 1024;
+constexpr size_t kMaxFileBytes = 4096;
 
 struct PythonWorkspace {
   // One call of the evaluation function.
@@ -29,8 +29,8 @@ struct PythonWorkspace {
   uintptr_t merged[kMaxStackDepth];
   uint64_t python[kMaxStackDepth];  // words of the Python frames
   Activation activations[kMaxStackDepth];
-  char function[kMostFunctionBytes];
-  char file[kMostFileBytes];
+  char function[kMaxFunctionBytes];
+  char file[kMaxFileBytes];
 };
 
 namespace {
@@ -72,22 +72,23 @@ struct Characters {
 bool FindCharacters(const PythonLayout& layout, uintptr_t text, Characters* found) {
   constexpr uint32_t kCompact = 0x20;
   constexpr uint32_t kAscii = 0x40;
-  constexpr size_t kMostCharacters = size_t{1} << 28;
+  constexpr size_t kMaxCharacters = size_t{1} << 28;
   const auto state = Load<uint32_t>(text + kTextState);
   found->width = state >> 2 & 7;
   found->count = Load<size_t>(text + kTextLength);
   found->at = text + ((state & kAscii) != 0 ? layout.ascii_text : layout.other_text);
   return (state & kCompact) != 0 && (found->width == 1 || found->width == 2 || found->width == 4) &&
-         found->count <= kMostCharacters;
+         found->count <= kMaxCharacters;
 }
 
-// What tells the str from others at the same address: its hash, which the interpreter keeps with it, or its contents.
+// Returns a number that differs between different strs at the same address: the hash that the interpreter stores in the
+// str, or a hash of the contents.
 uint64_t TextIdentity(const PythonLayout& layout, uintptr_t text) {
   constexpr uint64_t kNoHash = ~uint64_t{0};
   const auto hash = Load<uint64_t>(text + kTextHash);
   Characters characters;
   if (hash != kNoHash || !FindCharacters(layout, text, &characters)) return hash;
-  const size_t bytes = std::min(characters.count * characters.width, kMostFileBytes);
+  const size_t bytes = std::min(characters.count * characters.width, kMaxFileBytes);
   return HashBytes(reinterpret_cast<const char*>(characters.at), bytes, characters.count);
 }
 
@@ -179,13 +180,13 @@ int32_t LineOf311(const LineTable& table, int32_t first_line, int64_t instructio
   return 0;
 }
 
-// 0: the interpreter has none there.
+// Returns 0 if the interpreter has no line for the instruction.
 int32_t LineOf(const PythonInterpreter& python, uintptr_t code, int64_t instruction) {
   const auto table = Load<uintptr_t>(code + python.layout.code_line_table);
-  constexpr size_t kMostBytes = size_t{1} << 28;
+  constexpr size_t kMaxBytes = size_t{1} << 28;
   if (!IsOfType(table, python.bytes_type)) return 0;
   const auto size = Load<size_t>(table + kVarObjectSize);
-  if (size > kMostBytes) return 0;
+  if (size > kMaxBytes) return 0;
   const LineTable lines = {reinterpret_cast<const unsigned char*>(table + kBytesData), size};
   const auto first_line = Load<int32_t>(code + python.layout.code_first_line);
   if (python.minor < 10) return LineOf38(lines, first_line, instruction);
@@ -194,12 +195,12 @@ int32_t LineOf(const PythonInterpreter& python, uintptr_t code, int64_t instruct
 
 // --- Named frames. ---
 
-// All of them, found by their contents.
+// The table of all named frames, by their contents.
 class NamedFrames {
  public:
   SpinLock& lock() ABSL_LOCK_RETURNED(table_.lock()) { return table_.lock(); }
 
-  // The word of the frame; 0 if there is no memory for a new one.
+  // Returns the word of the frame; 0 if there is no memory for a new one.
   uint64_t Intern(std::string_view function, std::string_view file, int32_t line, int32_t first_line) {
     const uint64_t lines = static_cast<uint32_t>(line) | uint64_t{static_cast<uint32_t>(first_line)} << 32;
     const uint64_t hash = HashBytes(file.data(), file.size(), HashBytes(function.data(), function.size(), lines));
@@ -217,8 +218,10 @@ class NamedFrames {
     return found == 0 ? 0 : kNamedFrameWord | FrameOf(found)->number;
   }
 
+  uint32_t count() const { return count_.load(std::memory_order_acquire); }
+
   const NamedFrame* At(uint32_t number) const {
-    if (number >= count_.load(std::memory_order_acquire)) return nullptr;
+    if (number >= count()) return nullptr;
     return chunks_[number >> kChunkBits].load(std::memory_order_acquire)[number & ((1u << kChunkBits) - 1)];
   }
 
@@ -233,7 +236,7 @@ class NamedFrames {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
     const uint32_t number = count_.load(std::memory_order_relaxed);
     if (number >> kChunkBits >= kChunks) return 0;
-    if (!table_.MakeRoom([](uint64_t payload) { return FrameOf(payload)->hash; })) return 0;
+    if (!table_.Reserve([](uint64_t payload) { return FrameOf(payload)->hash; })) return 0;
     std::atomic<const NamedFrame**>& chunk = chunks_[number >> kChunkBits];
     if (chunk.load(std::memory_order_relaxed) == nullptr) {
       auto* frames = static_cast<const NamedFrame**>(MapPages(kChunkBytes));
@@ -264,7 +267,7 @@ class NamedFrames {
   std::atomic<const NamedFrame**> chunks_[kChunks] = {};
 };
 
-// Never destroyed: threads may capture until the very end.
+// Never destroyed: threads may capture until the process ends.
 union NamedFramesMemory {
   constexpr NamedFramesMemory() : frames() {}
   ~NamedFramesMemory() {}
@@ -273,8 +276,9 @@ union NamedFramesMemory {
 NamedFramesMemory named_frames_memory;
 NamedFrames& named_frames() { return named_frames_memory.frames; }
 
-// From a frame's key to its word, so that names and lines are worked out once. Any thread, without a lock: a slot holds
-// the word and, beside it, the key xor the word, so that a slot read while another thread replaces it does not match.
+// Maps the key of a frame to its word, so that names and lines are read once. Any thread may call any function; no lock
+// is taken. A slot holds the word, and the key xor the word, so that a slot that is read while another thread replaces
+// it does not match.
 class WordCache {
  public:
   uint64_t Find(uint64_t key) const {
@@ -326,7 +330,7 @@ WordCache word_cache;
 
 // --- Walking the thread's Python frames. ---
 
-// Whether the object that holds the interpreter is what is loaded there now.
+// Returns whether the object with the interpreter is still loaded at its addresses.
 bool IsLoaded(const PythonInterpreter& python) {
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
   dl_find_object found;
@@ -345,8 +349,8 @@ enum class PythonRead : uint8_t {
   kUnfit,  // a check failed
 };
 
-// Reads the keys of frames: what tells one call site from any other that was ever at the same address. Addresses are
-// not enough, since functions are freed and others are made in their place.
+// Reads the keys of frames. Different call sites have different keys, even at the same address: functions are
+// freed, and others are made at their addresses.
 class KeyReader {
  public:
   explicit KeyReader(const PythonInterpreter& python) : python_(python) {}
@@ -354,8 +358,8 @@ class KeyReader {
   // Returns false if a check fails.
   bool Read(uintptr_t code, int64_t instruction, uint64_t* key) {
     const PythonLayout& layout = python_.layout;
-    // A code object's version is never that of another one, unless all versions are used up: then it is 0. The
-    // versions of an interpreter that was ended and started anew begin anew; but not with the same names.
+    // No two code objects have the same version, unless all versions are used up: then it is 0. An interpreter that is
+    // ended and started again counts versions from the start; the name is in the key for that case.
     const uint64_t version = layout.code_version != 0 ? Load<uint32_t>(code + layout.code_version) : 0;
     if (version == 0) return ReadByContents(code, instruction, key);
     const uint64_t at = code + static_cast<uint64_t>(instruction) * kHashSeed0;
@@ -401,7 +405,7 @@ class KeyReader {
   uint64_t file_identity_ = 0;
 };
 
-// The calling thread's PyThreadState; 0 if it has none, or one that must not be read.
+// Finds the calling thread's PyThreadState. It is 0 if the thread has none, or one that must not be read.
 PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
   const PythonLayout& layout = python.layout;
   if (!python.is_permanent && !IsLoaded(python)) return PythonRead::kNothing;
@@ -420,7 +424,7 @@ PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
   return is_own ? PythonRead::kFrames : PythonRead::kUnfit;
 }
 
-// Tells `visitor` of the thread's `max_frames` innermost Python frames, from the innermost outwards, and of the
+// Calls `visitor` for the thread's `max_frames` innermost Python frames, from the innermost outwards, and of the
 // activations that they belong to:
 //   bool Frame(code, instruction)  false: a check failed
 //   void EndActivation(marker)     after an activation's last frame; `marker` as in PythonWorkspace::Activation
@@ -430,10 +434,10 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
   constexpr bool kHasEntries = kChain == PythonFrameChain::kEntryFrames;
   constexpr bool kHasCframes = kHasEntries || kChain == PythonFrameChain::kOnePerActivationWithCframe;
   constexpr bool kHasOwners = kHasShims || kHasEntries;
-  constexpr int kMostSteps = 1 << 16;
+  constexpr int kMaxSteps = 1 << 16;
   constexpr uint8_t kOwnedByGenerator = 1;
   constexpr uint8_t kFirstShimOwner = 3;
-  constexpr uint64_t kMostInstructions = uint64_t{1} << 31;
+  constexpr uint64_t kMaxInstructions = uint64_t{1} << 31;
   const PythonLayout layout = python.layout;
   const uintptr_t code_type = python.code_type;
   uintptr_t cframe = 0;
@@ -445,7 +449,7 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
   uintptr_t frame =
       Load<uintptr_t>(layout.thread_frame != 0 ? state + layout.thread_frame : cframe + layout.cframe_frame);
   int visited = 0;
-  for (int step = 0; frame != 0 && step < kMostSteps; ++step, frame = Load<uintptr_t>(frame + layout.frame_previous)) {
+  for (int step = 0; frame != 0 && step < kMaxSteps; ++step, frame = Load<uintptr_t>(frame + layout.frame_previous)) {
     if (!IsObjectAddress(frame)) return PythonRead::kUnfit;
     const uint8_t owner = kHasOwners ? Load<uint8_t>(frame + layout.frame_owner) : 0;
     if (kHasShims && owner >= kFirstShimOwner) {
@@ -466,7 +470,7 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
       } else {
         instruction = Load<int32_t>(frame + layout.frame_instruction);
       }
-      if (static_cast<uint64_t>(instruction + 1) > kMostInstructions) return PythonRead::kUnfit;
+      if (static_cast<uint64_t>(instruction + 1) > kMaxInstructions) return PythonRead::kUnfit;
       if (has_begun) {
         if (!visitor->Frame(code, instruction)) return PythonRead::kUnfit;
         ++visited;
@@ -500,8 +504,8 @@ PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_
   return PythonRead::kNothing;
 }
 
-// Whether frames were ever read, and how many reads failed before that. An interpreter that has never passed the checks
-// is given up after some of them; later, a check may fail in a signal handler that interrupts the interpreter.
+// Whether frames were ever read, and the number of reads that failed before. An interpreter that has never passed the
+// checks is rejected after kMaxFailures reads. Later a check may fail in a signal handler that interrupts it.
 std::atomic<bool> has_read_frames{false};
 std::atomic<int> failures{0};
 
@@ -514,9 +518,9 @@ bool ReadFrames(const PythonInterpreter& python, int max_frames, Visitor* visito
     if (!has_read_frames.load(std::memory_order_relaxed)) has_read_frames.store(true, std::memory_order_relaxed);
     return true;
   }
-  constexpr int kMostFailures = 16;
+  constexpr int kMaxFailures = 16;
   if (read == PythonRead::kUnfit && !has_read_frames.load(std::memory_order_relaxed) &&
-      failures.fetch_add(1, std::memory_order_relaxed) == kMostFailures) {
+      failures.fetch_add(1, std::memory_order_relaxed) == kMaxFailures) {
     RejectPython("its frames do not have the expected layout");
   }
   return false;
@@ -570,8 +574,8 @@ class Collector {
     const auto file = Load<uintptr_t>(code + layout.code_filename);
     if (!IsOfType(file, python_.unicode_type)) return 0;
     const size_t function_bytes =
-        WriteUtf8(layout, Load<uintptr_t>(code + layout.code_name), workspace_.function, kMostFunctionBytes);
-    const size_t file_bytes = WriteUtf8(layout, file, workspace_.file, kMostFileBytes);
+        WriteUtf8(layout, Load<uintptr_t>(code + layout.code_name), workspace_.function, kMaxFunctionBytes);
+    const size_t file_bytes = WriteUtf8(layout, file, workspace_.file, kMaxFileBytes);
     if (function_bytes == 0) return 0;
     return named_frames().Intern({workspace_.function, function_bytes}, {workspace_.file, file_bytes},
                                  LineOf(python_, code, instruction), Load<int32_t>(code + layout.code_first_line));
@@ -594,11 +598,11 @@ bool FindStackPointers(const Caller& caller, const CapturedStack& native, uintpt
     return true;
   }
   RuleWalk walk(caller);
-  NoWitness witness;
+  NoRecorder recorder;
   stack_pointer[0] = caller.sp;
   for (int i = 1; i <= native.depth; ++i) {
     const PackedRule rule = walk.Rule();
-    RuleWalk::Step step = walk.Leave(rule, &witness);
+    RuleWalk::Step step = walk.StepOut(rule, &recorder);
     if (step == RuleWalk::Step::kUnknown) step = walk.Guess(rule);
     const bool is_frame = step == RuleWalk::Step::kFrame;
     if (i < native.depth && (!is_frame || walk.address + 1 != native.pcs[i])) return false;
@@ -616,6 +620,8 @@ std::atomic<PythonWorkspace*> spare_workspaces[kSpareWorkspaces] = {};
 const NamedFrame* NamedFrameOf(uint64_t word) {
   return IsNamedFrameWord(word) ? named_frames().At(static_cast<uint32_t>(word)) : nullptr;
 }
+
+uint32_t NamedFrameCount() { return named_frames().count(); }
 
 uint64_t DigestPythonFrames(uintptr_t sp, int max_frames) {
   const PythonInterpreter* python = readable_python.load(std::memory_order_acquire);
@@ -686,7 +692,7 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
       add(words, count);
       next = native.depth;
     } else if (by_range && !native.truncated) {
-      return native;  // which frame runs which function is not known
+      return native;  // the native frame of each function is not known
     }
   }
   if (by_range && !is_cut) {

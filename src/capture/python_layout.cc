@@ -203,7 +203,7 @@ std::atomic<const char*> problem_text{""};
 
 // Takes the fields that the process describes itself. Returns what is wrong, or null.
 const char* ReadDescribedFields(uintptr_t version, PythonInterpreter* found) {
-  constexpr uint64_t kMostOffset = 4096;
+  constexpr uint64_t kMaxOffset = 4096;
   if (std::memcmp(reinterpret_cast<const void*>(found->runtime), "xdebugpy", 8) != 0 ||
       Load<uint64_t>(found->runtime + 8) != version) {
     return "it does not describe its structs";
@@ -211,7 +211,7 @@ const char* ReadDescribedFields(uintptr_t version, PythonInterpreter* found) {
   if (Load<uint64_t>(found->runtime + 16) != 0) return "it is free-threaded";
   for (const DescribedField& described : kDescribedFields) {
     const uint64_t offset = Load<uint64_t>(found->runtime + (found->minor == 13 ? described.at_313 : described.at_314));
-    if (offset >= kMostOffset || (offset == 0 && found->layout.*described.field != 0)) {
+    if (offset >= kMaxOffset || (offset == 0 && found->layout.*described.field != 0)) {
       return "it describes its structs in an unknown way";
     }
     found->layout.*described.field = static_cast<uint16_t>(offset);

@@ -13,11 +13,11 @@
 
 namespace hbmprof::internal {
 
-RuleLine rule_table[1 << kRuleLineBits];
+RuleBucket rule_table[1 << kRuleBucketBits];
 
 namespace {
 
-// Whether `value` is 8 times a number of that many bits.
+// Whether `value` is 8 times a signed number of `bits` bits.
 bool Fits(int64_t value, int bits) {
   const int64_t limit = int64_t{8} << (bits - 1);
   return value % 8 == 0 && value >= -limit && value < limit;
@@ -52,12 +52,12 @@ bool FindObject(uintptr_t address, dl_find_object* object) {
   return _dl_find_object(reinterpret_cast<void*>(address), object) == 0;
 }
 
-// The objects loaded at program start. In the dynamic linker's list these come first, from the main program to the
-// dynamic linker itself at least; what dlopen loads is appended. Nothing before the dynamic linker's entry ever
-// changes, so that part may be read without a lock.
+// The objects loaded at program start. They are first in the dynamic linker's list, which begins with the main program;
+// dlopen appends to the list. The list up to the entry of the dynamic linker itself never changes, so that part is read
+// without a lock.
 class StartObjects {
  public:
-  // Once.
+  // To be called once.
   void Find() {
     dl_find_object object;
     const uintptr_t main_headers = getauxval(AT_PHDR);
@@ -102,7 +102,7 @@ class StartObjects {
 
 StartObjects start_objects;
 
-// Objects unloaded since the process began. Not for a forked child.
+// Returns how many objects were unloaded since the process began. Must not be called in a forked child.
 unsigned long long UnloadCount() {
   unsigned long long count = 0;
   dl_iterate_phdr(
@@ -114,22 +114,22 @@ unsigned long long UnloadCount() {
   return count;
 }
 
-// What makes two objects the same for a rule's purpose.
+// Identifies an object. Objects with equal identities have equal rules.
 struct Identity {
   static constexpr uint32_t kBuildIdCapacity = 32;
 
   uintptr_t start;
   uintptr_t limit;
   uintptr_t eh_frame_hdr;
-  // The build id in memory, at an address in the object's first page. 0 bytes: none there.
+  // The build id, and its position in the object's first page. The size is 0 if there is none in that page.
   uint32_t build_id_bytes;
   uint32_t build_id_offset;
   unsigned char build_id[kBuildIdCapacity];
-  // Only without a build id.
+  // Used only without a build id.
   unsigned long long unload_count;
 };
 
-// The program headers of the object that is loaded at `start`, read from its first page, which is known to be mapped.
+// The program headers of the object that is loaded at `start`. They are read from its first page, which is mapped.
 class Headers {
  public:
   explicit Headers(uintptr_t start) : page_(reinterpret_cast<const unsigned char*>(start)) {
@@ -147,19 +147,19 @@ class Headers {
       bias_ = start - (segment.p_vaddr & ~(kPageBytes - 1));
       return;
     }
-    count_ = 0;  // it is not they that lie there
+    count_ = 0;  // these bytes are not the headers of the object
   }
 
   static constexpr uintptr_t kPageBytes = 4096;
 
-  // 0 if they do not lie in the first page.
+  // 0 if the headers are not in the first page.
   unsigned count() const { return count_; }
   ElfW(Phdr) Get(unsigned i) const {
     ElfW(Phdr) segment;
     std::memcpy(&segment, page_ + at_ + i * sizeof(segment), sizeof(segment));
     return segment;
   }
-  // From the addresses in the headers to those in memory.
+  // An address in memory minus the address in the headers.
   uintptr_t bias() const { return bias_; }
 
  private:
@@ -170,8 +170,8 @@ class Headers {
   unsigned count_ = 0;
 };
 
-// The build id, if it lies in the object's first page: that page is known to be mapped for whatever object is found at
-// the same address later.
+// Sets the build id if it is in the object's first page. Only that page is certainly mapped for any object that is
+// found at the same address later.
 void FindBuildId(Identity* identity) {
   constexpr uintptr_t kPageBytes = Headers::kPageBytes;
   const auto* page = reinterpret_cast<const unsigned char*>(identity->start);
@@ -200,7 +200,7 @@ void FindBuildId(Identity* identity) {
   }
 }
 
-// The segments of an object that have all of `flags`, as its program headers say; all of it where these cannot be
+// Returns the segments of an object that have all of `flags`. Returns the whole object if its program headers cannot be
 // found.
 ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags) {
   const auto start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
@@ -212,7 +212,7 @@ ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags) {
   const Headers headers(start);
   for (unsigned i = 0; i < headers.count(); ++i) add(headers.Get(i), headers.bias());
   if (headers.count() != 0) return ranges;
-  // In a static program, the C library has the main program begin at its code.
+  // In a static program, the C library reports the start of the code as the start of the main program.
   const auto* main_headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
   dl_find_object main;
   if (FindObject(reinterpret_cast<uintptr_t>(main_headers), &main) && main.dlfo_link_map == object.dlfo_link_map) {
@@ -224,11 +224,13 @@ ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags) {
   return ranges;
 }
 
-// Identities seen, by id; ids count up from 1 and are never reused. Published by pushing them on the list of their
-// start address; immutable from then on.
+// The identities of all objects that rules were read from, by id. Ids count up from 1 and are never reused. An entry is
+// published when it is added to the list of its bucket, and is immutable from then on, except for
+// `has_reused_addresses`.
 class Objects {
  public:
-  // kUnidentified if the object cannot be told from others, or there are no ids left.
+  // Returns the id of `object`, which it gets if it has none. Returns kUnidentified if the object cannot be identified,
+  // or if no id is left.
   uint32_t IdOf(const dl_find_object& object) {
     Identity identity = {};
     identity.start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
@@ -252,12 +254,12 @@ class Objects {
     Entry& entry = entries_[id];
     entry.identity = identity;
     for (uint32_t other = 1; other < id; ++other) {
-      // What is not published yet is loaded right now, and so lies elsewhere.
+      // An object whose entry is not published yet is loaded right now, so it has other addresses.
       if (!entries_[other].is_published.load(std::memory_order_acquire)) continue;
       const Identity& old = entries_[other].identity;
       if (old.start >= identity.limit || identity.start >= old.limit || Matches(old, object)) continue;
-      entries_[other].shares_addresses.store(true, std::memory_order_relaxed);
-      entry.shares_addresses.store(true, std::memory_order_relaxed);
+      entries_[other].has_reused_addresses.store(true, std::memory_order_relaxed);
+      entry.has_reused_addresses.store(true, std::memory_order_relaxed);
     }
     entry.next = head;
     entry.is_published.store(true, std::memory_order_release);
@@ -268,15 +270,17 @@ class Objects {
   }
 
   bool Matches(uint32_t id, const dl_find_object& object) const { return Matches(entries_[id].identity, object); }
-  // Whether something else has been seen at some of its addresses.
-  bool SharesAddresses(uint32_t id) const { return entries_[id].shares_addresses.load(std::memory_order_relaxed); }
+  // Whether another object was loaded at some of its addresses.
+  bool HasReusedAddresses(uint32_t id) const {
+    return entries_[id].has_reused_addresses.load(std::memory_order_relaxed);
+  }
 
  private:
   struct Entry {
     Identity identity;
     uint32_t next;
     std::atomic<bool> is_published;
-    std::atomic<bool> shares_addresses;
+    std::atomic<bool> has_reused_addresses;
   };
   static constexpr int kBucketBits = 10;
 
@@ -298,12 +302,13 @@ class Objects {
 
 Objects known_objects;
 
-void Remember(uintptr_t address, PackedRule rule) {
+// Adds a rule to the table. If its bucket is full, it replaces one of the rules there.
+void StoreRule(uintptr_t address, PackedRule rule) {
   static std::atomic<uint32_t> victim{0};
   const uint64_t mixed = MixAddress(address);
-  RuleLine& line = rule_table[mixed >> (64 - kRuleLineBits)];
-  RuleLine::Slot* chosen = nullptr;
-  for (RuleLine::Slot& slot : line.slots) {
+  RuleBucket& bucket = rule_table[mixed >> (64 - kRuleBucketBits)];
+  RuleBucket::Slot* chosen = nullptr;
+  for (RuleBucket::Slot& slot : bucket.slots) {
     const uint64_t word = slot.rule.load(std::memory_order_relaxed);
     const bool is_same_address = (slot.check.load(std::memory_order_relaxed) ^ word) == mixed;
     if (is_same_address) {
@@ -313,7 +318,7 @@ void Remember(uintptr_t address, PackedRule rule) {
     if (word == 0 && chosen == nullptr) chosen = &slot;
   }
   if (chosen == nullptr) {
-    chosen = &line.slots[victim.fetch_add(1, std::memory_order_relaxed) % RuleLine::kSlots];
+    chosen = &bucket.slots[victim.fetch_add(1, std::memory_order_relaxed) % RuleBucket::kSlots];
   }
   chosen->rule.store(rule.word(), std::memory_order_relaxed);
   chosen->check.store(rule.word() ^ mixed, std::memory_order_release);
@@ -345,8 +350,8 @@ bool IsReadableCode(uintptr_t address, size_t bytes) {
 bool ObjectCheck::IsLoadedSlow(uint32_t object, uintptr_t address) {
   dl_find_object found;
   if (!FindObject(address, &found) || !known_objects.Matches(object, found)) return false;
-  if (known_objects.SharesAddresses(object)) saw_shared_addresses_ = true;
-  Saw(object);
+  if (known_objects.HasReusedAddresses(object)) passed_reused_addresses_ = true;
+  SetLoaded(object);
   return true;
 }
 
@@ -354,17 +359,17 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   dl_find_object found;
   if (!FindObject(address, &found)) return PackedRule();
   uint32_t object = 0;
-  bool keep = true;
+  bool is_identified = true;
   if (!start_objects.Contain(reinterpret_cast<uintptr_t>(found.dlfo_map_start))) {
     object = known_objects.IdOf(found);
-    keep = object != PackedRule::kUnidentified;
-    if (keep) {
-      if (known_objects.SharesAddresses(object)) objects->set_saw_shared_addresses();
-      objects->Saw(object);
+    is_identified = object != PackedRule::kUnidentified;
+    if (is_identified) {
+      if (known_objects.HasReusedAddresses(object)) objects->set_passed_reused_addresses();
+      objects->SetLoaded(object);
     }
   }
   const PackedRule rule = PackedRule::Of(ReadFrameRule(found.dlfo_eh_frame, SegmentsOf(found, PF_R), address), object);
-  if (keep) Remember(address, rule);
+  if (is_identified) StoreRule(address, rule);
   return rule;
 }
 

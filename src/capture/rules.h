@@ -1,17 +1,16 @@
-// Frame rules by code address, each worked out once per process: one table shared by all threads, lock-free, of fixed
-// size.
+// Frame rules by code address. Each rule is worked out once per process. All threads share one table, which is
+// lock-free and has a fixed size.
 //
-// An address can come to mean something else: a library is unloaded and another is loaded in its place. Each rule
-// therefore names the object it was read from, and a walk believes a rule only after it has seen that this object is
-// what is loaded there now (ObjectCheck, once per object and walk). That is sound without any notice of unloading,
-// because the objects that a walk passes through cannot be unloaded meanwhile: their functions are about to be returned
-// to. What "this object" means:
-// - Objects loaded at program start are never unloaded: no check.
-// - Other objects: same addresses, same .eh_frame_hdr, same build id, compared in memory. Equal build ids mean equal
-//   code, so that a rule also survives its library's reloading.
-// - Other objects without a build id in their first page: same addresses, and no object at all has been unloaded since.
-//   (dl_iterate_phdr says; it takes a lock, but one that the dynamic linker never holds while it runs code of others.)
-//   In a forked child that lock may never come free: there their rules are read anew each time.
+// A library can be unloaded and another one loaded at the same addresses. Therefore each rule names the object that it
+// was read from, and a walk uses a rule only after it has checked that this object is loaded there now (ObjectCheck,
+// once per object and walk). This is sound without any report of unloaded libraries: the objects that a walk
+// passes through cannot be unloaded during the walk, because the stack returns to their functions. The check:
+// - Objects loaded at program start are never unloaded. They need no check.
+// - Other objects with a build id in their first page: the addresses, the .eh_frame_hdr and the build id are equal to
+//   those in memory. Equal build ids mean equal code, so a rule stays valid when its library is loaded again.
+// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since. It takes
+//   a lock, but one that the dynamic linker never holds while it runs other code. In a forked child this lock may be
+//   held for ever; there the rules of these objects are read again in each walk.
 //
 // Not here: how rules are read (cfi.h) and used (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_RULES_H_
@@ -25,74 +24,76 @@
 
 namespace hbmprof::internal {
 
-// Whether this system has what the rules need (_dl_find_object of glibc 2.35, x86-64). Learns what was loaded at
-// program start; call it before the first walk. Takes no lock that dlopen holds.
+// Returns whether this system supports the rules (x86-64, with _dl_find_object of glibc 2.35). Must be called before
+// the first walk: it finds the objects that were loaded at program start. Takes no lock that dlopen holds.
 bool PrepareRules();
 
-// A FrameRule in one word, with the object it comes from. 0 is no rule.
+// A FrameRule and the id of the object that it was read from, in one word. 0 means that there is no rule.
 class PackedRule {
  public:
   static constexpr uint32_t kObjectIds = 1 << 14;
-  // The id of an object that cannot be told from others: nothing that follows from its rules may be kept.
+  // The id of all objects that cannot be identified. Nothing that follows from their rules may be cached.
   static constexpr uint32_t kUnidentified = kObjectIds - 1;
 
   PackedRule() = default;
   explicit PackedRule(uint64_t word) : word_(word) {}
-  // Numbers that do not fit make it kInexpressible.
+  // Returns a rule of kind kInexpressible if a number of `rule` has too many bits.
   static PackedRule Of(const FrameRule& rule, uint32_t object);
 
   uint64_t word() const { return word_; }
   FrameRule::Kind kind() const { return static_cast<FrameRule::Kind>(word_ & 15); }
   bool fp_saved() const { return (word_ & 16) != 0; }
-  // 0: an object that is never unloaded.
+  // The id of the object; 0 for objects that are never unloaded.
   uint32_t object() const { return static_cast<uint32_t>(word_ >> 5) & (kObjectIds - 1); }
   int64_t fp_offset() const { return (static_cast<int64_t>(word_ << 24) >> 43) * 8; }
-  // Of all kinds but the two below.
+  // For all kinds except the two below.
   int64_t cfa_offset() const { return (static_cast<int64_t>(word_) >> 40) * 8; }
-  // kCfaInSpSlot and kCfaFromRegister.
+  // For kCfaInSpSlot and kCfaFromRegister.
   int64_t short_cfa_offset() const { return (static_cast<int64_t>(word_) >> 45) * 8; }
   int64_t cfa_addend() const { return static_cast<int64_t>(word_ >> 40 & 31) * 8; }
   uint32_t cfa_register() const { return static_cast<uint32_t>(word_ >> 40) & 15; }
   bool fp_found_by_fp() const { return (word_ >> 44 & 1) != 0; }
 
  private:
-  // From the lowest bit: kind 4, fp_saved 1, object 14, fp_offset / 8 21, and 24 of
-  // - cfa_offset / 8
+  // Fields and their numbers of bits, from the lowest bit: kind 4, fp_saved 1, object 14, fp_offset / 8 21. The
+  // remaining 24 bits depend on the kind:
   // - kCfaInSpSlot: cfa_addend / 8 5, cfa_offset / 8 19
   // - kCfaFromRegister: cfa_register 4, fp_found_by_fp 1, cfa_offset / 8 19
+  // - others: cfa_offset / 8 24
   uint64_t word_ = 0;
 };
 
-// What one walk has found out about the objects it passes through.
+// The checked objects of one walk.
 class ObjectCheck {
  public:
-  // True if `object` is the one loaded around `address` now, for a non-zero id.
+  // Returns whether `object`, an id that is not 0, is now loaded around `address`.
   bool IsLoaded(uint32_t object, uintptr_t address) {
-    for (const uint32_t seen : seen_) {
-      if (seen == object) return true;
+    for (const uint32_t loaded : loaded_) {
+      if (loaded == object) return true;
     }
     return IsLoadedSlow(object, address);
   }
-  void Saw(uint32_t object) { seen_[next_++ % kSeen] = object; }
+  // Later calls of IsLoaded return true for `object`.
+  void SetLoaded(uint32_t object) { loaded_[next_++ % kLoaded] = object; }
 
-  // An address was passed at which the code of different objects has been seen over time.
-  bool saw_shared_addresses() const { return saw_shared_addresses_; }
-  void set_saw_shared_addresses() { saw_shared_addresses_ = true; }
+  // Whether the walk passed an address at which different objects were loaded over time.
+  bool passed_reused_addresses() const { return passed_reused_addresses_; }
+  void set_passed_reused_addresses() { passed_reused_addresses_ = true; }
 
  private:
-  static constexpr uint32_t kSeen = 4;
+  static constexpr uint32_t kLoaded = 4;
 
   bool IsLoadedSlow(uint32_t object, uintptr_t address);
 
-  uint32_t seen_[kSeen] = {};
+  uint32_t loaded_[kLoaded] = {};
   uint32_t next_ = 0;
-  bool saw_shared_addresses_ = false;
+  bool passed_reused_addresses_ = false;
 };
 
-// The table: lines of a cache line each. A slot holds a rule and, beside it, the rule xor the mixed address, so that a
-// slot read while another thread replaces it does not match (but for one in 2^50 of such reads); no slot is ever
-// locked. The check is stored last and releases what the rule's object id stands for.
-struct alignas(64) RuleLine {
+// A bucket of the table, in one cache line. A slot holds a rule, and a check word: the rule xor the mixed address. A
+// slot that is read while another thread replaces it does not match (except for one in 2^50 of such reads), so slots
+// need no lock. The check word is stored last, with release order, so that a reader also sees the object of the rule.
+struct alignas(64) RuleBucket {
   static constexpr int kSlots = 4;
   struct Slot {
     std::atomic<uint64_t> check;
@@ -100,29 +101,30 @@ struct alignas(64) RuleLine {
   };
   Slot slots[kSlots];
 };
-inline constexpr int kRuleLineBits = 14;
-extern RuleLine rule_table[1 << kRuleLineBits];
+inline constexpr int kRuleBucketBits = 14;
+extern RuleBucket rule_table[1 << kRuleBucketBits];
 
-// A bijection. Its high bits depend on all bits of the address.
+// Returns a hash of `address` whose high bits depend on all its bits. Different addresses have different hashes.
 inline uint64_t MixAddress(uintptr_t address) { return address * 0x9e3779b97f4a7c15u; }
 
-// Whether a loaded object covers `address`.
+// Whether `address` is in a loaded object.
 bool IsKnownCode(uintptr_t address);
-// Whether that object has the `bytes` bytes there in a segment of code that can be read.
+// Whether the `bytes` bytes from `address` on are in one segment of a loaded object that is readable and executable.
 bool IsReadableCode(uintptr_t address, size_t bytes);
 
+// Reads the rule of the instruction at `address` from its object, and adds it to the table.
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);
 
-// The rule of the instruction that covers `address`; kNone where no loaded object has one.
+// Returns the rule of the instruction that contains the byte at `address`; kNone if no loaded object has one.
 inline PackedRule FindRule(uintptr_t address, ObjectCheck* objects) {
   const uint64_t mixed = MixAddress(address);
-  RuleLine& line = rule_table[mixed >> (64 - kRuleLineBits)];
-  for (RuleLine::Slot& slot : line.slots) {
+  RuleBucket& bucket = rule_table[mixed >> (64 - kRuleBucketBits)];
+  for (RuleBucket::Slot& slot : bucket.slots) {
     const uint64_t word = slot.rule.load(std::memory_order_relaxed);
     if ((slot.check.load(std::memory_order_acquire) ^ word) != mixed) continue;
     const PackedRule rule(word);
     if (rule.object() == 0 || objects->IsLoaded(rule.object(), address)) return rule;
-    objects->set_saw_shared_addresses();
+    objects->set_passed_reused_addresses();
     break;
   }
   return LearnRule(address, objects);

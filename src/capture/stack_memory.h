@@ -1,9 +1,10 @@
-// Reading the words of a thread's stack while walking it, without ever touching memory that is not there.
+// Reads words of a stack during a walk, without access to unmapped memory.
 //
-// A StackMemory covers the stack that a given stack pointer lies on:
+// A StackMemory covers the stack that contains a given stack pointer:
 // - the thread's own stack, whose bounds are found once per thread, or
-// - any other (a fiber's, a signal handler's alternate stack): the pages from the stack pointer upwards, each of which
-//   the kernel is asked about once per walk, and only in sequence, so that a wild address is never near.
+// - any other stack (of a fiber, or a signal handler's alternate stack): the pages from the stack pointer upwards. Each
+//   page is queried from the kernel once per walk. Pages are only added in sequence, so a wrong address is rejected
+//   unless all pages up to it can be read.
 #ifndef HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_
 #define HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_
 
@@ -13,33 +14,34 @@
 namespace hbmprof::internal {
 
 struct StackBounds {
-  uintptr_t low;   // lowest address that is not a guard
-  uintptr_t high;  // one past the highest; 0: not looked for yet
+  uintptr_t low;   // lowest address above the guard
+  uintptr_t high;  // end; 0: not determined yet
 };
 
-// The calling thread's own stack; an empty range where it is not known. Plain data in the static TLS block.
+// The calling thread's own stack; an empty range if it is unknown. Plain data in the static TLS block.
 extern __thread StackBounds thread_stack_bounds __attribute__((tls_model("initial-exec")));
-// Calls neither malloc nor anything that takes a lock. Leaves errno alone.
+// Determines them. Calls neither malloc nor anything that takes a lock. Leaves errno alone.
 StackBounds FindThreadStackBounds();
 inline StackBounds ThreadStackBounds() {
   const StackBounds bounds = thread_stack_bounds;
   return bounds.high != 0 ? bounds : FindThreadStackBounds();
 }
 
-// Whether `address` lies on the calling thread's own stack, all of which is readable above the stack pointer.
+// Whether `address` is on the calling thread's own stack. All of that stack above the stack pointer can be read.
 inline bool IsOnOwnStack(uintptr_t address) {
   const StackBounds own = ThreadStackBounds();
   return address - own.low < own.high - own.low;
 }
 
-// The bytes that the calling function's callees have on its stack. 0 if it does not run on the thread's own stack: how
-// large another one is (a fiber's, an alternate signal stack) cannot be told, where it has no guard page.
-[[gnu::always_inline]] inline size_t StackRoom() {
+// Returns the bytes of stack below the calling function's frame. Returns 0 on other stacks than the thread's own,
+// because their sizes are unknown.
+[[gnu::always_inline]] inline size_t AvailableStackBytes() {
   const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   return IsOnOwnStack(frame) ? frame - ThreadStackBounds().low : 0;
 }
 
-// A load that no sanitizer instruments: the stack of others has poisoned words and unsynchronised ones.
+// Loads a word without instrumentation by sanitizers: the frames of other functions contain poisoned words, and words
+// that other threads change.
 inline uintptr_t LoadStackWord(uintptr_t address) {
 #if defined(__x86_64__)
   uintptr_t word;
@@ -50,7 +52,7 @@ inline uintptr_t LoadStackWord(uintptr_t address) {
 #endif
 }
 
-// The two words that are so many words up from `base`, at once.
+// Loads the two words at the given offsets from `base`, in words.
 using WordPair = uintptr_t __attribute__((vector_size(2 * sizeof(uintptr_t)), may_alias));
 inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t second_offset) {
 #if defined(__x86_64__)
@@ -64,7 +66,7 @@ inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t s
 #endif
 }
 
-// The two words that lie `offset` and one more words up from `base`.
+// Loads the two adjacent words at `offset` from `base`, in words.
 inline WordPair LoadStackPair(uintptr_t base, intptr_t offset) {
 #if defined(__x86_64__)
   WordPair words;
@@ -79,7 +81,7 @@ class StackMemory {
  public:
   explicit StackMemory(uintptr_t sp) { Enter(sp); }
 
-  // Covers the stack that `sp` lies on from here on.
+  // Covers the stack that contains `sp` from now on.
   void Enter(uintptr_t sp) {
     if (IsOnOwnStack(sp)) {
       const StackBounds own = ThreadStackBounds();
@@ -94,7 +96,7 @@ class StackMemory {
   bool is_own() const { return is_own_; }
   uintptr_t high() const { return high_; }
 
-  // Reads the word at `address`. False if that is misaligned, or not in this stack.
+  // Reads the word at `address`. Returns false if the address is misaligned or not on this stack.
   bool Load(uintptr_t address, uintptr_t* word) {
     if ((address & (sizeof(uintptr_t) - 1)) != 0) return false;
     if (address - low_ >= high_ - low_ && !ExtendTo(address)) return false;
@@ -107,7 +109,7 @@ class StackMemory {
   bool ExtendTo(uintptr_t address);
 
   uintptr_t low_ = 0;
-  uintptr_t high_ = 0;  // multiple of the word size: a word that begins inside ends inside
+  uintptr_t high_ = 0;  // a multiple of the word size, so that no aligned word crosses it
   bool is_own_ = false;
 };
 

@@ -9,33 +9,34 @@ constexpr uintptr_t kFirstCode = 4096;  // no code is mapped below
 
 }  // namespace
 
-RuleWalk::Step RuleWalk::LeaveSignal(PackedRule rule) {
+RuleWalk::Step RuleWalk::StepOutOfSignal(PackedRule rule) {
   const uintptr_t sp_at = sp + static_cast<uintptr_t>(rule.cfa_offset());
   const uintptr_t fp_at = sp + static_cast<uintptr_t>(rule.fp_offset());
   uintptr_t interrupted_sp;
   if (!memory.Load(fp_at, &fp) || !memory.Load(sp_at + 8, &address) || !memory.Load(sp_at, &interrupted_sp)) {
     return Step::kUnknown;
   }
-  // The handler may have had a stack of its own.
+  // The handler may have run on an alternate stack.
   sp = interrupted_sp;
   memory.Enter(sp);
-  // The kernel's order of registers: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp.
+  // The order in which the kernel stores registers: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp.
   interrupted_sp_ = sp_at - fp_at == 5 * sizeof(uintptr_t) ? sp : 0;
   interrupted_sp_at_ = sp_at;
   return Step::kFrame;
 }
 
 bool RuleWalk::LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const {
-  // By DWARF number: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15. Words below rsp in the kernel's order.
+  // Index: the DWARF number, in the order rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15. Value: how many words
+  // below the stored rsp the kernel stores the register.
   constexpr uint8_t kWordsBelow[16] = {2, 3, 1, 4, 6, 7, 5, 0, 15, 14, 13, 12, 11, 10, 9, 8};
   if (interrupted_sp_ == 0 || sp != interrupted_sp_) return false;
-  // Between words of the signal's frame that have been read: on the handler's stack, above its stack pointer.
+  // This word is between two words of the signal frame that were read before, so it can be read.
   *value = LoadStackWord(interrupted_sp_at_ - kWordsBelow[dwarf_register] * sizeof(uintptr_t));
   return true;
 }
 
 bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
-  constexpr size_t kBytes = 7;  // of the longest call
+  constexpr size_t kBytes = 7;  // length of the longest call instruction
   unsigned char bytes[kBytes];
   const uintptr_t at = pc - kBytes;
   if (pc < kFirstCode + 2 * sizeof(uintptr_t)) return false;
@@ -43,7 +44,7 @@ bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
     if (!IsReadableCode(at, kBytes)) return false;
     std::memcpy(bytes, reinterpret_cast<const void*>(at), kBytes);
   } else {
-    // Code that is returned to stays where it is, so what can be read now can be read in a moment.
+    // Code that the stack returns to stays mapped, so bytes that can be read now can also be read a moment later.
     uintptr_t words[2];
     const uintptr_t first = at & ~(sizeof(uintptr_t) - 1);
     StackMemory code(first);
@@ -53,24 +54,25 @@ bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
     std::memcpy(bytes, reinterpret_cast<const char*>(words) + (at - first), kBytes);
   }
   const auto back = [&bytes](size_t n) { return bytes[kBytes - n]; };
-  if (back(5) == 0xe8) {  // call to pc + a distance
+  if (back(5) == 0xe8) {  // call to pc + distance
     int32_t distance;
     std::memcpy(&distance, bytes + kBytes - 4, sizeof(distance));
     const uintptr_t target = pc + static_cast<uintptr_t>(int64_t{distance});
     if (IsKnownCode(target) == IsKnownCode(callee)) return true;
   }
-  // call through a register or memory: opcode ff, then a byte that says 2 in its middle bits, and how many more follow.
+  // Call through a register or memory: opcode ff, then a ModRM byte whose reg field is 2 and whose other fields give
+  // the length.
   for (size_t length = 2; length <= kBytes; ++length) {
     if (back(length) != 0xff) continue;
-    const unsigned char mode = back(length - 1);
-    if ((mode >> 3 & 7) != 2) continue;
-    const unsigned has = mode >> 6;
-    const unsigned rm = mode & 7;
+    const unsigned char modrm = back(length - 1);
+    if ((modrm >> 3 & 7) != 2) continue;
+    const unsigned mod = modrm >> 6;
+    const unsigned rm = modrm & 7;
     size_t expected = 2;
-    if (has != 3) {
-      if (rm == 4) ++expected;  // an index byte
-      const bool is_based = has != 0 || !(rm == 5 || (rm == 4 && (back(length - 2) & 7) == 5));
-      expected += has == 1 ? 1 : has == 2 || !is_based ? 4 : 0;
+    if (mod != 3) {
+      if (rm == 4) ++expected;  // a SIB byte
+      const bool has_base = mod != 0 || !(rm == 5 || (rm == 4 && (back(length - 2) & 7) == 5));
+      expected += mod == 1 ? 1 : mod == 2 || !has_base ? 4 : 0;  // displacement
     }
     if (length == expected) return true;
   }
@@ -90,10 +92,10 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   return Step::kFrame;
 }
 
-int RuleWalk::LeaveCommonFrames(int depth, uintptr_t* pcs, int max_depth) {
+int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth) {
   if (!memory.is_own()) return depth;
   const uintptr_t high = memory.high();
-  // In registers.
+  // Local copies, so that the compiler keeps them in registers.
   uintptr_t sp_now = sp;
   uintptr_t fp_now = fp;
   uintptr_t at = address;
@@ -127,11 +129,11 @@ int RuleWalk::LeaveCommonFrames(int depth, uintptr_t* pcs, int max_depth) {
 }
 
 WalkResult ContinueByRules(RuleWalk* walk, int depth, uintptr_t* pcs, int max_depth, bool guess) {
-  NoWitness witness;
+  NoRecorder recorder;
   for (;;) {
-    depth = walk->LeaveCommonFrames(depth, pcs, max_depth);
+    depth = walk->StepOutOfCommonFrames(depth, pcs, max_depth);
     const PackedRule rule = walk->Rule();
-    RuleWalk::Step step = walk->Leave(rule, &witness);
+    RuleWalk::Step step = walk->StepOut(rule, &recorder);
     if (step == RuleWalk::Step::kUnknown && guess) step = walk->Guess(rule);
     if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown};
     if (step == RuleWalk::Step::kOutermost) return {depth, WalkEnd::kOutermost};

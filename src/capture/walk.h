@@ -1,6 +1,6 @@
 // Walks over a stack, from a Caller outwards.
 //
-// Not here: rules by address (rules.h), what is readable (stack_memory.h), remembered walks (memo.h).
+// Not here: rules by address (rules.h), access to stack memory (stack_memory.h), cached stacks (path_cache.h).
 #ifndef HBMPROF_SRC_CAPTURE_WALK_H_
 #define HBMPROF_SRC_CAPTURE_WALK_H_
 
@@ -14,11 +14,11 @@ namespace hbmprof::internal {
 
 inline constexpr int kMaxStackDepth = 512;
 
-// How a walk ended.
+// Where a walk ended.
 enum class WalkEnd : uint8_t {
-  kOutermost,  // at the stack's outermost frame
-  kDepth,      // at max_depth, and there are more frames
-  kUnknown,    // at a frame that has no rule, or does not fit the stack
+  kOutermost,  // at the outermost frame of the stack
+  kDepth,      // at max_depth; there are more frames
+  kUnknown,    // at a frame that has no rule, or whose rule does not fit the stack
 };
 
 struct WalkResult {
@@ -26,7 +26,7 @@ struct WalkResult {
   WalkEnd end;
 };
 
-// One step outwards at a time. Public state: the frame that the walk is in.
+// A walk, one step outwards at a time. The public members describe the current frame.
 class RuleWalk {
  public:
   explicit RuleWalk(const Caller& caller) : memory(caller.sp), sp(caller.sp), fp(caller.fp), address(caller.pc - 1) {}
@@ -35,14 +35,15 @@ class RuleWalk {
 
   PackedRule Rule() { return FindRule(address, &objects); }
 
-  // Leaves the frame by its rule. kFrame: the walk is in the caller's frame. `witness` is told what decided that:
+  // Steps out of the current frame by its rule. Returns kFrame if the caller's frame is now the current one. Tells
+  // `recorder` what the result depends on:
   //   UsesFp()                 the frame pointer
   //   Reads(address, word)     a word of the stack
-  //   Restores(address, word)  a word of the stack became the frame pointer
-  //   Returns(address, word)   a word of the stack became the pc
-  //   Untold()                 something else
-  template <typename Witness>
-  Step Leave(PackedRule rule, Witness* witness) {
+  //   Restores(address, word)  a word of the stack, which became the frame pointer
+  //   Returns(address, word)   a word of the stack, which became the pc
+  //   Unsupported()            anything else
+  template <typename Recorder>
+  Step StepOut(PackedRule rule, Recorder* recorder) {
     uintptr_t cfa = 0;
     uintptr_t pc = 0;
     uintptr_t fp_at = 0;
@@ -52,15 +53,15 @@ class RuleWalk {
         fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
         break;
       case FrameRule::kCfaFromFp:
-        witness->UsesFp();
+        recorder->UsesFp();
         cfa = fp + static_cast<uintptr_t>(rule.cfa_offset());
         fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
         break;
       case FrameRule::kCfaInSlot: {
-        witness->UsesFp();
+        recorder->UsesFp();
         const uintptr_t cfa_at = fp + static_cast<uintptr_t>(rule.cfa_offset());
         if (!memory.Load(cfa_at, &cfa)) return Step::kUnknown;
-        witness->Reads(cfa_at, cfa);
+        recorder->Reads(cfa_at, cfa);
         fp_at = fp + static_cast<uintptr_t>(rule.fp_offset());
         break;
       }
@@ -68,46 +69,47 @@ class RuleWalk {
         const uintptr_t cfa_at = sp + static_cast<uintptr_t>(rule.short_cfa_offset());
         uintptr_t word;
         if (!memory.Load(cfa_at, &word)) return Step::kUnknown;
-        witness->Reads(cfa_at, word);
+        recorder->Reads(cfa_at, word);
         cfa = word + static_cast<uintptr_t>(rule.cfa_addend());
         fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
         break;
       }
       case FrameRule::kCfaFromRegister:
-        witness->Untold();
+        recorder->Unsupported();
         if (!LoadInterrupted(rule.cfa_register(), &cfa)) return Step::kUnknown;
         cfa += static_cast<uintptr_t>(rule.short_cfa_offset());
         fp_at = (rule.fp_found_by_fp() ? fp : cfa) + static_cast<uintptr_t>(rule.fp_offset());
         break;
       case FrameRule::kSignal:
-        witness->Untold();
-        return LeaveSignal(rule);
+        recorder->Unsupported();
+        return StepOutOfSignal(rule);
       case FrameRule::kOutermost:
         return Step::kOutermost;
       case FrameRule::kNone:
       case FrameRule::kInexpressible:
         return Step::kUnknown;
     }
-    // Every call pushed something, so a stack only ever gets shallower.
+    // Every call pushes a word, so each step must raise sp.
     if (cfa <= sp || !memory.Load(cfa - 8, &pc)) return Step::kUnknown;
-    witness->Returns(cfa - 8, pc);
+    recorder->Returns(cfa - 8, pc);
     if (rule.fp_saved()) {
       if (!memory.Load(fp_at, &fp)) return Step::kUnknown;
-      witness->Restores(fp_at, fp);
+      recorder->Restores(fp_at, fp);
     }
     sp = cfa;
     address = pc - 1;
     return pc == 0 ? Step::kOutermost : Step::kFrame;
   }
 
-  // Leaves frames of the common kinds, into `pcs` from `depth` on, while the walk is on the thread's own stack. Stops
-  // in a frame of another kind, or whose step does not fit the stack, for Leave to judge; or at `max_depth`. Returns
-  // the new depth.
-  int LeaveCommonFrames(int depth, uintptr_t* pcs, int max_depth);
+  // Steps out of frames with the two most common kinds of rules, and stores their pcs in `pcs` from index `depth` on.
+  // Stops at `max_depth`, at a frame with another kind of rule, and at a frame whose rule does not fit the stack; the
+  // last two are for StepOut. Does nothing on a stack that is not the thread's own. Returns the new depth.
+  int StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth);
 
-  // For a frame without unwind information (code made at run time, assembler): leaves it as if it had a frame pointer.
-  // kFrame only if that leads to a call, of what the frame can be: see IsReturnFromCall. A guess still: a function that
-  // leaves the frame pointer alone looks as if its caller were not there.
+  // Steps out of a frame without unwind information (code generated at run time, assembler) as if it had a frame
+  // pointer. Returns kFrame only if the return address found is behind a call that can have called this frame's code:
+  // see IsReturnFromCall. The result can be wrong: if the function does not set up a frame pointer, its caller is left
+  // out.
   Step Guess(PackedRule rule);
 
   StackMemory memory;
@@ -117,37 +119,39 @@ class RuleWalk {
   uintptr_t address;  // inside the call instruction, or the interrupted instruction; pc - 1 as stored in stacks
 
  private:
-  Step LeaveSignal(PackedRule rule);
-  // The register of that DWARF number in the frame that a signal interrupted; false in any other frame.
+  Step StepOutOfSignal(PackedRule rule);
+  // Reads the register with this DWARF number, below 16. Returns false if the current frame is not one that a signal
+  // interrupted.
   bool LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const;
 
-  // The sp of the frame that a signal interrupted last, if its registers are known; and where the kernel keeps that sp.
-  // Every step outwards raises sp, so the walk is in that frame as long as sp is equal.
+  // The sp of the frame that a signal interrupted last, if its registers are known, and the address where the kernel
+  // stored that sp. Every step outwards raises sp, so that frame is the current one as long as sp is equal.
   uintptr_t interrupted_sp_ = 0;
-  uintptr_t interrupted_sp_at_;  // set with it
+  uintptr_t interrupted_sp_at_;  // set together with interrupted_sp_
 };
 
-// Whether `pc` is behind a call instruction that can have called the code at `callee`. Reads the bytes before `pc`
-// where a loaded object has them, or the kernel says that they are there.
+// Whether `pc` is directly behind a call instruction that can have called the code at `callee`. Reads the bytes before
+// `pc` only if they are in a loaded object, or the kernel confirms that they can be read; returns false otherwise.
 bool IsReturnFromCall(uintptr_t pc, uintptr_t callee);
 
-struct NoWitness {
+// A recorder that ignores everything.
+struct NoRecorder {
   void UsesFp() {}
   void Reads(uintptr_t /*address*/, uintptr_t /*word*/) {}
   void Restores(uintptr_t /*address*/, uintptr_t /*word*/) {}
   void Returns(uintptr_t /*address*/, uintptr_t /*word*/) {}
-  void Untold() {}
+  void Unsupported() {}
 };
 
-// Walks by frame rules; exact as far as it gets. With `guess`, it goes on through frames without unwind information
-// where RuleWalk::Guess can. `pcs` has room for `max_depth` >= 1.
+// Walks by frame rules. All frames that it returns are exact, unless `guess` is set: then it also steps out of frames
+// without unwind information, by RuleWalk::Guess. `pcs` must have space for `max_depth` frames, at least 1.
 WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess);
 
-// Goes on from the frame that `walk` is in, the last of the `depth` in `pcs`.
+// Continues `walk`, whose current frame is the last of the `depth` frames in `pcs`.
 WalkResult ContinueByRules(RuleWalk* walk, int depth, uintptr_t* pcs, int max_depth, bool guess);
 
-// Follows the chain of frame pointers, on the thread's own stack only: what lies on others may chain to anywhere.
-// Blind to code built without frame pointers.
+// Follows the chain of frame pointers. Does so on the thread's own stack only, because on other stacks the chain may
+// lead anywhere. Frames of code built without frame pointers are missing in the result.
 WalkResult WalkByFramePointers(const Caller& caller, uintptr_t* pcs, int max_depth);
 
 }  // namespace hbmprof::internal

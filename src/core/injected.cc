@@ -19,7 +19,7 @@ const InjectedProfiler* Look() {
   return nullptr;
 }
 
-// When the library is loaded, so that the dynamic linker's lock is not asked for later: in a forked child it may be
+// Runs when the library is loaded, so that the dynamic linker's lock is not needed later: in a forked child it may be
 // held for ever.
 [[gnu::constructor]] void FindEarly() { FindInjected(); }
 
@@ -32,8 +32,8 @@ const InjectedProfiler* FindInjected() {
                       injected->version == kInjectedVersion;
     const bool is_other = injected != nullptr && !fits;
     if (!fits || injected->copy == &found_injected) injected = &kNoInjected;
-    // Threads that look at the same time find the same; the first says what there is to say. No lock is held, since
-    // the search takes the dynamic linker's.
+    // Threads that search at the same time find the same; the first one prints the message. No lock is held, since the
+    // search takes the dynamic linker's lock.
     const InjectedProfiler* undecided = nullptr;
     if (found_injected.compare_exchange_strong(undecided, injected, std::memory_order_acq_rel) && is_other) {
       PrintMessage(

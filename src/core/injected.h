@@ -1,10 +1,9 @@
 // InjectedProfiler: the table of functions through which the copies of this library that are linked into a program
-// record into the injected library's profiler, so that the process has one account of its memory. In plain C types,
-// since the two may be of different versions and share no object: each keeps its locks and its thread's state to
-// itself.
+// record into the injected library's profiler, so that the process has one account of its memory. It has plain C types
+// only, since the two may have different versions. They share no object: each has its own locks and thread state.
 //
-// Lives here: the table, and how a copy finds it. Not here: who serves it (src/inject/injected_profiler.cc), what a
-// joined Profiler does with it (joined.h).
+// Here: the table, and how a copy finds it. Not here: the table's functions (src/inject/injected_profiler.cc), and the
+// Profiler that calls them (joined.h).
 #ifndef HBMPROF_SRC_CORE_INJECTED_H_
 #define HBMPROF_SRC_CORE_INJECTED_H_
 
@@ -33,19 +32,20 @@ struct InjectedBuffer {
   uint32_t allocator;
 };
 
-// A DeviceProbe.
+// A DeviceProbe. kInjectedNotKnown is a value that is not known.
+inline constexpr int64_t kInjectedNotKnown = INT64_MIN;
 struct InjectedProbe {
   int64_t bytes_limit;
+  int64_t bytes_free;  // -1: unknown
   int64_t largest_free_block_bytes;
   int64_t driver_bytes_in_use;
   int64_t driver_peak_bytes_in_use;
   int64_t driver_cache_bytes;
   int64_t baseline;
   uint32_t driver_scope;
-  uint32_t has_baseline;
 };
 
-// What `read` hands over.
+// What `read` returns.
 enum InjectedPart : uint32_t {
   kInjectedSnapshot,      // a Snapshot
   kInjectedExitSnapshot,  // the one that all profiles at exit show
@@ -53,13 +53,13 @@ enum InjectedPart : uint32_t {
   kInjectedTrackerStats,  // the TrackerStats
 };
 
-// No function throws or calls back, but for `read` and the probes. Devices, allocators and kinds are the
-// injected profiler's numbers. Texts need no terminating zero. Each function does what the Profiler's of that name
-// does; those that say whether they succeeded return 0 where the host has no memory.
+// No function throws. Only `read` and the probes call back. Devices, allocators and kinds are the injected profiler's
+// numbers. Texts need no terminating zero. Each function does the same as Profiler's function of that name. Functions
+// that return whether they succeeded return 0 if the host has no memory.
 struct InjectedProfiler {
   using Record = int(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
                      uint32_t allocator);
-  // Must not throw. Returns 0 where the host has no memory.
+  // Must not throw. Returns 0 if the host has no memory.
   using Probe = int(void* argument, InjectedProbe* probe);
   // Takes over bytes that are valid during the call (snapshot_bytes.h). Must not throw. What the thread allocates
   // meanwhile is not recorded.
@@ -87,7 +87,7 @@ struct InjectedProfiler {
 
   int (*device)(const char* name, size_t size, uint32_t* number);
   int (*allocator)(const char* name, size_t size, uint32_t* number);
-  // Calls end(argument) once the probe is not needed any more, also where it fails.
+  // Calls end(argument) when the probe is no longer needed, also if it fails.
   int (*set_device_probe)(uint32_t device, Probe* probe, void* argument, void (*end)(void* argument),
                           const void* owner);
   void (*remove_device_probe)(uint32_t device, const void* owner);
@@ -97,40 +97,40 @@ struct InjectedProfiler {
   void (*reset_peak)(uint32_t device);
   int (*drop_device)(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count);
 
-  // The tags of the calling thread: adds one and returns the set there was before; sets them.
+  // The calling thread's tags: extend_tags adds one and returns the set before; set_tags sets them.
   uint32_t (*extend_tags)(const char* key, size_t key_size, const char* value, size_t value_size);
   void (*set_tags)(uint32_t tags);
 };
 static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<InjectedProfiler>);
 
-// Raised whenever anything above changes its meaning, and whenever snapshot_bytes.h does. Tables with more functions
-// than this one are the same version.
+// Increased when anything above or in snapshot_bytes.h changes its meaning. A table that only has more functions at its
+// end has the same version.
 inline constexpr uint32_t kInjectedVersion = 2;
 
-// What the injected library exports under this name: const InjectedProfiler* hbmprof_cuda_profiler().
+// The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";
 using GetInjected = const InjectedProfiler*();
 
 extern const InjectedProfiler kNoInjected;
-// What this copy has joined, kNoInjected if there is nothing to join, null if nobody has looked yet.
+// The profiler that this copy has joined; kNoInjected if there is none to join; null before the search.
 extern std::atomic<const InjectedProfiler*> found_injected;
 
-// JoinedProfiler, for whoever comes before the decision.
+// JoinedProfiler before the search: searches.
 const InjectedProfiler* FindInjected();
 
-// The injected library's profiler, which this copy of the library has joined; null if it keeps to its own: there is no
-// injected library, or one of another version (then a line says so), or this is that library itself. Decided once, when
-// this copy is loaded or at the first call before that.
+// Returns the injected library's profiler, which this copy of the library has joined. Returns null if this copy uses
+// its own profiler: there is no injected library, it has another version (then a message says so), or this copy is the
+// injected library itself. The search is made once, when this copy is loaded, or at a call before that.
 inline const InjectedProfiler* JoinedProfiler() {
   const InjectedProfiler* injected = found_injected.load(std::memory_order_acquire);
   if (injected == &kNoInjected) return nullptr;
   return injected != nullptr ? injected : FindInjected();
 }
 
-// Lets this copy keep to its own profiler. To be called before anything else of the library's.
+// Makes this copy use its own profiler. Must be called before any other function of the library.
 void StaySeparate();
 
-// What only the two ends of the table may see of a Profiler.
+// Access to a Profiler's private parts, for the two sides of the table.
 class ProfilerAccess {
  public:
   static InjectedRecord Of(const FreedRecord& record) { return {record.id_.value(), record.bytes_, record.site_}; }
@@ -141,11 +141,11 @@ class ProfilerAccess {
     freed.site_ = record.site;
     return freed;
   }
-  // A profiler that records into `injected`.
-  static Profiler* NewJoined(const InjectedProfiler& injected, bool enabled) { return new Profiler(injected, enabled); }
-  // What a profiler has joined; null for others.
+  // Returns a profiler that records into `injected`.
+  static Profiler Joined(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
+  // Returns the injected profiler that `profiler` has joined, or null.
   static const InjectedProfiler* JoinedBy(const Profiler& profiler) { return profiler.joined_; }
-  // Of a profiler that has not joined another.
+  // `profiler` has not joined another one.
   static ProfilerImpl& ImplOf(Profiler& profiler) { return *profiler.impl_; }
 };
 

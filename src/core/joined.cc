@@ -17,14 +17,14 @@ int AskProbe(void* argument, InjectedProbe* answer) {
   return Completes([&] {
     const auto& call = *static_cast<const Probe*>(argument);
     const DeviceProbe probe = call ? call() : DeviceProbe();
-    *answer = {probe.bytes_limit,
-               probe.largest_free_block_bytes,
-               probe.driver_bytes_in_use,
-               probe.driver_peak_bytes_in_use,
-               probe.driver_cache_bytes,
-               probe.baseline.value_or(0),
-               static_cast<uint32_t>(probe.driver_scope),
-               probe.baseline.has_value()};
+    *answer = {probe.bytes_limit.value_or(kInjectedNotKnown),
+               probe.bytes_free.value_or(kInjectedNotKnown),
+               probe.largest_free_block_bytes.value_or(kInjectedNotKnown),
+               probe.driver_bytes_in_use.value_or(kInjectedNotKnown),
+               probe.driver_peak_bytes_in_use.value_or(kInjectedNotKnown),
+               probe.driver_cache_bytes.value_or(kInjectedNotKnown),
+               probe.baseline.value_or(kInjectedNotKnown),
+               static_cast<uint32_t>(probe.driver_scope)};
   });
 }
 

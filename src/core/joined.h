@@ -1,6 +1,6 @@
-// What a Profiler does that has joined the injected library's (injected.h): each function of Joined is the Profiler's
-// function of that name. Nothing is kept on this side, so nothing here is locked, and a signal handler that interrupts
-// the injected profiler meets that one's own guard.
+// Joined: the functions of a Profiler that has joined the injected library's profiler (injected.h). Each calls the
+// injected profiler's function of the same name. There is no state on this side, so there are no locks, and a signal
+// handler that interrupts the injected profiler is detected by that profiler's own guard.
 #ifndef HBMPROF_SRC_CORE_JOINED_H_
 #define HBMPROF_SRC_CORE_JOINED_H_
 
@@ -59,7 +59,7 @@ class Joined {
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
   TrackerStats GetTrackerStats() const;
   Snapshot TakeSnapshot() const;
-  // What all profiles that are written at exit show: the snapshot that the first of them took.
+  // Returns the snapshot for all profiles that are written at exit. The first call takes it.
   Snapshot TakeExitSnapshot() const;
   void ResetPeak(DeviceId device) const { injected_.reset_peak(static_cast<uint32_t>(device)); }
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) const;

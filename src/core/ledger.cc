@@ -18,23 +18,25 @@ int ShardCount(int max_shards) {
 
 }  // namespace
 
-Ledger::Ledger(const SiteTable& sites, int flush_every)
+Ledger::Ledger(const SiteTable& sites, int flush_every, uint32_t min_cached_cells)
     : sites_(sites),
       usual_flush_every_(flush_every),
       flush_every_(flush_every),
+      min_cached_cells_(min_cached_cells),
       shard_count_(ShardCount(kMaxShards)),
-      shards_(static_cast<Shard*>(MapPages(sizeof(Shard) * static_cast<size_t>(shard_count_)))) {}
+      shards_(static_cast<Shard*>(MapPages(sizeof(Shard) * static_cast<size_t>(shard_count_)))),
+      owners_(static_cast<std::atomic<uint8_t>*>(MapPages(ChunkCount()))) {}
 
 Ledger::~Ledger() {
-  if (shards_ == nullptr) return;
-  const size_t chunk_count = sites_.max_sites() / (1u << kChunkBits) + 1;
   ForEachActiveShard([&](Shard& shard) {
-    for (size_t i = 0; i < chunk_count; ++i) {
+    for (size_t i = 0; i < ChunkCount(); ++i) {
       UnmapPages(shard.chunks[i].load(std::memory_order_relaxed), sizeof(Cell) << kChunkBits);
     }
-    UnmapPages(shard.chunks, chunk_count * sizeof(std::atomic<Cell*>));
+    UnmapPages(shard.chunks, ChunkCount() * sizeof(std::atomic<Cell*>));
+    UnmapPages(shard.cache.cells, Cache::BytesOf(shard.cache.count));
   });
   UnmapPages(shards_, sizeof(Shard) * static_cast<size_t>(shard_count_));
+  UnmapPages(owners_, ChunkCount());
 }
 
 template <typename Visit>
@@ -70,14 +72,13 @@ void Ledger::UnlockAccount(uint64_t locked) const {
 }
 
 Ledger::Shard* Ledger::Activate() {
-  if (shards_ == nullptr) return nullptr;
+  if (shards_ == nullptr || owners_ == nullptr) return nullptr;
   const uint32_t thread_number = ThreadNumber();
   const uint32_t number = thread_number % static_cast<uint32_t>(shard_count_);
   Shard* shard = &shards_[number];
   SpinLockHolder hold(all_lock_);
   if (shard->chunks == nullptr) {
-    shard->chunks = static_cast<std::atomic<Cell*>*>(
-        MapPages((sites_.max_sites() / (1u << kChunkBits) + 1) * sizeof(std::atomic<Cell*>)));
+    shard->chunks = static_cast<std::atomic<Cell*>*>(MapPages(ChunkCount() * sizeof(std::atomic<Cell*>)));
     if (shard->chunks == nullptr) return nullptr;
   }
   active_.fetch_or(uint64_t{1} << number, std::memory_order_release);
@@ -85,31 +86,117 @@ Ledger::Shard* Ledger::Activate() {
   return shard;
 }
 
-Ledger::Cell* Ledger::CellOf(Shard& shard, SiteId site) const {
-  std::atomic<Cell*>& chunk = shard.chunks[site >> kChunkBits];
-  Cell* cells = chunk.load(std::memory_order_relaxed);
-  if (cells == nullptr) {
-    cells = static_cast<Cell*>(MapPages(sizeof(Cell) << kChunkBits));
-    if (cells == nullptr) return nullptr;
-    chunk.store(cells, std::memory_order_relaxed);
+Ledger::Cell* Ledger::Cache::CellOf(SiteId site) const {
+  if (count == 0) return nullptr;
+  const SiteId* set = SetOf(site);
+  for (uint32_t way = 0; way < kWays; ++way) {
+    if (set[way] == site + 1) return cells + (set + way - sites);
   }
-  Cell* cell = cells + (site & ((1u << kChunkBits) - 1));
-  const Site& record = sites_.At(site);
-  Account& account = shard.accounts[record.account];
-  cell->account = record.is_plain && account.epoch != 0 ? &account : nullptr;
-  return cell;
+  return nullptr;
 }
 
-Ledger::Shard* Ledger::ShardFor(SiteId site) {
-  if (Shard* own = ShardOfThisThread(); own != nullptr) {
-    SpinLockHolder hold(own->lock);
-    if (CellOf(*own, site) != nullptr) return own;
+Ledger::Shard* Ledger::MakeOwner(Shard& shard, SiteId site) {
+  if (Shard* owner = OwnerOf(site); owner != nullptr) return owner;
+  auto* cells = static_cast<Cell*>(MapPages(sizeof(Cell) << kChunkBits));
+  if (cells == nullptr) return nullptr;
+  shard.chunks[site >> kChunkBits].store(cells, std::memory_order_relaxed);
+  owners_[site >> kChunkBits].store(static_cast<uint8_t>(&shard - shards_ + 1), std::memory_order_release);
+  return &shard;
+}
+
+uint32_t Ledger::CacheSize() const {
+  const uint64_t share = uint64_t{sites_.size()} * kCachedCellsPerSite / static_cast<uint64_t>(shard_count_);
+  uint32_t count = min_cached_cells_;
+  while (2 * count <= share && count < kMaxCachedCells) count *= 2;
+  return count;
+}
+
+bool Ledger::WantsToCache(Shard& shard, SiteId site) {
+  if (shard.cache.count == 0) return true;
+  const SiteId* set = shard.cache.SetOf(site);
+  const bool has_space = std::find(set, set + Cache::kWays, 0u) != set + Cache::kWays;
+  return has_space || ++shard.misses % kMissesPerReplacement == 0;
+}
+
+bool Ledger::CacheCell(Shard& shard, SiteId site, bool is_locked) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Cache& cache = shard.cache;
+  // Another thread of the same shard may have done it since the caller looked.
+  if (cache.CellOf(site) != nullptr) return true;
+  if (const uint32_t size = CacheSize(); cache.count < size) {
+    if (!is_locked) shard.lock.Lock();
+    // While a snapshot reads the cells by their positions, they must not move.
+    if (shard.reading == nullptr) GrowCache(&cache, size);
+    if (!is_locked) shard.lock.Unlock();
   }
-  Shard* found = nullptr;
-  ForEachActiveShard([&](Shard& shard) {
-    if (ExistingCellOf(shard, site) != nullptr) found = &shard;
-  });
-  return found;
+  if (cache.count == 0) return false;
+  SiteId* const set = cache.SetOf(site);
+  SiteId* slot = std::find(set, set + Cache::kWays, 0u);
+  Shard* owner = nullptr;  // of the cell that leaves the cache
+  if (slot == set + Cache::kWays) {
+    slot = set + cache.next_way;
+    owner = OwnerOf(*slot - 1);
+  }
+
+  Shard* const locked[] = {owner == nullptr ? &shard : std::min(&shard, owner),
+                           owner == nullptr ? nullptr : std::max(&shard, owner)};
+  for (Shard* one : locked) {
+    if (one != nullptr && !is_locked) one->lock.Lock();
+  }
+  Cell* const cell = cache.cells + (slot - cache.sites);
+  if (owner != nullptr) {
+    MoveToOwner(shard, *slot - 1, cell, *owner);
+    cache.next_way = (cache.next_way + 1) % Cache::kWays;
+  }
+  *cell = Cell{};
+  *slot = site + 1;
+  for (Shard* one : locked) {
+    if (one != nullptr && !is_locked) one->lock.Unlock();
+  }
+  return true;
+}
+
+void Ledger::GrowCache(Cache* cache, uint32_t count) {
+  auto* cells = static_cast<Cell*>(MapPages(Cache::BytesOf(count)));
+  if (cells == nullptr) return;
+  const Cache grown = {cells, reinterpret_cast<SiteId*>(cells + count), count, 0};
+  for (uint32_t i = 0; i < cache->count; ++i) {
+    if (cache->sites[i] == 0) continue;
+    // Cells that share a set here shared one before, so there is space.
+    SiteId* const set = grown.SetOf(cache->sites[i] - 1);
+    SiteId* const slot = std::find(set, set + Cache::kWays, 0u);
+    *slot = cache->sites[i];
+    cells[slot - grown.sites] = cache->cells[i];
+  }
+  UnmapPages(cache->cells, Cache::BytesOf(cache->count));
+  *cache = grown;
+}
+
+void Ledger::MoveToOwner(Shard& shard, SiteId site, Cell* cell, Shard& owner) {
+  const AccountId account = sites_.At(site).account;
+  Cell* const sum = OwnedCellOf(owner, site);
+  BringToEpoch(shard, account, site, cell);
+  BringToEpoch(owner, account, site, sum);
+  sum->alloc_objects += cell->alloc_objects;
+  sum->alloc_bytes += cell->alloc_bytes;
+  sum->freed_objects += cell->freed_objects;
+  sum->freed_bytes += cell->freed_bytes;
+  sum->peak_objects += cell->peak_objects;
+  sum->peak_bytes += cell->peak_bytes;
+}
+
+Ledger::Shard* Ledger::ShardFor(SiteId site) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Shard* const own = ShardOfThisThread();
+  Shard* owner = OwnerOf(site);
+  if (own == nullptr || own == owner) return owner;
+  if (owner != nullptr) {
+    SpinLockHolder hold(own->lock);
+    if (own->cache.CellOf(site) != nullptr) return own;
+    if (!WantsToCache(*own, site)) return owner;
+  }
+  SpinLockHolder hold(all_lock_);
+  owner = MakeOwner(*own, site);
+  if (owner == nullptr || owner == own) return owner;
+  return CacheCell(*own, site, /*is_locked=*/false) ? own : owner;
 }
 
 Ledger::Shard* Ledger::AnyShard() {
@@ -120,18 +207,26 @@ Ledger::Shard* Ledger::AnyShard() {
 
 bool Ledger::TouchFirst(Shard& shard, const Account& account, SiteId site, Cell* cell) {
   if (!account.is_active()) return false;
-  const auto number = static_cast<AccountId>(&account - shard.accounts);
-  Reading* const reading = shard.reading;
-  if (reading != nullptr && site >= shard.unread) {
-    SpinLockHolder hold(reading->lock);
-    if (site < reading->changed.size()) Reading::Add(*cell, reading->accounts[number], &reading->changed[site]);
+  BringToEpoch(shard, static_cast<AccountId>(&account - shard.accounts), site, cell);
+  return true;
+}
+
+void Ledger::BringToEpoch(Shard& shard, AccountId account, SiteId site, Cell* cell) {
+  const Common& common = common_[account];
+  if (cell->epoch == common.epoch) return;
+  if (Reading* const reading = shard.reading; reading != nullptr) {
+    const bool is_owned = OwnedCellOf(shard, site) != nullptr;
+    const bool is_unread = is_owned ? site >= shard.unread : cell - shard.cache.cells >= shard.unread_cached;
+    if (is_unread) {
+      SpinLockHolder hold(reading->lock);
+      if (site < reading->changed.size()) Reading::Add(*cell, reading->accounts[account], &reading->changed[site]);
+    }
   }
-  if (cell->epoch < common_[number].peak_epoch) {
+  if (cell->epoch < common.peak_epoch) {
     cell->peak_objects = cell->inuse_objects();
     cell->peak_bytes = cell->inuse_bytes();
   }
-  cell->epoch = account.epoch;
-  return true;
+  cell->epoch = common.epoch;
 }
 
 void Ledger::Unpark(Shard& shard, AccountId account) {
@@ -145,29 +240,44 @@ void Ledger::Unpark(Shard& shard, AccountId account) {
 }
 
 Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const Site& record = sites_.At(site);
-  Shard* const shard = ShardFor(site);
-  if (shard == nullptr) return kNotEntered;
-  Account& account = shard->accounts[record.account];
-  {
-    SpinLockHolder hold(shard->lock);
-    Cell* cell = CellOf(*shard, site);
-    if ((event == Event::kFree || account.headroom >= bytes) && account.is_active() &&
-        Touch(*shard, account, site, cell)) {
-      return Apply(*shard, event, account, record.is_pool, bytes, cell);
-    }
+  if (Shard* own = ShardOfThisThread(); own != nullptr) {
+    SpinLockHolder hold(own->lock);
+    Cell* const cell = own->cache.CellOf(site);
+    const Entered entered = cell == nullptr ? kNotEntered : EnterPlain(event, *own, cell, site, bytes);
+    if (entered != kNotEntered) return entered;
   }
+  const Site& record = sites_.At(site);
+  // A cell may leave the cache while no lock is held; the owner's stays.
+  for (Shard* shard = ShardFor(site); shard != nullptr; shard = OwnerOf(site)) {
+    Account& account = shard->accounts[record.account];
+    {
+      SpinLockHolder hold(shard->lock);
+      Cell* const cell = CellOf(*shard, site);
+      if (cell == nullptr) continue;
+      if (account.is_active() && account.headroom >= AddedBytes(event, bytes) && Touch(*shard, account, site, cell)) {
+        if (record.is_plain) cell->account = &account;
+        return Apply(*shard, event, account, record.is_pool, bytes, cell);
+      }
+    }
 
-  const uint64_t locked = LockAccount(record.account, shard);
-  if (!account.is_active()) Unpark(*shard, record.account);
-  int64_t in_use;
-  const bool is_peak = event != Event::kFree && MakeHeadroom(*shard, record.account, bytes, &in_use);
-  Cell* cell = CellOf(*shard, site);
-  Touch(*shard, account, site, cell);
-  const Entered entered = Apply(*shard, event, account, record.is_pool, bytes, cell);
-  if (is_peak) BeginPeak(record.account, in_use);
-  UnlockAccount(locked);
-  return entered;
+    const uint64_t locked = LockAccount(record.account, shard);
+    Cell* const cell = CellOf(*shard, site);
+    if (cell == nullptr) {
+      UnlockAccount(locked);
+      continue;
+    }
+    if (!account.is_active()) Unpark(*shard, record.account);
+    int64_t in_use;
+    const int64_t added = AddedBytes(event, bytes);
+    const bool is_peak = added > 0 && MakeHeadroom(*shard, record.account, added, &in_use);
+    Touch(*shard, account, site, cell);
+    if (record.is_plain) cell->account = &account;
+    const Entered entered = Apply(*shard, event, account, record.is_pool, bytes, cell);
+    if (is_peak) BeginPeak(record.account, in_use);
+    UnlockAccount(locked);
+    return entered;
+  }
+  return kNotEntered;
 }
 
 bool Ledger::MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use) {
@@ -190,7 +300,7 @@ bool Ledger::MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t*
   });
   *in_use += common.parked_in_use;
   const int64_t slack = common.peak - *in_use;
-  // What stays free below the peak is shared out evenly; the event's own bytes come on top for this shard.
+  // The free bytes below the peak are distributed evenly. This shard also gets the bytes of the event.
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
   ForEachShardOf(common.active & ~bit_of_own, [&](Shard& shard) { shard.accounts[account].SetHeadroom(share); });
   own.accounts[account].SetHeadroom(share + bytes);
@@ -221,32 +331,26 @@ Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(sc
 
 Ledger::Change::~Change() { Complete(); }
 
-bool Ledger::Change::Prepare(SiteId site) {
-  if (ledger_.CellOf(*own_, site) != nullptr) {
-    return holds_all() || own_->accounts[ledger_.sites_.At(site).account].is_active();
+bool Ledger::Change::Prepare(SiteId site) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (!holds_all()) {
+    return CellOf(*own_, site) != nullptr && own_->accounts[ledger_.sites_.At(site).account].is_active();
   }
-  if (!holds_all()) return false;
-  // A site that events can be entered of has a cell in some shard.
-  bool has_cell = false;
-  ledger_.ForEachActiveShard(
-      [&](const Shard& shard) { has_cell = has_cell || ledger_.ExistingCellOf(shard, site) != nullptr; });
-  return has_cell;
+  const Shard* const owner = ledger_.MakeOwner(*own_, site);
+  if (owner == nullptr) return false;
+  if (CellOf(*own_, site) == nullptr && WantsToCache(*own_, site)) ledger_.CacheCell(*own_, site, /*is_locked=*/true);
+  return true;
 }
 
 Ledger::Cell& Ledger::Change::Changed(SiteId site) {
   has_event_ = true;
   account_ = ledger_.sites_.At(site).account;
   Shard* with_cell = own_;
-  Cell* cell = ledger_.ExistingCellOf(*own_, site);
+  Cell* cell = CellOf(*own_, site);
   if (cell == nullptr) {
-    ledger_.ForEachActiveShard([&](Shard& shard) {
-      Cell* found = ledger_.ExistingCellOf(shard, site);
-      if (found == nullptr) return;
-      cell = found;
-      with_cell = &shard;
-    });
+    with_cell = ledger_.OwnerOf(site);
+    cell = OwnedCellOf(*with_cell, site);
   }
-  // Where the change holds its own shard only, Prepare has found the account active there.
+  // If the change holds its own shard only, Prepare has found the account active there.
   if (!with_cell->accounts[account_].is_active()) ledger_.Unpark(*with_cell, account_);
   ledger_.Touch(*with_cell, with_cell->accounts[account_], site, cell);
   return *cell;
@@ -307,38 +411,6 @@ Ledger::Entered Ledger::Change::Complete() {
   return entered;
 }
 
-bool Ledger::EnterFreed(SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Shard* const shard = ShardFor(site);
-  if (shard == nullptr) return false;
-  const AccountId number = sites_.At(site).account;
-  Account& account = shard->accounts[number];
-  const auto count = [&](Cell* cell) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    ++cell->alloc_objects;
-    cell->alloc_bytes += bytes;
-    ++cell->freed_objects;
-    cell->freed_bytes += bytes;
-    ++account.num_allocs;
-    ++account.num_frees;
-    account.largest_alloc = std::max(account.largest_alloc, bytes);
-    CountEvent(*shard, 0);
-  };
-  {
-    SpinLockHolder hold(shard->lock);
-    Cell* cell = CellOf(*shard, site);
-    if (account.is_active() && Touch(*shard, account, site, cell)) {
-      count(cell);
-      return true;
-    }
-  }
-  const uint64_t locked = LockAccount(number, shard);
-  if (!account.is_active()) Unpark(*shard, number);
-  Cell* cell = CellOf(*shard, site);
-  Touch(*shard, account, site, cell);
-  count(cell);
-  UnlockAccount(locked);
-  return true;
-}
-
 AccountTotals Ledger::SumOf(AccountId account) const {
   AccountTotals totals;
   totals.peak_bytes_in_use = common_[account].peak;
@@ -355,7 +427,7 @@ AccountTotals Ledger::SumOf(AccountId account) const {
 }
 
 AccountTotals Ledger::Totals(AccountId account) const {
-  // Where the account is parked, it changes with all_lock_ held only.
+  // In the shards in which the account is parked, it changes only while all_lock_ is held.
   const uint64_t locked = LockAccount(account, nullptr);
   const AccountTotals totals = SumOf(account);
   UnlockAccount(locked);
@@ -389,8 +461,8 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
   std::vector<uint8_t> account_of;
   static_assert(kAccounts <= 256, "an account fits in a byte");
   SpinLockHolder one_at_a_time(reading_lock_);
-  // Memory for all sites is made before the locks are taken. Sites are added meanwhile, so there may be too little;
-  // then there is more for the next attempt. Nothing is allocated between LockAll and the end of ReadCells.
+  // Memory for all sites is allocated before the locks are taken. Sites that are added meanwhile may make it too small;
+  // then the next attempt allocates more. Nothing is allocated between LockAll and the end of ReadCells.
   SiteId count;
   for (SiteId spare = 1024;; spare *= 2) {
     sites->assign(sites_.size() + spare, {});
@@ -415,6 +487,7 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
   ForEachShardOf(shards, [&](Shard& shard) {
     shard.reading = &reading;
     shard.unread = 0;
+    shard.unread_cached = 0;
   });
   UnlockAll();
 
@@ -435,29 +508,50 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
 }
 
 // A shard's lock is held for one chunk at a time, some microseconds. The lock is not fair: without the pause between
-// two chunks, a thread that waits for it would wait until the whole shard is read.
+// two chunks, a waiting thread would wait until the whole shard is read.
 void Ledger::ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
                        std::vector<SiteTotals>* sites) const {
   constexpr int kPauses = 32;
   const auto count = static_cast<SiteId>(sites->size());
-  const auto read_chunk = [&](Shard& shard, SiteId start, SiteId end) {
-    SpinLockHolder hold(shard.lock);
-    const Cell* cell = ExistingCellOf(shard, start);
-    for (SiteId site = start; cell != nullptr && site < end; ++site, ++cell) {
-      if (!cell->is_zero()) Reading::Add(*cell, reading->accounts[account_of[site]], &(*sites)[site]);
-    }
-    shard.unread = end;
-    if (end == count) shard.reading = nullptr;
-    return cell != nullptr;
+  const auto pause = [] {
+    for (int i = 0; i < kPauses; ++i) CpuRelax();
   };
+  const auto add = [&](const Cell& cell, SiteId site) {
+    if (!cell.is_zero()) Reading::Add(cell, reading->accounts[account_of[site]], &(*sites)[site]);
+  };
+  constexpr SiteId kAtOnce = 1u << kChunkBits;
   ForEachShardOf(shards, [&](Shard& shard) {
-    SiteId start = 0;
-    do {
-      const SiteId end = std::min<SiteId>(count, start + (1u << kChunkBits));
-      const bool has_cells = read_chunk(shard, start, end);
-      for (int i = 0; has_cells && i < kPauses; ++i) CpuRelax();
-      start = end;
-    } while (start < count);
+    // The cache does not grow meanwhile.
+    uint32_t cached_count;
+    {
+      SpinLockHolder hold(shard.lock);
+      cached_count = shard.cache.count;
+    }
+    for (uint32_t start = 0; start < cached_count; start += kAtOnce) {
+      {
+        SpinLockHolder hold(shard.lock);
+        const uint32_t end = std::min(cached_count, start + kAtOnce);
+        for (uint32_t i = start; i < end; ++i) {
+          const SiteId site = shard.cache.sites[i] - 1;
+          if (site < count) add(shard.cache.cells[i], site);
+        }
+        shard.unread_cached = end;
+      }
+      pause();
+    }
+    for (SiteId start = 0; start < count; start += kAtOnce) {
+      if (OwnedCellOf(shard, start) == nullptr) continue;
+      {
+        SpinLockHolder hold(shard.lock);
+        const SiteId end = std::min(count, start + kAtOnce);
+        const Cell* cell = OwnedCellOf(shard, start);
+        for (SiteId site = start; site < end; ++site, ++cell) add(*cell, site);
+        shard.unread = end;
+      }
+      pause();
+    }
+    SpinLockHolder hold(shard.lock);
+    shard.reading = nullptr;
   });
 }
 
@@ -482,10 +576,11 @@ void Ledger::Clear() {
     shard.unflushed_records = 0;
     std::fill(std::begin(shard.accounts), std::end(shard.accounts), Account{});
     std::fill(std::begin(shard.events_when_shared), std::end(shard.events_when_shared), 0);
-    for (SiteId start = 0; start < sites_.size(); start += 1u << kChunkBits) {
-      Cell* cells = shard.chunks[start >> kChunkBits].load(std::memory_order_relaxed);
+    for (size_t i = 0; i < ChunkCount(); ++i) {
+      Cell* cells = shard.chunks[i].load(std::memory_order_relaxed);
       if (cells != nullptr) DiscardPages(cells, sizeof(Cell) << kChunkBits);
     }
+    if (shard.cache.count != 0) DiscardPages(shard.cache.cells, Cache::BytesOf(shard.cache.count));
   });
 }
 

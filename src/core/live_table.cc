@@ -5,45 +5,45 @@
 namespace hbmprof::internal {
 namespace {
 
-// Lines are 64 bytes for 1.5 records on average, so that three slots overflow rarely, and for at least half as many.
-constexpr int64_t MostRecords(size_t lines) { return static_cast<int64_t>(lines + lines / 2); }
-constexpr int64_t FewestRecords(size_t lines) { return MostRecords(lines) / 2; }
+// Buckets have space for three records and get 1.5 on average, so that few overflow.
+constexpr int64_t MostRecords(size_t buckets) { return static_cast<int64_t>(buckets + buckets / 2); }
+constexpr int64_t FewestRecords(size_t buckets) { return MostRecords(buckets) / 2; }
 constexpr int kMostSplitsPerResize = 128;
-constexpr size_t kOverflowLinesAtOnce = 64;
+constexpr size_t kOverflowBucketsAtOnce = 64;
 
 }  // namespace
 
 LiveTable::~LiveTable() {
   for (size_t i = 0; i < kSegments; ++i) {
-    UnmapPages(SegmentAt(i), SegmentLines(i) * sizeof(Line));
+    UnmapPages(SegmentAt(i), SegmentBuckets(i) * sizeof(Bucket));
   }
 }
 
-LiveTable::Line* LiveTable::LockLineOf(uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+LiveTable::Bucket* LiveTable::LockBucketOf(uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   for (;;) {
-    const Place place = PlaceOf(id);
-    if (place.shape == 0) return nullptr;
-    place.line->lock.Lock();
-    // It may have become another one while this thread waited.
-    if (PlaceOf(id).line == place.line) return place.line;
-    place.line->lock.Unlock();
+    const Position position = PositionOf(id);
+    if (position.state == 0) return nullptr;
+    position.bucket->lock.Lock();
+    // A split or merge may have moved the id to another bucket while this thread waited.
+    if (PositionOf(id).bucket == position.bucket) return position.bucket;
+    position.bucket->lock.Unlock();
   }
 }
 
-LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, uint64_t record, uint64_t* replaced) {
+LiveTable::Inserted LiveTable::InsertSlow(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) {
   if (first == nullptr) {
     SpinLockHolder hold(resize_lock_);
-    if (shape_.load(std::memory_order_relaxed) == 0) {
+    if (state_.load(std::memory_order_relaxed) == 0) {
       if (!MapSegment(0)) return Inserted::kNoMemory;
-      SetLines(kMinLines);
+      SetBuckets(kMinBuckets);
     }
-    first = LockLineOf(id);
+    first = LockBucketOf(id);
   }
   Inserted result = Inserted::kNew;
   Entry* free_entry = nullptr;
-  Line* last = first;
-  for (Line* line = first; line != nullptr; last = line, line = line->overflow) {
-    for (Entry& entry : line->entries) {
+  Bucket* last = first;
+  for (Bucket* bucket = first; bucket != nullptr; last = bucket, bucket = bucket->overflow) {
+    for (Entry& entry : bucket->entries) {
       if (entry.id == id) {
         if (replaced != nullptr) {
           *replaced = entry.site_and_bytes;
@@ -56,7 +56,7 @@ LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, uint64_t rec
     }
   }
   if (free_entry == nullptr) {
-    last->overflow = NewOverflowLine();
+    last->overflow = NewOverflowBucket();
     if (last->overflow != nullptr) free_entry = &last->overflow->entries[0];
   }
   if (free_entry != nullptr) {
@@ -68,16 +68,16 @@ LiveTable::Inserted LiveTable::InsertSlow(Line* first, uint64_t id, uint64_t rec
   return result;
 }
 
-LiveTable::Entry* LiveTable::EntryIn(Line* first, uint64_t id) {
-  for (Line* line = first; line != nullptr; line = line->overflow) {
-    for (Entry& entry : line->entries) {
+LiveTable::Entry* LiveTable::EntryIn(Bucket* first, uint64_t id) {
+  for (Bucket* bucket = first; bucket != nullptr; bucket = bucket->overflow) {
+    for (Entry& entry : bucket->entries) {
       if (entry.id == id) return &entry;
     }
   }
   return nullptr;
 }
 
-uint64_t LiveTable::EraseSlow(Line* first, uint64_t id) {
+uint64_t LiveTable::EraseSlow(Bucket* first, uint64_t id) {
   uint64_t record = kNoRecord;
   if (Entry* entry = EntryIn(first, id); entry != nullptr) {
     record = entry->site_and_bytes;
@@ -89,7 +89,7 @@ uint64_t LiveTable::EraseSlow(Line* first, uint64_t id) {
 }
 
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Line* first = LockLineOf(id);
+  Bucket* first = LockBucketOf(id);
   if (first == nullptr) return false;
   const Entry* entry = EntryIn(first, id);
   if (entry != nullptr) *record = Unpack(entry->site_and_bytes);
@@ -98,7 +98,7 @@ bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFET
 }
 
 bool LiveTable::Replace(uint64_t id, LiveRecord expected, LiveRecord desired) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Line* first = LockLineOf(id);
+  Bucket* first = LockBucketOf(id);
   if (first == nullptr) return false;
   Entry* entry = EntryIn(first, id);
   const bool is_it = entry != nullptr && entry->site_and_bytes == Pack(expected);
@@ -107,79 +107,79 @@ bool LiveTable::Replace(uint64_t id, LiveRecord expected, LiveRecord desired) AB
   return is_it;
 }
 
-void LiveTable::Compact(Line* first) {
-  // Fill the holes of the chain with entries of later lines, then drop the lines that became empty.
-  Line* hole_line = first;
+void LiveTable::Compact(Bucket* first) {
+  // Fills the empty entries of the chain with entries of later buckets, then frees the buckets that became empty.
+  Bucket* hole_bucket = first;
   int hole = 0;
-  const auto next_hole_before = [&](const Line* end) {
-    while (hole_line != end && hole_line->entries[hole].id != 0) {
-      if (++hole == kEntriesPerLine) {
+  const auto next_hole_before = [&](const Bucket* end) {
+    while (hole_bucket != end && hole_bucket->entries[hole].id != 0) {
+      if (++hole == kEntriesPerBucket) {
         hole = 0;
-        hole_line = hole_line->overflow;
+        hole_bucket = hole_bucket->overflow;
       }
     }
   };
-  for (Line* line = first->overflow; line != nullptr; line = line->overflow) {
-    for (Entry& entry : line->entries) {
+  for (Bucket* bucket = first->overflow; bucket != nullptr; bucket = bucket->overflow) {
+    for (Entry& entry : bucket->entries) {
       if (entry.id == 0) continue;
-      next_hole_before(line);
-      if (hole_line == line) break;
-      hole_line->entries[hole] = entry;
+      next_hole_before(bucket);
+      if (hole_bucket == bucket) break;
+      hole_bucket->entries[hole] = entry;
       entry.id = 0;
     }
   }
-  Line* line = first;
-  while (line != nullptr && line->overflow != nullptr) {
-    Line* next = line->overflow;
+  Bucket* bucket = first;
+  while (bucket != nullptr && bucket->overflow != nullptr) {
+    Bucket* next = bucket->overflow;
     const bool empty =
-        std::all_of(next->entries, next->entries + kEntriesPerLine, [](const Entry& entry) { return entry.id == 0; });
+        std::all_of(next->entries, next->entries + kEntriesPerBucket, [](const Entry& entry) { return entry.id == 0; });
     if (!empty) {
-      line = next;
+      bucket = next;
       continue;
     }
-    line->overflow = next->overflow;
-    FreeOverflowLine(next);
+    bucket->overflow = next->overflow;
+    FreeOverflowBucket(next);
   }
 }
 
-bool LiveTable::MoveInto(Line* first, const Entry& moved) {
-  for (Line* line = first;; line = line->overflow) {
-    for (Entry& entry : line->entries) {
+bool LiveTable::MoveInto(Bucket* first, const Entry& moved) {
+  for (Bucket* bucket = first;; bucket = bucket->overflow) {
+    for (Entry& entry : bucket->entries) {
       if (entry.id != 0) continue;
       entry = moved;
       return true;
     }
-    if (line->overflow == nullptr) {
-      line->overflow = NewOverflowLine();
-      if (line->overflow == nullptr) return false;
+    if (bucket->overflow == nullptr) {
+      bucket->overflow = NewOverflowBucket();
+      if (bucket->overflow == nullptr) return false;
     }
   }
 }
 
 bool LiveTable::MapSegment(size_t segment) {
   if (SegmentAt(segment) != nullptr) return true;
-  void* lines = MapPages(SegmentLines(segment) * sizeof(Line));
-  if (lines == nullptr) return false;
-  origins_[segment].store(reinterpret_cast<uintptr_t>(lines) - SegmentStart(segment) * sizeof(Line),
+  void* buckets = MapPages(SegmentBuckets(segment) * sizeof(Bucket));
+  if (buckets == nullptr) return false;
+  origins_[segment].store(reinterpret_cast<uintptr_t>(buckets) - SegmentStart(segment) * sizeof(Bucket),
                           std::memory_order_release);
   return true;
 }
 
 bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed));
-  const size_t segment = SegmentOf(lines);
+  const size_t buckets = BucketsOf(state_.load(std::memory_order_relaxed));
+  const size_t segment = SegmentOf(buckets);
   if (segment >= kSegments || !MapSegment(segment)) return false;
-  const size_t half = size_t{1} << (63 - __builtin_clzll(lines));
-  Line* from = LineAt(lines - half);
-  Line* to = LineAt(lines);
+  const size_t half = size_t{1} << (63 - __builtin_clzll(buckets));
+  Bucket* from = BucketAt(buckets - half);
+  Bucket* to = BucketAt(buckets);
   SpinLockHolder hold_from(from->lock);
   SpinLockHolder hold_to(to->lock);
-  for (Line* line = from; line != nullptr; line = line->overflow) {
-    for (Entry& entry : line->entries) {
-      if (entry.id == 0 || BucketOf(HashAddress(entry.id), ShapeOf(lines + 1)) != lines) continue;
-      // Without memory for an overflow line the split is undone: what was moved goes back into the slots it left.
+  for (Bucket* bucket = from; bucket != nullptr; bucket = bucket->overflow) {
+    for (Entry& entry : bucket->entries) {
+      if (entry.id == 0 || IndexOf(HashAddress(entry.id), StateOf(buckets + 1)) != buckets) continue;
+      // Without memory for an overflow bucket the split is undone: the moved entries return to where they were.
       if (!MoveInto(to, entry)) {
-        for (Line* undo = to; undo != nullptr; undo = undo->overflow) {
+        for (Bucket* undo = to; undo != nullptr; undo = undo->overflow) {
           for (Entry& moved : undo->entries) {
             if (moved.id != 0) MoveInto(from, moved);
             moved.id = 0;
@@ -191,26 +191,26 @@ bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     }
   }
   if (from->overflow != nullptr) Compact(from);
-  SetLines(lines + 1);
+  SetBuckets(buckets + 1);
   return true;
 }
 
 bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed)) - 1;  // afterwards
-  const size_t half = size_t{1} << (63 - __builtin_clzll(lines));
-  Line* to = LineAt(lines - half);
-  Line* from = LineAt(lines);
+  const size_t buckets = BucketsOf(state_.load(std::memory_order_relaxed)) - 1;  // afterwards
+  const size_t half = size_t{1} << (63 - __builtin_clzll(buckets));
+  Bucket* to = BucketAt(buckets - half);
+  Bucket* from = BucketAt(buckets);
   {
     SpinLockHolder hold_to(to->lock);
     SpinLockHolder hold_from(from->lock);
-    for (Line* line = from; line != nullptr; line = line->overflow) {
-      for (Entry& entry : line->entries) {
+    for (Bucket* bucket = from; bucket != nullptr; bucket = bucket->overflow) {
+      for (Entry& entry : bucket->entries) {
         if (entry.id == 0) continue;
         if (!MoveInto(to, entry)) {
-          // What was moved already comes back; `from` has its slots still.
-          for (Line* undo = to; undo != nullptr; undo = undo->overflow) {
+          // The entries that were moved return; `from` still has space for them.
+          for (Bucket* undo = to; undo != nullptr; undo = undo->overflow) {
             for (Entry& moved : undo->entries) {
-              if (moved.id == 0 || BucketOf(HashAddress(moved.id), ShapeOf(lines + 1)) != lines) continue;
+              if (moved.id == 0 || IndexOf(HashAddress(moved.id), StateOf(buckets + 1)) != buckets) continue;
               MoveInto(from, moved);
               moved.id = 0;
             }
@@ -221,23 +221,24 @@ bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       }
     }
     if (from->overflow != nullptr) Compact(from);
-    SetLines(lines);
+    SetBuckets(buckets);
   }
-  const size_t segment = SegmentOf(lines);
-  if (segment > 0 && lines == SegmentStart(segment)) {
-    // The whole segment is beyond the end. A thread that read an older shape_ may still lock one of its lines, see
-    // that it is the wrong one, and unlock it: zeroing a lock that it holds would let it unlock somebody else's later.
-    Line* start = LineAt(lines);
-    for (size_t i = 0; i < SegmentLines(segment); ++i) start[i].lock.Lock();
-    DiscardPages(start, SegmentLines(segment) * sizeof(Line));
+  const size_t segment = SegmentOf(buckets);
+  if (segment > 0 && buckets == SegmentStart(segment)) {
+    // The whole segment is unused. A thread that read an older state_ may still lock one of its buckets, see that it is
+    // the wrong one, and unlock it. If the lock were zeroed meanwhile, that thread could unlock it for another one that
+    // has locked it since.
+    Bucket* start = BucketAt(buckets);
+    for (size_t i = 0; i < SegmentBuckets(segment); ++i) start[i].lock.Lock();
+    DiscardPages(start, SegmentBuckets(segment) * sizeof(Bucket));
   }
   return true;
 }
 
-void LiveTable::SetLines(size_t lines) {
-  grow_above_.store(MostRecords(lines), std::memory_order_relaxed);
-  shrink_below_.store(lines <= kMinLines ? INT64_MIN : FewestRecords(lines), std::memory_order_relaxed);
-  shape_.store(ShapeOf(lines), std::memory_order_release);
+void LiveTable::SetBuckets(size_t buckets) {
+  grow_above_.store(MostRecords(buckets), std::memory_order_relaxed);
+  shrink_below_.store(buckets <= kMinBuckets ? INT64_MIN : FewestRecords(buckets), std::memory_order_relaxed);
+  state_.store(StateOf(buckets), std::memory_order_release);
 }
 
 bool LiveTable::ResizeSlow(int64_t records) {
@@ -250,27 +251,27 @@ bool LiveTable::ResizeSlow(int64_t records) {
   return !has_memory || Fits(records);
 }
 
-LiveTable::Line* LiveTable::NewOverflowLine() {
+LiveTable::Bucket* LiveTable::NewOverflowBucket() {
   SpinLockHolder hold(overflow_lock_);
   if (free_overflow_ == nullptr) {
-    auto address = reinterpret_cast<uintptr_t>(overflow_arena_.Allocate((kOverflowLinesAtOnce + 1) * sizeof(Line)));
+    auto address = reinterpret_cast<uintptr_t>(overflow_arena_.Allocate((kOverflowBucketsAtOnce + 1) * sizeof(Bucket)));
     if (address == 0) return nullptr;
-    auto* lines = reinterpret_cast<Line*>((address + alignof(Line) - 1) & ~(alignof(Line) - 1));
-    for (size_t i = 0; i < kOverflowLinesAtOnce; ++i) {
-      lines[i].overflow = free_overflow_;
-      free_overflow_ = &lines[i];
+    auto* buckets = reinterpret_cast<Bucket*>((address + alignof(Bucket) - 1) & ~(alignof(Bucket) - 1));
+    for (size_t i = 0; i < kOverflowBucketsAtOnce; ++i) {
+      buckets[i].overflow = free_overflow_;
+      free_overflow_ = &buckets[i];
     }
   }
-  Line* line = free_overflow_;
-  free_overflow_ = line->overflow;
-  line->overflow = nullptr;
-  return line;
+  Bucket* bucket = free_overflow_;
+  free_overflow_ = bucket->overflow;
+  bucket->overflow = nullptr;
+  return bucket;
 }
 
-void LiveTable::FreeOverflowLine(Line* line) {
+void LiveTable::FreeOverflowBucket(Bucket* bucket) {
   SpinLockHolder hold(overflow_lock_);
-  line->overflow = free_overflow_;
-  free_overflow_ = line;
+  bucket->overflow = free_overflow_;
+  free_overflow_ = bucket;
 }
 
 void LiveTable::LockAll() {
@@ -283,28 +284,28 @@ void LiveTable::UnlockAll() {
   resize_lock_.Unlock();
 }
 
-void LiveTable::UnlockLinesInChild() {
-  const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed));
-  for (size_t bucket = 0; bucket < lines; ++bucket) LineAt(bucket)->lock.Unlock();
+void LiveTable::UnlockBucketsInChild() {
+  const size_t buckets = BucketsOf(state_.load(std::memory_order_relaxed));
+  for (size_t index = 0; index < buckets; ++index) BucketAt(index)->lock.Unlock();
 }
 
 void LiveTable::ClearInChild() {
-  const size_t lines = LinesOf(shape_.load(std::memory_order_relaxed));
-  for (size_t bucket = 0; bucket < lines; ++bucket) {
-    Line* first = LineAt(bucket);
+  const size_t buckets = BucketsOf(state_.load(std::memory_order_relaxed));
+  for (size_t index = 0; index < buckets; ++index) {
+    Bucket* first = BucketAt(index);
     while (first->overflow != nullptr) {
-      Line* line = first->overflow;
-      first->overflow = line->overflow;
-      for (Entry& entry : line->entries) entry.id = 0;
-      line->overflow = free_overflow_;
-      free_overflow_ = line;
+      Bucket* bucket = first->overflow;
+      first->overflow = bucket->overflow;
+      for (Entry& entry : bucket->entries) entry.id = 0;
+      bucket->overflow = free_overflow_;
+      free_overflow_ = bucket;
     }
   }
   for (size_t i = 0; i < kSegments; ++i) {
-    Line* segment = SegmentAt(i);
-    if (segment != nullptr) DiscardPages(segment, SegmentLines(i) * sizeof(Line));
+    Bucket* segment = SegmentAt(i);
+    if (segment != nullptr) DiscardPages(segment, SegmentBuckets(i) * sizeof(Bucket));
   }
-  if (lines != 0) SetLines(kMinLines);
+  if (buckets != 0) SetBuckets(kMinBuckets);
   overflow_lock_.Unlock();
   resize_lock_.Unlock();
 }

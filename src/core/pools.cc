@@ -344,7 +344,7 @@ void Pools::FastenOne(Change& change, const Loosened& block) {
   LiveRecord record = block.record;
   bool is_kept = true;
   if (in_pool != site.is_block) {
-    SiteKey key = site.key;
+    SiteKey key = site.key();
     key.in_pool = in_pool;
     const SiteId changed = sites_.InternSite(key);
     if (changed != kNoSite && change.Prepare(changed)) {
@@ -796,17 +796,17 @@ bool Pools::MergeSegments(uint64_t first_address, uint64_t second_address) {
   return true;
 }
 
-void Pools::DropDevice(const DroppedRecords& dropped) {
-  // Blocks that count all of their bytes themselves may be of any memory space: their ends are entered one by one,
-  // after they have left the live table.
+template <typename Matches>
+bool Pools::DropBlocksOutside(const Matches& matches) {
+  // They may be of any memory space: their ends are entered one by one, after they have left the live table.
   for (bool is_all = false; !is_all;) {
     LoosenedList some;
     {
       Change change(ledger_, Change::Scope::kAllShards);
-      if (!change.is_usable()) return;
+      if (!change.is_usable()) return false;
       const auto counts_itself = [&](uint64_t, const LiveRecord& record) {
         const Site& site = sites_.At(record.site);
-        return !site.is_block && dropped.HasKind(site.key.attributes);
+        return !site.is_block && matches(site.key().attributes);
       };
       is_all = Collect(counts_itself, &some);
       for (size_t i = 0; i < some.size(); ++i) {
@@ -819,6 +819,21 @@ void Pools::DropDevice(const DroppedRecords& dropped) {
       ledger_.Enter(Event::kFree, some[i].record.site, some[i].record.bytes);
     }
   }
+  return true;
+}
+
+void Pools::EndBlocks(DeviceId device, AllocatorId allocator) {
+  const auto matches = [&](const Attributes& attributes) {
+    return attributes.device == device && attributes.allocator == allocator;
+  };
+  if (!DropBlocksOutside(matches)) return;
+  Change change(ledger_, Change::Scope::kAllShards);
+  if (!change.is_usable()) return;
+  DropBlocks(change, [&](uint64_t, const LiveRecord& record) { return matches(sites_.Key(record.site).attributes); });
+}
+
+void Pools::DropDevice(const DroppedRecords& dropped) {
+  if (!DropBlocksOutside([&](const Attributes& attributes) { return dropped.HasKind(attributes); })) return;
   Change change(ledger_, Change::Scope::kAllShards);
   const auto goes = [&](const Segment* segment) {
     while (segment->outer != nullptr) segment = segment->outer;

@@ -1,31 +1,31 @@
 // Pools: the blocks and segments of allocators that hand out parts of larger allocations, so that every reserved byte
 // is counted once.
 //
-// A segment is memory that a pool has reserved; a block is a part that it handed out. A block takes its bytes from the
-// segments that it lies in: from several, if they are adjacent, and only as far as it lies in one. What no block takes
-// is idle and is counted in the segment's own site. A block can itself be a segment, of a pool inside the pool: so
-// segments nest, and each level counts what it holds beyond the levels inside it.
+// A segment is memory that a pool has reserved. A block is a part of it that the pool handed out. A block takes its
+// bytes from the segments that it lies in: from several, if they are adjacent. Bytes outside of all segments it counts
+// itself. The bytes of a segment that no block takes are idle and are counted in the segment's own site. A block can
+// itself be a segment, of a pool inside the pool. So segments nest, and each level counts the bytes that no inner level
+// counts.
 //
 // A block has a level: one more than the depth of the innermost segment at its address. It takes its bytes from the
 // innermost segments whose depth is below its level. Its record in the live table has an id that holds address and
-// level, so that a segment and the blocks at its address are told apart.
+// level, so a segment and the blocks at its address have different ids.
 //
-// Thread safety: everything from any thread at any time, unless annotated.
+// Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
 // Invariants, whenever no Ledger::Change is in progress:
 // 1. A live record whose site is_block has taken its bytes from the segments as described above, of its own account:
 //    both from their idle bytes and from the ledger's cells of their sites.
-// 2. Every other block counts all of its bytes itself: there is no segment at its address, or it did not fit into what
-//    was idle, as when the pool's free of another block was missed.
+// 2. Every other block counts all of its bytes itself: there is no segment at its address, or the idle bytes were too
+//    few, as after a block's free that was not recorded.
 // 3. A segment inside another has taken its bytes from that one, in the same way.
 // 4. loose_blocks_ is the number of live blocks of which some byte is taken from no segment.
-// A block's event holds one shard's lock over both its change of the live table and of the ledger; whoever changes
-// segments holds all shards' locks. So segments never change between the two.
+// A block's event holds one shard's lock while it changes the live table and the ledger. A change of segments holds all
+// shards' locks. So segments never change between the two steps of a block's event.
 //
-// Any other buffer, also one that is a segment, is freed without a lock of the ledger's: first its record leaves the
-// live table, then RemoveSegment is called. Whoever changes such a record meanwhile replaces it in one step, or sees
-// that it is gone. A segment without a record is about to be removed; if it is ended otherwise before, RemoveSegment
-// finds none.
+// The free of any other buffer, also of a segment, holds no lock of the ledger: its record leaves the live table first,
+// then RemoveSegment is called. A concurrent change of such a record replaces it in one step, or finds no record. A
+// segment without a record is about to be removed. If another event removes it before, RemoveSegment finds no segment.
 //
 // Order of locks: the ledger's, the live table's, the site table's.
 #ifndef HBMPROF_SRC_CORE_POOLS_H_
@@ -45,7 +45,8 @@
 
 namespace hbmprof::internal {
 
-// What DropDevice forgets: a device's records, but those of the allocator `survivor` and those of the ids in `kept`.
+// The records that DropDevice removes: those of a device, without those of the allocator `survivor` and of the ids in
+// `kept`.
 struct DroppedRecords {
   bool HasKind(const Attributes& attributes) const {
     return attributes.device == device && attributes.allocator != survivor;
@@ -61,18 +62,18 @@ class Pools {
  public:
   Pools(SiteTable& sites, LiveTable& live, Ledger& ledger) : sites_(sites), live_(live), ledger_(ledger) {}
 
-  // Whether a live-table id is a block's, or that of a segment that is a block of another.
+  // Returns whether an id in the live table is that of a block. (A block may also be a segment.)
   static bool IsBlockId(uint64_t id) { return (id & kBlockBit) != 0; }
-  // Whether a block may have this address: its bits 50 to 56 hold the level in an id.
+  // Returns whether a block may have this address. In an id, bits 50 to 56 hold the level and bit 63 marks a block.
   static bool IsBlockAddress(uint64_t address) { return (address & (kBlockBit | kLevelBits)) == 0; }
   static uint64_t AddressOf(uint64_t id) { return IsBlockId(id) ? id & ~(kBlockBit | kLevelBits) : id; }
 
-  // Where a block or segment would lie.
+  // The position of a new block or segment.
   struct Position {
     uint64_t address = 0;
-    uint64_t generation = 0;  // of the segments, when they were looked at
+    uint64_t generation = 0;  // of the segment map for which the position was computed
     int level = 1;            // as a block
-    bool in_pool = false;     // a block: some byte lies in a segment; a segment: all of it lies in one
+    bool in_pool = false;     // of a block: some byte lies in a segment; of a segment: all bytes lie in one
     AccountId account = 0;    // if in_pool, the segment's
     uint64_t id() const { return IdOf(address, level); }
     DeviceId device() const { return DeviceId(account / kMemorySpaceCount); }
@@ -82,70 +83,73 @@ class Pools {
 
   enum class Added : uint8_t {
     kAdded,
-    kMoved,     // segments have changed: look for the position again
-    kRefused,   // a block: the segments have too few idle bytes; a segment: see AddSegment. Nothing was added.
-    kNoMemory,  // the host has none; nothing was added
+    kMoved,     // not added: segments have changed, and the position must be computed again
+    kRefused,   // not added: for a block, the segments have too few idle bytes; for a segment, see AddSegment
+    kNoMemory,  // not added: the host has no memory
   };
-  // Adds a block of `bytes` bytes: `event` is kAlloc or kUndoFree. `site` is_block exactly if the position is in_pool,
-  // or it is not after kRefused. `replaced` is set if a block was there whose free was missed; it is forgotten.
+  // Adds a block of `bytes` bytes. `event` is kAlloc or kUndoFree. `site` must be one of blocks (Site::is_block) if the
+  // position is in_pool, but not after kRefused. If another block is recorded at that address, its free was not
+  // recorded: it is removed, and `*replaced` becomes true.
   Added AddBlock(const Position& position, SiteId site, int64_t bytes, Ledger::Event event, bool* replaced);
   struct Removed {
     uint64_t id;
     LiveRecord record;
   };
-  // The common case of AddBlock and of RemoveBlock: all of the block lies in one segment of its account, which has the
-  // bytes idle, and in none inside that; its free was not missed, and no memory is needed. kNotEntered: it is another
-  // case, and nothing was done. `site` is_block.
-  // `place` comes from PrefetchBlock.
-  [[gnu::always_inline]] Ledger::Entered AddCommonBlock(const LiveTable::Place& place, uint64_t address, SiteId site,
-                                                        int64_t bytes);
+  // The common case of AddBlock and of RemoveBlock: the whole block lies in one segment of its account, which has
+  // enough idle bytes, and in no segment inside that one; no other block is recorded at that address, and no memory is
+  // needed. Returns kNotEntered, and does nothing, in any other case. `site` is one of blocks. `position` comes from
+  // PrefetchBlock.
+  [[gnu::always_inline]] Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address,
+                                                        SiteId site, int64_t bytes);
   [[gnu::always_inline]] Ledger::Entered RemoveCommonBlock(uint64_t address, Removed* removed);
-  // Starts loading the live table's line of a block in a segment that lies in no other.
-  LiveTable::Place PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
-  // Removes the innermost block at `address`, with all that is inside if it is a segment, and returns it.
+  // Starts loading the live table's bucket of a block in a segment that lies in no other.
+  LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
+  // Removes and returns the innermost block at `address`. If it is a segment, all in it is removed, too.
   std::optional<Removed> RemoveBlock(uint64_t address);
   // The innermost block at `address`.
   std::optional<Removed> LookUpBlock(uint64_t address);
 
-  // Makes the live record of `address` a segment, or the innermost block there if that has `bytes` bytes and lies in a
-  // segment: its site's kind becomes kPool, and its allocator `allocator` unless that is 0. Nothing if there is no such
-  // record; false if it cannot be one: it is not in MemorySpace::kDevice or of kind kPool already, it overlaps another
-  // segment in part, or the host has no memory. Then nothing changes.
+  // Makes a segment of the live record of `address`, or of the innermost block there if that has `bytes` bytes and lies
+  // in a segment. Its site's kind becomes kPool, and its allocator `allocator` unless that is 0. Returns nullopt if
+  // there is no such record. Returns false if it cannot become a segment: it is not in MemorySpace::kDevice, it is of
+  // kind kPool already, it overlaps another segment in part, or the host has no memory. Then nothing changes.
   std::optional<bool> MakeSegment(uint64_t address, int64_t bytes, AllocatorId allocator);
-  // Adds a segment with a new record. `site` is_segment. kRefused if it overlaps another in part or is one already,
-  // does not fit into what is idle in the one around it, or if its id is live.
+  // Adds a segment with a new record. `site` is one of segments. Returns kRefused if the segment overlaps another in
+  // part, has the addresses of another, needs more than the idle bytes of the one around it, or if its id is live.
   Added AddSegment(const Position& position, SiteId site, int64_t bytes);
-  // Adds one that was removed.
+  // Adds a segment whose free is undone.
   Added RestoreSegment(uint64_t id, SiteId site, int64_t bytes);
-  // After the record of a site that is_segment was erased from the live table: removes the segment, with all blocks and
-  // segments in it.
+  // Removes a segment, with all blocks and segments in it, after its record left the live table.
   void RemoveSegment(uint64_t id);
 
-  // Gives the live record of `id` another size. False if there is none, if a segment cannot have that size (it would be
-  // empty, overlap another in part, or not lie inside the one around it), or if the host has no memory; then nothing
-  // changes. Blocks and segments that lie wholly in what is cut off a segment are removed.
+  // Gives the live record of `id` another size. Returns false, and changes nothing, if there is none, if a segment
+  // cannot have that size (it would be empty, overlap another in part, or not lie inside the one around it), or if the
+  // host has no memory. If a segment shrinks, the blocks and segments that lie wholly in the removed part are removed.
   bool Resize(uint64_t id, int64_t bytes);
   // The same for the innermost block at `address`.
   bool ResizeBlock(uint64_t address, int64_t bytes);
-  // Makes two segments of the one with the id `address`: the second begins at `at`. False if there is none, if `at` is
-  // not inside, if a segment inside it has bytes on both sides, if there is a live record of id `at`, or if the host
-  // has no memory; then nothing changes.
+  // Makes two segments of the one with the id `address`: the second begins at `at`. Returns false, and changes nothing,
+  // if there is none, if `at` is not inside, if a segment inside it has bytes on both sides, if there is a live record
+  // of id `at`, or if the host has no memory.
   bool SplitSegment(uint64_t address, uint64_t at);
-  // Makes one segment of two adjacent ones, which have their addresses for ids, of the same device, with the record of
-  // the first. False if they are not, or if the host has no memory; then nothing changes.
+  // Makes one segment of two adjacent ones of the same device, whose ids are their addresses. It has the record of the
+  // first. Returns false, and changes nothing, if there are no such segments, or if the host has no memory.
   bool MergeSegments(uint64_t first, uint64_t second);
 
   bool has_segments() const { return !segments_.empty(); }
-  // The device on which a block probably is that its caller thinks to be on `device`.
+  // Returns the device on which a block probably is whose caller names `device`.
   DeviceId ProbableDevice(DeviceId device) const {
     const AccountId account = segments_.only_account();
     return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
   }
-  // Removes all blocks and segments that `dropped` names; what is in a segment goes or stays with the outermost one,
-  // and of one that is kept, all that is inside goes.
+  // Removes all blocks and segments that `dropped` names. The blocks and segments in an outermost segment are removed
+  // if that one is, whatever they are. If an outermost segment is kept by its id, all in it is removed.
   void DropDevice(const DroppedRecords& dropped);
 
-  // In a forked child: forgets all segments. No other thread exists.
+  // Frees all blocks of the device with this allocator. Segments stay.
+  void EndBlocks(DeviceId device, AllocatorId allocator);
+
+  // In a forked child: removes all segments. No other thread exists.
   void Clear() {
     segments_.Clear();
     loose_blocks_.store(0, std::memory_order_relaxed);
@@ -165,7 +169,7 @@ class Pools {
   }
   static int LevelOf(uint64_t id) { return static_cast<int>((id & kLevelBits) >> kLevelShift) + 1; }
 
-  // What a block takes from segments.
+  // The bytes that a block takes from segments.
   struct Parts {
     int count = 0;
     int64_t bytes = 0;
@@ -173,8 +177,8 @@ class Pools {
   };
   enum class Taken : uint8_t {
     kTaken,
-    kTooFew,    // fewer bytes are idle
-    kNeedsAll,  // a Change of all shards is needed
+    kTooFew,    // not taken: fewer bytes are idle
+    kNeedsAll,  // not taken: a Change of all shards is needed
   };
   // A block that was taken out of its segments while these change.
   struct Loosened {
@@ -184,7 +188,7 @@ class Pools {
   class LoosenedList;
 
   Position PositionIn(uint64_t address, int64_t bytes) const;
-  // Whether the Change has the cells to forget the block of this record. One of all shards has.
+  // Returns whether the Change has the cells that ForgetBlock needs for this record. A Change of all shards always has.
   bool PrepareForget(Change& change, uint64_t id, const LiveRecord& record) const;
   Taken TakeParts(Change& change, uint64_t address, int64_t bytes, int level, AccountId account, Parts* parts);
   template <typename Visit>
@@ -194,34 +198,39 @@ class Pools {
   void ChargeParts(Change& change, uint64_t address, int64_t bytes, int level, AccountId account, const Parts& parts,
                    int64_t sign);
   Parts PartsOf(uint64_t address, int64_t bytes, int level, AccountId account) const;
-  // What the block of this record has taken is idle again. Returns the bytes.
+  // Makes the bytes that the block of this record has taken idle again, and returns their number.
   int64_t GiveBack(Change& change, uint64_t id, const LiveRecord& record);
-  // After the record left the live table.
+  // Enters the end of a block, after its record left the live table.
   void ForgetBlock(Change& change, uint64_t id, const LiveRecord& record);
   void ForgetLoose() { loose_blocks_.fetch_sub(1, std::memory_order_relaxed); }
   bool HasLoose() const { return loose_blocks_.load(std::memory_order_relaxed) > 0; }
-  // Nothing if a Change of all shards is needed.
+  // Returns nullopt if a Change of all shards is needed.
   std::optional<Added> TryAddBlock(Change& change, const Position& position, SiteId site, int64_t bytes, Event event,
                                    bool* replaced);
-  // False if a Change of all shards is needed.
+  // Returns false if a Change of all shards is needed.
   bool TryRemoveBlock(Change& change, uint64_t address, std::optional<Removed>* removed);
 
-  // The functions below need a Change of all shards, but for FindBlock: any.
+  // The functions below need a Change of all shards; FindBlock needs any Change.
 
   // The innermost block at `address`.
   std::optional<Removed> FindBlock(uint64_t address);
-  // Lists the blocks for which `matches(id, record)` holds; false if the host has no memory for all of them.
+  // Lists the blocks for which `matches(id, record)` returns true. Returns false if the host has no memory for the
+  // list.
   template <typename Matches>
   bool Collect(const Matches& matches, LoosenedList* list) const;
-  // Gives back what all blocks of the account with a byte in [start, end) have taken, and lists them, so that segments
-  // can change. False if the host has no memory for the list; then nothing was done.
+  // Makes the bytes that blocks of the account with a byte in [start, end) have taken idle again, and lists the blocks,
+  // so that segments can change. Returns false, and does nothing, if the host has no memory for the list.
   bool Loosen(Change& change, uint64_t start, uint64_t end, AccountId account, LoosenedList* list);
-  // The blocks take their bytes from the segments as these are now.
+  // Lets the blocks take their bytes from the present segments.
   void Fasten(Change& change, const LoosenedList& list);
   void FastenOne(Change& change, const Loosened& block);
-  // Removes the blocks in segments for which `matches` holds.
+  // Removes the blocks in segments for which `matches(id, record)` returns true.
   template <typename Matches>
   void DropBlocks(Change& change, const Matches& matches);
+  // Removes the blocks that count all of their bytes themselves and for whose attributes `matches` holds. Takes all
+  // shards' locks itself. Returns false if they cannot be had.
+  template <typename Matches>
+  bool DropBlocksOutside(const Matches& matches);
   static bool IsIdle(const Segment* segment) {
     return segment->idle_bytes.load(std::memory_order_relaxed) == segment->bytes();
   }
@@ -229,30 +238,31 @@ class Pools {
   int64_t BlockBytes(const Segment* segment);
   // Whether blocks have bytes of the segment or of one inside it.
   bool HoldsBlocks(const Segment* segment);
-  // `bytes` of the segment come from the segment around it (or return to it, if negative). False if that has too few.
+  // Takes `bytes` from the segment around `segment`, or returns them if negative. Returns false if it has too few.
   bool TakeFromOuter(Change& change, const Segment& segment, int64_t bytes);
-  // Puts the segment into the map, with what is inside. The caller enters its object. `was_block`: it was a block, so
-  // its bytes are no other block's.
+  // Adds the segment to the map, around the blocks and segments at its addresses. The caller enters its object.
+  // `was_block`: it was a block, so no other block has taken its bytes.
   Added InsertSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, bool was_block);
   Added AddSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, Event event);
   bool MakeSegment(Change& change, uint64_t id, const LiveRecord& record, AllocatorId allocator);
-  // Brings the ids of the segments inside `around` that are blocks to their depth.
+  // Gives the segments inside `around` that are blocks the ids of their present depth.
   void SetLevels(const Segment* around);
-  // Removes a segment, whose record the caller has erased, and all that is inside; if `is_kept`, only what is inside.
+  // Removes all blocks and segments in a segment and, unless `is_kept`, the segment, whose record the caller has
+  // erased.
   void RemoveWithContents(Change& change, Segment* segment, bool is_kept = false);
   void RemoveEmpty(Change& change, Segment* segment);
-  // Another thread may have erased it, or a new one may be in its place, for a segment whose free was missed.
+  // If the record is still there: another thread may have erased it, or a new segment may have replaced it.
   void EraseRecord(const Segment* segment) { live_.EraseExactly(segment->id, {segment->site, segment->bytes()}); }
-  // Of those with a byte in [start, end); null if there is none.
+  // Returns the segment of the greatest depth among those with a byte in [start, end), or null if there is none.
   Segment* DeepestIn(uint64_t start, uint64_t end);
   bool ResizeRecord(Change& change, uint64_t id, int64_t bytes);
   bool ResizeSegment(Change& change, Segment* segment, int64_t bytes);
-  // The segment's object moves to `site` and gets its size, with all that is charged to it.
+  // Moves the segment's object, with its charges, to `site`, and gives it the new size.
   void MoveSegment(Change& change, Segment* segment, SiteId site, int64_t old_bytes, int64_t new_bytes);
-  // Whether another segment than `segment` and those around it has bytes in [start, end).
+  // Returns whether a segment other than `segment` and those around it has bytes in [start, end).
   bool HasInnerEdge(const Segment* segment, uint64_t start, uint64_t end);
-  // The site that differs from `site` in its block size alone; kNoSite if the host has no memory or the tables are
-  // full.
+  // Returns the site that differs from `site` only in its block size. Returns kNoSite if the host has no memory or the
+  // tables are full.
   SiteId SiteOfSize(Change& change, SiteId site, int64_t bytes);
 
   SiteTable& sites_;
@@ -262,7 +272,7 @@ class Pools {
   std::atomic<int64_t> loose_blocks_{0};
 };
 
-inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Place& place, uint64_t address, SiteId site,
+inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
                                              int64_t bytes) {
   Ledger::OwnShard own(ledger_);
   if (!own.is_usable()) return Ledger::kNotEntered;
@@ -276,7 +286,7 @@ inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Place& place, uint
   }
   const uint64_t id = IdOf(address, segment.depth + 1);
   const LiveTable::Inserted inserted =
-      live_.InsertNew(segment.depth == 0 ? place : live_.Prefetch(id), id, {site, bytes});
+      live_.InsertNew(segment.depth == 0 ? position : live_.Prefetch(id), id, {site, bytes});
   if (inserted != LiveTable::Inserted::kNew) {
     SegmentMap::Return(segment, bytes);
     return Ledger::kNotEntered;

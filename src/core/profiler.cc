@@ -1,4 +1,5 @@
-// The public face of ProfilerImpl, and what all profilers of a process share: what happens at a fork.
+// Profiler: forwards to ProfilerImpl, or to the injected library's profiler (joined.h). Also handles forks for all
+// profilers of the process.
 
 #include "hbmprof/profiler.h"
 
@@ -23,7 +24,7 @@ using internal::Mutex;
 using internal::MutexLock;
 using internal::ProfilerImpl;
 
-// All profilers of the process, in a list. It is changed under the mutex, which nobody holds when the process forks.
+// A list of all profilers of the process. It is changed under the mutex, which no thread holds when the process forks.
 Mutex profilers_mutex;
 std::atomic<ProfilerImpl*> first_profiler{nullptr};
 
@@ -35,7 +36,7 @@ void ForEachProfiler(const Visit& visit) {
   }
 }
 
-// They share tables, so one limit holds for all: the smallest.
+// The profilers share tables, so the smallest limit holds for all.
 void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
   int64_t least = INT64_MAX;
   ForEachProfiler([&](const ProfilerImpl& impl) { least = std::min(least, impl.max_host_bytes); });
@@ -57,8 +58,8 @@ void Remove(ProfilerImpl* impl) {
   LimitHostBytes();
 }
 
-// Across a fork every spin lock of every profiler is held, so that the child finds each table whole; there it is
-// emptied: device memory does not survive a fork.
+// Every spin lock of every profiler is held while the process forks, so that no table is in the middle of a change in
+// the child. The child empties its tables: device memory does not survive a fork.
 constexpr internal::ForkLocks kForkLocks = {
     [] {
       internal::LockPaths();
@@ -128,7 +129,7 @@ Profiler::Profiler(const Options& options)
 Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
 
 Profiler& Profiler::Off() {
-  // In zeros: not enabled, no implementation. Nothing is to be run to make or destroy it.
+  // All bytes are zero: it is not enabled and has no implementation. It needs no constructor and no destructor.
   alignas(Profiler) static char memory[sizeof(Profiler)];
   return *reinterpret_cast<Profiler*>(memory);
 }
@@ -137,7 +138,7 @@ Profiler::~Profiler() {
   if (impl_ != nullptr) Remove(impl_.get());
 }
 
-// Whoever has no `impl_` has joined another profiler, or is Off().
+// A profiler without `impl_` has joined another one, or is Off().
 
 DeviceId Profiler::Device(std::string_view name) {
   if (joined_ != nullptr) return Joined(*joined_).Device(name);
@@ -157,8 +158,8 @@ void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   if (impl_ != nullptr) impl_->RemoveDeviceProbe(device, owner);
 }
 
-// The functions that take no Caller are where the program enters: they must stay frames of their own. What is enabled
-// and has no `impl_` has joined.
+// The functions without a Caller must not be inlined: a stack begins at the function that called them. A profiler that
+// is enabled and has no `impl_` has joined.
 [[gnu::noinline]] bool Profiler::Alloc(BufferId id, size_t bytes, const Attributes& attributes) {
   const Caller caller = Caller::OfThisFunction();
   if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);

@@ -4,28 +4,27 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <new>
 #include <unordered_map>
 #include <utility>
 
+#include "src/base/cut_text.h"
 #include "src/base/fork.h"
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
+#include "src/capture/given_stack.h"
 #include "src/capture/modules.h"
 #include "src/capture/stack_memory.h"
+#include "src/core/option_limits.h"
 #include "src/core/tags.h"
 
 namespace hbmprof::internal {
 namespace {
 
-// Small tables keep an exact count of live records, so that their limit is exact; large ones add up every 64 events.
+// Small tables count each live record at once, so that their limit is exact. Large ones add up every 64 events.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
-
-uint64_t NewNoteSeed() {
-  static std::atomic<uint64_t> profilers{0};
-  return HashWord(profilers.fetch_add(1, std::memory_order_relaxed));
-}
 
 std::string HostName() {
   char name[256] = {};
@@ -34,22 +33,29 @@ std::string HostName() {
 
 uint64_t FirmProbeBit(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
 
-// Calls of probes that this thread is in. Plain data in the static TLS block.
+// The key of a native stack whose evaluation frames are replaced by the Python functions with this digest. The address
+// of the path is part of it, because merging also depends on the sizes of the native frames. Paths are never freed.
+SiteCache::Key MergedStackKey(const Path& path, uint64_t digest, const SiteWords& words) {
+  const uint64_t other_digest = MultiplyFold(digest ^ reinterpret_cast<uintptr_t>(&path), kHashSeed2);
+  return {{path.hash.low ^ digest, path.hash.high ^ other_digest}, words};
+}
+
+// The probe calls that this thread is in. Plain data in the static TLS block.
 __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 
 }  // namespace
 
 NameTable::NameTable(std::string_view first, int capacity) : capacity_(static_cast<size_t>(capacity)) {
-  // So that a short name takes no host memory: it may be in a signal handler that interrupted malloc.
+  // A short name then takes no host memory: the call may be in a signal handler that interrupted malloc.
   names_.reserve(capacity_);
   names_.emplace_back(first);
 }
 
 int NameTable::NumberOf(std::string_view name) {
-  name = name.substr(0, kMaxNameBytes);
+  name = CutText(name, kMaxNameBytes);
   const ForkPause pause;
   const ReentryGuard guard;
-  // This thread may hold the mutex. Whatever has this number is not recorded here either.
+  // This thread may hold the mutex. Events with this number are not recorded here either.
   if (!guard.entered()) return 0;
   MutexLock hold(mutex_);
   const auto found = std::find(names_.begin(), names_.end(), name);
@@ -66,7 +72,7 @@ std::vector<std::string> NameTable::All() const {
 }
 
 void CounterTable::Set(std::string_view name, int64_t value) {
-  name = name.substr(0, kMaxNameBytes);
+  name = CutText(name, kMaxNameBytes);
   const ForkPause pause;
   const ReentryGuard guard;
   if (!guard.entered()) return;  // this thread may hold the mutex
@@ -86,12 +92,12 @@ std::vector<std::pair<std::string, int64_t>> CounterTable::All() const {
 
 ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled)
     : enabled(is_enabled),
-      max_host_bytes(options.max_host_bytes),
+      max_host_bytes(std::clamp<int64_t>(options.max_host_bytes, 1, kMaxHostBytesLimit)),
       max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
-      max_live_(options.max_live_buffers),
+      max_live_(std::clamp<int64_t>(options.max_live_buffers, 1, kMaxLiveBuffersLimit)),
       capture_(options.unwinder),
       reads_python_(options.python && options.unwinder != Unwinder::kNone),
-      note_seed_(NewNoteSeed()),
+      tags_(LabelsOf(options.tags)),
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
       pools_(sites_, live_, ledger_),
@@ -132,7 +138,7 @@ void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner, bool yi
 }
 
 void ProfilerImpl::AwaitCalls(const std::shared_ptr<DeviceProber>& prober) {
-  // A probe that replaces or removes one does not wait: for itself, or for one that may be waiting for it.
+  // A thread that is inside a probe does not wait: it might wait for itself, or for a probe that waits for it.
   if (prober == nullptr || probes_running != 0) return;
   for (Backoff backoff; prober->calls->load(std::memory_order_acquire) != 0;) backoff.Wait();
 }
@@ -140,7 +146,7 @@ void ProfilerImpl::AwaitCalls(const std::shared_ptr<DeviceProber>& prober) {
 DeviceProbe ProfilerImpl::Probe(int device) const {
   if (probes_running != 0) return {};
   ProbeSlot& slot = probes_[device];
-  // Ends the call, also where the probe throws. Who waits for that destroys the prober.
+  // Ends the call, also if the probe throws. After that, a waiting thread destroys the prober.
   struct Call {
     std::shared_ptr<DeviceProber> prober;
     std::shared_ptr<std::atomic<int>> calls;
@@ -162,7 +168,7 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
   return call.prober->probe ? call.prober->probe() : DeviceProbe{};
 }
 
-uint64_t ProfilerImpl::SaneSlow(const Attributes& attributes) {
+uint64_t ProfilerImpl::ClampSlow(const Attributes& attributes) {
   Attributes sane = attributes;
   if (static_cast<int>(sane.device) >= kMaxDevices) sane.device = DeviceId{kMaxDevices - 1};
   if (static_cast<int>(sane.allocator) >= kMaxAllocators) sane.allocator = AllocatorId{kMaxAllocators - 1};
@@ -195,13 +201,13 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
 }
 
 [[gnu::noinline]] SiteId ProfilerImpl::SiteInPython(const Caller& caller, SiteWords words) {
-  const uint64_t digest = reads_python_ ? DigestPythonFrames(caller.sp, max_depth_) : 0;
+  const bool is_real_stack = GivenFrames(caller) == 0;
+  const uint64_t digest = reads_python_ && is_real_stack ? DigestPythonFrames(caller.sp, max_depth_) : 0;
   if (digest == 0) return SiteOfNativeStack(caller, words);
-  Memo* memo = capture_.memo();
-  const Path* path = memo == nullptr ? nullptr : memo->Find(caller, max_depth_);
-  if (path != nullptr) {
-    const uint32_t known = memo->NoteOf(path, NoteKey(words) ^ digest);
-    if (known != Memo::kNoNote) return known;
+  const Path* path = capture_.FindPath(caller, max_depth_);
+  if (path != nullptr && !path->truncated) {
+    const SiteId known = site_cache_.Find(MergedStackKey(*path, digest, words));
+    if (known != kNoSite) return known;
   }
   return SiteOfPythonStack(caller, path, words, digest);
 }
@@ -215,10 +221,9 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   const CapturedStack merged = MergePythonFrames(caller, native, max_depth_, workspace);
   const SiteId site = SiteOfStack(merged, words);
   ReleasePythonWorkspace(workspace);
-  Memo* memo = capture_.memo();
-  if (native.path != nullptr && !merged.truncated && memo != nullptr && site != kNoSite &&
-      sites_.At(site).words == words) {
-    memo->Leave(native.path, NoteKey(words) ^ digest, site);
+  // As in SiteOfStack, a truncated stack and a site with a rounded size are not cached.
+  if (native.path != nullptr && !merged.truncated && site != kNoSite && sites_.At(site).words == words) {
+    site_cache_.Store(MergedStackKey(*native.path, digest, words), site);
   }
   return site;
 }
@@ -236,12 +241,11 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
 
-// The frames of a deep stack take 4 KiB. A stack on which there may be no room for them has them in pages for the time
-// being, and where the kernel has none it is cut.
+// Captures into a buffer of 4 KiB. If the thread's stack may be too small for it, the buffer is in pages of its own. If
+// there is no memory for these, the captured stack is truncated to kFewFrames.
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStack(const Caller& caller, SiteWords words) {
   constexpr size_t kBufferBytes = kMaxStackDepth * sizeof(uintptr_t);
-  constexpr size_t kEnoughRoom = 4 * kBufferBytes;
-  if (StackRoom() >= kEnoughRoom) return SiteOfDeepStackWithRoom(caller, words);
+  if (AvailableStackBytes() >= 4 * kBufferBytes) return SiteOfDeepStackInFrame(caller, words);
   auto* pages = static_cast<uintptr_t*>(MapPages(kBufferBytes));
   uintptr_t few[kFewFrames];
   const int depth = pages != nullptr ? max_depth_ : kFewFrames;
@@ -250,7 +254,7 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return site;
 }
 
-[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackWithRoom(const Caller& caller, SiteWords words) {
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackInFrame(const Caller& caller, SiteWords words) {
   uintptr_t buffer[kMaxStackDepth];
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
@@ -265,12 +269,10 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
     if (record == nullptr) return kNoSite;
     site = sites_.InternSite(words.WithStack(record));
     if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
-    // A site with a rounded size is found through its table, which knows when to round.
+    // A site with a rounded size is not cached: the site table decides when to round.
     if (!(sites_.At(site).words == words)) return site;
-    site_cache_.Remember(key, site);
+    site_cache_.Store(key, site);
   }
-  Memo* memo = capture_.memo();
-  if (stack.path != nullptr && !stack.truncated && memo != nullptr) memo->Leave(stack.path, NoteKey(words), site);
   return site;
 }
 
@@ -286,9 +288,9 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   return true;
 }
 
-[[gnu::noinline]] bool ProfilerImpl::MakeRoom(BufferId id, size_t bytes) {
-  const bool made_room = EndStale(id);
-  return (made_room && bytes <= LiveTable::kMaxBytes && HasRoom()) || Drop(bytes);
+[[gnu::noinline]] bool ProfilerImpl::MakeCapacity(BufferId id, size_t bytes) {
+  const bool is_replaced = EndStale(id);
+  return (is_replaced && bytes <= LiveTable::kMaxBytes && HasCapacity()) || Drop(bytes);
 }
 
 Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
@@ -308,7 +310,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   LiveRecord record{freed.site_, freed.bytes_};
   if (sites_.At(record.site).is_segment) {
     if (RestoreSegment(freed)) return;
-    // Another segment has taken its place: it is counted, but is none any more.
+    // Another segment has its addresses now. The record is counted, but not as a segment.
     SiteKey key = sites_.Key(record.site);
     key.in_pool = false;
     record.site = sites_.InternSite(key);
@@ -346,7 +348,7 @@ void ProfilerImpl::RestoreBlock(const FreedRecord& freed) {
   } else {
     do {
       const Pools::Position position = pools_.PositionOfBlock(Pools::AddressOf(id), freed.bytes_);
-      // A block whose segment has gone meanwhile went with it.
+      // A block whose segment was removed meanwhile was removed with it.
       if (site.is_block && (position.id() != id || !position.in_pool)) return;
       added = pools_.AddBlock(position, freed.site_, freed.bytes_, Ledger::Event::kUndoFree, &replaced);
     } while (added == Pools::Added::kMoved);
@@ -362,13 +364,13 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return prepared;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  if (bytes > LiveTable::kMaxBytes || !HasRoom()) {
+  if (bytes > LiveTable::kMaxBytes || !HasCapacity()) {
     Drop(bytes);
     return prepared;
   }
   const auto size = static_cast<int64_t>(bytes);
-  const SiteId site = SiteOf(caller, size, Sane(attributes));
-  if (site == kNoSite || !ledger_.EnterFreed(site, size)) {
+  const SiteId site = SiteOf(caller, size, Clamp(attributes));
+  if (site == kNoSite || !ledger_.Enter(Ledger::Event::kAllocAndFree, site, size)) {
     Drop(bytes);
     return prepared;
   }
@@ -386,14 +388,14 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   Attributes pool = attributes;
   pool.kind = MemoryKind::kPool;
   const auto size = static_cast<int64_t>(bytes);
-  const std::optional<bool> made = pools_.MakeSegment(start, size, SiteWords::Unpacked(Sane(pool)).allocator);
+  const std::optional<bool> made = pools_.MakeSegment(start, size, SiteWords::Unpacked(Clamp(pool)).allocator);
   if (made.has_value()) return *made;
-  if (bytes > LiveTable::kMaxBytes || !HasRoom()) return Drop(bytes);
+  if (bytes > LiveTable::kMaxBytes || !HasCapacity()) return Drop(bytes);
   Pools::Added added;
   do {
     const Pools::Position position = pools_.PositionOfSegment(start, size);
     if (position.in_pool) pool.device = position.device();
-    const SiteId site = SiteOf(caller, size, Sane(pool), /*in_pool=*/true);
+    const SiteId site = SiteOf(caller, size, Clamp(pool), /*in_pool=*/true);
     TraceStep(EventStep::kSegmentPlaced);
     added = site == kNoSite ? Pools::Added::kNoMemory : pools_.AddSegment(position, site, size);
   } while (added == Pools::Added::kMoved);
@@ -420,9 +422,9 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   if (start == 0) return false;
   if (!Pools::IsBlockAddress(start)) return Drop(bytes);
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  // There may be room in place of a block whose free was missed.
-  if ((bytes > LiveTable::kMaxBytes || !HasRoom()) &&
-      !(EndStaleBlock(start) && bytes <= LiveTable::kMaxBytes && HasRoom())) {
+  // The removal of a block whose free was not recorded may make space.
+  if ((bytes > LiveTable::kMaxBytes || !HasCapacity()) &&
+      !(EndStaleBlock(start) && bytes <= LiveTable::kMaxBytes && HasCapacity())) {
     return Drop(bytes);
   }
   const auto size = static_cast<int64_t>(bytes);
@@ -435,10 +437,10 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
       of_block.device = position.device();
       if (!IsForBlocks(of_block.kind)) of_block.kind = MemoryKind::kDevice;
     }
-    const uint64_t sane = Sane(of_block);
+    const uint64_t packed = Clamp(of_block);
     bool in_pool = position.in_pool;
     do {
-      const SiteId site = SiteOf(caller, size, sane, in_pool);
+      const SiteId site = SiteOf(caller, size, packed, in_pool);
       TraceStep(EventStep::kBlockPlaced);
       added = site == kNoSite ? Pools::Added::kNoMemory
                               : pools_.AddBlock(position, site, size, Ledger::Event::kAlloc, &replaced);
@@ -531,11 +533,11 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   ReentryGuard guard;
   LiveRecord live;
   if (!Admits(guard) || !live_.Find(id.value(), &live)) return false;
-  const SiteKey& key = sites_.Key(live.site);
+  const SiteKey key = sites_.Key(live.site);
   Attributes attributes = key.attributes;
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
-  const SiteId site = SiteOf(caller, live.bytes, Sane(attributes), key.in_pool);
+  const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.in_pool);
   if (site == kNoSite || site == live.site) return true;
   for (const auto scope : {Ledger::Change::Scope::kOwnShard, Ledger::Change::Scope::kAllShards}) {
     Ledger::Change change(ledger_, scope);
@@ -545,6 +547,25 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
     break;
   }
   return true;
+}
+
+bool ProfilerImpl::Rename(BufferId id, BufferId new_id) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  LiveRecord record;
+  if (!Admits(guard) || !live_.Find(id.value(), &record)) return false;
+  if (live_.InsertNew(new_id.value(), record) != LiveTable::Inserted::kNew) return false;
+  if (live_.EraseExactly(id.value(), record)) return true;
+  live_.EraseExactly(new_id.value(), record);
+  return false;
+}
+
+void ProfilerImpl::EndBlocks(DeviceId device, AllocatorId allocator) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  if (!Admits(guard)) return;
+  pools_.EndBlocks(device, allocator);
+  Resize();
 }
 
 DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const {
@@ -558,16 +579,16 @@ DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space
   stats.bytes_reserved = totals.pool_bytes - totals.block_bytes;
   if (space != MemorySpace::kDevice) return stats;
   stats.bytes_limit = probe.bytes_limit;
+  stats.bytes_free = probe.bytes_free;
   stats.largest_free_block_bytes = probe.largest_free_block_bytes;
   stats.driver_bytes_in_use = probe.driver_bytes_in_use;
   stats.driver_peak_bytes_in_use = probe.driver_peak_bytes_in_use;
   stats.driver_scope = probe.driver_scope;
   stats.driver_cache_bytes = probe.driver_cache_bytes;
   stats.baseline = probe.baseline;
-  if (probe.driver_bytes_in_use >= 0) {
-    stats.unaccounted_known = true;
+  if (probe.driver_bytes_in_use.has_value()) {
     stats.unaccounted =
-        probe.driver_bytes_in_use - totals.bytes_in_use - std::max<int64_t>(probe.driver_cache_bytes, 0);
+        *probe.driver_bytes_in_use - totals.bytes_in_use - std::max<int64_t>(probe.driver_cache_bytes.value_or(0), 0);
   }
   return stats;
 }
@@ -601,7 +622,7 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
 
 Snapshot ProfilerImpl::TakeSnapshot() const {
   const ForkPause pause;
-  // Host memory allocated here must not be recorded by a profiler that also watches the host's allocator.
+  // A profiler that also records the host's allocator must not record the memory allocated here.
   ReentryGuard guard;
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
@@ -615,50 +636,46 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   snapshot.tracker = GetTrackerStats();
   snapshot.allocators = allocators_.All();
   snapshot.counters = counters_.All();
-  // No lock of the profiler is held here: listing the modules takes the loader's lock, under which a library's
-  // constructor may be waiting for one of ours.
+  // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
+  // constructor, which runs under that lock, may be waiting for one of ours.
   snapshot.modules = LoadedModules();
+  AddSamples(sites, AddDevices(accounts, &snapshot), &snapshot);
+  AddPython(&snapshot);
+  if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);
+  return snapshot;
+}
 
-  std::vector<std::string> device_names = devices_.All();
-  const auto named_devices = static_cast<int>(device_names.size());
+std::vector<uint32_t> ProfilerImpl::AddDevices(const std::vector<AccountTotals>& accounts,
+                                               hbmprof::Snapshot* snapshot) const {
+  std::vector<std::string> names = devices_.All();
+  const auto named_devices = static_cast<int>(names.size());
   for (int device = named_devices; device < kMaxDevices; ++device) {
-    // A caller may use a number that it never got from Device().
-    device_names.push_back("unnamed:" + std::to_string(device));
+    // A caller may use a number that Device() did not return.
+    names.push_back("unnamed:" + std::to_string(device));
   }
-  std::vector<uint32_t> device_index(kMaxDevices, UINT32_MAX);
-  snapshot.tracker.live_records = 0;
+  std::vector<uint32_t> index_of(kMaxDevices, UINT32_MAX);
+  snapshot->tracker.live_records = 0;
   for (int device = 0; device < kMaxDevices; ++device) {
     bool used = false;
-    hbmprof::Snapshot::Device entry{device_names[device], {}};
+    hbmprof::Snapshot::Device entry{names[device], {}};
     const DeviceProbe probe = Probe(device);
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const AccountTotals& totals = accounts[AccountOf(DeviceId(device), MemorySpace(space))];
       entry.spaces[space] = ToStats(totals, MemorySpace(space), probe);
-      snapshot.tracker.live_records += totals.num_live;
+      snapshot->tracker.live_records += totals.num_live;
       used = used || totals.num_allocs != 0;
     }
-    // A device that somebody named is shown though nothing was allocated on it yet; the first exists always.
+    // A named device is shown even if nothing was allocated on it. Device 0 has a name even if no caller gave it one.
     const bool named = device > 0 ? device < named_devices : devices_.first_asked_for();
     if (!used && !named) continue;
-    device_index[device] = static_cast<uint32_t>(snapshot.devices.size());
-    snapshot.devices.push_back(std::move(entry));
+    index_of[device] = static_cast<uint32_t>(snapshot->devices.size());
+    snapshot->devices.push_back(std::move(entry));
   }
+  return index_of;
+}
 
-  const PythonFinding python = FindPython();
-  snapshot.python.version = python.version;
-  if (*python.version != '\0') snapshot.python.problem = reads_python_ ? python.problem : "turned off";
-  std::unordered_map<uint64_t, uint64_t> named_frame_index;  // by the words of stacks
-  const auto entry_of = [&](uint64_t word) {
-    const NamedFrame* frame = NamedFrameOf(word);
-    if (frame == nullptr) return uint64_t{0};  // no return address either
-    const auto [index, is_new] = named_frame_index.emplace(word, snapshot.named_frames.size());
-    if (is_new) {
-      snapshot.named_frames.push_back(
-          {std::string(frame->function()), std::string(frame->file()), frame->line, frame->first_line});
-    }
-    return hbmprof::Snapshot::kNamedFrame | index->second;
-  };
-
+void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::vector<uint32_t>& device_index,
+                              hbmprof::Snapshot* snapshot) const {
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
   std::unordered_map<TagSetId, std::vector<std::pair<std::string, std::string>>> tags;
   for (SiteId site = 0; site < sites.size(); ++site) {
@@ -667,24 +684,22 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
         totals.peak_bytes == 0) {
       continue;
     }
-    const SiteKey& key = sites_.Key(site);
+    const SiteKey key = sites_.Key(site);
     hbmprof::Snapshot::Sample sample;
-    const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot.stacks.size()));
-    if (is_new) {
-      hbmprof::Snapshot::Stack& copy = snapshot.stacks.emplace_back();
-      copy.return_addresses.assign(key.stack->pcs(), key.stack->pcs() + key.stack->depth);
-      for (uint64_t& word : copy.return_addresses) {
-        if (IsNamedFrameWord(word)) word = entry_of(word);
-      }
-      copy.truncated = key.stack->truncated;
-    }
+    const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot->stacks.size()));
+    if (is_new) snapshot->stacks.push_back({sites_.PcsOf(*key.stack), key.stack->truncated});
     sample.stack = stack->second;
     sample.device = device_index[static_cast<size_t>(key.attributes.device)];
     sample.kind = key.attributes.kind;
     sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
-    if (sample.allocator >= snapshot.allocators.size()) sample.allocator = 0;
-    const auto [set, unknown] = tags.try_emplace(key.tags);
-    if (unknown) set->second = TagsOf(key.tags);
+    if (sample.allocator >= snapshot->allocators.size()) sample.allocator = 0;
+    const auto [set, is_new_set] = tags.try_emplace(key.tags);
+    if (is_new_set) {
+      std::vector<std::pair<std::string, std::string>> labels = TagsOf(key.tags);
+      // Of two with the same key, the thread's.
+      std::set_union(labels.begin(), labels.end(), tags_.begin(), tags_.end(), std::back_inserter(set->second),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    }
     sample.tags = set->second;
     sample.block_bytes = static_cast<int64_t>(key.block_bytes);
     sample.alloc_objects = totals.alloc_objects;
@@ -693,9 +708,24 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
     sample.peak_bytes = totals.peak_bytes;
     sample.inuse_objects = totals.inuse_objects;
     sample.inuse_bytes = totals.inuse_bytes;
-    snapshot.samples.push_back(std::move(sample));
+    snapshot->samples.push_back(std::move(sample));
   }
-  return snapshot;
+}
+
+void ProfilerImpl::AddPython(hbmprof::Snapshot* snapshot) const {
+  const PythonFinding python = FindPython();
+  snapshot->python.version = python.version;
+  if (*python.version != '\0') snapshot->python.problem = reads_python_ ? python.problem : "turned off";
+  if (!reads_python_) return;
+  // All named frames of the process, so that the words of stacks are their entries in the snapshot.
+  static_assert(kNamedFrameWord == hbmprof::Snapshot::kNamedFrame);
+  const uint32_t count = NamedFrameCount();
+  snapshot->named_frames.reserve(count);
+  for (uint32_t number = 0; number < count; ++number) {
+    const NamedFrame& frame = *NamedFrameOf(kNamedFrameWord | number);
+    snapshot->named_frames.push_back(
+        {std::string(frame.function()), std::string(frame.file()), frame.line, frame.first_line});
+  }
 }
 
 void ProfilerImpl::ResetPeak(DeviceId device) {
@@ -715,7 +745,7 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
   bool has_pools = pools_.has_segments();
   live_.EraseIf(
       [&](uint64_t id, const LiveRecord& record) {
-        const SiteKey& key = sites_.Key(record.site);
+        const SiteKey key = sites_.Key(record.site);
         if (Pools::IsBlockId(id) || key.in_pool) {
           has_pools = true;
           return false;
@@ -748,7 +778,7 @@ void ProfilerImpl::GiveUpInChild() {
   enabled.store(false, std::memory_order_relaxed);
   UnlockAll();
   ledger_.ForgetSnapshotInChild();
-  live_.UnlockLinesInChild();
+  live_.UnlockBucketsInChild();
   ForgetProbes();
 }
 

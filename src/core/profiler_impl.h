@@ -1,9 +1,9 @@
-// ProfilerImpl: what a Profiler does with an event. Puts together stack capture, site table, live table, ledger and
-// pools; each of them has one small interface and knows nothing of the others' insides.
+// ProfilerImpl: the implementation of Profiler. Connects stack capture, site table, live table, ledger and pools, each
+// of which has one small interface.
 //
-// An allocation: capture the stack, find its site, enter the record in the live table, then in the ledger. A free: take
-// the record out of the live table, then out of the ledger. So a buffer's events reach the ledger in their order, and
-// the ledger alone is what snapshots read.
+// An allocation captures the stack, finds its site, and enters the record into the live table, then into the ledger. A
+// free removes the record from the live table, then enters the free into the ledger. So a buffer's events reach the
+// ledger in their order. Snapshots read the ledger only.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -32,14 +32,15 @@
 
 namespace hbmprof::internal {
 
-// Names that get small numbers in the order in which they come. When full, every new name is the last one, "other".
+// Gives names small numbers, in the order of their first use. When it is full, every new name gets the number of the
+// last one, "other".
 class NameTable {
  public:
   // `first` gets number 0.
   NameTable(std::string_view first, int capacity);
   int NumberOf(std::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::string> All() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether NumberOf was called with `first`.
+  // Returns whether NumberOf was called with `first`.
   bool first_asked_for() const { return first_asked_for_.load(std::memory_order_relaxed); }
 
  private:
@@ -79,17 +80,17 @@ class ProfilerImpl {
   NameTable& devices() { return devices_; }
   NameTable& allocators() { return allocators_; }
   CounterTable& counters() { return counters_; }
-  // A probe that yields takes the place of no probe that does not.
+  // Sets the device's probe. A probe that yields does not replace one that does not yield.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool yields = false);
   void RemoveDeviceProbe(DeviceId device, const void* owner, bool yields = false);
-  // Whether the device has a probe that does not yield.
+  // Returns whether the device has a probe that does not yield.
   bool HasFirmProbe(DeviceId device) const {
     const auto number = static_cast<unsigned>(device) % kMaxDevices;
     return (firm_probes_.load(std::memory_order_relaxed) >> number & 1) != 0;
   }
 
-  // Inlined, as all that a common event does: each call on the way costs a deep stack a return that the processor
-  // cannot foresee.
+  // These and the functions of a common event are inlined: below a deep stack the processor mispredicts the return of
+  // each call that is not.
   [[gnu::always_inline]] bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes,
                                           const Attributes& attributes) noexcept;
   [[gnu::always_inline]] FreedRecord RecordFree(BufferId id) noexcept;
@@ -105,10 +106,18 @@ class ProfilerImpl {
   bool MergeSegments(BufferId first, BufferId second);
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
   std::optional<LiveBuffer> FindBlock(BufferId address);
-  // Gives the live record of `id`, which is no segment, the caller's stack, the present tags and, if one is named, the
-  // allocator; all else stays. One event, in which nothing is allocated or freed. A record keeps what it has if the
-  // host has no memory for that. Returns false if there is none.
+  // Gives the live record of `id`, unless it is a segment, the caller's stack, the present tags and, if it is not 0,
+  // the allocator. Nothing else changes. It is one event, in which nothing is allocated or freed. If the host has no
+  // memory for the new site, the record stays as it is. Returns false if there is no record.
   bool Refine(const Caller& caller, BufferId id, AllocatorId allocator);
+
+  // Gives the live record of `id`, which is no segment, the id `new_id`. One step that no total sees. Returns false,
+  // and changes nothing, if there is no such record, if `new_id` is live, or if the host has no memory.
+  bool Rename(BufferId id, BufferId new_id);
+  // Frees all blocks of `allocator` on `device`. Segments stay.
+  void EndBlocks(DeviceId device, AllocatorId allocator);
+  // Each snapshot is passed to `finish` before TakeSnapshot returns it, with no lock held.
+  void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
   TrackerStats GetTrackerStats() const;
@@ -122,111 +131,121 @@ class ProfilerImpl {
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void ResetInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // In a child that was forked without LockAll: turns recording off, for good, and releases every lock, so that
-  // whatever still asks is answered. What the tables hold is of no use.
+  // In a child that was forked without LockAll: turns recording off for ever and releases every lock, so that later
+  // calls return. The contents of the tables are undefined.
   void GiveUpInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
-  // So many fit on the smallest stack.
+  // Frames that fit on the smallest stack.
   static constexpr int kFewFrames = 128;
 
-  // No lock is held while a probe runs: it may wait for the dynamic linker's, under which a library's constructor may
-  // be asking for numbers.
+  // No lock is held while a probe runs: it may wait for the dynamic linker's lock, and a library's constructor, which
+  // runs under that lock, may be calling Stats.
   struct DeviceProber {
     std::function<DeviceProbe()> probe;
     const void* owner;
-    // In progress; added to only under the slot's mutex, while the prober is in the slot. Outlives the prober, so that
-    // a call gives up its share of that before it ends.
+    // The number of calls in progress. It is increased only under the slot's mutex, while the prober is in the slot. It
+    // outlives the prober, so a call can release the prober before it ends.
     const std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);
   };
   struct ProbeSlot {
     Mutex mutex;
     std::shared_ptr<DeviceProber> prober ABSL_GUARDED_BY(mutex);
-    // The one that yielded to it, for whoever removes that and waits for the calls in progress.
+    // The probe that yielded to it. RemoveDeviceProbe waits for its calls in progress.
     std::shared_ptr<DeviceProber> yielded ABSL_GUARDED_BY(mutex);
   };
-  // Of a child: its device's handles do not survive the fork. What a probe holds is not destroyed: another thread may
-  // have been in it.
+  // In a forked child: removes all probes, since device handles do not survive the fork. Their objects are not
+  // destroyed, because another thread of the parent may have been using them.
   void ForgetProbes();
-  // Ends when no other thread is in a call of `prober`, which is in no slot any more.
+  // Waits until no other thread is in a call of `prober`, which is in no slot any more.
   static void AwaitCalls(const std::shared_ptr<DeviceProber>& prober);
 
-  // RecordAlloc and RecordFree, once the thread is inside.
+  // RecordAlloc and RecordFree, after the thread has entered the tracker.
   [[gnu::always_inline]] bool Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   [[gnu::always_inline]] FreedRecord Free(BufferId id);
-  // The same events where the thread is inside already: they are passed through and counted, but for those that come
-  // while it forks.
+  // The same events if the thread is inside the tracker already: they are counted and not recorded, except while the
+  // thread forks.
   bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept;
   FreedRecord RecordFreeInside(BufferId id) noexcept;
   bool RecordBlockInside(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
   FreedRecord RecordBlockFreeInside(BufferId address) noexcept;
-  // Whether an event that comes now is to be recorded.
+  // Returns whether the event must be recorded; if not, counts it.
   bool Admits(const ReentryGuard& guard) const {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
     return guard.entered();
   }
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false);
+  // SiteOf, without Python functions.
   [[gnu::always_inline]] SiteId SiteOfNativeStack(const Caller& caller, SiteWords words);
-  // Where the process has a Python interpreter that can be read.
+  // SiteOf, in a process with a Python interpreter whose frames can be read.
   SiteId SiteInPython(const Caller& caller, SiteWords words);
+  // The same, if the site is not cached. `path`: the path of the native stack; null if it is not cached. `digest`: of
+  // the Python frames.
   SiteId SiteOfPythonStack(const Caller& caller, const Path* path, SiteWords words, uint64_t digest);
-  // `path`: of the stack, where it is known.
+  // `path`: the path of the stack; null if it is not cached.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
   SiteId SiteOfShallowStack(const Caller& caller, SiteWords words);
   SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
-  SiteId SiteOfDeepStackWithRoom(const Caller& caller, SiteWords words);
+  SiteId SiteOfDeepStackInFrame(const Caller& caller, SiteWords words);
   SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
-  // By which a thread's memo knows the site of a path that is not cut.
-  uint64_t NoteKey(const SiteWords& words) const {
-    return MultiplyFold(words.block ^ kHashSeed1, words.context ^ note_seed_);
-  }
-  // The memory at `id` was handed out again, so what is recorded there is gone. Whether there was a record.
+  // Removes the record of `id`, whose memory was handed out again. Returns whether there was one.
   bool EndStale(BufferId id);
-  // Whether a new record of `id` may be made; if not, it is counted as dropped.
-  bool Fits(BufferId id, size_t bytes) { return (bytes <= LiveTable::kMaxBytes && HasRoom()) || MakeRoom(id, bytes); }
-  bool MakeRoom(BufferId id, size_t bytes);
-  // Enters a new record everywhere; false if it had to be dropped. `place` is the id's.
-  [[gnu::always_inline]] bool Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes);
-  // After `record` left the live table: takes it out of everything else.
+  // Returns whether a new record of `id` may be made; if not, counts it as dropped.
+  bool Fits(BufferId id, size_t bytes) {
+    return (bytes <= LiveTable::kMaxBytes && HasCapacity()) || MakeCapacity(id, bytes);
+  }
+  bool MakeCapacity(BufferId id, size_t bytes);
+  // Enters a new record into all tables. Returns false if it was dropped. `position` is that of the id.
+  [[gnu::always_inline]] bool Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes);
+  // Enters the free of `record` after it left the live table.
   Ledger::Entered Forget(BufferId id, const LiveRecord& record) {
     const Ledger::Entered entered =
         ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), record.site, record.bytes);
     return entered != Ledger::kNotEntered ? entered : ForgetSlow(id, record);
   }
   Ledger::Entered ForgetSlow(BufferId id, LiveRecord record);
-  // The live table gets the size that fits: a step for many events, and one for each while it is behind.
+  // Changes the live table towards the size that fits, in a limited step. While the size does not fit, each event does
+  // such a step.
   void Resize() { ledger_.CountEachEvent(!live_.Resize(ledger_.live_records())); }
   // After an event.
   void Resize(Ledger::Entered entered) {
     if (entered == Ledger::kEnteredAndCounted) Resize();
   }
-  // Forget, of a record that a new one with the same id took the place of.
+  // The same as Forget, for a record that a new one with the same id has replaced.
   void ForgetReplaced(BufferId id, LiveRecord record);
-  // What a block in a pool may be.
+  // Returns whether a block in a pool may be of this kind.
   static bool IsForBlocks(MemoryKind kind) {
     return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
   }
-  // RecordBlock and RecordBlockFree, once the thread is inside; and for what is not the common case.
+  // RecordBlock and RecordBlockFree, after the thread has entered the tracker; the second two for uncommon cases.
   [[gnu::always_inline]] bool AddBlock(const Caller& caller, uint64_t start, size_t bytes,
                                        const Attributes& attributes);
   [[gnu::always_inline]] FreedRecord FreeBlock(uint64_t start);
   bool AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
   FreedRecord FreeAnyBlock(uint64_t start);
-  // The same as EndStale for what begins at `address` in a pool.
+  // The same as EndStale, for a block.
   bool EndStaleBlock(uint64_t address);
-  // False if another segment has taken its place.
+  // Returns false if another segment has its addresses now.
   bool RestoreSegment(const FreedRecord& freed);
   void RestoreBlock(const FreedRecord& freed);
-  bool HasRoom() const { return ledger_.live_records() < max_live_; }
-  // What may be recorded as this, as SiteWords pack it.
-  static uint64_t Sane(const Attributes& attributes) {
-    const bool is_sane = static_cast<int>(attributes.device) < kMaxDevices &&
-                         static_cast<int>(attributes.kind) < kMemoryKindCount &&
-                         static_cast<int>(attributes.allocator) < kMaxAllocators;
-    // The common case, so that attributes need not go through memory.
-    return is_sane ? SiteWords::Packed(attributes) : SaneSlow(attributes);
+  bool HasCapacity() const { return ledger_.live_records() < max_live_; }
+  // Returns the attributes, packed as in SiteWords, with values that are out of range replaced.
+  static uint64_t Clamp(const Attributes& attributes) {
+    const bool is_valid = static_cast<int>(attributes.device) < kMaxDevices &&
+                          static_cast<int>(attributes.kind) < kMemoryKindCount &&
+                          static_cast<int>(attributes.allocator) < kMaxAllocators;
+    // In the common case the attributes stay in registers.
+    return is_valid ? SiteWords::Packed(attributes) : ClampSlow(attributes);
   }
-  static uint64_t SaneSlow(const Attributes& attributes);
+  static uint64_t ClampSlow(const Attributes& attributes);
+  // Adds the devices to a snapshot. Returns by DeviceId their index there, or UINT32_MAX.
+  std::vector<uint32_t> AddDevices(const std::vector<AccountTotals>& accounts, hbmprof::Snapshot* snapshot) const;
+  // Adds the samples and their stacks.
+  void AddSamples(const std::vector<SiteTotals>& sites, const std::vector<uint32_t>& device_index,
+                  hbmprof::Snapshot* snapshot) const;
+  // Adds what is known about the Python interpreter, and the named frames. To be called after AddSamples: the stacks
+  // have no later named frames.
+  void AddPython(hbmprof::Snapshot* snapshot) const;
   DeviceProbe Probe(int device) const;
   DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;
 
@@ -234,7 +253,7 @@ class ProfilerImpl {
   const int64_t max_live_;
   const StackCapture capture_;
   const bool reads_python_;
-  const uint64_t note_seed_;  // no other profiler's
+  const std::vector<std::pair<std::string, std::string>> tags_;  // labels of all samples, sorted by key
   SiteTable sites_;
   SiteCache site_cache_;
   LiveTable live_;
@@ -244,10 +263,11 @@ class ProfilerImpl {
   NameTable allocators_;
   CounterTable counters_;
   mutable ProbeSlot probes_[kMaxDevices];
-  // Bit d: device d has a probe that does not yield. Changes under its slot's mutex.
+  // Bit d: device d has a probe that does not yield. It changes under the mutex of the device's slot.
   std::atomic<uint64_t> firm_probes_{0};
   static_assert(kMaxDevices <= 64);
 
+  std::atomic<void (*)(Snapshot*)> finish_snapshot_{nullptr};
   mutable std::atomic<int64_t> reentrant_events_{0};
   std::atomic<int64_t> foreign_frees_{0};
   std::atomic<int64_t> replaced_records_{0};
@@ -262,23 +282,23 @@ inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t
 }
 
 inline SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords words) {
-  Memo* memo = capture_.memo();
-  const Path* path = memo == nullptr ? nullptr : memo->Find(caller, max_depth_);
-  if (path != nullptr) {
-    const uint32_t known = memo->NoteOf(path, NoteKey(words));
-    if (known != Memo::kNoNote) return known;
+  const Path* path = capture_.FindPath(caller, max_depth_);
+  // A truncated stack is also counted, in SiteOfStack.
+  if (path != nullptr && !path->truncated) {
+    const SiteId known = site_cache_.Find(SiteCache::Key(path->hash, words));
+    if (known != kNoSite) return known;
   }
   return SiteOfSlow(caller, path, words);
 }
 
-inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, SiteId site, int64_t bytes) {
+inline bool ProfilerImpl::Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes) {
   if (site == kNoSite) {
     EndStale(id);
     return Drop(static_cast<uint64_t>(bytes));
   }
-  const Ledger::Place ledger_place = ledger_.Prefetch(site);
+  const Ledger::CellRef cell_ref = ledger_.Prefetch(site);
   LiveRecord replaced;
-  switch (live_.Insert(place, id.value(), {site, bytes}, &replaced)) {
+  switch (live_.Insert(position, id.value(), {site, bytes}, &replaced)) {
     case LiveTable::Inserted::kNoMemory:
       return Drop(static_cast<uint64_t>(bytes));
     case LiveTable::Inserted::kReplaced:
@@ -287,7 +307,7 @@ inline bool ProfilerImpl::Enter(const LiveTable::Place& place, BufferId id, Site
     case LiveTable::Inserted::kNew:
       break;
   }
-  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, ledger_place, site, bytes);
+  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, cell_ref, site, bytes);
   if (entered == Ledger::kNotEntered) {
     live_.EraseExactly(id.value(), {site, bytes});
     return Drop(static_cast<uint64_t>(bytes));
@@ -305,11 +325,11 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
 
 inline bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   if (id.is_null()) return false;
-  const LiveTable::Place place = live_.Prefetch(id.value());
+  const LiveTable::Position position = live_.Prefetch(id.value());
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
-  return Enter(place, id, SiteOf(caller, size, Sane(attributes)), size);
+  return Enter(position, id, SiteOf(caller, size, Clamp(attributes)), size);
 }
 
 inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
@@ -341,17 +361,17 @@ inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, si
 }
 
 inline bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes) {
-  const LiveTable::Place place = pools_.PrefetchBlock(start);
+  const LiveTable::Position position = pools_.PrefetchBlock(start);
   // Commonly it lies in one segment, on the only device that has any or on the one that the caller names.
-  if (start != 0 && Pools::IsBlockAddress(start) && bytes <= LiveTable::kMaxBytes && HasRoom() &&
+  if (start != 0 && Pools::IsBlockAddress(start) && bytes <= LiveTable::kMaxBytes && HasCapacity() &&
       pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias) {
     const auto size = static_cast<int64_t>(bytes);
     Attributes of_block = attributes;
     of_block.device = pools_.ProbableDevice(attributes.device);
-    const SiteId site = SiteOf(caller, size, Sane(of_block), /*in_pool=*/true);
+    const SiteId site = SiteOf(caller, size, Clamp(of_block), /*in_pool=*/true);
     TraceStep(EventStep::kBlockPlaced);
     const Ledger::Entered entered =
-        site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(place, start, site, size);
+        site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(position, start, site, size);
     if (entered != Ledger::kNotEntered) {
       Resize(entered);
       return true;

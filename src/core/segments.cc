@@ -69,7 +69,7 @@ void SegmentMap::Repaint(uint64_t start, uint64_t end, Segment* from, Segment* t
   ++generation_;
   size_t first = PieceAfter(start);
   size_t last = first;
-  // The pieces that take the place of pieces_[first, last).
+  // The pieces that replace pieces_[first, last).
   size_t made = 0;
   const auto put = [&](uint64_t piece_start, uint64_t piece_end, Segment* segment) {
     if (piece_start >= piece_end || segment == nullptr) return;

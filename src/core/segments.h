@@ -1,15 +1,16 @@
 // SegmentMap: the live segments of pools by address, and how many bytes of each are idle. Segments nest: a pool's block
 // may itself be a segment. Two segments either have no byte in common, or one contains the other.
 //
-// Thread safety: the caller synchronises. Methods that are const may run at the same time as each other; all others
-// need exclusive access. (A Ledger::Change of its own shard is shared access, one of all shards is exclusive access.)
-// empty(), only_account() and the bytes of a Segment may be used from any thread at any time.
+// Thread safety: the caller synchronises. Const methods may run concurrently with each other; all others need exclusive
+// access. (A Ledger::Change of its own shard is shared access, one of all shards is exclusive access.) empty(),
+// only_account(), Take, Return and a Segment's idle_bytes may be used from any thread at any time.
 //
 // Invariants:
 // 1. pieces_[0, count_) are sorted, do not overlap, and are not empty. Each names the innermost segment at its
-//    addresses; where no segment is, there is no piece.
-// 2. A segment's `outer` is the innermost segment that contains it, and its depth is the number of those.
-// 3. idle_bytes = the segment's bytes, less what was reserved in it.
+//    addresses. Addresses without a segment have no piece.
+// 2. A segment's `outer` is the innermost segment that contains it. Its depth is the number of segments that contain
+// it.
+// 3. idle_bytes = the segment's bytes, less the bytes that were taken from it.
 #ifndef HBMPROF_SRC_CORE_SEGMENTS_H_
 #define HBMPROF_SRC_CORE_SEGMENTS_H_
 
@@ -23,7 +24,7 @@
 
 namespace hbmprof::internal {
 
-// Once made, a Segment stays readable for the life of the map, and is used again for a later segment.
+// A Segment stays readable for the life of the map. After its removal it is reused for a later segment.
 struct Segment {
   int64_t bytes() const { return static_cast<int64_t>(end - start); }
   bool Contains(uint64_t from, uint64_t to) const { return start <= from && to <= end; }
@@ -35,7 +36,7 @@ struct Segment {
   AccountId account = 0;
   int depth = 0;
   Segment* outer = nullptr;
-  uint64_t visit = 0;  // number of the last ForEachSegment that has met it
+  uint64_t visit = 0;  // number of the last ForEachSegment that visited it
   std::atomic<int64_t> idle_bytes{0};
   Segment* next_free = nullptr;
 };
@@ -48,7 +49,8 @@ class SegmentMap {
   SegmentMap& operator=(const SegmentMap&) = delete;
 
   bool empty() const { return segments_.load(std::memory_order_relaxed) == 0; }
-  // Where it is not empty: the account of all segments; -1 if they are of several, or were since it was last empty.
+  // Returns the account of all segments, or -1 if they have had several accounts since the map was last empty. Has no
+  // meaning if the map is empty.
   AccountId only_account() const { return only_account_.load(std::memory_order_relaxed); }
   // Changes with every change of the map.
   uint64_t generation() const { return generation_; }
@@ -58,7 +60,7 @@ class SegmentMap {
     const Piece* piece = PieceAt(address);
     return piece != nullptr ? piece->segment : nullptr;
   }
-  // What invariant 1 says.
+  // See invariant 1.
   struct Piece {
     uint64_t start;
     uint64_t end;
@@ -70,7 +72,7 @@ class SegmentMap {
     return i < count_ && pieces_[i].start <= address ? &pieces_[i] : nullptr;
   }
   // Calls `visit(segment, bytes)` for each part of [start, end) that lies in a segment, by ascending address, with the
-  // innermost segment there that has a depth below `level`, until `visit` returns false. Returns whether it never did.
+  // innermost segment there whose depth is below `level`. Stops and returns false if `visit` returns false.
   template <typename Visit>
   bool ForEachPart(uint64_t start, uint64_t end, int level, const Visit& visit) const {
     for (size_t i = PieceAfter(start); i < count_ && pieces_[i].start < end; ++i) {
@@ -88,7 +90,7 @@ class SegmentMap {
   Segment* Find(uint64_t start, uint64_t id) const;
   // The last segment that begins before `end` and lies in no other; null if there is none.
   Segment* LastOutermostBefore(uint64_t end) const;
-  // Whether a segment may be [start, end) besides those that are there; `except` does not count.
+  // Returns whether a segment [start, end) could be added. `except`, if not null, is ignored.
   bool Fits(uint64_t start, uint64_t end, const Segment* except = nullptr) const;
 
   // Calls `visit(segment)` once for each segment that has a byte in [start, end). `visit` must not change the map.
@@ -104,25 +106,25 @@ class SegmentMap {
     }
   }
 
-  // Adds [start, end), all of it idle; it Fits. Null if the host has no memory.
+  // Adds [start, end), all of it idle, for which Fits returns true. Returns null if the host has no memory.
   Segment* Add(uint64_t start, uint64_t end, uint64_t id, SiteId site, AccountId account);
   // Removes a segment that contains no other.
   void Remove(Segment* segment);
-  // Moves the end of a segment; [start, new end) Fits except for it, and no other segment begins or ends between the
-  // old and the new end. Its idle bytes change with its size. False if the host has no memory.
+  // Moves the end of a segment. Its idle bytes change with its size. Fits(start, new end, segment) must be true, and no
+  // other segment may begin or end between the old and the new end. Returns false if the host has no memory.
   bool SetEnd(Segment* segment, uint64_t end);
-  // Makes [at, end) of a segment one of its own, with the segments in it. Both are all idle afterwards; none of those
-  // in it contains `at` inside. Null if the host has no memory.
+  // Makes [at, end) of a segment a segment of its own, which the segments there then lie in. None of them may have
+  // bytes on both sides of `at`. Both are wholly idle afterwards. Returns null if the host has no memory.
   Segment* Split(Segment* segment, uint64_t at, uint64_t id, SiteId site);
-  // `first` takes the place of `second`, which begins where it ends and has the same `outer`, with all that is in it.
-  // False if the host has no memory.
+  // Removes `second`, which begins where `first` ends and has the same `outer`, and extends `first` over its addresses.
+  // Returns false if the host has no memory.
   bool Merge(Segment* first, Segment* second);
-  // Makes room for `more` changes, so that none of them fails. False if the host has no memory.
+  // Reserves memory for `more` changes, so that none of them fails. Returns false if the host has no memory.
   bool Reserve(size_t more);
-  // Forgets all segments.
+  // Removes all segments.
   void Clear();
 
-  // Takes `bytes` from what is idle; false if there is less.
+  // Takes `bytes` from the idle bytes. Returns false if there are fewer.
   static bool Take(Segment& segment, int64_t bytes) {
     int64_t idle = segment.idle_bytes.load(std::memory_order_relaxed);
     while (idle >= bytes) {
@@ -135,7 +137,8 @@ class SegmentMap {
   }
 
  private:
-  // The index of the first piece that ends after `address`. Without branches: which piece it is cannot be foreseen.
+  // Returns the index of the first piece that ends after `address`. It has no branches, because the processor could not
+  // predict them.
   [[gnu::always_inline]] size_t PieceAfter(uint64_t address) const {
     size_t first = 0;
     for (size_t count = count_; count > 0;) {
@@ -146,7 +149,7 @@ class SegmentMap {
     }
     return first;
   }
-  // Where [start, end) belongs to `from` (null: to no segment), it belongs to `to` afterwards. There is room for it.
+  // Changes the pieces of `from` (null: of no segment) in [start, end) to pieces of `to`. There is capacity for them.
   void Repaint(uint64_t start, uint64_t end, Segment* from, Segment* to);
   void SetDepths(uint64_t start, uint64_t end);
   Segment* NewSegment();

@@ -1,9 +1,10 @@
-// SiteCache: from a stack with the allocation's other attributes straight to the site, in one step and one cache line
-// instead of a stack table's and a site table's. A stack is known by its hash.
+// SiteCache: finds the site of a stack and the allocation's other attributes in one step and one cache line, instead of
+// in the table of stacks and the table of sites. A stack is identified by its hash.
 //
-// Thread safety: everything from any thread, without a lock. An entry is two words, which hold 104 bits of a hash of
-// all that makes the site; that is taken for the thing itself. (Among a million sites, two have the same with a
-// probability of 2^-65.) The two words of an entry that another thread is replacing do not match either.
+// Thread safety: any thread may call any function; no lock is taken. An entry is two words. They hold 104 bits of a
+// hash of everything that identifies the site, and equal hashes are taken for equal sites. (The probability that two of
+// a million sites have the same hash is 2^-65.) An entry that is read while another thread replaces it does not match
+// either.
 #ifndef HBMPROF_SRC_CORE_SITE_CACHE_H_
 #define HBMPROF_SRC_CORE_SITE_CACHE_H_
 
@@ -18,17 +19,17 @@ namespace hbmprof::internal {
 
 class SiteCache {
  public:
-  SiteCache() : lines_(static_cast<Line*>(MapPages(kBytes))) {}
-  ~SiteCache() { UnmapPages(lines_, kBytes); }
+  SiteCache() : buckets_(static_cast<Bucket*>(MapPages(kBytes))) {}
+  ~SiteCache() { UnmapPages(buckets_, kBytes); }
   SiteCache(const SiteCache&) = delete;
   SiteCache& operator=(const SiteCache&) = delete;
 
-  // Stands for a stack with everything else as in `words`.
+  // The hash of a stack and of `words`, the other attributes.
   class Key {
    public:
-    // `hash` is SiteTable::HashOf the stack.
+    // `hash` is SiteTable::HashOf(stack).
     Key(const Hash128& hash, const SiteWords& words) {
-      // For one stack, each of the two products is another one for every value of its word.
+      // For one stack, different words have different products.
       const auto one = static_cast<unsigned __int128>(hash.low ^ kHashSeed0) * (words.block ^ kHashSeed1);
       const auto other = static_cast<unsigned __int128>(hash.high ^ kHashSeed2) * (words.context ^ kHashSeed3);
       low_ = static_cast<uint64_t>(one) ^ static_cast<uint64_t>(other >> 64);
@@ -41,23 +42,23 @@ class SiteCache {
     uint64_t high_;
   };
 
-  // kNoSite if it is not in the cache.
+  // Returns kNoSite if the key is not in the cache.
   SiteId Find(const Key& key) const {
-    if (lines_ == nullptr) return kNoSite;
-    for (const Entry& entry : LineOf(key).entries) {
+    if (buckets_ == nullptr) return kNoSite;
+    for (const Entry& entry : BucketOf(key).entries) {
       const SiteId site = entry.SiteOf(key);
       if (site != kNoSite) return site;
     }
     return kNoSite;
   }
-  // In place of what has been in its line longest, once the line is full.
-  void Remember(const Key& key, SiteId site) {
-    if (lines_ == nullptr) return;
-    Line& line = LineOf(key);
-    size_t place = 0;
-    while (place < kPlaces - 1 && !line.entries[place].is_empty()) ++place;
-    for (; place > 0; --place) line.entries[place].CopyFrom(line.entries[place - 1]);
-    line.entries[0].Set(key.low_, (key.high_ & ~kSiteMask) | (uint64_t{site} + 1));
+  // Stores the site of a key. If the bucket of the key is full, the oldest entry there is replaced.
+  void Store(const Key& key, SiteId site) {
+    if (buckets_ == nullptr) return;
+    Bucket& bucket = BucketOf(key);
+    size_t i = 0;
+    while (i < kEntries - 1 && !bucket.entries[i].is_empty()) ++i;
+    for (; i > 0; --i) bucket.entries[i].CopyFrom(bucket.entries[i - 1]);
+    bucket.entries[0].Set(key.low_, (key.high_ & ~kSiteMask) | (uint64_t{site} + 1));
   }
 
  private:
@@ -71,7 +72,7 @@ class SiteCache {
       return static_cast<SiteId>(site_plus_one - 1);
     }
     bool is_empty() const { return high_and_site.load(std::memory_order_relaxed) == 0; }
-    // Acquires the site, for those who find the copy.
+    // The acquire order makes the site visible to the threads that find the copy.
     void CopyFrom(const Entry& other) {
       const uint64_t word = other.high_and_site.load(std::memory_order_acquire);
       Set(other.low.load(std::memory_order_relaxed), word);
@@ -84,17 +85,17 @@ class SiteCache {
     std::atomic<uint64_t> low;
     std::atomic<uint64_t> high_and_site;
   };
-  static constexpr size_t kPlaces = 4;
-  struct alignas(64) Line {
-    Entry entries[kPlaces];
+  static constexpr size_t kEntries = 4;
+  struct alignas(64) Bucket {
+    Entry entries[kEntries];
   };
-  static_assert(sizeof(Line) == 64, "one cache line");
-  static constexpr uint32_t kLineBits = 14;
-  static constexpr size_t kBytes = sizeof(Line) << kLineBits;
+  static_assert(sizeof(Bucket) == 64, "one cache line");
+  static constexpr uint32_t kBucketBits = 14;
+  static constexpr size_t kBytes = sizeof(Bucket) << kBucketBits;
 
-  Line& LineOf(const Key& key) const { return lines_[key.low_ >> (64 - kLineBits)]; }
+  Bucket& BucketOf(const Key& key) const { return buckets_[key.low_ >> (64 - kBucketBits)]; }
 
-  Line* const lines_;  // null where there is no memory
+  Bucket* const buckets_;  // null if there is no memory
 };
 
 }  // namespace hbmprof::internal

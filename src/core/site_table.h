@@ -1,16 +1,18 @@
-// SiteTable: gives every distinct (call stack, attributes, tags, block size) a small number, its SiteId, for ever.
+// SiteTable: gives every distinct (call stack, attributes, tags, block size) a small number, its SiteId, which never
+// changes.
 //
-// Thread safety: everything from any thread. Finding a known site takes no lock; a new one takes a spin lock for as
-// long as its record is made.
+// Thread safety: all methods may be called from any thread. Finding a known site takes no lock; a new site takes a spin
+// lock while its record is made.
 //
-// Block sizes are part of a site, so that a profile can tell them. A stack that made kExactSites sites has the sizes
-// of further ones rounded up to a power of two, which bounds the number of sites per stack.
+// The block size is part of a site, so that profiles can show it. After a stack has made kExactSites sites, the sizes
+// of its further sites are rounded up to a power of two. This bounds the number of sites per stack.
 #ifndef HBMPROF_SRC_CORE_SITE_TABLE_H_
 #define HBMPROF_SRC_CORE_SITE_TABLE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <vector>
 
 #include "hbmprof/allocation.h"
 #include "src/base/hash.h"
@@ -23,7 +25,6 @@ namespace hbmprof::internal {
 using SiteId = uint32_t;
 inline constexpr SiteId kNoSite = ~SiteId{0};
 
-inline constexpr int kMaxDevices = 64;
 inline constexpr int kMaxAllocators = 256;
 inline constexpr int kAccounts = kMaxDevices * kMemorySpaceCount;
 
@@ -36,22 +37,60 @@ constexpr AccountId AccountOf(const Attributes& attributes) {
   return AccountOf(attributes.device, SpaceOf(attributes.kind));
 }
 
-// A distinct call stack, innermost return address first. Immutable but for `sites`.
-struct StackRecord {
-  uint64_t hash;
-  uint32_t depth;
-  bool truncated;
-  std::atomic<uint32_t> sites;  // made with this stack so far
-  const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
-  bool Is(const CapturedStack& stack, uint64_t hash_of_stack) const {
-    return hash == hash_of_stack && depth == static_cast<uint32_t>(stack.depth) && truncated == stack.truncated &&
-           std::memcmp(pcs(), stack.pcs, depth * sizeof(uintptr_t)) == 0;
+// Gives every distinct return address a small number. Thread safety: all methods may be called from any thread.
+class PcTable {
+ public:
+  PcTable() = default;
+  ~PcTable();
+  PcTable(const PcTable&) = delete;
+  PcTable& operator=(const PcTable&) = delete;
+
+  static constexpr uint32_t kNoNumber = ~uint32_t{0};
+  // Returns kNoNumber if there is no memory.
+  uint32_t NumberOf(uintptr_t pc);
+  // `number` comes from NumberOf.
+  uintptr_t At(uint32_t number) const {
+    // Few programs have more addresses than segment 0.
+    const uint32_t segment = number >> kFirstBits == 0 ? 0 : SegmentOf(number);
+    return segments_[segment].load(std::memory_order_acquire)[number - StartOf(segment)];
   }
+  SpinLock& lock() ABSL_LOCK_RETURNED(numbers_.lock()) { return numbers_.lock(); }
+
+ private:
+  static constexpr uint32_t kFirstBits = 13;
+  static constexpr uint32_t kSegments = 18;
+
+  // Segment 0 has 2^kFirstBits addresses, each other one as many as all before it.
+  static uint32_t SegmentOf(uint32_t number) {
+    return 32 - kFirstBits - static_cast<uint32_t>(__builtin_clz(number | ((1u << kFirstBits) - 1)));
+  }
+  static uint32_t StartOf(uint32_t segment) { return segment == 0 ? 0 : 1u << (kFirstBits + segment - 1); }
+  static size_t BytesOf(uint32_t segment) {
+    return (size_t{1} << (segment == 0 ? kFirstBits : kFirstBits + segment - 1)) * sizeof(uintptr_t);
+  }
+  uint32_t Find(uint64_t hash, uintptr_t pc) const;
+
+  InternTable numbers_;
+  uint32_t size_ ABSL_GUARDED_BY(numbers_.lock()) = 0;
+  std::atomic<uintptr_t*> segments_[kSegments] = {};  // each is set once
 };
 
-// What tells sites of one stack apart. Objects that are `in_pool` are declared segments (of kind kPool), or blocks
-// whose bytes are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices,
-// allocators below kMaxAllocators.
+// A distinct call stack. Immutable but for `sites`. The numbers of its return addresses (PcTable) are behind it,
+// innermost first, in 7 bits per byte, of which all but a number's last one have the highest bit set.
+struct StackRecord {
+  const uint8_t* numbers() const {
+    return reinterpret_cast<const uint8_t*>(this) + offsetof(StackRecord, truncated) + 1;
+  }
+
+  uint64_t hash;
+  std::atomic<uint32_t> sites;  // made with this stack so far
+  uint16_t depth;
+  bool truncated;
+};
+
+// Everything that makes a site. Objects that are `in_pool` are declared segments (of kind kPool), or blocks whose bytes
+// are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices, allocators below
+// kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
   uint64_t block_bytes = 0;
@@ -60,13 +99,13 @@ struct SiteKey {
   bool in_pool = false;
 };
 
-// A SiteKey but for its stack, in whole words: to build and to compare in registers.
+// A SiteKey without its stack, in two words that are built and compared in registers.
 struct SiteWords {
   SiteWords(uint64_t block_bytes, uint64_t packed_attributes, uint32_t tags, bool in_pool)
       : block(block_bytes | packed_attributes), context(uint64_t{tags} | uint64_t{in_pool} << 32) {}
   explicit SiteWords(const SiteKey& key) : SiteWords(key.block_bytes, Packed(key.attributes), key.tags, key.in_pool) {}
 
-  // Above the size.
+  // Packs attributes into the bits above the size.
   static uint64_t Packed(const Attributes& attributes) {
     return static_cast<uint64_t>(attributes.device) << kDeviceShift |
            static_cast<uint64_t>(attributes.kind) << kKindShift |
@@ -93,57 +132,59 @@ struct SiteWords {
   static_assert(kMaxDevices <= 1 << 6 && kMemoryKindCount <= 1 << 4);
 };
 
-// A site, and what follows from its key. Immutable.
-struct alignas(64) Site {
-  Site(const SiteKey& key, uint64_t hash)
-      : key(key),
-        hash(hash),
-        words(key),
-        account(AccountOf(key.attributes)),
+// A site: its key, and values computed from it. Immutable.
+struct alignas(32) Site {
+  explicit Site(const SiteKey& key)
+      : words(key),
+        stack(key.stack),
+        account(static_cast<uint8_t>(AccountOf(key.attributes))),
         is_pool(key.attributes.kind == MemoryKind::kPool),
         is_segment(is_pool && key.in_pool),
         is_block(!is_pool && key.in_pool),
         is_plain(!is_pool && !key.in_pool) {}
+  SiteKey key() const { return words.WithStack(stack); }
 
-  const SiteKey key;
-  const uint64_t hash;
   const SiteWords words;
-  const AccountId account;
+  const StackRecord* const stack;
+  const uint8_t account;  // an AccountId
   const bool is_pool;     // of kind kPool
-  const bool is_segment;  // a declared one
+  const bool is_segment;  // a declared segment
   const bool is_block;    // in a segment
-  const bool is_plain;    // none of these
+  const bool is_plain;    // neither of kind kPool nor in a pool
 };
-static_assert(sizeof(Site) == 64, "one cache line");
+static_assert(sizeof(Site) == 32, "two to a cache line");
+static_assert(kAccounts <= 256, "an account fits in a byte");
 
 class SiteTable {
  public:
   static constexpr SiteId kMaxSites = SiteId{1} << 22;
 
-  // Holds at most `max_sites`, and kMaxSites.
+  // Holds at most `max_sites` sites, and at most kMaxSites.
   explicit SiteTable(int64_t max_sites);
   ~SiteTable();
 
   static Hash128 HashOf(const CapturedStack& stack);
-  // The record of this stack; null if it is new and there is no memory for it or no site left. Its depth may be 0.
-  // `hash` is HashOf it.
+  // Returns the record of this stack, whose depth may be 0. `hash` is HashOf(stack). Returns null if the stack is new
+  // and there is no memory for it or max_sites is reached.
   StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
+  // Returns the return addresses of a stack, innermost first. `stack` comes from InternStack of the same table.
+  std::vector<uint64_t> PcsOf(const StackRecord& stack) const;
 
-  // The site of `key` (whose stack comes from InternStack of the same table); kNoSite when max_sites is reached or
-  // there is no memory.
+  // Returns the site of `key`, whose stack comes from InternStack of the same table. Returns kNoSite if max_sites is
+  // reached or there is no memory.
   SiteId InternSite(const SiteKey& key);
 
   // `site` must come from this table.
   const Site& At(SiteId site) const {
     return chunks_[site >> kChunkBits].load(std::memory_order_acquire)[site & ((1u << kChunkBits) - 1)];
   }
-  const SiteKey& Key(SiteId site) const { return At(site).key; }
+  SiteKey Key(SiteId site) const { return At(site).key(); }
   // Sites 0 to size()-1 exist.
   SiteId size() const { return size_.load(std::memory_order_acquire); }
 
   SiteId max_sites() const { return max_sites_; }
 
-  // Around a fork.
+  // To be called around a fork.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -151,15 +192,19 @@ class SiteTable {
   static constexpr uint32_t kChunkBits = 10;
   static constexpr uint32_t kExactSites = 256;
 
+  // Calls `visit(pc)` for each return address, innermost first. Stops and returns false if `visit` returns false.
+  template <typename Visit>
+  bool ForEachPc(const StackRecord& stack, const Visit& visit) const;
   SiteId FindSite(uint64_t hash, const SiteKey& key) const;
   SiteId AddSite(uint64_t hash, const SiteKey& key);
 
   const SiteId max_sites_;
+  PcTable pcs_;
   InternTable stacks_;
   Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
   InternTable sites_;
   std::atomic<SiteId> size_{0};
-  // Of max_sites / 2^kChunkBits pointers; each set once, under sites_.lock().
+  // max_sites / 2^kChunkBits + 1 pointers. Each is set once, under sites_.lock().
   std::atomic<Site*>* chunks_;
 };
 

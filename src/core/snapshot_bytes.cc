@@ -60,7 +60,7 @@ class Reader {
   void Get(std::string& text) { text.assign(Bytes(Count())); }
   template <typename T>
   void Get(std::vector<T>& list) {
-    // Each element takes at least eight bytes, but a text's or a list's length does too: so the count is bounded.
+    // Each element takes at least eight bytes (a text's or a list's length does, too), so the count is bounded.
     const uint64_t count = Count();
     list.clear();
     list.reserve(count);
@@ -77,7 +77,7 @@ class Reader {
     value.reset();
     if (has_value) Get(value.emplace());
   }
-  // Of what follows: never more than there are bytes left.
+  // A length or count; never more than the bytes that are left.
   uint64_t Count() {
     uint64_t count = 0;
     Get(count);
@@ -99,9 +99,9 @@ class Reader {
 template <typename Visit, typename Stats>
 void DeviceFields(Visit& visit, Stats& stats) {
   visit(stats.bytes_in_use, stats.peak_bytes_in_use, stats.num_allocs, stats.num_live, stats.largest_alloc_size,
-        stats.pool_bytes, stats.bytes_reserved, stats.bytes_limit, stats.largest_free_block_bytes,
+        stats.pool_bytes, stats.bytes_reserved, stats.bytes_limit, stats.bytes_free, stats.largest_free_block_bytes,
         stats.driver_bytes_in_use, stats.driver_peak_bytes_in_use, stats.driver_scope, stats.driver_cache_bytes,
-        stats.unaccounted_known, stats.unaccounted, stats.baseline);
+        stats.unaccounted, stats.baseline);
 }
 
 template <typename Visit, typename Stats>
@@ -135,7 +135,8 @@ void Fields(Visit& visit, T& value) {
   } else {
     static_assert(std::is_same_v<Type, Snapshot>);
     visit(value.samples, value.stacks, value.named_frames, value.devices, value.allocators, value.modules,
-          value.tracker, value.python, value.counters, value.time_unix_nanos, value.process_id, value.host);
+          value.tracker, value.python, value.counters, value.warnings, value.time_unix_nanos, value.process_id,
+          value.host);
   }
 }
 
@@ -176,7 +177,7 @@ bool Read(std::string_view bytes, T* value) {
 }
 
 // A field that is added to one of these must be added to its list above.
-static_assert(sizeof(DeviceStats) == 8 * 17 && sizeof(TrackerStats) == 8 * 11 + sizeof(std::string));
+static_assert(sizeof(DeviceStats) == 8 * 24 && sizeof(TrackerStats) == 8 * 11 + sizeof(std::string));
 static_assert(sizeof(Snapshot::Sample) == 8 * 9 + sizeof(std::vector<int>));
 
 }  // namespace

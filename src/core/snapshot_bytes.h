@@ -1,6 +1,5 @@
-// Snapshots and their parts as bytes, for the way from the injected library's profiler to a copy of this library that
-// has joined it (injected.h). The two are of one version, and one process reads what it wrote: numbers are in its own
-// byte order.
+// Snapshots and their parts as bytes. The injected library's profiler passes them to a copy of this library that has
+// joined it (injected.h). Both have the same version and are in one process: numbers are in its own byte order.
 #ifndef HBMPROF_SRC_CORE_SNAPSHOT_BYTES_H_
 #define HBMPROF_SRC_CORE_SNAPSHOT_BYTES_H_
 
@@ -15,7 +14,7 @@ std::string ToBytes(const Snapshot& snapshot);
 std::string ToBytes(const DeviceStats& stats);
 std::string ToBytes(const TrackerStats& stats);
 
-// What ToBytes made. Returns false, with anything in the result, if these are other bytes.
+// Reads the bytes that ToBytes made. Returns false, and leaves any values in the result, if the bytes are damaged.
 bool FromBytes(std::string_view bytes, Snapshot* snapshot);
 bool FromBytes(std::string_view bytes, DeviceStats* stats);
 bool FromBytes(std::string_view bytes, TrackerStats* stats);

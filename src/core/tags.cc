@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <optional>
 
 #include "hbmprof/tag.h"
+#include "src/base/cut_text.h"
 #include "src/base/fork.h"
 #include "src/base/hash.h"
 #include "src/base/intern_table.h"
@@ -18,18 +20,18 @@
 namespace hbmprof::internal {
 namespace {
 
-// "Extending set `from` with this key and value gives set `to`", remembered. Followed by key and value bytes.
+// A cached result: extending set `from` with this key and value gives set `to`. Key and value bytes follow.
 struct Step {
   uint64_t hash;
   TagSetId from;
   TagSetId to;
   uint16_t key_size;
   uint16_t value_size;
-  bool dropped;  // a limit was met
+  bool dropped;  // a limit was reached
   const char* bytes() const { return reinterpret_cast<const char*>(this + 1); }
 };
 
-// A key and what is known of it.
+// A key, and how many values it has.
 struct Key {
   const char* bytes;
   size_t size;
@@ -53,7 +55,7 @@ struct TagSet {
   const Label* const* labels() const { return reinterpret_cast<const Label* const*>(this + 1); }
 };
 
-// Host memory comes in pages: a scope may begin in a signal handler that interrupted malloc.
+// It takes host memory in pages, not from malloc: a scope may begin in a signal handler that interrupted malloc.
 class TagRegistry {
  public:
   TagSetId Extend(TagSetId tags, std::string_view key, std::string_view value);
@@ -61,18 +63,18 @@ class TagRegistry {
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
-  // The longest key with a prefix.
+  // Of the longest key with its prefix.
   static constexpr size_t kMaxNameBytes = kMaxTagBytes + 4;
 
-  // These say in `dropped` whether a limit was met. Without a result where the host has no memory.
+  // These set `*dropped` to true if a limit is reached. They return nullopt or null if the host has no memory.
   std::optional<TagSetId> Resolve(TagSetId tags, std::string_view key, std::string_view value, bool* dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null beyond the limit.
+  // Returns a null key beyond the limit.
   std::optional<Key*> KeyOf(std::string_view name, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const Label* LabelOf(Key* key, std::string_view value, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remember(uint64_t hash, TagSetId from, std::string_view key, std::string_view value, TagSetId to, bool dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Memory for a T with `bytes` behind it; null where the host has none.
+  // Returns memory for a T with `bytes` bytes behind it, or null if the host has none.
   template <typename T>
   T* NewWith(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return static_cast<T*>(arena_.Allocate(sizeof(T) + bytes));
@@ -100,31 +102,26 @@ const T* At(uint64_t payload) {
 template <typename T>
 bool Add(InternTable& table, const T* entry) {
   SpinLockHolder hold(table.lock());
-  if (!table.MakeRoom([](uint64_t other) { return At<T>(other)->hash; })) return false;
+  if (!table.Reserve([](uint64_t other) { return At<T>(other)->hash; })) return false;
   table.Insert(entry->hash, reinterpret_cast<uintptr_t>(entry));
   return true;
 }
 
-// Steps are remembered up to this many; a program that keeps inventing values beyond every limit pays for a lock from
-// then on, and no memory.
+// The number of cached steps. A program that makes further values beyond every limit then takes a lock each time, but
+// no memory.
 constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
 Lazy<TagRegistry> tag_registry;  // scopes may end during static destruction
 
-// Cut at kMaxTagBytes, or before the UTF-8 character that would not be whole there.
-std::string_view Cut(std::string_view text) {
-  if (text.size() <= kMaxTagBytes) return text;
-  constexpr size_t kLongestCharacter = 4;
-  size_t end = kMaxTagBytes;
-  const auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
-  while (end > kMaxTagBytes - kLongestCharacter && continues(end)) --end;
-  // So many in a row are no UTF-8.
-  return text.substr(0, continues(end) ? kMaxTagBytes : end);
+constexpr std::string_view kPrefix = "tag_";  // of reserved keys
+
+bool IsReserved(std::string_view key) {
+  return key == "device" || key == "kind" || key == "allocator" || key == "bytes" || key.substr(0, 7) == "pprof::";
 }
 
 TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_view value) {
-  key = Cut(key);
-  value = Cut(value);
+  key = CutText(key, kMaxTagBytes);
+  value = CutText(value, kMaxTagBytes);
   const uint64_t hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), HashWord(tags)));
   const uint64_t found = steps_.Find(hash, [&](uint64_t payload) {
     const auto* step = At<Step>(payload);
@@ -139,14 +136,14 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
   }
   const ForkPause pause;
   const ReentryGuard guard;
-  // A signal handler's scope, inside this very function: what it interrupted holds the lock.
+  // A signal handler interrupted this function and begins a scope: the interrupted code holds the lock.
   if (!guard.entered()) return tags;
   MutexLock hold(mutex_);
   bool dropped = false;
   const std::optional<TagSetId> result = Resolve(tags, key, value, &dropped);
   if (!result.has_value() || dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
   if (!result.has_value()) return tags;
-  // Two threads may both have missed the same step; the second copy is never found and does no harm.
+  // Two threads may add the same step. The second copy is never found and is harmless.
   Remember(hash, tags, key, value, *result, dropped);
   return *result;
 }
@@ -209,9 +206,8 @@ std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key
                                              bool* dropped) {
   if (key.empty()) return tags;
   if (all_sets_ == nullptr) return std::nullopt;
-  constexpr std::string_view kPrefix = "tag_";
   char prefixed[kMaxNameBytes];
-  if (key == "device" || key == "kind" || key == "allocator" || key == "bytes" || key.substr(0, 7) == "pprof::") {
+  if (IsReserved(key)) {
     std::copy(key.begin(), key.end(), std::copy(kPrefix.begin(), kPrefix.end(), prefixed));
     key = {prefixed, kPrefix.size() + key.size()};
   }
@@ -278,7 +274,7 @@ TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value)
 
 namespace {
 
-// What was before: the set here in the lower half, the injected profiler's in the upper.
+// The value for EndTag: this copy's set in the lower half, the injected profiler's set in the upper half.
 static_assert(kMaxTagSets - 1 <= UINT16_MAX);
 
 TagSetId BeginHere(std::string_view key, std::string_view value) {
@@ -309,6 +305,19 @@ void EndTag(uint32_t before) { End(before); }
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) {
   const TagRegistry* registry = tag_registry.IfMade();
   return registry == nullptr ? std::vector<std::pair<std::string, std::string>>() : registry->Of(tags);
+}
+
+std::vector<std::pair<std::string, std::string>> LabelsOf(
+    const std::vector<std::pair<std::string, std::string>>& tags) {
+  std::map<std::string, std::string> labels;
+  for (const auto& [key, value] : tags) {
+    const std::string_view cut = CutText(key, kMaxTagBytes);
+    if (cut.empty()) continue;
+    const std::string name = std::string(IsReserved(cut) ? kPrefix : "").append(cut);
+    if (labels.size() < kMaxTagKeys || labels.count(name) != 0)
+      labels[name] = std::string(CutText(value, kMaxTagBytes));
+  }
+  return {labels.begin(), labels.end()};
 }
 
 int64_t DroppedTagValues() {

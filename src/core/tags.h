@@ -1,7 +1,8 @@
 // Sets of tags (key=value labels), each with a small number, its TagSetId; and the current set of each thread.
 //
-// Process-wide, since a tag scope belongs to a thread and not to a profiler. Nothing is ever removed; the limits below
-// bound it. Thread safety: everything from any thread. Extending a set in a way seen before takes no lock.
+// They belong to the process, since a tag scope belongs to a thread and not to a profiler. Sets are never removed; the
+// limits below bound them. Thread safety: all functions may be called from any thread. ExtendTags takes no lock if it
+// was called with the same arguments before.
 #ifndef HBMPROF_SRC_CORE_TAGS_H_
 #define HBMPROF_SRC_CORE_TAGS_H_
 
@@ -22,22 +23,26 @@ inline constexpr int kMaxTagValuesPerKey = 1000;
 inline constexpr TagSetId kMaxTagSets = 65536;
 inline constexpr size_t kMaxTagBytes = 128;
 
-// Of the calling thread. Plain data in the static TLS block.
+// The calling thread's set. Plain data in the static TLS block.
 extern __thread TagSetId current_tags __attribute__((tls_model("initial-exec")));
 
-// The set `tags` with `key` set to `value` besides, or `tags` itself when a limit or the host's memory says no, and
-// inside the tracker. A value beyond its key's limit becomes "other". Takes no memory from malloc.
+// Returns the set `tags` with `key` set to `value`. Returns `tags` if a limit is reached, if the host has no memory, or
+// if the thread is inside the tracker. A value beyond its key's limit becomes "other". Takes no memory from malloc.
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value);
 
-// Begins a scope: adds a tag to those of the calling thread, here and, if this copy of the library has joined the
-// injected one's profiler, there too. Returns what EndTag of the same scope needs.
+// Begins a scope: adds a tag to the calling thread's set, and also to that of the injected library if this copy of the
+// library has joined its profiler. Returns the argument for EndTag of the same scope.
 uint32_t BeginTag(std::string_view key, std::string_view value);
 void EndTag(uint32_t before);
 
 // The labels of a set, sorted by key.
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags);
 
-// How often ExtendTags met a limit.
+// Returns the tags as labels, sorted by key. Names and limits are those of ExtendTags. Of two with the same key, the
+// last one counts.
+std::vector<std::pair<std::string, std::string>> LabelsOf(const std::vector<std::pair<std::string, std::string>>& tags);
+
+// Returns how often ExtendTags reached a limit.
 int64_t DroppedTagValues();
 
 }  // namespace hbmprof::internal

@@ -1,4 +1,4 @@
-// What tests can see and do in the middle of an event. Without HBMPROF_TRACE_LEDGER all of it is nothing.
+// Hooks with which tests observe an event and act between its steps. Without HBMPROF_TRACE_LEDGER they do nothing.
 #ifndef HBMPROF_SRC_CORE_TRACE_H_
 #define HBMPROF_SRC_CORE_TRACE_H_
 
@@ -8,10 +8,10 @@ namespace hbmprof::internal {
 
 // Points between the steps of an event at which a test can force what another thread does.
 enum class EventStep : uint8_t {
-  kSegmentFound,   // the record that becomes one; the ledger's locks are held
-  kSegmentPlaced,  // where it will be is known, and nothing is recorded
-  kBlockPlaced,    // the same
-  kSegmentErased,  // from the live table, and is still in its place
+  kSegmentFound,   // the record that becomes a segment; the ledger's locks are held
+  kSegmentPlaced,  // the segment's position is known, and nothing is recorded
+  kBlockPlaced,    // the block's position is known, and nothing is recorded
+  kSegmentErased,  // from the live table, but not yet from the segment map
   kRestoring,      // nothing is recorded yet
 };
 #ifdef HBMPROF_TRACE_LEDGER
@@ -20,7 +20,9 @@ enum class EventStep : uint8_t {
 // events of an account. TraceStep is called with no lock held where EventStep names none.
 void TraceLedger();
 void TraceStep(EventStep step);
+inline constexpr bool kIsTraced = true;
 #else
+inline constexpr bool kIsTraced = false;
 inline void TraceLedger() {}
 inline void TraceStep(EventStep) {}
 #endif

@@ -12,13 +12,13 @@
 namespace hbmprof::internal {
 
 absl::StatusOr<std::string> Gzip(std::string_view bytes) {
-  // zlib's level 1 takes twice as long for the same size; level 6 of either, four times as long for a size 10 %
-  // smaller.
+  // zlib's level 1 takes twice as long for the same size. Level 6 of either library takes four times as long for a size
+  // that is 10 % smaller.
   constexpr int kLevel = 1;
   const std::unique_ptr<libdeflate_compressor, decltype(&libdeflate_free_compressor)> compressor(
       libdeflate_alloc_compressor(kLevel), &libdeflate_free_compressor);
   const size_t bound = compressor == nullptr ? 0 : libdeflate_gzip_compress_bound(compressor.get(), bytes.size());
-  // Not a string of that length: filling it would touch all of it.
+  // Not a string of that length, because its initialization would write all of it.
   const std::unique_ptr<char[]> compressed(compressor == nullptr ? nullptr : new (std::nothrow) char[bound]);
   if (compressed == nullptr) {
     return absl::ResourceExhaustedError("cannot compress the profile: the host has no memory");

@@ -1,4 +1,4 @@
-// Gzip: bytes in, a gzip stream out.
+// Gzip: compresses bytes.
 #ifndef HBMPROF_SRC_EXPORT_GZIP_H_
 #define HBMPROF_SRC_EXPORT_GZIP_H_
 
@@ -9,8 +9,8 @@
 
 namespace hbmprof::internal {
 
-// `bytes` as one gzip member, compressed for speed; equal input gives equal output. Errors: kResourceExhausted if the
-// host has no memory.
+// Returns `bytes` as one gzip member, compressed for speed. Equal input gives equal output.
+// Errors: kResourceExhausted if the host has no memory; kInternal if libdeflate fails.
 absl::StatusOr<std::string> Gzip(std::string_view bytes);
 
 }  // namespace hbmprof::internal

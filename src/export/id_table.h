@@ -1,5 +1,5 @@
-// IdTable: numbers things 0, 1, 2, ... in the order in which they are met, equal ones alike. The things themselves are
-// kept by its user.
+// IdTable: gives objects the ids 0, 1, 2, ... in the order of their first use. Equal objects have the same id. The user
+// of the table stores the objects. Not thread-safe.
 #ifndef HBMPROF_SRC_EXPORT_ID_TABLE_H_
 #define HBMPROF_SRC_EXPORT_ID_TABLE_H_
 
@@ -11,8 +11,8 @@ namespace hbmprof::internal {
 
 class IdTable {
  public:
-  // The id of the thing with this hash for which `equal(id)` holds. If there is none, the next id: the thing has it
-  // from now on. Fewer than 2^32 things.
+  // Returns the id of the object with this hash for which `equal(id)` is true. If there is none, returns the next id,
+  // which is the object's id from now on. REQUIRES: fewer than 2^32 - 1 objects.
   template <typename Equal>
   uint32_t IdOf(uint64_t hash, const Equal& equal) {
     if (2 * (size_ + 1) > slots_.size()) Grow();
@@ -45,7 +45,7 @@ class IdTable {
     }
   }
 
-  std::vector<Slot> slots_;  // a power of two of them, at most half full
+  std::vector<Slot> slots_;  // the size is a power of two; at most half of them are used
   size_t size_ = 0;
 };
 

@@ -1,5 +1,6 @@
-// Snapshot -> profile.proto bytes. docs/profile.md describes the result for its readers.
-// Not here: names for addresses (src/symbolize), how a file is replaced (src/base/atomic_file.h).
+// Converts a Snapshot to profile.proto bytes. docs/profile.md describes the result.
+//
+// Not here: names for addresses (src/symbolize), writing files (src/base/atomic_file.h).
 #include "hbmprof/pprof.h"
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <iterator>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/time/civil_time.h"
@@ -63,7 +65,7 @@ struct SampleType {
   std::string_view unit;
   int64_t Snapshot::Sample::*value;
 };
-// `inuse` stands last, where viewers look that do not know of a default.
+// `inuse` is last: viewers that ignore default_sample_type show the last type.
 constexpr SampleType kSampleTypes[] = {
     {"alloc_objects", "count", &Snapshot::Sample::alloc_objects},
     {"alloc_space", "bytes", &Snapshot::Sample::alloc_bytes},
@@ -74,9 +76,9 @@ constexpr SampleType kSampleTypes[] = {
 };
 constexpr size_t kSampleTypeCount = std::size(kSampleTypes);
 
-// Frames of ours that can only be innermost. Capture leaves them out already; this is for a stack that begins too
-// early. TrackingAllocator is not among them: viewers hide what a matching frame calls as well, and it calls an
-// upstream allocator of the user's.
+// Innermost frames that belong to hbmprof. Capture leaves them out already; this is for a stack that begins too early.
+// TrackingAllocator is not in the list: viewers also hide the frames that a matching frame calls, and it calls the
+// user's upstream allocator.
 constexpr std::string_view kDropFrames = "hbmprof::(internal|cuda|Profiler)::.*|hbmprof_record_alloc";
 
 constexpr std::string_view kNoStack = "[no stack]";
@@ -84,7 +86,7 @@ constexpr std::string_view kStackTruncated = "[stack truncated]";
 constexpr std::string_view kUnknownCode = "[unknown]";
 
 constexpr size_t kNoModule = SIZE_MAX;
-constexpr int64_t kNotYet = -1;  // of a string's index
+constexpr int64_t kNotYet = -1;  // an index of a string that is not interned yet
 
 // Finds the module of an address.
 class ModuleIndex {
@@ -113,15 +115,15 @@ std::string Hex(uint64_t value) {
   return text;
 }
 
-// The name shown for an address that has none: file name and the file's own address, so that it is the same in every
-// process that runs the same file, and can be looked up with addr2line.
+// Returns the name of an address without a symbol: file name and address in the file. It is the same in every process
+// that runs the file, and addr2line accepts it.
 std::string NameInModule(const Snapshot::Module& module, uint64_t address) {
   const size_t slash = module.path.rfind('/');
   const std::string base = slash == std::string::npos ? module.path : module.path.substr(slash + 1);
   return (base.empty() ? std::string(kUnknownCode) : base) + "+0x" + Hex(address - module.bias);
 }
 
-// A value of a comment: without what separates values and lines.
+// Returns `text` as a value of a comment: characters that separate values or lines are percent-encoded.
 std::string CommentValue(std::string_view text) {
   std::string encoded;
   for (const char c : text) {
@@ -145,8 +147,8 @@ class CommentLine {
     return *this;
   }
   CommentLine& Add(std::string_view key, int64_t value) { return Add(key, std::to_string(value)); }
-  CommentLine& AddIfKnown(std::string_view key, int64_t value, bool known) {
-    return known ? Add(key, value) : Add(key, "n/a");
+  CommentLine& Add(std::string_view key, std::optional<int64_t> value) {
+    return value.has_value() ? Add(key, *value) : Add(key, "n/a");
   }
   const std::string& text() const { return text_; }
 
@@ -154,7 +156,7 @@ class CommentLine {
   std::string text_;
 };
 
-// Not by gmtime_r or strftime: they take a lock, which in a forked child never comes free if another thread held it.
+// Does not use gmtime_r or strftime: they take a lock, which another thread can hold while the process forks.
 std::string UtcTime(int64_t unix_nanos) {
   const absl::CivilSecond time = absl::CivilSecond(1970, 1, 1) + unix_nanos / 1000000000;
   char text[64];
@@ -163,17 +165,86 @@ std::string UtcTime(int64_t unix_nanos) {
   return text;
 }
 
-// Writes one profile. Ids are 1..N in table order; every table is written in order of first use.
+absl::Status Inconsistent(const std::string& position, const std::string& problem) {
+  return absl::InvalidArgumentError("cannot write the profile: the snapshot is not consistent: " + position + " " +
+                                    problem);
+}
+
+absl::Status CheckIndex(const std::string& sample, const char* field, uint32_t index, const char* vector, size_t size) {
+  if (index < size) return absl::OkStatus();
+  return Inconsistent(sample + field, "is " + std::to_string(index) + ", but `" + vector + "` has " +
+                                          std::to_string(size) + " elements");
+}
+
+absl::Status CheckSample(const Snapshot& snapshot, size_t number) {
+  const Snapshot::Sample& sample = snapshot.samples[number];
+  const std::string name = "samples[" + std::to_string(number) + "].";
+  absl::Status status = CheckIndex(name, "stack", sample.stack, "stacks", snapshot.stacks.size());
+  if (status.ok()) status = CheckIndex(name, "device", sample.device, "devices", snapshot.devices.size());
+  if (status.ok()) status = CheckIndex(name, "allocator", sample.allocator, "allocators", snapshot.allocators.size());
+  if (!status.ok()) return status;
+  if (static_cast<int>(sample.kind) >= kMemoryKindCount) {
+    return Inconsistent(name + "kind",
+                        "is " + std::to_string(static_cast<int>(sample.kind)) + ", which is no MemoryKind");
+  }
+  const auto& tags = sample.tags;
+  const auto is_unordered = [](const auto& a, const auto& b) { return a.first >= b.first; };
+  const auto found = std::adjacent_find(tags.begin(), tags.end(), is_unordered);
+  if (found != tags.end()) {
+    return Inconsistent(name + "tags", "are not sorted by key, or have a key twice: '" + CommentValue(found->first) +
+                                           "' is followed by '" + CommentValue(std::next(found)->first) + "'");
+  }
+  return absl::OkStatus();
+}
+
+bool IsNamedFrame(uint64_t word) { return word >> 32 == Snapshot::kNamedFrame >> 32; }
+
+absl::Status CheckStack(const Snapshot& snapshot, size_t number) {
+  const std::vector<uint64_t>& frames = snapshot.stacks[number].return_addresses;
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const auto index = static_cast<uint32_t>(frames[i]);
+    if (!IsNamedFrame(frames[i]) || index < snapshot.named_frames.size()) continue;
+    return Inconsistent("stacks[" + std::to_string(number) + "].return_addresses[" + std::to_string(i) + "]",
+                        "is the named frame " + std::to_string(index) + ", but `named_frames` has " +
+                            std::to_string(snapshot.named_frames.size()) + " elements");
+  }
+  return absl::OkStatus();
+}
+
+// Checks what the writer relies on.
+absl::Status CheckSnapshot(const Snapshot& snapshot) {
+  for (size_t i = 0; i < snapshot.samples.size(); ++i) {
+    // A cheap test first: building a message takes memory.
+    const Snapshot::Sample& sample = snapshot.samples[i];
+    const bool has_indices = sample.stack < snapshot.stacks.size() && sample.device < snapshot.devices.size() &&
+                             sample.allocator < snapshot.allocators.size();
+    if (has_indices && static_cast<int>(sample.kind) < kMemoryKindCount && sample.tags.empty()) continue;
+    if (absl::Status status = CheckSample(snapshot, i); !status.ok()) return status;
+  }
+  for (size_t i = 0; i < snapshot.stacks.size(); ++i) {
+    if (absl::Status status = CheckStack(snapshot, i); !status.ok()) return status;
+  }
+  for (size_t i = 0; i < snapshot.modules.size(); ++i) {
+    const Snapshot::Module& module = snapshot.modules[i];
+    if (module.limit >= module.start) continue;
+    return Inconsistent("modules[" + std::to_string(i) + "].limit",
+                        "is less than its start (0x" + Hex(module.limit) + ", 0x" + Hex(module.start) + ")");
+  }
+  return absl::OkStatus();
+}
+
+// Writes one profile of a snapshot that CheckSnapshot accepts. Ids are 1..N in table order; every table is written in
+// order of first use.
 class ProfileWriter {
  public:
   ProfileWriter(const Snapshot& snapshot, Symbolizer* symbolizer)
       : snapshot_(snapshot), symbolizer_(symbolizer), modules_(snapshot.modules) {}
 
-  std::string Write() {
+  absl::StatusOr<std::string> Write() {
     ReadTables();
     CollectRows();
     CollectLocations();
-    NameLocations();
+    if (absl::Status status = NameLocations(); !status.ok()) return status;
 
     ReserveBytes();
     WriteSampleTypes();
@@ -191,20 +262,21 @@ class ProfileWriter {
 
  private:
   using Tags = std::vector<std::pair<std::string, std::string>>;
-  // One sample to be. It has all of its Snapshot::Sample that is read again, but for tags: few have any.
+  // One sample of the profile: the values of a Snapshot::Sample that are needed again. `tags` is a pointer because few
+  // samples have tags.
   struct Row {
     uint32_t stack;  // id
     MemoryKind kind;
-    int64_t device;       // these three: label values; 0: no such label
-    int64_t allocator;    //
-    int64_t block_bytes;  //
+    int64_t device;       // label value; 0: no such label
+    int64_t allocator;    // likewise
+    int64_t block_bytes;  // likewise
     const Tags* tags;
     std::array<int64_t, kSampleTypeCount> values;
   };
   struct Stack {
     const Snapshot::Stack* frames;
-    uint32_t rows_end = 0;        // in rows_, which are sorted by stack
-    size_t location_ids_end = 0;  // in packed_ids_
+    uint32_t rows_end = 0;        // index in rows_, which is sorted by stack
+    size_t location_ids_end = 0;  // index in packed_ids_
   };
   struct Location {
     uint64_t address;
@@ -218,6 +290,11 @@ class ProfileWriter {
     int64_t file;
     int64_t start_line;  // 0: not known
   };
+
+  // Wraps around on overflow, which only a snapshot with impossible values has.
+  static int64_t Sum(int64_t a, int64_t b) {
+    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  }
 
   static bool SameStack(const Snapshot::Stack& a, const Snapshot::Stack& b) {
     return a.truncated == b.truncated && a.return_addresses == b.return_addresses;
@@ -236,13 +313,13 @@ class ProfileWriter {
     }
   }
 
-  // The string's index, which is kept in `known`. Only what a sample has gets into the table.
+  // Returns the string's index and stores it in `known`. So a string that no sample uses is not interned.
   int64_t InternOnce(std::string_view text, int64_t& known) {
     if (known == kNotYet) known = strings_.Intern(text);
     return known;
   }
 
-  // What tells two samples apart in the profile.
+  // Hash of the fields that LookTheSame compares.
   static uint64_t HashOf(const Row& row) {
     const uint64_t words[] = {row.stack, static_cast<uint64_t>(row.device), static_cast<uint64_t>(row.allocator),
                               static_cast<uint64_t>(row.kind), static_cast<uint64_t>(row.block_bytes)};
@@ -257,7 +334,7 @@ class ProfileWriter {
            a.block_bytes == b.block_bytes && *a.tags == *b.tags;
   }
 
-  // Samples that would look the same become one: viewers may lose all but one of them.
+  // Merges samples that look the same, because some viewers show only one of them.
   void CollectRows() {
     IdTable ids;
     std::vector<Row> rows;
@@ -284,10 +361,10 @@ class ProfileWriter {
         rows.push_back(row);
         ++stacks_[row.stack].rows_end;
       } else {
-        for (size_t i = 0; i < kSampleTypeCount; ++i) rows[id].values[i] += row.values[i];
+        for (size_t i = 0; i < kSampleTypeCount; ++i) rows[id].values[i] = Sum(rows[id].values[i], row.values[i]);
       }
     }
-    // Stack by stack: the repeated location ids compress to next to nothing where they follow each other.
+    // Sorted by stack: repeated location ids compress well if they follow each other.
     uint32_t before = 0;
     for (Stack& stack : stacks_) before += std::exchange(stack.rows_end, before);
     rows_.resize(rows.size());
@@ -295,7 +372,7 @@ class ProfileWriter {
   }
 
   void CollectLocations() {
-    constexpr size_t kSampleBytes = 64;  // about, but for the locations
+    constexpr size_t kSampleBytes = 64;  // an estimate, without the locations
     size_t row = 0;
     for (Stack& stack : stacks_) {
       const size_t rows = stack.rows_end - std::exchange(row, stack.rows_end);
@@ -309,18 +386,18 @@ class ProfileWriter {
   void PackLocationIds(const Snapshot::Stack& stack) {
     const auto add = [&](uint64_t id) { protozero::add_varint_to_buffer(&packed_ids_, id); };
     for (const uint64_t return_address : stack.return_addresses) {
-      if (return_address >> 32 == Snapshot::kNamedFrame >> 32) {
+      if (IsNamedFrame(return_address)) {
         add(NamedFrameId(static_cast<uint32_t>(return_address)));
         continue;
       }
-      // The call, not what follows it: that can be another line or another function.
+      // The address of the call. The return address can belong to another line or function.
       add(LocationId(return_address == 0 ? 0 : return_address - 1, 0));
     }
     if (stack.return_addresses.empty()) add(LocationId(kNoStack));
     if (stack.truncated) add(LocationId(kStackTruncated));
   }
 
-  // The id of the location of an address in the program or, with a function, of one that stands for no address.
+  // Returns the id of the location of `address`. `function` is 0, or the function of a location without an address.
   uint64_t LocationId(uint64_t address, uint64_t function, int64_t line = 0) {
     const uint64_t words[] = {address, function, static_cast<uint64_t>(line)};
     const uint32_t index = location_ids_.IdOf(HashWords(words, std::size(words)), [&](uint32_t candidate) {
@@ -333,10 +410,9 @@ class ProfileWriter {
     return index + uint64_t{1};
   }
   uint64_t LocationId(std::string_view name) { return LocationId(0, FunctionId({strings_.Intern(name), 0, 0, 0})); }
-  // The id of the location of a named frame.
-  uint64_t NamedFrameId(size_t number) {
-    if (number >= snapshot_.named_frames.size()) return LocationId(kUnknownCode);
-    const Snapshot::NamedFrame& frame = snapshot_.named_frames[number];
+  // Returns the id of the location of a named frame.
+  uint64_t NamedFrameId(uint32_t index) {
+    const Snapshot::NamedFrame& frame = snapshot_.named_frames[index];
     if (frame.function.empty()) return LocationId(kUnknownCode);
     return LocationId(
         0, FunctionId({strings_.Intern(frame.function), 0, strings_.Intern(frame.file), frame.start_line}), frame.line);
@@ -354,9 +430,9 @@ class ProfileWriter {
     return index + uint64_t{1};
   }
 
-  void NameLocations() {
+  absl::Status NameLocations() {
     has_names_.assign(snapshot_.modules.size(), false);
-    if (symbolizer_ == nullptr) return;
+    if (symbolizer_ == nullptr) return absl::OkStatus();
     std::vector<uint64_t> addresses;
     std::vector<size_t> indices;
     for (size_t i = 0; i < locations_.size(); ++i) {
@@ -365,6 +441,11 @@ class ProfileWriter {
       indices.push_back(i);
     }
     const std::vector<Symbolizer::Name> names = symbolizer_->Symbolize(snapshot_.modules, addresses);
+    if (names.size() != addresses.size()) {
+      return absl::InvalidArgumentError("cannot write the profile: the symbolizer returned " +
+                                        std::to_string(names.size()) + " names for " +
+                                        std::to_string(addresses.size()) + " addresses");
+    }
     for (size_t i = 0; i < indices.size(); ++i) {
       Location& location = locations_[indices[i]];
       const bool in_module = location.module != kNoModule;
@@ -379,14 +460,15 @@ class ProfileWriter {
       }
       location.function = FunctionId(function);
     }
+    return absl::OkStatus();
   }
 
-  // Room for about all that will be written: growing would write it twice.
+  // Reserves about as many bytes as will be written, so that the buffer does not grow.
   void ReserveBytes() {
     constexpr size_t kHeaderBytes = 1 << 12;
     constexpr size_t kLocationBytes = 24;
     constexpr size_t kFunctionBytes = 12;
-    constexpr size_t kStringBytes = 3;  // but for the text
+    constexpr size_t kStringBytes = 3;  // without the text
     bytes_.reserve(kHeaderBytes + sample_bytes_ + locations_.size() * kLocationBytes +
                    functions_.size() * kFunctionBytes + strings_.size() * kStringBytes + strings_.bytes());
   }
@@ -419,7 +501,7 @@ class ProfileWriter {
       Message<SampleField> message(profile_, ProfileField::kSample);
       message.add_bytes(SampleField::kLocationId, location_ids.data(), location_ids.size());
       message.add_packed_int64(SampleField::kValue, row.values.begin(), row.values.end());
-      // Readers drop a label without a value, and cannot tell one without a key.
+      // Readers drop a label without a value, and cannot show one without a key.
       if (row.device != 0) WriteTextLabel(message, InternOnce("device", device_key), row.device);
       WriteTextLabel(message, InternOnce("kind", kind_key),
                      InternOnce(MemoryKindName(row.kind), kinds[static_cast<size_t>(row.kind)]));
@@ -488,7 +570,8 @@ class ProfileWriter {
     profile_.add_int64(ProfileField::kTimeNanos, snapshot_.time_unix_nanos);
     WriteValueType(ProfileField::kPeriodType, "space", "bytes");
     profile_.add_int64(ProfileField::kPeriod, 1);
-    // What viewers show first is not empty: after all was freed, as at a program's end, it is the peak.
+    // The default is the peak if nothing is in use, as at the end of a program, so that viewers do not show an empty
+    // profile.
     const bool shows_peak = has_peak_ && !has_inuse_;
     profile_.add_int64(ProfileField::kDefaultSampleType, strings_.Intern(shows_peak ? "peak_space" : "inuse_space"));
 
@@ -512,6 +595,9 @@ class ProfileWriter {
     for (const auto& [name, value] : snapshot_.counters) {
       WriteComment(CommentLine("counter " + CommentValue(name)).Add("value", value));
     }
+    for (const std::string& warning : snapshot_.warnings) {
+      WriteComment(CommentLine("warning").Add("text", warning));
+    }
     WriteComment(CommentLine("hbmprof")
                      .Add("version", HBMPROF_VERSION_STRING)
                      .Add("unwinder", tracker.unwinder)
@@ -528,31 +614,31 @@ class ProfileWriter {
     WriteComment(line);
   }
 
-  // For a memory space that was ever used, or whose device told of itself.
+  // Writes the comment of a memory space that was used, or whose device probe has reported values.
   void WriteDeviceComment(const Snapshot::Device& device, MemorySpace space) {
     const DeviceStats& stats = device.spaces[static_cast<int>(space)];
-    const bool probed = stats.bytes_limit >= 0 || stats.driver_bytes_in_use >= 0;
+    const bool probed = stats.bytes_limit.has_value() || stats.driver_bytes_in_use.has_value();
     if (stats.num_allocs == 0 && stats.bytes_in_use == 0 && stats.peak_bytes_in_use == 0 && !probed) return;
     CommentLine line("device " + CommentValue(device.name));
     line.Add("space", MemorySpaceName(space))
         .Add("in_use", stats.bytes_in_use)
         .Add("peak", stats.peak_bytes_in_use)
-        .AddIfKnown("limit", stats.bytes_limit, stats.bytes_limit >= 0)
+        .Add("limit", stats.bytes_limit)
         .Add("pool", stats.pool_bytes)
         .Add("reserved", stats.bytes_reserved)
-        .AddIfKnown("driver_in_use", stats.driver_bytes_in_use, stats.driver_bytes_in_use >= 0)
-        .AddIfKnown("unaccounted", stats.unaccounted, stats.unaccounted_known)
-        .AddIfKnown("largest_free_block", stats.largest_free_block_bytes, stats.largest_free_block_bytes >= 0)
+        .Add("driver_in_use", stats.driver_bytes_in_use)
+        .Add("unaccounted", stats.unaccounted)
+        .Add("largest_free_block", stats.largest_free_block_bytes)
         .Add("num_allocs", stats.num_allocs)
         .Add("num_live", stats.num_live)
         .Add("largest_alloc", stats.largest_alloc_size);
-    if (stats.unaccounted_known) {
+    if (stats.unaccounted.has_value()) {
       line.Add("driver_scope", stats.driver_scope == DriverScope::kProcess ? "process" : "device");
     }
-    if (stats.driver_cache_bytes >= 0) line.Add("driver_cache", stats.driver_cache_bytes);
-    if (stats.baseline.has_value()) line.Add("baseline", *stats.baseline);
-    // Few drivers keep it.
-    if (stats.driver_peak_bytes_in_use >= 0) line.Add("driver_peak", stats.driver_peak_bytes_in_use);
+    if (stats.driver_cache_bytes.has_value()) line.Add("driver_cache", stats.driver_cache_bytes);
+    if (stats.baseline.has_value()) line.Add("baseline", stats.baseline);
+    // Few drivers report it.
+    if (stats.driver_peak_bytes_in_use.has_value()) line.Add("driver_peak", stats.driver_peak_bytes_in_use);
     WriteComment(line);
   }
 
@@ -564,22 +650,22 @@ class ProfileWriter {
   Symbolizer* const symbolizer_;
   const ModuleIndex modules_;
   StringTable strings_;
-  std::vector<int64_t> devices_;     // label values, by the snapshot's index; kNotYet: no sample has it
+  std::vector<int64_t> devices_;     // label values, by index in the snapshot; kNotYet: no sample uses it
   std::vector<int64_t> allocators_;  // likewise
-  std::vector<uint32_t> stack_ids_;  // likewise; equal stacks have one
+  std::vector<uint32_t> stack_ids_;  // ids, by index in the snapshot; equal stacks have the same id
   std::vector<Stack> stacks_;        // by id
   const Tags no_tags_;
   std::vector<Row> rows_;
-  std::string packed_ids_;           // of the stacks' locations, as samples have them
+  std::string packed_ids_;           // location ids of the stacks, in the encoding of a sample
   std::vector<Location> locations_;  // by id - 1
   IdTable location_ids_;
   std::vector<Function> functions_;  // by id - 1
   IdTable function_ids_;
   std::vector<bool> has_names_;  // by module
   std::string bytes_;
-  size_t sample_bytes_ = 0;  // of all samples, about
+  size_t sample_bytes_ = 0;  // estimate for all samples
   bool has_peak_ = false;    // whether any sample has bytes at the peak
-  bool has_inuse_ = false;   // and in use
+  bool has_inuse_ = false;   // whether any sample has bytes in use
   Message<ProfileField> profile_{bytes_};
 };
 
@@ -588,7 +674,9 @@ class ProfileWriter {
 
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer) {
   try {
-    return internal::Gzip(internal::ProfileWriter(snapshot, symbolizer).Write());
+    if (absl::Status status = internal::CheckSnapshot(snapshot); !status.ok()) return status;
+    const absl::StatusOr<std::string> profile = internal::ProfileWriter(snapshot, symbolizer).Write();
+    return profile.ok() ? internal::Gzip(*profile) : profile.status();
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("cannot write the profile: the host has no memory");
   }

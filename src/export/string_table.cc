@@ -1,4 +1,4 @@
-// Interning, and the one place that makes any bytes fit for a protobuf string.
+// Interning, and the replacement of bytes that are not UTF-8.
 #include "src/export/string_table.h"
 
 #include <cstring>
@@ -8,7 +8,8 @@
 namespace hbmprof::internal {
 namespace {
 
-// The length of the UTF-8 character that `text` begins with; 0 if it begins with none. `text` is not empty.
+// Returns the length of the UTF-8 character at the beginning of `text`; 0 if there is none. REQUIRES: `text` is not
+// empty.
 size_t CharacterLength(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -34,6 +35,7 @@ size_t CharacterLength(std::string_view text) {
   return length;
 }
 
+// Returns the length of the longest prefix of `text` that is valid UTF-8.
 size_t ValidPrefix(std::string_view text) {
   size_t valid = 0;
   while (valid < text.size()) {

@@ -1,4 +1,4 @@
-// StringTable: the strings of a profile, each once.
+// StringTable: the distinct strings of a profile. Not thread-safe.
 #ifndef HBMPROF_SRC_EXPORT_STRING_TABLE_H_
 #define HBMPROF_SRC_EXPORT_STRING_TABLE_H_
 
@@ -16,12 +16,12 @@ class StringTable {
  public:
   StringTable() { Intern(""); }
 
-  // The index of `text`, added if it is new; "" has index 0. Bytes that are not UTF-8, which the format's readers
-  // reject, become U+FFFD each.
+  // Returns the index of `text`, which is added if it is new; "" has index 0. Each byte that is not valid UTF-8 is
+  // replaced by U+FFFD, because readers of the format reject it.
   int64_t Intern(std::string_view text);
 
   size_t size() const { return ends_.size(); }
-  // Of all strings.
+  // The total length of all strings, in bytes.
   size_t bytes() const { return bytes_.size(); }
   // Valid until the next Intern.
   std::string_view At(size_t index) const {
@@ -31,8 +31,8 @@ class StringTable {
 
  private:
   IdTable ids_;
-  std::string bytes_;         // of all strings, one after the other
-  std::vector<size_t> ends_;  // of each in there
+  std::string bytes_;         // all strings, concatenated
+  std::vector<size_t> ends_;  // of each string in bytes_
 };
 
 }  // namespace hbmprof::internal

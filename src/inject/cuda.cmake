@@ -1,6 +1,5 @@
-# libhbmprof_cuda.so, for LD_PRELOAD: the whole profiler and the driver's wrapped calls in one library that exports
-# nothing else. Static copies of everything that is not the C library, so that nothing clashes with what the program
-# brings.
+# libhbmprof_cuda.so, for LD_PRELOAD: the profiler and the driver's wrapped calls. It contains static copies of all
+# libraries that it uses except the C library, and does not export them: they cannot conflict with the program's.
 if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
   message(STATUS "hbmprof: the injected CUDA library is for x86-64 Linux only, so it is not built")
   return()
@@ -10,27 +9,30 @@ if(HBMPROF_SANITIZER)
   return()
 endif()
 
-# Abseil's own type: static libraries are linked; of shared ones, a distribution's, the static ones beside them.
+# If abseil is a shared library (from a distribution), its static libraries in the same folder are linked instead.
 get_target_property(_absl_type absl::status TYPE)
 if(NOT _absl_type MATCHES "^(STATIC|SHARED)_LIBRARY$")
   message(STATUS "hbmprof: absl::status is no library but an ${_absl_type}, so the injected CUDA library is not built")
   return()
 endif()
 
-# What it may export: the wrapped calls, dlopen, dlsym, and three functions of its own.
+# The exported functions: the wrapped calls, dlopen, dlsym, _exit, NVTX's entry, three functions of its own, and two of
+# PyTorch's.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
-set(_exports hbmprof_cuda_coverage hbmprof_cuda_profiler hbmprof_cuda_set_caller)
+set(_exports InitializeInjectionNvtx2 hbmprof_cuda_coverage hbmprof_cuda_profiler hbmprof_cuda_set_caller
+  # PyTorch's (torch_hook.cc).
+  _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE)
 foreach(_line IN LISTS _lines)
   string(REGEX REPLACE "^CALL\\(([A-Za-z0-9_]+),.*" "\\1" _name "${_line}")
   list(APPEND _exports ${_name})
 endforeach()
 string(REPLACE ";" "\n" _list "${_exports}")
-file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "dlopen\ndlsym\n@_list@\n" @ONLY)
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "_Exit\n_exit\ndlopen\ndlsym\n@_list@\n" @ONLY)
 string(REPLACE ";" ";\n    " _list "${_exports}")
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.map @ONLY CONTENT "GLIBC_2.2.5 {
-  global: dlopen; dlsym;
+  global: _Exit; _exit; dlopen; dlsym;
 };
 GLIBC_2.34 {
   global: dlopen; dlsym;
@@ -46,15 +48,22 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   cuda_preload.cc
   deep_bind.cc
   dynamic_linker.cc
+  immediate_exit.cc
   injected_profiler.cc
+  nvtx.cc
+  torch_blocks.cc
+  torch_hook.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_memory.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_queries.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_ranges.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_shim.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_table.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
+# driver_table.cc must call the C library's dlsym, not the one of this library.
+target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_real_dlsym)
 
 set(_static $<TARGET_FILE:hbmprof>)
 if(_absl_type STREQUAL "SHARED_LIBRARY")
@@ -66,7 +75,7 @@ if(_absl_type STREQUAL "SHARED_LIBRARY")
   endif()
   cmake_path(GET HBMPROF_STATIC_ABSL_STATUS PARENT_PATH _absl_dir)
   file(GLOB _absl ${_absl_dir}/libabsl_*.a)
-  target_sources(hbmprof_inject_cuda PRIVATE static_stand_ins.cc)
+  target_sources(hbmprof_inject_cuda PRIVATE abseil_stand_ins.cc)
   list(APPEND _static -Wl,--start-group ${_absl} -Wl,--end-group)
 else()
   list(APPEND _static absl::status absl::statusor absl::strings absl::time)
@@ -74,15 +83,18 @@ endif()
 find_library(HBMPROF_STATIC_DEFLATE libdeflate.a)
 find_library(HBMPROF_STATIC_ELF libelf.a)
 find_library(HBMPROF_STATIC_ZLIB libz.a)  # libelf's
+if(HBMPROF_STATIC_ELF)
+  target_sources(hbmprof_inject_cuda PRIVATE libelf_stand_ins.cc)
+endif()
 list(APPEND _static $<IF:$<BOOL:${HBMPROF_STATIC_DEFLATE}>,${HBMPROF_STATIC_DEFLATE},LibDeflate::LibDeflate>
   $<IF:$<BOOL:${HBMPROF_STATIC_ELF}>,${HBMPROF_STATIC_ELF},LibElf::LibElf>
-  $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB>)
+  $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB> LibIberty::LibIberty)
 add_dependencies(hbmprof_inject_cuda hbmprof)
 set_property(TARGET hbmprof_inject_cuda APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:hbmprof>)
 target_link_libraries(hbmprof_inject_cuda PRIVATE ${_static} Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(hbmprof_inject_cuda PRIVATE -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL)
 
-# In a folder of its own: it is nothing to link, and hbmprof::cuda is libhbmprof_cuda.a.
+# In its own folder, because it is not a library to link, and libhbmprof_cuda.a is hbmprof::cuda.
 if(HBMPROF_INSTALL)
   install(TARGETS hbmprof_inject_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
 endif()

@@ -1,10 +1,12 @@
-// libhbmprof_cuda.so: what a program gets that is started with it in LD_PRELOAD. The driver's wrapped calls come from
-// src/backends/cuda/driver_shim.cc, dlsym from dlsym.cc; here is what else the library exports, and what starts with
-// the first tracked call.
+// libhbmprof_cuda.so, which is loaded with LD_PRELOAD. The driver's wrapped calls are in
+// src/backends/cuda/driver_shim.cc, dlsym and dlopen in dynamic_linker.cc. Here are the other functions that the
+// library exports, and the profiles that it writes.
 //
-// Environment: OptionsFromEnvironment (hbmprof/options.h), but for HBMPROF_OUTPUT, which is the program's own. Instead
-//   HBMPROF_CUDA_OUTPUT=PATH       where a profile is written when the process exits; a pattern as in Options::output
-//   HBMPROF_CUDA_INTERVAL=SECONDS  writes one there every so often too
+// Environment: OptionsFromEnvironment (hbmprof/options.h), except HBMPROF_OUTPUT, which belongs to the program.
+// Instead:
+//   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in DefaultOptions::output
+//   HBMPROF_CUDA_INTERVAL=SECONDS  also writes a profile there at this interval
+//   HBMPROF_NVTX=innermost|outermost|path  see nvtx.cc
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -18,25 +20,26 @@
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
+#include "src/inject/torch_blocks.h"
 
 namespace hbmprof::internal {
 namespace {
 
 constexpr char kOutput[] = "HBMPROF_CUDA_OUTPUT";
 
-timespec pause_between_dumps;  // set before the thread starts
+timespec profile_interval;  // written before the thread starts
 
-void* DumpForEver(void*) {
+void* WriteProfilesPeriodically(void*) {
   while (true) {
-    for (timespec left = pause_between_dumps; nanosleep(&left, &left) != 0;) continue;
+    for (timespec left = profile_interval; nanosleep(&left, &left) != 0;) continue;
     const absl::Status status = WriteOutput();
     const absl::string_view message = status.message();
     if (!status.ok()) PrintMessage("hbmprof: no profile: ", {message.data(), message.size()});
   }
 }
 
-// A thread that takes none of the program's signals. It ends with the process; a dump that it is at leaves nothing.
-void StartDumps() {
+// Starts a thread that blocks all signals. It ends with the process; a profile that it is writing then leaves no file.
+void StartPeriodicProfiles() {
   const char* interval = secure_getenv("HBMPROF_CUDA_INTERVAL");
   const char* output = secure_getenv(kOutput);
   if (interval == nullptr || *interval == '\0') return;
@@ -44,11 +47,11 @@ void StartDumps() {
   const double seconds = std::strtod(interval, &end);
   if (*end != '\0' || !(seconds >= 0.001 && seconds <= 1e8)) {
     PrintMessage("HBMPROF_CUDA_INTERVAL=", interval,
-                 ": must be a number of seconds from 0.001 to 1e8; no profiles in between");
+                 ": must be a number of seconds from 0.001 to 1e8; profiles are written at exit only");
     return;
   }
   if (output == nullptr || *output == '\0') {
-    PrintMessage("HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, which says where the profiles go");
+    PrintMessage("HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, the path of the profiles");
     return;
   }
   sigset_t all;
@@ -56,25 +59,30 @@ void StartDumps() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_t thread;
-  pause_between_dumps.tv_sec = static_cast<time_t>(seconds);
-  pause_between_dumps.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
-  if (pthread_create(&thread, nullptr, &DumpForEver, nullptr) == 0) {
+  profile_interval.tv_sec = static_cast<time_t>(seconds);
+  profile_interval.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
+  if (pthread_create(&thread, nullptr, &WriteProfilesPeriodically, nullptr) == 0) {
     pthread_detach(thread);
   } else {
-    PrintMessage("hbmprof: no thread for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
+    PrintMessage("hbmprof: cannot start a thread for HBMPROF_CUDA_INTERVAL; profiles are written at exit only");
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace
 
-void PrepareCudaTracking() { SetOutputVariable(kOutput); }
+void PrepareCudaTracking() {
+  SetOutputVariable(kOutput);
+  StartTorchBlocks();
+}
 
 void CudaTrackingStarts() {
-  // The profiler may be older than the driver's exit handlers, if the program has used it before the driver.
+  // If the program used the profiler before the driver, the profiler's exit handler would run after the driver's.
   WriteOutputBeforeOlderExitHandlers();
-  if (!Completes(&StartDumps)) {
-    PrintMessage("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; a profile is written at exit only");
+  StartThreads();
+  AddTorchWarningsToSnapshots();
+  if (!Completes(&StartPeriodicProfiles)) {
+    PrintMessage("hbmprof: the host has no memory for HBMPROF_CUDA_INTERVAL; profiles are written at exit only");
   }
 }
 

@@ -14,6 +14,7 @@
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
+#include "src/inject/torch_hook.h"
 
 extern "C" {
 // dynamic_linker.cc
@@ -25,27 +26,28 @@ extern void* (*hbmprof_real_dlopen)(const char* file, int flags);
 namespace hbmprof::internal {
 namespace {
 
-// Where `place`, a reference to `name`, should lead; null: leave it as it is. Only what bypasses this library is set:
-// another library's dlsym stays.
-void* Replacement(const link_map& module, const char* name, void* const* place) {
+// Returns the function that the reference `slot` to `name` must point to; null if it must stay unchanged. Only
+// references that bypass this library are changed, not those to another library's dlsym.
+void* Replacement(const link_map& module, const char* name, void* const* slot) {
+  if (void* const stub = TorchHookByName(name)) return stub;
   const bool is_dlsym = std::strcmp(name, "dlsym") == 0;
   void* const wrapper = is_dlsym ? reinterpret_cast<void*>(&hbmprof_dlsym) : CudaWrapperByName(name);
   if (wrapper == nullptr) return nullptr;
-  void* const value = __atomic_load_n(place, __ATOMIC_ACQUIRE);
+  void* const value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
   if (is_dlsym && value == reinterpret_cast<void*>(hbmprof_real_dlsym)) return wrapper;
   if (!is_dlsym && CudaWrapperOf(value) != value) return CudaWrapperOf(value);
-  // Not resolved yet: it leads to the library's own table of calls.
+  // Not resolved yet: it points into the library's own procedure linkage table.
   Dl_info info = {};
   const bool is_own = dladdr(value, &info) != 0 && reinterpret_cast<uintptr_t>(info.dli_fbase) == module.l_addr;
   return is_own ? wrapper : nullptr;
 }
 
-// The page may have been made read-only after relocation.
-void Write(void** place, void* value) {
+// Writes a reference. Its page can be read-only since the relocation.
+void Write(void** slot, void* value) {
   const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(place) & ~(page_size - 1));
+  void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) & ~(page_size - 1));
   if (mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) return;
-  __atomic_store_n(place, value, __ATOMIC_RELEASE);
+  __atomic_store_n(slot, value, __ATOMIC_RELEASE);
 }
 
 void SetReferences(const link_map& module) {
@@ -56,7 +58,7 @@ void SetReferences(const link_map& module) {
     size_t bytes = 0;
   } data, calls;
   for (const ElfW(Dyn)* entry = module.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
-    // The dynamic linker has made these addresses absolute.
+    // The dynamic linker has replaced these by absolute addresses.
     switch (entry->d_tag) {
       case DT_SYMTAB:
         symbols = reinterpret_cast<const ElfW(Sym)*>(entry->d_un.d_ptr);
@@ -87,18 +89,19 @@ void SetReferences(const link_map& module) {
       const auto type = ELF64_R_TYPE(relocation.r_info);
       if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT && type != R_X86_64_64) continue;
       const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocation.r_info)];
-      // Its own definition stays its own.
+      // A symbol that the library defines itself stays unchanged.
       if (symbol.st_shndx != SHN_UNDEF || symbol.st_name == 0) continue;
-      auto* const place = reinterpret_cast<void**>(module.l_addr + relocation.r_offset);
-      if (void* replacement = Replacement(module, names + symbol.st_name, place)) Write(place, replacement);
+      auto* const slot = reinterpret_cast<void**>(module.l_addr + relocation.r_offset);
+      if (void* replacement = Replacement(module, names + symbol.st_name, slot)) Write(slot, replacement);
     }
   }
 }
 
-// The driver's own libraries refer to nothing of ours.
+// The driver's own references stay unchanged.
 bool IsDriver(const link_map& module) { return std::strstr(module.l_name, "/libcuda.so") != nullptr; }
 
-// Of the libraries that it needs, with a reference to each, so that none is unloaded meanwhile.
+// Returns handles of the libraries that `module` depends on, so that none is unloaded meanwhile. The caller closes
+// them.
 std::vector<void*> OpenNeeded(const link_map& module) {
   const char* names = nullptr;
   for (const ElfW(Dyn)* entry = module.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
@@ -107,7 +110,7 @@ std::vector<void*> OpenNeeded(const link_map& module) {
   std::vector<void*> needed;
   for (const ElfW(Dyn)* entry = module.l_ld; names != nullptr && entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
     if (entry->d_tag != DT_NEEDED) continue;
-    // It is loaded, and found by its name whoever asks.
+    // The library is loaded, so dlopen finds it by its name.
     needed.reserve(needed.size() + 1);
     if (void* handle = hbmprof_real_dlopen(names + entry->d_un.d_val, RTLD_LAZY | RTLD_NOLOAD))
       needed.push_back(handle);
@@ -133,7 +136,7 @@ void SetReferencesOf(void* handle) {
     std::set<void*> seen;
     SetReferencesOf(handle, seen);
   });
-  if (!completed) PrintMessage("hbmprof: the host has no memory to track what RTLD_DEEPBIND has loaded");
+  if (!completed) PrintMessage("hbmprof: the host has no memory to track a library that was loaded with RTLD_DEEPBIND");
 }
 
 void* OpenDeepBound(const char* file, int flags) {

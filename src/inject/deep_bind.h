@@ -1,15 +1,17 @@
-// Libraries loaded with RTLD_DEEPBIND look for every function in their own libraries first, and so find the C library's
-// dlsym and the driver's calls and not the preloaded ones. Once they are loaded, their references are set by hand.
+// A library that is loaded with RTLD_DEEPBIND looks for a function in its own dependencies first. So it finds the C
+// library's dlsym and the driver's functions, not the preloaded ones. The functions here change its references after it
+// is loaded.
 #ifndef HBMPROF_SRC_INJECT_DEEP_BIND_H_
 #define HBMPROF_SRC_INJECT_DEEP_BIND_H_
 
 namespace hbmprof::internal {
 
-// Lets the library `handle`, which the C library's dlopen returned, and all that it needs, refer to this library's
-// dlsym and wrappers, where they refer to the C library's dlsym or to the driver. To do it again changes nothing.
+// Changes the references of the library `handle`, which the C library's dlopen returned, and of all its dependencies:
+// references to the C library's dlsym and to the driver's functions become references to this library's dlsym and
+// wrappers. A second call for the same library has no effect. Thread-safe.
 void SetReferencesOf(void* handle);
 
-// dlopen for a file that a path names, with RTLD_DEEPBIND among `flags`, with its references set.
+// As dlopen, for a file that is named by a path and with RTLD_DEEPBIND among `flags`. Sets the library's references.
 void* OpenDeepBound(const char* file, int flags);
 
 }  // namespace hbmprof::internal

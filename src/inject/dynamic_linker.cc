@@ -1,15 +1,16 @@
-// dlsym and dlopen, as the whole process finds them once this library is preloaded. A program that looks up one of the
-// driver's wrapped calls in a library gets the wrapper; what is loaded with RTLD_DEEPBIND gets its references set
-// (deep_bind.h), at once if a path names it, else at the first dlsym in it. Every other call is the C library's own,
-// reached by a jump.
+// dlsym and dlopen of this preloaded library, which all libraries of the process call. They do two things:
+//   - dlsym of a wrapped function of the driver, in a given library, returns the wrapper;
+//   - a library that is loaded with RTLD_DEEPBIND gets its references set (deep_bind.h): in dlopen if a path names it,
+//     else in the first dlsym in it.
+// Every other call jumps to the C library's function.
 //
-// The jump matters: the C library tells by the return address who asks. RTLD_NEXT means "after whoever asks", and a
-// library's search path is that of whoever loads it. So the entry points are written in assembly, and look at the
-// arguments only. dlsym with RTLD_NEXT or RTLD_DEFAULT is never answered here: the search itself finds the wrappers,
-// which this library exports, where they come first.
+// It must be a jump, because the C library identifies the caller by the return address: RTLD_NEXT means "after the
+// caller", and the search path of dlopen is the caller's. So the entry points are written in assembly and read only the
+// arguments. dlsym with RTLD_NEXT or RTLD_DEFAULT always jumps: the search finds the wrappers that this library exports
+// if they come first.
 //
-// Both have the C library's two versions of the symbol: programs ask for the one they were linked with, and other
-// interposers for either by name.
+// Both functions are exported with the two symbol versions that the C library has: a program refers to the version that
+// it was linked with, and other preloaded libraries look up either version.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -17,7 +18,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "src/backends/cuda/driver_queries.h"
 #include "src/backends/cuda/driver_shim.h"
 #include "src/inject/deep_bind.h"
 
@@ -30,34 +30,40 @@ extern "C" {
 using DlsymFunction = void*(void* handle, const char* name);
 using DlopenFunction = void*(const char* file, int flags);
 
-// Read by the assembly below.
+// The C library's functions. Read by the assembly below.
 [[gnu::visibility("hidden")]] DlsymFunction* hbmprof_real_dlsym = nullptr;
 [[gnu::visibility("hidden")]] DlopenFunction* hbmprof_real_dlopen = nullptr;
 
-// May run before this library's constructors, and on several threads at once: all find the same.
+// Can run before this library's constructors, and in several threads at the same time: all store the same values.
 [[gnu::visibility("hidden"), gnu::used]] void hbmprof_find_real() {
   const auto find = [](auto& function, const char* name) {
     void* real = dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
     if (real == nullptr) real = dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5");
-    if (real == nullptr) __builtin_trap();  // there is no C library
+    if (real == nullptr) __builtin_trap();  // not possible: every process has a C library
     __atomic_store_n(&function, reinterpret_cast<decltype(+function)>(real), __ATOMIC_RELEASE);
   };
   find(hbmprof_real_dlopen, "dlopen");
   find(hbmprof_real_dlsym, "dlsym");
 }
 
+// The C library's dlsym, for this library itself: HBMPROF_DLSYM of src/backends/cuda/driver_table.cc.
+[[gnu::visibility("hidden")]] void* hbmprof_call_real_dlsym(void* library, const char* name) {
+  if (__atomic_load_n(&hbmprof_real_dlsym, __ATOMIC_ACQUIRE) == nullptr) hbmprof_find_real();
+  return hbmprof_real_dlsym(library, name);
+}
+
 [[gnu::visibility("hidden"), gnu::used]] bool hbmprof_is_wrapped(const char* name) {
   return hbmprof::internal::CudaWrapperByName(name) != nullptr;
 }
 
-// `name` is that of a wrapped call, `handle` a library's: who asks makes no difference.
+// dlsym for the name of a wrapped function and the handle of a library. The result does not depend on the caller.
 [[gnu::visibility("hidden"), gnu::used]] void* hbmprof_dlsym_wrapped(void* handle, const char* name) {
-  void* function = hbmprof::internal::FindDriverSymbol(handle, name);
-  // Of another library's function of that name, nothing is known: it stays.
+  void* function = hbmprof_call_real_dlsym(handle, name);
+  // Another library's function of that name is returned unchanged.
   return function == nullptr ? nullptr : hbmprof::internal::CudaWrapperOf(function);
 }
 
-// Of a file named by a path, who asks makes no difference either.
+// Returns whether `file` is a path. Then the result of dlopen does not depend on the caller.
 [[gnu::visibility("hidden"), gnu::used]] bool hbmprof_is_path(const char* file) {
   return std::strchr(file, '/') != nullptr && std::strchr(file, '$') == nullptr;
 }
@@ -66,22 +72,23 @@ using DlopenFunction = void*(const char* file, int flags);
   return hbmprof::internal::OpenDeepBound(file, flags);
 }
 
-// Whether anything was loaded with RTLD_DEEPBIND by a bare name. Where such a name leads depends on who asks, so the C
-// library was called by a jump, and the references are set at the first dlsym with the handle that it returned.
+// Whether a library was loaded with RTLD_DEEPBIND by a name that is not a path. The search for it depends on the
+// caller, so dlopen jumps to the C library, and the references are set at the first dlsym with the handle that it
+// returned.
 [[gnu::visibility("hidden")]] char hbmprof_deep_bound_by_name = 0;
 
-[[gnu::visibility("hidden"), gnu::used]] void hbmprof_settle_deep_bound(void* handle) {
+[[gnu::visibility("hidden"), gnu::used]] void hbmprof_set_references_once(void* handle) {
   link_map* module = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &module) != 0) return;
-  // The last few libraries that were seen to; again does no harm.
-  static std::atomic<uintptr_t> settled[64];
+  // The last libraries whose references were set. To set them again has no effect.
+  static std::atomic<uintptr_t> done[64];
   static std::atomic<unsigned> next{0};
   const uintptr_t library = reinterpret_cast<uintptr_t>(handle) ^ reinterpret_cast<uintptr_t>(module->l_ld) << 16;
-  for (const std::atomic<uintptr_t>& one : settled) {
+  for (const std::atomic<uintptr_t>& one : done) {
     if (one.load(std::memory_order_acquire) == library) return;
   }
   hbmprof::internal::SetReferencesOf(handle);
-  settled[next.fetch_add(1, std::memory_order_relaxed) % 64].store(library, std::memory_order_release);
+  done[next.fetch_add(1, std::memory_order_relaxed) % 64].store(library, std::memory_order_release);
 }
 }
 
@@ -145,7 +152,7 @@ hbmprof_\name\()_new:
     cmpb    $0, hbmprof_deep_bound_by_name(%rip)
     je      2f
     hbmprof_save
-    call    hbmprof_settle_deep_bound
+    call    hbmprof_set_references_once
     hbmprof_restore
 2:
     cmpb    $'c', (%rsi)
@@ -180,14 +187,9 @@ hbmprof_\name\()_new:
 
 namespace hbmprof::internal {
 
-void* FindDriverSymbol(void* library, const char* name) {
-  if (__atomic_load_n(&hbmprof_real_dlsym, __ATOMIC_ACQUIRE) == nullptr) hbmprof_find_real();
-  return hbmprof_real_dlsym(library, name);
-}
-
 namespace {
 
-// So that the first call with RTLD_DEEPBIND is treated as every other.
+// The assembly of dlopen needs the pointer in the first call with RTLD_DEEPBIND.
 [[gnu::constructor]] void FindReal() { hbmprof_find_real(); }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// The injected library's end of injected.h: what the program's own copies of the library record goes into the profiler
-// that the driver's calls are recorded in.
+// The injected library's side of core/injected.h: copies of the library that are linked into the program record into
+// the profiler that the driver's calls are recorded in.
 //
-// Memory that the driver has given out is the driver's record, whoever else records it: the wrapped calls see its
-// exact beginning and end. What the program says of the whole of it refines that record; what it says of a part is a
-// block of it.
+// Memory that the driver has allocated has one record, made by the wrapped calls, because these see its exact begin and
+// end. If the program records the whole of such memory, that refines the driver's record. If it records a part, that is
+// a block of it.
 #include <exception>
 #include <functional>
 #include <memory>
@@ -23,31 +23,34 @@
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_bytes.h"
 #include "src/core/tags.h"
+#include "src/inject/driver_blocks.h"
 
 namespace hbmprof::internal {
 namespace {
 
-// A record that the driver's calls keep: to be given out for a free of the program's, and not to be restored.
-constexpr uint32_t kDriversSite = kNoSite;
+// The site of an InjectedRecord that is returned for the program's free of memory whose record belongs to the driver's
+// calls. It is never restored.
+constexpr uint32_t kDriverRecordSite = kNoSite;
 constexpr InjectedRecord kNoRecord = {0, -1, 0};
 
-// Memory of the driver's, and its live record.
+// Memory that the driver has allocated, and its live record.
 struct DriverMemory {
   CudaDriverRanges::Range range;
+  uint64_t start;  // of the range
   LiveBuffer live;
 
   bool is_segment() const { return live.attributes.kind == MemoryKind::kPool; }
-  // Whether it can hold blocks. Memory of a graph is known by its kind, and other spaces have no segments.
+  // Whether it can hold blocks. Memory of graphs must keep its kind, and other memory spaces have no segments.
   bool is_plain() const {
     const MemoryKind kind = live.attributes.kind;
     return !range.is_mapped && !range.record.is_handle() &&
-           (kind == MemoryKind::kDevice || kind == MemoryKind::kExternal || is_segment());
+           (kind == MemoryKind::kDevice || kind == MemoryKind::kExternal || kind == MemoryKind::kVmm || is_segment());
   }
 };
 
-// What this thread found last. Most of what a pool records lies in the same memory, or in none.
+// The last result of this thread. Most records of a pool lie in the same memory.
 struct LastFound {
-  CudaDriverRanges::Found found;  // of a record that has ended: a null range
+  CudaDriverRanges::Found found;  // the range is null if its record has ended
   LiveBuffer live;
 };
 __thread LastFound last_found __attribute__((tls_model("initial-exec"))) = {};
@@ -55,11 +58,11 @@ __thread LastFound last_found __attribute__((tls_model("initial-exec"))) = {};
 std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
   const auto memory = [](const LastFound& known) -> std::optional<DriverMemory> {
     if (known.found.range.record.is_null()) return std::nullopt;
-    return DriverMemory{known.found.range, known.live};
+    return DriverMemory{known.found.range, known.found.first, known.live};
   };
   {
     const ReentryGuard guard;
-    if (!guard.entered()) return std::nullopt;  // an event that comes now is refused
+    if (!guard.entered()) return std::nullopt;  // events are refused here
     const CudaDriverRanges::Found& found = last_found.found;
     const bool is_near = id.value() >= found.first && id.value() <= found.last;
     if (is_near && found.changes == CudaDriverRanges::changes()) return memory(last_found);
@@ -83,13 +86,13 @@ std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
 
 ProfilerImpl& Impl() { return ProfilerAccess::ImplOf(Profiler::Default()); }
 
-// The allocator that a record gets besides its own.
+// Returns the allocator to add to the driver's record; none if that has one.
 AllocatorId AllocatorFor(const DriverMemory& memory, AllocatorId wanted) {
-  // The label of stream-ordered memory stays: a reset of the device goes by it.
+  // The label of stream-ordered memory must stay: a reset of the device uses it.
   return memory.range.has_allocator ? AllocatorId{} : wanted;
 }
 
-// Whether the memory is a segment from now on.
+// Makes the memory a segment. Returns whether it is one.
 bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allocator) {
   if (memory.is_segment()) return true;
   if (!memory.is_plain()) return false;
@@ -98,7 +101,7 @@ bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allo
   const bool is_first = Profiler::Default().RecordSegmentFrom(caller, memory.range.record, bytes, attributes);
   CudaDriverRanges::Changed();
   if (is_first) return true;
-  // Another thread may have come first.
+  // Another thread can have done it first.
   const std::optional<DriverMemory> now = DriverMemoryAt(memory.range.record);
   return now.has_value() && now->is_segment();
 }
@@ -106,7 +109,7 @@ bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allo
 int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes,
                  bool is_block) {
   const bool is_start = id.value() == memory.range.record.value();
-  // A view counts no bytes; one of the whole has the driver's record already.
+  // A view counts no bytes. One at the start of the memory would have the id of the driver's record.
   if (attributes.kind == MemoryKind::kAlias) {
     return !is_start && Profiler::Default().RecordAllocFrom(caller, id, bytes, attributes);
   }
@@ -117,9 +120,9 @@ int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t
   return BecomesSegment(caller, memory, {}) && Profiler::Default().RecordBlockFrom(caller, id, bytes, attributes);
 }
 
-// Memory that is known by a handle, as PJRT's buffers are, on a device whose memory comes from the driver: it lies in
-// what the driver has given out, wherever that is.
-bool IsElsewhereCounted(BufferId id, const Attributes& attributes) {
+// Whether the memory is a part of memory that the driver's calls count, at an unknown address: it has a handle, as
+// PJRT's buffers do, and lies on a device whose allocations the driver's calls record.
+bool IsCountedByDriver(BufferId id, const Attributes& attributes) {
   return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice && Impl().HasFirmProbe(attributes.device);
 }
 
@@ -127,11 +130,14 @@ Attributes AttributesOf(uint32_t device, uint32_t kind, uint32_t allocator) {
   return {static_cast<DeviceId>(device), static_cast<MemoryKind>(kind), static_cast<AllocatorId>(allocator)};
 }
 
-// --- The table. The profiler is there: whoever joins calls Start first. What may wait or read a file is not noexcept:
-// a thread may be cancelled there. ---
+// --- The functions of the table. A copy that joins calls Start first, so the profiler exists. Functions that can wait
+// or read a file are not noexcept, because a thread can be cancelled there. ---
 
 int Start() {
-  return Completes([] { Profiler::Default(); });
+  return Completes([] {
+    Profiler::Default();
+    StartThreads();
+  });
 }
 
 template <bool is_block>
@@ -143,7 +149,7 @@ int Record(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, u
   const Attributes attributes = AttributesOf(device, kind, allocator);
   std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
   if (memory.has_value()) return RecordInside(*memory, *caller, buffer, bytes, attributes, is_block);
-  if (IsElsewhereCounted(buffer, attributes)) return 0;
+  if (IsCountedByDriver(buffer, attributes)) return 0;
   return is_block ? profiler.RecordBlockFrom(*caller, buffer, bytes, attributes)
                   : profiler.RecordAllocFrom(*caller, buffer, bytes, attributes);
 }
@@ -171,19 +177,19 @@ InjectedRecord RecordFree(uint64_t id) noexcept {
   if (ends_block && Impl().FindBlock(buffer).has_value()) {
     return ProfilerAccess::Of(profiler.RecordBlockFree(buffer));
   }
-  if (is_start) return {id, memory->live.bytes, kDriversSite};
+  if (is_start) return {id, memory->live.bytes, kDriverRecordSite};
   return profiler.FindBuffer(buffer).has_value() ? ProfilerAccess::Of(profiler.RecordFree(buffer)) : kNoRecord;
 }
 
 InjectedRecord RecordBlockFree(uint64_t address) noexcept {
   const BufferId block(address);
   const std::optional<DriverMemory> memory = DriverMemoryAt(block);
-  // What was not recorded, because it is the driver's, is no foreign free.
+  // A part of other memory of the driver was not recorded as a block, so this is not a foreign free.
   if (memory.has_value() && !memory->is_plain()) return kNoRecord;
   return ProfilerAccess::Of(Profiler::Default().RecordBlockFree(block));
 }
 
-// The driver's memory has the size that the driver says. Blocks in it may change theirs.
+// Memory that the driver has allocated keeps the driver's size. Blocks in it can be resized.
 int RecordResize(uint64_t id, uint64_t bytes) noexcept {
   Profiler& profiler = Profiler::Default();
   const BufferId buffer(id);
@@ -206,7 +212,7 @@ int MergeSegments(uint64_t first, uint64_t second) noexcept {
 }
 
 void RestoreRecord(const InjectedRecord* record) noexcept {
-  if (record->site != kDriversSite) Profiler::Default().RestoreRecord(ProfilerAccess::From(*record));
+  if (record->site != kDriverRecordSite) Profiler::Default().RestoreRecord(ProfilerAccess::From(*record));
 }
 
 InjectedRecord PrepareRecord(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
@@ -237,7 +243,7 @@ int Allocator(const char* name, size_t size, uint32_t* number) {
   return Completes([&] { *number = static_cast<uint32_t>(Profiler::Default().Allocator({name, size})); });
 }
 
-// A probe of the program's.
+// A device probe that the program has set.
 class LinkedProbe {
  public:
   LinkedProbe(InjectedProfiler::Probe* probe, void* argument, void (*end)(void*))
@@ -246,17 +252,21 @@ class LinkedProbe {
   LinkedProbe(const LinkedProbe&) = delete;
   LinkedProbe& operator=(const LinkedProbe&) = delete;
 
-  DeviceProbe Ask() const {
+  DeviceProbe Query() const {
     InjectedProbe answer;
     if (probe_(argument_, &answer) == 0) throw std::bad_alloc();
+    const auto known = [](int64_t value) {
+      return value == kInjectedNotKnown ? std::nullopt : std::optional<int64_t>(value);
+    };
     DeviceProbe probe;
-    probe.bytes_limit = answer.bytes_limit;
-    probe.largest_free_block_bytes = answer.largest_free_block_bytes;
-    probe.driver_bytes_in_use = answer.driver_bytes_in_use;
-    probe.driver_peak_bytes_in_use = answer.driver_peak_bytes_in_use;
+    probe.bytes_limit = known(answer.bytes_limit);
+    probe.bytes_free = known(answer.bytes_free);
+    probe.largest_free_block_bytes = known(answer.largest_free_block_bytes);
+    probe.driver_bytes_in_use = known(answer.driver_bytes_in_use);
+    probe.driver_peak_bytes_in_use = known(answer.driver_peak_bytes_in_use);
     probe.driver_scope = static_cast<DriverScope>(answer.driver_scope);
-    probe.driver_cache_bytes = answer.driver_cache_bytes;
-    if (answer.has_baseline != 0) probe.baseline = answer.baseline;
+    probe.driver_cache_bytes = known(answer.driver_cache_bytes);
+    probe.baseline = known(answer.baseline);
     return probe;
   }
 
@@ -275,7 +285,7 @@ int SetDeviceProbe(uint32_t device, InjectedProfiler::Probe* probe, void* argume
   }
   return Completes([&] {
     Impl().SetDeviceProbe(
-        DeviceId(device), [linked] { return linked->Ask(); }, owner, /*yields=*/true);
+        DeviceId(device), [linked] { return linked->Query(); }, owner, /*yields=*/true);
   });
 }
 
@@ -306,7 +316,7 @@ int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Recei
     }
   });
   if (!is_read) return 0;
-  // What the program's copy allocates for the answer is not recorded, as in TakeSnapshot.
+  // Allocations that the program's copy makes to receive the bytes are not recorded, as in TakeSnapshot.
   const ReentryGuard guard;
   receive(argument, bytes.data(), bytes.size());
   return 1;
@@ -315,7 +325,7 @@ int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Recei
 void ResetPeak(uint32_t device) noexcept { Profiler::Default().ResetPeak(DeviceId(device)); }
 
 int DropDevice(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count) {
-  // The driver's own calls say what ends on its devices.
+  // The driver's wrapped calls end the records of its devices.
   if (Impl().HasFirmProbe(DeviceId(device))) return 1;
   return Completes([&] {
     std::vector<BufferId> ids;
@@ -334,20 +344,75 @@ uint32_t ExtendThreadTags(const char* key, size_t key_size, const char* value, s
 
 void SetTags(uint32_t tags) noexcept { current_tags = tags; }
 
-constexpr InjectedProfiler kTable = {
-    sizeof(InjectedProfiler), kInjectedVersion, &found_injected, &Start,           &Record<false>,
-    &RecordSegment,           &Record<true>,    &RecordFree,     &RecordBlockFree, &RecordResize,
-    &RecordBlockResize,       &SplitSegment,    &MergeSegments,  &RestoreRecord,   &PrepareRecord,
-    &RecordDropped,           &FindBuffer,      &Device,         &Allocator,       &SetDeviceProbe,
-    &RemoveDeviceProbe,       &SetCounter,      &Read,           &ResetPeak,       &DropDevice,
-    &ExtendThreadTags,        &SetTags,
-};
+constexpr InjectedProfiler MakeTable() {
+  InjectedProfiler table = {};
+  table.struct_size = sizeof(table);
+  table.version = kInjectedVersion;
+  table.copy = &found_injected;
+  table.start = &Start;
+  table.record_alloc = &Record<false>;
+  table.record_segment = &RecordSegment;
+  table.record_block = &Record<true>;
+  table.record_free = &RecordFree;
+  table.record_block_free = &RecordBlockFree;
+  table.record_resize = &RecordResize;
+  table.record_block_resize = &RecordBlockResize;
+  table.split_segment = &SplitSegment;
+  table.merge_segments = &MergeSegments;
+  table.restore_record = &RestoreRecord;
+  table.prepare_record = &PrepareRecord;
+  table.record_dropped = &RecordDropped;
+  table.find_buffer = &FindBuffer;
+  table.device = &Device;
+  table.allocator = &Allocator;
+  table.set_device_probe = &SetDeviceProbe;
+  table.remove_device_probe = &RemoveDeviceProbe;
+  table.set_counter = &SetCounter;
+  table.read = &Read;
+  table.reset_peak = &ResetPeak;
+  table.drop_device = &DropDevice;
+  table.extend_tags = &ExtendThreadTags;
+  table.set_tags = &SetTags;
+  return table;
+}
+constexpr InjectedProfiler kTable = MakeTable();
+
+// The driver's memory at `address`, after it has become a segment. Nothing if it cannot be one.
+std::optional<DriverMemory> SegmentAt(const Caller& caller, uint64_t address, AllocatorId allocator) {
+  std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
+  if (memory.has_value() && memory->range.is_mapped) {
+    const auto rename = [](BufferId from, BufferId to) { return Impl().Rename(from, to); };
+    if (!NameCudaMappingByAddress(memory->start, rename)) return std::nullopt;
+    memory = DriverMemoryAt(BufferId(address));
+  }
+  if (!memory.has_value() || !BecomesSegment(caller, *memory, allocator)) return std::nullopt;
+  return memory;
+}
 
 }  // namespace
+
+DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
+                              std::optional<DeviceId>* device) {
+  for (uint64_t at = address; at - address < bytes;) {
+    const std::optional<DriverMemory> memory = SegmentAt(caller, at, allocator);
+    if (!memory.has_value()) return DriverBlock::kOutside;
+    const DeviceId found = memory->live.attributes.device;
+    if (device->value_or(found) != found) return DriverBlock::kOtherDevice;
+    *device = found;
+    at = memory->start + static_cast<uint64_t>(memory->live.bytes);
+  }
+  if (Impl().FindBlock(BufferId(address)).has_value()) return DriverBlock::kLive;
+  const Attributes attributes = {device->value_or(kDefaultDevice), MemoryKind::kDevice, allocator};
+  return Profiler::Default().RecordBlockFrom(caller, BufferId(address), bytes, attributes) ? DriverBlock::kRecorded
+                                                                                           : DriverBlock::kDropped;
+}
+
+void EndDriverBlocks(DeviceId device, AllocatorId allocator) { Impl().EndBlocks(device, allocator); }
+
 }  // namespace hbmprof::internal
 
 extern "C" [[gnu::visibility("default")]] const hbmprof::internal::InjectedProfiler* hbmprof_cuda_profiler() {
-  // The first to use the profiler may be a program's copy.
+  // A copy in the program can be the first to use the profiler.
   hbmprof::internal::PrepareCudaTracking();
   return &hbmprof::internal::kTable;
 }

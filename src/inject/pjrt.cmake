@@ -1,11 +1,10 @@
-# What is loaded into other people's programs: self-contained, so that nothing of it meets theirs. Made from the static
-# library, whose symbols are hidden.
+# libhbmprof_pjrt.so. It links the static library, whose symbols are hidden: they cannot conflict with the program's.
 
-# The C interface once more, since the static library's own copy of it is hidden.
+# The C interface is compiled again, because it is hidden in the static library.
 set(_c_api ${PROJECT_SOURCE_DIR}/src/api/c_api.cc ${PROJECT_SOURCE_DIR}/src/api/version.cc)
 hbmprof_injected_library(hbmprof_pjrt ${CMAKE_CURRENT_SOURCE_DIR}/exports_pjrt_plugin.map pjrt_plugin.cc ${_c_api})
 set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_pjrt PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 
-# Abseil stays a shared library. It cannot clash with another copy in the program: all its names are in a namespace of
-# that one version, on Debian absl::debian3.
+# Abseil stays a shared library. It cannot conflict with another copy in the program, because its names are in a
+# namespace of its version (absl::debian3 on Debian).
 target_link_libraries(hbmprof_pjrt PRIVATE hbmprof absl::strings)

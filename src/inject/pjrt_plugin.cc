@@ -1,11 +1,11 @@
-// libhbmprof_pjrt.so: a PJRT plugin that loads another one and gives out its table wrapped (hbmprof/pjrt.h), for
+// libhbmprof_pjrt.so: a PJRT plugin that loads another plugin and returns its wrapped table (hbmprof/pjrt.h), for
 // programs that load a plugin by its path. Exports GetPjrtApi and the C interface (hbmprof/c_api.h).
 //
-// The other plugin: what HBMPROF_PJRT_PLUGIN names; without it libtpu, looked for where JAX and pytorch/xla look. It is
-// never unloaded.
+// The other plugin is the one that HBMPROF_PJRT_PLUGIN names; without that variable libtpu, searched where JAX and
+// pytorch/xla search it. It is never unloaded.
 //
-// A program may use what GetPjrtApi returns without looking. So where there is no plugin to be had, it gets a table
-// whose every call returns an error that says why.
+// A program may use the result of GetPjrtApi without a check. So if there is no plugin, the result is a table in which
+// every function returns an error with the reason.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -27,7 +27,7 @@
 
 namespace hbmprof::internal::pjrt {
 
-// The one error of the table without a plugin. It takes no memory and is never destroyed.
+// The error that the table without a plugin returns. There is one object, which is never destroyed.
 struct Error {};
 
 }  // namespace hbmprof::internal::pjrt
@@ -39,11 +39,11 @@ namespace {
 
 using GetApi = const PJRT_Api* (*)();
 
-// Beside libhbmprof_cuda.so: a plugin's buffers lie in memory that it has of the driver, and do not say where. In one
-// account they would count twice.
+// Does not join libhbmprof_cuda.so: a plugin's buffers lie in memory that the plugin got from the driver, at addresses
+// that the handles do not show. In one account they would count twice.
 [[gnu::constructor(101)]] void KeepToOwnProfiler() { StaySeparate(); }
 
-// What GetPjrtApi gives out, and why it is not a plugin's table: empty if it is.
+// The result of GetPjrtApi, and the reason if it is not the table of a plugin.
 struct Answer {
   const PJRT_Api* api = nullptr;
   std::string refusal;
@@ -70,7 +70,7 @@ pjrt::Error* ErrorCode(pjrt::ErrorGetCodeArgs* args) {
   return nullptr;
 }
 
-// As many slots as any version so far has, of the oldest version that has them in this order.
+// A table with the number of slots of the newest known version. Its version is the oldest that has them in this order.
 struct RefusingTable {
   static constexpr int kSlots = 138;
   pjrt::Api api = {pjrt::OffsetOf(kSlots), nullptr, {24, nullptr, pjrt::kMajorVersion, pjrt::kLeastMinorVersion}};
@@ -83,7 +83,7 @@ struct RefusingTable {
     slots[pjrt::kErrorGetCode] = reinterpret_cast<void*>(&ErrorCode);
   }
 };
-// Made when this library is loaded, before anybody can call it.
+// Constructed when this library is loaded, before the program can call it.
 const RefusingTable refusing_table;
 const PJRT_Api* RefusingApi() { return reinterpret_cast<const PJRT_Api*>(&refusing_table.api); }
 
@@ -103,8 +103,8 @@ std::string OwnPath() {
   return found ? RealPath(info.dli_fname) : std::string();
 }
 
-// The folders of Python packages that the frameworks loaded into this process lie in, beside which a `libtpu` package
-// would be.
+// Returns the folders of Python packages from which frameworks are loaded into this process. The package `libtpu` would
+// be in one of them.
 std::vector<std::string> PythonPackageFolders() {
   std::vector<std::string> folders;
   const auto visit = [](dl_phdr_info* info, size_t, void* data) {
@@ -145,7 +145,7 @@ Loaded FindPlugin() {
     if (!Load(named, &loaded)) loaded.problem = "HBMPROF_PJRT_PLUGIN: " + loaded.problem;
     return loaded;
   }
-  // These name this very file where it stands in for libtpu.
+  // These variables name this library itself if it is used in place of libtpu.
   const std::string own = OwnPath();
   for (const char* variable : {"TPU_LIBRARY_PATH", "PTXLA_TPU_LIBRARY_PATH"}) {
     const char* const path = secure_getenv(variable);
@@ -155,12 +155,12 @@ Loaded FindPlugin() {
     if (Load(folder + "libtpu/libtpu.so", &loaded)) return loaded;
   }
   if (!Load("libtpu.so", &loaded)) {
-    loaded.problem = "set HBMPROF_PJRT_PLUGIN to the path of one (libtpu was looked for: " + loaded.problem + ")";
+    loaded.problem = "set HBMPROF_PJRT_PLUGIN to the path of one (libtpu was searched: " + loaded.problem + ")";
   }
   return loaded;
 }
 
-// To load the plugin and to wrap it a second time gives the same again.
+// A second call has the same result.
 std::unique_ptr<Answer> WrapPlugin() {
   const Loaded plugin = FindPlugin();
   if (plugin.library == nullptr) return Refuse(plugin.problem);

@@ -1,7 +1,8 @@
-// Demangling by the C++ runtime, and a scanner for the text it gives. Knows nothing of files and addresses.
+// Demangles C++ by the C++ runtime and Rust by libiberty, and shortens the demangled names.
 #include "src/symbolize/demangle.h"
 
 #include <cxxabi.h>
+#include <demangle.h>
 
 #include <cstddef>
 #include <cstdlib>
@@ -16,12 +17,12 @@ bool IsWordByte(char c) {
 
 bool StartsWith(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 
-// Reads a demangled function name from left to right. Grouping only; no grammar of types.
+// Reads a demangled function name from left to right. It matches brackets and does not parse types.
 class Shortener {
  public:
   explicit Shortener(std::string_view text) : text_(text) {}
 
-  // False if the text is not what it takes for a function name.
+  // Sets `*name` to the short name. Returns false if the text is not recognized as a function name.
   bool Run(std::string* out) {
     while (position_ < text_.size()) {
       const char c = text_[position_];
@@ -33,7 +34,7 @@ class Shortener {
         if (StartsWith(Rest(), kAnonymous)) {
           Copy(kAnonymous.size());
         } else if (StartsWith(Rest(), "(*") || StartsWith(Rest(), "(&")) {
-          // "void (*f(int))(char)": what stood before is the return type of f.
+          // "void (*f(int))(char)": the text before f is its return type.
           name_.clear();
           position_ += 2;
         } else if (name_ == "decltype") {
@@ -53,7 +54,7 @@ class Shortener {
       } else if (StartsWith(Rest(), " [clone ")) {
         break;
       } else if (c == ' ') {
-        // What stood before is a return type, or words like "virtual thunk to".
+        // The text before is a return type, or words like "virtual thunk to".
         if (name_ != "decltype") name_.clear();
         ++position_;
       } else {
@@ -80,14 +81,14 @@ class Shortener {
     position_ = found == std::string_view::npos ? text_.size() : found + 1;
   }
 
-  // Of the identifier, keyword or number that starts here; 0 if none does.
+  // Returns the length of the identifier, keyword or number that starts here; 0 if there is none.
   size_t WordLength() const {
     size_t end = position_;
     while (end < text_.size() && IsWordByte(text_[end])) ++end;
     return end - position_;
   }
 
-  // How many bytes of `text`, which follows the word "operator", are the operator.
+  // Returns the length of the operator at the beginning of `text`, which follows the word "operator".
   static size_t OperatorSymbolLength(std::string_view text) {
     for (const std::string_view symbol :
          {"()", "[]", "<=>", "<<=", ">>=", "->*", "<<", ">>", "<=", ">=", "->", "<", ">"}) {
@@ -100,7 +101,7 @@ class Shortener {
     return length;
   }
 
-  // What follows the word "operator".
+  // Reads the text after the word "operator".
   void CopyOperatorSymbol() {
     if (const size_t length = OperatorSymbolLength(Rest()); length != 0) {
       const bool is_literal = Rest()[0] == '"';
@@ -200,7 +201,7 @@ class Shortener {
   std::string name_;
 };
 
-// Where a C symbol's own name ends and the compiler's begins ("f.cold", "f.constprop.0").
+// Returns `symbol` without the suffixes that the compiler adds ("f.cold", "f.constprop.0").
 std::string_view WithoutCompilerSuffix(std::string_view symbol) {
   for (const std::string_view suffix :
        {".cold", ".part.", ".constprop.", ".isra.", ".lto_priv.", ".llvm.", ".localalias"}) {
@@ -208,6 +209,34 @@ std::string_view WithoutCompilerSuffix(std::string_view symbol) {
     if (found != std::string_view::npos && found != 0) symbol = symbol.substr(0, found);
   }
   return symbol;
+}
+
+using MallocedText = std::unique_ptr<char, decltype(&free)>;
+
+// Removes generic arguments ("::<u8, fn() -> u8>") from the path of a Rust name. A type in front of the path stays:
+// "<Pool<u8>>::take::<u8>" becomes "<Pool<u8>>::take".
+std::string WithoutGenericArguments(std::string_view name) {
+  std::string rest;
+  int depth = 0;         // of all angle brackets
+  int removed_from = 0;  // the depth inside the arguments that are being removed; 0: none
+  for (size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    const bool is_arrow = c == '>' && i > 0 && name[i - 1] == '-';
+    if (c == '<') {
+      ++depth;
+      const bool is_generic = rest.size() >= 2 && rest.compare(rest.size() - 2, 2, "::") == 0;
+      if (removed_from == 0 && depth == 1 && is_generic) {
+        rest.resize(rest.size() - 2);
+        removed_from = depth;
+      }
+    }
+    if (removed_from == 0) rest += c;
+    if (c == '>' && !is_arrow) {
+      if (depth == removed_from) removed_from = 0;
+      --depth;
+    }
+  }
+  return depth == 0 ? rest : std::string(name);
 }
 
 }  // namespace
@@ -218,10 +247,16 @@ std::string ShortenDemangled(std::string_view demangled) {
 }
 
 std::string ShortFunctionName(const char* symbol) {
-  if (StartsWith(symbol, "_Z")) {
+  const bool may_be_cpp = StartsWith(symbol, "_Z");
+  // First as Rust: its legacy symbols are valid C++ symbols too.
+  if (may_be_cpp || StartsWith(symbol, "_R")) {
+    const std::string own(WithoutCompilerSuffix(symbol));
+    const MallocedText demangled(rust_demangle(own.c_str(), DMGL_NO_OPTS), &free);
+    if (demangled != nullptr) return WithoutGenericArguments(demangled.get());
+  }
+  if (may_be_cpp) {
     int status = 0;
-    const std::unique_ptr<char, decltype(&free)> demangled(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
-                                                           &free);
+    const MallocedText demangled(abi::__cxa_demangle(symbol, nullptr, nullptr, &status), &free);
     if (demangled != nullptr) return ShortenDemangled(demangled.get());
   }
   return std::string(WithoutCompilerSuffix(symbol));

@@ -1,4 +1,4 @@
-// From a symbol of an ELF file to the name that a profile shows.
+// The names that profiles show for symbols of ELF files.
 #ifndef HBMPROF_SRC_SYMBOLIZE_DEMANGLE_H_
 #define HBMPROF_SRC_SYMBOLIZE_DEMANGLE_H_
 
@@ -7,13 +7,17 @@
 
 namespace hbmprof::internal {
 
-// The short name of `symbol` (NUL-terminated): demangled if it is mangled, without return type, parameters, template
-// arguments, ABI tags and what the compiler appends to parts and copies of a function. Scopes stay, also functions as
-// scopes of their lambdas: "ns::Class::method", "(anonymous namespace)::f", "f::{lambda#1}::operator()". A C symbol is
-// its own name.
+// Returns the short name of `symbol` (NUL-terminated). The name of C++ and Rust symbols is demangled.
+// - C++: without return type, parameters, template arguments, ABI tags and the suffixes that compilers append to parts
+//   and copies of a function. Scopes stay, also functions as scopes of their lambdas: "ns::Class::method",
+//   "(anonymous namespace)::f", "f::{lambda#1}::operator()".
+// - Rust (v0 and legacy symbols): without the hash and the generic arguments of the path: "crate::module::f",
+//   "<crate::Pool<u8> as crate::Grow>::grow", "crate::f::{closure#0}".
+// - A C symbol is its own name, without suffixes of the compiler.
 std::string ShortFunctionName(const char* symbol);
 
-// The part of ShortFunctionName that works on a demangled name. A name it cannot read comes back unchanged.
+// Returns the short name of a demangled name, as ShortFunctionName does. A name that is not recognized is returned
+// unchanged.
 std::string ShortenDemangled(std::string_view demangled);
 
 }  // namespace hbmprof::internal

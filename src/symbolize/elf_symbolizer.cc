@@ -1,5 +1,6 @@
-// ElfSymbolizer: names from the symbol tables of the modules' files.
-// Not here: source lines (a viewer or tool reads DWARF), which modules there are (the snapshot says).
+// ElfSymbolizer: function names from the symbol tables of the modules' files.
+//
+// Not here: source lines (`hbmprof symbolize` reads DWARF), the list of modules (part of the snapshot).
 #include <fcntl.h>
 #include <gelf.h>
 #include <sys/stat.h>
@@ -28,11 +29,11 @@ namespace hbmprof {
 namespace internal {
 namespace {
 
-// An open ELF file. Read with read(), never mapped: a file that is cut while it is mapped would raise SIGBUS.
+// An open ELF file. It is read with read() and never mapped: access to a mapped file that is truncated raises SIGBUS.
 class ElfFile {
  public:
   explicit ElfFile(const std::string& path) {
-    // A module's path can name a device; opening some has effects, and O_NONBLOCK keeps a pipe from blocking.
+    // The path of a module can be a device, and opening a device can have effects. O_NONBLOCK: a pipe must not block.
     struct stat info;
     if (path.find('/') == std::string::npos || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
     fd_ = AboveStandard([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
@@ -50,10 +51,10 @@ class ElfFile {
   ElfFile(const ElfFile&) = delete;
   ElfFile& operator=(const ElfFile&) = delete;
 
-  // Null if the file cannot be read or is not ELF.
+  // Returns null if the file cannot be read or is not ELF.
   Elf* get() const { return elf_; }
 
-  // Lower-case hex; "" if the file has none.
+  // Returns the build id in lower-case hex; "" if the file has none.
   std::string BuildId() const {
     for (Elf_Scn* section = nullptr; (section = elf_nextscn(elf_, section)) != nullptr;) {
       GElf_Shdr header;
@@ -81,7 +82,7 @@ class ElfFile {
     return "";
   }
 
-  // The section of this type, SHT_SYMTAB or SHT_DYNSYM, if it has contents; else null.
+  // Returns the section of this type (SHT_SYMTAB or SHT_DYNSYM), null if there is none or it is empty.
   Elf_Scn* SymbolSection(unsigned type) const {
     for (Elf_Scn* section = nullptr; (section = elf_nextscn(elf_, section)) != nullptr;) {
       GElf_Shdr header;
@@ -95,7 +96,7 @@ class ElfFile {
   Elf* elf_ = nullptr;
 };
 
-// The functions of one file, by address, and the names found so far.
+// The functions of one file, by address, and the short names that were needed so far. Not thread-safe.
 class SymbolTable {
  public:
   // Reads the functions of `section`, a symbol table of `file`.
@@ -118,7 +119,7 @@ class SymbolTable {
     for (const Candidate& candidate : candidates) {
       if (!addresses_.empty() && addresses_.back() == candidate.address) continue;  // an alias
       addresses_.push_back(candidate.address);
-      // Linkers write a symbol's version behind its name ("f@@V1").
+      // Linkers append the version of a symbol to its name ("f@@V1").
       const size_t length = std::strcspn(candidate.name, "@");
       functions_.push_back({candidate.size, names_.size(), length, nullptr});
       names_.append(candidate.name, length).push_back('\0');
@@ -130,13 +131,13 @@ class SymbolTable {
 
   bool empty() const { return functions_.empty(); }
 
-  // The name of the function at `address`, an address of the file's own; empty if there is none. Lives as long as the
-  // table.
+  // Returns the name of the function at `address`, which is relative to the file; empty if there is none. Valid as long
+  // as the table.
   Symbolizer::Name Find(uint64_t address) {
     const auto after = std::upper_bound(addresses_.begin(), addresses_.end(), address);
     if (after == addresses_.begin()) return {};
     Function& function = functions_[static_cast<size_t>(after - addresses_.begin()) - 1];
-    // Functions written in assembly may have no size: then they reach to the next one.
+    // A function in assembly can have no size: it ends at the next function.
     if (function.size != 0 && address - *std::prev(after) >= function.size) return {};
     if (function.size == 0 && after == addresses_.end()) return {};
     if (function.found == nullptr) {
@@ -152,10 +153,11 @@ class SymbolTable {
     uint64_t size;
     size_t name;  // offset in names_
     size_t name_length;
-    const std::string* found;  // the name and the short one, one after the other; null until they are asked for
+    const std::string* found;  // the name and the short name, concatenated; null until it is needed
   };
-  // Orders by address, then the alias to show first: exported, with a size, without leading underscores (malloc, not
-  // __libc_malloc), then by the alphabet, so that every process shows the same one.
+  // Orders by address. Of several names for one address, the name to show comes first: an exported one, one with a
+  // size, one without a leading underscore (malloc, not __libc_malloc), then in alphabetical order, so that every
+  // process shows the same name.
   struct Candidate {
     uint64_t address;
     uint64_t size;
@@ -173,14 +175,16 @@ class SymbolTable {
     bool IsReservedC() const { return name[0] == '_' && name[1] != 'Z'; }
   };
 
-  std::vector<uint64_t> addresses_;  // sorted, each once; by themselves, so that a search stays in the cache
-  std::vector<Function> functions_;  // of these
-  std::string names_;                // NUL-terminated, one after the other
-  std::deque<std::string> found_;  // in the order in which dumps ask for them, which so read on in memory; never moved
+  std::vector<uint64_t> addresses_;  // sorted, unique; a separate vector, so that a search uses few cache lines
+  std::vector<Function> functions_;  // of addresses_
+  std::string names_;                // NUL-terminated, concatenated
+  std::deque<std::string> found_;  // in the order of the first use, which is about the order of later uses; never moved
 };
 
-// The functions of the file a module was loaded from; null if there is no such file any more. `.symtab` is best; a
-// stripped file's may be kept where distributions put debug files; what else is left is `.dynsym`.
+// Returns the functions of the file that a module was loaded from; null if that file does not exist any more. Uses the
+// first of these that exists: `.symtab` of the file, `.symtab` of its separate debug file (where distributions put
+// them),
+// `.dynsym` of the file.
 std::unique_ptr<SymbolTable> ReadSymbols(const Snapshot::Module& module) {
   const ElfFile file(module.path);
   const bool is_same = file.get() != nullptr && file.BuildId() == module.build_id;
@@ -201,7 +205,8 @@ std::unique_ptr<SymbolTable> ReadSymbols(const Snapshot::Module& module) {
   return table;
 }
 
-// What names a file's contents: its build id, else what changes when the file does. "" if there is neither.
+// Returns a key for the contents of a file: its build id, else its path, size and modification time; "" if the file
+// does not exist.
 std::string CacheKey(const Snapshot::Module& module) {
   if (!module.build_id.empty()) return module.build_id;
   struct stat info;
@@ -210,14 +215,14 @@ std::string CacheKey(const Snapshot::Module& module) {
          std::to_string(info.st_mtim.tv_nsec);
 }
 
-// The tables read so far, for the life of the process. A file without symbols is tried again: it costs little, and
-// the file may come back.
+// The symbol tables that were read so far. They are kept for the life of the process. A file without symbols is read
+// again at the next use, because that is cheap and the file can be restored. Thread-safe.
 class SymbolCache {
  public:
   explicit SymbolCache(pid_t owner, SymbolCache* previous) : owner_(owner), previous_(previous) {}
 
-  // The cache of this process. A child of fork() starts with an empty one, because another thread may have held the
-  // lock of its parent's at that moment.
+  // Returns the cache of this process. A forked child gets a new, empty one, because another thread can hold the lock
+  // of the parent's cache during the fork.
   static SymbolCache& Get() {
     static std::atomic<SymbolCache*> current{nullptr};
     SymbolCache* cache = current.load(std::memory_order_acquire);
@@ -268,7 +273,7 @@ class SymbolCache {
   }
 
   const pid_t owner_;
-  [[maybe_unused]] SymbolCache* const previous_;  // a parent process's, never used again; kept reachable
+  [[maybe_unused]] SymbolCache* const previous_;  // the parent process's, not used; kept reachable for leak checkers
   Mutex mutex_;
   std::unordered_map<std::string, std::unique_ptr<SymbolTable>> tables_ ABSL_GUARDED_BY(mutex_);
 };
@@ -281,8 +286,8 @@ class CachedElfSymbolizer final : public Symbolizer {
   }
 };
 
-// Made by the compiler and never destroyed. A static variable of a function has a lock, which another thread may hold
-// when the process forks.
+// Constant-initialized and never destroyed. Not a static variable of a function, because that has a lock, which another
+// thread can hold while the process forks.
 union Lasting {
   constexpr Lasting() : symbolizer() {}
   ~Lasting() {}

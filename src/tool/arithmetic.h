@@ -1,4 +1,4 @@
-// Sums of values that come from files: where an int64 cannot hold them they wrap around, as pprof's do.
+// Arithmetic on values from files. It wraps around on overflow, as pprof's does.
 #ifndef HBMPROF_SRC_TOOL_ARITHMETIC_H_
 #define HBMPROF_SRC_TOOL_ARITHMETIC_H_
 
@@ -12,7 +12,7 @@ inline int64_t Plus(int64_t a, int64_t b) {
 inline int64_t Minus(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
 }
-// Without its sign; the largest for what has none without.
+// The absolute value; INT64_MAX for INT64_MIN.
 inline int64_t Magnitude(int64_t value) { return value == INT64_MIN ? INT64_MAX : value < 0 ? -value : value; }
 
 }  // namespace hbmprof::tool

@@ -1,4 +1,4 @@
-// `hbmprof check`: is this profile well formed and complete?
+// `hbmprof check`: reports whether a profile is well formed and complete.
 #include <re2/re2.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace hbmprof::tool {
 namespace {
 
-// What is wrong, and what is only worth knowing. The reader has checked every reference already.
+// Collects the problems and remarks of a profile. The reader has already checked every reference.
 class Examiner {
  public:
   explicit Examiner(const RawProfile& profile) : profile_(profile), message_(profile.message()) {}
@@ -44,7 +44,7 @@ class Examiner {
  private:
   void Problem(std::string text) { Add(std::move(text), problems_); }
   void Note(std::string text) { Add(std::move(text), notes_); }
-  // A file with more than enough is broken throughout.
+  // More entries than this have no use for the reader.
   static void Add(std::string text, std::vector<std::string>& to) {
     if (to.size() == kEnough) text = "... and more";
     if (to.size() <= kEnough) to.push_back(std::move(text));
@@ -58,7 +58,7 @@ class Examiner {
     for (const pprof::ValueType& type : message_.sample_type()) {
       known = known || profile_.text(type.type()) == wanted;
       if (!types.insert(profile_.text(type.type())).second) {
-        Problem(Cat("sample type ", profile_.text(type.type()), " stands twice: only the first can be chosen"));
+        Problem(Cat("sample type ", profile_.text(type.type()), " appears twice: only the first can be selected"));
       }
     }
     if (!known) Problem(Cat("default_sample_type ", wanted, " is none of its sample types"));
@@ -68,11 +68,12 @@ class Examiner {
       options.set_max_mem(int64_t{2} << 20);
       const RE2 compiled(std::string(profile_.text(expression)), options);
       if (!compiled.ok()) {
-        Problem(Cat("drop_frames or keep_frames is no regular expression, so nothing is hidden: ", compiled.error()));
+        Problem(
+            Cat("drop_frames or keep_frames is not a regular expression, so it hides no frame: ", compiled.error()));
       }
     }
     if (!message_.has_period_type()) Note("it has no period type: pprof compares it only with others that have none");
-    if (message_.time_nanos() == 0) Note("it does not say when it was taken: leaks needs the files in order");
+    if (message_.time_nanos() == 0) Note("it has no time: give the files to leaks in order");
     if (message_.duration_nanos() != 0) Note("it has a duration: some viewers will add such profiles up");
     int empty = 0;
     for (const std::string& text : message_.string_table()) empty += text.empty() ? 1 : 0;
@@ -143,11 +144,14 @@ class Examiner {
     if (negative > 0) Note(Cat(negative, " values are negative: it is a saved difference"));
   }
 
-  // What this project's own profiles say of themselves must be so.
+  // The comments of this project's own profiles must agree with the samples.
   void Comments() {
     for (const int64_t index : message_.comment()) {
       const Comment comment(profile_.text(index));
       const auto value = [&](const std::string& key) { return comment.Number(key).value_or(0); };
+      if (const auto text = comment.values.find("text"); comment.word == "warning" && text != comment.values.end()) {
+        Note(text->second);
+      }
       if (comment.word == "tracker") {
         if (value("dropped_records") != 0) {
           Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ",
@@ -192,7 +196,7 @@ class Examiner {
     }
   }
 
-  // Of the samples of one device and memory space; nothing if there is no such sample type, or it is beyond int64.
+  // The sum over the samples of a device and memory space; nothing without this sample type or on overflow of int64.
   std::optional<int64_t> SumOf(std::string_view device, std::string_view space, std::string_view type) {
     const auto [entry, is_new] = sums_.try_emplace(type);
     if (is_new) AddUp(type, entry->second);

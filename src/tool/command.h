@@ -1,5 +1,5 @@
-// What main.cc and the subcommands agree on: how a subcommand is added, and what it returns. A subcommand is a file of
-// its own with one function Add...Command, declared at the end of this page and listed in main.cc.
+// The interface between main.cc and the subcommands. Each subcommand is one file with one function Add...Command, which
+// is declared at the end of this header and listed in main.cc.
 #ifndef HBMPROF_SRC_TOOL_COMMAND_H_
 #define HBMPROF_SRC_TOOL_COMMAND_H_
 
@@ -10,24 +10,27 @@
 
 namespace hbmprof::tool {
 
-// What the process exits with.
+// Exit status of the process.
 enum ExitCode : int {
   kSuccess = 0,
-  kFinding = 1,   // the answer is bad news: a profile is damaged, something grew beyond --fail-over
-  kUnusable = 2,  // no answer: wrong usage, unreadable input, output that cannot be written
+  kFinding = 1,   // the result needs attention: a damaged profile, growth above --fail-over
+  kUnusable = 2,  // no result: wrong usage, unreadable input, output that cannot be written
 };
 
 struct Command {
-  // Its part of the command line. Options are bound to what `run` holds.
+  // The options of the subcommand. They are bound to variables that `run` owns.
   CLI::App* arguments;
-  // Called if the user chose it. The exit code, or an error: then its message goes to stderr and the code is kUnusable.
+  // Runs the subcommand and returns the exit code. After an error, main prints the error's message to stderr and exits
+  // with kUnusable.
   std::function<absl::StatusOr<int>()> run;
-  // Whether it does nothing but read profiles, so that their size bounds the memory it may take (memory_limit.h).
+  // True if the subcommand only reads profiles. Then the size of the files limits its memory (memory_limit.h).
   bool only_reads_profiles = false;
 };
 
 // Each adds its subcommand to the command line `tool`.
 Command AddRunCommand(CLI::App& tool);
+Command AddPsCommand(CLI::App& tool);
+Command AddDumpCommand(CLI::App& tool);
 Command AddDoctorCommand(CLI::App& tool);
 Command AddTopCommand(CLI::App& tool);
 Command AddDiffCommand(CLI::App& tool);

@@ -1,5 +1,5 @@
-// `hbmprof completion`: what a shell needs to complete the command line. Made from the command line's own description,
-// so that no option is missing.
+// `hbmprof completion`: prints a shell's completion script. The script is generated from the definition of the command
+// line, so it has every option.
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,7 +46,7 @@ std::string Bash(const CLI::App& tool) {
       "    COMPREPLY=($(compgen -f -- \"$word\"))\n  fi\n}\ncomplete -o filenames -F _hbmprof hbmprof\n");
 }
 
-// zsh takes bash's.
+// zsh runs the script for bash.
 std::string Zsh(const CLI::App& tool) {
   return Cat("#compdef hbmprof\nautoload -U +X bashcompinit && bashcompinit\n", Bash(tool));
 }

@@ -1,4 +1,4 @@
-// `hbmprof convert`: a profile for viewers that do not read pprof.
+// `hbmprof convert`: writes profiles in formats of other viewers.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -14,7 +14,9 @@
 namespace hbmprof::tool {
 namespace {
 
-struct ConvertOptions {
+struct ConvertOptions : ViewOptions {
+  ConvertOptions() : ViewOptions(false) {}
+
   std::vector<std::string> files;
   std::string to;
   std::string output;
@@ -26,8 +28,8 @@ std::string Quoted(std::string_view text) {
   return VisibleJson(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// What is written for each location is made once, however many stacks it is in. `write` gives the text of one frame;
-// what it gives for a location's frames stands in the order in which people read them, or in the opposite one.
+// Makes the text of each location once, although it can be in many stacks. `write` returns the text of one frame.
+// Frames are in the order innermost first, or outermost first.
 class FrameTexts {
  public:
   using Write = std::function<std::string(const ProfileSet::ShownFrame&)>;
@@ -38,7 +40,7 @@ class FrameTexts {
         write_(std::move(write)),
         texts_(profiles.locations().size()) {}
 
-  // Appends a stack's frames, each behind the separator.
+  // Appends the frames of a stack, with the separator before each.
   void AppendStack(uint32_t stack, std::string& out) {
     const uint64_t* begin = profiles_.stacks().begin(stack);
     const size_t length = profiles_.stacks().length(stack);
@@ -62,7 +64,7 @@ class FrameTexts {
   std::vector<std::string> texts_;  // by location
 };
 
-// The labels of `by`, which are the outermost frames of all: "device=GPU:0".
+// Returns the labels `by` as the outermost frames: "device=GPU:0".
 std::vector<std::string> LabelFrames(const ProfileSet& profiles, uint32_t labels, const std::vector<std::string>& by) {
   std::vector<std::string> names;
   for (const std::string& key : by) names.push_back(Cat(key, "=", profiles.LabelText(labels, key)));
@@ -72,7 +74,7 @@ constexpr char kNoStack[] = "[no stack]";
 
 // Brendan Gregg's format: one line per stack, outermost frame first.
 std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by) {
-  // What separates frames and lines cannot be part of a name.
+  // The separators of frames and lines must not be part of a name.
   const auto write = [](std::string name) {
     for (char& c : name) c = c == ';' || c == '\n' || c == '\r' ? ':' : c;
     return Visible(name);
@@ -99,20 +101,20 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
 std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string>& by) {
   std::string all_frames;
   std::map<std::pair<std::string, std::string>, size_t> numbers;
-  const auto number_of = [&](const std::string& name, const std::string& place) {
-    const auto [entry, is_new] = numbers.try_emplace({name, place}, numbers.size());
+  const auto number_of = [&](const std::string& name, const std::string& position) {
+    const auto [entry, is_new] = numbers.try_emplace({name, position}, numbers.size());
     if (is_new) {
       Json json = {{"name", name}};
-      const size_t colon = place.rfind(':');
-      if (!place.empty()) json["file"] = place.substr(0, colon);
-      if (colon != std::string::npos) json["line"] = std::atoll(place.c_str() + colon + 1);
+      const size_t colon = position.rfind(':');
+      if (!position.empty()) json["file"] = position.substr(0, colon);
+      if (colon != std::string::npos) json["line"] = std::atoll(position.c_str() + colon + 1);
       all_frames += entry->second == 0 ? "\n" : ",\n";
       all_frames += VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
     }
     return std::to_string(entry->second);
   };
   FrameTexts frames(profiles, ",", true,
-                    [&](const ProfileSet::ShownFrame& frame) { return number_of(frame.name, frame.place); });
+                    [&](const ProfileSet::ShownFrame& frame) { return number_of(frame.name, frame.position); });
   // By sample of all files: its stack's numbers.
   std::vector<std::string> stacks;
   for (const ProfileSet::File& file : profiles.files()) {
@@ -159,7 +161,7 @@ std::string LabelsAsJson(const ProfileSet& profiles, uint32_t set) {
 }
 
 std::string AllAsJson(const ProfileSet& profiles) {
-  std::string text = "{\"types\":[";
+  std::string text = Cat("{\"version\":", kJsonVersion, ",\"types\":[");
   std::vector<std::string> type_names;
   for (const SampleType& type : profiles.types()) {
     text += Cat(type_names.empty() ? "" : ",", "{\"type\":", Quoted(type.type), ",\"unit\":", Quoted(type.unit), "}");
@@ -167,7 +169,7 @@ std::string AllAsJson(const ProfileSet& profiles) {
   }
   text += "],\n\"files\":[";
   FrameTexts frames(profiles, ",", false, [](const ProfileSet::ShownFrame& frame) {
-    return Cat("{\"name\":", Quoted(frame.name), ",\"where\":", Quoted(frame.place), "}");
+    return Cat("{\"name\":", Quoted(frame.name), ",\"where\":", Quoted(frame.position), "}");
   });
   for (const ProfileSet::File& file : profiles.files()) {
     text += Cat(text.back() == '[' ? "" : ",", "\n{\"path\":", Quoted(file.path), ",\"time\":\"",
@@ -189,8 +191,9 @@ std::string AllAsJson(const ProfileSet& profiles) {
 }
 
 absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
-  const absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(options.files);
+  const absl::StatusOr<ProfileSet> profiles = ReadView("convert", options.files, options);
   if (!profiles.ok()) return profiles.status();
+  if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
   if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
   const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
   if (!type.ok()) return type.status();
@@ -221,6 +224,8 @@ Command AddConvertCommand(CLI::App& tool) {
   arguments->add_option("-b,--by", options->by, "Labels to put above the stacks: device,kind")
       ->delimiter(',')
       ->allow_extra_args(false);
+  options->AddTo(*arguments);
+  arguments->footer(kFilterHelp);
   return {arguments, [options] { return RunConvert(*options); }, true};
 }
 

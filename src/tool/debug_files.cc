@@ -32,7 +32,7 @@ bool IsFile(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-// The kernel's own files: reading some of them blocks, and none is a debug file.
+// Whether `dir` is a kernel file system. Reading some of its files blocks, and none is a debug file.
 bool IsKernelFileSystem(const fs::path& dir) {
   struct statfs info;
   if (statfs(dir.c_str(), &info) != 0) return false;
@@ -72,7 +72,7 @@ std::string BuildIdOf(const std::string& path) {
   return text;
 }
 
-// A folder of debug files has some thousands of entries; a system's root, millions.
+// A folder of debug files has thousands of entries; the root of a system has millions.
 DebugFiles::DebugFiles(std::vector<std::string> directories, size_t max_entries)
     : directories_(std::move(directories)), max_entries_(max_entries) {
   if (const std::string cache = Environment("DEBUGINFOD_CACHE_PATH"); !cache.empty()) caches_.push_back(cache);

@@ -1,6 +1,5 @@
-// Finds the file that has a module's symbols: by its build id, in the folders that the user names and in those where
-// systems keep such files.
-// Not here: reading it (dwarf_symbolizer.h).
+// Finds the file with a module's symbols by its build id, in the user's folders and in the standard folders.
+// dwarf_symbolizer.h reads the file.
 #ifndef HBMPROF_SRC_TOOL_DEBUG_FILES_H_
 #define HBMPROF_SRC_TOOL_DEBUG_FILES_H_
 
@@ -22,15 +21,15 @@ class DebugFiles {
   static constexpr size_t kMaxEntries = 200000;
   explicit DebugFiles(std::vector<std::string> directories, size_t max_entries = kMaxEntries);
 
-  // The readable files that may belong to the module, best first, each once. A file with a different build id is among
-  // them only if it has the module's name: so that the user learns of it. Any thread.
+  // Returns the readable files that may belong to the module, best first, each once. Includes a file with a different
+  // build id only if it has the module's name, so that a message can name it. Thread-safe.
   std::vector<std::string> Candidates(const std::string& path, const std::string& build_id);
 
-  // Which of the user's folders were not searched to the end, and why; one line each. Any thread.
+  // Returns one line for each of the user's folders that was not searched completely, with the reason. Thread-safe.
   std::vector<std::string> Problems();
 
  private:
-  // Every ELF file below the user's folders, by build id: read once, when a conventional place did not have the file.
+  // Every ELF file below the user's folders, by build id. Made on the first use, after the conventional paths.
   const std::map<std::string, std::vector<std::string>>& Index() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<std::string> directories_;
@@ -46,7 +45,7 @@ class DebugFiles {
   std::vector<std::string> problems_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Lower-case hex; "" if the file is no ELF file or has none.
+// Returns the build id in lower-case hex; "" if the file is not an ELF file or has none.
 std::string BuildIdOf(const std::string& path);
 
 }  // namespace hbmprof::tool

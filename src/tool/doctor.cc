@@ -1,4 +1,4 @@
-// `hbmprof doctor`: what can be seen on this machine and of a program, and what not.
+// `hbmprof doctor`: reports what `hbmprof run` can record on this machine and of a program.
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -33,12 +33,12 @@ namespace {
 
 struct DoctorOptions {
   std::string library;
-  bool coverage_only = false;  // in the child that has the library preloaded
+  bool coverage_only = false;  // in the child process with the preloaded library
   bool entry_points = false;
   std::vector<std::string> command;
 };
 
-// What was found. A problem means that something will not be seen at all.
+// Prints the findings. A problem means that some allocations cannot be recorded.
 class Findings {
  public:
   void Say(const std::string& topic, const std::string& text) { Line("  ", topic, text); }
@@ -64,7 +64,7 @@ std::string FirstLine(const std::string& path) {
 
 // --- The machine. ---
 
-// Initialises the driver, which makes no context.
+// Reports the driver. Initialises it, which creates no context.
 void Driver(Findings& findings) {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
   if (driver == nullptr) {
@@ -120,7 +120,7 @@ void Limits(Findings& findings) {
   if (memory.empty()) memory = FirstLine("/sys/fs/cgroup/memory/memory.limit_in_bytes");
   char* end = nullptr;
   const long long limit = std::strtoll(memory.c_str(), &end, 10);
-  // Version 1 writes a number near the largest for "none".
+  // cgroup version 1 writes a number near the largest one if there is no limit.
   const bool limited = end != memory.c_str() && limit < (1ll << 60);
   findings.Say("host memory",
                Cat(limited ? Cat("the container may use ", FormatValue(limit, "bytes")) : "no container limit",
@@ -132,7 +132,7 @@ void Limits(Findings& findings) {
   }
 }
 
-// --- The injected library: preloaded into this command once more, which then asks it. ---
+// --- The injected library: a second process of this command has it preloaded and queries it. ---
 
 int PrintCoverage() {
   dlopen("libcuda.so.1", RTLD_LAZY);
@@ -144,23 +144,24 @@ int PrintCoverage() {
   return kSuccess;
 }
 
-// Returns its path, empty if it cannot be used.
+// Returns the path of the library; "" if it cannot be used.
 std::string Library(const DoctorOptions& options, Findings& findings) {
   const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
   if (!library.ok()) {
     findings.Problem("library", std::string(library.status().message()));
     return "";
   }
-  const absl::StatusOr<Captured> asked =
+  const absl::StatusOr<Captured> query =
       RunAndCapture("/proc/self/exe", {"hbmprof", "doctor", "--coverage-only"},
                     {{"LD_PRELOAD", PreloadWith(*library)}, {"HBMPROF_CUDA_OUTPUT", ""}}, false);
-  if (!asked.ok() || asked->end.signal != 0 || asked->end.code != kSuccess) {
-    findings.Problem("library", Cat(*library, " cannot be preloaded here (what the dynamic linker says stands above)"));
+  if (!query.ok() || query->end.signal != 0 || query->end.code != kSuccess) {
+    findings.Problem("library",
+                     Cat(*library, " cannot be preloaded here (see the message of the dynamic linker above)"));
     return "";
   }
   findings.Say("library", Cat(*library, " can be preloaded"));
   std::map<std::string, std::vector<std::pair<std::string, std::string>>> by_state;
-  std::istringstream lines(asked->text);
+  std::istringstream lines(query->text);
   for (std::string state, name, note;
        std::getline(lines, state, '\t') && std::getline(lines, name, '\t') && std::getline(lines, note);) {
     by_state[state].push_back({name, note});
@@ -185,6 +186,7 @@ struct Program {
   bool dynamic_symbols = false;
   bool debug = false;
   bool unwind_tables = false;
+  bool reports_torch_blocks = false;
   std::vector<std::string> needed;
   int functions = 0;
   int frame_pointer_functions = 0;
@@ -266,6 +268,20 @@ void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std
   }
 }
 
+// The function by which PyTorch's caching allocator reports its blocks.
+constexpr char kTorchReport[] = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
+
+bool Imports(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, const char* function) {
+  Elf_Data* data = elf_getdata(section, nullptr);
+  for (size_t i = 0; data != nullptr && header.sh_entsize != 0 && i < header.sh_size / header.sh_entsize; ++i) {
+    GElf_Sym symbol;
+    if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr || symbol.st_shndx != SHN_UNDEF) continue;
+    const char* name = elf_strptr(elf, header.sh_link, symbol.st_name);
+    if (name != nullptr && std::strcmp(name, function) == 0) return true;
+  }
+  return false;
+}
+
 Program Examine(std::string_view bytes) {
   Program program;
   elf_version(EV_CURRENT);
@@ -296,6 +312,7 @@ Program Examine(std::string_view bytes) {
     if (info.sh_type == SHT_DYNSYM) {
       program.dynamic_symbols = true;
       FindPython(elf, section, info, bytes, program);
+      program.reports_torch_blocks = Imports(elf, section, info, kTorchReport);
     }
     if (info.sh_type != SHT_DYNAMIC || info.sh_entsize == 0) continue;
     Elf_Data* data = elf_getdata(section, nullptr);
@@ -332,8 +349,24 @@ std::string NeededLike(const Program& program, const std::string& start) {
   return "";
 }
 
+constexpr char kTorchLibrary[] = "libc10_cuda.so";
+
+void TorchLibrary(const std::string& path, Findings& findings) {
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) {
+    findings.Problem("PyTorch", std::string(bytes.status().message()));
+  } else if (Examine(*bytes).reports_torch_blocks) {
+    findings.Say("PyTorch", Cat(path, " reports the blocks of its caching allocator: they are shown"));
+  } else {
+    findings.Problem("PyTorch", Cat(path, " reports no blocks of its caching allocator: only its segments are shown"));
+  }
+}
+
 // `library` is empty if there is none.
 void Target(const std::string& command, const std::string& library, Findings& findings, int depth = 0) {
+  if (std::filesystem::path(command).filename().string().rfind(kTorchLibrary, 0) == 0) {
+    return TorchLibrary(command, findings);
+  }
   const absl::StatusOr<std::string> path = FindProgram(command);
   if (!path.ok()) {
     findings.Problem("program", std::string(path.status().message()));
@@ -352,7 +385,7 @@ void Target(const std::string& command, const std::string& library, Findings& fi
   }
   const Program program = Examine(*bytes);
   if (!program.elf) {
-    findings.Problem("program", Cat(*path, " is no ELF program and no script"));
+    findings.Problem("program", Cat(*path, " is neither an ELF program nor a script"));
     return;
   }
   findings.Say("program", *path);
@@ -379,6 +412,9 @@ void Target(const std::string& command, const std::string& library, Findings& fi
                        : !driver.empty()
                            ? "the driver, linked: tracked"
                            : "none in the program itself; what its libraries use is tracked all the same");
+  if (!NeededLike(program, kTorchLibrary).empty()) {
+    findings.Say("PyTorch", "linked: `hbmprof doctor -- PATH/libc10_cuda.so` says whether its blocks are shown");
+  }
   Python(program, findings);
   if (program.functions > 0) {
     findings.Say("frame pointers", Cat(FormatPercent(program.frame_pointer_functions, program.functions), " of ",
@@ -411,14 +447,14 @@ absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
 }  // namespace
 
 Command AddDoctorCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("doctor", "Say what `hbmprof run` can see here, and what not");
+  CLI::App* arguments = tool.add_subcommand("doctor", "Report what `hbmprof run` can record here");
   auto options = std::make_shared<DoctorOptions>();
   arguments->add_flag("--entry-points", options->entry_points,
                       "List the driver's calls: tracked, passed through, absent");
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
   arguments->add_flag("--coverage-only", options->coverage_only)->group("");
-  arguments->add_option("command", options->command, "A program to look at, after --");
-  arguments->footer("Lines that begin with ! name what will not be seen; then the exit code is 1.");
+  arguments->add_option("command", options->command, "A program to look at, or PyTorch's libc10_cuda.so, after --");
+  arguments->footer("A line that begins with ! names something that cannot be recorded; then the exit code is 1.");
   return {arguments, [options] { return RunDoctor(*options); }};
 }
 

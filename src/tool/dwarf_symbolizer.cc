@@ -1,8 +1,8 @@
 // See dwarf_symbolizer.h.
 //
-// Units are found by the ranges they state themselves: .debug_aranges is optional, and clang leaves it out. Each unit
-// with wanted addresses is then read once, whatever their number: every function and inlined call in it looks up which
-// of the wanted addresses it covers.
+// Units are found by the address ranges in the units: .debug_aranges is optional, and clang does not write it. Each
+// unit that contains a wanted address is read once: every function and inlined call in it looks up the wanted addresses
+// that it covers.
 #include "src/tool/dwarf_symbolizer.h"
 
 #include <dwarf.h>
@@ -23,10 +23,10 @@ namespace hbmprof::tool {
 namespace {
 
 constexpr uint64_t kPageMask = 4095;
-// A tree of entries that is deeper than any compiler's is a damaged one.
+// Limit for damaged files: no compiler nests entries this deep.
 constexpr int kMaxDepth = 512;
 
-// Nobody else looks for files: the caller has the right one.
+// libdw must not search for files: the caller has the right one.
 int FindNothing(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word, char**) {
   return -1;
 }
@@ -43,7 +43,7 @@ std::string Absolute(const char* file, const char* directory) {
   return std::string(directory) + "/" + file;
 }
 
-// Of a function: from itself, from what it is a copy of, and from what declares it.
+// Returns an attribute of a function: its own, that of its abstract origin, or that of its declaration.
 std::string LinkageName(Dwarf_Die* die) {
   Dwarf_Attribute attribute;
   const std::string name = TextOf(dwarf_attr_integrate(die, DW_AT_linkage_name, &attribute));
@@ -56,12 +56,12 @@ std::string PlainName(Dwarf_Die* die) {
   return TextOf(dwarf_attr_integrate(die, DW_AT_name, &attribute));
 }
 
-// The name in the source with the namespaces and classes around it, for a function that the linker never sees.
+// The name in the source with its namespaces and classes, for a function without a linker symbol.
 std::string QualifiedName(Dwarf_Die* die) {
   std::string name = PlainName(die);
   if (name.empty()) return "";
   Dwarf_Attribute attribute;
-  // Where it is declared: through what it is a copy of, and what declares that.
+  // The declaration: follows the abstract origin and its specification.
   Dwarf_Die declared = *die;
   for (int i = 0; i < 4; ++i) {
     Dwarf_Die other;
@@ -157,7 +157,7 @@ uint64_t DwarfSymbolizer::AddressOf(uint64_t file_offset, uint64_t mapping_offse
       return file_offset - segment.p_offset + segment.p_vaddr;
     }
   }
-  // A file of debug information alone has its segments' addresses, but not their places in the file.
+  // A separate debug file has the addresses of its segments, but not their file offsets.
   if (code.size() != 1 || file_offset < mapping_offset) return UINT64_MAX;
   const uint64_t address = (code[0].p_vaddr & ~kPageMask) + (file_offset - (mapping_offset & ~kPageMask));
   return address < code[0].p_vaddr + code[0].p_memsz ? address : UINT64_MAX;
@@ -177,7 +177,7 @@ void DwarfSymbolizer::Impl::ReadUnits() {
     Dwarf_Addr begin;
     Dwarf_Addr end;
     for (ptrdiff_t at = 0; (at = dwarf_ranges(&die, at, &base, &begin, &end)) > 0;) {
-      // What the skeleton leaves out is in the split file, if that was found.
+      // The rest of a skeleton unit is in the split file, if that was found.
       if (begin < end) units.push_back({begin, end, 0, type == DW_UT_skeleton && split.addr != nullptr ? split : die});
     }
   }
@@ -201,7 +201,7 @@ void DwarfSymbolizer::Impl::Visit(Dwarf_Die die, int depth, std::vector<Wanted>&
       }
     }
     switch (tag) {
-      // What holds no code.
+      // Entries that contain no code.
       case DW_TAG_base_type:
       case DW_TAG_enumeration_type:
       case DW_TAG_formal_parameter:
@@ -253,7 +253,7 @@ void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& w
       frame.start_line = Number(&die, DW_AT_decl_line);
       want.frames->push_back(std::move(frame));
       if (dwarf_tag(&die) == DW_TAG_subprogram) break;
-      // The next frame stands where this one was called.
+      // The position of the next frame is the call of this one.
       const auto call_file = static_cast<size_t>(Number(&die, DW_AT_call_file));
       file = call_file < file_count ? Absolute(dwarf_filesrc(files, call_file, nullptr, nullptr), directory) : "";
       line = Number(&die, DW_AT_call_line);
@@ -275,7 +275,7 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
   std::vector<std::pair<Dwarf_Die, std::vector<Impl::Wanted>>> work;
   std::vector<std::pair<const void*, size_t>> known;
   for (const size_t i : order) {
-    // DWARF knows the file's own addresses, but for what the reader moved.
+    // libdw adds a bias to the virtual addresses of the file.
     const uint64_t address = addresses[i] + impl_->elf_bias - impl_->dwarf_bias;
     auto unit = std::upper_bound(units.begin(), units.end(), address,
                                  [](uint64_t value, const Impl::Unit& u) { return value < u.begin; });
@@ -316,7 +316,7 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
     const char* name = dwfl_module_addrinfo(impl_->module, addresses[i] + impl_->elf_bias, &offset, &symbol, nullptr,
                                             nullptr, nullptr);
     if (name == nullptr || *name == '\0') continue;
-    // What DWARF named for lack of a linkage name is better than a symbol of C with its version.
+    // A name from DWARF without a linkage name is better than a C symbol with its version.
     if (!frames[i].empty() && !frames[i].back().name.empty() && std::string_view(name).substr(0, 2) != "_Z") {
       continue;
     }

@@ -1,5 +1,5 @@
-// Code addresses of one ELF file to functions, files, lines and inlined calls, from its DWARF; from its symbol table
-// where it has no DWARF.
+// Translates code addresses of one ELF file to functions, files, lines and inlined calls, from its DWARF, or from its
+// symbol table if it has no DWARF.
 #ifndef HBMPROF_SRC_TOOL_DWARF_SYMBOLIZER_H_
 #define HBMPROF_SRC_TOOL_DWARF_SYMBOLIZER_H_
 
@@ -14,26 +14,26 @@ namespace hbmprof::tool {
 
 struct SourceFrame {
   std::string name;         // short
-  std::string system_name;  // the linker's; "" for what it never sees
+  std::string system_name;  // linker symbol; "" if there is none
   std::string file;         // "" if unknown
-  int64_t line = 0;         // likewise 0
+  int64_t line = 0;         // 0 if unknown
   int64_t start_line = 0;
 };
 
-// Not for use from several threads at once; several instances may read one file.
+// Not thread-safe. Several instances may read the same file.
 class DwarfSymbolizer {
  public:
-  // Error: kInvalidArgument if the file is no ELF file.
+  // Error: kInvalidArgument if the file is not an ELF file.
   static absl::StatusOr<std::unique_ptr<DwarfSymbolizer>> Open(const std::string& path);
   ~DwarfSymbolizer();
 
   bool has_dwarf() const;
 
-  // The file's own address of the byte at `file_offset`, which a mapping that starts at `mapping_offset` of the file
-  // covers; UINT64_MAX if no executable segment has it.
+  // Returns the virtual address in the file of the byte at `file_offset`, which a mapping that starts at
+  // `mapping_offset` of the file covers; UINT64_MAX if no executable segment contains it.
   uint64_t AddressOf(uint64_t file_offset, uint64_t mapping_offset) const;
 
-  // The frames at each of the file's own addresses, the innermost inlined function first; empty where nothing is known.
+  // Returns the frames at each virtual address of the file, innermost inlined function first; empty if unknown.
   std::vector<std::vector<SourceFrame>> Symbolize(const std::vector<uint64_t>& addresses);
 
  private:

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "src/tool/arithmetic.h"
+#include "src/tool/progress.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -26,7 +27,7 @@ std::string Bytes(double value, const std::string& unit) {
   return FormatValue(static_cast<int64_t>(std::llround(value)), unit);
 }
 
-// The type that counts what was ever allocated where `type` counts what is in use.
+// Returns the alloc_ type that belongs to an inuse_ type; nothing for other types.
 std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
   const std::string in_use = "inuse_";
   const std::string& name = profiles.types()[type].type;
@@ -45,7 +46,7 @@ std::optional<int64_t> ProcessId(const ProfileSet::File& file) {
   return std::nullopt;
 }
 
-// Sets the dumps to be judged.
+// Sets the range of dumps to be judged.
 void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
   const size_t dumps = series.files.size();
   series.end = dumps;
@@ -90,15 +91,15 @@ void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
                        ": dumps ", begin + 1, " to ", end, " are judged, the longest run of one process");
 }
 
-// What the sites' and the rest's courses have in common.
+// Judges courses over one series of dumps and one sample type.
 class CourseJudge {
  public:
   CourseJudge(const ProfileSet& profiles, const DumpSeries& series, size_t type)
       : series_(series), unit_(profiles.types()[type].unit), at_(series.Exposure()) {}
 
-  // Fills in all but stack, labels and values. `allocated`: by dump; empty if unknown.
+  // Fills in all fields except stack, labels and values. `allocated` is by dump; empty if unknown.
   void Fill(SiteGrowth& site, const std::vector<int64_t>& allocated) const {
-    // Dumps at the same exposure (no time passed, or no request was served) are one: the last of them counts.
+    // Of dumps with the same exposure (no time passed, no request was served) only the last counts.
     Course course;
     std::vector<size_t> dumps;
     for (size_t d = series_.begin; d < series_.end; ++d) {
@@ -117,7 +118,7 @@ class CourseJudge {
     site.verdict = judgement.verdict;
     site.sure = judgement.sure;
     site.first = dumps[judgement.first];
-    Say(judgement, dumps, site);
+    Explain(judgement, dumps, site);
 
     const size_t last = series_.end - 1;
     site.growth = Minus(site.values[last], site.values[site.first]);
@@ -132,15 +133,8 @@ class CourseJudge {
   }
 
  private:
-  // `dumps`: which dump each of the course's points is.
-  void Say(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
-    const size_t intervals = dumps.size() - 1 - j.first;
-    const std::string returned =
-        j.fall > 0 ? Cat("gave back at most ", Bytes(j.fall, unit_), " at a time") : std::string("gave nothing back");
-    const std::string late = Cat("the last third brought ", Percent(std::max(0.0, j.late / 2)),
-                                 " of the growth since the first (even growth: 50 %)");
-    const std::string since = j.first == 0 ? "" : Cat(" since dump ", dumps[j.first] + 1);
-    const std::string grew = Cat("grew for good in ", j.steps, " of ", intervals, " intervals", since);
+  // Sets `why` and `more_dumps`. `dumps`: the dump of each point of the course.
+  void Explain(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
     switch (site.verdict) {
       case Verdict::kFlat:
         site.why = j.returned > 0 ? "shrank" : "did not change";
@@ -156,40 +150,67 @@ class CourseJudge {
         site.more_dumps = "a leak only if it grows again";
         return;
       case Verdict::kPerhaps:
-        if (dumps.size() < 6) {
-          site.why = Cat(grew, ", ", returned, "; ", dumps.size(), " dumps cannot tell that from a cache that fills");
-          site.more_dumps = "six dumps decide if it grows evenly, twelve if it grows in bursts";
-        } else if (j.slowing) {
-          site.why = Cat("is slowing down: ", late);
-          site.more_dumps = "dumps over twice the time tell whether it stops";
-        } else if (j.in_jumps) {
-          site.why = Cat("grew in a few jumps (", j.steps, " of ", intervals, " intervals), the last one ",
-                         Percent(j.tail), " of the time before the end: one-time jumps look the same");
-          site.more_dumps = "more jumps in as much time again make it a leak, none clears it";
-        } else {
-          site.why = Cat(grew, ", unevenly; ", returned, "; ", late);
-          site.more_dumps = "dumps over twice the time tell whether it goes on";
-        }
+        ExplainPerhaps(j, dumps, site);
         return;
       case Verdict::kLeak:
-        break;
+        ExplainLeak(j, dumps, site);
+        return;
     }
+  }
+
+  // The parts of the explanation of growth.
+  struct Growth {
+    size_t intervals;
+    std::string grew;
+    std::string returned;
+    std::string late;
+  };
+  Growth Describe(const Judgement& j, const std::vector<size_t>& dumps) const {
+    const size_t intervals = dumps.size() - 1 - j.first;
+    const std::string since = j.first == 0 ? "" : Cat(" since dump ", dumps[j.first] + 1);
+    return {intervals, Cat("grew for good in ", j.steps, " of ", intervals, " intervals", since),
+            j.fall > 0 ? Cat("gave back at most ", Bytes(j.fall, unit_), " at a time") : "gave nothing back",
+            Cat("the last third brought ", Percent(std::max(0.0, j.late / 2)),
+                " of the growth since the first (even growth: 50 %)")};
+  }
+
+  void ExplainPerhaps(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
+    const Growth growth = Describe(j, dumps);
+    if (dumps.size() < 6) {
+      site.why = Cat(growth.grew, ", ", growth.returned, "; ", dumps.size(),
+                     " dumps cannot distinguish a leak from a cache that fills");
+      site.more_dumps = "six dumps decide if it grows evenly, twelve if it grows in bursts";
+    } else if (j.slowing) {
+      site.why = Cat("is slowing down: ", growth.late);
+      site.more_dumps = "dumps over twice the time show whether it stops";
+    } else if (j.in_jumps) {
+      site.why = Cat("grew in a few jumps (", j.steps, " of ", growth.intervals, " intervals), the last one ",
+                     Percent(j.tail), " of the time before the end: one-time jumps look the same");
+      site.more_dumps = "more jumps in as much time again make it a leak, none clears it";
+    } else {
+      site.why = Cat(growth.grew, ", unevenly; ", growth.returned, "; ", growth.late);
+      site.more_dumps = "dumps over twice the time show whether it goes on";
+    }
+  }
+
+  void ExplainLeak(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
+    const Growth growth = Describe(j, dumps);
     switch (j.reason) {
       case Judgement::Reason::kTrend: {
         char trend[32];
         std::snprintf(trend, sizeof(trend), "%.1f", j.trend);
-        site.why = Cat("rises through noise: the trend is ", trend, " times its standard error; ", late);
+        site.why = Cat("rises through noise: the trend is ", trend, " times its standard error; ", growth.late);
         break;
       }
       case Judgement::Reason::kEven:
-        site.why =
-            Cat("grew at nearly the same rate in ",
-                intervals > 3 ? std::string("the last three") : Cat("each of ", intervals), " intervals; ", returned);
+        site.why = Cat("grew at nearly the same rate in ",
+                       growth.intervals > 3 ? std::string("the last three") : Cat("each of ", growth.intervals),
+                       " intervals; ", growth.returned);
         break;
       case Judgement::Reason::kKept:
       case Judgement::Reason::kKeptAfterStart:
       case Judgement::Reason::kNone:
-        site.why = Cat(grew, "; ", returned, "; ", late);
+        site.why = Cat(growth.grew, "; ", growth.returned, "; ", growth.late);
         break;
     }
     if (site.sure == Sure::kHigh) {
@@ -261,7 +282,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
     const size_t different = CountDifferent(series.counts, series.begin, series.end);
     if (different < 3) {
       return absl::InvalidArgumentError(Cat("counter '", counter, "' has only ", different, " values in ", judged,
-                                            " dumps: growth per unit of it cannot be told; leave --per out"));
+                                            " dumps: too few for growth per unit of it; leave --per out"));
     }
   }
   // Two dumps at one time: the clock was too coarse for them.
@@ -271,7 +292,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
 
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by) {
-  // Label sets that agree in the labels asked for get one number.
+  // Label sets with equal values of the labels `by` get the same number.
   std::vector<uint32_t> kinds(profiles.label_set_count());
   std::vector<std::vector<std::pair<std::string, std::string>>> kind_labels;
   absl::flat_hash_map<std::string, uint32_t> kind_numbers;
@@ -315,7 +336,11 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     }
   }
   const CourseJudge judge(profiles, series, type);
-  for (size_t s = 0; s < sites.size(); ++s) judge.Fill(sites[s], allocated[s]);
+  Progress progress(sites.size(), "call stacks judged");
+  for (size_t s = 0; s < sites.size(); ++s) {
+    judge.Fill(sites[s], allocated[s]);
+    progress.Advance(1);
+  }
   std::sort(sites.begin(), sites.end(), [](const SiteGrowth& a, const SiteGrowth& b) {
     return std::make_tuple(a.verdict, -a.per_interval, a.stack, a.labels) <
            std::make_tuple(b.verdict, -b.per_interval, b.stack, b.labels);

@@ -34,7 +34,7 @@ bool IsFile(const std::string& path) {
 
 std::string FileName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-// The program that the line "#!..." names, behind env the one that this looks up.
+// Returns the program in the line "#!..."; for env, the program that env looks up.
 std::string ScriptInterpreter(const std::string& line) {
   std::istringstream words(line.substr(2));
   std::string interpreter;
@@ -46,7 +46,7 @@ std::string ScriptInterpreter(const std::string& line) {
   return interpreter;
 }
 
-// This process must learn how its children end. What it inherited, the programs that it starts shall inherit.
+// With an ignored SIGCHLD, this process could not wait for its children. The children inherit the original setting.
 const struct sigaction& InheritedChildAction() {
   static const struct sigaction inherited = [] {
     struct sigaction before = {};
@@ -58,7 +58,7 @@ const struct sigaction& InheritedChildAction() {
   return inherited;
 }
 
-// In the child. Returns only if it fails, with errno.
+// Runs in the child. Returns only after a failure, with the errno.
 void Execute(const std::string& program, const std::vector<std::string>& command, const ChildSetup& setup) {
   for (const auto& [name, value] : setup.environment) setenv(name.c_str(), value.c_str(), 1);
   if (setup.output >= 0) dup2(setup.output, STDOUT_FILENO);
@@ -80,29 +80,29 @@ void Execute(const std::string& program, const std::vector<std::string>& command
 
 absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
   std::error_code error;
-  std::vector<std::string> places;
+  std::vector<std::string> candidates;
   if (!given.empty()) {
-    places.push_back(given);
+    candidates.push_back(given);
   } else {
     const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
-    for (const char* place : {"../" HBMPROF_LIBDIR "/hbmprof", "../inject", "."}) {
-      places.push_back((here / place / "libhbmprof_cuda.so").lexically_normal());
+    for (const char* folder : {"../" HBMPROF_LIBDIR "/hbmprof", "../inject", "."}) {
+      candidates.push_back((here / folder / "libhbmprof_cuda.so").lexically_normal());
     }
   }
   std::string tried;
-  for (const std::string& place : places) {
-    if (IsFile(place)) {
-      const std::string path = fs::canonical(place, error);
+  for (const std::string& candidate : candidates) {
+    if (IsFile(candidate)) {
+      const std::string path = fs::canonical(candidate, error);
       if (path.find_first_of(" :$") == std::string::npos) return path;
       return absl::InvalidArgumentError(
           Cat(path,
               " cannot be preloaded: the dynamic linker takes a space or a colon for the end of a path and a "
               "dollar sign for a variable; put the library where the path has none of them (--library names it)"));
     }
-    tried += Cat(tried.empty() ? "" : ", ", place);
+    tried += Cat(tried.empty() ? "" : ", ", candidate);
   }
   return absl::NotFoundError(Cat("libhbmprof_cuda.so is not there: looked for ", tried,
-                                 ". It is built for x86-64 Linux; --library names another place"));
+                                 ". It is built for x86-64 Linux; --library FILE names another file"));
 }
 
 absl::StatusOr<std::string> FindProgram(const std::string& command) {
@@ -125,7 +125,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& command) {
     forbidden = forbidden || access(candidate.c_str(), F_OK) == 0;
   }
   if (forbidden) return absl::PermissionDeniedError(Cat(command, " is there, but may not be executed"));
-  return absl::NotFoundError(Cat(command, " is no program that can be found"));
+  return absl::NotFoundError(Cat(command, ": no such program"));
 }
 
 ProgramHead ReadProgramHead(const std::string& program) {
@@ -184,13 +184,13 @@ std::string WhyNotInjected(const std::string& program, const std::string& librar
   }
   const std::string name = file == program ? "it" : file;
   if (head.kind == ProgramHead::Kind::kOtherProcessor) return Cat(name, " is built for another processor than x86-64");
-  // A static program is left alone by LD_PRELOAD, and what it starts may be injected.
+  // LD_PRELOAD has no effect on a static program, but the programs that it starts can be injected.
   if (head.kind != ProgramHead::Kind::kDynamic) return "";
   if (FileName(head.interpreter).rfind("ld-linux-x86-64.so", 0) != 0) {
     return Cat(name, " is built with another C library than glibc (its dynamic linker is ", head.interpreter, ")");
   }
   if (library.empty()) return "";
-  // The dynamic linker knows best what will be loaded.
+  // The dynamic linker lists the libraries that it will load.
   const absl::StatusOr<Captured> listed =
       RunAndCapture(head.interpreter, {head.interpreter, "--list", file}, {{"LD_PRELOAD", PreloadWith(library)}}, true);
   if (!listed.ok()) return "";
@@ -212,7 +212,7 @@ std::string WhyNotInjected(const std::string& program, const std::string& librar
 absl::StatusOr<int> StartProcess(const std::string& program, const std::vector<std::string>& command,
                                  const ChildSetup& setup) {
   InheritedChildAction();
-  // The child leaves here why it could not start the program.
+  // The child stores here the errno of a failed start.
   void* shared = mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) return absl::ResourceExhaustedError(Cat("no memory: ", std::strerror(errno)));
   auto* error = static_cast<volatile int*>(shared);

@@ -1,4 +1,4 @@
-// See judge.h; docs/leaks.md says why the rules are as they are, and how the thresholds were chosen.
+// See judge.h. docs/leaks.md explains the rules and the choice of the thresholds.
 #include "src/tool/judge.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The dumps that are looked at; their time runs from 0 to 1.
+// The dumps from some dump on, with times scaled to 0..1.
 struct Part {
   std::vector<double> t;
   std::vector<double> v;
@@ -36,7 +36,7 @@ double LargestFall(const std::vector<double>& v) {
   return fall;
 }
 
-// The value at time `t`, on the line between the dumps before and after.
+// Returns the value at time `t` by linear interpolation between dumps.
 double At(const std::vector<double>& times, const std::vector<double>& values, double t) {
   size_t i = 1;
   while (i + 1 < values.size() && times[i] < t) ++i;
@@ -50,7 +50,7 @@ struct Line {
   double mean_x = 0;
   double mean_v = 0;
   double spread = 0;   // sum of (x - mean_x)^2
-  double squares = 0;  // what the line leaves
+  double squares = 0;  // sum of the squared residuals
 };
 
 Line LineOf(const std::vector<double>& x, const std::vector<double>& v, size_t first = 0) {
@@ -73,18 +73,18 @@ Line LineOf(const std::vector<double>& x, const std::vector<double>& v, size_t f
   return line;
 }
 
-// Growth for good: `low` at a dump is the least value from there on, so it never falls.
+// Measures of lasting growth. `low` at a dump is the minimum from that dump on, so `low` never falls.
 struct Figures {
-  double kept = 0;                       // growth that would be left if the largest fall came again
+  double kept = 0;                       // growth that remains if the largest fall happens again
   double share = 0;                      // kept / (kept + fall)
-  double kept_steps = 0;                 // as many equal steps would be as uneven as those of what was kept
-  size_t steps = 0;                      // of what was kept
+  double kept_steps = 0;                 // effective number of steps of kept growth
+  size_t steps = 0;                      // steps of kept growth
   double equal_steps = 0;                // as kept_steps, of `low`
   size_t growths = 0;                    // intervals in which `low` grew
-  bool always = false;                   // it grew in each interval
+  bool always = false;                   // `low` grew in each interval
   double end_rate = 0;                   // of `low` in the last interval, by the mean rate
   double end_spread = kInfinity;         // the fastest by the slowest rate of the last three intervals
-  double end_slope = 0;                  // the most that the slope at the end may be, by that of the whole
+  double end_slope = 0;                  // upper bound of the slope at the end, relative to that of the whole
   bool warms_up = false;                 // a curve that approaches a limit fits far better than a line
   double unevenness = 0;                 // squared coefficient of variation of the rates until the last growth
   bool regular = false;                  // equal steps in equal distances
@@ -96,7 +96,7 @@ struct Figures {
   double longest_pause = 0;  // before the last growth
 };
 
-// How much the course grew in its last third, by the lower and by the upper edge, whichever is less.
+// Returns the growth in the last third, by the lower or by the upper edge of the course, whichever is smaller.
 double LateGrowth(const Part& part) {
   double least[3];
   double greatest[3];
@@ -140,14 +140,15 @@ void MeasureSteps(const Part& part, const std::vector<double>& low, double least
     const double gap = (when[i] - when[i - 1]) / distance;
     unevenness += (gap - 1) * (gap - 1) / static_cast<double>(when.size() - 1);
   }
-  // Of as many events at random, one course in ten to twenty has gaps that even.
+  // Of courses with as many random events, one in ten to twenty has gaps that are this even.
   f->regular = when.size() >= 3 && largest <= 1.1 * smallest &&
                unevenness <= 0.05 * (static_cast<double>(when.size()) - 2.5) && f->pause_by_distance <= 1.5 &&
                when.front() <= 1.5 * distance;
 }
 
-// The slope of the last third (at least four dumps) and twice its standard error, by the slope of the whole. The error
-// counts both what the dumps are off the line and how uneven the growth between them is, less what goes back at once.
+// Returns the slope of the last third (at least four dumps) plus twice its standard error, relative to the slope of the
+// whole. The error includes the residuals and the unevenness of the growth between dumps, without changes that the next
+// interval reverses.
 double EndSlope(const Part& part) {
   const size_t n = part.size();
   if (n < 4) return 1;
@@ -167,8 +168,8 @@ double EndSlope(const Part& part) {
   return most / std::max(LineOf(part.t, part.v).slope, part.v.back() - part.v.front());
 }
 
-// Whether an exponential approach to a limit leaves less than a twentieth of what a line leaves. One that takes much of
-// the time is nearly a line.
+// Returns whether an exponential approach to a limit has less than a twentieth of a line's squared residuals. Time
+// constants above 0.7 are not tried, because such a curve is nearly a line.
 bool WarmsUp(const Part& part) {
   const double line = LineOf(part.t, part.v).squares;
   for (double length = 0.05; length <= 0.7; length *= 1.25) {
@@ -201,7 +202,7 @@ void MeasurePauses(const Part& part, const std::vector<double>& low, Figures* f)
                               : std::exp(-(f->tail / mean_interval) * static_cast<double>(last + 1) / (squares + 0.5));
 }
 
-// `fall`: the largest one of the whole course.
+// `fall`: the largest fall of the whole course.
 Figures Measure(const Part& part, double fall) {
   const size_t n = part.size();
   Figures f;
@@ -212,7 +213,7 @@ Figures Measure(const Part& part, double fall) {
 
   const double most = std::max(low[0], part.v.back() - fall);
   f.kept = most - low[0];
-  const double relevant = std::min(0.01, 0.2 / static_cast<double>(n - 1));  // a step of less is none
+  const double relevant = std::min(0.01, 0.2 / static_cast<double>(n - 1));  // smaller steps do not count
   double end_slowest = kInfinity;
   double end_fastest = 0;
   double squares = 0;
@@ -248,7 +249,8 @@ Figures Measure(const Part& part, double fall) {
   return f;
 }
 
-// One-time jumps are growth in a few uneven steps that ended some time ago. Eight steps and fewer must reach the end.
+// One-time jumps are growth in a few uneven steps that ended some time ago. Growth in up to eight steps must reach the
+// end.
 bool LikeJumps(const Figures& f) {
   if (f.unevenness <= 0.3 || f.regular || (f.always && f.growths >= 7)) return false;
   return f.pause_by_distance > 0.45 + std::max(static_cast<double>(f.growths) - 8, 0.0);
@@ -262,7 +264,7 @@ bool Kept(const Figures& f, size_t n, bool frees_in_batches) {
   return f.kept_steps >= (n <= 6 ? 2.6 : 3) || (f.kept_steps >= 2 && f.steps >= 5);
 }
 
-// Three intervals (of three dumps: two) at nearly the same rate, up to the end.
+// Growth at nearly the same rate in the last three intervals (two, if there are three dumps).
 bool Even(const Figures& f, size_t n, bool frees_in_batches) {
   if (frees_in_batches || f.end_spread > (n == 3 ? 1.4 : 1.7)) return false;
   return n <= 4 || (f.share == 1 && f.late >= 0.85 && GoesOn(f));
@@ -274,9 +276,9 @@ double Median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-// Whether a few steps up describe the course better than a line that leaves `squares`, by Schwarz's criterion, and
-// leave no more than neighbouring dumps differ by. The steps are those of the rising function that fits best (pool
-// adjacent violators), joined where that costs least.
+// Returns whether a few steps up describe the course better than a line with the squared residuals `squares`, by
+// Schwarz's criterion, with residuals no larger than the differences of neighbouring dumps. The steps are those of the
+// best rising function (pool adjacent violators), joined in the order of the smallest cost.
 bool StepsFitBetter(const std::vector<double>& v, double squares) {
   struct Block {
     double sum;
@@ -333,7 +335,7 @@ bool StepsFitBetter(const std::vector<double>& v, double squares) {
 
 struct Trend {
   double t = 0;           // the slope of the least-squares line by its standard error
-  double dumps = 0;       // as many independent dumps would tell as much
+  double dumps = 0;       // effective number of independent dumps
   bool in_noise = false;  // most neighbouring dumps differ
   bool in_steps = false;  // a few steps fit better than the line
   bool rising = false;    // the medians of the thirds
@@ -356,7 +358,7 @@ Trend MeasureTrend(const Part& part) {
   }
   if (line.squares <= 0) return trend;
   trend.in_noise = same <= (n - 1) / 3;
-  // Neighbours that are alike tell less (first-order autocorrelation).
+  // Autocorrelation of neighbouring dumps reduces their information (first order).
   const double alike = std::min(std::max(products / line.squares, 0.0), 0.99);
   trend.dumps = n * (1 - alike) / (1 + alike);
   if (trend.dumps > 2.5) trend.t = line.slope / std::sqrt(line.squares / (trend.dumps - 2) / line.spread);
@@ -367,7 +369,7 @@ Trend MeasureTrend(const Part& part) {
   return trend;
 }
 
-// From the precision that verdicts had on the courses of docs/leaks.md.
+// From the precision of the verdicts on the courses of docs/leaks.md.
 Sure SureOf(const Figures& f, size_t dumps) {
   return dumps >= 12 || (dumps >= 8 && f.always && f.share == 1) ? Sure::kHigh
          : dumps >= 6                                            ? Sure::kMedium
@@ -404,7 +406,7 @@ Judgement JudgeAll(const Course& course) {
   if (v.back() <= v.front()) return judgement;
 
   bool never_freed = false;
-  bool frees_in_batches = false;  // and has not freed again since the first dump
+  bool frees_in_batches = false;  // freed before the first dump, and not since
   if (!course.allocated.empty()) {
     const double freed_first = course.allocated.front() - v.front();
     const double freed_last = course.allocated.back() - v.back();
@@ -452,8 +454,8 @@ Judgement JudgeAll(const Course& course) {
 
 }  // namespace
 
-// The thresholds get narrower with the number of dumps, as chance does. A course that is a leak at fewer dumps must not
-// lose that verdict to dumps in between, so many dumps are judged a second time, thinned out.
+// More dumps make the thresholds stricter. Additional dumps must not take back a leak that fewer dumps show, so a
+// course of many dumps is judged a second time with 16 evenly spaced dumps.
 Judgement Judge(const Course& course) {
   const Judgement all = JudgeAll(course);
   const size_t n = course.in_use.size();

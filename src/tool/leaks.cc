@@ -1,8 +1,7 @@
-// `hbmprof leaks`: what grows, how fast, and where.
+// `hbmprof leaks`: shows which call stacks grow, how fast, and where.
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <set>
 
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
@@ -12,7 +11,9 @@
 namespace hbmprof::tool {
 namespace {
 
-struct LeaksOptions {
+struct LeaksOptions : ViewOptions {
+  LeaksOptions() : ViewOptions(true) {}
+
   std::vector<std::string> files;
   std::string type;
   std::string per;
@@ -24,36 +25,32 @@ struct LeaksOptions {
   bool json = false;
 };
 
-std::string Rate(double rate, const std::string& unit, const std::string& per) {
-  return Cat(FormatChange(static_cast<int64_t>(std::llround(rate)), unit), "/", per);
-}
+// The judged sites and their sums.
+struct Result {
+  const ProfileSet& profiles;
+  const DumpSeries& series;
+  SampleType type;
+  bool trimmed;                   // frames of known libraries are left out
+  std::vector<SiteGrowth> sites;  // in the order of RankGrowth
+  Verdict worst;                  // sites up to this verdict count for --fail-over
+  SiteGrowth rest;                // all other sites, judged as one
+  int64_t counts[5] = {};         // sites by verdict
+  int64_t leaked = 0;             // growth of the sites up to `worst`
+  int64_t unexplained = 0;        // growth of `rest`, if its verdict is up to `worst`
+};
 
-std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t frames) {
-  std::string text;
-  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
-  const size_t shown = frames == 0 ? stack.size() : std::min(frames, stack.size());
-  Table table({Table::Align::kLeft, Table::Align::kLeft, Table::Align::kLeft});
-  for (size_t i = 0; i < shown; ++i) table.Add({"     ", stack[i].name, stack[i].place});
-  text += table.Text();
-  if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " callers more (--frames 0 shows all)\n");
-  if (stack.empty()) text += "       [no stack]\n";
-  std::string labels;
-  for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
-  if (!labels.empty()) text += Cat("       ", Visible(labels), "\n");
-  return text;
-}
-
-// Errors: kInvalidArgument if no sample of any file has the label `key`.
-absl::Status CheckLabel(const ProfileSet& profiles, const std::string& key) {
-  std::set<std::string> known;
-  for (uint32_t set = 0; set < profiles.label_set_count(); ++set) {
-    for (const ProfileSet::Label& label : profiles.labels(set)) known.insert(profiles.text(label.key));
+Result JudgeSites(const LeaksOptions& options, const ProfileSet& profiles, const DumpSeries& series, size_t type,
+                  bool trimmed) {
+  const Verdict worst = options.fail_on == "perhaps" ? Verdict::kPerhaps : Verdict::kLeak;
+  Result result = {profiles, series, profiles.types()[type], trimmed, {}, worst, {}};
+  result.sites = RankGrowth(profiles, series, type, options.by);
+  result.rest = RestOf(profiles, series, type, result.sites, worst);
+  for (const SiteGrowth& site : result.sites) {
+    ++result.counts[static_cast<int>(site.verdict)];
+    if (site.verdict <= worst) result.leaked = Plus(result.leaked, site.growth);
   }
-  if (known.count(key) > 0) return absl::OkStatus();
-  std::string names;
-  for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
-  return absl::InvalidArgumentError(
-      Cat("--by ", key, ": no sample has that label (there are: ", names.empty() ? "none" : names, ")"));
+  if (result.rest.verdict <= worst) result.unexplained = result.rest.growth;
+  return result;
 }
 
 void AddVerdict(const SiteGrowth& site, const DumpSeries& series, Json* entry) {
@@ -68,6 +65,138 @@ void AddVerdict(const SiteGrowth& site, const DumpSeries& series, Json* entry) {
   if (!series.counts.empty()) (*entry)["per_count"] = site.per_count;
 }
 
+void PrintJson(const LeaksOptions& options, const Result& result, bool failed) {
+  const ProfileSet& profiles = result.profiles;
+  const DumpSeries& series = result.series;
+  Json json = {{"version", kJsonVersion}, {"type", result.type.type}, {"unit", result.type.unit},
+               {"own", options.own},      {"leaked", result.leaked},  {"unexplained", result.unexplained},
+               {"failed", failed}};
+  Json& files = json["files"] = Json::array();
+  for (const size_t f : series.files) files.push_back(profiles.files()[f].path);
+  json["judged"] = {{"first", series.begin}, {"last", series.end - 1}};
+  if (!series.restart.empty()) json["restart"] = series.restart;
+  if (!series.seconds.empty()) json["seconds"] = series.seconds;
+  if (!series.counts.empty()) json["counter"] = {{"name", options.per}, {"values", series.counts}};
+  AddVerdict(result.rest, series, &json["rest"]);
+  Json& list = json["sites"] = Json::array();
+  for (const SiteGrowth& site : result.sites) {
+    Json entry;
+    AddVerdict(site, series, &entry);
+    entry["labels"] = ObjectOf({site.labels.begin(), site.labels.end()});
+    Json& stack = entry["stack"] = Json::array();
+    for (const ProfileSet::ShownFrame& frame : profiles.ShownStack(site.stack)) {
+      stack.push_back({{"name", frame.name}, {"where", frame.position}});
+    }
+    list.push_back(std::move(entry));
+  }
+  Print(ToText(json));
+}
+
+// Prints the series, its total growth and the number of sites by verdict.
+void PrintHead(const LeaksOptions& options, const Result& result) {
+  const DumpSeries& series = result.series;
+  const std::string& unit = result.type.unit;
+  int64_t first = 0;
+  int64_t last = 0;
+  for (const SiteGrowth& site : result.sites) {
+    first = Plus(first, site.values.front());
+    last = Plus(last, site.values.back());
+  }
+  std::string head = Cat(options.files.size(), " dumps");
+  if (!series.seconds.empty()) head += Cat(" over ", std::llround(series.seconds.back()), " s");
+  if (!series.counts.empty()) {
+    head += Cat(", ", std::llround(series.counts[series.end - 1] - series.counts[series.begin]), " ", options.per);
+  }
+  Print(
+      Visible(Cat(head, ": ", result.type.type, " from ", FormatValue(first, unit), " to ", FormatValue(last, unit))) +
+      "\n");
+  const int64_t* counts = result.counts;
+  Print(Cat(result.sites.size(), " sites: ", counts[0], " leak, ", counts[1], " perhaps, ", counts[2],
+            " grew and stopped, ", counts[3], " go up and down, ", counts[4], " did not grow\n"));
+  if (result.trimmed) Print("stacks start at the first frame outside of known libraries (--no-own shows all frames)\n");
+  if (!series.restart.empty()) Print(Visible(series.restart) + "\n");
+}
+
+// Returns the verdict of a site with its rates and reasons, for PrintVisible.
+std::string VerdictText(const LeaksOptions& options, const Result& result, const SiteGrowth& site) {
+  const std::string& unit = result.type.unit;
+  const auto rate = [&](double value, const std::string& per) {
+    return Cat(FormatChange(static_cast<int64_t>(std::llround(value)), unit), "/", per);
+  };
+  std::string rates;
+  if (!result.series.counts.empty()) rates += rate(site.per_count, OneOf(options.per)) + "  ";
+  if (!result.series.seconds.empty()) rates += rate(site.per_second, "s") + "  ";
+  rates += rate(site.per_interval, "interval");
+  const bool is_leak = site.verdict == Verdict::kLeak;
+  const std::string line = Cat(GrowthSign(site.growth), is_leak ? "LEAK" : "perhaps", "  ", Visible(rates), "  (",
+                               Visible(FormatChange(site.growth, unit)), " in all)");
+  return Cat(Colored(line, is_leak ? Tone::kGrowth : Tone::kWarning), "\n       sure: ", SureName(site.sure), "; ",
+             Visible(site.why), "\n       more dumps: ", Visible(site.more_dumps), "\n");
+}
+
+// Returns the stack and the labels of a site, for PrintVisible. `frames`: the number of frames to show, 0 for all.
+std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t frames) {
+  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
+  const size_t shown = frames == 0 ? stack.size() : std::min(frames, stack.size());
+  Table table({Table::Align::kLeft, Table::Align::kLeft, Table::Align::kLeft});
+  for (size_t i = 0; i < shown; ++i) table.Add({"     ", stack[i].name, stack[i].position});
+  std::string text = table.Text();
+  if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " callers more (--frames 0 shows all)\n");
+  if (stack.empty()) text += "       [no stack]\n";
+  std::string labels;
+  for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
+  if (!labels.empty()) text += Cat("       ", Visible(labels), "\n");
+  return text;
+}
+
+// Prints the sites that grow without end, and the rest if it does.
+void PrintGrowing(const LeaksOptions& options, const Result& result) {
+  size_t shown = 0;
+  for (const SiteGrowth& site : result.sites) {
+    if (site.verdict != Verdict::kLeak && site.verdict != Verdict::kPerhaps) break;
+    if (options.rows != 0 && shown == options.rows) {
+      Print("\n" + MoreRows(shown, static_cast<size_t>(result.counts[0] + result.counts[1])));
+      break;
+    }
+    ++shown;
+    PrintVisible(Cat("\n", shown < 10 ? " " : "", shown, ". ", VerdictText(options, result, site),
+                     SiteText(result.profiles, site, options.frames)));
+  }
+  if (result.rest.verdict == Verdict::kLeak) {
+    PrintVisible("\nall other sites together: " + VerdictText(options, result, result.rest));
+  }
+}
+
+// Prints one line for each site that grew and is not a leak, the largest first.
+void PrintOthers(const LeaksOptions& options, const Result& result) {
+  std::vector<const SiteGrowth*> others;
+  for (const SiteGrowth& site : result.sites) {
+    if (site.verdict == Verdict::kStopped || site.verdict == Verdict::kUpAndDown) others.push_back(&site);
+  }
+  if (others.empty()) return;
+  std::sort(others.begin(), others.end(), [](const SiteGrowth* a, const SiteGrowth* b) {
+    return *std::max_element(a->values.begin(), a->values.end()) >
+           *std::max_element(b->values.begin(), b->values.end());
+  });
+  if (options.rows != 0 && others.size() > options.rows) others.resize(options.rows);
+  Table table({Table::Align::kLeft, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  for (const SiteGrowth* site : others) {
+    const std::vector<ProfileSet::ShownFrame> stack = result.profiles.ShownStack(site->stack);
+    table.Add({" ", FormatValue(site->values.back(), result.type.unit), stack.empty() ? "[no stack]" : stack[0].name,
+               Cat(site->why, "; more dumps: ", site->more_dumps)});
+  }
+  PrintVisible("\nno leaks:\n" + table.Text());
+}
+
+void PrintFailure(const Result& result, int64_t limit) {
+  const std::string& unit = result.type.unit;
+  const std::string rest =
+      result.unexplained > 0 ? Cat(", all other sites together by ", FormatValue(result.unexplained, unit)) : "";
+  const std::string text = Cat("FAILED: what ", result.worst == Verdict::kLeak ? "leaks" : "may leak", " grew by ",
+                               FormatValue(result.leaked, unit), rest, ", more than ", FormatValue(limit, unit));
+  PrintVisible("\n" + Colored(Visible(text), Tone::kGrowth) + "\n");
+}
+
 absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   int64_t limit = 0;
   if (!options.fail_over.empty() && !ParseBytes(options.fail_over, &limit)) {
@@ -76,127 +205,28 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   if (options.files.size() < 3) {
     return absl::InvalidArgumentError(
         Cat(options.files.size(),
-            " dumps cannot tell growth from warming up; take three or more, five are good (for"
-            " two, use hbmprof diff)"));
+            " dumps are too few to distinguish growth from warming up; give three or more, five are good (for two, use "
+            "hbmprof diff)"));
   }
-  const absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(options.files);
+  bool trimmed = false;
+  const absl::StatusOr<ProfileSet> profiles = ReadView("leaks", options.files, options, &trimmed);
   if (!profiles.ok()) return profiles.status();
   const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
   if (!type.ok()) return type.status();
   const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
   if (!series.ok()) return series.status();
-  for (const std::string& key : options.by) {
-    if (const absl::Status known = CheckLabel(*profiles, key); !known.ok()) return known;
-  }
-  const std::vector<SiteGrowth> sites = RankGrowth(*profiles, *series, *type, options.by);
-  // What counts as growth that must not be, and what all the other sites grew by together.
-  const Verdict worst = options.fail_on == "perhaps" ? Verdict::kPerhaps : Verdict::kLeak;
-  const SiteGrowth rest = RestOf(*profiles, *series, *type, sites, worst);
-  const std::string& unit = profiles->types()[*type].unit;
-  const std::string one = OneOf(options.per);
+  if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
 
-  int64_t leaked = 0;
-  int64_t counts[5] = {};
-  int64_t first = 0;
-  int64_t last = 0;
-  for (const SiteGrowth& site : sites) {
-    ++counts[static_cast<int>(site.verdict)];
-    if (site.verdict <= worst) leaked = Plus(leaked, site.growth);
-    first = Plus(first, site.values.front());
-    last = Plus(last, site.values.back());
-  }
-  const int64_t unexplained = rest.verdict <= worst ? rest.growth : 0;
-  const bool failed = !options.fail_over.empty() && Plus(leaked, unexplained) > limit;
-
+  const Result result = JudgeSites(options, *profiles, *series, *type, trimmed);
+  const bool failed = !options.fail_over.empty() && Plus(result.leaked, result.unexplained) > limit;
   if (options.json) {
     if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
-    Json json = {{"type", profiles->types()[*type].type},
-                 {"unit", unit},
-                 {"leaked", leaked},
-                 {"unexplained", unexplained},
-                 {"failed", failed}};
-    Json& files = json["files"] = Json::array();
-    for (const size_t f : series->files) files.push_back(profiles->files()[f].path);
-    json["judged"] = {{"first", series->begin}, {"last", series->end - 1}};
-    if (!series->restart.empty()) json["restart"] = series->restart;
-    if (!series->seconds.empty()) json["seconds"] = series->seconds;
-    if (!series->counts.empty()) json["counter"] = {{"name", options.per}, {"values", series->counts}};
-    AddVerdict(rest, *series, &json["rest"]);
-    Json& list = json["sites"] = Json::array();
-    for (const SiteGrowth& site : sites) {
-      Json entry;
-      AddVerdict(site, *series, &entry);
-      entry["labels"] = ObjectOf({site.labels.begin(), site.labels.end()});
-      Json& stack = entry["stack"] = Json::array();
-      for (const ProfileSet::ShownFrame& frame : profiles->ShownStack(site.stack)) {
-        stack.push_back({{"name", frame.name}, {"where", frame.place}});
-      }
-      list.push_back(std::move(entry));
-    }
-    Print(ToText(json));
-    return failed ? kFinding : kSuccess;
-  }
-
-  std::string head = Cat(options.files.size(), " dumps");
-  if (!series->seconds.empty()) head += Cat(" over ", std::llround(series->seconds.back()), " s");
-  if (!series->counts.empty()) {
-    head += Cat(", ", std::llround(series->counts[series->end - 1] - series->counts[series->begin]), " ", options.per);
-  }
-  Print(Visible(Cat(head, ": ", profiles->types()[*type].type, " from ", FormatValue(first, unit), " to ",
-                    FormatValue(last, unit))) +
-        "\n");
-  Print(Cat(sites.size(), " sites: ", counts[0], " leak, ", counts[1], " perhaps, ", counts[2], " grew and stopped, ",
-            counts[3], " go up and down, ", counts[4], " did not grow\n"));
-  if (!series->restart.empty()) Print(Visible(series->restart) + "\n");
-  const auto verdict = [&](const SiteGrowth& site) {
-    std::string rates;
-    if (!series->counts.empty()) rates += Rate(site.per_count, unit, one) + "  ";
-    if (!series->seconds.empty()) rates += Rate(site.per_second, unit, "s") + "  ";
-    rates += Rate(site.per_interval, unit, "interval");
-    const std::string text = Cat(site.verdict == Verdict::kLeak ? "LEAK" : "perhaps", "  ", Visible(rates), "  (",
-                                 Visible(FormatChange(site.growth, unit)),
-                                 " in all)\n       sure: ", SureName(site.sure), "; ", Visible(site.why), "\n");
-    return text + Cat("       more dumps: ", Visible(site.more_dumps), "\n");
-  };
-  size_t shown = 0;
-  for (const SiteGrowth& site : sites) {
-    if (site.verdict != Verdict::kLeak && site.verdict != Verdict::kPerhaps) break;
-    if (options.rows != 0 && shown == options.rows) {
-      Print("\n" + MoreRows(shown, static_cast<size_t>(counts[0] + counts[1])));
-      break;
-    }
-    ++shown;
-    Print(Cat("\n", shown < 10 ? " " : "", shown, ". ", verdict(site), SiteText(*profiles, site, options.frames)));
-  }
-  if (rest.verdict == Verdict::kLeak) {
-    Print("\nall other sites together: " + verdict(rest));
-  }
-  // What grew and is no leak: one line each, so that nobody looks for it.
-  Table others({Table::Align::kLeft, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
-  size_t listed = 0;
-  std::vector<const SiteGrowth*> no_leaks;
-  for (const SiteGrowth& site : sites) {
-    if (site.verdict == Verdict::kStopped || site.verdict == Verdict::kUpAndDown) no_leaks.push_back(&site);
-  }
-  std::sort(no_leaks.begin(), no_leaks.end(), [](const SiteGrowth* a, const SiteGrowth* b) {
-    return *std::max_element(a->values.begin(), a->values.end()) >
-           *std::max_element(b->values.begin(), b->values.end());
-  });
-  for (const SiteGrowth* site : no_leaks) {
-    if (options.rows != 0 && listed == options.rows) break;
-    ++listed;
-    const std::vector<ProfileSet::ShownFrame> stack = profiles->ShownStack(site->stack);
-    others.Add({" ", FormatValue(site->values.back(), unit), stack.empty() ? "[no stack]" : stack[0].name,
-                Cat(site->why, "; more dumps: ", site->more_dumps)});
-  }
-  if (listed > 0) Print("\nno leaks:\n" + others.Text());
-  if (failed) {
-    const std::string others_grew =
-        unexplained > 0 ? Cat(", all other sites together by ", FormatValue(unexplained, unit)) : "";
-    Print("\n" +
-          Visible(Cat("FAILED: what ", worst == Verdict::kLeak ? "leaks" : "may leak", " grew by ",
-                      FormatValue(leaked, unit), others_grew, ", more than ", FormatValue(limit, unit))) +
-          "\n");
+    PrintJson(options, result, failed);
+  } else {
+    PrintHead(options, result);
+    PrintGrowing(options, result);
+    PrintOthers(options, result);
+    if (failed) PrintFailure(result, limit);
   }
   return failed ? kFinding : kSuccess;
 }
@@ -204,7 +234,8 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
 }  // namespace
 
 Command AddLeaksCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("leaks", "Rank what grows steadily over three or more dumps");
+  CLI::App* arguments =
+      tool.add_subcommand("leaks", "Rank the call stacks that grow steadily over three or more dumps");
   auto options = std::make_shared<LeaksOptions>();
   arguments->add_option("FILE", options->files, "Dumps of one program, three or more")->required();
   arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
@@ -219,6 +250,8 @@ Command AddLeaksCommand(CLI::App& tool) {
   arguments->add_option("-n,--rows", options->rows, "Sites to show, 0 for all")->capture_default_str();
   arguments->add_option("--frames", options->frames, "Frames to show of each, 0 for all")->capture_default_str();
   arguments->add_flag("--json", options->json, "All sites as JSON");
+  options->AddTo(*arguments);
+  arguments->footer(kFilterHelp);
   return {arguments, [options] { return RunLeaks(*options); }, true};
 }
 

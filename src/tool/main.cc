@@ -1,7 +1,8 @@
-// The `hbmprof` command: parses the command line and runs one subcommand. What each does is in the file of its name.
+// The `hbmprof` command: parses the command line and runs one subcommand. Each subcommand is in the file of its name.
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <sstream>
@@ -18,12 +19,13 @@ namespace {
 
 // In the order of the help page.
 constexpr Command (*kCommands[])(CLI::App&) = {
-    AddRunCommand,       AddDoctorCommand, AddTopCommand,     AddDiffCommand,  AddPeekCommand,      AddLeaksCommand,
-    AddSymbolizeCommand, AddReportCommand, AddConvertCommand, AddCheckCommand, AddCompletionCommand};
+    AddRunCommand,     AddPsCommand,    AddDumpCommand,      AddDoctorCommand,    AddTopCommand,
+    AddDiffCommand,    AddPeekCommand,  AddLeaksCommand,     AddSymbolizeCommand, AddReportCommand,
+    AddConvertCommand, AddCheckCommand, AddCompletionCommand};
 
-// A standard descriptor that is closed would become the next file that is opened, and what is printed would go into it.
-// Opens something in its place that cannot be used, so that reading and writing fail as before. Programs that are
-// started do not inherit it.
+// Opens /dev/null on each standard descriptor that is closed. Otherwise the next file that is opened would get that
+// number, and output would be written into that file. The access mode is the wrong one, so that reading and writing
+// fail as they would on a closed descriptor. Programs that this process starts do not inherit it.
 void OccupyClosedDescriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) >= 0) continue;
@@ -32,7 +34,7 @@ void OccupyClosedDescriptors() {
   }
 }
 
-// Prints what CLI11 has to say: help, the version, or an error with the user's own words in it.
+// Prints the text of CLI11: help, the version, or an error, which can contain the user's arguments.
 int PrintUsage(const CLI::App& tool, const CLI::ParseError& error) {
   std::ostringstream out;
   std::ostringstream err;
@@ -42,7 +44,47 @@ int PrintUsage(const CLI::App& tool, const CLI::ParseError& error) {
   return code;
 }
 
-// `command` is set to the name of the subcommand.
+// Returns the number of edits (insertions, deletions, changes, swaps of neighbours) that turn `a` into `b`.
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> distance(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        distance[i][j] = i + j;
+        continue;
+      }
+      distance[i][j] = std::min(
+          {distance[i - 1][j] + 1, distance[i][j - 1] + 1, distance[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0u : 1u)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        distance[i][j] = std::min(distance[i][j], distance[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return distance[a.size()][b.size()];
+}
+
+// Explains that there is no subcommand `name`, and names the most similar one.
+int PrintUnknownCommand(const std::vector<Command>& commands, const std::string& name) {
+  constexpr size_t kMaxLength = 64;
+  std::string names;
+  std::string similar;
+  size_t least = name.size() / 3 + 2;
+  for (const Command& command : commands) {
+    const std::string candidate = command.arguments->get_name();
+    names += (names.empty() ? "" : ", ") + candidate;
+    const size_t distance = name.size() > kMaxLength ? least : EditDistance(name, candidate);
+    const bool abbreviated = !name.empty() && candidate.compare(0, name.size(), name) == 0;
+    if (distance >= least && !abbreviated) continue;
+    least = abbreviated ? 0 : distance;
+    similar = candidate;
+  }
+  PrintError("",
+             Cat("there is no command '", name, "'", similar.empty() ? "" : Cat("; did you mean '", similar, "'?")));
+  PrintErrorText(Cat("The commands are: ", names, ". Run hbmprof --help for more information.\n"));
+  return kUnusable;
+}
+
+// Parses the command line and runs the subcommand. Sets `command_name` to its name. Returns the exit code.
 int Run(int argc, char** argv, std::string* command_name) {
   CLI::App tool(
       "Records device memory of programs, and reads the profiles: hbmprof's and any other pprof heap profile.",
@@ -53,6 +95,11 @@ int Run(int argc, char** argv, std::string* command_name) {
   tool.footer("hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no answer.");
   std::vector<Command> commands;
   for (const auto add : kCommands) commands.push_back(add(tool));
+  const std::string first = argc > 1 ? argv[1] : "-";
+  const bool is_command = std::any_of(commands.begin(), commands.end(), [&first](const Command& command) {
+    return command.arguments->get_name() == first;
+  });
+  if (!is_command && (first.empty() || first[0] != '-')) return PrintUnknownCommand(commands, first);
 
   try {
     tool.parse(argc, argv);
@@ -62,7 +109,10 @@ int Run(int argc, char** argv, std::string* command_name) {
   for (const Command& command : commands) {
     if (!command.arguments->parsed()) continue;
     *command_name = command.arguments->get_name();
-    if (command.only_reads_profiles) EnforceMemoryLimit(*command_name);
+    if (command.only_reads_profiles) {
+      EnforceMemoryLimit(*command_name);
+      PageOutput();
+    }
     const absl::StatusOr<int> code = command.run();
     if (code.ok()) return *code;
     PrintError(*command_name, std::string(code.status().message()));

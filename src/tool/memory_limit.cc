@@ -23,7 +23,7 @@ bool enforced = false;
 size_t input = 0;
 std::string command;
 
-// The kernel counts private memory that can be written to, whoever takes it.
+// RLIMIT_DATA counts all private writable memory.
 void Apply() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   rlimit limit;
@@ -33,7 +33,7 @@ void Apply() {
 #endif
 }
 
-// What to say when the limit was reached, or the machine's memory.
+// The message for an allocation that failed because of the limit or of the machine's memory.
 std::string OutOfMemoryMessage() {
   return Cat("needs more memory than ", FormatValue(static_cast<int64_t>(MemoryFor(input)), "bytes"),
              ", the limit for ", FormatValue(static_cast<int64_t>(input), "bytes"),
@@ -52,7 +52,7 @@ size_t MemoryFor(size_t input_bytes) {
 void EnforceMemoryLimit(const std::string& name) {
   enforced = true;
   command = name;
-  // No exception: a destructor may ask for memory too, as those of JSON values do.
+  // Not an exception: a destructor can allocate too, for example that of a JSON value.
   std::set_new_handler([] {
     if (rlimit limit; getrlimit(RLIMIT_DATA, &limit) == 0) {
       limit.rlim_cur = limit.rlim_max;

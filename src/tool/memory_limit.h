@@ -1,5 +1,5 @@
-// A bound on the memory that reading profiles may take, in proportion to the files: whatever a file was made to do, the
-// command ends with a message instead of the machine's memory.
+// A limit on the memory for reading profiles, in proportion to the size of the files. A crafted file cannot exhaust the
+// machine's memory: the command ends with a message instead.
 #ifndef HBMPROF_SRC_TOOL_MEMORY_LIMIT_H_
 #define HBMPROF_SRC_TOOL_MEMORY_LIMIT_H_
 
@@ -8,16 +8,16 @@
 
 namespace hbmprof::tool {
 
-// What the command may take for files of `input_bytes` in all, as they are on disk, in bytes: 1 GiB and 100 times the
-// files, or what $HBMPROF_TOOL_MEMORY says ("8GiB").
+// Returns the limit in bytes for files of `input_bytes` in all on disk: $HBMPROF_TOOL_MEMORY ("8GiB") if it is set,
+// else 1 GiB plus 100 times `input_bytes`.
 size_t MemoryFor(size_t input_bytes);
 
-// From now on the process may take no more than MemoryFor what it reads: an allocation beyond that ends it with an
-// error message of the subcommand `name` and kUnusable. For processes that only read profiles; programs that they start
-// would inherit the limit. There is no limit under a sanitizer, whose own memory would count.
+// Limits the memory of this process to MemoryFor the files that it reads. An allocation beyond the limit ends the
+// process with an error message of the subcommand `name` and kUnusable. For processes that only read profiles: child
+// processes inherit the limit. Has no effect under a sanitizer, whose own memory would count.
 void EnforceMemoryLimit(const std::string& name);
 
-// Counts a file that was read. Not for use from several threads at once.
+// Adds the size of a file that was read. Not thread-safe.
 void CountInput(size_t bytes);
 
 }  // namespace hbmprof::tool

@@ -1,10 +1,10 @@
-// `hbmprof peek`: who calls a function, and what it calls.
-#include <re2/re2.h>
-
+// `hbmprof peek`: shows the callers and callees of functions.
 #include <algorithm>
 #include <memory>
+#include <tuple>
 
 #include "src/tool/command.h"
+#include "src/tool/regex.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
@@ -14,28 +14,14 @@ struct PeekOptions : SumsOptions {
   std::string expression;
 };
 
-// The edges of one row, the heaviest first.
+// The calls to and from one row, largest first.
 struct Neighbours {
   std::vector<Sums::Edge> callers;
   std::vector<Sums::Edge> callees;
 };
 
-absl::StatusOr<int> RunPeek(const PeekOptions& options) {
-  RE2::Options re_options;
-  re_options.set_log_errors(false);
-  const RE2 expression(options.expression, re_options);
-  if (!expression.ok()) {
-    return absl::InvalidArgumentError(
-        Cat(options.expression, ": not a regular expression in RE2 syntax: ", expression.error()));
-  }
-  const absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(options.files);
-  if (!profiles.ok()) return profiles.status();
-  absl::StatusOr<SumsQuestion> question = ResolveOptions(*profiles, options);
-  if (!question.ok()) return question.status();
-  // Labels alone have no callers.
-  if (question->grouping.frames == Grouping::Frames::kNone) question->grouping.frames = Grouping::Frames::kFunctions;
-  const Sums sums(*profiles, {{0, profiles->files().size()}}, question->type, question->grouping, question->conditions,
-                  true);
+// Returns the neighbours by row number.
+std::vector<Neighbours> NeighboursOf(const Sums& sums) {
   std::vector<Neighbours> neighbours;
   const auto at = [&](uint32_t row) -> Neighbours& {
     if (neighbours.size() <= row) neighbours.resize(row + 1);
@@ -45,62 +31,96 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
     at(edge.caller).callees.push_back(edge);
     at(edge.callee).callers.push_back(edge);
   }
+  const auto is_larger = [](const Sums::Edge& a, const Sums::Edge& b) {
+    return std::make_tuple(Minus(0, a.cum[1]), a.caller, a.callee) <
+           std::make_tuple(Minus(0, b.cum[1]), b.caller, b.callee);
+  };
+  for (Neighbours& row : neighbours) {
+    std::sort(row.callers.begin(), row.callers.end(), is_larger);
+    std::sort(row.callees.begin(), row.callees.end(), is_larger);
+  }
+  return neighbours;
+}
+
+Json EdgesJson(const Sums& sums, const std::vector<Sums::Edge>& edges, bool callers) {
+  Json list = Json::array();
+  for (const Sums::Edge& edge : edges) {
+    const Sums::Row& other = sums.row(callers ? edge.caller : edge.callee);
+    list.push_back({{"name", other.name}, {"cum", edge.cum[1]}, {"inlined", edge.inlined}});
+  }
+  return list;
+}
+
+// Returns the table of one row, with its callers above and its callees below.
+std::string RowText(const PeekOptions& options, const SumsQuery& query, const Sums& sums, const Sums::Row& row,
+                    const Neighbours& around) {
+  using Align = Table::Align;
+  Table table({Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
+  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
+  const auto add = [&](const std::vector<Sums::Edge>& edges, bool callers) {
+    for (const Sums::Edge& edge : edges) {
+      const Sums::Row& other = sums.row(callers ? edge.caller : edge.callee);
+      table.Add({size(edge.cum[1]), FormatPercent(edge.cum[1], row.cum[1]),
+                 Cat(callers ? "  from " : "  calls ", other.name, edge.inlined ? " (inlined)" : ""), other.position});
+    }
+  };
+  add(around.callers, true);
+  table.Add({size(row.cum[1]), FormatPercent(row.cum[1], sums.total()[1]), row.name, row.position});
+  if (row.flat[1] != 0) {
+    table.Add({size(row.flat[1]), FormatPercent(row.flat[1], row.cum[1]), "  allocates itself", ""});
+  }
+  add(around.callees, false);
+  return table.Text();
+}
+
+absl::StatusOr<int> RunPeek(const PeekOptions& options) {
+  const absl::StatusOr<std::unique_ptr<RE2>> expression = CompileRegex("REGEX", options.expression);
+  if (!expression.ok()) return expression.status();
+  absl::StatusOr<SumsQuery> query = ReadQuery("peek", options.files, options);
+  if (!query.ok()) return query.status();
+  // Labels alone have no callers.
+  if (query->grouping.frames == Grouping::Frames::kNone) query->grouping.frames = Grouping::Frames::kFunctions;
+  const Sums sums(query->profiles, {{0, options.files.size()}}, query->type, query->grouping, true);
   std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
   rows.erase(std::remove_if(rows.begin(), rows.end(),
-                            [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, expression); }),
+                            [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, **expression); }),
              rows.end());
   if (rows.empty()) {
     return absl::NotFoundError(Cat(options.files[0], ": no function matches '", options.expression, "'"));
   }
-  const auto heaviest_first = [&](std::vector<Sums::Edge>& edges) {
-    std::sort(edges.begin(), edges.end(), [](const Sums::Edge& a, const Sums::Edge& b) {
-      return std::make_tuple(Minus(0, a.cum[1]), a.caller, a.callee) <
-             std::make_tuple(Minus(0, b.cum[1]), b.caller, b.callee);
-    });
-  };
+  std::vector<Neighbours> neighbours = NeighboursOf(sums);
+  for (const Sums::Row& row : rows) neighbours.resize(std::max<size_t>(neighbours.size(), row.number + 1));
 
-  const std::string& unit = question->unit;
-  const int64_t total = sums.total()[1];
-  Json json = {{"type", profiles->types()[question->type].type}, {"unit", unit}, {"total", total}};
-  Json& list = json["rows"] = Json::array();
-  using Align = Table::Align;
-  std::string text;
-  const size_t shown = options.json || options.rows == 0 ? rows.size() : std::min(options.rows, rows.size());
-  for (size_t i = 0; i < shown; ++i) {
-    const Sums::Row& row = rows[i];
-    Neighbours& around = at(row.number);
-    heaviest_first(around.callers);
-    heaviest_first(around.callees);
-    Json& entry = list.emplace_back(RowJson(row, question->grouping));
-    entry["flat"] = row.flat[1];
-    entry["cum"] = row.cum[1];
-    Table table({Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
-    const auto add = [&](const std::vector<Sums::Edge>& edges, bool callers, Json& target) {
-      target = Json::array();
-      for (const Sums::Edge& edge : edges) {
-        const Sums::Row& other = sums.row(callers ? edge.caller : edge.callee);
-        target.push_back({{"name", other.name}, {"cum", edge.cum[1]}, {"inlined", edge.inlined}});
-        table.Add({FormatValue(edge.cum[1], unit, options.exact), FormatPercent(edge.cum[1], row.cum[1]),
-                   Cat(callers ? "  from " : "  calls ", other.name, edge.inlined ? " (inlined)" : ""), other.place});
-      }
-    };
-    add(around.callers, true, entry["callers"]);
-    table.Add({FormatValue(row.cum[1], unit, options.exact), FormatPercent(row.cum[1], total), row.name, row.place});
-    if (row.flat[1] != 0) {
-      table.Add({FormatValue(row.flat[1], unit, options.exact), FormatPercent(row.flat[1], row.cum[1]),
-                 "  allocates itself", ""});
+  if (options.json) {
+    Json json = {{"version", kJsonVersion},
+                 {"files", options.files},
+                 {"type", query->type_name},
+                 {"unit", query->unit},
+                 {"total", sums.total()[1]}};
+    Json& list = json["rows"] = Json::array();
+    for (const Sums::Row& row : rows) {
+      Json& entry = list.emplace_back(RowJson(row, query->grouping));
+      entry["flat"] = row.flat[1];
+      entry["cum"] = row.cum[1];
+      entry["callers"] = EdgesJson(sums, neighbours[row.number].callers, true);
+      entry["callees"] = EdgesJson(sums, neighbours[row.number].callees, false);
     }
-    add(around.callees, false, entry["callees"]);
-    text += table.Text() + "\n";
+    Print(ToText(json));
+    return kSuccess;
   }
-  Print(options.json ? ToText(json) : text + MoreRows(shown, rows.size()));
+  const size_t shown = options.rows == 0 ? rows.size() : std::min(options.rows, rows.size());
+  std::string text;
+  for (size_t i = 0; i < shown; ++i) {
+    text += RowText(options, *query, sums, rows[i], neighbours[rows[i].number]) + "\n";
+  }
+  PrintVisible(text + MoreRows(shown, rows.size()));
   return kSuccess;
 }
 
 }  // namespace
 
 Command AddPeekCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("peek", "Show who calls a function, and what it calls");
+  CLI::App* arguments = tool.add_subcommand("peek", "Show the callers and callees of a function");
   auto options = std::make_shared<PeekOptions>();
   arguments->add_option("REGEX", options->expression, "Part of the function's name")->required();
   arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();

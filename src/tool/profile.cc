@@ -8,17 +8,21 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <tuple>
 
 #include "absl/hash/hash.h"
 #include "absl/types/span.h"
 #include "src/symbolize/demangle.h"
+#include "src/tool/arithmetic.h"
+#include "src/tool/progress.h"
 #include "src/tool/text.h"
+#include "src/tool/units.h"
 
 namespace hbmprof::tool {
 namespace {
 
-// A comment's value without its %XX.
+// Decodes %XX in the value of a comment.
 std::string Decode(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -34,7 +38,7 @@ std::string Decode(std::string_view text) {
   return plain;
 }
 
-// Which frames pprof hides, as a profile's drop_frames and keep_frames say. The expression must match a whole name.
+// Finds the functions that pprof hides because of drop_frames and keep_frames. An expression must match a whole name.
 class FrameFilter {
  public:
   FrameFilter(std::string_view drop, std::string_view keep) : drop_(Compile(drop)), keep_(Compile(keep)) {
@@ -42,8 +46,8 @@ class FrameFilter {
     if ((drop_ != nullptr && !drop_->ok()) || (keep_ != nullptr && !keep_->ok())) drop_ = nullptr;
   }
 
-  // Whether each of the functions is hidden. Called again with more functions behind those of before. Error:
-  // kResourceExhausted if the expressions take too long.
+  // Decides for each function whether it is hidden. Can be called again after functions were appended. Error:
+  // kResourceExhausted if matching takes too long.
   absl::Status Apply(const std::vector<ProfileSet::Function>& functions, const std::deque<std::string>& strings) {
     const size_t known = dropped_.size();
     dropped_.resize(functions.size());
@@ -62,7 +66,7 @@ class FrameFilter {
   bool drops(uint32_t function) const { return dropped_[function]; }
 
  private:
-  // Processor time for all functions, a thousand times what real expressions take.
+  // Processor time for all functions: a thousand times the time of real expressions.
   static constexpr std::clock_t kMaxSeconds = 4;
   // Steps for one function: a match costs at most its length times the size of the expression's program.
   static constexpr size_t kMaxSteps = size_t{1} << 26;
@@ -103,7 +107,7 @@ class FrameFilter {
   std::clock_t used_ = 0;
 };
 
-// `name` without everything between `open` and `close`.
+// Returns `name` without the text between `open` and `close`.
 std::string WithoutNested(const std::string& name, char open, char close) {
   std::string rest;
   int depth = 0;
@@ -115,8 +119,8 @@ std::string WithoutNested(const std::string& name, char open, char close) {
   return depth == 0 ? rest : name;
 }
 
-// At most how long a mangled name can become: each reference to a part of it ("S1_", "T_") can repeat that part, and
-// the references in it. Nested often enough, 200 bytes become a gigabyte.
+// Returns an upper bound of the length of a demangled name. Each reference to a part of the name ("S1_", "T_") can
+// repeat that part with the references in it, so nested references can turn 200 bytes into a gigabyte.
 double DemangledBound(std::string_view symbol) {
   absl::flat_hash_map<std::string_view, int> references;
   for (size_t i = 0; i < symbol.size(); ++i) {
@@ -133,11 +137,11 @@ double DemangledBound(std::string_view symbol) {
   return bound;
 }
 
-// The short name of a mangled one; names that were made to take long stay mangled.
+// Returns the short form of a mangled name. A name whose demangling would take too long stays mangled.
 std::string ShortNameWithinLimits(const std::string& symbol) {
   constexpr double kHarmless = 1 << 16;
   constexpr double kMaxBound = 1 << 28;
-  constexpr std::clock_t kMaxTime = 3 * CLOCKS_PER_SEC;  // of the process, for those that are not harmless
+  constexpr std::clock_t kMaxTime = 3 * CLOCKS_PER_SEC;  // of the process, for names above kHarmless
   static std::clock_t used = 0;
   const double bound = DemangledBound(symbol);
   if (bound <= kHarmless) return hbmprof::internal::ShortFunctionName(symbol.c_str());
@@ -159,42 +163,7 @@ std::string ShownName(const std::string& name, const std::string& system_name) {
   return WithoutNested(WithoutNested(system_name, '(', ')'), '<', '>');
 }
 
-// How many of the smallest unit of its family one `unit` is, and which family; 0 if it is of none.
-struct Unit {
-  int64_t factor;
-  std::string_view family;
-};
-Unit UnitOf(std::string_view name) {
-  constexpr std::tuple<std::string_view, int64_t, std::string_view> kUnits[] = {{"b", 1, "memory"},
-                                                                                {"byte", 1, "memory"},
-                                                                                {"bytes", 1, "memory"},
-                                                                                {"kb", 1 << 10, "memory"},
-                                                                                {"kilobyte", 1 << 10, "memory"},
-                                                                                {"kilobytes", 1 << 10, "memory"},
-                                                                                {"mb", 1 << 20, "memory"},
-                                                                                {"megabyte", 1 << 20, "memory"},
-                                                                                {"megabytes", 1 << 20, "memory"},
-                                                                                {"gb", 1 << 30, "memory"},
-                                                                                {"gigabyte", 1 << 30, "memory"},
-                                                                                {"gigabytes", 1 << 30, "memory"},
-                                                                                {"ns", 1, "time"},
-                                                                                {"nanosecond", 1, "time"},
-                                                                                {"nanoseconds", 1, "time"},
-                                                                                {"us", 1000, "time"},
-                                                                                {"microseconds", 1000, "time"},
-                                                                                {"ms", 1000000, "time"},
-                                                                                {"milliseconds", 1000000, "time"},
-                                                                                {"s", 1000000000, "time"},
-                                                                                {"seconds", 1000000000, "time"}};
-  std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const auto& [alias, factor, family] : kUnits) {
-    if (alias == lower) return {factor, family};
-  }
-  return {0, ""};
-}
-
-// a * b, kept within int64.
+// Returns a * b, clamped to int64.
 int64_t Times(int64_t a, int64_t b) {
   int64_t product;
   if (__builtin_mul_overflow(a, b, &product)) return (a < 0) == (b < 0) ? INT64_MAX : INT64_MIN;
@@ -259,7 +228,7 @@ std::optional<ProfileSet::String> ProfileSet::Find(std::string_view text) const 
   return entry->second;
 }
 
-// Puts one file's contents on the common tables.
+// Adds the contents of one file to the common tables.
 class ProfileSet::Adder {
  public:
   Adder(ProfileSet& set, const RawProfile& raw, FrameFilter& filter)
@@ -271,8 +240,8 @@ class ProfileSet::Adder {
     AddFunctions();
     if (const absl::Status status = filter_.Apply(set_.functions_, set_.strings_); !status.ok()) return status;
     AddLocations();
-    // Every command visits every sample's frames and labels. Locations, which can have many lines, and texts are stored
-    // once and used often, so the file's size does not bound that; profiles come nowhere near this.
+    // Every command visits the frames and labels of every sample. Locations (which can have many lines) and texts are
+    // stored once and used often, so the file's size does not bound that work. Real profiles are far below the limits.
     const size_t bytes = message_.ByteSizeLong();
     const size_t max_frames = kMinFrames + 2 * bytes;
     const size_t max_label_bytes = kMinLabelBytes + 4 * bytes;
@@ -307,7 +276,7 @@ class ProfileSet::Adder {
   static constexpr String kNone = UINT32_MAX;
   static constexpr size_t kMinFrames = 20'000'000;
   static constexpr size_t kMinLabelBytes = size_t{64} << 20;
-  // What drop_frames takes away from a stack at one of its locations.
+  // The part of a stack that drop_frames removes at a location.
   enum class Cut : uint8_t { kNothing, kBelow, kWithIt };
   struct Mapped {
     uint32_t location;
@@ -345,12 +314,12 @@ class ProfileSet::Adder {
         const pprof::Mapping& m = *mapping->second;
         own.object = Text(m.filename());
         own.address -= m.memory_start();
-        // Segments differ by a page at most when the file is the same.
+        // Segments of the same file differ by at most one page.
         const uint64_t pages = (m.memory_limit() - m.memory_start() + 4095) / 4096;
         key.insert(key.end(), {1, pages, m.file_offset(), Text(m.build_id()), m.build_id() == 0 ? own.object : 0});
       }
       key.push_back(own.address);
-      // From the outside: the first function to hide, and everything inside it.
+      // Hides the outermost matching function and everything that is inlined into it.
       int cut = location.line_size() - 1;
       while (cut >= 0 && !filter_.drops(functions_[location.line(cut).function_id()])) --cut;
       const bool whole = cut == location.line_size() - 1;
@@ -388,7 +357,7 @@ class ProfileSet::Adder {
   uint32_t LabelSetOf(const pprof::Sample& sample) {
     labels_.clear();
     for (const pprof::Label& label : sample.label()) {
-      // A number without a unit that is 0 says nothing; readers drop it.
+      // pprof drops a number that is 0 and has no unit.
       if (label.str() == 0 && label.num() == 0 && label.num_unit() == 0) continue;
       labels_.push_back({Text(label.key()), Text(label.str()), label.num(), Text(label.num_unit())});
     }
@@ -417,27 +386,27 @@ class ProfileSet::Adder {
 };
 
 absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types) {
-  // For each common type, its place in every file, and what its values there are multiplied by.
+  // For each common type: its index in every file, and the factor for its values there.
   struct Common {
-    std::vector<size_t> places;
+    std::vector<size_t> positions;
     std::vector<int64_t> factors;
   };
   std::vector<Common> common;
-  // By file: where each type is; the first of those with one name.
-  std::vector<absl::flat_hash_map<std::string_view, size_t>> places(types.size());
+  // By file: the index of each type; of several with the same name, the first.
+  std::vector<absl::flat_hash_map<std::string_view, size_t>> positions(types.size());
   for (size_t f = 0; f < types.size(); ++f) {
-    for (size_t i = 0; i < types[f].size(); ++i) places[f].try_emplace(types[f][i].type, i);
+    for (size_t i = 0; i < types[f].size(); ++i) positions[f].try_emplace(types[f][i].type, i);
   }
   for (const SampleType& type : types[0]) {
     Common one;
     std::vector<std::string> units;
     for (size_t f = 0; f < types.size(); ++f) {
-      const auto same = places[f].find(type.type);
-      if (same == places[f].end()) break;
-      one.places.push_back(same->second);
+      const auto same = positions[f].find(type.type);
+      if (same == positions[f].end()) break;
+      one.positions.push_back(same->second);
       units.push_back(types[f][same->second].unit);
     }
-    if (one.places.size() != types.size()) continue;
+    if (one.positions.size() != types.size()) continue;
     std::string finest = units[0];
     for (size_t i = 0; i < units.size(); ++i) {
       const Unit unit = UnitOf(units[i]);
@@ -464,9 +433,11 @@ absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types
     std::vector<int64_t> values;
     values.reserve(file.samples.size() * common.size());
     for (size_t s = 0; s < file.samples.size(); ++s) {
-      for (const Common& one : common) values.push_back(Times(file.values[s * width + one.places[f]], one.factors[f]));
+      for (const Common& one : common)
+        values.push_back(Times(file.values[s * width + one.positions[f]], one.factors[f]));
     }
     file.values = std::move(values);
+    file.removed.assign(common.size(), 0);
   }
   return absl::OkStatus();
 }
@@ -475,6 +446,7 @@ absl::StatusOr<ProfileSet> ProfileSet::Read(const std::vector<std::string>& path
   ProfileSet set;
   std::unique_ptr<FrameFilter> filter;
   std::vector<std::vector<SampleType>> types;
+  Progress progress(paths.size(), "files read");
   for (const std::string& path : paths) {
     const absl::StatusOr<RawProfile> raw = ReadProfile(path);
     if (!raw.ok()) return raw.status();
@@ -490,8 +462,9 @@ absl::StatusOr<ProfileSet> ProfileSet::Read(const std::vector<std::string>& path
       own.push_back({std::string(raw->text(type.type())), std::string(raw->text(type.unit()))});
     }
     if (set.default_type_.empty()) set.default_type_ = raw->text(message.default_sample_type());
+    progress.Advance(1);
   }
-  // A profile shows its peak first only because nothing is in use in it. Several are compared by what is in use.
+  // A profile has peak_space as its default only if nothing is in use. Several profiles are compared by bytes in use.
   if (paths.size() > 1 && set.default_type_ == "peak_space") set.default_type_ = "inuse_space";
   if (const absl::Status status = set.Unify(types); !status.ok()) return status;
   return set;
@@ -517,6 +490,47 @@ absl::StatusOr<size_t> ProfileSet::TypeNamed(const std::string& name) const {
   return absl::InvalidArgumentError(Cat(files_[0].path, ": has no sample type '", name, "'; use one of: ", names));
 }
 
+absl::Status ProfileSet::CheckLabelKey(const std::string& option, const std::string& key) const {
+  std::set<std::string> known;
+  for (const std::vector<Label>& labels : label_sets_) {
+    for (const Label& label : labels) known.insert(strings_[label.key]);
+  }
+  const bool has_samples =
+      std::any_of(files_.begin(), files_.end(), [](const File& file) { return !file.samples.empty(); });
+  if (!has_samples || known.count(key) > 0) return absl::OkStatus();
+  std::string names;
+  for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
+  return absl::InvalidArgumentError(
+      Cat(option, " ", key, ": no sample has the label '", key, "'; the labels are: ", names.empty() ? "none" : names));
+}
+
+uint64_t ProfileSet::AddLocation(Location location) {
+  locations_.push_back(std::move(location));
+  return locations_.size() - 1;
+}
+
+void ProfileSet::MapSamples(Removed removed, const std::function<std::optional<uint32_t>(const Sample&)>& stack_of) {
+  const size_t width = types_.size();
+  for (File& file : files_) {
+    size_t kept = 0;
+    for (size_t s = 0; s < file.samples.size(); ++s) {
+      const std::optional<uint32_t> stack = stack_of(file.samples[s]);
+      if (!stack.has_value()) {
+        for (size_t t = 0; removed == Removed::kInTotal && t < width; ++t) {
+          file.removed[t] = Plus(file.removed[t], Magnitude(file.values[s * width + t]));
+        }
+        continue;
+      }
+      file.samples[kept] = {*stack, file.samples[s].labels};
+      std::copy_n(file.values.begin() + static_cast<std::ptrdiff_t>(s * width), width,
+                  file.values.begin() + static_cast<std::ptrdiff_t>(kept * width));
+      ++kept;
+    }
+    file.samples.resize(kept);
+    file.values.resize(kept * width);
+  }
+}
+
 std::vector<ProfileSet::ShownFrame> ProfileSet::ShownLocation(uint64_t number) const {
   std::vector<ShownFrame> frames;
   const Location& location = locations_[number];
@@ -526,10 +540,10 @@ std::vector<ProfileSet::ShownFrame> ProfileSet::ShownLocation(uint64_t number) c
     const Function& function = functions_[frame.function];
     ShownFrame shown = {strings_[function.name], CleanPath(strings_[function.filename])};
     if (shown.name.empty()) shown.name = UnnamedFrame(object);
-    if (shown.place.empty()) {
-      if (!object.empty()) shown.place = UnnamedFrame(object);
+    if (shown.position.empty()) {
+      if (!object.empty()) shown.position = UnnamedFrame(object);
     } else if (frame.line != 0) {
-      shown.place += Cat(":", frame.line);
+      shown.position += Cat(":", frame.line);
     }
     frames.push_back(std::move(shown));
   }
@@ -585,7 +599,7 @@ std::string UnnamedFrame(const std::string& object) {
 }
 
 std::string CleanPath(const std::string& path) {
-  // No file has a longer path, and the time to normalise one grows with its square.
+  // No file has a longer path, and the time to normalise a path is quadratic in its length.
   constexpr size_t kMaxPath = 4096;
   return path.empty() || path.size() > kMaxPath ? path : std::filesystem::path(path).lexically_normal().string();
 }

@@ -1,12 +1,13 @@
-// Profiles in memory: several files on common tables, so that a stack, a label or a sample type has one number in all
-// of them. What two profiles have in common is decided as pprof decides it: addresses relative to their mapping,
-// mappings by build id or file name, functions by name. Not here: reading files (profile_reader.h), sums (sums.h).
+// Profiles in memory. Several files share common tables, so that equal stacks, labels and sample types have the same
+// number in all files. Equality follows pprof's rules: addresses are relative to their mapping, mappings are identified
+// by build id or file name, functions by name. See profile_reader.h for reading files and sums.h for sums.
 #ifndef HBMPROF_SRC_TOOL_PROFILE_H_
 #define HBMPROF_SRC_TOOL_PROFILE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -26,22 +27,23 @@ struct SampleType {
   std::string unit;
 };
 
-// A line that the writer left in the profile: a word, for a device its name, then key=value pairs (docs/profile.md).
+// A comment of the profile: a word, for a device its name, then key=value pairs (docs/profile.md).
 struct Comment {
   std::string word;
   std::string name;
   std::map<std::string, std::string> values;
 
   explicit Comment(std::string_view text);
-  // The value of `key` as a number; nothing if there is none or it is none.
+  // Returns the value of `key` as a number, or nothing if the key is missing or its value is not a number.
   std::optional<int64_t> Number(const std::string& key) const;
 };
 
-// Lists of numbers that get small numbers, equal lists the same one.
+// Assigns consecutive numbers to lists of integers. Equal lists get the same number.
 class ListTable {
  public:
   ListTable() : ends_{0} {}
-  // The hash differs from process to process, so that no file can be made to have many lists under one.
+  // Returns the number of `list`. The hash function differs in each process, so that no file can be crafted to cause
+  // many collisions.
   uint32_t Intern(const std::vector<uint64_t>& list);
   size_t size() const { return ends_.size() - 1; }
   const uint64_t* begin(uint32_t number) const { return words_.data() + ends_[number]; }
@@ -53,7 +55,7 @@ class ListTable {
   std::vector<size_t> ends_;
   static constexpr uint32_t kNone = UINT32_MAX;
   absl::flat_hash_map<size_t, uint32_t> by_hash_;  // the latest list of a hash
-  std::vector<uint32_t> earlier_;                  // by list: another one of its hash; kNone
+  std::vector<uint32_t> earlier_;                  // by list: the previous list with the same hash; kNone
 };
 
 class ProfileSet {
@@ -72,7 +74,7 @@ class ProfileSet {
   struct Location {
     String object;              // the mapping's file
     uint64_t address = 0;       // relative to its mapping
-    std::vector<Frame> frames;  // innermost inlined function first; empty if nobody knows
+    std::vector<Frame> frames;  // innermost inlined function first; empty if unknown
   };
   struct Label {
     String key;
@@ -90,27 +92,30 @@ class ProfileSet {
     std::vector<std::string> comments;
     std::vector<Sample> samples;
     std::vector<int64_t> values;  // of sample i: from i * types().size()
+    // By type: the sum of the absolute values of the samples that MapSamples removed with Removed::kInTotal.
+    std::vector<int64_t> removed;
   };
 
   ProfileSet(ProfileSet&&) = default;
   ProfileSet& operator=(ProfileSet&&) = default;
 
-  // A frame as people read it: "[libfoo.so]" or "<unknown>" for code without a name, and "file.cc:12", the binary in
-  // brackets, or "".
+  // A frame as text. `name` is "[libfoo.so]" or "<unknown>" for code without a function name. `position` is
+  // "file.cc:12", else the binary in brackets, else "".
   struct ShownFrame {
     std::string name;
-    std::string place;
+    std::string position;
   };
 
-  // Reads the files and keeps the sample types that all of them have, in the first one's order and in the finest of
-  // their units. Frames that the first file's drop_frames and keep_frames hide are taken out, as pprof does. Errors:
-  // those of ReadProfile; kInvalidArgument if the files have no sample type in common; kResourceExhausted if its
-  // stacks, labels or expressions are many times larger than the file explains.
+  // Reads the files. Keeps the sample types that all of them have, in the order of the first file and in the finest of
+  // their units. Removes the frames that drop_frames and keep_frames of the first file hide, as pprof does. Shows
+  // progress on stderr if that is a terminal. Errors: those of ReadProfile; kInvalidArgument if the files have no
+  // sample type in common; kResourceExhausted if a file's stacks, labels or expressions are much larger than its size
+  // allows.
   static absl::StatusOr<ProfileSet> Read(const std::vector<std::string>& paths);
 
   const std::vector<SampleType>& types() const { return types_; }
-  // The type called `name`, or of that index; "": the one that the profiles want to show first. pprof's rules. Error:
-  // kInvalidArgument, with the names there are.
+  // Returns the index of the sample type `name`, which can also be an index; for "" the default type of the profiles.
+  // Follows pprof's rules. Error: kInvalidArgument, with the names that exist.
   absl::StatusOr<size_t> TypeNamed(const std::string& name) const;
 
   const std::vector<File>& files() const { return files_; }
@@ -119,21 +124,38 @@ class ProfileSet {
   }
 
   const std::string& text(String number) const { return strings_[number]; }
-  // The number of `text`, if any profile has it.
+  // The number of `text`; nothing if no profile contains it.
   std::optional<String> Find(std::string_view text) const;
   const std::vector<Function>& functions() const { return functions_; }
   const std::vector<Location>& locations() const { return locations_; }
   const ListTable& stacks() const { return stacks_; }
   size_t label_set_count() const { return label_sets_.size(); }
   const std::vector<Label>& labels(uint32_t label_set) const { return label_sets_[label_set]; }
-  // The value of the label `key` as text; numbers as decimals. "" if there is none.
+  // Returns the value of the label `key` as text, numbers in decimal. "" if the label is missing.
   std::string LabelText(uint32_t label_set, std::string_view key) const;
-  // The location's frames, innermost first; at least one.
+  // Checks the argument of the option `option`. Error: kInvalidArgument if there are samples and none has the label
+  // `key`, with the labels that exist.
+  absl::Status CheckLabelKey(const std::string& option, const std::string& key) const;
+
+  // Edits of the samples, for view.h and own_code.h. They do not change the files on disk.
+  //
+  // Replaces the frames of a location, in every stack that contains it.
+  void SetFrames(uint64_t location, std::vector<Frame> frames) { locations_[location].frames = std::move(frames); }
+  // Adds a location and returns its number.
+  uint64_t AddLocation(Location location);
+  // Returns the number of the stack of these locations, innermost first.
+  uint32_t StackOf(const std::vector<uint64_t>& locations) { return stacks_.Intern(locations); }
+  // Whether samples that are removed still count in totals, from which shares are computed.
+  enum class Removed { kInTotal, kNotInTotal };
+  // Gives each sample the stack that `stack_of` returns, or removes the sample if `stack_of` returns nothing.
+  void MapSamples(Removed removed, const std::function<std::optional<uint32_t>(const Sample&)>& stack_of);
+
+  // Returns the frames of a location, innermost first; at least one.
   std::vector<ShownFrame> ShownLocation(uint64_t location) const;
-  // The stack's frames with those inlined, innermost first.
+  // Returns the frames of a stack with the inlined ones, innermost first.
   std::vector<ShownFrame> ShownStack(uint32_t stack) const;
-  // Error: kResourceExhausted if all samples' stacks, as ShownStack has them, are more text than any profile's are. To
-  // be asked before every stack is written out: names are stored once and used in many places.
+  // Must be called before ShownStack is called for every sample: names are stored once and can be used very often.
+  // Error: kResourceExhausted if the text of all samples' stacks is larger than 4 GiB.
   absl::Status CheckTextOfStacks() const;
 
  private:
@@ -156,9 +178,9 @@ class ProfileSet {
   std::vector<std::vector<Label>> label_sets_;
 };
 
-// The name of code without one: its binary in brackets.
+// Returns the name for code without a function name: its binary in brackets.
 std::string UnnamedFrame(const std::string& object);
-// Without "." and "..".
+// Returns `path` without "." and "..".
 std::string CleanPath(const std::string& path);
 
 }  // namespace hbmprof::tool

@@ -27,11 +27,11 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
-// Profiles shrink to a tenth. What was a hundred times larger than its file was made to fill memory.
+// Compression makes real profiles about ten times smaller. A higher ratio than this is an attack on memory.
 constexpr size_t kMaxGzipRatio = 100;
 constexpr size_t kMinPlainBytes = size_t{16} << 20;
-// Parsed, a profile takes about ten times its bytes. An empty message of two bytes takes fifty times as much: a file of
-// nothing else is no profile.
+// A parsed profile takes about ten times its bytes. A file of empty messages of two bytes would take fifty times its
+// bytes and is not a profile.
 constexpr size_t kMaxExpansion = 24;
 constexpr size_t kMinParsedBytes = size_t{64} << 20;
 
@@ -85,7 +85,7 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
     }
     if (result == Z_STREAM_END) {
       if (stream.avail_in == 0) return plain;
-      // A gzip file may consist of several members.
+      // A gzip file can have several members.
       if (bytes[position()] != '\x1f' || inflateReset(&stream) != Z_OK) {
         return Invalid(name, Cat("the gzip stream ends at byte ", position(), " of ", bytes.size(), kDamaged));
       }
@@ -119,7 +119,7 @@ bool Parses(const std::string& bytes) {
   return message.ParseFromString(bytes);
 }
 
-// Why `bytes` did not parse: the first field that cannot be read.
+// Explains why `bytes` did not parse: names the first field that cannot be read.
 std::string WhyUnreadable(std::string_view bytes) {
   CodedInputStream input(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
   int counts[std::size(kFields)] = {};
@@ -156,17 +156,17 @@ std::string WhyUnreadable(std::string_view bytes) {
   }
 }
 
-// Checks what RawProfile promises.
+// Checks the invariants of RawProfile.
 class Checker {
  public:
   Checker(const pprof::Profile& profile, const std::string& name) : profile_(profile), name_(name) {}
 
   absl::Status Check() {
     if (profile_.sample_type().empty() && profile_.string_table().empty()) {
-      return Invalid(name_, "this is no pprof profile: it has neither sample types nor strings");
+      return Invalid(name_, "this is not a pprof profile: it has neither sample types nor strings");
     }
     if (profile_.string_table().empty() || !profile_.string_table(0).empty()) {
-      return Invalid(name_, "string_table does not begin with the empty string: this is no pprof profile");
+      return Invalid(name_, "string_table does not begin with the empty string: this is not a pprof profile");
     }
     for (int i = 0; i < profile_.sample_type_size(); ++i) CheckValueType("sample_type", i, profile_.sample_type(i));
     if (profile_.has_period_type()) CheckValueType("period_type", 0, profile_.period_type());
@@ -281,6 +281,11 @@ RawProfile& RawProfile::operator=(RawProfile&& other) noexcept = default;
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const FileDescriptor file(path == "-" ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) {
+    const bool is_url = path.compare(0, 7, "http://") == 0 || path.compare(0, 8, "https://") == 0;
+    if (is_url && errno == ENOENT) {
+      return Invalid(
+          path, Cat("is a URL, and hbmprof reads files; download it first: curl -fsSo profile.pb.gz '", path, "'"));
+    }
     const std::string text = Cat(path, ": cannot be opened: ", SystemError());
     return errno == ENOENT ? absl::NotFoundError(text) : absl::PermissionDeniedError(text);
   }
@@ -316,10 +321,10 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     parse_budget = std::min(std::max(bytes.size() * kMaxExpansion, kMinParsedBytes), MemoryFor(file_bytes));
     RawProfile profile;
     if (!profile.message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-      return Invalid(name, Cat("this is no pprof profile, or a damaged one: ", WhyUnreadable(bytes)));
+      return Invalid(name, Cat("this is not a pprof profile, or a damaged one: ", WhyUnreadable(bytes)));
     }
     if (const absl::Status status = Checker(*profile.message_, name).Check(); !status.ok()) return status;
-    // What comes later is the tool's own and no longer the file's.
+    // Later allocations belong to the tool and not to the file.
     parse_budget = SIZE_MAX;
     return profile;
   } catch (const std::bad_alloc&) {

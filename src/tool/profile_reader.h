@@ -1,6 +1,5 @@
-// Reads a pprof profile from a file: decompresses, parses, and checks that every reference in it leads somewhere, in
-// bounded memory. Everything else in the tool relies on what ReadProfile promises and checks nothing again.
-// Not here: what the profile says (profile.h).
+// Reads a pprof profile from a file: decompresses and parses it and checks every reference in it, in bounded memory.
+// The rest of the tool relies on these checks and does not repeat them. See profile.h for the contents.
 #ifndef HBMPROF_SRC_TOOL_PROFILE_READER_H_
 #define HBMPROF_SRC_TOOL_PROFILE_READER_H_
 
@@ -16,10 +15,9 @@
 
 namespace hbmprof::tool {
 
-// A profile as it is in the file. Ids of mappings, locations and functions are nonzero and unique; every index of a
-// string, location and function is of one that exists (a sample type's, label's, ... string, a sample's locations, a
-// line's function); every sample has one value for each sample type; string_table begins with "". A location's mapping
-// may be missing, as pprof allows.
+// A profile as it is in the file. Invariants: ids of mappings, locations and functions are nonzero and unique. Every
+// string index, every location id of a sample and every function id of a line refers to an existing entry. Every sample
+// has one value for each sample type. The first string is "". The mapping of a location may be missing, as in pprof.
 class RawProfile {
  public:
   RawProfile();
@@ -38,15 +36,15 @@ class RawProfile {
   pprof::Profile* message_;
 };
 
-// `path` "-" is standard input. Errors carry the path, the field or byte that is wrong, and what to do: kNotFound,
-// kPermissionDenied, kInvalidArgument (not a profile, damaged, inconsistent), kResourceExhausted (more than 1 GiB when
-// decompressed, or far more memory than its size explains: see memory_limit.h).
+// Reads the profile in the file `path`; "-" is standard input. Errors name the path, the field or byte that is wrong,
+// and what to do: kNotFound; kPermissionDenied; kInvalidArgument (a URL, not a profile, damaged, inconsistent);
+// kResourceExhausted (larger than 1 GiB when decompressed, or needs much more memory than its size: memory_limit.h).
 absl::StatusOr<RawProfile> ReadProfile(const std::string& path);
 
-// The same for a file's contents, gzip or not; `name` stands in messages.
+// Parses the contents of a file, compressed or not. `name` is the name in messages. Errors as above.
 absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name);
 
-// The whole contents of a file, at most 1 GiB. Errors as above.
+// Returns the contents of a file of at most 1 GiB. Errors as above.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 }  // namespace hbmprof::tool

@@ -1,5 +1,5 @@
-// `hbmprof report`: one page that shows everything, needs nothing else and opens from disk. How it looks and behaves is
-// in report/; here is the data that goes into it (report/report.js describes it).
+// `hbmprof report`: writes one page that shows everything and needs no other file. This file makes the page's data,
+// which report/report.js describes and shows.
 #include <algorithm>
 #include <memory>
 
@@ -7,20 +7,23 @@
 #include "src/base/atomic_file.h"
 #include "src/tool/command.h"
 #include "src/tool/growth.h"
+#include "src/tool/own_code.h"
 #include "src/tool/report_page.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
 namespace {
 
-struct ReportOptions {
+struct ReportOptions : ViewOptions {
+  ReportOptions() : ViewOptions(true) {}
+
   std::vector<std::string> files;
   std::string output;
   std::string base;
   std::string per;
 };
 
-// A browser's numbers are exact up to here, and no memory is larger.
+// The numbers of JavaScript are exact up to this limit, and no memory is larger.
 constexpr int64_t kLargest = int64_t{1} << 53;
 int64_t Shown(int64_t value) { return std::min(std::max(value, -kLargest), kLargest); }
 
@@ -44,63 +47,77 @@ Json FileJson(const ProfileSet::File& file) {
   return json;
 }
 
-// Stacks as a tree by function: parents before their children. A function's call sites are one node, which knows the
-// first few of them.
+// The tree of all stacks by function. Parents come before their children. The call sites of a function in one caller
+// are one node, which keeps the positions of the first few.
 class StackTree {
  public:
-  explicit StackTree(const ProfileSet& profiles) : profiles_(profiles) {}
+  StackTree(const ProfileSet& profiles, KnownLibraries& libraries) : profiles_(profiles), libraries_(libraries) {}
 
   size_t NodeOf(uint32_t stack) {
     const auto [entry, is_new] = nodes_.try_emplace(stack, 0);
     if (!is_new) return entry->second;
     std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownStack(stack);
-    if (frames.empty()) frames.push_back({"[no stack]", ""});
+    std::vector<bool> own;
+    for (const uint64_t* l = profiles_.stacks().begin(stack); l != profiles_.stacks().end(stack); ++l) {
+      const std::vector<bool> of_location = libraries_.OwnFrames(profiles_, *l);
+      own.insert(own.end(), of_location.begin(), of_location.end());
+    }
+    if (frames.empty()) {
+      frames.push_back({"[no stack]", ""});
+      own.push_back(false);
+    }
     size_t node = 0;
-    for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
+    for (size_t f = frames.size(); f-- > 0;) {
+      const ProfileSet::ShownFrame* frame = &frames[f];
       const auto [number, new_name] = name_numbers_.try_emplace(frame->name, names_.size());
       if (new_name) names_.push_back(frame->name);
-      const auto [child, new_node] = children_.try_emplace({node, number->second}, parents_.size());
+      const size_t library = own[f] ? 0 : 1;
+      const auto [child, new_node] = children_.try_emplace({node, 2 * number->second + library}, parents_.size());
       if (new_node) {
         parents_.push_back(node);
         names_of_.push_back(number->second);
-        places_of_.emplace_back();
+        library_.push_back(library);
+        positions_of_.emplace_back();
       }
       node = child->second;
       // One more than is shown says that there are more.
-      std::vector<std::string>& places = places_of_[node];
-      if (!frame->place.empty() && places.size() <= kShownPlaces &&
-          std::find(places.begin(), places.end(), frame->place) == places.end()) {
-        places.push_back(frame->place);
+      std::vector<std::string>& positions = positions_of_[node];
+      if (!frame->position.empty() && positions.size() <= kShownPositions &&
+          std::find(positions.begin(), positions.end(), frame->position) == positions.end()) {
+        positions.push_back(frame->position);
       }
     }
     return nodes_[stack] = node;
   }
 
   Json TreeJson() const {
-    Json places = {""};
-    Json place_of = Json::array();
+    Json positions = {""};
+    Json position_of = Json::array();
     absl::flat_hash_map<std::string, size_t> numbers = {{"", 0}};
-    for (const std::vector<std::string>& of_node : places_of_) {
+    for (const std::vector<std::string>& of_node : positions_of_) {
       std::string text;
-      for (size_t i = 0; i < of_node.size() && i < kShownPlaces; ++i) text += (i == 0 ? "" : ", ") + of_node[i];
-      if (of_node.size() > kShownPlaces) text += ", ...";
-      const auto [entry, is_new] = numbers.try_emplace(text, places.size());
-      if (is_new) places.push_back(text);
-      place_of.push_back(entry->second);
+      for (size_t i = 0; i < of_node.size() && i < kShownPositions; ++i) text += (i == 0 ? "" : ", ") + of_node[i];
+      if (of_node.size() > kShownPositions) text += ", ...";
+      const auto [entry, is_new] = numbers.try_emplace(text, positions.size());
+      if (is_new) positions.push_back(text);
+      position_of.push_back(entry->second);
     }
-    return {{"parent", parents_}, {"name", names_of_}, {"place", place_of}, {"names", names_}, {"places", places}};
+    return {{"parent", parents_},  {"name", names_of_}, {"position", position_of},
+            {"library", library_}, {"names", names_},   {"positions", positions}};
   }
 
  private:
-  static constexpr size_t kShownPlaces = 4;
+  static constexpr size_t kShownPositions = 4;
 
   const ProfileSet& profiles_;
+  KnownLibraries& libraries_;
   absl::flat_hash_map<uint32_t, size_t> nodes_;
   absl::flat_hash_map<std::string, size_t> name_numbers_;
-  absl::flat_hash_map<std::pair<size_t, size_t>, size_t> children_;
+  absl::flat_hash_map<std::pair<size_t, size_t>, size_t> children_;  // by (parent, 2 * name + library)
   std::vector<size_t> parents_{0};
   std::vector<size_t> names_of_{0};
-  std::vector<std::vector<std::string>> places_of_{{}};
+  std::vector<size_t> library_{1};  // 1: of a known library
+  std::vector<std::vector<std::string>> positions_of_{{}};
   std::vector<std::string> names_{"all"};
 };
 
@@ -130,7 +147,7 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
                   {"per_count", site.per_count},
                   {"values", site.values}};
     entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
-    entry["place"] = stack.empty() ? "" : stack[0].place;
+    entry["position"] = stack.empty() ? "" : stack[0].position;
     std::string callers;
     for (size_t i = 1; i < stack.size() && i <= kShownCallers; ++i) callers += (i == 1 ? "" : " < ") + stack[i].name;
     entry["callers"] = callers;
@@ -142,13 +159,13 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
   return json;
 }
 
-// `text` with the one {{mark}} in it replaced.
+// Returns `text` with the only {{mark}} in it replaced.
 std::string Fill(std::string text, const std::string& mark, std::string_view with) {
-  const std::string place = "{{" + mark + "}}";
-  return text.replace(text.find(place), place.size(), with);
+  const std::string position = "{{" + mark + "}}";
+  return text.replace(text.find(position), position.size(), with);
 }
 
-// As a content security policy has it.
+// Returns a hash in the form of a content security policy.
 std::string Base64OfHex(std::string_view hex) {
   constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text;
@@ -166,7 +183,7 @@ std::string Base64OfHex(std::string_view hex) {
   return text;
 }
 
-// JSON that can stand in a script element: nothing in it ends the element or begins a comment.
+// Returns JSON for a script element. Nothing in it ends the element or begins a comment.
 std::string Embedded(const Json& data) {
   const std::string plain = VisibleJson(data.dump(-1, ' ', false, Json::error_handler_t::replace));
   std::string json;
@@ -180,29 +197,12 @@ std::string Embedded(const Json& data) {
   return json;
 }
 
-absl::StatusOr<int> RunReport(const ReportOptions& options) {
-  std::vector<std::string> paths = options.files;
-  if (!options.base.empty()) paths.insert(paths.begin(), options.base);
-  const absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(paths);
-  if (!profiles.ok()) return profiles.status();
-  if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
-  const absl::StatusOr<size_t> type = profiles->TypeNamed("");
-  if (!type.ok()) return type.status();
-  const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
-  if (!series.ok()) return series.status();
-
-  const ProfileSet::File& now = profiles->files()[series->files.back()];
-  const ProfileSet::File* base = series->files.size() > 1 ? &profiles->files()[series->files.front()] : nullptr;
-  Json data = {{"default_type", *type}};
-  Json& types = data["types"] = Json::array();
-  for (const SampleType& one : profiles->types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
-  Json& files = data["files"] = Json::array();
-  for (const size_t f : series->files) files.push_back(FileJson(profiles->files()[f]));
-  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
-
-  // Samples of one stack and label set, now and in the base.
-  const size_t width = profiles->types().size();
-  StackTree tree(*profiles);
+// Adds to `data` the samples of the last dump and of the base by tree node and label set, with the label sets and the
+// tree.
+void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const ProfileSet::File* base,
+                KnownLibraries& libraries, Json& data) {
+  const size_t width = profiles.types().size();
+  StackTree tree(profiles, libraries);
   struct Values {
     std::vector<int64_t> now;
     std::vector<int64_t> base;
@@ -218,7 +218,7 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
       Values& values = samples[entry->second].second;
       if (file == base) values.base.resize(width);
       std::vector<int64_t>& target = file == base ? values.base : values.now;
-      for (size_t t = 0; t < width; ++t) target[t] = Shown(target[t] + Shown(profiles->Value(*file, s, t)));
+      for (size_t t = 0; t < width; ++t) target[t] = Shown(target[t] + Shown(profiles.Value(*file, s, t)));
     }
   }
   absl::flat_hash_map<uint32_t, size_t> label_numbers;
@@ -226,20 +226,50 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   Json& list = data["samples"] = Json::array();
   for (auto& [key, values] : samples) {
     const auto [entry, is_new] = label_numbers.try_emplace(key.second, label_sets.size());
-    if (is_new) label_sets.push_back(LabelsJson(*profiles, key.second));
+    if (is_new) label_sets.push_back(LabelsJson(profiles, key.second));
     Json sample = {key.first, entry->second, std::move(values.now)};
     if (!values.base.empty()) sample.push_back(std::move(values.base));
     list.push_back(std::move(sample));
   }
   data["label_sets"] = std::move(label_sets);
   data["tree"] = tree.TreeJson();
-  if (series->files.size() >= 3) data["growth"] = GrowthJson(*profiles, *series, *type, options.per);
+}
 
+std::string PageOf(const Json& data) {
   std::string page = Fill(Fill(kReportHtml, "css", kReportCss), "js", kReportJs);
   page = Fill(Fill(page, "css_hash", Base64OfHex(kReportCssSha256)), "js_hash", Base64OfHex(kReportJsSha256));
-  page = Fill(page, "data", Embedded(data));  // last: what is in it stays as it is
+  return Fill(page, "data", Embedded(data));  // last, so that no mark in the data is replaced
+}
+
+absl::StatusOr<int> RunReport(const ReportOptions& options) {
+  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
+  if (!libraries.ok()) return libraries.status();
+  std::vector<std::string> paths = options.files;
+  if (!options.base.empty()) paths.insert(paths.begin(), options.base);
+  absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(paths);
+  if (!profiles.ok()) return profiles.status();
+  if (const absl::Status status = ApplyFilters("report", options, *profiles); !status.ok()) return status;
+  if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
+  const absl::StatusOr<size_t> type = profiles->TypeNamed("");
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
+  if (!series.ok()) return series.status();
+
+  const ProfileSet::File& now = profiles->files()[series->files.back()];
+  const ProfileSet::File* base = series->files.size() > 1 ? &profiles->files()[series->files.front()] : nullptr;
+  Json data = {{"default_type", *type}, {"own", options.own}};
+  Json& types = data["types"] = Json::array();
+  for (const SampleType& one : profiles->types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
+  Json& files = data["files"] = Json::array();
+  for (const size_t f : series->files) files.push_back(FileJson(profiles->files()[f]));
+  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
+  // The page shows both views of the samples; growth is judged in one.
+  AddSamples(*profiles, now, base, *libraries, data);
+  if (options.own) AttributeToOwnCode(*libraries, *profiles);
+  if (series->files.size() >= 3) data["growth"] = GrowthJson(*profiles, *series, *type, options.per);
+
   if (const absl::Status status =
-          hbmprof::internal::WriteFileAtomically(options.output, page, hbmprof::internal::kAsAnyCommand);
+          hbmprof::internal::WriteFileAtomically(options.output, PageOf(data), hbmprof::internal::kAsAnyCommand);
       !status.ok()) {
     return status;
   }
@@ -257,6 +287,8 @@ Command AddReportCommand(CLI::App& tool) {
   arguments->add_option("-o,--output", options->output, "The page, such as report.html")->required();
   arguments->add_option("--base", options->base, "Compare with this profile");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
+  options->AddTo(*arguments);
+  arguments->footer(kFilterHelp);
   return {arguments, [options] { return RunReport(*options); }, true};
 }
 

@@ -1,4 +1,4 @@
-// `hbmprof run`: starts a program with the injected library, and says at the end what its profiles hold.
+// `hbmprof run`: runs a program with the injected library and prints a summary of its profiles at the end.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -22,7 +22,9 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/control_protocol.h"
 #include "src/tool/command.h"
+#include "src/tool/control_client.h"
 #include "src/tool/injection.h"
 #include "src/tool/profile.h"
 #include "src/tool/profile_reader.h"
@@ -37,16 +39,18 @@ struct RunOptions {
   std::string output = "hbmprof-profiles";
   std::string interval;
   std::string library;
+  std::string nvtx;  // which range; empty: none
   std::vector<std::string> command;
 };
 
 constexpr char kSuffix[] = ".pb.gz";
 constexpr char kOutputVariable[] = "HBMPROF_CUDA_OUTPUT";
+constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
 
 // --- The folder and the names of the profiles. ---
 
-// The name with which the profiles of this run start, and of no other: also where runs in several containers, which can
-// have the same process ids, share a folder.
+// Returns the common start of the names of this run's profiles. It is unique even if runs in several containers, which
+// can have the same process ids, share a folder.
 std::string NewRunName() {
   const time_t now = time(nullptr);
   struct tm local = {};
@@ -59,15 +63,15 @@ std::string NewRunName() {
   return Cat(text, suffix);
 }
 
-// Of HBMPROF_CUDA_OUTPUT: the folder is meant literally.
+// Escapes the folder for HBMPROF_CUDA_OUTPUT, which has placeholders.
 std::string OutputPattern(const std::string& folder, const std::string& run) {
   std::string literal;
   for (const char c : folder) literal += c == '%' ? "%%" : std::string(1, c);
   return Cat(literal, "/", run, ".%p.%n", kSuffix);
 }
 
-// The folder that profiles are written to, created if it is not there. While this object lives, no other run removes
-// it.
+// The folder for the profiles. Creates it if it does not exist. While this object lives, no other run removes the
+// folder.
 class OutputFolder {
  public:
   OutputFolder() = default;
@@ -77,7 +81,7 @@ class OutputFolder {
     if (lock_ >= 0) close(lock_);
   }
 
-  // Whether it is there and can be written to.
+  // Returns whether the folder exists and is writable.
   bool Open(const std::string& path) {
     std::error_code error;
     for (int attempt = 0; attempt < 100; ++attempt) {
@@ -89,7 +93,7 @@ class OutputFolder {
       path_ = fs::canonical(path, error);
       if (error || access(path_.c_str(), W_OK) != 0) return false;
       lock_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-      if (lock_ < 0) return true;  // not readable: it can be used, but is not ours to remove
+      if (lock_ < 0) return true;  // not readable: usable, but never removed
       flock(lock_, LOCK_SH);
       // Between its creation and the lock, another run can have removed it.
       struct stat locked = {};
@@ -106,7 +110,7 @@ class OutputFolder {
 
   const std::string& path() const { return path_; }
 
-  // The names in it that start with `start`.
+  // Returns the names of its files that start with `start`.
   std::set<std::string> Names(const std::string& start) const {
     std::set<std::string> names;
     std::error_code error;
@@ -121,7 +125,7 @@ class OutputFolder {
     return names;
   }
 
-  // Removes what Open() has created, as far as it is empty, unless another run uses it.
+  // Removes the empty folders that Open() created, unless another run uses them.
   void RemoveIfEmpty() {
     if (created_.empty() || lock_ < 0 || flock(lock_, LOCK_EX | LOCK_NB) != 0) return;
     for (const fs::path& folder : created_) {
@@ -135,16 +139,16 @@ class OutputFolder {
   int lock_ = -1;
 };
 
-// A profile by the name RUN.PROCESS.NUMBER.pb.gz.
+// A profile with the name RUN.PROCESS.NUMBER.pb.gz.
 struct Written {
   int64_t process = 0;
   int64_t number = 0;
   std::string name;
 };
 
-// Those of `names`, which start with `start` ("RUN."), in the order of processes and numbers. With `last_only`, of each
-// process the last; else all are by different processes, also those of one id, which containers and time can give
-// twice.
+// Returns the profiles among `names`, which start with `start` ("RUN."), in the order of processes and numbers. With
+// `last_only`, returns only the last profile of each process. Otherwise each file is from a different process, even
+// with the same id, because containers and time can use an id twice.
 std::vector<Written> Profiles(const std::set<std::string>& names, const std::string& start, bool last_only) {
   std::vector<Written> profiles;
   for (const std::string& name : names) {
@@ -167,7 +171,7 @@ std::vector<Written> Profiles(const std::set<std::string>& names, const std::str
 
 // --- The processes. ---
 
-// Those whose environment holds `variable`, as far as this user may know.
+// Returns the processes with `variable` in their environment, as far as this user may read it.
 std::vector<int> ProcessesWith(const std::string& variable) {
   std::vector<int> processes;
   std::error_code error;
@@ -184,8 +188,8 @@ std::vector<int> ProcessesWith(const std::string& variable) {
 
 volatile sig_atomic_t forward_to = 0;
 
-// A signal of the kernel, such as Ctrl-C in the terminal, the program gets itself; and one that it has sent is not for
-// it.
+// Signal handler: passes the signal on to the program. Does not pass on signals of the kernel, such as Ctrl-C in the
+// terminal, because the program receives them too, nor signals that the program or this process sent.
 void Forward(int number, siginfo_t* info, void*) {
   if (info->si_code > 0 || forward_to == 0 || info->si_pid == forward_to || info->si_pid == getpid()) return;
   const int error = errno;
@@ -197,8 +201,8 @@ void Forward(int number, siginfo_t* info, void*) {
   errno = error;
 }
 
-// What processes send to this process, for the program: every signal but those that stop, that cannot be caught, or
-// that a fault raises.
+// Passes signals from other processes on to the program, except signals that stop, cannot be caught, or come from a
+// fault.
 class SignalForwarding {
  public:
   SignalForwarding() {
@@ -212,7 +216,7 @@ class SignalForwarding {
       if (number > SIGSYS && number < SIGRTMIN) continue;
       sigaddset(&forwarded_, number);
     }
-    // Nothing arrives before the program is there.
+    // Signals are blocked until the program has started.
     sigprocmask(SIG_BLOCK, &forwarded_, &inherited_mask_);
     for (int number = 1; number <= SIGRTMAX; ++number) {
       if (sigismember(&forwarded_, number) == 1) sigaction(number, &forward, &inherited_[number]);
@@ -227,8 +231,8 @@ class SignalForwarding {
     sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
   }
 
-  // From now on nothing is sent to the process, whose id can be another's as soon as it is waited for. As with a
-  // process that has ended, signals have no effect; but keys end this process.
+  // Stops passing on signals, because another process can get the id after the wait. Signals then have no effect, as
+  // for a process that has ended, but Ctrl-C ends this process.
   void Stop() {
     sigprocmask(SIG_BLOCK, &forwarded_, nullptr);
     forward_to = 0;
@@ -236,7 +240,7 @@ class SignalForwarding {
     sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
   }
 
-  // As this process has inherited it; for the program too.
+  // The inherited setting, which the program gets too.
   void Restore() const {
     for (int number = 1; number <= SIGRTMAX; ++number) {
       if (sigismember(&forwarded_, number) == 1) sigaction(number, &inherited_[number], nullptr);
@@ -252,7 +256,7 @@ class SignalForwarding {
   struct sigaction inherited_[_NSIG + 1] = {};
 };
 
-// Whether the user's shell waits for this process, and shows a prompt when it stops.
+// Returns whether an interactive shell waits for this process and shows a prompt when it stops.
 bool IsTerminalsForegroundJob() {
   const int terminal = open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
   const bool foreground = terminal >= 0 && tcgetpgrp(terminal) == getpgrp();
@@ -260,8 +264,8 @@ bool IsTerminalsForegroundJob() {
   return foreground;
 }
 
-// Waits until it has ended, and leaves it to be reaped. A key stops and a shell resumes this process and the program
-// alike; but if the program stops by itself, this process stops too, because the shell knows only this one.
+// Waits for the end of the program without reaping it. Ctrl-Z stops and the shell resumes both this process and the
+// program. If the program stops by itself, this process stops too, because the shell only watches this process.
 void WaitUntilEnded(int process) {
   siginfo_t info = {};
   const auto wait = [&](int options) {
@@ -272,11 +276,11 @@ void WaitUntilEnded(int process) {
   };
   const auto is_stopped = [&] { return wait(WSTOPPED | WNOHANG | WNOWAIT); };
   while (wait(WEXITED | WSTOPPED | WNOWAIT) && info.si_code == CLD_STOPPED) {
-    // A signal to both arrives at one of them first.
+    // A signal to both processes can arrive at one of them first.
     usleep(20'000);
     if (!is_stopped()) continue;
     if (!IsTerminalsForegroundJob()) {
-      wait(WSTOPPED | WNOHANG);  // reports no more of this stop
+      wait(WSTOPPED | WNOHANG);  // consumes the report of this stop
       continue;
     }
     raise(SIGSTOP);
@@ -285,8 +289,8 @@ void WaitUntilEnded(int process) {
   }
 }
 
-// Ends this process as the program has ended, but without another core dump. Returns only if the signal is ignored for
-// this process, such as for the first of a container.
+// Ends this process in the same way as the program, without a second core dump. Returns only if this process ignores
+// the signal, as the first process of a container does.
 void EndBySignal(int number) {
   const rlimit no_core = {};
   setrlimit(RLIMIT_CORE, &no_core);
@@ -299,7 +303,7 @@ void EndBySignal(int number) {
   raise(number);
 }
 
-// What a shell says of a program that it cannot start.
+// The exit status of a shell for a program that it cannot start.
 constexpr int kCannotExecute = 126;
 constexpr int kNotFound = 127;
 
@@ -316,7 +320,7 @@ std::string BytesOrUnknown(const Comment& comment, const std::string& key) {
   return value.has_value() ? FormatValue(*value, "bytes") : "n/a";
 }
 
-// What is unaccounted, of whom, and in words if it has grown.
+// Describes the unaccounted memory: its size, its scope, and its growth.
 std::string Unaccounted(const Comment& comment) {
   const std::optional<int64_t> unaccounted = comment.Number("unaccounted");
   if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver said what is in use)";
@@ -349,6 +353,10 @@ void Summarize(int64_t process, const std::string& path) {
       std::fprintf(stderr, "  %lld allocations were not recorded: a limit was reached\n",
                    static_cast<long long>(*comment.Number("dropped_records")));
     }
+    if (const auto warning = comment.values.find("text");
+        comment.word == "warning" && warning != comment.values.end()) {
+      std::fprintf(stderr, "  %s\n", Visible(warning->second).c_str());
+    }
     if (comment.word != "device") continue;
     const auto space = comment.values.find("space");
     const bool device = space == comment.values.end() || space->second == "device";
@@ -359,7 +367,7 @@ void Summarize(int64_t process, const std::string& path) {
   std::fputs(any ? table.Text().c_str() : "  no allocation was seen\n", stderr);
 }
 
-// What the program's processes have left, and why there is nothing if so.
+// Prints the profiles of the program's processes, or the reason why there are none.
 void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
                   const std::vector<int>& still_running) {
   const std::string start = Cat(run, ".");
@@ -379,6 +387,18 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
   }
 }
 
+// Programs that use NVTX load the library too, if no other tool has that place.
+void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& setup) {
+  const char* const other = std::getenv(kNvtxVariable);
+  if (other != nullptr && *other != '\0') {
+    std::fprintf(stderr, "hbmprof: no NVTX ranges: %s already names another tool, %s; unset it to use --nvtx\n",
+                 kNvtxVariable, Visible(other).c_str());
+    return;
+  }
+  setup.environment[kNvtxVariable] = library;
+  setup.environment["HBMPROF_NVTX"] = options.nvtx;
+}
+
 absl::StatusOr<int> RunRun(const RunOptions& options) {
   const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
   if (!library.ok()) return library.status();
@@ -391,10 +411,12 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   const std::string run = NewRunName();
   if (reason.empty()) {
     if (!folder.Open(options.output)) {
-      return absl::PermissionDeniedError(Cat(options.output, " is no folder that can be written to"));
+      return absl::PermissionDeniedError(Cat(options.output, " is not a writable folder"));
     }
     setup.environment = {{"LD_PRELOAD", PreloadWith(*library)}, {kOutputVariable, OutputPattern(folder.path(), run)}};
+    setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
     if (!options.interval.empty()) setup.environment["HBMPROF_CUDA_INTERVAL"] = options.interval;
+    if (!options.nvtx.empty()) AddNvtx(options, *library, setup);
   } else {
     std::fprintf(stderr, "hbmprof: %s runs without hbmprof: %s\n", options.command.front().c_str(), reason.c_str());
   }
@@ -434,6 +456,10 @@ Command AddRunCommand(CLI::App& tool) {
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 1e8));
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
+  arguments
+      ->add_flag("--nvtx{innermost}", options->nvtx,
+                 "Label allocations with their thread's NVTX range: innermost, outermost or path")
+      ->check(CLI::IsMember({"innermost", "outermost", "path"}));
   arguments->add_option("command", options->command, "The program and its arguments, after --")->required();
   arguments->footer(
       "Nothing is rebuilt: a library is preloaded that wraps the CUDA driver's calls, of every process that\n"

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -12,7 +14,7 @@
 namespace hbmprof::tool {
 namespace {
 
-// Gives frames their rows, and remembers where each row's weight comes from.
+// Maps each frame of a location to a node, which rows have in common, and to its position in the source.
 class Frames {
  public:
   Frames(const ProfileSet& profiles, Grouping::Frames how) : profiles_(profiles), how_(how) {
@@ -22,14 +24,14 @@ class Frames {
       if (location.frames.empty()) nodes_[i].push_back({NodeOf({0, location.object, 0, 0}), 0});
       for (const ProfileSet::Frame& frame : location.frames) {
         const ProfileSet::Function& function = profiles.functions()[frame.function];
-        nodes_[i].push_back({NodeOf(KeyOf(function, frame, location)), PlaceOf(function.filename, frame.line)});
+        nodes_[i].push_back({NodeOf(KeyOf(function, frame, location)), PositionOf(function.filename, frame.line)});
       }
     }
   }
 
   struct Use {
     uint32_t node;
-    uint32_t place;  // 0: unknown
+    uint32_t position;  // 0: unknown
   };
   // Of a location, innermost first.
   const std::vector<Use>& of(uint64_t location) const { return nodes_[location]; }
@@ -48,13 +50,14 @@ class Frames {
     return text.empty() ? UnnamedFrame(profiles_.text(key.object)) : text;
   }
   const std::string& ObjectOf(uint32_t node) const { return profiles_.text(objects_[node]); }
-  std::string PlaceText(uint32_t place) const {
-    const auto& [file, line] = places_[place];
+  std::string PositionText(uint32_t position) const {
+    const auto& [file, line] = positions_[position];
     return line == 0 ? CleanPath(profiles_.text(file)) : Cat(CleanPath(profiles_.text(file)), ":", line);
   }
 
  private:
-  // What rows differ in, as in pprof's graph: code without a function's name by its binary.
+  // The properties that distinguish nodes, as in pprof's graph. Code without a function name is distinguished by its
+  // binary.
   struct Key {
     ProfileSet::String name;
     ProfileSet::String object;
@@ -94,10 +97,10 @@ class Frames {
     return entry->second;
   }
 
-  uint32_t PlaceOf(ProfileSet::String file, int64_t line) {
+  uint32_t PositionOf(ProfileSet::String file, int64_t line) {
     if (file == 0) return 0;
-    const auto [entry, is_new] = place_numbers_.try_emplace({file, line}, static_cast<uint32_t>(places_.size()));
-    if (is_new) places_.push_back({file, line});
+    const auto [entry, is_new] = position_numbers_.try_emplace({file, line}, static_cast<uint32_t>(positions_.size()));
+    if (is_new) positions_.push_back({file, line});
     return entry->second;
   }
 
@@ -108,8 +111,8 @@ class Frames {
   std::vector<Key> keys_;
   std::vector<ProfileSet::String> objects_;
   ProfileSet::String current_object_ = 0;
-  absl::flat_hash_map<std::pair<ProfileSet::String, int64_t>, uint32_t> place_numbers_;
-  std::vector<std::pair<ProfileSet::String, int64_t>> places_{{0, 0}};
+  absl::flat_hash_map<std::pair<ProfileSet::String, int64_t>, uint32_t> position_numbers_;
+  std::vector<std::pair<ProfileSet::String, int64_t>> positions_{{0, 0}};
 };
 
 }  // namespace
@@ -133,159 +136,187 @@ absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) 
   return grouping;
 }
 
-absl::StatusOr<Conditions> ParseConditions(const std::vector<std::string>& texts) {
-  Conditions conditions;
-  for (const std::string& text : texts) {
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError(Cat("--where ", text, ": write a label as KEY=VALUE, such as device=GPU:0"));
-    }
-    conditions.emplace_back(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return conditions;
-}
-
-Sums::Sums(const ProfileSet& profiles, const std::vector<Column>& columns, size_t type, const Grouping& grouping,
-           const Conditions& conditions, bool with_edges) {
-  const bool has_frames = grouping.frames != Grouping::Frames::kNone;
-  const Frames frames(profiles, grouping.frames);
-
-  // Groups of label sets; kOut: not selected.
-  constexpr uint32_t kOut = UINT32_MAX;
-  std::vector<uint32_t> groups(profiles.label_set_count());
-  std::vector<std::vector<std::string>> group_labels;
-  absl::flat_hash_map<std::string, uint32_t> group_numbers;
-  for (uint32_t set = 0; set < groups.size(); ++set) {
-    const bool selected = std::all_of(conditions.begin(), conditions.end(), [&](const auto& condition) {
-      return profiles.LabelText(set, condition.first) == condition.second;
-    });
-    std::vector<std::string> values;
-    std::string key;
-    for (const std::string& label : grouping.labels) {
-      values.push_back(profiles.LabelText(set, label));
-      key += Cat(values.back().size(), ":", values.back());
-    }
-    const auto [entry, is_new] = group_numbers.try_emplace(key, static_cast<uint32_t>(group_labels.size()));
-    if (is_new) group_labels.push_back(std::move(values));
-    groups[set] = selected ? entry->second : kOut;
+// Makes the rows and edges of a Sums.
+class Sums::Builder {
+ public:
+  Builder(const ProfileSet& profiles, const Grouping& grouping, bool with_edges, Sums& sums)
+      : profiles_(profiles),
+        frames_(profiles, grouping.frames),
+        has_frames_(grouping.frames != Grouping::Frames::kNone),
+        with_edges_(with_edges),
+        sums_(sums) {
+    GroupLabels(grouping.labels);
   }
 
-  // Samples of one stack and group are one: rows depend on nothing else.
+  void Build(const std::vector<Column>& columns, size_t type) {
+    AddSamples(columns, type);
+    for (const auto& [key, value] : weights_) {
+      ++stack_number_;
+      if (has_frames_) {
+        AddStack(key.first, key.second, value);
+      } else {
+        Row& row = sums_.rows_[RowOf(key.second, 0)];
+        Add(value, row.flat);
+        Add(value, row.cum);
+      }
+    }
+    if (has_frames_) NameRows();
+  }
+
+ private:
   struct Weight {
     Values value = {0, 0};
   };
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, Weight> weights;
-  for (size_t c = 0; c < columns.size(); ++c) {
-    const size_t column = columns.size() == 1 ? 1 : c;
-    for (size_t f = columns[c].begin; f < columns[c].end; ++f) {
-      const ProfileSet::File& file = profiles.files()[f];
-      for (size_t s = 0; s < file.samples.size(); ++s) {
-        const ProfileSet::Sample& sample = file.samples[s];
-        const int64_t value = profiles.Value(file, s, type);
-        if (groups[sample.labels] == kOut || value == 0) continue;
-        total_[column] = Plus(total_[column], Magnitude(value));
-        sum_[column] = Plus(sum_[column], value);
-        int64_t& sum = weights[{sample.stack, groups[sample.labels]}].value[column];
-        sum = Plus(sum, value);
+  // The part of a row's values that comes from one position. Positions are compared by `flat` first.
+  struct PositionWeight {
+    int64_t flat = 0;
+    int64_t cum = 0;
+  };
+
+  static void Add(const Weight& weight, Values& to) {
+    for (int i = 0; i < 2; ++i) to[i] = Plus(to[i], weight.value[i]);
+  }
+
+  // Gives label sets with equal values of these labels the same group.
+  void GroupLabels(const std::vector<std::string>& keys) {
+    absl::flat_hash_map<std::string, uint32_t> numbers;
+    for (uint32_t set = 0; set < profiles_.label_set_count(); ++set) {
+      std::vector<std::string> values;
+      std::string key;
+      for (const std::string& label : keys) {
+        values.push_back(profiles_.LabelText(set, label));
+        key += Cat(values.back().size(), ":", values.back());
+      }
+      const auto [entry, is_new] = numbers.try_emplace(key, static_cast<uint32_t>(group_labels_.size()));
+      if (is_new) group_labels_.push_back(std::move(values));
+      groups_.push_back(entry->second);
+    }
+  }
+
+  // Sums the samples with the same stack and group: rows depend on nothing else.
+  void AddSamples(const std::vector<Column>& columns, size_t type) {
+    for (size_t c = 0; c < columns.size(); ++c) {
+      const size_t column = columns.size() == 1 ? 1 : c;
+      for (size_t f = columns[c].begin; f < columns[c].end; ++f) {
+        const ProfileSet::File& file = profiles_.files()[f];
+        sums_.total_[column] = Plus(sums_.total_[column], file.removed[type]);
+        for (size_t s = 0; s < file.samples.size(); ++s) {
+          const ProfileSet::Sample& sample = file.samples[s];
+          const int64_t value = profiles_.Value(file, s, type);
+          if (value == 0) continue;
+          sums_.total_[column] = Plus(sums_.total_[column], Magnitude(value));
+          sums_.sum_[column] = Plus(sums_.sum_[column], value);
+          int64_t& sum = weights_[{sample.stack, groups_[sample.labels]}].value[column];
+          sum = Plus(sum, value);
+        }
       }
     }
   }
 
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> row_numbers;  // (group, node) -> row
-  std::vector<uint32_t> row_nodes;
-  const auto row_of = [&](uint32_t group, uint32_t node) {
-    const auto [entry, is_new] = row_numbers.try_emplace({group, node}, static_cast<uint32_t>(rows_.size()));
+  uint32_t RowOf(uint32_t group, uint32_t node) {
+    std::vector<Row>& rows = sums_.rows_;
+    const auto [entry, is_new] = row_numbers_.try_emplace({group, node}, static_cast<uint32_t>(rows.size()));
     if (is_new) {
-      Row& row = rows_.emplace_back();
+      Row& row = rows.emplace_back();
       row.number = entry->second;
-      row.labels = group_labels[group];
-      row_nodes.push_back(node);
+      row.labels = group_labels_[group];
+      row_nodes_.push_back(node);
     }
     return entry->second;
-  };
-  // Where a row's weight comes from: its own before that of what it calls.
-  struct PlaceWeight {
-    int64_t flat = 0;
-    int64_t cum = 0;
-  };
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, PlaceWeight> places;  // (row, place)
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> edge_numbers;
-  std::vector<uint64_t> seen;  // by row: the last stack that counted for it
-  std::vector<uint64_t> seen_edge;
-  uint64_t stack_number = 0;
-  const auto add = [](Values& to, const Values& value) {
-    for (int i = 0; i < 2; ++i) to[i] = Plus(to[i], value[i]);
-  };
-  for (const auto& [key, weight] : weights) {
-    ++stack_number;
-    const auto& [stack, group] = key;
-    if (!has_frames) {
-      Row& row = rows_[row_of(group, 0)];
-      add(row.flat, weight.value);
-      add(row.cum, weight.value);
-      continue;
-    }
+  }
+
+  void AddStack(uint32_t stack, uint32_t group, const Weight& weight) {
     const int64_t magnitude = Plus(Magnitude(weight.value[0]), Magnitude(weight.value[1]));
     std::optional<uint32_t> caller;
-    uint32_t last_place = 0;
-    const uint64_t* begin = profiles.stacks().begin(stack);
-    for (size_t l = profiles.stacks().length(stack); l-- > 0;) {
-      const std::vector<Frames::Use>& uses = frames.of(begin[l]);
+    uint32_t last_position = 0;
+    const uint64_t* begin = profiles_.stacks().begin(stack);
+    for (size_t l = profiles_.stacks().length(stack); l-- > 0;) {
+      const std::vector<Frames::Use>& uses = frames_.of(begin[l]);
       for (size_t i = uses.size(); i-- > 0;) {
-        const uint32_t row = row_of(group, uses[i].node);
-        seen.resize(rows_.size(), 0);
-        if (seen[row] != stack_number) {
-          seen[row] = stack_number;
-          add(rows_[row].cum, weight.value);
+        const uint32_t row = RowOf(group, uses[i].node);
+        seen_.resize(sums_.rows_.size(), 0);
+        if (seen_[row] != stack_number_) {
+          seen_[row] = stack_number_;
+          Add(weight, sums_.rows_[row].cum);
         }
-        last_place = uses[i].place;
-        if (last_place != 0) {
-          int64_t& cum = places[{row, last_place}].cum;
+        last_position = uses[i].position;
+        if (last_position != 0) {
+          int64_t& cum = positions_[{row, last_position}].cum;
           cum = Plus(cum, magnitude);
         }
-        if (with_edges && caller.has_value() && *caller != row) {
-          const auto [entry, is_new] = edge_numbers.try_emplace({*caller, row}, static_cast<uint32_t>(edges_.size()));
-          if (is_new) {
-            edges_.push_back({*caller, row, {0, 0}, true});
-            seen_edge.push_back(0);
-          }
-          Edge& edge = edges_[entry->second];
-          if (seen_edge[entry->second] != stack_number) {
-            seen_edge[entry->second] = stack_number;
-            add(edge.cum, weight.value);
-            if (i + 1 == uses.size()) edge.inlined = false;
-          }
+        if (with_edges_ && caller.has_value() && *caller != row) {
+          AddEdge(*caller, row, weight, i + 1 < uses.size());
         }
         caller = row;
       }
     }
-    if (caller.has_value()) {
-      add(rows_[*caller].flat, weight.value);
-      if (last_place != 0) {
-        int64_t& flat = places[{*caller, last_place}].flat;
-        flat = Plus(flat, magnitude);
+    if (!caller.has_value()) return;
+    Add(weight, sums_.rows_[*caller].flat);
+    if (last_position != 0) {
+      int64_t& flat = positions_[{*caller, last_position}].flat;
+      flat = Plus(flat, magnitude);
+    }
+  }
+
+  void AddEdge(uint32_t caller, uint32_t callee, const Weight& weight, bool inlined) {
+    std::vector<Edge>& edges = sums_.edges_;
+    const auto [entry, is_new] = edge_numbers_.try_emplace({caller, callee}, static_cast<uint32_t>(edges.size()));
+    if (is_new) {
+      edges.push_back({caller, callee, {0, 0}, true});
+      seen_edge_.push_back(0);
+    }
+    if (seen_edge_[entry->second] == stack_number_) return;
+    seen_edge_[entry->second] = stack_number_;
+    Edge& edge = edges[entry->second];
+    Add(weight, edge.cum);
+    if (!inlined) edge.inlined = false;
+  }
+
+  // Sets the name and the position of each row.
+  void NameRows() {
+    struct Best {
+      PositionWeight weight;
+      uint32_t position = 0;
+    };
+    std::vector<Best> best(sums_.rows_.size());
+    for (const auto& [key, weight] : positions_) {
+      Best& now = best[key.first];
+      const auto rank = [](const PositionWeight& w, uint32_t position) {
+        return std::make_tuple(w.flat, w.cum, ~position);
+      };
+      if (now.position == 0 || rank(weight, key.second) > rank(now.weight, now.position)) now = {weight, key.second};
+    }
+    for (uint32_t i = 0; i < best.size(); ++i) {
+      Row& row = sums_.rows_[i];
+      row.name = frames_.NameOf(row_nodes_[i]);
+      if (best[i].position != 0) {
+        row.position = frames_.PositionText(best[i].position);
+      } else if (const std::string& object = frames_.ObjectOf(row_nodes_[i]); !object.empty()) {
+        row.position = UnnamedFrame(object);
       }
     }
   }
 
-  struct Best {
-    PlaceWeight weight;
-    uint32_t place = 0;
-  };
-  std::vector<Best> best(rows_.size());
-  for (const auto& [key, weight] : places) {
-    Best& now = best[key.first];
-    const auto rank = [](const PlaceWeight& w, uint32_t place) { return std::make_tuple(w.flat, w.cum, ~place); };
-    if (now.place == 0 || rank(weight, key.second) > rank(now.weight, now.place)) now = {weight, key.second};
-  }
-  for (uint32_t i = 0; has_frames && i < rows_.size(); ++i) {
-    rows_[i].name = frames.NameOf(row_nodes[i]);
-    if (best[i].place != 0) {
-      rows_[i].place = frames.PlaceText(best[i].place);
-    } else if (const std::string& object = frames.ObjectOf(row_nodes[i]); !object.empty()) {
-      rows_[i].place = UnnamedFrame(object);
-    }
-  }
+  const ProfileSet& profiles_;
+  const Frames frames_;
+  const bool has_frames_;
+  const bool with_edges_;
+  Sums& sums_;
+  std::vector<uint32_t> groups_;  // by label set
+  std::vector<std::vector<std::string>> group_labels_;
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, Weight> weights_;            // by (stack, group)
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> row_numbers_;      // by (group, node)
+  std::vector<uint32_t> row_nodes_;                                               // by row
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, PositionWeight> positions_;  // by (row, position)
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> edge_numbers_;     // by (caller, callee)
+  uint64_t stack_number_ = 0;
+  std::vector<uint64_t> seen_;       // by row: the last stack that was added to it
+  std::vector<uint64_t> seen_edge_;  // by edge, likewise
+};
+
+Sums::Sums(const ProfileSet& profiles, const std::vector<Column>& columns, size_t type, const Grouping& grouping,
+           bool with_edges) {
+  Builder(profiles, grouping, with_edges, *this).Build(columns, type);
 }
 
 std::vector<Sums::Row> Sums::Rows(bool by_cum) const {

@@ -1,12 +1,11 @@
-// Sums over samples, as pprof makes them: a row's `flat` is what its innermost frames hold, `cum` what every stack it
-// is on holds, once each. Not here: printing (table.h).
+// Sums over samples with pprof's meaning: `flat` of a row is the sum over the samples whose leaf it is, `cum` the sum
+// over the samples whose stack contains it, each once. sums_view.h prints them.
 #ifndef HBMPROF_SRC_TOOL_SUMS_H_
 #define HBMPROF_SRC_TOOL_SUMS_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,37 +14,32 @@
 
 namespace hbmprof::tool {
 
-// What tells rows apart.
+// The properties that distinguish rows.
 struct Grouping {
   enum class Frames { kNone, kFunctions, kLines, kFiles };
-  std::vector<std::string> labels;  // keys; their values come first
+  std::vector<std::string> labels;  // keys; their values are the first cells of a row
   Frames frames = Frames::kFunctions;
 
-  // From a list such as "device,function". "function", "line" and "file" are frames, whatever else is a label's key;
-  // "" is "function". Error: kInvalidArgument for more than one of the three.
+  // Parses names such as "device", "function". "function", "line" and "file" select frames; other names are label keys.
+  // No names mean "function". Error: kInvalidArgument for more than one of the three.
   static absl::StatusOr<Grouping> Parse(const std::vector<std::string>& names);
 };
 
-// Which samples count: those that have all of these labels.
-using Conditions = std::vector<std::pair<std::string, std::string>>;
-// From texts such as "device=GPU:0". Error: kInvalidArgument for one without "=".
-absl::StatusOr<Conditions> ParseConditions(const std::vector<std::string>& texts);
-
-// The files that make one column, summed: [begin, end).
+// The files [begin, end) that are added up in one column.
 struct Column {
   size_t begin;
   size_t end;
 };
 
-// Two columns side by side; one that is not asked for is zero.
+// The values of two columns; an unused column is zero.
 using Values = std::int64_t[2];
 
 class Sums {
  public:
   struct Row {
     std::vector<std::string> labels;
-    std::string name;   // the frame; "[libfoo.so]" or "<unknown>" for code without a name; "" without frames
-    std::string place;  // file:line that contributes most, else the binary, else ""
+    std::string name;      // "[libfoo.so]" or "<unknown>" for code without a name; "" if rows are labels only
+    std::string position;  // the file:line that contributes most, else the binary, else ""
     Values flat = {0, 0};
     Values cum = {0, 0};
     uint32_t number = 0;
@@ -53,29 +47,32 @@ class Sums {
     int64_t flat_change() const { return Minus(flat[1], flat[0]); }
     int64_t cum_change() const { return Minus(cum[1], cum[0]); }
   };
-  // What flows between two rows: `cum` of the stacks in which `callee` is called by `caller` directly.
+  // A call between two rows: `cum` is the sum over the samples in whose stack `caller` calls `callee` directly.
   struct Edge {
     uint32_t caller;
     uint32_t callee;
     Values cum = {0, 0};
-    bool inlined = false;  // everywhere
+    bool inlined = false;  // in every stack
   };
 
-  // `columns` are one or two; with one, it is the second of the values, and the first is zero.
+  // Sums the sample type `type`. `columns`: one or two; a single column is the second of the values. Makes edges if
+  // `with_edges`.
   Sums(const ProfileSet& profiles, const std::vector<Column>& columns, size_t type, const Grouping& grouping,
-       const Conditions& conditions, bool with_edges = false);
+       bool with_edges = false);
 
-  // Rows that are zero in every column, or whose columns are equal, are left out, as in pprof. Sorted by the change of
-  // flat, or of cum, the largest first by magnitude.
+  // Returns the rows in which a value differs between the columns, as pprof does, sorted by the absolute change of flat
+  // or of cum, largest first.
   std::vector<Row> Rows(bool by_cum) const;
   const std::vector<Edge>& edges() const { return edges_; }
   const Row& row(uint32_t number) const { return rows_[number]; }
-  // The sum of all values' magnitudes, per column.
+  // The sum of the absolute values of all samples by column, with those that a filter removed, as in pprof.
   const Values& total() const { return total_; }
-  // The plain sum of all values, per column.
+  // The sum of the values by column, without samples that a filter removed.
   const Values& sum() const { return sum_; }
 
  private:
+  class Builder;
+
   std::vector<Row> rows_;
   std::vector<Edge> edges_;
   Values total_ = {0, 0};

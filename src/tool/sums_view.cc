@@ -1,6 +1,7 @@
 // See sums_view.h.
 #include "src/tool/sums_view.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -29,22 +30,32 @@ void SumsOptions::AddTo(CLI::App& arguments) {
   arguments.add_option("-b,--by", by, "Rows by function, line or file, and label keys: device,kind,phase")
       ->delimiter(',')
       ->allow_extra_args(false);
-  arguments.add_option("-w,--where", where, "Only samples with this label, KEY=VALUE; again for more")
-      ->allow_extra_args(false);
   arguments.add_option("-n,--rows", rows, "Rows to show, 0 for all")->capture_default_str();
   arguments.add_flag("--cum", by_cum, "Sort by cum: what a function and all it calls hold");
   arguments.add_flag("--exact", exact, "Bytes, not rounded");
   arguments.add_flag("--json", json, "All rows as JSON, exact");
+  ViewOptions::AddTo(arguments);
+  arguments.footer(kFilterHelp);
 }
 
-absl::StatusOr<SumsQuestion> ResolveOptions(const ProfileSet& profiles, const SumsOptions& options) {
-  const absl::StatusOr<size_t> type = profiles.TypeNamed(options.type);
-  if (!type.ok()) return type.status();
+absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& files,
+                                    const SumsOptions& options) {
   absl::StatusOr<Grouping> grouping = Grouping::Parse(options.by);
   if (!grouping.ok()) return grouping.status();
-  absl::StatusOr<Conditions> conditions = ParseConditions(options.where);
-  if (!conditions.ok()) return conditions.status();
-  return SumsQuestion{*type, profiles.types()[*type].unit, *std::move(grouping), *std::move(conditions)};
+  absl::StatusOr<ProfileSet> profiles = ReadView(command, files, options);
+  if (!profiles.ok()) return profiles.status();
+  const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
+  if (!type.ok()) return type.status();
+  if (const absl::Status status = CheckLabels(*profiles, grouping->labels); !status.ok()) return status;
+  const SampleType name = profiles->types()[*type];
+  return SumsQuery{*std::move(profiles), *type, name.type, name.unit, *std::move(grouping)};
+}
+
+absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    if (const absl::Status status = profiles.CheckLabelKey("--by", key); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 std::string DeviceLines(const ProfileSet::File& file, bool exact) {
@@ -65,8 +76,10 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
       }
       text += "\n";
     } else if (comment.word == "tracker" && value("dropped_records") != 0) {
-      text += Cat("INCOMPLETE: ", value("dropped_records"), " allocations of ", size("dropped_bytes"),
-                  " were not recorded\n");
+      text += Colored(Cat("INCOMPLETE: ", value("dropped_records"), " allocations of ", size("dropped_bytes"),
+                          " were not recorded"),
+                      Tone::kWarning) +
+              "\n";
     }
   }
   return text;
@@ -84,7 +97,7 @@ std::vector<std::string> RowCells(const Sums::Row& row, const Grouping& grouping
   std::vector<std::string> cells;
   for (const std::string& label : row.labels) cells.push_back(label.empty() ? "-" : label);
   if (grouping.frames != Grouping::Frames::kNone) cells.push_back(row.name);
-  if (grouping.frames == Grouping::Frames::kFunctions) cells.push_back(row.place == row.name ? "" : row.place);
+  if (grouping.frames == Grouping::Frames::kFunctions) cells.push_back(row.position == row.name ? "" : row.position);
   return cells;
 }
 
@@ -96,9 +109,30 @@ Json RowJson(const Sums::Row& row, const Grouping& grouping) {
   }
   if (grouping.frames != Grouping::Frames::kNone) {
     json["name"] = row.name;
-    json["where"] = row.place;
+    json["where"] = row.position;
   }
   return json;
+}
+
+std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Grouping& grouping,
+                     const std::vector<ValueColumn>& columns, const std::function<Tone(const Sums::Row&)>& tone) {
+  std::vector<Table::Align> align(columns.size(), Table::Align::kRight);
+  std::vector<std::string> head;
+  for (const ValueColumn& column : columns) head.push_back(column.heading);
+  for (const std::string& heading : RowHeadings(grouping)) {
+    align.push_back(Table::Align::kLeft);
+    head.push_back(heading);
+  }
+  Table table(align);
+  table.Add(head);
+  shown = shown == 0 ? rows.size() : std::min(shown, rows.size());
+  for (size_t i = 0; i < shown; ++i) {
+    std::vector<std::string> cells;
+    for (const ValueColumn& column : columns) cells.push_back(column.cell(rows[i]));
+    for (std::string& cell : RowCells(rows[i], grouping)) cells.push_back(std::move(cell));
+    table.Add(std::move(cells), tone ? tone(rows[i]) : Tone::kPlain);
+  }
+  return table.Text() + MoreRows(shown, rows.size());
 }
 
 std::string MoreRows(size_t shown, size_t all) {

@@ -1,9 +1,10 @@
-// What top, diff and peek have in common: their options, the lines above their tables, and rows as JSON.
+// Parts of the output of top, diff and peek: options, the lines above tables, rows of tables, and JSON.
 #ifndef HBMPROF_SRC_TOOL_SUMS_VIEW_H_
 #define HBMPROF_SRC_TOOL_SUMS_VIEW_H_
 
 #include <CLI/CLI.hpp>
 #include <cstddef>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -13,51 +14,75 @@
 #include "src/tool/profile.h"
 #include "src/tool/sums.h"
 #include "src/tool/text.h"
+#include "src/tool/view.h"
 
 namespace hbmprof::tool {
 
 // Keys stay in the order in which they are set.
 using Json = nlohmann::ordered_json;
-// JSON as text for a file or a terminal: bytes that are not UTF-8 become U+FFFD, and what a terminal may obey is
+// Returns JSON as text. Bytes that are not UTF-8 become U+FFFD, and characters with an effect on a terminal are
 // escaped.
 std::string ToText(const Json& json);
-// An object of these entries; of entries with the same key, the last. (Setting them one by one takes a time that grows
-// with the square of their number.)
+// Returns an object of these entries. Of entries with the same key, the last counts. Takes linear time; setting the
+// entries one by one takes quadratic time.
 Json ObjectOf(std::vector<std::pair<std::string, Json>> entries);
 
-struct SumsOptions {
+// The value of "version" in every JSON output. It changes if a field is removed or changes its meaning. docs/command.md
+// documents the fields.
+constexpr int kJsonVersion = 1;
+
+struct SumsOptions : ViewOptions {
+  SumsOptions() : ViewOptions(false) {}
+
   std::vector<std::string> files;
   std::string type;
   std::vector<std::string> by;
-  std::vector<std::string> where;
   size_t rows = 20;
   bool by_cum = false;
   bool exact = false;
   bool json = false;
 
-  // Adds all but the files.
+  // Adds all options except the files.
   void AddTo(CLI::App& arguments);
 };
 
-// The options, read against the profiles.
-struct SumsQuestion {
+// The profiles with the options applied.
+struct SumsQuery {
+  ProfileSet profiles;
   size_t type;
+  std::string type_name;
   std::string unit;
   Grouping grouping;
-  Conditions conditions;
 };
-absl::StatusOr<SumsQuestion> ResolveOptions(const ProfileSet& profiles, const SumsOptions& options);
+// Reads `files` for the subcommand `command` and applies the options. Errors: those of ReadView; kInvalidArgument for a
+// sample type or label that the profiles do not have.
+absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& files,
+                                    const SumsOptions& options);
 
-// One line for each memory space that the file's comments tell of: in use, peak, limit, unaccounted; and one if
-// allocations were dropped.
+// Checks the label keys of --by. Error: kInvalidArgument for a label that no sample has.
+absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys);
+
+// Returns one line for each memory space in the comments of the file (in use, peak, limit, unaccounted), and a line if
+// allocations were dropped. For PrintVisible.
 std::string DeviceLines(const ProfileSet::File& file, bool exact);
 
-// The rows' own columns: the labels' values, then the frame and its place, under their headings.
+// The cells and fields that identify a row: the values of the labels, then the frame and its position.
 std::vector<std::string> RowHeadings(const Grouping& grouping);
 std::vector<std::string> RowCells(const Sums::Row& row, const Grouping& grouping);
 Json RowJson(const Sums::Row& row, const Grouping& grouping);
 
-// The line below a table that does not show every row; "" if it does.
+// A column of values in a table of rows.
+struct ValueColumn {
+  std::string heading;
+  std::function<std::string(const Sums::Row&)> cell;
+};
+// Returns a table of the first `shown` rows (0: all), with the value columns and then RowCells, and the line MoreRows.
+// `tone` gives the colour of a row; it may be null. For PrintVisible.
+std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Grouping& grouping,
+                     const std::vector<ValueColumn>& columns,
+                     const std::function<Tone(const Sums::Row&)>& tone = nullptr);
+
+// Returns the line below a table that does not show every row; "" if it shows all.
 std::string MoreRows(size_t shown, size_t all);
 
 }  // namespace hbmprof::tool

@@ -27,13 +27,13 @@ SymbolCache::SymbolCache(bool enabled) {
 }
 
 std::string SymbolCache::PathOf(const std::string& build_id) const {
-  // A profile may claim any text to be a build id; only hex is one, and no path.
+  // A profile can contain any text as a build id. Only hex is accepted, so it cannot be a path.
   const bool is_hex = std::all_of(build_id.begin(), build_id.end(), [](unsigned char c) { return std::isxdigit(c); });
   return folder_.empty() || build_id.size() < 8 || !is_hex ? "" : folder_ + "/" + build_id + ".symbols.pb.gz";
 }
 
-FramesByPlace SymbolCache::ReadAll(const std::string& build_id) const {
-  FramesByPlace known;
+FramesByPosition SymbolCache::ReadAll(const std::string& build_id) const {
+  FramesByPosition known;
   const std::string path = PathOf(build_id);
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error)) return known;
@@ -55,19 +55,19 @@ FramesByPlace SymbolCache::ReadAll(const std::string& build_id) const {
   return known;
 }
 
-bool SymbolCache::Load(const std::string& build_id, FramesByPlace& frames) const {
-  const FramesByPlace known = ReadAll(build_id);
-  for (const auto& [place, ignored] : frames) {
-    if (known.find(place) == known.end()) return false;
+bool SymbolCache::Load(const std::string& build_id, FramesByPosition& frames) const {
+  const FramesByPosition known = ReadAll(build_id);
+  for (const auto& [position, ignored] : frames) {
+    if (known.find(position) == known.end()) return false;
   }
-  for (auto& [place, of_place] : frames) of_place = known.at(place);
+  for (auto& [position, of_position] : frames) of_position = known.at(position);
   return true;
 }
 
-void SymbolCache::Store(const std::string& build_id, const FramesByPlace& frames) const {
+void SymbolCache::Store(const std::string& build_id, const FramesByPosition& frames) const {
   const std::string path = PathOf(build_id);
   if (path.empty()) return;
-  FramesByPlace known = ReadAll(build_id);
+  FramesByPosition known = ReadAll(build_id);
   known.insert(frames.begin(), frames.end());
 
   pprof::Profile message;
@@ -80,19 +80,19 @@ void SymbolCache::Store(const std::string& build_id, const FramesByPlace& frames
   text("");
   absl::flat_hash_map<uint64_t, uint64_t> mappings;
   absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions;
-  for (const auto& [place, of_place] : known) {
-    const auto [mapping, new_mapping] = mappings.try_emplace(place.second, mappings.size() + 1);
+  for (const auto& [position, of_position] : known) {
+    const auto [mapping, new_mapping] = mappings.try_emplace(position.second, mappings.size() + 1);
     if (new_mapping) {
       pprof::Mapping* added = message.add_mapping();
       added->set_id(mapping->second);
-      added->set_file_offset(place.second);
+      added->set_file_offset(position.second);
       added->set_build_id(text(build_id));
     }
     pprof::Location* location = message.add_location();
     location->set_id(static_cast<uint64_t>(message.location_size()));
     location->set_mapping_id(mapping->second);
-    location->set_address(place.first);
-    for (const SourceFrame& frame : of_place) {
+    location->set_address(position.first);
+    for (const SourceFrame& frame : of_position) {
       const auto [function, is_new] = functions.try_emplace(
           {text(frame.name), text(frame.system_name), text(frame.file), frame.start_line}, functions.size() + 1);
       if (is_new) {

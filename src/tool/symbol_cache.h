@@ -1,6 +1,6 @@
-// What symbolize found, kept for the next time: a profile per build id in $XDG_CACHE_HOME/hbmprof (else
-// ~/.cache/hbmprof), which says for each place in the file what stands there. A build id names contents, so nothing in
-// it ever becomes wrong; deleting it costs time only.
+// The cache of `hbmprof symbolize`: one profile per build id in $XDG_CACHE_HOME/hbmprof (else ~/.cache/hbmprof), with
+// the frames of each known position in the module's file. A build id identifies contents, so entries never become
+// wrong. Deleting the cache only costs time.
 #ifndef HBMPROF_SRC_TOOL_SYMBOL_CACHE_H_
 #define HBMPROF_SRC_TOOL_SYMBOL_CACHE_H_
 
@@ -14,22 +14,22 @@
 
 namespace hbmprof::tool {
 
-// A place in a module's file: its offset, and where the mapping that covers it starts.
-using CodePlace = std::pair<uint64_t, uint64_t>;
-using FramesByPlace = std::map<CodePlace, std::vector<SourceFrame>>;
+// A position in a module's file: its offset, and the offset at which the mapping that covers it starts.
+using CodePosition = std::pair<uint64_t, uint64_t>;
+using FramesByPosition = std::map<CodePosition, std::vector<SourceFrame>>;
 
 class SymbolCache {
  public:
-  // `enabled` false: knows nothing and keeps nothing. So too where there is no home folder.
+  // If `enabled` is false or there is no home folder, the cache stays empty.
   explicit SymbolCache(bool enabled);
 
-  // Fills in the frames of every place in `frames`, if all of them are known; else changes nothing and returns false.
-  bool Load(const std::string& build_id, FramesByPlace& frames) const;
-  // Adds to what is known. A failure is no concern of the user's: it is only slower next time.
-  void Store(const std::string& build_id, const FramesByPlace& frames) const;
+  // Fills in the frames of every position in `frames` if all of them are known. Else changes nothing and returns false.
+  bool Load(const std::string& build_id, FramesByPosition& frames) const;
+  // Adds `frames` to the cache. Ignores failures: the next run is only slower.
+  void Store(const std::string& build_id, const FramesByPosition& frames) const;
 
  private:
-  FramesByPlace ReadAll(const std::string& build_id) const;
+  FramesByPosition ReadAll(const std::string& build_id) const;
   std::string PathOf(const std::string& build_id) const;
 
   std::string folder_;  // "": none

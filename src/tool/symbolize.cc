@@ -1,14 +1,10 @@
-// `hbmprof symbolize`: functions, files, lines and inlined calls for a profile's addresses.
-#include <unistd.h>
-
+// `hbmprof symbolize`: adds functions, files, lines and inlined calls to a profile's addresses.
 #include <algorithm>
 #include <atomic>
 #include <climits>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <tuple>
 
@@ -21,11 +17,14 @@
 #include "src/tool/dwarf_symbolizer.h"
 #include "src/tool/profile.h"
 #include "src/tool/profile_reader.h"
+#include "src/tool/progress.h"
 #include "src/tool/symbol_cache.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct SymbolizeOptions {
   std::vector<std::string> files;
@@ -35,17 +34,17 @@ struct SymbolizeOptions {
   bool no_cache = false;
 };
 
-// One module of all the profiles: what is wanted of it, and what came out.
+// A module of the profiles: the wanted positions in it, and the frames found for them.
 struct Module {
   std::string path;
   std::string build_id;
-  FramesByPlace frames;
-  std::string file;     // where the symbols are; "" if there is none
-  std::string problem;  // why not
+  FramesByPosition frames;
+  std::string file;     // the file with the symbols; "" if none was found
+  std::string problem;  // why no file was found
   bool has_dwarf = false;
   size_t resolved = 0;
 };
-// Modules are the same if their build ids are; without one, if their paths are.
+// Modules are identified by build id, or by path if they have none.
 using ModuleKey = std::pair<std::string, std::string>;
 
 ModuleKey KeyOf(const RawProfile& profile, const pprof::Mapping& mapping) {
@@ -53,22 +52,22 @@ ModuleKey KeyOf(const RawProfile& profile, const pprof::Mapping& mapping) {
   return {build_id, build_id.empty() ? std::string(profile.text(mapping.filename())) : ""};
 }
 
-// No module's path or build id is longer; one text can stand in many mappings.
+// Whether the path and build id have a possible length. One long text could be used by many mappings.
 bool CanBeModule(const RawProfile& profile, const pprof::Mapping& mapping) {
   return profile.text(mapping.filename()).size() < PATH_MAX && profile.text(mapping.build_id()).size() < PATH_MAX;
 }
 
-// No file of these has code to read.
+// Whether `path` can be a file with code. Special mappings are not.
 bool IsFileOfCode(std::string_view path) {
   return !path.empty() && path[0] != '[' && path.find("linux-vdso") == std::string::npos &&
          path.compare(0, 2, "//") != 0 && path.compare(0, 6, "/memfd") != 0 && path.compare(0, 5, "/dev/") != 0;
 }
 
-CodePlace PlaceOf(const pprof::Location& location, const pprof::Mapping& mapping) {
+CodePosition PositionOf(const pprof::Location& location, const pprof::Mapping& mapping) {
   return {location.address() - mapping.memory_start() + mapping.file_offset(), mapping.file_offset()};
 }
 
-// Chooses the module's file: of the right build id, with DWARF if there is one.
+// Chooses the module's file: one with the right build id, preferably with DWARF.
 void FindFile(DebugFiles& debug_files, Module& module) {
   std::string with_symbols;
   for (const std::string& candidate : debug_files.Candidates(module.path, module.build_id)) {
@@ -97,7 +96,7 @@ void FindFile(DebugFiles& debug_files, Module& module) {
   }
 }
 
-size_t Resolved(const FramesByPlace& frames) {
+size_t Resolved(const FramesByPosition& frames) {
   return static_cast<size_t>(
       std::count_if(frames.begin(), frames.end(), [](const auto& entry) { return !entry.second.empty(); }));
 }
@@ -117,48 +116,20 @@ void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& 
     return;
   }
   std::vector<uint64_t> addresses;
-  for (const auto& [place, frames] : module.frames) {
-    addresses.push_back((*symbolizer)->AddressOf(place.first, place.second));
+  for (const auto& [position, frames] : module.frames) {
+    addresses.push_back((*symbolizer)->AddressOf(position.first, position.second));
   }
   std::vector<std::vector<SourceFrame>> found = (*symbolizer)->Symbolize(addresses);
   size_t i = 0;
-  for (auto& [place, frames] : module.frames) frames = std::move(found[i++]);
+  for (auto& [position, frames] : module.frames) frames = std::move(found[i++]);
   module.resolved = Resolved(module.frames);
   if (module.has_dwarf && !module.build_id.empty()) cache.Store(module.build_id, module.frames);
 }
 
-class ProgressBar {
- public:
-  explicit ProgressBar(size_t all) : all_(all), shown_(isatty(STDERR_FILENO) != 0) { Show(); }
-  ~ProgressBar() {
-    if (shown_) std::fputs("\r\033[K", stderr);
-  }
-  void Advance(size_t count) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    done_ += count;
-    Show();
-  }
-
- private:
-  void Show() {
-    if (!shown_ || all_ == 0) return;
-    constexpr size_t kWidth = 40;
-    const size_t filled = kWidth * done_ / all_;
-    std::fprintf(stderr, "\r[%s%s] %zu of %zu addresses", std::string(filled, '#').c_str(),
-                 std::string(kWidth - filled, ' ').c_str(), done_, all_);
-    std::fflush(stderr);
-  }
-
-  std::mutex mutex_;
-  const size_t all_;
-  const bool shown_;
-  size_t done_ = 0;
-};
-
-// The comment by which `hbmprof check` knows that there is no use in running this again.
+// The comment that tells `hbmprof check` that the profile is already symbolized.
 constexpr char kSymbolized[] = "symbolized";
 
-// Puts the frames into the profile; functions and strings that nobody uses any more go, ids are dense again.
+// Writes the frames into the profile. Removes unused functions and strings, so that ids are dense.
 class Rewriter {
  public:
   explicit Rewriter(RawProfile& profile) : profile_(profile), message_(profile.message()) {
@@ -183,9 +154,9 @@ class Rewriter {
           if (module != modules.end()) entry->second = &module->second;
         }
         if (const Module* module = entry->second; module != nullptr) {
-          const auto place = module->frames.find(PlaceOf(location, *mapping->second));
-          if (place != module->frames.end()) frames = &place->second;
-          // A symbol table says no more than the profile's own names do.
+          const auto position = module->frames.find(PositionOf(location, *mapping->second));
+          if (position != module->frames.end()) frames = &position->second;
+          // A symbol table has no more information than the profile's own names.
           if (!module->has_dwarf && location.line_size() > 0) frames = nullptr;
         }
       }
@@ -295,14 +266,14 @@ class Rewriter {
   absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions_;
 };
 
-absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
-  namespace fs = std::filesystem;
+// Returns the output file of each profile. Errors: kInvalidArgument if there are several profiles and the output is not
+// a folder, or if two profiles would be written to one file.
+absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& options) {
   const bool into_folder = options.files.size() > 1;
   if (into_folder && !fs::is_directory(options.output)) {
     return absl::InvalidArgumentError(
         Cat("-o ", options.output, ": must be a folder that exists, because there are several profiles"));
   }
-  // Where each goes. A file is never written over another one's result.
   std::vector<std::string> outputs;
   absl::flat_hash_map<std::string, std::string> inputs;  // by output
   for (const std::string& file : options.files) {
@@ -314,80 +285,94 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
                                             "; symbolize them one by one"));
     }
   }
-  for (const std::string& dir : options.debug_dirs) {
-    if (!fs::is_directory(dir)) return absl::NotFoundError(Cat("--debug-dir ", dir, ": no such folder"));
-  }
+  return outputs;
+}
 
-  std::vector<RawProfile> profiles;
-  std::map<ModuleKey, Module> modules;
-  for (const std::string& file : options.files) {
-    absl::StatusOr<RawProfile> profile = ReadProfile(file);
-    if (!profile.ok()) return profile.status();
-    absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
-    for (const pprof::Mapping& mapping : profile->message().mapping()) mappings[mapping.id()] = &mapping;
-    absl::flat_hash_map<uint64_t, Module*> of_mapping;  // null: no file of code
-    for (const pprof::Location& location : profile->message().location()) {
-      const auto mapping = mappings.find(location.mapping_id());
-      if (mapping == mappings.end() || location.address() == 0) continue;
-      const auto [module, is_new] = of_mapping.try_emplace(mapping->first, nullptr);
-      const std::string_view path = profile->text(mapping->second->filename());
-      if (is_new && IsFileOfCode(path) && CanBeModule(*profile, *mapping->second)) {
-        module->second = &modules[KeyOf(*profile, *mapping->second)];
-        module->second->path = path;
-        module->second->build_id = profile->text(mapping->second->build_id());
-      }
-      if (module->second != nullptr) module->second->frames[PlaceOf(location, *mapping->second)];
+using Modules = std::map<ModuleKey, Module>;
+
+// Adds the modules of the profile, and the positions in them that need frames.
+void AddModules(const RawProfile& profile, Modules& modules) {
+  absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
+  for (const pprof::Mapping& mapping : profile.message().mapping()) mappings[mapping.id()] = &mapping;
+  absl::flat_hash_map<uint64_t, Module*> of_mapping;  // null: not a file with code
+  for (const pprof::Location& location : profile.message().location()) {
+    const auto mapping = mappings.find(location.mapping_id());
+    if (mapping == mappings.end() || location.address() == 0) continue;
+    const auto [module, is_new] = of_mapping.try_emplace(mapping->first, nullptr);
+    const std::string_view path = profile.text(mapping->second->filename());
+    if (is_new && IsFileOfCode(path) && CanBeModule(profile, *mapping->second)) {
+      module->second = &modules[KeyOf(profile, *mapping->second)];
+      module->second->path = path;
+      module->second->build_id = profile.text(mapping->second->build_id());
     }
-    profiles.push_back(*std::move(profile));
+    if (module->second != nullptr) module->second->frames[PositionOf(location, *mapping->second)];
   }
+}
 
-  // The largest first, so that no thread has it left at the end.
-  std::vector<Module*> work;
+// Symbolizes the modules, several at a time.
+void SymbolizeModules(const std::vector<Module*>& work, const SymbolizeOptions& options, DebugFiles& debug_files) {
   size_t addresses = 0;
-  for (auto& [key, module] : modules) {
-    work.push_back(&module);
-    addresses += module.frames.size();
-  }
-  std::sort(work.begin(), work.end(),
-            [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
-  DebugFiles debug_files(options.debug_dirs);
+  for (const Module* module : work) addresses += module->frames.size();
   const SymbolCache cache(!options.no_cache);
-  {
-    ProgressBar progress(addresses);
-    std::atomic<size_t> next{0};
-    const auto run = [&] {
-      for (size_t i; (i = next.fetch_add(1)) < work.size();) {
-        SymbolizeModule(debug_files, cache, *work[i]);
-        progress.Advance(work[i]->frames.size());
-      }
-    };
-    const unsigned wished = options.jobs == 0 ? std::max(1u, std::thread::hardware_concurrency()) : options.jobs;
-    std::vector<std::thread> threads;
-    for (size_t i = 1; i < std::min<size_t>(wished, work.size()); ++i) threads.emplace_back(run);
-    run();
-    for (std::thread& thread : threads) thread.join();
-  }
-
-  for (size_t i = 0; i < profiles.size(); ++i) {
-    Rewriter(profiles[i]).Rewrite(modules);
-    const absl::StatusOr<std::string> bytes = hbmprof::internal::Gzip(profiles[i].message().SerializeAsString());
-    if (!bytes.ok()) return bytes.status();
-    if (const absl::Status status =
-            hbmprof::internal::WriteFileAtomically(outputs[i], *bytes, hbmprof::internal::kAsAnyCommand);
-        !status.ok()) {
-      return status;
+  Progress progress(addresses, "addresses");
+  std::atomic<size_t> next{0};
+  const auto run = [&] {
+    for (size_t i; (i = next.fetch_add(1)) < work.size();) {
+      SymbolizeModule(debug_files, cache, *work[i]);
+      progress.Advance(work[i]->frames.size());
     }
-  }
+  };
+  const unsigned jobs = options.jobs == 0 ? std::max(1u, std::thread::hardware_concurrency()) : options.jobs;
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < std::min<size_t>(jobs, work.size()); ++i) threads.emplace_back(run);
+  run();
+  for (std::thread& thread : threads) thread.join();
+}
 
+void PrintSummary(const std::vector<Module*>& modules) {
   Table table({Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
-  for (const Module* module : work) {
+  for (const Module* module : modules) {
     const std::string name = fs::path(module->path).filename().string();
     const std::string how = module->file.empty() ? "NOT FOUND: " + module->problem
                             : module->has_dwarf  ? module->file
                                                  : module->file + " (no debug information: names only)";
     table.Add({Cat(module->resolved, "/", module->frames.size()), name, how});
   }
-  Print(table.Text());
+  PrintVisible(table.Text());
+}
+
+absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
+  const absl::StatusOr<std::vector<std::string>> outputs = OutputFiles(options);
+  if (!outputs.ok()) return outputs.status();
+  for (const std::string& dir : options.debug_dirs) {
+    if (!fs::is_directory(dir)) return absl::NotFoundError(Cat("--debug-dir ", dir, ": no such folder"));
+  }
+  std::vector<RawProfile> profiles;
+  Modules modules;
+  for (const std::string& file : options.files) {
+    absl::StatusOr<RawProfile> profile = ReadProfile(file);
+    if (!profile.ok()) return profile.status();
+    AddModules(*profile, modules);
+    profiles.push_back(*std::move(profile));
+  }
+  // The largest module comes first, so that it is not the last one to finish.
+  std::vector<Module*> work;
+  for (auto& [key, module] : modules) work.push_back(&module);
+  std::sort(work.begin(), work.end(),
+            [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
+  DebugFiles debug_files(options.debug_dirs);
+  SymbolizeModules(work, options, debug_files);
+  for (size_t i = 0; i < profiles.size(); ++i) {
+    Rewriter(profiles[i]).Rewrite(modules);
+    const absl::StatusOr<std::string> bytes = hbmprof::internal::Gzip(profiles[i].message().SerializeAsString());
+    if (!bytes.ok()) return bytes.status();
+    if (const absl::Status status =
+            hbmprof::internal::WriteFileAtomically((*outputs)[i], *bytes, hbmprof::internal::kAsAnyCommand);
+        !status.ok()) {
+      return status;
+    }
+  }
+  PrintSummary(work);
   for (const std::string& problem : debug_files.Problems()) PrintError("symbolize", problem);
   return kSuccess;
 }

@@ -17,19 +17,30 @@ namespace {
 
 bool IsBytes(std::string_view unit) { return unit == "bytes" || unit == "byte" || unit == "B"; }
 
-// Characters as a terminal counts them, near enough: continuation bytes of UTF-8 take no room.
+// The number of columns on a terminal, approximately: the number of code points.
 size_t Width(std::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-// What a column is made as wide as, at most: one long cell must not pad every row.
+// The maximum width of a column, so that one long cell does not pad every row.
 constexpr size_t kMaxPaddedWidth = 200;
-// An error message can hold what a file says, such as the names of all its sample types.
+// Maximum length: an error message can contain text from a file, such as the names of all its sample types.
 constexpr size_t kMaxErrorBytes = 4096;
 
-// Why standard output could not be written; 0 if it could.
+// The errno of the first failed write to standard output; 0 if there was none.
 int output_error = 0;
+
+// The output of PageOutput.
+bool paging = false;
+std::string paged_output;
+
+void Write(std::string_view text) {
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && output_error == 0) {
+    output_error = errno != 0 ? errno : EIO;
+  }
+}
 
 // The code point that begins `text`, and its length in bytes; length 0 if the bytes are not UTF-8.
 struct CodePoint {
@@ -55,7 +66,7 @@ CodePoint Decode(std::string_view text) {
   return {value, length};
 }
 
-// Whether a terminal may obey this character, or show those after it in another order.
+// Whether this character can control a terminal or change the order in which text is shown.
 bool HasEffect(uint32_t c) {
   return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0x061C || c == 0x200E || c == 0x200F ||
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
@@ -113,13 +124,17 @@ std::string Visible(std::string_view text) { return Escaped(text, Escapes::kLine
 
 std::string VisibleJson(std::string_view json) { return Escaped(json, Escapes::kJson); }
 
-void Print(std::string_view text) {
-  const std::string visible = Escaped(text, Escapes::kLines);
-  errno = 0;
-  if (std::fwrite(visible.data(), 1, visible.size(), stdout) != visible.size() && output_error == 0) {
-    output_error = errno != 0 ? errno : EIO;
+void Print(std::string_view text) { PrintVisible(Escaped(text, Escapes::kLines)); }
+
+void PrintVisible(std::string_view text) {
+  if (paging) {
+    paged_output += text;
+  } else {
+    Write(text);
   }
 }
+
+void PageOutput() { paging = CanPage(); }
 
 void PrintErrorText(std::string_view text) { std::fputs(Escaped(text, Escapes::kLines).c_str(), stderr); }
 
@@ -136,6 +151,7 @@ void PrintError(std::string_view command, std::string_view message) {
 }
 
 absl::Status CloseOutput() {
+  if (paging && !ShowInPager(paged_output)) Write(paged_output);
   errno = 0;
   if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && output_error == 0) {
     output_error = errno != 0 ? errno : EIO;
@@ -202,26 +218,29 @@ bool ParseBytes(std::string_view text, int64_t* bytes) {
   return true;
 }
 
-void Table::Add(std::vector<std::string> cells) {
+void Table::Add(std::vector<std::string> cells, Tone tone) {
   for (std::string& cell : cells) cell = Visible(cell);
-  rows_.push_back(std::move(cells));
+  rows_.push_back({std::move(cells), tone});
 }
 
 std::string Table::Text() const {
   std::vector<size_t> widths(columns_.size(), 0);
-  for (const std::vector<std::string>& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], std::min(Width(row[i]), kMaxPaddedWidth));
+  for (const Row& row : rows_) {
+    for (size_t i = 0; i < row.cells.size(); ++i) {
+      widths[i] = std::max(widths[i], std::min(Width(row.cells[i]), kMaxPaddedWidth));
+    }
   }
   std::string text;
-  for (const std::vector<std::string>& row : rows_) {
+  for (const Row& row : rows_) {
     std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string pad(widths[i] - std::min(Width(row[i]), widths[i]), ' ');
+    for (size_t i = 0; i < row.cells.size(); ++i) {
+      const std::string& cell = row.cells[i];
+      const std::string pad(widths[i] - std::min(Width(cell), widths[i]), ' ');
       line += i == 0 ? "" : "  ";
-      line += columns_[i] == Align::kRight ? pad + row[i] : row[i] + pad;
+      line += columns_[i] == Align::kRight ? pad + cell : cell + pad;
     }
     line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
+    text += Colored(std::move(line), row.tone) + "\n";
   }
   return text;
 }

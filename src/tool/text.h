@@ -1,5 +1,4 @@
-// Text for people: putting it together, writing sizes, and printing it so that a terminal shows it and does not obey
-// it.
+// Text output: concatenation, formatting of sizes, and printing that has no effect on a terminal.
 #ifndef HBMPROF_SRC_TOOL_TEXT_H_
 #define HBMPROF_SRC_TOOL_TEXT_H_
 
@@ -11,10 +10,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "src/tool/terminal.h"
 
 namespace hbmprof::tool {
 
-// The arguments' text one after the other: strings, characters and whole numbers.
+// Returns the concatenation of strings, characters and integers.
 template <typename... Parts>
 std::string Cat(const Parts&... parts) {
   std::string text;
@@ -39,15 +39,19 @@ std::string Visible(std::string_view text);
 // Serialized JSON without such characters: they become JSON escapes. `json` must be valid UTF-8.
 std::string VisibleJson(std::string_view json);
 
-// Writes `text` to standard output. Line feeds stay; all else as in Visible. CloseOutput reports a failure.
+// Writes `text` to standard output, with line feeds unchanged and everything else as in Visible. CloseOutput reports a
+// failure.
 void Print(std::string_view text);
+// Writes `text` to standard output unchanged. Its parts must be results of Visible, Colored or Table::Text.
+void PrintVisible(std::string_view text);
+// Keeps the output in memory until CloseOutput, which shows it in a pager if it is longer than the terminal.
+void PageOutput();
 // Writes `text` to standard error, likewise.
 void PrintErrorText(std::string_view text);
-// Writes "hbmprof: " or "hbmprof COMMAND: ", and `message` as one line, to standard error. What is longer than a screen
-// is cut.
+// Writes "hbmprof: " or "hbmprof COMMAND: " and `message` as one line to standard error. Cuts a very long message.
 void PrintError(std::string_view command, std::string_view message);
-// Writes out what is left of standard output and closes it. Call it once, at the end of the process. Error: if anything
-// that was ever written to it is lost, with the reason.
+// Writes the rest of the output and closes standard output. Must be called once, at the end of the process. Error:
+// kUnavailable if any output was lost, with the reason.
 absl::Status CloseOutput();
 
 // A value of a sample type for people: bytes as "4.88 MiB", other units as "12 count". With `exact`, no rounding.
@@ -62,17 +66,23 @@ std::string FormatTime(int64_t unix_nanos);
 // Reads "1MiB", "8 KiB", "100", "2.5GiB" (1024-based, also spelled MB and M). Returns false for anything else.
 bool ParseBytes(std::string_view text, int64_t* bytes);
 
-// Rows of cells, as text with aligned columns. Cells are made Visible.
+// Formats rows of cells with aligned columns. Cells are made Visible.
 class Table {
  public:
   enum class Align { kLeft, kRight };
   explicit Table(std::vector<Align> columns) : columns_(std::move(columns)) {}
-  void Add(std::vector<std::string> cells);
+  // `tone` is the colour of the row.
+  void Add(std::vector<std::string> cells, Tone tone = Tone::kPlain);
+  // Returns the table for PrintVisible.
   std::string Text() const;
 
  private:
   std::vector<Align> columns_;
-  std::vector<std::vector<std::string>> rows_;
+  struct Row {
+    std::vector<std::string> cells;
+    Tone tone;
+  };
+  std::vector<Row> rows_;
 };
 
 }  // namespace hbmprof::tool

@@ -1,64 +1,102 @@
-// `hbmprof top`: what holds the memory.
+// `hbmprof top`: shows which functions, lines or labels hold the memory, or the call tree.
 #include <algorithm>
 #include <memory>
 
+#include "src/tool/call_tree.h"
 #include "src/tool/command.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
 namespace {
 
-absl::StatusOr<int> RunTop(const SumsOptions& options) {
-  const absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(options.files);
-  if (!profiles.ok()) return profiles.status();
-  const absl::StatusOr<SumsQuestion> question = ResolveOptions(*profiles, options);
-  if (!question.ok()) return question.status();
-  const Grouping& grouping = question->grouping;
-  const Sums sums(*profiles, {{0, profiles->files().size()}}, question->type, grouping, question->conditions);
-  const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
-  const int64_t total = sums.total()[1];
-  const std::string& type = profiles->types()[question->type].type;
+struct TopOptions : SumsOptions {
+  bool tree = false;
+  CLI::Option* rows_option = nullptr;
+};
 
+Json Header(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
+  return {{"version", kJsonVersion}, {"files", options.files},   {"type", query.type_name},
+          {"unit", query.unit},      {"total", sums.total()[1]}, {"selected", sums.sum()[1]}};
+}
+
+// Prints the lines above the table.
+void PrintHead(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
+  for (const ProfileSet::File& file : query.profiles.files()) {
+    PrintVisible(Cat(Visible(file.path), "  ", FormatTime(file.time_nanos), "\n", DeviceLines(file, options.exact)));
+  }
+  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
+  const std::string of = options.has_filter() ? Cat(" of ", size(sums.total()[1])) : "";
+  const int64_t selected = options.has_filter() ? sums.sum()[1] : sums.total()[1];
+  Print(Cat(Visible(query.type_name), ": ", Visible(size(selected)), Visible(of), "\n\n"));
+}
+
+void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
+  constexpr size_t kDefaultNodes = 100;
+  const int64_t total = sums.total()[1];
+  const CallTree tree(query.profiles, query.type, query.grouping);
   if (options.json) {
-    Json json = {{"files", options.files}, {"type", type}, {"unit", question->unit}, {"total", total}};
+    Json json = Header(options, query, sums);
+    Json& list = json["nodes"] = Json::array();
+    for (const size_t number : tree.Shown(0)) {
+      const CallTree::Node& node = tree.nodes()[number];
+      list.push_back({{"depth", node.depth},
+                      {"name", node.name},
+                      {"where", node.position},
+                      {"flat", node.flat},
+                      {"cum", node.cum}});
+    }
+    Print(ToText(json));
+    return;
+  }
+  PrintHead(options, query, sums);
+  const std::vector<size_t> shown = tree.Shown(options.rows_option->count() == 0 ? kDefaultNodes : options.rows);
+  using Align = Table::Align;
+  Table table({Align::kRight, Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
+  table.Add({"cum", "cum%", "flat", "call tree", "where"});
+  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
+  for (const size_t number : shown) {
+    const CallTree::Node& node = tree.nodes()[number];
+    table.Add({size(node.cum), FormatPercent(node.cum, total), node.flat == 0 ? "" : size(node.flat),
+               std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position});
+  }
+  PrintVisible(table.Text() + MoreRows(shown.size(), tree.Shown(0).size()));
+}
+
+void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
+  const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
+  if (options.json) {
+    Json json = Header(options, query, sums);
     Json& list = json["rows"] = Json::array();
     for (const Sums::Row& row : rows) {
-      Json& entry = list.emplace_back(RowJson(row, grouping));
+      Json& entry = list.emplace_back(RowJson(row, query.grouping));
       entry["flat"] = row.flat[1];
       entry["cum"] = row.cum[1];
     }
     Print(ToText(json));
-    return kSuccess;
+    return;
   }
+  PrintHead(options, query, sums);
+  const int64_t total = sums.total()[1];
+  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
+  std::vector<ValueColumn> columns = {
+      {"flat", [&](const Sums::Row& row) { return size(row.flat[1]); }},
+      {"flat%", [&](const Sums::Row& row) { return FormatPercent(row.flat[1], total); }}};
+  if (query.grouping.frames != Grouping::Frames::kNone) {
+    columns.push_back({"cum", [&](const Sums::Row& row) { return size(row.cum[1]); }});
+    columns.push_back({"cum%", [&](const Sums::Row& row) { return FormatPercent(row.cum[1], total); }});
+  }
+  PrintVisible(RowTable(rows, options.rows, query.grouping, columns));
+}
 
-  for (const ProfileSet::File& file : profiles->files()) {
-    Print(Cat(Visible(file.path), "  ", FormatTime(file.time_nanos), "\n", DeviceLines(file, options.exact)));
+absl::StatusOr<int> RunTop(const TopOptions& options) {
+  const absl::StatusOr<SumsQuery> query = ReadQuery("top", options.files, options);
+  if (!query.ok()) return query.status();
+  const Sums sums(query->profiles, {{0, options.files.size()}}, query->type, query->grouping);
+  if (options.tree) {
+    PrintTree(options, *query, sums);
+  } else {
+    PrintRows(options, *query, sums);
   }
-  Print(Cat(Visible(type), ": ", Visible(FormatValue(total, question->unit, options.exact)), "\n\n"));
-  using Align = Table::Align;
-  const bool has_cum = grouping.frames != Grouping::Frames::kNone;
-  std::vector<Align> columns(has_cum ? 4 : 2, Align::kRight);
-  std::vector<std::string> head = {"flat", "flat%"};
-  if (has_cum) head.insert(head.end(), {"cum", "cum%"});
-  for (const std::string& heading : RowHeadings(grouping)) {
-    columns.push_back(Align::kLeft);
-    head.push_back(heading);
-  }
-  Table table(columns);
-  table.Add(head);
-  const size_t shown = options.rows == 0 ? rows.size() : std::min(options.rows, rows.size());
-  for (size_t i = 0; i < shown; ++i) {
-    const Sums::Row& row = rows[i];
-    std::vector<std::string> cells = {FormatValue(row.flat[1], question->unit, options.exact),
-                                      FormatPercent(row.flat[1], total)};
-    if (has_cum) {
-      cells.push_back(FormatValue(row.cum[1], question->unit, options.exact));
-      cells.push_back(FormatPercent(row.cum[1], total));
-    }
-    for (std::string& cell : RowCells(row, grouping)) cells.push_back(std::move(cell));
-    table.Add(std::move(cells));
-  }
-  Print(table.Text() + MoreRows(shown, rows.size()));
   return kSuccess;
 }
 
@@ -66,9 +104,12 @@ absl::StatusOr<int> RunTop(const SumsOptions& options) {
 
 Command AddTopCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("top", "Show what holds the memory, largest first");
-  auto options = std::make_shared<SumsOptions>();
+  auto options = std::make_shared<TopOptions>();
   arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();
   options->AddTo(*arguments);
+  arguments->add_flag("--tree", options->tree,
+                      "The call tree, outermost frame first; its 100 largest nodes without -n");
+  options->rows_option = arguments->get_option("--rows");
   return {arguments, [options] { return RunTop(*options); }, true};
 }
 

@@ -1,7 +1,8 @@
-// The C interface from C++: what its header promises beyond c_api_program.c.
+// The C interface, called from C++: the parts of its contract that c_api_program.c does not test.
 
 #include "hbmprof/c_api.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -19,6 +20,7 @@
 
 namespace {
 
+using ::hbmprof::Snapshot;
 using ::hbmprof_test::RunCommand;
 using ::testing::HasSubstr;
 using ::testing::StrEq;
@@ -30,7 +32,7 @@ hbmprof_stats Stats(int device) {
   return stats;
 }
 
-TEST(CApi, WorksFromACProgramAndWritesItsProfile) {
+TEST(CApi, WorksFromACProgram) {
   const std::string path = ::testing::TempDir() + "/hbmprof_c_api_" + std::to_string(getpid()) + ".pb.gz";
   const auto run = RunCommand({HBMPROF_C_API_PROGRAM, "check", path});
   EXPECT_EQ(run.exit_code, 0) << run.err;
@@ -47,7 +49,104 @@ TEST(CApi, WorksFromACProgramAndWritesItsProfile) {
   std::remove(path.c_str());
 }
 
-TEST(CApi, ActsOnTheProcessesOwnProfiler) {
+TEST(CApi, InitUsesProgramAndEnvironment) {
+  const std::string path = ::testing::TempDir() + "/hbmprof_c_init_" + std::to_string(getpid()) + ".pb.gz";
+  const auto run = RunCommand({HBMPROF_C_API_PROGRAM, "init", path},
+                              {"HBMPROF_STACK_DEPTH=7", "HBMPROF_OUTPUT=/nowhere/%p.pb.gz", "HBMPROF_MAX_LIVE="});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  struct stat info = {};
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u) << "the struct ended before output_mode";
+  const auto profile = hbmprof_test::ReadProfile(path);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(hbmprof_test::ProfileView(*profile).Sum("inuse_space"), 1000);
+  std::remove(path.c_str());
+}
+
+TEST(CApi, EnumsHaveTheValuesOfCxx) {
+  using hbmprof::MemoryKind;
+  EXPECT_EQ(static_cast<int>(MemoryKind::kDevice), HBMPROF_KIND_DEVICE);
+  EXPECT_EQ(static_cast<int>(MemoryKind::kManaged), HBMPROF_KIND_MANAGED);
+  EXPECT_EQ(static_cast<int>(MemoryKind::kPinnedHost), HBMPROF_KIND_PINNED_HOST);
+  EXPECT_EQ(static_cast<int>(MemoryKind::kPool), HBMPROF_KIND_POOL);
+  EXPECT_EQ(static_cast<int>(MemoryKind::kVmm), HBMPROF_KIND_VMM);
+  EXPECT_EQ(static_cast<int>(MemoryKind::kArray), HBMPROF_KIND_ARRAY);
+  EXPECT_EQ(static_cast<int>(MemoryKind::kGraph), HBMPROF_KIND_GRAPH);
+  EXPECT_EQ(static_cast<int>(MemoryKind::kExecutable), HBMPROF_KIND_EXECUTABLE);
+  EXPECT_EQ(static_cast<int>(MemoryKind::kExternal), HBMPROF_KIND_EXTERNAL);
+  EXPECT_EQ(static_cast<int>(MemoryKind::kAlias), HBMPROF_KIND_ALIAS);
+  EXPECT_EQ(hbmprof::kMemoryKindCount, HBMPROF_KIND_ALIAS + 1);
+  EXPECT_EQ(static_cast<int>(hbmprof::MemorySpace::kManaged), HBMPROF_SPACE_MANAGED);
+  EXPECT_EQ(static_cast<int>(hbmprof::MemorySpace::kPinnedHost), HBMPROF_SPACE_PINNED_HOST);
+  EXPECT_EQ(static_cast<int>(hbmprof::Unwinder::kFramePointer), HBMPROF_UNWINDER_FRAME_POINTER);
+  EXPECT_EQ(static_cast<int>(hbmprof::Unwinder::kLibunwind), HBMPROF_UNWINDER_LIBUNWIND);
+  EXPECT_EQ(static_cast<int>(hbmprof::Unwinder::kNone), HBMPROF_UNWINDER_NONE);
+  EXPECT_EQ(static_cast<int>(absl::StatusCode::kInvalidArgument), HBMPROF_INVALID_ARGUMENT);
+  EXPECT_EQ(static_cast<int>(absl::StatusCode::kNotFound), HBMPROF_NOT_FOUND);
+  EXPECT_EQ(static_cast<int>(absl::StatusCode::kPermissionDenied), HBMPROF_PERMISSION_DENIED);
+  EXPECT_EQ(static_cast<int>(absl::StatusCode::kResourceExhausted), HBMPROF_RESOURCE_EXHAUSTED);
+  EXPECT_EQ(static_cast<int>(absl::StatusCode::kFailedPrecondition), HBMPROF_FAILED_PRECONDITION);
+  EXPECT_EQ(static_cast<int>(absl::StatusCode::kInternal), HBMPROF_INTERNAL);
+}
+
+TEST(CApi, LongNamesAreCutBetweenTwoCharacters) {
+  const std::string name = std::string(63, 'd') + "\u00e9 and more";
+  const std::string cut(63, 'd');
+  EXPECT_EQ(hbmprof_device(name.c_str()), hbmprof_device(cut.c_str()));
+  EXPECT_EQ(hbmprof_allocator(name.c_str()), hbmprof_allocator(cut.c_str()));
+  hbmprof_set_counter(name.c_str(), 3);
+  const Snapshot snapshot = hbmprof::Profiler::Default().TakeSnapshot();
+  EXPECT_EQ(snapshot.devices.back().name, cut);
+  EXPECT_EQ(snapshot.allocators.back(), cut);
+  EXPECT_EQ(snapshot.counters.back().first, cut);
+}
+
+TEST(CApi, UnknownAttributesAreReplaced) {
+  const int buffer = 0;
+  hbmprof_attributes attributes = {};
+  attributes.struct_size = sizeof(attributes);
+  attributes.device = -7;
+  attributes.kind = 99;
+  attributes.allocator = -1;
+  ASSERT_EQ(hbmprof_record_alloc_with(&buffer, 5, &attributes), 1);
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  const auto found = profiler.FindBuffer(&buffer);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->attributes.device, profiler.Device("unknown"));
+  EXPECT_EQ(found->attributes.kind, hbmprof::MemoryKind::kDevice);
+  EXPECT_EQ(found->attributes.allocator, hbmprof::AllocatorId{});
+  hbmprof_record_free(&buffer);
+}
+
+TEST(CApi, RecordsAGivenStack) {
+  std::vector<uintptr_t> stack;
+  for (uintptr_t i = 0; i < 600; ++i) stack.push_back(0x1000 + i);
+  const auto recorded = [&](size_t count) {
+    const int buffer = 0;
+    EXPECT_EQ(hbmprof_record_alloc_stack(&buffer, 77, nullptr, stack.data(), count), 1);
+    Snapshot::Stack found;
+    const Snapshot snapshot = hbmprof::Profiler::Default().TakeSnapshot();
+    for (const auto& sample : snapshot.samples) {
+      if (sample.inuse_bytes == 77) found = snapshot.stacks[sample.stack];
+    }
+    EXPECT_EQ(hbmprof_record_free(&buffer), 1);
+    return found;
+  };
+  for (const size_t count : {1, 2, 128}) {
+    const Snapshot::Stack found = recorded(count);
+    EXPECT_EQ(found.return_addresses, std::vector<uint64_t>(stack.begin(), stack.begin() + count));
+    EXPECT_FALSE(found.truncated);
+  }
+  for (const size_t count : {129, 513, 600}) {
+    const Snapshot::Stack found = recorded(count);
+    EXPECT_EQ(found.return_addresses, std::vector<uint64_t>(stack.begin(), stack.begin() + 128));
+    EXPECT_TRUE(found.truncated) << "128 is the default depth";
+  }
+  EXPECT_GT(recorded(0).return_addresses.size(), 2u) << "without a stack, the real one";
+}
+
+TEST(CApi, ActsOnTheDefaultProfiler) {
   const int buffer = 0;
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 123, 5), 1);
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
@@ -57,7 +156,7 @@ TEST(CApi, ActsOnTheProcessesOwnProfiler) {
   EXPECT_EQ(hbmprof_record_free(&buffer), 0);
 }
 
-TEST(CApi, AResizeKeepsTheRecordAndCountsTheDifference) {
+TEST(CApi, ResizeKeepsTheRecord) {
   const int buffer = 0;
   EXPECT_EQ(hbmprof_record_resize(&buffer, 10), 0) << "not recorded";
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 100, 8), 1);
@@ -73,7 +172,7 @@ TEST(CApi, AResizeKeepsTheRecordAndCountsTheDifference) {
   EXPECT_EQ(hbmprof_record_resize(nullptr, 10), 0);
 }
 
-TEST(CApi, DevicesByNumberByNameAndByDefaultAreOne) {
+TEST(CApi, OneDeviceByNumberNameAndDefault) {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   const char buffers[5] = {};
   const int by_name = hbmprof_device("GPU:0");
@@ -89,7 +188,7 @@ TEST(CApi, DevicesByNumberByNameAndByDefaultAreOne) {
   EXPECT_EQ(Stats(by_name).bytes_in_use, 4321);
   EXPECT_EQ(Stats(tpu).bytes_in_use, 50000);
   EXPECT_EQ(profiler.Stats(profiler.Device("TPU:0")).bytes_in_use, 50000);
-  const hbmprof::Snapshot snapshot = profiler.TakeSnapshot();
+  const Snapshot snapshot = profiler.TakeSnapshot();
   std::string in_use;
   for (const auto& device : snapshot.devices) {
     if (device.spaces[0].bytes_in_use == 0) continue;  // of another test
@@ -99,7 +198,7 @@ TEST(CApi, DevicesByNumberByNameAndByDefaultAreOne) {
   for (const char& buffer : buffers) hbmprof_record_free(&buffer);
 }
 
-TEST(CApi, ANumberThatIsNoDevicesIsRecordedApart) {
+TEST(CApi, AnUnknownNumberIsTheDeviceUnknown) {
   const char buffers[3] = {};
   const int unknown[] = {-1, 63, 1 << 30};
   for (int i = 0; i < 3; ++i) ASSERT_EQ(hbmprof_record_alloc(&buffers[i], 100, unknown[i]), 1);
@@ -122,7 +221,7 @@ TEST(CApi, NamesBeyondTheLimitShareOneDevice) {
   hbmprof_record_free(&buffer);
 }
 
-TEST(CApi, FillsOnlyAsMuchOfTheStatsAsTheCallerKnows) {
+TEST(CApi, WritesOnlyFieldsWithinStructSize) {
   const int buffer = 0;
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 50, 6), 1);
   hbmprof_stats stats;
@@ -132,7 +231,7 @@ TEST(CApi, FillsOnlyAsMuchOfTheStatsAsTheCallerKnows) {
   EXPECT_EQ(stats.struct_size, offsetof(hbmprof_stats, peak_bytes_in_use));
   EXPECT_EQ(stats.bytes_in_use, 50);
   EXPECT_EQ(stats.peak_bytes_in_use, 0x5a5a5a5a5a5a5a5a);
-  EXPECT_EQ(stats.dropped_bytes, 0x5a5a5a5a5a5a5a5a);
+  EXPECT_EQ(stats.baseline, 0x5a5a5a5a5a5a5a5a);
   stats.struct_size = sizeof(size_t);
   EXPECT_EQ(hbmprof_get_stats(6, &stats), 3);
   EXPECT_THAT(hbmprof_last_error(), HasSubstr("struct_size"));
@@ -148,7 +247,7 @@ TEST(CApi, FillsOnlyAsMuchOfTheStatsAsTheCallerKnows) {
   hbmprof_record_free(&buffer);
 }
 
-TEST(CApi, TagsNestAndEveryPushWantsItsPop) {
+TEST(CApi, TagScopesNest) {
   const auto tags_now = [] {
     const int buffer = 0;
     EXPECT_EQ(hbmprof_record_alloc(&buffer, 1, 7), 1);
@@ -178,7 +277,7 @@ TEST(CApi, TagsNestAndEveryPushWantsItsPop) {
   hbmprof_tag_pop();
 }
 
-TEST(CApi, TheLastErrorIsOfItsThreadAndSurvivesASuccess) {
+TEST(CApi, LastErrorIsPerThreadAndSurvivesASuccess) {
   ASSERT_NE(hbmprof_get_stats(1000, nullptr), 0);
   const std::string error = hbmprof_last_error();
   EXPECT_NE(error, "");
@@ -187,7 +286,7 @@ TEST(CApi, TheLastErrorIsOfItsThreadAndSurvivesASuccess) {
   std::thread([] { EXPECT_THAT(hbmprof_last_error(), StrEq("")); }).join();
 }
 
-TEST(CApi, AnErrorOfAnyLengthIsKeptInPart) {
+TEST(CApi, ALongErrorIsCut) {
   const std::string path = "/nowhere/" + std::string(100000, 'x');
   EXPECT_GT(hbmprof_save_device_memory_profile(path.c_str()), 0);
   EXPECT_THAT(hbmprof_last_error(), HasSubstr("/nowhere/xxx"));

@@ -21,7 +21,7 @@ void* operator new(std::size_t bytes) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
-// As in the injected library, no exception can pass.
+// As in the injected library, no exception may leave it.
 extern "C" [[gnu::visibility("default")]] void hbmprof_cuda_coverage(void (*visit)(const char*, const char*,
                                                                                    const char*, void*),
                                                                      void* argument) noexcept {
@@ -43,7 +43,7 @@ TEST(CudaCoverageTest, ListsEveryEntryPoint) {
   EXPECT_EQ(coverage->back().state, CudaEntryPoint::State::kPassedThrough);
 }
 
-TEST(CudaCoverageTest, WithoutHostMemorySaysSoAndThrowsThroughNobody) {
+TEST(CudaCoverageTest, ReportsThatTheHostHasNoMemory) {
   for (const int entries : {0, 50}) {
     entries_until_memory_is_out = entries;
     EXPECT_EQ(CudaCoverage().status().code(), absl::StatusCode::kResourceExhausted);

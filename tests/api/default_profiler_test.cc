@@ -1,5 +1,5 @@
-// The process's own profiler as the environment makes it, seen from outside: a program is run, its exit code, output
-// and profiles are read.
+// Profiler::Default() with the options of the environment. Each test runs a program and reads its exit code, its output
+// and its profiles.
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -46,7 +46,7 @@ CommandResult RunLeak(const std::vector<std::string>& environment) {
   return RunCommand({HBMPROF_C_API_PROGRAM, "leak", "3", "7"}, environment);
 }
 
-TEST(DumpAtExit, WritesTheProfileWhereTheEnvironmentSays) {
+TEST(ProfileAtExit, IsWrittenToHbmprofOutput) {
   const std::string directory = NewDirectory();
   const CommandResult run = RunLeak({"HBMPROF_OUTPUT=" + directory + "/a.%p.%n.pb.gz"});
   EXPECT_EQ(run.exit_code, 7);
@@ -63,20 +63,20 @@ TEST(DumpAtExit, WritesTheProfileWhereTheEnvironmentSays) {
   EXPECT_EQ(view.SumUnder("inuse_space", "main"), 3000);
 }
 
-TEST(DumpAtExit, AnUnwritableOutputIsOneLineAndLeavesTheExitCode) {
+TEST(ProfileAtExit, PrintsOneLineIfItCannotBeWritten) {
   const CommandResult run = RunLeak({"HBMPROF_OUTPUT=/nowhere/at/all/a.pb.gz"});
   EXPECT_EQ(run.exit_code, 7);
   EXPECT_THAT(run.err, AllOf(HasSubstr("hbmprof: "), HasSubstr("/nowhere/at/all/a.pb.gz")));
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
 }
 
-TEST(DumpAtExit, DoesNotHappenWithoutAnOutput) {
+TEST(ProfileAtExit, IsNotWrittenWithoutAnOutput) {
   const CommandResult run = RunLeak({"HBMPROF_OUTPUT="});
   EXPECT_EQ(run.exit_code, 7);
   EXPECT_EQ(run.err, "");
 }
 
-TEST(TurnedOff, NothingIsRecordedAndNothingIsWritten) {
+TEST(RecordingOff, WritesNoProfile) {
   const std::string directory = NewDirectory();
   const CommandResult run = RunLeak({"HBMPROF=0", "HBMPROF_OUTPUT=" + directory + "/a.pb.gz"});
   EXPECT_EQ(run.exit_code, 7);
@@ -84,7 +84,7 @@ TEST(TurnedOff, NothingIsRecordedAndNothingIsWritten) {
   EXPECT_THAT(FilesIn(directory), IsEmpty());
 }
 
-TEST(MalformedEnvironment, IsOneLineEachAndTheProgramGoesOn) {
+TEST(BadEnvironment, PrintsOneLineForEachVariable) {
   const std::string directory = NewDirectory();
   const CommandResult run = RunLeak({"HBMPROF=yes", "HBMPROF_STACK_DEPTH=-3", "HBMPROF_UNWINDER=best",
                                      "HBMPROF_MAX_LIVE=all", "HBMPROF_OUTPUT=" + directory + "/a.pb.gz"});
@@ -96,7 +96,7 @@ TEST(MalformedEnvironment, IsOneLineEachAndTheProgramGoesOn) {
   EXPECT_EQ(ProfileView(*profile).Sum("inuse_space"), 3000);
 }
 
-TEST(Limits, FromTheEnvironmentShowInTheProfile) {
+TEST(Limits, MaxLiveDropsFurtherAllocations) {
   const std::string directory = NewDirectory();
   const CommandResult run = RunLeak({"HBMPROF_MAX_LIVE=2", "HBMPROF_OUTPUT=" + directory + "/a.pb.gz"});
   EXPECT_EQ(run.exit_code, 7);

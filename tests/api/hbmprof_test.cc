@@ -1,4 +1,4 @@
-// The calls most programs need.
+// The functions of hbmprof.h.
 
 #include "hbmprof/hbmprof.h"
 
@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/profile_checker.h"
 
-// A known name in the profile.
+// A function whose name the tests look for in the profile.
 [[gnu::noinline]] void AllocateForTheTest(const void* buffer) {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   profiler.RecordAlloc(buffer, 4096, {profiler.Device("hbmprof_test:0"), hbmprof::MemoryKind::kDevice, {}});
@@ -45,7 +45,7 @@ TEST(DeviceMemoryProfile, NamesTheFunctionThatAllocates) {
   }
 }
 
-TEST(SetCounter, StandsInEveryProfileWithItsLastValue) {
+TEST(SetCounter, EachProfileHasTheLastValue) {
   SetCounter("requests", 10);
   SetCounter("tokens out", -3);
   SetCounter("requests", 1200);
@@ -70,7 +70,7 @@ TEST(SetCounter, IgnoresNamesBeyondTheLimit) {
   }
 }
 
-TEST(SaveDeviceMemoryProfile, FillsInTheProcessIdInThePath) {
+TEST(SaveDeviceMemoryProfile, ReplacesPercentPInThePath) {
   const std::string directory = ::testing::TempDir();
   ASSERT_TRUE(save_device_memory_profile(directory + "/hbmprof_api_%p.pb.gz").ok());
   const std::string path = directory + "/hbmprof_api_" + std::to_string(getpid()) + ".pb.gz";
@@ -80,7 +80,7 @@ TEST(SaveDeviceMemoryProfile, FillsInTheProcessIdInThePath) {
   std::remove(path.c_str());
 }
 
-TEST(SaveDeviceMemoryProfile, SaysWhatFailedAndWhere) {
+TEST(SaveDeviceMemoryProfile, ErrorHasTheCauseAndThePath) {
   const absl::Status missing = save_device_memory_profile("/nowhere/at/all/profile.pb.gz");
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.message()), HasSubstr("/nowhere/at/all/profile.pb.gz"));

@@ -1,4 +1,4 @@
-// LeakCheck, as a test of a user's meets it.
+// LeakCheck in GoogleTest tests.
 #include "hbmprof/leak_check.h"
 
 #include <memory>
@@ -11,7 +11,7 @@
 #include "hbmprof/simulated_device.h"
 #include "hbmprof/tag.h"
 
-// Known names in the report.
+// Functions whose names the tests look for in the report.
 [[gnu::noinline]] void* AllocatePage(hbmprof::DeviceAllocator& allocator, size_t bytes) {
   void* page = allocator.Allocate(bytes).value();
   asm volatile("" ::: "memory");  // no jump instead of the call
@@ -32,7 +32,7 @@ class LeakCheckTest : public testing::Test {
   TrackingAllocator allocator_{*device_, "pages", profiler_};
 };
 
-TEST_F(LeakCheckTest, PassesWhereEverythingIsFreed) {
+TEST_F(LeakCheckTest, PassesIfEverythingIsFreed) {
   const LeakCheck leaks(profiler_);
   void* page = AllocatePage(allocator_, 256);
   EXPECT_EQ(leaks.LeakedBytes(), 256);
@@ -54,7 +54,7 @@ TEST_F(LeakCheckTest, FailsWithTheStackOfALeakOf256Bytes) {
   ASSERT_TRUE(allocator_.Free(page).ok());
 }
 
-TEST_F(LeakCheckTest, CountsWhatOtherThreadsAllocateAndNotWhatWasThereBefore) {
+TEST_F(LeakCheckTest, CountsOtherThreadsAndNotOlderBuffers) {
   void* before = AllocatePage(allocator_, 4096);
   LeakCheck leaks(profiler_);
   void* kept = nullptr;
@@ -87,7 +87,7 @@ TEST_F(LeakCheckTest, ListsTheLargestFirstWithTheirTags) {
   ASSERT_TRUE(allocator_.Free(large).ok());
 }
 
-TEST_F(LeakCheckTest, FailsWhereRecordingIsOff) {
+TEST_F(LeakCheckTest, FailsIfRecordingIsOff) {
   EXPECT_NONFATAL_FAILURE(
       {
         profiler_.SetEnabled(false);
@@ -111,7 +111,7 @@ TEST_F(LeakCheckTest, FailsWithTheOptionsOfHbmprof0) {
   EXPECT_NONFATAL_FAILURE({ const LeakCheck leaks(profiler); }, "is HBMPROF=0 set?");
 }
 
-TEST_F(LeakCheckTest, FailsWhereAllocationsWereDropped) {
+TEST_F(LeakCheckTest, FailsIfAllocationsWereDropped) {
   Options options;
   options.max_live_buffers = 1;
   Profiler profiler(options);
@@ -126,7 +126,7 @@ TEST_F(LeakCheckTest, FailsWhereAllocationsWereDropped) {
       "1 allocations in this scope were not recorded");
 }
 
-TEST_F(LeakCheckTest, LetsPoolsKeepWhatTheyReserve) {
+TEST_F(LeakCheckTest, IgnoresIdleMemoryOfPools) {
   const LeakCheck leaks(profiler_);
   static char segment[4096];
   profiler_.RecordSegment(segment, sizeof(segment));

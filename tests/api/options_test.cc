@@ -1,4 +1,4 @@
-// Options from the environment: every variable, well-formed and malformed.
+// OptionsFromEnvironment: each variable with valid and invalid values.
 
 #include "hbmprof/options.h"
 
@@ -26,11 +26,14 @@ constexpr const char* kVariables[] = {"HBMPROF",
                                       "HBMPROF_OUTPUT_OPEN",
                                       "HBMPROF_OUTPUT_MODE",
                                       "HBMPROF_OOM_OUTPUT",
+                                      "HBMPROF_OOM_REPORT",
+                                      "HBMPROF_SOCKET_DIR",
                                       "HBMPROF_STACK_DEPTH",
                                       "HBMPROF_UNWINDER",
                                       "HBMPROF_PYTHON",
                                       "HBMPROF_MAX_LIVE",
-                                      "HBMPROF_MAX_HOST_BYTES"};
+                                      "HBMPROF_MAX_HOST_BYTES",
+                                      "HBMPROF_TAGS"};
 
 class OptionsTest : public ::testing::Test {
  protected:
@@ -40,19 +43,20 @@ class OptionsTest : public ::testing::Test {
     for (const char* variable : kVariables) unsetenv(variable);
   }
 
-  // What the environment with `variable` set to `value` asks for, which is well-formed.
-  Options Good(const char* variable, const std::string& value) {
+  // Returns the options of the environment with `variable` set to `value`, which is valid.
+  DefaultOptions Good(const char* variable, const std::string& value) {
     setenv(variable, value.c_str(), 1);
     std::vector<std::string> problems;
-    const Options options = OptionsFromEnvironment(&problems);
+    const DefaultOptions options = OptionsFromEnvironment(&problems);
     EXPECT_THAT(problems, IsEmpty()) << variable << "=" << value;
     return options;
   }
-  // The same for a malformed value: one line that says all there is to say.
-  Options Bad(const char* variable, const std::string& value, const std::string& allowed, const std::string& used) {
+  // The same for an invalid value. Expects one line with the variable, the allowed values and the value that is used.
+  DefaultOptions Bad(const char* variable, const std::string& value, const std::string& allowed,
+                     const std::string& used) {
     setenv(variable, value.c_str(), 1);
     std::vector<std::string> problems;
-    const Options options = OptionsFromEnvironment(&problems);
+    const DefaultOptions options = OptionsFromEnvironment(&problems);
     EXPECT_THAT(problems, ElementsAre(AllOf(StartsWith("hbmprof: " + std::string(variable) + "='"), HasSubstr(allowed),
                                             HasSubstr("using " + used), Not(HasSubstr("\n")))))
         << variable << "=" << value;
@@ -62,7 +66,7 @@ class OptionsTest : public ::testing::Test {
 
 TEST_F(OptionsTest, AnEmptyEnvironmentGivesTheDefaults) {
   std::vector<std::string> problems;
-  const Options options = OptionsFromEnvironment(&problems);
+  const DefaultOptions options = OptionsFromEnvironment(&problems);
   const Options defaults;
   EXPECT_THAT(problems, IsEmpty());
   EXPECT_TRUE(options.enabled);
@@ -74,14 +78,14 @@ TEST_F(OptionsTest, AnEmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(options.output, "");
 }
 
-TEST_F(OptionsTest, VariablesSetToNothingAreTheSameAsUnset) {
+TEST_F(OptionsTest, EmptyVariablesAreTheSameAsUnset) {
   for (const char* variable : kVariables) setenv(variable, "", 1);
   std::vector<std::string> problems;
   EXPECT_TRUE(OptionsFromEnvironment(&problems).enabled);
   EXPECT_THAT(problems, IsEmpty());
 }
 
-TEST_F(OptionsTest, HbmprofTurnsItOffAndOn) {
+TEST_F(OptionsTest, HbmprofTurnsRecordingOffAndOn) {
   EXPECT_FALSE(Good("HBMPROF", "0").enabled);
   EXPECT_TRUE(Good("HBMPROF", "1").enabled);
   for (const char* value : {"off", "2", "true", "00", " 0", "0 ", "-1"}) {
@@ -89,7 +93,7 @@ TEST_F(OptionsTest, HbmprofTurnsItOffAndOn) {
   }
 }
 
-TEST_F(OptionsTest, OutputIsTakenAsItIs) {
+TEST_F(OptionsTest, OutputIsAnyPath) {
   EXPECT_EQ(Good("HBMPROF_OUTPUT", "/tmp/%p.%n.pb.gz").output, "/tmp/%p.%n.pb.gz");
   EXPECT_EQ(Good("HBMPROF_OUTPUT", "relative path").output, "relative path");
 }
@@ -112,10 +116,13 @@ TEST_F(OptionsTest, OutputModeIsAnOctalNumber) {
   }
 }
 
-TEST_F(OptionsTest, OutputAtLackOfMemoryHasAPlaceUnlessItIsOff) {
-  EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "").oom_output, "hbmprof.oom.%p.%n.pb.gz");
+TEST_F(OptionsTest, OomOutputIsNowhereUnlessSet) {
+  EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "").oom_output, "");
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "/tmp/%p.pb.gz").oom_output, "/tmp/%p.pb.gz");
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "off").oom_output, "");
+  EXPECT_TRUE(Good("HBMPROF_OOM_REPORT", "").oom_report);
+  EXPECT_FALSE(Good("HBMPROF_OOM_REPORT", "0").oom_report);
+  EXPECT_TRUE(Bad("HBMPROF_OOM_REPORT", "no", "0 (off) or 1 (on)", "1").oom_report);
 }
 
 TEST_F(OptionsTest, StackDepthIsANumberFrom1To512) {
@@ -143,6 +150,20 @@ TEST_F(OptionsTest, MaxHostBytesIsANumber) {
   }
 }
 
+TEST_F(OptionsTest, TagsAreAListOfKeysAndValues) {
+  using ::testing::Pair;
+  EXPECT_THAT(Good("HBMPROF_TAGS", "model=llama").tags, ElementsAre(Pair("model", "llama")));
+  EXPECT_THAT(Good("HBMPROF_TAGS", "model=a b=c,pod=").tags, ElementsAre(Pair("model", "a b=c"), Pair("pod", "")));
+  EXPECT_THAT(Good("HBMPROF_TAGS", std::string(128, 'k') + "=" + std::string(128, 'v')).tags, SizeIs(1));
+  std::string many;
+  for (int i = 0; i < 64; ++i) many += "k" + std::to_string(i) + "=v,";
+  EXPECT_THAT(Good("HBMPROF_TAGS", many).tags, SizeIs(64));
+  for (const std::string& value : {std::string("model"), std::string("=llama"), std::string("a=1,,b=2"), many + "k=v",
+                                   std::string(129, 'k') + "=v", "k=" + std::string(129, 'v')}) {
+    EXPECT_THAT(Bad("HBMPROF_TAGS", value, "KEY=VALUE,KEY=VALUE,...", "no tags").tags, IsEmpty());
+  }
+}
+
 TEST_F(OptionsTest, UnwinderIsOneOfFourNames) {
   EXPECT_EQ(Good("HBMPROF_UNWINDER", "auto").unwinder, Unwinder::kAuto);
   EXPECT_EQ(Good("HBMPROF_UNWINDER", "fp").unwinder, Unwinder::kFramePointer);
@@ -160,19 +181,19 @@ TEST_F(OptionsTest, PythonIsZeroOrOne) {
   EXPECT_TRUE(Bad("HBMPROF_PYTHON", "off", "0 (off) or 1 (on)", "1").python);
 }
 
-TEST_F(OptionsTest, EachBadVariableHasItsOwnLineAndTheGoodOnesCount) {
+TEST_F(OptionsTest, EachBadVariableHasALineAndTheGoodOnesCount) {
   setenv("HBMPROF", "maybe", 1);
   setenv("HBMPROF_STACK_DEPTH", "-1", 1);
   setenv("HBMPROF_UNWINDER", "magic", 1);
   setenv("HBMPROF_MAX_LIVE", "7", 1);
   std::vector<std::string> problems;
-  const Options options = OptionsFromEnvironment(&problems);
+  const DefaultOptions options = OptionsFromEnvironment(&problems);
   EXPECT_THAT(problems, SizeIs(3));
   EXPECT_THAT(problems, Contains(HasSubstr("'magic'")));
   EXPECT_EQ(options.max_live_buffers, 7);
 }
 
-TEST_F(OptionsTest, AMonstrousValueIsQuotedInPartAndInOneLine) {
+TEST_F(OptionsTest, AVeryLongValueIsQuotedInPart) {
   std::vector<std::string> problems;
   setenv("HBMPROF_UNWINDER", std::string(100000, 'x').c_str(), 1);
   OptionsFromEnvironment(&problems);

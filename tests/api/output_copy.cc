@@ -1,4 +1,4 @@
-// A library with a hbmprof of its own.
+// A library that contains a copy of hbmprof.
 #include <cstddef>
 
 #include "hbmprof/c_api.h"

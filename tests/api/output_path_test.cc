@@ -16,12 +16,12 @@ namespace {
 
 std::string Expand(const std::string& pattern, int number = 0) { return OutputPattern(pattern).Path(number); }
 
-TEST(OutputPath, WithoutPercentSignsStaysAsItIs) {
+TEST(OutputPath, IsUnchangedWithoutPercentSigns) {
   EXPECT_EQ(Expand(""), "");
   EXPECT_EQ(Expand("/tmp/a b.pb.gz"), "/tmp/a b.pb.gz");
 }
 
-TEST(OutputPath, ProcessIdNumberAndPercentSignAreFilledIn) {
+TEST(OutputPath, ReplacesProcessIdNumberAndPercentSign) {
   const std::string process = std::to_string(getpid());
   EXPECT_EQ(Expand("/d/%p.%p.pb.gz"), "/d/" + process + "." + process + ".pb.gz");
   EXPECT_EQ(Expand("%n-%p-%n", 12), "12-" + process + "-12");
@@ -31,7 +31,7 @@ TEST(OutputPath, ProcessIdNumberAndPercentSignAreFilledIn) {
 
 TEST(OutputPath, OtherPercentSignsStay) { EXPECT_EQ(Expand("%x 5% %"), "%x 5% %"); }
 
-TEST(OutputPath, KnowsWhatThePatternHolds) {
+TEST(OutputPath, ReportsTheFieldsOfThePattern) {
   EXPECT_TRUE(OutputPattern("%p").has_process());
   EXPECT_FALSE(OutputPattern("%p").has_number());
   EXPECT_TRUE(OutputPattern("%n").has_number());

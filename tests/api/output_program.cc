@@ -1,16 +1,16 @@
-// A program that records 1,000 bytes and then makes it hard to write a profile when it exits.
+// A program that records 1,000 bytes and then changes its process so that a profile at exit is hard to write.
 //
 //   output_program leak                ends
 //   output_program hold COMMAND...     runs a command and ends
 //   output_program forks N             N forked children record 1 byte more and end, all at once
-//   output_program reopen FILE         closes standard error, opens FILE, which gets its number, and writes a line to
-//   it output_program broken COMMAND...   becomes a command whose standard error is a pipe that nobody reads
+//   output_program reopen FILE         closes standard error, opens FILE (which gets its number), writes a line to it
+//   output_program broken COMMAND...   becomes a command whose standard error is a pipe without a reader
 //   output_program nobody COMMAND...   becomes a command of the user nobody
-//   output_program drop                goes on as the user nobody
-//   output_program root DIR            makes DIR its root, and goes on as the user nobody
+//   output_program drop                continues as the user nobody
+//   output_program root DIR            makes DIR its root, and continues as the user nobody
 //   output_program close               closes all its descriptors
 //   output_program filter CALL...      allows itself no system calls but these numbers; any other ends it
-//   output_program copies LIBRARY      records 2,000 bytes in a library that has a hbmprof of its own
+//   output_program copies LIBRARY      records 2,000 bytes in a library that contains a copy of hbmprof
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/audit.h>

@@ -1,5 +1,5 @@
-// Where profiles go and where they must not: names, permissions, other users' files, processes that change what they
-// are before they exit. Each program is output_program.cc's.
+// The files of profiles: names, permissions, files of other users, processes that change their user, root or
+// descriptors before they exit. Each test runs output_program.
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -67,7 +67,7 @@ CommandResult RunProgram(std::vector<std::string> arguments, std::vector<std::st
   return RunCommand(arguments, environment);
 }
 
-// Of this program or of one that it starts.
+// The profile of this program or of one that it starts.
 class OutputTest : public ::testing::Test {
  protected:
   OutputTest() : directory_(NewDirectory()) {}
@@ -81,7 +81,7 @@ class OutputTest : public ::testing::Test {
   const std::string directory_;
 };
 
-TEST_F(OutputTest, NewFilesAreTheOwnersAloneUnlessTheEnvironmentSaysOtherwise) {
+TEST_F(OutputTest, NewFilesHaveTheModeOfTheEnvironmentOr0600) {
   EXPECT_EQ(RunProgram({"leak"}, {Output("a")}).exit_code, 0);
   EXPECT_EQ(ModeOf(Path("a")), 0600u);
   const mode_t before = umask(077);
@@ -94,7 +94,7 @@ TEST_F(OutputTest, NewFilesAreTheOwnersAloneUnlessTheEnvironmentSaysOtherwise) {
   EXPECT_EQ(ModeOf(Path("c")), 0600u);
 }
 
-TEST_F(OutputTest, ASetUserIdProgramDoesNotWriteWhereItsUserSays) {
+TEST_F(OutputTest, ASetUserIdProgramReadsNoVariables) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make a program that is root's";
   struct statvfs system;
   ASSERT_EQ(statvfs(directory_.c_str(), &system), 0);
@@ -108,7 +108,7 @@ TEST_F(OutputTest, ASetUserIdProgramDoesNotWriteWhereItsUserSays) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.err, "");
   EXPECT_EQ(Contents(Path("secret")), "of root");
-  // Nor does it read the other variables, of which a bad one would be complained of.
+  // It does not read the other variables either: a bad value would be reported.
   EXPECT_EQ(RunProgram({"nobody", Path("program"), "leak"}, {"HBMPROF=bad", "HBMPROF_STACK_DEPTH=bad"}).err, "");
   EXPECT_NE(RunProgram({"leak"}, {"HBMPROF=bad"}).err, "");
 }
@@ -124,7 +124,7 @@ TEST_F(OutputTest, ALinkOfAnotherUserInAStickyDirectoryIsNotFollowed) {
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_THAT(run.err, AllOf(HasSubstr(Path("link")), HasSubstr("link of another user")));
   EXPECT_EQ(Contents(elsewhere + "/secret"), "of root");
-  // It is followed if it is one's own.
+  // A link of the same user is followed.
   ASSERT_EQ(lchown(Path("link").c_str(), 0, 0), 0);
   EXPECT_EQ(RunProgram({"leak"}, {Output("link")}).err, "");
   EXPECT_EQ(ViewProfile(elsewhere + "/secret").Sum("inuse_space"), 1000);
@@ -179,12 +179,12 @@ TEST_F(OutputTest, TwoCopiesOfTheLibraryInOneProcessKeepBothProfiles) {
   EXPECT_EQ(bytes.count(2000), 3u);
 }
 
-TEST_F(OutputTest, SaysNothingIntoAFileThatHasTheNumberOfStandardError) {
+TEST_F(OutputTest, PrintsNothingToAFileThatTookStandardErrorsNumber) {
   EXPECT_EQ(RunProgram({"reopen", Path("log")}, {"HBMPROF_OUTPUT=/nowhere/a.pb.gz"}).exit_code, 0);
   EXPECT_EQ(Contents(Path("log")), "its own\n");
 }
 
-TEST_F(OutputTest, SaysNothingWhereNobodyReadsIt) {
+TEST_F(OutputTest, PrintsNothingToAPipeWithoutAReader) {
   const CommandResult run = RunProgram({"broken", kProgram, "leak"}, {"HBMPROF_OUTPUT=/nowhere/a.pb.gz"});
   EXPECT_EQ(run.exit_code, 0) << "SIGPIPE would be 141";
 }
@@ -208,7 +208,7 @@ class SandboxTest : public OutputTest {
   }
 };
 
-TEST_F(SandboxTest, AnotherRootOrUserIsSaidAtExitAndHowToGetTheProfile) {
+TEST_F(SandboxTest, WithAnotherRootOrUserTheMessageHasAdvice) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   for (const std::vector<std::string>& mode : {std::vector<std::string>{"root", Path("root")}, {"drop"}}) {
     const CommandResult run = RunProgram(mode, {Output("out/a.pb.gz")});
@@ -219,24 +219,22 @@ TEST_F(SandboxTest, AnotherRootOrUserIsSaidAtExitAndHowToGetTheProfile) {
   }
 }
 
-TEST_F(SandboxTest, AFileThatIsOpenedEarlyIsWrittenFromAnotherRootOrUser) {
+TEST_F(SandboxTest, AnEarlyFileIsWrittenWithAnotherRootOrUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   ExpectProfile(RunEarly({"root", Path("root")}));
   ExpectProfile(RunEarly({"drop"}));
 }
 
-TEST_F(SandboxTest, AFileThatWasOpenedEarlyAndClosedByTheProgramIsReplacedAtExit) {
-  ExpectProfile(RunEarly({"close"}));
-}
+TEST_F(SandboxTest, AnEarlyFileThatTheProgramClosedIsReplaced) { ExpectProfile(RunEarly({"close"})); }
 
-TEST_F(SandboxTest, AFileThatIsOpenedEarlyIsNotAForkedChilds) {
+TEST_F(SandboxTest, AForkedChildHasAFileOfItsOwn) {
   const CommandResult run = RunEarly({"forks", "3"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(ViewProfile(Path("out/a.pb.gz")).Sum("inuse_space"), 1000);
   EXPECT_THAT(InUseOfEach(Path("out")), SizeIs(4));
 }
 
-// docs/program.md has these lists.
+// The lists of docs/program.md.
 const std::vector<int> kCallsOfEarly = {SYS_write,         SYS_newfstatat, SYS_fstat,         SYS_rt_sigprocmask,
                                         SYS_rt_sigpending, SYS_getpid,     SYS_uname,         SYS_futex,
                                         SYS_brk,           SYS_mmap,       SYS_munmap,        SYS_mremap,
@@ -253,7 +251,7 @@ std::vector<std::string> FilterOf(const std::vector<std::vector<int>>& lists) {
   return arguments;
 }
 
-TEST_F(SandboxTest, AFilterThatKillsNeedsToAllowTheCallsOfTheDocumentation) {
+TEST_F(SandboxTest, AFilterWithTheDocumentedCallsAllowsTheProfile) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer makes calls of its own";
 #endif

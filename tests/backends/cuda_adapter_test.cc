@@ -12,7 +12,7 @@ namespace {
 
 // --- Sizes. ---
 
-TEST(CudaSizesTest, PitchedMemoryIsPitchTimesRowsTimesSlices) {
+TEST(CudaSizesTest, PitchedBytesAreTheProduct) {
   EXPECT_EQ(CudaPitchedBytes(512, 100), 51200u);
   EXPECT_EQ(CudaPitchedBytes(1024, 10, 3), 30720u);
   EXPECT_EQ(CudaPitchedBytes(512, 0), 0u);
@@ -25,7 +25,7 @@ struct FormatCase {
   size_t block_bytes;
 };
 
-TEST(CudaSizesTest, ATexelHasTheBytesOfItsChannelsOrOfItsCompressedBlock) {
+TEST(CudaSizesTest, TexelBlockHasTheFormatsSize) {
   for (const FormatCase& c : std::vector<FormatCase>{
            {32, 0, 0, 0, 2, 1, 4},      // float
            {32, 32, 32, 32, 2, 1, 16},  // float4
@@ -53,12 +53,12 @@ TEST(CudaSizesTest, ATexelHasTheBytesOfItsChannelsOrOfItsCompressedBlock) {
   }
 }
 
-TEST(CudaSizesTest, ANonsensicalFormatHasNoBytes) { EXPECT_EQ(CudaTexelBlock(-8, 0, 0, 0, 0).bytes, 0u); }
+TEST(CudaSizesTest, UnknownFormatHasNoBytes) { EXPECT_EQ(CudaTexelBlock(-8, 0, 0, 0, 0).bytes, 0u); }
 
 constexpr TexelBlock kFloat4 = {1, 1, 16};
 constexpr TexelBlock kBc7 = {4, 4, 16};
 
-TEST(CudaSizesTest, AnArrayCountsEachDimensionItHas) {
+TEST(CudaSizesTest, ArrayCountsItsDimensions) {
   EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 0, 0, 0}), 1600u) << "1D";
   EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 50, 0, 0}), 80000u) << "2D";
   EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 50, 10, 0}), 800000u) << "3D";
@@ -69,20 +69,20 @@ TEST(CudaSizesTest, AnArrayCountsEachDimensionItHas) {
   EXPECT_EQ(CudaArrayBytes(kFloat4, {SIZE_MAX / 2, 4, 4, 0}), SIZE_MAX) << "saturates";
 }
 
-TEST(CudaSizesTest, CompressedArraysAreWholeBlocks) {
+TEST(CudaSizesTest, CompressedArraysHaveWholeBlocks) {
   EXPECT_EQ(CudaArrayBytes(kBc7, {64, 64, 0, 0}), 16u * 16 * 16);
   EXPECT_EQ(CudaArrayBytes(kBc7, {65, 61, 0, 0}), 17u * 16 * 16);
   EXPECT_EQ(CudaArrayBytes(kBc7, {1, 1, 0, 0}), 16u);
   EXPECT_EQ(CudaArrayBytes(CudaTexelBlock(8, 8, 8, 0, kCudaFormatNv12), {1920, 1080, 0, 0}), 1920u * 1080 * 3 / 2);
 }
 
-TEST(CudaSizesTest, SparseAndDeferredArraysOwnNoMemory) {
+TEST(CudaSizesTest, SparseAndDeferredArraysHaveNoBytes) {
   EXPECT_EQ(CudaArrayBytes(kFloat4, {64, 64, 0, kCudaArraySparse}), 0u);
   EXPECT_EQ(CudaArrayBytes(kFloat4, {64, 64, 0, kCudaArrayDeferredMapping}), 0u);
   EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {64, 64, 0, kCudaArraySparse}, 7), 0u);
 }
 
-TEST(CudaSizesTest, AMipmappedArrayIsTheSumOfItsLevels) {
+TEST(CudaSizesTest, MipmappedArrayIsSumOfLevels) {
   EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 1), 16u * 16);
   EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 2), 16u * (16 + 4));
   EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 3), 16u * (16 + 4 + 1));
@@ -92,12 +92,12 @@ TEST(CudaSizesTest, AMipmappedArrayIsTheSumOfItsLevels) {
   EXPECT_EQ(CudaMipmappedArrayBytes(kBc7, {8, 8, 0, 0}, 4), 16u * (4 + 1 + 1 + 1)) << "a block at least";
 }
 
-TEST(CudaSizesTest, LayersAndFacesDoNotShrinkFromLevelToLevel) {
+TEST(CudaSizesTest, LayersDoNotShrinkPerLevel) {
   EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 5, kCudaArrayLayered}, 3), 16u * 5 * (16 + 4 + 1));
   EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 6, kCudaArrayCubemap}, 2), 16u * 6 * (16 + 4));
 }
 
-TEST(CudaSizesTest, TheNumberOfLevelsIsClampedAsCudaDoes) {
+TEST(CudaSizesTest, LevelsAreClampedAsInCuda) {
   const size_t all = 16u * (16 + 4 + 1);
   EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 99), all);
   EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, UINT32_MAX), all);
@@ -108,7 +108,7 @@ TEST(CudaSizesTest, TheNumberOfLevelsIsClampedAsCudaDoes) {
 
 // --- Names. ---
 
-TEST(CudaHandlesTest, HandlesOfEachSortAndAddressesNeverCollide) {
+TEST(CudaHandlesTest, IdsOfHandlesNeverCollide) {
   int place = 0;
   const uint64_t address = BufferId(&place).value();
   const uint64_t array = CudaArrayId(&place).value();
@@ -122,7 +122,7 @@ TEST(CudaHandlesTest, HandlesOfEachSortAndAddressesNeverCollide) {
   EXPECT_NE(mipmapped, external);
 }
 
-TEST(CudaHandlesTest, ANullHandleIsANullId) {
+TEST(CudaHandlesTest, NullHandleIsNullId) {
   EXPECT_TRUE(CudaArrayId(nullptr).is_null());
   EXPECT_TRUE(CudaMipmappedArrayId(nullptr).is_null());
   EXPECT_TRUE(CudaExternalMemoryId(nullptr).is_null());
@@ -153,7 +153,7 @@ class CudaOrderTest : public ::testing::Test {
         });
   }
   Result Take(Result result, void* ptr) {
-    return ForgetAndFree(profiler_, resets_, ptr, Result::kGood, [&] {
+    return RemoveAndFree(profiler_, resets_, ptr, Result::kGood, [&] {
       log_.push_back("free with " + std::to_string(InUse()) + " in use");
       return result;
     });
@@ -165,19 +165,19 @@ class CudaOrderTest : public ::testing::Test {
   int place_ = 0;
 };
 
-TEST_F(CudaOrderTest, AnAllocationIsRecordedAfterItSucceeded) {
+TEST_F(CudaOrderTest, AllocationIsRecordedAfterSuccess) {
   EXPECT_EQ(Make(Result::kGood, &place_, 100), Result::kGood);
   EXPECT_EQ(log_, (std::vector<std::string>{"allocate with 0 in use", "describe"}));
   EXPECT_EQ(InUse(), 100);
 }
 
-TEST_F(CudaOrderTest, AFailedAllocationIsNeitherDescribedNorRecorded) {
+TEST_F(CudaOrderTest, FailedAllocationIsNotRecorded) {
   EXPECT_EQ(Make(Result::kBad, &place_, 100), Result::kBad);
   EXPECT_EQ(log_, (std::vector<std::string>{"allocate with 0 in use"}));
   EXPECT_EQ(profiler_.Stats(kDefaultDevice).num_allocs, 0);
 }
 
-TEST_F(CudaOrderTest, NothingIsDescribedWhileRecordingIsOff) {
+TEST_F(CudaOrderTest, DescribesNothingWhileOff) {
   profiler_.SetEnabled(false);
   EXPECT_EQ(Make(Result::kGood, &place_, 100), Result::kGood);
   EXPECT_EQ(log_.size(), 1u);
@@ -185,14 +185,14 @@ TEST_F(CudaOrderTest, NothingIsDescribedWhileRecordingIsOff) {
   EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 0);
 }
 
-TEST_F(CudaOrderTest, ARecordIsGoneBeforeTheRealFree) {
+TEST_F(CudaOrderTest, RecordIsRemovedBeforeFree) {
   Make(Result::kGood, &place_, 100);
   EXPECT_EQ(Take(Result::kGood, &place_), Result::kGood);
   EXPECT_EQ(log_.back(), "free with 0 in use");
   EXPECT_EQ(InUse(), 0);
 }
 
-TEST_F(CudaOrderTest, AFailedFreePutsTheRecordBack) {
+TEST_F(CudaOrderTest, FailedFreePutsRecordBack) {
   Make(Result::kGood, &place_, 100);
   EXPECT_EQ(Take(Result::kBad, &place_), Result::kBad);
   EXPECT_EQ(log_.back(), "free with 0 in use");
@@ -201,7 +201,7 @@ TEST_F(CudaOrderTest, AFailedFreePutsTheRecordBack) {
   EXPECT_EQ(InUse(), 0);
 }
 
-TEST_F(CudaOrderTest, AFailedFreeOfTheUnknownPutsNothingBack) {
+TEST_F(CudaOrderTest, FailedUnknownFreePutsNothingBack) {
   EXPECT_EQ(Take(Result::kBad, &place_), Result::kBad);
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 1);
@@ -222,7 +222,7 @@ class SharedOpeningsTest : public CudaOrderTest {
   SharedOpenings openings_;
 };
 
-TEST_F(SharedOpeningsTest, AnAddressOpenedTwiceCountsOnceUntilItsLastClose) {
+TEST_F(SharedOpeningsTest, CountsOnceUntilLastClose) {
   Open();
   Open();
   EXPECT_EQ(InUse(), 64);
@@ -235,7 +235,7 @@ TEST_F(SharedOpeningsTest, AnAddressOpenedTwiceCountsOnceUntilItsLastClose) {
   EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 0);
 }
 
-TEST_F(SharedOpeningsTest, AFailedCloseChangesNothing) {
+TEST_F(SharedOpeningsTest, FailedCloseChangesNothing) {
   Open();
   EXPECT_EQ(Close(Result::kBad), Result::kBad);
   EXPECT_EQ(InUse(), 64);
@@ -247,7 +247,7 @@ TEST_F(SharedOpeningsTest, AFailedCloseChangesNothing) {
   EXPECT_EQ(InUse(), 0);
 }
 
-TEST_F(SharedOpeningsTest, AClosingOfTheUnknownIsForwardedAndCounted) {
+TEST_F(SharedOpeningsTest, UnknownCloseIsForwardedAndCounted) {
   EXPECT_EQ(Close(Result::kBad), Result::kBad);
   EXPECT_EQ(Close(Result::kGood), Result::kGood);
   EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 2);
@@ -255,7 +255,7 @@ TEST_F(SharedOpeningsTest, AClosingOfTheUnknownIsForwardedAndCounted) {
   EXPECT_EQ(InUse(), 64) << "still the first open";
 }
 
-TEST_F(SharedOpeningsTest, AForgottenDeviceStartsOver) {
+TEST_F(SharedOpeningsTest, RemovedDeviceStartsOver) {
   int recorded = 0;
   const auto open = [&] { openings_.Open(&place_, kDefaultDevice, [&] { ++recorded; }); };
   open();
@@ -267,14 +267,14 @@ TEST_F(SharedOpeningsTest, AForgottenDeviceStartsOver) {
   EXPECT_EQ(recorded, 2);
 }
 
-// Thread B's open takes the place of thread A's, whose close is under way:
+// Thread B opens the address while thread A closes it:
 //
 //   thread A: Close                        thread B: Open
-//   the record goes, nothing is open
+//   removes the record, nothing is open
 //     held in the real close until B is done
 //                                          first opening: a new record
 //   the real close returns: CUDA still has B's
-TEST_F(SharedOpeningsTest, AnOpeningDuringTheLastCloseKeepsItsRecord) {
+TEST_F(SharedOpeningsTest, OpeningDuringLastCloseKeepsRecord) {
   for (const Result result : {Result::kGood, Result::kBad}) {
     Open();
     EXPECT_EQ(openings_.Close(profiler_, resets_, &place_, Result::kGood,

@@ -1,5 +1,5 @@
-// CudaAllocator on the double of the CUDA runtime: errors, devices, kinds, probe; and that tracking it counts once.
-// Not here: what every DeviceAllocator promises (cuda_contract_test.cc).
+// CudaAllocator on the fake CUDA runtime: errors, devices, kinds, probe, and tracking.
+// Not here: the contract of every DeviceAllocator (cuda_contract_test.cc).
 #include <cuda_runtime_api.h>
 
 #include <thread>
@@ -31,7 +31,7 @@ class CudaAllocatorTest : public ::testing::Test {
   }
 };
 
-TEST_F(CudaAllocatorTest, OutOfMemoryNamesTheCallTheSizeTheDeviceAndCudasError) {
+TEST_F(CudaAllocatorTest, OutOfMemoryErrorNamesTheCall) {
   CudaAllocator allocator(1);
   const absl::Status status = allocator.Allocate(size_t{1} << 40).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
@@ -41,14 +41,14 @@ TEST_F(CudaAllocatorTest, OutOfMemoryNamesTheCallTheSizeTheDeviceAndCudasError) 
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess) << "the status has it; the program must not find it again";
 }
 
-TEST_F(CudaAllocatorTest, ABadFreeNamesTheAddress) {
+TEST_F(CudaAllocatorTest, BadFreeNamesTheAddress) {
   CudaAllocator allocator(0);
   const absl::Status status = allocator.Free(reinterpret_cast<void*>(0x1000));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "cudaFree of 0x1000 on GPU:0: cudaErrorInvalidValue (invalid argument)");
 }
 
-TEST_F(CudaAllocatorTest, EachOfCudasErrorsGetsItsCode) {
+TEST_F(CudaAllocatorTest, CudaErrorsMapToStatusCodes) {
   CudaAllocator allocator(0);
   for (const auto& [error, code] : {std::pair(cudaErrorMemoryAllocation, absl::StatusCode::kResourceExhausted),
                                     std::pair(cudaErrorInvalidValue, absl::StatusCode::kInvalidArgument),
@@ -61,15 +61,15 @@ TEST_F(CudaAllocatorTest, EachOfCudasErrorsGetsItsCode) {
   }
 }
 
-TEST_F(CudaAllocatorTest, ADeviceThatIsNotThereIsAnInvalidArgument) {
+TEST_F(CudaAllocatorTest, MissingDeviceIsInvalidArgument) {
   CudaAllocator allocator(7);
   const absl::Status status = allocator.Allocate(100).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("cudaSetDevice"), HasSubstr("GPU:7")));
-  EXPECT_EQ(allocator.Probe().bytes_limit, -1);
+  EXPECT_EQ(allocator.Probe().bytes_limit, std::nullopt);
 }
 
-TEST_F(CudaAllocatorTest, AllocatesOnItsDeviceAndLeavesTheThreadsDeviceAsItWas) {
+TEST_F(CudaAllocatorTest, AllocatesOnItsDeviceAndKeepsCurrentOne) {
   CudaAllocator allocator(1);
   const size_t before = fake_cuda_context_bytes();
   ASSERT_EQ(CurrentDevice(), 0);
@@ -83,7 +83,7 @@ TEST_F(CudaAllocatorTest, AllocatesOnItsDeviceAndLeavesTheThreadsDeviceAsItWas) 
   EXPECT_EQ(fake_cuda_bytes_in_use(1), before);
 }
 
-TEST_F(CudaAllocatorTest, DoesNotTouchTheDeviceSettingWhereItIsRightAlready) {
+TEST_F(CudaAllocatorTest, KeepsCorrectCurrentDevice) {
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   CudaAllocator allocator(1);
   const int64_t before = fake_cuda_calls("cudaSetDevice");
@@ -92,7 +92,7 @@ TEST_F(CudaAllocatorTest, DoesNotTouchTheDeviceSettingWhereItIsRightAlready) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
 }
 
-TEST_F(CudaAllocatorTest, GivesManagedAndPinnedMemoryByKind) {
+TEST_F(CudaAllocatorTest, AllocatesManagedAndPinnedByKind) {
   CudaAllocator managed(0, MemoryKind::kManaged);
   CudaAllocator pinned(0, MemoryKind::kPinnedHost);
   void* m = managed.AllocateAsync(100, 0).value();
@@ -105,28 +105,28 @@ TEST_F(CudaAllocatorTest, GivesManagedAndPinnedMemoryByKind) {
   EXPECT_EQ(fake_cuda_calls("cudaFreeHost"), 1);
 }
 
-TEST_F(CudaAllocatorTest, RefusesAKindThatItCannotMake) {
+TEST_F(CudaAllocatorTest, RefusesUnsupportedKind) {
   CudaAllocator allocator(0, MemoryKind::kVmm);
   EXPECT_EQ(allocator.Allocate(100).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(CudaAllocatorTest, ItsProbeKnowsTheDeviceOnceItIsInUseAndNeverStartsIt) {
+TEST_F(CudaAllocatorTest, ProbeNeverInitializesTheDevice) {
   CudaAllocator allocator(1);
-  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, -1);
+  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, std::nullopt);
   EXPECT_FALSE(fake_cuda_context_active(1));
   void* ptr = allocator.Allocate(1000).value();
   EXPECT_EQ(allocator.Probe().bytes_limit, int64_t{16} << 20);
-  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, -1) << "only a thread's own context is asked";
+  EXPECT_EQ(allocator.Probe().driver_bytes_in_use, std::nullopt) << "only the thread's own context is queried";
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   EXPECT_EQ(allocator.Probe().driver_bytes_in_use, static_cast<int64_t>(fake_cuda_bytes_in_use(1)));
   EXPECT_EQ(allocator.Probe().bytes_limit, int64_t{16} << 20);
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   EXPECT_EQ(fake_cuda_calls("cuDevicePrimaryCtxRetain"), 0);
-  EXPECT_EQ(allocator.Probe().largest_free_block_bytes, -1) << "CUDA does not say";
+  EXPECT_EQ(allocator.Probe().largest_free_block_bytes, std::nullopt) << "CUDA does not say";
   EXPECT_TRUE(allocator.Free(ptr).ok());
 }
 
-TEST_F(CudaAllocatorTest, TrackedItCountsEachAllocationOnce) {
+TEST_F(CudaAllocatorTest, TrackedCountsEachAllocationOnce) {
   Profiler& profiler = Profiler::Default();
   CudaAllocator upstream(0);
   TrackingAllocator allocator(upstream, "weights");

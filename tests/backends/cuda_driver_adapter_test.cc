@@ -1,5 +1,5 @@
-// What the driver's calls do to the records, without a driver: physical memory and mappings, graphs, contexts, pools,
-// code, failures, and calls within calls.
+// CudaDriverAdapter without a driver: physical memory and mappings, graphs, contexts, pools, code, failures, and nested
+// calls.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -24,8 +24,8 @@ using cuda_driver::kSuccess;
 constexpr int kFails = 2;
 constexpr int64_t kMiB = 1 << 20;
 
-// Answers as a test sets them.
-class Answers : public CudaDriverQuestions {
+// Queries with results that a test sets.
+class Answers : public CudaDriverQueries {
  public:
   explicit Answers(Profiler& profiler) : profiler_(profiler) {}
   int CurrentDevice() override { return device; }
@@ -57,7 +57,7 @@ class Answers : public CudaDriverQuestions {
   int64_t free_bytes = -1;
   std::atomic<int> recorded{0};
   std::atomic<int> devices_asked{0};
-  // What another thread does while this one asks for the allocator.
+  // Called in StreamOrderedAllocator(): what another thread does at that time.
   std::function<void()> meanwhile;
 
  private:
@@ -88,7 +88,7 @@ class CudaDriverAdapterTest : public ::testing::Test {
   int FreeAsync(uint64_t address) {
     return adapter_.FreeAsync([] { return kSuccess; }, address, {});
   }
-  // The same through the call for nodes of any type, by turns.
+  // Alternates with the function for nodes of any type.
   void AddAllocNode(uintptr_t graph, uint64_t address, size_t bytes) {
     cuda_driver::GraphNodeParams params = {};
     params.type = cuda_driver::kGraphNodeMemAlloc;
@@ -112,7 +112,7 @@ class CudaDriverAdapterTest : public ::testing::Test {
     adapter_.AddNode(
         caller_, [] { return kSuccess; }, Name(graph), &params);
   }
-  // Makes `graph` a part of `parent`.
+  // Moves `graph` into `parent`.
   void Move(uintptr_t graph, uintptr_t parent) {
     cuda_driver::GraphNodeParams params = {};
     params.type = cuda_driver::kGraphNodeGraph;
@@ -170,7 +170,7 @@ class CudaDriverAdapterTest : public ::testing::Test {
   bool any_type_ = false;
 };
 
-TEST_F(CudaDriverAdapterTest, AFailedCallLeavesTheRecordsAsTheyWereAndReturnsItsResult) {
+TEST_F(CudaDriverAdapterTest, FailedCallKeepsRecordsAndResult) {
   EXPECT_EQ(adapter_.Allocate(
                 caller_, [] { return kFails; }, []() -> CudaBuffer { throw "not asked"; }),
             kFails);
@@ -182,7 +182,7 @@ TEST_F(CudaDriverAdapterTest, AFailedCallLeavesTheRecordsAsTheyWereAndReturnsIts
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, NothingIsTouchedWhenTheCallThatMissesItsStructureFails) {
+TEST_F(CudaDriverAdapterTest, FailedCallWithNullStructIsPassedOn) {
   const auto fails = [] { return kFails; };
   EXPECT_EQ(adapter_.CreatePhysical(caller_, fails, nullptr, 100, nullptr), kFails);
   EXPECT_EQ(adapter_.CreatePool(fails, nullptr, nullptr), kFails);
@@ -192,7 +192,7 @@ TEST_F(CudaDriverAdapterTest, NothingIsTouchedWhenTheCallThatMissesItsStructureF
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, NullAndUnknownFreesArePassedOn) {
+TEST_F(CudaDriverAdapterTest, NullAndUnknownFreesAreForwarded) {
   EXPECT_EQ(Free(0), kSuccess);
   EXPECT_EQ(ForeignFrees(), 0) << "freeing null is how programs initialise CUDA";
   EXPECT_EQ(Free(0x5000), kSuccess);
@@ -201,7 +201,7 @@ TEST_F(CudaDriverAdapterTest, NullAndUnknownFreesArePassedOn) {
 
 // --- Physical memory. ---
 
-TEST_F(CudaDriverAdapterTest, PhysicalMemoryLivesUntilItsHandlesAndMappingsAreGone) {
+TEST_F(CudaDriverAdapterTest, PhysicalMemoryEndsWithHandlesAndMappings) {
   ASSERT_EQ(Create(7, 2 * kMiB), kSuccess);
   EXPECT_EQ(InUse(), 2 * kMiB);
   Map(0x100000, 2 * kMiB, 7);
@@ -219,8 +219,8 @@ TEST_F(CudaDriverAdapterTest, PhysicalMemoryLivesUntilItsHandlesAndMappingsAreGo
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, GgmlsPoolEndsAtExactlyZero) {
-  // Create, map, release at once; the driver gives the handle's value out again while the memory is mapped. At the end
+TEST_F(CudaDriverAdapterTest, GgmlPoolEndsAtZero) {
+  // Create, map, release; the driver reuses the handle's value while the memory is mapped. At the end
   // one unmapping over all mappings.
   const uint64_t pool = 0x10000000;
   for (int i = 0; i < 16; ++i) {
@@ -236,7 +236,7 @@ TEST_F(CudaDriverAdapterTest, GgmlsPoolEndsAtExactlyZero) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AnUnmappingTakesOnlyWhatLiesInside) {
+TEST_F(CudaDriverAdapterTest, UnmapEndsOnlyMappingsInside) {
   Create(1, kMiB);
   Create(2, kMiB);
   Create(3, kMiB);
@@ -252,7 +252,7 @@ TEST_F(CudaDriverAdapterTest, AnUnmappingTakesOnlyWhatLiesInside) {
   EXPECT_EQ(InUse(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AFailedReleaseOrUnmappingIsUndone) {
+TEST_F(CudaDriverAdapterTest, FailedReleaseOrUnmapIsUndone) {
   Create(1, kMiB);
   EXPECT_EQ(Release(1, kFails), kFails);
   EXPECT_EQ(InUse(), kMiB);
@@ -278,7 +278,7 @@ TEST_F(CudaDriverAdapterTest, EveryReferenceCounts) {
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, PhysicalMemoryIsCountedWhereItLies) {
+TEST_F(CudaDriverAdapterTest, PhysicalMemoryCountsAtItsLocation) {
   Create(1, kMiB, {cuda_driver::kLocationDevice, 1});
   Create(2, kMiB, {cuda_driver::kLocationHost, 0});
   EXPECT_EQ(InUse("GPU:1"), kMiB);
@@ -286,7 +286,7 @@ TEST_F(CudaDriverAdapterTest, PhysicalMemoryIsCountedWhereItLies) {
   EXPECT_EQ(InUse("GPU:0", MemorySpace::kPinnedHost), kMiB);
 }
 
-TEST_F(CudaDriverAdapterTest, ImportedMemoryCountsOnceItIsMapped) {
+TEST_F(CudaDriverAdapterTest, ImportedMemoryCountsWhenMapped) {
   const cuda_driver::CUmemGenericAllocationHandle handle = 4;
   adapter_.ImportPhysical([] { return kSuccess; }, &handle);
   EXPECT_EQ(Live(), 0);
@@ -300,7 +300,7 @@ TEST_F(CudaDriverAdapterTest, ImportedMemoryCountsOnceItIsMapped) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AMulticastObjectHasNoMemoryOfItsOwn) {
+TEST_F(CudaDriverAdapterTest, MulticastObjectHasNoMemory) {
   const cuda_driver::CUmemGenericAllocationHandle handle = 4;
   adapter_.CreateMulticast(
       caller_, [] { return kSuccess; }, &handle);
@@ -313,7 +313,7 @@ TEST_F(CudaDriverAdapterTest, AMulticastObjectHasNoMemoryOfItsOwn) {
 
 // --- Tiles of sparse arrays. ---
 
-TEST_F(CudaDriverAdapterTest, MappedTilesHoldMemoryUntilTheLastOfThemIsGone) {
+TEST_F(CudaDriverAdapterTest, MappedTilesHoldMemory) {
   Create(1, kMiB);
   MapTiles({Tiles(0, 4, 1)});
   Release(1);
@@ -326,7 +326,7 @@ TEST_F(CudaDriverAdapterTest, MappedTilesHoldMemoryUntilTheLastOfThemIsGone) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, TilesMappedAgainLetGoOfWhatTheyWereMappedTo) {
+TEST_F(CudaDriverAdapterTest, RemappedTilesReleaseOldMemory) {
   Create(1, kMiB);
   Create(2, 4 * kMiB);
   MapTiles({Tiles(0, 4, 1)});
@@ -334,7 +334,7 @@ TEST_F(CudaDriverAdapterTest, TilesMappedAgainLetGoOfWhatTheyWereMappedTo) {
   Release(1);
   Release(2);
   EXPECT_EQ(InUse(), 4 * kMiB);
-  // Unmapped and mapped in one call; another level, the mip tail, and another array are other places.
+  // Unmapped and mapped in one call. Another level, the mip tail, and another array have separate tiles.
   Create(3, 16 * kMiB);
   cuda_driver::ArrayMapInfo other_level = Tiles(0, 4, 3);
   other_level.sparse_level.level = 1;
@@ -359,8 +359,8 @@ TEST_F(CudaDriverAdapterTest, TilesMappedAgainLetGoOfWhatTheyWereMappedTo) {
   EXPECT_EQ(InUse(), 0);
 }
 
-// Random boxes mapped and unmapped, compared with what each tile is mapped to.
-TEST_F(CudaDriverAdapterTest, TilesMatchANaiveModel) {
+// Random boxes are mapped and unmapped, and compared with a model that stores the memory of each tile.
+TEST_F(CudaDriverAdapterTest, TilesMatchModel) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -374,7 +374,7 @@ TEST_F(CudaDriverAdapterTest, TilesMatchANaiveModel) {
       info.sparse_level.offset[d] = random() % kSide;
       info.sparse_level.extent[d] = 1 + random() % (kSide - info.sparse_level.offset[d]);
     }
-    // Each memory has a size of its own, and only its mappings hold it.
+    // Each memory has a distinct size, and only mappings keep it live.
     if (random() % 3 == 0) {
       info.operation = 2;
     } else {
@@ -403,8 +403,8 @@ TEST_F(CudaDriverAdapterTest, TilesMatchANaiveModel) {
   }
 }
 
-// Random creations, mappings, releases and unmappings, compared with counting by hand.
-TEST_F(CudaDriverAdapterTest, PhysicalMemoryMatchesANaiveModel) {
+// Random creations, mappings, releases and unmappings, compared with a naive model.
+TEST_F(CudaDriverAdapterTest, PhysicalMemoryMatchesModel) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -464,7 +464,7 @@ TEST_F(CudaDriverAdapterTest, PhysicalMemoryMatchesANaiveModel) {
 
 // --- Stream-ordered memory and graphs. ---
 
-TEST_F(CudaDriverAdapterTest, StreamOrderedMemoryIsWhatAndWhereTheDriverSays) {
+TEST_F(CudaDriverAdapterTest, StreamOrderedMemoryHasDriversKindAndDevice) {
   answers_.pointer = {1, MemoryKind::kManaged};
   AllocAsync(0x1000, 100, true);
   EXPECT_TRUE(answers_.asked_per_thread);
@@ -476,7 +476,7 @@ TEST_F(CudaDriverAdapterTest, StreamOrderedMemoryIsWhatAndWhereTheDriverSays) {
   EXPECT_EQ(InUse("GPU:0"), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, WhatIsCapturedIsThereFromALaunchUntilItIsFreed) {
+TEST_F(CudaDriverAdapterTest, CapturedMemoryCountsFromLaunchToFree) {
   answers_.capture = {true, Name(0x90)};
   AllocAsync(0x1000, 100);
   AllocAsync(0x2000, 200);
@@ -509,13 +509,13 @@ TEST_F(CudaDriverAdapterTest, WhatIsCapturedIsThereFromALaunchUntilItIsFreed) {
   Free(0x1000);
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(GraphBytes(0), 0);
-  // Its handle is another graph's now.
+  // Another graph has its handle now.
   Launch(0x91);
   EXPECT_EQ(Live(), 0);
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, MakingANodeRaisesNoPeakAndALaunchRaisesItOnce) {
+TEST_F(CudaDriverAdapterTest, LaunchRaisesPeakOnce) {
   const auto peak = [&] { return profiler_.Stats(profiler_.Device("GPU:1")).peak_bytes_in_use; };
   AddAllocNode(0x90, 0x1000, 100);
   EXPECT_EQ(peak(), 0);
@@ -531,7 +531,7 @@ TEST_F(CudaDriverAdapterTest, MakingANodeRaisesNoPeakAndALaunchRaisesItOnce) {
   EXPECT_EQ(profiler_.Stats(profiler_.Device("GPU:1")).num_allocs, 1);
 }
 
-TEST_F(CudaDriverAdapterTest, ANodeThatCouldNotBeRecordedIsNoForeignFree) {
+TEST_F(CudaDriverAdapterTest, UnrecordedNodeIsNoForeignFree) {
   AddAllocNode(0x90, 0x1000, size_t{1} << 40);  // more than a record holds
   Instantiate(0x90, 0x91);
   Launch(0x91);
@@ -541,7 +541,7 @@ TEST_F(CudaDriverAdapterTest, ANodeThatCouldNotBeRecordedIsNoForeignFree) {
 }
 
 // A host function of the graph wakes the thread that frees.
-TEST_F(CudaDriverAdapterTest, WhatAnotherThreadFreesBeforeTheLaunchReturnsLeavesNoPhantom) {
+TEST_F(CudaDriverAdapterTest, FreeDuringGraphLaunchLeavesNoRecord) {
   AddAllocNode(0x90, 0x1000, 100);
   AddAllocNode(0x90, 0x2000, 10);
   Instantiate(0x90, 0x91);
@@ -561,8 +561,8 @@ TEST_F(CudaDriverAdapterTest, WhatAnotherThreadFreesBeforeTheLaunchReturnsLeaves
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AHandleGivenOutAgainHasNothingOfTheGraphThatHadItBefore) {
-  // Graphs and what was instantiated from them, whose end was not seen.
+TEST_F(CudaDriverAdapterTest, ReusedGraphHandleStartsEmpty) {
+  // Graphs and executable graphs whose destruction was not seen.
   for (const uintptr_t graph : {0x90, 0xa0, 0xb0}) {
     AddAllocNode(graph, graph << 8, 100);
     Instantiate(graph, graph + 1);
@@ -591,7 +591,7 @@ TEST_F(CudaDriverAdapterTest, AHandleGivenOutAgainHasNothingOfTheGraphThatHadItB
   EXPECT_EQ(InUse("GPU:1"), 0) << "a new executable";
 }
 
-TEST_F(CudaDriverAdapterTest, ALaunchFreesWhatOtherGraphsAllocated) {
+TEST_F(CudaDriverAdapterTest, LaunchFreesMemoryOfOtherGraphs) {
   AddAllocNode(0x90, 0x1000, 100);
   Instantiate(0x90, 0x91);
   AddFreeNode(0x80, 0x1000);
@@ -601,15 +601,15 @@ TEST_F(CudaDriverAdapterTest, ALaunchFreesWhatOtherGraphsAllocated) {
   EXPECT_EQ(InUse("GPU:1"), 100);
   Launch(0x81);
   EXPECT_EQ(InUse("GPU:1"), 0);
-  // Somebody else's memory at an address that a graph has freed.
+  // Other memory at an address that a graph has freed.
   Alloc(0x1000, 5);
   Launch(0x81);
   EXPECT_EQ(InUse(), 5);
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-// A question for a device's id may set the device's probe, which waits until none runs.
-TEST_F(CudaDriverAdapterTest, WhatGraphsHoldIsToldInsideTheDevicesProbeWithoutAQuestion) {
+// A query for a device's id can set the device's probe, which waits until no probe of the device runs.
+TEST_F(CudaDriverAdapterTest, ProbeReadsGraphBytesWithoutQuery) {
   AddAllocNode(0x90, 0x1000, 100);
   Instantiate(0x90, 0x91);
   Launch(0x91);
@@ -624,9 +624,9 @@ TEST_F(CudaDriverAdapterTest, WhatGraphsHoldIsToldInsideTheDevicesProbeWithoutAQ
   EXPECT_EQ(answers_.devices_asked, asked);
 }
 
-// Graphs made, launched, freed from and destroyed on eight threads, each with graphs and addresses of its own, while
-// one more asks what they have in use.
-TEST_F(CudaDriverAdapterTest, GraphMemoryMatchesANaiveModelUnderEightThreads) {
+// Eight threads create, launch, free and destroy graphs, each with its own graphs and addresses. One more thread reads
+// the bytes in use.
+TEST_F(CudaDriverAdapterTest, GraphMemoryMatchesModelInThreads) {
   std::atomic<int64_t> held{0};
   std::atomic<bool> done{false};
   std::vector<std::thread> threads;
@@ -692,7 +692,7 @@ TEST_F(CudaDriverAdapterTest, GraphMemoryMatchesANaiveModelUnderEightThreads) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AGraphMovedIntoAnotherAllocatesWhereThatIsLaunched) {
+TEST_F(CudaDriverAdapterTest, MovedGraphAllocatesAtParentsLaunch) {
   AddAllocNode(0x90, 0x1000, 100);
   Move(0x90, 0xa0);
   cuda_driver::GraphNodeParams params = {};  // a kernel
@@ -704,7 +704,7 @@ TEST_F(CudaDriverAdapterTest, AGraphMovedIntoAnotherAllocatesWhereThatIsLaunched
   EXPECT_EQ(InUse("GPU:1"), 100);
 }
 
-TEST_F(CudaDriverAdapterTest, WhatAMovedGraphFreesOfItsParentIsNotCounted) {
+TEST_F(CudaDriverAdapterTest, MovedGraphFreesParentsMemory) {
   AddAllocNode(0xa0, 0x1000, 100);
   AddAllocNode(0xa0, 0x2000, 10);
   AddFreeNode(0x90, 0x1000);
@@ -716,12 +716,12 @@ TEST_F(CudaDriverAdapterTest, WhatAMovedGraphFreesOfItsParentIsNotCounted) {
   Launch(0xb1);
   EXPECT_EQ(InUse("GPU:1"), 1000);
   Launch(0xa1);
-  EXPECT_EQ(InUse("GPU:1"), 10) << "and a third graph's memory goes";
+  EXPECT_EQ(InUse("GPU:1"), 10) << "the memory of a third graph ends";
 }
 
 // --- Contexts. ---
 
-TEST_F(CudaDriverAdapterTest, AContextTakesItsMemoryWithIt) {
+TEST_F(CudaDriverAdapterTest, DestroyedContextEndsItsMemory) {
   Alloc(0x1000, 1);  // the primary context's
   void* context = Handle(0x70);
   adapter_.CreateContext([] { return kSuccess; }, &context);
@@ -743,7 +743,7 @@ TEST_F(CudaDriverAdapterTest, AContextTakesItsMemoryWithIt) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, APrimaryContextsResetLeavesWhatIsNotItsOwn) {
+TEST_F(CudaDriverAdapterTest, ResetKeepsMemoryOfOtherContexts) {
   void* context = Handle(0x70);
   adapter_.CreateContext([] { return kSuccess; }, &context);
   Alloc(0x1000, 1);
@@ -773,7 +773,7 @@ TEST_F(CudaDriverAdapterTest, APrimaryContextsResetLeavesWhatIsNotItsOwn) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AnArrayThatEndsWithItsContextLetsGoOfItsTiles) {
+TEST_F(CudaDriverAdapterTest, ContextEndUnmapsTilesOfItsArrays) {
   const auto make_array = [&] {
     adapter_.Allocate(
         caller_, [] { return kSuccess; },
@@ -805,8 +805,8 @@ TEST_F(CudaDriverAdapterTest, AnArrayThatEndsWithItsContextLetsGoOfItsTiles) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-// A free has taken its record out, and fails; meanwhile another thread ends what the buffer belonged to.
-TEST_F(CudaDriverAdapterTest, AFreeThatFailsAfterItsContextEndedPutsNothingBack) {
+// A free has removed its record, and fails; meanwhile another thread ends the context or device of the buffer.
+TEST_F(CudaDriverAdapterTest, FailedFreeAfterContextEndPutsNothingBack) {
   void* context = Handle(0x70);
   adapter_.CreateContext([] { return kSuccess; }, &context);
   answers_.context = context;
@@ -820,7 +820,7 @@ TEST_F(CudaDriverAdapterTest, AFreeThatFailsAfterItsContextEndedPutsNothingBack)
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AFreeThatFailsWhileItsContextsEndFailsIsPutBack) {
+TEST_F(CudaDriverAdapterTest, FailedFreeDuringFailedContextEndIsPutBack) {
   void* context = Handle(0x70);
   adapter_.CreateContext([] { return kSuccess; }, &context);
   answers_.context = context;
@@ -833,7 +833,7 @@ TEST_F(CudaDriverAdapterTest, AFreeThatFailsWhileItsContextsEndFailsIsPutBack) {
   };
   fails_to_free();
   EXPECT_EQ(InUse(), 10);
-  // The other way around: the free begins before the end and fails within it.
+  // The opposite order: the free begins before the end of the context and fails during it.
   adapter_.Free(BufferId(uint64_t{0x2000}), [&] {
     adapter_.DestroyContext(
         [&] {
@@ -848,7 +848,7 @@ TEST_F(CudaDriverAdapterTest, AFreeThatFailsWhileItsContextsEndFailsIsPutBack) {
   EXPECT_EQ(InUse(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AFreeThatFailsWithinItsContextsEndIsPutBackIfThatFails) {
+TEST_F(CudaDriverAdapterTest, FailedFreeIsPutBackIfContextEndFails) {
   for (const int result : {kFails, kSuccess}) {
     void* context = Handle(0x70);
     adapter_.CreateContext([] { return kSuccess; }, &context);
@@ -882,7 +882,7 @@ TEST_F(CudaDriverAdapterTest, AFreeThatFailsWithinItsContextsEndIsPutBackIfThatF
   }
 }
 
-TEST_F(CudaDriverAdapterTest, AnAllocationWhoseContextEndsBeforeItIsRecordedIsNotLeftBehind) {
+TEST_F(CudaDriverAdapterTest, AllocationInEndedContextHasNoRecord) {
   void* context = Handle(0x70);
   adapter_.CreateContext([] { return kSuccess; }, &context);
   answers_.context = context;
@@ -896,7 +896,7 @@ TEST_F(CudaDriverAdapterTest, AnAllocationWhoseContextEndsBeforeItIsRecordedIsNo
   EXPECT_EQ(InUse(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AFreeThatFailsAfterItsDeviceWasResetPutsNothingBack) {
+TEST_F(CudaDriverAdapterTest, FailedFreeAfterResetPutsNothingBack) {
   const auto free_fails_around = [&](uint64_t address, int reset_device) {
     adapter_.Free(BufferId(address), [&] {
       adapter_.ResetPrimaryContext([] { return kSuccess; }, reset_device);
@@ -924,7 +924,7 @@ TEST_F(CudaDriverAdapterTest, AFreeThatFailsAfterItsDeviceWasResetPutsNothingBac
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, WhatAResetLeavesMayBeFreedMeanwhile) {
+TEST_F(CudaDriverAdapterTest, MemoryKeptByResetCanBeFreed) {
   void* context = Handle(0x70);
   adapter_.CreateContext([] { return kSuccess; }, &context);
   answers_.context = context;
@@ -940,7 +940,7 @@ TEST_F(CudaDriverAdapterTest, WhatAResetLeavesMayBeFreedMeanwhile) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, AResetEndsTheContextThoughAnotherThreadUsesItAgain) {
+TEST_F(CudaDriverAdapterTest, ResetEndsContextInUseByThread) {
   Alloc(0x1000, 1);
   answers_.primary_active = true;
   adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
@@ -949,7 +949,7 @@ TEST_F(CudaDriverAdapterTest, AResetEndsTheContextThoughAnotherThreadUsesItAgain
 
 // --- Pools, shared memory, code. ---
 
-TEST_F(CudaDriverAdapterTest, APoolIsNotDestroyedWhileItIsAskedAndOthersGoOn) {
+TEST_F(CudaDriverAdapterTest, QueriedPoolIsNotDestroyed) {
   void* pool = Handle(0x50);
   void* other = Handle(0x60);
   const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};
@@ -969,7 +969,7 @@ TEST_F(CudaDriverAdapterTest, APoolIsNotDestroyedWhileItIsAskedAndOthersGoOn) {
           pool);
     });
     while (!destroying) std::this_thread::yield();
-    // No lock is held: this would wait for good.
+    // No lock is held: with a lock this would wait without end.
     adapter_.CreatePool([] { return kSuccess; }, &other, &on_gpu1);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     asked = false;
@@ -977,7 +977,7 @@ TEST_F(CudaDriverAdapterTest, APoolIsNotDestroyedWhileItIsAskedAndOthersGoOn) {
   destroyer.join();
 }
 
-TEST_F(CudaDriverAdapterTest, PoolsAreListedUntilTheyAreDestroyed) {
+TEST_F(CudaDriverAdapterTest, PoolsAreListedUntilDestroyed) {
   void* pool = Handle(0x50);
   const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};
   adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu1);
@@ -994,7 +994,7 @@ TEST_F(CudaDriverAdapterTest, PoolsAreListedUntilTheyAreDestroyed) {
   EXPECT_EQ(pools(1), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, OpenedTwiceCountsOnce) {
+TEST_F(CudaDriverAdapterTest, SharedMemoryCountsOnce) {
   const cuda_driver::CUdeviceptr address = 0x1000;
   for (int i = 0; i < 2; ++i)
     adapter_.OpenShared(
@@ -1006,7 +1006,7 @@ TEST_F(CudaDriverAdapterTest, OpenedTwiceCountsOnce) {
   EXPECT_EQ(InUse(), 0);
 }
 
-TEST_F(CudaDriverAdapterTest, CodeCountsWhatTheDeviceLostUnlessOthersAllocatedMeanwhile) {
+TEST_F(CudaDriverAdapterTest, CodeSizeIsDecreaseOfFreeMemory) {
   const BufferId module = CudaModuleId(Name(0x60));
   const auto name = [&] { return module; };
   answers_.free_bytes = 1000;
@@ -1030,12 +1030,12 @@ TEST_F(CudaDriverAdapterTest, CodeCountsWhatTheDeviceLostUnlessOthersAllocatedMe
         return kSuccess;
       },
       name);
-  EXPECT_EQ(InUse(), 0) << "nobody knows whose bytes those are";
+  EXPECT_EQ(InUse(), 0) << "another call ran at the same time";
   adapter_.Unload(module, [] { return kSuccess; });
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-// --- Calls within calls, threads, the off switch. ---
+// --- Nested calls, threads, the off switch. ---
 
 TEST_F(CudaDriverAdapterTest, OnlyTheOutermostCallIsTracked) {
   const TrackedCudaCall outer(caller_);
@@ -1050,7 +1050,7 @@ TEST_F(CudaDriverAdapterTest, OnlyTheOutermostCallIsTracked) {
   }
 }
 
-TEST_F(CudaDriverAdapterTest, AWrapperAboveTheDriverSaysWhereTheStackBegins) {
+TEST_F(CudaDriverAdapterTest, CallerAboveBeginsTheStack) {
   const Caller above{1, 2, 3};
   TrackedCudaCall::SetCallerAbove(&above);
   {
@@ -1062,7 +1062,7 @@ TEST_F(CudaDriverAdapterTest, AWrapperAboveTheDriverSaysWhereTheStackBegins) {
   EXPECT_EQ(&call.caller(), &caller_);
 }
 
-TEST_F(CudaDriverAdapterTest, WhileOffEverythingIsPassedOn) {
+TEST_F(CudaDriverAdapterTest, ForwardsEverythingWhileOff) {
   profiler_.SetEnabled(false);
   Alloc(0x1000, 1);
   AllocAsync(0x2000, 1);
@@ -1075,8 +1075,8 @@ TEST_F(CudaDriverAdapterTest, WhileOffEverythingIsPassedOn) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
-// A driver whose addresses come back at once, for as many threads as like: the next one is the one freed last.
-TEST_F(CudaDriverAdapterTest, AddressesFreedAndReusedUnderEightThreadsNeverLoseARecord) {
+// A driver that reuses the address that was freed last. Thread-safe.
+TEST_F(CudaDriverAdapterTest, ReusedAddressesInThreadsKeepRecords) {
   std::mutex mutex;
   std::vector<uint64_t> free_addresses;
   for (uint64_t i = 64; i > 0; --i) free_addresses.push_back(i * 4096);

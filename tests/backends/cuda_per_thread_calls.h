@@ -1,4 +1,4 @@
-// The tracked stream-ordered calls as a program sees them that is built for the per-thread default stream.
+// The tracked stream-ordered calls of a program that is built for the per-thread default stream.
 #ifndef HBMPROF_TESTS_BACKENDS_CUDA_PER_THREAD_CALLS_H_
 #define HBMPROF_TESTS_BACKENDS_CUDA_PER_THREAD_CALLS_H_
 

@@ -1,6 +1,5 @@
-// hbmprof::cuda's calls on the double of the CUDA runtime: every wrapper's success, failure, free and failing free, and
-// what is special about some. Not here: sizes of formats (cuda_adapter_test.cc), CudaAllocator
-// (cuda_allocator_test.cc).
+// The calls of hbmprof::cuda on the fake CUDA runtime: success, failure, free and failing free of every wrapper, and
+// special cases. Not here: sizes of formats (cuda_adapter_test.cc), CudaAllocator (cuda_allocator_test.cc).
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -33,7 +32,7 @@ using hbmprof_test::CountedNew;
 
 template <auto wrapper, auto original>
 constexpr bool kSameSignature = std::is_same_v<decltype(wrapper), decltype(original)>;
-// Picks the overload that has the original's signature; does not compile if there is none.
+// Selects the overload with the original's signature. Does not compile if there is none.
 #define EXPECT_SIGNATURE(name) \
   static_assert(kSameSignature<static_cast<decltype(&::cuda##name)>(&cuda::name), &::cuda##name>)
 EXPECT_SIGNATURE(Malloc);
@@ -67,7 +66,7 @@ EXPECT_SIGNATURE(FreeAsync);
 constexpr size_t kCapacity = size_t{1} << 30;
 constexpr int kDevice = 1;
 
-// What some wrappers need to be called with; made by the runtime itself, so not tracked. On device kDevice.
+// Arguments that some wrappers need. Created by the runtime directly, so not tracked. On device kDevice.
 struct Surroundings {
   cudaStream_t stream = nullptr;
   cudaMemPool_t pool = nullptr;
@@ -125,7 +124,7 @@ class CudaRuntimeTest : public ::testing::Test {
     return profiler().GetTrackerStats().replaced_records - tracker_before_.replaced_records;
   }
 
-  // The one site with something live: the number of objects of it, or nothing.
+  // Returns the only site with live buffers, if there is one.
   static std::optional<Snapshot::Sample> OnlyLiveSample(const Snapshot& snapshot) {
     std::optional<Snapshot::Sample> live;
     for (const Snapshot::Sample& sample : snapshot.samples) {
@@ -159,7 +158,7 @@ struct Made {
 #define RETURN_MADE(error, id, handle) \
   return Made { error, id, handle, reinterpret_cast<uintptr_t>(__builtin_return_address(0)) }
 
-// One creating call with one that undoes it. The functions are [[gnu::noinline]], so that each is a frame of its own.
+// A call that allocates and a call that frees. The functions are [[gnu::noinline]], so that each has its own frame.
 struct Wrapper {
   const char* creates;   // the runtime's function
   const char* releases;  // the runtime's function
@@ -348,7 +347,7 @@ class EveryWrapper : public CudaRuntimeTest, public ::testing::WithParamInterfac
   static int64_t CallsOf(const char* function) { return fake_cuda_calls(function); }
 };
 
-TEST_P(EveryWrapper, RecordsASuccessWithItsSizeKindDeviceAndCaller) {
+TEST_P(EveryWrapper, RecordsSuccess) {
   const Wrapper& wrapper = GetParam();
   const int64_t calls = CallsOf(wrapper.creates);
   const Made made = wrapper.make();
@@ -385,7 +384,7 @@ TEST_P(EveryWrapper, RecordsASuccessWithItsSizeKindDeviceAndCaller) {
   EXPECT_EQ(NewForeignFrees(), 0);
 }
 
-TEST_P(EveryWrapper, PassesAFailureOnAndRecordsNothing) {
+TEST_P(EveryWrapper, ReturnsFailureAndRecordsNothing) {
   const Wrapper& wrapper = GetParam();
   fake_cuda_fail(wrapper.creates, cudaErrorMemoryAllocation, 0);
   EXPECT_EQ(wrapper.make().error, cudaErrorMemoryAllocation);
@@ -394,7 +393,7 @@ TEST_P(EveryWrapper, PassesAFailureOnAndRecordsNothing) {
   EXPECT_EQ(profiler().GetTrackerStats().live_records, 0);
 }
 
-TEST_P(EveryWrapper, PutsTheRecordBackWhenItsReleaseFails) {
+TEST_P(EveryWrapper, FailedReleasePutsRecordBack) {
   const Wrapper& wrapper = GetParam();
   const Made made = wrapper.make();
   ASSERT_EQ(made.error, cudaSuccess);
@@ -413,8 +412,8 @@ TEST_P(EveryWrapper, PutsTheRecordBackWhenItsReleaseFails) {
   EXPECT_EQ(NewForeignFrees(), 0);
 }
 
-// A new allocation of host memory fails each time, until the two calls need no more.
-TEST_P(EveryWrapper, CallsTheRuntimeOnceWhicheverHostAllocationFails) {
+// In each iteration another allocation of host memory fails, until the two calls make no more.
+TEST_P(EveryWrapper, CallsRuntimeOnceWithoutHostMemory) {
   const Wrapper& wrapper = GetParam();
   bool failed = true;
   for (int nth = 1; failed; ++nth) {
@@ -453,7 +452,7 @@ TEST_P(EveryWrapper, CanBeReleasedOnAnotherThread) {
   EXPECT_EQ(NewForeignFrees(), 0);
 }
 
-TEST_P(EveryWrapper, LeavesAnEarlierErrorForTheProgramToFind) {
+TEST_P(EveryWrapper, KeepsEarlierError) {
   const Wrapper& wrapper = GetParam();
   int unknown = 0;
   ASSERT_EQ(cudaFreeHost(&unknown), cudaErrorInvalidValue);
@@ -464,7 +463,7 @@ TEST_P(EveryWrapper, LeavesAnEarlierErrorForTheProgramToFind) {
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
 }
 
-TEST_P(EveryWrapper, SucceedsAndHidesTheErrorWhenAskingForTheDeviceFails) {
+TEST_P(EveryWrapper, SucceedsIfTheDeviceQueryFails) {
   const Wrapper& wrapper = GetParam();
   for (const char* query : {"cudaGetDevice", "cudaStreamGetDevice", "cudaStreamGetDevice_ptsz",
                             "cudaPointerGetAttributes", "cudaStreamIsCapturing", "cudaStreamIsCapturing_ptsz"}) {
@@ -479,7 +478,7 @@ TEST_P(EveryWrapper, SucceedsAndHidesTheErrorWhenAskingForTheDeviceFails) {
   objects_before_ = 0;
 }
 
-TEST_P(EveryWrapper, AsksNothingAndRecordsNothingWhileRecordingIsOff) {
+TEST_P(EveryWrapper, MakesNoQueryWhileOff) {
   const Wrapper& wrapper = GetParam();
   const int64_t queries = CallsOf("cudaGetDevice");
   profiler().SetEnabled(false);
@@ -499,7 +498,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, EveryWrapper, ::testing::ValuesIn(kWrappers),
 
 // --- Frees. ---
 
-TEST_F(CudaRuntimeTest, FreesOfNullAnswerAsCudaDoesAndAreSilent) {
+TEST_F(CudaRuntimeTest, FreeOfNullIsSilent) {
   EXPECT_EQ(cuda::Free(nullptr), cudaSuccess);
   EXPECT_EQ(cuda::FreeHost(nullptr), cudaFreeHost(nullptr));
   EXPECT_EQ(cuda::FreeArray(nullptr), cudaSuccess);
@@ -509,14 +508,14 @@ TEST_F(CudaRuntimeTest, FreesOfNullAnswerAsCudaDoesAndAreSilent) {
   EXPECT_EQ(NewForeignFrees(), 0);
 }
 
-TEST_F(CudaRuntimeTest, AFreeOfWhatTheRuntimeMadeItselfIsForwardedAndCounted) {
+TEST_F(CudaRuntimeTest, UnknownFreeIsForwardedAndCounted) {
   void* ptr = nullptr;
   ASSERT_EQ(cudaMalloc(&ptr, 100), cudaSuccess);
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
   EXPECT_EQ(NewForeignFrees(), 1);
 }
 
-TEST_F(CudaRuntimeTest, ADoubleFreeGetsCudasAnswerAndLeavesOthersAlone) {
+TEST_F(CudaRuntimeTest, DoubleFreeReturnsCudasError) {
   void* kept = nullptr;
   void* ptr = nullptr;
   ASSERT_EQ(cuda::Malloc(&kept, 300), cudaSuccess);
@@ -536,7 +535,7 @@ TEST_F(CudaRuntimeTest, ZeroBytesAreNotRecorded) {
   EXPECT_EQ(NewAllocs(), 0);
 }
 
-TEST_F(CudaRuntimeTest, NullArgumentsGetCudasAnswer) {
+TEST_F(CudaRuntimeTest, NullArgumentsReturnCudasError) {
   EXPECT_EQ(cuda::Malloc(static_cast<void**>(nullptr), 100), cudaErrorInvalidValue);
   cudaArray_t array = nullptr;
   EXPECT_EQ(cuda::MallocArray(&array, nullptr, 16), cudaErrorInvalidValue);
@@ -547,7 +546,7 @@ TEST_F(CudaRuntimeTest, NullArgumentsGetCudasAnswer) {
   EXPECT_EQ(NewAllocs(), 0);
 }
 
-TEST_F(CudaRuntimeTest, AbsurdSizesAreOutOfMemory) {
+TEST_F(CudaRuntimeTest, HugeSizesAreOutOfMemory) {
   void* ptr = nullptr;
   EXPECT_EQ(cuda::Malloc(&ptr, SIZE_MAX), cudaErrorMemoryAllocation);
   EXPECT_EQ(cuda::MallocAsync(&ptr, SIZE_MAX - 511, around->stream), cudaErrorMemoryAllocation);
@@ -557,7 +556,7 @@ TEST_F(CudaRuntimeTest, AbsurdSizesAreOutOfMemory) {
 
 // --- Devices, streams, pools. ---
 
-TEST_F(CudaRuntimeTest, OneGpuIsOneDeviceByWhateverWayItIsRecorded) {
+TEST_F(CudaRuntimeTest, OneGpuIsOneDevice) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   void* of_runtime = nullptr;
   void* of_stream = nullptr;
@@ -593,7 +592,7 @@ TEST_F(CudaRuntimeTest, OneGpuIsOneDeviceByWhateverWayItIsRecorded) {
   for (const char* other : {&others[1], &others[2]}) EXPECT_TRUE(profiler().RecordFree(other));
 }
 
-TEST_F(CudaRuntimeTest, ManagedAndPinnedMemoryIsNotInTheDevicesTotal) {
+TEST_F(CudaRuntimeTest, ManagedAndPinnedAreNotInTotal) {
   void* device = nullptr;
   void* managed = nullptr;
   void* pinned = nullptr;
@@ -609,7 +608,7 @@ TEST_F(CudaRuntimeTest, ManagedAndPinnedMemoryIsNotInTheDevicesTotal) {
   EXPECT_EQ(cuda::FreeHost(pinned), cudaSuccess);
 }
 
-TEST_F(CudaRuntimeTest, AStreamsMemoryIsOnTheStreamsDeviceWhateverTheCurrentOneIs) {
+TEST_F(CudaRuntimeTest, AsyncMemoryIsOnStreamsDevice) {
   ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   void* on_stream = nullptr;
   void* from_pool = nullptr;
@@ -623,7 +622,7 @@ TEST_F(CudaRuntimeTest, AStreamsMemoryIsOnTheStreamsDeviceWhateverTheCurrentOneI
   for (void* ptr : {on_stream, from_pool, on_default}) EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
 }
 
-TEST_F(CudaRuntimeTest, APoolsMemoryHasThePoolsKind) {
+TEST_F(CudaRuntimeTest, PoolMemoryHasPoolsKind) {
   cudaMemPoolProps properties = {};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location = {cudaMemLocationTypeHost, 0};
@@ -648,7 +647,7 @@ TEST_F(CudaRuntimeTest, APoolsMemoryHasThePoolsKind) {
 #endif
 }
 
-TEST_F(CudaRuntimeTest, MemoryAllocatedWhileItsStreamIsCapturedBelongsToTheGraph) {
+TEST_F(CudaRuntimeTest, CapturedMemoryIsOfKindGraph) {
   ASSERT_EQ(cudaStreamBeginCapture(around->stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   void* captured = nullptr;
   ASSERT_EQ(cuda::MallocAsync(&captured, 100, around->stream), cudaSuccess);
@@ -666,7 +665,7 @@ TEST_F(CudaRuntimeTest, SparseArraysCountAsZeroBytes) {
   EXPECT_EQ(cuda::FreeArray(array), cudaSuccess);
 }
 
-TEST_F(CudaRuntimeTest, AHandleOpenedTwiceCountsOnceAndUntilItsLastClose) {
+TEST_F(CudaRuntimeTest, IpcHandleCountsOnceUntilLastClose) {
   const Made first = MakeIpc();
   const Made second = MakeIpc();
   ASSERT_EQ(second.handle, first.handle);
@@ -684,7 +683,7 @@ TEST_F(CudaRuntimeTest, AHandleOpenedTwiceCountsOnceAndUntilItsLastClose) {
 
 // --- Device reset. ---
 
-TEST_F(CudaRuntimeTest, AResetForgetsTheCurrentDevicesMemoryButNotWhatSurvivesIt) {
+TEST_F(CudaRuntimeTest, ResetDropsMemoryOfCurrentDevice) {
   std::vector<Made> gone;
   for (Made (*make)() : {MakeMalloc, MakeManaged, MakeHost, MakeArray, MakeExternal, MakeRegistered}) {
     gone.push_back(make());
@@ -706,12 +705,12 @@ TEST_F(CudaRuntimeTest, AResetForgetsTheCurrentDevicesMemoryButNotWhatSurvivesIt
   objects_before_ = 0;  // of the surroundings nothing is left either
 }
 
-TEST_F(CudaRuntimeTest, AHandleOpenedAgainAfterAResetIsRecordedAgain) {
+TEST_F(CudaRuntimeTest, ReopenedHandleAfterResetIsRecorded) {
   const Made before = MakeIpc();
   ASSERT_EQ(before.error, cudaSuccess);
   ASSERT_EQ(cuda::DeviceReset(), cudaSuccess);
   EXPECT_EQ(TotalInUse(), 0);
-  // The same address must come back for the opening to be mistaken for a second one.
+  // Only an opening with the same address could be taken for a second one.
   std::vector<std::pair<void*, void*>> opened;  // and what was exported
   do {
     void* exported = nullptr;
@@ -732,7 +731,7 @@ TEST_F(CudaRuntimeTest, AHandleOpenedAgainAfterAResetIsRecordedAgain) {
   if (!came_back) GTEST_SKIP() << "the address was not handed out again";
 }
 
-TEST_F(CudaRuntimeTest, AFailedResetForgetsNothing) {
+TEST_F(CudaRuntimeTest, FailedResetDropsNothing) {
   const Made made = MakeMalloc();
   fake_cuda_fail("cudaDeviceReset", cudaErrorNotPermitted, 0);
   EXPECT_EQ(cuda::DeviceReset(), cudaErrorNotPermitted);
@@ -740,21 +739,21 @@ TEST_F(CudaRuntimeTest, AFailedResetForgetsNothing) {
   EXPECT_EQ(cuda::Free(made.handle), cudaSuccess);
 }
 
-// --- What the driver says. ---
+// --- The driver's numbers. ---
 
-TEST_F(CudaRuntimeTest, TheFirstAllocationMakesTheDevicesOwnNumbersKnown) {
+TEST_F(CudaRuntimeTest, FirstAllocationSetsTheProbe) {
   void* ptr = nullptr;
   ASSERT_EQ(cuda::Malloc(&ptr, 4096), cudaSuccess);
   const DeviceStats stats = profiler().Stats(profiler().Device("GPU:1"));
   EXPECT_EQ(stats.bytes_limit, static_cast<int64_t>(kCapacity));
   EXPECT_EQ(stats.driver_bytes_in_use, static_cast<int64_t>(fake_cuda_bytes_in_use(kDevice)));
-  ASSERT_TRUE(stats.unaccounted_known);
+  ASSERT_TRUE(stats.unaccounted.has_value());
   EXPECT_EQ(stats.unaccounted, static_cast<int64_t>(fake_cuda_context_bytes()) + 12288)
-      << "the context, and what was allocated behind our back";
+      << "the context, and memory that was allocated without hbmprof";
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
 }
 
-TEST_F(CudaRuntimeTest, AskingForTheDevicesNumbersChangesNeitherContextsNorCurrentDevice) {
+TEST_F(CudaRuntimeTest, ProbeKeepsContextsAndCurrentDevice) {
   void* ptr = nullptr;
   ASSERT_EQ(cuda::Malloc(&ptr, 4096), cudaSuccess);
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
@@ -770,20 +769,20 @@ TEST_F(CudaRuntimeTest, AskingForTheDevicesNumbersChangesNeitherContextsNorCurre
     EXPECT_FALSE(fake_cuda_context_active(0));
     EXPECT_FALSE(profiler().TakeSnapshot().devices.empty()) << "a dump asks each device, too";
   }).join();
-  // Held while it is asked, the context would outlive the program's last release, and nobody would see it end.
+  // If the probe retained the context, it would outlive the program's last release.
   EXPECT_EQ(fake_cuda_calls("cuDevicePrimaryCtxRetain"), 0);
 
   fake_cuda_reset_device(kDevice);
   const DeviceStats unused = profiler().Stats(gpu1);
-  EXPECT_EQ(unused.bytes_limit, -1) << "nothing is known of a device that is not in use";
-  EXPECT_FALSE(unused.unaccounted_known);
+  EXPECT_EQ(unused.bytes_limit, std::nullopt) << "nothing is known of a device that is not in use";
+  EXPECT_FALSE(unused.unaccounted.has_value());
   EXPECT_FALSE(fake_cuda_context_active(kDevice)) << "and nothing is made to find out";
   objects_before_ = 0;
 }
 
 // --- Threads. ---
 
-TEST_F(CudaRuntimeTest, EightThreadsMixingAllCallsEndAtExactlyZero) {
+TEST_F(CudaRuntimeTest, AllCallsInThreadsEndAtZero) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::vector<std::thread> threads;
@@ -794,7 +793,7 @@ TEST_F(CudaRuntimeTest, EightThreadsMixingAllCallsEndAtExactlyZero) {
       std::vector<std::pair<const Wrapper*, void*>> mine;
       for (int step = 0; step < 1000; ++step) {
         const Wrapper& wrapper = kWrappers[random() % std::size(kWrappers)];
-        if (std::strcmp(wrapper.creates, "cudaHostRegister") == 0) continue;  // of one buffer, once at a time
+        if (std::strcmp(wrapper.creates, "cudaHostRegister") == 0) continue;  // one buffer can be registered only once
         const Made made = wrapper.make();
         ASSERT_EQ(made.error, cudaSuccess);
         mine.emplace_back(&wrapper, made.handle);

@@ -1,10 +1,10 @@
-// The interleaving that a lock or guard around the dynamic linker's lock turns into a deadlock:
+// The interleaving that deadlocks if a lock or guard is held while the dynamic linker's lock is taken:
 //
 //   thread A: dlopen(argv[2])                        thread B
 //   its constructor runs, the linker's lock is held
-//                                                    the first use of what argv[1] names, which calls the linker
+//                                                    the first use of the object that argv[1] names
 //                                                    waits for the linker's lock
-//   the constructor uses the same
+//   the constructor uses the same object
 //
 // An alarm ends the program if that does not end by itself.
 #include <cuda_runtime_api.h>

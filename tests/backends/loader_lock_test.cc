@@ -12,7 +12,7 @@ using ::hbmprof_test::RunCommand;
 
 class LoaderLockTest : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(LoaderLockTest, AConstructorMayUseWhatAnotherThreadIsLoading) {
+TEST_P(LoaderLockTest, ConstructorCanUseTheLibrary) {
   ExpectDone(RunCommand({HBMPROF_LOADER_LOCK_PROGRAM, GetParam(), HBMPROF_LOADER_LOCK_LIBRARY},
                         {"LD_LIBRARY_PATH=" HBMPROF_NVML_DOUBLE, "HBMPROF_PJRT_PLUGIN=" HBMPROF_FAKE_PJRT}));
 }

@@ -1,5 +1,5 @@
-// Our declarations of PJRT's ABI against PJRT's own header, wherever one is found. Everything is checked by the
-// compiler; the test only says against which version.
+// Compares hbmprof's declarations of PJRT's ABI with PJRT's header, if one is found. The compiler does all checks; the
+// test only prints the version.
 #include <cstddef>
 #include <cstdio>
 
@@ -159,7 +159,7 @@ SAME_FIELD(BufferMemoryArgs, memory, PJRT_Buffer_Memory_Args, memory);
 SAME_FIELD(BufferCopyToDeviceArgs, copy, PJRT_Buffer_CopyToDevice_Args, dst_buffer);
 SAME_FIELD(BufferCopyToMemoryArgs, copy, PJRT_Buffer_CopyToMemory_Args, dst_buffer);
 
-TEST(PjrtAbi, AgreesWithPjrtsOwnHeader) {
+TEST(PjrtAbi, MatchesPjrtHeader) {
   std::printf("compiled against pjrt_c_api.h of version %d.%d\n", PJRT_API_MAJOR, PJRT_API_MINOR);
   // Names of element types stand at their numbers.
   EXPECT_STREQ(abi::kElementTypeNames[PJRT_Buffer_Type_F32], "f32");

@@ -1,4 +1,4 @@
-// The books of a plugin: which handle holds which memory, until when, and what a refused call undoes.
+// PjrtRecords: which handle holds which memory, until when, and what is restored after a refused call.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,7 +12,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// Any distinct addresses.
+// Distinct addresses.
 char handles[64];
 const PjrtHandle kClient = &handles[0];
 const PjrtHandle kOtherClient = &handles[1];
@@ -28,9 +28,9 @@ PjrtMemory Bytes(size_t bytes) {
   return memory;
 }
 
-class PjrtBooksTest : public ::testing::Test {
+class PjrtRecordsTest : public ::testing::Test {
  protected:
-  // Makes its callers' stacks distinct from this file's others where they must be.
+  // A separate function, so that its buffers have a stack of their own.
   [[gnu::noinline]] void Create(PjrtHandle buffer, size_t bytes, PjrtHandle client = kClient) {
     books_.Created(Caller::OfThisFunction(), client, buffer, Bytes(bytes));
   }
@@ -40,20 +40,20 @@ class PjrtBooksTest : public ::testing::Test {
   [[gnu::noinline]] void View(PjrtHandle buffer) {
     books_.CreatedView(Caller::OfThisFunction(), kClient, buffer, Bytes(999));
   }
-  PjrtBooks::Forgotten Destroy(PjrtHandle buffer) {
+  PjrtRecords::Removed Destroy(PjrtHandle buffer) {
     bool known = false;
     return books_.Destroyed(buffer, &known);
   }
   int64_t InUse() { return profiler_.Stats(kDefaultDevice).bytes_in_use; }
   int64_t Peak() { return profiler_.Stats(kDefaultDevice).peak_bytes_in_use; }
   int64_t Live() { return profiler_.GetTrackerStats().live_records; }
-  int64_t Foreign() { return profiler_.GetTrackerStats().foreign_frees; }
+  int64_t RecordForeignFree() { return profiler_.GetTrackerStats().foreign_frees; }
 
   Profiler profiler_;
-  PjrtBooks books_{profiler_};
+  PjrtRecords books_{profiler_};
 };
 
-TEST_F(PjrtBooksTest, ABufferCountsFromItsCreationToItsDestruction) {
+TEST_F(PjrtRecordsTest, BufferCountsUntilDestroyed) {
   Create(kA, 100);
   Create(kB, 50);
   EXPECT_EQ(InUse(), 150);
@@ -63,20 +63,20 @@ TEST_F(PjrtBooksTest, ABufferCountsFromItsCreationToItsDestruction) {
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(Live(), 0);
   EXPECT_EQ(Peak(), 150);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, DeletionEndsTheMemoryAndDestructionDoesNotEndItAgain) {
+TEST_F(PjrtRecordsTest, DeletionEndsMemoryOnce) {
   Create(kA, 100);
   books_.Deleted(kA);
   EXPECT_EQ(InUse(), 0);
   books_.Deleted(kA);
   Destroy(kA);
   EXPECT_EQ(InUse(), 0);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, ADestructionThatFailsPutsTheBufferBackWithItsStack) {
+TEST_F(PjrtRecordsTest, FailedDestructionPutsBufferBack) {
   Create(kA, 100);
   const Snapshot before = profiler_.TakeSnapshot();
   books_.PutBack(Destroy(kA));
@@ -87,42 +87,42 @@ TEST_F(PjrtBooksTest, ADestructionThatFailsPutsTheBufferBackWithItsStack) {
   Destroy(kA);
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(Live(), 0);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, AnUnknownHandleIsAForeignFreeAndNullIsNothing) {
+TEST_F(PjrtRecordsTest, UnknownHandleIsAForeignFree) {
   bool known = true;
   books_.Destroyed(kA, &known);
   EXPECT_FALSE(known);
-  EXPECT_EQ(Foreign(), 1);
+  EXPECT_EQ(RecordForeignFree(), 1);
   books_.Destroyed(nullptr, &known);
   EXPECT_TRUE(known);
   books_.Deleted(kA);
-  EXPECT_EQ(Foreign(), 1);
+  EXPECT_EQ(RecordForeignFree(), 1);
 }
 
-TEST_F(PjrtBooksTest, AHandleThatIsReusedNamesNewMemory) {
+TEST_F(PjrtRecordsTest, ReusedHandleIsNewMemory) {
   Create(kA, 100);
   Destroy(kA);
   Create(kA, 30);
   EXPECT_EQ(InUse(), 30);
-  // Its end was not seen, perhaps since recording was off.
+  // Its end was not seen, for example because recording was off.
   Create(kA, 7);
   EXPECT_EQ(InUse(), 7);
   Destroy(kA);
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(PjrtBooksTest, AViewOwnsNothing) {
+TEST_F(PjrtRecordsTest, ViewOwnsNoMemory) {
   View(kA);
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(Live(), 1) << "it is there, at zero bytes";
   Destroy(kA);
   EXPECT_EQ(Live(), 0);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, SharedMemoryCountsOnceAndUntilTheLastLetsGo) {
+TEST_F(PjrtRecordsTest, SharedMemoryCountsOnceUntilLastHolder) {
   Create(kA, 100);
   Alias(kB, kA);
   Alias(kC, kB);
@@ -136,10 +136,10 @@ TEST_F(PjrtBooksTest, SharedMemoryCountsOnceAndUntilTheLastLetsGo) {
   Destroy(kC);
   EXPECT_EQ(Live(), 0);
   EXPECT_EQ(Peak(), 100);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, AFailedDestructionOfASharerLeavesItASharer) {
+TEST_F(PjrtRecordsTest, FailedDestructionOfAliasKeepsSharing) {
   Create(kA, 100);
   Alias(kB, kA);
   books_.PutBack(Destroy(kB));
@@ -150,7 +150,7 @@ TEST_F(PjrtBooksTest, AFailedDestructionOfASharerLeavesItASharer) {
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(PjrtBooksTest, AnAliasSharesWhatItIsFulfilledWith) {
+TEST_F(PjrtRecordsTest, FulfilledAliasSharesMemory) {
   View(kA);
   books_.AwaitsFulfilment(kCallback, kA);
   Create(kB, 100);
@@ -163,7 +163,7 @@ TEST_F(PjrtBooksTest, AnAliasSharesWhatItIsFulfilledWith) {
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(PjrtBooksTest, AnAliasThatIsFulfilledWithAnErrorHoldsNothing) {
+TEST_F(PjrtRecordsTest, AliasFulfilledWithErrorHoldsNothing) {
   View(kA);
   books_.AwaitsFulfilment(kCallback, kA);
   books_.Fulfilled(kCallback, nullptr);
@@ -172,7 +172,7 @@ TEST_F(PjrtBooksTest, AnAliasThatIsFulfilledWithAnErrorHoldsNothing) {
   EXPECT_EQ(Live(), 0);
 }
 
-TEST_F(PjrtBooksTest, MovedMemoryKeepsItsRecord) {
+TEST_F(PjrtRecordsTest, MovedMemoryKeepsRecord) {
   Create(kA, 100);
   EXPECT_TRUE(books_.Moved(kA, kB));
   EXPECT_EQ(InUse(), 100);
@@ -185,7 +185,7 @@ TEST_F(PjrtBooksTest, MovedMemoryKeepsItsRecord) {
   EXPECT_FALSE(books_.Moved(kA, kB)) << "unknown";
 }
 
-TEST_F(PjrtBooksTest, AnExternalReferenceOutlivesTheDeletion) {
+TEST_F(PjrtRecordsTest, ExternalReferenceOutlivesDeletion) {
   Create(kA, 100);
   books_.ReferenceAdded(kA);
   books_.ReferenceAdded(kA);
@@ -195,7 +195,7 @@ TEST_F(PjrtBooksTest, AnExternalReferenceOutlivesTheDeletion) {
   books_.ReferenceDropped(kA);
   EXPECT_EQ(InUse(), 0);
   Destroy(kA);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 
   Create(kA, 100);
   books_.ReferenceAdded(kA);
@@ -203,7 +203,7 @@ TEST_F(PjrtBooksTest, AnExternalReferenceOutlivesTheDeletion) {
   EXPECT_EQ(InUse(), 0) << "the handle owned the reference";
 }
 
-TEST_F(PjrtBooksTest, ATransferCountsFromItsCreationAndItsBuffersKeepThatStack) {
+TEST_F(PjrtRecordsTest, TransferBuffersKeepCreationStack) {
   books_.TransferCreated(Caller::OfThisFunction(), kClient, kManager, {Bytes(10), Bytes(20), Bytes(40)});
   EXPECT_EQ(InUse(), 70);
   EXPECT_TRUE(books_.TransferRetrieved(kManager, 1, kA));
@@ -216,7 +216,7 @@ TEST_F(PjrtBooksTest, ATransferCountsFromItsCreationAndItsBuffersKeepThatStack) 
   EXPECT_EQ(InUse(), 20);
   Destroy(kA);
   EXPECT_EQ(Live(), 0);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
 std::shared_ptr<PjrtProgram> Program(std::vector<DeviceId> devices) {
@@ -230,7 +230,7 @@ std::shared_ptr<PjrtProgram> Program(std::vector<DeviceId> devices) {
   return program;
 }
 
-TEST_F(PjrtBooksTest, AnExecutableCountsItsCodeOnEachDevice) {
+TEST_F(PjrtRecordsTest, ExecutableCodeCountsOnEachDevice) {
   const DeviceId second = profiler_.Device("second");
   books_.Loaded(Caller::OfThisFunction(), kA, Program({kDefaultDevice, second}));
   EXPECT_EQ(InUse(), 1000);
@@ -252,16 +252,16 @@ TEST_F(PjrtBooksTest, AnExecutableCountsItsCodeOnEachDevice) {
   books_.ExecutableDestroyed(kA, &known);
   EXPECT_FALSE(known);
   EXPECT_EQ(Live(), 0);
-  EXPECT_EQ(Foreign(), 1);
+  EXPECT_EQ(RecordForeignFree(), 1);
 }
 
-TEST_F(PjrtBooksTest, WhatAClientLeavesBehindStaysRecordedAndIsListed) {
+TEST_F(PjrtRecordsTest, LeaksOfClientAreListed) {
   for (const PjrtHandle handle : {kA, kB}) Create(handle, 100);
   Alias(kC, kB);
   Create(&handles[10], 5, kOtherClient);
   books_.Loaded(Caller::OfThisFunction(), &handles[11], Program({kDefaultDevice}));
-  const PjrtBooks::Forgotten left = books_.ClientDestroyed(kClient);
-  const std::vector<PjrtBooks::Leftover> rows = books_.LeftoversIn(left);
+  const PjrtRecords::Removed left = books_.ClientDestroyed(kClient);
+  const std::vector<PjrtRecords::Leftover> rows = books_.LeftoversIn(left);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].count, 1);
   EXPECT_EQ(rows[0].bytes, 1000);
@@ -269,21 +269,21 @@ TEST_F(PjrtBooksTest, WhatAClientLeavesBehindStaysRecordedAndIsListed) {
   EXPECT_EQ(rows[1].count, 2);
   EXPECT_EQ(rows[1].bytes, 100);
   EXPECT_EQ(InUse(), 1205);
-  // Another client's buffer at the same address is no relation.
+  // A buffer of another client with the same address is independent.
   Create(kA, 7, kOtherClient);
   Destroy(kA);
   EXPECT_EQ(InUse(), 1205);
 }
 
-TEST_F(PjrtBooksTest, AClientWhoseDestructionFailsKeepsItsBuffers) {
+TEST_F(PjrtRecordsTest, FailedClientDestructionKeepsBuffers) {
   Create(kA, 100);
   books_.PutBack(books_.ClientDestroyed(kClient));
   Destroy(kA);
   EXPECT_EQ(InUse(), 0);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, PinnedHostMemoryCountsWhileItIsMapped) {
+TEST_F(PjrtRecordsTest, PinnedMemoryCountsWhileMapped) {
   PjrtMemory pinned = Bytes(4096);
   pinned.attributes.kind = MemoryKind::kPinnedHost;
   books_.HostMapped(Caller::OfThisFunction(), kA, pinned);
@@ -295,20 +295,20 @@ TEST_F(PjrtBooksTest, PinnedHostMemoryCountsWhileItIsMapped) {
   books_.HostUnmapped(kA);
   EXPECT_EQ(held(), 0);
   books_.HostUnmapped(kA);
-  EXPECT_EQ(Foreign(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
 }
 
-TEST_F(PjrtBooksTest, WhatTheProfilerDropsIsNoForeignFree) {
+TEST_F(PjrtRecordsTest, DroppedRecordIsNoForeignFree) {
   Options options;
   options.max_live_buffers = 1;
   Profiler small(options);
-  PjrtBooks books(small);
+  PjrtRecords records(small);
   const Caller caller = Caller::OfThisFunction();
-  books.Created(caller, kClient, kA, Bytes(100));
-  books.Created(caller, kClient, kB, Bytes(100));
+  records.Created(caller, kClient, kA, Bytes(100));
+  records.Created(caller, kClient, kB, Bytes(100));
   EXPECT_EQ(small.GetTrackerStats().dropped_records, 1);
   bool known = false;
-  books.Destroyed(kB, &known);
+  records.Destroyed(kB, &known);
   EXPECT_TRUE(known);
   EXPECT_EQ(small.GetTrackerStats().foreign_frees, 0);
 }

@@ -1,5 +1,4 @@
-// The contract suites on the double of a PJRT plugin, through a wrapped table: what a program allocates is as if the
-// table were the plugin's own.
+// The contract suites on the fake PJRT plugin through a wrapped table: allocations work as with the plugin's own table.
 #include <map>
 #include <memory>
 #include <string>

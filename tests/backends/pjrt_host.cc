@@ -1,5 +1,5 @@
 // Loads a PJRT plugin by its path as JAX does, creates a client, keeps one buffer of 1024 floats made in
-// KeepActivations() for ever, and prints what it meets, a line each. For tests that need a process of their own.
+// KeepActivations(), and prints a line for each result. For tests that need their own process.
 //
 // usage: pjrt_host PLUGIN [PROFILE]   saves a profile through the plugin's C interface, if it has one
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-// A wrapped plugin while the host has no memory: each allocation that the tracker makes fails in turn, and every call
-// of the program still reaches the plugin once and gives what the plugin gives.
+// A wrapped plugin while the host has no memory: each allocation that the tracker makes fails in turn. Every call of
+// the program must still reach the plugin once and return the plugin's result.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -104,22 +104,10 @@ void Scenario(const PjrtCalls& calls) {
 
   // Views and errors.
   const int64_t dim = 8;
-  abi::CreateViewArgs view{};
-  view.client = client;
-  view.device_pointer = &view;
-  view.dims = &dim;
-  view.num_dims = 1;
-  view.type = hbmprof_test::kU8;
-  view.device = device;
-  ASSERT_EQ(calls.Call(abi::kCreateView, &view), 0);
-  abi::CreateErrorArgs error{};
-  error.client = client;
-  error.code = 3;
-  error.dims = &dim;
-  error.num_dims = 1;
-  error.type = hbmprof_test::kU8;
-  error.memory = calls.MemoryOf(plain);
-  ASSERT_EQ(calls.Call(abi::kCreateError, &error), 0);
+  abi::Buffer* const view = calls.View(client, dim, device, source);
+  ASSERT_NE(view, nullptr);
+  abi::Buffer* const error = calls.ErrorBuffer(client, dim, calls.MemoryOf(plain), 3);
+  ASSERT_NE(error, nullptr);
   abi::CreateAliasArgs alias{};
   alias.client = client;
   alias.memory = calls.MemoryOf(plain);
@@ -152,7 +140,7 @@ void Scenario(const PjrtCalls& calls) {
     for (abi::Buffer* output : made[0]) outputs.push_back(output);
   }
 
-  // A transfer whose second buffer nobody asks for.
+  // A transfer whose second buffer is never retrieved.
   const int64_t dims[] = {100};
   abi::ShapeSpec shapes[2] = {};
   for (abi::ShapeSpec& shape : shapes) {
@@ -188,8 +176,8 @@ void Scenario(const PjrtCalls& calls) {
   ASSERT_EQ(calls.OnBuffer(abi::kBufferIncreaseReferences, plain), 0);
   ASSERT_EQ(calls.OnBuffer(abi::kBufferDelete, plain), 0);
   ASSERT_EQ(calls.OnBuffer(abi::kBufferDecreaseReferences, plain), 0);
-  for (abi::Buffer* buffer : {source, plain, to_device.copy, to_memory.copy, view.buffer, error.buffer, alias.buffer,
-                              donate.result, retrieve.buffer}) {
+  for (abi::Buffer* buffer :
+       {source, plain, to_device.copy, to_memory.copy, view, error, alias.buffer, donate.result, retrieve.buffer}) {
     ASSERT_EQ(calls.Destroy(buffer), 0);
   }
   for (abi::Buffer* output : outputs) ASSERT_EQ(calls.Destroy(output), 0);
@@ -214,7 +202,7 @@ int64_t InUse() {
   return total;
 }
 
-TEST(PjrtNoMemoryTest, EveryCallReachesThePluginOnceWhicheverHostAllocationFails) {
+TEST(PjrtNoMemoryTest, CallsReachPluginOnceWithoutHostMemory) {
   const abi::Api* const raw = fake_pjrt_table(kFakePjrtNewest);
   fake_pjrt_reset(int64_t{1} << 30);
   Scenario(PjrtCalls(raw));
@@ -247,7 +235,7 @@ TEST(PjrtNoMemoryTest, EveryCallReachesThePluginOnceWhicheverHostAllocationFails
   EXPECT_GT(never_recorded, 10) << "the tracker does allocate";
 }
 
-TEST(PjrtNoMemoryTest, APluginThatCannotBeWrappedIsGivenOutAsItIs) {
+TEST(PjrtNoMemoryTest, UnwrappedPluginIsReturnedUnchanged) {
   const abi::Api* const raw = fake_pjrt_table(57);
   bool failed = true;
   for (int nth = 1; failed; ++nth) {

@@ -1,8 +1,8 @@
-// libhbmprof_pjrt.so as a program meets it that loads a plugin by its path: it stands in for the plugin it wraps, and
-// where there is none every call says why.
+// libhbmprof_pjrt.so in a program that loads a plugin by its path: it replaces the plugin that it wraps. If there is
+// none, every call returns an error with the reason.
 //
-// The plugin is the double, or a real one: HBMPROF_TEST_PJRT_PLUGIN names it, else the CPU plugin that scripts/test.sh
-// installs is taken where it is there.
+// The plugin is the fake one, or a real one: that of HBMPROF_TEST_PJRT_PLUGIN, else the CPU plugin that scripts/test.sh
+// installs, if it is there.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/pprof_tool.h"
-#include "tests/support/profile_checker.h"
+#include "tests/support/program_run.h"
 
 namespace {
 
@@ -35,7 +35,7 @@ CommandResult Host(const std::string& plugin, std::vector<std::string> environme
   return hbmprof_test::RunCommand(argv, environment);
 }
 
-// Of a real plugin; empty where there is none.
+// Returns the path of a real plugin, empty if there is none.
 std::string RealPlugin() {
   const char* const named = std::getenv("HBMPROF_TEST_PJRT_PLUGIN");
   if (named != nullptr) return named;
@@ -43,21 +43,16 @@ std::string RealPlugin() {
   return access(installed.c_str(), R_OK) == 0 ? installed : "";
 }
 
-std::string NewFile(const std::string& name) {
-  return ::testing::TempDir() + "/hbmprof_pjrt_plugin_" + std::to_string(getpid()) + "_" + name;
-}
+std::string NewFile(const std::string& name) { return hbmprof_test::NewDirectory() + "/" + name; }
 
 void ExpectTheBufferIn(const std::string& path) {
-  const auto profile = hbmprof_test::ReadProfile(path);
-  ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_EQ(hbmprof_test::CheckProfile(*profile), "");
-  const hbmprof_test::ProfileView view(*profile);
+  const hbmprof_test::ProfileView view = hbmprof_test::ViewProfile(path);
   EXPECT_EQ(view.Sum("inuse_space"), 4096);
   EXPECT_EQ(view.SumUnder("inuse_space", "(anonymous namespace)::KeepActivations"), 4096);
   EXPECT_EQ(view.SumWhere("inuse_space", "shape", "f32[1024]"), 4096);
 }
 
-TEST(PjrtPlugin, StandsInForThePluginItWraps) {
+TEST(PjrtPlugin, ReplacesTheWrappedPlugin) {
   const std::string saved = NewFile("saved.pb.gz");
   const std::string at_exit = NewFile("exit.pb.gz");
   const CommandResult result = Host(kFake, {"HBMPROF_OUTPUT=" + at_exit}, saved);
@@ -69,7 +64,16 @@ TEST(PjrtPlugin, StandsInForThePluginItWraps) {
   ExpectTheBufferIn(at_exit);  // a leak stays in the profile when the client is gone
 }
 
-TEST(PjrtPlugin, RecordsNothingWhereItIsSwitchedOff) {
+TEST(PjrtPlugin, StaticTagsLabelItsSamples) {
+  const std::string saved = NewFile("tags.pb.gz");
+  EXPECT_EQ(Host(kFake, {"HBMPROF_TAGS=model=llama,kind=x"}, saved).exit_code, 0);
+  const auto view = hbmprof_test::ProfileView(*hbmprof_test::ReadProfile(saved));
+  EXPECT_EQ(view.SumWhere("inuse_space", "model", "llama"), 4096);
+  EXPECT_EQ(view.SumWhere("inuse_space", "tag_kind", "x"), 4096);
+  EXPECT_EQ(view.SumWhere("inuse_space", "kind", "device"), 4096);
+}
+
+TEST(PjrtPlugin, RecordsNothingWhileOff) {
   const std::string saved = NewFile("off.pb.gz");
   const CommandResult result = Host(kFake, {"HBMPROF=0"}, saved);
   EXPECT_THAT(result.out, HasSubstr("buffer made"));
@@ -86,34 +90,34 @@ void ExpectNoPlugin(const CommandResult& result, const std::string& why) {
   EXPECT_THAT(result.err, HasSubstr(why));
 }
 
-TEST(PjrtPlugin, SaysThatThereIsNoSuchFile) {
+TEST(PjrtPlugin, ErrorIfFileIsMissing) {
   ExpectNoPlugin(Host("/no/such/plugin.so"), "HBMPROF_PJRT_PLUGIN: /no/such/plugin.so: cannot open shared object file");
 }
 
-TEST(PjrtPlugin, SaysThatAFileIsNoLibrary) { ExpectNoPlugin(Host(HBMPROF_SOURCE_DIR "/README.md"), "README.md: "); }
+TEST(PjrtPlugin, ErrorIfFileIsNoLibrary) { ExpectNoPlugin(Host(HBMPROF_SOURCE_DIR "/README.md"), "README.md: "); }
 
-TEST(PjrtPlugin, SaysThatALibraryIsNoPlugin) {
+TEST(PjrtPlugin, ErrorIfLibraryIsNoPlugin) {
   ExpectNoPlugin(Host("libz.so.1"), "libz.so.1 is no PJRT plugin: it has no function GetPjrtApi");
 }
 
-TEST(PjrtPlugin, SaysThatItWasToWrapItself) { ExpectNoPlugin(Host(kShim), "is libhbmprof_pjrt.so itself"); }
+TEST(PjrtPlugin, ErrorIfPluginIsItself) { ExpectNoPlugin(Host(kShim), "is libhbmprof_pjrt.so itself"); }
 
-TEST(PjrtPlugin, SaysWhereItLookedWhenNothingIsNamed) {
-  // The variable by which JAX and pytorch/xla find libtpu names the library itself, which stands in for libtpu.
+TEST(PjrtPlugin, ErrorNamesTheVariable) {
+  // The variable by which JAX and pytorch/xla find libtpu names the library itself, which replaces libtpu.
   ExpectNoPlugin(Host("", {"TPU_LIBRARY_PATH=" + kShim, "LD_LIBRARY_PATH="}),
                  "set HBMPROF_PJRT_PLUGIN to the path of one");
 }
 
-TEST(PjrtPlugin, FindsThePluginThatJaxWouldFind) {
+TEST(PjrtPlugin, FindsPluginAsJaxDoes) {
   EXPECT_THAT(Host("", {"TPU_LIBRARY_PATH=" + kFake}).out, HasSubstr("platform fake"));
   EXPECT_THAT(Host("", {"PTXLA_TPU_LIBRARY_PATH=" + kFake, "TPU_LIBRARY_PATH=" + kShim}).out,
               HasSubstr("platform fake"));
 }
 
-TEST(PjrtPlugin, FindsLibtpuAmongThePythonPackagesOfWhatIsLoaded) {
+TEST(PjrtPlugin, FindsLibtpuBesideLoadedPackages) {
   if (HBMPROF_SANITIZED) GTEST_SKIP() << "nothing can be preloaded before a sanitizer's runtime";
-  // A library of JAX's own, and beside it the package that brings libtpu: the same one, so that its GetPjrtApi stands
-  // before every other in the program.
+  // A library of JAX, and in the same folder the package with libtpu. Both are the same file, so that its GetPjrtApi is
+  // the first one in the program.
   const std::string packages = NewFile("lib") + "/site-packages";
   for (const std::string folder : {"/jaxlib", "/libtpu"}) std::filesystem::create_directories(packages + folder);
   std::filesystem::copy_file(kFake, packages + "/jaxlib/xla_extension.so");
@@ -122,7 +126,7 @@ TEST(PjrtPlugin, FindsLibtpuAmongThePythonPackagesOfWhatIsLoaded) {
   EXPECT_THAT(result.out, HasSubstr("platform fake")) << result.err;
 }
 
-TEST(PjrtPlugin, ExportsThePluginsFunctionAndTheCInterfaceOnly) {
+TEST(PjrtPlugin, ExportsOnlyPluginAndCFunctions) {
   const CommandResult result = hbmprof_test::RunCommand({"nm", "-D", "--defined-only", "--format=posix", kShim});
   if (result.exit_code != 0) GTEST_SKIP() << "no nm here: " << result.err;
   std::vector<std::string> others;
@@ -141,7 +145,7 @@ TEST(PjrtPlugin, ExportsThePluginsFunctionAndTheCInterfaceOnly) {
   EXPECT_THAT(needed.out, Not(HasSubstr("protobuf")));
 }
 
-TEST(PjrtPlugin, StandsInForARealPlugin) {
+TEST(PjrtPlugin, ReplacesARealPlugin) {
   if (HBMPROF_SANITIZED) GTEST_SKIP() << "a real plugin is not built with the sanitizer";
   const std::string plugin = RealPlugin();
   if (plugin.empty()) GTEST_SKIP() << "no real PJRT plugin here (scripts/test.sh installs one where PyPI is reachable)";
@@ -151,7 +155,7 @@ TEST(PjrtPlugin, StandsInForARealPlugin) {
   EXPECT_EQ(result.exit_code, 0);
   std::string expected = bare.out;
   if (const size_t at = expected.find("destroyed: "); at != std::string::npos) expected.insert(at, "saved: 0\n");
-  EXPECT_EQ(result.out, expected) << "whatever the plugin says, its errors included";
+  EXPECT_EQ(result.out, expected) << "the same output, including the plugin's errors";
   if (bare.out.find("buffer made") != std::string::npos) ExpectTheBufferIn(saved);
 }
 

@@ -1,5 +1,5 @@
-// SimulatedDevice against a naive model, by hand-computed cases, and under threads with data that proves itself.
-// Not here: what every DeviceAllocator promises (tests/contract).
+// SimulatedDevice: comparison with a naive model, cases computed by hand, and threads that check the data in buffers.
+// Not here: the contract of every DeviceAllocator (tests/contract).
 #include "hbmprof/simulated_device.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::unique_ptr<SimulatedDevice> MakeDevice(size_t capacity, size_t alignment = 
   return device.ok() ? *std::move(device) : nullptr;
 }
 
-// The device as an array of units of the alignment, each with its one owner. Slow and plainly right: a block is a
+// The device as an array of units of the alignment, each with one owner. Slow and simple: a block is a
 // longest run of units with the same owner, so it is coalesced by definition.
 class NaiveDevice {
  public:
@@ -141,7 +141,7 @@ uint64_t Seed() {
   return text != nullptr ? std::strtoull(text, nullptr, 0) : std::random_device{}();
 }
 
-TEST(SimulatedDeviceTest, PlacesEveryBufferWhereANaiveModelDoesAndAgreesOnEveryNumber) {
+TEST(SimulatedDeviceTest, MatchesANaiveModel) {
   const uint64_t seed = Seed();
   SCOPED_TRACE("HBMPROF_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -209,7 +209,7 @@ TEST(SimulatedDeviceTest, PlacesEveryBufferWhereANaiveModelDoesAndAgreesOnEveryN
   }
 }
 
-TEST(SimulatedDeviceTest, NoTwoLiveBuffersOverlapWhileThreadsAllocateAndFreeEachOthers) {
+TEST(SimulatedDeviceTest, LiveBuffersNeverOverlapInThreads) {
   const uint64_t seed = Seed();
   SCOPED_TRACE("HBMPROF_TEST_SEED=" + std::to_string(seed));
   constexpr int kThreads = 8;
@@ -217,8 +217,8 @@ TEST(SimulatedDeviceTest, NoTwoLiveBuffersOverlapWhileThreadsAllocateAndFreeEach
   auto device = MakeDevice(size_t{1} << 20);
   ASSERT_NE(device, nullptr);
 
-  // Every word of a buffer says who wrote it; whoever frees it reads all of them back. Buffers move between threads
-  // through the mailboxes.
+  // Every word of a buffer identifies its writer; the thread that frees it checks all words. Buffers move between
+  // threads through the mailboxes.
   struct Buffer {
     uint64_t* words = nullptr;
     size_t count = 0;
@@ -249,7 +249,7 @@ TEST(SimulatedDeviceTest, NoTwoLiveBuffersOverlapWhileThreadsAllocateAndFreeEach
           buffer = new Buffer{static_cast<uint64_t*>(*ptr), bytes / 8, random()};
           for (size_t i = 0; i < buffer->count; ++i) buffer->words[i] = buffer->stamp + i;
         }
-        // Leaves it with another thread and frees what lay there.
+        // Gives the buffer to another thread and frees the buffer that was in that slot.
         if (Buffer* old = mailboxes[random() % kThreads].exchange(buffer)) release(old, random);
         if (random() % 64 == 0) device->Synchronize(random() % 4);
       }
@@ -271,7 +271,7 @@ TEST(SimulatedDeviceTest, NoTwoLiveBuffersOverlapWhileThreadsAllocateAndFreeEach
   EXPECT_EQ(stats.largest_free_block_bytes, stats.bytes_limit) << "everything free is one block again";
 }
 
-TEST(SimulatedDeviceTest, ReportsFragmentationOfTheRealFreeList) {
+TEST(SimulatedDeviceTest, ReportsFragmentation) {
   // 10 units of 256: A is 2 units, B 1, C 3, D 1; 3 units stay free at the end.
   auto device = MakeDevice(10 * 256);
   ASSERT_NE(device, nullptr);
@@ -291,7 +291,7 @@ TEST(SimulatedDeviceTest, ReportsFragmentationOfTheRealFreeList) {
   EXPECT_EQ(stats.bytes_in_use, 2 * 256);
   EXPECT_EQ(stats.peak_bytes_in_use, 7 * 256);
 
-  // 8 units are free, yet 4 in one piece are not; the message says so.
+  // 8 units are free, but no 4 adjacent ones; the message says so.
   const auto too_large = device->Allocate(4 * 256);
   EXPECT_EQ(too_large.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(too_large.status().message(),
@@ -309,7 +309,7 @@ TEST(SimulatedDeviceTest, ReportsFragmentationOfTheRealFreeList) {
   EXPECT_EQ(device->GetStats().fragmentation, 0) << "nothing free";
 }
 
-TEST(SimulatedDeviceTest, APendingFreeIsReusedByItsOwnStreamOnly) {
+TEST(SimulatedDeviceTest, PendingFreeIsReusedByItsStreamOnly) {
   auto device = MakeDevice(8 * 256);
   ASSERT_NE(device, nullptr);
   void* a = *device->AllocateAsync(2 * 256, 1);
@@ -337,7 +337,7 @@ TEST(SimulatedDeviceTest, APendingFreeIsReusedByItsOwnStreamOnly) {
   EXPECT_EQ(*device->Allocate(256), static_cast<char*>(a) + 256) << "the smallest free block";
 }
 
-TEST(SimulatedDeviceTest, SynchronizeAllCompletesEveryStream) {
+TEST(SimulatedDeviceTest, SynchronizeAllCompletesAllStreams) {
   auto device = MakeDevice(4 * 256);
   ASSERT_NE(device, nullptr);
   for (StreamId stream : {0, 1, 2, 3}) ASSERT_TRUE(device->FreeAsync(*device->Allocate(256), stream).ok());
@@ -347,7 +347,7 @@ TEST(SimulatedDeviceTest, SynchronizeAllCompletesEveryStream) {
   EXPECT_EQ(device->GetStats().largest_free_block_bytes, 4 * 256);
 }
 
-TEST(SimulatedDeviceTest, CompletesPendingFreesBeforeItGivesUp) {
+TEST(SimulatedDeviceTest, CompletesPendingFreesBeforeFailing) {
   auto device = MakeDevice(4 * 256);
   ASSERT_NE(device, nullptr);
   void* a = *device->Allocate(2 * 256);
@@ -361,7 +361,7 @@ TEST(SimulatedDeviceTest, CompletesPendingFreesBeforeItGivesUp) {
   EXPECT_EQ(device->GetStats().peak_bytes_in_use, 4 * 256);
 }
 
-TEST(SimulatedDeviceTest, APendingBufferCannotBeFreedAgain) {
+TEST(SimulatedDeviceTest, PendingBufferCannotBeFreed) {
   auto device = MakeDevice(4 * 256);
   ASSERT_NE(device, nullptr);
   void* a = *device->Allocate(256);
@@ -371,7 +371,7 @@ TEST(SimulatedDeviceTest, APendingBufferCannotBeFreedAgain) {
   EXPECT_EQ(device->GetStats().pending_free_bytes, 256);
 }
 
-TEST(SimulatedDeviceTest, ABadFreeNamesDeviceAndPointer) {
+TEST(SimulatedDeviceTest, BadFreeNamesDeviceAndPointer) {
   auto device = MakeDevice(4 * 256, 256, "sim:7");
   ASSERT_NE(device, nullptr);
   char* a = static_cast<char*>(*device->Allocate(512));
@@ -387,7 +387,7 @@ TEST(SimulatedDeviceTest, ABadFreeNamesDeviceAndPointer) {
   EXPECT_EQ(device->GetStats().num_live, 1);
 }
 
-TEST(SimulatedDeviceTest, DevicesHaveMemoryOfTheirOwn) {
+TEST(SimulatedDeviceTest, DevicesHaveSeparateMemory) {
   auto first = MakeDevice(4096, 256, "sim:0");
   auto second = MakeDevice(8192, 256, "sim:1");
   ASSERT_TRUE(first && second);
@@ -401,7 +401,7 @@ TEST(SimulatedDeviceTest, DevicesHaveMemoryOfTheirOwn) {
   EXPECT_EQ(second->device_name(), "sim:1");
 }
 
-TEST(SimulatedDeviceTest, RoundsItsCapacityUpToTheAlignment) {
+TEST(SimulatedDeviceTest, CapacityIsRoundedUp) {
   auto device = MakeDevice(1, 1 << 21);
   ASSERT_NE(device, nullptr);
   EXPECT_EQ(device->GetStats().bytes_limit, 1 << 21);
@@ -411,7 +411,7 @@ TEST(SimulatedDeviceTest, RoundsItsCapacityUpToTheAlignment) {
   std::memset(*whole, 1, 1 << 21);
 }
 
-TEST(SimulatedDeviceTest, TakesHostMemoryOnlyForWhatIsTouched) {
+TEST(SimulatedDeviceTest, UntouchedMemoryTakesNoHostMemory) {
   // More than this test's machines have.
   auto device = MakeDevice(size_t{1} << 38);
   ASSERT_NE(device, nullptr);
@@ -421,7 +421,7 @@ TEST(SimulatedDeviceTest, TakesHostMemoryOnlyForWhatIsTouched) {
   EXPECT_EQ(whole[0] + whole[(size_t{1} << 38) - 1], 3);
 }
 
-TEST(SimulatedDeviceTest, RefusesImpossibleOptions) {
+TEST(SimulatedDeviceTest, RefusesInvalidOptions) {
   const auto create = [](size_t capacity, size_t alignment) {
     SimulatedDevice::Options options;
     options.capacity = capacity;
@@ -438,7 +438,7 @@ TEST(SimulatedDeviceTest, RefusesImpossibleOptions) {
   EXPECT_EQ(create(size_t{1} << 60, size_t{1} << 60), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(SimulatedDeviceTest, TellsTheProfilerItsLimitItsLargestFreeBlockAndItsBytesInUse) {
+TEST(SimulatedDeviceTest, ProbeReportsItsNumbers) {
   auto device = MakeDevice(10 * 256);
   ASSERT_NE(device, nullptr);
   void* a = *device->Allocate(100);

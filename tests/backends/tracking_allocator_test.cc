@@ -1,5 +1,5 @@
-// TrackingAllocator on the simulated device and on small upstreams: stacks, devices, kinds, the device's own numbers,
-// lifetimes and limits. Not here: that its numbers are upstream's (tests/contract/tracking_contract.h).
+// TrackingAllocator on the simulated device and on small upstream allocators: stacks, devices, kinds, probes, lifetimes
+// and limits. Not here: comparison of its numbers with upstream's (tests/contract/tracking_contract.h).
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -52,7 +52,7 @@ struct Made {
   return {ptr.value_or(nullptr), reinterpret_cast<uintptr_t>(__builtin_return_address(0))};
 }
 
-TEST(TrackingAllocatorTest, AStackBeginsAtWhoeverCalledTheAllocator) {
+TEST(TrackingAllocatorTest, StackBeginsAtTheCaller) {
   for (Made (*make)(DeviceAllocator&) : {&MakePlain, &MakeAsync}) {
     auto device = MakeDevice();
     Profiler profiler;
@@ -67,7 +67,7 @@ TEST(TrackingAllocatorTest, AStackBeginsAtWhoeverCalledTheAllocator) {
   }
 }
 
-TEST(TrackingAllocatorTest, ASampleOfAnUnnamedAllocatorHasNoAllocatorLabel) {
+TEST(TrackingAllocatorTest, UnnamedAllocatorHasNoLabel) {
   auto device = MakeDevice();
   Profiler profiler;
   TrackingAllocator tracker(*device, {}, profiler);
@@ -77,7 +77,7 @@ TEST(TrackingAllocatorTest, ASampleOfAnUnnamedAllocatorHasNoAllocatorLabel) {
   EXPECT_EQ(snapshot.samples[0].allocator, 0u);
 }
 
-TEST(TrackingAllocatorTest, EachDeviceHasItsOwnNumbersAndAFreeThroughTheWrongOneChangesNothing) {
+TEST(TrackingAllocatorTest, DevicesAreCountedSeparately) {
   auto device0 = MakeDevice("sim:0");
   auto device1 = MakeDevice("sim:1");
   Profiler profiler;
@@ -95,22 +95,22 @@ TEST(TrackingAllocatorTest, EachDeviceHasItsOwnNumbersAndAFreeThroughTheWrongOne
   EXPECT_EQ(profiler.Stats(tracker1.device()).bytes_in_use, 0);
 }
 
-TEST(TrackingAllocatorTest, StatsShowTheDevicesOwnNumbersAndWhatTheyDifferBy) {
+TEST(TrackingAllocatorTest, StatsShowProbeAndUnaccounted) {
   auto device = MakeDevice("sim:0", 4096);
   Profiler profiler;
   TrackingAllocator tracker(*device, {}, profiler);
   ASSERT_TRUE(tracker.Allocate(100).ok());   // 256 on the device
-  ASSERT_TRUE(device->Allocate(1024).ok());  // behind the tracker's back
+  ASSERT_TRUE(device->Allocate(1024).ok());  // not tracked
   DeviceStats stats = profiler.Stats(tracker.device());
   EXPECT_EQ(stats.bytes_in_use, 100);
   EXPECT_EQ(stats.bytes_limit, 4096);
   EXPECT_EQ(stats.driver_bytes_in_use, 256 + 1024);
   EXPECT_EQ(stats.largest_free_block_bytes, 4096 - 256 - 1024);
-  EXPECT_TRUE(stats.unaccounted_known);
+  EXPECT_TRUE(stats.unaccounted.has_value());
   EXPECT_EQ(stats.unaccounted, 256 + 1024 - 100);
 }
 
-TEST(TrackingAllocatorTest, MemoryOfAnotherSpaceStaysOutOfTheDevicesTotal) {
+TEST(TrackingAllocatorTest, OtherMemorySpacesAreNotInTotal) {
   HostAllocator managed(MemoryKind::kManaged);
   Profiler profiler;
   TrackingAllocator tracker(managed, {}, profiler);
@@ -122,7 +122,7 @@ TEST(TrackingAllocatorTest, MemoryOfAnotherSpaceStaysOutOfTheDevicesTotal) {
   EXPECT_EQ(profiler.Stats(tracker.device(), MemorySpace::kManaged).bytes_in_use, 0);
 }
 
-TEST(TrackingAllocatorTest, AnUpstreamWithoutStreamsGetsThePlainCalls) {
+TEST(TrackingAllocatorTest, UpstreamWithoutStreamsGetsPlainCalls) {
   HostAllocator host;
   Profiler profiler;
   TrackingAllocator tracker(host, {}, profiler);
@@ -130,13 +130,13 @@ TEST(TrackingAllocatorTest, AnUpstreamWithoutStreamsGetsThePlainCalls) {
   ASSERT_TRUE(ptr.ok());
   ASSERT_NE(*ptr, nullptr);
   EXPECT_EQ(profiler.Stats(tracker.device()).bytes_in_use, 512);
-  EXPECT_EQ(profiler.Stats(tracker.device()).bytes_limit, -1) << "it knows nothing of itself";
-  EXPECT_FALSE(profiler.Stats(tracker.device()).unaccounted_known);
+  EXPECT_EQ(profiler.Stats(tracker.device()).bytes_limit, std::nullopt) << "it knows nothing of itself";
+  EXPECT_FALSE(profiler.Stats(tracker.device()).unaccounted.has_value());
   EXPECT_TRUE(tracker.FreeAsync(*ptr, 3).ok());
   EXPECT_EQ(profiler.Stats(tracker.device()).bytes_in_use, 0);
 }
 
-TEST(TrackingAllocatorTest, RecordsOutliveTheAllocatorAndAnotherMayFreeThem) {
+TEST(TrackingAllocatorTest, RecordsOutliveTheAllocator) {
   auto device = MakeDevice();
   Profiler profiler;
   void* ptr = nullptr;
@@ -154,7 +154,7 @@ TEST(TrackingAllocatorTest, RecordsOutliveTheAllocatorAndAnotherMayFreeThem) {
   EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 0);
 }
 
-TEST(TrackingAllocatorTest, AfterAllocatorAndDeviceAreGoneTheDevicesOwnNumbersAreUnknown) {
+TEST(TrackingAllocatorTest, NoProbeAfterAllocatorIsDestroyed) {
   Profiler profiler;
   DeviceId id;
   {
@@ -166,13 +166,13 @@ TEST(TrackingAllocatorTest, AfterAllocatorAndDeviceAreGoneTheDevicesOwnNumbersAr
   }
   const DeviceStats stats = profiler.Stats(id);
   EXPECT_EQ(stats.bytes_in_use, 300);
-  EXPECT_EQ(stats.bytes_limit, -1);
-  EXPECT_EQ(stats.largest_free_block_bytes, -1);
-  EXPECT_EQ(stats.driver_bytes_in_use, -1);
-  EXPECT_FALSE(stats.unaccounted_known);
+  EXPECT_EQ(stats.bytes_limit, std::nullopt);
+  EXPECT_EQ(stats.largest_free_block_bytes, std::nullopt);
+  EXPECT_EQ(stats.driver_bytes_in_use, std::nullopt);
+  EXPECT_FALSE(stats.unaccounted.has_value());
 }
 
-TEST(TrackingAllocatorTest, TheAllocatorMadeLastIsAskedAndAnEarlierOnesEndDoesNotSilenceIt) {
+TEST(TrackingAllocatorTest, LastAllocatorOfADeviceIsProbed) {
   auto device = MakeDevice("sim:0", 4096);
   Profiler profiler;
   auto first = std::make_unique<TrackingAllocator>(*device, "first", profiler);
@@ -181,14 +181,14 @@ TEST(TrackingAllocatorTest, TheAllocatorMadeLastIsAskedAndAnEarlierOnesEndDoesNo
   EXPECT_EQ(profiler.Stats(second.device()).bytes_limit, 4096);
 }
 
-TEST(TrackingAllocatorTest, AllocatorsMayComeAndGoWhileTheirDeviceIsAsked) {
+TEST(TrackingAllocatorTest, AllocatorsChangeDuringProbe) {
   Profiler profiler;
   std::atomic<bool> done{false};
   std::thread reader([&] {
     while (!done) {
       for (const Snapshot::Device& device : profiler.TakeSnapshot().devices) {
         const DeviceStats& stats = device.spaces[static_cast<int>(MemorySpace::kDevice)];
-        EXPECT_TRUE(stats.bytes_limit == -1 || stats.bytes_limit == 4096) << stats.bytes_limit;
+        EXPECT_TRUE(stats.bytes_limit == std::nullopt || stats.bytes_limit == 4096) << *stats.bytes_limit;
       }
     }
   });
@@ -203,7 +203,7 @@ TEST(TrackingAllocatorTest, AllocatorsMayComeAndGoWhileTheirDeviceIsAsked) {
   reader.join();
 }
 
-TEST(TrackingAllocatorTest, AtTheProfilersLimitAllocationsStillSucceedAndAreCountedAsDropped) {
+TEST(TrackingAllocatorTest, AllocationsBeyondLimitSucceedAsDropped) {
   auto device = MakeDevice();
   Options options;
   options.max_live_buffers = 1;
@@ -221,7 +221,7 @@ TEST(TrackingAllocatorTest, AtTheProfilersLimitAllocationsStillSucceedAndAreCoun
   EXPECT_EQ(device->GetStats().num_live, 0);
 }
 
-TEST(TrackingAllocatorTest, WithTheProfilerOffEveryCallStillReachesUpstream) {
+TEST(TrackingAllocatorTest, CallsReachUpstreamWhileOff) {
   auto device = MakeDevice();
   Options options;
   options.enabled = false;

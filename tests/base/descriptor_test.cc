@@ -1,4 +1,4 @@
-// Descriptors of the library in programs that have closed their standard ones. Each test is a child process.
+// Descriptors of the library in programs that have closed standard descriptors. The tests run in child processes.
 #include "src/base/descriptor.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ int WithStandardDescriptorsClosed(const std::function<int()>& body) {
 
 bool IsOpen(int fd) { return fcntl(fd, F_GETFD) != -1; }
 
-TEST(Descriptor, IsNeverAStandardOne) {
+TEST(DescriptorTest, AboveStandardReturnsNoStandardDescriptor) {
   EXPECT_EQ(WithStandardDescriptorsClosed([] {
               const auto open_null = [] { return open("/dev/null", O_WRONLY); };
               if (AboveStandard(open_null) < 3 || IsOpen(0)) return 1;
@@ -37,10 +37,10 @@ TEST(Descriptor, IsNeverAStandardOne) {
             0);
 }
 
-TEST(Descriptor, IsNeverAStandardOneAlsoWhereTheseCannotBeTaken) {
+TEST(DescriptorTest, AboveStandardMovesStandardDescriptor) {
   EXPECT_EQ(WithStandardDescriptorsClosed([] {
               const auto close_and_open = [] {
-                close(0);  // as if another thread had closed the one that took it
+                close(0);  // as if another thread had closed the descriptor that occupies 0
                 return open("/dev/null", O_WRONLY);
               };
               return AboveStandard(close_and_open) >= 3 && !IsOpen(0) ? 0 : 1;
@@ -48,7 +48,7 @@ TEST(Descriptor, IsNeverAStandardOneAlsoWhereTheseCannotBeTaken) {
             0);
 }
 
-TEST(Descriptor, ProcFilesAreReadWhole) {
+TEST(DescriptorTest, ReadProcFileReadsWholeFile) {
   EXPECT_NE(ReadProcFile("/proc/self/maps").find("[stack]"), std::string::npos);
   EXPECT_EQ(ReadProcFile("/proc/no/such/file"), "");
   EXPECT_EQ(WithStandardDescriptorsClosed([] {
@@ -58,7 +58,7 @@ TEST(Descriptor, ProcFilesAreReadWhole) {
             0);
 }
 
-TEST(Descriptor, OtherCodeGetsNoStandardOneWhileTheyAreTaken) {
+TEST(DescriptorTest, OtherCodeGetsNoStandardDescriptorWhileTaken) {
   EXPECT_EQ(WithStandardDescriptorsClosed([] {
               const int own = dup2(open("/dev/null", O_WRONLY), 1);
               close(0);
@@ -69,7 +69,7 @@ TEST(Descriptor, OtherCodeGetsNoStandardOneWhileTheyAreTaken) {
                 if (read(0, &byte, 1) != -1 || errno != EBADF) return 2;
                 if (write(2, &byte, 1) != -1 || errno != EBADF) return 3;
                 if (write(own, &byte, 1) != 1) return 4;
-                // The program opens a file of its own in the meantime.
+                // Meanwhile the program opens a file with the number 2.
                 if (dup2(own, 2) != 2) return 5;
               }
               return !IsOpen(0) && IsOpen(1) && IsOpen(2) ? 0 : 6;
@@ -77,7 +77,7 @@ TEST(Descriptor, OtherCodeGetsNoStandardOneWhileTheyAreTaken) {
             0);
 }
 
-TEST(Descriptor, NothingIsTakenWhereNothingIsFree) {
+TEST(DescriptorTest, OpenStandardDescriptorsAreNotTaken) {
   const int next = open("/dev/null", O_RDONLY);
   close(next);
   const StandardDescriptorsTaken taken;

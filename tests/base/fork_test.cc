@@ -1,4 +1,4 @@
-// What a forked child finds: locks that are free, whoever held them in the parent.
+// In a forked child all locks are free, also those that another thread of the parent held.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// Exit code of a forked child that runs `body`, and is killed if that hangs.
+// Runs `body` in a forked child and returns its exit code. The child is killed after 10 s.
 template <typename Body>
 int RunInChild(const Body& body) {
   const pid_t child = fork();
@@ -29,7 +29,7 @@ int RunInChild(const Body& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-TEST(Fork, AMutexThatAnotherThreadHoldsIsFreeInTheChildAndWhatItProtectsIsWhole) {
+TEST(ForkTest, MutexOfOtherThreadIsFreeInChildAndDataAreConsistent) {
   Mutex outer;
   Mutex inner;
   int first = 0;
@@ -55,7 +55,7 @@ TEST(Fork, AMutexThatAnotherThreadHoldsIsFreeInTheChildAndWhatItProtectsIsWhole)
   EXPECT_EQ(second, 1);
 }
 
-TEST(Fork, ThreadsGoOnTakingMutexesWhileOthersFork) {
+TEST(ForkTest, ThreadsLockMutexesWhileOthersFork) {
   Mutex mutex;
   int64_t count = 0;
   std::atomic<bool> stop{false};
@@ -89,20 +89,20 @@ TEST(Fork, ThreadsGoOnTakingMutexesWhileOthersFork) {
   EXPECT_GT(count, 0);
 }
 
-TEST(Fork, AChildOfASingleThreadHasNothingToFear) {
+TEST(ForkTest, IsForkedChildOnlyIfParentHadOtherThreads) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a thread sanitizer has a thread of its own";
+  GTEST_SKIP() << "the thread sanitizer has a thread of its own";
 #endif
   EXPECT_EQ(RunInChild([] { return IsForkedChild() ? 1 : 0; }), 0);
   std::thread([] {}).join();
-  EXPECT_EQ(RunInChild([] { return IsForkedChild() ? 1 : 0; }), 0) << "a thread that has ended holds nothing";
+  EXPECT_EQ(RunInChild([] { return IsForkedChild() ? 1 : 0; }), 0) << "a thread that has ended holds no lock";
   std::atomic<bool> stop{false};
   std::thread other([&] {
     while (!stop.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   EXPECT_EQ(RunInChild([] {
               if (!IsForkedChild()) return 1;
-              // For good: what was held when it was forked is held in its children too.
+              // A lock that was held during the fork is also held in the children of the child.
               return RunInChild([] { return IsForkedChild() ? 0 : 2; });
             }),
             0);

@@ -1,5 +1,5 @@
-// Hashes and comparisons: what the tables rely on. Hashes' low bits choose a slot, their high bits tell neighbours in
-// it apart.
+// The properties of hashes and comparisons that tables need. The low bits of a hash select a slot; the high bits
+// distinguish the keys in neighbouring slots.
 
 #include "src/base/hash.h"
 
@@ -13,27 +13,27 @@
 namespace hbmprof::internal {
 namespace {
 
-// How many of `count` equally likely places no hash chose; with as many keys as places about 37 % stay empty.
-int EmptyPlaces(const std::vector<uint64_t>& places, int count) {
-  return count - static_cast<int>(std::set<uint64_t>(places.begin(), places.end()).size());
+// Returns how many of `count` slots are empty. With as many keys as slots, a random hash leaves 37 % empty.
+int EmptySlots(const std::vector<uint64_t>& slots, int count) {
+  return count - static_cast<int>(std::set<uint64_t>(slots.begin(), slots.end()).size());
 }
 
-TEST(Hash, SpreadsAlignedAddressesOverLowAndHighBits) {
-  constexpr int kPlaces = 4096;
+TEST(HashTest, AlignedAddressesHaveDifferentLowAndHighBits) {
+  constexpr int kSlots = 4096;
   for (const uint64_t step : {uint64_t{16}, uint64_t{256}, uint64_t{4096}, uint64_t{2} << 20}) {
     std::vector<uint64_t> low;
     std::vector<uint64_t> high;
-    for (uint64_t i = 0; i < kPlaces; ++i) {
+    for (uint64_t i = 0; i < kSlots; ++i) {
       const uint64_t hash = HashWord(uint64_t{0x7f0000000000} + i * step);
-      low.push_back(hash % kPlaces);
+      low.push_back(hash % kSlots);
       high.push_back(hash >> 52);
     }
-    EXPECT_LT(EmptyPlaces(low, kPlaces), kPlaces * 45 / 100) << "step " << step;
-    EXPECT_LT(EmptyPlaces(high, kPlaces), kPlaces * 45 / 100) << "step " << step;
+    EXPECT_LT(EmptySlots(low, kSlots), kSlots * 45 / 100) << "step " << step;
+    EXPECT_LT(EmptySlots(high, kSlots), kSlots * 45 / 100) << "step " << step;
   }
 }
 
-TEST(Hash, EveryInputBitChangesLowAndHighBits) {
+TEST(HashTest, EveryInputBitChangesLowAndHighBits) {
   for (int bit = 0; bit < 64; ++bit) {
     const uint64_t change = HashWord(0x7f1234567000) ^ HashWord(0x7f1234567000 ^ uint64_t{1} << bit);
     EXPECT_NE(change & 0xffff, 0u) << "bit " << bit;
@@ -41,7 +41,7 @@ TEST(Hash, EveryInputBitChangesLowAndHighBits) {
   }
 }
 
-TEST(Hash, OfWordsDependsOnEachWordItsPlaceAndTheirNumber) {
+TEST(HashTest, WordsHashDependsOnWordsOrderAndCount) {
   std::set<uint64_t> hashes;
   int inputs = 0;
   for (size_t count = 0; count <= 9; ++count) {
@@ -58,7 +58,7 @@ TEST(Hash, OfWordsDependsOnEachWordItsPlaceAndTheirNumber) {
   EXPECT_EQ(hashes.size(), static_cast<size_t>(inputs));
 }
 
-TEST(Hash, TheHalvesOfAWideHashDependOnEachWordEachForItself) {
+TEST(HashTest, EachHalfOfHash128DependsOnEveryBit) {
   std::set<uint64_t> low;
   std::set<uint64_t> high;
   size_t inputs = 0;
@@ -85,7 +85,7 @@ TEST(Hash, TheHalvesOfAWideHashDependOnEachWordEachForItself) {
   EXPECT_EQ(high.size(), inputs);
 }
 
-TEST(Bytes, AreEqualIfEachIs) {
+TEST(HashTest, EqualBytesComparesEveryByte) {
   for (size_t count = 0; count <= 40; ++count) {
     std::string text(count, 'x');
     for (size_t i = 0; i < count; ++i) text[i] = static_cast<char>('a' + i % 26);
@@ -98,7 +98,7 @@ TEST(Bytes, AreEqualIfEachIs) {
   }
 }
 
-TEST(Hash, OfBytesDependsOnEachByteItsPlaceTheirNumberAndTheSeed) {
+TEST(HashTest, BytesHashDependsOnBytesOrderCountAndSeed) {
   std::set<uint64_t> hashes;
   int inputs = 0;
   for (const uint64_t seed : {HashWord(0), HashWord(1)}) {

@@ -1,4 +1,4 @@
-// Pages from the kernel, and the arena on top of them.
+// Pages from the kernel, and the arena that uses them.
 
 #include "src/base/pages.h"
 
@@ -29,7 +29,7 @@ int64_t ResidentPages(void* pages, size_t bytes) {
   return std::count_if(resident.begin(), resident.end(), [](unsigned char state) { return (state & 1) != 0; });
 }
 
-TEST(Pages, AreZeroAndTakeMemoryOnlyWhereTheyAreTouched) {
+TEST(PagesTest, AreZeroAndResidentOnlyWhenTouched) {
   constexpr size_t kBytes = size_t{64} << 20;
   void* pages = MapPages(kBytes);
   ASSERT_NE(pages, nullptr);
@@ -40,11 +40,11 @@ TEST(Pages, AreZeroAndTakeMemoryOnlyWhereTheyAreTouched) {
   UnmapPages(pages, kBytes);
 }
 
-TEST(Pages, MoreThanTheKernelHasGiveNull) { EXPECT_EQ(MapPages(size_t{1} << 62), nullptr); }
+TEST(PagesTest, TooManyBytesReturnNull) { EXPECT_EQ(MapPages(size_t{1} << 62), nullptr); }
 
-TEST(Pages, UnmappingNullDoesNothing) { UnmapPages(nullptr, 4096); }
+TEST(PagesTest, UnmapNullDoesNothing) { UnmapPages(nullptr, 4096); }
 
-TEST(Pages, DiscardedOnesGiveTheirMemoryBackAndReadAsZeros) {
+TEST(PagesTest, DiscardedPagesAreNotResidentAndZero) {
   constexpr size_t kBytes = size_t{1} << 20;
   void* pages = MapPages(kBytes);
   ASSERT_NE(pages, nullptr);
@@ -55,8 +55,8 @@ TEST(Pages, DiscardedOnesGiveTheirMemoryBackAndReadAsZeros) {
   UnmapPages(pages, kBytes);
 }
 
-TEST(Pages, DiscardedOnesReadAsZerosAlsoWhereMemoryIsLocked) {
-  // A server that calls mlockall() locks these pages too, and the kernel does not take locked pages back.
+TEST(PagesTest, DiscardedPagesAreZeroIfMemoryIsLocked) {
+  // A server that calls mlockall() locks these pages, too. The kernel does not discard locked pages.
   constexpr size_t kBytes = size_t{16} << 10;
   void* pages = MapPages(kBytes);
   ASSERT_NE(pages, nullptr);
@@ -71,7 +71,7 @@ TEST(Pages, DiscardedOnesReadAsZerosAlsoWhereMemoryIsLocked) {
   UnmapPages(pages, kBytes);
 }
 
-TEST(Arena, HandsOutZeroedAlignedMemoryThatDoesNotOverlap) {
+TEST(ArenaTest, AllocationsAreZeroAlignedAndDisjoint) {
   Arena arena;
   std::vector<std::pair<unsigned char*, size_t>> given;
   for (size_t i = 0; i < 3000; ++i) {
@@ -91,7 +91,7 @@ TEST(Arena, HandsOutZeroedAlignedMemoryThatDoesNotOverlap) {
   }
 }
 
-TEST(Arena, GivesNullWhenTheKernelHasNoMemory) {
+TEST(ArenaTest, ReturnsNullWithoutMemory) {
   Arena arena;
   EXPECT_EQ(arena.Allocate(size_t{1} << 62), nullptr);
   EXPECT_NE(arena.Allocate(16), nullptr);

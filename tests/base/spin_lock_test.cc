@@ -1,4 +1,4 @@
-// SpinLock: exclusion, also with more threads than cores.
+// SpinLock: mutual exclusion, also with more threads than processors.
 
 #include "src/base/spin_lock.h"
 
@@ -19,9 +19,9 @@
 namespace hbmprof::internal {
 namespace {
 
-TEST(SpinLock, LetsOneThreadInAtATime) {
+TEST(SpinLockTest, ExcludesOtherThreads) {
   SpinLock lock;
-  int64_t plain = 0;  // not atomic: only exclusion keeps it exact
+  int64_t plain = 0;  // not atomic, so it is exact only with mutual exclusion
   std::vector<std::thread> threads;
   for (int i = 0; i < 16; ++i) {
     threads.emplace_back([&] {
@@ -35,7 +35,7 @@ TEST(SpinLock, LetsOneThreadInAtATime) {
   EXPECT_EQ(plain, 16 * 20000);
 }
 
-TEST(SpinLock, TryLockFailsWhileItIsHeldAndOnlyThen) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+TEST(SpinLockTest, TryLockFailsOnlyWhileHeld) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   SpinLock lock;
   ASSERT_TRUE(lock.TryLock());
   std::thread([&] { EXPECT_FALSE(lock.TryLock()); }).join();
@@ -46,7 +46,7 @@ TEST(SpinLock, TryLockFailsWhileItIsHeldAndOnlyThen) ABSL_NO_THREAD_SAFETY_ANALY
   }).join();
 }
 
-TEST(SpinLock, ZeroFilledMemoryIsAnUnlockedOne) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+TEST(SpinLockTest, ZeroFilledMemoryIsUnlocked) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   alignas(SpinLock) unsigned char memory[sizeof(SpinLock)] = {};
   auto* lock = reinterpret_cast<SpinLock*>(memory);
   EXPECT_TRUE(lock->TryLock());
@@ -61,8 +61,8 @@ double ThreadCpuSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// CPU seconds that a thread spends while it waits for a lock that is held for half a second. `prepare()` runs in it
-// first; where it returns false the result is negative.
+// Returns the CPU seconds that a thread spends while it waits for a lock that is held for 0.5 s. The thread calls
+// `prepare()` first. If that returns false, the result is negative.
 template <typename Prepare>
 double SecondsSpentWaiting(const Prepare& prepare) {
   SpinLock lock;
@@ -84,14 +84,14 @@ double SecondsSpentWaiting(const Prepare& prepare) {
   return spent;
 }
 
-TEST(SpinLock, ALongWaitSleeps) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+TEST(SpinLockTest, LongWaitSleeps) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const double spent = SecondsSpentWaiting([] { return true; });
   EXPECT_LT(spent, 0.1);
 }
 
-// A thread under SCHED_FIFO that yields gives way to none of a lower priority: on the holder's processor it would wait
-// for ever, but for the part of the time that the system keeps from such threads.
-TEST(SpinLock, AThreadUnderSchedFifoLetsTheHolderOnItsProcessorRun) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+// sched_yield of a thread under SCHED_FIFO does not let threads of lower priority run. Without sleeps, such a thread
+// would keep the holder off their processor, except for the share of time that the system reserves for other threads.
+TEST(SpinLockTest, WaiterUnderSchedFifoLetsHolderRun) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   cpu_set_t before;
   ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
   cpu_set_t one;
@@ -99,7 +99,7 @@ TEST(SpinLock, AThreadUnderSchedFifoLetsTheHolderOnItsProcessorRun) ABSL_NO_THRE
   for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
     if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
   }
-  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // a thread made from here on inherits it
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // threads that are created later inherit it
   const double spent = SecondsSpentWaiting([] {
     sched_param parameters = {};
     parameters.sched_priority = 1;

@@ -1,4 +1,4 @@
-// What the tracker keeps per thread.
+// The per-thread state of the tracker.
 
 #include "src/base/thread_state.h"
 
@@ -12,7 +12,7 @@
 namespace hbmprof::internal {
 namespace {
 
-TEST(ThreadState, EachThreadKeepsItsNumberAndSharesItOnlyWhereThereAreMoreThreads) {
+TEST(ThreadStateTest, NumbersAreKeptAndEvenlyShared) {
   std::mutex mutex;
   std::map<uint32_t, int> threads_of = {{ThreadNumber(), 1}};
   std::vector<std::thread> threads;
@@ -32,7 +32,7 @@ TEST(ThreadState, EachThreadKeepsItsNumberAndSharesItOnlyWhereThereAreMoreThread
   for (const auto& [number, count] : threads_of) EXPECT_EQ(count, 2) << "threads with number " << number;
 }
 
-TEST(ReentryGuard, OnlyTheOutermostOneEnters) {
+TEST(ReentryGuardTest, OnlyOutermostGuardEnters) {
   {
     ReentryGuard outer;
     EXPECT_TRUE(outer.entered());
@@ -41,13 +41,13 @@ TEST(ReentryGuard, OnlyTheOutermostOneEnters) {
       EXPECT_FALSE(inner.entered());
     }
     ReentryGuard later;
-    EXPECT_FALSE(later.entered()) << "an inner guard's end must not end the outer one";
+    EXPECT_FALSE(later.entered()) << "the end of an inner guard must not end the outer guard";
   }
   ReentryGuard next;
   EXPECT_TRUE(next.entered());
 }
 
-TEST(ReentryGuard, IsOfItsThreadAlone) {
+TEST(ReentryGuardTest, HasNoEffectOnOtherThreads) {
   ReentryGuard guard;
   std::thread([] {
     ReentryGuard other;

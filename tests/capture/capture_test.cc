@@ -1,4 +1,4 @@
-// Captured stacks against those of glibc and of libunwind, frame by frame.
+// Compares captured stacks with those of glibc and of libunwind, frame by frame.
 #include "src/capture/capture.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "src/capture/libunwind_backend.h"
-#include "src/capture/memo.h"
+#include "src/capture/path_cache.h"
 #include "src/capture/walk.h"
 #include "tests/capture/oracles.h"
 #include "tests/capture/scenarios.h"
@@ -56,7 +56,7 @@ const StackCapture& FramePointers() {
 }
 const bool has_libunwind = hbmprof::internal::LoadLibunwind();
 
-// Probes may run in signal handlers, so what they find is kept without allocating.
+// The results of probes. Probes may run in signal handlers, so this needs no memory from malloc.
 struct Found {
   std::atomic<int> probes;
   std::atomic<int> differences;
@@ -81,14 +81,14 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   found.probes.fetch_add(1);
   const Stack rules = Capture(Auto(), caller);
   Compare(GlibcStack(caller), "glibc", rules, "rules");
-  // Without libunwind's help.
+  // By rules only.
   Stack alone;
   const WalkResult walk = WalkByRules(caller, alone.pcs, kMaxStackDepth, /*guess=*/false);
   EXPECT_NE(walk.end, WalkEnd::kUnknown);
   alone.depth = walk.depth;
   Compare(rules, "auto", alone, "rules alone");
   if (has_libunwind) {
-    Compare(LibunwindStack(caller), "libunwind afresh", rules, "rules");
+    Compare(LibunwindStack(caller), "libunwind, stepping", rules, "rules");
     Compare(Capture(Libunwind(), caller), "libunwind", rules, "rules");
   }
 }
@@ -98,7 +98,7 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   found.probes.fetch_add(1);
   const Stack expected = GlibcStack(caller);
   Compare(expected, "glibc", Capture(Auto(), caller), "rules");
-  // Often enough for remembering walks to be worthwhile.
+  // Often enough for the stack to be cached.
   for (int i = 0; i < 3; ++i) Compare(expected, "glibc", Capture(Auto(), caller), "rules, again");
 }
 
@@ -107,7 +107,7 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   EXPECT_GT(Auto().Capture(Caller::OfThisFunction(), pcs, kMaxStackDepth).depth, 2);
 }
 
-// True if every probe since the last call saw no difference, and there was at least one.
+// Success if there was at least one probe since the last call and none found a difference.
 testing::AssertionResult NoDifference() {
   const int probes = found.probes.exchange(0);
   const int differences = found.differences.exchange(0);
@@ -139,19 +139,19 @@ std::string Identifier(std::string text) {
 
 void PrintTo(const Case& the_case, std::ostream* os) { *os << the_case.set.scenarios[the_case.scenario]; }
 
-class Scenarios : public testing::TestWithParam<Case> {};
-TEST_P(Scenarios, EveryUnwinderFindsTheSameFrames) {
+class ScenarioTest : public testing::TestWithParam<Case> {};
+TEST_P(ScenarioTest, AllUnwindersFindTheSameFrames) {
   GetParam().set.run(GetParam().scenario, ProbeAll);
   EXPECT_TRUE(NoDifference());
-  // With everything known already.
+  // Again, with all rules known.
   GetParam().set.run(GetParam().scenario, ProbeAll);
   EXPECT_TRUE(NoDifference());
 }
-INSTANTIATE_TEST_SUITE_P(Code, Scenarios, testing::ValuesIn(Cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Code, ScenarioTest, testing::ValuesIn(Cases()), [](const auto& info) {
   return Identifier(std::string(info.param.set.name) + "_" + info.param.set.scenarios[info.param.scenario]);
 });
 
-TEST(RandomStacks, AreTheSameAsGlibcs) {
+TEST(CaptureTest, RandomStacksEqualGlibcStacks) {
   uint64_t seed = 1;
   for (const ScenarioSet& set : ScenarioSets()) {
     for (int i = 0; i < 4000; ++i) {
@@ -162,11 +162,11 @@ TEST(RandomStacks, AreTheSameAsGlibcs) {
   }
 }
 
-TEST(RandomStacks, AreTheSameAsGlibcsInManyThreadsAtOnce) {
+TEST(CaptureTest, RandomStacksEqualGlibcStacksInManyThreads) {
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([t] {
-      // One set per thread: a set's probe is its own.
+      // One set per thread, because a set has one probe.
       const std::vector<ScenarioSet> sets = ScenarioSets();
       for (uint64_t i = 0; i < 2000; ++i) sets[t % sets.size()].random_chain(i % 200 + t, 20, ProbeRulesRepeatedly);
     });
@@ -175,32 +175,32 @@ TEST(RandomStacks, AreTheSameAsGlibcsInManyThreadsAtOnce) {
   EXPECT_TRUE(NoDifference());
 }
 
-// What one thread has been given: which frames each path stood for.
-struct Remembered {
+// The paths that one thread was given, with their frames.
+struct ThreadPaths {
   std::map<const hbmprof::internal::Path*, std::vector<uintptr_t>> frames;
   int64_t captures = 0;
-  int64_t recalled = 0;
-  int64_t mistaken = 0;
+  int64_t with_path = 0;
+  int64_t wrong = 0;
 };
-thread_local Remembered remembered;
+thread_local ThreadPaths thread_paths;
 
 [[gnu::noinline]] void ProbePath() {
   const Caller caller = Caller::OfThisFunction();
   uintptr_t buffer[kMaxStackDepth];
   const auto stack = Auto().Capture(caller, buffer, kMaxStackDepth);
-  ++remembered.captures;
+  ++thread_paths.captures;
   if (stack.path == nullptr) return;
-  ++remembered.recalled;
+  ++thread_paths.with_path;
   uintptr_t walked[kMaxStackDepth];
   const WalkResult walk = WalkByRules(caller, walked, kMaxStackDepth, /*guess=*/false);
   const std::vector<uintptr_t> now(walked, walked + walk.depth);
   const bool is_present = std::equal(now.begin(), now.end(), stack.pcs, stack.pcs + stack.depth);
-  const bool is_same = remembered.frames.try_emplace(stack.path, now).first->second == now;
-  if (!is_present || !is_same) ++remembered.mistaken;
+  const bool is_same = thread_paths.frames.try_emplace(stack.path, now).first->second == now;
+  if (!is_present || !is_same) ++thread_paths.wrong;
 }
 
-// HBMPROF_TEST_ROUNDS makes it longer; a round has 40,000 captures.
-TEST(Memo, RemembersHundredsOfStacksOfOnePlaceAndNeverMistakesOneForAnother) {
+// HBMPROF_TEST_ROUNDS is the number of rounds, 4 by default. A round has 40,000 captures.
+TEST(PathCacheTest, DistinguishesHundredsOfStacksOfOneCaller) {
   const char* given = std::getenv("HBMPROF_TEST_ROUNDS");
   const int rounds = given != nullptr ? std::atoi(given) : 4;
   const std::vector<ScenarioSet> sets = ScenarioSets();
@@ -211,17 +211,17 @@ TEST(Memo, RemembersHundredsOfStacksOfOnePlaceAndNeverMistakesOneForAnother) {
       std::mt19937_64 random(t);
       for (int round = 0; round < rounds; ++round) {
         const ScenarioSet& set = sets[(t + static_cast<size_t>(round)) % sets.size()];
-        // Each stack has to be met a few times. While the thread that adds a path is off its core none is learnt, so a
-        // busy machine may take several attempts.
+        // A path is learned after a few captures of its stack, and not while another thread is adding one. So a busy
+        // machine may need several attempts.
         for (int attempt = 0; attempt < 50; ++attempt) {
-          remembered = {};
+          thread_paths = {};
           for (int i = 0; i < 10000; ++i) set.random_chain(random() % 300, 17, ProbePath);
-          EXPECT_EQ(remembered.mistaken, 0) << set.name;
-          captures += remembered.captures;
-          if (remembered.recalled > remembered.captures / 4 && remembered.frames.size() >= 200) break;
+          EXPECT_EQ(thread_paths.wrong, 0) << set.name;
+          captures += thread_paths.captures;
+          if (thread_paths.with_path > thread_paths.captures / 4 && thread_paths.frames.size() >= 200) break;
         }
-        EXPECT_GT(remembered.recalled, remembered.captures / 4) << set.name;
-        EXPECT_GE(remembered.frames.size(), 200u) << set.name;
+        EXPECT_GT(thread_paths.with_path, thread_paths.captures / 4) << set.name;
+        EXPECT_GE(thread_paths.frames.size(), 200u) << set.name;
       }
     });
   }
@@ -229,49 +229,8 @@ TEST(Memo, RemembersHundredsOfStacksOfOnePlaceAndNeverMistakesOneForAnother) {
   EXPECT_GE(captures.load(), rounds * 40000);
 }
 
-const hbmprof::internal::Path* PathNumber(uintptr_t number) {
-  return reinterpret_cast<const hbmprof::internal::Path*>(0x7f0000000000 + number * hbmprof::internal::kPathAlignment);
-}
-
-TEST(Memo, KeepsTheTwoLatestNotesThatShareAPlace) {
-  using hbmprof::internal::Memo;
-  static Memo memo;  // in zeros
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 1), Memo::kNoNote);
-  memo.Leave(PathNumber(1), 1, 10);
-  memo.Leave(PathNumber(1), 2, 20);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 1), 10u);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 2), 20u);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1 + 512), 1), Memo::kNoNote) << "of another path in the same place";
-  memo.Leave(PathNumber(1), 3, 0);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 1), Memo::kNoNote);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 2), 20u);
-  EXPECT_EQ(memo.NoteOf(PathNumber(1), 3), 0u);
-}
-
-TEST(Memo, GivesNoNoteOfAnotherPathOrKey) {
-  using hbmprof::internal::Memo;
-  static Memo memo;
-  std::mt19937_64 random(1);
-  std::map<std::pair<uintptr_t, uint64_t>, uint32_t> left;
-  int found = 0;
-  for (uint32_t i = 0; i < 20000; ++i) {
-    // Paths 512 apart share their notes' places.
-    const std::pair<uintptr_t, uint64_t> what(random() % 4 * 512 + random() % 25,
-                                              (random() % 30) * 0x9e3779b97f4a7c15u);
-    const uint32_t note = memo.NoteOf(PathNumber(what.first), what.second);
-    if (note != Memo::kNoNote) {
-      ++found;
-      ASSERT_EQ(note, left.at(what));
-    }
-    if (i % 2 == 0) {
-      left[what] = i;
-      memo.Leave(PathNumber(what.first), what.second, i);
-    }
-  }
-  EXPECT_GT(found, 1000);
-}
-
-// The processor's trap flag: a signal after every instruction of the code that the handler returns to.
+// The processor's trap flag. If a handler sets it in the interrupted context, there is a signal after every
+// instruction.
 constexpr greg_t kTrapFlag = 0x100;
 volatile sig_atomic_t is_stepping;
 void OnTrap(int, siginfo_t*, void* context) {
@@ -283,11 +242,11 @@ void OnTrap(int, siginfo_t*, void* context) {
     flags &= ~kTrapFlag;
   }
 }
-TEST(Signals, AtEveryInstructionLeaveAnExactStack) {
+TEST(SignalTest, AtEveryInstructionHasExactStack) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer's own functions cannot be interrupted at every instruction: they lock";
 #endif
-  // glibc's first backtrace loads a library, which no handler may do.
+  // The first backtrace of glibc loads a library, which is not allowed in a handler.
   ProbeAll();
   ASSERT_TRUE(NoDifference());
   struct sigaction action = {};
@@ -309,8 +268,8 @@ TEST(Signals, AtEveryInstructionLeaveAnExactStack) {
 }
 
 #if defined(__x86_64__)
-// Calls function(), with its CFA in a scratch register, in a slot below a realigned stack pointer, in another register:
-// as OpenSSL's assembler does.
+// Calls function(). Its CFA is in a scratch register, then in a slot above the realigned stack pointer, then in another
+// register, as in OpenSSL's assembler code.
 asm(R"(
   .text
   .type capture_test_call_with_cfa_in_slot, @function
@@ -339,7 +298,7 @@ capture_test_call_with_cfa_in_slot:
 )");
 extern "C" void capture_test_call_with_cfa_in_slot(Probe function);
 
-TEST(Rules, DescribeFramesFoundThroughASlotOfTheStack) {
+TEST(RulesTest, FindCfaInStackSlot) {
   capture_test_call_with_cfa_in_slot(ProbeAll);
   EXPECT_TRUE(NoDifference());
   capture_test_call_with_cfa_in_slot(ProbeRulesRepeatedly);
@@ -347,10 +306,10 @@ TEST(Rules, DescribeFramesFoundThroughASlotOfTheStack) {
 }
 #endif
 
-// How many stacks each way finds whole, by glibc's account.
+// How many stacks each unwinder finds completely, compared with glibc.
 struct Coverage {
   long stacks;
-  long rules;  // alone: nothing is guessed
+  long rules;  // without guesses
   long automatic;
   long libunwind;
 };
@@ -375,7 +334,7 @@ Coverage PrintCoverage(const char* of) {
               coverage.rules, coverage.automatic, coverage.libunwind);
   return std::exchange(coverage, {});
 }
-TEST(Coverage, OfRulesAndWhatHelpsThemIsComplete) {
+TEST(CoverageTest, AllStacksAreComplete) {
   for (const Case& c : Cases()) c.set.run(c.scenario, ProbeCoverage);
   const Coverage scenarios = PrintCoverage("scenarios");
   EXPECT_EQ(scenarios.automatic, scenarios.stacks);
@@ -405,9 +364,9 @@ TEST(Coverage, OfRulesAndWhatHelpsThemIsComplete) {
 #endif
 }
 
-// The tables of such functions are wrong at an instruction or two of their ends, where libgcc crashes: so there is
-// nobody to compare with.
-TEST(Signals, AtEveryInstructionOfARealignedFunctionAreSurvived) {
+// The unwind tables of such functions are wrong at one or two of their last instructions. libgcc crashes there, so
+// there is no unwinder to compare with.
+TEST(SignalTest, AtEveryInstructionOfRealignedFunctionDoesNotCrash) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer's own functions cannot be interrupted at every instruction: they lock";
 #endif
@@ -472,12 +431,12 @@ void CheckDepths() {
     EXPECT_TRUE(std::equal(cut.pcs, cut.pcs + cut.depth, depth_probe.full.pcs));
   }
 }
-TEST(Depth, LimitsRulesAndSaysWhatWasCut) { CheckDepths<Auto>(); }
-TEST(Depth, LimitsLibunwindAndSaysWhatWasCut) {
+TEST(DepthTest, RulesTruncateAtMaxDepth) { CheckDepths<Auto>(); }
+TEST(DepthTest, LibunwindTruncatesAtMaxDepth) {
   if (!has_libunwind) GTEST_SKIP() << "libunwind.so.8 is not installed";
   CheckDepths<Libunwind>();
 }
-TEST(Depth, NeverExceedsTheHardLimit) {
+TEST(DepthTest, IsAtMostMaxStackDepth) {
   depth_probe.max_depth = kMaxStackDepth;
   ScenarioSets()[0].random_chain(5, 2 * kMaxStackDepth, ProbeDepth<Auto>);
   EXPECT_EQ(depth_probe.cut.depth, kMaxStackDepth);
@@ -487,7 +446,7 @@ TEST(Depth, NeverExceedsTheHardLimit) {
 [[gnu::noinline]] void ProbeFramePointers() {
   const Caller caller = Caller::OfThisFunction();
   found.probes.fetch_add(1);
-  // Up to main's caller, which has no frame pointer.
+  // The caller of main has no frame pointer, so the walk ends there.
   Stack expected = GlibcStack(caller);
   const Stack actual = Capture(FramePointers(), caller);
   EXPECT_GT(actual.depth, 20);
@@ -495,7 +454,7 @@ TEST(Depth, NeverExceedsTheHardLimit) {
   expected.depth = actual.depth;
   Compare(expected, "glibc", actual, "frame pointers");
 }
-TEST(FramePointers, AreFollowedThroughCodeThatHasThem) {
+TEST(FramePointerTest, FindsFramesOfCodeWithFramePointers) {
   for (const ScenarioSet& set : ScenarioSets()) {
     if (std::string(set.name).find("_fp") == std::string::npos) continue;
     for (uint64_t seed = 1; seed < 500; ++seed) set.random_chain(seed, 20, ProbeFramePointers);
@@ -509,11 +468,11 @@ TEST(FramePointers, AreFollowedThroughCodeThatHasThem) {
   ASSERT_GE(actual.depth, 1);
   EXPECT_EQ(actual.pcs[0], caller.pc);
 }
-TEST(FramePointers, NeverCrashInCodeWithoutThem) {
+TEST(FramePointerTest, DoesNotCrashInCodeWithoutFramePointers) {
   for (const Case& c : Cases()) c.set.run(c.scenario, ProbeFramePointersSafely);
   EXPECT_TRUE(NoDifference());
 }
-TEST(FramePointers, ThatAreGarbageEndTheWalk) {
+TEST(FramePointerTest, InvalidFramePointerEndsTheWalk) {
   Caller caller = Caller::OfThisFunction();
   for (const uintptr_t fp : {uintptr_t{0}, uintptr_t{1}, caller.sp - 8, caller.sp + 3, ~uintptr_t{7},
                              uintptr_t{0x7fffffffeff8}, caller.sp + (uintptr_t{1} << 30)}) {
@@ -522,8 +481,8 @@ TEST(FramePointers, ThatAreGarbageEndTheWalk) {
   }
 }
 
-TEST(Rules, EndAtAStackThatDoesNotFitThem) {
-  // A frame's rule applied to a stack of zeros, of ones and of addresses of nothing.
+TEST(RulesTest, StackThatDoesNotFitEndsTheWalk) {
+  // The rule of a frame is applied to stacks of zeros, of ones, and of addresses where nothing is mapped.
   for (const uintptr_t word : {uintptr_t{0}, uintptr_t{1}, ~uintptr_t{0}, uintptr_t{0x100000}}) {
     std::vector<uintptr_t> words(4096, word);
     Caller caller = Caller::OfThisFunction();
@@ -541,7 +500,7 @@ int64_t AddressSpacePages() {
   statm >> pages;
   return pages;
 }
-TEST(ThreadExit, GivesBackWhatCapturesKeptPerThread) {
+TEST(PathCacheTest, ThreadExitUnmapsItsPages) {
   const ScenarioSet set = ScenarioSets()[0];
   const auto run_threads = [&set](int count) {
     for (int i = 0; i < count; ++i) {
@@ -557,38 +516,40 @@ TEST(ThreadExit, GivesBackWhatCapturesKeptPerThread) {
   EXPECT_TRUE(NoDifference());
 }
 
-TEST(Name, SaysWhatIsReallyUsed) {
+TEST(CaptureTest, NameIsTheMethodInUse) {
   EXPECT_STREQ(Auto().name(), "cached_rules");
   EXPECT_STREQ(FramePointers().name(), "frame_pointer");
   EXPECT_STREQ(Libunwind().name(), has_libunwind ? "libunwind" : "cached_rules");
   EXPECT_STREQ(StackCapture(Unwinder::kNone).name(), "none");
 }
 
-TEST(None, CapturesNothing) {
+TEST(CaptureTest, UnwinderNoneCapturesNothing) {
   uintptr_t pcs[4];
   EXPECT_EQ(StackCapture(Unwinder::kNone).Capture(Caller::OfThisFunction(), pcs, 4).depth, 0);
 }
 
 using hbmprof_test::MadeCode;
 
-// The stack of a function that made code calls, and that of the function which calls made code.
-Stack through_made_code;
-Stack around_made_code;
-[[gnu::noinline]] void ProbeThroughMadeCode() {
+// The stack of a function that is called by generated code, and the stack of the function that calls the generated
+// code.
+Stack through_generated_code;
+Stack around_generated_code;
+[[gnu::noinline]] void ProbeThroughGeneratedCode() {
   const Caller caller = Caller::OfThisFunction();
-  // Often enough for remembering walks to be worthwhile.
-  for (int i = 0; i < 20; ++i) through_made_code = Capture(Auto(), caller);
+  // Often enough for the stack to be cached.
+  for (int i = 0; i < 20; ++i) through_generated_code = Capture(Auto(), caller);
 }
 template <typename... Arguments>
-[[gnu::noinline]] void CallMadeCode(const MadeCode& code, Arguments&&... arguments) {
-  around_made_code = GlibcStack(Caller::OfThisFunction());
+[[gnu::noinline]] void CallGeneratedCode(const MadeCode& code, Arguments&&... arguments) {
+  around_generated_code = GlibcStack(Caller::OfThisFunction());
   code.Call(std::forward<Arguments>(arguments)...);
 }
 
-// `made` frames of made code, CallMadeCode's, and what is around it.
-testing::AssertionResult IsWholeThroughMadeCode(int made) {
-  const Stack& found = through_made_code;
-  const Stack& outer = around_made_code;
+// Success if the stack has `made` frames of generated code, the frame of CallGeneratedCode, and the frames of its
+// callers.
+testing::AssertionResult IsCompleteThroughGeneratedCode(int made) {
+  const Stack& found = through_generated_code;
+  const Stack& outer = around_generated_code;
   if (!found.truncated && found.depth == made + 1 + outer.depth &&
       std::equal(outer.pcs, outer.pcs + outer.depth, found.pcs + made + 1)) {
     return testing::AssertionSuccess();
@@ -598,51 +559,51 @@ testing::AssertionResult IsWholeThroughMadeCode(int made) {
                                      << Describe(outer);
 }
 
-TEST(MadeCode, WithFramePointersIsPassedThrough) {
+TEST(GeneratedCodeTest, StackIsCompleteWithFramePointers) {
   const MadeCode code(MadeCode::kWithFramePointer);
   const MadeCode inner(MadeCode::kWithFramePointer);
-  CallMadeCode(code, ProbeThroughMadeCode);
-  EXPECT_TRUE(IsWholeThroughMadeCode(1));
-  EXPECT_TRUE(code.Contains(through_made_code.pcs[0]));
-  CallMadeCode(code, inner, ProbeThroughMadeCode);
-  EXPECT_TRUE(IsWholeThroughMadeCode(2));
-  EXPECT_TRUE(inner.Contains(through_made_code.pcs[0]));
-  EXPECT_TRUE(code.Contains(through_made_code.pcs[1]));
+  CallGeneratedCode(code, ProbeThroughGeneratedCode);
+  EXPECT_TRUE(IsCompleteThroughGeneratedCode(1));
+  EXPECT_TRUE(code.Contains(through_generated_code.pcs[0]));
+  CallGeneratedCode(code, inner, ProbeThroughGeneratedCode);
+  EXPECT_TRUE(IsCompleteThroughGeneratedCode(2));
+  EXPECT_TRUE(inner.Contains(through_generated_code.pcs[0]));
+  EXPECT_TRUE(code.Contains(through_generated_code.pcs[1]));
 }
 
-// The functions that call it have frame pointers, and would be left out.
-TEST(MadeCode, WithoutFramePointersEndsTheStackAsTruncated) {
+// If the frame pointer were followed here, the caller of the generated code would be left out.
+TEST(GeneratedCodeTest, StackIsTruncatedWithoutFramePointers) {
   const MadeCode code(MadeCode::kWithoutFramePointer);
-  CallMadeCode(code, ProbeThroughMadeCode);
-  EXPECT_EQ(through_made_code.depth, 1);
-  EXPECT_TRUE(through_made_code.truncated);
-  EXPECT_TRUE(code.Contains(through_made_code.pcs[0]));
+  CallGeneratedCode(code, ProbeThroughGeneratedCode);
+  EXPECT_EQ(through_generated_code.depth, 1);
+  EXPECT_TRUE(through_generated_code.truncated);
+  EXPECT_TRUE(code.Contains(through_generated_code.pcs[0]));
 }
 
-TEST(MadeCode, WithAFramePointerToAnythingEndsTheStackAsTruncated) {
+TEST(GeneratedCodeTest, StackIsTruncatedAtInvalidFramePointer) {
   const MadeCode code(MadeCode::kWithOtherFramePointer);
-  static const unsigned char kData[8] = {0, 0, 0, 0, 0, 0, 0xff, 0xd0};  // as "call *%rax", which it is not
+  static const unsigned char kData[8] = {0, 0, 0, 0, 0, 0, 0xff, 0xd0};  // data with the bytes of "call *%rax"
   void* const unmapped = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_EQ(munmap(unmapped, 4096), 0);
   const auto fp = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
-  // What looks like a frame's record: an outer frame pointer, which is a true one, and a return address, which is not.
+  // Looks like a frame record: a valid outer frame pointer, and an invalid return address.
   for (const uintptr_t stale_pc : {reinterpret_cast<uintptr_t>(unmapped) + 100, reinterpret_cast<uintptr_t>(&kData[8]),
-                                   reinterpret_cast<uintptr_t>(&ProbeThroughMadeCode), uintptr_t{0}, uintptr_t{7},
+                                   reinterpret_cast<uintptr_t>(&ProbeThroughGeneratedCode), uintptr_t{0}, uintptr_t{7},
                                    uintptr_t{4096}, ~uintptr_t{0}, uintptr_t{1} << 63, uintptr_t{0x7ffffffff008}}) {
     const uintptr_t record[2] = {fp, stale_pc};
-    CallMadeCode(code, ProbeThroughMadeCode, record);
-    EXPECT_EQ(through_made_code.depth, 1) << std::hex << stale_pc;
-    EXPECT_TRUE(through_made_code.truncated);
+    CallGeneratedCode(code, ProbeThroughGeneratedCode, record);
+    EXPECT_EQ(through_generated_code.depth, 1) << std::hex << stale_pc;
+    EXPECT_TRUE(through_generated_code.truncated);
   }
   for (const uintptr_t wild : {uintptr_t{0}, uintptr_t{1}, reinterpret_cast<uintptr_t>(unmapped), fp + 3, fp - 100000,
                                fp + (uintptr_t{1} << 30), ~uintptr_t{7}, uintptr_t{1} << 63}) {
-    CallMadeCode(code, ProbeThroughMadeCode, reinterpret_cast<const void*>(wild));
-    EXPECT_EQ(through_made_code.depth, 1) << std::hex << wild;
-    EXPECT_TRUE(through_made_code.truncated);
+    CallGeneratedCode(code, ProbeThroughGeneratedCode, reinterpret_cast<const void*>(wild));
+    EXPECT_EQ(through_generated_code.depth, 1) << std::hex << wild;
+    EXPECT_TRUE(through_generated_code.truncated);
   }
 }
 
-// A forked child captures through all that its parent does.
+// Checks that a forked child captures the same stacks as its parent.
 void ForkAndCapture() {
   ProbeAll();
   ASSERT_TRUE(NoDifference());
@@ -653,8 +614,8 @@ void ForkAndCapture() {
     alarm(100);
     ScenarioSets()[0].random_chain(3, 25, ProbeRulesRepeatedly);
     for (const Case& c : Cases()) c.set.run(c.scenario, ProbeRulesRepeatedly);
-    CallMadeCode(code, inner, ProbeThroughMadeCode);
-    const testing::AssertionResult is_whole = IsWholeThroughMadeCode(2);
+    CallGeneratedCode(code, inner, ProbeThroughGeneratedCode);
+    const testing::AssertionResult is_whole = IsCompleteThroughGeneratedCode(2);
     const testing::AssertionResult is_same = NoDifference();
     std::fprintf(stderr, "%s%s", is_whole.message(), is_same.message());
     _exit(is_same && is_whole ? 0 : 1);
@@ -663,8 +624,8 @@ void ForkAndCapture() {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
 }
-TEST(Fork, OfOneThreadLeavesTheChildAbleToCapture) { ForkAndCapture(); }
-TEST(Fork, OfManyThreadsLeavesTheChildAbleToCapture) {
+TEST(ForkedChildTest, CapturesAfterForkOfOneThread) { ForkAndCapture(); }
+TEST(ForkedChildTest, CapturesAfterForkOfManyThreads) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer lets the child of many threads make none";
 #elif defined(__SANITIZE_ADDRESS__)

@@ -1,4 +1,4 @@
-// Frame rules against elfutils', at every row of whole libraries.
+// Compares frame rules with those of elfutils, over all loaded libraries.
 #include "src/capture/cfi.h"
 
 #include <dlfcn.h>
@@ -51,7 +51,7 @@ std::vector<Object> LoadedObjects() {
   return objects;
 }
 
-// "cfa=... ra=... fp=..." in one notation for both sides.
+// The common notation of rules: the register and offset of the CFA, and the offset of the saved fp.
 std::string Notation(char cfa_kind, int64_t cfa_offset, bool fp_saved, int64_t fp_offset) {
   std::string text = std::string(1, cfa_kind) + std::to_string(cfa_offset);
   if (fp_saved) text += " fp" + std::to_string(fp_offset);
@@ -79,8 +79,7 @@ std::string Ours(const FrameRule& rule) {
   return "";
 }
 
-// What elfutils says of a frame: as above where it is of the simple forms, "special" where it is not, "" where it has
-// no frame.
+// The rule of elfutils: in the notation above if it has one of the simple forms, "special" if not, "" if there is none.
 std::string Theirs(Dwarf_CFI* cfi, Dwarf_Addr address) {
   Dwarf_Frame* frame = nullptr;
   if (dwarf_cfi_addrframe(cfi, address, &frame) != 0) return "";
@@ -115,7 +114,7 @@ std::string Theirs(Dwarf_CFI* cfi, Dwarf_Addr address) {
   return Notation(kind, cfa_offset, true, fp_offset);
 }
 
-TEST(FrameRules, AreElfutilsOwnAtEveryStepOfEveryLoadedLibrary) {
+TEST(FrameRuleTest, EqualsElfutilsInAllLoadedLibraries) {
   int64_t compared = 0;
   int64_t special = 0;
   int64_t inexpressible = 0;
@@ -133,7 +132,7 @@ TEST(FrameRules, AreElfutilsOwnAtEveryStepOfEveryLoadedLibrary) {
       GElf_Phdr header;
       gelf_getphdr(elf, static_cast<int>(i), &header);
       if (header.p_type != PT_LOAD || (header.p_flags & PF_X) == 0) continue;
-      // Not a divisor of any alignment, so that all places of prologues are met.
+      // The step is not a divisor of any alignment, so all positions in prologues occur.
       for (GElf_Addr at = header.p_vaddr; at < header.p_vaddr + header.p_filesz; at += 11) {
         const std::string theirs = Theirs(cfi, at);
         const std::string ours = Ours(ReadFrameRule(object.eh_frame_hdr, object.readable, object.bias + at));

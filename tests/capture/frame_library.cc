@@ -1,10 +1,10 @@
-// A library for tests that load it: call_through_frame calls back through a frame of FRAME_BYTES, and the constructor
-// calls the function whose address is in the environment variable CAPTURE_TEST_HOOK.
+// A library that tests load. call_through_frame has a frame of FRAME_BYTES and calls a function. The constructor calls
+// the function whose address is in the environment variable CAPTURE_TEST_HOOK.
 #include <cstdlib>
 
 extern "C" __attribute__((visibility("default"), noinline)) int call_through_frame(void (*function)()) {
   char block[FRAME_BYTES];
-  // Keeps all of it on the stack, and writes nothing to it.
+  // Keeps the whole block on the stack, without a write to it.
   asm volatile("" ::"r"(block) : "memory");
   function();
   asm volatile("" ::"r"(block) : "memory");

@@ -1,5 +1,5 @@
-// Captures take no memory from malloc; those by libunwind none once a thread has made its first. A program of its own,
-// because it counts every malloc there is.
+// Captures do not call malloc. With libunwind this holds after the first capture of a thread. This is a program of its
+// own because it replaces malloc to count its calls.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -17,7 +17,7 @@
 #endif
 #ifndef HAS_SANITIZER
 #define COUNTS_MALLOC
-// By this thread, within a capture.
+// Calls by this thread during a capture.
 static __thread bool is_capturing;
 static __thread long mallocs;
 static void Count() { mallocs += is_capturing; }
@@ -67,8 +67,8 @@ std::atomic<long> changed_errno;
   captures.fetch_add(1);
 }
 
-class NoMalloc : public testing::TestWithParam<Unwinder> {};
-TEST_P(NoMalloc, InAnyCapture) {
+class NoMallocTest : public testing::TestWithParam<Unwinder> {};
+TEST_P(NoMallocTest, CapturesDoNotCallMalloc) {
   const StackCapture used(GetParam());
   capture = &used;
   const std::vector<ScenarioSet> sets = ScenarioSets();
@@ -80,7 +80,7 @@ TEST_P(NoMalloc, InAnyCapture) {
       CountingProbe();
       during_captures = 0;
     }
-    // Code that nobody has captured in before, too.
+    // Includes code in which no capture was made before.
     for (uint64_t seed = 1; seed < 2000; ++seed) sets[seed % sets.size()].random_chain(seed, 30, CountingProbe);
     for (size_t i = 0; i < sets[0].scenarios.size(); ++i) {
       if (std::string(sets[0].scenarios[i]) != "threads") sets[0].run(static_cast<int>(i), CountingProbe);
@@ -90,11 +90,11 @@ TEST_P(NoMalloc, InAnyCapture) {
   EXPECT_EQ(during_captures, 0);
   EXPECT_EQ(changed_errno, 0);
 }
-INSTANTIATE_TEST_SUITE_P(Unwinders, NoMalloc,
+INSTANTIATE_TEST_SUITE_P(Unwinders, NoMallocTest,
                          testing::Values(Unwinder::kAuto, Unwinder::kFramePointer, Unwinder::kLibunwind),
                          [](const auto& info) { return std::string(StackCapture(info.param).name()); });
 #else
-TEST(NoMalloc, InAnyCapture) { GTEST_SKIP() << "a sanitizer owns malloc in this build"; }
+TEST(NoMallocTest, CapturesDoNotCallMalloc) { GTEST_SKIP() << "a sanitizer replaces malloc in this build"; }
 #endif
 
 }  // namespace

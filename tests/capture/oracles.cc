@@ -19,7 +19,7 @@ using hbmprof::internal::kMaxStackDepth;
 
 namespace {
 
-// Where a signal handler returns to: the trampoline that libc gives the kernel.
+// The return address of signal handlers: the trampoline that libc registers with the kernel.
 uintptr_t SignalTrampoline() {
   static const uintptr_t trampoline = [] {
     struct sigaction old;
@@ -54,7 +54,7 @@ Stack Capture(const hbmprof::internal::StackCapture& capture, const Caller& call
   return stack;
 }
 
-// backtrace loads a library when it is first called, which must not be in one of the tests' signal handlers.
+// The first call of backtrace loads a library, which is not allowed in the signal handlers of the tests.
 [[maybe_unused]] const int loaded_for_backtrace = [] {
   void* pc;
   return backtrace(&pc, 1);
@@ -76,7 +76,7 @@ Stack GlibcStack(const Caller& caller) {
 
 Stack LibunwindStack(const Caller& caller) {
   Stack stack;
-  const CapturedStack result = hbmprof::internal::CaptureWithLibunwindAfresh(caller, stack.pcs, kMaxStackDepth);
+  const CapturedStack result = hbmprof::internal::StepWithLibunwind(caller, stack.pcs, kMaxStackDepth);
   stack.depth = result.depth;
   stack.truncated = result.truncated;
   return stack;

@@ -1,4 +1,4 @@
-// What other unwinders say about the same stack: the yardstick for captures.
+// The stacks that other unwinders find, to compare captures with.
 #ifndef HBMPROF_TESTS_CAPTURE_ORACLES_H_
 #define HBMPROF_TESTS_CAPTURE_ORACLES_H_
 
@@ -10,7 +10,7 @@
 
 namespace capture_test {
 
-// A stack that takes no memory from malloc, for use in signal handlers.
+// A stack without memory from malloc, for use in signal handlers.
 struct Stack {
   int depth = 0;
   bool truncated = false;
@@ -21,13 +21,13 @@ bool operator==(const Stack& a, const Stack& b);
 Stack Capture(const hbmprof::internal::StackCapture& capture, const hbmprof::Caller& caller,
               int max_depth = hbmprof::internal::kMaxStackDepth);
 
-// glibc's backtrace(), from the caller on; interrupted frames as StackCapture stores them.
+// The stack that glibc's backtrace() finds, from the caller on. Interrupted frames are stored as by StackCapture.
 Stack GlibcStack(const hbmprof::Caller& caller);
 
-// libunwind frame by frame, with nothing remembered. Empty if libunwind is not installed.
+// The stack that libunwind finds by stepping, without its caches. Empty if libunwind is not installed.
 Stack LibunwindStack(const hbmprof::Caller& caller);
 
-// Side by side with the functions' names, for a failure's message.
+// The addresses with the names of their functions, for messages of failures.
 std::string Describe(const Stack& stack);
 
 }  // namespace capture_test

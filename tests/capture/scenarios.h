@@ -1,6 +1,5 @@
-// Ways to get somewhere in a program, for tests of stack capture. scenarios.inc.cc is compiled several times, by each
-// compiler there is and with different options, into a
-// namespace each; ScenarioSets() lists them.
+// Scenarios: kinds of calls and signals, to test stack capture in. scenarios.inc.cc is compiled several times, by each
+// installed compiler and with different options, into one namespace each. ScenarioSets() lists them.
 #ifndef HBMPROF_TESTS_CAPTURE_SCENARIOS_H_
 #define HBMPROF_TESTS_CAPTURE_SCENARIOS_H_
 
@@ -9,14 +8,14 @@
 
 namespace capture_test {
 
-// What each scenario calls wherever it wants its stack looked at.
+// Scenarios call this function at the points whose stacks are tested.
 using Probe = void (*)();
 
 struct ScenarioSet {
   const char* name;  // compiler and options
   std::vector<const char*> scenarios;
   void (*run)(int scenario, Probe probe);
-  // A chain of `depth` calls, of functions and call sites chosen by `seed`, with the probe at its end.
+  // Runs a chain of `depth` calls and then the probe. `seed` selects the functions and call sites.
   void (*random_chain)(uint64_t seed, int depth, Probe probe);
 };
 

@@ -1,4 +1,4 @@
-// Compiled several times, see scenarios.h. SCENARIO_SET is a name of its own for each.
+// Compiled several times, see scenarios.h. SCENARIO_SET is a different name each time.
 #include "tests/capture/scenarios.h"
 
 #include <alloca.h>
@@ -30,7 +30,7 @@ namespace {
 Probe current_probe;
 volatile int sink;
 
-// Keeps a call from becoming a tail call.
+// Prevents that the compiler makes a tail call of the call before it.
 #define CALL_PROBE() \
   do {               \
     current_probe(); \
@@ -64,7 +64,7 @@ NOINLINE void HugeFrame() {
   Touch(block, sizeof(block));
 }
 
-// More live values than registers, so that every callee-saved one is pushed, rbp among them.
+// Has more live values than registers, so that every callee-saved register is pushed, including rbp.
 NOINLINE long ManyRegisters(long a, long b, long c, long d, long e, long f) {
   const long g = a * b, h = c * d, i = e * f, j = a ^ f, k = b + e, l = c - d, m = g * h;
   CALL_PROBE();
@@ -74,7 +74,7 @@ NOINLINE long ManyRegisters(long a, long b, long c, long d, long e, long f) {
 }
 NOINLINE void CalleeSavedRegisters() { sink = static_cast<int>(ManyRegisters(sink, 2, 3, 4, 5, sink)); }
 
-// Early exits keep the prologue away from the function's start.
+// With early exits, the prologue is not at the start of the function.
 NOINLINE int ShrinkWrapped(int n) {
   if (n == 0) return 1;
   char block[200];
@@ -163,7 +163,7 @@ NOINLINE void CallOnce() {
   std::call_once(flag, [] { CALL_PROBE(); });
 }
 
-// An output buffer that a stream flushes into from deep inside the library.
+// A buffer whose overflow function a stream calls from deep inside the C++ library.
 struct ProbingBuffer : std::streambuf {
   int_type overflow(int_type c) override {
     CALL_PROBE();
@@ -213,7 +213,7 @@ NOINLINE void Exceptions() {
   CALL_PROBE();
 }
 
-// The return address of a call that does not return may lie in the next function.
+// The return address of a call that does not return may be in the next function.
 [[noreturn]] NOINLINE void ProbeAndThrow() {
   CALL_PROBE();
   throw 1;
@@ -273,7 +273,7 @@ NOINLINE void AlternateSignalStack() {
   sigaltstack(&old, nullptr);
 }
 
-// A fault in a function without a frame of its own, at its first instruction.
+// A fault at the first instruction of a function without a frame.
 void OnFault(int, siginfo_t*, void* context) {
   CALL_PROBE();
   auto* c = static_cast<ucontext_t*>(context);
@@ -350,7 +350,7 @@ using Step = int (*)(uint64_t seed, int depth, void* chain);
 constexpr int kFunctions = 128;
 const Step* steps;
 
-// Each a function of its own, with a frame of its own size and two places it calls from.
+// Each instance is a function with a frame of a different size and two call sites.
 template <int kNumber>
 NOINLINE int Link(uint64_t seed, int depth, void* chain) {
   if (depth == 0) {
@@ -364,7 +364,7 @@ NOINLINE int Link(uint64_t seed, int depth, void* chain) {
   const uint64_t next_seed = seed * 6364136223846793005u + 1442695040888963407u;
   int result;
   if constexpr (kNumber % 3 == 0) {
-    // Through another callee-saved register set.
+    // Needs another set of callee-saved registers.
     const long a = sink, b = a * 3, c = b ^ a, d = c + 7, e = d * b;
     result = second ? next(next_seed, depth - 1, block) + 1 : next(next_seed, depth - 1, chain);
     result += static_cast<int>(a + b * c - d * e);

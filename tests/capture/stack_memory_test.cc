@@ -1,4 +1,4 @@
-// The bounds of threads' stacks, what is readable, and how much of a small stack a record takes.
+// The bounds of thread stacks, reads of stack memory, and the stack that the recording of an event needs.
 #include "src/capture/stack_memory.h"
 
 #include <gtest/gtest.h>
@@ -27,14 +27,14 @@ using hbmprof::Caller;
 using hbmprof::Options;
 using hbmprof::Profiler;
 using hbmprof::Unwinder;
+using hbmprof::internal::AvailableStackBytes;
 using hbmprof::internal::StackBounds;
 using hbmprof::internal::StackCapture;
 using hbmprof::internal::StackMemory;
-using hbmprof::internal::StackRoom;
 using hbmprof::internal::ThreadStackBounds;
 
-// What pthread_getattr_np says of the calling thread.
-StackBounds Asked() {
+// The bounds that pthread_getattr_np returns for the calling thread.
+StackBounds ExpectedBounds() {
   pthread_attr_t attributes;
   EXPECT_EQ(pthread_getattr_np(pthread_self(), &attributes), 0);
   void* low = nullptr;
@@ -45,14 +45,14 @@ StackBounds Asked() {
   return {start, (start + bytes) & ~uintptr_t{7}};
 }
 
-void ExpectAskedBounds() {
-  const StackBounds asked = Asked();
+void CheckBounds() {
+  const StackBounds expected = ExpectedBounds();
   const StackBounds found = ThreadStackBounds();
-  EXPECT_EQ(found.low, asked.low);
-  EXPECT_EQ(found.high, asked.high);
+  EXPECT_EQ(found.low, expected.low);
+  EXPECT_EQ(found.high, expected.high);
   const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
-  EXPECT_LE(StackRoom(), here - asked.low);
-  EXPECT_GE(StackRoom() + 1024, here - asked.low);
+  EXPECT_LE(AvailableStackBytes(), here - expected.low);
+  EXPECT_GE(AvailableStackBytes() + 1024, here - expected.low);
 }
 
 void RunThread(const pthread_attr_t* attributes, const std::function<void()>& body) {
@@ -80,9 +80,9 @@ constexpr size_t kSmallest = size_t{1} << 20;  // a sanitizer's own needs
 const size_t kSmallest = static_cast<size_t>(PTHREAD_STACK_MIN) + 4096;
 #endif
 
-TEST(StackBounds, AreThoseOfPthreadGetattrNp) {
-  RunThread(nullptr, ExpectAskedBounds);
-  // Small, large, and those that glibc keeps of ended threads and gives to new ones.
+TEST(StackBoundsTest, EqualPthreadGetattrNp) {
+  RunThread(nullptr, CheckBounds);
+  // Small and large stacks. In the second round glibc may reuse stacks of threads that have ended.
   for (int round = 0; round < 2; ++round) {
     for (const size_t bytes : {kSmallest, 4 * kSmallest, size_t{256} << 20}) {
       for (const size_t guard : {size_t{0}, size_t{1}, size_t{4096}, size_t{65536}}) {
@@ -90,27 +90,27 @@ TEST(StackBounds, AreThoseOfPthreadGetattrNp) {
         Attributes attributes;
         ASSERT_EQ(pthread_attr_setstacksize(&attributes.value, bytes), 0);
         ASSERT_EQ(pthread_attr_setguardsize(&attributes.value, guard), 0);
-        RunThread(&attributes.value, ExpectAskedBounds);
+        RunThread(&attributes.value, CheckBounds);
       }
     }
   }
 }
 
-TEST(StackBounds, AreThoseOfAStackThatTheProgramSupplies) {
-  // Also where nothing is aligned to a page, and where what lies around it is no stack.
+TEST(StackBoundsTest, AreFoundForStackOfTheProgram) {
+  // Not aligned to pages, and inside a larger block of memory.
   const std::unique_ptr<char[]> memory(new char[size_t{4} << 20]);
   for (const size_t at : {0, 16, 4096 + 64}) {
     for (const size_t bytes : {2 * kSmallest, 3 * kSmallest + 16}) {
       SCOPED_TRACE(testing::Message() << bytes << " bytes at " << at);
       Attributes attributes;
       ASSERT_EQ(pthread_attr_setstack(&attributes.value, memory.get() + at, bytes), 0);
-      RunThread(&attributes.value, ExpectAskedBounds);
+      RunThread(&attributes.value, CheckBounds);
     }
   }
 }
 
-TEST(StackBounds, AreFoundWhateverAThreadKeepsInItsKeys) {
-  // Their values lie in the descriptor before the bounds.
+TEST(StackBoundsTest, DoNotDependOnThreadSpecificValues) {
+  // These values are in the descriptor before the bounds.
   std::vector<pthread_key_t> keys(30);
   for (pthread_key_t& key : keys) ASSERT_EQ(pthread_key_create(&key, nullptr), 0);
   RunThread(nullptr, [&keys] {
@@ -118,25 +118,25 @@ TEST(StackBounds, AreFoundWhateverAThreadKeepsInItsKeys) {
     char* const values[] = {const_cast<char*>(self), const_cast<char*>(self) - 64, const_cast<char*>(self) - 65536,
                             reinterpret_cast<char*>(uintptr_t{1} << 20), nullptr};
     for (size_t i = 0; i < keys.size(); ++i) pthread_setspecific(keys[i], values[i % 5]);
-    ExpectAskedBounds();
+    CheckBounds();
     for (pthread_key_t key : keys) pthread_setspecific(key, nullptr);
   });
   for (pthread_key_t key : keys) pthread_key_delete(key);
 }
 
-TEST(StackBounds, OfTheMainThreadHoldItsStack) {
-  const StackBounds asked = Asked();
+TEST(StackBoundsTest, MainThreadIsInsideItsBounds) {
+  const StackBounds expected = ExpectedBounds();
   const StackBounds found = ThreadStackBounds();
   EXPECT_GT(found.high, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)));
-  EXPECT_LE(found.high, asked.high);
+  EXPECT_LE(found.high, expected.high);
   rlimit limit;
   ASSERT_EQ(getrlimit(RLIMIT_STACK, &limit), 0);
   if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur <= size_t{128} << 20) {
-    EXPECT_NEAR(static_cast<double>(found.low), static_cast<double>(asked.low), 4096);
+    EXPECT_NEAR(static_cast<double>(found.low), static_cast<double>(expected.low), 4096);
   }
 }
 
-TEST(StackBounds, AreThoseOfTheThreadThatForkedInItsChild) {
+TEST(StackBoundsTest, AreKeptInForkedChild) {
   RunThread(nullptr, [] {
     const pid_t child = fork();
     if (child == 0) {
@@ -150,7 +150,7 @@ TEST(StackBounds, AreThoseOfTheThreadThatForkedInItsChild) {
   });
 }
 
-// --- Addresses that are no stack's. ---
+// --- Addresses outside of any stack. ---
 
 const uintptr_t kBadAddresses[] = {0,
                                    1,
@@ -173,7 +173,7 @@ const uintptr_t kBadAddresses[] = {0,
                                    ~uintptr_t{0} - 7,
                                    ~uintptr_t{0}};
 
-TEST(StackMemory, ReadsNothingWhereNothingIs) {
+TEST(StackMemoryTest, InvalidAddressesAreNotRead) {
   for (const uintptr_t stack : kBadAddresses) {
     StackMemory memory(stack);
     EXPECT_FALSE(memory.is_own());
@@ -184,7 +184,7 @@ TEST(StackMemory, ReadsNothingWhereNothingIs) {
   }
 }
 
-TEST(StackMemory, ReadsUpToTheEndOfAnotherStack) {
+TEST(StackMemoryTest, ReadsOtherStackUpToItsEnd) {
   auto* pages = static_cast<char*>(mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(pages, MAP_FAILED);
   ASSERT_EQ(mprotect(pages + 2 * 4096, 4096, PROT_NONE), 0);
@@ -198,9 +198,9 @@ TEST(StackMemory, ReadsUpToTheEndOfAnotherStack) {
   munmap(pages, 3 * 4096);
 }
 
-class AnyCaller : public testing::TestWithParam<Unwinder> {};
+class AnyCallerTest : public testing::TestWithParam<Unwinder> {};
 
-TEST_P(AnyCaller, IsCapturedWithoutACrash) {
+TEST_P(AnyCallerTest, IsCapturedWithoutCrash) {
   const StackCapture capture(GetParam());
   const Caller here = Caller::OfThisFunction();
   uintptr_t pcs[64];
@@ -227,11 +227,11 @@ TEST_P(AnyCaller, IsCapturedWithoutACrash) {
   EXPECT_TRUE(profiler.RecordAllocFrom(Caller{}, BufferId(1), 10, {}));
   EXPECT_EQ(profiler.TakeSnapshot().samples.size(), 1u);
 }
-INSTANTIATE_TEST_SUITE_P(Unwinders, AnyCaller,
+INSTANTIATE_TEST_SUITE_P(Unwinders, AnyCallerTest,
                          testing::Values(Unwinder::kAuto, Unwinder::kFramePointer, Unwinder::kLibunwind),
                          [](const auto& info) { return std::string(StackCapture(info.param).name()); });
 
-// --- How much of the stack a record takes. ---
+// --- The stack that the recording of an event needs. ---
 
 ucontext_t outside;
 ucontext_t inside;
@@ -258,24 +258,24 @@ void RunFiber(char* stack, size_t bytes, const std::function<void()>& body) {
   asm volatile("");  // no tail call
 }
 
-void RecordALot(Profiler& profiler) {
+void RecordMany(Profiler& profiler) {
   for (uint64_t i = 1; i < 5000; ++i) {
     RecordAt(profiler, static_cast<int>(i % 8), i << 8);
     if (i % 3 == 0) profiler.RecordFree(BufferId(i << 8));
   }
 }
 
-// Each event of a pool, with few blocks and with many.
+// Records each kind of event of a pool, with few blocks and with many.
 void UsePools(Profiler& profiler) {
   const auto at = [](uint64_t kib) { return BufferId((uint64_t{1} << 40) + (kib << 10)); };
   for (const uint64_t blocks : {4, 300}) {
     const size_t bytes = blocks << 10;
-    for (uint64_t i = 0; i < blocks; ++i) profiler.RecordBlock(at(2 * i), 1024);  // before their segments
+    for (uint64_t i = 0; i < blocks; ++i) profiler.RecordBlock(at(2 * i), 1024);  // before the segments
     profiler.RecordSegment(at(0), bytes);
     profiler.RecordSegment(at(blocks), bytes);
-    profiler.RecordBlock(at(blocks - 1), 1024);        // its free was missed
-    profiler.RecordBlockResize(at(blocks - 2), 3000);  // into the second segment
-    profiler.RecordSegment(at(0), 1024);               // a block becomes one
+    profiler.RecordBlock(at(blocks - 1), 1024);        // its free was not recorded
+    profiler.RecordBlockResize(at(blocks - 2), 3000);  // extends into the second segment
+    profiler.RecordSegment(at(0), 1024);               // a block becomes a segment
     profiler.RecordBlock(at(0), 512);
     profiler.MergeSegments(at(0), at(blocks));
     profiler.SplitSegment(at(0), bytes / 2);
@@ -286,34 +286,35 @@ void UsePools(Profiler& profiler) {
   }
 }
 
-class StackUse : public testing::TestWithParam<int> {};
+class StackUseTest : public testing::TestWithParam<int> {};
 
-// A record of a stack of few frames takes less than 4 KiB: first captures, first sites, learning, growing tables,
-// pools.
-TEST_P(StackUse, OfARecordIsSmall) {
+// The recording of an event with few frames needs less than 4 KiB of stack, including first captures, new sites, the
+// learning of paths, growing tables and pools.
+TEST_P(StackUseTest, OfRecordingIsBelow4KiB) {
 #ifndef LIBRARY_IS_OPTIMISED
   GTEST_SKIP() << "frames of this build are larger";
 #endif
   constexpr size_t kBytes = size_t{64} << 10;
-  constexpr size_t kOwn = 8 * 64 + 256;  // RecordALot's
-  constexpr ptrdiff_t kMost = 4096 + kOwn;
+  constexpr size_t kTestBytes = 8 * 64 + 256;  // frames of RecordMany
+  constexpr ptrdiff_t kMaxBytes = 4096 + kTestBytes;
   Options options;
   options.max_stack_depth = GetParam();
-  // What a fiber's stack was used for can be seen: all of it below is as before. It cannot be told from a small one.
+  // The stack of a fiber is filled with a pattern, so that the used part can be measured. The library does not know the
+  // size of such a stack.
   std::vector<char> memory(kBytes, '\x5a');
   {
     Profiler profiler(options);
     RunFiber(memory.data(), kBytes, [&] {
-      RecordALot(profiler);
+      RecordMany(profiler);
       UsePools(profiler);
     });
     EXPECT_GT(profiler.GetTrackerStats().sites, 7);
     EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, 0);
   }
   const auto is_used = [](char byte) { return byte != '\x5a'; };
-  EXPECT_LE(memory.end() - std::find_if(memory.begin(), memory.end(), is_used), kMost);
+  EXPECT_LE(memory.end() - std::find_if(memory.begin(), memory.end(), is_used), kMaxBytes);
 
-  // A thread whose stack is too small for a deep stack's frames.
+  // A thread whose stack is too small for the buffer of a deep stack.
   std::vector<char> supplied(size_t{20} << 10, '\x5a');
   Attributes attributes;
   ASSERT_EQ(pthread_attr_setstack(&attributes.value, supplied.data(), supplied.size()), 0);
@@ -321,13 +322,13 @@ TEST_P(StackUse, OfARecordIsSmall) {
   Profiler profiler(options);
   RunThread(&attributes.value, [&] {
     top = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
-    RecordALot(profiler);
+    RecordMany(profiler);
     UsePools(profiler);
   });
   const auto lowest = std::find_if(supplied.begin(), supplied.end(), is_used);
-  EXPECT_LE(static_cast<ptrdiff_t>(top - reinterpret_cast<uintptr_t>(&*lowest)), kMost);
+  EXPECT_LE(static_cast<ptrdiff_t>(top - reinterpret_cast<uintptr_t>(&*lowest)), kMaxBytes);
   EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, 0);
 }
-INSTANTIATE_TEST_SUITE_P(Depths, StackUse, testing::Values(64, 128, 512), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Depths, StackUseTest, testing::Values(64, 128, 512), testing::PrintToStringParamName());
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Captures while libraries come and go.
+// Captures while libraries are loaded and unloaded.
 #include <alloca.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ const StackCapture& Libunwind() {
   return capture;
 }
 
-// Opens on construction, closes on destruction.
+// A library that is loaded during the life of this object.
 class Library {
  public:
   explicit Library(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -60,7 +60,7 @@ class Library {
   Library& operator=(const Library&) = delete;
 
   uintptr_t address() const { return reinterpret_cast<uintptr_t>(call_); }
-  // Adds no frame of its own, even where nothing is optimised.
+  // Adds no frame, even without optimization.
   [[gnu::always_inline]] void Call(void (*function)()) const {
     if (call_ != nullptr) call_(function);
   }
@@ -73,7 +73,7 @@ class Library {
 [[gnu::noinline]] void ProbeAgainstGlibc() {
   const Caller caller = Caller::OfThisFunction();
   const Stack expected = GlibcStack(caller);
-  // Often enough for the walk to be remembered.
+  // Often enough for the stack to be cached.
   for (int i = 0; i < 20; ++i) {
     const Stack rules = Capture(Auto(), caller);
     ASSERT_TRUE(rules == expected) << "rules:\n" << Describe(rules) << "glibc:\n" << Describe(expected);
@@ -91,16 +91,16 @@ void LoadInTurn(const std::string& one, const std::string& other) {
     address = library.address();
     library.Call(ProbeAgainstGlibc);
   }
-  EXPECT_GT(at_same_address, 0) << "no library took another's place, so nothing was tested";
+  EXPECT_GT(at_same_address, 0) << "no library was loaded at the address of another, so nothing was tested";
 }
 
-TEST(Unloading, AnotherLibraryInTheSamePlaceHasItsOwnFrames) { LoadInTurn(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE); }
+TEST(UnloadingTest, LibraryAtReusedAddressHasItsOwnFrames) { LoadInTurn(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE); }
 
-TEST(Unloading, AnotherLibraryWithoutABuildIdHasItsOwnFrames) {
+TEST(UnloadingTest, LibraryWithoutBuildIdAtReusedAddressHasItsOwnFrames) {
   LoadInTurn(FRAME_LIBRARY_SMALL_NO_ID, FRAME_LIBRARY_LARGE_NO_ID);
 }
 
-// Two functions that differ in their addresses only, to call a library from a given depth of the stack.
+// Functions that differ only in their addresses. They call a library at a given depth of the stack.
 template <int kNumber>
 [[gnu::noinline]] void CallFromBelow(const Library& library, size_t bytes, void (*function)()) {
   static volatile int sink;
@@ -112,13 +112,13 @@ template <int kNumber>
 uintptr_t probed_sp;
 [[gnu::noinline]] void RecordSp() { probed_sp = Caller::OfThisFunction().sp; }
 
-// The hardest case for remembered walks: the same pc and sp, and around the smaller frame's words of old, which nobody
-// has overwritten, the larger frame of the other library. The frame pointer is the same too: that of CallFromBelow.
-void LoadAroundTheOldOnesWords(const std::string& small, const std::string& large) {
-  constexpr size_t kOutOfReach = 128 << 10;  // of what dlopen and dlclose write
+// The hardest case for the path cache: pc, sp and fp (that of CallFromBelow) are equal, and the larger frame of the
+// other library contains the old words of the smaller frame, which were not overwritten.
+void LoadAroundOldWords(const std::string& small, const std::string& large) {
+  constexpr size_t kBelowOtherCalls = 128 << 10;  // so that dlopen and dlclose do not overwrite the words
   void (*const call[])(const Library&, size_t, void (*)()) = {CallFromBelow<0>, CallFromBelow<1>};
   const std::string paths[] = {small, large};
-  size_t bytes[] = {kOutOfReach, kOutOfReach};
+  size_t bytes[] = {kBelowOtherCalls, kBelowOtherCalls};
   void (*probe)() = RecordSp;
   uintptr_t sp[2];
   uintptr_t address[2];
@@ -139,17 +139,17 @@ void LoadAroundTheOldOnesWords(const std::string& small, const std::string& larg
   }
 }
 
-TEST(Unloading, AnotherLibraryAroundTheOldOnesWordsHasItsOwnFrames) {
-  LoadAroundTheOldOnesWords(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE);
+TEST(UnloadingTest, LibraryAroundOldStackWordsHasItsOwnFrames) {
+  LoadAroundOldWords(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE);
 }
 
-// Nothing is asked of the dynamic linker in the child of a process with several threads.
-TEST(Unloading, InAForkedChildALibraryThatCannotBeIdentifiedIsNotTakenForTheOldOne) {
+// In the child of a process with several threads, the dynamic linker cannot be queried for unloaded libraries.
+TEST(UnloadingTest, UnidentifiedLibraryInForkedChildHasItsOwnFrames) {
   std::promise<void> done;
   std::thread other([&done] { done.get_future().wait(); });
   const pid_t child = fork();
   if (child == 0) {
-    LoadAroundTheOldOnesWords(FRAME_LIBRARY_SMALL_NO_ID, FRAME_LIBRARY_LARGE_NO_ID);
+    LoadAroundOldWords(FRAME_LIBRARY_SMALL_NO_ID, FRAME_LIBRARY_LARGE_NO_ID);
     _exit(testing::Test::HasFailure() ? 1 : 0);
   }
   done.set_value();
@@ -159,10 +159,10 @@ TEST(Unloading, InAForkedChildALibraryThatCannotBeIdentifiedIsNotTakenForTheOldO
   EXPECT_EQ(status, 0);
 }
 
-TEST(Unloading, ALibraryRebuiltUnderTheSameNameHasItsOwnFrames) {
+TEST(UnloadingTest, RebuiltLibraryOfSameNameHasItsOwnFrames) {
   const std::string path = testing::TempDir() + "capture_plugin_" + std::to_string(getpid()) + ".so";
   for (int round = 0; round < 6; ++round) {
-    // A new file each time: the old one may be mapped.
+    // A new file each time, because the old one may be mapped.
     std::filesystem::remove(path);
     std::filesystem::copy_file(round % 2 == 0 ? FRAME_LIBRARY_SMALL_NO_ID : FRAME_LIBRARY_LARGE_NO_ID, path);
     Library(path).Call(ProbeAgainstGlibc);
@@ -170,7 +170,7 @@ TEST(Unloading, ALibraryRebuiltUnderTheSameNameHasItsOwnFrames) {
   std::filesystem::remove(path);
 }
 
-TEST(Unloading, InAForkedChildALibraryWithoutABuildIdHasItsOwnFrames) {
+TEST(UnloadingTest, LibraryWithoutBuildIdInForkedChildHasItsOwnFrames) {
   const Library library(FRAME_LIBRARY_SMALL_NO_ID);
   library.Call(ProbeAgainstGlibc);
   const pid_t child = fork();
@@ -184,7 +184,7 @@ TEST(Unloading, InAForkedChildALibraryWithoutABuildIdHasItsOwnFrames) {
   EXPECT_EQ(status, 0);
 }
 
-// Overwrites some bytes of a library's unwind tables, chosen by `seed`.
+// Overwrites some bytes of a library's unwind tables. `seed` selects them.
 void Damage(const Library& library, uint64_t seed) {
   dl_find_object object;
   ASSERT_EQ(_dl_find_object(reinterpret_cast<void*>(library.address()), &object), 0);
@@ -201,8 +201,8 @@ void Damage(const Library& library, uint64_t seed) {
 Stack through_damaged;
 [[gnu::noinline]] void CaptureThroughDamaged() { through_damaged = Capture(Auto(), Caller::OfThisFunction()); }
 
-// In a process each, since what is learnt of a library is kept.
-TEST(DamagedTables, EndAStackAndNothingElse) {
+// Each seed has its own process, because the rules of a library are kept.
+TEST(DamagedTablesTest, TruncateTheStack) {
   int truncated = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const pid_t child = fork();
@@ -222,7 +222,7 @@ TEST(DamagedTables, EndAStackAndNothingElse) {
   EXPECT_GT(truncated, 10);
 }
 
-TEST(Unloading, DoesNotDisturbOtherThreads) {
+TEST(UnloadingTest, DoesNotDisturbOtherThreads) {
   std::atomic<bool> stop{false};
   std::thread loader([&stop] {
     while (!stop) {
@@ -236,9 +236,9 @@ TEST(Unloading, DoesNotDisturbOtherThreads) {
   loader.join();
 }
 
-// What another thread and then the constructor of a library do, which runs with the dynamic linker's lock held.
+// Called by another thread and then by the constructor of a library, which runs with the dynamic linker's lock held.
 void (*in_constructor)();
-std::thread other_thread;  // joined outside the constructor: a thread may need the linker's lock to end
+std::thread other_thread;  // joined outside of the constructor, because a thread may need the linker's lock to end
 void WaitForAnotherThread() {
   unsetenv("CAPTURE_TEST_HOOK");
   std::promise<void> done;
@@ -267,9 +267,9 @@ std::atomic<int> runs;
   EXPECT_GT(Libunwind().Capture(caller, pcs, 64).depth, 2);
   runs.fetch_add(1);
 }
-// The other thread's captures go through code never seen before.
+// The captures of the other thread are in code without known rules.
 const Library* unseen;
-TEST(Unloading, CapturesDoNotWaitForDlopen) {
+TEST(UnloadingTest, CapturesDoNotWaitForDlopen) {
   Libunwind();  // a process that uses it loads it before main
   const Library other(FRAME_LIBRARY_LARGE);
   unseen = &other;
@@ -278,7 +278,7 @@ TEST(Unloading, CapturesDoNotWaitForDlopen) {
   EXPECT_EQ(runs.load(), 2);
 }
 
-TEST(Modules, AreListedWhileAnotherThreadIsInsideDlopen) {
+TEST(ModulesTest, AreListedWhileAnotherThreadIsInDlopen) {
   runs = 0;
   RunInConstructorWhileAnotherThreadDoes([] {
     EXPECT_FALSE(LoadedModules().empty());
@@ -287,9 +287,9 @@ TEST(Modules, AreListedWhileAnotherThreadIsInsideDlopen) {
   EXPECT_EQ(runs.load(), 2);
 }
 
-// The dynamic linker holds the lock of its list around a program's own function; the program lists the modules there,
-// while another thread is about to.
-TEST(Modules, AreListedWithinTheProgramsOwnListing) {
+// dl_iterate_phdr holds the lock of the linker's list while it calls a function of the program. That function lists the
+// modules, while another thread waits for the lock to do the same.
+TEST(ModulesTest, AreListedInsideDlIteratePhdr) {
   std::atomic<bool> is_listing{false};
   std::promise<void> done;
   std::future<void> finished = done.get_future();
@@ -323,7 +323,7 @@ const Snapshot::Module* Covering(const std::vector<Snapshot::Module>& modules, u
   return nullptr;
 }
 
-TEST(Modules, BeginWithTheMainProgramUnderItsFullPath) {
+TEST(ModulesTest, FirstIsMainProgramWithFullPath) {
   const std::vector<Snapshot::Module> modules = LoadedModules();
   ASSERT_FALSE(modules.empty());
   const auto here = reinterpret_cast<uintptr_t>(&ProbeAgainstGlibc);
@@ -331,7 +331,7 @@ TEST(Modules, BeginWithTheMainProgramUnderItsFullPath) {
   EXPECT_EQ(modules[0].path, std::filesystem::read_symlink("/proc/self/exe"));
 }
 
-TEST(Modules, CoverEveryLoadedFunctionOnceWithItsFileOffset) {
+TEST(ModulesTest, HaveBuildIdsAndDoNotOverlap) {
   const std::vector<Snapshot::Module> modules = LoadedModules();
   const Snapshot::Module* libc =
       Covering(modules, reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "gnu_get_libc_version")));
@@ -347,13 +347,13 @@ TEST(Modules, CoverEveryLoadedFunctionOnceWithItsFileOffset) {
   }
 }
 
-TEST(Modules, NameTheKernelsOwnObject) {
+TEST(ModulesTest, ContainVdso) {
   int count = 0;
   for (const Snapshot::Module& module : LoadedModules()) count += module.path == "[vdso]";
   EXPECT_EQ(count, 1);
 }
 
-TEST(Modules, KeepAnUnloadedLibraryUntilAnotherTakesItsPlace) {
+TEST(ModulesTest, KeepUnloadedLibraryUntilItsAddressIsReused) {
   uintptr_t address;
   {
     const Library library(FRAME_LIBRARY_SMALL);
@@ -367,7 +367,7 @@ TEST(Modules, KeepAnUnloadedLibraryUntilAnotherTakesItsPlace) {
     EXPECT_EQ(unloaded->path, FRAME_LIBRARY_SMALL);
   }
   const Library library(FRAME_LIBRARY_LARGE);
-  ASSERT_EQ(library.address(), address) << "the other library went elsewhere, so nothing was tested";
+  ASSERT_EQ(library.address(), address) << "the other library has another address, so nothing was tested";
   int covering = 0;
   for (const Snapshot::Module& module : LoadedModules()) {
     if (module.start > address || address >= module.limit) continue;
@@ -377,7 +377,7 @@ TEST(Modules, KeepAnUnloadedLibraryUntilAnotherTakesItsPlace) {
   EXPECT_EQ(covering, 1);
 }
 
-TEST(Modules, AForkedChildListsTheSameWithoutTheLoadersLock) {
+TEST(ModulesTest, AreTheSameInForkedChild) {
   const std::vector<Snapshot::Module> expected = LoadedModules();
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -401,7 +401,7 @@ TEST(Modules, AForkedChildListsTheSameWithoutTheLoadersLock) {
   EXPECT_EQ(status, 0);
 }
 
-TEST(Modules, WithoutABuildIdSayNone) {
+TEST(ModulesTest, BuildIdIsEmptyIfLibraryHasNone) {
   const Library library(FRAME_LIBRARY_SMALL_NO_ID);
   const std::vector<Snapshot::Module> modules = LoadedModules();
   const Snapshot::Module* module = Covering(modules, library.address());

@@ -5,50 +5,15 @@ usage: ctypes_test.py LIBRARY PROFILE VERSION
 """
 
 import ctypes
-import gzip
 import sys
+
+import profile_fields
 
 
 class Stats(ctypes.Structure):
   """The first fields of hbmprof_stats: a program that was written for an older version."""
   _fields_ = [("struct_size", ctypes.c_size_t), ("bytes_in_use", ctypes.c_int64),
               ("peak_bytes_in_use", ctypes.c_int64), ("after", ctypes.c_int64)]
-
-
-def fields(data):
-  """(number, value) of each field of a protobuf message; a value is an int or bytes."""
-  position = 0
-
-  def varint():
-    nonlocal position
-    value = shift = 0
-    while True:
-      byte = data[position]
-      position += 1
-      value |= (byte & 0x7F) << shift
-      shift += 7
-      if byte < 0x80:
-        return value
-
-  while position < len(data):
-    key = varint()
-    value = varint()
-    if key & 7 == 2:
-      value, position = data[position:position + value], position + value
-    elif key & 7 != 0:
-      raise ValueError(f"wire type {key & 7} is none of a profile's")
-    yield key >> 3, value
-
-
-def packed(data):
-  values, value, shift = [], 0, 0
-  for byte in data:
-    value |= (byte & 0x7F) << shift
-    shift += 7
-    if byte < 0x80:
-      values.append(value)
-      value = shift = 0
-  return values
 
 
 def expect(what, got, wanted):
@@ -74,23 +39,16 @@ def main():
   expect("the status", hbmprof.hbmprof_get_stats(3, ctypes.byref(stats)), 0)
   expect("in use", stats.bytes_in_use, 2000)
   expect("the peak", stats.peak_bytes_in_use, 3000)
-  expect("what lies behind struct_size", stats.after, -1)
+  expect("the field behind struct_size", stats.after, -1)
   stats.struct_size = 0
   expect("the status without a struct_size", hbmprof.hbmprof_get_stats(3, ctypes.byref(stats)), 3)
   if b"struct_size" not in hbmprof.hbmprof_last_error():
     sys.exit(f"ctypes_test: the error says {hbmprof.hbmprof_last_error()}")
 
   expect("the status of a dump", hbmprof.hbmprof_save_device_memory_profile(path.encode()), 0)
-  with gzip.open(path) as file:
-    profile = list(fields(file.read()))
-  strings = [value.decode() for number, value in profile if number == 6]
-  types = [strings[dict(fields(value))[1]] for number, value in profile if number == 1]
-  samples = [list(fields(value)) for number, value in profile if number == 2]
-  in_use = types.index("inuse_space")
-  expect("the profile's inuse_space",
-         sum(packed(value)[in_use] for sample in samples for number, value in sample if number == 2), 2000)
-  labels = {(strings[label[1]], strings[label[2]]) for sample in samples for number, value in sample if number == 3
-            for label in [dict(fields(value))] if 2 in label}
+  profile = profile_fields.Profile(path)
+  expect("the profile's inuse_space", profile.total("inuse_space"), 2000)
+  labels = profile.labels()
   for label in (("phase", "decode"), ("device", "GPU:3")):
     if label not in labels:
       sys.exit(f"ctypes_test: no sample has the label {label}, only {sorted(labels)}")

@@ -12,7 +12,7 @@ foreach(file lib/libhbmprof.a lib/libhbmprof.so lib/libhbmprof_pjrt.so lib/pkgco
   endif()
 endforeach()
 
-# A file of somebody else's stays.
+# A file that was not installed stays.
 file(WRITE ${first}/include/hbmprof/others.h "")
 run(${CMAKE_COMMAND} --build ${BUILD} --target uninstall)
 file(GLOB_RECURSE left LIST_DIRECTORIES false ${first}/*)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds and runs programs against the installed library with what pkg-config says, and nothing else.
+# Builds and runs programs against the installed library with the flags that pkg-config prints, and no others.
 #
 # usage: pkg_config_test.sh PREFIX WORK PROJECT        PROJECT: the folder with main.c and main.cc
 set -euo pipefail
@@ -24,6 +24,6 @@ for program in c_shared cxx_shared cxx_static; do
   "./$program" "$program.pb.gz"
   test -s "$program.pb.gz"
 done
-# Each links what it is meant to.
+# Each links the intended libraries.
 [[ $(ldd c_shared) == *"libhbmprof.so"*"=> $prefix/lib/"* ]]
 [[ $(readelf --dynamic cxx_static) != *NEEDED* ]]

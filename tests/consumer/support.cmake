@@ -1,6 +1,6 @@
-# What the scripts in this folder share.
+# Functions that the scripts in this folder share.
 
-# run(COMMAND...): runs it. Ends the script, with what the command printed, if that fails.
+# run(COMMAND...): runs a command. If it fails, ends the script and prints the command's output.
 function(run)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT result EQUAL 0)

@@ -3,7 +3,6 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/device_allocator.h"
-#include "hbmprof/profiler.h"
 #include "hbmprof/simulated_device.h"
 #include "tests/contract/device_allocator_contract.h"
 #include "tests/contract/tracking_contract.h"
@@ -28,15 +27,6 @@ class SimulatedSubject : public ContractSubject {
   std::unique_ptr<SimulatedDevice> device_;
 };
 
-class TrackedSubject : public SimulatedSubject {
- public:
-  DeviceAllocator& allocator() override { return tracker_; }
-
- private:
-  Profiler profiler_;
-  TrackingAllocator tracker_{SimulatedSubject::allocator(), "tracked", profiler_};
-};
-
 template <typename Subject>
 ContractCase Case(const char* name) {
   ContractCase c;
@@ -47,8 +37,8 @@ ContractCase Case(const char* name) {
   return c;
 }
 
-const auto kCases =
-    ::testing::Values(Case<SimulatedSubject>("SimulatedDevice"), Case<TrackedSubject>("TrackedSimulatedDevice"));
+const auto kCases = ::testing::Values(Case<SimulatedSubject>("SimulatedDevice"),
+                                      Case<TrackedSubject<SimulatedSubject>>("TrackedSimulatedDevice"));
 INSTANTIATE_TEST_SUITE_P(Simulated, DeviceAllocatorContract, kCases, ContractCaseName);
 INSTANTIATE_TEST_SUITE_P(Simulated, TrackingContract, kCases, ContractCaseName);
 

@@ -15,6 +15,7 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/device_allocator.h"
+#include "hbmprof/profiler.h"
 
 namespace hbmprof {
 
@@ -27,6 +28,17 @@ class ContractSubject {
   virtual StreamId stream(int index) = 0;
   // Waits until the frees queued on `stream` are complete.
   virtual void Synchronize(StreamId stream) = 0;
+};
+
+// A subject whose allocator is tracked, in a profiler of its own.
+template <typename Subject>
+class TrackedSubject : public Subject {
+ public:
+  DeviceAllocator& allocator() override { return tracker_; }
+
+ private:
+  Profiler profiler_;
+  TrackingAllocator tracker_{Subject::allocator(), "tracked", profiler_};
 };
 
 struct ContractCase {

@@ -71,7 +71,7 @@ class TrackingContract : public ContractTest {
   std::unique_ptr<TrackingAllocator> tracker_;
 };
 
-TEST_P(TrackingContract, LeakCheckSeesWhatIsNotFreedAndNothingElse) {
+TEST_P(TrackingContract, LeakCheckReportsUnfreedBuffersOnly) {
   const LeakCheck leaks(profiler());
   const absl::StatusOr<void*> kept = tracker().Allocate(256);
   const absl::StatusOr<void*> freed = tracker().Allocate(4096);
@@ -82,7 +82,7 @@ TEST_P(TrackingContract, LeakCheckSeesWhatIsNotFreedAndNothingElse) {
   EXPECT_EQ(leaks.LeakedBytes(), 0);
 }
 
-TEST_P(TrackingContract, InUsePeakAndObjectsAreUpstreamsAfterEveryCall) {
+TEST_P(TrackingContract, StatsEqualUpstreamsAfterEveryCall) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -119,7 +119,7 @@ TEST_P(TrackingContract, InUsePeakAndObjectsAreUpstreamsAfterEveryCall) {
   EXPECT_EQ(tracked.dropped_records, 0);
 }
 
-TEST_P(TrackingContract, ASampleBearsTheUpstreamsDeviceAndKindAndTheAllocatorsName) {
+TEST_P(TrackingContract, SampleHasDeviceKindAndAllocatorName) {
   const auto ptr = tracker().Allocate(12345);
   ASSERT_TRUE(ptr.ok()) << ptr.status();
   const Snapshot snapshot = profiler().TakeSnapshot();
@@ -133,7 +133,7 @@ TEST_P(TrackingContract, ASampleBearsTheUpstreamsDeviceAndKindAndTheAllocatorsNa
   EXPECT_TRUE(tracker().Free(*ptr).ok());
 }
 
-TEST_P(TrackingContract, WhatUpstreamRefusesComesBackAsItIsAndIsNotRecorded) {
+TEST_P(TrackingContract, RefusedAllocationIsNotRecorded) {
   constexpr size_t kMost = std::numeric_limits<size_t>::max();
   EXPECT_EQ(tracker().Allocate(kMost).status(), ledger().Allocate(kMost).status());
   EXPECT_EQ(tracker().Allocate(kMost).status().code(), absl::StatusCode::kResourceExhausted);
@@ -142,7 +142,7 @@ TEST_P(TrackingContract, WhatUpstreamRefusesComesBackAsItIsAndIsNotRecorded) {
   EXPECT_EQ(Stats().peak_bytes_in_use, 0);
 }
 
-TEST_P(TrackingContract, ZeroBytesAreNotRecordedAndNullFreesAreSilent) {
+TEST_P(TrackingContract, ZeroBytesAreNotRecorded) {
   EXPECT_EQ(*tracker().Allocate(0), nullptr);
   EXPECT_EQ(*tracker().AllocateAsync(0, stream(0)), nullptr);
   EXPECT_TRUE(tracker().Free(nullptr).ok());
@@ -151,7 +151,7 @@ TEST_P(TrackingContract, ZeroBytesAreNotRecordedAndNullFreesAreSilent) {
   EXPECT_EQ(profiler().GetTrackerStats().foreign_frees, 0);
 }
 
-TEST_P(TrackingContract, AFailedFreePutsTheRecordBackUnchanged) {
+TEST_P(TrackingContract, FailedFreeRestoresTheRecord) {
   const auto ptr = tracker().Allocate(5000);
   const auto gone = tracker().Allocate(700);
   ASSERT_TRUE(ptr.ok() && gone.ok());
@@ -214,7 +214,7 @@ TEST_P(TrackingContract, ABufferMayBeFreedOnAnotherThread) {
 //   upstream's free returns
 //
 // B's record must survive. A tracker that removed p's record only after upstream's free returned would remove B's.
-TEST_P(TrackingContract, AnAddressHandedOutAgainBeforeItsFreeReturnsKeepsItsNewRecord) {
+TEST_P(TrackingContract, ReusedAddressKeepsItsNewRecord) {
   const auto first = tracker().Allocate(4096);
   ASSERT_TRUE(first.ok());
   std::mutex mutex;
@@ -255,7 +255,7 @@ TEST_P(TrackingContract, AnAddressHandedOutAgainBeforeItsFreeReturnsKeepsItsNewR
   EXPECT_EQ(tracked.replaced_records, 0);
 }
 
-TEST_P(TrackingContract, EightThreadsReusingAddressesEndAtExactlyZero) {
+TEST_P(TrackingContract, ThreadsReusingAddressesEndAtZero) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   constexpr int kThreads = 8;

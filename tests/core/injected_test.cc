@@ -44,10 +44,51 @@ Snapshot Everything() {
   });
   profiler.SetCounter("requests", -1);
   profiler.RecordDropped(5);
+  ProfilerAccess::ImplOf(profiler).SetSnapshotFinisher(
+      [](Snapshot* snapshot) { snapshot->warnings.push_back(std::to_string(snapshot->samples.size()) + " samples"); });
   Snapshot snapshot = profiler.TakeSnapshot();
   snapshot.named_frames = {{"Model.forward", "/srv/model.py", 41, 30}};
   snapshot.python = {"3.11.7", "turned off"};
   return snapshot;
+}
+
+TEST(RenameTest, RecordHasItsOtherIdAndNoTotalChanges) {
+  Profiler profiler;
+  ASSERT_TRUE(DriverAllocates(profiler, kAddress, 1000));
+  ASSERT_TRUE(DriverAllocates(profiler, 2 * kAddress, 2000));
+  const DeviceStats before = profiler.Stats(kDefaultDevice);
+  ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
+  EXPECT_FALSE(impl.Rename(BufferId(kAddress), BufferId(2 * kAddress))) << "that one is live";
+  EXPECT_FALSE(impl.Rename(BufferId(3 * kAddress), BufferId(4 * kAddress))) << "that one is not";
+  EXPECT_TRUE(impl.Rename(BufferId(kAddress), BufferId(3 * kAddress)));
+  EXPECT_FALSE(profiler.FindBuffer(BufferId(kAddress)).has_value());
+  ASSERT_TRUE(profiler.FindBuffer(BufferId(3 * kAddress)).has_value());
+  EXPECT_EQ(profiler.FindBuffer(BufferId(3 * kAddress))->bytes, 1000);
+  const DeviceStats after = profiler.Stats(kDefaultDevice);
+  EXPECT_EQ(after.bytes_in_use, before.bytes_in_use);
+  EXPECT_EQ(after.num_allocs, before.num_allocs);
+  EXPECT_EQ(after.num_live, before.num_live);
+  EXPECT_TRUE(profiler.RecordFree(BufferId(3 * kAddress)));
+}
+
+TEST(EndBlocksTest, BlocksOfTheAllocatorEndAndSegmentsAndOtherBlocksStay) {
+  Profiler profiler;
+  const AllocatorId ours = profiler.Allocator("ours");
+  const AllocatorId theirs = profiler.Allocator("theirs");
+  const Attributes of_ours = {kDefaultDevice, MemoryKind::kDevice, ours};
+  ASSERT_TRUE(profiler.RecordSegment(BufferId(kAddress), 4096, of_ours));
+  ASSERT_TRUE(profiler.RecordBlock(BufferId(kAddress), 1024, of_ours));
+  ASSERT_TRUE(profiler.RecordBlock(BufferId(kAddress + 1024), 512, {kDefaultDevice, MemoryKind::kDevice, theirs}));
+  ASSERT_TRUE(profiler.RecordBlock(BufferId(2 * kAddress), 256, of_ours)) << "in no segment";
+  const DeviceId other = profiler.Device("other");
+  ASSERT_TRUE(profiler.RecordBlock(BufferId(3 * kAddress), 128, {other, MemoryKind::kDevice, ours}));
+  ProfilerAccess::ImplOf(profiler).EndBlocks(kDefaultDevice, ours);
+  const DeviceStats stats = profiler.Stats(kDefaultDevice);
+  EXPECT_EQ(stats.bytes_in_use, 4096);
+  EXPECT_EQ(stats.pool_bytes, 4096);
+  EXPECT_EQ(stats.bytes_reserved, 4096 - 512);
+  EXPECT_EQ(profiler.Stats(other).bytes_in_use, 128);
+  EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 0);
 }
 
 TEST(SnapshotBytes, ComeBackAsTheyWent) {
@@ -61,6 +102,7 @@ TEST(SnapshotBytes, ComeBackAsTheyWent) {
   EXPECT_EQ(after.samples[0].inuse_bytes, 1000);
   EXPECT_EQ(after.allocators, before.allocators);
   EXPECT_EQ(after.counters, before.counters);
+  EXPECT_EQ(after.warnings, std::vector<std::string>{"2 samples"});
   EXPECT_EQ(after.host, before.host);
   EXPECT_EQ(after.process_id, before.process_id);
   ASSERT_EQ(after.stacks.size(), before.stacks.size());
@@ -123,7 +165,7 @@ TEST(Refine, GivesStackTagsAndAllocatorAndChangesNoSum) {
   EXPECT_EQ(profiler.GetTrackerStats().replaced_records, 0);
 }
 
-TEST(Probe, ThatYieldsTakesThePlaceOfNoneThatDoesNot) {
+TEST(Probe, ThatYieldsDoesNotReplaceAFirmOne) {
   Profiler profiler;
   ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
   const auto limit = [&] { return profiler.Stats(kDefaultDevice).bytes_limit; };
@@ -147,11 +189,11 @@ TEST(Probe, ThatYieldsTakesThePlaceOfNoneThatDoesNot) {
   EXPECT_EQ(limit(), 2) << "not its own";
   impl.RemoveDeviceProbe(kDefaultDevice, nullptr);
   EXPECT_FALSE(impl.HasFirmProbe(kDefaultDevice));
-  EXPECT_EQ(limit(), -1);
+  EXPECT_EQ(limit(), std::nullopt);
 }
 
 // Whoever removes a probe may destroy what it uses.
-TEST(Probe, ThatHasYieldedIsWaitedForWhenItIsRemoved) {
+TEST(Probe, ThatYieldedIsAwaitedAtRemoval) {
   Profiler profiler;
   ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
   std::atomic<bool> runs{false};

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "src/base/pages.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -93,7 +94,7 @@ class Model {
 
   // `segment` is the site of the segment that a block lies in.
   void Enter(Event event, SiteId site, int64_t bytes, SiteId segment = kNoSite) {
-    const SiteKey& key = table_.Key(site);
+    const SiteKey key = table_.Key(site);
     AccountTotals& account = accounts_[AccountOf(key.attributes)];
     SiteTotals& totals = sites_[site];
     const int64_t sign = event == Event::kFree ? -1 : 1;
@@ -224,7 +225,7 @@ class LedgerTest : public ::testing::Test {
     model_.MoveToPool(from, to, bytes);
   }
   void EnterFreed(SiteId site, int64_t bytes) {
-    ASSERT_TRUE(ledger_.EnterFreed(site, bytes));
+    ASSERT_TRUE(ledger_.Enter(Event::kAllocAndFree, site, bytes));
     model_.EnterFreed(site, bytes);
   }
   void ResetPeak(AccountId account) {
@@ -234,7 +235,7 @@ class LedgerTest : public ::testing::Test {
   void ExpectSame() { model_.ExpectSame(ledger_); }
 
   SiteTable sites_{4096};
-  Ledger ledger_{sites_, 1};
+  Ledger ledger_{sites_, 1, /*min_cached_cells=*/4};
   Model model_{sites_};
 };
 
@@ -246,7 +247,7 @@ TEST_F(LedgerTest, IsAllZeroBeforeTheFirstEvent) {
   EXPECT_EQ(ledger_.live_records(), 0);
 }
 
-TEST_F(LedgerTest, ReachingThePeakAgainKeepsWhatWasHeldAtTheFirst) {
+TEST_F(LedgerTest, EqualPeakKeepsTheFirstComposition) {
   const SiteId first = NewSite(kDefaultDevice);
   const SiteId second = NewSite(kDefaultDevice);
   Enter(Event::kAlloc, first, 100);
@@ -269,7 +270,7 @@ TEST_F(LedgerTest, ZeroBytesCountAsObjectsAndMakeNoPeak) {
   EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 1);
 }
 
-TEST_F(LedgerTest, ABufferFreedByAnotherThreadLeavesEveryTotalAtZero) {
+TEST_F(LedgerTest, FreeByAnotherThreadLeavesTotalsAtZero) {
   const SiteId site = NewSite(kDefaultDevice);
   Workers workers(2);
   for (int i = 0; i < 10; ++i) {
@@ -285,7 +286,7 @@ TEST_F(LedgerTest, ABufferFreedByAnotherThreadLeavesEveryTotalAtZero) {
   EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 2000);
 }
 
-TEST_F(LedgerTest, AnUndoneFreeLeavesCumulativeCountersAsTheyWere) {
+TEST_F(LedgerTest, UndoneFreeKeepsCumulativeCounters) {
   const SiteId site = NewSite(kDefaultDevice);
   Enter(Event::kAlloc, site, 64);
   Enter(Event::kFree, site, 64);
@@ -297,7 +298,7 @@ TEST_F(LedgerTest, AnUndoneFreeLeavesCumulativeCountersAsTheyWere) {
   EXPECT_EQ(totals.bytes_in_use, 64);
 }
 
-TEST_F(LedgerTest, WhatIsFreedAtOnceIsCountedAndMakesNoPeakUntilItsFreeIsUndone) {
+TEST_F(LedgerTest, AllocAndFreeMakesNoPeakUntilUndone) {
   const SiteId other = NewSite(kDefaultDevice);
   const SiteId site = NewSite(kDefaultDevice);
   Enter(Event::kAlloc, other, 10);
@@ -321,7 +322,7 @@ TEST_F(LedgerTest, WhatIsFreedAtOnceIsCountedAndMakesNoPeakUntilItsFreeIsUndone)
   EXPECT_EQ(totals.num_allocs, 2);
 }
 
-TEST_F(LedgerTest, BlocksMoveBytesOutOfTheirSegmentAndNeverChangeTheTotal) {
+TEST_F(LedgerTest, BlocksNeverChangeTheTotal) {
   const SiteId segment = NewSite(kDefaultDevice, MemoryKind::kPool);
   const SiteId block = NewSite(kDefaultDevice, MemoryKind::kDevice, true);
   Enter(Event::kAlloc, segment, 1000);
@@ -337,7 +338,7 @@ TEST_F(LedgerTest, BlocksMoveBytesOutOfTheirSegmentAndNeverChangeTheTotal) {
   ExpectSame();
 }
 
-TEST_F(LedgerTest, ChangeOfAllShardsMakesAPeakOfItsSumAndNotOfItsParts) {
+TEST_F(LedgerTest, ChangePeaksOnlyWithItsSum) {
   const SiteId old_site = NewSite(kDefaultDevice);
   const SiteId new_site = NewSite(kDefaultDevice);
   Enter(Event::kAlloc, old_site, 100);
@@ -361,7 +362,7 @@ TEST_F(LedgerTest, ChangeOfAllShardsMakesAPeakOfItsSumAndNotOfItsParts) {
   EXPECT_EQ(sites[new_site].peak_bytes, 80);
 }
 
-TEST_F(LedgerTest, ResetPeakStartsFromThePresentOfThatAccountAlone) {
+TEST_F(LedgerTest, ResetPeakChangesOneAccount) {
   const SiteId here = NewSite(kDefaultDevice);
   const SiteId other = NewSite(DeviceId{1});
   const SiteId pinned = NewSite(kDefaultDevice, MemoryKind::kPinnedHost);
@@ -378,7 +379,7 @@ TEST_F(LedgerTest, ResetPeakStartsFromThePresentOfThatAccountAlone) {
   ExpectSame();
 }
 
-TEST_F(LedgerTest, ClearInAForkedChildLeavesNothing) {
+TEST_F(LedgerTest, ClearInAForkedChildRemovesAll) {
   const SiteId segment = NewSite(DeviceId{63}, MemoryKind::kPool);
   const SiteId plain = NewSite(DeviceId{63});
   ASSERT_TRUE(ledger_.Enter(Event::kAlloc, segment, 1000));
@@ -392,7 +393,7 @@ TEST_F(LedgerTest, ClearInAForkedChildLeavesNothing) {
   ExpectSame();
 }
 
-TEST(LedgerLiveRecords, AreBehindByLessThanTheFlushIntervalPerThread) {
+TEST(LedgerLiveRecords, LagByLessThanTheFlushInterval) {
   constexpr int kFlushEvery = 64;
   SiteTable sites(16);
   Ledger ledger(sites, kFlushEvery);
@@ -420,6 +421,32 @@ TEST(LedgerLiveRecords, AreExactWhileEachEventIsCounted) {
   EXPECT_EQ(ledger.live_records(), 10);
   ledger.CountEachEvent(false);
   EXPECT_EQ(ledger.Enter(Event::kAlloc, site, 1), Ledger::kEntered);
+}
+
+TEST(LedgerMemory, PerSiteDoesNotGrowWithTheShards) {
+  constexpr int kThreads = 16;  // each with a shard of its own
+  constexpr SiteId kSites = 30000;
+  SiteTable sites(1 << 16);
+  for (uintptr_t pc = 1; pc <= kSites; ++pc) sites.InternSite({StackAt(sites, &pc), 0, {}, 0, false});
+  Ledger ledger(sites, 64);
+  const int64_t before = HostBytes();
+  Workers workers(kThreads);
+  for (int round = 0; round < 2; ++round) {
+    for (size_t thread = 0; thread < kThreads; ++thread) {
+      workers.Run(thread, [&] {
+        for (SiteId site = 0; site < kSites; ++site) ASSERT_TRUE(ledger.Enter(Event::kAlloc, site, site));
+      });
+    }
+    EXPECT_LT((HostBytes() - before) / kSites, 350);
+  }
+  std::vector<SiteTotals> totals;
+  std::vector<AccountTotals> accounts;
+  ledger.Snapshot(&totals, &accounts);
+  for (SiteId site = 0; site < kSites; ++site) {
+    ASSERT_EQ(totals[site].inuse_objects, 2 * kThreads);
+    ASSERT_EQ(totals[site].inuse_bytes, int64_t{2} * kThreads * site);
+    ASSERT_EQ(totals[site].peak_bytes, totals[site].inuse_bytes);
+  }
 }
 
 // Random events on several devices, spaces and pools; `workers` threads take turns at random.
@@ -514,7 +541,7 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
     } else {
       const auto entry = AnyLive();
       Live& live = entry->second;
-      const SiteKey& key = sites_.Key(live.site);
+      const SiteKey key = sites_.Key(live.site);
       if (live.idle >= 0 || live.segment >= 0 || key.attributes.kind != MemoryKind::kDevice) return;
       SiteKey pool = key;
       pool.attributes.kind = MemoryKind::kPool;
@@ -560,7 +587,7 @@ INSTANTIATE_TEST_SUITE_P(Threads, RandomLedgerTest, ::testing::Values(0, 2, 5, 7
 TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   constexpr int kThreads = 6;
   SiteTable sites(4096);
-  Ledger ledger(sites, 64);
+  Ledger ledger(sites, 64, /*min_cached_cells=*/4);
   std::vector<SiteId> made;
   for (uintptr_t pc = 1; pc <= 4000; ++pc) {  // so many that reading their cells takes a while
     made.push_back(sites.InternSite({StackAt(sites, &pc), 0, {DeviceId(pc % 2), {}, {}}, 0, false}));

@@ -72,7 +72,7 @@ TEST(LiveTable, FindsNothingBeforeTheFirstInsert) {
   EXPECT_EQ(Count(table), 0u);
 }
 
-TEST(LiveTable, ANumberOfRecordsThatIsBehindMayBeNegative) {
+TEST(LiveTable, AcceptsANegativeNumberOfRecords) {
   LiveTable table;
   ResizeFully(table, -64);
   LiveRecord record;
@@ -138,7 +138,7 @@ TEST(LiveTable, AgreesWithAMapOverRandomEvents) {
   }
 }
 
-TEST(LiveTable, KeepsEveryRecordThroughAnySizesOfTheTable) {
+TEST(LiveTable, KeepsEveryRecordAtAnySize) {
   LiveTable table;
   std::unordered_map<uint64_t, LiveRecord> model;
   for (uint64_t i = 0; i < 3000; ++i) {
@@ -247,7 +247,7 @@ constexpr int kThreads = 8;
 
 //   thread 1   Insert: maps the first lines ............ says how many there are
 //   thread 2                                 Insert: meets lines, and no number of them
-TEST(LiveTable, TwoThreadsThatInsertTheFirstRecordsLoseNone) {
+TEST(LiveTable, ConcurrentFirstInsertsLoseNothing) {
   constexpr uint64_t kRounds = 10000;
   constexpr uint64_t kRecords = 4;
   std::optional<LiveTable> table;
@@ -288,7 +288,7 @@ TEST(LiveTable, TwoThreadsThatInsertTheFirstRecordsLoseNone) {
   EXPECT_EQ(lost, 0u);
 }
 
-TEST(LiveTable, EightThreadsWithTheirOwnKeysLoseNothingWhileTheTableIsResized) {
+TEST(LiveTable, ThreadsWithOwnKeysLoseNothingDuringResize) {
   LiveTable table;
   {
     Resizer resizer(table);
@@ -338,7 +338,7 @@ TEST(LiveTable, EightThreadsWithTheirOwnKeysLoseNothingWhileTheTableIsResized) {
   EXPECT_EQ(Count(table), 0u);
 }
 
-TEST(LiveTable, EightThreadsOnTheSameKeysNeitherLoseNorInventARecord) {
+TEST(LiveTable, ThreadsOnTheSameKeysLoseNoRecord) {
   constexpr uint64_t kKeys = 64;
   LiveTable table;
   std::atomic<int64_t> entered{0};

@@ -89,7 +89,7 @@ TEST_F(PoolsTest, BlockAcrossAdjacentSegmentsCountsOnce) {
   ExpectInUse(40 * kMiB, 40 * kMiB);
 }
 
-TEST_F(PoolsTest, BlockPartlyOutsideCountsThatPartItself) {
+TEST_F(PoolsTest, BlockPartlyOutsideCountsThatPart) {
   ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 10 * kMiB));
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(8), 5 * kMiB));
   ExpectInUse(13 * kMiB, 8 * kMiB);
@@ -97,7 +97,7 @@ TEST_F(PoolsTest, BlockPartlyOutsideCountsThatPartItself) {
   ExpectInUse(20 * kMiB, 15 * kMiB);
 }
 
-TEST_F(PoolsTest, SegmentDeclaredLateTakesTheBlocksThatAreThere) {
+TEST_F(PoolsTest, LateSegmentTakesItsBlocks) {
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 1 * kMiB));
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(4), 2 * kMiB));
   ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 20 * kMiB));
@@ -107,7 +107,7 @@ TEST_F(PoolsTest, SegmentDeclaredLateTakesTheBlocksThatAreThere) {
   ExpectInUse(20 * kMiB, 20 * kMiB);
 }
 
-TEST_F(PoolsTest, PoolsNestAndEachLevelCountsWhatItHoldsBeyondTheNext) {
+TEST_F(PoolsTest, NestedPoolsCountEachByteOnce) {
   ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 100 * kMiB));    // the driver's
   ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 100 * kMiB));  // RMM's pool
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 40 * kMiB));     // the arena's

@@ -143,7 +143,7 @@ class ProfilerTest : public ::testing::Test {
 
 // --- Plain events -----------------------------------------------------------------------------------------------
 
-TEST_F(ProfilerTest, CountsWhatIsAllocatedFreedAndHeldAtThePeak) {
+TEST_F(ProfilerTest, CountsAllocatedFreedAndPeak) {
   EXPECT_TRUE(profiler_.RecordAlloc(At(1), 1000));
   EXPECT_TRUE(profiler_.RecordAlloc(At(2), 500));
   const FreedRecord freed = profiler_.RecordFree(At(1));
@@ -168,11 +168,11 @@ TEST_F(ProfilerTest, IsEmptyAtFirst) {
   EXPECT_FALSE(snapshot.host.empty());
   const DeviceStats stats = Stats();
   EXPECT_EQ(stats.bytes_in_use, 0);
-  EXPECT_EQ(stats.bytes_limit, -1);
-  EXPECT_FALSE(stats.unaccounted_known);
+  EXPECT_EQ(stats.bytes_limit, std::nullopt);
+  EXPECT_FALSE(stats.unaccounted.has_value());
 }
 
-TEST_F(ProfilerTest, FindBufferSeesLiveRecordsByTheirExactIdOnly) {
+TEST_F(ProfilerTest, FindBufferNeedsTheExactId) {
   const DeviceId device = profiler_.Device("GPU:3");
   const AllocatorId allocator = profiler_.Allocator("arena");
   profiler_.RecordAlloc(At(1), 77, {device, MemoryKind::kManaged, allocator});
@@ -188,7 +188,7 @@ TEST_F(ProfilerTest, FindBufferSeesLiveRecordsByTheirExactIdOnly) {
   EXPECT_FALSE(profiler_.FindBuffer(At(1)).has_value());
 }
 
-TEST_F(ProfilerTest, HandlesOfDifferentNameSpacesAndAddressesNeverCollide) {
+TEST_F(ProfilerTest, HandlesNeverCollideWithAddresses) {
   const BufferId ids[] = {BufferId::Handle(1, 0x1000), BufferId::Handle(2, 0x1000), BufferId(uint64_t{0x1000})};
   int64_t bytes = 1;
   for (const BufferId id : ids) EXPECT_TRUE(profiler_.RecordAlloc(id, static_cast<size_t>(bytes *= 10)));
@@ -197,7 +197,7 @@ TEST_F(ProfilerTest, HandlesOfDifferentNameSpacesAndAddressesNeverCollide) {
   for (const BufferId id : ids) EXPECT_EQ(profiler_.RecordFree(id).bytes(), bytes *= 10);
 }
 
-TEST_F(ProfilerTest, ProfilersKnowNothingOfEachOther) {
+TEST_F(ProfilerTest, ProfilersAreIndependent) {
   Profiler other;
   profiler_.RecordAlloc(At(1), 10);
   EXPECT_FALSE(other.RecordFree(At(1)));
@@ -207,7 +207,7 @@ TEST_F(ProfilerTest, ProfilersKnowNothingOfEachOther) {
 
 // --- Bad input --------------------------------------------------------------------------------------------------
 
-TEST_F(ProfilerTest, ADoubleFreeIsAForeignFreeAndChangesNothingElse) {
+TEST_F(ProfilerTest, DoubleFreeIsAForeignFree) {
   profiler_.RecordAlloc(At(1), 10);
   profiler_.RecordAlloc(At(2), 20);
   EXPECT_TRUE(profiler_.RecordFree(At(1)));
@@ -217,19 +217,19 @@ TEST_F(ProfilerTest, ADoubleFreeIsAForeignFreeAndChangesNothingElse) {
   EXPECT_EQ(Stats().num_live, 1);
 }
 
-TEST_F(ProfilerTest, FreesOfUnknownIdsAreCountedAndFreesOfNullAreNot) {
+TEST_F(ProfilerTest, UnknownFreesAreCountedAndNullFreesAreNot) {
   EXPECT_FALSE(profiler_.RecordFree(nullptr));
   EXPECT_FALSE(profiler_.RecordBlockFree(nullptr));
   EXPECT_EQ(Tracker().foreign_frees, 0);
   const FreedRecord unknown = profiler_.RecordFree(At(1));
   EXPECT_FALSE(unknown);
-  EXPECT_EQ(unknown.bytes(), -1);
+  EXPECT_EQ(unknown.bytes(), std::nullopt);
   EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
   EXPECT_FALSE(profiler_.RecordFree(BufferId(~uint64_t{0})));
   EXPECT_EQ(Tracker().foreign_frees, 3);
 }
 
-TEST_F(ProfilerTest, NullIsNeverRecordedAndNeverCountedAsDropped) {
+TEST_F(ProfilerTest, NullIsNeitherRecordedNorDropped) {
   EXPECT_FALSE(profiler_.RecordAlloc(nullptr, 10));
   EXPECT_FALSE(profiler_.RecordBlock(nullptr, 10));
   EXPECT_FALSE(profiler_.RecordSegment(nullptr, 10));
@@ -250,7 +250,7 @@ TEST_F(ProfilerTest, ABufferOfZeroBytesIsAnObject) {
   EXPECT_EQ(freed.bytes(), 0);
 }
 
-TEST_F(ProfilerTest, AbsurdSizesAreDroppedAndCounted) {
+TEST_F(ProfilerTest, HugeSizesAreDroppedAndCounted) {
   constexpr size_t kMost = (size_t{1} << 40) - 1;
   EXPECT_TRUE(profiler_.RecordAlloc(At(1), kMost));
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kMost));
@@ -267,7 +267,7 @@ TEST_F(ProfilerTest, AbsurdSizesAreDroppedAndCounted) {
   EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), static_cast<int64_t>(kMost));
 }
 
-TEST_F(ProfilerTest, AttributesOutOfRangeAreBroughtIntoRange) {
+TEST_F(ProfilerTest, AttributesOutOfRangeAreClamped) {
   EXPECT_TRUE(profiler_.RecordAlloc(At(1), 10, {DeviceId{9999}, static_cast<MemoryKind>(200), AllocatorId{9999}}));
   EXPECT_EQ(profiler_.Stats(DeviceId{63}).bytes_in_use, 10);
   EXPECT_EQ(profiler_.Stats(DeviceId{9999}).bytes_in_use, 0);
@@ -275,7 +275,7 @@ TEST_F(ProfilerTest, AttributesOutOfRangeAreBroughtIntoRange) {
   ExpectSound(profiler_.TakeSnapshot());
 }
 
-TEST(ProfilerLimits, AFullTableDropsAndCountsUntilThereIsRoomAgain) {
+TEST(ProfilerLimits, FullTableDropsAndCountsUntilAFree) {
   Options options;
   options.max_live_buffers = 100;
   Profiler profiler(options);
@@ -298,7 +298,7 @@ TEST(ProfilerLimits, AFullTableDropsAndCountsUntilThereIsRoomAgain) {
   ExpectSound(profiler.TakeSnapshot());
 }
 
-TEST(ProfilerLimits, InAFullTableALiveIdCanStillBeReplaced) {
+TEST(ProfilerLimits, FullTableReplacesALiveId) {
   Options options;
   options.max_live_buffers = 2;
   Profiler profiler(options);
@@ -322,7 +322,7 @@ TEST(ProfilerLimits, OneLiveBufferIsALimitToo) {
   EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 3);
 }
 
-TEST(ProfilerLimits, ANewSiteBeyondTheLastIsDroppedAndKnownOnesGoOn) {
+TEST(ProfilerLimits, SiteBeyondTheLimitIsDropped) {
   Options options;
   options.max_sites = 5;
   Profiler profiler(options);
@@ -341,7 +341,7 @@ TEST(ProfilerLimits, ANewSiteBeyondTheLastIsDroppedAndKnownOnesGoOn) {
   ExpectSound(profiler.TakeSnapshot());
 }
 
-TEST_F(ProfilerTest, AnIdThatIsLiveIsFreedBeforeItIsRecordedAgain) {
+TEST_F(ProfilerTest, LiveIdIsFreedBeforeItIsRecordedAgain) {
   profiler_.RecordAlloc(At(1), 100);
   EXPECT_TRUE(profiler_.RecordAlloc(At(1), 150));
   EXPECT_EQ(Tracker().replaced_records, 1);
@@ -353,7 +353,7 @@ TEST_F(ProfilerTest, AnIdThatIsLiveIsFreedBeforeItIsRecordedAgain) {
   EXPECT_EQ(Stats().bytes_in_use, 0);
 }
 
-TEST_F(ProfilerTest, AnIdThatIsLiveIsFreedAlsoWhereTheNewBufferIsDropped) {
+TEST_F(ProfilerTest, LiveIdIsFreedIfItsReplacementIsDropped) {
   profiler_.RecordAlloc(At(1), 100);
   EXPECT_FALSE(profiler_.RecordAlloc(At(1), SIZE_MAX));
   EXPECT_EQ(Stats().bytes_in_use, 0);
@@ -361,7 +361,7 @@ TEST_F(ProfilerTest, AnIdThatIsLiveIsFreedAlsoWhereTheNewBufferIsDropped) {
   EXPECT_FALSE(profiler_.RecordFree(At(1)));
 }
 
-TEST_F(ProfilerTest, AReplacementMayMoveToAnotherDeviceAndKind) {
+TEST_F(ProfilerTest, ReplacementMayChangeDeviceAndKind) {
   const DeviceId other = profiler_.Device("GPU:1");
   profiler_.RecordAlloc(At(1), 100);
   profiler_.RecordAlloc(At(1), 150, {other, MemoryKind::kPinnedHost, {}});
@@ -385,7 +385,7 @@ TEST_F(ProfilerTest, AnAliasOfAnySizeCanBeRecorded) {
   EXPECT_EQ(Tracker().dropped_records, 0);
 }
 
-TEST_F(ProfilerTest, ManagedAndPinnedMemoryAreNotInTheDevicesTotal) {
+TEST_F(ProfilerTest, DeviceTotalExcludesManagedAndPinned) {
   profiler_.RecordAlloc(At(1), 1);
   profiler_.RecordAlloc(At(2), 10, {kDefaultDevice, MemoryKind::kManaged, {}});
   profiler_.RecordAlloc(At(3), 100, {kDefaultDevice, MemoryKind::kPinnedHost, {}});
@@ -396,9 +396,9 @@ TEST_F(ProfilerTest, ManagedAndPinnedMemoryAreNotInTheDevicesTotal) {
   EXPECT_EQ(Stats(MemorySpace::kManaged).peak_bytes_in_use, 10);
   EXPECT_EQ(Stats(MemorySpace::kManaged).bytes_in_use, 0);
   // The device's own word is about its own memory.
-  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 500, 300}; });
-  EXPECT_EQ(Stats(MemorySpace::kPinnedHost).bytes_limit, -1);
-  EXPECT_FALSE(Stats(MemorySpace::kPinnedHost).unaccounted_known);
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 600, 500, 300}; });
+  EXPECT_EQ(Stats(MemorySpace::kPinnedHost).bytes_limit, std::nullopt);
+  EXPECT_FALSE(Stats(MemorySpace::kPinnedHost).unaccounted.has_value());
 }
 
 TEST_F(ProfilerTest, EveryOtherKindIsInTheDevicesTotal) {
@@ -424,7 +424,7 @@ TEST(MemoryNames, AreTheLabelsOfTheProfile) {
   EXPECT_EQ(MemorySpaceName(MemorySpace::kPinnedHost), "pinned_host");
 }
 
-TEST_F(ProfilerTest, DevicesAreKnownByNameAndTheSixtyFourthIsOther) {
+TEST_F(ProfilerTest, DeviceBeyondTheLimitIsOther) {
   EXPECT_EQ(profiler_.Device("GPU:0"), kDefaultDevice);
   std::set<DeviceId> ids = {kDefaultDevice};
   for (int i = 1; i <= 62; ++i) ids.insert(profiler_.Device("GPU:" + std::to_string(i)));
@@ -461,16 +461,38 @@ TEST_F(ProfilerTest, AllocatorsAreKnownByNameAndThereAre255) {
   EXPECT_EQ(profiler_.TakeSnapshot().allocators.back(), "other");
 }
 
-TEST_F(ProfilerTest, ANamedDeviceIsShownBeforeAnythingIsAllocatedOnIt) {
+TEST_F(ProfilerTest, NamedDeviceIsShownWithoutAllocations) {
   profiler_.Device("GPU:0");
   const Snapshot snapshot = profiler_.TakeSnapshot();
   ASSERT_THAT(snapshot.devices, SizeIs(1));
   EXPECT_EQ(snapshot.devices[0].name, "GPU:0");
 }
 
+TEST(ProcessTagsTest, LabelAllSamplesByTheRulesOfThreadsTags) {
+  Options options;
+  options.tags = {{"model", "first"}, {"model", "llama"}, {"device", "x"}, {"", "y"}, {std::string(200, 'k'), "z"}};
+  Profiler profiler(options);
+  profiler.RecordAlloc(BufferId(4096), 100);
+  {
+    const ScopedTag scope("model", "gpt");
+    const ScopedTag phase("phase", "load");
+    profiler.RecordAlloc(BufferId(8192), 200);
+  }
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  using Tags = std::vector<std::pair<std::string, std::string>>;
+  const std::string key(128, 'k');
+  ASSERT_EQ(snapshot.samples.size(), 2u);
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    const Tags expected = sample.inuse_bytes == 100
+                              ? Tags{{key, "z"}, {"model", "llama"}, {"tag_device", "x"}}
+                              : Tags{{key, "z"}, {"model", "gpt"}, {"phase", "load"}, {"tag_device", "x"}};
+    EXPECT_EQ(sample.tags, expected);
+  }
+}
+
 // --- Failed frees -----------------------------------------------------------------------------------------------
 
-TEST_F(ProfilerTest, RestoringARecordUndoesItsFreeInEveryCounter) {
+TEST_F(ProfilerTest, RestoreUndoesTheFreeInEveryCounter) {
   ScopedTag tag("phase", "decode");
   profiler_.RecordAlloc(At(1), 100, {kDefaultDevice, MemoryKind::kArray, profiler_.Allocator("a")});
   profiler_.RecordAlloc(At(2), 50);
@@ -494,7 +516,7 @@ TEST_F(ProfilerTest, RestoringNothingDoesNothing) {
   EXPECT_THAT(profiler_.TakeSnapshot().samples, IsEmpty());
 }
 
-TEST_F(ProfilerTest, APreparedRecordIsCountedButInUseOnlyWhileItIsRestored) {
+TEST_F(ProfilerTest, PreparedRecordIsInUseOnlyAfterRestore) {
   const auto prepare = [&](BufferId id, size_t bytes) {
     return profiler_.PrepareRecordFrom(Caller::OfThisFunction(), id, bytes, {kDefaultDevice, MemoryKind::kGraph, {}});
   };
@@ -530,7 +552,7 @@ TEST_F(ProfilerTest, APreparedRecordIsCountedButInUseOnlyWhileItIsRestored) {
   EXPECT_EQ(profiler_.Stats(kDefaultDevice).num_allocs, 2);
 }
 
-TEST(ProfilerLimits, ARecordIsRestoredAlsoIntoAFullTable) {
+TEST(ProfilerLimits, FullTableRestoresARecord) {
   Options options;
   options.max_live_buffers = 1;
   Profiler profiler(options);
@@ -577,7 +599,7 @@ TEST_F(ProfilerTest, EveryReservedByteIsCountedOnce) {
   EXPECT_EQ(stats.num_live, 0);
 }
 
-TEST_F(ProfilerTest, BlocksAndOtherBuffersAreToldApart) {
+TEST_F(ProfilerTest, BlocksAndOtherBuffersDiffer) {
   profiler_.RecordSegment(At(1), kSegment);
   profiler_.RecordBlock(At(1), 100);
   EXPECT_EQ(profiler_.FindBuffer(At(1))->bytes, static_cast<int64_t>(kSegment));
@@ -596,7 +618,7 @@ TEST_F(ProfilerTest, ABlockIsOnItsSegmentsDevice) {
   EXPECT_EQ(Stats(MemorySpace::kManaged).num_allocs, 0);
 }
 
-TEST_F(ProfilerTest, ABlockOutsideEverySegmentIsAnAllocationOfItsOwn) {
+TEST_F(ProfilerTest, BlockOutsideSegmentsCountsItself) {
   profiler_.RecordSegment(At(1), kSegment);
   EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, kSegment), 100));
   EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, kSegment - 1), 2)) << "it begins inside and ends outside";
@@ -607,7 +629,7 @@ TEST_F(ProfilerTest, ABlockOutsideEverySegmentIsAnAllocationOfItsOwn) {
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
 }
 
-TEST_F(ProfilerTest, ABlockThatDoesNotFitIntoWhatIsLeftIsAnAllocationOfItsOwn) {
+TEST_F(ProfilerTest, BlockBeyondIdleBytesCountsItself) {
   profiler_.RecordSegment(At(1), kSegment);
   profiler_.RecordBlock(InSegment(1, 0), 9000);
   EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, 100), 2000));
@@ -620,7 +642,7 @@ TEST_F(ProfilerTest, ABlockThatDoesNotFitIntoWhatIsLeftIsAnAllocationOfItsOwn) {
   EXPECT_EQ(Stats().bytes_in_use, 10000);
 }
 
-TEST_F(ProfilerTest, ABlockRecordedAgainAtItsAddressTakesItsOwnPlaceInTheSegment) {
+TEST_F(ProfilerTest, BlockRecordedAgainReplacesItself) {
   // The pool's free of it was never seen; 6,000 + 6,000 would not fit.
   profiler_.RecordSegment(At(1), kSegment);
   profiler_.RecordBlock(At(1), 6000);
@@ -632,7 +654,7 @@ TEST_F(ProfilerTest, ABlockRecordedAgainAtItsAddressTakesItsOwnPlaceInTheSegment
   EXPECT_EQ(Stats().bytes_reserved, static_cast<int64_t>(kSegment));
 }
 
-TEST_F(ProfilerTest, ASegmentFreedWithLiveBlocksTakesThemAlong) {
+TEST_F(ProfilerTest, FreedSegmentRemovesItsBlocks) {
   profiler_.RecordSegment(At(1), kSegment);
   profiler_.RecordSegment(At(2), kSegment);
   profiler_.RecordAlloc(InSegment(1, 8), 7);  // not a block, though its address is inside
@@ -653,7 +675,7 @@ TEST_F(ProfilerTest, ASegmentFreedWithLiveBlocksTakesThemAlong) {
   EXPECT_EQ(Stats().bytes_in_use, 2 * static_cast<int64_t>(kSegment) + 7);
 }
 
-TEST_F(ProfilerTest, ARecordThatBecomesASegmentMovesWithItsStackSizeAndDevice) {
+TEST_F(ProfilerTest, RecordBecomesSegmentWithItsStackAndSize) {
   const DeviceId device = profiler_.Device("GPU:1");
   const AllocatorId pool = profiler_.Allocator("bfc");
   profiler_.RecordAlloc(At(1), kSegment, {device, MemoryKind::kDevice, profiler_.Allocator("cudaMalloc")});
@@ -689,7 +711,7 @@ TEST_F(ProfilerTest, ARecordThatBecomesASegmentMovesWithItsStackSizeAndDevice) {
   EXPECT_EQ(Tracker().replaced_records, 0);
 }
 
-TEST_F(ProfilerTest, SegmentsThatOverlapInPartAreRefusedAndChangeNothing) {
+TEST_F(ProfilerTest, PartlyOverlappingSegmentIsRefused) {
   ASSERT_TRUE(profiler_.RecordSegment(At(1), kSegment));
   const std::string before = Describe(profiler_.TakeSnapshot());
   EXPECT_FALSE(profiler_.RecordSegment(At(1), kSegment));
@@ -701,7 +723,7 @@ TEST_F(ProfilerTest, SegmentsThatOverlapInPartAreRefusedAndChangeNothing) {
   EXPECT_TRUE(profiler_.RecordSegment(InSegment(1, kSegment), 10));
 }
 
-TEST_F(ProfilerTest, ARecordInsideASegmentBecomesOneInsideIt) {
+TEST_F(ProfilerTest, RecordInsideASegmentBecomesAnInnerSegment) {
   ASSERT_TRUE(profiler_.RecordSegment(At(1), kSegment));
   profiler_.RecordAlloc(InSegment(1, 100), 50);
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment) + 50);
@@ -712,7 +734,7 @@ TEST_F(ProfilerTest, ARecordInsideASegmentBecomesOneInsideIt) {
   EXPECT_EQ(Stats().bytes_reserved, static_cast<int64_t>(kSegment));
 }
 
-TEST_F(ProfilerTest, ManagedAndPinnedBuffersCannotBecomeSegments) {
+TEST_F(ProfilerTest, ManagedAndPinnedCannotBecomeSegments) {
   for (const MemoryKind kind : {MemoryKind::kManaged, MemoryKind::kPinnedHost}) {
     profiler_.RecordAlloc(At(1), kSegment, {kDefaultDevice, kind, {}});
     EXPECT_FALSE(profiler_.RecordSegment(At(1), kSegment));
@@ -736,7 +758,7 @@ TEST_F(ProfilerTest, AFailedFreeOfASegmentOrBlockIsUndone) {
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
 }
 
-TEST_F(ProfilerTest, ABlockWhoseSegmentHasGoneIsNotRestored) {
+TEST_F(ProfilerTest, BlockOfARemovedSegmentIsNotRestored) {
   profiler_.RecordSegment(At(1), kSegment);
   profiler_.RecordBlock(At(1), 100);
   const FreedRecord block = profiler_.RecordBlockFree(At(1));
@@ -747,7 +769,7 @@ TEST_F(ProfilerTest, ABlockWhoseSegmentHasGoneIsNotRestored) {
   EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
 }
 
-TEST_F(ProfilerTest, BlocksOfOneCallSiteInSeveralSegmentsAreOneSample) {
+TEST_F(ProfilerTest, BlocksOfOneCallSiteAreOneSample) {
   for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(profiler_.RecordSegment(At(i), kSegment * i));
   for (uint64_t i = 1; i <= 3; ++i) profiler_.RecordBlock(At(i), 64);
   const Snapshot snapshot = profiler_.TakeSnapshot();
@@ -761,7 +783,7 @@ TEST_F(ProfilerTest, BlocksOfOneCallSiteInSeveralSegmentsAreOneSample) {
   EXPECT_EQ(samples, 1);
 }
 
-TEST_F(ProfilerTest, PoolsOfDevicesWithTheSameAddressesAreKeptApartByTheirNameSpaces) {
+TEST_F(ProfilerTest, NameSpacesSeparatePoolsWithEqualAddresses) {
   const DeviceId devices[] = {profiler_.Device("TPU:0"), profiler_.Device("TPU:1")};
   const auto at = [](int device, uint64_t address) {
     return BufferId::Handle(static_cast<uint8_t>(device + 1), address);
@@ -785,7 +807,7 @@ TEST_F(ProfilerTest, PoolsOfDevicesWithTheSameAddressesAreKeptApartByTheirNameSp
 
 // --- Whole devices ----------------------------------------------------------------------------------------------
 
-TEST_F(ProfilerTest, DroppingADeviceForgetsItsRecordsAndKeepsCumulativeCounters) {
+TEST_F(ProfilerTest, DropDeviceKeepsCumulativeCounters) {
   const DeviceId other = profiler_.Device("GPU:1");
   profiler_.RecordAlloc(At(1), 100);
   profiler_.RecordAlloc(At(2), 10, {kDefaultDevice, MemoryKind::kPinnedHost, {}});
@@ -804,7 +826,7 @@ TEST_F(ProfilerTest, DroppingADeviceForgetsItsRecordsAndKeepsCumulativeCounters)
   EXPECT_TRUE(profiler_.RecordSegment(At(4), kSegment)) << "the old segment is gone";
 }
 
-TEST_F(ProfilerTest, DroppingADeviceSparesTheSurvivingAllocator) {
+TEST_F(ProfilerTest, DropDeviceKeepsTheSurvivingAllocator) {
   const AllocatorId survivor = profiler_.Allocator("cudaMallocAsync");
   profiler_.RecordAlloc(At(1), 100);
   profiler_.RecordAlloc(At(2), 10, {kDefaultDevice, MemoryKind::kDevice, survivor});
@@ -815,7 +837,7 @@ TEST_F(ProfilerTest, DroppingADeviceSparesTheSurvivingAllocator) {
   EXPECT_EQ(Stats().bytes_in_use, 0) << "id 0 spares those without an allocator";
 }
 
-TEST_F(ProfilerTest, BlocksStayOrGoWithTheirSegmentWhenADeviceIsDropped) {
+TEST_F(ProfilerTest, DropDeviceTreatsBlocksAsTheirSegment) {
   const AllocatorId survivor = profiler_.Allocator("survivor");
   profiler_.RecordSegment(At(1), kSegment, {kDefaultDevice, MemoryKind::kDevice, survivor});
   profiler_.RecordBlock(At(1), 4000);  // no allocator of its own
@@ -829,7 +851,7 @@ TEST_F(ProfilerTest, BlocksStayOrGoWithTheirSegmentWhenADeviceIsDropped) {
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
 }
 
-TEST_F(ProfilerTest, ResetPeakStartsANewPeakFromThePresentAndItsComposition) {
+TEST_F(ProfilerTest, ResetPeakStartsFromThePresent) {
   const DeviceId other = profiler_.Device("GPU:1");
   profiler_.RecordAlloc(At(1), 1000);
   profiler_.RecordAlloc(At(2), 500);
@@ -880,13 +902,14 @@ TEST(ProfilerOptions, AProfilerCanBeMadeOff) {
   EXPECT_FALSE(profiler.RecordAlloc(At(1), 1));
 }
 
-TEST(ProfilerOptions, AbsurdValuesAreBroughtIntoRange) {
+TEST(ProfilerOptions, ValuesOutOfRangeAreClamped) {
   Options options;
   options.max_stack_depth = -1;
   options.max_sites = -1;
   options.max_live_buffers = -1;
   Profiler profiler(options);
-  EXPECT_FALSE(profiler.RecordAlloc(At(1), 1));
+  EXPECT_TRUE(profiler.RecordAlloc(At(1), 1));
+  EXPECT_FALSE(profiler.RecordAlloc(At(2), 1)) << "the least that can be live is one buffer";
   EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 1);
   options.max_stack_depth = INT_MAX;
   options.max_sites = INT64_MAX;
@@ -965,7 +988,7 @@ TEST_P(UnwinderTest, TheFirstFrameIsTheFunctionThatRecorded) {
   }
 }
 
-TEST_P(UnwinderTest, AStackDeeperThanTheLimitKeepsItsInnermostFramesAndSaysSo) {
+TEST_P(UnwinderTest, DeepStackIsCutAndMarkedTruncated) {
   ASSERT_TRUE(Recurse(profiler_, 1, 40));
   const Snapshot snapshot = profiler_.TakeSnapshot();
   ASSERT_THAT(snapshot.stacks, SizeIs(1));
@@ -995,7 +1018,7 @@ TEST(ProfilerStacks, AreCompleteWithinTheLimit) {
   EXPECT_EQ(snapshot.tracker.truncated_stacks, 0);
 }
 
-TEST(ProfilerMemory, OfADroppedDevicesRecordsIsGivenBackWhileOthersComeAndGo) {
+TEST(ProfilerMemory, OfADroppedDeviceIsGivenBack) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's shadow memory hides the profiler's own";
 #endif
@@ -1026,7 +1049,7 @@ TEST(ProfilerStacks, ACutStackIsCountedEachTime) {
 }
 
 // What a thread remembers of a stack that repeats is kept apart for all else that makes a site.
-TEST(ProfilerStacks, ThatRepeatAreToldApartByProfilerSizeAttributesAndTags) {
+TEST(ProfilerStacks, ThatRepeatDifferByProfilerSizeAndTags) {
   constexpr uint64_t kRounds = 200;
   constexpr size_t kSizes = 3;
   Profiler profilers[2];
@@ -1055,7 +1078,7 @@ TEST(ProfilerStacks, ThatRepeatAreToldApartByProfilerSizeAttributesAndTags) {
   }
 }
 
-TEST(ProfilerStacks, WithoutAnUnwinderThereAreTotalsAndLabelsOnly) {
+TEST(ProfilerStacks, WithoutUnwinderHaveTotalsAndLabels) {
   Options options;
   options.unwinder = Unwinder::kNone;
   Profiler profiler(options);
@@ -1092,44 +1115,37 @@ TEST_F(ProfilerTest, SamplesCarryTheTagsOfTheirAllocation) {
   }
 }
 
-TEST_F(ProfilerTest, AProbeTellsWhatTheDeviceKnowsAndWhatIsUnaccounted) {
+TEST_F(ProfilerTest, ProbeValuesAppearInStats) {
   profiler_.RecordAlloc(At(1), 400);
-  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 500, 300}; });
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 600, 500, 300}; });
   const DeviceStats stats = Stats();
   EXPECT_EQ(stats.bytes_limit, 1000);
+  EXPECT_EQ(stats.bytes_free, 600);
   EXPECT_EQ(stats.largest_free_block_bytes, 500);
   EXPECT_EQ(stats.driver_bytes_in_use, 300);
-  EXPECT_TRUE(stats.unaccounted_known);
+  EXPECT_TRUE(stats.unaccounted.has_value());
   EXPECT_EQ(stats.unaccounted, -100) << "signed, never clamped";
   EXPECT_EQ(FindDevice(profiler_.TakeSnapshot(), "GPU:0")->spaces[0].unaccounted, -100);
-  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{2000, -1, -1}; });
+  profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{2000}; });
   EXPECT_EQ(Stats().bytes_limit, 2000) << "a later probe replaces the one before";
-  EXPECT_FALSE(Stats().unaccounted_known);
+  EXPECT_FALSE(Stats().unaccounted.has_value());
 }
 
 TEST_F(ProfilerTest, AProbeIsRemovedByItsOwnerAlone) {
   const int mine = 0;
   const int theirs = 0;
   profiler_.SetDeviceProbe(
-      kDefaultDevice,
-      [] {
-        return DeviceProbe{1000, -1, -1};
-      },
-      &mine);
+      kDefaultDevice, [] { return DeviceProbe{1000}; }, &mine);
   profiler_.RemoveDeviceProbe(kDefaultDevice, &theirs);
   profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
   profiler_.RemoveDeviceProbe(DeviceId{5}, &mine);
   EXPECT_EQ(Stats().bytes_limit, 1000);
   profiler_.SetDeviceProbe(
-      kDefaultDevice,
-      [] {
-        return DeviceProbe{2000, -1, -1};
-      },
-      &theirs);
+      kDefaultDevice, [] { return DeviceProbe{2000}; }, &theirs);
   profiler_.RemoveDeviceProbe(kDefaultDevice, &mine);
   EXPECT_EQ(Stats().bytes_limit, 2000) << "it is the other's now";
   profiler_.RemoveDeviceProbe(kDefaultDevice, &theirs);
-  EXPECT_EQ(Stats().bytes_limit, -1);
+  EXPECT_EQ(Stats().bytes_limit, std::nullopt);
 }
 
 TEST_F(ProfilerTest, ARemovedProbeIsNotRunningAnyMore) {
@@ -1151,24 +1167,24 @@ TEST_F(ProfilerTest, ARemovedProbeIsNotRunningAnyMore) {
   asker.join();
 }
 
-TEST_F(ProfilerTest, AProbeMayAskTheProfilerAndRemoveItself) {
+TEST_F(ProfilerTest, ProbeMayCallTheProfilerAndRemoveItself) {
   profiler_.RecordAlloc(At(1), 400);
   int calls = 0;
   profiler_.SetDeviceProbe(kDefaultDevice, [&] {
     ++calls;
     const DeviceStats inside = profiler_.Stats(kDefaultDevice);
     EXPECT_EQ(inside.bytes_in_use, 400);
-    EXPECT_EQ(inside.bytes_limit, -1) << "no device is asked from inside a probe";
+    EXPECT_EQ(inside.bytes_limit, std::nullopt) << "no device is asked from inside a probe";
     EXPECT_EQ(profiler_.TakeSnapshot().devices.size(), 1u);
     profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
-    return DeviceProbe{5, -1, -1};
+    return DeviceProbe{5};
   });
   EXPECT_EQ(Stats().bytes_limit, 5);
-  EXPECT_EQ(Stats().bytes_limit, -1);
+  EXPECT_EQ(Stats().bytes_limit, std::nullopt);
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(ProfilerTest, AProbeRunsInSeveralThreadsAtOnceAndItsRemovalWaitsForAll) {
+TEST_F(ProfilerTest, ProbeRemovalWaitsForAllCalls) {
   constexpr int kThreads = 4;
   auto running = std::make_shared<std::atomic<int>>(0);
   std::atomic<bool> ends{false};
@@ -1176,7 +1192,7 @@ TEST_F(ProfilerTest, AProbeRunsInSeveralThreadsAtOnceAndItsRemovalWaitsForAll) {
     running->fetch_add(1);
     while (!ends.load()) std::this_thread::yield();
     running->fetch_sub(1);
-    return DeviceProbe{5, -1, -1};
+    return DeviceProbe{5};
   });
   std::vector<std::thread> askers;
   for (int i = 0; i < kThreads; ++i) askers.emplace_back([&] { EXPECT_EQ(Stats().bytes_limit, 5); });
@@ -1192,14 +1208,15 @@ TEST_F(ProfilerTest, AProbeRunsInSeveralThreadsAtOnceAndItsRemovalWaitsForAll) {
   ender.join();
 }
 
-TEST_F(ProfilerTest, AProcessMayForkWhileAProbeRunsAndInsideOne) {
+TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {
   std::atomic<bool> entered{false};
   std::atomic<bool> ends{false};
   const auto stats_in_child = [&] {
     const pid_t child = fork();
     if (child == 0) {
       alarm(10);
-      const bool right = profiler_.Stats(kDefaultDevice).bytes_limit == -1 && !profiler_.FindBuffer(At(1)).has_value();
+      const bool right =
+          profiler_.Stats(kDefaultDevice).bytes_limit == std::nullopt && !profiler_.FindBuffer(At(1)).has_value();
       profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
       _exit(right ? 7 : 8);
     }
@@ -1211,7 +1228,7 @@ TEST_F(ProfilerTest, AProcessMayForkWhileAProbeRunsAndInsideOne) {
     EXPECT_EQ(stats_in_child(), 7);
     entered.store(true);
     while (!ends.load()) std::this_thread::yield();
-    return DeviceProbe{5, -1, -1};
+    return DeviceProbe{5};
   });
   std::thread asker([&] { EXPECT_EQ(Stats().bytes_limit, 5); });
   while (!entered.load()) std::this_thread::yield();
@@ -1227,7 +1244,7 @@ TEST_F(ProfilerTest, OtherThreadsRecordWhileAProbeRuns) {
       EXPECT_TRUE(profiler_.RecordAlloc(At(1), 10));
       EXPECT_TRUE(profiler_.RecordFree(At(1)));
     }).join();
-    return DeviceProbe{5, -1, -1};
+    return DeviceProbe{5};
   });
   EXPECT_EQ(Stats().bytes_limit, 5);
   profiler_.TakeSnapshot();
@@ -1235,7 +1252,7 @@ TEST_F(ProfilerTest, OtherThreadsRecordWhileAProbeRuns) {
   profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
 }
 
-TEST_F(ProfilerTest, EventsFromInsideAProbePassThroughAndAreCounted) {
+TEST_F(ProfilerTest, EventsInsideAProbeAreOnlyCounted) {
   profiler_.RecordAlloc(At(9), 90);
   profiler_.SetDeviceProbe(kDefaultDevice, [&] {
     EXPECT_FALSE(profiler_.RecordAlloc(At(1), 10));
@@ -1253,7 +1270,7 @@ TEST_F(ProfilerTest, EventsFromInsideAProbePassThroughAndAreCounted) {
   EXPECT_EQ(Tracker().foreign_frees, 0);
 }
 
-TEST_F(ProfilerTest, ASnapshotIsAValueThatLaterEventsDoNotChange) {
+TEST_F(ProfilerTest, LaterEventsDoNotChangeASnapshot) {
   profiler_.RecordAlloc(At(1), 100);
   const Snapshot snapshot = profiler_.TakeSnapshot();
   const std::string before = Describe(snapshot);
@@ -1299,7 +1316,7 @@ TEST_F(ProfilerTest, ASnapshotListsTheModuleOfEveryFrame) {
   }
 }
 
-TEST_F(ProfilerTest, ACallSiteWithThousandsOfSizesKeepsItsBytesExact) {
+TEST_F(ProfilerTest, CallSiteWithManySizesStaysExact) {
   int64_t bytes = 0;
   for (uint64_t i = 1; i <= 5000; ++i) {
     ASSERT_TRUE(KnownCaller(profiler_, i, i * 3));
@@ -1310,7 +1327,7 @@ TEST_F(ProfilerTest, ACallSiteWithThousandsOfSizesKeepsItsBytesExact) {
   ExpectSound(profiler_.TakeSnapshot());
 }
 
-TEST_F(ProfilerTest, ThreadsComeAndGoAndTheirBuffersStay) {
+TEST_F(ProfilerTest, BuffersOutliveTheirThreads) {
   for (uint64_t i = 0; i < 200; ++i) {
     std::thread([&, i] {
       ScopedTag tag("thread", "short");

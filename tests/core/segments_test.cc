@@ -111,7 +111,7 @@ TEST(SegmentMapTest, TakesNoMoreThanIsIdle) {
   EXPECT_TRUE(SegmentMap::Take(*Add(map, 1000, 100, 1), 100)) << "a new segment in the same place begins idle";
 }
 
-TEST(SegmentMapTest, KnowsTheOnlyAccountUntilThereAreSeveral) {
+TEST(SegmentMapTest, ReportsTheOnlyAccount) {
   SegmentMap map;
   Segment* first = map.Add(1000, 1100, 1000, 1, 3);
   ASSERT_NE(first, nullptr);
@@ -128,7 +128,7 @@ TEST(SegmentMapTest, KnowsTheOnlyAccountUntilThereAreSeveral) {
   EXPECT_EQ(map.only_account(), 5);
 }
 
-TEST(SegmentMapTest, ClearForgetsAllAndTheMapGoesOn) {
+TEST(SegmentMapTest, ClearedMapIsEmptyAndUsable) {
   SegmentMap map;
   for (uint64_t i = 1; i <= 1000; ++i) ASSERT_NE(Add(map, i * 100, 100, static_cast<SiteId>(i)), nullptr);
   map.Clear();

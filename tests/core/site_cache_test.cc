@@ -21,15 +21,15 @@ SiteCache::Key KeyOf(uint64_t stack, const SiteWords& words = {256, 0, 0, 0}) { 
 TEST(SiteCache, FindsWhatItWasTold) {
   SiteCache cache;
   EXPECT_EQ(cache.Find(KeyOf(1)), kNoSite);
-  cache.Remember(KeyOf(1), 0);
-  cache.Remember(KeyOf(2), SiteTable::kMaxSites - 1);
+  cache.Store(KeyOf(1), 0);
+  cache.Store(KeyOf(2), SiteTable::kMaxSites - 1);
   EXPECT_EQ(cache.Find(KeyOf(1)), 0u);
   EXPECT_EQ(cache.Find(KeyOf(2)), SiteTable::kMaxSites - 1);
 }
 
 TEST(SiteCache, TellsApartWhatDiffersInAnything) {
   SiteCache cache;
-  cache.Remember(KeyOf(1), 1);
+  cache.Store(KeyOf(1), 1);
   EXPECT_EQ(cache.Find(KeyOf(2)), kNoSite);
   const uint64_t another_device = SiteWords::Packed({DeviceId{1}});
   const uint64_t another_kind = SiteWords::Packed({DeviceId{0}, MemoryKind::kManaged});
@@ -45,9 +45,9 @@ TEST(SiteCache, TellsApartWhatDiffersInAnything) {
   }
 }
 
-TEST(SiteCache, RemembersTenThousandStacksAndForgetsTheOldestOfTooMany) {
+TEST(SiteCache, KeepsTenThousandStacksAndReplacesTheOldest) {
   SiteCache cache;
-  for (SiteId site = 0; site < 10000; ++site) cache.Remember(KeyOf(site), site);
+  for (SiteId site = 0; site < 10000; ++site) cache.Store(KeyOf(site), site);
   int found = 0;
   for (SiteId site = 0; site < 10000; ++site) {
     const SiteId answer = cache.Find(KeyOf(site));
@@ -55,7 +55,7 @@ TEST(SiteCache, RemembersTenThousandStacksAndForgetsTheOldestOfTooMany) {
     found += answer == site;
   }
   EXPECT_GT(found, 9900);
-  for (SiteId site = 10000; site < 1000000; ++site) cache.Remember(KeyOf(site), site);
+  for (SiteId site = 10000; site < 1000000; ++site) cache.Store(KeyOf(site), site);
   for (SiteId site = 0; site < 1000000; ++site) {
     const SiteId answer = cache.Find(KeyOf(site));
     ASSERT_TRUE(answer == site || answer == kNoSite) << answer << " for " << site;
@@ -64,8 +64,8 @@ TEST(SiteCache, RemembersTenThousandStacksAndForgetsTheOldestOfTooMany) {
 }
 
 //   thread 1   Find: reads an entry's one word ........................ and its other
-//   thread 2            Remember: moves the entry on, writes both words of a new one
-TEST(SiteCache, GivesNoThreadAnothersSiteWhileEntriesAreReplaced) {
+//   thread 2            Store: moves the entry on, writes both words of a new one
+TEST(SiteCache, ReturnsNoWrongSiteDuringReplacement) {
   SiteCache cache;
   // So many that entries are replaced all the time, so few that some are found.
   constexpr SiteId kSites = 1 << 18;
@@ -80,7 +80,7 @@ TEST(SiteCache, GivesNoThreadAnothersSiteWhileEntriesAreReplaced) {
         const auto site = static_cast<SiteId>(random % kSites);
         const SiteId found = cache.Find(KeyOf(site));
         if (found == kNoSite) {
-          cache.Remember(KeyOf(site), site);
+          cache.Store(KeyOf(site), site);
         } else {
           hits.fetch_add(1, std::memory_order_relaxed);
           if (found != site) wrong.fetch_add(1, std::memory_order_relaxed);

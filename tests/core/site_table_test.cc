@@ -32,10 +32,10 @@ TEST(SiteTable, TheSameStackIsTheSameRecord) {
   EXPECT_EQ(Intern(table, Stack(0x1000, 5)), stack);
   EXPECT_EQ(stack->depth, 5u);
   EXPECT_FALSE(stack->truncated);
-  EXPECT_EQ(std::vector<uintptr_t>(stack->pcs(), stack->pcs() + 5), Stack(0x1000, 5));
+  EXPECT_EQ(table.PcsOf(*stack), Stack(0x1000, 5));
 }
 
-TEST(SiteTable, StacksThatDifferInAnyFrameDepthOrTruncationAreDistinct) {
+TEST(SiteTable, DistinguishesFramesDepthAndTruncation) {
   SiteTable table(100);
   std::set<const StackRecord*> stacks;
   stacks.insert(Intern(table, {}));
@@ -54,7 +54,20 @@ TEST(SiteTable, KeepsStacksOfTheGreatestDepth) {
   const std::vector<uintptr_t> pcs = Stack(0x10000, 512);
   const StackRecord* stack = Intern(table, pcs);
   ASSERT_NE(stack, nullptr);
-  EXPECT_EQ(std::vector<uintptr_t>(stack->pcs(), stack->pcs() + stack->depth), pcs);
+  EXPECT_EQ(table.PcsOf(*stack), pcs);
+}
+
+TEST(SiteTable, KeepsAsManyReturnAddressesAsStacksHave) {
+  constexpr size_t kStacks = 100;  // of 51,200 return addresses: their numbers take one to three bytes
+  SiteTable table(1000);
+  std::vector<const StackRecord*> stacks;
+  for (size_t i = 0; i < kStacks; ++i) stacks.push_back(Intern(table, Stack(0x7f0000000000 + i * 1000, 512)));
+  for (size_t i = 0; i < kStacks; ++i) {
+    const std::vector<uintptr_t> pcs = Stack(0x7f0000000000 + i * 1000, 512);
+    ASSERT_NE(stacks[i], nullptr);
+    EXPECT_EQ(table.PcsOf(*stacks[i]), pcs);
+    EXPECT_EQ(Intern(table, pcs), stacks[i]);
+  }
 }
 
 TEST(SiteTable, EveryPartOfTheKeyTellsSitesApart) {
@@ -89,7 +102,7 @@ TEST(SiteTable, EveryPartOfTheKeyTellsSitesApart) {
   }
 }
 
-TEST(SiteTable, RefusesNewSitesAtItsLimitAndStillFindsKnownOnes) {
+TEST(SiteTable, AtItsLimitFindsKnownSitesOnly) {
   SiteTable table(3);
   const StackRecord* stack = Intern(table, {1});
   for (uint64_t bytes = 0; bytes < 3; ++bytes) EXPECT_EQ(table.InternSite({stack, bytes, {}, 0, false}), bytes);
@@ -98,13 +111,13 @@ TEST(SiteTable, RefusesNewSitesAtItsLimitAndStillFindsKnownOnes) {
   EXPECT_EQ(table.size(), 3u);
 }
 
-TEST(SiteTable, AbsurdLimitsAreBroughtIntoRange) {
+TEST(SiteTable, LimitsOutOfRangeAreClamped) {
   EXPECT_EQ(SiteTable(-5).max_sites(), 1u);
   EXPECT_EQ(SiteTable(0).max_sites(), 1u);
   EXPECT_EQ(SiteTable(INT64_MAX).max_sites(), SiteId{1} << 22);
 }
 
-TEST(SiteTable, AStackWithVeryManySizesHasFurtherOnesRoundedUpToAPowerOfTwo) {
+TEST(SiteTable, RoundsSizesOfAStackWithManySites) {
   SiteTable table(100000);
   const StackRecord* stack = Intern(table, {1});
   std::set<SiteId> sites;
@@ -126,7 +139,7 @@ TEST(SiteTable, AStackWithVeryManySizesHasFurtherOnesRoundedUpToAPowerOfTwo) {
   EXPECT_EQ(table.Key(table.InternSite({stack, 0, {}, 0, false})).block_bytes, 0u);
 }
 
-TEST(SiteTable, ThreadsThatInternTheSameSitesAgreeOnTheirNumbers) {
+TEST(SiteTable, ThreadsAgreeOnSiteNumbers) {
   constexpr int kThreads = 8;
   constexpr uintptr_t kStacks = 5000;  // several growths of both tables
   SiteTable table(1 << 16);
@@ -137,7 +150,7 @@ TEST(SiteTable, ThreadsThatInternTheSameSitesAgreeOnTheirNumbers) {
       for (uintptr_t i = 0; i < kStacks; ++i) {
         const StackRecord* stack = Intern(table, {i * 16, 7, i});
         ASSERT_NE(stack, nullptr);
-        ASSERT_EQ(stack->pcs()[2], i);
+        ASSERT_EQ(table.PcsOf(*stack)[2], i);
         const SiteId site = table.InternSite({stack, i, {}, 0, false});
         ASSERT_EQ(table.Key(site).block_bytes, i);
         seen[t].push_back(site);

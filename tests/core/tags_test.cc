@@ -34,7 +34,7 @@ TEST(ScopedTag, LabelsUntilItEnds) {
   EXPECT_EQ(current_tags, kNoTags);
 }
 
-TEST(ScopedTag, NestsAndAnInnerOneWithTheSameKeyHidesTheOuter) {
+TEST(ScopedTag, InnerScopeHidesTheSameKey) {
   ScopedTag model("model", "a");
   {
     ScopedTag phase("phase", "prefill");
@@ -65,7 +65,7 @@ TEST(ScopedTag, IsOfItsThreadAlone) {
   std::thread([] { EXPECT_THAT(Tags(), IsEmpty()); }).join();
 }
 
-TEST(ScopedTag, AnEmptyKeyAddsNothingAndAnEmptyValueIsAValue) {
+TEST(ScopedTag, EmptyKeyAddsNothing) {
   const int64_t dropped = DroppedTagValues();
   ScopedTag no_key("", "value");
   EXPECT_THAT(Tags(), IsEmpty());
@@ -136,7 +136,7 @@ TEST(ScopedTag, ValuesMayHoldAnyByte) {
   EXPECT_THAT(Tags(), ElementsAre(Pair("any_byte", zero)));
 }
 
-TEST(ScopedTag, TheThousandAndFirstValueOfAKeyBecomesOtherAndIsCounted) {
+TEST(ScopedTag, ValueBeyondTheLimitBecomesOther) {
   const int64_t dropped = DroppedTagValues();
   for (int i = 0; i < 1000; ++i) {
     ScopedTag tag("request", std::to_string(i));
@@ -162,7 +162,7 @@ TEST(ScopedTag, TheThousandAndFirstValueOfAKeyBecomesOtherAndIsCounted) {
   EXPECT_EQ(DroppedTagValues(), dropped + 3);
 }
 
-TEST(ScopedTag, ManyThreadsThatInventTheSameTagsAgree) {
+TEST(ScopedTag, ThreadsThatAddTheSameTagsAgree) {
   constexpr int kThreads = 8;
   std::vector<std::vector<TagSetId>> seen(kThreads);
   std::vector<std::thread> threads;
@@ -194,7 +194,7 @@ void InFreshProcess(const std::function<std::string()>& check) {
       ::testing::ExitedWithCode(0), "result: \\.");
 }
 
-TEST(ScopedTagLimits, TheSixtyFifthKeyAddsNothingAndIsCounted) {
+TEST(ScopedTagLimits, KeyBeyondTheLimitIsCounted) {
   InFreshProcess([]() -> std::string {
     for (int i = 0; i < kMaxTagKeys; ++i) ScopedTag tag("key" + std::to_string(i), "v");
     if (DroppedTagValues() != 0) return "counted too early";
@@ -208,7 +208,7 @@ TEST(ScopedTagLimits, TheSixtyFifthKeyAddsNothingAndIsCounted) {
   });
 }
 
-TEST(ScopedTagLimits, BeyondTheLastCombinationAScopeAddsNothingAndIsCounted) {
+TEST(ScopedTagLimits, ScopeBeyondTheSetLimitIsCounted) {
   InFreshProcess([]() -> std::string {
     // 600 x 600 combinations are more than fit.
     TagSetId largest = 0;

@@ -1,6 +1,6 @@
-// The examples as their users meet them: each program is run, its profiles are checked, and pprof's text is read.
+// Runs each example, checks its profiles, and reads pprof's text output.
 //
-// Not here: what the server's model computes (llm_model_test.cc).
+// Not here: the results of the server's model (llm_model_test.cc).
 
 #include <algorithm>
 #include <cstdint>
@@ -64,7 +64,7 @@ std::vector<TopRow> Top(const PprofTool& pprof, std::vector<std::string> argumen
   return rows;
 }
 
-// What stands under `function` in the cum column; "" if it has no row.
+// Returns the value of `function` in the cum column; "" if it has no row.
 std::string Cum(const std::vector<TopRow>& rows, const std::string& function) {
   for (const TopRow& row : rows) {
     if (row.function == function) return row.cum;
@@ -81,7 +81,7 @@ class ExamplesTest : public ::testing::Test {
   const std::vector<PprofTool> pprofs_ = PprofTools();
 };
 
-TEST_F(ExamplesTest, TileFunctionsShowsTheMemoryUnderEachFunction) {
+TEST_F(ExamplesTest, TileFunctionsShowsEachFunction) {
   const std::string file = NewDirectory() + "/profile.pb.gz";
   const CommandResult run = RunExample({"tile_functions", file});
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -105,7 +105,7 @@ TEST_F(ExamplesTest, TileFunctionsShowsTheMemoryUnderEachFunction) {
   EXPECT_EQ(view.Sum("peak_space"), 124000000);
 }
 
-TEST_F(ExamplesTest, TwoProcessesCancelThoughTheirCodeWasLoadedElsewhere) {
+TEST_F(ExamplesTest, DiffOfTwoProcessesIsZero) {
   const std::string directory = NewDirectory();
   const std::vector<std::string> files = {directory + "/first.pb.gz", directory + "/second.pb.gz"};
   for (const std::string& file : files) ASSERT_EQ(RunExample({"tile_functions", file}).exit_code, 0);
@@ -119,7 +119,7 @@ TEST_F(ExamplesTest, TwoProcessesCancelThoughTheirCodeWasLoadedElsewhere) {
   }
 }
 
-TEST_F(ExamplesTest, GrowingListsDiffNamesTheFunctionThatGrowsAndNoOther) {
+TEST_F(ExamplesTest, GrowingListDiffNamesOneFunction) {
   const std::string directory = NewDirectory();
   const CommandResult run = RunExample({"growing_list", directory});
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -163,7 +163,7 @@ class LlmServerProgramTest : public ExamplesTest {
     return run_.exit_code == 0;
   }
 
-  // The whole numbers in the line of the output that begins with `word`.
+  // Returns the integers in the line of the output that begins with `word`.
   std::vector<int64_t> Printed(const std::string& word) const {
     std::istringstream lines(run_.out);
     for (std::string line; std::getline(lines, line);) {
@@ -182,7 +182,7 @@ class LlmServerProgramTest : public ExamplesTest {
   CommandResult run_;
 };
 
-TEST_F(LlmServerProgramTest, WithTheLeakTheDiffsFirstLineIsTheLeakToTheByte) {
+TEST_F(LlmServerProgramTest, DiffShowsTheExactLeak) {
   ASSERT_TRUE(Serve(12, {"--leak"}));
   const std::vector<int64_t> leaked = Printed("leaked");
   const int64_t pages = leaked[0];
@@ -204,10 +204,10 @@ TEST_F(LlmServerProgramTest, WithTheLeakTheDiffsFirstLineIsTheLeakToTheByte) {
   }
 }
 
-TEST_F(LlmServerProgramTest, WithoutTheLeakTheDiffSumsToZero) {
+TEST_F(LlmServerProgramTest, DiffWithoutLeakIsZero) {
   ASSERT_TRUE(Serve(12, {}));
   EXPECT_THAT(Printed("leaked"), ElementsAre(0, 131072, 0));
-  EXPECT_GT(Printed("requests")[2], 0) << "nobody cancelled, so this proves nothing";
+  EXPECT_GT(Printed("requests")[2], 0) << "no request was cancelled";
   for (const PprofTool& pprof : pprofs_) {
     SCOPED_TRACE(pprof.name);
     for (const TopRow& row : Top(pprof, {"-unit=bytes", "-diff_base", before_, after_})) {
@@ -221,7 +221,7 @@ TEST_F(LlmServerProgramTest, WithoutTheLeakTheDiffSumsToZero) {
   EXPECT_EQ(after.SumUnder("inuse_space", "llm::KvCache::AllocatePage"), 0);
 }
 
-TEST_F(LlmServerProgramTest, ItsProfilesSayWhoseMemoryItIs) {
+TEST_F(LlmServerProgramTest, ProfilesHaveTags) {
   ASSERT_TRUE(Serve(12, {"--leak"}));
   const ProfileView before = ViewProfile(before_);
   const ProfileView after = ViewProfile(after_);
@@ -243,7 +243,7 @@ TEST_F(LlmServerProgramTest, ItsProfilesSayWhoseMemoryItIs) {
   EXPECT_GT(after.SumWhere("alloc_space", "request_class", "batch"), 0);
 }
 
-TEST_F(LlmServerProgramTest, AFullKvCacheEndsRequestsAndNotTheServer) {
+TEST_F(LlmServerProgramTest, FullKvCacheEndsOnlyRequests) {
   ASSERT_TRUE(Serve(12, {"--leak", "--kv-pages", "30"}));
   const std::vector<int64_t> requests = Printed("requests");
   EXPECT_EQ(requests[0], 12);
@@ -253,7 +253,7 @@ TEST_F(LlmServerProgramTest, AFullKvCacheEndsRequestsAndNotTheServer) {
   EXPECT_LE(Printed("leaked")[0], 30);
 }
 
-TEST_F(LlmServerProgramTest, AnswersAreTheSameInEveryRunAndInAnyBatch) {
+TEST_F(LlmServerProgramTest, AnswersAreReproducible) {
   const auto sorted_answers = [this] {
     std::vector<std::string> answers;
     std::istringstream lines(run_.out);
@@ -270,14 +270,14 @@ TEST_F(LlmServerProgramTest, AnswersAreTheSameInEveryRunAndInAnyBatch) {
   EXPECT_EQ(sorted_answers(), expected);
 }
 
-TEST_F(LlmServerProgramTest, NoPromptsAreServedInNoTime) {
+TEST_F(LlmServerProgramTest, ServesNoPrompts) {
   ASSERT_TRUE(Serve(0, {}));
   EXPECT_THAT(Printed("requests"), ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(Printed("leaked"), ElementsAre(0, 131072, 0));
 }
 
-// What a wrong call prints: one line that says what is wrong, and an exit status that is not 0.
-TEST(ExamplesUsageTest, AWrongCallSaysSoAndFails) {
+// A call with wrong arguments prints one line with the error, and its exit status is not 0.
+TEST(ExamplesUsageTest, WrongArgumentsFail) {
   const std::string missing = NewDirectory() + "/missing/profile.pb.gz";
   EXPECT_EQ(RunExample({"tile_functions"}).exit_code, 2);
   EXPECT_EQ(RunExample({"growing_list"}).exit_code, 2);

@@ -1,5 +1,5 @@
-// The server of examples/llm_server computes what a transformer should: its model against the textbook's formulas
-// without cache, pages and batches, its KV cache, and its scheduler's batches.
+// The server of examples/llm_server: its model is compared with the formulas of a transformer without cache, pages and
+// batches; its KV cache; and its scheduler.
 //
 // Not here: the program and its profiles (examples_test.cc).
 
@@ -170,7 +170,7 @@ std::vector<int> SomeTokens() {
   return tokens;
 }
 
-TEST_F(LlmServerTest, PrefillGivesTheLogitsOfFullAttentionWithoutACache) {
+TEST_F(LlmServerTest, PrefillMatchesFullAttention) {
   const std::vector<int> tokens = SomeTokens();
   const Vector expected = NaiveLogits(model_, tokens).back();
   KvSequence sequence;
@@ -178,7 +178,7 @@ TEST_F(LlmServerTest, PrefillGivesTheLogitsOfFullAttentionWithoutACache) {
   cache_.Release(sequence);
 }
 
-TEST_F(LlmServerTest, DecodingTokenByTokenGivesTheLogitsOfFullAttentionWithoutACache) {
+TEST_F(LlmServerTest, DecodingMatchesFullAttention) {
   const std::vector<int> tokens = SomeTokens();
   const Matrix expected = NaiveLogits(model_, tokens);
   KvSequence sequence;
@@ -189,7 +189,7 @@ TEST_F(LlmServerTest, DecodingTokenByTokenGivesTheLogitsOfFullAttentionWithoutAC
   cache_.Release(sequence);
 }
 
-TEST_F(LlmServerTest, ASequenceGetsTheSameLogitsAloneAndInABatch) {
+TEST_F(LlmServerTest, BatchDoesNotChangeLogits) {
   const std::vector<int> tokens = SomeTokens();
   KvSequence alone;
   const std::vector<float> expected = Append(alone, tokens);
@@ -208,7 +208,7 @@ TEST_F(LlmServerTest, ASequenceGetsTheSameLogitsAloneAndInABatch) {
   for (KvSequence* sequence : {&alone, &first, &second, &third}) cache_.Release(*sequence);
 }
 
-TEST_F(LlmServerTest, ForwardFreesEveryActivationButItsResult) {
+TEST_F(LlmServerTest, ForwardFreesActivations) {
   const auto live = [this] { return device_->GetStats().num_live; };
   KvSequence sequence;
   ASSERT_TRUE(cache_.Extend(sequence, 3).ok());
@@ -221,7 +221,7 @@ TEST_F(LlmServerTest, ForwardFreesEveryActivationButItsResult) {
   cache_.Release(sequence);
 }
 
-TEST_F(LlmServerTest, EveryPositionOfEveryLayerHasItsOwnPlaceInTheCache) {
+TEST_F(LlmServerTest, CacheSlotsAreDistinct) {
   KvSequence a;
   KvSequence b;
   ASSERT_TRUE(cache_.Extend(a, 20).ok());
@@ -246,7 +246,7 @@ TEST_F(LlmServerTest, EveryPositionOfEveryLayerHasItsOwnPlaceInTheCache) {
   EXPECT_EQ(cache_.pages_in_use(), 0);
 }
 
-TEST_F(LlmServerTest, APageIsOneAllocationOfPageBytes) {
+TEST_F(LlmServerTest, PageIsOneAllocation) {
   const hbmprof::SimulatedDevice::Stats before = device_->GetStats();
   KvSequence sequence;
   ASSERT_TRUE(cache_.Extend(sequence, KvCache::kPageTokens).ok());
@@ -258,7 +258,7 @@ TEST_F(LlmServerTest, APageIsOneAllocationOfPageBytes) {
   EXPECT_EQ(device_->GetStats().bytes_in_use, before.bytes_in_use);
 }
 
-TEST_F(LlmServerTest, AFullCacheLeavesTheSequenceAsLongAsItWas) {
+TEST_F(LlmServerTest, FullCacheKeepsSequenceLength) {
   KvCache cache(*device_, Config().layers, Config().width(), /*max_pages=*/2);
   KvSequence sequence;
   ASSERT_TRUE(cache.Extend(sequence, 20).ok());
@@ -268,7 +268,7 @@ TEST_F(LlmServerTest, AFullCacheLeavesTheSequenceAsLongAsItWas) {
   cache.Release(sequence);
 }
 
-TEST_F(LlmServerTest, AnswersDoNotDependOnTheSizeOfTheBatch) {
+TEST_F(LlmServerTest, BatchSizeDoesNotChangeAnswers) {
   Scheduler::Options options;
   options.max_batch = 1;
   const std::map<int, Answer> one_by_one = Serve(options, 20);
@@ -281,7 +281,7 @@ TEST_F(LlmServerTest, AnswersDoNotDependOnTheSizeOfTheBatch) {
   EXPECT_NE(one_by_one.at(1).text, one_by_one.at(2).text);
 }
 
-TEST_F(LlmServerTest, AnswersEndAtTheTextBoundaryOrTheTokenLimit) {
+TEST_F(LlmServerTest, AnswersEndAtBoundaryOrLimit) {
   int at_boundary = 0;
   for (const auto& [id, answer] : Serve({}, 30)) {
     EXPECT_EQ(answer.end, Answer::End::kFinished);
@@ -297,14 +297,14 @@ TEST_F(LlmServerTest, AnswersEndAtTheTextBoundaryOrTheTokenLimit) {
   EXPECT_LT(at_boundary, 30);
 }
 
-TEST_F(LlmServerTest, CancelledRequestsGiveTheirPagesBack) {
+TEST_F(LlmServerTest, CancelledRequestsFreeTheirPages) {
   const std::map<int, Answer> answers = Serve({}, 20, /*cancel_every=*/2);
   const auto cancelled = [](const auto& entry) { return entry.second.end == Answer::End::kCancelled; };
   EXPECT_GT(std::count_if(answers.begin(), answers.end(), cancelled), 5);
   EXPECT_EQ(cache_.pages_in_use(), 0);
 }
 
-TEST_F(LlmServerTest, WithTheLeakTheyKeepThem) {
+TEST_F(LlmServerTest, LeakKeepsPagesOfCancelledRequests) {
   Scheduler::Options options;
   options.leak_cancelled = true;
   int64_t pages = 0;
@@ -318,7 +318,7 @@ TEST_F(LlmServerTest, WithTheLeakTheyKeepThem) {
   EXPECT_EQ(cache_.pages_in_use(), pages);
 }
 
-TEST_F(LlmServerTest, ARequestWithoutAPageEndsAndTheOthersGoOn) {
+TEST_F(LlmServerTest, RequestWithoutPageEnds) {
   KvCache small(*device_, Config().layers, Config().width(), /*max_pages=*/3);
   Scheduler scheduler(model_, small, {});
   for (int id = 1; id <= 4; ++id) {
@@ -335,7 +335,7 @@ TEST_F(LlmServerTest, ARequestWithoutAPageEndsAndTheOthersGoOn) {
   EXPECT_EQ(small.pages_in_use(), 0);
 }
 
-TEST_F(LlmServerTest, APromptThatIsTooLongLosesItsBeginning) {
+TEST_F(LlmServerTest, LongPromptIsTruncatedAtFront) {
   Scheduler::Options options;
   options.max_prompt_tokens = 8;
   std::vector<std::string> texts;
@@ -350,13 +350,13 @@ TEST_F(LlmServerTest, APromptThatIsTooLongLosesItsBeginning) {
   EXPECT_NE(texts[1], texts[2]);
 }
 
-TEST(SampleTest, TemperatureZeroTakesTheLargestLogit) {
+TEST(SampleTest, TemperatureZeroIsGreedy) {
   const float logits[] = {0.1f, 2.0f, -1.0f};
   std::mt19937 random(1);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(Sample(logits, 3, 0, random), 1);
 }
 
-TEST(SampleTest, FrequenciesFollowTheSoftmaxOfTheLogitsOverTheTemperature) {
+TEST(SampleTest, FrequenciesFollowSoftmax) {
   const float logits[] = {0, 1, 2};
   std::mt19937 random(1);
   double count[3] = {};

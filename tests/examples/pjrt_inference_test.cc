@@ -1,5 +1,5 @@
-// The example on a real PJRT plugin: the CPU plugin that scripts/test.sh installs, or what HBMPROF_TEST_PJRT_PLUGIN
-// names (a TPU's, a GPU's).
+// The example on a real PJRT plugin: the CPU plugin that scripts/test.sh installs, or the one that
+// HBMPROF_TEST_PJRT_PLUGIN names (for a TPU or GPU).
 #include <unistd.h>
 
 #include <cstdlib>
@@ -10,13 +10,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/pprof_tool.h"
-#include "tests/support/profile_checker.h"
+#include "tests/support/program_run.h"
 
 namespace {
 
 using hbmprof_test::CommandResult;
 using hbmprof_test::ProfileView;
 using hbmprof_test::RunCommand;
+using hbmprof_test::ViewProfile;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -32,7 +33,7 @@ class PjrtInference : public ::testing::Test {
     }
   }
 
-  // What it printed, on `plugin`.
+  // Runs the example on `plugin` and returns its output.
   CommandResult Serve(std::vector<std::string> options, const std::string& plugin,
                       const std::vector<std::string>& environment = {}) {
     options.insert(options.begin(), HBMPROF_PJRT_INFERENCE);
@@ -46,25 +47,19 @@ class PjrtInference : public ::testing::Test {
     options.insert(options.end(), {"--before", before_, "--after", after_});
     return Serve(options, plugin_);
   }
-  static ProfileView View(const std::string& path) {
-    const auto profile = hbmprof_test::ReadProfile(path);
-    EXPECT_TRUE(profile.ok()) << profile.status();
-    EXPECT_EQ(hbmprof_test::CheckProfile(*profile), "");
-    return ProfileView(*profile);
-  }
-  // The line that begins with `word`.
+  // Returns the line that begins with `word`.
   static std::string Line(const CommandResult& run, const std::string& word) {
     const size_t start = run.out.find(word);
     return start == std::string::npos ? "" : run.out.substr(start, run.out.find('\n', start) - start);
   }
 
-  const std::string start_ = ::testing::TempDir() + "/hbmprof_pjrt_inference_" + std::to_string(getpid());
-  const std::string before_ = start_ + "_before.pb.gz";
-  const std::string after_ = start_ + "_after.pb.gz";
+  const std::string directory_ = hbmprof_test::NewDirectory();
+  const std::string before_ = directory_ + "/before.pb.gz";
+  const std::string after_ = directory_ + "/after.pb.gz";
   std::string plugin_;
 };
 
-// Where in device.cc the program is executed.
+// Returns the line in device.cc that executes the program.
 int ExecuteLine() {
   std::ifstream source(HBMPROF_SOURCE_DIR "/examples/pjrt_inference/device.cc");
   int number = 0;
@@ -75,16 +70,16 @@ int ExecuteLine() {
   return -1;
 }
 
-TEST_F(PjrtInference, TheLeaksDiffIsExactAndNamesTheLine) {
+TEST_F(PjrtInference, DiffShowsTheExactLeakAndLine) {
   const CommandResult run = ServeWithProfiles({"--leak"});
   EXPECT_THAT(run.out, HasSubstr("leaked     300 answers x 1024 B = 307200 B"));
-  const ProfileView before = View(before_);
-  const ProfileView after = View(after_);
+  const ProfileView before = ViewProfile(before_);
+  const ProfileView after = ViewProfile(after_);
   EXPECT_EQ(after.Sum("inuse_space") - before.Sum("inuse_space"), kLeaked);
   EXPECT_EQ(after.SumUnder("inuse_space", "inference::(anonymous namespace)::Server::Answer"), kLeaked);
   EXPECT_EQ(after.SumWhere("inuse_space", "executable", "encoder"), kLeaked) << "the module's own name";
   EXPECT_EQ(after.SumWhere("inuse_space", "shape", "f32[8,32]"), kLeaked);
-  // Said again when the client goes.
+  // Printed when the client is destroyed.
   EXPECT_THAT(run.err, HasSubstr("300 x 1024 B, kind device, on "));
   EXPECT_THAT(run.err, HasSubstr("made in inference::Device::Execute"));
 
@@ -98,11 +93,11 @@ TEST_F(PjrtInference, TheLeaksDiffIsExactAndNamesTheLine) {
                                                 where));
 }
 
-TEST_F(PjrtInference, WithoutTheLeakTheDiffIsZero) {
+TEST_F(PjrtInference, DiffWithoutLeakIsZero) {
   const CommandResult run = ServeWithProfiles({});
   EXPECT_THAT(run.err, IsEmpty()) << "nothing is left at the end";
-  const ProfileView before = View(before_);
-  const ProfileView after = View(after_);
+  const ProfileView before = ViewProfile(before_);
+  const ProfileView after = ViewProfile(after_);
   // The weights: four layers of 128 x 128 + 128 and the head of 128 x 32, 4 B each; and the program's code.
   EXPECT_EQ(after.SumWhere("inuse_space", "kind", "device"), 4 * (4 * (128 * 128 + 128) + 128 * 32));
   EXPECT_EQ(after.Sum("inuse_space"), before.Sum("inuse_space"));
@@ -112,7 +107,7 @@ TEST_F(PjrtInference, WithoutTheLeakTheDiffIsZero) {
   }
 }
 
-TEST_F(PjrtInference, TheAnswersAreTheSameBitsWithTheWrapperAndWithout) {
+TEST_F(PjrtInference, WrapperDoesNotChangeAnswers) {
   const std::string bare = Line(Serve({"--bare"}, plugin_), "requests");
   EXPECT_THAT(bare, HasSubstr("checksum of the answers "));
   EXPECT_EQ(Line(Serve({}, plugin_), "requests"), bare);

@@ -1,4 +1,4 @@
-// WriteFileAtomically against real file systems, real limits and real kills.
+// WriteFileAtomically on real file systems, with real limits and kills.
 #include "src/base/atomic_file.h"
 
 #include <dirent.h>
@@ -32,6 +32,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "tests/support/temporary_directory.h"
 
 namespace hbmprof_test {
 namespace {
@@ -82,22 +84,9 @@ int Fail(const std::string& what) {
 
 class AtomicFile : public testing::Test {
  protected:
-  AtomicFile() {
-    std::string pattern = testing::TempDir() + "/hbmprof_atomic_file_XXXXXX";
-    directory_ = mkdtemp(pattern.data());
-  }
-  ~AtomicFile() override {
-    chmod(directory_.c_str(), 0700);
-    for (const std::string& name : Names(directory_)) {
-      const std::string path = Path(name);
-      if (unlink(path.c_str()) != 0) rmdir(path.c_str());
-    }
-    rmdir(directory_.c_str());
-  }
-
   std::string Path(const std::string& name) const { return directory_ + "/" + name; }
 
-  std::string directory_;
+  const std::string directory_ = hbmprof_test::NewDirectory();
 };
 
 TEST_F(AtomicFile, WritesANewFileAndNothingElse) {
@@ -121,7 +110,7 @@ TEST_F(AtomicFile, WritesEmptyAndLargeFiles) {
   EXPECT_TRUE(Contents(Path("a")) == large);
 }
 
-TEST_F(AtomicFile, TakesPathsRelativeToTheWorkingDirectory) {
+TEST_F(AtomicFile, AcceptsRelativePaths) {
   const int code = InChild([&] {
     if (chdir(directory_.c_str()) != 0 || mkdir("sub", 0700) != 0) return Fail("chdir");
     for (const char* path : {"plain", "./dot", "sub/below", "sub/../up"}) {
@@ -138,7 +127,7 @@ TEST_F(AtomicFile, TakesPathsRelativeToTheWorkingDirectory) {
   unlink(Path("sub/below").c_str());
 }
 
-TEST_F(AtomicFile, TakesTheLongestNameAFileSystemAllows) {
+TEST_F(AtomicFile, AcceptsLongestName) {
   const std::string longest(255, 'n');
   ASSERT_TRUE(WriteFileAtomically(Path(longest), "x").ok());
   EXPECT_THAT(Names(directory_), ElementsAre(longest));
@@ -146,7 +135,7 @@ TEST_F(AtomicFile, TakesTheLongestNameAFileSystemAllows) {
   EXPECT_THAT(Names(directory_), ElementsAre(longest));
 }
 
-TEST_F(AtomicFile, GivesANewFileTheModeThatIsAskedFor) {
+TEST_F(AtomicFile, NewFileHasRequestedMode) {
   const auto mode_with = [&](const FileRules& rules) {
     const int code = InChild([&] {
       umask(027);
@@ -175,7 +164,7 @@ TEST_F(AtomicFile, WritesThroughASymbolicLink) {
   EXPECT_TRUE(S_ISLNK(info.st_mode));
 }
 
-TEST_F(AtomicFile, RefusesWhatIsNotARegularFile) {
+TEST_F(AtomicFile, RefusesIrregularFiles) {
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
   for (const std::string& path :
        {std::string("/dev/null"), directory_, Path("pipe"), directory_ + "/", std::string()}) {
@@ -189,7 +178,7 @@ TEST_F(AtomicFile, RefusesWhatIsNotARegularFile) {
   EXPECT_THAT(Names(directory_), ElementsAre("pipe"));
 }
 
-TEST_F(AtomicFile, SaysThatADirectoryIsMissing) {
+TEST_F(AtomicFile, ErrorIfDirectoryIsMissing) {
   const absl::Status status = WriteFileAtomically(Path("no/such/file"), "x");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr(Path("no/such/file")));
@@ -199,7 +188,7 @@ TEST_F(AtomicFile, SaysThatADirectoryIsMissing) {
   EXPECT_EQ(WriteFileAtomically(Path("file/below"), "x").code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(AtomicFile, SaysThatADirectoryIsNotWritable) {
+TEST_F(AtomicFile, ErrorIfDirectoryIsNotWritable) {
   const int code = InChild([&] {
     if (!WriteFileAtomically(Path("a"), "old", kAsAnyCommand).ok() || chmod(directory_.c_str(), 0500) != 0) return 2;
     if (geteuid() == 0 && (chown(directory_.c_str(), 65534, 65534) != 0 || setgid(65534) != 0 || setuid(65534) != 0)) {
@@ -215,7 +204,7 @@ TEST_F(AtomicFile, SaysThatADirectoryIsNotWritable) {
 }
 
 // In a directory as /tmp is, where another user has put something.
-TEST_F(AtomicFile, RefusesWhatAnotherUserHasPutWhereAnyoneMayWrite) {
+TEST_F(AtomicFile, RefusesOtherUsersFileInSharedDirectory) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give files to others";
   ASSERT_EQ(chmod(directory_.c_str(), 01777), 0);
   const std::string target = Path("target");
@@ -239,7 +228,7 @@ TEST_F(AtomicFile, RefusesWhatAnotherUserHasPutWhereAnyoneMayWrite) {
   EXPECT_EQ(Contents(target), "2");
 }
 
-TEST_F(AtomicFile, KeepsPermissionsAndOwnerOfAFileThatItReplaces) {
+TEST_F(AtomicFile, KeepsModeAndOwner) {
   std::ofstream(Path("a")) << "old";
   ASSERT_EQ(chmod(Path("a").c_str(), 06640), 0);
   const bool root = geteuid() == 0;
@@ -256,7 +245,7 @@ TEST_F(AtomicFile, KeepsPermissionsAndOwnerOfAFileThatItReplaces) {
   }
 }
 
-TEST_F(AtomicFile, GivesNothingToAGroupThatHadNothing) {
+TEST_F(AtomicFile, GrantsNothingToNewGroup) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give files to others";
   ASSERT_EQ(chmod(directory_.c_str(), 0777), 0);
   std::ofstream(Path("a")) << "old";
@@ -274,7 +263,7 @@ TEST_F(AtomicFile, GivesNothingToAGroupThatHadNothing) {
   EXPECT_EQ(info.st_mode & 0777, 0644u);
 }
 
-TEST_F(AtomicFile, ReplacesOnlyWhatTheRulesName) {
+TEST_F(AtomicFile, ReplacesOnlyAllowedFiles) {
   FileRules only_new;
   only_new.must_be_new = true;
   FileIdentity first;
@@ -297,7 +286,7 @@ TEST_F(AtomicFile, ReplacesOnlyWhatTheRulesName) {
   EXPECT_THAT(Names(directory_), ElementsAre("a", "b", "link"));
 }
 
-TEST_F(AtomicFile, OfManyThatMakeTheSameNewFileOneDoes) {
+TEST_F(AtomicFile, OneOfManyWritersCreatesTheFile) {
   std::atomic<int> made{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
@@ -314,8 +303,8 @@ TEST_F(AtomicFile, OfManyThatMakeTheSameNewFileOneDoes) {
   EXPECT_THAT(Names(directory_), ElementsAre("a"));
 }
 
-// A program that has closed its standard descriptors and prints all the same.
-TEST_F(AtomicFile, NeverHasAStandardDescriptor) {
+// A program that has closed its standard descriptors and still prints.
+TEST_F(AtomicFile, NeverUsesStandardDescriptors) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer reports that two threads use descriptor 1, which is what is tested";
 #endif
@@ -343,7 +332,7 @@ TEST_F(AtomicFile, NeverHasAStandardDescriptor) {
   EXPECT_EQ(code, 0);
 }
 
-TEST_F(AtomicFile, WritesInPlaceOnlyWhatItHasKeptOpen) {
+TEST_F(AtomicFile, WritesInPlaceOnlyIfKeptOpen) {
   FileRules rules;
   FileIdentity identity;
   FileDescriptor file;
@@ -393,7 +382,7 @@ TEST_F(AtomicFile, SurvivesTheFileSizeLimit) {
   EXPECT_EQ(InChild([&] { return WriteBeyondTheFileSizeLimit(Path("a"), directory_); }), 0);
 }
 
-TEST_F(AtomicFile, LeavesASizeLimitSignalThatWasAlreadyPending) {
+TEST_F(AtomicFile, KeepsPendingSizeLimitSignal) {
   EXPECT_EQ(InChild([&] {
               sigset_t signal;
               sigemptyset(&signal);
@@ -408,7 +397,7 @@ TEST_F(AtomicFile, LeavesASizeLimitSignalThatWasAlreadyPending) {
             0);
 }
 
-TEST_F(AtomicFile, SaysThatTheDiskIsFull) {
+TEST_F(AtomicFile, ErrorIfDiskIsFull) {
   const int code = InChild([&] {
     if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return kSkipped;
     mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
@@ -443,7 +432,7 @@ bool Forbid(long number, int error, int argument = 0, unsigned mask = 0) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-// What a system lacks, and how a process is made to believe so.
+// A feature that a system does not have, and a function that makes a process believe that.
 struct Lack {
   const char* name;
   std::function<bool()> pretend;
@@ -468,7 +457,7 @@ const Lack kLacks[] = {
 
 class AtomicFileOnSystem : public AtomicFile, public testing::WithParamInterface<Lack> {};
 
-TEST_P(AtomicFileOnSystem, WritesAllTheSame) {
+TEST_P(AtomicFileOnSystem, WritesWithoutSystemFeature) {
   EXPECT_EQ(InChild([&] {
               if (!GetParam().pretend()) return Fail("seccomp");
               for (const char* text : {"old", "new"}) {
@@ -526,10 +515,10 @@ int KillWhileWriting(const std::string& directory, const Lack& lack, bool new_ea
   return left;
 }
 
-// Not without locks: there nobody can tell whether a file's writer lives.
+// Not on systems without locks: there it is not known whether the writer of a file is alive.
 class AtomicFileKilled : public AtomicFileOnSystem {};
 
-TEST_P(AtomicFileKilled, WhatAKilledWriterLeavesTheNextOneRemoves) {
+TEST_P(AtomicFileKilled, NextWriterRemovesFilesOfKilledOne) {
   const std::string lack = GetParam().name;
   const bool unnamed = lack == "Nothing" || lack == "LinkingByDescriptor";
   for (const bool new_each_time : {true, false}) {
@@ -538,7 +527,7 @@ TEST_P(AtomicFileKilled, WhatAKilledWriterLeavesTheNextOneRemoves) {
     if (unnamed && new_each_time) {
       EXPECT_EQ(left, 0);
     }
-    std::cout << "left behind " << left << " times of 200" << std::endl;
+    std::cout << "a temporary file was left " << left << " times of 200" << std::endl;
     ASSERT_TRUE(WriteFileAtomically(Path("a"), "x").ok());
     EXPECT_THAT(Names(directory_), ElementsAre("a"));
     unlink(Path("a").c_str());
@@ -549,7 +538,7 @@ std::string NameOf(const testing::TestParamInfo<Lack>& info) { return info.param
 INSTANTIATE_TEST_SUITE_P(Without, AtomicFileOnSystem, testing::ValuesIn(kLacks), NameOf);
 INSTANTIATE_TEST_SUITE_P(Without, AtomicFileKilled, testing::ValuesIn(kLacks, std::end(kLacks) - 1), NameOf);
 
-TEST_F(AtomicFile, LeavesTheTemporaryFileOfALivingWriter) {
+TEST_F(AtomicFile, KeepsTemporaryFileOfLiveWriter) {
   for (const char* name : {".hbmprof.0.tmp", ".hbmprof.3.tmp", ".hbmprof.4.tmp"}) std::ofstream(Path(name)) << "x";
   const int living = open(Path(".hbmprof.3.tmp").c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_EQ(flock(living, LOCK_EX), 0);
@@ -586,7 +575,7 @@ TEST_F(AtomicFile, IsCompleteWheneverTheWriterIsKilled) {
   EXPECT_EQ(partial, 0) << "of " << seen;
 }
 
-TEST_F(AtomicFile, GivesThreadsThatWriteTheSameFileOneWinner) {
+TEST_F(AtomicFile, ConcurrentWritersLeaveOneFile) {
   std::vector<std::thread> threads;
   for (char letter = 'a'; letter < 'e'; ++letter) {
     threads.emplace_back([&, letter] {

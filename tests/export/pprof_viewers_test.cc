@@ -1,9 +1,7 @@
-// Profiles as people look at them: through both pprof viewers.
+// Profiles in both pprof viewers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <ostream>
@@ -15,6 +13,7 @@
 #include "tests/export/server_snapshot.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/temporary_directory.h"
 
 namespace hbmprof_test {
 
@@ -34,18 +33,9 @@ class Viewer : public testing::TestWithParam<std::string> {
       if (tool.name == GetParam()) tool_ = tool;
     }
     if (tool_.command.empty()) GTEST_SKIP() << GetParam() << " is not installed (Debian: golang-go)";
-    std::string pattern = testing::TempDir() + "/hbmprof_viewers_XXXXXX";
-    directory_ = mkdtemp(pattern.data());
-  }
-  void TearDown() override {
-    for (const std::string& file : files_) unlink(file.c_str());
-    if (!directory_.empty()) rmdir(directory_.c_str());
   }
 
-  std::string File(const std::string& name) {
-    files_.push_back(directory_ + "/" + name);
-    return files_.back();
-  }
+  std::string File(const std::string& name) { return directory_ + "/" + name; }
 
   // The file that holds the profile of `snapshot`.
   std::string Save(const std::string& name, const Snapshot& snapshot, bool with_names = true) {
@@ -56,7 +46,7 @@ class Viewer : public testing::TestWithParam<std::string> {
     return path;
   }
 
-  // What the viewer prints; it must succeed.
+  // Returns the output of the viewer, which must succeed.
   std::string View(const std::vector<std::string>& arguments) {
     const CommandResult result = tool_.Run(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -65,8 +55,7 @@ class Viewer : public testing::TestWithParam<std::string> {
   }
 
   PprofTool tool_;
-  std::string directory_;
-  std::vector<std::string> files_;
+  const std::string directory_ = NewDirectory();
   std::string last_error_output_;
 };
 
@@ -82,7 +71,7 @@ std::string TopLine(const std::string& listing, const std::string& function) {
   return "";
 }
 
-// What stands between `before` and `after` in `text`.
+// Returns the part of `text` between `before` and `after`.
 std::string Between(const std::string& text, const std::string& before, const std::string& after) {
   const size_t begin = text.find(before);
   const size_t end = begin == std::string::npos ? begin : text.find(after, begin + before.size());
@@ -141,7 +130,7 @@ TEST_P(Viewer, TagsListsEveryLabel) {
   }
 }
 
-TEST_P(Viewer, TagfocusSelectsExactlyTheBytesOfATag) {
+TEST_P(Viewer, TagfocusSelectsTheTag) {
   const std::string profile = Save("a.pb.gz", ServerSnapshot());
   const auto total = [&](const std::string& focus) {
     return Between(View({"-top", "-unit=bytes", "-tagfocus=" + focus, profile}), "accounting for ", ",");
@@ -172,7 +161,7 @@ TEST_P(Viewer, DiffOfEqualProfilesIsZero) {
 }
 
 // With and without names: what did not change cancels although the modules were loaded elsewhere.
-TEST_P(Viewer, BaseCancelsWhatDidNotChangeBetweenTwoLoadAddresses) {
+TEST_P(Viewer, BaseCancelsAcrossLoadAddresses) {
   for (const bool with_names : {true, false}) {
     const std::string before = Save("a.pb.gz", ServerSnapshot(1), with_names);
     const std::string after = Save("b.pb.gz", ServerSnapshot(9, 0x7654000), with_names);
@@ -200,13 +189,13 @@ TEST_P(Viewer, ReadsAnEmptyProfile) {
   EXPECT_THAT(View({"-top", Save("a.pb.gz", snapshot)}), HasSubstr("Showing nodes accounting for 0, 0% of 0 total"));
 }
 
-TEST_P(Viewer, AddsUpTheProfilesOfSeveralProcesses) {
+TEST_P(Viewer, SumsProfilesOfProcesses) {
   const std::string a = Save("a.pb.gz", ServerSnapshot());
   const std::string b = Save("b.pb.gz", ServerSnapshot(4, 0x1000));
   EXPECT_EQ(TopLine(View({"-top", "-unit=bytes", a, b}), "app::LoadWeights"), "4194304B 4194304B");
 }
 
-TEST_P(Viewer, HidesOurOwnFramesAndKeepsTheUsers) {
+TEST_P(Viewer, HidesOnlyOwnFrames) {
   FakeSymbolizer symbolizer;
   const char* const names[] = {"hbmprof::internal::ProfilerImpl::Record", "hbmprof::Profiler::RecordAlloc",
                                "hbmprof_app::Profiler::Run", "app::hbmprof::internal::Run", "main"};
@@ -246,7 +235,7 @@ TEST_P(Viewer, SvgDrawsTheCulprit) {
   EXPECT_THAT(svg, HasSubstr("Decode"));
 }
 
-TEST_P(Viewer, HasNothingToComplainAbout) {
+TEST_P(Viewer, PrintsNoWarnings) {
   View({"-top", "-symbolize=none", Save("a.pb.gz", ServerSnapshot())});
   EXPECT_EQ(last_error_output_, "");
 }

@@ -113,8 +113,7 @@ Snapshot ServerSnapshot(int64_t decode_pages, uint64_t slide) {
   gpu0.bytes_limit = 64 << 20;
   gpu0.largest_free_block_bytes = 32 << 20;
   gpu0.driver_bytes_in_use = 6 << 20;
-  gpu0.unaccounted_known = true;
-  gpu0.unaccounted = gpu0.driver_bytes_in_use - gpu0.bytes_in_use;
+  gpu0.unaccounted = *gpu0.driver_bytes_in_use - gpu0.bytes_in_use;
   s.devices[1].name = "GPU 1=b";
   hbmprof::DeviceStats& gpu1 = s.devices[1].spaces[static_cast<int>(MemorySpace::kDevice)];
   gpu1.peak_bytes_in_use = 300;

@@ -1,4 +1,4 @@
-// IdTable against a map, and StringTable.
+// IdTable, compared with a map, and StringTable.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,9 +28,9 @@ void ExpectNumberedLikeAMap(int keys, uint64_t (*hash)(uint64_t)) {
   }
 }
 
-TEST(IdTable, NumbersThingsInTheOrderInWhichTheyAreMetAndEqualOnesAlike) { ExpectNumberedLikeAMap(20000, &HashWord); }
+TEST(IdTable, EqualObjectsHaveOneId) { ExpectNumberedLikeAMap(20000, &HashWord); }
 
-TEST(IdTable, TellsThingsOfEqualHashesApart) {
+TEST(IdTable, DistinguishesEqualHashes) {
   ExpectNumberedLikeAMap(2000, [](uint64_t key) { return key % 3; });
 }
 
@@ -47,7 +47,7 @@ TEST(StringTable, KeepsEachStringOnce) {
   EXPECT_EQ(table.At(2), "a longer one");
 }
 
-TEST(StringTable, RepairsABadByteWhereverItStands) {
+TEST(StringTable, ReplacesBadBytes) {
   for (size_t length = 1; length <= 20; ++length) {
     for (size_t bad = 0; bad < length; ++bad) {
       std::string text(length, 'x');
@@ -59,7 +59,7 @@ TEST(StringTable, RepairsABadByteWhereverItStands) {
   }
 }
 
-TEST(StringTable, KeepsACharacterOfSeveralBytesWhereverItStands) {
+TEST(StringTable, KeepsMultibyteCharacters) {
   for (size_t before = 0; before <= 10; ++before) {
     const std::string text = std::string(before, 'x') + "\xF0\x9F\x98\x80" + std::string(10, 'x');
     StringTable table;

@@ -1,7 +1,7 @@
-// Whatever an object's unwind tables hold, reading a frame rule from them reads nothing outside of them and ends.
+// ReadFrameRule reads nothing outside of the unwind tables and returns, whatever the tables contain.
 //
-// An input is what an object has in memory from its .eh_frame_hdr section to the end of .eh_frame, behind one byte that
-// says which addresses are asked for beside the beginnings and the ends of its functions.
+// An input is one byte, followed by the memory of an object from its .eh_frame_hdr section to the end of .eh_frame. The
+// byte selects the tested addresses, in addition to the starts and ends of functions.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -21,20 +21,20 @@ using hbmprof::internal::PackedRule;
 using hbmprof::internal::ReadableRanges;
 using hbmprof::internal::ReadFrameRule;
 
-// Bytes that end where memory ends, so that reading behind them is a fault; and the addresses before them are no memory
-// either.
+// Bytes that end at the end of a mapping, so that a read behind them is a fault. A read before the mapping is a fault,
+// too.
 class Bytes {
  public:
   Bytes() {
-    const size_t room = kCapacity + 2 * kPageBytes;
-    void* memory = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const size_t bytes = kCapacity + 2 * kPageBytes;
+    void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) std::abort();
     end_ = static_cast<uint8_t*>(memory) + kPageBytes + kCapacity;
     if (mprotect(end_ - kCapacity, kCapacity, PROT_READ | PROT_WRITE) != 0) std::abort();
   }
   const uint8_t* Put(const uint8_t* data, size_t size) {
     uint8_t* begin = end_ - size;
-    // A header is aligned; what is too long for that ends a few bytes earlier.
+    // The header must be aligned. If the size does not allow that, the bytes end a few bytes earlier.
     begin -= reinterpret_cast<uintptr_t>(begin) % 4;
     std::memmove(begin, data, size);
     return begin;
@@ -46,7 +46,7 @@ class Bytes {
   uint8_t* end_;
 };
 
-// Numbers that do not fit must not come out as others.
+// Checks that a packed rule has the same numbers as `rule`, or is kInexpressible.
 void Check(const FrameRule& rule) {
   const PackedRule packed = PackedRule::Of(rule, 5);
   if (packed.object() != 5) std::abort();
@@ -73,21 +73,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto base = reinterpret_cast<uintptr_t>(header);
   ReadableRanges readable;
   readable.Add(base, base + size);
-  const auto ask = [&](uintptr_t address) { Check(ReadFrameRule(header, readable, address)); };
-  // The pairs of the header's table, if that is where it says it is.
+  const auto check = [&](uintptr_t address) { Check(ReadFrameRule(header, readable, address)); };
+  // The pairs of the header's table, if it is at the usual position.
   constexpr size_t kTableAt = 12;
-  constexpr size_t kMostPairs = 64;
-  for (size_t i = 0; i < kMostPairs && kTableAt + 8 * (i + 1) <= size; ++i) {
+  constexpr size_t kMaxPairs = 64;
+  for (size_t i = 0; i < kMaxPairs && kTableAt + 8 * (i + 1) <= size; ++i) {
     int32_t start;
     std::memcpy(&start, header + kTableAt + 8 * i, sizeof(start));
     const uintptr_t function = base + static_cast<uintptr_t>(int64_t{start});
     for (const uintptr_t distance : {uintptr_t{0}, uintptr_t{1}, uintptr_t{4}, uintptr_t{step}, 5 * uintptr_t{step}}) {
-      ask(function + distance);
+      check(function + distance);
     }
-    ask(function - 1);
+    check(function - 1);
   }
-  ask(base);
-  ask(0);
-  ask(~uintptr_t{0});
+  check(base);
+  check(0);
+  check(~uintptr_t{0});
   return 0;
 }

@@ -1,4 +1,4 @@
-// Whatever an ELF file holds, reading its build id, symbols and DWARF ends, within bounds, at worst without names.
+// The readers of build ids, symbols and DWARF return and stay within bounds, whatever an ELF file contains.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,19 +11,20 @@
 
 #include "src/tool/debug_files.h"
 #include "src/tool/dwarf_symbolizer.h"
-// The library's reader of symbol tables, without its cache, which would know a file's build id from the input before.
+// The library's reader of symbol tables, without its cache. The cache would return the names of an earlier input with
+// the same build id.
 #include "src/symbolize/elf_symbolizer.cc"
 
 namespace {
 
-// A file in memory that is opened by its path.
+// A file in memory with a path by which it can be opened.
 std::string FileOf(const uint8_t* data, size_t size) {
   static const int fd = memfd_create("elf", 0);
   if (ftruncate(fd, 0) != 0 || pwrite(fd, data, size, 0) != static_cast<ssize_t>(size)) std::abort();
   return "/proc/self/fd/" + std::to_string(fd);
 }
 
-// Addresses all over a file of this size.
+// Addresses distributed over a file of this size.
 constexpr uint64_t kStep = 61;
 
 }  // namespace

@@ -3,8 +3,8 @@
 
 usage: tests/fuzz/make_cfi_corpus.py FOLDER OBJECT...
 
-Of each object, functions are chosen whose call frame information has different operations; each piece holds up to four
-of them with their CIEs, laid out anew behind an .eh_frame_hdr section of their own. Needs readelf and objcopy.
+Selects functions of each object whose call frame information has different operations. A piece contains up to four of
+them with their CIEs, behind a new .eh_frame_hdr section. Needs readelf and objcopy.
 """
 import hashlib
 import pathlib
@@ -22,7 +22,7 @@ def section(path, name):
 
 
 def entries(path):
-    """(offset, is_cie, offset of its CIE, operations) of each entry of .eh_frame."""
+    """Yields (offset, is_cie, offset of its CIE, operations) of each entry of .eh_frame."""
     text = subprocess.run(["readelf", "--debug-dump=frames", path], capture_output=True, text=True,
                           errors="replace").stdout
     now = None
@@ -47,7 +47,7 @@ def entry_bytes(table, at):
 
 
 def piece(table, fdes):
-    """The bytes of a header and an .eh_frame section with these FDEs, whose functions follow at made-up addresses."""
+    """Returns a header and an .eh_frame section with these FDEs. The addresses of their functions are arbitrary."""
     header_bytes = 12 + 8 * len(fdes)
     frames = bytearray()
     cies = {}

@@ -1,4 +1,4 @@
-// Whatever the file holds, no command crashes, hangs, or takes memory without bounds.
+// No command crashes, hangs or takes unlimited memory, whatever the profile contains.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,11 +13,11 @@
 
 namespace {
 
-// A file in memory that commands open by its path.
+// A file in memory with a path by which commands open it.
 class MemoryFile {
  public:
   MemoryFile() : fd_(memfd_create("profile", 0)), path_("/proc/self/fd/" + std::to_string(fd_)) {
-    // What commands print is of no interest.
+    // The output of commands is not checked.
     if (std::freopen("/dev/null", "w", stdout) == nullptr) std::abort();
   }
   void Write(const uint8_t* data, size_t size) {
@@ -37,7 +37,7 @@ void Run(hbmprof::tool::Command (*add)(CLI::App&), std::vector<std::string> argu
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   tool.parse(reversed);
   const absl::StatusOr<int> code = command.run();
-  // An error says something.
+  // An error has a message.
   if (!code.ok() && code.status().message().empty()) std::abort();
 }
 

@@ -1,4 +1,4 @@
-// Runs the fuzzed function on every file of a folder, without a fuzzer.
+// Runs the fuzzed function on every file of a folder, without a fuzzing engine.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

@@ -1,10 +1,10 @@
-// The report's page over profiles with hostile strings in every field, opened in Chromium: no script of theirs runs, no
-// request is made, and no element or attribute comes of them.
+// Makes report pages of profiles with hostile strings in every field, and opens them in Chromium. No script in these
+// strings may run, the page must make no request, and the strings must not become elements or attributes.
 //
-// usage: report_page_fuzz SECONDS [SEED]     exits with 0 if nothing was found, 1 if something was, 77 without Chromium
+// usage: report_page_fuzz SECONDS [SEED]     exit status: 0 no finding, 1 a finding, 77 no Chromium
 //
-// Not libFuzzer: a start of Chromium takes a second, so each start opens many pages, and inputs are made from a seed. A
-// finding leaves its folder, with the profile and the page, and prints its path.
+// It does not use libFuzzer, because a start of Chromium takes a second. Each start opens many pages, whose inputs are
+// made from a seed. After a finding, the folder with the profile and the page is kept, and its path is printed.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 
 constexpr int kPagesPerStart = 40;
 
-// Counts who connects: a page that makes a request does.
+// Counts connections, to detect requests of a page.
 class Listener {
  public:
   Listener() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -71,7 +71,7 @@ class Generator {
   size_t Below(size_t bound) { return std::uniform_int_distribution<size_t>(0, bound - 1)(random_); }
   bool OneIn(size_t n) { return Below(n) == 0; }
 
-  // Text that would run a script, load something, or end what it stands in.
+  // Texts that would run a script, load something, or end the construct that contains them.
   std::string Text() {
     const std::string script = "parent.postMessage(`owned`,`*`);new Image().src=`" + url_ + "`";
     const std::string pieces[] = {
@@ -119,7 +119,7 @@ class Generator {
     };
     std::string text;
     for (size_t i = 0, count = 1 + Below(3); i < count; ++i) text += pieces[Below(std::size(pieces))];
-    // Damage, so that not only whole pieces are tried.
+    // Damaged pieces are tried, too.
     for (size_t i = Below(3); i > 0 && !text.empty(); --i) {
       const size_t at = Below(text.size());
       if (OneIn(2)) {
@@ -132,7 +132,7 @@ class Generator {
   }
   std::string TextOr(const std::string& usual) { return OneIn(2) ? usual : Text(); }
 
-  // A dump: usual in structure, so that the page draws all it has, hostile in every string.
+  // A profile with the usual structure, so that the page draws everything, and with hostile strings.
   ProfileMaker Dump(int dump, const std::vector<std::string>& texts) {
     const auto text = [&](size_t i) { return texts[i % texts.size()]; };
     ProfileMaker maker({{text(0), text(1)},
@@ -158,7 +158,7 @@ class Generator {
       maker.NumberLabel(sample, "bytes", int64_t{1} << (8 + s), text(s + 44));
       maker.NumberLabel(sample, text(s + 45), 7, text(s + 46));
     }
-    // Comments have %XX for what would separate their parts.
+    // In comments, separators are written as %XX.
     const auto coded = [](const std::string& plain) {
       std::string code;
       for (const char c : plain) {
@@ -178,7 +178,7 @@ class Generator {
     return maker;
   }
 
-  // A file's name cannot have a slash, and has a length.
+  // The name of a file has no slash and a maximum length.
   std::string FileName() {
     std::string name = Text().substr(0, 120);
     for (char& c : name) {
@@ -192,7 +192,7 @@ class Generator {
   const std::string url_;
 };
 
-// Opens the pages in frames, uses each as a person would, and says what is wrong: `say(i, what)`.
+// A page that opens the pages in frames, uses each like a user, and reports errors by `say(i, what)`.
 constexpr char kDriver[] = R"html(<!DOCTYPE html><meta charset="utf-8"><body><pre id="said"></pre><script>
 const said = document.getElementById("said");
 const say = (page, what) => { said.textContent += page + ": " + what + "\n"; };
@@ -252,7 +252,7 @@ std::string FramesOf(int pages) {
   return html;
 }
 
-// Makes and opens one start's pages. Returns what is wrong, "" if nothing is.
+// Makes the pages of one start of Chromium and opens them. Returns a description of the finding, "" if there is none.
 std::string RunBatch(const fs::path& dir, Generator& generator, const Listener& listener) {
   for (int page = 0; page < kPagesPerStart; ++page) {
     const fs::path input = dir / std::to_string(page);
@@ -280,7 +280,7 @@ std::string RunBatch(const fs::path& dir, Generator& generator, const Listener& 
   const size_t end = browser.out.find("</pre>", begin);
   if (begin == std::string::npos || end == std::string::npos) return "Chromium did not open the pages: " + browser.err;
   std::string said = browser.out.substr(begin + 15, end - begin - 15);
-  // What has to be said: that a script which runs is seen, and that each page was used to the end.
+  // The driver must report that it detects a script that runs, and that it has used each page to the end.
   std::vector<std::string> expected = {"control: control\n"};
   for (int page = 0; page < kPagesPerStart; ++page) expected.push_back(std::to_string(page) + ": done\n");
   std::string wrong;

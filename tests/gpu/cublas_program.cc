@@ -1,7 +1,7 @@
-// Multiplies matrices with cuBLAS, argv[1] "cublas" or "cublaslt", once to warm up and once more. Then it ends while it
-// holds everything (argv[2] "hold") or has given all back ("free"). Prints "TAKEN GRANULARITY": by how much the
-// device's free memory shrank from before the second time to the end. With argv[1] "refused" it only asks for a handle,
-// also where there is no GPU, and prints what cuBLAS says.
+// Multiplies matrices with cuBLAS, argv[1] "cublas" or "cublaslt", once to warm up and once more. Then it ends with
+// all memory allocated (argv[2] "hold") or freed ("free"). Prints "TAKEN GRANULARITY": the decrease of the device's
+// free memory from before the second time to the end, and the driver's granularity. With argv[1] "refused" it only
+// creates a handle, also without a GPU, and prints the result of cuBLAS.
 #include <cublasLt.h>
 #include <cublas_v2.h>
 

@@ -1,6 +1,6 @@
-// Allocates on a real GPU, as argv[1] says, and ends while it holds the memory: prints "KIND BYTES TAKEN GRANULARITY",
-// the last two as the driver reports them: by how much the device's free memory shrank, and in which steps it is given
-// out. Built with the static and the shared runtime, and for the per-thread default stream.
+// Allocates memory of the type argv[1] on a real GPU and ends without freeing it. Prints "KIND BYTES TAKEN
+// GRANULARITY". The last two are from the driver: the decrease of the device's free memory, and its granularity. Built
+// with the static and the shared runtime, and for the per-thread default stream.
 #include "tests/gpu/gpu_program.h"
 
 #include <dlfcn.h>

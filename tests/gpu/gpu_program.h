@@ -1,5 +1,5 @@
-// What the programs here share that run on a real GPU and know nothing of hbmprof. Exit code 77: not possible on this
-// machine, and why.
+// Functions of the programs that run on a real GPU without using hbmprof. Exit code 77: not possible on this machine;
+// the reason is printed.
 #ifndef HBMPROF_TESTS_GPU_GPU_PROGRAM_H_
 #define HBMPROF_TESTS_GPU_GPU_PROGRAM_H_
 
@@ -31,7 +31,7 @@ inline int UsableGpus() {
   return count;
 }
 
-// The driver's function of that name, asked for as PyTorch does.
+// Returns the driver's function of that name, looked up as PyTorch does.
 template <typename Function>
 Function* EntryPoint(const char* name, int version) {
   void* function = nullptr;
@@ -40,7 +40,7 @@ Function* EntryPoint(const char* name, int version) {
   return reinterpret_cast<Function*>(function);
 }
 
-// In steps of how many bytes the driver hands out a device's memory.
+// Returns the granularity, in bytes, of the driver's allocations.
 inline size_t Granularity(int device) {
   CUmemAllocationProp properties = {};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

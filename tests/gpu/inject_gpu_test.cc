@@ -1,5 +1,5 @@
-// The injected library on a real GPU and the real driver. Programs and library lie beside this test, wherever that is.
-// Skips, and says why, where there is no usable GPU.
+// The injected library on a real GPU and the real driver. The programs and the library are in the folder of this test.
+// Skips with the reason if there is no usable GPU.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -50,7 +50,7 @@ Result RunInjected(const std::string& program, const std::vector<std::string>& a
 
 class InjectGpuTest : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
 
-TEST_P(InjectGpuTest, OneRecordOfTheRightSizeKindAndUserFrame) {
+TEST_P(InjectGpuTest, RecordsOnceWithUserFrame) {
   const auto& [program, mode] = GetParam();
   const Result result = RunInjected(program, {mode});
   SKIP_UNLESS_POSSIBLE(result.run);
@@ -71,7 +71,7 @@ TEST_P(InjectGpuTest, OneRecordOfTheRightSizeKindAndUserFrame) {
   EXPECT_EQ(objects, 1);
   EXPECT_EQ(result.view.Comment("tracker", "replaced_records"), "0");
   if (kind == "managed" || kind == "pinned_host") return;  // lies elsewhere, or wherever it is used
-  // What a pool or the graphs hold beyond it, the driver has taken too.
+  // The driver has also allocated the idle memory of pools and graphs.
   const std::string device = mode == "second_device" ? "device GPU:1" : "device GPU:0";
   const bool pooled = mode == "async" || mode == "pool" || kind == "graph";
   const int64_t idle = pooled ? std::stoll("0" + result.view.Comment(device, "driver_cache")) : 0;
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, InjectGpuTest,
                                                               "array", "vmm", "graph", "captured", "second_device")),
                          [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
 
-TEST(InjectGpuTest, WhatIsTakenBehindOurBackIsUnaccounted) {
+TEST(InjectGpuTest, UntrackedMemoryIsUnaccounted) {
   const Result before = RunInjected("gpu_program_static", {"linear"});
   SKIP_UNLESS_POSSIBLE(before.run);
   const Result after = RunInjected("gpu_program_static", {"behind_our_back"});
@@ -103,7 +103,7 @@ TEST(InjectGpuTest, WhatIsTakenBehindOurBackIsUnaccounted) {
   EXPECT_NEAR(static_cast<double>(grown), 64 << 20, 4 << 20) << "within the driver's granularity";
 }
 
-TEST(InjectGpuTest, WhatAKernelsProgramAllocatesIsRecorded) {
+TEST(InjectGpuTest, KernelProgramIsRecorded) {
   const Result result = RunInjected("gpu_program_kernel", {});
   SKIP_UNLESS_POSSIBLE(result.run);
   EXPECT_EQ(result.view.SumUnder("inuse_space", "user_allocates"), 4 << 20);
@@ -129,7 +129,7 @@ class LibraryGpuTest : public ::testing::TestWithParam<Library> {
   }
 };
 
-TEST_P(LibraryGpuTest, IsSeenInTheStacksSumsToWhatTheDriverReportsAndGoesToZero) {
+TEST_P(LibraryGpuTest, MemoryOfLibraryIsRecordedExactly) {
   const Library& library = GetParam();
   const Result held = RunInjected(library.program, {library.name, "hold"});
   SKIP_UNLESS_POSSIBLE(held.run);
@@ -155,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, LibraryGpuTest,
                                            Library{"gpu_program_nccl", "nccl", "libnccl"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(InjectGpuTest, ReportsWhatACallCosts) {
+TEST(InjectGpuTest, ReportsCostOfACall) {
   const CommandResult plain = RunCommand({Beside("gpu_program_static"), "time"});
   SKIP_UNLESS_POSSIBLE(plain);
   const Result injected = RunInjected("gpu_program_static", {"time"});

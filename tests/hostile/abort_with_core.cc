@@ -1,4 +1,4 @@
-// Asks for a core dump and aborts with allocations in place. Nothing may catch the signal or end the process before.
+// Enables core dumps and aborts with live allocations. Nothing may catch the signal or end the process before it.
 #include <sys/resource.h>
 
 #include "tests/hostile/hostile.h"

@@ -1,5 +1,5 @@
-// Limits its address space to little more than it has, before and after the first allocation. What hbmprof cannot get
-// it must do without.
+// Limits its address space to little more than it has, before and after the first allocation. hbmprof must work
+// without the memory that it cannot get.
 #include <sys/resource.h>
 
 #include "tests/hostile/hostile.h"

@@ -1,4 +1,4 @@
-// Fork handlers of the program's own allocate. They are registered before main(), so before those of most libraries,
+// The program's own fork handlers allocate. They are registered before main(), so before those of most libraries,
 // and run while those hold their locks.
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-// Changes the root directory to an empty one after it has allocated: the folder for profiles is out of reach.
+// Changes the root directory to an empty one after it has allocated: the folder for profiles cannot be reached.
 #include <sys/stat.h>
 
 #include "tests/hostile/hostile.h"

@@ -1,6 +1,6 @@
 // Becomes a daemon after it has allocated: two forks, a session of its own, every descriptor closed. Then it opens its
-// own files, which take the lowest numbers. What a library has kept open under those numbers would be written into them
-// or closed.
+// own files, which take the lowest numbers. A library that keeps descriptors of its own with those numbers would write
+// into these files or close them.
 #include <fcntl.h>
 #include <sys/wait.h>
 

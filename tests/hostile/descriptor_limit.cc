@@ -1,4 +1,4 @@
-// Lowers the limit of descriptors to the three that are open, so that nothing can be opened any more.
+// Lowers the limit of descriptors to the three that are open, so that no file can be opened any more.
 #include <sys/resource.h>
 
 #include "tests/hostile/hostile.h"

@@ -1,7 +1,7 @@
-// What the programs of this folder share: device memory, by whichever of the three ways the build has.
+// Device memory for the programs of this folder, in the way that the build selects:
 //   plain   nothing is allocated or recorded; the program is as if hbmprof did not exist
 //   linked  recorded by the linked hbmprof
-//   driver  allocated from the driver (its double), for the injected library to see
+//   driver  allocated from the fake driver and recorded by the injected library
 #ifndef HBMPROF_TESTS_HOSTILE_HOSTILE_H_
 #define HBMPROF_TESTS_HOSTILE_HOSTILE_H_
 
@@ -90,7 +90,7 @@ inline void WaitFor(pid_t child, int status) {
   REQUIRE(actual == status);
 }
 
-// The user nobody, for good. Needs root.
+// Changes to the user "nobody" permanently. Needs root.
 inline void BecomeNobody() { REQUIRE(setgroups(0, nullptr) == 0 && setgid(65534) == 0 && setuid(65534) == 0); }
 
 // Writes the program that this process runs to the file `copy`.

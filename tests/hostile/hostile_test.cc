@@ -1,5 +1,5 @@
-// Programs unlike ours, run without hbmprof and with it: exit status, output and the files that they leave must be the
-// same. A program that hangs is killed, with all its processes, and fails.
+// Programs with unusual behaviour, run without hbmprof and with it: exit status, output and the files that they leave
+// must be the same. A program that hangs is killed, with all its processes, and fails.
 //
 // Each program is built up to three times (hostile.h) and compared:
 //   linked    with the same program without hbmprof (the plain build); HBMPROF_OUTPUT is set
@@ -8,7 +8,7 @@
 //   run       the driver build under `hbmprof run`, with the same without
 // Its working directory is new and empty, and the profiles go elsewhere.
 //
-// To add a program: write NAME.cc, whose first comment says what it does and what could go wrong, with Allocate() and
+// To add a program: write NAME.cc, whose first comment describes what it does and what can fail, with Allocate() and
 // Free() of hostile.h; add the line hostile_program(NAME ...) to CMakeLists.txt, which lists the options. It must end
 // in 30 seconds also on a busy machine, and print nothing that differs from run to run. To run one alone:
 //   hostile_test --gtest_filter='*NAME*'
@@ -58,7 +58,7 @@ struct Outcome {
   std::string profiles;                      // the folder
 };
 
-// `command` is what starts the program of the build `variant`: what stands before its path.
+// Runs the program of the build `variant`. `command` is the part of the command line before the program's path.
 Outcome RunProgram(const Program& program, const std::string& variant, std::vector<std::string> command,
                    const std::string& profiles) {
   if (*program.variable != '\0') {
@@ -96,7 +96,7 @@ Outcome RunAs(const Program& program, const std::string& mode) {
 #endif
 }
 
-// What the program itself has said. `own` gets hbmprof's lines: those that start with its name and the indented ones
+// Returns the program's own output. `own` gets hbmprof's lines: those that start with its name and the indented ones
 // that follow.
 std::string WithoutOwnLines(const std::string& text, std::vector<std::string>* own) {
   std::string rest;
@@ -144,13 +144,13 @@ std::vector<Case> Cases() {
 
 class HostileTest : public ::testing::TestWithParam<Case> {};
 
-TEST_P(HostileTest, IsTheSameWithAndWithout) {
+TEST_P(HostileTest, BehavesTheSameWithInjection) {
   const auto& [program, mode] = GetParam();
   if (*program.needs != '\0') {
     const CommandResult able = RunCommand({"sh", "-c", program.needs});
     if (able.exit_code != 0) GTEST_SKIP() << "cannot run here: " << program.needs << "\n" << able.out << able.err;
   }
-  // Crashes are part of the suite, cores are not.
+  // Some programs crash; their core dumps are not needed.
   rlimit cores = {};
   getrlimit(RLIMIT_CORE, &cores);
   cores.rlim_cur = 0;
@@ -174,7 +174,7 @@ TEST_P(HostileTest, IsTheSameWithAndWithout) {
   for (const std::string& line : own) {
     if (mode == "run") break;
     if (*program.says == '\0') {
-      ADD_FAILURE() << "it should say nothing, but says: " << line;
+      ADD_FAILURE() << "unexpected output: " << line;
     } else {
       EXPECT_THAT(line, HasSubstr(program.says));
     }

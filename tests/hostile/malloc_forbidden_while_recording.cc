@@ -1,6 +1,6 @@
-// Every function of malloc's ends the program while device memory is being recorded in the same thread: in a thread's
-// first event, on deep stacks, at new sites, sizes and devices, while tables grow, and while a thread ends. So a record
-// cannot wait for a malloc that it interrupted.
+// Every call of malloc and related functions ends the program while device memory is being recorded in the same thread:
+// in a thread's first event, on deep stacks, at new sites, sizes and devices, while tables grow, and while a thread
+// ends. So a record cannot wait for a malloc that it interrupted.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -83,7 +83,7 @@ struct Recording {
   ~Recording() { is_recording = false; }
 };
 
-// What each thread must do before it allocates.
+// Each thread must call this before it allocates.
 void Prepare() {
 #if defined(HOSTILE_DRIVER)
   Free(Allocate(1));

@@ -1,4 +1,4 @@
-// Brings its own malloc: memory from one array, never given back, and an error for whoever frees what is not from it.
+// Has its own malloc: memory from one array, never reused. A free of a pointer that is not from the array is an error.
 #include <cerrno>
 #include <cstring>
 #include <thread>

@@ -1,4 +1,4 @@
-// Writes into a pipe that nobody reads: first with SIGPIPE ignored, then with its default action, which ends it.
+// Writes into a pipe without a reader: first with SIGPIPE ignored, then with its default action, which ends it.
 #include <cerrno>
 #include <csignal>
 

@@ -1,4 +1,4 @@
-// Blocks a signal in its threads and waits for it in one. A thread of somebody else's that does not block it would get
+// Blocks a signal in its threads and waits for it in one. A thread of a library that does not block it would get
 // it instead, and its default action ends the process.
 #include <csignal>
 #include <thread>

@@ -1,4 +1,4 @@
-// Runs its stack over, catches the fault on another stack, allocates there, and goes on elsewhere.
+// Overflows its stack, catches the fault on another stack, allocates there, and continues elsewhere.
 #include <setjmp.h>
 #include <signal.h>
 

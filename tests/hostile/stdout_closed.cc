@@ -1,4 +1,4 @@
-// Starts with descriptor 1 closed, and prints all the same. The text must not land in a file that somebody else has
+// Starts with descriptor 1 closed, and prints text. The text must not be written into a file that a library has
 // opened.
 #include <cerrno>
 

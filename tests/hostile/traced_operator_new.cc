@@ -1,4 +1,4 @@
-// The program's own operator new and delete record what they hand out, from the first one on, which comes before main.
+// The program's own operator new and delete record their allocations, beginning before main.
 // Nothing else makes the profiler.
 #include <map>
 #include <new>
@@ -49,7 +49,7 @@ void operator delete[](void* memory, size_t) noexcept { Untraced(memory); }
 
 namespace {
 
-// Before main, in an order that nobody knows.
+// Before main, in an unspecified order.
 const std::map<std::string, std::string> kBeforeMain = {
     {"a key that is longer than a small string", "a value that is longer than a small string"}};
 

@@ -1,4 +1,4 @@
-// Ends by _exit with text in stdio's buffers, which nobody may flush; and a forked child with a copy of them.
+// Ends with _exit while stdio's buffers contain text, which must not be flushed; a forked child has a copy of them.
 #include "tests/hostile/hostile.h"
 
 int main() {

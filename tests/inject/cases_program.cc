@@ -1,4 +1,4 @@
-// A program that links the driver and behaves as argv[1] says; a case of inject_test each.
+// A program that links the driver. argv[1] selects what it does; each value is a case of inject_test.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/inject/driver_calls.h"
+#include "tests/inject/driver_program.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
@@ -17,40 +17,22 @@ extern "C" CUdeviceptr user_allocates(size_t bytes);
 
 namespace {
 
-void Require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "does not hold: %s\n", what);
-  std::_Exit(1);
-}
-#define REQUIRE(condition) Require(condition, #condition)
-
+using driver_program::Allocate;
+using driver_program::UseDevice;
 constexpr size_t kMiB = 1 << 20;
 
-void UseDevice(int device) {
-  Handle context = nullptr;
-  REQUIRE(cuInit(0) == kSuccess);
-  REQUIRE(cuDevicePrimaryCtxRetain(&context, device) == kSuccess);
-  REQUIRE(cuCtxSetCurrent(context) == kSuccess);
-}
-
-CUdeviceptr Allocate(size_t bytes) {
-  CUdeviceptr ptr = 0;
-  REQUIRE(cuMemAlloc_v2(&ptr, bytes) == kSuccess);
-  return ptr;
-}
-
-// One unmapping over many maps, of memory whose handles were released at once and given out again.
+// One unmapping of many mappings. The handles of the memory were released early, and their values reused.
 void GgmlPool() {
   CUdeviceptr pool = 0;
-  REQUIRE(cuMemAddressReserve(&pool, 64 * kMiB, 0, 0, 0) == kSuccess);
+  CHECK_THAT(cuMemAddressReserve(&pool, 64 * kMiB, 0, 0, 0) == kSuccess);
   const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
   for (size_t i = 0; i < 16; ++i) {
     CUmemGenericAllocationHandle handle = 0;
-    REQUIRE(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == kSuccess);
-    REQUIRE(cuMemMap(pool + i * 2 * kMiB, 2 * kMiB, 0, handle, 0) == kSuccess);
-    REQUIRE(cuMemRelease(handle) == kSuccess);
+    CHECK_THAT(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == kSuccess);
+    CHECK_THAT(cuMemMap(pool + i * 2 * kMiB, 2 * kMiB, 0, handle, 0) == kSuccess);
+    CHECK_THAT(cuMemRelease(handle) == kSuccess);
   }
-  REQUIRE(cuMemUnmap(pool, 32 * kMiB) == kSuccess);
+  CHECK_THAT(cuMemUnmap(pool, 32 * kMiB) == kSuccess);
 }
 
 void EightThreads() {
@@ -65,29 +47,29 @@ void EightThreads() {
         if (mine.size() < 8 && (random >> 16) % 2 == 0) {
           CUdeviceptr ptr = 0;
           const size_t bytes = 512 * (1 + (random >> 20) % 4);
-          REQUIRE((random & 1 ? cuMemAlloc_v2(&ptr, bytes) : cuMemAllocAsync(&ptr, bytes, nullptr)) == kSuccess);
+          CHECK_THAT((random & 1 ? cuMemAlloc_v2(&ptr, bytes) : cuMemAllocAsync(&ptr, bytes, nullptr)) == kSuccess);
           mine.push_back(ptr);
         } else if (!mine.empty()) {
-          REQUIRE((random & 2 ? cuMemFree_v2(mine.back()) : cuMemFreeAsync(mine.back(), nullptr)) == kSuccess);
+          CHECK_THAT((random & 2 ? cuMemFree_v2(mine.back()) : cuMemFreeAsync(mine.back(), nullptr)) == kSuccess);
           mine.pop_back();
         }
       }
-      for (const CUdeviceptr ptr : mine) REQUIRE(cuMemFree_v2(ptr) == kSuccess);
+      for (const CUdeviceptr ptr : mine) CHECK_THAT(cuMemFree_v2(ptr) == kSuccess);
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
-// Memory whose handle is released while a sparse array uses it. Ends there, or after the tiles were unmapped, or the
-// array destroyed.
+// Memory whose handle is released while a sparse array uses it. Ends then, after the tiles were unmapped, or after
+// the array was destroyed.
 void SparseArray(const std::string& moment) {
   user_allocates(100);
   Handle array = nullptr;
   const Array3dDescriptor sparse{1024, 1024, 0, 0x20, 4, 0x40};
-  REQUIRE(cuArray3DCreate_v2(&array, &sparse) == kSuccess);
+  CHECK_THAT(cuArray3DCreate_v2(&array, &sparse) == kSuccess);
   CUmemGenericAllocationHandle memory = 0;
   const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
-  REQUIRE(cuMemCreate(&memory, 2 * kMiB, &properties, 0) == kSuccess);
+  CHECK_THAT(cuMemCreate(&memory, 2 * kMiB, &properties, 0) == kSuccess);
   ArrayMapInfo maps[2] = {};
   for (unsigned i = 0; i < 2; ++i) {
     maps[i].resource = array;
@@ -96,70 +78,70 @@ void SparseArray(const std::string& moment) {
     maps[i].operation = kOperationMap;
     maps[i].memory = memory;
   }
-  REQUIRE(cuMemMapArrayAsync(maps, 2, nullptr) == kSuccess);
-  REQUIRE(cuMemRelease(memory) == kSuccess);
+  CHECK_THAT(cuMemMapArrayAsync(maps, 2, nullptr) == kSuccess);
+  CHECK_THAT(cuMemRelease(memory) == kSuccess);
   if (moment == "mapped") return;
   for (ArrayMapInfo& map : maps) {
     map.operation = 2;
     map.memory = 0;
   }
-  REQUIRE(cuMemMapArrayAsync(maps, 1, nullptr) == kSuccess);
+  CHECK_THAT(cuMemMapArrayAsync(maps, 1, nullptr) == kSuccess);
   if (moment == "half_unmapped") return;
   if (moment == "destroyed") {
-    REQUIRE(cuArrayDestroy(array) == kSuccess);
+    CHECK_THAT(cuArrayDestroy(array) == kSuccess);
   } else {
-    REQUIRE(cuMemMapArrayAsync(maps + 1, 1, nullptr) == kSuccess);
+    CHECK_THAT(cuMemMapArrayAsync(maps + 1, 1, nullptr) == kSuccess);
   }
 }
 
 // An executable graph that allocates 1 MiB, and 4 MiB that it frees itself.
 Handle CapturedGraph(Handle* graph, CUdeviceptr* kept) {
   const auto stream = reinterpret_cast<Handle>(0x20);
-  REQUIRE(cuStreamBeginCapture_v2(stream, 0) == kSuccess);
+  CHECK_THAT(cuStreamBeginCapture_v2(stream, 0) == kSuccess);
   CUdeviceptr passing = 0;
-  REQUIRE(cuMemAllocAsync(kept, kMiB, stream) == kSuccess);
-  REQUIRE(cuMemAllocAsync(&passing, 4 * kMiB, stream) == kSuccess);
-  REQUIRE(cuMemFreeAsync(passing, stream) == kSuccess);
-  REQUIRE(cuStreamEndCapture(stream, graph) == kSuccess);
+  CHECK_THAT(cuMemAllocAsync(kept, kMiB, stream) == kSuccess);
+  CHECK_THAT(cuMemAllocAsync(&passing, 4 * kMiB, stream) == kSuccess);
+  CHECK_THAT(cuMemFreeAsync(passing, stream) == kSuccess);
+  CHECK_THAT(cuStreamEndCapture(stream, graph) == kSuccess);
   Handle executable = nullptr;
-  REQUIRE(cuGraphInstantiateWithFlags(&executable, *graph, 0) == kSuccess);
+  CHECK_THAT(cuGraphInstantiateWithFlags(&executable, *graph, 0) == kSuccess);
   return executable;
 }
 
-// Ends at one of these moments.
+// The points at which the case ends.
 void Graphs(const std::string& moment) {
   user_allocates(100);
   Handle graph = nullptr;
   CUdeviceptr kept = 0;
   const Handle executable = CapturedGraph(&graph, &kept);
   if (moment == "made") return;
-  REQUIRE(cuGraphLaunch(executable, nullptr) == kSuccess);
+  CHECK_THAT(cuGraphLaunch(executable, nullptr) == kSuccess);
   if (moment == "launched") return;
   if (moment == "launched_again") {
-    REQUIRE(cuGraphLaunch(executable, nullptr) != kSuccess);
-    REQUIRE(cuMemFreeAsync(kept, nullptr) == kSuccess);
-    REQUIRE(cuGraphLaunch_ptsz(executable, nullptr) == kSuccess);
+    CHECK_THAT(cuGraphLaunch(executable, nullptr) != kSuccess);
+    CHECK_THAT(cuMemFreeAsync(kept, nullptr) == kSuccess);
+    CHECK_THAT(cuGraphLaunch_ptsz(executable, nullptr) == kSuccess);
     return;
   }
-  REQUIRE(cuGraphDestroy(graph) == kSuccess);
-  REQUIRE(cuGraphExecDestroy(executable) == kSuccess);
+  CHECK_THAT(cuGraphDestroy(graph) == kSuccess);
+  CHECK_THAT(cuGraphExecDestroy(executable) == kSuccess);
   if (moment == "destroyed") return;
   if (moment == "freed_by_another_graph") {
-    REQUIRE(cuGraphCreate(&graph, 0) == kSuccess);
+    CHECK_THAT(cuGraphCreate(&graph, 0) == kSuccess);
     Handle node = nullptr;
-    REQUIRE(cuGraphAddMemFreeNode(&node, graph, nullptr, 0, kept) == kSuccess);
+    CHECK_THAT(cuGraphAddMemFreeNode(&node, graph, nullptr, 0, kept) == kSuccess);
     Handle other = nullptr;
-    REQUIRE(cuGraphInstantiateWithFlags(&other, graph, 0) == kSuccess);
-    REQUIRE(cuGraphLaunch(other, nullptr) == kSuccess);
+    CHECK_THAT(cuGraphInstantiateWithFlags(&other, graph, 0) == kSuccess);
+    CHECK_THAT(cuGraphLaunch(other, nullptr) == kSuccess);
     return;
   }
-  REQUIRE(cuMemFree_v2(kept) == kSuccess);
+  CHECK_THAT(cuMemFree_v2(kept) == kSuccess);
 }
 
-// A graph with a memory node of 1 MiB by each version of the call, launched.
+// Launches a graph with a memory node of 1 MiB, which is added with each version of the call.
 void GraphNodes() {
   Handle graph = nullptr;
-  REQUIRE(cuGraphCreate(&graph, 0) == kSuccess);
+  CHECK_THAT(cuGraphCreate(&graph, 0) == kSuccess);
   for (const auto add_node : {&cuGraphAddNode_v2, &cuGraphAddNode_v3}) {
     GraphNodeParams params = {};
     params.type = kGraphNodeMemAlloc;
@@ -167,14 +149,14 @@ void GraphNodes() {
     params.alloc.pool.location = {kLocationDevice, 0};
     params.alloc.bytes = kMiB;
     Handle node = nullptr;
-    REQUIRE(add_node(&node, graph, nullptr, nullptr, 0, &params) == kSuccess);
+    CHECK_THAT(add_node(&node, graph, nullptr, nullptr, 0, &params) == kSuccess);
   }
   Handle executable = nullptr;
-  REQUIRE(cuGraphInstantiateWithFlags(&executable, graph, 0) == kSuccess);
-  REQUIRE(cuGraphLaunch(executable, nullptr) == kSuccess);
+  CHECK_THAT(cuGraphInstantiateWithFlags(&executable, graph, 0) == kSuccess);
+  CHECK_THAT(cuGraphLaunch(executable, nullptr) == kSuccess);
 }
 
-// Of what is asked from the driver, each wrapper: every answer must differ from the exported function of the double.
+// Looks up each wrapped function: every result must differ from the function that the fake driver exports.
 void GetProcAddress() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
   const struct {
@@ -196,12 +178,12 @@ void GetProcAddress() {
                   {"cuStreamBeginCapture", 10010, kPerThreadDefaultStream, "cuStreamBeginCapture_v2_ptsz"}};
   for (const auto& request : requests) {
     void* function = nullptr;
-    REQUIRE(cuGetProcAddress_v2(request.name, &function, request.version, request.flags, nullptr) == kSuccess);
+    CHECK_THAT(cuGetProcAddress_v2(request.name, &function, request.version, request.flags, nullptr) == kSuccess);
     Dl_info info = {};
-    REQUIRE(dladdr(function, &info) != 0);
+    CHECK_THAT(dladdr(function, &info) != 0);
     std::printf("%s %d %llu: %s in %s\n", request.name, request.version, request.flags,
                 info.dli_sname == nullptr ? "?" : info.dli_sname, info.dli_fname);
-    REQUIRE(function == dlsym(driver, request.symbol));
+    CHECK_THAT(function == dlsym(driver, request.symbol));
   }
 }
 
@@ -228,7 +210,7 @@ int main(int argc, char** argv) {
     GraphNodes();
   } else if (name == "per_thread") {
     CUdeviceptr ptr = 0;
-    REQUIRE(cuMemAllocAsync_ptsz(&ptr, 4444, nullptr) == kSuccess);
+    CHECK_THAT(cuMemAllocAsync_ptsz(&ptr, 4444, nullptr) == kSuccess);
   } else if (name == "fails") {
     CUdeviceptr ptr = 77;
     std::printf("%d %d\n", cuMemAlloc_v2(&ptr, 100), cuMemFree_v2(0x1234));
@@ -238,29 +220,29 @@ int main(int argc, char** argv) {
     *static_cast<volatile int*>(nullptr) = 1;
   } else if (name == "untracked_memory") {
     user_allocates(kMiB);
-    REQUIRE(fake_cuda_take(0, 64 * kMiB) == 0);
+    CHECK_THAT(fake_cuda_take(0, 64 * kMiB) == 0);
   } else if (name == "pools") {
     const MemPoolProps properties{1, 0, {kLocationDevice, 0}, nullptr, 0, {}};
     Handle pool = nullptr;
-    REQUIRE(cuMemPoolCreate(&pool, &properties) == kSuccess);
+    CHECK_THAT(cuMemPoolCreate(&pool, &properties) == kSuccess);
     CUdeviceptr ptrs[2] = {};
-    REQUIRE(cuMemAllocAsync(&ptrs[0], 3 * kMiB, nullptr) == kSuccess);
-    REQUIRE(cuMemAllocFromPoolAsync(&ptrs[1], 5 * kMiB, pool, nullptr) == kSuccess);
-    for (const CUdeviceptr ptr : ptrs) REQUIRE(cuMemFreeAsync(ptr, nullptr) == kSuccess);
+    CHECK_THAT(cuMemAllocAsync(&ptrs[0], 3 * kMiB, nullptr) == kSuccess);
+    CHECK_THAT(cuMemAllocFromPoolAsync(&ptrs[1], 5 * kMiB, pool, nullptr) == kSuccess);
+    for (const CUdeviceptr ptr : ptrs) CHECK_THAT(cuMemFreeAsync(ptr, nullptr) == kSuccess);
   } else if (name == "module") {
     user_allocates(100);
     Handle module = nullptr;
-    REQUIRE(cuModuleLoadData(&module, "code") == kSuccess);
-    if (argc > 2) REQUIRE(cuModuleUnload(module) == kSuccess);
+    CHECK_THAT(cuModuleLoadData(&module, "code") == kSuccess);
+    if (argc > 2) CHECK_THAT(cuModuleUnload(module) == kSuccess);
   } else if (name == "contexts") {
     user_allocates(100);
     Handle context = nullptr;
-    REQUIRE(cuCtxCreate_v2(&context, 0, 0) == kSuccess);
+    CHECK_THAT(cuCtxCreate_v2(&context, 0, 0) == kSuccess);
     Allocate(1000);
-    REQUIRE(cuCtxDestroy_v2(context) == kSuccess);
+    CHECK_THAT(cuCtxDestroy_v2(context) == kSuccess);
     if (argc > 2) {
       UseDevice(0);
-      REQUIRE(cuDevicePrimaryCtxReset_v2(0) == kSuccess);
+      CHECK_THAT(cuDevicePrimaryCtxReset_v2(0) == kSuccess);
     }
   } else if (name == "interval") {
     user_allocates(100);

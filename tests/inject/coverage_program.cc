@@ -1,4 +1,4 @@
-// Prints what is seen of the driver, as a program that links hbmprof can ask.
+// Prints the coverage of the driver's functions, as a program that links hbmprof can query it.
 #include <dlfcn.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// The driver's calls that programs of these tests link, as cuda.h declares them.
+// The driver's functions that the programs of these tests link, as cuda.h declares them.
 #ifndef HBMPROF_TESTS_INJECT_DRIVER_CALLS_H_
 #define HBMPROF_TESTS_INJECT_DRIVER_CALLS_H_
 

@@ -1,5 +1,4 @@
-// Programs that know nothing of hbmprof, started with the injected library on the double of the driver, and what their
-// profiles say.
+// Unchanged programs that are started with the injected library on the fake driver, and their profiles.
 #include <glob.h>
 #include <unistd.h>
 
@@ -34,12 +33,12 @@ struct Injected {
   std::string output = NewDirectory() + "/profile.pb.gz";
   std::vector<std::string> environment;
   std::string preload = HBMPROF_INJECTED;
-  bool doubles = true;  // found by LD_LIBRARY_PATH
+  bool uses_fakes = true;  // by LD_LIBRARY_PATH
 
   CommandResult Run(const std::vector<std::string>& command) const {
     std::vector<std::string> all = environment;
     all.push_back("LD_PRELOAD=" + preload);
-    if (doubles) all.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
+    if (uses_fakes) all.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
     all.push_back("HBMPROF_CUDA_OUTPUT=" + output);
     return RunCommand(command, all);
   }
@@ -48,7 +47,7 @@ struct Injected {
 
 std::string Program(const std::string& name) { return HBMPROF_INJECT_PROGRAMS "/" + name; }
 
-// The profile of a case of cases_program that ends well.
+// Returns the profile of a case of cases_program, which must succeed.
 ProfileView RunCase(Injected injected, std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
   arguments.insert(arguments.begin(), Program("inject_cases"));
   injected.environment = std::move(environment);
@@ -66,12 +65,12 @@ struct Kind {
 
 class MatrixTest : public ::testing::TestWithParam<std::tuple<std::string, Kind>> {};
 
-TEST_P(MatrixTest, OneRecordOfTheRightSizeKindDeviceAndUserFrame) {
+TEST_P(MatrixTest, RecordsOnceWithUserFrame) {
   const auto& [route, kind] = GetParam();
   const Injected injected;
   ExpectDone(injected.Run({Program("inject_matrix_" + route), kind.name, "hold"}));
   const ProfileView view = injected.View();
-  // What is opened from another process, that process (here the same one) has allocated first.
+  // Memory that is opened from another process was allocated by that process first, which is this one here.
   const bool ipc = std::string(kind.name) == "ipc";
   EXPECT_EQ(view.Sum("inuse_objects"), ipc ? 2 : 1);
   EXPECT_EQ(view.Sum("inuse_space"), kind.bytes + (ipc ? 8192 : 0));
@@ -92,7 +91,7 @@ TEST_P(MatrixTest, OneRecordOfTheRightSizeKindDeviceAndUserFrame) {
   }
 }
 
-TEST_P(MatrixTest, FreedToExactlyZero) {
+TEST_P(MatrixTest, FreesToZero) {
   const auto& [route, kind] = GetParam();
   const Injected injected;
   ExpectDone(injected.Run({Program("inject_matrix_" + route), kind.name, "free"}));
@@ -115,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- Patterns of real programs. ---
 
-TEST(InjectTest, GgmlsPoolEndsAtExactlyZero) {
+TEST(InjectTest, GgmlPoolEndsAtZero) {
   const ProfileView view = RunCase({}, {"ggml"});
   EXPECT_EQ(view.Sum("inuse_space"), 0);
   EXPECT_EQ(view.Sum("alloc_space"), 32 * kMiB);
@@ -123,7 +122,7 @@ TEST(InjectTest, GgmlsPoolEndsAtExactlyZero) {
   EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
 }
 
-TEST(InjectTest, AddressesReusedAtOnceUnderEightThreadsEndAtExactlyZero) {
+TEST(InjectTest, ReusedAddressesInThreadsEndAtZero) {
   const ProfileView view = RunCase({}, {"threads"});
   EXPECT_EQ(view.Sum("inuse_space"), 0);
   EXPECT_GT(view.Sum("alloc_objects"), 1000);
@@ -131,7 +130,7 @@ TEST(InjectTest, AddressesReusedAtOnceUnderEightThreadsEndAtExactlyZero) {
   EXPECT_EQ(view.Comment("tracker", "replaced_records"), "0");
 }
 
-TEST(InjectTest, MemoryOfASparseArrayIsThereWhileItsTilesAreMapped) {
+TEST(InjectTest, SparseArrayMemoryCountsWhileMapped) {
   const auto in_use = [](const char* moment) {
     SCOPED_TRACE(moment);
     const ProfileView view = RunCase({}, {"sparse", moment});
@@ -145,13 +144,13 @@ TEST(InjectTest, MemoryOfASparseArrayIsThereWhileItsTilesAreMapped) {
   EXPECT_EQ(in_use("destroyed"), 0);
 }
 
-TEST(InjectTest, AGraphsMemoryIsThereFromALaunchUntilItIsFreed) {
+TEST(InjectTest, GraphMemoryCountsFromLaunchToFree) {
   const auto in_use = [](const char* moment) {
     SCOPED_TRACE(moment);
     const ProfileView view = RunCase({}, {"graphs", moment});
     EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
     EXPECT_EQ(view.SumWhere("alloc_space", "kind", "graph"), 5 * kMiB);
-    // Whatever else the graphs have taken is idle, and nothing is unaccounted but the context.
+    // The other memory that graphs have reserved is idle, and only the context is unaccounted.
     EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), view.Comment("device GPU:0", "baseline"));
     const bool launched = std::string(moment) != "made";
     const int64_t bytes = view.SumWhere("inuse_space", "kind", "graph");
@@ -166,27 +165,27 @@ TEST(InjectTest, AGraphsMemoryIsThereFromALaunchUntilItIsFreed) {
   EXPECT_EQ(in_use("freed_by_another_graph"), 0);
 }
 
-TEST(InjectTest, AMemoryNodeIsSeenByWhicheverVersionOfTheCallItIsAdded) {
+TEST(InjectTest, EveryVersionOfAddNodeIsTracked) {
   EXPECT_EQ(RunCase({}, {"graph_nodes"}).SumWhere("inuse_space", "kind", "graph"), 2 * kMiB);
 }
 
-TEST(InjectTest, TheCallsOfThePerThreadDefaultStreamAreTrackedToo) {
+TEST(InjectTest, PerThreadDefaultStreamCallsAreTracked) {
   EXPECT_EQ(RunCase({}, {"per_thread"}).Sum("inuse_space"), 4444);
 }
 
-TEST(InjectTest, ACreatedContextTakesItsMemoryWithItAndTheOthersStays) {
+TEST(InjectTest, DestroyedContextEndsOnlyItsMemory) {
   EXPECT_EQ(RunCase({}, {"contexts"}).Sum("inuse_space"), 100);
   EXPECT_EQ(RunCase({}, {"contexts", "reset"}).Sum("inuse_space"), 0);
 }
 
-TEST(InjectTest, CodeIsMeasuredAtItsLoading) {
+TEST(InjectTest, CodeSizeIsMeasured) {
   EXPECT_EQ(RunCase({}, {"module"}).SumWhere("inuse_space", "kind", "executable"), 2 * kMiB);
   EXPECT_EQ(RunCase({}, {"module", "unload"}).SumWhere("inuse_space", "kind", "executable"), 0);
 }
 
 // --- How programs find the driver. ---
 
-TEST(InjectTest, EveryLookUpIsAnsweredWithAWrapperAndItselfToo) {
+TEST(InjectTest, EveryLookupReturnsTheWrapper) {
   for (const char* hides : {"", "FAKE_CUDA_HIDES=1"}) {
     SCOPED_TRACE(hides);
     Injected injected;
@@ -200,15 +199,15 @@ TEST(InjectTest, EveryLookUpIsAnsweredWithAWrapperAndItselfToo) {
   }
 }
 
-TEST(InjectTest, ADriverThatHandsOutOtherAddressesThanItExportsIsTracked) {
+TEST(InjectTest, DriverWithUnexportedAddressesIsTracked) {
   Injected injected;
   injected.environment = {"FAKE_CUDA_HIDES=1"};
   ExpectDone(injected.Run({Program("inject_matrix_static"), "linear", "hold"}));
   EXPECT_EQ(injected.View().Sum("inuse_space"), 12345);
 }
 
-// The real runtime, static and shared, and NVIDIA's libraries that bring one each. Their lookups end with a refusal:
-// the double is no driver for them.
+// The real runtime, static and shared, and NVIDIA's libraries that contain one each. Their lookups end with an error:
+// the fake driver does not work with them.
 struct RealRuntime {
   const char* program;
   const char* argument;
@@ -219,7 +218,7 @@ struct RealRuntime {
 
 class RealRuntimeTest : public ::testing::TestWithParam<RealRuntime> {};
 
-TEST_P(RealRuntimeTest, IsHandedTheWrappersAndRefusesTheDoubleAsEver) {
+TEST_P(RealRuntimeTest, GetsTheWrappers) {
   const std::vector<std::string> command = {GetParam().program, GetParam().argument};
   if (access(command[0].c_str(), X_OK) != 0) GTEST_SKIP() << "the CUDA toolkit lacked what this needs to be built";
   Injected injected;
@@ -249,15 +248,15 @@ INSTANTIATE_TEST_SUITE_P(Inject, RealRuntimeTest,
                                            RealRuntime{HBMPROF_GPU_PROGRAMS "/gpu_program_nccl", "refused", 1}),
                          [](const auto& info) { return std::string(std::strrchr(info.param.program, '/') + 1); });
 
-TEST(InjectTest, DlsymIsStillTheCLibrarysForEverythingElse) {
+TEST(InjectTest, DlsymOfOtherNamesIsTheCLibrarys) {
   const CommandResult run = Injected().Run({Program("inject_dlsym")});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, RunCommand({Program("inject_dlsym")}, {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES}).out);
   EXPECT_THAT(run.out, HasSubstr("RTLD_NEXT from a library: the C library's"));
 }
 
-// It prefers the C library's dlsym and the driver's own functions to what was preloaded.
-TEST(InjectTest, ALibraryLoadedWithDeepBindIsTrackedToo) {
+// The library uses the C library's dlsym and the driver's own functions, not the preloaded ones.
+TEST(InjectTest, DeepBoundLibraryByPathIsTracked) {
   const Injected injected;
   ExpectDone(injected.Run({Program("inject_deep_bind"), HBMPROF_DEEP_BIND_LIBRARY}));
   const ProfileView view = injected.View();
@@ -265,8 +264,8 @@ TEST(InjectTest, ALibraryLoadedWithDeepBindIsTrackedToo) {
   EXPECT_EQ(view.Sum("inuse_space"), 2000);
 }
 
-// Where a bare name leads depends on who asks: the program's run path, which only the C library knows.
-TEST(InjectTest, ALibraryLoadedWithDeepBindByABareNameIsTrackedToo) {
+// A name without a slash is searched in the run path of the caller, which only the C library knows.
+TEST(InjectTest, DeepBoundLibraryByNameIsTracked) {
   const std::string path = HBMPROF_DEEP_BIND_LIBRARY;
   const size_t slash = path.rfind('/');
   for (const bool in_run_path : {false, true}) {
@@ -274,7 +273,7 @@ TEST(InjectTest, ALibraryLoadedWithDeepBindByABareNameIsTrackedToo) {
     Injected injected;
     if (!in_run_path) {
       injected.environment = {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" + path.substr(0, slash)};
-      injected.doubles = false;
+      injected.uses_fakes = false;
     }
     const std::string program = in_run_path ? "inject_deep_bind_run_path" : "inject_deep_bind";
     ExpectDone(injected.Run({Program(program), path.substr(slash + 1)}));
@@ -284,7 +283,7 @@ TEST(InjectTest, ALibraryLoadedWithDeepBindByABareNameIsTrackedToo) {
   }
 }
 
-TEST(InjectTest, AProgramCanAskWhatIsSeenOfTheDriver) {
+TEST(InjectTest, ProgramCanQueryCoverage) {
   const CommandResult run = Injected().Run({Program("inject_coverage")});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("cuMemAlloc_v2: tracked\n"));
@@ -296,9 +295,9 @@ TEST(InjectTest, AProgramCanAskWhatIsSeenOfTheDriver) {
   EXPECT_THAT(alone.out, HasSubstr("`hbmprof run`"));
 }
 
-// --- The program is as it was. ---
+// --- The program's behaviour does not change. ---
 
-TEST(InjectTest, FailuresAreTheDriversAndLeaveNoRecord) {
+TEST(InjectTest, FailuresAreReturnedAndNotRecorded) {
   Injected injected;
   injected.environment = {"FAKE_CUDA_FAIL=cuMemAlloc_v2:2:0"};
   const CommandResult run = injected.Run({Program("inject_cases"), "fails"});
@@ -309,20 +308,20 @@ TEST(InjectTest, FailuresAreTheDriversAndLeaveNoRecord) {
   EXPECT_EQ(injected.View().Sum("alloc_objects"), 0);
 }
 
-TEST(InjectTest, ACrashIsTheProgramsOwn) {
+TEST(InjectTest, CrashIsUnchanged) {
   const CommandResult run = Injected().Run({Program("inject_cases"), "crash"});
   EXPECT_EQ(run.exit_code, 128 + SIGSEGV);
   EXPECT_EQ(run.err, "");
 }
 
-TEST(InjectTest, WhileOffNothingIsRecordedAndNothingWritten) {
+TEST(InjectTest, OffRecordsAndWritesNothing) {
   Injected injected;
   injected.environment = {"HBMPROF=0"};
   ExpectDone(injected.Run({Program("inject_cases"), "plain"}));
   EXPECT_NE(access(injected.output.c_str(), F_OK), 0);
 }
 
-TEST(InjectTest, AProgramWithoutCudaLeavesNoProfile) {
+TEST(InjectTest, ProgramWithoutCudaWritesNoProfile) {
   const Injected injected;
   const CommandResult run = injected.Run({"/bin/echo", "hello"});
   EXPECT_EQ(run.out, "hello\n");
@@ -330,18 +329,18 @@ TEST(InjectTest, AProgramWithoutCudaLeavesNoProfile) {
   EXPECT_NE(access(injected.output.c_str(), F_OK), 0);
 }
 
-// Programs that carry a protobuf or an abseil of their own, and plug-ins that carry another, alone and beside preloaded
+// Programs that contain their own protobuf or abseil, and plugins that contain another copy, with and without preloaded
 // allocators.
 class CarriesTest : public ::testing::TestWithParam<std::tuple<std::string, std::string, std::string, std::string>> {
  protected:
-  // "" for none. Skips where it is not on this machine.
+  // "" for none. Skips if it is not installed.
   static std::string Allocator(const std::string& name) {
     const std::string path = "/usr/lib/x86_64-linux-gnu/" + name;
     return name.empty() || access(path.c_str(), R_OK) != 0 ? "" : path;
   }
 };
 
-TEST_P(CarriesTest, BehavesTheSameAndLeavesAProfile) {
+TEST_P(CarriesTest, BehavesTheSameAndWritesAProfile) {
   const auto& [library, how, allocator, order] = GetParam();
   const std::string program = Program("inject_carries_" + library);
   const std::string plugin = Program("libinject_plugin_" + library + ".so");
@@ -402,7 +401,7 @@ TEST(InjectTest, WorksBesideAnotherPreloadedAllocator) {
   }
 }
 
-TEST(InjectTest, ExportsOnlyWhatItMustAndNeedsOnlyTheCLibrary) {
+TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
   const CommandResult symbols = RunCommand({"nm", "-D", "--defined-only", HBMPROF_INJECTED});
   ASSERT_EQ(symbols.exit_code, 0) << symbols.err;
   std::vector<std::string> names;
@@ -421,7 +420,9 @@ TEST(InjectTest, ExportsOnlyWhatItMustAndNeedsOnlyTheCLibrary) {
   ASSERT_GT(allowed.size(), 50u);
   EXPECT_THAT(names, ::testing::UnorderedElementsAreArray(allowed));
   for (const std::string& name : allowed) {
-    EXPECT_TRUE(name.rfind("cu", 0) == 0 || name == "dlsym" || name == "dlopen" || name.rfind("hbmprof_cuda_", 0) == 0)
+    EXPECT_TRUE(name.rfind("cu", 0) == 0 || name == "dlsym" || name == "dlopen" || name == "_exit" || name == "_Exit" ||
+                name.rfind("hbmprof_cuda_", 0) == 0 || name.rfind("_ZN3c1027report", 0) == 0 ||
+                name == "InitializeInjectionNvtx2")
         << name;
   }
 
@@ -438,9 +439,9 @@ TEST(InjectTest, ExportsOnlyWhatItMustAndNeedsOnlyTheCLibrary) {
   EXPECT_GT(needed, 0);
 }
 
-// Each allocation that the library makes for itself fails in turn, until no call needs more. The program checks that
-// every call reaches the driver once and gives its result, and ends with nothing allocated.
-TEST(InjectTest, EveryCallReachesTheDriverOnceWhicheverHostAllocationFails) {
+// Each allocation that the library makes fails in turn, until no call makes more. The program checks that every call
+// reaches the driver once and returns its result. It frees all memory at its end.
+TEST(InjectTest, CallsReachDriverOnceWithoutHostMemory) {
   const Injected injected;
   bool reached = true;
   int64_t dropped = 0;
@@ -454,7 +455,7 @@ TEST(InjectTest, EveryCallReachesTheDriverOnceWhicheverHostAllocationFails) {
     const ProfileView view = injected.View();
     const int64_t lost = std::stoll(view.Comment("tracker", "dropped_records"));
     EXPECT_LE(lost, reached ? 1 : 0);
-    // What another graph frees stays if that graph's node could not be noted.
+    // Memory that another graph frees stays if the node of that graph could not be recorded.
     EXPECT_THAT(view.Sum("inuse_space"), ::testing::AnyOf(0, lost * kMiB));
     EXPECT_TRUE(lost > 0 || view.Comment("tracker", "foreign_frees") == "0") << "what was recorded was found again";
     dropped += lost;
@@ -482,7 +483,7 @@ std::pair<int, int> NeededCLibrary(const std::string& path) {
   return newest;
 }
 
-TEST(InjectTest, NeedsNoNewerCLibraryThanTheReadmeSays) {
+TEST(InjectTest, NeedsDocumentedGlibc) {
   for (const char* library : {HBMPROF_INJECTED, HBMPROF_INJECTED_PJRT}) {
     SCOPED_TRACE(library);
     const std::pair<int, int> needed = NeededCLibrary(library);
@@ -493,7 +494,7 @@ TEST(InjectTest, NeedsNoNewerCLibraryThanTheReadmeSays) {
 
 // --- A program that links hbmprof::cuda. More of such programs: joined_test.cc. ---
 
-TEST(InjectTest, AProgramThatLinksHbmprofIsRecordedOnceAndFromTheUsersFrameInBothProfiles) {
+TEST(InjectTest, LinkedProgramIsRecordedOnce) {
   if (access(Program("inject_linked").c_str(), X_OK) != 0)
     GTEST_SKIP() << "hbmprof::cuda is not built: no CUDA toolkit";
   for (const bool frees : {false, true}) {
@@ -522,7 +523,7 @@ TEST(InjectTest, AProgramThatLinksHbmprofIsRecordedOnceAndFromTheUsersFrameInBot
 
 // --- The device's own numbers. ---
 
-TEST(InjectTest, WhatIsTakenBehindOurBackIsUnaccountedAndGrowsBeyondTheBaseline) {
+TEST(InjectTest, UntrackedMemoryIsUnaccounted) {
   const std::string nvml = "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE;
   struct Case {
     std::vector<std::string> environment;
@@ -544,14 +545,14 @@ TEST(InjectTest, WhatIsTakenBehindOurBackIsUnaccountedAndGrowsBeyondTheBaseline)
   }
 }
 
-TEST(InjectTest, WhatThePoolsKeepIsNotUnaccounted) {
+TEST(InjectTest, IdlePoolMemoryIsNotUnaccounted) {
   const ProfileView view = RunCase({}, {"pools"}, {"FAKE_CUDA_POOL_KEEPS=1"});
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), "0");
   EXPECT_EQ(view.Comment("device GPU:0", "driver_cache"), std::to_string(8 * kMiB));
   EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), view.Comment("device GPU:0", "baseline"));
 }
 
-// --- Profiles in between. ---
+// --- Profiles at intervals. ---
 
 TEST(InjectTest, ProfilesAreWrittenAtAnInterval) {
   Injected injected;
@@ -566,7 +567,7 @@ TEST(InjectTest, ProfilesAreWrittenAtAnInterval) {
   globfree(&found);
 }
 
-TEST(InjectTest, ABadIntervalIsNamedAndIgnored) {
+TEST(InjectTest, BadIntervalIsReportedAndIgnored) {
   Injected injected;
   injected.environment = {"HBMPROF_CUDA_INTERVAL=soon"};
   const CommandResult run = injected.Run({Program("inject_cases"), "plain"});

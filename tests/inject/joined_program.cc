@@ -1,5 +1,6 @@
-// A program that links hbmprof, records into it, and allocates from the driver, as argv[1] says; a case of joined_test
-// each. Also built as a library that is loaded late (JOINED_LIBRARY): `joined_case` is its entry.
+// A program that links hbmprof, records with it, and allocates from the driver. argv[1] selects what it does; each
+// value is a case of joined_test. Also built as a library that is loaded late (JOINED_LIBRARY), with the entry point
+// `joined_case`.
 #include <signal.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -15,45 +16,28 @@
 #include "hbmprof/c_api.h"
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/hbmprof.h"
-#include "tests/inject/driver_calls.h"
+#include "tests/inject/driver_program.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 
 namespace {
 
+using driver_program::Allocate;
+using driver_program::UseDevice;
 using hbmprof::Attributes;
 using hbmprof::BufferId;
 using hbmprof::Profiler;
 using hbmprof::ScopedTag;
 
-void Require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "does not hold: %s\n", what);
-  std::_Exit(1);
-}
-#define REQUIRE(condition) Require(static_cast<bool>(condition), #condition)
-
 constexpr size_t kKiB = 1 << 10;
 constexpr size_t kMiB = 1 << 20;
 
-void UseDevice(int device) {
-  Handle context = nullptr;
-  REQUIRE(cuInit(0) == kSuccess);
-  REQUIRE(cuDevicePrimaryCtxRetain(&context, device) == kSuccess);
-  REQUIRE(cuCtxSetCurrent(context) == kSuccess);
-}
-
-CUdeviceptr Allocate(size_t bytes) {
-  CUdeviceptr ptr = 0;
-  REQUIRE(cuMemAlloc_v2(&ptr, bytes) == kSuccess);
-  return ptr;
-}
-void Free(CUdeviceptr ptr) { REQUIRE(cuMemFree_v2(ptr) == kSuccess); }
+void Free(CUdeviceptr ptr) { CHECK_THAT(cuMemFree_v2(ptr) == kSuccess); }
 
 BufferId Id(uint64_t address) { return BufferId(address); }
 
-// What an unchanged library does, and what the program's own code does.
+// An allocation of an unchanged library, and records of the program's own code.
 extern "C" [[gnu::noinline]] CUdeviceptr vendor_allocates(size_t bytes) { return Allocate(bytes); }
 extern "C" [[gnu::noinline]] bool user_records(uint64_t address, size_t bytes, const Attributes& attributes) {
   return Profiler::Default().RecordAlloc(Id(address), bytes, attributes);
@@ -87,12 +71,12 @@ extern "C" [[gnu::noinline]] void* user_allocates(hbmprof::DeviceAllocator& allo
 int64_t InUse(const char* device = "GPU:0") {
   return Profiler::Default().Stats(Profiler::Default().Device(device)).bytes_in_use;
 }
-// By the driver's own account.
+// Returns the bytes in use as the driver counts them.
 int64_t DriverInUse() {
   return static_cast<int64_t>(fake_cuda_bytes_in_use(0)) - static_cast<int64_t>(fake_cuda_context_bytes());
 }
 
-// The set of labels is the thread's, also for what the program knows nothing of.
+// Tags of the thread also label allocations of other libraries.
 void Tags() {
   const ScopedTag phase("phase", "load");
   vendor_allocates(kMiB);
@@ -121,55 +105,55 @@ void AllOfIt(int round) {
   for (int i = 0; i < 40; ++i) {
     pages.push_back(user_allocates(tracking, 8 * kKiB));
     if (i % 4 == 3) {
-      REQUIRE(tracking.Free(pages.back()).ok());
+      CHECK_THAT(tracking.Free(pages.back()).ok());
       pages.pop_back();
     }
   }
-  // A pool whose segment is declared, and one whose is not.
+  // A pool with a declared segment, and one without.
   const CUdeviceptr segment = vendor_allocates(kMiB);
-  REQUIRE(profiler.RecordSegment(Id(segment), kMiB, {{}, {}, profiler.Allocator("pool")}));
-  for (size_t i = 0; i < 16; ++i) REQUIRE(user_records_block(segment + i * 16 * kKiB, 16 * kKiB));
-  for (size_t i = 0; i < 16; i += 2) REQUIRE(profiler.RecordBlockFree(Id(segment + i * 16 * kKiB)));
+  CHECK_THAT(profiler.RecordSegment(Id(segment), kMiB, {{}, {}, profiler.Allocator("pool")}));
+  for (size_t i = 0; i < 16; ++i) CHECK_THAT(user_records_block(segment + i * 16 * kKiB, 16 * kKiB));
+  for (size_t i = 0; i < 16; i += 2) CHECK_THAT(profiler.RecordBlockFree(Id(segment + i * 16 * kKiB)));
   const CUdeviceptr slab = vendor_allocates(kMiB);
-  for (size_t i = 0; i < 16; ++i) REQUIRE(user_records(slab + i * 4 * kKiB, 4 * kKiB, {}));
-  for (size_t i = 0; i < 16; i += 3) REQUIRE(profiler.RecordFree(Id(slab + i * 4 * kKiB)));
-  // Pools that go, with everything in them.
+  for (size_t i = 0; i < 16; ++i) CHECK_THAT(user_records(slab + i * 4 * kKiB, 4 * kKiB, {}));
+  for (size_t i = 0; i < 16; i += 3) CHECK_THAT(profiler.RecordFree(Id(slab + i * 4 * kKiB)));
+  // Pools that end, with all their blocks.
   const CUdeviceptr ended = vendor_allocates(kMiB);
-  REQUIRE(profiler.RecordSegment(Id(ended), kMiB));
-  REQUIRE(user_records_block(ended, kKiB));
-  REQUIRE(profiler.RecordFree(Id(ended)));
+  CHECK_THAT(profiler.RecordSegment(Id(ended), kMiB));
+  CHECK_THAT(user_records_block(ended, kKiB));
+  CHECK_THAT(profiler.RecordFree(Id(ended)));
   Free(ended);
   const CUdeviceptr dropped = vendor_allocates(kMiB);
-  REQUIRE(user_records(dropped + kKiB, kKiB, {}));
-  REQUIRE(user_records(dropped, kKiB, {}));
+  CHECK_THAT(user_records(dropped + kKiB, kKiB, {}));
+  CHECK_THAT(user_records(dropped, kKiB, {}));
   Free(dropped);
-  // Stream-ordered memory, and a cache that keeps what it has got.
+  // Stream-ordered memory, and a cache that keeps its memory.
   CUdeviceptr ordered = 0;
-  REQUIRE(cuMemAllocAsync(&ordered, 32 * kKiB, nullptr) == kSuccess);
-  REQUIRE(user_records(ordered, 32 * kKiB, {}));
+  CHECK_THAT(cuMemAllocAsync(&ordered, 32 * kKiB, nullptr) == kSuccess);
+  CHECK_THAT(user_records(ordered, 32 * kKiB, {}));
   const CUdeviceptr kept = vendor_allocates(64 * kKiB);
   for (int i = 0; i < 3; ++i) {
-    REQUIRE(user_records(kept, 64 * kKiB, {}));
-    REQUIRE(profiler.RecordFree(Id(kept)));
+    CHECK_THAT(user_records(kept, 64 * kKiB, {}));
+    CHECK_THAT(profiler.RecordFree(Id(kept)));
   }
-  // Mapped physical memory and memory of the host: the driver's records say all that is to be said.
+  // Mapped physical memory and host memory: only the driver's records count.
   const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
   CUdeviceptr mapped = 0;
   CUmemGenericAllocationHandle handle = 0;
-  REQUIRE(cuMemAddressReserve(&mapped, 2 * kMiB, 0, 0, 0) == kSuccess);
-  REQUIRE(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == kSuccess);
-  REQUIRE(cuMemMap(mapped, 2 * kMiB, 0, handle, 0) == kSuccess);
-  REQUIRE(!user_records(mapped + kKiB, kKiB, {}));
-  REQUIRE(!user_records_block(mapped, kKiB));
-  REQUIRE(!profiler.RecordFree(Id(mapped + kKiB)));
-  REQUIRE(!profiler.RecordBlockFree(Id(mapped)));
+  CHECK_THAT(cuMemAddressReserve(&mapped, 2 * kMiB, 0, 0, 0) == kSuccess);
+  CHECK_THAT(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == kSuccess);
+  CHECK_THAT(cuMemMap(mapped, 2 * kMiB, 0, handle, 0) == kSuccess);
+  CHECK_THAT(!user_records(mapped + kKiB, kKiB, {}));
+  CHECK_THAT(!user_records_block(mapped, kKiB));
+  CHECK_THAT(!profiler.RecordFree(Id(mapped + kKiB)));
+  CHECK_THAT(!profiler.RecordBlockFree(Id(mapped)));
   void* pinned = nullptr;
-  REQUIRE(cuMemHostAlloc(&pinned, kMiB, 0) == kSuccess);
-  REQUIRE(!user_records(reinterpret_cast<uintptr_t>(pinned) + kKiB, kKiB, {}));
-  // What is no memory of the driver's.
+  CHECK_THAT(cuMemHostAlloc(&pinned, kMiB, 0) == kSuccess);
+  CHECK_THAT(!user_records(reinterpret_cast<uintptr_t>(pinned) + kKiB, kKiB, {}));
+  // Memory that the driver has not allocated.
   Attributes simulated;
   simulated.device = profiler.Device("sim:0");
-  REQUIRE(user_records((uint64_t{1} << 46) + static_cast<unsigned>(round) * kMiB, 3 * kKiB, simulated));
+  CHECK_THAT(user_records((uint64_t{1} << 46) + static_cast<unsigned>(round) * kMiB, 3 * kKiB, simulated));
   hbmprof_set_counter("requests", 17);
 }
 
@@ -182,74 +166,74 @@ void EightThreads() {
 // Each function of the profiler, in a program that has joined.
 void Functions() {
   Profiler& profiler = Profiler::Default();
-  REQUIRE(profiler.enabled());
+  CHECK_THAT(profiler.enabled());
   Driver driver;
   {
     // Also before the injected library has named the device.
     hbmprof::TrackingAllocator tracking(driver, "pages");
     void* page = user_allocates(tracking, kMiB);
     const auto found = profiler.FindBuffer(page);
-    REQUIRE(found.has_value() && found->bytes == kMiB && found->attributes.device == tracking.device());
-    REQUIRE(found->attributes.allocator == profiler.Allocator("pages"));
-    REQUIRE(profiler.Stats(tracking.device()).bytes_limit != 4711);
+    CHECK_THAT(found.has_value() && found->bytes == kMiB && found->attributes.device == tracking.device());
+    CHECK_THAT(found->attributes.allocator == profiler.Allocator("pages"));
+    CHECK_THAT(profiler.Stats(tracking.device()).bytes_limit != 4711);
     // A free that is refused.
     driver.fails = true;
-    REQUIRE(!tracking.Free(page).ok() && InUse() == kMiB && profiler.FindBuffer(page).has_value());
+    CHECK_THAT(!tracking.Free(page).ok() && InUse() == kMiB && profiler.FindBuffer(page).has_value());
     driver.fails = false;
-    REQUIRE(tracking.Free(page).ok() && InUse() == 0 && !profiler.FindBuffer(page).has_value());
+    CHECK_THAT(tracking.Free(page).ok() && InUse() == 0 && !profiler.FindBuffer(page).has_value());
   }
   const hbmprof::DeviceId gpu = profiler.Device("GPU:0");
   profiler.ResetPeak(gpu);
-  REQUIRE(profiler.Stats(gpu).peak_bytes_in_use == 0);
+  CHECK_THAT(profiler.Stats(gpu).peak_bytes_in_use == 0);
 
-  // A pool without a declared segment: a block is found, counted once, put back, and ends with its memory.
+  // A pool without a declared segment: a block is found, counted once, restored, and ends with its memory.
   const CUdeviceptr slab = vendor_allocates(kMiB);
-  REQUIRE(user_records(slab, kKiB, {}) && user_records(slab + kKiB, kKiB, {}));
-  REQUIRE(InUse() == kMiB && profiler.FindBuffer(Id(slab))->bytes == kKiB);
+  CHECK_THAT(user_records(slab, kKiB, {}) && user_records(slab + kKiB, kKiB, {}));
+  CHECK_THAT(InUse() == kMiB && profiler.FindBuffer(Id(slab))->bytes == kKiB);
   const hbmprof::FreedRecord freed = profiler.RecordFree(Id(slab));
-  REQUIRE(freed && freed.bytes() == kKiB && profiler.FindBuffer(Id(slab))->bytes == kMiB);
+  CHECK_THAT(freed && freed.bytes() == kKiB && profiler.FindBuffer(Id(slab))->bytes == kMiB);
   profiler.RestoreRecord(freed);
-  REQUIRE(profiler.FindBuffer(Id(slab))->bytes == kKiB && InUse() == kMiB);
-  REQUIRE(profiler.Stats(gpu).bytes_reserved == kMiB - 2 * kKiB);
+  CHECK_THAT(profiler.FindBuffer(Id(slab))->bytes == kKiB && InUse() == kMiB);
+  CHECK_THAT(profiler.Stats(gpu).bytes_reserved == kMiB - 2 * kKiB);
   // A view of the whole changes nothing, one of a part counts nothing.
-  REQUIRE(!profiler.RecordAlloc(Id(slab), 1, {gpu, hbmprof::MemoryKind::kAlias, {}}));
-  REQUIRE(profiler.RecordAlloc(Id(slab + 2 * kKiB), kKiB, {gpu, hbmprof::MemoryKind::kAlias, {}}));
-  REQUIRE(InUse() == kMiB && profiler.RecordFree(Id(slab + 2 * kKiB)).bytes() == 0);
-  // Blocks may change their size; the driver's memory keeps it, and is one segment.
-  REQUIRE(profiler.RecordResize(Id(slab + kKiB), 3 * kKiB) && profiler.RecordBlockResize(Id(slab), kKiB / 2));
-  REQUIRE(profiler.Stats(gpu).bytes_reserved == kMiB - 7 * kKiB / 2 && InUse() == kMiB);
-  REQUIRE(!profiler.SplitSegment(Id(slab), kMiB / 2));
+  CHECK_THAT(!profiler.RecordAlloc(Id(slab), 1, {gpu, hbmprof::MemoryKind::kAlias, {}}));
+  CHECK_THAT(profiler.RecordAlloc(Id(slab + 2 * kKiB), kKiB, {gpu, hbmprof::MemoryKind::kAlias, {}}));
+  CHECK_THAT(InUse() == kMiB && profiler.RecordFree(Id(slab + 2 * kKiB)).bytes() == 0);
+  // Blocks can be resized; the driver's memory keeps its size, and is one segment.
+  CHECK_THAT(profiler.RecordResize(Id(slab + kKiB), 3 * kKiB) && profiler.RecordBlockResize(Id(slab), kKiB / 2));
+  CHECK_THAT(profiler.Stats(gpu).bytes_reserved == kMiB - 7 * kKiB / 2 && InUse() == kMiB);
+  CHECK_THAT(!profiler.SplitSegment(Id(slab), kMiB / 2));
   Free(slab);
-  REQUIRE(InUse() == 0 && !profiler.FindBuffer(Id(slab)).has_value());
+  CHECK_THAT(InUse() == 0 && !profiler.FindBuffer(Id(slab)).has_value());
 
-  // What is known by a handle lies in the driver's memory too.
-  REQUIRE(!profiler.RecordAlloc(BufferId::Handle(9, 5), kKiB, {gpu, {}, {}}) && InUse() == 0);
+  // Memory with a handle lies in the driver's memory too.
+  CHECK_THAT(!profiler.RecordAlloc(BufferId::Handle(9, 5), kKiB, {gpu, {}, {}}) && InUse() == 0);
 
-  // The driver's memory ends when the driver says so.
+  // The driver's memory ends with the driver's free.
   const CUdeviceptr whole = vendor_allocates(kMiB);
   profiler.DropDevice(gpu);
-  REQUIRE(InUse() == kMiB);
+  CHECK_THAT(InUse() == kMiB);
   profiler.SetEnabled(false);
-  REQUIRE(!user_records(whole, kMiB, {}));
+  CHECK_THAT(!user_records(whole, kMiB, {}));
   const CUdeviceptr meanwhile = vendor_allocates(kMiB);
-  REQUIRE(InUse() == 2 * kMiB);
+  CHECK_THAT(InUse() == 2 * kMiB);
   profiler.SetEnabled(true);
-  REQUIRE(user_records(meanwhile, kMiB, {}) && InUse() == 2 * kMiB);
-  REQUIRE(cuDevicePrimaryCtxReset_v2(0) == kSuccess);
-  REQUIRE(InUse() == 0);
-  // Memory of the program's own at addresses that the driver had.
-  REQUIRE(user_records(whole, kKiB, {gpu, {}, {}}) && InUse() == kKiB && profiler.RecordFree(Id(whole)));
-  REQUIRE(InUse() == 0);
+  CHECK_THAT(user_records(meanwhile, kMiB, {}) && InUse() == 2 * kMiB);
+  CHECK_THAT(cuDevicePrimaryCtxReset_v2(0) == kSuccess);
+  CHECK_THAT(InUse() == 0);
+  // The program's own memory at addresses that the driver has used before.
+  CHECK_THAT(user_records(whole, kKiB, {gpu, {}, {}}) && InUse() == kKiB && profiler.RecordFree(Id(whole)));
+  CHECK_THAT(InUse() == 0);
 
-  // Segments of the program's own grow, split and merge.
+  // The program's own segments grow, split and merge.
   const BufferId first(uint64_t{1} << 47);
   const BufferId second((uint64_t{1} << 47) + 2 * kMiB);
-  REQUIRE(profiler.RecordSegment(first, kMiB, {gpu, {}, {}}) && profiler.RecordResize(first, 3 * kMiB));
-  REQUIRE(profiler.SplitSegment(first, 2 * kMiB) && profiler.FindBuffer(second)->bytes == kMiB);
-  REQUIRE(profiler.MergeSegments(first, second) && profiler.FindBuffer(first)->bytes == 3 * kMiB);
-  REQUIRE(InUse() == 3 * kMiB && profiler.RecordFree(first) && InUse() == 0);
+  CHECK_THAT(profiler.RecordSegment(first, kMiB, {gpu, {}, {}}) && profiler.RecordResize(first, 3 * kMiB));
+  CHECK_THAT(profiler.SplitSegment(first, 2 * kMiB) && profiler.FindBuffer(second)->bytes == kMiB);
+  CHECK_THAT(profiler.MergeSegments(first, second) && profiler.FindBuffer(first)->bytes == 3 * kMiB);
+  CHECK_THAT(InUse() == 3 * kMiB && profiler.RecordFree(first) && InUse() == 0);
 
-  // Devices of the program's own have its probes, and are dropped.
+  // The program's own devices have its probes, and can be dropped.
   const hbmprof::DeviceId simulated = profiler.Device("sim:0");
   int owner = 0;
   bool throws = false;
@@ -264,9 +248,9 @@ void Functions() {
         return probe;
       },
       &owner);
-  REQUIRE(user_records(uint64_t{1} << 46, 100, {simulated, {}, {}}));
+  CHECK_THAT(user_records(uint64_t{1} << 46, 100, {simulated, {}, {}}));
   const hbmprof::DeviceStats stats = profiler.Stats(simulated);
-  REQUIRE(stats.bytes_limit == 1000 && stats.unaccounted == 200 && stats.baseline == -5);
+  CHECK_THAT(stats.bytes_limit == 1000 && stats.unaccounted == 200 && stats.baseline == -5);
   throws = true;
   bool thrown = false;
   try {
@@ -274,64 +258,64 @@ void Functions() {
   } catch (const std::bad_alloc&) {
     thrown = true;
   }
-  REQUIRE(thrown);
+  CHECK_THAT(thrown);
   profiler.RemoveDeviceProbe(simulated, &owner);
-  REQUIRE(profiler.Stats(simulated).bytes_limit == -1);
+  CHECK_THAT(profiler.Stats(simulated).bytes_limit == std::nullopt);
   profiler.DropDevice(simulated);
-  REQUIRE(InUse("sim:0") == 0);
+  CHECK_THAT(InUse("sim:0") == 0);
 
   const hbmprof::FreedRecord prepared =
       profiler.PrepareRecordFrom(hbmprof::Caller::OfThisFunction(), Id(uint64_t{1} << 46), 50, {simulated, {}, {}});
-  REQUIRE(prepared && InUse("sim:0") == 0);
+  CHECK_THAT(prepared && InUse("sim:0") == 0);
   profiler.RestoreRecord(prepared);
-  REQUIRE(InUse("sim:0") == 50 && profiler.RecordFree(Id(uint64_t{1} << 46)));
+  CHECK_THAT(InUse("sim:0") == 50 && profiler.RecordFree(Id(uint64_t{1} << 46)));
   profiler.RecordDropped(9);
-  REQUIRE(profiler.GetTrackerStats().dropped_bytes == 9);
-  REQUIRE(profiler.GetTrackerStats().foreign_frees == 0 && profiler.GetTrackerStats().replaced_records == 0);
-  REQUIRE(!profiler.RecordFree(Id(uint64_t{1} << 46)) && profiler.GetTrackerStats().foreign_frees == 1);
+  CHECK_THAT(profiler.GetTrackerStats().dropped_bytes == 9);
+  CHECK_THAT(profiler.GetTrackerStats().foreign_frees == 0 && profiler.GetTrackerStats().replaced_records == 0);
+  CHECK_THAT(!profiler.RecordFree(Id(uint64_t{1} << 46)) && profiler.GetTrackerStats().foreign_frees == 1);
 
-  // Other profilers are the program's own.
+  // Other Profiler objects do not join.
   Profiler own;
   const CUdeviceptr elsewhere = vendor_allocates(kMiB);
-  REQUIRE(own.RecordAlloc(Id(elsewhere), kMiB));
-  REQUIRE(own.TakeSnapshot().devices.size() == 1 && own.TakeSnapshot().devices[0].name == "GPU:0");
+  CHECK_THAT(own.RecordAlloc(Id(elsewhere), kMiB));
+  CHECK_THAT(own.TakeSnapshot().devices.size() == 1 && own.TakeSnapshot().devices[0].name == "GPU:0");
   Free(elsewhere);
-  REQUIRE(own.Stats(hbmprof::kDefaultDevice).bytes_in_use == kMiB);
+  CHECK_THAT(own.Stats(hbmprof::kDefaultDevice).bytes_in_use == kMiB);
 }
 
 void Forks() {
   UseDevice(0);
   const ScopedTag process("process", "parent");
   const CUdeviceptr segment = vendor_allocates(kMiB);
-  REQUIRE(user_records(segment + kKiB, kKiB, {}));
+  CHECK_THAT(user_records(segment + kKiB, kKiB, {}));
   std::atomic<bool> ends{false};
   std::thread busy([&] {
     UseDevice(0);
     while (!ends) {
       const CUdeviceptr ptr = vendor_allocates(64 * kKiB);
-      REQUIRE(user_records(ptr + kKiB, kKiB, {}) || !Profiler::Default().enabled());
+      CHECK_THAT(user_records(ptr + kKiB, kKiB, {}) || !Profiler::Default().enabled());
       Free(ptr);
     }
   });
   for (int i = 0; i < 20; ++i) {
     const pid_t child = fork();
-    REQUIRE(child >= 0);
+    CHECK_THAT(child >= 0);
     if (child == 0) {
       alarm(60);
-      // It has none of its parent's memory. (What the parent's driver gave out is the child's to use as it likes.)
-      REQUIRE(InUse() == 0);
+      // The child has none of its parent's records. (It may use the memory that the parent has allocated.)
+      CHECK_THAT(InUse() == 0);
       const ScopedTag in_child("process", "child");
-      REQUIRE(user_records(segment + kKiB, 5 * kKiB, {Profiler::Default().Device("GPU:0"), {}, {}}));
-      REQUIRE(InUse() == 5 * kKiB);
+      CHECK_THAT(user_records(segment + kKiB, 5 * kKiB, {Profiler::Default().Device("GPU:0"), {}, {}}));
+      CHECK_THAT(InUse() == 5 * kKiB);
       std::exit(i == 0 ? 0 : 3);
     }
     int status = 0;
-    REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == (i == 0 ? 0 : 3));
+    CHECK_THAT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == (i == 0 ? 0 : 3));
     if (i == 0) std::printf("child %d\n", static_cast<int>(child));
   }
   ends = true;
   busy.join();
-  REQUIRE(InUse() == DriverInUse());
+  CHECK_THAT(InUse() == DriverInUse());
 }
 
 std::atomic<int> signals{0};
@@ -351,27 +335,27 @@ void SignalHandler() {
   struct sigaction action = {};
   action.sa_handler = &RecordInHandler;
   action.sa_flags = SA_RESTART;
-  REQUIRE(sigaction(SIGALRM, &action, nullptr) == 0);
+  CHECK_THAT(sigaction(SIGALRM, &action, nullptr) == 0);
   itimerval often = {{0, 50}, {0, 50}};
-  REQUIRE(setitimer(ITIMER_REAL, &often, nullptr) == 0);
+  CHECK_THAT(setitimer(ITIMER_REAL, &often, nullptr) == 0);
   const CUdeviceptr slab = vendor_allocates(kMiB);
   for (int i = 0; i < 100000 || signals < 2000; ++i) {
     const ScopedTag tag("from", i % 2 == 0 ? "even" : "odd");
     const CUdeviceptr ptr = vendor_allocates(4 * kKiB);
     const bool whole = user_records(ptr, 4 * kKiB, {});
     const bool block = user_records_block(slab + static_cast<unsigned>(i) % 64 * kKiB, kKiB);
-    REQUIRE(whole && block);
+    CHECK_THAT(whole && block);
     if (i % 1000 == 0) static_cast<void>(Profiler::Default().TakeSnapshot());
-    REQUIRE(Profiler::Default().RecordBlockFree(Id(slab + static_cast<unsigned>(i) % 64 * kKiB)));
-    REQUIRE(Profiler::Default().RecordFree(Id(ptr)));
+    CHECK_THAT(Profiler::Default().RecordBlockFree(Id(slab + static_cast<unsigned>(i) % 64 * kKiB)));
+    CHECK_THAT(Profiler::Default().RecordFree(Id(ptr)));
     Free(ptr);
   }
   const itimerval never = {};
-  REQUIRE(setitimer(ITIMER_REAL, &never, nullptr) == 0);
-  REQUIRE(InUse() == DriverInUse());
+  CHECK_THAT(setitimer(ITIMER_REAL, &never, nullptr) == 0);
+  CHECK_THAT(InUse() == DriverInUse());
 }
 
-// Freed after main, when profiles are being written.
+// Freed after main, while profiles are written.
 struct FreedByDestructor {
   CUdeviceptr ptr = 0;
   ~FreedByDestructor() {
@@ -380,20 +364,20 @@ struct FreedByDestructor {
 };
 FreedByDestructor freed_by_destructor;
 
-// A profile at exit of each, around a destructor that frees.
+// Both libraries write a profile at exit, before and after a destructor that frees.
 void Exit() {
   freed_by_destructor.ptr = vendor_allocates(kMiB);
-  REQUIRE(user_records(freed_by_destructor.ptr, kMiB, {}));
+  CHECK_THAT(user_records(freed_by_destructor.ptr, kMiB, {}));
 }
 
-// In the program's constructors, before main: nothing of the driver's is there yet.
+// In the program's constructors, before main: the driver has allocated nothing yet.
 struct RecordsEarly {
   RecordsEarly() {
     if (std::getenv("JOINED_EARLY") == nullptr) return;
     const ScopedTag early("phase", "early");
     Attributes simulated;
     simulated.device = Profiler::Default().Device("sim:0");
-    REQUIRE(user_records(uint64_t{1} << 46, 77, simulated));
+    CHECK_THAT(user_records(uint64_t{1} << 46, 77, simulated));
   }
 };
 RecordsEarly records_early;
@@ -407,14 +391,14 @@ int Run(const std::string& name, const char* path) {
   if (name == "signals") SignalHandler();
   if (name == "exit") Exit();
   if (name == "late") {
-    // What the driver gave out before this library was here. See late_program.cc.
+    // Memory that the driver allocated before this library was loaded. See late_program.cc.
     char* rest = nullptr;
     const uint64_t whole = std::strtoull(std::getenv("JOINED_BEFORE"), &rest, 16);
     const uint64_t slab = std::strtoull(rest, nullptr, 16);
-    REQUIRE(user_records(whole, kMiB, {}) && user_records(slab + kKiB, kKiB, {}));
+    CHECK_THAT(user_records(whole, kMiB, {}) && user_records(slab + kKiB, kKiB, {}));
   }
   std::printf("driver %lld\n", static_cast<long long>(DriverInUse()));
-  if (path != nullptr) REQUIRE(hbmprof::save_device_memory_profile(path).ok());
+  if (path != nullptr) CHECK_THAT(hbmprof::save_device_memory_profile(path).ok());
   return 0;
 }
 

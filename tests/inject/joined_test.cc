@@ -1,5 +1,5 @@
-// Programs that link hbmprof and are started with the injected library, on the double of the driver: both write the
-// same profile, of one account that agrees with the driver's own.
+// Programs that link hbmprof and are started with the injected library, on the fake driver: both libraries write the
+// same profile, and its sums equal the driver's.
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,13 +47,13 @@ struct Started {
   ProfileView Own() const { return ViewProfile(own_path); }
 };
 
-// What the driver has given out, as the program printed it.
+// Returns the bytes that the driver has allocated, which the program prints.
 int64_t DriversSum(const CommandResult& run) {
   const size_t at = run.out.find("driver ");
   return at == std::string::npos ? -1 : std::strtoll(run.out.c_str() + at + 7, nullptr, 10);
 }
 
-// Each sample with all that it says, in an order of its own.
+// Returns each sample as text.
 std::multiset<std::string> Samples(const ProfileView& view) {
   std::multiset<std::string> all;
   for (const ProfileView::Sample& sample : view.samples) {
@@ -66,7 +66,7 @@ std::multiset<std::string> Samples(const ProfileView& view) {
   return all;
 }
 
-// The comments but the one with the time and the one about the host's memory, which writing a profile takes too.
+// Returns the comments except the one with the time and the one about host memory, which writing a profile changes.
 std::multiset<std::string> Comments(const ProfileView& view) {
   std::multiset<std::string> all;
   for (const std::string& comment : view.comments) {
@@ -77,7 +77,7 @@ std::multiset<std::string> Comments(const ProfileView& view) {
   return all;
 }
 
-// They are the same, and of the driver's GPU they say what the driver says.
+// Expects that the profiles are the same and that their sums for the GPU equal the driver's.
 void ExpectOneAccount(const ProfileView& own, const ProfileView& injected, int64_t drivers_sum) {
   EXPECT_GT(own.samples.size(), 0u);
   EXPECT_EQ(Samples(own), Samples(injected));
@@ -94,7 +94,7 @@ void ExpectOneAccount(const ProfileView& own, const ProfileView& injected, int64
   }
 }
 
-TEST(JoinedTest, TagsOfTheProgramLabelWhatTheDriverGivesOut) {
+TEST(JoinedTest, ProgramTagsLabelDriverMemory) {
   const Started run;
   const CommandResult result = run.Case("tags");
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -107,14 +107,27 @@ TEST(JoinedTest, TagsOfTheProgramLabelWhatTheDriverGivesOut) {
   EXPECT_EQ(injected.Sum("inuse_space"), 31 * kMiB) << "another thread's is without";
 }
 
-TEST(JoinedTest, EightThreadsOfPoolsAndPagesAreOneAccountToTheByte) {
+TEST(JoinedTest, StaticTagsLabelAllSamples) {
+  Started run;
+  run.environment = {"HBMPROF_TAGS=model=llama,phase=start"};
+  const CommandResult result = run.Case("tags");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProfileView injected = run.Injected();
+  ExpectOneAccount(run.Own(), injected, DriversSum(result));
+  EXPECT_EQ(injected.SumWhere("inuse_space", "model", "llama"), 31 * kMiB);
+  EXPECT_EQ(injected.SumWhere("inuse_space", "phase", "load"), 11 * kMiB);
+  EXPECT_EQ(injected.SumWhere("inuse_space", "phase", "decode"), 4 * kMiB);
+  EXPECT_EQ(injected.SumWhere("inuse_space", "phase", "start"), 16 * kMiB);
+}
+
+TEST(JoinedTest, ThreadsOfPoolsAreExact) {
   const Started run;
   const CommandResult result = run.Case("all");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
   const ProfileView own = run.Own();
   ExpectOneAccount(own, run.Injected(), DriversSum(result));
-  // Of each thread: 30 pages, two pools, the ordered and the kept buffer, mapped memory.
+  // Each thread has 30 pages, two pools, the stream-ordered and the kept buffer, and mapped memory.
   EXPECT_EQ(DriversSum(result), 8 * (30 * 8 * kKiB + 2 * kMiB + 32 * kKiB + 64 * kKiB + 2 * kMiB));
   EXPECT_EQ(own.SumWhere("inuse_objects", "allocator", "pages"), 8 * 30);
   EXPECT_EQ(own.SumWhere("alloc_objects", "allocator", "pages"), 8 * 40) << "recorded by both, counted once";
@@ -143,12 +156,12 @@ TEST(JoinedTest, EightThreadsOfPoolsAndPagesAreOneAccountToTheByte) {
   EXPECT_EQ(counter(run.Injected()), 1);
 }
 
-TEST(JoinedTest, EveryFunctionOfTheProfilerIsAboutTheOneAccount) {
+TEST(JoinedTest, EveryProfilerFunctionIsForwarded) {
   const CommandResult result = Started().Case("functions");
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-TEST(JoinedTest, AChildHasAnAccountOfItsOwn) {
+TEST(JoinedTest, ForkedChildHasItsOwnProfiler) {
   Started run;
   run.injected_path = run.directory + "/injected.%p.pb.gz";
   run.environment = {"HBMPROF_OUTPUT=" + run.directory + "/own.%p.pb.gz"};
@@ -164,14 +177,14 @@ TEST(JoinedTest, AChildHasAnAccountOfItsOwn) {
   ExpectOneAccount(run.Own(), run.Own(), DriversSum(result));
 }
 
-TEST(JoinedTest, ASignalHandlerMayRecordWhateverItInterrupts) {
+TEST(JoinedTest, SignalHandlerCanRecord) {
   const Started run;
   const CommandResult result = run.Case("signals");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ExpectOneAccount(run.Own(), run.Injected(), DriversSum(result));
 }
 
-TEST(JoinedTest, ProfilesAtExitAgreeAlsoAroundADestructorThatFrees) {
+TEST(JoinedTest, ExitProfilesAgree) {
   for (const bool early : {false, true}) {
     SCOPED_TRACE(early);
     Started run;
@@ -187,11 +200,11 @@ TEST(JoinedTest, ProfilesAtExitAgreeAlsoAroundADestructorThatFrees) {
     EXPECT_EQ(own.SumWhere("inuse_space", "phase", "early"), early ? 77 : 0);
     EXPECT_THAT(own.Sum("inuse_space"), ::testing::AnyOf(early ? 77 : 0, kMiB + (early ? 77 : 0)));
     EXPECT_EQ(own.Sum("alloc_space"), kMiB + (early ? 77 : 0));
-    EXPECT_NE(run.Injected().Comment("device GPU:0", "unaccounted"), "") << "the driver was still there to be asked";
+    EXPECT_NE(run.Injected().Comment("device GPU:0", "unaccounted"), "") << "the driver still answered at exit";
   }
 }
 
-TEST(JoinedTest, ALibraryThatIsLoadedLateJoinsAndSoDoSeveralCopies) {
+TEST(JoinedTest, LateLibraryAndSeveralCopiesJoin) {
   for (const bool program_links : {false, true}) {
     SCOPED_TRACE(program_links);
     const Started run;
@@ -209,7 +222,7 @@ TEST(JoinedTest, ALibraryThatIsLoadedLateJoinsAndSoDoSeveralCopies) {
 }
 
 #ifdef HBMPROF_PJRT_HOST
-TEST(JoinedTest, ThePluginThatWrapsAnotherKeepsToItsOwnProfiler) {
+TEST(JoinedTest, PjrtPluginStaysSeparate) {
   Started run;
   run.environment = {"HBMPROF_PJRT_PLUGIN=" HBMPROF_FAKE_PJRT};
   const CommandResult result = run.Start({HBMPROF_PJRT_HOST, HBMPROF_INJECTED_PJRT, run.own_path});
@@ -219,7 +232,7 @@ TEST(JoinedTest, ThePluginThatWrapsAnotherKeepsToItsOwnProfiler) {
 }
 #endif
 
-TEST(JoinedTest, AnInjectedLibraryOfAnotherVersionIsLeftAloneAndSaidOnce) {
+TEST(JoinedTest, OtherVersionIsNotJoined) {
   Started run;
   run.preload = HBMPROF_OTHER_VERSION ":" HBMPROF_INJECTED;
   const CommandResult result = run.Case("tags");

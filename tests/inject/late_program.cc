@@ -1,5 +1,5 @@
-// Allocates from the driver, and then loads a library that links hbmprof (joined_program.cc): argv[1], whose profile
-// goes to argv[2].
+// Allocates from the driver, then loads the library argv[1], which links hbmprof (joined_program.cc) and writes its
+// profile to argv[2].
 #include <dlfcn.h>
 
 #include <cstdio>

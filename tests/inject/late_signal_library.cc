@@ -1,5 +1,5 @@
-// Preloaded into the command `hbmprof run`: as soon as this has waited for the program, another process sends it
-// SIGTERM. Says on stderr when it did, and what the command then sends.
+// Preloaded into the command `hbmprof run`: after the command has waited for the program, another process sends it
+// SIGTERM. Prints on stderr when that happens, and which signals the command sends after it.
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>

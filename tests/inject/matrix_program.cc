@@ -1,6 +1,6 @@
-// Allocates memory of one kind (argv[1]) on one way to the driver, which ROUTE says: linked, dlsym, get_proc_address,
-// or runtime (a runtime library above the driver). argv[2] is "hold", which ends the program while it holds the memory,
-// or "free". The allocating calls are made by user_allocates.
+// Allocates memory of one kind (argv[1]). The macro ROUTE selects how it finds the driver's functions: linked, dlsym,
+// get_proc_address, or runtime (a runtime library above the driver). argv[2] is "hold", which ends the program while it
+// holds the memory, or "free". The allocating calls are made by user_allocates.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "src/backends/cuda/driver_abi.h"
+#include "tests/support/check.h"
 #include "tests/support/mini_runtime/mini_runtime.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
@@ -67,12 +68,6 @@ struct Route {
 #undef ENTRY
 };
 
-void Require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "does not hold: %s\n", what);
-  std::_Exit(1);
-}
-
 }  // namespace
 
 extern "C" {
@@ -98,14 +93,14 @@ void Find(Function*& function, Function* symbol, const char*, const char*, int) 
 template <typename Function>
 void Find(Function*& function, const char* name, int version) {
   void* found = nullptr;
-  Require(mini_runtime::cudaGetDriverEntryPointByVersion(name, &found, version) == kSuccess, name);
+  Check(mini_runtime::cudaGetDriverEntryPointByVersion(name, &found, version) == kSuccess, name);
   function = reinterpret_cast<Function*>(found);
 }
 #define FIND(field, symbol, name, version) Find(route.field, name, version);
 #else
 void* Library() {
   static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
-  Require(library != nullptr, "libcuda.so.1 is there");
+  Check(library != nullptr, "libcuda.so.1 is there");
   return library;
 }
 template <typename Function>
@@ -116,10 +111,10 @@ void Find(Function*& function, const char* symbol, [[maybe_unused]] const char* 
   using GetProcAddress = CUresult(const char*, void**, int, Flags64, int*);
   static auto* const get = reinterpret_cast<GetProcAddress*>(dlsym(Library(), "cuGetProcAddress_v2"));
   void* found = nullptr;
-  Require(get(name, &found, version, 0, nullptr) == kSuccess, name);
+  Check(get(name, &found, version, 0, nullptr) == kSuccess, name);
   function = reinterpret_cast<Function*>(found);
 #endif
-  Require(function != nullptr, symbol);
+  Check(function != nullptr, symbol);
 }
 #define FIND(field, symbol, name, version) Find(route.field, #symbol, name, version);
 #endif
@@ -140,7 +135,7 @@ Route MakeRoute() {
 
 void UseDevice(int device) {
 #if defined(ROUTE_runtime)
-  Require(mini_runtime::cudaSetDevice(device) == kSuccess, "cudaSetDevice");
+  Check(mini_runtime::cudaSetDevice(device) == kSuccess, "cudaSetDevice");
 #else
 #if defined(ROUTE_linked)
   auto* init = &cuInit;
@@ -152,13 +147,13 @@ void UseDevice(int device) {
   auto* set = reinterpret_cast<decltype(&cuCtxSetCurrent)>(dlsym(Library(), "cuCtxSetCurrent"));
 #endif
   Handle context = nullptr;
-  Require(init(0) == kSuccess, "cuInit");
-  Require(retain(&context, device) == kSuccess, "cuDevicePrimaryCtxRetain");
-  Require(set(context) == kSuccess, "cuCtxSetCurrent");
+  Check(init(0) == kSuccess, "cuInit");
+  Check(retain(&context, device) == kSuccess, "cuDevicePrimaryCtxRetain");
+  Check(set(context) == kSuccess, "cuCtxSetCurrent");
 #endif
 }
 
-// What an allocation leaves to be freed.
+// An allocation to free later.
 struct Held {
   CUdeviceptr ptr = 0;
   CUdeviceptr exported = 0;
@@ -208,7 +203,7 @@ extern "C" [[gnu::noinline]] void user_allocates(const Route& route, const std::
     route.ipc_get(&handle, held.exported);
     result = route.ipc_open(&held.ptr, handle, 1);
   }
-  Require(result == kSuccess, kind.c_str());
+  Check(result == kSuccess, kind.c_str());
 }
 
 int main(int, char** argv) {
@@ -219,21 +214,21 @@ int main(int, char** argv) {
   Held held;
   if (kind == "pool") {
     const MemPoolProps properties{1, 0, kDevice1, nullptr, 0, {}};
-    Require(route.pool_create(&held.pool, &properties) == kSuccess, "a pool");
+    Check(route.pool_create(&held.pool, &properties) == kSuccess, "a pool");
   }
-  if (kind == "graph") Require(route.graph_create(&held.graph, 0) == kSuccess, "a graph");
-  if (kind == "ipc") Require(route.malloc(&held.exported, 8192) == kSuccess, "what is exported");
+  if (kind == "graph") Check(route.graph_create(&held.graph, 0) == kSuccess, "a graph");
+  if (kind == "ipc") Check(route.malloc(&held.exported, 8192) == kSuccess, "what is exported");
 
   user_allocates(route, kind, held);
   if (kind == "vmm") {
-    // As ggml does: mapped and released at once.
-    Require(route.address_reserve(&held.ptr, kPhysicalBytes, 0, 0, 0) == kSuccess, "addresses");
-    Require(route.map(held.ptr, kPhysicalBytes, 0, held.physical, 0) == kSuccess, "a mapping");
-    Require(route.release(held.physical) == kSuccess, "a release");
+    // Like ggml: mapped, then released.
+    Check(route.address_reserve(&held.ptr, kPhysicalBytes, 0, 0, 0) == kSuccess, "addresses");
+    Check(route.map(held.ptr, kPhysicalBytes, 0, held.physical, 0) == kSuccess, "a mapping");
+    Check(route.release(held.physical) == kSuccess, "a release");
   }
   if (kind == "graph") {
-    Require(route.graph_instantiate(&held.executable, held.graph, 0) == kSuccess, "an executable graph");
-    Require(route.graph_launch(held.executable, nullptr) == kSuccess, "a launch");
+    Check(route.graph_instantiate(&held.executable, held.graph, 0) == kSuccess, "an executable graph");
+    Check(route.graph_launch(held.executable, nullptr) == kSuccess, "a launch");
   }
   if (frees) {
     CUresult result = kSuccess;
@@ -250,13 +245,13 @@ int main(int, char** argv) {
     } else {
       result = route.free(held.ptr);  // of stream-ordered memory too
     }
-    Require(result == kSuccess, "freeing");
+    Check(result == kSuccess, "freeing");
     if (kind == "graph") {
-      Require(route.graph_exec_destroy(held.executable) == kSuccess, "destroying the executable");
-      Require(route.graph_destroy(held.graph) == kSuccess, "destroying the graph");
+      Check(route.graph_exec_destroy(held.executable) == kSuccess, "destroying the executable");
+      Check(route.graph_destroy(held.graph) == kSuccess, "destroying the graph");
     }
-    if (kind == "ipc") Require(route.free(held.exported) == kSuccess, "freeing what was exported");
-    if (kind == "pool") Require(route.pool_destroy(held.pool) == kSuccess, "destroying the pool");
+    if (kind == "ipc") Check(route.free(held.exported) == kSuccess, "freeing what was exported");
+    if (kind == "pool") Check(route.pool_destroy(held.pool) == kSuccess, "destroying the pool");
   }
   std::printf("done\n");
   return 0;

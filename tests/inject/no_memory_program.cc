@@ -1,5 +1,6 @@
-// Makes every wrapped call of the driver, while allocation argv[1] of those that the injected library makes for itself
-// fails. Says "reached" if that allocation was asked for. Every call must reach the driver once and give its result.
+// Makes every wrapped call of the driver while one host allocation of the injected library fails: the one with the
+// number argv[1]. Prints "reached" if there was such an allocation. Every call must reach the driver once and return
+// its result.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -8,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tests/inject/driver_calls.h"
+#include "tests/inject/driver_program.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
@@ -45,11 +46,6 @@ int FindLibrary(dl_phdr_info* info, size_t, void*) {
   return 1;
 }
 
-[[noreturn]] void Fail(const char* what) {
-  std::fprintf(stderr, "does not hold: %s\n", what);
-  std::_Exit(1);
-}
-
 // Makes the call, which must succeed.
 template <typename Call>
 void Once(const char* name, const Call& call) {
@@ -57,7 +53,7 @@ void Once(const char* name, const Call& call) {
   armed = true;
   const CUresult result = call();
   armed = false;
-  if (result != kSuccess || fake_cuda_calls(name) != before + 1) Fail(name);
+  Check(result == kSuccess && fake_cuda_calls(name) == before + 1, name);
 }
 #define ONCE(name, ...) Once(#name, [&] { return name(__VA_ARGS__); })
 
@@ -90,7 +86,7 @@ void StreamOrderedMemory() {
   ONCE(cuMemAllocAsync, &ptr, 1000, nullptr);
   ONCE(cuMemFreeAsync, ptr, nullptr);
   ONCE(cuMemAllocAsync_ptsz, &ptr, 1000, nullptr);
-  // The double counts both under one name.
+  // The fake driver counts both under one name.
   Once("cuMemFreeAsync", [&] { return cuMemFreeAsync_ptsz(ptr, nullptr); });
   ONCE(cuMemPoolCreate, &pool, &properties);
   ONCE(cuMemAllocFromPoolAsync, &exported, 1000, pool, nullptr);
@@ -103,7 +99,7 @@ void PhysicalMemory() {
   CUdeviceptr reserved = 0;
   CUmemGenericAllocationHandle handle = 0;
   CUmemGenericAllocationHandle again = 0;
-  if (cuMemAddressReserve(&reserved, 4 * kMiB, 0, 0, 0) != kSuccess) Fail("cuMemAddressReserve");
+  CHECK_THAT(cuMemAddressReserve(&reserved, 4 * kMiB, 0, 0, 0) == kSuccess);
   ONCE(cuMemCreate, &handle, 2 * kMiB, &properties, 0);
   ONCE(cuMemMap, reserved, 2 * kMiB, 0, handle, 0);
   ONCE(cuMemRetainAllocationHandle, &again, reinterpret_cast<void*>(reserved));
@@ -148,7 +144,7 @@ void ForeignMemory() {
   Handle external = nullptr;
   const ExternalMemoryHandleDesc description{1, {}, 65536};
   ONCE(cuMemAlloc_v2, &ptr, 1000);
-  if (cuIpcGetMemHandle(&handle, ptr) != kSuccess) Fail("cuIpcGetMemHandle");
+  CHECK_THAT(cuIpcGetMemHandle(&handle, ptr) == kSuccess);
   ONCE(cuIpcOpenMemHandle_v2, &opened, handle, 0);
   ONCE(cuIpcCloseMemHandle, opened);
   ONCE(cuMemFree_v2, ptr);
@@ -171,7 +167,7 @@ void Graphs() {
   ONCE(cuMemAllocAsync, &kept, kMiB, stream);
   ONCE(cuMemAllocAsync, &passing, kMiB, stream);
   ONCE(cuMemFreeAsync, passing, stream);
-  if (cuStreamEndCapture(stream, &graph) != kSuccess) Fail("cuStreamEndCapture");
+  CHECK_THAT(cuStreamEndCapture(stream, &graph) == kSuccess);
   ONCE(cuGraphInstantiateWithFlags, &executable, graph, 0);
   ONCE(cuGraphLaunch, executable, nullptr);
   ONCE(cuGraphDestroy, graph);
@@ -210,7 +206,7 @@ void Contexts() {
   ONCE(cuMemAlloc_v2, &ptr, 2000);
   ONCE(cuMemFree_v2, ptr);
   ONCE(cuCtxDestroy_v2, context);
-  if (cuDevicePrimaryCtxRetain(&context, 0) != kSuccess || cuCtxSetCurrent(context) != kSuccess) Fail("a context");
+  driver_program::UseDevice(0);
   ONCE(cuMemAlloc_v2, &ptr, 1000);
   ONCE(cuDevicePrimaryCtxRelease_v2, 0);
   ONCE(cuDevicePrimaryCtxReset_v2, 0);
@@ -225,13 +221,9 @@ extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
 
 int main(int, char** argv) {
   dl_iterate_phdr(&FindLibrary, nullptr);
-  if (library_end == 0) Fail("the library is preloaded");
+  Check(library_end != 0, "the injected library is preloaded");
   fails_in = std::atoi(argv[1]);
-  Handle context = nullptr;
-  if (cuInit(0) != kSuccess || cuDevicePrimaryCtxRetain(&context, 0) != kSuccess ||
-      cuCtxSetCurrent(context) != kSuccess) {
-    Fail("the driver starts");
-  }
+  driver_program::UseDevice(0);
   LinearMemory();
   StreamOrderedMemory();
   PhysicalMemory();

@@ -1,4 +1,5 @@
-// Stands for an injected library of another version, in front of the real one: its table is called nowhere.
+// Represents an injected library of another version, loaded before the real one. No function of its table may be
+// called.
 #include <cstddef>
 #include <cstdint>
 

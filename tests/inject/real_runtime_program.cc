@@ -1,5 +1,5 @@
-// The real CUDA runtime on the double of the driver. It refuses to work there, as it must; but what it looks up, it
-// looks up before. Prints how it refuses.
+// The real CUDA runtime on the fake driver. The runtime returns an error, because the driver is not real, but it looks
+// up the driver's functions before. Prints the error.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// `hbmprof run` and `hbmprof doctor` as a user calls them, on the double of the driver.
+// `hbmprof run` and `hbmprof doctor` as a user calls them, on the fake driver.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -43,7 +43,7 @@ std::string Program(const std::string& name) { return HBMPROF_INJECT_PROGRAMS "/
 
 constexpr char kDoubles[] = "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE;
 
-// The doubles are found unless `environment` says where to look for libraries.
+// The program finds the fake libraries unless `environment` sets LD_LIBRARY_PATH.
 CommandResult Tool(const std::vector<std::string>& arguments, std::vector<std::string> environment = {}) {
   const bool told = std::any_of(environment.begin(), environment.end(),
                                 [](const std::string& variable) { return variable.rfind("LD_LIBRARY_PATH=", 0) == 0; });
@@ -65,7 +65,7 @@ std::string Contents(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-TEST(RunTest, SaysPerDevicePeakInUseUnaccountedAndWhereTheProfileIs) {
+TEST(RunTest, SummaryShowsEachDeviceAndProfile) {
   const std::string folder = ScratchDir() + "/made/on/the/way";
   const CommandResult run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "untracked_memory"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
@@ -78,7 +78,7 @@ TEST(RunTest, SaysPerDevicePeakInUseUnaccountedAndWhereTheProfileIs) {
   EXPECT_TRUE(ReadProfile(profiles[0]).ok());
 }
 
-TEST(RunTest, SaysWhenTheDriversFigureIsOfAllProcessesOrUnknown) {
+TEST(RunTest, SummaryNamesScopeOfUnaccounted) {
   const std::string folder = ScratchDir();
   CommandResult run =
       Tool({"run", "--output", folder, "--", Program("inject_cases"), "plain"}, {"FAKE_NVML_PROCESS=0"});
@@ -114,7 +114,10 @@ TEST(RunTest, EndsAsTheProgramEnds) {
   ASSERT_TRUE(WIFSIGNALED(crash.status)) << "a caller must be able to ask for the signal";
   EXPECT_EQ(WTERMSIG(crash.status), SIGSEGV);
   EXPECT_THAT(crash.err, HasSubstr("signal 11 ended the program"));
-  EXPECT_THAT(crash.err, HasSubstr("hbmprof doctor -- "));
+  EXPECT_THAT(crash.err, ContainsRegex("GPU:0 +peak 100 B +in use 100 B")) << "a crash leaves its profile";
+  const CommandResult killed = Tool({"run", "--output", folder, "--", "sh", "-c", "kill -KILL $$"});
+  EXPECT_EQ(killed.status, SIGKILL);
+  EXPECT_THAT(killed.err, HasSubstr("hbmprof doctor -- "));
   EXPECT_EQ(Tool({"run", "--output", folder, "--", "sh", "-c", "kill -INT $$; exit 3"}).status, SIGINT);
 }
 
@@ -125,8 +128,8 @@ TEST(RunTest, AnExitCodeAbove128IsNoSignal) {
   EXPECT_THAT(run.err, Not(HasSubstr("signal")));
 }
 
-TEST(RunTest, ForwardsWhatProcessesSendToIt) {
-  // The program, a shell, tells each signal that it gets, and goes on when it has read a line. It reads with a time
+TEST(RunTest, ForwardsSignals) {
+  // The program, a shell, prints each signal that it gets, and continues when it has read a line. It reads with a time
   // limit, since a signal that arrives just before bash blocks in read(2) has its trap run only when that returns.
   const std::string signals = "HUP INT QUIT TERM USR1 USR2 ABRT PWR";
   const std::string program = "for s in " + signals +
@@ -140,12 +143,12 @@ TEST(RunTest, ForwardsWhatProcessesSendToIt) {
   EXPECT_EQ(run.out, "HUP\nINT\nQUIT\nTERM\nUSR1\nUSR2\nABRT\nPWR\n5\n") << run.err;
 }
 
-TEST(RunTest, WhatTheProgramSendsToItsGroupItGetsOnce) {
+TEST(RunTest, GroupSignalOfProgramArrivesOnce) {
   const std::string program = "trap 'echo got' USR1; kill -USR1 0; sleep 0.2; exit 0";
   EXPECT_EQ(Shell("exec setsid -w \"$@\"", ScratchDir(), {"bash", "-c", program}).out, "got\n");
 }
 
-TEST(RunTest, AProcessThatHasEndedIsSentNothing) {
+TEST(RunTest, EndedProcessGetsNoSignal) {
   const CommandResult run =
       Tool({"run", "--output", ScratchDir(), "--", "sh", "-c", "exit 3"}, {"LD_PRELOAD=" HBMPROF_LATE_SIGNAL});
   EXPECT_EQ(run.exit_code, 3) << "as if the signal had found no process";
@@ -153,7 +156,7 @@ TEST(RunTest, AProcessThatHasEndedIsSentNothing) {
   EXPECT_THAT(run.err, Not(HasSubstr("sent on")));
 }
 
-TEST(RunTest, TheProgramInheritsTheSignalsAsTheyWere) {
+TEST(RunTest, ProgramInheritsSignalSettings) {
   const std::vector<std::string> program = {"grep", "Sig[BIC]", "/proc/self/status"};
   for (const char* before : {"", "--ignore-signal=CHLD,HUP,INT,TERM,PIPE ", "--block-signal=TERM,USR1,CHLD "}) {
     const std::string start = std::string("exec env ") + before;
@@ -163,11 +166,11 @@ TEST(RunTest, TheProgramInheritsTheSignalsAsTheyWere) {
   }
 }
 
-TEST(RunTest, KnowsTheExitCodeAlsoWhereTheSystemReapsChildren) {
+TEST(RunTest, ExitCodeIsKnownWithIgnoredSigchld) {
   EXPECT_EQ(Shell("trap '' CHLD; exec \"$@\"", ScratchDir(), {"sh", "-c", "exit 7"}).exit_code, 7);
 }
 
-TEST(RunTest, AClosedDescriptorStaysClosedAndChangesNothing) {
+TEST(RunTest, ClosedDescriptorsStayClosed) {
   for (const std::string closed : {"<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"}) {
     SCOPED_TRACE(closed);
     const std::string folder = ScratchDir();
@@ -182,13 +185,13 @@ TEST(RunTest, AClosedDescriptorStaysClosedAndChangesNothing) {
   }
 }
 
-TEST(RunTest, TheSummarysReaderMayBeGone) {
+TEST(RunTest, ClosedStderrIsIgnored) {
   const CommandResult run =
       Shell("exec 3>&1; { \"$@\" 2>&1 >&3; echo $? >&3; } | true", ScratchDir(), {"sh", "-c", "sleep 0.2; exit 3"});
   EXPECT_EQ(run.out, "3\n");
 }
 
-TEST(RunTest, SaysAsAShellDoesThatAProgramCannotBeStarted) {
+TEST(RunTest, UnstartableProgramIs126Or127) {
   const std::string folder = ScratchDir();
   WriteScript(folder + "/plain", "exit 5\n", 0644);
   WriteScript(folder + "/lost", "#!/nonexistent/interpreter\n");
@@ -205,7 +208,7 @@ TEST(RunTest, SaysAsAShellDoesThatAProgramCannotBeStarted) {
   EXPECT_FALSE(fs::exists(output));
 }
 
-TEST(RunTest, AFileInNoKnownFormatIsAScriptForTheShell) {
+TEST(RunTest, FileOfUnknownFormatIsAScript) {
   const std::string folder = ScratchDir();
   WriteScript(folder + "/script", "echo \"$#: $2\"; " + Program("inject_cases") + " plain; exit 5\n");
   const CommandResult run = Tool({"run", "--output", folder + "/profiles", "--", folder + "/script", "a", "b c"});
@@ -214,7 +217,7 @@ TEST(RunTest, AFileInNoKnownFormatIsAScriptForTheShell) {
   EXPECT_EQ(Profiles(folder + "/profiles").size(), 1u);
 }
 
-TEST(RunTest, APercentSignInTheFoldersNameIsMeantLiterally) {
+TEST(RunTest, PercentInFolderNameIsLiteral) {
   const std::string folder = ScratchDir() + "/%p %n%%p%";
   const CommandResult run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "plain"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
@@ -233,8 +236,8 @@ TEST(RunTest, LeavesNoEmptyFolder) {
   EXPECT_TRUE(fs::exists(folder + "/own")) << "the command has not made it";
 }
 
-TEST(RunTest, AFolderThatAnotherRunUsesStays) {
-  // The first run makes the folder and ends, without a profile, while the second one's program is at work.
+TEST(RunTest, FolderOfAnotherRunStays) {
+  // The first run creates the folder and ends without a profile, while the program of the second one runs.
   const std::string folder = ScratchDir() + "/profiles";
   const std::string wait_for = "while [ ! -e $FOLDER.go ]; do sleep 0.01; done; ";
   const CommandResult run = Shell(
@@ -248,7 +251,7 @@ TEST(RunTest, AFolderThatAnotherRunUsesStays) {
   EXPECT_EQ(Profiles(folder).size(), 1u) << run.err;
 }
 
-TEST(RunTest, AProcessThatGoesOnIsNamedAndKeepsItsFolder) {
+TEST(RunTest, RunningProcessIsNamed) {
   const std::string folder = ScratchDir() + "/profiles";
   const std::string program = "(while [ ! -e " + folder + ".go ]; do sleep 0.01; done; exec " +
                               Program("inject_cases") + " plain) >/dev/null 2>&1 & exit 0";
@@ -259,9 +262,9 @@ TEST(RunTest, AProcessThatGoesOnIsNamedAndKeepsItsFolder) {
   EXPECT_EQ(Profiles(folder).size(), 1u);
 }
 
-TEST(RunTest, RunsInOneFolderReportOnlyTheirOwnProfiles) {
+TEST(RunTest, RunsInOneFolderAreSeparate) {
   const std::string folder = ScratchDir();
-  // The second run starts and ends while the first one's program is at work, which leaves a profile too.
+  // The second run starts and ends while the program of the first one runs, which writes a profile too.
   const std::string program = Program("inject_cases") + " plain";
   const std::string second = ToolPath() + " run --output " + folder + " -- " + program + " 2>" + folder + ".second; ";
   const CommandResult first = Tool({"run", "--output", folder, "--", "sh", "-c", second + program});
@@ -279,7 +282,7 @@ TEST(RunTest, RunsInOneFolderReportOnlyTheirOwnProfiles) {
   EXPECT_NE(reported(first.err), reported(Contents(folder + ".second")));
 }
 
-TEST(RunTest, ARunInARunIsPreloadedOnce) {
+TEST(RunTest, NestedRunPreloadsOnce) {
   const std::string folder = ScratchDir();
   const CommandResult run = Tool({"run", "--output", folder, "--", ToolPath(), "run", "--output", folder, "--", "sh",
                                   "-c", "echo $LD_PRELOAD; exit 4"});
@@ -287,7 +290,7 @@ TEST(RunTest, ARunInARunIsPreloadedOnce) {
   EXPECT_EQ(run.out, HBMPROF_INJECTED "\n");
 }
 
-TEST(RunTest, ALibraryWhosePathLdPreloadCannotHoldIsRefused) {
+TEST(RunTest, UnusableLibraryPathIsRefused) {
   for (const std::string name : {"with space", "with:colon", "with$ORIGIN"}) {
     const std::string folder = ScratchDir() + "/" + name;
     fs::create_directories(folder);
@@ -301,7 +304,7 @@ TEST(RunTest, ALibraryWhosePathLdPreloadCannotHoldIsRefused) {
   }
 }
 
-// A program that would fail with the library does what it does without, and one line says why.
+// A program that would fail with the library runs without it, and one line prints the reason.
 void ExpectRunsWithout(const std::string& program, const std::string& folder, const std::string& reason) {
   const CommandResult run = Tool({"run", "--output", folder, "--", program});
   EXPECT_EQ(run.exit_code, 5) << run.err;
@@ -314,12 +317,12 @@ void ExpectRunsWithout(const std::string& program, const std::string& folder, co
   EXPECT_THAT(doctor.out, ContainsRegex("! +.hbmprof run. will not inject it: .*" + reason));
 }
 
-TEST(RunTest, AProgramOfAnotherCLibraryRunsWithout) {
+TEST(RunTest, RunsWithoutInjectionWithMusl) {
   if (*HBMPROF_MUSL_PROGRAM == '\0') GTEST_SKIP() << "there was no musl-gcc when this was built";
   ExpectRunsWithout(HBMPROF_MUSL_PROGRAM, ScratchDir() + "/profiles", "another C library than glibc .*ld-musl");
 }
 
-TEST(RunTest, AProgramWithAddressSanitizerRunsWithout) {
+TEST(RunTest, RunsWithoutInjectionWithAsan) {
   if (*HBMPROF_ASAN_PROGRAM == '\0') GTEST_SKIP() << "this compiler has no shared AddressSanitizer";
   const std::string folder = ScratchDir();
   ExpectRunsWithout(HBMPROF_ASAN_PROGRAM, folder + "/profiles", "loads libasan");
@@ -327,7 +330,7 @@ TEST(RunTest, AProgramWithAddressSanitizerRunsWithout) {
   ExpectRunsWithout(folder + "/script", folder + "/profiles", "loads libasan");
 }
 
-TEST(RunTest, AProgramWhoseLibrariesAreTooOldForTheInjectedOneRunsWithout) {
+TEST(RunTest, RunsWithoutInjectionIfLibrariesAreTooOld) {
   const CommandResult run =
       Tool({"run", "--library", HBMPROF_NEEDS_NEW_LIBRARY, "--output", ScratchDir(), "--", "echo", "done"},
            {"LD_LIBRARY_PATH=" HBMPROF_OLD_LIBRARY_FOLDER});
@@ -362,7 +365,7 @@ class Terminal {
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
-  // Everything on the screen since the start, as soon as `text` is there.
+  // Returns all output on the terminal, as soon as it contains `text`.
   const std::string& ReadUntil(const std::string& text) {
     pollfd input = {terminal_, POLLIN, 0};
     while (screen_.find(text) == std::string::npos) {
@@ -379,7 +382,7 @@ class Terminal {
   void Type(const std::string& keys) {
     EXPECT_EQ(write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
   }
-  // How the job next stopped or ended, as the shell sees it.
+  // Returns how the job stopped or ended, as the shell sees it.
   int NextStatus() {
     int status = -1;
     pollfd input = {report_, POLLIN, 0};
@@ -411,7 +414,7 @@ class Terminal {
       tcsetpgrp(tty, job);
       kill(-job, SIGCONT);
     }
-    // What is on the screen goes with the last process that has the terminal.
+    // The output on the terminal is lost when the last process closes it.
     pause();
     _exit(0);
   }
@@ -426,7 +429,7 @@ std::vector<std::string> InTerminal(const std::string& script) {
   return {ToolPath(), "run", "--output", ScratchDir(), "--", "bash", "-c", script};
 }
 
-TEST(RunTerminalTest, AKeyEndsTheProgramAndTheShellLearnsOfTheSignal) {
+TEST(RunTerminalTest, InterruptKeyEndsTheProgram) {
   Terminal caught(InTerminal("trap 'echo cau''ght' INT; echo ready; read x; sleep 0.2; exit 3"));
   caught.ReadUntil("ready");
   caught.Type("\x03");
@@ -444,7 +447,7 @@ TEST(RunTerminalTest, AKeyEndsTheProgramAndTheShellLearnsOfTheSignal) {
   EXPECT_EQ(killed.NextStatus(), SIGINT) << "a shell's loop ends with it";
 }
 
-TEST(RunTerminalTest, StopsAndGoesOnWithItsProgram) {
+TEST(RunTerminalTest, StopsAndContinuesWithProgram) {
   Terminal by_key(InTerminal("echo ready; read x; echo \"got $x\"; exit 4"));
   by_key.ReadUntil("ready");
   by_key.Type("\x1a");
@@ -459,7 +462,7 @@ TEST(RunTerminalTest, StopsAndGoesOnWithItsProgram) {
   EXPECT_EQ(WEXITSTATUS(by_itself.NextStatus()), 6);
 }
 
-TEST(RunTerminalTest, TheProgramMayTakeTheTerminal) {
+TEST(RunTerminalTest, ProgramCanTakeTheTerminal) {
   // An interactive shell puts itself and each of its jobs into a group of its own.
   Terminal terminal({ToolPath(), "run", "--output", ScratchDir(), "--", "bash", "--norc", "-i"});
   terminal.Type("sh -c 'echo rea''dy; exec sleep 60'\n");
@@ -470,7 +473,7 @@ TEST(RunTerminalTest, TheProgramMayTakeTheTerminal) {
   EXPECT_EQ(WEXITSTATUS(terminal.NextStatus()), 8);
 }
 
-TEST(RunTest, EveryProcessThatTheProgramStartsHasAProfileOfItsOwn) {
+TEST(RunTest, EachProcessHasItsOwnProfile) {
   const std::string folder = ScratchDir();
   const std::string program = Program("inject_cases");
   const CommandResult run =
@@ -479,7 +482,7 @@ TEST(RunTest, EveryProcessThatTheProgramStartsHasAProfileOfItsOwn) {
   for (const std::string& path : Profiles(folder)) EXPECT_THAT(run.err, HasSubstr(path));
 }
 
-TEST(RunTest, WritesProfilesInBetweenAndSumsUpTheLast) {
+TEST(RunTest, IntervalWritesProfiles) {
   const std::string folder = ScratchDir();
   const CommandResult run =
       Tool({"run", "--output", folder, "--interval", "0.1", "--", Program("inject_cases"), "interval"});
@@ -488,7 +491,7 @@ TEST(RunTest, WritesProfilesInBetweenAndSumsUpTheLast) {
   EXPECT_THAT(run.err, Not(HasSubstr(".0.pb.gz")));
 }
 
-TEST(RunTest, SaysWhatIsWrongBeforeItStartsAnything) {
+TEST(RunTest, ReportsErrorsBeforeStarting) {
   const CommandResult library = Tool({"run", "--library", "/nonexistent.so", "--", "true"});
   EXPECT_EQ(library.exit_code, 2);
   EXPECT_THAT(library.err, HasSubstr("/nonexistent.so"));
@@ -498,7 +501,7 @@ TEST(RunTest, SaysWhatIsWrongBeforeItStartsAnything) {
   EXPECT_EQ(Tool({"run", "--interval", "never", "--", "true"}).exit_code, 2);
 }
 
-TEST(DoctorTest, NamesTheDriverAndEachOfItsCalls) {
+TEST(DoctorTest, ShowsDriverAndEntryPoints) {
   const CommandResult run = Tool({"doctor", "--entry-points", "--", Program("inject_matrix_static")});
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
   EXPECT_THAT(run.out, HasSubstr(HBMPROF_DOUBLES "/libcuda.so.1, CUDA 13.0, 2 devices"));
@@ -509,7 +512,7 @@ TEST(DoctorTest, NamesTheDriverAndEachOfItsCalls) {
   EXPECT_THAT(run.out, HasSubstr("the static runtime is in the program"));
 }
 
-TEST(DoctorTest, NamesWhatWillNotBeSeen) {
+TEST(DoctorTest, ShowsUnrecordedMemory) {
   const CommandResult run = RunTool({"doctor", "--", HBMPROF_STATIC_PROGRAM}, {"LD_LIBRARY_PATH="});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.out, HasSubstr("statically linked: nothing can be preloaded into it"));
@@ -517,8 +520,8 @@ TEST(DoctorTest, NamesWhatWillNotBeSeen) {
   EXPECT_THAT(Tool({"doctor", "--library", "/nonexistent.so"}).out, HasSubstr("! library"));
 }
 
-// Measured, in the README, and in what the command says: one number.
-TEST(DoctorTest, SaysWhatALiveBufferTakesOfTheHostsMemory) {
+// The measured number, that of the README, and that of the command are the same.
+TEST(DoctorTest, ShowsHostMemoryPerBuffer) {
   constexpr int64_t kBuffers = 1000000;
   hbmprof::Profiler profiler;
   ASSERT_TRUE(profiler.RecordAlloc(hbmprof::BufferId(uint64_t{512}), 512));
@@ -540,7 +543,7 @@ TEST(DoctorTest, SaysWhatALiveBufferTakesOfTheHostsMemory) {
   EXPECT_NEAR(measured, by_readme, 4);
 }
 
-TEST(DoctorTest, FollowsAScriptToItsInterpreter) {
+TEST(DoctorTest, ResolvesScriptInterpreter) {
   const CommandResult run = Tool({"doctor", "--", HBMPROF_SCRIPT});
   EXPECT_THAT(run.out, HasSubstr("is a script for bash"));
   EXPECT_THAT(run.out, ContainsRegex("program +/.*/bash\n"));

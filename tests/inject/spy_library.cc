@@ -1,5 +1,5 @@
-// Preloaded before the injected library: writes to stderr what a program is given by cuGetProcAddress, "name: library".
-// It stays in the way of the look-up that finds itself, so that it sees all that follow.
+// Preloaded before the injected library. Prints the result of each cuGetProcAddress call on stderr, as "name: library".
+// If cuGetProcAddress itself is looked up, it returns its own function, so that it sees all following calls.
 #include <dlfcn.h>
 
 #include <cstdio>

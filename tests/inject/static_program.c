@@ -1,2 +1,2 @@
-// Does nothing; what matters is how it is linked.
+// Does nothing. It is a statically linked program for the tests.
 int main(void) { return 0; }

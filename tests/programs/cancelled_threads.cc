@@ -1,5 +1,5 @@
-// cancelled_threads: threads that are being cancelled record through code made at run time. Recording is no
-// cancellation point: each thread ends where it says so itself.
+// cancelled_threads: threads that are being cancelled record through code made at run time. Recording is not a
+// cancellation point: each thread ends at its own cancellation point.
 
 #include <pthread.h>
 

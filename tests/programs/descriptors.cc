@@ -1,5 +1,5 @@
 // descriptors: a daemon that closes every descriptor, and opens files of its own, while threads record through code
-// made at run time. Nothing but the program writes to its files or closes them.
+// made at run time. Only the program writes to its files and closes them.
 
 #include <fcntl.h>
 #include <sys/stat.h>

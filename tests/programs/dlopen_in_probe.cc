@@ -1,5 +1,5 @@
 // dlopen_in_probe MODULE: a probe waits for the dynamic linker's lock while another thread, which holds it, runs the
-// constructor of a library that asks the profiler for numbers.
+// constructor of a library that reads the profiler's statistics.
 
 #include <dlfcn.h>
 
@@ -37,14 +37,14 @@ int main(int argc, char** argv) {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   std::atomic<int> calls{0};
   profiler.SetDeviceProbe(hbmprof::kDefaultDevice, [&] {
-    // The constructor's own questions come in while the first call waits.
+    // The constructor's own calls are made while the first call waits.
     if (calls.fetch_add(1) > 0) return hbmprof::DeviceProbe{};
     Await(in_constructor);
     in_probe.store(true);
     void* self = dlopen(nullptr, RTLD_NOW);
     CHECK_THAT(self != nullptr);
     dlclose(self);
-    return hbmprof::DeviceProbe{1000, -1, -1};
+    return hbmprof::DeviceProbe{1000};
   });
   void* module = nullptr;
   std::thread loader([&] { module = dlopen(argv[1], RTLD_NOW); });
@@ -53,13 +53,13 @@ int main(int argc, char** argv) {
   CHECK_THAT(module != nullptr);
   CHECK_THAT(calls.load() == 3);
 
-  // A probe that loads the library itself: the constructor asks on the thread that is in the probe.
+  // A probe that loads the library itself: the constructor reads statistics on the thread that is in the probe.
   dlclose(module);
   in_constructor.store(false);
   profiler.SetDeviceProbe(hbmprof::kDefaultDevice, [&] {
     CHECK_THAT(dlopen(argv[1], RTLD_NOW) != nullptr);
     CHECK_THAT(in_constructor.load());
-    return hbmprof::DeviceProbe{2000, -1, -1};
+    return hbmprof::DeviceProbe{2000};
   });
   CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).bytes_limit == 2000);
   std::puts("done");

@@ -1,6 +1,7 @@
-// everything_at_once MODULE [SECONDS]: for so long (2), at once: eight threads allocate; one loads and unloads a
-// library whose constructor allocates; one writes profiles; one throws exceptions through frames whose destructors
-// allocate; one forks children that record, write a profile and exit. Every one of them must get on, to the end.
+// everything_at_once MODULE [SECONDS]: for SECONDS (2) and at the same time: eight threads allocate; one loads and
+// unloads a library whose constructor allocates; one writes profiles; one throws exceptions through frames whose
+// destructors allocate; one forks children that record, write a profile and exit. All of them must make progress until
+// the end.
 
 #include <dlfcn.h>
 #include <sys/wait.h>

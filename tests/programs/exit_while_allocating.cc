@@ -1,4 +1,4 @@
-// exit_while_allocating: one of four threads that allocate calls exit(3); the others go on while the process ends.
+// exit_while_allocating: one of four threads that allocate calls exit(3); the others continue while the process ends.
 
 #include <atomic>
 #include <thread>

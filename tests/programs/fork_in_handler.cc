@@ -1,6 +1,6 @@
-// fork_in_handler: a profiling timer's handler forks wherever it interrupts the program. Where that is inside the
-// tracker, the child records nothing; elsewhere it starts with nothing recorded. No process hangs, the parent loses
-// nothing.
+// fork_in_handler: the handler of a profiling timer forks at the point where it interrupts the program. If that is
+// inside the tracker, the child records nothing; otherwise the child starts with an empty profiler. No process hangs,
+// and the parent loses no records.
 
 #include <sys/wait.h>
 
@@ -27,7 +27,7 @@ void OnTimer(int) {
     const bool is_recorded = profiler.RecordAlloc(Buffer(1, 1), 16);
     if (is_recorded) CHECK_THAT(profiler.RecordFree(Buffer(1, 1)).bytes() == 16);
     CHECK_THAT(is_recorded == profiler.enabled());
-    // Whatever still asks is answered.
+    // Queries still work.
     profiler.Device("child");
     profiler.Stats(hbmprof::kDefaultDevice);
     profiler.FindBuffer(Buffer(2, 1));

@@ -54,7 +54,7 @@ void OnParent() {
 template <Mode kRegistered>
 void OnChild() {
   if (!IsMode(kRegistered)) return;
-  // A child begins with nothing, whoever asks first.
+  // A child starts empty, whichever call is the first.
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).num_allocs == 0);
   CHECK_THAT(profiler.RecordAlloc(Buffer(kHandlers, 0), 7));

@@ -1,4 +1,4 @@
-// A shared library that allocates device memory while it is loaded and unloaded, by way of the program's hook.
+// A shared library that allocates device memory while it is loaded and unloaded, through the program's hook.
 
 extern "C" void AllocateFromConstructor();
 

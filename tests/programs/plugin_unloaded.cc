@@ -1,5 +1,5 @@
-// plugin_unloaded PLUGIN: closes a plugin that holds the library while four threads that have recorded through it live.
-// Then the threads end, the process forks, the plugin is loaded again and records, and the process ends.
+// plugin_unloaded PLUGIN: closes a plugin that contains the library while four threads that have recorded with it are
+// alive. Then the threads end, the process forks, the plugin is loaded again and records, and the process ends.
 
 #include <dlfcn.h>
 #include <sys/wait.h>
@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/programs/check.h"
+#include "tests/support/check.h"
 
 namespace {
 

@@ -1,11 +1,11 @@
-// ProfilingTimer: a signal that interrupts the program again and again, wherever it is.
+// ProfilingTimer: a signal that interrupts the program repeatedly, at any instruction.
 #ifndef HBMPROF_TESTS_PROGRAMS_PROFILING_TIMER_H_
 #define HBMPROF_TESTS_PROGRAMS_PROFILING_TIMER_H_
 
 #include <signal.h>
 #include <sys/time.h>
 
-#include "tests/programs/check.h"
+#include "tests/support/check.h"
 
 // Under a thread sanitizer handlers run only where the program calls into the system: never inside the tracker.
 #if defined(__SANITIZE_THREAD__)

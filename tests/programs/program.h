@@ -1,4 +1,4 @@
-// What the programs share: checks and a time limit (check.h), buffers that nobody really allocated.
+// Functions of the test programs: checks and a time limit (check.h), and records of buffers that are not allocated.
 #ifndef HBMPROF_TESTS_PROGRAMS_PROGRAM_H_
 #define HBMPROF_TESTS_PROGRAMS_PROGRAM_H_
 
@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "hbmprof/hbmprof.h"
-#include "tests/programs/check.h"
+#include "tests/support/check.h"
 
 // Buffer `i` of `owner`; all distinct.
 inline hbmprof::BufferId Buffer(uint64_t owner, uint64_t i) {
@@ -17,7 +17,7 @@ inline hbmprof::BufferId Buffer(uint64_t owner, uint64_t i) {
 // The threads in AllocateForEver that have done so often enough to need no host memory any more.
 inline std::atomic<int> settled_threads{0};
 
-// Allocates and frees for ever, about `live` buffers at a time.
+// Allocates and frees without end; about `live` buffers are live at a time.
 [[noreturn]] inline void AllocateForEver(uint64_t owner, uint64_t live) {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   for (uint64_t i = 0;; ++i) {

@@ -1,4 +1,4 @@
-// Runs each program of this folder and reads its exit code, its output and the profiles it leaves. A program that hangs
+// Runs each program of this folder and checks its exit code, its output and its profiles. A program that hangs
 // is killed by its own alarm (exit code 142).
 
 #include <cstdlib>
@@ -23,8 +23,8 @@ using ::hbmprof_test::ViewProfile;
 CommandResult RunProgram(const std::string& program, std::vector<std::string> arguments = {},
                          std::vector<std::string> environment = {}) {
   arguments.insert(arguments.begin(), HBMPROF_PROGRAMS "/program_" + program);
-  // For builds with sanitizers. What a parent's other threads hold is lost in a forked child, which a leak checker
-  // takes for a leak of ours; and a thread sanitizer sleeps for a second at each exit.
+  // For builds with sanitizers. A leak checker reports memory of the parent's other threads in a forked child as a
+  // leak. The thread sanitizer sleeps for a second at each exit.
   environment.push_back("ASAN_OPTIONS=detect_leaks=0");
   environment.push_back("TSAN_OPTIONS=atexit_sleep_ms=0");
   return RunCommand(arguments, environment);
@@ -32,7 +32,7 @@ CommandResult RunProgram(const std::string& program, std::vector<std::string> ar
 
 class ForkTest : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(ForkTest, EachChildStartsCleanRecordsWritesAProfileAndExits) {
+TEST_P(ForkTest, ChildStartsEmptyAndWritesAProfile) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   if (GetParam() == "dump") {
     GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
@@ -55,25 +55,25 @@ std::string ForkName(const ::testing::TestParamInfo<std::string>& mode) {
 }
 INSTANTIATE_TEST_SUITE_P(Fork, ForkTest, ::testing::Values("allocate", "dump"), ForkName);
 
-TEST(Fork, HandlersRegisteredBeforeOursMayRecord) { ExpectDone(RunProgram("fork_with_handlers", {"early"})); }
-TEST(Fork, HandlersRegisteredAfterOursMayRecord) { ExpectDone(RunProgram("fork_with_handlers", {"late"})); }
-TEST(Fork, ASignalHandlerMayRecordWhereverItInterruptsIt) { ExpectDone(RunProgram("fork_with_handlers", {"signals"})); }
-TEST(Fork, ASignalHandlerMayForkWhereverItInterrupts) {
+TEST(Fork, EarlierForkHandlersCanRecord) { ExpectDone(RunProgram("fork_with_handlers", {"early"})); }
+TEST(Fork, LaterForkHandlersCanRecord) { ExpectDone(RunProgram("fork_with_handlers", {"late"})); }
+TEST(Fork, SignalHandlerCanRecordDuringFork) { ExpectDone(RunProgram("fork_with_handlers", {"signals"})); }
+TEST(Fork, SignalHandlerCanFork) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer allocates host memory in the signal handler";
 #endif
   ExpectDone(RunProgram("fork_in_handler"));
 }
-TEST(Fork, HandlersMayUseTheWholeProfilerWhileAnotherThreadDoes) {
+TEST(Fork, HandlersCanUseWholeProfiler) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
 #endif
   ExpectDone(RunProgram("fork_with_handlers", {"stats"}));
 }
 
-TEST(Programs, BuffersOutliveTheThreadsThatMadeThem) { ExpectDone(RunProgram("thread_exit")); }
+TEST(Programs, BuffersOutliveTheirThreads) { ExpectDone(RunProgram("thread_exit")); }
 
-TEST(Programs, AThreadMayExitTheProcessWhileOthersAllocate) {
+TEST(Programs, ThreadCanExitWhileOthersAllocate) {
   const std::string directory = NewDirectory();
   for (int i = 0; i < 10; ++i) {
     const std::string file = directory + "/" + std::to_string(i) + ".pb.gz";
@@ -84,9 +84,9 @@ TEST(Programs, AThreadMayExitTheProcessWhileOthersAllocate) {
   }
 }
 
-TEST(Programs, StaticDestructorsMayAllocateWithoutADump) { ExpectDone(RunProgram("static_destructors")); }
+TEST(Programs, StaticDestructorsCanAllocate) { ExpectDone(RunProgram("static_destructors")); }
 
-TEST(Programs, StaticDestructorsMayAllocateAroundTheDumpAtExit) {
+TEST(Programs, StaticDestructorsCanAllocateAtExitDump) {
   const std::string file = NewDirectory() + "/exit.pb.gz";
   ExpectDone(RunProgram("static_destructors", {}, {"HBMPROF_OUTPUT=" + file}));
   // When it is written, what is younger than the profiler has been destroyed and has left a buffer each.
@@ -95,7 +95,7 @@ TEST(Programs, StaticDestructorsMayAllocateAroundTheDumpAtExit) {
   EXPECT_EQ(view.SumWhere("inuse_space", "when", "static_destruction"), 3000);
 }
 
-TEST(Programs, AProfileCanBeWrittenWhileTheDeviceIsFull) {
+TEST(Programs, DumpsWhileDeviceIsFull) {
   const std::string file = NewDirectory() + "/full.pb.gz";
   const CommandResult run = RunProgram("out_of_device_memory", {file});
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -105,7 +105,7 @@ TEST(Programs, AProfileCanBeWrittenWhileTheDeviceIsFull) {
   EXPECT_EQ(view.SumWhere("inuse_space", "allocator", "cache"), std::stoll(run.out));
 }
 
-TEST(Programs, ProfilesAreWrittenAgainAndAgainWhileThreadsAllocate) {
+TEST(Programs, DumpsWhileThreadsAllocate) {
   const std::string file = NewDirectory() + "/profile.pb.gz";
   ExpectDone(RunProgram("dump_while_allocating", {file}));
   const ProfileView view = ViewProfile(file);
@@ -113,10 +113,10 @@ TEST(Programs, ProfilesAreWrittenAgainAndAgainWhileThreadsAllocate) {
   EXPECT_GE(view.Sum("peak_space"), view.Sum("inuse_space"));
 }
 
-TEST(Programs, ASignalHandlerMayAllocateWhereverItInterrupts) { ExpectDone(RunProgram("signal_handler")); }
+TEST(Programs, SignalHandlerCanAllocate) { ExpectDone(RunProgram("signal_handler")); }
 
 // HBMPROF_TEST_SECONDS makes it last longer.
-TEST(Programs, ThreadsThatAllocateLoadLibrariesDumpThrowAndForkNeverWaitForEachOtherForEver) {
+TEST(Programs, ConcurrentUseHasNoDeadlock) {
   const char* seconds = std::getenv("HBMPROF_TEST_SECONDS");
   const CommandResult run = RunProgram("everything_at_once", {HBMPROF_PROGRAM_MODULE, seconds ? seconds : "2"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
@@ -124,11 +124,11 @@ TEST(Programs, ThreadsThatAllocateLoadLibrariesDumpThrowAndForkNeverWaitForEachO
   EXPECT_EQ(run.err, "");
 }
 
-TEST(Programs, ALibrarysConstructorMayAllocateWhileAnotherThreadDumps) {
+TEST(Programs, LibraryConstructorCanAllocateDuringDump) {
   ExpectDone(RunProgram("dlopen_while_dumping", {HBMPROF_PROGRAM_MODULE}));
 }
 
-TEST(Programs, ADaemonThatClosesAllDescriptorsKeepsItsOwnFiles) { ExpectDone(RunProgram("descriptors")); }
+TEST(Programs, ClosedDescriptorsAreNotWrittenTo) { ExpectDone(RunProgram("descriptors")); }
 
 class UnwinderTest : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Every, UnwinderTest, ::testing::Values("auto", "fp", "libunwind", "none"),
@@ -138,7 +138,7 @@ TEST_P(UnwinderTest, RecordingIsNoCancellationPoint) {
   ExpectDone(RunProgram("cancelled_threads", {}, {"HBMPROF_UNWINDER=" + GetParam()}));
 }
 
-TEST_P(UnwinderTest, AProgramWithoutADynamicLinkerIsTracked) {
+TEST_P(UnwinderTest, StaticProgramIsTracked) {
   const std::string unwinder = GetParam();
   const std::string own = unwinder == "fp" ? "frame_pointer" : unwinder == "none" ? "none" : "cached_rules";
   std::vector<std::string> programs = {"static_program"};
@@ -166,11 +166,9 @@ TEST_P(UnwinderTest, AProgramWithoutADynamicLinkerIsTracked) {
   }
 }
 
-TEST(Programs, AProbeMayWaitForTheLoaderWhileALibrarysConstructorAsksForNumbers) {
-  ExpectDone(RunProgram("dlopen_in_probe", {HBMPROF_PROGRAM_MODULE}));
-}
+TEST(Programs, ProbeCanWaitForLoader) { ExpectDone(RunProgram("dlopen_in_probe", {HBMPROF_PROGRAM_MODULE})); }
 
-TEST(Programs, APluginThatHoldsTheLibraryMayBeClosedWhileItsThreadsLive) {
+TEST(Programs, PluginWithTheLibraryCanBeClosed) {
   const std::string directory = NewDirectory();
   ExpectDone(RunProgram("plugin_unloaded", {HBMPROF_PROGRAM_PLUGIN}, {"HBMPROF_OUTPUT=" + directory + "/%n.pb.gz"}));
   // Recorded before and after it was closed: it was never unloaded. The plugin's copy of the library and the program's

@@ -1,4 +1,4 @@
-// A plugin that holds a static copy of the library and records through it.
+// A plugin that contains a static copy of the library and records with it.
 
 #include "hbmprof/hbmprof.h"
 

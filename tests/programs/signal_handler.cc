@@ -1,5 +1,5 @@
-// signal_handler: a profiling timer's handler allocates and frees, wherever it interrupts the program: inside the
-// tracker its events pass through and are counted as re-entrant, elsewhere they are recorded.
+// signal_handler: the handler of a profiling timer allocates and frees at the point where it interrupts the program.
+// Inside the tracker its events are counted as re-entrant, otherwise they are recorded.
 
 #include <atomic>
 #include <string>

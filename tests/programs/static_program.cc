@@ -1,5 +1,5 @@
-// static_program: records with a few threads, through code made at run time as well, and writes a profile; to be linked
-// without a dynamic linker too. Prints how stacks were captured.
+// static_program: records with a few threads, through code made at run time as well, and writes a profile; also linked
+// as a static program. Prints how stacks were captured.
 
 #include <string>
 #include <thread>

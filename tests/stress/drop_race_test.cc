@@ -121,7 +121,7 @@ TEST_F(DropRaceTest, WhileASegmentIsDeclared) {
   ExpectSound();
 }
 
-TEST_F(DropRaceTest, WhileASegmentIsDeclaredInsideOneThatIsDropped) {
+TEST_F(DropRaceTest, WhileSegmentIsDeclaredInsideDroppedOne) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
   Force(
       internal::EventStep::kSegmentPlaced,
@@ -154,7 +154,7 @@ TEST_F(DropRaceTest, WhileARecordBecomesASegment) {
   }
 }
 
-TEST_F(DropRaceTest, WhileARecordThatBecomesASegmentMovesInTheLedger) {
+TEST_F(DropRaceTest, WhileRecordBecomesSegmentInTheLedger) {
   for (const bool is_freed : {false, true}) {
     profiler_.RecordAlloc(kAddress, kSegment, {device_});
     Beside beside;
@@ -197,7 +197,7 @@ TEST_F(DropRaceTest, WhileASegmentIsFreed) {
   ExpectSound();
 }
 
-TEST_F(DropRaceTest, WhileASegmentIsFreedThatIsDroppedAndDeclaredAgain) {
+TEST_F(DropRaceTest, WhileFreedSegmentIsDroppedAndDeclaredAgain) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
   Force(
       internal::EventStep::kSegmentErased, [&] { profiler_.RecordFree(kAddress); },
@@ -242,7 +242,7 @@ TEST_F(DropRaceTest, WhileABlockIsRecordedItsSegmentIsDeclared) {
   ExpectSound();
 }
 
-TEST_F(DropRaceTest, WhileABlockIsRecordedInASegmentThatIsFreedAndDeclaredAgain) {
+TEST_F(DropRaceTest, WhileBlockIsRecordedInSegmentDeclaredAgain) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
   Force(
       internal::EventStep::kBlockPlaced, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },

@@ -478,7 +478,7 @@ class Exactness : public ::testing::Test {
   std::atomic<int64_t> foreign_{0};
 };
 
-TEST_F(Exactness, EverySnapshotEqualsANaiveModelAtItsPlaceInTheOrderOfEvents) {
+TEST_F(Exactness, EverySnapshotEqualsTheNaiveModel) {
   const char* chosen = std::getenv("HBMPROF_TEST_SEED");
   const uint64_t seed = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : std::random_device{}();
   std::printf("seed %llu (HBMPROF_TEST_SEED repeats it)\n", static_cast<unsigned long long>(seed));

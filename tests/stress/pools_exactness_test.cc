@@ -228,7 +228,7 @@ class PoolsExactness : public ::testing::Test {
 };
 
 // HBMPROF_TEST_EVENTS: of each thread that records blocks. By default the threads record a million together.
-TEST_F(PoolsExactness, EverySnapshotEqualsTheNaiveModelWhileSegmentsChange) {
+TEST_F(PoolsExactness, EverySnapshotEqualsTheModelWhileSegmentsChange) {
   const char* chosen = std::getenv("HBMPROF_TEST_SEED");
   const uint64_t seed = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : std::random_device{}();
   std::printf("seed %llu (HBMPROF_TEST_SEED repeats it)\n", static_cast<unsigned long long>(seed));

@@ -1,14 +1,14 @@
-// operator new that fails when a test says so. Whoever compiles failing_new.cc into a program replaces the program's.
+// operator new that fails if a test says so. A program that contains failing_new.cc uses it.
 #ifndef HBMPROF_TESTS_SUPPORT_FAILING_NEW_H_
 #define HBMPROF_TESTS_SUPPORT_FAILING_NEW_H_
 
 namespace hbmprof_test {
 
 // While one lives, allocations that this thread makes through operator new in the program's own code are counted. Those
-// of shared libraries, as of a vendor's double, are not.
+// of shared libraries, such as the fake vendor libraries, are not.
 class CountedNew {
  public:
-  // Of all that are counted from now on, allocation number `nth` fails; the first has number 1, none has number 0.
+  // The allocation with the number `nth` from now on fails; the first has number 1. 0: none fails.
   static void Fail(int nth);
   // Whether it has failed.
   static bool HasFailed();

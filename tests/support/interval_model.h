@@ -1,6 +1,6 @@
-// A naive model of pools: what every unit of an address range is counted as. It keeps all segments and blocks in one
-// plain list and looks at each unit on its own: a unit belongs to the block that covers it, else to the innermost
-// segment that covers it, else to nothing. A value: copies are independent.
+// A naive model of pools: how every unit of an address range is counted. It keeps all segments and blocks in one list
+// and checks each unit separately: a unit belongs to the block that covers it, else to the innermost segment that
+// covers it, else to nothing. Copies are independent.
 #ifndef HBMPROF_TESTS_SUPPORT_INTERVAL_MODEL_H_
 #define HBMPROF_TESTS_SUPPORT_INTERVAL_MODEL_H_
 
@@ -74,7 +74,7 @@ class IntervalModel {
     intervals_.erase(intervals_.begin() + static_cast<ptrdiff_t>(i));
     Add(segment);
   }
-  // What lies wholly in what is cut off a segment goes with it.
+  // Blocks and segments that lie inside the part that is cut off a segment end with it.
   void SetEnd(size_t i, int end) {
     const Interval was = intervals_[i];
     intervals_[i].end = end;

@@ -1,4 +1,4 @@
-// Code made at run time, as a just-in-time compiler makes it: no unwind table describes it.
+// Code made at run time, as a just-in-time compiler makes it. It has no unwind information.
 #ifndef HBMPROF_TESTS_SUPPORT_MADE_CODE_H_
 #define HBMPROF_TESTS_SUPPORT_MADE_CODE_H_
 
@@ -10,7 +10,7 @@
 
 namespace hbmprof_test {
 
-// A function void(first, second), x86-64, on a page of its own for the lifetime of the object.
+// A function void(first, second), x86-64, on its own page, for the lifetime of the object.
 class MadeCode {
  public:
   enum Kind {
@@ -31,7 +31,7 @@ class MadeCode {
                                                  0xc3};                  // call *%rax; add $8,%rsp; ret
     static constexpr unsigned char kOther[] = {0x55, 0x48, 0x89, 0xf5,   // push %rbp; mov %rsi,%rbp
                                                0xff, 0xd7, 0x5d, 0xc3};  // call *%rdi; pop %rbp; ret
-    // Not at the page's start: what stands before a return address is looked at.
+    // Not at the start of the page: the bytes before a return address are read.
     function_ = page_ + 256;
     if (kind == kWithFramePointer) std::memcpy(function_, kWith, sizeof(kWith));
     if (kind == kWithoutFramePointer) std::memcpy(function_, kWithout, sizeof(kWithout));

@@ -22,7 +22,7 @@ extern char** environ;
 namespace hbmprof_test {
 namespace {
 
-// Output goes to memory, not through pipes: nothing to pump, and no limit.
+// Output goes to files in memory, not to pipes: these need no reader and have no limit.
 std::string ReadAll(int fd) {
   std::string text;
   char buffer[1 << 16];
@@ -51,7 +51,7 @@ bool IsOnPath(const std::string& program) {
   return false;
 }
 
-// Processes whose parent has ended become children of a subreaper, so repeated calls reach all of them.
+// Processes whose parent has ended become children of the subreaper, so repeated calls find all of them.
 void KillChildren() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
@@ -66,7 +66,7 @@ void KillChildren() {
   }
 }
 
-// Waits for `child` and for all that it leaves behind. Returns the status of `child`.
+// Waits for `child` and for all processes that it leaves running. Returns the status of `child`.
 int WaitForAll(pid_t child, int time_limit_s, bool* timed_out) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(time_limit_s);
   int child_status = -1;

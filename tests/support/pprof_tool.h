@@ -1,4 +1,4 @@
-// Running other programs, and the pprof viewers among them.
+// Running other programs, including the pprof viewers.
 #ifndef HBMPROF_TESTS_SUPPORT_PPROF_TOOL_H_
 #define HBMPROF_TESTS_SUPPORT_PPROF_TOOL_H_
 
@@ -17,9 +17,9 @@ struct CommandResult {
 
 struct CommandPlace {
   std::string directory;  // the working directory; empty: that of this process
-  // If not 0: the command is the leader of a new process group; RunCommand also waits for every process that it leaves
-  // behind, and kills all of them after so many seconds. This process then becomes a child subreaper, for good, and
-  // must have no other children.
+  // If not 0: the command is the leader of a new process group. RunCommand also waits for all processes that it leaves
+  // running, and kills them after this number of seconds. This process becomes a child subreaper permanently, and must
+  // have no other children.
   int time_limit_s = 0;
 };
 
@@ -30,7 +30,7 @@ CommandResult RunCommand(const std::vector<std::string>& argv, const std::vector
 // A pprof viewer.
 struct PprofTool {
   std::string name;                  // "go_tool_pprof" or "google_pprof"
-  std::vector<std::string> command;  // what stands before the arguments
+  std::vector<std::string> command;  // the command line before the arguments
 
   CommandResult Run(const std::vector<std::string>& arguments) const;
 };

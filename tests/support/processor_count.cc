@@ -1,4 +1,4 @@
-// A program with this file has HBMPROF_PROCESSORS processors by sysconf, whatever the machine has: the ledger makes two
+// In a program with this file, sysconf returns HBMPROF_PROCESSORS processors on every machine. The ledger makes two
 // shards for each.
 #include <unistd.h>
 

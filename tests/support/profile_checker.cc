@@ -111,7 +111,7 @@ class Checker {
       return std::any_of(p_.sample().begin(), p_.sample().end(),
                          [&](const auto& sample) { return sample.value(type) != 0; });
     };
-    // What viewers show first is not empty.
+    // The default sample type is not empty.
     const std::string expected = has(3) && !has(5) ? "peak_space" : "inuse_space";
     return String(p_.default_sample_type()) == expected ? "" : "default_sample_type is not " + expected;
   }

@@ -1,6 +1,5 @@
-// Profiles as their readers see them: parsing, the structural check that every written profile must pass, and a view
-// with the indices resolved.
-// Not here: running pprof itself (pprof_tool.h).
+// Reading profiles: parsing, the structural check that every profile must pass, and a view with resolved indices.
+// Not here: running pprof (pprof_tool.h).
 #ifndef HBMPROF_TESTS_SUPPORT_PROFILE_CHECKER_H_
 #define HBMPROF_TESTS_SUPPORT_PROFILE_CHECKER_H_
 
@@ -23,8 +22,8 @@ using Profile = hbmprof::pprof::Profile;
 absl::StatusOr<Profile> ParseProfile(std::string_view gzip_bytes);
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
-// What is wrong with the profile, as a sentence that names the place, or "". Demands what the strictest known readers
-// do (docs/profile.md) and what this project promises of its own profiles.
+// Returns the first error in the profile, as a sentence that names its position, or "". Checks what the strictest known
+// readers do (docs/profile.md) and what this project promises of its own profiles.
 std::string CheckProfile(const Profile& profile);
 
 // The profile as text, one line per sample, mapping and comment, with every index resolved; for golden files.
@@ -39,7 +38,7 @@ struct ProfileView {
     std::map<std::string, int64_t> values;      // by sample type, such as "inuse_space"
 
     bool Has(std::string_view function) const;
-    // Of a file whose name starts with `start`.
+    // Whether a frame of the stack is in a file whose name starts with `start`.
     bool HasModule(std::string_view start) const;
   };
 
@@ -47,7 +46,7 @@ struct ProfileView {
 
   int64_t Sum(const std::string& type) const;
   int64_t Sum(const std::string& type, const std::function<bool(const Sample&)>& selects) const;
-  // Of the samples with this label, respectively this function anywhere in their stack.
+  // The sum over the samples with this label, or with this function anywhere in their stack.
   int64_t SumWhere(const std::string& type, const std::string& label, const std::string& value) const;
   int64_t SumUnder(const std::string& type, std::string_view function) const;
   // The value of `key` in the first comment that starts with `start`: Comment("tracker", "dropped_records"). "" if

@@ -1,4 +1,4 @@
-// Every rule of the checker is seen failing: each case breaks a good profile in one place.
+// Shows that every rule of the checker can fail: each case damages a correct profile at one point.
 #include "tests/support/profile_checker.h"
 
 #include <gmock/gmock.h>
@@ -110,7 +110,7 @@ void PrintTo(const Damage& damage, std::ostream* out) { *out << damage.name; }
 
 class ProfileCheckerRejects : public testing::TestWithParam<Damage> {};
 
-TEST_P(ProfileCheckerRejects, AndSaysWhy) {
+TEST_P(ProfileCheckerRejects, ReportsTheReason) {
   Profile profile = GoodProfile();
   GetParam().inflict(&profile);
   EXPECT_THAT(CheckProfile(profile), HasSubstr(GetParam().complaint));
@@ -230,7 +230,7 @@ TEST(ParseProfile, ReadsWhatWasCompressed) {
   EXPECT_EQ(DescribeProfile(*parsed), DescribeProfile(GoodProfile()));
 }
 
-TEST(ParseProfile, RejectsWhatIsCutOrContinuedOrNoProfile) {
+TEST(ParseProfile, RejectsMalformedInput) {
   const std::string bytes = Compress(GoodProfile().SerializeAsString());
   EXPECT_FALSE(ParseProfile("").ok());
   EXPECT_FALSE(ParseProfile("text").ok());

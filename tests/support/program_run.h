@@ -1,12 +1,12 @@
-// What tests of programs share: a place for what a program leaves, and what is expected of all of them.
-// Not here: running a program (pprof_tool.h), reading a profile without a test (profile_checker.h).
+// Checks of programs that tests run: their files, profiles and output.
+// Not here: running a program (pprof_tool.h), reading a profile without a test (profile_checker.h), directories for
+// files (temporary_directory.h).
 #ifndef HBMPROF_TESTS_SUPPORT_PROGRAM_RUN_H_
 #define HBMPROF_TESTS_SUPPORT_PROGRAM_RUN_H_
 
 #include <sys/stat.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,18 +16,12 @@
 #include "gtest/gtest.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/temporary_directory.h"
 
 namespace hbmprof_test {
 
-// A new, empty directory; left where it is when the test ends.
-inline std::string NewDirectory() {
-  std::string path = ::testing::TempDir() + "/hbmprof_test_XXXXXX";
-  if (mkdtemp(path.data()) == nullptr) ADD_FAILURE() << "mkdtemp " << path;
-  return path;
-}
-
-// What lies in `directory`: for each path relative to it, type and permissions, and the contents of a file or the
-// target of a link. Contents that cannot be read and those of a core dump are left out.
+// Returns the contents of `directory`: for each path relative to it, type and permissions, and the contents of a file
+// or the target of a link. Unreadable contents and those of a core dump are left out.
 inline std::map<std::string, std::string> FilesIn(const std::string& directory) {
   namespace fs = std::filesystem;
   std::map<std::string, std::string> files;
@@ -47,7 +41,7 @@ inline std::map<std::string, std::string> FilesIn(const std::string& directory) 
   return files;
 }
 
-// The profile in `path`, which is well-formed or the test fails.
+// Returns the profile in `path`. The test fails if it is not well-formed.
 inline ProfileView ViewProfile(const std::string& path) {
   const auto profile = ReadProfile(path);
   if (!profile.ok()) {
@@ -58,7 +52,7 @@ inline ProfileView ViewProfile(const std::string& path) {
   return ProfileView(*profile);
 }
 
-// Of a program whose last word is "done".
+// Expects that a program has succeeded and printed only "done".
 inline void ExpectDone(const CommandResult& run) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "done\n");

@@ -1,4 +1,4 @@
-// How much memory this process has now.
+// The resident memory of this process.
 #ifndef HBMPROF_TESTS_SUPPORT_RESIDENT_BYTES_H_
 #define HBMPROF_TESTS_SUPPORT_RESIDENT_BYTES_H_
 

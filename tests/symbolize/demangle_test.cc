@@ -1,4 +1,4 @@
-// Names as a profile shows them, from symbols that compilers made.
+// The names that a profile shows for symbols of several compilers.
 #include "src/symbolize/demangle.h"
 
 #include <gtest/gtest.h>
@@ -46,6 +46,25 @@ INSTANTIATE_TEST_SUITE_P(Symbols, ShortName,
                                          Case{"_Znot_a_mangled_name", "_Znot_a_mangled_name"},                  //
                                          Case{"_Z", "_Z"}, Case{"", ""}));
 
+// Symbols that rustc 1.95 made with -C symbol-mangling-version=v0 and =legacy.
+INSTANTIATE_TEST_SUITE_P(RustV0, ShortName,
+                         testing::Values(Case{"_RNvCskK7mfDs1mzF_1m4leak", "m::leak"},
+                                         Case{"_RNCNvCskK7mfDs1mzF_1m4leak0B3_", "m::leak::{closure#0}"},
+                                         Case{"_RINvMs_NtCskK7mfDs1mzF_1m4poolINtB5_4PoolyE4takeyNCNvB7_4leak0EB7_",
+                                              "<m::pool::Pool<u64>>::take"},
+                                         Case{"_RNvXNtCskK7mfDs1mzF_1m4poolINtB2_4PoolyENtB2_4Grow4growB4_",
+                                              "<m::pool::Pool<u64> as m::pool::Grow>::grow"},
+                                         Case{"_RNvCskK7mfDs1mzF_1m4leak.llvm.1234", "m::leak"},
+                                         Case{"_Rnot_rust", "_Rnot_rust"}, Case{"_R", "_R"}));
+INSTANTIATE_TEST_SUITE_P(
+    RustLegacy, ShortName,
+    testing::Values(Case{"_ZN1m4leak17h061f34834d1a9874E", "m::leak"},
+                    Case{"_ZN1m4leak28_$u7b$$u7b$closure$u7d$$u7d$17hd98b059585865cabE", "m::leak::{{closure}}"},
+                    Case{"_ZN1m4pool13Pool$LT$T$GT$4take17h0d5be1dae1a0c58bE", "m::pool::Pool<T>::take"},
+                    Case{"_ZN56_$LT$m..pool..Pool$LT$T$GT$$u20$as$u20$m..pool..Grow$GT$4grow17h9d966bacd16db9d2E",
+                         "<m::pool::Pool<T> as m::pool::Grow>::grow"},
+                    Case{"_ZN1m4leak17h061f34834d1a9874E.llvm.1234", "m::leak"}));
+
 class Shortened : public testing::TestWithParam<Case> {};
 TEST_P(Shortened, DemangledName) { EXPECT_EQ(ShortenDemangled(GetParam().in), GetParam().out); }
 
@@ -86,11 +105,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"a::(anonymous namespace)::f()", "a::(anonymous namespace)::f"},
         Case{"non-virtual thunk to a::S::f()", "a::S::f"},  //
         Case{"a::f() [clone .cold]", "a::f"}, Case{"a::f [clone .part.0]", "a::f"},
-        // What cannot be read stays as it is.
+        // Names that are not recognized stay unchanged.
         Case{"a::f<int", "a::f<int"}, Case{"a::f(int", "a::f(int"}, Case{"{lambda", "{lambda"}, Case{"()", "()"},
         Case{"", ""}));
 
-TEST(ShortFunctionName, CopesWithAnyText) {
+TEST(ShortFunctionName, AcceptsAnyText) {
   const std::string alphabet = "ab:<>(){}[] *&#operator()decltype";
   uint32_t random = 1;
   for (int i = 0; i < 20000; ++i) {

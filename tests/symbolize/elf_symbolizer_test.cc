@@ -20,6 +20,7 @@
 
 #include "hbmprof/pprof.h"
 #include "src/capture/modules.h"
+#include "tests/support/temporary_directory.h"
 
 namespace named_here {
 
@@ -93,7 +94,7 @@ std::vector<Snapshot::Module> ModulesWith(const std::string& path,
 
 // A copy of `from`, so that no test finds another's table in the cache by path.
 std::string Copy(const std::string& from, const std::string& name) {
-  const std::string to = testing::TempDir() + "/hbmprof_" + std::to_string(getpid()) + "_" + name;
+  const std::string to = hbmprof_test::NewDirectory() + "/" + name;
   std::ofstream(to, std::ios::binary) << std::ifstream(from, std::ios::binary).rdbuf();
   return to;
 }
@@ -117,7 +118,7 @@ TEST(ElfSymbolizer, NamesLambdas) {
   EXPECT_THAT(name, HasSubstr("{lambda#1}::operator()"));
 }
 
-TEST(ElfSymbolizer, NamesEveryByteOfAFunctionAndNoneAround) {
+TEST(ElfSymbolizer, NamesExactlyTheFunctionsBytes) {
   const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
   const uint64_t begin = library.exported();
   Dl_info info;
@@ -132,7 +133,7 @@ TEST(ElfSymbolizer, NamesEveryByteOfAFunctionAndNoneAround) {
   EXPECT_NE(NameOf(begin + symbol->st_size).name, "named::Exported");
 }
 
-TEST(ElfSymbolizer, NamesLastWhileOthersAreAskedFor) {
+TEST(ElfSymbolizer, NamesStayValid) {
   const Symbolizer::Name first = NameOf(named_here::Static(1));
   const std::vector<Snapshot::Module> modules = LoadedModules();
   std::vector<uint64_t> others;
@@ -144,14 +145,14 @@ TEST(ElfSymbolizer, NamesLastWhileOthersAreAskedFor) {
   EXPECT_EQ(NameOf(named_here::Static(1)).system_name.data(), first.system_name.data());
 }
 
-TEST(ElfSymbolizer, LeavesSymbolVersionsOut) {
+TEST(ElfSymbolizer, NamesHaveNoSymbolVersions) {
   const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
   const Symbolizer::Name name = NameOf(library.Address("named_versioned_address"));
   EXPECT_EQ(name.system_name, "named_versioned");
   EXPECT_EQ(name.name, "named_versioned");
 }
 
-TEST(ElfSymbolizer, NamesLocalFunctionsOfASharedLibrary) {
+TEST(ElfSymbolizer, NamesLocalFunctionsOfLibrary) {
   const NamedLibrary library(HBMPROF_NAMED_LIBRARY);
   EXPECT_EQ(NameOf(library.hidden()).name, "named::(anonymous namespace)::Hidden");
 }
@@ -160,7 +161,7 @@ TEST(ElfSymbolizer, NamesFunctionsOfTheSystem) {
   EXPECT_EQ(NameOf(reinterpret_cast<uint64_t>(dlsym(RTLD_DEFAULT, "malloc"))).name, "malloc");
 }
 
-TEST(ElfSymbolizer, FallsBackToDynamicSymbolsInAStrippedLibrary) {
+TEST(ElfSymbolizer, StrippedLibraryUsesDynamicSymbols) {
   const NamedLibrary library(HBMPROF_NAMED_LIBRARY_STRIPPED);
   EXPECT_EQ(NameOf(library.exported()).name, "named::Exported");
   EXPECT_EQ(NameOf(library.hidden()).name, "");
@@ -172,14 +173,14 @@ TEST(ElfSymbolizer, NamesALibraryWithoutBuildId) {
   EXPECT_EQ(NameOf(library.hidden()).name, "named::(anonymous namespace)::Hidden");
 }
 
-TEST(ElfSymbolizer, LeavesAddressesOfNoModuleUnnamed) {
+TEST(ElfSymbolizer, AddressesOutsideModulesHaveNoNames) {
   EXPECT_EQ(NameOf(0).name, "");
   EXPECT_EQ(NameOf(1).system_name, "");
   EXPECT_EQ(NameOf(UINT64_MAX).name, "");
   EXPECT_EQ(NameOf(named_here::Free(), {}).name, "");
 }
 
-TEST(ElfSymbolizer, LeavesTheKernelsOwnObjectUnnamed) {
+TEST(ElfSymbolizer, VdsoHasNoNames) {
   for (const Snapshot::Module& module : LoadedModules()) {
     if (module.path != "[vdso]") continue;
     EXPECT_EQ(NameOf(module.start + 0x700).name, "");
@@ -199,8 +200,8 @@ TEST(ElfSymbolizer, IgnoresAFileWithAnotherBuildId) {
   unlink(copy.c_str());
 }
 
-TEST(ElfSymbolizer, GivesNoNamesForFilesItCannotRead) {
-  const std::string text = testing::TempDir() + "/hbmprof_not_elf_" + std::to_string(getpid());
+TEST(ElfSymbolizer, UnreadableFilesHaveNoNames) {
+  const std::string text = hbmprof_test::NewDirectory() + "/not_elf";
   std::ofstream(text) << "not an ELF file";
   const std::string pipe = text + "_pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -210,8 +211,6 @@ TEST(ElfSymbolizer, GivesNoNamesForFilesItCannotRead) {
     const std::vector<Snapshot::Module> modules = {{0x1000, 0x2000, 0, 0, path, ""}};
     EXPECT_EQ(NameOf(0x1500, modules).name, "") << path;
   }
-  unlink(pipe.c_str());
-  unlink(text.c_str());
 }
 
 // Cut, and with every byte of the header and of the section table damaged in turn: no names or some, never a crash.
@@ -219,7 +218,7 @@ TEST(ElfSymbolizer, SurvivesDamagedFiles) {
   std::ifstream file(HBMPROF_NAMED_LIBRARY_WITHOUT_ID, std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   ASSERT_GT(good.size(), sizeof(Elf64_Ehdr));
-  const std::string path = testing::TempDir() + "/hbmprof_damaged_" + std::to_string(getpid());
+  const std::string path = hbmprof_test::NewDirectory() + "/damaged";
   const auto name_all = [&](const std::string& bytes) {
     std::ofstream(path, std::ios::binary) << bytes;
     std::vector<uint64_t> addresses;
@@ -233,10 +232,9 @@ TEST(ElfSymbolizer, SurvivesDamagedFiles) {
     bytes[i] = static_cast<char>(bytes[i] ^ 0xFF);
     EXPECT_EQ(name_all(bytes), 0x300u);
   }
-  unlink(path.c_str());
 }
 
-TEST(ElfSymbolizer, RemembersAFileThatIsGone) {
+TEST(ElfSymbolizer, DeletedFileStaysCached) {
   const std::string copy = Copy(HBMPROF_NAMED_LIBRARY, "gone.so");
   const NamedLibrary library(copy);
   const std::vector<Snapshot::Module> modules = LoadedModules();
@@ -269,7 +267,7 @@ TEST(ElfSymbolizer, NamesFromSeveralThreads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ElfSymbolizer, WorksInAForkedChildWhileAnotherThreadWasNaming) {
+TEST(ElfSymbolizer, WorksInForkedChildOfThreads) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
 #endif
@@ -283,7 +281,7 @@ TEST(ElfSymbolizer, WorksInAForkedChildWhileAnotherThreadWasNaming) {
   for (int i = 0; i < 20; ++i) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(20);  // ends a child that waits for a lock for ever
+      alarm(20);  // ends a child that waits for a lock
       _exit(ElfSymbolizer().Symbolize(modules, {address})[0].name == "named_here::Free" ? 0 : 1);
     }
     int status = 0;

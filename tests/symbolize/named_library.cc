@@ -1,4 +1,4 @@
-// A shared library with one function of each sort. Built three times: as it is, stripped, and without a build id.
+// A shared library with one function of each type. Built three times: as it is, stripped, and without a build id.
 #include <cstdint>
 
 namespace named {

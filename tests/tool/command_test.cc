@@ -37,7 +37,7 @@ std::set<std::string> LongOptions(const std::string& command) {
   return options;
 }
 
-TEST(Help, FitsAScreenForEachCommand) {
+TEST(Help, FitsAScreen) {
   ASSERT_THAT(Subcommands(), testing::Contains("symbolize"));
   for (const std::string& command : Subcommands()) {
     const CommandResult result = RunTool({command, "--help"});
@@ -57,6 +57,56 @@ TEST(Manual, HasEveryCommandAndOption) {
   }
 }
 
+// Adds the keys of all objects in `json`, except those of the objects "labels" and "values", whose keys are data.
+void CollectKeys(const nlohmann::json& json, std::set<std::string>* keys) {
+  if (json.is_object()) {
+    for (const auto& [key, value] : json.items()) {
+      keys->insert(key);
+      if (key != "labels" && key != "values") CollectKeys(value, keys);
+    }
+  } else if (json.is_array()) {
+    for (const nlohmann::json& element : json) CollectKeys(element, keys);
+  }
+}
+
+TEST(Json, HasAVersionAndOnlyDocumentedFields) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> files;
+  for (int dump = 0; dump < 4; ++dump) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000000000000 + int64_t{dump} * 1000000000);
+    maker.Comment("hbmprof pid=" + std::to_string(dump < 1 ? 1 : 2));
+    maker.Comment("counter requests value=" + std::to_string(dump * 10));
+    maker.Sample({maker.Frame("f", "/src/f.cc", 3), maker.Frame("main")}, {1, 1000 + dump * 1000},
+                 {{"device", "GPU:0"}});
+    files.push_back(dir + "/" + std::to_string(dump));
+    maker.Write(files.back());
+  }
+  std::ifstream page(HBMPROF_COMMAND_PAGE);
+  const std::string text{std::istreambuf_iterator<char>(page), {}};
+  const size_t begin = text.find("## JSON");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string section = text.substr(begin, text.find("\n## ", begin + 1) - begin);
+  const std::vector<std::string> commands[] = {
+      {"top", files[0], "--by", "device,function"},
+      {"top", files[0], "--tree"},
+      {"diff", files[0], files[1]},
+      {"peek", "f|main", files[0]},
+      {"leaks", files[0], files[1], files[2], files[3], "--per", "requests", "--by", "device"},
+      {"convert", files[0], "--to", "json"}};
+  for (const std::vector<std::string>& command : commands) {
+    std::vector<std::string> arguments = command;
+    if (command[0] != "convert") arguments.push_back("--json");
+    const nlohmann::json json = nlohmann::json::parse(RunTool(arguments).out, nullptr, false);
+    ASSERT_TRUE(json.is_object()) << command[0];
+    EXPECT_EQ(json["version"], 1) << command[0];
+    std::set<std::string> keys;
+    CollectKeys(json, &keys);
+    EXPECT_GE(keys.size(), 8u);
+    for (const std::string& key : keys) EXPECT_THAT(section, HasSubstr("`" + key + "`")) << command[0];
+  }
+}
+
 TEST(Completion, CompletesCommandsOptionsAndFilesInBash) {
   const std::string dir = ScratchDir();
   WriteFile(dir + "/hbmprof.bash", RunTool({"completion", "bash"}).out);
@@ -69,19 +119,22 @@ TEST(Completion, CompletesCommandsOptionsAndFilesInBash) {
   };
   EXPECT_EQ(complete("hbmprof le"), "leaks\n");
   EXPECT_EQ(complete("hbmprof leaks --fa"), "--fail-over --fail-on\n");
+  EXPECT_EQ(complete("hbmprof top --tag"), "--tagfocus --tagignore\n");
+  EXPECT_EQ(complete("hbmprof top --tr"), "--tree\n");
+  EXPECT_EQ(complete("hbmprof diff --o"), "--own\n");
   EXPECT_EQ(complete("hbmprof symbolize --deb"), "--debug-dir\n");
   EXPECT_EQ(complete("hbmprof top hbm"), "hbmprof.bash\n");
   EXPECT_EQ(complete("hbmprof top --fail"), "\n");
 }
 
-TEST(Completion, ThereIsOneForEveryShell) {
+TEST(Completion, SupportsEachShell) {
   EXPECT_THAT(RunTool({"completion", "zsh"}).out, HasSubstr("#compdef hbmprof"));
   EXPECT_THAT(RunTool({"completion", "fish"}).out,
               HasSubstr("complete -c hbmprof -n '__fish_seen_subcommand_from leaks' -l per -s p"));
   EXPECT_EQ(RunTool({"completion", "tcsh"}).exit_code, 2);
 }
 
-TEST(Usage, WrongUsageIsExplainedAndExitsWithTwo) {
+TEST(Usage, WrongUsageExitsWithTwoAndAMessage) {
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{}, {"nonsense"}, {"top"}, {"top", "--nonsense", "x"}, {"diff", "only_one"}}) {
     const CommandResult result = RunTool(arguments);
@@ -92,13 +145,36 @@ TEST(Usage, WrongUsageIsExplainedAndExitsWithTwo) {
   EXPECT_THAT(RunTool({"--version"}).out, HasSubstr("hbmprof 0."));
 }
 
-TEST(Usage, OptionsSayWhatTheyTake) {
+TEST(Usage, UnknownCommandSuggestsASimilarOne) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"laeks", "leaks"}, {"tpo", "top"}, {"dif", "diff"}, {"sym", "symbolize"}, {"reports", "report"}};
+  for (const auto& [typed, meant] : cases) {
+    const CommandResult result = RunTool({typed, "file"});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("there is no command '" + typed + "'; did you mean '" + meant + "'?"));
+    EXPECT_THAT(result.err, HasSubstr("run, ps, dump, doctor, top, diff, peek, leaks"));
+  }
+  EXPECT_THAT(RunTool({"nonsense"}).err, HasSubstr("there is no command 'nonsense'\n"));
+}
+
+TEST(Usage, WrongValuesAreExplained) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   ProfileMaker maker;
   maker.Sample({maker.Frame("f")}, {1, 2}, {{"device", "GPU:0"}});
   maker.Write(path);
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"top", path, "--type", "nonsense"}, "use one of: inuse_objects, inuse_space"},
+      {{"top", path, "--by", "devise"}, "--by devise: no sample has the label 'devise'; the labels are: device"},
+      {{"top", path, "--where", "devise=GPU:0"}, "the labels are: device"},
+      {{"diff", path, path, "--tagfocus", "devise=GPU:0"}, "the labels are: device"},
+      {{"convert", path, "--to", "folded", "--by", "devise"}, "the labels are: device"},
+      {{"top", path, "--focus", "("}, "--focus (: not a regular expression"},
+      {{"top", path, "--own", "--known", "("}, "--known (: not a regular expression"},
+      {{"top", path, "--tagfocus", "bytes=99999999999999999999b:"}, "no sample has the label 'bytes'"},
+      {{"top", path, "--tagfocus", "99999999999999999999b:"}, "the number is too large"},
+      {{"top", "https://host:8080/debug/pprof/heap"},
+       "is a URL, and hbmprof reads files; download it first: curl -fsSo profile.pb.gz "
+       "'https://host:8080/debug/pprof/heap'"},
       {{"top", path, "--by", "line,function"}, "only one of function, line and file"},
       {{"top", path, "--where", "device"}, "KEY=VALUE"},
       {{"diff", path, path, "--fail-over", "much"}, "write a size such as 1MiB"},

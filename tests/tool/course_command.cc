@@ -24,8 +24,8 @@ ProgramCourses MakeProgram(uint64_t seed, size_t dumps, ProgramRun::Special spec
   return program;
 }
 
-std::vector<Answer> AskCommand(const ProgramCourses& program, const std::vector<size_t>& dumps,
-                               const std::string& directory) {
+std::vector<Answer> QueryCommand(const ProgramCourses& program, const std::vector<size_t>& dumps,
+                                 const std::string& directory) {
   std::vector<std::string> arguments = {"leaks", "--rows", "0"};
   for (const size_t d : dumps) {
     ProfileMaker maker(

@@ -1,4 +1,4 @@
-// Labelled courses (courses.h), judged by the command: written as profiles, read back from `hbmprof leaks --json`.
+// Writes labelled courses (courses.h) as profiles and reads the verdicts of `hbmprof leaks --json`.
 #ifndef HBMPROF_TESTS_TOOL_COURSE_COMMAND_H_
 #define HBMPROF_TESTS_TOOL_COURSE_COMMAND_H_
 
@@ -11,7 +11,7 @@
 
 namespace hbmprof_test {
 
-// A program's dumps: sites of every kind that goes with the run.
+// The dumps of one program, with sites of every kind that fits the run.
 struct ProgramCourses {
   ProgramRun run;
   std::vector<const CourseKind*> kinds;  // by site
@@ -20,12 +20,12 @@ struct ProgramCourses {
 ProgramCourses MakeProgram(uint64_t seed, size_t dumps, ProgramRun::Special special, size_t sites_of_a_kind);
 
 enum class Answer { kSure, kPerhaps, kNo };
-// By site. `dumps`: which of the program's dumps the command gets, at least three. The files are written to
-// `directory`. A counter that stalls is given as --per. Returns nothing if the command failed.
-std::vector<Answer> AskCommand(const ProgramCourses& program, const std::vector<size_t>& dumps,
-                               const std::string& directory);
+// Runs `hbmprof leaks` on the given dumps of the program, at least three, and returns the answer for each site. Writes
+// the files to `directory`. Passes a counter that stalls as --per. Returns nothing if the command failed.
+std::vector<Answer> QueryCommand(const ProgramCourses& program, const std::vector<size_t>& dumps,
+                                 const std::string& directory);
 
-// How many courses of each kind were answered how.
+// Counts the answers for courses of one kind.
 struct Tally {
   double sure = 0;
   double any = 0;  // sure or perhaps
@@ -35,7 +35,7 @@ struct Tally {
   double AnyShare() const { return all > 0 ? any / all : 0; }
 };
 
-// All dumps of a program with `dumps`; `count` of them, the first and the last included.
+// The numbers of all dumps of a program; `count` evenly spaced numbers, with the first and the last.
 std::vector<size_t> AllDumps(size_t dumps);
 std::vector<size_t> SpreadDumps(size_t dumps, size_t count);
 

@@ -20,7 +20,7 @@ uint64_t Mixed(uint64_t z) {  // the output function of SplitMix64
 
 }  // namespace
 
-// A state that is linear in the seed would give the same numbers for the next seed, one place on.
+// The seed is mixed twice: with a state that is linear in the seed, neighbouring seeds would give shifted sequences.
 Random::Random(uint64_t seed) : state_(Mixed(Mixed(seed + 0x2545F4914F6CDD1Du))) {}
 
 uint64_t Random::Bits() { return Mixed(state_ += 0x9E3779B97F4A7C15u); }
@@ -59,7 +59,7 @@ ProgramRun ProgramRun::Make(Random& random, size_t dumps, Special special) {
     run.times.push_back(time);
   }
   std::sort(run.times.begin(), run.times.end());
-  for (size_t i = 1; i < dumps; ++i) {  // a program is not dumped twice at once
+  for (size_t i = 1; i < dumps; ++i) {  // two dumps are not at the same time
     run.times[i] = std::max(run.times[i], run.times[i - 1] + 0.02 / last);
   }
   const double begin = run.times.front();
@@ -99,9 +99,10 @@ ProgramRun ProgramRun::Make(Random& random, size_t dumps, Special special) {
 
   const double requests = 1000 * last;
   for (size_t i = 0; i < dumps; ++i) {
-    const double place = run.times[i] * kGrid;
-    const auto cell = std::min(static_cast<size_t>(place), kGrid - 1);
-    run.work.push_back(run.grid_[cell] + (place - static_cast<double>(cell)) * (run.grid_[cell + 1] - run.grid_[cell]));
+    const double position = run.times[i] * kGrid;
+    const auto cell = std::min(static_cast<size_t>(position), kGrid - 1);
+    run.work.push_back(run.grid_[cell] +
+                       (position - static_cast<double>(cell)) * (run.grid_[cell + 1] - run.grid_[cell]));
     run.requests.push_back(std::floor(run.work.back() * requests));
   }
   if (special == Special::kRestart) {
@@ -194,7 +195,7 @@ class CourseMaker {
 
   void Make(const std::string& kind) {
     base_ = random_.Chance(0.3) ? 0 : std::floor(random_.LogUniform(1, 10000));
-    const double usual = random_.LogUniform(5, 300) * static_cast<double>(n_ - 1);  // what a leak has in the end
+    const double usual = random_.LogUniform(5, 300) * static_cast<double>(n_ - 1);  // the size of a leak at the end
     if (kind == "steady") {
       Leak(usual, false, 0, 1);
     } else if (kind == "by_load") {
@@ -360,7 +361,7 @@ class CourseMaker {
       const double power = random_.Uniform(0.3, 0.7);
       const double height = random_.LogUniform(1000, 100000);
       curves_.push_back([=](double t) { return height * std::pow(t, power); });
-    } else if (kind == "leak_faster_and_faster") {  // what leaks is walked by each request, and each adds to it
+    } else if (kind == "leak_faster_and_faster") {  // each request walks a list and adds to it
       const double doublings = random_.Uniform(0.7, 3);
       for (size_t i = 1; i < n_; ++i) {
         const double from = std::exp2(doublings * run_.times[i - 1]);
@@ -413,7 +414,7 @@ class CourseMaker {
         const double share = t / full_at;
         return limit * (share < 1 ? share : 1 - evicted + std::fmod(share - 1, evicted));
       });
-    } else if (kind == "epochs") {  // each of another height, with what the first one keeps
+    } else if (kind == "epochs") {  // of different heights, with the memory that the first one keeps
       const double period = random_.Uniform(0.08, 0.3);
       const double kept = random_.LogUniform(10, 1000);
       std::vector<double> heights;
@@ -445,7 +446,7 @@ class CourseMaker {
         events_.emplace_back(t + random_.Uniform(0.01, 0.1), -size);
         size = next;
       }
-    } else if (kind == "high_water") {  // a pool keeps the most there ever was
+    } else if (kind == "high_water") {  // a pool keeps its maximum
       const double mean = random_.LogUniform(10, 10000);
       const double sigma = random_.Uniform(0.05, 0.5);
       double most = 0;
@@ -525,9 +526,9 @@ class CourseMaker {
     }
   }
   double WorkAt(double time) const {
-    const double place = time * kGrid;
-    const auto cell = std::min(static_cast<size_t>(place), kGrid - 1);
-    return run_.grid_[cell] + (place - static_cast<double>(cell)) * (run_.grid_[cell + 1] - run_.grid_[cell]);
+    const double position = time * kGrid;
+    const auto cell = std::min(static_cast<size_t>(position), kGrid - 1);
+    return run_.grid_[cell] + (position - static_cast<double>(cell)) * (run_.grid_[cell + 1] - run_.grid_[cell]);
   }
   void Jumps(int count, double from, double to, double size, double spread) {
     for (int j = 0; j < count; ++j) {
@@ -535,7 +536,7 @@ class CourseMaker {
                            std::max(1.0, std::round(size * std::exp(spread * random_.Normal()))));
     }
   }
-  // At random times a part of what leaked since the last cleaning is freed.
+  // At random times, frees a part of the memory that leaked since the last cleaning.
   void Clean(double mean_gap) {
     double next = random_.Exponential(mean_gap);
     int64_t since = 0;
@@ -553,7 +554,7 @@ class CourseMaker {
     const double phase = random_.Uniform(0, period);
     curves_.push_back([=](double t) { return height * std::fmod(t + phase, period) / period; });
   }
-  // `count` of them at most times, each for a time of this mean.
+  // Buffers that live for a time of this mean; `count` of them live at most times.
   void Sessions(double count, double mean) {
     for (double t = -5 * mean; t < 1; t += random_.Exponential(mean / count)) {
       const double end = t + random_.Exponential(mean);

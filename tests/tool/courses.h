@@ -1,4 +1,4 @@
-// Labelled courses: what call sites that leak, and sites that do not, hold at the dumps of one program.
+// Labelled courses: the bytes that leaking and other call sites hold at each dump of one program.
 #ifndef HBMPROF_TESTS_TOOL_COURSES_H_
 #define HBMPROF_TESTS_TOOL_COURSES_H_
 
@@ -9,10 +9,10 @@
 
 namespace hbmprof_test {
 
-// Uniform random numbers; the same on every platform for one seed.
+// Uniform random numbers. A seed gives the same numbers on every platform.
 class Random {
  public:
-  // Numbers of neighbouring seeds have nothing in common.
+  // The sequences of neighbouring seeds are independent.
   explicit Random(uint64_t seed);
   uint64_t Bits();
   double Uniform(double low, double high);
@@ -28,7 +28,7 @@ class Random {
   uint64_t state_;
 };
 
-// What is common to the sites of one program: when it was dumped, and how much it had to do.
+// The properties that all sites of one program share: the times of the dumps and the load.
 struct ProgramRun {
   enum class Load { kConstant, kNoisy, kDay, kRamp, kStalling };
   std::vector<double> times;     // of the dumps, from 0 to 1
@@ -48,18 +48,18 @@ struct ProgramRun {
 struct CourseKind {
   const char* name;
   enum class Is { kLeak, kNoLeak, kUndecidable } is;
-  // Whether the judge's thresholds were chosen with courses of this kind: those of plain and mixed kinds were. The
-  // kinds held out were written before, and were not looked at until the thresholds stood.
+  // Whether the thresholds of the judge were chosen with courses of this kind. True for plain and mixed kinds. The
+  // held-out kinds were written before and not evaluated until the thresholds were final.
   enum class Use { kPlain, kMixed, kHeldOut } use;
   ProgramRun::Special special;
 };
-// Every kind there is.
+// All kinds.
 const std::vector<CourseKind>& CourseKinds();
 
 struct SiteCourse {
   std::vector<int64_t> bytes;      // in use at each dump
-  std::vector<int64_t> allocated;  // by the process until then
-  std::vector<int64_t> objects;    // in use
+  std::vector<int64_t> allocated;  // by the process until each dump
+  std::vector<int64_t> objects;    // in use at each dump
   std::vector<int64_t> allocated_objects;
 };
 // A course of this kind. `kind.special` must be that of the run.

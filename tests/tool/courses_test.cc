@@ -1,4 +1,4 @@
-// How often `hbmprof leaks` is right on labelled courses, with fixed seeds; the whole table is in
+// The recall and the false alarms of `hbmprof leaks` on labelled courses with fixed seeds. The full table is in
 // benchmarks/RESULTS.md.
 #include <gtest/gtest.h>
 
@@ -27,14 +27,14 @@ struct Shares {
   Tally others;
 };
 
-Shares Ask(size_t dumps) {
+Shares MeasureShares(size_t dumps) {
   Shares shares;
   const std::string directory = ScratchDir();
   for (const Special special : {Special::kNone, Special::kRestart, Special::kStalling}) {
     for (size_t r = 0; r < kRuns; ++r) {
       const ProgramCourses program =
           MakeProgram(100 * dumps + 10 * r + static_cast<size_t>(special), dumps, special, kSitesOfAKind);
-      const std::vector<Answer> answers = AskCommand(program, AllDumps(dumps), directory);
+      const std::vector<Answer> answers = QueryCommand(program, AllDumps(dumps), directory);
       EXPECT_EQ(answers.size(), program.sites.size());
       for (size_t s = 0; s < answers.size(); ++s) {
         const CourseKind& kind = *program.kinds[s];
@@ -47,15 +47,15 @@ Shares Ask(size_t dumps) {
   return shares;
 }
 
-TEST(Courses, LeaksAreFoundAndOthersAreNotCalledSoWithEightDumps) {
-  const Shares shares = Ask(8);
+TEST(Courses, RecallAndFalseAlarmsWithEightDumps) {
+  const Shares shares = MeasureShares(8);
   EXPECT_GE(shares.leaks.SureShare(), 0.70);
   EXPECT_GE(shares.leaks.AnyShare(), 0.90);
   EXPECT_LE(shares.others.SureShare(), 0.05);
 }
 
-TEST(Courses, LeaksAreFoundAndOthersAreNotCalledSoWithEighteenDumps) {
-  Shares shares = Ask(18);
+TEST(Courses, RecallAndFalseAlarmsWithEighteenDumps) {
+  Shares shares = MeasureShares(18);
   EXPECT_GE(shares.leaks.SureShare(), 0.84);
   EXPECT_GE(shares.leaks.AnyShare(), 0.94);
   EXPECT_LE(shares.others.SureShare(), 0.03);
@@ -68,8 +68,8 @@ TEST(Courses, LeaksAreFoundAndOthersAreNotCalledSoWithEighteenDumps) {
   }
 }
 
-TEST(Courses, LeaksAreFoundAndOthersAreNotCalledSoWithSixtyDumps) {
-  Shares shares = Ask(60);
+TEST(Courses, RecallAndFalseAlarmsWithSixtyDumps) {
+  Shares shares = MeasureShares(60);
   EXPECT_GE(shares.leaks.SureShare(), 0.86);
   EXPECT_GE(shares.leaks.AnyShare(), 0.95);
   EXPECT_LE(shares.others.SureShare(), 0.03);
@@ -81,8 +81,8 @@ TEST(Courses, MoreDumpsOfTheSameCourseKeepTheVerdict) {
   Tally kept;
   for (size_t r = 0; r < kRuns; ++r) {
     const ProgramCourses program = MakeProgram(7000 + r, 61, Special::kNone, kSitesOfAKind);
-    const std::vector<Answer> all = AskCommand(program, AllDumps(61), directory);
-    const std::vector<Answer> some = AskCommand(program, SpreadDumps(61, 8), directory);
+    const std::vector<Answer> all = QueryCommand(program, AllDumps(61), directory);
+    const std::vector<Answer> some = QueryCommand(program, SpreadDumps(61, 8), directory);
     ASSERT_EQ(all.size(), some.size());
     for (size_t s = 0; s < all.size(); ++s) {
       if (program.kinds[s]->is == Is::kLeak && some[s] == Answer::kSure) kept.Add(all[s]);
@@ -93,7 +93,7 @@ TEST(Courses, MoreDumpsOfTheSameCourseKeepTheVerdict) {
   EXPECT_GE(kept.AnyShare(), 0.97);
 }
 
-TEST(Courses, UnitsAndOriginsDoNotMatter) {
+TEST(Courses, VerdictIsIndependentOfUnitsAndOrigin) {
   const ProgramCourses program = MakeProgram(1, 18, Special::kNone, 3);
   for (size_t s = 0; s < program.sites.size(); ++s) {
     Course course;
@@ -110,8 +110,8 @@ TEST(Courses, UnitsAndOriginsDoNotMatter) {
   }
 }
 
-// Three dumps are the least; the values may be anything.
-TEST(Courses, AnyCourseIsJudged) {
+// Any values at the smallest number of dumps, three.
+TEST(Courses, JudgesArbitraryValues) {
   const double largest = 9.2e18;
   for (const double a : {0.0, 1.0, largest}) {
     for (const double b : {0.0, 1.0, largest}) {

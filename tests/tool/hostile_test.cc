@@ -1,5 +1,5 @@
-// Profiles that were made to take time and memory: every command ends soon, within bounds, with an answer or with a
-// message that says why not.
+// Profiles that are crafted to take time and memory: every command ends within its budget, with a result or with a
+// message that gives the reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -28,7 +28,7 @@ constexpr bool kSanitized = false;
 
 // The budget for a file of up to 10 MB: processor seconds, and bytes of memory.
 constexpr double kMaxSeconds = kSanitized ? 100 : 10;
-constexpr int64_t kMaxBytes = int64_t{11} << 27;  // 1 GiB of the command's data, and what else a process has
+constexpr int64_t kMaxBytes = int64_t{11} << 27;  // 1 GiB of the command's data, and the rest of a process
 
 struct Cost {
   int exit_code = -1;
@@ -37,7 +37,7 @@ struct Cost {
   std::string err;
 };
 
-// Runs the command, its output into nothing.
+// Runs the command and discards its output.
 Cost Measure(const std::vector<std::string>& arguments, const std::string& err_path) {
   // The limit turns a hang into a failure.
   std::vector<std::string> argv = {"bash", "-c", "ulimit -c 0 -t 300; exec \"$@\" >/dev/null 2>\"$0\"", err_path,
@@ -155,7 +155,7 @@ std::string ManyDevices() {
   }
   return maker.Bytes();
 }
-// A long text that is stored once and stands in every row, label, stack and module.
+// A long text that is stored once and used in every row, label, stack and module.
 std::string OneLongTextEverywhere() {
   ProfileMaker maker = Small();
   const std::string text(1 << 20, 'x');
@@ -175,7 +175,7 @@ std::string OneLongLabelEverywhere() {
   }
   return maker.Bytes();
 }
-std::string ManyPlacesOfOneFunction() {
+std::string ManyPositionsOfOneFunction() {
   ProfileMaker maker = Small();
   for (int i = 0; i < 100'000; ++i) maker.Sample({maker.Frame("f", "/src/f.cc", i), maker.Frame("main")}, {1, 1});
   return maker.Bytes();
@@ -202,7 +202,7 @@ std::string HugeIds() {
   }
   return maker.Bytes();
 }
-// Mappings that lie in one another and end before they begin; locations far outside.
+// Nested mappings, mappings that end before they begin, and locations far outside of them.
 std::string TangledMappings() {
   ProfileMaker maker = Small();
   for (uint64_t i = 0; i < 50'000; ++i) {
@@ -218,7 +218,7 @@ std::string EmptyOfAllKinds() {
   for (int i = 0; i < 700'000; ++i) bytes += std::string("\x12\x02\x12\0\x2a\0\x22\0\x1a\0\x32\0", 12);
   return bytes;
 }
-// 1 GiB of nothing in 1 MB.
+// 1 GiB of zeros in 1 MB.
 std::string GzipBomb() {
   z_stream stream = {};
   deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY);
@@ -236,7 +236,7 @@ std::string GzipBomb() {
   return bytes;
 }
 
-// Mangled names of a few hundred bytes that stand for gigabytes.
+// Mangled names of a few hundred bytes whose demangled form has gigabytes.
 std::string DemanglerBombs() {
   ProfileMaker maker = Small();
   for (int width = 2; width < 60; width += 3) {
@@ -255,7 +255,7 @@ std::string DemanglerBombs() {
 
 class HostileProfile : public testing::TestWithParam<Hostile> {};
 
-TEST_P(HostileProfile, TakesNoCommandLongNorMuchMemory) {
+TEST_P(HostileProfile, StaysWithinTimeAndMemory) {
   const std::string dir = ScratchDir();
   const std::string path = dir + "/p";
   const std::string bytes = GetParam().bytes();
@@ -282,12 +282,14 @@ TEST_P(HostileProfile, TakesNoCommandLongNorMuchMemory) {
     EXPECT_TRUE(cost.exit_code >= 0 && cost.exit_code <= 2) << what << ": exit code " << cost.exit_code;
     EXPECT_LT(cost.seconds, kMaxSeconds) << what;
     if (!kSanitized) {
-      // Several files have several times the budget.
+      // The budget is per file.
       const auto files = static_cast<int64_t>(std::count(command.begin(), command.end(), path));
       EXPECT_LT(cost.bytes, kMaxBytes + files * static_cast<int64_t>(bytes.size()) * 100) << what;
     }
     if (cost.exit_code == 2 && command[0] != "check") {
-      EXPECT_THAT(cost.err, testing::ContainsRegex("limit|which no profile|has neither|no sample type|no pprof"))
+      EXPECT_THAT(cost.err,
+                  testing::ContainsRegex(
+                      "limit|which no profile|has neither|no sample type|not a pprof|no sample has the label"))
           << what;
     }
   }
@@ -302,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Hostile{"ManyLabelSets", ManyLabelSets}, Hostile{"ManyDevices", ManyDevices},
                     Hostile{"OneLongTextEverywhere", OneLongTextEverywhere},
                     Hostile{"OneLongLabelEverywhere", OneLongLabelEverywhere},
-                    Hostile{"ManyPlacesOfOneFunction", ManyPlacesOfOneFunction}, Hostile{"LongPath", LongPath},
+                    Hostile{"ManyPositionsOfOneFunction", ManyPositionsOfOneFunction}, Hostile{"LongPath", LongPath},
                     Hostile{"HugeIds", HugeIds}, Hostile{"TangledMappings", TangledMappings},
                     Hostile{"EmptySamples", EmptySamples}, Hostile{"EmptyOfAllKinds", EmptyOfAllKinds},
                     Hostile{"GzipBomb", GzipBomb}, Hostile{"DemanglerBombs", DemanglerBombs}),

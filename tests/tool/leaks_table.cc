@@ -49,7 +49,7 @@ bool LastAboveFirst(const std::vector<int64_t>& values) {
   return static_cast<double>(values.back() - values.front()) > 0.05 * most;
 }
 
-// Means over the kinds, each kind the same.
+// Means over the kinds with equal weights.
 struct Mean {
   double sure = 0;
   double any = 0;
@@ -74,11 +74,11 @@ int Main(const std::string& directory, uint64_t seed, size_t runs) {
   std::map<size_t, std::map<const CourseKind*, Tally>> lines;  // sure: least squares; any: last against first
   for (const size_t dumps : counts) {
     for (const Special special : {Special::kNone, Special::kRestart, Special::kStalling}) {
-      if (special == Special::kRestart && dumps < 6) continue;  // no process has three dumps for sure
+      if (special == Special::kRestart && dumps < 6) continue;  // otherwise no process is sure to have three dumps
       for (size_t r = 0; r < runs; ++r) {
         const uint64_t program_seed = ((seed * 1000 + dumps) * 1000 + r) * 3 + static_cast<uint64_t>(special);
         const ProgramCourses program = MakeProgram(program_seed, dumps, special, kSitesOfAKind);
-        const std::vector<Answer> answers = AskCommand(program, AllDumps(dumps), directory);
+        const std::vector<Answer> answers = QueryCommand(program, AllDumps(dumps), directory);
         if (answers.empty()) {
           std::fprintf(stderr, "leaks_table: the command failed on %s\n", directory.c_str());
           return 1;
@@ -144,17 +144,17 @@ int Main(const std::string& directory, uint64_t seed, size_t runs) {
     std::printf("\n");
   }
 
-  // More dumps of the same courses: leaks that are sure with some dumps, and what 61 say of them.
+  // More dumps of the same courses: the leaks that are sure with some dumps, and their verdicts with 61 dumps.
   std::printf("\n| sure with | still sure with 61 dumps | at least perhaps |\n|---|---|---|\n");
   constexpr size_t kAll = 61;
   std::map<std::string, Tally> kept;
   for (size_t r = 0; r < runs; ++r) {
     const ProgramCourses program = MakeProgram((seed * 1000 + 61) * 1000 + r, kAll, Special::kNone, kSitesOfAKind);
-    const std::vector<Answer> all = AskCommand(program, AllDumps(kAll), directory);
+    const std::vector<Answer> all = QueryCommand(program, AllDumps(kAll), directory);
     for (const size_t some : {6, 8, 11, 21, 31}) {
-      const std::vector<Answer> spread = AskCommand(program, SpreadDumps(kAll, some), directory);
+      const std::vector<Answer> spread = QueryCommand(program, SpreadDumps(kAll, some), directory);
       const std::vector<Answer> early =
-          some > 8 ? AskCommand(program, AllDumps(some), directory) : std::vector<Answer>();
+          some > 8 ? QueryCommand(program, AllDumps(some), directory) : std::vector<Answer>();
       for (size_t s = 0; s < all.size(); ++s) {
         if (program.kinds[s]->is != Is::kLeak) continue;
         char name[64];

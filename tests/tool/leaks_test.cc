@@ -118,7 +118,7 @@ std::vector<std::string> With(std::vector<std::string> first, const std::vector<
   return first;
 }
 
-TEST(Leaks, RanksTheOneLeakFirstWithItsRateAndNothingElse) {
+TEST(Leaks, RanksTheOnlyLeakFirstWithItsRate) {
   const std::vector<std::string> dumps = ServerDumps(ScratchDir());
   const nlohmann::json json = ToolJson(With({"leaks", "--per", "requests"}, dumps));
   ASSERT_TRUE(json.is_object());
@@ -138,7 +138,7 @@ TEST(Leaks, RanksTheOneLeakFirstWithItsRateAndNothingElse) {
   EXPECT_EQ(json["sites"].size(), 40u + 3u);
 }
 
-TEST(Leaks, SaysWhyTheOthersAreNone) {
+TEST(Leaks, ExplainsTheOtherVerdicts) {
   const std::vector<std::string> dumps = ServerDumps(ScratchDir());
   const nlohmann::json json = ToolJson(With({"leaks"}, dumps));
   std::map<std::string, std::string> verdicts;
@@ -151,7 +151,7 @@ TEST(Leaks, SaysWhyTheOthersAreNone) {
   EXPECT_EQ(verdicts["Batch"], "up and down") << json.dump(1);
 }
 
-TEST(Leaks, GiveCiItsExitCode) {
+TEST(Leaks, FailOverSetsTheExitCode) {
   const std::vector<std::string> dumps = ServerDumps(ScratchDir());
   const CommandResult over = RunTool(With({"leaks", "--fail-over", "1MiB", "--per", "requests"}, dumps));
   EXPECT_EQ(over.exit_code, 1);
@@ -162,7 +162,7 @@ TEST(Leaks, GiveCiItsExitCode) {
   EXPECT_THAT(under.out, Not(HasSubstr("FAILED")));
 }
 
-TEST(Leaks, TakesDumpsInTheOrderOfTheirTime) {
+TEST(Leaks, OrdersDumpsByTime) {
   const std::vector<std::string> dumps = ServerDumps(ScratchDir());
   const std::vector<std::string> shuffled = {dumps[3], dumps[0], dumps[4], dumps[2], dumps[1]};
   const nlohmann::json json = ToolJson(With({"leaks", "--per", "requests"}, shuffled));
@@ -171,7 +171,7 @@ TEST(Leaks, TakesDumpsInTheOrderOfTheirTime) {
   EXPECT_EQ(json["sites"][0]["verdict"], "leak");
 }
 
-TEST(Leaks, SaysWhatIsMissingForAnAnswer) {
+TEST(Leaks, ExplainsMissingInput) {
   const std::string dir = ScratchDir();
   const std::vector<std::string> dumps = ServerDumps(dir);
   const CommandResult two = RunTool({"leaks", dumps[0], dumps[1]});
@@ -185,7 +185,7 @@ TEST(Leaks, SaysWhatIsMissingForAnAnswer) {
   EXPECT_THAT(stuck.err, HasSubstr("counter 'requests' has only 2 values in 3 dumps"));
   const CommandResult label = RunTool(With({"leaks", "--by", "phase"}, dumps));
   EXPECT_EQ(label.exit_code, 2);
-  EXPECT_THAT(label.err, HasSubstr("no sample has that label (there are: "));
+  EXPECT_THAT(label.err, HasSubstr("no sample has the label 'phase'; the labels are: bytes, device, kind"));
   EXPECT_EQ(RunTool(With({"leaks", "--fail-on", "maybe"}, dumps)).exit_code, 2);
 }
 
@@ -195,7 +195,7 @@ struct Course {
   std::vector<int64_t> values;
   const char* verdict;
 };
-TEST(Leaks, JudgesTheCoursesThatProgramsShow) {
+TEST(Leaks, JudgesTypicalCourses) {
   const Course courses[] = {
       {"steady", {100, 200, 300, 400, 500}, "leak"},
       {"noisy_but_steady", {1000, 1900, 3100, 4000, 5200}, "leak"},
@@ -261,7 +261,7 @@ std::vector<std::string> WriteDumps(const std::string& dir, const std::vector<Du
 }
 
 // The list of JAX's manual: nine dumps, and what it adds in each has a label value of its own.
-TEST(Leaks, AStackIsJudgedOverAllItsLabels) {
+TEST(Leaks, JudgesAStackOverAllItsLabels) {
   const std::string dir = ScratchDir();
   std::vector<std::string> arguments = {"leaks", "--fail-over", "1KiB"};
   for (int d = 1; d <= 9; ++d) {
@@ -292,7 +292,7 @@ TEST(Leaks, AStackIsJudgedOverAllItsLabels) {
 }
 
 // Each of forty sites grows once, so none of them is a leak; together they grow all the time.
-TEST(Leaks, GrowthThatNoSiteExplainsFailsToo) {
+TEST(Leaks, CountsGrowthOfAllOtherSites) {
   const std::string dir = ScratchDir();
   std::vector<std::string> dumps;
   for (int d = 0; d < 20; ++d) {
@@ -313,7 +313,7 @@ TEST(Leaks, GrowthThatNoSiteExplainsFailsToo) {
   EXPECT_EQ(ToolJson(With({"leaks"}, dumps))["unexplained"], 38 << 20);
 }
 
-TEST(Leaks, WhatFailsCanBeChosen) {
+TEST(Leaks, FailOnSelectsTheVerdicts) {
   // Slows down: perhaps.
   std::vector<Dump> course;
   for (int d = 0; d < 12; ++d) course.push_back({std::llround((100 - 100 * std::exp(-d / 5.0)) * (1 << 20)), 100 * d});
@@ -328,7 +328,7 @@ TEST(Leaks, WhatFailsCanBeChosen) {
   EXPECT_THAT(perhaps.out, HasSubstr("FAILED: what may leak grew by 88.92 MiB"));
 }
 
-TEST(Leaks, GrowthMustGoOnAtTheEnd) {
+TEST(Leaks, RequiresGrowthAtTheEnd) {
   const auto dumps = [](const std::vector<double>& bytes) {
     std::vector<Dump> course;
     for (const double value : bytes) course.push_back({std::llround(value), 100 * static_cast<int64_t>(course.size())});
@@ -360,7 +360,7 @@ TEST(Leaks, GrowthMustGoOnAtTheEnd) {
             "perhaps");
 }
 
-TEST(Leaks, OneProcessIsJudgedWhereTheProgramWasRestarted) {
+TEST(Leaks, JudgesOneProcessAfterARestart) {
   // Three dumps, a restart, then fifteen dumps of a leak.
   std::vector<Dump> course = {{5000, 100, 7}, {5100, 200, 7}, {5200, 300, 7}};
   for (int d = 0; d < 15; ++d) course.push_back({1000 + 100 * d, 50 + 100 * d, 8});
@@ -381,7 +381,7 @@ TEST(Leaks, OneProcessIsJudgedWhereTheProgramWasRestarted) {
               HasSubstr("the program was restarted once: dumps 4 to 18 are judged"));
 }
 
-TEST(Leaks, APauseOfTheCounterIsNoPauseOfTheLeak) {
+TEST(Leaks, IgnoresPausesOfTheCounter) {
   // Grows by the requests; nothing is requested in the last half of the time.
   std::vector<Dump> course;
   for (int d = 0; d < 20; ++d) course.push_back({1000 * std::min(d, 10), 100 * std::min(d, 10)});
@@ -419,7 +419,7 @@ class LeaksOfExamples : public testing::Test {
   const std::string dir_ = ScratchDir();
 };
 
-TEST_F(LeaksOfExamples, TheServerThatLeaksIsFound) {
+TEST_F(LeaksOfExamples, FindsTheLeakingServer) {
   const std::vector<std::string> dumps = ServerDumps({"--leak"});
   const CommandResult result = RunTool(With({"leaks", "--per", "requests", "--fail-over", "1MiB"}, dumps));
   EXPECT_EQ(result.exit_code, 1) << result.out;
@@ -430,13 +430,13 @@ TEST_F(LeaksOfExamples, TheServerThatLeaksIsFound) {
   EXPECT_THAT(result.out, HasSubstr("llm::KvCache::AllocatePage"));
 }
 
-TEST_F(LeaksOfExamples, TheServerThatDoesNotIsNot) {
+TEST_F(LeaksOfExamples, FindsNoLeakInTheOtherServer) {
   const CommandResult result = RunTool(With({"leaks", "--fail-over", "1", "--fail-on", "perhaps"}, ServerDumps({})));
   EXPECT_EQ(result.exit_code, 0) << result.out;
   EXPECT_THAT(result.out, HasSubstr("0 leak, 0 perhaps, 0 grew and stopped"));
 }
 
-TEST_F(LeaksOfExamples, TheGrowingListIsFound) {
+TEST_F(LeaksOfExamples, FindsTheGrowingList) {
   ASSERT_EQ(RunExample("growing_list", {dir_}).exit_code, 0);
   std::vector<std::string> dumps;
   for (int i = 1; i <= 9; ++i) dumps.push_back(dir_ + "/memory" + std::to_string(i) + ".pb.gz");

@@ -132,7 +132,7 @@ TEST_F(Terminal, JsonIsValidUtf8WithoutEffectAndKeepsTheNames) {
   EXPECT_EQ(name.substr(0, 24), std::string("name") + std::string(kHostile).substr(0, 20));
 }
 
-TEST(Visible, KeepsTextAndShowsTheRest) {
+TEST(Visible, KeepsTextAndEscapesTheRest) {
   using hbmprof::tool::Visible;
   EXPECT_EQ(Visible("std::vector<int>::_M_realloc [libfoo.so] \\ ~"), "std::vector<int>::_M_realloc [libfoo.so] \\ ~");
   EXPECT_EQ(Visible("größe 大きさ 🚀 → \xc2\xa0"), "größe 大きさ 🚀 → \xc2\xa0");
@@ -159,7 +159,7 @@ class FullDisk : public Terminal {
   }
 };
 
-TEST_F(FullDisk, EveryCommandThatPrintsExitsWithTwoAndSaysWhy) {
+TEST_F(FullDisk, EveryCommandReportsIt) {
   std::vector<std::vector<std::string>> commands = Commands();
   commands.insert(commands.end(), {{"top", files_[0], "--json"},
                                    {"leaks", files_[0], files_[1], files_[2], "--json"},
@@ -176,7 +176,7 @@ TEST_F(FullDisk, EveryCommandThatPrintsExitsWithTwoAndSaysWhy) {
   }
 }
 
-TEST_F(FullDisk, AReaderThatGoesAwayIsNoSuccess) {
+TEST_F(FullDisk, AClosedPipeIsAnError) {
   // By default the signal ends the command, as any other; where it is ignored, the command says what happened.
   const CommandResult killed = RunCommand(
       {"bash", "-c", "{ sleep 1; exec \"$@\"; } | true; exit ${PIPESTATUS[0]}", "bash", ToolPath(), "top", files_[0]});
@@ -188,7 +188,7 @@ TEST_F(FullDisk, AReaderThatGoesAwayIsNoSuccess) {
   EXPECT_THAT(ignored.err, HasSubstr("Broken pipe"));
 }
 
-TEST_F(FullDisk, AClosedStandardOutputIsAnErrorAndGetsIntoNoFile) {
+TEST_F(FullDisk, AClosedStandardOutputIsAnError) {
   for (const char* closed : {">&-", "<&- >&-", "<&- >&- 2>&-"}) {
     EXPECT_EQ(RunRedirected({"top", files_[0]}, closed).exit_code, 2) << closed;
     const std::string page = files_[0] + ".html";

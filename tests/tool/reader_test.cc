@@ -1,4 +1,4 @@
-// What the command makes of files: whole ones, damaged ones, hostile ones, large ones.
+// How the command reads intact, damaged, hostile and large files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -27,11 +27,11 @@ ProfileMaker Sound() {
   return maker;
 }
 
-// --- What cannot be read ------------------------------------------------------------------------------------------
+// --- Unreadable files ---------------------------------------------------------------------------------------------
 
 class Unreadable : public testing::Test {
  protected:
-  // Every command says the same, and exits with 2.
+  // Every command prints the same message and exits with 2.
   void Expect(const std::string& bytes, const std::string& message) {
     const std::string path = ScratchDir() + "/bad.pb.gz";
     WriteFile(path, bytes);
@@ -57,7 +57,7 @@ TEST_F(Unreadable, NoFile) {
   EXPECT_THAT(RunTool({"top", "/"}).err, HasSubstr("/: is a directory"));
 }
 TEST_F(Unreadable, Empty) { Expect("", "is empty"); }
-TEST_F(Unreadable, NoProfileAtAll) { Expect("#!/bin/sh\necho hello\n", "no pprof profile"); }
+TEST_F(Unreadable, NotAProfile) { Expect("#!/bin/sh\necho hello\n", "not a pprof profile"); }
 TEST_F(Unreadable, GzipCutOff) {
   const std::string bytes = Sound().Bytes();
   Expect(bytes.substr(0, bytes.size() / 2),
@@ -68,7 +68,7 @@ TEST_F(Unreadable, GzipDamaged) {
   bytes[bytes.size() - 6] ^= 1;  // of the checksum
   Expect(bytes, "bad gzip data at byte ");
 }
-TEST_F(Unreadable, SomethingAfterTheGzipStream) {
+TEST_F(Unreadable, DataAfterTheGzipStream) {
   const std::string bytes = Sound().Bytes();
   Expect(bytes + "tail", "the gzip stream ends at byte " + std::to_string(bytes.size()));
 }
@@ -77,7 +77,7 @@ TEST_F(Unreadable, MessageCutOff) {
   Expect(bytes.substr(0, bytes.size() - 3), "cannot be read at byte ");
   Expect(bytes.substr(0, bytes.size() / 4), " bytes, and only ");
 }
-TEST_F(Unreadable, LengthOfFourGigabytes) {
+TEST_F(Unreadable, FieldLengthOfFourGigabytes) {
   // string_table, 0xFFFFFFFF bytes.
   Expect(std::string("\x32\xff\xff\xff\xff\x0f", 6), "claims 4294967295 bytes, and only 0 follow");
 }
@@ -103,20 +103,20 @@ TEST_F(Unreadable, DanglingFunction) {
   Expect([](auto& p) { p.mutable_location(2)->mutable_line(0)->set_function_id(1234567); },
          "location[2]: a line names function 1234567");
 }
-TEST_F(Unreadable, IdTwice) {
+TEST_F(Unreadable, DuplicateId) {
   Expect([](auto& p) { p.mutable_location(1)->set_id(1); }, "location[1]: its id 1 is another one's too");
   Expect([](auto& p) { p.mutable_function(1)->set_id(0); }, "function[1]: its id is 0");
 }
 TEST_F(Unreadable, WrongNumberOfValues) {
   Expect([](auto& p) { p.mutable_sample(0)->add_value(3); }, "sample[0]: it has 3 values for 2 sample types");
 }
-TEST_F(Unreadable, StringTableWithoutItsFirst) {
+TEST_F(Unreadable, StringTableWithoutEmptyString) {
   Expect([](auto& p) { p.set_string_table(0, "x"); }, "string_table does not begin with the empty string");
 }
 
 // --- check --------------------------------------------------------------------------------------------------------
 
-TEST(Check, FindsNothingWrongWithOurOwn) {
+TEST(Check, AcceptsOurOwnProfiles) {
   const std::string path = ScratchDir() + "/own.pb.gz";
   FakeSymbolizer symbolizer = ServerSymbolizer();
   hbmprof::Snapshot snapshot = ServerSnapshot();
@@ -127,7 +127,7 @@ TEST(Check, FindsNothingWrongWithOurOwn) {
   EXPECT_THAT(result.out, HasSubstr("own.pb.gz: well formed and complete\n"));
 }
 
-TEST(Check, SaysInWordsWhatIsWrong) {
+TEST(Check, ExplainsEachProblem) {
   const std::string dir = ScratchDir();
   ProfileMaker maker = Sound();
   maker.Comment("device GPU:0 space=device in_use=4196 peak=1 unaccounted=5");
@@ -145,7 +145,7 @@ TEST(Check, SaysInWordsWhatIsWrong) {
        {"good.pb.gz: well formed and complete", "bad.pb.gz: HAS PROBLEMS",
         "it is incomplete: 2 allocations of 8.00 KiB were not recorded",
         "device GPU:0 (managed) states in_use=17, but the samples' inuse_space sum to 0", "1 samples have no stack",
-        "in mapping 7, which does not exist", "drop_frames or keep_frames is no regular expression",
+        "in mapping 7, which does not exist", "drop_frames or keep_frames is not a regular expression",
         "default_sample_type missing is none of its sample types", "note: 1 stacks were cut at the depth limit",
         "note: device GPU:0: +5 B are in use outside of tracked allocations"}) {
     EXPECT_THAT(result.out, HasSubstr(text));
@@ -153,10 +153,9 @@ TEST(Check, SaysInWordsWhatIsWrong) {
   EXPECT_THAT(result.out, testing::Not(HasSubstr("(device) states")));
 }
 
-// --- which sample type is shown
-// ---------------------------------------------------------------------------------------
+// --- The default sample type --------------------------------------------------------------------------------------
 
-TEST(DefaultSampleType, IsTheFilesOwnAndInUseWhereSeveralAreCompared) {
+TEST(DefaultSampleType, IsTheFilesOwnAndInUseForSeveralFiles) {
   const std::string dir = ScratchDir();
   for (const int64_t in_use : {0, 30}) {
     ProfileMaker maker({{"peak_space", "bytes"}, {"inuse_space", "bytes"}});
@@ -183,7 +182,7 @@ TEST(Convert, WritesFoldedStacks) {
               HasSubstr("device=GPU:0;main;other 2\n"));
 }
 
-TEST(Convert, WritesSpeedscopesFormat) {
+TEST(Convert, WritesSpeedscope) {
   const std::string dir = ScratchDir();
   Sound().Write(dir + "/p.pb.gz");
   ASSERT_EQ(RunTool({"convert", dir + "/p.pb.gz", "--to", "speedscope", "-o", dir + "/p.json"}).exit_code, 0);
@@ -237,7 +236,7 @@ ProfileMaker Large(int seed) {
   return maker;
 }
 
-// Processor time, which a busy machine does not stretch; the command has one thread.
+// Measures processor time, because a busy machine does not change it. The command has one thread.
 double ChildrensSeconds() {
   rusage usage;
   getrusage(RUSAGE_CHILDREN, &usage);
@@ -247,16 +246,16 @@ double ChildrensSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-TEST(Diff, TakesHalfAGigabyteForAHundredThousandSamplesEachAndSaysHowLong) {
+TEST(Diff, TakesAtMostHalfAGigabyteFor100000Samples) {
   const std::string dir = ScratchDir();
   Large(1).Write(dir + "/a");
   Large(2).Write(dir + "/b");
   const double before = ChildrensSeconds();
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   const CommandResult result = RunTool({"diff", dir + "/a", dir + "/b"});
-  const bool timed = false;  // and a sanitizer's own memory is not ours
+  const bool timed = false;  // a sanitizer needs memory of its own
 #else
-  // The limit is on address space, which is more than memory.
+  // The limit is on address space, which is larger than the memory in use.
   const CommandResult result = RunCommand(
       {"bash", "-c", "ulimit -v 500000 && exec \"$0\" diff \"$1\" \"$2\"", ToolPath(), dir + "/a", dir + "/b"});
   const bool timed = true;
@@ -265,7 +264,7 @@ TEST(Diff, TakesHalfAGigabyteForAHundredThousandSamplesEachAndSaysHowLong) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("app::Function"));
   std::printf("diff of two profiles of 100,000 samples: %.2f s, below 500 MB\n", seconds);
-  // Meant to be below two; a busy machine is no defect, a diff that takes this long is.
+  // The goal is two seconds. The limit is higher because a busy machine is not a defect.
   EXPECT_TRUE(!timed || seconds < 20) << seconds;
 }
 

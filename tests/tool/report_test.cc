@@ -111,7 +111,7 @@ class ReportInBrowser : public Report {
   }
 };
 
-TEST_F(Report, NeedsNothingElseAndNoNetwork) {
+TEST_F(Report, NeedsNoOtherFileAndNoNetwork) {
   MakeReport(Dumps(3));
   const std::string html = ReadAll(page_);
   EXPECT_THAT(html, Not(HasSubstr("http:")));
@@ -140,7 +140,7 @@ TEST_F(Report, ParsesNoHtmlAndAllowsOnlyItsOwnScript) {
   EXPECT_LT(html.find("Content-Security-Policy"), html.find("<style>"));
 }
 
-TEST_F(ReportInBrowser, AUnitThatIsMarkupIsShownAsText) {
+TEST_F(ReportInBrowser, ShowsMarkupInAUnitAsText) {
   const std::vector<std::pair<std::string, std::string>> types = {{"inuse_space", "<img src=x onerror=say('ran')>"}};
   ProfileMaker maker(types);
   maker.Sample({maker.Frame("main")}, {7});
@@ -154,7 +154,7 @@ TEST_F(ReportInBrowser, AUnitThatIsMarkupIsShownAsText) {
   EXPECT_THAT(said, Not(HasSubstr("ran\n")));
 }
 
-TEST_F(ReportInBrowser, ThePolicyStopsAScriptThatGotIn) {
+TEST_F(ReportInBrowser, ThePolicyStopsAnInjectedScript) {
   MakeReport(Dumps(1));
   EXPECT_EQ(Browse("const added = document.createElement('script'); added.textContent = 'say(\"ran\")';"
                    "document.body.append(added);"
@@ -164,7 +164,7 @@ TEST_F(ReportInBrowser, ThePolicyStopsAScriptThatGotIn) {
             "end\n");
 }
 
-TEST_F(ReportInBrowser, ShowsWhatIsInUseAtThePeakAndWasAllocatedEver) {
+TEST_F(ReportInBrowser, ShowsInUsePeakAndAllocated) {
   MakeReport(Dumps(1));
   EXPECT_EQ(Browse("const found = () => say(document.getElementById('found').textContent);"
                    "found(); press('peak'); found(); press('alloc'); found(); press('objects'); found();"
@@ -172,7 +172,7 @@ TEST_F(ReportInBrowser, ShowsWhatIsInUseAtThePeakAndWasAllocatedEver) {
             "4.63 MiB in all\n6.50 MiB in all\n10.25 MiB in all\n102 in all\n12 in all\n");
 }
 
-TEST_F(ReportInBrowser, SearchMarksMatchesAndAddsThemUp) {
+TEST_F(ReportInBrowser, SearchMarksAndSumsMatches) {
   MakeReport(Dumps(1));
   EXPECT_EQ(Browse("const search = document.getElementById('search');"
                    "const type = text => { search.value = text; search.dispatchEvent(new Event('input'));"
@@ -185,7 +185,7 @@ TEST_F(ReportInBrowser, SearchMarksMatchesAndAddsThemUp) {
             "4.63 MiB in all\n0 hits\n");
 }
 
-TEST_F(ReportInBrowser, AClickZoomsInAndTheButtonOut) {
+TEST_F(ReportInBrowser, ClickZoomsInAndButtonZoomsOut) {
   MakeReport(Dumps(1));
   // Shares of the graph's width, in percent, within one.
   EXPECT_EQ(Browse("const wide = name => box(name).offsetWidth / document.getElementById('flame').offsetWidth * 100;"
@@ -206,7 +206,7 @@ TEST_F(ReportInBrowser, ComparesWithTheFirstDump) {
             "+320.00 KiB changed\nno weights\nred\n+320.00 KiB\n");
 }
 
-TEST_F(ReportInBrowser, TellsGrowthDevicesLabelsSizesAndWhatIsMissing) {
+TEST_F(ReportInBrowser, ShowsGrowthDevicesLabelsSizesAndWarnings) {
   MakeReport(Dumps(3));
   const std::string said = Browse(
       "for (const id of ['devices', 'growth', 'labels', 'sizes', 'warning']) "
@@ -226,6 +226,44 @@ TEST_F(ReportInBrowser, TellsGrowthDevicesLabelsSizesAndWhatIsMissing) {
   EXPECT_THAT(said, Not(HasSubstr("ERROR")));
 }
 
+// A profile whose leaf is a function of the CUDA runtime.
+std::string WriteLibraryLeaf(const std::string& path) {
+  ProfileMaker maker(kTypes);
+  const uint64_t cuda = maker.Mapping(0x1000, 0x9000, 0, "/usr/lib/libcudart.so.12");
+  const uint64_t app = maker.Mapping(0x10000, 0x90000, 0, "/srv/app");
+  const uint64_t leaf = maker.Location(cuda, 0x1100, {{maker.Function("cudaMalloc", "cudaMalloc"), 0}});
+  const uint64_t load = maker.Location(app, 0x10100, {{maker.Function("app::Load", "app::Load"), 0}});
+  maker.Sample({leaf, load}, {1, 1024, 1, 1024, 1, 1024});
+  maker.Write(path);
+  return path;
+}
+
+constexpr char kSayFrames[] =
+    "const frames = () => say((box('cudaMalloc') ? 'cudaMalloc ' : '') + (box('app::Load') ? 'Load ' : '') +"
+    "  document.querySelector('#functions td').textContent + ' ' + document.querySelector('#functions "
+    "td.name').innerText);";
+
+TEST_F(ReportInBrowser, ShowsOwnCodeOrAllFrames) {
+  MakeReport({WriteLibraryLeaf(dir_ + "/library.pb.gz")});
+  EXPECT_EQ(Browse(std::string(kSayFrames) + "frames(); press('all'); frames(); press('own'); frames();"),
+            "Load 1.00 KiB app::Load\n[app]\ncudaMalloc Load 1.00 KiB cudaMalloc\n[libcudart.so.12]\n"
+            "Load 1.00 KiB app::Load\n[app]\n");
+}
+
+TEST_F(ReportInBrowser, NoOwnStartsWithAllFrames) {
+  const std::string path = WriteLibraryLeaf(dir_ + "/library.pb.gz");
+  MakeReport({"--no-own", path});
+  EXPECT_THAT(Browse(std::string(kSayFrames) + "frames();"), HasSubstr("cudaMalloc Load 1.00 KiB cudaMalloc"));
+  MakeReport({"--known", "/srv/app", path});
+  EXPECT_THAT(Browse(std::string(kSayFrames) + "frames();"), HasSubstr("cudaMalloc Load 1.00 KiB cudaMalloc"))
+      << "no frame is own code";
+}
+
+TEST_F(ReportInBrowser, HasNoChoiceOfFramesWithoutLibraries) {
+  MakeReport(Dumps(1));
+  EXPECT_EQ(Browse("say(document.getElementById('frames').children.length);"), "0\n");
+}
+
 TEST_F(ReportInBrowser, ThemesDiffer) {
   MakeReport(Dumps(1));
   EXPECT_EQ(Browse("const page = () => getComputedStyle(document.body).backgroundColor; const first = page();"
@@ -234,7 +272,7 @@ TEST_F(ReportInBrowser, ThemesDiffer) {
             "false\ntrue\n");
 }
 
-TEST_F(ReportInBrowser, DrawsTenThousandSitesAndSaysHowFast) {
+TEST_F(ReportInBrowser, DrawsTenThousandSites) {
   ProfileMaker maker(kTypes);
   std::vector<uint64_t> frames;
   for (int i = 0; i < 2000; ++i) {

@@ -1,6 +1,7 @@
 // top, diff and peek against the real pprof: the same rows, the same values to the byte.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <random>
@@ -66,6 +67,28 @@ Rows ToolRows(const std::vector<std::string>& arguments) {
   }
   return Sorted(rows);
 }
+
+// Rows of the command, which may print warnings about filters that match nothing.
+Rows FilteredRows(const std::vector<std::string>& arguments) {
+  std::vector<std::string> all = arguments;
+  all.push_back("--json");
+  const CommandResult result = RunTool(all);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  Rows rows;
+  const nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
+  if (!json.is_object()) return rows;
+  for (const auto& row : json["rows"]) {
+    rows.emplace(row["name"].get<std::string>(), RowValues{row["flat"].get<int64_t>(), row["cum"].get<int64_t>()});
+  }
+  return Sorted(rows);
+}
+
+// One option of pprof's filters, as pprof and as the command write it.
+struct Filter {
+  std::string name;
+  std::string value;
+};
+using Filters = std::vector<Filter>;
 
 struct Made {
   std::string name;
@@ -223,7 +246,7 @@ class AgainstPprof : public testing::Test {
   std::vector<Made> made_;
 };
 
-TEST_F(AgainstPprof, TopHasTheSameRowsOnTwentyProfilesOfDifferentMakers) {
+TEST_F(AgainstPprof, TopHasTheSameRows) {
   EXPECT_GE(made_.size(), RunCommand({"go", "version"}).exit_code == 0 ? 20u : 18u);
   for (const Made& made : made_) {
     SCOPED_TRACE(made.name);
@@ -240,7 +263,7 @@ TEST_F(AgainstPprof, DiffHasTheSameRows) {
   }
 }
 
-TEST_F(AgainstPprof, LinesAndOtherSampleTypesAreTheSameToo) {
+TEST_F(AgainstPprof, LinesAndSampleTypesHaveTheSameRows) {
   for (const Made& made : made_) {
     SCOPED_TRACE(made.name);
     EXPECT_EQ(ToolRows({"top", "--by", "line", made.path}), PprofRows({"-lines", made.path}));
@@ -248,21 +271,123 @@ TEST_F(AgainstPprof, LinesAndOtherSampleTypesAreTheSameToo) {
   }
 }
 
-TEST_F(AgainstPprof, SeveralFilesAddUpAsRanksDo) {
+TEST_F(AgainstPprof, FrameFiltersHaveTheSameRows) {
+  const Filters cases[] = {
+      {{"focus", "layer_[0-3]|f[135]|method|KvCache|Decode|Alloc"}},
+      {{"focus", "libx|some|app|server$"}},
+      {{"ignore", "layer_7|outer|Inner|Decode|libclosed|runtime"}},
+      {{"hide", "layer_[0-5]|f[1-4]|ns::|Run|app"}},
+      {{"hide", "\\.py$|\\.cc$|libx|nowhere"}},
+      {{"show", "layer_1|f|ns|main|Weights"}},
+      {{"show", "libx|some\\.so|server"}},
+      {{"show_from", "layer_2|f5|Helper|Decode|main"}},
+      {{"show_from", "app$|some\\.so|class\\.cc|model"}},
+      {{"focus", "layer_1|f[1-5]|Class"}, {"ignore", "layer_[89]|f7|Helper"}},
+      {{"focus", "main|layer_3|f2"}, {"hide", "layer_3|f2|method"}},
+      {{"hide", "f1|Inner|layer_4"}, {"show", "f|ns|layer"}, {"show_from", "f[2-6]|Class|layer_[2-6]"}},
+      {{"focus", "no such function"}},
+  };
+  for (const Made& made : made_) {
+    // The other seeds have the same kinds of frames.
+    if (made.name.find_first_of("23") != std::string::npos) continue;
+    const Rows whole = PprofRows({made.path});
+    size_t changed = 0;
+    for (const Filters& filters : cases) {
+      std::vector<std::string> ours = {"top", made.path};
+      std::vector<std::string> pprofs;
+      std::string text;
+      for (const Filter& filter : filters) {
+        ours.insert(ours.end(), {filter.name == "show_from" ? "--show-from" : "--" + filter.name, filter.value});
+        pprofs.push_back("-" + filter.name + "=" + filter.value);
+        text += pprofs.back() + " ";
+      }
+      SCOPED_TRACE(made.name + " " + text);
+      pprofs.push_back(made.path);
+      const Rows expected = PprofRows(pprofs);
+      changed += expected != whole ? 1 : 0;
+      EXPECT_EQ(FilteredRows(ours), expected);
+    }
+    EXPECT_GE(changed, 2u) << made.name << ": the filters of this test have no effect";
+  }
+}
+
+TEST_F(AgainstPprof, TagFiltersHaveTheSameRows) {
+  const std::pair<std::string, std::vector<std::string>> cases[] = {
+      {"jax0", {"kind=buffer", "device=TPU_[12]", "buffer", "TPU_1,buffer", "kind=executable,nothing", "device:TPU_3"}},
+      {"tcmalloc0",
+       {"bytes=16b:48b", "bytes=32b", "bytes=:32b", "bytes=17b:", "32b:", "bytes=32", "bytes=1kb:", "bytes=16B:1kb",
+        "bytes=16b:48", "bytes"}},
+      {"ours",
+       {"phase=decode", "request_class=chat,batch", "phase=", "bytes=1mb:2mb", "bytes=64kb:", "bytes=:64kb", "GPU:0",
+        "kind=dev"}},
+  };
+  for (const auto& [name, filters] : cases) {
+    const auto made = std::find_if(made_.begin(), made_.end(), [&](const Made& one) { return one.name == name; });
+    ASSERT_NE(made, made_.end());
+    for (const std::string& filter : filters) {
+      SCOPED_TRACE(name + " " + filter);
+      EXPECT_EQ(FilteredRows({"top", made->path, "--tagfocus", filter}),
+                PprofRows({"-tagfocus=" + filter, made->path}));
+      EXPECT_EQ(FilteredRows({"top", made->path, "--tagignore", filter}),
+                PprofRows({"-tagignore=" + filter, made->path}));
+    }
+  }
+}
+
+TEST_F(AgainstPprof, FilteredDiffHasTheSameRows) {
+  for (const Made& made : made_) {
+    if (made.name.find_first_of("123") != std::string::npos) continue;
+    SCOPED_TRACE(made.name);
+    const std::string focus = "layer_[0-3]|f[135]|method|Decode|main|0x4010";
+    EXPECT_EQ(FilteredRows({"diff", made.path, made.other, "--focus", focus, "--hide", "layer_2|f1|Inner"}),
+              PprofRows({"-diff_base", made.path, "-focus=" + focus, "-hide=layer_2|f1|Inner", made.other}));
+  }
+}
+
+// Shares are relative to the total of all samples, as in pprof.
+TEST(Filters, SharesAreRelativeToTheWholeProfile) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f"), maker.Frame("main")}, {1, 1024});
+  maker.Sample({maker.Frame("g"), maker.Frame("main")}, {1, 3072});
+  maker.Write(path);
+  const CommandResult result = RunTool({"top", path, "--focus", "^f$"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.out.find("inuse_space: 1.00 KiB of 4.00 KiB\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("1.00 KiB  25.00%  1.00 KiB  25.00%  f"), std::string::npos) << result.out;
+  const nlohmann::json json = ToolJson({"top", path, "--focus", "^f$"});
+  EXPECT_EQ(json["total"], 4096);
+  EXPECT_EQ(json["selected"], 1024);
+}
+
+TEST(Filters, WarnAboutAnExpressionThatMatchesNothing) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f")}, {1, 1024}, {{"device", "GPU:0"}});
+  maker.Write(path);
+  const CommandResult frames = RunTool({"top", path, "--ignore", "nothing"});
+  EXPECT_EQ(frames.exit_code, 0);
+  EXPECT_EQ(frames.err, "hbmprof top: warning: --ignore matches nothing\n");
+  const CommandResult labels = RunTool({"top", path, "--tagfocus", "device=GPU:9"});
+  EXPECT_EQ(labels.exit_code, 0);
+  EXPECT_EQ(labels.err, "hbmprof top: warning: --tagfocus matches nothing\n");
+}
+
+TEST_F(AgainstPprof, SeveralFilesAreAddedUp) {
   for (const Made& made : made_) {
     SCOPED_TRACE(made.name);
     EXPECT_EQ(ToolRows({"top", made.path, made.other}), PprofRows({made.path, made.other}));
   }
 }
 
-TEST_F(AgainstPprof, UnitsOfOneFamilyAreComparedInTheFinest) {
+TEST_F(AgainstPprof, DiffUsesTheFinerUnit) {
   Odd(1, "kilobytes").Write(dir_ + "/kilobytes");
   Odd(2, "bytes").Write(dir_ + "/bytes");
   EXPECT_EQ(ToolRows({"diff", "--type", "b", dir_ + "/kilobytes", dir_ + "/bytes"}),
             PprofRows({"-sample_index=b", "-diff_base", dir_ + "/kilobytes", dir_ + "/bytes"}));
 }
 
-TEST_F(AgainstPprof, PeekShowsTheSameCallersAndCallees) {
+TEST_F(AgainstPprof, PeekHasTheSameCallersAndCallees) {
   const CommandResult pprof = GooglePprof().Run({"-peek=KvCache|Decode|app::", "-unit=bytes", made_[0].path});
   const nlohmann::json json = ToolJson({"peek", "KvCache|Decode|app::", made_[0].path});
   ASSERT_TRUE(json.is_object());

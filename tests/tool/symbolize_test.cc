@@ -1,4 +1,4 @@
-// symbolize: a stripped program, recorded in one place and given its names in another, against addr2line.
+// symbolize: records a stripped program in one folder, adds names from another, and compares with addr2line.
 #include <elf.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ void MustRun(const std::vector<std::string>& command) {
   ASSERT_EQ(result.exit_code, 0) << command[0] << ": " << result.err;
 }
 
-// The file's own address of a byte of it.
+// The virtual address of a byte of the file.
 uint64_t AddressInFile(const std::string& path, uint64_t offset) {
   static std::map<std::string, std::string> files;
   std::string& bytes = files[path];
@@ -51,21 +51,22 @@ uint64_t AddressInFile(const std::string& path, uint64_t offset) {
 
 struct Frame {
   std::string function;
-  std::string place;  // file:line
-  bool operator==(const Frame& other) const { return function == other.function && place == other.place; }
+  std::string position;  // file:line
+  bool operator==(const Frame& other) const { return function == other.function && position == other.position; }
 };
-void PrintTo(const Frame& frame, std::ostream* out) { *out << frame.function << " at " << frame.place; }
+void PrintTo(const Frame& frame, std::ostream* out) { *out << frame.function << " at " << frame.position; }
 
-// What addr2line says, innermost first.
+// The frames of addr2line, innermost first.
 std::vector<Frame> Addr2line(const std::string& file, uint64_t address) {
   std::ostringstream hex;
   hex << "0x" << std::hex << address;
   std::istringstream out(RunCommand({"addr2line", "-f", "-i", "-e", file, hex.str()}).out);
   std::vector<Frame> frames;
-  for (Frame frame; std::getline(out, frame.function) && std::getline(out, frame.place);) {
-    frame.place = frame.place.substr(0, frame.place.find(" ("));  // no discriminator
-    const size_t colon = frame.place.rfind(':');
-    frame.place = fs::path(frame.place.substr(0, colon)).lexically_normal().string() + frame.place.substr(colon);
+  for (Frame frame; std::getline(out, frame.function) && std::getline(out, frame.position);) {
+    frame.position = frame.position.substr(0, frame.position.find(" ("));  // no discriminator
+    const size_t colon = frame.position.rfind(':');
+    frame.position =
+        fs::path(frame.position.substr(0, colon)).lexically_normal().string() + frame.position.substr(colon);
     frames.push_back(frame);
   }
   return frames;
@@ -91,7 +92,7 @@ bool IsSameFunction(const std::vector<Frame>& ours, const std::vector<Frame>& ad
 
 class Symbolize : public testing::Test {
  protected:
-  // Runs the program, stripped, in a folder that is gone afterwards; the unstripped files are in another.
+  // Runs the stripped program in a folder that is removed afterwards. The unstripped files are in another folder.
   void SetUp() override {
     for (const char* program : {"addr2line", "strip", "objcopy"}) {
       if (RunCommand({program, "--version"}).exit_code != 0) GTEST_SKIP() << program << " is not here (binutils)";
@@ -157,10 +158,10 @@ class Symbolize : public testing::Test {
       std::vector<Frame> expected = Addr2line(file->second, AddressInFile(file->second, offset));
       ASSERT_EQ(frames.size(), expected.size()) << testing::PrintToString(frames) << testing::PrintToString(expected);
       for (size_t i = 0; i < frames.size(); ++i) {
-        // A line that is not known: addr2line then has a file from the symbol table, which is a guess.
-        const bool unknown = EndsWith(expected[i].place, ":?");
-        EXPECT_TRUE(unknown ? EndsWith(frames[i].place, ":0") : frames[i].place == expected[i].place)
-            << frames[i].place << " instead of " << expected[i].place;
+        // If the line is unknown, addr2line guesses the file from the symbol table.
+        const bool unknown = EndsWith(expected[i].position, ":?");
+        EXPECT_TRUE(unknown ? EndsWith(frames[i].position, ":0") : frames[i].position == expected[i].position)
+            << frames[i].position << " instead of " << expected[i].position;
         EXPECT_TRUE(IsSameFunction(frames, expected, i))
             << "frame " << i << " of " << testing::PrintToString(frames) << testing::PrintToString(expected);
       }
@@ -177,7 +178,7 @@ class Symbolize : public testing::Test {
   std::map<std::string, std::string> unstripped_;
 };
 
-TEST_F(Symbolize, FindsTheUnstrippedFilesAndAgreesWithAddr2lineOnEveryLocation) {
+TEST_F(Symbolize, AgreesWithAddr2line) {
   const CommandResult result = Symbolized({raw_, "-o", named_, "--debug-dir", dir_ + "/symbols"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ExpectAsAddr2line();
@@ -195,7 +196,7 @@ TEST_F(Symbolize, FindsTheUnstrippedFilesAndAgreesWithAddr2lineOnEveryLocation) 
   }
 }
 
-TEST_F(Symbolize, IsNotAdvisedAgainByCheck) {
+TEST_F(Symbolize, CheckDoesNotAdviseItAgain) {
   EXPECT_THAT(RunTool({"check", raw_}).out, HasSubstr("locations have no line: run hbmprof symbolize"));
   ASSERT_EQ(Symbolized({raw_, "-o", named_, "--debug-dir", dir_ + "/symbols"}).exit_code, 0);
   const std::string once = RunTool({"check", named_}).out;
@@ -207,7 +208,7 @@ TEST_F(Symbolize, IsNotAdvisedAgainByCheck) {
   EXPECT_EQ(DescribeProfile(*ReadProfile(named_)), DescribeProfile(*ParseProfile(first)));
 }
 
-TEST_F(Symbolize, ReadsDebugInformationAloneInTheLayoutsThatPackagesUse) {
+TEST_F(Symbolize, ReadsSeparateDebugFilesInPackageLayouts) {
   for (const char* layout : {"build-id", "debuginfod"}) {
     SCOPED_TRACE(layout);
     const std::string debug = dir_ + "/" + layout;
@@ -230,10 +231,10 @@ TEST_F(Symbolize, ReadsDebugInformationAloneInTheLayoutsThatPackagesUse) {
   }
 }
 
-TEST_F(Symbolize, RemembersWhatItFoundByBuildId) {
+TEST_F(Symbolize, CachesFramesByBuildId) {
   ASSERT_EQ(Symbolized({raw_, "-o", named_, "--debug-dir", dir_ + "/symbols"}).exit_code, 0);
   const std::string first = ReadAll(named_);
-  // The files are gone, for the command.
+  // The command cannot find the files.
   const CommandResult again = Symbolized({raw_, "-o", named_});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("known from before"));
@@ -244,10 +245,10 @@ TEST_F(Symbolize, RemembersWhatItFoundByBuildId) {
   EXPECT_NE(ReadAll(named_), first);
 }
 
-TEST_F(Symbolize, NamesWhatItCannotFindAndGuessesNothing) {
+TEST_F(Symbolize, ReportsMissingFilesAndDoesNotGuess) {
   const std::string program = fs::path(HBMPROF_SYMBOLIZE_PROGRAM).filename();
   const std::string library = fs::path(HBMPROF_SYMBOLIZE_LIBRARY).filename();
-  // Another build of the same name, and no program at all.
+  // A different build with the same name, and a file that is not a program.
   fs::create_directories(dir_ + "/wrong");
   fs::copy("/bin/true", dir_ + "/wrong/" + library);
   const CommandResult result = Symbolized({raw_, "-o", named_, "--debug-dir", dir_ + "/wrong"});
@@ -269,7 +270,7 @@ TEST_F(Symbolize, NamesWhatItCannotFindAndGuessesNothing) {
   }
 }
 
-TEST_F(Symbolize, ReadsWhatClangWritesWithoutAranges) {
+TEST_F(Symbolize, ReadsClangWithoutAranges) {
   if (RunCommand({"clang++", "--version"}).exit_code != 0) GTEST_SKIP() << "clang is not here";
   // The addresses of everything that the library's code calls, as if they had been recorded.
   const std::string library = dir_ + "/libclang_built.so";
@@ -287,7 +288,7 @@ TEST_F(Symbolize, ReadsWhatClangWritesWithoutAranges) {
   while (std::getline(code, line)) {
     if (line.find("call") == std::string::npos) continue;
     const uint64_t address = std::stoull(line, nullptr, 16);
-    // Its place in the file, by the same rule backwards.
+    // The inverse of the rule: the position in the file.
     uint64_t offset = 0;
     for (uint64_t guess = address > 0x4000 ? address - 0x4000 : 0; guess <= address && offset == 0; ++guess) {
       if (AddressInFile(library, guess) == address) offset = guess;
@@ -304,7 +305,7 @@ TEST_F(Symbolize, ReadsWhatClangWritesWithoutAranges) {
   ExpectAsAddr2line();
 }
 
-TEST(SymbolizeOutput, IsRefusedBeforeItIsWrittenWhereTwoProfilesWouldShareAFile) {
+TEST(SymbolizeOutput, RefusesTwoProfilesWithOneOutputFile) {
   const std::string dir = ScratchDir();
   ProfileMaker maker;
   maker.Sample({maker.Frame("f")}, {1, 2});
@@ -318,7 +319,7 @@ TEST(SymbolizeOutput, IsRefusedBeforeItIsWrittenWhereTwoProfilesWouldShareAFile)
   EXPECT_TRUE(fs::exists(dir + "/out/x") && fs::exists(dir + "/out/y"));
 }
 
-TEST(DebugFiles, SayWhichFolderWasNotSearchedToTheEnd) {
+TEST(DebugFiles, ReportFoldersNotSearchedCompletely) {
   using hbmprof::tool::DebugFiles;
   const std::string dir = ScratchDir();
   for (int i = 0; i < 20; ++i) WriteFile(dir + "/" + std::to_string(i), "");

@@ -1,4 +1,4 @@
-// Sizes of pitched memory, arrays and mipmapped arrays; openings of shared memory.
+// Sizes of pitched memory, arrays and mipmapped arrays; device resets; openings of shared memory.
 #include "src/backends/cuda/adapter.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ size_t SaturatingAdd(size_t a, size_t b) {
   return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
 }
 
-// Blocks of `block` texels that cover `texels`, which counts as 1 where it is 0.
+// Returns the number of blocks of `block` texels that cover `texels` texels; 0 texels count as 1.
 size_t Blocks(size_t texels, size_t block) {
   const size_t covered = std::max<size_t>(texels, 1);
   return covered / block + (covered % block != 0);
@@ -49,7 +49,7 @@ TexelBlock CudaTexelBlock(int x, int y, int z, int w, int format_kind) {
 }
 
 TexelBlock CudaDriverTexelBlock(int format, unsigned channels) {
-  if (format >= 0x91 && format <= 0x9e) {  // BC1 ... BC7, two of each but for BC4 to BC6 in signed forms
+  if (format >= 0x91 && format <= 0x9e) {  // BC1 to BC7, in two forms each
     const bool half = format <= 0x92 || format == 0x97 || format == 0x98;
     return {4, 4, half ? size_t{8} : size_t{16}};
   }
@@ -126,7 +126,7 @@ size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& sh
   for (unsigned i = 0; i == 0 || (i < levels && largest != 0); ++i) {
     total = SaturatingAdd(total, CudaArrayBytes(block, level));
     largest >>= 1;
-    // A dimension that exists never shrinks below one texel.
+    // A dimension that the array has never shrinks below one texel.
     const auto halve = [](size_t size) { return size > 1 ? size >> 1 : size; };
     level.width = halve(level.width);
     level.height = halve(level.height);
@@ -139,27 +139,27 @@ void CudaDeviceResets::Reset(Profiler& profiler, DeviceId device, AllocatorId su
   {
     MutexLock lock(mutex_);
     const uint64_t number = count_.load(std::memory_order_relaxed) + 1;
-    last_[static_cast<size_t>(device) % kDevices] = number;
+    last_[static_cast<size_t>(device) % kMaxDevices] = number;
     survivor_ = survivor;
     count_.store(number, std::memory_order_release);
   }
-  // What PutBack restored before, goes now; what it comes to restore from now on, it does not.
+  // A record that PutBack restored before is dropped now. From now on PutBack does not restore such records.
   profiler.DropDevice(device, survivor, std::move(kept));
 }
 
 bool CudaDeviceResets::WasReset(DeviceId device, uint64_t before) {
   MutexLock lock(mutex_);
-  return last_[static_cast<size_t>(device) % kDevices] > before;
+  return last_[static_cast<size_t>(device) % kMaxDevices] > before;
 }
 
 void CudaDeviceResets::PutBack(Profiler& profiler, BufferId id, const FreedRecord& record, uint64_t before) {
   MutexLock lock(mutex_);
   profiler.RestoreRecord(record);
   if (count() == before) return;
-  // A record does not say its device until it is live.
+  // The device of a record can be read only while the record is live.
   const std::optional<LiveBuffer> live = profiler.FindBuffer(id);
   if (!live.has_value() || live->attributes.allocator == survivor_) return;
-  if (last_[static_cast<size_t>(live->attributes.device) % kDevices] > before) profiler.RecordFree(id);
+  if (last_[static_cast<size_t>(live->attributes.device) % kMaxDevices] > before) profiler.RecordFree(id);
 }
 
 bool SharedOpenings::IsFirst(const void* address, DeviceId device) {

@@ -1,8 +1,9 @@
-// The logic of tracking CUDA memory that runtime and driver share: sizes that CUDA does not say, the order of events
-// around the real calls, which handles share a name. Knows no CUDA header: the vendor's calls come in as callables, its
-// constants as numbers.
-// Not here: the calls themselves (runtime.cc, runtime_stream.cc, driver_calls.inc), what only the driver's calls need
-// (driver_adapter.h), questions to CUDA (queries.h, driver_queries.h).
+// The logic of tracking CUDA memory that the runtime's and the driver's wrappers share: sizes that CUDA does not
+// report, the order of events around the real calls, and memory that is opened several times. Includes no CUDA header:
+// real calls come in as callables, CUDA's constants as numbers.
+//
+// Not here: the calls themselves (runtime.cc, runtime_stream.cc, driver_calls.inc), logic that only the driver's
+// wrappers need (driver_adapter.h), queries to CUDA (queries.h, driver_queries.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
 
@@ -23,30 +24,31 @@
 
 namespace hbmprof::internal {
 
-// Handles that are no device addresses, each sort in a name space of BufferId::Handle. A null handle is a null id.
+// Ids of handles that are not device addresses, each type in its own name space of BufferId::Handle. The id of a null
+// handle is null.
 inline BufferId CudaHandleId(uint8_t name_space, const void* handle) {
   return handle == nullptr ? BufferId() : BufferId::Handle(name_space, reinterpret_cast<uintptr_t>(handle));
 }
 inline BufferId CudaArrayId(const void* array) { return CudaHandleId(1, array); }
 inline BufferId CudaMipmappedArrayId(const void* array) { return CudaHandleId(2, array); }
 inline BufferId CudaExternalMemoryId(const void* memory) { return CudaHandleId(3, memory); }
-// Physical memory has numbers of our own: the driver gives a handle's value out again while its memory lives on.
+// `number` is one of hbmprof's own: the driver can reuse the value of a handle while its memory is still live.
 inline BufferId CudaPhysicalId(uint64_t number) { return BufferId::Handle(4, number); }
 inline BufferId CudaModuleId(const void* module) { return CudaHandleId(5, module); }
 inline BufferId CudaLibraryId(const void* library) { return CudaHandleId(6, library); }
 
-// Bytes of pitched memory. All sizes here saturate at SIZE_MAX instead of wrapping.
+// Returns the bytes of pitched memory. All sizes here saturate at SIZE_MAX instead of wrapping around.
 size_t CudaPitchedBytes(size_t pitch, size_t rows, size_t slices = 1);
 
-// The smallest independent piece of an array's format: `width` x `height` texels in `bytes` bytes. 1 x 1 for plain
-// formats, 4 x 4 for block-compressed ones, 2 x 2 for planar 4:2:0.
+// The smallest independent unit of an array's format: `width` x `height` texels in `bytes` bytes. It is 1 x 1 for plain
+// formats, 4 x 4 for block-compressed ones, and 2 x 2 for planar 4:2:0.
 struct TexelBlock {
   size_t width = 1;
   size_t height = 1;
   size_t bytes = 0;
 };
 
-// The values of cudaChannelFormatKind that are not "the sum of the channels' bits".
+// The values of cudaChannelFormatKind for which the size of a texel is not the sum of the channels' bits.
 inline constexpr int kCudaFormatNv12 = 4;
 inline constexpr int kCudaFormatFirstBlockCompressed = 17;
 inline constexpr int kCudaFormatFirstBlockCompressed2 = 19;
@@ -54,9 +56,9 @@ inline constexpr int kCudaFormatFirstBlockCompressed4 = 23;
 inline constexpr int kCudaFormatFirstBlockCompressed5 = 25;
 inline constexpr int kCudaFormatLastBlockCompressed = 30;
 
-// The block of a cudaChannelFormatDesc: bits of its four channels, its kind.
+// Returns the block of a cudaChannelFormatDesc with these bits in its four channels and this kind.
 TexelBlock CudaTexelBlock(int x, int y, int z, int w, int format_kind);
-// The block of a driver's array: CUarray_format and the number of channels. No bytes for a format it does not know.
+// Returns the block of a driver's array: `format` is a CUarray_format. The block of an unknown format has 0 bytes.
 TexelBlock CudaDriverTexelBlock(int format, unsigned channels);
 
 // The flags of cudaMalloc3DArray that change an array's size.
@@ -65,8 +67,8 @@ inline constexpr unsigned kCudaArrayCubemap = 0x04;
 inline constexpr unsigned kCudaArraySparse = 0x40;
 inline constexpr unsigned kCudaArrayDeferredMapping = 0x80;
 
-// In texels, as cudaExtent for arrays: height and depth are 0 where the array has no such dimension; depth counts
-// layers (and a cubemap's six faces) of layered arrays.
+// In texels, as cudaExtent for arrays. `height` and `depth` are 0 if the array does not have that dimension; `depth` is
+// the number of layers (and of a cubemap's six faces) of a layered array.
 struct CudaArrayShape {
   size_t width = 0;
   size_t height = 0;
@@ -74,13 +76,14 @@ struct CudaArrayShape {
   unsigned flags = 0;
 };
 
-// Estimated bytes of an array, without the device's padding; 0 for sparse and deferred-mapping arrays, which own none.
+// Returns the estimated bytes of an array, without the device's padding; 0 for sparse and deferred-mapping arrays,
+// which own no memory.
 size_t CudaArrayBytes(const TexelBlock& block, const CudaArrayShape& shape);
-// The same over `levels` mipmap levels, clamped as CUDA clamps them: to 1 ... 1 + floor(log2(largest dimension)).
+// The same for `levels` mipmap levels, clamped as CUDA does to 1 ... 1 + floor(log2(largest dimension)).
 // Layers and faces do not shrink from level to level.
 size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& shape, unsigned levels);
 
-// A successful allocation. To make one asks nobody and takes no memory.
+// A successful allocation. To construct one makes no calls and takes no memory.
 struct CudaBuffer {
   BufferId id;
   size_t bytes = 0;
@@ -93,10 +96,9 @@ void RecordOrDrop(Profiler& profiler, size_t bytes, const Record& record) {
   if (!Completes(record)) profiler.RecordDropped(bytes);
 }
 
-// The two ways of tracking a call. Both make the real call once, outside of everything that can fail, and return what
-// it returned.
+// The two ways to track a call. Both make the real call once, outside of all code that can fail, and return its result.
 
-// Calls `call`; if it gives `success` and recording is on, calls `record`, which records `bytes` bytes.
+// Calls `call`. If it returns `success` and recording is on, calls `record`, which records `bytes` bytes.
 template <typename Result, typename Call, typename Record>
 Result CallThenRecord(Profiler& profiler, Result success, const Call& call, size_t bytes, const Record& record) {
   const Result result = call();
@@ -104,10 +106,10 @@ Result CallThenRecord(Profiler& profiler, Result success, const Call& call, size
   return result;
 }
 
-// If recording is on, calls `take`, which takes records out. Then calls `call`; if that does not give `success`, calls
-// `put_back` with what `take` returned.
+// If recording is on, calls `take`, which removes records. Then calls `call`. If that does not return `success`, calls
+// `put_back` with the result of `take`.
 template <typename Result, typename Call, typename Take, typename PutBack>
-Result ForgetThenCall(Profiler& profiler, Result success, const Call& call, const Take& take, const PutBack& put_back) {
+Result RemoveThenCall(Profiler& profiler, Result success, const Call& call, const Take& take, const PutBack& put_back) {
   std::optional<decltype(take())> taken;
   if (profiler.enabled()) RecordOrDrop(profiler, 0, [&] { taken.emplace(take()); });
   const Result result = call();
@@ -115,31 +117,29 @@ Result ForgetThenCall(Profiler& profiler, Result success, const Call& call, cons
   return result;
 }
 
-// Resets of devices, so that a free that fails after its device was reset does not put back what the reset ended.
-// Thread-safe. Never calls out with its lock held.
+// Counts the resets of devices, so that a free that fails after a reset of its device does not restore a record that
+// the reset ended. Thread-safe. Makes no call outside of hbmprof while it holds its lock.
 class CudaDeviceResets {
  public:
-  // How many there were. To be read before a record is taken out.
+  // The number of resets so far. Read it before a record is removed.
   uint64_t count() const { return count_.load(std::memory_order_acquire); }
-  // After a device was reset: its records end, but those of the allocator `survivor` and those in `kept`.
+  // After a reset of `device`: ends its records except those of the allocator `survivor` and those in `kept`.
   void Reset(Profiler& profiler, DeviceId device, AllocatorId survivor, std::vector<BufferId> kept = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether the device was reset since count() gave `before`.
+  // Returns whether the device was reset after count() returned `before`.
   bool WasReset(DeviceId device, uint64_t before) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Puts back the record of `id` that was taken out after count() gave `before`, unless a reset has ended it since.
+  // Restores the record of `id` that was removed after count() returned `before`, unless a reset has ended it since.
   void PutBack(Profiler& profiler, BufferId id, const FreedRecord& record, uint64_t before) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  static constexpr size_t kDevices = 64;  // as many as a profiler tells apart
-
   std::atomic<uint64_t> count_{0};
   Mutex mutex_;
-  uint64_t last_[kDevices] ABSL_GUARDED_BY(mutex_) = {};  // by DeviceId: the count at its last reset
+  uint64_t last_[kMaxDevices] ABSL_GUARDED_BY(mutex_) = {};  // by DeviceId: count_ at its last reset
   AllocatorId survivor_ ABSL_GUARDED_BY(mutex_){};
 };
 
-// Calls `allocate`; if it gives `success`, records what `describe()` returns with what `attributes(buffer)` returns and
-// the stack from `caller`. Only `attributes` may ask questions; it is called only while recording is on.
+// Calls `allocate`. If it returns `success` and recording is on, records the buffer that `describe()` returns, with the
+// attributes that `attributes(buffer)` returns and the stack of `caller`. Only `attributes` may query CUDA.
 template <typename Result, typename Allocate, typename Describe, typename AttributesOf>
 Result AllocateAndRecord(Profiler& profiler, const Caller& caller, Result success, const Allocate& allocate,
                          const Describe& describe, const AttributesOf& attributes) {
@@ -152,37 +152,37 @@ Result AllocateAndRecord(Profiler& profiler, const Caller& caller, Result succes
   return result;
 }
 
-// Removes the record of `id`, then calls `free`; puts the record back if that does not give `success`.
+// Removes the record of `id`, then calls `free`. Restores the record if that does not return `success`.
 template <typename Result, typename Free>
-Result ForgetAndFree(Profiler& profiler, CudaDeviceResets& resets, BufferId id, Result success, const Free& free) {
+Result RemoveAndFree(Profiler& profiler, CudaDeviceResets& resets, BufferId id, Result success, const Free& free) {
   const uint64_t before = resets.count();
-  return ForgetThenCall(
+  return RemoveThenCall(
       profiler, success, free, [&] { return profiler.RecordFree(id); },
       [&](const FreedRecord& record) { resets.PutBack(profiler, id, record, before); });
 }
 
-// Memory that may be opened several times. CUDA gives the same address for the same shared handle and unmaps it at the
-// last close, so only the first open is an allocation and only the last close a free. Thread-safe.
+// Memory that can be opened several times. CUDA returns the same address for the same shared handle and unmaps it at
+// the last close, so only the first opening is an allocation and only the last close is a free. Thread-safe.
 class SharedOpenings {
  public:
-  // After `address` was opened on `device`: calls `record()` if it was not open before. No lock is held meanwhile: no
-  // close can be the last one until the call returns whose opening this is.
+  // After `address` was opened on `device`: calls `record()` if it was not open before. No lock is needed for that
+  // call: no close can be the last one before the program's call that opens it has returned.
   template <typename Record>
   void Open(const void* address, DeviceId device, const Record& record) ABSL_LOCKS_EXCLUDED(mutex_) {
     if (IsFirst(address, device)) record();
   }
 
-  // ForgetAndFree for one opening: its record goes with the last one. An unknown address is a foreign free.
+  // RemoveAndFree for one opening; only the last one removes the record. An unknown address is a foreign free.
   template <typename Result, typename RealClose>
   Result Close(Profiler& profiler, CudaDeviceResets& resets, const void* address, Result success,
                const RealClose& close) ABSL_LOCKS_EXCLUDED(mutex_) {
     const uint64_t before = resets.count();
-    return ForgetThenCall(
+    return RemoveThenCall(
         profiler, success, close, [&] { return Remove(profiler, address); },
         [&](const Closed& closed) { PutBack(profiler, resets, address, closed, before); });
   }
 
-  // Forgets the openings on a device, without a word to the profiler.
+  // Removes the openings on a device. Does not change records.
   void ForgetDevice(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -200,7 +200,7 @@ class SharedOpenings {
   void PutBack(Profiler& profiler, CudaDeviceResets& resets, const void* address, const Closed& closed, uint64_t before)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Held while a record is removed or put back, so that it cannot be another opening's.
+  // Held while a record is removed or restored, so that it is never the record of another opening.
   Mutex mutex_;
   std::unordered_map<const void*, Opening> openings_ ABSL_GUARDED_BY(mutex_);
 };

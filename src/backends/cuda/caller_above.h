@@ -1,5 +1,5 @@
-// How the linked calls tell the injected library, if the program was started with it, that they are the outermost: what
-// the driver is asked for within them gets the stack of their caller.
+// CallerAbove: tells the injected library, if the program was started with it, which linked call is the outermost one.
+// Driver calls within that call are recorded with the stack of its caller.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_CALLER_ABOVE_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_CALLER_ABOVE_H_
 
@@ -11,7 +11,7 @@
 
 namespace hbmprof::internal {
 
-// For the calling thread, while it lives. Does nothing without the injected library.
+// Takes effect for the calling thread during its own lifetime. No effect without the injected library.
 class CallerAbove {
  public:
   explicit CallerAbove(const Caller& caller) { Setter()(&caller); }
@@ -19,11 +19,14 @@ class CallerAbove {
   CallerAbove(const CallerAbove&) = delete;
   CallerAbove& operator=(const CallerAbove&) = delete;
 
+  // Whether the program was started with the injected library.
+  static bool IsInjected() { return Setter() != &Ignore; }
+
  private:
   using Set = void(const Caller*);
   static void Ignore(const Caller*) {}
-  // Ignore without the injected library. Threads that look at the same time find the same; no guard is held meanwhile,
-  // since the search takes the dynamic linker's lock.
+  // Returns Ignore without the injected library. Not a static local with an initializer: the guard would be held while
+  // dlsym takes the dynamic linker's lock. Threads that call it at the same time store the same value.
   static Set* Setter() {
     static std::atomic<Set*> found{nullptr};
     Set* set = found.load(std::memory_order_relaxed);

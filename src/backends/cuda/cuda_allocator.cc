@@ -1,4 +1,4 @@
-// CudaAllocator: the runtime's own calls behind the DeviceAllocator interface. Records nothing.
+// CudaAllocator: the runtime's calls as a DeviceAllocator. Records nothing.
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +29,7 @@ absl::StatusCode CodeOf(cudaError_t error) {
   }
 }
 
-// `what` names the call and its argument. Takes the error out of the runtime's last-error state.
+// Returns the status of `error`; `what` names the call and its argument. Clears the runtime's last-error state.
 absl::Status ToStatus(cudaError_t error, const std::string& what, int ordinal) {
   static_cast<void>(cudaGetLastError());
   return absl::Status(CodeOf(error), absl::StrCat(what, " on ", internal::CudaDeviceName(ordinal), ": ",

@@ -1,6 +1,7 @@
-// The part of the CUDA driver's binary interface that hbmprof uses, in declarations of its own, so that it builds
-// without a toolkit. driver_abi_check.cc compares them with cuda.h wherever one is found.
-// Not here: any function (driver_calls.inc lists those that are wrapped).
+// The types and constants of the CUDA driver's binary interface that hbmprof uses, declared here so that it builds
+// without a toolkit. driver_abi_check.cc compares them with cuda.h if a toolkit is found.
+//
+// Not here: functions (driver_calls.inc).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ABI_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ABI_H_
 
@@ -11,6 +12,7 @@ namespace hbmprof::internal::cuda_driver {
 
 using CUresult = int;
 inline constexpr CUresult kSuccess = 0;
+inline constexpr CUresult kErrorOutOfMemory = 2;
 inline constexpr CUresult kErrorNotFound = 500;
 
 using CUdevice = int;
@@ -19,7 +21,7 @@ using CUmemGenericAllocationHandle = unsigned long long;
 using Flags = unsigned int;
 using Flags64 = unsigned long long;
 
-// Opaque handles, and structures that are only handed on.
+// Opaque handles, and structs that are only passed on.
 using Handle = void*;
 using Opaque = void;
 
@@ -35,7 +37,7 @@ struct MemLocation {
   int id;
 };
 
-// The head of CUmemAllocationProp.
+// The first members of CUmemAllocationProp.
 struct MemAllocationProp {
   int type;
   int handle_types;
@@ -102,7 +104,7 @@ struct IpcMemHandle {
   char reserved[64];
 };
 
-// The head of CUDA_EXTERNAL_MEMORY_HANDLE_DESC.
+// The first members of CUDA_EXTERNAL_MEMORY_HANDLE_DESC.
 struct ExternalMemoryHandleDesc {
   int type;
   void* handle[2];
@@ -125,7 +127,7 @@ struct ChildGraphNodeParams {
 };
 inline constexpr int kOwnershipMove = 1;
 
-// CUgraphNodeParams, as far as memory nodes and graphs within graphs go.
+// The members of CUgraphNodeParams for memory nodes and child graphs.
 struct GraphNodeParams {
   int type;
   int reserved[3];

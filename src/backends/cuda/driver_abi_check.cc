@@ -1,7 +1,7 @@
-// Compares the declarations of driver_abi.h and driver_calls.inc with cuda.h, at compile time, where a toolkit is
-// found. Nothing of it runs.
+// Compares the declarations of driver_abi.h and driver_calls.inc with cuda.h at compile time. Compiled only if a
+// toolkit is found.
 
-// All variants of all names, so also those of older programs.
+// Declares all versions of all functions.
 #define __CUDA_API_VERSION_INTERNAL 1
 #include <cuda.h>
 
@@ -10,7 +10,7 @@
 
 #include "src/backends/cuda/driver_abi.h"
 
-// What the headers of 13.0 and later got one after the other.
+// Functions that were added between 13.0 and 13.4.
 #if CUDA_VERSION >= 13000 && CUDA_VERSION < 13030
 extern "C" CUresult cuStreamBeginRecaptureToGraph(CUstream, CUstreamCaptureMode, CUgraph, void*, void*);
 extern "C" CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream, CUstreamCaptureMode, CUgraph, void*, void*);
@@ -22,8 +22,8 @@ extern "C" decltype(cuGraphAddNode_v2) cuGraphAddNode_v3;
 namespace hbmprof::internal::cuda_driver {
 namespace {
 
-#if CUDA_VERSION >= 13000  // older ones lack some of the variants
-// --- Functions: as many parameters, each passed in the same way. ---
+#if CUDA_VERSION >= 13000  // older headers lack some of the functions
+// --- Functions: the same number of parameters, each passed in the same way. ---
 
 template <typename Ours, typename Theirs>
 constexpr bool PassedAlike() {
@@ -50,13 +50,11 @@ struct Alike<R1(Ours...), R2(Theirs...)> {
 #define CALL(name, parameters, arguments, action) \
   using Ours_##name = CUresult parameters;        \
   static_assert(Alike<Ours_##name, std::remove_pointer_t<decltype(&::name)>>::Value(), #name);
-#define PASSED(name, why)
+#define QUERY(name, parameters, arguments) CALL(name, parameters, arguments, )
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 #endif
 
-// --- Structures: whole, or as far as declared. ---
+// --- Structs: all members that are declared. ---
 
 static_assert(kSuccess == CUDA_SUCCESS && kErrorNotFound == CUDA_ERROR_NOT_FOUND);
 static_assert(kPerThreadDefaultStream == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);

@@ -29,7 +29,7 @@ std::atomic<uint64_t> TrackedCudaCall::count_{0};
 void TrackedCudaCall::SetCallerAbove(const Caller* caller) { thread_calls.above = caller; }
 
 Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
-  if (location.type == cuda_driver::kLocationDevice) return {questions_.Device(location.id), MemoryKind::kVmm, {}};
+  if (location.type == cuda_driver::kLocationDevice) return {queries_.Device(location.id), MemoryKind::kVmm, {}};
   const bool host =
       location.type >= cuda_driver::kLocationHost && location.type <= cuda_driver::kLocationHostNumaCurrent;
   return OnCurrentDevice(host ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
@@ -47,35 +47,35 @@ void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, c
   const uint64_t resets_before = resets_.count();
   const auto record = [&] { return RecordRange(caller, buffer.id, buffer.bytes, attributes); };
   if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
-    // A reset of the device that came between took it for the primary context's.
+    // A reset of the device that came in between ended the record, because no context owned it yet.
     if (resets_.count() != resets_before && !profiler_.FindBuffer(buffer.id).has_value()) record();
   }
-  questions_.Recorded(attributes.device);
+  queries_.Recorded(attributes.device);
 }
 
 void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size_t bytes,
                                     const CudaDriverStream& stream) {
-  const CudaDriverQuestions::Pointer pointer = questions_.DescribePointer(reinterpret_cast<const void*>(address));
-  const int device = pointer.device >= 0 ? pointer.device : questions_.CurrentDevice();
-  Attributes attributes{questions_.Device(device), pointer.kind, questions_.StreamOrderedAllocator()};
-  const CudaDriverQuestions::Capture capture = questions_.CaptureOf(stream);
+  const CudaDriverQueries::Pointer pointer = queries_.DescribePointer(reinterpret_cast<const void*>(address));
+  const int device = pointer.device >= 0 ? pointer.device : queries_.CurrentDevice();
+  Attributes attributes{queries_.Device(device), pointer.kind, queries_.StreamOrderedAllocator()};
+  const CudaDriverQueries::Capture capture = queries_.CaptureOf(stream);
   if (capture.active) attributes.kind = MemoryKind::kGraph;
   if (capture.graph != nullptr) {
-    graphs_.Made(caller, capture.graph, BufferId(address), bytes, attributes);
+    graphs_.AllocNodeMade(caller, capture.graph, BufferId(address), bytes, attributes);
     return;
   }
   RecordRange(caller, BufferId(address), bytes, attributes);
-  questions_.Recorded(attributes.device);
+  queries_.Recorded(attributes.device);
 }
 
 void CudaDriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
   const auto* pointer = reinterpret_cast<const void*>(address);
-  const size_t bytes = questions_.AddressRangeBytes(pointer);
+  const size_t bytes = queries_.AddressRangeBytes(pointer);
   RecordOrDrop(profiler_, bytes, [&] {
     Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
-    attributes.allocator = questions_.StreamOrderedAllocator();
+    attributes.allocator = queries_.StreamOrderedAllocator();
     RecordRange(caller, pointer, bytes, attributes);
-    questions_.Recorded(attributes.device);
+    queries_.Recorded(attributes.device);
   });
 }
 
@@ -83,8 +83,8 @@ void CudaDriverAdapter::RecordAllocNode(const Caller& caller, const void* graph,
                                         const cuda_driver::MemAllocNodeParams& params) {
   Attributes attributes = At(params.pool.location);
   attributes.kind = MemoryKind::kGraph;
-  attributes.allocator = questions_.StreamOrderedAllocator();
-  graphs_.Made(caller, graph, BufferId(uint64_t{params.address}), params.bytes, attributes);
+  attributes.allocator = queries_.StreamOrderedAllocator();
+  graphs_.AllocNodeMade(caller, graph, BufferId(uint64_t{params.address}), params.bytes, attributes);
 }
 
 void CudaDriverAdapter::RecordTiles(const cuda_driver::ArrayMapInfo* list, unsigned count) {
@@ -94,7 +94,7 @@ void CudaDriverAdapter::RecordTiles(const cuda_driver::ArrayMapInfo* list, unsig
                                ? CudaMipmappedArrayId(info.resource)
                                : CudaArrayId(info.resource);
     CudaPhysicalMemory::Tiles tiles;
-    // An array whose mapping was deferred is mapped as a whole, and its extent is nothing: one tile.
+    // An array with deferred mapping is mapped as a whole, with an extent of 0: it counts as one tile.
     if (info.subresource_type == cuda_driver::kSubresourceMipTail) {
       tiles = {~uint64_t{info.mip_tail.layer},
                {info.mip_tail.offset, 0, 0},
@@ -116,7 +116,7 @@ void CudaDriverAdapter::RecordTiles(const cuda_driver::ArrayMapInfo* list, unsig
 
 void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address) {
   const auto* pointer = reinterpret_cast<const void*>(address);
-  const size_t bytes = questions_.AddressRangeBytes(pointer);
+  const size_t bytes = queries_.AddressRangeBytes(pointer);
   RecordOrDrop(profiler_, bytes, [&] {
     const Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
     shared_.Open(pointer, attributes.device, [&] { RecordRange(caller, pointer, bytes, attributes); });
@@ -159,18 +159,19 @@ void CudaDriverAdapter::PutBackContext(EndedContext ended) {
 }
 
 void CudaDriverAdapter::DropPrimaryContext(int device) {
-  const DeviceId id = questions_.Device(device);
+  const DeviceId id = queries_.Device(device);
   const auto is_elsewhere = [&](BufferId buffer) {
     const auto live = profiler_.FindBuffer(buffer);
     return !live.has_value() || live->attributes.device != id;
   };
   std::vector<BufferId> arrays = physical_.ArraysWithTiles();
   arrays.erase(std::remove_if(arrays.begin(), arrays.end(), is_elsewhere), arrays.end());
-  // What is not the primary context's stays, and is never taken out: somebody may free it at the same time.
+  // Memory of other contexts keeps its records; they are not removed even for a moment, because another thread can free
+  // that memory at the same time.
   std::vector<BufferId> kept = physical_.Live();
   const std::vector<BufferId> owned = contexts_.AllBuffers();
   kept.insert(kept.end(), owned.begin(), owned.end());
-  resets_.Reset(profiler_, id, questions_.StreamOrderedAllocator(), std::move(kept));
+  resets_.Reset(profiler_, id, queries_.StreamOrderedAllocator(), std::move(kept));
   CudaPhysicalMemory::Taken unmapped;
   for (const BufferId array : arrays) {
     if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array, unmapped);
@@ -181,12 +182,12 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
 
 CudaDriverAdapter::Measurement CudaDriverAdapter::Measure() {
   if (!profiler_.enabled()) return {};
-  return {questions_.FreeBytes(), TrackedCudaCall::Count()};
+  return {queries_.FreeBytes(), TrackedCudaCall::Count()};
 }
 
 size_t CudaDriverAdapter::BytesSince(const Measurement& before) {
   if (before.free_bytes < 0) return 0;
-  const int64_t after = questions_.FreeBytes();
+  const int64_t after = queries_.FreeBytes();
   const bool alone = TrackedCudaCall::Count() == before.calls;
   return after >= 0 && alone ? static_cast<size_t>(std::max<int64_t>(before.free_bytes - after, 0)) : 0;
 }

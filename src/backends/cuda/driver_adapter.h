@@ -1,7 +1,9 @@
-// The logic of tracking the driver's calls: what each sort of call does to the records, in the right order around the
-// real call, whose result it returns unchanged. Knows no CUDA: the real calls come in as callables, what must be asked
-// of the driver through CudaDriverQuestions. Everything here is thread-safe.
-// Not here: which call is of which sort (driver_calls.inc), tables (driver_memory.h), sizes (adapter.h).
+// The logic of tracking the driver's calls: for each type of call, a function that changes the records before or after
+// the real call and returns the real call's result unchanged. It includes no CUDA header: real calls come in as
+// callables, and the driver is queried through CudaDriverQueries. Everything here is thread-safe.
+//
+// Not here: which function of the driver has which type (driver_calls.inc), tables (driver_memory.h), sizes
+// (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ADAPTER_H_
 
@@ -20,13 +22,25 @@
 
 namespace hbmprof::internal {
 
+// The estimated bytes of an array of the driver's: see CudaArrayBytes.
+inline size_t CudaDriverArrayBytes(const cuda_driver::ArrayDescriptor& d) {
+  return CudaArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, 0, 0});
+}
+inline size_t CudaDriverArrayBytes(const cuda_driver::Array3dDescriptor& d) {
+  return CudaArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, d.depth, d.flags});
+}
+inline size_t CudaDriverMipmappedArrayBytes(const cuda_driver::Array3dDescriptor& d, unsigned levels) {
+  return CudaMipmappedArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, d.depth, d.flags},
+                                 levels);
+}
+
 struct CudaDriverStream {
   void* stream = nullptr;
-  bool per_thread_default = false;  // what the null stream means
+  bool per_thread_default = false;  // the null stream is the per-thread default stream
 };
 
-// What the adapter asks of the driver. No answer may change any state of the driver or create a context.
-class CudaDriverQuestions {
+// The adapter's queries to the driver. No query may change any state of the driver or create a context.
+class CudaDriverQueries {
  public:
   struct Pointer {
     int device = -1;  // -1: the driver does not say
@@ -34,30 +48,30 @@ class CudaDriverQuestions {
   };
   struct Capture {
     bool active = false;
-    const void* graph = nullptr;  // that is being captured into
+    const void* graph = nullptr;  // the graph that the stream is captured into
   };
 
-  virtual ~CudaDriverQuestions() = default;
-  // The ordinal of the calling thread's current device, -1 if it has none.
+  virtual ~CudaDriverQueries() = default;
+  // Returns the ordinal of the calling thread's current device, -1 if it has none.
   virtual int CurrentDevice() = 0;
   virtual const void* CurrentContext() = 0;
   virtual Pointer DescribePointer(const void* address) = 0;
-  // The size of the allocation that `address` lies in; 0 if the driver does not say.
+  // Returns the size in bytes of the allocation that contains `address`; 0 if the driver does not say.
   virtual size_t AddressRangeBytes(const void* address) = 0;
   virtual Capture CaptureOf(const CudaDriverStream& stream) = 0;
   virtual bool PrimaryContextActive(int device) = 0;
-  // Free bytes of the current device, -1 if there is none.
+  // Returns the free bytes of the current device, -1 if there is none.
   virtual int64_t FreeBytes() = 0;
-  // The profiler's id of a device; of the default device for -1.
+  // Returns the profiler's id of a device.
   virtual DeviceId Device(int ordinal) = 0;
-  // The label of stream-ordered memory.
+  // Returns the allocator that labels stream-ordered memory.
   virtual AllocatorId StreamOrderedAllocator() = 0;
-  // No question: an allocation on this device has been recorded.
+  // Called after an allocation on this device was recorded.
   virtual void Recorded(DeviceId device) = 0;
 };
 
-// One tracked call on this thread. A call made within another (by the driver, or by a wrapper above it) records nothing
-// of its own.
+// One tracked call on the calling thread. Only the outermost call is recorded: not one that the driver, or a wrapper
+// above it, makes within a tracked call.
 class TrackedCudaCall {
  public:
   explicit TrackedCudaCall(const Caller& caller);
@@ -66,14 +80,14 @@ class TrackedCudaCall {
   TrackedCudaCall& operator=(const TrackedCudaCall&) = delete;
 
   bool outermost() const { return outermost_; }
-  // Where the stack begins: SetCallerAbove's, if a wrapper above set one, else the constructor's.
+  // The caller at which the recorded stack begins: that of SetCallerAbove if one is set, else that of the constructor.
   const Caller& caller() const { return caller_; }
 
-  // For a tracked wrapper above the driver: the stack of what the thread allocates until it is called with null begins
-  // there. `caller` is kept by reference.
+  // For a tracked wrapper above the driver: until the next call with null, the stacks of the calling thread's
+  // allocations begin at `caller`, which must stay valid until then.
   static void SetCallerAbove(const Caller* caller);
 
-  // Starts and ends of outermost calls so far, on all threads.
+  // The number of starts and ends of outermost calls so far, on all threads.
   static uint64_t Count() { return count_.load(std::memory_order_relaxed); }
 
  private:
@@ -84,15 +98,15 @@ class TrackedCudaCall {
 
 class CudaDriverAdapter {
  public:
-  CudaDriverAdapter(Profiler& profiler, CudaDriverQuestions& questions)
-      : profiler_(profiler), questions_(questions), physical_(profiler), graphs_(profiler), contexts_(profiler) {}
+  CudaDriverAdapter(Profiler& profiler, CudaDriverQueries& queries)
+      : profiler_(profiler), queries_(queries), physical_(profiler), graphs_(profiler), contexts_(profiler) {}
 
   static CudaBuffer Buffer(BufferId id, size_t bytes, MemoryKind kind) { return {id, bytes, kind}; }
   static CudaBuffer Buffer(cuda_driver::CUdeviceptr address, size_t bytes, MemoryKind kind) {
     return {BufferId(uint64_t{address}), bytes, kind};
   }
 
-  // `describe` gives the CudaBuffer, which is on the current device. It is called only after a success.
+  // Records the CudaBuffer that `describe` returns, on the current device. `describe` is called only after a success.
   template <typename Real, typename Describe>
   int Allocate(const Caller& caller, const Real& real, const Describe& describe) {
     const CudaContexts::Owner owner = CurrentOwner();
@@ -108,7 +122,7 @@ class CudaDriverAdapter {
                     const CudaDriverStream& stream) {
     return ThenRecord(real, bytes, [&] { RecordAsync(caller, *address, bytes, stream); });
   }
-  // Memory of another process, freed like stream-ordered memory.
+  // Memory of another process that is freed like stream-ordered memory.
   template <typename Real>
   int Import(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
     return ThenRecord(real, 0, [&] { RecordImported(caller, *address); });
@@ -119,15 +133,15 @@ class CudaDriverAdapter {
     return ThenCall(
         real, [&] { return Remove(id); }, [&](Removed removed) { PutBack(std::move(removed)); });
   }
-  // On a stream that captures, the making of a node that frees.
+  // On a stream that is being captured, this adds a node to the graph that frees the memory.
   template <typename Real>
   int FreeAsync(const Real& real, cuda_driver::CUdeviceptr address, const CudaDriverStream& stream) {
-    const CudaDriverQuestions::Capture capture =
-        graphs_.used() ? questions_.CaptureOf(stream) : CudaDriverQuestions::Capture();
+    const CudaDriverQueries::Capture capture =
+        graphs_.used() ? queries_.CaptureOf(stream) : CudaDriverQueries::Capture();
     return capture.graph == nullptr ? Free(BufferId(address), real) : AddFreeNode(real, capture.graph, address);
   }
 
-  // --- Pools: hold no bytes of their own, but idle ones that the device's numbers must know of. ---
+  // --- Pools. They have no records; their idle bytes are part of the device's numbers. ---
 
   template <typename Real>
   int CreatePool(const Real& real, void* const* pool, const cuda_driver::MemPoolProps* properties) {
@@ -137,13 +151,14 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int DestroyPool(const Real& real, void* pool) {
-    // Also while recording is off: no destroyed pool may be asked anything.
+    // Also while recording is off: a destroyed pool must not be queried.
     CudaPools::Removed removed = pools_.Remove(pool);
     const int result = real();
     if (result != cuda_driver::kSuccess) pools_.PutBack(std::move(removed));
     return result;
   }
-  // Calls `visit` for every pool that was created on a device and not destroyed; none is destroyed meanwhile.
+  // Calls `visit` for every pool that was created on a device and not destroyed. The pool is not destroyed during the
+  // call.
   template <typename Visit>
   void ForEachPool(int device, const Visit& visit) {
     pools_.ForEach(device, visit);
@@ -157,10 +172,10 @@ class CudaDriverAdapter {
     return ThenRecord(real, bytes, [&] {
       const Attributes attributes = At(properties->location);
       physical_.Created(caller, *handle, bytes, attributes);
-      questions_.Recorded(attributes.device);
+      queries_.Recorded(attributes.device);
     });
   }
-  // Owns no memory; what is bound to it does.
+  // A multicast object owns no memory; the memory that is bound to it has its own record.
   template <typename Real>
   int CreateMulticast(const Caller& caller, const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle) {
     return ThenRecord(real, 0, [&] { physical_.Created(caller, *handle, 0, OnCurrentDevice(MemoryKind::kAlias)); });
@@ -192,7 +207,11 @@ class CudaDriverAdapter {
         [&](CudaPhysicalMemory::Taken taken) { physical_.PutBack(std::move(taken)); });
   }
 
-  // Tiles of sparse arrays. Counted at the call, whenever the stream comes to it.
+  bool NameMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
+    return physical_.NameByAddress(address, rename);
+  }
+
+  // Tiles of sparse arrays. They count from the call on, not from its execution in the stream.
   template <typename Real>
   int MapTiles(const Real& real, const cuda_driver::ArrayMapInfo* list, unsigned count) {
     return ThenRecord(real, 0, [&] { RecordTiles(list, count); });
@@ -213,7 +232,7 @@ class CudaDriverAdapter {
         });
   }
 
-  // --- Memory of other processes: opened again, it is the same memory. ---
+  // --- Memory of other processes. Opening it again gives the same memory. ---
 
   template <typename Real>
   int OpenShared(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
@@ -227,10 +246,10 @@ class CudaDriverAdapter {
     return result;
   }
 
-  // --- Graphs: what their nodes allocate is counted from a launch on, see CudaGraphMemory. ---
+  // --- Graphs. Memory of their nodes counts from a launch on: see CudaGraphMemory. ---
 
-  // A new graph has nothing of the one that had its handle before, whose end may not have been seen: that of a capture
-  // that failed is not.
+  // A new graph can have the handle of an earlier one whose end was not seen, for example after a failed capture. The
+  // nodes of that one are removed.
   template <typename Real>
   int CreateGraph(const Real& real, void* const* graph) {
     const int result = real();
@@ -240,7 +259,7 @@ class CudaDriverAdapter {
   template <typename Real>
   int BeginCapture(const Real& real, const CudaDriverStream& stream) {
     const int result = real();
-    if (result == cuda_driver::kSuccess && graphs_.used()) graphs_.Remove(questions_.CaptureOf(stream).graph);
+    if (result == cuda_driver::kSuccess && graphs_.used()) graphs_.Remove(queries_.CaptureOf(stream).graph);
     return result;
   }
   template <typename Real>
@@ -268,7 +287,7 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int AddFreeNode(const Real& real, const void* graph, cuda_driver::CUdeviceptr address) {
-    return ThenRecord(real, 0, [&] { graphs_.MadeFree(graph, BufferId(uint64_t{address})); });
+    return ThenRecord(real, 0, [&] { graphs_.FreeNodeMade(graph, BufferId(uint64_t{address})); });
   }
   template <typename Real>
   int Instantiate(const Real& real, const void* graph, void* const* executable) {
@@ -291,12 +310,12 @@ class CudaDriverAdapter {
         });
     if (Succeeded(result)) {
       RecordOrDrop(profiler_, 0, [&] {
-        for (const DeviceId device : launched.devices) questions_.Recorded(device);
+        for (const DeviceId device : launched.devices) queries_.Recorded(device);
       });
     }
     return result;
   }
-  // Of a graph, or of what was instantiated from one.
+  // `graph` is a graph or an executable graph.
   template <typename Real>
   int DestroyGraph(const Real& real, const void* graph) {
     CudaGraphMemory::Removed removed = graphs_.Remove(graph);
@@ -304,7 +323,7 @@ class CudaDriverAdapter {
     if (result != cuda_driver::kSuccess) graphs_.PutBack(std::move(removed));
     return result;
   }
-  // Bytes of graphs in use on a device. Asks no question: it is called within the device's probe.
+  // Returns the bytes of graphs in use on a device. Makes no query, because it is called in the device's probe.
   int64_t GraphBytes(DeviceId device) { return graphs_.BytesInUse(device); }
 
   // --- Contexts. ---
@@ -313,7 +332,7 @@ class CudaDriverAdapter {
   int CreateContext(const Real& real, void* const* context) {
     return ThenRecord(real, 0, [&] { contexts_.Created(*context); });
   }
-  // Everything of the context goes, but stream-ordered and physical memory.
+  // All memory of the context ends, except stream-ordered and physical memory.
   template <typename Real>
   int DestroyContext(const Real& real, const void* context) {
     EndedContext ended;
@@ -327,20 +346,20 @@ class CudaDriverAdapter {
     if (result == cuda_driver::kSuccess) contexts_.HasEnded(std::move(ended.context));
     return result;
   }
-  // Everything of the context goes, whoever holds it.
+  // All memory of the context ends, also if the context is still retained.
   template <typename Real>
   int ResetPrimaryContext(const Real& real, int device) {
     return ThenRecord(real, 0, [&] { DropPrimaryContext(device); });
   }
-  // The last release resets.
+  // The last release resets the context.
   template <typename Real>
   int ReleasePrimaryContext(const Real& real, int device) {
     return ThenRecord(real, 0, [&] {
-      if (!questions_.PrimaryContextActive(device)) DropPrimaryContext(device);
+      if (!queries_.PrimaryContextActive(device)) DropPrimaryContext(device);
     });
   }
 
-  // --- Program code: counted as what the device's free memory shrinks by, if no other call was under way. ---
+  // --- Program code. Its size is the decrease of the device's free memory, if no other call ran at the same time. ---
 
   template <typename Real, typename Name>
   int Load(const Caller& caller, const Real& real, const Name& name) {
@@ -356,12 +375,12 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int Unload(BufferId id, const Real& real) {
-    // What took no memory that could be measured has no record.
+    // Code whose size could not be measured has no record.
     return profiler_.FindBuffer(id).has_value() ? Free(id, real) : real();
   }
 
  private:
-  // What a free took out: a created context's buffer, or another.
+  // A record that a free removed: of a buffer of a created context, or of another buffer.
   struct Removed {
     CudaDriverRanges::Removed range;
     CudaContexts::Removed owned;
@@ -375,7 +394,7 @@ class CudaDriverAdapter {
   };
   struct EndedContext {
     CudaContexts::Ended context;
-    CudaPhysicalMemory::Taken unmapped;  // from its arrays
+    CudaPhysicalMemory::Taken unmapped;  // tiles of its arrays
   };
   struct Measurement {
     int64_t free_bytes = -1;
@@ -389,17 +408,17 @@ class CudaDriverAdapter {
   }
   template <typename Real, typename Take, typename PutBack>
   int ThenCall(const Real& real, const Take& take, const PutBack& put_back) {
-    return ForgetThenCall(profiler_, int{cuda_driver::kSuccess}, real, take, put_back);
+    return RemoveThenCall(profiler_, int{cuda_driver::kSuccess}, real, take, put_back);
   }
-  Attributes OnCurrentDevice(MemoryKind kind) { return {questions_.Device(questions_.CurrentDevice()), kind, {}}; }
+  Attributes OnCurrentDevice(MemoryKind kind) { return {queries_.Device(queries_.CurrentDevice()), kind, {}}; }
   Attributes At(const cuda_driver::MemLocation& location);
 
-  // The created context that an allocation of this thread belongs to. Asked before the real call: the context may end
-  // right after that.
+  // Returns the created context that an allocation of this thread belongs to. Called before the real call, because the
+  // context can end right after it.
   CudaContexts::Owner CurrentOwner() {
-    return contexts_.used() && profiler_.enabled() ? contexts_.Find(questions_.CurrentContext()) : nullptr;
+    return contexts_.used() && profiler_.enabled() ? contexts_.Find(queries_.CurrentContext()) : nullptr;
   }
-  // Records what the driver has given out at `id`.
+  // Records memory that the driver has allocated at `id`.
   bool RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner);
   void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
@@ -413,11 +432,11 @@ class CudaDriverAdapter {
   void PutBackContext(EndedContext ended);
   void DropPrimaryContext(int device);
   Measurement Measure();
-  // What the device's free memory has shrunk by; 0 if that cannot be told.
+  // Returns by how many bytes the device's free memory has decreased; 0 if that cannot be determined.
   size_t BytesSince(const Measurement& before);
 
   Profiler& profiler_;
-  CudaDriverQuestions& questions_;
+  CudaDriverQueries& queries_;
   CudaPhysicalMemory physical_;
   CudaGraphMemory graphs_;
   SharedOpenings shared_;

@@ -30,7 +30,7 @@ void CudaPhysicalMemory::Created(const Caller& caller, DriverHandle handle, size
     handles_[handle] = memory;
     id = memory->id;
   }
-  // Nobody else can release the handle before the call returns whose result it is.
+  // No other thread can release the handle before the call that returns it has returned.
   profiler_.RecordAllocFrom(caller, id, bytes, attributes);
 }
 
@@ -73,14 +73,14 @@ void CudaPhysicalMemory::EndIfUnused(Physical& memory) {
   memory.ended = profiler_.RecordFree(memory.id);
 }
 
-void CudaPhysicalMemory::Unend(Physical& memory) { profiler_.RestoreRecord(std::exchange(memory.ended, {})); }
+void CudaPhysicalMemory::RestoreRecordOf(Physical& memory) { profiler_.RestoreRecord(std::exchange(memory.ended, {})); }
 
 CudaPhysicalMemory::Taken CudaPhysicalMemory::Release(DriverHandle handle) {
   MutexLock lock(mutex_);
   Taken taken;
   const auto found = handles_.find(handle);
   if (found == handles_.end()) {
-    profiler_.RecordFree(CudaPhysicalId(0));  // a name that no memory has
+    profiler_.RecordFree(CudaPhysicalId(0));  // no memory has this id
     return taken;
   }
   taken.released = found->second;
@@ -107,22 +107,40 @@ void CudaPhysicalMemory::PutBack(Taken taken) {
   MutexLock lock(mutex_);
   if (taken.released != nullptr) {
     ++taken.released->references;
-    Unend(*taken.released);
+    RestoreRecordOf(*taken.released);
     if (!taken.handle.empty()) handles_.insert(std::move(taken.handle));
   }
   for (const auto& [address, mapping] : taken.unmapped) {
     ++mapping.second->mappings;
     CudaDriverRanges::Instance().AddMapped(address, mapping.first, mapping.second->id);
-    Unend(*mapping.second);
+    RestoreRecordOf(*mapping.second);
   }
   mappings_.merge(taken.unmapped);
   for (const auto& [array, mappings] : taken.tiles) {
     for (const TileMapping& mapping : mappings) {
       ++mapping.memory->mappings;
-      Unend(*mapping.memory);
+      RestoreRecordOf(*mapping.memory);
     }
   }
   tiles_.merge(taken.tiles);
+}
+
+bool CudaPhysicalMemory::NameByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
+  MutexLock lock(mutex_);
+  const auto found = mappings_.find(address);
+  if (found == mappings_.end()) return false;
+  const auto& [bytes, memory] = found->second;
+  if (!memory->recorded || memory->mappings != 1) return false;
+  const BufferId id(address);
+  if (memory->id.is_handle()) {
+    const std::optional<LiveBuffer> live = profiler_.FindBuffer(memory->id);
+    if (!live.has_value() || live->bytes != static_cast<int64_t>(bytes)) return false;
+    if (!rename(memory->id, id)) return false;
+    memory->id = id;
+  }
+  if (memory->id.value() != address) return false;
+  CudaDriverRanges::Instance().Add(id, bytes, false);
+  return true;
 }
 
 void CudaPhysicalMemory::SetTiles(BufferId array, const Tiles& tiles, const std::shared_ptr<Physical>& memory) {
@@ -137,7 +155,7 @@ void CudaPhysicalMemory::SetTiles(BufferId array, const Tiles& tiles, const std:
   std::vector<TileMapping> added;
   for (const TileMapping& mapping : mappings) {
     if (!meets(mapping)) continue;
-    Tiles inside = mapping.tiles;  // shrinks to what is cut out
+    Tiles inside = mapping.tiles;  // shrinks to the part that is removed
     const auto keep = [&](int d, uint64_t begin, uint64_t end) {
       if (begin >= end) return;
       TileMapping& kept = added.emplace_back(TileMapping{inside, mapping.memory});
@@ -155,7 +173,7 @@ void CudaPhysicalMemory::SetTiles(BufferId array, const Tiles& tiles, const std:
   const size_t most = mappings.size() + added.size();
   if (mappings.capacity() < most) mappings.reserve(std::max(most, 2 * mappings.capacity()));
 
-  // From here on nothing can fail. What is added is counted first: no memory ends that goes on.
+  // From here on nothing can fail. New mappings are counted first, so that memory that stays mapped does not end.
   for (const TileMapping& mapping : added) ++mapping.memory->mappings;
   const auto first_cut = std::partition(mappings.begin(), mappings.end(), std::not_fn(meets));
   for (auto mapping = first_cut; mapping != mappings.end(); ++mapping) {
@@ -219,7 +237,8 @@ std::optional<LiveBuffer> CudaGraphMemory::Find(BufferId id) const {
   return live;
 }
 
-void CudaGraphMemory::Made(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes) {
+void CudaGraphMemory::AllocNodeMade(const Caller& caller, Graph graph, BufferId id, size_t bytes,
+                                    const Attributes& attributes) {
   used_.store(true, std::memory_order_relaxed);
   const FreedRecord record = profiler_.PrepareRecordFrom(caller, id, bytes, attributes);
   MutexLock lock(mutex_);
@@ -236,7 +255,7 @@ void CudaGraphMemory::AddFree(Nodes& nodes, BufferId id) {
   }
 }
 
-void CudaGraphMemory::MadeFree(Graph graph, BufferId id) {
+void CudaGraphMemory::FreeNodeMade(Graph graph, BufferId id) {
   if (!used()) return;
   MutexLock lock(mutex_);
   AddFree(graphs_[graph], id);
@@ -260,7 +279,7 @@ void CudaGraphMemory::Moved(Graph graph, Graph parent) {
 void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {
   if (!used()) return;
   MutexLock lock(mutex_);
-  graphs_.erase(executable);  // of one that had the handle before
+  graphs_.erase(executable);  // of an earlier graph with this handle
   const auto found = graphs_.find(graph);
   if (found != graphs_.end()) graphs_.emplace(executable, found->second);
 }
@@ -281,7 +300,7 @@ CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
     if (Find(id).has_value()) launched.freed.push_back(profiler_.RecordFree(id));
   }
   for (const Node& node : nodes.allocated) {
-    // What an earlier launch allocated and nobody freed, a graph that frees at each launch allocates again.
+    // Still live since an earlier launch: a graph that was instantiated to free at each launch allocates it again.
     if (Find(node.id).has_value()) continue;
     profiler_.RestoreRecord(node.record);
     const std::optional<LiveBuffer> live = Find(node.id);
@@ -348,10 +367,10 @@ bool CudaContexts::Recorded(const Owner& owner, BufferId id) {
     if (!tied) node = buffers_.extract(entry);
   });
   if (tied) return true;
-  // What cannot be tied to its context must not outlive it.
+  // A record that is not added to its context must not outlive it.
   const FreedRecord record = profiler_.RecordFree(id);
   if (!completed) {
-    profiler_.RecordDropped(static_cast<size_t>(std::max<int64_t>(record.bytes(), 0)));
+    profiler_.RecordDropped(static_cast<size_t>(record.bytes().value_or(0)));
   } else {
     node.mapped().record = record;
     PutBackNode(std::move(node));
@@ -446,7 +465,7 @@ CudaPools::Removed CudaPools::Remove(const void* pool) {
     MutexLock lock(mutex_);
     removed = pools_.extract(pool);
   }
-  while (!removed.empty() && removed.mapped().asked.load(std::memory_order_acquire) != 0) usleep(100);
+  while (!removed.empty() && removed.mapped().readers.load(std::memory_order_acquire) != 0) usleep(100);
   return removed;
 }
 
@@ -459,7 +478,7 @@ CudaPools::Pool* CudaPools::Next(int device, const void** last) {
   MutexLock lock(mutex_);
   for (auto pool = pools_.upper_bound(*last); pool != pools_.end(); ++pool) {
     if (pool->second.device != device) continue;
-    pool->second.asked.fetch_add(1, std::memory_order_relaxed);
+    pool->second.readers.fetch_add(1, std::memory_order_relaxed);
     *last = pool->first;
     return &pool->second;
   }

@@ -1,5 +1,10 @@
-// What the driver's calls leave behind that is not one address with one owner: physical memory with its handles and
-// mappings, memory of graphs, and buffers that go away with a context. Pure tables; all functions are thread-safe.
+// Tables for the driver's memory that is more than one address with one owner: physical memory with its handles and
+// mappings, memory of graphs, buffers that end with a context, and pools. All functions are thread-safe.
+//
+// Functions that change a table before a real call return what they removed, and a function PutBack() restores that if
+// the real call fails. The removed object keeps the nodes of the tables, so neither step takes memory; only
+// CudaGraphMemory::Launch does, before it changes a record.
+//
 // Not here: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
@@ -22,8 +27,8 @@
 
 namespace hbmprof::internal {
 
-// Physical memory (cuMemCreate): counted from its creation until its last handle is released and its last mapping is
-// gone. A handle's value may be given out again while the memory it once named lives on in mappings.
+// Physical memory (cuMemCreate). It counts from its creation until its last handle is released and its last mapping is
+// unmapped. The driver can reuse the value of a released handle while the memory is still mapped.
 class CudaPhysicalMemory {
  public:
   using DriverHandle = uint64_t;
@@ -35,47 +40,52 @@ class CudaPhysicalMemory {
     uint64_t end[3] = {};
   };
 
-  // What calls took out, so that it can be put back if the real call fails. It keeps the tables' own nodes, so that to
-  // take something out or to put it back needs no memory.
+  // Handles and mappings that a function removed.
   class Taken;
 
   explicit CudaPhysicalMemory(Profiler& profiler) : profiler_(profiler) {}
 
-  // After the call succeeded: `handle` names new memory.
+  // Call after `handle` was created.
   void Created(const Caller& caller, DriverHandle handle, size_t bytes, const Attributes& attributes)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // After `handle` was imported from another process. Its size shows when it is mapped.
+  // Call after `handle` was imported from another process. Its size is known when it is mapped.
   void Imported(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After `handle` was given out once more for the memory mapped at `address`.
+  // Call after the driver has returned `handle` for the memory that is mapped at `address`.
   void Retained(DriverHandle handle, uint64_t address) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After [address, address+bytes) was mapped to `handle`'s memory. `attributes` is for memory that was imported.
+  // Call after [address, address+bytes) was mapped to `handle`'s memory. `attributes` is used if that was imported.
   void Mapped(const Caller& caller, uint64_t address, size_t bytes, DriverHandle handle, const Attributes& attributes)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Before the call. An unknown handle is a foreign free.
+  // Call before `handle` is released. An unknown handle counts as a foreign free.
   Taken Release(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Before the call: every mapping inside of the range goes.
+  // Call before the range is unmapped. Removes every mapping that lies inside the range.
   Taken Unmap(uint64_t address, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBack(Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // After tiles of the sparse array `array` were mapped to `handle`'s memory, instead of what they were mapped to.
+  // Call after tiles of the sparse array `array` were mapped to `handle`'s memory. Earlier mappings of them end.
   void MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After they were unmapped.
+  // Call after tiles were unmapped.
   void UnmappedTiles(BufferId array, const Tiles& tiles) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<BufferId> ArraysWithTiles() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Before an array is destroyed: all its mappings go, to `taken`.
+  // Call before an array is destroyed. Moves all its mappings to `taken`.
   void UnmapArray(BufferId array, Taken& taken) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The records of all physical memory that is alive.
+  // Gives the record of the physical memory that is mapped at exactly `address` that address for its id, until the
+  // record ends, so that it can become a segment. `rename` changes the id of a live record, and returns whether it did.
+  // Returns false, and changes nothing, if the memory has no record of just the mapped bytes, is mapped more than once,
+  // or `rename` fails.
+  bool NameByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Returns the records of all live physical memory.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Physical {
     BufferId id;
-    int64_t references = 0;  // handles given out and not released
+    int64_t references = 0;  // handles that are not released
     int64_t mappings = 0;
     bool recorded = false;
-    FreedRecord ended;  // of its record, once nothing refers to it
+    FreedRecord ended;  // its record, after the last reference and mapping has ended
   };
   struct TileMapping {
     Tiles tiles;
@@ -89,21 +99,22 @@ class CudaPhysicalMemory {
   class Taken {
     friend class CudaPhysicalMemory;
     std::shared_ptr<Physical> released;
-    Handles::node_type handle;  // if that was its last reference
+    Handles::node_type handle;  // if the release was the last one
     Mappings unmapped;
     TilesOfArrays tiles;
   };
 
  private:
-  // The array's tiles in `tiles` are now `memory`'s, or nobody's. What is left of a box is up to six boxes.
+  // Maps the tiles `tiles` of the array to `memory`; null: unmaps them. An older box that overlaps `tiles` is cut into
+  // up to six boxes.
   void SetTiles(BufferId array, const Tiles& tiles, const std::shared_ptr<Physical>& memory)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Physical> NewMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfUnused(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Unend(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RestoreRecordOf(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Profiler& profiler_;
-  // Not held while something is recorded that takes a call stack.
+  // Not held while a call stack is captured.
   mutable Mutex mutex_;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   Handles handles_ ABSL_GUARDED_BY(mutex_);
@@ -112,74 +123,73 @@ class CudaPhysicalMemory {
   TilesOfArrays tiles_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Memory that graphs allocate. The making of a node reserves its address, and the stack is taken then; memory is there
-// from a launch on, until it is freed outside of the graph or by another graph's launch. Destroying a graph frees
-// nothing of that. What a graph frees itself is there only while it runs, and is not counted. Costs one relaxed load
-// per event while there is none.
+// Memory that graphs allocate. Creating a node reserves the address; the recorded stack is that of this call. The
+// memory is in use from a launch until it is freed outside of the graph or by the launch of another graph. Destroying a
+// graph does not free it. Memory that a graph frees itself is in use only while the graph runs, and is not counted.
+// While no graph allocates memory, each function costs one relaxed load.
 class CudaGraphMemory {
   struct Node {
     BufferId id;
-    FreedRecord record;  // of its making, to be put back at each launch
+    FreedRecord record;  // made with the node, restored at each launch
   };
   struct Nodes {
     std::vector<Node> allocated;
-    std::vector<BufferId> freed;  // that other graphs allocated
+    std::vector<BufferId> freed;  // allocated by other graphs
   };
 
  public:
-  using Graph = const void*;  // or what was instantiated from one
+  using Graph = const void*;  // a graph or an executable graph
   using Graphs = std::map<Graph, Nodes>;
   using Removed = Graphs::node_type;
-  // What a launch did to the records.
+  // The changes that a launch made to the records.
   struct Launched {
-    std::vector<FreedRecord> freed;  // of other graphs
+    std::vector<FreedRecord> freed;  // memory of other graphs
     std::vector<BufferId> allocated;
-    std::vector<DeviceId> devices;  // on which memory is in use now that was not before
+    std::vector<DeviceId> devices;  // the devices of `allocated`
   };
 
   explicit CudaGraphMemory(Profiler& profiler) : profiler_(profiler) {}
 
-  // Whether there has been any.
+  // Returns whether any node was recorded so far.
   bool used() const { return used_.load(std::memory_order_relaxed); }
 
-  // After a node of `graph` was given `id`. It counts as an allocation, of which nothing is in use.
-  void Made(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes)
+  // Call after a node of `graph` that allocates `id` was created. It counts as an allocation with no bytes in use.
+  void AllocNodeMade(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // After a node of `graph` was made that frees `id`.
-  void MadeFree(Graph graph, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After `graph` became a part of `parent`.
+  // Call after a node of `graph` that frees `id` was created.
+  void FreeNodeMade(Graph graph, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after `graph` became a part of `parent`.
   void Moved(Graph graph, Graph parent) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After `executable` was made from `graph` as it is then.
+  // Call after `executable` was instantiated from `graph`. Later nodes of `graph` do not belong to it.
   void Instantiated(Graph graph, Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Before a launch, since another thread may free what it allocates before the call returns: a node's host function
-  // may have told it to. To be undone if the launch fails.
+  // Call before a launch, because another thread can free the memory before the launch call returns, for example if a
+  // host function of the graph notifies it. Call UndoLaunch if the launch fails.
   Launched Launch(Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
   void UndoLaunch(const Launched& launched) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Before a destruction: forgets it. To be put back if that fails.
+  // Call before `graph` is destroyed.
   Removed Remove(Graph graph) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Bytes in use on a device.
+  // Returns the bytes of graphs in use on a device.
   int64_t BytesInUse(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // A node that frees `id`: what the graph frees itself is not counted.
+  // Adds a node that frees `id`. If the same graph allocates `id`, removes that node instead.
   static void AddFree(Nodes& nodes, BufferId id);
-  // Of a live record, if it is a graph's.
+  // Returns the live buffer `id` if it is memory of a graph.
   std::optional<LiveBuffer> Find(BufferId id) const;
 
   Profiler& profiler_;
   std::atomic<bool> used_{false};
   Mutex mutex_;
   Graphs graphs_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // what is in use, and more that was
+  std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // all that is in use, and some that has ended
 };
 
-// The contexts that were created, and which buffers end with which of them. A buffer of no created context is the
-// device's primary context's, or nobody's. Costs one relaxed load per event while no context was created. Whatever is
-// taken out keeps its node of the tables, so that to take it out or to put it back needs no memory.
+// The contexts that the program has created, and the buffers that end with each of them. All other buffers belong to a
+// device's primary context or to no context. While no context was created, each function costs one relaxed load.
 class CudaContexts {
  public:
   struct Context;
@@ -188,13 +198,13 @@ class CudaContexts {
  private:
   struct Owned {
     Owner owner;
-    FreedRecord record;  // while it is taken out
+    FreedRecord record;  // while the buffer is removed
   };
   using Buffers = std::map<uint64_t, Owned>;  // by BufferId
   using Handles = std::map<const void*, Owner>;
 
  public:
-  // A buffer that was taken out; false if no created context owned it.
+  // A removed buffer; false if no created context owned it.
   class Removed {
    public:
     explicit operator bool() const { return !node_.empty(); }
@@ -203,7 +213,7 @@ class CudaContexts {
     friend class CudaContexts;
     Buffers::node_type node_;
   };
-  // A context that is about to end, with all its buffers; false if it was not seen created.
+  // A context that is about to be destroyed, with all its buffers; false if its creation was not recorded.
   class Ended {
    public:
     explicit operator bool() const { return !handle_.empty(); }
@@ -220,28 +230,28 @@ class CudaContexts {
 
   explicit CudaContexts(Profiler& profiler) : profiler_(profiler) {}
 
-  // Whether any was created.
+  // Returns whether any context was created.
   bool used() const { return used_.load(std::memory_order_relaxed); }
-  // After `handle` was created.
+  // Call after `handle` was created.
   void Created(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The context of this handle; null if it was not seen created, or is ending.
+  // Returns the context of this handle; null if its creation was not recorded, or if it is ending.
   Owner Find(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After a record of `id` was made in `owner`'s context. If that ends or has ended meanwhile, the record does so too.
-  // Returns whether it is there.
+  // Call after a record of `id` was made in the context `owner`. Ends the record if the context is ending or has ended,
+  // or if the host has no memory. Returns whether the record is live.
   bool Recorded(const Owner& owner, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Before the buffer's free: removes its record, if a context owns it.
+  // Call before a buffer is freed. Removes the buffer and its record if a context owns it.
   Removed Remove(BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After that failed. What belongs to a context that has ended meanwhile stays gone.
+  // Call after the free failed. A buffer of a context that has ended meanwhile is not restored.
   void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Before the context's end: removes all its records.
+  // Call before a context is destroyed. Removes all its buffers and their records.
   Ended End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After that succeeded, or failed.
+  // Call HasEnded after that succeeded, PutBack after it failed.
   void HasEnded(Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBack(Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // All buffers that any owns.
+  // Returns the buffers of all contexts.
   std::vector<BufferId> AllBuffers() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -258,15 +268,15 @@ struct CudaContexts::Context {
   enum class State { kAlive, kEnding, kEnded };
   // Guarded by CudaContexts::mutex_.
   State state = State::kAlive;
-  Buffers late;  // put back while it was ending
+  Buffers late;  // put back while the context was ending
 };
 
-// The pools that were created on a device. To ask a pool something, ForEach keeps it from being destroyed.
+// The pools that the program has created. ForEach keeps a pool from being destroyed while it is queried.
 class CudaPools {
   struct Pool {
     explicit Pool(int on) : device(on) {}
     const int device;
-    std::atomic<int> asked{0};  // by so many
+    std::atomic<int> readers{0};  // calls of ForEach that use the pool now
   };
   using Pools = std::map<const void*, Pool>;
 
@@ -274,22 +284,23 @@ class CudaPools {
   using Removed = Pools::node_type;
 
   void Created(const void* pool, int device) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Before a pool is destroyed. Waits for whoever asks it something.
+  // Call before a pool is destroyed. Waits until no ForEach uses it.
   Removed Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After that failed.
+  // Call after that failed.
   void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls `visit(pool)` for every pool of the device; no lock is held meanwhile, and the pool is not destroyed.
+  // Calls visit(pool) for every pool of the device. No lock is held during the call, and the pool is not destroyed.
   template <typename Visit>
   void ForEach(int device, const Visit& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
     const void* last = nullptr;
     while (Pool* pool = Next(device, &last)) {
       visit(last);
-      pool->asked.fetch_sub(1, std::memory_order_release);
+      pool->readers.fetch_sub(1, std::memory_order_release);
     }
   }
 
  private:
-  // The first one of the device after `*last`, which is set to it; counted as asked.
+  // Returns the first pool of the device after `*last`, and sets `*last` to it; null if there is none. The caller is
+  // counted as a reader of the pool.
   Pool* Next(int device, const void** last) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Mutex mutex_;

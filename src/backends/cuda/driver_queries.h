@@ -1,7 +1,8 @@
-// Questions to the CUDA driver, for those who know no CUDA header: the process's own libcuda, found by name if the
-// process has loaded it, asked by its stable binary interface. Nothing here creates a context, changes the current one,
-// or touches the runtime's last-error state.
-// Not here: questions to the runtime (queries.h), what is recorded (adapter.h, driver_adapter.h).
+// Queries to the CUDA driver that need no CUDA header: they call the process's own libcuda if the process has loaded it
+// (driver_table.h). Nothing here creates a context, changes the current context, or changes the runtime's last-error
+// state. Everything here is thread-safe.
+//
+// Not here: queries to the runtime (queries.h), recording (adapter.h, driver_adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_QUERIES_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_QUERIES_H_
 
@@ -17,41 +18,40 @@
 
 namespace hbmprof::internal {
 
-// The address of `name` in `library`. Defined twice: by driver_symbol.cc, and by an injected library that has a dlsym
-// of its own. Whoever links this file links one of them.
-void* FindDriverSymbol(void* library, const char* name);
-
-// The process's libcuda.so.1, null while it has not been loaded. Never closed.
-void* CudaDriverLibrary();
-
-// "GPU:<ordinal>".
+// Returns "GPU:<ordinal>".
 std::string CudaDeviceName(int ordinal);
 
-// What only the adapter knows of a device. It is asked inside the device's probe, so it must not ask for a device's id.
-struct CudaDeviceBooks {
-  // Calls visit(pool) for each pool of the device but its default one.
+// What only the adapter knows about a device. Both are called in the device's probe, so they must not call
+// CudaDeviceId. Each can be empty.
+struct CudaAdapterQueries {
+  // Calls visit(pool) for each pool of the device except its default pool.
   std::function<void(int ordinal, const std::function<void(void*)>& visit)> pools;
-  // What graphs have in use.
+  // Returns the bytes that graphs have in use on the device.
   std::function<int64_t(DeviceId id)> graph_bytes;
 };
 
-// The id of a device of Profiler::Default(), with ProbeCudaDevice as its probe. Call it only when the device is in use:
-// after an allocation succeeded. -1 gives the device "unknown". The `books` of the first call for a device stay.
-DeviceId CudaDeviceId(int ordinal, const CudaDeviceBooks& books = {});
+// Returns the id of a device in Profiler::Default(); of the device "unknown" for the ordinal -1. The first call for a
+// device sets ProbeCudaDevice with `adapter` as its probe. Call it only if the device is in use: after an allocation
+// succeeded.
+DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
 
-// The allocator of Profiler::Default() that stream-ordered memory is labelled with.
+// Returns the allocator of Profiler::Default() that labels stream-ordered memory.
 AllocatorId CudaStreamOrderedAllocator();
 
-// The size of the driver's allocation that `ptr` lies in; 0 if the driver does not say.
+// Returns the size in bytes of the driver's allocation that contains `ptr`; 0 if the driver does not say.
 size_t CudaAddressRangeBytes(const void* ptr);
 
-// What is known of a device: its size; bytes in use, by this process if NVML tells, else by all processes, if NVML
-// tells that or the calling thread is on the device; what its default pool holds idle, and, of which the `books` know,
-// the other pools and the graphs. Empty while nobody answers. `id` is what the books call it. Never retains a context.
-DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id = kDefaultDevice, const CudaDeviceBooks& books = {});
+// Returns what the driver and NVML report about a device:
+//   - its size;
+//   - the bytes in use: by this process if NVML reports them; else by all processes, if NVML reports them or the device
+//   is
+//     the calling thread's current one;
+//   - the idle bytes of its default pool, and of the other pools and the graphs that `adapter` knows.
+// Unknown values stay unset. `id` is passed to `adapter`. Never retains a context.
+DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id = kDefaultDevice, const CudaAdapterQueries& adapter = {});
 
-// The driver, as the adapter asks it, on behalf of Profiler::Default().
-class CudaDriverInProcess : public CudaDriverQuestions {
+// Queries the process's driver, for an adapter that records into Profiler::Default().
+class CudaDriverInProcess : public CudaDriverQueries {
  public:
   int CurrentDevice() override;
   const void* CurrentContext() override;
@@ -60,15 +60,15 @@ class CudaDriverInProcess : public CudaDriverQuestions {
   Capture CaptureOf(const CudaDriverStream& stream) override;
   bool PrimaryContextActive(int device) override;
   int64_t FreeBytes() override;
-  DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, books_); }
+  DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, adapter_queries_); }
   AllocatorId StreamOrderedAllocator() override { return CudaStreamOrderedAllocator(); }
   void Recorded(DeviceId device) override;
 
-  // Before the first call that is tracked.
-  void SetBooks(CudaDeviceBooks books) { books_ = std::move(books); }
+  // REQUIRES: no call was tracked yet.
+  void SetAdapterQueries(CudaAdapterQueries adapter) { adapter_queries_ = std::move(adapter); }
 
  private:
-  CudaDeviceBooks books_;
+  CudaAdapterQueries adapter_queries_;
 };
 
 }  // namespace hbmprof::internal

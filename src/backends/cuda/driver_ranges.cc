@@ -15,7 +15,7 @@ namespace {
 
 Lazy<CudaDriverRanges> instance;
 
-// Records end with the process's parent.
+// A forked child starts without records.
 [[gnu::constructor]] void FollowForks() {
   pthread_atfork(nullptr, nullptr, [] { CudaDriverRanges::Changed(); });
 }
@@ -65,7 +65,7 @@ void CudaDriverRanges::Insert(uint64_t start, const Entry& entry) {
 }
 
 void CudaDriverRanges::Add(BufferId id, size_t bytes, bool has_allocator) {
-  // Handles are no addresses: those of different objects may be near each other.
+  // A handle is not an address: handles of different objects can be less than `bytes` apart.
   Insert(id.value(), {id.is_handle() ? 1 : bytes, {id, false, has_allocator, false}});
 }
 

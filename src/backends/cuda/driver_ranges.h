@@ -1,5 +1,5 @@
-// Which memory the driver has given out, by address: so that what the program itself records of it can be told from
-// memory of its own (src/inject/injected_profiler.cc).
+// CudaDriverRanges: the address ranges that the driver has allocated. With it the injected library knows which records
+// of the program are about the driver's memory (src/inject/injected_profiler.cc).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_RANGES_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_RANGES_H_
 
@@ -17,14 +17,15 @@
 
 namespace hbmprof::internal {
 
-// Of the process. Thread-safe, and safe in signal handlers: what interrupts one of these functions finds nothing. It
-// may hold memory whose record has ended, as that of a context that was destroyed: whoever finds some must look.
+// One instance for the process. Thread-safe, and safe in signal handlers: a handler that interrupts one of these
+// functions finds nothing. A range can have a record that has ended, for example because its context was destroyed:
+// after Find, check that the record is live.
 class CudaDriverRanges {
  public:
   struct Range {
-    BufferId record;             // that counts it; null: the driver has given out nothing here
-    bool is_mapped = false;      // the record is of physical memory, and not of these addresses
-    bool has_allocator = false;  // the driver's calls have named one
+    BufferId record;             // the record that counts the range; null: no memory of the driver's is here
+    bool is_mapped = false;      // the record is for the physical memory that is mapped here
+    bool has_allocator = false;  // the record has an allocator
     bool is_declared = false;    // see Declare
   };
 
@@ -33,17 +34,18 @@ class CudaDriverRanges {
     uint64_t bytes;
     Range range;
   };
-  // Memory for the entries of one map, not from malloc: what records the driver's calls may be what a malloc waits for.
+  // The memory of the map's nodes. It does not come from malloc, because malloc can wait for a thread that records.
   struct Nodes {
     Arena arena;
-    void* free = nullptr;  // each leads to the next
+    void* free = nullptr;  // list of free nodes
   };
   template <typename T>
   struct NodeAllocator {
     using value_type = T;
     explicit NodeAllocator(Nodes* all) : nodes(all) {}
     template <typename U>
-    NodeAllocator(const NodeAllocator<U>& other) : nodes(other.nodes) {}  // NOLINT: as containers want it
+    NodeAllocator(const NodeAllocator<U>& other)
+        : nodes(other.nodes) {}  // NOLINT: containers convert allocators implicitly
     T* allocate(size_t count);
     void deallocate(T* node, size_t count);
     bool operator==(const NodeAllocator& other) const { return nodes == other.nodes; }
@@ -51,35 +53,35 @@ class CudaDriverRanges {
 
     Nodes* nodes;
   };
-  // By start; they do not overlap.
+  // By start address. Ranges do not overlap.
   using Entries = std::map<uint64_t, Entry, std::less<uint64_t>, NodeAllocator<std::pair<const uint64_t, Entry>>>;
 
  public:
-  // What was removed, to be put back. bytes 0: nothing was.
+  // A removed range, for PutBack. entry.bytes is 0 if nothing was removed.
   struct Removed {
     uint64_t start = 0;
     Entry entry = {};
   };
   struct Found {
     Range range;
-    uint64_t first = 0;  // the same holds from here ...
-    uint64_t last = 0;   // ... to here, while changes() is the same
+    uint64_t first = 0;  // the answer is the same for all ids from `first` to `last`, while changes() is `changes`
+    uint64_t last = 0;
     uint64_t changes = 0;
   };
 
-  // The memory of the record `id` has been given out, or `bytes` bytes of physical memory were mapped. They take the
-  // place of what was known at these addresses. Without host memory they stay unknown.
+  // Adds the memory of the record `id`, or a mapping of `bytes` bytes of physical memory. Older ranges at these
+  // addresses are removed. If the host has no memory, nothing is added.
   void Add(BufferId id, size_t bytes, bool has_allocator) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddMapped(uint64_t address, size_t bytes, BufferId physical) ABSL_LOCKS_EXCLUDED(mutex_);
   Removed Remove(uint64_t start) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBack(const Removed& removed) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What is known at `id`. A handle lies in its own range only.
+  // Returns the range that contains `id`; a handle has a range of its own.
   Found Find(BufferId id) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The program has declared the range a segment.
+  // Marks the range at `start` as a segment that the program has declared.
   void Declare(uint64_t start) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Never 0, and another number after each call of the above but Find, and of this: what the records of the ranges say
-  // has changed, or some have ended. Also in a forked child.
+  // The version of all ranges and their records. Never 0. It changes with each function above except Find, in a forked
+  // child, and with each call of Changed(): call that after records of ranges have changed or ended.
   static void Changed() { changes_.fetch_add(1, std::memory_order_release); }
   static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
 
@@ -87,7 +89,7 @@ class CudaDriverRanges {
 
  private:
   void Insert(uint64_t start, const Entry& entry) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes room for `bytes` bytes. Returns what is behind them.
+  // Removes the ranges that overlap [start, start + bytes). Returns the next range after them.
   Entries::iterator Clear(uint64_t start, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;

@@ -1,103 +1,68 @@
-// The wrappers themselves, under the driver's own names, made from driver_calls.inc.
+// The wrappers, which have the driver's own names, are made from driver_calls.inc.
 #include "src/backends/cuda/driver_shim.h"
 
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
 
 #include "hbmprof/caller.h"
+#include "hbmprof/out_of_memory.h"
 #include "hbmprof/profiler.h"
 #include "src/backends/cuda/adapter.h"
 #include "src/backends/cuda/driver_abi.h"
 #include "src/backends/cuda/driver_adapter.h"
 #include "src/backends/cuda/driver_queries.h"
+#include "src/backends/cuda/driver_table.h"
 #include "src/backends/cuda/made_tracker.h"
+#include "src/base/completes.h"
+#include "src/base/message.h"
 
 namespace hbmprof::internal::cuda_driver {
 namespace {
 
-enum Entry : int {
-#define CALL(name, parameters, arguments, action) k_##name,
-#define PASSED(name, why)
-#include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
-  kEntries
-};
-
-constexpr const char* kNames[] = {
-#define CALL(name, parameters, arguments, action) #name,
-#define PASSED(name, why)
-#include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
-};
-
 #define CALL(name, parameters, arguments, action) using Type_##name = CUresult parameters;
-#define PASSED(name, why)
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 
 }  // namespace
 
 extern "C" {
 #define CALL(name, parameters, arguments, action) \
   [[gnu::visibility("default"), gnu::noinline]] CUresult name parameters;
-#define PASSED(name, why)
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 }
 
 namespace {
 
+// By Entry.
 void* const kWrappers[] = {
 #define CALL(name, parameters, arguments, action) reinterpret_cast<void*>(&name),
-#define PASSED(name, why)
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 };
 
-// What the driver has, null for what it lacks. Threads that look it up at the same time write the same.
-std::atomic<void*> driver_functions[kEntries];
-std::atomic<bool> driver_found{false};
-
-// Whether the process has loaded libcuda. Takes no memory and no lock: the driver's call is made whatever happens here.
-bool FindDriver() {
-  if (driver_found.load(std::memory_order_acquire)) return true;
-  void* library = CudaDriverLibrary();
-  if (library == nullptr) return false;
-  for (int i = 0; i < kEntries; ++i) {
-    driver_functions[i].store(FindDriverSymbol(library, kNames[i]), std::memory_order_relaxed);
-  }
-  driver_found.store(true, std::memory_order_release);
-  return true;
-}
-
-void* DriverFunction(int entry) { return driver_functions[entry].load(std::memory_order_relaxed); }
-
-// The adapter and what it asks.
+// The adapter and its queries.
 struct ProcessTracker {
-  CudaDriverInProcess questions;
-  CudaDriverAdapter adapter{Profiler::Default(), questions};
+  CudaDriverInProcess queries;
+  CudaDriverAdapter adapter{Profiler::Default(), queries};
 };
 
 std::unique_ptr<ProcessTracker> MakeTracker() {
   PrepareCudaTracking();
   auto tracker = std::make_unique<ProcessTracker>();
   CudaDriverAdapter* const adapter = &tracker->adapter;
-  tracker->questions.SetBooks({[adapter](int ordinal, const std::function<void(void*)>& visit) {
-                                 adapter->ForEachPool(ordinal,
-                                                      [&](const void* pool) { visit(const_cast<void*>(pool)); });
-                               },
-                               [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
+  tracker->queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
+                                        adapter->ForEachPool(ordinal,
+                                                             [&](const void* pool) { visit(const_cast<void*>(pool)); });
+                                      },
+                                      [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
   return tracker;
 }
 
-// Made by the first call that must be tracked, which follows the driver's initialisation: so the profile that is
-// written at exit is written while the driver still answers. Never destroyed: calls go on during static destruction.
+// The first tracked call makes the tracker. That is after the driver's initialization, so the profile at exit is
+// written while the driver still answers. Never destroyed, because calls can be made during static destruction.
 CudaDriverAdapter* Tracker() {
   static MadeTracker<ProcessTracker> made;
   bool is_new = false;
@@ -106,7 +71,8 @@ CudaDriverAdapter* Tracker() {
   return tracker == nullptr ? nullptr : &tracker->adapter;
 }
 
-// From which version of the driver's interface on cuGetProcAddress means this function by its name without variant.
+// The first version of the driver's interface for which cuGetProcAddress returns this function if it is asked for the
+// name without the suffix.
 struct Variant {
   std::string_view name;
   int version;
@@ -134,7 +100,7 @@ int SinceVersion(std::string_view name) {
   return name.substr(name.size() - 3) == "_v2" ? kSecondVariants : 0;
 }
 
-// Without "_ptsz", then without "_vN".
+// Returns `name` without its suffixes "_ptsz" and "_vN".
 std::string_view BaseName(std::string_view name) {
   if (name == "cuGraphInstantiateWithFlags") return "cuGraphInstantiate";
   if (name.size() > 5 && name.substr(name.size() - 5) == "_ptsz") name.remove_suffix(5);
@@ -142,13 +108,13 @@ std::string_view BaseName(std::string_view name) {
   return name;
 }
 
-// By cuGetProcAddress's rules, for a driver that hands out other addresses than those it exports. Null if no wrapper
-// fits.
+// Returns the wrapper that fits the arguments of a cuGetProcAddress call, by the rules of that function; null if there
+// is none. For a driver whose cuGetProcAddress returns other addresses than those that the driver exports.
 void* WrapperByRequest(std::string_view name, int version, Flags64 flags) {
   void* best = nullptr;
   int best_rank = -1;
-  for (int i = 0; i < kEntries; ++i) {
-    const std::string_view candidate = kNames[i];
+  for (int i = 0; i < kWrappedCount; ++i) {
+    const std::string_view candidate = kEntryNames[i];
     if (BaseName(candidate) != name && candidate != name) continue;
     const bool per_thread = candidate.substr(candidate.size() - 5) == "_ptsz";
     if (per_thread && (flags & kPerThreadDefaultStream) == 0) continue;
@@ -171,65 +137,118 @@ CUresult HandOutWrapper(const Real& real, const char* name, void** function, int
   return result;
 }
 
+// The bytes that the arguments of a wrapped call ask for: the second argument of every call that allocates, but for
+// pitched memory. nullopt for other calls.
+template <typename... Arguments>
+std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
+  const std::tuple<const Arguments&...> all(arguments...);
+  if constexpr (sizeof...(Arguments) >= 2) {
+    using Second = std::decay_t<decltype(std::get<1>(all))>;
+    if constexpr (std::is_same_v<Second, size_t>) return std::get<1>(all);
+    if constexpr (std::is_same_v<Second, size_t*>) return CudaPitchedBytes(std::get<2>(all), std::get<3>(all));
+  }
+  return std::nullopt;
+}
+
+// The device of a wrapped call: of physical memory the one that its properties name, else the current one.
+template <typename... Arguments>
+int DeviceOf(const Arguments&... arguments) {
+  int device = CudaDriverInProcess().CurrentDevice();
+  const auto look_at = [&](const auto& argument) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, const MemAllocationProp*>) {
+      if (argument->location.type == kLocationDevice) device = argument->location.id;
+    }
+  };
+  (look_at(arguments), ...);
+  return device;
+}
+
+MemorySpace SpaceOfCall(std::string_view name) {
+  if (name.find("Host") != std::string_view::npos) return MemorySpace::kPinnedHost;
+  return name.find("Managed") != std::string_view::npos ? MemorySpace::kManaged : MemorySpace::kDevice;
+}
+
+// Reports a wrapped call that has failed with kErrorOutOfMemory.
+template <typename... Arguments>
+void ReportFailure(std::string_view name, const Arguments&... arguments) {
+  const bool is_reported = Completes([&] {
+    const int ordinal = DeviceOf(arguments...);
+    const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
+    ReportOutOfMemory({name, RequestedBytes(arguments...), device, SpaceOfCall(name)});
+  });
+  if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
+}
+
 }  // namespace
 
-// `real` is made once, outside of all that can fail: see CallThenRecord and ForgetThenCall.
+// `real` is called once, outside of all code that can fail: see CallThenRecord and RemoveThenCall.
 #define TRACK(...)                                             \
   [&] {                                                        \
     CudaDriverAdapter* const tracker = Tracker();              \
     return tracker == nullptr ? real() : tracker->__VA_ARGS__; \
   }()
+#define ALLOCATE(id, bytes, kind) \
+  TRACK(Allocate(caller, real, [&] { return CudaDriverAdapter::Buffer(id, bytes, MemoryKind::kind); }))
+#define UNPACKED(...) __VA_ARGS__
+#define REPORT(name, ...) ReportFailure(#name, __VA_ARGS__)
+#define LOAD(id) TRACK(Load(caller, real, [&] { return id; }))
 
 extern "C" {
-#define CALL(name, parameters, arguments, action)                                                                    \
-  CUresult name parameters {                                                                                         \
-    const Caller here = Caller::OfThisFunction();                                                                    \
-    auto* const driver_function = FindDriver() ? reinterpret_cast<Type_##name*>(DriverFunction(k_##name)) : nullptr; \
-    if (driver_function == nullptr) return kErrorNotFound;                                                           \
-    const auto real = [&]() -> CUresult { return driver_function arguments; };                                       \
-    const TrackedCudaCall call(here);                                                                                \
-    if (!call.outermost()) return real();                                                                            \
-    [[maybe_unused]] const Caller& caller = call.caller();                                                           \
-    return action;                                                                                                   \
+#define CALL(name, parameters, arguments, action)                                           \
+  CUresult name parameters {                                                                \
+    const Caller here = Caller::OfThisFunction();                                           \
+    auto* const driver_function = reinterpret_cast<Type_##name*>(DriverFunction(k_##name)); \
+    if (driver_function == nullptr) return kErrorNotFound;                                  \
+    const auto real = [&]() -> CUresult { return driver_function arguments; };              \
+    const TrackedCudaCall call(here);                                                       \
+    if (!call.outermost()) return real();                                                   \
+    [[maybe_unused]] const Caller& caller = call.caller();                                  \
+    const CUresult result = action;                                                         \
+    if (result == kErrorOutOfMemory) REPORT(name, UNPACKED arguments);                      \
+    return result;                                                                          \
   }
-#define PASSED(name, why)
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 }
+#undef REPORT
+#undef UNPACKED
+#undef LOAD
+#undef ALLOCATE
 #undef TRACK
 
 }  // namespace hbmprof::internal::cuda_driver
 
 namespace hbmprof::internal {
 
+bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
+  CudaDriverAdapter* const tracker = cuda_driver::Tracker();
+  return tracker != nullptr && tracker->NameMappingByAddress(address, rename);
+}
+
 void* CudaWrapperByName(std::string_view name) {
-  for (int i = 0; i < cuda_driver::kEntries; ++i) {
-    if (name == cuda_driver::kNames[i]) return cuda_driver::kWrappers[i];
+  for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
+    if (name == cuda_driver::kEntryNames[i]) return cuda_driver::kWrappers[i];
   }
   return nullptr;
 }
 
 void* CudaWrapperOf(void* function) {
   using namespace cuda_driver;  // NOLINT: its table
-  if (!FindDriver()) return function;
-  // Of several names for one function, the first wrapper stands for it.
-  for (int i = 0; i < kEntries; ++i) {
-    if (function != nullptr && DriverFunction(i) == function) return kWrappers[i];
+  if (function == nullptr || !LoadDriverFunctions()) return function;
+  // If the driver has several names for one function, the first wrapper replaces it.
+  for (int i = 0; i < kWrappedCount; ++i) {
+    if (DriverFunction(i) == function) return kWrappers[i];
   }
   return function;
 }
 
 void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument) {
   void* library = CudaDriverLibrary();
-  const auto has = [&](const char* name) { return library != nullptr && FindDriverSymbol(library, name) != nullptr; };
+  const auto has = [&](const char* name) { return library != nullptr && FindSymbol(library, name) != nullptr; };
 #define CALL(name, parameters, arguments, action) visit(#name, has(#name) ? "tracked" : "absent", "", argument);
 #define PASSED(name, why)                                        \
   if (has(#name)) visit(#name, "passed through", why, argument); \
   if (!has(#name)) visit(#name, "absent", "", argument);
 #include "src/backends/cuda/driver_calls.inc"
-#undef CALL
-#undef PASSED
 }
 
 }  // namespace hbmprof::internal

@@ -1,27 +1,35 @@
-// The wrapped calls of driver_calls.inc: which there are, what the driver has of them, and which wrapper stands for
-// which function of the driver.
-// Not here: how programs come to call the wrappers (src/inject).
+// The wrappers of the functions that driver_calls.inc lists as wrapped: finding the wrapper of a name or of a function
+// of the driver, and which functions the driver has. Everything here is thread-safe.
+//
+// Not here: how programs get to call the wrappers (src/inject).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 
+#include <cstdint>
 #include <string_view>
+
+#include "hbmprof/allocation.h"
 
 namespace hbmprof::internal {
 
-// Both are defined by whoever links the wrappers. The first is called before Profiler::Default() is first used, perhaps
-// by several threads at once; the second once, after that.
+// Two callbacks that src/inject/cuda_preload.cc defines. The wrappers call the first before they first use
+// Profiler::Default(), possibly in several threads at the same time, and the second once, after that.
 void PrepareCudaTracking();
 void CudaTrackingStarts();
 
-// The wrapper of the driver's call of that name, null if it is not wrapped.
+// See CudaPhysicalMemory::NameByAddress. Not before a driver's call was tracked.
+bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to));
+
+// Returns the wrapper of the driver's function `name`, null if that is not wrapped.
 void* CudaWrapperByName(std::string_view name);
 
-// The wrapper of a function of the driver, `function` itself if it is none of those that are wrapped.
+// Returns the wrapper of the driver's function at `function`; `function` itself if that is not wrapped.
 void* CudaWrapperOf(void* function);
 
-// Calls `visit(name, state, note)` for each entry point that matters to memory, in the order of driver_calls.inc:
-// "tracked", "passed through" (the note says why, and is empty otherwise), or "absent" from this driver.
-using CudaCoverageVisitor = void (*)(const char* name, const char* state, const char* note, void* argument);
+// Calls visit(name, state, reason, argument) for each CALL and PASSED of driver_calls.inc, in that order. The state is
+// "tracked", "passed through", or "absent" if this driver does not have the function. The reason is empty unless the
+// state is "passed through".
+using CudaCoverageVisitor = void (*)(const char* name, const char* state, const char* reason, void* argument);
 void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument);
 
 }  // namespace hbmprof::internal

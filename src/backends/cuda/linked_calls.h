@@ -1,22 +1,29 @@
-// What the tracked forms of the runtime's calls share: the profiler and their tables.
+// The profiler and the tables that the tracked forms of the runtime's calls share.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_LINKED_CALLS_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_LINKED_CALLS_H_
 
+#include <cstddef>
+
+#include "hbmprof/allocation.h"
 #include "hbmprof/profiler.h"
 #include "src/backends/cuda/adapter.h"
 
 namespace hbmprof::internal {
 
-// Never destroyed: handles may be closed during static destruction.
+// Never destroyed, because handles can be closed during static destruction.
 struct CudaLinkedCalls {
   Profiler& profiler = Profiler::Default();
   SharedOpenings ipc_openings;
   CudaDeviceResets resets;
 
-  // Made on first use. Null while the host has no memory for it; the calls that are made then are counted as dropped
-  // later.
+  // Returns the one instance, which is made at the first use. Returns null if the host has no memory for it; see
+  // MadeTracker.
   static CudaLinkedCalls* Instance();
 };
+
+// Reports a call that has failed because there is no memory (hbmprof/out_of_memory.h), on the device `ordinal`; -1: it
+// is not known. Does nothing if the injected library is there: it has reported the driver's call.
+void ReportCudaOutOfMemory(const char* call, size_t bytes, int ordinal, MemoryKind kind);
 
 }  // namespace hbmprof::internal
 

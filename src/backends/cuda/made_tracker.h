@@ -1,4 +1,4 @@
-// MadeTracker: what wrapped calls record with, made by the first of them that the host has memory for.
+// MadeTracker: the object that wrapped calls record with. The first call for which the host has memory makes it.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_MADE_TRACKER_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_MADE_TRACKER_H_
 
@@ -11,12 +11,12 @@
 
 namespace hbmprof::internal {
 
-// Constant-initialized: declare it static. The tracker is never destroyed.
+// Declare it static: it is constant-initialized. The tracker is never destroyed. Thread-safe.
 template <typename T>
 class MadeTracker {
  public:
-  // As MadeOnce::Get, but null if the host has no memory: then the call is made without a record, and counted as a
-  // dropped one as soon as there is a profiler.
+  // As MadeOnce::Get, but returns null if the host has no memory. The caller then makes the call without a record; it
+  // is counted as dropped as soon as there is a profiler.
   template <typename Make>
   T* Get(const Make& make, bool* published = nullptr) {
     T* tracker = nullptr;

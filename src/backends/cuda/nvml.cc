@@ -58,14 +58,14 @@ std::unique_ptr<Library> Load() {
   return library;
 }
 
-// Null where there is none. To initialise twice is allowed.
+// Returns null if there is no NVML. NVML may be initialized several times.
 const Library* Nvml() {
   static MadeOnce<Library> library;
   const Library* loaded = library.Get(&Load);
   return loaded->complete ? loaded : nullptr;
 }
 
-// This process's id in each process-id name space that /proc knows.
+// Returns the ids of this process in all process-id name spaces that /proc shows.
 std::vector<unsigned> ProcessIds() {
   std::vector<unsigned> ids{static_cast<unsigned>(getpid())};
   std::istringstream status(ReadProcFile("/proc/self/status"));
@@ -96,7 +96,7 @@ int64_t ProcessBytes(const Library& nvml, Device device) {
 
 }  // namespace
 
-NvmlMemory AskNvml(const char* pci_bus_id) {
+NvmlMemory QueryNvml(const char* pci_bus_id) {
   const StandardDescriptorsTaken taken;
   NvmlMemory memory;
   const Library* nvml = Nvml();

@@ -1,5 +1,5 @@
-// What NVIDIA's management library says of this process's device memory. It is loaded by name on first use, with
-// declarations of our own; it needs no context.
+// The device memory of this process as NVIDIA's management library (NVML) reports it. The library is loaded by name at
+// the first use and called through declarations that are made here. It needs no context.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_NVML_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_NVML_H_
 
@@ -10,12 +10,12 @@ namespace hbmprof::internal {
 struct NvmlMemory {
   int64_t total_bytes = -1;
   int64_t used_bytes = -1;     // by all processes
-  int64_t process_bytes = -1;  // all that this process holds: allocations, contexts, code. -1 if it does not say
+  int64_t process_bytes = -1;  // allocations, contexts and code of this process; -1: NVML does not say
 };
 
-// `pci_bus_id` as cuDeviceGetPCIBusId gives it. A process in a container whose process ids NVML does not share is not
-// found there.
-NvmlMemory AskNvml(const char* pci_bus_id);
+// Returns the memory of the device `pci_bus_id`, which is what cuDeviceGetPCIBusId returns. NVML does not find the
+// process in a container that does not share its process ids with NVML. Thread-safe.
+NvmlMemory QueryNvml(const char* pci_bus_id);
 
 }  // namespace hbmprof::internal
 

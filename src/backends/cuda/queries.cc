@@ -4,7 +4,7 @@ namespace hbmprof::internal {
 
 int CurrentCudaDevice() {
   int ordinal = -1;
-  return AskCuda([&] { return cudaGetDevice(&ordinal); }) ? ordinal : -1;
+  return QueryCuda([&] { return cudaGetDevice(&ordinal); }) ? ordinal : -1;
 }
 
 }  // namespace hbmprof::internal

@@ -1,6 +1,7 @@
-// Questions to the CUDA runtime that leave no trace: the last-error state, the current device and the set of
-// initialised devices are the same afterwards. What would initialise a device is asked of the driver
-// (driver_queries.h). Not here: allocation calls (runtime.cc, runtime_stream.cc), what is recorded (adapter.h).
+// Queries to the CUDA runtime. They do not change the last-error state, the current device or the set of initialized
+// devices. Queries that would initialize a device are made to the driver instead (driver_queries.h).
+//
+// Not here: allocation calls (runtime.cc, runtime_stream.cc), recording (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_QUERIES_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_QUERIES_H_
 
@@ -10,16 +11,17 @@
 
 namespace hbmprof::internal {
 
-// Calls `query`; returns whether it succeeded. An error it leaves is cleared, so that the program does not find it.
+// Calls `query` and returns whether it succeeded. If it sets the last-error state, that is cleared again, so that the
+// program does not see it.
 template <typename Query>
-bool AskCuda(const Query& query) {
+bool QueryCuda(const Query& query) {
   const cudaError_t before = cudaPeekAtLastError();
   if (query() == cudaSuccess) return true;
   if (before == cudaSuccess) static_cast<void>(cudaGetLastError());
   return false;
 }
 
-// The thread's current device; -1 if CUDA does not say.
+// Returns the ordinal of the thread's current device; -1 if CUDA does not say.
 int CurrentCudaDevice();
 
 }  // namespace hbmprof::internal

@@ -1,4 +1,4 @@
-// The tracked forms of the CUDA runtime's allocation calls, one call each; nothing but translation.
+// The tracked forms of the CUDA runtime's allocation calls. Each only translates its arguments for the adapter.
 // Not here: the stream-ordered ones (runtime_stream.cc), sizes and the order of events (adapter.h).
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
@@ -17,7 +17,7 @@ using internal::CudaLinkedCalls;
 using internal::CudaMipmappedArrayId;
 using internal::CudaPitchedBytes;
 using internal::CurrentCudaDevice;
-using internal::ForgetAndFree;
+using internal::RemoveAndFree;
 using internal::TexelBlock;
 
 static_assert(internal::kCudaFormatNv12 == cudaChannelFormatKindNV12);
@@ -52,34 +52,44 @@ cudaError_t Track(const Caller& caller, const Call& call, const Describe& descri
   return internal::AllocateAndRecord(calls->profiler, caller, cudaSuccess, call, describe, &OnCurrentDevice);
 }
 
+// Returns `result`; reports a failure for lack of memory.
+cudaError_t ReportIfOutOfMemory(cudaError_t result, const char* name, size_t bytes, MemoryKind kind) {
+  if (result == cudaErrorMemoryAllocation) internal::ReportCudaOutOfMemory(name, bytes, CurrentCudaDevice(), kind);
+  return result;
+}
+
 template <typename Call>
-cudaError_t Allocate(const Caller& caller, void** ptr, size_t bytes, MemoryKind kind, const Call& call) {
-  return Track(caller, call, [&] { return Buffer(*ptr, bytes, kind); });
+cudaError_t Allocate(const Caller& caller, const char* name, void** ptr, size_t bytes, MemoryKind kind,
+                     const Call& call) {
+  const cudaError_t result = Track(caller, call, [&] { return Buffer(*ptr, bytes, kind); });
+  return ReportIfOutOfMemory(result, name, bytes, kind);
 }
 
 template <typename Call>
 cudaError_t Release(BufferId id, const Call& call) {
   CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
-  return calls == nullptr ? call() : ForgetAndFree(calls->profiler, calls->resets, id, cudaSuccess, call);
+  return calls == nullptr ? call() : RemoveAndFree(calls->profiler, calls->resets, id, cudaSuccess, call);
 }
 
 }  // namespace
 
 cudaError_t Malloc(void** ptr, size_t bytes) {
   const Caller caller = Caller::OfThisFunction();
-  return Allocate(caller, ptr, bytes, MemoryKind::kDevice, [&] { return cudaMalloc(ptr, bytes); });
+  return Allocate(caller, "cudaMalloc", ptr, bytes, MemoryKind::kDevice, [&] { return cudaMalloc(ptr, bytes); });
 }
 
 cudaError_t MallocManaged(void** ptr, size_t bytes, unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
-  return Allocate(caller, ptr, bytes, MemoryKind::kManaged, [&] { return cudaMallocManaged(ptr, bytes, flags); });
+  return Allocate(caller, "cudaMallocManaged", ptr, bytes, MemoryKind::kManaged,
+                  [&] { return cudaMallocManaged(ptr, bytes, flags); });
 }
 
 cudaError_t MallocPitch(void** ptr, size_t* pitch, size_t width, size_t height) {
   const Caller caller = Caller::OfThisFunction();
-  return Track(
+  const cudaError_t result = Track(
       caller, [&] { return cudaMallocPitch(ptr, pitch, width, height); },
       [&] { return Buffer(*ptr, CudaPitchedBytes(*pitch, height), MemoryKind::kDevice); });
+  return ReportIfOutOfMemory(result, "cudaMallocPitch", CudaPitchedBytes(width, height), MemoryKind::kDevice);
 }
 
 cudaError_t Malloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
@@ -98,12 +108,14 @@ cudaError_t Free(void* ptr) {
 
 cudaError_t MallocHost(void** ptr, size_t bytes) {
   const Caller caller = Caller::OfThisFunction();
-  return Allocate(caller, ptr, bytes, MemoryKind::kPinnedHost, [&] { return cudaMallocHost(ptr, bytes); });
+  return Allocate(caller, "cudaMallocHost", ptr, bytes, MemoryKind::kPinnedHost,
+                  [&] { return cudaMallocHost(ptr, bytes); });
 }
 
 cudaError_t HostAlloc(void** ptr, size_t bytes, unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
-  return Allocate(caller, ptr, bytes, MemoryKind::kPinnedHost, [&] { return cudaHostAlloc(ptr, bytes, flags); });
+  return Allocate(caller, "cudaHostAlloc", ptr, bytes, MemoryKind::kPinnedHost,
+                  [&] { return cudaHostAlloc(ptr, bytes, flags); });
 }
 
 cudaError_t FreeHost(void* ptr) {
@@ -112,7 +124,8 @@ cudaError_t FreeHost(void* ptr) {
 
 cudaError_t HostRegister(void* ptr, size_t bytes, unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
-  return Allocate(caller, &ptr, bytes, MemoryKind::kPinnedHost, [&] { return cudaHostRegister(ptr, bytes, flags); });
+  return Allocate(caller, "cudaHostRegister", &ptr, bytes, MemoryKind::kPinnedHost,
+                  [&] { return cudaHostRegister(ptr, bytes, flags); });
 }
 
 cudaError_t HostUnregister(void* ptr) {
@@ -192,7 +205,7 @@ cudaError_t ImportExternalMemory(cudaExternalMemory_t* memory, const cudaExterna
 cudaError_t ExternalMemoryGetMappedBuffer(void** ptr, cudaExternalMemory_t memory,
                                           const cudaExternalMemoryBufferDesc* description) {
   const Caller caller = Caller::OfThisFunction();
-  return Allocate(caller, ptr, 0, MemoryKind::kAlias,
+  return Allocate(caller, "cudaExternalMemoryGetMappedBuffer", ptr, 0, MemoryKind::kAlias,
                   [&] { return cudaExternalMemoryGetMappedBuffer(ptr, memory, description); });
 }
 

@@ -1,4 +1,4 @@
-// The tracked forms of the CUDA runtime's stream-ordered calls. Compiled twice: as it stands for the legacy default
+// The tracked forms of the CUDA runtime's stream-ordered calls. Compiled twice: by itself for the legacy default
 // stream, and by runtime_stream_per_thread.cc for the per-thread default stream.
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
@@ -9,18 +9,18 @@
 namespace hbmprof::cuda {
 namespace {
 
-// The device that work on `stream` runs on.
+// Returns the ordinal of the device of `stream`.
 int DeviceOfStream([[maybe_unused]] cudaStream_t stream) {
 #if CUDART_VERSION >= 12080
   int ordinal = -1;
-  if (internal::AskCuda([&] { return cudaStreamGetDevice(stream, &ordinal); })) return ordinal;
+  if (internal::QueryCuda([&] { return cudaStreamGetDevice(stream, &ordinal); })) return ordinal;
 #endif
   return internal::CurrentCudaDevice();
 }
 
 bool IsCapturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  return internal::AskCuda([&] { return cudaStreamIsCapturing(stream, &status); }) &&
+  return internal::QueryCuda([&] { return cudaStreamIsCapturing(stream, &status); }) &&
          status == cudaStreamCaptureStatusActive;
 }
 
@@ -28,10 +28,10 @@ Attributes StreamOrdered(int ordinal, MemoryKind kind) {
   return {internal::CudaDeviceId(ordinal), kind, internal::CudaStreamOrderedAllocator()};
 }
 
-// A pool has a location of its own, which may be another device or the host.
+// The memory of a pool lies where the pool was created, which can be another device or the host.
 Attributes OfPoolMemory(const void* ptr, cudaStream_t stream) {
   cudaPointerAttributes pointer = {};
-  if (!internal::AskCuda([&] { return cudaPointerGetAttributes(&pointer, ptr); })) pointer = {};
+  if (!internal::QueryCuda([&] { return cudaPointerGetAttributes(&pointer, ptr); })) pointer = {};
   switch (pointer.type) {
     case cudaMemoryTypeDevice:
       return StreamOrdered(pointer.device, MemoryKind::kDevice);
@@ -45,16 +45,21 @@ Attributes OfPoolMemory(const void* ptr, cudaStream_t stream) {
 }
 
 template <typename Call, typename AttributesOf>
-cudaError_t Track(const Caller& caller, void** ptr, size_t bytes, const Call& call, const AttributesOf& attributes) {
+cudaError_t Track(const Caller& caller, const char* name, void** ptr, size_t bytes, cudaStream_t stream,
+                  const Call& call, const AttributesOf& attributes) {
   const internal::CallerAbove above(caller);
   internal::CudaLinkedCalls* const calls = internal::CudaLinkedCalls::Instance();
   if (calls == nullptr) return call();
-  return internal::AllocateAndRecord(
+  const cudaError_t result = internal::AllocateAndRecord(
       calls->profiler, caller, cudaSuccess, call,
       [&] {
         return internal::CudaBuffer{*ptr, bytes, {}};
       },
       [&](const internal::CudaBuffer&) { return attributes(); });
+  if (result == cudaErrorMemoryAllocation) {
+    internal::ReportCudaOutOfMemory(name, bytes, DeviceOfStream(stream), MemoryKind::kDevice);
+  }
+  return result;
 }
 
 }  // namespace
@@ -66,7 +71,7 @@ inline namespace per_thread_stream {
 cudaError_t MallocAsync(void** ptr, size_t bytes, cudaStream_t stream) {
   const Caller caller = Caller::OfThisFunction();
   return Track(
-      caller, ptr, bytes, [&] { return cudaMallocAsync(ptr, bytes, stream); },
+      caller, "cudaMallocAsync", ptr, bytes, stream, [&] { return cudaMallocAsync(ptr, bytes, stream); },
       [&] {
         const MemoryKind kind = IsCapturing(stream) ? MemoryKind::kGraph : MemoryKind::kDevice;
         return StreamOrdered(DeviceOfStream(stream), kind);
@@ -76,14 +81,14 @@ cudaError_t MallocAsync(void** ptr, size_t bytes, cudaStream_t stream) {
 cudaError_t MallocFromPoolAsync(void** ptr, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
   const Caller caller = Caller::OfThisFunction();
   return Track(
-      caller, ptr, bytes, [&] { return cudaMallocFromPoolAsync(ptr, bytes, pool, stream); },
-      [&] { return OfPoolMemory(*ptr, stream); });
+      caller, "cudaMallocFromPoolAsync", ptr, bytes, stream,
+      [&] { return cudaMallocFromPoolAsync(ptr, bytes, pool, stream); }, [&] { return OfPoolMemory(*ptr, stream); });
 }
 
 cudaError_t FreeAsync(void* ptr, cudaStream_t stream) {
   const auto free = [&] { return cudaFreeAsync(ptr, stream); };
   internal::CudaLinkedCalls* const calls = internal::CudaLinkedCalls::Instance();
-  return calls == nullptr ? free() : internal::ForgetAndFree(calls->profiler, calls->resets, ptr, cudaSuccess, free);
+  return calls == nullptr ? free() : internal::RemoveAndFree(calls->profiler, calls->resets, ptr, cudaSuccess, free);
 }
 
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM

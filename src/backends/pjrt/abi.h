@@ -1,10 +1,11 @@
-// The PJRT C API's ABI, as much of it as is used here: the function table's slots and the argument structs, declared
-// from their published layout (major version 0, LP64) and checked at compile time. Needs no vendor header.
+// The part of the PJRT C API's ABI that is used here: slots of the function table and argument structs. They are
+// declared from the published layout (major version 0, LP64) and checked at compile time. Needs no vendor header.
 //
-// The rules of that ABI: a minor version only ever appends slots and fields, so what is declared here stays where it
-// is; a struct's first field is its size as its maker knows it; a callee accepts a larger one than it knows.
+// Rules of this ABI: a minor version only appends slots and fields, so the declarations here stay valid. The first
+// field of a struct is its size in the version of the code that fills it in. A callee accepts a struct that is larger
+// than the one it knows.
 //
-// Lives here: layouts, nothing else. Not here: calls (queries.h), what they mean (adapter.h).
+// Not here: calls (plugin.h), what they mean for the records (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_PJRT_ABI_H_
 #define HBMPROF_SRC_BACKENDS_PJRT_ABI_H_
 
@@ -15,7 +16,7 @@ namespace hbmprof::internal::pjrt {
 
 static_assert(sizeof(void*) == 8 && sizeof(size_t) == 8 && sizeof(int) == 4, "the layouts below are those of LP64");
 
-// Handles are the plugin's own objects; nothing here looks inside one.
+// Handles are objects of the plugin. hbmprof never accesses their contents.
 struct Error;
 struct Client;
 struct Device;
@@ -32,14 +33,14 @@ inline constexpr int kErrorResourceExhausted = 8;
 inline constexpr int kErrorInvalidArgument = 3;
 inline constexpr int kErrorNotFound = 5;
 
-// PJRT_Buffer_Type, by value.
+// The names of PJRT_Buffer_Type, by value.
 inline constexpr const char* kElementTypeNames[] = {
     "invalid",       "pred",       "s8",         "s16",      "s32",     "s64",   "u8",   "u16",    "u32",
     "u64",           "f16",        "f32",        "f64",      "bf16",    "c64",   "c128", "f8e5m2", "f8e4m3fn",
     "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "s4",       "u4",      "token", "s2",   "u2",     "f8e4m3",
     "f8e3m4",        "f8e8m0fnu",  "f4e2m1fn",   "f6e2m3fn", "f6e3m2fn"};
 
-// The table that GetPjrtApi() returns, up to its first function pointer.
+// The beginning of the table that GetPjrtApi() returns, up to the first function pointer.
 struct Api {
   size_t struct_size;
   void* extension_start;
@@ -52,11 +53,11 @@ struct Api {
 };
 static_assert(sizeof(Api) == 40 && offsetof(Api, version.major) == 32 && offsetof(Api, version.minor) == 36);
 
-// The slots have been in this order since minor version 57.
+// The slots are in this order since minor version 57.
 inline constexpr int kMajorVersion = 0;
 inline constexpr int kLeastMinorVersion = 57;
 
-// Number of a function pointer in the table.
+// The number of a function pointer in the table.
 enum Slot : int {
   kErrorDestroy = 0,
   kErrorMessage = 1,
@@ -121,12 +122,12 @@ enum Slot : int {
 
 constexpr size_t OffsetOf(int slot) { return sizeof(Api) + sizeof(void*) * static_cast<size_t>(slot); }
 
-// Arguments. HBMPROF_PJRT_ARGS declares one struct with the two fields that all begin with.
+// Argument structs. HBMPROF_PJRT_ARGS begins a struct with the two fields that all of them begin with.
 #define HBMPROF_PJRT_ARGS(name) \
   struct name {                 \
     size_t struct_size;         \
     void* extension_start;
-// Closes it, with the offset of its last field.
+// Ends it, and checks the offset of its last field.
 #define HBMPROF_PJRT_END(name, last, offset) \
   }                                          \
   ;                                          \

@@ -1,5 +1,5 @@
-// Order of events: a record is made before its handle is entered, and ends after its handle was taken out; in between
-// no lock is held, since a call stack is captured or the ledger entered there.
+// Order of events: a record is made before its handle is added, and it ends after its handle was removed. The mutex is
+// not held while a record is made or ended, because that captures a call stack or changes the ledger.
 #include "src/backends/pjrt/adapter.h"
 
 #include <algorithm>
@@ -15,16 +15,16 @@
 namespace hbmprof::internal {
 namespace {
 
-// Name spaces of BufferId::Handle: numbers of records, and handles nobody recorded.
+// Name spaces of BufferId::Handle: record numbers, and unknown handles.
 constexpr uint8_t kRecords = 8;
 constexpr uint8_t kUnknownHandles = 9;
 
-// The record numbers of all plugins are distinct: they share a profiler.
+// One sequence for all plugins, because they share a profiler.
 std::atomic<uint64_t> next_record{1};
 
 }  // namespace
 
-BufferId PjrtBooks::Record(const Caller& caller, const PjrtMemory& memory) {
+BufferId PjrtRecords::Record(const Caller& caller, const PjrtMemory& memory) {
   const BufferId id = BufferId::Handle(kRecords, next_record.fetch_add(1, std::memory_order_relaxed));
   const ScopedTag space(memory.space.empty() ? "" : "memory", memory.space);
   const ScopedTag shape(memory.shape.empty() ? "" : "shape", memory.shape);
@@ -32,7 +32,7 @@ BufferId PjrtBooks::Record(const Caller& caller, const PjrtMemory& memory) {
 }
 
 template <typename Enter>
-void PjrtBooks::EnterOrEnd(absl::Span<const BufferId> ids, const Enter& enter) {
+void PjrtRecords::InsertOrEnd(absl::Span<const BufferId> ids, const Enter& enter) {
   if (Completes(enter)) return;
   for (const BufferId id : ids) {
     if (!id.is_null()) profiler_.RecordFree(id);
@@ -40,16 +40,16 @@ void PjrtBooks::EnterOrEnd(absl::Span<const BufferId> ids, const Enter& enter) {
   throw std::bad_alloc();
 }
 
-std::vector<BufferId> PjrtBooks::RecordAll(const Caller& caller, absl::Span<const PjrtMemory> pieces) {
+std::vector<BufferId> PjrtRecords::RecordAll(const Caller& caller, absl::Span<const PjrtMemory> pieces) {
   std::vector<BufferId> ids(pieces.size());
-  EnterOrEnd(ids, [&] {
+  InsertOrEnd(ids, [&] {
     for (size_t i = 0; i < pieces.size(); ++i) ids[i] = Record(caller, pieces[i]);
   });
   return ids;
 }
 
-void PjrtBooks::Insert(PjrtHandle handle, const Buffer& buffer) {
-  Forgotten stale;
+void PjrtRecords::Insert(PjrtHandle handle, const Buffer& buffer) {
+  Removed stale;
   absl::InlinedVector<BufferId, 2> ended;
   {
     MutexLock lock(mutex_);
@@ -65,50 +65,50 @@ void PjrtBooks::Insert(PjrtHandle handle, const Buffer& buffer) {
       }
       return;
     }
-    // The end of the handle that was here before was never seen.
-    if (entry->second.holds_memory() && LetGo(entry->second.memory, &stale)) ended.push_back(entry->second.memory);
+    // An older handle with this value is here: its destruction was not seen.
+    if (entry->second.holds_memory() && DropHolder(entry->second.memory, &stale)) ended.push_back(entry->second.memory);
     if (!entry->second.alias.is_null()) ended.push_back(entry->second.alias);
     entry->second = buffer;
   }
   Free(ended, &stale);
 }
 
-bool PjrtBooks::LetGo(BufferId memory, Forgotten* forgotten) {
+bool PjrtRecords::DropHolder(BufferId memory, Removed* removed) {
   const auto more = more_holders_.find(memory.value());
   if (more == more_holders_.end()) return true;
-  forgotten->references_.push_back(memory);
+  removed->references_.push_back(memory);
   if (--more->second == 0) more_holders_.erase(more);
   return false;
 }
 
-void PjrtBooks::Free(absl::Span<const BufferId> ids, Forgotten* forgotten) {
+void PjrtRecords::Free(absl::Span<const BufferId> ids, Removed* removed) {
   for (const BufferId id : ids) {
     if (id.is_null()) continue;
     const FreedRecord record = profiler_.RecordFree(id);
-    // What cannot be remembered has ended all the same, as it does unless the plugin refuses.
-    static_cast<void>(Completes([&] { forgotten->records_.push_back(record); }));
+    // Without host memory for `removed` the record has still ended; it is only missing if the plugin refuses the call.
+    static_cast<void>(Completes([&] { removed->records_.push_back(record); }));
   }
 }
 
-void PjrtBooks::Foreign(PjrtHandle handle) {
+void PjrtRecords::RecordForeignFree(PjrtHandle handle) {
   profiler_.RecordFree(BufferId::Handle(kUnknownHandles, reinterpret_cast<uintptr_t>(handle)));
 }
 
-void PjrtBooks::Created(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory) {
+void PjrtRecords::Created(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory) {
   if (buffer == nullptr) return;
   Buffer made;
   made.client = client;
   made.memory = Record(caller, memory);
   made.made_by = caller.pc;
-  EnterOrEnd({made.memory}, [&] { Insert(buffer, made); });
+  InsertOrEnd({made.memory}, [&] { Insert(buffer, made); });
 }
 
-void PjrtBooks::CreatedView(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory) {
+void PjrtRecords::CreatedView(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory) {
   CreatedAlias(caller, client, buffer, nullptr, memory);
 }
 
-void PjrtBooks::CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle buffer, PjrtHandle source,
-                             const PjrtMemory& memory) {
+void PjrtRecords::CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle buffer, PjrtHandle source,
+                               const PjrtMemory& memory) {
   if (buffer == nullptr) return;
   PjrtMemory view = memory;
   view.attributes.kind = MemoryKind::kAlias;
@@ -116,14 +116,14 @@ void PjrtBooks::CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle
   made.client = client;
   made.alias = Record(caller, view);
   made.made_by = caller.pc;
-  EnterOrEnd({made.alias}, [&] {
+  InsertOrEnd({made.alias}, [&] {
     Insert(buffer, made);
     if (source == nullptr) return;
     MutexLock lock(mutex_);
     const auto found = buffers_.find(source);
     const auto entry = buffers_.find(buffer);
     if (found == buffers_.end() || entry == buffers_.end() || !found->second.holds_memory()) return;
-    if (!Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { Share(found->second.memory); })) {
+    if (!Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { AddHolder(found->second.memory); })) {
       buffers_.erase(entry);
       throw std::bad_alloc();
     }
@@ -131,13 +131,13 @@ void PjrtBooks::CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle
   });
 }
 
-void PjrtBooks::AwaitsFulfilment(PjrtHandle callback, PjrtHandle buffer) {
+void PjrtRecords::AwaitsFulfilment(PjrtHandle callback, PjrtHandle buffer) {
   if (callback == nullptr) return;
   MutexLock lock(mutex_);
   awaiting_[callback] = buffer;
 }
 
-void PjrtBooks::Fulfilled(PjrtHandle callback, PjrtHandle source) {
+void PjrtRecords::Fulfilled(PjrtHandle callback, PjrtHandle source) {
   MutexLock lock(mutex_);
   const auto awaiting = awaiting_.find(callback);
   if (awaiting == awaiting_.end()) return;
@@ -146,11 +146,11 @@ void PjrtBooks::Fulfilled(PjrtHandle callback, PjrtHandle source) {
   awaiting_.erase(awaiting);
   if (alias == buffers_.end() || found == buffers_.end() || !found->second.holds_memory()) return;
   if (!alias->second.memory.is_null() || alias->second.deleted) return;
-  Share(found->second.memory);
+  AddHolder(found->second.memory);
   alias->second.memory = found->second.memory;
 }
 
-bool PjrtBooks::Moved(PjrtHandle source, PjrtHandle buffer) {
+bool PjrtRecords::Moved(PjrtHandle source, PjrtHandle buffer) {
   Buffer made;
   {
     MutexLock lock(mutex_);
@@ -161,25 +161,25 @@ bool PjrtBooks::Moved(PjrtHandle source, PjrtHandle buffer) {
     found->second.alias = BufferId();
     found->second.deleted = true;
   }
-  EnterOrEnd({made.memory, made.alias}, [&] { Insert(buffer, made); });
+  InsertOrEnd({made.memory, made.alias}, [&] { Insert(buffer, made); });
   return true;
 }
 
-void PjrtBooks::TransferCreated(const Caller& caller, PjrtHandle client, PjrtHandle manager,
-                                const std::vector<PjrtMemory>& memory) {
+void PjrtRecords::TransferCreated(const Caller& caller, PjrtHandle client, PjrtHandle manager,
+                                  const std::vector<PjrtMemory>& memory) {
   if (manager == nullptr) return;
   Transfer transfer;
   transfer.client = client;
   transfer.made_by = caller.pc;
   transfer.memory = RecordAll(caller, memory);
-  EnterOrEnd(transfer.memory, [&] {
+  InsertOrEnd(transfer.memory, [&] {
     MutexLock lock(mutex_);
     Transfer& entry = transfers_[manager];
     std::swap(entry, transfer);
   });
 }
 
-bool PjrtBooks::TransferRetrieved(PjrtHandle manager, int index, PjrtHandle buffer) {
+bool PjrtRecords::TransferRetrieved(PjrtHandle manager, int index, PjrtHandle buffer) {
   Buffer made;
   {
     MutexLock lock(mutex_);
@@ -191,40 +191,40 @@ bool PjrtBooks::TransferRetrieved(PjrtHandle manager, int index, PjrtHandle buff
     made.made_by = transfer.made_by;
     made.memory = std::exchange(transfer.memory[static_cast<size_t>(index)], BufferId());
   }
-  EnterOrEnd({made.memory}, [&] { Insert(buffer, made); });
+  InsertOrEnd({made.memory}, [&] { Insert(buffer, made); });
   return true;
 }
 
-PjrtBooks::Forgotten PjrtBooks::TransferDestroyed(PjrtHandle manager) {
-  Forgotten forgotten;
+PjrtRecords::Removed PjrtRecords::TransferDestroyed(PjrtHandle manager) {
+  Removed removed;
   {
     MutexLock lock(mutex_);
     const auto found = transfers_.find(manager);
-    if (found == transfers_.end()) return forgotten;
-    forgotten.transfers_.emplace_back(manager, std::move(found->second));
+    if (found == transfers_.end()) return removed;
+    removed.transfers_.emplace_back(manager, std::move(found->second));
     transfers_.erase(found);
   }
-  Free(forgotten.transfers_.front().second.memory, &forgotten);
-  return forgotten;
+  Free(removed.transfers_.front().second.memory, &removed);
+  return removed;
 }
 
-PjrtBooks::Forgotten PjrtBooks::Deleted(PjrtHandle buffer) {
-  Forgotten forgotten;
+PjrtRecords::Removed PjrtRecords::Deleted(PjrtHandle buffer) {
+  Removed removed;
   BufferId ended;
   {
     MutexLock lock(mutex_);
     const auto found = buffers_.find(buffer);
-    if (found == buffers_.end() || found->second.deleted) return forgotten;
-    forgotten.buffers_.emplace_back(buffer, found->second);
+    if (found == buffers_.end() || found->second.deleted) return removed;
+    removed.buffers_.emplace_back(buffer, found->second);
     found->second.deleted = true;
-    if (found->second.memory.is_null() || found->second.holds_memory()) return forgotten;
-    if (LetGo(found->second.memory, &forgotten)) ended = found->second.memory;
+    if (found->second.memory.is_null() || found->second.holds_memory()) return removed;
+    if (DropHolder(found->second.memory, &removed)) ended = found->second.memory;
   }
-  if (!ended.is_null()) Free({ended}, &forgotten);
-  return forgotten;
+  if (!ended.is_null()) Free({ended}, &removed);
+  return removed;
 }
 
-void PjrtBooks::KeepHolding(Handles& buffers) {
+void PjrtRecords::KeepHolders(Handles& buffers) {
   MutexLock lock(mutex_);
   const auto holds = [&](PjrtHandle handle) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const auto found = buffers_.find(handle);
@@ -234,10 +234,10 @@ void PjrtBooks::KeepHolding(Handles& buffers) {
                 buffers.end());
 }
 
-PjrtBooks::Forgotten PjrtBooks::Destroyed(PjrtHandle buffer, bool* known) {
-  Forgotten forgotten;
+PjrtRecords::Removed PjrtRecords::Destroyed(PjrtHandle buffer, bool* known) {
+  Removed removed;
   *known = true;
-  if (buffer == nullptr) return forgotten;
+  if (buffer == nullptr) return removed;
   absl::InlinedVector<BufferId, 2> ended;
   {
     MutexLock lock(mutex_);
@@ -246,39 +246,39 @@ PjrtBooks::Forgotten PjrtBooks::Destroyed(PjrtHandle buffer, bool* known) {
       *known = false;
     } else {
       const Buffer& entry = found->second;
-      forgotten.buffers_.emplace_back(buffer, entry);
-      if (entry.holds_memory() && LetGo(entry.memory, &forgotten)) ended.push_back(entry.memory);
+      removed.buffers_.emplace_back(buffer, entry);
+      if (entry.holds_memory() && DropHolder(entry.memory, &removed)) ended.push_back(entry.memory);
       if (!entry.alias.is_null()) ended.push_back(entry.alias);
       Buffers::node_type node = buffers_.extract(found);
-      if (spare_.size() < kMostSpareNodes) spare_.push_back(std::move(node));
+      if (spare_.size() < kMaxSpareNodes) spare_.push_back(std::move(node));
     }
   }
-  if (!*known) Foreign(buffer);
-  Free(ended, &forgotten);
-  return forgotten;
+  if (!*known) RecordForeignFree(buffer);
+  Free(ended, &removed);
+  return removed;
 }
 
-void PjrtBooks::ReferenceAdded(PjrtHandle buffer) {
+void PjrtRecords::ReferenceAdded(PjrtHandle buffer) {
   MutexLock lock(mutex_);
   const auto found = buffers_.find(buffer);
   if (found != buffers_.end() && !found->second.deleted) ++found->second.external_references;
 }
 
-void PjrtBooks::ReferenceDropped(PjrtHandle buffer) {
+void PjrtRecords::ReferenceDropped(PjrtHandle buffer) {
   BufferId ended;
-  Forgotten forgotten;
+  Removed removed;
   {
     MutexLock lock(mutex_);
     const auto found = buffers_.find(buffer);
     if (found == buffers_.end() || found->second.external_references == 0) return;
     Buffer& entry = found->second;
     if (--entry.external_references > 0 || !entry.deleted || entry.memory.is_null()) return;
-    if (LetGo(entry.memory, &forgotten)) ended = entry.memory;
+    if (DropHolder(entry.memory, &removed)) ended = entry.memory;
   }
-  if (!ended.is_null()) Free({ended}, &forgotten);
+  if (!ended.is_null()) Free({ended}, &removed);
 }
 
-void PjrtBooks::Loaded(const Caller& caller, PjrtHandle executable, std::shared_ptr<const PjrtProgram> program) {
+void PjrtRecords::Loaded(const Caller& caller, PjrtHandle executable, std::shared_ptr<const PjrtProgram> program) {
   if (executable == nullptr) return;
   Executable loaded;
   loaded.client = program->client;
@@ -296,89 +296,89 @@ void PjrtBooks::Loaded(const Caller& caller, PjrtHandle executable, std::shared_
     loaded.code = RecordAll(caller, code);
   }
   loaded.program = std::move(program);
-  EnterOrEnd(loaded.code, [&] {
+  InsertOrEnd(loaded.code, [&] {
     MutexLock lock(mutex_);
     std::swap(executables_[executable], loaded);
   });
-  Forgotten stale;
+  Removed stale;
   Free(loaded.code, &stale);
 }
 
-std::shared_ptr<const PjrtProgram> PjrtBooks::FindProgram(PjrtHandle executable) {
+std::shared_ptr<const PjrtProgram> PjrtRecords::FindProgram(PjrtHandle executable) {
   MutexLock lock(mutex_);
   const auto found = executables_.find(executable);
   return found == executables_.end() ? nullptr : found->second.program;
 }
 
-PjrtHandle PjrtBooks::ClientOf(PjrtHandle buffer) {
+PjrtHandle PjrtRecords::ClientOf(PjrtHandle buffer) {
   MutexLock lock(mutex_);
   const auto found = buffers_.find(buffer);
   return found == buffers_.end() ? nullptr : found->second.client;
 }
 
-PjrtBooks::Forgotten PjrtBooks::ExecutableDeleted(PjrtHandle executable) {
-  Forgotten forgotten;
+PjrtRecords::Removed PjrtRecords::ExecutableDeleted(PjrtHandle executable) {
+  Removed removed;
   std::vector<BufferId> code;
   {
     MutexLock lock(mutex_);
     const auto found = executables_.find(executable);
-    if (found == executables_.end()) return forgotten;
-    forgotten.executables_.emplace_back(executable, found->second);
+    if (found == executables_.end()) return removed;
+    removed.executables_.emplace_back(executable, found->second);
     code = std::exchange(found->second.code, {});
   }
-  Free(code, &forgotten);
-  return forgotten;
+  Free(code, &removed);
+  return removed;
 }
 
-PjrtBooks::Forgotten PjrtBooks::ExecutableDestroyed(PjrtHandle executable, bool* known) {
-  Forgotten forgotten;
+PjrtRecords::Removed PjrtRecords::ExecutableDestroyed(PjrtHandle executable, bool* known) {
+  Removed removed;
   *known = true;
-  if (executable == nullptr) return forgotten;
+  if (executable == nullptr) return removed;
   {
     MutexLock lock(mutex_);
     const auto found = executables_.find(executable);
     if (found == executables_.end()) {
       *known = false;
     } else {
-      forgotten.executables_.emplace_back(executable, std::move(found->second));
+      removed.executables_.emplace_back(executable, std::move(found->second));
       executables_.erase(found);
     }
   }
   if (!*known) {
-    Foreign(executable);
-    return forgotten;
+    RecordForeignFree(executable);
+    return removed;
   }
-  Free(forgotten.executables_.front().second.code, &forgotten);
-  return forgotten;
+  Free(removed.executables_.front().second.code, &removed);
+  return removed;
 }
 
-void PjrtBooks::HostMapped(const Caller& caller, PjrtHandle data, const PjrtMemory& memory) {
+void PjrtRecords::HostMapped(const Caller& caller, PjrtHandle data, const PjrtMemory& memory) {
   const BufferId id = Record(caller, memory);
   BufferId stale;
-  EnterOrEnd({id}, [&] {
+  InsertOrEnd({id}, [&] {
     MutexLock lock(mutex_);
     stale = std::exchange(mapped_[data], id);
   });
   if (!stale.is_null()) profiler_.RecordFree(stale);
 }
 
-PjrtBooks::Forgotten PjrtBooks::HostUnmapped(PjrtHandle data) {
-  Forgotten forgotten;
+PjrtRecords::Removed PjrtRecords::HostUnmapped(PjrtHandle data) {
+  Removed removed;
   BufferId ended;
   {
     MutexLock lock(mutex_);
     const auto found = mapped_.find(data);
-    if (found == mapped_.end()) return forgotten;
+    if (found == mapped_.end()) return removed;
     ended = found->second;
-    forgotten.mapped_.emplace_back(data, ended);
+    removed.mapped_.emplace_back(data, ended);
     mapped_.erase(found);
   }
-  if (!ended.is_null()) Free({ended}, &forgotten);
-  return forgotten;
+  if (!ended.is_null()) Free({ended}, &removed);
+  return removed;
 }
 
-PjrtBooks::Forgotten PjrtBooks::ClientDestroyed(PjrtHandle client) {
-  Forgotten forgotten;
+PjrtRecords::Removed PjrtRecords::ClientDestroyed(PjrtHandle client) {
+  Removed removed;
   MutexLock lock(mutex_);
   const auto take = [client](auto& from, auto& to) {
     for (auto entry = from.begin(); entry != from.end();) {
@@ -390,13 +390,13 @@ PjrtBooks::Forgotten PjrtBooks::ClientDestroyed(PjrtHandle client) {
       entry = from.erase(entry);
     }
   };
-  take(buffers_, forgotten.buffers_);
-  take(executables_, forgotten.executables_);
-  take(transfers_, forgotten.transfers_);
-  return forgotten;
+  take(buffers_, removed.buffers_);
+  take(executables_, removed.executables_);
+  take(transfers_, removed.transfers_);
+  return removed;
 }
 
-std::vector<PjrtBooks::Leftover> PjrtBooks::LeftoversIn(const Forgotten& forgotten) const {
+std::vector<PjrtRecords::Leftover> PjrtRecords::LeftoversIn(const Removed& removed) const {
   std::map<std::tuple<DeviceId, MemoryKind, int64_t, uintptr_t>, Leftover> rows;
   const auto add = [&](BufferId id, uintptr_t made_by) {
     const std::optional<LiveBuffer> live = profiler_.FindBuffer(id);
@@ -407,18 +407,18 @@ std::vector<PjrtBooks::Leftover> PjrtBooks::LeftoversIn(const Forgotten& forgott
     row.made_by = made_by;
     ++row.count;
   };
-  // Of buffers that share memory only one lists it: the one that came with it, if it is still there.
+  // Memory that several buffers share is listed once: by the buffer that it was created for, if that is among them.
   std::map<uint64_t, uintptr_t> memory;
-  for (const auto& [handle, buffer] : forgotten.buffers_) {
+  for (const auto& [handle, buffer] : removed.buffers_) {
     if (!buffer.holds_memory()) continue;
     const auto [entry, is_new] = memory.emplace(buffer.memory.value(), buffer.made_by);
     if (buffer.alias.is_null()) entry->second = buffer.made_by;
   }
   for (const auto& [id, made_by] : memory) add(BufferId(id), made_by);
-  for (const auto& [handle, executable] : forgotten.executables_) {
+  for (const auto& [handle, executable] : removed.executables_) {
     for (const BufferId id : executable.code) add(id, executable.made_by);
   }
-  for (const auto& [handle, transfer] : forgotten.transfers_) {
+  for (const auto& [handle, transfer] : removed.transfers_) {
     for (const BufferId id : transfer.memory) add(id, transfer.made_by);
   }
   std::vector<Leftover> sorted;
@@ -429,17 +429,17 @@ std::vector<PjrtBooks::Leftover> PjrtBooks::LeftoversIn(const Forgotten& forgott
   return sorted;
 }
 
-void PjrtBooks::PutBack(const Forgotten& forgotten) {
-  // Handles first: a record without one would never end.
+void PjrtRecords::PutBack(const Removed& removed) {
+  // Handles first: a record without a handle would never end.
   {
     MutexLock lock(mutex_);
-    for (const auto& [handle, buffer] : forgotten.buffers_) buffers_[handle] = buffer;
-    for (const auto& [handle, executable] : forgotten.executables_) executables_[handle] = executable;
-    for (const auto& [handle, transfer] : forgotten.transfers_) transfers_[handle] = transfer;
-    for (const auto& [data, memory] : forgotten.mapped_) mapped_[data] = memory;
-    for (const BufferId memory : forgotten.references_) Share(memory);
+    for (const auto& [handle, buffer] : removed.buffers_) buffers_[handle] = buffer;
+    for (const auto& [handle, executable] : removed.executables_) executables_[handle] = executable;
+    for (const auto& [handle, transfer] : removed.transfers_) transfers_[handle] = transfer;
+    for (const auto& [data, memory] : removed.mapped_) mapped_[data] = memory;
+    for (const BufferId memory : removed.references_) AddHolder(memory);
   }
-  for (const FreedRecord& record : forgotten.records_) profiler_.RestoreRecord(record);
+  for (const FreedRecord& record : removed.records_) profiler_.RestoreRecord(record);
 }
 
 }  // namespace hbmprof::internal

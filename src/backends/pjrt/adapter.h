@@ -1,10 +1,11 @@
-// The logic of tracking PJRT memory: which handle holds which memory, and until when. Knows no ABI and calls no plugin:
-// handles come in as addresses, sizes and attributes as values.
+// The logic of tracking PJRT memory: which handle holds which memory, and until when. It knows no ABI and calls no
+// plugin: handles come in as addresses, sizes and attributes as values.
 //
-// A record of the profiler stands for memory, not for a handle: handles come and go, share, and pass memory on. Each
-// record has a number of its own, so a handle that the plugin reuses at once is never mistaken for the old one.
+// A record of the profiler represents memory, not a handle: several handles can share memory, and one handle can pass
+// its memory to another. Each record has its own number as its BufferId, so a new handle with the value of an old one
+// is never taken for the old one.
 //
-// Not here: the plugin's calls (hooks.cc), what is asked of it (queries.h).
+// Not here: the plugin's calls (hooks.cc), queries to the plugin (plugin.h).
 #ifndef HBMPROF_SRC_BACKENDS_PJRT_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_PJRT_ADAPTER_H_
 
@@ -28,7 +29,7 @@ namespace hbmprof::internal {
 
 using PjrtHandle = const void*;
 
-// A piece of memory as it is recorded.
+// The description with which memory is recorded.
 struct PjrtMemory {
   size_t bytes = 0;
   Attributes attributes;
@@ -41,11 +42,11 @@ struct PjrtProgram {
   PjrtHandle client = nullptr;  // null: unknown
   std::string name;
   size_t num_outputs = 0;
-  std::vector<DeviceId> devices;  // addressable ones
+  std::vector<DeviceId> devices;  // the addressable ones
   int64_t code_bytes = 0;         // on each device; below 0: the plugin does not say
-  int64_t temp_bytes = -1;        // what one execution needs beside arguments and outputs; -1: unknown
+  int64_t temp_bytes = -1;        // needed by one execution besides arguments and outputs; -1: unknown
   int64_t peak_bytes = -1;
-  // The outputs as the first execution gave them, [device][output]. Set once; readers take what is there.
+  // The outputs of the first execution, [device][output]. Set once; null before that.
   using Outputs = std::vector<std::vector<PjrtMemory>>;
   mutable std::atomic<const Outputs*> outputs{nullptr};
 
@@ -53,14 +54,16 @@ struct PjrtProgram {
   ~PjrtProgram() { delete outputs.load(); }
 };
 
-// The books of one plugin. Any thread may call anything; a handle is the caller's alone from its creation to the return
-// of the call that made it, and from the beginning of the call that destroys it.
+// The handles of one plugin and the memory that they hold.
 //
-// A call that the plugin may refuse is entered in two steps: the books forget before the real call, and PutBack() after
-// it failed.
+// Thread-safe. A handle must not be used in two threads between its creation and the return of the call that made it,
+// nor after the call that destroys it has begun.
 //
-// What enters something throws std::bad_alloc if the host has no memory for it, and then has recorded nothing.
-class PjrtBooks {
+// A call that ends something and that the plugin may refuse is recorded in two steps: a function that returns Removed
+// before the real call, and PutBack() if the real call failed.
+//
+// Each function that adds something throws std::bad_alloc if the host has no memory for it; then nothing is recorded.
+class PjrtRecords {
   struct Buffer {
     PjrtHandle client = nullptr;
     BufferId memory;  // null: none, or not recorded
@@ -84,19 +87,19 @@ class PjrtBooks {
   };
 
  public:
-  // What the books forgot; see PutBack.
-  class Forgotten {
-    friend class PjrtBooks;
-    // To forget one handle needs no memory of the host's.
+  // Handles and records that a function removed; see PutBack.
+  class Removed {
+    friend class PjrtRecords;
+    // To remove one handle takes no host memory.
     absl::InlinedVector<std::pair<PjrtHandle, Buffer>, 1> buffers_;
     absl::InlinedVector<FreedRecord, 2> records_;
     absl::InlinedVector<std::pair<PjrtHandle, Executable>, 1> executables_;
     absl::InlinedVector<std::pair<PjrtHandle, Transfer>, 1> transfers_;
     absl::InlinedVector<std::pair<PjrtHandle, BufferId>, 1> mapped_;
-    // References given up that were not a memory's last.
+    // Memory that lost a holder and has others left.
     absl::InlinedVector<BufferId, 1> references_;
   };
-  // What a client left behind: one row for all that is alike.
+  // Buffers and executables that a client did not destroy: one row for all that are alike.
   struct Leftover {
     int64_t count = 0;
     int64_t bytes = 0;  // of each
@@ -104,92 +107,95 @@ class PjrtBooks {
     uintptr_t made_by = 0;
   };
 
-  explicit PjrtBooks(Profiler& profiler) : profiler_(profiler) { spare_.reserve(kMostSpareNodes); }
+  explicit PjrtRecords(Profiler& profiler) : profiler_(profiler) { spare_.reserve(kMaxSpareNodes); }
 
   // `buffer` is a new handle with new memory.
   void Created(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` is a new handle without memory of its own: a view of what somebody else owns, or nothing yet.
+  // `buffer` is a new handle without memory of its own: a view of memory with another owner, or an alias that is not
+  // fulfilled yet.
   void CreatedView(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` is a new handle that shares `source`'s memory, which lives until both have let go of it.
+  // `buffer` is a new handle that shares `source`'s memory. The memory is live until neither of them holds it.
   void CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle buffer, PjrtHandle source,
                     const PjrtMemory& memory) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` will share the memory of whatever buffer `callback` is fulfilled with.
+  // `buffer` will share the memory of the buffer that `callback` is fulfilled with.
   void AwaitsFulfilment(PjrtHandle callback, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `source` may be null: it was fulfilled with an error.
+  // `callback` was fulfilled with `source`; null: with an error.
   void Fulfilled(PjrtHandle callback, PjrtHandle source) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` is a new handle that took over `source`'s memory, with its stack and labels. False if `source` is unknown.
+  // `buffer` is a new handle that took over `source`'s memory, with its stack and labels. Returns false if `source` is
+  // unknown.
   bool Moved(PjrtHandle source, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Memory of a transfer whose handles are asked for later, by index.
+  // The memory of a new transfer. Its handles are retrieved later, by index.
   void TransferCreated(const Caller& caller, PjrtHandle client, PjrtHandle manager,
                        const std::vector<PjrtMemory>& memory) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `buffer` is the handle of the transfer's buffer `index`. False if that is unknown.
+  // `buffer` is the handle of the transfer's buffer `index`. Returns false if that is unknown.
   bool TransferRetrieved(PjrtHandle manager, int index, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The memory that nobody asked a handle for goes with the transfer.
-  Forgotten TransferDestroyed(PjrtHandle manager) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Removes the transfer and the memory whose handle was not retrieved.
+  Removed TransferDestroyed(PjrtHandle manager) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The handle has let go of its memory: it was deleted, or an execution took it. Again, or for an unknown handle:
-  // nothing.
-  Forgotten Deleted(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes out of `buffers` those that are unknown or hold no memory.
+  // The handle does not hold its memory any more: it was deleted, or donated to an execution. No effect if that
+  // happened before, or if the handle is unknown.
+  Removed Deleted(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Removes the handles from `buffers` that are unknown or hold no memory.
   using Handles = absl::InlinedVector<PjrtHandle, 64>;
-  void KeepHolding(Handles& buffers) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The handle is about to end. An unknown one is counted as a foreign free; `known` says whether it was one. Null is
-  // ignored.
-  Forgotten Destroyed(PjrtHandle buffer, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The client that made a buffer; null if that is unknown.
+  void KeepHolders(Handles& buffers) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The handle is about to be destroyed. Sets `*known` to whether it is known; an unknown handle is counted as a
+  // foreign free. A null handle is ignored, and counts as known.
+  Removed Destroyed(PjrtHandle buffer, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the client that made a buffer, null if that is unknown.
   PjrtHandle ClientOf(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Somebody outside uses the memory: it outlives Deleted until the last such reference is gone.
+  // External references: the memory of a deleted buffer stays live until the last one is dropped.
   void ReferenceAdded(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReferenceDropped(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Records the code on each device, labelled with the program's name and what an execution needs.
+  // Records the code on each device, with labels for the program's name and for the memory that an execution needs.
   void Loaded(const Caller& caller, PjrtHandle executable, std::shared_ptr<const PjrtProgram> program)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null if it is unknown.
+  // Returns null if the executable is unknown.
   std::shared_ptr<const PjrtProgram> FindProgram(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The code is gone, the handle stays.
-  Forgotten ExecutableDeleted(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
-  Forgotten ExecutableDestroyed(PjrtHandle executable, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The code is freed, the handle stays valid.
+  Removed ExecutableDeleted(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
+  Removed ExecutableDestroyed(PjrtHandle executable, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Host memory that a client pinned, and let go.
+  // Host memory that a client pins and unpins.
   void HostMapped(const Caller& caller, PjrtHandle data, const PjrtMemory& memory) ABSL_LOCKS_EXCLUDED(mutex_);
-  Forgotten HostUnmapped(PjrtHandle data) ABSL_LOCKS_EXCLUDED(mutex_);
+  Removed HostUnmapped(PjrtHandle data) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The client is about to end. Forgets its handles; the records of what they hold stay: leaks.
-  Forgotten ClientDestroyed(PjrtHandle client) ABSL_LOCKS_EXCLUDED(mutex_);
-  // What a ClientDestroyed forgot and the profiler has recorded, the most bytes first.
-  std::vector<Leftover> LeftoversIn(const Forgotten& forgotten) const;
+  // The client is about to be destroyed. Removes its handles. The records of the memory that they hold stay: leaks.
+  Removed ClientDestroyed(PjrtHandle client) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the recorded memory of the handles that ClientDestroyed removed, the largest rows first.
+  std::vector<Leftover> LeftoversIn(const Removed& removed) const;
 
-  // The real call failed: everything is as before.
-  void PutBack(const Forgotten& forgotten) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Restores the state before the function that returned `removed`, because the real call failed.
+  void PutBack(const Removed& removed) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Buffers = std::unordered_map<PjrtHandle, Buffer>;
-  static constexpr size_t kMostSpareNodes = 1024;
+  static constexpr size_t kMaxSpareNodes = 1024;
 
   BufferId Record(const Caller& caller, const PjrtMemory& memory);
-  // Records each piece; all or nothing.
+  // Records each piece. If one fails, none is recorded.
   std::vector<BufferId> RecordAll(const Caller& caller, absl::Span<const PjrtMemory> pieces);
-  // Calls `enter`, which enters a handle of the records in `ids`. If it throws, the records end.
+  // Calls `enter`, which adds a handle of the records `ids`. If that throws, ends the records and throws.
   template <typename Enter>
-  void EnterOrEnd(absl::Span<const BufferId> ids, const Enter& enter);
+  void InsertOrEnd(absl::Span<const BufferId> ids, const Enter& enter);
   void Insert(PjrtHandle handle, const Buffer& buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // One handle fewer holds `memory`. Whether it was the last one; if not, noted in `forgotten`.
-  bool LetGo(BufferId memory, Forgotten* forgotten) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Share(BufferId memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++more_holders_[memory.value()]; }
-  void Free(absl::Span<const BufferId> ids, Forgotten* forgotten);
-  void Foreign(PjrtHandle handle);
+  // One handle fewer holds `memory`. Returns whether it was the last one; if not, adds it to `removed`.
+  bool DropHolder(BufferId memory, Removed* removed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddHolder(BufferId memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++more_holders_[memory.value()]; }
+  void Free(absl::Span<const BufferId> ids, Removed* removed);
+  void RecordForeignFree(PjrtHandle handle);
 
   Profiler& profiler_;
   Mutex mutex_;
-  // Of the standard library: abseil's hash tables do not survive a failed allocation.
+  // Standard containers: abseil's hash tables end the process if an allocation fails.
   Buffers buffers_ ABSL_GUARDED_BY(mutex_);
-  // Nodes of handles that ended, for those that come: so handles that come and go take no memory. Full at its capacity.
+  // Map nodes of destroyed handles, reused for new ones, so that the steady state takes no memory. At most
+  // kMaxSpareNodes.
   std::vector<Buffers::node_type> spare_ ABSL_GUARDED_BY(mutex_);
-  // Holders of a memory beyond the first.
+  // By record number: the number of holders beyond the first.
   std::unordered_map<uint64_t, int> more_holders_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<PjrtHandle, Executable> executables_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<PjrtHandle, Transfer> transfers_ ABSL_GUARDED_BY(mutex_);

@@ -1,17 +1,16 @@
-// What is done around each wrapped call; a translation of the plugin's calls into the words of the books.
+// The hooks: each translates a call of the plugin's table into calls of PjrtRecords.
 //
-// Order: the real call, then what it made is recorded; what it ends is forgotten first, and put back if it failed. What
-// the program passed and what it gets back are never changed.
+// A call that creates something is recorded after it has succeeded. A call that ends something is recorded before it is
+// made, and the records are put back if it fails. The program's arguments and results are never changed.
 #include "src/backends/pjrt/hooks.h"
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include "hbmprof/hbmprof.h"
+#include "hbmprof/out_of_memory.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/tag.h"
 #include "src/base/completes.h"
@@ -20,51 +19,32 @@
 namespace hbmprof::internal {
 namespace {
 
-using namespace pjrt;  // NOLINT: this file is about nothing else
-using Forgotten = PjrtBooks::Forgotten;
+using namespace pjrt;  // NOLINT: most names in this file are from there
+using Removed = PjrtRecords::Removed;
 
-// Whether the caller's struct has this field: it may have been built with an older header.
+// Whether the caller's struct has this field: the caller may have been built with an older header.
 #define HBMPROF_HAS_FIELD(args, field) \
   ((args)->struct_size >=              \
    static_cast<size_t>(reinterpret_cast<const char*>(&(args)->field + 1) - reinterpret_cast<const char*>(args)))
 
-// Calls `record`, which records what has `bytes()` bytes. If the host has no memory for that, it is counted as dropped.
+// Calls `record`, which records `bytes()` bytes. If the host has no memory for that, they are counted as dropped.
 template <typename Record, typename Bytes>
 void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& bytes) {
   if (!Completes(record)) tracked.profiler.RecordDropped(bytes());
 }
 
-size_t NoBytes() { return 0; }
+size_t ZeroBytes() { return 0; }
 
-// A profile of what held the memory when there was no more, at most once a minute for the whole process.
-void MemoryExhausted(TrackedPlugin& tracked) {
-  static std::atomic<int64_t> next_seconds{INT64_MIN};
-  if (tracked.oom_output.empty()) return;
-  const int64_t now =
-      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  int64_t next = next_seconds.load();
-  if (now < next || !next_seconds.compare_exchange_strong(next, now + 60)) return;
-  const absl::Status saved = save_device_memory_profile(tracked.oom_output);
-  if (saved.ok()) {
-    PrintMessage("hbmprof: a PJRT call failed for lack of device memory; what holds it is in the profile ",
-                 tracked.oom_output);
-  } else {
-    const absl::string_view why = saved.message();
-    PrintMessage("hbmprof: a PJRT call failed for lack of device memory, and no profile could be written: ",
-                 {why.data(), why.size()});
-  }
-}
-
-// What every wrapped call ends with.
+// Returns `error`, the result of a call. Reports it if it says that memory is exhausted. The device of the call and the
+// requested bytes are not known here.
 Error* Finish(TrackedPlugin& tracked, Error* error) {
-  if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted && tracked.profiler.enabled() &&
-      !Completes([&] { MemoryExhausted(tracked); })) {
-    PrintMessage("hbmprof: a PJRT call failed for lack of device memory, and the host has no memory for a profile");
+  if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted) {
+    ReportOutOfMemory({"a PJRT call", std::nullopt, ""}, tracked.profiler);
   }
   return error;
 }
 
-// The two ways of tracking a call. Both make it once, outside of everything that can fail, and return what it returned.
+// The two ways to track a call. Both make the call once, outside of all code that can fail, and return its result.
 
 template <typename Args, typename Record, typename Bytes>
 Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record& record, const Bytes& bytes) {
@@ -74,74 +54,75 @@ Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record
 }
 
 template <typename Args, typename Forget>
-Error* ForgetThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget& forget) {
-  std::optional<Forgotten> forgotten;
+Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget& forget) {
+  std::optional<Removed> removed;
   if (tracked.profiler.enabled())
     RecordOrDrop(
-        tracked, [&] { forgotten.emplace(forget()); }, &NoBytes);
+        tracked, [&] { removed.emplace(forget()); }, &ZeroBytes);
   Error* const error = tracked.plugin.Call(slot, args);
-  if (error != nullptr && forgotten.has_value()) {
+  if (error != nullptr && removed.has_value()) {
     RecordOrDrop(
-        tracked, [&] { tracked.books.PutBack(*forgotten); }, &NoBytes);
+        tracked, [&] { tracked.records.PutBack(*removed); }, &ZeroBytes);
   }
   return Finish(tracked, error);
 }
 
-void SayOnceThatForeign(const char* what) {
+void WarnOnceOfForeign(const char* what) {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
-  PrintMessage("hbmprof: a PJRT ", what,
-               " was destroyed whose making was not seen, or twice; the call was passed on, and is counted in "
-               "foreign_frees (said once)");
+  PrintMessage(
+      "hbmprof: a PJRT ", what,
+      " was destroyed that was not seen created, or was destroyed twice; the call was passed on and is counted "
+      "in foreign_frees (this message is printed once)");
 }
 
 // Clients.
 
 Error* CreateClient(TrackedPlugin& tracked, const Caller&, ClientCreateArgs* args) {
   return CallThenRecord(
-      tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); }, &NoBytes);
+      tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); }, &ZeroBytes);
 }
 
-void ReportLeftovers(TrackedPlugin& tracked, const Forgotten& forgotten) {
-  const std::vector<PjrtBooks::Leftover> rows = tracked.books.LeftoversIn(forgotten);
+void ReportLeftovers(TrackedPlugin& tracked, const Removed& removed) {
+  const std::vector<PjrtRecords::Leftover> rows = tracked.records.LeftoversIn(removed);
   if (rows.empty()) return;
-  constexpr size_t kMostRows = 10;
+  constexpr size_t kMaxRows = 10;
   std::vector<uint64_t> calls;
   calls.reserve(rows.size());
-  for (const PjrtBooks::Leftover& row : rows) calls.push_back(row.made_by - 1);
+  for (const PjrtRecords::Leftover& row : rows) calls.push_back(row.made_by - 1);
   const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(tracked.profiler.TakeSnapshot().modules, calls);
   int64_t count = 0;
   int64_t bytes = 0;
-  for (const PjrtBooks::Leftover& row : rows) {
+  for (const PjrtRecords::Leftover& row : rows) {
     count += row.count;
     bytes += row.count * row.bytes;
   }
   std::string text = "hbmprof: a PJRT client was destroyed while " + std::to_string(count) +
                      " of its buffers and executables (" + std::to_string(bytes) +
                      " B) were not; they stay in the profile as leaks:";
-  for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i) {
-    const PjrtBooks::Leftover& row = rows[i];
+  for (size_t i = 0; i < std::min(rows.size(), kMaxRows); ++i) {
+    const PjrtRecords::Leftover& row = rows[i];
     text += "\nhbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
             std::string(MemoryKindName(row.attributes.kind)) + ", on " + tracked.plugin.NameOf(row.attributes.device) +
             ", made in " + std::string(names[i].name.empty() ? "[unknown]" : names[i].name);
   }
-  if (rows.size() > kMostRows) text += "\nhbmprof:   and " + std::to_string(rows.size() - kMostRows) + " rows more";
+  if (rows.size() > kMaxRows) text += "\nhbmprof:   and " + std::to_string(rows.size() - kMaxRows) + " rows more";
   PrintMessage(text);
 }
 
 Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* args) {
-  // Its devices end with it, so nobody may ask them any more, tracked or not.
+  // The client's devices end with it, so their probes must not run any more, also while recording is off.
   tracked.plugin.ClientDestroyed(args->client);
-  Error* const error = ForgetThenCall(tracked, kClientDestroy, args, [&] {
-    Forgotten forgotten = tracked.books.ClientDestroyed(args->client);
-    if (!Completes([&] { ReportLeftovers(tracked, forgotten); })) {
+  Error* const error = RemoveThenCall(tracked, kClientDestroy, args, [&] {
+    Removed removed = tracked.records.ClientDestroyed(args->client);
+    if (!Completes([&] { ReportLeftovers(tracked, removed); })) {
       PrintMessage("hbmprof: the host has no memory to say what a destroyed PJRT client left behind");
     }
-    return forgotten;
+    return removed;
   });
   if (error != nullptr)
     RecordOrDrop(
-        tracked, [&] { tracked.plugin.ClientCreated(args->client); }, &NoBytes);
+        tracked, [&] { tracked.plugin.ClientCreated(args->client); }, &ZeroBytes);
   return error;
 }
 
@@ -152,13 +133,13 @@ Error* MapHostMemory(TrackedPlugin& tracked, const Caller& caller, DmaMapArgs* a
     const std::vector<Device*> devices = tracked.plugin.AddressableDevices(args->client);
     memory.attributes.device = tracked.plugin.DeviceOf(args->client, devices.empty() ? nullptr : devices.front());
     memory.attributes.kind = MemoryKind::kPinnedHost;
-    tracked.books.HostMapped(caller, args->data, memory);
+    tracked.records.HostMapped(caller, args->data, memory);
   };
   return CallThenRecord(tracked, kDmaMap, args, record, [&] { return args->size; });
 }
 
 Error* UnmapHostMemory(TrackedPlugin& tracked, const Caller&, DmaUnmapArgs* args) {
-  return ForgetThenCall(tracked, kDmaUnmap, args, [&] { return tracked.books.HostUnmapped(args->data); });
+  return RemoveThenCall(tracked, kDmaUnmap, args, [&] { return tracked.records.HostUnmapped(args->data); });
 }
 
 // Executables.
@@ -167,7 +148,8 @@ template <typename Args>
 Error* Load(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, LoadedExecutable* const* loaded) {
   return CallThenRecord(
       tracked, slot, args,
-      [&] { tracked.books.Loaded(caller, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded)); }, &NoBytes);
+      [&] { tracked.records.Loaded(caller, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded)); },
+      &ZeroBytes);
 }
 
 Error* Compile(TrackedPlugin& tracked, const Caller& caller, ClientCompileArgs* args) {
@@ -181,49 +163,49 @@ Error* DeserializeAndLoad(TrackedPlugin& tracked, const Caller& caller, Deserial
 }
 
 Error* DeleteExecutable(TrackedPlugin& tracked, const Caller&, LoadedExecutableArgs* args) {
-  return ForgetThenCall(tracked, kLoadedExecutableDelete, args,
-                        [&] { return tracked.books.ExecutableDeleted(args->executable); });
+  return RemoveThenCall(tracked, kLoadedExecutableDelete, args,
+                        [&] { return tracked.records.ExecutableDeleted(args->executable); });
 }
 
 Error* DestroyExecutable(TrackedPlugin& tracked, const Caller&, LoadedExecutableArgs* args) {
-  return ForgetThenCall(tracked, kLoadedExecutableDestroy, args, [&] {
+  return RemoveThenCall(tracked, kLoadedExecutableDestroy, args, [&] {
     bool known = false;
-    Forgotten forgotten = tracked.books.ExecutableDestroyed(args->executable, &known);
-    if (!known) SayOnceThatForeign("executable");
-    return forgotten;
+    Removed removed = tracked.records.ExecutableDestroyed(args->executable, &known);
+    if (!known) WarnOnceOfForeign("executable");
+    return removed;
   });
 }
 
-// The execution took over the memory of those arguments that the plugin now calls deleted.
-void ForgetDonated(TrackedPlugin& tracked, const ExecuteArgs& args) {
+// Removes the records of donated arguments: those that the plugin reports as deleted after the execution.
+void RemoveDonated(TrackedPlugin& tracked, const ExecuteArgs& args) {
   const ExecuteOptions* options = args.options;
   const auto may_be_donated = [&](size_t argument) {
     if (options == nullptr || !HBMPROF_HAS_FIELD(options, num_non_donatable_inputs)) return true;
     const int64_t* const end = options->non_donatable_inputs + options->num_non_donatable_inputs;
     return std::find(options->non_donatable_inputs, end, static_cast<int64_t>(argument)) == end;
   };
-  PjrtBooks::Handles arguments;
+  PjrtRecords::Handles arguments;
   for (size_t argument = 0; argument < args.num_args; ++argument) {
     if (!may_be_donated(argument)) continue;
     for (size_t device = 0; device < args.num_devices; ++device) {
       arguments.push_back(args.argument_lists[device][argument]);
     }
   }
-  tracked.books.KeepHolding(arguments);
+  tracked.records.KeepHolders(arguments);
   for (const PjrtHandle argument : arguments) {
     auto* const buffer = static_cast<Buffer*>(const_cast<void*>(argument));
-    if (tracked.plugin.IsDeleted(buffer)) tracked.books.Deleted(buffer);
+    if (tracked.plugin.IsDeleted(buffer)) tracked.records.Deleted(buffer);
   }
 }
 
-// What is known of the program's outputs; asked of the plugin the first time.
+// Returns the description of the executed program; queries the plugin for it the first time.
 std::shared_ptr<const PjrtProgram> ProgramOf(TrackedPlugin& tracked, const Caller& caller, const ExecuteArgs& args) {
-  std::shared_ptr<const PjrtProgram> program = tracked.books.FindProgram(args.executable);
+  std::shared_ptr<const PjrtProgram> program = tracked.records.FindProgram(args.executable);
   if (program != nullptr) return program;
-  // It was loaded before the plugin was wrapped: its code is not recorded, its outputs are.
+  // The program was loaded before the plugin was wrapped: its outputs are recorded, its code is not.
   const std::shared_ptr<PjrtProgram> described = tracked.plugin.DescribeProgram(nullptr, args.executable);
   described->devices.clear();
-  tracked.books.Loaded(caller, args.executable, described);
+  tracked.records.Loaded(caller, args.executable, described);
   return described;
 }
 
@@ -246,7 +228,8 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
                             args.options->call_location != nullptr;
   const ScopedTag location(has_location ? "call_location" : "", has_location ? args.options->call_location : "");
 
-  // An executable's outputs have the same places and shapes every time, except on a device of the call's choice.
+  // The outputs of an executable have the same locations and shapes in each execution, except if the call names a
+  // device.
   const bool is_usual = args.execute_device == nullptr;
   const PjrtProgram::Outputs* outputs = is_usual ? program->outputs.load(std::memory_order_acquire) : nullptr;
   if (outputs != nullptr && outputs->size() != args.num_devices) outputs = nullptr;
@@ -257,11 +240,11 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
       const size_t bytes = tracked.plugin.SizeOf(buffer);
       const auto record = [&] {
         if (outputs != nullptr && bytes == (*outputs)[device][i].bytes) {
-          tracked.books.Created(caller, client, buffer, (*outputs)[device][i]);
+          tracked.records.Created(caller, client, buffer, (*outputs)[device][i]);
           return;
         }
         PjrtMemory memory = DescribeOutput(tracked, args, *program, client, device, buffer);
-        tracked.books.Created(caller, client, buffer, memory);
+        tracked.records.Created(caller, client, buffer, memory);
         if (described != nullptr) (*described)[device].push_back(std::move(memory));
       };
       if (Completes(record)) continue;
@@ -279,44 +262,45 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
 Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) {
   Error* const error = tracked.plugin.Call(kLoadedExecutableExecute, args);
   if (tracked.profiler.enabled()) {
-    // First, or what an output took over from an argument would count twice. A failed execution may have taken, too.
+    // Donated arguments first: memory that an output took over from an argument would count twice. A failed execution
+    // can have taken arguments over, too.
     RecordOrDrop(
-        tracked, [&] { ForgetDonated(tracked, *args); }, &NoBytes);
+        tracked, [&] { RemoveDonated(tracked, *args); }, &ZeroBytes);
     if (error == nullptr)
       RecordOrDrop(
-          tracked, [&] { RecordOutputs(tracked, caller, *args); }, &NoBytes);
+          tracked, [&] { RecordOutputs(tracked, caller, *args); }, &ZeroBytes);
   }
   return Finish(tracked, error);
 }
 
 // Buffers.
 
-// The buffer `*made` is new, in `memory` if that is given, else on `device`.
+// Tracks a call that creates the buffer `*made`, in `memory` if that is not null, else on `device`.
 template <typename Args>
 Error* Make(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Client* client, Buffer* const* made,
             Device* device, Memory* memory) {
   return CallThenRecord(
       tracked, slot, args,
-      [&] { tracked.books.Created(caller, client, *made, tracked.plugin.Describe(client, *made, device, memory)); },
+      [&] { tracked.records.Created(caller, client, *made, tracked.plugin.Describe(client, *made, device, memory)); },
       [&] { return tracked.plugin.SizeOf(*made); });
 }
 
-// The same of a buffer that owns no memory.
+// Tracks a call that creates a buffer without memory of its own.
 template <typename Args>
 Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
   return CallThenRecord(
       tracked, slot, args,
       [&] {
-        tracked.books.CreatedView(caller, args->client, args->buffer,
-                                  tracked.plugin.Describe(args->client, args->buffer, device, memory));
+        tracked.records.CreatedView(caller, args->client, args->buffer,
+                                    tracked.plugin.Describe(args->client, args->buffer, device, memory));
       },
-      &NoBytes);
+      &ZeroBytes);
 }
 
-// A copy of `args->buffer`.
+// Tracks a call that copies `args->buffer`.
 template <typename Args>
 Error* Copy(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
-  auto* const client = const_cast<void*>(tracked.books.ClientOf(args->buffer));
+  auto* const client = const_cast<void*>(tracked.records.ClientOf(args->buffer));
   return Make(tracked, caller, slot, args, static_cast<Client*>(client), &args->copy, device, memory);
 }
 
@@ -333,7 +317,7 @@ Error* CopyToMemory(TrackedPlugin& tracked, const Caller& caller, BufferCopyToMe
   return Copy(tracked, caller, kBufferCopyToMemory, args, nullptr, args->memory);
 }
 Error* View(TrackedPlugin& tracked, const Caller& caller, CreateViewArgs* args) {
-  // The memory space came in minor version 66.
+  // The field `memory` exists since minor version 66.
   Memory* const memory = HBMPROF_HAS_FIELD(args, memory) ? args->memory : nullptr;
   return MakeView(tracked, caller, kCreateView, args, args->device, memory);
 }
@@ -344,76 +328,76 @@ Error* AliasBuffer(TrackedPlugin& tracked, const Caller& caller, CreateAliasArgs
   Error* const error = MakeView(tracked, caller, kCreateAlias, args, nullptr, args->memory);
   if (error == nullptr && tracked.profiler.enabled()) {
     RecordOrDrop(
-        tracked, [&] { tracked.books.AwaitsFulfilment(args->callback, args->buffer); }, &NoBytes);
+        tracked, [&] { tracked.records.AwaitsFulfilment(args->callback, args->buffer); }, &ZeroBytes);
   }
   return error;
 }
 Error* FulfillAlias(TrackedPlugin& tracked, const Caller&, FulfillAliasArgs* args) {
   FulfillCallback* const callback = args->callback;
   return CallThenRecord(
-      tracked, kFulfillAlias, args, [&] { tracked.books.Fulfilled(callback, args->buffer); }, &NoBytes);
+      tracked, kFulfillAlias, args, [&] { tracked.records.Fulfilled(callback, args->buffer); }, &ZeroBytes);
 }
 Error* Bitcast(TrackedPlugin& tracked, const Caller& caller, BufferBitcastArgs* args) {
   const auto record = [&] {
-    const PjrtHandle client = tracked.books.ClientOf(args->buffer);
-    tracked.books.CreatedAlias(caller, client, args->result, args->buffer,
-                               tracked.plugin.Describe(client, args->result, nullptr, nullptr));
+    const PjrtHandle client = tracked.records.ClientOf(args->buffer);
+    tracked.records.CreatedAlias(caller, client, args->result, args->buffer,
+                                 tracked.plugin.Describe(client, args->result, nullptr, nullptr));
   };
-  return CallThenRecord(tracked, kBufferBitcast, args, record, &NoBytes);
+  return CallThenRecord(tracked, kBufferBitcast, args, record, &ZeroBytes);
 }
 Error* DonateWithControlDependency(TrackedPlugin& tracked, const Caller& caller,
                                    DonateWithControlDependencyArgs* args) {
   const auto record = [&] {
-    if (tracked.books.Moved(args->buffer, args->result)) return;
-    tracked.books.Created(caller, nullptr, args->result,
-                          tracked.plugin.Describe(nullptr, args->result, nullptr, nullptr));
+    if (tracked.records.Moved(args->buffer, args->result)) return;
+    tracked.records.Created(caller, nullptr, args->result,
+                            tracked.plugin.Describe(nullptr, args->result, nullptr, nullptr));
   };
   return CallThenRecord(tracked, kDonateWithControlDependency, args, record,
                         [&] { return tracked.plugin.SizeOf(args->result); });
 }
 
 Error* DeleteBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
-  return ForgetThenCall(tracked, kBufferDelete, args, [&] { return tracked.books.Deleted(args->buffer); });
+  return RemoveThenCall(tracked, kBufferDelete, args, [&] { return tracked.records.Deleted(args->buffer); });
 }
 Error* DestroyBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
-  return ForgetThenCall(tracked, kBufferDestroy, args, [&] {
+  return RemoveThenCall(tracked, kBufferDestroy, args, [&] {
     bool known = false;
-    Forgotten forgotten = tracked.books.Destroyed(args->buffer, &known);
-    if (!known) SayOnceThatForeign("buffer");
-    return forgotten;
+    Removed removed = tracked.records.Destroyed(args->buffer, &known);
+    if (!known) WarnOnceOfForeign("buffer");
+    return removed;
   });
 }
 Error* IncreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
   return CallThenRecord(
-      tracked, kBufferIncreaseReferences, args, [&] { tracked.books.ReferenceAdded(args->buffer); }, &NoBytes);
+      tracked, kBufferIncreaseReferences, args, [&] { tracked.records.ReferenceAdded(args->buffer); }, &ZeroBytes);
 }
 Error* DecreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
   return CallThenRecord(
-      tracked, kBufferDecreaseReferences, args, [&] { tracked.books.ReferenceDropped(args->buffer); }, &NoBytes);
+      tracked, kBufferDecreaseReferences, args, [&] { tracked.records.ReferenceDropped(args->buffer); }, &ZeroBytes);
 }
 
-// Transfers whose buffers are asked for later.
+// Transfers, whose buffers are retrieved later.
 
 Error* CreateTransfer(TrackedPlugin& tracked, const Caller& caller, CreateBuffersForTransferArgs* args) {
   const auto size_of = [&](size_t index) -> size_t {
-    PjrtQuestion<TransferManagerBufferSizeArgs> size;
+    PjrtQuery<TransferManagerBufferSizeArgs> size;
     size.args.manager = args->manager;
     size.args.index = static_cast<int>(index);
-    return tracked.plugin.Ask(kTransferManagerBufferSize, &size) ? size.args.size : 0;
+    return tracked.plugin.Query(kTransferManagerBufferSize, &size) ? size.args.size : 0;
   };
   const auto record = [&] {
-    PjrtQuestion<TransferManagerDeviceArgs> where;
+    PjrtQuery<TransferManagerDeviceArgs> where;
     where.args.manager = args->manager;
-    Device* const device = tracked.plugin.Ask(kTransferManagerDevice, &where) ? where.args.device : nullptr;
-    const PjrtPlugin::Place place = tracked.plugin.PlaceOf(args->client, device, args->memory);
+    Device* const device = tracked.plugin.Query(kTransferManagerDevice, &where) ? where.args.device : nullptr;
+    const PjrtPlugin::Location location = tracked.plugin.LocationOf(args->client, device, args->memory);
     std::vector<PjrtMemory> pieces(args->num_shapes);
     for (size_t i = 0; i < args->num_shapes; ++i) {
       pieces[i].bytes = size_of(i);
-      pieces[i].attributes = place.attributes;
-      pieces[i].space = place.space;
+      pieces[i].attributes = location.attributes;
+      pieces[i].space = location.space;
       pieces[i].shape = PjrtShapeText(args->shapes[i].type, args->shapes[i].dims, args->shapes[i].num_dims);
     }
-    tracked.books.TransferCreated(caller, args->client, args->manager, pieces);
+    tracked.records.TransferCreated(caller, args->client, args->manager, pieces);
   };
   return CallThenRecord(tracked, kCreateBuffersForTransfer, args, record, [&] {
     size_t bytes = 0;
@@ -423,19 +407,19 @@ Error* CreateTransfer(TrackedPlugin& tracked, const Caller& caller, CreateBuffer
 }
 Error* RetrieveFromTransfer(TrackedPlugin& tracked, const Caller& caller, TransferManagerRetrieveArgs* args) {
   const auto record = [&] {
-    if (tracked.books.TransferRetrieved(args->manager, args->index, args->buffer)) return;
-    tracked.books.Created(caller, nullptr, args->buffer,
-                          tracked.plugin.Describe(nullptr, args->buffer, nullptr, nullptr));
+    if (tracked.records.TransferRetrieved(args->manager, args->index, args->buffer)) return;
+    tracked.records.Created(caller, nullptr, args->buffer,
+                            tracked.plugin.Describe(nullptr, args->buffer, nullptr, nullptr));
   };
   return CallThenRecord(tracked, kTransferManagerRetrieve, args, record,
                         [&] { return tracked.plugin.SizeOf(args->buffer); });
 }
 Error* DestroyTransfer(TrackedPlugin& tracked, const Caller&, TransferManagerDestroyArgs* args) {
-  return ForgetThenCall(tracked, kTransferManagerDestroy, args,
-                        [&] { return tracked.books.TransferDestroyed(args->manager); });
+  return RemoveThenCall(tracked, kTransferManagerDestroy, args,
+                        [&] { return tracked.records.TransferDestroyed(args->manager); });
 }
 
-// Lack of memory that shows only when the result of an execution is waited for.
+// An execution can report exhausted memory through its event.
 
 Error* AwaitEvent(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
   return Finish(tracked, tracked.plugin.Call(kEventAwait, args));
@@ -485,7 +469,7 @@ constexpr PjrtHook kPjrtHooks[kPjrtHookCount] = {
 
 namespace {
 
-// A missing entry would be one of slot 0, which no hook has.
+// A missing entry would have slot 0, which no hook has.
 constexpr bool EachHookHasASlotOfItsOwn() {
   for (int i = 0; i < kPjrtHookCount; ++i) {
     if (static_cast<int>(kPjrtHooks[i].slot) == 0) return false;
@@ -495,7 +479,7 @@ constexpr bool EachHookHasASlotOfItsOwn() {
   }
   return true;
 }
-static_assert(EachHookHasASlotOfItsOwn(), "kPjrtHookCount is not the number of entries, or one is twice");
+static_assert(EachHookHasASlotOfItsOwn(), "kPjrtHookCount is not the number of entries, or a slot has two entries");
 
 }  // namespace
 

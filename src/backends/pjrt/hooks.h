@@ -1,9 +1,6 @@
-// The calls that are wrapped, as a table: what is done around each slot of a plugin's table.
+// The table of hooks: for each wrapped slot of a plugin's table, the function that replaces it.
 #ifndef HBMPROF_SRC_BACKENDS_PJRT_HOOKS_H_
 #define HBMPROF_SRC_BACKENDS_PJRT_HOOKS_H_
-
-#include <string>
-#include <utility>
 
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
@@ -15,16 +12,15 @@ namespace hbmprof::internal {
 
 // One wrapped plugin.
 struct TrackedPlugin {
-  TrackedPlugin(const pjrt::Api* api, Profiler& recorder, std::string oom_path)
-      : profiler(recorder), plugin(api, recorder), books(recorder), oom_output(std::move(oom_path)) {}
+  TrackedPlugin(const pjrt::Api* api, Profiler& recorder)
+      : profiler(recorder), plugin(api, recorder), records(recorder) {}
 
   Profiler& profiler;
   PjrtPlugin plugin;
-  PjrtBooks books;
-  const std::string oom_output;  // where a profile goes when a call says that memory is exhausted; empty: nowhere
+  PjrtRecords records;
 };
 
-// Makes the call in the plugin's own table, once, with `args` as they are; returns what it returned.
+// Calls the plugin's own function once, with `args` unchanged, and returns its result.
 using PjrtHookFunction = pjrt::Error* (*)(TrackedPlugin& tracked, const Caller& caller, void* args);
 
 struct PjrtHook {

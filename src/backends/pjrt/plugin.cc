@@ -1,4 +1,4 @@
-// Questions to a plugin. Whatever it answers, or does not, becomes a value that can be recorded.
+// Each query gives a value that can be recorded, also if the plugin does not answer.
 #include "src/backends/pjrt/plugin.h"
 
 #include <iterator>
@@ -10,7 +10,7 @@ namespace {
 
 using pjrt::Slot;
 
-// Of what is asked of every buffer, every time.
+// The storage of queries that are made for every buffer: less to set to zero.
 constexpr size_t kSmall = 64;
 
 constexpr char kUnknownDevice[] = "unknown";
@@ -29,47 +29,50 @@ std::string PjrtShapeText(int type, const int64_t* dims, size_t num_dims) {
 
 void PjrtPlugin::Discard(pjrt::Error* error) const {
   if (!Has(Slot::kErrorDestroy)) return;
-  PjrtQuestion<pjrt::ErrorDestroyArgs> question;
-  question.args.error = error;
-  // The one function that returns nothing.
-  reinterpret_cast<void (*)(pjrt::ErrorDestroyArgs*)>(Function(Slot::kErrorDestroy))(&question.args);
+  PjrtQuery<pjrt::ErrorDestroyArgs> query;
+  query.args.error = error;
+  // This function, unlike all others, returns void.
+  reinterpret_cast<void (*)(pjrt::ErrorDestroyArgs*)>(Function(Slot::kErrorDestroy))(&query.args);
 }
 
 int PjrtPlugin::CodeOf(const pjrt::Error* error) const {
-  PjrtQuestion<pjrt::ErrorGetCodeArgs> question;
-  question.args.error = error;
-  return Ask(Slot::kErrorGetCode, &question) ? question.args.code : -1;
+  PjrtQuery<pjrt::ErrorGetCodeArgs> query;
+  query.args.error = error;
+  return Query(Slot::kErrorGetCode, &query) ? query.args.code : -1;
 }
 
 std::vector<pjrt::Device*> PjrtPlugin::AddressableDevices(pjrt::Client* client) const {
-  PjrtQuestion<pjrt::ClientAddressableDevicesArgs> question;
-  question.args.client = client;
-  if (!Ask(Slot::kClientAddressableDevices, &question)) return {};
-  return {question.args.devices, question.args.devices + question.args.num_devices};
+  PjrtQuery<pjrt::ClientAddressableDevicesArgs> query;
+  query.args.client = client;
+  if (!Query(Slot::kClientAddressableDevices, &query)) return {};
+  return {query.args.devices, query.args.devices + query.args.num_devices};
 }
 
-std::string PjrtPlugin::AskName(pjrt::Device* device) const {
-  PjrtQuestion<pjrt::DeviceGetDescriptionArgs> description;
+std::string PjrtPlugin::QueryName(pjrt::Device* device) const {
+  PjrtQuery<pjrt::DeviceGetDescriptionArgs> description;
   description.args.device = device;
-  if (!Ask(Slot::kDeviceGetDescription, &description)) return {};
-  PjrtQuestion<pjrt::DeviceDescriptionTextArgs> text;
+  if (!Query(Slot::kDeviceGetDescription, &description)) return {};
+  PjrtQuery<pjrt::DeviceDescriptionTextArgs> text;
   text.args.description = description.args.description;
-  return Ask(Slot::kDeviceDescriptionDebugString, &text) ? Text(text.args.text, text.args.text_size) : std::string();
+  return Query(Slot::kDeviceDescriptionDebugString, &text) ? Text(text.args.text, text.args.text_size) : std::string();
 }
 
 DeviceProbe PjrtPlugin::Probe(const PjrtPlugin& plugin, pjrt::Device* device) {
   DeviceProbe probe;
-  PjrtQuestion<pjrt::DeviceMemoryStatsArgs> question;
-  question.args.device = device;
-  if (!plugin.Ask(Slot::kDeviceMemoryStats, &question)) return probe;
-  const auto known = [](const pjrt::OptionalBytes& bytes) { return bytes.is_set ? bytes.value : -1; };
-  // 0 of 0 bytes is how a plugin without statistics answers when it does not say that it has none.
-  if (question.args.bytes_in_use == 0 && known(question.args.bytes_limit) <= 0) return probe;
-  probe.driver_bytes_in_use = question.args.bytes_in_use;
-  probe.driver_scope = DriverScope::kProcess;  // a plugin knows of its own clients only
-  probe.driver_peak_bytes_in_use = known(question.args.peak_bytes_in_use);
-  probe.bytes_limit = known(question.args.bytes_limit);
-  probe.largest_free_block_bytes = known(question.args.largest_free_block_bytes);
+  PjrtQuery<pjrt::DeviceMemoryStatsArgs> query;
+  query.args.device = device;
+  if (!plugin.Query(Slot::kDeviceMemoryStats, &query)) return probe;
+  const auto known = [](const pjrt::OptionalBytes& bytes) -> std::optional<int64_t> {
+    if (!bytes.is_set || bytes.value < 0) return std::nullopt;
+    return bytes.value;
+  };
+  // Some plugins without statistics answer with zeros instead of an error.
+  if (query.args.bytes_in_use == 0 && known(query.args.bytes_limit).value_or(0) == 0) return probe;
+  probe.driver_bytes_in_use = query.args.bytes_in_use;
+  probe.driver_scope = DriverScope::kProcess;  // a plugin knows only its own clients
+  probe.driver_peak_bytes_in_use = known(query.args.peak_bytes_in_use);
+  probe.bytes_limit = known(query.args.bytes_limit);
+  probe.largest_free_block_bytes = known(query.args.largest_free_block_bytes);
   return probe;
 }
 
@@ -78,7 +81,7 @@ void PjrtPlugin::ClientCreated(pjrt::Client* client) {
   std::vector<DeviceId> ids;
   for (pjrt::Device* device : devices) ids.push_back(DeviceOf(client, device));
   {
-    // Before there are probes: what is not noted here would not be removed.
+    // Before the probes are set: ClientDestroyed removes the probes that are listed here.
     MutexLock lock(mutex_);
     probed_[client] = ids;
   }
@@ -97,12 +100,12 @@ void PjrtPlugin::ClientDestroyed(pjrt::Client* client) {
       probed = std::move(found->second);
       probed_.erase(found);
     }
-    for (auto place = places_.begin(); place != places_.end();) {
-      // What belongs to nobody known is asked again when it is needed.
-      if (place->second.client == client || place->second.client == nullptr) {
-        place = places_.erase(place);
+    for (auto location = locations_.begin(); location != locations_.end();) {
+      // An entry without a client may belong to this one. It is queried again when it is needed.
+      if (location->second.client == client || location->second.client == nullptr) {
+        location = locations_.erase(location);
       } else {
-        ++place;
+        ++location;
       }
     }
   }
@@ -113,14 +116,14 @@ DeviceId PjrtPlugin::DeviceOf(PjrtHandle client, pjrt::Device* device) {
   if (device == nullptr) return profiler_.Device(kUnknownDevice);
   {
     MutexLock lock(mutex_);
-    const auto found = places_.find(device);
-    if (found != places_.end()) return found->second.place.attributes.device;
+    const auto found = locations_.find(device);
+    if (found != locations_.end()) return found->second.location.attributes.device;
   }
-  std::string name = AskName(device);
+  std::string name = QueryName(device);
   if (name.empty()) name = kUnknownDevice;
   const DeviceId id = profiler_.Device(name);
   MutexLock lock(mutex_);
-  places_[device] = {client, {{id, MemoryKind::kDevice, {}}, ""}};
+  locations_[device] = {client, {{id, MemoryKind::kDevice, {}}, ""}};
   names_[id] = name;
   return id;
 }
@@ -131,70 +134,71 @@ std::string PjrtPlugin::NameOf(DeviceId device) {
   return found == names_.end() ? kUnknownDevice : found->second;
 }
 
-PjrtPlugin::Place PjrtPlugin::AskPlace(PjrtHandle client, pjrt::Memory* memory) {
-  Place place;
-  PjrtQuestion<pjrt::MemoryKindArgs> kind;
+PjrtPlugin::Location PjrtPlugin::QueryLocation(PjrtHandle client, pjrt::Memory* memory) {
+  Location location;
+  PjrtQuery<pjrt::MemoryKindArgs> kind;
   kind.args.memory = memory;
-  if (Ask(Slot::kMemoryKind, &kind)) place.space = Text(kind.args.kind, kind.args.kind_size);
-  PjrtQuestion<pjrt::MemoryDevicesArgs> devices;
+  if (Query(Slot::kMemoryKind, &kind)) location.space = Text(kind.args.kind, kind.args.kind_size);
+  PjrtQuery<pjrt::MemoryDevicesArgs> devices;
   devices.args.memory = memory;
   bool is_default = false;
-  if (Ask(Slot::kMemoryAddressableByDevices, &devices) && devices.args.num_devices > 0) {
+  if (Query(Slot::kMemoryAddressableByDevices, &devices) && devices.args.num_devices > 0) {
     pjrt::Device* const device = devices.args.devices[0];
-    place.attributes.device = DeviceOf(client, device);
-    PjrtQuestion<pjrt::DeviceDefaultMemoryArgs> of_device;
+    location.attributes.device = DeviceOf(client, device);
+    PjrtQuery<pjrt::DeviceDefaultMemoryArgs> of_device;
     of_device.args.device = device;
-    is_default = Ask(Slot::kDeviceDefaultMemory, &of_device) && of_device.args.memory == memory;
+    is_default = Query(Slot::kDeviceDefaultMemory, &of_device) && of_device.args.memory == memory;
   } else {
-    place.attributes.device = DeviceOf(client, nullptr);
+    location.attributes.device = DeviceOf(client, nullptr);
   }
-  // A device's own memory counts as such by whatever name: on a CPU that may be one of the host's.
-  if (!is_default && place.space.find("host") != std::string::npos) place.attributes.kind = MemoryKind::kPinnedHost;
-  return place;
+  // The default memory of a device counts as device memory whatever its name is: on a CPU the name can contain "host".
+  if (!is_default && location.space.find("host") != std::string::npos)
+    location.attributes.kind = MemoryKind::kPinnedHost;
+  return location;
 }
 
-PjrtPlugin::Place PjrtPlugin::PlaceOf(PjrtHandle client, pjrt::Device* device, pjrt::Memory* memory) {
+PjrtPlugin::Location PjrtPlugin::LocationOf(PjrtHandle client, pjrt::Device* device, pjrt::Memory* memory) {
   if (memory == nullptr) return {{DeviceOf(client, device), MemoryKind::kDevice, {}}, ""};
   {
     MutexLock lock(mutex_);
-    const auto found = places_.find(memory);
-    if (found != places_.end()) return found->second.place;
+    const auto found = locations_.find(memory);
+    if (found != locations_.end()) return found->second.location;
   }
-  Place place = AskPlace(client, memory);
+  Location location = QueryLocation(client, memory);
   MutexLock lock(mutex_);
-  places_[memory] = {client, place};
-  return place;
+  locations_[memory] = {client, location};
+  return location;
 }
 
 size_t PjrtPlugin::SizeOf(pjrt::Buffer* buffer) const {
-  PjrtQuestion<pjrt::BufferOnDeviceSizeArgs, kSmall> question;
-  question.args.buffer = buffer;
-  return Ask(Slot::kBufferOnDeviceSize, &question) ? question.args.size : 0;
+  PjrtQuery<pjrt::BufferOnDeviceSizeArgs, kSmall> query;
+  query.args.buffer = buffer;
+  return Query(Slot::kBufferOnDeviceSize, &query) ? query.args.size : 0;
 }
 
 bool PjrtPlugin::IsDeleted(pjrt::Buffer* buffer) const {
-  PjrtQuestion<pjrt::BufferIsDeletedArgs, kSmall> question;
-  question.args.buffer = buffer;
-  return Ask(Slot::kBufferIsDeleted, &question) && question.args.is_deleted;
+  PjrtQuery<pjrt::BufferIsDeletedArgs, kSmall> query;
+  query.args.buffer = buffer;
+  return Query(Slot::kBufferIsDeleted, &query) && query.args.is_deleted;
 }
 
 PjrtMemory PjrtPlugin::Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::Device* device, pjrt::Memory* memory) {
   if (memory != nullptr) device = nullptr;
-  PjrtQuestion<pjrt::BufferMemoryArgs> where;
+  PjrtQuery<pjrt::BufferMemoryArgs> where;
   where.args.buffer = buffer;
-  if (Ask(Slot::kBufferMemory, &where) && where.args.memory != nullptr) memory = where.args.memory;
-  const Place place = PlaceOf(client, device, memory);
+  if (Query(Slot::kBufferMemory, &where) && where.args.memory != nullptr) memory = where.args.memory;
+  const Location location = LocationOf(client, device, memory);
   PjrtMemory described;
   described.bytes = SizeOf(buffer);
-  described.attributes = place.attributes;
-  described.space = place.space;
-  // A memory space may be of several devices; the call knows which one it was.
+  described.attributes = location.attributes;
+  described.space = location.space;
+  // A memory space can belong to several devices; the argument of the call says which one it is.
   if (device != nullptr) described.attributes.device = DeviceOf(client, device);
-  PjrtQuestion<pjrt::BufferElementTypeArgs> type;
+  PjrtQuery<pjrt::BufferElementTypeArgs> type;
   type.args.buffer = buffer;
-  PjrtQuestion<pjrt::BufferDimensionsArgs> dimensions;
+  PjrtQuery<pjrt::BufferDimensionsArgs> dimensions;
   dimensions.args.buffer = buffer;
-  if (Ask(Slot::kBufferElementType, &type) && Ask(Slot::kBufferDimensions, &dimensions)) {
+  if (Query(Slot::kBufferElementType, &type) && Query(Slot::kBufferDimensions, &dimensions)) {
     described.shape = PjrtShapeText(type.args.type, dimensions.args.dims, dimensions.args.num_dims);
   }
   return described;
@@ -203,35 +207,35 @@ PjrtMemory PjrtPlugin::Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::D
 std::shared_ptr<PjrtProgram> PjrtPlugin::DescribeProgram(PjrtHandle client, pjrt::LoadedExecutable* executable) {
   auto program = std::make_shared<PjrtProgram>();
   program->client = client;
-  PjrtQuestion<pjrt::ExecutableDevicesArgs> devices;
+  PjrtQuery<pjrt::ExecutableDevicesArgs> devices;
   devices.args.executable = executable;
-  if (Ask(Slot::kLoadedExecutableAddressableDevices, &devices)) {
+  if (Query(Slot::kLoadedExecutableAddressableDevices, &devices)) {
     for (size_t i = 0; i < devices.args.num_devices; ++i) {
       program->devices.push_back(DeviceOf(client, devices.args.devices[i]));
     }
   }
-  // The descriptor is the plugin's to make and ours to destroy.
-  PjrtQuestion<pjrt::GetExecutableArgs> get;
+  // The caller of this function must destroy the executable that it returns.
+  PjrtQuery<pjrt::GetExecutableArgs> get;
   get.args.loaded_executable = executable;
-  if (!Ask(Slot::kLoadedExecutableGetExecutable, &get)) return program;
-  PjrtQuestion<pjrt::ExecutableNameArgs> name;
+  if (!Query(Slot::kLoadedExecutableGetExecutable, &get)) return program;
+  PjrtQuery<pjrt::ExecutableNameArgs> name;
   name.args.executable = get.args.executable;
-  if (Ask(Slot::kExecutableName, &name)) program->name = Text(name.args.name, name.args.name_size);
-  PjrtQuestion<pjrt::ExecutableNumOutputsArgs> outputs;
+  if (Query(Slot::kExecutableName, &name)) program->name = Text(name.args.name, name.args.name_size);
+  PjrtQuery<pjrt::ExecutableNumOutputsArgs> outputs;
   outputs.args.executable = get.args.executable;
-  if (Ask(Slot::kExecutableNumOutputs, &outputs)) program->num_outputs = outputs.args.num_outputs;
-  PjrtQuestion<pjrt::ExecutableSizeArgs> size;
+  if (Query(Slot::kExecutableNumOutputs, &outputs)) program->num_outputs = outputs.args.num_outputs;
+  PjrtQuery<pjrt::ExecutableSizeArgs> size;
   size.args.executable = get.args.executable;
-  if (Ask(Slot::kExecutableSizeOfGeneratedCode, &size)) program->code_bytes = size.args.size;
-  PjrtQuestion<pjrt::ExecutableMemoryStatsArgs> stats;
+  if (Query(Slot::kExecutableSizeOfGeneratedCode, &size)) program->code_bytes = size.args.size;
+  PjrtQuery<pjrt::ExecutableMemoryStatsArgs> stats;
   stats.args.executable = get.args.executable;
-  if (Ask(Slot::kExecutableMemoryStats, &stats)) {
+  if (Query(Slot::kExecutableMemoryStats, &stats)) {
     program->temp_bytes = stats.args.temp;
     program->peak_bytes = stats.args.peak_memory;
   }
-  PjrtQuestion<pjrt::ExecutableDestroyArgs> destroy;
+  PjrtQuery<pjrt::ExecutableDestroyArgs> destroy;
   destroy.args.executable = get.args.executable;
-  Ask(Slot::kExecutableDestroy, &destroy);
+  Query(Slot::kExecutableDestroy, &destroy);
   return program;
 }
 

@@ -1,5 +1,5 @@
-// PjrtPlugin: a plugin's own function table, asked and called without a trace: errors of our own questions are
-// destroyed, and a question that the plugin cannot answer has an answer all the same.
+// PjrtPlugin: queries to a plugin through its own function table. A query changes no state of the plugin, and an error
+// that it returns is destroyed. Where the plugin does not answer, the result is a default value.
 //
 // Not here: what the answers are used for (hooks.cc, adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_PJRT_PLUGIN_H_
@@ -20,69 +20,72 @@
 
 namespace hbmprof::internal {
 
-// Arguments of a question of ours: zeroed, and larger than any plugin may know them, since a newer plugin writes fields
-// that are not declared here.
-template <typename Args, size_t kRoom = 256>
-struct PjrtQuestion {
+// The arguments of a query, initialized with zeros. The storage is larger than the struct that is declared here,
+// because a newer plugin writes fields that are not declared here.
+template <typename Args, size_t kStorageBytes = 256>
+struct PjrtQuery {
   union {
     Args args;
-    char room[kRoom];
+    char storage[kStorageBytes];
   };
-  PjrtQuestion() : room{} {
-    static_assert(sizeof(Args) + 32 <= kRoom);
-    args.struct_size = sizeof(room);
+  PjrtQuery() : storage{} {
+    static_assert(sizeof(Args) + 32 <= kStorageBytes);
+    args.struct_size = sizeof(storage);
   }
 };
 
-// As XLA writes shapes: f32[128,64].
+// Returns a shape in XLA's notation, for example "f32[128,64]".
 std::string PjrtShapeText(int element_type, const int64_t* dims, size_t num_dims);
 
 class PjrtPlugin {
  public:
-  // `api` lives for ever. The profiler is where devices are named and probed.
+  // `api` must stay valid for the life of the process. Devices get their names and probes in `profiler`.
   PjrtPlugin(const pjrt::Api* api, Profiler& profiler) : api_(api), profiler_(profiler) {}
 
-  // Whether the table has a function in this slot.
+  // Returns whether the table has a function in this slot.
   bool Has(int slot) const {
     return pjrt::OffsetOf(slot) + sizeof(void*) <= api_->struct_size && Function(slot) != nullptr;
   }
-  // Calls a slot that is there, as the program's call would.
+  // Calls the function in a slot as the program's call would. REQUIRES: Has(slot).
   template <typename Args>
   pjrt::Error* Call(int slot, Args* args) const {
     return reinterpret_cast<pjrt::Error* (*)(Args*)>(Function(slot))(args);
   }
-  // Asks a question; false if there is no such slot or the plugin gave an error, which is destroyed.
-  template <typename Args, size_t kRoom>
-  bool Ask(int slot, PjrtQuestion<Args, kRoom>* question) const {
+  // Calls the function in a slot with the query's arguments. Returns false if there is no such function, or if it
+  // returns an error, which is destroyed.
+  template <typename Args, size_t kStorageBytes>
+  bool Query(int slot, PjrtQuery<Args, kStorageBytes>* query) const {
     if (!Has(slot)) return false;
-    pjrt::Error* error = Call(slot, &question->args);
+    pjrt::Error* error = Call(slot, &query->args);
     if (error == nullptr) return true;
     Discard(error);
     return false;
   }
-  // The code of an error, which stays whole; -1 if the plugin does not say.
+  // Returns the code of `error`, -1 if the plugin does not say. Does not destroy `error`.
   int CodeOf(const pjrt::Error* error) const;
 
-  // Where memory is: a device, and the name of one of its memory spaces.
-  struct Place {
+  // A device, and the name of one of its memory spaces.
+  struct Location {
     Attributes attributes;
     std::string space;
   };
-  // Learns the client's devices, each probed for its own numbers from now on.
+  // Finds the client's devices and sets a probe for each.
   void ClientCreated(pjrt::Client* client) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Forgets them, before the client ends. No probe of its devices runs any more once this returns.
+  // Removes the devices and their probes; called before the client is destroyed. When this returns, no probe of its
+  // devices runs any more.
   void ClientDestroyed(pjrt::Client* client) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of the two, the memory counts if it is given. `client` is the one they belong to, null if unknown.
-  Place PlaceOf(PjrtHandle client, pjrt::Device* device, pjrt::Memory* memory) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the location of `memory`, of `device` if `memory` is null. `client` is the client of both, null if unknown.
+  Location LocationOf(PjrtHandle client, pjrt::Device* device, pjrt::Memory* memory) ABSL_LOCKS_EXCLUDED(mutex_);
   DeviceId DeviceOf(PjrtHandle client, pjrt::Device* device) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The name of a device that DeviceOf has given out, also when its client has ended.
+  // Returns the name of a device that DeviceOf has returned, also after its client was destroyed.
   std::string NameOf(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The buffer as it is recorded. `device` and `memory` are where the call wanted it, null where it did not say; of the
-  // two the memory counts. The plugin is asked for the memory space all the same.
+  // Returns the description with which the buffer is recorded. `device` and `memory` are the arguments of the call that
+  // made it, each null if it was not given; `memory` is used if both were. The memory space that the plugin reports
+  // has priority over both.
   PjrtMemory Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::Device* device, pjrt::Memory* memory);
   size_t SizeOf(pjrt::Buffer* buffer) const;
-  // False also where the plugin does not say.
+  // Returns false also if the plugin does not say.
   bool IsDeleted(pjrt::Buffer* buffer) const;
   std::shared_ptr<PjrtProgram> DescribeProgram(PjrtHandle client, pjrt::LoadedExecutable* executable);
   std::vector<pjrt::Device*> AddressableDevices(pjrt::Client* client) const;
@@ -90,24 +93,24 @@ class PjrtPlugin {
   const pjrt::Api* api() const { return api_; }
 
  private:
-  struct KnownPlace {
+  struct CachedLocation {
     PjrtHandle client;
-    Place place;
+    Location location;
   };
 
   void* Function(int slot) const {
     return *reinterpret_cast<void* const*>(reinterpret_cast<const char*>(api_) + pjrt::OffsetOf(slot));
   }
   void Discard(pjrt::Error* error) const;
-  std::string AskName(pjrt::Device* device) const;
-  Place AskPlace(PjrtHandle client, pjrt::Memory* memory);
+  std::string QueryName(pjrt::Device* device) const;
+  Location QueryLocation(PjrtHandle client, pjrt::Memory* memory);
   static DeviceProbe Probe(const PjrtPlugin& plugin, pjrt::Device* device);
 
   const pjrt::Api* const api_;
   Profiler& profiler_;
   Mutex mutex_;
   // By Device* and Memory*.
-  std::unordered_map<PjrtHandle, KnownPlace> places_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<PjrtHandle, CachedLocation> locations_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<DeviceId, std::string> names_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<PjrtHandle, std::vector<DeviceId>> probed_ ABSL_GUARDED_BY(mutex_);  // by client
 };

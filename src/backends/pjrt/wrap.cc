@@ -1,17 +1,16 @@
-// Wrap: a copy of a plugin's table with the hooks in their slots.
+// Wrap: makes a copy of a plugin's table with the hooks in their slots.
 //
-// A slot is a plain function without a context of its own, so each plugin needs functions of its own: the template
-// below makes a set of them for each of a few plugins.
+// A function in a slot gets no context argument, so each wrapped plugin needs its own functions. The templates below
+// make one set of functions for each of kMaxPlugins plugins.
 #include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "hbmprof/options.h"
 #include "hbmprof/pjrt.h"
+#include "hbmprof/profiler.h"
 #include "src/backends/pjrt/hooks.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
@@ -20,13 +19,13 @@
 namespace hbmprof::internal {
 namespace {
 
-constexpr size_t kMostPlugins = 8;
-// Many times the size of any table; more is no table.
-constexpr size_t kMostTableBytes = 1 << 16;
+constexpr size_t kMaxPlugins = 8;
+// Many times the size of any known table. A larger size is taken as an error.
+constexpr size_t kMaxTableBytes = 1 << 16;
 
-std::atomic<TrackedPlugin*> tracked_plugins[kMostPlugins];
+std::atomic<TrackedPlugin*> tracked_plugins[kMaxPlugins];
 
-// Where the program enters: it must stay a frame of its own.
+// The function that the program calls. It must keep a stack frame of its own.
 template <int kPlugin, int kHook>
 [[gnu::noinline]] pjrt::Error* Enter(void* args) {
   const Caller caller = Caller::OfThisFunction();
@@ -41,22 +40,22 @@ constexpr std::array<EntryPoint, kPjrtHookCount> EntryPointsOf(std::integer_sequ
 }
 
 template <int... kPlugins>
-constexpr std::array<std::array<EntryPoint, kPjrtHookCount>, kMostPlugins> EntryPoints(
+constexpr std::array<std::array<EntryPoint, kPjrtHookCount>, kMaxPlugins> EntryPoints(
     std::integer_sequence<int, kPlugins...>) {
   return {EntryPointsOf<kPlugins>(std::make_integer_sequence<int, kPjrtHookCount>())...};
 }
 
-constexpr auto kEntryPoints = EntryPoints(std::make_integer_sequence<int, kMostPlugins>());
+constexpr auto kEntryPoints = EntryPoints(std::make_integer_sequence<int, kMaxPlugins>());
 
 const pjrt::Api* Refuse(const pjrt::Api* api, const std::string& why) {
   PrintMessage("hbmprof: a PJRT plugin is not recorded: ", why);
   return api;
 }
 
-// Why the table cannot be wrapped; empty if it can.
-std::string Obstacle(const pjrt::Api* api) {
+// Returns why the table cannot be wrapped; empty if it can.
+std::string WhyUnsupported(const pjrt::Api* api) {
   if (api == nullptr) return "its table is null";
-  if (api->struct_size < sizeof(pjrt::Api) || api->struct_size > kMostTableBytes) {
+  if (api->struct_size < sizeof(pjrt::Api) || api->struct_size > kMaxTableBytes) {
     return "its table says that it has " + std::to_string(api->struct_size) + " bytes";
   }
   if (api->version.major == pjrt::kMajorVersion && api->version.minor >= pjrt::kLeastMinorVersion) return {};
@@ -69,10 +68,9 @@ struct Wrapping {
   const pjrt::Api* wrapped = nullptr;
 };
 
-// Held for as long as tables are compared and copied, never while anything is called that could wait for another
-// thread.
+// Held while tables are compared and copied, never while anything is called that can wait for another thread.
 Mutex wrappings_mutex;
-Wrapping wrappings[kMostPlugins] ABSL_GUARDED_BY(wrappings_mutex);
+Wrapping wrappings[kMaxPlugins] ABSL_GUARDED_BY(wrappings_mutex);
 size_t wrapping_count ABSL_GUARDED_BY(wrappings_mutex) = 0;
 
 const pjrt::Api* FindWrapped(const pjrt::Api* api) ABSL_EXCLUSIVE_LOCKS_REQUIRED(wrappings_mutex) {
@@ -83,22 +81,20 @@ const pjrt::Api* FindWrapped(const pjrt::Api* api) ABSL_EXCLUSIVE_LOCKS_REQUIRED
 }
 
 const pjrt::Api* WrapTable(const pjrt::Api* api) {
-  if (const std::string why = Obstacle(api); !why.empty()) return Refuse(api, why);
+  if (const std::string why = WhyUnsupported(api); !why.empty()) return Refuse(api, why);
   {
     MutexLock lock(wrappings_mutex);
     if (const pjrt::Api* wrapped = FindWrapped(api)) return wrapped;
   }
-  std::vector<std::string> problems;  // the default profiler has said them
-  auto tracked =
-      std::make_unique<TrackedPlugin>(api, Profiler::Default(), OptionsFromEnvironment(&problems).oom_output);
-  // All of it, also what a newer version has appended.
+  auto tracked = std::make_unique<TrackedPlugin>(api, Profiler::Default());
+  // The whole table, with the slots that a newer version has appended.
   auto table = std::make_unique<char[]>(api->struct_size);
   std::memcpy(table.get(), api, api->struct_size);
   {
     MutexLock lock(wrappings_mutex);
-    // Another thread may have wrapped it meanwhile.
+    // Another thread can have wrapped the table meanwhile.
     if (const pjrt::Api* wrapped = FindWrapped(api)) return wrapped;
-    if (wrapping_count < kMostPlugins) {
+    if (wrapping_count < kMaxPlugins) {
       for (int hook = 0; hook < kPjrtHookCount; ++hook) {
         const int slot = kPjrtHooks[hook].slot;
         if (!tracked->plugin.Has(slot)) continue;
@@ -106,13 +102,14 @@ const pjrt::Api* WrapTable(const pjrt::Api* api) {
         std::memcpy(table.get() + pjrt::OffsetOf(slot), &entry, sizeof(entry));
       }
       tracked_plugins[wrapping_count].store(tracked.release(), std::memory_order_release);
-      // Never freed: tables are for ever.
+      // Never freed: the program may keep the table for the life of the process.
       const auto* const wrapped = reinterpret_cast<const pjrt::Api*>(table.release());
       wrappings[wrapping_count++] = {api, wrapped};
       return wrapped;
     }
   }
-  return Refuse(api, std::to_string(kMostPlugins) + " others in this process are");
+  return Refuse(
+      api, std::to_string(kMaxPlugins) + " other plugins of this process are recorded already, which is the maximum");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// FreeList: the free blocks of an arena, found by best fit, neighbours always joined.
+// FreeList: the free blocks of an arena. Allocation is best fit; adjacent blocks are always merged.
 //
 // Not here: the buffers in use, streams, locks (simulated_device.cc).
 #ifndef HBMPROF_SRC_BACKENDS_SIMULATED_FREE_LIST_H_
@@ -15,20 +15,21 @@ namespace hbmprof::internal {
 
 // Not thread-safe. Invariants:
 //   1. by_size_ holds exactly the blocks of by_address_.
-//   2. No two blocks overlap or touch: what touched was joined.
+//   2. No two blocks overlap or are adjacent.
 //   3. total_bytes() is the sum of the blocks' sizes.
 class FreeList {
  public:
-  // Adds [address, address + bytes), which overlaps no block of this list; bytes > 0.
+  // Adds the block [address, address + bytes). REQUIRES: bytes > 0, and the block overlaps no block of this list.
   void Add(uintptr_t address, size_t bytes);
-  // Takes `bytes` > 0 from the start of the smallest block that is large enough, the lowest address among equals. The
-  // rest of the block stays in the list. Nothing if no block is large enough.
+  // Removes `bytes` bytes from the start of the smallest block that is large enough (among blocks of the same size, the
+  // one with the lowest address). The rest of the block stays in the list. Returns the address; nullopt if no block is
+  // large enough. REQUIRES: bytes > 0.
   std::optional<uintptr_t> Take(size_t bytes);
   // Moves every block to `other`.
   void MoveTo(FreeList& other);
 
   size_t total_bytes() const { return total_bytes_; }
-  // 0 if the list is empty.
+  // Returns 0 if the list is empty.
   size_t largest_block_bytes() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
 
  private:

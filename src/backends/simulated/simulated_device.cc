@@ -1,4 +1,4 @@
-// SimulatedDevice over one anonymous mapping of host memory. See hbmprof/simulated_device.h.
+// SimulatedDevice, on one anonymous mapping of host memory. See hbmprof/simulated_device.h.
 #include "hbmprof/simulated_device.h"
 
 #include <sys/mman.h>
@@ -24,7 +24,7 @@ using internal::FreeList;
 using internal::Mutex;
 using internal::MutexLock;
 
-// A reserved range of host memory, given back on destruction. Moved-from objects own nothing.
+// A reserved range of host memory, unmapped on destruction. A moved-from object owns nothing.
 class Mapping {
  public:
   explicit Mapping(size_t bytes)
@@ -48,8 +48,8 @@ size_t RoundUp(size_t value, size_t alignment) { return (value + alignment - 1) 
 
 }  // namespace
 
-// Every byte of [base_, base_ + capacity_) is at any time in exactly one of: a buffer of live_, a block of free_, a
-// block of one of pending_.
+// Thread-safe. Invariant: every byte of [base_, base_ + capacity_) is in exactly one of these: a buffer of live_, a
+// block of free_, a block of one list of pending_.
 class SimulatedDevice::Arena {
  public:
   Arena(std::string name, Mapping mapping, size_t capacity, size_t alignment)
@@ -163,7 +163,7 @@ absl::StatusOr<std::unique_ptr<SimulatedDevice>> SimulatedDevice::Create(const O
     return absl::InvalidArgumentError(absl::StrCat(options.name, ": alignment ", alignment, " is not a power of two"));
   }
   if (options.capacity == 0) return absl::InvalidArgumentError(absl::StrCat(options.name, ": capacity is 0"));
-  // The mapping has room for the rounded capacity at the first aligned address; all sizes stay below 2^63.
+  // The mapping holds the rounded capacity at its first aligned address. All sizes stay below 2^63.
   constexpr size_t kMost = std::numeric_limits<int64_t>::max();
   if (options.capacity > kMost / 2 || alignment > kMost / 4) {
     return absl::ResourceExhaustedError(absl::StrCat(options.name, ": cannot reserve ", options.capacity,
@@ -199,6 +199,7 @@ DeviceProbe SimulatedDevice::Probe() const {
   const Stats stats = GetStats();
   DeviceProbe probe;
   probe.bytes_limit = stats.bytes_limit;
+  probe.bytes_free = stats.free_bytes;
   probe.largest_free_block_bytes = stats.largest_free_block_bytes;
   probe.driver_bytes_in_use = stats.bytes_in_use;
   return probe;

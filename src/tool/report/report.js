@@ -1,10 +1,11 @@
-// The report's page: one flame graph and some tables over the data that `hbmprof report` put beside it.
+// The page of the report: a flame graph and tables of the data that `hbmprof report` embeds.
 //
 // Data: stacks are a tree by function. Node 0 is the root; node i has the parent tree.parent[i], which is smaller than i,
-// the function tree.names[tree.name[i]] and its lines there, tree.places[tree.place[i]]. A sample is [node, label set, values now, values in the base]; values
-// are in the order of `types`.
+// the function tree.names[tree.name[i]], its lines there, tree.positions[tree.position[i]], and tree.library[i], which is 1
+// for a frame of a known library. A sample is [node, label set, values now, values in the base]; values are in the order of
+// `types`.
 //
-// The strings in it are a stranger's. They become text nodes and attribute values, never markup: nothing here parses HTML.
+// The strings can be hostile. They become text nodes and attribute values, never markup: this script parses no HTML.
 "use strict";
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -12,12 +13,12 @@ const $ = id => document.getElementById(id);
 const nodeCount = data.tree.parent.length;
 
 // What is shown. Kept in the address, so that a link or a reload shows the same.
-const state = {measure: "", unit: "space", mode: "now", device: "", label: "", q: "", theme: "", zoom: 0, sort: "self"};
+const state = {measure: "", unit: "space", mode: "now", frames: data.own ? "own" : "all", device: "", label: "", q: "", theme: "", zoom: 0, sort: "self"};
 const measures = [["inuse", "In use"], ["peak", "At the peak"], ["alloc", "Allocated ever"]].filter(([name]) => typeOf(name, "space") >= 0);
 if (measures.length === 0) measures.push(["", data.types[data.default_type].type]);
 state.measure = measures[0][0];
 const fromAddress = new URLSearchParams(location.hash.slice(1));
-for (const key of ["measure", "unit", "mode", "device", "label", "q", "theme"]) if (fromAddress.has(key)) state[key] = fromAddress.get(key);
+for (const key of ["measure", "unit", "mode", "frames", "device", "label", "q", "theme"]) if (fromAddress.has(key)) state[key] = fromAddress.get(key);
 if (!measures.some(([name]) => name === state.measure)) state.measure = measures[0][0];
 
 function typeOf(measure, unit) {
@@ -58,6 +59,13 @@ const percent = (part, whole) => whole ? (100 * part / whole).toFixed(1) + " %" 
 
 // --- Sums ---------------------------------------------------------------------------------------------------------
 
+// By node: the node of the first frame outside of known libraries, from this node to the root. The node itself if there is
+// none.
+const firstOwn = new Int32Array(nodeCount);
+for (let i = 1; i < nodeCount; ++i) firstOwn[i] = data.tree.library[i] ? firstOwn[data.tree.parent[i]] : i;
+const ownNode = firstOwn.map((own, i) => own || i);
+const hasLibraries = data.samples.some(([leaf]) => ownNode[leaf] !== leaf);
+
 // Per node: what its stacks hold now and held before, `all` with those below it. In change mode a node is as wide as
 // what changed below it, in either direction; else as what it holds.
 let view;
@@ -68,7 +76,8 @@ function compute() {
   const all = new Float64Array(nodeCount), allBefore = new Float64Array(nodeCount), width = new Float64Array(nodeCount);
   const samples = data.samples.filter(([, labels]) => !state.device || data.label_sets[labels].device === state.device);
   const at = new Map();
-  for (const [node, , now, base] of samples) {
+  for (const [leaf, , now, base] of samples) {
+    const node = state.frames === "own" ? ownNode[leaf] : leaf;
     self[node] += now[type];
     if (base) before[node] += base[type];
   }
@@ -95,7 +104,7 @@ const shown = value => view.changing ? change(value, view.unit) : amount(value, 
 const children = Array.from({length: nodeCount}, () => []);
 for (let i = 1; i < nodeCount; ++i) children[data.tree.parent[i]].push(i);
 const nameOf = node => data.tree.names[data.tree.name[node]];
-const placeOf = node => data.tree.places[data.tree.place[node]];
+const positionOf = node => data.tree.positions[data.tree.position[node]];
 
 // A function's colour is that of the class or namespace it belongs to; functions without one are alike.
 const hues = new Map();
@@ -128,19 +137,19 @@ function readPattern() {
   }
 }
 
-// Which nodes have a match, by name or place.
+// Finds the nodes whose name or position matches.
 function matches() {
   const hit = new Uint8Array(nodeCount);
   if (!pattern) return hit;
-  const names = data.tree.names.map(name => pattern.test(name)), places = data.tree.places.map(place => place !== "" && pattern.test(place));
-  for (let i = 1; i < nodeCount; ++i) hit[i] = names[data.tree.name[i]] || places[data.tree.place[i]] ? 1 : 0;
+  const names = data.tree.names.map(name => pattern.test(name)), positions = data.tree.positions.map(position => position !== "" && pattern.test(position));
+  for (let i = 1; i < nodeCount; ++i) hit[i] = names[data.tree.name[i]] || positions[data.tree.position[i]] ? 1 : 0;
   return hit;
 }
 
 const kRow = 20;
 function drawFlame() {
   const flame = $("flame");
-  const room = flame.clientWidth || 1000;
+  const width = flame.clientWidth || 1000;
   const hit = matches();
   const boxes = [];
   let rows = 0;
@@ -158,12 +167,12 @@ function drawFlame() {
   const callers = [];
   for (let i = state.zoom; i !== 0;) callers.push(i = data.tree.parent[i]);
   callers.reverse();
-  callers.forEach((node, row) => box(node, 0, room, row, "above"));
-  const scale = view.width[state.zoom] > 0 ? room / view.width[state.zoom] : 0;
+  callers.forEach((node, row) => box(node, 0, width, row, "above"));
+  const scale = view.width[state.zoom] > 0 ? width / view.width[state.zoom] : 0;
   const stack = [[state.zoom, 0, callers.length]];
   while (stack.length) {
     const [node, x, row] = stack.pop();
-    const w = node === state.zoom ? room : view.width[node] * scale;
+    const w = node === state.zoom ? width : view.width[node] * scale;
     if (w < .7) continue;
     box(node, x, w, row);
     let left = x;
@@ -200,7 +209,7 @@ function drawFound(hit) {
 
 function tipFor(node) {
   const lines = [element("b", {}, nameOf(node))];
-  if (placeOf(node)) lines.push(placeOf(node));
+  if (positionOf(node)) lines.push(positionOf(node));
   lines.push(`${shown(view.value(node))}` + (view.whole ? ` (${percent(view.value(node), view.whole)})` : ""));
   if (view.own(node)) lines.push(`itself ${shown(view.own(node))}`);
   if (view.changing) lines.push(`from ${amount(view.allBefore[node], view.unit)} to ${amount(view.all[node], view.unit)}`);
@@ -250,7 +259,7 @@ function drawFunctions() {
   // By name; a function that calls itself counts once per stack.
   const rows = new Map();
   const rowOf = name => {
-    if (!rows.has(name)) rows.set(name, {name, place: "", weight: -1, self: 0, all: 0});
+    if (!rows.has(name)) rows.set(name, {name, position: "", weight: -1, self: 0, all: 0});
     return rows.get(name);
   };
   const open = new Map();  // how often a name is on the present path
@@ -264,7 +273,7 @@ function drawFunctions() {
       r.self += view.own(node);
       // Where most of it comes from.
       const weight = Math.abs(view.own(node)) * nodeCount + Math.abs(view.value(node));
-      if (weight > r.weight) { r.weight = weight; r.place = placeOf(node); }
+      if (weight > r.weight) { r.weight = weight; r.position = positionOf(node); }
       if (!open.get(name)) r.all += view.value(node);
       open.set(name, (open.get(name) || 0) + 1);
       visit.push([node, true]);
@@ -279,7 +288,7 @@ function drawFunctions() {
   $("functions").replaceChildren(tableOf(
     [title("self", "itself"), title("all", "with callees"), th("meter-cell", ""), th(null, "function")],
     list.map(r => element("tr", {}, td(r.self ? "number" : "number muted", shown(r.self)), td("number", shown(r.all)),
-                          td("meter-cell", meter(r[key], most)), nameCell(r.name, r.place)))));
+                          td("meter-cell", meter(r[key], most)), nameCell(r.name, r.position)))));
 }
 document.addEventListener("click", event => {
   const head = event.target.closest("[data-sort]"), link = event.target.closest("[data-find]");
@@ -395,11 +404,11 @@ function drawGrowth() {
                    td(null, course(site.values, site.verdict)), td("number", change(site.growth, data.growth.unit))];
     if (counter) cells.push(rate(site, site.per_count, counter));
     if (data.growth.has_time) cells.push(rate(site, site.per_second, "s"));
-    const place = [site.place, site.callers && "called by " + site.callers.replaceAll(" < ", " ← ")].filter(Boolean).join(", ");
-    return element("tr", {}, ...cells, nameCell(site.name, place, `${site.why}. More dumps: ${site.more_dumps}.` + (site.labels ? " " + site.labels : "")));
+    const position = [site.position, site.callers && "called by " + site.callers.replaceAll(" < ", " ← ")].filter(Boolean).join(", ");
+    return element("tr", {}, ...cells, nameCell(site.name, position, `${site.why}. More dumps: ${site.more_dumps}.` + (site.labels ? " " + site.labels : "")));
   };
   const growing = data.growth.sites.filter(grows), others = data.growth.sites.filter(site => !grows(site));
-  const parts = [growing.length ? tableOf(head(), growing.map(row)) : element("p", {}, "Nothing grows without an end.")];
+  const parts = [growing.length ? tableOf(head(), growing.map(row)) : element("p", {}, "No site grows without end.")];
   if (others.length) {
     parts.push(element("details", {}, element("summary", {}, `${others.length} sites grew and stopped, or go up and down`),
                        tableOf(head(), others.map(row))));
@@ -427,7 +436,7 @@ function search(text) {
 }
 function remember() {
   const address = new URLSearchParams();
-  for (const key of ["measure", "unit", "mode", "device", "label", "q", "theme"]) if (state[key]) address.set(key, state[key]);
+  for (const key of ["measure", "unit", "mode", "frames", "device", "label", "q", "theme"]) if (state[key]) address.set(key, state[key]);
   history.replaceState(null, "", "#" + address);
 }
 function applyTheme() {
@@ -437,6 +446,7 @@ function applyTheme() {
 function draw() {
   choice("measure", measures.length > 1 ? measures : []);
   choice("unit", state.measure !== "" && typeOf(state.measure, "objects") >= 0 ? [["space", "Bytes"], ["objects", "Buffers"]] : []);
+  choice("frames", hasLibraries ? [["own", "Own code"], ["all", "All frames"]] : []);
   choice("mode", data.base ? [["now", "Now"], ["change", "Change"]] : []);
   applyTheme();
   compute();

@@ -1,4 +1,4 @@
-// A library that records what it allocates.
+// A library that records its allocations.
 #include <hbmprof/hbmprof.h>
 
 void ParentAllocates(void* ptr, size_t bytes) { hbmprof::Profiler::Default().RecordAlloc(ptr, bytes); }

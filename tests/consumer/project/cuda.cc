@@ -1,4 +1,4 @@
-// Uses the installed CUDA part, with or without a GPU: what the runtime says is passed on. Prints what went wrong and
+// Uses the installed CUDA part, with or without a GPU: the runtime's result is passed on. Prints what went wrong and
 // exits 1, else writes the profile to argv[1] and exits 0.
 #include <hbmprof/cuda.h>
 #include <hbmprof/hbmprof.h>

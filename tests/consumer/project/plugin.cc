@@ -1,7 +1,7 @@
 // A plugin that records through its own copy of the library.
 #include <hbmprof/hbmprof.h>
 
-// Records `bytes` bytes at `ptr`, and returns what this copy then has in use.
+// Records `bytes` bytes at `ptr`, and returns the bytes in use of this copy.
 extern "C" int64_t RecordInPlugin(void* ptr, size_t bytes) {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   const hbmprof::DeviceId device = profiler.Device("GPU:0");

@@ -70,7 +70,8 @@ int TakeTurns() {
   return turn;
 }
 
-// What the handler says of the function that failed; its times and addresses are other ones at each run.
+// Returns what the handler prints about the function that failed, without times and addresses, which differ in each
+// run.
 void WriteName(const char* text) {
   if (text != nullptr && std::strstr(text, "fail_carried") != nullptr) std::printf("in fail_carried\n");
   std::fflush(stdout);

@@ -36,7 +36,7 @@ std::string Hex(const std::string& bytes) {
   return hex;
 }
 
-// Of one scale only: the order of a map's entries is nobody's promise.
+// One scale only, because the order of a map's entries is not defined.
 constexpr char kText[] = R"(
   title: "tower" sort: SIDE
   parts { name: "base" heights: -3 heights: 40 } parts { name: "top" }

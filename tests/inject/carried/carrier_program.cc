@@ -1,6 +1,6 @@
-// Uses the library that it carries, and then that of a plug-in with a copy of its own: argv[1], loaded as argv[2] says,
-// "local" or "deep_bind". In between it holds memory of the driver, 1000 and 2000 bytes. With argv[3] it ends by a
-// failure.
+// Uses the library that it contains, and then the copy of the same library in the plugin argv[1], which is loaded in
+// the way argv[2]: "local" or "deep_bind". In between it holds memory of the driver, 1000 and 2000 bytes. With argv[3]
+// it ends by a failure.
 #include <dlfcn.h>
 
 #include <cstdio>

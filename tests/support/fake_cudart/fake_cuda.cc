@@ -1,5 +1,5 @@
-// libcuda.so.1 of the double: the device model, contexts, and the calls that tell of both. Calls that allocate are in
-// fake_driver.cc.
+// The fake libcuda.so.1: the device model, contexts, and the functions that query them. The functions that allocate are
+// in fake_driver.cc.
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 #include <atomic>
@@ -92,7 +92,7 @@ constexpr Context kFirstCreated = 4096;
 Context PrimaryContext(int device) { return static_cast<Context>(device) + 1; }
 int DeviceOf(Context context) { return static_cast<int>(context < kFirstCreated ? context - 1 : context % 64); }
 
-// The contexts of this thread, innermost last. Never destroyed: exit handlers still ask.
+// The contexts of this thread, innermost last. Never destroyed, because exit handlers use them.
 struct ContextStack {
   Context contexts[32];
   int size;
@@ -285,7 +285,7 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
   return 0;
 }
 
-// The double's primary contexts stay until they are reset.
+// Primary contexts stay until they are reset.
 int cuDevicePrimaryCtxRelease_v2(int) { return fake_cuda_enter("cuDevicePrimaryCtxRelease_v2"); }
 
 int cuDevicePrimaryCtxReset_v2(int device) {

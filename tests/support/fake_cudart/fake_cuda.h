@@ -1,7 +1,7 @@
-// A CUDA device model for tests without a GPU, in two shared libraries that a program finds in place of the real ones:
+// A CUDA device model for tests without a GPU, in two shared libraries that a program uses instead of the real ones:
 // libcuda.so.1 holds the devices (fake_cuda.cc) and the driver's memory calls (fake_driver.cc), libcudart.so.<major>
 // the runtime's memory calls on top of the model. Memory is host memory. This header: the controls, and the model as
-// the calls use it. Not here: any imitation of how the real runtime and driver recognise each other.
+// the calls use it. Not here: any imitation of how the real runtime checks the driver.
 #ifndef HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_
 #define HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_
 
@@ -12,7 +12,7 @@ extern "C" {
 
 // --- Controls, for tests. All functions are thread-safe. ---
 
-// Forgets everything and starts over with `devices` devices of `capacity` bytes each. Before the first call they come
+// Removes all state and starts with `devices` devices of `capacity` bytes each. Before the first call they come
 // from FAKE_CUDA_DEVICES and FAKE_CUDA_CAPACITY, by default 2 devices of 1 GiB.
 void fake_cuda_reset(int devices, size_t capacity);
 // After `successes` more calls of `function`, one call of it returns `error` and does nothing else. The environment can

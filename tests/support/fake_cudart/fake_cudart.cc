@@ -1,5 +1,5 @@
-// libcudart of the double: the runtime's memory calls on the model in fake_cuda.cc, declared by the toolkit's own
-// header, so that no signature can differ from the real one.
+// The fake libcudart: the runtime's memory calls on the model in fake_cuda.cc. They are declared by the toolkit's
+// header, so no signature can differ from the real one.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -27,7 +27,7 @@ constexpr size_t kPitchAlignment = 512;
 
 size_t RoundUpToPitch(size_t width) { return (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment; }
 
-// What an opaque handle points to. Device and kind of the memory it stands for are those of its model block.
+// The object behind an opaque handle. Device and kind of its memory are those of its model block.
 struct Object {
   char sort = 0;  // 'a'rray, 'm'ipmapped array, 'p'ool, 's'tream, 'e'xternal memory
   int device = 0;
@@ -72,7 +72,7 @@ cudaError_t Allocate(int device, size_t bytes, fake_cuda_kind kind, void** ptr) 
   return error != 0 ? Fail(error) : cudaSuccess;
 }
 
-// FAKE_CUDART_DRIVER=1: linear memory comes from the driver's own calls, looked up as a program does.
+// FAKE_CUDART_DRIVER=1: linear memory is allocated with the driver's functions, looked up as a program does.
 template <typename Function>
 Function* DriverCall(const char* name) {
   static const bool uses_driver = getenv("FAKE_CUDART_DRIVER") != nullptr;

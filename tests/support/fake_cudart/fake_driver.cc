@@ -1,6 +1,6 @@
-// libcuda.so.1 of the double: the driver's calls that allocate and free, on the model of fake_cuda.cc; physical memory
-// and its mappings, graphs, pools and modules, which have no address; and cuGetProcAddress.
-// As the real driver does, it gives the value of a released handle out again at once.
+// The fake libcuda.so.1: the driver's functions that allocate and free, on the model of fake_cuda.cc; physical memory
+// and its mappings, graphs, pools and modules, which have no address; and cuGetProcAddress. Like the real driver, it
+// reuses the value of a released handle immediately.
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -12,7 +12,7 @@
 #include "src/backends/cuda/driver_abi.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
-using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types, for a double of what it declares
+using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 
 namespace {
 
@@ -52,10 +52,10 @@ struct State {
   std::mutex mutex;
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Physical>> handles;
   std::map<CUdeviceptr, std::pair<size_t, std::shared_ptr<Physical>>> mappings;
-  std::map<std::pair<Handle, std::string>, std::shared_ptr<Physical>> tiles;  // by array and place, to the letter
+  std::map<std::pair<Handle, std::string>, std::shared_ptr<Physical>> tiles;  // by array and exact position
   CUdeviceptr next_reservation = CUdeviceptr{1} << 44;
   std::map<Handle, std::shared_ptr<Graph>> graphs;  // and what was instantiated from them
-  std::map<CUdeviceptr, InGraph> launched;          // what launches allocated and nobody has freed
+  std::map<CUdeviceptr, InGraph> launched;          // allocated by launches and not freed
   std::map<int, size_t> graphs_reserved;            // by device
   std::map<Handle, std::shared_ptr<Graph>> capturing;
   std::map<Handle, Pool> pools;
@@ -69,7 +69,7 @@ State& TheState() {
   return *state;
 }
 
-// The smallest number that is no handle yet: released ones come back at once.
+// Returns the smallest number that is not a handle, so released handles are reused immediately.
 template <typename Map>
 Handle NewHandle(const Map& map) {
   uintptr_t number = 0x100;
@@ -106,7 +106,7 @@ Pool& PoolOf(State& state, Handle pool) {
   return found;
 }
 
-// Of a capturing stream, the graph that it captures into.
+// Returns the graph that a capturing stream captures into.
 std::shared_ptr<Graph> CapturedGraph(Handle stream) {
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
@@ -174,7 +174,7 @@ CUresult AllocateFromPool(const char* name, CUdeviceptr* ptr, size_t bytes, Hand
     return kSuccess;
   }
   State& state = TheState();
-  // What the pool kept serves first.
+  // Memory that the pool has kept is used first.
   int device = 0;
   {
     std::lock_guard<std::mutex> lock(state.mutex);
@@ -221,7 +221,7 @@ CUresult Free(CUdeviceptr ptr, unsigned kinds) {
   fake_cuda_block block;
   const bool is_block = fake_cuda_find(reinterpret_cast<void*>(ptr), &block) != 0 && block.base == ptr;
   if (!is_block || (kinds & Bit(block.kind)) == 0) return kInvalidValue;
-  // Before the address can be given out again.
+  // Before the address can be reused.
   if (block.kind == FAKE_CUDA_STREAM_ORDERED) ReturnToPool(ptr, block.bytes);
   return Release(reinterpret_cast<void*>(ptr), kinds);
 }
@@ -229,7 +229,7 @@ CUresult Free(CUdeviceptr ptr, unsigned kinds) {
 constexpr unsigned kLinear =
     1u << FAKE_CUDA_DEVICE | 1u << FAKE_CUDA_MANAGED | 1u << FAKE_CUDA_STREAM_ORDERED | 1u << FAKE_CUDA_IMPORTED;
 
-// Texels are at most 16 bytes; the double rounds all up to that.
+// Texels have at most 16 bytes; all sizes here are for 16.
 CUresult CreateArray(const char* name, Handle* array, size_t texels) {
   CUdeviceptr address = 0;
   const CUresult result = Allocate(name, &address, texels * 16, FAKE_CUDA_DEVICE);
@@ -555,14 +555,14 @@ CUresult cuMipmappedArrayDestroy(Handle array) {
   return Release(array, Bit(FAKE_CUDA_DEVICE));
 }
 
-// --- Other processes. A handle holds an address of this process, as the double has but one. ---
+// --- Other processes. A handle contains an address of this process, because there is only one here. ---
 
 CUresult cuIpcGetMemHandle(IpcMemHandle* handle, CUdeviceptr ptr) {
   std::memcpy(handle->reserved, &ptr, sizeof(ptr));
   return kSuccess;
 }
 
-// Opened memory lies beside what it shows; opened again, at the same place.
+// Opened memory has an address after that of the original memory; opened again, it has the same address.
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* ptr, IpcMemHandle handle, unsigned) {
   if (const int error = fake_cuda_enter("cuIpcOpenMemHandle_v2")) return error;
   CUdeviceptr exported = 0;
@@ -735,6 +735,27 @@ CUresult cuLibraryLoadData(Handle* library, const void*, int*, void**, unsigned,
 }
 CUresult cuLibraryUnload(Handle library) { return UnloadModule("cuLibraryUnload", library); }
 
+// --- What programs look up beside all this, and hardly call. ---
+
+CUresult cuGetErrorString(CUresult error, const char** text) {
+  *text = error == kOutOfMemory ? "out of memory" : "an error";
+  return kSuccess;
+}
+CUresult cuDeviceGetAttribute(int* value, int, CUdevice) {
+  *value = 0;
+  return kSuccess;
+}
+CUresult cuMemGetAllocationGranularity(size_t* bytes, const MemAllocationProp*, int) {
+  *bytes = kGranularity;
+  return kSuccess;
+}
+CUresult cuMemExportToShareableHandle(void*, CUmemGenericAllocationHandle, int, Flags64) { return kInvalidValue; }
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle, CUdevice) { return kInvalidValue; }
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t, size_t,
+                            Flags64) {
+  return kInvalidValue;
+}
+
 // --- How the runtime finds all this. ---
 
 CUresult cuInit(unsigned);
@@ -826,7 +847,7 @@ const Entry kEntries[] = {
 
 extern "C" {
 
-// FAKE_CUDA_HIDES=1: hands out other addresses than those the library exports.
+// FAKE_CUDA_HIDES=1: cuGetProcAddress returns other addresses than those that the library exports.
 CUresult cuGetProcAddress_v2(const char* name, void** function, int version, Flags64 flags, int* status) {
   static const bool hides = getenv("FAKE_CUDA_HIDES") != nullptr;
   const Entry* best = nullptr;

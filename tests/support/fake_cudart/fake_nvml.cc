@@ -1,6 +1,6 @@
-// libnvidia-ml.so.1 of the double: what the device model holds, told per process. FAKE_NVML_PROCESS=0: it does not know
-// this process, as in a container whose process ids the host does not share. FAKE_NVML_MEMORY=0: nor the device's
-// memory.
+// The fake libnvidia-ml.so.1: reports the memory of the device model per process. With FAKE_NVML_PROCESS=0 it does not
+// know this process, as in a container that does not share process ids with the host. With FAKE_NVML_MEMORY=0 it does
+// not know the device's memory either.
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,7 +25,12 @@ int nvmlInit_v2() { return 0; }
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
   unsigned bus = 0;
-  if (std::sscanf(bus_id, "0000:%X:00.0", &bus) != 1 || bus == 0) return 6;
+  // Bus 0 is what PyTorch asks for, as the double of its runtime does not say which bus a device is on.
+  if (std::strcmp(bus_id, "00000000:00:00.0") == 0) {
+    bus = 1;
+  } else if (std::sscanf(bus_id, "0000:%X:00.0", &bus) != 1 || bus == 0) {
+    return 6;
+  }
   *device = reinterpret_cast<void*>(static_cast<uintptr_t>(bus));
   return 0;
 }
@@ -40,7 +45,7 @@ int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
   return 0;
 }
 
-// Another process is there too, and asks for more room than the first call offers.
+// There is another process too, so the first call's buffer is too small.
 int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Process* processes) {
   const int ordinal = static_cast<int>(reinterpret_cast<uintptr_t>(device)) - 1;
   if (*count < 100) {
@@ -54,4 +59,17 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Proce
   *count = knows_us ? 2 : 1;
   return 0;
 }
+
+// What PyTorch asks for. The first form of the list of processes, of another size: there are none.
+int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, void*) {
+  *count = 0;
+  return 0;
+}
+int nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  *version = 13000;
+  return 0;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned, int*) { return 3; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned, void*) { return 3; }
+int nvmlDeviceGetGpuFabricInfoV(void*, void*) { return 3; }
 }

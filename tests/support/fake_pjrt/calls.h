@@ -1,4 +1,4 @@
-// A program's side of a PJRT table: each call with its arguments filled in as a program of that version would.
+// Calls through a PJRT table, with the arguments that a program of that version would pass.
 #ifndef HBMPROF_TESTS_SUPPORT_FAKE_PJRT_CALLS_H_
 #define HBMPROF_TESTS_SUPPORT_FAKE_PJRT_CALLS_H_
 
@@ -17,14 +17,14 @@ namespace abi = hbmprof::internal::pjrt;
 constexpr int kU8 = 6;
 constexpr int kF32 = 11;
 
-// What came of a call: 0 or the error's code. The error itself is destroyed.
+// Functions that return int return 0 or the code of the call's error, which is destroyed.
 class PjrtCalls {
  public:
   explicit PjrtCalls(const abi::Api* api) : api_(api) {}
 
   const abi::Api* api() const { return api_; }
 
-  // The function as it stands in the table.
+  // Returns the function in the slot.
   void* Function(int slot) const {
     return *reinterpret_cast<void* const*>(reinterpret_cast<const char*>(api_) + abi::OffsetOf(slot));
   }
@@ -95,6 +95,28 @@ class PjrtCalls {
     Forget(args.done_with_host_buffer);
     return args.buffer;
   }
+  // A view of `bytes` bytes at `address` on `device`; null if that fails.
+  abi::Buffer* View(abi::Client* client, int64_t bytes, abi::Device* device, void* address = nullptr) const {
+    abi::CreateViewArgs args{};
+    args.client = client;
+    args.device_pointer = address;
+    args.dims = &bytes;
+    args.num_dims = 1;
+    args.type = kU8;
+    args.device = device;
+    return Call(abi::kCreateView, &args) == 0 ? args.buffer : nullptr;
+  }
+  // A buffer of `bytes` bytes that holds the error `code`; null if that fails.
+  abi::Buffer* ErrorBuffer(abi::Client* client, int64_t bytes, abi::Memory* memory, int code) const {
+    abi::CreateErrorArgs args{};
+    args.client = client;
+    args.code = code;
+    args.dims = &bytes;
+    args.num_dims = 1;
+    args.type = kU8;
+    args.memory = memory;
+    return Call(abi::kCreateError, &args) == 0 ? args.buffer : nullptr;
+  }
   void Forget(abi::Event* event) const {
     abi::EventArgs args{};
     args.event = event;
@@ -135,7 +157,7 @@ class PjrtCalls {
     args.executable = executable;
     return Call(abi::kLoadedExecutableDestroy, &args);
   }
-  // Runs on as many devices as there are lists of arguments. `outputs` has room for what comes out, or is resized.
+  // Executes on one device for each list of arguments. `outputs` is resized for the results.
   struct Run {
     std::vector<std::vector<abi::Buffer*>> arguments = {{}};
     std::vector<int64_t> keep = {};  // arguments that may not be donated

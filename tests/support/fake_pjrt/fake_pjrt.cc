@@ -1,4 +1,4 @@
-// See fake_pjrt.h. One lock around everything: what is modelled is who owns which memory, not speed.
+// See fake_pjrt.h. One lock protects everything: this models the ownership of memory, not speed.
 #include "tests/support/fake_pjrt/fake_pjrt.h"
 
 #include <algorithm>
@@ -98,7 +98,7 @@ struct DeviceBytes {
   int64_t device = 0, host = 0, peak = 0;
 };
 
-// Objects whose addresses come back at once: the last one given back is the next one handed out.
+// Objects whose addresses are reused immediately: the last one that was freed is the next one that is allocated.
 template <typename T>
 class Pool {
  public:
@@ -304,7 +304,7 @@ Error* ClientCreate(ClientCreateArgs* args) {
 Error* ClientDestroy(ClientDestroyArgs* args) {
   FAKE_CALL(kClientDestroy);
   if (!S().clients.Owns(args->client)) return Unknown("client");
-  // As in a real runtime: with the client goes what it has left.
+  // As in a real runtime: the client frees its remaining objects.
   for (Buffer* buffer : std::set<Buffer*>(S().buffers.objects())) {
     if (buffer->client == args->client) S().buffers.Delete(buffer);
   }
@@ -482,7 +482,7 @@ Error* Execute(ExecuteArgs* args) {
       if (!S().buffers.Owns(buffer) || buffer->deleted) return Unknown("argument");
     }
   }
-  // What is donated is gone whether or not the rest succeeds.
+  // Donated buffers are freed, also if the rest of the call fails.
   for (size_t d = 0; d < args->num_devices; ++d) {
     for (size_t a = 0; a < args->num_args; ++a) {
       if (donates(a)) Drop(args->argument_lists[d][a]);
@@ -680,7 +680,7 @@ Error* FutureCall(void*) {
   FAKE_CALL(kFakePjrtFutureSlot);
   return nullptr;
 }
-// What a table has between the slots that are modelled.
+// The function in all slots that are not modelled.
 Error* NotModelled(void*) { return MakeError(kUnimplemented, "not modelled by the fake plugin"); }
 
 struct Table {

@@ -1,6 +1,6 @@
 // A PJRT plugin that is a device model in host memory: two devices per client, each with a device and a pinned host
-// memory space, sizes padded as on a real device, donation, sharing, transfers, errors, and handles that are reused at
-// once. Its own books are the oracle of the profiler's.
+// memory space, sizes padded as on a real device, donation, sharing, transfers, errors, and handles that are reused
+// immediately. Tests compare the profiler's numbers with its own counts.
 //
 // It is a shared library that exports GetPjrtApi (its newest table), so it is loaded like any plugin; a test that links
 // it also gets the controls below. All functions may be called from any thread.
@@ -22,14 +22,15 @@ inline constexpr int kFakePjrtFuture = 200;
 // The future table's last slot, which counts its calls.
 inline constexpr int kFakePjrtFutureSlot = 150;
 
-// Every device's memory from now on, and forgets all failures that were ordered. No client may be alive.
+// Sets the memory of every device, and removes all planned failures. REQUIRES: no client exists.
 void fake_pjrt_reset(int64_t device_capacity);
 // The next call of `slot` fails with `code` and changes nothing.
 void fake_pjrt_fail_next(int slot, int code);
 // The next event that is awaited has this error.
 void fake_pjrt_fail_next_event(int code);
 
-// Called after each destruction of a buffer, before the call returns and with no lock held; null: nothing is.
+// Called after each destruction of a buffer, before the call returns and with no lock held; null: no function is
+// called.
 void fake_pjrt_on_destroyed(void (*hook)());
 
 // Bytes that device `index` holds in its device and in its host memory space, over all clients.
@@ -39,7 +40,7 @@ int64_t fake_pjrt_host_bytes(int index);
 hbmprof::internal::pjrt::Memory* fake_pjrt_host_memory(hbmprof::internal::pjrt::Memory* device_memory);
 // The highest fake_pjrt_device_bytes since the reset.
 int64_t fake_pjrt_peak_bytes(int index);
-// What fake memory statistics say beyond that: the runtime's own.
+// Bytes that the fake memory statistics report in addition: memory of the runtime itself.
 inline constexpr int64_t kFakePjrtOwnBytes = 1000;
 // Calls of a slot since the reset; errors, descriptors and buffer handles that exist.
 int64_t fake_pjrt_calls(int slot);

@@ -1,7 +1,7 @@
-// A runtime as small as can be, which finds the driver as the real one does: dlopen libcuda.so.1, one dlsym for
-// cuGetProcAddress_v2, then everything by cuGetProcAddress, itself too. Built as a static and as a shared library, it
-// stands for both ways of linking the real one, whose own check of its driver no double can pass (and none here tries).
-// The names are the runtime's; the signatures are simplified to the driver's.
+// A minimal runtime, which finds the driver as the real one does: dlopen libcuda.so.1, one dlsym for
+// cuGetProcAddress_v2, then all functions by cuGetProcAddress, including itself. Built as a static and as a shared
+// library, for both ways of linking the real one. The real runtime checks its driver, and the fake driver does not pass
+// that check. The names are the runtime's; the signatures are simplified to the driver's.
 #ifndef HBMPROF_TESTS_SUPPORT_MINI_RUNTIME_MINI_RUNTIME_H_
 #define HBMPROF_TESTS_SUPPORT_MINI_RUNTIME_MINI_RUNTIME_H_
 
@@ -20,7 +20,7 @@ CUresult cudaFree(CUdeviceptr ptr);
 CUresult cudaMallocHost(void** ptr, size_t bytes);
 CUresult cudaFreeHost(void* ptr);
 CUresult cudaMallocAsync(CUdeviceptr* ptr, size_t bytes, Handle stream);
-// What programs call that are built for the per-thread default stream.
+// The functions for programs that are built for the per-thread default stream.
 CUresult cudaMallocAsync_ptsz(CUdeviceptr* ptr, size_t bytes, Handle stream);
 CUresult cudaFreeAsync(CUdeviceptr ptr, Handle stream);
 CUresult cudaMemPoolCreate(Handle* pool, const MemPoolProps* properties);

@@ -1,13 +1,13 @@
-// Checks that end the process, and a time limit; knows nothing of the library.
-#ifndef HBMPROF_TESTS_PROGRAMS_CHECK_H_
-#define HBMPROF_TESTS_PROGRAMS_CHECK_H_
+// Checks of test programs. A failing check ends the process. Independent of the library.
+#ifndef HBMPROF_TESTS_SUPPORT_CHECK_H_
+#define HBMPROF_TESTS_SUPPORT_CHECK_H_
 
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 
-// Kills a program that hangs, and so fails its test.
+// Lets the kernel end the process after 60 seconds, so that a test of a program that hangs fails.
 inline void LimitTime() { alarm(60); }
 
 // Ends the process with exit code 1 and a line on stderr unless `holds`.
@@ -18,4 +18,4 @@ inline void Check(bool holds, const char* what) {
 }
 #define CHECK_THAT(condition) Check(static_cast<bool>(condition), #condition)
 
-#endif  // HBMPROF_TESTS_PROGRAMS_CHECK_H_
+#endif  // HBMPROF_TESTS_SUPPORT_CHECK_H_

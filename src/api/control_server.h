@@ -1,0 +1,24 @@
+// The control channel of this process (base/control_protocol.h): a socket and the thread that serves it.
+#ifndef HBMPROF_SRC_API_CONTROL_SERVER_H_
+#define HBMPROF_SRC_API_CONTROL_SERVER_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace hbmprof::internal {
+
+// Listens in `directory`, which is made with the permissions 0700 if it is not there, and starts a thread that answers
+// requests about Profiler::Default() until the process exits. The thread has all signals blocked and holds no lock
+// while it waits for a client. Only processes of the same user, and root's, are answered. The socket has the
+// permissions 0600 and is removed at exit. A forked child has no control channel.
+//
+// To be called after Profiler::Default() was made; a second call does nothing. Errors: kInvalidArgument (the path is
+// too long), kPermissionDenied (the directory belongs to another user or others may write to it, or is no directory),
+// kNotFound (its parent directory is not there), kResourceExhausted (descriptors, threads), kInternal. Throws
+// std::bad_alloc.
+absl::Status StartControlServer(const std::string& directory);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_CONTROL_SERVER_H_

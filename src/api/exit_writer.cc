@@ -1,0 +1,117 @@
+#include "src/api/exit_writer.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+
+namespace hbmprof::internal {
+namespace {
+
+constexpr time_t kMaxWaitSeconds = 5;
+constexpr size_t kStackBytes = size_t{1} << 20;
+constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+
+void (*write_profile)() = nullptr;     // set before `thread_process`
+std::atomic<pid_t> thread_process{0};  // that has the thread
+std::atomic<pid_t> forked_process{0};  // the child of a fork, in which fork handlers have run
+sem_t requested;                       // posted when the process is about to end
+std::atomic<uint32_t> is_written{0};   // a futex
+static_assert(sizeof(is_written) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
+
+void* WaitAndWrite(void*) {
+  while (sem_wait(&requested) != 0) continue;
+  write_profile();
+  is_written.store(1);
+  syscall(SYS_futex, &is_written, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+  return nullptr;
+}
+
+bool StartThread() {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const bool is_started = pthread_create(&thread, &attributes, &WaitAndWrite, nullptr) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  return is_started;
+}
+
+void EndBySignal(int number, siginfo_t* info, void*) {
+  const int error = errno;
+  WriteByExitWriter();
+  struct sigaction by_default = {};
+  by_default.sa_handler = SIG_DFL;
+  sigaction(number, &by_default, nullptr);
+  // A fault occurs again when this function returns. What another process, or abort, has sent does not.
+  if (info->si_code <= 0) raise(number);
+  errno = error;
+}
+
+void HandleSignals() {
+  struct sigaction action = {};
+  action.sa_sigaction = &EndBySignal;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  sigfillset(&action.sa_mask);
+  for (const int number : kSignals) {
+    struct sigaction present = {};
+    const bool is_default = sigaction(number, nullptr, &present) == 0 && (present.sa_flags & SA_SIGINFO) == 0 &&
+                            present.sa_handler == SIG_DFL;
+    if (is_default) sigaction(number, &action, nullptr);
+  }
+}
+
+}  // namespace
+
+bool StartExitWriter(void (*write)()) {
+  static std::atomic<bool> is_started{false};
+  if (is_started.exchange(true)) return true;
+  write_profile = write;
+  sem_init(&requested, 0, 0);
+  if (!StartThread()) return false;
+  thread_process.store(getpid());
+  pthread_atfork(nullptr, nullptr, [] { forked_process.store(getpid()); });
+  at_quick_exit(&WriteByExitWriter);
+  HandleSignals();
+  return true;
+}
+
+void WriteByExitWriter() {
+  if (thread_process.load() != getpid()) return;
+  const int error = errno;
+  sem_post(&requested);
+  timespec deadline;
+  clock_gettime(CLOCK_MONOTONIC, &deadline);
+  deadline.tv_sec += kMaxWaitSeconds;
+  // FUTEX_WAIT_BITSET takes the time of the end, not a duration.
+  while (is_written.load() == 0) {
+    const long result =
+        syscall(SYS_futex, &is_written, FUTEX_WAIT_BITSET_PRIVATE, 0, &deadline, nullptr, FUTEX_BITSET_MATCH_ANY);
+    if (result != 0 && errno == ETIMEDOUT) break;
+  }
+  errno = error;
+}
+
+void WriteBeforeImmediateExit() {
+  if (forked_process.load() == getpid()) {
+    write_profile();
+  } else {
+    WriteByExitWriter();
+  }
+}
+
+}  // namespace hbmprof::internal

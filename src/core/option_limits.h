@@ -1,0 +1,18 @@
+// The largest values of the numbers in Options. The smallest is 1 for all of them.
+#ifndef HBMPROF_SRC_CORE_OPTION_LIMITS_H_
+#define HBMPROF_SRC_CORE_OPTION_LIMITS_H_
+
+#include <cstdint>
+
+#include "src/capture/walk.h"
+#include "src/core/site_table.h"
+
+namespace hbmprof::internal {
+
+// With kMaxStackDepth (walk.h) and kMaxSites (site_table.h) these are all.
+inline constexpr int64_t kMaxLiveBuffersLimit = int64_t{1} << 32;
+inline constexpr int64_t kMaxHostBytesLimit = int64_t{1} << 50;
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_OPTION_LIMITS_H_

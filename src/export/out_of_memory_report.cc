@@ -1,0 +1,300 @@
+#include "src/export/out_of_memory_report.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstddef>
+#include <cstdio>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "src/base/hash.h"
+
+namespace hbmprof::internal {
+namespace {
+
+constexpr size_t kStacksShown = 10;
+constexpr size_t kStacksNamed = 64;  // of which those with the same names become one line
+constexpr size_t kFramesShown = 4;
+constexpr size_t kStackLineBytes = 120;  // of the names in one line
+
+// "512 B", "1.50 GiB".
+std::string Bytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while ((value >= 1024 || value <= -1024) && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", value, kUnits[unit]);
+  return text;
+}
+
+// Control characters would act on a terminal; the text may come from the program.
+std::string Printable(std::string_view text) {
+  std::string printable(text);
+  for (char& byte : printable) {
+    if (static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f) byte = '?';
+  }
+  return printable;
+}
+
+std::string DeviceText(const OutOfMemory& failure) {
+  std::string text = Printable(failure.device);
+  if (failure.space != MemorySpace::kDevice) text.append(", ").append(MemorySpaceName(failure.space)).append(" memory");
+  return text;
+}
+
+// The parts of a device's memory, as far as they are known.
+struct Shares {
+  std::optional<int64_t> limit;
+  std::optional<int64_t> free;
+  std::optional<int64_t> largest_free;
+  int64_t recorded = 0;
+  int64_t idle = 0;  // in pools: recorded segments and the driver's
+  std::optional<int64_t> unaccounted;
+  bool unaccounted_is_shared = false;  // other processes' memory is part of `unaccounted`
+  std::optional<int64_t> others;
+};
+
+Shares SharesOf(const DeviceStats& stats) {
+  Shares shares;
+  shares.limit = stats.bytes_limit;
+  shares.free = stats.bytes_free;
+  shares.largest_free = stats.largest_free_block_bytes;
+  shares.recorded = stats.bytes_in_use;
+  shares.idle = stats.bytes_reserved + stats.driver_cache_bytes.value_or(0);
+  shares.unaccounted = stats.unaccounted;
+  shares.unaccounted_is_shared = stats.driver_scope == DriverScope::kDevice;
+  if (stats.driver_scope == DriverScope::kProcess && shares.limit && shares.free && stats.driver_bytes_in_use) {
+    shares.others = std::max<int64_t>(0, *shares.limit - *shares.free - *stats.driver_bytes_in_use);
+  }
+  return shares;
+}
+
+OutOfMemoryVerdict JudgeHostMemory(const OutOfMemory& failure) {
+  const int64_t requested = failure.requested.value_or(0);
+  if (failure.memory_lock_limit && failure.stats.bytes_in_use + requested > *failure.memory_lock_limit) {
+    return {OutOfMemoryCause::kHostLimit, "the process may lock " + Bytes(*failure.memory_lock_limit) +
+                                              " of host memory and has " + Bytes(failure.stats.bytes_in_use) +
+                                              " pinned. Raise the limit with `ulimit -l`."};
+  }
+  if (failure.cgroup_limit && failure.cgroup_in_use && *failure.cgroup_in_use + requested > *failure.cgroup_limit) {
+    return {OutOfMemoryCause::kHostLimit, "the control group of the process may use " + Bytes(*failure.cgroup_limit) +
+                                              " of host memory and uses " + Bytes(*failure.cgroup_in_use) +
+                                              ". Raise the container's memory limit."};
+  }
+  return {OutOfMemoryCause::kUnknown, "no limit of the host explains the failure; see the call stacks below."};
+}
+
+OutOfMemoryVerdict JudgeEnoughFree(const Shares& shares, int64_t requested) {
+  if (shares.largest_free && *shares.largest_free < requested) {
+    return {OutOfMemoryCause::kFragmented,
+            Bytes(*shares.free) + " are free, but the largest free block has " + Bytes(*shares.largest_free) +
+                ": the free memory is fragmented. Allocate long-lived buffers first, or use a pool or expandable "
+                "segments."};
+  }
+  if (shares.largest_free) {
+    return {OutOfMemoryCause::kLimit, "a free block of " + Bytes(*shares.largest_free) +
+                                          " would be enough: a limit of the allocator or of the process refused the "
+                                          "request, not the device."};
+  }
+  return {OutOfMemoryCause::kFragmented, Bytes(*shares.free) +
+                                             " are free: the free memory is fragmented, or a limit of the allocator "
+                                             "or of the process refused the request."};
+}
+
+OutOfMemoryVerdict JudgeHolder(const Shares& shares) {
+  const int64_t unaccounted = shares.unaccounted.value_or(0);
+  const int64_t others = shares.others.value_or(0);
+  if (others > shares.recorded && others >= unaccounted) {
+    return {OutOfMemoryCause::kOtherProcesses, "other processes hold " + Bytes(others) +
+                                                   " of the device and this process " + Bytes(shares.recorded) +
+                                                   ". Look for them with nvidia-smi."};
+  }
+  if (unaccounted > shares.recorded) {
+    const char* whose = shares.unaccounted_is_shared
+                            ? ": other processes, or calls of this process that are not recorded, hold them."
+                            : ": calls of this process that are not recorded hold them. `hbmprof run` records more.";
+    return {OutOfMemoryCause::kUnaccounted, Bytes(unaccounted) + " in use are unaccounted" + whose};
+  }
+  return {OutOfMemoryCause::kFull, "the device is full: the recorded buffers of this process hold " +
+                                       Bytes(shares.recorded) + " of " + Bytes(*shares.limit) +
+                                       ". The call stacks below say which."};
+}
+
+std::optional<int64_t> Before(const std::function<std::optional<int64_t>(uint64_t)>& bytes_before, uint64_t key) {
+  return bytes_before ? bytes_before(key) : std::nullopt;
+}
+
+// What one call stack holds of one memory space.
+struct Holder {
+  uint32_t stack = 0;
+  int64_t bytes = 0;
+  int64_t objects = 0;
+  int64_t bytes_before = 0;  // when the last profile was written
+};
+
+bool HoldsMore(const Holder& a, const Holder& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.stack < b.stack; }
+
+std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, MemorySpace space) {
+  std::unordered_map<uint32_t, Holder> by_stack;
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    if (sample.device != device || SpaceOf(sample.kind) != space || sample.inuse_bytes == 0) continue;
+    Holder& holder = by_stack[sample.stack];
+    holder.stack = sample.stack;
+    holder.bytes += sample.inuse_bytes;
+    holder.objects += sample.inuse_objects;
+  }
+  std::vector<Holder> holders;
+  holders.reserve(by_stack.size());
+  for (const auto& [stack, holder] : by_stack) holders.push_back(holder);
+  std::sort(holders.begin(), holders.end(), &HoldsMore);
+  holders.resize(std::min(holders.size(), kStacksNamed));
+  return holders;
+}
+
+// Returns null if this element of a stack is a return address.
+const Snapshot::NamedFrame* NamedFrameOf(const Snapshot& snapshot, uint64_t frame) {
+  if (frame >> 32 != Snapshot::kNamedFrame >> 32) return nullptr;
+  return &snapshot.named_frames[static_cast<uint32_t>(frame)];
+}
+
+// "f < g < h": the innermost frames of each stack.
+std::vector<std::string> FrameTexts(const Snapshot& snapshot, const std::vector<Holder>& holders,
+                                    Symbolizer* symbolizer) {
+  std::vector<uint64_t> addresses;
+  for (const Holder& holder : holders) {
+    const std::vector<uint64_t>& frames = snapshot.stacks[holder.stack].return_addresses;
+    for (size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
+      // A return address is behind its call.
+      if (NamedFrameOf(snapshot, frames[i]) == nullptr) addresses.push_back(frames[i] - 1);
+    }
+  }
+  std::vector<Symbolizer::Name> names(addresses.size());
+  if (symbolizer != nullptr) names = symbolizer->Symbolize(snapshot.modules, addresses);
+  std::vector<std::string> texts;
+  size_t next = 0;
+  for (const Holder& holder : holders) {
+    const std::vector<uint64_t>& frames = snapshot.stacks[holder.stack].return_addresses;
+    std::string text;
+    for (size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
+      std::string_view name;
+      char address[32];
+      if (const Snapshot::NamedFrame* frame = NamedFrameOf(snapshot, frames[i])) {
+        name = frame->function;
+      } else {
+        name = names[next].name.empty() ? names[next].system_name : names[next].name;
+        std::snprintf(address, sizeof(address), "%#" PRIx64, addresses[next++]);
+        if (name.empty()) name = address;
+      }
+      if (!text.empty() && text.size() + name.size() > kStackLineBytes) continue;
+      text.append(text.empty() ? "" : " < ").append(Printable(name.substr(0, kStackLineBytes)));
+    }
+    texts.push_back(text.empty() ? "(no call stack)" : std::move(text));
+  }
+  return texts;
+}
+
+}  // namespace
+
+OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
+  if (failure.space == MemorySpace::kPinnedHost) return JudgeHostMemory(failure);
+  const Shares shares = SharesOf(failure.stats);
+  if (!shares.limit) {
+    return {OutOfMemoryCause::kUnknown, "the device does not say how much memory it has; see the call stacks below."};
+  }
+  if (failure.requested && *failure.requested > *shares.limit) {
+    return {OutOfMemoryCause::kTooLarge, "the request of " + Bytes(*failure.requested) +
+                                             " is larger than the device, which has " + Bytes(*shares.limit) + "."};
+  }
+  if (failure.requested && shares.free) {
+    if (*shares.free >= *failure.requested) return JudgeEnoughFree(shares, *failure.requested);
+    if (*shares.free + shares.idle >= *failure.requested) {
+      return {OutOfMemoryCause::kIdlePool,
+              "pools of this process hold " + Bytes(shares.idle) +
+                  " idle, which would be enough. Give them back before the call: cudaMemPoolTrimTo, "
+                  "torch.cuda.empty_cache(), or your pool's own function."};
+    }
+  }
+  return JudgeHolder(shares);
+}
+
+std::string OutOfMemorySummary(const OutOfMemory& failure) {
+  const Shares shares = SharesOf(failure.stats);
+  std::string text = "hbmprof: out of memory on " + DeviceText(failure) + ": ";
+  text.append(failure.call.empty() ? "an allocation" : Printable(failure.call));
+  if (failure.requested) text.append(" of ").append(Bytes(*failure.requested));
+  text.append(" failed");
+  if (!failure.tags.empty()) text.append(" (").append(Printable(failure.tags)).append(")");
+  text.append("\n  verdict    ").append(JudgeOutOfMemory(failure).text).append("\n");
+  if (shares.limit || shares.free) {
+    text.append("  device    ");
+    if (shares.limit) text.append(" ").append(Bytes(*shares.limit)).append(" in all,");
+    text.append(" ").append(shares.free ? Bytes(*shares.free) : "an unknown amount").append(" free");
+    if (shares.largest_free) text.append(", largest free block ").append(Bytes(*shares.largest_free));
+    text.append("\n");
+  }
+  text.append("  recorded   ").append(Bytes(shares.recorded)).append(" of this process, peak ");
+  text.append(Bytes(failure.stats.peak_bytes_in_use));
+  if (shares.idle > 0) text.append("; ").append(Bytes(shares.idle)).append(" idle in pools");
+  if (shares.unaccounted.value_or(0) != 0) {
+    text.append("; ").append(Bytes(*shares.unaccounted));
+    text.append(shares.unaccounted_is_shared ? " unaccounted, other processes included" : " unaccounted");
+  }
+  text.append("\n");
+  if (shares.others) text.append("  others     ").append(Bytes(*shares.others)).append(" of other processes\n");
+  if (failure.unreported_failures > 0) {
+    text.append("  before     ").append(std::to_string(failure.unreported_failures));
+    text.append(" failures since the last report\n");
+  }
+  return text;
+}
+
+uint64_t StackKey(const Snapshot::Stack& stack) {
+  return HashWords128(stack.return_addresses.data(), stack.return_addresses.size()).low;
+}
+
+std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
+                              const std::function<std::optional<int64_t>(uint64_t)>& bytes_before) {
+  std::vector<Holder> holders = LargestHolders(snapshot, device, space);
+  if (holders.empty()) return "";
+  const std::vector<std::string> frames = FrameTexts(snapshot, holders, symbolizer);
+  // Stacks that differ only in lines are one to a reader.
+  std::map<std::string_view, Holder> by_text;
+  bool has_growth = false;
+  for (size_t i = 0; i < holders.size(); ++i) {
+    const std::optional<int64_t> before = Before(bytes_before, StackKey(snapshot.stacks[holders[i].stack]));
+    has_growth = has_growth || before.has_value();
+    Holder& merged = by_text.try_emplace(frames[i], Holder{static_cast<uint32_t>(i)}).first->second;
+    merged.bytes += holders[i].bytes;
+    merged.objects += holders[i].objects;
+    merged.bytes_before += before.value_or(0);
+  }
+  holders.clear();
+  for (const auto& [name, holder] : by_text) holders.push_back(holder);
+  std::sort(holders.begin(), holders.end(), &HoldsMore);
+  const int64_t in_use = snapshot.devices[device].spaces[static_cast<int>(space)].bytes_in_use;
+  std::string text = "  in use by call stack, largest first";
+  text.append(has_growth ? ", with the change since the last profile:\n" : ":\n");
+  for (size_t i = 0; i < std::min(holders.size(), kStacksShown); ++i) {
+    const Holder& holder = holders[i];
+    const double share = in_use > 0 ? 100.0 * static_cast<double>(holder.bytes) / static_cast<double>(in_use) : 0;
+    char columns[96];
+    std::snprintf(columns, sizeof(columns), "%12s %5.1f %% %8" PRId64 " live  ", Bytes(holder.bytes).c_str(), share,
+                  holder.objects);
+    text.append(columns);
+    if (has_growth) {
+      const int64_t growth = holder.bytes - holder.bytes_before;
+      std::snprintf(columns, sizeof(columns), "%12s  ", ((growth >= 0 ? "+" : "") + Bytes(growth)).c_str());
+      text.append(columns);
+    }
+    text.append(frames[holder.stack]).append("\n");  // an index into `frames` here
+  }
+  return text;
+}
+
+}  // namespace hbmprof::internal

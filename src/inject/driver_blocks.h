@@ -1,0 +1,34 @@
+// Blocks of an allocator that the program does not know to be one: parts of the memory that the driver has given out.
+#ifndef HBMPROF_SRC_INJECT_DRIVER_BLOCKS_H_
+#define HBMPROF_SRC_INJECT_DRIVER_BLOCKS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+
+namespace hbmprof::internal {
+
+enum class DriverBlock : uint8_t {
+  kRecorded,
+  kDropped,      // a limit was reached or the host has no memory; it is counted as dropped
+  kLive,         // a block at this address is live; nothing was recorded
+  kOutside,      // some byte lies outside of the memory that the driver has given out; nothing was recorded
+  kOtherDevice,  // some byte lies on another device than `*device`; nothing was recorded
+};
+
+// Records the block of `bytes` bytes at `address`, with the stack from `caller`, as a part of the memory that the
+// driver has given out there. The driver's records of that memory become segments of `allocator` and keep their stacks.
+// A null
+// `*device` becomes the block's device. The profiler must be enabled. Calls nothing of the driver's, and waits for no
+// lock under which the driver is called. Thread-safe.
+DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
+                              std::optional<DeviceId>* device);
+
+// Frees all blocks of `allocator` on `device`. Segments stay. Thread-safe.
+void EndDriverBlocks(DeviceId device, AllocatorId allocator);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_INJECT_DRIVER_BLOCKS_H_

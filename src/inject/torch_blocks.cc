@@ -1,0 +1,236 @@
+#include "src/inject/torch_blocks.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "hbmprof/profiler.h"
+#include "src/base/completes.h"
+#include "src/core/injected.h"
+#include "src/core/profiler_impl.h"
+#include "src/inject/driver_blocks.h"
+#include "src/inject/torch_hook.h"
+
+namespace hbmprof::internal {
+namespace {
+
+enum class State : uint8_t {
+  kUnused,  // nothing was reported
+  kShown,
+  kForked,  // the process is a child: its tables are empty
+  // All others: the reports are not believed.
+  kOtherTotal,     // `told` bytes are allocated by PyTorch's total, `counted` by its reports
+  kMoreThanTotal,  // `told` bytes are reserved, which is less than the `counted` bytes that are allocated
+  kUnknownFree,    // a free of a block that was not reported, or of `told` bytes where `counted` were
+  kLiveTwice,
+  kOutside,
+  kOtherDevice,
+};
+
+// What was reported of one device. PyTorch reports a device's blocks one at a time; snapshots read meanwhile.
+struct Device {
+  bool IsShown() const { return state.load(std::memory_order_relaxed) <= State::kShown; }
+
+  std::atomic<State> state{State::kUnused};
+  std::atomic<int64_t> live_bytes{0};
+  // Whether some block could not be recorded. Its free is then unknown.
+  std::atomic<bool> has_dropped{false};
+  std::atomic<int> id{-1};  // the profiler's
+  std::atomic<int64_t> told{0};
+  std::atomic<int64_t> counted{0};
+  // The last failure.
+  std::atomic<int64_t> failures{0};
+  std::atomic<int64_t> requested{0};
+  std::atomic<int64_t> allocated{0};
+  std::atomic<int64_t> reserved{0};
+};
+
+constexpr int kMaxTorchDevices = 64;
+Device devices[kMaxTorchDevices];
+std::atomic<bool> is_started{false};
+std::atomic<bool> has_report{false};
+std::atomic<bool> has_unknown_device{false};
+
+[[gnu::constructor]] void FollowForks() {
+  pthread_atfork(nullptr, nullptr, [] {
+    for (Device& device : devices) {
+      if (device.state.load(std::memory_order_relaxed) != State::kUnused) device.state.store(State::kForked);
+    }
+  });
+}
+
+// The label of PyTorch's blocks and segments; none if the host has no memory for it.
+AllocatorId TorchAllocator() {
+  static std::atomic<int> known{-1};
+  int allocator = known.load(std::memory_order_relaxed);
+  if (allocator < 0) {
+    const auto ask = [&] { allocator = static_cast<int>(Profiler::Default().Allocator("pytorch")); };
+    if (!Completes(ask)) return AllocatorId{};
+    known.store(allocator, std::memory_order_relaxed);
+  }
+  return AllocatorId{static_cast<uint8_t>(allocator)};
+}
+
+// The device's reports are not believed from now on.
+void Refuse(Device& device, State reason, int64_t told = 0, int64_t counted = 0) {
+  device.told.store(told, std::memory_order_relaxed);
+  device.counted.store(counted, std::memory_order_relaxed);
+  device.state.store(reason, std::memory_order_release);
+  const int id = device.id.load(std::memory_order_relaxed);
+  if (id >= 0) EndDriverBlocks(DeviceId(id), TorchAllocator());
+}
+
+void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t bytes) {
+  std::optional<DeviceId> id;
+  if (const int known = device.id.load(std::memory_order_relaxed); known >= 0) id = DeviceId(known);
+  const DriverBlock block = RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), TorchAllocator(), &id);
+  if (id.has_value()) device.id.store(static_cast<int>(*id), std::memory_order_relaxed);
+  switch (block) {
+    case DriverBlock::kRecorded:
+      return;
+    case DriverBlock::kDropped:
+      return device.has_dropped.store(true, std::memory_order_relaxed);
+    case DriverBlock::kLive:
+      return Refuse(device, State::kLiveTwice);
+    case DriverBlock::kOutside:
+      return Refuse(device, State::kOutside);
+    case DriverBlock::kOtherDevice:
+      return Refuse(device, State::kOtherDevice);
+  }
+}
+
+void TakenBack(Device& device, uint64_t address, int64_t bytes) {
+  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address)).bytes();
+  if (freed.has_value() ? *freed == bytes : device.has_dropped.load(std::memory_order_relaxed)) return;
+  Refuse(device, State::kUnknownFree, bytes, freed.value_or(0));
+}
+
+}  // namespace
+
+void StartTorchBlocks() { is_started.store(true, std::memory_order_release); }
+
+void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocated, uint64_t total_reserved,
+                        TorchDevice torch_device, const Caller& caller) {
+  if (torch_device.type != TorchDevice::kCuda || !is_started.load(std::memory_order_acquire)) return;
+  if (!has_report.load(std::memory_order_relaxed)) has_report.store(true, std::memory_order_relaxed);
+  if (torch_device.index < 0 || torch_device.index >= kMaxTorchDevices) {
+    has_unknown_device.store(true, std::memory_order_relaxed);
+    return;
+  }
+  Device& device = devices[torch_device.index];
+  // (Without host memory for a profiler, there is none.)
+  if (!device.IsShown() || !Completes([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
+  device.state.store(State::kShown, std::memory_order_relaxed);
+  const int64_t counted = device.live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  const auto told = static_cast<int64_t>(total_allocated);
+  const auto reserved = static_cast<int64_t>(total_reserved);
+  if (told != counted) return Refuse(device, State::kOtherTotal, told, counted);
+  if (reserved < told) return Refuse(device, State::kMoreThanTotal, reserved, told);
+  if (bytes > 0) HandedOut(device, caller, address, bytes);
+  if (bytes < 0) TakenBack(device, address, -bytes);
+}
+
+void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t total_reserved,
+                             TorchDevice torch_device) {
+  if (torch_device.type != TorchDevice::kCuda || torch_device.index < 0 || torch_device.index >= kMaxTorchDevices) {
+    return;
+  }
+  Device& device = devices[torch_device.index];
+  device.requested.store(bytes, std::memory_order_relaxed);
+  device.allocated.store(static_cast<int64_t>(total_allocated), std::memory_order_relaxed);
+  device.reserved.store(static_cast<int64_t>(total_reserved), std::memory_order_relaxed);
+  device.failures.fetch_add(1, std::memory_order_release);
+}
+
+// --- What snapshots say. ---
+
+namespace {
+
+std::string WhyNotShown(const Device& device) {
+  const int64_t told = device.told.load(std::memory_order_relaxed);
+  const int64_t counted = device.counted.load(std::memory_order_relaxed);
+  switch (device.state.load(std::memory_order_acquire)) {
+    case State::kUnused:
+    case State::kShown:
+    case State::kForked:
+      break;
+    case State::kOtherTotal:
+      return absl::StrCat("its total is ", told, " bytes, the sum of its reports ", counted, " bytes");
+    case State::kMoreThanTotal:
+      return absl::StrCat("it reports ", counted, " bytes allocated, but ", told, " bytes reserved");
+    case State::kUnknownFree:
+      return absl::StrCat("it frees ", told, " bytes at an address where it has reported ", counted, " bytes");
+    case State::kLiveTwice:
+      return "it reports an allocation at the address of a live block";
+    case State::kOutside:
+      return "it reports a block outside of the memory that was recorded as the driver's";
+    case State::kOtherDevice:
+      return "it reports a block that lies on another device";
+  }
+  return "";
+}
+
+std::string_view FileName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// Whether the innermost frame outside of the CUDA runtime and driver is in libc10_cuda.so.
+bool IsCalledByTorch(const Snapshot& snapshot, const Snapshot::Stack& stack) {
+  for (const uint64_t address : stack.return_addresses) {
+    std::string_view file;
+    for (const Snapshot::Module& module : snapshot.modules) {
+      if (address > module.start && address <= module.limit) file = FileName(module.path);
+    }
+    if (file.rfind("libc10_cuda.so", 0) == 0) return true;
+    if (file.rfind("libcuda.so", 0) != 0 && file.rfind("libcudart.so", 0) != 0) return false;
+  }
+  return false;
+}
+
+// Whether PyTorch's caching allocator has allocated segments without a report. Stream-ordered memory is no segment of
+// its, and it reports nothing of what it does not cache.
+bool HasSilentSegments(const Snapshot& snapshot) {
+  if (has_report.load(std::memory_order_relaxed) || secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
+    return false;
+  }
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    const bool is_segment = (sample.kind == MemoryKind::kDevice || sample.kind == MemoryKind::kVmm) &&
+                            snapshot.allocators[sample.allocator] != "cudaMallocAsync";
+    if (is_segment && sample.alloc_objects > 0 && IsCalledByTorch(snapshot, snapshot.stacks[sample.stack])) return true;
+  }
+  return false;
+}
+
+void AddWarnings(Snapshot* snapshot) {
+  std::vector<std::string>& warnings = snapshot->warnings;
+  for (int i = 0; i < kMaxTorchDevices; ++i) {
+    const Device& device = devices[i];
+    if (const std::string reason = WhyNotShown(device); !reason.empty()) {
+      warnings.push_back(absl::StrCat("PyTorch's blocks on GPU:", i, " are not shown, only its segments: ", reason));
+    }
+    if (const int64_t failures = device.failures.load(std::memory_order_acquire); failures > 0) {
+      warnings.push_back(absl::StrCat("PyTorch ran out of memory on GPU:", i, ", ", failures,
+                                      failures == 1 ? " time" : " times", "; the last request was ",
+                                      device.requested.load(std::memory_order_relaxed), " bytes, with ",
+                                      device.allocated.load(std::memory_order_relaxed), " bytes allocated and ",
+                                      device.reserved.load(std::memory_order_relaxed), " bytes reserved"));
+    }
+  }
+  if (has_unknown_device.load(std::memory_order_relaxed)) {
+    warnings.push_back("PyTorch's blocks are not shown on a device whose number is not from 0 to 63");
+  }
+  if (HasSilentSegments(*snapshot)) {
+    warnings.push_back("PyTorch's blocks are not shown, only its segments: it reports none");
+  }
+}
+
+}  // namespace
+
+void AddTorchWarningsToSnapshots() { ProfilerAccess::ImplOf(Profiler::Default()).SetSnapshotFinisher(&AddWarnings); }
+
+}  // namespace hbmprof::internal

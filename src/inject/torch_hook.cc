@@ -1,0 +1,249 @@
+// The stubs are written in assembly: they keep all argument registers and leave by a jump. So the real functions get
+// what was passed and return to their caller, whatever their signature. Unwind information leads through the stubs.
+//
+// The real functions are searched in the symbol tables of the loaded objects. dlsym cannot find them: Python loads
+// libc10.so with RTLD_LOCAL. Nor may it be called here: it takes the lock under which dlopen runs constructors, and a
+// constructor may allocate.
+#include "src/inject/torch_hook.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "src/base/fork.h"
+#include "src/base/forked_child.h"
+
+#if !defined(__x86_64__)
+#error "The stubs are written for x86-64 only"
+#endif
+
+#define HBMPROF_REPORT_MEMORY _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+#define HBMPROF_REPORT_OUT_OF_MEMORY _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
+#define HBMPROF_TEXT_OF(name) #name
+#define HBMPROF_TEXT(name) HBMPROF_TEXT_OF(name)
+
+extern "C" {
+// The stubs, whose arguments only PyTorch knows.
+void HBMPROF_REPORT_MEMORY();
+void HBMPROF_REPORT_OUT_OF_MEMORY();
+}
+
+namespace hbmprof::internal {
+namespace {
+
+uint32_t GnuHash(const char* name) {
+  uint32_t hash = 5381;
+  for (; *name != '\0'; ++name) hash = hash * 33 + static_cast<unsigned char>(*name);
+  return hash;
+}
+
+// The tables by which the dynamic linker finds an object's symbols.
+struct SymbolTables {
+  const uint32_t* hash = nullptr;
+  const ElfW(Sym) * symbols = nullptr;
+  const char* names = nullptr;
+};
+
+SymbolTables TablesOf(const dl_phdr_info& object) {
+  SymbolTables tables;
+  const ElfW(Dyn)* entry = nullptr;
+  for (int i = 0; i < object.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& header = object.dlpi_phdr[i];
+    if (header.p_type == PT_DYNAMIC) entry = reinterpret_cast<const ElfW(Dyn)*>(object.dlpi_addr + header.p_vaddr);
+  }
+  for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+    // The dynamic linker has made these addresses absolute, but not the kernel's object's.
+    const ElfW(Addr) value = entry->d_un.d_ptr;
+    const ElfW(Addr) address = value < object.dlpi_addr ? value + object.dlpi_addr : value;
+    if (entry->d_tag == DT_GNU_HASH) tables.hash = reinterpret_cast<const uint32_t*>(address);
+    if (entry->d_tag == DT_SYMTAB) tables.symbols = reinterpret_cast<const ElfW(Sym)*>(address);
+    if (entry->d_tag == DT_STRTAB) tables.names = reinterpret_cast<const char*>(address);
+  }
+  return tables;
+}
+
+// The address of the function `name` that the object defines; 0 if it defines none.
+uintptr_t FunctionIn(const dl_phdr_info& object, const char* name) {
+  const SymbolTables tables = TablesOf(object);
+  if (tables.hash == nullptr || tables.symbols == nullptr || tables.names == nullptr) return 0;
+  const uint32_t bucket_count = tables.hash[0];
+  const uint32_t first_symbol = tables.hash[1];
+  const uint32_t filter_words = tables.hash[2];
+  if (bucket_count == 0) return 0;
+  const uint32_t* const buckets = tables.hash + 4 + filter_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+  const uint32_t* const chains = buckets + bucket_count;
+  const uint32_t hash = GnuHash(name);
+  for (uint32_t i = buckets[hash % bucket_count]; i >= first_symbol; ++i) {
+    const uint32_t chained = chains[i - first_symbol];
+    const ElfW(Sym)& symbol = tables.symbols[i];
+    if ((chained | 1) == (hash | 1) && symbol.st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol.st_info) == STT_FUNC &&
+        std::strcmp(tables.names + symbol.st_name, name) == 0) {
+      return object.dlpi_addr + symbol.st_value;
+    }
+    if ((chained & 1) != 0) return 0;
+  }
+  return 0;
+}
+
+// One of the two functions, as the last search found it.
+class RealFunction {
+ public:
+  constexpr RealFunction(const char* name, void (*stub)()) : name_(name), stub_(stub) {}
+
+  // Its address; 0 if no loaded object defines it. Searches again after its library was unloaded.
+  uintptr_t Get() {
+    const uintptr_t function = function_.load(std::memory_order_relaxed);
+    if (function != 0 && LibraryOf(function) == library_.load(std::memory_order_relaxed)) return function;
+    if (IsForkedChild()) return 0;
+    Search search = {this, 0};
+    // No fork leaves the dynamic linker's lock held in the child.
+    EnterMutexSection();
+    dl_iterate_phdr(&Visit, &search);
+    LeaveMutexSection();
+    library_.store(LibraryOf(search.found), std::memory_order_relaxed);
+    function_.store(search.found, std::memory_order_relaxed);
+    return search.found;
+  }
+
+ private:
+  struct Search {
+    const RealFunction* wanted;
+    uintptr_t found;
+  };
+  static int Visit(dl_phdr_info* object, size_t /*size*/, void* argument) {
+    auto& search = *static_cast<Search*>(argument);
+    const uintptr_t found = FunctionIn(*object, search.wanted->name_);
+    if (found == 0 || found == reinterpret_cast<uintptr_t>(search.wanted->stub_)) return 0;
+    search.found = found;
+    return 1;
+  }
+  // Takes no lock.
+  static const void* LibraryOf(uintptr_t function) {
+    dl_find_object object;
+    if (function == 0 || _dl_find_object(reinterpret_cast<void*>(function), &object) != 0) return nullptr;
+    return object.dlfo_link_map;
+  }
+
+  const char* const name_;
+  void (*const stub_)();
+  std::atomic<uintptr_t> function_{0};
+  std::atomic<const void*> library_{nullptr};
+};
+
+constexpr char kReportMemory[] = HBMPROF_TEXT(HBMPROF_REPORT_MEMORY);
+constexpr char kReportOutOfMemory[] = HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY);
+RealFunction real_report_memory(kReportMemory, &HBMPROF_REPORT_MEMORY);
+RealFunction real_report_out_of_memory(kReportOutOfMemory, &HBMPROF_REPORT_OUT_OF_MEMORY);
+
+}  // namespace
+
+void* TorchHookByName(const char* name) {
+  if (name[0] != '_') return nullptr;
+  if (std::strcmp(name, kReportMemory) == 0) return reinterpret_cast<void*>(&HBMPROF_REPORT_MEMORY);
+  if (std::strcmp(name, kReportOutOfMemory) == 0) return reinterpret_cast<void*>(&HBMPROF_REPORT_OUT_OF_MEMORY);
+  return nullptr;
+}
+
+}  // namespace hbmprof::internal
+
+extern "C" {
+
+// Called by the stubs with the arguments that they were called with and the registers of their caller. They return
+// where the stub jumps to, 0 for nowhere.
+[[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_memory(uint64_t address, int64_t bytes,
+                                                                        uint64_t allocated, uint64_t reserved,
+                                                                        uint64_t device,
+                                                                        const hbmprof::Caller* caller) noexcept {
+  const int saved_errno = errno;
+  hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
+                                        *caller);
+  const uintptr_t real = hbmprof::internal::real_report_memory.Get();
+  errno = saved_errno;
+  return real;
+}
+
+[[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_out_of_memory(int64_t bytes, uint64_t allocated,
+                                                                               uint64_t reserved,
+                                                                               uint64_t device) noexcept {
+  const int saved_errno = errno;
+  hbmprof::internal::TorchReportsOutOfMemory(bytes, allocated, reserved, hbmprof::internal::TorchDevice(device));
+  const uintptr_t real = hbmprof::internal::real_report_out_of_memory.Get();
+  errno = saved_errno;
+  return real;
+}
+}
+
+// The frame: eight vector registers, then a Caller (pc, sp, fp) at 128, then the integer registers.
+asm(R"(
+    .macro hbmprof_torch_stub name record
+    .text
+    .p2align 4
+    .globl \name
+    .type \name, @function
+\name:
+    .cfi_startproc
+    endbr64
+    pushq   %rbp
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset %rbp, 0
+    movq    %rsp, %rbp
+    .cfi_def_cfa_register %rbp
+    subq    $208, %rsp
+    movups  %xmm0, (%rsp)
+    movups  %xmm1, 16(%rsp)
+    movups  %xmm2, 32(%rsp)
+    movups  %xmm3, 48(%rsp)
+    movups  %xmm4, 64(%rsp)
+    movups  %xmm5, 80(%rsp)
+    movups  %xmm6, 96(%rsp)
+    movups  %xmm7, 112(%rsp)
+    movq    %rdi, 152(%rsp)
+    movq    %rsi, 160(%rsp)
+    movq    %rdx, 168(%rsp)
+    movq    %rcx, 176(%rsp)
+    movq    %r8, 184(%rsp)
+    movq    %r9, 192(%rsp)
+    movq    %rax, 200(%rsp)
+    movq    8(%rbp), %rax
+    movq    %rax, 128(%rsp)
+    leaq    16(%rbp), %rax
+    movq    %rax, 136(%rsp)
+    movq    (%rbp), %rax
+    movq    %rax, 144(%rsp)
+    leaq    128(%rsp), %r9
+    call    \record
+    movq    %rax, %r11
+    movups  (%rsp), %xmm0
+    movups  16(%rsp), %xmm1
+    movups  32(%rsp), %xmm2
+    movups  48(%rsp), %xmm3
+    movups  64(%rsp), %xmm4
+    movups  80(%rsp), %xmm5
+    movups  96(%rsp), %xmm6
+    movups  112(%rsp), %xmm7
+    movq    152(%rsp), %rdi
+    movq    160(%rsp), %rsi
+    movq    168(%rsp), %rdx
+    movq    176(%rsp), %rcx
+    movq    184(%rsp), %r8
+    movq    192(%rsp), %r9
+    movq    200(%rsp), %rax
+    leave
+    .cfi_def_cfa %rsp, 8
+    .cfi_restore %rbp
+    testq   %r11, %r11
+    je      1f
+    jmp     *%r11
+1:
+    ret
+    .cfi_endproc
+    .size \name, .-\name
+    .endm
+
+    hbmprof_torch_stub )" HBMPROF_TEXT(HBMPROF_REPORT_MEMORY) R"( hbmprof_torch_memory
+    hbmprof_torch_stub )" HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY) R"( hbmprof_torch_out_of_memory
+)");

@@ -1,0 +1,43 @@
+// The call tree of profiles: one node for each different path from the outermost frame.
+#ifndef HBMPROF_SRC_TOOL_CALL_TREE_H_
+#define HBMPROF_SRC_TOOL_CALL_TREE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/tool/profile.h"
+#include "src/tool/sums.h"
+
+namespace hbmprof::tool {
+
+class CallTree {
+ public:
+  struct Node {
+    size_t parent;
+    size_t depth;  // 0 for the root, which has no name
+    std::string name;
+    std::string position;  // of the first call site; "" for a label
+    int64_t flat = 0;
+    int64_t cum = 0;
+    std::vector<size_t> children;  // largest |cum| first
+  };
+
+  // Sums the sample type `type` over all files. The values of the labels of `grouping` are the outermost nodes. Frames
+  // with equal names below one node are one node; with Frames::kLines, frames with equal positions too.
+  CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping);
+
+  // The root is node 0. Parents come before their children.
+  const std::vector<Node>& nodes() const { return nodes_; }
+  // Returns the nodes to show in the order of the tree, without the root. Leaves out nodes that are 0, and all but the
+  // `most` largest nodes (0: no limit).
+  std::vector<size_t> Shown(size_t most) const;
+
+ private:
+  std::vector<Node> nodes_;
+};
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_CALL_TREE_H_

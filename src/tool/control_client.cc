@@ -1,0 +1,233 @@
+#include "src/tool/control_client.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "src/base/control_protocol.h"
+#include "src/base/descriptor.h"
+#include "src/tool/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+namespace fs = std::filesystem;
+using internal::FileDescriptor;
+using internal::RetryOnSignal;
+
+constexpr int kWaitMillis = 10'000;
+constexpr int64_t kMaxAnswerBytes = int64_t{1} << 32;
+
+absl::Status Unavailable(const std::string& path, std::string_view what) {
+  return absl::UnavailableError(Cat(path, ": ", what));
+}
+
+absl::Status WaitFor(const FileDescriptor& fd, short events, const std::string& path) {
+  pollfd polled = {fd.get(), events, 0};
+  const int ready = RetryOnSignal([&] { return poll(&polled, 1, kWaitMillis); });
+  return ready > 0 ? absl::OkStatus() : Unavailable(path, "the process does not answer");
+}
+
+absl::Status Connect(const FileDescriptor& fd, const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return Unavailable(path, "the path is too long for a socket");
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  // A queue that is full makes a connection to a Unix socket fail at once, so this waits for it.
+  for (int waited = 0; waited <= kWaitMillis; waited += 10) {
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return absl::OkStatus();
+    if (errno == EACCES || errno == EPERM) return absl::PermissionDeniedError(Cat(path, ": ", std::strerror(errno)));
+    if (errno == ECONNREFUSED || errno == ENOENT) return Unavailable(path, "the process has ended");
+    if (errno != EAGAIN && errno != EINTR) return Unavailable(path, std::strerror(errno));
+    usleep(10'000);
+  }
+  return Unavailable(path, "the process does not answer");
+}
+
+absl::Status Send(const FileDescriptor& fd, std::string_view text, const std::string& path) {
+  while (!text.empty()) {
+    if (const absl::Status status = WaitFor(fd, POLLOUT, path); !status.ok()) return status;
+    const ssize_t count = RetryOnSignal([&] { return send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL); });
+    if (count <= 0) return Unavailable(path, "the process has closed the connection");
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+// Reads more of the answer into `text`.
+absl::Status Receive(const FileDescriptor& fd, const std::string& path, std::string* text) {
+  if (const absl::Status status = WaitFor(fd, POLLIN, path); !status.ok()) return status;
+  char bytes[65536];
+  const ssize_t count = RetryOnSignal([&] { return recv(fd.get(), bytes, sizeof(bytes), 0); });
+  if (count <= 0) return Unavailable(path, "the process has closed the connection before its answer was complete");
+  text->append(bytes, static_cast<size_t>(count));
+  return absl::OkStatus();
+}
+
+// Reads "ok BYTES\n" or "error BYTES\n". Sets `text` to what has come of the body.
+absl::Status ReceiveHead(const FileDescriptor& fd, const std::string& path, std::string* text, bool* is_ok,
+                         int64_t* bytes) {
+  size_t end = 0;
+  while ((end = text->find('\n')) == std::string::npos && text->size() < 100) {
+    if (const absl::Status status = Receive(fd, path, text); !status.ok()) return status;
+  }
+  std::istringstream head(text->substr(0, end));
+  std::string word;
+  if (!(head >> word >> *bytes) || (word != "ok" && word != "error") || *bytes < 0 || *bytes > kMaxAnswerBytes) {
+    return Unavailable(path, "this is not the socket of a process with hbmprof");
+  }
+  *is_ok = word == "ok";
+  text->erase(0, end + 1);
+  return absl::OkStatus();
+}
+
+// Reads a line of an answer to "info".
+void ReadInfo(const std::string& line, LiveProcess* process) {
+  std::istringstream words(line);
+  std::string key;
+  words >> key;
+  const auto rest = [&] {
+    std::string text;
+    std::getline(words >> std::ws, text);
+    return text;
+  };
+  if (key == "pid") {
+    words >> process->pid;
+  } else if (key == "name") {
+    process->name = rest();
+  } else if (key == "version") {
+    process->version = rest();
+  } else if (key == "seconds") {
+    words >> process->seconds;
+  } else if (key == "memory") {
+    LiveMemory memory;
+    if (!(words >> memory.space >> memory.in_use >> memory.peak >> memory.limit)) return;
+    memory.device = rest();
+    process->memory.push_back(std::move(memory));
+  }
+}
+
+absl::StatusOr<LiveProcess> Describe(const std::string& path) {
+  const absl::StatusOr<std::string> answer = AskProcess(path, "info");
+  if (!answer.ok()) return answer.status();
+  LiveProcess process;
+  process.socket = path;
+  std::istringstream lines(*answer);
+  for (std::string line; std::getline(lines, line);) ReadInfo(line, &process);
+  return process;
+}
+
+bool IsSocketName(std::string_view name) {
+  const std::string_view prefix = internal::kControlSocketPrefix;
+  const std::string_view suffix = internal::kControlSocketSuffix;
+  return name.size() > prefix.size() + suffix.size() && name.substr(0, prefix.size()) == prefix &&
+         name.substr(name.size() - suffix.size()) == suffix;
+}
+
+// The socket of a process that has been killed: a connection is refused.
+void RemoveIfDead(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode) || info.st_uid != geteuid()) return;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
+      errno == ECONNREFUSED) {
+    unlink(path.c_str());
+  }
+}
+
+std::string ListOf(const std::vector<LiveProcess>& processes) {
+  std::string text;
+  for (const LiveProcess& process : processes) {
+    text += Cat(text.empty() ? "" : ", ", process.pid, " ", process.name);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ControlDirectory() {
+  if (const char* directory = std::getenv(internal::kControlDirectoryVariable); directory != nullptr && *directory) {
+    return directory;
+  }
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
+    return Cat(runtime, "/hbmprof");
+  }
+  return Cat("/tmp/hbmprof-", static_cast<int64_t>(geteuid()));
+}
+
+absl::StatusOr<std::string> AskProcess(const std::string& path, std::string_view request) {
+  const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (fd.get() < 0) return Unavailable(path, std::strerror(errno));
+  if (const absl::Status status = Connect(fd, path); !status.ok()) return status;
+  if (const absl::Status status = Send(fd, Cat(request, "\n"), path); !status.ok()) return status;
+  std::string text;
+  bool is_ok = false;
+  int64_t bytes = 0;
+  if (const absl::Status status = ReceiveHead(fd, path, &text, &is_ok, &bytes); !status.ok()) return status;
+  while (static_cast<int64_t>(text.size()) < bytes) {
+    if (const absl::Status status = Receive(fd, path, &text); !status.ok()) return status;
+  }
+  if (!is_ok) return absl::InternalError(Cat(path, ": ", text));
+  return text;
+}
+
+absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent) {
+  std::error_code error;
+  fs::directory_iterator entries(directory, error);
+  if (error) return absl::NotFoundError(Cat(directory, ": ", error.message()));
+  std::vector<std::string> paths;
+  for (const fs::directory_entry& entry : entries) {
+    if (IsSocketName(entry.path().filename().string())) paths.push_back(entry.path());
+  }
+  std::vector<LiveProcess> processes;
+  for (const std::string& path : paths) {
+    absl::StatusOr<LiveProcess> process = Describe(path);
+    if (process.ok()) {
+      processes.push_back(*std::move(process));
+      continue;
+    }
+    RemoveIfDead(path);
+    if (silent != nullptr && fs::exists(path, error)) silent->push_back(std::string(process.status().message()));
+  }
+  std::sort(processes.begin(), processes.end(), [](const LiveProcess& a, const LiveProcess& b) {
+    return a.pid != b.pid ? a.pid < b.pid : a.socket < b.socket;
+  });
+  return processes;
+}
+
+absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std::string& pid_or_name) {
+  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(directory, nullptr);
+  if (!processes.ok()) return processes.status();
+  int64_t pid = -1;
+  const bool is_pid = absl::SimpleAtoi(pid_or_name, &pid);
+  std::vector<LiveProcess> found;
+  for (LiveProcess& process : *processes) {
+    if (is_pid ? process.pid == pid : process.name == pid_or_name) found.push_back(std::move(process));
+  }
+  if (found.size() == 1) return std::move(found.front());
+  if (found.size() > 1) {
+    return absl::InvalidArgumentError(
+        Cat("several processes are named ", pid_or_name, "; give the process id: ", ListOf(found)));
+  }
+  processes = ListProcesses(directory, nullptr);
+  const std::string all = processes.ok() ? ListOf(*processes) : "";
+  return absl::NotFoundError(
+      Cat("no process ", pid_or_name, " has a control channel in ", directory,
+          all.empty() ? "; `hbmprof run` and HBMPROF_SOCKET_DIR make one" : "; there are: ", all));
+}
+
+}  // namespace hbmprof::tool

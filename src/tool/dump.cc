@@ -1,0 +1,69 @@
+// `hbmprof dump`: a profile of a running process.
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "src/base/atomic_file.h"
+#include "src/base/write_all.h"
+#include "src/tool/command.h"
+#include "src/tool/control_client.h"
+#include "src/tool/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct DumpOptions {
+  std::string directory = ControlDirectory();
+  std::string process;
+  std::string output;
+  bool reset_peak = false;
+};
+
+// "hbmprof.NAME.PID.pb.gz", or with a number behind the process id if there is such a file.
+std::string NewFileName(const LiveProcess& process) {
+  std::string name;
+  for (const char c : process.name) name += c == '/' || c == '.' || c == ' ' ? '_' : c;
+  const std::string start = Cat("hbmprof.", name, ".", process.pid);
+  std::string file = Cat(start, ".pb.gz");
+  for (int i = 1; access(file.c_str(), F_OK) == 0; ++i) file = Cat(start, ".", i, ".pb.gz");
+  return file;
+}
+
+absl::StatusOr<int> RunDump(const DumpOptions& options) {
+  const absl::StatusOr<LiveProcess> process = FindProcess(options.directory, options.process);
+  if (!process.ok()) return process.status();
+  const absl::StatusOr<std::string> profile = AskProcess(process->socket, "profile");
+  if (!profile.ok()) return profile.status();
+  if (options.output == "-") {
+    if (const int error = internal::WriteAll(STDOUT_FILENO, *profile); error != 0) {
+      return absl::UnavailableError(Cat("standard output: ", std::strerror(error)));
+    }
+  } else {
+    const std::string file = options.output.empty() ? NewFileName(*process) : options.output;
+    const absl::Status status = internal::WriteFileAtomically(file, *profile, internal::kAsAnyCommand);
+    if (!status.ok()) return status;
+    Print(Cat(Visible(file), "\n"));
+  }
+  if (!options.reset_peak) return kSuccess;
+  const absl::StatusOr<std::string> reset = AskProcess(process->socket, "reset-peak");
+  if (!reset.ok()) return reset.status();
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddDumpCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("dump", "Write a profile of a running process");
+  auto options = std::make_shared<DumpOptions>();
+  arguments->add_option("PROCESS", options->process, "Process id or name, as `hbmprof ps` lists them")->required();
+  arguments->add_option("-o,--output", options->output,
+                        "The file to write; - is standard output. Default: a new file in the working directory");
+  arguments->add_flag("--reset-peak", options->reset_peak, "Begin a new peak in the process afterwards");
+  arguments->add_option("--socket-dir", options->directory, "Where the sockets are, if not in $HBMPROF_SOCKET_DIR")
+      ->type_name("DIR");
+  return {arguments, [options] { return RunDump(*options); }};
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,50 @@
+// `hbmprof ps`: the running processes that can be asked for profiles.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/tool/command.h"
+#include "src/tool/control_client.h"
+#include "src/tool/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct PsOptions {
+  std::string directory = ControlDirectory();
+  bool exact = false;
+};
+
+absl::StatusOr<int> RunPs(const PsOptions& options) {
+  std::vector<std::string> silent;
+  const absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options.directory, &silent);
+  if (!processes.ok()) return processes.status();
+  using Align = Table::Align;
+  Table table({Align::kRight, Align::kLeft, Align::kLeft, Align::kLeft, Align::kRight, Align::kRight, Align::kRight});
+  table.Add({"pid", "name", "device", "space", "in use", "peak", "limit"});
+  for (const LiveProcess& process : *processes) {
+    const std::string pid = std::to_string(process.pid);
+    if (process.memory.empty()) table.Add({pid, process.name, "-", "-", "-", "-", "-"});
+    for (const LiveMemory& memory : process.memory) {
+      const auto bytes = [&](int64_t value) { return FormatValue(value, "bytes", options.exact); };
+      table.Add({pid, process.name, memory.device, memory.space, bytes(memory.in_use), bytes(memory.peak),
+                 memory.limit < 0 ? "-" : bytes(memory.limit)});
+    }
+  }
+  Print(table.Text());
+  for (const std::string& problem : silent) PrintError("ps", problem);
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddPsCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("ps", "List the running processes that `hbmprof dump` can ask");
+  auto options = std::make_shared<PsOptions>();
+  arguments->add_option("--socket-dir", options->directory, "Where the sockets are, if not in $HBMPROF_SOCKET_DIR")
+      ->type_name("DIR");
+  arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
+  return {arguments, [options] { return RunPs(*options); }};
+}
+
+}  // namespace hbmprof::tool

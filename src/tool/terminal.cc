@@ -1,0 +1,92 @@
+// See terminal.h.
+#include "src/tool/terminal.h"
+
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "src/tool/injection.h"
+
+namespace hbmprof::tool {
+namespace {
+
+std::string_view Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+bool IsUtf8Locale() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    std::string locale(Variable(name));
+    if (locale.empty()) continue;
+    std::transform(locale.begin(), locale.end(), locale.begin(), [](unsigned char c) { return std::tolower(c); });
+    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+size_t TerminalRows() {
+  winsize size = {};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_row : 0;
+}
+
+}  // namespace
+
+bool IsTerminal(int descriptor) {
+  const std::string_view kind = Variable("TERM");
+  return !kind.empty() && kind != "dumb" && isatty(descriptor) != 0;
+}
+
+std::string Colored(std::string visible, Tone tone) {
+  static const bool colored = IsTerminal(STDOUT_FILENO) && Variable("NO_COLOR").empty();
+  if (!colored || tone == Tone::kPlain || visible.empty()) return visible;
+  const char* const code = tone == Tone::kGrowth ? "\033[31m" : tone == Tone::kDecrease ? "\033[32m" : "\033[33m";
+  return code + visible + "\033[0m";
+}
+
+Tone ToneOf(long long change) { return change > 0 ? Tone::kGrowth : change < 0 ? Tone::kDecrease : Tone::kPlain; }
+
+std::string GrowthSign(long long change) {
+  static const bool signs = IsTerminal(STDOUT_FILENO) && IsUtf8Locale();
+  return !signs || change == 0 ? "" : change > 0 ? "\u25b2 " : "\u25bc ";
+}
+
+bool CanPage() {
+  const char* const pager = std::getenv("PAGER");
+  if (pager != nullptr && (Variable("PAGER").empty() || Variable("PAGER") == "cat")) return false;
+  return IsTerminal(STDOUT_FILENO) && TerminalRows() > 0;
+}
+
+bool ShowInPager(std::string_view text) {
+  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  if (lines < TerminalRows()) return false;
+  std::string command(Variable("PAGER"));
+  if (command.empty()) {
+    if (!FindProgram("less").ok()) return false;
+    command = "less";
+  }
+  setenv("LESS", "FRX", 0);
+  std::FILE* pager = popen(command.c_str(), "w");
+  if (pager == nullptr) return false;
+  // The pager handles Ctrl-C, and it can end before it has read everything.
+  struct sigaction ignore = {};
+  ignore.sa_handler = SIG_IGN;
+  struct sigaction interrupt = {};
+  struct sigaction pipe = {};
+  sigaction(SIGINT, &ignore, &interrupt);
+  sigaction(SIGPIPE, &ignore, &pipe);
+  std::fwrite(text.data(), 1, text.size(), pager);
+  const int status = pclose(pager);
+  sigaction(SIGINT, &interrupt, nullptr);
+  sigaction(SIGPIPE, &pipe, nullptr);
+  // The shell's status for a command that does not exist or cannot be executed.
+  return !(WIFEXITED(status) && (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127));
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,51 @@
+// Options that select samples and frames: labels, pprof's filters, and the view of the program's own code. Every
+// command that reads samples has them.
+#ifndef HBMPROF_SRC_TOOL_VIEW_H_
+#define HBMPROF_SRC_TOOL_VIEW_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "src/tool/profile.h"
+
+namespace hbmprof::tool {
+
+struct ViewOptions {
+  explicit ViewOptions(bool own_by_default) : own(own_by_default) {}
+
+  std::vector<std::string> where;
+  std::string focus;
+  std::string ignore;
+  std::string hide;
+  std::string show;
+  std::string show_from;
+  std::string tag_focus;
+  std::string tag_ignore;
+  bool own;
+  std::vector<std::string> known;
+
+  // Adds the options to the command line of a subcommand.
+  void AddTo(CLI::App& arguments);
+  // Whether an option removes samples or frames, apart from `own`.
+  bool has_filter() const;
+};
+
+// The last line of the help of a command that has ViewOptions.
+extern const char kFilterHelp[];
+
+// Applies `where` and then pprof's filters to the samples, as pprof does. Samples without the labels of `where` do not
+// count in totals; samples that a filter removes do, as in pprof. Prints a warning of the subcommand `command` for a
+// filter that matches nothing. Error: kInvalidArgument for a wrong expression or a label that no sample has.
+absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles);
+
+// Reads the files and applies the options, including `own`. Sets `*trimmed` to whether the view of own code changed a
+// stack; `trimmed` may be null. Errors: those of ProfileSet::Read and ApplyFilters.
+absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& files,
+                                    const ViewOptions& options, bool* trimmed = nullptr);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_VIEW_H_

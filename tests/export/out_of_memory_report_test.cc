@@ -1,0 +1,225 @@
+// The verdict and the text of an out-of-memory report, for made states of a device.
+#include "src/export/out_of_memory_report.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+// A device of 40 GiB, of which this process has recorded 30 GiB, and a request of 2 GiB.
+OutOfMemory Failure() {
+  OutOfMemory failure;
+  failure.call = "cuMemAlloc_v2";
+  failure.requested = 2 * kGiB;
+  failure.device = "GPU:0";
+  failure.stats.bytes_limit = 40 * kGiB;
+  failure.stats.bytes_in_use = 30 * kGiB;
+  failure.stats.peak_bytes_in_use = 31 * kGiB;
+  failure.stats.bytes_free = kGiB;
+  failure.stats.driver_scope = DriverScope::kProcess;
+  failure.stats.driver_bytes_in_use = 30 * kGiB;
+  return failure;
+}
+
+struct Case {
+  const char* name;
+  OutOfMemoryCause cause;
+  void (*change)(OutOfMemory*);
+  const char* figure;  // in the verdict's text
+};
+
+class JudgeOutOfMemoryTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(JudgeOutOfMemoryTest, NamesTheCauseAndItsFigure) {
+  OutOfMemory failure = Failure();
+  GetParam().change(&failure);
+  const OutOfMemoryVerdict verdict = JudgeOutOfMemory(failure);
+  EXPECT_EQ(verdict.cause, GetParam().cause) << verdict.text;
+  EXPECT_THAT(verdict.text, HasSubstr(GetParam().figure));
+}
+
+const Case kCases[] = {
+    {"Full", OutOfMemoryCause::kFull, [](OutOfMemory*) {}, "30.00 GiB of 40.00 GiB"},
+    {"TooLarge", OutOfMemoryCause::kTooLarge, [](OutOfMemory* f) { f->requested = 41 * kGiB; }, "41.00 GiB"},
+    {"Fragmented", OutOfMemoryCause::kFragmented,
+     [](OutOfMemory* f) {
+       f->stats.bytes_free = 3 * kGiB;
+       f->stats.largest_free_block_bytes = 512 * kMiB;
+     },
+     "512.00 MiB"},
+    {"FragmentedOrLimited", OutOfMemoryCause::kFragmented, [](OutOfMemory* f) { f->stats.bytes_free = 3 * kGiB; },
+     "3.00 GiB are free"},
+    {"Limit", OutOfMemoryCause::kLimit,
+     [](OutOfMemory* f) {
+       f->stats.bytes_free = 3 * kGiB;
+       f->stats.largest_free_block_bytes = 3 * kGiB;
+     },
+     "a limit"},
+    {"IdleSegments", OutOfMemoryCause::kIdlePool, [](OutOfMemory* f) { f->stats.bytes_reserved = kGiB; }, "1.00 GiB"},
+    {"IdleDriverPool", OutOfMemoryCause::kIdlePool, [](OutOfMemory* f) { f->stats.driver_cache_bytes = 5 * kGiB; },
+     "cudaMemPoolTrimTo"},
+    {"IdlePoolTooSmall", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->stats.bytes_reserved = kGiB - 1; }, "full"},
+    {"OtherProcesses", OutOfMemoryCause::kOtherProcesses,
+     [](OutOfMemory* f) {
+       f->stats.bytes_in_use = 5 * kGiB;
+       f->stats.driver_bytes_in_use = 5 * kGiB;
+     },
+     "34.00 GiB"},
+    {"Unaccounted", OutOfMemoryCause::kUnaccounted,
+     [](OutOfMemory* f) {
+       f->stats.bytes_in_use = 5 * kGiB;
+       f->stats.unaccounted = 25 * kGiB;
+     },
+     "hbmprof run"},
+    {"UnaccountedOrOtherProcesses", OutOfMemoryCause::kUnaccounted,
+     [](OutOfMemory* f) {
+       f->stats.driver_scope = DriverScope::kDevice;
+       f->stats.bytes_in_use = 5 * kGiB;
+       f->stats.driver_bytes_in_use = 39 * kGiB;
+       f->stats.unaccounted = 34 * kGiB;
+     },
+     "other processes, or calls"},
+    {"UnknownDevice", OutOfMemoryCause::kUnknown, [](OutOfMemory* f) { f->stats = DeviceStats(); }, "does not say"},
+    {"UnknownRequest", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->requested.reset(); }, "full"},
+    {"LockedMemory", OutOfMemoryCause::kHostLimit,
+     [](OutOfMemory* f) {
+       f->space = MemorySpace::kPinnedHost;
+       f->memory_lock_limit = 31 * kGiB;
+     },
+     "ulimit -l"},
+    {"ControlGroup", OutOfMemoryCause::kHostLimit,
+     [](OutOfMemory* f) {
+       f->space = MemorySpace::kPinnedHost;
+       f->memory_lock_limit = 64 * kGiB;
+       f->cgroup_limit = 36 * kGiB;
+       f->cgroup_in_use = 35 * kGiB;
+     },
+     "36.00 GiB"},
+    {"HostWithoutLimit", OutOfMemoryCause::kUnknown, [](OutOfMemory* f) { f->space = MemorySpace::kPinnedHost; },
+     "no limit"},
+};
+INSTANTIATE_TEST_SUITE_P(Cases, JudgeOutOfMemoryTest, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(OutOfMemorySummaryTest, ShowsRequestDeviceProcessAndOthers) {
+  OutOfMemory failure = Failure();
+  failure.tags = "model=llama, phase=\x1b[2Jdecode";
+  failure.stats.bytes_reserved = 256 * kMiB;
+  failure.unreported_failures = 3;
+  EXPECT_EQ(OutOfMemorySummary(failure),
+            "hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 2.00 GiB failed (model=llama, phase=?[2Jdecode)\n"
+            "  verdict    the device is full: the recorded buffers of this process hold 30.00 GiB of 40.00 GiB. The "
+            "call stacks below say which.\n"
+            "  device     40.00 GiB in all, 1.00 GiB free\n"
+            "  recorded   30.00 GiB of this process, peak 31.00 GiB; 256.00 MiB idle in pools\n"
+            "  others     9.00 GiB of other processes\n"
+            "  before     3 failures since the last report\n");
+}
+
+TEST(OutOfMemorySummaryTest, LeavesOutWhatIsNotKnown) {
+  OutOfMemory failure;
+  failure.device = "TPU_0";
+  EXPECT_EQ(OutOfMemorySummary(failure),
+            "hbmprof: out of memory on TPU_0: an allocation failed\n"
+            "  verdict    the device does not say how much memory it has; see the call stacks below.\n"
+            "  recorded   0 B of this process, peak 0 B\n");
+}
+
+// Names each address by its number.
+class NumberSymbolizer : public Symbolizer {
+ public:
+  std::vector<Name> Symbolize(const std::vector<Snapshot::Module>&, const std::vector<uint64_t>& addresses) override {
+    std::vector<Name> names;
+    for (const uint64_t address : addresses) {
+      texts_.push_back(std::make_unique<std::string>("f" + std::to_string(address)));
+      names.push_back({"", address == 998 ? std::string_view() : std::string_view(*texts_.back())});
+    }
+    return names;
+  }
+
+ private:
+  std::vector<std::unique_ptr<std::string>> texts_;
+};
+
+// Stack i holds (i + 1) MiB in two samples on device 1, and 1 GiB of pinned memory.
+Snapshot TwelveStacks() {
+  Snapshot snapshot;
+  snapshot.devices.resize(2);
+  snapshot.devices[1].name = "GPU:1";
+  for (uint32_t i = 0; i < 12; ++i) {
+    snapshot.stacks.push_back({{10 * i + 1, 10 * i + 2, 999, 10 * i + 4, 10 * i + 5}, false});
+    Snapshot::Sample sample;
+    sample.device = 1;
+    sample.stack = i;
+    sample.inuse_bytes = (i + 1) * kMiB - 1;
+    sample.inuse_objects = 1;
+    snapshot.samples.push_back(sample);
+    sample.inuse_bytes = 1;
+    snapshot.samples.push_back(sample);
+    sample.kind = MemoryKind::kPinnedHost;
+    sample.inuse_bytes = kGiB;
+    snapshot.samples.push_back(sample);
+    sample.kind = MemoryKind::kDevice;
+    sample.device = 0;
+    snapshot.samples.push_back(sample);
+  }
+  snapshot.devices[1].spaces[0].bytes_in_use = 78 * kMiB;
+  return snapshot;
+}
+
+TEST(OutOfMemoryStacksTest, ListsTheTenLargestOfTheDeviceAndSpace) {
+  NumberSymbolizer symbolizer;
+  const std::string text = OutOfMemoryStacks(TwelveStacks(), 1, MemorySpace::kDevice, &symbolizer, nullptr);
+  EXPECT_THAT(text, MatchesRegex("  in use by call stack, largest first:\n"
+                                 "   12.00 MiB  15.4 %        2 live  f110 < f111 < 0x3e6 < f113\n"
+                                 "   11.00 MiB  14.1 %        2 live  f100 < f101 < 0x3e6 < f103\n(.*\n)*"
+                                 "    3.00 MiB   3.8 %        2 live  f20 < f21 < 0x3e6 < f23\n"));
+}
+
+TEST(OutOfMemoryStacksTest, ShowsTheNamesOfNamedFrames) {
+  constexpr uint64_t kNamed = Snapshot::kNamedFrame;
+  Snapshot snapshot = TwelveStacks();
+  snapshot.named_frames = {{"forward", "/srv/model.py", 41, 30}, {"main", "/srv/main.py", 3, 1}};
+  snapshot.stacks[11].return_addresses = {21, kNamed | 0, 31, kNamed | 1};
+  NumberSymbolizer symbolizer;
+  const std::string text = OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, &symbolizer, nullptr);
+  EXPECT_THAT(text, HasSubstr(" 2 live  f20 < forward < f30 < main\n"));
+  EXPECT_THAT(text, HasSubstr(" 2 live  f100 < f101 < 0x3e6 < f103\n")) << "the stacks behind it";
+}
+
+TEST(OutOfMemoryStacksTest, ShowsGrowthSinceTheLastProfile) {
+  const Snapshot snapshot = TwelveStacks();
+  const uint64_t largest = StackKey(snapshot.stacks[11]);
+  const auto before = [&](uint64_t key) { return std::optional<int64_t>(key == largest ? 10 * kMiB : 20 * kMiB); };
+  const std::string text = OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, nullptr, before);
+  EXPECT_THAT(text, HasSubstr("   12.00 MiB  15.4 %        2 live     +2.00 MiB  0x6e < 0x6f"));
+  EXPECT_THAT(text, HasSubstr("   11.00 MiB  14.1 %        2 live     -9.00 MiB  0x64 < 0x65"));
+}
+
+TEST(OutOfMemoryStacksTest, ShareALineIfTheirInnermostFunctionsAreTheSame) {
+  Snapshot snapshot = TwelveStacks();
+  snapshot.stacks[0].return_addresses = snapshot.stacks[11].return_addresses;
+  snapshot.stacks[0].return_addresses.back() = 7;  // beyond the frames that are shown
+  NumberSymbolizer symbolizer;
+  EXPECT_THAT(OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, &symbolizer, nullptr),
+              HasSubstr("   13.00 MiB  16.7 %        4 live  f110 < f111 < 0x3e6 < f113\n"));
+}
+
+TEST(OutOfMemoryStacksTest, AreNotThereIfNothingIsInUse) {
+  EXPECT_EQ(OutOfMemoryStacks(TwelveStacks(), 1, MemorySpace::kManaged, nullptr, nullptr), "");
+}
+
+}  // namespace
+}  // namespace hbmprof::internal

@@ -1,0 +1,55 @@
+#include <string_view>
+
+#include "tests/inject/driver_calls.h"
+#include "tests/inject/torch_double.h"
+
+using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types and calls
+
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+constexpr int8_t kCuda = 1;
+
+int reports = 0;
+
+CUdeviceptr Segment(int device) {
+  Handle context = nullptr;
+  cuInit(0);
+  cuDevicePrimaryCtxRetain(&context, device);
+  cuCtxSetCurrent(context);
+  CUdeviceptr segment = 0;
+  cuMemAlloc_v2(&segment, 20 * kMiB);
+  return segment;
+}
+
+void Report(CUdeviceptr address, int64_t bytes, size_t allocated, size_t reserved, int8_t index = 0,
+            int8_t type = kCuda) {
+  c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(address), bytes, allocated, reserved, {type, index});
+  ++reports;
+}
+
+}  // namespace
+
+int torch_double_allocate(const char* lie_name) {
+  const std::string_view lie = lie_name;
+  const CUdeviceptr other = Segment(1);
+  const CUdeviceptr segment = Segment(0);
+  const auto bytes = static_cast<int64_t>(kMiB);
+  const auto block = [&](size_t number) { return segment + number * kMiB; };
+  if (lie == "silence") return reports;
+  for (size_t i = 0; i < 3; ++i) Report(block(i), bytes, (i + 1) * kMiB, 20 * kMiB);
+  Report(block(3), bytes, 5 * kMiB, 20 * kMiB, 0, /*type=*/0);  // of the host's memory
+  if (lie == "total") Report(block(3), bytes, 5 * kMiB, 20 * kMiB);
+  if (lie == "reserved") Report(block(3), bytes, 4 * kMiB, 3 * kMiB);
+  if (lie == "unknown free") Report(block(8), -bytes, 2 * kMiB, 20 * kMiB);
+  if (lie == "free of another size") Report(block(1), -2 * bytes, 1 * kMiB, 20 * kMiB);
+  if (lie == "live twice") Report(block(1), bytes, 4 * kMiB, 20 * kMiB);
+  if (lie == "outside") Report(block(19) + kMiB / 2, bytes, 4 * kMiB, 20 * kMiB);
+  if (lie == "other device") Report(other, bytes, 4 * kMiB, 20 * kMiB);
+  if (lie == "device number") Report(block(3), bytes, kMiB, 20 * kMiB, 100);
+  if (lie == "out of memory") {
+    c10::reportOutOfMemoryToProfiler(4711, 815, 42, {kCuda, 0});
+    ++reports;
+  }
+  return reports;
+}

@@ -1,0 +1,225 @@
+// A program that uses PyTorch's caching allocator as PyTorch does, from the real libc10_cuda.so, whose path is argv[1].
+// argv[2] is the case, a case of torch_test each. Also built as a library that Python loads (TORCH_LIBRARY):
+// `torch_case` is its entry. Knows nothing of hbmprof, and nothing of PyTorch's headers: functions are found by their
+// names in the library's symbol table.
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "tests/support/fake_cudart/fake_cuda.h"
+
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+void Require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "does not hold: %s (%s)\n", what, dlerror());
+  std::_Exit(1);
+}
+#define REQUIRE(condition) Require(static_cast<bool>(condition), #condition)
+
+// The library, and what it defines.
+class Torch {
+ public:
+  explicit Torch(const char* path) {
+    const bool is_deep = std::getenv("DEEP_BIND") != nullptr;
+    library_ = dlopen(path, RTLD_NOW | (is_deep ? RTLD_DEEPBIND : 0));
+    REQUIRE(library_ != nullptr);
+    link_map* map = nullptr;
+    REQUIRE(dlinfo(library_, RTLD_DI_LINKMAP, &map) == 0);
+    ReadSymbols(path, map->l_addr);
+    const char* const settings = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
+    const bool is_stream_ordered = settings != nullptr && std::strstr(settings, "cudaMallocAsync") != nullptr;
+    const std::string native = is_stream_ordered
+                                   ? "_ZN3c104cuda20CUDACachingAllocator15CudaMallocAsync24CudaMallocAsyncAllocator"
+                                   : "_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator";
+    REQUIRE(Call<void(bool (*)(int8_t))>("_ZN3c104cuda9_internal20setHasPrimaryContextE") != nullptr);
+    Call<void(bool (*)(int8_t))>("_ZN3c104cuda9_internal20setHasPrimaryContextE")([](int8_t) { return true; });
+    int devices = fake_cuda_device_count();
+    if (auto* const peers = Call<void(int64_t)>("_ZN3c104cuda6detail21init_p2p_access_cacheE")) peers(devices);
+    allocator_ = *static_cast<void**>(dlsym(library_, "_ZN3c104cuda20CUDACachingAllocator9allocatorE"));
+    REQUIRE(allocator_ != nullptr);
+    Call<void(void*, int)>(native + "4initE")(allocator_, devices);
+    alloc_ = Call<void*(void*, size_t)>(native + "9raw_allocE");
+    free_ = Call<void(void*, void*)>(native + "10raw_deleteE");
+    stats_ = Call<void(void*, void*, int)>(native + "14getDeviceStatsE");
+    empty_ = Call<void(void*, uint64_t, uint64_t)>(native + "10emptyCacheE");
+    REQUIRE(alloc_ != nullptr && free_ != nullptr && stats_ != nullptr && empty_ != nullptr);
+    set_device_ = reinterpret_cast<int (*)(int)>(dlsym(library_, "cudaSetDevice"));
+    REQUIRE(set_device_ != nullptr);
+  }
+
+  void* Allocate(size_t bytes) const { return alloc_(allocator_, bytes); }
+  void Free(void* block) const { free_(allocator_, block); }
+  void EmptyCache() const { empty_(allocator_, 0, 0); }
+  void SetDevice(int device) const { REQUIRE(set_device_(device) == 0); }
+
+  // What the allocator and the driver say of each device.
+  void PrintTotals() const {
+    for (int device = 0; device < fake_cuda_device_count(); ++device) {
+      // DeviceStats begins with arrays of three Stat; a Stat is {current, peak, allocated, freed}, the first of three
+      // that of all pools.
+      int64_t stats[1024] = {};
+      stats_(stats, allocator_, device);
+      const auto current = [&](int array) { return static_cast<long long>(stats[array * 3 * 4]); };
+      const size_t context = fake_cuda_context_active(device) != 0 ? fake_cuda_context_bytes() : 0;
+      std::printf("device %d: blocks %lld allocated %lld reserved %lld driver %lld\n", device, current(0), current(4),
+                  current(5), static_cast<long long>(fake_cuda_bytes_in_use(device) - context));
+    }
+  }
+
+ private:
+  void ReadSymbols(const char* path, uintptr_t base) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    const auto at = [&](size_t offset) { return bytes.data() + offset; };
+    const auto& header = *reinterpret_cast<const Elf64_Ehdr*>(at(0));
+    const auto* sections = reinterpret_cast<const Elf64_Shdr*>(at(header.e_shoff));
+    for (int i = 0; i < header.e_shnum; ++i) {
+      if (sections[i].sh_type != SHT_SYMTAB) continue;
+      const auto* symbols = reinterpret_cast<const Elf64_Sym*>(at(sections[i].sh_offset));
+      for (size_t s = 0; s < sections[i].sh_size / sizeof(Elf64_Sym); ++s) {
+        if (ELF64_ST_TYPE(symbols[s].st_info) != STT_FUNC || symbols[s].st_shndx == SHN_UNDEF) continue;
+        functions_[at(sections[sections[i].sh_link].sh_offset + symbols[s].st_name)] = base + symbols[s].st_value;
+      }
+    }
+  }
+  // The first function whose mangled name begins so; the rest says the argument types, which change.
+  template <typename Function>
+  Function* Call(const std::string& start) const {
+    const auto found = functions_.lower_bound(start);
+    if (found == functions_.end() || found->first.rfind(start, 0) != 0) return nullptr;
+    return reinterpret_cast<Function*>(found->second);
+  }
+
+  void* library_ = nullptr;
+  std::map<std::string, uintptr_t> functions_;
+  void* allocator_ = nullptr;
+  void* (*alloc_)(void*, size_t) = nullptr;
+  void (*free_)(void*, void*) = nullptr;
+  void (*stats_)(void*, void*, int) = nullptr;
+  void (*empty_)(void*, uint64_t, uint64_t) = nullptr;
+  int (*set_device_)(int) = nullptr;
+};
+
+// The user's functions.
+extern "C" {
+[[gnu::noinline]] void* load_weights(const Torch& torch, size_t bytes) { return torch.Allocate(bytes); }
+[[gnu::noinline]] void* make_activation(const Torch& torch, size_t bytes) { return torch.Allocate(bytes); }
+[[gnu::noinline]] void* grow_kv_cache(const Torch& torch, size_t bytes) { return torch.Allocate(bytes); }
+[[gnu::noinline]] void* take_workspace(const Torch& torch, size_t bytes) { return torch.Allocate(bytes); }
+[[gnu::noinline]] void* copy_input(const Torch& torch, size_t bytes) { return torch.Allocate(bytes); }
+}
+
+using Allocate = void*(const Torch&, size_t);
+constexpr Allocate* kFunctions[] = {&load_weights, &make_activation, &grow_kv_cache, &take_workspace, &copy_input};
+
+// So many random operations; what is live at the end stays.
+void Operate(const Torch& torch, unsigned seed, int operations, int devices) {
+  std::mt19937 random(seed);
+  std::vector<std::pair<void*, int>> live;
+  for (int i = 0; i < operations; ++i) {
+    const size_t wanted = live.size() < 24 ? 60 : 40;
+    if (live.empty() || random() % 100 < wanted) {
+      const int device = static_cast<int>(random() % static_cast<unsigned>(devices));
+      torch.SetDevice(device);
+      const size_t bytes = random() % 16 == 0 ? random() % (6 * kMiB) + 1 : random() % 100000 + 1;
+      live.push_back({kFunctions[random() % 5](torch, bytes), device});
+    } else {
+      const size_t i_freed = random() % live.size();
+      torch.SetDevice(live[i_freed].second);
+      torch.Free(live[i_freed].first);
+      live[i_freed] = live.back();
+      live.pop_back();
+    }
+  }
+}
+
+void Random(const Torch& torch, int devices) {
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 4; ++i) threads.emplace_back([&torch, i, devices] { Operate(torch, i, 25000, devices); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Each function allocates and frees; with `leaks`, one keeps three of its blocks.
+void Serve(const Torch& torch, bool leaks) {
+  std::vector<void*> weights;
+  for (int i = 0; i < 4; ++i) weights.push_back(load_weights(torch, 3 * kMiB));
+  for (int request = 0; request < 30; ++request) {
+    std::vector<void*> blocks;
+    for (Allocate* const allocate : kFunctions) {
+      if (allocate != &grow_kv_cache) blocks.push_back(allocate(torch, (request % 4 + 1) * 64 * 1024));
+    }
+    void* const page = grow_kv_cache(torch, 128 * 1024);
+    if (!leaks || request % 10 != 0) blocks.push_back(page);
+    for (void* const block : blocks) torch.Free(block);
+  }
+}
+
+void RunOut(const Torch& torch) {
+  std::vector<void*> blocks;
+  try {
+    for (int i = 0; i < 100; ++i) blocks.push_back(load_weights(torch, 32 * kMiB));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    std::printf("out of memory after %zu\n", blocks.size());
+  }
+}
+
+// The child frees what its parent has allocated, as Python does with what it has inherited.
+void Fork(const Torch& torch) {
+  void* const block = load_weights(torch, 3 * kMiB);
+  const pid_t child = fork();
+  if (child == 0) {
+    torch.Free(block);
+    std::exit(0);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+}
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, const char* case_name) {
+  const Torch torch(library);
+  const std::string_view name = case_name;
+  if (name == "one") REQUIRE(load_weights(torch, 3 * kMiB) != nullptr);
+  if (name == "random") Random(torch, 1);
+  if (name == "two_devices") Random(torch, 2);
+  if (name == "serve") Serve(torch, false);
+  if (name == "leak") Serve(torch, true);
+  if (name == "run_out") RunOut(torch);
+  if (name == "fork") Fork(torch);
+  if (name == "empty") {
+    Operate(torch, 1, 1000, 1);
+    void* const kept = load_weights(torch, 3 * kMiB);
+    torch.EmptyCache();
+    REQUIRE(kept != nullptr);
+  }
+  torch.PrintTotals();
+  std::fflush(stdout);
+}
+
+#if !defined(TORCH_LIBRARY)
+int main(int argc, char** argv) {
+  REQUIRE(argc == 3);
+  torch_case(argv[1], argv[2]);
+}
+#endif

@@ -1,0 +1,354 @@
+// Programs that use PyTorch's caching allocator, started with the injected library: with the real libc10_cuda.so of
+// several releases on doubles of runtime and driver, and with a double of it whose reports are wrong.
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/pprof_tool.h"
+#include "tests/support/profile_checker.h"
+#include "tests/support/program_run.h"
+
+namespace {
+
+using ::hbmprof_test::CommandResult;
+using ::hbmprof_test::NewDirectory;
+using ::hbmprof_test::ProfileView;
+using ::hbmprof_test::RunCommand;
+using ::hbmprof_test::ViewProfile;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kMiB = 1 << 20;
+
+struct Totals {
+  long long blocks = -1;
+  long long allocated = -1;
+  long long reserved = -1;
+  long long driver = -1;
+};
+
+// What the program printed of a device.
+Totals TotalsOf(const CommandResult& run, int device) {
+  Totals totals;
+  const size_t at = run.out.find("device " + std::to_string(device) + ":");
+  if (at == std::string::npos) return totals;
+  std::sscanf(run.out.c_str() + at, "device %*d: blocks %lld allocated %lld reserved %lld driver %lld", &totals.blocks,
+              &totals.allocated, &totals.reserved, &totals.driver);
+  return totals;
+}
+
+bool IsBlock(const ProfileView::Sample& sample) {
+  const auto allocator = sample.labels.find("allocator");
+  return allocator != sample.labels.end() && allocator->second == "pytorch" && sample.labels.at("kind") == "device";
+}
+
+// The profile says what the allocator and the driver say of the device.
+void ExpectTotals(const ProfileView& view, const Totals& totals, int device) {
+  const std::string name = "GPU:" + std::to_string(device);
+  const auto is_block = [&](const ProfileView::Sample& sample) {
+    return IsBlock(sample) && sample.labels.at("device") == name;
+  };
+  EXPECT_GT(totals.blocks, 0);
+  EXPECT_EQ(view.Sum("inuse_objects", is_block), totals.blocks);
+  EXPECT_EQ(view.Sum("inuse_space", is_block), totals.allocated);
+  EXPECT_EQ(totals.reserved, totals.driver);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", name), totals.driver);
+  EXPECT_EQ(view.Comment("device " + name, "pool"), std::to_string(totals.reserved));
+  EXPECT_EQ(view.Comment("device " + name, "reserved"), std::to_string(totals.reserved - totals.allocated));
+}
+
+void ExpectNoWarning(const ProfileView& view) {
+  EXPECT_THAT(view.comments, Not(Contains(HasSubstr("warning"))));
+  for (const char* key : {"foreign_frees", "replaced_records", "dropped_records", "truncated_stacks"}) {
+    EXPECT_EQ(view.Comment("tracker", key), "0") << key;
+  }
+}
+
+class TorchReleaseTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(Library())) {
+      GTEST_SKIP() << "no PyTorch " << GetParam() << " in build/pypi/torch: scripts/test.sh reads it from PyPI";
+    }
+  }
+  static std::string Folder() { return std::string(HBMPROF_TORCH_LIBRARIES "/") + GetParam(); }
+  static std::string Library() { return Folder() + "/libc10_cuda.so"; }
+
+  CommandResult Run(const std::string& name, std::vector<std::string> environment = {},
+                    std::vector<std::string> program = {HBMPROF_TORCH_PROGRAM}) const {
+    environment.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
+    environment.push_back("HBMPROF_CUDA_OUTPUT=" + output_);
+    return RunBare(name, std::move(environment), std::move(program));
+  }
+  static CommandResult RunBare(const std::string& name, std::vector<std::string> environment = {},
+                               std::vector<std::string> program = {HBMPROF_TORCH_PROGRAM}) {
+    environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE ":" HBMPROF_TORCH_CUDART);
+    program.insert(program.end(), {Library(), name});
+    return RunCommand(program, environment, {"", 200});
+  }
+  ProfileView View() const { return ViewProfile(output_); }
+
+  std::string output_ = NewDirectory() + "/profile.pb.gz";
+};
+
+TEST_P(TorchReleaseTest, RandomOperationsOnFourThreadsAreAccountedToTheByte) {
+  const CommandResult run = Run("random");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  const ProfileView view = View();
+  ExpectTotals(view, TotalsOf(run, 0), 0);
+  ExpectNoWarning(view);
+  EXPECT_GT(view.Sum("alloc_objects", &IsBlock), 50000);
+  for (const ProfileView::Sample& sample : view.samples) {
+    const bool is_users = sample.Has("load_weights") || sample.Has("make_activation") || sample.Has("grow_kv_cache") ||
+                          sample.Has("take_workspace") || sample.Has("copy_input");
+    EXPECT_TRUE(is_users || !IsBlock(sample));
+    EXPECT_FALSE(sample.Has("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"));
+  }
+}
+
+TEST_P(TorchReleaseTest, MappedMemoryOfExpandableSegmentsHoldsTheBlocks) {
+  const CommandResult run = Run("random", {"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProfileView view = View();
+  ExpectTotals(view, TotalsOf(run, 0), 0);
+  ExpectNoWarning(view);
+}
+
+TEST_P(TorchReleaseTest, EmptiedCacheReturnsItsSegments) {
+  for (const char* setting : {"", "expandable_segments:True"}) {
+    SCOPED_TRACE(setting);
+    const CommandResult run = Run("empty", {std::string("PYTORCH_CUDA_ALLOC_CONF=") + setting});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const ProfileView view = View();
+    ExpectTotals(view, TotalsOf(run, 0), 0);
+    ExpectNoWarning(view);
+  }
+}
+
+TEST_P(TorchReleaseTest, TwoDevicesAreToldApart) {
+  const CommandResult run = Run("two_devices");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProfileView view = View();
+  for (const int device : {0, 1}) ExpectTotals(view, TotalsOf(run, device), device);
+  ExpectNoWarning(view);
+}
+
+TEST_P(TorchReleaseTest, BlocksAreSeenUnderRtldDeepbind) {
+  const CommandResult run = Run("serve", {"DEEP_BIND=1"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProfileView view = View();
+  ExpectTotals(view, TotalsOf(run, 0), 0);
+  ExpectNoWarning(view);
+}
+
+TEST_P(TorchReleaseTest, StreamOrderedBackendIsTheDriversMemory) {
+  const CommandResult run = Run("one", {"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProfileView view = View();
+  EXPECT_EQ(view.SumWhere("inuse_space", "allocator", "cudaMallocAsync"), 3 * kMiB);
+  EXPECT_EQ(view.SumUnder("inuse_space", "load_weights"), 3 * kMiB);
+  EXPECT_EQ(view.Sum("inuse_space"), 3 * kMiB);
+  ExpectNoWarning(view);
+}
+
+TEST_P(TorchReleaseTest, PythonProcessIsAccountedToTheByte) {
+  const CommandResult run = Run("random", {},
+                                {"python3", "-c",
+                                 "import ctypes, sys\n"
+                                 "ctypes.CDLL(sys.argv[1]).torch_case(sys.argv[2].encode(), sys.argv[3].encode())",
+                                 HBMPROF_TORCH_PROGRAM_LIBRARY});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProfileView view = View();
+  ExpectTotals(view, TotalsOf(run, 0), 0);
+  ExpectNoWarning(view);
+}
+
+TEST_P(TorchReleaseTest, ChildMayFreeWhatItInherited) {
+  const std::string folder = NewDirectory();
+  const CommandResult run = Run("fork", {"HBMPROF_CUDA_OUTPUT=" + folder + "/%p.pb.gz"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  int profiles = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const ProfileView view = ViewProfile(entry.path().string());
+    EXPECT_THAT(view.comments, Not(Contains(HasSubstr("warning"))));
+    ++profiles;
+    if (view.Sum("inuse_space") != 0) ExpectTotals(view, TotalsOf(run, 0), 0);
+  }
+  EXPECT_EQ(profiles, 2);
+}
+
+TEST_P(TorchReleaseTest, BlocksBeyondALimitAreDroppedWithoutAWarning) {
+  const CommandResult run = Run("leak", {"HBMPROF_MAX_LIVE=8"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProfileView view = View();
+  EXPECT_THAT(view.comments, Not(Contains(HasSubstr("warning"))));
+  EXPECT_NE(view.Comment("tracker", "dropped_records"), "0");
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:0"), TotalsOf(run, 0).driver) << "the segments are complete";
+}
+
+TEST_P(TorchReleaseTest, RunningOutOfMemoryIsAWarning) {
+  const std::vector<std::string> small = {"FAKE_CUDA_CAPACITY=268435456"};
+  const CommandResult bare = RunBare("run_out", small);
+  const CommandResult run = Run("run_out", small);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("out of memory after"));
+  EXPECT_EQ(run.out, bare.out) << "the program sees no difference";
+  const ProfileView view = View();
+  ExpectTotals(view, TotalsOf(run, 0), 0);
+  const std::string text = view.Comment("warning", "text");
+  EXPECT_THAT(text, HasSubstr("PyTorch%20ran%20out%20of%20memory%20on%20GPU:0"));
+  EXPECT_THAT(text, HasSubstr(std::to_string(32 * kMiB)));
+}
+
+#if defined(HBMPROF_TOOL)
+TEST_P(TorchReleaseTest, DiffNamesTheLeakingFunctionFirstWithItsBytes) {
+  const std::string directory = NewDirectory();
+  const std::string before = directory + "/before.pb.gz";
+  const std::string after = directory + "/after.pb.gz";
+  ASSERT_EQ(Run("serve").exit_code, 0);
+  std::filesystem::rename(output_, before);
+  ASSERT_EQ(Run("leak").exit_code, 0);
+  std::filesystem::rename(output_, after);
+  const CommandResult diff =
+      RunCommand({HBMPROF_TOOL, "diff", "--exact", "--cum", "-w", "kind=device", "-n", "0", before, after});
+  EXPECT_EQ(diff.exit_code, 0) << diff.err;
+  EXPECT_THAT(diff.out, HasSubstr("inuse_space: +393216 B"));
+  EXPECT_THAT(diff.out,
+              ::testing::ContainsRegex("\n +0 B +0.00% +\\+393216 B +[0-9.]+% +0 B +393216 B +grow_kv_cache "));
+  for (const char* function : {"load_weights", "make_activation", "take_workspace", "copy_input"}) {
+    EXPECT_THAT(diff.out, Not(HasSubstr(function))) << "has not changed";
+  }
+}
+#endif
+
+INSTANTIATE_TEST_SUITE_P(Torch, TorchReleaseTest, ::testing::Values("2.1.2", "2.5.1", "2.8.0", "2.11.0", "newest"),
+                         [](const auto& info) {
+                           std::string name = "release_" + info.param;
+                           for (char& c : name) c = c == '.' ? '_' : c;
+                           return name;
+                         });
+
+// --- Reports that do not agree with each other or with the driver's memory. ---
+
+struct Lie {
+  const char* name;
+  const char* reason;
+};
+
+ProfileView RunDouble(const std::string& lie, std::vector<std::string> environment = {}) {
+  const std::string output = NewDirectory() + "/profile.pb.gz";
+  environment.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
+  environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER);
+  environment.push_back("HBMPROF_CUDA_OUTPUT=" + output);
+  const CommandResult run = RunCommand({HBMPROF_TORCH_DOUBLE_PROGRAM, lie}, environment, {"", 120});
+  EXPECT_EQ(run.exit_code, 0) << "PyTorch's own profiler gets each report: " << run.out;
+  EXPECT_EQ(run.err, "");
+  return ViewProfile(output);
+}
+
+class TorchLieTest : public ::testing::TestWithParam<Lie> {};
+
+TEST_P(TorchLieTest, OnlySegmentsAreShownAndTheReasonIsSaid) {
+  const ProfileView view = RunDouble(GetParam().name);
+  EXPECT_EQ(view.Sum("inuse_objects", &IsBlock), 0);
+  EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string(20 * kMiB));
+  EXPECT_EQ(view.Comment("device GPU:0", "reserved"), std::to_string(20 * kMiB));
+  const std::string text = view.Comment("warning", "text");
+  EXPECT_THAT(text, HasSubstr("PyTorch's%20blocks%20on%20GPU:0%20are%20not%20shown"));
+  EXPECT_THAT(text, HasSubstr(GetParam().reason));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Torch, TorchLieTest,
+    ::testing::Values(Lie{"total", "its%20total%20is%205242880%20bytes,%20the%20sum%20of%20its%20reports%204194304"},
+                      Lie{"reserved", "4194304%20bytes%20allocated,%20but%203145728%20bytes%20reserved"},
+                      Lie{"unknown free", "it%20frees%201048576%20bytes%20at%20an%20address"},
+                      Lie{"free of another size", "it%20frees%202097152%20bytes%20at%20an%20address"},
+                      Lie{"live twice", "at%20the%20address%20of%20a%20live%20block"},
+                      Lie{"outside", "outside%20of%20the%20memory"}, Lie{"other device", "on%20another%20device"}),
+    [](const auto& info) {
+      std::string name = info.param.name;
+      for (char& c : name) c = c == ' ' ? '_' : c;
+      return name;
+    });
+
+TEST(TorchDoubleTest, ReportsThatAgreeAreBlocks) {
+  const ProfileView view = RunDouble("");
+  EXPECT_EQ(view.Sum("inuse_space", &IsBlock), 3 * kMiB);
+  EXPECT_EQ(view.Comment("device GPU:0", "reserved"), std::to_string(17 * kMiB));
+  ExpectNoWarning(view);
+}
+
+TEST(TorchDoubleTest, RealFunctionIsFoundAgainAfterItsLibraryWasLoadedAgain) {
+  const CommandResult run = RunCommand(
+      {HBMPROF_TORCH_DOUBLE_PROGRAM, "", HBMPROF_TORCH_DOUBLE},
+      {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "made 4 got 4\nmade 4 got 4\n");
+}
+
+TEST(TorchDoubleTest, UnknownDeviceNumberIsAWarningAndTheOthersAreShown) {
+  const ProfileView view = RunDouble("device number");
+  EXPECT_EQ(view.Sum("inuse_space", &IsBlock), 3 * kMiB);
+  EXPECT_THAT(view.Comment("warning", "text"), HasSubstr("whose%20number%20is%20not%20from%200%20to%2063"));
+}
+
+TEST(TorchDoubleTest, SegmentsWithoutReportsAreAWarning) {
+  EXPECT_THAT(RunDouble("silence").Comment("warning", "text"), HasSubstr("it%20reports%20none"));
+  ExpectNoWarning(RunDouble("silence", {"PYTORCH_NO_CUDA_MEMORY_CACHING=1"}));
+}
+
+TEST(TorchDoubleTest, OutOfMemoryIsAWarning) {
+  const ProfileView view = RunDouble("out of memory");
+  EXPECT_THAT(view.Comment("warning", "text"), HasSubstr("the%20last%20request%20was%204711%20bytes"));
+  EXPECT_EQ(view.Sum("inuse_space", &IsBlock), 3 * kMiB);
+}
+
+#if defined(HBMPROF_TOOL)
+TEST(TorchDoubleTest, RunAndCheckSayWhyBlocksAreNotShown) {
+  const std::string folder = NewDirectory();
+  const CommandResult run = RunCommand({HBMPROF_TOOL, "run", "--library", HBMPROF_INJECTED, "--output", folder, "--",
+                                        HBMPROF_TORCH_DOUBLE_PROGRAM, "live twice"},
+                                       {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_THAT(run.err,
+              HasSubstr("\n  PyTorch's blocks on GPU:0 are not shown, only its segments: it reports an allocation "
+                        "at the address of a live block\n"));
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const CommandResult check = RunCommand({HBMPROF_TOOL, "check", entry.path().string()});
+    EXPECT_EQ(check.exit_code, 0);
+    EXPECT_THAT(check.out, HasSubstr("PyTorch's blocks on GPU:0 are not shown, only its segments"));
+  }
+}
+
+TEST(TorchDoubleTest, DoctorSaysWhetherTheLibraryReportsBlocks) {
+  const auto doctor = [](const std::string& library) {
+    return RunCommand({HBMPROF_TOOL, "doctor", "--library", HBMPROF_INJECTED, "--", library},
+                      {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
+  };
+  const CommandResult good = doctor(HBMPROF_TORCH_DOUBLE);
+  EXPECT_EQ(good.exit_code, 0) << good.out;
+  EXPECT_THAT(good.out, HasSubstr("reports the blocks of its caching allocator: they are shown"));
+  const std::string other = NewDirectory() + "/libc10_cuda.so";
+  std::filesystem::copy(HBMPROF_INJECTED, other);
+  const CommandResult bad = doctor(other);
+  EXPECT_EQ(bad.exit_code, 1) << bad.out;
+  EXPECT_THAT(bad.out, HasSubstr("! PyTorch          " + other + " reports no blocks of its caching allocator"));
+}
+#endif
+
+TEST(TorchDoubleTest, NothingIsRecordedWhenRecordingIsOff) {
+  const CommandResult run = RunCommand(
+      {HBMPROF_TORCH_DOUBLE_PROGRAM, ""},
+      {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER, "HBMPROF=0"},
+      {"", 120});
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+}
+
+}  // namespace

@@ -1,0 +1,74 @@
+// A program that can be asked for profiles while it runs.
+//
+//   control_program hold THREADS   holds 3,000,000 bytes on "sim:0" by LoadWeights, while THREADS threads allocate and
+//                                  free 4,096 bytes each; prints "ready", and ends at the end of standard input
+//   control_program fork           the same without threads, and a forked child that outlives it by two seconds
+//   control_program close          the same without threads, but before "ready" closes all its descriptors from 3 on
+//   and
+//                                  opens 400 pipes
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "hbmprof/hbmprof.h"
+
+namespace {
+
+hbmprof::Attributes OnDevice() { return {hbmprof::Profiler::Default().Device("sim:0"), {}, {}}; }
+
+[[gnu::noinline]] void LoadWeights() {
+  hbmprof::Profiler::Default().RecordAlloc(hbmprof::BufferId(0x1000), 3'000'000, OnDevice());
+  asm volatile("" ::: "memory");
+}
+
+void AllocateUntil(const std::atomic<bool>& end, uint64_t address) {
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  const hbmprof::Attributes attributes = OnDevice();
+  while (!end.load(std::memory_order_relaxed)) {
+    profiler.RecordAlloc(hbmprof::BufferId(address), 4096, attributes);
+    profiler.RecordFree(hbmprof::BufferId(address));
+  }
+}
+
+void ReplaceDescriptors() {
+  for (int fd = 3; fd < 1024; ++fd) close(fd);
+  for (int i = 0; i < 400; ++i) {
+    int pipe_ends[2];
+    if (pipe(pipe_ends) != 0) std::abort();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  const int count = argc > 2 ? std::atoi(argv[2]) : 0;
+  LoadWeights();
+  if (mode == "fork" && fork() == 0) {
+    close(STDIN_FILENO);
+    close(STDOUT_FILENO);
+    sleep(2);
+    _exit(0);
+  }
+  std::atomic<bool> end{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&end, i] { AllocateUntil(end, 0x100000 + 0x10000 * static_cast<uint64_t>(i)); });
+  }
+  if (mode == "close") ReplaceDescriptors();
+  std::puts("ready");
+  std::fflush(stdout);
+  char byte;
+  while (read(STDIN_FILENO, &byte, 1) > 0) continue;
+  end.store(true);
+  for (std::thread& thread : threads) thread.join();
+  std::puts("done");
+  return 0;
+}

@@ -1,0 +1,352 @@
+// The view of own code, call trees, and the output on a terminal.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <thread>
+
+#include "tests/tool/profile_maker.h"
+#include "tests/tool/tool.h"
+
+namespace hbmprof_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A stack, innermost frame first, as "BINARY FUNCTION [SOURCE FILE]" each; "-" for none.
+struct Stack {
+  std::vector<std::vector<std::string>> frames;
+  int64_t bytes;
+};
+
+void WriteStacks(const std::string& path, const std::vector<Stack>& stacks, int64_t seconds = 0) {
+  ProfileMaker maker;
+  if (seconds != 0) maker.message().set_time_nanos(seconds * 1000000000);
+  std::map<std::string, uint64_t> mappings;
+  uint64_t address = 0x1000;
+  for (const Stack& stack : stacks) {
+    std::vector<uint64_t> locations;
+    for (const std::vector<std::string>& frame : stack.frames) {
+      uint64_t& mapping = mappings[frame[0]];
+      if (mapping == 0 && frame[0] != "-") {
+        const uint64_t start = 0x100000 * (mappings.size() + 1);
+        mapping = maker.Mapping(start, start + 0x10000, 0, frame[0]);
+      }
+      const uint64_t function = maker.Function(frame[1], frame[1], frame.size() > 2 ? frame[2] : "");
+      locations.push_back(
+          maker.Location(mapping, mapping == 0 ? 0 : 0x100000 * (mappings.size() + 1) + ++address, {{function, 7}}));
+    }
+    maker.Sample(locations, {1, stack.bytes});
+  }
+  maker.Write(path);
+}
+
+// The flat values by function.
+std::map<std::string, int64_t> Flat(const std::vector<std::string>& arguments) {
+  std::map<std::string, int64_t> flat;
+  const nlohmann::json json = ToolJson(arguments);
+  for (const auto& row : json["rows"]) {
+    if (row["flat"] != 0) flat[row["name"]] = row["flat"];
+  }
+  return flat;
+}
+
+// --- Own code ----------------------------------------------------------------------------------------------------
+
+TEST(OwnCode, SkipsKnownLibraries) {
+  const std::pair<std::vector<std::string>, const char*> libraries[] = {
+      {{"/lib/x86_64-linux-gnu/libc.so.6", "malloc"}, "libc"},
+      {{"/lib64/ld-linux-x86-64.so.2", "_dl_init"}, "dynamic linker"},
+      {{"/usr/lib/libstdc++.so.6.0.30", "operator new"}, "C++ runtime"},
+      {{"/srv/app", "std::vector::_M_realloc_insert"}, "C++ runtime, inlined"},
+      {{"/usr/lib/libcuda.so.550.54", "cuMemAlloc_v2"}, "CUDA driver"},
+      {{"/usr/local/cuda/lib64/libcudart.so.12", "cudaMalloc"}, "CUDA runtime"},
+      {{"/srv/app", "cudaMalloc"}, "static CUDA runtime"},
+      {{"/usr/lib/libcudnn_engines_precompiled.so.9", "f"}, "cuDNN"},
+      {{"/usr/lib/libcublasLt.so.12", "f"}, "cuBLAS"},
+      {{"/usr/lib/libnccl.so.2.20.5", "f"}, "NCCL"},
+      {{"/x/libcudart-d0da41ae.so.11.0", "f"}, "CUDA runtime of a Python package"},
+      {{"/lib/ld-2.31.so", "f"}, "dynamic linker"},
+      {{"/usr/lib/libnvinfer_plugin.so.10", "f"}, "TensorRT"},
+      {{"/usr/lib/python3/dist-packages/torch/lib/libc10_cuda.so", "f"}, "torch"},
+      {{"/opt/libtorch/lib/libtorch_cpu.so", "at::empty"}, "torch"},
+      {{"/srv/app", "c10::cuda::CUDACachingAllocator::Native::malloc"}, "static torch"},
+      {{"/usr/lib/libonnxruntime_providers_cuda.so", "f"}, "ONNX Runtime"},
+      {{"/x/jaxlib/xla_extension.so", "f"}, "XLA"},
+      {{"/x/libtpu.so", "f"}, "XLA"},
+      {{"/usr/bin/python3.11", "_PyEval_EvalFrameDefault"}, "CPython"},
+      {{"/usr/lib/libpython3.12.so.1.0", "cfunction_call"}, "CPython"},
+      {{"/usr/bin/python3.11", "Module._call_impl", "/x/site-packages/torch/nn/modules/module.py"}, "torch in Python"},
+      {{"/usr/bin/python3.11", "Thread.run", "/usr/lib/python3.11/threading.py"}, "Python's library"},
+      {{"/usr/lib/libhbmprof_cuda.so", "f"}, "hbmprof"},
+      {{"/srv/app", "hbmprof::cuda::Malloc"}, "hbmprof"},
+  };
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  for (const auto& [frame, name] : libraries) {
+    WriteStacks(path, {{{frame, {"/srv/app", "app::Load"}, {"/srv/app", "main"}}, 100}});
+    EXPECT_EQ(Flat({"top", "--own", path}), (std::map<std::string, int64_t>{{"app::Load", 100}})) << name;
+    EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{frame[1], 100}})) << name;
+  }
+}
+
+TEST(OwnCode, KeepsCodeThatOnlyLooksLikeALibrary) {
+  const std::vector<std::string> own[] = {
+      {"/srv/libcache.so", "Insert"},
+      {"/srv/libcudamodel.so.1", "model::Load"},
+      {"/srv/libtorch_extension.so", "extension::Load"},
+      {"/srv/libcore.so", "core::Load"},
+      {"/srv/app", "atlas::Load"},
+      {"/srv/app", "mystd::vector::push_back"},
+      {"/srv/app", "hbmprof_test::Load"},
+      {"/srv/python_bindings.so", "Load"},
+      {"/usr/bin/python3.11", "load", "/home/user/model.py"},
+      {"/usr/bin/python3.11", "load", "/x/lib/python3.11/site-packages/mypackage/model.py"},
+      {"/srv/app", "app+0x1234"},
+  };
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  for (const std::vector<std::string>& frame : own) {
+    WriteStacks(path, {{{frame, {"/srv/app", "main"}}, 100}});
+    EXPECT_EQ(Flat({"top", "--own", path}), (std::map<std::string, int64_t>{{frame[1], 100}}));
+  }
+}
+
+TEST(OwnCode, AttributesStacksWithoutOwnCodeToTheirLeaf) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  WriteStacks(path, {{{{"/x/libcuda.so.1", "cuMemAlloc_v2"},
+                       {"/x/libtorch_cpu.so", "at::empty"},
+                       {"-", "[unknown]"},
+                       {"/lib/libc.so.6", "start_thread"},
+                       {"-", "[stack truncated]"}},
+                      100}});
+  EXPECT_EQ(Flat({"top", "--own", path}), (std::map<std::string, int64_t>{{"cuMemAlloc_v2", 100}}));
+}
+
+TEST(OwnCode, SkipsInlinedLibraryFunctionsOfALocation) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  const uint64_t mapping = maker.Mapping(0x1000, 0x9000, 0, "/srv/app");
+  const uint64_t load = maker.Function("app::Load", "app::Load", "/src/load.cc");
+  const uint64_t vector = maker.Function("std::vector<int>::resize", "std::vector<int>::resize", "/usr/include/v");
+  maker.Sample({maker.Location(mapping, 0x1100, {{vector, 3}, {load, 12}})}, {1, 100});
+  maker.Write(path);
+  const nlohmann::json json = ToolJson({"top", "--own", path});
+  ASSERT_EQ(json["rows"].size(), 1u);
+  EXPECT_EQ(json["rows"][0]["name"], "app::Load");
+  EXPECT_EQ(json["rows"][0]["where"], "/src/load.cc:12");
+}
+
+TEST(OwnCode, KnownAddsLibraries) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  WriteStacks(path,
+              {{{{"/srv/libpool.so", "Pool::Get"}, {"/srv/app", "rt::Run", "/rt/run.cc"}, {"/srv/app", "main"}}, 9}});
+  using Expected = std::map<std::string, int64_t>;
+  EXPECT_EQ(Flat({"top", "--own", path}), (Expected{{"Pool::Get", 9}}));
+  EXPECT_EQ(Flat({"top", "--own", "--known", "libpool", path}), (Expected{{"rt::Run", 9}}));
+  EXPECT_EQ(Flat({"top", "--own", "--known", "^Pool::", "--known", "^/rt/", path}), (Expected{{"main", 9}}));
+}
+
+// Two call paths of a library below one own function are one site of leaks; --no-own shows them as two.
+TEST(OwnCode, IsTheDefaultOfLeaks) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> arguments = {"leaks", "--fail-over", "1"};
+  for (int dump = 0; dump < 4; ++dump) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000000000000 + int64_t{dump} * 1000000000);
+    const uint64_t app = maker.Mapping(0x1000, 0x9000, 0, "/srv/app");
+    const uint64_t cuda = maker.Mapping(0x10000, 0x90000, 0, "/usr/lib/libcudart.so.12");
+    const uint64_t load = maker.Location(app, 0x1100, {{maker.Function("app::Load", "app::Load"), 5}});
+    for (uint64_t call = 0; call < 2; ++call) {
+      const uint64_t leaf = maker.Location(cuda, 0x10100 + call, {{maker.Function("cudaMalloc", "cudaMalloc"), 0}});
+      maker.Sample({leaf, load}, {1, 1000 * (dump + 1)});
+    }
+    arguments.push_back(dir + "/" + std::to_string(dump));
+    maker.Write(arguments.back());
+  }
+  const CommandResult own = RunTool(arguments);
+  EXPECT_EQ(own.exit_code, 1) << own.err;
+  EXPECT_THAT(own.out, HasSubstr("1 sites: 1 leak"));
+  EXPECT_THAT(own.out,
+              HasSubstr("stacks start at the first frame outside of known libraries (--no-own shows all frames)"));
+  EXPECT_THAT(own.out, Not(HasSubstr("cudaMalloc")));
+  EXPECT_THAT(own.out, HasSubstr("what leaks grew by 5.86 KiB"));
+  arguments.push_back("--no-own");
+  const CommandResult all = RunTool(arguments);
+  EXPECT_THAT(all.out, HasSubstr("2 sites: 2 leak"));
+  EXPECT_THAT(all.out, HasSubstr("cudaMalloc"));
+  EXPECT_THAT(all.out, HasSubstr("what leaks grew by 5.86 KiB"));
+  EXPECT_EQ(ToolJson(arguments)["own"], false);
+}
+
+// --- Call trees --------------------------------------------------------------------------------------------------
+
+class Tree : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = ScratchDir() + "/p.pb.gz";
+    const std::vector<std::string> main = {"-", "main"};
+    const std::vector<std::string> serve = {"-", "Serve"};
+    WriteStacks(path_, {{{{"-", "Load"}, main}, 1024},
+                        {{{"-", "Decode"}, serve, main}, 4096},
+                        {{{"-", "Prefill"}, serve, main}, 2048},
+                        {{serve, main}, 1024}});
+  }
+  std::string path_;
+};
+
+TEST_F(Tree, ShowsCallsIndentedLargestFirst) {
+  const std::string out = RunTool({"top", "--tree", path_}).out;
+  EXPECT_THAT(out, HasSubstr("    cum     cum%      flat  call tree  where\n"
+                             "8.00 KiB  100.00%            main\n"
+                             "7.00 KiB   87.50%  1.00 KiB   Serve\n"
+                             "4.00 KiB   50.00%  4.00 KiB    Decode\n"
+                             "2.00 KiB   25.00%  2.00 KiB    Prefill\n"
+                             "1.00 KiB   12.50%  1.00 KiB   Load\n"));
+}
+
+TEST_F(Tree, KeepsTheLargestNodesWithTheirCallers) {
+  const std::string out = RunTool({"top", "--tree", "-n", "3", path_}).out;
+  EXPECT_THAT(out, HasSubstr("    Decode\n... and 2 more rows (-n 0 shows all)\n"));
+  EXPECT_THAT(out, Not(HasSubstr("Prefill")));
+}
+
+TEST_F(Tree, JsonHasAllNodesInOrder) {
+  const nlohmann::json json = ToolJson({"top", "--tree", "-n", "1", path_});
+  std::string nodes;
+  for (const auto& node : json["nodes"]) {
+    nodes += std::to_string(node["depth"].get<int>()) + node["name"].get<std::string>() + " ";
+  }
+  EXPECT_EQ(nodes, "1main 2Serve 3Decode 3Prefill 2Load ");
+  EXPECT_EQ(json["nodes"][1]["flat"], 1024);
+  EXPECT_EQ(json["nodes"][1]["cum"], 7168);
+}
+
+// --- On a terminal -----------------------------------------------------------------------------------------------
+
+// Runs the command on a terminal with this many rows and returns what the terminal receives.
+std::string RunOnTerminal(std::vector<std::string> arguments, const std::map<std::string, std::string>& environment,
+                          unsigned short rows = 200) {
+  arguments.insert(arguments.begin(), ToolPath());
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  winsize size = {};
+  size.ws_row = rows;
+  size.ws_col = 200;
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+  if (child == 0) {
+    for (const char* name : {"NO_COLOR", "PAGER", "LC_ALL", "LC_CTYPE", "LANG", "LESS"}) unsetenv(name);
+    setenv("TERM", "xterm", 1);
+    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  EXPECT_GT(child, 0);
+  std::string received;
+  char buffer[4096];
+  for (ssize_t count; (count = read(terminal, buffer, sizeof(buffer))) > 0;) {
+    received.append(buffer, static_cast<size_t>(count));
+  }
+  close(terminal);
+  int status = 0;
+  waitpid(child, &status, 0);
+  std::string text;
+  for (size_t i = 0; i < received.size(); ++i) {
+    if (received.compare(i, 2, "\r\n") != 0) text += received[i];
+  }
+  return text;
+}
+
+class OnATerminal : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string dir = ScratchDir();
+    before_ = dir + "/before.pb.gz";
+    after_ = dir + "/after.pb.gz";
+    WriteStacks(before_, {{{{"-", "Grows"}}, 1024}, {{{"-", "Shrinks\x1b[2J"}}, 2048}});
+    WriteStacks(after_, {{{{"-", "Grows"}}, 4096}, {{{"-", "Shrinks\x1b[2J"}}, 1024}});
+  }
+  std::string before_;
+  std::string after_;
+};
+
+TEST_F(OnATerminal, DiffHasColorsAndGrowthSigns) {
+  const std::string out = RunOnTerminal({"diff", before_, after_}, {{"LC_ALL", "C.UTF-8"}, {"PAGER", "cat"}});
+  EXPECT_THAT(out, HasSubstr("\x1b[31m\xe2\x96\xb2 +3.00 KiB"));
+  EXPECT_THAT(out, HasSubstr("\x1b[32m\xe2\x96\xbc -1.00 KiB"));
+  EXPECT_THAT(out, HasSubstr("Shrinks\\x1b[2J")) << "a name in the profile has no effect on the terminal";
+  EXPECT_THAT(out, Not(HasSubstr("\x1b[2J")));
+}
+
+TEST_F(OnATerminal, NoColorHasSignsOnly) {
+  const std::string out =
+      RunOnTerminal({"diff", before_, after_}, {{"NO_COLOR", "1"}, {"LANG", "en_US.utf8"}, {"PAGER", "cat"}});
+  EXPECT_THAT(out, HasSubstr("\xe2\x96\xb2 +3.00 KiB"));
+  EXPECT_THAT(out, Not(HasSubstr("\x1b")));
+}
+
+TEST_F(OnATerminal, DumbTerminalsAndPipesHaveNeither) {
+  const std::string piped = RunTool({"diff", before_, after_}, {"LC_ALL=C.UTF-8", "TERM=xterm"}).out;
+  EXPECT_THAT(piped, HasSubstr("\n+3.00 KiB"));
+  EXPECT_THAT(piped, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(piped, Not(HasSubstr("\xe2\x96\xb2")));
+  EXPECT_EQ(RunOnTerminal({"diff", before_, after_}, {{"TERM", "dumb"}, {"LC_ALL", "C.UTF-8"}}), piped);
+}
+
+TEST_F(OnATerminal, LongOutputGoesToThePager) {
+  const std::map<std::string, std::string> environment = {{"PAGER", "sed 's/^/paged: /'"}, {"NO_COLOR", "1"}};
+  const std::string plain = RunTool({"diff", before_, after_}).out;
+  std::string paged;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    if (i == 0 || plain[i - 1] == '\n') paged += "paged: ";
+    paged += plain[i];
+  }
+  EXPECT_EQ(RunOnTerminal({"diff", before_, after_}, environment, 5), paged);
+  EXPECT_EQ(RunOnTerminal({"diff", before_, after_}, environment, 50), plain) << "it fits the terminal";
+  EXPECT_EQ(RunOnTerminal({"diff", before_, after_}, {{"PAGER", ""}, {"NO_COLOR", "1"}}, 5), plain);
+  EXPECT_THAT(RunOnTerminal({"diff", before_, after_}, {{"PAGER", "/nowhere/pager"}, {"NO_COLOR", "1"}}, 5),
+              HasSubstr(plain));
+}
+
+TEST_F(OnATerminal, PagerThatEndsEarlyIsNoError) {
+  std::vector<Stack> stacks;
+  for (int i = 0; i < 20000; ++i) stacks.push_back({{{"-", "function_" + std::to_string(i)}}, 1024});
+  WriteStacks(after_, stacks);
+  EXPECT_THAT(RunOnTerminal({"top", "-n", "0", after_}, {{"PAGER", "head -1"}}, 5), Not(HasSubstr("cannot write")));
+}
+
+// The profile comes from a pipe whose writer is slow.
+TEST_F(OnATerminal, ProgressIsShownAfterASecond) {
+  const std::string pipe = ScratchDir() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f")}, {1, 1024});
+  const std::string bytes = maker.Bytes();
+  const auto write_late = [&] {
+    const int fd = open(pipe.c_str(), O_WRONLY);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3000));
+    EXPECT_EQ(write(fd, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    close(fd);
+  };
+  std::thread writer(write_late);
+  const std::string out = RunOnTerminal({"top", pipe}, {{"PAGER", "cat"}});
+  writer.join();
+  EXPECT_THAT(out, HasSubstr("] 0 of 1 files read"));
+  EXPECT_THAT(out, HasSubstr("\r\x1b[K")) << "the bar is removed";
+  EXPECT_THAT(out, HasSubstr("1.00 KiB"));
+  std::thread second_writer(write_late);
+  const CommandResult piped = RunTool({"top", pipe});
+  second_writer.join();
+  EXPECT_EQ(piped.err, "");
+}
+
+}  // namespace
+}  // namespace hbmprof_test
