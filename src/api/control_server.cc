@@ -334,11 +334,6 @@ bool StartThread(Server* server) {
   return is_started;
 }
 
-void RemoveSocketAtExit() {
-  const Server* const server = running.load();
-  if (server != nullptr && server->process == getpid()) unlink(server->address.sun_path);
-}
-
 // The child has no thread that serves; nobody must wait for its copies of the sockets. The list of clients may be half
 // changed: it is not read.
 void CloseInChild() {
@@ -348,6 +343,11 @@ void CloseInChild() {
 
 }  // namespace
 
+void RemoveControlSocket() {
+  const Server* const server = running.load();
+  if (server != nullptr && server->process == getpid()) unlink(server->address.sun_path);
+}
+
 absl::Status StartControlServer(const std::string& directory) {
   static std::atomic<bool> is_started{false};
   if (is_started.exchange(true)) return absl::OkStatus();
@@ -356,7 +356,7 @@ absl::Status StartControlServer(const std::string& directory) {
   if (const absl::Status status = Listen(directory, server.get()); !status.ok()) return status;
   running.store(server.get());
   pthread_atfork(nullptr, nullptr, &CloseInChild);
-  std::atexit(&RemoveSocketAtExit);
+  std::atexit(&RemoveControlSocket);
   if (!StartThread(server.get())) {
     unlink(server->address.sun_path);
     server->listener.Close();

@@ -19,6 +19,9 @@ namespace hbmprof::internal {
 // std::bad_alloc.
 absl::Status StartControlServer(const std::string& directory);
 
+// Removes the socket, before the process ends. Does nothing if there is none, and in a forked child. Async-signal-safe.
+void RemoveControlSocket();
+
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_API_CONTROL_SERVER_H_

@@ -94,9 +94,15 @@ std::string BesideOutput(const std::string& output) {
   return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + "hbmprof.oom.%p.%n.pb.gz";
 }
 
+// For a process that ends without its exit handlers.
+void EndProcess() {
+  WriteAtExit();
+  internal::RemoveControlSocket();
+}
+
 // Sets errno.
 void StartThreadsNow(const DefaultOptions& options) try {
-  if (!options.output.empty() && options.output_on_signals && !internal::StartExitWriter(&WriteAtExit)) {
+  if (!options.output.empty() && options.output_on_signals && !internal::StartExitWriter(&EndProcess)) {
     PrintMessage("hbmprof: no thread could be started that writes a profile when a signal ends the process");
   }
   if (options.socket_dir.empty()) return;

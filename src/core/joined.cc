@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "src/base/completes.h"
@@ -12,18 +13,21 @@ namespace {
 
 using Probe = std::function<DeviceProbe()>;
 
+// Not inlined: the compiler takes the bytes of an optional without a value for an uninitialized variable.
+[[gnu::noinline]] int64_t OrNotKnown(const std::optional<int64_t>& value) { return value.value_or(kInjectedNotKnown); }
+
 // Called by the injected library, through which no exception may pass. (A cancellation of the thread may.)
 int AskProbe(void* argument, InjectedProbe* answer) {
   return Completes([&] {
     const auto& call = *static_cast<const Probe*>(argument);
     const DeviceProbe probe = call ? call() : DeviceProbe();
-    *answer = {probe.bytes_limit.value_or(kInjectedNotKnown),
-               probe.bytes_free.value_or(kInjectedNotKnown),
-               probe.largest_free_block_bytes.value_or(kInjectedNotKnown),
-               probe.driver_bytes_in_use.value_or(kInjectedNotKnown),
-               probe.driver_peak_bytes_in_use.value_or(kInjectedNotKnown),
-               probe.driver_cache_bytes.value_or(kInjectedNotKnown),
-               probe.baseline.value_or(kInjectedNotKnown),
+    *answer = {OrNotKnown(probe.bytes_limit),
+               OrNotKnown(probe.bytes_free),
+               OrNotKnown(probe.largest_free_block_bytes),
+               OrNotKnown(probe.driver_bytes_in_use),
+               OrNotKnown(probe.driver_peak_bytes_in_use),
+               OrNotKnown(probe.driver_cache_bytes),
+               OrNotKnown(probe.baseline),
                static_cast<uint32_t>(probe.driver_scope)};
   });
 }

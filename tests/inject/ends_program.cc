@@ -116,6 +116,7 @@ void EndAs(const std::string& how) {
     signal(SIGTERM, SIG_DFL);
     SendAndWait(SIGTERM);
   }
+  if (how == "sleep") sleep(60);
   if (how == "too_much") AskForTooMuch();
   if (how == "worker") ForkedWorker();
   if (how == "vfork") Vforked();

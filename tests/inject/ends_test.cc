@@ -35,6 +35,7 @@ class EndsTest : public ::testing::Test {
   CommandResult RunInjected(const std::string& how, std::vector<std::string> environment = {}) const {
     environment.push_back(std::string("LD_PRELOAD=") + HBMPROF_INJECTED);
     environment.push_back("HBMPROF_CUDA_OUTPUT=" + directory_ + "/%p.pb.gz");
+    environment.push_back("HBMPROF_SOCKET_DIR=" + directory_ + "/sockets");
     return Run(how, environment);
   }
   std::vector<std::string> Profiles() const {
@@ -73,6 +74,8 @@ TEST_P(EveryEnd, LeavesAProfileAndIsTheSameAsWithout) {
   EXPECT_EQ(with.out, without.out);
   EXPECT_EQ(with.err, without.err);
   ExpectProfiles(GetParam().profiles);
+  const bool leaves_socket = GetParam().profiles == 0;  // `hbmprof ps` removes it
+  EXPECT_EQ(fs::is_empty(directory_ + "/sockets"), !leaves_socket);
 }
 
 constexpr End kEnds[] = {

@@ -107,6 +107,22 @@ void WriteScript(const std::string& path, const std::string& text, mode_t mode =
   ASSERT_EQ(chmod(path.c_str(), mode), 0);
 }
 
+TEST(RunTest, RunningProgramAnswersPsAndDump) {
+  const std::string folder = ScratchDir();
+  const std::string script =
+      "export HBMPROF_SOCKET_DIR=\"$4/sockets\"; \"$@\" & "
+      "until \"$1\" ps 2> /dev/null | grep inject_ends; do sleep 0.05; done; "
+      "\"$1\" dump inject_ends -o \"$4/now\" && kill $! && wait $!; echo \"ended $?\"; \"$1\" ps";
+  const CommandResult result = Shell(script, folder, {Program("inject_ends"), "sleep"});
+  EXPECT_THAT(result.out, ContainsRegex("inject_ends +GPU:0 +device +1.00 MiB +1.00 MiB +1.00 GiB\n(.*\n)*.*/now\n"
+                                        "ended 143\n *pid +name .*\n$"))
+      << result.err;
+  const auto dumped = ReadProfile(folder + "/now");
+  ASSERT_TRUE(dumped.ok()) << dumped.status();
+  EXPECT_EQ(hbmprof_test::ProfileView(*dumped).SumUnder("inuse_space", "(anonymous namespace)::HoldMemory"), 1 << 20);
+  ASSERT_EQ(Profiles(folder).size(), 1u) << "the one of its end";
+}
+
 TEST(RunTest, EndsAsTheProgramEnds) {
   const std::string folder = ScratchDir();
   EXPECT_EQ(Tool({"run", "--output", folder, "--", "sh", "-c", "exit 7"}).exit_code, 7);
