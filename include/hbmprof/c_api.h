@@ -92,6 +92,7 @@ typedef struct hbmprof_options {
   int output_on_signals;    /* 0 or 1 */
   int oom_report;           /* 0 or 1 */
   const char* socket_dir;   /* path or ""; null is "" */
+  int python;               /* 0 or 1 */
 } hbmprof_options;
 
 /* Sets each field of `options` to the value of its environment variable HBMPROF_*. A field gets its default if its

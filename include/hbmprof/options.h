@@ -26,8 +26,11 @@ struct Options {
   bool enabled = true;
   // The number of innermost frames that are kept of each stack, 1 to 512. A deeper stack loses its outermost frames and
   // is counted in TrackerStats::truncated_stacks.
-  int max_stack_depth = 64;
+  int max_stack_depth = 128;
   Unwinder unwinder = Unwinder::kAuto;
+  // Whether stacks have the running Python functions instead of the evaluation frames of a CPython interpreter in the
+  // process (docs/python.md). It has an effect only with kAuto and kLibunwind.
+  bool python = true;
   // The number of buffers that can be live at once, 1 to 2^32. Allocations beyond it are dropped: not recorded, but
   // counted in TrackerStats::dropped_records and dropped_bytes.
   int64_t max_live_buffers = int64_t{1} << 24;
@@ -91,6 +94,7 @@ struct DefaultOptions : Options {
 //   HBMPROF_SOCKET_DIR=DIR|off         socket_dir; "off" is the empty path
 //   HBMPROF_STACK_DEPTH=N              max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none
+//   HBMPROF_PYTHON=0|1                 python
 //   HBMPROF_MAX_LIVE=N                 max_live_buffers
 //   HBMPROF_MAX_HOST_BYTES=N           max_host_bytes
 //   HBMPROF_TAGS=KEY=VALUE,...         tags; values without a comma

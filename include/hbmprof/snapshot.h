@@ -84,7 +84,19 @@ struct Snapshot {
     int64_t inuse_bytes = 0;
   };
 
-  // A call stack, innermost frame first. Each element is a return address: the call instruction lies before it.
+  // A frame with a name and without an address: a Python function at a line. Texts are UTF-8.
+  struct NamedFrame {
+    std::string function;
+    std::string file;
+    int64_t line = 0;        // of the call; 0 if it is not known
+    int64_t start_line = 0;  // the first line of the function; 0 if it is not known
+  };
+  // If the upper 32 bits of an element of a stack are equal to those of kNamedFrame, the element is a named frame, and
+  // its lower 32 bits are its index in `named_frames`.
+  static constexpr uint64_t kNamedFrame = uint64_t{1} << 63;
+
+  // A call stack, innermost frame first. Each element is a named frame or a return address: the call
+  // instruction lies before it.
   struct Stack {
     std::vector<uint64_t> return_addresses;
     bool truncated = false;  // the outermost frames are missing
@@ -100,6 +112,12 @@ struct Snapshot {
     std::string build_id;  // lower-case hexadecimal; empty if the file has none
   };
 
+  // The Python interpreter of the process.
+  struct Python {
+    std::string version;  // such as "3.11.7"; empty if the process has no interpreter
+    std::string problem;  // the reason why its functions are not in the stacks; empty if they are
+  };
+
   struct Device {
     std::string name;
     DeviceStats spaces[kMemorySpaceCount];  // by MemorySpace
@@ -107,10 +125,12 @@ struct Snapshot {
 
   std::vector<Sample> samples;
   std::vector<Stack> stacks;
+  std::vector<NamedFrame> named_frames;  // of the process so far; later snapshots begin with the same elements
   std::vector<Device> devices;
   std::vector<std::string> allocators;  // allocators[0] is ""
   std::vector<Module> modules;          // the main program's first segment first, then by address
   TrackerStats tracker;
+  Python python;
   std::vector<std::pair<std::string, int64_t>> counters;  // Profiler::SetCounter: name and value, sorted by name
   std::vector<std::string> warnings;                      // what the profile does not show, and why; a sentence each
   int64_t time_unix_nanos = 0;                            // when the snapshot was taken

@@ -129,6 +129,7 @@ hbmprof_options FromEnvironment() {
   all.output_on_signals = options.output_on_signals ? 1 : 0;
   all.oom_report = options.oom_report ? 1 : 0;
   all.socket_dir = LastingText(options.socket_dir, "HBMPROF_SOCKET_DIR");
+  all.python = options.python ? 1 : 0;
   return all;
 }
 
@@ -206,6 +207,7 @@ int hbmprof_init(const hbmprof_options* options) try {
   chosen.enabled = all.enabled != 0;
   chosen.max_stack_depth = all.max_stack_depth;
   chosen.unwinder = hbmprof::Unwinder(all.unwinder);
+  chosen.python = all.python != 0;
   chosen.max_live_buffers = all.max_live_buffers;
   chosen.max_sites = all.max_sites;
   chosen.max_host_bytes = all.max_host_bytes;

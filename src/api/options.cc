@@ -130,6 +130,7 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, internal::kMaxLiveBuffersLimit, &options.max_live_buffers);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, internal::kMaxHostBytesLimit, &options.max_host_bytes);
   environment.ReadTags("HBMPROF_TAGS", &options.tags);
+  environment.ReadSwitch("HBMPROF_PYTHON", &options.python);
   const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");
   if (unwinder == "fp") {
     options.unwinder = Unwinder::kFramePointer;

@@ -608,7 +608,7 @@ class CfaProgram {
   }
   int64_t Factored(int64_t offset) const { return Product(offset, cie_.data_alignment); }
 
-  static constexpr int kMaxRemembered = 8;
+  static constexpr int kMaxRemembered = 6;  // they are on the stack; compilers nest one or two
 
   const Cie& cie_;
   const uintptr_t address_;

@@ -58,6 +58,14 @@ struct alignas(16) Path {
 
   const uintptr_t* pcs() const { return At<uintptr_t>(pcs_at); }
 
+  // Returns the stack pointer in frame `frame` of a stack with this path that begins at `sp`: the address behind the
+  // frame's return slot. Returns UINTPTR_MAX if the path has no return address of that frame.
+  uintptr_t StackPointerOf(uintptr_t sp, int frame) const {
+    if (frame == 0) return sp;
+    if (frame > all_returns) return UINTPTR_MAX;
+    return sp + (At<uint16_t>(return_offsets_at)[frame - 1] + uintptr_t{1}) * sizeof(uintptr_t);
+  }
+
   // Whether the stack that begins at `caller`, and ends `bytes` above its sp, has the frames of this path, when walks
   // are truncated at `max` frames.
   bool Matches(const Caller& caller, uintptr_t bytes, int max) const {

@@ -9,6 +9,7 @@
 
 #include "src/base/forked_child.h"
 #include "src/base/pages.h"
+#include "src/capture/python_layout.h"
 
 namespace hbmprof::internal {
 
@@ -89,6 +90,7 @@ class StartObjects {
 
   void Add(const link_map* map) {
     dl_find_object object;
+    LookForPython(map, /*is_permanent=*/true);
     if (count_ == kCapacity || !FindObject(reinterpret_cast<uintptr_t>(map->l_ld), &object)) return;
     if (object.dlfo_link_map == map) starts_[count_++] = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
   }
@@ -264,6 +266,7 @@ class Objects {
     entry.is_published.store(true, std::memory_order_release);
     while (!bucket.compare_exchange_weak(entry.next, id, std::memory_order_release)) {
     }
+    LookForPython(object.dlfo_link_map, /*is_permanent=*/false);
     return id;
   }
 

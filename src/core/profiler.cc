@@ -64,14 +64,17 @@ void Remove(ProfilerImpl* impl) {
 constexpr internal::ForkLocks kForkLocks = {
     [] {
       internal::LockPaths();
+      internal::LockNamedFrames();
       ForEachProfiler([](ProfilerImpl& impl) { impl.LockAll(); });
     },
     [] {
       ForEachProfiler([](ProfilerImpl& impl) { impl.UnlockAll(); });
+      internal::UnlockNamedFrames();
       internal::UnlockPaths();
     },
     [] {
       ForEachProfiler([](ProfilerImpl& impl) { impl.ResetInChild(); });
+      internal::UnlockNamedFrames();
       internal::UnlockPaths();
     },
     [] { ForEachProfiler([](ProfilerImpl& impl) { impl.GiveUpInChild(); }); },

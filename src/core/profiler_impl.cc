@@ -14,6 +14,7 @@
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
+#include "src/capture/given_stack.h"
 #include "src/capture/modules.h"
 #include "src/capture/stack_memory.h"
 #include "src/core/option_limits.h"
@@ -32,6 +33,13 @@ std::string HostName() {
 }
 
 uint64_t FirmProbeBit(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
+
+// The key of a native stack whose evaluation frames are replaced by the Python functions with this digest. The address
+// of the path is part of it, because merging also depends on the sizes of the native frames. Paths are never freed.
+SiteCache::Key MergedStackKey(const Path& path, uint64_t digest, const SiteWords& words) {
+  const uint64_t other_digest = MultiplyFold(digest ^ reinterpret_cast<uintptr_t>(&path), kHashSeed2);
+  return {{path.hash.low ^ digest, path.hash.high ^ other_digest}, words};
+}
 
 // The probe calls that this thread is in. Plain data in the static TLS block.
 __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
@@ -89,6 +97,7 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       max_live_(std::clamp<int64_t>(options.max_live_buffers, 1, kMaxLiveBuffersLimit)),
       capture_(options.unwinder),
+      reads_python_(options.python && options.unwinder != Unwinder::kNone),
       tags_(LabelsOf(options.tags)),
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
@@ -192,9 +201,43 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return false;
 }
 
+[[gnu::noinline]] SiteId ProfilerImpl::SiteInPython(const Caller& caller, SiteWords words) {
+  const bool is_real_stack = GivenFrames(caller) == 0;
+  const uint64_t digest = reads_python_ && is_real_stack ? DigestPythonFrames(caller.sp, max_depth_) : 0;
+  if (digest == 0) return SiteOfNativeStack(caller, words);
+  const Path* path = capture_.FindPath(caller, max_depth_);
+  if (path != nullptr && !path->truncated) {
+    const SiteId known = site_cache_.Find(MergedStackKey(*path, digest, words));
+    if (known != kNoSite) return known;
+  }
+  return SiteOfPythonStack(caller, path, words, digest);
+}
+
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfPythonStack(const Caller& caller, const Path* path, SiteWords words,
+                                                         uint64_t digest) {
+  PythonWorkspace* workspace = AcquirePythonWorkspace();
+  if (workspace == nullptr) return SiteOfSlow(caller, path, words);
+  const CapturedStack native =
+      path != nullptr ? CapturedStack(*path) : capture_.CaptureAfresh(caller, NativeFramesOf(workspace), max_depth_);
+  const CapturedStack merged = MergePythonFrames(caller, native, max_depth_, workspace);
+  const SiteId site = SiteOfStack(merged, words);
+  ReleasePythonWorkspace(workspace);
+  // As in SiteOfStack, a truncated stack and a site with a rounded size are not cached.
+  if (native.path != nullptr && !merged.truncated && site != kNoSite && sites_.At(site).words == words) {
+    site_cache_.Store(MergedStackKey(*native.path, digest, words), site);
+  }
+  return site;
+}
+
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfSlow(const Caller& caller, const Path* path, SiteWords words) {
   if (path != nullptr) return SiteOfStack(CapturedStack(*path), words);
-  if (max_depth_ > kFewFrames) return SiteOfDeepStack(caller, words);
+  const bool knows_python = HasPython();
+  const SiteId site = max_depth_ > kFewFrames ? SiteOfDeepStack(caller, words) : SiteOfShallowStack(caller, words);
+  // The first walk through an interpreter that was loaded later finds it.
+  return HasPython() && !knows_python ? SiteInPython(caller, words) : site;
+}
+
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfShallowStack(const Caller& caller, SiteWords words) {
   uintptr_t buffer[kFewFrames];
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
@@ -598,6 +641,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   // constructor, which runs under that lock, may be waiting for one of ours.
   snapshot.modules = LoadedModules();
   AddSamples(sites, AddDevices(accounts, &snapshot), &snapshot);
+  AddPython(&snapshot);
   if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);
   return snapshot;
 }
@@ -666,6 +710,22 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::v
     sample.inuse_objects = totals.inuse_objects;
     sample.inuse_bytes = totals.inuse_bytes;
     snapshot->samples.push_back(std::move(sample));
+  }
+}
+
+void ProfilerImpl::AddPython(hbmprof::Snapshot* snapshot) const {
+  const PythonFinding python = FindPython();
+  snapshot->python.version = python.version;
+  if (*python.version != '\0') snapshot->python.problem = reads_python_ ? python.problem : "turned off";
+  if (!reads_python_) return;
+  // All named frames of the process, so that the words of stacks are their entries in the snapshot.
+  static_assert(kNamedFrameWord == hbmprof::Snapshot::kNamedFrame);
+  const uint32_t count = NamedFrameCount();
+  snapshot->named_frames.reserve(count);
+  for (uint32_t number = 0; number < count; ++number) {
+    const NamedFrame& frame = *NamedFrameOf(kNamedFrameWord | number);
+    snapshot->named_frames.push_back(
+        {std::string(frame.function()), std::string(frame.file()), frame.line, frame.first_line});
   }
 }
 

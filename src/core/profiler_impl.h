@@ -21,6 +21,7 @@
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
 #include "src/capture/capture.h"
+#include "src/capture/python.h"
 #include "src/core/ledger.h"
 #include "src/core/live_table.h"
 #include "src/core/pools.h"
@@ -136,7 +137,7 @@ class ProfilerImpl {
 
  private:
   // Frames that fit on the smallest stack.
-  static constexpr int kFewFrames = 64;
+  static constexpr int kFewFrames = 128;
 
   // No lock is held while a probe runs: it may wait for the dynamic linker's lock, and a library's constructor, which
   // runs under that lock, may be calling Stats.
@@ -176,8 +177,16 @@ class ProfilerImpl {
     return guard.entered();
   }
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false);
+  // SiteOf, without Python functions.
+  [[gnu::always_inline]] SiteId SiteOfNativeStack(const Caller& caller, SiteWords words);
+  // SiteOf, in a process with a Python interpreter whose frames can be read.
+  SiteId SiteInPython(const Caller& caller, SiteWords words);
+  // The same, if the site is not cached. `path`: the path of the native stack; null if it is not cached. `digest`: of
+  // the Python frames.
+  SiteId SiteOfPythonStack(const Caller& caller, const Path* path, SiteWords words, uint64_t digest);
   // `path`: the path of the stack; null if it is not cached.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
+  SiteId SiteOfShallowStack(const Caller& caller, SiteWords words);
   SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
   SiteId SiteOfDeepStackInFrame(const Caller& caller, SiteWords words);
   SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
@@ -237,12 +246,16 @@ class ProfilerImpl {
   // Adds the samples and their stacks.
   void AddSamples(const std::vector<SiteTotals>& sites, const std::vector<uint32_t>& device_index,
                   hbmprof::Snapshot* snapshot) const;
+  // Adds what is known about the Python interpreter, and the named frames. To be called after AddSamples: the stacks
+  // have no later named frames.
+  void AddPython(hbmprof::Snapshot* snapshot) const;
   DeviceProbe Probe(int device) const;
   DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;
 
   const int max_depth_;
   const int64_t max_live_;
   const StackCapture capture_;
+  const bool reads_python_;
   const std::vector<std::pair<std::string, std::string>> tags_;  // labels of all samples, sorted by key
   SiteTable sites_;
   SiteCache site_cache_;
@@ -268,6 +281,10 @@ class ProfilerImpl {
 
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool) {
   const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
+  return __builtin_expect(HasPython(), 0) != 0 ? SiteInPython(caller, words) : SiteOfNativeStack(caller, words);
+}
+
+inline SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords words) {
   const Path* path = capture_.FindPath(caller, max_depth_);
   // A truncated stack must also be counted, which SiteOfStack does.
   if (path != nullptr && !path->truncated) {

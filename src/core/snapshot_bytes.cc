@@ -124,6 +124,10 @@ void Fields(Visit& visit, T& value) {
           value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes);
   } else if constexpr (std::is_same_v<Type, Snapshot::Stack>) {
     visit(value.return_addresses, value.truncated);
+  } else if constexpr (std::is_same_v<Type, Snapshot::NamedFrame>) {
+    visit(value.function, value.file, value.line, value.start_line);
+  } else if constexpr (std::is_same_v<Type, Snapshot::Python>) {
+    visit(value.version, value.problem);
   } else if constexpr (std::is_same_v<Type, Snapshot::Module>) {
     visit(value.start, value.limit, value.offset, value.bias, value.path, value.build_id);
   } else if constexpr (std::is_same_v<Type, Snapshot::Device>) {
@@ -131,8 +135,9 @@ void Fields(Visit& visit, T& value) {
     for (auto& space : value.spaces) visit(space);
   } else {
     static_assert(std::is_same_v<Type, Snapshot>);
-    visit(value.samples, value.stacks, value.devices, value.allocators, value.modules, value.tracker, value.counters,
-          value.warnings, value.time_unix_nanos, value.process_id, value.host);
+    visit(value.samples, value.stacks, value.named_frames, value.devices, value.allocators, value.modules,
+          value.tracker, value.python, value.counters, value.warnings, value.time_unix_nanos, value.process_id,
+          value.host);
   }
 }
 

@@ -157,27 +157,40 @@ std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, Me
   return holders;
 }
 
+// Returns null if this element of a stack is a return address.
+const Snapshot::NamedFrame* NamedFrameOf(const Snapshot& snapshot, uint64_t frame) {
+  if (frame >> 32 != Snapshot::kNamedFrame >> 32) return nullptr;
+  return &snapshot.named_frames[static_cast<uint32_t>(frame)];
+}
+
 // Returns the innermost frames of each stack, as in "f < g < h".
 std::vector<std::string> FrameTexts(const Snapshot& snapshot, const std::vector<Holder>& holders,
                                     Symbolizer* symbolizer) {
   std::vector<uint64_t> addresses;
   for (const Holder& holder : holders) {
     const std::vector<uint64_t>& frames = snapshot.stacks[holder.stack].return_addresses;
-    // A return address is after the call instruction, so 1 is subtracted.
-    for (size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) addresses.push_back(frames[i] - 1);
+    for (size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
+      // A return address is after the call instruction, so 1 is subtracted.
+      if (NamedFrameOf(snapshot, frames[i]) == nullptr) addresses.push_back(frames[i] - 1);
+    }
   }
   std::vector<Symbolizer::Name> names(addresses.size());
   if (symbolizer != nullptr) names = symbolizer->Symbolize(snapshot.modules, addresses);
   std::vector<std::string> texts;
   size_t next = 0;
   for (const Holder& holder : holders) {
-    const size_t frames = std::min(snapshot.stacks[holder.stack].return_addresses.size(), kFramesShown);
+    const std::vector<uint64_t>& frames = snapshot.stacks[holder.stack].return_addresses;
     std::string text;
-    for (size_t i = 0; i < frames; ++i, ++next) {
-      std::string_view name = names[next].name.empty() ? names[next].system_name : names[next].name;
+    for (size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
+      std::string_view name;
       char address[32];
-      std::snprintf(address, sizeof(address), "%#" PRIx64, addresses[next]);
-      if (name.empty()) name = address;
+      if (const Snapshot::NamedFrame* frame = NamedFrameOf(snapshot, frames[i])) {
+        name = frame->function;
+      } else {
+        name = names[next].name.empty() ? names[next].system_name : names[next].name;
+        std::snprintf(address, sizeof(address), "%#" PRIx64, addresses[next++]);
+        if (name.empty()) name = address;
+      }
       if (!text.empty() && text.size() + name.size() > kStackLineBytes) continue;
       text.append(text.empty() ? "" : " < ").append(Printable(name.substr(0, kStackLineBytes)));
     }

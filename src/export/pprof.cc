@@ -54,8 +54,8 @@ enum class MappingField : Tag {
   kHasFunctions = 7,
 };
 enum class LocationField : Tag { kId = 1, kMappingId = 2, kAddress = 3, kLine = 4 };
-enum class LineField : Tag { kFunctionId = 1 };
-enum class FunctionField : Tag { kId = 1, kName = 2, kSystemName = 3 };
+enum class LineField : Tag { kFunctionId = 1, kLine = 2 };
+enum class FunctionField : Tag { kId = 1, kName = 2, kSystemName = 3, kFilename = 4, kStartLine = 5 };
 
 template <typename Field>
 using Message = protozero::pbf_builder<Field>;
@@ -197,6 +197,20 @@ absl::Status CheckSample(const Snapshot& snapshot, size_t number) {
   return absl::OkStatus();
 }
 
+bool IsNamedFrame(uint64_t word) { return word >> 32 == Snapshot::kNamedFrame >> 32; }
+
+absl::Status CheckStack(const Snapshot& snapshot, size_t number) {
+  const std::vector<uint64_t>& frames = snapshot.stacks[number].return_addresses;
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const auto index = static_cast<uint32_t>(frames[i]);
+    if (!IsNamedFrame(frames[i]) || index < snapshot.named_frames.size()) continue;
+    return Inconsistent("stacks[" + std::to_string(number) + "].return_addresses[" + std::to_string(i) + "]",
+                        "is the named frame " + std::to_string(index) + ", but `named_frames` has " +
+                            std::to_string(snapshot.named_frames.size()) + " elements");
+  }
+  return absl::OkStatus();
+}
+
 // Checks the properties of a snapshot that the writer relies on.
 absl::Status CheckSnapshot(const Snapshot& snapshot) {
   for (size_t i = 0; i < snapshot.samples.size(); ++i) {
@@ -206,6 +220,9 @@ absl::Status CheckSnapshot(const Snapshot& snapshot) {
                              sample.allocator < snapshot.allocators.size();
     if (has_indices && static_cast<int>(sample.kind) < kMemoryKindCount && sample.tags.empty()) continue;
     if (absl::Status status = CheckSample(snapshot, i); !status.ok()) return status;
+  }
+  for (size_t i = 0; i < snapshot.stacks.size(); ++i) {
+    if (absl::Status status = CheckStack(snapshot, i); !status.ok()) return status;
   }
   for (size_t i = 0; i < snapshot.modules.size(); ++i) {
     const Snapshot::Module& module = snapshot.modules[i];
@@ -265,10 +282,13 @@ class ProfileWriter {
     uint64_t address;
     size_t module;
     uint64_t function;  // id; 0: no name
+    int64_t line;       // 0: not known
   };
   struct Function {
     int64_t name;
     int64_t system_name;
+    int64_t file;
+    int64_t start_line;  // 0: not known
   };
 
   // Wraps around on overflow, which only a snapshot with impossible values has.
@@ -367,6 +387,10 @@ class ProfileWriter {
   void PackLocationIds(const Snapshot::Stack& stack) {
     const auto add = [&](uint64_t id) { protozero::add_varint_to_buffer(&packed_ids_, id); };
     for (const uint64_t return_address : stack.return_addresses) {
+      if (IsNamedFrame(return_address)) {
+        add(NamedFrameId(static_cast<uint32_t>(return_address)));
+        continue;
+      }
       // The address of the call is used, because the return address can belong to another line or function.
       add(LocationId(return_address == 0 ? 0 : return_address - 1, 0));
     }
@@ -375,21 +399,33 @@ class ProfileWriter {
   }
 
   // Returns the id of the location of `address`. `function` is 0, or the function of a location without an address.
-  uint64_t LocationId(uint64_t address, uint64_t function) {
-    const uint32_t index = location_ids_.IdOf(HashWord(address ^ function), [&](uint32_t candidate) {
-      return locations_[candidate].address == address && locations_[candidate].function == function;
+  uint64_t LocationId(uint64_t address, uint64_t function, int64_t line = 0) {
+    const uint64_t words[] = {address, function, static_cast<uint64_t>(line)};
+    const uint32_t index = location_ids_.IdOf(HashWords(words, std::size(words)), [&](uint32_t candidate) {
+      const Location& other = locations_[candidate];
+      return other.address == address && other.function == function && other.line == line;
     });
     if (index == locations_.size()) {
-      locations_.push_back({address, function == 0 ? modules_.Find(address) : kNoModule, function});
+      locations_.push_back({address, function == 0 ? modules_.Find(address) : kNoModule, function, line});
     }
     return index + uint64_t{1};
   }
-  uint64_t LocationId(std::string_view name) { return LocationId(0, FunctionId({strings_.Intern(name), 0})); }
+  uint64_t LocationId(std::string_view name) { return LocationId(0, FunctionId({strings_.Intern(name), 0, 0, 0})); }
+  // Returns the id of the location of a named frame.
+  uint64_t NamedFrameId(uint32_t index) {
+    const Snapshot::NamedFrame& frame = snapshot_.named_frames[index];
+    if (frame.function.empty()) return LocationId(kUnknownCode);
+    return LocationId(
+        0, FunctionId({strings_.Intern(frame.function), 0, strings_.Intern(frame.file), frame.start_line}), frame.line);
+  }
 
   uint64_t FunctionId(const Function& function) {
-    const uint64_t words[] = {static_cast<uint64_t>(function.name), static_cast<uint64_t>(function.system_name)};
+    const uint64_t words[] = {static_cast<uint64_t>(function.name), static_cast<uint64_t>(function.system_name),
+                              static_cast<uint64_t>(function.file), static_cast<uint64_t>(function.start_line)};
     const uint32_t index = function_ids_.IdOf(HashWords(words, std::size(words)), [&](uint32_t candidate) {
-      return functions_[candidate].name == function.name && functions_[candidate].system_name == function.system_name;
+      const Function& other = functions_[candidate];
+      return other.name == function.name && other.system_name == function.system_name && other.file == function.file &&
+             other.start_line == function.start_line;
     });
     if (index == functions_.size()) functions_.push_back(function);
     return index + uint64_t{1};
@@ -416,7 +452,7 @@ class ProfileWriter {
       const bool in_module = location.module != kNoModule;
       Function function = {};
       if (!names[i].system_name.empty()) {
-        function = {strings_.Intern(names[i].name), strings_.Intern(names[i].system_name)};
+        function = {strings_.Intern(names[i].name), strings_.Intern(names[i].system_name), 0, 0};
         if (in_module) has_names_[location.module] = true;
       } else if (in_module) {
         function.name = strings_.Intern(NameInModule(snapshot_.modules[location.module], location.address));
@@ -514,6 +550,7 @@ class ProfileWriter {
       if (location.function != 0) {
         Message<LineField> line(message, LocationField::kLine);
         line.add_uint64(LineField::kFunctionId, location.function);
+        if (location.line != 0) line.add_int64(LineField::kLine, location.line);
       }
     }
   }
@@ -524,6 +561,8 @@ class ProfileWriter {
       message.add_uint64(FunctionField::kId, i + 1);
       message.add_int64(FunctionField::kName, functions_[i].name);
       if (functions_[i].system_name != 0) message.add_int64(FunctionField::kSystemName, functions_[i].system_name);
+      if (functions_[i].file != 0) message.add_int64(FunctionField::kFilename, functions_[i].file);
+      if (functions_[i].start_line != 0) message.add_int64(FunctionField::kStartLine, functions_[i].start_line);
     }
   }
 
@@ -553,6 +592,7 @@ class ProfileWriter {
                      .Add("dropped_tag_values", tracker.dropped_tag_values)
                      .Add("host_bytes", tracker.host_bytes)
                      .Add("max_host_bytes", tracker.max_host_bytes));
+    if (!snapshot_.python.version.empty()) WritePythonComment();
     for (const auto& [name, value] : snapshot_.counters) {
       WriteComment(CommentLine("counter " + CommentValue(name)).Add("value", value));
     }
@@ -565,6 +605,14 @@ class ProfileWriter {
                      .Add("host", snapshot_.host)
                      .Add("pid", snapshot_.process_id)
                      .Add("time", UtcTime(snapshot_.time_unix_nanos)));
+  }
+
+  void WritePythonComment() {
+    const Snapshot::Python& python = snapshot_.python;
+    CommentLine line("python");
+    line.Add("version", python.version).Add("functions", python.problem.empty() ? "read" : "not_read");
+    if (!python.problem.empty()) line.Add("problem", python.problem);
+    WriteComment(line);
   }
 
   // Writes the comment of a memory space that was used, or whose device probe has reported values.

@@ -167,6 +167,11 @@ class Examiner {
         if (value("foreign_frees") != 0) {
           Note(Cat(value("foreign_frees"), " frees were of buffers whose allocation was not seen"));
         }
+      } else if (comment.word == "python") {
+        const auto problem = comment.values.find("problem");
+        if (problem != comment.values.end()) {
+          Note(Cat("Python functions are not in the stacks: ", problem->second));
+        }
       } else if (comment.word == "device") {
         Device(comment);
       }

@@ -9,6 +9,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "hbmprof/cuda_coverage.h"
+#include "src/base/python_versions.h"
 #include "src/tool/command.h"
 #include "src/tool/injection.h"
 #include "src/tool/profile_reader.h"
@@ -188,7 +190,63 @@ struct Program {
   std::vector<std::string> needed;
   int functions = 0;
   int frame_pointer_functions = 0;
+  // The Python interpreter that the program is or that it is linked with: "3.11.2" or "3.11"; empty: none.
+  std::string python;
+  int python_minor = 0;
+  bool python_is_free_threaded = false;
 };
+
+// The bytes of the file that are loaded at `address`; empty if they are not in the file.
+std::string_view LoadedBytes(Elf* elf, std::string_view bytes, uint64_t address, size_t size) {
+  size_t count = 0;
+  elf_getphdrnum(elf, &count);
+  for (size_t i = 0; i < count; ++i) {
+    GElf_Phdr segment;
+    if (gelf_getphdr(elf, static_cast<int>(i), &segment) == nullptr || segment.p_type != PT_LOAD) continue;
+    if (address < segment.p_vaddr || address - segment.p_vaddr >= segment.p_filesz) continue;
+    const uint64_t offset = address - segment.p_vaddr + segment.p_offset;
+    return offset < bytes.size() && bytes.size() - offset >= size ? bytes.substr(offset, size) : std::string_view();
+  }
+  return {};
+}
+
+// An interpreter says which version it is by Py_Version, and before 3.11 by the functions that it has.
+void FindPython(Elf* elf, Elf_Scn* symbols, const GElf_Shdr& header, std::string_view bytes, Program& program) {
+  Elf_Data* data = elf_getdata(symbols, nullptr);
+  if (data == nullptr || header.sh_entsize == 0) return;
+  bool is_python = false;
+  int minor = 7;
+  unsigned long version = 0;
+  for (size_t i = 0; i < header.sh_size / header.sh_entsize; ++i) {
+    GElf_Sym symbol;
+    if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr || symbol.st_shndx == SHN_UNDEF) continue;
+    const char* text = elf_strptr(elf, header.sh_link, symbol.st_name);
+    const std::string_view name = text == nullptr ? "" : text;
+    if (name == "_PyRuntime") is_python = true;
+    if (name == "PyCode_NewWithPosOnlyArgs") minor = std::max(minor, 8);
+    if (name == "PyFrame_GetCode") minor = std::max(minor, 9);
+    if (name == "PyIter_Send") minor = std::max(minor, 10);
+    if (name != "Py_Version") continue;
+    const std::string_view value = LoadedBytes(elf, bytes, symbol.st_value, sizeof(version));
+    if (!value.empty()) std::memcpy(&version, value.data(), sizeof(version));
+  }
+  if (!is_python) return;
+  program.python_minor = version != 0 ? static_cast<int>(version >> 16 & 0xff) : minor;
+  program.python = Cat("3.", program.python_minor, version != 0 ? Cat(".", version >> 8 & 0xff) : std::string());
+}
+
+// The same of a program that is linked with an interpreter, from the library's name.
+void FindLinkedPython(Program& program) {
+  constexpr std::string_view kStart = "libpython3.";
+  for (const std::string& name : program.needed) {
+    if (!program.python.empty() || name.rfind(kStart, 0) != 0) continue;
+    char* end = nullptr;
+    program.python_minor = static_cast<int>(std::strtol(name.c_str() + kStart.size(), &end, 10));
+    if (program.python_minor == 0) continue;
+    program.python = Cat("3.", program.python_minor);
+    program.python_is_free_threaded = *end == 't';
+  }
+}
 
 void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std::string_view bytes, Program& program) {
   Elf_Data* data = elf_getdata(section, nullptr);
@@ -253,6 +311,7 @@ Program Examine(std::string_view bytes) {
     }
     if (info.sh_type == SHT_DYNSYM) {
       program.dynamic_symbols = true;
+      FindPython(elf, section, info, bytes, program);
       program.reports_torch_blocks = Imports(elf, section, info, kTorchReport);
     }
     if (info.sh_type != SHT_DYNAMIC || info.sh_entsize == 0) continue;
@@ -265,7 +324,22 @@ Program Examine(std::string_view bytes) {
     }
   }
   elf_end(elf);
+  FindLinkedPython(program);
   return program;
+}
+
+void Python(const Program& program, Findings& findings) {
+  if (program.python.empty()) return;
+  const bool is_known = program.python_minor >= internal::kFirstPythonMinor &&
+                        program.python_minor <= internal::kLastPythonMinor && !program.python_is_free_threaded;
+  if (is_known) {
+    findings.Say("Python", Cat(program.python, ": stacks have the Python functions (HBMPROF_PYTHON=0 turns that off)"));
+  } else {
+    findings.Problem("Python",
+                     Cat(program.python, program.python_is_free_threaded ? ", free-threaded" : "",
+                         ": Python functions are not in the stacks; hbmprof can read 3.", internal::kFirstPythonMinor,
+                         " to 3.", internal::kLastPythonMinor, ", and no free-threaded build"));
+  }
 }
 
 std::string NeededLike(const Program& program, const std::string& start) {
@@ -341,6 +415,7 @@ void Target(const std::string& command, const std::string& library, Findings& fi
   if (!NeededLike(program, kTorchLibrary).empty()) {
     findings.Say("PyTorch", "linked: `hbmprof doctor -- PATH/libc10_cuda.so` says whether its blocks are shown");
   }
+  Python(program, findings);
   if (program.functions > 0) {
     findings.Say("frame pointers", Cat(FormatPercent(program.frame_pointer_functions, program.functions), " of ",
                                        program.functions, " functions; stacks are complete without, by unwind tables",

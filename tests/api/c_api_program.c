@@ -210,6 +210,7 @@ static void init(const char* path) {
   EXPECT(strcmp(options.oom_output, "") == 0);
   EXPECT(options.oom_report == 1 && options.output_on_signals == 0);
   EXPECT(strcmp(options.socket_dir, "") == 0);
+  EXPECT(options.python == 1);
   EXPECT(options.output_mode == 0600);
   options.max_sites = 0;
   EXPECT(hbmprof_init(&options) == HBMPROF_INVALID_ARGUMENT);

@@ -133,15 +133,15 @@ TEST(CApi, RecordsAGivenStack) {
     EXPECT_EQ(hbmprof_record_free(&buffer), 1);
     return found;
   };
-  for (const size_t count : {1, 2, 64}) {
+  for (const size_t count : {1, 2, 128}) {
     const Snapshot::Stack found = recorded(count);
     EXPECT_EQ(found.return_addresses, std::vector<uint64_t>(stack.begin(), stack.begin() + count));
     EXPECT_FALSE(found.truncated);
   }
-  for (const size_t count : {65, 513, 600}) {
+  for (const size_t count : {129, 513, 600}) {
     const Snapshot::Stack found = recorded(count);
-    EXPECT_EQ(found.return_addresses, std::vector<uint64_t>(stack.begin(), stack.begin() + 64));
-    EXPECT_TRUE(found.truncated) << "64 is the default depth";
+    EXPECT_EQ(found.return_addresses, std::vector<uint64_t>(stack.begin(), stack.begin() + 128));
+    EXPECT_TRUE(found.truncated) << "128 is the default depth";
   }
   EXPECT_GT(recorded(0).return_addresses.size(), 2u) << "without a stack, the real one";
 }

@@ -30,6 +30,7 @@ bool Set(const std::string& argument, hbmprof::DefaultOptions* options) {
   if (field == "enabled") options->enabled = number != 0;
   if (field == "max_stack_depth") options->max_stack_depth = static_cast<int>(number);
   if (field == "unwinder") options->unwinder = hbmprof::Unwinder(number);
+  if (field == "python") options->python = number != 0;
   if (field == "max_live_buffers") options->max_live_buffers = number;
   if (field == "max_sites") options->max_sites = number;
   if (field == "max_host_bytes") options->max_host_bytes = number;

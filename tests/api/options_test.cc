@@ -30,6 +30,7 @@ constexpr const char* kVariables[] = {"HBMPROF",
                                       "HBMPROF_SOCKET_DIR",
                                       "HBMPROF_STACK_DEPTH",
                                       "HBMPROF_UNWINDER",
+                                      "HBMPROF_PYTHON",
                                       "HBMPROF_MAX_LIVE",
                                       "HBMPROF_MAX_HOST_BYTES",
                                       "HBMPROF_TAGS"};
@@ -128,7 +129,7 @@ TEST_F(OptionsTest, StackDepthIsANumberFrom1To512) {
   EXPECT_EQ(Good("HBMPROF_STACK_DEPTH", "1").max_stack_depth, 1);
   EXPECT_EQ(Good("HBMPROF_STACK_DEPTH", "512").max_stack_depth, 512);
   for (const char* value : {"0", "513", "-5", "deep", "12frames", "1.5", "99999999999999999999", "0x20", "+", " "}) {
-    EXPECT_EQ(Bad("HBMPROF_STACK_DEPTH", value, "1 to 512", "64").max_stack_depth, 64);
+    EXPECT_EQ(Bad("HBMPROF_STACK_DEPTH", value, "1 to 512", "128").max_stack_depth, 128);
   }
 }
 
@@ -171,6 +172,13 @@ TEST_F(OptionsTest, UnwinderIsOneOfFourNames) {
   for (const char* value : {"AUTO", "dwarf", "fp,libunwind", "none "}) {
     EXPECT_EQ(Bad("HBMPROF_UNWINDER", value, "auto, fp, libunwind or none", "auto").unwinder, Unwinder::kAuto);
   }
+}
+
+TEST_F(OptionsTest, PythonIsZeroOrOne) {
+  EXPECT_TRUE(Good("HBMPROF_PYTHON", "").python);
+  EXPECT_FALSE(Good("HBMPROF_PYTHON", "0").python);
+  EXPECT_TRUE(Good("HBMPROF_PYTHON", "1").python);
+  EXPECT_TRUE(Bad("HBMPROF_PYTHON", "off", "0 (off) or 1 (on)", "1").python);
 }
 
 TEST_F(OptionsTest, EachBadVariableHasALineAndTheGoodOnesCount) {

@@ -329,6 +329,6 @@ TEST_P(StackUseTest, OfRecordingIsBelow4KiB) {
   EXPECT_LE(static_cast<ptrdiff_t>(top - reinterpret_cast<uintptr_t>(&*lowest)), kMaxBytes);
   EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, 0);
 }
-INSTANTIATE_TEST_SUITE_P(Depths, StackUseTest, testing::Values(64, 512), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Depths, StackUseTest, testing::Values(64, 128, 512), testing::PrintToStringParamName());
 
 }  // namespace

@@ -46,7 +46,10 @@ Snapshot Everything() {
   profiler.RecordDropped(5);
   ProfilerAccess::ImplOf(profiler).SetSnapshotFinisher(
       [](Snapshot* snapshot) { snapshot->warnings.push_back(std::to_string(snapshot->samples.size()) + " samples"); });
-  return profiler.TakeSnapshot();
+  Snapshot snapshot = profiler.TakeSnapshot();
+  snapshot.named_frames = {{"Model.forward", "/srv/model.py", 41, 30}};
+  snapshot.python = {"3.11.7", "turned off"};
+  return snapshot;
 }
 
 TEST(RenameTest, RecordHasItsOtherIdAndNoTotalChanges) {

@@ -188,6 +188,17 @@ TEST(OutOfMemoryStacksTest, ListsTheTenLargestOfTheDeviceAndSpace) {
                                  "    3.00 MiB   3.8 %        2 live  f20 < f21 < 0x3e6 < f23\n"));
 }
 
+TEST(OutOfMemoryStacksTest, ShowsTheNamesOfNamedFrames) {
+  constexpr uint64_t kNamed = Snapshot::kNamedFrame;
+  Snapshot snapshot = TwelveStacks();
+  snapshot.named_frames = {{"forward", "/srv/model.py", 41, 30}, {"main", "/srv/main.py", 3, 1}};
+  snapshot.stacks[11].return_addresses = {21, kNamed | 0, 31, kNamed | 1};
+  NumberSymbolizer symbolizer;
+  const std::string text = OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, &symbolizer, nullptr);
+  EXPECT_THAT(text, HasSubstr(" 2 live  f20 < forward < f30 < main\n"));
+  EXPECT_THAT(text, HasSubstr(" 2 live  f100 < f101 < 0x3e6 < f103\n")) << "the stacks behind it";
+}
+
 TEST(OutOfMemoryStacksTest, ShowsGrowthSinceTheLastProfile) {
   const Snapshot snapshot = TwelveStacks();
   const uint64_t largest = StackKey(snapshot.stacks[11]);

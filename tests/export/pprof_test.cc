@@ -117,6 +117,56 @@ TEST(SerializePprof, SamplesHaveAllLabels) {
   EXPECT_THAT(view.samples[4].labels, Contains(Pair("kind", "managed")));
 }
 
+TEST(SerializePprof, WritesNamedFramesAsFunctionsWithFileAndLine) {
+  constexpr uint64_t kNamed = Snapshot::kNamedFrame;
+  Snapshot snapshot = SmallSnapshot(
+      {{{kNamed | 0, 0x10010, kNamed | 1, kNamed | 2}, false}, {{kNamed | 0, 0x10010, kNamed | 1, kNamed | 3}, false}});
+  // The same function at two lines, and another one of the same name.
+  snapshot.named_frames = {{"forward", "/srv/model.py", 41, 30},
+                           {"forward", "/srv/model.py", 42, 30},
+                           {"forward", "/srv/other.py", 0, 7},
+                           {"forward", "/srv/other.py", 8, 7}};
+  const Profile profile = Written(snapshot, nullptr);
+  ASSERT_EQ(profile.sample_size(), 2);
+  const auto text = [&](int64_t index) { return profile.string_table(static_cast<int>(index)); };
+  std::vector<std::string> lines;
+  for (const auto& sample : profile.sample()) {
+    for (const uint64_t id : sample.location_id()) {
+      const auto& location = profile.location(static_cast<int>(id) - 1);
+      if (location.line_size() == 0) continue;
+      EXPECT_EQ(location.mapping_id(), 0u);
+      EXPECT_EQ(location.address(), 0u);
+      const auto& function = profile.function(static_cast<int>(location.line(0).function_id()) - 1);
+      EXPECT_EQ(function.system_name(), 0);
+      lines.push_back(text(function.name()) + " " + text(function.filename()) + " " +
+                      std::to_string(function.start_line()) + " " + std::to_string(location.line(0).line()));
+    }
+  }
+  EXPECT_THAT(lines,
+              ElementsAre("forward /srv/model.py 30 41", "forward /srv/model.py 30 42", "forward /srv/other.py 7 0",
+                          "forward /srv/model.py 30 41", "forward /srv/model.py 30 42", "forward /srv/other.py 7 8"));
+  EXPECT_EQ(profile.function_size(), 2);
+}
+
+TEST(SerializePprof, ANamedFrameWithoutANameIsUnknown) {
+  Snapshot snapshot = SmallSnapshot({{{Snapshot::kNamedFrame}, false}});
+  snapshot.named_frames = {{"", "/srv/model.py", 1, 1}};
+  const ProfileView view(Written(snapshot, nullptr));
+  ASSERT_EQ(view.samples.size(), 1u);
+  EXPECT_THAT(view.samples[0].functions, ElementsAre("[unknown]"));
+}
+
+TEST(SerializePprof, TheCommentOfPythonHasItsVersionAndProblem) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
+  EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("python", "version"), "");
+  snapshot.python = {"3.11.7", ""};
+  EXPECT_THAT(ProfileView(Written(snapshot, nullptr)).comments, Contains("python version=3.11.7 functions=read"));
+  snapshot.python = {"3.15.2", "hbmprof does not know this version"};
+  EXPECT_THAT(
+      ProfileView(Written(snapshot, nullptr)).comments,
+      Contains("python version=3.15.2 functions=not_read problem=hbmprof%20does%20not%20know%20this%20version"));
+}
+
 TEST(SerializePprof, OmitsTheSizeLabelOfZeroByteBuffers) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
   snapshot.samples[0].kind = MemoryKind::kAlias;
@@ -458,6 +508,20 @@ TEST(SnapshotChecks, AStackIndexOutsideTheStacksIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[1].stack = 2;
   ExpectRefused(snapshot, "samples[1].stack is 2, but `stacks` has 2 elements");
+}
+
+TEST(SnapshotChecks, AnIndexOutsideTheNamedFramesIsAnError) {
+  Snapshot snapshot = TwoSamples();
+  snapshot.named_frames = {{"f", "/srv/model.py", 1, 1}};
+  snapshot.stacks[1].return_addresses.push_back(Snapshot::kNamedFrame);
+  EXPECT_TRUE(SerializePprof(snapshot, nullptr).ok());
+  snapshot.stacks[1].return_addresses.back() |= 1;
+  const size_t last = snapshot.stacks[1].return_addresses.size() - 1;
+  ExpectRefused(snapshot, "stacks[1].return_addresses[" + std::to_string(last) +
+                              "] is the named frame 1, but `named_frames` has 1 elements");
+  snapshot.stacks[1].return_addresses.back() = Snapshot::kNamedFrame;
+  snapshot.named_frames.clear();
+  ExpectRefused(snapshot, "is the named frame 0, but `named_frames` has 0 elements");
 }
 
 TEST(SnapshotChecks, ADeviceIndexOutsideTheDevicesIsAnError) {

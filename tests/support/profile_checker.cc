@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -185,7 +186,7 @@ class Checker {
   }
 
   std::string Functions() const {
-    std::set<std::pair<int64_t, int64_t>> seen;
+    std::set<std::array<int64_t, 4>> seen;
     for (int i = 0; i < p_.function_size(); ++i) {
       const Function& f = p_.function(i);
       if (f.id() != static_cast<uint64_t>(i) + 1) return Text("function ", i, " has id ", f.id());
@@ -193,7 +194,8 @@ class Checker {
         return Text("function ", f.id(), " has a bad string");
       }
       if (String(f.name()).empty()) return Text("function ", f.id(), " has no name");
-      if (!seen.insert({f.name(), f.system_name()}).second) return Text("function ", f.id(), " is there twice");
+      if (!seen.insert({f.name(), f.system_name(), f.filename(), f.start_line()}).second)
+        return Text("function ", f.id(), " is there twice");
     }
     return "";
   }
