@@ -322,7 +322,8 @@ TEST_F(AgainstPprof, TagFiltersHaveTheSameRows) {
         "kind=dev"}},
   };
   for (const auto& [name, filters] : cases) {
-    const auto made = std::find_if(made_.begin(), made_.end(), [&](const Made& one) { return one.name == name; });
+    const auto made =
+        std::find_if(made_.begin(), made_.end(), [&name = name](const Made& one) { return one.name == name; });
     ASSERT_NE(made, made_.end());
     for (const std::string& filter : filters) {
       SCOPED_TRACE(name + " " + filter);
