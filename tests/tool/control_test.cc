@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -197,7 +198,11 @@ TEST_F(ControlTest, AThousandRequestsLeaveNothingBehind) {
   const size_t pages = program.ResidentPages();
   for (int i = 0; i < 900; ++i) ask();
   EXPECT_EQ(program.Descriptors(), descriptors);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::printf("not compared: the sanitizer keeps freed memory (%zu pages before)\n", pages);
+#else
   EXPECT_LE(program.ResidentPages(), pages + 512) << "2 MiB";
+#endif
 }
 
 TEST_F(ControlTest, AHundredClientsAtOnceAreAnswered) {
