@@ -17,7 +17,7 @@ using Probe = std::function<DeviceProbe()>;
 [[gnu::noinline]] int64_t OrNotKnown(const std::optional<int64_t>& value) { return value.value_or(kInjectedNotKnown); }
 
 // Called by the injected library, through which no exception may pass. (A cancellation of the thread may.)
-int AskProbe(void* argument, InjectedProbe* answer) {
+int QueryProbe(void* argument, InjectedProbe* answer) {
   return Completes([&] {
     const auto& call = *static_cast<const Probe*>(argument);
     const DeviceProbe probe = call ? call() : DeviceProbe();
@@ -74,7 +74,7 @@ uint32_t Joined::NumberOf(int (*number_of)(const char*, size_t, uint32_t*), std:
 
 void Joined::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) const {
   auto* const own = new Probe(std::move(probe));
-  if (injected_.set_device_probe(static_cast<uint32_t>(device), &AskProbe, own, &EndProbe, owner) == 0) {
+  if (injected_.set_device_probe(static_cast<uint32_t>(device), &QueryProbe, own, &EndProbe, owner) == 0) {
     throw std::bad_alloc();
   }
 }

@@ -170,11 +170,11 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
 }
 
 uint64_t ProfilerImpl::ClampSlow(const Attributes& attributes) {
-  Attributes sane = attributes;
-  if (static_cast<int>(sane.device) >= kMaxDevices) sane.device = DeviceId{kMaxDevices - 1};
-  if (static_cast<int>(sane.allocator) >= kMaxAllocators) sane.allocator = AllocatorId{kMaxAllocators - 1};
-  if (static_cast<int>(sane.kind) >= kMemoryKindCount) sane.kind = MemoryKind::kDevice;
-  return SiteWords::Packed(sane);
+  Attributes clamped = attributes;
+  if (static_cast<int>(clamped.device) >= kMaxDevices) clamped.device = DeviceId{kMaxDevices - 1};
+  if (static_cast<int>(clamped.allocator) >= kMaxAllocators) clamped.allocator = AllocatorId{kMaxAllocators - 1};
+  if (static_cast<int>(clamped.kind) >= kMemoryKindCount) clamped.kind = MemoryKind::kDevice;
+  return SiteWords::Packed(clamped);
 }
 
 [[gnu::noinline]] bool ProfilerImpl::RecordAllocInside(const Caller& caller, BufferId id, size_t bytes,

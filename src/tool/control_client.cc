@@ -119,7 +119,7 @@ void ReadInfo(const std::string& line, LiveProcess* process) {
 }
 
 absl::StatusOr<LiveProcess> Describe(const std::string& path) {
-  const absl::StatusOr<std::string> answer = AskProcess(path, "info");
+  const absl::StatusOr<std::string> answer = QueryProcess(path, "info");
   if (!answer.ok()) return answer.status();
   LiveProcess process;
   process.socket = path;
@@ -169,7 +169,7 @@ std::string ControlDirectory() {
   return Cat("/tmp/hbmprof-", static_cast<int64_t>(geteuid()));
 }
 
-absl::StatusOr<std::string> AskProcess(const std::string& path, std::string_view request) {
+absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request) {
   const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd.get() < 0) return Unavailable(path, std::strerror(errno));
   if (const absl::Status status = Connect(fd, path); !status.ok()) return status;

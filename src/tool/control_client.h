@@ -39,7 +39,7 @@ std::string ControlDirectory();
 // these: that the process accepts the request, that it answers, and that it sends the next part of the answer. Errors:
 // kUnavailable (no process listens, no answer in time, the connection ended), kPermissionDenied, or the process's own
 // error as kInternal; the message names the socket.
-absl::StatusOr<std::string> AskProcess(const std::string& path, std::string_view request);
+absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request);
 
 // Returns the processes that have a socket in `directory` and answer, sorted by process id. If `silent` is not null,
 // adds a line to it for each process that does not answer. Removes the sockets that ended processes have left. Errors:

@@ -34,7 +34,7 @@ std::string NewFileName(const LiveProcess& process) {
 absl::StatusOr<int> RunDump(const DumpOptions& options) {
   const absl::StatusOr<LiveProcess> process = FindProcess(options.directory, options.process);
   if (!process.ok()) return process.status();
-  const absl::StatusOr<std::string> profile = AskProcess(process->socket, "profile");
+  const absl::StatusOr<std::string> profile = QueryProcess(process->socket, "profile");
   if (!profile.ok()) return profile.status();
   if (options.output == "-") {
     if (const int error = internal::WriteAll(STDOUT_FILENO, *profile); error != 0) {
@@ -47,7 +47,7 @@ absl::StatusOr<int> RunDump(const DumpOptions& options) {
     Print(Cat(Visible(file), "\n"));
   }
   if (!options.reset_peak) return kSuccess;
-  const absl::StatusOr<std::string> reset = AskProcess(process->socket, "reset-peak");
+  const absl::StatusOr<std::string> reset = QueryProcess(process->socket, "reset-peak");
   if (!reset.ok()) return reset.status();
   return kSuccess;
 }
