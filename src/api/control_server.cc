@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/version.h"
+#include "src/base/background_thread.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
 
@@ -41,7 +42,6 @@ constexpr std::chrono::seconds kAnswerTime{60};  // for a client to take its ans
 // How often the server looks whether the program has closed its socket. A poll in progress does not notice that, and
 // keeps the socket alive.
 constexpr std::chrono::seconds kCheckInterval{2};
-constexpr size_t kStackBytes = size_t{1} << 20;
 
 // A socket descriptor of this library, with the inode of its socket. The program may have closed the descriptor, and
 // its number may now belong to another file.
@@ -321,22 +321,6 @@ absl::Status Listen(const std::string& directory, Server* server) {
   return absl::OkStatus();
 }
 
-bool StartThread(Server* server) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
-  const bool is_started = pthread_create(&thread, &attributes, &ServeForEver, server) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  return is_started;
-}
-
 // The child has no server thread, so it closes its copy of the listening socket: no client may wait for it. The list of
 // clients may be half changed, so it is not read.
 void CloseInChild() {
@@ -360,7 +344,7 @@ absl::Status StartControlServer(const std::string& directory) {
   running.store(server.get());
   pthread_atfork(nullptr, nullptr, &CloseInChild);
   std::atexit(&RemoveControlSocket);
-  if (!StartThread(server.get())) {
+  if (!StartBackgroundThread(&ServeForEver, server.get())) {
     unlink(server->address.sun_path);
     server->listener.Close();
     running.store(nullptr);

@@ -94,10 +94,14 @@ std::string BesideOutput(const std::string& output) {
   return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + "hbmprof.oom.%p.%n.pb.gz";
 }
 
-// Called when the process ends without its exit handlers.
-void EndProcess() {
+// Called when the process ends without its exit handlers. A process that has recorded nothing, such as most forked
+// children, writes no profile.
+void EndProcess() try {
+  if (internal::ExitSnapshot().samples.empty()) return;
   WriteAtExit();
   internal::RemoveControlSocket();
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
 
 // Sets errno.

@@ -13,11 +13,12 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "src/base/background_thread.h"
+
 namespace hbmprof::internal {
 namespace {
 
 constexpr time_t kMaxWaitSeconds = 5;
-constexpr size_t kStackBytes = size_t{1} << 20;
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
 void (*write_profile)() = nullptr;     // set before `thread_process`
@@ -33,22 +34,6 @@ void* WaitAndWrite(void*) {
   is_written.store(1);
   syscall(SYS_futex, &is_written, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
   return nullptr;
-}
-
-bool StartThread() {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
-  const bool is_started = pthread_create(&thread, &attributes, &WaitAndWrite, nullptr) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  return is_started;
 }
 
 void EndBySignal(int number, siginfo_t* info, void*) {
@@ -83,7 +68,7 @@ bool StartExitWriter(void (*write)()) {
   if (is_started.exchange(true)) return true;
   write_profile = write;
   sem_init(&requested, 0, 0);
-  if (!StartThread()) return false;
+  if (!StartBackgroundThread(&WaitAndWrite, nullptr)) return false;
   thread_process.store(getpid());
   pthread_atfork(nullptr, nullptr, [] { forked_process.store(getpid()); });
   at_quick_exit(&WriteByExitWriter);

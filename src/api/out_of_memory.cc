@@ -89,7 +89,7 @@ bool MayReport(std::string_view device, int64_t* unreported) {
   return true;
 }
 
-// The bytes of each call stack in the last written profile, sorted by the key of the stack.
+// The bytes that each call stack held of each memory space in the last written profile, sorted by HolderKey.
 struct LastProfile {
   std::vector<std::pair<uint64_t, int64_t>> bytes;
 };
@@ -223,7 +223,8 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
     auto profile = std::make_shared<LastProfile>();
     for (const Snapshot::Sample& sample : snapshot.samples) {
       if (sample.inuse_bytes != 0) {
-        profile->bytes.emplace_back(StackKey(snapshot.stacks[sample.stack]), sample.inuse_bytes);
+        profile->bytes.emplace_back(HolderKey(snapshot, sample.stack, sample.device, SpaceOf(sample.kind)),
+                                    sample.inuse_bytes);
       }
     }
     std::sort(profile->bytes.begin(), profile->bytes.end());

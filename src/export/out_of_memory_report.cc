@@ -254,8 +254,11 @@ std::string OutOfMemorySummary(const OutOfMemory& failure) {
   return text;
 }
 
-uint64_t StackKey(const Snapshot::Stack& stack) {
-  return HashWords128(stack.return_addresses.data(), stack.return_addresses.size()).low;
+uint64_t HolderKey(const Snapshot& snapshot, uint32_t stack, uint32_t device, MemorySpace space) {
+  const std::vector<uint64_t>& frames = snapshot.stacks[stack].return_addresses;
+  const std::string& name = snapshot.devices[device].name;
+  const uint64_t hash = HashWords(frames.data(), frames.size()) ^ HashWord(static_cast<uint64_t>(space));
+  return HashBytes(name.data(), name.size(), hash);
 }
 
 std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
@@ -267,7 +270,7 @@ std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemoryS
   std::map<std::string_view, Holder> by_text;
   bool has_growth = false;
   for (size_t i = 0; i < holders.size(); ++i) {
-    const std::optional<int64_t> before = Before(bytes_before, StackKey(snapshot.stacks[holders[i].stack]));
+    const std::optional<int64_t> before = Before(bytes_before, HolderKey(snapshot, holders[i].stack, device, space));
     has_growth = has_growth || before.has_value();
     Holder& merged = by_text.try_emplace(frames[i], Holder{static_cast<uint32_t>(i)}).first->second;
     merged.bytes += holders[i].bytes;

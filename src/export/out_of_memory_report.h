@@ -55,12 +55,13 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure);
 // Returns the report without the list of call stacks: several lines, each of which ends with a line feed.
 std::string OutOfMemorySummary(const OutOfMemory& failure);
 
-// Returns a key that identifies the call stack in all snapshots of one process.
-uint64_t StackKey(const Snapshot::Stack& stack);
+// Returns a key that identifies a call stack on one memory space of one device, in all snapshots of one process.
+// `stack` and `device` are indices in `snapshot`.
+uint64_t HolderKey(const Snapshot& snapshot, uint32_t stack, uint32_t device, MemorySpace space);
 
 // Returns the list of the call stacks that hold most of a device's memory space in `snapshot`; "" if nothing is in use.
 // The list has at most ten lines of stacks. Stacks with the same innermost functions share a line. `device` is an index
-// in snapshot.devices. `bytes_before(key)` returns the bytes of the stack with this key when the last profile was
+// in snapshot.devices. `bytes_before(key)` returns the bytes of the holder with this key when the last profile was
 // written, or nullopt if none was written. `symbolizer` may be null.
 std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
                               const std::function<std::optional<int64_t>(uint64_t key)>& bytes_before);

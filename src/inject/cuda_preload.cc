@@ -7,8 +7,6 @@
 //   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in DefaultOptions::output
 //   HBMPROF_CUDA_INTERVAL=SECONDS  also writes a profile there at this interval
 //   HBMPROF_NVTX=innermost|outermost|path  see nvtx.cc
-#include <pthread.h>
-#include <signal.h>
 #include <time.h>
 
 #include <cmath>
@@ -18,6 +16,7 @@
 #include "src/api/default_profiler.h"
 #include "src/backends/cuda/driver_adapter.h"
 #include "src/backends/cuda/driver_shim.h"
+#include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/inject/torch_blocks.h"
@@ -54,19 +53,11 @@ void StartPeriodicProfiles() {
     PrintMessage("HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, the path of the profiles");
     return;
   }
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
   profile_interval.tv_sec = static_cast<time_t>(seconds);
   profile_interval.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);
-  if (pthread_create(&thread, nullptr, &WriteProfilesPeriodically, nullptr) == 0) {
-    pthread_detach(thread);
-  } else {
+  if (!StartBackgroundThread(&WriteProfilesPeriodically, nullptr)) {
     PrintMessage("hbmprof: cannot start a thread for HBMPROF_CUDA_INTERVAL; profiles are written at exit only");
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace

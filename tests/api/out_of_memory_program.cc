@@ -5,7 +5,8 @@
 //   out_of_memory_program threads N   fills the device; then N threads fail at the same time
 //   out_of_memory_program fragments   frees every second buffer and asks for more than one
 //   out_of_memory_program host BYTES  fills the device; fails while the process may map no more than BYTES more
-//   out_of_memory_program child       fills the device, fails, and fails in a forked child
+//   out_of_memory_program devices     holds memory by the same call stack on two devices, saves a profile, and fails on
+//   one out_of_memory_program child       fills the device, fails, and fails in a forked child
 // Its last word is "done" if each failed allocation returned upstream's own status.
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -96,6 +97,14 @@ size_t MappedBytes() {
   return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
+// The growth of a call stack is that on the device that is full.
+void FailOnOneOfTwo(hbmprof::DeviceAllocator& one, hbmprof::DeviceAllocator& other) {
+  hbmprof::DeviceAllocator* const both[] = {&one, &other};
+  for (volatile int i = 0; i < 2; i = i + 1) LoadWeights(*both[i], kCapacity / 4);  // one call, not unrolled
+  if (!hbmprof::save_device_memory_profile("before.pb.gz").ok()) std::abort();
+  Fail(one, kCapacity);
+}
+
 void FailWithHostMemory(hbmprof::DeviceAllocator& allocator, size_t bytes) {
   const rlimit limit{MappedBytes() + bytes, MappedBytes() + bytes};
   if (setrlimit(RLIMIT_AS, &limit) != 0) std::abort();
@@ -109,7 +118,11 @@ int main(int argc, char** argv) {
   const size_t number = argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 0;
   const std::unique_ptr<hbmprof::SimulatedDevice> device = NewDevice("sim:0");
   hbmprof::TrackingAllocator allocator(*device);
-  if (mode == "fragments") {
+  if (mode == "devices") {
+    const std::unique_ptr<hbmprof::SimulatedDevice> second = NewDevice("sim:1");
+    hbmprof::TrackingAllocator other(*second);
+    FailOnOneOfTwo(allocator, other);
+  } else if (mode == "fragments") {
     Fragment(allocator);
   } else {
     Fill(allocator);

@@ -77,6 +77,10 @@ TEST_F(OutOfMemoryTest, IsReportedOnceAMinuteForEachDevice) {
 
 TEST_F(OutOfMemoryTest, IsReportedOnceByManyThreads) { EXPECT_EQ(ReportsIn(Run({"threads", "32"}).err), 1); }
 
+TEST_F(OutOfMemoryTest, GrowthIsOfTheDeviceThatIsFull) {
+  EXPECT_THAT(Run({"devices"}).err, HasSubstr("   16.00 MiB 100.0 %        1 live          +0 B  "));
+}
+
 TEST_F(OutOfMemoryTest, TellsFragmentation) {
   EXPECT_THAT(Run({"fragments"}).err, HasSubstr("32.00 MiB are free, but the largest free block has 4.00 MiB"));
 }

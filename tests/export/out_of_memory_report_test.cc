@@ -201,7 +201,7 @@ TEST(OutOfMemoryStacksTest, ShowsTheNamesOfNamedFrames) {
 
 TEST(OutOfMemoryStacksTest, ShowsGrowthSinceTheLastProfile) {
   const Snapshot snapshot = TwelveStacks();
-  const uint64_t largest = StackKey(snapshot.stacks[11]);
+  const uint64_t largest = HolderKey(snapshot, 11, 1, MemorySpace::kDevice);
   const auto before = [&](uint64_t key) { return std::optional<int64_t>(key == largest ? 10 * kMiB : 20 * kMiB); };
   const std::string text = OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, nullptr, before);
   EXPECT_THAT(text, HasSubstr("   12.00 MiB  15.4 %        2 live     +2.00 MiB  0x6e < 0x6f"));

@@ -118,6 +118,11 @@ void EndAs(const std::string& how) {
   }
   if (how == "sleep") sleep(60);
   if (how == "too_much") AskForTooMuch();
+  if (how == "idle_child") {
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    REQUIRE(waitpid(child, nullptr, 0) == child);
+  }
   if (how == "worker") ForkedWorker();
   if (how == "vfork") Vforked();
   if (how == "term_in_child") {

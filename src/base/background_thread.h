@@ -1,0 +1,33 @@
+// StartBackgroundThread: a thread of the library in somebody else's process.
+#ifndef HBMPROF_SRC_BASE_BACKGROUND_THREAD_H_
+#define HBMPROF_SRC_BASE_BACKGROUND_THREAD_H_
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <cstddef>
+
+namespace hbmprof::internal {
+
+// Starts a detached thread that runs run(argument), with all signals blocked, so that it gets none of the program's,
+// and a stack of 1 MiB. Returns false if no thread can be started. Any thread may call it.
+inline bool StartBackgroundThread(void* (*run)(void*), void* argument) {
+  constexpr size_t kStackBytes = size_t{1} << 20;
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const bool is_started = pthread_create(&thread, &attributes, run, argument) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  return is_started;
+}
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BASE_BACKGROUND_THREAD_H_
