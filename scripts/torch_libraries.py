@@ -7,6 +7,9 @@ Writes FOLDER/RELEASE/libc10.so and libc10_cuda.so; does nothing for a release t
 release that pip finds. The wheels have 500 to 900 MB, the two libraries 2 MB: only those are read, by HTTP range
 requests. pip finds the wheels, so its configuration says where from. Exits 1 if a release could not be read; the last
 line says why.
+
+The libraries look for a CUDA runtime in FOLDER/../nvidia (their RPATH) before LD_LIBRARY_PATH: there must be none if a
+double of the runtime is to be used.
 """
 import io
 import json

@@ -72,7 +72,7 @@ class TorchReleaseTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (!std::filesystem::exists(Library())) {
-      GTEST_SKIP() << "no PyTorch " << GetParam() << " in build/pypi/torch: scripts/test.sh reads it from PyPI";
+      GTEST_SKIP() << "no PyTorch " << GetParam() << " in build/torch: scripts/test.sh reads it from PyPI";
     }
   }
   static std::string Folder() { return std::string(HBMPROF_TORCH_LIBRARIES "/") + GetParam(); }
