@@ -38,19 +38,20 @@ Symbolizer& ElfSymbolizer();
 
 // Returns `snapshot` as a profile: gzip bytes. Without a symbolizer (null) functions have no names; pprof then needs
 // the program's files. docs/profile.md describes every value, label and comment of the profile. Bytes of names and tags
-// that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if the snapshot is not consistent, with the place and the
-// value: an index is outside its vector, a kind does not exist, tags are not sorted by key, a module ends before it
-// begins, or the symbolizer returned another number of names than of addresses; kResourceExhausted if the host has no
-// memory.
+// that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if an index in the snapshot is outside its vector, a kind
+// does not exist, tags are not sorted by key, a module ends before it begins, or the symbolizer returned another number
+// of names than of addresses (the message has the position in the snapshot and the value); kResourceExhausted if the
+// host has no memory.
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer);
 
 // Writes SerializePprof's result to the file `path`. The bytes are written to a temporary file beside `path`, synced,
 // and renamed: `path` is either the complete profile or what it was before. A new file has the permissions 0600. A
-// replaced file keeps its permissions, and its owner if the process may give files away. Symbolic links are followed;
-// but in a sticky directory that everyone may write to, such as /tmp, a link or a file of another user is refused.
-// Errors: those of SerializePprof; kNotFound (the directory does not exist), kPermissionDenied, kResourceExhausted
-// (disk full, file size limit), kInvalidArgument (`path` has no file name or names something that is not a regular
-// file), kInternal. The message has the path, the operation and the system's reason. No file is left behind.
+// replaced file keeps its permissions, and its owner and group if the process is allowed to set them. Symbolic links
+// are followed. But in a sticky directory that everyone may write to, such as /tmp, a link or a file of another user
+// (except the owner of the directory) is refused. Errors: those of SerializePprof; kNotFound (the directory does not
+// exist), kPermissionDenied, kResourceExhausted (disk full, file size limit), kInvalidArgument (`path` has no file name
+// or names something that is not a regular file), kInternal. The message has the path, the operation and the system's
+// reason. No file is left behind.
 absl::Status WritePprof(const Snapshot& snapshot, Symbolizer* symbolizer, std::string_view path);
 
 }  // namespace hbmprof
