@@ -179,7 +179,7 @@ class SymbolTable {
   std::vector<uint64_t> addresses_;  // sorted, unique; a separate vector, so that a search uses few cache lines
   std::vector<Function> functions_;  // of addresses_
   std::string names_;                // NUL-terminated, concatenated
-  std::deque<std::string> found_;  // in the order of first use, which is close to that of later uses; never moved
+  std::deque<std::string> found_;    // in the order of first use, which is close to that of later uses; never moved
 };
 
 // Returns the functions of the file that a module was loaded from; null if none are found. Uses the first of these that
