@@ -38,10 +38,10 @@ Symbolizer& ElfSymbolizer();
 
 // Returns `snapshot` as a profile: gzip bytes. Without a symbolizer (null) functions have no names; pprof then needs
 // the program's files. docs/profile.md describes every value, label and comment of the profile. Bytes of names and tags
-// that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if an index in the snapshot is outside its vector, a kind
-// does not exist, tags are not sorted by key, a module ends before it begins, or the symbolizer returned another number
-// of names than of addresses (the message has the position in the snapshot and the value); kResourceExhausted if the
-// host has no memory.
+// that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if the snapshot is not consistent, with the place and the
+// value: an index is outside its vector, a kind does not exist, tags are not sorted by key, a module ends before it
+// begins, or the symbolizer returned another number of names than of addresses; kResourceExhausted if the host has no
+// memory.
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer);
 
 // Writes SerializePprof's result to the file `path`. The bytes are written to a temporary file beside `path`, synced,

@@ -67,8 +67,7 @@ class FreedRecord {
   uint32_t site_ = 0;
 };
 
-// A device's own numbers, as its probe returns them. Values are bytes. A field without a value is not known.
-// DeviceStats describes the fields.
+// A device's own numbers, as its probe returns them. Bytes; no value: not known. DeviceStats describes the fields.
 struct DeviceProbe {
   std::optional<int64_t> bytes_limit;
   std::optional<int64_t> bytes_free;

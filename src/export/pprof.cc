@@ -365,7 +365,7 @@ class ProfileWriter {
         for (size_t i = 0; i < kSampleTypeCount; ++i) rows[id].values[i] = Sum(rows[id].values[i], row.values[i]);
       }
     }
-    // The rows are sorted by stack, because repeated location ids compress well if they follow each other.
+    // Sorted by stack: repeated location ids compress well if they follow each other.
     uint32_t before = 0;
     for (Stack& stack : stacks_) before += std::exchange(stack.rows_end, before);
     rows_.resize(rows.size());

@@ -25,8 +25,8 @@ class CallerAbove {
  private:
   using Set = void(const Caller*);
   static void Ignore(const Caller*) {}
-  // Returns Ignore without the injected library. A static local with an initializer is not used: its guard would be
-  // held while dlsym takes the dynamic linker's lock. Threads that call it at the same time store the same value.
+  // Returns Ignore without the injected library. Not a static local with an initializer: the guard would be held while
+  // dlsym takes the dynamic linker's lock. Threads that call it at the same time store the same value.
   static Set* Setter() {
     static std::atomic<Set*> found{nullptr};
     Set* set = found.load(std::memory_order_relaxed);

@@ -80,15 +80,14 @@ class TrackedCudaCall {
   TrackedCudaCall& operator=(const TrackedCudaCall&) = delete;
 
   bool outermost() const { return outermost_; }
-  // Returns the caller at which the recorded stack begins: the caller of SetCallerAbove if one is set, else the caller
-  // that the constructor got.
+  // The caller at which the recorded stack begins: that of SetCallerAbove if one is set, else that of the constructor.
   const Caller& caller() const { return caller_; }
 
-  // For tracked wrappers above the driver, such as those of hbmprof::cuda. The stacks of the calling thread's
-  // allocations begin at `caller` until the next call with null. `caller` must stay valid until then.
+  // For a tracked wrapper above the driver: until the next call with null, the stacks of the calling thread's
+  // allocations begin at `caller`, which must stay valid until then.
   static void SetCallerAbove(const Caller* caller);
 
-  // Returns the number of starts and ends of outermost calls so far, on all threads.
+  // The number of starts and ends of outermost calls so far, on all threads.
   static uint64_t Count() { return count_.load(std::memory_order_relaxed); }
 
  private:
