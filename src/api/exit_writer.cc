@@ -23,7 +23,7 @@ constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, 
 
 void (*write_profile)() = nullptr;     // set before `thread_process`
 std::atomic<pid_t> thread_process{0};  // the process that has the thread
-std::atomic<pid_t> forked_process{0};  // the child of a fork, in which fork handlers have run
+std::atomic<pid_t> forked_process{0};  // set by a fork handler: the id of the forked child
 sem_t requested;                       // posted when the process is about to end
 std::atomic<uint32_t> is_written{0};   // a futex
 static_assert(sizeof(is_written) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);

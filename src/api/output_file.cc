@@ -10,7 +10,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// Numbers that are tried for a new file.
+// The number of names that are tried for a new file.
 constexpr int kMostNames = 1 << 20;
 
 // The lowest number of the descriptor that is kept open. It is above the numbers that a program may expect for its own
