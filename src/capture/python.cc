@@ -410,7 +410,7 @@ class KeyReader {
 PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
   const PythonLayout& layout = python.layout;
   if (!python.is_permanent && !IsLoaded(python)) return PythonRead::kNothing;
-  // The key is deleted when the interpreter ends and may be another one when it begins anew.
+  // The key is deleted when the interpreter ends. If the interpreter is started again, it may have another key.
   if (Load<int32_t>(python.runtime + layout.tss) != 1) return PythonRead::kNothing;
   const auto key = Load<uint32_t>(python.runtime + layout.tss + 4);
   *state = reinterpret_cast<uintptr_t>(pthread_getspecific(key));

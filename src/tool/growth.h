@@ -47,7 +47,7 @@ struct SiteGrowth {
   Sure sure = Sure::kLow;
   std::string why;         // one sentence
   std::string more_dumps;  // the effect of more dumps, in one sentence
-  size_t first = 0;        // the dump from which on it is judged
+  size_t first = 0;        // the first dump that the verdict is based on
   // Since `first`.
   int64_t growth = 0;
   double per_interval = 0;
