@@ -144,7 +144,7 @@ class Examiner {
     if (negative > 0) Note(Cat(negative, " values are negative: it is a saved difference"));
   }
 
-  // The comments of this project's own profiles must agree with the samples.
+  // Checks that the comments agree with the samples. Only profiles of hbmprof have these comments.
   void Comments() {
     for (const int64_t index : message_.comment()) {
       const Comment comment(profile_.text(index));

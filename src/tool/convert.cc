@@ -134,7 +134,7 @@ std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string
     for (const ProfileSet::File& file : profiles.files()) {
       for (size_t s = 0; s < file.samples.size(); ++s, ++number) {
         const int64_t value = profiles.Value(file, s, type);
-        if (value <= 0) continue;  // has no width
+        if (value <= 0) continue;  // the viewer shows a value as a width
         samples += samples.empty() ? "[" : ",[";
         samples.append(stacks[number], 1).append("]");
         weights += Cat(weights.empty() ? "" : ",", value);
