@@ -295,7 +295,8 @@ absl::Status Bind(int fd, const std::string& directory, sockaddr_un* bound) {
     const std::string path = absl::StrCat(directory, "/", kControlSocketPrefix, getpid(), number, kControlSocketSuffix);
     if (path.size() >= sizeof(bound->sun_path)) {
       return absl::InvalidArgumentError(absl::StrCat("no control channel: the path ", path, " has ", path.size(),
-                                                     " bytes; a socket's may have ", sizeof(bound->sun_path) - 1));
+                                                     " bytes; a socket path may have at most ",
+                                                     sizeof(bound->sun_path) - 1));
     }
     *bound = AddressOf(path);
     const auto* address = reinterpret_cast<const sockaddr*>(bound);

@@ -108,7 +108,7 @@ void EndProcess() try {
 // May change errno.
 void StartThreadsNow(const DefaultOptions& options) try {
   if (!options.output.empty() && options.output_on_signals && !internal::StartExitWriter(&EndProcess)) {
-    PrintMessage("hbmprof: no thread could be started that writes a profile when a signal ends the process");
+    PrintMessage("hbmprof: cannot start the thread that writes the profile when a signal ends the process");
   }
   if (options.socket_dir.empty()) return;
   const absl::Status status = internal::StartControlServer(options.socket_dir);

@@ -162,8 +162,8 @@ absl::Status internal::ValidateOptions(const DefaultOptions& options) {
                                                    absl::Hex(options.output_mode)));
   }
   if (options.unwinder > Unwinder::kNone) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hbmprof: the option unwinder is ", static_cast<int>(options.unwinder), ", which is no Unwinder"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hbmprof: the option unwinder is ", static_cast<int>(options.unwinder), ", which is not a value of Unwinder"));
   }
   return absl::OkStatus();
 }

@@ -101,7 +101,7 @@ absl::Status OutputFile::WriteFile(std::string_view bytes, FileDescriptor* keep_
     if (!status.ok()) return status;
     if (i > 0 && !pattern_.has_number() && path != own_path_) {
       PrintMessage("hbmprof: ", pattern_.Path(0),
-                   " is not replaced, since it is not this process's; the profile is in ", path);
+                   " is not replaced, because this process did not write it; the profile is in ", path);
     }
     own_path_ = path;
     own_ = written;

@@ -171,7 +171,7 @@ class LiveTable {
       return &entries[is_later + (is_later & static_cast<uint64_t>(entries[1].id != id))];
     }
   };
-  static_assert(sizeof(Bucket) == 64, "one cache bucket");
+  static_assert(sizeof(Bucket) == 64, "one cache line");
 
   static constexpr int kFirstSegmentBits = 12;
   static constexpr uint64_t kNoRecord = ~uint64_t{0};  // differs from every packed record

@@ -46,12 +46,12 @@ void StartPeriodicProfiles() {
   char* end = nullptr;
   const double seconds = std::strtod(interval, &end);
   if (*end != '\0' || !(seconds >= 0.001 && seconds <= 1e8)) {
-    PrintMessage("HBMPROF_CUDA_INTERVAL=", interval,
+    PrintMessage("hbmprof: HBMPROF_CUDA_INTERVAL=", interval,
                  ": must be a number of seconds from 0.001 to 1e8; profiles are written at exit only");
     return;
   }
   if (output == nullptr || *output == '\0') {
-    PrintMessage("HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, the path of the profiles");
+    PrintMessage("hbmprof: HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, the path of the profiles");
     return;
   }
   profile_interval.tv_sec = static_cast<time_t>(seconds);

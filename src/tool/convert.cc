@@ -215,7 +215,7 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
 Command AddConvertCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("convert", "Write folded stacks, speedscope's format, or JSON");
   auto options = std::make_shared<ConvertOptions>();
-  arguments->add_option("FILE", options->files, "Profiles; those of several ranks are put together")->required();
+  arguments->add_option("FILE", options->files, "Profiles; several profiles are combined into one")->required();
   arguments->add_option("--to", options->to, "folded, speedscope or json")
       ->required()
       ->check(CLI::IsMember({"folded", "speedscope", "json"}));

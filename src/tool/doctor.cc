@@ -411,7 +411,7 @@ void Target(const std::string& command, const std::string& library, Findings& fi
                        : looks_up       ? "the static runtime is in the program: tracked through the driver"
                        : !driver.empty()
                            ? "the driver, linked: tracked"
-                           : "none in the program itself; what its libraries use is tracked all the same");
+                           : "none in the program itself; what its libraries use is also tracked");
   if (!NeededLike(program, kTorchLibrary).empty()) {
     findings.Say("PyTorch", "linked: `hbmprof doctor -- PATH/libc10_cuda.so` says whether its blocks are shown");
   }

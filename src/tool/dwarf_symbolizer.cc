@@ -323,7 +323,7 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
     }
     // libdw returns the nearest symbol, which may be far away from code without a symbol. So a symbol with a size must
     // contain the address.
-    if ((symbol.st_size != 0 && offset >= symbol.st_size)) continue;
+    if (symbol.st_size != 0 && offset >= symbol.st_size) continue;
     if (frames[i].empty()) frames[i].emplace_back();
     frames[i].back().system_name = name;
     frames[i].back().name = hbmprof::internal::ShortFunctionName(name);

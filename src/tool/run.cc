@@ -323,7 +323,7 @@ std::string BytesOrUnknown(const Comment& comment, const std::string& key) {
 // Describes the unaccounted memory: its size, its scope, and its growth.
 std::string Unaccounted(const Comment& comment) {
   const std::optional<int64_t> unaccounted = comment.Number("unaccounted");
-  if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver said what is in use)";
+  if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver reports the memory in use)";
   const auto scope = comment.values.find("driver_scope");
   const bool process = scope != comment.values.end() && scope->second == "process";
   std::string text = Cat("unaccounted ", FormatValue(*unaccounted, "bytes"),

@@ -117,7 +117,7 @@ Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* a
   Error* const error = RemoveThenCall(tracked, kClientDestroy, args, [&] {
     Removed removed = tracked.records.ClientDestroyed(args->client);
     if (!Completes([&] { ReportLeftovers(tracked, removed); })) {
-      PrintMessage("hbmprof: the host has no memory to say what a destroyed PJRT client left behind");
+      PrintMessage("hbmprof: the host has no memory to list the buffers that a destroyed PJRT client did not free");
     }
     return removed;
   });
