@@ -407,11 +407,10 @@ void Target(const std::string& command, const std::string& library, Findings& fi
   const std::string runtime = NeededLike(program, "libcudart.so");
   const std::string driver = NeededLike(program, "libcuda.so");
   const bool looks_up = bytes->find("cuGetProcAddress") != std::string::npos;
-  findings.Say("CUDA", !runtime.empty() ? Cat("the shared runtime, ", runtime, ": tracked through the driver")
-                       : looks_up       ? "the static runtime is in the program: tracked through the driver"
-                       : !driver.empty()
-                           ? "the driver, linked: tracked"
-                           : "none in the program itself; what its libraries use is also tracked");
+  findings.Say("CUDA", !runtime.empty()  ? Cat("the shared runtime, ", runtime, ": tracked through the driver")
+                       : looks_up        ? "the static runtime is in the program: tracked through the driver"
+                       : !driver.empty() ? "the driver, linked: tracked"
+                                         : "none in the program itself; what its libraries use is also tracked");
   if (!NeededLike(program, kTorchLibrary).empty()) {
     findings.Say("PyTorch", "linked: `hbmprof doctor -- PATH/libc10_cuda.so` says whether its blocks are shown");
   }
