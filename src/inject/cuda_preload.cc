@@ -78,6 +78,10 @@ void CudaTrackingStarts() {
   }
 }
 
+void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller) {
+  if (!LeaveFailureToTorch(failure, caller)) ReportOutOfMemory(failure);
+}
+
 }  // namespace hbmprof::internal
 
 extern "C" {
