@@ -186,10 +186,11 @@ CudaDriverAdapter::Measurement CudaDriverAdapter::Measure() {
 }
 
 size_t CudaDriverAdapter::BytesSince(const Measurement& before) {
-  if (before.free_bytes < 0) return 0;
-  const int64_t after = queries_.FreeBytes();
+  if (!before.free_bytes.has_value()) return 0;
+  const std::optional<int64_t> after = queries_.FreeBytes();
   const bool alone = TrackedCudaCall::Count() == before.calls;
-  return after >= 0 && alone ? static_cast<size_t>(std::max<int64_t>(before.free_bytes - after, 0)) : 0;
+  if (!after.has_value() || !alone) return 0;
+  return static_cast<size_t>(std::max<int64_t>(*before.free_bytes - *after, 0));
 }
 
 }  // namespace hbmprof::internal

@@ -77,7 +77,7 @@ std::vector<unsigned> ProcessIds() {
   return ids;
 }
 
-int64_t ProcessBytes(const Library& nvml, Device device) {
+std::optional<int64_t> ProcessBytes(const Library& nvml, Device device) {
   std::vector<ProcessInfo> processes(64);
   Result result = kInsufficientSize;
   for (int attempt = 0; result == kInsufficientSize && attempt < 3; ++attempt) {
@@ -85,13 +85,13 @@ int64_t ProcessBytes(const Library& nvml, Device device) {
     result = nvml.processes(device, &count, processes.data());
     processes.resize(result == kInsufficientSize ? count + 16 : count);
   }
-  if (result != 0) return -1;
+  if (result != 0) return std::nullopt;
   const std::vector<unsigned> ids = ProcessIds();
   for (const ProcessInfo& process : processes) {
     const bool is_this = std::find(ids.begin(), ids.end(), process.pid) != ids.end();
     if (is_this && process.used != kNotAvailable) return static_cast<int64_t>(process.used);
   }
-  return -1;
+  return std::nullopt;
 }
 
 }  // namespace

@@ -4,13 +4,15 @@
 #define HBMPROF_SRC_BACKENDS_CUDA_NVML_H_
 
 #include <cstdint>
+#include <optional>
 
 namespace hbmprof::internal {
 
+// nullopt: NVML does not report it.
 struct NvmlMemory {
-  int64_t total_bytes = -1;
-  int64_t used_bytes = -1;     // by all processes
-  int64_t process_bytes = -1;  // allocations, contexts and code of this process; -1: NVML does not report it
+  std::optional<int64_t> total_bytes;
+  std::optional<int64_t> used_bytes;     // by all processes
+  std::optional<int64_t> process_bytes;  // allocations, contexts and code of this process
 };
 
 // Returns the memory of the device `pci_bus_id`, the string that cuDeviceGetPCIBusId returns. NVML does not find the
