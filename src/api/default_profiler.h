@@ -13,9 +13,9 @@ namespace hbmprof::internal {
 // freed.
 void SetOutputVariable(const char* name);
 
-// Starts what DefaultOptions::output_on_signals (exit_writer.h) and DefaultOptions::socket_dir (control_server.h) of
-// Profiler::Default() require. An injected library calls it with the first tracked allocation; a linked library does so
-// when it makes Profiler::Default(). Keeps errno.
+// Starts what DefaultOptions::output_on_signals (exit_writer.h), DefaultOptions::socket_dir (control_server.h) and the
+// triggers (dump_triggers.h) of Profiler::Default() require. An injected library calls it with the first tracked
+// allocation; a linked library does so when it makes Profiler::Default(). Keeps errno.
 void StartThreads();
 
 // Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off
