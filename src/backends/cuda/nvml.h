@@ -19,7 +19,7 @@ struct NvmlMemory {
   std::vector<DeviceProcess> processes;  // that compute on the device; empty: unknown
 };
 
-// Returns the memory of the device `pci_bus_id`, which is what cuDeviceGetPCIBusId returns. NVML does not find the
+// Returns the memory of the device `pci_bus_id`, the string that cuDeviceGetPCIBusId returns. NVML does not find the
 // process in a container that does not share its process ids with NVML. Thread-safe.
 NvmlMemory QueryNvml(const char* pci_bus_id);
 
