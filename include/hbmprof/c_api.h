@@ -343,6 +343,17 @@ int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats);
  * number of a device. */
 void hbmprof_reset_peak(int device);
 
+/* ---- Failed allocations ------------------------------------------------------------------------------------------ */
+
+/* Reports an allocation that failed for lack of memory, as ReportOutOfMemory of hbmprof/out_of_memory.h does: which
+ * call stacks hold the memory, and why the allocation failed, on standard error, at most once a minute for each device.
+ * `call` is the name of the function that failed. `bytes` are the requested bytes; -1 if they are not known. `space` is
+ * one of enum hbmprof_space. Call it after the allocation has failed, in the thread that requested it, and not in a
+ * signal handler. Returns 1 if this call wrote a report. Returns 0 if the last report of the device is less than a
+ * minute old, if recording or the report is off, if `call` is null, if `device` is not the number of a device, or if
+ * `space` has another value. */
+int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, int space);
+
 /* ---- Profiles ---------------------------------------------------------------------------------------------------- */
 
 /* Writes a profile of what is recorded now to `path`, as gzip-compressed pprof. "%p" in the path is replaced by the

@@ -32,6 +32,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -67,7 +68,8 @@ class FreedRecord {
   uint32_t site_ = 0;
 };
 
-// A device's own numbers, as its probe returns them. Bytes; no value: not known. DeviceStats describes the fields.
+// A device's own numbers, as its probe returns them. Bytes; no value: not known. DeviceStats and Snapshot::Device
+// describe the fields.
 struct DeviceProbe {
   std::optional<int64_t> bytes_limit;
   std::optional<int64_t> bytes_free;
@@ -77,6 +79,8 @@ struct DeviceProbe {
   DriverScope driver_scope = DriverScope::kDevice;
   std::optional<int64_t> driver_cache_bytes;
   std::optional<int64_t> baseline;
+  std::string uuid;                      // of the device; empty: not known
+  std::vector<DeviceProcess> processes;  // that have memory of the device; empty: not known
 };
 
 // A recorded buffer, as FindBuffer returns it.

@@ -1,7 +1,8 @@
 // Snapshot: a copy of all data that a profiler has recorded, taken at one instant. Exporters read it (pprof.h). It does
 // not refer to the profiler, so a test can write one by hand.
 //
-// Contents: DriverScope, DeviceStats, TrackerStats, Snapshot. A std::optional without a value means: not known.
+// Contents: DriverScope, DeviceStats, DeviceProcess, TrackerStats, Snapshot. A std::optional without a value means: not
+// known.
 #ifndef HBMPROF_SNAPSHOT_H_
 #define HBMPROF_SNAPSHOT_H_
 
@@ -42,6 +43,13 @@ struct DeviceStats {
   std::optional<int64_t> unaccounted;
   // `unaccounted` when the device was first seen. Its growth since then is memory outside of recorded allocations.
   std::optional<int64_t> baseline;
+};
+
+// A process that has memory of a device, as the driver reports it.
+struct DeviceProcess {
+  int64_t process_id = 0;        // in the process id name space of the driver
+  std::optional<int64_t> bytes;  // of the device's memory
+  bool is_this = false;          // this process
 };
 
 // The work of one profiler. Counts, unless stated otherwise. Only live_records and host_bytes ever decrease.
@@ -121,6 +129,9 @@ struct Snapshot {
   struct Device {
     std::string name;
     DeviceStats spaces[kMemorySpaceCount];  // by MemorySpace
+    // From the device's probe.
+    std::string uuid;                      // as NVML, Triton and DCGM show it: "GPU-..."; empty if it is not known
+    std::vector<DeviceProcess> processes;  // that have memory of the device; empty if they are not known
   };
 
   std::vector<Sample> samples;

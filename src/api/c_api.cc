@@ -14,6 +14,7 @@
 
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
+#include "hbmprof/out_of_memory.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/thread_state.h"
@@ -179,6 +180,14 @@ int NumberOf(const Find& find) try {
   return static_cast<int>(find(hbmprof::Profiler::Default()));
 } catch (const std::bad_alloc&) {
   return -1;
+}
+
+// The name of a device; "" if nothing has asked for the number.
+std::string NameOf(hbmprof::Profiler& profiler, hbmprof::DeviceId device) {
+  for (const hbmprof::Snapshot::Device& known : profiler.TakeSnapshot().devices) {
+    if (profiler.Device(known.name) == device) return known.name;
+  }
+  return "";
 }
 
 }  // namespace
@@ -431,6 +440,22 @@ void hbmprof_reset_peak(int device) {
     profiler.ResetPeak(DeviceNumber(device));
     return true;
   });
+}
+
+int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, int space) try {
+  const bool is_valid = call != nullptr && IsDevice(device) && space >= 0 && space < hbmprof::kMemorySpaceCount;
+  if (!is_valid) return 0;
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  const std::string name = IsNamed(device) ? NameOf(profiler, DeviceNumber(device)) : "GPU:" + std::to_string(device);
+  if (name.empty()) return 0;
+  hbmprof::FailedAllocation failure;
+  failure.call = call;
+  if (bytes >= 0) failure.bytes = static_cast<size_t>(bytes);
+  failure.device = name;
+  failure.space = hbmprof::MemorySpace(space);
+  return hbmprof::ReportOutOfMemory(failure, profiler) ? 1 : 0;
+} catch (const std::bad_alloc&) {
+  return 0;
 }
 
 int hbmprof_save_device_memory_profile(const char* path) { return Status(hbmprof::save_device_memory_profile(path)); }

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/version.h"
+#include "src/api/live.h"
 #include "src/base/background_thread.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
@@ -94,17 +96,13 @@ std::atomic<Server*> running{nullptr};
 
 // --- Answers ---
 
-std::string ProcessName() {
-  std::string name = ReadProcFile("/proc/self/comm");
-  if (!name.empty() && name.back() == '\n') name.pop_back();
-  std::replace(name.begin(), name.end(), '\n', ' ');
-  return name;
+int64_t SecondsSinceStart(const Server& server) {
+  return std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - server.start).count();
 }
 
 std::string Info(const Server& server) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - server.start).count();
   std::string text = absl::StrCat("pid ", getpid(), "\nname ", ProcessName(), "\nversion ", HBMPROF_VERSION_STRING,
-                                  "\nseconds ", seconds, "\n");
+                                  "\nseconds ", SecondsSinceStart(server), "\n");
   for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const DeviceStats& stats = device.spaces[space];
@@ -117,15 +115,55 @@ std::string Info(const Server& server) {
   return text;
 }
 
-void ResetPeaks() {
-  Profiler& profiler = Profiler::Default();
-  for (const Snapshot::Device& device : profiler.TakeSnapshot().devices)
-    profiler.ResetPeak(profiler.Device(device.name));
+// Splits off the first word of `text`, which a space follows, unless it is the end.
+std::string_view TakeWord(std::string_view* text) {
+  const std::string_view word = text->substr(0, text->find(' '));
+  text->remove_prefix(std::min(word.size() + 1, text->size()));
+  return word;
+}
+
+absl::StatusOr<std::string> Profile(std::string_view arguments) {
+  PprofOptions options;
+  while (!arguments.empty()) {
+    const std::string_view argument = TakeWord(&arguments);
+    const size_t equals = std::min(argument.find('='), argument.size());
+    const std::string_view value = argument.substr(std::min(equals + 1, argument.size()));
+    const absl::Status status = ReadPprofLimit(argument.substr(0, equals), value, &options);
+    if (!status.ok()) return status;
+  }
+  return device_memory_profile(options);
+}
+
+absl::StatusOr<std::string> Metrics(std::string_view arguments) {
+  constexpr std::string_view kTags = "tags=";
+  if (arguments.empty()) return LiveMetrics(std::nullopt);
+  if (arguments.substr(0, kTags.size()) == kTags) return LiveMetrics(arguments.substr(kTags.size()));
+  return absl::InvalidArgumentError("the argument of metrics is tags=KEY,KEY,...");
+}
+
+// Returns an answer of 0 bytes, or the error.
+absl::StatusOr<std::string> Empty(const absl::Status& status) {
+  if (!status.ok()) return status;
+  return std::string();
+}
+
+absl::StatusOr<std::string> Recording(std::string_view argument) {
+  if (argument != "on" && argument != "off") {
+    return absl::InvalidArgumentError("the argument of recording is on or off");
+  }
+  SetRecording(argument == "on");
+  return std::string();
 }
 
 absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view request) {
+  std::string_view arguments = request;
+  const std::string_view name = TakeWord(&arguments);
+  if (name == "profile") return Profile(arguments);
+  if (name == "metrics") return Metrics(arguments);
+  if (name == "tag") return Empty(SetProcessTag(arguments));
+  if (name == "recording") return Recording(arguments);
   if (request == "info") return Info(server);
-  if (request == "profile") return device_memory_profile();
+  if (request == "stats") return LiveStats(SecondsSinceStart(server));
   if (request == "reset-peak") {
     ResetPeaks();
     return std::string();

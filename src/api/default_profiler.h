@@ -13,9 +13,9 @@ namespace hbmprof::internal {
 // freed.
 void SetOutputVariable(const char* name);
 
-// Starts the threads that the options of Profiler::Default() require: for output_on_signals (exit_writer.h) and for
-// socket_dir (control_server.h). An injected library calls it with the first tracked allocation; a linked library calls
-// it when it makes Profiler::Default(). Does not change errno.
+// Starts the threads that the options of Profiler::Default() require: for output_on_signals (exit_writer.h), for the
+// triggers (dump_triggers.h) and for socket_dir (control_server.h). An injected library calls it with the first tracked
+// allocation; a linked library calls it when it makes Profiler::Default(). Does not change errno.
 void StartThreads();
 
 // Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off

@@ -29,6 +29,7 @@ class ProfilerImpl;  // profiler.h only names it
 #include "hbmprof/cuda_coverage.h"
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/hbmprof.h"
+#include "hbmprof/http.h"
 #include "hbmprof/options.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/pjrt.h"

@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include "src/api/default_profiler.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
+#include "src/base/descriptor.h"
 #include "src/base/hash.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
@@ -34,8 +34,7 @@ namespace internal {
 namespace {
 
 constexpr size_t kReserveBytes = size_t{2} << 20;
-constexpr int kMaxProfiles = 10;                         // written by one process
-constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;  // that must be free on the disk before a profile is written
+constexpr int kMaxProfiles = 10;  // written by one process
 constexpr std::chrono::minutes kInterval{1};
 
 // Reserved host memory. It is unmapped before a report, so that malloc can get it.
@@ -132,14 +131,6 @@ void ReadHostLimits(OutOfMemory* failure) {
   }
 }
 
-bool HasFreeDisk(const std::string& pattern) {
-  const std::string path = OutputPattern(pattern).Path(0);
-  const size_t slash = path.rfind('/');
-  struct statvfs info;
-  if (statvfs(slash == std::string::npos ? "." : path.substr(0, slash + 1).c_str(), &info) != 0) return true;
-  return uint64_t{info.f_bavail} * info.f_frsize >= kFreeDiskBytes;
-}
-
 // Writes the profile that goes with a report. Returns the report's line about this profile; "" if no profile is
 // requested.
 std::string WriteProfile(const Snapshot& snapshot, const std::string& pattern) {
@@ -164,6 +155,13 @@ std::optional<uint32_t> DeviceIn(const Snapshot& snapshot, std::string_view name
   return std::nullopt;
 }
 
+// Returns the name of the process; "" if it is not known.
+std::string NameOfProcess(int64_t pid) {
+  std::string name = ReadProcFile(("/proc/" + std::to_string(pid) + "/comm").c_str());
+  if (!name.empty() && name.back() == '\n') name.pop_back();
+  return name;
+}
+
 // Returns the part of a report that needs a snapshot. Throws std::bad_alloc.
 std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, const std::string& output) {
   const Snapshot snapshot = profiler.TakeSnapshot();
@@ -176,7 +174,8 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
   if (before != nullptr) bytes_before = [&](uint64_t key) { return BytesBefore(*before, key); };
   std::string text;
   if (const std::optional<uint32_t> device = DeviceIn(snapshot, failure.device)) {
-    text = OutOfMemoryStacks(snapshot, *device, failure.space, &ElfSymbolizer(), bytes_before);
+    text = OutOfMemoryKindsAndProcesses(snapshot, *device, &NameOfProcess);
+    text += OutOfMemoryStacks(snapshot, *device, failure.space, &ElfSymbolizer(), bytes_before);
   }
   return text + WriteProfile(snapshot, output);
 }

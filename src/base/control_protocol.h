@@ -2,14 +2,27 @@
 //
 // A process listens on a Unix stream socket "hbmprof.PID.sock" in a directory. A client connects, sends one line that
 // ends with a line feed, and gets one answer: "ok BYTES\n" or "error BYTES\n", followed by BYTES bytes. Then the
-// process closes the connection. Requests and the bytes of their answers:
+// process closes the connection. The bytes of an "error" answer are a message for the user. A request is a word, with
+// arguments that are separated by one space. Requests and the bytes of their answers:
 //   info          lines "key value": pid, name, version, seconds (since the start), and one line for each memory space
 //                 of each device in which memory was allocated: "memory SPACE IN_USE PEAK LIMIT DEVICE" (IN_USE, PEAK
 //                 and LIMIT are in bytes; LIMIT is -1 if it is unknown; DEVICE is the device's name, up to the end of
 //                 the line)
-//   profile       the profile as SerializePprof makes it
+//   stats         one JSON object (src/export/stats_json.h): the process, its devices with their totals by memory space
+//                 and by kind, the tags of the process, and the counters of the tracker
+//   metrics [tags=KEY,KEY...]
+//                 metrics in the text format 0.0.4 of Prometheus (src/export/metrics.h). The bytes in use are also
+//                 split by the tags KEY; without tags=, by those of DefaultOptions::metrics_tags
+//   profile [max_samples=N] [max_bytes=N]
+//                 the profile as SerializePprof makes it, with PprofOptions::max_samples and max_bytes
 //   reset-peak    begins a new peak on every device; the answer has 0 bytes
-// The bytes of an "error" answer are a message for the user.
+//   tag KEY=VALUE sets a tag of the process, as in HBMPROF_TAGS: a label of all samples. KEY ends at the first "=";
+//                 VALUE is the rest of the line. An empty VALUE removes the tag. The answer has 0 bytes
+//   recording on, recording off
+//                 turns recording on or off. While it is off, an event of the program costs one atomic load. Then the
+//                 process still answers all requests, and shows what was recorded before. "on" forgets all buffers that
+//                 are live at that time, because their frees may have been missed; then it begins a new peak. It does
+//                 nothing if recording is on already. The answer has 0 bytes
 #ifndef HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
 #define HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
 

@@ -106,7 +106,7 @@ static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<I
 
 // Increased when anything above or in snapshot_bytes.h changes its meaning. A table that only has more functions at its
 // end has the same version.
-inline constexpr uint32_t kInjectedVersion = 2;
+inline constexpr uint32_t kInjectedVersion = 3;
 
 // The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";

@@ -117,6 +117,12 @@ class ProfilerImpl {
   bool Rename(BufferId id, BufferId new_id);
   // Frees all blocks of `allocator` on `device`. Segments stay.
   void EndBlocks(DeviceId device, AllocatorId allocator);
+  // Sets a tag of the process, as Options::tags does: a label of all samples. An empty value removes the tag. A new key
+  // beyond the limits of tag.h has no effect.
+  void SetTag(std::string_view key, std::string_view value) ABSL_LOCKS_EXCLUDED(tags_mutex_);
+  // The tags of the process, sorted by key.
+  std::vector<std::pair<std::string, std::string>> Tags() const ABSL_LOCKS_EXCLUDED(tags_mutex_);
+
   // Each snapshot is passed to `finish` before TakeSnapshot returns it, with no lock held.
   void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
 
@@ -260,7 +266,8 @@ class ProfilerImpl {
   const int64_t max_live_;
   const StackCapture capture_;
   const bool reads_python_;
-  const std::vector<std::pair<std::string, std::string>> tags_;  // labels of all samples, sorted by key
+  mutable Mutex tags_mutex_;
+  std::vector<std::pair<std::string, std::string>> tags_ ABSL_GUARDED_BY(tags_mutex_);  // of all samples, sorted by key
   SiteTable sites_;
   SiteCache site_cache_;
   LiveTable live_;

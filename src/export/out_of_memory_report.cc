@@ -1,6 +1,7 @@
 #include "src/export/out_of_memory_report.h"
 
 #include <algorithm>
+#include <array>
 #include <cinttypes>
 #include <cstddef>
 #include <cstdio>
@@ -17,6 +18,7 @@ namespace {
 constexpr size_t kStacksShown = 10;
 constexpr size_t kStacksNamed = 64;  // the stacks whose frames get names; those with the same names share a line
 constexpr size_t kFramesShown = 4;
+constexpr size_t kProcessesShown = 5;
 constexpr size_t kStackLineBytes = 120;  // the most bytes of names in one line
 
 // Returns text such as "512 B" or "1.50 GiB".
@@ -200,6 +202,50 @@ std::vector<std::string> FrameTexts(const Snapshot& snapshot, const std::vector<
   return texts;
 }
 
+// "  by kind    2.00 MiB device, 512 B pinned_host"; "" if there is only one kind.
+std::string KindsText(const Snapshot& snapshot, uint32_t device) {
+  std::array<int64_t, kMemoryKindCount> bytes = {};
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    if (sample.device == device) bytes[static_cast<size_t>(sample.kind)] += sample.inuse_bytes;
+  }
+  std::string text;
+  int kinds = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] == 0) continue;
+    const auto kind = static_cast<MemoryKind>(i);
+    text.append(kinds++ == 0 ? "  by kind    " : ", ").append(Bytes(bytes[i])).append(" ").append(MemoryKindName(kind));
+    if (kind == MemoryKind::kPool) text.append(" (idle)");
+  }
+  return kinds > 1 ? text + "\n" : "";
+}
+
+// A line for each of the other processes that have most; "" if none is known.
+std::string ProcessesText(const std::vector<DeviceProcess>& processes,
+                          const std::function<std::string(int64_t)>& name_of) {
+  std::vector<const DeviceProcess*> others;
+  // The ids are those of this process's own name space only if this process is in the list.
+  bool has_names = false;
+  for (const DeviceProcess& process : processes) {
+    has_names = has_names || process.is_this;
+    if (!process.is_this) others.push_back(&process);
+  }
+  std::sort(others.begin(), others.end(), [](const DeviceProcess* a, const DeviceProcess* b) {
+    return a->bytes.value_or(-1) > b->bytes.value_or(-1);
+  });
+  std::string text;
+  for (size_t i = 0; i < std::min(others.size(), kProcessesShown); ++i) {
+    const std::string name = has_names ? name_of(others[i]->process_id) : "";
+    text.append("  process    ").append(others[i]->bytes ? Bytes(*others[i]->bytes) : "an unknown amount");
+    text.append(" of process ").append(std::to_string(others[i]->process_id));
+    if (!name.empty()) text.append(" (").append(Printable(name)).append(")");
+    text.append("\n");
+  }
+  if (others.size() > kProcessesShown) {
+    text.append("  process    ... and of ").append(std::to_string(others.size() - kProcessesShown)).append(" more\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
@@ -253,6 +299,11 @@ std::string OutOfMemorySummary(const OutOfMemory& failure) {
     text.append(" failures since the last report\n");
   }
   return text;
+}
+
+std::string OutOfMemoryKindsAndProcesses(const Snapshot& snapshot, uint32_t device,
+                                         const std::function<std::string(int64_t)>& name_of) {
+  return KindsText(snapshot, device) + ProcessesText(snapshot.devices[device].processes, name_of);
 }
 
 uint64_t HolderKey(const Snapshot& snapshot, uint32_t stack, uint32_t device, MemorySpace space) {

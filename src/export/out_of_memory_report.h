@@ -55,6 +55,12 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure);
 // Returns the report without the list of call stacks: several lines, each of which ends with a line feed.
 std::string OutOfMemorySummary(const OutOfMemory& failure);
 
+// Returns the lines of the report that say how much each kind of memory holds on the device, if it has more than one
+// kind, and which other processes have memory of it; "" if nothing is known. `device` is an index in snapshot.devices.
+// `name_of(pid)` returns the name of a process, or "".
+std::string OutOfMemoryKindsAndProcesses(const Snapshot& snapshot, uint32_t device,
+                                         const std::function<std::string(int64_t pid)>& name_of);
+
 // Returns a key that identifies a call stack on one memory space of one device, in all snapshots of one process.
 // `stack` and `device` are indices in `snapshot`.
 uint64_t HolderKey(const Snapshot& snapshot, uint32_t stack, uint32_t device, MemorySpace space);

@@ -1,4 +1,5 @@
 // Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends as argv[1] says; a case of ends_test each.
+// With "lines" it does the same for each line of its standard input (live_test).
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -143,6 +144,14 @@ void EndAs(const std::string& how) {
     SendAndWait(SIGTERM);
   }
   if (how == "sleep") sleep(60);
+  if (how == "lines") {
+    for (int byte; (byte = std::getchar()) != EOF;) {
+      if (byte != '\n') continue;
+      HoldMemory(1 << 20);
+      std::puts("held");
+      std::fflush(stdout);
+    }
+  }
   if (how == "too_much") AskForTooMuch();
   if (how == "idle_child") {
     const pid_t child = fork();

@@ -43,7 +43,7 @@ AllocatorId CudaStreamOrderedAllocator();
 size_t CudaAddressRangeBytes(const void* ptr);
 
 // Returns what the driver and NVML report about a device:
-//   - its size;
+//   - its size and its UUID, and the processes that have memory of it (NVML);
 //   - the bytes in use: by this process if NVML reports them; else by all processes, if NVML reports them or the device
 //     is the calling thread's current one;
 //   - the idle bytes of its default pool, and of the other pools and the graphs that `adapter` knows.

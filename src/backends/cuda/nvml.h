@@ -1,10 +1,14 @@
-// The device memory of this process as NVIDIA's management library (NVML) reports it. The library is loaded by name at
+// The device memory of processes as NVIDIA's management library (NVML) reports it. The library is loaded by name at
 // the first use. It is called through our own declarations, without its header. It needs no context.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_NVML_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_NVML_H_
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
+
+#include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
 
@@ -13,6 +17,8 @@ struct NvmlMemory {
   std::optional<int64_t> total_bytes;
   std::optional<int64_t> used_bytes;     // by all processes
   std::optional<int64_t> process_bytes;  // allocations, contexts and code of this process
+  std::string uuid;                      // "GPU-..."; of the whole device if it is divided (MIG); empty: unknown
+  std::vector<DeviceProcess> processes;  // that compute on the device; empty: unknown
 };
 
 // Returns the memory of the device `pci_bus_id`, the string that cuDeviceGetPCIBusId returns. NVML does not find the
