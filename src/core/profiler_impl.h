@@ -266,7 +266,6 @@ class ProfilerImpl {
   const int64_t max_live_;
   const StackCapture capture_;
   const bool reads_python_;
-  mutable Mutex tags_mutex_;
   std::vector<std::pair<std::string, std::string>> tags_ ABSL_GUARDED_BY(tags_mutex_);  // of all samples, sorted by key
   SiteTable sites_;
   SiteCache site_cache_;
@@ -276,6 +275,7 @@ class ProfilerImpl {
   NameTable devices_;
   NameTable allocators_;
   CounterTable counters_;
+  mutable Mutex tags_mutex_;
   mutable ProbeSlot probes_[kMaxDevices];
   // Bit d: device d has a probe that does not yield. It changes under the mutex of the device's slot.
   std::atomic<uint64_t> firm_probes_{0};
