@@ -24,6 +24,7 @@
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
+#include "tests/tool/running_program.h"
 
 namespace {
 
@@ -36,49 +37,23 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
 // The program, started with a control channel, until its standard input is closed.
-class RunningProgram {
+class RunningProgram : public hbmprof_test::RunningProgram {
  public:
-  RunningProgram(const std::string& socket_dir, const std::vector<std::string>& arguments) {
-    int in[2];
-    int out[2];
-    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(in[0], STDIN_FILENO);
-      dup2(out[1], STDOUT_FILENO);
-      setenv("HBMPROF_SOCKET_DIR", socket_dir.c_str(), 1);
-      std::vector<char*> argv = {const_cast<char*>(HBMPROF_CONTROL_PROGRAM)};
-      for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-      argv.push_back(nullptr);
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-    close(in[0]);
-    close(out[1]);
-    in_ = in[1];
-    out_ = out[0];
+  RunningProgram(const std::string& socket_dir, std::vector<std::string> arguments)
+      : hbmprof_test::RunningProgram(WithProgram(std::move(arguments)), {"HBMPROF_SOCKET_DIR=" + socket_dir}) {
     EXPECT_EQ(ReadLine(), "ready");
   }
   ~RunningProgram() {
-    if (pid_ > 0) EndWell();
+    if (pid() > 0) EndWell();
   }
-  RunningProgram(const RunningProgram&) = delete;
-  RunningProgram& operator=(const RunningProgram&) = delete;
-
-  pid_t pid() const { return pid_; }
-  std::string name() const { return std::to_string(pid_); }
 
   // Ends it as it ends by itself.
   void EndWell() {
-    close(in_);
+    CloseInput();
     EXPECT_EQ(ReadLine(), "done");
-    EXPECT_EQ(Wait(), 0);
+    EXPECT_EQ(End(0), 0);
   }
-  void Kill() {
-    kill(pid_, SIGKILL);
-    close(in_);
-    EXPECT_EQ(Wait(), SIGKILL);
-  }
+  void Kill() { EXPECT_EQ(End(SIGKILL), SIGKILL); }
 
   size_t Descriptors() const { return FilesIn("/proc/" + name() + "/fd").size(); }
   size_t ResidentPages() const {
@@ -90,23 +65,10 @@ class RunningProgram {
   }
 
  private:
-  int Wait() {
-    int status = -1;
-    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
-    close(out_);
-    pid_ = 0;
-    return status;
+  static std::vector<std::string> WithProgram(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), HBMPROF_CONTROL_PROGRAM);
+    return arguments;
   }
-  std::string ReadLine() const {
-    std::string line;
-    char byte;
-    while (read(out_, &byte, 1) == 1 && byte != '\n') line += byte;
-    return line;
-  }
-
-  pid_t pid_ = 0;
-  int in_ = -1;
-  int out_ = -1;
 };
 
 class ControlTest : public ::testing::Test {
