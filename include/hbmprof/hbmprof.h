@@ -31,7 +31,9 @@
 //   options.h          settings, as a struct and as environment variables
 //   snapshot.h         the recorded data as a value
 //   pprof.h            a Snapshot as a pprof file
+//   http.h             the profile and metrics for routes of the program's HTTP server
 //   leak_check.h       LeakCheck: fails a GoogleTest test that leaks device memory
+//   out_of_memory.h    ReportOutOfMemory: reports a failed allocation of your own allocator
 //   caller.h           for wrappers of allocators
 //   cuda_coverage.h    which calls of the CUDA driver are tracked
 //   version.h          the version
@@ -45,6 +47,7 @@
 #include "absl/status/statusor.h"
 #include "hbmprof/allocation.h"
 #include "hbmprof/device_allocator.h"
+#include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
 
@@ -53,13 +56,13 @@ namespace hbmprof {
 // Writes a profile of what Profiler::Default() has recorded to the file `path`: pprof, gzip-compressed, with function
 // names. In `path`, "%p" is replaced by the process id, "%n" by a number for which no file exists, "%%" by a percent
 // sign. Without "%n" an existing file is replaced. The file appears complete or not at all. A new file has the
-// permissions of DefaultOptions::output_mode (0600 by default); a replaced file keeps its own.
+// permissions of DefaultOptions::output_mode (0600 by default); a replaced file keeps its permissions.
 // Any thread may call it; other threads continue to allocate meanwhile. Errors: those of WritePprof (pprof.h).
 absl::Status save_device_memory_profile(std::string_view path);
 
-// Returns the same profile as bytes, for example for an HTTP response. Any thread may call it. Errors:
-// kResourceExhausted if the host has no memory for it.
-absl::StatusOr<std::string> device_memory_profile();
+// Returns the same profile as bytes, with the limits of `options`. Any thread may call it. Errors: kResourceExhausted
+// if the host has no memory for it; kInvalidArgument if options.max_bytes is less than a profile with one sample has.
+absl::StatusOr<std::string> device_memory_profile(const PprofOptions& options = {});
 
 // Sets the counter `name` of Profiler::Default() to `value`, for example SetCounter("requests", served). Each profile
 // contains the counters, so that `hbmprof leaks --per requests` reports growth per request. See Profiler::SetCounter

@@ -40,7 +40,7 @@ struct Options {
   // The host memory that the tables may take, in bytes, 1 to 2^50. It counts mapped pages, touched or not. An empty
   // profiler takes about 4 MiB. An allocation that would need more is dropped, and a new tag has no effect.
   // Profilers of one process share tables: the smallest max_host_bytes of those that exist holds for their sum.
-  // Snapshots, profiles and what the backends keep are not counted.
+  // Snapshots, profiles and the data of the backends are not counted.
   int64_t max_host_bytes = int64_t{1} << 31;
   // Labels of all samples: keys and values, such as {"model", "llama"}. If a thread sets a tag with the same key
   // (tag.h), its samples have the value of the thread instead. The limits are those of tag.h; if a key occurs twice,
@@ -51,10 +51,10 @@ struct Options {
 // The options of Profiler::Default(): of the profiler itself, and of the files that are written from it.
 struct DefaultOptions : Options {
   // The file to which a profile is written when the process exits. Empty: no profile is written.
-  // "%p" is replaced by the process id, "%n" by the first number from 0 for which no file exists, "%%" by a percent
-  // sign. A file of another process is never replaced, with one exception: a name with neither "%p" nor "%n" replaces
-  // the file that existed when the process started. Otherwise a number is put before ".pb.gz", and a line on stderr
-  // says so.
+  // "%p" is replaced by the process id, "%n" by the next number for which no file exists, "%%" by a percent sign. All
+  // profiles of a process share these numbers, which begin at 0. A file of another process is never replaced, with one
+  // exception: a name with neither "%p" nor "%n" replaces the file that existed when the process started. If the file
+  // exists and must not be replaced, a number is put before ".pb.gz", and a line on stderr says so.
   std::string output;
   // Whether the file of `output` is opened when the profiler is made (true) or at exit (false). True is for a program
   // that cannot open files at its end because it changes its root directory or its user, or because a seccomp filter
@@ -62,9 +62,11 @@ struct DefaultOptions : Options {
   // `hbmprof symbolize` adds the names.
   bool output_early = false;
   // Whether the profile of `output` is also written when the process ends by a signal that the program does not handle,
-  // or by quick_exit. A thread writes it, and the actions of these signals are set (docs/live.md).
+  // or by quick_exit. For this, the library starts a thread that writes the profile, and sets the actions of these
+  // signals (docs/live.md).
   bool output_on_signals = false;
-  // The permission bits of new profiles, 0 to 0777. The umask is not applied. A file that is replaced keeps its own.
+  // The permission bits of new profiles, 0 to 0777. The umask is not applied. A file that is replaced keeps its
+  // permissions.
   unsigned output_mode = 0600;
   // Whether a failed allocation is reported on standard error (out_of_memory.h).
   bool oom_report = true;
@@ -72,10 +74,31 @@ struct DefaultOptions : Options {
   // Empty: no profile is written.
   std::string oom_output;
   // The directory of the control channel: a Unix socket by which the command `hbmprof` (ps, dump) asks this process for
-  // profiles while it runs, and a thread that serves it. Only processes of the same user and of root are answered. The
-  // directory is made if it does not exist. It must belong to the process's user or to root. Other users must not be
-  // able to write to it, except if its sticky bit is set, as for /tmp. Empty: no channel.
+  // profiles and metrics while it runs, and a thread that serves it. Only processes of the same user and of root are
+  // answered. The directory is made if it does not exist. It must belong to the process's user or to root. Other users
+  // must not be able to write to it, except if its sticky bit is set, as for /tmp. Empty: no channel.
   std::string socket_dir;
+  // The keys of the tags by which metrics split the bytes in use (http.h, docs/live.md); 4 at most count. A metric has
+  // at most 100 combinations of their values; the bytes of all others count as "other".
+  std::vector<std::string> metrics_tags;
+  // The triggers below write profiles to this path; patterns as in save_device_memory_profile (hbmprof.h). Empty: the
+  // triggers are off. One thread serves all triggers; recording costs the same with and without them.
+  std::string dump_output;
+  // Writes a profile when a device gets fuller than this share of its limit, in percent, 1 to 100. The next one is
+  // written after the device was below it. 0: off.
+  int dump_in_use_percent = 0;
+  // Writes a profile when the peak of a device has grown by this number of bytes since the last profile that this
+  // trigger has written, or since the start. 0: off.
+  int64_t dump_peak_growth = 0;
+  // The time between two checks of these two triggers, in seconds, 1 to 86,400. Each check writes at most one profile.
+  int dump_interval = 10;
+  // The number of profiles that are kept, 1 to 100,000, if `dump_output` has "%n". The oldest one is then removed,
+  // unless its file was replaced.
+  int dump_keep = 10;
+  // A signal upon which a profile is written, such as SIGUSR2: for programs whose socket cannot be reached. It must
+  // have its default action when the profiler is made; a handler that the program sets later replaces this one. A
+  // forked child ignores it. 0: none.
+  int dump_signal = 0;
 };
 
 // Reads the environment variables below. Returns DefaultOptions with the fields that they set. For each variable with a
@@ -92,6 +115,13 @@ struct DefaultOptions : Options {
 //   HBMPROF_OOM_REPORT=0|1             oom_report
 //   HBMPROF_OOM_OUTPUT=PATH|off        oom_output; "off" is the empty path
 //   HBMPROF_SOCKET_DIR=DIR|off         socket_dir; "off" is the empty path
+//   HBMPROF_METRICS_TAGS=KEY,...       metrics_tags
+//   HBMPROF_DUMP_OUTPUT=PATH           dump_output
+//   HBMPROF_DUMP_IN_USE_PERCENT=N      dump_in_use_percent
+//   HBMPROF_DUMP_PEAK_GROWTH=N         dump_peak_growth, in bytes
+//   HBMPROF_DUMP_INTERVAL=N            dump_interval, in seconds
+//   HBMPROF_DUMP_KEEP=N                dump_keep
+//   HBMPROF_DUMP_SIGNAL=USR1|USR2|N    dump_signal; N: the number of a signal from SIGRTMIN to SIGRTMAX
 //   HBMPROF_STACK_DEPTH=N              max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none
 //   HBMPROF_PYTHON=0|1                 python

@@ -1,4 +1,4 @@
-// Reports of failed allocations: what held the memory of a device when an allocation failed.
+// Reports of failed allocations. A report says which call stacks held the memory of the device.
 //
 // The wrappers of this library (TrackingAllocator, hbmprof::cuda, hbmprof::pjrt, `hbmprof run`) call ReportOutOfMemory
 // themselves. Call it from an allocator of your own that records with Profiler::RecordAlloc.
@@ -24,14 +24,14 @@ struct FailedAllocation {
 
 // Reports `failure`, an allocation on a device of `profiler`. The report is written to standard error. It has the
 // requested bytes; the tags of the calling thread; the device's total, free and largest free memory; the memory that
-// this process holds, and how much of it is idle in pools or unaccounted; the memory that other processes hold; the
-// peak; a sentence that says why the allocation failed and what to do; and the ten call stacks that hold most of the
-// memory space, with their growth since the last profile that save_device_memory_profile wrote. If
-// DefaultOptions::oom_output is set, a profile is also written to that path, for the first ten reports of the process,
-// and only while the file system has 64 MiB free.
+// this process holds, by kind, and how much of it is idle in pools or unaccounted; the memory that other processes
+// hold, with their ids and names if the device reports them; the peak; a sentence that says why the allocation failed
+// and what to do; and the ten call stacks that hold most of the memory space, with their growth since the last profile
+// that save_device_memory_profile wrote. If DefaultOptions::oom_output is set, a profile is also written to that path,
+// for the first ten reports of the process, and only while the file system has 64 MiB free.
 //
 // Reports at most once a minute for each device; further failures are counted, and the next report says how many there
-// were. Returns true if this call wrote a report. Does nothing and returns false while the profiler is off, inside
+// were. Returns true if this call wrote a report. Writes nothing and returns false while recording is off, inside
 // another report of the same thread, and if DefaultOptions::oom_report is off.
 //
 // Call it after the allocation has failed, in the thread that requested it. The caller must hold no lock that a device

@@ -4,6 +4,7 @@
 #ifndef HBMPROF_PPROF_H_
 #define HBMPROF_PPROF_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -36,21 +37,33 @@ class Symbolizer {
 // process. Thread-safe.
 Symbolizer& ElfSymbolizer();
 
+// Limits for the size of a profile, for stores that refuse larger ones. 0 means no limit.
+struct PprofOptions {
+  // The number of samples. If there would be more, the samples with the fewest bytes (the larger of `inuse` and `peak`)
+  // become one sample for each device and kind of memory; one sample in all if these would be too many. Its only frame
+  // is "[small call stacks]", and it has no labels but `device` and `kind`. All sums stay the same.
+  size_t max_samples = 0;
+  // The bytes of the profile before it is compressed. If it would be larger, more samples are merged.
+  size_t max_bytes = 0;
+};
+
 // Returns `snapshot` as a profile: gzip bytes. Without a symbolizer (null) functions have no names; pprof then needs
 // the program's files. docs/profile.md describes every value, label and comment of the profile. Bytes of names and tags
 // that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if the snapshot is not consistent, with the place and the
 // value: an index is outside its vector, a kind does not exist, tags are not sorted by key, a module ends before it
-// begins, or the symbolizer returned another number of names than of addresses; kResourceExhausted if the host has no
-// memory.
-absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer);
+// begins, or the symbolizer returned another number of names than of addresses; or if a profile with one
+// sample has more than options.max_bytes; kResourceExhausted if the host has no memory.
+absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer,
+                                           const PprofOptions& options = {});
 
 // Writes SerializePprof's result to the file `path`. The bytes are written to a temporary file beside `path`, synced,
 // and renamed: `path` is either the complete profile or what it was before. A new file has the permissions 0600. A
-// replaced file keeps its permissions, and its owner if the process may give files away. Symbolic links are followed;
-// but in a sticky directory that everyone may write to, such as /tmp, a link or a file of another user is refused.
-// Errors: those of SerializePprof; kNotFound (the directory does not exist), kPermissionDenied, kResourceExhausted
-// (disk full, file size limit), kInvalidArgument (`path` has no file name or names something that is not a regular
-// file), kInternal. The message has the path, the operation and the system's reason. No file is left behind.
+// replaced file keeps its permissions, and its owner and group if the process is allowed to set them. Symbolic links
+// are followed. But in a sticky directory that everyone may write to, such as /tmp, a link or a file of another user
+// (except the owner of the directory) is refused. Errors: those of SerializePprof; kNotFound (the directory does not
+// exist), kPermissionDenied, kResourceExhausted (disk full, file size limit), kInvalidArgument (`path` has no file name
+// or names something that is not a regular file), kInternal. The message has the path, the operation and the system's
+// reason. No file is left behind.
 absl::Status WritePprof(const Snapshot& snapshot, Symbolizer* symbolizer, std::string_view path);
 
 }  // namespace hbmprof

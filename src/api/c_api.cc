@@ -14,6 +14,7 @@
 
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
+#include "hbmprof/out_of_memory.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/thread_state.h"
@@ -25,7 +26,7 @@ namespace {
 
 constexpr int kOrdinals = 63;      // the numbers 0 to 62: "GPU:N"
 constexpr int kFirstNamed = 64;    // hbmprof_device() returns this plus the DeviceId
-constexpr int kNamedDevices = 64;  // the number of devices that a profiler has names for
+constexpr int kNamedDevices = 64;  // the largest number of devices of a profiler
 constexpr int kMaxTagDepth = 64;
 
 // The tags of a thread before each of its pushes. It lies in the static TLS block, so that it needs no malloc, also if
@@ -38,8 +39,8 @@ __thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
 // Has no destructor: a call may fail after the thread's objects were destroyed.
 thread_local char last_error[1024] = "";
 
-// The DeviceId of "GPU:N" plus one; 0 if it is not known yet. The last element is for all numbers that are not the
-// number of a device.
+// The DeviceId of "GPU:N" plus one; 0 if it is not known yet. The last element is for all numbers that belong to no
+// device.
 std::atomic<uint32_t> known_devices[kOrdinals + 1] = {};
 
 bool IsNamed(int device) { return device >= kFirstNamed && device < kFirstNamed + kNamedDevices; }
@@ -51,7 +52,8 @@ hbmprof::DeviceId DeviceNumber(int device) {
   std::atomic<uint32_t>& known = known_devices[index];
   uint32_t id_plus_one = known.load(std::memory_order_relaxed);
   if (id_plus_one == 0) {
-    // Inside the tracker nothing is recorded and no device is named: this thread may hold the lock of the names.
+    // If the thread is inside the tracker, nothing is recorded and no name is looked up: the thread may hold the lock
+    // of the names.
     const hbmprof::internal::ForkPause pause;
     if (hbmprof::internal::thread_state.inside) return hbmprof::kDefaultDevice;
     char name[16] = "unknown";
@@ -96,7 +98,7 @@ void Fill(Struct* given, Struct all) {
   std::memcpy(given, &all, std::min(given->struct_size, sizeof(all)));
 }
 
-// `all` with the fields that the caller's struct has.
+// Returns `all`, in which the fields that the caller's struct has are replaced by the caller's values.
 template <typename Struct>
 Struct Overlay(Struct all, const Struct* given) {
   std::memcpy(&all, given, std::min(given->struct_size, sizeof(all)));
@@ -133,7 +135,7 @@ hbmprof_options FromEnvironment() {
   return all;
 }
 
-// Null attributes, and those whose struct is too short, are all zeros.
+// If `given` is null or its struct is too short, all attributes are zero.
 hbmprof::Attributes ToAttributes(const hbmprof_attributes* given) {
   hbmprof_attributes all = {};
   if (given != nullptr) all = Overlay(all, given);
@@ -169,7 +171,8 @@ int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
   return record ? 1 : 0;
 }
 
-// The number of a name in a table of the profiler, or -1.
+// Calls find(profiler) and returns its result, the number of a name. Returns -1 if the thread is inside the tracker, or
+// if the host has no memory.
 template <typename Find>
 int NumberOf(const Find& find) try {
   const hbmprof::internal::ForkPause pause;
@@ -177,6 +180,14 @@ int NumberOf(const Find& find) try {
   return static_cast<int>(find(hbmprof::Profiler::Default()));
 } catch (const std::bad_alloc&) {
   return -1;
+}
+
+// The name of a device; "" if nothing has asked for the number.
+std::string NameOf(hbmprof::Profiler& profiler, hbmprof::DeviceId device) {
+  for (const hbmprof::Snapshot::Device& known : profiler.TakeSnapshot().devices) {
+    if (profiler.Device(known.name) == device) return known.name;
+  }
+  return "";
 }
 
 }  // namespace
@@ -429,6 +440,22 @@ void hbmprof_reset_peak(int device) {
     profiler.ResetPeak(DeviceNumber(device));
     return true;
   });
+}
+
+int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, int space) try {
+  const bool is_valid = call != nullptr && IsDevice(device) && space >= 0 && space < hbmprof::kMemorySpaceCount;
+  if (!is_valid) return 0;
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  const std::string name = IsNamed(device) ? NameOf(profiler, DeviceNumber(device)) : "GPU:" + std::to_string(device);
+  if (name.empty()) return 0;
+  hbmprof::FailedAllocation failure;
+  failure.call = call;
+  if (bytes >= 0) failure.bytes = static_cast<size_t>(bytes);
+  failure.device = name;
+  failure.space = hbmprof::MemorySpace(space);
+  return hbmprof::ReportOutOfMemory(failure, profiler) ? 1 : 0;
+} catch (const std::bad_alloc&) {
+  return 0;
 }
 
 int hbmprof_save_device_memory_profile(const char* path) { return Status(hbmprof::save_device_memory_profile(path)); }

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/version.h"
+#include "src/api/live.h"
 #include "src/base/background_thread.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
@@ -39,8 +41,8 @@ constexpr int kMaxNames = 100;                   // sockets of processes with on
 constexpr int kLowestDescriptor = 500;           // far from the numbers that a program may count on
 constexpr std::chrono::seconds kRequestTime{5};  // for a client to send its request
 constexpr std::chrono::seconds kAnswerTime{60};  // for a client to take its answer
-// How often the server looks whether the program has closed its socket. A poll in progress does not notice that, and
-// keeps the socket alive.
+// The interval at which the server checks whether the program has closed its socket. A poll in progress does not notice
+// that, and the socket stays open in the kernel until the poll ends.
 constexpr std::chrono::seconds kCheckInterval{2};
 
 // A socket descriptor of this library, with the inode of its socket. The program may have closed the descriptor, and
@@ -94,17 +96,13 @@ std::atomic<Server*> running{nullptr};
 
 // --- Answers ---
 
-std::string ProcessName() {
-  std::string name = ReadProcFile("/proc/self/comm");
-  if (!name.empty() && name.back() == '\n') name.pop_back();
-  std::replace(name.begin(), name.end(), '\n', ' ');
-  return name;
+int64_t SecondsSinceStart(const Server& server) {
+  return std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - server.start).count();
 }
 
 std::string Info(const Server& server) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - server.start).count();
   std::string text = absl::StrCat("pid ", getpid(), "\nname ", ProcessName(), "\nversion ", HBMPROF_VERSION_STRING,
-                                  "\nseconds ", seconds, "\n");
+                                  "\nseconds ", SecondsSinceStart(server), "\n");
   for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const DeviceStats& stats = device.spaces[space];
@@ -117,15 +115,55 @@ std::string Info(const Server& server) {
   return text;
 }
 
-void ResetPeaks() {
-  Profiler& profiler = Profiler::Default();
-  for (const Snapshot::Device& device : profiler.TakeSnapshot().devices)
-    profiler.ResetPeak(profiler.Device(device.name));
+// Splits off the first word of `text`, which a space follows, unless it is the end.
+std::string_view TakeWord(std::string_view* text) {
+  const std::string_view word = text->substr(0, text->find(' '));
+  text->remove_prefix(std::min(word.size() + 1, text->size()));
+  return word;
+}
+
+absl::StatusOr<std::string> Profile(std::string_view arguments) {
+  PprofOptions options;
+  while (!arguments.empty()) {
+    const std::string_view argument = TakeWord(&arguments);
+    const size_t equals = std::min(argument.find('='), argument.size());
+    const std::string_view value = argument.substr(std::min(equals + 1, argument.size()));
+    const absl::Status status = ReadPprofLimit(argument.substr(0, equals), value, &options);
+    if (!status.ok()) return status;
+  }
+  return device_memory_profile(options);
+}
+
+absl::StatusOr<std::string> Metrics(std::string_view arguments) {
+  constexpr std::string_view kTags = "tags=";
+  if (arguments.empty()) return LiveMetrics(std::nullopt);
+  if (arguments.substr(0, kTags.size()) == kTags) return LiveMetrics(arguments.substr(kTags.size()));
+  return absl::InvalidArgumentError("the argument of metrics is tags=KEY,KEY,...");
+}
+
+// Returns an answer of 0 bytes, or the error.
+absl::StatusOr<std::string> Empty(const absl::Status& status) {
+  if (!status.ok()) return status;
+  return std::string();
+}
+
+absl::StatusOr<std::string> Recording(std::string_view argument) {
+  if (argument != "on" && argument != "off") {
+    return absl::InvalidArgumentError("the argument of recording is on or off");
+  }
+  SetRecording(argument == "on");
+  return std::string();
 }
 
 absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view request) {
+  std::string_view arguments = request;
+  const std::string_view name = TakeWord(&arguments);
+  if (name == "profile") return Profile(arguments);
+  if (name == "metrics") return Metrics(arguments);
+  if (name == "tag") return Empty(SetProcessTag(arguments));
+  if (name == "recording") return Recording(arguments);
   if (request == "info") return Info(server);
-  if (request == "profile") return device_memory_profile();
+  if (request == "stats") return LiveStats(SecondsSinceStart(server));
   if (request == "reset-peak") {
     ResetPeaks();
     return std::string();
@@ -140,7 +178,7 @@ void Answer(const Server& server, Client* client) {
   try {
     answer = AnswerTo(server, std::string_view(client->request).substr(0, end));
   } catch (const std::exception&) {
-    // The message above.
+    // The answer is the message above.
   }
   const absl::string_view body = answer.ok() ? absl::string_view(*answer) : answer.status().message();
   client->answer = absl::StrCat(answer.ok() ? "ok " : "error ", body.size(), "\n", body);
@@ -205,7 +243,8 @@ int MillisToWait(const std::vector<Client>& clients) {
   return static_cast<int>(std::max<int64_t>(left, 0));
 }
 
-// One round: waits for something to do, and does it. Returns false if the program has closed the listening socket.
+// Waits for events, a deadline or the check interval, and handles all clients once. Returns false if the server must
+// end: the program has closed the listening socket, or poll has failed.
 bool ServeOnce(Server* server) {
   std::vector<pollfd> polled;
   for (const Client& client : server->clients) {
@@ -294,7 +333,8 @@ absl::Status Bind(int fd, const std::string& directory, sockaddr_un* bound) {
     const std::string path = absl::StrCat(directory, "/", kControlSocketPrefix, getpid(), number, kControlSocketSuffix);
     if (path.size() >= sizeof(bound->sun_path)) {
       return absl::InvalidArgumentError(absl::StrCat("no control channel: the path ", path, " has ", path.size(),
-                                                     " bytes; a socket's may have ", sizeof(bound->sun_path) - 1));
+                                                     " bytes; a socket path may have at most ",
+                                                     sizeof(bound->sun_path) - 1));
     }
     *bound = AddressOf(path);
     const auto* address = reinterpret_cast<const sockaddr*>(bound);

@@ -18,6 +18,7 @@
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
 #include "src/api/control_server.h"
+#include "src/api/dump_triggers.h"
 #include "src/api/exit_writer.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
@@ -67,7 +68,8 @@ std::string_view Text(const absl::Status& status) { return {status.message().dat
 void WriteAtExit() try {
   OutputFile* const file = Output();
   if (has_written.exchange(getpid(), std::memory_order_relaxed) == getpid()) return;
-  // With an early file no other file may be opened now, and reading symbols opens files: the profile has no names.
+  // If the file was opened early, the process may be unable to open files now. Reading symbols opens files, so the
+  // profile then has no names.
   const absl::StatusOr<std::string> bytes =
       SerializePprof(internal::ExitSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
   const absl::Status status = bytes.ok() ? file->WriteLast(*bytes) : bytes.status();
@@ -88,10 +90,11 @@ void StartOutput(const DefaultOptions& options) try {
   PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
 }
 
-// Returns the default path of the profile of a failed allocation: in the directory of the other profiles.
-std::string BesideOutput(const std::string& output) {
+// Returns the default path of the profiles of failed allocations and of triggers: in the directory of the other
+// profiles.
+std::string BesideOutput(const std::string& output, const char* name) {
   const size_t slash = output.rfind('/');
-  return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + "hbmprof.oom.%p.%n.pb.gz";
+  return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + name;
 }
 
 // Called when the process ends without its exit handlers. A process that has recorded nothing, such as most forked
@@ -104,16 +107,17 @@ void EndProcess() try {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
 
-// Sets errno.
+// May change errno.
 void StartThreadsNow(const DefaultOptions& options) try {
   if (!options.output.empty() && options.output_on_signals && !internal::StartExitWriter(&EndProcess)) {
-    PrintMessage("hbmprof: no thread could be started that writes a profile when a signal ends the process");
+    PrintMessage("hbmprof: cannot start the thread that writes the profile when a signal ends the process");
   }
+  internal::StartDumpTriggers(options);
   if (options.socket_dir.empty()) return;
   const absl::Status status = internal::StartControlServer(options.socket_dir);
   if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
 } catch (const std::bad_alloc&) {
-  PrintMessage("hbmprof: no control channel: the host has no memory");
+  PrintMessage("hbmprof: no control channel and no triggers: the host has no memory");
 }
 
 // Makes the process's own profiler, unless another thread has made it meanwhile; in that case returns false. The
@@ -137,8 +141,8 @@ bool Make(const DefaultOptions& options) {
   return true;
 }
 
-// Returns null if the thread is inside the tracker: an operator new that records, or a signal handler, can call this
-// function again from inside any function that it calls.
+// Returns null if the thread is inside the tracker. That happens while this function runs: an operator new that
+// records, or a signal handler, can call it again on the same thread.
 DefaultProfiler* MakeFromEnvironment() {
   const internal::ForkPause pause;
   const internal::ReentryGuard guard;
@@ -151,20 +155,23 @@ DefaultProfiler* MakeFromEnvironment() {
     const char* on_signals = secure_getenv("HBMPROF_OUTPUT_ON_SIGNALS");
     options.output_on_signals = on_signals == nullptr || std::string_view(on_signals) != "0";
     const char* oom_output = secure_getenv("HBMPROF_OOM_OUTPUT");
-    if (oom_output == nullptr || *oom_output == '\0') options.oom_output = BesideOutput(options.output);
+    if (oom_output == nullptr || *oom_output == '\0') {
+      options.oom_output = BesideOutput(options.output, "hbmprof.oom.%p.%n.pb.gz");
+    }
+    if (options.dump_output.empty()) options.dump_output = BesideOutput(options.output, "hbmprof.dump.%p.%n.pb.gz");
   }
   if (options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind()) {
     problems.push_back(std::string("hbmprof: HBMPROF_UNWINDER=libunwind: ") + internal::LibunwindProblem() +
                        "; using auto");
   }
-  // In a program that has joined the injected library, that library has printed them.
+  // In a program that has joined the injected library, that library has printed the problems.
   if (Make(options) && internal::JoinedProfiler() == nullptr) {
     for (const std::string& problem : problems) PrintMessage(problem);
   }
   return default_profiler.load(std::memory_order_acquire);
 }
 
-// Returns null where MakeFromEnvironment returns null.
+// Returns null in the same case as MakeFromEnvironment.
 DefaultProfiler* FindOrMake() {
   DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
   return found != nullptr ? found : MakeFromEnvironment();

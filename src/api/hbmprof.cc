@@ -34,8 +34,8 @@ void SetCounter(std::string_view name, int64_t value) try {
   // The counter keeps its previous value, if it has one.
 }
 
-absl::StatusOr<std::string> device_memory_profile() try {
-  return SerializePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer());
+absl::StatusOr<std::string> device_memory_profile(const PprofOptions& options) try {
+  return SerializePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer(), options);
 } catch (const std::bad_alloc&) {
   return HostMemoryExhausted();
 }

@@ -1,5 +1,6 @@
 #include "hbmprof/options.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
 
@@ -12,15 +13,24 @@
 #include "absl/strings/str_cat.h"
 #include "src/api/default_profiler.h"
 #include "src/core/option_limits.h"
+#include "src/export/metrics.h"
 
 namespace hbmprof {
 namespace {
+
+constexpr int kMaxDumpInterval = 86'400;
+constexpr int kMaxDumpsKept = 100'000;
+
+// Signals that no other part of a program is likely to use.
+bool IsDumpSignal(int number) {
+  return number == SIGUSR1 || number == SIGUSR2 || (number >= SIGRTMIN && number <= SIGRTMAX);
+}
 
 class Environment {
  public:
   explicit Environment(std::vector<std::string>* problems) : problems_(problems) {}
 
-  // Returns "" if the variable is not set: that is the same as empty.
+  // Returns the value of the variable. A variable that is not set has the same effect as an empty one: "".
   static std::string_view Value(const char* name) {
     const char* value = secure_getenv(name);
     return value == nullptr ? std::string_view() : std::string_view(value);
@@ -44,6 +54,18 @@ class Environment {
       *result = value == "1";
     } else if (!value.empty()) {
       Complain(name, value, "0 (off) or 1 (on)", *result ? "1" : "0");
+    }
+  }
+
+  void ReadSignal(const char* name, int* result) {
+    const std::string_view value = Value(name);
+    int number = 0;
+    if (value == "USR1" || value == "USR2") {
+      *result = value == "USR1" ? SIGUSR1 : SIGUSR2;
+    } else if (absl::SimpleAtoi(absl::string_view(value.data(), value.size()), &number) && IsDumpSignal(number)) {
+      *result = number;
+    } else if (!value.empty()) {
+      Complain(name, value, absl::StrCat("USR1, USR2 or a number from ", SIGRTMIN, " to ", SIGRTMAX), "no signal");
     }
   }
 
@@ -126,6 +148,13 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   if (oom_output != "off") options.oom_output = std::string(oom_output);
   const std::string_view socket_dir = Environment::Value("HBMPROF_SOCKET_DIR");
   if (socket_dir != "off") options.socket_dir = std::string(socket_dir);
+  options.metrics_tags = internal::MetricsTags(Environment::Value("HBMPROF_METRICS_TAGS"));
+  options.dump_output = std::string(Environment::Value("HBMPROF_DUMP_OUTPUT"));
+  environment.ReadNumber("HBMPROF_DUMP_IN_USE_PERCENT", 0, 100, &options.dump_in_use_percent);
+  environment.ReadNumber<int64_t>("HBMPROF_DUMP_PEAK_GROWTH", 0, INT64_MAX, &options.dump_peak_growth);
+  environment.ReadNumber("HBMPROF_DUMP_INTERVAL", 1, kMaxDumpInterval, &options.dump_interval);
+  environment.ReadNumber("HBMPROF_DUMP_KEEP", 1, kMaxDumpsKept, &options.dump_keep);
+  environment.ReadSignal("HBMPROF_DUMP_SIGNAL", &options.dump_signal);
   environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, internal::kMaxStackDepth, &options.max_stack_depth);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, internal::kMaxLiveBuffersLimit, &options.max_live_buffers);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, internal::kMaxHostBytesLimit, &options.max_host_bytes);
@@ -148,22 +177,32 @@ absl::Status internal::ValidateOptions(const DefaultOptions& options) {
   const struct {
     const char* field;
     int64_t value;
+    int64_t least;
     int64_t most;
-  } numbers[] = {{"max_stack_depth", options.max_stack_depth, kMaxStackDepth},
-                 {"max_live_buffers", options.max_live_buffers, kMaxLiveBuffersLimit},
-                 {"max_sites", options.max_sites, int64_t{SiteTable::kMaxSites}},
-                 {"max_host_bytes", options.max_host_bytes, kMaxHostBytesLimit}};
-  for (const auto& [field, value, most] : numbers) {
-    if (value >= 1 && value <= most) continue;
-    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option ", field, " is ", value, ", not 1 to ", most));
+  } numbers[] = {{"max_stack_depth", options.max_stack_depth, 1, kMaxStackDepth},
+                 {"max_live_buffers", options.max_live_buffers, 1, kMaxLiveBuffersLimit},
+                 {"max_sites", options.max_sites, 1, int64_t{SiteTable::kMaxSites}},
+                 {"max_host_bytes", options.max_host_bytes, 1, kMaxHostBytesLimit},
+                 {"dump_in_use_percent", options.dump_in_use_percent, 0, 100},
+                 {"dump_peak_growth", options.dump_peak_growth, 0, INT64_MAX},
+                 {"dump_interval", options.dump_interval, 1, kMaxDumpInterval},
+                 {"dump_keep", options.dump_keep, 1, kMaxDumpsKept}};
+  for (const auto& [field, value, least, most] : numbers) {
+    if (value >= least && value <= most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("hbmprof: the option ", field, " is ", value, ", not ", least, " to ", most));
+  }
+  if (options.dump_signal != 0 && !IsDumpSignal(options.dump_signal)) {
+    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option dump_signal is ", options.dump_signal,
+                                                   ", not SIGUSR1, SIGUSR2 or ", SIGRTMIN, " to ", SIGRTMAX));
   }
   if (options.output_mode > 0777) {
     return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option output_mode has bits beyond 0777 (octal): 0x",
                                                    absl::Hex(options.output_mode)));
   }
   if (options.unwinder > Unwinder::kNone) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hbmprof: the option unwinder is ", static_cast<int>(options.unwinder), ", which is no Unwinder"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hbmprof: the option unwinder is ", static_cast<int>(options.unwinder), ", which is not a value of Unwinder"));
   }
   return absl::OkStatus();
 }

@@ -1,21 +1,25 @@
 #include "src/api/output_file.h"
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "src/base/message.h"
 
 namespace hbmprof::internal {
 namespace {
 
-// Numbers that are tried for a new file.
+// The number of names that are tried for a new file.
 constexpr int kMostNames = 1 << 20;
 
 // The lowest number of the descriptor that is kept open. It is above the numbers that a program may expect for its own
 // descriptors.
 constexpr int kEarlyDescriptor = 500;
+
+constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;
 
 bool IsWritable(const OutputPattern& pattern) {
   const std::string path = pattern.Path(0);
@@ -24,6 +28,14 @@ bool IsWritable(const OutputPattern& pattern) {
 }
 
 }  // namespace
+
+bool HasFreeDisk(const std::string& pattern) {
+  const std::string path = OutputPattern(pattern).Path(0);
+  const size_t slash = path.rfind('/');
+  struct statvfs info;
+  if (statvfs(slash == std::string::npos ? "." : path.substr(0, slash + 1).c_str(), &info) != 0) return true;
+  return uint64_t{info.f_bavail} * info.f_frsize >= kFreeDiskBytes;
+}
 
 absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes, std::string* path) {
   const OutputPattern parsed(pattern);
@@ -101,7 +113,7 @@ absl::Status OutputFile::WriteFile(std::string_view bytes, FileDescriptor* keep_
     if (!status.ok()) return status;
     if (i > 0 && !pattern_.has_number() && path != own_path_) {
       PrintMessage("hbmprof: ", pattern_.Path(0),
-                   " is not replaced, since it is not this process's; the profile is in ", path);
+                   " is not replaced, because this process did not write it; the profile is in ", path);
     }
     own_path_ = path;
     own_ = written;

@@ -41,7 +41,7 @@ SiteCache::Key MergedStackKey(const Path& path, uint64_t digest, const SiteWords
   return {{path.hash.low ^ digest, path.hash.high ^ other_digest}, words};
 }
 
-// The probe calls that this thread is in. Plain data in the static TLS block.
+// The number of probe calls in progress on this thread. Plain data in the static TLS block.
 __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 
 }  // namespace
@@ -106,6 +106,23 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       allocators_("", kMaxAllocators) {}
 
 ProfilerImpl::~ProfilerImpl() = default;
+
+void ProfilerImpl::SetTag(std::string_view key, std::string_view value) {
+  const ForkPause pause;
+  const ReentryGuard guard;
+  if (!guard.entered()) return;  // this thread may hold the mutex
+  MutexLock hold(tags_mutex_);
+  std::vector<std::pair<std::string, std::string>> tags = tags_;
+  tags.emplace_back(key, value);
+  tags = LabelsOf(tags);
+  tags.erase(std::remove_if(tags.begin(), tags.end(), [](const auto& tag) { return tag.second.empty(); }), tags.end());
+  tags_ = std::move(tags);
+}
+
+std::vector<std::pair<std::string, std::string>> ProfilerImpl::Tags() const {
+  MutexLock hold(tags_mutex_);
+  return tags_;
+}
 
 void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool yields) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
@@ -233,7 +250,7 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   if (path != nullptr) return SiteOfStack(CapturedStack(*path), words);
   const bool knows_python = HasPython();
   const SiteId site = max_depth_ > kFewFrames ? SiteOfDeepStack(caller, words) : SiteOfShallowStack(caller, words);
-  // The first walk through an interpreter that was loaded later finds it.
+  // If the program loads the interpreter after its start, the first walk through the interpreter's code finds it.
   return HasPython() && !knows_python ? SiteInPython(caller, words) : site;
 }
 
@@ -242,8 +259,8 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
 
-// Captures into a buffer of 4 KiB. If the thread's stack may be too small for it, the buffer is in pages of its own. If
-// there is no memory for these, the captured stack is truncated to kFewFrames.
+// Captures into a buffer of 4 KiB. If the thread's stack may be too small for it, pages are mapped for the buffer. If
+// there is no memory for these pages, the captured stack is truncated to kFewFrames.
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStack(const Caller& caller, SiteWords words) {
   constexpr size_t kBufferBytes = kMaxStackDepth * sizeof(uintptr_t);
   if (AvailableStackBytes() >= 4 * kBufferBytes) return SiteOfDeepStackInFrame(caller, words);
@@ -658,8 +675,9 @@ std::vector<uint32_t> ProfilerImpl::AddDevices(const std::vector<AccountTotals>&
   snapshot->tracker.live_records = 0;
   for (int device = 0; device < kMaxDevices; ++device) {
     bool used = false;
-    hbmprof::Snapshot::Device entry{names[device], {}};
-    const DeviceProbe probe = Probe(device);
+    hbmprof::Snapshot::Device entry;
+    entry.name = names[device];
+    DeviceProbe probe = Probe(device);
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const AccountTotals& totals = accounts[AccountOf(DeviceId(device), MemorySpace(space))];
       entry.spaces[space] = ToStats(totals, MemorySpace(space), probe);
@@ -669,6 +687,8 @@ std::vector<uint32_t> ProfilerImpl::AddDevices(const std::vector<AccountTotals>&
     // A named device is shown even if nothing was allocated on it. Device 0 has a name even if no caller gave it one.
     const bool named = device > 0 ? device < named_devices : devices_.first_asked_for();
     if (!used && !named) continue;
+    entry.uuid = std::move(probe.uuid);
+    entry.processes = std::move(probe.processes);
     index_of[device] = static_cast<uint32_t>(snapshot->devices.size());
     snapshot->devices.push_back(std::move(entry));
   }
@@ -679,6 +699,7 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::v
                               hbmprof::Snapshot* snapshot) const {
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
   std::unordered_map<TagSetId, std::vector<std::pair<std::string, std::string>>> tags;
+  const std::vector<std::pair<std::string, std::string>> process_tags = Tags();
   for (SiteId site = 0; site < sites.size(); ++site) {
     const SiteTotals& totals = sites[site];
     if (totals.alloc_objects == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 && totals.peak_objects == 0 &&
@@ -698,8 +719,8 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::v
     if (is_new_set) {
       std::vector<std::pair<std::string, std::string>> labels = TagsOf(key.tags);
       // If both have a tag with the same key, the thread's tag is used.
-      std::set_union(labels.begin(), labels.end(), tags_.begin(), tags_.end(), std::back_inserter(set->second),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
+      std::set_union(labels.begin(), labels.end(), process_tags.begin(), process_tags.end(),
+                     std::back_inserter(set->second), [](const auto& a, const auto& b) { return a.first < b.first; });
     }
     sample.tags = set->second;
     sample.block_bytes = static_cast<int64_t>(key.block_bytes);

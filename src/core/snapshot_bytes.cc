@@ -133,6 +133,9 @@ void Fields(Visit& visit, T& value) {
   } else if constexpr (std::is_same_v<Type, Snapshot::Device>) {
     visit(value.name);
     for (auto& space : value.spaces) visit(space);
+    visit(value.uuid, value.processes);
+  } else if constexpr (std::is_same_v<Type, DeviceProcess>) {
+    visit(value.process_id, value.bytes, value.is_this);
   } else {
     static_assert(std::is_same_v<Type, Snapshot>);
     visit(value.samples, value.stacks, value.named_frames, value.devices, value.allocators, value.modules,

@@ -1,6 +1,7 @@
 #include "src/export/out_of_memory_report.h"
 
 #include <algorithm>
+#include <array>
 #include <cinttypes>
 #include <cstddef>
 #include <cstdio>
@@ -15,9 +16,10 @@ namespace hbmprof::internal {
 namespace {
 
 constexpr size_t kStacksShown = 10;
-constexpr size_t kStacksNamed = 64;  // of which those with the same names become one line
+constexpr size_t kStacksNamed = 64;  // the stacks whose frames get names; those with the same names share a line
 constexpr size_t kFramesShown = 4;
-constexpr size_t kStackLineBytes = 120;  // of the names in one line
+constexpr size_t kProcessesShown = 5;
+constexpr size_t kStackLineBytes = 120;  // the most bytes of names in one line
 
 // Returns text such as "512 B" or "1.50 GiB".
 std::string Bytes(int64_t bytes) {
@@ -33,7 +35,8 @@ std::string Bytes(int64_t bytes) {
   return text;
 }
 
-// Replaces control characters, because they would have an effect on a terminal and the text may come from the program.
+// Replaces control characters, because the text may come from the program and control characters have effects on a
+// terminal.
 std::string Printable(std::string_view text) {
   std::string printable(text);
   for (char& byte : printable) {
@@ -54,7 +57,7 @@ struct Shares {
   std::optional<int64_t> free;
   std::optional<int64_t> largest_free;
   int64_t recorded = 0;
-  int64_t idle = 0;  // in pools: recorded segments and the driver's
+  int64_t idle = 0;  // idle in pools: in recorded segments and in the driver's pools
   std::optional<int64_t> unaccounted;
   bool unaccounted_is_shared = false;  // other processes' memory is part of `unaccounted`
   std::optional<int64_t> others;
@@ -199,6 +202,50 @@ std::vector<std::string> FrameTexts(const Snapshot& snapshot, const std::vector<
   return texts;
 }
 
+// "  by kind    2.00 MiB device, 512 B pinned_host"; "" if there is only one kind.
+std::string KindsText(const Snapshot& snapshot, uint32_t device) {
+  std::array<int64_t, kMemoryKindCount> bytes = {};
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    if (sample.device == device) bytes[static_cast<size_t>(sample.kind)] += sample.inuse_bytes;
+  }
+  std::string text;
+  int kinds = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] == 0) continue;
+    const auto kind = static_cast<MemoryKind>(i);
+    text.append(kinds++ == 0 ? "  by kind    " : ", ").append(Bytes(bytes[i])).append(" ").append(MemoryKindName(kind));
+    if (kind == MemoryKind::kPool) text.append(" (idle)");
+  }
+  return kinds > 1 ? text + "\n" : "";
+}
+
+// A line for each of the other processes that have most; "" if none is known.
+std::string ProcessesText(const std::vector<DeviceProcess>& processes,
+                          const std::function<std::string(int64_t)>& name_of) {
+  std::vector<const DeviceProcess*> others;
+  // The ids are those of this process's own name space only if this process is in the list.
+  bool has_names = false;
+  for (const DeviceProcess& process : processes) {
+    has_names = has_names || process.is_this;
+    if (!process.is_this) others.push_back(&process);
+  }
+  std::sort(others.begin(), others.end(), [](const DeviceProcess* a, const DeviceProcess* b) {
+    return a->bytes.value_or(-1) > b->bytes.value_or(-1);
+  });
+  std::string text;
+  for (size_t i = 0; i < std::min(others.size(), kProcessesShown); ++i) {
+    const std::string name = has_names ? name_of(others[i]->process_id) : "";
+    text.append("  process    ").append(others[i]->bytes ? Bytes(*others[i]->bytes) : "an unknown amount");
+    text.append(" of process ").append(std::to_string(others[i]->process_id));
+    if (!name.empty()) text.append(" (").append(Printable(name)).append(")");
+    text.append("\n");
+  }
+  if (others.size() > kProcessesShown) {
+    text.append("  process    ... and of ").append(std::to_string(others.size() - kProcessesShown)).append(" more\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
@@ -254,6 +301,11 @@ std::string OutOfMemorySummary(const OutOfMemory& failure) {
   return text;
 }
 
+std::string OutOfMemoryKindsAndProcesses(const Snapshot& snapshot, uint32_t device,
+                                         const std::function<std::string(int64_t)>& name_of) {
+  return KindsText(snapshot, device) + ProcessesText(snapshot.devices[device].processes, name_of);
+}
+
 uint64_t HolderKey(const Snapshot& snapshot, uint32_t stack, uint32_t device, MemorySpace space) {
   const std::vector<uint64_t>& frames = snapshot.stacks[stack].return_addresses;
   const std::string& name = snapshot.devices[device].name;
@@ -295,7 +347,7 @@ std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemoryS
       std::snprintf(columns, sizeof(columns), "%12s  ", ((growth >= 0 ? "+" : "") + Bytes(growth)).c_str());
       text.append(columns);
     }
-    text.append(frames[holder.stack]).append("\n");  // an index into `frames` here
+    text.append(frames[holder.stack]).append("\n");  // `stack` is an index in `frames` since the merge above
   }
   return text;
 }

@@ -34,7 +34,7 @@ struct OutOfMemory {
 enum class OutOfMemoryCause {
   kTooLarge,        // the request is larger than the device
   kFragmented,      // enough memory is free, but not in one piece
-  kLimit,           // enough memory is free in one piece: something else refused it
+  kLimit,           // enough memory is free in one piece, so a limit refused the request
   kHostLimit,       // a limit of the host on pinned memory
   kIdlePool,        // the idle memory of this process's pools would be enough
   kOtherProcesses,  // other processes hold more than this one
@@ -54,6 +54,12 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure);
 
 // Returns the report without the list of call stacks: several lines, each of which ends with a line feed.
 std::string OutOfMemorySummary(const OutOfMemory& failure);
+
+// Returns the lines of the report that say how much each kind of memory holds on the device, if it has more than one
+// kind, and which other processes have memory of it; "" if nothing is known. `device` is an index in snapshot.devices.
+// `name_of(pid)` returns the name of a process, or "".
+std::string OutOfMemoryKindsAndProcesses(const Snapshot& snapshot, uint32_t device,
+                                         const std::function<std::string(int64_t pid)>& name_of);
 
 // Returns a key that identifies a call stack on one memory space of one device, in all snapshots of one process.
 // `stack` and `device` are indices in `snapshot`.

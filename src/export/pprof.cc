@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <iterator>
+#include <map>
 #include <new>
 #include <optional>
 #include <utility>
@@ -65,7 +66,7 @@ struct SampleType {
   std::string_view unit;
   int64_t Snapshot::Sample::*value;
 };
-// `inuse` is last: viewers that ignore default_sample_type show the last type.
+// `inuse` is last, because viewers that ignore default_sample_type show the last type.
 constexpr SampleType kSampleTypes[] = {
     {"alloc_objects", "count", &Snapshot::Sample::alloc_objects},
     {"alloc_space", "bytes", &Snapshot::Sample::alloc_bytes},
@@ -76,14 +77,15 @@ constexpr SampleType kSampleTypes[] = {
 };
 constexpr size_t kSampleTypeCount = std::size(kSampleTypes);
 
-// Innermost frames that belong to hbmprof. Usually capture has already left them out. This is for a stack that contains
-// them nevertheless. TrackingAllocator is not in the list: viewers also hide the frames that a matching frame calls,
-// and it calls the user's upstream allocator.
+// A regular expression for the innermost frames that belong to hbmprof. Capture usually leaves them out; this is for a
+// stack that contains them nevertheless. TrackingAllocator is not in the list: viewers also hide the frames that a
+// matching frame calls, and TrackingAllocator calls the user's upstream allocator.
 constexpr std::string_view kDropFrames = "hbmprof::(internal|cuda|Profiler)::.*|hbmprof_record_alloc";
 
 constexpr std::string_view kNoStack = "[no stack]";
 constexpr std::string_view kStackTruncated = "[stack truncated]";
 constexpr std::string_view kUnknownCode = "[unknown]";
+constexpr std::string_view kSmallStacks = "[small call stacks]";
 
 constexpr size_t kNoModule = SIZE_MAX;
 constexpr int64_t kNotYet = -1;  // an index of a string that is not interned yet
@@ -237,8 +239,9 @@ absl::Status CheckSnapshot(const Snapshot& snapshot) {
 // order of first use.
 class ProfileWriter {
  public:
-  ProfileWriter(const Snapshot& snapshot, Symbolizer* symbolizer)
-      : snapshot_(snapshot), symbolizer_(symbolizer), modules_(snapshot.modules) {}
+  // Writes at most `max_samples` samples; 0: all.
+  ProfileWriter(const Snapshot& snapshot, Symbolizer* symbolizer, size_t max_samples)
+      : snapshot_(snapshot), symbolizer_(symbolizer), max_samples_(max_samples), modules_(snapshot.modules) {}
 
   absl::StatusOr<std::string> Write() {
     ReadTables();
@@ -259,17 +262,19 @@ class ProfileWriter {
     }
     return std::move(bytes_);
   }
+  // The number of samples that Write has written.
+  size_t samples() const { return rows_.size(); }
 
  private:
   using Tags = std::vector<std::pair<std::string, std::string>>;
   // One sample of the profile: the values of a Snapshot::Sample that are needed again. `tags` is a pointer because few
   // samples have tags.
   struct Row {
-    uint32_t stack;  // id
-    MemoryKind kind;
-    int64_t device;       // label value; 0: no such label
-    int64_t allocator;    // likewise
-    int64_t block_bytes;  // likewise
+    uint32_t stack;                  // id
+    std::optional<MemoryKind> kind;  // no value: no such label
+    int64_t device;                  // label value; 0: no such label
+    int64_t allocator;               // likewise
+    int64_t block_bytes;             // likewise
     const Tags* tags;
     std::array<int64_t, kSampleTypeCount> values;
   };
@@ -291,7 +296,7 @@ class ProfileWriter {
     int64_t start_line;  // 0: not known
   };
 
-  // Wraps around on overflow, which only a snapshot with impossible values has.
+  // Wraps around on overflow. Only a snapshot with impossible values can cause an overflow.
   static int64_t Sum(int64_t a, int64_t b) {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   }
@@ -323,7 +328,8 @@ class ProfileWriter {
   // Hash of the fields that LookTheSame compares.
   static uint64_t HashOf(const Row& row) {
     const uint64_t words[] = {row.stack, static_cast<uint64_t>(row.device), static_cast<uint64_t>(row.allocator),
-                              static_cast<uint64_t>(row.kind), static_cast<uint64_t>(row.block_bytes)};
+                              static_cast<uint64_t>(row.kind.value_or(MemoryKind{})),
+                              static_cast<uint64_t>(row.block_bytes)};
     uint64_t hash = HashWords(words, std::size(words));
     for (const auto& [key, value] : *row.tags) {
       hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), hash));
@@ -333,6 +339,40 @@ class ProfileWriter {
   static bool LookTheSame(const Row& a, const Row& b) {
     return a.stack == b.stack && a.device == b.device && a.allocator == b.allocator && a.kind == b.kind &&
            a.block_bytes == b.block_bytes && *a.tags == *b.tags;
+  }
+
+  static void AddValues(const Row& row, Row* sum) {
+    for (size_t i = 0; i < kSampleTypeCount; ++i) sum->values[i] = Sum(sum->values[i], row.values[i]);
+  }
+
+  static bool IsLarger(const Row& a, const Row& b) {
+    constexpr size_t kAlloc = 1;
+    constexpr size_t kPeak = 3;
+    constexpr size_t kInuse = 5;
+    const int64_t a_bytes = std::max(a.values[kInuse], a.values[kPeak]);
+    const int64_t b_bytes = std::max(b.values[kInuse], b.values[kPeak]);
+    return a_bytes != b_bytes ? a_bytes > b_bytes : a.values[kAlloc] > b.values[kAlloc];
+  }
+
+  // Merges the smallest rows, so that max_samples_ are left. See PprofOptions.
+  void MergeSmallest(std::vector<Row>* rows) {
+    std::map<std::pair<int64_t, std::optional<MemoryKind>>, Row> merged;  // by device and kind
+    const auto key_of = [](const Row& row) { return std::make_pair(row.device, row.kind); };
+    for (const Row& row : *rows) merged.try_emplace(key_of(row));
+    const bool keeps_labels = merged.size() <= max_samples_;
+    const size_t kept = max_samples_ - (keeps_labels ? merged.size() : 1);
+    std::stable_sort(rows->begin(), rows->end(), &IsLarger);
+    merged.clear();
+    const auto stack = static_cast<uint32_t>(stacks_.size());
+    stacks_.push_back({&small_stacks_});
+    for (size_t i = kept; i < rows->size(); ++i) {
+      const Row& row = (*rows)[i];
+      const auto key = keeps_labels ? key_of(row) : std::make_pair(int64_t{0}, std::optional<MemoryKind>());
+      const Row first = {stack, key.second, key.first, 0, 0, &no_tags_, {}};
+      AddValues(row, &merged.try_emplace(key, first).first->second);
+    }
+    rows->resize(kept, Row());
+    for (const auto& [key, row] : merged) rows->push_back(row);
   }
 
   // Merges samples that look the same, because some viewers show only one of them.
@@ -360,11 +400,12 @@ class ProfileWriter {
       const uint32_t id = ids.IdOf(HashOf(row), [&](uint32_t candidate) { return LookTheSame(rows[candidate], row); });
       if (id == rows.size()) {
         rows.push_back(row);
-        ++stacks_[row.stack].rows_end;
       } else {
-        for (size_t i = 0; i < kSampleTypeCount; ++i) rows[id].values[i] = Sum(rows[id].values[i], row.values[i]);
+        AddValues(row, &rows[id]);
       }
     }
+    if (max_samples_ != 0 && rows.size() > max_samples_) MergeSmallest(&rows);
+    for (const Row& row : rows) ++stacks_[row.stack].rows_end;
     // Sorted by stack: repeated location ids compress well if they follow each other.
     uint32_t before = 0;
     for (Stack& stack : stacks_) before += std::exchange(stack.rows_end, before);
@@ -394,7 +435,7 @@ class ProfileWriter {
       // The address of the call is used, because the return address can belong to another line or function.
       add(LocationId(return_address == 0 ? 0 : return_address - 1, 0));
     }
-    if (stack.return_addresses.empty()) add(LocationId(kNoStack));
+    if (stack.return_addresses.empty()) add(LocationId(&stack == &small_stacks_ ? kSmallStacks : kNoStack));
     if (stack.truncated) add(LocationId(kStackTruncated));
   }
 
@@ -494,7 +535,7 @@ class ProfileWriter {
     int64_t device_key = kNotYet;
     int64_t kind_key = kNotYet;
     int64_t allocator_key = kNotYet;
-    const int64_t bytes_key = strings_.Intern("bytes");  // a sample type's unit
+    const int64_t bytes_key = strings_.Intern("bytes");  // also the unit of a sample type, so it is always in the table
     std::array<int64_t, kMemoryKindCount> kinds;
     kinds.fill(kNotYet);
 
@@ -504,8 +545,10 @@ class ProfileWriter {
       message.add_packed_int64(SampleField::kValue, row.values.begin(), row.values.end());
       // Readers drop a label without a value, and cannot show one without a key.
       if (row.device != 0) WriteTextLabel(message, InternOnce("device", device_key), row.device);
-      WriteTextLabel(message, InternOnce("kind", kind_key),
-                     InternOnce(MemoryKindName(row.kind), kinds[static_cast<size_t>(row.kind)]));
+      if (row.kind.has_value()) {
+        WriteTextLabel(message, InternOnce("kind", kind_key),
+                       InternOnce(MemoryKindName(*row.kind), kinds[static_cast<size_t>(*row.kind)]));
+      }
       if (row.allocator != 0) WriteTextLabel(message, InternOnce("allocator", allocator_key), row.allocator);
       for (const auto& [key, value] : *row.tags) {
         if (!key.empty() && !value.empty()) WriteTextLabel(message, strings_.Intern(key), strings_.Intern(value));
@@ -649,6 +692,7 @@ class ProfileWriter {
 
   const Snapshot& snapshot_;
   Symbolizer* const symbolizer_;
+  const size_t max_samples_;
   const ModuleIndex modules_;
   StringTable strings_;
   std::vector<int64_t> devices_;     // label values, by index in the snapshot; kNotYet: no sample uses it
@@ -656,6 +700,7 @@ class ProfileWriter {
   std::vector<uint32_t> stack_ids_;  // ids, by index in the snapshot; equal stacks have the same id
   std::vector<Stack> stacks_;        // by id
   const Tags no_tags_;
+  const Snapshot::Stack small_stacks_;  // of the merged rows
   std::vector<Row> rows_;
   std::string packed_ids_;           // location ids of the stacks, in the encoding of a sample
   std::vector<Location> locations_;  // by id - 1
@@ -670,13 +715,32 @@ class ProfileWriter {
   Message<ProfileField> profile_{bytes_};
 };
 
+// Writes the profile within the limits of `options`, not compressed.
+absl::StatusOr<std::string> WriteWithin(const Snapshot& snapshot, Symbolizer* symbolizer, const PprofOptions& options) {
+  size_t max_samples = options.max_samples;
+  while (true) {
+    ProfileWriter writer(snapshot, symbolizer, max_samples);
+    absl::StatusOr<std::string> profile = writer.Write();
+    if (!profile.ok() || options.max_bytes == 0 || profile->size() <= options.max_bytes) return profile;
+    if (writer.samples() <= 1) {
+      return absl::InvalidArgumentError("cannot write the profile: PprofOptions::max_bytes is " +
+                                        std::to_string(options.max_bytes) + ", but a profile with one sample has " +
+                                        std::to_string(profile->size()) + " bytes");
+    }
+    // Some of the bytes do not depend on the number of samples, so this can need several rounds.
+    const double share = 0.9 * static_cast<double>(options.max_bytes) / static_cast<double>(profile->size());
+    max_samples = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(writer.samples()) * share));
+  }
+}
+
 }  // namespace
 }  // namespace internal
 
-absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer) {
+absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer,
+                                           const PprofOptions& options) {
   try {
     if (absl::Status status = internal::CheckSnapshot(snapshot); !status.ok()) return status;
-    const absl::StatusOr<std::string> profile = internal::ProfileWriter(snapshot, symbolizer).Write();
+    const absl::StatusOr<std::string> profile = internal::WriteWithin(snapshot, symbolizer, options);
     return profile.ok() ? internal::Gzip(*profile) : profile.status();
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("cannot write the profile: the host has no memory");

@@ -1,74 +1,12 @@
-// Interning, and the replacement of bytes that are not UTF-8.
 #include "src/export/string_table.h"
 
-#include <cstring>
-
 #include "src/base/hash.h"
+#include "src/export/utf8.h"
 
 namespace hbmprof::internal {
-namespace {
-
-// Returns the length of the UTF-8 character at the beginning of `text`; 0 if there is none. REQUIRES: `text` is not
-// empty.
-size_t CharacterLength(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  size_t length = 0;
-  unsigned char low = 0x80;  // bounds of the second byte: no overlong forms, no surrogates, nothing above U+10FFFF
-  unsigned char high = 0xBF;
-  if (first >= 0xC2 && first <= 0xDF) {
-    length = 2;
-  } else if (first >= 0xE0 && first <= 0xEF) {
-    length = 3;
-    if (first == 0xE0) low = 0xA0;
-    if (first == 0xED) high = 0x9F;
-  } else if (first >= 0xF0 && first <= 0xF4) {
-    length = 4;
-    if (first == 0xF0) low = 0x90;
-    if (first == 0xF4) high = 0x8F;
-  }
-  if (length == 0 || text.size() < length || byte(1) < low || byte(1) > high) return 0;
-  for (size_t i = 2; i < length; ++i) {
-    if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
-  }
-  return length;
-}
-
-// Returns the length of the longest prefix of `text` that is valid UTF-8.
-size_t ValidPrefix(std::string_view text) {
-  size_t valid = 0;
-  while (valid < text.size()) {
-    uint64_t word = 0;
-    if (text.size() - valid >= sizeof(word)) {
-      std::memcpy(&word, text.data() + valid, sizeof(word));
-      if ((word & 0x8080808080808080u) == 0) {  // ASCII
-        valid += sizeof(word);
-        continue;
-      }
-    }
-    const size_t length = CharacterLength(text.substr(valid));
-    if (length == 0) break;
-    valid += length;
-  }
-  return valid;
-}
-
-}  // namespace
 
 int64_t StringTable::Intern(std::string_view text) {
-  if (size_t valid = ValidPrefix(text); valid < text.size()) {
-    std::string repaired;
-    while (true) {
-      repaired.append(text.substr(0, valid));
-      text.remove_prefix(valid);
-      if (text.empty()) break;
-      repaired.append("\xEF\xBF\xBD");
-      text.remove_prefix(1);
-      valid = ValidPrefix(text);
-    }
-    return Intern(repaired);
-  }
+  if (ValidUtf8Prefix(text) < text.size()) return Intern(ValidUtf8(text));
   const uint32_t id = ids_.IdOf(HashBytes(text.data(), text.size(), kHashSeed0),
                                 [&](uint32_t candidate) { return At(candidate) == text; });
   if (id == ends_.size()) {

@@ -27,7 +27,7 @@ struct LiveProcess {
   // The process id, with a number after it ("1.2") if processes of several containers have the same one. Unique in the
   // directory.
   std::string id;
-  int64_t pid = 0;  // as the process sees itself
+  int64_t pid = 0;  // in the process's own pid namespace
   std::string name;
   std::string version;
   int64_t seconds = 0;  // since its control channel was started

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
+#include "src/base/message.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 
@@ -275,6 +276,22 @@ TEST(CApi, TagScopesNest) {
   hbmprof_tag_push("c", "3");
   EXPECT_EQ(tags_now(), "c=3 ") << "a pop too many is not remembered";
   hbmprof_tag_pop();
+}
+
+TEST(CApi, ReportsAFailedAllocation) {
+  const int device = hbmprof_device("c_api_oom:0");
+  ::testing::internal::CaptureStderr();
+  hbmprof::internal::UseStandardError();
+  EXPECT_EQ(hbmprof_report_out_of_memory("my_malloc", 4096, device, HBMPROF_SPACE_DEVICE), 1);
+  EXPECT_EQ(hbmprof_report_out_of_memory("my_malloc", -1, device, HBMPROF_SPACE_DEVICE), 0) << "once a minute";
+  EXPECT_EQ(hbmprof_report_out_of_memory(nullptr, 1, 1, HBMPROF_SPACE_DEVICE), 0);
+  EXPECT_EQ(hbmprof_report_out_of_memory("f", 1, -1, HBMPROF_SPACE_DEVICE), 0);
+  EXPECT_EQ(hbmprof_report_out_of_memory("f", 1, 1, 3), 0);
+  EXPECT_EQ(hbmprof_report_out_of_memory("other", -1, 1, HBMPROF_SPACE_DEVICE), 1);
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  hbmprof::internal::UseStandardError();
+  EXPECT_THAT(text, HasSubstr("hbmprof: out of memory on c_api_oom:0: my_malloc of 4.00 KiB failed\n"));
+  EXPECT_THAT(text, HasSubstr("hbmprof: out of memory on GPU:1: other failed\n"));
 }
 
 TEST(CApi, LastErrorIsPerThreadAndSurvivesASuccess) {

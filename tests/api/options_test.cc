@@ -2,6 +2,8 @@
 
 #include "hbmprof/options.h"
 
+#include <signal.h>
+
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -28,6 +30,13 @@ constexpr const char* kVariables[] = {"HBMPROF",
                                       "HBMPROF_OOM_OUTPUT",
                                       "HBMPROF_OOM_REPORT",
                                       "HBMPROF_SOCKET_DIR",
+                                      "HBMPROF_METRICS_TAGS",
+                                      "HBMPROF_DUMP_OUTPUT",
+                                      "HBMPROF_DUMP_IN_USE_PERCENT",
+                                      "HBMPROF_DUMP_PEAK_GROWTH",
+                                      "HBMPROF_DUMP_INTERVAL",
+                                      "HBMPROF_DUMP_KEEP",
+                                      "HBMPROF_DUMP_SIGNAL",
                                       "HBMPROF_STACK_DEPTH",
                                       "HBMPROF_UNWINDER",
                                       "HBMPROF_PYTHON",
@@ -179,6 +188,34 @@ TEST_F(OptionsTest, PythonIsZeroOrOne) {
   EXPECT_FALSE(Good("HBMPROF_PYTHON", "0").python);
   EXPECT_TRUE(Good("HBMPROF_PYTHON", "1").python);
   EXPECT_TRUE(Bad("HBMPROF_PYTHON", "off", "0 (off) or 1 (on)", "1").python);
+}
+
+TEST_F(OptionsTest, TriggersHaveRanges) {
+  EXPECT_EQ(Good("HBMPROF_DUMP_OUTPUT", "/d/%n.pb.gz").dump_output, "/d/%n.pb.gz");
+  EXPECT_EQ(Good("HBMPROF_DUMP_IN_USE_PERCENT", "90").dump_in_use_percent, 90);
+  EXPECT_EQ(Bad("HBMPROF_DUMP_IN_USE_PERCENT", "101", "0 to 100", "0").dump_in_use_percent, 0);
+  EXPECT_EQ(Good("HBMPROF_DUMP_IN_USE_PERCENT", "").dump_in_use_percent, 0);
+  EXPECT_EQ(Good("HBMPROF_DUMP_PEAK_GROWTH", "104857600").dump_peak_growth, 104857600);
+  EXPECT_EQ(Good("HBMPROF_DUMP_INTERVAL", "86400").dump_interval, 86400);
+  EXPECT_EQ(Bad("HBMPROF_DUMP_INTERVAL", "0", "1 to 86400", "10").dump_interval, 10);
+  EXPECT_EQ(Good("HBMPROF_DUMP_INTERVAL", "").dump_interval, 10);
+  EXPECT_EQ(Bad("HBMPROF_DUMP_KEEP", "0", "1 to 100000", "10").dump_keep, 10);
+  EXPECT_EQ(Good("HBMPROF_DUMP_KEEP", "1").dump_keep, 1);
+}
+
+TEST_F(OptionsTest, TheDumpSignalHasANameOrANumber) {
+  EXPECT_EQ(Good("HBMPROF_DUMP_SIGNAL", "").dump_signal, 0);
+  EXPECT_EQ(Good("HBMPROF_DUMP_SIGNAL", "USR1").dump_signal, SIGUSR1);
+  EXPECT_EQ(Good("HBMPROF_DUMP_SIGNAL", "USR2").dump_signal, SIGUSR2);
+  EXPECT_EQ(Good("HBMPROF_DUMP_SIGNAL", std::to_string(SIGRTMIN)).dump_signal, SIGRTMIN);
+  for (const char* value : {"9", "SIGUSR1", "TERM", "-1", "65"}) {
+    EXPECT_EQ(Bad("HBMPROF_DUMP_SIGNAL", value, "USR1, USR2 or a number from 34 to 64", "no signal").dump_signal, 0);
+  }
+}
+
+TEST_F(OptionsTest, MetricsTagsAreSplitAtCommas) {
+  EXPECT_THAT(Good("HBMPROF_METRICS_TAGS", "").metrics_tags, IsEmpty());
+  EXPECT_THAT(Good("HBMPROF_METRICS_TAGS", "phase,model").metrics_tags, ElementsAre("phase", "model"));
 }
 
 TEST_F(OptionsTest, EachBadVariableHasALineAndTheGoodOnesCount) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -219,6 +220,36 @@ TEST(OutOfMemoryStacksTest, ShareALineIfTheirInnermostFunctionsAreTheSame) {
 
 TEST(OutOfMemoryStacksTest, AreNotThereIfNothingIsInUse) {
   EXPECT_EQ(OutOfMemoryStacks(TwelveStacks(), 1, MemorySpace::kManaged, nullptr, nullptr), "");
+}
+
+TEST(OutOfMemoryKindsAndProcessesTest, ShowsKindsAndOtherProcesses) {
+  Snapshot snapshot;
+  snapshot.devices.resize(2);
+  for (const auto& [device, kind, bytes] :
+       {std::tuple(0, MemoryKind::kDevice, 3 * kMiB), std::tuple(0, MemoryKind::kPool, kMiB),
+        std::tuple(0, MemoryKind::kPool, kMiB), std::tuple(1, MemoryKind::kVmm, kMiB)}) {
+    Snapshot::Sample& sample = snapshot.samples.emplace_back();
+    sample.device = static_cast<uint32_t>(device);
+    sample.kind = kind;
+    sample.inuse_bytes = bytes;
+  }
+  snapshot.devices[0].processes = {{10, 5 * kMiB, true}, {11, kGiB, false}, {12, 2 * kGiB, false}, {13, {}, false}};
+  const auto name_of = [](int64_t pid) { return pid == 12 ? std::string("serve\033r") : ""; };
+  EXPECT_EQ(OutOfMemoryKindsAndProcesses(snapshot, 0, name_of),
+            "  by kind    3.00 MiB device, 2.00 MiB pool (idle)\n"
+            "  process    2.00 GiB of process 12 (serve?r)\n"
+            "  process    1.00 GiB of process 11\n"
+            "  process    an unknown amount of process 13\n");
+  EXPECT_EQ(OutOfMemoryKindsAndProcesses(snapshot, 1, name_of), "") << "one kind, no processes";
+}
+
+TEST(OutOfMemoryKindsAndProcessesTest, IdsOfAnotherNameSpaceHaveNoNames) {
+  Snapshot snapshot;
+  snapshot.devices.resize(1);
+  for (int64_t pid = 1; pid <= 8; ++pid) snapshot.devices[0].processes.push_back({pid, pid * kMiB, false});
+  const std::string text = OutOfMemoryKindsAndProcesses(snapshot, 0, [](int64_t) { return std::string("wrong"); });
+  EXPECT_THAT(text, HasSubstr("  process    8.00 MiB of process 8\n"));
+  EXPECT_THAT(text, HasSubstr("  process    ... and of 3 more\n"));
 }
 
 }  // namespace

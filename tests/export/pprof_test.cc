@@ -570,5 +570,95 @@ TEST(SnapshotChecks, ASymbolizerThatReturnsTooFewNamesIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("1 names for 2 addresses"));
 }
 
+// --- Limits. ---
+
+// `count` stacks with 1, 2, ... bytes in use, on two devices in turn.
+Snapshot ManyStacks(size_t count) {
+  Snapshot s = SmallSnapshot({});
+  s.devices.resize(2);
+  s.devices[1].name = "GPU:1";
+  for (size_t i = 0; i < count; ++i) {
+    s.stacks.push_back({{0x10000 + 8 * i, 0x10ff0}});
+    Snapshot::Sample& sample = s.samples.emplace_back();
+    sample.stack = static_cast<uint32_t>(i);
+    sample.device = static_cast<uint32_t>(i % 2);
+    sample.tags = {{"phase", "decode"}};
+    const auto bytes = static_cast<int64_t>(i) + 1;
+    sample.block_bytes = sample.alloc_bytes = sample.inuse_bytes = sample.peak_bytes = bytes;
+    sample.alloc_objects = sample.inuse_objects = sample.peak_objects = 1;
+  }
+  return s;
+}
+
+ProfileView Limited(const Snapshot& snapshot, const hbmprof::PprofOptions& options) {
+  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, nullptr, options);
+  EXPECT_TRUE(bytes.ok()) << bytes.status();
+  const absl::StatusOr<Profile> profile = ParseProfile(*bytes);
+  EXPECT_EQ(CheckProfile(*profile), "");
+  if (options.max_bytes != 0) {
+    EXPECT_LE(profile->ByteSizeLong(), options.max_bytes);
+  }
+  return ProfileView(*profile);
+}
+
+void ExpectSameSums(const ProfileView& a, const ProfileView& b) {
+  for (const char* type :
+       {"alloc_objects", "alloc_space", "peak_objects", "peak_space", "inuse_objects", "inuse_space"}) {
+    EXPECT_EQ(a.Sum(type), b.Sum(type)) << type;
+  }
+}
+
+TEST(PprofOptionsTest, MergesTheSmallestStacks) {
+  const Snapshot snapshot = ManyStacks(400);
+  const ProfileView all = Limited(snapshot, {});
+  ASSERT_EQ(all.samples.size(), 400u);
+  for (const size_t most : {size_t{10}, size_t{399}, size_t{2}}) {
+    const ProfileView view = Limited(snapshot, {most, 0});
+    EXPECT_EQ(view.samples.size(), most);
+    ExpectSameSums(view, all);
+    EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:1"), all.SumWhere("inuse_space", "device", "GPU:1"));
+    const auto kept = static_cast<int64_t>(most) - 2;  // a merged sample for each device
+    EXPECT_EQ(view.SumUnder("inuse_space", "[small call stacks]"), (400 - kept) * (401 - kept) / 2);
+  }
+  EXPECT_EQ(Limited(snapshot, {400, 0}).SumUnder("inuse_space", "[small call stacks]"), 0) << "they fit";
+}
+
+TEST(PprofOptionsTest, OneSampleHasNoLabels) {
+  const ProfileView view = Limited(ManyStacks(400), {1, 0});
+  ASSERT_EQ(view.samples.size(), 1u);
+  EXPECT_TRUE(view.samples[0].labels.empty());
+  ExpectSameSums(view, Limited(ManyStacks(400), {}));
+}
+
+TEST(PprofOptionsTest, KeepsWhatWasLargeAtThePeak) {
+  Snapshot snapshot = ManyStacks(400);
+  snapshot.samples[0].peak_bytes = 1'000'000;
+  const ProfileView view = Limited(snapshot, {3, 0});
+  EXPECT_EQ(view.Sum("peak_space") - view.SumUnder("peak_space", "[small call stacks]"), 1'000'000);
+}
+
+TEST(PprofOptionsTest, BytesAreLimited) {
+  const Snapshot snapshot = ManyStacks(400);
+  const ProfileView all = Limited(snapshot, {});
+  for (const size_t most : {size_t{20'000}, size_t{5'000}, size_t{1'500}}) {
+    const ProfileView view = Limited(snapshot, {0, most});
+    EXPECT_LT(view.samples.size(), all.samples.size());
+    ExpectSameSums(view, all);
+  }
+  EXPECT_EQ(Limited(snapshot, {0, 1 << 20}).samples.size(), all.samples.size());
+}
+
+TEST(PprofOptionsTest, TooFewBytesAreAnError) {
+  const absl::Status status = SerializePprof(ManyStacks(400), nullptr, {0, 10}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_bytes is 10, but a profile with one sample has "));
+}
+
+// What Pyroscope takes by default.
+TEST(PprofOptionsTest, FitsTheLimitsOfAStore) {
+  const ProfileView view = Limited(ManyStacks(100'000), {16'000, 4 << 20});
+  EXPECT_EQ(view.samples.size(), 16'000u);
+}
+
 }  // namespace
 }  // namespace hbmprof_test

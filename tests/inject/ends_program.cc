@@ -1,5 +1,8 @@
 // Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends as argv[1] says; a case of ends_test each.
+// With "lines" it does the same for each line of its standard input (live_test).
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,7 +92,31 @@ void SendAndWait(int number) {
   sleep(60);
 }
 
+int terminal = -1;
+
+// Continues in a child with a terminal of its own; `terminal` is the end where a user types. This process waits for the
+// child and ends by the same signal.
+void ContinueOnATerminal() {
+  terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    REQUIRE(setsid() == getpid() && open(ptsname(terminal), O_RDWR) >= 0);
+    return;
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+  raise(WTERMSIG(status));
+}
+
+void TypeAndWait(char key) {
+  REQUIRE(write(terminal, &key, 1) == 1);
+  sleep(10);
+}
+
 void EndAs(const std::string& how) {
+  if (how == "interrupt_key") TypeAndWait('\003');
+  if (how == "quit_key") TypeAndWait('\034');
   if (how == "term") SendAndWait(SIGTERM);
   if (how == "int") SendAndWait(SIGINT);
   if (how == "hup") SendAndWait(SIGHUP);
@@ -117,6 +144,14 @@ void EndAs(const std::string& how) {
     SendAndWait(SIGTERM);
   }
   if (how == "sleep") sleep(60);
+  if (how == "lines") {
+    for (int byte; (byte = std::getchar()) != EOF;) {
+      if (byte != '\n') continue;
+      HoldMemory(1 << 20);
+      std::puts("held");
+      std::fflush(stdout);
+    }
+  }
   if (how == "too_much") AskForTooMuch();
   if (how == "idle_child") {
     const pid_t child = fork();
@@ -138,6 +173,7 @@ void EndAs(const std::string& how) {
 int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   if (how == "ignored") signal(SIGHUP, SIG_IGN);
+  if (how == "interrupt_key" || how == "quit_key") ContinueOnATerminal();
   HoldMemory(1 << 20);
   std::puts("held");
   std::fflush(stdout);

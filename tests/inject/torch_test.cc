@@ -199,6 +199,10 @@ TEST_P(TorchReleaseTest, RunningOutOfMemoryIsAWarning) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("out of memory after"));
   EXPECT_EQ(run.out, bare.out) << "the program sees no difference";
+  // PyTorch asks the driver again after it has emptied its cache.
+  const size_t report = run.err.find("hbmprof: out of memory on GPU:0: cuMemAlloc");
+  EXPECT_NE(report, std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find("hbmprof: out of memory on", report + 1), std::string::npos) << run.err;
   const ProfileView view = View();
   ExpectTotals(view, TotalsOf(run, 0), 0);
   const std::string text = view.Comment("warning", "text");

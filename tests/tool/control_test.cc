@@ -17,20 +17,26 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/control_socket.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
-#include "tests/tool/running_program.h"
+#include "tests/support/running_program.h"
 
 namespace {
 
 using ::hbmprof_test::CommandResult;
+using ::hbmprof_test::Connect;
+using ::hbmprof_test::ControlAnswer;
 using ::hbmprof_test::FilesIn;
+using ::hbmprof_test::Metric;
 using ::hbmprof_test::NewDirectory;
+using ::hbmprof_test::ReadAll;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::ViewProfile;
 using ::testing::HasSubstr;
@@ -40,20 +46,27 @@ using ::testing::MatchesRegex;
 class RunningProgram : public hbmprof_test::RunningProgram {
  public:
   RunningProgram(const std::string& socket_dir, std::vector<std::string> arguments)
-      : hbmprof_test::RunningProgram(WithProgram(std::move(arguments)), {"HBMPROF_SOCKET_DIR=" + socket_dir}) {
+      : hbmprof_test::RunningProgram(Command(std::move(arguments)), {"HBMPROF_SOCKET_DIR=" + socket_dir}) {
     EXPECT_EQ(ReadLine(), "ready");
   }
   ~RunningProgram() {
-    if (pid() > 0) EndWell();
+    if (!ended_) EndWell();
   }
+
+  std::string name() const { return std::to_string(pid()); }
 
   // Ends it as it ends by itself.
   void EndWell() {
+    ended_ = true;
     CloseInput();
     EXPECT_EQ(ReadLine(), "done");
-    EXPECT_EQ(End(0), 0);
+    EXPECT_EQ(Wait(), 0);
   }
-  void Kill() { EXPECT_EQ(End(SIGKILL), SIGKILL); }
+  void Kill() {
+    ended_ = true;
+    kill(pid(), SIGKILL);
+    EXPECT_EQ(Wait(), SIGKILL);
+  }
 
   size_t Descriptors() const { return FilesIn("/proc/" + name() + "/fd").size(); }
   size_t ResidentPages() const {
@@ -65,10 +78,12 @@ class RunningProgram : public hbmprof_test::RunningProgram {
   }
 
  private:
-  static std::vector<std::string> WithProgram(std::vector<std::string> arguments) {
+  static std::vector<std::string> Command(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), HBMPROF_CONTROL_PROGRAM);
     return arguments;
   }
+
+  bool ended_ = false;
 };
 
 class ControlTest : public ::testing::Test {
@@ -80,25 +95,19 @@ class ControlTest : public ::testing::Test {
   std::string SocketOf(const RunningProgram& program) const {
     return sockets_ + "/hbmprof." + program.name() + ".sock";
   }
-  // A connection that has sent `text`; the caller closes it.
-  static int Connect(const std::string& path, const std::string& text) {
-    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-    EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0) << std::strerror(errno);
-    send(fd, text.data(), text.size(), MSG_NOSIGNAL);
-    return fd;
+  std::string Body(const RunningProgram& program, const std::string& request) const {
+    return ControlAnswer(SocketOf(program), request);
   }
-  static std::string ReadAll(int fd) {
-    std::string text;
-    char bytes[4096];
-    for (ssize_t count; (count = recv(fd, bytes, sizeof(bytes), 0)) > 0;)
-      text.append(bytes, static_cast<size_t>(count));
-    close(fd);
-    return text;
+  std::string Error(const RunningProgram& program, const std::string& request) const {
+    const std::string answer = ReadAll(Connect(SocketOf(program), request + "\n"));
+    EXPECT_THAT(answer, MatchesRegex("error [0-9]+\n.*")) << request;
+    return answer.substr(answer.find('\n') + 1);
   }
-
+  hbmprof_test::ProfileView Profile(const RunningProgram& program, const std::string& request = "profile") const {
+    const std::string path = directory_ + "/answer.pb.gz";
+    std::ofstream(path, std::ios::binary) << Body(program, request);
+    return ViewProfile(path);
+  }
   const std::string directory_ = NewDirectory();
   const std::string sockets_ = directory_ + "/sockets";
 };
@@ -150,15 +159,85 @@ TEST_F(ControlTest, ResetPeakBeginsANewPeak) {
   EXPECT_EQ(ReadAll(Connect(SocketOf(program), "reset-peak\n")), "ok 0\n");
 }
 
-TEST_F(ControlTest, AThousandRequestsLeaveNothingBehind) {
+TEST_F(ControlTest, StatsAreTheTotalsAsJson) {
+  RunningProgram program(sockets_, {"hold", "8"});
+  const std::string stats = Body(program, "stats");
+  EXPECT_THAT(stats, HasSubstr("{\"pid\":" + program.name() + ",\"name\":\"control_program\","));
+  EXPECT_THAT(stats, HasSubstr("\"recording\":true,"));
+  EXPECT_THAT(stats,
+              HasSubstr("\"devices\":[{\"name\":\"sim:0\",\"spaces\":[{\"space\":\"device\",\"bytes_in_use\":30"));
+}
+
+TEST_F(ControlTest, MetricsAddUpUnderLoad) {
+  RunningProgram program(sockets_, {"hold", "8"});
+  for (int i = 0; i < 100; ++i) {
+    const std::string metrics = Body(program, "metrics");
+    const int64_t in_use = Metric(metrics, "hbmprof_device_memory_in_use_bytes");
+    EXPECT_EQ(Metric(metrics, "hbmprof_device_memory_bytes"), in_use);
+    EXPECT_EQ((in_use - 3'000'000) % 4096, 0);
+    EXPECT_EQ(Metric(metrics, "hbmprof_device_allocations_total") - Metric(metrics, "hbmprof_device_frees_total"),
+              1 + (in_use - 3'000'000) / 4096);
+  }
+  EXPECT_THAT(Error(program, "metrics phase"), HasSubstr("tags=KEY,KEY"));
+}
+
+TEST_F(ControlTest, ATagIsALabelOfAllSamples) {
+  RunningProgram program(sockets_, {"hold"});
+  EXPECT_EQ(Body(program, "tag model=a b=c"), "");
+  EXPECT_EQ(Profile(program).SumWhere("inuse_space", "model", "a b=c"), 3'000'000);
+  EXPECT_THAT(Body(program, "stats"), HasSubstr("\"tags\":{\"model\":\"a b=c\"}"));
+  EXPECT_THAT(Body(program, "metrics tags=model"), HasSubstr(",kind=\"device\",tag_model=\"a b=c\"} 3000000\n"));
+  EXPECT_EQ(Body(program, "tag model="), "");
+  EXPECT_EQ(Profile(program).SumWhere("inuse_space", "model", "a b=c"), 0);
+  EXPECT_THAT(Error(program, "tag model"), HasSubstr("a tag is KEY=VALUE, not 'model'"));
+  EXPECT_THAT(Error(program, "tag =x"), HasSubstr("a tag is KEY=VALUE"));
+}
+
+TEST_F(ControlTest, RecordingCanBePaused) {
   RunningProgram program(sockets_, {"hold", "1"});
-  const auto ask = [&] {
-    EXPECT_THAT(ReadAll(Connect(SocketOf(program), "profile\n")), MatchesRegex("ok [0-9]+\n(.|\n)*"));
-  };
-  for (int i = 0; i < 100; ++i) ask();
+  EXPECT_EQ(Body(program, "recording on"), "") << "it is on";
+  EXPECT_EQ(Profile(program).SumUnder("inuse_space", "(anonymous namespace)::LoadWeights"), 3'000'000)
+      << "nothing was forgotten";
+  EXPECT_EQ(Body(program, "recording off"), "");
+  EXPECT_THAT(Body(program, "stats"), HasSubstr("\"recording\":false,"));
+  const int64_t allocations = Metric(Body(program, "metrics"), "hbmprof_device_allocations_total");
+  usleep(20'000);
+  const std::string paused = Body(program, "metrics");
+  EXPECT_LE(Metric(paused, "hbmprof_device_allocations_total"), allocations + 1) << "one may have been in progress";
+  EXPECT_GE(Metric(paused, "hbmprof_device_memory_in_use_bytes"), 3'000'000) << "what was recorded before";
+  EXPECT_EQ(Metric(paused, "hbmprof_recording"), 0);
+  EXPECT_EQ(Body(program, "recording on"), "");
+  const auto view = Profile(program);
+  EXPECT_EQ(view.SumUnder("inuse_space", "(anonymous namespace)::LoadWeights"), 0) << "its free may have been missed";
+  EXPECT_LE(view.Sum("peak_space"), 2 * 4096);
+  for (int i = 0; i < 100; ++i) {
+    if (Metric(Body(program, "metrics"), "hbmprof_device_allocations_total") > allocations + 1) break;
+    usleep(10'000);
+  }
+  EXPECT_GT(Metric(Body(program, "metrics"), "hbmprof_device_allocations_total"), allocations + 1);
+  EXPECT_THAT(Error(program, "recording"), HasSubstr("on or off"));
+}
+
+TEST_F(ControlTest, AProfileCanHaveLimits) {
+  RunningProgram program(sockets_, {"hold", "8"});
+  const auto view = Profile(program, "profile max_samples=1 max_bytes=100000");
+  EXPECT_EQ(view.samples.size(), 1u);
+  EXPECT_EQ(std::to_string(view.Sum("inuse_space")), view.Comment("device sim:0", "in_use"));
+  EXPECT_THAT(Error(program, "profile max_bytes=1"), HasSubstr("max_bytes is 1, but a profile with one sample has"));
+  EXPECT_THAT(Error(program, "profile max_samples=x"), HasSubstr("max_samples='x' is not a number"));
+  EXPECT_THAT(Error(program, "profile samples=1"), HasSubstr("not 'samples'"));
+}
+
+class ManyRequestsTest : public ControlTest, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Of, ManyRequestsTest, ::testing::Values("profile", "stats", "metrics", "tag model=llama"),
+                         [](const auto& info) { return std::string(info.param, std::strcspn(info.param, " ")); });
+
+TEST_P(ManyRequestsTest, AThousandLeaveNothingBehind) {
+  RunningProgram program(sockets_, {"hold", "1"});
+  for (int i = 0; i < 100; ++i) Body(program, GetParam());
   const size_t descriptors = program.Descriptors();
   const size_t pages = program.ResidentPages();
-  for (int i = 0; i < 900; ++i) ask();
+  for (int i = 0; i < 900; ++i) Body(program, GetParam());
   EXPECT_EQ(program.Descriptors(), descriptors);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   std::printf("not compared: the sanitizer keeps freed memory (%zu pages before)\n", pages);
@@ -169,13 +248,19 @@ TEST_F(ControlTest, AThousandRequestsLeaveNothingBehind) {
 
 TEST_F(ControlTest, AHundredClientsAtOnceAreAnswered) {
   RunningProgram program(sockets_, {"hold", "1"});
+  const char* const requests[] = {"info", "stats", "metrics", "profile max_samples=1", "tag model=x"};
   std::vector<std::thread> clients;
   std::vector<std::string> answers(100);
-  for (std::string& answer : answers) {
-    clients.emplace_back([&] { answer = ReadAll(Connect(SocketOf(program), "info\n")); });
+  for (size_t i = 0; i < answers.size(); ++i) {
+    clients.emplace_back([&, i] {
+      answers[i] = ReadAll(Connect(SocketOf(program), std::string(requests[i % std::size(requests)]) + "\n"));
+    });
   }
   for (std::thread& client : clients) client.join();
-  for (const std::string& answer : answers) EXPECT_THAT(answer, HasSubstr("name control_program\n"));
+  for (const std::string& answer : answers) {
+    const size_t end = answer.find('\n');
+    EXPECT_EQ(answer.substr(0, end), "ok " + std::to_string(answer.size() - end - 1));
+  }
 }
 
 TEST_F(ControlTest, BadClientsDisturbNobody) {

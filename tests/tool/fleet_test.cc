@@ -10,15 +10,16 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 
 #include "tests/support/pprof_tool.h"
+#include "tests/support/running_program.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tool/http_client.h"
 #include "tests/tool/profile_maker.h"
-#include "tests/tool/running_program.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
@@ -57,12 +58,16 @@ std::string Encoded(const std::string& text) {
 
 class FleetTest : public testing::Test {
  protected:
+  void TearDown() override {
+    for (const auto& program : programs_) kill(program->pid(), SIGTERM);
+    for (const auto& program : programs_) program->Wait();
+  }
+
   // Starts `hbmprof serve`. Returns its port.
   int Serve() {
-    serve_ = std::make_unique<RunningProgram>(
-        std::vector<std::string>{ToolPath(), "serve", "--port", "0", "--metrics-tags", "phase"}, Environment());
+    Start({ToolPath(), "serve", "--port", "0", "--metrics-tags", "phase"}, {});
     int port = 0;
-    const std::string line = serve_->ReadLine();
+    const std::string line = programs_.back()->ReadLine();
     std::sscanf(line.c_str(), "serving http://127.0.0.1:%d/", &port);
     EXPECT_GT(port, 0) << line;
     return port;
@@ -136,14 +141,12 @@ class FleetTest : public testing::Test {
     }
   }
 
-  std::vector<std::string> Environment() const { return {"HBMPROF_SOCKET_DIR=" + directory_ + "/sockets"}; }
   void Start(const std::vector<std::string>& argv, std::vector<std::string> environment) {
-    environment.push_back(Environment()[0]);
+    environment.push_back("HBMPROF_SOCKET_DIR=" + directory_ + "/sockets");
     programs_.push_back(std::make_unique<RunningProgram>(argv, environment));
   }
 
   const std::string directory_ = NewDirectory();
-  std::unique_ptr<RunningProgram> serve_;
   std::vector<std::unique_ptr<RunningProgram>> programs_;
 };
 

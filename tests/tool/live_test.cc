@@ -11,9 +11,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/support/running_program.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tool/profile_maker.h"
-#include "tests/tool/running_program.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
@@ -108,7 +108,7 @@ constexpr char kEnterScreen[] = "\033[?1049h";
 constexpr char kLeaveScreen[] = "\033[?1049l";
 
 TEST_F(LiveTest, TopTakesIdOrName) {
-  for (const std::string& process : {program_.name(), std::string("control_program")}) {
+  for (const std::string& process : {std::to_string(program_.pid()), std::string("control_program")}) {
     const CommandResult top = Hbmprof({"top", "--exact", "--focus", "LoadWeights", process});
     EXPECT_EQ(top.exit_code, 0) << top.err;
     EXPECT_THAT(top.out, HasSubstr("3000000 B")) << "one shot, because the output is not a terminal";
@@ -119,10 +119,10 @@ TEST_F(LiveTest, TopTakesIdOrName) {
 TEST_F(LiveTest, AFileIsPreferredToAProcess) {
   ProfileMaker maker;
   maker.Sample({maker.Frame("from_file")}, {1, 5});
-  const std::string file = directory_ + "/" + program_.name();
+  const std::string file = directory_ + "/" + std::to_string(program_.pid());
   maker.Write(file);
-  const CommandResult top =
-      RunCommand({ToolPath(), "top", program_.name()}, {"HBMPROF_SOCKET_DIR=" + sockets_}, {directory_, 0});
+  const CommandResult top = RunCommand({ToolPath(), "top", std::to_string(program_.pid())},
+                                       {"HBMPROF_SOCKET_DIR=" + sockets_}, {directory_, 0});
   EXPECT_THAT(top.out, HasSubstr("from_file")) << top.err;
 }
 
@@ -134,7 +134,8 @@ TEST_F(LiveTest, AMissingProcessIsNamedInTheError) {
 }
 
 TEST_F(LiveTest, DiffAfterComparesTheProcessWithItself) {
-  const CommandResult diff = Hbmprof({"diff", program_.name(), "--after", "300ms", "--type", "alloc_objects"});
+  const CommandResult diff =
+      Hbmprof({"diff", std::to_string(program_.pid()), "--after", "300ms", "--type", "alloc_objects"});
   EXPECT_EQ(diff.exit_code, 0) << diff.err;
   EXPECT_THAT(diff.out, ContainsRegex("alloc_objects: \\+[0-9]+, from [0-9]+ to [0-9]+"));
   EXPECT_THAT(diff.out, HasSubstr("AllocateUntil")) << "it allocates and frees";
@@ -142,8 +143,9 @@ TEST_F(LiveTest, DiffAfterComparesTheProcessWithItself) {
 }
 
 TEST_F(LiveTest, DiffNeedsATimeOrAFile) {
-  EXPECT_THAT(Hbmprof({"diff", program_.name()}).err, HasSubstr("FILE is required, or --after"));
-  EXPECT_THAT(Hbmprof({"diff", program_.name(), "--after", "soon"}).err, HasSubstr("write a time such as 60s or 5m"));
+  EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid())}).err, HasSubstr("FILE is required, or --after"));
+  EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid()), "--after", "soon"}).err,
+              HasSubstr("write a time such as 60s or 5m"));
 }
 
 TEST_F(LiveTest, ReportWritesAPageOfTheProcess) {
@@ -155,10 +157,10 @@ TEST_F(LiveTest, ReportWritesAPageOfTheProcess) {
 }
 
 TEST_F(LiveTest, TopRefreshesOnATerminalUntilQ) {
-  TopOnTerminal top({program_.name(), "--interval", "100ms", "--exact"}, sockets_);
+  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "100ms", "--exact"}, sockets_);
   const std::string output = top.ReadUntil("LoadWeights", 4);
   EXPECT_THAT(output, HasSubstr(kEnterScreen));
-  EXPECT_THAT(output, HasSubstr("control_program (" + program_.name() + ")"));
+  EXPECT_THAT(output, HasSubstr("control_program (" + std::to_string(program_.pid()) + ")"));
   EXPECT_THAT(output, HasSubstr("since start"));
   top.Press('q');
   EXPECT_EQ(top.End(), 0);
@@ -168,7 +170,7 @@ TEST_F(LiveTest, TopRefreshesOnATerminalUntilQ) {
 }
 
 TEST_F(LiveTest, AnyOtherKeyRefreshesTop) {
-  TopOnTerminal top({program_.name(), "--interval", "1h"}, sockets_);
+  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
   top.ReadUntil("LoadWeights");
   top.Press(' ');
   top.ReadUntil("LoadWeights", 2);
@@ -177,7 +179,7 @@ TEST_F(LiveTest, AnyOtherKeyRefreshesTop) {
 }
 
 TEST_F(LiveTest, ASignalRestoresTheTerminal) {
-  TopOnTerminal top({program_.name(), "--interval", "1h"}, sockets_);
+  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
   top.ReadUntil("LoadWeights");
   top.Signal(SIGTERM);
   EXPECT_EQ(top.End(), 0);
@@ -185,9 +187,9 @@ TEST_F(LiveTest, ASignalRestoresTheTerminal) {
 }
 
 TEST_F(LiveTest, TopEndsWithTheProcess) {
-  TopOnTerminal top({program_.name(), "--interval", "100ms"}, sockets_);
+  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "100ms"}, sockets_);
   top.ReadUntil("LoadWeights");
-  program_.End(SIGKILL);
+  kill(program_.pid(), SIGKILL);
   EXPECT_EQ(top.End(), 0);
   EXPECT_THAT(top.output(), HasSubstr("has ended, or does not answer"));
 }

@@ -16,9 +16,9 @@
 #include <thread>
 
 #include "tests/support/program_run.h"
+#include "tests/support/running_program.h"
 #include "tests/tool/http_client.h"
 #include "tests/tool/profile_maker.h"
-#include "tests/tool/running_program.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
@@ -39,9 +39,19 @@ class Server {
     std::sscanf(line.c_str(), "serving http://127.0.0.1:%d/", &port_);
     EXPECT_GT(port_, 0) << line;
   }
+  ~Server() {
+    if (program_.pid() > 0) End();
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
   int port() const { return port_; }
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
-  int End() { return program_.End(SIGTERM); }
+  // Returns the status of waitpid.
+  int End() {
+    kill(program_.pid(), SIGTERM);
+    return program_.Wait();
+  }
 
  private:
   static std::vector<std::string> Argv(const std::vector<std::string>& arguments) {
@@ -90,7 +100,7 @@ class ServeTest : public testing::Test {
 TEST_F(ServeTest, HeapIsTheProfileOfAProcess) {
   const RunningProgram& program = Start();
   Server server(sockets_, {});
-  const HttpAnswer answer = HttpGet(server.port(), "/debug/pprof/heap?pid=" + program.name());
+  const HttpAnswer answer = HttpGet(server.port(), "/debug/pprof/heap?pid=" + std::to_string(program.pid()));
   EXPECT_EQ(View(answer).SumUnder("inuse_space", "(anonymous namespace)::LoadWeights"), 3'000'000);
   EXPECT_THAT(answer.headers, HasSubstr("application/octet-stream"));
   EXPECT_EQ(server.End(), 0);
@@ -99,7 +109,8 @@ TEST_F(ServeTest, HeapIsTheProfileOfAProcess) {
 TEST_F(ServeTest, CommandsReadAUrl) {
   const RunningProgram& program = Start();
   const Server server(sockets_, {});
-  const CommandResult top = RunTool({"top", "--exact", server.url() + "/debug/pprof/heap?pid=" + program.name()});
+  const CommandResult top =
+      RunTool({"top", "--exact", server.url() + "/debug/pprof/heap?pid=" + std::to_string(program.pid())});
   EXPECT_EQ(top.exit_code, 0) << top.err;
   EXPECT_THAT(top.out, HasSubstr("3000000 B"));
   const CommandResult missing = RunTool({"top", server.url() + "/debug/pprof/heap?pid=1"});
@@ -114,7 +125,7 @@ TEST_F(ServeTest, HeapByNameAddsProcessesUp) {
   for (const char* selection : {"?name=control_program", ""}) {
     const ProfileView view = View(HttpGet(server.port(), std::string("/debug/pprof/heap") + selection));
     EXPECT_EQ(view.Sum("inuse_space"), 6'000'000);
-    EXPECT_EQ(view.SumWhere("inuse_space", "pid", one.name()), 3'000'000);
+    EXPECT_EQ(view.SumWhere("inuse_space", "pid", std::to_string(one.pid())), 3'000'000);
     EXPECT_EQ(view.SumWhere("inuse_space", "name", "control_program"), 6'000'000);
   }
 }
@@ -130,7 +141,8 @@ TEST_F(ServeTest, HeapSelectsByTag) {
 TEST_F(ServeTest, SecondsIsTheChangeInThisTime) {
   const RunningProgram& program = Start("1");
   const Server server(sockets_, {});
-  const ProfileView view = View(HttpGet(server.port(), "/debug/pprof/heap?seconds=0.3&pid=" + program.name()));
+  const ProfileView view =
+      View(HttpGet(server.port(), "/debug/pprof/heap?seconds=0.3&pid=" + std::to_string(program.pid())));
   EXPECT_EQ(view.SumUnder("alloc_space", "(anonymous namespace)::LoadWeights"), 0);
   EXPECT_GT(view.SumUnder("alloc_space", "(anonymous namespace)::AllocateUntil"), 0);
   for (const char* wrong : {"-1", "301", "x", "nan"}) {
@@ -145,7 +157,7 @@ TEST_F(ServeTest, MetricsHaveEveryProcess) {
   const HttpAnswer answer = HttpGet(server.port(), "/metrics");
   EXPECT_THAT(answer.headers, HasSubstr("text/plain; version=0.0.4"));
   for (const RunningProgram* program : {&one, &other}) {
-    const std::string labels = "{pid=\"" + program->name() + "\",name=\"control_program\"";
+    const std::string labels = "{pid=\"" + std::to_string(program->pid()) + "\",name=\"control_program\"";
     EXPECT_THAT(answer.body, HasSubstr("\nhbmprof_process_up" + labels + "} 1\n"));
     EXPECT_THAT(answer.body, HasSubstr("\nhbmprof_device_memory_in_use_bytes" + labels +
                                        ",device=\"sim:0\",space=\"device\"} 3000000\n"));
@@ -159,7 +171,8 @@ TEST_F(ServeTest, AStoppedProcessDoesNotStopTheOthers) {
   const Server server(sockets_, {});
   kill(stopped.pid(), SIGSTOP);
   const std::string metrics = HttpGet(server.port(), "/metrics").body;
-  EXPECT_THAT(metrics, HasSubstr("hbmprof_process_up{pid=\"" + other.name() + "\",name=\"control_program\"} 1\n"));
+  EXPECT_THAT(metrics, HasSubstr("hbmprof_process_up{pid=\"" + std::to_string(other.pid()) +
+                                 "\",name=\"control_program\"} 1\n"));
   EXPECT_THAT(metrics, HasSubstr("hbmprof_silent_processes 1\n"));
   kill(stopped.pid(), SIGCONT);
 }
@@ -167,7 +180,7 @@ TEST_F(ServeTest, AStoppedProcessDoesNotStopTheOthers) {
 TEST_F(ServeTest, ReportAndPageHaveTheirPolicy) {
   const RunningProgram& program = Start();
   const Server server(sockets_, {});
-  const HttpAnswer report = HttpGet(server.port(), "/report?pid=" + program.name());
+  const HttpAnswer report = HttpGet(server.port(), "/report?pid=" + std::to_string(program.pid()));
   EXPECT_EQ(report.status, 200);
   EXPECT_THAT(report.body, AllOf(HasSubstr("LoadWeights"), HasSubstr("<meta http-equiv=\"Content-Security-Policy\"")));
   const HttpAnswer page = HttpGet(server.port(), "/");
@@ -184,7 +197,7 @@ TEST_F(ServeTest, ProcessesHaveAHistory) {
     return data["processes"].size() == 1 && data["processes"][0]["history"].size() >= 3;
   }));
   const nlohmann::json& process = json["processes"][0];
-  EXPECT_EQ(process["id"], program.name());
+  EXPECT_EQ(process["id"], std::to_string(program.pid()));
   EXPECT_EQ(process["history"][0], 3'000'000);
   EXPECT_EQ(process["memory"][0]["device"], "sim:0");
 }
@@ -244,7 +257,8 @@ TEST_F(ServeTest, AsksForTheToken) {
                             "Basic YTpi", "Basic !!!!", "Digest x", "a-token-of-24-characters"}) {
     EXPECT_EQ(status(wrong), 401) << wrong;
   }
-  const std::string address = "127.0.0.1:" + std::to_string(server.port()) + "/debug/pprof/heap?pid=" + program.name();
+  const std::string address =
+      "127.0.0.1:" + std::to_string(server.port()) + "/debug/pprof/heap?pid=" + std::to_string(program.pid());
   EXPECT_EQ(RunTool({"top", std::string("http://me:") + kToken + "@" + address}).exit_code, 0);
   const CommandResult wrong = RunTool({"top", "http://me:wrong-password@" + address});
   EXPECT_EQ(wrong.exit_code, 2);
@@ -408,9 +422,9 @@ TEST_F(ServeTest, PageShowsSitesOfTheProcess) {
            [](const std::string& body) { return body.find("sim:0") != std::string::npos; });
   const std::string page = Browse(directory_, server.url() + "/");
   EXPECT_THAT(page, HasSubstr("1 process with a control channel in " + sockets_));
-  EXPECT_THAT(page, HasSubstr("Top sites of control_program (" + program.name() + "): 2.86 MiB"));
+  EXPECT_THAT(page, HasSubstr("Top sites of control_program (" + std::to_string(program.pid()) + "): 2.86 MiB"));
   EXPECT_THAT(page, HasSubstr("LoadWeights"));
-  EXPECT_THAT(page, HasSubstr("href=\"report?pid=" + program.name() + "\""));
+  EXPECT_THAT(page, HasSubstr("href=\"report?pid=" + std::to_string(program.pid()) + "\""));
 }
 
 TEST(ServePage, ParsesNoHtml) {

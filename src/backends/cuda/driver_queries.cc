@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "src/backends/cuda/driver_table.h"
 #include "src/backends/cuda/nvml.h"
@@ -75,7 +76,9 @@ void AddContextFigures(DeviceProbe& probe) {
 void AddNvmlFigures(CUdevice device, DeviceProbe& probe) {
   char bus_id[32] = "";
   if (query::cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != kSuccess) return;
-  const NvmlMemory memory = QueryNvml(bus_id);
+  NvmlMemory memory = QueryNvml(bus_id);
+  probe.uuid = std::move(memory.uuid);
+  probe.processes = std::move(memory.processes);
   if (!probe.bytes_limit.has_value() && memory.total_bytes >= 0) probe.bytes_limit = memory.total_bytes;
   // For a part of a device (MIG), NVML reports the figures of the whole device.
   const bool is_whole = memory.total_bytes - probe.bytes_limit.value_or(0) <= memory.total_bytes / 8;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -36,6 +37,7 @@ struct Library {
   Result (*device_by_bus_id)(const char*, Device*) = nullptr;
   Result (*memory_info)(Device, MemoryInfo*) = nullptr;
   Result (*processes)(Device, unsigned* count, ProcessInfo*) = nullptr;
+  Result (*uuid)(Device, char* text, unsigned size) = nullptr;  // null: this NVML has no such function
 };
 
 template <typename Function>
@@ -53,12 +55,13 @@ std::unique_ptr<Library> Load() {
       Find(library->memory_info, handle, "nvmlDeviceGetMemoryInfo") &&
       (Find(library->processes, handle, "nvmlDeviceGetComputeRunningProcesses_v3") ||
        Find(library->processes, handle, "nvmlDeviceGetComputeRunningProcesses_v2"))) {
+    Find(library->uuid, handle, "nvmlDeviceGetUUID");
     library->complete = true;
   }
   return library;
 }
 
-// Returns null if there is no NVML. NVML may be initialized several times.
+// Returns null if there is no NVML. Several threads may initialize NVML here at the same time, which is harmless.
 const Library* Nvml() {
   static MadeOnce<Library> library;
   const Library* loaded = library.Get(&Load);
@@ -77,21 +80,30 @@ std::vector<unsigned> ProcessIds() {
   return ids;
 }
 
-int64_t ProcessBytes(const Library& nvml, Device device) {
-  std::vector<ProcessInfo> processes(64);
+std::vector<DeviceProcess> Processes(const Library& nvml, Device device) {
+  std::vector<ProcessInfo> infos(64);
   Result result = kInsufficientSize;
   for (int attempt = 0; result == kInsufficientSize && attempt < 3; ++attempt) {
-    auto count = static_cast<unsigned>(processes.size());
-    result = nvml.processes(device, &count, processes.data());
-    processes.resize(result == kInsufficientSize ? count + 16 : count);
+    auto count = static_cast<unsigned>(infos.size());
+    result = nvml.processes(device, &count, infos.data());
+    infos.resize(result == kInsufficientSize ? count + 16 : count);
   }
-  if (result != 0) return -1;
+  std::vector<DeviceProcess> processes;
+  if (result != 0) return processes;
   const std::vector<unsigned> ids = ProcessIds();
-  for (const ProcessInfo& process : processes) {
-    const bool is_this = std::find(ids.begin(), ids.end(), process.pid) != ids.end();
-    if (is_this && process.used != kNotAvailable) return static_cast<int64_t>(process.used);
+  for (const ProcessInfo& info : infos) {
+    DeviceProcess& process = processes.emplace_back();
+    process.process_id = info.pid;
+    if (info.used != kNotAvailable) process.bytes = static_cast<int64_t>(info.used);
+    process.is_this = std::find(ids.begin(), ids.end(), info.pid) != ids.end();
   }
-  return -1;
+  return processes;
+}
+
+std::string UuidOf(const Library& nvml, Device device) {
+  char text[96] = "";
+  if (nvml.uuid == nullptr || nvml.uuid(device, text, sizeof(text)) != 0) return "";
+  return {text, strnlen(text, sizeof(text))};
 }
 
 }  // namespace
@@ -107,7 +119,11 @@ NvmlMemory QueryNvml(const char* pci_bus_id) {
     memory.total_bytes = static_cast<int64_t>(info.total);
     memory.used_bytes = static_cast<int64_t>(info.used);
   }
-  memory.process_bytes = ProcessBytes(*nvml, device);
+  memory.uuid = UuidOf(*nvml, device);
+  memory.processes = Processes(*nvml, device);
+  for (const DeviceProcess& process : memory.processes) {
+    if (process.is_this && process.bytes.has_value() && memory.process_bytes < 0) memory.process_bytes = *process.bytes;
+  }
   return memory;
 }
 

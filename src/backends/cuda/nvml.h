@@ -1,19 +1,25 @@
-// The device memory of this process as NVIDIA's management library (NVML) reports it. The library is loaded by name at
+// The device memory of processes as NVIDIA's management library (NVML) reports it. The library is loaded by name at
 // the first use. It is called through our own declarations, without its header. It needs no context.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_NVML_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_NVML_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
 
 struct NvmlMemory {
   int64_t total_bytes = -1;
-  int64_t used_bytes = -1;     // by all processes
-  int64_t process_bytes = -1;  // allocations, contexts and code of this process; -1: NVML does not report it
+  int64_t used_bytes = -1;               // by all processes
+  int64_t process_bytes = -1;            // allocations, contexts and code of this process; -1: NVML does not report it
+  std::string uuid;                      // "GPU-..."; of the whole device if it is divided (MIG); empty: unknown
+  std::vector<DeviceProcess> processes;  // that compute on the device; empty: unknown
 };
 
-// Returns the memory of the device `pci_bus_id`, which is what cuDeviceGetPCIBusId returns. NVML does not find the
+// Returns the memory of the device `pci_bus_id`, the string that cuDeviceGetPCIBusId returns. NVML does not find the
 // process in a container that does not share its process ids with NVML. Thread-safe.
 NvmlMemory QueryNvml(const char* pci_bus_id);
 

@@ -45,6 +45,12 @@ int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
   return 0;
 }
 
+int nvmlDeviceGetUUID(void* device, char* text, unsigned size) {
+  std::snprintf(text, size, "GPU-fa4e0000-0000-4000-8000-%012u",
+                static_cast<unsigned>(reinterpret_cast<uintptr_t>(device)));
+  return 0;
+}
+
 // There is another process too, so the first call's buffer is too small.
 int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Process* processes) {
   const int ordinal = static_cast<int>(reinterpret_cast<uintptr_t>(device)) - 1;

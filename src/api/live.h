@@ -1,0 +1,48 @@
+// What a running process is asked for and told to do: by its control channel (control_server.h) and by the routes of
+// its own HTTP server (hbmprof/http.h). Everything acts on Profiler::Default(). Thread-safe, except where stated
+// otherwise.
+#ifndef HBMPROF_SRC_API_LIVE_H_
+#define HBMPROF_SRC_API_LIVE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "hbmprof/pprof.h"
+
+namespace hbmprof::internal {
+
+// Returns the name of this process: /proc/self/comm.
+std::string ProcessName();
+
+// Returns StatsJson (src/export/stats_json.h) of a new snapshot. `seconds`: since the control channel was started.
+// Throws std::bad_alloc.
+std::string LiveStats(int64_t seconds);
+
+// Returns PrometheusText (src/export/metrics.h) of a new snapshot. `tags`: keys, as in "phase,model"; no value:
+// DefaultOptions::metrics_tags. Throws std::bad_alloc.
+std::string LiveMetrics(std::optional<std::string_view> tags);
+
+// Begins a new peak of every device.
+void ResetPeaks();
+
+// Sets a tag of the process, from "KEY=VALUE"; an empty VALUE removes it. Errors: kInvalidArgument if there is no "="
+// or no KEY; kFailedPrecondition if the profiler is the injected library's. Throws std::bad_alloc.
+absl::Status SetProcessTag(std::string_view tag);
+
+// Turns recording on or off. When it is turned on, the buffers that are live at that time are forgotten, because their
+// frees may have been missed, and every device begins a new peak. Does nothing if it is on or off already. Only one
+// thread may call it: that of the control channel.
+void SetRecording(bool on);
+
+// Reads "max_samples" and "max_bytes" into `options`. `value` is a decimal number. Errors: kInvalidArgument if `name`
+// is another name, or if the value is no number.
+absl::Status ReadPprofLimit(std::string_view name, std::string_view value, PprofOptions* options);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_LIVE_H_

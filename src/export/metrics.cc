@@ -1,0 +1,233 @@
+#include "src/export/metrics.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "hbmprof/version.h"
+#include "src/export/utf8.h"
+
+namespace hbmprof::internal {
+namespace {
+
+constexpr std::string_view kOther = "other";  // the tags of the combinations beyond kMaxMetricsTagValues
+
+std::string Escaped(std::string_view text) {
+  std::string escaped;
+  for (const char byte : ValidUtf8(text)) {
+    if (byte == '\n') {
+      escaped += "\\n";
+    } else {
+      if (byte == '\\' || byte == '"') escaped += '\\';
+      escaped += byte;
+    }
+  }
+  return escaped;
+}
+
+// "tag_" and the key, with "_" in place of each byte that a label name may not have.
+std::string LabelName(std::string_view key) {
+  std::string name = "tag_";
+  for (const char byte : key) {
+    const bool is_allowed =
+        (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9') || byte == '_';
+    name += is_allowed ? byte : '_';
+  }
+  return name;
+}
+
+class Writer {
+ public:
+  // Begins a metric: the lines below it are its samples.
+  void Begin(std::string_view name, std::string_view type, std::string_view help) {
+    name_ = name;
+    text_.append("# HELP ").append(name).append(" ").append(help).append("\n");
+    text_.append("# TYPE ").append(name).append(" ").append(type).append("\n");
+  }
+  void Add(std::string_view labels, int64_t value) {
+    text_.append(name_).append("{").append(labels).append("} ").append(std::to_string(value)).append("\n");
+  }
+  std::string Take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+  std::string name_;
+};
+
+std::string Label(std::string_view name, std::string_view value) {
+  return std::string(name).append("=\"").append(Escaped(value)).append("\"");
+}
+
+// device="..." and, if it is known, gpu_uuid="...".
+std::string DeviceLabels(const Snapshot::Device& device) {
+  std::string labels = Label("device", device.name);
+  if (!device.uuid.empty()) labels.append(",").append(Label("gpu_uuid", device.uuid));
+  return labels;
+}
+
+bool IsUsed(const DeviceStats& stats) {
+  return stats.num_allocs != 0 || stats.bytes_in_use != 0 || stats.bytes_limit.has_value();
+}
+
+// Adds a metric with a sample for each memory space in use of each device.
+void AddSpaces(const Snapshot& snapshot, std::string_view name, std::string_view type, std::string_view help,
+               const std::function<int64_t(const DeviceStats&)>& value, Writer* writer) {
+  writer->Begin(name, type, help);
+  for (const Snapshot::Device& device : snapshot.devices) {
+    for (int space = 0; space < kMemorySpaceCount; ++space) {
+      const DeviceStats& stats = device.spaces[space];
+      if (!IsUsed(stats)) continue;
+      const std::string_view space_name = MemorySpaceName(static_cast<MemorySpace>(space));
+      writer->Add(DeviceLabels(device) + "," + Label("space", space_name), value(stats));
+    }
+  }
+}
+
+// Adds a metric with a sample for each device of which the value is known. `has_scope`: the samples have the label
+// `scope`, which says whose memory the driver's value counts.
+void AddDevices(const Snapshot& snapshot, std::string_view name, std::string_view help, bool has_scope,
+                const std::function<std::optional<int64_t>(const DeviceStats&)>& value, Writer* writer) {
+  writer->Begin(name, "gauge", help);
+  for (const Snapshot::Device& device : snapshot.devices) {
+    const DeviceStats& stats = device.spaces[static_cast<int>(MemorySpace::kDevice)];
+    const std::optional<int64_t> known = value(stats);
+    if (!known.has_value()) continue;
+    std::string labels = DeviceLabels(device);
+    const bool is_process = stats.driver_scope == DriverScope::kProcess;
+    if (has_scope) labels.append(",").append(Label("scope", is_process ? "process" : "device"));
+    writer->Add(labels, *known);
+  }
+}
+
+// The values of the tags by which the bytes are split, in the order of the keys.
+using TagValues = std::vector<std::string>;
+
+TagValues ValuesOf(const Snapshot::Sample& sample, const std::vector<std::string>& keys) {
+  TagValues values;
+  for (const std::string& key : keys) {
+    const auto found = std::lower_bound(sample.tags.begin(), sample.tags.end(), key,
+                                        [](const auto& tag, const std::string& wanted) { return tag.first < wanted; });
+    values.push_back(found != sample.tags.end() && found->first == key ? found->second : "");
+  }
+  return values;
+}
+
+// Returns the combinations of tag values that get samples of their own: those with the most bytes allocated so far.
+// That order rarely changes, so the series stay the same.
+std::set<TagValues> ShownValues(const Snapshot& snapshot, const std::vector<std::string>& keys) {
+  std::map<TagValues, int64_t> allocated;
+  for (const Snapshot::Sample& sample : snapshot.samples) allocated[ValuesOf(sample, keys)] += sample.alloc_bytes;
+  std::vector<std::pair<int64_t, TagValues>> order;
+  for (const auto& [values, bytes] : allocated) order.emplace_back(-bytes, values);
+  std::sort(order.begin(), order.end());
+  order.resize(std::min(order.size(), kMaxMetricsTagValues));
+  std::set<TagValues> shown;
+  for (const auto& [bytes, values] : order) shown.insert(values);
+  return shown;
+}
+
+// Returns the keys without those whose label name another key has, and without those beyond kMaxMetricsTags.
+std::vector<std::string> UsableKeys(const std::vector<std::string>& tags) {
+  std::vector<std::string> keys;
+  std::set<std::string> names;
+  for (const std::string& tag : tags) {
+    if (keys.size() < kMaxMetricsTags && names.insert(LabelName(tag)).second) keys.push_back(tag);
+  }
+  return keys;
+}
+
+void AddKindsAndTags(const Snapshot& snapshot, const std::vector<std::string>& tags, Writer* writer) {
+  const std::vector<std::string> keys = UsableKeys(tags);
+  const std::set<TagValues> shown = ShownValues(snapshot, keys);
+  const TagValues other(keys.size(), std::string(kOther));
+  std::map<std::pair<std::pair<uint32_t, MemoryKind>, TagValues>, int64_t> sums;
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    TagValues values = ValuesOf(sample, keys);
+    if (shown.count(values) == 0) values = other;
+    sums[{{sample.device, sample.kind}, std::move(values)}] += sample.inuse_bytes;
+  }
+  writer->Begin("hbmprof_device_memory_bytes", "gauge", "Recorded memory in use, by kind and by the chosen tags.");
+  for (const auto& [key, bytes] : sums) {
+    const auto& [device, kind] = key.first;
+    std::string labels = DeviceLabels(snapshot.devices[device]) + "," + Label("kind", MemoryKindName(kind));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      labels.append(",").append(Label(LabelName(keys[i]), key.second[i]));
+    }
+    writer->Add(labels, bytes);
+  }
+}
+
+void AddTracker(const TrackerStats& tracker, bool recording, Writer* writer) {
+  writer->Begin("hbmprof_dropped_allocations_total", "counter", "Allocations that a limit of hbmprof left out.");
+  writer->Add("", tracker.dropped_records);
+  writer->Begin("hbmprof_dropped_bytes_total", "counter", "Bytes of the allocations that were left out.");
+  writer->Add("", tracker.dropped_bytes);
+  writer->Begin("hbmprof_tracker_host_bytes", "gauge", "Host memory that the tables of hbmprof take.");
+  writer->Add("", tracker.host_bytes);
+  writer->Begin("hbmprof_recording", "gauge", "1 if recording is on, 0 if it is off.");
+  writer->Add("", recording ? 1 : 0);
+  writer->Begin("hbmprof_info", "gauge", "1; the version of hbmprof is a label.");
+  writer->Add(Label("version", HBMPROF_VERSION_STRING), 1);
+}
+
+}  // namespace
+
+std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::string>& tags, bool recording) {
+  Writer writer;
+  AddSpaces(
+      snapshot, "hbmprof_device_memory_in_use_bytes", "gauge", "Recorded memory in use, idle memory of pools included.",
+      [](const DeviceStats& stats) { return stats.bytes_in_use; }, &writer);
+  AddSpaces(
+      snapshot, "hbmprof_device_memory_peak_bytes", "gauge",
+      "The highest recorded memory in use since the start or the last reset of the peak.",
+      [](const DeviceStats& stats) { return stats.peak_bytes_in_use; }, &writer);
+  AddKindsAndTags(snapshot, tags, &writer);
+  AddSpaces(
+      snapshot, "hbmprof_device_allocations_total", "counter", "Recorded allocations.",
+      [](const DeviceStats& stats) { return stats.num_allocs; }, &writer);
+  AddSpaces(
+      snapshot, "hbmprof_device_frees_total", "counter", "Recorded frees.",
+      [](const DeviceStats& stats) { return stats.num_allocs - stats.num_live; }, &writer);
+  using Value = std::optional<int64_t>;
+  AddDevices(
+      snapshot, "hbmprof_device_memory_limit_bytes", "The capacity of the device.", false,
+      [](const DeviceStats& stats) { return stats.bytes_limit; }, &writer);
+  AddDevices(
+      snapshot, "hbmprof_device_memory_free_bytes", "Memory that the device can still give to any process.", false,
+      [](const DeviceStats& stats) { return stats.bytes_free; }, &writer);
+  AddDevices(
+      snapshot, "hbmprof_device_driver_memory_bytes",
+      "Memory in use as the driver reports it, of this process or of all processes on the device.", true,
+      [](const DeviceStats& stats) { return stats.driver_bytes_in_use; }, &writer);
+  AddDevices(
+      snapshot, "hbmprof_device_unaccounted_bytes",
+      "Memory in use as the driver reports it, without recorded memory and idle memory of its pools.", true,
+      [](const DeviceStats& stats) { return stats.unaccounted; }, &writer);
+  AddDevices(
+      snapshot, "hbmprof_device_pool_bytes", "Memory that recorded pools have reserved.", false,
+      [](const DeviceStats& stats) { return Value(stats.pool_bytes); }, &writer);
+  AddDevices(
+      snapshot, "hbmprof_device_pool_idle_bytes", "The part of it that no live block covers.", false,
+      [](const DeviceStats& stats) { return Value(stats.bytes_reserved); }, &writer);
+  AddDevices(
+      snapshot, "hbmprof_device_driver_pool_idle_bytes", "Idle memory of the pools of the driver.", false,
+      [](const DeviceStats& stats) { return stats.driver_cache_bytes; }, &writer);
+  AddTracker(snapshot.tracker, recording, &writer);
+  return writer.Take();
+}
+
+std::vector<std::string> MetricsTags(std::string_view text) {
+  std::vector<std::string> tags;
+  while (!text.empty()) {
+    const std::string_view tag = text.substr(0, text.find(','));
+    if (!tag.empty()) tags.emplace_back(tag);
+    text.remove_prefix(std::min(tag.size() + 1, text.size()));
+  }
+  return tags;
+}
+
+}  // namespace hbmprof::internal

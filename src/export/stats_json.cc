@@ -1,0 +1,186 @@
+#include "src/export/stats_json.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+
+#include "hbmprof/version.h"
+#include "src/export/utf8.h"
+
+namespace hbmprof::internal {
+namespace {
+
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char byte : ValidUtf8(text)) {
+    if (static_cast<unsigned char>(byte) < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(byte));
+      quoted += escape;
+    } else {
+      if (byte == '"' || byte == '\\') quoted += '\\';
+      quoted += byte;
+    }
+  }
+  return quoted + '"';
+}
+
+// An object or an array that grows member by member.
+class List {
+ public:
+  explicit List(bool is_object) : end_(is_object ? '}' : ']'), text_(1, is_object ? '{' : '[') {}
+
+  List& AddJson(std::string_view key, std::string_view json) {
+    if (text_.size() > 1) text_ += ',';
+    if (end_ == '}') text_.append(Quoted(key)).append(":");
+    text_.append(json);
+    return *this;
+  }
+  List& Add(std::string_view key, std::string_view text) { return AddJson(key, Quoted(text)); }
+  List& Add(std::string_view key, int64_t number) { return AddJson(key, std::to_string(number)); }
+  List& Add(std::string_view key, std::optional<int64_t> number) {
+    return number.has_value() ? Add(key, *number) : *this;
+  }
+  List& AddFlag(std::string_view key, bool is_set) { return AddJson(key, is_set ? "true" : "false"); }
+  std::string text() const { return text_ + end_; }
+
+ private:
+  const char end_;
+  std::string text_;
+};
+
+List Object() { return List(true); }
+List Array() { return List(false); }
+
+std::string SpaceJson(const DeviceStats& stats, MemorySpace space) {
+  List object = Object();
+  object.Add("space", MemorySpaceName(space))
+      .Add("bytes_in_use", stats.bytes_in_use)
+      .Add("peak_bytes_in_use", stats.peak_bytes_in_use)
+      .Add("num_allocs", stats.num_allocs)
+      .Add("num_live", stats.num_live)
+      .Add("largest_alloc_size", stats.largest_alloc_size)
+      .Add("pool_bytes", stats.pool_bytes)
+      .Add("bytes_reserved", stats.bytes_reserved)
+      .Add("bytes_limit", stats.bytes_limit)
+      .Add("bytes_free", stats.bytes_free)
+      .Add("largest_free_block_bytes", stats.largest_free_block_bytes)
+      .Add("driver_bytes_in_use", stats.driver_bytes_in_use)
+      .Add("driver_peak_bytes_in_use", stats.driver_peak_bytes_in_use)
+      .Add("driver_cache_bytes", stats.driver_cache_bytes)
+      .Add("unaccounted", stats.unaccounted)
+      .Add("baseline", stats.baseline);
+  if (stats.driver_bytes_in_use.has_value()) {
+    object.Add("driver_scope", stats.driver_scope == DriverScope::kProcess ? "process" : "device");
+  }
+  return object.text();
+}
+
+struct KindTotals {
+  int64_t inuse_bytes = 0;
+  int64_t inuse_objects = 0;
+  int64_t alloc_bytes = 0;
+  int64_t alloc_objects = 0;
+};
+using TotalsByKind = std::array<KindTotals, kMemoryKindCount>;
+
+std::vector<TotalsByKind> TotalsOf(const Snapshot& snapshot) {
+  std::vector<TotalsByKind> totals(snapshot.devices.size());
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    KindTotals& kind = totals[sample.device][static_cast<size_t>(sample.kind)];
+    kind.inuse_bytes += sample.inuse_bytes;
+    kind.inuse_objects += sample.inuse_objects;
+    kind.alloc_bytes += sample.alloc_bytes;
+    kind.alloc_objects += sample.alloc_objects;
+  }
+  return totals;
+}
+
+std::string KindsJson(const TotalsByKind& totals) {
+  List kinds = Array();
+  for (size_t i = 0; i < totals.size(); ++i) {
+    const KindTotals& kind = totals[i];
+    if (kind.alloc_objects == 0 && kind.inuse_bytes == 0) continue;
+    kinds.AddJson("", Object()
+                          .Add("kind", MemoryKindName(static_cast<MemoryKind>(i)))
+                          .Add("inuse_bytes", kind.inuse_bytes)
+                          .Add("inuse_objects", kind.inuse_objects)
+                          .Add("alloc_bytes", kind.alloc_bytes)
+                          .Add("alloc_objects", kind.alloc_objects)
+                          .text());
+  }
+  return kinds.text();
+}
+
+std::string DeviceJson(const Snapshot::Device& device, const TotalsByKind& totals) {
+  List object = Object();
+  object.Add("name", device.name);
+  if (!device.uuid.empty()) object.Add("uuid", device.uuid);
+  List spaces = Array();
+  for (int i = 0; i < kMemorySpaceCount; ++i) {
+    const DeviceStats& stats = device.spaces[i];
+    if (stats.num_allocs == 0 && !stats.bytes_limit.has_value()) continue;
+    spaces.AddJson("", SpaceJson(stats, static_cast<MemorySpace>(i)));
+  }
+  List processes = Array();
+  for (const DeviceProcess& process : device.processes) {
+    processes.AddJson("", Object()
+                              .Add("process_id", process.process_id)
+                              .Add("bytes", process.bytes)
+                              .AddFlag("is_this", process.is_this)
+                              .text());
+  }
+  return object.AddJson("spaces", spaces.text())
+      .AddJson("kinds", KindsJson(totals))
+      .AddJson("processes", processes.text())
+      .text();
+}
+
+std::string TrackerJson(const TrackerStats& tracker) {
+  return Object()
+      .Add("foreign_frees", tracker.foreign_frees)
+      .Add("replaced_records", tracker.replaced_records)
+      .Add("dropped_records", tracker.dropped_records)
+      .Add("dropped_bytes", tracker.dropped_bytes)
+      .Add("reentrant_events", tracker.reentrant_events)
+      .Add("truncated_stacks", tracker.truncated_stacks)
+      .Add("dropped_tag_values", tracker.dropped_tag_values)
+      .Add("live_records", tracker.live_records)
+      .Add("sites", tracker.sites)
+      .Add("host_bytes", tracker.host_bytes)
+      .Add("max_host_bytes", tracker.max_host_bytes)
+      .Add("unwinder", tracker.unwinder)
+      .text();
+}
+
+}  // namespace
+
+std::string StatsJson(const Snapshot& snapshot, const ProcessState& process) {
+  List tags = Object();
+  for (const auto& [key, value] : process.tags) tags.Add(key, value);
+  List counters = Object();
+  for (const auto& [name, value] : snapshot.counters) counters.Add(name, value);
+  List devices = Array();
+  const std::vector<TotalsByKind> totals = TotalsOf(snapshot);
+  for (size_t i = 0; i < snapshot.devices.size(); ++i) devices.AddJson("", DeviceJson(snapshot.devices[i], totals[i]));
+  List warnings = Array();
+  for (const std::string& warning : snapshot.warnings) warnings.Add("", warning);
+  return Object()
+      .Add("pid", snapshot.process_id)
+      .Add("name", process.name)
+      .Add("host", snapshot.host)
+      .Add("version", HBMPROF_VERSION_STRING)
+      .Add("seconds", process.seconds)
+      .Add("time_unix_nanos", snapshot.time_unix_nanos)
+      .AddFlag("recording", process.recording)
+      .AddJson("tags", tags.text())
+      .AddJson("counters", counters.text())
+      .AddJson("devices", devices.text())
+      .AddJson("tracker", TrackerJson(snapshot.tracker))
+      .AddJson("warnings", warnings.text())
+      .text();
+}
+
+}  // namespace hbmprof::internal
