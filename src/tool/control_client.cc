@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -26,27 +28,37 @@ namespace fs = std::filesystem;
 using internal::FileDescriptor;
 using internal::RetryOnSignal;
 
-constexpr int kWaitMillis = 10'000;
+constexpr size_t kMaxThreads = 16;
 constexpr int64_t kMaxAnswerBytes = int64_t{1} << 32;
 
 absl::Status Unavailable(const std::string& path, std::string_view what) {
   return absl::UnavailableError(Cat(path, ": ", what));
 }
 
-absl::Status WaitFor(const FileDescriptor& fd, short events, const std::string& path) {
-  pollfd polled = {fd.get(), events, 0};
-  const int ready = RetryOnSignal([&] { return poll(&polled, 1, kWaitMillis); });
-  return ready > 0 ? absl::OkStatus() : Unavailable(path, "the process does not answer");
+// A connection to the socket at `path`.
+struct Connection {
+  const FileDescriptor& fd;
+  const std::string& path;
+  int millis;  // for each step
+};
+
+absl::Status WaitFor(const Connection& connection, short events) {
+  pollfd polled = {connection.fd.get(), events, 0};
+  const int ready = RetryOnSignal([&] { return poll(&polled, 1, connection.millis); });
+  return ready > 0 ? absl::OkStatus() : Unavailable(connection.path, "the process does not answer");
 }
 
-absl::Status Connect(const FileDescriptor& fd, const std::string& path) {
+absl::Status Connect(const Connection& connection) {
+  const std::string& path = connection.path;
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) return Unavailable(path, "the path is too long for a socket");
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
   // If the queue of a Unix socket is full, connect fails at once. So it is tried again until there is space.
-  for (int waited = 0; waited <= kWaitMillis; waited += 10) {
-    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return absl::OkStatus();
+  for (int waited = 0; waited <= connection.millis; waited += 10) {
+    if (connect(connection.fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+      return absl::OkStatus();
+    }
     if (errno == EACCES || errno == EPERM) return absl::PermissionDeniedError(Cat(path, ": ", std::strerror(errno)));
     if (errno == ECONNREFUSED || errno == ENOENT) return Unavailable(path, "the process has ended");
     if (errno != EAGAIN && errno != EINTR) return Unavailable(path, std::strerror(errno));
@@ -55,37 +67,39 @@ absl::Status Connect(const FileDescriptor& fd, const std::string& path) {
   return Unavailable(path, "the process does not answer");
 }
 
-absl::Status Send(const FileDescriptor& fd, std::string_view text, const std::string& path) {
+absl::Status Send(const Connection& connection, std::string_view text) {
   while (!text.empty()) {
-    if (const absl::Status status = WaitFor(fd, POLLOUT, path); !status.ok()) return status;
-    const ssize_t count = RetryOnSignal([&] { return send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL); });
-    if (count <= 0) return Unavailable(path, "the process has closed the connection");
+    if (const absl::Status status = WaitFor(connection, POLLOUT); !status.ok()) return status;
+    const ssize_t count =
+        RetryOnSignal([&] { return send(connection.fd.get(), text.data(), text.size(), MSG_NOSIGNAL); });
+    if (count <= 0) return Unavailable(connection.path, "the process has closed the connection");
     text.remove_prefix(static_cast<size_t>(count));
   }
   return absl::OkStatus();
 }
 
 // Reads more of the answer into `text`.
-absl::Status Receive(const FileDescriptor& fd, const std::string& path, std::string* text) {
-  if (const absl::Status status = WaitFor(fd, POLLIN, path); !status.ok()) return status;
+absl::Status Receive(const Connection& connection, std::string* text) {
+  if (const absl::Status status = WaitFor(connection, POLLIN); !status.ok()) return status;
   char bytes[65536];
-  const ssize_t count = RetryOnSignal([&] { return recv(fd.get(), bytes, sizeof(bytes), 0); });
-  if (count <= 0) return Unavailable(path, "the process has closed the connection before its answer was complete");
+  const ssize_t count = RetryOnSignal([&] { return recv(connection.fd.get(), bytes, sizeof(bytes), 0); });
+  if (count <= 0) {
+    return Unavailable(connection.path, "the process has closed the connection before its answer was complete");
+  }
   text->append(bytes, static_cast<size_t>(count));
   return absl::OkStatus();
 }
 
 // Reads "ok BYTES\n" or "error BYTES\n". Sets `text` to the part of the body that has already arrived.
-absl::Status ReceiveHead(const FileDescriptor& fd, const std::string& path, std::string* text, bool* is_ok,
-                         int64_t* bytes) {
+absl::Status ReceiveHead(const Connection& connection, std::string* text, bool* is_ok, int64_t* bytes) {
   size_t end = 0;
   while ((end = text->find('\n')) == std::string::npos && text->size() < 100) {
-    if (const absl::Status status = Receive(fd, path, text); !status.ok()) return status;
+    if (const absl::Status status = Receive(connection, text); !status.ok()) return status;
   }
   std::istringstream head(text->substr(0, end));
   std::string word;
   if (!(head >> word >> *bytes) || (word != "ok" && word != "error") || *bytes < 0 || *bytes > kMaxAnswerBytes) {
-    return Unavailable(path, "this is not the socket of a process with hbmprof");
+    return Unavailable(connection.path, "this is not the socket of a process with hbmprof");
   }
   *is_ok = word == "ok";
   text->erase(0, end + 1);
@@ -118,21 +132,22 @@ void ReadInfo(const std::string& line, LiveProcess* process) {
   }
 }
 
-absl::StatusOr<LiveProcess> Describe(const std::string& path) {
-  const absl::StatusOr<std::string> answer = QueryProcess(path, "info");
-  if (!answer.ok()) return answer.status();
-  LiveProcess process;
-  process.socket = path;
-  std::istringstream lines(*answer);
-  for (std::string line; std::getline(lines, line);) ReadInfo(line, &process);
-  return process;
-}
-
 bool IsSocketName(std::string_view name) {
   const std::string_view prefix = internal::kControlSocketPrefix;
   const std::string_view suffix = internal::kControlSocketSuffix;
   return name.size() > prefix.size() + suffix.size() && name.substr(0, prefix.size()) == prefix &&
          name.substr(name.size() - suffix.size()) == suffix;
+}
+
+LiveProcess ReadProcess(const std::string& path, const std::string& info) {
+  LiveProcess process;
+  process.socket = path;
+  const std::string name = fs::path(path).filename();
+  const size_t prefix = std::string_view(internal::kControlSocketPrefix).size();
+  process.id = name.substr(prefix, name.size() - prefix - std::string_view(internal::kControlSocketSuffix).size());
+  std::istringstream lines(info);
+  for (std::string line; std::getline(lines, line);) ReadInfo(line, &process);
+  return process;
 }
 
 // Removes the socket file if its process was killed. A connection to such a socket is refused.
@@ -152,7 +167,7 @@ void RemoveIfDead(const std::string& path) {
 std::string ListOf(const std::vector<LiveProcess>& processes) {
   std::string text;
   for (const LiveProcess& process : processes) {
-    text += Cat(text.empty() ? "" : ", ", process.pid, " ", process.name);
+    text += Cat(text.empty() ? "" : ", ", process.id, " ", process.name);
   }
   return text;
 }
@@ -169,23 +184,39 @@ std::string ControlDirectory() {
   return Cat("/tmp/hbmprof-", static_cast<int64_t>(geteuid()));
 }
 
-absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request) {
+absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request, int millis) {
   const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd.get() < 0) return Unavailable(path, std::strerror(errno));
-  if (const absl::Status status = Connect(fd, path); !status.ok()) return status;
-  if (const absl::Status status = Send(fd, Cat(request, "\n"), path); !status.ok()) return status;
+  const Connection connection = {fd, path, millis};
+  if (const absl::Status status = Connect(connection); !status.ok()) return status;
+  if (const absl::Status status = Send(connection, Cat(request, "\n")); !status.ok()) return status;
   std::string text;
   bool is_ok = false;
   int64_t bytes = 0;
-  if (const absl::Status status = ReceiveHead(fd, path, &text, &is_ok, &bytes); !status.ok()) return status;
+  if (const absl::Status status = ReceiveHead(connection, &text, &is_ok, &bytes); !status.ok()) return status;
   while (static_cast<int64_t>(text.size()) < bytes) {
-    if (const absl::Status status = Receive(fd, path, &text); !status.ok()) return status;
+    if (const absl::Status status = Receive(connection, &text); !status.ok()) return status;
   }
   if (!is_ok) return absl::InternalError(Cat(path, ": ", text));
   return text;
 }
 
-absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent) {
+std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,
+                                                        int millis) {
+  std::vector<absl::StatusOr<std::string>> answers(paths.size());
+  std::atomic<size_t> next{0};
+  const auto query = [&] {
+    for (size_t i; (i = next++) < paths.size();) answers[i] = QueryProcess(paths[i], request, millis);
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < std::min(paths.size(), kMaxThreads); ++i) threads.emplace_back(query);
+  query();
+  for (std::thread& thread : threads) thread.join();
+  return answers;
+}
+
+absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent,
+                                                       int millis) {
   std::error_code error;
   fs::directory_iterator entries(directory, error);
   if (error) return absl::NotFoundError(Cat(directory, ": ", error.message()));
@@ -194,14 +225,14 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
     if (IsSocketName(entry.path().filename().string())) paths.push_back(entry.path());
   }
   std::vector<LiveProcess> processes;
-  for (const std::string& path : paths) {
-    absl::StatusOr<LiveProcess> process = Describe(path);
-    if (process.ok()) {
-      processes.push_back(*std::move(process));
+  const std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, "info", millis);
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (answers[i].ok()) {
+      processes.push_back(ReadProcess(paths[i], *answers[i]));
       continue;
     }
-    RemoveIfDead(path);
-    if (silent != nullptr && fs::exists(path, error)) silent->push_back(std::string(process.status().message()));
+    RemoveIfDead(paths[i]);
+    if (silent != nullptr && fs::exists(paths[i], error)) silent->push_back(std::string(answers[i].status().message()));
   }
   std::sort(processes.begin(), processes.end(), [](const LiveProcess& a, const LiveProcess& b) {
     return a.pid != b.pid ? a.pid < b.pid : a.socket < b.socket;
@@ -216,12 +247,13 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
   const bool is_pid = absl::SimpleAtoi(pid_or_name, &pid);
   std::vector<LiveProcess> found;
   for (LiveProcess& process : *processes) {
-    if (is_pid ? process.pid == pid : process.name == pid_or_name) found.push_back(std::move(process));
+    if (process.id == pid_or_name) return std::move(process);
+    if (is_pid ? process.pid == pid : process.name == pid_or_name) found.push_back(process);
   }
   if (found.size() == 1) return std::move(found.front());
   if (found.size() > 1) {
     return absl::InvalidArgumentError(
-        Cat("several processes are named ", pid_or_name, "; give the process id: ", ListOf(found)));
+        Cat("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found)));
   }
   processes = ListProcesses(directory, nullptr);
   const std::string all = processes.ok() ? ListOf(*processes) : "";

@@ -24,7 +24,10 @@ struct LiveMemory {
 // A running process that has answered the request "info".
 struct LiveProcess {
   std::string socket;  // path
-  int64_t pid = 0;     // in the process's own pid namespace
+  // The process id, with a number after it ("1.2") if processes of several containers have the same one. Unique in the
+  // directory.
+  std::string id;
+  int64_t pid = 0;  // in the process's own pid namespace
   std::string name;
   std::string version;
   int64_t seconds = 0;  // since its control channel was started
@@ -35,19 +38,28 @@ struct LiveProcess {
 // $XDG_RUNTIME_DIR/hbmprof, else /tmp/hbmprof-UID.
 std::string ControlDirectory();
 
-// Sends `request` to the socket at `path` and returns the body of the answer. Waits at most ten seconds for each of
-// these: that the process accepts the request, that it answers, and that it sends the next part of the answer. Errors:
-// kUnavailable (no process listens, no answer in time, the connection ended), kPermissionDenied, or the process's own
-// error as kInternal; the message names the socket.
-absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request);
+// How long a process may take for each of these: to accept a request, to answer it, and to send the next part of the
+// answer.
+inline constexpr int kQueryMillis = 10'000;
 
-// Returns the processes that have a socket in `directory` and answer, sorted by process id. If `silent` is not null,
-// adds a line to it for each process that does not answer. Removes the sockets that ended processes have left. Errors:
-// kNotFound if there is no such directory.
-absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent);
+// Sends `request` to the socket at `path` and returns the body of the answer. Waits at most `millis` for each step.
+// Errors: kUnavailable (no process listens, no answer in time, the connection ended), kPermissionDenied, or the
+// process's own error as kInternal; the message names the socket. Thread-safe.
+absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request, int millis = kQueryMillis);
 
-// Returns the process in `directory` with this process id or name. Errors: kNotFound if there is none; kInvalidArgument
-// if several processes have the name or id. The message lists the processes.
+// Sends `request` to the sockets at `paths`, at the same time to several of them. Returns the result of QueryProcess
+// for each, in the same order. Thread-safe.
+std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,
+                                                        int millis = kQueryMillis);
+
+// Returns the processes that have a socket in `directory` and answer within `millis`, sorted by process id. If `silent`
+// is not null, adds a line to it for each process that does not answer. Removes the sockets that ended processes have
+// left. Errors: kNotFound if there is no such directory. Thread-safe.
+absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent,
+                                                       int millis = kQueryMillis);
+
+// Returns the process in `directory` with this id, process id or name. Errors: kNotFound if there is none;
+// kInvalidArgument if several processes have the name or process id. The message lists the processes.
 absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std::string& pid_or_name);
 
 }  // namespace hbmprof::tool

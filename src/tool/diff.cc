@@ -1,8 +1,14 @@
 // `hbmprof diff`: shows what changed between two profiles.
 #include <algorithm>
+#include <chrono>
 #include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "src/tool/command.h"
+#include "src/tool/memory_limit.h"
+#include "src/tool/profile_source.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
@@ -11,7 +17,32 @@ namespace {
 struct DiffOptions : SumsOptions {
   std::string base;
   std::string fail_over;
+  std::string after;
 };
+
+// Reads the base, and the other profiles after the time of --after.
+absl::StatusOr<SumsQuery> ReadWithDelay(const DiffOptions& options) {
+  const std::optional<double> seconds = ParseSeconds(options.after);
+  if (!seconds.has_value()) {
+    return absl::InvalidArgumentError(Cat("--after ", options.after, ": write a time such as 60s or 5m"));
+  }
+  std::vector<ProfileBytes> profiles;
+  const auto read = [&](const std::string& source) {
+    absl::StatusOr<std::string> bytes = ReadSource(source);
+    if (!bytes.ok()) return bytes.status();
+    CountInput(bytes->size());
+    profiles.push_back({source, *std::move(bytes)});
+    return absl::OkStatus();
+  };
+  if (const absl::Status status = read(options.base); !status.ok()) return status;
+  std::this_thread::sleep_for(std::chrono::duration<double>(*seconds));
+  for (const std::string& source : options.files) {
+    if (const absl::Status status = read(source); !status.ok()) return status;
+  }
+  absl::StatusOr<ProfileSet> set = ProfileSet::Parse(profiles);
+  if (!set.ok()) return set.status();
+  return MakeQuery("diff", *std::move(set), options);
+}
 
 void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total) {
   Json json = {{"version", kJsonVersion},
@@ -67,14 +98,19 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
   PrintVisible("\n" + RowTable(rows, options.rows, query.grouping, columns, tone));
 }
 
-absl::StatusOr<int> RunDiff(const DiffOptions& options) {
+absl::StatusOr<int> RunDiff(DiffOptions& options) {
   int64_t limit = 0;
   if (!options.fail_over.empty() && !ParseBytes(options.fail_over, &limit)) {
     return absl::InvalidArgumentError(Cat("--fail-over ", options.fail_over, ": write a size such as 1MiB"));
   }
+  if (options.files.empty()) {
+    if (options.after.empty()) return absl::InvalidArgumentError("FILE is required, or --after");
+    options.files = {options.base};
+  }
   std::vector<std::string> files = {options.base};
   files.insert(files.end(), options.files.begin(), options.files.end());
-  const absl::StatusOr<SumsQuery> query = ReadQuery("diff", files, options);
+  const absl::StatusOr<SumsQuery> query =
+      options.after.empty() ? ReadQuery("diff", files, options) : ReadWithDelay(options);
   if (!query.ok()) return query.status();
   const Sums sums(query->profiles, {{0, 1}, {1, files.size()}}, query->type, query->grouping);
   // As in pprof, shares are relative to the base, or to the new profile if the base is 0.
@@ -97,8 +133,9 @@ absl::StatusOr<int> RunDiff(const DiffOptions& options) {
 Command AddDiffCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("diff", "Show what changed between two profiles");
   auto options = std::make_shared<DiffOptions>();
-  arguments->add_option("BASE", options->base, "The profile from before")->required();
-  arguments->add_option("FILE", options->files, "The profile from after; several are added up")->required();
+  arguments->add_option("BASE", options->base, "The profile from before: a file, process or URL")->required();
+  arguments->add_option("FILE", options->files, "The profile from after; several are added up");
+  arguments->add_option("--after", options->after, "Wait between BASE and FILE, such as 60s; FILE is BASE if missing");
   options->AddTo(*arguments);
   arguments->add_option("--fail-over", options->fail_over, "Exit with 1 if the total grew by more, such as 1MiB");
   return {arguments, [options] { return RunDiff(*options); }, true};

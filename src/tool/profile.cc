@@ -447,30 +447,44 @@ absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types
 }
 
 absl::StatusOr<ProfileSet> ProfileSet::Read(const std::vector<std::string>& paths) {
+  Progress progress(paths.size(), "files read");
+  return Make(paths, [&](size_t i) {
+    absl::StatusOr<RawProfile> raw = ReadProfile(paths[i]);
+    progress.Advance(1);
+    return raw;
+  });
+}
+
+absl::StatusOr<ProfileSet> ProfileSet::Parse(const std::vector<ProfileBytes>& profiles) {
+  std::vector<std::string> names;
+  for (const ProfileBytes& profile : profiles) names.push_back(profile.name);
+  return Make(names, [&](size_t i) { return ParseProfile(profiles[i].bytes, profiles[i].name); });
+}
+
+absl::StatusOr<ProfileSet> ProfileSet::Make(const std::vector<std::string>& names,
+                                            const std::function<absl::StatusOr<RawProfile>(size_t)>& read) {
   ProfileSet set;
   std::unique_ptr<FrameFilter> filter;
   std::vector<std::vector<SampleType>> types;
-  Progress progress(paths.size(), "files read");
-  for (const std::string& path : paths) {
-    const absl::StatusOr<RawProfile> raw = ReadProfile(path);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const absl::StatusOr<RawProfile> raw = read(i);
     if (!raw.ok()) return raw.status();
     const pprof::Profile& message = raw->message();
     if (filter == nullptr) {
       filter = std::make_unique<FrameFilter>(raw->text(message.drop_frames()), raw->text(message.keep_frames()));
     }
-    if (const absl::Status status = Adder(set, *raw, *filter).Add(path); !status.ok()) {
-      return absl::Status(status.code(), Cat(path, ": ", std::string(status.message())));
+    if (const absl::Status status = Adder(set, *raw, *filter).Add(names[i]); !status.ok()) {
+      return absl::Status(status.code(), Cat(names[i], ": ", std::string(status.message())));
     }
     std::vector<SampleType>& own = types.emplace_back();
     for (const pprof::ValueType& type : message.sample_type()) {
       own.push_back({std::string(raw->text(type.type())), std::string(raw->text(type.unit()))});
     }
     if (set.default_type_.empty()) set.default_type_ = raw->text(message.default_sample_type());
-    progress.Advance(1);
   }
   // A profile has the default type peak_space only if nothing is in use. Several profiles are always compared by bytes
   // in use.
-  if (paths.size() > 1 && set.default_type_ == "peak_space") set.default_type_ = "inuse_space";
+  if (names.size() > 1 && set.default_type_ == "peak_space") set.default_type_ = "inuse_space";
   if (const absl::Status status = set.Unify(types); !status.ok()) return status;
   return set;
 }

@@ -18,6 +18,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "src/tool/memory_limit.h"
+#include "src/tool/profile_source.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -283,11 +284,6 @@ RawProfile& RawProfile::operator=(RawProfile&& other) noexcept = default;
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const FileDescriptor file(path == "-" ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) {
-    const bool is_url = path.compare(0, 7, "http://") == 0 || path.compare(0, 8, "https://") == 0;
-    if (is_url && errno == ENOENT) {
-      return Invalid(
-          path, Cat("is a URL, and hbmprof reads files; download it first: curl -fsSo profile.pb.gz '", path, "'"));
-    }
     const std::string text = Cat(path, ": cannot be opened: ", SystemError());
     return errno == ENOENT ? absl::NotFoundError(text) : absl::PermissionDeniedError(text);
   }
@@ -337,11 +333,11 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
   }
 }
 
-absl::StatusOr<RawProfile> ReadProfile(const std::string& path) {
-  const absl::StatusOr<std::string> bytes = ReadFile(path);
+absl::StatusOr<RawProfile> ReadProfile(const std::string& source) {
+  const absl::StatusOr<std::string> bytes = ReadSource(source);
   if (!bytes.ok()) return bytes.status();
   CountInput(bytes->size());
-  return ParseProfile(*bytes, path);
+  return ParseProfile(*bytes, source);
 }
 
 }  // namespace hbmprof::tool

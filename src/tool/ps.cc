@@ -23,11 +23,10 @@ absl::StatusOr<int> RunPs(const PsOptions& options) {
   Table table({Align::kRight, Align::kLeft, Align::kLeft, Align::kLeft, Align::kRight, Align::kRight, Align::kRight});
   table.Add({"pid", "name", "device", "space", "in use", "peak", "limit"});
   for (const LiveProcess& process : *processes) {
-    const std::string pid = std::to_string(process.pid);
-    if (process.memory.empty()) table.Add({pid, process.name, "-", "-", "-", "-", "-"});
+    if (process.memory.empty()) table.Add({process.id, process.name, "-", "-", "-", "-", "-"});
     for (const LiveMemory& memory : process.memory) {
       const auto bytes = [&](int64_t value) { return FormatValue(value, "bytes", options.exact); };
-      table.Add({pid, process.name, memory.device, memory.space, bytes(memory.in_use), bytes(memory.peak),
+      table.Add({process.id, process.name, memory.device, memory.space, bytes(memory.in_use), bytes(memory.peak),
                  memory.limit < 0 ? "-" : bytes(memory.limit)});
     }
   }

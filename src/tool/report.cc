@@ -1,7 +1,10 @@
 // `hbmprof report`: writes one page that shows everything and needs no other file. This file makes the page's data,
 // which report/report.js describes and shows.
+#include "src/tool/report.h"
+
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "src/base/atomic_file.h"
@@ -242,34 +245,14 @@ std::string PageOf(const Json& data) {
 }
 
 absl::StatusOr<int> RunReport(const ReportOptions& options) {
-  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
-  if (!libraries.ok()) return libraries.status();
   std::vector<std::string> paths = options.files;
   if (!options.base.empty()) paths.insert(paths.begin(), options.base);
   absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(paths);
   if (!profiles.ok()) return profiles.status();
-  if (const absl::Status status = ApplyFilters("report", options, *profiles); !status.ok()) return status;
-  if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
-  const absl::StatusOr<size_t> type = profiles->TypeNamed("");
-  if (!type.ok()) return type.status();
-  const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
-  if (!series.ok()) return series.status();
-
-  const ProfileSet::File& now = profiles->files()[series->files.back()];
-  const ProfileSet::File* base = series->files.size() > 1 ? &profiles->files()[series->files.front()] : nullptr;
-  Json data = {{"default_type", *type}, {"own", options.own}};
-  Json& types = data["types"] = Json::array();
-  for (const SampleType& one : profiles->types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
-  Json& files = data["files"] = Json::array();
-  for (const size_t f : series->files) files.push_back(FileJson(profiles->files()[f]));
-  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
-  // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
-  AddSamples(*profiles, now, base, *libraries, data);
-  if (options.own) AttributeToOwnCode(*libraries, *profiles);
-  if (series->files.size() >= 3) data["growth"] = GrowthJson(*profiles, *series, *type, options.per);
-
+  const absl::StatusOr<std::string> page = ReportPage(*std::move(profiles), options, options.per);
+  if (!page.ok()) return page.status();
   if (const absl::Status status =
-          hbmprof::internal::WriteFileAtomically(options.output, PageOf(data), hbmprof::internal::kAsAnyCommand);
+          hbmprof::internal::WriteFileAtomically(options.output, *page, hbmprof::internal::kAsAnyCommand);
       !status.ok()) {
     return status;
   }
@@ -279,10 +262,36 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
 
 }  // namespace
 
+absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const ViewOptions& options, const std::string& per) {
+  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
+  if (!libraries.ok()) return libraries.status();
+  if (const absl::Status status = ApplyFilters("report", options, profiles); !status.ok()) return status;
+  if (const absl::Status status = profiles.CheckTextOfStacks(); !status.ok()) return status;
+  const absl::StatusOr<size_t> type = profiles.TypeNamed("");
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<DumpSeries> series = OrderDumps(profiles, per);
+  if (!series.ok()) return series.status();
+
+  const ProfileSet::File& now = profiles.files()[series->files.back()];
+  const ProfileSet::File* base = series->files.size() > 1 ? &profiles.files()[series->files.front()] : nullptr;
+  Json data = {{"default_type", *type}, {"own", options.own}};
+  Json& types = data["types"] = Json::array();
+  for (const SampleType& one : profiles.types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
+  Json& files = data["files"] = Json::array();
+  for (const size_t f : series->files) files.push_back(FileJson(profiles.files()[f]));
+  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
+  // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
+  AddSamples(profiles, now, base, *libraries, data);
+  if (options.own) AttributeToOwnCode(*libraries, profiles);
+  if (series->files.size() >= 3) data["growth"] = GrowthJson(profiles, *series, *type, per);
+  return PageOf(data);
+}
+
 Command AddReportCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("report", "Write one page with everything, for a browser");
   auto options = std::make_shared<ReportOptions>();
-  arguments->add_option("FILE", options->files, "Dumps of one program; the last is shown, compared with the first")
+  arguments
+      ->add_option("FILE", options->files, "Dumps of one program, or a process; the last is compared with the first")
       ->required();
   arguments->add_option("-o,--output", options->output, "The page, such as report.html")->required();
   arguments->add_option("--base", options->base, "Compare with this profile");

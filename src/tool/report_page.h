@@ -1,4 +1,4 @@
-// The parts of the report's page: src/tool/report/ as text.
+// The parts of the report's page and of the page of `hbmprof serve`: src/tool/report/ as text.
 #ifndef HBMPROF_SRC_TOOL_REPORT_PAGE_H_
 #define HBMPROF_SRC_TOOL_REPORT_PAGE_H_
 
@@ -10,6 +10,10 @@ extern const char kReportJs[];
 // SHA-256 of the two above, in hex.
 extern const char kReportCssSha256[];
 extern const char kReportJsSha256[];
+
+extern const char kServeHtml[];  // loads kReportCss, kServeCss and kServeJs
+extern const char kServeCss[];
+extern const char kServeJs[];
 
 }  // namespace hbmprof::tool
 

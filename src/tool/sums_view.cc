@@ -40,15 +40,20 @@ void SumsOptions::AddTo(CLI::App& arguments) {
 
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& files,
                                     const SumsOptions& options) {
+  absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(files);
+  if (!profiles.ok()) return profiles.status();
+  return MakeQuery(command, *std::move(profiles), options);
+}
+
+absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options) {
   absl::StatusOr<Grouping> grouping = Grouping::Parse(options.by);
   if (!grouping.ok()) return grouping.status();
-  absl::StatusOr<ProfileSet> profiles = ReadView(command, files, options);
-  if (!profiles.ok()) return profiles.status();
-  const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
+  if (const absl::Status status = ApplyView(command, options, profiles); !status.ok()) return status;
+  const absl::StatusOr<size_t> type = profiles.TypeNamed(options.type);
   if (!type.ok()) return type.status();
-  if (const absl::Status status = CheckLabels(*profiles, grouping->labels); !status.ok()) return status;
-  const SampleType name = profiles->types()[*type];
-  return SumsQuery{*std::move(profiles), *type, name.type, name.unit, *std::move(grouping)};
+  if (const absl::Status status = CheckLabels(profiles, grouping->labels); !status.ok()) return status;
+  const SampleType name = profiles.types()[*type];
+  return SumsQuery{std::move(profiles), *type, name.type, name.unit, *std::move(grouping)};
 }
 
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys) {

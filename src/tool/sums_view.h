@@ -58,6 +58,8 @@ struct SumsQuery {
 // sample type or label that the profiles do not have.
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& files,
                                     const SumsOptions& options);
+// Applies the options to profiles that are already read. Errors: those of ApplyView, and as above.
+absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options);
 
 // Checks the label keys of --by. Error: kInvalidArgument for a label that no sample has.
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys);

@@ -198,6 +198,19 @@ std::string FormatTime(int64_t unix_nanos) {
   return text;
 }
 
+std::optional<double> ParseSeconds(std::string_view text) {
+  const std::string number(text.substr(0, text.find_first_not_of("0123456789.")));
+  const std::string_view unit = text.substr(number.size());
+  char* end = nullptr;
+  const double value = std::strtod(number.c_str(), &end);
+  if (number.empty() || *end != '\0') return std::nullopt;
+  if (unit == "ms") return value / 1000;
+  if (unit.empty() || unit == "s") return value;
+  if (unit == "m") return value * 60;
+  if (unit == "h") return value * 3600;
+  return std::nullopt;
+}
+
 bool ParseBytes(std::string_view text, int64_t* bytes) {
   const std::string copy(text);
   char* end = nullptr;

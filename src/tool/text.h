@@ -3,6 +3,7 @@
 #define HBMPROF_SRC_TOOL_TEXT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -66,6 +67,9 @@ std::string FormatTime(int64_t unix_nanos);
 
 // Reads "1MiB", "8 KiB", "100", "2.5GiB" (1024-based, also spelled MB and M). Returns false for anything else.
 bool ParseBytes(std::string_view text, int64_t* bytes);
+
+// Reads a time such as "60s", "500ms", "5m", "1h" or "60" (seconds). Returns the seconds, or nullopt for anything else.
+std::optional<double> ParseSeconds(std::string_view text);
 
 // Formats rows of cells with aligned columns. The text of each cell goes through Visible.
 class Table {

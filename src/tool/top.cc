@@ -1,9 +1,14 @@
 // `hbmprof top`: shows which functions, lines or labels hold the memory, or the call tree.
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "src/tool/call_tree.h"
 #include "src/tool/command.h"
+#include "src/tool/live_top.h"
+#include "src/tool/profile_source.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
@@ -11,6 +16,7 @@ namespace {
 
 struct TopOptions : SumsOptions {
   bool tree = false;
+  std::string interval = "2s";
   CLI::Option* rows_option = nullptr;
 };
 
@@ -89,6 +95,11 @@ void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& su
 }
 
 absl::StatusOr<int> RunTop(const TopOptions& options) {
+  if (options.files.size() == 1 && !options.json && !options.tree && IsTerminal(STDOUT_FILENO)) {
+    const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.files[0]);
+    if (!process.ok()) return process.status();
+    if (process->has_value()) return RunLiveTop(**process, options, options.interval);
+  }
   const absl::StatusOr<SumsQuery> query = ReadQuery("top", options.files, options);
   if (!query.ok()) return query.status();
   const Sums sums(query->profiles, {{0, options.files.size()}}, query->type, query->grouping);
@@ -105,10 +116,12 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
 Command AddTopCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("top", "Show what holds the memory, largest first");
   auto options = std::make_shared<TopOptions>();
-  arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();
+  arguments->add_option("FILE", options->files, "Profiles (of ranks: added up): files, processes, URLs")->required();
   options->AddTo(*arguments);
   arguments->add_flag("--tree", options->tree,
                       "The call tree, outermost frame first; its 100 largest nodes without -n");
+  arguments->add_option("--interval", options->interval, "On a terminal, a process is shown anew after this time")
+      ->capture_default_str();
   options->rows_option = arguments->get_option("--rows");
   return {arguments, [options] { return RunTop(*options); }, true};
 }

@@ -396,15 +396,20 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
   return absl::OkStatus();
 }
 
-absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& files,
-                                    const ViewOptions& options, bool* trimmed) {
+absl::Status ApplyView(const std::string& command, const ViewOptions& options, ProfileSet& profiles, bool* trimmed) {
   absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
   if (!libraries.ok()) return libraries.status();
+  if (const absl::Status status = ApplyFilters(command, options, profiles); !status.ok()) return status;
+  const bool changed = options.own && AttributeToOwnCode(*libraries, profiles);
+  if (trimmed != nullptr) *trimmed = changed;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& files,
+                                    const ViewOptions& options, bool* trimmed) {
   absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(files);
   if (!profiles.ok()) return profiles.status();
-  if (const absl::Status status = ApplyFilters(command, options, *profiles); !status.ok()) return status;
-  const bool changed = options.own && AttributeToOwnCode(*libraries, *profiles);
-  if (trimmed != nullptr) *trimmed = changed;
+  if (const absl::Status status = ApplyView(command, options, *profiles, trimmed); !status.ok()) return status;
   return profiles;
 }
 

@@ -41,8 +41,12 @@ extern const char kFilterHelp[];
 // filter that matches nothing. Error: kInvalidArgument for a wrong expression or a label that no sample has.
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles);
 
-// Reads the files and applies the options, including `own`. Sets `*trimmed` to whether the view of own code changed a
-// stack; `trimmed` may be null. Errors: those of ProfileSet::Read and ApplyFilters.
+// Applies the options to the profiles, including `own`. Sets `*trimmed` to whether the view of own code changed a
+// stack; `trimmed` may be null. Errors: those of ApplyFilters; kInvalidArgument for a wrong expression in `known`.
+absl::Status ApplyView(const std::string& command, const ViewOptions& options, ProfileSet& profiles,
+                       bool* trimmed = nullptr);
+
+// Reads the files and applies the options. Errors: those of ProfileSet::Read and ApplyView.
 absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& files,
                                     const ViewOptions& options, bool* trimmed = nullptr);
 

@@ -2,6 +2,7 @@
 // KeepActivations(), and prints a line for each result. For tests that need their own process.
 //
 // usage: pjrt_host PLUGIN [PROFILE]   saves a profile through the plugin's C interface, if it has one
+//        pjrt_host PLUGIN wait        keeps the buffer until the end of standard input
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -72,6 +73,11 @@ int main(int argc, char** argv) {
     std::printf("platform %.*s\n", static_cast<int>(platform.text_size), platform.text);
   }
   std::printf("buffer %s\n", KeepActivations(calls, create.client) == nullptr ? "failed" : "made");
+  if (argc > 2 && std::string(argv[2]) == "wait") {
+    std::fflush(stdout);
+    while (std::getchar() != EOF) continue;
+    return 0;
+  }
   const auto save = reinterpret_cast<int (*)(const char*)>(dlsym(library, "hbmprof_save_device_memory_profile"));
   if (argc > 2 && save != nullptr) std::printf("saved: %d\n", save(argv[2]));
   std::printf("destroyed: %d\n", calls.DestroyClient(create.client));

@@ -172,9 +172,7 @@ TEST(Usage, WrongValuesAreExplained) {
       {{"top", path, "--own", "--known", "("}, "--known (: not a regular expression"},
       {{"top", path, "--tagfocus", "bytes=99999999999999999999b:"}, "no sample has the label 'bytes'"},
       {{"top", path, "--tagfocus", "99999999999999999999b:"}, "the number is too large"},
-      {{"top", "https://host:8080/debug/pprof/heap"},
-       "is a URL, and hbmprof reads files; download it first: curl -fsSo profile.pb.gz "
-       "'https://host:8080/debug/pprof/heap'"},
+      {{"top", "http://127.0.0.1:1/debug/pprof/heap"}, "http://127.0.0.1:1/debug/pprof/heap: "},
       {{"top", path, "--by", "line,function"}, "only one of function, line and file"},
       {{"top", path, "--where", "device"}, "KEY=VALUE"},
       {{"diff", path, path, "--fail-over", "much"}, "write a size such as 1MiB"},

@@ -1,0 +1,82 @@
+// HTTP: a server for `hbmprof serve`, and a client that reads profiles from URLs. Built with cpp-httplib (http.cc);
+// without it, http_missing.cc makes every function return an error.
+#ifndef HBMPROF_SRC_TOOL_HTTP_H_
+#define HBMPROF_SRC_TOOL_HTTP_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace hbmprof::tool {
+
+// Returns the body of the answer to GET `url` (http:// or https://, also with USER:PASSWORD@ before the host). Waits at
+// most 10 s for the connection and 330 s for each part of the answer. Follows no redirection, so that a password is
+// sent to this host only. Errors: kUnavailable (no connection, or it ended), kResourceExhausted (more than 1 GiB),
+// kInvalidArgument (no host in the URL, or the server answers with another status than 200; the message has the first
+// line of its answer), kUnimplemented (built without cpp-httplib).
+absl::StatusOr<std::string> HttpGet(const std::string& url);
+
+// A GET request that the server has accepted.
+struct HttpRequest {
+  std::string path;  // decoded, without the parameters
+  std::multimap<std::string, std::string> parameters;
+
+  // Returns the first value of the parameter; "" if it is missing.
+  std::string Parameter(const std::string& name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string type = "text/plain; charset=utf-8";
+  std::string body;
+  std::string file_name;  // if not "", a browser saves the body under this name
+  // The value of the header Content-Security-Policy.
+  std::string policy = "default-src 'none'";
+};
+
+struct HttpServerOptions {
+  std::string address = "127.0.0.1";  // an IP address to listen on
+  int port = 0;                       // 0: any free port
+  // Not "": a request must have it as a bearer token, or as the password of the scheme Basic.
+  std::string token;
+  // Names that are allowed in the header Host, besides "localhost" and IP addresses.
+  std::vector<std::string> hosts;
+};
+
+// Answers GET and HEAD requests until it is destroyed.
+//
+// It refuses requests whose header Host is a name that is not allowed (403): a page of another site could otherwise
+// read the answers through a name that it points to this address. It also refuses requests without the token (401),
+// requests that a page of another site makes in the background (403), requests with a body (413) and other methods
+// (405). Each of 16 threads serves one connection, with one request. A connection waits while all of them are busy. A
+// client that sends or receives nothing for five seconds is disconnected.
+class HttpServer {
+ public:
+  // Called by several threads at once. An exception becomes the status 500.
+  using Handler = std::function<HttpResponse(const HttpRequest&)>;
+
+  // Errors: kUnavailable (the address cannot be used), kInvalidArgument (`address` is not an IP address),
+  // kUnimplemented (built without cpp-httplib).
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Handler handler);
+  // Stops to accept requests and waits for those that are being answered.
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  int port() const { return port_; }
+
+ private:
+  struct State;
+  HttpServer(std::unique_ptr<State> state, int port);
+
+  std::unique_ptr<State> state_;
+  int port_;
+};
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_HTTP_H_

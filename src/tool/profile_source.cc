@@ -1,0 +1,45 @@
+// See profile_source.h.
+#include "src/tool/profile_source.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "src/tool/http.h"
+#include "src/tool/profile_reader.h"
+#include "src/tool/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+bool IsUrl(const std::string& source) { return source.rfind("http://", 0) == 0 || source.rfind("https://", 0) == 0; }
+
+// Whether `source` can only be the name of a process: there is no such file, and the name of a process has no slash.
+bool MayBeProcess(const std::string& source) {
+  return source != "-" && !source.empty() && source.find('/') == std::string::npos && access(source.c_str(), F_OK) != 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) {
+  if (!MayBeProcess(source)) return std::nullopt;
+  absl::StatusOr<LiveProcess> process = FindProcess(ControlDirectory(), source);
+  if (process.ok()) return *std::move(process);
+  if (process.status().code() == absl::StatusCode::kInvalidArgument) return process.status();
+  return std::nullopt;
+}
+
+absl::StatusOr<std::string> ReadSource(const std::string& source) {
+  if (IsUrl(source) && access(source.c_str(), F_OK) != 0) return HttpGet(source);
+  const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(source);
+  if (!process.ok()) return process.status();
+  if (process->has_value()) return QueryProcess((*process)->socket, "profile");
+  absl::StatusOr<std::string> bytes = ReadFile(source);
+  if (!bytes.ok() && bytes.status().code() == absl::StatusCode::kNotFound && MayBeProcess(source)) {
+    return absl::NotFoundError(Cat(std::string(bytes.status().message()),
+                                   "; no process of this id or name has a control channel in ", ControlDirectory()));
+  }
+  return bytes;
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,26 @@
+// Where the bytes of a profile come from: a file, a running process or a URL. Commands take each of them where they
+// expect a file.
+#ifndef HBMPROF_SRC_TOOL_PROFILE_SOURCE_H_
+#define HBMPROF_SRC_TOOL_PROFILE_SOURCE_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "src/tool/control_client.h"
+
+namespace hbmprof::tool {
+
+// Returns the process in ControlDirectory() that `source` names by its id or name, or nullopt if `source` names
+// something else: standard input ("-"), a URL, a file, or nothing that exists. A file is preferred to a process of the
+// same name. Error: kInvalidArgument if there is no such file and several processes have the name.
+absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
+
+// Returns the bytes of the profile that `source` names: standard input ("-"), a file, a URL (http or https), or the id
+// or name of a running process. Errors: those of ReadFile for a file, of QueryProcess for a process, and of HttpGet for
+// a URL; kNotFound if there is neither such a file nor such a process.
+absl::StatusOr<std::string> ReadSource(const std::string& source);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_PROFILE_SOURCE_H_

@@ -1,0 +1,77 @@
+"""Checks the files in deploy/ with the programs that are installed here.
+
+usage: deploy_test.py DEPLOY HBMPROF
+
+Prints what was checked, and what was not and why. Exits 1 if a check fails.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+deploy, hbmprof = sys.argv[1:]
+failed = []
+
+
+def check(what, command, **options):
+  result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
+  print(f"{'ok' if result.returncode == 0 else 'FAILED'}: {what}")
+  if result.returncode != 0:
+    print(result.stdout)
+    failed.append(what)
+
+
+def has(program):
+  if shutil.which(program):
+    return True
+  print(f"not checked: {program} is not installed")
+  return False
+
+
+def read(path):
+  with open(os.path.join(deploy, path), encoding="utf-8") as file:
+    return file.read()
+
+
+if has("promtool"):
+  folder = os.path.join(deploy, "prometheus")
+  check("prometheus.yml", ["promtool", "check", "config", "prometheus.yml"], cwd=folder)
+  check("alerts.yml", ["promtool", "check", "rules", "alerts.yml"], cwd=folder)
+  check("alerts_test.yml", ["promtool", "test", "rules", "alerts_test.yml"], cwd=folder)
+
+# The queries of the dashboard are valid PromQL: promtool checks them as recording rules.
+dashboard = json.loads(read("grafana/hbmprof.json"))
+queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+if len(queries) < 8 or len({panel["id"] for panel in dashboard["panels"]}) != len(dashboard["panels"]):
+  failed.append("hbmprof.json has too few queries, or panels with the same id")
+if has("promtool"):
+  with tempfile.TemporaryDirectory() as folder:
+    rules = [{"record": f"query:{i}", "expr": query.replace("$__rate_interval", "1m")} for i, query in enumerate(queries)]
+    with open(os.path.join(folder, "rules.json"), "w", encoding="utf-8") as file:
+      json.dump({"groups": [{"name": "dashboard", "rules": rules}]}, file)
+    check("the queries of hbmprof.json", ["promtool", "check", "rules", os.path.join(folder, "rules.json")])
+
+# The unit, with the command that is not installed replaced by the one of this build.
+if has("systemd-analyze"):
+  with tempfile.TemporaryDirectory() as folder:
+    unit = read("systemd/hbmprof-serve.service").replace("/usr/bin/hbmprof", os.path.abspath(hbmprof))
+    path = os.path.join(folder, "hbmprof-serve.service")
+    with open(path, "w", encoding="utf-8") as file:
+      file.write(re.sub(r"Documentation=.*\n", "", unit))
+    check("hbmprof-serve.service", ["systemd-analyze", "verify", path])
+
+# Every option of `hbmprof serve` in the files exists.
+help_text = subprocess.run([hbmprof, "serve", "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout
+for path in ("systemd/hbmprof-serve.service", "kubernetes/sidecar.yaml"):
+  command = re.search(r"serve\b.*", read(path)).group()
+  for option in re.findall(r"--[a-z-]+", command):
+    if option not in help_text:
+      failed.append(f"{path}: there is no option {option}")
+
+print("not checked, because it cannot run here: parca.yaml, config.alloy, collector.yaml")
+if failed:
+  sys.exit("FAILED: " + "; ".join(failed))

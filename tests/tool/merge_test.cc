@@ -1,0 +1,134 @@
+// Sums and differences of profiles, and metrics of several processes as one text.
+#include "src/tool/merge.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/tool/metrics_text.h"
+#include "tests/support/profile_checker.h"
+#include "tests/tool/profile_maker.h"
+#include "tests/tool/tool.h"
+
+namespace hbmprof_test {
+namespace {
+
+using hbmprof::tool::MergeMetrics;
+using hbmprof::tool::ProfileMerger;
+using hbmprof::tool::RawProfile;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Sign = ProfileMerger::Sign;
+
+RawProfile Parsed(const ProfileMaker& maker) { return *hbmprof::tool::ParseProfile(maker.Bytes(), "made"); }
+
+ProfileView Taken(ProfileMerger& merger) {
+  const auto profile = ParseProfile(*merger.Take());
+  EXPECT_EQ(CheckProfile(*profile), "");
+  for (int i = 0; i < profile->location_size(); ++i) EXPECT_EQ(profile->location(i).id(), i + 1u);
+  for (int i = 0; i < profile->function_size(); ++i) EXPECT_EQ(profile->function(i).id(), i + 1u);
+  return ProfileView(*profile);
+}
+
+// Bytes at the stacks `leaf` < main, in the order of their names, so that equal frames have different ids.
+ProfileMaker Dump(const std::map<std::string, int64_t>& bytes) {
+  ProfileMaker maker;
+  for (const auto& [leaf, value] : bytes) {
+    maker.Sample({maker.Frame(leaf, "/src/" + leaf, 3), maker.Frame("main")}, {value / 10, value},
+                 {{"device", "GPU:0"}, {"phase", leaf}});
+  }
+  return maker;
+}
+
+TEST(ProfileMergerTest, EqualStacksBecomeOneSample) {
+  ProfileMerger merger;
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"b", 100}, {"c", 10}})), Sign::kAdd, {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"a", 1000}, {"b", 200}})), Sign::kAdd, {}, {}).ok());
+  const ProfileView view = Taken(merger);
+  EXPECT_EQ(view.samples.size(), 3u);
+  EXPECT_EQ(view.SumUnder("inuse_space", "b"), 300);
+  EXPECT_EQ(view.SumUnder("inuse_space", "main"), 1310);
+  EXPECT_EQ(view.SumUnder("inuse_objects", "main"), 131);
+}
+
+TEST(ProfileMergerTest, ADifferenceHasOnlyWhatChanged) {
+  ProfileMerger merger;
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"grown", 300}, {"new", 10}, {"same", 50}})), Sign::kAdd, {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"gone", 70}, {"grown", 200}, {"same", 50}})), Sign::kSubtract, {}, {}).ok());
+  const ProfileView view = Taken(merger);
+  EXPECT_EQ(view.samples.size(), 3u);
+  EXPECT_EQ(view.SumUnder("inuse_space", "grown"), 100);
+  EXPECT_EQ(view.SumUnder("inuse_space", "new"), 10);
+  EXPECT_EQ(view.SumUnder("inuse_space", "gone"), -70);
+}
+
+TEST(ProfileMergerTest, SelectsByLabelsAndAddsLabels) {
+  ProfileMerger merger;
+  const RawProfile profile = Parsed(Dump({{"a", 1}, {"b", 2}}));
+  EXPECT_TRUE(merger.Add(profile, Sign::kAdd, {{"phase", "b"}, {"device", "GPU:0"}}, {{"pid", "7"}}).ok());
+  EXPECT_TRUE(merger.Add(profile, Sign::kAdd, {{"phase", "b"}, {"device", "GPU:1"}}, {{"pid", "8"}}).ok());
+  const ProfileView view = Taken(merger);
+  EXPECT_EQ(view.samples.size(), 1u);
+  EXPECT_EQ(view.SumWhere("inuse_space", "pid", "7"), 2);
+}
+
+TEST(ProfileMergerTest, TypesAreMatchedByName) {
+  ProfileMaker one(
+      std::vector<std::pair<std::string, std::string>>{{"inuse_objects", "count"}, {"inuse_space", "bytes"}});
+  one.Sample({one.Frame("f")}, {1, 100});
+  ProfileMaker other(std::vector<std::pair<std::string, std::string>>{{"inuse_space", "bytes"}});
+  other.Sample({other.Frame("f")}, {7});
+  ProfileMerger merger;
+  EXPECT_TRUE(merger.Add(Parsed(one), Sign::kAdd, {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(other), Sign::kAdd, {}, {}).ok());
+  const ProfileView view = Taken(merger);
+  EXPECT_EQ(view.Sum("inuse_space"), 107);
+  EXPECT_EQ(view.Sum("inuse_objects"), 1);
+  ProfileMaker pages(std::vector<std::pair<std::string, std::string>>{{"inuse_space", "pages"}});
+  ProfileMerger mixed;
+  EXPECT_TRUE(mixed.Add(Parsed(one), Sign::kAdd, {}, {}).ok());
+  EXPECT_FALSE(mixed.Add(Parsed(pages), Sign::kAdd, {}, {}).ok());
+}
+
+TEST(ProfileMergerTest, NothingSelectedIsAValidProfile) {
+  ProfileMerger merger;
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"a", 1}})), Sign::kAdd, {{"phase", "z"}}, {}).ok());
+  EXPECT_TRUE(Taken(merger).samples.empty());
+}
+
+TEST(MergeMetricsTest, EachFamilyHasOneTypeAndEachSampleItsProcess) {
+  const std::string text =
+      "# HELP x_bytes Bytes.\n# TYPE x_bytes gauge\nx_bytes{device=\"GPU:0\"} 5\n"
+      "# TYPE y_total counter\ny_total{} 7\ny_total 8\n";
+  EXPECT_EQ(MergeMetrics({{"1", "a", text}, {"2.1", "b", text}}),
+            "# HELP x_bytes Bytes.\n# TYPE x_bytes gauge\n"
+            "x_bytes{pid=\"1\",name=\"a\",device=\"GPU:0\"} 5\nx_bytes{pid=\"2.1\",name=\"b\",device=\"GPU:0\"} 5\n"
+            "# TYPE y_total counter\n"
+            "y_total{pid=\"1\",name=\"a\"} 7\ny_total{pid=\"1\",name=\"a\"} 8\n"
+            "y_total{pid=\"2.1\",name=\"b\"} 7\ny_total{pid=\"2.1\",name=\"b\"} 8\n");
+}
+
+TEST(MergeMetricsTest, ALabelOfTheSameNameIsRenamed) {
+  EXPECT_EQ(MergeMetrics({{"1", "a", "x{pid=\"9\",name=\"n\"} 1\n"}}),
+            "x{pid=\"1\",name=\"a\",exported_pid=\"9\",exported_name=\"n\"} 1\n");
+}
+
+TEST(MergeMetricsTest, LeavesOutWhatPrometheusWouldRefuse) {
+  EXPECT_EQ(
+      MergeMetrics({{"1", "a",
+                     "x{l=\"\xff\"} 1\nx{l=\"open} 1\nx{l=1} 1\n1x 1\nx{} one\nx{}\nx 1 2 3\n{} 1\nx{l=\"\\\"} 1\n"
+                     "x{l=\"fine \\\" }\"} 1\n"}}),
+      "x{pid=\"1\",name=\"a\",l=\"fine \\\" }\"} 1\n");
+}
+
+TEST(MergeMetricsTest, HostileNamesOfProcessesStayInTheirLabel) {
+  const std::string merged = MergeMetrics({{"1", "a\"} 1\nforged 1\n\\\xff", "x 1\n"}});
+  EXPECT_EQ(merged, "x{pid=\"1\",name=\"a\\\"} 1\\\\nforged 1\\\\n\\\\\\\\xff\"} 1\n");
+}
+
+}  // namespace
+}  // namespace hbmprof_test

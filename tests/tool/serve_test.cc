@@ -1,0 +1,441 @@
+// `hbmprof serve`: what a scraper, a browser and an attacker get.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/program_run.h"
+#include "tests/support/running_program.h"
+#include "tests/tool/http_client.h"
+#include "tests/tool/profile_maker.h"
+#include "tests/tool/tool.h"
+
+namespace hbmprof_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kToken[] = "a-token-of-24-characters";
+
+// `hbmprof serve` on a free port, for the processes of a folder.
+class Server {
+ public:
+  Server(const std::string& sockets, const std::vector<std::string>& arguments)
+      : program_(Argv(arguments), {"HBMPROF_SOCKET_DIR=" + sockets}) {
+    const std::string line = program_.ReadLine();
+    std::sscanf(line.c_str(), "serving http://127.0.0.1:%d/", &port_);
+    EXPECT_GT(port_, 0) << line;
+  }
+  ~Server() {
+    if (program_.pid() > 0) End();
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  int port() const { return port_; }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
+  // Returns the status of waitpid.
+  int End() {
+    kill(program_.pid(), SIGTERM);
+    return program_.Wait();
+  }
+
+ private:
+  static std::vector<std::string> Argv(const std::vector<std::string>& arguments) {
+    std::vector<std::string> argv = {ToolPath(), "serve", "--port", "0", "--interval", "100ms"};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    return argv;
+  }
+  RunningProgram program_;
+  int port_ = 0;
+};
+
+class ServeTest : public testing::Test {
+ protected:
+  // Starts a process that holds 3,000,000 bytes, with `threads` threads that allocate.
+  RunningProgram& Start(const std::string& threads = "0", const std::string& program = HBMPROF_CONTROL_PROGRAM) {
+    programs_.push_back(std::make_unique<RunningProgram>(std::vector<std::string>{program, "hold", threads},
+                                                         std::vector<std::string>{"HBMPROF_SOCKET_DIR=" + sockets_}));
+    EXPECT_EQ(programs_.back()->ReadLine(), "ready");
+    return *programs_.back();
+  }
+  ProfileView View(const HttpAnswer& answer) const {
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    WriteFile(directory_ + "/answer", answer.body);
+    return ViewProfile(directory_ + "/answer");
+  }
+  // Repeats the request until `is_there` holds, for 20 seconds.
+  static std::string GetUntil(int port, const std::string& path,
+                              const std::function<bool(const std::string&)>& is_there) {
+    std::string body;
+    for (int i = 0; i < 200; ++i) {
+      body = HttpGet(port, path).body;
+      if (is_there(body)) return body;
+      usleep(100'000);
+    }
+    ADD_FAILURE() << path << ": " << body;
+    return body;
+  }
+
+  const std::string directory_ = NewDirectory();
+  const std::string sockets_ = directory_ + "/sockets";
+  std::vector<std::unique_ptr<RunningProgram>> programs_;
+};
+
+// --- What it serves ---
+
+TEST_F(ServeTest, HeapIsTheProfileOfAProcess) {
+  const RunningProgram& program = Start();
+  Server server(sockets_, {});
+  const HttpAnswer answer = HttpGet(server.port(), "/debug/pprof/heap?pid=" + std::to_string(program.pid()));
+  EXPECT_EQ(View(answer).SumUnder("inuse_space", "(anonymous namespace)::LoadWeights"), 3'000'000);
+  EXPECT_THAT(answer.headers, HasSubstr("application/octet-stream"));
+  EXPECT_EQ(server.End(), 0);
+}
+
+TEST_F(ServeTest, CommandsReadAUrl) {
+  const RunningProgram& program = Start();
+  const Server server(sockets_, {});
+  const CommandResult top =
+      RunTool({"top", "--exact", server.url() + "/debug/pprof/heap?pid=" + std::to_string(program.pid())});
+  EXPECT_EQ(top.exit_code, 0) << top.err;
+  EXPECT_THAT(top.out, HasSubstr("3000000 B"));
+  const CommandResult missing = RunTool({"top", server.url() + "/debug/pprof/heap?pid=1"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("the server answers 404 no such process has a control channel that answers"));
+}
+
+TEST_F(ServeTest, HeapByNameAddsProcessesUp) {
+  const RunningProgram& one = Start();
+  Start();
+  const Server server(sockets_, {});
+  for (const char* selection : {"?name=control_program", ""}) {
+    const ProfileView view = View(HttpGet(server.port(), std::string("/debug/pprof/heap") + selection));
+    EXPECT_EQ(view.Sum("inuse_space"), 6'000'000);
+    EXPECT_EQ(view.SumWhere("inuse_space", "pid", std::to_string(one.pid())), 3'000'000);
+    EXPECT_EQ(view.SumWhere("inuse_space", "name", "control_program"), 6'000'000);
+  }
+}
+
+TEST_F(ServeTest, HeapSelectsByTag) {
+  Start();
+  const Server server(sockets_, {});
+  EXPECT_EQ(View(HttpGet(server.port(), "/debug/pprof/heap?tag=device%3Dsim:0")).Sum("inuse_space"), 3'000'000);
+  EXPECT_EQ(View(HttpGet(server.port(), "/debug/pprof/heap?tag=device=GPU:1")).Sum("inuse_space"), 0);
+  EXPECT_EQ(HttpGet(server.port(), "/debug/pprof/heap?tag=device").status, 400);
+}
+
+TEST_F(ServeTest, SecondsIsTheChangeInThisTime) {
+  const RunningProgram& program = Start("1");
+  const Server server(sockets_, {});
+  const ProfileView view =
+      View(HttpGet(server.port(), "/debug/pprof/heap?seconds=0.3&pid=" + std::to_string(program.pid())));
+  EXPECT_EQ(view.SumUnder("alloc_space", "(anonymous namespace)::LoadWeights"), 0);
+  EXPECT_GT(view.SumUnder("alloc_space", "(anonymous namespace)::AllocateUntil"), 0);
+  for (const char* wrong : {"-1", "301", "x", "nan"}) {
+    EXPECT_EQ(HttpGet(server.port(), std::string("/debug/pprof/heap?seconds=") + wrong).status, 400) << wrong;
+  }
+}
+
+TEST_F(ServeTest, MetricsHaveEveryProcess) {
+  const RunningProgram& one = Start();
+  const RunningProgram& other = Start();
+  const Server server(sockets_, {});
+  const HttpAnswer answer = HttpGet(server.port(), "/metrics");
+  EXPECT_THAT(answer.headers, HasSubstr("text/plain; version=0.0.4"));
+  for (const RunningProgram* program : {&one, &other}) {
+    const std::string labels = "{pid=\"" + std::to_string(program->pid()) + "\",name=\"control_program\"";
+    EXPECT_THAT(answer.body, HasSubstr("\nhbmprof_process_up" + labels + "} 1\n"));
+    EXPECT_THAT(answer.body, HasSubstr("\nhbmprof_device_memory_in_use_bytes" + labels +
+                                       ",device=\"sim:0\",space=\"device\"} 3000000\n"));
+  }
+  EXPECT_THAT(answer.body, HasSubstr("\nhbmprof_silent_processes 0\n"));
+}
+
+TEST_F(ServeTest, AStoppedProcessDoesNotStopTheOthers) {
+  const RunningProgram& stopped = Start();
+  const RunningProgram& other = Start();
+  const Server server(sockets_, {});
+  kill(stopped.pid(), SIGSTOP);
+  const std::string metrics = HttpGet(server.port(), "/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("hbmprof_process_up{pid=\"" + std::to_string(other.pid()) +
+                                 "\",name=\"control_program\"} 1\n"));
+  EXPECT_THAT(metrics, HasSubstr("hbmprof_silent_processes 1\n"));
+  kill(stopped.pid(), SIGCONT);
+}
+
+TEST_F(ServeTest, ReportAndPageHaveTheirPolicy) {
+  const RunningProgram& program = Start();
+  const Server server(sockets_, {});
+  const HttpAnswer report = HttpGet(server.port(), "/report?pid=" + std::to_string(program.pid()));
+  EXPECT_EQ(report.status, 200);
+  EXPECT_THAT(report.body, AllOf(HasSubstr("LoadWeights"), HasSubstr("<meta http-equiv=\"Content-Security-Policy\"")));
+  const HttpAnswer page = HttpGet(server.port(), "/");
+  EXPECT_THAT(page.headers,
+              HasSubstr("Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'"));
+  EXPECT_THAT(page.headers, HasSubstr("X-Frame-Options: DENY"));
+}
+
+TEST_F(ServeTest, ProcessesHaveAHistory) {
+  const RunningProgram& program = Start();
+  const Server server(sockets_, {});
+  const auto json = nlohmann::json::parse(GetUntil(server.port(), "/processes.json", [](const std::string& body) {
+    const auto data = nlohmann::json::parse(body, nullptr, false);
+    return data["processes"].size() == 1 && data["processes"][0]["history"].size() >= 3;
+  }));
+  const nlohmann::json& process = json["processes"][0];
+  EXPECT_EQ(process["id"], std::to_string(program.pid()));
+  EXPECT_EQ(process["history"][0], 3'000'000);
+  EXPECT_EQ(process["memory"][0]["device"], "sim:0");
+}
+
+TEST_F(ServeTest, EndsWhileARequestWaits) {
+  Start();
+  Server server(sockets_, {});
+  HttpAnswer answer;
+  std::thread client([&] { answer = HttpGet(server.port(), "/debug/pprof/heap?seconds=200"); });
+  usleep(500'000);
+  EXPECT_EQ(server.End(), 0);
+  client.join();
+  EXPECT_EQ(answer.status, 502);
+}
+
+// --- Who may read it ---
+
+TEST_F(ServeTest, RefusesForeignHosts) {
+  const Server server(sockets_, {"--host", "monitor.example"});
+  const auto status = [&](const std::string& headers) {
+    return SendHttp(server.port(), "GET /metrics HTTP/1.1\r\n" + headers + "\r\n").status;
+  };
+  for (const char* host : {"127.0.0.1", "127.0.0.1:4747", "localhost", "localhost:1", "[::1]:4747", "10.1.2.3",
+                           "monitor.example", "monitor.example:80"}) {
+    EXPECT_EQ(status(std::string("Host: ") + host + "\r\n"), 200) << host;
+  }
+  for (const char* host : {"evil.example", "evil.example:4747", "127.0.0.1.evil.example", "localhost.evil.example",
+                           "monitor.example.evil", "", "[::1", "0x7f.1"}) {
+    EXPECT_EQ(status(std::string("Host: ") + host + "\r\n"), 403) << host;
+  }
+  EXPECT_EQ(status(""), 403) << "no Host";
+  EXPECT_EQ(status("Host: 127.0.0.1\r\nHost: evil.example\r\n"), 403) << "two";
+}
+
+TEST_F(ServeTest, RefusesRequestsOfOtherSites) {
+  const Server server(sockets_, {});
+  EXPECT_EQ(HttpGet(server.port(), "/metrics", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n").status,
+            403);
+  EXPECT_EQ(HttpGet(server.port(), "/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n").status, 200);
+}
+
+TEST_F(ServeTest, AsksForTheToken) {
+  const std::string file = directory_ + "/token";
+  WriteFile(file, std::string(kToken) + "\n");
+  chmod(file.c_str(), 0600);
+  const RunningProgram& program = Start();
+  const Server server(sockets_, {"--token-file", file});
+  for (const char* path : {"/", "/metrics", "/debug/pprof/heap", "/serve.js", "/nothing"}) {
+    EXPECT_EQ(HttpGet(server.port(), path).status, 401) << path;
+  }
+  const auto status = [&](const std::string& value) {
+    return HttpGet(server.port(), "/metrics", "Authorization: " + value + "\r\n").status;
+  };
+  EXPECT_EQ(status(std::string("Bearer ") + kToken), 200);
+  EXPECT_EQ(status("Basic YW55OmEtdG9rZW4tb2YtMjQtY2hhcmFjdGVycw=="), 200) << "any:a-token-of-24-characters";
+  for (const char* wrong : {"Bearer ", "Bearer a-token-of-24-character", "Bearer a-token-of-24-characters2", "Basic ",
+                            "Basic YTpi", "Basic !!!!", "Digest x", "a-token-of-24-characters"}) {
+    EXPECT_EQ(status(wrong), 401) << wrong;
+  }
+  const std::string address =
+      "127.0.0.1:" + std::to_string(server.port()) + "/debug/pprof/heap?pid=" + std::to_string(program.pid());
+  EXPECT_EQ(RunTool({"top", std::string("http://me:") + kToken + "@" + address}).exit_code, 0);
+  const CommandResult wrong = RunTool({"top", "http://me:wrong-password@" + address});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("the server answers 401"), Not(HasSubstr("wrong-password"))));
+}
+
+TEST_F(ServeTest, OtherMachinesNeedAToken) {
+  const CommandResult open = RunTool({"serve", "--address", "0.0.0.0", "--port", "0"});
+  EXPECT_EQ(open.exit_code, 2);
+  EXPECT_THAT(open.err, HasSubstr("other machines could read all profiles; give --token-file too"));
+  const std::string file = directory_ + "/token";
+  WriteFile(file, kToken);
+  chmod(file.c_str(), 0644);
+  EXPECT_THAT(RunTool({"serve", "--token-file", file}).err, HasSubstr("every user can read the token"));
+  chmod(file.c_str(), 0600);
+  WriteFile(file, "short");
+  EXPECT_THAT(RunTool({"serve", "--token-file", file}).err, HasSubstr("a token has at least 16 characters"));
+  EXPECT_THAT(RunTool({"serve", "--address", "example.com"}).err, HasSubstr("example.com"));
+}
+
+TEST_F(ServeTest, TwoServersDoNotShareAPort) {
+  const Server server(sockets_, {});
+  const CommandResult second = RunTool({"serve", "--port", std::to_string(server.port())});
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_THAT(second.err, HasSubstr("cannot listen on 127.0.0.1 port"));
+}
+
+// --- What a bad client can do ---
+
+TEST_F(ServeTest, ServesNoFiles) {
+  const Server server(sockets_, {});
+  for (const char* path :
+       {"/etc/passwd", "/../../../../etc/passwd", "/%2e%2e/%2e%2e/%2e%2e/etc/passwd", "/..%2f..%2fetc%2fpasswd",
+        "//etc/passwd", "/serve.js/../../etc/passwd", "/debug/pprof/heap/../../../etc/passwd", "/debug/pprof/"}) {
+    const HttpAnswer answer = HttpGet(server.port(), path);
+    EXPECT_EQ(answer.status, 404) << path;
+    EXPECT_THAT(answer.body, Not(HasSubstr("root:"))) << path;
+  }
+  for (const char* pid : {"../../../../tmp/x", "%2e%2e%2fx", "1%00", "1%0aprofile", "*"}) {
+    EXPECT_EQ(HttpGet(server.port(), std::string("/debug/pprof/heap?pid=") + pid).status, 404) << pid;
+  }
+}
+
+TEST_F(ServeTest, RefusesOtherMethodsBodiesAndLargeRequests) {
+  const Server server(sockets_, {});
+  const std::string host = " HTTP/1.1\r\nHost: 127.0.0.1\r\n";
+  for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "PATCH"}) {
+    EXPECT_EQ(SendHttp(server.port(), method + std::string(" /metrics") + host + "\r\n").status, 405) << method;
+  }
+  EXPECT_EQ(SendHttp(server.port(), "GET /metrics" + host + "Content-Length: 5\r\n\r\nhello").status, 413);
+  EXPECT_EQ(SendHttp(server.port(), "GET /metrics" + host + "Range: bytes=0-,0-,0-\r\n\r\n").status, 416);
+  EXPECT_GE(SendHttp(server.port(), "GET /" + std::string(100'000, 'x') + host + "\r\n").status, 400);
+  EXPECT_NE(SendHttp(server.port(), "GET /" + host + "X: " + std::string(100'000, 'x') + "\r\n\r\n").status, 200);
+  SendHttp(server.port(), "nonsense\r\n\r\n");
+  SendHttp(server.port(), std::string("\0\xff\r\n\r\n", 6));
+  EXPECT_EQ(HttpGet(server.port(), "/metrics").status, 200);
+}
+
+TEST_F(ServeTest, IdleConnectionsDoNotStopIt) {
+  const Server server(sockets_, {});
+  std::vector<int> idle;
+  for (int i = 0; i < 30; ++i) idle.push_back(ConnectTo(server.port()));
+  EXPECT_EQ(HttpGet(server.port(), "/metrics").status, 200) << "they are closed after five seconds";
+  for (const int fd : idle) close(fd);
+}
+
+// --- The page ---
+
+// A process that answers what the test says.
+class FakeProcess {
+ public:
+  FakeProcess(const std::string& sockets, std::function<std::string(const std::string&)> answer)
+      : answer_(std::move(answer)), path_(sockets + "/hbmprof.77.sock"), fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
+    mkdir(sockets.c_str(), 0700);
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path_.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(fd_, 100), 0);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~FakeProcess() {
+    end_ = true;
+    shutdown(fd_, SHUT_RDWR);
+    thread_.join();
+    close(fd_);
+  }
+  FakeProcess(const FakeProcess&) = delete;
+  FakeProcess& operator=(const FakeProcess&) = delete;
+
+ private:
+  void Serve() {
+    while (!end_) {
+      const int client = accept(fd_, nullptr, nullptr);
+      if (client < 0) continue;
+      std::string request;
+      char byte;
+      while (recv(client, &byte, 1, 0) == 1 && byte != '\n') request += byte;
+      const std::string body = answer_(request);
+      const std::string all = "ok " + std::to_string(body.size()) + "\n" + body;
+      send(client, all.data(), all.size(), MSG_NOSIGNAL);
+      close(client);
+    }
+  }
+
+  const std::function<std::string(const std::string&)> answer_;
+  const std::string path_;
+  const int fd_;
+  std::atomic<bool> end_{false};
+  std::thread thread_;
+};
+
+constexpr char kHostile[] = "<img src=x onerror=document.title='ran'><script>document.title='ran'</script>";
+
+std::string HostileAnswer(const std::string& request) {
+  const std::string hostile = kHostile;
+  if (request == "info") {
+    return "pid 77\nname " + hostile + "\nversion " + hostile + "\nseconds 5\nmemory device 4096 8192 10000 " +
+           hostile + "\n";
+  }
+  if (request.rfind("metrics", 0) == 0) return "# TYPE x gauge\nx{a=\"" + hostile + "\"} 1\n} 5\nx 1 \xff\n";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame(hostile, "/" + hostile + ".cc", 3)}, {1, 4096}, {{"device", hostile}});
+  return maker.Bytes();
+}
+
+// Returns the page's elements once the script has filled them.
+std::string Browse(const std::string& directory, const std::string& url) {
+  const CommandResult result =
+      RunCommand({"timeout", "60", "chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
+                  "--user-data-dir=" + directory + "/chromium", "--virtual-time-budget=4000", "--dump-dom", url});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result.out;
+}
+
+TEST_F(ServeTest, PageShowsHostileNamesAsText) {
+  if (RunCommand({"chromium", "--version"}).exit_code != 0) GTEST_SKIP() << "chromium is not here";
+  const FakeProcess process(sockets_, &HostileAnswer);
+  const Server server(sockets_, {});
+  GetUntil(server.port(), "/processes.json",
+           [](const std::string& body) { return body.find("img") != std::string::npos; });
+  const std::string page = Browse(directory_, server.url() + "/");
+  EXPECT_THAT(page, HasSubstr("<title>Device memory of this host</title>"));
+  EXPECT_THAT(page, Not(HasSubstr("<img")));
+  EXPECT_THAT(page, Not(HasSubstr("<script>")));
+  EXPECT_THAT(page, HasSubstr("Top sites of &lt;img src=x"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"name\">&lt;img src=x")) << "the call site";
+  EXPECT_THAT(page, HasSubstr("4.00 KiB of 9.77 KiB"));
+  const std::string report = Browse(directory_, server.url() + "/report?pid=77");
+  EXPECT_THAT(report, HasSubstr("<title>Device memory</title>"));
+  EXPECT_THAT(report, Not(HasSubstr("<img")));
+  EXPECT_THAT(HttpGet(server.port(), "/metrics").body,
+              AllOf(HasSubstr("x{pid=\"77\",name="), Not(HasSubstr("\n} 5")), Not(HasSubstr("\xff"))));
+}
+
+TEST_F(ServeTest, PageShowsSitesOfTheProcess) {
+  if (RunCommand({"chromium", "--version"}).exit_code != 0) GTEST_SKIP() << "chromium is not here";
+  const RunningProgram& program = Start();
+  const Server server(sockets_, {});
+  GetUntil(server.port(), "/processes.json",
+           [](const std::string& body) { return body.find("sim:0") != std::string::npos; });
+  const std::string page = Browse(directory_, server.url() + "/");
+  EXPECT_THAT(page, HasSubstr("1 process with a control channel in " + sockets_));
+  EXPECT_THAT(page, HasSubstr("Top sites of control_program (" + std::to_string(program.pid()) + "): 2.86 MiB"));
+  EXPECT_THAT(page, HasSubstr("LoadWeights"));
+  EXPECT_THAT(page, HasSubstr("href=\"report?pid=" + std::to_string(program.pid()) + "\""));
+}
+
+TEST(ServePage, ParsesNoHtml) {
+  std::ifstream file(HBMPROF_SERVE_SCRIPT);
+  const std::string script{std::istreambuf_iterator<char>(file), {}};
+  ASSERT_THAT(script, HasSubstr("use strict"));
+  for (const char* parser : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "DOMParser",
+                             "createContextualFragment", "srcdoc", "setHTML", "eval(", "Function("}) {
+    EXPECT_THAT(script, Not(HasSubstr(parser)));
+  }
+}
+
+}  // namespace
+}  // namespace hbmprof_test
