@@ -102,14 +102,14 @@ struct DwarfSymbolizer::Impl {
   struct Unit {
     uint64_t begin;
     uint64_t end;
-    uint64_t widest_end;  // of this one and those before it
+    uint64_t widest_end;  // the greatest end of this unit and all units before it
     Dwarf_Die die;
   };
   struct Wanted {
     uint64_t address;
     std::vector<SourceFrame>* frames;
     std::vector<std::pair<int, Dwarf_Die>> scopes = {};  // functions and inlined calls around it, by depth
-    bool has_linkage_name = false;                       // the outermost of them
+    bool has_linkage_name = false;                       // the outermost scope has one
   };
 
   void ReadUnits();
@@ -161,7 +161,7 @@ uint64_t DwarfSymbolizer::AddressOf(uint64_t file_offset, uint64_t mapping_offse
       return file_offset - segment.p_offset + segment.p_vaddr;
     }
   }
-  // A separate debug file has the addresses of its segments, but not their file offsets.
+  // In a separate debug file the addresses of the segments are right, but their file offsets are not.
   if (code.size() != 1 || file_offset < mapping_offset) return UINT64_MAX;
   const uint64_t address = (code[0].p_vaddr & ~kPageMask) + (file_offset - (mapping_offset & ~kPageMask));
   return address < code[0].p_vaddr + code[0].p_memsz ? address : UINT64_MAX;
@@ -286,7 +286,8 @@ void DwarfSymbolizer::Impl::AddSymbolName(uint64_t address, std::vector<SourceFr
   if (name == nullptr || *name == '\0') return;
   // If DWARF has a name but no linkage name, that name is better than a C symbol, which can contain a symbol version.
   if (!frames.empty() && !frames.back().name.empty() && std::string_view(name).substr(0, 2) != "_Z") return;
-  // Without a size, a symbol may be far away from code that has none.
+  // libdw returns the nearest symbol, which may be far away from code without a symbol. So a symbol with a size must
+  // contain the address.
   if (symbol.st_size != 0 && offset >= symbol.st_size) return;
   if (frames.empty()) frames.emplace_back();
   frames.back().system_name = name;
