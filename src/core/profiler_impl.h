@@ -25,6 +25,7 @@
 #include "src/core/ledger.h"
 #include "src/core/live_table.h"
 #include "src/core/pools.h"
+#include "src/core/scoped_caller.h"
 #include "src/core/site_cache.h"
 #include "src/core/site_table.h"
 #include "src/core/tags.h"
@@ -281,7 +282,8 @@ class ProfilerImpl {
 
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool) {
   const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
-  return __builtin_expect(HasPython(), 0) != 0 ? SiteInPython(caller, words) : SiteOfNativeStack(caller, words);
+  const Caller& start = IsInScope(caller) ? scoped_caller : caller;
+  return __builtin_expect(HasPython(), 0) != 0 ? SiteInPython(start, words) : SiteOfNativeStack(start, words);
 }
 
 inline SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords words) {
