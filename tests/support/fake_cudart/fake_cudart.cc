@@ -29,7 +29,7 @@ size_t RoundUpToPitch(size_t width) { return (width + kPitchAlignment - 1) / kPi
 
 // The object behind an opaque handle. Device and kind of its memory are those of its model block.
 struct Object {
-  char sort = 0;  // 'a'rray, 'm'ipmapped array, 'p'ool, 's'tream, 'e'xternal memory
+  char sort = 0;  // 'a'rray, 'm'ipmapped array, 'p'ool, 's'tream, 'e'xternal memory, e'v'ent
   int device = 0;
   fake_cuda_kind kind = FAKE_CUDA_STREAM_ORDERED;
   bool capturing = false;
@@ -355,6 +355,37 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   FAKE_CUDA_ENTER();
   return IsStream(stream) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
+}
+
+// A stream has no work, so an event has always happened.
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  FAKE_CUDA_ENTER();
+  *event = reinterpret_cast<cudaEvent_t>(NewObject('v'));
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  FAKE_CUDA_ENTER();
+  return Destroy(Find(event, 'v'));
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  FAKE_CUDA_ENTER();
+  return Find(event, 'v') != nullptr ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  FAKE_CUDA_ENTER();
+  return Find(event, 'v') != nullptr ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return cudaEventQuery(event); }
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  *id = reinterpret_cast<uintptr_t>(stream);
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
