@@ -101,6 +101,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
   cudaError_t FreeAllCached() {
     // The cache moves to another allocator, which frees it. So no thread can take memory whose record is removed.
     std::optional<Base> idle;
+    std::map<Key, Segment> idle_segments;
     try {
       idle.emplace(bin_growth, min_bin, max_bin, max_cached_bytes, /*skip_cleanup=*/true);
       const std::lock_guard<std::mutex> lock(mutex);
@@ -108,8 +109,10 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
       idle->cached_blocks.swap(cached_blocks);
       for (const BlockDescriptor& block : idle->cached_blocks) {
         MoveBytes(block, cached_bytes, idle->cached_bytes);
-        const auto segment = segments_.find(Key(block.device, block.d_ptr));
-        if (segment != segments_.end()) segment->second.removed = profiler_.RecordFree(block.d_ptr);
+        auto segment = segments_.extract(Key(block.device, block.d_ptr));
+        if (segment.empty()) continue;
+        segment.mapped().removed = profiler_.RecordFree(block.d_ptr);
+        idle_segments.insert(std::move(segment));
       }
     } catch (const std::bad_alloc&) {
       const cudaError_t error = Base::FreeAllCached();
@@ -122,13 +125,12 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     // The blocks that could not be freed.
     for (const BlockDescriptor& block : idle->cached_blocks) {
       MoveBytes(block, idle->cached_bytes, cached_bytes);
-      const auto segment = segments_.find(Key(block.device, block.d_ptr));
-      if (segment != segments_.end()) profiler_.RestoreRecord(std::exchange(segment->second.removed, {}));
+      auto segment = idle_segments.extract(Key(block.device, block.d_ptr));
+      if (segment.empty()) continue;
+      profiler_.RestoreRecord(segment.mapped().removed);
+      segments_.insert(std::move(segment));
     }
     cached_blocks.merge(idle->cached_blocks);
-    for (auto segment = segments_.begin(); segment != segments_.end();) {
-      segment = segment->second.removed ? segments_.erase(segment) : std::next(segment);
-    }
     return error;
   }
 
@@ -138,7 +140,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
   // Memory that CUB has from CUDA, and that is recorded as a segment.
   struct Segment {
     size_t bytes;
-    FreedRecord removed;  // its record, while FreeAllCached frees it
+    FreedRecord removed;  // its record, while FreeAllCached frees the memory
   };
   enum class State { kGone, kCached, kLive };
 
@@ -233,7 +235,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
   void ForgetGone() {
     for (auto segment = segments_.begin(); segment != segments_.end();) {
       const auto& [key, known] = *segment;
-      if (known.removed || StateOf(key, known.bytes) != State::kGone) {
+      if (StateOf(key, known.bytes) != State::kGone) {
         ++segment;
         continue;
       }
