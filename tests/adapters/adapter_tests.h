@@ -18,7 +18,12 @@
 namespace adapter_tests {
 
 inline constexpr int kThreads = 4;
-inline constexpr int kOperations = 25000;  // of each thread
+// Of each thread; fewer under a sanitizer, which makes them slow.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr int kOperations = 2500;
+#else
+inline constexpr int kOperations = 25000;
+#endif
 
 // Calls allocate(bytes), which returns a pointer or null, and free(pointer, bytes) in a random order, on four threads.
 // Returns what is still allocated: addresses and sizes.

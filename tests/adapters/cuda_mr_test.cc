@@ -60,8 +60,8 @@ struct CountingResource {
   void deallocate(void* memory, size_t bytes, size_t) { Return(memory, bytes); }
 #endif
   friend bool operator==(const CountingResource& a, const CountingResource& b) { return a.counters == b.counters; }
-  friend bool operator!=(const CountingResource& a, const CountingResource& b) { return !(a == b); }
-  friend void get_property(const CountingResource&, cuda::mr::device_accessible) noexcept {}
+  [[maybe_unused]] friend bool operator!=(const CountingResource& a, const CountingResource& b) { return !(a == b); }
+  [[maybe_unused]] friend void get_property(const CountingResource&, cuda::mr::device_accessible) noexcept {}
 };
 
 using Tracker = TrackingResource<CountingResource>;

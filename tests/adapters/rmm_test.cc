@@ -30,7 +30,7 @@ struct HostMemory {
   void deallocate_sync(void* memory, size_t, size_t) noexcept { std::free(memory); }
   bool operator==(const HostMemory&) const { return true; }
   bool operator!=(const HostMemory&) const { return false; }
-  friend void get_property(const HostMemory&, cuda::mr::device_accessible) noexcept {}
+  [[maybe_unused]] friend void get_property(const HostMemory&, cuda::mr::device_accessible) noexcept {}
 };
 
 using AnyResource = cuda::mr::any_resource<cuda::mr::device_accessible>;

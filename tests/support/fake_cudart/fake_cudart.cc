@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
 
 #include "tests/support/fake_cudart/fake_cuda.h"
 
@@ -29,7 +30,7 @@ size_t RoundUpToPitch(size_t width) { return (width + kPitchAlignment - 1) / kPi
 
 // The object behind an opaque handle. Device and kind of its memory are those of its model block.
 struct Object {
-  char sort = 0;  // 'a'rray, 'm'ipmapped array, 'p'ool, 's'tream, 'e'xternal memory, e'v'ent
+  char sort = 0;  // 'a'rray, 'm'ipmapped array, 'p'ool, 's'tream, 'e'xternal memory
   int device = 0;
   fake_cuda_kind kind = FAKE_CUDA_STREAM_ORDERED;
   bool capturing = false;
@@ -52,6 +53,31 @@ Object* Find(Handle handle, char sort) {
   if (handle == nullptr || fake_cuda_find(handle, &block) == 0 || block.kind != FAKE_CUDA_OBJECT) return nullptr;
   auto* object = reinterpret_cast<Object*>(block.base);
   return object->sort == sort ? object : nullptr;
+}
+
+class EventTable {
+ public:
+  uintptr_t Add() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return *live_.insert(++last_).first;
+  }
+  bool Remove(cudaEvent_t event) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return live_.erase(reinterpret_cast<uintptr_t>(event)) != 0;
+  }
+  bool Has(cudaEvent_t event) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return live_.count(reinterpret_cast<uintptr_t>(event)) != 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  uintptr_t last_ = 0;
+  std::set<uintptr_t> live_;
+};
+EventTable& Events() {
+  static auto& events = *new EventTable;
+  return events;
 }
 
 cudaError_t Destroy(Object* object) {
@@ -357,26 +383,27 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return IsStream(stream) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
 }
 
-// A stream has no work, so an event has always happened.
+// A stream has no work, so an event has always happened. An event is a number, because a program may use one that
+// another thread destroys at the same time.
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   FAKE_CUDA_ENTER();
-  *event = reinterpret_cast<cudaEvent_t>(NewObject('v'));
+  *event = reinterpret_cast<cudaEvent_t>(Events().Add());
   return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   FAKE_CUDA_ENTER();
-  return Destroy(Find(event, 'v'));
+  return Events().Remove(event) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   FAKE_CUDA_ENTER();
-  return Find(event, 'v') != nullptr ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
+  return Events().Has(event) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   FAKE_CUDA_ENTER();
-  return Find(event, 'v') != nullptr ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
+  return Events().Has(event) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) { return cudaEventQuery(event); }
