@@ -26,6 +26,7 @@
 #include "src/core/ledger.h"
 #include "src/core/live_table.h"
 #include "src/core/pools.h"
+#include "src/core/scoped_caller.h"
 #include "src/core/site_cache.h"
 #include "src/core/site_table.h"
 #include "src/core/tags.h"
@@ -292,8 +293,9 @@ class ProfilerImpl {
 
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool) {
   const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
+  const Caller& start = IsInScope(caller) ? scoped_caller : caller;
   const bool may_have_names = may_have_named_frames.load(std::memory_order_relaxed);
-  return __builtin_expect(may_have_names, 0) != 0 ? SiteWithNames(caller, words) : SiteOfNativeStack(caller, words);
+  return __builtin_expect(may_have_names, 0) != 0 ? SiteWithNames(start, words) : SiteOfNativeStack(start, words);
 }
 
 inline SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords words) {

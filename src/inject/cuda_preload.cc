@@ -12,9 +12,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "hbmprof/caller.h"
 #include "src/api/default_profiler.h"
-#include "src/backends/cuda/driver_adapter.h"
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
@@ -85,11 +83,6 @@ void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller)
 }  // namespace hbmprof::internal
 
 extern "C" {
-
-// For the tracked calls of a program that links hbmprof::cuda: see TrackedCudaCall::SetCallerAbove.
-[[gnu::visibility("default")]] void hbmprof_cuda_set_caller(const hbmprof::Caller* caller) {
-  hbmprof::internal::TrackedCudaCall::SetCallerAbove(caller);
-}
 
 // For CudaCoverage: see ForEachCudaEntryPoint.
 [[gnu::visibility("default")]] void hbmprof_cuda_coverage(hbmprof::internal::CudaCoverageVisitor visit,

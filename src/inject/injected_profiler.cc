@@ -21,6 +21,7 @@
 #include "src/base/thread_state.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
+#include "src/core/scoped_caller.h"
 #include "src/core/snapshot_bytes.h"
 #include "src/core/tags.h"
 #include "src/inject/driver_blocks.h"
@@ -346,6 +347,8 @@ uint32_t ExtendThreadTags(const char* key, size_t key_size, const char* value, s
 
 void SetTags(uint32_t tags) noexcept { current_tags = tags; }
 
+int BeginThreadScope(const Caller* caller) noexcept { return BeginScope(*caller); }
+
 constexpr InjectedProfiler MakeTable() {
   InjectedProfiler table = {};
   table.struct_size = sizeof(table);
@@ -375,6 +378,8 @@ constexpr InjectedProfiler MakeTable() {
   table.drop_device = &DropDevice;
   table.extend_tags = &ExtendThreadTags;
   table.set_tags = &SetTags;
+  table.begin_scope = &BeginThreadScope;
+  table.end_scope = &EndScope;
   return table;
 }
 constexpr InjectedProfiler kTable = MakeTable();

@@ -1051,18 +1051,6 @@ TEST_F(CudaDriverAdapterTest, OnlyTheOutermostCallIsTracked) {
   }
 }
 
-TEST_F(CudaDriverAdapterTest, CallerAboveBeginsTheStack) {
-  const Caller above{1, 2, 3};
-  TrackedCudaCall::SetCallerAbove(&above);
-  {
-    const TrackedCudaCall call(caller_);
-    EXPECT_EQ(&call.caller(), &above);
-  }
-  TrackedCudaCall::SetCallerAbove(nullptr);
-  const TrackedCudaCall call(caller_);
-  EXPECT_EQ(&call.caller(), &caller_);
-}
-
 TEST_F(CudaDriverAdapterTest, ForwardsEverythingWhileOff) {
   profiler_.SetEnabled(false);
   Alloc(0x1000, 1);

@@ -81,12 +81,7 @@ class TrackedCudaCall {
   TrackedCudaCall& operator=(const TrackedCudaCall&) = delete;
 
   bool outermost() const { return outermost_; }
-  // The caller at which the recorded stack begins: that of SetCallerAbove if one is set, else that of the constructor.
   const Caller& caller() const { return caller_; }
-
-  // For a tracked wrapper above the driver: until the next call with null, the stacks of the calling thread's
-  // allocations begin at `caller`, which must stay valid until then.
-  static void SetCallerAbove(const Caller* caller);
 
   // The number of starts and ends of outermost calls so far, on all threads.
   static uint64_t Count() { return count_.load(std::memory_order_relaxed); }
