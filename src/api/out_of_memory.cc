@@ -24,6 +24,7 @@
 #include "src/api/output_file.h"
 #include "src/base/descriptor.h"
 #include "src/base/hash.h"
+#include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/core/tags.h"
@@ -92,8 +93,11 @@ bool MayReport(std::string_view device, int64_t* unreported) {
 struct LastProfile {
   std::vector<std::pair<uint64_t, int64_t>> bytes;
 };
-Mutex last_profile_mutex;
-std::shared_ptr<const LastProfile> last_profile ABSL_GUARDED_BY(last_profile_mutex);
+struct LastProfileSlot {
+  Mutex mutex;
+  std::shared_ptr<const LastProfile> profile ABSL_GUARDED_BY(mutex);
+};
+Lazy<LastProfileSlot> last_profile;
 
 std::optional<int64_t> BytesBefore(const LastProfile& profile, uint64_t key) {
   const auto found = std::lower_bound(profile.bytes.begin(), profile.bytes.end(), std::make_pair(key, INT64_MIN));
@@ -167,8 +171,9 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
   const Snapshot snapshot = profiler.TakeSnapshot();
   std::shared_ptr<const LastProfile> before;
   {
-    MutexLock hold(last_profile_mutex);
-    before = last_profile;
+    LastProfileSlot& slot = last_profile.Get();
+    MutexLock hold(slot.mutex);
+    before = slot.profile;
   }
   std::function<std::optional<int64_t>(uint64_t)> bytes_before;
   if (before != nullptr) bytes_before = [&](uint64_t key) { return BytesBefore(*before, key); };
@@ -239,8 +244,9 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
     }
     if (last != profile->bytes.end()) profile->bytes.erase(last + 1, profile->bytes.end());
     std::shared_ptr<const LastProfile> kept = std::move(profile);
-    MutexLock hold(last_profile_mutex);
-    last_profile.swap(kept);
+    LastProfileSlot& slot = last_profile.Get();
+    MutexLock hold(slot.mutex);
+    slot.profile.swap(kept);
   } catch (const std::exception&) {
     // The next report compares with an older profile.
   }

@@ -91,6 +91,17 @@ TEST_F(DumpTriggersTest, ASignalAsksForAProfile) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
+TEST_F(DumpTriggersTest, ADumpDuringTheExitDoesNotDisturbIt) {
+  for (int i = 0; i < 10; ++i) {
+    RunningProgram program({HBMPROF_DUMP_PROGRAM}, Environment({"HBMPROF_DUMP_SIGNAL=USR2"}), errors_);
+    Hold(program, 1);
+    kill(program.pid(), SIGUSR2);
+    AwaitError(std::to_string(i) + ".pb.gz");
+    for (int j = 0; j < 20; ++j) kill(program.pid(), SIGUSR2);
+    EXPECT_EQ(program.Wait(), 0) << Errors();
+  }
+}
+
 TEST_F(DumpTriggersTest, WithoutATriggerTheSignalEndsTheProgram) {
   RunningProgram program({HBMPROF_DUMP_PROGRAM}, Environment({}), errors_);
   Hold(program, 1);
