@@ -1,5 +1,6 @@
 # cmake -DMANIFEST=install_manifest.txt -P hbmprof_uninstall.cmake: removes the files that the last `cmake --install` of
-# that build folder wrote, and the folders named hbmprof that are empty then. DESTDIR is obeyed as by the installation.
+# that build folder wrote, and the folders hbmprof and hbmprof/adapters that are empty then. DESTDIR is obeyed as by the
+# installation.
 if(NOT EXISTS ${MANIFEST})
   message(FATAL_ERROR "hbmprof: nothing to uninstall: there is no ${MANIFEST}; `cmake --install` writes it")
 endif()
@@ -12,11 +13,12 @@ foreach(_file IN LISTS _files)
     file(REMOVE "${_path}")
   endif()
   cmake_path(GET _path PARENT_PATH _folder)
-  if(_folder MATCHES "/hbmprof$")
+  if(_folder MATCHES "/hbmprof(/adapters)?$")
     list(APPEND _folders "${_folder}")
   endif()
 endforeach()
 list(REMOVE_DUPLICATES _folders)
+list(SORT _folders ORDER DESCENDING)  # a folder comes before the folder that it is in
 foreach(_folder IN LISTS _folders)
   file(GLOB _left "${_folder}/*")
   if(NOT _left)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The PJRT tests that need large downloads from PyPI, into build/pypi: JAX (150 MB) on the wrapped CPU plugin, compared
-# with JAX's own profile; and, on request, libtpu (140 MB) through the wrapper, which without a TPU ends in its own error.
+# with JAX's own profiles; and, on request, libtpu (140 MB) through the wrapper, which without a TPU ends in its own error.
 #
 # usage: scripts/pjrt_test.sh [--libtpu]
 set -euo pipefail
@@ -17,12 +17,15 @@ hbmprof_step "installing what is missing" hbmprof_install "${HBMPROF_BUILD_PACKA
 hbmprof_step "the CPU plugin" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
 # The JAX of the plugin's time: both speak PJRT 0.81 or near it.
 hbmprof_step "JAX" hbmprof_pypi jax jax==0.8.1 jaxlib==0.8.1 protobuf
-hbmprof_step "building" hbmprof_build dev hbmprof_pjrt pjrt_host
+hbmprof_step "building" hbmprof_build dev hbmprof_pjrt pjrt_host hbmprof_tool
 
 shim=build/dev/src/inject/libhbmprof_pjrt.so
+plugin=build/pypi/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so
 failed=0
-hbmprof_step "JAX's profile and ours" python3 tests/jax/compare.py "$PWD/$shim" \
-  "$PWD/build/pypi/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so" "$PWD/build/pypi" "$PWD/proto" || failed=1
+hbmprof_step "JAX's profile and ours" python3 tests/jax/compare.py "$PWD/$shim" "$PWD/$plugin" "$PWD/build/pypi" \
+  "$PWD/proto" || failed=1
+hbmprof_step "the programs of JAX's manual" python3 tests/jax/manual.py "$PWD/$shim" "$PWD/$plugin" "$PWD/build/pypi" \
+  "$PWD/build/dev/src/tool/hbmprof" || failed=1
 
 # host PLUGIN: prints the output of a program that uses the plugin, without the plugin's log.
 host() {

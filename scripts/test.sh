@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs missing packages (from Debian; and from PyPI into build/pypi: a PJRT plugin, CUDA's newest headers, PyTorch's
-# allocator and an old CMake), then builds and tests.
+# allocator, CCCL, RMM, ONNX Runtime and an old CMake), then builds and tests.
 #
 # usage: scripts/test.sh [PRESET...]
 # dev      every test (the default)
@@ -32,6 +32,10 @@ hbmprof_step "a PJRT plugin from PyPI" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla
 # The newest version, on purpose: a test looks for new functions.
 hbmprof_step "CUDA's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cuda.h 'nvidia-cuda-runtime>=13.5,<14'
 hbmprof_step "PyTorch's allocator from PyPI" hbmprof_torch 2.1.2 2.5.1 2.8.0 2.11.0 newest
+# Of these only the libraries and headers are used, not what they need from Python.
+hbmprof_step "CCCL's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cccl --no-deps nvidia-cuda-cccl==13.3.5.0.6
+hbmprof_step "RMM from PyPI" hbmprof_pypi librmm --no-deps librmm-cu13==26.10.0 rapids-logger==0.3.0
+hbmprof_step "ONNX Runtime from PyPI" hbmprof_pypi onnxruntime --no-deps onnxruntime==1.32.0
 hbmprof_step "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
 hbmprof_step "libc++'s headers" hbmprof_libcxx
 

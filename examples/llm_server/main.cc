@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -39,7 +40,7 @@ request of class "batch", any other of class "chat".
   --batch N           requests served at once (default 8)
   --max-tokens N      longest answer (default 48)
   --temperature T     of the sampling; 0 takes the likeliest token (default 0.8)
-  --kv-pages N        pages of KV cache on the device (default 512)
+  --kv-pages N        most pages of KV cache (default: as many as the device's memory holds)
   --memory-mib N      memory of the device in MiB (default 1024)
   --answers           print every answer
   --help
@@ -53,7 +54,7 @@ struct CommandLine {
   int dumps = 0;
   int cancel_every = 4;
   int max_tokens = 48;
-  int kv_pages = 512;
+  int kv_pages = std::numeric_limits<int>::max();  // the device's memory is the limit
   int memory_mib = 1024;
   bool print_answers = false;
   llm::Scheduler::Options scheduler;

@@ -111,6 +111,9 @@ int hbmprof_options_from_environment(hbmprof_options* options);
  *     if (hbmprof_init(&options) != 0) puts(hbmprof_last_error());
  *   }
  *
+ * Options of hbmprof/options.h that the struct does not have, such as the tags of the process, are those of the
+ * environment.
+ *
  * After an error the profiler is not changed. Errors: HBMPROF_INVALID_ARGUMENT if `options` is null, its struct_size is
  * not set, or a field is outside its range; HBMPROF_FAILED_PRECONDITION if the profiler exists already, or if libunwind
  * is asked for and cannot be used; HBMPROF_RESOURCE_EXHAUSTED. */

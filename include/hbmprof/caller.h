@@ -1,7 +1,15 @@
-// Caller: the point in the program at which a recorded call stack begins.
+// Caller: the point in the program at which a recorded call stack begins. ScopedCaller: lets all stacks that a thread
+// records in a scope begin at such a point.
 //
-// It is for wrappers of allocators. A wrapper that takes it in its outermost function gets stacks that begin at the
-// function that called the wrapper, without the wrapper's own frames:
+// They are for wrappers of allocators. The stacks of a wrapper that begins with a ScopedCaller begin at the function
+// that called the wrapper. They contain no frame of the wrapper, nor of the functions that it calls:
+//
+//   [[gnu::noinline]] void* MyPool::Allocate(size_t bytes) {
+//     const hbmprof::ScopedCaller scope;
+//     return TakeBlock(bytes);     // calls Profiler::RecordBlock, and cudaMalloc if the pool must grow
+//   }
+//
+// A wrapper that makes its own record and calls no other recorded allocator can pass a Caller instead:
 //
 //   [[gnu::noinline]] void* my_alloc(size_t bytes) {
 //     const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
@@ -34,6 +42,34 @@ struct Caller {
 #endif
     return caller;
   }
+};
+
+// While the object lives, each stack that this thread records begins at `caller`, in every Profiler. This includes
+// calls that have a Caller of their own (RecordAllocFrom), the wrappers of this library, and, under `hbmprof run`, the
+// driver's calls. Scopes nest, and the outermost one is used: if a wrapper calls another wrapper, or itself, the stack
+// begins at the function that called the first of them. The constructor and the destructor never fail and never throw.
+// An exception ends a scope as a return does.
+//
+// Limits:
+// - The function with the scope must not be inlined ([[gnu::noinline]]). Otherwise the stack begins one function
+//   further out, at the caller of the function that the wrapper is inlined into.
+// - A scope must end on the thread that began it, before the function that made `caller` returns. So it cannot be kept
+//   while a coroutine is suspended or while another fiber runs on the thread.
+// - If the program leaves a scope with longjmp, the scope ends when a function further out on the stack begins another
+//   one. Until then, the stacks of deeper functions may have wrong innermost frames or be truncated.
+// - Code of the program that runs inside the scope, such as a callback or a signal handler, has no frames in the
+//   stacks of its own allocations. So begin the scope close to the allocation, not around a whole request.
+class ScopedCaller {
+ public:
+  // The stacks begin at the caller of the function that contains this object.
+  [[gnu::always_inline]] inline ScopedCaller() : ScopedCaller(Caller::OfThisFunction()) {}
+  explicit ScopedCaller(const Caller& caller);
+  ~ScopedCaller();
+  ScopedCaller(const ScopedCaller&) = delete;
+  ScopedCaller& operator=(const ScopedCaller&) = delete;
+
+ private:
+  uint32_t begun_;  // bit 0: this scope is in effect; bit 1: in the injected library also
 };
 
 }  // namespace hbmprof

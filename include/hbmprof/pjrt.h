@@ -14,7 +14,7 @@
 //   buffers: from host memory, uninitialized, copied,            their size on the device
 //     of an asynchronous transfer
 //   outputs of an execution (same stack; labels executable       their size on the device
-//     and call_location)
+//     and call_location, see below)
 //   arguments that an execution took over (donation)             freed when the plugin reports them as deleted
 //   buffers that were donated under a control dependency         continued under their new handle
 //   views, bitcasts, aliases                                     0 bytes, kind alias. The memory that a bitcast or a
@@ -28,6 +28,10 @@
 // little longer. Memory that the program has not freed when it destroys the client is a leak: it stays in the profile
 // and is listed on stderr. If the plugin has memory statistics, they become the device's own numbers
 // (DeviceStats::bytes_limit, driver_bytes_in_use, unaccounted).
+//
+// The label call_location is PJRT_ExecuteOptions::call_location. If that is a traceback (lines "file:line (function)",
+// innermost first, as JAX passes with JAX_SEND_TRACEBACK_TO_RUNTIME=FULL), there is no label. Its frames are the outer
+// end of the stack, except if the thread's Python functions are known.
 //
 // A wrapped call that fails for lack of memory (RESOURCE_EXHAUSTED) is reported (out_of_memory.h).
 //

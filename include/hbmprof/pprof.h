@@ -40,8 +40,8 @@ Symbolizer& ElfSymbolizer();
 // Limits for the size of a profile, for stores that refuse larger ones. 0 means no limit.
 struct PprofOptions {
   // The number of samples. If there would be more, the samples with the fewest bytes (the larger of `inuse` and `peak`)
-  // become one sample for each device and kind of memory; one sample in all if these would be too many. Its only frame
-  // is "[small call stacks]", and it has no labels but `device` and `kind`. All sums stay the same.
+  // become one sample for each device and kind of memory. Its only frame is "[small call stacks]", and it has no labels
+  // but `device` and `kind`. All sums stay the same.
   size_t max_samples = 0;
   // The bytes of the profile before it is compressed. If it would be larger, more samples are merged.
   size_t max_bytes = 0;
@@ -51,8 +51,8 @@ struct PprofOptions {
 // the program's files. docs/profile.md describes every value, label and comment of the profile. Bytes of names and tags
 // that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if the snapshot is not consistent, with the place and the
 // value: an index is outside its vector, a kind does not exist, tags are not sorted by key, a module ends before it
-// begins, or the symbolizer returned another number of names than of addresses; or if a profile with one
-// sample has more than options.max_bytes; kResourceExhausted if the host has no memory.
+// begins, or the symbolizer returned another number of names than of addresses; or if the profile exceeds a
+// limit of `options` when as many samples as possible are merged; kResourceExhausted if the host has no memory.
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer,
                                            const PprofOptions& options = {});
 

@@ -214,7 +214,9 @@ int hbmprof_init(const hbmprof_options* options) try {
   if (all.unwinder < 0 || all.unwinder > HBMPROF_UNWINDER_NONE) {
     return InvalidArgument(__func__, "unwinder is " + std::to_string(all.unwinder) + ", not 0 to 3");
   }
-  hbmprof::DefaultOptions chosen;
+  // The options that the struct does not have are those of the environment. FromEnvironment has printed the problems.
+  std::vector<std::string> problems;
+  hbmprof::DefaultOptions chosen = hbmprof::OptionsFromEnvironment(&problems);
   chosen.enabled = all.enabled != 0;
   chosen.max_stack_depth = all.max_stack_depth;
   chosen.unwinder = hbmprof::Unwinder(all.unwinder);

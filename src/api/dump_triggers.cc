@@ -136,9 +136,9 @@ class DumpTriggers {
       return PrintMessage("hbmprof: ", reason,
                           ": no profile: ", std::string_view(status.message().data(), status.message().size()));
     }
-    PrintMessage("hbmprof: ", reason, ": ", path);
     RememberProfile(snapshot);
     Keep(path);
+    PrintMessage("hbmprof: ", reason, ": ", path);
   }
 
   // Removes the oldest profiles that are too many.

@@ -26,6 +26,7 @@ class ProfilerImpl;  // profiler.h only names it
 #pragma GCC visibility push(default)
 #include "hbmprof/allocation.h"
 #include "hbmprof/c_api.h"
+#include "hbmprof/caller.h"
 #include "hbmprof/cuda_coverage.h"
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/hbmprof.h"

@@ -24,6 +24,7 @@ TrackingAllocator::~TrackingAllocator() { profiler_.RemoveDeviceProbe(attributes
 
 [[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::Allocate(size_t bytes) {
   const Caller caller = Caller::OfThisFunction();
+  const ScopedCaller scope(caller);
   absl::StatusOr<void*> ptr = upstream_.Allocate(bytes);
   if (ptr.ok()) {
     profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
@@ -35,6 +36,7 @@ TrackingAllocator::~TrackingAllocator() { profiler_.RemoveDeviceProbe(attributes
 
 [[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::AllocateAsync(size_t bytes, StreamId stream) {
   const Caller caller = Caller::OfThisFunction();
+  const ScopedCaller scope(caller);
   absl::StatusOr<void*> ptr = upstream_.AllocateAsync(bytes, stream);
   if (ptr.ok()) {
     profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);

@@ -4,18 +4,16 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
+#include <string_view>
 
 #include "src/base/hash.h"
-#include "src/base/intern_table.h"
 #include "src/base/pages.h"
+#include "src/capture/named_frames.h"
 #include "src/capture/rules.h"
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
-
-constexpr size_t kMaxFunctionBytes = 1024;
-constexpr size_t kMaxFileBytes = 4096;
 
 struct PythonWorkspace {
   // One call of the evaluation function.
@@ -194,88 +192,7 @@ int32_t LineOf(const PythonInterpreter& python, uintptr_t code, int64_t instruct
   return python.minor == 10 ? LineOf310(lines, first_line, instruction) : LineOf311(lines, first_line, instruction);
 }
 
-// --- Named frames. ---
-
-// The table of all named frames, by their contents.
-class NamedFrames {
- public:
-  SpinLock& lock() ABSL_LOCK_RETURNED(table_.lock()) { return table_.lock(); }
-
-  // Returns the word of the frame; 0 if there is no memory for a new one.
-  uint64_t Intern(std::string_view function, std::string_view file, int32_t line, int32_t first_line) {
-    const uint64_t lines = static_cast<uint32_t>(line) | uint64_t{static_cast<uint32_t>(first_line)} << 32;
-    const uint64_t hash = HashBytes(file.data(), file.size(), HashBytes(function.data(), function.size(), lines));
-    const auto equal = [&](uint64_t payload) {
-      const NamedFrame* frame = FrameOf(payload);
-      return frame->hash == hash && frame->line == line && frame->first_line == first_line &&
-             frame->function() == function && frame->file() == file;
-    };
-    uint64_t found = table_.Find(hash, equal);
-    if (found == 0) {
-      SpinLockHolder hold(table_.lock());
-      found = table_.Find(hash, equal);
-      if (found == 0) found = Add(hash, function, file, line, first_line);
-    }
-    return found == 0 ? 0 : kNamedFrameWord | FrameOf(found)->number;
-  }
-
-  uint32_t count() const { return count_.load(std::memory_order_acquire); }
-
-  const NamedFrame* At(uint32_t number) const {
-    if (number >= count()) return nullptr;
-    return chunks_[number >> kChunkBits].load(std::memory_order_acquire)[number & ((1u << kChunkBits) - 1)];
-  }
-
- private:
-  static constexpr uint32_t kChunkBits = 12;
-  static constexpr uint32_t kChunks = 1 << 10;
-  static constexpr size_t kChunkBytes = sizeof(NamedFrame*) << kChunkBits;
-
-  static const NamedFrame* FrameOf(uint64_t payload) { return reinterpret_cast<const NamedFrame*>(payload); }
-
-  uint64_t Add(uint64_t hash, std::string_view function, std::string_view file, int32_t line, int32_t first_line)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
-    const uint32_t number = count_.load(std::memory_order_relaxed);
-    if (number >> kChunkBits >= kChunks) return 0;
-    if (!table_.Reserve([](uint64_t payload) { return FrameOf(payload)->hash; })) return 0;
-    std::atomic<const NamedFrame**>& chunk = chunks_[number >> kChunkBits];
-    if (chunk.load(std::memory_order_relaxed) == nullptr) {
-      auto* frames = static_cast<const NamedFrame**>(MapPages(kChunkBytes));
-      if (frames == nullptr) return 0;
-      chunk.store(frames, std::memory_order_release);
-    }
-    auto* frame = static_cast<NamedFrame*>(arena_.Allocate(sizeof(NamedFrame) + function.size() + file.size()));
-    if (frame == nullptr) return 0;
-    frame->hash = hash;
-    frame->number = number;
-    frame->line = line;
-    frame->first_line = first_line;
-    frame->function_bytes = static_cast<uint32_t>(function.size());
-    frame->file_bytes = static_cast<uint32_t>(file.size());
-    char* text = reinterpret_cast<char*>(frame + 1);
-    std::memcpy(text, function.data(), function.size());
-    std::memcpy(text + function.size(), file.data(), file.size());
-    chunk.load(std::memory_order_relaxed)[number & ((1u << kChunkBits) - 1)] = frame;
-    count_.store(number + 1, std::memory_order_release);
-    const auto payload = reinterpret_cast<uint64_t>(frame);
-    table_.Insert(hash, payload);
-    return payload;
-  }
-
-  InternTable table_;
-  Arena arena_ ABSL_GUARDED_BY(table_.lock());
-  std::atomic<uint32_t> count_{0};
-  std::atomic<const NamedFrame**> chunks_[kChunks] = {};
-};
-
-// Never destroyed: threads may capture until the process ends.
-union NamedFramesMemory {
-  constexpr NamedFramesMemory() : frames() {}
-  ~NamedFramesMemory() {}
-  NamedFrames frames;
-};
-NamedFramesMemory named_frames_memory;
-NamedFrames& named_frames() { return named_frames_memory.frames; }
+// --- Words of Python functions. ---
 
 // Maps the key of a frame to its word, so that names and lines are read once. Any thread may call any function; no lock
 // is taken. A slot holds the word, and the key xor the word, so that a slot that is read while another thread replaces
@@ -579,8 +496,8 @@ class Collector {
         WriteUtf8(layout, Load<uintptr_t>(code + layout.code_name), workspace_.function, kMaxFunctionBytes);
     const size_t file_bytes = WriteUtf8(layout, file, workspace_.file, kMaxFileBytes);
     if (function_bytes == 0) return 0;
-    return named_frames().Intern({workspace_.function, function_bytes}, {workspace_.file, file_bytes},
-                                 LineOf(python_, code, instruction), Load<int32_t>(code + layout.code_first_line));
+    return InternNamedFrame({workspace_.function, function_bytes}, {workspace_.file, file_bytes},
+                            LineOf(python_, code, instruction), Load<int32_t>(code + layout.code_first_line));
   }
 
   const PythonInterpreter& python_;
@@ -618,12 +535,6 @@ constexpr int kSpareWorkspaces = 8;
 std::atomic<PythonWorkspace*> spare_workspaces[kSpareWorkspaces] = {};
 
 }  // namespace
-
-const NamedFrame* NamedFrameOf(uint64_t word) {
-  return IsNamedFrameWord(word) ? named_frames().At(static_cast<uint32_t>(word)) : nullptr;
-}
-
-uint32_t NamedFrameCount() { return named_frames().count(); }
 
 uint64_t DigestPythonFrames(uintptr_t sp, int max_frames) {
   const PythonInterpreter* python = readable_python.load(std::memory_order_acquire);
@@ -706,7 +617,29 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
   return {work.merged, depth, native.truncated || is_cut};
 }
 
-void LockNamedFrames() ABSL_NO_THREAD_SAFETY_ANALYSIS { named_frames().lock().Lock(); }
-void UnlockNamedFrames() ABSL_NO_THREAD_SAFETY_ANALYSIS { named_frames().lock().Unlock(); }
+CapturedStack AppendTraceback(const CapturedStack& native, const Traceback& traceback, int max_depth,
+                              PythonWorkspace* workspace) {
+  const int most = std::min(max_depth, kMaxStackDepth);
+  uint64_t* const words = workspace->python;
+  int count = 0;
+  bool is_cut = false;
+  std::string_view text(traceback.text, traceback.bytes);
+  while (!text.empty()) {
+    const std::optional<TracebackFrame> frame = TakeTracebackFrame(&text);
+    if (!frame.has_value()) continue;
+    const uint64_t word = count == most ? 0
+                                        : InternNamedFrame(frame->function.substr(0, kMaxFunctionBytes),
+                                                           frame->file.substr(0, kMaxFileBytes), frame->line, 0);
+    is_cut = word == 0;
+    if (is_cut) break;
+    words[count++] = word;
+  }
+  const int native_frames = std::min(native.depth, std::max(most - count, most / 2));
+  const int named_frames = std::min(count, most - native_frames);
+  std::copy_n(native.pcs, native_frames, workspace->merged);
+  std::copy_n(words, named_frames, workspace->merged + native_frames);
+  is_cut = is_cut || native_frames < native.depth || named_frames < count;
+  return {workspace->merged, native_frames + named_frames, native.truncated || is_cut};
+}
 
 }  // namespace hbmprof::internal

@@ -6,8 +6,8 @@
 // its code object alive. All values that are read are checked (types, alignment, sizes). If a check fails, the stack
 // keeps its native frames.
 //
-// A Python function at a line is one word of a stack (NamedFrameWord), so that stacks stay arrays of words. Equal
-// function names, files and lines have equal words.
+// A Python function at a line is a named frame (named_frames.h). If the thread's own Python functions cannot be read,
+// those of a traceback that the program passed (src/base/traceback.h) take their place.
 //
 // Not here: finding the interpreter, and the layout of its structs (python_layout.h). docs/python.md is for users.
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_H_
@@ -16,9 +16,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "hbmprof/caller.h"
+#include "src/base/traceback.h"
 #include "src/capture/capture.h"
 #include "src/capture/python_layout.h"
 
@@ -28,31 +28,8 @@ namespace hbmprof::internal {
 // RejectPython.
 extern std::atomic<const PythonInterpreter*> readable_python;
 
-// Returns whether there is such an interpreter. In a process without one, this is all that an event does for Python.
+// Returns whether there is such an interpreter.
 inline bool HasPython() { return readable_python.load(std::memory_order_relaxed) != nullptr; }
-
-// A frame with a name and without an address. Immutable, and never destroyed.
-struct NamedFrame {
-  uint64_t hash;
-  uint32_t number;
-  int32_t line;  // of the call; 0 if the interpreter has none
-  int32_t first_line;
-  uint32_t function_bytes;
-  uint32_t file_bytes;
-
-  // UTF-8.
-  std::string_view function() const { return {reinterpret_cast<const char*>(this + 1), function_bytes}; }
-  std::string_view file() const { return {reinterpret_cast<const char*>(this + 1) + function_bytes, file_bytes}; }
-};
-
-// The word of a named frame in a stack. No address of a program has these upper bits.
-inline constexpr uint64_t kNamedFrameWord = uint64_t{1} << 63;
-inline bool IsNamedFrameWord(uint64_t word) { return word >> 32 == kNamedFrameWord >> 32; }
-// Returns null if no frame has this word.
-const NamedFrame* NamedFrameOf(uint64_t word);
-// Returns the number of named frames that the process has so far. Their words are kNamedFrameWord + 0 to
-// kNamedFrameWord + NamedFrameCount() - 1.
-uint32_t NamedFrameCount();
 
 // Returns a hash of the calling thread's Python functions (at most the `max_frames` innermost), their current
 // instructions, and the positions on the stack, relative to `sp`, of the calls of the evaluation function that run them
@@ -74,9 +51,12 @@ uintptr_t* NativeFramesOf(PythonWorkspace* workspace);
 CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& native, int max_depth,
                                 PythonWorkspace* workspace);
 
-// To be called around a fork, so that no other thread adds a named frame meanwhile.
-void LockNamedFrames();
-void UnlockNamedFrames();
+// Returns `native`, the stack of a thread without Python functions of its own, with the frames of `traceback` at its
+// outer end. If they are more than `max_depth` frames together, outer native frames are left out, but at most half of
+// `max_depth` frames are the traceback's; the result then counts as truncated. It is in the workspace, and has no path.
+// If there is no memory for a name, the frames from there on are left out, and the result counts as truncated.
+CapturedStack AppendTraceback(const CapturedStack& native, const Traceback& traceback, int max_depth,
+                              PythonWorkspace* workspace);
 
 }  // namespace hbmprof::internal
 

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "src/base/python_versions.h"
+#include "src/base/traceback.h"
 #include "src/capture/python.h"
 
 namespace hbmprof::internal {
@@ -290,6 +291,7 @@ void LookForPython(const link_map* object, bool is_permanent) {
   const char* problem = Check(find, &interpreter);
   if (problem != nullptr) return RejectPython(problem);
   readable_python.store(&interpreter, std::memory_order_release);
+  may_have_named_frames.store(true, std::memory_order_relaxed);
 }
 
 void RejectPython(const char* problem) {

@@ -101,6 +101,10 @@ struct InjectedProfiler {
   // The calling thread's tags. extend_tags adds a tag and returns the previous set. set_tags sets the set.
   uint32_t (*extend_tags)(const char* key, size_t key_size, const char* value, size_t value_size);
   void (*set_tags)(uint32_t tags);
+
+  // The calling thread's ScopedCaller: begin_scope returns whether it has begun one, which end_scope then ends.
+  int (*begin_scope)(const Caller* caller);
+  void (*end_scope)();
 };
 static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<InjectedProfiler>);
 

@@ -12,6 +12,7 @@
 #include "src/base/fork.h"
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
+#include "src/capture/named_frames.h"
 #include "src/capture/paths.h"
 #include "src/core/joined.h"
 #include "src/core/profiler_impl.h"

@@ -16,6 +16,7 @@
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
 #include "src/capture/modules.h"
+#include "src/capture/named_frames.h"
 #include "src/capture/stack_memory.h"
 #include "src/core/option_limits.h"
 #include "src/core/tags.h"
@@ -218,25 +219,28 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return false;
 }
 
-[[gnu::noinline]] SiteId ProfilerImpl::SiteInPython(const Caller& caller, SiteWords words) {
-  const bool is_real_stack = GivenFrames(caller) == 0;
-  const uint64_t digest = reads_python_ && is_real_stack ? DigestPythonFrames(caller.sp, max_depth_) : 0;
+[[gnu::noinline]] SiteId ProfilerImpl::SiteWithNames(const Caller& caller, SiteWords words) {
+  if (GivenFrames(caller) != 0) return SiteOfNativeStack(caller, words);
+  uint64_t digest = reads_python_ ? DigestPythonFrames(caller.sp, max_depth_) : 0;
+  const Traceback* const traceback = digest == 0 ? current_traceback : nullptr;
+  if (traceback != nullptr) digest = traceback->hash;
   if (digest == 0) return SiteOfNativeStack(caller, words);
   const Path* path = capture_.FindPath(caller, max_depth_);
   if (path != nullptr && !path->truncated) {
     const SiteId known = site_cache_.Find(MergedStackKey(*path, digest, words));
     if (known != kNoSite) return known;
   }
-  return SiteOfPythonStack(caller, path, words, digest);
+  return SiteOfNamedStack(caller, path, words, digest, traceback);
 }
 
-[[gnu::noinline]] SiteId ProfilerImpl::SiteOfPythonStack(const Caller& caller, const Path* path, SiteWords words,
-                                                         uint64_t digest) {
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfNamedStack(const Caller& caller, const Path* path, SiteWords words,
+                                                        uint64_t digest, const Traceback* traceback) {
   PythonWorkspace* workspace = AcquirePythonWorkspace();
   if (workspace == nullptr) return SiteOfSlow(caller, path, words);
   const CapturedStack native =
       path != nullptr ? CapturedStack(*path) : capture_.CaptureAfresh(caller, NativeFramesOf(workspace), max_depth_);
-  const CapturedStack merged = MergePythonFrames(caller, native, max_depth_, workspace);
+  const CapturedStack merged = traceback != nullptr ? AppendTraceback(native, *traceback, max_depth_, workspace)
+                                                    : MergePythonFrames(caller, native, max_depth_, workspace);
   const SiteId site = SiteOfStack(merged, words);
   ReleasePythonWorkspace(workspace);
   // As in SiteOfStack, a truncated stack and a site with a rounded size are not cached.
@@ -251,7 +255,7 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   const bool knows_python = HasPython();
   const SiteId site = max_depth_ > kFewFrames ? SiteOfDeepStack(caller, words) : SiteOfShallowStack(caller, words);
   // If the program loads the interpreter after its start, the first walk through the interpreter's code finds it.
-  return HasPython() && !knows_python ? SiteInPython(caller, words) : site;
+  return HasPython() && !knows_python ? SiteWithNames(caller, words) : site;
 }
 
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfShallowStack(const Caller& caller, SiteWords words) {
@@ -738,7 +742,6 @@ void ProfilerImpl::AddPython(hbmprof::Snapshot* snapshot) const {
   const PythonFinding python = FindPython();
   snapshot->python.version = python.version;
   if (*python.version != '\0') snapshot->python.problem = reads_python_ ? python.problem : "turned off";
-  if (!reads_python_) return;
   // All named frames of the process, so that the words of stacks are their entries in the snapshot.
   static_assert(kNamedFrameWord == hbmprof::Snapshot::kNamedFrame);
   const uint32_t count = NamedFrameCount();

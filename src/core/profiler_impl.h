@@ -20,11 +20,13 @@
 #include "hbmprof/profiler.h"
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
+#include "src/base/traceback.h"
 #include "src/capture/capture.h"
 #include "src/capture/python.h"
 #include "src/core/ledger.h"
 #include "src/core/live_table.h"
 #include "src/core/pools.h"
+#include "src/core/scoped_caller.h"
 #include "src/core/site_cache.h"
 #include "src/core/site_table.h"
 #include "src/core/tags.h"
@@ -183,13 +185,15 @@ class ProfilerImpl {
     return guard.entered();
   }
   [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false);
-  // SiteOf, without Python functions.
+  // SiteOf, without named frames.
   [[gnu::always_inline]] SiteId SiteOfNativeStack(const Caller& caller, SiteWords words);
-  // SiteOf, in a process with a Python interpreter whose frames can be read.
-  SiteId SiteInPython(const Caller& caller, SiteWords words);
+  // SiteOf, in a process whose stacks can have named frames: the thread's Python functions or, without these, the
+  // frames of its traceback.
+  SiteId SiteWithNames(const Caller& caller, SiteWords words);
   // The same, if the site is not cached. `path`: the path of the native stack; null if it is not cached. `digest`: of
-  // the Python frames.
-  SiteId SiteOfPythonStack(const Caller& caller, const Path* path, SiteWords words, uint64_t digest);
+  // the named frames. `traceback`: their source; null if they are the thread's Python functions.
+  SiteId SiteOfNamedStack(const Caller& caller, const Path* path, SiteWords words, uint64_t digest,
+                          const Traceback* traceback);
   // `path`: the path of the stack; null if it is not cached.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
   SiteId SiteOfShallowStack(const Caller& caller, SiteWords words);
@@ -263,7 +267,6 @@ class ProfilerImpl {
   const int64_t max_live_;
   const StackCapture capture_;
   const bool reads_python_;
-  mutable Mutex tags_mutex_;
   std::vector<std::pair<std::string, std::string>> tags_ ABSL_GUARDED_BY(tags_mutex_);  // of all samples, sorted by key
   SiteTable sites_;
   SiteCache site_cache_;
@@ -273,6 +276,7 @@ class ProfilerImpl {
   NameTable devices_;
   NameTable allocators_;
   CounterTable counters_;
+  mutable Mutex tags_mutex_;
   mutable ProbeSlot probes_[kMaxDevices];
   // Bit d: device d has a probe that does not yield. It changes under the mutex of the device's slot.
   std::atomic<uint64_t> firm_probes_{0};
@@ -289,7 +293,9 @@ class ProfilerImpl {
 
 inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool) {
   const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
-  return __builtin_expect(HasPython(), 0) != 0 ? SiteInPython(caller, words) : SiteOfNativeStack(caller, words);
+  const Caller& start = IsInScope(caller) ? scoped_caller : caller;
+  const bool may_have_names = may_have_named_frames.load(std::memory_order_relaxed);
+  return __builtin_expect(may_have_names, 0) != 0 ? SiteWithNames(start, words) : SiteOfNativeStack(start, words);
 }
 
 inline SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords words) {

@@ -270,11 +270,11 @@ class ProfileWriter {
   // One sample of the profile: the values of a Snapshot::Sample that are needed again. `tags` is a pointer because few
   // samples have tags.
   struct Row {
-    uint32_t stack;                  // id
-    std::optional<MemoryKind> kind;  // no value: no such label
-    int64_t device;                  // label value; 0: no such label
-    int64_t allocator;               // likewise
-    int64_t block_bytes;             // likewise
+    uint32_t stack;  // id
+    MemoryKind kind;
+    int64_t device;       // label value; 0: no such label
+    int64_t allocator;    // likewise
+    int64_t block_bytes;  // likewise
     const Tags* tags;
     std::array<int64_t, kSampleTypeCount> values;
   };
@@ -328,8 +328,7 @@ class ProfileWriter {
   // Hash of the fields that LookTheSame compares.
   static uint64_t HashOf(const Row& row) {
     const uint64_t words[] = {row.stack, static_cast<uint64_t>(row.device), static_cast<uint64_t>(row.allocator),
-                              static_cast<uint64_t>(row.kind.value_or(MemoryKind{})),
-                              static_cast<uint64_t>(row.block_bytes)};
+                              static_cast<uint64_t>(row.kind), static_cast<uint64_t>(row.block_bytes)};
     uint64_t hash = HashWords(words, std::size(words));
     for (const auto& [key, value] : *row.tags) {
       hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), hash));
@@ -354,22 +353,20 @@ class ProfileWriter {
     return a_bytes != b_bytes ? a_bytes > b_bytes : a.values[kAlloc] > b.values[kAlloc];
   }
 
-  // Merges the smallest rows, so that max_samples_ are left. See PprofOptions.
+  // Merges the smallest rows, so that max_samples_ are left, or one for each device and kind of memory if these are
+  // more. See PprofOptions.
   void MergeSmallest(std::vector<Row>* rows) {
-    std::map<std::pair<int64_t, std::optional<MemoryKind>>, Row> merged;  // by device and kind
-    const auto key_of = [](const Row& row) { return std::make_pair(row.device, row.kind); };
-    for (const Row& row : *rows) merged.try_emplace(key_of(row));
-    const bool keeps_labels = merged.size() <= max_samples_;
-    const size_t kept = max_samples_ - (keeps_labels ? merged.size() : 1);
+    std::map<std::pair<int64_t, MemoryKind>, Row> merged;  // by device and kind
+    for (const Row& row : *rows) merged.try_emplace({row.device, row.kind});
+    const size_t kept = max_samples_ - std::min(max_samples_, merged.size());
     std::stable_sort(rows->begin(), rows->end(), &IsLarger);
     merged.clear();
     const auto stack = static_cast<uint32_t>(stacks_.size());
     stacks_.push_back({&small_stacks_});
     for (size_t i = kept; i < rows->size(); ++i) {
       const Row& row = (*rows)[i];
-      const auto key = keeps_labels ? key_of(row) : std::make_pair(int64_t{0}, std::optional<MemoryKind>());
-      const Row first = {stack, key.second, key.first, 0, 0, &no_tags_, {}};
-      AddValues(row, &merged.try_emplace(key, first).first->second);
+      const Row first = {stack, row.kind, row.device, 0, 0, &no_tags_, {}};
+      AddValues(row, &merged.try_emplace({row.device, row.kind}, first).first->second);
     }
     rows->resize(kept, Row());
     for (const auto& [key, row] : merged) rows->push_back(row);
@@ -545,10 +542,8 @@ class ProfileWriter {
       message.add_packed_int64(SampleField::kValue, row.values.begin(), row.values.end());
       // Readers drop a label without a value, and cannot show one without a key.
       if (row.device != 0) WriteTextLabel(message, InternOnce("device", device_key), row.device);
-      if (row.kind.has_value()) {
-        WriteTextLabel(message, InternOnce("kind", kind_key),
-                       InternOnce(MemoryKindName(*row.kind), kinds[static_cast<size_t>(*row.kind)]));
-      }
+      WriteTextLabel(message, InternOnce("kind", kind_key),
+                     InternOnce(MemoryKindName(row.kind), kinds[static_cast<size_t>(row.kind)]));
       if (row.allocator != 0) WriteTextLabel(message, InternOnce("allocator", allocator_key), row.allocator);
       for (const auto& [key, value] : *row.tags) {
         if (!key.empty() && !value.empty()) WriteTextLabel(message, strings_.Intern(key), strings_.Intern(value));
@@ -718,18 +713,27 @@ class ProfileWriter {
 // Writes the profile within the limits of `options`, not compressed.
 absl::StatusOr<std::string> WriteWithin(const Snapshot& snapshot, Symbolizer* symbolizer, const PprofOptions& options) {
   size_t max_samples = options.max_samples;
+  size_t samples_before = SIZE_MAX;
   while (true) {
     ProfileWriter writer(snapshot, symbolizer, max_samples);
     absl::StatusOr<std::string> profile = writer.Write();
-    if (!profile.ok() || options.max_bytes == 0 || profile->size() <= options.max_bytes) return profile;
-    if (writer.samples() <= 1) {
-      return absl::InvalidArgumentError("cannot write the profile: PprofOptions::max_bytes is " +
-                                        std::to_string(options.max_bytes) + ", but a profile with one sample has " +
-                                        std::to_string(profile->size()) + " bytes");
+    if (!profile.ok()) return profile;
+    const size_t samples = writer.samples();
+    if (options.max_samples != 0 && samples > options.max_samples) {
+      return absl::InvalidArgumentError("cannot write the profile: PprofOptions::max_samples is " +
+                                        std::to_string(options.max_samples) + ", but a sample for each device and " +
+                                        "kind of memory makes " + std::to_string(samples));
     }
+    if (options.max_bytes == 0 || profile->size() <= options.max_bytes) return profile;
+    if (samples == samples_before || samples <= 1) {
+      return absl::InvalidArgumentError("cannot write the profile: PprofOptions::max_bytes is " +
+                                        std::to_string(options.max_bytes) + ", but a profile with the fewest samples " +
+                                        "has " + std::to_string(profile->size()) + " bytes");
+    }
+    samples_before = samples;
     // Some of the bytes do not depend on the number of samples, so this can need several rounds.
     const double share = 0.9 * static_cast<double>(options.max_bytes) / static_cast<double>(profile->size());
-    max_samples = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(writer.samples()) * share));
+    max_samples = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(samples) * share));
   }
 }
 

@@ -16,12 +16,12 @@ if(NOT _absl_type MATCHES "^(STATIC|SHARED)_LIBRARY$")
   return()
 endif()
 
-# The exported functions: the wrapped calls, dlopen, dlsym, _exit, NVTX's entry, three functions of its own, and two of
+# The exported functions: the wrapped calls, dlopen, dlsym, _exit, NVTX's entry, two functions of its own, and two of
 # PyTorch's.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
-set(_exports InitializeInjectionNvtx2 hbmprof_cuda_coverage hbmprof_cuda_profiler hbmprof_cuda_set_caller
+set(_exports InitializeInjectionNvtx2 hbmprof_cuda_coverage hbmprof_cuda_profiler
   # PyTorch's (torch_hook.cc).
   _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE)
 foreach(_line IN LISTS _lines)

@@ -12,9 +12,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "hbmprof/caller.h"
 #include "src/api/default_profiler.h"
-#include "src/backends/cuda/driver_adapter.h"
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
@@ -78,14 +76,13 @@ void CudaTrackingStarts() {
   }
 }
 
+void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller) {
+  if (!LeaveFailureToTorch(failure, caller)) ReportOutOfMemory(failure);
+}
+
 }  // namespace hbmprof::internal
 
 extern "C" {
-
-// For the tracked calls of a program that links hbmprof::cuda: see TrackedCudaCall::SetCallerAbove.
-[[gnu::visibility("default")]] void hbmprof_cuda_set_caller(const hbmprof::Caller* caller) {
-  hbmprof::internal::TrackedCudaCall::SetCallerAbove(caller);
-}
 
 // For CudaCoverage: see ForEachCudaEntryPoint.
 [[gnu::visibility("default")]] void hbmprof_cuda_coverage(hbmprof::internal::CudaCoverageVisitor visit,

@@ -21,6 +21,7 @@
 #include "src/base/thread_state.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
+#include "src/core/scoped_caller.h"
 #include "src/core/snapshot_bytes.h"
 #include "src/core/tags.h"
 #include "src/inject/driver_blocks.h"
@@ -346,6 +347,8 @@ uint32_t ExtendThreadTags(const char* key, size_t key_size, const char* value, s
 
 void SetTags(uint32_t tags) noexcept { current_tags = tags; }
 
+int BeginThreadScope(const Caller* caller) noexcept { return BeginScope(*caller); }
+
 constexpr InjectedProfiler MakeTable() {
   InjectedProfiler table = {};
   table.struct_size = sizeof(table);
@@ -375,6 +378,8 @@ constexpr InjectedProfiler MakeTable() {
   table.drop_device = &DropDevice;
   table.extend_tags = &ExtendThreadTags;
   table.set_tags = &SetTags;
+  table.begin_scope = &BeginThreadScope;
+  table.end_scope = &EndScope;
   return table;
 }
 constexpr InjectedProfiler kTable = MakeTable();
@@ -391,18 +396,52 @@ std::optional<DriverMemory> SegmentAt(const Caller& caller, uint64_t address, Al
   return memory;
 }
 
-}  // namespace
+// Addresses that this thread has found to be in segments of one device. A block can lie in many of them (PyTorch's
+// expandable segments), and later blocks mostly lie there too. Valid while CudaDriverRanges::changes() is `changes`.
+struct KnownSegments {
+  uint64_t first;
+  uint64_t limit;
+  uint64_t changes;
+  DeviceId device;
+};
+__thread KnownSegments known_segments __attribute__((tls_model("initial-exec"))) = {};
 
-DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
-                              std::optional<DeviceId>* device) {
+// Makes the driver's memory at these addresses segments. Returns kRecorded if they are segments of `*device`.
+DriverBlock MakeSegments(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
+                         std::optional<DeviceId>* device) {
+  KnownSegments now = {};
+  now.changes = CudaDriverRanges::changes();
+  {
+    const ReentryGuard guard;
+    const KnownSegments& known = known_segments;
+    if (guard.entered() && known.changes == now.changes && address >= known.first && address < known.limit &&
+        bytes <= known.limit - address && device->value_or(known.device) == known.device) {
+      *device = known.device;
+      return DriverBlock::kRecorded;
+    }
+  }
   for (uint64_t at = address; at - address < bytes;) {
     const std::optional<DriverMemory> memory = SegmentAt(caller, at, allocator);
     if (!memory.has_value()) return DriverBlock::kOutside;
     const DeviceId found = memory->live.attributes.device;
     if (device->value_or(found) != found) return DriverBlock::kOtherDevice;
     *device = found;
+    if (at == address) now.first = memory->start;
     at = memory->start + static_cast<uint64_t>(memory->live.bytes);
+    now.limit = at;
+    now.device = found;
   }
+  const ReentryGuard guard;
+  if (guard.entered()) known_segments = now;
+  return DriverBlock::kRecorded;
+}
+
+}  // namespace
+
+DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
+                              std::optional<DeviceId>* device) {
+  const DriverBlock made = MakeSegments(caller, address, bytes, allocator, device);
+  if (made != DriverBlock::kRecorded) return made;
   if (Impl().FindBlock(BufferId(address)).has_value()) return DriverBlock::kLive;
   const Attributes attributes = {device->value_or(kDefaultDevice), MemoryKind::kDevice, allocator};
   return Profiler::Default().RecordBlockFrom(caller, BufferId(address), bytes, attributes) ? DriverBlock::kRecorded

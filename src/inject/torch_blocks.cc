@@ -1,5 +1,7 @@
 #include "src/inject/torch_blocks.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -8,11 +10,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
 #include "src/base/completes.h"
+#include "src/capture/capture.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/driver_blocks.h"
@@ -88,6 +92,30 @@ void Refuse(Device& device, State reason, int64_t told = 0, int64_t counted = 0)
   if (id >= 0) EndDriverBlocks(DeviceId(id), TorchAllocator());
 }
 
+// --- Failures of the driver's calls that PyTorch repeats. ---
+
+// The failure of the thread's last call, until PyTorch gives up or allocates.
+struct LeftFailure {
+  bool is_left = false;
+  std::string_view call;
+  std::optional<size_t> bytes;
+  char device[32] = {};
+};
+thread_local LeftFailure left_failure __attribute__((tls_model("initial-exec")));
+
+std::string_view FileName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// Given the files of a stack from the innermost frame outwards: whether the frame in `file` decides if PyTorch's
+// caching allocator has made a call of the driver, and how.
+enum class TorchCall : uint8_t { kYes, kNo, kUndecided };
+TorchCall IsTorchCall(std::string_view file) {
+  if (file.rfind("libc10_cuda.so", 0) == 0) return TorchCall::kYes;
+  const bool is_cuda = file.rfind("libcuda.so", 0) == 0 || file.rfind("libcudart.so", 0) == 0;
+  return is_cuda ? TorchCall::kUndecided : TorchCall::kNo;
+}
+
+bool IsCacheOff() { return secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr; }
+
 void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t bytes) {
   std::optional<DeviceId> id;
   if (const int known = device.id.load(std::memory_order_relaxed); known >= 0) id = DeviceId(known);
@@ -134,7 +162,10 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   const auto reserved = static_cast<int64_t>(total_reserved);
   if (told != counted) return Refuse(device, State::kOtherTotal, told, counted);
   if (reserved < told) return Refuse(device, State::kMoreThanTotal, reserved, told);
-  if (bytes > 0) HandedOut(device, caller, address, bytes);
+  if (bytes > 0) {
+    left_failure.is_left = false;
+    HandedOut(device, caller, address, bytes);
+  }
   if (bytes < 0) TakenBack(device, address, -bytes);
 }
 
@@ -148,6 +179,34 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
   device.allocated.store(static_cast<int64_t>(total_allocated), std::memory_order_relaxed);
   device.reserved.store(static_cast<int64_t>(total_reserved), std::memory_order_relaxed);
   device.failures.fetch_add(1, std::memory_order_release);
+  LeftFailure& failure = left_failure;
+  if (!std::exchange(failure.is_left, false)) return;
+  ReportOutOfMemory({failure.call, failure.bytes, failure.device, MemorySpace::kDevice});
+}
+
+bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) {
+  // Without a report of a block, it is not known that PyTorch calls the functions of torch_hook.h.
+  const bool may_be_torch = has_report.load(std::memory_order_relaxed) && !IsCacheOff() &&
+                            failure.space == MemorySpace::kDevice &&
+                            failure.device.size() < sizeof(LeftFailure::device);
+  if (!may_be_torch) return false;
+  static const StackCapture capture(Unwinder::kAuto);
+  constexpr int kFrames = 16;
+  uintptr_t buffer[kFrames];
+  const CapturedStack stack = capture.Capture(caller, buffer, kFrames);
+  TorchCall call = TorchCall::kUndecided;
+  for (int i = 0; i < stack.depth && call == TorchCall::kUndecided; ++i) {
+    dl_find_object object;
+    const bool found = _dl_find_object(reinterpret_cast<void*>(stack.pcs[i] - 1), &object) == 0;
+    call = IsTorchCall(found ? FileName(object.dlfo_link_map->l_name) : std::string_view());
+  }
+  if (call != TorchCall::kYes) return false;
+  LeftFailure& left = left_failure;
+  left.call = failure.call;
+  left.bytes = failure.bytes;
+  left.device[failure.device.copy(left.device, sizeof(left.device) - 1)] = '\0';
+  left.is_left = true;
+  return true;
 }
 
 // --- Warnings in snapshots. ---
@@ -178,8 +237,6 @@ std::string WhyNotShown(const Device& device) {
   return "";
 }
 
-std::string_view FileName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-
 // Whether the innermost frame outside of the CUDA runtime and driver is in libc10_cuda.so.
 bool IsCalledByTorch(const Snapshot& snapshot, const Snapshot::Stack& stack) {
   for (const uint64_t address : stack.return_addresses) {
@@ -187,8 +244,7 @@ bool IsCalledByTorch(const Snapshot& snapshot, const Snapshot::Stack& stack) {
     for (const Snapshot::Module& module : snapshot.modules) {
       if (address > module.start && address <= module.limit) file = FileName(module.path);
     }
-    if (file.rfind("libc10_cuda.so", 0) == 0) return true;
-    if (file.rfind("libcuda.so", 0) != 0 && file.rfind("libcudart.so", 0) != 0) return false;
+    if (const TorchCall call = IsTorchCall(file); call != TorchCall::kUndecided) return call == TorchCall::kYes;
   }
   return false;
 }
@@ -196,9 +252,7 @@ bool IsCalledByTorch(const Snapshot& snapshot, const Snapshot::Stack& stack) {
 // Whether PyTorch's caching allocator has allocated segments without a report. Stream-ordered memory does not belong to
 // this allocator, and PyTorch does not report memory that it does not cache.
 bool HasSilentSegments(const Snapshot& snapshot) {
-  if (has_report.load(std::memory_order_relaxed) || secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
-    return false;
-  }
+  if (has_report.load(std::memory_order_relaxed) || IsCacheOff()) return false;
   for (const Snapshot::Sample& sample : snapshot.samples) {
     const bool is_segment = (sample.kind == MemoryKind::kDevice || sample.kind == MemoryKind::kVmm) &&
                             snapshot.allocators[sample.allocator] != "cudaMallocAsync";

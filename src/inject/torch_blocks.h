@@ -4,6 +4,9 @@
 #ifndef HBMPROF_SRC_INJECT_TORCH_BLOCKS_H_
 #define HBMPROF_SRC_INJECT_TORCH_BLOCKS_H_
 
+#include "hbmprof/caller.h"
+#include "hbmprof/out_of_memory.h"
+
 namespace hbmprof::internal {
 
 // From this call on, the reports are used. Call it before the first tracked call of the driver: PyTorch reports a block
@@ -13,6 +16,12 @@ void StartTorchBlocks();
 // Call it after the profiler was made. Its snapshots then get a warning for each device whose blocks are not shown, and
 // a warning if PyTorch allocates memory but reports nothing.
 void AddTorchWarningsToSnapshots();
+
+// Call it after a call of the driver, made by `caller`, has failed because there was no memory. Returns true if
+// PyTorch's caching allocator has made the call: then it frees its cached blocks and tries again, and the failure is
+// reported (ReportOutOfMemory) only if PyTorch says that it gives up. A later failure of the thread replaces the
+// earlier one.
+bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller);
 
 }  // namespace hbmprof::internal
 

@@ -4,6 +4,7 @@
 #include <cxxabi.h>
 #include <demangle.h>
 
+#include <csetjmp>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -214,6 +215,28 @@ std::string_view WithoutCompilerSuffix(std::string_view symbol) {
 
 using MallocedText = std::unique_ptr<char, decltype(&free)>;
 
+// A Rust name as libiberty writes it, part by part.
+struct RustName {
+  // A symbol of a few hundred bytes can have a name of gigabytes, because references in it repeat parts of the name.
+  static constexpr size_t kMaxBytes = size_t{1} << 16;
+
+  std::string text;
+  std::jmp_buf too_long;
+
+  // REQUIRES: called by libiberty, which has no other way to stop.
+  static void Append(const char* part, size_t bytes, void* name) {
+    auto* const self = static_cast<RustName*>(name);
+    if (self->text.size() + bytes > kMaxBytes) std::longjmp(self->too_long, 1);
+    self->text.append(part, bytes);
+  }
+};
+
+// Sets `name->text`. Returns false if `symbol` is not a Rust symbol, or its name is too long.
+bool DemangleRust(const char* symbol, RustName* name) {
+  if (setjmp(name->too_long) != 0) return false;
+  return rust_demangle_callback(symbol, DMGL_NO_OPTS, &RustName::Append, name) != 0;
+}
+
 // Removes generic arguments ("::<u8, fn() -> u8>") from the path of a Rust name. A type in front of the path stays:
 // "<Pool<u8>>::take::<u8>" becomes "<Pool<u8>>::take".
 std::string WithoutGenericArguments(std::string_view name) {
@@ -252,8 +275,8 @@ std::string ShortFunctionName(const char* symbol) {
   // Rust is tried first, because its legacy symbols are also valid C++ symbols.
   if (may_be_cpp || StartsWith(symbol, "_R")) {
     const std::string own(WithoutCompilerSuffix(symbol));
-    const MallocedText demangled(rust_demangle(own.c_str(), DMGL_NO_OPTS), &free);
-    if (demangled != nullptr) return WithoutGenericArguments(demangled.get());
+    RustName name;
+    if (DemangleRust(own.c_str(), &name)) return WithoutGenericArguments(name.text);
   }
   if (may_be_cpp) {
     int status = 0;

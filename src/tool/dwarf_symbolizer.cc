@@ -113,8 +113,12 @@ struct DwarfSymbolizer::Impl {
   };
 
   void ReadUnits();
+  // Returns the unit with code at the address in the DWARF file; nullptr if there is none.
+  const Unit* UnitAt(uint64_t address) const;
   void SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& wanted);
   void Visit(Dwarf_Die die, int depth, std::vector<Wanted>& wanted);
+  // Sets the name of the outermost frame to that of the linker symbol at the virtual address, if that name is better.
+  void AddSymbolName(uint64_t address, std::vector<SourceFrame>& frames) const;
 
   Dwfl* dwfl = nullptr;
   Dwfl_Module* module = nullptr;
@@ -184,6 +188,17 @@ void DwarfSymbolizer::Impl::ReadUnits() {
   std::sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) { return a.begin < b.begin; });
   uint64_t widest = 0;
   for (Unit& unit : units) unit.widest_end = widest = std::max(widest, unit.end);
+}
+
+const DwarfSymbolizer::Impl::Unit* DwarfSymbolizer::Impl::UnitAt(uint64_t address) const {
+  auto unit = std::upper_bound(units.begin(), units.end(), address,
+                               [](uint64_t value, const Unit& u) { return value < u.begin; });
+  while (unit != units.begin()) {
+    --unit;
+    if (unit->widest_end <= address) break;
+    if (address < unit->end) return &*unit;
+  }
+  return nullptr;
 }
 
 void DwarfSymbolizer::Impl::Visit(Dwarf_Die die, int depth, std::vector<Wanted>& wanted) {
@@ -264,6 +279,21 @@ void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& w
   }
 }
 
+void DwarfSymbolizer::Impl::AddSymbolName(uint64_t address, std::vector<SourceFrame>& frames) const {
+  GElf_Off offset = 0;
+  GElf_Sym symbol;
+  const char* name = dwfl_module_addrinfo(module, address + elf_bias, &offset, &symbol, nullptr, nullptr, nullptr);
+  if (name == nullptr || *name == '\0') return;
+  // If DWARF has a name but no linkage name, that name is better than a C symbol, which can contain a symbol version.
+  if (!frames.empty() && !frames.back().name.empty() && std::string_view(name).substr(0, 2) != "_Z") return;
+  // libdw returns the nearest symbol, which may be far away from code without a symbol. So a symbol with a size must
+  // contain the address.
+  if (symbol.st_size != 0 && offset >= symbol.st_size) return;
+  if (frames.empty()) frames.emplace_back();
+  frames.back().system_name = name;
+  frames.back().name = hbmprof::internal::ShortFunctionName(name);
+}
+
 std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vector<uint64_t>& addresses) {
   std::vector<std::vector<SourceFrame>> frames(addresses.size());
   std::vector<size_t> order(addresses.size());
@@ -271,62 +301,26 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return addresses[a] < addresses[b]; });
 
   impl_->ReadUnits();
-  std::vector<Impl::Unit>& units = impl_->units;
   // The work of each unit. Within a unit the addresses stay sorted.
   std::vector<std::pair<Dwarf_Die, std::vector<Impl::Wanted>>> work;
-  std::vector<std::pair<const void*, size_t>> known;
   for (const size_t i : order) {
     // libdw adds a bias to the virtual addresses of the file.
     const uint64_t address = addresses[i] + impl_->elf_bias - impl_->dwarf_bias;
-    auto unit = std::upper_bound(units.begin(), units.end(), address,
-                                 [](uint64_t value, const Impl::Unit& u) { return value < u.begin; });
-    const Impl::Unit* found = nullptr;
-    while (unit != units.begin()) {
-      --unit;
-      if (unit->widest_end <= address) break;
-      if (address < unit->end) {
-        found = &*unit;
-        break;
-      }
-    }
-    if (found == nullptr) continue;
-    const auto same =
-        std::find_if(known.begin(), known.end(), [&](const auto& k) { return k.first == found->die.addr; });
-    size_t index = work.size();
-    if (same == known.end()) {
-      known.emplace_back(found->die.addr, index);
-      work.emplace_back(found->die, std::vector<Impl::Wanted>());
-    } else {
-      index = same->second;
-    }
-    work[index].second.push_back({address, &frames[i]});
+    const Impl::Unit* unit = impl_->UnitAt(address);
+    if (unit == nullptr) continue;
+    auto entry = std::find_if(work.begin(), work.end(), [&](const auto& w) { return w.first.addr == unit->die.addr; });
+    if (entry == work.end()) entry = work.insert(entry, {unit->die, {}});
+    entry->second.push_back({address, &frames[i]});
   }
   std::vector<bool> wants_symbol(addresses.size(), true);
   for (auto& [unit, wanted] : work) {
     impl_->SymbolizeUnit(unit, wanted);
     for (const Impl::Wanted& want : wanted) {
-      const auto i = static_cast<size_t>(want.frames - frames.data());
-      wants_symbol[i] = !want.has_linkage_name;
+      wants_symbol[static_cast<size_t>(want.frames - frames.data())] = !want.has_linkage_name;
     }
   }
-
   for (size_t i = 0; i < addresses.size(); ++i) {
-    if (!wants_symbol[i]) continue;
-    GElf_Off offset = 0;
-    GElf_Sym symbol;
-    const char* name = dwfl_module_addrinfo(impl_->module, addresses[i] + impl_->elf_bias, &offset, &symbol, nullptr,
-                                            nullptr, nullptr);
-    if (name == nullptr || *name == '\0') continue;
-    // If DWARF has a name but no linkage name, that name is better than a C symbol, which can contain a symbol version.
-    if (!frames[i].empty() && !frames[i].back().name.empty() && std::string_view(name).substr(0, 2) != "_Z") {
-      continue;
-    }
-    // libdw returns the nearest symbol, which may be far away from code without a symbol. So a symbol with a size must
-    // contain the address.
-    if (symbol.st_size != 0 && offset >= symbol.st_size) continue;
-    if (frames[i].empty()) frames[i].emplace_back();
-    frames[i].back().system_name = name;
-    frames[i].back().name = hbmprof::internal::ShortFunctionName(name);
+    if (wants_symbol[i]) impl_->AddSymbolName(addresses[i], frames[i]);
   }
   return frames;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace hbmprof::tool {
 namespace {
@@ -141,9 +142,10 @@ void MeasureSteps(const Part& part, const std::vector<double>& low, double least
     const double gap = (when[i] - when[i - 1]) / distance;
     unevenness += (gap - 1) * (gap - 1) / static_cast<double>(when.size() - 1);
   }
-  // If the same number of events happened at random times, only one course in ten to twenty would have such even gaps.
+  // If the same number of events happened at random times, only 6 % (three events) to 1 % of the courses would have
+  // such even gaps.
   f->regular = when.size() >= 3 && largest <= 1.1 * smallest &&
-               unevenness <= 0.05 * (static_cast<double>(when.size()) - 2.5) && f->pause_by_distance <= 1.5 &&
+               unevenness <= 0.03 * (static_cast<double>(when.size()) - 2.5) && f->pause_by_distance <= 1.5 &&
                when.front() <= 1.5 * distance;
 }
 
@@ -170,13 +172,24 @@ double EndSlope(const Part& part) {
 }
 
 // Returns whether a curve that approaches a limit exponentially has less than a twentieth of the squared residuals of a
-// line. Time constants above 0.7 are not tried, because such a curve is nearly a line.
+// line. With 16 or more dumps, less than a quarter is enough if the curve's residuals are noise: if those of
+// neighbouring dumps are nearly independent (von Neumann's ratio). The residuals of a leak are not independent, because
+// each includes the random growth of all intervals before it. Time constants above 0.7 are not tried, because such a
+// curve is nearly a line.
 bool WarmsUp(const Part& part) {
   const double line = LineOf(part.t, part.v).squares;
   for (double length = 0.05; length <= 0.7; length *= 1.25) {
     std::vector<double> curve;
     for (const double t : part.t) curve.push_back(1 - std::exp(-t / length));
-    if (20 * LineOf(curve, part.v).squares < line) return true;
+    const Line fit = LineOf(curve, part.v);
+    if (20 * fit.squares < line) return true;
+    if (part.size() < 16 || 4 * fit.squares >= line) continue;
+    double differences = 0;
+    for (size_t i = 1; i < part.size(); ++i) {
+      const double change = part.v[i] - part.v[i - 1] - fit.slope * (curve[i] - curve[i - 1]);
+      differences += change * change;
+    }
+    if (differences > 1.2 * fit.squares) return true;
   }
   return false;
 }
@@ -251,10 +264,11 @@ Figures Measure(const Part& part, double fall) {
 }
 
 // Returns whether the growth looks like one-time jumps: a few uneven steps, the last of which was some time ago. With
-// up to eight steps, growth must continue to the end.
+// up to eight steps, growth must continue to the end: about the last tenth of the time that the steps take.
 bool LikeJumps(const Figures& f) {
   if (f.unevenness <= 0.3 || f.regular || (f.always && f.growths >= 7)) return false;
-  return f.pause_by_distance > 0.45 + std::max(static_cast<double>(f.growths) - 8, 0.0);
+  const auto steps = static_cast<double>(f.growths);
+  return f.pause_by_distance > 0.09 * (std::min(steps, 8.0) + 1) + std::max(steps - 8, 0.0);
 }
 
 bool GoesOn(const Figures& f) { return !f.slowing && !f.warms_up && f.end_slope >= 0.5; }
@@ -361,8 +375,10 @@ Trend MeasureTrend(const Part& part) {
   }
   if (line.squares <= 0) return trend;
   trend.in_noise = same <= (n - 1) / 3;
-  // Neighbouring dumps that are correlated contain less information (first-order autocorrelation).
-  const double alike = std::min(std::max(products / line.squares, 0.0), 0.99);
+  // Neighbouring dumps that are correlated contain less information (first-order autocorrelation). The correlation of
+  // residuals underestimates that of the noise, by at least (1 + 2 correlation) / n.
+  const double correlation = products / line.squares;
+  const double alike = std::min(std::max(correlation + (1 + 2 * std::max(correlation, 0.0)) / n, 0.0), 0.99);
   trend.dumps = n * (1 - alike) / (1 + alike);
   if (trend.dumps > 2.5) trend.t = line.slope / std::sqrt(line.squares / (trend.dumps - 2) / line.spread);
   trend.in_steps = StepsFitBetter(part.v, line.squares);
@@ -379,79 +395,120 @@ Sure SureOf(const Figures& f, size_t dumps) {
                                                                  : Sure::kLow;
 }
 
-Judgement JudgeAll(const Course& course) {
+// All that the rules look at.
+struct Evidence {
+  explicit Evidence(const Course& c)
+      : course(c),
+        part(PartOf(c, 0)),
+        fall(LargestFall(part.v)),
+        whole(Measure(part, fall)),
+        noisy(n() >= 6 && fall > 0) {
+    if (noisy) trend = MeasureTrend(part);
+    if (course.allocated.empty()) return;
+    const double freed_first = course.allocated.front() - course.in_use.front();
+    const double freed_last = course.allocated.back() - course.in_use.back();
+    never_freed = freed_last <= 0;
+    frees_in_batches = freed_first > 0 && freed_last == freed_first;
+  }
+  size_t n() const { return part.size(); }
+
+  const Course& course;
+  const Part part;    // all dumps
+  const double fall;  // the largest
+  const Figures whole;
+  const bool noisy;
+  Trend trend;  // if noisy
+  bool never_freed = false;
+  bool frees_in_batches = false;  // memory was freed before the first dump, and none since
+};
+
+// The rule that a course fulfils, and the figures since the dump from which on it is judged.
+struct Finding {
+  Judgement::Reason reason;
+  Figures figures;
+  size_t first = 0;
+};
+
+// The rule "kept after the start".
+std::optional<Finding> KeptAfterStart(const Evidence& e) {
+  for (const double from : {0.2, 0.35, 0.5, 0.65}) {
+    const auto first = static_cast<size_t>(std::lower_bound(e.part.t.begin(), e.part.t.end(), from) - e.part.t.begin());
+    if (e.n() - first < 5 || e.part.v.back() <= e.part.v[first]) continue;
+    const Figures later = Measure(PartOf(e.course, first), e.fall);
+    if (later.end_slope >= 0.9 && later.late >= (e.whole.warms_up ? 0.9 : 0.6) && later.kept >= 0.05 * e.whole.kept &&
+        Kept(later, e.n() - first, e.frees_in_batches)) {
+      return Finding{Judgement::Reason::kKeptAfterStart, later, first};
+    }
+  }
+  return std::nullopt;
+}
+
+// Returns the first rule for leaks that the course fulfils.
+std::optional<Finding> FindLeak(const Evidence& e) {
   using Reason = Judgement::Reason;
-  const size_t n = course.in_use.size();
-  const Part part = PartOf(course, 0);
-  const std::vector<double>& v = part.v;
+  const Figures& whole = e.whole;
+  if (!e.trend.in_steps && Kept(whole, e.n(), e.frees_in_batches)) return Finding{Reason::kKept, whole};
+  const bool few_but_even = e.n() == 4 && e.never_freed && !e.frees_in_batches && whole.equal_steps >= 2.4 &&
+                            whole.late >= 0.3 && whole.tail == 0;
+  if (few_but_even || Even(whole, e.n(), e.frees_in_batches)) return Finding{Reason::kEven, whole};
+  if (whole.slowing || e.trend.in_steps) return std::nullopt;
+  if (std::optional<Finding> later = KeptAfterStart(e); later.has_value()) return later;
+  const Trend& trend = e.trend;
+  if (trend.in_noise && trend.dumps >= 6 && trend.t >= 2.8 + 5 / (trend.dumps - 2) && trend.rising &&
+      whole.end_slope >= 0.5) {
+    return Finding{Reason::kTrend, whole};
+  }
+  return std::nullopt;
+}
+
+// Returns the reason for the verdict "perhaps" if the course is not a leak.
+std::optional<Finding> FindPossibleLeak(const Evidence& e) {
+  const Figures& whole = e.whole;
+  const bool stopped = (whole.slowing && whole.late < 0.45) ||
+                       (whole.pause_chance <= 0.02 && whole.tail > whole.longest_pause) ||
+                       (whole.late < 0.2 && (whole.end_rate < 1 || e.noisy)) || (e.n() >= 4 && whole.tail >= 0.5);
+  if (e.n() >= 4 && e.n() <= 8 && stopped && whole.end_spread <= 1.7) {
+    const size_t first = e.n() - 4;
+    return Finding{Judgement::Reason::kKeptAfterStart, Measure(PartOf(e.course, first), e.fall), first};
+  }
+  if ((whole.share >= 0.25 && !stopped) || (e.trend.t >= 2 && e.trend.rising)) {
+    return Finding{Judgement::Reason::kNone, whole};
+  }
+  return std::nullopt;
+}
+
+Judgement JudgeAll(const Course& course) {
+  const std::vector<double>& v = course.in_use;
   Judgement judgement;
-  for (size_t i = 1; i < n; ++i) {
+  for (size_t i = 1; i < v.size(); ++i) {
     const double change = v[i] - v[i - 1];
     (change > 0 ? judgement.taken : judgement.returned) += std::fabs(change);
     if (change > 0) judgement.last_growth = i;
   }
   if (judgement.taken == 0) return judgement;
   judgement.verdict = judgement.returned > 0.25 * judgement.taken ? Verdict::kUpAndDown : Verdict::kStopped;
-  const double fall = LargestFall(v);
-  const Figures whole = Measure(part, fall);
-  const auto conclude = [&](const Figures& f, Verdict verdict, Reason reason) {
-    judgement.verdict = verdict;
-    judgement.sure = verdict == Verdict::kLeak ? SureOf(f, n) : Sure::kLow;
-    judgement.reason = reason;
-    judgement.kept = f.kept;
-    judgement.fall = fall;
-    judgement.steps = f.steps;
-    judgement.late = f.late;
-    judgement.tail = f.tail;
-    judgement.slowing = f.slowing || f.warms_up;
-    return judgement;
-  };
   if (v.back() <= v.front()) return judgement;
 
-  bool never_freed = false;
-  bool frees_in_batches = false;  // memory was freed before the first dump, and none since
-  if (!course.allocated.empty()) {
-    const double freed_first = course.allocated.front() - v.front();
-    const double freed_last = course.allocated.back() - v.back();
-    never_freed = freed_last <= 0;
-    frees_in_batches = freed_first > 0 && freed_last == freed_first;
+  const Evidence evidence(course);
+  judgement.in_jumps = evidence.trend.in_steps || LikeJumps(evidence.whole);
+  judgement.trend = evidence.trend.t;
+  std::optional<Finding> finding = FindLeak(evidence);
+  if (finding.has_value()) {
+    judgement.verdict = Verdict::kLeak;
+    judgement.sure = SureOf(finding->figures, v.size());
+  } else {
+    finding = FindPossibleLeak(evidence);
+    if (!finding.has_value()) return judgement;
+    judgement.verdict = Verdict::kPerhaps;
   }
-  const bool noisy = n >= 6 && fall > 0;
-  const Trend trend = noisy ? MeasureTrend(part) : Trend();
-  judgement.in_jumps = trend.in_steps || LikeJumps(whole);
-  judgement.trend = trend.t;
-
-  if (!trend.in_steps && Kept(whole, n, frees_in_batches)) return conclude(whole, Verdict::kLeak, Reason::kKept);
-  const bool few_but_even =
-      n == 4 && never_freed && !frees_in_batches && whole.equal_steps >= 2.4 && whole.late >= 0.3 && whole.tail == 0;
-  if (few_but_even || Even(whole, n, frees_in_batches)) return conclude(whole, Verdict::kLeak, Reason::kEven);
-  if (!whole.slowing && !trend.in_steps) {
-    for (const double from : {0.2, 0.35, 0.5, 0.65}) {
-      const auto first = static_cast<size_t>(std::lower_bound(part.t.begin(), part.t.end(), from) - part.t.begin());
-      if (n - first < 5 || v.back() <= v[first]) continue;
-      const Figures later = Measure(PartOf(course, first), fall);
-      if (later.end_slope >= 0.9 && later.late >= (whole.warms_up ? 0.9 : 0.6) && later.kept >= 0.05 * whole.kept &&
-          Kept(later, n - first, frees_in_batches)) {
-        judgement.first = first;
-        return conclude(later, Verdict::kLeak, Reason::kKeptAfterStart);
-      }
-    }
-    if (trend.in_noise && trend.dumps >= 6 && trend.t >= 2.8 + 5 / (trend.dumps - 2) && trend.rising &&
-        whole.end_slope >= 0.5) {
-      return conclude(whole, Verdict::kLeak, Reason::kTrend);
-    }
-  }
-
-  const bool stopped = (whole.slowing && whole.late < 0.45) ||
-                       (whole.pause_chance <= 0.02 && whole.tail > whole.longest_pause) ||
-                       (whole.late < 0.2 && (whole.end_rate < 1 || noisy)) || (n >= 4 && whole.tail >= 0.5);
-  if (n >= 4 && n <= 8 && stopped && whole.end_spread <= 1.7) {
-    judgement.first = n - 4;
-    return conclude(Measure(PartOf(course, n - 4), fall), Verdict::kPerhaps, Reason::kKeptAfterStart);
-  }
-  if ((whole.share >= 0.25 && !stopped) || (trend.t >= 2 && trend.rising)) {
-    return conclude(whole, Verdict::kPerhaps, Reason::kNone);
-  }
+  judgement.reason = finding->reason;
+  judgement.first = finding->first;
+  judgement.kept = finding->figures.kept;
+  judgement.fall = evidence.fall;
+  judgement.steps = finding->figures.steps;
+  judgement.late = finding->figures.late;
+  judgement.tail = finding->figures.tail;
+  judgement.slowing = finding->figures.slowing || finding->figures.warms_up;
   return judgement;
 }
 

@@ -37,19 +37,42 @@ struct Result {
   int64_t counts[5] = {};         // sites by verdict
   int64_t leaked = 0;             // growth of the sites up to `worst`
   int64_t unexplained = 0;        // growth of `rest`, if its verdict is up to `worst`
+  int64_t stopped = 0;            // growth of the sites that grew and stopped
 };
+
+// Returns the first judged dump after a third of the time (or of the counter).
+size_t EndOfWarmUp(const DumpSeries& series) {
+  const std::vector<double> at = series.Exposure();
+  const double end = at[series.begin] + (at[series.end - 1] - at[series.begin]) / 3;
+  size_t d = series.begin;
+  while (d + 1 < series.end && at[d] < end) ++d;
+  return d;
+}
+
+// Returns the growth of a site that --fail-over counts. Growth that stopped counts only after the dump `warm`.
+int64_t CountedGrowth(const SiteGrowth& site, const DumpSeries& series, size_t warm) {
+  if (site.verdict < Verdict::kStopped) return site.growth;
+  return std::max<int64_t>(0, Minus(site.values[series.end - 1], site.values[warm]));
+}
+
+Verdict WorstCounted(const std::string& fail_on) {
+  return fail_on == "growth" ? Verdict::kStopped : fail_on == "perhaps" ? Verdict::kPerhaps : Verdict::kLeak;
+}
 
 Result JudgeSites(const LeaksOptions& options, const ProfileSet& profiles, const DumpSeries& series, size_t type,
                   bool trimmed) {
-  const Verdict worst = options.fail_on == "perhaps" ? Verdict::kPerhaps : Verdict::kLeak;
+  const Verdict worst = WorstCounted(options.fail_on);
+  const size_t warm = EndOfWarmUp(series);
   Result result = {profiles, series, profiles.types()[type], trimmed, {}, worst, {}};
   result.sites = RankGrowth(profiles, series, type, options.by);
   result.rest = RestOf(profiles, series, type, result.sites, worst);
   for (const SiteGrowth& site : result.sites) {
     ++result.counts[static_cast<int>(site.verdict)];
-    if (site.verdict <= worst) result.leaked = Plus(result.leaked, site.growth);
+    const int64_t growth = CountedGrowth(site, series, warm);
+    if (site.verdict <= worst) result.leaked = Plus(result.leaked, growth);
+    if (site.verdict == Verdict::kStopped) result.stopped = Plus(result.stopped, growth);
   }
-  if (result.rest.verdict <= worst) result.unexplained = result.rest.growth;
+  if (result.rest.verdict <= worst) result.unexplained = CountedGrowth(result.rest, series, warm);
   return result;
 }
 
@@ -68,9 +91,9 @@ void AddVerdict(const SiteGrowth& site, const DumpSeries& series, Json* entry) {
 void PrintJson(const LeaksOptions& options, const Result& result, bool failed) {
   const ProfileSet& profiles = result.profiles;
   const DumpSeries& series = result.series;
-  Json json = {{"version", kJsonVersion}, {"type", result.type.type}, {"unit", result.type.unit},
-               {"own", options.own},      {"leaked", result.leaked},  {"unexplained", result.unexplained},
-               {"failed", failed}};
+  Json json = {{"version", kJsonVersion},   {"type", result.type.type}, {"unit", result.type.unit},
+               {"own", options.own},        {"leaked", result.leaked},  {"unexplained", result.unexplained},
+               {"stopped", result.stopped}, {"failed", failed}};
   Json& files = json["files"] = Json::array();
   for (const size_t f : series.files) files.push_back(profiles.files()[f].path);
   json["judged"] = {{"first", series.begin}, {"last", series.end - 1}};
@@ -188,12 +211,22 @@ void PrintOthers(const LeaksOptions& options, const Result& result) {
   PrintVisible("\nno leaks:\n" + table.Text());
 }
 
-void PrintFailure(const Result& result, int64_t limit) {
+// Prints the result of --fail-over; nothing if no growth exceeds the limit.
+void PrintCheck(const Result& result, bool failed, int64_t limit) {
   const std::string& unit = result.type.unit;
+  if (!failed) {
+    if (result.worst == Verdict::kStopped || result.stopped <= limit) return;
+    PrintVisible(Cat("\n--fail-over does not count ", Visible(FormatValue(result.stopped, unit)),
+                     " of growth that stopped (--fail-on growth counts it)\n"));
+    return;
+  }
+  const char* subject = result.worst == Verdict::kLeak      ? "the leaks grew by "
+                        : result.worst == Verdict::kPerhaps ? "the leaks and possible leaks grew by "
+                                                            : "all growing call stacks grew by ";
   const std::string rest =
       result.unexplained > 0 ? Cat(", all other sites together by ", FormatValue(result.unexplained, unit)) : "";
-  const std::string text = Cat("FAILED: what ", result.worst == Verdict::kLeak ? "leaks" : "may leak", " grew by ",
-                               FormatValue(result.leaked, unit), rest, ", more than ", FormatValue(limit, unit));
+  const std::string text =
+      Cat("FAILED: ", subject, FormatValue(result.leaked, unit), rest, ", more than ", FormatValue(limit, unit));
   PrintVisible("\n" + Colored(Visible(text), Tone::kGrowth) + "\n");
 }
 
@@ -226,7 +259,7 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
     PrintHead(options, result);
     PrintGrowing(options, result);
     PrintOthers(options, result);
-    if (failed) PrintFailure(result, limit);
+    if (!options.fail_over.empty()) PrintCheck(result, failed, limit);
   }
   return failed ? kFinding : kSuccess;
 }
@@ -241,8 +274,11 @@ Command AddLeaksCommand(CLI::App& tool) {
   arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
   arguments->add_option("--fail-over", options->fail_over, "Exit with 1 if leaks grew by more in all, such as 1MiB");
-  arguments->add_option("--fail-on", options->fail_on, "What --fail-over counts: sure (leaks only) or perhaps (both)")
-      ->check(CLI::IsMember({"sure", "perhaps"}))
+  arguments
+      ->add_option("--fail-on", options->fail_on,
+                   "What --fail-over counts: sure (leaks only), perhaps (also possible leaks) or growth (also growth "
+                   "that stopped)")
+      ->check(CLI::IsMember({"sure", "perhaps", "growth"}))
       ->capture_default_str();
   arguments->add_option("-b,--by", options->by, "Judge each value of this label by itself: --by phase")
       ->delimiter(',')

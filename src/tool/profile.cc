@@ -139,7 +139,7 @@ double DemangledBound(std::string_view symbol) {
   return bound;
 }
 
-// Returns the short form of a mangled name. A name whose demangling would take too long stays mangled.
+// Returns the short form of a mangled name. A C++ name whose demangling would take too long stays mangled.
 std::string ShortNameWithinLimits(const std::string& symbol) {
   constexpr double kHarmless = 1 << 16;
   constexpr double kMaxBound = 1 << 28;
@@ -158,6 +158,7 @@ std::string ShortNameWithinLimits(const std::string& symbol) {
 std::string ShownName(const std::string& name, const std::string& system_name) {
   if (!name.empty() && name != system_name) return name;
   if (system_name.compare(0, 2, "_Z") == 0) return ShortNameWithinLimits(system_name);
+  if (system_name.compare(0, 2, "_R") == 0) return hbmprof::internal::ShortFunctionName(system_name.c_str());
   const bool is_cpp =
       system_name.find(".<") == std::string::npos &&
       (system_name.find_first_of("<>[]") != std::string::npos || system_name.find("::") != std::string::npos);

@@ -177,7 +177,16 @@ class Checker {
     Text("default_sample_type", 0, "", profile_.default_sample_type());
     Text("doc_url", 0, "", profile_.doc_url());
     for (int i = 0; i < profile_.comment_size(); ++i) Text("comment", i, "", profile_.comment(i));
+    CheckCode();
+    CheckSamples();
+    if (problem_.empty()) return absl::OkStatus();
+    return Invalid(
+        name_, problem_ + "; the profile is inconsistent: the program that wrote it has a bug, or the file is damaged");
+  }
 
+ private:
+  // Checks mappings, functions and locations. Adds the ids of the locations to `locations_`.
+  void CheckCode() {
     absl::flat_hash_set<uint64_t> mappings;
     for (int i = 0; i < profile_.mapping_size(); ++i) {
       const pprof::Mapping& mapping = profile_.mapping(i);
@@ -194,17 +203,19 @@ class Checker {
       Text("function", i, "system_name", function.system_name());
       Text("function", i, "filename", function.filename());
     }
-    absl::flat_hash_set<uint64_t> locations;
-    locations.reserve(static_cast<size_t>(profile_.location_size()));
+    locations_.reserve(static_cast<size_t>(profile_.location_size()));
     for (int i = 0; i < profile_.location_size(); ++i) {
       const pprof::Location& location = profile_.location(i);
-      Id("location", i, location.id(), locations);
+      Id("location", i, location.id(), locations_);
       for (const pprof::Line& line : location.line()) {
         if (!functions.contains(line.function_id())) {
           Fail("location", i, Cat("a line names function ", line.function_id(), ", which does not exist"));
         }
       }
     }
+  }
+
+  void CheckSamples() {
     for (int i = 0; i < profile_.sample_size() && problem_.empty(); ++i) {
       const pprof::Sample& sample = profile_.sample(i);
       if (sample.value_size() != profile_.sample_type_size()) {
@@ -212,7 +223,7 @@ class Checker {
              Cat("it has ", sample.value_size(), " values for ", profile_.sample_type_size(), " sample types"));
       }
       for (const uint64_t id : sample.location_id()) {
-        if (!locations.contains(id)) Fail("sample", i, Cat("it names location ", id, ", which does not exist"));
+        if (!locations_.contains(id)) Fail("sample", i, Cat("it names location ", id, ", which does not exist"));
       }
       for (const pprof::Label& label : sample.label()) {
         Text("sample", i, "label.key", label.key());
@@ -220,12 +231,8 @@ class Checker {
         Text("sample", i, "label.num_unit", label.num_unit());
       }
     }
-    if (problem_.empty()) return absl::OkStatus();
-    return Invalid(
-        name_, problem_ + "; the profile is inconsistent: the program that wrote it has a bug, or the file is damaged");
   }
 
- private:
   void Fail(std::string_view table, int index, std::string_view what) {
     if (problem_.empty()) problem_ = Cat(table, "[", index, "]: ", what);
   }
@@ -246,6 +253,7 @@ class Checker {
 
   const pprof::Profile& profile_;
   const std::string& name_;
+  absl::flat_hash_set<uint64_t> locations_;
   std::string problem_;
 };
 

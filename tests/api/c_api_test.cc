@@ -52,8 +52,9 @@ TEST(CApi, WorksFromACProgram) {
 
 TEST(CApi, InitUsesProgramAndEnvironment) {
   const std::string path = ::testing::TempDir() + "/hbmprof_c_init_" + std::to_string(getpid()) + ".pb.gz";
-  const auto run = RunCommand({HBMPROF_C_API_PROGRAM, "init", path},
-                              {"HBMPROF_STACK_DEPTH=7", "HBMPROF_OUTPUT=/nowhere/%p.pb.gz", "HBMPROF_MAX_LIVE="});
+  const auto run = RunCommand(
+      {HBMPROF_C_API_PROGRAM, "init", path},
+      {"HBMPROF_STACK_DEPTH=7", "HBMPROF_OUTPUT=/nowhere/%p.pb.gz", "HBMPROF_MAX_LIVE=", "HBMPROF_TAGS=model=llama"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.err, "");
   struct stat info = {};
@@ -61,7 +62,7 @@ TEST(CApi, InitUsesProgramAndEnvironment) {
   EXPECT_EQ(info.st_mode & 0777, 0600u) << "the struct ended before output_mode";
   const auto profile = hbmprof_test::ReadProfile(path);
   ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_EQ(hbmprof_test::ProfileView(*profile).Sum("inuse_space"), 1000);
+  EXPECT_EQ(hbmprof_test::ProfileView(*profile).SumWhere("inuse_space", "model", "llama"), 1000);
   std::remove(path.c_str());
 }
 

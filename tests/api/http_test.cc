@@ -61,7 +61,7 @@ TEST_F(HttpTest, AnErrorSaysWhatIsAllowed) {
         std::tuple("/debug/pprof/heap?seconds=5", 400, "max_samples and max_bytes, not 'seconds'"),
         std::tuple("/debug/pprof/heap?max_samples=-1", 400, "max_samples='-1' is not a number"),
         std::tuple("/debug/pprof/heap?max_samples", 400, "max_samples='' is not a number"),
-        std::tuple("/debug/pprof/heap?max_bytes=1", 400, "max_bytes is 1, but a profile with one sample has"),
+        std::tuple("/debug/pprof/heap?max_bytes=1", 400, "max_bytes is 1, but a profile with the fewest samples has"),
         std::tuple("/debug/pprof/heap?%", 400, "not '%'")}) {
     const HttpAnswer answer = AnswerHttpGet(target);
     EXPECT_EQ(answer.status, status) << target;

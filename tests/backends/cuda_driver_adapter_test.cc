@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -37,7 +38,7 @@ class Answers : public CudaDriverQueries {
     return capture;
   }
   bool PrimaryContextActive(int) override { return primary_active; }
-  int64_t FreeBytes() override { return free_bytes; }
+  std::optional<int64_t> FreeBytes() override { return free_bytes; }
   DeviceId Device(int ordinal) override {
     ++devices_asked;
     return ordinal < 0 ? kDefaultDevice : profiler_.Device("GPU:" + std::to_string(ordinal));
@@ -54,7 +55,7 @@ class Answers : public CudaDriverQueries {
   Capture capture;
   bool primary_active = false;
   std::atomic<bool> asked_per_thread{false};
-  int64_t free_bytes = -1;
+  std::optional<int64_t> free_bytes;
   std::atomic<int> recorded{0};
   std::atomic<int> devices_asked{0};
   // Called in StreamOrderedAllocator(): what another thread does at that time.
@@ -1048,18 +1049,6 @@ TEST_F(CudaDriverAdapterTest, OnlyTheOutermostCallIsTracked) {
       EXPECT_TRUE(elsewhere.outermost()) << "each thread has its own";
     }).join();
   }
-}
-
-TEST_F(CudaDriverAdapterTest, CallerAboveBeginsTheStack) {
-  const Caller above{1, 2, 3};
-  TrackedCudaCall::SetCallerAbove(&above);
-  {
-    const TrackedCudaCall call(caller_);
-    EXPECT_EQ(&call.caller(), &above);
-  }
-  TrackedCudaCall::SetCallerAbove(nullptr);
-  const TrackedCudaCall call(caller_);
-  EXPECT_EQ(&call.caller(), &caller_);
 }
 
 TEST_F(CudaDriverAdapterTest, ForwardsEverythingWhileOff) {

@@ -40,6 +40,8 @@ Snapshot Everything() {
     probe.driver_bytes_in_use = 1;
     probe.driver_scope = DriverScope::kProcess;
     probe.baseline = -3;
+    probe.uuid = "GPU-1234";
+    probe.processes = {{17, 5000, true}, {18, std::nullopt, false}};
     return probe;
   });
   profiler.SetCounter("requests", -1);
@@ -114,6 +116,12 @@ TEST(SnapshotBytes, ComeBackAsTheyWent) {
   EXPECT_EQ(after.devices[0].spaces[0].baseline, -3);
   EXPECT_EQ(after.devices[0].spaces[1].baseline, std::nullopt);
   EXPECT_EQ(after.devices[0].spaces[0].driver_scope, DriverScope::kProcess);
+  EXPECT_EQ(after.devices[0].uuid, "GPU-1234");
+  ASSERT_EQ(after.devices[0].processes.size(), 2u);
+  EXPECT_EQ(after.devices[0].processes[0].process_id, 17);
+  EXPECT_EQ(after.devices[0].processes[0].bytes, 5000);
+  EXPECT_TRUE(after.devices[0].processes[0].is_this);
+  EXPECT_EQ(after.devices[0].processes[1].bytes, std::nullopt);
   EXPECT_EQ(after.tracker.dropped_bytes, 5);
   EXPECT_EQ(after.tracker.unwinder, before.tracker.unwinder);
 }

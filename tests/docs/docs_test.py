@@ -380,6 +380,14 @@ class Test:
       libraries = ["hbmprof::hbmprof"]
       if "<hbmprof/cuda.h>" in text:
         libraries += ["hbmprof::cuda", "CUDA::cudart_static"]
+      if "<hbmprof/adapters/" in text:
+        # The toolkit's CCCL and CUB, and declarations of what a machine does not have.
+        lists += (f"add_library({name}_headers INTERFACE)\n"
+                  f"target_include_directories({name}_headers SYSTEM INTERFACE {self.source}/tests/adapters/declarations"
+                  " ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_INCLUDE_DIRS}/cccl)\n"
+                  f"target_compile_definitions({name}_headers INTERFACE"
+                  " LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)\n")
+        libraries += [f"{name}_headers", "$<TARGET_NAME_IF_EXISTS:CUDA::cudart_static>"]
       if "<gtest/" in text:
         libraries += ["GTest::gtest_main"]
       lists += (f"add_executable({name} {name}.{block.kind.replace('cpp', 'cc')})\n"

@@ -623,10 +623,16 @@ TEST(PprofOptionsTest, MergesTheSmallestStacks) {
   EXPECT_EQ(Limited(snapshot, {400, 0}).SumUnder("inuse_space", "[small call stacks]"), 0) << "they fit";
 }
 
-TEST(PprofOptionsTest, OneSampleHasNoLabels) {
-  const ProfileView view = Limited(ManyStacks(400), {1, 0});
+TEST(PprofOptionsTest, EachDeviceAndKindHasASample) {
+  const absl::Status status = SerializePprof(ManyStacks(400), nullptr, {1, 0}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("max_samples is 1, but a sample for each device and kind of memory makes 2"));
+  Snapshot one_device = ManyStacks(400);
+  for (Snapshot::Sample& sample : one_device.samples) sample.device = 0;
+  const ProfileView view = Limited(one_device, {1, 0});
   ASSERT_EQ(view.samples.size(), 1u);
-  EXPECT_TRUE(view.samples[0].labels.empty());
+  EXPECT_THAT(view.samples[0].labels, UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "device")));
   ExpectSameSums(view, Limited(ManyStacks(400), {}));
 }
 
@@ -651,7 +657,7 @@ TEST(PprofOptionsTest, BytesAreLimited) {
 TEST(PprofOptionsTest, TooFewBytesAreAnError) {
   const absl::Status status = SerializePprof(ManyStacks(400), nullptr, {0, 10}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("max_bytes is 10, but a profile with one sample has "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_bytes is 10, but a profile with the fewest samples has "));
 }
 
 // What Pyroscope takes by default.

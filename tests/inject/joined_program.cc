@@ -94,6 +94,23 @@ void Tags() {
   }).join();
 }
 
+// A wrapper of the user's, whose frame is in no stack. `wrapper_takes` makes no record of its own.
+extern "C" [[gnu::noinline]] CUdeviceptr wrapper_takes(size_t bytes) {
+  const hbmprof::ScopedCaller scope;
+  return vendor_allocates(bytes);
+}
+extern "C" [[gnu::noinline]] void user_of_wrapper() {
+  wrapper_takes(kMiB);
+  const CUdeviceptr slab = wrapper_takes(2 * kMiB);
+  const hbmprof::ScopedCaller scope(hbmprof::Caller::OfThisFunction());
+  CHECK_THAT(user_records_block(slab, kKiB));
+}
+extern "C" [[gnu::noinline]] void scope_case() {
+  UseDevice(0);
+  user_of_wrapper();
+  vendor_allocates(4 * kMiB);
+}
+
 void AllOfIt(int round) {
   UseDevice(0);
   Profiler& profiler = Profiler::Default();
@@ -385,6 +402,7 @@ RecordsEarly records_early;
 int Run(const std::string& name, const char* path) {
   UseDevice(0);
   if (name == "tags") Tags();
+  if (name == "scope") scope_case();
   if (name == "all") EightThreads();
   if (name == "functions") Functions();
   if (name == "forks") Forks();

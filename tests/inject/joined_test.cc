@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -105,6 +106,23 @@ TEST(JoinedTest, ProgramTagsLabelDriverMemory) {
   EXPECT_EQ(injected.SumWhere("inuse_space", "phase", "decode"), 4 * kMiB);
   EXPECT_EQ(injected.SumWhere("inuse_space", "layer", "3"), 6 * kMiB);
   EXPECT_EQ(injected.Sum("inuse_space"), 31 * kMiB) << "another thread's is without";
+}
+
+TEST(JoinedTest, ScopedCallerBeginsStacksOfDriverMemory) {
+  const Started run;
+  const CommandResult result = run.Case("scope");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProfileView injected = run.Injected();
+  ExpectOneAccount(run.Own(), injected, DriversSum(result));
+  // By the innermost function: two allocations inside a wrapper, one without.
+  std::map<std::string, int64_t> sums;
+  for (const ProfileView::Sample& sample : injected.samples) {
+    sums[sample.functions.at(0)] += sample.values.at("inuse_space");
+  }
+  EXPECT_EQ(sums["user_of_wrapper"], 3 * kMiB - kKiB);
+  EXPECT_EQ(sums["scope_case"], kKiB) << "the block that user_of_wrapper records in its own scope";
+  EXPECT_EQ(sums.count("wrapper_takes"), 0u);
+  EXPECT_GE(injected.Sum("inuse_space"), 7 * kMiB);
 }
 
 TEST(JoinedTest, StaticTagsLabelAllSamples) {

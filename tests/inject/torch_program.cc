@@ -173,6 +173,17 @@ void Serve(const Torch& torch, bool leaks) {
   }
 }
 
+// Needs the memory that the allocator has cached: the driver refuses first, and the allocator frees it and tries again.
+void Retry(const Torch& torch) {
+  std::vector<void*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(copy_input(torch, 32 * kMiB));
+  for (void* const block : blocks) torch.Free(block);
+  void* const large = grow_kv_cache(torch, 128 * kMiB);
+  REQUIRE(large != nullptr);
+  torch.Free(large);
+  torch.EmptyCache();
+}
+
 void RunOut(const Torch& torch) {
   std::vector<void*> blocks;
   try {
@@ -206,6 +217,11 @@ extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, c
   if (name == "serve") Serve(torch, false);
   if (name == "leak") Serve(torch, true);
   if (name == "run_out") RunOut(torch);
+  if (name == "retry") Retry(torch);
+  if (name == "retry_and_run_out") {
+    Retry(torch);
+    RunOut(torch);
+  }
   if (name == "fork") Fork(torch);
   if (name == "empty") {
     Operate(torch, 1, 1000, 1);

@@ -210,6 +210,27 @@ TEST_P(TorchReleaseTest, RunningOutOfMemoryIsAWarning) {
   EXPECT_THAT(text, HasSubstr(std::to_string(32 * kMiB)));
 }
 
+TEST_P(TorchReleaseTest, FailureIsReportedOnlyIfTheRetryFailsToo) {
+  for (const char* setting : {"", "expandable_segments:True"}) {
+    SCOPED_TRACE(setting);
+    const std::vector<std::string> small = {"FAKE_CUDA_CAPACITY=268435456",
+                                            std::string("PYTORCH_CUDA_ALLOC_CONF=") + setting};
+    const CommandResult retry = Run("retry", small);
+    ASSERT_EQ(retry.exit_code, 0) << retry.err;
+    EXPECT_THAT(retry.err, Not(HasSubstr("hbmprof"))) << "the retry has succeeded";
+    const CommandResult run = Run("retry_and_run_out", small);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const std::string title = "hbmprof: out of memory on GPU:0";
+    const size_t report = run.err.find(title);
+    ASSERT_NE(report, std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find(title, report + 1), std::string::npos) << run.err;
+    // What is live when the last attempt fails: seven blocks, not the six cached ones of the first failure.
+    EXPECT_THAT(run.err, HasSubstr("7 live"));
+    EXPECT_THAT(run.err, Not(HasSubstr("6 live")));
+    EXPECT_THAT(run.err, Not(HasSubstr("192.00 MiB")));
+  }
+}
+
 #if defined(HBMPROF_TOOL)
 TEST_P(TorchReleaseTest, DiffNamesTheLeakingFunctionFirstWithItsBytes) {
   const std::string directory = NewDirectory();

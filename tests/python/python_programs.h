@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <ostream>
 #include <sstream>
@@ -93,6 +94,32 @@ inline std::vector<Frame> PythonFrames(std::vector<Frame> frames) {
   frames.erase(std::remove_if(frames.begin(), frames.end(), [](const Frame& frame) { return frame.file.empty(); }),
                frames.end());
   return frames;
+}
+
+// What a program has written about the stack of the allocations of one size.
+struct ExpectedStack {
+  int64_t count = 0;
+  std::vector<Frame> frames;
+};
+
+// What frames_program.py and plugin_program.py write, by size.
+inline std::map<int64_t, ExpectedStack> ReadExpected(const std::string& path) {
+  std::map<int64_t, ExpectedStack> stacks;
+  std::ifstream file(path);
+  ExpectedStack* stack = nullptr;
+  for (std::string line; std::getline(file, line);) {
+    const size_t tab = line.find('\t');
+    if (tab == std::string::npos) {
+      char* count = nullptr;
+      const long long size = std::strtoll(line.c_str(), &count, 10);
+      stack = &stacks[size];
+      stack->count = std::atoll(count);
+    } else {
+      const size_t last = line.rfind('\t');
+      stack->frames.push_back({line.substr(0, tab), line.substr(tab + 1, last - tab - 1), std::atoll(&line[last])});
+    }
+  }
+  return stacks;
 }
 
 inline int64_t SizeOf(const Profile& profile, const hbmprof::pprof::Sample& sample) {

@@ -49,31 +49,6 @@ PythonRun RunPython(const std::string& python, std::vector<std::string> argument
   return run;
 }
 
-struct Stack {
-  int64_t count = 0;
-  std::vector<Frame> frames;
-};
-
-// What frames_program.py has written, by size.
-std::map<int64_t, Stack> ReadExpected(const std::string& path) {
-  std::map<int64_t, Stack> stacks;
-  std::ifstream file(path);
-  Stack* stack = nullptr;
-  for (std::string line; std::getline(file, line);) {
-    const size_t tab = line.find('\t');
-    if (tab == std::string::npos) {
-      char* count = nullptr;
-      const long long size = std::strtoll(line.c_str(), &count, 10);
-      stack = &stacks[size];
-      stack->count = std::atoll(count);
-    } else {
-      const size_t last = line.rfind('\t');
-      stack->frames.push_back({line.substr(0, tab), line.substr(tab + 1, last - tab - 1), std::atoll(&line[last])});
-    }
-  }
-  return stacks;
-}
-
 TEST_P(PythonTest, StacksHaveTheFunctionsFilesAndLinesThatPythonSays) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
@@ -81,7 +56,7 @@ TEST_P(PythonTest, StacksHaveTheFunctionsFilesAndLinesThatPythonSays) {
     SCOPED_TRACE(python);
     const PythonRun run = RunPython(python, {HBMPROF_PYTHON_PROGRAMS "/frames_program.py", "EXPECTED", "50"},
                                     {"HBMPROF_STACK_DEPTH=512"});
-    const std::map<int64_t, Stack> expected = ReadExpected(run.directory + "/expected");
+    const std::map<int64_t, ExpectedStack> expected = ReadExpected(run.directory + "/expected");
     EXPECT_EQ(expected.size(), 38u);
     std::map<int64_t, int64_t> counts;
     for (const auto& sample : run.profile.sample()) {
@@ -223,6 +198,7 @@ TEST(DoctorTest, SaysThatAnInterpreterIsTooNew) {
       RunCommand({HBMPROF_TOOL_PATH, "doctor", "--", HBMPROF_PYTHON_LIBRARIES "/libpython_too_new.so"});
   EXPECT_EQ(doctor.exit_code, 1);
   EXPECT_THAT(doctor.out, HasSubstr("! Python           3.15.2: Python functions are not in the stacks"));
+  EXPECT_THAT(doctor.out, HasSubstr("JAX_SEND_TRACEBACK_TO_RUNTIME=FULL"));
 }
 
 TEST_P(PythonTest, DoctorNamesTheInterpreter) {

@@ -65,6 +65,26 @@ INSTANTIATE_TEST_SUITE_P(
                          "<m::pool::Pool<T> as m::pool::Grow>::grow"},
                     Case{"_ZN1m4leak17h061f34834d1a9874E.llvm.1234", "m::leak"}));
 
+// 30 levels of a pair of references to the level before would be 2^30 parts.
+TEST(ShortName, ARustNameOfMoreThan64KiBStaysMangled) {
+  const std::string digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  std::string path = "INvC1m4leak";
+  size_t before = path.size();
+  path += "TuuE";
+  for (int level = 0; level < 30; ++level) {
+    const size_t here = path.size();
+    // A reference is a position in base 62, plus one.
+    std::string reference(1, digits[(before - 1) % 62]);
+    if (before > 62) reference.insert(0, 1, digits[(before - 1) / 62]);
+    path += "TB" + reference + "_B" + reference + "_E";
+    before = here;
+    const std::string symbol = "_R" + path + "E";
+    if (level == 4 || level == 29) {
+      EXPECT_EQ(ShortFunctionName(symbol.c_str()), level == 4 ? "m::leak" : symbol);
+    }
+  }
+}
+
 class Shortened : public testing::TestWithParam<Case> {};
 TEST_P(Shortened, DemangledName) { EXPECT_EQ(ShortenDemangled(GetParam().in), GetParam().out); }
 

@@ -223,7 +223,8 @@ TEST_F(ControlTest, AProfileCanHaveLimits) {
   const auto view = Profile(program, "profile max_samples=1 max_bytes=100000");
   EXPECT_EQ(view.samples.size(), 1u);
   EXPECT_EQ(std::to_string(view.Sum("inuse_space")), view.Comment("device sim:0", "in_use"));
-  EXPECT_THAT(Error(program, "profile max_bytes=1"), HasSubstr("max_bytes is 1, but a profile with one sample has"));
+  EXPECT_THAT(Error(program, "profile max_bytes=1"),
+              HasSubstr("max_bytes is 1, but a profile with the fewest samples has"));
   EXPECT_THAT(Error(program, "profile max_samples=x"), HasSubstr("max_samples='x' is not a number"));
   EXPECT_THAT(Error(program, "profile samples=1"), HasSubstr("not 'samples'"));
 }

@@ -253,6 +253,32 @@ std::string DemanglerBombs() {
   return maker.Bytes();
 }
 
+// As DemanglerBombs, with Rust names: nested references, and 62^10 lifetimes.
+std::string RustDemanglerBombs() {
+  ProfileMaker maker = Small();
+  // A reference is the position after "_R", in base 62.
+  const auto reference = [](size_t position) {
+    const std::string digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    std::string text = position == 0 ? "" : std::string(1, digits[(position - 1) % 62]);
+    for (size_t rest = position == 0 ? 0 : (position - 1) / 62; rest > 0; rest /= 62)
+      text.insert(0, 1, digits[rest % 62]);
+    return "B" + text + "_";
+  };
+  for (int levels = 1; levels < 60; ++levels) {
+    std::string name = "INvC1a1f";
+    size_t before = name.size();
+    name += "TuuE";
+    for (int level = 0; level < levels; ++level) {
+      const size_t here = name.size();
+      name += "T" + Repeated(reference(before), 2) + "E";
+      before = here;
+    }
+    maker.Sample({maker.Location(0, static_cast<uint64_t>(levels), {{maker.Function("", "_R" + name + "E")}})}, {1, 1});
+  }
+  maker.Sample({maker.Location(0, 60, {{maker.Function("", "_RINvC1a1fFGzzzzzzzzzz_EuE")}})}, {1, 1});
+  return maker.Bytes();
+}
+
 class HostileProfile : public testing::TestWithParam<Hostile> {};
 
 TEST_P(HostileProfile, StaysWithinTimeAndMemory) {
@@ -306,7 +332,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Hostile{"ManyPositionsOfOneFunction", ManyPositionsOfOneFunction}, Hostile{"LongPath", LongPath},
                     Hostile{"HugeIds", HugeIds}, Hostile{"TangledMappings", TangledMappings},
                     Hostile{"EmptySamples", EmptySamples}, Hostile{"EmptyOfAllKinds", EmptyOfAllKinds},
-                    Hostile{"GzipBomb", GzipBomb}, Hostile{"DemanglerBombs", DemanglerBombs}),
+                    Hostile{"GzipBomb", GzipBomb}, Hostile{"DemanglerBombs", DemanglerBombs},
+                    Hostile{"RustDemanglerBombs", RustDemanglerBombs}),
     [](const testing::TestParamInfo<Hostile>& info) { return std::string(info.param.name); });
 
 }  // namespace

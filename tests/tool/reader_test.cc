@@ -268,5 +268,20 @@ TEST(Diff, TakesAtMostHalfAGigabyteFor100000Samples) {
   EXPECT_TRUE(!timed || seconds < 20) << seconds;
 }
 
+TEST(FunctionNames, RustSymbolsAreDemangled) {
+  const std::string path = ScratchDir() + "/rust.pb.gz";
+  ProfileMaker maker;
+  // With no name, as in profiles that a symbolizer will complete, and with the symbol as its name.
+  maker.Sample({maker.Location(0, 1, {{maker.Function("", "_RNvCskK7mfDs1mzF_1m4leak")}})}, {1, 1});
+  const std::string symbol = "_RINvMs_NtCskK7mfDs1mzF_1m4poolINtB5_4PoolyE4takeyNCNvB7_4leak0EB7_";
+  maker.Sample({maker.Location(0, 2, {{maker.Function(symbol, symbol)}})}, {1, 2});
+  maker.Sample({maker.Location(0, 3, {{maker.Function("_RZ1", "_RZ1")}})}, {1, 3});
+  maker.Write(path);
+  const CommandResult top = RunTool({"top", path});
+  EXPECT_THAT(top.out, testing::HasSubstr("  m::leak\n"));
+  EXPECT_THAT(top.out, testing::HasSubstr("  <m::pool::Pool<u64>>::take\n"));
+  EXPECT_THAT(top.out, testing::HasSubstr("  _RZ1\n"));
+}
+
 }  // namespace
 }  // namespace hbmprof_test

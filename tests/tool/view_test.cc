@@ -176,12 +176,12 @@ TEST(OwnCode, IsTheDefaultOfLeaks) {
   EXPECT_THAT(own.out,
               HasSubstr("stacks start at the first frame outside of known libraries (--no-own shows all frames)"));
   EXPECT_THAT(own.out, Not(HasSubstr("cudaMalloc")));
-  EXPECT_THAT(own.out, HasSubstr("what leaks grew by 5.86 KiB"));
+  EXPECT_THAT(own.out, HasSubstr("the leaks grew by 5.86 KiB"));
   arguments.push_back("--no-own");
   const CommandResult all = RunTool(arguments);
   EXPECT_THAT(all.out, HasSubstr("2 sites: 2 leak"));
   EXPECT_THAT(all.out, HasSubstr("cudaMalloc"));
-  EXPECT_THAT(all.out, HasSubstr("what leaks grew by 5.86 KiB"));
+  EXPECT_THAT(all.out, HasSubstr("the leaks grew by 5.86 KiB"));
   EXPECT_EQ(ToolJson(arguments)["own"], false);
 }
 

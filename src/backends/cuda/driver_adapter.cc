@@ -6,27 +6,20 @@
 namespace hbmprof::internal {
 namespace {
 
-struct ThreadCalls {
-  int depth = 0;
-  const Caller* above = nullptr;
-};
-thread_local ThreadCalls thread_calls;
+thread_local int thread_depth = 0;  // of tracked calls
 
 }  // namespace
 
-TrackedCudaCall::TrackedCudaCall(const Caller& caller)
-    : outermost_(thread_calls.depth++ == 0), caller_(thread_calls.above != nullptr ? *thread_calls.above : caller) {
+TrackedCudaCall::TrackedCudaCall(const Caller& caller) : outermost_(thread_depth++ == 0), caller_(caller) {
   if (outermost_) count_.fetch_add(1, std::memory_order_relaxed);
 }
 
 TrackedCudaCall::~TrackedCudaCall() {
-  --thread_calls.depth;
+  --thread_depth;
   if (outermost_) count_.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::atomic<uint64_t> TrackedCudaCall::count_{0};
-
-void TrackedCudaCall::SetCallerAbove(const Caller* caller) { thread_calls.above = caller; }
 
 Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
   if (location.type == cuda_driver::kLocationDevice) return {queries_.Device(location.id), MemoryKind::kVmm, {}};
@@ -186,10 +179,11 @@ CudaDriverAdapter::Measurement CudaDriverAdapter::Measure() {
 }
 
 size_t CudaDriverAdapter::BytesSince(const Measurement& before) {
-  if (before.free_bytes < 0) return 0;
-  const int64_t after = queries_.FreeBytes();
+  if (!before.free_bytes.has_value()) return 0;
+  const std::optional<int64_t> after = queries_.FreeBytes();
   const bool alone = TrackedCudaCall::Count() == before.calls;
-  return after >= 0 && alone ? static_cast<size_t>(std::max<int64_t>(before.free_bytes - after, 0)) : 0;
+  if (!after.has_value() || !alone) return 0;
+  return static_cast<size_t>(std::max<int64_t>(*before.free_bytes - *after, 0));
 }
 
 }  // namespace hbmprof::internal

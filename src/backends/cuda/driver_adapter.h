@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "hbmprof/allocation.h"
@@ -60,8 +61,8 @@ class CudaDriverQueries {
   virtual size_t AddressRangeBytes(const void* address) = 0;
   virtual Capture CaptureOf(const CudaDriverStream& stream) = 0;
   virtual bool PrimaryContextActive(int device) = 0;
-  // Returns the free bytes of the current device, -1 if there is none.
-  virtual int64_t FreeBytes() = 0;
+  // Returns the free bytes of the current device; nullopt if there is no current device.
+  virtual std::optional<int64_t> FreeBytes() = 0;
   // Returns the profiler's id of a device.
   virtual DeviceId Device(int ordinal) = 0;
   // Returns the allocator that labels stream-ordered memory.
@@ -80,12 +81,7 @@ class TrackedCudaCall {
   TrackedCudaCall& operator=(const TrackedCudaCall&) = delete;
 
   bool outermost() const { return outermost_; }
-  // The caller at which the recorded stack begins: that of SetCallerAbove if one is set, else that of the constructor.
   const Caller& caller() const { return caller_; }
-
-  // For a tracked wrapper above the driver: until the next call with null, the stacks of the calling thread's
-  // allocations begin at `caller`, which must stay valid until then.
-  static void SetCallerAbove(const Caller* caller);
 
   // The number of starts and ends of outermost calls so far, on all threads.
   static uint64_t Count() { return count_.load(std::memory_order_relaxed); }
@@ -399,7 +395,7 @@ class CudaDriverAdapter {
     CudaPhysicalMemory::Taken unmapped;  // tiles of its arrays
   };
   struct Measurement {
-    int64_t free_bytes = -1;
+    std::optional<int64_t> free_bytes;  // nullopt: not known
     uint64_t calls = 0;
   };
 

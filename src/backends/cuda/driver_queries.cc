@@ -79,16 +79,17 @@ void AddNvmlFigures(CUdevice device, DeviceProbe& probe) {
   NvmlMemory memory = QueryNvml(bus_id);
   probe.uuid = std::move(memory.uuid);
   probe.processes = std::move(memory.processes);
-  if (!probe.bytes_limit.has_value() && memory.total_bytes >= 0) probe.bytes_limit = memory.total_bytes;
-  // For a part of a device (MIG), NVML reports the figures of the whole device.
-  const bool is_whole = memory.total_bytes - probe.bytes_limit.value_or(0) <= memory.total_bytes / 8;
-  if (!probe.bytes_free.has_value() && memory.used_bytes >= 0 && is_whole) {
-    probe.bytes_free = memory.total_bytes - memory.used_bytes;
+  if (!probe.bytes_limit.has_value()) probe.bytes_limit = memory.total_bytes;
+  bool is_used_known = false;
+  if (memory.total_bytes.has_value() && memory.used_bytes.has_value()) {
+    // For a part of a device (MIG), NVML reports the figures of the whole device.
+    is_used_known = *memory.total_bytes - *probe.bytes_limit <= *memory.total_bytes / 8;
   }
-  if (memory.process_bytes >= 0) {
+  if (!probe.bytes_free.has_value() && is_used_known) probe.bytes_free = *memory.total_bytes - *memory.used_bytes;
+  if (memory.process_bytes.has_value()) {
     probe.driver_bytes_in_use = memory.process_bytes;
     probe.driver_scope = DriverScope::kProcess;
-  } else if (!probe.driver_bytes_in_use.has_value() && memory.used_bytes >= 0 && is_whole) {
+  } else if (!probe.driver_bytes_in_use.has_value() && is_used_known) {
     probe.driver_bytes_in_use = memory.used_bytes;
     probe.driver_scope = DriverScope::kDevice;
   }
@@ -205,10 +206,11 @@ CudaDriverQueries::Capture CudaDriverInProcess::CaptureOf(const CudaDriverStream
 
 bool CudaDriverInProcess::PrimaryContextActive(int device) { return HasActivePrimaryContext(device); }
 
-int64_t CudaDriverInProcess::FreeBytes() {
+std::optional<int64_t> CudaDriverInProcess::FreeBytes() {
   size_t free = 0;
   size_t total = 0;
-  return query::cuMemGetInfo_v2(&free, &total) == kSuccess ? static_cast<int64_t>(free) : -1;
+  if (query::cuMemGetInfo_v2(&free, &total) != kSuccess) return std::nullopt;
+  return static_cast<int64_t>(free);
 }
 
 void CudaDriverInProcess::Recorded(DeviceId device) {

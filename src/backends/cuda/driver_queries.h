@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -58,7 +59,7 @@ class CudaDriverInProcess : public CudaDriverQueries {
   size_t AddressRangeBytes(const void* address) override;
   Capture CaptureOf(const CudaDriverStream& stream) override;
   bool PrimaryContextActive(int device) override;
-  int64_t FreeBytes() override;
+  std::optional<int64_t> FreeBytes() override;
   DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, adapter_queries_); }
   AllocatorId StreamOrderedAllocator() override { return CudaStreamOrderedAllocator(); }
   void Recorded(DeviceId device) override;

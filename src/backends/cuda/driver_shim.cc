@@ -171,11 +171,11 @@ MemorySpace SpaceOfCall(std::string_view name) {
 
 // Reports a wrapped call that has failed with kErrorOutOfMemory.
 template <typename... Arguments>
-void ReportFailure(std::string_view name, const Arguments&... arguments) {
+void ReportFailure(const Caller& caller, std::string_view name, const Arguments&... arguments) {
   const bool is_reported = Completes([&] {
     const int ordinal = DeviceOf(arguments...);
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
-    ReportOutOfMemory({name, RequestedBytes(arguments...), device, SpaceOfCall(name)});
+    CudaAllocationFailed({name, RequestedBytes(arguments...), device, SpaceOfCall(name)}, caller);
   });
   if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
 }
@@ -191,7 +191,7 @@ void ReportFailure(std::string_view name, const Arguments&... arguments) {
 #define ALLOCATE(id, bytes, kind) \
   TRACK(Allocate(caller, real, [&] { return CudaDriverAdapter::Buffer(id, bytes, MemoryKind::kind); }))
 #define UNPACKED(...) __VA_ARGS__
-#define REPORT(name, ...) ReportFailure(#name, __VA_ARGS__)
+#define REPORT(name, ...) ReportFailure(caller, #name, __VA_ARGS__)
 #define LOAD(id) TRACK(Load(caller, real, [&] { return id; }))
 
 extern "C" {

@@ -9,13 +9,18 @@
 #include <string_view>
 
 #include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/out_of_memory.h"
 
 namespace hbmprof::internal {
 
-// Two callbacks that src/inject/cuda_preload.cc defines. The wrappers call the first before they first use
+// Callbacks that src/inject/cuda_preload.cc defines. The wrappers call the first before they first use
 // Profiler::Default(), possibly in several threads at the same time, and the second once, after that.
 void PrepareCudaTracking();
 void CudaTrackingStarts();
+// The wrappers call it after a call of the driver has failed because there was no memory. `caller` is the caller of the
+// wrapper. Throws std::bad_alloc if the host has no memory to report the failure.
+void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller);
 
 // See CudaPhysicalMemory::NameByAddress. REQUIRES: a call of the driver was tracked before.
 bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to));

@@ -1,16 +1,35 @@
 #include "src/backends/cuda/linked_calls.h"
 
+#include <dlfcn.h>
+
+#include <atomic>
 #include <memory>
 #include <string>
 
 #include "hbmprof/out_of_memory.h"
-#include "src/backends/cuda/caller_above.h"
 #include "src/backends/cuda/driver_queries.h"
 #include "src/backends/cuda/made_tracker.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
 
 namespace hbmprof::internal {
+namespace {
+
+// Whether the program was started with the injected library, which then reports failures of the driver. Not a static
+// local with an initializer: the guard would be held while dlsym takes the dynamic linker's lock. Threads that call it
+// at the same time store the same value.
+bool IsInjected() {
+  enum Answer { kUnknown, kNo, kYes };
+  static std::atomic<Answer> known{kUnknown};
+  Answer answer = known.load(std::memory_order_relaxed);
+  if (answer == kUnknown) {
+    answer = dlsym(RTLD_DEFAULT, "hbmprof_cuda_profiler") != nullptr ? kYes : kNo;
+    known.store(answer, std::memory_order_relaxed);
+  }
+  return answer == kYes;
+}
+
+}  // namespace
 
 CudaLinkedCalls* CudaLinkedCalls::Instance() {
   static MadeTracker<CudaLinkedCalls> made;
@@ -18,7 +37,7 @@ CudaLinkedCalls* CudaLinkedCalls::Instance() {
 }
 
 void ReportCudaOutOfMemory(const char* call, size_t bytes, int ordinal, MemoryKind kind) {
-  if (CallerAbove::IsInjected()) return;
+  if (IsInjected()) return;
   const bool is_reported = Completes([&] {
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
     ReportOutOfMemory({call, bytes, device, SpaceOf(kind)});

@@ -122,7 +122,7 @@ NvmlMemory QueryNvml(const char* pci_bus_id) {
   memory.uuid = UuidOf(*nvml, device);
   memory.processes = Processes(*nvml, device);
   for (const DeviceProcess& process : memory.processes) {
-    if (process.is_this && process.bytes.has_value() && memory.process_bytes < 0) memory.process_bytes = *process.bytes;
+    if (process.is_this && !memory.process_bytes.has_value()) memory.process_bytes = process.bytes;
   }
   return memory;
 }

@@ -4,6 +4,7 @@
 #define HBMPROF_SRC_BACKENDS_CUDA_NVML_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,11 @@
 
 namespace hbmprof::internal {
 
+// nullopt: NVML does not report it.
 struct NvmlMemory {
-  int64_t total_bytes = -1;
-  int64_t used_bytes = -1;               // by all processes
-  int64_t process_bytes = -1;            // allocations, contexts and code of this process; -1: NVML does not report it
+  std::optional<int64_t> total_bytes;
+  std::optional<int64_t> used_bytes;     // by all processes
+  std::optional<int64_t> process_bytes;  // allocations, contexts and code of this process
   std::string uuid;                      // "GPU-..."; of the whole device if it is divided (MIG); empty: unknown
   std::vector<DeviceProcess> processes;  // that compute on the device; empty: unknown
 };

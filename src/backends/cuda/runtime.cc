@@ -2,7 +2,6 @@
 // Not here: the stream-ordered ones (runtime_stream.cc), sizes and the order of events (adapter.h).
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
-#include "src/backends/cuda/caller_above.h"
 #include "src/backends/cuda/linked_calls.h"
 #include "src/backends/cuda/queries.h"
 
@@ -46,7 +45,7 @@ CudaArrayShape ShapeOf(const cudaExtent& extent, unsigned int flags) {
 
 template <typename Call, typename Describe>
 cudaError_t Track(const Caller& caller, const Call& call, const Describe& describe) {
-  const internal::CallerAbove above(caller);
+  const ScopedCaller scope(caller);
   CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
   if (calls == nullptr) return call();
   return internal::AllocateAndRecord(calls->profiler, caller, cudaSuccess, call, describe, &OnCurrentDevice);
@@ -175,7 +174,7 @@ cudaError_t FreeMipmappedArray(cudaMipmappedArray_t array) {
 
 cudaError_t IpcOpenMemHandle(void** ptr, cudaIpcMemHandle_t handle, unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
-  const internal::CallerAbove above(caller);
+  const ScopedCaller scope(caller);
   CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
   const cudaError_t result = cudaIpcOpenMemHandle(ptr, handle, flags);
   if (result != cudaSuccess || calls == nullptr || !calls->profiler.enabled()) return result;

@@ -2,7 +2,6 @@
 // stream, and by runtime_stream_per_thread.cc for the per-thread default stream.
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
-#include "src/backends/cuda/caller_above.h"
 #include "src/backends/cuda/linked_calls.h"
 #include "src/backends/cuda/queries.h"
 
@@ -47,7 +46,7 @@ Attributes OfPoolMemory(const void* ptr, cudaStream_t stream) {
 template <typename Call, typename AttributesOf>
 cudaError_t Track(const Caller& caller, const char* name, void** ptr, size_t bytes, cudaStream_t stream,
                   const Call& call, const AttributesOf& attributes) {
-  const internal::CallerAbove above(caller);
+  const ScopedCaller scope(caller);
   internal::CudaLinkedCalls* const calls = internal::CudaLinkedCalls::Instance();
   if (calls == nullptr) return call();
   const cudaError_t result = internal::AllocateAndRecord(

@@ -286,11 +286,14 @@ void PjrtRecords::Loaded(const Caller& caller, PjrtHandle executable, std::share
   loaded.made_by = caller.pc;
   {
     const ScopedTag name("executable", program->name);
-    const ScopedTag temp(program->temp_bytes < 0 ? "" : "temp_bytes", std::to_string(program->temp_bytes));
-    const ScopedTag peak(program->peak_bytes < 0 ? "" : "peak_bytes", std::to_string(program->peak_bytes));
+    const auto key = [](const char* name, const std::optional<int64_t>& bytes) {
+      return bytes.has_value() ? name : "";
+    };
+    const ScopedTag temp(key("temp_bytes", program->temp_bytes), std::to_string(program->temp_bytes.value_or(0)));
+    const ScopedTag peak(key("peak_bytes", program->peak_bytes), std::to_string(program->peak_bytes.value_or(0)));
     std::vector<PjrtMemory> code(program->devices.size());
     for (size_t i = 0; i < code.size(); ++i) {
-      code[i].bytes = static_cast<size_t>(std::max<int64_t>(program->code_bytes, 0));
+      code[i].bytes = static_cast<size_t>(program->code_bytes.value_or(0));
       code[i].attributes.kind = MemoryKind::kExecutable;
       code[i].attributes.device = program->devices[i];
     }

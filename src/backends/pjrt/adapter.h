@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -43,9 +44,10 @@ struct PjrtProgram {
   std::string name;
   size_t num_outputs = 0;
   std::vector<DeviceId> devices;  // the addressable ones
-  int64_t code_bytes = 0;         // on each device; negative: the plugin does not report it
-  int64_t temp_bytes = -1;        // needed by one execution besides arguments and outputs; -1: unknown
-  int64_t peak_bytes = -1;
+  // nullopt: the plugin does not report it.
+  std::optional<int64_t> code_bytes;  // on each device
+  std::optional<int64_t> temp_bytes;  // needed by one execution besides arguments and outputs
+  std::optional<int64_t> peak_bytes;
   // The outputs of the first execution, [device][output]. Set once; null before that.
   using Outputs = std::vector<std::vector<PjrtMemory>>;
   mutable std::atomic<const Outputs*> outputs{nullptr};

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "hbmprof/out_of_memory.h"
@@ -15,6 +17,7 @@
 #include "hbmprof/tag.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
+#include "src/base/traceback.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -219,15 +222,24 @@ PjrtMemory DescribeOutput(TrackedPlugin& tracked, const ExecuteArgs& args, const
   return memory;
 }
 
+// Returns the caller's description of the call; empty if there is none.
+std::string_view CallLocationOf(const ExecuteArgs& args) {
+  constexpr size_t kMaxBytes = size_t{1} << 20;
+  const ExecuteOptions* const options = args.options;
+  if (options == nullptr || !HBMPROF_HAS_FIELD(options, call_location) || options->call_location == nullptr) return {};
+  return {options->call_location, strnlen(options->call_location, kMaxBytes)};
+}
+
 void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteArgs& args) {
   if (args.output_lists == nullptr) return;
   const std::shared_ptr<const PjrtProgram> program = ProgramOf(tracked, caller, args);
   if (program->num_outputs == 0) return;
   const PjrtHandle client = program->client;
   const ScopedTag name(program->name.empty() ? "" : "executable", program->name);
-  const bool has_location = args.options != nullptr && HBMPROF_HAS_FIELD(args.options, call_location) &&
-                            args.options->call_location != nullptr;
-  const ScopedTag location(has_location ? "call_location" : "", has_location ? args.options->call_location : "");
+  const std::string_view location = CallLocationOf(args);
+  const bool is_traceback = IsTraceback(location);
+  const ScopedTraceback traceback(is_traceback ? location : std::string_view());
+  const ScopedTag tag(is_traceback || location.empty() ? "" : "call_location", location);
 
   // The outputs of an executable have the same locations and shapes in each execution, except if the call names a
   // device.

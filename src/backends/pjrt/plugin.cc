@@ -15,6 +15,9 @@ constexpr size_t kSmall = 64;
 
 constexpr char kUnknownDevice[] = "unknown";
 
+// A plugin may pass a number below 0 for a size that it does not know.
+std::optional<int64_t> Reported(int64_t bytes) { return bytes < 0 ? std::nullopt : std::optional<int64_t>(bytes); }
+
 std::string Text(const char* text, size_t size) { return text == nullptr ? std::string() : std::string(text, size); }
 
 }  // namespace
@@ -35,10 +38,11 @@ void PjrtPlugin::Discard(pjrt::Error* error) const {
   reinterpret_cast<void (*)(pjrt::ErrorDestroyArgs*)>(Function(Slot::kErrorDestroy))(&query.args);
 }
 
-int PjrtPlugin::CodeOf(const pjrt::Error* error) const {
+std::optional<int> PjrtPlugin::CodeOf(const pjrt::Error* error) const {
   PjrtQuery<pjrt::ErrorGetCodeArgs> query;
   query.args.error = error;
-  return Query(Slot::kErrorGetCode, &query) ? query.args.code : -1;
+  if (!Query(Slot::kErrorGetCode, &query)) return std::nullopt;
+  return query.args.code;
 }
 
 std::vector<pjrt::Device*> PjrtPlugin::AddressableDevices(pjrt::Client* client) const {
@@ -63,8 +67,7 @@ DeviceProbe PjrtPlugin::Probe(const PjrtPlugin& plugin, pjrt::Device* device) {
   query.args.device = device;
   if (!plugin.Query(Slot::kDeviceMemoryStats, &query)) return probe;
   const auto known = [](const pjrt::OptionalBytes& bytes) -> std::optional<int64_t> {
-    if (!bytes.is_set || bytes.value < 0) return std::nullopt;
-    return bytes.value;
+    return bytes.is_set ? Reported(bytes.value) : std::nullopt;
   };
   // Some plugins without statistics answer with zeros instead of an error.
   if (query.args.bytes_in_use == 0 && known(query.args.bytes_limit).value_or(0) == 0) return probe;
@@ -226,12 +229,12 @@ std::shared_ptr<PjrtProgram> PjrtPlugin::DescribeProgram(PjrtHandle client, pjrt
   if (Query(Slot::kExecutableNumOutputs, &outputs)) program->num_outputs = outputs.args.num_outputs;
   PjrtQuery<pjrt::ExecutableSizeArgs> size;
   size.args.executable = get.args.executable;
-  if (Query(Slot::kExecutableSizeOfGeneratedCode, &size)) program->code_bytes = size.args.size;
+  if (Query(Slot::kExecutableSizeOfGeneratedCode, &size)) program->code_bytes = Reported(size.args.size);
   PjrtQuery<pjrt::ExecutableMemoryStatsArgs> stats;
   stats.args.executable = get.args.executable;
   if (Query(Slot::kExecutableMemoryStats, &stats)) {
-    program->temp_bytes = stats.args.temp;
-    program->peak_bytes = stats.args.peak_memory;
+    program->temp_bytes = Reported(stats.args.temp);
+    program->peak_bytes = Reported(stats.args.peak_memory);
   }
   PjrtQuery<pjrt::ExecutableDestroyArgs> destroy;
   destroy.args.executable = get.args.executable;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -61,8 +62,8 @@ class PjrtPlugin {
     Discard(error);
     return false;
   }
-  // Returns the code of `error`, -1 if the plugin does not report it. Does not destroy `error`.
-  int CodeOf(const pjrt::Error* error) const;
+  // Returns the code of `error`; nullopt if the plugin does not report it. Does not destroy `error`.
+  std::optional<int> CodeOf(const pjrt::Error* error) const;
 
   // A device, and the name of one of its memory spaces.
   struct Location {

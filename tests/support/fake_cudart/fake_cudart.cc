@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
 
 #include "tests/support/fake_cudart/fake_cuda.h"
 
@@ -52,6 +53,31 @@ Object* Find(Handle handle, char sort) {
   if (handle == nullptr || fake_cuda_find(handle, &block) == 0 || block.kind != FAKE_CUDA_OBJECT) return nullptr;
   auto* object = reinterpret_cast<Object*>(block.base);
   return object->sort == sort ? object : nullptr;
+}
+
+class EventTable {
+ public:
+  uintptr_t Add() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return *live_.insert(++last_).first;
+  }
+  bool Remove(cudaEvent_t event) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return live_.erase(reinterpret_cast<uintptr_t>(event)) != 0;
+  }
+  bool Has(cudaEvent_t event) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return live_.count(reinterpret_cast<uintptr_t>(event)) != 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  uintptr_t last_ = 0;
+  std::set<uintptr_t> live_;
+};
+EventTable& Events() {
+  static auto& events = *new EventTable;
+  return events;
 }
 
 cudaError_t Destroy(Object* object) {
@@ -355,6 +381,38 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   FAKE_CUDA_ENTER();
   return IsStream(stream) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
+}
+
+// A stream has no work, so an event has always happened. An event is a number, because a program may use one that
+// another thread destroys at the same time.
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  FAKE_CUDA_ENTER();
+  *event = reinterpret_cast<cudaEvent_t>(Events().Add());
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  FAKE_CUDA_ENTER();
+  return Events().Remove(event) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  FAKE_CUDA_ENTER();
+  return Events().Has(event) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  FAKE_CUDA_ENTER();
+  return Events().Has(event) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return cudaEventQuery(event); }
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  *id = reinterpret_cast<uintptr_t>(stream);
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {

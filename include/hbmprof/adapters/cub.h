@@ -1,0 +1,257 @@
+// TrackingCachingAllocator: cub::CachingDeviceAllocator with recorded memory.
+//
+//   hbmprof::adapters::TrackingCachingAllocator allocator;   // in place of cub::CachingDeviceAllocator
+//   void* p = nullptr;
+//   cudaError_t error = allocator.DeviceAllocate(&p, bytes, stream);
+//   ...
+//   error = allocator.DeviceFree(p);
+//
+// Needs CUB's headers (the CUDA toolkit has them).
+#ifndef HBMPROF_ADAPTERS_CUB_H_
+#define HBMPROF_ADAPTERS_CUB_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cub/util_allocator.cuh>
+#include <map>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "hbmprof/caller.h"
+#include "hbmprof/out_of_memory.h"
+#include "hbmprof/profiler.h"
+
+namespace hbmprof::adapters {
+
+// A cub::CachingDeviceAllocator. Its functions do what CUB's do, with these records: each allocation is a block with
+// the size that CUB has rounded up and the stack of the caller. Cached memory is of kind `pool`, with the stack of the
+// call that took it from CUDA. So, for each device, the sum of the blocks is CUB's counter cached_bytes[device].live,
+// and that of the idle memory is cached_bytes[device].free. The label `device` is "GPU:<ordinal>", the label
+// `allocator` is "cub". A failure with cudaErrorMemoryAllocation is reported (out_of_memory.h). Thread-safe, as CUB's.
+//
+// Call these functions on this type, not on its base, whose functions are not virtual. `profiler` must live longer than
+// this object.
+//
+// Limit: if CUDA has no memory, CUB frees its cache and tries again. The records of that cache are removed after the
+// call. If another pool gets the same memory from CUDA before that, its segment may not be recorded.
+class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
+  using Base = cub::CachingDeviceAllocator;
+
+ public:
+  explicit TrackingCachingAllocator(Profiler& profiler = Profiler::Default())
+      : profiler_(profiler), allocator_(profiler.Allocator("cub")) {}
+  // The arguments after `profiler` are those of cub::CachingDeviceAllocator.
+  TrackingCachingAllocator(Profiler& profiler, unsigned int bin_growth, unsigned int min_bin = 1,
+                           unsigned int max_bin = INVALID_BIN, size_t max_cached_bytes = INVALID_SIZE,
+                           bool skip_cleanup = false)
+      : Base(bin_growth, min_bin, max_bin, max_cached_bytes, skip_cleanup),
+        profiler_(profiler),
+        allocator_(profiler.Allocator("cub")) {}
+  // Keeps the records of allocations that were not freed.
+  ~TrackingCachingAllocator() override {
+    if (!skip_cleanup) FreeAllCached();
+  }
+
+  [[gnu::noinline]] cudaError_t DeviceAllocate(int device, void** memory, size_t bytes, cudaStream_t stream = nullptr) {
+    return Allocate(Caller::OfThisFunction(), device, memory, bytes, stream);
+  }
+  [[gnu::noinline]] cudaError_t DeviceAllocate(void** memory, size_t bytes, cudaStream_t stream = nullptr) {
+    return Allocate(Caller::OfThisFunction(), INVALID_DEVICE_ORDINAL, memory, bytes, stream);
+  }
+
+  cudaError_t DeviceFree(int device, void* memory) {
+    const Key key(Resolve(device), memory);
+    size_t bytes = 0;
+    FreedRecord segment;
+    const FreedRecord block = profiler_.RecordBlockFree(memory);
+    {
+      // The record of memory that goes back to CUDA is removed before that. CUB decides by the size of its cache, which
+      // other threads change, so the decision is checked afterwards.
+      const std::lock_guard<std::mutex> lock(mutex);
+      const auto live = live_blocks.find(BlockDescriptor(memory, key.first));
+      if (live != live_blocks.end()) {
+        bytes = live->bytes;
+        const bool stays = live->bin != INVALID_BIN && cached_bytes[key.first].free + bytes <= max_cached_bytes;
+        if (!stays) segment = TakeSegment(key);
+      }
+    }
+    const cudaError_t error = Base::DeviceFree(device, memory);
+    const std::lock_guard<std::mutex> lock(mutex);
+    const State state = StateOf(key, bytes);
+    if (state == State::kGone) {
+      // After an error of cudaFree the memory is still allocated, but CUB has forgotten it. The error
+      // cudaErrorInvalidResourceHandle is that of an event: another thread has freed the cached block in the meantime.
+      const bool is_freed = error == cudaSuccess || error == cudaErrorInvalidResourceHandle;
+      if (is_freed) {
+        TakeSegment(key);
+      } else {
+        profiler_.RestoreRecord(segment);
+      }
+    } else if (segment) {
+      RestoreSegment(key, bytes, segment);
+    }
+    if (error != cudaSuccess && state == State::kLive) profiler_.RestoreRecord(block);
+    return error;
+  }
+  cudaError_t DeviceFree(void* memory) { return DeviceFree(INVALID_DEVICE_ORDINAL, memory); }
+
+  cudaError_t FreeAllCached() {
+    // The cache moves to another allocator, which frees it. So no thread can take memory whose record is removed.
+    std::optional<Base> idle;
+    std::map<Key, Segment> idle_segments;
+    try {
+      idle.emplace(bin_growth, min_bin, max_bin, max_cached_bytes, /*skip_cleanup=*/true);
+      const std::lock_guard<std::mutex> lock(mutex);
+      for (const BlockDescriptor& block : cached_blocks) idle->cached_bytes[block.device];
+      idle->cached_blocks.swap(cached_blocks);
+      for (const BlockDescriptor& block : idle->cached_blocks) {
+        MoveBytes(block, cached_bytes, idle->cached_bytes);
+        auto segment = segments_.extract(Key(block.device, block.d_ptr));
+        if (segment.empty()) continue;
+        segment.mapped().removed = profiler_.RecordFree(block.d_ptr);
+        idle_segments.insert(std::move(segment));
+      }
+    } catch (const std::bad_alloc&) {
+      const cudaError_t error = Base::FreeAllCached();
+      const std::lock_guard<std::mutex> lock(mutex);
+      ForgetGone();
+      return error;
+    }
+    const cudaError_t error = idle->FreeAllCached();
+    const std::lock_guard<std::mutex> lock(mutex);
+    // The blocks that could not be freed.
+    for (const BlockDescriptor& block : idle->cached_blocks) {
+      MoveBytes(block, idle->cached_bytes, cached_bytes);
+      auto segment = idle_segments.extract(Key(block.device, block.d_ptr));
+      if (segment.empty()) continue;
+      profiler_.RestoreRecord(segment.mapped().removed);
+      segments_.insert(std::move(segment));
+    }
+    cached_blocks.merge(idle->cached_blocks);
+    return error;
+  }
+
+ private:
+  // A device and an address on it.
+  using Key = std::pair<int, void*>;
+  // Memory that CUB has from CUDA, and that is recorded as a segment.
+  struct Segment {
+    size_t bytes;
+    FreedRecord removed;  // its record, while FreeAllCached frees the memory
+  };
+  enum class State { kGone, kCached, kLive };
+
+  static int Resolve(int device) {
+    return device == INVALID_DEVICE_ORDINAL && cudaGetDevice(&device) != cudaSuccess ? INVALID_DEVICE_ORDINAL : device;
+  }
+  static std::string NameOf(int device) { return "GPU:" + std::to_string(device); }
+  static void MoveBytes(const BlockDescriptor& block, GpuCachedBytes& from, GpuCachedBytes& to) {
+    from[block.device].free -= block.bytes;
+    to[block.device].free += block.bytes;
+  }
+
+  cudaError_t Allocate(const Caller& caller, int device, void** memory, size_t bytes, cudaStream_t stream) {
+    const ScopedCaller scope(caller);
+    const int ordinal = Resolve(device);
+    const cudaError_t error = Base::DeviceAllocate(device, memory, bytes, stream);
+    if (error != cudaSuccess) {
+      {
+        const std::lock_guard<std::mutex> lock(mutex);
+        ForgetGone();
+      }
+      if (error == cudaErrorMemoryAllocation) {
+        ReportOutOfMemory({"cub::CachingDeviceAllocator::DeviceAllocate", bytes, NameOf(ordinal)}, profiler_);
+      }
+      return error;
+    }
+    try {
+      Record(caller, Key(ordinal, *memory));
+    } catch (const std::bad_alloc&) {
+      profiler_.RecordDropped(bytes);
+    }
+    return error;
+  }
+
+  // Records an allocation, which no other thread can free yet.
+  void Record(const Caller& caller, const Key& key) {
+    if (key.second == nullptr) return;
+    Attributes attributes;
+    size_t bytes = 0;
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      const auto block = live_blocks.find(BlockDescriptor(key.second, key.first));
+      if (block == live_blocks.end()) return;
+      bytes = block->bytes;
+      attributes = {DeviceOf(key.first), MemoryKind::kDevice, allocator_};
+      const auto [segment, is_new] = segments_.try_emplace(key, Segment{bytes, {}});
+      if (is_new || segment->second.bytes != bytes) {
+        segment->second.bytes = bytes;
+        if (!profiler_.RecordSegmentFrom(caller, key.second, bytes, attributes)) {
+          profiler_.RecordResize(key.second, bytes);
+        }
+        // If CUB has freed its cache to make this allocation, there are more segments than CUB has memory.
+        if (segments_.size() != live_blocks.size() + cached_blocks.size()) ForgetGone();
+      }
+    }
+    profiler_.RecordBlockFrom(caller, key.second, bytes, attributes);
+  }
+
+  // --- The functions below need CUB's lock. ---
+
+  DeviceId DeviceOf(int ordinal) {
+    const auto [device, is_new] = devices_.try_emplace(ordinal);
+    if (is_new) device->second = profiler_.Device(NameOf(ordinal));
+    return device->second;
+  }
+
+  State StateOf(const Key& key, size_t bytes) const {
+    if (live_blocks.count(BlockDescriptor(key.second, key.first)) != 0) return State::kLive;
+    BlockDescriptor size(key.first);
+    size.bytes = bytes;
+    const auto [begin, end] = cached_blocks.equal_range(size);
+    const bool is_cached =
+        std::any_of(begin, end, [&key](const BlockDescriptor& block) { return block.d_ptr == key.second; });
+    return is_cached ? State::kCached : State::kGone;
+  }
+
+  // Removes the segment, if there is one.
+  FreedRecord TakeSegment(const Key& key) {
+    return segments_.erase(key) != 0 ? profiler_.RecordFree(key.second) : FreedRecord();
+  }
+  void RestoreSegment(const Key& key, size_t bytes, const FreedRecord& record) {
+    profiler_.RestoreRecord(record);
+    try {
+      segments_.try_emplace(key, Segment{bytes, {}});
+    } catch (const std::bad_alloc&) {
+      profiler_.RecordFree(key.second);  // nothing would remove it later
+      profiler_.RecordDropped(bytes);
+    }
+  }
+
+  // Removes the segments whose memory CUB does not have any more.
+  void ForgetGone() {
+    for (auto segment = segments_.begin(); segment != segments_.end();) {
+      const auto& [key, known] = *segment;
+      if (StateOf(key, known.bytes) != State::kGone) {
+        ++segment;
+        continue;
+      }
+      // If another allocator has recorded this memory in the meantime, the record is not a pool's.
+      const std::optional<LiveBuffer> record = profiler_.FindBuffer(key.second);
+      if (record.has_value() && record->attributes.kind == MemoryKind::kPool) profiler_.RecordFree(key.second);
+      segment = segments_.erase(segment);
+    }
+  }
+
+  Profiler& profiler_;
+  const AllocatorId allocator_;
+  std::map<Key, Segment> segments_;
+  std::map<int, DeviceId> devices_;
+};
+
+}  // namespace hbmprof::adapters
+
+#endif  // HBMPROF_ADAPTERS_CUB_H_

@@ -1,0 +1,124 @@
+// AdapterRecorder: what the adapters of this folder have in common. An adapter wraps an allocator of another library
+// and records its memory. Include the adapter's header and not this one:
+//
+//   cuda_mr.h      resources of CCCL and RMM (cuda::mr)
+//   cub.h          cub::CachingDeviceAllocator
+//   onnxruntime.h  OrtAllocator
+//   tensorrt.h     nvinfer1::IGpuAllocator, nvinfer1::IGpuAsyncAllocator
+//   torch.h        libtorch's caching allocator
+//
+// Each of them includes a header of the library that it is for, which the program must have. An adapter returns exactly
+// what the wrapped allocator returns, also if recording fails. Stacks begin at the function that called the adapter.
+#ifndef HBMPROF_ADAPTERS_RECORDER_H_
+#define HBMPROF_ADAPTERS_RECORDER_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/out_of_memory.h"
+#include "hbmprof/profiler.h"
+
+namespace hbmprof::adapters {
+
+// How the memory of a wrapped allocator is recorded.
+enum class RecordAs {
+  kBuffers,   // the allocator is no pool, or a pool whose segments are not recorded (Profiler::RecordAlloc)
+  kSegments,  // a pool takes its segments from the allocator (Profiler::RecordSegment)
+  kBlocks,    // the allocator is a pool on top of a recorded allocator (Profiler::RecordBlock)
+};
+
+struct AdapterOptions {
+  std::string_view device = "GPU:0";  // the label `device`
+  std::string_view allocator;         // the label `allocator`; empty: no label
+  MemoryKind kind = MemoryKind::kDevice;
+  RecordAs record_as = RecordAs::kBuffers;
+  Profiler* profiler = nullptr;  // null: Profiler::Default()
+};
+
+// Thread-safe. No function but the constructor throws. Copies are equal.
+class AdapterRecorder {
+ public:
+  // `default_allocator` is the label `allocator` if the options have none. Throws std::bad_alloc if the host has no
+  // memory.
+  AdapterRecorder(const AdapterOptions& options, std::string_view default_allocator)
+      : profiler_(options.profiler != nullptr ? options.profiler : &Profiler::Default()),
+        device_(options.device),
+        record_as_(options.record_as) {
+    attributes_.device = profiler_->Device(options.device);
+    attributes_.kind = options.kind;
+    attributes_.allocator = profiler_->Allocator(options.allocator.empty() ? default_allocator : options.allocator);
+  }
+
+  // Records memory after it was allocated, with a stack that begins at `caller`.
+  void Allocated(const Caller& caller, void* memory, size_t bytes) const noexcept {
+    switch (record_as_) {
+      case RecordAs::kBuffers:
+        profiler_->RecordAllocFrom(caller, memory, bytes, attributes_);
+        break;
+      case RecordAs::kSegments:
+        profiler_->RecordSegmentFrom(caller, memory, bytes, attributes_);
+        break;
+      case RecordAs::kBlocks:
+        profiler_->RecordBlockFrom(caller, memory, bytes, attributes_);
+        break;
+    }
+  }
+  // Removes the record of memory before it is freed.
+  FreedRecord BeforeFree(void* memory) const noexcept {
+    return record_as_ == RecordAs::kBlocks ? profiler_->RecordBlockFree(memory) : profiler_->RecordFree(memory);
+  }
+  // Makes a removed record live again, because the memory could not be freed.
+  void NotFreed(const FreedRecord& record) const noexcept { profiler_->RestoreRecord(record); }
+  // Records that memory was resized at its address.
+  void Resized(void* memory, size_t bytes) const noexcept {
+    if (record_as_ == RecordAs::kBlocks) {
+      profiler_->RecordBlockResize(memory, bytes);
+    } else {
+      profiler_->RecordResize(memory, bytes);
+    }
+  }
+  // Reports that the call `call` found no memory (ReportOutOfMemory). A pool may go on without one more segment, so for
+  // RecordAs::kSegments this does nothing.
+  void OutOfMemory(std::string_view call, size_t bytes) const noexcept {
+    if (record_as_ == RecordAs::kSegments) return;
+    ReportOutOfMemory({call, bytes, device_, SpaceOf(attributes_.kind)}, *profiler_);
+  }
+
+  Profiler& profiler() const { return *profiler_; }
+  const Attributes& attributes() const { return attributes_; }
+
+ private:
+  Profiler* profiler_;
+  std::string device_;
+  RecordAs record_as_;
+  Attributes attributes_;
+};
+
+// Removes the record of memory that is about to be freed. If neither Done nor Undo was called, the destructor makes it
+// live again: the free has failed.
+class FreeInProgress {
+ public:
+  FreeInProgress(const AdapterRecorder& recorder, void* memory)
+      : recorder_(recorder), record_(recorder.BeforeFree(memory)) {}
+  ~FreeInProgress() { Undo(); }
+  FreeInProgress(const FreeInProgress&) = delete;
+  FreeInProgress& operator=(const FreeInProgress&) = delete;
+
+  void Done() { is_done_ = true; }  // the memory is freed
+  void Undo() {
+    if (!is_done_) recorder_.NotFreed(record_);
+    is_done_ = true;
+  }
+
+ private:
+  const AdapterRecorder& recorder_;
+  const FreedRecord record_;
+  bool is_done_ = false;
+};
+
+}  // namespace hbmprof::adapters
+
+#endif  // HBMPROF_ADAPTERS_RECORDER_H_

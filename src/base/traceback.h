@@ -1,0 +1,60 @@
+// Tracebacks: call stacks that a program passes to a wrapped call as text. JAX passes the Python functions that called
+// an execution (JAX_SEND_TRACEBACK_TO_RUNTIME=FULL).
+//
+// The format is one frame per line, innermost first: "file:line (function)".
+#ifndef HBMPROF_SRC_BASE_TRACEBACK_H_
+#define HBMPROF_SRC_BASE_TRACEBACK_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace hbmprof::internal {
+
+struct TracebackFrame {
+  std::string_view function;
+  std::string_view file;
+  int32_t line;
+};
+
+// Removes the first line from `*text`. Returns its frame; nullopt if the line does not have the format. The result
+// refers to the text.
+std::optional<TracebackFrame> TakeTracebackFrame(std::string_view* text);
+
+// Whether the first line of the text has the format.
+inline bool IsTraceback(std::string_view text) { return TakeTracebackFrame(&text).has_value(); }
+
+struct Traceback {
+  const char* text = nullptr;
+  size_t bytes = 0;
+  uint64_t hash = 0;  // of the text; not 0
+};
+
+// The calling thread's traceback; null if it has none. Plain data in the static TLS block.
+extern __thread const Traceback* current_traceback __attribute__((tls_model("initial-exec")));
+
+// Whether stacks of this process can have named frames (src/capture/named_frames.h). It is set when an interpreter is
+// found whose frames can be read, and when the first traceback is passed. Until then, an event only loads it.
+extern std::atomic<bool> may_have_named_frames;
+
+// While the object lives, allocations that this thread records have the frames of a traceback at the outer end of their
+// stack, if the thread's own Python functions are not known. Scopes nest: the inner scope hides the outer one. Scopes
+// must end in the reverse order of their beginning, on the thread that began them. Does not allocate memory.
+class ScopedTraceback {
+ public:
+  // `text` must stay valid as long as the object. If it is empty, the scope has no effect.
+  explicit ScopedTraceback(std::string_view text);
+  ~ScopedTraceback();
+  ScopedTraceback(const ScopedTraceback&) = delete;
+  ScopedTraceback& operator=(const ScopedTraceback&) = delete;
+
+ private:
+  Traceback traceback_;
+  const Traceback* const outer_;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BASE_TRACEBACK_H_
