@@ -123,12 +123,14 @@ double LateGrowth(const Part& part) {
 
 void MeasureSteps(const Part& part, const std::vector<double>& low, double least_step, Figures* f) {
   std::vector<double> when;
+  double width = 0;  // of the interval of the last step
   double smallest = kInfinity;
   double largest = 0;
   for (size_t i = 1; i < part.size(); ++i) {
     const double step = low[i] - low[i - 1];
     if (step <= least_step) continue;
     when.push_back((part.t[i] + part.t[i - 1]) / 2);
+    width = part.t[i] - part.t[i - 1];
     smallest = std::min(smallest, step);
     largest = std::max(largest, step);
   }
@@ -142,10 +144,12 @@ void MeasureSteps(const Part& part, const std::vector<double>& low, double least
     const double gap = (when[i] - when[i - 1]) / distance;
     unevenness += (gap - 1) * (gap - 1) / static_cast<double>(when.size() - 1);
   }
+  // Regular growth that goes on has its next step after one distance.
+  const bool is_overdue = 1 - when.back() > 1.1 * distance + width / 2;
   // If the same number of events happened at random times, only 6 % (three events) to 1 % of the courses would have
   // such even gaps.
   f->regular = when.size() >= 3 && largest <= 1.1 * smallest &&
-               unevenness <= 0.03 * (static_cast<double>(when.size()) - 2.5) && f->pause_by_distance <= 1.5 &&
+               unevenness <= 0.03 * (static_cast<double>(when.size()) - 2.5) && !is_overdue &&
                when.front() <= 1.5 * distance;
 }
 

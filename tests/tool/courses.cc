@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 namespace hbmprof_test {
@@ -180,6 +181,11 @@ const std::vector<CourseKind>& CourseKinds() {
       {"high_water", Is::kNoLeak, Use::kHeldOut, Special::kNone},
       {"lazily_made", Is::kNoLeak, Use::kHeldOut, Special::kNone},
       {"grows_and_is_closed", Is::kNoLeak, Use::kHeldOut, Special::kNone},
+      {"leak_under_collections", Is::kLeak, Use::kHeldOut, Special::kNone},
+      {"leak_by_reconnects", Is::kLeak, Use::kHeldOut, Special::kNone},
+      {"s_curve", Is::kNoLeak, Use::kHeldOut, Special::kNone},
+      {"pool_by_sizes", Is::kNoLeak, Use::kHeldOut, Special::kNone},
+      {"schedule", Is::kNoLeak, Use::kHeldOut, Special::kNone},
   };
   return kinds;
 }
@@ -466,6 +472,44 @@ class CourseMaker {
       const double to = from + random_.Uniform(0.2, 0.45);
       const double height = random_.LogUniform(10, 10000);
       curves_.push_back([=](double t) { return t < from || t > to ? 0 : height * (t - from) / (to - from); });
+    } else if (kind == "leak_under_collections") {  // garbage that is collected at random times
+      const double height = random_.LogUniform(10, 1000);
+      const double mean = random_.Uniform(0.03, 0.2);
+      std::vector<double> when = {-random_.Uniform(0, mean)};
+      while (when.back() < 1) when.push_back(when.back() + random_.Uniform(0.3, 1.7) * mean);
+      curves_.push_back(
+          [=](double t) { return height * (t - *std::prev(std::upper_bound(when.begin(), when.end(), t))) / mean; });
+      Leak(height * random_.Uniform(0.7, 4), random_.Chance(0.5), 0, 1);
+    } else if (kind == "leak_by_reconnects") {  // each loses a geometric number of buffers
+      const double count = random_.Uniform(1, 6) * static_cast<double>(n_ - 1);
+      const double mean = random_.LogUniform(2, 50);
+      for (double t = random_.Exponential(1 / count); t < 1; t += random_.Exponential(1 / count)) {
+        events_.emplace_back(t, 1 + std::floor(random_.Exponential(mean)));
+      }
+    } else if (kind == "s_curve") {  // clients that connect, most of them around one time
+      const double height = random_.LogUniform(10, 10000);
+      const double center = random_.Uniform(0.15, 0.6);
+      const double width = random_.Uniform(0.02, 0.08);
+      sigma_ = random_.Chance(0.5) ? height * random_.Uniform(0, 0.02) : 0;
+      WhiteNoise();
+      curves_.push_back([=](double t) { return height / (1 + std::exp((center - t) / width)); });
+    } else if (kind == "pool_by_sizes") {  // each size class keeps its maximum
+      const int classes = random_.Int(3, 12);
+      for (int c = 0; c < classes; ++c) {
+        const double block = std::round(random_.LogUniform(1, 100));
+        const double mean = random_.LogUniform(2, 30);
+        int64_t most = 0;
+        for (int k = 0; k < 200; ++k) {
+          const int64_t demand = random_.Poisson(mean);
+          if (demand > most) events_.emplace_back(k / 200.0 - 1e-9, block * static_cast<double>(demand - most));
+          most = std::max(most, demand);
+        }
+      }
+    } else if (kind == "schedule") {  // a batch size that is raised by equal steps, until it is large enough
+      const int steps = random_.Int(2, 8);
+      const double last = random_.Uniform(0.3, 0.85);
+      const double size = std::round(random_.LogUniform(10, 1000));
+      for (int k = 1; k <= steps; ++k) events_.emplace_back(last * k / steps, size);
     }
   }
 

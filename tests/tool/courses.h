@@ -48,8 +48,8 @@ struct ProgramRun {
 struct CourseKind {
   const char* name;
   enum class Is { kLeak, kNoLeak, kUndecidable } is;
-  // Whether the thresholds of the judge were chosen with courses of this kind. True for plain and mixed kinds. The
-  // held-out kinds were written before and not evaluated until the thresholds were final.
+  // Whether the thresholds of the judge were chosen with courses of this kind. True for plain and mixed kinds.
+  // benchmarks/RESULTS.md says when the figures of the held-out kinds were seen.
   enum class Use { kPlain, kMixed, kHeldOut } use;
   ProgramRun::Special special;
 };
