@@ -1,4 +1,4 @@
-// Compiled twice; CALL_CHAIN names the namespace of this build.
+// This file is compiled twice, with CALL_CHAIN defined as the namespace of the build.
 #include "benchmarks/call_chain.h"
 
 namespace hbmprof::benchmarks::CALL_CHAIN {
@@ -16,7 +16,7 @@ template <int kFrame>
   } else {
     Step<(kFrame + 2) % 4>(depth - 1, path >> 1, leaf, argument);
   }
-  frame[1] = frame[0];  // no call above may become a jump
+  frame[1] = frame[0];  // so that the compiler makes no tail call above
 }
 
 }  // namespace

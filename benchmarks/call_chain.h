@@ -1,5 +1,5 @@
-// A chain of calls of chosen depth and path, down to a function of the benchmark's: gives captures a stack to find.
-// Built twice, with and without frame pointers (call_chain.cc).
+// A chain of calls with a given depth and path, which ends in a function of the benchmark. It makes the stacks that
+// captures find. Built twice, with and without frame pointers (call_chain.cc).
 #ifndef HBMPROF_BENCHMARKS_CALL_CHAIN_H_
 #define HBMPROF_BENCHMARKS_CALL_CHAIN_H_
 

@@ -1,8 +1,9 @@
-// What does it cost to know where we are? Time per capture, by unwinder:
+// What does the capture of a stack cost? Time per capture, by unwinder:
 //   Same/UNWINDER/DEPTH       the same stack again and again
-//   Varied/UNWINDER/STACKS    24 frames and what calls them, one of STACKS stacks each time, drawn at random.
-//                             Includes the calls themselves: subtract Varied/none.
-//   NewThread/UNWINDER        a thread's first capture, thread creation included: subtract NewThread/none.
+//   Varied/UNWINDER/STACKS    each time one of STACKS stacks, chosen at random: 24 frames and their callers. The time
+//                             includes the calls themselves; subtract Varied/none.
+//   NewThread/UNWINDER        the first capture of a thread. The time includes the creation of the thread; subtract
+//                             NewThread/none.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -33,7 +34,7 @@ const StackCapture& CaptureOf(Unwinder unwinder) {
   return depth;
 }
 
-// What a chain of calls ends in.
+// The argument of a chain of calls, which ends in captures.
 struct Work {
   const StackCapture* capture;
   benchmark::State* state;  // null: one capture only
@@ -44,7 +45,7 @@ using Step = int (*)(uint64_t seed, int depth, Work* work);
 constexpr int kFunctions = 256;
 extern const Step* const steps;
 
-// Each a function of its own with a frame of its own size.
+// Each kNumber makes a different function with a frame of a different size.
 template <int kNumber>
 [[gnu::noinline]] int Link(uint64_t seed, int depth, Work* work) {
   volatile char block[8 + kNumber * 40 % 600];

@@ -1,11 +1,14 @@
-// What does a dump cost, and whom does it hold up? 1M live buffers, 10,000 stacks of 24 calls in 20,000 functions, two
-// devices.
+// What does a dump cost, and how long does it delay a thread that records? 1M live buffers, 10,000 stacks of 24 calls
+// in 20,000 functions, two devices.
 //
 // usage: dump_bench [DUMPS]
 //
-// Prints the first dump, whose code addresses have no names yet, and the median of the next ones (alone, and with a
-// thread that records all the while), split into snapshot, names, writing and gzip; the extra memory; and that thread's
-// longest event, beside that of as long a time without dumps: what the control shows too is the system's doing.
+// Prints:
+// - the times of the first dump, which also finds the names of the code addresses, and the median times of the next
+//   dumps, alone and while a thread records; split into snapshot, names, writing and gzip;
+// - the extra memory;
+// - the longest event of the thread that records, during dumps and during an equally long control time without dumps.
+//   Delays that the control time shows, too, are caused by the system.
 
 #include <sys/resource.h>
 #include <time.h>
@@ -30,7 +33,8 @@
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
 
-// Of generate_functions.py. Each calls the function at the cursor, after moving the cursor on.
+// The argument of the functions that generate_functions.py writes. Each of them moves the cursor to the next function
+// and calls the function at which the cursor was.
 struct Descent {
   void (*const* cursor)(Descent*);
   void* argument;
@@ -49,7 +53,7 @@ constexpr int kFrames = 24;
 
 double gzip_milliseconds = 0;
 
-// Passes on to the library's own and measures.
+// Calls the library's own Symbolizer and measures the time.
 class TimedSymbolizer : public Symbolizer {
  public:
   std::vector<Name> Symbolize(const std::vector<Snapshot::Module>& modules,
@@ -75,7 +79,7 @@ int64_t StatusKilobytes(const char* field) {
   return value;
 }
 
-// Makes VmHWM, the highest resident memory, start anew.
+// Resets VmHWM, the highest resident memory, to the present value.
 void ResetHighestMemory() {
   std::FILE* file = std::fopen("/proc/self/clear_refs", "w");
   if (file == nullptr) return;
@@ -91,8 +95,8 @@ double ThreadMilliseconds() {
 
 struct Dump {
   double snapshot, names, write, gzip, total;  // milliseconds
-  double processor;                            // of the total, milliseconds on a core
-  double extra_mib;                            // at the highest
+  double processor;                            // processor time in the total, in milliseconds
+  double extra_mib;                            // greatest extra memory
   size_t bytes, samples, addresses;
 };
 
@@ -146,12 +150,12 @@ void Print(const char* title, const Dump& dump) {
               dump.gzip, dump.total, dump.processor, dump.extra_mib);
 }
 
-// A thread that records pairs and times each.
+// A thread that records pairs of a free and an allocation, and measures the time of each pair.
 class Recorder {
  public:
   explicit Recorder(Profiler* profiler) : worker_(profiler, 7) {}
 
-  // Records for as long as `meanwhile` runs.
+  // Records as long as `meanwhile` runs.
   void Around(const std::function<void()>& meanwhile) {
     pairs_ = slow_ = 0;
     longest_ = longest_on_core_ = 0;
@@ -181,7 +185,7 @@ class Recorder {
     Random random(3);
     uint64_t paths[256];
     for (uint64_t i = 0; i < 256; ++i) paths[i] = PathOf(i);
-    // Before the clock runs: what the process and the thread do once.
+    // Before the measurement: work that the process and the thread do only once.
     worker_.filling = true;
     for (worker_.slot = 0; worker_.slot < kSlots; ++worker_.slot) {
       without_frame_pointers::Descend(17, paths[worker_.slot % 256], &Worker::Replace, &worker_);
@@ -201,7 +205,8 @@ class Recorder {
       if (milliseconds > longest_) longest_ = milliseconds;
       if (milliseconds > 1) ++slow_;
       if (milliseconds > 0.02) {
-        // Taken off the core, or gave it up to wait for a lock: the system does not tell these apart.
+        // A context switch: the system took the core away, or the thread waited for a lock. The count of switches does
+        // not distinguish the two.
         const int64_t switches_now = Switches();
         if (switches_now == switches) longest_on_core_ = std::max(longest_on_core_, milliseconds);
         switches = switches_now;
@@ -218,7 +223,7 @@ class Recorder {
   double longest_ = 0, longest_on_core_ = 0;  // milliseconds
 };
 
-// Fills the profiler: every buffer at a random one of the stacks, on a random device.
+// Fills the profiler: each buffer has one of the stacks, chosen at random, and a random device.
 struct Filler {
   Profiler* profiler;
   DeviceId devices[2];
@@ -288,7 +293,8 @@ int Main(int dumps) {
 }  // namespace
 }  // namespace hbmprof::benchmarks
 
-// The linker sends the library's calls of internal::Gzip here (--wrap), so that its share of a dump can be told.
+// The linker redirects the library's calls of internal::Gzip to TimedGzip (--wrap), so that its share of a dump can be
+// measured.
 absl::StatusOr<std::string> RealGzip(std::string_view bytes) asm("__real_" HBMPROF_GZIP_SYMBOL);
 absl::StatusOr<std::string> TimedGzip(std::string_view bytes) asm("__wrap_" HBMPROF_GZIP_SYMBOL);
 absl::StatusOr<std::string> TimedGzip(std::string_view bytes) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Instructions per alloc+free pair, net of the same pair untracked, as valgrind's callgrind counts them: a number that a
-# busy machine does not change.
+# Counts the instructions per pair of an allocation and a free with valgrind's callgrind, and subtracts those of the
+# same pair untracked. Other work on the machine does not change the result.
 #
 # usage: benchmarks/instructions.sh [BUILD [CASE...]]     BUILD: a build folder (default build/release)
 #
-# Each count is the difference of two runs of different length, so that start-up cancels out. Under valgrind a capture
-# is as complete as without it.
+# Each count is the difference of two runs of different length, so that it does not contain the start of the program.
+# Captures under valgrind are as complete as without it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,7 +22,7 @@ trap 'rm -rf "$folder"' EXIT
 short=20000
 long=60000
 
-# count CASE WORD PAIRS: instructions of the whole run.
+# count CASE WORD PAIRS: prints the instructions of the whole run.
 count() {
   local log=$folder/log
   if ! valgrind --tool=callgrind --callgrind-out-file=/dev/null "$bench" \
@@ -33,7 +33,7 @@ count() {
   awk '/Collected :/ {print $NF}' "$log"
 }
 
-# slope CASE WORD: instructions per pair.
+# slope CASE WORD: prints the instructions per pair.
 slope() {
   local few many
   few=$(count "$1" "$2" $short)

@@ -1,4 +1,4 @@
-// The work that peers.sh runs under each tracker: pairs of free and malloc below a call chain.
+// The work that peers.sh runs with each tracker: pairs of free and malloc at the end of a call chain.
 //
 // usage: peer_bench none|hbmprof fp|nofp THREADS STACKS LIVE SECONDS
 //
@@ -26,7 +26,7 @@ namespace {
 constexpr size_t kBytes = 256;
 
 struct Block {
-  Profiler* profiler;  // null: none, or one from outside that sees malloc and free
+  Profiler* profiler;  // null: no tracker, or a preloaded one that wraps malloc and free
   void** slot;
 
   static void Replace(void* argument) {

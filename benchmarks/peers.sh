@@ -4,9 +4,10 @@
 # usage: benchmarks/peers.sh [BUILD]      BUILD: a build folder (default build/release)
 # environment: STACKS=256 LIVE=10000 SECONDS_EACH=0.5 ROUNDS=5
 #
-# Installs heaptrack, jemalloc and gperftools from Debian where they are missing. What a tracker adds is its time per
-# pair less that of the same allocator without it, medians of interleaved rounds; the ratio is to what hbmprof adds in
-# code without frame pointers. One thread is measured in processor time, two in wall time over both.
+# Installs heaptrack, jemalloc and gperftools from Debian if they are missing. The time that a tracker adds is its time
+# per pair minus the time per pair of the same allocator without it; both are medians of interleaved rounds. The ratio
+# compares this with the time that hbmprof adds in code without frame pointers. One thread is measured in processor
+# time, two threads in wall time over both.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
@@ -25,7 +26,8 @@ jemalloc=$libraries/libjemalloc.so.2
 tcmalloc=$libraries/libtcmalloc.so.4
 heaptrack=/usr/lib/heaptrack/libheaptrack_preload.so
 
-# Each row: NAME | its baseline's NAME | how it runs: environment and wrapper in front of the program, "own" for hbmprof.
+# Each row: NAME | NAME of its baseline | how to run it: environment and wrapper before the program, or "own" for
+# hbmprof.
 rows=(
   "glibc malloc||"
   "glibc malloc, frame pointers||fp"
@@ -40,7 +42,7 @@ rows=(
   "gperftools heap profiler, libgcc|tcmalloc|env LD_PRELOAD=$tcmalloc TCMALLOC_STACKTRACE_METHOD=libgcc HEAPPROFILE=$folder/gperf HEAP_PROFILE_ALLOCATION_INTERVAL=0 HEAP_PROFILE_INUSE_INTERVAL=0"
 )
 
-# why_not HOW: why this row cannot run, or nothing.
+# why_not HOW: prints the reason why this row cannot run, or nothing.
 why_not() {
   case $1 in
     *"$heaptrack"*) [[ -e $heaptrack ]] || echo "no $heaptrack" ;;
@@ -56,13 +58,13 @@ why_not() {
   esac
 }
 
-# measure HOW THREADS: "wall processor" nanoseconds per pair.
+# measure HOW THREADS: prints two numbers, the wall nanoseconds and the processor nanoseconds per pair.
 measure() {
   local how=$1 threads=$2 tracker=none chain=nofp
   [[ " $how " != *" own "* ]] || tracker=hbmprof
   [[ " $how " != *" fp "* ]] || chain=fp
   [[ $how == env* || $how == heaptrack* ]] || how=
-  # The program's line is the only one made of two numbers: some trackers print into its output.
+  # Some trackers print into the program's output. The program's line is the only one that consists of two numbers.
   $how "$bench" "$tracker" "$chain" "$threads" "$stacks" "$live" "$seconds" 2>"$folder/error" |
     grep -E '^[0-9.]+ [0-9.]+$' || { cat "$folder/error" >&2; return 1; }
   rm -f "$folder"/heaptrack* "$folder"/gperf*

@@ -1,5 +1,5 @@
-// What do Python functions in the stack cost? Time per alloc+free pair under DEPTH nested Python functions that stay
-// the same, with Options::python off and on: the difference is what they add.
+// What do Python functions in the stack cost? Time per pair of an allocation and a free, below DEPTH nested Python
+// functions that stay the same, with Options::python off and on. The difference is the cost of the Python functions.
 //
 // usage: python_bench LIBPYTHON    the shared library of an interpreter, such as libpython3.11.so.1.0
 #include <dlfcn.h>

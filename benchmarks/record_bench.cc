@@ -1,13 +1,16 @@
-// What does recording cost? One alloc and one free with a full stack, against the same work untracked, in one run.
+// What does recording cost? Compares one allocation and one free with a full stack with the same work untracked, in one
+// run.
 //
 //   CASE/{untracked,off,tracked}   each iteration descends a call chain (call_chain.h), frees a random buffer of a live
-//                                  set and allocates it anew. Counter `frames`: mean depth of the stacks recorded.
+//                                  set and allocates it again. Counter `frames`: mean depth of the recorded stacks.
 //                                  `*_block`: the buffers are blocks of a pool with one segment; `*_64segments`: 64.
-//   TagScope                       one ScopedTag's life.
-//   Memory/1M_live                 counters: resident bytes per live record at 1M, and what is left of them at 10k.
-//   FirstCapture/{untracked,tracked}   a thread's first alloc; counter `bytes_per_thread`: resident memory that each of
-//                                  the threads holds then. The tracker's part is the difference of the two.
-//   StartUp                        in a new process: a Profiler's construction and its first alloc; counter `bytes`.
+//   TagScope                       the construction and the destruction of one ScopedTag.
+//   Memory/1M_live                 counters: resident bytes per live record with 1M records, and the bytes that remain
+//                                  when 10k records are left.
+//   FirstCapture/{untracked,tracked}   a thread's first allocation. Counter `bytes_per_thread`: resident memory that
+//                                  each thread then has. The difference of the two is the tracker's part.
+//   StartUp                        in a new process: the construction of a Profiler and its first allocation. Counter:
+//                                  `bytes`.
 // benchmarks/report.py turns the output into the table of goals.
 
 #include <benchmark/benchmark.h>
@@ -36,7 +39,7 @@ struct Case {
   const char* name;
   void (*descend)(int, uint64_t, Leaf, void*);
   Unwinder unwinder;
-  int frames;  // of each stack, those above the benchmark included
+  int frames;  // of each stack, including the callers of the benchmark's function
   int stacks;
   int64_t live;
   uint64_t segments = 0;  // if not 0: the buffers are blocks of a pool with this number of segments
@@ -44,7 +47,8 @@ struct Case {
 
 enum class Tracking { kNone, kOff, kOn };
 
-// How deep to descend from the calling function.
+// Returns the depth with which the calling function must call Descend, so that the stacks have `the_case.frames`
+// frames.
 [[gnu::always_inline]] inline int DepthFor(const Case& the_case) {
   Profiler profiler;
   Worker worker(&profiler, 0);
@@ -65,7 +69,7 @@ void RunPairs(benchmark::State& state, const Case& the_case) {
   Random random(thread + 1);
   Worker worker(nullptr, state.thread_index());
   for (auto _ : state) {
-    if (worker.filling) {  // the threads have met: the profiler exists
+    if (worker.filling) {  // all threads have started, so the profiler exists
       state.PauseTiming();
       worker.profiler = profiler.get();
       for (uint64_t i = 0; i < the_case.segments && worker.profiler != nullptr; ++i) {
@@ -92,7 +96,7 @@ void Pair(benchmark::State& state, const Case& the_case, Tracking tracking) {
     options.enabled = tracking != Tracking::kOff;
     profiler = tracking == Tracking::kNone ? nullptr : std::make_unique<Profiler>(options);
   }
-  // In a thread of its own, so that the frames are the chain's and not the benchmark library's.
+  // Runs in a new thread, so that the stacks have the frames of the chain and not those of the benchmark library.
   std::thread([&] { RunPairs(state, the_case); }).join();
   if (tracking == Tracking::kOn && state.thread_index() == 0) {
     const Snapshot snapshot = profiler->TakeSnapshot();
@@ -137,7 +141,7 @@ void MemoryOfLiveRecords(benchmark::State& state) {
 }
 BENCHMARK(MemoryOfLiveRecords)->Name("Memory/1M_live")->Iterations(1)->Unit(benchmark::kMillisecond);
 
-// One thread after the other makes its first allocation; then all of them wait until the memory is measured.
+// The threads make their first allocations one after the other. Then all of them wait until the memory is measured.
 void FirstCapture(benchmark::State& state, Tracking tracking) {
   constexpr int kThreads = 64;
   Profiler profiler;
@@ -157,7 +161,7 @@ void FirstCapture(benchmark::State& state, Tracking tracking) {
     changed.notify_all();
     if (wait) changed.wait(lock, [&] { return measured; });
   };
-  // What the process learns once is no thread's cost.
+  // This thread does the work that a process does only once, so that it does not count as the cost of a thread.
   std::thread(body, kThreads, false).join();
   double bytes = 0;
   for (auto _ : state) {
@@ -185,7 +189,7 @@ void FirstCapture(benchmark::State& state, Tracking tracking) {
 BENCHMARK_CAPTURE(FirstCapture, untracked, Tracking::kNone)->Iterations(4)->UseManualTime();
 BENCHMARK_CAPTURE(FirstCapture, tracked, Tracking::kOn)->Iterations(4)->UseManualTime();
 
-// What `record_bench --start-up` prints: nanoseconds and resident bytes of a new process's first allocation.
+// `record_bench --start-up` prints the nanoseconds and the resident bytes of a new process's first allocation.
 constexpr char kStartUp[] = "--start-up";
 int PrintStartUp() {
   with_frame_pointers::Descend(17, 5, &Worker::Replace, &*std::make_unique<Worker>());
@@ -212,8 +216,8 @@ void StartUp(benchmark::State& state, const std::string& program) {
   }
 }
 
-// `program`: path of this one. `pairs`: iterations of every case, for counting instructions; 0: as many as the time
-// asks for.
+// `program`: the path of this program. `pairs`: the iterations of each case, for counting instructions; if 0, the
+// benchmark library chooses them by the time.
 void Register(const char* program, int64_t pairs) {
   static const Case kCases[] = {
       {"fp_random256", with_frame_pointers::Descend, Unwinder::kAuto, 23, 256, 10000},

@@ -2,8 +2,8 @@
 //
 // usage: gzip -dc benchmarks/traces/llm_server.trace.gz | replay_bench [ROUNDS]
 //
-// Each allocation descends a call chain as deep as its recorded stack; each stack has a path of its own, which differs
-// in its innermost calls. Buffers have the recorded sizes, and reuse addresses where the program did.
+// Each allocation descends a call chain as deep as its recorded stack. Each stack has a different path; paths differ in
+// their innermost calls. Buffers have the recorded sizes, and reuse addresses as they did in the program.
 
 #include <algorithm>
 #include <chrono>
@@ -44,7 +44,7 @@ struct Path {
   uint64_t bits;
 };
 
-// Frames of a stack captured below Descend(1, ...) by the calls in Replay, but for Descend's own.
+// Returns the number of frames of a stack that the calls in Replay make with Descend(1, ...), without Descend's frame.
 int FramesAbove(const Profiler& profiler) {
   return static_cast<int>(profiler.TakeSnapshot().stacks.front().return_addresses.size()) - 1;
 }
@@ -65,7 +65,8 @@ int FramesAbove(const Profiler& profiler) {
   asm volatile("");
 }
 
-// Nanoseconds of a replay. Frees what the trace left live, unmeasured.
+// Returns the nanoseconds of a replay. Then frees the buffers that are live at the end of the trace; this is not
+// measured.
 double TimedReplay(const Trace& trace, const std::vector<Path>& paths, Profiler* profiler) {
   const Clock::time_point start = Clock::now();
   Replay(trace.events, paths, profiler);
@@ -97,7 +98,7 @@ int Main(int rounds) {
   while (trace.stacks.size() >> stack_bits != 0) ++stack_bits;
   for (size_t i = 0; i < trace.stacks.size(); ++i) {
     const int depth = std::max(1, static_cast<int>(trace.stacks[i].size()) - frames_above);
-    // Descend takes a bit for each call but the last, the outermost first.
+    // Descend takes one bit for each call except the last, the outermost call first.
     const int shift = std::clamp(depth - 1 - stack_bits, 0, 63);
     paths.push_back({depth, static_cast<uint64_t>(i) << shift});
   }

@@ -21,7 +21,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# (what it says, case, goal in added ns)
+# (title of the row, case, goal in added ns)
 ADDED = [
     ("23 frames, 256 random stacks, frame pointers", "fp_random256", 40),
     ("the same, without frame pointers", "nofp_random256", 95),
@@ -36,7 +36,7 @@ ADDED = [
     ("no stacks", "no_stack", None),
 ]
 
-# (what it says, case, the plain allocation's case, goal: added ns of the one over those of the other)
+# (title of the row, case with blocks, case with plain allocations, goal: added ns of the first / those of the second)
 BLOCKS = [
     ("a pool's block over a plain allocation, 256 random stacks", "fp_random256_block", "fp_random256", 1.3),
     ("the same, one path repeating", "fp_repeating_block", "fp_repeating", 1.3),
@@ -138,7 +138,7 @@ def print_added(runs):
     added = pair_time(runs, block, "tracked") - untracked
     ratio = added / (pair_time(runs, plain, "tracked") - pair_time(runs, plain, "untracked"))
     row(title, f"{untracked:.1f}", f"{added:.1f}, {ratio:.2f}x", *verdict(ratio, goal))
-  # Where the rest of the loop varies least.
+  # In this case the rest of the loop varies least.
   untracked = pair_time(runs, "nofp_repeating", "untracked")
   off = pair_time(runs, "nofp_repeating", "off") - untracked
   row("off, one path repeating", f"{untracked:.1f}", f"{off:.1f}", *verdict(off, 1))

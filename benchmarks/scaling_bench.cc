@@ -2,9 +2,9 @@
 //
 // usage: scaling_bench [ROUNDS [MILLISECONDS]]
 //
-// A hypervisor may move two virtual cores between places near and far from each other, and a thread's share of a
-// machine that does other work is not its own. So each round measures the latency between the two cores as well, and
-// its results count as near or far by that: compare within a class only.
+// On a shared machine, a hypervisor can move two virtual cores to physical cores that are near to or far from each
+// other. So each round also measures the latency between the two cores. By this latency, its results are counted as
+// "near" or as "far". Compare only results of the same class.
 
 #include <algorithm>
 #include <atomic>
@@ -34,8 +34,8 @@ double NanosecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
 }
 
-// One-way latency of a cache line between two threads: the lowest of several short runs, since a run during which a
-// thread is taken off its core says nothing about the line.
+// Returns the one-way latency of a cache line between two threads: the lowest of several short runs, because in some
+// runs a thread may lose its core.
 double CoreToCoreNanoseconds() {
   constexpr int kRuns = 40;
   constexpr int kTrips = 500;
@@ -61,7 +61,7 @@ double CoreToCoreNanoseconds() {
   return lowest;
 }
 
-// Wall nanoseconds per pair, over all threads.
+// Returns the wall nanoseconds per pair, over all threads.
 double Run(Profiler* profiler, int threads, int milliseconds) {
   std::atomic<int> ready{0};
   std::atomic<bool> go{false};
@@ -160,7 +160,7 @@ int main(int argc, char** argv) {
       round.untracked[count] = Run(nullptr, kThreadCounts[count], milliseconds);
       round.tracked[count] = Run(&profiler, kThreadCounts[count], milliseconds);
     }
-    // After the work, when both cores are awake.
+    // Measured after the work, because then neither core is in a sleep state.
     round.latency = CoreToCoreNanoseconds();
     (round.latency < kFarNanoseconds ? near : far).push_back(round);
   }

@@ -1,13 +1,13 @@
-// What do many processors cost? The library makes two shards a processor; here the number of processors is what the
-// command line says, and as many threads as shards have each used every site.
+// What do many processors cost? The library makes two shards per processor. Here the command line sets the number of
+// processors. There are as many threads as shards, and each thread has used every site.
 //
 // usage: shards_bench [SHARDS [SITES]]
 //
 // Prints, with one shard in use and with SHARDS:
-// - the host memory of a site (its stack of 22 calls included);
-// - an allocation that makes a new peak, over one that does not;
-// - how long a snapshot takes, and how long it holds up a thread that records: the longest pair that the thread took
-//   while it kept its core, beside that of as long a time without snapshots.
+// - the host memory of a site, including its stack of 22 calls;
+// - the time of an allocation that makes a new peak, compared with one that does not;
+// - the time of a snapshot, and how long it delays a thread that records: the longest pair among those during which the
+//   thread kept its core, compared with an equally long time without snapshots.
 
 #include <sys/resource.h>
 #include <time.h>
@@ -37,7 +37,7 @@ int processors = 0;
 
 }  // namespace
 
-// The library's question for the number of processors gets the command line's answer.
+// Replaces the C library's function, so that the library gets the number of processors of the command line.
 extern "C" long sysconf(int name) noexcept {
   if (name == _SC_NPROCESSORS_CONF) return processors;
   if (name == _SC_PAGESIZE) return 4096;
@@ -50,7 +50,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double Milliseconds(Clock::duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
 
-// Of the calling thread: time that other programs take from the core does not count.
+// Returns the processor time of the calling thread. The time in which other programs use the core does not count.
 double ProcessorNanoseconds() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -62,7 +62,7 @@ constexpr int kDepth = 19;
 // A thread that records on request. All stacks of a site are the same, whichever Recorder the thread belongs to.
 class Recorder {
  public:
-  // Chooses the site of the next pair and returns true, or returns false to end.
+  // Chooses the site of the next pair and returns true. Returns false if there are no more pairs.
   using Next = std::function<bool(Worker* worker, uint64_t* site)>;
 
   explicit Recorder(Profiler* profiler) : profiler_(profiler), thread_([this] { Loop(); }) {}
@@ -112,7 +112,7 @@ class Recorder {
   std::thread thread_;
 };
 
-// Has a buffer at each of the sites once.
+// Allocates one buffer at each of the sites.
 void UseSites(Profiler* profiler, Recorder* recorder, int sites) {
   recorder->Start([=, used = 0](Worker* worker, uint64_t* site) mutable {
     if (used > 0) profiler->RecordFree(worker->id());
@@ -123,7 +123,7 @@ void UseSites(Profiler* profiler, Recorder* recorder, int sites) {
   recorder->Wait();
 }
 
-// Nanoseconds of processor time per allocation of `count` buffers; then they are freed.
+// Returns the nanoseconds of processor time per allocation of `count` buffers. Then frees the buffers.
 double AllocationNanoseconds(Profiler* profiler, Recorder* recorder, uint64_t count) {
   double nanoseconds = 0;
   recorder->Start([&, start = 0.0, made = uint64_t{0}](Worker* worker, uint64_t* site) mutable {
@@ -151,7 +151,7 @@ void PrintPeaks(Profiler* profiler, Recorder* recorder) {
   std::vector<double> ratio;
   AllocationNanoseconds(profiler, recorder, kCount);
   for (int round = 0; round < 15; ++round) {
-    // Below the peak of the round before, and from an empty account on.
+    // First below the peak of the previous round. Then from an empty account, so that each allocation makes a new peak.
     plain.push_back(AllocationNanoseconds(profiler, recorder, kCount));
     profiler->ResetPeak(kDefaultDevice);
     peak.push_back(AllocationNanoseconds(profiler, recorder, kCount));
@@ -161,7 +161,7 @@ void PrintPeaks(Profiler* profiler, Recorder* recorder) {
               MedianOf(peak), MedianOf(ratio));
 }
 
-// Pairs that a thread records, each timed.
+// The pairs that a thread recorded, and the longest times of one pair.
 struct Pairs {
   int64_t count = 0;
   double longest = 0;          // milliseconds
@@ -181,7 +181,7 @@ Pairs RecordWhile(Profiler* profiler, Recorder* recorder, int sites, const std::
   Clock::time_point last;
   recorder->Start([&, used = 0](Worker* worker, uint64_t* site) mutable {
     if (used < sites) {
-      // Before the clock runs: what the thread and the tables do once for each site.
+      // Before the measurement: work that the thread and the tables do once for each site.
       worker->filling = used == 0;
       *site = static_cast<uint64_t>(used++);
       return true;
@@ -224,7 +224,8 @@ void Measure(int shards, int sites) {
   options.max_host_bytes = int64_t{16} << 30;
   Profiler profiler(options);
   const int64_t before = profiler.GetTrackerStats().host_bytes;
-  // One after the other: the library numbers threads, and threads with different numbers have different shards.
+  // The recorders run one after the other. The library numbers threads, and threads with different numbers have
+  // different shards.
   for (int other = 1; other < shards; ++other) {
     Recorder recorder(&profiler);
     UseSites(&profiler, &recorder, sites);
@@ -263,7 +264,7 @@ void Measure(int shards, int sites) {
 
 int main(int argc, char** argv) {
   const int shards = argc > 1 ? std::clamp(std::atoi(argv[1]), 1, 64) : 64;
-  // The call chain has no more paths.
+  // The upper limit is the number of paths of the call chain.
   const int sites = argc > 2 ? std::clamp(std::atoi(argv[2]), 16, 1 << (hbmprof::benchmarks::kDepth - 1)) : 65536;
   processors = (shards + 1) / 2;
   hbmprof::benchmarks::Measure(1, sites);

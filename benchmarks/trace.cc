@@ -15,7 +15,7 @@ namespace {
 constexpr char kFirstLine[] = "hbmprof-trace 1";
 constexpr uint64_t kMaxNumber = std::numeric_limits<int32_t>::max();
 
-// Takes a space and a decimal number off the front of `text`.
+// Reads a space and a decimal number at the beginning of `text`, and moves `text` behind them.
 bool TakeNumber(const char** text, uint64_t* number) {
   const char* at = *text;
   if (*at++ != ' ' || *at < '0' || *at > '9') return false;

@@ -1,4 +1,5 @@
-// Trace: the allocations and frees of a program's run, as trace_recorder.cc wrote them. docs/trace.md has the format.
+// Trace: the allocations and frees of a run of a program, as written by trace_recorder.cc. docs/trace.md describes the
+// format.
 #ifndef HBMPROF_BENCHMARKS_TRACE_H_
 #define HBMPROF_BENCHMARKS_TRACE_H_
 
@@ -21,7 +22,8 @@ struct Trace {
   uint32_t buffers = 0;  // one more than the highest buffer number
 };
 
-// Reads `input` to its end. Errors: kInvalidArgument, with the number of the line that is not as docs/trace.md says.
+// Reads `input` to its end. Error: kInvalidArgument if a line does not have the format of docs/trace.md; the message
+// has the number of the line.
 absl::StatusOr<Trace> ReadTrace(std::istream& input);
 
 }  // namespace hbmprof::benchmarks

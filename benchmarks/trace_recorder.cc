@@ -1,8 +1,8 @@
 // Writes an allocation trace (docs/trace.md) of the program it is linked into, to the file that HBMPROF_TRACE names.
 //
-// The linker sends the calls of Profiler's recording functions here (--wrap, see CMakeLists.txt), so the program is the
-// very one that is profiled otherwise, unchanged. The profiler sees every event too. Pool segments and blocks are left
-// out; so is a free that failed (RestoreRecord).
+// The linker redirects the calls of Profiler's recording functions to this file (--wrap, see CMakeLists.txt). So the
+// program's own code is the same as without the trace. The profiler receives every event, too. The trace does not
+// contain segments and blocks of pools, and no undo of a free that failed (RestoreRecord).
 //
 // Thread safety: events of several threads are written in the order in which they arrive here.
 
@@ -22,7 +22,7 @@ namespace {
 
 class TraceWriter {
  public:
-  // Never destroyed: the program may free buffers until its very end.
+  // Never destroyed, because the program may free buffers until the process ends.
   static TraceWriter& Instance() {
     static TraceWriter* const instance = new TraceWriter;
     return *instance;

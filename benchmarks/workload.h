@@ -1,5 +1,5 @@
-// What the benchmarks have in common: a small random generator, one thread's alloc/free work, resident memory.
-// Not here: the call chain below which the work runs (call_chain.h).
+// Code that several benchmarks use: a small random generator, the allocations and frees of one thread, and a function
+// for resident memory. Not here: the call chain that ends in this work (call_chain.h).
 #ifndef HBMPROF_BENCHMARKS_WORKLOAD_H_
 #define HBMPROF_BENCHMARKS_WORKLOAD_H_
 
@@ -11,7 +11,7 @@
 
 namespace hbmprof::benchmarks {
 
-// Short, so that the untracked loop is short.
+// A generator with few instructions, so that the untracked loop is short.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
@@ -29,12 +29,12 @@ class Random {
 // The path of stack number `i` for Descend (call_chain.h): different numbers below 2^n have different paths of n bits.
 inline uint64_t PathOf(uint64_t i) { return (i + 1) * 0x9e3779b97f4a7c15u; }
 
-// One thread's part of the work: buffers of its own, of 256 bytes each, at addresses that no other thread uses. The
-// "device" is arithmetic, so that what is left over the untracked run is the tracker's cost alone.
+// One thread's part of the work: buffers of 256 bytes each, at addresses that no other thread uses. There is no real
+// device: an address is computed. So the difference to the untracked run is only the tracker's cost.
 struct Worker {
   Profiler* profiler = nullptr;  // null: untracked
   uint64_t first_address = 0;
-  uint64_t slot = 0;  // of the next Replace
+  uint64_t slot = 0;  // the buffer that the next Replace frees
   bool filling = true;
   volatile int64_t allocated = 0;
 
@@ -44,7 +44,8 @@ struct Worker {
 
   BufferId id() const { return BufferId(first_address + slot * 256); }
 
-  // The leaves for Descend (call_chain.h): one pair, or while `filling` an allocation only. `argument` is the Worker.
+  // The functions at the end of the call chain (call_chain.h). Each makes one pair of a free and an allocation, or only
+  // an allocation if `filling` is true. `argument` is the Worker.
   static void Replace(void* argument) {
     auto* self = static_cast<Worker*>(argument);
     if (self->profiler != nullptr) {
@@ -53,7 +54,7 @@ struct Worker {
     }
     self->allocated = self->allocated + 256;
   }
-  // The same with a pool's block.
+  // The same with a block of a pool.
   static void ReplaceBlock(void* argument) {
     auto* self = static_cast<Worker*>(argument);
     if (self->profiler != nullptr) {
@@ -64,7 +65,8 @@ struct Worker {
   }
 };
 
-// Resident memory of this process in bytes, to the page; -1 where the system does not tell. Takes milliseconds.
+// Returns the resident memory of this process in bytes, exact to a page. Returns -1 if the system does not report it.
+// Takes milliseconds.
 inline int64_t ResidentBytes() {
   std::FILE* file = std::fopen("/proc/self/smaps_rollup", "r");
   if (file == nullptr) return -1;

@@ -35,7 +35,7 @@ class KvCache {
   // Frees the sequence's pages and empties it.
   void Release(KvSequence& sequence);
 
-  // `width` floats; position < sequence.length.
+  // These return the address of `width` floats. REQUIRES: position < sequence.length.
   float* Key(const KvSequence& sequence, int layer, int position) const { return At(sequence, 2 * layer, position); }
   float* Value(const KvSequence& sequence, int layer, int position) const {
     return At(sequence, 2 * layer + 1, position);

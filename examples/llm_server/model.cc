@@ -23,7 +23,7 @@ Tensor UnitGain(hbmprof::DeviceAllocator& memory, int width) {
   return gain;
 }
 
-// Members of a braced list are made in order, so the weights depend on the seed alone.
+// The members of a braced list are initialized in order, so the weights depend only on the seed.
 LayerWeights LoadLayer(const ModelConfig& config, hbmprof::DeviceAllocator& memory, std::mt19937& random) {
   const int width = config.width();
   return LayerWeights{

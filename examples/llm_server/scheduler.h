@@ -16,7 +16,7 @@
 namespace llm {
 
 struct Request {
-  int id = 0;                 // seeds the sampling: the same request gets the same answer in any batch
+  int id = 0;                 // seed of the sampling, so that a request gets the same answer in any batch
   std::string request_class;  // becomes the tag of its KV pages
   std::string prompt;
   int max_tokens = 48;                // of the answer
@@ -35,7 +35,7 @@ class Scheduler {
  public:
   struct Options {
     int max_batch = 8;
-    int max_prompt_tokens = 512;  // longer prompts lose their beginning
+    int max_prompt_tokens = 512;  // the beginning of a longer prompt is cut off
     float temperature = 0.8f;
     bool leak_cancelled = false;  // the bug: a cancelled request never frees its KV pages
   };

@@ -104,7 +104,7 @@ class Server {
       checksum_ = (checksum_ ^ bits) * 1099511628211u;
     }
     device_.Destroy(input);
-    // "The answer might be asked for again."
+    // The bug that --leak turns on: the program keeps each answer, in case that it is needed again.
     if (leak_) {
       ++kept_;
     } else {

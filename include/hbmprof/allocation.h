@@ -9,8 +9,8 @@
 
 namespace hbmprof {
 
-// A device of one Profiler: what Profiler::Device(name) returns. A device is identified by its name: everything that is
-// recorded under one name belongs to one device. These names are used:
+// A device of one Profiler. Profiler::Device(name) returns it. A device is identified by its name: all records with one
+// device name belong to one device. These names are used:
 //
 //   name               device                                                used by
 //   GPU:N              the CUDA device with ordinal N in this process        hbmprof::cuda, `hbmprof run`,
@@ -18,7 +18,7 @@ namespace hbmprof {
 //   the plugin's name  a PJRT device, by its debug string: TFRT_CPU_0        hbmprof::pjrt
 //   any other          chosen by the program                                 Device(), hbmprof_device()
 //   unknown            memory whose device CUDA or the plugin does not       hbmprof::cuda, `hbmprof run`,
-//                      report; numbers of c_api.h that are not a device's    hbmprof::pjrt, c_api.h
+//                      report; invalid device numbers of c_api.h             hbmprof::pjrt, c_api.h
 //
 // The ordinal N is the number that cudaSetDevice and cuDeviceGet take. It counts the devices that this process sees:
 // the entries of CUDA_VISIBLE_DEVICES in their order (indices, UUIDs or MIG instances), or without that variable all
@@ -27,16 +27,16 @@ namespace hbmprof {
 //
 // A GPU that is used through PJRT keeps the plugin's name, for three reasons. The plugin takes its memory with CUDA
 // calls: if those are recorded too, the same bytes are recorded as GPU:N, and one sum of both would count them twice.
-// Its limit and its `unaccounted` are those of the plugin's pool; those of GPU:N are of the whole GPU. And a plugin's
-// ids count the devices of all hosts of a run, so they are not CUDA ordinals.
+// The limit and `unaccounted` of the plugin's device describe the plugin's pool; those of GPU:N describe the whole GPU.
+// A plugin's device ids count the devices of all hosts of a run, so they are not CUDA ordinals.
 //
 // Id 0 always exists. It is "GPU:0" and the default of Attributes::device.
 enum class DeviceId : uint16_t {};
 inline constexpr DeviceId kDefaultDevice{0};
-// The number of devices that a Profiler has names for.
+// The largest number of devices of one Profiler, including the device "other".
 inline constexpr int kMaxDevices = 64;
 
-// An allocator of one Profiler: what Profiler::Allocator(name) returns. Id 0 has no name: its samples have no label
+// An allocator of one Profiler. Profiler::Allocator(name) returns it. Id 0 has no name: its samples have no label
 // `allocator`.
 enum class AllocatorId : uint16_t {};
 
@@ -74,9 +74,9 @@ constexpr MemorySpace SpaceOf(MemoryKind kind) {
 }
 
 // Identifies one live buffer: by its address, or by a handle that is not an address. A handle belongs to one of 63 name
-// spaces (1 to 63), which the caller chooses, so that it is never equal to an address. The addresses of all devices are
-// one name space, as under CUDA's unified addressing. If the addresses of two devices can be equal, give each device a
-// name space of its own, with the address as the handle.
+// spaces (1 to 63), so it is never equal to an address. The caller chooses the name space. The addresses of all devices
+// are one name space, as under CUDA's unified addressing. If the addresses of two devices can be equal, give each
+// device a name space of its own, with the address as the handle.
 class BufferId {
  public:
   // The null id. It is never recorded.

@@ -128,14 +128,14 @@ int hbmprof_enabled(void);
 
 /* Returns the number of the device `name`, such as "TPU:0"; a new name is added. The label `device` of a profile shows
  * the name. A name has the same number in every thread for the life of the process. Names are cut at 64 bytes, or
- * before the UTF-8 character that would be split there. 63 devices at most have a name of their own: all further names
+ * before the UTF-8 character that would be split there. At most 63 devices have a name of their own: all further names
  * share one number, of the device "other". Takes a lock: call it once and keep the number. Returns -1 if the host has
  * no memory, or if called in a signal handler that interrupted a function of this library. */
 int hbmprof_device(const char* name);
 
 /* Returns the number of the allocator `name`; a new name is added. The label `allocator` of a profile shows the name.
- * "" has the number 0: no label. 254 other names at most; all further names share one number, "other". Otherwise like
- * hbmprof_device(). */
+ * "" has the number 0: no label. At most 254 other names have a number of their own: all further names share one
+ * number, of the allocator "other". Otherwise like hbmprof_device(). */
 int hbmprof_allocator(const char* name);
 
 /* The sort of memory. A profile shows it as the label `kind`. hbmprof/allocation.h describes each kind. */
@@ -152,9 +152,9 @@ enum hbmprof_kind {
   HBMPROF_KIND_ALIAS = 9 /* counted as 0 bytes */
 };
 
-/* The attributes of an allocation. All zeros but struct_size: device 0, kind "device", no allocator name. A device
- * number that does not exist is recorded as the device "unknown", a kind that does not exist as the kind "device", and
- * an allocator number that does not exist without an allocator name. */
+/* The attributes of an allocation. If all fields except struct_size are zero, the allocation is on device 0, has the
+ * kind "device" and no allocator name. A device number that does not exist is recorded as the device "unknown", a kind
+ * that does not exist as the kind "device", and an allocator number that does not exist without an allocator name. */
 typedef struct hbmprof_attributes {
   size_t struct_size; /* in: sizeof(hbmprof_attributes) */
   int device;         /* number of a device */
@@ -310,8 +310,9 @@ typedef struct hbmprof_stats {
   int driver_is_process;            /* 1: the driver's numbers count this process only; 0: all processes */
 } hbmprof_stats;
 
-/* Fills `stats` for the memory of `device`. Errors: HBMPROF_INVALID_ARGUMENT if `stats` is null, its struct_size does
- * not reach the end of bytes_in_use, or `device` is not the number of a device; HBMPROF_RESOURCE_EXHAUSTED. */
+/* Fills `stats` with the values of HBMPROF_SPACE_DEVICE, the device memory of `device`. Errors:
+ * HBMPROF_INVALID_ARGUMENT if `stats` is null, its struct_size does not reach the end of bytes_in_use, or `device` is
+ * not the number of a device; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_get_stats(int device, hbmprof_stats* stats);
 
 /* The same for one memory space of the device. `space` is one of enum hbmprof_space; HBMPROF_INVALID_ARGUMENT for any

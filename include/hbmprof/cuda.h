@@ -8,10 +8,10 @@
 //   error = hbmprof::cuda::Free(weights);
 //
 // Each function has the signature of the runtime's function of that name (also the typed forms of <cuda_runtime.h>). It
-// calls that function exactly once and returns its result; it does not change the runtime's last error. A success is
-// recorded in Profiler::Default() with the caller's stack. The device is that of the stream for stream-ordered calls,
-// that of the pool for device memory from MallocFromPoolAsync, else the calling thread's current device. Its name is
-// "GPU:<ordinal>". Any thread may call them.
+// calls that function exactly once and returns its result; it does not change the runtime's last error. A successful
+// call is recorded in Profiler::Default() with the caller's stack. The recorded device is the pool's device for device
+// memory from MallocFromPoolAsync, the stream's device for all other stream-ordered calls, and the calling thread's
+// current device for all other calls. Its name is "GPU:<ordinal>". Any thread may call them.
 //
 //   create                                    bytes recorded              kind           free with
 //   Malloc                                    as asked                    device         Free

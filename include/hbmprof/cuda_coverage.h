@@ -1,5 +1,6 @@
-// Which calls of the CUDA driver are tracked in this process. Needs no CUDA toolkit. `hbmprof doctor --entry-points`
-// prints the same.
+// Lists the calls of the CUDA driver that hbmprof tracks in this process. A call is tracked if hbmprof wraps it, so
+// that its effect on memory is recorded. This header needs no CUDA toolkit. `hbmprof doctor --entry-points` prints the
+// same.
 //
 // Only the injected library (`hbmprof run`) tracks the driver's calls. In a process without it, only the calls of
 // hbmprof/cuda.h are tracked, and no other call of CUDA.

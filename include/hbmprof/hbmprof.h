@@ -32,6 +32,7 @@
 //   snapshot.h         the recorded data as a value
 //   pprof.h            a Snapshot as a pprof file
 //   leak_check.h       LeakCheck: fails a GoogleTest test that leaks device memory
+//   out_of_memory.h    ReportOutOfMemory: reports a failed allocation of your own allocator
 //   caller.h           for wrappers of allocators
 //   cuda_coverage.h    which calls of the CUDA driver are tracked
 //   version.h          the version
@@ -53,7 +54,7 @@ namespace hbmprof {
 // Writes a profile of what Profiler::Default() has recorded to the file `path`: pprof, gzip-compressed, with function
 // names. In `path`, "%p" is replaced by the process id, "%n" by a number for which no file exists, "%%" by a percent
 // sign. Without "%n" an existing file is replaced. The file appears complete or not at all. A new file has the
-// permissions of DefaultOptions::output_mode (0600 by default); a replaced file keeps its own.
+// permissions of DefaultOptions::output_mode (0600 by default); a replaced file keeps its permissions.
 // Any thread may call it; other threads continue to allocate meanwhile. Errors: those of WritePprof (pprof.h).
 absl::Status save_device_memory_profile(std::string_view path);
 

@@ -5,12 +5,11 @@
 //     Cache cache(allocator);
 //     cache.Insert(...);
 //     cache.Clear();
-//   }  // fails here if memory that was allocated after the construction of `leaks` is still live; prints the call
-//   stacks
+//   }  // fails here if memory that was allocated after the construction of `leaks` is still live
 //
-// It compares what the profiler has recorded, not the free memory of the device. So it is exact to the byte, other
-// processes have no effect on it, and it works the same with every backend and with the simulated device, without a
-// GPU.
+// The message of the failure has the call stacks of the leaks. LeakCheck compares the profiler's records, not the free
+// memory of the device. So it is exact to the byte, other processes have no effect on it, and it works the same with
+// every backend and with the simulated device, without a GPU.
 //
 // This header needs GoogleTest, which the library does not need: include it in tests only.
 #ifndef HBMPROF_LEAK_CHECK_H_
@@ -44,8 +43,8 @@ namespace hbmprof {
 // Use an object in one thread at a time.
 class LeakCheck {
  public:
-  // Checks the records of `profiler`, which must live longer than this object. `file` and `line` are the position of
-  // the failure that the destructor reports.
+  // Checks the records of `profiler`, which must live longer than this object. `file` and `line` are the source
+  // location of the failure that the destructor reports.
   explicit LeakCheck(Profiler& profiler = Profiler::Default(), const char* file = __builtin_FILE(),
                      int line = __builtin_LINE())
       : LeakCheck(profiler, file, line, profiler.TakeSnapshot()) {}

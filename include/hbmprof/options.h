@@ -40,7 +40,7 @@ struct Options {
   // The host memory that the tables may take, in bytes, 1 to 2^50. It counts mapped pages, touched or not. An empty
   // profiler takes about 4 MiB. An allocation that would need more is dropped, and a new tag has no effect.
   // Profilers of one process share tables: the smallest max_host_bytes of those that exist holds for their sum.
-  // Snapshots, profiles and what the backends keep are not counted.
+  // Snapshots, profiles and the data of the backends are not counted.
   int64_t max_host_bytes = int64_t{1} << 31;
   // Labels of all samples: keys and values, such as {"model", "llama"}. If a thread sets a tag with the same key
   // (tag.h), its samples have the value of the thread instead. The limits are those of tag.h; if a key occurs twice,
@@ -51,10 +51,10 @@ struct Options {
 // The options of Profiler::Default(): of the profiler itself, and of the files that are written from it.
 struct DefaultOptions : Options {
   // The file to which a profile is written when the process exits. Empty: no profile is written.
-  // "%p" is replaced by the process id, "%n" by the first number from 0 for which no file exists, "%%" by a percent
-  // sign. A file of another process is never replaced, with one exception: a name with neither "%p" nor "%n" replaces
-  // the file that existed when the process started. Otherwise a number is put before ".pb.gz", and a line on stderr
-  // says so.
+  // "%p" is replaced by the process id, "%n" by the next number for which no file exists, "%%" by a percent sign. All
+  // profiles of a process share these numbers, which begin at 0. A file of another process is never replaced, with one
+  // exception: a name with neither "%p" nor "%n" replaces the file that existed when the process started. If the file
+  // exists and must not be replaced, a number is put before ".pb.gz", and a line on stderr says so.
   std::string output;
   // Whether the file of `output` is opened when the profiler is made (true) or at exit (false). True is for a program
   // that cannot open files at its end because it changes its root directory or its user, or because a seccomp filter
@@ -62,9 +62,11 @@ struct DefaultOptions : Options {
   // `hbmprof symbolize` adds the names.
   bool output_early = false;
   // Whether the profile of `output` is also written when the process ends by a signal that the program does not handle,
-  // or by quick_exit. A thread writes it, and the actions of these signals are set (docs/live.md).
+  // or by quick_exit. For this, the library starts a thread that writes the profile, and sets the actions of these
+  // signals (docs/live.md).
   bool output_on_signals = false;
-  // The permission bits of new profiles, 0 to 0777. The umask is not applied. A file that is replaced keeps its own.
+  // The permission bits of new profiles, 0 to 0777. The umask is not applied. A file that is replaced keeps its
+  // permissions.
   unsigned output_mode = 0600;
   // Whether a failed allocation is reported on standard error (out_of_memory.h).
   bool oom_report = true;

@@ -1,4 +1,4 @@
-// Reports of failed allocations: what held the memory of a device when an allocation failed.
+// Reports of failed allocations. A report says which call stacks held the memory of the device.
 //
 // The wrappers of this library (TrackingAllocator, hbmprof::cuda, hbmprof::pjrt, `hbmprof run`) call ReportOutOfMemory
 // themselves. Call it from an allocator of your own that records with Profiler::RecordAlloc.
@@ -31,7 +31,7 @@ struct FailedAllocation {
 // and only while the file system has 64 MiB free.
 //
 // Reports at most once a minute for each device; further failures are counted, and the next report says how many there
-// were. Returns true if this call wrote a report. Does nothing and returns false while the profiler is off, inside
+// were. Returns true if this call wrote a report. Writes nothing and returns false while recording is off, inside
 // another report of the same thread, and if DefaultOptions::oom_report is off.
 //
 // Call it after the allocation has failed, in the thread that requested it. The caller must hold no lock that a device

@@ -13,21 +13,21 @@
 //   what                                                         recorded as
 //   buffers: from host memory, uninitialized, copied,            their size on the device
 //     of an asynchronous transfer
-//   outputs of an execution (one stack; labels executable        their size on the device
+//   outputs of an execution (same stack; labels executable       their size on the device
 //     and call_location)
 //   arguments that an execution took over (donation)             freed when the plugin reports them as deleted
 //   buffers that were donated under a control dependency         continued under their new handle
-//   views, bitcasts, aliases                                     0 bytes, kind alias. The memory of a bitcast or of a
-//                                                                fulfilled alias lives until its last user is gone
+//   views, bitcasts, aliases                                     0 bytes, kind alias. The memory that a bitcast or a
+//                                                                fulfilled alias shares is live until no buffer uses it
 //   executables: compiled, loaded, deserialized (labels          the size of the code, once for each addressable
 //     executable, temp_bytes, peak_bytes)                        device, kind executable
 //   host memory mapped for DMA, buffers in a host memory space   kind pinned_host
 //
-// A deleted buffer is freed at its deletion, or when its last external reference ends. Sizes and deletions are those
-// that the plugin reports: work that is still in progress may hold the memory a little longer. Memory that the program
-// has not freed when it destroys the client is a leak: it stays in the profile and is listed on stderr. If the plugin
-// has memory statistics, they become the device's own numbers (DeviceStats::bytes_limit, driver_bytes_in_use,
-// unaccounted).
+// The record of a buffer ends when the program deletes the buffer, or later, when the last external reference to it
+// ends. Sizes and deletions are those that the plugin reports: work that is still in progress may hold the memory a
+// little longer. Memory that the program has not freed when it destroys the client is a leak: it stays in the profile
+// and is listed on stderr. If the plugin has memory statistics, they become the device's own numbers
+// (DeviceStats::bytes_limit, driver_bytes_in_use, unaccounted).
 //
 // A wrapped call that fails for lack of memory (RESOURCE_EXHAUSTED) is reported (out_of_memory.h).
 //

@@ -46,11 +46,12 @@ absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer*
 
 // Writes SerializePprof's result to the file `path`. The bytes are written to a temporary file beside `path`, synced,
 // and renamed: `path` is either the complete profile or what it was before. A new file has the permissions 0600. A
-// replaced file keeps its permissions, and its owner if the process may give files away. Symbolic links are followed;
-// but in a sticky directory that everyone may write to, such as /tmp, a link or a file of another user is refused.
-// Errors: those of SerializePprof; kNotFound (the directory does not exist), kPermissionDenied, kResourceExhausted
-// (disk full, file size limit), kInvalidArgument (`path` has no file name or names something that is not a regular
-// file), kInternal. The message has the path, the operation and the system's reason. No file is left behind.
+// replaced file keeps its permissions, and its owner and group if the process is allowed to set them. Symbolic links
+// are followed. But in a sticky directory that everyone may write to, such as /tmp, a link or a file of another user
+// (except the owner of the directory) is refused. Errors: those of SerializePprof; kNotFound (the directory does not
+// exist), kPermissionDenied, kResourceExhausted (disk full, file size limit), kInvalidArgument (`path` has no file name
+// or names something that is not a regular file), kInternal. The message has the path, the operation and the system's
+// reason. No file is left behind.
 absl::Status WritePprof(const Snapshot& snapshot, Symbolizer* symbolizer, std::string_view path);
 
 }  // namespace hbmprof

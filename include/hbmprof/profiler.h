@@ -104,7 +104,7 @@ class Profiler {
   // A profiler of your own writes no files, so it does not accept DefaultOptions. Pass Options, or call InitDefault.
   template <typename T, typename = std::enable_if_t<std::is_same_v<T, DefaultOptions>>>
   explicit Profiler(const T& options) = delete;
-  // Drops the records; frees nothing on any device. REQUIRES: no other thread uses the profiler.
+  // Ends all records. Frees no memory of any device. REQUIRES: no other thread uses the profiler.
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
@@ -118,12 +118,12 @@ class Profiler {
   // functions act on one set of records, and no memory counts twice. Memory that the driver has allocated is recorded
   // by the driver's calls, which the library wraps. Calls of the program have these effects on such memory:
   // - RecordAlloc with the address and size of an allocation of the driver gives that allocation's record the caller's
-  //   stack and tags, and the allocator name if there is one (stream-ordered memory keeps its own name). Device and
-  //   kind stay the driver's. The record ends when the driver frees the memory, not at RecordFree.
+  //   stack and tags, and the allocator name if there is one (stream-ordered memory keeps its own name). Its device and
+  //   kind do not change. The record ends when the driver frees the memory, not at RecordFree.
   // - RecordAlloc and RecordBlock inside device memory of the driver record a block of it, as if RecordSegment had been
   //   called. Inside managed, pinned, graph or mapped physical memory they record nothing and return false. So does
   //   RecordAlloc of kind kDevice with a handle (BufferId::Handle), if the driver has allocated on that device.
-  // - RecordResize, SplitSegment and MergeSegments do not change the driver's memory (false).
+  // - RecordResize, SplitSegment and MergeSegments do not change the driver's memory and return false.
   // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device.
   // - SetEnabled turns only the recording of the program's own calls on or off; the driver's calls are still recorded.
   static Profiler& Default();
@@ -218,9 +218,9 @@ class Profiler {
   // in MemorySpace::kDevice; and if the segment exists already, overlaps another one in part, or needs more than the
   // idle bytes of the one around it.
   //
-  // Time: usually like RecordAlloc. Every live record is visited, and other threads cannot record meanwhile, if blocks
-  // must be found. That is the case when a segment is recorded after its blocks, and when a segment that holds blocks
-  // ends, shrinks or is split.
+  // Time: usually like RecordAlloc. If blocks must be found, every live record is visited, and other threads cannot
+  // record meanwhile. That is the case when a segment is recorded after its blocks, and when a segment that holds
+  // blocks ends, shrinks or is split.
   bool RecordSegment(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Records a block: memory that a pool handed out. Like RecordAlloc, but the block has the device of its segment, and

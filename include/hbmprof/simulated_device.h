@@ -54,10 +54,10 @@ class SimulatedDevice : public DeviceAllocator {
   // Returns the memory to the host. Pointers to buffers that were not freed become invalid too.
   ~SimulatedDevice() override;
 
-  // Best fit: takes the smallest free block that is large enough; among blocks of the same size, the one with the
-  // lowest address; the rest of the block stays free. If no free block is large enough, all streams are synchronized
-  // first, as a real device does (not for a request above the capacity). Errors: kResourceExhausted; the message has
-  // the device, the request, the free bytes and the largest free block.
+  // Best fit: takes the smallest free block that is large enough. Among blocks of the same size it takes the one with
+  // the lowest address. The rest of the block stays free. If no free block is large enough, all streams are
+  // synchronized first, as a real device does (not for a request above the capacity). Errors: kResourceExhausted; the
+  // message has the device, the request, the free bytes and the largest free block.
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   // Errors: kInvalidArgument if `ptr` is not the start of a live buffer; the message has the device and the pointer,
   // and nothing is changed.
@@ -66,7 +66,7 @@ class SimulatedDevice : public DeviceAllocator {
   absl::StatusOr<void*> AllocateAsync(size_t bytes, StreamId stream) override;
   // Makes the buffer pending on `stream`. Errors: those of Free.
   absl::Status FreeAsync(void* ptr, StreamId stream) override;
-  // Frees what is pending on `stream`, or on every stream.
+  // These free the buffers that are pending on `stream`, or on every stream.
   void Synchronize(StreamId stream);
   void SynchronizeAll();
 

@@ -1,5 +1,5 @@
-// Snapshot: what a profiler has recorded, at one instant, as a value. Exporters read it (pprof.h). It does not refer to
-// the profiler, so a test can write one by hand.
+// Snapshot: a copy of all data that a profiler has recorded, taken at one instant. Exporters read it (pprof.h). It does
+// not refer to the profiler, so a test can write one by hand.
 //
 // Contents: DriverScope, DeviceStats, TrackerStats, Snapshot. A std::optional without a value means: not known.
 #ifndef HBMPROF_SNAPSHOT_H_
@@ -21,7 +21,7 @@ enum class DriverScope : uint8_t {
   kProcess,  // this process
 };
 
-// One memory space of one device. Names are XLA's. Bytes, unless stated otherwise.
+// One memory space of one device. The fields have XLA's names. Values are bytes, unless stated otherwise.
 struct DeviceStats {
   int64_t bytes_in_use = 0;        // recorded and not freed, idle bytes of pools included
   int64_t peak_bytes_in_use = 0;   // the highest bytes_in_use since the start or the last ResetPeak
@@ -32,7 +32,7 @@ struct DeviceStats {
   int64_t bytes_reserved = 0;      // the part of pool_bytes that no live block covers
   // From the device's probe (Profiler::SetDeviceProbe). Only for MemorySpace::kDevice.
   std::optional<int64_t> bytes_limit;               // capacity of the device
-  std::optional<int64_t> bytes_free;                // what it can still give to any process
+  std::optional<int64_t> bytes_free;                // free bytes, which any process can allocate
   std::optional<int64_t> largest_free_block_bytes;  // the largest allocation that could succeed now
   std::optional<int64_t> driver_bytes_in_use;       // in use, as reported by the driver
   std::optional<int64_t> driver_peak_bytes_in_use;  // the highest driver_bytes_in_use, as reported by the driver
@@ -47,7 +47,7 @@ struct DeviceStats {
 // The work of one profiler. Counts, unless stated otherwise. Only live_records and host_bytes ever decrease.
 struct TrackerStats {
   int64_t foreign_frees = 0;       // frees of buffers that were not recorded, or were freed already
-  int64_t replaced_records = 0;    // allocations at the id of a live buffer, which then ended: its free was not seen
+  int64_t replaced_records = 0;    // allocations at the id of a live buffer; its record ended, as its free was not seen
   int64_t dropped_records = 0;     // allocations not recorded because a limit was reached
   int64_t dropped_bytes = 0;       // their bytes; stays at the largest int64_t if it would overflow
   int64_t reentrant_events = 0;    // events from inside the profiler, which are not recorded
@@ -76,7 +76,7 @@ struct Snapshot {
     // Allocated since the start.
     int64_t alloc_objects = 0;
     int64_t alloc_bytes = 0;
-    // Live when the site's memory space of its device was last at its peak.
+    // Live at the last peak of the site's memory space on the site's device.
     int64_t peak_objects = 0;
     int64_t peak_bytes = 0;
     // Live now. For kind kPool the objects are segments, and the bytes are their idle bytes.

@@ -22,8 +22,9 @@ namespace hbmprof {
 // - Key and value are copied. They are cut at 128 bytes, or before the UTF-8 character that would be split there.
 // - Each distinct value is kept for the life of the process: use a small set of values, not request ids.
 // - After 1,000 distinct values of one key, further values become "other".
-// - After 64 keys or 65,536 distinct combinations of tags, a scope with a new one has no effect.
-// - A scope that reaches one of the two limits above is counted in TrackerStats::dropped_tag_values.
+// - After 64 keys or 65,536 distinct combinations of tags, a scope with a new key or combination has no effect.
+// - A scope to which one of these limits of keys, values and combinations applies is counted in
+//   TrackerStats::dropped_tag_values.
 // - An empty key has no effect.
 // - "device", "kind", "allocator", "bytes" and keys that begin with "pprof::" are labels of the profile itself: as tags
 //   they get the prefix "tag_".

@@ -1,5 +1,5 @@
-/* The version of hbmprof: of these headers as macros, of the library in the process as functions. For C and C++.
- * docs/versions.md has the rules of compatibility.
+/* The version of hbmprof, for C and C++. The macros give the version of these headers, the functions that of the
+ * library in the process. docs/versions.md has the rules of compatibility.
  */
 #ifndef HBMPROF_VERSION_H_
 #define HBMPROF_VERSION_H_

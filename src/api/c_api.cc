@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kOrdinals = 63;      // the numbers 0 to 62: "GPU:N"
 constexpr int kFirstNamed = 64;    // hbmprof_device() returns this plus the DeviceId
-constexpr int kNamedDevices = 64;  // the number of devices that a profiler has names for
+constexpr int kNamedDevices = 64;  // the largest number of devices of a profiler
 constexpr int kMaxTagDepth = 64;
 
 // The tags of a thread before each of its pushes. It lies in the static TLS block, so that it needs no malloc, also if
@@ -38,8 +38,8 @@ __thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
 // Has no destructor: a call may fail after the thread's objects were destroyed.
 thread_local char last_error[1024] = "";
 
-// The DeviceId of "GPU:N" plus one; 0 if it is not known yet. The last element is for all numbers that are not the
-// number of a device.
+// The DeviceId of "GPU:N" plus one; 0 if it is not known yet. The last element is for all numbers that belong to no
+// device.
 std::atomic<uint32_t> known_devices[kOrdinals + 1] = {};
 
 bool IsNamed(int device) { return device >= kFirstNamed && device < kFirstNamed + kNamedDevices; }
@@ -51,7 +51,8 @@ hbmprof::DeviceId DeviceNumber(int device) {
   std::atomic<uint32_t>& known = known_devices[index];
   uint32_t id_plus_one = known.load(std::memory_order_relaxed);
   if (id_plus_one == 0) {
-    // Inside the tracker nothing is recorded and no device is named: this thread may hold the lock of the names.
+    // If the thread is inside the tracker, nothing is recorded and no name is looked up: the thread may hold the lock
+    // of the names.
     const hbmprof::internal::ForkPause pause;
     if (hbmprof::internal::thread_state.inside) return hbmprof::kDefaultDevice;
     char name[16] = "unknown";
@@ -96,7 +97,7 @@ void Fill(Struct* given, Struct all) {
   std::memcpy(given, &all, std::min(given->struct_size, sizeof(all)));
 }
 
-// `all` with the fields that the caller's struct has.
+// Returns `all`, in which the fields that the caller's struct has are replaced by the caller's values.
 template <typename Struct>
 Struct Overlay(Struct all, const Struct* given) {
   std::memcpy(&all, given, std::min(given->struct_size, sizeof(all)));
@@ -133,7 +134,7 @@ hbmprof_options FromEnvironment() {
   return all;
 }
 
-// Null attributes, and those whose struct is too short, are all zeros.
+// If `given` is null or its struct is too short, all attributes are zero.
 hbmprof::Attributes ToAttributes(const hbmprof_attributes* given) {
   hbmprof_attributes all = {};
   if (given != nullptr) all = Overlay(all, given);
@@ -169,7 +170,8 @@ int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
   return record ? 1 : 0;
 }
 
-// The number of a name in a table of the profiler, or -1.
+// Calls find(profiler) and returns its result, the number of a name. Returns -1 if the thread is inside the tracker, or
+// if the host has no memory.
 template <typename Find>
 int NumberOf(const Find& find) try {
   const hbmprof::internal::ForkPause pause;

@@ -39,8 +39,8 @@ constexpr int kMaxNames = 100;                   // sockets of processes with on
 constexpr int kLowestDescriptor = 500;           // far from the numbers that a program may count on
 constexpr std::chrono::seconds kRequestTime{5};  // for a client to send its request
 constexpr std::chrono::seconds kAnswerTime{60};  // for a client to take its answer
-// How often the server looks whether the program has closed its socket. A poll in progress does not notice that, and
-// keeps the socket alive.
+// The interval at which the server checks whether the program has closed its socket. A poll in progress does not notice
+// that, and the socket stays open in the kernel until the poll ends.
 constexpr std::chrono::seconds kCheckInterval{2};
 
 // A socket descriptor of this library, with the inode of its socket. The program may have closed the descriptor, and
@@ -140,7 +140,7 @@ void Answer(const Server& server, Client* client) {
   try {
     answer = AnswerTo(server, std::string_view(client->request).substr(0, end));
   } catch (const std::exception&) {
-    // The message above.
+    // The answer is the message above.
   }
   const absl::string_view body = answer.ok() ? absl::string_view(*answer) : answer.status().message();
   client->answer = absl::StrCat(answer.ok() ? "ok " : "error ", body.size(), "\n", body);
@@ -205,7 +205,8 @@ int MillisToWait(const std::vector<Client>& clients) {
   return static_cast<int>(std::max<int64_t>(left, 0));
 }
 
-// One round: waits for something to do, and does it. Returns false if the program has closed the listening socket.
+// Waits for events, a deadline or the check interval, and handles all clients once. Returns false if the server must
+// end: the program has closed the listening socket, or poll has failed.
 bool ServeOnce(Server* server) {
   std::vector<pollfd> polled;
   for (const Client& client : server->clients) {
@@ -294,7 +295,8 @@ absl::Status Bind(int fd, const std::string& directory, sockaddr_un* bound) {
     const std::string path = absl::StrCat(directory, "/", kControlSocketPrefix, getpid(), number, kControlSocketSuffix);
     if (path.size() >= sizeof(bound->sun_path)) {
       return absl::InvalidArgumentError(absl::StrCat("no control channel: the path ", path, " has ", path.size(),
-                                                     " bytes; a socket's may have ", sizeof(bound->sun_path) - 1));
+                                                     " bytes; a socket path may have at most ",
+                                                     sizeof(bound->sun_path) - 1));
     }
     *bound = AddressOf(path);
     const auto* address = reinterpret_cast<const sockaddr*>(bound);

@@ -22,7 +22,7 @@ struct Entries {
   bool out_of_memory = false;
 };
 
-// Called by the injected library. No exception may leave it.
+// Called by the injected library. It must not throw.
 extern "C" void AddEntryPoint(const char* name, const char* state, const char* note, void* argument) noexcept {
   auto& entries = *static_cast<Entries*>(argument);
   for (const auto& known : kStates) {

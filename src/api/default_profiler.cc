@@ -67,7 +67,8 @@ std::string_view Text(const absl::Status& status) { return {status.message().dat
 void WriteAtExit() try {
   OutputFile* const file = Output();
   if (has_written.exchange(getpid(), std::memory_order_relaxed) == getpid()) return;
-  // With an early file no other file may be opened now, and reading symbols opens files: the profile has no names.
+  // If the file was opened early, the process may be unable to open files now. Reading symbols opens files, so the
+  // profile then has no names.
   const absl::StatusOr<std::string> bytes =
       SerializePprof(internal::ExitSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
   const absl::Status status = bytes.ok() ? file->WriteLast(*bytes) : bytes.status();
@@ -104,10 +105,10 @@ void EndProcess() try {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
 
-// Sets errno.
+// May change errno.
 void StartThreadsNow(const DefaultOptions& options) try {
   if (!options.output.empty() && options.output_on_signals && !internal::StartExitWriter(&EndProcess)) {
-    PrintMessage("hbmprof: no thread could be started that writes a profile when a signal ends the process");
+    PrintMessage("hbmprof: cannot start the thread that writes the profile when a signal ends the process");
   }
   if (options.socket_dir.empty()) return;
   const absl::Status status = internal::StartControlServer(options.socket_dir);
@@ -137,8 +138,8 @@ bool Make(const DefaultOptions& options) {
   return true;
 }
 
-// Returns null if the thread is inside the tracker: an operator new that records, or a signal handler, can call this
-// function again from inside any function that it calls.
+// Returns null if the thread is inside the tracker. That happens while this function runs: an operator new that
+// records, or a signal handler, can call it again on the same thread.
 DefaultProfiler* MakeFromEnvironment() {
   const internal::ForkPause pause;
   const internal::ReentryGuard guard;
@@ -157,14 +158,14 @@ DefaultProfiler* MakeFromEnvironment() {
     problems.push_back(std::string("hbmprof: HBMPROF_UNWINDER=libunwind: ") + internal::LibunwindProblem() +
                        "; using auto");
   }
-  // In a program that has joined the injected library, that library has printed them.
+  // In a program that has joined the injected library, that library has printed the problems.
   if (Make(options) && internal::JoinedProfiler() == nullptr) {
     for (const std::string& problem : problems) PrintMessage(problem);
   }
   return default_profiler.load(std::memory_order_acquire);
 }
 
-// Returns null where MakeFromEnvironment returns null.
+// Returns null in the same case as MakeFromEnvironment.
 DefaultProfiler* FindOrMake() {
   DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
   return found != nullptr ? found : MakeFromEnvironment();

@@ -1,4 +1,4 @@
-// The profile that Profiler::Default() writes at exit, and how an injected library changes where it goes.
+// The profile that Profiler::Default() writes at exit, and how an injected library changes its path.
 #ifndef HBMPROF_SRC_API_DEFAULT_PROFILER_H_
 #define HBMPROF_SRC_API_DEFAULT_PROFILER_H_
 
@@ -13,9 +13,9 @@ namespace hbmprof::internal {
 // freed.
 void SetOutputVariable(const char* name);
 
-// Starts what DefaultOptions::output_on_signals (exit_writer.h) and DefaultOptions::socket_dir (control_server.h) of
-// Profiler::Default() require. An injected library calls it with the first tracked allocation; a linked library does so
-// when it makes Profiler::Default(). Keeps errno.
+// Starts the threads that the options of Profiler::Default() require: for output_on_signals (exit_writer.h) and for
+// socket_dir (control_server.h). An injected library calls it with the first tracked allocation; a linked library calls
+// it when it makes Profiler::Default(). Does not change errno.
 void StartThreads();
 
 // Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off
@@ -26,8 +26,8 @@ absl::Status WriteOutput();
 // same. So the profiles of a program and of the library that was injected into it agree. Throws std::bad_alloc.
 const Snapshot& ExitSnapshot();
 
-// Registers the exit handler that writes the profile once more, if there is an output. It then runs before the exit
-// handlers that are registered already, such as those of the CUDA driver.
+// If there is an output, registers, for the second time, the exit handler that writes the profile. It then runs before
+// the exit handlers that are registered already, such as those of the CUDA driver. It writes the profile only once.
 void WriteOutputBeforeOlderExitHandlers();
 
 // Returns kInvalidArgument for the first field whose value is outside its range, else OK. The message names the field,

@@ -23,7 +23,7 @@ constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, 
 
 void (*write_profile)() = nullptr;     // set before `thread_process`
 std::atomic<pid_t> thread_process{0};  // the process that has the thread
-std::atomic<pid_t> forked_process{0};  // the child of a fork, in which fork handlers have run
+std::atomic<pid_t> forked_process{0};  // set by a fork handler: the id of the forked child
 sem_t requested;                       // posted when the process is about to end
 std::atomic<uint32_t> is_written{0};   // a futex
 static_assert(sizeof(is_written) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
@@ -42,9 +42,10 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
   sigaction(number, &by_default, nullptr);
-  // A fault occurs again when this function returns. A signal that another process or abort has sent does not, so it is
-  // raised again.
-  if (info->si_code <= 0) raise(number);
+  // A fault of the processor occurs again when this function returns. A signal that was sent does not, so it is raised
+  // again. The kernel, too, sends signals with si_code > 0: SIGINT for Ctrl-C, SIGHUP when a terminal closes, SIGXCPU.
+  const bool can_be_fault = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
+  if (!can_be_fault || info->si_code <= 0) raise(number);
   errno = error;
 }
 

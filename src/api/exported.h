@@ -1,6 +1,6 @@
 // The functions and classes that the shared library exports: those of the headers below. src/CMakeLists.txt lists the
 // sources that define them; they are compiled with `-include` of this header. Everything else has hidden visibility.
-// The same objects make the static library, whose CMake target hides all names.
+// The static library is made of the same objects, and its CMake target hides all names.
 //
 // tests/abi/exports_test.py fails if a public header is missing here, or a source is missing in src/CMakeLists.txt.
 #ifndef HBMPROF_SRC_API_EXPORTED_H_

@@ -20,7 +20,7 @@ class Environment {
  public:
   explicit Environment(std::vector<std::string>* problems) : problems_(problems) {}
 
-  // Returns "" if the variable is not set: that is the same as empty.
+  // Returns the value of the variable. A variable that is not set has the same effect as an empty one: "".
   static std::string_view Value(const char* name) {
     const char* value = secure_getenv(name);
     return value == nullptr ? std::string_view() : std::string_view(value);
@@ -162,8 +162,8 @@ absl::Status internal::ValidateOptions(const DefaultOptions& options) {
                                                    absl::Hex(options.output_mode)));
   }
   if (options.unwinder > Unwinder::kNone) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hbmprof: the option unwinder is ", static_cast<int>(options.unwinder), ", which is no Unwinder"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hbmprof: the option unwinder is ", static_cast<int>(options.unwinder), ", which is not a value of Unwinder"));
   }
   return absl::OkStatus();
 }

@@ -35,10 +35,10 @@ namespace {
 
 constexpr size_t kReserveBytes = size_t{2} << 20;
 constexpr int kMaxProfiles = 10;                         // written by one process
-constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;  // that must stay free on the disk
+constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;  // that must be free on the disk before a profile is written
 constexpr std::chrono::minutes kInterval{1};
 
-// Host memory that is given back before a report, so that malloc has it.
+// Reserved host memory. It is unmapped before a report, so that malloc can get it.
 std::atomic<void*> reserve{nullptr};
 
 void TakeReserve() {
@@ -55,7 +55,7 @@ void GiveBackReserve() {
 
 // The last report of each device.
 struct Limiter {
-  std::atomic<uint64_t> key{0};         // of process and device; 0: free
+  std::atomic<uint64_t> key{0};         // a hash of the process and the device; 0: unused
   std::atomic<int64_t> next_millis{0};  // the earliest time of the next report (steady clock)
   std::atomic<int64_t> unreported{0};
 };
@@ -89,7 +89,7 @@ bool MayReport(std::string_view device, int64_t* unreported) {
   return true;
 }
 
-// The bytes that each call stack held of each memory space in the last written profile, sorted by HolderKey.
+// For each call stack and memory space: the bytes in use in the last written profile. Sorted by HolderKey.
 struct LastProfile {
   std::vector<std::pair<uint64_t, int64_t>> bytes;
 };
@@ -101,7 +101,7 @@ std::optional<int64_t> BytesBefore(const LastProfile& profile, uint64_t key) {
   return found != profile.bytes.end() && found->first == key ? found->second : 0;
 }
 
-// "model=llama, phase=decode" of the calling thread.
+// Returns the tags of the calling thread, such as "model=llama, phase=decode".
 std::string ThreadTags() {
   std::string text;
   for (const auto& [key, value] : TagsOf(current_tags)) {
@@ -116,8 +116,8 @@ std::optional<int64_t> NumberIn(const std::string& path) {
   return file >> number ? std::optional<int64_t>(number) : std::nullopt;
 }
 
-// The limits of the host that apply to pinned memory. Of the control groups, only the process's own group of version 2
-// is read.
+// Reads the limits of the host that apply to pinned memory. The limit of a control group is read only for the process's
+// own group of version 2.
 void ReadHostLimits(OutOfMemory* failure) {
   rlimit limit;
   if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && geteuid() != 0) {
@@ -140,7 +140,8 @@ bool HasFreeDisk(const std::string& pattern) {
   return uint64_t{info.f_bavail} * info.f_frsize >= kFreeDiskBytes;
 }
 
-// Writes the profile that goes with a report. Returns the line that says so; "" if none is to be written.
+// Writes the profile that goes with a report. Returns the report's line about this profile; "" if no profile is
+// requested.
 std::string WriteProfile(const Snapshot& snapshot, const std::string& pattern) {
   static std::atomic<int> written{0};
   if (pattern.empty()) return "";
@@ -155,7 +156,7 @@ std::string WriteProfile(const Snapshot& snapshot, const std::string& pattern) {
   return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");
 }
 
-// The index of the device of this name in the snapshot; nullopt if nothing was ever recorded on it.
+// Returns the index of the device with this name in the snapshot; nullopt if nothing was ever recorded on it.
 std::optional<uint32_t> DeviceIn(const Snapshot& snapshot, std::string_view name) {
   for (size_t i = 0; i < snapshot.devices.size(); ++i) {
     if (snapshot.devices[i].name == name) return static_cast<uint32_t>(i);
@@ -163,7 +164,7 @@ std::optional<uint32_t> DeviceIn(const Snapshot& snapshot, std::string_view name
   return std::nullopt;
 }
 
-// The part of a report that needs a snapshot. Throws std::bad_alloc.
+// Returns the part of a report that needs a snapshot. Throws std::bad_alloc.
 std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, const std::string& output) {
   const Snapshot snapshot = profiler.TakeSnapshot();
   std::shared_ptr<const LastProfile> before;
@@ -210,7 +211,7 @@ void Report(const FailedAllocation& failed, Profiler& profiler, int64_t unreport
   } catch (const std::exception&) {
     text.append("  call stacks: the host has no memory to list them\n");
   }
-  text.pop_back();  // PrintMessage ends the last line
+  text.pop_back();  // PrintMessage adds a line feed
   PrintMessage(text);
 }
 

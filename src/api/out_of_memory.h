@@ -9,8 +9,8 @@ namespace hbmprof::internal {
 // Reserves the host memory that a report may need. Called when Profiler::Default() is made.
 void ReserveForOutOfMemoryReports();
 
-// Keeps what each call stack of `snapshot` holds, for the growth that the next report shows. Any thread. Keeps nothing
-// if the host has no memory for it.
+// Stores the bytes that each call stack of `snapshot` has in use. The next report shows the growth since then. Any
+// thread may call it. If the host has no memory for it, the values of the profile before stay.
 void RememberProfile(const Snapshot& snapshot) noexcept;
 
 }  // namespace hbmprof::internal

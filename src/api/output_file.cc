@@ -10,7 +10,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// Numbers that are tried for a new file.
+// The number of names that are tried for a new file.
 constexpr int kMostNames = 1 << 20;
 
 // The lowest number of the descriptor that is kept open. It is above the numbers that a program may expect for its own
@@ -101,7 +101,7 @@ absl::Status OutputFile::WriteFile(std::string_view bytes, FileDescriptor* keep_
     if (!status.ok()) return status;
     if (i > 0 && !pattern_.has_number() && path != own_path_) {
       PrintMessage("hbmprof: ", pattern_.Path(0),
-                   " is not replaced, since it is not this process's; the profile is in ", path);
+                   " is not replaced, because this process did not write it; the profile is in ", path);
     }
     own_path_ = path;
     own_ = written;

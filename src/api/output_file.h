@@ -54,7 +54,7 @@ class OutputFile {
   const mode_t mode_;
   const pid_t process_;
   const FileIdentity at_start_;  // of the file, if the pattern has neither "%p" nor "%n"
-  const bool was_writable_;      // the directory, at the start
+  const bool was_writable_;      // whether the directory was writable at the start
   FileDescriptor early_;         // set before other threads have this object
   Mutex mutex_;
   std::string own_path_ ABSL_GUARDED_BY(mutex_);  // the file that was written last

@@ -25,7 +25,7 @@ class OutputPattern {
   bool has_number_ = false;
 };
 
-// Returns 0, 1, 2, ...: another number at each call in the process. Any thread may call it.
+// Returns 0, 1, 2, ...: the next number at each call in the process. Any thread may call it.
 int NextOutputNumber();
 
 // Puts a number before ".pb.gz", or at the end of a path without that ending: "/d/a.pb.gz" and 2 give "/d/a.2.pb.gz".

@@ -268,7 +268,7 @@ class Replacement {
       const bool same_owner = info.st_uid == old.st_uid && info.st_gid == old.st_gid;
       if (!same_owner && fchown(file_.get(), old.st_uid, old.st_gid) != 0 && info.st_gid != old.st_gid &&
           fchown(file_.get(), static_cast<uid_t>(-1), old.st_gid) != 0) {
-        mode &= ~mode_t{070} | (mode & 07) << 3;  // the group is another one: it gets at most the rights of others
+        mode &= ~mode_t{070} | (mode & 07) << 3;  // not the old file's group: it gets at most the rights of others
       }
     } else if (rules_.mode.less_umask) {
       return 0;

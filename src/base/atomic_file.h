@@ -1,5 +1,5 @@
-// WriteFileAtomically: writes a file that is at any time either complete or unchanged. WriteInPlace: writes a file that
-// is already open, for a process that can open no more files.
+// WriteFileAtomically: replaces a file in one step: at any time, a reader sees either the old or the complete new file.
+// WriteInPlace: writes a file that is already open, for a process that can open no more files.
 #ifndef HBMPROF_SRC_BASE_ATOMIC_FILE_H_
 #define HBMPROF_SRC_BASE_ATOMIC_FILE_H_
 
@@ -67,9 +67,9 @@ absl::Status WriteFileAtomically(std::string_view path, std::string_view bytes, 
 
 // Writes `bytes` to `fd`, an empty file with identity `identity` that WriteFileAtomically has kept open. The only
 // system calls are fstat, write, and ftruncate after an error, so the write is neither atomic nor synced. `path` is
-// used in messages. Returns kFailedPrecondition if `fd` refers to another file now, or if the file has no name any more
-// or is not empty. Its other errors are those of WriteFileAtomically; after one of these the file is truncated to 0
-// bytes if possible.
+// used in messages. Returns kFailedPrecondition if `fd` refers to another file now, or if the file has no name any
+// more, or if it is not empty. Its other errors are those of WriteFileAtomically; after one of these the file is
+// truncated to 0 bytes if possible.
 absl::Status WriteInPlace(int fd, const FileIdentity& identity, std::string_view path, std::string_view bytes);
 
 // Returns the identity of the file at `path`, with links followed; the default value if there is none or stat fails.

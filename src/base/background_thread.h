@@ -1,4 +1,4 @@
-// StartBackgroundThread: a thread of the library in somebody else's process.
+// StartBackgroundThread: starts a thread of the library in the program's process.
 #ifndef HBMPROF_SRC_BASE_BACKGROUND_THREAD_H_
 #define HBMPROF_SRC_BASE_BACKGROUND_THREAD_H_
 
@@ -9,8 +9,8 @@
 
 namespace hbmprof::internal {
 
-// Starts a detached thread that runs run(argument), with all signals blocked, so that it gets none of the program's,
-// and a stack of 1 MiB. Returns false if no thread can be started. Any thread may call it.
+// Starts a detached thread that runs run(argument). The thread has all signals blocked, so that it gets none of the
+// program's signals. Its stack has 1 MiB. Returns false if no thread can be started. Any thread may call it.
 inline bool StartBackgroundThread(void* (*run)(void*), void* argument) {
   constexpr size_t kStackBytes = size_t{1} << 20;
   sigset_t all;

@@ -1,4 +1,4 @@
-// Completes: catches the exceptions that the tracker's own code throws inside a wrapped call. Nothing else catches
+// Completes: catches the exceptions that the tracker's own code throws inside a wrapped call. No other code catches
 // them.
 #ifndef HBMPROF_SRC_BASE_COMPLETES_H_
 #define HBMPROF_SRC_BASE_COMPLETES_H_

@@ -35,7 +35,7 @@ class FileDescriptor {
     fd_ = -1;
     return fd;
   }
-  // Closes the owned descriptor, and owns `fd` from now on. Keeps errno.
+  // Closes the owned descriptor, and owns `fd` from now on. Does not change errno.
   void Reset(int fd) {
     const int error = errno;
     if (fd_ >= 0) close(fd_);

@@ -59,7 +59,7 @@ bool CloseGate(int64_t max_wait) {
 }
 
 void Prepare() {
-  if (fork_state.forks++ != 0) return;  // nested: the outer fork has done all this
+  if (fork_state.forks++ != 0) return;  // a nested fork: the outer one has done all this
   if (thread_state.inside) {
     fork_state.holds_gate = CloseGate(kMaxWaitInside);
     return;

@@ -36,7 +36,7 @@ struct Hash128 {
 };
 
 // Returns two independent hashes of `count` words. Each is computed in two lanes, so that the multiplications overlap.
-// A half that the caller does not use costs nothing, because the compiler removes it.
+// A hash that the caller does not use costs nothing, because the compiler removes its computation.
 inline Hash128 HashWords128(const uint64_t* words, size_t count) {
   uint64_t low0 = kHashSeed0 ^ count;
   uint64_t low1 = kHashSeed1;

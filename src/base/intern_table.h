@@ -77,11 +77,11 @@ class InternTable {
   using Slot = std::atomic<uint64_t>;
   static constexpr size_t kFirstSlots = 1024;
   static constexpr uint32_t kMaxLevels = 30;
-  // Copying ends long before the next array is needed: it takes 1/16 as many insertions as the old array has slots, and
-  // the next array is needed after 3/4 as many.
+  // Copying ends long before the next array is needed. If the old array has N slots, copying takes N/16 insertions, and
+  // the next array is needed after 3N/4 insertions.
   static constexpr size_t kSlotsAtOnce = 16;
 
-  // A state is the number of arrays, and whether the last but one is being copied.
+  // A state consists of the number of arrays, and of a bit: whether the last but one is being copied.
   static constexpr uint32_t StateOf(uint32_t levels, bool is_copying) { return levels * 2 + is_copying; }
   static constexpr uint32_t LevelsOf(uint32_t state) { return state / 2; }
   static constexpr bool IsCopying(uint32_t state) { return state % 2 != 0; }

@@ -9,19 +9,19 @@
 namespace hbmprof::internal {
 
 // Host memory of all tables of the process, in bytes: all pages of MapPages, touched or not, and the bytes counted by
-// the two functions below. It exceeds the limit only by bytes that were counted before the limit was set, and by those
-// of CountHostBytes. Any thread may call these functions.
+// the two functions below. The sum can exceed the limit by the bytes that were counted before the limit was set, and by
+// the bytes of CountHostBytes, but not otherwise. Any thread may call these functions.
 int64_t HostBytes();
 int64_t MaxHostBytes();
 void SetMaxHostBytes(int64_t bytes);  // initially there is no limit
 // Counts memory that does not come from MapPages. Returns false, without counting, if it would exceed the limit.
 bool TakeHostBytes(int64_t bytes);
-// The same without the limit. A negative number gives bytes back.
+// Counts like TakeHostBytes, but without the limit. A negative number subtracts bytes.
 void CountHostBytes(int64_t bytes);
 
 // Returns zero-filled, page-aligned memory, which takes physical memory only for pages that are touched. If `bytes` is
 // a multiple of 2 MiB, the memory is in large pages of 2 MiB if the kernel supports them. Returns null if the kernel
-// has no memory or the limit would be exceeded. Leaves errno alone.
+// has no memory or the limit would be exceeded. Does not change errno.
 void* MapPages(size_t bytes);
 // The same without counting, for a table that counts its host bytes while it fills.
 void* ReservePages(size_t bytes);

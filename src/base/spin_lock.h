@@ -21,9 +21,9 @@ inline void CpuRelax() {
 }
 
 // Waits for another thread in a loop: spins first, then yields, then sleeps for at most 0.25 ms at a time. Yielding
-// helps if the other thread was preempted, the common case with more threads than processors. The sleeps are necessary
-// because a thread under SCHED_FIFO could otherwise keep the other thread off its processor for ever. Leaves errno
-// alone, is no cancellation point, and may be used in signal handlers.
+// helps if the other thread was preempted, which is the common case if there are more threads than processors. The
+// sleeps are necessary because a thread under SCHED_FIFO could otherwise keep the other thread off its processor for
+// ever. Does not change errno, is no cancellation point, and may be used in signal handlers.
 class Backoff {
  public:
   void Wait() {

@@ -22,7 +22,7 @@ struct CapturedStack {
   // that is valid until the process ends.
   const uintptr_t* pcs;
   int depth;
-  bool truncated;  // there are more frames at the outer end
+  bool truncated;  // the outermost frames are missing
   // If not null: all stacks with this path have the same frames and the same `truncated`. A stack may have several
   // paths.
   const Path* path;
@@ -43,8 +43,8 @@ class StackCapture {
   // empty.
   //
   // Does not call malloc, but libunwind may call it when a thread first uses libunwind. Takes no lock that dlopen holds
-  // while dlopen runs other code. Calls no function of the traced program. Leaves errno alone. Needs less than 4 KiB of
-  // stack.
+  // while dlopen runs other code. Calls no function of the traced program. Does not change errno. Needs less than 4 KiB
+  // of stack.
   CapturedStack Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const {
     const Path* path = FindPath(caller, max_depth);
     return path != nullptr ? CapturedStack(*path) : CaptureAfresh(caller, buffer, max_depth);

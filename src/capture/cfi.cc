@@ -17,11 +17,11 @@ constexpr uint64_t kFp = 6;
 constexpr uint64_t kSp = 7;
 constexpr uint64_t kReturnAddress = 16;
 
-// Reads forward through an object's unwind information. It fails past `end` and at unknown encodings. After that ok()
-// is false for ever, and all values read are 0.
+// Reads forward through an object's unwind information. A read fails if it goes beyond `end` or finds an unknown
+// encoding. After a failure, ok() returns false for ever, and all reads return 0.
 class Cursor {
  public:
-  // Fails from the start if `end` is null.
+  // If `end` is null, ok() is false from the start.
   Cursor(const uint8_t* at, const uint8_t* end) : at_(at), end_(end), ok_(end != nullptr) {}
 
   bool ok() const { return ok_; }
@@ -75,8 +75,8 @@ class Cursor {
     return static_cast<int64_t>(value);
   }
 
-  // Reads a pointer in one of the DW_EH_PE encodings. Data-relative pointers are relative to `data_base`, and fail if
-  // it is 0. Does not dereference an indirect pointer: returns the address at which the pointer is stored.
+  // Reads a pointer in one of the DW_EH_PE encodings. Data-relative pointers are relative to `data_base`; if it is 0,
+  // the read fails. Does not dereference an indirect pointer: returns the address at which the pointer is stored.
   uint64_t Encoded(uint8_t encoding, uintptr_t data_base) {
     const auto here = reinterpret_cast<uintptr_t>(at_);
     uint64_t value = EncodedValue(encoding);
@@ -453,8 +453,9 @@ constexpr uint8_t kCfaHighBits = 0xc0;
 // Executes CFA programs, which compute the row of an address.
 class CfaProgram {
  public:
-  // A program begins at `location`, and stops before the first row whose location is above `address`. `initial` is the
-  // row that the program of the CIE computed. It is null while the program of the CIE itself runs. Changes `*row`.
+  // `location` is the address at which the program begins. The program stops before the first row whose location is
+  // above `address`. `initial` is the row that the program of the CIE computed. It is null while the program of the CIE
+  // itself runs. Run changes `*row`.
   CfaProgram(const Cie& cie, uintptr_t location, uintptr_t address, const Row* initial, Row* row)
       : cie_(cie), address_(address), initial_(initial), location_(location), row_(row) {}
 
@@ -608,7 +609,7 @@ class CfaProgram {
   }
   int64_t Factored(int64_t offset) const { return Product(offset, cie_.data_alignment); }
 
-  static constexpr int kMaxRemembered = 6;  // they are on the stack; compilers nest one or two
+  static constexpr int kMaxRemembered = 6;  // the rows are on the stack; compilers remember one or two at a time
 
   const Cie& cie_;
   const uintptr_t address_;
@@ -639,7 +640,8 @@ FrameRule Inexpressible() {
 }
 
 // Converts the rules of a signal trampoline. The kernel has pushed a context with all registers, in which pc directly
-// follows sp. `rule` has all that Reduce sets before it calls this function; `fp_at` is the address of the caller's fp.
+// follows sp. `rule` has the members that Reduce sets before it calls this function. `fp_at` is the address of the
+// caller's fp.
 FrameRule ReduceSignal(FrameRule rule, const Row& row, const Term& cfa, const Term& fp_at, uintptr_t address) {
   Term sp_at;
   Term ra_at;
@@ -729,7 +731,7 @@ const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, ui
   };
   const auto target = static_cast<int64_t>(address - base);
   uint64_t first = 0;
-  uint64_t last = count;  // if an entry is at or below the target, the greatest of these is in [first, last)
+  uint64_t last = count;  // the last entry that is not above the target is in [first, last), if there is one
   while (last - first > 1) {
     const uint64_t mid = first + (last - first) / 2;
     if (entry(mid, 0) <= target) {
@@ -775,7 +777,8 @@ FrameRule ReadFrameRule(const void* eh_frame_hdr, const ReadableRanges& readable
   const auto* header = static_cast<const uint8_t*>(eh_frame_hdr);
   Fde fde;
   if (!ReadFde(header, readable, address, &fde)) {
-    // makecontext stores the address of a function, not one behind a call, as the outermost return address of a stack.
+    // makecontext stores the address of a function as the outermost return address of a stack. That address does not
+    // follow a call.
     FrameRule rule;
     if (ReadFde(header, readable, address + 1, &fde) && fde.start == address + 1) rule.kind = FrameRule::kOutermost;
     return rule;
@@ -785,7 +788,8 @@ FrameRule ReadFrameRule(const void* eh_frame_hdr, const ReadableRanges& readable
   Row row = initial;
   if (!CfaProgram(fde.cie, fde.start, address, &initial, &row).Run(fde.program)) return Inexpressible();
   const FrameRule rule = Reduce(row, address);
-  // In a signal frame the pc is the interrupted instruction; in any other frame it is behind a call.
+  // In a signal frame the pc is the address of the interrupted instruction. In any other frame it is the address after
+  // a call.
   const bool mismatch =
       fde.cie.is_signal_frame != (rule.kind == FrameRule::kSignal) && rule.kind != FrameRule::kOutermost;
   return mismatch ? Inexpressible() : rule;

@@ -63,8 +63,8 @@ class ReadableRanges {
 };
 
 // Returns the rule of the instruction that contains the byte at `address`. `eh_frame_hdr` is the PT_GNU_EH_FRAME
-// segment of its object; it may be null. Reads nothing outside of `readable`, whatever the data contain. The time is
-// bounded by the size of the data.
+// segment of its object; it may be null. Reads only in `readable`, even if the data are damaged. The time is bounded by
+// the size of the data.
 FrameRule ReadFrameRule(const void* eh_frame_hdr, const ReadableRanges& readable, uintptr_t address);
 
 }  // namespace hbmprof::internal

@@ -15,8 +15,8 @@ namespace hbmprof::internal {
 // deeper stack counts as truncated.
 inline constexpr uintptr_t kMaxGivenFrames = kMaxStackDepth + 1;
 
-// The stack pointer of such a Caller is this plus the number of frames. It is not a canonical address, so no stack is
-// there, and no Caller of a damaged stack has it by accident.
+// The stack pointer of such a Caller is this constant plus the number of frames. The result is not a canonical address.
+// So no stack is there, and the Caller of a damaged stack does not have this value by accident.
 inline constexpr uintptr_t kGivenStackMark = 0x68626d7072660000;
 
 // Returns a Caller that holds the first min(count, kMaxGivenFrames) of the return addresses, which are ordered

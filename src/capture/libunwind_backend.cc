@@ -60,8 +60,8 @@ constexpr bool kMayUseBacktrace = true;
 
 __thread bool in_libunwind __attribute__((tls_model("initial-exec"))) = false;
 
-// Disables cancellation, which libunwind does not support: its check whether memory can be read uses a pipe, which is a
-// cancellation point.
+// Disables cancellation, which libunwind does not support: libunwind writes to a pipe to find out whether memory can be
+// read, and that call is a cancellation point.
 class NoCancellation {
  public:
   NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_); }
@@ -73,7 +73,8 @@ class NoCancellation {
   int old_;
 };
 
-// Whether the program has no dynamic linker. A library that it loads gets a second C library, which is not initialized.
+// Returns whether the program has no dynamic linker. If such a program loads a library, the library gets a second C
+// library, which is not initialized.
 bool IsStaticProgram() {
   const auto* headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
   const unsigned long count = headers == nullptr ? 0 : getauxval(AT_PHNUM);
@@ -158,9 +159,9 @@ const char* LibunwindProblem() {
 
 // unw_backtrace is about 60 times faster than stepping, because it caches the frame layout of each code address, per
 // thread and for ever. So it would use the layout of an unloaded library for another library that is loaded at the same
-// addresses. Therefore the result is checked: if it contains an address at which different libraries were loaded, the
-// stack is walked again by stepping. The same is done in a signal handler that interrupts unw_backtrace, which is not
-// reentrant.
+// addresses. Therefore the result is checked: if it contains an address at which several libraries were loaded, one
+// after the other, the stack is walked again by stepping. A signal handler that interrupts unw_backtrace also walks by
+// stepping, because unw_backtrace is not reentrant.
 [[gnu::noinline]] CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
   // libunwind lists the loaded objects under the dynamic linker's lock, which may be held for ever in a forked child.

@@ -55,7 +55,7 @@ struct Listing {
   bool seen_main = false;
 };
 
-// Called by dl_iterate_phdr, under its lock. Only copies.
+// dl_iterate_phdr calls this function under the dynamic linker's lock. So it only copies data.
 int AddObject(dl_phdr_info* info, size_t, void* context) {
   auto* listing = static_cast<Listing*>(context);
   std::string path = info->dlpi_name == nullptr ? "" : info->dlpi_name;

@@ -1,4 +1,4 @@
-// The executable segments of everything loaded into this process.
+// The executable segments of all objects that are or were loaded into this process.
 #ifndef HBMPROF_SRC_CAPTURE_MODULES_H_
 #define HBMPROF_SRC_CAPTURE_MODULES_H_
 

@@ -41,8 +41,8 @@ struct ThreadCache {
 };
 __thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false, false};
 
-// Makes later captures use `cache`, unless it is null or paused. In a checked build captures never use it, so that
-// WalkAndCache can compare each cached stack with a walk.
+// Makes later captures use `cache`, unless it is null or paused. In a build with HBMPROF_CHECK_CAPTURE captures never
+// use it, so that WalkAndCache can compare each cached stack with a walk.
 void Activate(PathCache* cache) {
   active_path_cache = kIsChecked || cache == nullptr || cache->is_paused() ? nullptr : cache;
 }
@@ -53,8 +53,8 @@ pthread_key_t key;
 
 // Keeps the object that contains this code loaded, for example a plugin with a static copy of the library. That object
 // contains the handlers of thread exit, fork and process exit, and threads may be about to call them. Runs before main,
-// or in the dlopen that loads the object. At a later time, another thread could be in a dlopen that waits for the
-// calling thread, and the dlopen here would wait for that one.
+// or in the dlopen that loads the object. A later call could deadlock: another thread may be inside a dlopen that waits
+// for this thread, while the dlopen here waits for that thread.
 [[gnu::constructor]] void StayLoaded() {
   Dl_info info;
   link_map* self = nullptr;
@@ -133,7 +133,7 @@ void PathCache::Insert(const Caller& caller, const Path* path) {
   for (int depth = 0; depth < kMaxStackDepth; ++depth) {
     Node* node = FindNode(key);
     if (node == nullptr) return SetLeaf(key, path);
-    // A branch holds the number of one path below it.
+    // If the node is a branch, this is one of the paths below it.
     const Path* other = PathAt(node->path);
     const uint16_t difference = path->FirstDifference(*other);
     uint16_t offset = node->offset;

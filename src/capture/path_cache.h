@@ -3,12 +3,12 @@
 //
 // The key of a lookup is the caller's (pc, sp). The lookup finds a path (paths.h) that was added for this key before.
 // If all words that the path depends on are unchanged, the stack has the frames of the path. Otherwise the stack is
-// walked by rules. When a stack is walked for the second time, its path is learned and added. A thread whose stacks
-// seldom repeat stops using its cache and tries it again from time to time.
+// walked by rules. When a stack is walked for the second time, its path is learned (made by LearnPath) and added to the
+// cache. A thread whose stacks seldom repeat stops using its cache and tries it again from time to time.
 //
 // Why a path that matches is always correct:
-// - A path is learned and used only if all of it is on the thread's own stack, whose bounds never change. Stacks of
-//   fibers, alternate signal stacks and stacks with a signal frame are always walked.
+// - A path is learned and used only if all of its words are on the thread's own stack, whose bounds never change.
+//   Stacks of fibers, alternate signal stacks and stacks with a signal frame are always walked.
 // - A stack with a frame that was guessed, or found through registers other than sp and fp, is always walked.
 // - The frame pointer is compared only if a frame of the path was found by it. Otherwise it may hold any value.
 // - Another library can be loaded at an address of the path. A path lists its objects that can be unloaded, and it
@@ -36,13 +36,17 @@ namespace hbmprof::internal {
 // Used by one thread, and by signal handlers that interrupt any of these functions. An interruption can lose an entry
 // or a count, nothing else.
 //
-// The cache is a set of trees, which are stored in one hash table. The root of a tree is a caller's (pc, sp). A leaf is
-// a path. A branch is the stack offset of the innermost return address in which the paths below it differ; the word
-// there selects the child. (Stacks that are equal up to a frame have the next return address at the same offset.) Any
-// node may be replaced; the paths below it are then added again when they are captured again.
+// The cache is a set of trees, which are stored in one hash table. Each tree holds the paths of one caller (pc, sp). A
+// leaf is a path. A branch stands for the paths that are equal up to some frame and then differ: it holds the stack
+// offset of the innermost return address that is not the same in all of them. A lookup loads the word at this offset;
+// each value of the word leads to another child. (All paths of a branch have this return address at the same offset,
+// because their frames up to it are equal.) Example: a Caller in f has the same (pc, sp) when g calls f and when h
+// calls f. The first path is a leaf. When the second one is added, the leaf becomes a branch with the offset of f's
+// return address, and two leaves: one for the return address in g, one for that in h. Any node may be replaced by
+// another one. The paths below it can then no longer be found, and are added again when they are captured again.
 class PathCache {
  public:
-  // `bounds`: the stack of the thread. The object must be zero-filled before.
+  // `bounds`: the stack of the thread. REQUIRES: all bytes of the object are zero.
   void Start(const StackBounds& bounds) {
     stack_low_ = bounds.low;
     stack_bytes_ = bounds.high - bounds.low;
@@ -78,8 +82,8 @@ class PathCache {
   // Counts an attempt to learn a path, successful or not.
   void CountLearning() { ++learnings_; }
 
-  // To be called after each walk of a stack that Find did not return. Returns whether the path of the stack should be
-  // learned: the same stack was walked before, not too long ago, and the cache is not paused.
+  // Must be called after each walk of a stack for which Find returned null. Returns whether the path of the stack
+  // should be learned: the same stack was walked before, not too long ago, and the cache is not paused.
   bool ShouldLearn(const Caller& caller, const uintptr_t* pcs, int depth);
 
  private:
@@ -88,7 +92,7 @@ class PathCache {
   struct Node {
     uint16_t tag;     // 0 only in an empty node
     uint16_t offset;  // of the word that selects the child, in words from sp; kNoOffset in a leaf
-    uint32_t path;    // number of the path, or of one of the paths below
+    uint32_t path;    // in a leaf, the number of its path; in a branch, the number of one of the paths below it
   };
   struct alignas(64) Set {
     Node nodes[kWays];

@@ -184,7 +184,7 @@ class PathBuilder {
   const int max_depth_;
   bool is_supported_ = true;
   Fp fp_ = Fp::kInitial;
-  uintptr_t fp_address_ = 0;  // where fp was restored from
+  uintptr_t fp_address_ = 0;  // of the stack word from which fp was restored
   uintptr_t fp_word_ = 0;
   uint16_t initial_fp_ = Path::kNoOffset;
   uint16_t max_offset_ = 0;

@@ -40,7 +40,7 @@ struct alignas(16) Path {
   int32_t depth;      // frames
   int32_t max_depth;  // limit of the walk that found the path
   uint32_t end;       // bytes from sp; greater than all offsets
-  uint16_t fp;        // offset of the address in the caller's fp; kNoOffset if no frame is found by fp
+  uint16_t fp;        // offset of the stack address in the caller's fp; kNoOffset if no frame is found by fp
   uint16_t returns;   // number of return addresses to compare, a multiple of kGroup
   bool is_simple;     // `records`, `links` and `objects` are 0
   bool truncated;     // at max_depth
@@ -66,8 +66,8 @@ struct alignas(16) Path {
     return sp + (At<uint16_t>(return_offsets_at)[frame - 1] + uintptr_t{1}) * sizeof(uintptr_t);
   }
 
-  // Whether the stack that begins at `caller`, and ends `bytes` above its sp, has the frames of this path, when walks
-  // are truncated at `max` frames.
+  // Returns whether the stack that begins at `caller` has the frames of this path, if walks are truncated at `max`
+  // frames. The stack ends `bytes` bytes above caller.sp.
   bool Matches(const Caller& caller, uintptr_t bytes, int max) const {
     const uintptr_t sp = caller.sp;
     if (pc != caller.pc || max_depth != max || end > bytes) return false;
@@ -100,10 +100,11 @@ struct alignas(16) Path {
     return (differences[0] | differences[1]) == 0 && (objects == 0 || ObjectsAreLoaded());
   }
 
-  // The offset of the innermost return address in which this path differs from `other`, a path of the same pc. Returns
-  // kNoOffset if that return address has different offsets in the two paths, or if they differ in something else.
+  // Returns the offset of the innermost return address in which this path differs from `other`, a path of the same pc.
+  // Returns kNoOffset if that return address has different offsets in the two paths, or if they differ in something
+  // else.
   uint16_t FirstDifference(const Path& other) const;
-  // The return address at `offset`; 0 if the path has none there.
+  // Returns the return address at `offset`; 0 if the path has none there.
   uintptr_t ReturnAddressAt(uint32_t offset) const;
 
  private:
@@ -112,7 +113,7 @@ struct alignas(16) Path {
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(this) + bytes);
   }
   static WordPair PairAt(const uintptr_t* words) { return *reinterpret_cast<const WordPair*>(words); }
-  // Whether all objects of the path are loaded now, at the same addresses (rules.h).
+  // Returns whether all objects of the path are loaded now, at the same addresses (rules.h).
   bool ObjectsAreLoaded() const;
 };
 

@@ -20,7 +20,7 @@ constexpr size_t kMaxFileBytes = 4096;
 struct PythonWorkspace {
   // One call of the evaluation function.
   struct Activation {
-    uintptr_t marker;  // an address inside its native frame; 0: found by the function's address range
+    uintptr_t marker;  // an address inside its native frame; 0: its frame is found by the function's address range
     int end;           // one past its last Python frame
   };
 
@@ -35,14 +35,14 @@ struct PythonWorkspace {
 
 namespace {
 
-// --- Reading the interpreter's structs. Its other threads may write what is read here. ---
+// --- Reading the interpreter's structs. Other threads may write these structs at the same time. ---
 
 template <typename T>
 T Load(uintptr_t address) {
   return __atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_RELAXED);
 }
 
-// Whether there can be an object at the address.
+// Returns whether there can be an object at the address.
 bool IsObjectAddress(uintptr_t address) {
   // Below 4096 nothing is mapped, and addresses of programs have 47 bits.
   constexpr uintptr_t kFirst = 4096;
@@ -68,7 +68,8 @@ struct Characters {
   uint32_t width;  // bytes of each: 1, 2 or 4
 };
 
-// Returns false if `text`, a str, has no characters in the form that names and file names have.
+// Finds the characters of `text`, a str. Returns false if they are not stored in the form that is usual for names and
+// file names.
 bool FindCharacters(const PythonLayout& layout, uintptr_t text, Characters* found) {
   constexpr uint32_t kCompact = 0x20;
   constexpr uint32_t kAscii = 0x40;
@@ -349,8 +350,8 @@ enum class PythonRead : uint8_t {
   kUnfit,  // a check failed
 };
 
-// Reads the keys of frames. Different call sites have different keys, even at the same address: functions are
-// freed, and others are made at their addresses.
+// Reads the keys of frames. Different call sites have different keys, even at the same address: when functions are
+// freed, others can be made at their addresses.
 class KeyReader {
  public:
   explicit KeyReader(const PythonInterpreter& python) : python_(python) {}
@@ -358,8 +359,8 @@ class KeyReader {
   // Returns false if a check fails.
   bool Read(uintptr_t code, int64_t instruction, uint64_t* key) {
     const PythonLayout& layout = python_.layout;
-    // No two code objects have the same version, unless all versions are used up: then it is 0. An interpreter that is
-    // ended and started again counts versions from the start; the name is in the key for that case.
+    // No two code objects have the same version. When all versions are used up, it is 0. An interpreter that is ended
+    // and started again counts versions from the beginning. Therefore the key also contains the name.
     const uint64_t version = layout.code_version != 0 ? Load<uint32_t>(code + layout.code_version) : 0;
     if (version == 0) return ReadByContents(code, instruction, key);
     const uint64_t at = code + static_cast<uint64_t>(instruction) * kHashSeed0;
@@ -368,7 +369,7 @@ class KeyReader {
   }
 
  private:
-  // Of a code object without a version: its names, its first line, and the line or the line table.
+  // Makes the key of a code object without a version from its names, its first line, and the line or the line table.
   [[gnu::noinline]] bool ReadByContents(uintptr_t code, int64_t instruction, uint64_t* key) {
     const PythonLayout& layout = python_.layout;
     const auto name = Load<uintptr_t>(code + layout.code_name);
@@ -386,8 +387,8 @@ class KeyReader {
     return true;
   }
 
-  // In 3.11 a line takes too long to find for each event. The table's size, beginning and end, with the addresses,
-  // stand for the whole.
+  // In 3.11, finding the line takes too long to do it for each event. So the key contains the size, the beginning and
+  // the end of the line table, and the addresses, instead of the line.
   uint64_t LineTableIdentity(uintptr_t code) const {
     const auto table = Load<uintptr_t>(code + python_.layout.code_line_table);
     if (!IsOfType(table, python_.bytes_type)) return 0;
@@ -409,14 +410,14 @@ class KeyReader {
 PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
   const PythonLayout& layout = python.layout;
   if (!python.is_permanent && !IsLoaded(python)) return PythonRead::kNothing;
-  // The key is deleted when the interpreter ends and may be another one when it begins anew.
+  // The key is deleted when the interpreter ends. If the interpreter is started again, it may have another key.
   if (Load<int32_t>(python.runtime + layout.tss) != 1) return PythonRead::kNothing;
   const auto key = Load<uint32_t>(python.runtime + layout.tss + 4);
   *state = reinterpret_cast<uintptr_t>(pthread_getspecific(key));
   if (*state == 0) return PythonRead::kNothing;
   if (!IsObjectAddress(*state)) return PythonRead::kUnfit;
-  // An interpreter that is ending frees the states of daemon threads, which may be outside of it just then, soon after
-  // it has set this.
+  // An interpreter that is ending sets this word and soon after that frees the states of daemon threads. Such a thread
+  // may run code outside of the interpreter at that time.
   const auto finalizing =
       __atomic_load_n(reinterpret_cast<const uintptr_t*>(python.runtime + layout.finalizing), __ATOMIC_ACQUIRE);
   if (finalizing != 0 && finalizing != *state) return PythonRead::kNothing;
@@ -424,7 +425,7 @@ PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
   return is_own ? PythonRead::kFrames : PythonRead::kUnfit;
 }
 
-// Calls `visitor` for the thread's `max_frames` innermost Python frames, from the innermost outwards, and of the
+// Calls `visitor` for the thread's `max_frames` innermost Python frames, from the innermost outwards, and for the
 // activations that they belong to:
 //   bool Frame(code, instruction)  false: a check failed
 //   void EndActivation(marker)     after an activation's last frame; `marker` as in PythonWorkspace::Activation
@@ -505,7 +506,8 @@ PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_
 }
 
 // Whether frames were ever read, and the number of reads that failed before. An interpreter that has never passed the
-// checks is rejected after kMaxFailures reads. Later a check may fail in a signal handler that interrupts it.
+// checks is rejected after kMaxFailures reads. An interpreter that has passed them is never rejected, because a check
+// can fail in a signal handler that interrupts the interpreter.
 std::atomic<bool> has_read_frames{false};
 std::atomic<int> failures{0};
 
@@ -687,7 +689,7 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
       add(words, count);
       next = frame + 1;
     } else if (native.truncated && native.depth < max_depth) {
-      // The walk ended in code without unwind information; the Python frames beyond it are known.
+      // The native walk ended in code without unwind information, but the Python frames outside of that code are known.
       add(native.pcs + next, native.depth - next);
       add(words, count);
       next = native.depth;

@@ -3,8 +3,8 @@
 //
 // A thread reads its own Python frames: without the interpreter's lock, without a call into the interpreter and without
 // malloc. It can do so at any time, because its frames change only while it runs Python code, and because a frame keeps
-// its code object alive. What is read is checked (types, alignment, sizes). If a check fails, the stack keeps its
-// native frames.
+// its code object alive. All values that are read are checked (types, alignment, sizes). If a check fails, the stack
+// keeps its native frames.
 //
 // A Python function at a line is one word of a stack (NamedFrameWord), so that stacks stay arrays of words. Equal
 // function names, files and lines have equal words.
@@ -28,7 +28,7 @@ namespace hbmprof::internal {
 // RejectPython.
 extern std::atomic<const PythonInterpreter*> readable_python;
 
-// Whether there is such an interpreter. In a process without one, an event does nothing else.
+// Returns whether there is such an interpreter. In a process without one, this is all that an event does for Python.
 inline bool HasPython() { return readable_python.load(std::memory_order_relaxed) != nullptr; }
 
 // A frame with a name and without an address. Immutable, and never destroyed.
@@ -50,13 +50,14 @@ inline constexpr uint64_t kNamedFrameWord = uint64_t{1} << 63;
 inline bool IsNamedFrameWord(uint64_t word) { return word >> 32 == kNamedFrameWord >> 32; }
 // Returns null if no frame has this word.
 const NamedFrame* NamedFrameOf(uint64_t word);
-// The named frames of the process so far have the words kNamedFrameWord + 0 to kNamedFrameWord + count - 1.
+// Returns the number of named frames that the process has so far. Their words are kNamedFrameWord + 0 to
+// kNamedFrameWord + NamedFrameCount() - 1.
 uint32_t NamedFrameCount();
 
 // Returns a hash of the calling thread's Python functions (at most the `max_frames` innermost), their current
-// instructions, and the positions of their activations on the stack relative to `sp`. Returns 0 if there are none, or
-// if they cannot be read. Two stacks with the same path (paths.h) and the same digest have the same merged frames. May
-// be called in signal handlers.
+// instructions, and the positions on the stack, relative to `sp`, of the calls of the evaluation function that run them
+// (their activations). Returns 0 if there are none, or if they cannot be read. Two stacks with the same path (paths.h)
+// and the same digest have the same merged frames. May be called in signal handlers.
 uint64_t DigestPythonFrames(uintptr_t sp, int max_frames);
 
 // The working memory of a merge. It is too large for a small stack.

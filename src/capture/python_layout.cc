@@ -201,7 +201,8 @@ char version_text[16];
 std::atomic<bool> has_version{false};
 std::atomic<const char*> problem_text{""};
 
-// Takes the fields that the process describes itself. Returns what is wrong, or null.
+// Reads the offsets of the fields that the interpreter describes itself (_Py_DebugOffsets). Returns a description of
+// the problem, or null if there is none.
 const char* ReadDescribedFields(uintptr_t version, PythonInterpreter* found) {
   constexpr uint64_t kMaxOffset = 4096;
   if (std::memcmp(reinterpret_cast<const void*>(found->runtime), "xdebugpy", 8) != 0 ||
@@ -219,7 +220,7 @@ const char* ReadDescribedFields(uintptr_t version, PythonInterpreter* found) {
   return nullptr;
 }
 
-// Fills in `found` from the symbols that `find` finds. Returns what is wrong, or null.
+// Fills in `found` from the symbols that `find` finds. Returns a description of the problem, or null if there is none.
 template <typename Find>
 const char* Check(const Find& find, PythonInterpreter* found) {
   constexpr uintptr_t kTypeOfObject = 8;
@@ -272,7 +273,8 @@ void LookForPython(const link_map* object, bool is_permanent) {
   if (runtime == 0 || is_claimed.exchange(true)) return;
   const link_map* main_program = object;
   while (main_program->l_prev != nullptr) main_program = main_program->l_prev;
-  // What the main program defines takes the place of a library's own: it may have copies of the library's data.
+  // A symbol that the main program defines replaces that of a library: the program may have copies of the library's
+  // data.
   const Exports first(main_program);
   const auto find = [&](std::string_view name) {
     const Exports::Symbol symbol = first.Find(name);

@@ -16,9 +16,9 @@ namespace hbmprof::internal {
 // the native stack.
 enum class PythonFrameChain : uint8_t {
   kOnePerActivation,            // 3.8, 3.9: each frame is one activation, found by the function's address range
-  kOnePerActivationWithCframe,  // 3.10: likewise, found by the activation's _PyCFrame, which lies in its native frame
-  kEntryFrames,                 // 3.11: an activation ends with a frame that is an entry; found by its _PyCFrame
-  kShims,                       // 3.12 and later: behind an activation's frames a shim, which lies in its native frame
+  kOnePerActivationWithCframe,  // 3.10: the same, but found by its _PyCFrame, which lies in its native frame
+  kEntryFrames,                 // 3.11: the last frame of an activation has is_entry set; found by its _PyCFrame
+  kShims,                       // 3.12 and later: a shim follows an activation's frames; it lies in its native frame
 };
 
 // Offsets in bytes. A field that a version does not have is 0.
@@ -53,7 +53,7 @@ struct PythonLayout {
   uint16_t other_text;
 };
 
-// An interpreter that fits the checks. Immutable once it is published.
+// An interpreter that has passed the checks. Immutable once it is published.
 struct PythonInterpreter {
   PythonLayout layout;
   int minor;
@@ -61,7 +61,7 @@ struct PythonInterpreter {
   uintptr_t code_type;     // &PyCode_Type
   uintptr_t unicode_type;  // &PyUnicode_Type
   uintptr_t bytes_type;    // &PyBytes_Type
-  // _PyEval_EvalFrameDefault, where frames are matched by its address range.
+  // Address and size of _PyEval_EvalFrameDefault, for versions whose frames are found by its address range.
   uintptr_t evaluate;
   uintptr_t evaluate_bytes;
   bool is_permanent;       // it was loaded at program start, so it is never unloaded
@@ -70,19 +70,20 @@ struct PythonInterpreter {
   const void* object_tables;  // its .eh_frame_hdr
 };
 
-// What was found out about the interpreter of this process. Empty texts: there is none.
+// Facts about the interpreter of this process. The texts are empty if there is none.
 struct PythonFinding {
   char version[16];
   const char* problem;  // why its frames are not read; empty if they are
 };
 
 // Looks for an interpreter in a loaded object and, if it is the first one of the process, checks it and publishes it.
-// `is_permanent`: the object was loaded at program start. Any thread, signal handlers too. Reads memory only.
+// `is_permanent`: the object was loaded at program start. Any thread and any signal handler may call it. It only reads
+// memory.
 void LookForPython(const link_map* object, bool is_permanent);
 
-// Any thread.
+// Any thread may call it.
 PythonFinding FindPython();
-// The published interpreter does not fit after all: its frames are not read from here on.
+// Must be called if the published interpreter fails the checks later: its frames are not read any more.
 void RejectPython(const char* problem);
 
 }  // namespace hbmprof::internal

@@ -254,8 +254,8 @@ class Objects {
     Entry& entry = entries_[id];
     entry.identity = identity;
     for (uint32_t other = 1; other < id; ++other) {
-      // An object whose entry is not published yet is loaded at this moment, as `object` is, so its addresses are
-      // different.
+      // If an entry is not published yet, its object is loaded now. `object` is loaded now, too, so the two have
+      // different addresses.
       if (!entries_[other].is_published.load(std::memory_order_acquire)) continue;
       const Identity& old = entries_[other].identity;
       if (old.start >= identity.limit || identity.start >= old.limit || Matches(old, object)) continue;

@@ -3,14 +3,15 @@
 //
 // A library can be unloaded and another one loaded at the same addresses. Therefore each rule names the object that it
 // was read from, and a walk uses a rule only after it has checked that this object is loaded there now (ObjectCheck,
-// once per object and walk). This is sound without any report of unloaded libraries: the objects that a walk
+// once per object and walk). This is correct without any report of unloaded libraries: the objects that a walk
 // passes through cannot be unloaded during the walk, because the stack returns to their functions. The check:
 // - Objects loaded at program start are never unloaded. They need no check.
-// - Other objects with a build id in their first page: the addresses, the .eh_frame_hdr and the build id are equal to
-//   those in memory. Equal build ids mean equal code, so a rule stays valid when its library is loaded again.
-// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since. It takes
-//   a lock, but one that the dynamic linker never holds while it runs other code. In a forked child this lock may be
-//   held for ever; there the rules of these objects are read again in each walk.
+// - Other objects with a build id in their first page: the check compares the stored addresses (of the object and
+//   of its .eh_frame_hdr) and the stored build id with those of the object that is loaded now. Equal build ids mean
+//   equal code, so a rule stays valid when its library is loaded again.
+// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since the rule was
+//   read. It takes a lock, but one that the dynamic linker never holds while it runs other code. In a forked child this
+//   lock may be held for ever; there the rules of these objects are read again in each walk.
 //
 // Not here: how rules are read (cfi.h) and used (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_RULES_H_
@@ -76,7 +77,7 @@ class ObjectCheck {
   // Remembers that `object` is loaded. Only the last kLoaded objects are remembered; IsLoaded checks the others again.
   void SetLoaded(uint32_t object) { loaded_[next_++ % kLoaded] = object; }
 
-  // Whether the walk passed an address at which different objects were loaded over time.
+  // Returns whether the walk passed an address at which several objects were loaded, one after the other.
   bool passed_reused_addresses() const { return passed_reused_addresses_; }
   void set_passed_reused_addresses() { passed_reused_addresses_ = true; }
 
@@ -90,9 +91,10 @@ class ObjectCheck {
   bool passed_reused_addresses_ = false;
 };
 
-// A bucket of the table, in one cache line. A slot holds a rule, and a check word: the rule xor the mixed address. A
-// slot that is read while another thread replaces it does not match (except for one in 2^50 of such reads), so slots
-// need no lock. The check word is stored last, with release order, so that a reader also sees the object of the rule.
+// A bucket of the table, in one cache line. A slot holds a rule and a check word: the rule xor MixAddress(address). If
+// a slot is read while another thread replaces it, the check word does not match (except in one of 2^50 such reads), so
+// slots need no lock. The check word is stored last, with release order, so that a reader also sees the object of the
+// rule.
 struct alignas(64) RuleBucket {
   static constexpr int kSlots = 4;
   struct Slot {

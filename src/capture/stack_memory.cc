@@ -21,8 +21,9 @@ constexpr uintptr_t kMainStackGap = uintptr_t{128} << 20;
 constexpr uintptr_t kOtherStackLimit = uintptr_t{64} << 20;
 constexpr StackBounds kUnknownBounds = {1, 1};
 
-// Returns whether the kernel can read the word at `address`. Passes `address` as a signal set: the kernel reads the set
-// before it rejects the invalid operation. Async-signal-safe; leaves errno alone.
+// Returns whether the kernel can read the word at `address`. Calls rt_sigprocmask with `address` as the signal set and
+// an invalid operation: the kernel reads the set before it rejects the operation. Async-signal-safe. Does not change
+// errno.
 bool IsReadable(uintptr_t address) {
   if (address == 0) return false;  // means "no signal set" to the kernel
   const int saved_errno = errno;
@@ -46,16 +47,17 @@ StackBounds MainStackBounds() {
 
 // Returns the bounds of the calling thread's stack from glibc's thread descriptor, which are equal to those that
 // pthread_getattr_np returns. That function cannot be called here, because it calls malloc: a signal handler may have
-// interrupted malloc, or the program may have a malloc that records its calls here. Alternatives were considered:
-// - /proc/self/maps takes milliseconds in a process with many mappings, is absent in a chroot, and does not distinguish
-//   a stack from an adjacent mapping.
+// interrupted malloc, or the program may have a malloc that records its calls with this library. Two other methods are
+// not used:
+// - Reading /proc/self/maps takes milliseconds in a process with many mappings, is impossible in a chroot without
+//   /proc, and does not distinguish a stack from an adjacent mapping.
 // - A query of the kernel for readable pages around the stack pointer does not distinguish a stack without a guard page
 //   from an adjacent mapping. Such a mapping can be unmapped while the thread runs.
 //
 // The descriptor (nptl/descr.h) begins at the thread pointer. It is at the upper end of the stack's block, also if the
 // program has supplied the stack. It holds four words in this order: the address of the block, its size, the size of
 // the guard in it, and the guard size that was requested. Their offset differs between versions, so they are found by
-// their values: the block must be a possible stack, contain these words, and end close behind them. In the main thread
+// their values: the block must be a possible stack, contain these words, and end shortly after them. In the main thread
 // the block is null. If the words are not found, captures query the kernel for each page, as on other stacks.
 StackBounds BoundsFromDescriptor() {
 #if defined(__x86_64__) && defined(__GLIBC__)

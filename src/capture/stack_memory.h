@@ -3,8 +3,8 @@
 // A StackMemory covers the stack that contains a given stack pointer:
 // - the thread's own stack, whose bounds are found once per thread, or
 // - any other stack (of a fiber, or a signal handler's alternate stack): the pages from the stack pointer upwards. Each
-//   page is queried from the kernel once per walk. Pages are only added in sequence, so a wrong address is rejected
-//   unless all pages up to it can be read.
+//   walk asks the kernel once for each page whether it can be read. Pages are added only in the order of their
+//   addresses, so a wrong address is rejected unless all pages up to it can be read.
 #ifndef HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_
 #define HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_
 
@@ -20,14 +20,15 @@ struct StackBounds {
 
 // The calling thread's own stack; an empty range if it is unknown. Plain data in the static TLS block.
 extern __thread StackBounds thread_stack_bounds __attribute__((tls_model("initial-exec")));
-// Determines and sets thread_stack_bounds. Calls neither malloc nor anything that takes a lock. Leaves errno alone.
+// Determines and sets thread_stack_bounds. Does not call malloc, takes no lock, and does not change errno.
 StackBounds FindThreadStackBounds();
 inline StackBounds ThreadStackBounds() {
   const StackBounds bounds = thread_stack_bounds;
   return bounds.high != 0 ? bounds : FindThreadStackBounds();
 }
 
-// Whether `address` is on the calling thread's own stack. All of that stack above the stack pointer can be read.
+// Returns whether `address` is on the calling thread's own stack. All of that stack above the stack pointer can be
+// read.
 inline bool IsOnOwnStack(uintptr_t address) {
   const StackBounds own = ThreadStackBounds();
   return address - own.low < own.high - own.low;
@@ -40,8 +41,8 @@ inline bool IsOnOwnStack(uintptr_t address) {
   return IsOnOwnStack(frame) ? frame - ThreadStackBounds().low : 0;
 }
 
-// Loads a word without instrumentation by sanitizers: the frames of other functions contain poisoned words, and words
-// that other threads change.
+// Loads a word. Sanitizers do not instrument this load. They would report it, because frames of other functions contain
+// poisoned words, and words that other threads change.
 inline uintptr_t LoadStackWord(uintptr_t address) {
 #if defined(__x86_64__)
   uintptr_t word;

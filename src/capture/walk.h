@@ -35,8 +35,8 @@ class RuleWalk {
 
   PackedRule Rule() { return FindRule(address, &objects); }
 
-  // Steps out of the current frame by its rule. Returns kFrame if the caller's frame is now the current one. Tells
-  // `recorder` what the result depends on:
+  // Steps out of the current frame by its rule. Returns kFrame if the caller's frame is now the current one. Calls
+  // these methods of `recorder` for everything that the result depends on:
   //   UsesFp()                 the frame pointer
   //   Reads(address, word)     a word of the stack
   //   Restores(address, word)  a word of the stack, which became the frame pointer
@@ -124,15 +124,16 @@ class RuleWalk {
   // interrupted.
   bool LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const;
 
-  // The sp of the frame that a signal interrupted last, if its registers are known, and the address where the kernel
-  // stored that sp. Every step outwards raises sp, so the interrupted frame is the current one as long as sp ==
-  // interrupted_sp_.
+  // The sp of the interrupted frame that the walk has reached last, if its registers are known (else 0), and the
+  // address where the kernel stored that sp. Every step outwards raises sp, so the interrupted frame is the current one
+  // as long as sp == interrupted_sp_.
   uintptr_t interrupted_sp_ = 0;
   uintptr_t interrupted_sp_at_;  // set together with interrupted_sp_
 };
 
-// Whether `pc` is directly behind a call instruction that can have called the code at `callee`. Reads the bytes before
-// `pc` only if they are in a loaded object, or the kernel confirms that they can be read; returns false otherwise.
+// Returns whether `pc` is directly behind a call instruction that can have called the code at `callee`. Reads the bytes
+// before `pc` only if they are in a loaded object, or the kernel confirms that they can be read. Otherwise returns
+// false.
 bool IsReturnFromCall(uintptr_t pc, uintptr_t callee);
 
 // A recorder that ignores everything.
@@ -144,8 +145,8 @@ struct NoRecorder {
   void Unsupported() {}
 };
 
-// Walks by frame rules. All frames that it returns are exact, unless `guess` is set: then it also steps out of frames
-// without unwind information, by RuleWalk::Guess. `pcs` must have space for `max_depth` frames, at least 1.
+// Walks by frame rules. If `guess` is false, all frames in the result are exact. If it is true, the walk also steps out
+// of frames without unwind information, by RuleWalk::Guess. `pcs` must have space for `max_depth` frames, at least 1.
 WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess);
 
 // Continues `walk`, whose current frame is the last of the `depth` frames in `pcs`.

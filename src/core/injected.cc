@@ -32,8 +32,8 @@ const InjectedProfiler* FindInjected() {
                       injected->version == kInjectedVersion;
     const bool is_other = injected != nullptr && !fits;
     if (!fits || injected->copy == &found_injected) injected = &kNoInjected;
-    // Threads that search at the same time find the same; the first one prints the message. No lock is held, since the
-    // search takes the dynamic linker's lock.
+    // Threads that search at the same time find the same profiler. The first one prints the message. No lock is held,
+    // because the search takes the dynamic linker's lock.
     const InjectedProfiler* undecided = nullptr;
     if (found_injected.compare_exchange_strong(undecided, injected, std::memory_order_acq_rel) && is_other) {
       PrintMessage(

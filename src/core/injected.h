@@ -19,7 +19,7 @@
 
 namespace hbmprof::internal {
 
-// A FreedRecord.
+// The contents of a FreedRecord.
 struct InjectedRecord {
   uint64_t id;
   int64_t bytes;  // -1: there is no record
@@ -33,7 +33,7 @@ struct InjectedBuffer {
   uint32_t allocator;
 };
 
-// A DeviceProbe. A value that is not known is kInjectedNotKnown.
+// The contents of a DeviceProbe. A value that is not known is kInjectedNotKnown.
 inline constexpr int64_t kInjectedNotKnown = INT64_MIN;
 struct InjectedProbe {
   int64_t bytes_limit;
@@ -68,7 +68,7 @@ struct InjectedProfiler {
 
   size_t struct_size;
   uint32_t version;
-  const void* copy;  // of the library that has this table: the address of its `found_injected`
+  const void* copy;  // identifies the library that has this table: the address of its `found_injected`
 
   int (*start)();  // makes the profiler
   Record* record_alloc;
@@ -98,7 +98,7 @@ struct InjectedProfiler {
   void (*reset_peak)(uint32_t device);
   int (*drop_device)(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count);
 
-  // The calling thread's tags: extend_tags adds one and returns the set before; set_tags sets them.
+  // The calling thread's tags. extend_tags adds a tag and returns the previous set. set_tags sets the set.
   uint32_t (*extend_tags)(const char* key, size_t key_size, const char* value, size_t value_size);
   void (*set_tags)(uint32_t tags);
 };
@@ -121,7 +121,7 @@ const InjectedProfiler* FindInjected();
 
 // Returns the injected library's profiler, which this copy of the library has joined. Returns null if this copy uses
 // its own profiler: there is no injected library, it has another version (then a message says so), or this copy is the
-// injected library itself. The search is made once, when this copy is loaded, or at a call before that.
+// injected library itself. The search is made once: when this copy is loaded, or at the first call if that is earlier.
 inline const InjectedProfiler* JoinedProfiler() {
   const InjectedProfiler* injected = found_injected.load(std::memory_order_acquire);
   if (injected == &kNoInjected) return nullptr;
@@ -146,7 +146,7 @@ class ProfilerAccess {
   static Profiler Joined(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
   // Returns the injected profiler that `profiler` has joined, or null.
   static const InjectedProfiler* JoinedBy(const Profiler& profiler) { return profiler.joined_; }
-  // `profiler` has not joined another one.
+  // REQUIRES: `profiler` has not joined another one.
   static ProfilerImpl& ImplOf(Profiler& profiler) { return *profiler.impl_; }
 };
 

@@ -13,10 +13,10 @@ namespace {
 
 using Probe = std::function<DeviceProbe()>;
 
-// Not inlined: the compiler takes the bytes of an optional without a value for an uninitialized variable.
+// Not inlined, because otherwise the compiler reports the value of an empty optional as an uninitialized variable.
 [[gnu::noinline]] int64_t OrNotKnown(const std::optional<int64_t>& value) { return value.value_or(kInjectedNotKnown); }
 
-// Called by the injected library, through which no exception may pass. (A cancellation of the thread may.)
+// The injected library calls this function. So no exception may leave it. (The cancellation of a thread may.)
 int QueryProbe(void* argument, InjectedProbe* answer) {
   return Completes([&] {
     const auto& call = *static_cast<const Probe*>(argument);

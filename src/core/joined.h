@@ -1,6 +1,6 @@
 // Joined: the functions of a Profiler that has joined the injected library's profiler (injected.h). Each calls the
-// injected profiler's function of the same name. There is no state on this side, so there are no locks, and a signal
-// handler that interrupts the injected profiler is detected by that profiler's own guard.
+// injected profiler's function of the same name. There is no state on this side, so there are no locks. If a signal
+// handler interrupts the injected profiler and records here, that profiler's own re-entry guard detects it.
 #ifndef HBMPROF_SRC_CORE_JOINED_H_
 #define HBMPROF_SRC_CORE_JOINED_H_
 

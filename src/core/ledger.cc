@@ -252,7 +252,8 @@ Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_
     if (entered != kNotEntered) return entered;
   }
   const Site& record = sites_.At(site);
-  // A cached cell may leave the cache while no lock is held. The owner's cell stays.
+  // While no lock is held, a cached cell may leave the cache. Then the loop continues with the owner's cell, which
+  // always exists.
   for (Shard* shard = ShardFor(site); shard != nullptr; shard = OwnerOf(site)) {
     Account& account = shard->accounts[record.account];
     {
@@ -380,7 +381,7 @@ Ledger::Cell& Ledger::Change::Changed(SiteId site) {
 
 Ledger::Account& Ledger::Change::OwnAccount() {
   Account& account = own_->accounts[account_];
-  // The account's cells may all be in other shards.
+  // The changed cells may all be in other shards. Then the account may still be parked in this shard.
   if (!account.is_active()) ledger_.Unpark(*own_, account_);
   return account;
 }
@@ -449,7 +450,8 @@ AccountTotals Ledger::SumOf(AccountId account) const {
 }
 
 AccountTotals Ledger::Totals(AccountId account) const {
-  // In the shards in which the account is parked, it changes only while all_lock_ is held.
+  // In the shards in which the account is parked, it changes only while all_lock_ is held. So their locks are not
+  // needed.
   const uint64_t locked = LockAccount(account, nullptr);
   const AccountTotals totals = SumOf(account);
   UnlockAccount(locked);
@@ -543,7 +545,7 @@ void Ledger::ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, 
   };
   constexpr SiteId kAtOnce = 1u << kChunkBits;
   ForEachShardOf(shards, [&](Shard& shard) {
-    // The cache does not grow meanwhile.
+    // While shard.reading is set, the cache does not grow.
     uint32_t cached_count;
     {
       SpinLockHolder hold(shard.lock);

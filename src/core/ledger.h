@@ -1,38 +1,48 @@
 // Ledger: the bytes and objects in use, per site and per account (one memory space of one device), with the exact peak
-// and what every site held at the peak.
+// and the values of every site at the peak.
 //
-// It is split into shards. A thread enters events into its own shard, so threads share nothing while they record; a
-// site's or an account's value is the sum over the shards. An event that makes a new peak holds the locks of the shards
-// that have had events of the account lately. A snapshot holds the locks of all shards only while it adds up the
-// accounts and begins a new epoch. Afterwards it reads the sites' cells, a chunk at a time.
+// The ledger consists of shards. Each thread has a shard and enters most of its events there, so threads with different
+// shards seldom share data while they record. The value of a site or of an account is the sum over the shards. An event
+// that makes a new peak holds the locks of the shards in which the account is active (invariant 2). A snapshot holds
+// the locks of all shards only while it adds up the accounts and begins a new epoch. Afterwards it reads the sites'
+// cells, a chunk at a time.
 //
 // A cell holds the counters of one site in one shard. Cells are allocated in chunks, one for 256 sites. The first shard
-// that uses a site of a chunk owns the chunk for ever. The other shards keep cells for the sites of that chunk that
-// they use, in a cache of limited size. A cell that leaves a cache is added to the owner's cell. An event of a site
+// that uses a site of a chunk owns the chunk for ever. If another shard uses a site of that chunk, it keeps its cell of
+// this site in a cache of limited size. A cell that leaves a cache is added to the owner's cell. An event of a site
 // that is not in the cache is entered into the owner's shard. So host memory per site does not grow with the number of
 // shards.
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
 // Invariants, for each account, with in_use and headroom summed over its shards:
-// 1. in_use + headroom <= peak, and no shard's headroom is negative unless the account is parked there. An event that
-//    adds bytes takes them from its shard's headroom, so no event inside one shard can raise in_use above peak. If the
-//    headroom does not suffice, the shards in which the account is active are locked. Then the bytes that are free
-//    below the peak are distributed again, or the event makes a new peak. A shard stores its headroom and its allowance
-//    (in_use + headroom), but not in_use. The allowance changes only while all_lock_ and the shard's lock are held.
-// 2. An account is parked in a shard before its first event there. A distribution of the headroom parks it again in the
-//    shards that have had no event of it since the last distribution. While it is parked in a shard, it does not change
-//    there, and its bytes in use there are a part of parked_in_use. The next event there makes it active again, with
-//    all_lock_ and the shard's lock held.
+// 1. in_use + headroom <= peak. In each shard where the account is active (see 2.), the headroom is at least 0. An
+//    event that adds bytes takes them from the headroom of its shard. So an event that locks only its own shard cannot
+//    raise in_use above the peak. If the headroom of the shard is too small, the event locks all shards in which the
+//    account is active. If in_use, with the event's bytes, is not above the peak, the event distributes the bytes
+//    between in_use and peak to these shards, as their new headroom. Otherwise in_use is the new peak. A shard stores
+//    its headroom and its allowance (in_use + headroom), but not in_use. The allowance changes only while all_lock_ and
+//    the shard's lock are held.
+//    Example: the peak is 100 bytes. Shard A has 40 bytes in use and a headroom of 10, shard B has 30 and 20.
+//    - An allocation of 8 bytes in A locks A only: A now has 48 and 2, B still 30 and 20.
+//    - An allocation of 15 bytes in A does not fit in the headroom of 2. With it, in_use is 48 + 15 + 30 = 93. So it
+//      makes no new peak, and both shards get 3 of the 7 bytes between 93 and 100: A has 63 and 3, B has 30 and 3.
+//    - An allocation of 20 bytes in B makes in_use 113. This is the new peak, and both shards have a headroom of 0.
+// 2. In each shard, an account is either active or parked. It is parked there before its first event. A distribution of
+//    the headroom parks it in each other shard in which it has had no event since the previous distribution. While an
+//    account is parked in a shard, its values there do not change, and its bytes in use there are a part of
+//    Common::parked_in_use. Its next event in that shard makes it active again, with all_lock_ and the shard's lock
+//    held.
 // 3. Each peak and each snapshot begins a new epoch of the account. The epoch changes only while the shards in which
 //    the account is active are locked. Each of these shards has a copy of the epoch.
 // 4. A cell stores the epoch of its last change. If that epoch is peak_epoch (the epoch that began at the last peak) or
 //    later, peak_objects and peak_bytes are the values that the cell had in use at the last peak. If it is earlier, the
 //    cell has not changed since the peak, so its present values are those of the peak. Before the first change of a
 //    cell in an epoch, Touch brings the cell to the present epoch.
-// 5. While a snapshot reads the cells, a cell whose epoch is earlier than the snapshot's has the values of the
-//    snapshot's instant. If such a cell changes before the snapshot has read it, Touch first adds its values to the
-//    snapshot.
+// 5. A snapshot shows the values at the instant at which it began its epoch. A cell with an earlier epoch has not
+//    changed since that instant, so the snapshot reads it as it is. If such a cell changes before the snapshot has read
+//    it, Touch first adds the old values to Reading::changed. The snapshot then ignores the cell, because its epoch is
+//    no longer earlier.
 // 6. The set of sites in a shard's cache changes only while all_lock_ and the shard's lock are held. When a cell moves
 //    to the owner, both cells are first brought to the account's present epoch, under both shards' locks.
 // 7. Locks are taken in this order: reading_lock_, all_lock_, shards by number, Reading::lock.
@@ -84,7 +94,7 @@ class Ledger {
   // The smallest size of a shard's cache, in cells. (A cache can be larger if there are many sites.)
   static constexpr uint32_t kMinCachedCells = kIsTraced ? 16 : 1024;
 
-  // The ledger's sites are those of `sites`, which must outlive it. `flush_every`: see live_records().
+  // The ledger's sites are those of `sites`, which must outlive the ledger. `flush_every`: see live_records().
   // `min_cached_cells` is a power of two, at least 4.
   Ledger(const SiteTable& sites, int flush_every, uint32_t min_cached_cells = kMinCachedCells);
   ~Ledger();
@@ -95,8 +105,8 @@ class Ledger {
   enum class Event : uint8_t {
     kAlloc,
     kFree,
-    kUndoFree,      // the free did not happen after all
-    kAllocAndFree,  // at once: the buffer is in use at no instant and makes no peak
+    kUndoFree,      // undoes a kFree: the buffer was not freed
+    kAllocAndFree,  // both in one event: the buffer is never in use and makes no peak
   };
   // Makes the cell that events of `site` need. Returns false if the host has no memory for it. Once it has returned
   // true, every event of the site can be entered.
@@ -108,7 +118,8 @@ class Ledger {
     kEntered,
     kEnteredAndCounted,  // live_records() has changed
   };
-  // The cell into which this thread enters a site's events, if its shard owns it.
+  // The cell into which this thread enters a site's events, if the thread's shard owns that cell. Otherwise `cell` is
+  // null.
   class CellRef {
     friend class Ledger;
     Shard* shard = nullptr;
@@ -166,7 +177,8 @@ class Ledger {
     SiteId site;       // the segment's
     uint32_t max_reserved;
   };
-  // Enters events of blocks that lie in one segment. Holds the lock of this thread's shard while it lives.
+  // Enters events of blocks that lie in one segment. Holds the lock of this thread's shard as long as the object
+  // exists.
   class OwnShard {
    public:
     explicit OwnShard(Ledger& ledger) ABSL_NO_THREAD_SAFETY_ANALYSIS : ledger_(ledger),
@@ -232,18 +244,18 @@ class Ledger {
     // that shard or the shard has no cell for the site. With Scope::kAllShards, always returns true for a site that was
     // prepared or entered before.
     bool Prepare(SiteId site);
-    // Returns whether the account's bytes in use may rise by `bytes`: always, if all shards are held.
+    // Returns whether the account's bytes in use may rise by `bytes`. Always returns true if all shards are locked.
     bool Admits(AccountId account, int64_t bytes) const {
       return holds_all() || own_->accounts[account].headroom >= bytes;
     }
 
-    // An object of `bytes` bytes is allocated or freed.
+    // Enters the allocation or the free of an object of `bytes` bytes.
     void Enter(Event event, SiteId site, int64_t bytes);
-    // From now on, `bytes` bytes of the segments of `site` are counted in another site. If `bytes` is negative,
-    // -`bytes` bytes become idle.
+    // `site` is the site of a segment. Removes `bytes` bytes from those in use at this site, because they are counted
+    // in another site from now on. If `bytes` is negative, adds -`bytes` bytes, which become idle.
     void Charge(SiteId site, int64_t bytes);
-    // A live object of `from` becomes one of `to` and may change its size. It counts as allocated at `to`. An increase
-    // adds to the bytes ever allocated, a decrease to the bytes freed.
+    // Moves a live object from the site `from` to the site `to`. Its size may change. Afterwards its allocation counts
+    // at `to` and no longer at `from`. An increase adds to the bytes ever allocated, a decrease to the bytes freed.
     void Move(SiteId from, SiteId to, int64_t old_bytes, int64_t new_bytes);
     // AddPoolBytes adds to the account's bytes in segments that lie in no other segment. AddBlockBytes adds to the part
     // of them that blocks have taken.
@@ -269,7 +281,7 @@ class Ledger {
     int64_t pool_bytes_ = 0;
     int64_t block_bytes_ = 0;
   };
-  // Returns the number of live records. It differs from the exact one by less than `flush_every` per shard.
+  // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
   // Sets whether each event changes live_records() at once from now on.
   void CountEachEvent(bool each) {
@@ -318,8 +330,9 @@ class Ledger {
     // negative (BlockAccountWord). Otherwise 0. With it, an event needs no other data of the site.
     intptr_t account_word;
   };
-  // One shard's part of an account. All fields but headroom may be negative: a buffer may be freed through another
-  // shard than the one through which it was allocated.
+  // One shard's part of an account. Sums over the shards are not negative, but values of one shard may be: a buffer may
+  // be freed through another shard than the one through which it was allocated. Only headroom is at least 0, or -1
+  // while the account is parked.
   struct Account {
     int64_t in_use() const { return allowance - headroom; }
     int64_t events() const { return num_allocs + num_frees; }
@@ -328,7 +341,7 @@ class Ledger {
       allowance = in_use() + bytes;
       headroom = bytes;
     }
-    // From now on no allocation is entered, not even one of 0 bytes.
+    // Sets the headroom to -1, so that no allocation fits in it, not even one of 0 bytes.
     void Park() {
       SetHeadroom(-1);
       epoch = kParked;
@@ -355,11 +368,11 @@ class Ledger {
     int64_t parked_in_use = 0;  // bytes, of the shards in which it is parked
     bool is_used = false;       // it has been active in some shard
   };
-  // A snapshot that is reading the cells.
+  // The state of a snapshot while it reads the cells.
   struct Reading {
     // One account at the snapshot's instant.
     struct Instant {
-      uint64_t epoch = 0;  // the cells of earlier epochs have not changed since; 0: there was no event of the account
+      uint64_t epoch = 0;  // cells with an earlier epoch have not changed since the instant; 0: there was no event
       uint64_t peak_epoch = 0;
     };
     // Adds the cell's values at that instant, if the cell has not changed since.
@@ -367,31 +380,31 @@ class Ledger {
 
     Instant accounts[kAccounts];
     SpinLock lock;
-    // By site: the sums of the cells that changed before they were read.
+    // Indexed by site: the sums of the cells that changed before they were read.
     std::vector<SiteTotals> changed ABSL_GUARDED_BY(lock);
   };
   // A set-associative cache of cells, with kWays cells in each set. The site selects the set.
   struct Cache {
     static constexpr uint32_t kWays = 4;
 
-    // Null if it has none.
+    // Returns null if the cache has no cell for the site.
     Cell* CellOf(SiteId site) const;
     // Returns the set of kWays entries in which `site` can be.
     SiteId* SetOf(SiteId site) const { return sites + (site * kWays & (count - 1)); }
     static size_t BytesOf(uint32_t count) { return count * (sizeof(Cell) + sizeof(SiteId)); }
 
     Cell* cells;
-    SiteId* sites;      // of the cells, plus 1; 0: none
+    SiteId* sites;      // for each cell, its site plus 1; 0: the cell is not in use
     uint32_t count;     // of cells: a power of two, or 0
-    uint32_t next_way;  // of a full set: the way whose cell leaves the cache next
+    uint32_t next_way;  // the way whose cell leaves the cache next, if a set is full
   };
   struct alignas(128) Shard {
     SpinLock lock;
     int unflushed_records;       // change since the last addition to live_records_
-    std::atomic<Cell*>* chunks;  // that it owns, by site >> kChunkBits; null until the shard is first used
+    std::atomic<Cell*>* chunks;  // that the shard owns, by site >> kChunkBits; null until the shard is first used
     // Cells of sites that other shards own.
     Cache cache;
-    uint32_t misses;  // of sites whose set in the cache was full
+    uint32_t misses;  // number of events whose site was not in the cache, although the site's set was full
     // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the owned cells of
     // the sites from `unread` on, and the cached cells from index `unread_cached` on.
     Reading* reading;
@@ -399,7 +412,7 @@ class Ledger {
     uint32_t unread_cached;
     SegmentView view;
     Account accounts[kAccounts];
-    int64_t events_when_shared[kAccounts];  // Account::events() at the last distribution
+    int64_t events_when_shared[kAccounts];  // Account::events() at the last distribution of the headroom
   };
   static constexpr uint32_t kMaxShards = kThreadNumbers;
   static constexpr uint32_t kChunkBits = 8;
@@ -459,7 +472,7 @@ class Ledger {
   // Returns this thread's shard. If there is no memory for it, returns any shard that is in use, or null if there is
   // none.
   Shard* AnyShard();
-  // Counts an event. The cell has been touched.
+  // Counts an event. REQUIRES: Touch has returned true for the cell.
   Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   static void Count(Event event, Account& account, int64_t bytes, Cell* cell);
@@ -474,8 +487,8 @@ class Ledger {
   }
   bool TouchFirst(Shard& shard, const Account& account, SiteId site, Cell* cell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  // Brings a cell to the present epoch of its account. The caller must be allowed to read the account's Common (see
-  // there).
+  // Brings a cell to the present epoch of its account. The caller must hold a lock under which it may read the
+  // account's Common (see the comment of Common).
   void BringToEpoch(Shard& shard, AccountId account, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   Entered CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }
@@ -484,7 +497,7 @@ class Ledger {
   // Returns the shards, for UnlockAccount.
   uint64_t LockAccount(AccountId account, const Shard* own) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAccount(uint64_t locked) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Ends the parking of the account in a shard. all_lock_ and the shard's lock are held.
+  // Makes the account active in a shard in which it is parked. all_lock_ and the shard's lock are held.
   void Unpark(Shard& shard, AccountId account);
   // Distributes the headroom so that `own`, in which the account is active, can take `bytes` from it. Sets `*in_use` to
   // the account's bytes in use including `bytes`. Returns true if that is a new peak: then the caller must change the
@@ -499,11 +512,11 @@ class Ledger {
   template <typename Visit>
   void ForEachActiveShard(const Visit& visit) const;
   AccountTotals SumOf(AccountId account) const;
-  // Reads the cells of `shards` for a snapshot. `account_of` is by site.
+  // Reads the cells of `shards` for a snapshot. `account_of` is indexed by site.
   void ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
                  std::vector<SiteTotals>* sites) const;
 
-  // By a thread's number: its shard, once that is in use.
+  // Indexed by a thread's number: the thread's shard; null until the thread has used it.
   std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
   const SiteTable& sites_;
   const int usual_flush_every_;
@@ -511,7 +524,7 @@ class Ledger {
   const uint32_t min_cached_cells_;
   const int shard_count_;  // a power of two
   Shard* shards_;
-  std::atomic<uint8_t>* owners_;  // by chunk: the number of the shard that owns it, plus 1; 0: none. Set once each
+  std::atomic<uint8_t>* owners_;  // by chunk: the number of the owner's shard, plus 1; 0: none. Each is set once
   mutable SpinLock all_lock_;
   std::atomic<uint64_t> active_{0};  // bit s: shard s is in use; changes under all_lock_
   mutable Common common_[kAccounts];

@@ -197,7 +197,7 @@ bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 }
 
 bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const size_t buckets = BucketsOf(state_.load(std::memory_order_relaxed)) - 1;  // afterwards
+  const size_t buckets = BucketsOf(state_.load(std::memory_order_relaxed)) - 1;  // after the merge
   const size_t half = size_t{1} << (63 - __builtin_clzll(buckets));
   Bucket* to = BucketAt(buckets - half);
   Bucket* from = BucketAt(buckets);

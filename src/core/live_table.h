@@ -4,7 +4,7 @@
 // cache line, and threads that work on different buffers share nothing. The table grows and shrinks by one bucket at a
 // time (Resize), so no event waits for a rehash, and the memory is proportional to the number of records.
 //
-// Thread safety: everything from any thread at any time, unless annotated.
+// Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
 // Invariants:
 // 1. A record with hash h is in bucket IndexOf(h, state_) or in that bucket's chain of overflow buckets.
@@ -47,11 +47,11 @@ class LiveTable {
   LiveTable(const LiveTable&) = delete;
   LiveTable& operator=(const LiveTable&) = delete;
 
-  // The bucket of an id, as seen without a lock.
+  // The bucket of an id, found without a lock. If the split state has changed since, the id may be in another bucket.
   class Position {
     friend class LiveTable;
     uint64_t state;
-    Bucket* bucket;  // unless state is 0
+    Bucket* bucket;  // has no meaning if state is 0
   };
   // Starts loading the bucket of `id`, for a following Insert. Returns its position.
   Position Prefetch(uint64_t id) const {
@@ -103,8 +103,8 @@ class LiveTable {
     LiveRecord erased;
     return EraseWhere(id, &erased, [&] { return erased.site == record.site && erased.bytes == record.bytes; });
   }
-  // Sets `*record` to the record of `id`, and removes it if `agrees()` then returns true. Returns whether it did.
-  // `agrees` runs under a bucket's lock and must not call the table.
+  // Sets `*record` to the record of `id`, then calls `agrees()`, and removes `id` if that returns true. Returns whether
+  // `id` was removed. `agrees` runs under a bucket's lock and must not call the table.
   template <typename Agrees>
   bool EraseWhere(uint64_t id, LiveRecord* record, const Agrees& agrees) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Bucket* bucket = Lock(PositionOf(id), id);
@@ -137,8 +137,8 @@ class LiveTable {
   void EraseIf(const Matches& matches, const Erased& erased);
 
   // Changes the number of buckets towards the number that fits `records` records. One call adds or removes a limited
-  // number of buckets. Returns at once if the number fits, or if another thread is changing it. Returns false if more
-  // calls are needed. If the host has no memory for more buckets, it returns true.
+  // number of buckets. Returns true if the number of buckets now fits, or if the host has no memory for more buckets.
+  // Returns false if more calls are needed. If another thread is changing the number, does nothing and returns false.
   bool Resize(int64_t records) { return Fits(records) || ResizeSlow(records); }
 
   // Around a fork; the child calls ClearInChild instead of unlocking.
@@ -166,11 +166,11 @@ class LiveTable {
     // predict which entry it is.
     Entry* EntryWith(uint64_t id) {
       uint64_t is_later = entries[0].id != id;
-      asm("" : "+r"(is_later));  // else the compiler uses branches
+      asm("" : "+r"(is_later));  // without this, the compiler uses branches
       return &entries[is_later + (is_later & static_cast<uint64_t>(entries[1].id != id))];
     }
   };
-  static_assert(sizeof(Bucket) == 64, "one cache bucket");
+  static_assert(sizeof(Bucket) == 64, "one cache line");
 
   static constexpr int kFirstSegmentBits = 6;
   static constexpr uint64_t kNoRecord = ~uint64_t{0};  // differs from every packed record

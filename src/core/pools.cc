@@ -16,7 +16,7 @@ class Pools::LoosenedList {
   LoosenedList(const LoosenedList&) = delete;
   LoosenedList& operator=(const LoosenedList&) = delete;
 
-  // Makes room for `count` blocks in an empty list. False if the host has no memory.
+  // Reserves space for `count` blocks. The list must be empty. Returns false if the host has no memory.
   bool Reserve(size_t count) {
     if (count <= capacity_) return true;
     auto* blocks = static_cast<Loosened*>(MapPages(count * sizeof(Loosened)));
@@ -26,19 +26,19 @@ class Pools::LoosenedList {
     return true;
   }
   void Clear() { size_ = 0; }
-  // False if there is no room.
+  // Returns false if the list is full.
   bool Add(const Loosened& block) {
     if (size_ == capacity_) return false;
     blocks_[size_++] = block;
     return true;
   }
   size_t size() const { return size_; }
-  // Fasten skips this block.
+  // Makes Fasten skip this block.
   void Forget(size_t i) { blocks_[i].id = 0; }
   const Loosened& operator[](size_t i) const { return blocks_[i]; }
 
  private:
-  static constexpr size_t kFew = 8;  // a small stack has room for them
+  static constexpr size_t kFew = 8;  // they fit on a small stack
   Loosened few_[kFew];
   Loosened* blocks_ = few_;
   size_t size_ = 0;
@@ -339,7 +339,7 @@ bool Pools::Loosen(Change& change, uint64_t start, uint64_t end, AccountId accou
 }
 
 void Pools::Fasten(Change& change, const LoosenedList& list) {
-  // Blocks that had bytes of segments before go first.
+  // First the blocks that had taken bytes from segments before the change, then the others.
   for (const bool is_block : {true, false}) {
     for (size_t i = 0; i < list.size(); ++i) {
       if (list[i].id != 0 && sites_.At(list[i].record.site).is_block == is_block) FastenOne(change, list[i]);
@@ -368,7 +368,8 @@ void Pools::FastenOne(Change& change, const Loosened& block) {
       change.Move(record.site, changed, bytes, bytes);
       record.site = changed;
     } else {
-      // The tables are full. A block that counted its bytes itself stays so. A block that was in a pool is removed.
+      // The tables are full. A block that counted its bytes itself continues to do so. A block that had taken its bytes
+      // from segments is removed.
       ReturnParts(address, bytes, LevelOf(id), site.account, parts);
       parts = {};
       is_kept = !site.is_block;
@@ -417,7 +418,7 @@ int64_t Pools::BlockBytes(const Segment* segment) {
 }
 
 bool Pools::HoldsBlocks(const Segment* around) {
-  // Each segment inside another has taken its bytes from that one.
+  // A segment has taken its bytes from the segment around it. These are not bytes of blocks, so they are subtracted.
   int64_t taken = 0;
   segments_.ForEachSegment(around->start, around->end, [&](const Segment* segment) {
     if (segment->depth < around->depth) return;
@@ -537,8 +538,8 @@ Pools::Added Pools::AddSegment(const Position& position, SiteId site, int64_t by
   if (outer != nullptr && (position.level != outer->depth + 1 || position.account != outer->account)) {
     return Added::kMoved;
   }
-  // If the address is already the id of a live record, that of the segment around it, the new segment gets the id of a
-  // block in that segment.
+  // The address may already be the id of a live record: that of the segment around the new one. Then the new segment
+  // gets the id of a block in that segment.
   LiveRecord record;
   const bool is_taken = live_.Find(position.address, &record);
   if (is_taken && !IsBlockAddress(position.address)) return Added::kRefused;
@@ -668,7 +669,7 @@ bool Pools::HasInnerEdge(const Segment* segment, uint64_t start, uint64_t end) {
 
 void Pools::MoveSegment(Change& change, Segment* segment, SiteId site, int64_t old_bytes, int64_t new_bytes) {
   const int64_t taken = segment->bytes() - segment->idle_bytes.load(std::memory_order_relaxed);
-  // (A segment without a record is about to be removed.)
+  // If another thread has erased the record, Replace does nothing, and that thread removes the segment next.
   live_.Replace(segment->id, {segment->site, old_bytes}, {site, new_bytes});
   change.Charge(segment->site, -taken);
   change.Charge(site, taken);
@@ -774,7 +775,7 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
   const LiveRecord high_record = {SiteOfSize(change, segment->site, old_bytes - low_bytes), old_bytes - low_bytes};
   const SiteId low_site = SiteOfSize(change, segment->site, low_bytes);
   if (low_site == kNoSite || high_record.site == kNoSite) return false;
-  // All blocks and segments leave the segment, and then enter the part in which they lie.
+  // All blocks and segments give their bytes back to the segment, and then take them from the part in which they lie.
   LoosenedList blocks;
   if (BlockBytes(segment) > 0 && !Loosen(change, segment->start, segment->end, segment->account, &blocks)) return false;
   for_each_inner([&](const Segment* inner) { TakeFromOuter(change, *inner, -inner->bytes()); });

@@ -7,9 +7,16 @@
 // site. A block can itself be a segment, of a pool inside the pool. So segments nest, and each level counts the bytes
 // that no inner level counts.
 //
-// A block has a level: one more than the depth of the innermost segment at its address. It takes its bytes from the
-// innermost segments whose depth is below its level. Its record in the live table has an id that holds address and
-// level, so a segment and the blocks at its address have different ids.
+// The depth of a segment is the number of segments that contain it. A block has a level: one more than the depth of the
+// innermost segment at its address. It takes its bytes from the innermost segments whose depth is below its level. The
+// id of its record in the live table holds address and level, so a segment and the blocks at its address have different
+// ids.
+//
+// Example: a segment of 20 MiB (depth 0) has a block of 4 MiB and a block of 6 MiB (both of level 1). Its site counts
+// the 10 MiB that are idle, the sites of the blocks count 4 and 6 MiB: together 20 MiB. Then the block of 6 MiB becomes
+// a segment (depth 1) in which a block of 1 MiB is recorded (level 2). This takes 1 MiB from the inner segment, whose
+// site now counts its 5 idle MiB. The sum is still 10 + 4 + 5 + 1 = 20 MiB. The idle bytes of the outer segment do not
+// change.
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
@@ -18,17 +25,20 @@
 //    These bytes are subtracted from the idle bytes of the segments, and in the ledger from the cells of the segments'
 //    sites. The bytes that a shard has reserved (Ledger::SegmentView) are also subtracted from the idle bytes of the
 //    segment, but not in the ledger. While a Change of all shards is in progress, no bytes are reserved.
-// 2. Every other block counts all of its bytes itself. Either there is no segment at its address, or the segments had
-//    too few idle bytes, for example because a block's free was not recorded.
+// 2. Every other block counts all of its bytes itself. Either no byte of it lies in a segment of its account, or these
+//    segments had too few idle bytes, for example because a block's free was not recorded.
 // 3. A segment inside another has taken its bytes from that one, in the same way.
-// 4. loose_blocks_ is the number of live blocks of which some byte is taken from no segment.
-// A block's event holds one shard's lock while it changes the live table and the ledger. A change of segments holds all
-// shards' locks. So segments never change between the two steps of a block's event.
+// 4. loose_blocks_ is the number of live blocks with at least one byte that the block has not taken from a segment.
 //
-// The free of any other buffer (also of a segment, if its id is its address) removes the record from the live table
-// while it holds no lock of the ledger. For a segment, RemoveSegment is called after that. A concurrent change of such
-// a record replaces it in one step, or finds no record. A segment without a record is about to be removed. If another
-// event removes it before, RemoveSegment finds no segment.
+// Frees and concurrent changes:
+// - An event of a block holds one shard's lock while it changes the live table and the ledger. A change of segments
+//   holds all shards' locks. So segments do not change between these two steps of a block's event.
+// - The free of a buffer whose id is its address (this may be a segment) holds no lock of the ledger while it removes
+//   the record from the live table. So such a record can disappear at any time, even while a change of segments holds
+//   all shards' locks. Therefore a function that changes such a record compares and replaces it in one step
+//   (LiveTable::Replace), and finds out in that step if the record is gone.
+// - If the freed buffer is a segment, RemoveSegment is called after its record was removed. Until then the segment is
+//   in the segment map without a record. If another event removes the segment first, RemoveSegment does nothing.
 //
 // Order of locks: the ledger's, the live table's, the site table's.
 #ifndef HBMPROF_SRC_CORE_POOLS_H_
@@ -67,7 +77,8 @@ class Pools {
 
   // Returns whether an id in the live table is that of a block. (A block may also be a segment.)
   static bool IsBlockId(uint64_t id) { return (id & kBlockBit) != 0; }
-  // Returns whether a block may have this address. In an id, bits 50 to 56 hold the level and bit 63 marks a block.
+  // Returns whether a block may have this address. In an id, bits 50 to 56 hold the level minus 1; bit 63 marks a
+  // block.
   static bool IsBlockAddress(uint64_t address) { return (address & (kBlockBit | kLevelBits)) == 0; }
   static uint64_t AddressOf(uint64_t id) { return IsBlockId(id) ? id & ~(kBlockBit | kLevelBits) : id; }
 
@@ -91,8 +102,9 @@ class Pools {
     kNoMemory,  // not added: the host has no memory
   };
   // Adds a block of `bytes` bytes. `event` is kAlloc or kUndoFree. If the position is in_pool, `site` must be a site of
-  // blocks (Site::is_block). After kRefused, the call is repeated with a site that is not. If another block is recorded
-  // at that address, its free was not recorded: it is removed, and `*replaced` becomes true.
+  // blocks (Site::is_block). If that call returns kRefused, the caller calls AddBlock again, with a site for which
+  // is_block is false. If another block is recorded at that address, its free was not recorded: AddBlock removes it and
+  // sets `*replaced` to true.
   Added AddBlock(const Position& position, SiteId site, int64_t bytes, Ledger::Event event, bool* replaced);
   struct Removed {
     uint64_t id;
@@ -106,20 +118,24 @@ class Pools {
   Ledger::Entered RemoveCommonBlock(uint64_t address, Removed* removed);
   // Starts loading the live table's bucket for a block whose segment lies in no other segment.
   LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
-  // Removes and returns the innermost block at `address`. If it is a segment, all in it is removed, too.
+  // Removes and returns the innermost block at `address`. If it is a segment, all blocks and segments in it are
+  // removed, too.
   std::optional<Removed> RemoveBlock(uint64_t address);
-  // The innermost block at `address`.
+  // Returns the innermost block at `address`.
   std::optional<Removed> LookUpBlock(uint64_t address);
 
-  // Turns the live record of `address` into a segment; or the innermost block there, if it has `bytes` bytes and lies
-  // in a segment. Its site's kind becomes kPool, and its allocator `allocator` unless that is 0. Returns nullopt if
-  // there is no such record. Returns false if it cannot become a segment: it is not in MemorySpace::kDevice, it is of
-  // kind kPool already, it overlaps another segment in part, or the host has no memory. Then nothing changes.
+  // Makes a live record a segment: the record with the id `address`, unless it is a segment already. Otherwise the
+  // innermost block at `address`, if it has `bytes` bytes and lies in a segment. The kind of its site becomes kPool.
+  // Its allocator becomes `allocator`, unless that is 0. Returns nullopt if there is no such record. Returns false if
+  // the record cannot become a segment: it is not in MemorySpace::kDevice, it is of kind kPool already, it overlaps
+  // another segment in part, the segments there belong to another device, have too few idle bytes or nest too deeply,
+  // or the host has no memory. Then nothing changes.
   std::optional<bool> MakeSegment(uint64_t address, int64_t bytes, AllocatorId allocator);
   // Adds a segment with a new record. `site` is a site of segments. Returns kRefused if the segment overlaps another in
-  // part, has the addresses of another, needs more than the idle bytes of the one around it, or if its id is live.
+  // part, has exactly the addresses of another, needs more than the idle bytes of the segment around it, belongs to
+  // another device than the segments there, nests too deeply, or if its id is in the live table already.
   Added AddSegment(const Position& position, SiteId site, int64_t bytes);
-  // Adds a segment whose free is undone.
+  // Adds a segment again, because its free is undone.
   Added RestoreSegment(uint64_t id, SiteId site, int64_t bytes);
   // Removes a segment, with all blocks and segments in it, after its record left the live table.
   void RemoveSegment(uint64_t id);
@@ -134,12 +150,13 @@ class Pools {
   // if there is none, if `at` is not inside, if a segment inside it has bytes on both sides, if there is a live record
   // of id `at`, or if the host has no memory.
   bool SplitSegment(uint64_t address, uint64_t at);
-  // Makes one segment of two adjacent ones of the same device, whose ids are their addresses. It has the record of the
-  // first. Returns false, and changes nothing, if there are no such segments, or if the host has no memory.
+  // Merges two adjacent segments of the same device, whose ids are their addresses. The result keeps the record of the
+  // first one. Returns false, and changes nothing, if there are no such segments, or if the host has no memory.
   bool MergeSegments(uint64_t first, uint64_t second);
 
   bool has_segments() const { return !segments_.empty(); }
-  // Returns the probable device of a block for which the caller names `device`.
+  // Returns the device of all segments if they have one account, else `device`, the device that the caller of an event
+  // names. This is probably the device of the block; AddCommonBlock checks it.
   DeviceId ProbableDevice(DeviceId device) const {
     const AccountId account = segments_.only_account();
     return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
@@ -162,7 +179,7 @@ class Pools {
   using Change = Ledger::Change;
   using Event = Ledger::Event;
 
-  // No address and no handle of a backend has the highest bit.
+  // The highest bit is 0 in all addresses and in all handles of the backends.
   static constexpr uint64_t kBlockBit = uint64_t{1} << 63;
   static constexpr int kLevelShift = 50;
   static constexpr uint64_t kLevelBits = uint64_t{0x7f} << kLevelShift;
@@ -207,6 +224,7 @@ class Pools {
   int64_t GiveBack(Change& change, uint64_t id, const LiveRecord& record);
   // Enters the free of a block, and gives its bytes back, after its record left the live table.
   void ForgetBlock(Change& change, uint64_t id, const LiveRecord& record);
+  // Subtracts one block from loose_blocks_.
   void ForgetLoose() { loose_blocks_.fetch_sub(1, std::memory_order_relaxed); }
   bool HasLoose() const { return loose_blocks_.load(std::memory_order_relaxed) > 0; }
   // Sets the view to the innermost segment at `address`, without account and cell. Returns false, and clears the view,
@@ -244,10 +262,13 @@ class Pools {
   // Calls GiveBack for each block of the account that has a byte in [start, end), and adds the block to `list`. After
   // that, segments can change. Returns false, and does nothing, if the host has no memory for the list.
   bool Loosen(Change& change, uint64_t start, uint64_t end, AccountId account, LoosenedList* list);
-  // Lets the listed blocks take their bytes again, from the segments that there are now.
+  // Undoes Loosen after the change: each listed block takes its bytes from the segments that now exist at its
+  // addresses. If a block now has another level, it gets another id; if it now counts its bytes itself, or no longer
+  // does, it gets another site. A block for which the tables have no space is removed.
   void Fasten(Change& change, const LoosenedList& list);
+  // The same, for one block.
   void FastenOne(Change& change, const Loosened& block);
-  // Removes the blocks in segments for which `matches(id, record)` returns true.
+  // Removes the blocks whose site is_block and for which `matches(id, record)` returns true.
   template <typename Matches>
   void DropBlocks(Change& change, const Matches& matches);
   // Removes the blocks that count all of their bytes themselves and for whose attributes `matches` returns true. Takes
@@ -257,23 +278,25 @@ class Pools {
   static bool IsIdle(const Segment* segment) {
     return segment->idle_bytes.load(std::memory_order_relaxed) == segment->bytes();
   }
-  // Bytes that blocks have taken from the segment itself.
+  // Returns the bytes that blocks have taken from the segment, without the bytes that inner segments have taken from
+  // it.
   int64_t BlockBytes(const Segment* segment);
-  // Whether blocks have bytes of the segment or of one inside it.
+  // Returns whether blocks have taken bytes from the segment or from a segment inside it.
   bool HoldsBlocks(const Segment* segment);
   // Takes `bytes` from the segment around `segment`; if `bytes` is negative, returns -`bytes` to it. Returns false if
   // that segment has too few idle bytes. If there is no such segment, changes the pool bytes of the account.
   bool TakeFromOuter(Change& change, const Segment& segment, int64_t bytes);
-  // Adds the segment to the map, around the blocks and segments at its addresses. The caller enters the segment itself
-  // into the ledger. `was_block`: it was a block, so no other block has taken its bytes.
+  // Adds the segment to the map. The blocks and segments at its addresses then lie in it. The caller enters the segment
+  // itself into the ledger. `was_block`: the segment was a block, so no other block has taken its bytes.
   Added InsertSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, bool was_block);
   Added AddSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, Event event);
   bool MakeSegment(Change& change, uint64_t id, const LiveRecord& record, AllocatorId allocator);
-  // Gives each segment inside `around` that is also a block the id of its present depth.
+  // Gives each segment inside `around` that is also a block the id that belongs to its present depth.
   void SetLevels(const Segment* around);
-  // Removes all blocks and segments in a segment and, unless `is_kept`, the segment, whose record the caller has
-  // erased.
+  // Removes all blocks and segments in `segment`. Unless `is_kept`, also removes `segment`; the caller has erased its
+  // record.
   void RemoveWithContents(Change& change, Segment* segment, bool is_kept = false);
+  // Removes a segment without blocks and segments in it, after its record left the live table.
   void RemoveEmpty(Change& change, Segment* segment);
   // Erases the segment's record if it is still there. Another thread may have erased it, or a new segment's record may
   // have replaced it.
@@ -282,7 +305,8 @@ class Pools {
   Segment* DeepestIn(uint64_t start, uint64_t end);
   bool ResizeRecord(Change& change, uint64_t id, int64_t bytes);
   bool ResizeSegment(Change& change, Segment* segment, int64_t bytes);
-  // Moves the segment's object, with its charges, to `site`, and gives it the new size.
+  // Changes the segment's site to `site`, in the record, in the ledger and in the map, and the size of its record to
+  // `new_bytes`. The bytes that were taken from the segment stay taken.
   void MoveSegment(Change& change, Segment* segment, SiteId site, int64_t old_bytes, int64_t new_bytes);
   // Returns whether a segment other than `segment` and those around it has bytes in [start, end).
   bool HasInnerEdge(const Segment* segment, uint64_t start, uint64_t end);

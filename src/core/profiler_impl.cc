@@ -41,7 +41,7 @@ SiteCache::Key MergedStackKey(const Path& path, uint64_t digest, const SiteWords
   return {{path.hash.low ^ digest, path.hash.high ^ other_digest}, words};
 }
 
-// The probe calls that this thread is in. Plain data in the static TLS block.
+// The number of probe calls in progress on this thread. Plain data in the static TLS block.
 __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 
 }  // namespace
@@ -232,7 +232,7 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   if (path != nullptr) return SiteOfStack(CapturedStack(*path), words);
   const bool knows_python = HasPython();
   const SiteId site = max_depth_ > kFewFrames ? SiteOfDeepStack(caller, words) : SiteOfShallowStack(caller, words);
-  // The first walk through an interpreter that was loaded later finds it.
+  // If the program loads the interpreter after its start, the first walk through the interpreter's code finds it.
   return HasPython() && !knows_python ? SiteInPython(caller, words) : site;
 }
 
@@ -241,8 +241,8 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
 
-// Captures into a buffer of 4 KiB. If the thread's stack may be too small for it, the buffer is in pages of its own. If
-// there is no memory for these, the captured stack is truncated to kFewFrames.
+// Captures into a buffer of 4 KiB. If the thread's stack may be too small for it, pages are mapped for the buffer. If
+// there is no memory for these pages, the captured stack is truncated to kFewFrames.
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStack(const Caller& caller, SiteWords words) {
   constexpr size_t kBufferBytes = kMaxStackDepth * sizeof(uintptr_t);
   if (AvailableStackBytes() >= 4 * kBufferBytes) return SiteOfDeepStackInFrame(caller, words);

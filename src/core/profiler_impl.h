@@ -2,8 +2,8 @@
 // of which has one small interface.
 //
 // An allocation captures the stack, finds its site, and enters the record into the live table, then into the ledger. A
-// free removes the record from the live table, then enters the free into the ledger. So a buffer's events reach the
-// ledger in their order. Snapshots read the ledger only.
+// free removes the record from the live table, then enters the free into the ledger. So the ledger gets the events of a
+// buffer in the order in which they happened. Snapshots read the ledger only.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -80,7 +80,7 @@ class ProfilerImpl {
   NameTable& devices() { return devices_; }
   NameTable& allocators() { return allocators_; }
   CounterTable& counters() { return counters_; }
-  // Sets the device's probe. A probe that yields does not replace one that does not yield.
+  // Sets the device's probe. If `yields`, the probe does not replace a probe that does not yield.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool yields = false);
   void RemoveDeviceProbe(DeviceId device, const void* owner, bool yields = false);
   // Returns whether the device has a probe that does not yield.
@@ -154,8 +154,8 @@ class ProfilerImpl {
   // In a forked child: removes all probes, since device handles do not survive the fork. Their objects are not
   // destroyed, because another thread of the parent may have been using them.
   void ForgetProbes();
-  // Waits until no other thread is in a call of `prober`, which no new call can use any more. Does not wait if this
-  // thread is inside a probe.
+  // Waits until no other thread is in a call of `prober`. Does not wait if this thread is inside a probe. REQUIRES: no
+  // new call can begin, because `prober` is in no slot.
   static void AwaitCalls(const std::shared_ptr<DeviceProber>& prober);
 
   // RecordAlloc and RecordFree, after the thread has entered the tracker.
@@ -186,7 +186,8 @@ class ProfilerImpl {
   SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
   SiteId SiteOfDeepStackInFrame(const Caller& caller, SiteWords words);
   SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
-  // Removes the record of `id`, whose memory was handed out again. Returns whether there was one.
+  // Removes the record of a buffer whose free was not recorded: a new buffer has its `id` now. Returns whether there
+  // was such a record.
   bool EndStale(BufferId id);
   // Returns whether a new record of `id` may be made; if not, counts it as dropped.
   bool Fits(BufferId id, size_t bytes) {
@@ -202,8 +203,8 @@ class ProfilerImpl {
     return entered != Ledger::kNotEntered ? entered : ForgetSlow(id, record);
   }
   Ledger::Entered ForgetSlow(BufferId id, LiveRecord record);
-  // Changes the live table towards the size that fits, in a limited step. While the size does not fit, each event does
-  // such a step.
+  // Changes the size of the live table by a limited step towards the size that fits. As long as the size does not fit,
+  // each event makes such a step.
   void Resize() { ledger_.CountEachEvent(!live_.Resize(ledger_.live_records())); }
   // After an event.
   void Resize(Ledger::Entered entered) {
@@ -241,8 +242,8 @@ class ProfilerImpl {
   // Adds the samples and their stacks.
   void AddSamples(const std::vector<SiteTotals>& sites, const std::vector<uint32_t>& device_index,
                   hbmprof::Snapshot* snapshot) const;
-  // Adds what is known about the Python interpreter, and the named frames. To be called after AddSamples: the stacks
-  // have no later named frames.
+  // Adds what is known about the Python interpreter, and all named frames that exist now. Must be called after
+  // AddSamples, so that every named frame in the stacks is among them.
   void AddPython(hbmprof::Snapshot* snapshot) const;
   DeviceProbe Probe(int device) const;
   DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;

@@ -45,7 +45,7 @@ bool SegmentMap::Fits(uint64_t start, uint64_t end, const Segment* except) const
 }
 
 bool SegmentMap::Reserve(size_t more) {
-  // A change cuts at most two pieces and adds one in each gap between those that are there.
+  // A change cuts at most two pieces, and adds at most one piece in each gap between the present pieces.
   const size_t needed = 2 * count_ + 4 * more;
   if (needed <= capacity_) return true;
   const size_t capacity = std::max<size_t>(512, 2 * needed);

@@ -10,7 +10,7 @@
 //    addresses. Addresses without a segment have no piece.
 // 2. A segment's `outer` is the innermost segment that contains it. Its depth is the number of segments that contain
 //    it.
-// 3. idle_bytes = the segment's bytes, less the bytes that were taken from it.
+// 3. idle_bytes = the segment's bytes minus the bytes that were taken from it.
 #ifndef HBMPROF_SRC_CORE_SEGMENTS_H_
 #define HBMPROF_SRC_CORE_SEGMENTS_H_
 
@@ -49,8 +49,8 @@ class SegmentMap {
   SegmentMap& operator=(const SegmentMap&) = delete;
 
   bool empty() const { return segments_.load(std::memory_order_relaxed) == 0; }
-  // Returns the account of all segments, or -1 if they have had several accounts since the map was last empty. Has no
-  // meaning if the map is empty.
+  // Returns the account of all segments, or -1 if they have had several accounts since the map was last empty. If the
+  // map is empty, the result has no meaning.
   AccountId only_account() const { return only_account_.load(std::memory_order_relaxed); }
   // Changes with every change of the map.
   uint64_t generation() const { return generation_; }
@@ -151,9 +151,11 @@ class SegmentMap {
     }
     return first;
   }
-  // Changes the pieces of `from` in [start, end) to pieces of `to`. If `from` is null: the addresses without a segment.
-  // REQUIRES: capacity for the new pieces (Reserve).
+  // Changes the pieces of `from` in [start, end) to pieces of `to`. If `from` is null, makes pieces of `to` for the
+  // addresses in [start, end) that have no segment. If `to` is null, removes the pieces. REQUIRES: capacity for the new
+  // pieces (Reserve).
   void Repaint(uint64_t start, uint64_t end, Segment* from, Segment* to);
+  // Computes the depths of the segments that have a byte in [start, end) from their `outer`.
   void SetDepths(uint64_t start, uint64_t end);
   Segment* NewSegment();
   void Free(Segment* segment) {

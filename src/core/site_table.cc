@@ -115,7 +115,7 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
            ForEachPc(stack, [&](uintptr_t known) { return known == *pc++; });
   };
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
-  // A new stack is needed only for a new site.
+  // A new stack is needed only for a new site, and there can be no new site.
   if (size() >= max_sites_) return nullptr;
 
   SpinLockHolder hold(stacks_.lock());

@@ -60,7 +60,7 @@ class PcTable {
   static constexpr uint32_t kFirstBits = 13;
   static constexpr uint32_t kSegments = 18;
 
-  // Segment 0 has 2^kFirstBits addresses, each other one as many as all before it.
+  // Segment 0 has 2^kFirstBits addresses. Each later segment has as many as all segments before it together.
   static uint32_t SegmentOf(uint32_t number) {
     return 32 - kFirstBits - static_cast<uint32_t>(__builtin_clz(number | ((1u << kFirstBits) - 1)));
   }
@@ -84,14 +84,14 @@ struct StackRecord {
   }
 
   uint64_t hash;
-  std::atomic<uint32_t> sites;  // made with this stack so far
+  std::atomic<uint32_t> sites;  // number of sites with this stack
   uint16_t depth;
   bool truncated;
 };
 
-// Everything that makes a site. Objects that are `in_pool` are declared segments (of kind kPool), or blocks whose bytes
-// are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices, allocators below
-// kMaxAllocators.
+// Everything that identifies a site. `in_pool` is true for declared segments (of kind kPool), and for blocks whose
+// bytes are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices, allocators
+// below kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
   uint64_t block_bytes = 0;

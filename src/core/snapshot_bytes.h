@@ -1,5 +1,5 @@
 // Snapshots and their parts as bytes. The injected library's profiler passes them to a copy of this library that has
-// joined it (injected.h). Both have the same version and are in one process: numbers are in the byte order of the
+// joined it (injected.h). Both have the same version and are in one process, so numbers are in the byte order of the
 // process.
 #ifndef HBMPROF_SRC_CORE_SNAPSHOT_BYTES_H_
 #define HBMPROF_SRC_CORE_SNAPSHOT_BYTES_H_

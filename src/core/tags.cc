@@ -20,7 +20,8 @@
 namespace hbmprof::internal {
 namespace {
 
-// A cached result: extending set `from` with this key and value gives set `to`. Key and value bytes follow.
+// A cached result: extending set `from` with this key and value gives set `to`. The bytes of the key and of the value
+// follow the struct in memory.
 struct Step {
   uint64_t hash;
   TagSetId from;
@@ -63,7 +64,7 @@ class TagRegistry {
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
-  // Of the longest key with its prefix.
+  // Length of the longest key with its prefix.
   static constexpr size_t kMaxNameBytes = kMaxTagBytes + 4;
 
   // These set `*dropped` to true if a limit is reached. They return nullopt or null if the host has no memory.

@@ -12,8 +12,8 @@
 namespace hbmprof::internal {
 
 absl::StatusOr<std::string> Gzip(std::string_view bytes) {
-  // zlib's level 1 takes twice as long for the same size. Level 6 of either library takes four times as long for a size
-  // that is 10 % smaller.
+  // zlib's level 1 takes twice as long as this one for the same size. Level 6 of either library takes four times as
+  // long for a size that is 10 % smaller.
   constexpr int kLevel = 1;
   const std::unique_ptr<libdeflate_compressor, decltype(&libdeflate_free_compressor)> compressor(
       libdeflate_alloc_compressor(kLevel), &libdeflate_free_compressor);

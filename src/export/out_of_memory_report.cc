@@ -15,9 +15,9 @@ namespace hbmprof::internal {
 namespace {
 
 constexpr size_t kStacksShown = 10;
-constexpr size_t kStacksNamed = 64;  // of which those with the same names become one line
+constexpr size_t kStacksNamed = 64;  // the stacks whose frames get names; those with the same names share a line
 constexpr size_t kFramesShown = 4;
-constexpr size_t kStackLineBytes = 120;  // of the names in one line
+constexpr size_t kStackLineBytes = 120;  // the most bytes of names in one line
 
 // Returns text such as "512 B" or "1.50 GiB".
 std::string Bytes(int64_t bytes) {
@@ -33,7 +33,8 @@ std::string Bytes(int64_t bytes) {
   return text;
 }
 
-// Replaces control characters, because they would have an effect on a terminal and the text may come from the program.
+// Replaces control characters, because the text may come from the program and control characters have effects on a
+// terminal.
 std::string Printable(std::string_view text) {
   std::string printable(text);
   for (char& byte : printable) {
@@ -54,7 +55,7 @@ struct Shares {
   std::optional<int64_t> free;
   std::optional<int64_t> largest_free;
   int64_t recorded = 0;
-  int64_t idle = 0;  // in pools: recorded segments and the driver's
+  int64_t idle = 0;  // idle in pools: in recorded segments and in the driver's pools
   std::optional<int64_t> unaccounted;
   bool unaccounted_is_shared = false;  // other processes' memory is part of `unaccounted`
   std::optional<int64_t> others;
@@ -295,7 +296,7 @@ std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemoryS
       std::snprintf(columns, sizeof(columns), "%12s  ", ((growth >= 0 ? "+" : "") + Bytes(growth)).c_str());
       text.append(columns);
     }
-    text.append(frames[holder.stack]).append("\n");  // an index into `frames` here
+    text.append(frames[holder.stack]).append("\n");  // `stack` is an index in `frames` since the merge above
   }
   return text;
 }

@@ -34,7 +34,7 @@ struct OutOfMemory {
 enum class OutOfMemoryCause {
   kTooLarge,        // the request is larger than the device
   kFragmented,      // enough memory is free, but not in one piece
-  kLimit,           // enough memory is free in one piece: something else refused it
+  kLimit,           // enough memory is free in one piece, so a limit refused the request
   kHostLimit,       // a limit of the host on pinned memory
   kIdlePool,        // the idle memory of this process's pools would be enough
   kOtherProcesses,  // other processes hold more than this one

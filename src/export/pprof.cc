@@ -65,7 +65,7 @@ struct SampleType {
   std::string_view unit;
   int64_t Snapshot::Sample::*value;
 };
-// `inuse` is last: viewers that ignore default_sample_type show the last type.
+// `inuse` is last, because viewers that ignore default_sample_type show the last type.
 constexpr SampleType kSampleTypes[] = {
     {"alloc_objects", "count", &Snapshot::Sample::alloc_objects},
     {"alloc_space", "bytes", &Snapshot::Sample::alloc_bytes},
@@ -76,9 +76,9 @@ constexpr SampleType kSampleTypes[] = {
 };
 constexpr size_t kSampleTypeCount = std::size(kSampleTypes);
 
-// Innermost frames that belong to hbmprof. Usually capture has already left them out. This is for a stack that contains
-// them nevertheless. TrackingAllocator is not in the list: viewers also hide the frames that a matching frame calls,
-// and it calls the user's upstream allocator.
+// A regular expression for the innermost frames that belong to hbmprof. Capture usually leaves them out; this is for a
+// stack that contains them nevertheless. TrackingAllocator is not in the list: viewers also hide the frames that a
+// matching frame calls, and TrackingAllocator calls the user's upstream allocator.
 constexpr std::string_view kDropFrames = "hbmprof::(internal|cuda|Profiler)::.*|hbmprof_record_alloc";
 
 constexpr std::string_view kNoStack = "[no stack]";
@@ -291,7 +291,7 @@ class ProfileWriter {
     int64_t start_line;  // 0: not known
   };
 
-  // Wraps around on overflow, which only a snapshot with impossible values has.
+  // Wraps around on overflow. Only a snapshot with impossible values can cause an overflow.
   static int64_t Sum(int64_t a, int64_t b) {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   }
@@ -494,7 +494,7 @@ class ProfileWriter {
     int64_t device_key = kNotYet;
     int64_t kind_key = kNotYet;
     int64_t allocator_key = kNotYet;
-    const int64_t bytes_key = strings_.Intern("bytes");  // a sample type's unit
+    const int64_t bytes_key = strings_.Intern("bytes");  // also the unit of a sample type, so it is always in the table
     std::array<int64_t, kMemoryKindCount> kinds;
     kinds.fill(kNotYet);
 

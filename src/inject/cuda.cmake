@@ -94,7 +94,8 @@ set_property(TARGET hbmprof_inject_cuda APPEND PROPERTY LINK_DEPENDS $<TARGET_FI
 target_link_libraries(hbmprof_inject_cuda PRIVATE ${_static} Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(hbmprof_inject_cuda PRIVATE -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL)
 
-# In its own folder, because it is not a library to link, and libhbmprof_cuda.a is hbmprof::cuda.
+# It is installed into its own folder, because programs do not link it, and because libhbmprof_cuda.a is another library
+# (hbmprof::cuda).
 if(HBMPROF_INSTALL)
   install(TARGETS hbmprof_inject_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
 endif()

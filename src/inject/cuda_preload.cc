@@ -1,6 +1,6 @@
 // libhbmprof_cuda.so, which is loaded with LD_PRELOAD. The driver's wrapped calls are in
-// src/backends/cuda/driver_shim.cc, dlsym and dlopen in dynamic_linker.cc. Here are the other functions that the
-// library exports, and the profiles that it writes.
+// src/backends/cuda/driver_shim.cc, dlsym and dlopen in dynamic_linker.cc. This file has the other exported functions,
+// and the code that writes profiles.
 //
 // Environment: OptionsFromEnvironment (hbmprof/options.h), except HBMPROF_OUTPUT, which belongs to the program.
 // Instead:
@@ -37,7 +37,8 @@ void* WriteProfilesPeriodically(void*) {
   }
 }
 
-// Starts a thread that blocks all signals. It ends with the process; a profile that it is writing then leaves no file.
+// If HBMPROF_CUDA_INTERVAL is set, starts the thread that writes profiles at this interval. The thread blocks all
+// signals. It ends with the process; if it is writing a profile at that time, no file remains.
 void StartPeriodicProfiles() {
   const char* interval = secure_getenv("HBMPROF_CUDA_INTERVAL");
   const char* output = secure_getenv(kOutput);
@@ -45,12 +46,12 @@ void StartPeriodicProfiles() {
   char* end = nullptr;
   const double seconds = std::strtod(interval, &end);
   if (*end != '\0' || !(seconds >= 0.001 && seconds <= 1e8)) {
-    PrintMessage("HBMPROF_CUDA_INTERVAL=", interval,
+    PrintMessage("hbmprof: HBMPROF_CUDA_INTERVAL=", interval,
                  ": must be a number of seconds from 0.001 to 1e8; profiles are written at exit only");
     return;
   }
   if (output == nullptr || *output == '\0') {
-    PrintMessage("HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, the path of the profiles");
+    PrintMessage("hbmprof: HBMPROF_CUDA_INTERVAL needs HBMPROF_CUDA_OUTPUT, the path of the profiles");
     return;
   }
   profile_interval.tv_sec = static_cast<time_t>(seconds);

@@ -26,8 +26,8 @@ extern void* (*hbmprof_real_dlopen)(const char* file, int flags);
 namespace hbmprof::internal {
 namespace {
 
-// Returns the function that the reference `slot` to `name` must point to; null if it must stay unchanged. Only
-// references that bypass this library are changed, not those to another library's dlsym.
+// Returns the function that the reference `slot` to `name` must point to; null if the reference must stay unchanged. A
+// reference is changed only if it bypasses this library. A reference to another library's dlsym stays unchanged.
 void* Replacement(const link_map& module, const char* name, void* const* slot) {
   if (void* const stub = TorchHookByName(name)) return stub;
   const bool is_dlsym = std::strcmp(name, "dlsym") == 0;
@@ -42,7 +42,7 @@ void* Replacement(const link_map& module, const char* name, void* const* slot) {
   return is_own ? wrapper : nullptr;
 }
 
-// Writes a reference. Its page can be read-only since the relocation.
+// Writes a reference. Its page can be read-only, because the dynamic linker can protect it after the relocation.
 void Write(void** slot, void* value) {
   const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) & ~(page_size - 1));

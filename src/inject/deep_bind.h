@@ -11,7 +11,8 @@ namespace hbmprof::internal {
 // wrappers. A second call for the same library has no effect. Thread-safe.
 void SetReferencesOf(void* handle);
 
-// As dlopen, for a file that is named by a path and with RTLD_DEEPBIND among `flags`. Sets the library's references.
+// Like dlopen, for a `file` that is a path and for `flags` with RTLD_DEEPBIND. Also calls SetReferencesOf for the
+// library.
 void* OpenDeepBound(const char* file, int flags);
 
 }  // namespace hbmprof::internal

@@ -56,14 +56,15 @@ using DlopenFunction = void*(const char* file, int flags);
   return hbmprof::internal::CudaWrapperByName(name) != nullptr;
 }
 
-// dlsym for the name of a wrapped function and the handle of a library. The result does not depend on the caller.
+// Does what dlsym does for the handle of a library and the name of a wrapped function. The result does not depend on
+// the caller.
 [[gnu::visibility("hidden"), gnu::used]] void* hbmprof_dlsym_wrapped(void* handle, const char* name) {
   void* function = hbmprof_call_real_dlsym(handle, name);
   // Another library's function of that name is returned unchanged.
   return function == nullptr ? nullptr : hbmprof::internal::CudaWrapperOf(function);
 }
 
-// Returns whether `file` is a path. Then the result of dlopen does not depend on the caller.
+// Returns whether `file` is a path for which the result of dlopen does not depend on the caller.
 [[gnu::visibility("hidden"), gnu::used]] bool hbmprof_is_path(const char* file) {
   return std::strchr(file, '/') != nullptr && std::strchr(file, '$') == nullptr;
 }
@@ -92,7 +93,7 @@ using DlopenFunction = void*(const char* file, int flags);
 }
 }
 
-// rdi and rsi: handle and name, respectively file and flags.
+// The arguments are in rdi and rsi: the handle and the name (dlsym), or the file and the flags (dlopen).
 asm(R"(
     .macro hbmprof_save
     pushq   %rdi

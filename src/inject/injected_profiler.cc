@@ -1,5 +1,5 @@
-// The injected library's side of core/injected.h: copies of the library that are linked into the program record into
-// the profiler that the driver's calls are recorded in.
+// The injected library's side of core/injected.h: the program can link a copy of hbmprof. That copy records into the
+// injected library's profiler, which also records the driver's calls.
 //
 // Memory that the driver has allocated has one record, made by the wrapped calls, because these see its exact begin and
 // end. If the program records the whole of such memory, the driver's record gets the stack, the tags and the allocator
@@ -40,7 +40,8 @@ struct DriverMemory {
   LiveBuffer live;
 
   bool is_segment() const { return live.attributes.kind == MemoryKind::kPool; }
-  // Whether it can hold blocks. Memory of graphs must keep its kind, and other memory spaces have no segments.
+  // Whether the memory can become a segment with blocks. Memory of graphs must keep its kind, and memory spaces other
+  // than kDevice have no segments.
   bool is_plain() const {
     const MemoryKind kind = live.attributes.kind;
     return !range.is_mapped && !range.record.is_handle() &&
@@ -101,7 +102,7 @@ bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allo
   const bool is_first = Profiler::Default().RecordSegmentFrom(caller, memory.range.record, bytes, attributes);
   CudaDriverRanges::Changed();
   if (is_first) return true;
-  // Another thread can have done it first.
+  // Another thread can have made it a segment first.
   const std::optional<DriverMemory> now = DriverMemoryAt(memory.range.record);
   return now.has_value() && now->is_segment();
 }
@@ -185,7 +186,7 @@ InjectedRecord RecordFree(uint64_t id) noexcept {
 InjectedRecord RecordBlockFree(uint64_t address) noexcept {
   const BufferId block(address);
   const std::optional<DriverMemory> memory = DriverMemoryAt(block);
-  // A part of other memory of the driver was not recorded as a block, so this is not a foreign free.
+  // This memory of the driver cannot hold blocks. A part of it was never recorded, so this is not a foreign free.
   if (memory.has_value() && !memory->is_plain()) return kNoRecord;
   return ProfilerAccess::Of(Profiler::Default().RecordBlockFree(block));
 }
@@ -378,7 +379,7 @@ constexpr InjectedProfiler MakeTable() {
 }
 constexpr InjectedProfiler kTable = MakeTable();
 
-// The driver's memory at `address`, after it has become a segment. Nothing if it cannot be one.
+// Makes the driver's memory at `address` a segment, and returns it. Returns nullopt if it cannot be a segment.
 std::optional<DriverMemory> SegmentAt(const Caller& caller, uint64_t address, AllocatorId allocator) {
   std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
   if (memory.has_value() && memory->range.is_mapped) {
@@ -413,7 +414,7 @@ void EndDriverBlocks(DeviceId device, AllocatorId allocator) { Impl().EndBlocks(
 }  // namespace hbmprof::internal
 
 extern "C" [[gnu::visibility("default")]] const hbmprof::internal::InjectedProfiler* hbmprof_cuda_profiler() {
-  // A copy in the program can be the first to use the profiler.
+  // The first use of the profiler can come from the copy in the program.
   hbmprof::internal::PrepareCudaTracking();
   return &hbmprof::internal::kTable;
 }

@@ -62,7 +62,7 @@ int LevelOf(const ThreadRanges& of_thread, const void* domain) {
   return level;
 }
 
-// Returns the range's level in its domain, from 0.
+// Begins a range. Returns its level in its domain, from 0.
 int Push(const void* domain, std::string_view text) {
   ThreadRanges& of_thread = thread_ranges;
   const int level = LevelOf(of_thread, domain);

@@ -1,8 +1,8 @@
 // libhbmprof_pjrt.so: a PJRT plugin that loads another plugin and returns its wrapped table (hbmprof/pjrt.h), for
 // programs that load a plugin by its path. Exports GetPjrtApi and the C interface (hbmprof/c_api.h).
 //
-// The other plugin is the one that HBMPROF_PJRT_PLUGIN names; without that variable libtpu, searched where JAX and
-// pytorch/xla search it. It is never unloaded.
+// The other plugin is the one that HBMPROF_PJRT_PLUGIN names; without that variable it is libtpu, in the places where
+// JAX and pytorch/xla search it. The other plugin is never unloaded.
 //
 // A program may use the result of GetPjrtApi without a check. So if there is no plugin, the result is a table in which
 // every function returns an error with the reason.
@@ -161,7 +161,7 @@ Loaded FindPlugin() {
   return loaded;
 }
 
-// A second call has the same result.
+// A second call would have the same result.
 std::unique_ptr<Answer> WrapPlugin() {
   const Loaded plugin = FindPlugin();
   if (plugin.library == nullptr) return Refuse(plugin.problem);

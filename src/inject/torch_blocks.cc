@@ -28,25 +28,25 @@ enum class State : uint8_t {
   // In all states below, the reports are not used, because they contradict each other or the records.
   kOtherTotal,     // PyTorch's total says `told` bytes allocated, the sum of its reports is `counted`
   kMoreThanTotal,  // `told` bytes are reserved, which is less than the `counted` bytes that are allocated
-  kUnknownFree,    // a free of a block that was not reported, or of `told` bytes where `counted` were
+  kUnknownFree,    // PyTorch frees a block that it did not report, or `told` bytes where it reported `counted`
   kLiveTwice,
   kOutside,
   kOtherDevice,
 };
 
-// What was reported of one device. PyTorch reports the blocks of a device one at a time. Snapshots read this at the
-// same time.
+// The reports about one device. PyTorch reports the blocks of a device one at a time. Snapshots can read this object
+// meanwhile.
 struct Device {
   bool IsShown() const { return state.load(std::memory_order_relaxed) <= State::kShown; }
 
   std::atomic<State> state{State::kUnused};
   std::atomic<int64_t> live_bytes{0};
-  // Whether some block could not be recorded. Then a free of an unknown block is not an error.
+  // Whether a block could not be recorded. If so, the free of an unknown block is not an error.
   std::atomic<bool> has_dropped{false};
   std::atomic<int> id{-1};  // the DeviceId in the profiler; -1: not known yet
   std::atomic<int64_t> told{0};
   std::atomic<int64_t> counted{0};
-  // The last failure.
+  // PyTorch's out-of-memory errors: their number, and the values of the last one.
   std::atomic<int64_t> failures{0};
   std::atomic<int64_t> requested{0};
   std::atomic<int64_t> allocated{0};
@@ -126,7 +126,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
     return;
   }
   Device& device = devices[torch_device.index];
-  // (If the host has no memory for the profiler, there is no profiler.)
+  // Default() throws if the host has no memory for the profiler.
   if (!device.IsShown() || !Completes([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
   device.state.store(State::kShown, std::memory_order_relaxed);
   const int64_t counted = device.live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;

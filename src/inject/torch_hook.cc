@@ -27,7 +27,7 @@
 #define HBMPROF_TEXT(name) HBMPROF_TEXT_OF(name)
 
 extern "C" {
-// The stubs, whose arguments only PyTorch knows.
+// The stubs. Only PyTorch knows the types of their arguments.
 void HBMPROF_REPORT_MEMORY();
 void HBMPROF_REPORT_OUT_OF_MEMORY();
 }
@@ -152,8 +152,8 @@ void* TorchHookByName(const char* name) {
 
 extern "C" {
 
-// Called by the stubs with the arguments that they were called with and the registers of their caller. They return the
-// address that the stub jumps to; if it is 0, the stub returns to its caller.
+// The stubs call these functions, with their own arguments and with the registers of their caller. A function returns
+// the address to which the stub jumps. If the address is 0, the stub returns to its caller.
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_memory(uint64_t address, int64_t bytes,
                                                                         uint64_t allocated, uint64_t reserved,
                                                                         uint64_t device,

@@ -22,7 +22,7 @@ class Shortener {
  public:
   explicit Shortener(std::string_view text) : text_(text) {}
 
-  // Sets `*name` to the short name. Returns false if the text is not recognized as a function name.
+  // Sets `*out` to the short name. Returns false if the text is not recognized as a function name.
   bool Run(std::string* out) {
     while (position_ < text_.size()) {
       const char c = text_[position_];
@@ -43,7 +43,7 @@ class Shortener {
         } else {
           if (!SkipParentheses()) return false;
           SkipQualifiers();
-          if (!StartsWith(Rest(), "::")) break;  // those were the function's own parameters
+          if (!StartsWith(Rest(), "::")) break;  // the parentheses had the function's own parameters
         }
       } else if (c == '<') {
         if (!SkipAngles()) return false;
@@ -111,7 +111,8 @@ class Shortener {
         return;
       }
     }
-    // "operator new[]", "operator std::string", "operator\"\" _kb": words up to the parameters.
+    // In "operator new[]", "operator std::string" and "operator\"\" _kb", the name has several words and ends at the
+    // parameters.
     while (position_ < text_.size() && text_[position_] != '(') {
       if (text_[position_] == '<') {
         if (!SkipAngles()) position_ = text_.size();

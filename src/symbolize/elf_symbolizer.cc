@@ -132,8 +132,8 @@ class SymbolTable {
 
   bool empty() const { return functions_.empty(); }
 
-  // Returns the name of the function at `address`, which is relative to the file; empty if there is none. Valid as long
-  // as the table.
+  // Returns the name of the function at `address`, which is relative to the file; empty if there is none. The result is
+  // valid as long as the table.
   Symbolizer::Name Find(uint64_t address) {
     const auto after = std::upper_bound(addresses_.begin(), addresses_.end(), address);
     if (after == addresses_.begin()) return {};
@@ -179,13 +179,12 @@ class SymbolTable {
   std::vector<uint64_t> addresses_;  // sorted, unique; a separate vector, so that a search uses few cache lines
   std::vector<Function> functions_;  // of addresses_
   std::string names_;                // NUL-terminated, concatenated
-  std::deque<std::string> found_;  // in the order of the first use, which is about the order of later uses; never moved
+  std::deque<std::string> found_;    // in the order of first use, which is close to that of later uses; never moved
 };
 
-// Returns the functions of the file that a module was loaded from; null if that file does not exist any more. Uses the
-// first of these that exists: `.symtab` of the file, `.symtab` of its separate debug file (where distributions put
-// them),
-// `.dynsym` of the file.
+// Returns the functions of the file that a module was loaded from; null if none are found. Uses the first of these that
+// exists: `.symtab` of the file, `.symtab` of its separate debug file (in the folder of distributions), `.dynsym` of
+// the file. If the file at the module's path has another build id now, only the debug file is used.
 std::unique_ptr<SymbolTable> ReadSymbols(const Snapshot::Module& module) {
   const ElfFile file(module.path);
   const bool is_same = file.get() != nullptr && file.BuildId() == module.build_id;
@@ -274,7 +273,7 @@ class SymbolCache {
   }
 
   const pid_t owner_;
-  [[maybe_unused]] SymbolCache* const previous_;  // the parent process's, not used; kept reachable for leak checkers
+  [[maybe_unused]] SymbolCache* const previous_;  // of the parent process: not used, only reachable for leak checkers
   Mutex mutex_;
   std::unordered_map<std::string, std::unique_ptr<SymbolTable>> tables_ ABSL_GUARDED_BY(mutex_);
 };

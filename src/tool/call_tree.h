@@ -24,8 +24,9 @@ class CallTree {
     std::vector<size_t> children;  // largest |cum| first
   };
 
-  // Sums the sample type `type` over all files. The values of the labels of `grouping` are the outermost nodes. Frames
-  // with equal names below one node are one node; with Frames::kLines, frames with equal positions too.
+  // Sums the sample type `type` over all files. The values of the labels of `grouping` are the outermost nodes. Below a
+  // node, frames with equal names become one node. With Frames::kLines, their positions must also be equal. With
+  // Frames::kFiles, only their positions count.
   CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping);
 
   // The root is node 0. Parents come before their children.

@@ -74,7 +74,7 @@ class Examiner {
     }
     if (!message_.has_period_type()) Note("it has no period type: pprof compares it only with others that have none");
     if (message_.time_nanos() == 0) Note("it has no time: give the files to leaks in order");
-    if (message_.duration_nanos() != 0) Note("it has a duration: some viewers will add such profiles up");
+    if (message_.duration_nanos() != 0) Note("it has a duration: some viewers add up profiles with a duration");
     int empty = 0;
     for (const std::string& text : message_.string_table()) empty += text.empty() ? 1 : 0;
     if (empty > 1) Problem("its string table begins twice: two profiles were written into one file");
@@ -120,7 +120,7 @@ class Examiner {
         symbolized ? ": symbolize found no debug information for them" : ": run hbmprof symbolize";
     if (without_name > 0) Note(Cat(without_name, " locations have no name", advice));
     if (without_line > 0 && without_line != without_name) Note(Cat(without_line, " locations have no line", advice));
-    if (message_.doc_url() != 0) Note("it has a doc_url: Perfetto does not take it for a profile");
+    if (message_.doc_url() != 0) Note("it has a doc_url: Perfetto does not recognize it as a profile");
   }
 
   void Samples() {
@@ -144,7 +144,7 @@ class Examiner {
     if (negative > 0) Note(Cat(negative, " values are negative: it is a saved difference"));
   }
 
-  // The comments of this project's own profiles must agree with the samples.
+  // Checks that the comments agree with the samples. Only profiles of hbmprof have these comments.
   void Comments() {
     for (const int64_t index : message_.comment()) {
       const Comment comment(profile_.text(index));
@@ -243,7 +243,7 @@ class Examiner {
 }  // namespace
 
 Command AddCheckCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("check", "Say whether profiles are well formed and complete");
+  CLI::App* arguments = tool.add_subcommand("check", "Check whether profiles are well formed and complete");
   auto files = std::make_shared<std::vector<std::string>>();
   arguments->add_option("FILE", *files, "Profiles; - is standard input")->required();
   arguments->footer("Exits with 1 if one has problems, with 2 if one cannot be read at all. Notes are no problems.");

@@ -14,7 +14,7 @@ std::vector<const CLI::App*> Subcommands(const CLI::App& tool) {
   return tool.get_subcommands([](const CLI::App*) { return true; });
 }
 
-// "--json --type -t" and so on.
+// Returns the names of the command's options, such as "--json", "--type" and "-t".
 std::vector<std::string> OptionNames(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {

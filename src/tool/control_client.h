@@ -24,7 +24,7 @@ struct LiveMemory {
 // A running process that has answered the request "info".
 struct LiveProcess {
   std::string socket;  // path
-  int64_t pid = 0;     // as the process sees itself
+  int64_t pid = 0;     // in the process's own pid namespace
   std::string name;
   std::string version;
   int64_t seconds = 0;  // since its control channel was started

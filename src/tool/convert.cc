@@ -134,7 +134,7 @@ std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string
     for (const ProfileSet::File& file : profiles.files()) {
       for (size_t s = 0; s < file.samples.size(); ++s, ++number) {
         const int64_t value = profiles.Value(file, s, type);
-        if (value <= 0) continue;  // has no width
+        if (value <= 0) continue;  // the viewer shows a value as a width
         samples += samples.empty() ? "[" : ",[";
         samples.append(stacks[number], 1).append("]");
         weights += Cat(weights.empty() ? "" : ",", value);
@@ -215,7 +215,7 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
 Command AddConvertCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("convert", "Write folded stacks, speedscope's format, or JSON");
   auto options = std::make_shared<ConvertOptions>();
-  arguments->add_option("FILE", options->files, "Profiles; those of several ranks are put together")->required();
+  arguments->add_option("FILE", options->files, "Profiles; several profiles are combined into one")->required();
   arguments->add_option("--to", options->to, "folded, speedscope or json")
       ->required()
       ->check(CLI::IsMember({"folded", "speedscope", "json"}));

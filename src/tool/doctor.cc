@@ -120,7 +120,7 @@ void Limits(Findings& findings) {
   if (memory.empty()) memory = FirstLine("/sys/fs/cgroup/memory/memory.limit_in_bytes");
   char* end = nullptr;
   const long long limit = std::strtoll(memory.c_str(), &end, 10);
-  // cgroup version 1 writes a number near the largest one if there is no limit.
+  // If there is no limit, cgroup version 1 writes a number near INT64_MAX.
   const bool limited = end != memory.c_str() && limit < (1ll << 60);
   findings.Say("host memory",
                Cat(limited ? Cat("the container may use ", FormatValue(limit, "bytes")) : "no container limit",
@@ -190,7 +190,7 @@ struct Program {
   std::vector<std::string> needed;
   int functions = 0;
   int frame_pointer_functions = 0;
-  // The Python interpreter that the program is or that it is linked with: "3.11.2" or "3.11"; empty: none.
+  // The version of Python, if the program is an interpreter or is linked with one: "3.11.2" or "3.11". Else empty.
   std::string python;
   int python_minor = 0;
   bool python_is_free_threaded = false;
@@ -210,7 +210,7 @@ std::string_view LoadedBytes(Elf* elf, std::string_view bytes, uint64_t address,
   return {};
 }
 
-// An interpreter says which version it is by Py_Version, and before 3.11 by the functions that it has.
+// Finds the version of a Python interpreter: from Py_Version, or before 3.11 from the functions that it exports.
 void FindPython(Elf* elf, Elf_Scn* symbols, const GElf_Shdr& header, std::string_view bytes, Program& program) {
   Elf_Data* data = elf_getdata(symbols, nullptr);
   if (data == nullptr || header.sh_entsize == 0) return;
@@ -235,7 +235,7 @@ void FindPython(Elf* elf, Elf_Scn* symbols, const GElf_Shdr& header, std::string
   program.python = Cat("3.", program.python_minor, version != 0 ? Cat(".", version >> 8 & 0xff) : std::string());
 }
 
-// The same of a program that is linked with an interpreter, from the library's name.
+// The same for a program that is linked with an interpreter. Takes the version from the name of the library.
 void FindLinkedPython(Program& program) {
   constexpr std::string_view kStart = "libpython3.";
   for (const std::string& name : program.needed) {
@@ -407,11 +407,10 @@ void Target(const std::string& command, const std::string& library, Findings& fi
   const std::string runtime = NeededLike(program, "libcudart.so");
   const std::string driver = NeededLike(program, "libcuda.so");
   const bool looks_up = bytes->find("cuGetProcAddress") != std::string::npos;
-  findings.Say("CUDA", !runtime.empty() ? Cat("the shared runtime, ", runtime, ": tracked through the driver")
-                       : looks_up       ? "the static runtime is in the program: tracked through the driver"
-                       : !driver.empty()
-                           ? "the driver, linked: tracked"
-                           : "none in the program itself; what its libraries use is tracked all the same");
+  findings.Say("CUDA", !runtime.empty()  ? Cat("the shared runtime, ", runtime, ": tracked through the driver")
+                       : looks_up        ? "the static runtime is in the program: tracked through the driver"
+                       : !driver.empty() ? "the driver, linked: tracked"
+                                         : "none in the program itself; what its libraries use is also tracked");
   if (!NeededLike(program, kTorchLibrary).empty()) {
     findings.Say("PyTorch", "linked: `hbmprof doctor -- PATH/libc10_cuda.so` says whether its blocks are shown");
   }

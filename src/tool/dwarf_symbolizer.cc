@@ -102,14 +102,14 @@ struct DwarfSymbolizer::Impl {
   struct Unit {
     uint64_t begin;
     uint64_t end;
-    uint64_t widest_end;  // of this one and those before it
+    uint64_t widest_end;  // the greatest end of this unit and all units before it
     Dwarf_Die die;
   };
   struct Wanted {
     uint64_t address;
     std::vector<SourceFrame>* frames;
     std::vector<std::pair<int, Dwarf_Die>> scopes = {};  // functions and inlined calls around it, by depth
-    bool has_linkage_name = false;                       // the outermost of them
+    bool has_linkage_name = false;                       // the outermost scope has one
   };
 
   void ReadUnits();
@@ -157,7 +157,7 @@ uint64_t DwarfSymbolizer::AddressOf(uint64_t file_offset, uint64_t mapping_offse
       return file_offset - segment.p_offset + segment.p_vaddr;
     }
   }
-  // A separate debug file has the addresses of its segments, but not their file offsets.
+  // In a separate debug file the addresses of the segments are right, but their file offsets are not.
   if (code.size() != 1 || file_offset < mapping_offset) return UINT64_MAX;
   const uint64_t address = (code[0].p_vaddr & ~kPageMask) + (file_offset - (mapping_offset & ~kPageMask));
   return address < code[0].p_vaddr + code[0].p_memsz ? address : UINT64_MAX;
@@ -321,8 +321,9 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
     if (!frames[i].empty() && !frames[i].back().name.empty() && std::string_view(name).substr(0, 2) != "_Z") {
       continue;
     }
-    // Without a size, a symbol may be far away from code that has none.
-    if ((symbol.st_size != 0 && offset >= symbol.st_size)) continue;
+    // libdw returns the nearest symbol, which may be far away from code without a symbol. So a symbol with a size must
+    // contain the address.
+    if (symbol.st_size != 0 && offset >= symbol.st_size) continue;
     if (frames[i].empty()) frames[i].emplace_back();
     frames[i].back().system_name = name;
     frames[i].back().name = hbmprof::internal::ShortFunctionName(name);

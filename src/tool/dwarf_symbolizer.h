@@ -29,8 +29,9 @@ class DwarfSymbolizer {
 
   bool has_dwarf() const;
 
-  // Returns the virtual address in the file of the byte at `file_offset`, which a mapping that starts at
-  // `mapping_offset` of the file covers; UINT64_MAX if no executable segment contains it.
+  // Returns the virtual address, as the ELF file defines it, of the byte at `file_offset` of the file. The byte must
+  // lie in a mapping that starts at `mapping_offset` of the file. Returns UINT64_MAX if no executable segment contains
+  // it.
   uint64_t AddressOf(uint64_t file_offset, uint64_t mapping_offset) const;
 
   // Returns the frames at each virtual address of the file, innermost inlined function first; empty if unknown.

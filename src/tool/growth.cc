@@ -133,7 +133,7 @@ class CourseJudge {
   }
 
  private:
-  // Sets `why` and `more_dumps`. `dumps`: the dump of each point of the course.
+  // Sets `why` and `more_dumps`. `dumps[i]` is the number of the dump that point i of the course belongs to.
   void Explain(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
     switch (site.verdict) {
       case Verdict::kFlat:

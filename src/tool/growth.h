@@ -47,12 +47,12 @@ struct SiteGrowth {
   Sure sure = Sure::kLow;
   std::string why;         // one sentence
   std::string more_dumps;  // the effect of more dumps, in one sentence
-  size_t first = 0;        // the dump from which on it is judged
+  size_t first = 0;        // the first dump that the verdict is based on
   // Since `first`.
   int64_t growth = 0;
   double per_interval = 0;
   double per_second = 0;  // 0 if unknown
-  double per_count = 0;   // likewise
+  double per_count = 0;   // 0 if unknown
 };
 
 // Returns every call stack with its verdict, sorted by verdict (leaks first) and then by rate (the fastest first). Sums
@@ -60,8 +60,8 @@ struct SiteGrowth {
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by = {});
 
-// Returns the growth of all sites whose verdict is worse than `explained`, judged as one site: many sites can grow
-// together although none of them grows by itself.
+// Returns the growth of all sites whose verdict comes after `explained` in the enum Verdict, judged as one site: many
+// sites can grow together although none of them grows by itself.
 SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                   const std::vector<SiteGrowth>& sites, Verdict explained);
 

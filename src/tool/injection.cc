@@ -97,7 +97,7 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
       if (path.find_first_of(" :$") == std::string::npos) return path;
       return absl::InvalidArgumentError(
           Cat(path,
-              " cannot be preloaded: the dynamic linker takes a space or a colon for the end of a path and a "
+              " cannot be preloaded: the dynamic linker treats a space or a colon as the end of a path and a "
               "dollar sign for a variable; put the library where the path has none of them (--library names it)"));
     }
     tried += Cat(tried.empty() ? "" : ", ", candidate);

@@ -30,8 +30,8 @@ struct ProgramHead {
     kDynamic,
   };
   Kind kind = Kind::kUnknown;
-  // For a script, its interpreter; behind env, the program that env looks up. For a dynamic program, the path of its
-  // dynamic linker.
+  // For a script, its interpreter; if that is env, the program that env looks up. For a dynamic program, the path of
+  // its dynamic linker.
   std::string interpreter;
 };
 ProgramHead ReadProgramHead(const std::string& program);
@@ -70,11 +70,12 @@ struct ProcessEnd {
 // Waits for the end of the process and reaps it.
 ProcessEnd WaitForProcess(int process);
 
-// Runs a program to its end. `text` is its standard output and standard error.
 struct Captured {
   ProcessEnd end;
-  std::string text;
+  std::string text;  // standard output, and standard error if it was requested
 };
+// Runs a program to its end and returns its output. Includes its standard error if `with_errors` is true. Errors: those
+// of StartProcess; kResourceExhausted if no pipe can be created.
 absl::StatusOr<Captured> RunAndCapture(const std::string& program, const std::vector<std::string>& command,
                                        const Environment& environment, bool with_errors);
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The dumps from some dump on, with times scaled to 0..1.
+// The last dumps of a course, with their times scaled to 0..1.
 struct Part {
   std::vector<double> t;
   std::vector<double> v;
@@ -73,27 +73,27 @@ Line LineOf(const std::vector<double>& x, const std::vector<double>& v, size_t f
   return line;
 }
 
-// Measures of lasting growth. `low` at a dump is the minimum from that dump on, so `low` never falls.
+// Measures of lasting growth. `low` at a dump is the minimum of the values from that dump on, so `low` never falls.
 struct Figures {
   double kept = 0;                       // growth that remains if the largest fall happens again
   double share = 0;                      // kept / (kept + fall)
   double kept_steps = 0;                 // effective number of steps of kept growth
-  size_t steps = 0;                      // steps of kept growth
-  double equal_steps = 0;                // as kept_steps, of `low`
-  size_t growths = 0;                    // intervals in which `low` grew
+  size_t steps = 0;                      // number of steps of kept growth
+  double equal_steps = 0;                // effective number of steps of the growth of `low`
+  size_t growths = 0;                    // number of intervals in which `low` grew
   bool always = false;                   // `low` grew in each interval
-  double end_rate = 0;                   // of `low` in the last interval, by the mean rate
-  double end_spread = kInfinity;         // the fastest by the slowest rate of the last three intervals
-  double end_slope = 0;                  // upper bound of the slope at the end, relative to that of the whole
+  double end_rate = 0;                   // rate of `low` in the last interval / its mean rate
+  double end_spread = kInfinity;         // fastest rate / slowest rate of the last three intervals
+  double end_slope = 0;                  // upper bound of the slope at the end / slope of the whole
   bool warms_up = false;                 // a curve that approaches a limit fits far better than a line
   double unevenness = 0;                 // squared coefficient of variation of the rates until the last growth
-  bool regular = false;                  // equal steps in equal distances
-  double pause_by_distance = kInfinity;  // the time since the last growth by the mean distance of growths
-  double late = 0;
-  bool slowing = false;
-  double tail = 0;           // the time since the last growth
-  double pause_chance = 1;   // the chance of such a tail if growth goes on
-  double longest_pause = 0;  // before the last growth
+  bool regular = false;                  // equal steps after equal times
+  double pause_by_distance = kInfinity;  // time since the last growth / mean time between two growths
+  double late = 0;                       // see Judgement
+  bool slowing = false;                  // in each third the growth is clearly less than in the one before
+  double tail = 0;                       // the time since the last growth
+  double pause_chance = 1;               // the probability of such a tail if the growth has not ended
+  double longest_pause = 0;              // the longest time without growth before the last growth
 };
 
 // Returns the growth in the last third. It is measured at the lower and at the upper edge of the course, and the
@@ -141,15 +141,15 @@ void MeasureSteps(const Part& part, const std::vector<double>& low, double least
     const double gap = (when[i] - when[i - 1]) / distance;
     unevenness += (gap - 1) * (gap - 1) / static_cast<double>(when.size() - 1);
   }
-  // If the same number of events happened at random times, one course in ten to twenty would have gaps this even.
+  // If the same number of events happened at random times, only one course in ten to twenty would have such even gaps.
   f->regular = when.size() >= 3 && largest <= 1.1 * smallest &&
                unevenness <= 0.05 * (static_cast<double>(when.size()) - 2.5) && f->pause_by_distance <= 1.5 &&
                when.front() <= 1.5 * distance;
 }
 
-// Returns the slope of the last third (at least four dumps) plus twice its standard error, relative to the slope of the
-// whole. The error includes the residuals and the unevenness of the growth between dumps, without changes that the next
-// interval reverses.
+// Returns (slope of the last third + 2 * its standard error) / slope of the whole part. The last third has at least
+// four dumps. The error includes the residuals, and the unevenness of the growth between dumps. A change that the next
+// interval reverses does not count as unevenness.
 double EndSlope(const Part& part) {
   const size_t n = part.size();
   if (n < 4) return 1;
@@ -169,8 +169,8 @@ double EndSlope(const Part& part) {
   return most / std::max(LineOf(part.t, part.v).slope, part.v.back() - part.v.front());
 }
 
-// Returns whether an exponential approach to a limit has less than a twentieth of a line's squared residuals. Time
-// constants above 0.7 are not tried, because such a curve is nearly a line.
+// Returns whether a curve that approaches a limit exponentially has less than a twentieth of the squared residuals of a
+// line. Time constants above 0.7 are not tried, because such a curve is nearly a line.
 bool WarmsUp(const Part& part) {
   const double line = LineOf(part.t, part.v).squares;
   for (double length = 0.05; length <= 0.7; length *= 1.25) {
@@ -278,9 +278,10 @@ double Median(std::vector<double> values) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-// Returns whether a few steps up describe the course better than a line with the squared residuals `squares`, by
-// Schwarz's criterion, with residuals no larger than the differences of neighbouring dumps. The steps are those of the
-// best rising function (pool adjacent violators), joined in the order of the smallest cost.
+// Returns whether a few steps up describe the course better than a line, by Schwarz's criterion, and with residuals no
+// larger than the differences of neighbouring dumps. `squares` is the sum of the line's squared residuals. The steps
+// are those of the best rising function (pool adjacent violators). They are then joined, those with the smallest cost
+// first.
 bool StepsFitBetter(const std::vector<double>& v, double squares) {
   struct Block {
     double sum;
@@ -336,11 +337,11 @@ bool StepsFitBetter(const std::vector<double>& v, double squares) {
 }
 
 struct Trend {
-  double t = 0;           // the slope of the least-squares line by its standard error
+  double t = 0;           // slope of the least-squares line / its standard error
   double dumps = 0;       // effective number of independent dumps
   bool in_noise = false;  // most neighbouring dumps differ
   bool in_steps = false;  // a few steps fit better than the line
-  bool rising = false;    // the medians of the thirds
+  bool rising = false;    // the medians of the thirds rise
 };
 
 Trend MeasureTrend(const Part& part) {
@@ -408,7 +409,7 @@ Judgement JudgeAll(const Course& course) {
   if (v.back() <= v.front()) return judgement;
 
   bool never_freed = false;
-  bool frees_in_batches = false;  // freed before the first dump, and not since
+  bool frees_in_batches = false;  // memory was freed before the first dump, and none since
   if (!course.allocated.empty()) {
     const double freed_first = course.allocated.front() - v.front();
     const double freed_last = course.allocated.back() - v.back();

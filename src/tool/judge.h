@@ -27,32 +27,32 @@ struct Course {
 struct Judgement {
   // The rule that led to the verdict.
   enum class Reason {
-    kKept,            // grew in steps that were not given back
+    kKept,            // grew in steps that later falls did not undo
     kEven,            // grew at nearly the same rate in the last three intervals
-    kKeptAfterStart,  // as kKept, without the first dumps
-    kTrend,           // the trend under noise rises
+    kKeptAfterStart,  // the same as kKept, if the first dumps are left out
+    kTrend,           // the values fluctuate, and their trend rises
     kNone,
   };
 
   Verdict verdict = Verdict::kFlat;
   Sure sure = Sure::kLow;  // of kLeak and kPerhaps
   Reason reason = Reason::kNone;
-  size_t first = 0;  // the dump from which on it is judged
+  size_t first = 0;  // the first dump that the verdict is based on
 
   // Figures since `first`.
   double kept = 0;        // the growth that remains if the largest fall happens again
   double fall = 0;        // the largest fall of the whole course
-  size_t steps = 0;       // intervals in which it grew for good
-  double late = 0;        // growth of the last third by the mean of the last two: 1 if even, 0 if it stopped
-  double tail = 0;        // the part of the time after the last growth
-  bool slowing = false;   // each third grew clearly less than the one before, or it approaches a limit
+  size_t steps = 0;       // number of intervals with kept growth
+  double late = 0;        // growth in the last third / mean growth in the last two: 1 if even, 0 if it stopped
+  double tail = 0;        // the time after the last growth, as a share of the whole time
+  bool slowing = false;   // in each third the growth is clearly less than in the one before, or it approaches a limit
   bool in_jumps = false;  // looks like a few one-time jumps
-  double trend = 0;       // the slope of the least-squares line by its standard error, of a course with falls
+  double trend = 0;       // slope of the least-squares line / its standard error, for a course with falls
 
   // Figures of the whole course.
   double taken = 0;        // the sum of all rises
   double returned = 0;     // the sum of all falls
-  size_t last_growth = 0;  // the last dump that was larger than the one before
+  size_t last_growth = 0;  // the last dump whose value is larger than that of the dump before it
 };
 
 Judgement Judge(const Course& course);

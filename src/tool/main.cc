@@ -92,7 +92,7 @@ int Run(int argc, char** argv, std::string* command_name) {
   tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
   tool.require_subcommand(1);
   tool.get_formatter()->column_width(28);
-  tool.footer("hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no answer.");
+  tool.footer("hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
   std::vector<Command> commands;
   for (const auto add : kCommands) commands.push_back(add(tool));
   const std::string first = argc > 1 ? argv[1] : "-";

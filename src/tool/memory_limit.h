@@ -8,8 +8,8 @@
 
 namespace hbmprof::tool {
 
-// Returns the limit in bytes for files of `input_bytes` in all on disk: $HBMPROF_TOOL_MEMORY ("8GiB") if it is set,
-// else 1 GiB plus 100 times `input_bytes`.
+// Returns the limit in bytes for files that have `input_bytes` bytes on disk together: $HBMPROF_TOOL_MEMORY ("8GiB") if
+// it is set, else 1 GiB plus 100 times `input_bytes`.
 size_t MemoryFor(size_t input_bytes);
 
 // Limits the memory of this process to MemoryFor the files that it reads. An allocation beyond the limit ends the

@@ -87,7 +87,8 @@ class FrameFilter {
     return absl::ResourceExhaustedError(Cat("its drop_frames or keep_frames takes more than ", kMaxSeconds,
                                             " s to match with its functions' names, which is the limit"));
   }
-  // Returns the name up to the first parenthesis that is not part of it.
+  // Returns the name up to its parameters, without a dot at the beginning. The parentheses in "(anonymous namespace)"
+  // and "operator()" are parts of the name.
   static std::string WithoutParameters(std::string_view name) {
     if (!name.empty() && name.front() == '.') name.remove_prefix(1);
     constexpr std::string_view kParts[] = {"(anonymous namespace)", "operator()"};
@@ -278,7 +279,8 @@ class ProfileSet::Adder {
   static constexpr String kNone = UINT32_MAX;
   static constexpr size_t kMinFrames = 20'000'000;
   static constexpr size_t kMinLabelBytes = size_t{64} << 20;
-  // The part of a stack that drop_frames removes at a location.
+  // The frames that drop_frames removes from a stack because of a location: none, the frames below it (its callees), or
+  // these and the location itself.
   enum class Cut : uint8_t { kNothing, kBelow, kWithIt };
   struct Mapped {
     uint32_t location;
@@ -379,7 +381,7 @@ class ProfileSet::Adder {
   const RawProfile& raw_;
   const pprof::Profile& message_;
   FrameFilter& filter_;
-  std::vector<String> strings_;  // by the file's index
+  std::vector<String> strings_;  // by the string's index in the file
   absl::flat_hash_map<uint64_t, uint32_t> functions_;
   absl::flat_hash_map<uint64_t, Mapped> locations_;
   std::vector<uint64_t> stack_;
@@ -394,7 +396,7 @@ absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types
     std::vector<int64_t> factors;
   };
   std::vector<Common> common;
-  // By file: the index of each type; of several with the same name, the first.
+  // By file: the index of each type. If several types have the same name, the index of the first.
   std::vector<absl::flat_hash_map<std::string_view, size_t>> positions(types.size());
   for (size_t f = 0; f < types.size(); ++f) {
     for (size_t i = 0; i < types[f].size(); ++i) positions[f].try_emplace(types[f][i].type, i);

@@ -55,7 +55,7 @@ class ListTable {
   std::vector<size_t> ends_;
   static constexpr uint32_t kNone = UINT32_MAX;
   absl::flat_hash_map<size_t, uint32_t> by_hash_;  // the latest list of a hash
-  std::vector<uint32_t> earlier_;                  // by list: the previous list with the same hash; kNone
+  std::vector<uint32_t> earlier_;                  // by list: the previous list with the same hash, or kNone
 };
 
 class ProfileSet {

@@ -79,7 +79,7 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
     plain.append(chunk.data(), chunk.size() - stream.avail_out);
     if (plain.size() > kMinPlainBytes && plain.size() / kMaxGzipRatio > bytes.size()) {
       return Invalid(name, Cat("its ", bytes.size(), " bytes are more than ", kMaxGzipRatio,
-                               " times as many when decompressed, which no profile's are"));
+                               " times as many when decompressed; no real profile is compressed that much"));
     }
     if (plain.size() > kMaxBytes) {
       return absl::ResourceExhaustedError(name + ": holds more than 1 GiB when decompressed, which no profile needs");
@@ -220,8 +220,8 @@ class Checker {
       }
     }
     if (problem_.empty()) return absl::OkStatus();
-    return Invalid(name_,
-                   problem_ + "; the profile is inconsistent: whatever wrote it has a bug, or the file is damaged");
+    return Invalid(
+        name_, problem_ + "; the profile is inconsistent: the program that wrote it has a bug, or the file is damaged");
   }
 
  private:

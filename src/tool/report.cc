@@ -80,7 +80,7 @@ class StackTree {
         positions_of_.emplace_back();
       }
       node = child->second;
-      // One position more than is shown is stored. It tells the page that there are more.
+      // Stores one position more than the page shows, so that the page can tell that there are more.
       std::vector<std::string>& positions = positions_of_[node];
       if (!frame->position.empty() && positions.size() <= kShownPositions &&
           std::find(positions.begin(), positions.end(), frame->position) == positions.end()) {

@@ -70,7 +70,7 @@ std::string OutputPattern(const std::string& folder, const std::string& run) {
   return Cat(literal, "/", run, ".%p.%n", kSuffix);
 }
 
-// The folder for the profiles. Creates it if it does not exist. While this object lives, no other run removes the
+// The folder for the profiles. Creates it if it does not exist. As long as this object exists, no other run removes the
 // folder.
 class OutputFolder {
  public:
@@ -231,8 +231,8 @@ class SignalForwarding {
     sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
   }
 
-  // Stops passing on signals, because another process can get the id after the wait. Signals then have no effect, as
-  // for a process that has ended, but Ctrl-C ends this process.
+  // Stops passing on signals, because another process can get the program's id after the wait. From then on signals
+  // from other processes have no effect, as if the program received them after its end. Ctrl-C ends this process.
   void Stop() {
     sigprocmask(SIG_BLOCK, &forwarded_, nullptr);
     forward_to = 0;
@@ -264,8 +264,8 @@ bool IsTerminalsForegroundJob() {
   return foreground;
 }
 
-// Waits for the end of the program without reaping it. Ctrl-Z stops and the shell resumes both this process and the
-// program. If the program stops by itself, this process stops too, because the shell only watches this process.
+// Waits for the end of the program without reaping it. Ctrl-Z stops this process and the program, and the shell resumes
+// both. If the program stops by itself, this process stops too, because the shell only watches this process.
 void WaitUntilEnded(int process) {
   siginfo_t info = {};
   const auto wait = [&](int options) {
@@ -323,7 +323,7 @@ std::string BytesOrUnknown(const Comment& comment, const std::string& key) {
 // Describes the unaccounted memory: its size, its scope, and its growth.
 std::string Unaccounted(const Comment& comment) {
   const std::optional<int64_t> unaccounted = comment.Number("unaccounted");
-  if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver said what is in use)";
+  if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver reports the memory in use)";
   const auto scope = comment.values.find("driver_scope");
   const bool process = scope != comment.values.end() && scope->second == "process";
   std::string text = Cat("unaccounted ", FormatValue(*unaccounted, "bytes"),

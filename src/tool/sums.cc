@@ -311,7 +311,7 @@ class Sums::Builder {
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> edge_numbers_;     // by (caller, callee)
   uint64_t stack_number_ = 0;
   std::vector<uint64_t> seen_;       // by row: the last stack that was added to it
-  std::vector<uint64_t> seen_edge_;  // by edge, likewise
+  std::vector<uint64_t> seen_edge_;  // by edge: the last stack that was added to it
 };
 
 Sums::Sums(const ProfileSet& profiles, const std::vector<Column>& columns, size_t type, const Grouping& grouping,

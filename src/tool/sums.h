@@ -52,11 +52,11 @@ class Sums {
     uint32_t caller;
     uint32_t callee;
     Values cum = {0, 0};
-    bool inlined = false;  // in every stack
+    bool inlined = false;  // the call is inlined in every stack
   };
 
-  // Sums the sample type `type`. `columns`: one or two; a single column is the second of the values. Makes edges if
-  // `with_edges`.
+  // Sums the sample type `type`. `columns` has one or two columns. If it has one, this is the second of the Values, and
+  // the first is 0. Makes edges if `with_edges` is true.
   Sums(const ProfileSet& profiles, const std::vector<Column>& columns, size_t type, const Grouping& grouping,
        bool with_edges = false);
 

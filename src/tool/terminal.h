@@ -1,4 +1,4 @@
-// What the command does only on a terminal: colours, growth signs and a pager.
+// Output that the command makes only on a terminal: colours, growth signs and a pager.
 #ifndef HBMPROF_SRC_TOOL_TERMINAL_H_
 #define HBMPROF_SRC_TOOL_TERMINAL_H_
 

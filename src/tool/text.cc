@@ -79,9 +79,9 @@ std::string Hex(const char* prefix, uint32_t value, int digits) {
 }
 
 enum class Escapes {
-  kLine,   // all
-  kLines,  // line feeds stay
-  kJson    // line feeds stay, and escapes are JSON's
+  kLine,   // escapes all characters that have an effect
+  kLines,  // does not escape line feeds
+  kJson    // does not escape line feeds, and uses JSON's escapes
 };
 
 void AppendEscape(std::string& out, uint32_t c, Escapes how) {

@@ -46,7 +46,7 @@ void Print(std::string_view text);
 void PrintVisible(std::string_view text);
 // Keeps the output in memory until CloseOutput, which shows it in a pager if it is longer than the terminal.
 void PageOutput();
-// Writes `text` to standard error, likewise.
+// Writes `text` to standard error, with line feeds unchanged and everything else as in Visible.
 void PrintErrorText(std::string_view text);
 // Writes "hbmprof: " or "hbmprof COMMAND: " and `message` as one line to standard error. Cuts a very long message.
 void PrintError(std::string_view command, std::string_view message);

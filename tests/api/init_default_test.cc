@@ -114,7 +114,7 @@ TEST(InitDefault, NamesTheOptionThatIsOutOfRange) {
   EXPECT_THAT(Output({"max_sites=4194305"}), HasSubstr("max_sites is 4194305, not 1 to 4194304"));
   EXPECT_THAT(Output({"max_host_bytes=0"}), HasSubstr("max_host_bytes is 0"));
   EXPECT_THAT(Output({"output_mode=1000"}), HasSubstr("output_mode has bits beyond 0777"));
-  EXPECT_THAT(Output({"unwinder=9"}), HasSubstr("unwinder is 9, which is no Unwinder"));
+  EXPECT_THAT(Output({"unwinder=9"}), HasSubstr("unwinder is 9, which is not a value of Unwinder"));
 }
 
 }  // namespace

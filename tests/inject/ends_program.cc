@@ -1,5 +1,7 @@
 // Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends as argv[1] says; a case of ends_test each.
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,7 +91,31 @@ void SendAndWait(int number) {
   sleep(60);
 }
 
+int terminal = -1;
+
+// Continues in a child with a terminal of its own; `terminal` is the end where a user types. This process waits for the
+// child and ends by the same signal.
+void ContinueOnATerminal() {
+  terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  REQUIRE(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    REQUIRE(setsid() == getpid() && open(ptsname(terminal), O_RDWR) >= 0);
+    return;
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+  raise(WTERMSIG(status));
+}
+
+void TypeAndWait(char key) {
+  REQUIRE(write(terminal, &key, 1) == 1);
+  sleep(10);
+}
+
 void EndAs(const std::string& how) {
+  if (how == "interrupt_key") TypeAndWait('\003');
+  if (how == "quit_key") TypeAndWait('\034');
   if (how == "term") SendAndWait(SIGTERM);
   if (how == "int") SendAndWait(SIGINT);
   if (how == "hup") SendAndWait(SIGHUP);
@@ -138,6 +164,7 @@ void EndAs(const std::string& how) {
 int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   if (how == "ignored") signal(SIGHUP, SIG_IGN);
+  if (how == "interrupt_key" || how == "quit_key") ContinueOnATerminal();
   HoldMemory(1 << 20);
   std::puts("held");
   std::fflush(stdout);

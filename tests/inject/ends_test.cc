@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <filesystem>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,7 @@ struct End {
   const char* how;
   size_t profiles;
 };
+void PrintTo(const End& end, std::ostream* out) { *out << end.how; }
 
 class EveryEnd : public EndsTest, public ::testing::WithParamInterface<End> {};
 
@@ -79,10 +81,10 @@ TEST_P(EveryEnd, LeavesAProfileAndIsTheSameAsWithout) {
 }
 
 constexpr End kEnds[] = {
-    {"return", 1},         {"term", 1},        {"int", 1},     {"hup", 1},   {"quit", 1},   {"term_in_thread", 1},
-    {"abort", 1},          {"terminate", 1},   {"segv", 1},    {"fpe", 1},   {"_exit", 1},  {"_Exit", 1},
-    {"quick_exit", 1},     {"own_handler", 1}, {"ignored", 1}, {"vfork", 1}, {"worker", 2}, {"idle_child", 1},
-    {"term_in_child", 1},  {"overflow", 0},  // no stack is left for a handler
+    {"return", 1},         {"term", 1},          {"int", 1},      {"hup", 1},      {"quit", 1},   {"term_in_thread", 1},
+    {"abort", 1},          {"terminate", 1},     {"segv", 1},     {"fpe", 1},      {"_exit", 1},  {"_Exit", 1},
+    {"quick_exit", 1},     {"own_handler", 1},   {"ignored", 1},  {"vfork", 1},    {"worker", 2}, {"idle_child", 1},
+    {"term_in_child", 1},  {"interrupt_key", 1}, {"quit_key", 1}, {"overflow", 0},  // no stack is left for a handler
     {"term_in_malloc", 0},  // the thread that writes gets no memory; the process ends five seconds later
     {"default_again", 0},
 };

@@ -24,15 +24,16 @@
 
 namespace hbmprof::internal {
 
-// Ids of handles that are not device addresses, each type in its own name space of BufferId::Handle. The id of a null
-// handle is null.
+// The ids of handles that are not device addresses. Each type of handle has its own name space of BufferId::Handle. The
+// id of a null handle is null.
 inline BufferId CudaHandleId(uint8_t name_space, const void* handle) {
   return handle == nullptr ? BufferId() : BufferId::Handle(name_space, reinterpret_cast<uintptr_t>(handle));
 }
 inline BufferId CudaArrayId(const void* array) { return CudaHandleId(1, array); }
 inline BufferId CudaMipmappedArrayId(const void* array) { return CudaHandleId(2, array); }
 inline BufferId CudaExternalMemoryId(const void* memory) { return CudaHandleId(3, memory); }
-// `number` is one of hbmprof's own: the driver can reuse the value of a handle while its memory is still live.
+// The id of physical memory. `number` is chosen by hbmprof and is not the driver's handle, because the driver can reuse
+// the value of a handle while its memory is still live.
 inline BufferId CudaPhysicalId(uint64_t number) { return BufferId::Handle(4, number); }
 inline BufferId CudaModuleId(const void* module) { return CudaHandleId(5, module); }
 inline BufferId CudaLibraryId(const void* library) { return CudaHandleId(6, library); }
@@ -61,14 +62,14 @@ TexelBlock CudaTexelBlock(int x, int y, int z, int w, int format_kind);
 // Returns the block of a driver's array: `format` is a CUarray_format. The block of an unknown format has 0 bytes.
 TexelBlock CudaDriverTexelBlock(int format, unsigned channels);
 
-// The flags of cudaMalloc3DArray that change an array's size.
+// The flags of cudaMalloc3DArray that have an effect on the size of an array.
 inline constexpr unsigned kCudaArrayLayered = 0x01;
 inline constexpr unsigned kCudaArrayCubemap = 0x04;
 inline constexpr unsigned kCudaArraySparse = 0x40;
 inline constexpr unsigned kCudaArrayDeferredMapping = 0x80;
 
-// In texels, as cudaExtent for arrays. `height` and `depth` are 0 if the array does not have that dimension; `depth` is
-// the number of layers (and of a cubemap's six faces) of a layered array.
+// The dimensions of an array in texels, as in a cudaExtent. `height` and `depth` are 0 if the array does not have that
+// dimension; `depth` is the number of layers (and of a cubemap's six faces) of a layered array.
 struct CudaArrayShape {
   size_t width = 0;
   size_t height = 0;
@@ -83,14 +84,15 @@ size_t CudaArrayBytes(const TexelBlock& block, const CudaArrayShape& shape);
 // Layers and faces do not shrink from level to level.
 size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& shape, unsigned levels);
 
-// A successful allocation. Its construction makes no calls and takes no memory.
+// Describes a successful allocation. Its construction makes no calls and takes no memory.
 struct CudaBuffer {
   BufferId id;
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
 };
 
-// Calls `record`, which records `bytes` bytes. If the host has no memory for that, they are counted as dropped.
+// Calls `record`, which records `bytes` bytes. If the host has no memory for the record, the bytes are counted as
+// dropped.
 template <typename Record>
 void RecordOrDrop(Profiler& profiler, size_t bytes, const Record& record) {
   if (!Completes(record)) profiler.RecordDropped(bytes);
@@ -173,7 +175,8 @@ class SharedOpenings {
     if (IsFirst(address, device)) record();
   }
 
-  // Like RemoveAndFree, for one opening; only the last close removes the record. An unknown address is a foreign free.
+  // Like RemoveAndFree, for one opening. Only the last close removes the record. The close of an unknown address counts
+  // as a foreign free.
   template <typename Result, typename RealClose>
   Result Close(Profiler& profiler, CudaDeviceResets& resets, const void* address, Result success,
                const RealClose& close) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -201,7 +204,8 @@ class SharedOpenings {
   void PutBack(Profiler& profiler, CudaDeviceResets& resets, const void* address, const Closed& closed, uint64_t before)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Held while a record is removed or restored, so that it is never the record of another opening.
+  // Also held while a record is removed or restored, so that the count of openings does not change meanwhile. Otherwise
+  // the record could be that of another thread's opening.
   Mutex mutex_;
   std::unordered_map<const void*, Opening> openings_ ABSL_GUARDED_BY(mutex_);
 };

@@ -47,7 +47,7 @@ void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, c
   const uint64_t resets_before = resets_.count();
   const auto record = [&] { return RecordRange(caller, buffer.id, buffer.bytes, attributes); };
   if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
-    // A reset of the device in the meantime has ended the record, because no context owned it yet.
+    // If the device was reset before the context owned the record, the reset has ended the record. It is made again.
     if (resets_.count() != resets_before && !profiler_.FindBuffer(buffer.id).has_value()) record();
   }
   queries_.Recorded(attributes.device);
@@ -166,7 +166,7 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
   };
   std::vector<BufferId> arrays = physical_.ArraysWithTiles();
   arrays.erase(std::remove_if(arrays.begin(), arrays.end(), is_elsewhere), arrays.end());
-  // Memory of other contexts keeps its records; they are not removed even for a moment, because another thread can free
+  // The memory of other contexts keeps its records. They are not removed and restored, because another thread can free
   // that memory at the same time.
   std::vector<BufferId> kept = physical_.Live();
   const std::vector<BufferId> owned = contexts_.AllBuffers();

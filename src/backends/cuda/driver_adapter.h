@@ -39,7 +39,7 @@ struct CudaDriverStream {
   bool per_thread_default = false;  // the null stream is the per-thread default stream
 };
 
-// The adapter's queries to the driver. No query may change any state of the driver or create a context.
+// The queries that the adapter makes to the driver. No query may change any state of the driver or create a context.
 class CudaDriverQueries {
  public:
   struct Pointer {
@@ -122,7 +122,7 @@ class CudaDriverAdapter {
                     const CudaDriverStream& stream) {
     return ThenRecord(real, bytes, [&] { RecordAsync(caller, *address, bytes, stream); });
   }
-  // Memory of another process that is freed like stream-ordered memory.
+  // Tracks an import of another process's memory, which is freed like stream-ordered memory.
   template <typename Real>
   int Import(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
     return ThenRecord(real, 0, [&] { RecordImported(caller, *address); });
@@ -211,7 +211,8 @@ class CudaDriverAdapter {
     return physical_.NameByAddress(address, rename);
   }
 
-  // Tiles of sparse arrays. They count from the return of the call, not from its execution in the stream.
+  // Tracks mappings of tiles of sparse arrays. A mapping counts from the return of the call, not from its execution in
+  // the stream.
   template <typename Real>
   int MapTiles(const Real& real, const cuda_driver::ArrayMapInfo* list, unsigned count) {
     return ThenRecord(real, 0, [&] { RecordTiles(list, count); });
@@ -359,7 +360,8 @@ class CudaDriverAdapter {
     });
   }
 
-  // --- Program code. Its size is the decrease of the device's free memory, if no other call ran at the same time. ---
+  // --- Program code. ---
+  // Its size is measured as the decrease of the device's free memory. It is unknown if another call ran meanwhile.
 
   template <typename Real, typename Name>
   int Load(const Caller& caller, const Real& real, const Name& name) {

@@ -80,7 +80,7 @@ CudaPhysicalMemory::Taken CudaPhysicalMemory::Release(DriverHandle handle) {
   Taken taken;
   const auto found = handles_.find(handle);
   if (found == handles_.end()) {
-    profiler_.RecordFree(CudaPhysicalId(0));  // no memory has this id
+    profiler_.RecordFree(CudaPhysicalId(0));  // no memory has this id, so this counts a foreign free
     return taken;
   }
   taken.released = found->second;
@@ -300,7 +300,8 @@ CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
     if (Find(id).has_value()) launched.freed.push_back(profiler_.RecordFree(id));
   }
   for (const Node& node : nodes.allocated) {
-    // Still live since an earlier launch: a graph that was instantiated to free at each launch allocates it again.
+    // The memory is still live since an earlier launch. A graph that was instantiated to free its memory at each launch
+    // allocates it again.
     if (Find(node.id).has_value()) continue;
     profiler_.RestoreRecord(node.record);
     const std::optional<LiveBuffer> live = Find(node.id);
@@ -430,7 +431,7 @@ void CudaContexts::HasEnded(Ended ended) {
   MutexLock lock(mutex_);
   Context& context = *ended.handle_.mapped();
   context.state = Context::State::kEnded;
-  late.swap(context.late);  // they own the context
+  late.swap(context.late);  // the buffers own the context: this ends the cycle
 }
 
 void CudaContexts::PutBack(Ended ended) {

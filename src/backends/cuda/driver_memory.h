@@ -28,7 +28,7 @@
 namespace hbmprof::internal {
 
 // Physical memory (cuMemCreate). It counts from its creation until its last handle is released and its last mapping is
-// unmapped. The driver can reuse the value of a released handle while the memory is still mapped.
+// unmapped. The driver can reuse the value of a released handle while its memory is still mapped.
 class CudaPhysicalMemory {
  public:
   using DriverHandle = uint64_t;
@@ -71,8 +71,8 @@ class CudaPhysicalMemory {
   // Call before an array is destroyed. Moves all its mappings to `taken`.
   void UnmapArray(BufferId array, Taken& taken) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Changes the id of a record to `address`, until the record ends, so that the memory can become a segment. The record
-  // is that of the physical memory that is mapped at exactly `address`. `rename` changes the id of a live record, and
+  // Finds the record of the physical memory that is mapped at exactly `address`, and changes its id to `address` for
+  // the rest of its life, so that the memory can become a segment. `rename` changes the id of a live record, and
   // returns whether it did. Returns false and changes nothing if the memory has no record of exactly the mapped bytes,
   // if it is mapped more than once, or if `rename` fails.
   bool NameByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -124,10 +124,10 @@ class CudaPhysicalMemory {
   TilesOfArrays tiles_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Memory that graphs allocate. Creating a node reserves the address; the recorded stack is that of this call. The
-// memory is in use from a launch until it is freed outside of the graph or by the launch of another graph. Destroying a
-// graph does not free it. Memory that a graph frees itself is in use only while the graph runs, and is not counted.
-// While no graph allocates memory, each function costs one relaxed load.
+// Memory that graphs allocate. The call that creates a node reserves the address. The recorded stack is the stack of
+// that call. The memory is in use from a launch until it is freed outside of the graph or by the launch of another
+// graph. Destroying a graph does not free it. Memory that a graph frees itself is in use only while the graph runs, and
+// is not counted. While no graph allocates memory, each function costs one relaxed load.
 class CudaGraphMemory {
   struct Node {
     BufferId id;
@@ -186,7 +186,7 @@ class CudaGraphMemory {
   std::atomic<bool> used_{false};
   Mutex mutex_;
   Graphs graphs_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // ids of memory in use, and of some that has ended
+  std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // ids in use, and some that have ended
 };
 
 // The contexts that the program has created, and the buffers that end with each of them. All other buffers belong to a

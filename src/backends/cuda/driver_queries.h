@@ -1,4 +1,4 @@
-// Queries to the CUDA driver that need no CUDA header: they call the process's own libcuda if the process has loaded it
+// Queries to the CUDA driver. They need no CUDA header, and call the process's own libcuda if the process has loaded it
 // (driver_table.h). Nothing here creates a context, changes the current context, or changes the runtime's last-error
 // state. Everything here is thread-safe.
 //
@@ -21,8 +21,8 @@ namespace hbmprof::internal {
 // Returns "GPU:<ordinal>".
 std::string CudaDeviceName(int ordinal);
 
-// Queries about a device that only the adapter can answer. Both are called in the device's probe, so they must not call
-// CudaDeviceId. Each can be empty.
+// Queries about a device that only the adapter can answer. Both functions are called in the device's probe, so they
+// must not call CudaDeviceId. Each function can be empty.
 struct CudaAdapterQueries {
   // Calls visit(pool) for each pool of the device except its default pool.
   std::function<void(int ordinal, const std::function<void(void*)>& visit)> pools;

@@ -34,7 +34,8 @@ class CudaDriverRanges {
     uint64_t bytes;
     Range range;
   };
-  // The memory of the map's nodes. It does not come from malloc, because malloc can wait for a thread that records.
+  // Holds the memory of the map's nodes. The memory does not come from malloc, because malloc can wait for a thread
+  // that records.
   struct Nodes {
     Arena arena;
     void* free = nullptr;  // list of free nodes
@@ -64,7 +65,7 @@ class CudaDriverRanges {
   };
   struct Found {
     Range range;
-    uint64_t first = 0;  // the answer is the same for all ids from `first` to `last`, while changes() is `changes`
+    uint64_t first = 0;  // `range` is valid for all ids from `first` to `last`, while changes() is `changes`
     uint64_t last = 0;
     uint64_t changes = 0;
   };
@@ -80,8 +81,9 @@ class CudaDriverRanges {
   // Marks the range at `start` as a segment that the program has declared.
   void Declare(uint64_t start) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The version of all ranges and their records. Never 0. It changes with each function above except Find, in a forked
-  // child, and with each call of Changed(): call that after records of ranges have changed or ended.
+  // changes() returns the version of all ranges and their records, which is never 0. The version changes with each
+  // function above except Find, in a forked child, and with each call of Changed(). Call Changed() after records of
+  // ranges have changed or ended.
   static void Changed() { changes_.fetch_add(1, std::memory_order_release); }
   static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
 

@@ -91,7 +91,7 @@ constexpr Variant kVariants[] = {{"cuCtxCreate_v3", 11040},
                                  {"cuMemHostRegister_v2", 6050},
                                  {"cuStreamBeginCapture_v2", 10010},
                                  {"cuStreamBeginCapture_v2_ptsz", 10010}};
-constexpr int kSecondVariants = 3020;  // all other _v2
+constexpr int kSecondVariants = 3020;  // of all other functions with the suffix _v2
 
 int SinceVersion(std::string_view name) {
   for (const Variant& variant : kVariants) {
@@ -109,7 +109,8 @@ std::string_view BaseName(std::string_view name) {
 }
 
 // Returns the wrapper that fits the arguments of a cuGetProcAddress call, by the rules of that function; null if there
-// is none. It is needed for a driver whose cuGetProcAddress returns other addresses than those that the driver exports.
+// is none. It is needed because the cuGetProcAddress of some drivers returns other addresses than those of the exported
+// functions.
 void* WrapperByRequest(std::string_view name, int version, Flags64 flags) {
   void* best = nullptr;
   int best_rank = -1;
@@ -234,7 +235,7 @@ void* CudaWrapperByName(std::string_view name) {
 void* CudaWrapperOf(void* function) {
   using namespace cuda_driver;  // NOLINT: its table
   if (function == nullptr || !LoadDriverFunctions()) return function;
-  // If the driver has several names for one function, the first wrapper replaces it.
+  // If the driver has several names for one function, the wrapper of the first name replaces the function.
   for (int i = 0; i < kWrappedCount; ++i) {
     if (DriverFunction(i) == function) return kWrappers[i];
   }

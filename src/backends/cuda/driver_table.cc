@@ -27,7 +27,8 @@ void* CudaDriverLibrary() {
 namespace cuda_driver {
 namespace {
 
-// Null where the driver lacks a function. Threads that fill the table at the same time write the same values.
+// An element is null if the driver does not have the function. Threads that fill the table at the same time write the
+// same values.
 std::atomic<void*> functions[kEntryCount];
 std::atomic<bool> is_filled{false};
 

@@ -13,7 +13,7 @@
 
 namespace hbmprof::internal {
 
-// The C library's dlsym, also in the injected library, which has a dlsym of its own.
+// Calls the C library's dlsym, also in the injected library, which has a dlsym of its own.
 void* FindSymbol(void* library, const char* name);
 
 // The process's libcuda.so.1; null while the process has not loaded it. Never closed.

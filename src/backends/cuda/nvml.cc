@@ -58,7 +58,7 @@ std::unique_ptr<Library> Load() {
   return library;
 }
 
-// Returns null if there is no NVML. NVML may be initialized several times.
+// Returns null if there is no NVML. Several threads may initialize NVML here at the same time, which is harmless.
 const Library* Nvml() {
   static MadeOnce<Library> library;
   const Library* loaded = library.Get(&Load);

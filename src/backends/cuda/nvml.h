@@ -13,7 +13,7 @@ struct NvmlMemory {
   int64_t process_bytes = -1;  // allocations, contexts and code of this process; -1: NVML does not report it
 };
 
-// Returns the memory of the device `pci_bus_id`, which is what cuDeviceGetPCIBusId returns. NVML does not find the
+// Returns the memory of the device `pci_bus_id`, the string that cuDeviceGetPCIBusId returns. NVML does not find the
 // process in a container that does not share its process ids with NVML. Thread-safe.
 NvmlMemory QueryNvml(const char* pci_bus_id);
 

@@ -52,7 +52,7 @@ cudaError_t Track(const Caller& caller, const Call& call, const Describe& descri
   return internal::AllocateAndRecord(calls->profiler, caller, cudaSuccess, call, describe, &OnCurrentDevice);
 }
 
-// Returns `result`; reports a failure for lack of memory.
+// Returns `result`. If it is cudaErrorMemoryAllocation, reports the failed allocation.
 cudaError_t ReportIfOutOfMemory(cudaError_t result, const char* name, size_t bytes, MemoryKind kind) {
   if (result == cudaErrorMemoryAllocation) internal::ReportCudaOutOfMemory(name, bytes, CurrentCudaDevice(), kind);
   return result;

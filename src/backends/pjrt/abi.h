@@ -1,4 +1,4 @@
-// The part of the PJRT C API's ABI that is used here: slots of the function table and argument structs. They are
+// The part of the PJRT C API's ABI that hbmprof uses: slots of the function table and argument structs. They are
 // declared from the published layout (major version 0, LP64) and checked at compile time. Needs no vendor header.
 //
 // Rules of this ABI: a minor version only appends slots and fields, so the declarations here stay valid. The first

@@ -65,7 +65,7 @@ void PjrtRecords::Insert(PjrtHandle handle, const Buffer& buffer) {
       }
       return;
     }
-    // An older handle with this value is here: its destruction was not seen.
+    // The table has an older handle with this value, because its destruction was not seen.
     if (entry->second.holds_memory() && DropHolder(entry->second.memory, &stale)) ended.push_back(entry->second.memory);
     if (!entry->second.alias.is_null()) ended.push_back(entry->second.alias);
     entry->second = buffer;
@@ -85,7 +85,8 @@ void PjrtRecords::Free(absl::Span<const BufferId> ids, Removed* removed) {
   for (const BufferId id : ids) {
     if (id.is_null()) continue;
     const FreedRecord record = profiler_.RecordFree(id);
-    // Without host memory for `removed` the record has still ended; it is only missing if the plugin refuses the call.
+    // If the host has no memory to add it to `removed`, the record has ended nevertheless. It is then missing only if
+    // the plugin refuses the call.
     static_cast<void>(Completes([&] { removed->records_.push_back(record); }));
   }
 }
@@ -431,7 +432,7 @@ std::vector<PjrtRecords::Leftover> PjrtRecords::LeftoversIn(const Removed& remov
 }
 
 void PjrtRecords::PutBack(const Removed& removed) {
-  // Handles first: a record without a handle would never end.
+  // The handles are restored before the records, because a record without a handle would never end.
   {
     MutexLock lock(mutex_);
     for (const auto& [handle, buffer] : removed.buffers_) buffers_[handle] = buffer;

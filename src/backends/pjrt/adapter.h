@@ -43,7 +43,7 @@ struct PjrtProgram {
   std::string name;
   size_t num_outputs = 0;
   std::vector<DeviceId> devices;  // the addressable ones
-  int64_t code_bytes = 0;         // on each device; below 0: the plugin does not report it
+  int64_t code_bytes = 0;         // on each device; negative: the plugin does not report it
   int64_t temp_bytes = -1;        // needed by one execution besides arguments and outputs; -1: unknown
   int64_t peak_bytes = -1;
   // The outputs of the first execution, [device][output]. Set once; null before that.
@@ -59,8 +59,8 @@ struct PjrtProgram {
 // Thread-safe. A handle must not be used in two threads between its creation and the return of the call that made it,
 // nor after the call that destroys it has begun.
 //
-// If a call ends memory or a handle, and the plugin may refuse it, it is recorded in two steps: a function that returns
-// Removed before the real call, and PutBack() if the real call failed.
+// The plugin may refuse a call that ends memory or a handle. Such a call is recorded in two steps: before the real
+// call, a function that returns Removed; after the real call, PutBack() if it failed.
 //
 // Each function that adds something throws std::bad_alloc if the host has no memory for it; then nothing is recorded.
 class PjrtRecords {
@@ -77,12 +77,12 @@ class PjrtRecords {
   struct Executable {
     PjrtHandle client = nullptr;
     std::shared_ptr<const PjrtProgram> program;
-    std::vector<BufferId> code;  // empty once deleted
+    std::vector<BufferId> code;  // empty after the deletion
     uintptr_t made_by = 0;
   };
   struct Transfer {
     PjrtHandle client = nullptr;
-    std::vector<BufferId> memory;  // by buffer index; null once retrieved
+    std::vector<BufferId> memory;  // by buffer index; null after the buffer was retrieved
     uintptr_t made_by = 0;
   };
 
@@ -96,7 +96,7 @@ class PjrtRecords {
     absl::InlinedVector<std::pair<PjrtHandle, Executable>, 1> executables_;
     absl::InlinedVector<std::pair<PjrtHandle, Transfer>, 1> transfers_;
     absl::InlinedVector<std::pair<PjrtHandle, BufferId>, 1> mapped_;
-    // Memory that lost a holder and has others left.
+    // Memory that has lost one holder and still has others.
     absl::InlinedVector<BufferId, 1> references_;
   };
   // Buffers and executables that a client did not destroy: one row for each group of equal ones.
@@ -128,7 +128,7 @@ class PjrtRecords {
   // false if `source` is unknown.
   bool Moved(PjrtHandle source, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The memory of a new transfer. Its handles are retrieved later, by index.
+  // Call after a transfer was created. Records its memory. The handles of its buffers are retrieved later, by index.
   void TransferCreated(const Caller& caller, PjrtHandle client, PjrtHandle manager,
                        const std::vector<PjrtMemory>& memory) ABSL_LOCKS_EXCLUDED(mutex_);
   // `buffer` is the handle of the transfer's buffer `index`. Returns false if that is unknown.
@@ -136,8 +136,8 @@ class PjrtRecords {
   // Removes the transfer and the memory whose handle was not retrieved.
   Removed TransferDestroyed(PjrtHandle manager) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The handle does not hold its memory any more: it was deleted, or donated to an execution. No effect if that
-  // happened before, or if the handle is unknown.
+  // Call when the handle does not hold its memory any more: it was deleted, or donated to an execution. Has no effect
+  // if the handle holds no memory or is unknown.
   Removed Deleted(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes the handles from `buffers` that are unknown or hold no memory.
   using Handles = absl::InlinedVector<PjrtHandle, 64>;
@@ -156,7 +156,7 @@ class PjrtRecords {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns null if the executable is unknown.
   std::shared_ptr<const PjrtProgram> FindProgram(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The code is freed, the handle stays valid.
+  // Call before the executable is deleted: its code is freed, but the handle stays valid.
   Removed ExecutableDeleted(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
   Removed ExecutableDestroyed(PjrtHandle executable, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -184,7 +184,7 @@ class PjrtRecords {
   template <typename Enter>
   void InsertOrEnd(absl::Span<const BufferId> ids, const Enter& enter);
   void Insert(PjrtHandle handle, const Buffer& buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Records that one handle fewer holds `memory`. Returns whether it was the last one; if not, adds it to `removed`.
+  // Counts one holder of `memory` less. Returns true if it was the last one; otherwise adds `memory` to `removed`.
   bool DropHolder(BufferId memory, Removed* removed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddHolder(BufferId memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++more_holders_[memory.value()]; }
   void Free(absl::Span<const BufferId> ids, Removed* removed);

@@ -27,7 +27,8 @@ using Removed = PjrtRecords::Removed;
   ((args)->struct_size >=              \
    static_cast<size_t>(reinterpret_cast<const char*>(&(args)->field + 1) - reinterpret_cast<const char*>(args)))
 
-// Calls `record`, which records `bytes()` bytes. If the host has no memory for that, they are counted as dropped.
+// Calls `record`, which records `bytes()` bytes. If the host has no memory for the record, the bytes are counted as
+// dropped.
 template <typename Record, typename Bytes>
 void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& bytes) {
   if (!Completes(record)) tracked.profiler.RecordDropped(bytes());
@@ -116,7 +117,7 @@ Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* a
   Error* const error = RemoveThenCall(tracked, kClientDestroy, args, [&] {
     Removed removed = tracked.records.ClientDestroyed(args->client);
     if (!Completes([&] { ReportLeftovers(tracked, removed); })) {
-      PrintMessage("hbmprof: the host has no memory to say what a destroyed PJRT client left behind");
+      PrintMessage("hbmprof: the host has no memory to list the buffers that a destroyed PJRT client did not free");
     }
     return removed;
   });
@@ -255,7 +256,7 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
   const PjrtProgram::Outputs* none = nullptr;
   if (is_usual && described != nullptr &&
       program->outputs.compare_exchange_strong(none, described.get(), std::memory_order_acq_rel)) {
-    static_cast<void>(described.release());  // the program owns it now
+    static_cast<void>(described.release());  // `program` owns it now
   }
 }
 

@@ -43,7 +43,7 @@ class Mapping {
   size_t bytes_;
 };
 
-// `value` rounded up to a multiple of `alignment`, a power of two; `value` must be at most SIZE_MAX - alignment + 1.
+// Returns `value` rounded up to a multiple of `alignment`, a power of two. REQUIRES: value <= SIZE_MAX - alignment + 1.
 size_t RoundUp(size_t value, size_t alignment) { return (value + alignment - 1) & ~(alignment - 1); }
 
 }  // namespace

@@ -1,11 +1,14 @@
 // The page of the report: a flame graph and tables of the data that `hbmprof report` embeds.
 //
-// Data: stacks are a tree by function. Node 0 is the root; node i has the parent tree.parent[i], which is smaller than i,
-// the function tree.names[tree.name[i]], its lines there, tree.positions[tree.position[i]], and tree.library[i], which is 1
-// for a frame of a known library. A sample is [node, label set, values now, values in the base]; values are in the order of
-// `types`.
+// Data: stacks are a tree by function. Node 0 is the root. Node i has:
+// - the parent tree.parent[i], which is smaller than i,
+// - the function tree.names[tree.name[i]],
+// - the positions tree.positions[tree.position[i]] of this function in the source,
+// - tree.library[i]: 1 for a frame of a known library, else 0.
+// A sample is [node, label set, values now, values in the base]. Values are in the order of `types`.
 //
-// The strings can be hostile. They become text nodes and attribute values, never markup: this script parses no HTML.
+// The strings of a profile can be made by an attacker. They become text nodes and attribute values, never markup: this
+// script parses no HTML.
 "use strict";
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
