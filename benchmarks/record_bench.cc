@@ -3,7 +3,7 @@
 //
 //   CASE/{untracked,off,tracked}   each iteration descends a call chain (call_chain.h), frees a random buffer of a live
 //                                  set and allocates it again. Counter `frames`: mean depth of the recorded stacks.
-//                                  `*_block`: the buffers are blocks of a pool, in one segment.
+//                                  `*_block`: the buffers are blocks of a pool with one segment; `*_64segments`: 64.
 //   TagScope                       the construction and the destruction of one ScopedTag.
 //   Memory/1M_live                 counters: resident bytes per live record with 1M records, and the bytes that remain
 //                                  when 10k records are left.
@@ -42,7 +42,7 @@ struct Case {
   int frames;  // of each stack, including the callers of the benchmark's function
   int stacks;
   int64_t live;
-  bool in_pool = false;
+  uint64_t segments = 0;  // if not 0: the buffers are blocks of a pool with this number of segments
 };
 
 enum class Tracking { kNone, kOff, kOn };
@@ -63,7 +63,7 @@ void RunPairs(benchmark::State& state, const Case& the_case) {
   const auto thread = static_cast<uint64_t>(state.thread_index());
   const auto slots = static_cast<uint64_t>(the_case.live / state.threads());
   const auto stacks = static_cast<uint64_t>(the_case.stacks);
-  const Leaf leaf = the_case.in_pool ? &Worker::ReplaceBlock : &Worker::Replace;
+  const Leaf leaf = the_case.segments > 0 ? &Worker::ReplaceBlock : &Worker::Replace;
   std::vector<uint64_t> paths;
   for (uint64_t i = 0; i < stacks; ++i) paths.push_back(PathOf(thread * stacks + i));
   Random random(thread + 1);
@@ -72,7 +72,10 @@ void RunPairs(benchmark::State& state, const Case& the_case) {
     if (worker.filling) {  // all threads have started, so the profiler exists
       state.PauseTiming();
       worker.profiler = profiler.get();
-      if (the_case.in_pool && worker.profiler != nullptr) worker.profiler->RecordSegment(worker.id(), slots * 256);
+      for (uint64_t i = 0; i < the_case.segments && worker.profiler != nullptr; ++i) {
+        worker.slot = slots * i / the_case.segments;
+        worker.profiler->RecordSegment(worker.id(), (slots * (i + 1) / the_case.segments - worker.slot) * 256);
+      }
       for (worker.slot = 0; worker.slot < slots && worker.profiler != nullptr; ++worker.slot) {
         the_case.descend(depth, paths[random.Next() % paths.size()], leaf, &worker);
       }
@@ -228,8 +231,9 @@ void Register(const char* program, int64_t pairs) {
       {"fp_chain_only", with_frame_pointers::Descend, Unwinder::kFramePointer, 23, 256, 10000},
       {"libunwind", without_frame_pointers::Descend, Unwinder::kLibunwind, 23, 256, 10000},
       {"no_stack", without_frame_pointers::Descend, Unwinder::kNone, 23, 256, 10000},
-      {"fp_random256_block", with_frame_pointers::Descend, Unwinder::kAuto, 23, 256, 10000, true},
-      {"fp_repeating_block", with_frame_pointers::Descend, Unwinder::kAuto, 23, 1, 10000, true},
+      {"fp_random256_block", with_frame_pointers::Descend, Unwinder::kAuto, 23, 256, 10000, 1},
+      {"fp_repeating_block", with_frame_pointers::Descend, Unwinder::kAuto, 23, 1, 10000, 1},
+      {"fp_repeating_block_64segments", with_frame_pointers::Descend, Unwinder::kAuto, 23, 1, 10000, 64},
   };
   for (const Case& the_case : kCases) {
     for (const auto& [word, tracking] :
@@ -239,7 +243,7 @@ void Register(const char* program, int64_t pairs) {
           [&the_case, tracking = tracking](benchmark::State& state) { Pair(state, the_case, tracking); });
       run->UseRealTime()->Threads(1);
       if (pairs > 0) run->Iterations(pairs);
-      if (std::string(the_case.name).find("random256") != std::string::npos && !the_case.in_pool) {
+      if (std::string(the_case.name).find("random256") != std::string::npos && the_case.segments == 0) {
         run->Threads(2)->Threads(8);
       }
     }

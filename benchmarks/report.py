@@ -40,6 +40,7 @@ ADDED = [
 BLOCKS = [
     ("a pool's block over a plain allocation, 256 random stacks", "fp_random256_block", "fp_random256", 1.3),
     ("the same, one path repeating", "fp_repeating_block", "fp_repeating", 1.3),
+    ("the same, random blocks of 64 segments", "fp_repeating_block_64segments", "fp_repeating", None),
 ]
 
 

@@ -53,7 +53,7 @@ class Arena {
     Chunk* next;
     size_t bytes;
   };
-  static constexpr size_t kChunkBytes = size_t{256} << 10;
+  static constexpr size_t kChunkBytes = size_t{64} << 10;
   static constexpr size_t Aligned(size_t bytes) { return (bytes + 15) & ~size_t{15}; }
 
   Chunk* chunks_ = nullptr;

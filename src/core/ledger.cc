@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "src/base/pages.h"
+#include "src/core/segments.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -125,7 +126,10 @@ bool Ledger::CacheCell(Shard& shard, SiteId site, bool is_locked) ABSL_NO_THREAD
   if (const uint32_t size = CacheSize(); cache.count < size) {
     if (!is_locked) shard.lock.Lock();
     // While a snapshot reads the cells by their positions, they must not move.
-    if (shard.reading == nullptr) GrowCache(&cache, size);
+    if (shard.reading == nullptr) {
+      shard.view.Clear();
+      GrowCache(&cache, size);
+    }
     if (!is_locked) shard.lock.Unlock();
   }
   if (cache.count == 0) return false;
@@ -144,6 +148,7 @@ bool Ledger::CacheCell(Shard& shard, SiteId site, bool is_locked) ABSL_NO_THREAD
   }
   Cell* const cell = cache.cells + (slot - cache.sites);
   if (owner != nullptr) {
+    shard.view.Clear();
     MoveToOwner(shard, *slot - 1, cell, *owner);
     cache.next_way = (cache.next_way + 1) % Cache::kWays;
   }
@@ -256,7 +261,7 @@ Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_
       Cell* const cell = CellOf(*shard, site);
       if (cell == nullptr) continue;
       if (account.is_active() && account.headroom >= AddedBytes(event, bytes) && Touch(*shard, account, site, cell)) {
-        if (record.is_plain) cell->account = &account;
+        SetAccountWord(record, account, cell);
         return Apply(*shard, event, account, record.is_pool, bytes, cell);
       }
     }
@@ -272,7 +277,7 @@ Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_
     const int64_t added = AddedBytes(event, bytes);
     const bool is_peak = added > 0 && MakeHeadroom(*shard, record.account, added, &in_use);
     Touch(*shard, account, site, cell);
-    if (record.is_plain) cell->account = &account;
+    SetAccountWord(record, account, cell);
     const Entered entered = Apply(*shard, event, account, record.is_pool, bytes, cell);
     if (is_peak) BeginPeak(record.account, in_use);
     UnlockAccount(locked);
@@ -320,11 +325,26 @@ void Ledger::BeginEpoch(AccountId account) const {
   ForEachShardOf(common.active, [&](Shard& shard) { shard.accounts[account].epoch = common.epoch; });
 }
 
+void Ledger::SegmentView::Clear() {
+  if (reserved != 0) SegmentMap::Return(*segment, reserved);
+  *this = {};
+}
+
+bool Ledger::CompleteView(Shard& shard) const {
+  SegmentView& view = shard.view;
+  view.account = &shard.accounts[sites_.At(view.site).account];
+  view.cell = CellOf(shard, view.site);
+  if (view.cell != nullptr && view.account->is_active()) return true;
+  view.Clear();
+  return false;
+}
+
 Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
   if (own_ == nullptr) {
     is_held_ = false;
   } else if (scope == Scope::kAllShards) {
     ledger.LockAll();
+    ledger.ForEachActiveShard([](Shard& shard) { shard.view.Clear(); });
   } else {
     own_->lock.Lock();
   }
@@ -344,7 +364,8 @@ bool Ledger::Change::Prepare(SiteId site) ABSL_NO_THREAD_SAFETY_ANALYSIS {
 
 Ledger::Cell& Ledger::Change::Changed(SiteId site) {
   has_event_ = true;
-  account_ = ledger_.sites_.At(site).account;
+  const Site& record = ledger_.sites_.At(site);
+  account_ = record.account;
   Shard* with_cell = own_;
   Cell* cell = CellOf(*own_, site);
   if (cell == nullptr) {
@@ -354,6 +375,7 @@ Ledger::Cell& Ledger::Change::Changed(SiteId site) {
   // If the change holds its own shard only, Prepare has found the account active there.
   if (!with_cell->accounts[account_].is_active()) ledger_.Unpark(*with_cell, account_);
   ledger_.Touch(*with_cell, with_cell->accounts[account_], site, cell);
+  SetAccountWord(record, with_cell->accounts[account_], cell);
   return *cell;
 }
 
@@ -576,6 +598,7 @@ void Ledger::Clear() {
   ForgetSnapshotInChild();
   ForEachActiveShard([&](Shard& shard) {
     shard.unflushed_records = 0;
+    shard.view = {};
     std::fill(std::begin(shard.accounts), std::end(shard.accounts), Account{});
     std::fill(std::begin(shard.events_when_shared), std::end(shard.events_when_shared), 0);
     for (size_t i = 0; i < ChunkCount(); ++i) {

@@ -62,6 +62,8 @@
 
 namespace hbmprof::internal {
 
+struct Segment;
+
 // Values of one site at one instant.
 struct SiteTotals {
   int64_t alloc_objects = 0;
@@ -148,13 +150,33 @@ class Ledger {
   }
   Entered EnterPlain(Event event, Shard& shard, Cell* cell, SiteId site, int64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
-    if (cell->account == nullptr) return kNotEntered;
-    Account& account = *cell->account;
+    if (cell->account_word <= 0) return kNotEntered;
+    Account& account = *reinterpret_cast<Account*>(cell->account_word);
     if (event != Event::kFree && AddedBytes(event, bytes) > account.headroom) return kNotEntered;
     if (!Touch(shard, account, site, cell)) return kNotEntered;
     return Apply(shard, event, account, /*is_pool=*/false, bytes, cell);
   }
 
+  // A shard's view of the segment of its last block event: what its next event of a block in that segment needs. The
+  // view becomes empty when a Change of all shards begins, so segments do not change while a view names them. It also
+  // becomes empty when cells of the shard's cache move.
+  //
+  // The bytes of freed blocks stay reserved for the shard's next blocks, up to a limit, so that threads which use the
+  // same segment do not write to its idle bytes at each event. All bytes count as idle until a block takes them.
+  struct SegmentView {
+    // Makes the view empty and returns its reserved bytes to the segment.
+    void Clear();
+
+    uint64_t start;
+    uint64_t bytes;    // from `start`: addresses at which no segment lies inside this one; 0: the view is empty
+    uint64_t id_bits;  // an address, XOR these, is the id of a block
+    Segment* segment;
+    Account* account;  // of the segment's site, in the shard
+    Cell* cell;        // of the segment's site, in the shard
+    int64_t reserved;  // bytes that the shard took from the segment's idle bytes, and that no block has taken
+    SiteId site;       // the segment's
+    uint32_t max_reserved;
+  };
   // Enters events of blocks that lie in one segment. Holds the lock of this thread's shard as long as the object
   // exists.
   class OwnShard {
@@ -171,38 +193,30 @@ class Ledger {
 
     // Returns false if the host has no memory for the shard. Then no lock is held and nothing else may be called.
     bool is_usable() const { return shard_ != nullptr; }
-    // The shard's cells for the site of a block and for the site of its segment.
-    class Cells {
-      friend class OwnShard;
-      SiteId block = kNoSite;
-      SiteId segment = kNoSite;
-      Cell* of_block = nullptr;
-      Cell* of_segment = nullptr;
-
-     public:
-      explicit operator bool() const { return of_block != nullptr && of_segment != nullptr; }
-    };
-    // `account` is the account of both sites. Returns empty Cells, which convert to false, if it is not active in the
-    // shard.
-    Cells CellsOf(SiteId block, SiteId segment, AccountId account) const {
-      Cells cells;
-      if (!shard_->accounts[account].is_active()) return cells;
-      cells.block = block;
-      cells.segment = segment;
-      cells.of_block = CellOf(*shard_, block);
-      cells.of_segment = CellOf(*shard_, segment);
-      return cells;
+    // The view of this shard.
+    SegmentView& view() { return shard_->view; }
+    // Sets account and cell of the view for its site. Returns false, and clears the view, if the shard has no cell of
+    // the site or the account is not active in the shard.
+    bool CompleteView() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ledger_.CompleteView(*shard_); }
+    using BlockCell = Cell*;
+    // Returns the shard's cell of a block's site. Returns null if there is none, if no event of the site was entered
+    // into it yet, if the site is not one of blocks, or if it has another account than the segment of the view.
+    BlockCell CellOfBlock(SiteId site) {
+      Cell* const cell = CellOf(*shard_, site);
+      return cell != nullptr && cell->account_word == BlockAccountWord(*view().account) ? cell : nullptr;
     }
-    // Enters the allocation of a block of `bytes` bytes in a segment, or its free. The account's bytes in use stay the
-    // same.
-    [[gnu::always_inline]] Entered EnterBlock(Event event, const Cells& cells, AccountId account_id,
-                                              int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      Account& account = shard_->accounts[account_id];
-      ledger_.Touch(*shard_, account, cells.block, cells.of_block);
-      ledger_.Touch(*shard_, account, cells.segment, cells.of_segment);
-      Count(event, account, bytes, cells.of_block);
+    // Must be called before EnterBlock. Returns false if the account is parked in the shard.
+    bool TouchSegment() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return ledger_.Touch(*shard_, *view().account, view().site, view().cell);
+    }
+    // Enters the allocation of a block of `bytes` bytes in the segment of the view, or its free. `cell` comes from
+    // CellOfBlock. The account's bytes in use stay the same.
+    Entered EnterBlock(Event event, SiteId site, BlockCell cell, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      Account& account = *view().account;
+      ledger_.Touch(*shard_, account, site, cell);
+      Count(event, account, bytes, cell);
       const int64_t charged = event == Event::kFree ? -bytes : bytes;
-      cells.of_segment->freed_bytes += charged;
+      view().cell->freed_bytes += charged;
       account.block_bytes += charged;
       return ledger_.CountEvent(*shard_, event == Event::kFree ? -1 : 1);
     }
@@ -312,9 +326,9 @@ class Ledger {
     int64_t peak_objects;
     int64_t peak_bytes;
     uint64_t epoch;  // of the last change; 0: none yet
-    // For a plain site, after EnterSlow has entered an event: the site's account in the same shard. Otherwise null.
-    // With it, a free needs no other data of the site.
-    Account* account;
+    // After an event of a plain site: the address of the site's account in the same shard. Of a site of blocks: its
+    // negative (BlockAccountWord). Otherwise 0. With it, an event needs no other data of the site.
+    intptr_t account_word;
   };
   // One shard's part of an account. Sums over the shards are not negative, but values of one shard may be: a buffer may
   // be freed through another shard than the one through which it was allocated. Only headroom is at least 0, or -1
@@ -396,6 +410,7 @@ class Ledger {
     Reading* reading;
     SiteId unread;
     uint32_t unread_cached;
+    SegmentView view;
     Account accounts[kAccounts];
     int64_t events_when_shared[kAccounts];  // Account::events() at the last distribution of the headroom
   };
@@ -448,6 +463,12 @@ class Ledger {
   // The shard through which this thread enters events of `site`: its own, or the owner of the site's chunk. Null if
   // there is no memory for the chunk.
   Shard* ShardFor(SiteId site);
+  bool CompleteView(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  static intptr_t BlockAccountWord(const Account& account) { return -reinterpret_cast<intptr_t>(&account); }
+  static void SetAccountWord(const Site& site, const Account& account, Cell* cell) {
+    if (site.is_plain) cell->account_word = reinterpret_cast<intptr_t>(&account);
+    if (site.is_block) cell->account_word = BlockAccountWord(account);
+  }
   // Returns this thread's shard. If there is no memory for it, returns any shard that is in use, or null if there is
   // none.
   Shard* AnyShard();
@@ -470,7 +491,7 @@ class Ledger {
   // account's Common (see the comment of Common).
   void BringToEpoch(Shard& shard, AccountId account, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   Entered CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  size_t ChunkCount() const { return (sites_.max_sites() >> kChunkBits) + 1; }
+  size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }
   static uint64_t Bit(const Shard* first, const Shard& shard) { return uint64_t{1} << (&shard - first); }
   // Takes all_lock_, the locks of the shards in which the account is active, and that of `own` if it is not null.
   // Returns the shards, for UnlockAccount.
@@ -513,27 +534,21 @@ class Ledger {
 };
 
 inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* cell) {
-  switch (event) {
-    case Event::kAlloc:
-      ++cell->alloc_objects;
-      cell->alloc_bytes += bytes;
-      ++account.num_allocs;
-      if (bytes > account.largest_alloc) account.largest_alloc = bytes;
-      break;
-    case Event::kFree:
-      ++cell->freed_objects;
-      cell->freed_bytes += bytes;
-      ++account.num_frees;
-      break;
-    case Event::kUndoFree:
-      --cell->freed_objects;
-      cell->freed_bytes -= bytes;
-      --account.num_frees;
-      break;
-    case Event::kAllocAndFree:
-      Count(Event::kAlloc, account, bytes, cell);
-      Count(Event::kFree, account, bytes, cell);
-      break;
+  if (event == Event::kAlloc || event == Event::kAllocAndFree) {
+    ++cell->alloc_objects;
+    cell->alloc_bytes += bytes;
+    ++account.num_allocs;
+    if (bytes > account.largest_alloc) account.largest_alloc = bytes;
+  }
+  if (event == Event::kFree || event == Event::kAllocAndFree) {
+    ++cell->freed_objects;
+    cell->freed_bytes += bytes;
+    ++account.num_frees;
+  }
+  if (event == Event::kUndoFree) {
+    --cell->freed_objects;
+    cell->freed_bytes -= bytes;
+    --account.num_frees;
   }
 }
 

@@ -92,8 +92,7 @@ class LiveTable {
   }
   // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
   Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
-  [[gnu::always_inline]] Inserted InsertNew(const Position& position, uint64_t id,
-                                            LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Inserted InsertNew(const Position& position, uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Bucket* bucket = Lock(position, id);
     return InsertSimply(bucket, id, record) ? Inserted::kNew : InsertSlow(bucket, id, Pack(record), nullptr);
   }
@@ -173,10 +172,10 @@ class LiveTable {
   };
   static_assert(sizeof(Bucket) == 64, "one cache line");
 
-  static constexpr int kFirstSegmentBits = 12;
+  static constexpr int kFirstSegmentBits = 6;
   static constexpr uint64_t kNoRecord = ~uint64_t{0};  // differs from every packed record
-  static constexpr size_t kMinBuckets = 64;
-  static constexpr size_t kSegments = 20;
+  static constexpr size_t kMinBuckets = size_t{1} << kFirstSegmentBits;
+  static constexpr size_t kSegments = 26;
 
   static uint64_t Pack(LiveRecord record) {
     return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
@@ -235,8 +234,7 @@ class LiveTable {
   Bucket* LockBucketOf(uint64_t id) const;
   // `bucket` is null or locked. If it has no overflow bucket, has space, and does not contain the id: inserts the
   // record, unlocks the bucket and returns true. Otherwise, also if it is null, does nothing and returns false.
-  [[gnu::always_inline]] bool InsertSimply(Bucket* bucket, uint64_t id,
-                                           LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  bool InsertSimply(Bucket* bucket, uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (bucket == nullptr || bucket->overflow != nullptr || bucket->Has(id)) return false;
     Entry* free = bucket->EntryWith(0);
     if (free->id != 0) return false;

@@ -23,7 +23,8 @@
 // Invariants, whenever no Ledger::Change is in progress:
 // 1. A live record whose site is_block has taken its bytes, as described above, from the segments of its own account.
 //    These bytes are subtracted from the idle bytes of the segments, and in the ledger from the cells of the segments'
-//    sites.
+//    sites. The bytes that a shard has reserved (Ledger::SegmentView) are also subtracted from the idle bytes of the
+//    segment, but not in the ledger. While a Change of all shards is in progress, no bytes are reserved.
 // 2. Every other block counts all of its bytes itself. Either no byte of it lies in a segment of its account, or these
 //    segments had too few idle bytes, for example because a block's free was not recorded.
 // 3. A segment inside another has taken its bytes from that one, in the same way.
@@ -113,9 +114,8 @@ class Pools {
   // segment inside that one. The segment has enough idle bytes, no other block is recorded at that address, and no
   // memory is needed. In any other case they do nothing and return kNotEntered. `site` is a site of blocks. `position`
   // comes from PrefetchBlock.
-  [[gnu::always_inline]] Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address,
-                                                        SiteId site, int64_t bytes);
-  [[gnu::always_inline]] Ledger::Entered RemoveCommonBlock(uint64_t address, Removed* removed);
+  Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
+  Ledger::Entered RemoveCommonBlock(uint64_t address, Removed* removed);
   // Starts loading the live table's bucket for a block whose segment lies in no other segment.
   LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
   // Removes and returns the innermost block at `address`. If it is a segment, all blocks and segments in it are
@@ -227,6 +227,24 @@ class Pools {
   // Subtracts one block from loose_blocks_.
   void ForgetLoose() { loose_blocks_.fetch_sub(1, std::memory_order_relaxed); }
   bool HasLoose() const { return loose_blocks_.load(std::memory_order_relaxed) > 0; }
+  // Sets the view to the innermost segment at `address`, without account and cell. Returns false, and clears the view,
+  // if there is none, or if it is nested so deeply that a block in it has the level of the segment.
+  bool LoadView(uint64_t address, Ledger::SegmentView* view) const;
+  // Makes the shard's view that of the innermost segment at `address`. Returns false if the block's event is not
+  // common.
+  bool View(Ledger::OwnShard& own, uint64_t address) const {
+    return address - own.view().start < own.view().bytes || (LoadView(address, &own.view()) && own.CompleteView());
+  }
+  // The same as SegmentMap::Take and Return, for a block in the segment of a shard's view.
+  static bool Take(Ledger::SegmentView& view, int64_t bytes) {
+    if (view.reserved < bytes) return SegmentMap::Take(*view.segment, bytes);
+    view.reserved -= bytes;
+    return true;
+  }
+  static void Return(Ledger::SegmentView& view, int64_t bytes) {
+    if (view.reserved + bytes > view.max_reserved) return SegmentMap::Return(*view.segment, bytes);
+    view.reserved += bytes;
+  }
   // Returns nullopt if a Change of all shards is needed.
   std::optional<Added> TryAddBlock(Change& change, const Position& position, SiteId site, int64_t bytes, Event event,
                                    bool* replaced);
@@ -306,44 +324,37 @@ class Pools {
 inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
                                              int64_t bytes) {
   Ledger::OwnShard own(ledger_);
-  if (!own.is_usable()) return Ledger::kNotEntered;
-  const SegmentMap::Piece* piece = segments_.PieceAt(address);
-  if (piece == nullptr || piece->end - address < static_cast<uint64_t>(bytes)) return Ledger::kNotEntered;
-  Segment& segment = *piece->segment;
-  const AccountId account = segment.account;
-  const Ledger::OwnShard::Cells cells = own.CellsOf(site, segment.site, account);
-  if (account != sites_.At(site).account || !cells || segment.depth >= kMaxLevel || !SegmentMap::Take(segment, bytes)) {
+  if (!own.is_usable() || !View(own, address)) return Ledger::kNotEntered;
+  Ledger::SegmentView& view = own.view();
+  const Ledger::OwnShard::BlockCell cell = own.CellOfBlock(site);
+  if (cell == nullptr || view.start + view.bytes - address < static_cast<uint64_t>(bytes) || !own.TouchSegment() ||
+      !Take(view, bytes)) {
     return Ledger::kNotEntered;
   }
-  const uint64_t id = IdOf(address, segment.depth + 1);
+  const uint64_t id = address ^ view.id_bits;
   const LiveTable::Inserted inserted =
-      live_.InsertNew(segment.depth == 0 ? position : live_.Prefetch(id), id, {site, bytes});
+      live_.InsertNew(id == IdOf(address, 1) ? position : live_.Prefetch(id), id, {site, bytes});
   if (inserted != LiveTable::Inserted::kNew) {
-    SegmentMap::Return(segment, bytes);
+    Return(view, bytes);
     return Ledger::kNotEntered;
   }
-  return own.EnterBlock(Event::kAlloc, cells, account, bytes);
+  return own.EnterBlock(Event::kAlloc, site, cell, bytes);
 }
 
 inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Removed* removed) {
   Ledger::OwnShard own(ledger_);
-  if (!own.is_usable()) return Ledger::kNotEntered;
-  const SegmentMap::Piece* piece = segments_.PieceAt(address);
-  if (piece == nullptr || piece->segment->depth >= kMaxLevel) return Ledger::kNotEntered;
-  Segment& segment = *piece->segment;
-  const AccountId account = segment.account;
-  removed->id = IdOf(address, segment.depth + 1);
+  if (!own.is_usable() || !View(own, address) || !own.TouchSegment()) return Ledger::kNotEntered;
+  Ledger::SegmentView& view = own.view();
+  removed->id = address ^ view.id_bits;
   const LiveRecord& record = removed->record;
-  Ledger::OwnShard::Cells cells;
+  Ledger::OwnShard::BlockCell cell = nullptr;
   const bool is_erased = live_.EraseWhere(removed->id, &removed->record, [&] {
-    const Site& site = sites_.At(record.site);
-    cells = own.CellsOf(record.site, segment.site, account);
-    return site.is_block && site.account == account && cells &&
-           static_cast<uint64_t>(record.bytes) <= piece->end - address;
+    cell = own.CellOfBlock(record.site);
+    return cell != nullptr && static_cast<uint64_t>(record.bytes) <= view.start + view.bytes - address;
   });
   if (!is_erased) return Ledger::kNotEntered;
-  SegmentMap::Return(segment, record.bytes);
-  return own.EnterBlock(Event::kFree, cells, account, record.bytes);
+  Return(view, record.bytes);
+  return own.EnterBlock(Event::kFree, record.site, cell, record.bytes);
 }
 
 }  // namespace hbmprof::internal

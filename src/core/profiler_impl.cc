@@ -187,12 +187,11 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
   return call.prober->probe ? call.prober->probe() : DeviceProbe{};
 }
 
-uint64_t ProfilerImpl::ClampSlow(const Attributes& attributes) {
-  Attributes clamped = attributes;
-  if (static_cast<int>(clamped.device) >= kMaxDevices) clamped.device = DeviceId{kMaxDevices - 1};
-  if (static_cast<int>(clamped.allocator) >= kMaxAllocators) clamped.allocator = AllocatorId{kMaxAllocators - 1};
-  if (static_cast<int>(clamped.kind) >= kMemoryKindCount) clamped.kind = MemoryKind::kDevice;
-  return SiteWords::Packed(clamped);
+uint64_t ProfilerImpl::ClampSlow(Attributes attributes) {
+  if (static_cast<int>(attributes.device) >= kMaxDevices) attributes.device = DeviceId{kMaxDevices - 1};
+  if (static_cast<int>(attributes.allocator) >= kMaxAllocators) attributes.allocator = AllocatorId{kMaxAllocators - 1};
+  if (static_cast<int>(attributes.kind) >= kMemoryKindCount) attributes.kind = MemoryKind::kDevice;
+  return SiteWords::Packed(attributes);
 }
 
 [[gnu::noinline]] bool ProfilerImpl::RecordAllocInside(const Caller& caller, BufferId id, size_t bytes,

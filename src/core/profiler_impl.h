@@ -91,17 +91,13 @@ class ProfilerImpl {
     return (firm_probes_.load(std::memory_order_relaxed) >> number & 1) != 0;
   }
 
-  // These functions, and the functions that a common event calls, are inlined: with a deep stack, the processor
-  // mispredicts the return of each call that is not inlined.
-  [[gnu::always_inline]] bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes,
-                                          const Attributes& attributes) noexcept;
-  [[gnu::always_inline]] FreedRecord RecordFree(BufferId id) noexcept;
+  bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept;
+  FreedRecord RecordFree(BufferId id) noexcept;
   void RestoreRecord(const FreedRecord& record);
   FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
-  [[gnu::always_inline]] bool RecordBlock(const Caller& caller, BufferId address, size_t bytes,
-                                          const Attributes& attributes) noexcept;
-  [[gnu::always_inline]] FreedRecord RecordBlockFree(BufferId address) noexcept;
+  bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
+  FreedRecord RecordBlockFree(BufferId address) noexcept;
   bool RecordResize(BufferId id, size_t bytes);
   bool RecordBlockResize(BufferId address, size_t bytes);
   bool SplitSegment(BufferId address, size_t bytes);
@@ -171,8 +167,8 @@ class ProfilerImpl {
   static void AwaitCalls(const std::shared_ptr<DeviceProber>& prober);
 
   // RecordAlloc and RecordFree, after the thread has entered the tracker.
-  [[gnu::always_inline]] bool Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
-  [[gnu::always_inline]] FreedRecord Free(BufferId id);
+  bool Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  FreedRecord Free(BufferId id);
   // The same events if the thread is inside the tracker already: they are counted and not recorded, except while the
   // thread forks.
   bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept;
@@ -209,7 +205,7 @@ class ProfilerImpl {
   }
   bool MakeCapacity(BufferId id, size_t bytes);
   // Enters a new record into all tables. Returns false if it was dropped. `position` is that of the id.
-  [[gnu::always_inline]] bool Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes);
+  bool Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes);
   // Enters the free of `record` after it left the live table.
   Ledger::Entered Forget(BufferId id, const LiveRecord& record) {
     const Ledger::Entered entered =
@@ -231,9 +227,8 @@ class ProfilerImpl {
     return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
   }
   // RecordBlock and RecordBlockFree, after the thread has entered the tracker; the last two are for uncommon cases.
-  [[gnu::always_inline]] bool AddBlock(const Caller& caller, uint64_t start, size_t bytes,
-                                       const Attributes& attributes);
-  [[gnu::always_inline]] FreedRecord FreeBlock(uint64_t start);
+  bool AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
+  FreedRecord FreeBlock(uint64_t start);
   bool AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
   FreedRecord FreeAnyBlock(uint64_t start);
   // The same as EndStale, for a block.
@@ -250,7 +245,7 @@ class ProfilerImpl {
     // In the common case the attributes stay in registers.
     return is_valid ? SiteWords::Packed(attributes) : ClampSlow(attributes);
   }
-  static uint64_t ClampSlow(const Attributes& attributes);
+  static uint64_t ClampSlow(Attributes attributes);
   // Adds the devices to a snapshot. Returns the index in the snapshot for each DeviceId; UINT32_MAX if the snapshot
   // does not have the device.
   std::vector<uint32_t> AddDevices(const std::vector<AccountTotals>& accounts, hbmprof::Snapshot* snapshot) const;
@@ -381,8 +376,9 @@ inline bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t 
   const LiveTable::Position position = pools_.PrefetchBlock(start);
   // The common case: the block lies in one segment, on the only device that has segments, or on the device that the
   // caller names.
-  if (start != 0 && Pools::IsBlockAddress(start) && bytes <= LiveTable::kMaxBytes && HasCapacity() &&
-      pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias) {
+  const bool is_common = start != 0 && Pools::IsBlockAddress(start) && bytes <= LiveTable::kMaxBytes && HasCapacity() &&
+                         pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
+  if (__builtin_expect(is_common, 1) != 0) {
     const auto size = static_cast<int64_t>(bytes);
     Attributes of_block = attributes;
     of_block.device = pools_.ProbableDevice(attributes.device);

@@ -10,7 +10,7 @@
 //    addresses. Addresses without a segment have no piece.
 // 2. A segment's `outer` is the innermost segment that contains it. Its depth is the number of segments that contain
 //    it.
-// 3. idle_bytes = the segment's bytes minus the bytes that were taken from it.
+// 3. idle_bytes = the segment's bytes minus the bytes that were taken from it or reserved (Ledger::SegmentView).
 #ifndef HBMPROF_SRC_CORE_SEGMENTS_H_
 #define HBMPROF_SRC_CORE_SEGMENTS_H_
 
@@ -67,7 +67,7 @@ class SegmentMap {
     Segment* segment;
   };
   // The piece at `address`; null if no segment is there.
-  [[gnu::always_inline]] const Piece* PieceAt(uint64_t address) const {
+  const Piece* PieceAt(uint64_t address) const {
     const size_t i = PieceAfter(address);
     return i < count_ && pieces_[i].start <= address ? &pieces_[i] : nullptr;
   }
@@ -141,7 +141,7 @@ class SegmentMap {
  private:
   // Returns the index of the first piece that ends after `address`. It has no branches, because the processor could not
   // predict them.
-  [[gnu::always_inline]] size_t PieceAfter(uint64_t address) const {
+  size_t PieceAfter(uint64_t address) const {
     size_t first = 0;
     for (size_t count = count_; count > 0;) {
       const size_t half = (count + 1) / 2;

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -130,6 +131,18 @@ TEST_F(PoolsTest, NestedPoolsCountEachByteOnce) {
   EXPECT_EQ(profiler_.RecordFree(MiBAt(0)).bytes(), 100 * kMiB);
   ExpectInUse(0, 0);
   EXPECT_EQ(Stats().num_live, 0);
+}
+
+TEST_F(PoolsTest, FreedBytesServeBlocksOfOtherThreads) {
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 256 * kMiB));
+  std::thread([&] {
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 1 * kMiB));
+      ASSERT_EQ(profiler_.RecordBlockFree(MiBAt(0)).bytes(), 1 * kMiB);
+    }
+  }).join();
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 256 * kMiB));
+  ExpectInUse(256 * kMiB, 0);
 }
 
 TEST_F(PoolsTest, ResizeKeepsSiteAndCountsTheDifference) {
