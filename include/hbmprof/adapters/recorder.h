@@ -32,7 +32,7 @@ enum class RecordAs {
 
 struct AdapterOptions {
   std::string_view device = "GPU:0";  // the label `device`
-  std::string_view allocator;         // the label `allocator`; empty: no label
+  std::string_view allocator = {};    // the label `allocator`; empty: the adapter's own
   MemoryKind kind = MemoryKind::kDevice;
   RecordAs record_as = RecordAs::kBuffers;
   Profiler* profiler = nullptr;  // null: Profiler::Default()
