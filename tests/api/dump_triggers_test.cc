@@ -21,6 +21,15 @@ using ::hbmprof_test::ViewProfile;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
+// The thread sanitizer delays the handler of a signal while the program waits for input.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kSignalsAreDelayed = true;
+#else
+constexpr bool kSignalsAreDelayed = false;
+#endif
+#define SKIP_IF_SIGNALS_ARE_DELAYED() \
+  if (kSignalsAreDelayed) GTEST_SKIP() << "the thread sanitizer delays signals while the program waits for input"
+
 class DumpTriggersTest : public ::testing::Test {
  protected:
   // The environment of a program with these triggers and a check every second.
@@ -80,6 +89,7 @@ TEST_F(DumpTriggersTest, AGrownPeakIsDumpedAndOldDumpsAreRemoved) {
 }
 
 TEST_F(DumpTriggersTest, ASignalAsksForAProfile) {
+  SKIP_IF_SIGNALS_ARE_DELAYED();
   RunningProgram program({HBMPROF_DUMP_PROGRAM}, Environment({"HBMPROF_DUMP_SIGNAL=USR2"}), errors_);
   for (int i = 0; i < 3; ++i) {
     Hold(program, i + 1);
@@ -92,6 +102,7 @@ TEST_F(DumpTriggersTest, ASignalAsksForAProfile) {
 }
 
 TEST_F(DumpTriggersTest, ADumpDuringTheExitDoesNotDisturbIt) {
+  SKIP_IF_SIGNALS_ARE_DELAYED();
   for (int i = 0; i < 10; ++i) {
     RunningProgram program({HBMPROF_DUMP_PROGRAM}, Environment({"HBMPROF_DUMP_SIGNAL=USR2"}), errors_);
     Hold(program, 1);
@@ -127,6 +138,7 @@ TEST_F(DumpTriggersTest, AMissingPathIsReported) {
 }
 
 TEST_F(DumpTriggersTest, ADirectoryThatIsGoneIsReported) {
+  SKIP_IF_SIGNALS_ARE_DELAYED();
   RunningProgram program({HBMPROF_DUMP_PROGRAM}, Environment({"HBMPROF_DUMP_SIGNAL=USR2"}), errors_);
   Hold(program, 1);
   ASSERT_EQ(rmdir(directory_.c_str()), 0);
