@@ -76,7 +76,10 @@ bool IsIpAddress(const std::string& text) {
 
 // Returns the host in the value of a header Host, without the port and the brackets of an IPv6 address.
 std::string HostOf(const std::string& header) {
-  if (!header.empty() && header[0] == '[') return header.substr(1, header.find(']') - 1);
+  if (!header.empty() && header[0] == '[') {
+    const size_t end = header.find(']');
+    return end == std::string::npos ? "" : header.substr(1, end - 1);
+  }
   return header.substr(0, header.find(':'));
 }
 
@@ -84,6 +87,44 @@ bool IsAllowedHost(const httplib::Request& request, const std::vector<std::strin
   if (request.get_header_value_count("Host") != 1) return false;
   const std::string host = HostOf(request.get_header_value("Host"));
   return host == "localhost" || IsIpAddress(host) || std::find(names.begin(), names.end(), host) != names.end();
+}
+
+int HexDigit(char c) {
+  return c >= '0' && c <= '9'   ? c - '0'
+         : c >= 'a' && c <= 'f' ? c - 'a' + 10
+         : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                : -1;
+}
+
+// Decodes "%41" and "+".
+std::string Decoded(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const int high = text[i] == '%' && i + 2 < text.size() ? HexDigit(text[i + 1]) : -1;
+    const int low = high >= 0 ? HexDigit(text[i + 2]) : -1;
+    if (low < 0) {
+      decoded += text[i] == '+' ? ' ' : text[i];
+      continue;
+    }
+    decoded += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  return decoded;
+}
+
+// Returns the parameters of a request. The library's own parser loses the part of a value after a second "=".
+std::multimap<std::string, std::string> ParametersOf(std::string_view target) {
+  std::multimap<std::string, std::string> parameters;
+  size_t begin = target.find('?');
+  while (begin != std::string_view::npos) {
+    const size_t end = target.find('&', begin + 1);
+    const std::string_view parameter = target.substr(begin + 1, end - begin - 1);
+    const size_t equals = std::min(parameter.find('='), parameter.size());
+    parameters.emplace(Decoded(parameter.substr(0, equals)),
+                       Decoded(parameter.substr(std::min(equals + 1, parameter.size()))));
+    begin = end;
+  }
+  return parameters;
 }
 
 void Refuse(httplib::Response& response, int status, const std::string& why) {
@@ -202,7 +243,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   server.set_pre_routing_handler([state = state.get()](const httplib::Request& request, httplib::Response& response) {
     if (!IsRefused(state->options, request, response)) {
       try {
-        Fill(state->handler({request.path, {request.params.begin(), request.params.end()}}), response);
+        Fill(state->handler({request.path, ParametersOf(request.target)}), response);
       } catch (const std::exception& error) {
         Refuse(response, 500, error.what());
       }

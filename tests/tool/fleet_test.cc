@@ -105,10 +105,10 @@ class FleetTest : public testing::Test {
     alerts = std::regex_replace(alerts, std::regex("67108864"), "100");
     WriteFile(directory_ + "/alerts.yml", alerts);
     const int port = FreePort();
-    Start(
-        {"prometheus", "--config.file=" + directory_ + "/prometheus.yml", "--storage.tsdb.path=" + directory_ + "/tsdb",
-         "--web.listen-address=127.0.0.1:" + std::to_string(port), "--log.level=error"},
-        {});
+    Start({"/usr/bin/env", "prometheus", "--config.file=" + directory_ + "/prometheus.yml",
+           "--storage.tsdb.path=" + directory_ + "/tsdb", "--web.listen-address=127.0.0.1:" + std::to_string(port),
+           "--log.level=error"},
+          {});
     WaitFor(
         [&] {
           const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
