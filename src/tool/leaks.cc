@@ -275,9 +275,7 @@ Command AddLeaksCommand(CLI::App& tool) {
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
   arguments->add_option("--fail-over", options->fail_over, "Exit with 1 if leaks grew by more in all, such as 1MiB");
   arguments
-      ->add_option("--fail-on", options->fail_on,
-                   "What --fail-over counts: sure (leaks only), perhaps (also possible leaks) or growth (also growth "
-                   "that stopped)")
+      ->add_option("--fail-on", options->fail_on, "What --fail-over counts: leaks (sure), also perhaps, or all growth")
       ->check(CLI::IsMember({"sure", "perhaps", "growth"}))
       ->capture_default_str();
   arguments->add_option("-b,--by", options->by, "Judge each value of this label by itself: --by phase")
