@@ -1,8 +1,11 @@
 // See profile_source.h.
 #include "src/tool/profile_source.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <string_view>
 #include <utility>
 
 #include "src/tool/http.h"
@@ -14,9 +17,19 @@ namespace {
 
 bool IsUrl(const std::string& source) { return source.rfind("http://", 0) == 0 || source.rfind("https://", 0) == 0; }
 
-// Whether `source` can only be the name of a process: there is no such file, and the name of a process has no slash.
+// Whether there is a file `source` that can be a profile. The program of a process often lies in the current folder.
+bool MayBeFile(const std::string& source) {
+  struct stat info;
+  if (stat(source.c_str(), &info) != 0) return false;
+  if (!S_ISREG(info.st_mode)) return true;
+  char begin[4] = {};
+  std::ifstream(source, std::ios::binary).read(begin, sizeof(begin));
+  return std::string_view(begin, sizeof(begin)) != "\177ELF";
+}
+
+// Whether `source` can be the name of a process. Such a name has no slash.
 bool MayBeProcess(const std::string& source) {
-  return source != "-" && !source.empty() && source.find('/') == std::string::npos && access(source.c_str(), F_OK) != 0;
+  return source != "-" && !source.empty() && source.find('/') == std::string::npos && !MayBeFile(source);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ namespace hbmprof::tool {
 
 // Returns the process in ControlDirectory() that `source` names by its id or name, or nullopt if `source` names
 // something else: standard input ("-"), a URL, a file, or nothing that exists. A file is preferred to a process of the
-// same name. Error: kInvalidArgument if there is no such file and several processes have the name.
+// same name, unless the file is a program. Error: kInvalidArgument if there is no such file and several processes have
+// the name.
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 
 // Returns the bytes of the profile that `source` names: standard input ("-"), a file, a URL (http or https), or the id
