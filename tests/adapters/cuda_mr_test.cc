@@ -123,30 +123,34 @@ class CudaMrTest : public testing::Test {
   Counters counters_;
 };
 
-[[gnu::noinline]] uintptr_t UserOnStream(Tracker& tracker, size_t bytes) {
+[[gnu::noinline]] uintptr_t UserOnStream(Tracker& tracker, size_t bytes, void** memory) {
   const cuda::stream_ref stream{cudaStream_t{}};
 #if NEW_CONCEPT
-  EXPECT_NE(tracker.allocate(stream, bytes, 256), nullptr);
+  *memory = tracker.allocate(stream, bytes, 256);
 #else
-  EXPECT_NE(tracker.allocate_async(bytes, 256, stream), nullptr);
+  *memory = tracker.allocate_async(bytes, 256, stream);
 #endif
   return RETURNS_TO;
 }
-[[gnu::noinline]] uintptr_t User(Tracker& tracker, size_t bytes) {
+[[gnu::noinline]] uintptr_t User(Tracker& tracker, size_t bytes, void** memory) {
 #if NEW_CONCEPT
-  EXPECT_NE(tracker.allocate_sync(bytes, 256), nullptr);
+  *memory = tracker.allocate_sync(bytes, 256);
 #else
-  EXPECT_NE(tracker.allocate(bytes, 256), nullptr);
+  *memory = tracker.allocate(bytes, 256);
 #endif
   return RETURNS_TO;
 }
 
 TEST_F(CudaMrTest, StackBeginsAtTheCaller) {
   Tracker tracker(CountingResource{&counters_}, Options());
-  const uintptr_t on_stream = UserOnStream(tracker, 100);
-  ExpectBeginsIn(StackOf(profiler_, 100), on_stream);
-  const uintptr_t now = User(tracker, 200);
-  ExpectBeginsIn(StackOf(profiler_, 200), now);
+  void* on_stream = nullptr;
+  const uintptr_t user_on_stream = UserOnStream(tracker, 100, &on_stream);
+  ExpectBeginsIn(StackOf(profiler_, 100), user_on_stream);
+  void* now = nullptr;
+  const uintptr_t user = User(tracker, 200, &now);
+  ExpectBeginsIn(StackOf(profiler_, 200), user);
+  FreeOnStream(tracker, on_stream, 100);
+  FreeNow(tracker, now, 200);
 }
 
 TEST_F(CudaMrTest, RandomOperationsAreExact) {

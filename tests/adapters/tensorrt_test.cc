@@ -29,6 +29,9 @@ using adapter_tests::StackOf;
 template <typename Interface>
 class Memory : public Interface {
  public:
+  ~Memory() override {
+    for (const auto& [memory, bytes] : sizes_) std::free(memory);
+  }
   void* allocateAsync(uint64_t bytes, uint64_t, nvinfer1::AllocatorFlags, cudaStream_t) noexcept override {
     return Take(bytes);
   }

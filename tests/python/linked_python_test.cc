@@ -26,6 +26,10 @@ TEST_P(LinkedPythonTest, ForksAndEndsWhileDaemonThreadsAllocate) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
   if (GetParam() == "3.10") GTEST_SKIP() << "CPython 3.10 itself crashes when it ends with such threads";
+  if (*HBMPROF_SANITIZER_RUNTIME != '\0') {
+    GTEST_SKIP() << "the sanitizer sees a known limit: a daemon thread can read its state while the ending interpreter "
+                    "frees it (docs/python.md)";
+  }
   const std::string output = NewDirectory() + "/%p.pb.gz";
   ExpectDone(RunCommand({interpreters[0], HBMPROF_PYTHON_PROGRAMS "/ending_program.py", HBMPROF_LINKED_LIBRARY},
                         {"LD_PRELOAD=" HBMPROF_SANITIZER_RUNTIME, "ASAN_OPTIONS=detect_leaks=0",
