@@ -25,7 +25,7 @@ for argument in "${@:-dev}"; do
 done
 
 packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}"
-  "${HBMPROF_BROWSER_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}")
+  "${HBMPROF_BROWSER_PACKAGES[@]}" "${HBMPROF_METRICS_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}")
 hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
 # A real PJRT plugin with its header, before anything is configured.
 hbmprof_step "a PJRT plugin from PyPI" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
