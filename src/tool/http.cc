@@ -17,6 +17,8 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "src/base/http_query.h"
 #include "src/base/write_all.h"
 #include "src/tool/text.h"
 
@@ -39,32 +41,13 @@ bool IsSameSecret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
-// Decodes Base64 up to the first character that does not belong to it.
-std::string FromBase64(std::string_view text) {
-  std::string bytes;
-  unsigned bits = 0;
-  int count = 0;
-  for (const char c : text) {
-    const bool is_upper = c >= 'A' && c <= 'Z';
-    const bool is_lower = c >= 'a' && c <= 'z';
-    const bool is_digit = c >= '0' && c <= '9';
-    if (!is_upper && !is_lower && !is_digit && c != '+' && c != '/') break;
-    const int digit = is_upper ? c - 'A' : is_lower ? c - 'a' + 26 : is_digit ? c - '0' + 52 : c == '+' ? 62 : 63;
-    bits = (bits << 6 | static_cast<unsigned>(digit)) & 0xFFFF;
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    bytes += static_cast<char>(bits >> count & 0xFF);
-  }
-  return bytes;
-}
-
 // Returns whether the header Authorization has the token: "Bearer TOKEN", or "Basic" with TOKEN as the password.
 bool HasToken(const httplib::Request& request, const std::string& token) {
   const std::string header = request.get_header_value("Authorization");
   if (header.rfind("Bearer ", 0) == 0) return IsSameSecret(std::string_view(header).substr(7), token);
   if (header.rfind("Basic ", 0) != 0) return false;
-  const std::string user_and_password = FromBase64(std::string_view(header).substr(6));
+  std::string user_and_password;
+  if (!absl::Base64Unescape(header.substr(6), &user_and_password)) return false;
   const size_t colon = user_and_password.find(':');
   return colon != std::string::npos && IsSameSecret(std::string_view(user_and_password).substr(colon + 1), token);
 }
@@ -89,42 +72,12 @@ bool IsAllowedHost(const httplib::Request& request, const std::vector<std::strin
   return host == "localhost" || IsIpAddress(host) || std::find(names.begin(), names.end(), host) != names.end();
 }
 
-int HexDigit(char c) {
-  return c >= '0' && c <= '9'   ? c - '0'
-         : c >= 'a' && c <= 'f' ? c - 'a' + 10
-         : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                : -1;
-}
-
-// Decodes "%41" and "+".
-std::string Decoded(std::string_view text) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const int high = text[i] == '%' && i + 2 < text.size() ? HexDigit(text[i + 1]) : -1;
-    const int low = high >= 0 ? HexDigit(text[i + 2]) : -1;
-    if (low < 0) {
-      decoded += text[i] == '+' ? ' ' : text[i];
-      continue;
-    }
-    decoded += static_cast<char>(high * 16 + low);
-    i += 2;
-  }
-  return decoded;
-}
-
-// Returns the parameters of a request. The library's own parser loses the part of a value after a second "=".
+// Returns the parameters of a request. The parser of httplib loses the part of a value after a second "=".
 std::multimap<std::string, std::string> ParametersOf(std::string_view target) {
-  std::multimap<std::string, std::string> parameters;
-  size_t begin = target.find('?');
-  while (begin != std::string_view::npos) {
-    const size_t end = target.find('&', begin + 1);
-    const std::string_view parameter = target.substr(begin + 1, end - begin - 1);
-    const size_t equals = std::min(parameter.find('='), parameter.size());
-    parameters.emplace(Decoded(parameter.substr(0, equals)),
-                       Decoded(parameter.substr(std::min(equals + 1, parameter.size()))));
-    begin = end;
-  }
-  return parameters;
+  const size_t question = std::min(target.find('?'), target.size());
+  const internal::HttpParameters parameters =
+      internal::ParseHttpQuery(target.substr(std::min(question + 1, target.size())));
+  return {parameters.begin(), parameters.end()};
 }
 
 void Refuse(httplib::Response& response, int status, const std::string& why) {
