@@ -106,7 +106,7 @@ Struct Overlay(Struct all, const Struct* given) {
 }
 
 // `text` is the value of the environment variable, or empty. The result is valid until the variable changes.
-const char* LastingText(const std::string& text, const char* variable) {
+const char* CopyForProcess(const std::string& text, const char* variable) {
   const char* const value = secure_getenv(variable);
   return value != nullptr && text == value ? value : "";
 }
@@ -125,12 +125,12 @@ hbmprof_options FromEnvironment() {
   all.max_live_buffers = options.max_live_buffers;
   all.max_sites = options.max_sites;
   all.max_host_bytes = options.max_host_bytes;
-  all.output = LastingText(options.output, "HBMPROF_OUTPUT");
-  all.oom_output = LastingText(options.oom_output, "HBMPROF_OOM_OUTPUT");
+  all.output = CopyForProcess(options.output, "HBMPROF_OUTPUT");
+  all.oom_output = CopyForProcess(options.oom_output, "HBMPROF_OOM_OUTPUT");
   all.output_mode = options.output_mode;
   all.output_on_signals = options.output_on_signals ? 1 : 0;
   all.oom_report = options.oom_report ? 1 : 0;
-  all.socket_dir = LastingText(options.socket_dir, "HBMPROF_SOCKET_DIR");
+  all.socket_dir = CopyForProcess(options.socket_dir, "HBMPROF_SOCKET_DIR");
   all.python = options.python ? 1 : 0;
   return all;
 }

@@ -189,7 +189,7 @@ void Answer(const Server& server, Client* client) {
 // --- Clients ---
 
 // Returns whether the process at the other end may send requests: its user is root or the user of this process.
-bool MayAsk(int fd) {
+bool IsAllowedClient(int fd) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
@@ -198,7 +198,7 @@ bool MayAsk(int fd) {
 void Accept(Server* server) {
   const int fd = accept4(server->listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) return;
-  if (!MayAsk(fd)) {
+  if (!IsAllowedClient(fd)) {
     close(fd);
     return;
   }

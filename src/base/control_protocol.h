@@ -20,9 +20,9 @@
 //                 VALUE is the rest of the line. An empty VALUE removes the tag. The answer has 0 bytes
 //   recording on, recording off
 //                 turns recording on or off. While it is off, an event of the program costs one atomic load. Then the
-//                 process still answers all requests, and shows what was recorded before. "on" forgets all buffers that
-//                 are live at that time, because their frees may have been missed; then it begins a new peak. It does
-//                 nothing if recording is on already. The answer has 0 bytes
+//                 process still answers all requests, and shows what was recorded before. "on" removes the records of
+//                 all buffers that are live at that time, because their frees may have been missed; then it begins a
+//                 new peak. It does nothing if recording is on already. The answer has 0 bytes
 #ifndef HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
 #define HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
 

@@ -587,7 +587,7 @@ void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   UnlockAccount(locked);
 }
 
-void Ledger::ForgetSnapshotInChild() {
+void Ledger::AbandonSnapshotInChild() {
   reading_lock_.Unlock();
   ForEachActiveShard([](Shard& shard) { shard.reading = nullptr; });
 }
@@ -595,7 +595,7 @@ void Ledger::ForgetSnapshotInChild() {
 void Ledger::Clear() {
   std::fill(std::begin(common_), std::end(common_), Common{});
   live_records_.store(0, std::memory_order_relaxed);
-  ForgetSnapshotInChild();
+  AbandonSnapshotInChild();
   ForEachActiveShard([&](Shard& shard) {
     shard.unflushed_records = 0;
     shard.view = {};

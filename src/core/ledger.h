@@ -309,7 +309,7 @@ class Ledger {
   // In a forked child, with all locks held: sets everything to zero. The locks stay held.
   void Clear();
   // In a forked child: ends the snapshot that another thread of the parent may have been taking.
-  void ForgetSnapshotInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void AbandonSnapshotInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   struct Cell {

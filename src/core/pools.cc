@@ -7,19 +7,19 @@
 
 namespace hbmprof::internal {
 
-class Pools::LoosenedList {
+class Pools::DetachedBlocks {
  public:
-  LoosenedList() = default;
-  ~LoosenedList() {
-    if (blocks_ != few_) UnmapPages(blocks_, capacity_ * sizeof(Loosened));
+  DetachedBlocks() = default;
+  ~DetachedBlocks() {
+    if (blocks_ != few_) UnmapPages(blocks_, capacity_ * sizeof(DetachedBlock));
   }
-  LoosenedList(const LoosenedList&) = delete;
-  LoosenedList& operator=(const LoosenedList&) = delete;
+  DetachedBlocks(const DetachedBlocks&) = delete;
+  DetachedBlocks& operator=(const DetachedBlocks&) = delete;
 
   // Reserves space for `count` blocks. The list must be empty. Returns false if the host has no memory.
   bool Reserve(size_t count) {
     if (count <= capacity_) return true;
-    auto* blocks = static_cast<Loosened*>(MapPages(count * sizeof(Loosened)));
+    auto* blocks = static_cast<DetachedBlock*>(MapPages(count * sizeof(DetachedBlock)));
     if (blocks == nullptr) return false;
     blocks_ = blocks;
     capacity_ = count;
@@ -27,20 +27,20 @@ class Pools::LoosenedList {
   }
   void Clear() { size_ = 0; }
   // Returns false if the list is full.
-  bool Add(const Loosened& block) {
+  bool Add(const DetachedBlock& block) {
     if (size_ == capacity_) return false;
     blocks_[size_++] = block;
     return true;
   }
   size_t size() const { return size_; }
-  // Makes Fasten skip this block.
-  void Forget(size_t i) { blocks_[i].id = 0; }
-  const Loosened& operator[](size_t i) const { return blocks_[i]; }
+  // Makes ReattachBlocks skip this block.
+  void Skip(size_t i) { blocks_[i].id = 0; }
+  const DetachedBlock& operator[](size_t i) const { return blocks_[i]; }
 
  private:
   static constexpr size_t kFew = 8;  // they fit on a small stack
-  Loosened few_[kFew];
-  Loosened* blocks_ = few_;
+  DetachedBlock few_[kFew];
+  DetachedBlock* blocks_ = few_;
   size_t size_ = 0;
   size_t capacity_ = kFew;
 };
@@ -83,7 +83,7 @@ Pools::Position Pools::PositionOfSegment(uint64_t address, int64_t bytes) {
   return position;
 }
 
-bool Pools::PrepareForget(Change& change, uint64_t id, const LiveRecord& record) const {
+bool Pools::PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const {
   if (!change.Prepare(record.site)) return false;
   const uint64_t address = AddressOf(id);
   return !sites_.At(record.site).is_block ||
@@ -165,9 +165,9 @@ int64_t Pools::GiveBack(Change& change, uint64_t id, const LiveRecord& record) {
   return parts.bytes;
 }
 
-void Pools::ForgetBlock(Change& change, uint64_t id, const LiveRecord& record) {
+void Pools::FreeBlock(Change& change, uint64_t id, const LiveRecord& record) {
   const int64_t taken = GiveBack(change, id, record);
-  if (taken < record.bytes) ForgetLoose();
+  if (taken < record.bytes) RemoveDetached();
   change.Enter(Event::kFree, record.site, record.bytes);
 }
 
@@ -211,7 +211,7 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
       if (sites_.At(stale.site).account == account) {
         live_.Erase(id, &stale);
         *replaced = true;
-        ForgetBlock(change, id, stale);
+        FreeBlock(change, id, stale);
         taken = TakeParts(change, position.address, bytes, position.level, account, &parts);
       }
     }
@@ -232,15 +232,15 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
   }
   ChargeParts(change, position.address, bytes, position.level, account, parts, 1);
   change.Enter(event, site, bytes);
-  if (parts.bytes < bytes) loose_blocks_.fetch_add(1, std::memory_order_relaxed);
+  if (parts.bytes < bytes) detached_blocks_.fetch_add(1, std::memory_order_relaxed);
   if (!is_stale) return Added::kAdded;
   *replaced = true;
   if (sites_.At(stale.site).account == account) {
-    ForgetBlock(change, id, stale);
+    FreeBlock(change, id, stale);
   } else {
     // The stale block belongs to another account, so it has taken no bytes from the segments at this address: it counts
     // all of its bytes itself.
-    if (stale.bytes > 0) ForgetLoose();
+    if (stale.bytes > 0) RemoveDetached();
     change.Complete();
     ledger_.Enter(Event::kFree, stale.site, stale.bytes);
   }
@@ -266,12 +266,12 @@ bool Pools::TryRemoveBlock(Change& change, uint64_t address, std::optional<Remov
     // Another thread may change the record between Find and EraseExactly, unless this thread holds all shards.
     while (live_.Find(id, &record)) {
       const bool is_segment = sites_.At(record.site).is_segment;
-      if (!change.holds_all() && (is_segment || !PrepareForget(change, id, record))) return false;
+      if (!change.holds_all() && (is_segment || !PrepareFree(change, id, record))) return false;
       if (!live_.EraseExactly(id, record)) continue;
       if (is_segment) {
         RemoveWithContents(change, segments_.Find(address, id));
       } else {
-        ForgetBlock(change, id, record);
+        FreeBlock(change, id, record);
       }
       *removed = Removed{id, record};
       return true;
@@ -308,7 +308,7 @@ std::optional<Pools::Removed> Pools::FindBlock(uint64_t address) {
 // --- Blocks while segments change: all of these functions hold all shards' locks -------------------------------------
 
 template <typename Matches>
-bool Pools::Collect(const Matches& matches, LoosenedList* list) const {
+bool Pools::Collect(const Matches& matches, DetachedBlocks* list) const {
   size_t count = 0;
   const auto collect = [&] {
     count = 0;
@@ -324,7 +324,7 @@ bool Pools::Collect(const Matches& matches, LoosenedList* list) const {
   return count == list->size();
 }
 
-bool Pools::Loosen(Change& change, uint64_t start, uint64_t end, AccountId account, LoosenedList* list) {
+bool Pools::DetachBlocks(Change& change, uint64_t start, uint64_t end, AccountId account, DetachedBlocks* list) {
   const auto overlaps = [&](uint64_t id, const LiveRecord& record) {
     const uint64_t address = AddressOf(id);
     return sites_.At(record.site).account == account && address < end &&
@@ -332,13 +332,13 @@ bool Pools::Loosen(Change& change, uint64_t start, uint64_t end, AccountId accou
   };
   if (!Collect(overlaps, list)) return false;
   for (size_t i = 0; i < list->size(); ++i) {
-    const Loosened& block = (*list)[i];
-    if (GiveBack(change, block.id, block.record) < block.record.bytes) ForgetLoose();
+    const DetachedBlock& block = (*list)[i];
+    if (GiveBack(change, block.id, block.record) < block.record.bytes) RemoveDetached();
   }
   return true;
 }
 
-void Pools::Fasten(Change& change, const LoosenedList& list) {
+void Pools::ReattachBlocks(Change& change, const DetachedBlocks& list) {
   // First the blocks that had taken bytes from segments before the change, then the others.
   for (const bool is_block : {true, false}) {
     for (size_t i = 0; i < list.size(); ++i) {
@@ -347,7 +347,7 @@ void Pools::Fasten(Change& change, const LoosenedList& list) {
   }
 }
 
-void Pools::FastenOne(Change& change, const Loosened& block) {
+void Pools::FastenOne(Change& change, const DetachedBlock& block) {
   const Site& site = sites_.At(block.record.site);
   const uint64_t address = AddressOf(block.id);
   const int64_t bytes = block.record.bytes;
@@ -384,7 +384,7 @@ void Pools::FastenOne(Change& change, const Loosened& block) {
   }
   if (is_kept) {
     ChargeParts(change, address, bytes, LevelOf(id), site.account, parts, 1);
-    if (parts.bytes < bytes) loose_blocks_.fetch_add(1, std::memory_order_relaxed);
+    if (parts.bytes < bytes) detached_blocks_.fetch_add(1, std::memory_order_relaxed);
   } else {
     change.Enter(Event::kFree, record.site, bytes);
   }
@@ -395,13 +395,13 @@ void Pools::DropBlocks(Change& change, const Matches& matches) {
   const auto in_pool = [&](uint64_t id, const LiveRecord& record) {
     return sites_.At(record.site).is_block && matches(id, record);
   };
-  LoosenedList some;
+  DetachedBlocks some;
   // Removes all at once, or a few at a time if the host has no memory for the list.
   for (bool is_all = false; !is_all;) {
     is_all = Collect(in_pool, &some);
     for (size_t i = 0; i < some.size(); ++i) {
       LiveRecord erased;
-      if (live_.Erase(some[i].id, &erased)) ForgetBlock(change, some[i].id, erased);
+      if (live_.Erase(some[i].id, &erased)) FreeBlock(change, some[i].id, erased);
     }
   }
 }
@@ -468,8 +468,8 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
   if (inner_bytes > 0 && !holds_blocks) {
     for_each_inner([&](Segment* inner) { holds_blocks = holds_blocks || !IsIdle(inner); });
   }
-  LoosenedList blocks;
-  if (holds_blocks && !Loosen(change, address, end, account, &blocks)) return Added::kNoMemory;
+  DetachedBlocks blocks;
+  if (holds_blocks && !DetachBlocks(change, address, end, account, &blocks)) return Added::kNoMemory;
   for_each_inner([&](const Segment* inner) { TakeFromOuter(change, *inner, -inner->bytes()); });
   Added added = Added::kRefused;
   Segment* segment = nullptr;
@@ -487,7 +487,7 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
       SetLevels(segment);
     }
   }
-  Fasten(change, blocks);
+  ReattachBlocks(change, blocks);
   return added;
 }
 
@@ -581,7 +581,7 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
   // A block's bytes return to the segments around it, and the segment takes them again.
   const int64_t taken = GiveBack(change, id, record);
   if (InsertSegment(change, id, site, record.bytes, IsBlockId(id)) == Added::kAdded) {
-    if (IsBlockId(id) && taken < record.bytes) ForgetLoose();
+    if (IsBlockId(id) && taken < record.bytes) RemoveDetached();
     change.Move(record.site, site, record.bytes, record.bytes);
     return true;
   }
@@ -590,7 +590,7 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
     // map, so the free is entered here.
     change.Enter(Event::kFree, record.site, record.bytes);
   } else if (IsBlockId(id)) {
-    if (taken < record.bytes) ForgetLoose();
+    if (taken < record.bytes) RemoveDetached();
     FastenOne(change, {id, record});
   }
   return false;
@@ -601,7 +601,7 @@ void Pools::RemoveWithContents(Change& change, Segment* segment, bool is_kept) {
   const uint64_t end = segment->end;
   const int depth = segment->depth;
   const AccountId account = segment->account;
-  LoosenedList rest;
+  DetachedBlocks rest;
   if (HoldsBlocks(segment)) {
     DropBlocks(change, [&](uint64_t id, const LiveRecord& record) {
       const uint64_t address = AddressOf(id);
@@ -610,7 +610,7 @@ void Pools::RemoveWithContents(Change& change, Segment* segment, bool is_kept) {
     });
     // The blocks that are left lie partly outside of the segment. If the host has no memory to list them, they are
     // removed, too.
-    if (HoldsBlocks(segment) && !Loosen(change, start, end, account, &rest)) {
+    if (HoldsBlocks(segment) && !DetachBlocks(change, start, end, account, &rest)) {
       DropBlocks(change, [&](uint64_t id, const LiveRecord& record) {
         return sites_.At(record.site).account == account && AddressOf(id) < end &&
                start < AddressOf(id) + static_cast<uint64_t>(record.bytes);
@@ -622,7 +622,7 @@ void Pools::RemoveWithContents(Change& change, Segment* segment, bool is_kept) {
     RemoveEmpty(change, inner);
   }
   if (!is_kept) RemoveEmpty(change, segment);
-  Fasten(change, rest);
+  ReattachBlocks(change, rest);
 }
 
 Segment* Pools::DeepestIn(uint64_t start, uint64_t end) {
@@ -692,10 +692,10 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
   if (site == kNoSite || !segments_.Reserve(1)) return false;
   const bool holds_blocks =
       growth < 0 ? HoldsBlocks(segment) : HasLoose() || (outer != nullptr && BlockBytes(outer) > 0);
-  LoosenedList blocks;
-  if (holds_blocks && !Loosen(change, low, high, segment->account, &blocks)) return false;
+  DetachedBlocks blocks;
+  if (holds_blocks && !DetachBlocks(change, low, high, segment->account, &blocks)) return false;
   if (growth > 0 && !TakeFromOuter(change, *segment, growth)) {
-    Fasten(change, blocks);
+    ReattachBlocks(change, blocks);
     return false;
   }
   if (growth < 0) {
@@ -710,17 +710,17 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
   segments_.SetEnd(segment, end);
   MoveSegment(change, segment, site, old_bytes, bytes);
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const Loosened& block = blocks[i];
+    const DetachedBlock& block = blocks[i];
     const uint64_t address = AddressOf(block.id);
     LiveRecord erased;
     if (end <= address && address < old_end && static_cast<uint64_t>(block.record.bytes) <= old_end - address &&
         LevelOf(block.id) > segment->depth && sites_.At(block.record.site).is_block) {
       live_.Erase(block.id, &erased);
       change.Enter(Event::kFree, block.record.site, block.record.bytes);
-      blocks.Forget(i);
+      blocks.Skip(i);
     }
   }
-  Fasten(change, blocks);
+  ReattachBlocks(change, blocks);
   return true;
 }
 
@@ -738,7 +738,7 @@ bool Pools::ResizeRecord(Change& change, uint64_t id, int64_t bytes) {
   // If the record is not that of a block, another thread may free it. That thread gets either the old size or the new
   // one.
   if (site == kNoSite || !live_.Replace(id, record, resized)) return false;
-  if (IsBlockId(id) && GiveBack(change, id, record) < record.bytes) ForgetLoose();
+  if (IsBlockId(id) && GiveBack(change, id, record) < record.bytes) RemoveDetached();
   change.Move(record.site, site, record.bytes, bytes);
   if (site_before.is_pool) change.AddPoolBytes(bytes - record.bytes);
   if (IsBlockId(id)) FastenOne(change, {id, resized});
@@ -776,8 +776,9 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
   const SiteId low_site = SiteOfSize(change, segment->site, low_bytes);
   if (low_site == kNoSite || high_record.site == kNoSite) return false;
   // All blocks and segments give their bytes back to the segment, and then take them from the part in which they lie.
-  LoosenedList blocks;
-  if (BlockBytes(segment) > 0 && !Loosen(change, segment->start, segment->end, segment->account, &blocks)) return false;
+  DetachedBlocks blocks;
+  if (BlockBytes(segment) > 0 && !DetachBlocks(change, segment->start, segment->end, segment->account, &blocks))
+    return false;
   for_each_inner([&](const Segment* inner) { TakeFromOuter(change, *inner, -inner->bytes()); });
   Segment* high = nullptr;
   if (live_.InsertNew(at, high_record) == LiveTable::Inserted::kNew) {
@@ -792,7 +793,7 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
     });
   }
   for_each_inner([&](const Segment* inner) { TakeFromOuter(change, *inner, inner->bytes()); });
-  Fasten(change, blocks);
+  ReattachBlocks(change, blocks);
   return high != nullptr;
 }
 
@@ -825,7 +826,7 @@ bool Pools::DropBlocksOutside(const Matches& matches) {
   // The blocks may be in any memory space, and a Change is for one account. So their frees are entered one by one,
   // after their records have left the live table.
   for (bool is_all = false; !is_all;) {
-    LoosenedList some;
+    DetachedBlocks some;
     {
       Change change(ledger_, Change::Scope::kAllShards);
       if (!change.is_usable()) return false;
@@ -837,7 +838,7 @@ bool Pools::DropBlocksOutside(const Matches& matches) {
       for (size_t i = 0; i < some.size(); ++i) {
         LiveRecord erased;
         live_.Erase(some[i].id, &erased);
-        if (some[i].record.bytes > 0) ForgetLoose();
+        if (some[i].record.bytes > 0) RemoveDetached();
       }
     }
     for (size_t i = 0; i < some.size(); ++i) {

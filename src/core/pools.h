@@ -28,7 +28,7 @@
 // 2. Every other block counts all of its bytes itself. Either no byte of it lies in a segment of its account, or these
 //    segments had too few idle bytes, for example because a block's free was not recorded.
 // 3. A segment inside another has taken its bytes from that one, in the same way.
-// 4. loose_blocks_ is the number of live blocks with at least one byte that the block has not taken from a segment.
+// 4. detached_blocks_ is the number of live blocks with at least one byte that the block has not taken from a segment.
 //
 // Frees and concurrent changes:
 // - An event of a block holds one shard's lock while it changes the live table and the ledger. A change of segments
@@ -172,7 +172,7 @@ class Pools {
   // In a forked child: removes all segments. No other thread exists.
   void Clear() {
     segments_.Clear();
-    loose_blocks_.store(0, std::memory_order_relaxed);
+    detached_blocks_.store(0, std::memory_order_relaxed);
   }
 
  private:
@@ -201,16 +201,16 @@ class Pools {
     kNeedsAll,  // not taken: a Change of all shards is needed
   };
   // A block that was taken out of its segments while these change.
-  struct Loosened {
+  struct DetachedBlock {
     uint64_t id;
     LiveRecord record;
   };
-  class LoosenedList;
+  class DetachedBlocks;
 
   Position PositionIn(uint64_t address, int64_t bytes) const;
-  // Returns whether the Change has the cells that ForgetBlock needs for this record. A Change of all shards always has
+  // Returns whether the Change has the cells that FreeBlock needs for this record. A Change of all shards always has
   // them.
-  bool PrepareForget(Change& change, uint64_t id, const LiveRecord& record) const;
+  bool PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const;
   Taken TakeParts(Change& change, uint64_t address, int64_t bytes, int level, AccountId account, Parts* parts);
   template <typename Visit>
   void ForEachTaken(uint64_t address, int64_t bytes, int level, AccountId account, const Parts& parts,
@@ -223,10 +223,10 @@ class Pools {
   // number of these bytes.
   int64_t GiveBack(Change& change, uint64_t id, const LiveRecord& record);
   // Enters the free of a block, and gives its bytes back, after its record left the live table.
-  void ForgetBlock(Change& change, uint64_t id, const LiveRecord& record);
-  // Subtracts one block from loose_blocks_.
-  void ForgetLoose() { loose_blocks_.fetch_sub(1, std::memory_order_relaxed); }
-  bool HasLoose() const { return loose_blocks_.load(std::memory_order_relaxed) > 0; }
+  void FreeBlock(Change& change, uint64_t id, const LiveRecord& record);
+  // Subtracts one block from detached_blocks_.
+  void RemoveDetached() { detached_blocks_.fetch_sub(1, std::memory_order_relaxed); }
+  bool HasLoose() const { return detached_blocks_.load(std::memory_order_relaxed) > 0; }
   // Sets the view to the innermost segment at `address`, without account and cell. Returns false, and clears the view,
   // if there is none, or if it is nested so deeply that a block in it has the level of the segment.
   bool LoadView(uint64_t address, Ledger::SegmentView* view) const;
@@ -258,16 +258,16 @@ class Pools {
   // Lists the blocks for which `matches(id, record)` returns true. Returns false if the host has no memory for the
   // list.
   template <typename Matches>
-  bool Collect(const Matches& matches, LoosenedList* list) const;
+  bool Collect(const Matches& matches, DetachedBlocks* list) const;
   // Calls GiveBack for each block of the account that has a byte in [start, end), and adds the block to `list`. After
   // that, segments can change. Returns false, and does nothing, if the host has no memory for the list.
-  bool Loosen(Change& change, uint64_t start, uint64_t end, AccountId account, LoosenedList* list);
-  // Undoes Loosen after the change: each listed block takes its bytes from the segments that now exist at its
+  bool DetachBlocks(Change& change, uint64_t start, uint64_t end, AccountId account, DetachedBlocks* list);
+  // Undoes DetachBlocks after the change: each listed block takes its bytes from the segments that now exist at its
   // addresses. If a block now has another level, it gets another id; if it now counts its bytes itself, or no longer
   // does, it gets another site. A block for which the tables have no space is removed.
-  void Fasten(Change& change, const LoosenedList& list);
+  void ReattachBlocks(Change& change, const DetachedBlocks& list);
   // The same, for one block.
-  void FastenOne(Change& change, const Loosened& block);
+  void FastenOne(Change& change, const DetachedBlock& block);
   // Removes the blocks whose site is_block and for which `matches(id, record)` returns true.
   template <typename Matches>
   void DropBlocks(Change& change, const Matches& matches);
@@ -318,7 +318,7 @@ class Pools {
   LiveTable& live_;
   Ledger& ledger_;
   SegmentMap segments_;
-  std::atomic<int64_t> loose_blocks_{0};
+  std::atomic<int64_t> detached_blocks_{0};
 };
 
 inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,

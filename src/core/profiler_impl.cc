@@ -33,7 +33,7 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
-uint64_t FirmProbeBit(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
+uint64_t DriverProbeBit(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
 
 // The key of a native stack whose evaluation frames are replaced by the Python functions with this digest. The address
 // of the path is part of it, because merging also depends on the sizes of the native frames. Paths are never freed.
@@ -125,33 +125,34 @@ std::vector<std::pair<std::string, std::string>> ProfilerImpl::Tags() const {
   return tags_;
 }
 
-void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool yields) {
+void ProfilerImpl::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner,
+                                  bool is_replaceable) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
   auto prober = std::make_shared<DeviceProber>();
   prober->probe = std::move(probe);
   prober->owner = owner;
   {
     MutexLock hold(slot.mutex);
-    if (yields && HasFirmProbe(device)) return;
+    if (is_replaceable && HasDriverProbe(device)) return;
     slot.prober.swap(prober);
-    if (!yields && !HasFirmProbe(device)) {
-      slot.yielded = prober;
-      firm_probes_.fetch_or(FirmProbeBit(device), std::memory_order_relaxed);
+    if (!is_replaceable && !HasDriverProbe(device)) {
+      slot.set_aside = prober;
+      driver_probes_.fetch_or(DriverProbeBit(device), std::memory_order_relaxed);
     }
   }
   AwaitCalls(prober);
 }
 
-void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner, bool yields) {
+void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner, bool is_replaceable) {
   ProbeSlot& slot = probes_[static_cast<size_t>(device) % kMaxDevices];
   std::shared_ptr<DeviceProber> removed;
   {
     MutexLock hold(slot.mutex);
-    const bool has_yielded = yields && HasFirmProbe(device);
-    std::shared_ptr<DeviceProber>& prober = has_yielded ? slot.yielded : slot.prober;
+    const bool is_set_aside = is_replaceable && HasDriverProbe(device);
+    std::shared_ptr<DeviceProber>& prober = is_set_aside ? slot.set_aside : slot.prober;
     if (prober == nullptr || prober->owner != owner) return;
     prober.swap(removed);
-    if (!has_yielded) firm_probes_.fetch_and(~FirmProbeBit(device), std::memory_order_relaxed);
+    if (!is_set_aside) driver_probes_.fetch_and(~DriverProbeBit(device), std::memory_order_relaxed);
   }
   AwaitCalls(removed);
 }
@@ -297,24 +298,24 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   return site;
 }
 
-[[gnu::noinline]] void ProfilerImpl::ForgetReplaced(BufferId id, LiveRecord record) {
+[[gnu::noinline]] void ProfilerImpl::EnterReplaced(BufferId id, LiveRecord record) {
   replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  Resize(Forget(id, record));
+  Resize(EnterFree(id, record));
 }
 
-[[gnu::noinline]] bool ProfilerImpl::EndStale(BufferId id) {
+[[gnu::noinline]] bool ProfilerImpl::RemoveStaleRecord(BufferId id) {
   LiveRecord stale;
   if (!live_.Erase(id.value(), &stale)) return false;
-  ForgetReplaced(id, stale);
+  EnterReplaced(id, stale);
   return true;
 }
 
 [[gnu::noinline]] bool ProfilerImpl::MakeCapacity(BufferId id, size_t bytes) {
-  const bool is_replaced = EndStale(id);
+  const bool is_replaced = RemoveStaleRecord(id);
   return (is_replaced && bytes <= LiveTable::kMaxBytes && HasCapacity()) || Drop(bytes);
 }
 
-Ledger::Entered ProfilerImpl::ForgetSlow(BufferId id, LiveRecord record) {
+Ledger::Entered ProfilerImpl::EnterFreeSlow(BufferId id, LiveRecord record) {
   if (!sites_.At(record.site).is_segment) return ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
   TraceStep(EventStep::kSegmentErased);
   pools_.RemoveSegment(id.value());
@@ -346,14 +347,14 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     Drop(static_cast<uint64_t>(freed.bytes_));
     return;
   }
-  if (inserted == LiveTable::Inserted::kReplaced) ForgetReplaced(freed.id_, replaced);
+  if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(freed.id_, replaced);
   Resize(ledger_.Enter(Ledger::Event::kUndoFree, record.site, record.bytes));
 }
 
 bool ProfilerImpl::RestoreSegment(const FreedRecord& freed) {
   const auto restore = [&] { return pools_.RestoreSegment(freed.id_.value(), freed.site_, freed.bytes_); };
   Pools::Added added = restore();
-  if (added == Pools::Added::kRefused && EndStale(freed.id_)) added = restore();
+  if (added == Pools::Added::kRefused && RemoveStaleRecord(freed.id_)) added = restore();
   if (added == Pools::Added::kNoMemory) Drop(static_cast<uint64_t>(freed.bytes_));
   Resize();
   return added != Pools::Added::kRefused;
@@ -445,7 +446,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   // The removal of a block whose free was not recorded may make space.
   if ((bytes > LiveTable::kMaxBytes || !HasCapacity()) &&
-      !(EndStaleBlock(start) && bytes <= LiveTable::kMaxBytes && HasCapacity())) {
+      !(RemoveStaleBlock(start) && bytes <= LiveTable::kMaxBytes && HasCapacity())) {
     return Drop(bytes);
   }
   const auto size = static_cast<int64_t>(bytes);
@@ -470,14 +471,14 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   } while (added == Pools::Added::kMoved);
   if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
   if (added == Pools::Added::kNoMemory) {
-    EndStaleBlock(start);
+    RemoveStaleBlock(start);
     return Drop(static_cast<uint64_t>(size));
   }
   Resize();
   return true;
 }
 
-bool ProfilerImpl::EndStaleBlock(uint64_t address) {
+bool ProfilerImpl::RemoveStaleBlock(uint64_t address) {
   if (!pools_.RemoveBlock(address).has_value()) return false;
   replaced_records_.fetch_add(1, std::memory_order_relaxed);
   Resize();
@@ -793,17 +794,17 @@ void ProfilerImpl::UnlockAll() {
   ledger_.UnlockAll();
 }
 
-void ProfilerImpl::ForgetProbes() {
+void ProfilerImpl::DropProbes() {
   for (ProbeSlot& slot : probes_) new (&slot) ProbeSlot;
-  firm_probes_.store(0, std::memory_order_relaxed);
+  driver_probes_.store(0, std::memory_order_relaxed);
 }
 
 void ProfilerImpl::GiveUpInChild() {
   enabled.store(false, std::memory_order_relaxed);
   UnlockAll();
-  ledger_.ForgetSnapshotInChild();
+  ledger_.AbandonSnapshotInChild();
   live_.UnlockBucketsInChild();
-  ForgetProbes();
+  DropProbes();
 }
 
 void ProfilerImpl::ResetInChild() {
@@ -812,7 +813,7 @@ void ProfilerImpl::ResetInChild() {
   sites_.UnlockAll();
   live_.ClearInChild();
   ledger_.UnlockAll();
-  ForgetProbes();
+  DropProbes();
   for (auto* counter : {&reentrant_events_, &foreign_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_,
                         &truncated_stacks_}) {
     counter->store(0, std::memory_order_relaxed);

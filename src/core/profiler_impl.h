@@ -82,13 +82,14 @@ class ProfilerImpl {
   NameTable& devices() { return devices_; }
   NameTable& allocators() { return allocators_; }
   CounterTable& counters() { return counters_; }
-  // Sets the device's probe. If `yields`, the probe does not replace a probe that does not yield.
-  void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool yields = false);
-  void RemoveDeviceProbe(DeviceId device, const void* owner, bool yields = false);
-  // Returns whether the device has a probe that does not yield.
-  bool HasFirmProbe(DeviceId device) const {
+  // Sets the device's probe. If `is_replaceable`, the probe does not replace one that is not replaceable.
+  void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner,
+                      bool is_replaceable = false);
+  void RemoveDeviceProbe(DeviceId device, const void* owner, bool is_replaceable = false);
+  // Returns whether the device has a probe that is not replaceable.
+  bool HasDriverProbe(DeviceId device) const {
     const auto number = static_cast<unsigned>(device) % kMaxDevices;
-    return (firm_probes_.load(std::memory_order_relaxed) >> number & 1) != 0;
+    return (driver_probes_.load(std::memory_order_relaxed) >> number & 1) != 0;
   }
 
   bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept;
@@ -155,13 +156,13 @@ class ProfilerImpl {
   struct ProbeSlot {
     Mutex mutex;
     std::shared_ptr<DeviceProber> prober ABSL_GUARDED_BY(mutex);
-    // The yielding probe that `prober` has replaced; null if there is none. RemoveDeviceProbe waits for its calls in
+    // The replaceable probe that `prober` has replaced; null if there is none. RemoveDeviceProbe waits for its calls in
     // progress.
-    std::shared_ptr<DeviceProber> yielded ABSL_GUARDED_BY(mutex);
+    std::shared_ptr<DeviceProber> set_aside ABSL_GUARDED_BY(mutex);
   };
   // In a forked child: removes all probes, since device handles do not survive the fork. Their objects are not
   // destroyed, because another thread of the parent may have been using them.
-  void ForgetProbes();
+  void DropProbes();
   // Waits until no other thread is in a call of `prober`. Does not wait if this thread is inside a probe. REQUIRES: no
   // new call can begin, because `prober` is in no slot.
   static void AwaitCalls(const std::shared_ptr<DeviceProber>& prober);
@@ -198,7 +199,7 @@ class ProfilerImpl {
   SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
   // Removes the record of a buffer whose free was not recorded: a new buffer has its `id` now. Returns whether there
   // was such a record.
-  bool EndStale(BufferId id);
+  bool RemoveStaleRecord(BufferId id);
   // Returns whether a new record of `id` may be made; if not, counts it as dropped.
   bool Fits(BufferId id, size_t bytes) {
     return (bytes <= LiveTable::kMaxBytes && HasCapacity()) || MakeCapacity(id, bytes);
@@ -207,12 +208,12 @@ class ProfilerImpl {
   // Enters a new record into all tables. Returns false if it was dropped. `position` is that of the id.
   bool Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes);
   // Enters the free of `record` after it left the live table.
-  Ledger::Entered Forget(BufferId id, const LiveRecord& record) {
+  Ledger::Entered EnterFree(BufferId id, const LiveRecord& record) {
     const Ledger::Entered entered =
         ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), record.site, record.bytes);
-    return entered != Ledger::kNotEntered ? entered : ForgetSlow(id, record);
+    return entered != Ledger::kNotEntered ? entered : EnterFreeSlow(id, record);
   }
-  Ledger::Entered ForgetSlow(BufferId id, LiveRecord record);
+  Ledger::Entered EnterFreeSlow(BufferId id, LiveRecord record);
   // Changes the size of the live table by a limited step towards the size that fits. As long as the size does not fit,
   // each event makes such a step.
   void Resize() { ledger_.CountEachEvent(!live_.Resize(ledger_.live_records())); }
@@ -220,8 +221,8 @@ class ProfilerImpl {
   void Resize(Ledger::Entered entered) {
     if (entered == Ledger::kEnteredAndCounted) Resize();
   }
-  // The same as Forget, for a record that a new one with the same id has replaced.
-  void ForgetReplaced(BufferId id, LiveRecord record);
+  // The same as EnterFree, for a record that a new one with the same id has replaced.
+  void EnterReplaced(BufferId id, LiveRecord record);
   // Returns whether a block in a pool may be of this kind.
   static bool IsForBlocks(MemoryKind kind) {
     return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
@@ -231,8 +232,8 @@ class ProfilerImpl {
   FreedRecord FreeBlock(uint64_t start);
   bool AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
   FreedRecord FreeAnyBlock(uint64_t start);
-  // The same as EndStale, for a block.
-  bool EndStaleBlock(uint64_t address);
+  // The same as RemoveStaleRecord, for a block.
+  bool RemoveStaleBlock(uint64_t address);
   // Returns false if another segment has its addresses now.
   bool RestoreSegment(const FreedRecord& freed);
   void RestoreBlock(const FreedRecord& freed);
@@ -273,8 +274,8 @@ class ProfilerImpl {
   CounterTable counters_;
   mutable Mutex tags_mutex_;
   mutable ProbeSlot probes_[kMaxDevices];
-  // Bit d: device d has a probe that does not yield. It changes under the mutex of the device's slot.
-  std::atomic<uint64_t> firm_probes_{0};
+  // Bit d: device d has a probe that is not replaceable. It changes under the mutex of the device's slot.
+  std::atomic<uint64_t> driver_probes_{0};
   static_assert(kMaxDevices <= 64);
 
   std::atomic<void (*)(Snapshot*)> finish_snapshot_{nullptr};
@@ -305,7 +306,7 @@ inline SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords wo
 
 inline bool ProfilerImpl::Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes) {
   if (site == kNoSite) {
-    EndStale(id);
+    RemoveStaleRecord(id);
     return Drop(static_cast<uint64_t>(bytes));
   }
   const Ledger::CellRef cell_ref = ledger_.Prefetch(site);
@@ -314,7 +315,7 @@ inline bool ProfilerImpl::Enter(const LiveTable::Position& position, BufferId id
     case LiveTable::Inserted::kNoMemory:
       return Drop(static_cast<uint64_t>(bytes));
     case LiveTable::Inserted::kReplaced:
-      ForgetReplaced(id, replaced);
+      EnterReplaced(id, replaced);
       break;
     case LiveTable::Inserted::kNew:
       break;
@@ -357,7 +358,7 @@ inline FreedRecord ProfilerImpl::Free(BufferId id) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return {};
   }
-  Resize(Forget(id, record));
+  Resize(EnterFree(id, record));
   FreedRecord freed;
   freed.id_ = id;
   freed.bytes_ = record.bytes;

@@ -65,7 +65,7 @@ bool SegmentMap::Reserve(size_t more) {
   return true;
 }
 
-void SegmentMap::Repaint(uint64_t start, uint64_t end, Segment* from, Segment* to) {
+void SegmentMap::ReassignPieces(uint64_t start, uint64_t end, Segment* from, Segment* to) {
   ++generation_;
   size_t first = PieceAfter(start);
   size_t last = first;
@@ -136,7 +136,7 @@ Segment* SegmentMap::Add(uint64_t start, uint64_t end, uint64_t id, SiteId site,
       other->outer = segment;
     }
   });
-  Repaint(start, end, segment->outer, segment);
+  ReassignPieces(start, end, segment->outer, segment);
   SetDepths(start, end);
   only_account_.store(empty() || only_account() == account ? account : -1, std::memory_order_relaxed);
   segments_.fetch_add(1, std::memory_order_relaxed);
@@ -144,7 +144,7 @@ Segment* SegmentMap::Add(uint64_t start, uint64_t end, uint64_t id, SiteId site,
 }
 
 void SegmentMap::Remove(Segment* segment) {
-  Repaint(segment->start, segment->end, segment, segment->outer);
+  ReassignPieces(segment->start, segment->end, segment, segment->outer);
   Free(segment);
   segments_.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -152,9 +152,9 @@ void SegmentMap::Remove(Segment* segment) {
 bool SegmentMap::SetEnd(Segment* segment, uint64_t end) {
   if (!Reserve(1)) return false;
   if (end > segment->end) {
-    Repaint(segment->end, end, segment->outer, segment);
+    ReassignPieces(segment->end, end, segment->outer, segment);
   } else {
-    Repaint(end, segment->end, segment, segment->outer);
+    ReassignPieces(end, segment->end, segment, segment->outer);
   }
   Return(*segment, static_cast<int64_t>(end - segment->end));
   segment->end = end;
@@ -174,7 +174,7 @@ Segment* SegmentMap::Split(Segment* segment, uint64_t at, uint64_t id, SiteId si
   ForEachSegment(at, segment->end, [&](Segment* inner) {
     if (inner->outer == segment) inner->outer = high;
   });
-  Repaint(at, segment->end, segment, high);
+  ReassignPieces(at, segment->end, segment, high);
   segment->end = at;
   for (Segment* part : {segment, high}) part->idle_bytes.store(part->bytes(), std::memory_order_relaxed);
   segments_.fetch_add(1, std::memory_order_relaxed);
@@ -186,7 +186,7 @@ bool SegmentMap::Merge(Segment* first, Segment* second) {
   ForEachSegment(second->start, second->end, [&](Segment* inner) {
     if (inner->outer == second) inner->outer = first;
   });
-  Repaint(second->start, second->end, second, first);
+  ReassignPieces(second->start, second->end, second, first);
   first->end = second->end;
   Return(*first, second->idle_bytes.load(std::memory_order_relaxed));
   Free(second);

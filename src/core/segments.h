@@ -154,7 +154,7 @@ class SegmentMap {
   // Changes the pieces of `from` in [start, end) to pieces of `to`. If `from` is null, makes pieces of `to` for the
   // addresses in [start, end) that have no segment. If `to` is null, removes the pieces. REQUIRES: capacity for the new
   // pieces (Reserve).
-  void Repaint(uint64_t start, uint64_t end, Segment* from, Segment* to);
+  void ReassignPieces(uint64_t start, uint64_t end, Segment* from, Segment* to);
   // Computes the depths of the segments that have a byte in [start, end) from their `outer`.
   void SetDepths(uint64_t start, uint64_t end);
   Segment* NewSegment();

@@ -21,7 +21,7 @@
 #include "hbmprof/pjrt.h"
 #include "src/backends/pjrt/abi.h"
 #include "src/base/completes.h"
-#include "src/base/made_once.h"
+#include "src/base/lock_free_lazy.h"
 #include "src/base/message.h"
 #include "src/core/injected.h"
 
@@ -48,7 +48,7 @@ struct Answer {
   const PJRT_Api* api = nullptr;
   std::string refusal;
 };
-MadeOnce<Answer> answer;
+LockFreeLazy<Answer> answer;
 
 std::string_view Refusal() {
   const Answer* made = answer.Get([]() -> std::unique_ptr<Answer> { return nullptr; });

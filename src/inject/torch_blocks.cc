@@ -30,9 +30,9 @@ enum class State : uint8_t {
   kShown,
   kForked,  // the process is a forked child: its tables are empty
   // In all states below, the reports are not used, because they contradict each other or the records.
-  kOtherTotal,     // PyTorch's total says `told` bytes allocated, the sum of its reports is `counted`
-  kMoreThanTotal,  // `told` bytes are reserved, which is less than the `counted` bytes that are allocated
-  kUnknownFree,    // PyTorch frees a block that it did not report, or `told` bytes where it reported `counted`
+  kOtherTotal,     // PyTorch's total says `reported` bytes allocated, the sum of its reports is `counted`
+  kMoreThanTotal,  // `reported` bytes are reserved, which is less than the `counted` bytes that are allocated
+  kUnknownFree,    // PyTorch frees a block that it did not report, or `reported` bytes where it reported `counted`
   kLiveTwice,
   kOutside,
   kOtherDevice,
@@ -48,7 +48,7 @@ struct Device {
   // Whether a block could not be recorded. If so, the free of an unknown block is not an error.
   std::atomic<bool> has_dropped{false};
   std::atomic<int> id{-1};  // the DeviceId in the profiler; -1: not known yet
-  std::atomic<int64_t> told{0};
+  std::atomic<int64_t> reported{0};
   std::atomic<int64_t> counted{0};
   // PyTorch's out-of-memory errors: their number, and the values of the last one.
   std::atomic<int64_t> failures{0};
@@ -84,8 +84,8 @@ AllocatorId TorchAllocator() {
 }
 
 // From now on the reports of the device are not used, and its blocks are not shown.
-void Refuse(Device& device, State reason, int64_t told = 0, int64_t counted = 0) {
-  device.told.store(told, std::memory_order_relaxed);
+void Refuse(Device& device, State reason, int64_t reported = 0, int64_t counted = 0) {
+  device.reported.store(reported, std::memory_order_relaxed);
   device.counted.store(counted, std::memory_order_relaxed);
   device.state.store(reason, std::memory_order_release);
   const int id = device.id.load(std::memory_order_relaxed);
@@ -158,10 +158,10 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   if (!device.IsShown() || !Completes([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
   device.state.store(State::kShown, std::memory_order_relaxed);
   const int64_t counted = device.live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  const auto told = static_cast<int64_t>(total_allocated);
+  const auto reported = static_cast<int64_t>(total_allocated);
   const auto reserved = static_cast<int64_t>(total_reserved);
-  if (told != counted) return Refuse(device, State::kOtherTotal, told, counted);
-  if (reserved < told) return Refuse(device, State::kMoreThanTotal, reserved, told);
+  if (reported != counted) return Refuse(device, State::kOtherTotal, reported, counted);
+  if (reserved < reported) return Refuse(device, State::kMoreThanTotal, reserved, reported);
   if (bytes > 0) {
     left_failure.is_left = false;
     HandedOut(device, caller, address, bytes);
@@ -214,7 +214,7 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
 namespace {
 
 std::string WhyNotShown(const Device& device) {
-  const int64_t told = device.told.load(std::memory_order_relaxed);
+  const int64_t reported = device.reported.load(std::memory_order_relaxed);
   const int64_t counted = device.counted.load(std::memory_order_relaxed);
   switch (device.state.load(std::memory_order_acquire)) {
     case State::kUnused:
@@ -222,11 +222,11 @@ std::string WhyNotShown(const Device& device) {
     case State::kForked:
       break;
     case State::kOtherTotal:
-      return absl::StrCat("its total is ", told, " bytes, the sum of its reports ", counted, " bytes");
+      return absl::StrCat("its total is ", reported, " bytes, the sum of its reports ", counted, " bytes");
     case State::kMoreThanTotal:
-      return absl::StrCat("it reports ", counted, " bytes allocated, but ", told, " bytes reserved");
+      return absl::StrCat("it reports ", counted, " bytes allocated, but ", reported, " bytes reserved");
     case State::kUnknownFree:
-      return absl::StrCat("it frees ", told, " bytes at an address where it has reported ", counted, " bytes");
+      return absl::StrCat("it frees ", reported, " bytes at an address where it has reported ", counted, " bytes");
     case State::kLiveTwice:
       return "it reports an allocation at the address of a live block";
     case State::kOutside:
@@ -251,7 +251,7 @@ bool IsCalledByTorch(const Snapshot& snapshot, const Snapshot::Stack& stack) {
 
 // Whether PyTorch's caching allocator has allocated segments without a report. Stream-ordered memory does not belong to
 // this allocator, and PyTorch does not report memory that it does not cache.
-bool HasSilentSegments(const Snapshot& snapshot) {
+bool HasUnreportedSegments(const Snapshot& snapshot) {
   if (has_report.load(std::memory_order_relaxed) || IsCacheOff()) return false;
   for (const Snapshot::Sample& sample : snapshot.samples) {
     const bool is_segment = (sample.kind == MemoryKind::kDevice || sample.kind == MemoryKind::kVmm) &&
@@ -279,7 +279,7 @@ void AddWarnings(Snapshot* snapshot) {
   if (has_unknown_device.load(std::memory_order_relaxed)) {
     warnings.push_back("PyTorch's blocks are not shown on a device whose number is not from 0 to 63");
   }
-  if (HasSilentSegments(*snapshot)) {
+  if (HasUnreportedSegments(*snapshot)) {
     warnings.push_back("PyTorch's blocks are not shown, only its segments: it reports none");
   }
 }

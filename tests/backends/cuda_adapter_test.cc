@@ -259,10 +259,10 @@ TEST_F(SharedOpeningsTest, RemovedDeviceStartsOver) {
   int recorded = 0;
   const auto open = [&] { openings_.Open(&place_, kDefaultDevice, [&] { ++recorded; }); };
   open();
-  openings_.ForgetDevice(DeviceId{1});
+  openings_.RemoveDevice(DeviceId{1});
   open();
   EXPECT_EQ(recorded, 1) << "another device's";
-  openings_.ForgetDevice(kDefaultDevice);
+  openings_.RemoveDevice(kDefaultDevice);
   open();
   EXPECT_EQ(recorded, 2);
 }

@@ -103,7 +103,7 @@ def cuda_functions(text):
 
 
 def cuda_base(name):
-  """A PASSED or irrelevant function's variants for the per-thread default stream are what it is."""
+  """A NOT_WRAPPED or irrelevant function's variants for the per-thread default stream are what it is."""
   return re.sub(r"_pt[sd][sz]$", "", name)
 
 
@@ -137,7 +137,7 @@ class Cuda(unittest.TestCase):
     self.irrelevant = Irrelevant("tests/backends/cuda_entry_points.txt")
     calls = read("src/backends/cuda/driver_calls.inc")
     self.tracked = set(re.findall(r"^CALL\((\w+),", calls, re.MULTILINE))
-    self.passed = set(re.findall(r"^PASSED\((\w+),", calls, re.MULTILINE))
+    self.passed = set(re.findall(r"^NOT_WRAPPED\((\w+),", calls, re.MULTILINE))
 
   def problems(self, functions):
     handled = self.tracked | {name for name in functions if name in self.passed or cuda_base(name) in self.passed}

@@ -32,17 +32,17 @@ class PjrtRecordsTest : public ::testing::Test {
  protected:
   // A separate function, so that its buffers have a stack of their own.
   [[gnu::noinline]] void Create(PjrtHandle buffer, size_t bytes, PjrtHandle client = kClient) {
-    books_.Created(Caller::OfThisFunction(), client, buffer, Bytes(bytes));
+    records_.Created(Caller::OfThisFunction(), client, buffer, Bytes(bytes));
   }
   [[gnu::noinline]] void Alias(PjrtHandle buffer, PjrtHandle source) {
-    books_.CreatedAlias(Caller::OfThisFunction(), kClient, buffer, source, Bytes(999));
+    records_.CreatedAlias(Caller::OfThisFunction(), kClient, buffer, source, Bytes(999));
   }
   [[gnu::noinline]] void View(PjrtHandle buffer) {
-    books_.CreatedView(Caller::OfThisFunction(), kClient, buffer, Bytes(999));
+    records_.CreatedView(Caller::OfThisFunction(), kClient, buffer, Bytes(999));
   }
   PjrtRecords::Removed Destroy(PjrtHandle buffer) {
     bool known = false;
-    return books_.Destroyed(buffer, &known);
+    return records_.Destroyed(buffer, &known);
   }
   int64_t InUse() { return profiler_.Stats(kDefaultDevice).bytes_in_use; }
   int64_t Peak() { return profiler_.Stats(kDefaultDevice).peak_bytes_in_use; }
@@ -50,7 +50,7 @@ class PjrtRecordsTest : public ::testing::Test {
   int64_t RecordForeignFree() { return profiler_.GetTrackerStats().foreign_frees; }
 
   Profiler profiler_;
-  PjrtRecords books_{profiler_};
+  PjrtRecords records_{profiler_};
 };
 
 TEST_F(PjrtRecordsTest, BufferCountsUntilDestroyed) {
@@ -68,9 +68,9 @@ TEST_F(PjrtRecordsTest, BufferCountsUntilDestroyed) {
 
 TEST_F(PjrtRecordsTest, DeletionEndsMemoryOnce) {
   Create(kA, 100);
-  books_.Deleted(kA);
+  records_.Deleted(kA);
   EXPECT_EQ(InUse(), 0);
-  books_.Deleted(kA);
+  records_.Deleted(kA);
   Destroy(kA);
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(RecordForeignFree(), 0);
@@ -79,10 +79,10 @@ TEST_F(PjrtRecordsTest, DeletionEndsMemoryOnce) {
 TEST_F(PjrtRecordsTest, FailedDestructionPutsBufferBack) {
   Create(kA, 100);
   const Snapshot before = profiler_.TakeSnapshot();
-  books_.PutBack(Destroy(kA));
+  records_.PutBack(Destroy(kA));
   EXPECT_EQ(InUse(), 100);
   EXPECT_EQ(profiler_.TakeSnapshot().stacks[0].return_addresses, before.stacks[0].return_addresses);
-  books_.PutBack(books_.Deleted(kA));
+  records_.PutBack(records_.Deleted(kA));
   EXPECT_EQ(InUse(), 100);
   Destroy(kA);
   EXPECT_EQ(InUse(), 0);
@@ -92,12 +92,12 @@ TEST_F(PjrtRecordsTest, FailedDestructionPutsBufferBack) {
 
 TEST_F(PjrtRecordsTest, UnknownHandleIsAForeignFree) {
   bool known = true;
-  books_.Destroyed(kA, &known);
+  records_.Destroyed(kA, &known);
   EXPECT_FALSE(known);
   EXPECT_EQ(RecordForeignFree(), 1);
-  books_.Destroyed(nullptr, &known);
+  records_.Destroyed(nullptr, &known);
   EXPECT_TRUE(known);
-  books_.Deleted(kA);
+  records_.Deleted(kA);
   EXPECT_EQ(RecordForeignFree(), 1);
 }
 
@@ -129,7 +129,7 @@ TEST_F(PjrtRecordsTest, SharedMemoryCountsOnceUntilLastHolder) {
   EXPECT_EQ(InUse(), 100);
   Destroy(kA);
   EXPECT_EQ(InUse(), 100);
-  books_.Deleted(kC);
+  records_.Deleted(kC);
   EXPECT_EQ(InUse(), 100);
   Destroy(kB);
   EXPECT_EQ(InUse(), 0);
@@ -142,7 +142,7 @@ TEST_F(PjrtRecordsTest, SharedMemoryCountsOnceUntilLastHolder) {
 TEST_F(PjrtRecordsTest, FailedDestructionOfAliasKeepsSharing) {
   Create(kA, 100);
   Alias(kB, kA);
-  books_.PutBack(Destroy(kB));
+  records_.PutBack(Destroy(kB));
   Destroy(kA);
   EXPECT_EQ(InUse(), 100);
   Destroy(kB);
@@ -152,9 +152,9 @@ TEST_F(PjrtRecordsTest, FailedDestructionOfAliasKeepsSharing) {
 
 TEST_F(PjrtRecordsTest, FulfilledAliasSharesMemory) {
   View(kA);
-  books_.AwaitsFulfilment(kCallback, kA);
+  records_.AwaitsFulfilment(kCallback, kA);
   Create(kB, 100);
-  books_.Fulfilled(kCallback, kB);
+  records_.Fulfilled(kCallback, kB);
   EXPECT_EQ(InUse(), 100);
   Destroy(kB);
   EXPECT_EQ(InUse(), 100);
@@ -165,16 +165,16 @@ TEST_F(PjrtRecordsTest, FulfilledAliasSharesMemory) {
 
 TEST_F(PjrtRecordsTest, AliasFulfilledWithErrorHoldsNothing) {
   View(kA);
-  books_.AwaitsFulfilment(kCallback, kA);
-  books_.Fulfilled(kCallback, nullptr);
-  books_.Fulfilled(kCallback, kA);  // a callback is good for once
+  records_.AwaitsFulfilment(kCallback, kA);
+  records_.Fulfilled(kCallback, nullptr);
+  records_.Fulfilled(kCallback, kA);  // a callback is good for once
   Destroy(kA);
   EXPECT_EQ(Live(), 0);
 }
 
 TEST_F(PjrtRecordsTest, MovedMemoryKeepsRecord) {
   Create(kA, 100);
-  EXPECT_TRUE(books_.Moved(kA, kB));
+  EXPECT_TRUE(records_.Moved(kA, kB));
   EXPECT_EQ(InUse(), 100);
   EXPECT_EQ(Peak(), 100);
   EXPECT_EQ(profiler_.Stats(kDefaultDevice).num_allocs, 1);
@@ -182,37 +182,37 @@ TEST_F(PjrtRecordsTest, MovedMemoryKeepsRecord) {
   EXPECT_EQ(InUse(), 100);
   Destroy(kB);
   EXPECT_EQ(InUse(), 0);
-  EXPECT_FALSE(books_.Moved(kA, kB)) << "unknown";
+  EXPECT_FALSE(records_.Moved(kA, kB)) << "unknown";
 }
 
 TEST_F(PjrtRecordsTest, ExternalReferenceOutlivesDeletion) {
   Create(kA, 100);
-  books_.ReferenceAdded(kA);
-  books_.ReferenceAdded(kA);
-  books_.Deleted(kA);
-  books_.ReferenceDropped(kA);
+  records_.ReferenceAdded(kA);
+  records_.ReferenceAdded(kA);
+  records_.Deleted(kA);
+  records_.ReferenceDropped(kA);
   EXPECT_EQ(InUse(), 100);
-  books_.ReferenceDropped(kA);
+  records_.ReferenceDropped(kA);
   EXPECT_EQ(InUse(), 0);
   Destroy(kA);
   EXPECT_EQ(RecordForeignFree(), 0);
 
   Create(kA, 100);
-  books_.ReferenceAdded(kA);
+  records_.ReferenceAdded(kA);
   Destroy(kA);
   EXPECT_EQ(InUse(), 0) << "the handle owned the reference";
 }
 
 TEST_F(PjrtRecordsTest, TransferBuffersKeepCreationStack) {
-  books_.TransferCreated(Caller::OfThisFunction(), kClient, kManager, {Bytes(10), Bytes(20), Bytes(40)});
+  records_.TransferCreated(Caller::OfThisFunction(), kClient, kManager, {Bytes(10), Bytes(20), Bytes(40)});
   EXPECT_EQ(InUse(), 70);
-  EXPECT_TRUE(books_.TransferRetrieved(kManager, 1, kA));
-  EXPECT_FALSE(books_.TransferRetrieved(kManager, 3, kB));
+  EXPECT_TRUE(records_.TransferRetrieved(kManager, 1, kA));
+  EXPECT_FALSE(records_.TransferRetrieved(kManager, 3, kB));
   EXPECT_EQ(InUse(), 70);
   EXPECT_EQ(profiler_.Stats(kDefaultDevice).num_allocs, 3);
-  books_.PutBack(books_.TransferDestroyed(kManager));
+  records_.PutBack(records_.TransferDestroyed(kManager));
   EXPECT_EQ(InUse(), 70);
-  books_.TransferDestroyed(kManager);
+  records_.TransferDestroyed(kManager);
   EXPECT_EQ(InUse(), 20);
   Destroy(kA);
   EXPECT_EQ(Live(), 0);
@@ -232,7 +232,7 @@ std::shared_ptr<PjrtProgram> Program(std::vector<DeviceId> devices) {
 
 TEST_F(PjrtRecordsTest, ExecutableCodeCountsOnEachDevice) {
   const DeviceId second = profiler_.Device("second");
-  books_.Loaded(Caller::OfThisFunction(), kA, Program({kDefaultDevice, second}));
+  records_.Loaded(Caller::OfThisFunction(), kA, Program({kDefaultDevice, second}));
   EXPECT_EQ(InUse(), 1000);
   EXPECT_EQ(profiler_.Stats(second).bytes_in_use, 1000);
   const Snapshot snapshot = profiler_.TakeSnapshot();
@@ -242,14 +242,14 @@ TEST_F(PjrtRecordsTest, ExecutableCodeCountsOnEachDevice) {
   EXPECT_EQ(tags.at("peak_bytes"), "4000");
   EXPECT_EQ(snapshot.samples[0].kind, MemoryKind::kExecutable);
 
-  books_.PutBack(books_.ExecutableDeleted(kA));
+  records_.PutBack(records_.ExecutableDeleted(kA));
   EXPECT_EQ(InUse(), 1000);
-  books_.ExecutableDeleted(kA);
+  records_.ExecutableDeleted(kA);
   EXPECT_EQ(InUse(), 0);
   bool known = false;
-  books_.ExecutableDestroyed(kA, &known);
+  records_.ExecutableDestroyed(kA, &known);
   EXPECT_TRUE(known);
-  books_.ExecutableDestroyed(kA, &known);
+  records_.ExecutableDestroyed(kA, &known);
   EXPECT_FALSE(known);
   EXPECT_EQ(Live(), 0);
   EXPECT_EQ(RecordForeignFree(), 1);
@@ -259,9 +259,9 @@ TEST_F(PjrtRecordsTest, LeaksOfClientAreListed) {
   for (const PjrtHandle handle : {kA, kB}) Create(handle, 100);
   Alias(kC, kB);
   Create(&handles[10], 5, kOtherClient);
-  books_.Loaded(Caller::OfThisFunction(), &handles[11], Program({kDefaultDevice}));
-  const PjrtRecords::Removed left = books_.ClientDestroyed(kClient);
-  const std::vector<PjrtRecords::Leftover> rows = books_.LeftoversIn(left);
+  records_.Loaded(Caller::OfThisFunction(), &handles[11], Program({kDefaultDevice}));
+  const PjrtRecords::Removed left = records_.ClientDestroyed(kClient);
+  const std::vector<PjrtRecords::Leak> rows = records_.LeaksIn(left);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].count, 1);
   EXPECT_EQ(rows[0].bytes, 1000);
@@ -277,7 +277,7 @@ TEST_F(PjrtRecordsTest, LeaksOfClientAreListed) {
 
 TEST_F(PjrtRecordsTest, FailedClientDestructionKeepsBuffers) {
   Create(kA, 100);
-  books_.PutBack(books_.ClientDestroyed(kClient));
+  records_.PutBack(records_.ClientDestroyed(kClient));
   Destroy(kA);
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(RecordForeignFree(), 0);
@@ -286,15 +286,15 @@ TEST_F(PjrtRecordsTest, FailedClientDestructionKeepsBuffers) {
 TEST_F(PjrtRecordsTest, PinnedMemoryCountsWhileMapped) {
   PjrtMemory pinned = Bytes(4096);
   pinned.attributes.kind = MemoryKind::kPinnedHost;
-  books_.HostMapped(Caller::OfThisFunction(), kA, pinned);
+  records_.HostMapped(Caller::OfThisFunction(), kA, pinned);
   const auto held = [&] { return profiler_.Stats(kDefaultDevice, MemorySpace::kPinnedHost).bytes_in_use; };
   EXPECT_EQ(held(), 4096);
   EXPECT_EQ(InUse(), 0);
-  books_.PutBack(books_.HostUnmapped(kA));
+  records_.PutBack(records_.HostUnmapped(kA));
   EXPECT_EQ(held(), 4096);
-  books_.HostUnmapped(kA);
+  records_.HostUnmapped(kA);
   EXPECT_EQ(held(), 0);
-  books_.HostUnmapped(kA);
+  records_.HostUnmapped(kA);
   EXPECT_EQ(RecordForeignFree(), 0);
 }
 

@@ -1,5 +1,5 @@
-// LedgerAllocator: passes every call to an upstream, keeps its own books of what upstream did, and lets a test fail or
-// hold a free. Put between a TrackingAllocator and the real allocator, its books are the oracle of the profiler's.
+// LedgerAllocator: passes every call to an upstream, keeps its own totals of what upstream did, and lets a test fail or
+// hold a free. Put between a TrackingAllocator and the real allocator, its totals are the oracle of the profiler's.
 #ifndef HBMPROF_TESTS_CONTRACT_LEDGER_ALLOCATOR_H_
 #define HBMPROF_TESTS_CONTRACT_LEDGER_ALLOCATOR_H_
 
@@ -21,7 +21,7 @@ namespace hbmprof {
 class LedgerAllocator : public DeviceAllocator {
  public:
   // Requested bytes; successful calls only, zero-byte allocations left out.
-  struct Books {
+  struct Totals {
     int64_t bytes_in_use = 0;
     int64_t peak_bytes_in_use = 0;
     int64_t num_allocs = 0;
@@ -36,9 +36,9 @@ class LedgerAllocator : public DeviceAllocator {
   // Called after upstream has freed and before the free returns.
   void OnFreed(std::function<void()> hook) { on_freed_ = std::move(hook); }
 
-  Books books() const {
+  Totals totals() const {
     internal::MutexLock lock(mutex_);
-    return books_;
+    return totals_;
   }
 
   absl::StatusOr<void*> Allocate(size_t bytes) override { return Enter(upstream_.Allocate(bytes), bytes); }
@@ -60,15 +60,16 @@ class LedgerAllocator : public DeviceAllocator {
     if (!ptr.ok() || *ptr == nullptr) return ptr;
     internal::MutexLock lock(mutex_);
     sizes_[*ptr] = static_cast<int64_t>(bytes);
-    books_.bytes_in_use += bytes;
-    books_.peak_bytes_in_use = std::max(books_.peak_bytes_in_use, books_.bytes_in_use);
-    books_.largest_alloc_size = std::max(books_.largest_alloc_size, static_cast<int64_t>(bytes));
-    ++books_.num_allocs;
-    ++books_.num_live;
+    totals_.bytes_in_use += bytes;
+    totals_.peak_bytes_in_use = std::max(totals_.peak_bytes_in_use, totals_.bytes_in_use);
+    totals_.largest_alloc_size = std::max(totals_.largest_alloc_size, static_cast<int64_t>(bytes));
+    ++totals_.num_allocs;
+    ++totals_.num_live;
     return ptr;
   }
 
-  // Out of the books before the real free, and back if it fails: upstream may hand the address out at once.
+  // The totals are reduced before the real free, because upstream may reuse the address at once; if the free fails,
+  // they are restored.
   template <typename RealFree>
   absl::Status Leave(void* ptr, RealFree real_free) {
     if (!free_failure_.ok()) return free_failure_;
@@ -78,16 +79,16 @@ class LedgerAllocator : public DeviceAllocator {
       if (const auto it = sizes_.find(ptr); it != sizes_.end()) {
         bytes = it->second;
         sizes_.erase(it);
-        books_.bytes_in_use -= bytes;
-        --books_.num_live;
+        totals_.bytes_in_use -= bytes;
+        --totals_.num_live;
       }
     }
     const absl::Status status = real_free();
     if (!status.ok() && bytes >= 0) {
       internal::MutexLock lock(mutex_);
       sizes_[ptr] = bytes;
-      books_.bytes_in_use += bytes;
-      ++books_.num_live;
+      totals_.bytes_in_use += bytes;
+      ++totals_.num_live;
     }
     if (status.ok() && on_freed_) on_freed_();
     return status;
@@ -98,7 +99,7 @@ class LedgerAllocator : public DeviceAllocator {
   std::function<void()> on_freed_;
   mutable internal::Mutex mutex_;
   std::unordered_map<void*, int64_t> sizes_ ABSL_GUARDED_BY(mutex_);
-  Books books_ ABSL_GUARDED_BY(mutex_);
+  Totals totals_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hbmprof

@@ -40,13 +40,13 @@ class TrackingContract : public ContractTest {
   DeviceStats Stats() const { return profiler_.Stats(tracker_->device(), SpaceOf(tracker_->kind())); }
 
   void ExpectProfilerAgrees() {
-    const LedgerAllocator::Books books = ledger().books();
+    const LedgerAllocator::Totals totals = ledger().totals();
     const DeviceStats stats = Stats();
-    EXPECT_EQ(stats.bytes_in_use, books.bytes_in_use);
-    EXPECT_EQ(stats.peak_bytes_in_use, books.peak_bytes_in_use);
-    EXPECT_EQ(stats.num_allocs, books.num_allocs);
-    EXPECT_EQ(stats.num_live, books.num_live);
-    EXPECT_EQ(stats.largest_alloc_size, books.largest_alloc_size);
+    EXPECT_EQ(stats.bytes_in_use, totals.bytes_in_use);
+    EXPECT_EQ(stats.peak_bytes_in_use, totals.peak_bytes_in_use);
+    EXPECT_EQ(stats.num_allocs, totals.num_allocs);
+    EXPECT_EQ(stats.num_live, totals.num_live);
+    EXPECT_EQ(stats.largest_alloc_size, totals.largest_alloc_size);
   }
 
   void ExpectSnapshotSumsToStats() {
@@ -304,7 +304,7 @@ TEST_P(TrackingContract, ThreadsReusingAddressesEndAtZero) {
   EXPECT_EQ(Stats().bytes_in_use, 0);
   EXPECT_EQ(Stats().num_live, 0);
   EXPECT_EQ(Stats().num_allocs, allocated);
-  EXPECT_EQ(ledger().books().bytes_in_use, 0);
+  EXPECT_EQ(ledger().totals().bytes_in_use, 0);
   ExpectSnapshotSumsToStats();
   int64_t recorded_bytes = 0;
   for (const Snapshot::Sample& sample : profiler().TakeSnapshot().samples) recorded_bytes += sample.alloc_bytes;

@@ -1,5 +1,5 @@
 // What a copy of the library that has joined the injected one's profiler needs of the core: snapshots as bytes, records
-// that are refined, probes that yield. The two copies in one process: tests/inject/joined_test.cc.
+// that are refined, replaceable probes. The two copies in one process: tests/inject/joined_test.cc.
 #include "src/core/injected.h"
 
 #include <atomic>
@@ -184,19 +184,19 @@ TEST(Probe, ThatYieldsDoesNotReplaceAFirmOne) {
       return answer;
     };
   };
-  EXPECT_FALSE(impl.HasFirmProbe(kDefaultDevice));
-  impl.SetDeviceProbe(kDefaultDevice, probe(1), nullptr, /*yields=*/true);
-  EXPECT_FALSE(impl.HasFirmProbe(kDefaultDevice));
+  EXPECT_FALSE(impl.HasDriverProbe(kDefaultDevice));
+  impl.SetDeviceProbe(kDefaultDevice, probe(1), nullptr, /*is_replaceable=*/true);
+  EXPECT_FALSE(impl.HasDriverProbe(kDefaultDevice));
   EXPECT_EQ(limit(), 1);
-  impl.SetDeviceProbe(kDefaultDevice, probe(2), nullptr, /*yields=*/false);
-  EXPECT_TRUE(impl.HasFirmProbe(kDefaultDevice));
+  impl.SetDeviceProbe(kDefaultDevice, probe(2), nullptr, /*is_replaceable=*/false);
+  EXPECT_TRUE(impl.HasDriverProbe(kDefaultDevice));
   EXPECT_EQ(limit(), 2);
-  impl.SetDeviceProbe(kDefaultDevice, probe(3), nullptr, /*yields=*/true);
+  impl.SetDeviceProbe(kDefaultDevice, probe(3), nullptr, /*is_replaceable=*/true);
   EXPECT_EQ(limit(), 2);
-  impl.RemoveDeviceProbe(kDefaultDevice, nullptr, /*yields=*/true);
+  impl.RemoveDeviceProbe(kDefaultDevice, nullptr, /*is_replaceable=*/true);
   EXPECT_EQ(limit(), 2) << "not its own";
   impl.RemoveDeviceProbe(kDefaultDevice, nullptr);
-  EXPECT_FALSE(impl.HasFirmProbe(kDefaultDevice));
+  EXPECT_FALSE(impl.HasDriverProbe(kDefaultDevice));
   EXPECT_EQ(limit(), std::nullopt);
 }
 
@@ -216,19 +216,19 @@ TEST(Probe, ThatYieldedIsAwaitedAtRemoval) {
         has_ended = true;
         return DeviceProbe();
       },
-      &owner, /*yields=*/true);
+      &owner, /*is_replaceable=*/true);
   std::thread asks([&] { profiler.Stats(kDefaultDevice); });
   while (!runs) std::this_thread::yield();
   std::thread replaces([&] {
     impl.SetDeviceProbe(
         kDefaultDevice, [] { return DeviceProbe(); }, nullptr);
   });
-  while (!impl.HasFirmProbe(kDefaultDevice)) std::this_thread::yield();
+  while (!impl.HasDriverProbe(kDefaultDevice)) std::this_thread::yield();
   std::thread lets_it_end([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     ends = true;
   });
-  impl.RemoveDeviceProbe(kDefaultDevice, &owner, /*yields=*/true);
+  impl.RemoveDeviceProbe(kDefaultDevice, &owner, /*is_replaceable=*/true);
   EXPECT_TRUE(has_ended);
   asks.join();
   replaces.join();

@@ -117,7 +117,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     } catch (const std::bad_alloc&) {
       const cudaError_t error = Base::FreeAllCached();
       const std::lock_guard<std::mutex> lock(mutex);
-      ForgetGone();
+      RemoveFreedSegments();
       return error;
     }
     const cudaError_t error = idle->FreeAllCached();
@@ -160,7 +160,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     if (error != cudaSuccess) {
       {
         const std::lock_guard<std::mutex> lock(mutex);
-        ForgetGone();
+        RemoveFreedSegments();
       }
       if (error == cudaErrorMemoryAllocation) {
         ReportOutOfMemory({"cub::CachingDeviceAllocator::DeviceAllocate", bytes, NameOf(ordinal)}, profiler_);
@@ -193,7 +193,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
           profiler_.RecordResize(key.second, bytes);
         }
         // If CUB has freed its cache to make this allocation, there are more segments than CUB has memory.
-        if (segments_.size() != live_blocks.size() + cached_blocks.size()) ForgetGone();
+        if (segments_.size() != live_blocks.size() + cached_blocks.size()) RemoveFreedSegments();
       }
     }
     profiler_.RecordBlockFrom(caller, key.second, bytes, attributes);
@@ -232,7 +232,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
   }
 
   // Removes the segments whose memory CUB does not have any more.
-  void ForgetGone() {
+  void RemoveFreedSegments() {
     for (auto segment = segments_.begin(); segment != segments_.end();) {
       const auto& [key, known] = *segment;
       if (StateOf(key, known.bytes) != State::kGone) {

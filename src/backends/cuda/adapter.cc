@@ -196,7 +196,7 @@ void SharedOpenings::PutBack(Profiler& profiler, CudaDeviceResets& resets, const
   resets.PutBack(profiler, address, closed.record, before);
 }
 
-void SharedOpenings::ForgetDevice(DeviceId device) {
+void SharedOpenings::RemoveDevice(DeviceId device) {
   MutexLock lock(mutex_);
   for (auto opening = openings_.begin(); opening != openings_.end();) {
     opening = opening->second.device == device ? openings_.erase(opening) : std::next(opening);

@@ -187,7 +187,7 @@ class SharedOpenings {
   }
 
   // Removes the openings on a device. Does not change records.
-  void ForgetDevice(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
+  void RemoveDevice(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Opening {

@@ -169,7 +169,7 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
   for (const BufferId array : arrays) {
     if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array, unmapped);
   }
-  shared_.ForgetDevice(id);
+  shared_.RemoveDevice(id);
   CudaDriverRanges::Changed();
 }
 

@@ -246,7 +246,7 @@ void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument) {
   void* library = CudaDriverLibrary();
   const auto has = [&](const char* name) { return library != nullptr && FindSymbol(library, name) != nullptr; };
 #define CALL(name, parameters, arguments, action) visit(#name, has(#name) ? "tracked" : "absent", "", argument);
-#define PASSED(name, why)                                        \
+#define NOT_WRAPPED(name, why)                                   \
   if (has(#name)) visit(#name, "passed through", why, argument); \
   if (!has(#name)) visit(#name, "absent", "", argument);
 #include "src/backends/cuda/driver_calls.inc"

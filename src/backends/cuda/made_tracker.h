@@ -7,7 +7,7 @@
 
 #include "hbmprof/profiler.h"
 #include "src/base/completes.h"
-#include "src/base/made_once.h"
+#include "src/base/lock_free_lazy.h"
 
 namespace hbmprof::internal {
 
@@ -15,8 +15,8 @@ namespace hbmprof::internal {
 template <typename T>
 class MadeTracker {
  public:
-  // As MadeOnce::Get, but returns null if the host has no memory. The caller then makes the real call without a record.
-  // That call is counted as dropped, as soon as there is a profiler.
+  // As LockFreeLazy::Get, but returns null if the host has no memory. The caller then makes the real call without a
+  // record. That call is counted as dropped, as soon as there is a profiler.
   template <typename Make>
   T* Get(const Make& make, bool* published = nullptr) {
     T* tracker = nullptr;
@@ -33,7 +33,7 @@ class MadeTracker {
   }
 
  private:
-  MadeOnce<T> made_;
+  LockFreeLazy<T> made_;
   std::atomic<int64_t> untracked_calls_{0};
 };
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "src/base/descriptor.h"
-#include "src/base/made_once.h"
+#include "src/base/lock_free_lazy.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -63,7 +63,7 @@ std::unique_ptr<Library> Load() {
 
 // Returns null if there is no NVML. Several threads may initialize NVML here at the same time, which is harmless.
 const Library* Nvml() {
-  static MadeOnce<Library> library;
+  static LockFreeLazy<Library> library;
   const Library* loaded = library.Get(&Load);
   return loaded->complete ? loaded : nullptr;
 }

@@ -236,7 +236,7 @@ cudaError_t DeviceReset() {
     if (ordinal < 0) return;
     const DeviceId device = calls->profiler.Device(internal::CudaDeviceName(ordinal));
     calls->resets.Reset(calls->profiler, device, internal::CudaStreamOrderedAllocator());
-    calls->ipc_openings.ForgetDevice(device);
+    calls->ipc_openings.RemoveDevice(device);
   });
 }
 

@@ -400,12 +400,12 @@ PjrtRecords::Removed PjrtRecords::ClientDestroyed(PjrtHandle client) {
   return removed;
 }
 
-std::vector<PjrtRecords::Leftover> PjrtRecords::LeftoversIn(const Removed& removed) const {
-  std::map<std::tuple<DeviceId, MemoryKind, int64_t, uintptr_t>, Leftover> rows;
+std::vector<PjrtRecords::Leak> PjrtRecords::LeaksIn(const Removed& removed) const {
+  std::map<std::tuple<DeviceId, MemoryKind, int64_t, uintptr_t>, Leak> rows;
   const auto add = [&](BufferId id, uintptr_t made_by) {
     const std::optional<LiveBuffer> live = profiler_.FindBuffer(id);
     if (!live.has_value() || live->attributes.kind == MemoryKind::kAlias) return;
-    Leftover& row = rows[{live->attributes.device, live->attributes.kind, live->bytes, made_by}];
+    Leak& row = rows[{live->attributes.device, live->attributes.kind, live->bytes, made_by}];
     row.attributes = live->attributes;
     row.bytes = live->bytes;
     row.made_by = made_by;
@@ -426,11 +426,11 @@ std::vector<PjrtRecords::Leftover> PjrtRecords::LeftoversIn(const Removed& remov
   for (const auto& [handle, transfer] : removed.transfers_) {
     for (const BufferId id : transfer.memory) add(id, transfer.made_by);
   }
-  std::vector<Leftover> sorted;
+  std::vector<Leak> sorted;
   sorted.reserve(rows.size());
   for (const auto& [key, row] : rows) sorted.push_back(row);
   std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Leftover& a, const Leftover& b) { return a.count * a.bytes > b.count * b.bytes; });
+                   [](const Leak& a, const Leak& b) { return a.count * a.bytes > b.count * b.bytes; });
   return sorted;
 }
 

@@ -102,7 +102,7 @@ class PjrtRecords {
     absl::InlinedVector<BufferId, 1> references_;
   };
   // Buffers and executables that a client did not destroy: one row for each group of equal ones.
-  struct Leftover {
+  struct Leak {
     int64_t count = 0;
     int64_t bytes = 0;  // of each
     Attributes attributes;
@@ -170,7 +170,7 @@ class PjrtRecords {
   // is a leak.
   Removed ClientDestroyed(PjrtHandle client) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the recorded memory of the handles that ClientDestroyed removed, the largest rows first.
-  std::vector<Leftover> LeftoversIn(const Removed& removed) const;
+  std::vector<Leak> LeaksIn(const Removed& removed) const;
 
   // Restores the state before the function that returned `removed`, because the real call failed.
   void PutBack(const Removed& removed) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -57,12 +57,12 @@ Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record
   return Finish(tracked, error);
 }
 
-template <typename Args, typename Forget>
-Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Forget& forget) {
+template <typename Args, typename Remove>
+Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Remove& remove) {
   std::optional<Removed> removed;
   if (tracked.profiler.enabled())
     RecordOrDrop(
-        tracked, [&] { removed.emplace(forget()); }, &ZeroBytes);
+        tracked, [&] { removed.emplace(remove()); }, &ZeroBytes);
   Error* const error = tracked.plugin.Call(slot, args);
   if (error != nullptr && removed.has_value()) {
     RecordOrDrop(
@@ -87,17 +87,17 @@ Error* CreateClient(TrackedPlugin& tracked, const Caller&, ClientCreateArgs* arg
       tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); }, &ZeroBytes);
 }
 
-void ReportLeftovers(TrackedPlugin& tracked, const Removed& removed) {
-  const std::vector<PjrtRecords::Leftover> rows = tracked.records.LeftoversIn(removed);
+void ReportLeaks(TrackedPlugin& tracked, const Removed& removed) {
+  const std::vector<PjrtRecords::Leak> rows = tracked.records.LeaksIn(removed);
   if (rows.empty()) return;
   constexpr size_t kMaxRows = 10;
   std::vector<uint64_t> calls;
   calls.reserve(rows.size());
-  for (const PjrtRecords::Leftover& row : rows) calls.push_back(row.made_by - 1);
+  for (const PjrtRecords::Leak& row : rows) calls.push_back(row.made_by - 1);
   const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(tracked.profiler.TakeSnapshot().modules, calls);
   int64_t count = 0;
   int64_t bytes = 0;
-  for (const PjrtRecords::Leftover& row : rows) {
+  for (const PjrtRecords::Leak& row : rows) {
     count += row.count;
     bytes += row.count * row.bytes;
   }
@@ -105,7 +105,7 @@ void ReportLeftovers(TrackedPlugin& tracked, const Removed& removed) {
                      " of its buffers and executables (" + std::to_string(bytes) +
                      " B) were not; they stay in the profile as leaks:";
   for (size_t i = 0; i < std::min(rows.size(), kMaxRows); ++i) {
-    const PjrtRecords::Leftover& row = rows[i];
+    const PjrtRecords::Leak& row = rows[i];
     text += "\nhbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
             std::string(MemoryKindName(row.attributes.kind)) + ", on " + tracked.plugin.NameOf(row.attributes.device) +
             ", made in " + std::string(names[i].name.empty() ? "[unknown]" : names[i].name);
@@ -119,7 +119,7 @@ Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* a
   tracked.plugin.ClientDestroyed(args->client);
   Error* const error = RemoveThenCall(tracked, kClientDestroy, args, [&] {
     Removed removed = tracked.records.ClientDestroyed(args->client);
-    if (!Completes([&] { ReportLeftovers(tracked, removed); })) {
+    if (!Completes([&] { ReportLeaks(tracked, removed); })) {
       PrintMessage("hbmprof: the host has no memory to list the buffers that a destroyed PJRT client did not free");
     }
     return removed;

@@ -156,7 +156,7 @@ Openings& TheOpenings() {
 }
 
 // After a device was reset: what it had opened is gone.
-void ForgetLostOpenings() {
+void RemoveLostOpenings() {
   Openings& openings = TheOpenings();
   std::lock_guard<std::mutex> lock(openings.mutex);
   for (auto entry = openings.address_of.begin(); entry != openings.address_of.end();) {
@@ -210,7 +210,7 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaDeviceReset(void) {
   FAKE_CUDA_ENTER();
   fake_cuda_reset_device(current_device);
-  ForgetLostOpenings();
+  RemoveLostOpenings();
   return cudaSuccess;
 }
 

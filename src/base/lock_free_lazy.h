@@ -1,8 +1,8 @@
-// MadeOnce: an object that is made at first use without a lock and without a static-initialization guard. So the code
-// that makes it may load a library or call the dynamic linker: a thread that holds the linker's lock never waits for
-// it. Not here: objects that are made under a lock (lazy.h).
-#ifndef HBMPROF_SRC_BASE_MADE_ONCE_H_
-#define HBMPROF_SRC_BASE_MADE_ONCE_H_
+// LockFreeLazy: an object that is made at first use without a lock and without a static-initialization guard. So the
+// code that makes it may load a library or call the dynamic linker: a thread that holds the linker's lock never waits
+// for it. Not here: objects that are made under a lock (lazy.h).
+#ifndef HBMPROF_SRC_BASE_LOCK_FREE_LAZY_H_
+#define HBMPROF_SRC_BASE_LOCK_FREE_LAZY_H_
 
 #include <atomic>
 #include <memory>
@@ -11,11 +11,11 @@ namespace hbmprof::internal {
 
 // Constant-initialized: declare it static. The object is never destroyed.
 template <typename T>
-class MadeOnce {
+class LockFreeLazy {
  public:
-  constexpr MadeOnce() = default;
-  MadeOnce(const MadeOnce&) = delete;
-  MadeOnce& operator=(const MadeOnce&) = delete;
+  constexpr LockFreeLazy() = default;
+  LockFreeLazy(const LockFreeLazy&) = delete;
+  LockFreeLazy& operator=(const LockFreeLazy&) = delete;
 
   // Returns the object. If there is none, calls `make`, which returns a std::unique_ptr<T>. If that is null, returns
   // null; the next call calls `make` again. Several threads may be in `make` at the same time: the first one that
@@ -40,4 +40,4 @@ class MadeOnce {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BASE_MADE_ONCE_H_
+#endif  // HBMPROF_SRC_BASE_LOCK_FREE_LAZY_H_
