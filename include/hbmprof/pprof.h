@@ -32,9 +32,9 @@ class Symbolizer {
                                       const std::vector<uint64_t>& addresses) = 0;
 };
 
-// Returns the Symbolizer that reads the ELF symbol tables of the modules' files: .symtab, or .dynsym if there is none.
-// It demangles C++ and Rust names. It reads no debug information and starts no process. Each file is read once per
-// process. Thread-safe.
+// Returns the Symbolizer that reads the ELF symbol table of each module: .symtab of its file, or of its separate debug
+// file in /usr/lib/debug/.build-id, or .dynsym of its file; the first of these that exists. It demangles C++ and Rust
+// names. It reads no debug information and starts no process. Each file is read once per process. Thread-safe.
 Symbolizer& ElfSymbolizer();
 
 // Limits for the size of a profile, for servers that refuse larger profiles. 0 means no limit.
