@@ -9,7 +9,8 @@
 // A Python function at a line is a named frame (named_frames.h). If the thread's own Python functions cannot be read,
 // those of a traceback that the program passed (src/base/traceback.h) take their place.
 //
-// Not here: finding the interpreter, and the layout of its structs (python_layout.h). docs/python.md is for users.
+// Not in this file: finding the interpreter, and the layout of its structs (python_layout.h). docs/python.md is for
+// users.
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_H_
 #define HBMPROF_SRC_CAPTURE_PYTHON_H_
 

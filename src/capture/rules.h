@@ -13,7 +13,7 @@
 //   read. It takes a lock, but one that the dynamic linker never holds while it runs other code. In a forked child this
 //   lock may be held for ever; there the rules of these objects are read again in each walk.
 //
-// Not here: how rules are read (cfi.h) and used (walk.h).
+// Not in this file: how rules are read (cfi.h) and used (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_RULES_H_
 #define HBMPROF_SRC_CAPTURE_RULES_H_
 

@@ -1,6 +1,6 @@
 // Walks over a stack, from a Caller outwards.
 //
-// Not here: rules by address (rules.h), access to stack memory (stack_memory.h), cached stacks (path_cache.h).
+// Not in this file: rules by address (rules.h), access to stack memory (stack_memory.h), cached stacks (path_cache.h).
 #ifndef HBMPROF_SRC_CAPTURE_WALK_H_
 #define HBMPROF_SRC_CAPTURE_WALK_H_
 

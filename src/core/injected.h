@@ -3,8 +3,8 @@
 // table has plain C types only, since the two libraries may have different versions. They share no object: each has its
 // own locks and thread state.
 //
-// Here: the table, and how a copy finds it. Not here: the table's functions (src/inject/injected_profiler.cc), and the
-// Profiler that calls them (joined.h).
+// Here: the table, and how a copy finds it. Not in this file: the table's functions (src/inject/injected_profiler.cc),
+// and the Profiler that calls them (joined.h).
 #ifndef HBMPROF_SRC_CORE_INJECTED_H_
 #define HBMPROF_SRC_CORE_INJECTED_H_
 
