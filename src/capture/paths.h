@@ -1,4 +1,4 @@
-// Paths: the frames of known stacks, with the words that prove that a stack still has these frames.
+// Paths: the frames of known stacks, with the stack words that prove that a stack has these frames.
 //
 // A walk by rules (walk.h) is a pure function of (pc, sp, fp) and of the stack words that it reads: the return
 // addresses, and the saved frame pointers by which later frames are found. The result does not depend on the address of
