@@ -56,9 +56,9 @@ class DeviceAllocator {
 };
 
 // A DeviceAllocator that calls `upstream` and records the buffers, with the requested size and the stack of the caller.
-// What upstream records meanwhile has that stack too (ScopedCaller). Each call returns exactly what upstream returned,
-// also if recording fails. If upstream's Free fails, the record is restored. A call that fails with kResourceExhausted
-// is reported (out_of_memory.h). Thread-safe.
+// Records that upstream makes during the call have the same stack (ScopedCaller). Each call returns exactly what
+// upstream returned, also if recording fails. If upstream's Free fails, the record is restored. A call that fails with
+// kResourceExhausted is reported (out_of_memory.h). Thread-safe.
 //
 // The constructor sets upstream's Probe() as the probe of the device, in place of an earlier one. The destructor
 // removes it; the device's own numbers are then not known.

@@ -1,8 +1,7 @@
 // Snapshot: a copy of all data that a profiler has recorded, taken at one instant. Exporters read it (pprof.h). It does
 // not refer to the profiler, so a test can write one by hand.
 //
-// Contents: DriverScope, DeviceStats, DeviceProcess, TrackerStats, Snapshot. A std::optional without a value means: not
-// known.
+// A std::optional without a value means: not known.
 #ifndef HBMPROF_SNAPSHOT_H_
 #define HBMPROF_SNAPSHOT_H_
 
@@ -52,7 +51,8 @@ struct DeviceProcess {
   bool is_this = false;          // this process
 };
 
-// The work of one profiler. Counts, unless stated otherwise. Only live_records and host_bytes ever decrease.
+// The work of one profiler. Counts, unless stated otherwise. Only live_records, host_bytes and max_host_bytes can
+// decrease.
 struct TrackerStats {
   int64_t foreign_frees = 0;       // frees of buffers that were not recorded, or were freed already
   int64_t replaced_records = 0;    // allocations at the id of a live buffer; its record ended, as its free was not seen
@@ -143,7 +143,7 @@ struct Snapshot {
   TrackerStats tracker;
   Python python;
   std::vector<std::pair<std::string, int64_t>> counters;  // Profiler::SetCounter: name and value, sorted by name
-  std::vector<std::string> warnings;                      // what the profile does not show, and why; a sentence each
+  std::vector<std::string> warnings;                      // sentences: what the profile does not show, and why
   int64_t time_unix_nanos = 0;                            // when the snapshot was taken
   int64_t process_id = 0;
   std::string host;  // name of the machine

@@ -154,7 +154,7 @@ int WithDefault(const Use& use) try {
   return 0;
 }
 
-// The same with use(profiler, attributes), if recording is on.
+// Like WithDefault, with use(profiler, attributes). Returns 0 if recording is off.
 template <typename Use>
 int WithAttributes(const hbmprof_attributes* given, const Use& use) {
   return WithDefault(
@@ -182,7 +182,7 @@ int NumberOf(const Find& find) try {
   return -1;
 }
 
-// The name of a device; "" if nothing has asked for the number.
+// Returns the name of a device; "" if hbmprof_device() has not returned the number.
 std::string NameOf(hbmprof::Profiler& profiler, hbmprof::DeviceId device) {
   for (const hbmprof::Snapshot::Device& known : profiler.TakeSnapshot().devices) {
     if (profiler.Device(known.name) == device) return known.name;
@@ -373,20 +373,17 @@ void hbmprof_tag_pop(void) {
 
 void hbmprof_set_counter(const char* name, int64_t value) { hbmprof::SetCounter(name, value); }
 
-int hbmprof_get_stats(int device, hbmprof_stats* stats) {
-  return hbmprof_get_space_stats(device, HBMPROF_SPACE_DEVICE, stats);
-}
-
-int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats) try {
+// `function` is the name of the caller, for messages.
+static int GetStats(const char* function, int device, int space, hbmprof_stats* stats) try {
   if (!HasBytes(stats, HBMPROF_END_OF(hbmprof_stats, bytes_in_use))) {
-    return InvalidArgument("hbmprof_get_stats", "stats is null or its struct_size is not set");
+    return InvalidArgument(function, "stats is null or its struct_size is not set");
   }
   if (!IsDevice(device)) {
-    return InvalidArgument("hbmprof_get_stats", "device " + std::to_string(device) +
-                                                    " is neither 0 to 62 nor a number that hbmprof_device() returned");
+    return InvalidArgument(function, "device " + std::to_string(device) +
+                                         " is neither 0 to 62 nor a number that hbmprof_device() returned");
   }
   if (space < 0 || space >= hbmprof::kMemorySpaceCount) {
-    return InvalidArgument("hbmprof_get_stats", "space " + std::to_string(space) + " is not one of enum hbmprof_space");
+    return InvalidArgument(function, "space " + std::to_string(space) + " is not one of enum hbmprof_space");
   }
   const hbmprof::DeviceStats of_device =
       hbmprof::Profiler::Default().Stats(DeviceNumber(device), hbmprof::MemorySpace(space));
@@ -410,7 +407,15 @@ int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats) try {
   Fill(stats, all);
   return HBMPROF_OK;
 } catch (const std::bad_alloc&) {
-  return NoHostMemory("hbmprof_get_stats");
+  return NoHostMemory(function);
+}
+
+int hbmprof_get_stats(int device, hbmprof_stats* stats) {
+  return GetStats(__func__, device, HBMPROF_SPACE_DEVICE, stats);
+}
+
+int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats) {
+  return GetStats(__func__, device, space, stats);
 }
 
 int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {

@@ -1,6 +1,6 @@
 // Converts a Snapshot to profile.proto bytes. docs/profile.md describes the result.
 //
-// Not here: names for addresses (src/symbolize), writing files (src/base/atomic_file.h).
+// Not in this file: names for addresses (src/symbolize), writing files (src/base/atomic_file.h).
 #include "hbmprof/pprof.h"
 
 #include <algorithm>
@@ -187,7 +187,7 @@ absl::Status CheckSample(const Snapshot& snapshot, size_t number) {
   if (!status.ok()) return status;
   if (static_cast<int>(sample.kind) >= kMemoryKindCount) {
     return Inconsistent(name + "kind",
-                        "is " + std::to_string(static_cast<int>(sample.kind)) + ", which is no MemoryKind");
+                        "is " + std::to_string(static_cast<int>(sample.kind)) + ", which is not a MemoryKind");
   }
   const auto& tags = sample.tags;
   const auto is_unordered = [](const auto& a, const auto& b) { return a.first >= b.first; };
@@ -353,8 +353,8 @@ class ProfileWriter {
     return a_bytes != b_bytes ? a_bytes > b_bytes : a.values[kAlloc] > b.values[kAlloc];
   }
 
-  // Merges the smallest rows, so that max_samples_ are left, or one for each device and kind of memory if these are
-  // more. See PprofOptions.
+  // Merges the smallest rows, so that max_samples_ rows are left, or one row for each device and kind of memory if
+  // these are more rows. See PprofOptions.
   void MergeSmallest(std::vector<Row>* rows) {
     std::map<std::pair<int64_t, MemoryKind>, Row> merged;  // by device and kind
     for (const Row& row : *rows) merged.try_emplace({row.device, row.kind});

@@ -24,6 +24,7 @@ namespace {
 using ::hbmprof::Snapshot;
 using ::hbmprof_test::RunCommand;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using ::testing::StrEq;
 
 hbmprof_stats Stats(int device) {
@@ -307,6 +308,14 @@ TEST(CApi, LastErrorIsPerThreadAndSurvivesASuccess) {
   Stats(0);
   EXPECT_EQ(hbmprof_last_error(), error);
   std::thread([] { EXPECT_THAT(hbmprof_last_error(), StrEq("")); }).join();
+}
+
+TEST(CApi, TheErrorNamesTheCalledFunction) {
+  hbmprof_stats stats = {};
+  ASSERT_NE(hbmprof_get_stats(0, &stats), 0);
+  EXPECT_THAT(hbmprof_last_error(), StartsWith("hbmprof_get_stats: "));
+  ASSERT_NE(hbmprof_get_space_stats(0, HBMPROF_SPACE_MANAGED, &stats), 0);
+  EXPECT_THAT(hbmprof_last_error(), StartsWith("hbmprof_get_space_stats: "));
 }
 
 TEST(CApi, ALongErrorIsCut) {

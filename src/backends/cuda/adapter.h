@@ -2,8 +2,8 @@
 // report, the order of events around the real calls, and memory that is opened several times. Includes no CUDA header:
 // real calls are passed as callables, CUDA's constants as numbers.
 //
-// Not here: the calls themselves (runtime.cc, runtime_stream.cc, driver_calls.inc), logic that only the driver's
-// wrappers need (driver_adapter.h), queries to CUDA (queries.h, driver_queries.h).
+// Not in this file: the calls themselves (runtime.cc, runtime_stream.cc, driver_calls.inc), logic that only the
+// driver's wrappers need (driver_adapter.h), queries to CUDA (queries.h, driver_queries.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
 

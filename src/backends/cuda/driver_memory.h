@@ -5,7 +5,7 @@
 // the real call fails. The removed object keeps the nodes of the tables, so neither step takes memory; only
 // CudaGraphMemory::Launch does, before it changes a record.
 //
-// Not here: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
+// Not in this file: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
 

@@ -1,7 +1,7 @@
 // Queries to the CUDA runtime. They do not change the last-error state, the current device or the set of initialized
 // devices. Queries that would initialize a device are made to the driver instead (driver_queries.h).
 //
-// Not here: allocation calls (runtime.cc, runtime_stream.cc), recording (adapter.h).
+// Not in this file: allocation calls (runtime.cc, runtime_stream.cc), recording (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_QUERIES_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_QUERIES_H_
 

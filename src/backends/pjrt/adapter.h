@@ -5,7 +5,7 @@
 // its memory to another. Each record has its own number as its BufferId, so a new handle with the value of an old one
 // is never taken for the old one.
 //
-// Not here: the plugin's calls (hooks.cc), queries to the plugin (plugin.h).
+// Not in this file: the plugin's calls (hooks.cc), queries to the plugin (plugin.h).
 #ifndef HBMPROF_SRC_BACKENDS_PJRT_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_PJRT_ADAPTER_H_
 

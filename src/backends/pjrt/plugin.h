@@ -1,7 +1,7 @@
 // PjrtPlugin: queries to a plugin through its own function table. A query changes no state of the plugin. If the plugin
 // returns an error, the error is destroyed. If the plugin does not answer, the result is a default value.
 //
-// Not here: what the answers are used for (hooks.cc, adapter.h).
+// Not in this file: what the answers are used for (hooks.cc, adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_PJRT_PLUGIN_H_
 #define HBMPROF_SRC_BACKENDS_PJRT_PLUGIN_H_
 
