@@ -20,9 +20,7 @@ function(hbmprof_injected_library name map)
   endif()
   # Undefined symbols are errors now, not in the program that loads the library.
   target_link_options(${name} PRIVATE LINKER:--no-undefined)
-  # Unused functions are left out. Otherwise unused functions of the archives determine which C library is needed.
-  target_compile_options(${name} PRIVATE -ffunction-sections -fdata-sections)
-  target_link_options(${name} PRIVATE LINKER:--gc-sections LINKER:--exclude-libs,ALL -static-libstdc++ -static-libgcc)
+  target_link_options(${name} PRIVATE LINKER:--exclude-libs,ALL -static-libstdc++ -static-libgcc)
   add_dependencies(${name} hbmprof)
 
   set(_static $<TARGET_FILE:hbmprof>)
@@ -52,9 +50,19 @@ function(hbmprof_injected_library name map)
     $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB> LibIberty::LibIberty)
   target_link_libraries(${name} PRIVATE ${_static} Threads::Threads ${CMAKE_DL_LIBS})
 
-  # Before glibc 2.34, libdl and libpthread have functions that are in libc.so.6 since then.
+  hbmprof_link_old_glibc(${name})
+endfunction()
+
+# hbmprof_link_old_glibc(TARGET): the program or shared library runs with glibc 2.17 and later. Only on x86-64.
+function(hbmprof_link_old_glibc name)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
-    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/inject/old_glibc.cc)
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/base/old_glibc.cc)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/old_glibc.cc TARGET_DIRECTORY ${name}
+      PROPERTIES COMPILE_OPTIONS -fno-builtin)
+    target_compile_options(${name} PRIVATE -ffunction-sections -fdata-sections)
+    target_link_options(${name} PRIVATE LINKER:--gc-sections)
+    # Unused functions are left out. Otherwise unused functions of the archives determine which C library is needed.
+    # Before glibc 2.34, libdl and libpthread have functions that are in libc.so.6 since then.
     target_link_options(${name} PRIVATE LINKER:--push-state,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
       LINKER:--pop-state)
   endif()

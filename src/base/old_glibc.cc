@@ -1,17 +1,17 @@
-// Functions of newer C libraries, for the libraries that are loaded into unchanged programs: with this file, they load
-// with glibc 2.17 and later, whatever version they were built with.
+// Functions of newer C libraries, for the libraries that are loaded into unchanged programs and for a portable command:
+// with this file, they run with glibc 2.17 and later, whatever version they were built with.
 //
-// A shared library needs at least the glibc version that its newest symbol version names. Most of the new versions are
-// old functions: glibc 2.34 moved them from libpthread.so.0 and libdl.so.2 to libc.so.6, and glibc 2.33 made stat an
-// exported function. Here each of them is defined as a hidden function, which the linker prefers to the C library's in
-// this library and in the static libraries that it contains. It calls the C library's function by its first version,
-// which every later glibc has too. The library then needs libpthread.so.0 and libdl.so.2, which hbmprof_injected.cmake
-// links: they are parts of every glibc, and empty since 2.34.
+// A shared library or program needs at least the glibc version that its newest symbol version names. Most of the new
+// versions are old functions: glibc 2.34 moved them from libpthread.so.0 and libdl.so.2 to libc.so.6, and glibc 2.33
+// made stat an exported function. Here each of them is defined as a hidden function, which the linker prefers to the C
+// library's, also for the static libraries that are contained. It calls the C library's function by its first version,
+// which every later glibc has too. hbmprof_link_old_glibc (cmake/hbmprof_injected.cmake) also links libpthread.so.0 and
+// libdl.so.2. They are parts of every glibc, and empty since 2.34.
 //
 // _dl_find_object (glibc 2.35) is taken from the process if it has it. Otherwise the list of loaded objects is
 // searched.
 //
-// The exported functions are checked by the test InjectedLibrary.NeedsGlibc217.
+// InjectTest.NeedsNoNewerLibcThan217 checks the result.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
@@ -64,6 +64,22 @@ OLD_FUNCTION("GLIBC_2.2.5", int, sem_post, (sem_t * semaphore), (semaphore))
 OLD_FUNCTION("GLIBC_2.2.5", int, sem_wait, (sem_t * semaphore), (semaphore))
 OLD_FUNCTION("GLIBC_2.2.5", int, sem_timedwait, (sem_t * semaphore, const timespec* until), (semaphore, until))
 
+OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_init, (pthread_rwlock_t * lock, const pthread_rwlockattr_t* attributes),
+             (lock, attributes))
+OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_destroy, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_tryrdlock, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_unlock, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION("GLIBC_2.3.2", int, pthread_cond_timedwait,
+             (pthread_cond_t * condition, pthread_mutex_t* mutex, const timespec* until), (condition, mutex, until))
+
+// Since 2.29 they have a second version, which does not set errno.
+OLD_FUNCTION("GLIBC_2.2.5", double, exp, (double x), (x))
+OLD_FUNCTION("GLIBC_2.2.5", double, log, (double x), (x))
+OLD_FUNCTION("GLIBC_2.2.5", double, log2, (double x), (x))
+OLD_FUNCTION("GLIBC_2.2.5", double, pow, (double x, double y), (x, y))
+
 // Moved from libdl.so.2.
 OLD_FUNCTION("GLIBC_2.2.5", int, dlclose, (void* library), (library))
 OLD_FUNCTION("GLIBC_2.2.5", char*, dlerror, (), ())
@@ -77,6 +93,18 @@ OLD_FUNCTION("GLIBC_2.2.5", void*, dlvsym, (void* library, const char* name, con
 OLD_FUNCTION("GLIBC_2.2.5", void*, dlopen, (const char* file, int flags), (file, flags))
 OLD_FUNCTION("GLIBC_2.2.5", void*, dlsym, (void* library, const char* name), (library, name))
 #endif
+
+// Returns the value that CLOCK_REALTIME has when `clock` reaches `until`.
+static timespec ToRealTime(clockid_t clock, const timespec& until) {
+  constexpr int64_t kNanos = 1'000'000'000;
+  timespec now;
+  timespec real;
+  clock_gettime(clock, &now);
+  clock_gettime(CLOCK_REALTIME, &real);
+  const int64_t wait = (until.tv_sec - now.tv_sec) * kNanos + until.tv_nsec - now.tv_nsec;
+  const int64_t end = real.tv_sec * kNanos + real.tv_nsec + std::max<int64_t>(wait, 0);
+  return {end / kNanos, end % kNanos};
+}
 
 extern "C" {
 
@@ -99,17 +127,25 @@ HBMPROF_HIDDEN int renameat2(int from_directory, const char* from, int to_direct
   return static_cast<int>(syscall(SYS_renameat2, from_directory, from, to_directory, to, flags));
 }
 
-// The C library has it since 2.30. Here the wait ends too early or too late if the system's time is set meanwhile.
-// Callers must check the time themselves.
+HBMPROF_HIDDEN int getentropy(void* bytes, size_t count) {
+  return syscall(SYS_getrandom, bytes, count, 0) == static_cast<long>(count) ? 0 : -1;
+}
+// Used by std::random_device.
+HBMPROF_HIDDEN uint32_t arc4random() {
+  uint32_t number = 0;
+  return getentropy(&number, sizeof(number)) == 0 ? number : static_cast<uint32_t>(time(nullptr));
+}
+
+// Since 2.30 the C library has waits until a time of any clock. Here the wait ends too early or too late if the
+// system's time is set meanwhile. Callers must check the time themselves.
 HBMPROF_HIDDEN int sem_clockwait(sem_t* semaphore, clockid_t clock, const timespec* until) {
-  constexpr int64_t kNanos = 1'000'000'000;
-  timespec now;
-  timespec real;
-  if (clock_gettime(clock, &now) != 0 || clock_gettime(CLOCK_REALTIME, &real) != 0) return -1;
-  const int64_t wait = (until->tv_sec - now.tv_sec) * kNanos + until->tv_nsec - now.tv_nsec;
-  const int64_t end = real.tv_sec * kNanos + real.tv_nsec + std::max<int64_t>(wait, 0);
-  const timespec real_until = {end / kNanos, end % kNanos};
+  const timespec real_until = ToRealTime(clock, *until);
   return sem_timedwait(semaphore, &real_until);
+}
+HBMPROF_HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                                          const timespec* until) {
+  const timespec real_until = ToRealTime(clock, *until);
+  return pthread_cond_timedwait(condition, mutex, &real_until);
 }
 
 // Since 2.32. libstdc++ and libgcc read it to save atomic operations. 0: the process has several threads.
@@ -177,3 +213,31 @@ extern "C" HBMPROF_HIDDEN int _dl_find_object(void* address, dl_find_object* res
   dl_iterate_phdr(&FindInObject, &search);
   return result->dlfo_link_map != nullptr ? 0 : -1;
 }
+
+#if defined(HBMPROF_IS_PROGRAM)
+// Since 2.34 the C library calls a program's constructors itself, and the start code, which the linker takes from the C
+// library that the program is built with, passes no function for it. Older ones call the function that is passed.
+
+extern "C" {
+using Constructor = void(int argc, char** argv, char** environment);
+using Main = int(int argc, char** argv, char** environment);
+
+// The linker defines them, and the start code.
+HBMPROF_HIDDEN extern Constructor* __init_array_start[];
+HBMPROF_HIDDEN extern Constructor* __init_array_end[];
+void _init();
+
+static void CallConstructors(int argc, char** argv, char** environment) {
+  _init();
+  for (Constructor** one = __init_array_start; one != __init_array_end; ++one) (*one)(argc, argv, environment);
+}
+
+int hbmprof_old_start_main(Main* main, int argc, char** argv, Constructor* init, void (*fini)(), void (*linker_fini)(),
+                           void* stack_end);
+asm(".symver hbmprof_old_start_main,__libc_start_main@GLIBC_2.2.5");
+HBMPROF_HIDDEN int __libc_start_main(Main* main, int argc, char** argv, Constructor* /*init*/, void (*fini)(),
+                                     void (*linker_fini)(), void* stack_end) {
+  return hbmprof_old_start_main(main, argc, argv, &CallConstructors, fini, linker_fini, stack_end);
+}
+}
+#endif
