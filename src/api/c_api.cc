@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
 #include "hbmprof/out_of_memory.h"
@@ -182,6 +183,14 @@ int NumberOf(const Find& find) try {
   return -1;
 }
 
+// Returns N if `name` is "GPU:N" and N is the number of a device. Otherwise returns -1.
+int OrdinalOf(const char* name) {
+  int ordinal = -1;
+  const bool is_number = name != nullptr && std::strncmp(name, "GPU:", 4) == 0 && absl::SimpleAtoi(name + 4, &ordinal);
+  if (!is_number || ordinal < 0 || ordinal >= kOrdinals) return -1;
+  return name == "GPU:" + std::to_string(ordinal) ? ordinal : -1;  // not "GPU:07"
+}
+
 // Returns the name of a device; "" if hbmprof_device() has not returned the number.
 std::string NameOf(hbmprof::Profiler& profiler, hbmprof::DeviceId device) {
   for (const hbmprof::Snapshot::Device& known : profiler.TakeSnapshot().devices) {
@@ -248,8 +257,25 @@ int hbmprof_enabled(void) {
 }
 
 int hbmprof_device(const char* name) {
+  if (const int ordinal = OrdinalOf(name); ordinal >= 0) return ordinal;
   const int number = NumberOf([&](hbmprof::Profiler& profiler) { return profiler.Device(name); });
   return number < 0 ? number : kFirstNamed + number;
+}
+
+int hbmprof_devices(int* devices, int capacity) try {
+  if (hbmprof::internal::thread_state.inside) return -1;
+  int count = 0;
+  for (const hbmprof::Snapshot::Device& device : hbmprof::Profiler::Default().TakeSnapshot().devices) {
+    const auto has_events = [](const hbmprof::DeviceStats& space) { return space.num_allocs > 0; };
+    if (std::none_of(std::begin(device.spaces), std::end(device.spaces), has_events)) continue;
+    const int number = hbmprof_device(device.name.c_str());
+    if (number < 0) return -1;
+    if (devices != nullptr && count < capacity) devices[count] = number;
+    ++count;
+  }
+  return count;
+} catch (const std::bad_alloc&) {
+  return -1;
 }
 
 int hbmprof_allocator(const char* name) {

@@ -182,6 +182,9 @@ TEST(CApi, OneDeviceByNumberNameAndDefault) {
   const int tpu = hbmprof_device("TPU:0");
   EXPECT_NE(tpu, by_name);
   EXPECT_EQ(hbmprof_device("TPU:0"), tpu);
+  EXPECT_EQ(by_name, 0);
+  EXPECT_EQ(hbmprof_device("GPU:62"), 62);
+  EXPECT_GE(hbmprof_device("GPU:007"), 64);  // another name
   ASSERT_EQ(hbmprof_record_alloc(&buffers[0], 1, 0), 1);
   ASSERT_EQ(hbmprof_record_alloc(&buffers[1], 20, by_name), 1);
   ASSERT_TRUE(profiler.RecordAlloc(&buffers[2], 300, {profiler.Device("GPU:0")}));
@@ -191,6 +194,12 @@ TEST(CApi, OneDeviceByNumberNameAndDefault) {
   EXPECT_EQ(Stats(by_name).bytes_in_use, 4321);
   EXPECT_EQ(Stats(tpu).bytes_in_use, 50000);
   EXPECT_EQ(profiler.Stats(profiler.Device("TPU:0")).bytes_in_use, 50000);
+  int devices[8] = {};
+  EXPECT_EQ(hbmprof_devices(nullptr, 0), 2);
+  EXPECT_EQ(hbmprof_devices(devices, 1), 2);
+  EXPECT_EQ(devices[1], 0);
+  ASSERT_EQ(hbmprof_devices(devices, 8), 2);
+  EXPECT_THAT(std::vector<int>(devices, devices + 2), ::testing::UnorderedElementsAre(0, tpu));
   const Snapshot snapshot = profiler.TakeSnapshot();
   std::string in_use;
   for (const auto& device : snapshot.devices) {
