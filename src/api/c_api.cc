@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
 #include "hbmprof/out_of_memory.h"
@@ -136,7 +138,7 @@ hbmprof_options FromEnvironment() {
   return all;
 }
 
-// If `given` is null or its struct is too short, all attributes are zero.
+// If `given` is null, all attributes are zero.
 hbmprof::Attributes ToAttributes(const hbmprof_attributes* given) {
   hbmprof_attributes all = {};
   if (given != nullptr) all = Overlay(all, given);
@@ -155,11 +157,18 @@ int WithDefault(const Use& use) try {
   return 0;
 }
 
-// Like WithDefault, with use(profiler, attributes). Returns 0 if recording is off.
+// Like WithDefault, with use(profiler, attributes). Returns 0 if recording is off, or if the struct has no size (that
+// allocation counts as dropped).
 template <typename Use>
 int WithAttributes(const hbmprof_attributes* given, const Use& use) {
-  return WithDefault(
-      [&](hbmprof::Profiler& profiler) { return profiler.enabled() && use(profiler, ToAttributes(given)); });
+  return WithDefault([&](hbmprof::Profiler& profiler) {
+    if (!profiler.enabled()) return false;
+    if (given != nullptr && !HasBytes(given, HBMPROF_END_OF(hbmprof_attributes, device))) {
+      profiler.RecordDropped(0);
+      return false;
+    }
+    return use(profiler, ToAttributes(given));
+  });
 }
 
 int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
@@ -240,7 +249,8 @@ int hbmprof_init(const hbmprof_options* options) try {
   chosen.oom_report = all.oom_report != 0;
   chosen.socket_dir = all.socket_dir != nullptr ? all.socket_dir : "";
   chosen.oom_output = all.oom_output != nullptr ? all.oom_output : "";
-  return Status(hbmprof::Profiler::InitDefault(chosen));
+  const absl::Status made = hbmprof::Profiler::InitDefault(chosen);
+  return Status(absl::Status(made.code(), absl::StrReplaceAll(made.message(), {{"Profiler::InitDefault", __func__}})));
 } catch (const std::bad_alloc&) {
   return NoHostMemory(__func__);
 }

@@ -105,6 +105,15 @@ TEST(CApi, LongNamesAreCutBetweenTwoCharacters) {
   EXPECT_EQ(snapshot.counters.back().first, cut);
 }
 
+TEST(CApi, AttributesWithoutTheirSizeAreRefused) {
+  const int buffer = 0;
+  hbmprof_attributes attributes = {};
+  attributes.device = 3;
+  const int64_t dropped = hbmprof::Profiler::Default().GetTrackerStats().dropped_records;
+  EXPECT_EQ(hbmprof_record_alloc_with(&buffer, 5, &attributes), 0);
+  EXPECT_EQ(hbmprof::Profiler::Default().GetTrackerStats().dropped_records, dropped + 1);
+}
+
 TEST(CApi, UnknownAttributesAreReplaced) {
   const int buffer = 0;
   hbmprof_attributes attributes = {};
