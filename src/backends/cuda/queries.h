@@ -11,8 +11,8 @@
 
 namespace hbmprof::internal {
 
-// Calls `query` and returns whether it succeeded. If it sets the last-error state, that is cleared again, so that the
-// program does not see it.
+// Calls `query` and returns whether it succeeded. If the query sets the last-error state, this function clears it, so
+// that the program does not see that error.
 template <typename Query>
 bool QueryCuda(const Query& query) {
   const cudaError_t before = cudaPeekAtLastError();
