@@ -235,7 +235,7 @@ TEST(Leaks, JudgesTypicalCourses) {
   EXPECT_EQ(sites["warm_up_then_leak"]["per_interval"], 100);
   const std::string text = RunTool(With(arguments, {"--rows", "0"})).out;
   EXPECT_THAT(text, HasSubstr("of 4 intervals; freed nothing"));
-  EXPECT_THAT(text, HasSubstr("last grew at dump 2 of 5; more dumps: a leak only if it grows again"));
+  EXPECT_THAT(text, HasSubstr("last grew at dump 2 of 5; more dumps: it is a leak only if it grows again"));
   EXPECT_THAT(
       text,
       HasSubstr("of the bytes that it added; more dumps: it is a leak only if its lowest values continue to rise"));
@@ -380,7 +380,7 @@ TEST(Leaks, JudgesOneProcessAfterARestart) {
     }
   }
   EXPECT_THAT(RunTool(With({"leaks"}, dumps)).out,
-              HasSubstr("the program was restarted once: dumps 4 to 18 are judged"));
+              HasSubstr("the program was restarted once: only dumps 4 to 18 are judged"));
 }
 
 TEST(Leaks, IgnoresPausesOfTheCounter) {
