@@ -193,6 +193,7 @@ def leak_check(max_bytes=0):
             with hbmprof.leak_check():
                 decode()
     """
+    __tracebackhide__ = True  # pytest shows the test instead of this function
     with tempfile.TemporaryDirectory() as folder:
         before_file, after_file = os.path.join(folder, "before.pb.gz"), os.path.join(folder, "after.pb.gz")
         before = _in_use()

@@ -32,6 +32,7 @@ def _checked(test, marker):
 
         @functools.wraps(test)
         async def checked(*args, **kwargs):
+            __tracebackhide__ = True
             with hbmprof.leak_check(*marker.args, **marker.kwargs):
                 return await test(*args, **kwargs)
 
@@ -39,6 +40,7 @@ def _checked(test, marker):
 
         @functools.wraps(test)
         def checked(*args, **kwargs):
+            __tracebackhide__ = True
             with hbmprof.leak_check(*marker.args, **marker.kwargs):
                 return test(*args, **kwargs)
 
