@@ -59,6 +59,20 @@ std::map<std::string, int64_t> Flat(const std::vector<std::string>& arguments) {
   return flat;
 }
 
+// The idle memory of a pool shrinks when a block is taken from it.
+TEST(Diff, GrowthComesBeforeShrinkageOfTheSameSize) {
+  const std::string dir = ScratchDir();
+  WriteStacks(dir + "/before.pb.gz", {{{{"-", "AllocatesSegments"}}, 2000}, {{{"-", "Keeps"}}, 100}});
+  WriteStacks(dir + "/after.pb.gz", {{{{"-", "AllocatesSegments"}}, 1300}, {{{"-", "Keeps"}}, 800}});
+  for (const char* order : {"", "--cum"}) {
+    std::vector<std::string> arguments = {"diff", dir + "/before.pb.gz", dir + "/after.pb.gz"};
+    if (*order != '\0') arguments.push_back(order);
+    const nlohmann::json json = ToolJson(arguments);
+    EXPECT_EQ(json["rows"][0]["name"], "Keeps");
+    EXPECT_EQ(json["rows"][1]["name"], "AllocatesSegments");
+  }
+}
+
 // --- Own code ----------------------------------------------------------------------------------------------------
 
 TEST(OwnCode, SkipsKnownLibraries) {
