@@ -231,6 +231,27 @@ TEST_F(Tree, KeepsTheLargestNodesWithTheirCallers) {
   EXPECT_THAT(out, Not(HasSubstr("Prefill")));
 }
 
+// The idle memory of a pool shrinks by what a function keeps: the sum above both does not change.
+TEST_F(Tree, DiffShowsChangesThatAddUpToNothing) {
+  const std::string after = path_ + ".after";
+  const std::vector<std::string> main = {"-", "main"};
+  const std::vector<std::string> serve = {"-", "Serve"};
+  WriteStacks(after, {{{{"-", "Load"}, main}, 1024},
+                      {{{"-", "Decode"}, serve, main}, 1024},
+                      {{{"-", "Prefill"}, serve, main}, 5120},
+                      {{serve, main}, 1024}});
+  const std::string out = RunTool({"diff", "--tree", path_, after}).out;
+  EXPECT_THAT(out, HasSubstr("      cum     cum%       flat  call tree  where\n"
+                             "      0 B    0.00%             main\n"
+                             "      0 B    0.00%              Serve\n"
+                             "+3.00 KiB   37.50%  +3.00 KiB    Prefill\n"
+                             "-3.00 KiB  -37.50%  -3.00 KiB    Decode\n"));
+  const nlohmann::json json = ToolJson({"diff", "--tree", path_, after});
+  ASSERT_EQ(json["nodes"].size(), 4u);
+  EXPECT_EQ(json["nodes"][2]["name"], "Prefill");
+  EXPECT_EQ(json["nodes"][2]["cum"], 3072);
+}
+
 TEST_F(Tree, JsonHasAllNodesInOrder) {
   const nlohmann::json json = ToolJson({"top", "--tree", "-n", "1", path_});
   std::string nodes;
