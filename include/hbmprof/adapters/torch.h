@@ -145,7 +145,8 @@ class TorchTracker {
 //   both is the counter `reserved_bytes`. Each mapped piece of an expandable segment is a segment.
 // - An allocation that PyTorch gives up, which is reported (out_of_memory.h). If PyTorch frees its cache and then
 //   succeeds, there is no report.
-// The label `device` is "GPU:<ordinal>", the label `allocator` is "pytorch". Stacks begin in libc10_cuda.so.
+// The label `device` is "GPU:<ordinal>", the label `allocator` is "pytorch". Stacks begin in libc10_cuda.so, or without
+// optimization at functions of std::function.
 //
 // If `profiler` has joined the injected library's profiler (Profiler::Default under `hbmprof run`), this library
 // records PyTorch's blocks. Then this function does nothing and returns OK, so no memory counts twice.
