@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Reads libc10.so and libc10_cuda.so of PyTorch releases from PyPI's wheels, for the tests that run them.
 
-usage: scripts/torch_libraries.py FOLDER RELEASE...
+usage: scripts/torch_libraries.py FOLDER RELEASE[+headers]...
 
-Writes FOLDER/RELEASE/libc10.so and libc10_cuda.so; does nothing for a release that is there. "newest" is the newest
-release that pip finds. The wheels have 500 to 900 MB, the two libraries 2 MB: only those are read, by HTTP range
-requests. pip finds the wheels, so its configuration says where from. Exits 1 if a release could not be read; the last
-line says why.
+Writes FOLDER/RELEASE/libc10.so and libc10_cuda.so, and with +headers the headers of these libraries to
+FOLDER/RELEASE/include. Does not read again what is there. "newest" is the newest release that pip finds. The wheels
+have 500 to 900 MB, the two libraries and their headers 4 MB: only those are read, by HTTP range requests. pip finds the
+wheels, so its configuration says where from. Exits 1 if a release could not be read; the last line says why.
 
 The libraries look for a CUDA runtime in FOLDER/../nvidia (their RPATH) before LD_LIBRARY_PATH: there must be none if a
 double of the runtime is to be used.
@@ -21,6 +21,7 @@ import urllib.request
 import zipfile
 
 LIBRARIES = ("libc10.so", "libc10_cuda.so")
+HEADERS = ("torch/include/c10/", "torch/include/torch/headeronly/")
 # The libraries have no Python in them: any CPython's wheel serves.
 WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"]
 PLATFORMS = ("manylinux1_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64")
@@ -82,27 +83,49 @@ class RemoteFile(io.RawIOBase):
         return len(part)
 
 
-def read_release(folder, release):
-    """Writes the release's libraries to `folder`, all or none."""
-    with zipfile.ZipFile(io.BufferedReader(RemoteFile(wheel_url(release)))) as wheel:
-        new = folder.with_name(folder.name + ".new")
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        for library in LIBRARIES:
-            (new / library).write_bytes(wheel.read(f"torch/lib/{library}"))
-        new.rename(folder)
+def libraries_of(wheel):
+    """Yields the libraries: a path below the release's folder, and the contents."""
+    for library in LIBRARIES:
+        yield library, wheel.read(f"torch/lib/{library}")
+
+
+def headers_of(wheel):
+    """Yields the headers in the same way: paths below `include`."""
+    for name in wheel.namelist():
+        if name.startswith(HEADERS) and not name.endswith("/"):
+            yield name[len("torch/include/"):], wheel.read(name)
+
+
+def write(folder, files):
+    """Writes the files to `folder`, all or none."""
+    new = folder.with_name(folder.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
+    for path, contents in files:
+        (new / path).parent.mkdir(parents=True, exist_ok=True)
+        (new / path).write_bytes(contents)
+    new.rename(folder)
+
+
+def read_release(folder, with_headers):
+    """Writes what is missing of the release to `folder`."""
+    include = folder / "include"
+    if folder.exists() and (include.exists() or not with_headers):
+        return
+    with zipfile.ZipFile(io.BufferedReader(RemoteFile(wheel_url(folder.name)))) as wheel:
+        if not folder.exists():
+            write(folder, libraries_of(wheel))
+        if with_headers:
+            write(include, headers_of(wheel))
 
 
 def main(arguments):
     if len(arguments) < 2:
         sys.exit(__doc__)
     failed = ""
-    for release in arguments[1:]:
-        folder = pathlib.Path(arguments[0]) / release
-        if folder.exists():
-            continue
+    for argument in arguments[1:]:
+        release, _, extra = argument.partition("+")
         try:
-            read_release(folder, release)
+            read_release(pathlib.Path(arguments[0]) / release, extra == "headers")
         except (OSError, KeyError, ValueError, zipfile.BadZipFile, subprocess.TimeoutExpired) as error:
             failed = f"torch {release}: {error}"
             print(failed)

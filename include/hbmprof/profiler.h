@@ -161,6 +161,8 @@ class Profiler {
     enabled_.store(enabled && (impl_ != nullptr || joined_ != nullptr), std::memory_order_relaxed);
   }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
+  // Returns whether this profiler has joined that of the injected library: see Default().
+  bool joined() const { return joined_ != nullptr; }
 
   // Returns the id of the device `name`, such as "GPU:0"; a new name is added. The label `device` shows the name. There
   // are 63 names at most besides "other": all further names share the id of "other". A name is cut at 64 bytes, or

@@ -138,9 +138,10 @@ hbmprof_pypi() {
   rm -rf build/pypi.new
 }
 
-# hbmprof_torch RELEASE...: reads PyTorch's libc10.so and libc10_cuda.so of the releases from PyPI into build/torch. Not
-# into build/pypi: the libraries would find CUDA's real runtime there before the tests' double of it. If a release
-# cannot be read, prints a note; the tests that need it skip. Never fails.
+# hbmprof_torch RELEASE[+headers]...: reads PyTorch's libc10.so and libc10_cuda.so of the releases from PyPI into
+# build/torch, with their headers where +headers follows. Not into build/pypi: the libraries would find CUDA's real
+# runtime there before the tests' double of it. If a release cannot be read, prints a note; the tests that need it skip.
+# Never fails.
 hbmprof_torch() {
   python3 scripts/torch_libraries.py build/torch "$@" ||
     echo "note: PyPI gave not all of PyTorch $*, so the tests that need it are skipped"

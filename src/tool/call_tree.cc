@@ -21,15 +21,15 @@ std::string NodeName(const ProfileSet::ShownFrame& frame, Grouping::Frames how) 
 
 }  // namespace
 
-CallTree::CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping) {
-  nodes_.push_back({0, 0, "", "", 0, 0, {}});
+CallTree::CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping, size_t base_files) {
+  nodes_.push_back({0, 0, "", "", 0, 0, 0, {}});
   absl::flat_hash_map<std::string, uint32_t> names;
   absl::flat_hash_map<std::pair<size_t, uint32_t>, size_t> numbers;  // by (parent, name)
   const auto child_of = [&](size_t parent, const std::string& name, const std::string& position) {
     const auto text = names.try_emplace(name, static_cast<uint32_t>(names.size())).first;
     const auto [entry, is_new] = numbers.try_emplace({parent, text->second}, nodes_.size());
     if (is_new) {
-      nodes_.push_back({parent, nodes_[parent].depth + 1, name, position, 0, 0, {}});
+      nodes_.push_back({parent, nodes_[parent].depth + 1, name, position, 0, 0, 0, {}});
       nodes_[parent].children.push_back(entry->second);
     }
     return entry->second;
@@ -37,7 +37,8 @@ CallTree::CallTree(const ProfileSet& profiles, size_t type, const Grouping& grou
   // The text of each location's frames is made only once.
   std::vector<std::vector<ProfileSet::ShownFrame>> frames(profiles.locations().size());
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> leaves;  // by (stack, label set)
-  for (const ProfileSet::File& file : profiles.files()) {
+  for (size_t f = 0; f < profiles.files().size(); ++f) {
+    const ProfileSet::File& file = profiles.files()[f];
     for (size_t s = 0; s < file.samples.size(); ++s) {
       const ProfileSet::Sample& sample = file.samples[s];
       const int64_t value = profiles.Value(file, s, type);
@@ -61,18 +62,22 @@ CallTree::CallTree(const ProfileSet& profiles, size_t type, const Grouping& grou
         leaf->second = node;
       }
       Node& node = nodes_[leaf->second];
-      node.flat = Plus(node.flat, value);
+      node.flat = f < base_files ? Minus(node.flat, value) : Plus(node.flat, value);
     }
   }
   for (size_t i = nodes_.size(); i-- > 0;) {
-    nodes_[i].cum = Plus(nodes_[i].cum, nodes_[i].flat);
+    Node& node = nodes_[i];
+    node.cum = Plus(node.cum, node.flat);
+    node.size = Plus(node.size, Magnitude(node.flat));
     if (i == 0) break;
-    Node& parent = nodes_[nodes_[i].parent];
-    parent.cum = Plus(parent.cum, nodes_[i].cum);
+    Node& parent = nodes_[node.parent];
+    parent.cum = Plus(parent.cum, node.cum);
+    parent.size = Plus(parent.size, node.size);
   }
   for (Node& node : nodes_) {
-    std::stable_sort(node.children.begin(), node.children.end(),
-                     [this](size_t a, size_t b) { return Magnitude(nodes_[a].cum) > Magnitude(nodes_[b].cum); });
+    std::stable_sort(node.children.begin(), node.children.end(), [this](size_t a, size_t b) {
+      return std::make_pair(nodes_[a].size, nodes_[a].cum) > std::make_pair(nodes_[b].size, nodes_[b].cum);
+    });
   }
 }
 
@@ -82,7 +87,7 @@ std::vector<size_t> CallTree::Shown(size_t most) const {
   std::priority_queue<std::pair<int64_t, size_t>> next;
   const auto push_children = [&](size_t node) {
     for (const size_t child : nodes_[node].children) {
-      if (nodes_[child].cum != 0 || nodes_[child].flat != 0) next.push({Magnitude(nodes_[child].cum), ~child});
+      if (nodes_[child].size != 0) next.push({nodes_[child].size, ~child});
     }
   };
   push_children(0);

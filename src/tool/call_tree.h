@@ -21,13 +21,15 @@ class CallTree {
     std::string position;  // of the first call site; "" for a label
     int64_t flat = 0;
     int64_t cum = 0;
-    std::vector<size_t> children;  // largest |cum| first
+    // The sum of |flat| over the node and all nodes below it. In a difference, cum can be 0 above nodes that are not.
+    int64_t size = 0;
+    std::vector<size_t> children;  // largest size first; of equal sizes, growth first
   };
 
-  // Sums the sample type `type` over all files. The values of the labels of `grouping` are the outermost nodes. Below a
-  // node, frames with equal names become one node. With Frames::kLines, their positions must also be equal. With
-  // Frames::kFiles, only their positions count.
-  CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping);
+  // Sums the sample type `type` over all files, minus the first `base_files` files. The values of the labels of
+  // `grouping` are the outermost nodes. Below a node, frames with equal names become one node. With Frames::kLines,
+  // their positions must also be equal. With Frames::kFiles, only their positions count.
+  CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping, size_t base_files = 0);
 
   // The root is node 0. Parents come before their children.
   const std::vector<Node>& nodes() const { return nodes_; }

@@ -44,6 +44,9 @@ absl::StatusOr<SumsQuery> ReadWithDelay(const DiffOptions& options) {
   return MakeQuery("diff", *std::move(set), options);
 }
 
+// The tree of the changes.
+CallTree TreeOf(const SumsQuery& query) { return CallTree(query.profiles, query.type, query.grouping, 1); }
+
 void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total) {
   Json json = {{"version", kJsonVersion},
                {"base", options.base},
@@ -54,6 +57,11 @@ void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& s
                {"now_total", sums.sum()[1]},
                {"change", Minus(sums.sum()[1], sums.sum()[0])},
                {"total", total}};
+  if (options.tree) {
+    json["nodes"] = TreeJson(TreeOf(query));
+    Print(ToText(json));
+    return;
+  }
   Json& list = json["rows"] = Json::array();
   for (const Sums::Row& row : sums.Rows(options.by_cum)) {
     Json& entry = list.emplace_back(RowJson(row, query.grouping));
@@ -82,6 +90,11 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
   const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
   if (rows.empty()) {
     Print("no row changed\n");
+    return;
+  }
+  if (options.tree) {
+    const auto tone = [](const CallTree::Node& node) { return ToneOf(node.cum); };
+    PrintVisible("\n" + TreeTable(TreeOf(query), options.nodes(), total, change, tone));
     return;
   }
   const bool has_cum = query.grouping.frames != Grouping::Frames::kNone;
@@ -138,6 +151,7 @@ Command AddDiffCommand(CLI::App& tool) {
   arguments->add_option("--after", options->after,
                         "Time to wait between BASE and FILE, such as 60s; without FILE, BASE is read twice");
   options->AddTo(*arguments);
+  options->AddTreeTo(*arguments);
   arguments->add_option("--fail-over", options->fail_over,
                         "Exit with 1 if the total grew by more than this size, such as 1MiB");
   return {arguments, [options] { return RunDiff(*options); }, true};

@@ -325,10 +325,11 @@ std::vector<Sums::Row> Sums::Rows(bool by_cum) const {
     if (row.flat_change() != 0 || row.cum_change() != 0) rows.push_back(row);
   }
   std::sort(rows.begin(), rows.end(), [by_cum](const Row& a, const Row& b) {
+    // Of equal changes, growth comes first: a block that a pool hands out makes the idle memory of the pool smaller.
     const auto rank = [by_cum](const Row& row) {
-      const int64_t flat = Magnitude(row.flat_change());
-      const int64_t cum = Magnitude(row.cum_change());
-      return by_cum ? std::make_pair(-cum, -flat) : std::make_pair(-flat, -cum);
+      const auto flat = std::make_pair(-Magnitude(row.flat_change()), row.flat_change() < 0);
+      const auto cum = std::make_pair(-Magnitude(row.cum_change()), row.cum_change() < 0);
+      return by_cum ? std::make_pair(cum, flat) : std::make_pair(flat, cum);
     };
     return std::make_tuple(rank(a), std::tie(a.labels, a.name)) < std::make_tuple(rank(b), std::tie(b.labels, b.name));
   });

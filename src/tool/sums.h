@@ -61,7 +61,7 @@ class Sums {
        bool with_edges = false);
 
   // Returns the rows in which a value differs between the columns, as pprof does, sorted by the absolute change of flat
-  // or of cum, largest first.
+  // or of cum, largest first, growth before shrinkage of the same size.
   std::vector<Row> Rows(bool by_cum) const;
   const std::vector<Edge>& edges() const { return edges_; }
   const Row& row(uint32_t number) const { return rows_[number]; }

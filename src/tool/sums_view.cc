@@ -30,12 +30,16 @@ void SumsOptions::AddTo(CLI::App& arguments) {
   arguments.add_option("-b,--by", by, "Make rows by function, line or file, and by label keys: device,kind,phase")
       ->delimiter(',')
       ->allow_extra_args(false);
-  arguments.add_option("-n,--rows", rows, "Rows to show, 0 for all")->capture_default_str();
+  rows_option = arguments.add_option("-n,--rows", rows, "Rows to show, 0 for all")->capture_default_str();
   arguments.add_flag("--cum", by_cum, "Sort by cum: the memory of a function and of all functions that it calls");
   arguments.add_flag("--exact", exact, "Print bytes without rounding");
   arguments.add_flag("--json", json, "All rows as JSON, exact");
   ViewOptions::AddTo(arguments);
   arguments.footer(kFilterHelp);
+}
+
+void SumsOptions::AddTreeTo(CLI::App& arguments) {
+  arguments.add_flag("--tree", tree, "The call tree, outermost frame first; its 100 largest nodes without -n");
 }
 
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& files,
@@ -138,6 +142,32 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
     table.Add(std::move(cells), tone ? tone(rows[i]) : Tone::kPlain);
   }
   return table.Text() + MoreRows(shown, rows.size());
+}
+
+std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
+                      const std::function<std::string(int64_t)>& value,
+                      const std::function<Tone(const CallTree::Node&)>& tone) {
+  using Align = Table::Align;
+  Table table({Align::kRight, Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
+  table.Add({"cum", "cum%", "flat", "call tree", "where"});
+  const std::vector<size_t> numbers = tree.Shown(shown);
+  for (const size_t number : numbers) {
+    const CallTree::Node& node = tree.nodes()[number];
+    table.Add({value(node.cum), FormatPercent(node.cum, total), node.flat == 0 ? "" : value(node.flat),
+               std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position},
+              tone ? tone(node) : Tone::kPlain);
+  }
+  return table.Text() + MoreRows(numbers.size(), tree.Shown(0).size());
+}
+
+Json TreeJson(const CallTree& tree) {
+  Json list = Json::array();
+  for (const size_t number : tree.Shown(0)) {
+    const CallTree::Node& node = tree.nodes()[number];
+    list.push_back(
+        {{"depth", node.depth}, {"name", node.name}, {"where", node.position}, {"flat", node.flat}, {"cum", node.cum}});
+  }
+  return list;
 }
 
 std::string MoreRows(size_t shown, size_t all) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "src/tool/call_tree.h"
 #include "src/tool/profile.h"
 #include "src/tool/sums.h"
 #include "src/tool/text.h"
@@ -31,6 +32,9 @@ Json ObjectOf(std::vector<std::pair<std::string, Json>> entries);
 // documents the fields.
 constexpr int kJsonVersion = 1;
 
+// The number of nodes of a call tree that are shown without -n.
+constexpr size_t kDefaultNodes = 100;
+
 struct SumsOptions : ViewOptions {
   SumsOptions() : ViewOptions(false) {}
 
@@ -41,9 +45,15 @@ struct SumsOptions : ViewOptions {
   bool by_cum = false;
   bool exact = false;
   bool json = false;
+  bool tree = false;
+  CLI::Option* rows_option = nullptr;
 
-  // Adds all options except the files.
+  // Adds all options except the files and --tree.
   void AddTo(CLI::App& arguments);
+  // Adds --tree.
+  void AddTreeTo(CLI::App& arguments);
+  // The number of nodes of a tree to show; 0: all.
+  size_t nodes() const { return rows_option->count() == 0 ? kDefaultNodes : rows; }
 };
 
 // The profiles with the options applied.
@@ -83,6 +93,14 @@ struct ValueColumn {
 std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Grouping& grouping,
                      const std::vector<ValueColumn>& columns,
                      const std::function<Tone(const Sums::Row&)>& tone = nullptr);
+
+// Returns a table of the call tree, with the line MoreRows: the `shown` largest nodes (0: all), percentages of `total`.
+// `value` returns the text of flat and cum. `tone` gives the colour of a node; it may be null. For PrintVisible.
+std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
+                      const std::function<std::string(int64_t)>& value,
+                      const std::function<Tone(const CallTree::Node&)>& tone = nullptr);
+// Returns the list of all nodes.
+Json TreeJson(const CallTree& tree);
 
 // Returns the line below a table that does not show every row; "" if it shows all.
 std::string MoreRows(size_t shown, size_t all);

@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 
-#include "src/tool/call_tree.h"
 #include "src/tool/command.h"
 #include "src/tool/live_top.h"
 #include "src/tool/profile_source.h"
@@ -15,9 +14,7 @@ namespace hbmprof::tool {
 namespace {
 
 struct TopOptions : SumsOptions {
-  bool tree = false;
   std::string interval = "2s";
-  CLI::Option* rows_option = nullptr;
 };
 
 Json Header(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
@@ -37,35 +34,16 @@ void PrintHead(const TopOptions& options, const SumsQuery& query, const Sums& su
 }
 
 void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
-  constexpr size_t kDefaultNodes = 100;
-  const int64_t total = sums.total()[1];
   const CallTree tree(query.profiles, query.type, query.grouping);
   if (options.json) {
     Json json = Header(options, query, sums);
-    Json& list = json["nodes"] = Json::array();
-    for (const size_t number : tree.Shown(0)) {
-      const CallTree::Node& node = tree.nodes()[number];
-      list.push_back({{"depth", node.depth},
-                      {"name", node.name},
-                      {"where", node.position},
-                      {"flat", node.flat},
-                      {"cum", node.cum}});
-    }
+    json["nodes"] = TreeJson(tree);
     Print(ToText(json));
     return;
   }
   PrintHead(options, query, sums);
-  const std::vector<size_t> shown = tree.Shown(options.rows_option->count() == 0 ? kDefaultNodes : options.rows);
-  using Align = Table::Align;
-  Table table({Align::kRight, Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
-  table.Add({"cum", "cum%", "flat", "call tree", "where"});
   const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
-  for (const size_t number : shown) {
-    const CallTree::Node& node = tree.nodes()[number];
-    table.Add({size(node.cum), FormatPercent(node.cum, total), node.flat == 0 ? "" : size(node.flat),
-               std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position});
-  }
-  PrintVisible(table.Text() + MoreRows(shown.size(), tree.Shown(0).size()));
+  PrintVisible(TreeTable(tree, options.nodes(), sums.total()[1], size));
 }
 
 void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
@@ -119,11 +97,9 @@ Command AddTopCommand(CLI::App& tool) {
   arguments->add_option("FILE", options->files, "Profiles: files, processes or URLs; several profiles are added up")
       ->required();
   options->AddTo(*arguments);
-  arguments->add_flag("--tree", options->tree,
-                      "The call tree, outermost frame first; its 100 largest nodes without -n");
+  options->AddTreeTo(*arguments);
   arguments->add_option("--interval", options->interval, "On a terminal: the time after which a process is shown again")
       ->capture_default_str();
-  options->rows_option = arguments->get_option("--rows");
   return {arguments, [options] { return RunTop(*options); }, true};
 }
 

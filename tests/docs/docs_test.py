@@ -405,6 +405,13 @@ class Test:
                   f"target_compile_definitions({name}_headers INTERFACE"
                   " LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)\n")
         libraries += [f"{name}_headers", "$<TARGET_NAME_IF_EXISTS:CUDA::cudart_static>"]
+      if "<hbmprof/adapters/torch.h>" in text:
+        # The newest PyTorch of build/torch, without the runtime that its libraries need.
+        torch = f"{self.source}/build/torch/newest"
+        lists += (f"target_include_directories({name}_headers SYSTEM INTERFACE {torch}/include)\n"
+                  f"target_compile_features({name}_headers INTERFACE cxx_std_20)\n"
+                  f"target_link_options({name}_headers INTERFACE LINKER:--unresolved-symbols=ignore-in-shared-libs)\n")
+        libraries += [f"{torch}/libc10_cuda.so", f"{torch}/libc10.so"]
       if "<gtest/" in text:
         libraries += ["GTest::gtest_main"]
       lists += (f"add_executable({name} {name}.{block.kind.replace('cpp', 'cc')})\n"

@@ -233,7 +233,18 @@ extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, c
   std::fflush(stdout);
 }
 
-#if !defined(TORCH_LIBRARY)
+#if defined(TORCH_LIBRARY)
+// For torch_program.py: opens the library, and then gives blocks to tensors. The namespace is that of the functions of
+// PyTorch for which these two stand.
+namespace {
+const Torch* opened = nullptr;
+}
+extern "C" [[gnu::visibility("default")]] void torch_open(const char* library) { opened = new Torch(library); }
+namespace torch {
+[[gnu::visibility("default")]] void* empty(size_t bytes) { return opened->Allocate(bytes); }
+[[gnu::visibility("default")]] void release(void* block) { opened->Free(block); }
+}  // namespace torch
+#else
 int main(int argc, char** argv) {
   REQUIRE(argc == 3);
   torch_case(argv[1], argv[2]);

@@ -250,6 +250,30 @@ TEST_P(TorchReleaseTest, DiffNamesTheLeakingFunctionFirstWithItsBytes) {
     EXPECT_THAT(diff.out, Not(HasSubstr(function))) << "has not changed";
   }
 }
+
+TEST_P(TorchReleaseTest, DiffNamesTheLeakingPythonFunctionFirstWithItsBytes) {
+  const std::string directory = NewDirectory();
+  const auto run = [&](const std::string& output, const std::vector<std::string>& extra) {
+    std::vector<std::string> program = {"python3", HBMPROF_TORCH_PYTHON_PROGRAM, HBMPROF_TORCH_PROGRAM_LIBRARY,
+                                        Library()};
+    program.insert(program.end(), extra.begin(), extra.end());
+    const CommandResult result =
+        RunCommand(program,
+                   {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output,
+                    "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE ":" HBMPROF_TORCH_CUDART},
+                   {"", 120});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  };
+  const std::string before = directory + "/before.pb.gz";
+  const std::string after = directory + "/after.pb.gz";
+  run(before, {});
+  run(after, {"leak"});
+  const CommandResult diff = RunCommand({HBMPROF_TOOL, "diff", "--exact", "--own", "-n", "1", before, after});
+  EXPECT_EQ(diff.exit_code, 0) << diff.err;
+  EXPECT_THAT(diff.out,
+              ::testing::ContainsRegex(
+                  "where\n\\+393216 B +[0-9.]+% +\\+393216 B +[0-9.]+% .* grow_kv_cache +.*torch_program.py:[0-9]+\n"));
+}
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Torch, TorchReleaseTest, ::testing::Values("2.1.2", "2.5.1", "2.8.0", "2.11.0", "newest"),

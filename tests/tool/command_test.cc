@@ -90,6 +90,7 @@ TEST(Json, HasAVersionAndOnlyDocumentedFields) {
   const std::vector<std::string> commands[] = {
       {"top", files[0], "--by", "device,function"},
       {"top", files[0], "--tree"},
+      {"diff", "--tree", files[0], files[1]},
       {"diff", files[0], files[1]},
       {"peek", "f|main", files[0]},
       {"leaks", files[0], files[1], files[2], files[3], "--per", "requests", "--by", "device"},

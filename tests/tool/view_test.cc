@@ -59,6 +59,20 @@ std::map<std::string, int64_t> Flat(const std::vector<std::string>& arguments) {
   return flat;
 }
 
+// The idle memory of a pool shrinks when a block is taken from it.
+TEST(Diff, GrowthComesBeforeShrinkageOfTheSameSize) {
+  const std::string dir = ScratchDir();
+  WriteStacks(dir + "/before.pb.gz", {{{{"-", "AllocatesSegments"}}, 2000}, {{{"-", "Keeps"}}, 100}});
+  WriteStacks(dir + "/after.pb.gz", {{{{"-", "AllocatesSegments"}}, 1300}, {{{"-", "Keeps"}}, 800}});
+  for (const char* order : {"", "--cum"}) {
+    std::vector<std::string> arguments = {"diff", dir + "/before.pb.gz", dir + "/after.pb.gz"};
+    if (*order != '\0') arguments.push_back(order);
+    const nlohmann::json json = ToolJson(arguments);
+    EXPECT_EQ(json["rows"][0]["name"], "Keeps");
+    EXPECT_EQ(json["rows"][1]["name"], "AllocatesSegments");
+  }
+}
+
 // --- Own code ----------------------------------------------------------------------------------------------------
 
 TEST(OwnCode, SkipsKnownLibraries) {
@@ -215,6 +229,27 @@ TEST_F(Tree, KeepsTheLargestNodesWithTheirCallers) {
   const std::string out = RunTool({"top", "--tree", "-n", "3", path_}).out;
   EXPECT_THAT(out, HasSubstr("    Decode\n... and 2 more rows (-n 0 shows all)\n"));
   EXPECT_THAT(out, Not(HasSubstr("Prefill")));
+}
+
+// The idle memory of a pool shrinks by what a function keeps: the sum above both does not change.
+TEST_F(Tree, DiffShowsChangesThatAddUpToNothing) {
+  const std::string after = path_ + ".after";
+  const std::vector<std::string> main = {"-", "main"};
+  const std::vector<std::string> serve = {"-", "Serve"};
+  WriteStacks(after, {{{{"-", "Load"}, main}, 1024},
+                      {{{"-", "Decode"}, serve, main}, 1024},
+                      {{{"-", "Prefill"}, serve, main}, 5120},
+                      {{serve, main}, 1024}});
+  const std::string out = RunTool({"diff", "--tree", path_, after}).out;
+  EXPECT_THAT(out, HasSubstr("      cum     cum%       flat  call tree  where\n"
+                             "      0 B    0.00%             main\n"
+                             "      0 B    0.00%              Serve\n"
+                             "+3.00 KiB   37.50%  +3.00 KiB    Prefill\n"
+                             "-3.00 KiB  -37.50%  -3.00 KiB    Decode\n"));
+  const nlohmann::json json = ToolJson({"diff", "--tree", path_, after});
+  ASSERT_EQ(json["nodes"].size(), 4u);
+  EXPECT_EQ(json["nodes"][2]["name"], "Prefill");
+  EXPECT_EQ(json["nodes"][2]["cum"], 3072);
 }
 
 TEST_F(Tree, JsonHasAllNodesInOrder) {

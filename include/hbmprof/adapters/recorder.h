@@ -5,6 +5,7 @@
 //   cub.h          cub::CachingDeviceAllocator
 //   onnxruntime.h  OrtAllocator
 //   tensorrt.h     nvinfer1::IGpuAllocator, nvinfer1::IGpuAsyncAllocator
+//   torch.h        PyTorch's CUDA caching allocator
 //
 // Each of them includes a header of the library that it is for, which the program must have. An adapter returns exactly
 // what the wrapped allocator returns, also if recording fails. Stacks begin at the function that called the adapter.

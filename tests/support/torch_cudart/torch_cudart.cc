@@ -1,7 +1,8 @@
 // libcudart.so.12 and libcudart.so.13 for PyTorch's real libc10_cuda.so: the functions of the CUDA runtime that
 // releases 2.1 to 2.15 import, on the double of the driver. Without a toolkit's headers: handles are pointers,
 // structures of which a field is needed are written by its offset. Memory calls go to the driver's functions by name,
-// as the real runtime's do, so that whatever wraps those sees them. Events and streams do nothing.
+// as the real runtime's do, so that whatever wraps those sees them. Events and streams do nothing; a test can make
+// cudaEventQuery fail (fake_cuda_fail).
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -164,7 +165,7 @@ int cudaEventElapsedTime(float* milliseconds, void*, void*) {
   *milliseconds = 0;
   return kSuccess;
 }
-int cudaEventQuery(void*) { return kSuccess; }
+int cudaEventQuery(void*) { return Remember(fake_cuda_enter("cudaEventQuery")); }
 int cudaEventRecord(void*, void*) { return kSuccess; }
 int cudaEventSynchronize(void*) { return kSuccess; }
 int cudaGraphAddEmptyNode(void**, ...) { return kNotSupported; }

@@ -1,0 +1,46 @@
+"""Five functions allocate blocks of PyTorch's caching allocator, as tensors do, from the real libc10_cuda.so. argv[1] is
+the library of torch_program.cc, argv[2] is libc10_cuda.so. With argv[3] = "leak", grow_kv_cache keeps three of its blocks.
+"""
+import ctypes
+import sys
+
+library = ctypes.CDLL(sys.argv[1])
+# torch::empty and torch::release
+empty, release = library._ZN5torch5emptyEm, library._ZN5torch7releaseEPv
+empty.argtypes, empty.restype = (ctypes.c_size_t,), ctypes.c_void_p
+release.argtypes, release.restype = (ctypes.c_void_p,), None
+
+
+def load_weights():
+    return empty(3 << 20)
+
+
+def make_activation():
+    return empty(200 << 10)
+
+
+def grow_kv_cache():
+    return empty(128 << 10)
+
+
+def take_workspace():
+    return empty(1 << 20)
+
+
+def copy_input():
+    return empty(64 << 10)
+
+
+def serve(leaks):
+    for request in range(30):
+        blocks = [make_activation(), take_workspace(), copy_input()]
+        page = grow_kv_cache()
+        if not leaks or request % 10 != 0:
+            blocks.append(page)
+        for block in blocks:
+            release(block)
+
+
+library.torch_open(sys.argv[2].encode())
+weights = [load_weights() for _ in range(4)]
+serve(sys.argv[3:] == ["leak"])
