@@ -129,12 +129,19 @@ int hbmprof_enabled(void);
 
 /* ---- Devices, kinds and allocators ------------------------------------------------------------------------------- */
 
-/* Returns the number of the device `name`, such as "TPU:0"; a new name is added. The label `device` of a profile shows
- * the name. A name has the same number in every thread for the life of the process. Names are cut at 64 bytes, or
- * before the UTF-8 character that would be split there. At most 63 devices have a name of their own: all further names
- * share one number, of the device "other". Takes a lock: call it once and keep the number. Returns -1 if the host has
- * no memory, or if called in a signal handler that interrupted a function of this library. */
+/* Returns the number of the device `name`, such as "TPU:0"; a new name is added. "GPU:N" has the number N. The label
+ * `device` of a profile shows the name. A name has the same number in every thread for the life of the process. Names
+ * are cut at 64 bytes, or before the UTF-8 character that would be split there. At most 63 devices have a name of their
+ * own: all further names share one number, of the device "other". Takes a lock: call it once and keep the number.
+ * Returns -1 if the host has no memory, or if called in a signal handler that interrupted a function of this library.
+ */
 int hbmprof_device(const char* name);
+
+/* Stores the numbers of the devices on which memory was recorded in `devices`, at most `capacity` of them, and returns
+ * how many there are. `devices` may be null if `capacity` is 0. Takes as long as a profile: not for each request. Any
+ * thread. Returns -1 if the host has no memory, or if called in a signal handler that interrupted a function of this
+ * library. */
+int hbmprof_devices(int* devices, int capacity);
 
 /* Returns the number of the allocator `name`; a new name is added. The label `allocator` of a profile shows the name.
  * "" has the number 0: no label. At most 254 other names have a number of their own: all further names share one
@@ -156,7 +163,8 @@ enum hbmprof_kind {
 };
 
 /* The attributes of an allocation. If all fields except struct_size are zero, the allocation is on device 0, has the
- * kind "device" and no allocator name. A device number that does not exist is recorded as the device "unknown", a kind
+ * kind "device" and no allocator name. If struct_size is not set, nothing is recorded (hbmprof_tracker_stats counts
+ * it in dropped_records). A device number that does not exist is recorded as the device "unknown", a kind
  * that does not exist as the kind "device", and an allocator number that does not exist without an allocator name. */
 typedef struct hbmprof_attributes {
   size_t struct_size; /* in: sizeof(hbmprof_attributes) */

@@ -31,9 +31,10 @@
 // Stream-ordered memory has the label allocator=cudaMallocAsync. It belongs to CUDA's pools, and DeviceReset does not
 // free it.
 //
-// This header needs the headers of the CUDA toolkit (version 12 or later). Link hbmprof::cuda and either the static or
-// the shared cudart. Code that is compiled for the per-thread default stream (nvcc's --default-stream per-thread) gets
-// the per-thread variants, as with the runtime itself.
+// This header needs the headers of the CUDA toolkit (version 12 or later). Link hbmprof::cuda, a static
+// library (find_package(hbmprof COMPONENTS cuda); there is no pkg-config file), and either the static or the shared
+// cudart. Code that is compiled for the per-thread default stream (nvcc's --default-stream per-thread) gets the
+// per-thread variants, as with the runtime itself.
 //
 // Not recorded by these functions: graph memory nodes, modules, device limits, graphics interop, and what libraries
 // allocate with their own calls. `hbmprof run` records these (docs/cuda.md).

@@ -4,7 +4,8 @@
 //   ...from here on the program uses `api`...
 //
 // A program that loads a plugin by its path (JAX, pytorch/xla) needs no change: let it load libhbmprof_pjrt.so, which
-// wraps the real plugin (docs/pjrt.md).
+// wraps the real plugin, and name the real plugin's path in the environment variable HBMPROF_PJRT_PLUGIN
+// (docs/pjrt.md).
 //
 // The following is recorded in Profiler::Default(), with the call stack at which the program calls a function of the
 // table, and with the labels `device` (the plugin's name of the device), `memory` (its name of the memory space) and

@@ -2,7 +2,7 @@
 //
 // The wrappers (device_allocator.h, cuda.h, pjrt.h) call it for you. An allocator of your own calls it directly:
 //
-//   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+//   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();     // not before InitDefault, if the program calls it
 //   const hbmprof::DeviceId device = profiler.Device("my_device:0");
 //
 //   void* MyAllocate(size_t bytes) {
@@ -139,6 +139,7 @@ class Profiler {
   //
   //   std::vector<std::string> problems;
   //   hbmprof::DefaultOptions options = hbmprof::OptionsFromEnvironment(&problems);
+  //   for (const std::string& problem : problems) std::cerr << problem << "\n";
   //   options.output = "/tmp/%p.%n.pb.gz";
   //   absl::Status made = hbmprof::Profiler::InitDefault(options);
   //
@@ -181,9 +182,10 @@ class Profiler {
 
   // Records that `id` is a live buffer of `bytes` bytes, with the calling thread's stack and tags. Returns whether it
   // was recorded. It is not recorded if recording is off, if `id` is null, if the call is made inside the profiler, or
-  // if a limit was reached (dropped_records and dropped_bytes then count it). A buffer has at most 2^40-1 bytes; a
-  // larger one is dropped. If `id` is live already, that record ends first (replaced_records counts it). Kind kAlias
-  // counts as 0 bytes. Always inlined, so that it is not a frame of the stack.
+  // if a limit was reached (dropped_records and dropped_bytes then count it). A buffer or segment has at most 2^40-1
+  // bytes; a larger one is dropped. A buffer of 0 bytes is recorded. If `id` is live already, that record ends first
+  // (replaced_records counts it). Kind kAlias counts as 0 bytes. Kind kPool makes no segment: RecordSegment does.
+  // Always inlined, so that it is not a frame of the stack.
   [[gnu::always_inline]] bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
     return enabled() && Alloc(id, bytes, attributes);
   }
@@ -197,8 +199,9 @@ class Profiler {
   FreedRecord RecordFree(BufferId id) { return enabled() ? Free(id) : FreedRecord(); }
 
   // Makes a removed record live again, because the memory could not be freed. The record keeps its original stack, and
-  // all counters are as if it had not been removed. The blocks of a removed segment are not restored. Does nothing for
-  // an empty record.
+  // all counters are as if it had not been removed. The blocks of a removed segment are not restored. If another
+  // buffer with the same id was recorded meanwhile, its record ends (replaced_records counts it). Does nothing for an
+  // empty record. A second call for the same record has no further effect.
   void RestoreRecord(const FreedRecord& record);
   // Prepares the record of a buffer that will exist later, perhaps several times, such as the memory of a CUDA graph,
   // which exists from a launch on. Counts one allocation and its free at once: nothing is in use, no peak rises, and a
@@ -210,8 +213,8 @@ class Profiler {
   // Records that [address, address+bytes) is a segment: device memory that a pool has reserved, to hand out in blocks.
   // A segment counts as kind kPool. The bytes of its blocks are subtracted from it, so each reserved byte counts once.
   // - If `address` is the id of a live buffer, that buffer becomes the segment. It keeps its stack, tags, size and
-  //   device; `attributes.allocator` is the name of the pool. The same holds for a live block of exactly `bytes` bytes
-  //   inside another segment: a pool inside a pool.
+  //   device; `attributes.allocator` is the name of the pool, and `attributes.kind` is not used. The same holds for a
+  //   live block of exactly `bytes` bytes inside another segment: a pool inside a pool.
   // - Otherwise a new segment is recorded with the calling thread's stack. If it is inside another segment, it has the
   //   device of that segment, and its bytes are subtracted from that segment. Blocks that were recorded at its
   //   addresses before belong to it from now on, if they are on its device and fit.
@@ -231,9 +234,10 @@ class Profiler {
   // Records a block: memory that a pool handed out. Like RecordAlloc, but the block has the device of its segment, and
   // its bytes are subtracted from the innermost segments at its addresses. Inside a segment, the kinds kManaged,
   // kPinnedHost and kPool are recorded as kDevice. A block may lie across adjacent segments; bytes in no segment count
-  // like those of an allocation. A block that needs more than the idle bytes of its segment is recorded as an
-  // allocation of its own. Blocks and other buffers have separate ids: a block may begin where its segment begins.
-  // Addresses (within their name space, see BufferId) must be below 2^50; others are dropped.
+  // like those of an allocation. A block whose part inside a segment exceeds the segment's idle bytes is
+  // recorded as an allocation of its own. Blocks and other buffers have separate ids: a block may begin where its
+  // segment begins. Addresses (within their name space, see BufferId) must be below 2^50; others are dropped
+  // (dropped_records counts them).
   bool RecordBlock(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Like RecordFree, for the innermost block at `address`.

@@ -5,6 +5,8 @@
 //     hbmprof::ScopedTag phase("phase", "prefill");
 //     ...what is allocated here has the labels model=llama-8b and phase=prefill...
 //   }
+//
+// For labels of everything that a process allocates, see DefaultOptions::tags and HBMPROF_TAGS (options.h).
 #ifndef HBMPROF_TAG_H_
 #define HBMPROF_TAG_H_
 

@@ -162,7 +162,7 @@ std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, Me
 
 // Returns null if this element of a stack is a return address.
 const Snapshot::NamedFrame* NamedFrameOf(const Snapshot& snapshot, uint64_t frame) {
-  if (frame >> 32 != Snapshot::kNamedFrame >> 32) return nullptr;
+  if (!Snapshot::IsNamedFrame(frame)) return nullptr;
   return &snapshot.named_frames[static_cast<uint32_t>(frame)];
 }
 

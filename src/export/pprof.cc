@@ -199,13 +199,11 @@ absl::Status CheckSample(const Snapshot& snapshot, size_t number) {
   return absl::OkStatus();
 }
 
-bool IsNamedFrame(uint64_t word) { return word >> 32 == Snapshot::kNamedFrame >> 32; }
-
 absl::Status CheckStack(const Snapshot& snapshot, size_t number) {
   const std::vector<uint64_t>& frames = snapshot.stacks[number].return_addresses;
   for (size_t i = 0; i < frames.size(); ++i) {
     const auto index = static_cast<uint32_t>(frames[i]);
-    if (!IsNamedFrame(frames[i]) || index < snapshot.named_frames.size()) continue;
+    if (!Snapshot::IsNamedFrame(frames[i]) || index < snapshot.named_frames.size()) continue;
     return Inconsistent("stacks[" + std::to_string(number) + "].return_addresses[" + std::to_string(i) + "]",
                         "is the named frame " + std::to_string(index) + ", but `named_frames` has " +
                             std::to_string(snapshot.named_frames.size()) + " elements");
@@ -425,7 +423,7 @@ class ProfileWriter {
   void PackLocationIds(const Snapshot::Stack& stack) {
     const auto add = [&](uint64_t id) { protozero::add_varint_to_buffer(&packed_ids_, id); };
     for (const uint64_t return_address : stack.return_addresses) {
-      if (IsNamedFrame(return_address)) {
+      if (Snapshot::IsNamedFrame(return_address)) {
         add(NamedFrameId(static_cast<uint32_t>(return_address)));
         continue;
       }

@@ -14,6 +14,7 @@ The first word after ``` selects how a block is tested:
                    use). It is compiled and linked with the installed package, without a warning.
   cmake            Lines that a reader adds to a CMakeLists.txt. They are configured with the installed package;
                    FetchContent takes the repository.
+  python           Python code, which is compiled, not run. The functions of the package hbmprof that it calls exist.
   text, or none    Nothing. No line begins with "$ ".
 
 More words may follow:
@@ -36,6 +37,7 @@ Output is compared exactly, with these exceptions:
   * The working directory is /srv/hbmprof in the pages.
 """
 
+import ast
 import concurrent.futures
 import difflib
 import os
@@ -189,7 +191,9 @@ class Test:
     if words > README_WORDS:
       self.problem("README.md", f"{words} words; a newcomer reads at most {README_WORDS}: move details to docs/")
     for block in self.blocks:
-      if block.kind not in ("console", "cpp", "c", "cmake", "text", ""):
+      if block.kind == "python":
+        self.check_python(block)
+      elif block.kind not in ("console", "cpp", "c", "cmake", "text", ""):
         self.problem(block.name, f"unknown kind of block: {block.kind}")
       elif block.kind in ("text", "") and any(line.startswith("$ ") for line in block.lines):
         self.problem(block.name, "a command in a block that is not run: use console")
@@ -203,6 +207,19 @@ class Test:
       if page not in linked:
         self.problem(page, "no page links it")
     self.check_packages()
+
+  def check_python(self, block):
+    try:
+      code = ast.parse("\n".join(block.lines))
+    except SyntaxError as error:
+      self.problem(block.name, f"is no Python: {error}")
+      return
+    with open(os.path.join(self.source, "python", "hbmprof", "__init__.py"), encoding="utf-8") as module:
+      known = {node.name for node in ast.parse(module.read()).body if hasattr(node, "name")}
+    for node in ast.walk(code):
+      if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "hbmprof":
+        if node.attr not in known:
+          self.problem(block.name, f"the package hbmprof has no {node.attr}")
 
   def anchors(self, page):
     anchors = set()
