@@ -5,8 +5,8 @@ set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hbmprof)
 
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(HBMPROF_PORTABLE)
-  # The libraries for C++ programs are not portable, because abseil's classes are a part of their interface. Loaded by
-  # their paths, and by C programs:
+  # The libraries for C++ programs are not portable, because abseil's classes are a part of their interface. These two
+  # are loaded by their paths or by C programs.
   install(TARGETS hbmprof_c hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
   install(FILES include/hbmprof/c_api.h include/hbmprof/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hbmprof)
   return()

@@ -34,9 +34,9 @@ show "${pprof[@]}" -top "${diff[@]}"
 show "${pprof[@]}" -svg -show_from=Scheduler::Run -tagshow='phase|request_class' -output "$demo/diff.svg" "${diff[@]}"
 
 # The first row below the table's head, to the byte.
-culprit=$("${pprof[@]}" -top -unit=bytes "${diff[@]}" |
+largest=$("${pprof[@]}" -top -unit=bytes "${diff[@]}" |
   awk 'head && !row { row = $0 } $1 == "flat" { head = 1 } END { print row }')
-[[ -n $culprit ]] || hbmprof_die "the diff is empty: no leak was found"
+[[ -n $largest ]] || hbmprof_die "the diff is empty: no leak was found"
 echo
-echo "the largest growth: $culprit"
+echo "the largest growth: $largest"
 echo "the picture: $PWD/$demo/diff.svg"

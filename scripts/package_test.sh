@@ -20,7 +20,7 @@ hbmprof_install debootstrap g++ python3-pip
 package=$PWD/build/package
 compgen -G "$package/out/*.whl" >/dev/null || hbmprof_die "build/package/out has no wheel: run scripts/package.sh first"
 
-# The substitute of the CUDA driver, for old systems, too.
+# The substitute of the CUDA driver. It runs on old systems, too.
 files=$package/test_files
 rm -rf "$files"
 mkdir -p "$files/cuda"

@@ -81,7 +81,8 @@ class BufferId {
   constexpr BufferId() = default;
   // The buffer at `address`. Implicit, so that a pointer can be passed to the functions of Profiler.
   BufferId(const void* address) : value_(reinterpret_cast<uintptr_t>(address)) {}  // NOLINT
-  constexpr explicit BufferId(uint64_t address) : value_(address) {}  // BufferId(uint64_t{0}), not BufferId(0)
+  // BufferId(0) is ambiguous, because 0 is also a null pointer. Write BufferId(uint64_t{0}).
+  constexpr explicit BufferId(uint64_t address) : value_(address) {}
 
   // The buffer that `handle` identifies in `name_space`. REQUIRES: 1 <= name_space <= 63. Only the lowest 57 bits of
   // the handle are used.

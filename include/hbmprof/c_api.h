@@ -138,9 +138,9 @@ int hbmprof_enabled(void);
 int hbmprof_device(const char* name);
 
 /* Stores the numbers of the devices on which memory was recorded in `devices`, at most `capacity` of them, and returns
- * how many there are. `devices` may be null if `capacity` is 0. Takes as long as a profile: not for each request. Any
- * thread. Returns -1 if the host has no memory, or if called in a signal handler that interrupted a function of this
- * library. */
+ * how many there are. `devices` may be null if `capacity` is 0. Takes as long as a profile: do not call it for each
+ * request. Any thread may call it. Returns -1 if the host has no memory, or if called in a signal handler that
+ * interrupted a function of this library. */
 int hbmprof_devices(int* devices, int capacity);
 
 /* Returns the number of the allocator `name`; a new name is added. The label `allocator` of a profile shows the name.

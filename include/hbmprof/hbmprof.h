@@ -58,10 +58,10 @@ namespace hbmprof {
 
 // Writes a profile of what Profiler::Default() has recorded to the file `path`: pprof, gzip-compressed, with function
 // names. In `path`, "%p" is replaced by the process id, "%n" by a number for which no file exists, "%%" by a percent
-// sign; other percent signs stay. Without "%n" an existing file is replaced. The caller is not told the number: to know
-// the name of the file, use names without "%n". The file appears complete or not at all. A new file has the permissions
-// of DefaultOptions::output_mode (0600 by default); a replaced file keeps its permissions. Any thread may call it;
-// other threads continue to allocate meanwhile. Errors: those of WritePprof (pprof.h).
+// sign; other percent signs are kept. Without "%n" an existing file is replaced. The number is not returned: a program
+// that needs the name of the file uses a name without "%n". The file appears complete or not at all. A new file has the
+// permissions of DefaultOptions::output_mode (0600 by default); a replaced file keeps its permissions. Any thread may
+// call it; other threads continue to allocate meanwhile. Errors: those of WritePprof (pprof.h).
 absl::Status save_device_memory_profile(std::string_view path);
 
 // Returns the same profile as bytes, with the limits of `options`. Any thread may call it. Errors: kResourceExhausted

@@ -10,7 +10,7 @@
 //     response.set_content(answer.body, answer.content_type);
 //   });
 //
-// The answer's body is as it is: send no header Content-Encoding, although a profile is compressed.
+// Send the body unchanged and without the header Content-Encoding, although a profile is compressed.
 // examples/http_routes has complete programs. The answers describe the program's memory and name its functions: serve
 // them only to clients that are allowed to see this.
 #ifndef HBMPROF_HTTP_H_

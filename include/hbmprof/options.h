@@ -20,8 +20,8 @@ enum class Unwinder : uint8_t {
   kNone,          // no stacks: only totals, labels and peaks
 };
 
-// The options of a Profiler. A number outside its range is replaced by the nearest number in the range by the
-// constructor of Profiler, and refused by Profiler::InitDefault and hbmprof_init.
+// The options of a Profiler. For a number outside its range, the constructor of Profiler takes the nearest number in
+// the range; Profiler::InitDefault and hbmprof_init return an error.
 struct Options {
   // False: nothing is recorded. An event then costs one relaxed atomic load. Profiler::SetEnabled changes it later.
   bool enabled = true;

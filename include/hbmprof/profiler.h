@@ -186,8 +186,8 @@ class Profiler {
   // was recorded. It is not recorded if recording is off, if `id` is null, if the call is made inside the profiler, or
   // if a limit was reached (dropped_records and dropped_bytes then count it). A buffer or segment has at most 2^40-1
   // bytes; a larger one is dropped. A buffer of 0 bytes is recorded. If `id` is live already, that record ends first
-  // (replaced_records counts it). Kind kAlias counts as 0 bytes. Kind kPool makes no segment: RecordSegment does.
-  // Always inlined, so that it is not a frame of the stack.
+  // (replaced_records counts it). Kind kAlias counts as 0 bytes. A buffer of kind kPool is not a segment: only
+  // RecordSegment records segments. Always inlined, so that it is not a frame of the stack.
   [[gnu::always_inline]] bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
     return enabled() && Alloc(id, bytes, attributes);
   }

@@ -1,4 +1,4 @@
-"""The heap profiler for accelerator memory, for Python programs.
+"""The Python interface of hbmprof, the heap profiler for accelerator memory.
 
 A program that runs under `hbmprof run` or whose JAX uses hbmprof's plugin (use_with_jax) is recorded without changes.
 The functions here save a profile at a chosen time, label what is allocated, and check for leaks:
@@ -34,7 +34,7 @@ class Error(RuntimeError):
 
 
 class LeakError(AssertionError):
-    """leak_check found memory that was allocated in its block and is still in use."""
+    """leak_check found that more device memory is in use after its block than before."""
 
 
 class _Stats(ctypes.Structure):
@@ -184,9 +184,9 @@ def _command():
 
 @contextlib.contextmanager
 def leak_check(max_bytes=0):
-    """Raises LeakError if more than `max_bytes` bytes of device memory that are in use after the block were not before.
+    """Raises LeakError if the device memory in use has grown by more than `max_bytes` bytes at the end of the block.
 
-    Idle memory of pools does not count. The message shows the functions that hold the memory, if the command `hbmprof`
+    The growth of all devices is added. Idle memory of pools does not count. The message shows the functions that hold the memory, if the command `hbmprof`
     is found. If the block itself raises an exception, nothing is checked. Other threads must not allocate meanwhile.
 
         def test_decode():
@@ -218,7 +218,7 @@ def leak_check(max_bytes=0):
 def use_with_jax(platform, plugin=None):
     """Makes JAX use hbmprof's plugin for the devices of another plugin. Call it before the first import of jax.
 
-    `platform` is a name for the platform that JAX uses then. `plugin` is the path of the real plugin's library; None:
+    `platform` is the name that JAX then uses for the platform. `plugin` is the path of the real plugin's library; None:
     the environment variable HBMPROF_PJRT_PLUGIN names it. Sets environment variables of this process, as in
     docs/pjrt.md. Raises Error if jax was imported already, or if no plugin is named.
     """

@@ -201,9 +201,9 @@ int FindInObject(dl_phdr_info* object, size_t /*size*/, void* argument) {
 
 }  // namespace
 
-// Since 2.35. Without it, the list of the dynamic linker is searched, which takes its lock: the dynamic linker holds it
-// only while it changes the list, and the thread that holds it may take it again. In a forked child in which this lock
-// may be held for ever, no object is found.
+// Since 2.35. Without it, the list of the dynamic linker is searched under its lock. The dynamic linker holds the lock
+// only while it changes the list, and the thread that holds it may take it again. In a forked child, this lock may be
+// held for ever, so no object is found there.
 extern "C" HBMPROF_HIDDEN int _dl_find_object(void* address, dl_find_object* result) {
   FindObject* const real = real_find_object.load(std::memory_order_acquire);
   if (real != nullptr) return real(address, result);
@@ -215,8 +215,9 @@ extern "C" HBMPROF_HIDDEN int _dl_find_object(void* address, dl_find_object* res
 }
 
 #if defined(HBMPROF_IS_PROGRAM)
-// Since 2.34 the C library calls a program's constructors itself, and the start code, which the linker takes from the C
-// library that the program is built with, passes no function for it. Older ones call the function that is passed.
+// Since 2.34 the C library calls a program's constructors itself. The start code is linked from the C library that the
+// program is built with, so it passes no function that calls them. Older C libraries call only the function that is
+// passed.
 
 extern "C" {
 using Constructor = void(int argc, char** argv, char** environment);

@@ -60,8 +60,8 @@ void Remove(ProfilerImpl* impl) {
   LimitHostBytes();
 }
 
-// Every spin lock of every profiler is held while the process forks, so that no table is in the middle of a change in
-// the child. The child empties its tables: device memory does not survive a fork.
+// Every spin lock of every profiler is held while the process forks, so that no table has an incomplete change in the
+// child. The child empties its tables, because a child does not inherit device memory.
 constexpr internal::ForkLocks kForkLocks = {
     [] {
       internal::LockPaths();

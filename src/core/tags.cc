@@ -222,13 +222,13 @@ std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key
   const Label* list[kMaxTagKeys];
   const TagSet* old = all_sets_[tags].load(std::memory_order_relaxed);
   const Label** end = old == nullptr ? list : std::copy_n(old->labels(), old->count, list);
-  const Label** place = std::lower_bound(
+  const Label** position = std::lower_bound(
       list, end, key, [](const Label* tag, std::string_view wanted) { return tag->key->name() < wanted; });
-  if (place == end || (*place)->key != label->key) {
-    std::copy_backward(place, end, end + 1);
+  if (position == end || (*position)->key != label->key) {
+    std::copy_backward(position, end, end + 1);
     ++end;
   }
-  *place = label;
+  *position = label;
   const auto count = static_cast<int>(end - list);
   const size_t bytes = static_cast<size_t>(count) * sizeof(*list);
   const uint64_t hash = HashBytes(reinterpret_cast<const char*>(list), bytes, 0);

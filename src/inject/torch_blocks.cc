@@ -76,8 +76,8 @@ AllocatorId TorchAllocator() {
   static std::atomic<int> known{-1};
   int allocator = known.load(std::memory_order_relaxed);
   if (allocator < 0) {
-    const auto ask = [&] { allocator = static_cast<int>(Profiler::Default().Allocator("pytorch")); };
-    if (!Completes(ask)) return AllocatorId{};
+    const auto find = [&] { allocator = static_cast<int>(Profiler::Default().Allocator("pytorch")); };
+    if (!Completes(find)) return AllocatorId{};
     known.store(allocator, std::memory_order_relaxed);
   }
   return AllocatorId{static_cast<uint8_t>(allocator)};

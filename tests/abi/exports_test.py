@@ -26,7 +26,7 @@ def main():
   shared, static, header = sys.argv[1:]
   exported = {name for _, name in symbols("-D", shared)}
   problems = [f"{shared} exports {name}, which is not public" for name in exported if not is_public(name)]
-  # Strong definitions: functions that public headers declare, or forgotten ones of a namespace that is not internal.
+  # Strong definitions: functions that public headers declare, or functions that were left in a public namespace.
   for kind, name in symbols("-g", static):
     if kind in "TDBR" and is_public(name) and name not in exported:
       problems.append(f"{name} is not exported: see src/api/exported.h, or move it to hbmprof::internal")

@@ -109,11 +109,11 @@ TEST(CudaSizesTest, LevelsAreClampedAsInCuda) {
 // --- Names. ---
 
 TEST(CudaHandlesTest, IdsOfHandlesNeverCollide) {
-  int place = 0;
-  const uint64_t address = BufferId(&place).value();
-  const uint64_t array = CudaArrayId(&place).value();
-  const uint64_t mipmapped = CudaMipmappedArrayId(&place).value();
-  const uint64_t external = CudaExternalMemoryId(&place).value();
+  int object = 0;
+  const uint64_t address = BufferId(&object).value();
+  const uint64_t array = CudaArrayId(&object).value();
+  const uint64_t mipmapped = CudaMipmappedArrayId(&object).value();
+  const uint64_t external = CudaExternalMemoryId(&object).value();
   EXPECT_NE(array, address);
   EXPECT_NE(mipmapped, address);
   EXPECT_NE(external, address);

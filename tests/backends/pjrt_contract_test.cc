@@ -32,7 +32,7 @@ class PjrtAllocator : public DeviceAllocator {
     if (bytes > kCapacity * 4) return absl::ResourceExhaustedError("more than any device has");
     int code = 0;
     abi::Buffer* const buffer = calls_.Uninitialized(client_, static_cast<int64_t>(bytes), nullptr, &code);
-    if (code != 0) return absl::Status(static_cast<absl::StatusCode>(code), "the plugin has no room");
+    if (code != 0) return absl::Status(static_cast<absl::StatusCode>(code), "the plugin has no memory");
     abi::BufferDevicePointerArgs where{};
     where.buffer = buffer;
     calls_.Call(abi::kBufferDevicePointer, &where);

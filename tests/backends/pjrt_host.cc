@@ -44,7 +44,7 @@ bool Succeeds(const PjrtCalls& calls, const char* what, int slot, Args* args) {
   args.host_buffer_semantics = 0;  // the data is copied during the call
   args.device = calls.Device(client, 0);
   if (!Succeeds(calls, "buffer", abi::kBufferFromHostBuffer, &args)) return nullptr;
-  calls.Forget(args.done_with_host_buffer);
+  calls.DestroyEvent(args.done_with_host_buffer);
   return args.buffer;
 }
 

@@ -237,7 +237,7 @@ TEST_P(DeviceAllocatorContract, BuffersOfThreadsNeverOverlap) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   constexpr int kThreads = 8;
-  // All threads together ask for up to the whole of a small device.
+  // All threads together request up to the whole memory of a small device.
   const size_t most = GetParam().capacity == 0 ? size_t{1} << 20 : GetParam().capacity / kThreads / 4;
   LiveRanges live;
   std::atomic<int> overlaps{0};

@@ -210,7 +210,7 @@ TEST(HostMemory, BuffersSegmentsAndTagsKeepToTheLimit) {
   EXPECT_LE(profiler.GetTrackerStats().host_bytes, options.max_host_bytes);
   ExpectSums(profiler);
 
-  // There is room again for what is freed.
+  // Frees make space for new records.
   for (uint64_t i = 0; i < 2000000; ++i) profiler.RecordFree(At(i));
   EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 4096 * segments);
   for (uint64_t i = 0; i < static_cast<uint64_t>(live) / 2; ++i) ASSERT_TRUE(profiler.RecordAlloc(At(i), 8));

@@ -200,7 +200,7 @@ TEST(Probe, ThatYieldsDoesNotReplaceAFirmOne) {
   EXPECT_EQ(limit(), std::nullopt);
 }
 
-// Whoever removes a probe may destroy what it uses.
+// After the removal of a probe, the caller may destroy the objects that the probe uses.
 TEST(Probe, ThatYieldedIsAwaitedAtRemoval) {
   Profiler profiler;
   ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);

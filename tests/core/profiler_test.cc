@@ -995,7 +995,7 @@ TEST_P(UnwinderTest, DeepStackIsCutAndMarkedTruncated) {
   ASSERT_THAT(snapshot.stacks[0].return_addresses, SizeIs(16));
   EXPECT_TRUE(snapshot.stacks[0].truncated);
   EXPECT_TRUE(IsKnownFrame(snapshot.stacks[0].return_addresses[0]));
-  // Next comes Recurse, which called KnownCaller once and then itself, always from the same place.
+  // Next comes Recurse, which called KnownCaller once and then itself, always from the same call site.
   for (size_t i = 3; i < 16; ++i) {
     EXPECT_EQ(snapshot.stacks[0].return_addresses[i], snapshot.stacks[0].return_addresses[2]) << i;
   }

@@ -1,4 +1,4 @@
-// The site cache: what it finds is right, whatever else it forgets.
+// The site cache: each site that it finds is the right one, also after it has replaced entries.
 
 #include "src/core/site_cache.h"
 

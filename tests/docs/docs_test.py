@@ -511,8 +511,8 @@ class Test:
       difference = compare(expected, printed.rstrip("\n").split("\n") if printed.rstrip("\n") else [])
       if difference:
         self.problem(where, f"$ {command}\n{difference}")
-      told = index + 1 < len(commands) and commands[index + 1][1] == "echo $?"
-      if status != 0 and not told:
+      shows_status = index + 1 < len(commands) and commands[index + 1][1] == "echo $?"
+      if status != 0 and not shows_status:
         self.problem(where, f"$ {command}\nexit status {status}; show it with $ echo $?\n{printed}")
       self.commands += 1
 

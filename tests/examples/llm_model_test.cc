@@ -239,8 +239,8 @@ TEST_F(LlmServerTest, CacheSlotsAreDistinct) {
       }
     }
   };
-  each([&](float* place, float value) { std::fill_n(place, width, value); });
-  each([&](float* place, float value) { ASSERT_THAT(std::vector<float>(place, place + width), Each(value)); });
+  each([&](float* values, float value) { std::fill_n(values, width, value); });
+  each([&](float* values, float value) { ASSERT_THAT(std::vector<float>(values, values + width), Each(value)); });
   cache_.Release(a);
   cache_.Release(b);
   EXPECT_EQ(cache_.pages_in_use(), 0);

@@ -199,7 +199,7 @@ TEST_F(CudaGpuTest, ResetDropsTheDevicesMemory) {
   ASSERT_EQ(cuda::DeviceReset(), cudaSuccess);
   EXPECT_EQ(Stats().bytes_in_use, 0);
   EXPECT_EQ(LiveRecords(), 0);
-  EXPECT_FALSE(Stats().unaccounted.has_value()) << "no context, and none is made to ask";
+  EXPECT_FALSE(Stats().unaccounted.has_value()) << "there is no context, and none is made for the query";
   ASSERT_EQ(cuda::Malloc(&ptr, 4096), cudaSuccess);
   EXPECT_EQ(cuda::Free(ptr), cudaSuccess);
 }

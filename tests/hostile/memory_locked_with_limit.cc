@@ -1,5 +1,5 @@
-// Locks all future memory while a limit leaves room for little more (an unprivileged real-time program). What hbmprof
-// cannot get it must do without, and the program's own memory must not fail for it.
+// Locks all future memory under a limit that allows little more memory (an unprivileged real-time program). hbmprof
+// must continue without the memory that it cannot get, and the program's own allocations must not fail because of it.
 #include <sys/mman.h>
 #include <sys/resource.h>
 

@@ -16,9 +16,9 @@ struct Header {
 };
 
 void* Take(size_t alignment, size_t bytes) {
-  const size_t room = bytes + alignment + sizeof(Header);
-  const size_t start = used.fetch_add((room + 63) / 64 * 64);
-  if (start + room > sizeof(arena)) return nullptr;
+  const size_t needed = bytes + alignment + sizeof(Header);
+  const size_t start = used.fetch_add((needed + 63) / 64 * 64);
+  if (start + needed > sizeof(arena)) return nullptr;
   const uintptr_t first = reinterpret_cast<uintptr_t>(arena) + start + sizeof(Header);
   const uintptr_t address = (first + alignment - 1) / alignment * alignment;
   const Header header = {bytes, ~address};

@@ -45,9 +45,10 @@ constexpr char kDoubles[] = "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_
 
 // The program finds the fake libraries unless `environment` sets LD_LIBRARY_PATH.
 CommandResult Tool(const std::vector<std::string>& arguments, std::vector<std::string> environment = {}) {
-  const bool told = std::any_of(environment.begin(), environment.end(),
-                                [](const std::string& variable) { return variable.rfind("LD_LIBRARY_PATH=", 0) == 0; });
-  if (!told) environment.push_back(kDoubles);
+  const bool is_set = std::any_of(environment.begin(), environment.end(), [](const std::string& variable) {
+    return variable.rfind("LD_LIBRARY_PATH=", 0) == 0;
+  });
+  if (!is_set) environment.push_back(kDoubles);
   return RunTool(arguments, environment);
 }
 
@@ -127,7 +128,7 @@ TEST(RunTest, EndsAsTheProgramEnds) {
   const std::string folder = ScratchDir();
   EXPECT_EQ(Tool({"run", "--output", folder, "--", "sh", "-c", "exit 7"}).exit_code, 7);
   const CommandResult crash = Tool({"run", "--output", folder, "--", Program("inject_cases"), "crash"});
-  ASSERT_TRUE(WIFSIGNALED(crash.status)) << "a caller must be able to ask for the signal";
+  ASSERT_TRUE(WIFSIGNALED(crash.status)) << "a caller must be able to read the signal";
   EXPECT_EQ(WTERMSIG(crash.status), SIGSEGV);
   EXPECT_THAT(crash.err, HasSubstr("signal 11 ended the program"));
   EXPECT_THAT(crash.err, ContainsRegex("GPU:0 +peak 100 B +in use 100 B")) << "a crash leaves its profile";

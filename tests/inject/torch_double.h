@@ -1,5 +1,5 @@
-// A double of PyTorch's two libraries that reports what a test wants: libc10.so, which is told, and libc10_cuda.so,
-// which allocates.
+// A double of PyTorch's two libraries with the reports that a test needs: libc10.so, which receives the reports, and
+// libc10_cuda.so, which allocates.
 #ifndef HBMPROF_TESTS_INJECT_TORCH_DOUBLE_H_
 #define HBMPROF_TESTS_INJECT_TORCH_DOUBLE_H_
 

@@ -1,5 +1,5 @@
-// A device is dropped, or a segment freed or changed, while another thread is in the middle of an event: at every step
-// that a test can force, and at random. Whatever comes first, nothing negative and nothing without an owner is left.
+// A device is dropped, or a segment is freed or changed, during an event of another thread: at every step that a test
+// can force, and at random. In each order, no value is negative and no record without an owner is left.
 
 #include <atomic>
 #include <chrono>

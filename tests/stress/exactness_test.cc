@@ -1,7 +1,7 @@
 // Exactness under concurrency: eight threads (or 64, each with a shard of its own) record at random on simulated
-// devices that reuse addresses at once, while another takes snapshots and resets peaks. The ledger tells the order in
-// which it entered the events; a naive model without threads replays them in that order, and every snapshot must equal
-// the model at its place in the order, in every value of every site: in use, at the peak, ever allocated.
+// devices that reuse addresses at once, while another takes snapshots and resets peaks. The ledger reports the order in
+// which it entered the events. A simple model without threads replays them in that order, and every snapshot must equal
+// the model at its position in the order, in every value of every site: in use, at the peak, ever allocated.
 
 #include <algorithm>
 #include <array>
@@ -56,7 +56,7 @@ struct Operation {
   size_t snapshot = 0;  // index, for kSnapshot
 };
 
-// One call of the hook: the operation's event at its place in the ledger's order.
+// One call of the hook: the operation's event at its position in the ledger's order.
 struct Step {
   uint64_t order;
   const Operation* operation;

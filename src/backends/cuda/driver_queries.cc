@@ -177,16 +177,16 @@ const void* CudaDriverInProcess::CurrentContext() {
 
 CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* address) {
   Pointer pointer;
-  const auto ask = [&](int attribute, auto* answer) {
+  const auto get = [&](int attribute, auto* answer) {
     return query::cuPointerGetAttribute(answer, attribute, Address(address)) == kSuccess;
   };
   int device = -1;
   int managed = 0;
   unsigned type = 0;
-  if (ask(cuda_driver::kPointerDeviceOrdinal, &device)) pointer.device = device;
-  if (ask(cuda_driver::kPointerIsManaged, &managed) && managed != 0) {
+  if (get(cuda_driver::kPointerDeviceOrdinal, &device)) pointer.device = device;
+  if (get(cuda_driver::kPointerIsManaged, &managed) && managed != 0) {
     pointer.kind = MemoryKind::kManaged;
-  } else if (ask(cuda_driver::kPointerMemoryType, &type) && type == cuda_driver::kMemoryTypeHost) {
+  } else if (get(cuda_driver::kPointerMemoryType, &type) && type == cuda_driver::kMemoryTypeHost) {
     pointer.kind = MemoryKind::kPinnedHost;
   }
   return pointer;
@@ -195,12 +195,12 @@ CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* addr
 size_t CudaDriverInProcess::AddressRangeBytes(const void* address) { return CudaAddressRangeBytes(address); }
 
 CudaDriverQueries::Capture CudaDriverInProcess::CaptureOf(const CudaDriverStream& stream) {
-  const auto ask =
+  const auto get_info =
       stream.per_thread_default ? &query::cuStreamGetCaptureInfo_v2_ptsz : &query::cuStreamGetCaptureInfo_v2;
   int status = 0;
   uint64_t id = 0;
   Handle graph = nullptr;
-  const bool answered = ask(stream.stream, &status, &id, &graph, nullptr, nullptr) == kSuccess;
+  const bool answered = get_info(stream.stream, &status, &id, &graph, nullptr, nullptr) == kSuccess;
   return answered && status == cuda_driver::kCaptureActive ? Capture{true, graph} : Capture{};
 }
 

@@ -504,8 +504,8 @@ CUresult cuMemMapArrayAsync(ArrayMapInfo* list, unsigned count, Handle) {
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   for (unsigned i = 0; i < count; ++i) {
-    const auto* place = reinterpret_cast<const char*>(&list[i].sparse_level);
-    const auto key = std::make_pair(list[i].resource, std::string(place, sizeof(list[i].sparse_level)));
+    const auto* tile = reinterpret_cast<const char*>(&list[i].sparse_level);
+    const auto key = std::make_pair(list[i].resource, std::string(tile, sizeof(list[i].sparse_level)));
     const auto mapped = state.tiles.find(key);
     if (list[i].operation == kOperationMap) {
       const auto memory = state.handles.find(list[i].memory);

@@ -92,7 +92,7 @@ class PjrtCalls {
     args.device = device;
     args.memory = memory;
     if (Call(abi::kBufferFromHostBuffer, &args) != 0) return nullptr;
-    Forget(args.done_with_host_buffer);
+    DestroyEvent(args.done_with_host_buffer);
     return args.buffer;
   }
   // A view of `bytes` bytes at `address` on `device`; null if that fails.
@@ -117,7 +117,7 @@ class PjrtCalls {
     args.memory = memory;
     return Call(abi::kCreateError, &args) == 0 ? args.buffer : nullptr;
   }
-  void Forget(abi::Event* event) const {
+  void DestroyEvent(abi::Event* event) const {
     abi::EventArgs args{};
     args.event = event;
     if (event != nullptr) Call(abi::kEventDestroy, &args);

@@ -202,7 +202,7 @@ int64_t PaddedBytes(int type, const std::vector<int64_t>& dims) {
   return (bytes + kFakePjrtPadding - 1) / kFakePjrtPadding * kFakePjrtPadding;
 }
 
-// Null if the device has no room.
+// Null if the device has no memory left.
 std::shared_ptr<Range> Allocate(const Memory* memory, int64_t bytes) {
   DeviceBytes& held = S().bytes[memory->device->index];
   const bool on_host = memory->kind != "device";
@@ -341,7 +341,7 @@ Error* DeviceDefaultMemory(DeviceDefaultMemoryArgs* args) {
 }
 Error* DeviceMemoryStats(DeviceMemoryStatsArgs* args) {
   FAKE_CALL(kDeviceMemoryStats);
-  // Written from end to end, as a newer plugin would: callers must have the room.
+  // All fields are written, as a newer plugin does: the callers must have the space for them.
   char* const end = reinterpret_cast<char*>(args) + 208;
   std::memset(static_cast<void*>(&args->bytes_in_use), 0,
               static_cast<size_t>(end - reinterpret_cast<char*>(&args->bytes_in_use)));
