@@ -94,10 +94,11 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
 Command AddTopCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("top", "Show what holds the memory, largest first");
   auto options = std::make_shared<TopOptions>();
-  arguments->add_option("FILE", options->files, "Profiles (of ranks: added up): files, processes, URLs")->required();
+  arguments->add_option("FILE", options->files, "Profiles: files, processes or URLs; several profiles are added up")
+      ->required();
   options->AddTo(*arguments);
   options->AddTreeTo(*arguments);
-  arguments->add_option("--interval", options->interval, "On a terminal, a process is shown anew after this time")
+  arguments->add_option("--interval", options->interval, "On a terminal: the time after which a process is shown again")
       ->capture_default_str();
   return {arguments, [options] { return RunTop(*options); }, true};
 }
