@@ -63,25 +63,53 @@ size_t EditDistance(const std::string& a, const std::string& b) {
   return distance[a.size()][b.size()];
 }
 
-// Explains that there is no subcommand `name`, and names the most similar one.
-int PrintUnknownCommand(const std::vector<Command>& commands, const std::string& name) {
+// Returns "; did you mean 'X'?" with the candidate that is most similar to `name`, after `prefix`; "" if none is
+// similar.
+std::string DidYouMean(const std::string& name, const std::vector<std::string>& candidates,
+                       const std::string& prefix = "") {
   constexpr size_t kMaxLength = 64;
-  std::string names;
-  std::string similar;
+  const std::string* similar = nullptr;
   size_t least = name.size() / 3 + 2;
-  for (const Command& command : commands) {
-    const std::string candidate = command.arguments->get_name();
-    names += (names.empty() ? "" : ", ") + candidate;
+  for (const std::string& candidate : candidates) {
     const size_t distance = name.size() > kMaxLength ? least : EditDistance(name, candidate);
     const bool abbreviated = !name.empty() && candidate.compare(0, name.size(), name) == 0;
     if (distance >= least && !abbreviated) continue;
     least = abbreviated ? 0 : distance;
-    similar = candidate;
+    similar = &candidate;
   }
-  PrintError("",
-             Cat("there is no command '", name, "'", similar.empty() ? "" : Cat("; did you mean '", similar, "'?")));
+  return similar == nullptr ? "" : Cat("; did you mean '", prefix, *similar, "'?");
+}
+
+// Explains that there is no subcommand `name`, and names the most similar one.
+int PrintUnknownCommand(const std::vector<Command>& commands, const std::string& name) {
+  std::vector<std::string> candidates;
+  std::string names;
+  for (const Command& command : commands) {
+    candidates.push_back(command.arguments->get_name());
+    names += (names.empty() ? "" : ", ") + candidates.back();
+  }
+  PrintError("", Cat("there is no command '", name, "'", DidYouMean(name, candidates)));
   PrintErrorText(Cat("The commands are: ", names, ". Run hbmprof --help for more information.\n"));
   return kUnusable;
+}
+
+// Explains which of the arguments after the subcommand is an option that it does not have. Returns whether there is
+// one.
+bool PrintUnknownOption(const Command& command, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") return false;
+    const std::string name = argument.substr(0, argument.find('='));
+    if (name.compare(0, 2, "--") != 0 || command.arguments->get_option_no_throw(name) != nullptr) continue;
+    std::vector<std::string> candidates;
+    for (const CLI::Option* option : command.arguments->get_options()) {
+      for (const std::string& candidate : option->get_lnames()) candidates.push_back(candidate);
+    }
+    const std::string command_name = command.arguments->get_name();
+    PrintError(command_name, Cat("there is no option '", name, "'", DidYouMean(name.substr(2), candidates, "--")));
+    PrintErrorText(Cat("Run hbmprof ", command_name, " --help for more information.\n"));
+    return true;
+  }
+  return false;
 }
 
 // Parses the command line and runs the subcommand. Sets `command_name` to its name. Returns the exit code.
@@ -96,14 +124,15 @@ int Run(int argc, char** argv, std::string* command_name) {
   std::vector<Command> commands;
   for (const auto add : kCommands) commands.push_back(add(tool));
   const std::string first = argc > 1 ? argv[1] : "-";
-  const bool is_command = std::any_of(commands.begin(), commands.end(), [&first](const Command& command) {
-    return command.arguments->get_name() == first;
-  });
-  if (!is_command && (first.empty() || first[0] != '-')) return PrintUnknownCommand(commands, first);
+  const auto named = std::find_if(commands.begin(), commands.end(),
+                                  [&first](const Command& command) { return command.arguments->get_name() == first; });
+  if (named == commands.end() && (first.empty() || first[0] != '-')) return PrintUnknownCommand(commands, first);
 
   try {
     tool.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    const bool is_error = error.get_exit_code() != 0;
+    if (is_error && named != commands.end() && PrintUnknownOption(*named, {argv + 2, argv + argc})) return kUnusable;
     return PrintUsage(tool, error);
   }
   for (const Command& command : commands) {

@@ -158,6 +158,19 @@ TEST(Usage, UnknownCommandSuggestsASimilarOne) {
   EXPECT_THAT(RunTool({"nonsense"}).err, HasSubstr("there is no command 'nonsense'\n"));
 }
 
+TEST(Usage, UnknownOptionSuggestsASimilarOne) {
+  const CommandResult result = RunTool({"top", "--fucos=main", "file"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err,
+            "hbmprof top: there is no option '--fucos'; did you mean '--focus'?\n"
+            "Run hbmprof top --help for more information.\n");
+  EXPECT_THAT(RunTool({"report", "--hlep"}).err, HasSubstr("there is no option '--hlep'; did you mean '--help'?"));
+  EXPECT_THAT(RunTool({"diff", "--version"}).err, HasSubstr("there is no option '--version'\n"));
+  EXPECT_THAT(RunTool({"top", "--nonsense", "file"}).err, HasSubstr("there is no option '--nonsense'\n"));
+  EXPECT_THAT(RunTool({"run", "--nonsense", "--", "true"}).err, HasSubstr("no option '--nonsense'"));
+  EXPECT_THAT(RunTool({"diff", "only_one"}).err, Not(HasSubstr("no option")));
+}
+
 TEST(Usage, WrongValuesAreExplained) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   ProfileMaker maker;
