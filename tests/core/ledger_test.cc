@@ -40,7 +40,7 @@ const StackRecord* StackAt(SiteTable& sites, const uintptr_t* pc) {
   return sites.InternStack(stack, SiteTable::HashOf(stack));
 }
 
-// Threads that do what they are told, one at a time, each with a shard of its own (up to the ledger's 16 or more).
+// Threads that run given functions, one at a time. Each has a shard of its own (up to the ledger's 16 or more).
 class Workers {
  public:
   explicit Workers(int count) {
