@@ -161,22 +161,22 @@ void AddKindsAndTags(const Snapshot& snapshot, const std::vector<std::string>& t
   }
 }
 
-void AddTracker(const TrackerStats& tracker, bool recording, Writer* writer) {
+void AddTracker(const TrackerStats& tracker, bool tracking, Writer* writer) {
   writer->Begin("hbmprof_dropped_allocations_total", "counter", "Allocations that a limit of hbmprof left out.");
   writer->Add("", tracker.dropped_records);
   writer->Begin("hbmprof_dropped_bytes_total", "counter", "Bytes of the allocations that were left out.");
   writer->Add("", tracker.dropped_bytes);
   writer->Begin("hbmprof_tracker_host_bytes", "gauge", "Host memory that the tables of hbmprof take.");
   writer->Add("", tracker.host_bytes);
-  writer->Begin("hbmprof_recording", "gauge", "1 if recording is on, 0 if it is off.");
-  writer->Add("", recording ? 1 : 0);
+  writer->Begin("hbmprof_tracking", "gauge", "1 if tracking is on, 0 if it is off.");
+  writer->Add("", tracking ? 1 : 0);
   writer->Begin("hbmprof_info", "gauge", "1; the version of hbmprof is a label.");
   writer->Add(Label("version", HBMPROF_VERSION_STRING), 1);
 }
 
 }  // namespace
 
-std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::string>& tags, bool recording) {
+std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::string>& tags, bool tracking) {
   Writer writer;
   AddSpaces(
       snapshot, "hbmprof_device_memory_in_use_bytes", "gauge", "Recorded memory in use, idle memory of pools included.",
@@ -216,7 +216,7 @@ std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::stri
   AddDevices(
       snapshot, "hbmprof_device_driver_pool_idle_bytes", "Idle memory of the pools of the driver.", false,
       [](const DeviceStats& stats) { return stats.driver_cache_bytes; }, &writer);
-  AddTracker(snapshot.tracker, recording, &writer);
+  AddTracker(snapshot.tracker, tracking, &writer);
   return writer.Take();
 }
 

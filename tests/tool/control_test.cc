@@ -163,7 +163,7 @@ TEST_F(ControlTest, StatsAreTheTotalsAsJson) {
   RunningProgram program(sockets_, {"hold", "8"});
   const std::string stats = Body(program, "stats");
   EXPECT_THAT(stats, HasSubstr("{\"pid\":" + program.name() + ",\"name\":\"control_program\","));
-  EXPECT_THAT(stats, HasSubstr("\"recording\":true,"));
+  EXPECT_THAT(stats, HasSubstr("\"tracking\":true,"));
   EXPECT_THAT(stats,
               HasSubstr("\"devices\":[{\"name\":\"sim:0\",\"spaces\":[{\"space\":\"device\",\"bytes_in_use\":30"));
 }
@@ -193,20 +193,20 @@ TEST_F(ControlTest, ATagIsALabelOfAllSamples) {
   EXPECT_THAT(Error(program, "tag =x"), HasSubstr("a tag is KEY=VALUE"));
 }
 
-TEST_F(ControlTest, RecordingCanBePaused) {
+TEST_F(ControlTest, TrackingCanBePaused) {
   RunningProgram program(sockets_, {"hold", "1"});
-  EXPECT_EQ(Body(program, "recording on"), "") << "it is on";
+  EXPECT_EQ(Body(program, "tracking on"), "") << "it is on";
   EXPECT_EQ(Profile(program).SumUnder("inuse_space", "(anonymous namespace)::LoadWeights"), 3'000'000)
       << "nothing was forgotten";
-  EXPECT_EQ(Body(program, "recording off"), "");
-  EXPECT_THAT(Body(program, "stats"), HasSubstr("\"recording\":false,"));
+  EXPECT_EQ(Body(program, "tracking off"), "");
+  EXPECT_THAT(Body(program, "stats"), HasSubstr("\"tracking\":false,"));
   const int64_t allocations = Metric(Body(program, "metrics"), "hbmprof_device_allocations_total");
   usleep(20'000);
   const std::string paused = Body(program, "metrics");
   EXPECT_LE(Metric(paused, "hbmprof_device_allocations_total"), allocations + 1) << "one may have been in progress";
   EXPECT_GE(Metric(paused, "hbmprof_device_memory_in_use_bytes"), 3'000'000) << "what was recorded before";
-  EXPECT_EQ(Metric(paused, "hbmprof_recording"), 0);
-  EXPECT_EQ(Body(program, "recording on"), "");
+  EXPECT_EQ(Metric(paused, "hbmprof_tracking"), 0);
+  EXPECT_EQ(Body(program, "tracking on"), "");
   const auto view = Profile(program);
   EXPECT_EQ(view.SumUnder("inuse_space", "(anonymous namespace)::LoadWeights"), 0) << "its free may have been missed";
   EXPECT_LE(view.Sum("peak_space"), 2 * 4096);
@@ -215,7 +215,7 @@ TEST_F(ControlTest, RecordingCanBePaused) {
     usleep(10'000);
   }
   EXPECT_GT(Metric(Body(program, "metrics"), "hbmprof_device_allocations_total"), allocations + 1);
-  EXPECT_THAT(Error(program, "recording"), HasSubstr("on or off"));
+  EXPECT_THAT(Error(program, "tracking"), HasSubstr("on or off"));
 }
 
 TEST_F(ControlTest, AProfileCanHaveLimits) {
