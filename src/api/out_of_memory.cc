@@ -201,7 +201,8 @@ void Report(const FailedAllocation& failed, DeviceId device, Profiler& profiler,
   OutOfMemory failure;
   failure.call = failed.call;
   if (failed.bytes) failure.requested = static_cast<int64_t>(std::min<size_t>(*failed.bytes, INT64_MAX));
-  const std::string name = failed.device.empty() ? DeviceName(profiler, device) : std::string(failed.device);
+  std::string name = failed.device.empty() ? DeviceName(profiler, device) : std::string(failed.device);
+  if (name.empty()) name = "unknown";  // nothing was recorded on any device
   failure.device = name;
   failure.space = failed.space;
   failure.stats = profiler.Stats(device, failed.space);

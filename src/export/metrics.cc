@@ -49,7 +49,9 @@ class Writer {
     text_.append("# TYPE ").append(name).append(" ").append(type).append("\n");
   }
   void Add(std::string_view labels, int64_t value) {
-    text_.append(name_).append("{").append(labels).append("} ").append(std::to_string(value)).append("\n");
+    text_.append(name_);
+    if (!labels.empty()) text_.append("{").append(labels).append("}");
+    text_.append(" ").append(std::to_string(value)).append("\n");
   }
   std::string Take() { return std::move(text_); }
 

@@ -89,10 +89,10 @@ TEST(PrometheusTextTest, HasEachFigureOfADevice) {
   EXPECT_EQ(samples.at("hbmprof_device_pool_bytes" + device + "}"), 100);
   EXPECT_EQ(samples.at("hbmprof_device_pool_idle_bytes" + device + "}"), 40);
   EXPECT_EQ(samples.at("hbmprof_device_driver_pool_idle_bytes" + device + "}"), 20);
-  EXPECT_EQ(samples.at("hbmprof_dropped_allocations_total{}"), 5);
-  EXPECT_EQ(samples.at("hbmprof_dropped_bytes_total{}"), 6000);
-  EXPECT_EQ(samples.at("hbmprof_tracking{}"), 1);
-  EXPECT_EQ(Samples(PrometheusText(Snapshot(), {}, false)).at("hbmprof_tracking{}"), 0);
+  EXPECT_EQ(samples.at("hbmprof_dropped_allocations_total"), 5);
+  EXPECT_EQ(samples.at("hbmprof_dropped_bytes_total"), 6000);
+  EXPECT_EQ(samples.at("hbmprof_tracking"), 1);
+  EXPECT_EQ(Samples(PrometheusText(Snapshot(), {}, false)).at("hbmprof_tracking"), 0);
 }
 
 TEST(PrometheusTextTest, UnknownFiguresAreLeftOut) {
