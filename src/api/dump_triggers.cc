@@ -28,7 +28,7 @@
 namespace hbmprof::internal {
 namespace {
 
-sem_t wakes;  // posted by the handler of the signal
+sem_t wakes;  // posted by the signal handler
 std::atomic<bool> is_requested{false};
 
 void RequestDump(int) {
@@ -74,7 +74,7 @@ class DumpTriggers {
       const timespec until = {static_cast<time_t>(next / kSecond), static_cast<long>(next % kSecond)};
       sem_clockwait(&wakes, CLOCK_MONOTONIC, &until);
       try {
-        if (is_requested.exchange(false)) Dump("a signal asked for it");
+        if (is_requested.exchange(false)) Dump("received the signal for a profile");
         if (Now() >= next_check_) Check();
         if (Now() >= next_profile_) WriteProfile();
       } catch (const std::exception&) {
@@ -87,8 +87,8 @@ class DumpTriggers {
 
  private:
   struct OfDevice {
-    bool was_above = false;    // the share of its limit
-    int64_t peak_at_dump = 0;  // what growth is counted from
+    bool was_above = false;    // whether the last check found more than dump_in_use_percent in use
+    int64_t peak_at_dump = 0;  // growth is counted from this value
   };
 
   void SetNextCheck() {
@@ -176,13 +176,13 @@ void StartDumpTriggers(const DefaultOptions& given) {
   static std::atomic<bool> is_started{false};
   DefaultOptions options = given;
   if (options.output.empty() && options.output_interval != 0) {
-    PrintMessage("hbmprof: no profiles at intervals: the path of the profile at exit is not set");
+    PrintMessage("hbmprof: the interval of profiles is off: set the path of the profile at exit, too");
     options.output_interval = 0;
   }
   const bool has_triggers =
       options.dump_in_use_percent != 0 || options.dump_peak_growth != 0 || options.dump_signal != 0;
   if (has_triggers && options.dump_output.empty()) {
-    PrintMessage("hbmprof: no profiles at growth or signals: HBMPROF_DUMP_OUTPUT must name their path");
+    PrintMessage("hbmprof: the profile triggers are off: set HBMPROF_DUMP_OUTPUT to the path of their profiles");
     options.dump_in_use_percent = 0;
     options.dump_peak_growth = 0;
     options.dump_signal = 0;
@@ -194,7 +194,7 @@ void StartDumpTriggers(const DefaultOptions& given) {
   auto triggers = std::make_unique<DumpTriggers>(options);
   const auto run = [](void* argument) -> void* { static_cast<DumpTriggers*>(argument)->Run(); };
   if (!StartBackgroundThread(run, triggers.get())) {
-    return PrintMessage("hbmprof: no profiles at intervals, growth or signals: no thread could be started");
+    return PrintMessage("hbmprof: the profile triggers and intervals are off: no thread could be started");
   }
   triggers.release();
   if (options.dump_signal != 0 && !HandleSignal(options.dump_signal)) {

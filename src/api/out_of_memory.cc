@@ -37,7 +37,7 @@ namespace {
 constexpr size_t kReserveBytes = size_t{2} << 20;
 constexpr std::chrono::minutes kInterval{1};
 
-// Reserved host memory. It is unmapped before a report, so that malloc can get it.
+// Reserved host memory. It is unmapped before a report, so that malloc can use it.
 std::atomic<void*> reserve{nullptr};
 
 void TakeReserve() {
@@ -162,7 +162,7 @@ std::string WriteProfile(const Snapshot& snapshot, const DefaultOptions& options
   return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");
 }
 
-// Returns the index of the device with this name in the snapshot; nullopt if nothing was ever recorded on it.
+// Returns the index of the device with this name in the snapshot; nullopt if there is none.
 std::optional<uint32_t> DeviceIn(const Snapshot& snapshot, std::string_view name) {
   for (size_t i = 0; i < snapshot.devices.size(); ++i) {
     if (snapshot.devices[i].name == name) return static_cast<uint32_t>(i);

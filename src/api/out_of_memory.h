@@ -17,7 +17,7 @@ void ReserveForOutOfMemoryReports();
 std::string DeviceName(Profiler& profiler, DeviceId device);
 
 // Stores the bytes that each call stack of `snapshot` has in use. The next report shows the growth since then. Any
-// thread may call it. If the host has no memory for it, the values of the profile before stay.
+// thread may call it. If the host has no memory for it, the values of the previous profile are kept.
 void RememberProfile(const Snapshot& snapshot) noexcept;
 
 }  // namespace hbmprof::internal

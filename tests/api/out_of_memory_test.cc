@@ -155,10 +155,10 @@ constexpr Cause kCauses[] = {
     {"too_large", "the request of 128.00 MiB is larger than the device, which has 64.00 MiB"},
     {"fragmented", "32.00 MiB are free, but the largest free block has 4.00 MiB"},
     {"limit", "a limit"},
-    {"idle_pool", "pools of this process hold 48.00 MiB idle, which would be enough"},
+    {"idle_pool", "pools of this process hold 48.00 MiB of idle memory, which would be enough"},
     {"other_processes", "other processes hold"},
     {"unaccounted", "32.00 MiB"},
-    {"unknown", "the device does not say how much memory it has"},
+    {"unknown", "the device does not report its capacity"},
     {"locked_memory", "ulimit -l"},
 };
 INSTANTIATE_TEST_SUITE_P(Causes, OutOfMemoryVerdictTest, ::testing::ValuesIn(kCauses),

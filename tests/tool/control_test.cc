@@ -205,7 +205,7 @@ TEST_F(ControlTest, TrackingCanBePaused) {
   RunningProgram program(sockets_, {"hold", "1"});
   EXPECT_EQ(Body(program, "tracking on"), "") << "it is on";
   EXPECT_EQ(Profile(program).SumUnder("inuse_space", "(anonymous namespace)::LoadWeights"), 3'000'000)
-      << "nothing was forgotten";
+      << "no record was removed";
   EXPECT_EQ(Body(program, "tracking off"), "");
   EXPECT_THAT(Body(program, "stats"), HasSubstr("\"tracking\":false,"));
   const int64_t allocations = Metric(Body(program, "metrics"), "hbmprof_device_allocations_total");
