@@ -381,6 +381,27 @@ int hbmprof_device_memory_profile(uint8_t** bytes, size_t* size);
 /* Frees what hbmprof_device_memory_profile() stored. Null is ignored. */
 void hbmprof_free_profile(uint8_t* bytes);
 
+/* ---- The program's own HTTP server ------------------------------------------------------------------------------- */
+
+/* The answer to a request. */
+typedef struct hbmprof_http_answer {
+  size_t struct_size;       /* in: sizeof(hbmprof_http_answer) */
+  int status;               /* of HTTP: 200, 400, 404 or 503 */
+  const char* content_type; /* value of the header Content-Type */
+  const char* body;         /* `size` bytes, then a zero byte that does not belong to the body */
+  size_t size;              /* bytes */
+} hbmprof_http_answer;
+
+/* Answers the request "GET `target`" for the routes /debug/pprof/heap (a profile) and /metrics (for Prometheus).
+ * `target` is the path and the query of the request line; hbmprof/http.h describes it. A request that is wrong has an
+ * answer, too: its status is not 200, and its body is a text. The caller frees the answer with
+ * hbmprof_free_http_answer(). Errors, after which there is nothing to free: HBMPROF_INVALID_ARGUMENT if an argument is
+ * null or the struct_size does not reach the end of `size`; HBMPROF_RESOURCE_EXHAUSTED. */
+int hbmprof_answer_http_get(const char* target, hbmprof_http_answer* answer);
+
+/* Frees what hbmprof_answer_http_get() stored, and sets the pointers to null. Null and a freed answer are ignored. */
+void hbmprof_free_http_answer(hbmprof_http_answer* answer);
+
 /* hbmprof_version() is in hbmprof/version.h. */
 
 #ifdef __cplusplus

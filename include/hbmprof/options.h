@@ -64,16 +64,20 @@ struct DefaultOptions : Options {
   // `hbmprof symbolize` adds the names.
   bool output_early = false;
   // Whether the profile of `output` is also written when the process ends by a signal that the program does not handle,
-  // or by quick_exit. For this, the library starts a thread that writes the profile, and sets the actions of these
-  // signals (docs/live.md).
+  // by quick_exit or _exit, or when exec replaces its program. For this, the library starts a thread that writes the
+  // profile, also in each forked child, sets the actions of these signals, and makes the libraries that are loaded when
+  // the profiler is made call it before _exit and exec (docs/live.md).
   bool output_on_signals = false;
+  // The time between two profiles that are written to `output` while the process runs, in seconds, 0.001 to 1e8. So
+  // there is one if the process ends by SIGKILL. 0: profiles are written at the end only.
+  double output_interval = 0;
   // The permission bits of new profiles, 0 to 0777. The umask is not applied. A file that is replaced keeps its
   // permissions.
   unsigned output_mode = 0600;
   // Whether a failed allocation is reported on standard error (out_of_memory.h).
   bool oom_report = true;
   // The file to which such a report also writes a profile; patterns as in save_device_memory_profile (hbmprof.h).
-  // Empty: no profile is written.
+  // Empty: no profile is written. dump_keep and dump_keep_bytes limit these profiles, too.
   std::string oom_output;
   // The directory of the control channel: a Unix socket by which the command `hbmprof` (ps, dump) asks this process for
   // profiles and metrics while it runs, and a thread that serves it. Only processes of the same user and of root are
@@ -94,9 +98,12 @@ struct DefaultOptions : Options {
   int64_t dump_peak_growth = 0;
   // The time between two checks of these two triggers, in seconds, 1 to 86,400. Each check writes at most one profile.
   int dump_interval = 10;
-  // The number of profiles that are kept, 1 to 100,000, if `dump_output` has "%n". The oldest one is then removed,
-  // unless its file was replaced.
+  // The number of profiles that are kept, 1 to 100,000, and their bytes, 1 to 2^50, if the path has "%n". The oldest
+  // profiles of this process are then removed, unless their files were replaced. The limits hold for the profiles of
+  // `oom_output` and for those of `dump_output`, each by itself. A profile that is larger than dump_keep_bytes is not
+  // written. No profile is written if less than 64 MiB of the file system would remain free.
   int dump_keep = 10;
+  int64_t dump_keep_bytes = int64_t{1} << 30;
   // A signal that makes the process write a profile, such as SIGUSR2. It is for programs whose socket cannot be
   // reached. It must have its default action when the profiler is made; a handler that the program sets later replaces
   // this one. A forked child ignores it. 0: none.
@@ -113,6 +120,7 @@ struct DefaultOptions : Options {
 //   HBMPROF_OUTPUT=PATH                output
 //   HBMPROF_OUTPUT_OPEN=exit|early     output_early
 //   HBMPROF_OUTPUT_ON_SIGNALS=0|1      output_on_signals
+//   HBMPROF_OUTPUT_INTERVAL=SECONDS    output_interval
 //   HBMPROF_OUTPUT_MODE=0644           output_mode, an octal number
 //   HBMPROF_OOM_REPORT=0|1             oom_report
 //   HBMPROF_OOM_OUTPUT=PATH|off        oom_output; "off" is the empty path
@@ -123,6 +131,7 @@ struct DefaultOptions : Options {
 //   HBMPROF_DUMP_PEAK_GROWTH=N         dump_peak_growth, in bytes
 //   HBMPROF_DUMP_INTERVAL=N            dump_interval, in seconds
 //   HBMPROF_DUMP_KEEP=N                dump_keep
+//   HBMPROF_DUMP_KEEP_BYTES=N          dump_keep_bytes
 //   HBMPROF_DUMP_SIGNAL=USR1|USR2|N    dump_signal; N: the number of a signal from SIGRTMIN to SIGRTMAX
 //   HBMPROF_STACK_DEPTH=N              max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|libunwind|none

@@ -28,8 +28,8 @@ struct FailedAllocation {
 // hold, with their ids and names if the device reports them; the peak; a sentence that says why the allocation failed
 // and what to do; and the ten call stacks that hold most of the memory space, with their growth since the last profile
 // that save_device_memory_profile or a trigger (DefaultOptions::dump_output) wrote. If DefaultOptions::oom_output is
-// set, a profile is also written to that path, for the first ten reports of the process, and only while the file system
-// has 64 MiB free.
+// set, a profile is also written to that path; DefaultOptions::dump_keep and dump_keep_bytes limit the number and the
+// size of these profiles.
 //
 // Reports at most once a minute for each device; further failures are counted, and the next report says how many there
 // were. Returns true if this call wrote a report. Writes nothing and returns false if recording is off, if the same

@@ -16,8 +16,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_replace.h"
 #include "hbmprof/hbmprof.h"
+#include "hbmprof/http.h"
 #include "hbmprof/options.h"
 #include "hbmprof/out_of_memory.h"
+#include "src/api/out_of_memory.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/thread_state.h"
@@ -198,14 +200,6 @@ int OrdinalOf(const char* name) {
   const bool is_number = name != nullptr && std::strncmp(name, "GPU:", 4) == 0 && absl::SimpleAtoi(name + 4, &ordinal);
   if (!is_number || ordinal < 0 || ordinal >= kOrdinals) return -1;
   return name == "GPU:" + std::to_string(ordinal) ? ordinal : -1;  // not "GPU:07"
-}
-
-// Returns the name of a device; "" if hbmprof_device() has not returned the number.
-std::string NameOf(hbmprof::Profiler& profiler, hbmprof::DeviceId device) {
-  for (const hbmprof::Snapshot::Device& known : profiler.TakeSnapshot().devices) {
-    if (profiler.Device(known.name) == device) return known.name;
-  }
-  return "";
 }
 
 }  // namespace
@@ -489,7 +483,8 @@ int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, in
   const bool is_valid = call != nullptr && IsDevice(device) && space >= 0 && space < hbmprof::kMemorySpaceCount;
   if (!is_valid) return 0;
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-  const std::string name = IsNamed(device) ? NameOf(profiler, DeviceNumber(device)) : "GPU:" + std::to_string(device);
+  const std::string name =
+      IsNamed(device) ? hbmprof::internal::DeviceName(profiler, DeviceNumber(device)) : "GPU:" + std::to_string(device);
   if (name.empty()) return 0;
   hbmprof::FailedAllocation failure;
   failure.call = call;
@@ -518,5 +513,37 @@ int hbmprof_device_memory_profile(uint8_t** bytes, size_t* size) {
 }
 
 void hbmprof_free_profile(uint8_t* bytes) { std::free(bytes); }
+
+int hbmprof_answer_http_get(const char* target, hbmprof_http_answer* answer) try {
+  if (target == nullptr || !HasBytes(answer, HBMPROF_END_OF(hbmprof_http_answer, size))) {
+    return InvalidArgument(__func__, "target or answer is null, or its struct_size is not set");
+  }
+  hbmprof_http_answer all = {};
+  Fill(answer, all);
+  const hbmprof::HttpAnswer made = hbmprof::AnswerHttpGet(target);
+  // One block: the body, and the content type behind it.
+  const size_t body_size = made.body.size() + 1;
+  const size_t type_size = made.content_type.size() + 1;
+  auto* const block = static_cast<char*>(std::malloc(body_size + type_size));
+  if (block == nullptr) return NoHostMemory(__func__);
+  std::memcpy(block, made.body.c_str(), body_size);
+  std::memcpy(block + body_size, made.content_type.c_str(), type_size);
+  all.status = made.status;
+  all.content_type = block + body_size;
+  all.body = block;
+  all.size = made.body.size();
+  Fill(answer, all);
+  return HBMPROF_OK;
+} catch (const std::bad_alloc&) {
+  return NoHostMemory(__func__);
+}
+
+void hbmprof_free_http_answer(hbmprof_http_answer* answer) {
+  if (!HasBytes(answer, HBMPROF_END_OF(hbmprof_http_answer, size))) return;
+  std::free(const_cast<char*>(answer->body));
+  answer->body = nullptr;
+  answer->content_type = nullptr;
+  answer->size = 0;
+}
 
 }  // extern "C"

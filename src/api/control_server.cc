@@ -147,11 +147,11 @@ absl::StatusOr<std::string> Empty(const absl::Status& status) {
   return std::string();
 }
 
-absl::StatusOr<std::string> Recording(std::string_view argument) {
+absl::StatusOr<std::string> Tracking(std::string_view argument) {
   if (argument != "on" && argument != "off") {
-    return absl::InvalidArgumentError("the argument of recording is on or off");
+    return absl::InvalidArgumentError("the argument of tracking is on or off");
   }
-  SetRecording(argument == "on");
+  SetTracking(argument == "on");
   return std::string();
 }
 
@@ -161,7 +161,7 @@ absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view requ
   if (name == "profile") return Profile(arguments);
   if (name == "metrics") return Metrics(arguments);
   if (name == "tag") return Empty(SetProcessTag(arguments));
-  if (name == "recording") return Recording(arguments);
+  if (name == "tracking") return Tracking(arguments);
   if (request == "info") return Info(server);
   if (request == "stats") return LiveStats(SecondsSinceStart(server));
   if (request == "reset-peak") {

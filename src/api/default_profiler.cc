@@ -19,6 +19,7 @@
 #include "hbmprof/profiler.h"
 #include "src/api/control_server.h"
 #include "src/api/dump_triggers.h"
+#include "src/api/end_calls.h"
 #include "src/api/exit_writer.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
@@ -46,6 +47,7 @@ struct DefaultProfiler {
 std::atomic<DefaultProfiler*> default_profiler{nullptr};
 std::atomic<OutputFile*> output_file{nullptr};  // never destroyed, because late exit handlers use it
 const char* output_variable = nullptr;          // null: HBMPROF_OUTPUT
+const char* interval_variable = nullptr;        // null: HBMPROF_OUTPUT_INTERVAL
 
 struct OfProcess {
   pid_t process;
@@ -107,11 +109,28 @@ void EndProcess() try {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
 
+// Called before exec replaces the program. A process that has recorded nothing writes no profile.
+void BeforeExec() try {
+  if (Profiler::Default().TakeSnapshot().samples.empty()) return;
+  const absl::Status status = internal::WriteOutput();
+  if (!status.ok()) PrintMessage("hbmprof: no profile before exec: ", Text(status));
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile before exec: the host has no memory to build it");
+}
+
+void StartExitWriterIfWanted(const DefaultOptions& options) {
+  if (options.output.empty() || !options.output_on_signals) return;
+  // The injected library exports the replacements. Its forked children cannot use the device memory of their parent.
+  const bool is_injected = output_variable != nullptr;
+  if (!internal::StartExitWriter({&EndProcess, &BeforeExec, !is_injected})) {
+    return PrintMessage("hbmprof: cannot start the thread that writes the profile when a signal ends the process");
+  }
+  if (!is_injected) internal::ReplaceEndCalls();
+}
+
 // May change errno.
 void StartThreadsNow(const DefaultOptions& options) try {
-  if (!options.output.empty() && options.output_on_signals && !internal::StartExitWriter(&EndProcess)) {
-    PrintMessage("hbmprof: cannot start the thread that writes the profile when a signal ends the process");
-  }
+  StartExitWriterIfWanted(options);
   internal::StartDumpTriggers(options);
   if (options.socket_dir.empty()) return;
   const absl::Status status = internal::StartControlServer(options.socket_dir);
@@ -152,6 +171,8 @@ DefaultProfiler* MakeFromEnvironment() {
   if (output_variable != nullptr) {
     const char* output = secure_getenv(output_variable);
     options.output = output == nullptr ? "" : output;
+    options.output_interval = 0;
+    internal::ReadOutputInterval(interval_variable, &problems, &options.output_interval);
     const char* on_signals = secure_getenv("HBMPROF_OUTPUT_ON_SIGNALS");
     options.output_on_signals = on_signals == nullptr || std::string_view(on_signals) != "0";
     const char* oom_output = secure_getenv("HBMPROF_OOM_OUTPUT");
@@ -192,7 +213,10 @@ absl::Status MadeAlready() {
 
 }  // namespace
 
-void internal::SetOutputVariable(const char* name) { output_variable = name; }
+void internal::SetOutputVariables(const char* path, const char* interval) {
+  output_variable = path;
+  interval_variable = interval;
+}
 
 void internal::StartThreads() {
   const DefaultProfiler* const made = default_profiler.load(std::memory_order_acquire);

@@ -2,16 +2,19 @@
 #ifndef HBMPROF_SRC_API_DEFAULT_PROFILER_H_
 #define HBMPROF_SRC_API_DEFAULT_PROFILER_H_
 
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "hbmprof/options.h"
 #include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
 
-// Makes Profiler::Default() read its output path from the environment variable `name` instead of HBMPROF_OUTPUT, which
-// is for the program's own copy of the library. REQUIRES: Profiler::Default() was not called yet; `name` is never
-// freed.
-void SetOutputVariable(const char* name);
+// Makes Profiler::Default() read its output path and interval from these environment variables instead of
+// HBMPROF_OUTPUT and HBMPROF_OUTPUT_INTERVAL, which are for the program's own copy of the library. REQUIRES:
+// Profiler::Default() was not called yet; the names are never freed.
+void SetOutputVariables(const char* path, const char* interval);
 
 // Starts the threads that the options of Profiler::Default() require: for output_on_signals (exit_writer.h), for the
 // triggers (dump_triggers.h) and for socket_dir (control_server.h). An injected library calls it with the first tracked
@@ -30,6 +33,10 @@ const Snapshot& ExitSnapshot();
 // If there is an output, registers, for the second time, the exit handler that writes the profile. It then runs before
 // the exit handlers that are registered already, such as those of the CUDA driver. It writes the profile only once.
 void WriteOutputBeforeOlderExitHandlers();
+
+// Sets `*seconds` to DefaultOptions::output_interval of the environment variable `name`. If its value is bad, adds a
+// line to `problems` instead. Does nothing if it is not set. Throws std::bad_alloc.
+void ReadOutputInterval(const char* name, std::vector<std::string>* problems, double* seconds);
 
 // Returns kInvalidArgument for the first field whose value is outside its range, else OK. The message names the field,
 // the value and the range. This is what InitDefault requires of its options.

@@ -4,26 +4,22 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
+#include "src/api/default_profiler.h"
+#include "src/api/kept_profiles.h"
 #include "src/api/out_of_memory.h"
-#include "src/api/output_file.h"
-#include "src/base/atomic_file.h"
 #include "src/base/background_thread.h"
 #include "src/base/message.h"
 #include "src/core/injected.h"
@@ -54,23 +50,38 @@ std::string Mebibytes(int64_t bytes) {
   return text;
 }
 
-// The state of the triggers. Used by their thread only.
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kNever = INT64_MAX;
+
+int64_t Now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * kSecond + time.tv_nsec;
+}
+
+// The state of the triggers and of the profiles at intervals. Used by their thread only.
 class DumpTriggers {
  public:
-  explicit DumpTriggers(const DefaultOptions& options) : options_(options) {}
+  explicit DumpTriggers(const DefaultOptions& options) : options_(options) {
+    SetNextCheck();
+    SetNextProfile();
+  }
 
   // Waits and writes profiles until the process ends.
   [[noreturn]] void Run() {
-    timespec next = Later();
     while (true) {
-      const bool is_due = sem_clockwait(&wakes, CLOCK_MONOTONIC, &next) != 0 && errno == ETIMEDOUT;
+      const int64_t next = std::min(next_check_, next_profile_);
+      const timespec until = {static_cast<time_t>(next / kSecond), static_cast<long>(next % kSecond)};
+      sem_clockwait(&wakes, CLOCK_MONOTONIC, &until);
       try {
         if (is_requested.exchange(false)) Dump("received the signal for a profile");
-        if (is_due) Check();
+        if (Now() >= next_check_) Check();
+        if (Now() >= next_profile_) WriteProfile();
       } catch (const std::exception&) {
         PrintMessage("hbmprof: no profile: the host has no memory to build it");
       }
-      if (is_due) next = Later();
+      if (Now() >= next_check_) SetNextCheck();
+      if (Now() >= next_profile_) SetNextProfile();
     }
   }
 
@@ -80,11 +91,20 @@ class DumpTriggers {
     int64_t peak_at_dump = 0;  // growth is counted from this value
   };
 
-  timespec Later() const {
-    timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    time.tv_sec += options_.dump_interval;
-    return time;
+  void SetNextCheck() {
+    const bool is_on = options_.dump_in_use_percent != 0 || options_.dump_peak_growth != 0;
+    next_check_ = is_on ? Now() + options_.dump_interval * kSecond : kNever;
+  }
+  void SetNextProfile() {
+    const bool is_on = options_.output_interval != 0;
+    next_profile_ = is_on ? Now() + static_cast<int64_t>(options_.output_interval * kSecond) : kNever;
+  }
+
+  static void WriteProfile() {
+    const absl::Status status = WriteOutput();
+    if (!status.ok()) {
+      PrintMessage("hbmprof: no profile: ", std::string_view(status.message().data(), status.message().size()));
+    }
   }
 
   // Writes at most one profile.
@@ -123,38 +143,21 @@ class DumpTriggers {
   }
 
   void Dump(const std::string& reason) {
-    if (!HasFreeDisk(options_.dump_output)) {
-      return PrintMessage("hbmprof: ", reason, ": no profile, because less than 64 MiB of the disk are free");
-    }
     const Snapshot snapshot = Profiler::Default().TakeSnapshot();
-    const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
-    std::string path;
-    const absl::Status status =
-        bytes.ok() ? WriteToPattern(options_.dump_output, static_cast<mode_t>(options_.output_mode), *bytes, &path)
-                   : bytes.status();
-    if (!status.ok()) {
-      return PrintMessage("hbmprof: ", reason,
-                          ": no profile: ", std::string_view(status.message().data(), status.message().size()));
+    const absl::StatusOr<std::string> path = kept_.Write(snapshot, options_.dump_output, options_);
+    if (!path.ok()) {
+      const absl::string_view why = path.status().message();
+      return PrintMessage("hbmprof: ", reason, ": no profile: ", std::string_view(why.data(), why.size()));
     }
     RememberProfile(snapshot);
-    Keep(path);
-    PrintMessage("hbmprof: ", reason, ": ", path);
+    PrintMessage("hbmprof: ", reason, ": ", *path);
   }
 
-  // Adds `path` to the kept profiles, and removes the oldest ones beyond dump_keep.
-  void Keep(const std::string& path) {
-    if (!OutputPattern(options_.dump_output).has_number()) return;
-    kept_.emplace_back(path, IdentityOf(path));
-    while (kept_.size() > static_cast<size_t>(options_.dump_keep)) {
-      const auto& [oldest, identity] = kept_.front();
-      if (IdentityOf(oldest) == identity) unlink(oldest.c_str());
-      kept_.pop_front();
-    }
-  }
-
-  const DefaultOptions& options_;
+  const DefaultOptions options_;
   OfDevice devices_[kMaxDevices];
-  std::deque<std::pair<std::string, FileIdentity>> kept_;
+  KeptProfiles kept_;
+  int64_t next_check_ = kNever;    // of CLOCK_MONOTONIC
+  int64_t next_profile_ = kNever;  // likewise
 };
 
 // Returns false if the program handles or ignores the signal.
@@ -169,18 +172,29 @@ bool HandleSignal(int number) {
 
 }  // namespace
 
-void StartDumpTriggers(const DefaultOptions& options) {
+void StartDumpTriggers(const DefaultOptions& given) {
   static std::atomic<bool> is_started{false};
-  if (options.dump_in_use_percent == 0 && options.dump_peak_growth == 0 && options.dump_signal == 0) return;
-  if (is_started.exchange(true)) return;
-  if (options.dump_output.empty()) {
-    return PrintMessage("hbmprof: the profile triggers are off: set HBMPROF_DUMP_OUTPUT to the path of their profiles");
+  DefaultOptions options = given;
+  if (options.output.empty() && options.output_interval != 0) {
+    PrintMessage("hbmprof: the interval of profiles is off: set the path of the profile at exit, too");
+    options.output_interval = 0;
   }
+  const bool has_triggers =
+      options.dump_in_use_percent != 0 || options.dump_peak_growth != 0 || options.dump_signal != 0;
+  if (has_triggers && options.dump_output.empty()) {
+    PrintMessage("hbmprof: the profile triggers are off: set HBMPROF_DUMP_OUTPUT to the path of their profiles");
+    options.dump_in_use_percent = 0;
+    options.dump_peak_growth = 0;
+    options.dump_signal = 0;
+  }
+  const bool is_on = options.output_interval != 0 || options.dump_in_use_percent != 0 ||
+                     options.dump_peak_growth != 0 || options.dump_signal != 0;
+  if (!is_on || is_started.exchange(true)) return;
   sem_init(&wakes, 0, 0);
   auto triggers = std::make_unique<DumpTriggers>(options);
   const auto run = [](void* argument) -> void* { static_cast<DumpTriggers*>(argument)->Run(); };
   if (!StartBackgroundThread(run, triggers.get())) {
-    return PrintMessage("hbmprof: the profile triggers are off: no thread could be started");
+    return PrintMessage("hbmprof: the profile triggers and intervals are off: no thread could be started");
   }
   triggers.release();
   if (options.dump_signal != 0 && !HandleSignal(options.dump_signal)) {

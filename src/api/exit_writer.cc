@@ -21,19 +21,46 @@ namespace {
 constexpr time_t kMaxWaitSeconds = 5;
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
-void (*write_profile)() = nullptr;     // set before `thread_process`
+ExitWriterOptions writer;              // set before `thread_process`
 std::atomic<pid_t> thread_process{0};  // the process that has the thread
 std::atomic<pid_t> forked_process{0};  // set by a fork handler: the id of the forked child
-sem_t requested;                       // posted when the process is about to end
-std::atomic<uint32_t> is_written{0};   // a futex
-static_assert(sizeof(is_written) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
+sem_t requested;                       // posted for each request
+std::atomic<bool> is_ending{false};    // whether a request is for the end of the process
+std::atomic<uint32_t> completed{0};    // a futex: the number of completed requests
+std::atomic<bool> is_ended{false};     // whether the request for the end is completed
+static_assert(sizeof(completed) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
+
+void Complete() {
+  completed.fetch_add(1);
+  syscall(SYS_futex, &completed, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
 
 void* WaitAndWrite(void*) {
-  while (sem_wait(&requested) != 0) continue;
-  write_profile();
-  is_written.store(1);
-  syscall(SYS_futex, &is_written, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+  while (true) {
+    while (sem_wait(&requested) != 0) continue;
+    if (is_ending.load()) break;
+    writer.write_before_exec();
+    Complete();
+  }
+  writer.write_at_end();
+  is_ended.store(true);
+  Complete();
   return nullptr;
+}
+
+// Posts a request, and waits until is_done() or for five seconds.
+template <typename IsDone>
+void RequestAndWait(const IsDone& is_done) {
+  sem_post(&requested);
+  timespec deadline;
+  clock_gettime(CLOCK_MONOTONIC, &deadline);
+  deadline.tv_sec += kMaxWaitSeconds;
+  // FUTEX_WAIT_BITSET takes an absolute time, not a duration.
+  for (uint32_t seen = completed.load(); !is_done(); seen = completed.load()) {
+    const long result =
+        syscall(SYS_futex, &completed, FUTEX_WAIT_BITSET_PRIVATE, seen, &deadline, nullptr, FUTEX_BITSET_MATCH_ANY);
+    if (result != 0 && errno == ETIMEDOUT) break;
+  }
 }
 
 void EndBySignal(int number, siginfo_t* info, void*) {
@@ -62,16 +89,32 @@ void HandleSignals() {
   }
 }
 
-}  // namespace
-
-bool StartExitWriter(void (*write)()) {
-  static std::atomic<bool> is_started{false};
-  if (is_started.exchange(true)) return true;
-  write_profile = write;
+bool StartThread() {
   sem_init(&requested, 0, 0);
   if (!StartBackgroundThread(&WaitAndWrite, nullptr)) return false;
   thread_process.store(getpid());
-  pthread_atfork(nullptr, nullptr, [] { forked_process.store(getpid()); });
+  return true;
+}
+
+// A fork handler of the child.
+void StartInChild() {
+  forked_process.store(getpid());
+#if !defined(__SANITIZE_THREAD__)  // the thread sanitizer ends a forked child that starts a thread
+  if (!writer.in_children) return;
+  is_ending.store(false);
+  is_ended.store(false);
+  StartThread();
+#endif
+}
+
+}  // namespace
+
+bool StartExitWriter(const ExitWriterOptions& options) {
+  static std::atomic<bool> is_started{false};
+  if (is_started.exchange(true)) return true;
+  writer = options;
+  if (!StartThread()) return false;
+  pthread_atfork(nullptr, nullptr, &StartInChild);
   at_quick_exit(&WriteByExitWriter);
   HandleSignals();
   return true;
@@ -80,22 +123,21 @@ bool StartExitWriter(void (*write)()) {
 void WriteByExitWriter() {
   if (thread_process.load() != getpid()) return;
   const int error = errno;
-  sem_post(&requested);
-  timespec deadline;
-  clock_gettime(CLOCK_MONOTONIC, &deadline);
-  deadline.tv_sec += kMaxWaitSeconds;
-  // FUTEX_WAIT_BITSET takes an absolute time, not a duration.
-  while (is_written.load() == 0) {
-    const long result =
-        syscall(SYS_futex, &is_written, FUTEX_WAIT_BITSET_PRIVATE, 0, &deadline, nullptr, FUTEX_BITSET_MATCH_ANY);
-    if (result != 0 && errno == ETIMEDOUT) break;
-  }
+  is_ending.store(true);
+  RequestAndWait([] { return is_ended.load(); });
+  errno = error;
+}
+
+void WriteBeforeExec() {
+  if (thread_process.load() != getpid()) return;
+  const int error = errno;
+  RequestAndWait([before = completed.load()] { return completed.load() != before; });
   errno = error;
 }
 
 void WriteBeforeImmediateExit() {
-  if (forked_process.load() == getpid()) {
-    write_profile();
+  if (forked_process.load() == getpid() && thread_process.load() != getpid()) {
+    writer.write_at_end();
   } else {
     WriteByExitWriter();
   }

@@ -1,4 +1,5 @@
-// Profiles of processes that end without running their exit handlers: by a signal, or by _exit.
+// Profiles of processes that end without running their exit handlers: by a signal, by _exit, or because exec replaces
+// their program.
 //
 // The code that writes a profile may not run in a signal handler. So a thread of hbmprof waits for a request and then
 // writes the profile. The thread that ends the process makes the request and waits until the profile is written, for
@@ -8,22 +9,31 @@
 
 namespace hbmprof::internal {
 
-// Starts the thread, which calls `write` once at most. Sets a handler for each of these signals that has its default
-// action now: SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL. The handler waits
-// until the thread has written the profile, and then restores the default action. So the process ends by the same
-// signal, and a core dump shows the same instruction. A handler that the program sets later replaces this handler.
-// quick_exit also writes the profile. `write` must not throw.
+struct ExitWriterOptions {
+  void (*write_at_end)() = nullptr;       // called once at most; must not throw
+  void (*write_before_exec)() = nullptr;  // must not throw; the process goes on if exec fails
+  // Whether a forked child gets such a thread, too: then it also writes a profile if a signal ends it.
+  bool in_children = false;
+};
+
+// Starts the thread. Sets a handler for each of these signals that has its default action now: SIGTERM, SIGINT, SIGHUP,
+// SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL. The handler waits until the thread has written the
+// profile, and then restores the default action. So the process ends by the same signal, and a core dump shows the same
+// instruction. A handler that the program sets later replaces this handler. quick_exit also writes the profile.
 //
 // Call it when Profiler::Default() has an output. A second call does nothing and returns true. Returns false if the
 // thread could not be started; then no handler is set.
-bool StartExitWriter(void (*write)());
+bool StartExitWriter(const ExitWriterOptions& options);
 
-// Requests the profile from the thread, and waits until it is written, for five seconds at most. Does nothing if there
-// is no thread, and in the child of a fork or vfork. Async-signal-safe. Does not change errno.
+// Requests the profile from the thread, and waits until it is written, for five seconds at most. Does nothing if this
+// process has no such thread. Async-signal-safe. Does not change errno.
 void WriteByExitWriter();
 
-// Called before _exit. Calls WriteByExitWriter; in the child of a fork, which has no such thread, calls `write` of
-// StartExitWriter instead.
+// Called before exec. Does the same with write_before_exec; a later end of the process writes its own profile.
+void WriteBeforeExec();
+
+// Called before _exit. Calls WriteByExitWriter; in the child of a fork that has no such thread, calls write_at_end
+// instead.
 void WriteBeforeImmediateExit();
 
 }  // namespace hbmprof::internal

@@ -44,7 +44,7 @@ std::string LiveStats(int64_t seconds) {
   ProcessState state;
   state.name = ProcessName();
   state.seconds = seconds;
-  state.recording = profiler.enabled();
+  state.tracking = profiler.enabled();
   if (ProfilerAccess::JoinedBy(profiler) == nullptr) state.tags = ProfilerAccess::ImplOf(profiler).Tags();
   return StatsJson(profiler.TakeSnapshot(), state);
 }
@@ -74,7 +74,7 @@ absl::Status SetProcessTag(std::string_view tag) {
   return absl::OkStatus();
 }
 
-void SetRecording(bool on) {
+void SetTracking(bool on) {
   Profiler& profiler = Profiler::Default();
   if (on == profiler.enabled()) return;
   if (on) {

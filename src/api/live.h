@@ -34,10 +34,10 @@ void ResetPeaks();
 // or no KEY; kFailedPrecondition if the profiler is the injected library's. Throws std::bad_alloc.
 absl::Status SetProcessTag(std::string_view tag);
 
-// Turns recording on or off. When it is turned on, all live records are removed, because the frees of their buffers may
+// Turns tracking on or off. When it is turned on, all live records are removed, because the frees of their buffers may
 // have been missed, and every device begins a new peak. Does nothing if it is on or off already. Only one thread may
 // call it: that of the control channel.
-void SetRecording(bool on);
+void SetTracking(bool on);
 
 // Reads "max_samples" and "max_bytes" into `options`. `value` is a decimal number. Errors: kInvalidArgument if `name`
 // is another name, or if `value` is not a number.

@@ -20,11 +20,16 @@ namespace {
 
 constexpr int kMaxDumpInterval = 86'400;
 constexpr int kMaxDumpsKept = 100'000;
+constexpr int64_t kMaxDumpBytesKept = int64_t{1} << 50;
+constexpr double kMinOutputInterval = 0.001;
+constexpr double kMaxOutputInterval = 1e8;
 
 // Signals that no other part of a program is likely to use.
 bool IsDumpSignal(int number) {
   return number == SIGUSR1 || number == SIGUSR2 || (number >= SIGRTMIN && number <= SIGRTMAX);
 }
+
+bool IsOutputInterval(double seconds) { return seconds >= kMinOutputInterval && seconds <= kMaxOutputInterval; }
 
 class Environment {
  public:
@@ -54,6 +59,17 @@ class Environment {
       *result = value == "1";
     } else if (!value.empty()) {
       Complain(name, value, "0 (off) or 1 (on)", *result ? "1" : "0");
+    }
+  }
+
+  void ReadInterval(const char* name, double* result) {
+    const std::string_view value = Value(name);
+    double seconds = 0;
+    if (absl::SimpleAtod(absl::string_view(value.data(), value.size()), &seconds) && IsOutputInterval(seconds)) {
+      *result = seconds;
+    } else if (!value.empty()) {
+      Complain(name, value, absl::StrCat("a number of seconds from ", kMinOutputInterval, " to ", kMaxOutputInterval),
+               "no interval");
     }
   }
 
@@ -142,6 +158,7 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
     environment.Complain("HBMPROF_OUTPUT_OPEN", open, "exit or early", "exit");
   }
   environment.ReadSwitch("HBMPROF_OUTPUT_ON_SIGNALS", &options.output_on_signals);
+  internal::ReadOutputInterval("HBMPROF_OUTPUT_INTERVAL", problems, &options.output_interval);
   environment.ReadPermissions("HBMPROF_OUTPUT_MODE", &options.output_mode);
   environment.ReadSwitch("HBMPROF_OOM_REPORT", &options.oom_report);
   const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");
@@ -154,6 +171,7 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   environment.ReadNumber<int64_t>("HBMPROF_DUMP_PEAK_GROWTH", 0, INT64_MAX, &options.dump_peak_growth);
   environment.ReadNumber("HBMPROF_DUMP_INTERVAL", 1, kMaxDumpInterval, &options.dump_interval);
   environment.ReadNumber("HBMPROF_DUMP_KEEP", 1, kMaxDumpsKept, &options.dump_keep);
+  environment.ReadNumber<int64_t>("HBMPROF_DUMP_KEEP_BYTES", 1, kMaxDumpBytesKept, &options.dump_keep_bytes);
   environment.ReadSignal("HBMPROF_DUMP_SIGNAL", &options.dump_signal);
   environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, internal::kMaxStackDepth, &options.max_stack_depth);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, internal::kMaxLiveBuffersLimit, &options.max_live_buffers);
@@ -173,6 +191,10 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   return options;
 }
 
+void internal::ReadOutputInterval(const char* name, std::vector<std::string>* problems, double* seconds) {
+  Environment(problems).ReadInterval(name, seconds);
+}
+
 absl::Status internal::ValidateOptions(const DefaultOptions& options) {
   const struct {
     const char* field;
@@ -186,7 +208,8 @@ absl::Status internal::ValidateOptions(const DefaultOptions& options) {
                  {"dump_in_use_percent", options.dump_in_use_percent, 0, 100},
                  {"dump_peak_growth", options.dump_peak_growth, 0, INT64_MAX},
                  {"dump_interval", options.dump_interval, 1, kMaxDumpInterval},
-                 {"dump_keep", options.dump_keep, 1, kMaxDumpsKept}};
+                 {"dump_keep", options.dump_keep, 1, kMaxDumpsKept},
+                 {"dump_keep_bytes", options.dump_keep_bytes, 1, kMaxDumpBytesKept}};
   for (const auto& [field, value, least, most] : numbers) {
     if (value >= least && value <= most) continue;
     return absl::InvalidArgumentError(
@@ -195,6 +218,10 @@ absl::Status internal::ValidateOptions(const DefaultOptions& options) {
   if (options.dump_signal != 0 && !IsDumpSignal(options.dump_signal)) {
     return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option dump_signal is ", options.dump_signal,
                                                    ", not SIGUSR1, SIGUSR2 or ", SIGRTMIN, " to ", SIGRTMAX));
+  }
+  if (options.output_interval != 0 && !IsOutputInterval(options.output_interval)) {
+    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option output_interval is ", options.output_interval,
+                                                   ", not ", kMinOutputInterval, " to ", kMaxOutputInterval));
   }
   if (options.output_mode > 0777) {
     return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option output_mode has bits beyond 0777 (octal): 0x",

@@ -12,16 +12,16 @@
 #include <cstdint>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "hbmprof/pprof.h"
 #include "src/api/default_profiler.h"
+#include "src/api/kept_profiles.h"
 #include "src/api/out_of_memory.h"
-#include "src/api/output_file.h"
 #include "src/base/descriptor.h"
 #include "src/base/hash.h"
 #include "src/base/lazy.h"
@@ -35,7 +35,6 @@ namespace internal {
 namespace {
 
 constexpr size_t kReserveBytes = size_t{2} << 20;
-constexpr int kMaxProfiles = 10;  // written by one process
 constexpr std::chrono::minutes kInterval{1};
 
 // Reserved host memory. It is unmapped before a report, so that malloc can use it.
@@ -49,21 +48,25 @@ void TakeReserve() {
   if (!reserve.compare_exchange_strong(expected, memory)) munmap(memory, kReserveBytes);
 }
 
-void GiveBackReserve() {
-  if (void* const memory = reserve.exchange(nullptr)) munmap(memory, kReserveBytes);
+// Returns false if nothing is reserved.
+bool GiveBackReserve() {
+  void* const memory = reserve.exchange(nullptr);
+  return memory != nullptr && munmap(memory, kReserveBytes) == 0;
 }
 
 // The last report of each device.
 struct Limiter {
-  std::atomic<uint64_t> key{0};         // a hash of the process and the device; 0: unused
+  std::atomic<uint64_t> key{0};         // a hash of the process, the profiler and the device; 0: unused
   std::atomic<int64_t> next_millis{0};  // the earliest time of the next report (steady clock)
   std::atomic<int64_t> unreported{0};
 };
 Limiter limiters[64];
 
-Limiter* LimiterOf(std::string_view device) {
-  const uint64_t key = HashBytes(device.data(), device.size(), static_cast<uint64_t>(getpid())) |
-                       1;  // a forked child has reported nothing
+Limiter* LimiterOf(const Profiler& profiler, DeviceId device) {
+  // A forked child has reported nothing.
+  const uint64_t words[] = {static_cast<uint64_t>(getpid()), reinterpret_cast<uintptr_t>(&profiler),
+                            static_cast<uint64_t>(device)};
+  const uint64_t key = HashWords(words, std::size(words)) | 1;
   for (Limiter& limiter : limiters) {
     uint64_t found = limiter.key.load(std::memory_order_acquire);
     if (found == 0 && limiter.key.compare_exchange_strong(found, key)) return &limiter;
@@ -72,10 +75,23 @@ Limiter* LimiterOf(std::string_view device) {
   return nullptr;
 }
 
+// Returns the device that has the most bytes of `space` in use.
+DeviceId LargestDevice(const Profiler& profiler, MemorySpace space) {
+  DeviceId largest = kDefaultDevice;
+  int64_t most = -1;
+  for (int i = 0; i < kMaxDevices; ++i) {
+    const auto device = static_cast<DeviceId>(i);
+    const int64_t in_use = profiler.Stats(device, space).bytes_in_use;
+    if (in_use > most) largest = device;
+    most = std::max(most, in_use);
+  }
+  return largest;
+}
+
 // Returns whether to report this failure. If so, no other failure of the device is reported for a minute, and
 // `*unreported` is set to the number of failures since the last report.
-bool MayReport(std::string_view device, int64_t* unreported) {
-  Limiter* const limiter = LimiterOf(device);
+bool MayReport(const Profiler& profiler, DeviceId device, int64_t* unreported) {
+  Limiter* const limiter = LimiterOf(profiler, device);
   if (limiter == nullptr) return false;
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   const int64_t millis = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
@@ -137,17 +153,12 @@ void ReadHostLimits(OutOfMemory* failure) {
 
 // Writes the profile that goes with a report. Returns the report's line about this profile; "" if no profile is
 // requested.
-std::string WriteProfile(const Snapshot& snapshot, const std::string& pattern) {
-  static std::atomic<int> written{0};
-  if (pattern.empty()) return "";
-  if (!HasFreeDisk(pattern)) return "  profile    none: less than 64 MiB of the disk are free\n";
-  if (written.fetch_add(1) >= kMaxProfiles) return "  profile    none: this process has already written ten\n";
-  std::string path;
-  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
-  const absl::Status status =
-      bytes.ok() ? WriteToPattern(pattern, Profiler::OptionsOfDefault().output_mode, *bytes, &path) : bytes.status();
-  if (status.ok()) return "  profile    " + path + "\n";
-  const absl::string_view why = status.message();
+std::string WriteProfile(const Snapshot& snapshot, const DefaultOptions& options) {
+  static Lazy<KeptProfiles> kept;
+  if (options.oom_output.empty()) return "";
+  const absl::StatusOr<std::string> path = kept.Get().Write(snapshot, options.oom_output, options);
+  if (path.ok()) return "  profile    " + *path + "\n";
+  const absl::string_view why = path.status().message();
   return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");
 }
 
@@ -167,8 +178,7 @@ std::string NameOfProcess(int64_t pid) {
 }
 
 // Returns the part of a report that needs a snapshot. Throws std::bad_alloc.
-std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, const std::string& output) {
-  const Snapshot snapshot = profiler.TakeSnapshot();
+std::string SnapshotText(const OutOfMemory& failure, const Snapshot& snapshot, const DefaultOptions& options) {
   std::shared_ptr<const LastProfile> before;
   {
     LastProfileSlot& slot = last_profile.Get();
@@ -182,36 +192,26 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
     text = OutOfMemoryKindsAndProcesses(snapshot, *device, &NameOfProcess);
     text += OutOfMemoryStacks(snapshot, *device, failure.space, &ElfSymbolizer(), bytes_before);
   }
-  return text + WriteProfile(snapshot, output);
+  return text + WriteProfile(snapshot, options);
 }
 
-// Returns the name of the device that has the most bytes of `space` in use.
-std::string LargestDevice(const Profiler& profiler, MemorySpace space) {
-  std::string name = "unknown";
-  int64_t most = -1;
-  for (const Snapshot::Device& device : profiler.TakeSnapshot().devices) {
-    const int64_t in_use = device.spaces[static_cast<int>(space)].bytes_in_use;
-    if (in_use <= most) continue;
-    most = in_use;
-    name = device.name;
-  }
-  return name;
-}
-
-void Report(const FailedAllocation& failed, Profiler& profiler, int64_t unreported, const std::string& output) {
+// Writes the report about a failure on `device`.
+void Report(const FailedAllocation& failed, DeviceId device, Profiler& profiler, int64_t unreported,
+            const DefaultOptions& options) {
   OutOfMemory failure;
   failure.call = failed.call;
   if (failed.bytes) failure.requested = static_cast<int64_t>(std::min<size_t>(*failed.bytes, INT64_MAX));
-  const std::string device = failed.device.empty() ? LargestDevice(profiler, failed.space) : std::string(failed.device);
-  failure.device = device;
+  std::string name = failed.device.empty() ? DeviceName(profiler, device) : std::string(failed.device);
+  if (name.empty()) name = "unknown";  // nothing was recorded on any device
+  failure.device = name;
   failure.space = failed.space;
-  failure.stats = profiler.Stats(profiler.Device(device), failed.space);
+  failure.stats = profiler.Stats(device, failed.space);
   failure.tags = ThreadTags();
   failure.unreported_failures = unreported;
   if (failed.space == MemorySpace::kPinnedHost) ReadHostLimits(&failure);
   std::string text = OutOfMemorySummary(failure);
   try {
-    text.append(SnapshotText(failure, profiler, output));
+    text.append(SnapshotText(failure, profiler.TakeSnapshot(), options));
   } catch (const std::exception&) {
     text.append("  call stacks: the host has no memory to list them\n");
   }
@@ -222,6 +222,13 @@ void Report(const FailedAllocation& failed, Profiler& profiler, int64_t unreport
 }  // namespace
 
 void ReserveForOutOfMemoryReports() { TakeReserve(); }
+
+std::string DeviceName(Profiler& profiler, DeviceId device) {
+  for (const Snapshot::Device& known : profiler.TakeSnapshot().devices) {
+    if (profiler.Device(known.name) == device) return known.name;
+  }
+  return "";
+}
 
 void RememberProfile(const Snapshot& snapshot) noexcept {
   try {
@@ -256,20 +263,25 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
 
 bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noexcept {
   thread_local bool reporting = false;
-  int64_t unreported = 0;
-  if (reporting || !profiler.enabled() || !internal::MayReport(failure.device, &unreported)) return false;
+  if (reporting || !profiler.enabled()) return false;
   const int error = errno;
   reporting = true;
-  internal::GiveBackReserve();
+  bool had_reserve = false;
   bool is_reported = false;
   try {
-    const DefaultOptions options = Profiler::OptionsOfDefault();
-    is_reported = options.oom_report;
-    if (is_reported) internal::Report(failure, profiler, unreported, options.oom_output);
+    const DeviceId device =
+        failure.device.empty() ? internal::LargestDevice(profiler, failure.space) : profiler.Device(failure.device);
+    int64_t unreported = 0;
+    if (internal::MayReport(profiler, device, &unreported)) {
+      had_reserve = internal::GiveBackReserve();
+      const DefaultOptions options = Profiler::OptionsOfDefault();
+      is_reported = options.oom_report;
+      if (is_reported) internal::Report(failure, device, profiler, unreported, options);
+    }
   } catch (const std::exception&) {
     internal::PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
   }
-  internal::TakeReserve();
+  if (had_reserve) internal::TakeReserve();
   reporting = false;
   errno = error;
   return is_reported;

@@ -1,7 +1,6 @@
 #include "src/api/output_file.h"
 
 #include <fcntl.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -19,8 +18,6 @@ constexpr int kMostNames = 1 << 20;
 // descriptors.
 constexpr int kEarlyDescriptor = 500;
 
-constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;
-
 bool IsWritable(const OutputPattern& pattern) {
   const std::string path = pattern.Path(0);
   const size_t slash = path.rfind('/');
@@ -28,14 +25,6 @@ bool IsWritable(const OutputPattern& pattern) {
 }
 
 }  // namespace
-
-bool HasFreeDisk(const std::string& pattern) {
-  const std::string path = OutputPattern(pattern).Path(0);
-  const size_t slash = path.rfind('/');
-  struct statvfs info;
-  if (statvfs(slash == std::string::npos ? "." : path.substr(0, slash + 1).c_str(), &info) != 0) return true;
-  return uint64_t{info.f_bavail} * info.f_frsize >= kFreeDiskBytes;
-}
 
 absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes, std::string* path) {
   const OutputPattern parsed(pattern);

@@ -49,7 +49,9 @@ class Writer {
     text_.append("# TYPE ").append(name).append(" ").append(type).append("\n");
   }
   void Add(std::string_view labels, int64_t value) {
-    text_.append(name_).append("{").append(labels).append("} ").append(std::to_string(value)).append("\n");
+    text_.append(name_);
+    if (!labels.empty()) text_.append("{").append(labels).append("}");
+    text_.append(" ").append(std::to_string(value)).append("\n");
   }
   std::string Take() { return std::move(text_); }
 
@@ -161,7 +163,7 @@ void AddKindsAndTags(const Snapshot& snapshot, const std::vector<std::string>& t
   }
 }
 
-void AddTracker(const TrackerStats& tracker, bool recording, Writer* writer) {
+void AddTracker(const TrackerStats& tracker, bool tracking, Writer* writer) {
   writer->Begin("hbmprof_dropped_allocations_total", "counter",
                 "Allocations not recorded because a limit was reached.");
   writer->Add("", tracker.dropped_records);
@@ -170,15 +172,15 @@ void AddTracker(const TrackerStats& tracker, bool recording, Writer* writer) {
   writer->Add("", tracker.dropped_bytes);
   writer->Begin("hbmprof_tracker_host_bytes", "gauge", "Host memory that the tables of hbmprof take.");
   writer->Add("", tracker.host_bytes);
-  writer->Begin("hbmprof_recording", "gauge", "1 if recording is on, 0 if it is off.");
-  writer->Add("", recording ? 1 : 0);
+  writer->Begin("hbmprof_tracking", "gauge", "1 if tracking is on, 0 if it is off.");
+  writer->Add("", tracking ? 1 : 0);
   writer->Begin("hbmprof_info", "gauge", "1; the version of hbmprof is a label.");
   writer->Add(Label("version", HBMPROF_VERSION_STRING), 1);
 }
 
 }  // namespace
 
-std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::string>& tags, bool recording) {
+std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::string>& tags, bool tracking) {
   Writer writer;
   AddSpaces(
       snapshot, "hbmprof_device_memory_in_use_bytes", "gauge", "Recorded memory in use, idle memory of pools included.",
@@ -218,7 +220,7 @@ std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::stri
   AddDevices(
       snapshot, "hbmprof_device_driver_pool_idle_bytes", "Idle memory of the pools of the driver.", false,
       [](const DeviceStats& stats) { return stats.driver_cache_bytes; }, &writer);
-  AddTracker(snapshot.tracker, recording, &writer);
+  AddTracker(snapshot.tracker, tracking, &writer);
   return writer.Take();
 }
 

@@ -16,10 +16,10 @@ inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charse
 inline constexpr size_t kMaxMetricsTags = 4;         // tag keys; further ones are ignored
 inline constexpr size_t kMaxMetricsTagValues = 100;  // combinations of their values, besides "other"
 
-// Returns the metrics of `snapshot` in the text format 0.0.4 of Prometheus. Every sample line has a set of labels in
-// braces. `tags` are the keys of the tags by which the bytes in use are also split. `recording`: whether recording is
-// on now. Depends only on its arguments. Throws std::bad_alloc.
-std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::string>& tags, bool recording);
+// Returns the metrics of `snapshot` in the text format 0.0.4 of Prometheus. `tags` are the keys of the tags by which
+// the bytes in use are also split. `tracking`: whether tracking is on now. Depends only on its arguments. Throws
+// std::bad_alloc.
+std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::string>& tags, bool tracking);
 
 // Returns the keys in a text "KEY,KEY,...". Empty keys are left out.
 std::vector<std::string> MetricsTags(std::string_view text);

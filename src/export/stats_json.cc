@@ -174,7 +174,7 @@ std::string StatsJson(const Snapshot& snapshot, const ProcessState& process) {
       .Add("version", HBMPROF_VERSION_STRING)
       .Add("seconds", process.seconds)
       .Add("time_unix_nanos", snapshot.time_unix_nanos)
-      .AddFlag("recording", process.recording)
+      .AddFlag("tracking", process.tracking)
       .AddJson("tags", tags.text())
       .AddJson("counters", counters.text())
       .AddJson("devices", devices.text())

@@ -15,13 +15,13 @@ namespace hbmprof::internal {
 struct ProcessState {
   std::string name;
   int64_t seconds = 0;  // since the control channel was started
-  bool recording = true;
+  bool tracking = true;
   std::vector<std::pair<std::string, std::string>> tags;  // of the process
 };
 
 // Returns one JSON object in one line, without a line feed at the end. Sizes are in bytes. Values that are not known
 // are left out. Text is UTF-8. Throws std::bad_alloc. Members:
-//   pid, name, host, version, seconds, time_unix_nanos, recording (true or false)
+//   pid, name, host, version, seconds, time_unix_nanos, tracking (true or false)
 //   tags          object: value by key
 //   counters      object: value by name (Profiler::SetCounter)
 //   devices       array of objects: name, uuid; spaces, an array of objects with the member space ("device", "managed",

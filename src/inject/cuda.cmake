@@ -8,7 +8,7 @@ if(HBMPROF_SANITIZER)
   return()
 endif()
 
-# The exported functions: the wrapped calls, dlopen, dlsym, _exit, NVTX's entry, two functions of its own, and two of
+# The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, NVTX's entry, two functions of its own, and two of
 # PyTorch's.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
@@ -20,15 +20,21 @@ foreach(_line IN LISTS _lines)
   string(REGEX REPLACE "^CALL\\(([A-Za-z0-9_]+),.*" "\\1" _name "${_line}")
   list(APPEND _exports ${_name})
 endforeach()
-string(REPLACE ";" "\n" _list "${_exports}")
-file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "_Exit\n_exit\ndlopen\ndlsym\n@_list@\n" @ONLY)
+# These replace functions of the C library: each has the version that the C library gave it first.
+set(_end_calls _Exit _exit execl execle execlp execv execve execvp fexecve)
+string(REPLACE ";" "\n" _list "${_exports};${_end_calls};execvpe;execveat;dlopen;dlsym")
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "@_list@\n" @ONLY)
+string(REPLACE ";" "; " _end_calls "${_end_calls}")
 string(REPLACE ";" ";\n    " _list "${_exports}")
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.map @ONLY CONTENT "GLIBC_2.2.5 {
-  global: _Exit; _exit; dlopen; dlsym;
+  global: @_end_calls@; dlopen; dlsym;
 };
-GLIBC_2.34 {
-  global: dlopen; dlsym;
+GLIBC_2.11 {
+  global: execvpe;
 } GLIBC_2.2.5;
+GLIBC_2.34 {
+  global: dlopen; dlsym; execveat;
+} GLIBC_2.11;
 HBMPROF {
   global:
     @_list@;
@@ -40,7 +46,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   cuda_preload.cc
   deep_bind.cc
   dynamic_linker.cc
-  immediate_exit.cc
+  end_calls_exported.cc
   injected_profiler.cc
   nvtx.cc
   torch_blocks.cc

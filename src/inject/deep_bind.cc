@@ -1,7 +1,6 @@
 #include "src/inject/deep_bind.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
+#include "src/base/references.h"
 #include "src/inject/torch_hook.h"
 
 extern "C" {
@@ -51,50 +51,9 @@ void Write(void** slot, void* value) {
 }
 
 void SetReferences(const link_map& module) {
-  const ElfW(Sym)* symbols = nullptr;
-  const char* names = nullptr;
-  struct Relocations {
-    const ElfW(Rela) * first = nullptr;
-    size_t bytes = 0;
-  } data, calls;
-  for (const ElfW(Dyn)* entry = module.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
-    // The dynamic linker has replaced these by absolute addresses.
-    switch (entry->d_tag) {
-      case DT_SYMTAB:
-        symbols = reinterpret_cast<const ElfW(Sym)*>(entry->d_un.d_ptr);
-        break;
-      case DT_STRTAB:
-        names = reinterpret_cast<const char*>(entry->d_un.d_ptr);
-        break;
-      case DT_RELA:
-        data.first = reinterpret_cast<const ElfW(Rela)*>(entry->d_un.d_ptr);
-        break;
-      case DT_RELASZ:
-        data.bytes = entry->d_un.d_val;
-        break;
-      case DT_JMPREL:
-        calls.first = reinterpret_cast<const ElfW(Rela)*>(entry->d_un.d_ptr);
-        break;
-      case DT_PLTRELSZ:
-        calls.bytes = entry->d_un.d_val;
-        break;
-      default:
-        break;
-    }
-  }
-  if (symbols == nullptr || names == nullptr) return;
-  for (const Relocations& relocations : {data, calls}) {
-    for (size_t i = 0; relocations.first != nullptr && i < relocations.bytes / sizeof(ElfW(Rela)); ++i) {
-      const ElfW(Rela)& relocation = relocations.first[i];
-      const auto type = ELF64_R_TYPE(relocation.r_info);
-      if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT && type != R_X86_64_64) continue;
-      const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocation.r_info)];
-      // A symbol that the library defines itself stays unchanged.
-      if (symbol.st_shndx != SHN_UNDEF || symbol.st_name == 0) continue;
-      auto* const slot = reinterpret_cast<void**>(module.l_addr + relocation.r_offset);
-      if (void* replacement = Replacement(module, names + symbol.st_name, slot)) Write(slot, replacement);
-    }
-  }
+  ForEachReference(module.l_addr, module.l_ld, [&module](const char* name, void** slot) {
+    if (void* replacement = Replacement(module, name, slot)) Write(slot, replacement);
+  });
 }
 
 // The driver's own references stay unchanged.

@@ -29,7 +29,8 @@ using internal::FileDescriptor;
 using internal::RetryOnSignal;
 
 constexpr size_t kMaxThreads = 16;
-constexpr int64_t kMaxAnswerBytes = int64_t{1} << 32;
+constexpr int64_t kMaxInfoBytes = int64_t{1} << 20;
+constexpr int64_t kMaxReservedBytes = int64_t{64} << 20;  // before the bytes have arrived
 
 absl::Status Unavailable(const std::string& path, std::string_view what) {
   return absl::UnavailableError(Cat(path, ": ", what));
@@ -98,7 +99,7 @@ absl::Status ReceiveHead(const Connection& connection, std::string* text, bool* 
   }
   std::istringstream head(text->substr(0, end));
   std::string word;
-  if (!(head >> word >> *bytes) || (word != "ok" && word != "error") || *bytes < 0 || *bytes > kMaxAnswerBytes) {
+  if (!(head >> word >> *bytes) || (word != "ok" && word != "error") || *bytes < 0) {
     return Unavailable(connection.path, "this is not the socket of a process with hbmprof");
   }
   *is_ok = word == "ok";
@@ -184,29 +185,47 @@ std::string ControlDirectory() {
   return Cat("/tmp/hbmprof-", static_cast<int64_t>(geteuid()));
 }
 
-absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request, int millis) {
+bool AnswerBudget::Lease::Take(int64_t bytes) {
+  int64_t left = budget_.left_.load();
+  do {
+    if (left < bytes) return false;
+  } while (!budget_.left_.compare_exchange_weak(left, left - bytes));
+  taken_.fetch_add(bytes);
+  return true;
+}
+
+absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request, const QueryLimits& limits) {
   const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd.get() < 0) return Unavailable(path, std::strerror(errno));
-  const Connection connection = {fd, path, millis};
+  const Connection connection = {fd, path, limits.millis};
   if (const absl::Status status = Connect(connection); !status.ok()) return status;
   if (const absl::Status status = Send(connection, Cat(request, "\n")); !status.ok()) return status;
   std::string text;
   bool is_ok = false;
   int64_t bytes = 0;
   if (const absl::Status status = ReceiveHead(connection, &text, &is_ok, &bytes); !status.ok()) return status;
+  if (bytes > limits.answer_bytes) {
+    return absl::ResourceExhaustedError(
+        Cat(path, ": the answer has ", bytes, " bytes, more than the limit of ", limits.answer_bytes));
+  }
+  if (limits.lease != nullptr && !limits.lease->Take(bytes)) {
+    return absl::ResourceExhaustedError(Cat(path, ": other requests hold the memory for answers; try again"));
+  }
+  text.reserve(static_cast<size_t>(std::min(bytes, kMaxReservedBytes)));
   while (static_cast<int64_t>(text.size()) < bytes) {
     if (const absl::Status status = Receive(connection, &text); !status.ok()) return status;
   }
+  text.resize(static_cast<size_t>(bytes));
   if (!is_ok) return absl::InternalError(Cat(path, ": ", text));
   return text;
 }
 
 std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,
-                                                        int millis) {
+                                                        const QueryLimits& limits) {
   std::vector<absl::StatusOr<std::string>> answers(paths.size());
   std::atomic<size_t> next{0};
   const auto query = [&] {
-    for (size_t i; (i = next++) < paths.size();) answers[i] = QueryProcess(paths[i], request, millis);
+    for (size_t i; (i = next++) < paths.size();) answers[i] = QueryProcess(paths[i], request, limits);
   };
   std::vector<std::thread> threads;
   for (size_t i = 1; i < std::min(paths.size(), kMaxThreads); ++i) threads.emplace_back(query);
@@ -225,7 +244,7 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
     if (IsSocketName(entry.path().filename().string())) paths.push_back(entry.path());
   }
   std::vector<LiveProcess> processes;
-  const std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, "info", millis);
+  const std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, "info", {millis, kMaxInfoBytes});
   for (size_t i = 0; i < paths.size(); ++i) {
     if (answers[i].ok()) {
       processes.push_back(ReadProcess(paths[i], *answers[i]));

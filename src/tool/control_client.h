@@ -2,6 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_CONTROL_CLIENT_H_
 #define HBMPROF_SRC_TOOL_CONTROL_CLIENT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -42,15 +43,47 @@ std::string ControlDirectory();
 // answer.
 inline constexpr int kQueryMillis = 10'000;
 
-// Sends `request` to the socket at `path` and returns the body of the answer. Waits at most `millis` for each step.
-// Errors: kUnavailable (no process listens, no answer in time, the connection ended), kPermissionDenied, or the
-// process's own error as kInternal; the message names the socket. Thread-safe.
-absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request, int millis = kQueryMillis);
+// The bytes of answers that may be held at one time. Thread-safe.
+class AnswerBudget {
+ public:
+  explicit AnswerBudget(int64_t bytes) : left_(bytes) {}
+
+  // The part that one task has taken; its destructor gives it back. Thread-safe.
+  class Lease {
+   public:
+    explicit Lease(AnswerBudget& budget) : budget_(budget) {}
+    ~Lease() { budget_.left_.fetch_add(taken_.load()); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+
+    // Takes `bytes` more. Returns false and takes nothing if so many are not left.
+    bool Take(int64_t bytes);
+
+   private:
+    AnswerBudget& budget_;
+    std::atomic<int64_t> taken_{0};
+  };
+
+ private:
+  std::atomic<int64_t> left_;
+};
+
+struct QueryLimits {
+  int millis = kQueryMillis;                // for each step
+  int64_t answer_bytes = int64_t{1} << 32;  // of one process
+  AnswerBudget::Lease* lease = nullptr;     // not null: the bytes of the answers are taken from it
+};
+
+// Sends `request` to the socket at `path` and returns the body of the answer. Errors: kUnavailable (no process listens,
+// no answer in time, the connection ended), kPermissionDenied, kResourceExhausted (the answer is beyond `limits`; it is
+// not read), or the process's own error as kInternal; the message names the socket. Thread-safe.
+absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request,
+                                         const QueryLimits& limits = {});
 
 // Sends `request` to the sockets at `paths`, at the same time to several of them. Returns the result of QueryProcess
 // for each, in the same order. Thread-safe.
 std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,
-                                                        int millis = kQueryMillis);
+                                                        const QueryLimits& limits = {});
 
 // Returns the processes that have a socket in `directory` and answer within `millis`, sorted by process id. If `silent`
 // is not null, adds a line to it for each process that does not answer. Removes the sockets that ended processes have

@@ -18,6 +18,8 @@ constexpr int kMaxChanges = 4;
 // Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
 constexpr int kWaitMillis = 3'000;
 constexpr std::chrono::seconds kSitesAge{1};
+constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;  // of one process
+constexpr int64_t kMaxHeldBytes = int64_t{1} << 30;      // of all answers that are held at one time
 
 int64_t BytesOnDevices(const LiveProcess& process) {
   int64_t bytes = 0;
@@ -37,7 +39,8 @@ Json MemoryJson(const LiveMemory& memory) {
 
 }  // namespace
 
-Fleet::Fleet(Options options) : options_(std::move(options)), thread_([this] { RecordHistory(); }) {}
+Fleet::Fleet(Options options)
+    : options_(std::move(options)), answer_bytes_(kMaxHeldBytes), thread_([this] { RecordHistory(); }) {}
 
 Fleet::~Fleet() { thread_.join(); }
 
@@ -105,7 +108,8 @@ absl::StatusOr<std::vector<LiveProcess>> Fleet::Select(const Selection& selectio
   return processes;
 }
 
-Fleet::Answers Fleet::ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded) const {
+absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded,
+                                                 AnswerBudget::Lease* lease) const {
   const auto count = static_cast<int64_t>(std::max<size_t>(processes.size(), 1));
   std::string request = "profile";
   if (is_folded && options_.max_samples > 0) {
@@ -116,15 +120,18 @@ Fleet::Answers Fleet::ProfilesOf(const std::vector<LiveProcess>& processes, bool
   }
   std::vector<std::string> paths;
   for (const LiveProcess& process : processes) paths.push_back(process.socket);
-  std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, request);
+  const QueryLimits limits = {kQueryMillis, kMaxAnswerBytes, lease};
+  std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, request, limits);
   Answers profiles;
   for (size_t i = 0; i < processes.size(); ++i) {
     // A process with an earlier version of hbmprof does not know the limits.
     if (!answers[i].ok() && answers[i].status().code() == absl::StatusCode::kInternal) {
-      answers[i] = QueryProcess(paths[i], "profile");
+      answers[i] = QueryProcess(paths[i], "profile", limits);
     }
     if (answers[i].ok()) profiles.emplace_back(processes[i], *std::move(answers[i]));
+    if (answers[i].status().code() == absl::StatusCode::kResourceExhausted) return answers[i].status();
   }
+  if (profiles.empty()) return absl::UnavailableError("the process did not answer, or has ended");
   return profiles;
 }
 
@@ -134,12 +141,13 @@ absl::StatusOr<std::string> Fleet::Profile(const Selection& selection, const Pro
   if (!processes.ok()) return processes.status();
   const bool has_process_labels = selection.pid.empty();
   if (seconds > 0) return Change(*processes, where, has_process_labels, seconds);
-  Answers answers = ProfilesOf(*processes, true);
-  if (answers.empty()) return absl::UnavailableError("the process did not answer");
-  if (!has_process_labels && where.empty()) return std::move(answers[0].second);
+  AnswerBudget::Lease lease(answer_bytes_);
+  absl::StatusOr<Answers> answers = ProfilesOf(*processes, true, &lease);
+  if (!answers.ok()) return answers.status();
+  if (!has_process_labels && where.empty()) return std::move((*answers)[0].second);
   const std::lock_guard<std::mutex> lock(parsing_);
   ProfileMerger merger;
-  for (const auto& [process, bytes] : answers) {
+  for (const auto& [process, bytes] : *answers) {
     const absl::StatusOr<RawProfile> profile = ParseProfile(bytes, process.name);
     if (!profile.ok()) return profile.status();
     const ProfileMerger::Labels added = has_process_labels
@@ -159,23 +167,25 @@ absl::StatusOr<std::string> Fleet::Change(const std::vector<LiveProcess>& proces
     ++changes_;
   }
   // Not folded: two profiles may fold different stacks, which would look like a change.
-  const Answers before = ProfilesOf(processes, false);
-  const bool goes_on = WaitFor(seconds);
+  AnswerBudget::Lease lease(answer_bytes_);
+  const absl::StatusOr<Answers> before = ProfilesOf(processes, false, &lease);
+  const bool goes_on = before.ok() && WaitFor(seconds);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     --changes_;
   }
+  if (!before.ok()) return before.status();
   if (!goes_on) return absl::UnavailableError("hbmprof serve ends");
   std::vector<LiveProcess> asked;
-  for (const auto& [process, bytes] : before) asked.push_back(process);
-  const Answers after = ProfilesOf(asked, false);
-  if (after.empty()) return absl::UnavailableError("the process did not answer, or has ended");
+  for (const auto& [process, bytes] : *before) asked.push_back(process);
+  const absl::StatusOr<Answers> after = ProfilesOf(asked, false, &lease);
+  if (!after.ok()) return after.status();
   const std::lock_guard<std::mutex> lock(parsing_);
   ProfileMerger merger;
-  for (const auto& [process, bytes] : after) {
+  for (const auto& [process, bytes] : *after) {
     const auto& socket = process.socket;
     const auto base =
-        std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.first.socket == socket; });
+        std::find_if(before->begin(), before->end(), [&](const auto& one) { return one.first.socket == socket; });
     const ProfileMerger::Labels added = has_process_labels
                                             ? ProfileMerger::Labels{{"pid", process.id}, {"name", process.name}}
                                             : ProfileMerger::Labels();
@@ -193,9 +203,10 @@ absl::StatusOr<std::string> Fleet::Change(const std::vector<LiveProcess>& proces
 absl::StatusOr<std::string> Fleet::FoldedProfile(const std::string& pid) const {
   const absl::StatusOr<std::vector<LiveProcess>> processes = Select({pid, ""});
   if (!processes.ok()) return processes.status();
-  Answers answers = ProfilesOf({processes->front()}, true);
-  if (answers.empty()) return absl::UnavailableError("the process did not answer");
-  return std::move(answers[0].second);
+  AnswerBudget::Lease lease(answer_bytes_);
+  absl::StatusOr<Answers> answers = ProfilesOf({processes->front()}, true, &lease);
+  if (!answers.ok()) return answers.status();
+  return std::move((*answers)[0].second);
 }
 
 absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
@@ -243,7 +254,9 @@ std::string Fleet::Metrics() const {
     for (const LiveProcess& process : *processes) paths.push_back(process.socket);
   }
   const std::string request = options_.metrics_tags.empty() ? "metrics" : Cat("metrics tags=", options_.metrics_tags);
-  const std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, request, kWaitMillis);
+  AnswerBudget::Lease lease(answer_bytes_);
+  const std::vector<absl::StatusOr<std::string>> answers =
+      QueryProcesses(paths, request, {kWaitMillis, kMaxAnswerBytes, &lease});
   std::vector<ProcessMetrics> metrics;
   std::string up;
   for (size_t i = 0; i < paths.size(); ++i) {

@@ -56,7 +56,7 @@ class Fleet {
   // Returns one profile of the selected processes. It has only the samples with all labels of `where`. Unless a process
   // id is given, each sample has the labels `pid` and `name` of its process. If `seconds` is not 0, returns the change
   // in this time. Errors: kNotFound (no such process), kUnavailable (no answer, or Stop was called),
-  // kResourceExhausted (four changes are being measured already).
+  // kResourceExhausted (four changes are being measured already, or the answers of the processes are too large).
   absl::StatusOr<std::string> Profile(const Selection& selection, const ProfileMerger::Labels& where, double seconds);
 
   // Returns the functions that hold the memory of a process: {"total", "rows": [{"name", "where", "flat"}]}, with the
@@ -81,13 +81,17 @@ class Fleet {
   // Waits for `seconds`. Returns false if Stop was called.
   bool WaitFor(double seconds);
   absl::StatusOr<std::vector<LiveProcess>> Select(const Selection& selection) const;
-  // Returns the profiles of those processes that answer. Each is folded to its share of the limits if `is_folded`.
-  Answers ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded) const;
+  // Returns the profiles of those processes that answer. Each is folded to its share of the limits if `is_folded`. The
+  // bytes of the answers are taken from `lease`. Errors: kUnavailable (no process answers), kResourceExhausted (an
+  // answer is too large).
+  absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded,
+                                     AnswerBudget::Lease* lease) const;
   absl::StatusOr<std::string> Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
                                      bool has_process_labels, double seconds);
   absl::StatusOr<std::string> FoldedProfile(const std::string& pid) const;
 
   const Options options_;
+  mutable AnswerBudget answer_bytes_;
 
   mutable std::mutex mutex_;
   std::condition_variable stopping_;

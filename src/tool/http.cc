@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <httplib.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,11 +14,13 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "src/base/descriptor.h"
 #include "src/base/http_query.h"
 #include "src/base/write_all.h"
 #include "src/tool/text.h"
@@ -28,7 +31,6 @@ namespace {
 constexpr size_t kMaxAnswerBytes = size_t{1} << 30;
 constexpr size_t kThreads = 16;
 constexpr size_t kMaxConnections = 64;
-constexpr int kClientSeconds = 5;
 
 // --- Checks of requests ---
 
@@ -135,6 +137,83 @@ class ConnectionQueue : public httplib::ThreadPool {
   size_t open_ = 0;  // guarded by mutex_
 };
 
+using Clock = std::chrono::steady_clock;
+
+// A connection with limits for the time of the whole request and of the whole answer. The timeouts of the library hold
+// for each byte, so a client that sends a byte now and then could keep a thread for hours.
+class LimitedStream : public httplib::Stream {
+ public:
+  // `seconds`: HttpServerOptions::client_seconds.
+  LimitedStream(int fd, double seconds) : fd_(fd), seconds_(seconds) {}
+
+  bool is_readable() const override { return used_ < filled_ || WaitFor(POLLIN, request_deadline_); }
+  bool is_writable() const override { return WaitFor(POLLOUT, answer_deadline_.value_or(After(seconds_))); }
+
+  ssize_t read(char* bytes, size_t size) override {
+    if (used_ == filled_) {
+      if (!is_readable()) return -1;
+      const ssize_t count =
+          internal::RetryOnSignal([this] { return recv(fd_, buffer_, sizeof(buffer_), MSG_DONTWAIT); });
+      if (count <= 0) return count;
+      used_ = 0;
+      filled_ = static_cast<size_t>(count);
+    }
+    const size_t count = std::min(size, filled_ - used_);
+    std::memcpy(bytes, buffer_ + used_, count);
+    used_ += count;
+    return static_cast<ssize_t>(count);
+  }
+
+  ssize_t write(const char* bytes, size_t size) override {
+    if (!answer_deadline_.has_value()) answer_deadline_ = After(6 * seconds_);
+    if (!is_writable()) return -1;
+    return internal::RetryOnSignal([&] { return send(fd_, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL); });
+  }
+
+  // The address of the client is not used.
+  void get_remote_ip_and_port(std::string& ip, int& port) const override {
+    ip.clear();
+    port = 0;
+  }
+  void get_local_ip_and_port(std::string& ip, int& port) const override { get_remote_ip_and_port(ip, port); }
+  socket_t socket() const override { return fd_; }
+
+ private:
+  static Clock::time_point After(double seconds) {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+  bool WaitFor(short events, Clock::time_point deadline) const {
+    const auto until = std::min(deadline, After(seconds_ / 2));
+    const auto millis = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    pollfd polled = {fd_, events, 0};
+    return millis > 0 && internal::RetryOnSignal([&] { return poll(&polled, 1, static_cast<int>(millis)); }) > 0;
+  }
+
+  const int fd_;
+  const double seconds_;
+  const Clock::time_point request_deadline_ = After(seconds_);
+  std::optional<Clock::time_point> answer_deadline_;  // set when the answer begins
+  char buffer_[4096];
+  size_t used_ = 0;
+  size_t filled_ = 0;
+};
+
+// One request for each connection.
+class LimitedServer : public httplib::Server {
+ public:
+  double client_seconds = 0;
+
+ private:
+  bool process_and_close_socket(socket_t fd) override {
+    LimitedStream stream(fd, client_seconds);
+    bool is_closed = false;
+    const bool is_answered = process_request(stream, /*close_connection=*/true, is_closed, nullptr);
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
+    return is_answered;
+  }
+};
+
 // Unlike the default of the library, without SO_REUSEPORT: a second server on the same port is an error.
 void SetSocketOptions(int fd) {
   const int on = 1;
@@ -162,7 +241,7 @@ std::string HttpRequest::Parameter(const std::string& name) const {
 struct HttpServer::State {
   HttpServerOptions options;
   Handler handler;
-  httplib::Server server;
+  LimitedServer server;
   std::thread listener;
 };
 
@@ -180,12 +259,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   auto state = std::make_unique<State>();
   state->options = options;
   state->handler = std::move(handler);
-  httplib::Server& server = state->server;
+  LimitedServer& server = state->server;
   server.new_task_queue = [] { return new ConnectionQueue; };
   server.set_socket_options(&SetSocketOptions);
-  server.set_keep_alive_max_count(1);
-  server.set_read_timeout(kClientSeconds);
-  server.set_write_timeout(kClientSeconds);
+  server.client_seconds = options.client_seconds;
   server.set_payload_max_length(0);
   server.set_default_headers({{"X-Content-Type-Options", "nosniff"},
                               {"X-Frame-Options", "DENY"},

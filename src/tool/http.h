@@ -45,6 +45,9 @@ struct HttpServerOptions {
   std::string token;
   // Names that are allowed in the header Host, besides "localhost" and IP addresses.
   std::vector<std::string> hosts;
+  // How long a client may take to send its request, in seconds. It may be silent for half of that, and take its answer
+  // for six times that.
+  double client_seconds = 10;
 };
 
 // Answers GET and HEAD requests until it is destroyed.
@@ -53,7 +56,7 @@ struct HttpServerOptions {
 // read the answers through a name that it points to this address. It also refuses requests without the token (401),
 // requests that a page of another site makes in the background (403), requests with a body (413) and other methods
 // (405). Each of 16 threads serves one connection, with one request. A connection waits while all of them are busy. A
-// client that sends or receives nothing for five seconds is disconnected.
+// client that takes longer than HttpServerOptions::client_seconds allows is disconnected.
 class HttpServer {
  public:
   // Called by several threads at once. An exception becomes the status 500.

@@ -30,6 +30,7 @@ struct ServeOptions {
   Fleet::Options fleet;
   std::string token_file;
   std::string interval = "5s";
+  std::string client_timeout = "10s";
   std::string max_bytes = "4MiB";
 };
 
@@ -146,6 +147,12 @@ absl::Status Complete(ServeOptions& options) {
     return absl::InvalidArgumentError(Cat("--interval ", options.interval, ": write a time from 100ms to 1h"));
   }
   options.fleet.interval_s = *interval;
+  const std::optional<double> client_timeout = ParseSeconds(options.client_timeout);
+  if (!client_timeout.has_value() || *client_timeout < 0.1 || *client_timeout > 3600) {
+    return absl::InvalidArgumentError(
+        Cat("--client-timeout ", options.client_timeout, ": write a time from 100ms to 1h"));
+  }
+  options.http.client_seconds = *client_timeout;
   if (options.fleet.metrics_tags.find_first_of(" \n") != std::string::npos) {
     return absl::InvalidArgumentError("--metrics-tags: write KEY,KEY,... without spaces");
   }
@@ -206,6 +213,8 @@ Command AddServeCommand(CLI::App& tool) {
       ->type_name("NAME")
       ->allow_extra_args(false);
   arguments->add_option("--interval", options->interval, "Time between two points of the history")
+      ->capture_default_str();
+  arguments->add_option("--client-timeout", options->client_timeout, "Time for a client to send its request")
       ->capture_default_str();
   arguments
       ->add_option("--metrics-tags", options->fleet.metrics_tags,

@@ -192,6 +192,48 @@ static void check_bytes(void) {
   hbmprof_free_profile(NULL);
 }
 
+static void check_http(void) {
+  hbmprof_http_answer answer;
+  struct {
+    hbmprof_http_answer answer;
+    char beyond;
+  } older;
+  memset(&answer, 0, sizeof(answer));
+  EXPECT(hbmprof_answer_http_get("/metrics", NULL) == HBMPROF_INVALID_ARGUMENT);
+  EXPECT(hbmprof_answer_http_get("/metrics", &answer) == HBMPROF_INVALID_ARGUMENT);
+  answer.struct_size = sizeof(answer);
+  EXPECT(hbmprof_answer_http_get(NULL, &answer) == HBMPROF_INVALID_ARGUMENT);
+
+  EXPECT(hbmprof_answer_http_get("/metrics", &answer) == HBMPROF_OK);
+  EXPECT(answer.status == 200 && answer.struct_size == sizeof(answer));
+  EXPECT(strcmp(answer.content_type, "text/plain; version=0.0.4; charset=utf-8") == 0);
+  EXPECT(answer.size == strlen(answer.body));
+  EXPECT(strstr(answer.body, "\n# TYPE hbmprof_device_memory_bytes gauge\n") != NULL);
+  hbmprof_free_http_answer(&answer);
+  EXPECT(answer.body == NULL && answer.content_type == NULL && answer.size == 0);
+  hbmprof_free_http_answer(&answer);
+  hbmprof_free_http_answer(NULL);
+
+  EXPECT(hbmprof_answer_http_get("/debug/pprof/heap?max_samples=16000", &answer) == HBMPROF_OK);
+  EXPECT(answer.status == 200 && strcmp(answer.content_type, "application/octet-stream") == 0);
+  EXPECT(answer.size > 100 && (uint8_t)answer.body[0] == 0x1f && (uint8_t)answer.body[1] == 0x8b);
+  hbmprof_free_http_answer(&answer);
+
+  EXPECT(hbmprof_answer_http_get("/other", &answer) == HBMPROF_OK);
+  EXPECT(answer.status == 404 && strstr(answer.body, "/debug/pprof/heap") != NULL);
+  hbmprof_free_http_answer(&answer);
+  EXPECT(hbmprof_answer_http_get("/metrics?x=1", &answer) == HBMPROF_OK);
+  EXPECT(answer.status == 400);
+  hbmprof_free_http_answer(&answer);
+
+  /* A larger struct of a later header is filled as far as the library knows it. */
+  memset(&older, 0x5a, sizeof(older));
+  older.answer.struct_size = sizeof(older);
+  EXPECT(hbmprof_answer_http_get("/metrics", &older.answer) == HBMPROF_OK);
+  EXPECT(older.answer.status == 200 && older.beyond == 0x5a);
+  hbmprof_free_http_answer(&older.answer);
+}
+
 static void init(const char* path) {
   hbmprof_options options;
   memset(&options, 0x5a, sizeof(options));
@@ -233,6 +275,7 @@ int main(int argc, char** argv) {
   if (argc == 3 && strcmp(argv[1], "check") == 0) {
     check(argv[2]);
     check_pool();
+    check_http();
     check_switch();
     check_bytes();
     return failures;

@@ -27,6 +27,8 @@ constexpr const char* kVariables[] = {"HBMPROF",
                                       "HBMPROF_OUTPUT",
                                       "HBMPROF_OUTPUT_OPEN",
                                       "HBMPROF_OUTPUT_MODE",
+                                      "HBMPROF_OUTPUT_ON_SIGNALS",
+                                      "HBMPROF_OUTPUT_INTERVAL",
                                       "HBMPROF_OOM_OUTPUT",
                                       "HBMPROF_OOM_REPORT",
                                       "HBMPROF_SOCKET_DIR",
@@ -36,6 +38,7 @@ constexpr const char* kVariables[] = {"HBMPROF",
                                       "HBMPROF_DUMP_PEAK_GROWTH",
                                       "HBMPROF_DUMP_INTERVAL",
                                       "HBMPROF_DUMP_KEEP",
+                                      "HBMPROF_DUMP_KEEP_BYTES",
                                       "HBMPROF_DUMP_SIGNAL",
                                       "HBMPROF_STACK_DEPTH",
                                       "HBMPROF_UNWINDER",
@@ -201,6 +204,16 @@ TEST_F(OptionsTest, TriggersHaveRanges) {
   EXPECT_EQ(Good("HBMPROF_DUMP_INTERVAL", "").dump_interval, 10);
   EXPECT_EQ(Bad("HBMPROF_DUMP_KEEP", "0", "1 to 100000", "10").dump_keep, 10);
   EXPECT_EQ(Good("HBMPROF_DUMP_KEEP", "1").dump_keep, 1);
+  EXPECT_EQ(Good("HBMPROF_DUMP_KEEP_BYTES", "1").dump_keep_bytes, 1);
+  EXPECT_EQ(Bad("HBMPROF_DUMP_KEEP_BYTES", "0", "1 to 1125899906842624", "1073741824").dump_keep_bytes, 1 << 30);
+}
+
+TEST_F(OptionsTest, TheIntervalIsANumberOfSeconds) {
+  EXPECT_EQ(Good("HBMPROF_OUTPUT_INTERVAL", "").output_interval, 0);
+  EXPECT_EQ(Good("HBMPROF_OUTPUT_INTERVAL", "0.5").output_interval, 0.5);
+  for (const char* value : {"0", "-1", "soon", "nan", "2e8"}) {
+    EXPECT_EQ(Bad("HBMPROF_OUTPUT_INTERVAL", value, "0.001 to 1e+08", "no interval").output_interval, 0);
+  }
 }
 
 TEST_F(OptionsTest, TheDumpSignalHasANameOrANumber) {

@@ -6,7 +6,13 @@
 //   out_of_memory_program fragments   frees every second buffer and asks for more than one
 //   out_of_memory_program host BYTES  fills the device; fails while the process may map no more than BYTES more
 //   out_of_memory_program devices     holds memory by the same call stack on two devices, saves a profile, and fails on
-//   one out_of_memory_program child       fills the device, fails, and fails in a forked child
+//                                     one
+//   out_of_memory_program child       fills the device, fails, and fails in a forked child
+//   out_of_memory_program verdict CASE  fails for the cause CASE
+//   out_of_memory_program many N      fails on each of N devices
+//   out_of_memory_program nameless    reports failures without a device: two while the first of two devices holds most,
+//                                     then one while the second does
+//   out_of_memory_program mapped      fails once; the process must not map 1 MiB more
 // Its last word is "done" if each failed allocation returned upstream's own status.
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,12 +22,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "hbmprof/hbmprof.h"
+#include "hbmprof/out_of_memory.h"
 #include "hbmprof/simulated_device.h"
 
 namespace {
@@ -105,6 +115,95 @@ void FailOnOneOfTwo(hbmprof::DeviceAllocator& one, hbmprof::DeviceAllocator& oth
   Fail(one, kCapacity);
 }
 
+// A device that has other numbers than the simulated one, or refuses every request.
+class OtherDevice : public hbmprof::DeviceAllocator {
+ public:
+  OtherDevice(hbmprof::SimulatedDevice& device, std::function<void(hbmprof::DeviceProbe*)> change, bool refuses = false,
+              hbmprof::MemoryKind kind = hbmprof::MemoryKind::kDevice)
+      : device_(device), change_(std::move(change)), refuses_(refuses), kind_(kind) {}
+
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    if (refuses_) return absl::ResourceExhaustedError("out of memory: requested more than the limit");
+    return device_.Allocate(bytes);
+  }
+  absl::Status Free(void* ptr) override { return device_.Free(ptr); }
+  std::string device_name() const override { return device_.device_name(); }
+  hbmprof::MemoryKind kind() const override { return kind_; }
+  hbmprof::DeviceProbe Probe() const override {
+    hbmprof::DeviceProbe probe = device_.Probe();
+    change_(&probe);
+    return probe;
+  }
+
+ private:
+  hbmprof::SimulatedDevice& device_;
+  const std::function<void(hbmprof::DeviceProbe*)> change_;
+  const bool refuses_;
+  const hbmprof::MemoryKind kind_;
+};
+
+void FailFor(const std::string& cause, hbmprof::SimulatedDevice& device) {
+  const auto nothing = [](hbmprof::DeviceProbe*) {};
+  if (cause == "limit") {
+    OtherDevice limited(device, nothing, true);
+    hbmprof::TrackingAllocator allocator(limited);
+    Fail(allocator, kCapacity / 8);
+  } else if (cause == "locked_memory") {
+    const rlimit limit{kCapacity / 16, kCapacity / 16};
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || (geteuid() == 0 && seteuid(65534) != 0)) std::abort();
+    OtherDevice pinned(device, nothing, true, hbmprof::MemoryKind::kPinnedHost);
+    hbmprof::TrackingAllocator allocator(pinned);
+    Fail(allocator, kCapacity / 8);
+  } else if (cause == "other_processes") {
+    OtherDevice shared(
+        device,
+        [](hbmprof::DeviceProbe* probe) {
+          probe->driver_scope = hbmprof::DriverScope::kProcess;
+          probe->bytes_free = 0;
+        },
+        false);
+    hbmprof::TrackingAllocator allocator(shared);
+    GrowCache(allocator, kCapacity / 4);
+    Fail(allocator, 3 * kCapacity / 4 + 1);
+  } else if (cause == "unknown") {
+    OtherDevice silent(device, [](hbmprof::DeviceProbe* probe) { *probe = {}; });
+    hbmprof::TrackingAllocator allocator(silent);
+    Fail(allocator, 2 * kCapacity);
+  } else {
+    hbmprof::TrackingAllocator allocator(device);
+    if (cause == "too_large") return Fail(allocator, 2 * kCapacity);
+    if (cause == "fragmented") return Fragment(allocator);
+    if (cause == "unaccounted") {
+      GrowCache(allocator, kCapacity / 8);
+      LoadWeights(device, kCapacity / 2);  // not recorded
+      return Fail(allocator, kCapacity / 2);
+    }
+    void* const memory = GrowCache(allocator, 3 * kCapacity / 4);
+    if (cause == "idle_pool") {
+      hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+      const hbmprof::Attributes attributes = {profiler.Device(device.device_name())};
+      if (!profiler.RecordSegment(hbmprof::BufferId(memory), 3 * kCapacity / 4, attributes)) std::abort();
+    }
+    Fail(allocator, kCapacity / 2);  // "full"
+  }
+}
+
+void FailOnMany(size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const std::unique_ptr<hbmprof::SimulatedDevice> device = NewDevice(("sim:" + std::to_string(i + 1)).c_str());
+    hbmprof::TrackingAllocator allocator(*device);
+    Fail(allocator, 2 * kCapacity);
+  }
+}
+
+void ReportNameless(hbmprof::DeviceAllocator& one, hbmprof::DeviceAllocator& other) {
+  const auto report = [] { return hbmprof::ReportOutOfMemory({"Nameless", std::nullopt, ""}); };
+  GrowCache(one, kCapacity / 4);
+  if (!report() || report()) std::_Exit(5);
+  GrowCache(other, kCapacity / 2);
+  if (!report() || report()) std::_Exit(6);
+}
+
 void FailWithHostMemory(hbmprof::DeviceAllocator& allocator, size_t bytes) {
   const rlimit limit{MappedBytes() + bytes, MappedBytes() + bytes};
   if (setrlimit(RLIMIT_AS, &limit) != 0) std::abort();
@@ -117,11 +216,22 @@ int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   const size_t number = argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 0;
   const std::unique_ptr<hbmprof::SimulatedDevice> device = NewDevice("sim:0");
+  if (mode == "verdict") {
+    FailFor(argv[2], *device);
+    std::puts("done");
+    return 0;
+  }
   hbmprof::TrackingAllocator allocator(*device);
   if (mode == "devices") {
     const std::unique_ptr<hbmprof::SimulatedDevice> second = NewDevice("sim:1");
     hbmprof::TrackingAllocator other(*second);
     FailOnOneOfTwo(allocator, other);
+  } else if (mode == "nameless") {
+    const std::unique_ptr<hbmprof::SimulatedDevice> second = NewDevice("sim:1");
+    hbmprof::TrackingAllocator other(*second);
+    ReportNameless(allocator, other);
+  } else if (mode == "many") {
+    FailOnMany(number);
   } else if (mode == "fragments") {
     Fragment(allocator);
   } else {
@@ -130,6 +240,10 @@ int main(int argc, char** argv) {
       FailInThreads(allocator, static_cast<int>(number));
     } else if (mode == "host") {
       FailWithHostMemory(allocator, number);
+    } else if (mode == "mapped") {
+      const size_t before = MappedBytes();
+      Fail(allocator, kCapacity / 2);
+      if (MappedBytes() >= before + (1 << 20)) std::_Exit(7);  // the reserve has 2 MiB
     } else {
       Fail(allocator, kCapacity / 2);
     }

@@ -1,6 +1,8 @@
 // What a program that runs out of device memory prints and leaves. Each program is out_of_memory_program.cc's.
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -16,6 +18,7 @@ using ::hbmprof_test::FilesIn;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::ViewProfile;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -76,6 +79,90 @@ TEST_F(OutOfMemoryTest, IsReportedOnceAMinuteForEachDevice) {
 }
 
 TEST_F(OutOfMemoryTest, IsReportedOnceByManyThreads) { EXPECT_EQ(ReportsIn(Run({"threads", "32"}).err), 1); }
+
+TEST_F(OutOfMemoryTest, IsReportedOnceForEachDeviceIfTheDeviceIsNotNamed) {
+  const std::string text = Run({"nameless"}).err;
+  EXPECT_EQ(ReportsIn(text), 2) << text;
+  EXPECT_THAT(text, HasSubstr("out of memory on sim:0: Nameless failed"));
+  EXPECT_THAT(text, HasSubstr("out of memory on sim:1: Nameless failed"));
+}
+
+TEST_F(OutOfMemoryTest, ReservesNoMemoryIfSwitchedOff) { Run({"mapped"}, {"HBMPROF_OOM_REPORT=0"}); }
+
+// The profiles of the program `many`, and the sum of their bytes.
+std::pair<size_t, size_t> ProfilesIn(const std::string& directory) {
+  std::pair<size_t, size_t> profiles = {0, 0};
+  for (const auto& [name, contents] : FilesIn(directory)) {
+    if (name.rfind("oom.", 0) != 0) continue;
+    profiles.first += 1;
+    profiles.second += std::filesystem::file_size(directory + "/" + name);
+  }
+  return profiles;
+}
+
+TEST_F(OutOfMemoryTest, TheLastProfilesAreKept) {
+  const CommandResult run = Run({"many", "5"}, {"HBMPROF_OOM_OUTPUT=oom.%n.pb.gz", "HBMPROF_DUMP_KEEP=2"});
+  EXPECT_EQ(ReportsIn(run.err), 5);
+  const auto files = FilesIn(directory_);
+  EXPECT_EQ(ProfilesIn(directory_).first, 2u);
+  EXPECT_EQ(files.count("oom.3.pb.gz") + files.count("oom.4.pb.gz"), 2u);
+}
+
+TEST_F(OutOfMemoryTest, ProfilesHaveALimitOfBytes) {
+  Run({"many", "5"}, {"HBMPROF_OOM_OUTPUT=oom.%n.pb.gz"});
+  const auto [count, bytes] = ProfilesIn(directory_);
+  EXPECT_EQ(count, 5u);
+  for (const auto& [name, contents] : FilesIn(directory_)) std::filesystem::remove(directory_ + "/" + name);
+  const size_t limit = bytes / 2;
+  Run({"many", "5"}, {"HBMPROF_OOM_OUTPUT=oom.%n.pb.gz", "HBMPROF_DUMP_KEEP_BYTES=" + std::to_string(limit)});
+  EXPECT_LE(ProfilesIn(directory_).second, limit);
+  EXPECT_GE(ProfilesIn(directory_).first, 1u);
+  EXPECT_EQ(FilesIn(directory_).count("oom.4.pb.gz"), 1u) << "the last one is kept";
+  const CommandResult run = Run({"full"}, {"HBMPROF_OOM_OUTPUT=large.%n.pb.gz", "HBMPROF_DUMP_KEEP_BYTES=100"});
+  EXPECT_THAT(run.err, ContainsRegex("\n  profile    none: it has [0-9]+ bytes, more than HBMPROF_DUMP_KEEP_BYTES"));
+  EXPECT_EQ(FilesIn(directory_).count("large.0.pb.gz"), 0u);
+}
+
+TEST_F(OutOfMemoryTest, NoProfileFillsTheDisk) {
+  const std::string disk = directory_ + "/disk";
+  std::filesystem::create_directory(disk);
+  const std::vector<std::string> with_disk = {
+      "unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=60m disk " + disk + " && exec \"$@\"", "sh"};
+  std::vector<std::string> command = with_disk;
+  command.push_back("true");
+  if (RunCommand(command).exit_code != 0) GTEST_SKIP() << "cannot mount a file system here";
+  command = with_disk;
+  command.insert(command.end(), {HBMPROF_OUT_OF_MEMORY_PROGRAM, "full"});
+  const CommandResult run = RunCommand(command, {"HBMPROF_OOM_OUTPUT=" + disk + "/%n.pb.gz"}, {directory_, 0});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("\n  profile    none: less than 64 MiB of the disk would remain free\n"));
+}
+
+struct Cause {
+  const char* name;
+  const char* verdict;
+};
+class OutOfMemoryVerdictTest : public OutOfMemoryTest, public ::testing::WithParamInterface<Cause> {};
+
+TEST_P(OutOfMemoryVerdictTest, NamesTheCause) {
+  const std::string text = Run({"verdict", GetParam().name}).err;
+  EXPECT_EQ(ReportsIn(text), 1);
+  EXPECT_THAT(text, ContainsRegex(std::string("\n  verdict    [^\n]*") + GetParam().verdict));
+}
+
+constexpr Cause kCauses[] = {
+    {"full", "the device is full: the recorded buffers of this process hold 48.00 MiB of 64.00 MiB"},
+    {"too_large", "the request of 128.00 MiB is larger than the device, which has 64.00 MiB"},
+    {"fragmented", "32.00 MiB are free, but the largest free block has 4.00 MiB"},
+    {"limit", "a limit"},
+    {"idle_pool", "pools of this process hold 48.00 MiB of idle memory, which would be enough"},
+    {"other_processes", "other processes hold"},
+    {"unaccounted", "32.00 MiB"},
+    {"unknown", "the device does not report its capacity"},
+    {"locked_memory", "ulimit -l"},
+};
+INSTANTIATE_TEST_SUITE_P(Causes, OutOfMemoryVerdictTest, ::testing::ValuesIn(kCauses),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST_F(OutOfMemoryTest, GrowthIsOfTheDeviceThatIsFull) {
   EXPECT_THAT(Run({"devices"}).err, HasSubstr("   16.00 MiB 100.0 %        1 live          +0 B  "));

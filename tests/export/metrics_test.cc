@@ -89,10 +89,10 @@ TEST(PrometheusTextTest, HasEachFigureOfADevice) {
   EXPECT_EQ(samples.at("hbmprof_device_pool_bytes" + device + "}"), 100);
   EXPECT_EQ(samples.at("hbmprof_device_pool_idle_bytes" + device + "}"), 40);
   EXPECT_EQ(samples.at("hbmprof_device_driver_pool_idle_bytes" + device + "}"), 20);
-  EXPECT_EQ(samples.at("hbmprof_dropped_allocations_total{}"), 5);
-  EXPECT_EQ(samples.at("hbmprof_dropped_bytes_total{}"), 6000);
-  EXPECT_EQ(samples.at("hbmprof_recording{}"), 1);
-  EXPECT_EQ(Samples(PrometheusText(Snapshot(), {}, false)).at("hbmprof_recording{}"), 0);
+  EXPECT_EQ(samples.at("hbmprof_dropped_allocations_total"), 5);
+  EXPECT_EQ(samples.at("hbmprof_dropped_bytes_total"), 6000);
+  EXPECT_EQ(samples.at("hbmprof_tracking"), 1);
+  EXPECT_EQ(Samples(PrometheusText(Snapshot(), {}, false)).at("hbmprof_tracking"), 0);
 }
 
 TEST(PrometheusTextTest, UnknownFiguresAreLeftOut) {
@@ -179,7 +179,7 @@ TEST(StatsJsonTest, HasTheFieldsOfTheSnapshot) {
   hbmprof::internal::ProcessState state;
   state.name = "a \"name\"\n\xff";
   state.seconds = 3;
-  state.recording = false;
+  state.tracking = false;
   state.tags = {{"model", "llama"}};
   const std::string text = StatsJson(snapshot, state);
   EXPECT_THAT(text, Not(HasSubstr("\n")));
@@ -187,7 +187,7 @@ TEST(StatsJsonTest, HasTheFieldsOfTheSnapshot) {
   EXPECT_EQ(json["pid"], 12);
   EXPECT_EQ(json["name"], "a \"name\"\n\xEF\xBF\xBD");
   EXPECT_EQ(json["seconds"], 3);
-  EXPECT_EQ(json["recording"], false);
+  EXPECT_EQ(json["tracking"], false);
   EXPECT_EQ(json["tags"]["model"], "llama");
   EXPECT_EQ(json["counters"]["requests"], 7);
   EXPECT_EQ(json["warnings"][0], "first");

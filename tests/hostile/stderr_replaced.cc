@@ -9,7 +9,11 @@
 int main() {
   Allocate(1000);
   close(2);
-  REQUIRE(open("own", O_CREAT | O_EXCL | O_RDWR | O_APPEND, 0644) == 2);
+  // While a thread of hbmprof opens a file, it occupies the free ones of the descriptors 0, 1 and 2 (docs/limits.md).
+  for (int own; (own = open("own", O_CREAT | O_RDWR | O_APPEND, 0644)) != 2;) {
+    REQUIRE(own > 2);
+    close(own);
+  }
   REQUIRE(write(2, "own text\n", 9) == 9);
   Churn(10);
   // No file can be opened any more.

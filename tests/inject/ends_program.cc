@@ -1,5 +1,6 @@
 // Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends as argv[1] says; a case of ends_test each.
-// With "lines" it does the same for each line of its standard input (live_test).
+// With "lines" it does the same for each line of its standard input (live_test). With LINKS_HBMPROF the memory is
+// recorded by the linked library; otherwise it is allocated from the driver.
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -7,14 +8,22 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
 #include <thread>
 
+#if defined(LINKS_HBMPROF)
+#include "hbmprof/c_api.h"
+#else
 #include "tests/inject/driver_calls.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
+
+using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
+#endif
 
 std::atomic<bool> malloc_hangs{false};
 
@@ -25,8 +34,6 @@ extern "C" void* malloc(size_t bytes) {
   return __libc_malloc(bytes);
 }
 
-using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
-
 namespace {
 
 void Require(bool holds, const char* what) {
@@ -36,6 +43,13 @@ void Require(bool holds, const char* what) {
 }
 #define REQUIRE(condition) Require(condition, #condition)
 
+#if defined(LINKS_HBMPROF)
+[[gnu::noinline]] void HoldMemory(size_t bytes) {
+  static uint64_t next = 0;
+  hbmprof_record_alloc(hbmprof_handle(1, ++next), bytes, 0);
+  asm volatile("" ::: "memory");
+}
+#else
 [[gnu::noinline]] void HoldMemory(size_t bytes) {
   Handle context = nullptr;
   REQUIRE(cuInit(0) == kSuccess);
@@ -60,6 +74,7 @@ void AskForTooMuch() {
   REQUIRE(cuMemCreate(&handle, bytes, &properties, 0) == 2);
   REQUIRE(cuMemHostAlloc(&host, bytes, 0) == 2 || host != nullptr);
 }
+#endif
 
 void OwnHandler(int) { _exit(7); }
 
@@ -71,6 +86,23 @@ void ForkedWorker() {
     _exit(0);
   }
   REQUIRE(waitpid(child, nullptr, 0) == child);
+}
+
+// The same, ended by a signal, as a worker of a pool of Python's multiprocessing.
+void TerminatedWorker() {
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    HoldMemory(1 << 20);
+    REQUIRE(write(ready[1], "", 1) == 1);
+    sleep(60);
+  }
+  char byte;
+  REQUIRE(read(ready[0], &byte, 1) == 1);
+  kill(child, SIGTERM);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
 // A child that shares its parent's memory until it ends.
@@ -90,6 +122,33 @@ void ForkedWorker() {
 void SendAndWait(int number) {
   kill(getpid(), number);
   sleep(60);
+}
+
+// Replaces the program by another one.
+void CallExec(const std::string& how) {
+  char name[] = "echo";
+  char word[] = "replaced";
+  char* const arguments[] = {name, word, nullptr};
+  if (how == "execl") execl("/bin/echo", name, word, nullptr);
+  if (how == "execle") execle("/bin/echo", name, word, nullptr, environ);
+  if (how == "execlp") execlp(name, name, word, nullptr);
+  if (how == "execv") execv("/bin/echo", arguments);
+  if (how == "execve") execve("/bin/echo", arguments, environ);
+  if (how == "execvp") execvp(name, arguments);
+  if (how == "execvpe") execvpe(name, arguments, environ);
+  if (how == "execveat") execveat(AT_FDCWD, "/bin/echo", arguments, environ, 0);
+  if (how == "fexecve") fexecve(open("/bin/echo", O_RDONLY | O_CLOEXEC), arguments, environ);
+  if (how == "exec_in_thread") std::thread([&] { execv("/bin/echo", arguments); }).join();
+  if (how == "exec_in_child") {
+    const pid_t child = fork();
+    if (child == 0) execv("/bin/echo", arguments);
+    REQUIRE(waitpid(child, nullptr, 0) == child);
+  }
+  if (how == "exec_fails") {
+    REQUIRE(execv("/nonexistent", arguments) == -1 && errno == ENOENT);
+    REQUIRE(execvp("nonexistent", arguments) == -1 && errno == ENOENT);
+    REQUIRE(execv("/bin", arguments) == -1 && errno == EACCES);
+  }
 }
 
 int terminal = -1;
@@ -134,6 +193,7 @@ void EndAs(const std::string& how) {
   if (how == "_exit") _exit(5);
   if (how == "_Exit") _Exit(6);
   if (how == "quick_exit") std::quick_exit(4);
+  CallExec(how);
   if (how == "own_handler") {
     signal(SIGTERM, &OwnHandler);
     SendAndWait(SIGTERM);
@@ -152,13 +212,16 @@ void EndAs(const std::string& how) {
       std::fflush(stdout);
     }
   }
+#if !defined(LINKS_HBMPROF)
   if (how == "too_much") AskForTooMuch();
+#endif
   if (how == "idle_child") {
     const pid_t child = fork();
     if (child == 0) _exit(0);
     REQUIRE(waitpid(child, nullptr, 0) == child);
   }
   if (how == "worker") ForkedWorker();
+  if (how == "term_in_worker") TerminatedWorker();
   if (how == "vfork") Vforked();
   if (how == "term_in_child") {
     const pid_t child = fork();

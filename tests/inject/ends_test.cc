@@ -1,7 +1,8 @@
-// Every way in which a process can end: what the injected library leaves of it, and that it ends as without. Each
-// program is ends_program.cc's.
+// Every way in which a process can end: the profiles of the injected and of the linked library, and that it ends as
+// without them. Each program is ends_program.cc's; python_ends_test.cc has the workers of Python.
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <ostream>
@@ -13,6 +14,7 @@
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
+#include "tests/support/running_program.h"
 
 namespace {
 
@@ -21,23 +23,32 @@ using ::hbmprof_test::CommandResult;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::RunCommand;
+using ::hbmprof_test::RunningProgram;
 using ::hbmprof_test::ViewProfile;
 using ::testing::MatchesRegex;
 
 constexpr char kProgram[] = HBMPROF_INJECT_PROGRAMS "/inject_ends";
+constexpr char kLinkedProgram[] = HBMPROF_INJECT_PROGRAMS "/inject_ends_linked";
 constexpr char kDoubles[] = "LD_LIBRARY_PATH=" HBMPROF_DOUBLES;
 
 class EndsTest : public ::testing::Test {
  protected:
-  CommandResult Run(const std::string& how, std::vector<std::string> environment) const {
+  CommandResult Run(const std::string& how, std::vector<std::string> environment,
+                    const char* program = kProgram) const {
     environment.push_back(kDoubles);
-    return RunCommand({kProgram, how}, environment, {directory_, 60});
+    return RunCommand({program, how}, environment, {directory_, 60});
   }
   CommandResult RunInjected(const std::string& how, std::vector<std::string> environment = {}) const {
     environment.push_back(std::string("LD_PRELOAD=") + HBMPROF_INJECTED);
     environment.push_back("HBMPROF_CUDA_OUTPUT=" + directory_ + "/%p.pb.gz");
     environment.push_back("HBMPROF_SOCKET_DIR=" + directory_ + "/sockets");
     return Run(how, environment);
+  }
+  CommandResult RunLinked(const std::string& how) const {
+    return Run(how,
+               {"HBMPROF_OUTPUT=" + directory_ + "/%p.pb.gz", "HBMPROF_OUTPUT_ON_SIGNALS=1",
+                "HBMPROF_SOCKET_DIR=" + directory_ + "/sockets"},
+               kLinkedProgram);
   }
   std::vector<std::string> Profiles() const {
     std::vector<std::string> paths;
@@ -62,31 +73,76 @@ class EndsTest : public ::testing::Test {
 
 struct End {
   const char* how;
-  size_t profiles;
+  size_t profiles;             // of the injected library
+  size_t linked_profiles;      // of the linked library
+  bool leaves_socket = false;  // `hbmprof ps` removes it
 };
 void PrintTo(const End& end, std::ostream* out) { *out << end.how; }
 
-class EveryEnd : public EndsTest, public ::testing::WithParamInterface<End> {};
+class KilledTest : public EndsTest, public ::testing::WithParamInterface<bool> {};
 
-TEST_P(EveryEnd, LeavesAProfileAndIsTheSameAsWithout) {
+class EveryEnd : public EndsTest, public ::testing::WithParamInterface<End> {
+ protected:
+  void ExpectSame(const CommandResult& with, const CommandResult& without) const {
+    EXPECT_FALSE(with.timed_out);
+    EXPECT_EQ(with.status & ~0x80, without.status & ~0x80) << "but for the core dump, which the machine may not make";
+    EXPECT_EQ(with.out, without.out);
+    EXPECT_EQ(with.err, without.err);
+    EXPECT_EQ(fs::is_empty(directory_ + "/sockets"), !GetParam().leaves_socket);
+  }
+};
+
+TEST_P(EveryEnd, LeavesAProfileOfTheInjectedLibraryAndIsTheSameAsWithout) {
   const CommandResult without = Run(GetParam().how, {});
-  const CommandResult with = RunInjected(GetParam().how);
-  EXPECT_FALSE(with.timed_out);
-  EXPECT_EQ(with.status & ~0x80, without.status & ~0x80) << "but for the core dump, which the machine may not make";
-  EXPECT_EQ(with.out, without.out);
-  EXPECT_EQ(with.err, without.err);
+  ExpectSame(RunInjected(GetParam().how), without);
   ExpectProfiles(GetParam().profiles);
-  const bool leaves_socket = GetParam().profiles == 0;  // `hbmprof ps` removes it
-  EXPECT_EQ(fs::is_empty(directory_ + "/sockets"), !leaves_socket);
+}
+
+TEST_P(EveryEnd, LeavesAProfileOfTheLinkedLibraryAndIsTheSameAsWithout) {
+  const CommandResult without = Run(GetParam().how, {"HBMPROF=0"}, kLinkedProgram);
+  ExpectSame(RunLinked(GetParam().how), without);
+  ExpectProfiles(GetParam().linked_profiles);
 }
 
 constexpr End kEnds[] = {
-    {"return", 1},         {"term", 1},          {"int", 1},      {"hup", 1},      {"quit", 1},   {"term_in_thread", 1},
-    {"abort", 1},          {"terminate", 1},     {"segv", 1},     {"fpe", 1},      {"_exit", 1},  {"_Exit", 1},
-    {"quick_exit", 1},     {"own_handler", 1},   {"ignored", 1},  {"vfork", 1},    {"worker", 2}, {"idle_child", 1},
-    {"term_in_child", 1},  {"interrupt_key", 1}, {"quit_key", 1}, {"overflow", 0},  // no stack is left for a handler
-    {"term_in_malloc", 0},  // the thread that writes gets no memory; the process ends five seconds later
-    {"default_again", 0},
+    {"return", 1, 1},
+    {"term", 1, 1},
+    {"int", 1, 1},
+    {"hup", 1, 1},
+    {"quit", 1, 1},
+    {"term_in_thread", 1, 1},
+    {"abort", 1, 1},
+    {"terminate", 1, 1},
+    {"segv", 1, 1},
+    {"fpe", 1, 1},
+    {"_exit", 1, 1},
+    {"_Exit", 1, 1},
+    {"quick_exit", 1, 1},
+    {"own_handler", 1, 1},
+    {"ignored", 1, 1},
+    {"vfork", 1, 1},
+    {"worker", 2, 2},
+    {"idle_child", 1, 1},
+    {"term_in_child", 1, 1},
+    {"term_in_worker", 1, 2},  // the fake driver's memory of the worker is not tracked to its end
+    {"interrupt_key", 1, 1},
+    {"quit_key", 1, 1},
+    {"execl", 1, 1, true},
+    {"execle", 1, 1, true},
+    {"execlp", 1, 1, true},
+    {"execv", 1, 1, true},
+    {"execve", 1, 1, true},
+    {"execvp", 1, 1, true},
+    {"execvpe", 1, 1, true},
+    {"execveat", 1, 1, true},
+    {"fexecve", 1, 1, true},
+    {"exec_in_thread", 1, 1, true},
+    {"exec_in_child", 1, 1},
+    {"exec_fails", 1, 1},
+    {"overflow", 0, 0, true},  // no stack is left for a handler
+    // The thread that writes gets no memory; the process ends five seconds later.
+    {"term_in_malloc", 0, 0, true},
+    {"default_again", 0, 0, true},
 };
 INSTANTIATE_TEST_SUITE_P(Ends, EveryEnd, ::testing::ValuesIn(kEnds),
                          [](const auto& info) { return std::string(info.param.how); });
@@ -102,6 +158,34 @@ TEST_F(EndsTest, OutOfMemoryIsReportedForEachDevice) {
                                     "hbmprof: out of memory on GPU:1: cuMemCreate of 3.00 GiB failed\n(.*\n)*"));
   ExpectProfiles(3);
 }
+
+// Kills programs that write a profile every few milliseconds, also while they write.
+TEST_P(KilledTest, KeepsTheProfileOfTheLastInterval) {
+  for (int i = 0; i < 5; ++i) {
+    const std::string directory = NewDirectory();
+    std::vector<std::string> environment =
+        GetParam() ? std::vector<std::string>{"HBMPROF_OUTPUT=" + directory + "/x", "HBMPROF_OUTPUT_INTERVAL=0.004"}
+                   : std::vector<std::string>{"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + directory + "/x",
+                                              "HBMPROF_CUDA_INTERVAL=0.004"};
+    environment.push_back(kDoubles);
+    RunningProgram program({GetParam() ? kLinkedProgram : kProgram, "sleep"}, environment);
+    EXPECT_EQ(program.ReadLine(), "held");
+    // The first profiles can be older than the memory.
+    const auto has_memory = [&] {
+      return fs::exists(directory + "/x") && ViewProfile(directory + "/x").Sum("inuse_space") != 0;
+    };
+    for (int waited = 0; waited < 1000 && !has_memory(); ++waited) usleep(5'000);
+    usleep(static_cast<useconds_t>(1'000 * i));
+    kill(program.pid(), SIGKILL);
+    EXPECT_EQ(program.Wait(), SIGKILL);
+    const ProfileView view = ViewProfile(directory + "/x");
+    EXPECT_EQ(view.SumUnder("inuse_space", "(anonymous namespace)::HoldMemory"), 1 << 20);
+    EXPECT_EQ(view.Sum("inuse_space"), 1 << 20);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ends, KilledTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "linked" : "injected"; });
 
 TEST_F(EndsTest, ByASignalLeaveNoProfileIfSwitchedOff) {
   const CommandResult run = RunInjected("term", {"HBMPROF_OUTPUT_ON_SIGNALS=0"});

@@ -62,13 +62,13 @@ TEST_F(LiveTest, MetricsHaveTheUuidOfTheGpu) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
-TEST_F(LiveTest, RecordingCanBePaused) {
+TEST_F(LiveTest, TrackingCanBePaused) {
   RunningProgram program({HBMPROF_INJECT_ENDS, "lines"}, Environment());
   EXPECT_EQ(program.ReadLine(), "held");
-  Ask(program, "recording off");
+  Ask(program, "tracking off");
   HoldOneMore(program);
   EXPECT_EQ(Metric(Ask(program, "metrics"), "hbmprof_device_memory_in_use_bytes"), kMiB) << "what was there before";
-  Ask(program, "recording on");
+  Ask(program, "tracking on");
   EXPECT_EQ(Metric(Ask(program, "metrics"), "hbmprof_device_memory_in_use_bytes"), 0);
   HoldOneMore(program);
   const std::string metrics = Ask(program, "metrics");

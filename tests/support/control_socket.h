@@ -53,7 +53,8 @@ inline int64_t Metric(const std::string& text, const std::string& name) {
   int64_t sum = 0;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.rfind(name + "{", 0) == 0) sum += std::stoll(line.substr(line.rfind(' ')));
+    const bool is_sample = line.rfind(name + "{", 0) == 0 || line.rfind(name + " ", 0) == 0;
+    if (is_sample) sum += std::stoll(line.substr(line.rfind(' ')));
   }
   return sum;
 }

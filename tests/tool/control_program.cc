@@ -2,14 +2,17 @@
 //
 //   control_program hold THREADS   holds 3,000,000 bytes on "sim:0" by LoadWeights, while THREADS threads allocate and
 //                                  free 4,096 bytes each; prints "ready", and ends at the end of standard input
+//   control_program slowest THREADS  the same, and prints the longest time of one allocation and its free, of those
+//                                  during which the thread kept its core
 //   control_program fork           the same without threads, and a forked child that outlives it by two seconds
 //   control_program close          the same without threads, but before "ready" closes all its descriptors from 3 on
-//   and
-//                                  opens 400 pipes
+//                                  and opens 400 pipes
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -28,12 +31,34 @@ hbmprof::Attributes OnDevice() { return {hbmprof::Profiler::Default().Device("si
   asm volatile("" ::: "memory");
 }
 
-void AllocateUntil(const std::atomic<bool>& end, uint64_t address) {
+[[gnu::noinline]] void AllocateUntil(const std::atomic<bool>& end, uint64_t address) {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   const hbmprof::Attributes attributes = OnDevice();
   while (!end.load(std::memory_order_relaxed)) {
     profiler.RecordAlloc(hbmprof::BufferId(address), 4096, attributes);
     profiler.RecordFree(hbmprof::BufferId(address));
+  }
+}
+
+long SwitchesOfThread() {
+  rusage usage;
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw + usage.ru_nivcsw;
+}
+
+void MeasureUntil(const std::atomic<bool>& end, uint64_t address, std::atomic<int64_t>* slowest_ns) {
+  using Clock = std::chrono::steady_clock;
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  const hbmprof::Attributes attributes = OnDevice();
+  while (!end.load(std::memory_order_relaxed)) {
+    const long switches = SwitchesOfThread();
+    const Clock::time_point start = Clock::now();
+    profiler.RecordAlloc(hbmprof::BufferId(address), 4096, attributes);
+    profiler.RecordFree(hbmprof::BufferId(address));
+    const int64_t time = std::chrono::nanoseconds(Clock::now() - start).count();
+    int64_t slowest = slowest_ns->load(std::memory_order_relaxed);
+    if (time <= slowest || SwitchesOfThread() != switches) continue;
+    while (time > slowest && !slowest_ns->compare_exchange_weak(slowest, time)) continue;
   }
 }
 
@@ -58,9 +83,14 @@ int main(int argc, char** argv) {
     _exit(0);
   }
   std::atomic<bool> end{false};
+  std::atomic<int64_t> slowest_ns{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < count; ++i) {
-    threads.emplace_back([&end, i] { AllocateUntil(end, 0x100000 + 0x10000 * static_cast<uint64_t>(i)); });
+    const uint64_t address = 0x100000 + 0x10000 * static_cast<uint64_t>(i);
+    threads.emplace_back([&, address] {
+      if (mode == "slowest") return MeasureUntil(end, address, &slowest_ns);
+      AllocateUntil(end, address);
+    });
   }
   if (mode == "close") ReplaceDescriptors();
   std::puts("ready");
@@ -69,6 +99,7 @@ int main(int argc, char** argv) {
   while (read(STDIN_FILENO, &byte, 1) > 0) continue;
   end.store(true);
   for (std::thread& thread : threads) thread.join();
+  if (mode == "slowest") std::printf("slowest %.3f ms\n", static_cast<double>(slowest_ns.load()) / 1e6);
   std::puts("done");
   return 0;
 }

@@ -71,6 +71,9 @@ if has("systemd-analyze"):
       print("\n".join(problems))
       failed.append("hbmprof-serve.service")
 
+if has("kubernetes-validate"):
+  check("sidecar.yaml", ["kubernetes-validate", "--strict", os.path.join(deploy, "kubernetes/sidecar.yaml")])
+
 # Every option of `hbmprof serve` in the files exists.
 help_text = subprocess.run([hbmprof, "serve", "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout
 for path in ("systemd/hbmprof-serve.service", "kubernetes/sidecar.yaml"):

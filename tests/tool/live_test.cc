@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <iterator>
@@ -52,6 +54,10 @@ class TopOnTerminal {
   TopOnTerminal& operator=(const TopOnTerminal&) = delete;
 
   void Press(char key) const { EXPECT_EQ(write(terminal_, &key, 1), 1); }
+  void Resize(unsigned short rows) const {
+    const winsize size = {rows, 100, 0, 0};
+    EXPECT_EQ(ioctl(terminal_, TIOCSWINSZ, &size), 0);
+  }
   void Signal(int signal) const { kill(pid_, signal); }
 
   // Reads the output until it contains `text` `count` times, or for 30 seconds. Returns everything since the start.
@@ -173,6 +179,22 @@ TEST_F(LiveTest, AnyOtherKeyRefreshesTop) {
   top.ReadUntil("LoadWeights");
   top.Press(' ');
   top.ReadUntil("LoadWeights", 2);
+  top.Press('q');
+  EXPECT_EQ(top.End(), 0);
+}
+
+TEST_F(LiveTest, TopFollowsTheSizeOfTheWindow) {
+  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
+  top.ReadUntil("LoadWeights");
+  const std::string title = "control_program (" + std::to_string(program_.pid()) + ")";
+  const std::string end = "\033[J";
+  top.Resize(3);
+  top.ReadUntil(end, 2);
+  const std::string screen = top.output().substr(top.output().rfind("\033[H"));
+  EXPECT_THAT(screen, AllOf(HasSubstr(title), Not(HasSubstr("LoadWeights"))));
+  EXPECT_EQ(std::count(screen.begin(), screen.end(), '\n'), 2) << screen;
+  top.Resize(24);
+  EXPECT_THAT(top.ReadUntil("LoadWeights", 2), HasSubstr(title));
   top.Press('q');
   EXPECT_EQ(top.End(), 0);
 }

@@ -1,4 +1,4 @@
-// Sums and differences of profiles, and metrics of several processes as one text.
+// Sums and differences of profiles, metrics of several processes as one text, and the memory for their answers.
 #include "src/tool/merge.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/tool/control_client.h"
 #include "src/tool/metrics_text.h"
 #include "tests/support/profile_checker.h"
 #include "tests/tool/profile_maker.h"
@@ -17,6 +18,7 @@
 namespace hbmprof_test {
 namespace {
 
+using hbmprof::tool::AnswerBudget;
 using hbmprof::tool::MergeMetrics;
 using hbmprof::tool::ProfileMerger;
 using hbmprof::tool::RawProfile;
@@ -129,6 +131,21 @@ TEST(MergeMetricsTest, LeavesOutWhatPrometheusWouldRefuse) {
 TEST(MergeMetricsTest, HostileNamesOfProcessesStayInTheirLabel) {
   const std::string merged = MergeMetrics({{"1", "a\"} 1\nforged 1\n\\\xff", "x 1\n"}});
   EXPECT_EQ(merged, "x{pid=\"1\",name=\"a\\\"} 1\\\\nforged 1\\\\n\\\\\\\\xff\"} 1\n");
+}
+
+TEST(AnswerBudgetTest, LeasesShareTheBytesAndGiveThemBack) {
+  AnswerBudget budget(100);
+  {
+    AnswerBudget::Lease one(budget);
+    AnswerBudget::Lease other(budget);
+    EXPECT_TRUE(one.Take(40));
+    EXPECT_TRUE(other.Take(50));
+    EXPECT_FALSE(one.Take(11));
+    EXPECT_TRUE(one.Take(10));
+    EXPECT_FALSE(other.Take(1));
+  }
+  AnswerBudget::Lease later(budget);
+  EXPECT_TRUE(later.Take(100));
 }
 
 }  // namespace

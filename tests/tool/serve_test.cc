@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -326,9 +328,9 @@ TEST_F(ServeTest, IdleConnectionsDoNotStopIt) {
   for (const int fd : idle) close(fd);
 }
 
-// --- The page ---
+// --- Limits ---
 
-// A process that answers what the test says.
+// A process that answers what the test says: a body, or "ok BYTES\n" and what follows.
 class FakeProcess {
  public:
   FakeProcess(const std::string& sockets, std::function<std::string(const std::string&)> answer)
@@ -359,7 +361,8 @@ class FakeProcess {
       char byte;
       while (recv(client, &byte, 1, 0) == 1 && byte != '\n') request += byte;
       const std::string body = answer_(request);
-      const std::string all = "ok " + std::to_string(body.size()) + "\n" + body;
+      const bool has_head = body.rfind("ok ", 0) == 0;
+      const std::string all = has_head ? body : "ok " + std::to_string(body.size()) + "\n" + body;
       send(client, all.data(), all.size(), MSG_NOSIGNAL);
       close(client);
     }
@@ -371,6 +374,64 @@ class FakeProcess {
   std::atomic<bool> end_{false};
   std::thread thread_;
 };
+
+std::string LargeAnswer(const std::string& request) {
+  if (request == "info") return "pid 77\nname large\nversion 1\nseconds 5\n";
+  if (request.rfind("metrics", 0) == 0) return "ok 300000000\nx 1\n";
+  return request == "profile" ? "ok 300000000\n" : std::string(size_t{100} << 20, 'x');
+}
+
+TEST_F(ServeTest, RefusesAnswersThatAreTooLarge) {
+  const FakeProcess process(sockets_, &LargeAnswer);
+  const Server server(sockets_, {"--max-samples", "0", "--max-bytes", "0"});
+  const HttpAnswer answer = HttpGet(server.port(), "/debug/pprof/heap?pid=77");
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.body, HasSubstr("the answer has 300000000 bytes, more than the limit of 268435456"));
+  EXPECT_EQ(HttpGet(server.port(), "/debug/pprof/heap?pid=77&seconds=1").status, 503);
+  const std::string metrics = HttpGet(server.port(), "/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("hbmprof_process_up{pid=\"77\",name=\"large\"} 0\n"));
+}
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST_F(ServeTest, DisconnectsAClientThatSendsItsRequestSlowly) {
+  const Server server(sockets_, {"--client-timeout", "400ms"});
+  const int fd = ConnectTo(server.port());
+  const auto start = std::chrono::steady_clock::now();
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + std::string(1000, 'x');
+  bool is_closed = false;
+  for (size_t i = 0; i < request.size() && !is_closed; ++i) {
+    send(fd, &request[i], 1, MSG_NOSIGNAL);
+    usleep(20'000);
+    char byte;
+    is_closed = recv(fd, &byte, 1, MSG_DONTWAIT) == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+  }
+  EXPECT_TRUE(is_closed);
+  EXPECT_LT(SecondsSince(start), 10) << "the whole request takes 20 s";
+  close(fd);
+}
+
+TEST_F(ServeTest, DisconnectsAClientThatTakesItsAnswerSlowly) {
+  const FakeProcess process(sockets_, &LargeAnswer);
+  const Server server(sockets_, {"--client-timeout", "400ms"});
+  const int fd = ConnectTo(server.port());
+  const std::string request = "GET /debug/pprof/heap?pid=77 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+  send(fd, request.data(), request.size(), MSG_NOSIGNAL);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<char> bytes(100'000);
+  size_t taken = 0;
+  // Once the server has closed the connection, the rest comes from the buffers of the system.
+  for (ssize_t count; (count = recv(fd, bytes.data(), bytes.size(), 0)) > 0; taken += static_cast<size_t>(count)) {
+    if (SecondsSince(start) < 4) usleep(20'000);
+  }
+  EXPECT_LT(taken, size_t{100} << 20) << "all of it takes 20 s";
+  EXPECT_LT(SecondsSince(start), 15);
+  close(fd);
+}
+
+// --- The page ---
 
 constexpr char kHostile[] = "<img src=x onerror=document.title='ran'><script>document.title='ran'</script>";
 

@@ -1,0 +1,67 @@
+#include "src/api/kept_profiles.h"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "hbmprof/pprof.h"
+#include "src/api/output_file.h"
+#include "src/api/output_path.h"
+
+namespace hbmprof::internal {
+namespace {
+
+constexpr uint64_t kFreeDiskBytes = uint64_t{64} << 20;
+
+// Returns whether kFreeDiskBytes of the file system of the directory of `pattern` remain free after a file of `bytes`
+// bytes is written. Returns true if the system does not say.
+bool HasFreeDisk(const std::string& pattern, size_t bytes) {
+  const std::string path = OutputPattern(pattern).Path(0);
+  const size_t slash = path.rfind('/');
+  struct statvfs info;
+  if (statvfs(slash == std::string::npos ? "." : path.substr(0, slash + 1).c_str(), &info) != 0) return true;
+  return uint64_t{info.f_bavail} * info.f_frsize >= kFreeDiskBytes + bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> KeptProfiles::Write(const Snapshot& snapshot, const std::string& pattern,
+                                                const DefaultOptions& options) {
+  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
+  if (!bytes.ok()) return bytes.status();
+  const auto size = static_cast<int64_t>(bytes->size());
+  const bool has_number = OutputPattern(pattern).has_number();
+  if (has_number && size > options.dump_keep_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("it has ", size, " bytes, more than HBMPROF_DUMP_KEEP_BYTES, which is ", options.dump_keep_bytes));
+  }
+  if (!HasFreeDisk(pattern, bytes->size())) {
+    return absl::ResourceExhaustedError("less than 64 MiB of the disk would remain free");
+  }
+  std::string path;
+  const absl::Status status = WriteToPattern(pattern, static_cast<mode_t>(options.output_mode), *bytes, &path);
+  if (!status.ok()) return status;
+  if (has_number) Keep({path, IdentityOf(path), size}, options);
+  return path;
+}
+
+void KeptProfiles::Keep(Profile profile, const DefaultOptions& options) {
+  MutexLock hold(mutex_);
+  if (process_ != getpid()) {
+    process_ = getpid();
+    profiles_.clear();
+    bytes_ = 0;
+  }
+  bytes_ += profile.bytes;
+  profiles_.push_back(std::move(profile));
+  while (profiles_.size() > static_cast<size_t>(options.dump_keep) || bytes_ > options.dump_keep_bytes) {
+    const Profile& oldest = profiles_.front();
+    if (IdentityOf(oldest.path) == oldest.identity) unlink(oldest.path.c_str());
+    bytes_ -= oldest.bytes;
+    profiles_.pop_front();
+  }
+}
+
+}  // namespace hbmprof::internal

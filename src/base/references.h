@@ -1,0 +1,68 @@
+// The references of a loaded object to functions of other objects: the pointers through which its code calls them.
+// Header only, because libraries without the rest of hbmprof use it.
+#ifndef HBMPROF_SRC_BASE_REFERENCES_H_
+#define HBMPROF_SRC_BASE_REFERENCES_H_
+
+#include <elf.h>
+#include <link.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hbmprof::internal {
+
+// Calls visit(name, slot) for each reference of the object to a symbol that other objects define. `slot` points to the
+// reference; its page can be read-only. `base` and `dynamic` are link_map::l_addr and l_ld. The object must stay loaded
+// during the call. Allocates nothing.
+template <typename Visit>
+void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& visit) {
+  const ElfW(Sym)* symbols = nullptr;
+  const char* names = nullptr;
+  struct Relocations {
+    const ElfW(Rela) * first = nullptr;
+    size_t bytes = 0;
+  } data, calls;
+  for (const ElfW(Dyn)* entry = dynamic; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+    // The dynamic linker has made these addresses absolute, except those of the object that the kernel provides (vDSO).
+    const ElfW(Addr) value = entry->d_un.d_ptr;
+    const ElfW(Addr) address = value < base ? value + base : value;
+    switch (entry->d_tag) {
+      case DT_SYMTAB:
+        symbols = reinterpret_cast<const ElfW(Sym)*>(address);
+        break;
+      case DT_STRTAB:
+        names = reinterpret_cast<const char*>(address);
+        break;
+      case DT_RELA:
+        data.first = reinterpret_cast<const ElfW(Rela)*>(address);
+        break;
+      case DT_RELASZ:
+        data.bytes = entry->d_un.d_val;
+        break;
+      case DT_JMPREL:
+        calls.first = reinterpret_cast<const ElfW(Rela)*>(address);
+        break;
+      case DT_PLTRELSZ:
+        calls.bytes = entry->d_un.d_val;
+        break;
+      default:
+        break;
+    }
+  }
+  if (symbols == nullptr || names == nullptr) return;
+  for (const Relocations& relocations : {data, calls}) {
+    for (size_t i = 0; relocations.first != nullptr && i < relocations.bytes / sizeof(ElfW(Rela)); ++i) {
+      const ElfW(Rela)& relocation = relocations.first[i];
+      const auto type = ELF64_R_TYPE(relocation.r_info);
+      if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT && type != R_X86_64_64) continue;
+      const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocation.r_info)];
+      // A symbol that the object defines itself is not a reference to another object.
+      if (symbol.st_shndx != SHN_UNDEF || symbol.st_name == 0) continue;
+      visit(names + symbol.st_name, reinterpret_cast<void**>(base + relocation.r_offset));
+    }
+  }
+}
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BASE_REFERENCES_H_
