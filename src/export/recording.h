@@ -1,0 +1,165 @@
+// Recordings: files with the events of a profiler over time (docs/recording.md describes the format).
+//
+// Contents: RecordingTables, DriverSample (the data besides events); RecordingWriter; RecordingReader;
+// RecordingState (the ledger at an instant).
+//
+// A recording is a sequence of blocks. Each block is complete in itself (length, checksum, compressed), so a file whose
+// end is missing or damaged can be read up to the damage. Tables only grow: a block adds elements.
+#ifndef HBMPROF_SRC_EXPORT_RECORDING_H_
+#define HBMPROF_SRC_EXPORT_RECORDING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "hbmprof/pprof.h"
+#include "hbmprof/snapshot.h"
+#include "src/base/recorded_event.h"
+
+namespace hbmprof::internal {
+
+// What the events refer to.
+struct RecordingTables {
+  // Sites by number. `stack`, `device` and `allocator` are indices into the vectors of `names`. The values (alloc_...,
+  // peak_..., inuse_...) are those at the start of the recording.
+  std::vector<Snapshot::Sample> sites;
+  // Per site: whether it is a segment of a pool, or a block in one.
+  enum class SiteKind : uint8_t { kPlain, kSegment, kBlock };
+  std::vector<SiteKind> site_kinds;
+  // The vectors stacks, named_frames, devices (with their values at the start), allocators and modules are used, and
+  // process_id, host, tracker.unwinder, python, warnings. `samples` is empty.
+  Snapshot names;
+  // Names of the functions at the return addresses of the stacks, minus 1. An address that is missing has no name.
+  struct FunctionName {
+    std::string system_name;
+    std::string name;
+  };
+  std::unordered_map<uint64_t, FunctionName> functions;
+  std::vector<std::vector<std::pair<std::string, std::string>>> tag_sets;  // [0] is empty
+  struct Thread {
+    int64_t id = 0;  // as gettid(2) returns it
+    std::string name;
+  };
+  std::vector<Thread> threads;
+  struct Mark {
+    std::string name;  // such as the path of the profile
+  };
+  std::vector<Mark> marks;
+  // Buffers that are live at the start of the recording: id, site, bytes. Incomplete if `live_is_complete` is false.
+  struct Live {
+    uint64_t id = 0;
+    uint32_t site = 0;
+    int64_t bytes = 0;
+  };
+  std::vector<Live> live;
+  bool live_is_complete = true;
+  // Peaks at the start, by account (device * kMemorySpaceCount + space), in bytes; and the sites' values at that peak
+  // stand in `sites`.
+  int64_t start_time = 0;        // nanoseconds of CLOCK_MONOTONIC
+  int64_t start_unix_nanos = 0;  // of the same instant
+};
+
+// What the driver and the system say at one instant.
+struct DriverSample {
+  int64_t time = 0;  // nanoseconds of CLOCK_MONOTONIC
+  struct Device {
+    uint32_t device = 0;  // index in RecordingTables::names.devices
+    std::optional<int64_t> bytes_in_use, bytes_free, bytes_limit, largest_free_block_bytes, cache_bytes;
+  };
+  std::vector<Device> devices;
+  std::optional<int64_t> host_resident_bytes;             // of the process
+  std::vector<std::pair<std::string, int64_t>> counters;  // Profiler::SetCounter
+};
+
+// Events that are missing between two times, because they came faster than they could be written.
+struct LostEvents {
+  int64_t from = 0;
+  int64_t to = 0;
+  int64_t count = 0;
+};
+
+// Writes a recording. One thread at a time. An object whose method has failed (disk full, ...) writes nothing further:
+// later calls return the same error.
+class RecordingWriter {
+ public:
+  // Creates the file, with permissions 0600; see docs/recording.md for what happens if it exists. Errors as WritePprof.
+  static absl::StatusOr<std::unique_ptr<RecordingWriter>> Create(const std::string& path);
+  virtual ~RecordingWriter() = default;
+
+  // Writes the elements of `tables` that the file does not have yet. Each call must pass tables that begin with the
+  // elements of the call before. Must precede the events that refer to them.
+  virtual absl::Status AddTables(const RecordingTables& tables) = 0;
+  // `events` are those of one event buffer, in order of their times. Changes (is_continued) are not torn apart.
+  virtual absl::Status AddEvents(const RecordedEvent* events, size_t count) = 0;
+  virtual absl::Status AddSample(const DriverSample& sample) = 0;
+  virtual absl::Status AddLost(const LostEvents& lost) = 0;
+  // States that the times of all events that follow are later than `time`, and gives the blocks to the system: they
+  // survive the death of the process.
+  virtual absl::Status Flush(int64_t time) = 0;
+  // Ends the recording. The file says then that it is complete.
+  virtual absl::Status Finish(int64_t end_time) = 0;
+  // Bytes of the file so far.
+  virtual int64_t size() const = 0;
+};
+
+// Reads a recording. Memory: the tables, and the events between two Flush calls. One thread at a time.
+class RecordingReader {
+ public:
+  // Opens a file and reads everything but the events. A damaged file is read up to the damage; problem() says so.
+  // Errors: kNotFound, kPermissionDenied, kInvalidArgument (not a recording, or of a newer version), kDataLoss (nothing
+  // is readable).
+  static absl::StatusOr<std::unique_ptr<RecordingReader>> Open(const std::string& path);
+  virtual ~RecordingReader() = default;
+
+  // Complete from the beginning: they hold what all events refer to. Every reference in them is valid.
+  virtual const RecordingTables& tables() const = 0;
+  virtual const std::vector<DriverSample>& samples() const = 0;  // in order of time
+  virtual const std::vector<LostEvents>& lost() const = 0;
+  virtual bool is_complete() const = 0;            // Finish was called
+  virtual const std::string& problem() const = 0;  // a sentence on the damage; empty if there is none
+  virtual int64_t end_time() const = 0;            // of the last event, sample or Flush
+  virtual int64_t event_count() const = 0;
+
+  // Stores the next event, in the order of time; the parts of one change come one after the other. Returns false at
+  // the end. References to sites, threads, tag sets and marks are valid.
+  virtual bool Next(RecordedEvent* event) = 0;
+  // Begins again with the first event.
+  virtual void Rewind() = 0;
+};
+
+// The ledger at one instant of a recording.
+class RecordingState {
+ public:
+  explicit RecordingState(const RecordingTables& tables);
+
+  // Enters the event. Peaks are kept for each account, with the sites' values at that peak, as the ledger does.
+  void Apply(const RecordedEvent& event);
+
+  struct Buffer {
+    uint32_t site = 0;
+    int64_t bytes = 0;
+    int64_t time = 0;  // of its allocation; 0: live since before the recording
+  };
+  const std::unordered_map<uint64_t, Buffer>& live() const { return live_; }
+  int64_t bytes_in_use(size_t account) const;  // account: device * kMemorySpaceCount + space
+  int64_t peak_bytes(size_t account) const;
+  // A snapshot as Profiler::TakeSnapshot would have made it at this instant.
+  Snapshot ToSnapshot() const;
+
+ private:
+  std::unordered_map<uint64_t, Buffer> live_;
+};
+
+// A Symbolizer with the names in the recording's tables.
+std::unique_ptr<Symbolizer> NamesOfRecording(const RecordingTables& tables);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_EXPORT_RECORDING_H_
