@@ -50,9 +50,11 @@ class StackCapture {
     return path != nullptr ? CapturedStack(*path) : CaptureAfresh(caller, buffer, max_depth);
   }
 
-  // The two steps of Capture. FindPath returns the path of the stack if it is in the thread's cache, and null if not.
+  // The two steps of Capture. FindPath returns the path of the stack if it is in the thread's cache, kEmptyPath if
+  // stacks are not captured, and null otherwise.
   [[gnu::always_inline]] const Path* FindPath(const Caller& caller, int max_depth) const {
-    PathCache* cache = method_ == Method::kRules ? active_path_cache : nullptr;
+    if (__builtin_expect(method_ != Method::kRules, 0) != 0) return method_ == Method::kNone ? &kEmptyPath : nullptr;
+    PathCache* cache = active_path_cache;
     return cache == nullptr ? nullptr : cache->Find(caller, max_depth);
   }
   // Captures the stack without the cache.

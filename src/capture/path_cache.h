@@ -48,15 +48,14 @@ class PathCache {
  public:
   // `bounds`: the stack of the thread. REQUIRES: all bytes of the object are zero.
   void Start(const StackBounds& bounds) {
-    stack_low_ = bounds.low;
+    stack_high_ = bounds.high;
     stack_bytes_ = bounds.high - bounds.low;
   }
 
   // Returns the path of the stack that begins at `caller`, truncated at `max_depth` frames; null if it is not cached.
   [[gnu::always_inline]] const Path* Find(const Caller& caller, int max_depth) {
-    const uintptr_t sp_position = caller.sp - stack_low_;
-    if (sp_position >= stack_bytes_) return nullptr;
-    const uintptr_t bytes = stack_bytes_ - sp_position;
+    const uintptr_t bytes = stack_high_ - caller.sp;
+    if (bytes > stack_bytes_) return nullptr;
     uint64_t key = RootKey(caller);
     for (;;) {
       const Node* node = FindNode(key);
@@ -104,7 +103,7 @@ class PathCache {
   static constexpr uint32_t kMaxPause = 1 << 14;
 
   static uint64_t RootKey(const Caller& caller) { return MixAddress(caller.pc + (caller.sp << 21)); }
-  static uint64_t ChildKey(uint64_t key, uintptr_t word) { return MixAddress((key ^ key >> 32) + word); }
+  static uint64_t ChildKey(uint64_t key, uintptr_t word) { return MixAddress(key + word); }
   static uint16_t TagOf(uint64_t key) { return static_cast<uint16_t>(key >> 24 | 1); }
 
   Set& SetOf(uint64_t key) { return sets_[key >> (64 - kSetBits)]; }
@@ -112,6 +111,7 @@ class PathCache {
   // branches well and executes the code after them speculatively.
   Node* FindNode(uint64_t key) {
     const uint16_t tag = TagOf(key);
+#pragma GCC unroll 8
     for (Node& node : SetOf(key).nodes) {
       if (node.tag == tag) return &node;
     }
@@ -120,7 +120,7 @@ class PathCache {
   void SetLeaf(uint64_t key, const Path* path);
 
   Set sets_[1 << kSetBits];
-  uintptr_t stack_low_;
+  uintptr_t stack_high_;
   uintptr_t stack_bytes_;
   uint32_t pause_;  // number of walks until the cache is used again
   uint32_t last_pause_;

@@ -117,6 +117,9 @@ struct alignas(16) Path {
   bool ObjectsAreLoaded() const;
 };
 
+// The path of all stacks if stacks are not captured.
+inline constexpr Path kEmptyPath = {};
+
 static_assert(sizeof(Path) == offsetof(Path, pc) + sizeof(uintptr_t), "words follow pc");
 
 // Makes the table of paths. Must be called once, before LearnPath.

@@ -78,15 +78,8 @@ LiveTable::Entry* LiveTable::EntryIn(Bucket* first, uint64_t id) {
   return nullptr;
 }
 
-uint64_t LiveTable::EraseSlow(Bucket* first, uint64_t id) {
-  uint64_t record = kNoRecord;
-  if (Entry* entry = EntryIn(first, id); entry != nullptr) {
-    record = entry->site_and_bytes;
-    entry->id = 0;
-    if (first->overflow != nullptr) Compact(first);
-  }
-  first->lock.Unlock();
-  return record;
+bool LiveTable::EraseSlow(uint64_t id, LiveRecord* record) {
+  return EraseWhere(id, record, [] { return true; });
 }
 
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {

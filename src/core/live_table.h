@@ -75,20 +75,19 @@ class LiveTable {
   }
   // Removes `id` and sets `*record` to its record. Returns false if it is not in the table.
   bool Erase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    Bucket* bucket = Lock(PositionOf(id), id);
-    if (bucket == nullptr) return false;
-    uint64_t was;
+    const Position position = PositionOf(id);
+    if (position.state == 0) return false;
+    Bucket* bucket = position.bucket;
+    bucket->lock.Lock();
     Entry* entry = bucket->EntryWith(id);
-    if (entry->id == id && bucket->overflow == nullptr) {
-      was = entry->site_and_bytes;
+    // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
+    const bool erases = entry->id == id && bucket->overflow == nullptr;
+    if (erases) {
+      *record = Unpack(entry->site_and_bytes);
       entry->id = 0;
-      bucket->lock.Unlock();
-    } else {
-      was = EraseSlow(bucket, id);
-      if (was == kNoRecord) return false;
     }
-    *record = Unpack(was);
-    return true;
+    bucket->lock.Unlock();
+    return erases || EraseSlow(id, record);
   }
   // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
   Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
@@ -173,7 +172,6 @@ class LiveTable {
   static_assert(sizeof(Bucket) == 64, "one cache line");
 
   static constexpr int kFirstSegmentBits = 6;
-  static constexpr uint64_t kNoRecord = ~uint64_t{0};  // differs from every packed record
   static constexpr size_t kMinBuckets = size_t{1} << kFirstSegmentBits;
   static constexpr size_t kSegments = 26;
 
@@ -198,7 +196,7 @@ class LiveTable {
   }
   static size_t SegmentOf(size_t index) {
     const uint32_t number = static_cast<uint32_t>(index) | ((uint32_t{1} << kFirstSegmentBits) - 1);
-    return 31 - static_cast<uint32_t>(__builtin_clz(number)) - (kFirstSegmentBits - 1);
+    return size_t{31} - static_cast<size_t>(__builtin_clz(number)) - (kFirstSegmentBits - 1);
   }
   static size_t SegmentStart(size_t segment) {
     return segment == 0 ? 0 : size_t{1} << (kFirstSegmentBits + segment - 1);
@@ -226,12 +224,15 @@ class LiveTable {
   Bucket* Lock(const Position& position, uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (position.state == 0) return LockBucketOf(id);
     position.bucket->lock.Lock();
-    if (state_.load(std::memory_order_acquire) == position.state) return position.bucket;
+    if (state_.load(std::memory_order_acquire) == position.state) {
+      if (position.bucket == nullptr) __builtin_unreachable();
+      return position.bucket;
+    }
     position.bucket->lock.Unlock();
     return LockBucketOf(id);
   }
   // The same, if the split state has changed since the position was computed.
-  Bucket* LockBucketOf(uint64_t id) const;
+  [[gnu::cold]] Bucket* LockBucketOf(uint64_t id) const;
   // `bucket` is null or locked. If the bucket has no overflow bucket, has space, and does not contain the id, this
   // inserts the record, unlocks the bucket and returns true. Otherwise, or if `bucket` is null, does nothing and
   // returns false.
@@ -245,16 +246,16 @@ class LiveTable {
   }
   // Returns the entry of `id` in the chain of a locked bucket, or null if there is none.
   static Entry* EntryIn(Bucket* first, uint64_t id);
-  // The other cases of Insert and of Erase, with packed records. `first` is locked, and they unlock it. For InsertSlow
-  // it is null if the table has no buckets yet. If `replaced` is null, an existing record stays. EraseSlow returns
-  // kNoRecord if `id` is not there.
+  // The other cases of Insert, with packed records. `first` is locked, and InsertSlow unlocks it; it is null if the
+  // table has no buckets yet. If `replaced` is null, an existing record stays.
   Inserted InsertSlow(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  uint64_t EraseSlow(Bucket* first, uint64_t id) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // All cases of Erase.
+  bool EraseSlow(uint64_t id, LiveRecord* record);
   bool Fits(int64_t records) const {
     return records <= grow_above_.load(std::memory_order_relaxed) &&
            records >= shrink_below_.load(std::memory_order_relaxed);
   }
-  bool ResizeSlow(int64_t records);
+  [[gnu::cold]] bool ResizeSlow(int64_t records);
   // Sets state_ and the limits that depend on it.
   void SetBuckets(size_t buckets);
   // These three return false if there is no memory; then nothing changes. Split adds a bucket, Merge removes one.

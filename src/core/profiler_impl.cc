@@ -253,13 +253,15 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfSlow(const Caller& caller, const Path* path, SiteWords words) {
   if (path != nullptr) return SiteOfStack(CapturedStack(*path), words);
   const bool knows_python = HasPython();
-  const SiteId site = max_depth_ > kFewFrames ? SiteOfDeepStack(caller, words) : SiteOfShallowStack(caller, words);
+  const SiteId site =
+      max_depth_ > kFewFrames ? SiteOfDeepStack(caller, words) : SiteOfStackInFrame<kFewFrames>(caller, words);
   // If the program loads the interpreter after its start, the first walk through the interpreter's code finds it.
   return HasPython() && !knows_python ? SiteWithNames(caller, words) : site;
 }
 
-[[gnu::noinline]] SiteId ProfilerImpl::SiteOfShallowStack(const Caller& caller, SiteWords words) {
-  uintptr_t buffer[kFewFrames];
+template <int kFrames>
+[[gnu::noinline]] SiteId ProfilerImpl::SiteOfStackInFrame(const Caller& caller, SiteWords words) {
+  uintptr_t buffer[kFrames];
   return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
 
@@ -267,18 +269,13 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
 // there is no memory for these pages, the captured stack is truncated to kFewFrames.
 [[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStack(const Caller& caller, SiteWords words) {
   constexpr size_t kBufferBytes = kMaxStackDepth * sizeof(uintptr_t);
-  if (AvailableStackBytes() >= 4 * kBufferBytes) return SiteOfDeepStackInFrame(caller, words);
+  if (AvailableStackBytes() >= 4 * kBufferBytes) return SiteOfStackInFrame<kMaxStackDepth>(caller, words);
   auto* pages = static_cast<uintptr_t*>(MapPages(kBufferBytes));
   uintptr_t few[kFewFrames];
   const int depth = pages != nullptr ? max_depth_ : kFewFrames;
   const SiteId site = SiteOfStack(capture_.CaptureAfresh(caller, pages != nullptr ? pages : few, depth), words);
   UnmapPages(pages, kBufferBytes);
   return site;
-}
-
-[[gnu::noinline]] SiteId ProfilerImpl::SiteOfDeepStackInFrame(const Caller& caller, SiteWords words) {
-  uintptr_t buffer[kMaxStackDepth];
-  return SiteOfStack(capture_.CaptureAfresh(caller, buffer, max_depth_), words);
 }
 
 SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {

@@ -130,7 +130,7 @@ class ProfilerImpl {
   void ResetPeak(DeviceId device);
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept);
   // Counts an allocation that is not recorded. Returns false.
-  bool Drop(uint64_t bytes);
+  [[gnu::cold]] bool Drop(uint64_t bytes);
 
   // Around a fork. The child calls ResetInChild instead of UnlockAll.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -172,10 +172,12 @@ class ProfilerImpl {
   FreedRecord Free(BufferId id);
   // The same events if the thread is inside the tracker already: they are counted and not recorded, except while the
   // thread forks.
-  bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept;
-  FreedRecord RecordFreeInside(BufferId id) noexcept;
-  bool RecordBlockInside(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
-  FreedRecord RecordBlockFreeInside(BufferId address) noexcept;
+  [[gnu::cold]] bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes,
+                                       const Attributes& attributes) noexcept;
+  [[gnu::cold]] FreedRecord RecordFreeInside(BufferId id) noexcept;
+  [[gnu::cold]] bool RecordBlockInside(const Caller& caller, BufferId address, size_t bytes,
+                                       const Attributes& attributes) noexcept;
+  [[gnu::cold]] FreedRecord RecordBlockFreeInside(BufferId address) noexcept;
   // Returns whether the event must be recorded; if not, counts it.
   bool Admits(const ReentryGuard& guard) const {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
@@ -193,18 +195,18 @@ class ProfilerImpl {
                           const Traceback* traceback);
   // `path`: the path of the stack; null if it is not cached.
   SiteId SiteOfSlow(const Caller& caller, const Path* path, SiteWords words);
-  SiteId SiteOfShallowStack(const Caller& caller, SiteWords words);
+  template <int kFrames>
+  SiteId SiteOfStackInFrame(const Caller& caller, SiteWords words);
   SiteId SiteOfDeepStack(const Caller& caller, SiteWords words);
-  SiteId SiteOfDeepStackInFrame(const Caller& caller, SiteWords words);
   SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
   // Removes the record of a buffer whose free was not recorded: a new buffer has its `id` now. Returns whether there
   // was such a record.
-  bool RemoveStaleRecord(BufferId id);
+  [[gnu::cold]] bool RemoveStaleRecord(BufferId id);
   // Returns whether a new record of `id` may be made; if not, counts it as dropped.
   bool Fits(BufferId id, size_t bytes) {
     return (bytes <= LiveTable::kMaxBytes && HasCapacity()) || MakeCapacity(id, bytes);
   }
-  bool MakeCapacity(BufferId id, size_t bytes);
+  [[gnu::cold]] bool MakeCapacity(BufferId id, size_t bytes);
   // Enters a new record into all tables. Returns false if it was dropped. `position` is that of the id.
   bool Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes);
   // Enters the free of `record` after it left the live table.
@@ -222,7 +224,7 @@ class ProfilerImpl {
     if (entered == Ledger::kEnteredAndCounted) Resize();
   }
   // The same as EnterFree, for a record that a new one with the same id has replaced.
-  void EnterReplaced(BufferId id, LiveRecord record);
+  [[gnu::cold]] void EnterReplaced(BufferId id, LiveRecord record);
   // Returns whether a block in a pool may be of this kind.
   static bool IsForBlocks(MemoryKind kind) {
     return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
@@ -246,7 +248,7 @@ class ProfilerImpl {
     // In the common case the attributes stay in registers.
     return is_valid ? SiteWords::Packed(attributes) : ClampSlow(attributes);
   }
-  static uint64_t ClampSlow(Attributes attributes);
+  [[gnu::cold]] static uint64_t ClampSlow(Attributes attributes);
   // Adds the devices to a snapshot. Returns the index in the snapshot for each DeviceId; UINT32_MAX if the snapshot
   // does not have the device.
   std::vector<uint32_t> AddDevices(const std::vector<AccountTotals>& accounts, hbmprof::Snapshot* snapshot) const;

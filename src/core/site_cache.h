@@ -29,11 +29,11 @@ class SiteCache {
    public:
     // `hash` is SiteTable::HashOf(stack).
     Key(const Hash128& hash, const SiteWords& words) {
-      // For one stack, different words have different products.
-      const auto one = static_cast<unsigned __int128>(hash.low ^ kHashSeed0) * (words.block ^ kHashSeed1);
-      const auto other = static_cast<unsigned __int128>(hash.high ^ kHashSeed2) * (words.context ^ kHashSeed3);
-      low_ = static_cast<uint64_t>(one) ^ static_cast<uint64_t>(other >> 64);
-      high_ = static_cast<uint64_t>(one >> 64) ^ static_cast<uint64_t>(other);
+      // For one stack, different words have different keys: an odd factor keeps different blocks different, and the
+      // products of different contexts (33 bits) with this factor differ by more than the bits that kSiteMask removes.
+      // The block is part of both, so that an entry that is read while it is replaced does not match.
+      low_ = hash.low ^ words.block * kHashSeed0;
+      high_ = hash.high ^ (words.context + low_) * kHashSeed0;
     }
 
    private:
@@ -45,6 +45,7 @@ class SiteCache {
   // Returns kNoSite if the key is not in the cache.
   SiteId Find(const Key& key) const {
     if (buckets_ == nullptr) return kNoSite;
+#pragma GCC unroll 4
     for (const Entry& entry : BucketOf(key).entries) {
       const SiteId site = entry.SiteOf(key);
       if (site != kNoSite) return site;

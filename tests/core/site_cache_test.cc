@@ -65,22 +65,21 @@ TEST(SiteCache, KeepsTenThousandStacksAndReplacesTheOldest) {
 
 //   thread 1   Find: reads an entry's one word ........................ and its other
 //   thread 2            Store: moves the entry on, writes both words of a new one
-TEST(SiteCache, ReturnsNoWrongSiteDuringReplacement) {
+// `sites`: so many that entries are replaced all the time, so few that some are found.
+void ReplaceInFourThreads(SiteId sites, SiteCache::Key (*key_of)(SiteId site)) {
   SiteCache cache;
-  // So many that entries are replaced all the time, so few that some are found.
-  constexpr SiteId kSites = 1 << 18;
   std::atomic<int64_t> hits{0};
   std::atomic<int64_t> wrong{0};
   std::vector<std::thread> threads;
   for (uint64_t thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
       uint64_t random = thread + 1;
-      for (int i = 0; i < 200000; ++i) {
+      for (int i = 0; i < 500000; ++i) {
         random = HashWord(random);
-        const auto site = static_cast<SiteId>(random % kSites);
-        const SiteId found = cache.Find(KeyOf(site));
+        const auto site = static_cast<SiteId>(random % sites);
+        const SiteId found = cache.Find(key_of(site));
         if (found == kNoSite) {
-          cache.Store(KeyOf(site), site);
+          cache.Store(key_of(site), site);
         } else {
           hits.fetch_add(1, std::memory_order_relaxed);
           if (found != site) wrong.fetch_add(1, std::memory_order_relaxed);
@@ -91,6 +90,16 @@ TEST(SiteCache, ReturnsNoWrongSiteDuringReplacement) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong.load(), 0);
   EXPECT_GT(hits.load(), 10000);
+}
+
+TEST(SiteCache, ReturnsNoWrongSiteDuringReplacement) {
+  ReplaceInFourThreads(1 << 18, [](SiteId site) { return KeyOf(site); });
+}
+
+TEST(SiteCache, ReturnsNoWrongSizeOfOneStackDuringReplacement) {
+  // The keys of sizes that are multiples of a large Fibonacci number are in one bucket, because the factor in a key is
+  // the golden ratio.
+  ReplaceInFourThreads(64, [](SiteId site) { return KeyOf(1, {site * uint64_t{2971215073}, 0, 0, false}); });
 }
 
 }  // namespace
