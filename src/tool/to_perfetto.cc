@@ -218,6 +218,7 @@ class PerfettoWriter {
       process.add_string(ProcessField::kName, ProcessName());
     });
     for (size_t i = 0; i < tables_.threads.size(); ++i) {
+      if (ThreadTrack(i) == kProcessTrack) continue;
       Track(ThreadTrack(i), [&](Message<TrackField>& track) {
         track.add_uint64(TrackField::kParent, kProcessTrack);
         Message<ThreadField> thread(track, TrackField::kThread);
@@ -227,7 +228,10 @@ class PerfettoWriter {
       });
     }
   }
-  static uint64_t ThreadTrack(size_t thread) { return kProcessTrack + 1 + thread; }
+  // A thread whose id is not known has the id 0.
+  uint64_t ThreadTrack(size_t thread) const {
+    return tables_.threads[thread].id == 0 ? kProcessTrack : kProcessTrack + 1 + thread;
+  }
 
   uint64_t CounterTrack(const std::string& name, uint64_t unit) {
     const uint64_t uuid = next_track_++;

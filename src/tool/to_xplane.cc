@@ -221,7 +221,7 @@ class XplaneWriter {
       const bool is_last = --left[account] == 0;
       const RecordedEvent event = {tables_.start_time, live.id, live.bytes, live.site, 0, RecordedKind::kAlloc};
       if (const absl::Status status =
-              Append(kAllocation, event, event.id, is_last ? totals_.account(account).in_use : in_use[account]);
+              Append(kAllocation, event, is_last ? totals_.account(account).in_use : in_use[account]);
           !status.ok()) {
         return status;
       }
@@ -273,15 +273,14 @@ class XplaneWriter {
       const bool ends = !begins || is_segment || event.kind == RecordedKind::kAllocAndFree;
       // A segment: an event with the new bytes in use, but no live buffer.
       absl::Status status;
-      if (begins) status = Append(kAllocation, event, event.id, in_use, is_segment);
-      if (ends && status.ok()) status = Append(kDeallocation, event, event.id, in_use, is_segment);
+      if (begins) status = Append(kAllocation, event, in_use, is_segment);
+      if (ends && status.ok()) status = Append(kDeallocation, event, in_use, is_segment);
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
-  absl::Status Append(EventName name, const RecordedEvent& event, uint64_t address, int64_t in_use,
-                      bool is_segment = false) {
+  absl::Status Append(EventName name, const RecordedEvent& event, int64_t in_use, bool is_segment = false) {
     Account& account = accounts_[totals_.account_of(event.site)];
     account.lifetime_peak = std::max(account.lifetime_peak, in_use);
     bytes_.clear();
@@ -295,7 +294,8 @@ class XplaneWriter {
       AddStat(message, kBytesAllocated, StatField::kInt, static_cast<uint64_t>(in_use));
       AddStat(message, kAllocationBytes, StatField::kInt, static_cast<uint64_t>(size));
       AddStat(message, kRequestedBytes, StatField::kInt, static_cast<uint64_t>(size));
-      AddStat(message, kAddress, StatField::kInt, address);
+      // A segment and its first block have one address.
+      AddStat(message, kAddress, StatField::kInt, is_segment ? ~event.id : event.id);
       AddStat(message, kPeakBytes, StatField::kInt, static_cast<uint64_t>(account.lifetime_peak));
       if (account.limit.has_value()) {
         AddStat(message, kBytesAvailable, StatField::kInt,
@@ -311,19 +311,18 @@ class XplaneWriter {
     return output_.Append(bytes_);
   }
 
-  static void AddSite(Message<EventField>& message, const Site& site) {
+  void AddSite(Message<EventField>& message, const Site& site) {
     AddStat(message, kOp, StatField::kReference, site.op);
     AddStat(message, kRegion, StatField::kReference, site.region);
     if (site.shape != 0) AddStat(message, kShape, StatField::kReference, site.shape);
     if (site.data_type != 0) AddStat(message, kDataType, StatField::kInt, static_cast<uint64_t>(site.data_type));
   }
 
-  static void AddStat(Message<EventField>& message, StatName name, StatField field, uint64_t value) {
-    const auto length = static_cast<size_t>(protozero::length_of_varint(value));
-    // The tags and the number of the name have one byte each.
-    protozero::pbf_writer stat(message, static_cast<Field>(EventField::kStat), 3 + length);
-    stat.add_uint64(static_cast<Field>(StatField::kMetadataId), name);
-    stat.add_uint64(static_cast<Field>(field), value);
+  void AddStat(Message<EventField>& message, StatName name, StatField field, uint64_t value) {
+    stat_ = {static_cast<char>(static_cast<Field>(StatField::kMetadataId) << 3), static_cast<char>(name),
+             static_cast<char>(static_cast<Field>(field) << 3)};
+    protozero::add_varint_to_buffer(&stat_, value);
+    message.add_bytes(EventField::kStat, stat_.data(), stat_.size());
   }
 
   RecordingReader& recording_;
@@ -341,6 +340,7 @@ class XplaneWriter {
   size_t next_sample_ = 0;
   std::vector<RecordedEvent> change_;
   std::string bytes_;  // one event
+  std::string stat_;   // one stat
 };
 
 }  // namespace
