@@ -283,12 +283,14 @@ class XplaneWriter {
   absl::Status Append(EventName name, const RecordedEvent& event, int64_t in_use, bool is_segment = false) {
     Account& account = accounts_[totals_.account_of(event.site)];
     account.lifetime_peak = std::max(account.lifetime_peak, in_use);
+    // XProf sorts by time, in any order where times are equal. So each event is a picosecond later than the one before.
+    offset_ps_ = std::max(offset_ps_ + 1, static_cast<uint64_t>(Minus(event.time, tables_.start_time)) * 1000);
     bytes_.clear();
     {
       Message<LineField> line(bytes_);
       Message<EventField> message(line, LineField::kEvent);
       message.add_uint64(EventField::kMetadataId, name);
-      message.add_uint64(EventField::kOffsetPs, static_cast<uint64_t>(Minus(event.time, tables_.start_time)) * 1000);
+      message.add_uint64(EventField::kOffsetPs, offset_ps_);
       const int64_t size = is_segment ? 0 : event.bytes;
       AddStat(message, kAllocator, StatField::kReference, account.name);
       AddStat(message, kBytesAllocated, StatField::kInt, static_cast<uint64_t>(in_use));
@@ -337,6 +339,7 @@ class XplaneWriter {
   std::unordered_map<std::string, uint64_t> numbers_;
   int64_t plane_ = 0;  // positions of the lengths
   int64_t line_ = 0;
+  uint64_t offset_ps_ = 0;  // of the last event
   size_t next_sample_ = 0;
   std::vector<RecordedEvent> change_;
   std::string bytes_;  // one event

@@ -148,7 +148,7 @@ TEST_P(RecordedLoad, XprofShowsThePeakItsInstantAndItsHolders) {
   ASSERT_TRUE(memories.contains("GPU:0")) << memories;
   const Json& memory = memories["GPU:0"];
   EXPECT_EQ(memory["peak_bytes"], peak_.bytes);
-  EXPECT_EQ(memory["peak_time_ps"], peak_.time * 1000);
+  EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, peak_.time);
   EXPECT_EQ(memory["lifetime_peak_bytes"], peak_.bytes);
   EXPECT_EQ(memory["capacity_bytes"], int64_t{80} << 30);
   BytesByName holders;
@@ -185,7 +185,7 @@ TEST(Xplane, HasShapesRegionsMemoriesAndBuffersFromBeforeTheStart) {
   EXPECT_EQ(memories["GPU:0 pinned_host"]["peak_bytes"], kMiB);
   const Json& memory = memories["GPU:0"];
   EXPECT_EQ(memory["peak_bytes"], 14 * kMiB);
-  EXPECT_EQ(memory["peak_time_ps"], 10'000);
+  EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, 10);
   BytesByName rows;
   for (const Json& row : memory["rows"]) rows[row["op"]] += row["bytes"].get<int64_t>();
   EXPECT_EQ(rows, (BytesByName{{"grow /srv/serve.py:26", 4 * kMiB}, {"llm::LoadWeights [llm_server]", 10 * kMiB}}));

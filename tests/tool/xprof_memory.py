@@ -23,8 +23,8 @@ def rows(part):
 
 
 def main():
-  # The converter caches its result beside the file if its options do not forbid it.
-  data, _ = converter.xspace_to_tools_data([sys.argv[2]], "memory_profile", {"use_saved_result": False})
+  # Without this option the converter reads the result that it stored beside the file the last time. It needs a folder.
+  data, _ = converter.xspace_to_tools_data([os.path.abspath(sys.argv[2])], "memory_profile", {"use_saved_result": False})
   profile = json.loads(data)
   memories = {}
   for name in profile.get("memoryIds", []):
