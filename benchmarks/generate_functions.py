@@ -3,8 +3,9 @@
 
 usage: generate_functions.py COUNT OUTPUT.s
 
-Each function is void(Descent*) and calls the function at the descent's cursor, after moving the cursor on. The table
-`hbmprof_generated_functions` holds them all. Assembly, since a compiler takes a millisecond for each. x86-64 only.
+Each function is void(Descent*): it moves the cursor of the Descent to the next function, and calls the function at
+which the cursor was. The table `hbmprof_generated_functions` has the addresses of all functions. The output is
+assembly, because a compiler needs a millisecond for each function. x86-64 only.
 """
 
 import sys

@@ -90,7 +90,7 @@ echo "$(sed -n 's/^model name\s*: //p;T;q' /proc/cpuinfo), $(nproc) cores; load 
   2>/dev/null)"
 echo "17 calls above the program's own, $stacks stacks, $live live, $rounds rounds of $seconds s"
 if awk -v load="$(cut -d' ' -f1 /proc/loadavg)" -v cores="$(nproc)" 'BEGIN {exit !(load > 2 + cores / 2)}'; then
-  echo "WARNING: the machine is busy with other things; times are not to be trusted, least of all with two threads"
+  echo "WARNING: the machine is busy with other work; the times are not reliable, in particular those with two threads"
 fi
 printf '%s\n' "${rows[@]}" | while IFS='|' read -r name base how; do
   echo "$name|$base|$(why_not "$how")"

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Runs record_bench and prints the table of goals: what recording adds, and whether that is what it should be.
+"""Runs record_bench and prints the table of goals: the cost that recording adds, the goal, and whether the goal is met.
 
 usage: benchmarks/report.py [--build build/release] [--repetitions 9] [--min-time 0.1] [--all] [--json FILE]
 
---all also runs scaling_bench, dump_bench and replay_bench and prints what they say; --json keeps record_bench's output.
+--all also runs scaling_bench, dump_bench and replay_bench and prints their output; --json stores the output of
+record_bench in FILE.
 
-Added nanoseconds are the median of the tracked runs less the median of the untracked ones, all runs of all cases in
-random order. One thread is measured in processor time, which other programs on the machine disturb least; several
-threads in wall time. Build first: cmake --preset release && cmake --build --preset release.
+Added nanoseconds are the median of the tracked runs minus the median of the untracked runs. The runs of all cases are
+in random order. One thread is measured in processor time, on which other programs have the least effect; several
+threads are measured in wall time. Build first: cmake --preset release && cmake --build --preset release.
 """
 
 import argparse
@@ -68,7 +69,7 @@ def warn(text):
 
 
 def print_setting(build):
-  """What the numbers depend on."""
+  """Prints the properties of the machine and of the build on which the numbers depend."""
   cache = cache_values(build)
   kind = cache.get("CMAKE_BUILD_TYPE", "")
   flags = " ".join(filter(None, (cache.get("CMAKE_CXX_FLAGS"), cache.get(f"CMAKE_CXX_FLAGS_{kind.upper()}"))))
@@ -80,9 +81,9 @@ def print_setting(build):
   print(f"- build: {kind}, {(output_of(compiler, '--version') or compiler).splitlines()[0]}, {flags}")
   print(f"- commit: {output_of('git', 'rev-parse', '--short', 'HEAD') or 'unknown'}{dirty}")
   if kind != "Release" or cache.get("HBMPROF_SANITIZER"):
-    warn("this is no release build; its times say nothing")
+    warn("this is not a release build; its times have no meaning")
   if load > 0.5 * cores:
-    warn(f"the machine is busy (load {load:.1f} on {cores} cores); its times are not to be trusted")
+    warn(f"the machine is busy (load {load:.1f} on {cores} cores); its times are not reliable")
 
 
 def run_record_bench(options, path):

@@ -15,7 +15,7 @@ namespace {
 constexpr char kFirstLine[] = "hbmprof-trace 1";
 constexpr uint64_t kMaxNumber = std::numeric_limits<int32_t>::max();
 
-// Reads a space and a decimal number at the beginning of `text`, and moves `text` behind them.
+// Reads a space and a decimal number at the beginning of `text`, and moves the beginning of `text` after them.
 bool TakeNumber(const char** text, uint64_t* number) {
   const char* at = *text;
   if (*at++ != ' ' || *at < '0' || *at > '9') return false;
@@ -66,7 +66,8 @@ absl::StatusOr<Trace> ReadTrace(std::istream& input) {
   std::string line;
   for (int number = 1; std::getline(input, line); ++number) {
     if (number == 1 ? line != kFirstLine : !ParseLine(line.c_str(), &trace)) {
-      return absl::InvalidArgumentError("line " + std::to_string(number) + " is not as in a trace: " + line);
+      return absl::InvalidArgumentError("line " + std::to_string(number) +
+                                        " does not have the format of a trace: " + line);
     }
   }
   if (trace.events.empty()) return absl::InvalidArgumentError("no event");

@@ -1,5 +1,5 @@
 // Code that several benchmarks use: a small random generator, the allocations and frees of one thread, and a function
-// for resident memory. Not here: the call chain that ends in this work (call_chain.h).
+// for resident memory. Not in this file: the call chain that ends in this work (call_chain.h).
 #ifndef HBMPROF_BENCHMARKS_WORKLOAD_H_
 #define HBMPROF_BENCHMARKS_WORKLOAD_H_
 

@@ -1,6 +1,10 @@
 # hbmprof_injected_library(NAME MAP SOURCES...): lib<NAME>.so, which is loaded into unchanged programs. It exports the names
-# in the version script MAP. The caller links other libraries to it. It is never unloaded, because programs keep pointers to
-# its functions.
+# in the version script MAP. It is never unloaded, because programs keep pointers to its functions.
+#
+# It contains static copies of all libraries that it uses except the C library, and does not export them. So they cannot
+# conflict with the program's, and the library loads where the distribution's packages are not installed. On x86-64 it
+# loads with old C libraries (old_glibc.cc). If a static library is missing, a message says so, and the shared one is
+# linked.
 function(hbmprof_injected_library name map)
   add_library(${name} MODULE ${ARGN})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
@@ -8,12 +12,58 @@ function(hbmprof_injected_library name map)
   # -Bsymbolic: a function of the same name elsewhere in the program does not take the place of its own. now: binding at
   # the first call would take up to 4 KiB of the caller's stack.
   target_link_options(${name} PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic LINKER:-z,nodelete LINKER:-z,now)
-  # Unused functions are left out. Otherwise unused functions of the archives determine which C library is needed.
-  target_compile_options(${name} PRIVATE -ffunction-sections -fdata-sections)
-  target_link_options(${name} PRIVATE LINKER:--gc-sections)
-  if(NOT HBMPROF_SANITIZER)
-    # Undefined symbols are errors now, not in the program that loads the library.
-    target_link_options(${name} PRIVATE LINKER:--no-undefined)
+  set_target_properties(${name} PROPERTIES LINK_DEPENDS "${map};$<TARGET_FILE:hbmprof>")
+  if(HBMPROF_SANITIZER)
+    # The sanitizers need the shared C++ runtime.
+    target_link_libraries(${name} PRIVATE hbmprof absl::strings)
+    return()
   endif()
-  set_target_properties(${name} PROPERTIES LINK_DEPENDS ${map})
+  # Undefined symbols are errors now, not in the program that loads the library.
+  target_link_options(${name} PRIVATE LINKER:--no-undefined)
+  target_link_options(${name} PRIVATE LINKER:--exclude-libs,ALL -static-libstdc++ -static-libgcc)
+  add_dependencies(${name} hbmprof)
+
+  set(_static $<TARGET_FILE:hbmprof>)
+  get_target_property(_absl_type absl::status TYPE)
+  find_library(HBMPROF_STATIC_ABSL_STATUS libabsl_status.a)
+  if(_absl_type STREQUAL "SHARED_LIBRARY" AND HBMPROF_STATIC_ABSL_STATUS)
+    cmake_path(GET HBMPROF_STATIC_ABSL_STATUS PARENT_PATH _absl_dir)
+    file(GLOB _absl ${_absl_dir}/libabsl_*.a)
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/inject/abseil_stand_ins.cc)
+    list(APPEND _static -Wl,--start-group ${_absl} -Wl,--end-group)
+  else()
+    list(APPEND _static absl::status absl::statusor absl::strings absl::time)
+  endif()
+  find_library(HBMPROF_STATIC_DEFLATE libdeflate.a)
+  find_library(HBMPROF_STATIC_ELF libelf.a)
+  find_library(HBMPROF_STATIC_ZLIB libz.a)  # libelf's
+  if(HBMPROF_STATIC_ELF)
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/inject/libelf_stand_ins.cc)
+  endif()
+  foreach(_library DEFLATE ELF ZLIB)
+    if(NOT HBMPROF_STATIC_${_library})
+      message(STATUS "hbmprof: no static library for ${_library}, so ${name} needs the shared one")
+    endif()
+  endforeach()
+  list(APPEND _static $<IF:$<BOOL:${HBMPROF_STATIC_DEFLATE}>,${HBMPROF_STATIC_DEFLATE},LibDeflate::LibDeflate>
+    $<IF:$<BOOL:${HBMPROF_STATIC_ELF}>,${HBMPROF_STATIC_ELF},LibElf::LibElf>
+    $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB> LibIberty::LibIberty)
+  target_link_libraries(${name} PRIVATE ${_static} Threads::Threads ${CMAKE_DL_LIBS})
+
+  hbmprof_link_old_glibc(${name})
+endfunction()
+
+# hbmprof_link_old_glibc(TARGET): the program or shared library runs with glibc 2.17 and later. Only on x86-64.
+function(hbmprof_link_old_glibc name)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/base/old_glibc.cc)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/old_glibc.cc TARGET_DIRECTORY ${name}
+      PROPERTIES COMPILE_OPTIONS -fno-builtin)
+    target_compile_options(${name} PRIVATE -ffunction-sections -fdata-sections)
+    target_link_options(${name} PRIVATE LINKER:--gc-sections)
+    # Unused functions are left out. Otherwise unused functions of the archives determine which C library is needed.
+    # Before glibc 2.34, libdl and libpthread have functions that are in libc.so.6 since then.
+    target_link_options(${name} PRIVATE LINKER:--push-state,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
+      LINKER:--pop-state)
+  endif()
 endfunction()

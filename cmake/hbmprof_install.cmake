@@ -3,11 +3,18 @@ include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hbmprof)
 
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(HBMPROF_PORTABLE)
+  # The libraries for C++ programs are not portable, because abseil's classes are a part of their interface. Loaded by
+  # their paths, and by C programs:
+  install(TARGETS hbmprof_c hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
+  install(FILES include/hbmprof/c_api.h include/hbmprof/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hbmprof)
+  return()
+endif()
 install(TARGETS hbmprof hbmprof_shared EXPORT hbmprofTargets)
 install(EXPORT hbmprofTargets NAMESPACE hbmprof:: DESTINATION ${_package_dir})
 install(DIRECTORY include/hbmprof DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h" PATTERN "cuda.h" EXCLUDE)
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # The CUDA part is an export set of its own, so that a machine without the toolkit can use the rest.
 if(TARGET hbmprof_cuda)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Compares what programs that are linked with libhbmprof.so need of it with the kept dump tests/abi/libhbmprof.txt.
+"""Compares the binary interface of libhbmprof.so with the stored dump tests/abi/libhbmprof.txt.
 
 usage: scripts/abi.py [--update] [LIBRARY]    LIBRARY: build/dev/src/libhbmprof.so; it must have debug information
 
 The dump has one line for each exported name, and for each type of the public headers its size, its fields, its virtual
-functions and its enumerators. Exits 1 and lists the lines if one is missing now: programs that were linked before would
-not run, so the version must change (docs/versions.md), and --update writes the dump anew. Lines that were added are no
-change; --update adds them to what must stay. Exits 77 where abidw (Debian: abigail-tools) is missing.
+functions and its enumerators. If lines of the dump are missing in the library, exits 1 and lists them: programs that
+were linked with an earlier library would not run, so the version must change (docs/versions.md), and --update writes
+the dump again. Additional lines are allowed; --update adds them to the dump. Exits 77 if abidw (Debian: abigail-tools)
+is missing.
 """
 
 import os
@@ -21,7 +22,7 @@ TYPES = ("class-decl", "union-decl", "enum-decl", "typedef-decl", "type-decl")
 
 
 class Dump:
-  """The lines of what abidw says about a library."""
+  """The lines of the dump of a library, made from the output of abidw."""
 
   def __init__(self, library):
     abidw = ["abidw", "--exported-interfaces-only", "--no-show-locs", "--no-parameter-names", library]
@@ -124,16 +125,17 @@ def main():
   if update:
     with open(KEPT, "w", encoding="utf-8") as file:
       file.write(now)
-    print(f"{KEPT} is written anew: {len(now.splitlines())} lines")
+    print(f"{KEPT} is written again: {len(now.splitlines())} lines")
     return
   with open(KEPT, encoding="utf-8") as file:
     kept = set(file.read().splitlines())
   gone = sorted(kept - set(now.splitlines()))
   if gone:
     print("\n".join(gone))
-    sys.exit("error: these lines of tests/abi/libhbmprof.txt hold no more, so programs that were linked with an earlier "
-             "libhbmprof.so would not run. If that is meant, see docs/versions.md and run: scripts/abi.py --update")
-  print(f"{len(kept)} lines are as they were, {len(set(now.splitlines()) - kept)} are new")
+    sys.exit("error: the library lacks these lines of tests/abi/libhbmprof.txt, so programs that were linked with an "
+             "earlier libhbmprof.so would not run. If this is intended, see docs/versions.md and run: "
+             "scripts/abi.py --update")
+  print(f"{len(kept)} lines are unchanged, {len(set(now.splitlines()) - kept)} are new")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 usage: check_layers.py [ROOT]
 
 Prints one line per include or name that the tables do not allow, and exits 1 if there is any; exits 2 if a table is
-malformed or there is nothing to check. The tables are the rule: which module may see which is written only there.
+malformed or there is nothing to check. Only these tables define which module may include which.
 """
 
 import fnmatch
@@ -15,7 +15,7 @@ import sys
 MODULES_HEADING = "module"
 OUTSIDE_HEADING = "from outside"
 SUFFIXES = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".inc", ".in")
-# Free of rules: they may include anything. Whatever else holds code must be in a module.
+# Folders without rules: they may include anything. All other code must be in a module.
 UNRULED = ("tests", "proto", "docs", "third_party", "cmake", "scripts", "build")
 
 INCLUDE = re.compile(r"^\s*(?:#|%:)\s*(?:include|include_next|import)\b(.*)$")
@@ -58,7 +58,7 @@ def read_rules(readme):
   for cells in read_table(text, MODULES_HEADING):
     named = names(cells[0])
     if len(named) != 1 or len(cells) < 2:
-      raise TableError(f"a row must name one module and say what it may include: {cells}")
+      raise TableError(f"a row must name one module and the modules that it may include: {cells}")
     module, allowed = named[0], names(cells[1])
     # A module names only modules above it, so the graph has no cycle.
     for other in allowed:
@@ -85,7 +85,7 @@ def module_of(path, modules):
 
 
 def resolve(root, includer, spelled):
-  """The project file that `spelled` means, relative to `root`, or None if it comes from outside."""
+  """The project file that `spelled` refers to, relative to `root`, or None if it is not a file of the project."""
   for base in (os.path.dirname(includer), "", "include", "src"):
     candidate = os.path.normpath(os.path.join(base, spelled))
     if not candidate.startswith("..") and os.path.isfile(os.path.join(root, candidate)):
@@ -107,7 +107,7 @@ def blank_comments(text, strings_too):
 
 
 def check_file(root, path, modules, outside):
-  """Yields one line per thing in `path` that the rules do not allow."""
+  """Yields one line for each include or name in `path` that the tables do not allow."""
   module = module_of(path, modules)
   if module is None:
     yield f"{path}: lies in no module of src/README.md"

@@ -38,5 +38,5 @@ culprit=$("${pprof[@]}" -top -unit=bytes "${diff[@]}" |
   awk 'head && !row { row = $0 } $1 == "flat" { head = 1 } END { print row }')
 [[ -n $culprit ]] || hbmprof_die "the diff is empty: no leak was found"
 echo
-echo "the culprit: $culprit"
+echo "the largest growth: $culprit"
 echo "the picture: $PWD/$demo/diff.svg"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Looks for inputs on which something crashes, hangs or takes too much memory, with libFuzzer.
+# Searches with libFuzzer for inputs on which the code crashes, hangs or takes too much memory.
 #
 # usage: scripts/fuzz.sh [SECONDS] [FUZZER...]     600 s for each of: profile cfi elf report_page
 #

@@ -26,7 +26,7 @@ pack() {
   local -a programs=("$build"/tests/gpu/{cuda_gpu_test,inject_gpu_test} "$build"/tests/gpu/gpu_program_*)
   for file in "${programs[@]:0:2}" "$build/src/tool/hbmprof"; do
     [[ -x $file ]] && continue
-    echo "gpu_test: $file is not there: build with a CUDA toolkit first, e.g. cmake --preset release &&" \
+    echo "gpu_test: $file does not exist: build with a CUDA toolkit first, e.g. cmake --preset release &&" \
       "cmake --build --preset release --target cuda_gpu_test inject_gpu_test hbmprof_tool" >&2
     exit 1
   done
@@ -47,13 +47,13 @@ pack() {
 
 run() {
   if [[ ! -x $packed/inject_gpu_test ]]; then
-    echo "gpu_test: $packed/inject_gpu_test is not there: run \"scripts/gpu_test.sh pack\" where it was built" >&2
+    echo "gpu_test: $packed/inject_gpu_test does not exist: run \"scripts/gpu_test.sh pack\" where it was built" >&2
     exit 1
   fi
   if command -v nvidia-smi >/dev/null; then
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
   else
-    echo "gpu_test: nvidia-smi is not found; without a GPU every test skips and says why" >&2
+    echo "gpu_test: nvidia-smi is not found; without a GPU every test is skipped and prints the reason" >&2
   fi
   # Python's packages of NVIDIA's libraries lie in folders of their own.
   local before=${LD_LIBRARY_PATH:-} wheels failed=0

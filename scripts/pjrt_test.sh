@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The PJRT tests that need large downloads from PyPI, into build/pypi: JAX (150 MB) on the wrapped CPU plugin, compared
-# with JAX's own profiles; and, on request, libtpu (140 MB) through the wrapper, which without a TPU ends in its own error.
+# with JAX's own profiles; and, on request, libtpu (140 MB) through the wrapper, which without a TPU ends with the error
+# of libtpu.
 #
 # usage: scripts/pjrt_test.sh [--libtpu]
 set -euo pipefail
@@ -15,7 +16,7 @@ done
 
 hbmprof_step "installing what is missing" hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}"
 hbmprof_step "the CPU plugin" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
-# The JAX of the plugin's time: both speak PJRT 0.81 or near it.
+# The release of JAX that fits the plugin: both use PJRT 0.81 or a version close to it.
 hbmprof_step "JAX" hbmprof_pypi jax jax==0.8.1 jaxlib==0.8.1 protobuf
 hbmprof_step "building" hbmprof_build dev hbmprof_pjrt pjrt_host hbmprof_tool
 

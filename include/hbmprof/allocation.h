@@ -1,6 +1,4 @@
 // The description of an allocation: the id of its buffer, and attributes that become labels in a profile.
-//
-// Contents: DeviceId, AllocatorId, MemoryKind, MemorySpace, BufferId, Attributes.
 #ifndef HBMPROF_ALLOCATION_H_
 #define HBMPROF_ALLOCATION_H_
 
@@ -25,10 +23,10 @@ namespace hbmprof {
 // GPUs in the order of CUDA_DEVICE_ORDER. A MIG instance is a device of its own. So GPU:0 of two processes may be two
 // different GPUs, and N may differ from the index that nvidia-smi shows.
 //
-// A GPU that is used through PJRT keeps the plugin's name, for three reasons. The plugin takes its memory with CUDA
-// calls: if those are recorded too, the same bytes are recorded as GPU:N, and one sum of both would count them twice.
-// The limit and `unaccounted` of the plugin's device describe the plugin's pool; those of GPU:N describe the whole GPU.
-// A plugin's device ids count the devices of all hosts of a run, so they are not CUDA ordinals.
+// A GPU that is used through PJRT keeps the plugin's name, for three reasons. The plugin allocates its memory with CUDA
+// calls. If these calls are recorded too, the same bytes are also recorded as GPU:N, and one common device would count
+// them twice. The limit and `unaccounted` of the plugin's device describe the plugin's pool; those of GPU:N describe
+// the whole GPU. A plugin's device ids count the devices of all hosts of a run, so they are not CUDA ordinals.
 //
 // Id 0 always exists. It is "GPU:0" and the default of Attributes::device.
 enum class DeviceId : uint16_t {};
@@ -40,7 +38,7 @@ inline constexpr int kMaxDevices = 64;
 // `allocator`.
 enum class AllocatorId : uint16_t {};
 
-// The sort of memory of a buffer. A profile shows it as the label `kind`.
+// The kind of memory of a buffer. A profile shows it as the label `kind`.
 enum class MemoryKind : uint8_t {
   kDevice,      // linear device memory (cudaMalloc, TPU HBM)
   kManaged,     // migrates between host and device (cudaMallocManaged)
@@ -59,8 +57,8 @@ inline constexpr int kMemoryKindCount = 10;
 // "executable", "external" or "alias"; "unknown" for any other number.
 std::string_view MemoryKindName(MemoryKind kind);
 
-// The memory space in whose totals a buffer is counted. Each space of each device has its own bytes in use and its own
-// peak; the device's space includes neither managed nor pinned host memory.
+// A memory space of a device. Each buffer is counted in one space: SpaceOf(kind). Each space has its own bytes in use
+// and its own peak. The space kDevice includes neither managed nor pinned host memory.
 enum class MemorySpace : uint8_t { kDevice, kManaged, kPinnedHost };
 inline constexpr int kMemorySpaceCount = 3;
 
@@ -74,19 +72,19 @@ constexpr MemorySpace SpaceOf(MemoryKind kind) {
 }
 
 // Identifies one live buffer: by its address, or by a handle that is not an address. A handle belongs to one of 63 name
-// spaces (1 to 63), so it is never equal to an address. The caller chooses the name space. The addresses of all devices
-// are one name space, as under CUDA's unified addressing. If the addresses of two devices can be equal, give each
-// device a name space of its own, with the address as the handle.
+// spaces (1 to 63), which the caller chooses. The name space is part of the id, so a handle is never equal to an
+// address. The addresses of all devices are one name space, as under CUDA's unified addressing. If the addresses of two
+// devices can be equal, give each device a name space of its own, with the address as the handle.
 class BufferId {
  public:
   // The null id. It is never recorded.
   constexpr BufferId() = default;
   // The buffer at `address`. Implicit, so that a pointer can be passed to the functions of Profiler.
   BufferId(const void* address) : value_(reinterpret_cast<uintptr_t>(address)) {}  // NOLINT
-  constexpr explicit BufferId(uint64_t address) : value_(address) {}
+  constexpr explicit BufferId(uint64_t address) : value_(address) {}  // BufferId(uint64_t{0}), not BufferId(0)
 
-  // The buffer that `handle` identifies in `name_space`. REQUIRES: 1 <= name_space <= 63. The handle's lowest 57 bits
-  // count; higher bits are ignored.
+  // The buffer that `handle` identifies in `name_space`. REQUIRES: 1 <= name_space <= 63. Only the lowest 57 bits of
+  // the handle are used.
   static constexpr BufferId Handle(uint8_t name_space, uint64_t handle) {
     return BufferId((uint64_t{name_space} << 57) ^ (handle & ((uint64_t{1} << 57) - 1)));
   }

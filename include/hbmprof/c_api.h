@@ -127,21 +127,28 @@ void hbmprof_set_enabled(int enabled);
 /* Returns 1 if recording is on, else 0. */
 int hbmprof_enabled(void);
 
-/* ---- What is recorded: devices, kinds, allocators ---------------------------------------------------------------- */
+/* ---- Devices, kinds and allocators ------------------------------------------------------------------------------- */
 
-/* Returns the number of the device `name`, such as "TPU:0"; a new name is added. The label `device` of a profile shows
- * the name. A name has the same number in every thread for the life of the process. Names are cut at 64 bytes, or
- * before the UTF-8 character that would be split there. At most 63 devices have a name of their own: all further names
- * share one number, of the device "other". Takes a lock: call it once and keep the number. Returns -1 if the host has
- * no memory, or if called in a signal handler that interrupted a function of this library. */
+/* Returns the number of the device `name`, such as "TPU:0"; a new name is added. "GPU:N" has the number N. The label
+ * `device` of a profile shows the name. A name has the same number in every thread for the life of the process. Names
+ * are cut at 64 bytes, or before the UTF-8 character that would be split there. At most 63 devices have a name of their
+ * own: all further names share one number, of the device "other". Takes a lock: call it once and keep the number.
+ * Returns -1 if the host has no memory, or if called in a signal handler that interrupted a function of this library.
+ */
 int hbmprof_device(const char* name);
+
+/* Stores the numbers of the devices on which memory was recorded in `devices`, at most `capacity` of them, and returns
+ * how many there are. `devices` may be null if `capacity` is 0. Takes as long as a profile: not for each request. Any
+ * thread. Returns -1 if the host has no memory, or if called in a signal handler that interrupted a function of this
+ * library. */
+int hbmprof_devices(int* devices, int capacity);
 
 /* Returns the number of the allocator `name`; a new name is added. The label `allocator` of a profile shows the name.
  * "" has the number 0: no label. At most 254 other names have a number of their own: all further names share one
  * number, of the allocator "other". Otherwise like hbmprof_device(). */
 int hbmprof_allocator(const char* name);
 
-/* The sort of memory. A profile shows it as the label `kind`. hbmprof/allocation.h describes each kind. */
+/* The kind of memory. A profile shows it as the label `kind`. hbmprof/allocation.h describes each kind. */
 enum hbmprof_kind {
   HBMPROF_KIND_DEVICE = 0,
   HBMPROF_KIND_MANAGED = 1,
@@ -156,7 +163,8 @@ enum hbmprof_kind {
 };
 
 /* The attributes of an allocation. If all fields except struct_size are zero, the allocation is on device 0, has the
- * kind "device" and no allocator name. A device number that does not exist is recorded as the device "unknown", a kind
+ * kind "device" and no allocator name. If struct_size is not set, nothing is recorded (hbmprof_tracker_stats counts
+ * it in dropped_records). A device number that does not exist is recorded as the device "unknown", a kind
  * that does not exist as the kind "device", and an allocator number that does not exist without an allocator name. */
 typedef struct hbmprof_attributes {
   size_t struct_size; /* in: sizeof(hbmprof_attributes) */
@@ -182,10 +190,10 @@ int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) HBMPROF_NOT_
 int hbmprof_record_alloc_with(const void* ptr, size_t bytes, const hbmprof_attributes* attributes) HBMPROF_NOT_READ_(1);
 
 /* Like hbmprof_record_alloc_with(), with a stack that the caller has captured: `count` return addresses, innermost
- * first. It is for languages that keep their own call stacks. In Go, for example, the library sees a stack only up to
- * the call of C; with the result of runtime.Callers() here, the profile has the names of the Go functions. The array is
- * read during the call. It is cut at max_stack_depth of hbmprof_options. A null or empty array is the same as
- * hbmprof_record_alloc_with(). */
+ * first. It is for languages that keep their own call stacks. In Go, for example, the library can capture the stack
+ * only up to the call of C. If the result of runtime.Callers() is passed here, the profile has the names of the Go
+ * functions. The array is read during the call. It is cut at max_stack_depth of hbmprof_options. A null or empty array
+ * is the same as hbmprof_record_alloc_with(). */
 int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attributes* attributes,
                                const uintptr_t* return_addresses, size_t count) HBMPROF_NOT_READ_(1);
 
@@ -206,8 +214,8 @@ typedef struct hbmprof_freed_record {
  * nothing if `freed` is null or its struct_size is less than sizeof(hbmprof_freed_record). */
 int hbmprof_record_free_keep(const void* ptr, hbmprof_freed_record* freed) HBMPROF_NOT_READ_(1);
 
-/* Undoes the free that stored `freed`, because freeing the memory failed. The record has its first call stack again.
- * Blocks of a removed segment do not come back. Does nothing if `freed` is null or holds no record. */
+/* Undoes the free that stored `freed`, because freeing the memory failed. The record keeps its original call stack. The
+ * records of the blocks of a removed segment are not restored. Does nothing if `freed` is null or holds no record. */
 void hbmprof_restore_record(const hbmprof_freed_record* freed);
 
 /* Gives the record of `ptr` another size, after the memory was resized at its address. The record keeps its call stack
@@ -318,8 +326,8 @@ typedef struct hbmprof_stats {
  * not the number of a device; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_get_stats(int device, hbmprof_stats* stats);
 
-/* The same for one memory space of the device. `space` is one of enum hbmprof_space; HBMPROF_INVALID_ARGUMENT for any
- * other value. */
+/* Like hbmprof_get_stats(), for one memory space of `device`. `space` is one of enum hbmprof_space. Errors: those of
+ * hbmprof_get_stats(), and HBMPROF_INVALID_ARGUMENT if `space` has another value. */
 int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats);
 
 /* The profiler's own work, for the whole process. Counts, unless stated otherwise. */
@@ -365,7 +373,7 @@ int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, in
  * HBMPROF_RESOURCE_EXHAUSTED, HBMPROF_INVALID_ARGUMENT (`path` names no regular file), HBMPROF_INTERNAL. */
 int hbmprof_save_device_memory_profile(const char* path);
 
-/* Stores the same profile as bytes: *bytes points to *size bytes. The caller owns them and frees them with
+/* Stores the same profile in memory: *bytes points to *size bytes. The caller owns them and frees them with
  * hbmprof_free_profile(). Errors: HBMPROF_INVALID_ARGUMENT if an argument is null; then nothing is stored.
  * HBMPROF_RESOURCE_EXHAUSTED; then *bytes is null and *size is 0. */
 int hbmprof_device_memory_profile(uint8_t** bytes, size_t* size);

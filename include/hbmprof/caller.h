@@ -1,8 +1,8 @@
-// Caller: the point in the program at which a recorded call stack begins. ScopedCaller: lets all stacks that a thread
+// Caller: the point in the program at which a recorded call stack begins. ScopedCaller: makes all stacks that a thread
 // records in a scope begin at such a point.
 //
 // They are for wrappers of allocators. The stacks of a wrapper that begins with a ScopedCaller begin at the function
-// that called the wrapper. They contain no frame of the wrapper, nor of the functions that it calls:
+// that called the wrapper. They contain no frame of the wrapper and no frame of the functions that it calls:
 //
 //   [[gnu::noinline]] void* MyPool::Allocate(size_t bytes) {
 //     const hbmprof::ScopedCaller scope;

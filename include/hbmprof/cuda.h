@@ -14,12 +14,12 @@
 // current device for all other calls. Its name is "GPU:<ordinal>". Any thread may call them.
 //
 //   create                                    bytes recorded              kind           free with
-//   Malloc                                    as asked                    device         Free
-//   MallocManaged                             as asked                    managed        Free
+//   Malloc                                    as requested                device         Free
+//   MallocManaged                             as requested                managed        Free
 //   MallocPitch, Malloc3D                     pitch x rows x slices       device         Free
-//   MallocHost, HostAlloc                     as asked                    pinned_host    FreeHost
-//   HostRegister                              as asked                    pinned_host    HostUnregister
-//   MallocAsync, MallocFromPoolAsync          as asked                    device*        FreeAsync or Free
+//   MallocHost, HostAlloc                     as requested                pinned_host    FreeHost
+//   HostRegister                              as requested                pinned_host    HostUnregister
+//   MallocAsync, MallocFromPoolAsync          as requested                device*        FreeAsync or Free
 //   MemPoolImportPointer                      as the driver reports       external       FreeAsync or Free
 //   MallocArray, Malloc3DArray                texels x texel (estimate)   array          FreeArray
 //   MallocMipmappedArray                      all levels (estimate)       array          FreeMipmappedArray
@@ -31,9 +31,10 @@
 // Stream-ordered memory has the label allocator=cudaMallocAsync. It belongs to CUDA's pools, and DeviceReset does not
 // free it.
 //
-// This is the only public header that needs the CUDA toolkit's headers (version 12 or later). Link hbmprof::cuda and
-// either the static or the shared cudart. Code that is compiled for the per-thread default stream (nvcc's
-// --default-stream per-thread) gets the per-thread variants, as with the runtime itself.
+// This header needs the headers of the CUDA toolkit (version 12 or later). Link hbmprof::cuda, a static
+// library (find_package(hbmprof COMPONENTS cuda); there is no pkg-config file), and either the static or the shared
+// cudart. Code that is compiled for the per-thread default stream (nvcc's --default-stream per-thread) gets the
+// per-thread variants, as with the runtime itself.
 //
 // Not recorded by these functions: graph memory nodes, modules, device limits, graphics interop, and what libraries
 // allocate with their own calls. `hbmprof run` records these (docs/cuda.md).
@@ -86,7 +87,7 @@ namespace hbmprof::cuda {
 [[gnu::noinline]] cudaError_t DestroyExternalMemory(cudaExternalMemory_t memory);
 [[gnu::noinline]] cudaError_t MemPoolImportPointer(void** ptr, cudaMemPool_t pool, cudaMemPoolPtrExportData* data);
 
-// After a success, removes the records of the current device, of every kind, except stream-ordered memory.
+// If the reset succeeds, removes all records of the current device except those of stream-ordered memory.
 [[gnu::noinline]] cudaError_t DeviceReset();
 
 // Stream-ordered memory, with the typed forms of <cuda_runtime.h>. Memory that CUDA's pool holds beyond the requested
@@ -147,10 +148,11 @@ template <typename T>
 // CUDA memory as a DeviceAllocator. It records nothing itself: wrap it in a TrackingAllocator. Thread-safe.
 //
 // Each call makes `ordinal` the thread's current device and restores the previous one. (Since CUDA 12, cudaSetDevice
-// also initializes the device.) The message of an error has the call, the size, the device and CUDA's error. The error
-// does not stay in cudaGetLastError, unless it is one that CUDA never clears. Codes: kResourceExhausted for
-// cudaErrorMemoryAllocation; kInvalidArgument for an invalid value, device, pointer or stream; kUnimplemented for an
-// operation that is not supported; kUnavailable if there is no usable device or driver; kInternal for all other errors.
+// also initializes the device.) The message of an error has the call, the size, the device and CUDA's error. A call
+// that fails clears the error of cudaGetLastError, except for errors that CUDA never clears. Codes: kResourceExhausted
+// for cudaErrorMemoryAllocation; kInvalidArgument for an invalid value, device, pointer or stream; kUnimplemented for
+// an operation that is not supported; kUnavailable if there is no usable device or driver; kInternal for all other
+// errors.
 class CudaAllocator : public DeviceAllocator {
  public:
   // `kind` is kDevice (cudaMalloc and cudaMallocAsync), kManaged (cudaMallocManaged) or kPinnedHost (cudaMallocHost).

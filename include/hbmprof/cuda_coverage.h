@@ -1,9 +1,10 @@
-// Lists the calls of the CUDA driver that hbmprof tracks in this process. A call is tracked if hbmprof wraps it, so
-// that its effect on memory is recorded. This header needs no CUDA toolkit. `hbmprof doctor --entry-points` prints the
-// same.
+// Lists the functions of the CUDA driver that matter to memory, and states whether hbmprof tracks each of them in this
+// process. A function is tracked if hbmprof wraps it, so that its effect on memory is recorded. This header needs no
+// CUDA toolkit. `hbmprof doctor --entry-points` prints the same list.
 //
-// Only the injected library (`hbmprof run`) tracks the driver's calls. In a process without it, only the calls of
-// hbmprof/cuda.h are tracked, and no other call of CUDA.
+// Only the injected library (`hbmprof run`) tracks the driver's functions. In a process without it, no function of the
+// driver is tracked: hbmprof then records only the memory that the program reports to it, for example with
+// hbmprof/cuda.h.
 #ifndef HBMPROF_CUDA_COVERAGE_H_
 #define HBMPROF_CUDA_COVERAGE_H_
 

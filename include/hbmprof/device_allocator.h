@@ -56,12 +56,16 @@ class DeviceAllocator {
 };
 
 // A DeviceAllocator that calls `upstream` and records the buffers, with the requested size and the stack of the caller.
-// What upstream records meanwhile has that stack too (ScopedCaller). Each call returns exactly what upstream returned,
-// also if recording fails. If upstream's Free fails, the record is restored. A call that fails with kResourceExhausted
-// is reported (out_of_memory.h). Thread-safe.
+// Records that upstream makes during the call have the same stack (ScopedCaller). Each call returns exactly what
+// upstream returned, also if recording fails. If upstream's Free fails, the record is restored. A call that fails with
+// kResourceExhausted is reported (out_of_memory.h). Thread-safe.
+//
+// Wrap an allocator once. Do not wrap a pool that records its own segments and blocks (RecordSegment, RecordBlock): a
+// block at the beginning of a segment would replace the segment's record. Wrap only the pool's upstream.
 //
 // The constructor sets upstream's Probe() as the probe of the device, in place of an earlier one. The destructor
-// removes it; the device's own numbers are then not known.
+// removes it; the device's own numbers are then not known. So if several trackers are for one device, the probe of the
+// last one is in effect.
 class TrackingAllocator : public DeviceAllocator {
  public:
   // `upstream` and `profiler` must live longer than this object. `allocator_name`, if it is not empty, becomes the

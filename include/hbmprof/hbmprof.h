@@ -1,4 +1,6 @@
-// hbmprof: a heap profiler for accelerator memory (GPU, TPU). Start here. The CMake target to link is hbmprof::hbmprof.
+// hbmprof: a heap profiler for accelerator memory (GPU, TPU). Start here. To link it: find_package(hbmprof) and the
+// CMake target hbmprof::hbmprof, or pkg-config's package hbmprof; for C programs, pkg-config's package hbmprof-c. Pages
+// such as docs/pools.md, which the headers name, and examples/ are in the source repository.
 //
 // It records every live device buffer with the call stack that allocated it, and writes profiles that pprof reads.
 // Compare two profiles to see which call stack's memory grew:
@@ -35,7 +37,8 @@
 //   leak_check.h       LeakCheck: fails a GoogleTest test that leaks device memory
 //   out_of_memory.h    ReportOutOfMemory: reports a failed allocation of your own allocator
 //   caller.h           for wrappers of allocators
-//   cuda_coverage.h    which calls of the CUDA driver are tracked
+//   cuda_coverage.h    which functions of the CUDA driver are tracked
+//   adapters/*.h       records allocators of other libraries: CUB, CCCL and RMM, ONNX Runtime, TensorRT
 //   version.h          the version
 #ifndef HBMPROF_HBMPROF_H_
 #define HBMPROF_HBMPROF_H_
@@ -55,9 +58,10 @@ namespace hbmprof {
 
 // Writes a profile of what Profiler::Default() has recorded to the file `path`: pprof, gzip-compressed, with function
 // names. In `path`, "%p" is replaced by the process id, "%n" by a number for which no file exists, "%%" by a percent
-// sign. Without "%n" an existing file is replaced. The file appears complete or not at all. A new file has the
-// permissions of DefaultOptions::output_mode (0600 by default); a replaced file keeps its permissions.
-// Any thread may call it; other threads continue to allocate meanwhile. Errors: those of WritePprof (pprof.h).
+// sign; other percent signs stay. Without "%n" an existing file is replaced. The caller is not told the number: to know
+// the name of the file, use names without "%n". The file appears complete or not at all. A new file has the permissions
+// of DefaultOptions::output_mode (0600 by default); a replaced file keeps its permissions. Any thread may call it;
+// other threads continue to allocate meanwhile. Errors: those of WritePprof (pprof.h).
 absl::Status save_device_memory_profile(std::string_view path);
 
 // Returns the same profile as bytes, with the limits of `options`. Any thread may call it. Errors: kResourceExhausted

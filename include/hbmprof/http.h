@@ -1,4 +1,4 @@
-// Answers for the routes of the program's own HTTP server. hbmprof has no HTTP server.
+// Answers for the routes of the program's own HTTP server. This library does not start an HTTP server.
 //
 //   route                  answer                                                       read by
 //   /debug/pprof/heap      the profile (pprof, gzip-compressed)                         pprof, Pyroscope, Parca
@@ -10,8 +10,9 @@
 //     response.set_content(answer.body, answer.content_type);
 //   });
 //
+// The answer's body is as it is: send no header Content-Encoding, although a profile is compressed.
 // examples/http_routes has complete programs. The answers describe the program's memory and name its functions: serve
-// them only where the readers may know that.
+// them only to clients that are allowed to see this.
 #ifndef HBMPROF_HTTP_H_
 #define HBMPROF_HTTP_H_
 

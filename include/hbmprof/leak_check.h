@@ -35,7 +35,8 @@ namespace hbmprof {
 
 // Checks the allocations of all threads from its construction to its destruction. For each call site (stack, labels,
 // size) it compares the live buffers at the end with those at the beginning. So a leak is not found if an older buffer
-// of the same call site was freed meanwhile. Idle memory of pools is not a leak.
+// of the same call site was freed meanwhile, and a buffer that was resized meanwhile counts as a new one. Idle memory
+// of pools is not a leak.
 //
 // The test also fails if recording was off (HBMPROF=0) at the beginning or at the end, or if an allocation was dropped
 // because a limit was reached (HBMPROF_MAX_LIVE): then leaks would not be found.
@@ -59,7 +60,7 @@ class LeakCheck {
     if (!report.empty()) ADD_FAILURE_AT(file_, line_) << report;
   }
 
-  // Returns the bytes that were allocated since the construction and are not freed.
+  // Returns the bytes of the leaks (see above).
   int64_t LeakedBytes() const {
     int64_t bytes = 0;
     for (const Leak& leak : Leaks(profiler_.TakeSnapshot())) bytes += leak.bytes;
@@ -153,14 +154,23 @@ class LeakCheck {
         "  " + Amount(leak.bytes, leak.objects) + " on " + device + ", " + std::string(MemoryKindName(kind));
     if (!allocator.empty()) text += ", allocator " + allocator;
     for (const auto& [key, value] : tags) text += ", " + key + "=" + value;
-    std::vector<uint64_t> calls = stack;
-    for (uint64_t& address : calls) --address;  // into the call instruction
-    const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(snapshot.modules, calls);
-    for (size_t i = 0; i < calls.size(); ++i) {
-      text += "\n    #" + std::to_string(i) + " ";
-      text += names[i].name.empty() ? "[unknown]" : names[i].name;
+    std::vector<uint64_t> calls;
+    for (const uint64_t frame : stack) {
+      if (!Snapshot::IsNamedFrame(frame)) calls.push_back(frame - 1);  // into the call instruction
     }
-    if (calls.empty()) text += "\n    [no stack]";
+    const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(snapshot.modules, calls);
+    auto name = names.begin();
+    for (size_t i = 0; i < stack.size(); ++i) {
+      text += "\n    #" + std::to_string(i) + " ";
+      if (Snapshot::IsNamedFrame(stack[i])) {
+        const Snapshot::NamedFrame& frame = snapshot.named_frames[static_cast<uint32_t>(stack[i])];
+        text += frame.function + " " + frame.file + ":" + std::to_string(frame.line);
+      } else {
+        text += name->name.empty() ? "[unknown]" : name->name;
+        ++name;
+      }
+    }
+    if (stack.empty()) text += "\n    [no stack]";
     return text + "\n";
   }
 

@@ -1,6 +1,6 @@
 // The options of a Profiler, and the environment variables that set them.
 //
-// Contents: Unwinder; Options (of any Profiler); DefaultOptions (of Profiler::Default()); OptionsFromEnvironment.
+// Options are for any Profiler, DefaultOptions for Profiler::Default().
 #ifndef HBMPROF_OPTIONS_H_
 #define HBMPROF_OPTIONS_H_
 
@@ -20,7 +20,8 @@ enum class Unwinder : uint8_t {
   kNone,          // no stacks: only totals, labels and peaks
 };
 
-// The options of a Profiler. A number outside its range is replaced by the nearest number in the range.
+// The options of a Profiler. A number outside its range is replaced by the nearest number in the range by the
+// constructor of Profiler, and refused by Profiler::InitDefault and hbmprof_init.
 struct Options {
   // False: nothing is recorded. An event then costs one relaxed atomic load. Profiler::SetEnabled changes it later.
   bool enabled = true;
@@ -28,8 +29,8 @@ struct Options {
   // is counted in TrackerStats::truncated_stacks.
   int max_stack_depth = 128;
   Unwinder unwinder = Unwinder::kAuto;
-  // Whether stacks have the running Python functions instead of the evaluation frames of a CPython interpreter in the
-  // process (docs/python.md). It has an effect only with kAuto and kLibunwind.
+  // Whether stacks contain the running Python functions in place of the frames of the CPython interpreter that evaluate
+  // them (docs/python.md). It has an effect only with kAuto and kLibunwind.
   bool python = true;
   // The number of buffers that can be live at once, 1 to 2^32. Allocations beyond it are dropped: not recorded, but
   // counted in TrackerStats::dropped_records and dropped_bytes.
@@ -38,9 +39,9 @@ struct Options {
   // allocation that would add one more is dropped.
   int64_t max_sites = int64_t{1} << 18;
   // The host memory that the tables may take, in bytes, 1 to 2^50. It counts mapped pages, touched or not. An empty
-  // profiler takes about 4 MiB. An allocation that would need more is dropped, and a new tag has no effect.
-  // Profilers of one process share tables: the smallest max_host_bytes of those that exist holds for their sum.
-  // Snapshots, profiles and the data of the backends are not counted.
+  // profiler takes about 4 MiB. An allocation that would need more is dropped, and a new tag has no effect. The
+  // profilers of one process share tables: the smallest max_host_bytes of the existing profilers is the limit for the
+  // sum of their tables. Snapshots, profiles and the data of the backends are not counted.
   int64_t max_host_bytes = int64_t{1} << 31;
   // Labels of all samples: keys and values, such as {"model", "llama"}. If a thread sets a tag with the same key
   // (tag.h), its samples have the value of the thread instead. The limits are those of tag.h; if a key occurs twice,
@@ -48,7 +49,8 @@ struct Options {
   std::vector<std::pair<std::string, std::string>> tags;
 };
 
-// The options of Profiler::Default(): of the profiler itself, and of the files that are written from it.
+// The options of Profiler::Default(): those of the profiler itself, of the files that it writes, and of the control
+// channel.
 struct DefaultOptions : Options {
   // The file to which a profile is written when the process exits. Empty: no profile is written.
   // "%p" is replaced by the process id, "%n" by the next number for which no file exists, "%%" by a percent sign. All
@@ -78,14 +80,14 @@ struct DefaultOptions : Options {
   // answered. The directory is made if it does not exist. It must belong to the process's user or to root. Other users
   // must not be able to write to it, except if its sticky bit is set, as for /tmp. Empty: no channel.
   std::string socket_dir;
-  // The keys of the tags by which metrics split the bytes in use (http.h, docs/live.md); 4 at most count. A metric has
-  // at most 100 combinations of their values; the bytes of all others count as "other".
+  // The keys of the tags by which metrics split the bytes in use (http.h, docs/live.md); at most 4 are used. A metric
+  // has at most 100 combinations of their values; the bytes of all others count as "other".
   std::vector<std::string> metrics_tags;
   // The triggers below write profiles to this path; patterns as in save_device_memory_profile (hbmprof.h). Empty: the
   // triggers are off. One thread serves all triggers; recording costs the same with and without them.
   std::string dump_output;
-  // Writes a profile when a device gets fuller than this share of its limit, in percent, 1 to 100. The next one is
-  // written after the device was below it. 0: off.
+  // Writes a profile when a check finds more than this share of the limit of a device in use, in percent, 1 to 100. The
+  // next profile is written only after a check has found the share in use at or below it. 0: off.
   int dump_in_use_percent = 0;
   // Writes a profile when the peak of a device has grown by this number of bytes since the last profile that this
   // trigger has written, or since the start. 0: off.
@@ -95,17 +97,17 @@ struct DefaultOptions : Options {
   // The number of profiles that are kept, 1 to 100,000, if `dump_output` has "%n". The oldest one is then removed,
   // unless its file was replaced.
   int dump_keep = 10;
-  // A signal upon which a profile is written, such as SIGUSR2: for programs whose socket cannot be reached. It must
-  // have its default action when the profiler is made; a handler that the program sets later replaces this one. A
-  // forked child ignores it. 0: none.
+  // A signal that makes the process write a profile, such as SIGUSR2. It is for programs whose socket cannot be
+  // reached. It must have its default action when the profiler is made; a handler that the program sets later replaces
+  // this one. A forked child ignores it. 0: none.
   int dump_signal = 0;
 };
 
 // Reads the environment variables below. Returns DefaultOptions with the fields that they set. For each variable with a
 // bad value it appends one line to `problems` (the variable, its value, the allowed values, the value used instead);
-// the field keeps its default. In a set-user-id program, or one that got rights in another way when it was started
-// (AT_SECURE), the environment belongs to another user: no variable is read. Do not call it while another thread
-// changes the environment. `problems` must not be null. Throws std::bad_alloc.
+// the field keeps its default. In a program that got privileges when it was started, such as a set-user-id program
+// (AT_SECURE), no variable is read, because the environment belongs to another user. Do not call it while another
+// thread changes the environment. `problems` must not be null. Throws std::bad_alloc.
 //
 //   HBMPROF=0|1                        enabled
 //   HBMPROF_OUTPUT=PATH                output

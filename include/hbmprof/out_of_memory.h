@@ -27,12 +27,13 @@ struct FailedAllocation {
 // this process holds, by kind, and how much of it is idle in pools or unaccounted; the memory that other processes
 // hold, with their ids and names if the device reports them; the peak; a sentence that says why the allocation failed
 // and what to do; and the ten call stacks that hold most of the memory space, with their growth since the last profile
-// that save_device_memory_profile wrote. If DefaultOptions::oom_output is set, a profile is also written to that path,
-// for the first ten reports of the process, and only while the file system has 64 MiB free.
+// that save_device_memory_profile or a trigger (DefaultOptions::dump_output) wrote. If DefaultOptions::oom_output is
+// set, a profile is also written to that path, for the first ten reports of the process, and only while the file system
+// has 64 MiB free.
 //
 // Reports at most once a minute for each device; further failures are counted, and the next report says how many there
-// were. Returns true if this call wrote a report. Writes nothing and returns false while recording is off, inside
-// another report of the same thread, and if DefaultOptions::oom_report is off.
+// were. Returns true if this call wrote a report. Writes nothing and returns false if recording is off, if the same
+// thread is inside another report, or if DefaultOptions::oom_report is off.
 //
 // Call it after the allocation has failed, in the thread that requested it. The caller must hold no lock that a device
 // probe takes (Profiler::SetDeviceProbe), because the report calls the probe of the device. It allocates nothing on the

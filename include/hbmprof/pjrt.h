@@ -4,7 +4,8 @@
 //   ...from here on the program uses `api`...
 //
 // A program that loads a plugin by its path (JAX, pytorch/xla) needs no change: let it load libhbmprof_pjrt.so, which
-// wraps the real plugin (docs/pjrt.md).
+// wraps the real plugin, and name the real plugin's path in the environment variable HBMPROF_PJRT_PLUGIN
+// (docs/pjrt.md).
 //
 // The following is recorded in Profiler::Default(), with the call stack at which the program calls a function of the
 // table, and with the labels `device` (the plugin's name of the device), `memory` (its name of the memory space) and
@@ -29,9 +30,10 @@
 // and is listed on stderr. If the plugin has memory statistics, they become the device's own numbers
 // (DeviceStats::bytes_limit, driver_bytes_in_use, unaccounted).
 //
-// The label call_location is PJRT_ExecuteOptions::call_location. If that is a traceback (lines "file:line (function)",
-// innermost first, as JAX passes with JAX_SEND_TRACEBACK_TO_RUNTIME=FULL), there is no label. Its frames are the outer
-// end of the stack, except if the thread's Python functions are known.
+// The label call_location is PJRT_ExecuteOptions::call_location. There is no such label if the call_location is a
+// traceback (lines "file:line (function)", innermost first, as JAX passes with JAX_SEND_TRACEBACK_TO_RUNTIME=FULL). The
+// frames of the traceback then become the outermost frames of the stack, unless the stack has the Python functions of
+// the thread itself.
 //
 // A wrapped call that fails for lack of memory (RESOURCE_EXHAUSTED) is reported (out_of_memory.h).
 //

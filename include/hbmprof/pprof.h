@@ -32,12 +32,12 @@ class Symbolizer {
                                       const std::vector<uint64_t>& addresses) = 0;
 };
 
-// Returns the Symbolizer that reads the ELF symbol tables of the modules' files: .symtab, or .dynsym if there is none.
-// It demangles C++ and Rust names. It reads no debug information and starts no process. Each file is read once per
-// process. Thread-safe.
+// Returns the Symbolizer that reads the ELF symbol table of each module: .symtab of its file, or of its separate debug
+// file in /usr/lib/debug/.build-id, or .dynsym of its file; the first of these that exists. It demangles C++ and Rust
+// names. It reads no debug information and starts no process. Each file is read once per process. Thread-safe.
 Symbolizer& ElfSymbolizer();
 
-// Limits for the size of a profile, for stores that refuse larger ones. 0 means no limit.
+// Limits for the size of a profile, for servers that refuse larger profiles. 0 means no limit.
 struct PprofOptions {
   // The number of samples. If there would be more, the samples with the fewest bytes (the larger of `inuse` and `peak`)
   // become one sample for each device and kind of memory. Its only frame is "[small call stacks]", and it has no labels
@@ -49,17 +49,17 @@ struct PprofOptions {
 
 // Returns `snapshot` as a profile: gzip bytes. Without a symbolizer (null) functions have no names; pprof then needs
 // the program's files. docs/profile.md describes every value, label and comment of the profile. Bytes of names and tags
-// that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if the snapshot is not consistent, with the place and the
-// value: an index is outside its vector, a kind does not exist, tags are not sorted by key, a module ends before it
-// begins, or the symbolizer returned another number of names than of addresses; or if the profile exceeds a
-// limit of `options` when as many samples as possible are merged; kResourceExhausted if the host has no memory.
+// that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if the snapshot is not consistent (an index is outside its
+// vector, a kind does not exist, tags are not sorted by key, or a module ends before it begins; the message has the
+// element and its value), if the symbolizer did not return one name for each address, or if the profile exceeds a limit
+// of `options` even when as many samples as possible are merged. kResourceExhausted if the host has no memory.
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer,
                                            const PprofOptions& options = {});
 
 // Writes SerializePprof's result to the file `path`. The bytes are written to a temporary file beside `path`, synced,
-// and renamed: `path` is either the complete profile or what it was before. A new file has the permissions 0600. A
-// replaced file keeps its permissions, and its owner and group if the process is allowed to set them. Symbolic links
-// are followed. But in a sticky directory that everyone may write to, such as /tmp, a link or a file of another user
+// and renamed, so `path` is either the complete profile or unchanged. A new file has the permissions 0600. A replaced
+// file keeps its permissions, and its owner and group if the process is allowed to set them. Symbolic links are
+// followed. But in a sticky directory that everyone may write to, such as /tmp, a link or a file of another user
 // (except the owner of the directory) is refused. Errors: those of SerializePprof; kNotFound (the directory does not
 // exist), kPermissionDenied, kResourceExhausted (disk full, file size limit), kInvalidArgument (`path` has no file name
 // or names something that is not a regular file), kInternal. The message has the path, the operation and the system's

@@ -2,7 +2,7 @@
 //
 // The wrappers (device_allocator.h, cuda.h, pjrt.h) call it for you. An allocator of your own calls it directly:
 //
-//   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+//   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();     // not before InitDefault, if the program calls it
 //   const hbmprof::DeviceId device = profiler.Device("my_device:0");
 //
 //   void* MyAllocate(size_t bytes) {
@@ -52,8 +52,8 @@ class ProfilerImpl;
 struct InjectedProfiler;
 }  // namespace internal
 
-// A record that RecordFree removed or PrepareRecordFrom made. It is not live; RestoreRecord makes it live. Converts to
-// false if there is no record.
+// A record that RecordFree removed or PrepareRecordFrom made. It is not live; RestoreRecord makes it live. It can be
+// empty: it then has no record and converts to false.
 class FreedRecord {
  public:
   explicit operator bool() const { return bytes_ >= 0; }
@@ -68,8 +68,8 @@ class FreedRecord {
   uint32_t site_ = 0;
 };
 
-// A device's own numbers, as its probe returns them. Bytes; no value: not known. DeviceStats and Snapshot::Device
-// describe the fields.
+// A device's own numbers, as its probe returns them, in bytes. A field without a value is not known. DeviceStats and
+// Snapshot::Device describe the fields.
 struct DeviceProbe {
   std::optional<int64_t> bytes_limit;
   std::optional<int64_t> bytes_free;
@@ -96,8 +96,8 @@ struct LiveBuffer {
 // Exceptions: std::bad_alloc from the constructor, from the first call of Default(), and from functions that keep or
 // return a string, a function or a Snapshot; none from others.
 //
-// Recording allocates no host memory once the tables have grown to their size, takes no lock that is held for long, and
-// calls nothing that could call a recorded allocator.
+// Recording allocates no host memory once the tables are large enough, takes no lock that is held for long, and calls
+// nothing that could call a recorded allocator.
 //
 // Order: call RecordAlloc after the allocation succeeded and RecordFree before the memory is freed. As soon as it is
 // free, another thread may get and record the same address. The same order is required for RecordBlock and
@@ -125,8 +125,9 @@ class Profiler {
   //   stack and tags, and the allocator name if there is one (stream-ordered memory keeps its own name). Its device and
   //   kind do not change. The record ends when the driver frees the memory, not at RecordFree.
   // - RecordAlloc and RecordBlock inside device memory of the driver record a block of it, as if RecordSegment had been
-  //   called. Inside managed, pinned, graph or mapped physical memory they record nothing and return false. So does
-  //   RecordAlloc of kind kDevice with a handle (BufferId::Handle), if the driver has allocated on that device.
+  //   called. Inside managed, pinned, graph or mapped physical memory they record nothing and return false. RecordAlloc
+  //   of kind kDevice with a handle (BufferId::Handle) also records nothing and returns false, if the driver has
+  //   allocated on that device.
   // - RecordResize, SplitSegment and MergeSegments do not change the driver's memory and return false.
   // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device.
   // - SetEnabled turns only the recording of the program's own calls on or off; the driver's calls are still recorded.
@@ -138,6 +139,7 @@ class Profiler {
   //
   //   std::vector<std::string> problems;
   //   hbmprof::DefaultOptions options = hbmprof::OptionsFromEnvironment(&problems);
+  //   for (const std::string& problem : problems) std::cerr << problem << "\n";
   //   options.output = "/tmp/%p.%n.pb.gz";
   //   absl::Status made = hbmprof::Profiler::InitDefault(options);
   //
@@ -171,7 +173,7 @@ class Profiler {
   // Sets the probe of a device: the function that Stats and TakeSnapshot call for the device's own numbers. It is
   // called by any thread, also by several at once, without a lock of the profiler. It may use the profiler. If it calls
   // Stats or TakeSnapshot itself, these call no probe. A device has one probe: a new one replaces the old one, and
-  // waits until no other thread runs the old one. `owner` is any pointer; RemoveDeviceProbe needs the same.
+  // waits until no other thread runs the old one. `owner` is any pointer; RemoveDeviceProbe must get the same one.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner = nullptr);
   // Removes the probe of a device if it was set with the same `owner`. When this returns, no thread runs the probe and
   // it will not be called again. Exception: a probe that sets or removes a probe does not wait for calls in progress.
@@ -179,10 +181,11 @@ class Profiler {
   void RemoveDeviceProbe(DeviceId device, const void* owner);
 
   // Records that `id` is a live buffer of `bytes` bytes, with the calling thread's stack and tags. Returns whether it
-  // was recorded: false if recording is off, if `id` is null, if called from inside the profiler, and if a limit was
-  // reached (dropped_records and dropped_bytes then count it). A buffer has at most 2^40-1 bytes; a larger one is
-  // dropped. If `id` is live already, that record ends first (replaced_records counts it). Kind kAlias counts as 0
-  // bytes. Always inlined, so that it is not a frame of the stack.
+  // was recorded. It is not recorded if recording is off, if `id` is null, if the call is made inside the profiler, or
+  // if a limit was reached (dropped_records and dropped_bytes then count it). A buffer or segment has at most 2^40-1
+  // bytes; a larger one is dropped. A buffer of 0 bytes is recorded. If `id` is live already, that record ends first
+  // (replaced_records counts it). Kind kAlias counts as 0 bytes. Kind kPool makes no segment: RecordSegment does.
+  // Always inlined, so that it is not a frame of the stack.
   [[gnu::always_inline]] bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
     return enabled() && Alloc(id, bytes, attributes);
   }
@@ -191,36 +194,37 @@ class Profiler {
     return enabled() && AllocFrom(caller, id, bytes, attributes);
   }
 
-  // Removes the record of `id` and returns it. Returns a false FreedRecord if there is none: recording is off, `id` is
-  // null, or `id` is not live (foreign_frees counts that). The live blocks of a segment are removed with it.
+  // Removes the record of `id` and returns it. Returns an empty FreedRecord if recording is off, if `id` is null, or if
+  // `id` is not live (foreign_frees counts that). The live blocks of a segment are removed with it.
   FreedRecord RecordFree(BufferId id) { return enabled() ? Free(id) : FreedRecord(); }
 
-  // Makes a removed record live again, because the memory could not be freed. The record has its first stack again, and
-  // all counters are as if it had not been removed. The blocks of a removed segment do not come back. Does nothing for
-  // a false record.
+  // Makes a removed record live again, because the memory could not be freed. The record keeps its original stack, and
+  // all counters are as if it had not been removed. The blocks of a removed segment are not restored. If another
+  // buffer with the same id was recorded meanwhile, its record ends (replaced_records counts it). Does nothing for an
+  // empty record. A second call for the same record has no further effect.
   void RestoreRecord(const FreedRecord& record);
   // Prepares the record of a buffer that will exist later, perhaps several times, such as the memory of a CUDA graph,
   // which exists from a launch on. Counts one allocation and its free at once: nothing is in use, no peak rises, and a
   // live record of `id` stays as it is. RestoreRecord makes the result live, with the stack at `caller` and the tags of
-  // this call; RecordFree ends it; then it can be restored again. Returns a false record where RecordAlloc returns
-  // false.
+  // this call; RecordFree ends it; then it can be restored again. Returns an empty record in the cases in which
+  // RecordAlloc returns false.
   FreedRecord PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
 
   // Records that [address, address+bytes) is a segment: device memory that a pool has reserved, to hand out in blocks.
   // A segment counts as kind kPool. The bytes of its blocks are subtracted from it, so each reserved byte counts once.
   // - If `address` is the id of a live buffer, that buffer becomes the segment. It keeps its stack, tags, size and
-  //   device; `attributes.allocator` is the name of the pool. The same holds for a live block of exactly `bytes` bytes
-  //   inside another segment: a pool inside a pool.
+  //   device; `attributes.allocator` is the name of the pool, and `attributes.kind` is not used. The same holds for a
+  //   live block of exactly `bytes` bytes inside another segment: a pool inside a pool.
   // - Otherwise a new segment is recorded with the calling thread's stack. If it is inside another segment, it has the
   //   device of that segment, and its bytes are subtracted from that segment. Blocks that were recorded at its
   //   addresses before belong to it from now on, if they are on its device and fit.
   // Segments nest up to 126 deep. A segment ends with RecordFree, also if a wrapper calls it in its free function. It
   // ends with RecordBlockFree instead if it was a block, or if it begins at the address where the segment around it
-  // begins. Both also remove the blocks and segments inside.
+  // begins. Both also remove the blocks and segments inside it.
   //
-  // Returns whether the segment was recorded: false as for RecordAlloc; if the live buffer at `address` is not
-  // in MemorySpace::kDevice; and if the segment exists already, overlaps another one in part, or needs more than the
-  // idle bytes of the one around it.
+  // Returns whether the segment was recorded. It is not recorded in the cases in which RecordAlloc returns false, if
+  // the live buffer at `address` is not in MemorySpace::kDevice, if the segment exists already, if it overlaps another
+  // one in part, or if it needs more than the idle bytes of the one around it.
   //
   // Time: usually like RecordAlloc. If blocks must be found, every live record is visited, and other threads cannot
   // record meanwhile. That is the case when a segment is recorded after its blocks, and when a segment that holds
@@ -230,9 +234,10 @@ class Profiler {
   // Records a block: memory that a pool handed out. Like RecordAlloc, but the block has the device of its segment, and
   // its bytes are subtracted from the innermost segments at its addresses. Inside a segment, the kinds kManaged,
   // kPinnedHost and kPool are recorded as kDevice. A block may lie across adjacent segments; bytes in no segment count
-  // like those of an allocation. A block that needs more than the idle bytes of its segment is recorded as an
-  // allocation of its own. Blocks and other buffers have separate ids: a block may begin where its segment begins.
-  // Addresses (within their name space, see BufferId) must be below 2^50; others are dropped.
+  // like those of an allocation. A block whose part inside a segment exceeds the segment's idle bytes is
+  // recorded as an allocation of its own. Blocks and other buffers have separate ids: a block may begin where its
+  // segment begins. Addresses (within their name space, see BufferId) must be below 2^50; others are dropped
+  // (dropped_records counts them).
   bool RecordBlock(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Like RecordFree, for the innermost block at `address`.
@@ -241,7 +246,7 @@ class Profiler {
   // Gives a live buffer or segment another size, in bytes: for memory that was resized at its address, and for a
   // segment that grows or shrinks at its end. It keeps its stack and tags. It does not count as one more allocation,
   // but growth is added to the bytes ever allocated. Blocks that lie wholly in the part that a segment loses are
-  // removed. Returns false and changes nothing if recording is off, if `id` is not live, if a limit was reached, and if
+  // removed. Returns false and changes nothing if recording is off, if `id` is not live, if a limit was reached, or if
   // a segment would be empty, overlap another one, cut one in two or exceed the one around it.
   bool RecordResize(BufferId id, size_t bytes);
   // Like RecordResize, for the innermost block at `address`.
@@ -249,11 +254,11 @@ class Profiler {
   // Splits the segment at `address`, which must be one that ends with RecordFree, in two: the first gets `bytes` bytes,
   // the second the rest. Both have its stack and end with RecordFree. Blocks stay where they are. The second counts as
   // one more allocation. Returns false and changes nothing if recording is off, if there is no such segment, if `bytes`
-  // is 0 or not less than its size, if a segment inside it would be cut, and if a limit was reached.
+  // is 0 or not less than its size, if a segment inside it would be cut, or if a limit was reached.
   bool SplitSegment(BufferId address, size_t bytes);
   // Merges two adjacent segments that end with RecordFree into one, which has the stack of the first. `second` is the
   // address at which `first` ends. Blocks stay where they are. Returns false and changes nothing if recording is off,
-  // if they are not two such segments on one device and inside the same segment (or in none), and if a limit was
+  // if they are not two such segments on one device and inside the same segment (or in none), or if a limit was
   // reached.
   bool MergeSegments(BufferId first, BufferId second);
 
@@ -289,7 +294,7 @@ class Profiler {
  private:
   friend class internal::ProfilerAccess;
 
-  // A profiler that has joined the injected library's.
+  // Makes a profiler that has joined the profiler of the injected library.
   Profiler(const internal::InjectedProfiler& joined, bool enabled);
 
   // RecordAlloc, RecordAllocFrom and RecordFree while recording is on.

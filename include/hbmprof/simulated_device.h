@@ -66,7 +66,7 @@ class SimulatedDevice : public DeviceAllocator {
   absl::StatusOr<void*> AllocateAsync(size_t bytes, StreamId stream) override;
   // Makes the buffer pending on `stream`. Errors: those of Free.
   absl::Status FreeAsync(void* ptr, StreamId stream) override;
-  // These free the buffers that are pending on `stream`, or on every stream.
+  // Free the buffers that are pending on `stream`, or on all streams.
   void Synchronize(StreamId stream);
   void SynchronizeAll();
 

@@ -1,8 +1,7 @@
 // Snapshot: a copy of all data that a profiler has recorded, taken at one instant. Exporters read it (pprof.h). It does
 // not refer to the profiler, so a test can write one by hand.
 //
-// Contents: DriverScope, DeviceStats, DeviceProcess, TrackerStats, Snapshot. A std::optional without a value means: not
-// known.
+// A std::optional without a value means: not known.
 #ifndef HBMPROF_SNAPSHOT_H_
 #define HBMPROF_SNAPSHOT_H_
 
@@ -28,7 +27,7 @@ struct DeviceStats {
   int64_t peak_bytes_in_use = 0;   // the highest bytes_in_use since the start or the last ResetPeak
   int64_t num_allocs = 0;          // count: allocations ever recorded, blocks of pools included
   int64_t num_live = 0;            // count: allocations recorded and not freed, blocks and segments of pools included
-  int64_t largest_alloc_size = 0;  // the largest single allocation ever recorded
+  int64_t largest_alloc_size = 0;  // the largest single allocation ever recorded; segments and new sizes are included
   int64_t pool_bytes = 0;          // live segments of pools; part of bytes_in_use
   int64_t bytes_reserved = 0;      // the part of pool_bytes that no live block covers
   // From the device's probe (Profiler::SetDeviceProbe). Only for MemorySpace::kDevice.
@@ -52,7 +51,8 @@ struct DeviceProcess {
   bool is_this = false;          // this process
 };
 
-// The work of one profiler. Counts, unless stated otherwise. Only live_records and host_bytes ever decrease.
+// The work of one profiler. Counts, unless stated otherwise. Only live_records, host_bytes and max_host_bytes can
+// decrease.
 struct TrackerStats {
   int64_t foreign_frees = 0;       // frees of buffers that were not recorded, or were freed already
   int64_t replaced_records = 0;    // allocations at the id of a live buffer; its record ended, as its free was not seen
@@ -87,7 +87,8 @@ struct Snapshot {
     // Live at the last peak of the site's memory space on the site's device.
     int64_t peak_objects = 0;
     int64_t peak_bytes = 0;
-    // Live now. For kind kPool the objects are segments, and the bytes are their idle bytes.
+    // Live now. For kind kPool the objects are segments, and inuse_bytes and peak_bytes are their idle bytes, but
+    // alloc_bytes are all bytes of the segments. So a sum of alloc_bytes over all kinds counts blocks twice.
     int64_t inuse_objects = 0;
     int64_t inuse_bytes = 0;
   };
@@ -102,6 +103,7 @@ struct Snapshot {
   // If the upper 32 bits of an element of a stack are equal to those of kNamedFrame, the element is a named frame, and
   // its lower 32 bits are its index in `named_frames`.
   static constexpr uint64_t kNamedFrame = uint64_t{1} << 63;
+  static constexpr bool IsNamedFrame(uint64_t element) { return element >> 32 == kNamedFrame >> 32; }
 
   // A call stack, innermost frame first. Each element is a named frame or a return address: the call
   // instruction lies before it.
@@ -137,13 +139,13 @@ struct Snapshot {
   std::vector<Sample> samples;
   std::vector<Stack> stacks;
   std::vector<NamedFrame> named_frames;  // of the process so far; later snapshots begin with the same elements
-  std::vector<Device> devices;
-  std::vector<std::string> allocators;  // allocators[0] is ""
-  std::vector<Module> modules;          // the main program's first segment first, then by address
+  std::vector<Device> devices;           // with records, a probe or a name; the index is not a DeviceId
+  std::vector<std::string> allocators;   // allocators[0] is ""
+  std::vector<Module> modules;           // the main program's first segment first, then by address
   TrackerStats tracker;
   Python python;
   std::vector<std::pair<std::string, int64_t>> counters;  // Profiler::SetCounter: name and value, sorted by name
-  std::vector<std::string> warnings;                      // what the profile does not show, and why; a sentence each
+  std::vector<std::string> warnings;                      // sentences: what the profile does not show, and why
   int64_t time_unix_nanos = 0;                            // when the snapshot was taken
   int64_t process_id = 0;
   std::string host;  // name of the machine

@@ -5,6 +5,8 @@
 //     hbmprof::ScopedTag phase("phase", "prefill");
 //     ...what is allocated here has the labels model=llama-8b and phase=prefill...
 //   }
+//
+// For labels of everything that a process allocates, see DefaultOptions::tags and HBMPROF_TAGS (options.h).
 #ifndef HBMPROF_TAG_H_
 #define HBMPROF_TAG_H_
 
@@ -23,7 +25,7 @@ namespace hbmprof {
 // - Each distinct value is kept for the life of the process: use a small set of values, not request ids.
 // - After 1,000 distinct values of one key, further values become "other".
 // - After 64 keys or 65,536 distinct combinations of tags, a scope with a new key or combination has no effect.
-// - A scope to which one of these limits of keys, values and combinations applies is counted in
+// - A scope that exceeds one of these limits of keys, values or combinations is counted in
 //   TrackerStats::dropped_tag_values.
 // - An empty key has no effect.
 // - "device", "kind", "allocator", "bytes" and keys that begin with "pprof::" are labels of the profile itself: as tags

@@ -12,6 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
 #include "hbmprof/out_of_memory.h"
@@ -135,7 +138,7 @@ hbmprof_options FromEnvironment() {
   return all;
 }
 
-// If `given` is null or its struct is too short, all attributes are zero.
+// If `given` is null, all attributes are zero.
 hbmprof::Attributes ToAttributes(const hbmprof_attributes* given) {
   hbmprof_attributes all = {};
   if (given != nullptr) all = Overlay(all, given);
@@ -154,11 +157,18 @@ int WithDefault(const Use& use) try {
   return 0;
 }
 
-// The same with use(profiler, attributes), if recording is on.
+// Like WithDefault, with use(profiler, attributes). Returns 0 if recording is off, or if the struct has no size (that
+// allocation counts as dropped).
 template <typename Use>
 int WithAttributes(const hbmprof_attributes* given, const Use& use) {
-  return WithDefault(
-      [&](hbmprof::Profiler& profiler) { return profiler.enabled() && use(profiler, ToAttributes(given)); });
+  return WithDefault([&](hbmprof::Profiler& profiler) {
+    if (!profiler.enabled()) return false;
+    if (given != nullptr && !HasBytes(given, HBMPROF_END_OF(hbmprof_attributes, device))) {
+      profiler.RecordDropped(0);
+      return false;
+    }
+    return use(profiler, ToAttributes(given));
+  });
 }
 
 int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
@@ -182,7 +192,15 @@ int NumberOf(const Find& find) try {
   return -1;
 }
 
-// The name of a device; "" if nothing has asked for the number.
+// Returns N if `name` is "GPU:N" and N is the number of a device. Otherwise returns -1.
+int OrdinalOf(const char* name) {
+  int ordinal = -1;
+  const bool is_number = name != nullptr && std::strncmp(name, "GPU:", 4) == 0 && absl::SimpleAtoi(name + 4, &ordinal);
+  if (!is_number || ordinal < 0 || ordinal >= kOrdinals) return -1;
+  return name == "GPU:" + std::to_string(ordinal) ? ordinal : -1;  // not "GPU:07"
+}
+
+// Returns the name of a device; "" if hbmprof_device() has not returned the number.
 std::string NameOf(hbmprof::Profiler& profiler, hbmprof::DeviceId device) {
   for (const hbmprof::Snapshot::Device& known : profiler.TakeSnapshot().devices) {
     if (profiler.Device(known.name) == device) return known.name;
@@ -231,7 +249,8 @@ int hbmprof_init(const hbmprof_options* options) try {
   chosen.oom_report = all.oom_report != 0;
   chosen.socket_dir = all.socket_dir != nullptr ? all.socket_dir : "";
   chosen.oom_output = all.oom_output != nullptr ? all.oom_output : "";
-  return Status(hbmprof::Profiler::InitDefault(chosen));
+  const absl::Status made = hbmprof::Profiler::InitDefault(chosen);
+  return Status(absl::Status(made.code(), absl::StrReplaceAll(made.message(), {{"Profiler::InitDefault", __func__}})));
 } catch (const std::bad_alloc&) {
   return NoHostMemory(__func__);
 }
@@ -248,8 +267,25 @@ int hbmprof_enabled(void) {
 }
 
 int hbmprof_device(const char* name) {
+  if (const int ordinal = OrdinalOf(name); ordinal >= 0) return ordinal;
   const int number = NumberOf([&](hbmprof::Profiler& profiler) { return profiler.Device(name); });
   return number < 0 ? number : kFirstNamed + number;
+}
+
+int hbmprof_devices(int* devices, int capacity) try {
+  if (hbmprof::internal::thread_state.inside) return -1;
+  int count = 0;
+  for (const hbmprof::Snapshot::Device& device : hbmprof::Profiler::Default().TakeSnapshot().devices) {
+    const auto has_events = [](const hbmprof::DeviceStats& space) { return space.num_allocs > 0; };
+    if (std::none_of(std::begin(device.spaces), std::end(device.spaces), has_events)) continue;
+    const int number = hbmprof_device(device.name.c_str());
+    if (number < 0) return -1;
+    if (devices != nullptr && count < capacity) devices[count] = number;
+    ++count;
+  }
+  return count;
+} catch (const std::bad_alloc&) {
+  return -1;
 }
 
 int hbmprof_allocator(const char* name) {
@@ -373,20 +409,17 @@ void hbmprof_tag_pop(void) {
 
 void hbmprof_set_counter(const char* name, int64_t value) { hbmprof::SetCounter(name, value); }
 
-int hbmprof_get_stats(int device, hbmprof_stats* stats) {
-  return hbmprof_get_space_stats(device, HBMPROF_SPACE_DEVICE, stats);
-}
-
-int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats) try {
+// `function` is the name of the caller, for messages.
+static int GetStats(const char* function, int device, int space, hbmprof_stats* stats) try {
   if (!HasBytes(stats, HBMPROF_END_OF(hbmprof_stats, bytes_in_use))) {
-    return InvalidArgument("hbmprof_get_stats", "stats is null or its struct_size is not set");
+    return InvalidArgument(function, "stats is null or its struct_size is not set");
   }
   if (!IsDevice(device)) {
-    return InvalidArgument("hbmprof_get_stats", "device " + std::to_string(device) +
-                                                    " is neither 0 to 62 nor a number that hbmprof_device() returned");
+    return InvalidArgument(function, "device " + std::to_string(device) +
+                                         " is neither 0 to 62 nor a number that hbmprof_device() returned");
   }
   if (space < 0 || space >= hbmprof::kMemorySpaceCount) {
-    return InvalidArgument("hbmprof_get_stats", "space " + std::to_string(space) + " is not one of enum hbmprof_space");
+    return InvalidArgument(function, "space " + std::to_string(space) + " is not one of enum hbmprof_space");
   }
   const hbmprof::DeviceStats of_device =
       hbmprof::Profiler::Default().Stats(DeviceNumber(device), hbmprof::MemorySpace(space));
@@ -410,7 +443,15 @@ int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats) try {
   Fill(stats, all);
   return HBMPROF_OK;
 } catch (const std::bad_alloc&) {
-  return NoHostMemory("hbmprof_get_stats");
+  return NoHostMemory(function);
+}
+
+int hbmprof_get_stats(int device, hbmprof_stats* stats) {
+  return GetStats(__func__, device, HBMPROF_SPACE_DEVICE, stats);
+}
+
+int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats) {
+  return GetStats(__func__, device, space, stats);
 }
 
 int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {

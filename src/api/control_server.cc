@@ -38,9 +38,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxClients = 32;
 constexpr int kMaxNames = 100;                   // sockets of processes with one process id (in several containers)
-constexpr int kLowestDescriptor = 500;           // far from the numbers that a program may count on
+constexpr int kLowestDescriptor = 500;           // above the numbers that a program may expect for its own
 constexpr std::chrono::seconds kRequestTime{5};  // for a client to send its request
-constexpr std::chrono::seconds kAnswerTime{60};  // for a client to take its answer
+constexpr std::chrono::seconds kAnswerTime{60};  // for a client to receive its answer
 // The interval at which the server checks whether the program has closed its socket. A poll in progress does not notice
 // that, and the socket stays open in the kernel until the poll ends.
 constexpr std::chrono::seconds kCheckInterval{2};
@@ -115,7 +115,7 @@ std::string Info(const Server& server) {
   return text;
 }
 
-// Splits off the first word of `text`, which a space follows, unless it is the end.
+// Removes the first word of `text`, with the space after it, and returns the word.
 std::string_view TakeWord(std::string_view* text) {
   const std::string_view word = text->substr(0, text->find(' '));
   text->remove_prefix(std::min(word.size() + 1, text->size()));
@@ -219,7 +219,7 @@ bool ReadRequest(const Server& server, Client* client) {
   return client->request.size() <= kMaxControlRequestBytes;
 }
 
-// Sends as much of the answer as the client takes now. Returns false if the connection is to be closed.
+// Sends as much of the answer as the socket accepts now. Returns false if the connection is to be closed.
 bool SendAnswer(Client* client) {
   const ssize_t count = RetryOnSignal(
       [&] { return send(client->socket.get(), client->answer.data(), client->answer.size(), MSG_NOSIGNAL); });
@@ -228,7 +228,7 @@ bool SendAnswer(Client* client) {
   return !client->answer.empty();
 }
 
-// Reads from or writes to the client. Returns false if it has closed the connection.
+// Reads from the client or writes to it. Closes the connection and returns false if the connection has ended.
 bool Serve(const Server& server, Client* client, int events) {
   bool goes_on = client->socket.IsStillOurs() && Clock::now() < client->deadline;
   if (goes_on && events != 0) goes_on = client->is_answering ? SendAnswer(client) : ReadRequest(server, client);
@@ -272,7 +272,7 @@ void* ServeForEver(void* argument) {
     try {
       goes_on = ServeOnce(server);
     } catch (const std::exception&) {
-      // The host has no memory: the waiting clients get no answer.
+      // The host has no memory: the clients get no answer.
       for (Client& client : server->clients) client.socket.Close();
       server->clients.clear();
     }
@@ -361,8 +361,8 @@ absl::Status Listen(const std::string& directory, Server* server) {
   return absl::OkStatus();
 }
 
-// The child has no server thread, so it closes its copy of the listening socket: no client may wait for it. The list of
-// clients may be half changed, so it is not read.
+// The child has no server thread. It closes its copy of the listening socket, so that no client waits for an answer of
+// the child. Another thread may have been changing the list of clients during the fork, so the list is not read.
 void CloseInChild() {
   Server* const server = running.exchange(nullptr);
   if (server != nullptr) server->listener.Close();

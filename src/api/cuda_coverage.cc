@@ -11,7 +11,7 @@ namespace {
 
 using State = CudaEntryPoint::State;
 
-// The injected library's name of each state: see ForEachCudaEntryPoint.
+// The name that the injected library passes for each state (ForEachCudaEntryPoint).
 constexpr struct {
   State state;
   const char* name;

@@ -90,8 +90,8 @@ void StartOutput(const DefaultOptions& options) try {
   PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
 }
 
-// Returns the default path of the profiles of failed allocations and of triggers: in the directory of the other
-// profiles.
+// Returns the default path of the profiles of failed allocations and of triggers: the file `name` in the directory of
+// `output`.
 std::string BesideOutput(const std::string& output, const char* name) {
   const size_t slash = output.rfind('/');
   return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + name;
@@ -120,9 +120,9 @@ void StartThreadsNow(const DefaultOptions& options) try {
   PrintMessage("hbmprof: no control channel and no triggers: the host has no memory");
 }
 
-// Makes the process's own profiler, unless another thread has made it meanwhile; in that case returns false. The
-// calling thread must be inside the tracker (ReentryGuard). No lock is taken, since another thread could hold it when
-// the process forks. Throws std::bad_alloc.
+// Makes the process's own profiler. Returns false if another thread has made it meanwhile. The calling thread must be
+// inside the tracker (ReentryGuard). No lock is taken, since another thread could hold it when the process forks.
+// Throws std::bad_alloc.
 bool Make(const DefaultOptions& options) {
   std::unique_ptr<DefaultProfiler> made;
   if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
@@ -181,8 +181,7 @@ absl::Status MadeAlready() {
   return absl::FailedPreconditionError(
       "Profiler::InitDefault: the process's profiler exists already. Call InitDefault before anything else of hbmprof, "
       "at the start of main(): the first use of Profiler::Default(), of hbmprof.h, of c_api.h or of a wrapper makes "
-      "the "
-      "profiler, also in a static variable's constructor");
+      "the profiler, also in the constructor of a static variable");
 }
 
 // Runs before main, so that no thread waits for the dynamic linker's lock during an event.
@@ -221,7 +220,7 @@ const Snapshot& internal::ExitSnapshot() {
   auto taken = std::make_unique<OfProcess>();
   taken->process = getpid();
   taken->snapshot = joined != nullptr ? Joined(*joined).TakeExitSnapshot() : profiler.TakeSnapshot();
-  // Several threads may exit at the same time: the first snapshot counts.
+  // Several threads may exit at the same time: the first snapshot is used.
   const bool is_first = exit_snapshot.compare_exchange_strong(found, taken.get(), std::memory_order_acq_rel);
   return is_first ? taken.release()->snapshot : found->snapshot;
 }

@@ -23,7 +23,8 @@ void StartThreads();
 absl::Status WriteOutput();
 
 // Returns the snapshot for the profiles at exit. The first call takes it; later calls in the same process return the
-// same. So the profiles of a program and of the library that was injected into it agree. Throws std::bad_alloc.
+// same snapshot. So the profiles of a program and of the library that was injected into it agree. Throws
+// std::bad_alloc.
 const Snapshot& ExitSnapshot();
 
 // If there is an output, registers, for the second time, the exit handler that writes the profile. It then runs before

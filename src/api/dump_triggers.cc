@@ -32,7 +32,7 @@
 namespace hbmprof::internal {
 namespace {
 
-sem_t wakes;  // posted by the handler of the signal
+sem_t wakes;  // posted by the signal handler
 std::atomic<bool> is_requested{false};
 
 void RequestDump(int) {
@@ -65,7 +65,7 @@ class DumpTriggers {
     while (true) {
       const bool is_due = sem_clockwait(&wakes, CLOCK_MONOTONIC, &next) != 0 && errno == ETIMEDOUT;
       try {
-        if (is_requested.exchange(false)) Dump("a signal asked for it");
+        if (is_requested.exchange(false)) Dump("received the signal for a profile");
         if (is_due) Check();
       } catch (const std::exception&) {
         PrintMessage("hbmprof: no profile: the host has no memory to build it");
@@ -76,8 +76,8 @@ class DumpTriggers {
 
  private:
   struct OfDevice {
-    bool was_above = false;    // the share of its limit
-    int64_t peak_at_dump = 0;  // what growth is counted from
+    bool was_above = false;    // whether the last check found more than dump_in_use_percent in use
+    int64_t peak_at_dump = 0;  // growth is counted from this value
   };
 
   timespec Later() const {
@@ -141,7 +141,7 @@ class DumpTriggers {
     PrintMessage("hbmprof: ", reason, ": ", path);
   }
 
-  // Removes the oldest profiles that are too many.
+  // Adds `path` to the kept profiles, and removes the oldest ones beyond dump_keep.
   void Keep(const std::string& path) {
     if (!OutputPattern(options_.dump_output).has_number()) return;
     kept_.emplace_back(path, IdentityOf(path));
@@ -174,13 +174,13 @@ void StartDumpTriggers(const DefaultOptions& options) {
   if (options.dump_in_use_percent == 0 && options.dump_peak_growth == 0 && options.dump_signal == 0) return;
   if (is_started.exchange(true)) return;
   if (options.dump_output.empty()) {
-    return PrintMessage("hbmprof: no profiles at growth or signals: HBMPROF_DUMP_OUTPUT must name their path");
+    return PrintMessage("hbmprof: the profile triggers are off: set HBMPROF_DUMP_OUTPUT to the path of their profiles");
   }
   sem_init(&wakes, 0, 0);
   auto triggers = std::make_unique<DumpTriggers>(options);
   const auto run = [](void* argument) -> void* { static_cast<DumpTriggers*>(argument)->Run(); };
   if (!StartBackgroundThread(run, triggers.get())) {
-    return PrintMessage("hbmprof: no profiles at growth or signals: no thread could be started");
+    return PrintMessage("hbmprof: the profile triggers are off: no thread could be started");
   }
   triggers.release();
   if (options.dump_signal != 0 && !HandleSignal(options.dump_signal)) {

@@ -1,4 +1,4 @@
-// Profiles that are written when a device gets full, when its peak has grown, and upon a signal.
+// Profiles that are written when a device is nearly full, when its peak has grown, or at a signal.
 #ifndef HBMPROF_SRC_API_DUMP_TRIGGERS_H_
 #define HBMPROF_SRC_API_DUMP_TRIGGERS_H_
 

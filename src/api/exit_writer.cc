@@ -43,7 +43,7 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   by_default.sa_handler = SIG_DFL;
   sigaction(number, &by_default, nullptr);
   // A fault of the processor occurs again when this function returns. A signal that was sent does not, so it is raised
-  // again. The kernel, too, sends signals with si_code > 0: SIGINT for Ctrl-C, SIGHUP when a terminal closes, SIGXCPU.
+  // again. The kernel also sends signals with si_code > 0: SIGINT for Ctrl-C, SIGHUP when a terminal closes, SIGXCPU.
   const bool can_be_fault = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
   if (!can_be_fault || info->si_code <= 0) raise(number);
   errno = error;

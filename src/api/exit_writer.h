@@ -10,8 +10,8 @@ namespace hbmprof::internal {
 
 // Starts the thread, which calls `write` once at most. Sets a handler for each of these signals that has its default
 // action now: SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL. The handler waits
-// until the thread has written the profile and then restores the default action: the process ends by the same signal,
-// and a core dump shows the same instruction. If the program sets its own handler later, that one replaces this one.
+// until the thread has written the profile, and then restores the default action. So the process ends by the same
+// signal, and a core dump shows the same instruction. A handler that the program sets later replaces this handler.
 // quick_exit also writes the profile. `write` must not throw.
 //
 // Call it when Profiler::Default() has an output. A second call does nothing and returns true. Returns false if the

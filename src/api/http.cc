@@ -25,7 +25,7 @@ HttpAnswer ErrorAnswer(const absl::Status& error) {
 HttpAnswer HeapAnswer(const internal::HttpParameters& parameters) {
   PprofOptions options;
   for (const auto& [name, value] : parameters) {
-    // What pprof and Go programs send.
+    // Parameters that pprof and Go programs send; they have no effect.
     if (name == "gc" || (name == "debug" && value == "0")) continue;
     if (const absl::Status read = internal::ReadPprofLimit(name, value, &options); !read.ok()) return ErrorAnswer(read);
   }

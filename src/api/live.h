@@ -1,5 +1,5 @@
-// What a running process is asked for and told to do: by its control channel (control_server.h) and by the routes of
-// its own HTTP server (hbmprof/http.h). Everything acts on Profiler::Default(). Thread-safe, except where stated
+// The requests that a running process answers: through its control channel (control_server.h) and through the routes of
+// its own HTTP server (hbmprof/http.h). All functions act on Profiler::Default(). Thread-safe, except where stated
 // otherwise.
 #ifndef HBMPROF_SRC_API_LIVE_H_
 #define HBMPROF_SRC_API_LIVE_H_
@@ -34,13 +34,13 @@ void ResetPeaks();
 // or no KEY; kFailedPrecondition if the profiler is the injected library's. Throws std::bad_alloc.
 absl::Status SetProcessTag(std::string_view tag);
 
-// Turns recording on or off. When it is turned on, the buffers that are live at that time are forgotten, because their
-// frees may have been missed, and every device begins a new peak. Does nothing if it is on or off already. Only one
-// thread may call it: that of the control channel.
+// Turns recording on or off. When it is turned on, all live records are removed, because the frees of their buffers may
+// have been missed, and every device begins a new peak. Does nothing if it is on or off already. Only one thread may
+// call it: that of the control channel.
 void SetRecording(bool on);
 
 // Reads "max_samples" and "max_bytes" into `options`. `value` is a decimal number. Errors: kInvalidArgument if `name`
-// is another name, or if the value is no number.
+// is another name, or if `value` is not a number.
 absl::Status ReadPprofLimit(std::string_view name, std::string_view value, PprofOptions* options);
 
 }  // namespace hbmprof::internal

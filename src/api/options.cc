@@ -30,7 +30,7 @@ class Environment {
  public:
   explicit Environment(std::vector<std::string>* problems) : problems_(problems) {}
 
-  // Returns the value of the variable. A variable that is not set has the same effect as an empty one: "".
+  // Returns the value of the variable, or "" if it is not set.
   static std::string_view Value(const char* name) {
     const char* value = secure_getenv(name);
     return value == nullptr ? std::string_view() : std::string_view(value);

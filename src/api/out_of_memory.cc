@@ -38,7 +38,7 @@ constexpr size_t kReserveBytes = size_t{2} << 20;
 constexpr int kMaxProfiles = 10;  // written by one process
 constexpr std::chrono::minutes kInterval{1};
 
-// Reserved host memory. It is unmapped before a report, so that malloc can get it.
+// Reserved host memory. It is unmapped before a report, so that malloc can use it.
 std::atomic<void*> reserve{nullptr};
 
 void TakeReserve() {
@@ -141,7 +141,7 @@ std::string WriteProfile(const Snapshot& snapshot, const std::string& pattern) {
   static std::atomic<int> written{0};
   if (pattern.empty()) return "";
   if (!HasFreeDisk(pattern)) return "  profile    none: less than 64 MiB of the disk are free\n";
-  if (written.fetch_add(1) >= kMaxProfiles) return "  profile    none: this process has written ten\n";
+  if (written.fetch_add(1) >= kMaxProfiles) return "  profile    none: this process has already written ten\n";
   std::string path;
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
   const absl::Status status =
@@ -151,7 +151,7 @@ std::string WriteProfile(const Snapshot& snapshot, const std::string& pattern) {
   return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");
 }
 
-// Returns the index of the device with this name in the snapshot; nullopt if nothing was ever recorded on it.
+// Returns the index of the device with this name in the snapshot; nullopt if there is none.
 std::optional<uint32_t> DeviceIn(const Snapshot& snapshot, std::string_view name) {
   for (size_t i = 0; i < snapshot.devices.size(); ++i) {
     if (snapshot.devices[i].name == name) return static_cast<uint32_t>(i);

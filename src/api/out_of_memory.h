@@ -10,7 +10,7 @@ namespace hbmprof::internal {
 void ReserveForOutOfMemoryReports();
 
 // Stores the bytes that each call stack of `snapshot` has in use. The next report shows the growth since then. Any
-// thread may call it. If the host has no memory for it, the values of the profile before stay.
+// thread may call it. If the host has no memory for it, the values of the previous profile are kept.
 void RememberProfile(const Snapshot& snapshot) noexcept;
 
 }  // namespace hbmprof::internal

@@ -127,7 +127,8 @@ const char* OutputFile::Advice(const absl::Status& status) const {
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kPermissionDenied:
-      return " (it could be when the program started: HBMPROF_OUTPUT_OPEN=early opens the file then)";
+      return " (the directory was writable when the program started: set HBMPROF_OUTPUT_OPEN=early to open the file at "
+             "that time)";
     default:
       return "";
   }

@@ -20,8 +20,8 @@ namespace hbmprof::internal {
 // `path`, if not null, to the name of the file. Any thread may call it. Errors: those of WriteFileAtomically.
 absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes, std::string* path = nullptr);
 
-// Returns whether the file system of the directory of `pattern` has 64 MiB free: that much must stay free when hbmprof
-// writes a profile that the program did not ask for. Returns true if the system does not say. Throws std::bad_alloc.
+// Returns whether the file system of the directory of `pattern` has 64 MiB free. A profile that the program did not
+// request is written only if it has. Returns true if the system does not report the free bytes. Throws std::bad_alloc.
 bool HasFreeDisk(const std::string& pattern);
 
 // The output file of one process, which may be written several times. A file is replaced only if this process wrote it,

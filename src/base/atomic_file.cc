@@ -90,7 +90,7 @@ absl::Status OpenDirectory(int from, const std::string& name, Target* target) {
 absl::Status CheckOwner(const Target& target, const struct stat& info) {
   if (info.st_uid == geteuid()) return absl::OkStatus();
   struct stat directory;
-  if (fstat(target.directory.get(), &directory) != 0) return WriteFailure(target.path, "look at the directory", errno);
+  if (fstat(target.directory.get(), &directory) != 0) return WriteFailure(target.path, "stat the directory", errno);
   constexpr mode_t kAnyone = S_ISVTX | S_IWOTH;
   if ((directory.st_mode & kAnyone) != kAnyone || directory.st_uid == info.st_uid) return absl::OkStatus();
   return absl::PermissionDeniedError("cannot write " + target.path + ": " + target.base + " is a " +
@@ -140,7 +140,7 @@ absl::Status Resolve(bool follow, Target* target) {
     }
     from = target->directory.get();
     target->exists = fstatat(from, target->base.c_str(), &target->info, AT_SYMLINK_NOFOLLOW) == 0;
-    if (!target->exists) return errno == ENOENT ? absl::OkStatus() : WriteFailure(target->path, "look for it", errno);
+    if (!target->exists) return errno == ENOENT ? absl::OkStatus() : WriteFailure(target->path, "stat", errno);
     if (!follow || S_ISREG(target->info.st_mode)) return absl::OkStatus();
     if (!S_ISLNK(target->info.st_mode)) return NotRegular(*target);
     if (const absl::Status status = ReadLink(target, &rest); !status.ok()) return status;

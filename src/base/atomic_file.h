@@ -1,6 +1,6 @@
-// WriteFileAtomically: replaces a file in one step: at any time, a reader sees either the old or the complete new file.
-// FileOutput: the file while its parts are written.
-// WriteInPlace: writes a file that is already open, for a process that can open no more files.
+// WriteFileAtomically: replaces a file in one step, so that a reader sees either the old or the complete new file at
+// any time. FileOutput: the file while its parts are written. WriteInPlace: writes a file that is already open, for a
+// process that can open no more files.
 #ifndef HBMPROF_SRC_BASE_ATOMIC_FILE_H_
 #define HBMPROF_SRC_BASE_ATOMIC_FILE_H_
 
@@ -49,7 +49,7 @@ struct FileRules {
   FileDescriptor* keep_open = nullptr;
 };
 
-// For files that a command writes for its user.
+// The rules for files that the command writes for its user.
 inline constexpr FileRules kAsAnyCommand{{0666, true}, false, std::nullopt, nullptr, nullptr};
 
 // Writes `bytes` to an unnamed file in the directory of `path`, syncs it, and links it to `path`. If the file exists,

@@ -19,10 +19,10 @@
 //   tag KEY=VALUE sets a tag of the process, as in HBMPROF_TAGS: a label of all samples. KEY ends at the first "=";
 //                 VALUE is the rest of the line. An empty VALUE removes the tag. The answer has 0 bytes
 //   recording on, recording off
-//                 turns recording on or off. While it is off, an event of the program costs one atomic load. Then the
-//                 process still answers all requests, and shows what was recorded before. "on" removes the records of
-//                 all buffers that are live at that time, because their frees may have been missed; then it begins a
-//                 new peak. It does nothing if recording is on already. The answer has 0 bytes
+//                 turns recording on or off. While it is off, an event of the program costs one atomic load, and the
+//                 process still answers all requests with what was recorded before. "on" removes the records of all
+//                 buffers that are live at that time, because their frees may have been missed; then it begins a new
+//                 peak. It does nothing if recording is on already. The answer has 0 bytes
 #ifndef HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
 #define HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
 

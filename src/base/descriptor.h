@@ -83,9 +83,9 @@ class StandardDescriptorsTaken {
   struct stat root_ = {};
 };
 
-// Calls `open`, and returns its result: a descriptor, or -1 with errno set. The descriptor is never 0, 1 or 2.
-// Otherwise, if the program has closed one of these, the new descriptor would get its number, and the program would
-// read from that file or print into it.
+// Calls `open`, and returns its result: a descriptor, or -1 with errno set. The descriptor is never 0, 1 or 2. A
+// program may have closed one of these. A new descriptor with its number would make the program read from that file or
+// print into it.
 template <typename Open>
 int AboveStandard(Open open) {
   const StandardDescriptorsTaken taken;

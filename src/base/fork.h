@@ -17,8 +17,8 @@
 // in a probe), or if other threads hold a Mutex for too long. The child then records nothing
 // (ForkLocks::give_up_in_child).
 //
-// Not here: the dynamic linker's lock (forked_child.h). _Fork, vfork and clone run no fork handlers, so these locks are
-// not taken for them.
+// Not in this file: the dynamic linker's lock (forked_child.h). _Fork, vfork and clone run no fork handlers, so these
+// locks are not taken for them.
 #ifndef HBMPROF_SRC_BASE_FORK_H_
 #define HBMPROF_SRC_BASE_FORK_H_
 

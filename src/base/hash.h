@@ -82,7 +82,7 @@ inline uint64_t HashBytes(const char* bytes, size_t count, uint64_t seed) {
   return MultiplyFold(hash ^ FewBytes(bytes, count), kHashSeed1 ^ kHashSeed0);
 }
 
-// Whether two texts of `count` bytes are equal. Fast for short texts.
+// Returns whether two texts of `count` bytes are equal. Fast for short texts.
 inline bool EqualBytes(const char* one, const char* other, size_t count) {
   uint64_t differences = 0;
   for (; count >= 8; one += 8, other += 8, count -= 8) {

@@ -81,7 +81,7 @@ class InternTable {
   // the next array is needed after 3N/4 insertions.
   static constexpr size_t kSlotsAtOnce = 16;
 
-  // A state consists of the number of arrays, and of a bit: whether the last but one is being copied.
+  // A state consists of the number of arrays and one bit. The bit is set while the last but one array is being copied.
   static constexpr uint32_t StateOf(uint32_t levels, bool is_copying) { return levels * 2 + is_copying; }
   static constexpr uint32_t LevelsOf(uint32_t state) { return state / 2; }
   static constexpr bool IsCopying(uint32_t state) { return state % 2 != 0; }

@@ -23,7 +23,7 @@ void CountHostBytes(int64_t bytes);
 // a multiple of 2 MiB, the memory is in large pages of 2 MiB if the kernel supports them. Returns null if the kernel
 // has no memory or the limit would be exceeded. Does not change errno.
 void* MapPages(size_t bytes);
-// The same without counting, for a table that counts its host bytes while it fills.
+// Like MapPages, but does not count the bytes. It is for a table that counts its host bytes while it fills.
 void* ReservePages(size_t bytes);
 // Unmaps memory of MapPages (not ReservePages), with the same `bytes`. Does nothing if `pages` is null.
 void UnmapPages(void* pages, size_t bytes);

@@ -1,5 +1,5 @@
 // SpinLock: a lock of four bytes for sections of about ten instructions, used while events are recorded.
-// SpinLockHolder: its scoped guard. Backoff: waits in a loop. Not here: locks for slow paths (mutex.h).
+// SpinLockHolder: its scoped guard. Backoff: waits in a loop. Not in this file: locks for slow paths (mutex.h).
 #ifndef HBMPROF_SRC_BASE_SPIN_LOCK_H_
 #define HBMPROF_SRC_BASE_SPIN_LOCK_H_
 

@@ -39,9 +39,10 @@ extern __thread const Traceback* current_traceback __attribute__((tls_model("ini
 // found whose frames can be read, and when the first traceback is passed. Until then, an event only loads it.
 extern std::atomic<bool> may_have_named_frames;
 
-// While the object lives, allocations that this thread records have the frames of a traceback at the outer end of their
-// stack, if the thread's own Python functions are not known. Scopes nest: the inner scope hides the outer one. Scopes
-// must end in the reverse order of their beginning, on the thread that began them. Does not allocate memory.
+// While the object lives, allocations that this thread records have the frames of a traceback as the outermost frames
+// of their stacks, unless the Python functions of the thread itself are known. Scopes nest: the inner scope hides the
+// outer one. Scopes must end in the reverse order of their beginning, on the thread that began them. Does not allocate
+// memory.
 class ScopedTraceback {
  public:
   // `text` must stay valid as long as the object. If it is empty, the scope has no effect.

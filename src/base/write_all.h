@@ -1,4 +1,4 @@
-// WriteAll: writes a whole text, and raises none of the signals that a write can raise.
+// WriteAll: writes a whole text without raising SIGXFSZ or SIGPIPE.
 #ifndef HBMPROF_SRC_BASE_WRITE_ALL_H_
 #define HBMPROF_SRC_BASE_WRITE_ALL_H_
 

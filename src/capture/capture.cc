@@ -34,8 +34,8 @@ CapturedStack CaptureWithBacktrace(const Caller& caller, uintptr_t* pcs, int max
   return {pcs, depth, end - first > depth};
 }
 
-// Walks by rules. If the walk ends at a frame whose caller the rules do not find (WalkEnd::kUnknown), walks again with
-// guesses. The stack counts as truncated if the last walk does not end at the outermost frame.
+// Walks by rules. If the rules do not find the caller of a frame (WalkEnd::kUnknown), walks again with guesses. The
+// stack counts as truncated if the last walk does not end at the outermost frame.
 CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_depth) {
   const Path* path;
   WalkResult walk = WalkAndCache(caller, buffer, max_depth, &path);

@@ -1,6 +1,6 @@
 // StackCapture: captures the call stack at a program point, as return addresses.
 //
-// Not here: the ways to find a stack (path_cache.h, walk.h, libunwind_backend.h), loaded modules (modules.h).
+// Not in this file: the ways to find a stack (path_cache.h, walk.h, libunwind_backend.h), loaded modules (modules.h).
 #ifndef HBMPROF_SRC_CAPTURE_CAPTURE_H_
 #define HBMPROF_SRC_CAPTURE_CAPTURE_H_
 
@@ -50,7 +50,7 @@ class StackCapture {
     return path != nullptr ? CapturedStack(*path) : CaptureAfresh(caller, buffer, max_depth);
   }
 
-  // The two halves of Capture. FindPath returns the path of the stack if it is in the thread's cache, and null if not.
+  // The two steps of Capture. FindPath returns the path of the stack if it is in the thread's cache, and null if not.
   [[gnu::always_inline]] const Path* FindPath(const Caller& caller, int max_depth) const {
     PathCache* cache = method_ == Method::kRules ? active_path_cache : nullptr;
     return cache == nullptr ? nullptr : cache->Find(caller, max_depth);

@@ -154,7 +154,7 @@ struct Cie {
   Cursor program{nullptr, nullptr};
 };
 
-// Returns false if the bytes at `at` are no CIE, are damaged, or have an augmentation that is not supported.
+// Returns false if the bytes at `at` are not a CIE, are damaged, or have an augmentation that is not supported.
 bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
   Cursor in = Entry(at, readable);
   if (in.Fixed<uint32_t>() != 0) return false;  // not a CIE

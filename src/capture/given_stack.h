@@ -1,4 +1,5 @@
-// A Caller that holds a whole call stack, for programs whose stacks only their own unwinder can walk, such as Go's.
+// A Caller that holds a whole call stack. It is for programs whose stacks only their own unwinder can walk, such as Go
+// programs.
 #ifndef HBMPROF_SRC_CAPTURE_GIVEN_STACK_H_
 #define HBMPROF_SRC_CAPTURE_GIVEN_STACK_H_
 

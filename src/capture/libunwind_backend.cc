@@ -157,11 +157,11 @@ const char* LibunwindProblem() {
   return {pcs, depth, truncated};
 }
 
-// unw_backtrace is about 60 times faster than stepping, because it caches the frame layout of each code address, per
-// thread and for ever. So it would use the layout of an unloaded library for another library that is loaded at the same
-// addresses. Therefore the result is checked: if it contains an address at which several libraries were loaded, one
-// after the other, the stack is walked again by stepping. A signal handler that interrupts unw_backtrace also walks by
-// stepping, because unw_backtrace is not reentrant.
+// unw_backtrace is about 100 times faster than stepping (0.4 us instead of 46 us for 23 frames), because each thread
+// caches the frame layout of each code address for ever. So it would use the layout of an unloaded library for another
+// library that is loaded at the same addresses. Therefore the result is checked: if it contains an address at which
+// several libraries were loaded one after the other, the stack is walked again by stepping. A signal handler that
+// interrupts unw_backtrace also walks by stepping, because unw_backtrace is not reentrant.
 [[gnu::noinline]] CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
   // libunwind lists the loaded objects under the dynamic linker's lock, which may be held for ever in a forked child.

@@ -26,7 +26,8 @@ const char* LibunwindProblem();
 // libunwind is not loaded, must not be used (in a forked child), or does not find the caller's frame.
 CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth);
 
-// The same, one frame at a time and without the caches of libunwind. About 100 times slower.
+// Like CaptureWithLibunwind, but walks one frame at a time, without the caches of libunwind. It is much slower; see the
+// definition of CaptureWithLibunwind.
 CapturedStack StepWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth);
 
 }  // namespace hbmprof::internal

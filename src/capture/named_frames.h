@@ -11,7 +11,7 @@
 
 namespace hbmprof::internal {
 
-// The largest function and file name, in bytes. Longer ones are cut by those who read them.
+// The maximum lengths of a function name and a file name, in bytes. The code that reads names cuts longer ones.
 inline constexpr size_t kMaxFunctionBytes = 1024;
 inline constexpr size_t kMaxFileBytes = 4096;
 

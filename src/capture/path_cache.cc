@@ -73,7 +73,7 @@ void ReleasePages(void* pages) {
 }
 
 [[gnu::noinline]] CachePages* ObtainPages() {
-  // A thread that makes few captures does not gain enough from the pages.
+  // For a thread that makes few captures, the pages cost more than they save.
   constexpr uint32_t kCapturesBefore = 16;
   ThreadCache& mine = thread_cache;
   if (mine.must_not_obtain) return nullptr;

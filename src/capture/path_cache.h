@@ -34,7 +34,7 @@
 namespace hbmprof::internal {
 
 // Used by one thread, and by signal handlers that interrupt any of these functions. An interruption can lose an entry
-// or a count, nothing else.
+// or a count, and has no other effect.
 //
 // The cache is a set of trees, which are stored in one hash table. Each tree holds the paths of one caller (pc, sp). A
 // leaf is a path. A branch stands for the paths that are equal up to some frame and then differ: it holds the stack
@@ -83,7 +83,7 @@ class PathCache {
   void CountLearning() { ++learnings_; }
 
   // Must be called after each walk of a stack for which Find returned null. Returns whether the path of the stack
-  // should be learned: the same stack was walked before, not too long ago, and the cache is not paused.
+  // should be learned: the same stack was walked recently, and the cache is not paused.
   bool ShouldLearn(const Caller& caller, const uintptr_t* pcs, int depth);
 
  private:

@@ -1,11 +1,11 @@
-// Paths: the frames of known stacks, with the words that prove that a stack still has these frames.
+// Paths: the frames of known stacks, with the stack words that prove that a stack has these frames.
 //
 // A walk by rules (walk.h) is a pure function of (pc, sp, fp) and of the stack words that it reads: the return
 // addresses, and the saved frame pointers by which later frames are found. The result does not depend on the address of
 // the stack, because offsets and saved frame pointers are relative to sp. So a path is the caller's pc, its fp if a
 // frame is found by it, and these words. If pc, fp and words are equal, the frames are equal.
 //
-// The process keeps every path until it ends, up to a limit. Not here: the search for the path of a caller
+// The process keeps every path until it ends, up to a limit. Not in this file: the search for the path of a caller
 // (path_cache.h).
 #ifndef HBMPROF_SRC_CAPTURE_PATHS_H_
 #define HBMPROF_SRC_CAPTURE_PATHS_H_

@@ -6,10 +6,11 @@
 // its code object alive. All values that are read are checked (types, alignment, sizes). If a check fails, the stack
 // keeps its native frames.
 //
-// A Python function at a line is a named frame (named_frames.h). If the thread's own Python functions cannot be read,
-// those of a traceback that the program passed (src/base/traceback.h) take their place.
+// A Python function at a line is a named frame (named_frames.h). If the Python functions of the thread itself cannot be
+// read, those of a traceback that the program passed (src/base/traceback.h) are used instead.
 //
-// Not here: finding the interpreter, and the layout of its structs (python_layout.h). docs/python.md is for users.
+// Not in this file: finding the interpreter, and the layout of its structs (python_layout.h). docs/python.md is for
+// users.
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_H_
 #define HBMPROF_SRC_CAPTURE_PYTHON_H_
 
@@ -51,10 +52,10 @@ uintptr_t* NativeFramesOf(PythonWorkspace* workspace);
 CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& native, int max_depth,
                                 PythonWorkspace* workspace);
 
-// Returns `native`, the stack of a thread without Python functions of its own, with the frames of `traceback` at its
-// outer end. If they are more than `max_depth` frames together, outer native frames are left out, but at most half of
-// `max_depth` frames are the traceback's; the result then counts as truncated. It is in the workspace, and has no path.
-// If there is no memory for a name, the frames from there on are left out, and the result counts as truncated.
+// Returns `native`, the stack of a thread without Python functions of its own, with the frames of `traceback` as its
+// outermost frames. If the result would have more than `max_depth` frames, it counts as truncated: outer native frames
+// are left out, and at most half of the `max_depth` frames are those of the traceback. It is in the workspace, and has
+// no path. If there is no memory for a name, the frames from there on are left out, and the result counts as truncated.
 CapturedStack AppendTraceback(const CapturedStack& native, const Traceback& traceback, int max_depth,
                               PythonWorkspace* workspace);
 

@@ -1,7 +1,7 @@
 // The CPython interpreter of this process: where it keeps its state, and at which offsets its structs have the fields
 // that describe the running Python functions.
 //
-// Not here: reading a thread's frames (python.h).
+// Not in this file: reading a thread's frames (python.h).
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_LAYOUT_H_
 #define HBMPROF_SRC_CAPTURE_PYTHON_LAYOUT_H_
 

@@ -1,5 +1,5 @@
-// Frame rules by code address. Each rule is worked out once per process. All threads share one table, which is
-// lock-free and has a fixed size.
+// Frame rules by code address. Each rule is computed once per process. All threads share one table, which is lock-free
+// and has a fixed size.
 //
 // A library can be unloaded and another one loaded at the same addresses. Therefore each rule names the object that it
 // was read from, and a walk uses a rule only after it has checked that this object is loaded there now (ObjectCheck,
@@ -13,7 +13,7 @@
 //   read. It takes a lock, but one that the dynamic linker never holds while it runs other code. In a forked child this
 //   lock may be held for ever; there the rules of these objects are read again in each walk.
 //
-// Not here: how rules are read (cfi.h) and used (walk.h).
+// Not in this file: how rules are read (cfi.h) and used (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_RULES_H_
 #define HBMPROF_SRC_CAPTURE_RULES_H_
 
@@ -74,7 +74,7 @@ class ObjectCheck {
     }
     return IsLoadedSlow(object, address);
   }
-  // Remembers that `object` is loaded. Only the last kLoaded objects are remembered; IsLoaded checks the others again.
+  // Stores that `object` is loaded. Only the last kLoaded objects are stored; IsLoaded checks the others again.
   void SetLoaded(uint32_t object) { loaded_[next_++ % kLoaded] = object; }
 
   // Returns whether the walk passed an address at which several objects were loaded, one after the other.

@@ -3,8 +3,8 @@
 // A StackMemory covers the stack that contains a given stack pointer:
 // - the thread's own stack, whose bounds are found once per thread, or
 // - any other stack (of a fiber, or a signal handler's alternate stack): the pages from the stack pointer upwards. Each
-//   walk asks the kernel once for each page whether it can be read. Pages are added only in the order of their
-//   addresses, so a wrong address is rejected unless all pages up to it can be read.
+//   walk checks once for each page, by a system call, whether it can be read. Pages are added only in the order of
+//   their addresses, so a wrong address is rejected unless all pages up to it can be read.
 #ifndef HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_
 #define HBMPROF_SRC_CAPTURE_STACK_MEMORY_H_
 

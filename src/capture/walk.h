@@ -1,6 +1,6 @@
 // Walks over a stack, from a Caller outwards.
 //
-// Not here: rules by address (rules.h), access to stack memory (stack_memory.h), cached stacks (path_cache.h).
+// Not in this file: rules by address (rules.h), access to stack memory (stack_memory.h), cached stacks (path_cache.h).
 #ifndef HBMPROF_SRC_CAPTURE_WALK_H_
 #define HBMPROF_SRC_CAPTURE_WALK_H_
 
@@ -107,9 +107,9 @@ class RuleWalk {
   int StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth);
 
   // Steps out of a frame without unwind information (code generated at run time, assembler) as if it had a frame
-  // pointer. Returns kFrame only if the return address found is behind a call that can have called this frame's code:
-  // see IsReturnFromCall. The result can be wrong: if the function does not set up a frame pointer, its caller is left
-  // out.
+  // pointer. Returns kFrame only if the return address that was found directly follows a call that can have called the
+  // code of this frame: see IsReturnFromCall. The result can be wrong: if the function does not set up a frame pointer,
+  // its caller is left out.
   Step Guess(PackedRule rule);
 
   StackMemory memory;
@@ -131,7 +131,7 @@ class RuleWalk {
   uintptr_t interrupted_sp_at_;  // set together with interrupted_sp_
 };
 
-// Returns whether `pc` is directly behind a call instruction that can have called the code at `callee`. Reads the bytes
+// Returns whether `pc` directly follows a call instruction that can have called the code at `callee`. Reads the bytes
 // before `pc` only if they are in a loaded object, or the kernel confirms that they can be read. Otherwise returns
 // false.
 bool IsReturnFromCall(uintptr_t pc, uintptr_t callee);

@@ -37,8 +37,9 @@ const InjectedProfiler* FindInjected() {
     const InjectedProfiler* undecided = nullptr;
     if (found_injected.compare_exchange_strong(undecided, injected, std::memory_order_acq_rel) && is_other) {
       PrintMessage(
-          "hbmprof: the program is linked with another version of hbmprof than libhbmprof_cuda.so is, which it was "
-          "started with: each keeps an account of its own; do not add their profiles");
+          "hbmprof: the program is linked with another version of hbmprof than that of libhbmprof_cuda.so, with which "
+          "it "
+          "was started: the two record separately; do not add up their profiles");
     }
   }
   const InjectedProfiler* const found = found_injected.load(std::memory_order_acquire);

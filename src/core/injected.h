@@ -3,8 +3,8 @@
 // table has plain C types only, since the two libraries may have different versions. They share no object: each has its
 // own locks and thread state.
 //
-// Here: the table, and how a copy finds it. Not here: the table's functions (src/inject/injected_profiler.cc), and the
-// Profiler that calls them (joined.h).
+// This file declares the table and the search for it. Not in this file: the functions of the table
+// (src/inject/injected_profiler.cc), and the Profiler that calls them (joined.h).
 #ifndef HBMPROF_SRC_CORE_INJECTED_H_
 #define HBMPROF_SRC_CORE_INJECTED_H_
 
@@ -55,8 +55,9 @@ enum InjectedPart : uint32_t {
 };
 
 // No function throws. Only `read`, probes and the `end` of a probe call functions of the linked copy. Devices,
-// allocators and kinds are the injected profiler's numbers. Texts need no terminating zero. Each function does the same
-// as Profiler's function of that name. Functions that return whether they succeeded return 0 if the host has no memory.
+// allocators and kinds are the injected profiler's numbers. Texts need no terminating zero. Each function has the
+// effect of the function of Profiler with that name. Functions that return whether they succeeded return 0 if the host
+// has no memory.
 struct InjectedProfiler {
   using Record = int(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
                      uint32_t allocator);
@@ -98,7 +99,7 @@ struct InjectedProfiler {
   void (*reset_peak)(uint32_t device);
   int (*drop_device)(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count);
 
-  // The calling thread's tags. extend_tags adds a tag and returns the previous set. set_tags sets the set.
+  // The calling thread's set of tags. extend_tags adds a tag and returns the previous set. set_tags replaces the set.
   uint32_t (*extend_tags)(const char* key, size_t key_size, const char* value, size_t value_size);
   void (*set_tags)(uint32_t tags);
 

@@ -16,7 +16,8 @@ using Probe = std::function<DeviceProbe()>;
 // Not inlined, because otherwise the compiler reports the value of an empty optional as an uninitialized variable.
 [[gnu::noinline]] int64_t OrNotKnown(const std::optional<int64_t>& value) { return value.value_or(kInjectedNotKnown); }
 
-// The injected library calls this function. So no exception may leave it. (The cancellation of a thread may.)
+// The injected library calls this function, so no exception may leave it. (The exception that cancels a thread may
+// leave it.)
 int QueryProbe(void* argument, InjectedProbe* answer) {
   return Completes([&] {
     const auto& call = *static_cast<const Probe*>(argument);

@@ -232,8 +232,9 @@ class LiveTable {
   }
   // The same, if the split state has changed since the position was computed.
   Bucket* LockBucketOf(uint64_t id) const;
-  // `bucket` is null or locked. If it has no overflow bucket, has space, and does not contain the id: inserts the
-  // record, unlocks the bucket and returns true. Otherwise, also if it is null, does nothing and returns false.
+  // `bucket` is null or locked. If the bucket has no overflow bucket, has space, and does not contain the id, this
+  // inserts the record, unlocks the bucket and returns true. Otherwise, or if `bucket` is null, does nothing and
+  // returns false.
   bool InsertSimply(Bucket* bucket, uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (bucket == nullptr || bucket->overflow != nullptr || bucket->Has(id)) return false;
     Entry* free = bucket->EntryWith(0);

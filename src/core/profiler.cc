@@ -161,8 +161,8 @@ void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
 }
 
 // The functions without a Caller must not be inlined: a stack begins at the function that called them. A profiler that
-// is enabled and has no `impl_` has joined. gnu::flatten inlines all that a common event calls: with a deep stack, the
-// processor mispredicts the return of each call that is not inlined.
+// is enabled and has no `impl_` has joined. gnu::flatten inlines all functions that a common event calls: with a deep
+// stack, the processor mispredicts the return of each call that is not inlined.
 [[gnu::noinline, gnu::flatten]] bool Profiler::Alloc(BufferId id, size_t bytes, const Attributes& attributes) {
   const Caller caller = Caller::OfThisFunction();
   if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);

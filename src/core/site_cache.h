@@ -2,9 +2,9 @@
 // instead of a lookup in the table of stacks and one in the table of sites. A stack is identified by its hash.
 //
 // Thread safety: any thread may call any function; no lock is taken. An entry is two words. They hold 104 bits of a
-// hash of everything that identifies the site. If the hash is equal, the site counts as found; its key is not compared.
-// (The probability that two of a million sites have the same hash is 2^-65.) An entry that is read while another thread
-// replaces it does not match.
+// hash of everything that identifies the site. If these bits are equal, the site counts as found; its key is not
+// compared. (The probability that two of a million sites have the same hash is 2^-65.) An entry that is read while
+// another thread replaces it does not match.
 #ifndef HBMPROF_SRC_CORE_SITE_CACHE_H_
 #define HBMPROF_SRC_CORE_SITE_CACHE_H_
 

@@ -108,8 +108,8 @@ bool Add(InternTable& table, const T* entry) {
   return true;
 }
 
-// The largest number of cached steps. When it is reached, an ExtendTags with new arguments takes a lock each time, but
-// no memory for a step.
+// The largest number of cached steps. When it is reached, a call of ExtendTags with new arguments takes a lock each
+// time, and no memory for a step.
 constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
 Lazy<TagRegistry> tag_registry;  // scopes may end during static destruction

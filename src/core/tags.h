@@ -17,7 +17,7 @@ namespace hbmprof::internal {
 using TagSetId = uint32_t;
 inline constexpr TagSetId kNoTags = 0;
 
-// See hbmprof/tag.h for what they mean to a user.
+// hbmprof/tag.h describes the effect of these limits.
 inline constexpr int kMaxTagKeys = 64;
 inline constexpr int kMaxTagValuesPerKey = 1000;
 inline constexpr TagSetId kMaxTagSets = 65536;

@@ -29,7 +29,7 @@ std::string Escaped(std::string_view text) {
   return escaped;
 }
 
-// "tag_" and the key, with "_" in place of each byte that a label name may not have.
+// Returns "tag_" and the key, with "_" in place of each byte that a label name must not have.
 std::string LabelName(std::string_view key) {
   std::string name = "tag_";
   for (const char byte : key) {
@@ -62,7 +62,7 @@ std::string Label(std::string_view name, std::string_view value) {
   return std::string(name).append("=\"").append(Escaped(value)).append("\"");
 }
 
-// device="..." and, if it is known, gpu_uuid="...".
+// Returns device="..." and, if the UUID is known, gpu_uuid="...".
 std::string DeviceLabels(const Snapshot::Device& device) {
   std::string labels = Label("device", device.name);
   if (!device.uuid.empty()) labels.append(",").append(Label("gpu_uuid", device.uuid));
@@ -162,9 +162,11 @@ void AddKindsAndTags(const Snapshot& snapshot, const std::vector<std::string>& t
 }
 
 void AddTracker(const TrackerStats& tracker, bool recording, Writer* writer) {
-  writer->Begin("hbmprof_dropped_allocations_total", "counter", "Allocations that a limit of hbmprof left out.");
+  writer->Begin("hbmprof_dropped_allocations_total", "counter",
+                "Allocations not recorded because a limit was reached.");
   writer->Add("", tracker.dropped_records);
-  writer->Begin("hbmprof_dropped_bytes_total", "counter", "Bytes of the allocations that were left out.");
+  writer->Begin("hbmprof_dropped_bytes_total", "counter",
+                "Bytes of the allocations not recorded because a limit was reached.");
   writer->Add("", tracker.dropped_bytes);
   writer->Begin("hbmprof_tracker_host_bytes", "gauge", "Host memory that the tables of hbmprof take.");
   writer->Add("", tracker.host_bytes);
@@ -197,7 +199,7 @@ std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::stri
       snapshot, "hbmprof_device_memory_limit_bytes", "The capacity of the device.", false,
       [](const DeviceStats& stats) { return stats.bytes_limit; }, &writer);
   AddDevices(
-      snapshot, "hbmprof_device_memory_free_bytes", "Memory that the device can still give to any process.", false,
+      snapshot, "hbmprof_device_memory_free_bytes", "Free memory of the device, which any process can allocate.", false,
       [](const DeviceStats& stats) { return stats.bytes_free; }, &writer);
   AddDevices(
       snapshot, "hbmprof_device_driver_memory_bytes",
@@ -211,7 +213,7 @@ std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::stri
       snapshot, "hbmprof_device_pool_bytes", "Memory that recorded pools have reserved.", false,
       [](const DeviceStats& stats) { return Value(stats.pool_bytes); }, &writer);
   AddDevices(
-      snapshot, "hbmprof_device_pool_idle_bytes", "The part of it that no live block covers.", false,
+      snapshot, "hbmprof_device_pool_idle_bytes", "Memory of recorded pools that no live block covers.", false,
       [](const DeviceStats& stats) { return Value(stats.bytes_reserved); }, &writer);
   AddDevices(
       snapshot, "hbmprof_device_driver_pool_idle_bytes", "Idle memory of the pools of the driver.", false,

@@ -162,7 +162,7 @@ std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, Me
 
 // Returns null if this element of a stack is a return address.
 const Snapshot::NamedFrame* NamedFrameOf(const Snapshot& snapshot, uint64_t frame) {
-  if (frame >> 32 != Snapshot::kNamedFrame >> 32) return nullptr;
+  if (!Snapshot::IsNamedFrame(frame)) return nullptr;
   return &snapshot.named_frames[static_cast<uint32_t>(frame)];
 }
 
@@ -202,7 +202,7 @@ std::vector<std::string> FrameTexts(const Snapshot& snapshot, const std::vector<
   return texts;
 }
 
-// "  by kind    2.00 MiB device, 512 B pinned_host"; "" if there is only one kind.
+// Returns a line such as "  by kind    2.00 MiB device, 512 B pinned_host"; "" if there is only one kind.
 std::string KindsText(const Snapshot& snapshot, uint32_t device) {
   std::array<int64_t, kMemoryKindCount> bytes = {};
   for (const Snapshot::Sample& sample : snapshot.samples) {
@@ -219,7 +219,7 @@ std::string KindsText(const Snapshot& snapshot, uint32_t device) {
   return kinds > 1 ? text + "\n" : "";
 }
 
-// A line for each of the other processes that have most; "" if none is known.
+// Returns a line for each of the other processes that have the most memory; "" if none is known.
 std::string ProcessesText(const std::vector<DeviceProcess>& processes,
                           const std::function<std::string(int64_t)>& name_of) {
   std::vector<const DeviceProcess*> others;
@@ -252,7 +252,7 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
   if (failure.space == MemorySpace::kPinnedHost) return JudgeHostMemory(failure);
   const Shares shares = SharesOf(failure.stats);
   if (!shares.limit) {
-    return {OutOfMemoryCause::kUnknown, "the device does not say how much memory it has; see the call stacks below."};
+    return {OutOfMemoryCause::kUnknown, "the device does not report its capacity; see the call stacks below."};
   }
   if (failure.requested && *failure.requested > *shares.limit) {
     return {OutOfMemoryCause::kTooLarge, "the request of " + Bytes(*failure.requested) +
@@ -263,7 +263,7 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
     if (*shares.free + shares.idle >= *failure.requested) {
       return {OutOfMemoryCause::kIdlePool,
               "pools of this process hold " + Bytes(shares.idle) +
-                  " idle, which would be enough. Give them back before the call: cudaMemPoolTrimTo, "
+                  " of idle memory, which would be enough. Release it before the call: cudaMemPoolTrimTo, "
                   "torch.cuda.empty_cache(), or your pool's own function."};
     }
   }

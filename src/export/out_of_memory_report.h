@@ -1,5 +1,5 @@
-// The text of the report of a failed allocation. The functions depend only on their arguments. Not here: when a report
-// is made and where it is written (src/api/out_of_memory.cc).
+// The text of the report of a failed allocation. The functions depend only on their arguments. Not in this file: when a
+// report is made and where it is written (src/api/out_of_memory.cc).
 #ifndef HBMPROF_SRC_EXPORT_OUT_OF_MEMORY_REPORT_H_
 #define HBMPROF_SRC_EXPORT_OUT_OF_MEMORY_REPORT_H_
 
@@ -33,14 +33,14 @@ struct OutOfMemory {
 // Why an allocation failed.
 enum class OutOfMemoryCause {
   kTooLarge,        // the request is larger than the device
-  kFragmented,      // enough memory is free, but not in one piece
-  kLimit,           // enough memory is free in one piece, so a limit refused the request
+  kFragmented,      // enough memory is free, but not in one block, or it is not known whether it is in one block
+  kLimit,           // enough memory is free in one block, so a limit refused the request
   kHostLimit,       // a limit of the host on pinned memory
   kIdlePool,        // the idle memory of this process's pools would be enough
   kOtherProcesses,  // other processes hold more than this one
-  kUnaccounted,     // most of what is in use was not allocated through recorded calls
+  kUnaccounted,     // most of the memory in use was not allocated by recorded calls
   kFull,            // the recorded buffers of this process fill the device
-  kUnknown,         // the device does not say how much memory it has
+  kUnknown,         // no cause was found, or the device does not report its capacity
 };
 
 struct OutOfMemoryVerdict {
@@ -55,9 +55,9 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure);
 // Returns the report without the list of call stacks: several lines, each of which ends with a line feed.
 std::string OutOfMemorySummary(const OutOfMemory& failure);
 
-// Returns the lines of the report that say how much each kind of memory holds on the device, if it has more than one
-// kind, and which other processes have memory of it; "" if nothing is known. `device` is an index in snapshot.devices.
-// `name_of(pid)` returns the name of a process, or "".
+// Returns the lines of the report that show the bytes of each kind of memory on the device, if it has more than one
+// kind, and the other processes that have memory of it; "" if nothing is known. `device` is an index in
+// snapshot.devices. `name_of(pid)` returns the name of a process, or "".
 std::string OutOfMemoryKindsAndProcesses(const Snapshot& snapshot, uint32_t device,
                                          const std::function<std::string(int64_t pid)>& name_of);
 

@@ -1,6 +1,6 @@
 // Converts a Snapshot to profile.proto bytes. docs/profile.md describes the result.
 //
-// Not here: names for addresses (src/symbolize), writing files (src/base/atomic_file.h).
+// Not in this file: names for addresses (src/symbolize), writing files (src/base/atomic_file.h).
 #include "hbmprof/pprof.h"
 
 #include <algorithm>
@@ -187,7 +187,7 @@ absl::Status CheckSample(const Snapshot& snapshot, size_t number) {
   if (!status.ok()) return status;
   if (static_cast<int>(sample.kind) >= kMemoryKindCount) {
     return Inconsistent(name + "kind",
-                        "is " + std::to_string(static_cast<int>(sample.kind)) + ", which is no MemoryKind");
+                        "is " + std::to_string(static_cast<int>(sample.kind)) + ", which is not a MemoryKind");
   }
   const auto& tags = sample.tags;
   const auto is_unordered = [](const auto& a, const auto& b) { return a.first >= b.first; };
@@ -199,13 +199,11 @@ absl::Status CheckSample(const Snapshot& snapshot, size_t number) {
   return absl::OkStatus();
 }
 
-bool IsNamedFrame(uint64_t word) { return word >> 32 == Snapshot::kNamedFrame >> 32; }
-
 absl::Status CheckStack(const Snapshot& snapshot, size_t number) {
   const std::vector<uint64_t>& frames = snapshot.stacks[number].return_addresses;
   for (size_t i = 0; i < frames.size(); ++i) {
     const auto index = static_cast<uint32_t>(frames[i]);
-    if (!IsNamedFrame(frames[i]) || index < snapshot.named_frames.size()) continue;
+    if (!Snapshot::IsNamedFrame(frames[i]) || index < snapshot.named_frames.size()) continue;
     return Inconsistent("stacks[" + std::to_string(number) + "].return_addresses[" + std::to_string(i) + "]",
                         "is the named frame " + std::to_string(index) + ", but `named_frames` has " +
                             std::to_string(snapshot.named_frames.size()) + " elements");
@@ -353,8 +351,8 @@ class ProfileWriter {
     return a_bytes != b_bytes ? a_bytes > b_bytes : a.values[kAlloc] > b.values[kAlloc];
   }
 
-  // Merges the smallest rows, so that max_samples_ are left, or one for each device and kind of memory if these are
-  // more. See PprofOptions.
+  // Merges the smallest rows, so that max_samples_ rows are left, or one row for each device and kind of memory if
+  // these are more rows. See PprofOptions.
   void MergeSmallest(std::vector<Row>* rows) {
     std::map<std::pair<int64_t, MemoryKind>, Row> merged;  // by device and kind
     for (const Row& row : *rows) merged.try_emplace({row.device, row.kind});
@@ -425,7 +423,7 @@ class ProfileWriter {
   void PackLocationIds(const Snapshot::Stack& stack) {
     const auto add = [&](uint64_t id) { protozero::add_varint_to_buffer(&packed_ids_, id); };
     for (const uint64_t return_address : stack.return_addresses) {
-      if (IsNamedFrame(return_address)) {
+      if (Snapshot::IsNamedFrame(return_address)) {
         add(NamedFrameId(static_cast<uint32_t>(return_address)));
         continue;
       }

@@ -1,18 +1,10 @@
-# libhbmprof_cuda.so, for LD_PRELOAD: the profiler and the driver's wrapped calls. It contains static copies of all
-# libraries that it uses except the C library, and does not export them: they cannot conflict with the program's.
+# libhbmprof_cuda.so, for LD_PRELOAD: the profiler and the driver's wrapped calls.
 if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
   message(STATUS "hbmprof: the injected CUDA library is for x86-64 Linux only, so it is not built")
   return()
 endif()
 if(HBMPROF_SANITIZER)
   message(STATUS "hbmprof: the injected CUDA library holds an unsanitized hbmprof, so it is not built here")
-  return()
-endif()
-
-# If abseil is a shared library (from a distribution), its static libraries in the same folder are linked instead.
-get_target_property(_absl_type absl::status TYPE)
-if(NOT _absl_type MATCHES "^(STATIC|SHARED)_LIBRARY$")
-  message(STATUS "hbmprof: absl::status is no library but an ${_absl_type}, so the injected CUDA library is not built")
   return()
 endif()
 
@@ -63,36 +55,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
 # driver_table.cc must call the C library's dlsym, not the one of this library.
-target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_real_dlsym)
-
-set(_static $<TARGET_FILE:hbmprof>)
-if(_absl_type STREQUAL "SHARED_LIBRARY")
-  find_library(HBMPROF_STATIC_ABSL_STATUS libabsl_status.a)
-  if(NOT HBMPROF_STATIC_ABSL_STATUS)
-    message(STATUS "hbmprof: no static abseil (libabsl_status.a), so the injected CUDA library is not built")
-    set_target_properties(hbmprof_inject_cuda PROPERTIES EXCLUDE_FROM_ALL ON)
-    return()
-  endif()
-  cmake_path(GET HBMPROF_STATIC_ABSL_STATUS PARENT_PATH _absl_dir)
-  file(GLOB _absl ${_absl_dir}/libabsl_*.a)
-  target_sources(hbmprof_inject_cuda PRIVATE abseil_stand_ins.cc)
-  list(APPEND _static -Wl,--start-group ${_absl} -Wl,--end-group)
-else()
-  list(APPEND _static absl::status absl::statusor absl::strings absl::time)
-endif()
-find_library(HBMPROF_STATIC_DEFLATE libdeflate.a)
-find_library(HBMPROF_STATIC_ELF libelf.a)
-find_library(HBMPROF_STATIC_ZLIB libz.a)  # libelf's
-if(HBMPROF_STATIC_ELF)
-  target_sources(hbmprof_inject_cuda PRIVATE libelf_stand_ins.cc)
-endif()
-list(APPEND _static $<IF:$<BOOL:${HBMPROF_STATIC_DEFLATE}>,${HBMPROF_STATIC_DEFLATE},LibDeflate::LibDeflate>
-  $<IF:$<BOOL:${HBMPROF_STATIC_ELF}>,${HBMPROF_STATIC_ELF},LibElf::LibElf>
-  $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB> LibIberty::LibIberty)
-add_dependencies(hbmprof_inject_cuda hbmprof)
-set_property(TARGET hbmprof_inject_cuda APPEND PROPERTY LINK_DEPENDS $<TARGET_FILE:hbmprof>)
-target_link_libraries(hbmprof_inject_cuda PRIVATE ${_static} Threads::Threads ${CMAKE_DL_LIBS})
-target_link_options(hbmprof_inject_cuda PRIVATE -static-libstdc++ -static-libgcc LINKER:--exclude-libs,ALL)
+target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_real_dlsym HBMPROF_EXPORTS_DLSYM)
 
 # It is installed into its own folder, because programs do not link it, and because libhbmprof_cuda.a is another library
 # (hbmprof::cuda).

@@ -4,7 +4,7 @@
 //     else in the first dlsym in it.
 // Every other call jumps to the C library's function.
 //
-// It must be a jump, because the C library identifies the caller by the return address: RTLD_NEXT means "after the
+// They must be jumps, because the C library identifies the caller by the return address: RTLD_NEXT means "after the
 // caller", and the search path of dlopen is the caller's. So the entry points are written in assembly and read only the
 // arguments. dlsym with RTLD_NEXT or RTLD_DEFAULT always jumps: the search finds the wrappers that this library exports
 // if they come first.

@@ -1,5 +1,5 @@
 // _exit and _Exit, which replace those of the C library in the whole process when this library is preloaded. They write
-// the profile first. Not here: the code that writes it (src/api/exit_writer.h).
+// the profile first. Not in this file: the code that writes it (src/api/exit_writer.h).
 #include <sys/syscall.h>
 #include <unistd.h>
 

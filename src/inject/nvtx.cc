@@ -2,7 +2,7 @@
 // uses NVTX 3 loads the library that NVTX_INJECTION64_PATH names and calls InitializeInjectionNvtx2 in it, once for
 // each of its modules that contains a copy of NVTX; `hbmprof run --nvtx` names this library.
 //
-// Environment: HBMPROF_NVTX=innermost|outermost|path, which of the ranges the label names.
+// Environment: HBMPROF_NVTX=innermost|outermost|path selects the ranges that the label names.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -197,7 +197,7 @@ void Take(nvtx::FunctionTable table, unsigned size, unsigned number, Signature* 
 }  // namespace hbmprof::internal
 
 // Called by a program's copy of NVTX when it is first used. Replaces the functions of that copy by the functions above;
-// its other functions keep doing nothing. Returns 1, or 0 if the copy has none of these functions.
+// its other functions still do nothing. Returns 1, or 0 if the copy has none of these functions.
 extern "C" [[gnu::visibility("default")]] int InitializeInjectionNvtx2(
     hbmprof::internal::nvtx::GetExportTable* get_export_table) {
   using namespace hbmprof::internal;  // NOLINT: its functions

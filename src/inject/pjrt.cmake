@@ -1,10 +1,13 @@
-# libhbmprof_pjrt.so. It links the static library, whose symbols are hidden: they cannot conflict with the program's.
+# libhbmprof_pjrt.so.
 
 # The C interface is compiled again, because it is hidden in the static library.
 set(_c_api ${PROJECT_SOURCE_DIR}/src/api/c_api.cc ${PROJECT_SOURCE_DIR}/src/api/version.cc)
 hbmprof_injected_library(hbmprof_pjrt ${CMAKE_CURRENT_SOURCE_DIR}/exports_pjrt_plugin.map pjrt_plugin.cc ${_c_api})
 set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_pjrt PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 
-# Abseil stays a shared library. It cannot conflict with another copy in the program, because its names are in a
-# namespace of its version (absl::debian3 on Debian).
-target_link_libraries(hbmprof_pjrt PRIVATE hbmprof absl::strings)
+# libhbmprof_c.so: the C interface for the Python package (python/hbmprof), which works where no package of the
+# distribution is installed.
+if(HBMPROF_PORTABLE OR HBMPROF_BUILD_TESTS)
+  hbmprof_injected_library(hbmprof_c ${CMAKE_CURRENT_SOURCE_DIR}/exports_c.map ${_c_api})
+  set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_c PROPERTIES COMPILE_OPTIONS -fvisibility=default)
+endif()

@@ -1,8 +1,8 @@
 // libhbmprof_pjrt.so: a PJRT plugin that loads another plugin and returns its wrapped table (hbmprof/pjrt.h), for
 // programs that load a plugin by its path. Exports GetPjrtApi and the C interface (hbmprof/c_api.h).
 //
-// The other plugin is the one that HBMPROF_PJRT_PLUGIN names; without that variable it is libtpu, in the places where
-// JAX and pytorch/xla search it. The other plugin is never unloaded.
+// The other plugin is the one that HBMPROF_PJRT_PLUGIN names; without that variable it is libtpu, in the directories
+// where JAX and pytorch/xla search for it. The other plugin is never unloaded.
 //
 // A program may use the result of GetPjrtApi without a check. So if there is no plugin, the result is a table in which
 // every function returns an error with the reason.
@@ -39,8 +39,8 @@ namespace {
 
 using GetApi = const PJRT_Api* (*)();
 
-// Does not join libhbmprof_cuda.so: a plugin's buffers lie in memory that the plugin got from the driver, at addresses
-// that the handles do not show. In one profiler they would count twice.
+// This library does not join libhbmprof_cuda.so. The buffers of a plugin lie in memory that the plugin got from the
+// driver, at addresses that the handles do not show. In one profiler these bytes would count twice.
 [[gnu::constructor(101)]] void KeepToOwnProfiler() { StaySeparate(); }
 
 // The result of GetPjrtApi, and the reason if it is not the table of a plugin.
@@ -166,7 +166,7 @@ std::unique_ptr<Answer> WrapPlugin() {
   const Loaded plugin = FindPlugin();
   if (plugin.library == nullptr) return Refuse(plugin.problem);
   const auto get_api = reinterpret_cast<GetApi>(dlsym(plugin.library, "GetPjrtApi"));
-  if (get_api == nullptr) return Refuse(plugin.path + " is no PJRT plugin: it has no function GetPjrtApi");
+  if (get_api == nullptr) return Refuse(plugin.path + " is not a PJRT plugin: it has no function GetPjrtApi");
   if (get_api == &GetPjrtApi) return Refuse(plugin.path + " is libhbmprof_pjrt.so itself");
   const PJRT_Api* const api = get_api();
   if (api == nullptr) return Refuse("GetPjrtApi of " + plugin.path + " returned null");

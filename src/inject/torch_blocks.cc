@@ -94,7 +94,7 @@ void Refuse(Device& device, State reason, int64_t reported = 0, int64_t counted 
 
 // --- Failures of the driver's calls that PyTorch repeats. ---
 
-// The failure of the thread's last call, until PyTorch gives up or allocates.
+// The failure of the thread's last call, until PyTorch reports its out-of-memory error or allocates.
 struct LeftFailure {
   bool is_left = false;
   std::string_view call;
@@ -105,8 +105,8 @@ thread_local LeftFailure left_failure __attribute__((tls_model("initial-exec")))
 
 std::string_view FileName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// Given the files of a stack from the innermost frame outwards: whether the frame in `file` decides if PyTorch's
-// caching allocator has made a call of the driver, and how.
+// Call IsTorchCall for the file of each frame of a stack, innermost frame first, until the result is not kUndecided.
+// The result is kYes if PyTorch's caching allocator has called the driver, and kNo if other code has.
 enum class TorchCall : uint8_t { kYes, kNo, kUndecided };
 TorchCall IsTorchCall(std::string_view file) {
   if (file.rfind("libc10_cuda.so", 0) == 0) return TorchCall::kYes;

@@ -1,6 +1,6 @@
-// PyTorch's blocks in the profile: what its caching allocator reports (torch_hook.h) becomes blocks of the driver's
-// memory. The reports are compared with PyTorch's own total. If they do not agree for a device, only the driver's
-// memory of that device is shown, and a warning in each snapshot says why.
+// PyTorch's blocks in the profile: the allocations that its caching allocator reports (torch_hook.h) become blocks of
+// the driver's memory. The reports are compared with PyTorch's own total. If they do not agree for a device, only the
+// driver's memory of that device is shown, and a warning in each snapshot says why.
 #ifndef HBMPROF_SRC_INJECT_TORCH_BLOCKS_H_
 #define HBMPROF_SRC_INJECT_TORCH_BLOCKS_H_
 
@@ -19,8 +19,8 @@ void AddTorchWarningsToSnapshots();
 
 // Call it after a call of the driver, made by `caller`, has failed because there was no memory. Returns true if
 // PyTorch's caching allocator has made the call: then it frees its cached blocks and tries again, and the failure is
-// reported (ReportOutOfMemory) only if PyTorch says that it gives up. A later failure of the thread replaces the
-// earlier one.
+// reported (ReportOutOfMemory) only if PyTorch reports its own out-of-memory error. A later failure of the thread
+// replaces the earlier one.
 bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller);
 
 }  // namespace hbmprof::internal

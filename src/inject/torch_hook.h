@@ -1,5 +1,5 @@
-// The functions of PyTorch's libc10.so that the injected library interposes. PyTorch calls them to tell its own
-// profiler of each block that its caching allocator hands out and takes back. The mangled names contain the argument
+// The functions of PyTorch's libc10.so that the injected library interposes. PyTorch calls them to report to its own
+// profiler each block that its caching allocator hands out and takes back. The mangled names contain the argument
 // types, so a PyTorch release with other arguments calls neither of them.
 #ifndef HBMPROF_SRC_INJECT_TORCH_HOOK_H_
 #define HBMPROF_SRC_INJECT_TORCH_HOOK_H_

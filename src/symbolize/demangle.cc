@@ -223,7 +223,8 @@ struct RustName {
   std::string text;
   std::jmp_buf too_long;
 
-  // REQUIRES: called by libiberty, which has no other way to stop.
+  // Called by libiberty for each part. If the name is too long, it leaves libiberty by longjmp, because libiberty
+  // provides no other way to stop.
   static void Append(const char* part, size_t bytes, void* name) {
     auto* const self = static_cast<RustName*>(name);
     if (self->text.size() + bytes > kMaxBytes) std::longjmp(self->too_long, 1);

@@ -9,7 +9,7 @@ namespace hbmprof::internal {
 
 // Returns the short name of `symbol` (NUL-terminated). The name of C++ and Rust symbols is demangled.
 // - C++: without return type, parameters, template arguments, ABI tags and the suffixes that compilers append to parts
-//   and copies of a function. Scopes stay, also functions as scopes of their lambdas: "ns::Class::method",
+//   and copies of a function. Scopes are kept, including functions that are the scopes of lambdas: "ns::Class::method",
 //   "(anonymous namespace)::f", "f::{lambda#1}::operator()".
 // - Rust (v0 and legacy symbols): without the hash and the generic arguments of the path: "crate::module::f",
 //   "<crate::Pool<u8> as crate::Grow>::grow", "crate::f::{closure#0}".

@@ -1,6 +1,6 @@
 // ElfSymbolizer: function names from the symbol tables of the modules' files.
 //
-// Not here: source lines (`hbmprof symbolize` reads DWARF), the list of modules (part of the snapshot).
+// Not in this file: source lines (`hbmprof symbolize` reads DWARF), the list of modules (part of the snapshot).
 #include <fcntl.h>
 #include <gelf.h>
 #include <sys/stat.h>
@@ -156,9 +156,9 @@ class SymbolTable {
     size_t name_length;
     const std::string* found;  // the name and the short name, concatenated; null until it is needed
   };
-  // Orders by address. Of several names for one address, the name to show comes first: an exported one, one with a
-  // size, one without a leading underscore (malloc, not __libc_malloc), then in alphabetical order, so that every
-  // process shows the same name.
+  // Orders by address. Names of one address are ordered so that the name to show comes first: exported names before
+  // local ones, names with a size before names without, names without a leading underscore before the others (malloc,
+  // not __libc_malloc), and then in alphabetical order. So every process shows the same name.
   struct Candidate {
     uint64_t address;
     uint64_t size;

@@ -61,7 +61,7 @@ class Examiner {
         Problem(Cat("sample type ", profile_.text(type.type()), " appears twice: only the first can be selected"));
       }
     }
-    if (!known) Problem(Cat("default_sample_type ", wanted, " is none of its sample types"));
+    if (!known) Problem(Cat("default_sample_type ", wanted, " is not one of its sample types"));
     for (const int64_t expression : {message_.drop_frames(), message_.keep_frames()}) {
       RE2::Options options;
       options.set_log_errors(false);
@@ -72,8 +72,10 @@ class Examiner {
             Cat("drop_frames or keep_frames is not a regular expression, so it hides no frame: ", compiled.error()));
       }
     }
-    if (!message_.has_period_type()) Note("it has no period type: pprof compares it only with others that have none");
-    if (message_.time_nanos() == 0) Note("it has no time: give the files to leaks in order");
+    if (!message_.has_period_type())
+      Note("it has no period type: pprof compares it only with profiles that also have none");
+    if (message_.time_nanos() == 0)
+      Note("it has no time: give the files to `hbmprof leaks` in the order of their times");
     if (message_.duration_nanos() != 0) Note("it has a duration: some viewers add up profiles with a duration");
     int empty = 0;
     for (const std::string& text : message_.string_table()) empty += text.empty() ? 1 : 0;
@@ -162,10 +164,10 @@ class Examiner {
           Note(Cat(value("truncated_stacks"), " stacks were cut at the depth limit (HBMPROF_STACK_DEPTH)"));
         }
         if (value("replaced_records") != 0) {
-          Note(Cat(value("replaced_records"), " buffers were freed by a call that was not seen"));
+          Note(Cat(value("replaced_records"), " buffers were freed by a call that was not recorded"));
         }
         if (value("foreign_frees") != 0) {
-          Note(Cat(value("foreign_frees"), " frees were of buffers whose allocation was not seen"));
+          Note(Cat(value("foreign_frees"), " frees were of buffers whose allocation was not recorded"));
         }
       } else if (comment.word == "python") {
         const auto problem = comment.values.find("problem");
@@ -246,7 +248,8 @@ Command AddCheckCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("check", "Check whether profiles are well formed and complete");
   auto files = std::make_shared<std::vector<std::string>>();
   arguments->add_option("FILE", *files, "Profiles; - is standard input")->required();
-  arguments->footer("Exits with 1 if one has problems, with 2 if one cannot be read at all. Notes are no problems.");
+  arguments->footer(
+      "Exits with 1 if a profile has problems and with 2 if a profile cannot be read. Notes are not problems.");
   return {arguments,
           [files]() -> absl::StatusOr<int> {
             int code = kSuccess;

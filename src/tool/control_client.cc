@@ -54,7 +54,7 @@ absl::Status Connect(const Connection& connection) {
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) return Unavailable(path, "the path is too long for a socket");
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  // If the queue of a Unix socket is full, connect fails at once. So it is tried again until there is space.
+  // If the queue of a Unix socket is full, connect fails at once. So connect is called again until the queue has space.
   for (int waited = 0; waited <= connection.millis; waited += 10) {
     if (connect(connection.fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
       return absl::OkStatus();

@@ -224,7 +224,7 @@ Command AddConvertCommand(CLI::App& tool) {
       ->add_option("--to", options->to, "folded, speedscope or json; of a recording: xplane, perfetto or memory-viz")
       ->required()
       ->check(CLI::IsMember(formats));
-  arguments->add_option("-o,--output", options->output, "Where to write (default: standard output)");
+  arguments->add_option("-o,--output", options->output, "The output file (default: standard output)");
   arguments->add_option("-t,--type", options->type, "Sample type, of folded stacks (default: the profile's own)");
   arguments->add_option("-b,--by", options->by, "Labels to put above the stacks: device,kind")
       ->delimiter(',')

@@ -104,7 +104,7 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
     return absl::InvalidArgumentError(Cat("--fail-over ", options.fail_over, ": write a size such as 1MiB"));
   }
   if (options.files.empty()) {
-    if (options.after.empty()) return absl::InvalidArgumentError("FILE is required, or --after");
+    if (options.after.empty()) return absl::InvalidArgumentError("FILE or --after is required");
     options.files = {options.base};
   }
   std::vector<std::string> files = {options.base};
@@ -122,7 +122,7 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
     PrintText(options, *query, sums, total);
     if (failed) {
       const std::string size = FormatValue(limit, query->unit, options.exact);
-      PrintVisible("\n" + Colored(Cat("FAILED: it grew by more than ", Visible(size)), Tone::kGrowth) + "\n");
+      PrintVisible("\n" + Colored(Cat("FAILED: the total grew by more than ", Visible(size)), Tone::kGrowth) + "\n");
     }
   }
   return failed ? kFinding : kSuccess;
@@ -133,11 +133,13 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
 Command AddDiffCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("diff", "Show what changed between two profiles");
   auto options = std::make_shared<DiffOptions>();
-  arguments->add_option("BASE", options->base, "The profile from before: a file, process or URL")->required();
-  arguments->add_option("FILE", options->files, "The profile from after; several are added up");
-  arguments->add_option("--after", options->after, "Wait between BASE and FILE, such as 60s; FILE is BASE if missing");
+  arguments->add_option("BASE", options->base, "The earlier profile: a file, a process or a URL")->required();
+  arguments->add_option("FILE", options->files, "The later profile; several profiles are added up");
+  arguments->add_option("--after", options->after,
+                        "Time to wait between BASE and FILE, such as 60s; without FILE, BASE is read twice");
   options->AddTo(*arguments);
-  arguments->add_option("--fail-over", options->fail_over, "Exit with 1 if the total grew by more, such as 1MiB");
+  arguments->add_option("--fail-over", options->fail_over,
+                        "Exit with 1 if the total grew by more than this size, such as 1MiB");
   return {arguments, [options] { return RunDiff(*options); }, true};
 }
 

@@ -105,14 +105,15 @@ void Nvml(Findings& findings) {
   const bool container = std::filesystem::exists("/.dockerenv", error) ||
                          FirstLine("/proc/1/cgroup").find("docker") != std::string::npos ||
                          FirstLine("/proc/1/cgroup").find("kubepods") != std::string::npos;
-  findings.Say("NVML", container ? "found; in a container it may not know process ids, then `unaccounted` counts all "
-                                   "processes on a device"
-                                 : "found: `unaccounted` is this process's own");
+  findings.Say("NVML", container
+                           ? "found; in a container it may not find this process, and `unaccounted` then counts all "
+                             "processes on a device"
+                           : "found: `unaccounted` counts this process only");
 }
 
 void Toolkit(Findings& findings) {
   const absl::StatusOr<std::string> nvcc = FindProgram("nvcc");
-  findings.Say("toolkit", nvcc.ok() ? *nvcc : "no nvcc; none is needed to profile");
+  findings.Say("toolkit", nvcc.ok() ? *nvcc : "no nvcc; profiling does not need it");
 }
 
 void Limits(Findings& findings) {
@@ -235,7 +236,7 @@ void FindPython(Elf* elf, Elf_Scn* symbols, const GElf_Shdr& header, std::string
   program.python = Cat("3.", program.python_minor, version != 0 ? Cat(".", version >> 8 & 0xff) : std::string());
 }
 
-// The same for a program that is linked with an interpreter. Takes the version from the name of the library.
+// Finds the version for a program that is linked with an interpreter. Takes it from the name of the library.
 void FindLinkedPython(Program& program) {
   constexpr std::string_view kStart = "libpython3.";
   for (const std::string& name : program.needed) {
@@ -408,18 +409,21 @@ void Target(const std::string& command, const std::string& library, Findings& fi
   const std::string runtime = NeededLike(program, "libcudart.so");
   const std::string driver = NeededLike(program, "libcuda.so");
   const bool looks_up = bytes->find("cuGetProcAddress") != std::string::npos;
-  findings.Say("CUDA", !runtime.empty()  ? Cat("the shared runtime, ", runtime, ": tracked through the driver")
-                       : looks_up        ? "the static runtime is in the program: tracked through the driver"
-                       : !driver.empty() ? "the driver, linked: tracked"
-                                         : "none in the program itself; what its libraries use is also tracked");
+  findings.Say("CUDA", !runtime.empty() ? Cat("the shared runtime, ", runtime, ": tracked through the driver")
+                       : looks_up       ? "the static runtime is in the program: tracked through the driver"
+                       : !driver.empty()
+                           ? "the driver, linked: tracked"
+                           : "the program itself does not use it; CUDA calls of its libraries are also tracked");
   if (!NeededLike(program, kTorchLibrary).empty()) {
-    findings.Say("PyTorch", "linked: `hbmprof doctor -- PATH/libc10_cuda.so` says whether its blocks are shown");
+    findings.Say("PyTorch", "linked: `hbmprof doctor -- PATH/libc10_cuda.so` reports whether its blocks are shown");
   }
   Python(program, findings);
   if (program.functions > 0) {
-    findings.Say("frame pointers", Cat(FormatPercent(program.frame_pointer_functions, program.functions), " of ",
-                                       program.functions, " functions; stacks are complete without, by unwind tables",
-                                       program.unwind_tables ? "" : ", of which this program has none"));
+    findings.Say("frame pointers",
+                 Cat(FormatPercent(program.frame_pointer_functions, program.functions), " of ", program.functions,
+                     " functions; ",
+                     program.unwind_tables ? "with its unwind tables, stacks are complete without them"
+                                           : "the program has no unwind tables"));
   } else {
     findings.Say("frame pointers", "unknown: no symbols");
   }
@@ -453,7 +457,7 @@ Command AddDoctorCommand(CLI::App& tool) {
                       "List the driver's calls: tracked, passed through, absent");
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
   arguments->add_flag("--coverage-only", options->coverage_only)->group("");
-  arguments->add_option("command", options->command, "A program to look at, or PyTorch's libc10_cuda.so, after --");
+  arguments->add_option("command", options->command, "After --: a program to check, or PyTorch's libc10_cuda.so");
   arguments->footer("A line that begins with ! names something that cannot be recorded; then the exit code is 1.");
   return {arguments, [options] { return RunDoctor(*options); }};
 }

@@ -61,7 +61,8 @@ Command AddDumpCommand(CLI::App& tool) {
   arguments->add_option("-o,--output", options->output,
                         "The file to write; - is standard output. Default: a new file in the working directory");
   arguments->add_flag("--reset-peak", options->reset_peak, "Begin a new peak in the process afterwards");
-  arguments->add_option("--socket-dir", options->directory, "Where the sockets are, if not in $HBMPROF_SOCKET_DIR")
+  arguments
+      ->add_option("--socket-dir", options->directory, "The directory of the sockets, if it is not $HBMPROF_SOCKET_DIR")
       ->type_name("DIR");
   return {arguments, [options] { return RunDump(*options); }};
 }

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kHistoryPoints = 240;
 constexpr size_t kMaxSites = 30;
 constexpr int kMaxChanges = 4;
-// A process that hangs must not make a scraper give up, which most do after ten seconds.
+// Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
 constexpr int kWaitMillis = 3'000;
 constexpr std::chrono::seconds kSitesAge{1};
 

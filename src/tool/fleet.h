@@ -20,7 +20,7 @@
 
 namespace hbmprof::tool {
 
-// All functions are thread-safe. They ask the processes at the time of the call, unless their comment says otherwise.
+// All functions are thread-safe. They query the processes at the time of the call, unless their comment says otherwise.
 class Fleet {
  public:
   struct Options {
@@ -30,7 +30,7 @@ class Fleet {
     // is compressed. 0: no limit. The defaults are the limits of Pyroscope.
     int64_t max_samples = 16'000;
     int64_t max_bytes = 4 << 20;
-    // The tag keys "KEY,KEY,..." by which the metrics split the bytes in use; "": each process's own choice.
+    // The tag keys "KEY,KEY,..." by which the metrics split the bytes in use; "": those that each process has set.
     std::string metrics_tags;
   };
   // The processes with this id or name; all processes if both are "".
@@ -59,8 +59,8 @@ class Fleet {
   // kResourceExhausted (four changes are being measured already).
   absl::StatusOr<std::string> Profile(const Selection& selection, const ProfileMerger::Labels& where, double seconds);
 
-  // Returns what holds the memory of a process: {"total", "rows": [{"name", "where", "flat"}]}, with the 30 largest
-  // rows. The answer is at most one second old. Errors: as for Profile.
+  // Returns the functions that hold the memory of a process: {"total", "rows": [{"name", "where", "flat"}]}, with the
+  // 30 largest rows. The answer is at most one second old. Errors: as for Profile.
   absl::StatusOr<Json> Sites(const std::string& pid);
 
   // Returns the page of `hbmprof report` for a process. Errors: as for Profile.

@@ -81,14 +81,15 @@ void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
     }
   }
   if (end - begin < 3) {
-    series.restart = Cat("the dumps are of ", starts.size(),
-                         " processes, none of which wrote three in a row: they are judged as if they were of one");
+    series.restart =
+        Cat("the dumps are of ", starts.size(),
+            " processes, and none of these wrote three dumps in a row: all dumps are judged as those of one process");
     return;
   }
   series.begin = begin;
   series.end = end;
   series.restart = Cat("the program was restarted ", starts.size() == 2 ? "once" : Cat(starts.size() - 1, " times"),
-                       ": dumps ", begin + 1, " to ", end, " are judged, the longest run of one process");
+                       ": only dumps ", begin + 1, " to ", end, " are judged, the longest series of one process");
 }
 
 // Judges courses over one series of dumps and one sample type.
@@ -138,16 +139,16 @@ class CourseJudge {
     switch (site.verdict) {
       case Verdict::kFlat:
         site.why = j.returned > 0 ? "shrank" : "did not change";
-        site.more_dumps = "a leak only if it begins to grow";
+        site.more_dumps = "it is a leak only if it begins to grow";
         return;
       case Verdict::kUpAndDown:
-        site.why = Cat("gave back ", Percent(j.returned / j.taken), " of what it took");
-        site.more_dumps = "a leak only if its low points go on rising";
+        site.why = Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added");
+        site.more_dumps = "it is a leak only if its lowest values continue to rise";
         return;
       case Verdict::kStopped:
         site.why = Cat("last grew at dump ", dumps[j.last_growth] + 1, " of ", dumps.back() + 1,
-                       j.slowing ? ", ever more slowly" : "");
-        site.more_dumps = "a leak only if it grows again";
+                       j.slowing ? ", and its growth slowed down before" : "");
+        site.more_dumps = "it is a leak only if it grows again";
         return;
       case Verdict::kPerhaps:
         ExplainPerhaps(j, dumps, site);
@@ -168,10 +169,10 @@ class CourseJudge {
   Growth Describe(const Judgement& j, const std::vector<size_t>& dumps) const {
     const size_t intervals = dumps.size() - 1 - j.first;
     const std::string since = j.first == 0 ? "" : Cat(" since dump ", dumps[j.first] + 1);
-    return {intervals, Cat("grew for good in ", j.steps, " of ", intervals, " intervals", since),
-            j.fall > 0 ? Cat("gave back at most ", Bytes(j.fall, unit_), " at a time") : "gave nothing back",
-            Cat("the last third brought ", Percent(std::max(0.0, j.late / 2)),
-                " of the growth since the first (even growth: 50 %)")};
+    return {intervals, Cat("grew permanently in ", j.steps, " of ", intervals, " intervals", since),
+            j.fall > 0 ? Cat("freed at most ", Bytes(j.fall, unit_), " at a time") : "freed nothing",
+            Cat("the last third has ", Percent(std::max(0.0, j.late / 2)),
+                " of the growth after the first third (50 % if the growth is even)")};
   }
 
   void ExplainPerhaps(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
@@ -179,17 +180,18 @@ class CourseJudge {
     if (dumps.size() < 6) {
       site.why = Cat(growth.grew, ", ", growth.returned, "; ", dumps.size(),
                      " dumps cannot distinguish a leak from a cache that fills");
-      site.more_dumps = "six dumps decide if it grows evenly, twelve if it grows in bursts";
+      site.more_dumps = "six dumps are enough if it grows evenly, twelve if it grows in bursts";
     } else if (j.slowing) {
       site.why = Cat("is slowing down: ", growth.late);
       site.more_dumps = "dumps over twice the time show whether it stops";
     } else if (j.in_jumps) {
       site.why = Cat("grew in a few jumps (", j.steps, " of ", growth.intervals, " intervals), the last one ",
                      Percent(j.tail), " of the time before the end: one-time jumps look the same");
-      site.more_dumps = "more jumps in as much time again make it a leak, none clears it";
+      site.more_dumps =
+          "after twice the time, it is a leak if there were more jumps, and not a leak if there were none";
     } else {
       site.why = Cat(growth.grew, ", unevenly; ", growth.returned, "; ", growth.late);
-      site.more_dumps = "dumps over twice the time show whether it goes on";
+      site.more_dumps = "dumps over twice the time show whether the growth continues";
     }
   }
 
@@ -199,7 +201,7 @@ class CourseJudge {
       case Judgement::Reason::kTrend: {
         char trend[32];
         std::snprintf(trend, sizeof(trend), "%.1f", j.trend);
-        site.why = Cat("rises through noise: the trend is ", trend, " times its standard error; ", growth.late);
+        site.why = Cat("fluctuates and rises: the trend is ", trend, " times its standard error; ", growth.late);
         break;
       }
       case Judgement::Reason::kEven:
@@ -216,8 +218,9 @@ class CourseJudge {
     if (site.sure == Sure::kHigh) {
       site.more_dumps = "a cache that is not yet full looks the same: dump again when it must be full";
     } else {
-      site.more_dumps = Cat(dumps.size() < 6 ? "six" : "twelve",
-                            " dumps are surer; a cache that is not yet full looks the same until it is");
+      site.more_dumps =
+          Cat(dumps.size() < 6 ? "six" : "twelve",
+              " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is full");
     }
   }
 
@@ -281,8 +284,9 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
   if (!counter.empty()) {
     const size_t different = CountDifferent(series.counts, series.begin, series.end);
     if (different < 3) {
-      return absl::InvalidArgumentError(Cat("counter '", counter, "' has only ", different, " values in ", judged,
-                                            " dumps: too few for growth per unit of it; leave --per out"));
+      return absl::InvalidArgumentError(
+          Cat("counter '", counter, "' has only ", different, " values in ", judged,
+              " dumps: these are too few to compute growth per unit of it; leave out --per"));
     }
   }
   // If two dumps have the same time, the clock was too coarse for this series.

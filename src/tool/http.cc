@@ -192,7 +192,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
                               {"Referrer-Policy", "no-referrer"},
                               {"Cross-Origin-Resource-Policy", "same-origin"},
                               {"Cache-Control", "no-store"}});
-  // Answers every request, so that the library's own routing, which can serve files, is never reached.
+  // Answers every request itself, so that the routing of the library, which can serve files, is never used.
   server.set_pre_routing_handler([state = state.get()](const httplib::Request& request, httplib::Response& response) {
     if (!IsRefused(state->options, request, response)) {
       try {
@@ -208,7 +208,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
                                                                         : -1;
   if (port < 0) {
     return absl::UnavailableError(Cat("cannot listen on ", options.address, " port ", options.port, ": ",
-                                      std::strerror(errno), "; --port gives another one"));
+                                      std::strerror(errno), "; --port selects another port"));
   }
   state->listener = std::thread([&server] { server.listen_after_bind(); });
   while (!server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));

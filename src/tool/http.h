@@ -62,7 +62,7 @@ class HttpServer {
   // Errors: kUnavailable (the address cannot be used), kInvalidArgument (`address` is not an IP address),
   // kUnimplemented (built without cpp-httplib).
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Handler handler);
-  // Stops to accept requests and waits for those that are being answered.
+  // Stops accepting requests and waits for those that are being answered.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

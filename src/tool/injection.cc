@@ -95,14 +95,14 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
     if (IsFile(candidate)) {
       const std::string path = fs::canonical(candidate, error);
       if (path.find_first_of(" :$") == std::string::npos) return path;
-      return absl::InvalidArgumentError(
-          Cat(path,
-              " cannot be preloaded: the dynamic linker treats a space or a colon as the end of a path and a "
-              "dollar sign for a variable; put the library where the path has none of them (--library names it)"));
+      return absl::InvalidArgumentError(Cat(
+          path,
+          " cannot be preloaded: the dynamic linker treats a space or a colon as the end of a path and a "
+          "dollar sign as a variable; copy the library to a path without these characters and name it with --library"));
     }
     tried += Cat(tried.empty() ? "" : ", ", candidate);
   }
-  return absl::NotFoundError(Cat("libhbmprof_cuda.so is not there: looked for ", tried,
+  return absl::NotFoundError(Cat("libhbmprof_cuda.so was not found. Tried: ", tried,
                                  ". It is built for x86-64 Linux; --library FILE names another file"));
 }
 
@@ -125,7 +125,7 @@ absl::StatusOr<std::string> FindProgram(const std::string& command) {
     if (IsFile(candidate) && access(candidate.c_str(), X_OK) == 0) return candidate;
     forbidden = forbidden || access(candidate.c_str(), F_OK) == 0;
   }
-  if (forbidden) return absl::PermissionDeniedError(Cat(command, " is there, but may not be executed"));
+  if (forbidden) return absl::PermissionDeniedError(Cat(command, " exists, but you may not execute it"));
   return absl::NotFoundError(Cat(command, ": no such program"));
 }
 

@@ -267,8 +267,9 @@ Figures Measure(const Part& part, double fall) {
   return f;
 }
 
-// Returns whether the growth looks like one-time jumps: a few uneven steps, the last of which was some time ago. With
-// up to eight steps, growth must continue to the end: about the last tenth of the time that the steps take.
+// Returns whether the growth looks like one-time jumps: a few uneven steps, and then a pause. With up to eight steps, a
+// pause of about a tenth of the time that the steps took is enough. Each further step requires a pause that is longer
+// by the mean time between two steps.
 bool LikeJumps(const Figures& f) {
   if (f.unevenness <= 0.3 || f.regular || (f.always && f.growths >= 7)) return false;
   const auto steps = static_cast<double>(f.growths);
@@ -399,7 +400,7 @@ Sure SureOf(const Figures& f, size_t dumps) {
                                                                  : Sure::kLow;
 }
 
-// All that the rules look at.
+// The data that the rules use.
 struct Evidence {
   explicit Evidence(const Course& c)
       : course(c),
@@ -426,7 +427,7 @@ struct Evidence {
   bool frees_in_batches = false;  // memory was freed before the first dump, and none since
 };
 
-// The rule that a course fulfils, and the figures since the dump from which on it is judged.
+// The rule that a course fulfils, and the figures since the dump at which the judged part begins.
 struct Finding {
   Judgement::Reason reason;
   Figures figures;
@@ -518,8 +519,8 @@ Judgement JudgeAll(const Course& course) {
 
 }  // namespace
 
-// More dumps make the thresholds stricter. Additional dumps must not take back a leak that fewer dumps show, so a
-// course of many dumps is judged a second time with 16 evenly spaced dumps.
+// With more dumps the thresholds are stricter. But a leak that fewer dumps show must not disappear with additional
+// dumps. So a course of many dumps is judged a second time with 16 evenly spaced dumps.
 Judgement Judge(const Course& course) {
   const Judgement all = JudgeAll(course);
   const size_t n = course.in_use.size();

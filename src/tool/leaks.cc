@@ -164,7 +164,7 @@ std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t 
   Table table({Table::Align::kLeft, Table::Align::kLeft, Table::Align::kLeft});
   for (size_t i = 0; i < shown; ++i) table.Add({"     ", stack[i].name, stack[i].position});
   std::string text = table.Text();
-  if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " callers more (--frames 0 shows all)\n");
+  if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " more callers (--frames 0 shows all)\n");
   if (stack.empty()) text += "       [no stack]\n";
   std::string labels;
   for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
@@ -172,7 +172,7 @@ std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t 
   return text;
 }
 
-// Prints the sites that grow without end, and the rest if it grows without end too.
+// Prints the sites that are or may be leaks, and the rest if the rest is or may be a leak.
 void PrintGrowing(const LeaksOptions& options, const Result& result) {
   size_t shown = 0;
   for (const SiteGrowth& site : result.sites) {
@@ -273,16 +273,18 @@ Command AddLeaksCommand(CLI::App& tool) {
   arguments->add_option("FILE", options->files, "Dumps of one program, three or more")->required();
   arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
-  arguments->add_option("--fail-over", options->fail_over, "Exit with 1 if leaks grew by more in all, such as 1MiB");
+  arguments->add_option("--fail-over", options->fail_over,
+                        "Exit with 1 if the leaks together grew by more than this size, such as 1MiB");
   arguments
-      ->add_option("--fail-on", options->fail_on, "What --fail-over counts: leaks (sure), also perhaps, or all growth")
+      ->add_option("--fail-on", options->fail_on,
+                   "What --fail-over counts: sure (leaks), perhaps (also possible leaks), growth (all growth)")
       ->check(CLI::IsMember({"sure", "perhaps", "growth"}))
       ->capture_default_str();
-  arguments->add_option("-b,--by", options->by, "Judge each value of this label by itself: --by phase")
+  arguments->add_option("-b,--by", options->by, "Judge each value of this label separately: --by phase")
       ->delimiter(',')
       ->allow_extra_args(false);
   arguments->add_option("-n,--rows", options->rows, "Sites to show, 0 for all")->capture_default_str();
-  arguments->add_option("--frames", options->frames, "Frames to show of each, 0 for all")->capture_default_str();
+  arguments->add_option("--frames", options->frames, "Frames to show of each site, 0 for all")->capture_default_str();
   arguments->add_flag("--json", options->json, "All sites as JSON");
   options->AddTo(*arguments);
   arguments->footer(kFilterHelp);

@@ -1,4 +1,4 @@
-// `hbmprof top` of a running process on a terminal: the table is shown again and again, with the growth.
+// `hbmprof top` of a running process on a terminal: the table is refreshed at an interval and shows the growth.
 #ifndef HBMPROF_SRC_TOOL_LIVE_TOP_H_
 #define HBMPROF_SRC_TOOL_LIVE_TOP_H_
 
@@ -10,9 +10,9 @@
 
 namespace hbmprof::tool {
 
-// Shows what holds the memory of `process`, largest first, with the change since the previous refresh and since the
-// first one. Asks the process for a profile every `interval` (such as "2s", at least 100 ms) and at every key; ends at
-// the key q, at SIGINT, SIGTERM or SIGHUP, or when the process ends, and then leaves the last table on the terminal.
+// Shows the rows that hold the memory of `process`, largest first, with the change since the previous refresh and since
+// the first one. Asks the process for a profile every `interval` (such as "2s", at least 100 ms) and at every key; ends
+// at the key q, at SIGINT, SIGTERM or SIGHUP, or when the process ends, and then leaves the last table on the terminal.
 // REQUIRES: standard output is a terminal. Errors: those of the first profile and of the options.
 absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& options, const std::string& interval);
 

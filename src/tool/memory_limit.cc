@@ -37,7 +37,7 @@ void Apply() {
 std::string OutOfMemoryMessage() {
   return Cat("needs more memory than ", FormatValue(static_cast<int64_t>(MemoryFor(input)), "bytes"),
              ", the limit for ", FormatValue(static_cast<int64_t>(input), "bytes"),
-             " of profiles; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another one");
+             " of profiles; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit");
 }
 
 }  // namespace

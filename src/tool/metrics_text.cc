@@ -17,7 +17,7 @@ bool IsNameCharacter(char c, bool is_first) {
          (!is_first && c >= '0' && c <= '9');
 }
 
-// Removes the name at the begin of `text` and returns it; "" if there is none.
+// Removes the name at the beginning of `text` and returns it; "" if there is none.
 std::string TakeName(std::string_view* text) {
   size_t end = 0;
   while (end < text->size() && IsNameCharacter((*text)[end], end == 0)) ++end;

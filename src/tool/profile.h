@@ -118,7 +118,7 @@ class ProfileSet {
   // sample type in common; kResourceExhausted if a file's stacks, labels or expressions are much larger than is usual
   // for its size.
   static absl::StatusOr<ProfileSet> Read(const std::vector<std::string>& paths);
-  // Makes a set of profiles that are in memory, likewise. Shows no progress. Thread-safe.
+  // Like Read, for profiles that are in memory. Shows no progress. Thread-safe.
   static absl::StatusOr<ProfileSet> Parse(const std::vector<ProfileBytes>& profiles);
 
   const std::vector<SampleType>& types() const { return types_; }

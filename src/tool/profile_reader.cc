@@ -248,7 +248,7 @@ class Checker {
   }
   void Id(std::string_view table, int index, uint64_t id, absl::flat_hash_set<uint64_t>& ids) {
     if (id == 0) Fail(table, index, "its id is 0");
-    if (!ids.insert(id).second) Fail(table, index, Cat("its id ", id, " is another one's too"));
+    if (!ids.insert(id).second) Fail(table, index, Cat("its id ", id, " is also the id of another one"));
   }
 
   const pprof::Profile& profile_;
@@ -313,8 +313,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name) {
   const size_t file_bytes = bytes.size();
-  if (bytes.empty())
-    return Invalid(name, "is empty; a profile that was being written when its program died is missing");
+  if (bytes.empty()) return Invalid(name, "is empty; the program was probably killed before it wrote the profile");
   std::string plain;
   if (bytes.substr(0, 2) == "\x1f\x8b") {
     absl::StatusOr<std::string> unpacked = Gunzip(bytes, name);
@@ -334,10 +333,10 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     parse_budget = SIZE_MAX;
     return profile;
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        Cat(name, ": needs far more memory than a profile of its size (", bytes.size(),
-            " bytes) should; for this file ", FormatValue(static_cast<int64_t>(MemoryFor(file_bytes)), "bytes"),
-            " is the limit, which HBMPROF_TOOL_MEMORY=8GiB in the environment changes"));
+    return absl::ResourceExhaustedError(Cat(name, ": needs much more memory than a usual profile of its size (",
+                                            bytes.size(), " bytes); the limit for this file is ",
+                                            FormatValue(static_cast<int64_t>(MemoryFor(file_bytes)), "bytes"),
+                                            "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit"));
   }
 }
 

@@ -1,4 +1,4 @@
-// `hbmprof ps`: lists the running processes that `hbmprof dump` can ask for a profile.
+// `hbmprof ps`: lists the running processes that have a control channel.
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,9 +38,10 @@ absl::StatusOr<int> RunPs(const PsOptions& options) {
 }  // namespace
 
 Command AddPsCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("ps", "List the running processes that `hbmprof dump` can ask");
+  CLI::App* arguments = tool.add_subcommand("ps", "List the running processes that have a control channel");
   auto options = std::make_shared<PsOptions>();
-  arguments->add_option("--socket-dir", options->directory, "Where the sockets are, if not in $HBMPROF_SOCKET_DIR")
+  arguments
+      ->add_option("--socket-dir", options->directory, "The directory of the sockets, if it is not $HBMPROF_SOCKET_DIR")
       ->type_name("DIR");
   arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
   return {arguments, [options] { return RunPs(*options); }};

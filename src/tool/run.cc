@@ -382,7 +382,7 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
   if (written.empty() && still_running.empty()) {
     std::fprintf(stderr,
                  "hbmprof: no profile: the program used no CUDA, was killed, or cannot be injected; "
-                 "`hbmprof doctor -- %s` says more\n",
+                 "`hbmprof doctor -- %s` reports more\n",
                  options.command.front().c_str());
   }
 }
@@ -452,7 +452,7 @@ Command AddRunCommand(CLI::App& tool) {
   arguments->add_option("--output", options->output, "Folder for the profiles, RUN.PROCESS.NUMBER.pb.gz")
       ->type_name("DIR")
       ->capture_default_str();
-  arguments->add_option("--interval", options->interval, "Also write a profile every so many seconds")
+  arguments->add_option("--interval", options->interval, "Also write profiles at this interval, in seconds")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 1e8));
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
@@ -462,9 +462,9 @@ Command AddRunCommand(CLI::App& tool) {
       ->check(CLI::IsMember({"innermost", "outermost", "path"}));
   arguments->add_option("command", options->command, "The program and its arguments, after --")->required();
   arguments->footer(
-      "Nothing is rebuilt: a library is preloaded that wraps the CUDA driver's calls, of every process that\n"
-      "the program starts. Ends as the program does: with its exit code, or by the same signal; with 127 if there\n"
-      "is no such program, 126 if it cannot be executed.\n"
+      "The program is not rebuilt: hbmprof preloads a library that wraps the calls of the CUDA driver, in the\n"
+      "program and in every process that it starts. hbmprof ends like the program: with its exit code, or by the\n"
+      "same signal. The exit code is 127 if there is no such program, and 126 if it cannot be executed.\n"
       "Example: hbmprof run --interval 60 -- ./server config.json");
   return {arguments, [options] { return RunRun(*options); }};
 }

@@ -156,7 +156,7 @@ absl::Status Complete(ServeOptions& options) {
     if (IsLoopback(options.http.address)) return absl::OkStatus();
     return absl::InvalidArgumentError(
         Cat("--address ", options.http.address,
-            ": other machines could read all profiles; give --token-file too, or 127.0.0.1 as the address"));
+            ": other machines could read all profiles; add --token-file, or use the address 127.0.0.1"));
   }
   absl::StatusOr<std::string> token = ReadToken(options.token_file);
   if (!token.ok()) return token.status();
@@ -198,24 +198,25 @@ Command AddServeCommand(CLI::App& tool) {
   arguments->add_option("--port", options->http.port, "The port; 0 is any free one")
       ->capture_default_str()
       ->check(CLI::Range(0, 65535));
-  arguments->add_option("--token-file", options->token_file, "Ask every client for the token in this file")
+  arguments->add_option("--token-file", options->token_file, "Require the token in this file from every client")
       ->type_name("FILE");
   arguments
       ->add_option("--host", options->http.hosts,
-                   "A name under which clients may ask, besides IP addresses; again for more")
+                   "A host name that clients may use, besides IP addresses; can be repeated")
       ->type_name("NAME")
       ->allow_extra_args(false);
   arguments->add_option("--interval", options->interval, "Time between two points of the history")
       ->capture_default_str();
   arguments
       ->add_option("--metrics-tags", options->fleet.metrics_tags,
-                   "Split the metrics by these tags; default: as each process says")
+                   "Split the metrics by these tags (default: the tags that each process has set for them)")
       ->type_name("KEY,...");
   arguments->add_option("--max-samples", options->fleet.max_samples, "Fold profiles to this many samples; 0: all")
       ->capture_default_str();
   arguments->add_option("--max-bytes", options->max_bytes, "Fold profiles to this size; 0: any")->capture_default_str();
   arguments
-      ->add_option("--socket-dir", options->fleet.directory, "Where the sockets are, if not in $HBMPROF_SOCKET_DIR")
+      ->add_option("--socket-dir", options->fleet.directory,
+                   "The directory of the sockets, if it is not $HBMPROF_SOCKET_DIR")
       ->type_name("DIR");
   return {arguments, [options] { return RunServe(*options); }};
 }

@@ -27,12 +27,12 @@ Json ObjectOf(std::vector<std::pair<std::string, Json>> entries) {
 
 void SumsOptions::AddTo(CLI::App& arguments) {
   arguments.add_option("-t,--type", type, "Sample type, such as peak_space (default: the profile's own)");
-  arguments.add_option("-b,--by", by, "Rows by function, line or file, and label keys: device,kind,phase")
+  arguments.add_option("-b,--by", by, "Make rows by function, line or file, and by label keys: device,kind,phase")
       ->delimiter(',')
       ->allow_extra_args(false);
   arguments.add_option("-n,--rows", rows, "Rows to show, 0 for all")->capture_default_str();
-  arguments.add_flag("--cum", by_cum, "Sort by cum: what a function and all it calls hold");
-  arguments.add_flag("--exact", exact, "Bytes, not rounded");
+  arguments.add_flag("--cum", by_cum, "Sort by cum: the memory of a function and of all functions that it calls");
+  arguments.add_flag("--exact", exact, "Print bytes without rounding");
   arguments.add_flag("--json", json, "All rows as JSON, exact");
   ViewOptions::AddTo(arguments);
   arguments.footer(kFilterHelp);

@@ -104,7 +104,7 @@ size_t Resolved(const FramesByPosition& frames) {
 
 void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& module) {
   if (!module.build_id.empty() && cache.Load(module.build_id, module.frames)) {
-    module.file = "(known from before)";
+    module.file = "(from the cache)";
     module.has_dwarf = true;
     module.resolved = Resolved(module.frames);
     return;
@@ -384,14 +384,15 @@ Command AddSymbolizeCommand(CLI::App& tool) {
   CLI::App* arguments =
       tool.add_subcommand("symbolize", "Add functions, lines and inlined calls, from the binaries' debug information");
   auto options = std::make_shared<SymbolizeOptions>();
-  arguments->add_option("FILE", options->files, "Profiles; several share the work")->required();
-  arguments->add_option("-o,--output", options->output, "Where to write; a folder for several")->required();
+  arguments->add_option("FILE", options->files, "Profiles; several are symbolized together")->required();
+  arguments->add_option("-o,--output", options->output, "The output file; a folder if there are several profiles")
+      ->required();
   arguments
       ->add_option("-d,--debug-dir", options->debug_dirs,
-                   "Folder with unstripped files, by build id or any layout; again for more")
+                   "Folder with unstripped files, by build id or in any layout; can be repeated")
       ->allow_extra_args(false);
   arguments->add_option("-j,--jobs", options->jobs, "Modules to read at once (default: one per processor)");
-  arguments->add_flag("--no-cache", options->no_cache, "Read the files again, and remember nothing");
+  arguments->add_flag("--no-cache", options->no_cache, "Do not use the cache: read all files again and store nothing");
   return {arguments, [options] { return RunSymbolize(*options); }};
 }
 

@@ -35,7 +35,7 @@ std::string Cat(const Parts&... parts) {
 
 // Returns `text` as one line that has no effect on a terminal. Control characters (C0, DEL, C1), characters that change
 // the direction of text, line separators and bytes that are not UTF-8 become \n, \x1b, \u202e, \xff. A backslash stays
-// as it is, so the result is not for programs to read back. The result is UTF-8.
+// as it is, so programs cannot convert the result back. The result is UTF-8.
 std::string Visible(std::string_view text);
 // Returns the serialized JSON with these characters replaced by JSON escapes. `json` must be valid UTF-8.
 std::string VisibleJson(std::string_view json);

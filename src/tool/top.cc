@@ -116,11 +116,12 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
 Command AddTopCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("top", "Show what holds the memory, largest first");
   auto options = std::make_shared<TopOptions>();
-  arguments->add_option("FILE", options->files, "Profiles (of ranks: added up): files, processes, URLs")->required();
+  arguments->add_option("FILE", options->files, "Profiles: files, processes or URLs; several profiles are added up")
+      ->required();
   options->AddTo(*arguments);
   arguments->add_flag("--tree", options->tree,
                       "The call tree, outermost frame first; its 100 largest nodes without -n");
-  arguments->add_option("--interval", options->interval, "On a terminal, a process is shown anew after this time")
+  arguments->add_option("--interval", options->interval, "On a terminal: the time after which a process is shown again")
       ->capture_default_str();
   options->rows_option = arguments->get_option("--rows");
   return {arguments, [options] { return RunTop(*options); }, true};

@@ -341,12 +341,12 @@ const char kFilterHelp[] =
     "[KEY=]REGEX|RANGE";
 
 void ViewOptions::AddTo(CLI::App& arguments) {
-  arguments.add_option("-w,--where", where, "Only samples with this label, KEY=VALUE; again for more")
+  arguments.add_option("-w,--where", where, "Only samples with this label, KEY=VALUE; can be repeated")
       ->allow_extra_args(false);
   arguments.add_flag("--own,!--no-own", own,
                      Cat("Attribute samples to the first frame outside of known libraries", own ? " (default)" : ""));
   arguments
-      .add_option("--known", known, "REGEX of further known libraries: binaries, files, functions; again for more")
+      .add_option("--known", known, "REGEX of further known libraries: binaries, files, functions; can be repeated")
       ->allow_extra_args(false);
   // kFilterHelp lists these in one line.
   arguments.add_option("--focus", focus, "Only samples with a frame that matches")->group("");

@@ -24,6 +24,7 @@ namespace {
 using ::hbmprof::Snapshot;
 using ::hbmprof_test::RunCommand;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using ::testing::StrEq;
 
 hbmprof_stats Stats(int device) {
@@ -104,6 +105,15 @@ TEST(CApi, LongNamesAreCutBetweenTwoCharacters) {
   EXPECT_EQ(snapshot.counters.back().first, cut);
 }
 
+TEST(CApi, AttributesWithoutTheirSizeAreRefused) {
+  const int buffer = 0;
+  hbmprof_attributes attributes = {};
+  attributes.device = 3;
+  const int64_t dropped = hbmprof::Profiler::Default().GetTrackerStats().dropped_records;
+  EXPECT_EQ(hbmprof_record_alloc_with(&buffer, 5, &attributes), 0);
+  EXPECT_EQ(hbmprof::Profiler::Default().GetTrackerStats().dropped_records, dropped + 1);
+}
+
 TEST(CApi, UnknownAttributesAreReplaced) {
   const int buffer = 0;
   hbmprof_attributes attributes = {};
@@ -181,6 +191,9 @@ TEST(CApi, OneDeviceByNumberNameAndDefault) {
   const int tpu = hbmprof_device("TPU:0");
   EXPECT_NE(tpu, by_name);
   EXPECT_EQ(hbmprof_device("TPU:0"), tpu);
+  EXPECT_EQ(by_name, 0);
+  EXPECT_EQ(hbmprof_device("GPU:62"), 62);
+  EXPECT_GE(hbmprof_device("GPU:007"), 64);  // another name
   ASSERT_EQ(hbmprof_record_alloc(&buffers[0], 1, 0), 1);
   ASSERT_EQ(hbmprof_record_alloc(&buffers[1], 20, by_name), 1);
   ASSERT_TRUE(profiler.RecordAlloc(&buffers[2], 300, {profiler.Device("GPU:0")}));
@@ -190,6 +203,12 @@ TEST(CApi, OneDeviceByNumberNameAndDefault) {
   EXPECT_EQ(Stats(by_name).bytes_in_use, 4321);
   EXPECT_EQ(Stats(tpu).bytes_in_use, 50000);
   EXPECT_EQ(profiler.Stats(profiler.Device("TPU:0")).bytes_in_use, 50000);
+  int devices[8] = {};
+  EXPECT_EQ(hbmprof_devices(nullptr, 0), 2);
+  EXPECT_EQ(hbmprof_devices(devices, 1), 2);
+  EXPECT_EQ(devices[1], 0);
+  ASSERT_EQ(hbmprof_devices(devices, 8), 2);
+  EXPECT_THAT(std::vector<int>(devices, devices + 2), ::testing::UnorderedElementsAre(0, tpu));
   const Snapshot snapshot = profiler.TakeSnapshot();
   std::string in_use;
   for (const auto& device : snapshot.devices) {
@@ -307,6 +326,14 @@ TEST(CApi, LastErrorIsPerThreadAndSurvivesASuccess) {
   Stats(0);
   EXPECT_EQ(hbmprof_last_error(), error);
   std::thread([] { EXPECT_THAT(hbmprof_last_error(), StrEq("")); }).join();
+}
+
+TEST(CApi, TheErrorNamesTheCalledFunction) {
+  hbmprof_stats stats = {};
+  ASSERT_NE(hbmprof_get_stats(0, &stats), 0);
+  EXPECT_THAT(hbmprof_last_error(), StartsWith("hbmprof_get_stats: "));
+  ASSERT_NE(hbmprof_get_space_stats(0, HBMPROF_SPACE_MANAGED, &stats), 0);
+  EXPECT_THAT(hbmprof_last_error(), StartsWith("hbmprof_get_space_stats: "));
 }
 
 TEST(CApi, ALongErrorIsCut) {

@@ -95,7 +95,8 @@ TEST_F(DumpTriggersTest, ASignalAsksForAProfile) {
     Hold(program, i + 1);
     kill(program.pid(), SIGUSR2);
     const std::string name = std::to_string(i) + ".pb.gz";
-    EXPECT_THAT(AwaitError(name), HasSubstr("hbmprof: a signal asked for it: " + directory_ + "/" + name + "\n"));
+    EXPECT_THAT(AwaitError(name),
+                HasSubstr("hbmprof: received the signal for a profile: " + directory_ + "/" + name + "\n"));
     EXPECT_EQ(InUse(name), (i + 1) << 20);
   }
   EXPECT_EQ(program.Wait(), 0);
@@ -134,7 +135,7 @@ TEST_F(DumpTriggersTest, AMissingPathIsReported) {
   RunningProgram program({HBMPROF_DUMP_PROGRAM}, {"HBMPROF_DUMP_PEAK_GROWTH=1"}, errors_);
   Hold(program, 1);
   EXPECT_EQ(program.Wait(), 0);
-  EXPECT_EQ(Errors(), "hbmprof: no profiles at growth or signals: HBMPROF_DUMP_OUTPUT must name their path\n");
+  EXPECT_EQ(Errors(), "hbmprof: the profile triggers are off: set HBMPROF_DUMP_OUTPUT to the path of their profiles\n");
 }
 
 TEST_F(DumpTriggersTest, ADirectoryThatIsGoneIsReported) {
@@ -143,7 +144,7 @@ TEST_F(DumpTriggersTest, ADirectoryThatIsGoneIsReported) {
   Hold(program, 1);
   ASSERT_EQ(rmdir(directory_.c_str()), 0);
   kill(program.pid(), SIGUSR2);
-  EXPECT_THAT(AwaitError("\n"), HasSubstr("hbmprof: a signal asked for it: no profile: "));
+  EXPECT_THAT(AwaitError("\n"), HasSubstr("hbmprof: received the signal for a profile: no profile: "));
   EXPECT_EQ(program.Wait(), 0);
 }
 

@@ -10,6 +10,8 @@
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/simulated_device.h"
 #include "hbmprof/tag.h"
+#include "src/capture/given_stack.h"
+#include "src/capture/named_frames.h"
 
 // Functions whose names the tests look for in the report.
 [[gnu::noinline]] void* AllocatePage(hbmprof::DeviceAllocator& allocator, size_t bytes) {
@@ -52,6 +54,15 @@ TEST_F(LeakCheckTest, FailsWithTheStackOfALeakOf256Bytes) {
       "  256 B in 1 buffer on sim:0, device, allocator pages\n"
       "    #0 AllocatePage\n");
   ASSERT_TRUE(allocator_.Free(page).ok());
+}
+
+TEST_F(LeakCheckTest, NamesPythonFunctions) {
+  const LeakCheck leaks(profiler_);
+  const uintptr_t stack[] = {internal::InternNamedFrame("Cache.grow", "cache.py", 26, 20),
+                             reinterpret_cast<uintptr_t>(&AllocatePage) + 1};
+  ASSERT_TRUE(profiler_.RecordAllocFrom(internal::CallerOfStack(stack, 2), BufferId(uint64_t{4096}), 100, {}));
+  EXPECT_THAT(leaks.Report(), HasSubstr("    #0 Cache.grow cache.py:26\n    #1 AllocatePage\n"));
+  profiler_.RecordFree(BufferId(uint64_t{4096}));
 }
 
 TEST_F(LeakCheckTest, CountsOtherThreadsAndNotOlderBuffers) {

@@ -1,5 +1,5 @@
-// CudaAllocator on the fake CUDA runtime: errors, devices, kinds, probe, and tracking.
-// Not here: the contract of every DeviceAllocator (cuda_contract_test.cc).
+// CudaAllocator on the fake CUDA runtime: errors, devices, kinds, probe, and tracking. Not in this file: the contract
+// of every DeviceAllocator (cuda_contract_test.cc).
 #include <cuda_runtime_api.h>
 
 #include <thread>

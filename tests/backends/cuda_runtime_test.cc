@@ -1,5 +1,5 @@
 // The calls of hbmprof::cuda on the fake CUDA runtime: success, failure, free and failing free of every wrapper, and
-// special cases. Not here: sizes of formats (cuda_adapter_test.cc), CudaAllocator (cuda_allocator_test.cc).
+// special cases. Not in this file: sizes of formats (cuda_adapter_test.cc), CudaAllocator (cuda_allocator_test.cc).
 #include <cuda_runtime_api.h>
 
 #include <cstdint>

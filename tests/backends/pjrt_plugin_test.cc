@@ -97,7 +97,7 @@ TEST(PjrtPlugin, ErrorIfFileIsMissing) {
 TEST(PjrtPlugin, ErrorIfFileIsNoLibrary) { ExpectNoPlugin(Host(HBMPROF_SOURCE_DIR "/README.md"), "README.md: "); }
 
 TEST(PjrtPlugin, ErrorIfLibraryIsNoPlugin) {
-  ExpectNoPlugin(Host("libz.so.1"), "libz.so.1 is no PJRT plugin: it has no function GetPjrtApi");
+  ExpectNoPlugin(Host("libz.so.1"), "libz.so.1 is not a PJRT plugin: it has no function GetPjrtApi");
 }
 
 TEST(PjrtPlugin, ErrorIfPluginIsItself) { ExpectNoPlugin(Host(kShim), "is libhbmprof_pjrt.so itself"); }

@@ -611,7 +611,7 @@ TEST_F(PjrtOwnership, UnknownDestructionIsForwardedAndCounted) {
   EXPECT_EQ(calls_.Destroy(buffer), 0);
   CaptureMessages();
   EXPECT_EQ(calls_.Destroy(buffer), abi::kErrorInvalidArgument);
-  EXPECT_THAT(CapturedMessages(), HasSubstr("a PJRT buffer was destroyed that was not seen created"));
+  EXPECT_THAT(CapturedMessages(), HasSubstr("a PJRT buffer was destroyed whose creation was not recorded"));
   // Created without the wrapper, destroyed through it.
   abi::Buffer* const foreign = PjrtCalls(raw_).Uninitialized(client_, 1024);
   EXPECT_EQ(calls_.Destroy(foreign), 0);

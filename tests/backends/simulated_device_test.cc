@@ -1,5 +1,5 @@
 // SimulatedDevice: comparison with a naive model, cases computed by hand, and threads that check the data in buffers.
-// Not here: the contract of every DeviceAllocator (tests/contract).
+// Not in this file: the contract of every DeviceAllocator (tests/contract).
 #include "hbmprof/simulated_device.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // TrackingAllocator on the simulated device and on small upstream allocators: stacks, devices, kinds, probes, lifetimes
-// and limits. Not here: comparison of its numbers with upstream's (tests/contract/tracking_contract.h).
+// and limits. Not in this file: comparison of its numbers with upstream's (tests/contract/tracking_contract.h).
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>

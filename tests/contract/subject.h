@@ -3,7 +3,7 @@
 //
 //   INSTANTIATE_TEST_SUITE_P(Mine, DeviceAllocatorContract, ::testing::Values(MyCase()), ContractCaseName);
 //
-// Not here: the suites (device_allocator_contract.h, tracking_contract.h).
+// Not in this file: the suites (device_allocator_contract.h, tracking_contract.h).
 #ifndef HBMPROF_TESTS_CONTRACT_SUBJECT_H_
 #define HBMPROF_TESTS_CONTRACT_SUBJECT_H_
 

@@ -1,6 +1,6 @@
 // The Profiler as its user sees it: one thread's events, bad input, limits, pools, snapshots.
 //
-// Not here: exactness under many threads (tests/stress), processes that fork or exit (tests/programs).
+// Not in this file: exactness under many threads (tests/stress), processes that fork or exit (tests/programs).
 
 #include "hbmprof/profiler.h"
 

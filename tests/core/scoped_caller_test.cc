@@ -1,4 +1,4 @@
-// ScopedCaller: where the stacks of wrappers begin. Not here: the driver's calls under the injected library
+// ScopedCaller: where the stacks of wrappers begin. Not in this file: the driver's calls under the injected library
 // (tests/inject/joined_test.cc).
 #include <csetjmp>
 #include <cstdint>

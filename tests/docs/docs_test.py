@@ -1,25 +1,26 @@
 #!/usr/bin/env python3
-"""Shows that README.md and docs/*.md are right: runs their commands, compiles their code, follows their links.
+"""Checks README.md and docs/*.md: runs their commands, compiles their code, follows their links.
 
 usage: docs_test.py SOURCE BUILD WORK CMAKE CC CXX [PAGE...]
-SOURCE is the repository, BUILD its build folder with everything built, WORK a folder for everything that is made here.
-With PAGE (such as docs/cuda.md) only the code and commands of these pages are tested. Exits with 0, 1 (something is
-wrong) or 77 (cannot run here).
+SOURCE is the repository, BUILD is its build folder with all targets built, WORK is a folder for the files of the test.
+With PAGE (such as docs/cuda.md) only the code and commands of these pages are tested. Exits with 0, 1 (a problem was
+found) or 77 (the test cannot run here).
 
-The first word after ``` says what is done with a block:
+The first word after ``` selects how a block is tested:
 
-  console          Commands after "$ ", each followed by what a terminal shows. A command whose line ends in \\ continues
-                   on the next line.
-  cpp, c           A program, or statements that can stand in one (readers_program.h has what they use of it). It is
-                   compiled and linked with the installed package, without a warning.
-  cmake            What a reader adds to a CMakeLists.txt. It is configured with the installed package; FetchContent
-                   takes the repository.
+  console          Commands after "$ ", each followed by its output on a terminal. A command whose line ends in \\
+                   continues on the next line.
+  cpp, c           A program, or statements of one (readers_program.h declares the functions of the program that they
+                   use). It is compiled and linked with the installed package, without a warning.
+  cmake            Lines that a reader adds to a CMakeLists.txt. They are configured with the installed package;
+                   FetchContent takes the repository.
+  python           Python code, which is compiled, not run. The functions of the package hbmprof that it calls exist.
   text, or none    Nothing. No line begins with "$ ".
 
 More words may follow:
 
   no-test: REASON  The block cannot be run or built here. It is listed at the end.
-  needs PATH       The same where neither the clone nor the installed package has PATH.
+  needs PATH       The same, if neither the clone nor the installed package has PATH.
   FILE             (cpp, c, cmake) The block is written to FILE. If FILE is in no folder, it is also built with -g, to
                    the program FILE without its suffix; if it is in one, the page's own commands build it.
 
@@ -27,15 +28,16 @@ The commands of a page run in one shell, whose working directory looks like a cl
 everything was built: build/release and build/dev are BUILD, build/pprof is pprof. `hbmprof` is on the path, and the
 package is installed where CMake finds it. A command that exits with another status than 0 is followed by "$ echo $?".
 
-Output is compared exactly, but for this:
+Output is compared exactly, with these exceptions:
 
-  * "..." as a line stands for any number of lines, "..." in a line for any text. It cannot be the whole output.
-  * Amounts of white space are not compared.
-  * These vary, so their values are not compared: durations (1.5 s, 65 us), rates (2376 tokens/s, 1.97 MiB/s), dates
+  * "..." as a line matches any number of lines, "..." in a line matches any text. It cannot be the whole output.
+  * Amounts of white space are not compared. These vary, so their values are not compared: durations (1.5 s, 65 us),
+  * rates (2376 tokens/s, 1.97 MiB/s), dates
     with times, process ids, and the times and random numbers in the names of profiles.
   * The working directory is /srv/hbmprof in the pages.
 """
 
+import ast
 import concurrent.futures
 import difflib
 import os
@@ -52,7 +54,7 @@ README_WORDS = 1400
 PAGE_SECONDS = 240
 SHOWN_ROOT = "/srv/hbmprof"
 
-# What varies, and what stands for it in a comparison.
+# The parts of the output that vary, and their replacements in a comparison.
 MASKS = [
     (re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}\.\d+\."), "RUN.PROCESS."),
     (re.compile(r"\bprocess \d+"), "process PROCESS"),
@@ -70,7 +72,7 @@ def mask(line):
 
 
 def compare(expected, actual):
-  """Returns what is wrong with the lines `actual`, or None if they are what the lines `expected` show."""
+  """Compares the lines `actual` with the lines `expected` of the page. Returns the problem, or None if they match."""
   if expected and all(line.strip() == "..." for line in expected):
     return "the page shows nothing of the output but ..."
   while expected and not expected[-1].strip():
@@ -88,7 +90,7 @@ def compare(expected, actual):
 
 
 def check_compare():
-  """What compare() must refuse and accept; a test that cannot fail shows nothing."""
+  """Checks that compare() accepts and refuses the right texts, so that the test of the pages can fail."""
   for expected, actual, same in (
       (["leaked 39 pages", "in 1.2 s"], ["leaked 39 pages", "in 99.25 s"], True),
       (["leaked 39 pages"], ["leaked 40 pages"], False),
@@ -172,7 +174,7 @@ class Test:
       self.problem(f"{page}:{start}", "the block has no end")
     return blocks
 
-  # What is checked in the text itself.
+  # --- Checks of the text. ---
 
   def prose(self, page):
     """The page's text, with empty lines for its fenced blocks."""
@@ -189,8 +191,10 @@ class Test:
     if words > README_WORDS:
       self.problem("README.md", f"{words} words; a newcomer reads at most {README_WORDS}: move details to docs/")
     for block in self.blocks:
-      if block.kind not in ("console", "cpp", "c", "cmake", "text", ""):
-        self.problem(block.name, f"unknown sort of block: {block.kind}")
+      if block.kind == "python":
+        self.check_python(block)
+      elif block.kind not in ("console", "cpp", "c", "cmake", "text", ""):
+        self.problem(block.name, f"unknown kind of block: {block.kind}")
       elif block.kind in ("text", "") and any(line.startswith("$ ") for line in block.lines):
         self.problem(block.name, "a command in a block that is not run: use console")
       elif block.kind == "console":
@@ -204,6 +208,19 @@ class Test:
         self.problem(page, "no page links it")
     self.check_packages()
 
+  def check_python(self, block):
+    try:
+      code = ast.parse("\n".join(block.lines))
+    except SyntaxError as error:
+      self.problem(block.name, f"is no Python: {error}")
+      return
+    with open(os.path.join(self.source, "python", "hbmprof", "__init__.py"), encoding="utf-8") as module:
+      known = {node.name for node in ast.parse(module.read()).body if hasattr(node, "name")}
+    for node in ast.walk(code):
+      if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "hbmprof":
+        if node.attr not in known:
+          self.problem(block.name, f"the package hbmprof has no {node.attr}")
+
   def anchors(self, page):
     anchors = set()
     for line in self.prose(page).splitlines():
@@ -213,7 +230,7 @@ class Test:
     return anchors
 
   def check_links(self, page):
-    """Every link leads to a file, and to a heading of it. Returns the files."""
+    """Checks that every link leads to a file, and to a heading of it. Returns the files."""
     linked = set()
     for target in re.findall(r"\]\(([^)\s]+)\)", self.prose(page)):
       if re.match(r"https?://", target):
@@ -228,7 +245,7 @@ class Test:
     return linked
 
   def check_names(self, page):
-    """Files, options and environment variables that the text names are there."""
+    """Checks that the files, options and environment variables that the text names exist."""
     text = self.prose(page)
     for found in re.finditer(r"`([^`]+)`|\bHBMPROF(?:_[A-Z]+)+\b", text):
       where = f"{page}:{text.count(chr(10), 0, found.start()) + 1}"
@@ -277,7 +294,7 @@ class Test:
     return self.variables
 
   def check_packages(self):
-    """The apt-get lines name what scripts/lib/setup.sh installs, all of it and no more."""
+    """Checks that the apt-get lines name exactly the packages that scripts/lib/setup.sh installs."""
     named = set()
     for block in self.blocks:
       for _, command, _ in block.commands() if block.kind == "console" else ():
@@ -288,7 +305,7 @@ class Test:
     if named != installed:
       self.problem("the apt-get lines", f"differ from scripts/lib/setup.sh in {' '.join(sorted(named ^ installed))}")
 
-  # What is built.
+  # --- Builds. ---
 
   def run(self, *command, **options):
     """Runs a command that must succeed. Returns whether it did."""
@@ -362,7 +379,7 @@ class Test:
           continue
       name = f"snippet_{number}"
       if block.file:
-        # Compiled where the reader has it, so that its lines have that path.
+        # Compiled in the folder in which the reader has it, so that its lines have that path.
         lists += (f"add_executable({name} {path})\ntarget_compile_options({name} PRIVATE -g)\n"
                   f"target_link_libraries({name} PRIVATE hbmprof::hbmprof)\n")
         programs.append((name, os.path.splitext(path)[0]))
@@ -419,7 +436,7 @@ class Test:
     self.configure(folder, "cmake_minimum_required(VERSION 3.25)\nproject(reader LANGUAGES CXX)\n"
                    f"add_executable(my_server main.cc)\n{text}", f"-DFETCHCONTENT_SOURCE_DIR_HBMPROF={self.source}")
 
-  # What is run.
+  # --- Runs. ---
 
   def environment(self, scratch):
     environment = {name: value for name, value in os.environ.items()
@@ -437,7 +454,7 @@ class Test:
     marker = "\x01docs_test "
     script = "hbmprof_status=0\n"
     for _, command, _ in commands:
-      # A command sees in $? how the one before it ended.
+      # In a command, $? is the exit status of the command before it.
       script += (f"(exit $hbmprof_status)\n{command}\nhbmprof_status=$?\n"
                  "printf '\\n\\001docs_test %d\\n' $hbmprof_status\n")
     terminal, shell_side = pty.openpty()

@@ -1,5 +1,5 @@
-// What the C++ snippets of README.md and docs/ use of a reader's own program. docs_test.py includes it before each
-// snippet that is no program by itself.
+// The declarations of a reader's own program that the C++ snippets of README.md and docs/ use. docs_test.py includes
+// this file before each snippet that is not a complete program.
 #ifndef HBMPROF_TESTS_DOCS_READERS_PROGRAM_H_
 #define HBMPROF_TESTS_DOCS_READERS_PROGRAM_H_
 

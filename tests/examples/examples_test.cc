@@ -1,6 +1,6 @@
 // Runs each example, checks its profiles, and reads pprof's text output.
 //
-// Not here: the results of the server's model (llm_model_test.cc).
+// Not in this file: the results of the server's model (llm_model_test.cc).
 
 #include <algorithm>
 #include <cstdint>

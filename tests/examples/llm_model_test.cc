@@ -1,7 +1,7 @@
 // The server of examples/llm_server: its model is compared with the formulas of a transformer without cache, pages and
 // batches; its KV cache; and its scheduler.
 //
-// Not here: the program and its profiles (examples_test.cc).
+// Not in this file: the program and its profiles (examples_test.cc).
 
 #include <algorithm>
 #include <cmath>

@@ -134,7 +134,7 @@ TEST(OutOfMemorySummaryTest, LeavesOutWhatIsNotKnown) {
   failure.device = "TPU_0";
   EXPECT_EQ(OutOfMemorySummary(failure),
             "hbmprof: out of memory on TPU_0: an allocation failed\n"
-            "  verdict    the device does not say how much memory it has; see the call stacks below.\n"
+            "  verdict    the device does not report its capacity; see the call stacks below.\n"
             "  recorded   0 B of this process, peak 0 B\n");
 }
 

@@ -432,11 +432,27 @@ TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
   for (std::string line; std::getline(entries, line);) {
     if (line.find("(NEEDED)") == std::string::npos) continue;
     ++needed;
-    EXPECT_TRUE(line.find("[libc.so.6]") != std::string::npos || line.find("[libm.so.6]") != std::string::npos ||
-                line.find("[ld-linux-x86-64.so.2]") != std::string::npos)
-        << line;
+    EXPECT_THAT(
+        line, ::testing::ContainsRegex("\\[(libc.so.6|libm.so.6|libdl.so.2|libpthread.so.0|ld-linux-x86-64.so.2)\\]"));
   }
   EXPECT_GT(needed, 0);
+}
+
+// Of the C library only functions that glibc 2.17 has.
+TEST(InjectTest, NeedsNoNewerLibcThan217) {
+  const CommandResult versions = RunCommand({"readelf", "--version-info", "--wide", HBMPROF_INJECTED});
+  ASSERT_EQ(versions.exit_code, 0) << versions.err;
+  const size_t needs = versions.out.find("Version needs section");
+  ASSERT_NE(needs, std::string::npos);
+  std::istringstream words(versions.out.substr(needs));
+  int count = 0;
+  for (std::string word; words >> word;) {
+    int minor = 0;
+    if (std::sscanf(word.c_str(), "GLIBC_2.%d", &minor) != 1) continue;
+    ++count;
+    EXPECT_LE(minor, 17) << word;
+  }
+  EXPECT_GT(count, 0);
 }
 
 // Each allocation that the library makes fails in turn, until no call makes more. The program checks that every call

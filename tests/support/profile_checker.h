@@ -1,5 +1,5 @@
-// Reading profiles: parsing, the structural check that every profile must pass, and a view with resolved indices.
-// Not here: running pprof (pprof_tool.h).
+// Reading profiles: parsing, the structural check that every profile must pass, and a view with resolved indices. Not
+// in this file: running pprof (pprof_tool.h).
 #ifndef HBMPROF_TESTS_SUPPORT_PROFILE_CHECKER_H_
 #define HBMPROF_TESTS_SUPPORT_PROFILE_CHECKER_H_
 

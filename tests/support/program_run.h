@@ -1,6 +1,5 @@
-// Checks of programs that tests run: their files, profiles and output.
-// Not here: running a program (pprof_tool.h), reading a profile without a test (profile_checker.h), directories for
-// files (temporary_directory.h).
+// Checks of programs that tests run: their files, profiles and output. Not in this file: running a program
+// (pprof_tool.h), reading a profile without a test (profile_checker.h), directories for files (temporary_directory.h).
 #ifndef HBMPROF_TESTS_SUPPORT_PROGRAM_RUN_H_
 #define HBMPROF_TESTS_SUPPORT_PROGRAM_RUN_H_
 

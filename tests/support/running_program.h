@@ -1,5 +1,5 @@
-// A program that a test starts, talks to by its standard input and output, and ends.
-// Not here: programs that run to their end (pprof_tool.h).
+// A program that a test starts, talks to by its standard input and output, and ends. Not in this file: programs that
+// run to their end (pprof_tool.h).
 #ifndef HBMPROF_TESTS_SUPPORT_RUNNING_PROGRAM_H_
 #define HBMPROF_TESTS_SUPPORT_RUNNING_PROGRAM_H_
 

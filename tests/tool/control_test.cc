@@ -197,7 +197,7 @@ TEST_F(ControlTest, RecordingCanBePaused) {
   RunningProgram program(sockets_, {"hold", "1"});
   EXPECT_EQ(Body(program, "recording on"), "") << "it is on";
   EXPECT_EQ(Profile(program).SumUnder("inuse_space", "(anonymous namespace)::LoadWeights"), 3'000'000)
-      << "nothing was forgotten";
+      << "no record was removed";
   EXPECT_EQ(Body(program, "recording off"), "");
   EXPECT_THAT(Body(program, "stats"), HasSubstr("\"recording\":false,"));
   const int64_t allocations = Metric(Body(program, "metrics"), "hbmprof_device_allocations_total");

@@ -129,8 +129,8 @@ TEST(Leaks, RanksTheOnlyLeakFirstWithItsRate) {
   ASSERT_EQ(leaks.size(), 1u) << json.dump(1);
   EXPECT_EQ(leaks[0]["verdict"], "leak");
   EXPECT_EQ(leaks[0]["sure"], "low") << "five dumps";
-  EXPECT_THAT(leaks[0]["why"].get<std::string>(), HasSubstr("grew for good in 4 of 4 intervals; gave nothing back"));
-  EXPECT_THAT(leaks[0]["more_dumps"].get<std::string>(), HasSubstr("six dumps are surer"));
+  EXPECT_THAT(leaks[0]["why"].get<std::string>(), HasSubstr("grew permanently in 4 of 4 intervals; freed nothing"));
+  EXPECT_THAT(leaks[0]["more_dumps"].get<std::string>(), HasSubstr("six dumps give a more reliable verdict"));
   EXPECT_THAT(leaks[0]["stack"][0]["name"].get<std::string>(), HasSubstr("Site"));
   EXPECT_NEAR(leaks[0]["per_count"].get<double>(), 8192, 82);
   EXPECT_NEAR(leaks[0]["per_second"].get<double>(), 819200, 8192);
@@ -234,9 +234,11 @@ TEST(Leaks, JudgesTypicalCourses) {
   EXPECT_EQ(sites["warm_up_then_leak"]["growth"], 300);
   EXPECT_EQ(sites["warm_up_then_leak"]["per_interval"], 100);
   const std::string text = RunTool(With(arguments, {"--rows", "0"})).out;
-  EXPECT_THAT(text, HasSubstr("of 4 intervals; gave nothing back"));
-  EXPECT_THAT(text, HasSubstr("last grew at dump 2 of 5; more dumps: a leak only if it grows again"));
-  EXPECT_THAT(text, HasSubstr("of what it took; more dumps: a leak only if its low points go on rising"));
+  EXPECT_THAT(text, HasSubstr("of 4 intervals; freed nothing"));
+  EXPECT_THAT(text, HasSubstr("last grew at dump 2 of 5; more dumps: it is a leak only if it grows again"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("of the bytes that it added; more dumps: it is a leak only if its lowest values continue to rise"));
 }
 
 // One site's course as profiles, a second and a hundred requests apart.
@@ -346,7 +348,7 @@ TEST(Leaks, RequiresGrowthAtTheEnd) {
   // Approaches a limit with 0.6 of the time as its time constant: ever more slowly, but never at rest.
   const std::vector<double> warm_up = values(8, [](int d) { return 10 * (1 - std::exp(-d / (0.6 * 7))); });
   EXPECT_EQ(verdict(warm_up), "perhaps");
-  EXPECT_THAT(RunTool(With({"leaks"}, dumps(warm_up))).out, HasSubstr("is slowing down: the last third brought"));
+  EXPECT_THAT(RunTool(With({"leaks"}, dumps(warm_up))).out, HasSubstr("is slowing down: the last third has"));
   // A warm-up, and a leak all the time.
   EXPECT_EQ(verdict(values(18, [](int d) { return 10 * (1 - std::exp(-d / 2.0)) + d; })), "leak");
   // A quarter of the rate from dump 6 on, and even from there on.
@@ -378,7 +380,7 @@ TEST(Leaks, JudgesOneProcessAfterARestart) {
     }
   }
   EXPECT_THAT(RunTool(With({"leaks"}, dumps)).out,
-              HasSubstr("the program was restarted once: dumps 4 to 18 are judged"));
+              HasSubstr("the program was restarted once: only dumps 4 to 18 are judged"));
 }
 
 TEST(Leaks, IgnoresPausesOfTheCounter) {

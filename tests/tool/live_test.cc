@@ -142,7 +142,7 @@ TEST_F(LiveTest, DiffAfterComparesTheProcessWithItself) {
 }
 
 TEST_F(LiveTest, DiffNeedsATimeOrAFile) {
-  EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid())}).err, HasSubstr("FILE is required, or --after"));
+  EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid())}).err, HasSubstr("FILE or --after is required"));
   EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid()), "--after", "soon"}).err,
               HasSubstr("write a time such as 60s or 5m"));
 }

@@ -89,7 +89,7 @@ TEST_F(Unreadable, BombOfEmptyMessages) {
   // Two bytes of file for each sample of some fifty in memory.
   std::string samples;
   for (int i = 0; i < (2 << 20); ++i) samples.append("\x12\x00", 2);
-  Expect(*hbmprof::internal::Gzip(samples), "needs far more memory");
+  Expect(*hbmprof::internal::Gzip(samples), "needs much more memory");
 }
 TEST_F(Unreadable, BadStringIndex) {
   Expect([](auto& p) { p.mutable_function(0)->set_name(9999); }, "function[0]: name is string 9999");
@@ -104,7 +104,7 @@ TEST_F(Unreadable, DanglingFunction) {
          "location[2]: a line names function 1234567");
 }
 TEST_F(Unreadable, DuplicateId) {
-  Expect([](auto& p) { p.mutable_location(1)->set_id(1); }, "location[1]: its id 1 is another one's too");
+  Expect([](auto& p) { p.mutable_location(1)->set_id(1); }, "location[1]: its id 1 is also the id of another one");
   Expect([](auto& p) { p.mutable_function(1)->set_id(0); }, "function[1]: its id is 0");
 }
 TEST_F(Unreadable, WrongNumberOfValues) {
@@ -146,7 +146,7 @@ TEST(Check, ExplainsEachProblem) {
         "it is incomplete: 2 allocations of 8.00 KiB were not recorded",
         "device GPU:0 (managed) states in_use=17, but the samples' inuse_space sum to 0", "1 samples have no stack",
         "in mapping 7, which does not exist", "drop_frames or keep_frames is not a regular expression",
-        "default_sample_type missing is none of its sample types", "note: 1 stacks were cut at the depth limit",
+        "default_sample_type missing is not one of its sample types", "note: 1 stacks were cut at the depth limit",
         "note: device GPU:0: +5 B are in use outside of tracked allocations"}) {
     EXPECT_THAT(result.out, HasSubstr(text));
   }

@@ -217,8 +217,10 @@ TEST_F(ReportInBrowser, ShowsGrowthDevicesLabelsSizesAndWarnings) {
   EXPECT_THAT(said, HasSubstr("GPU:0 4.00 MiB of 8.00 MiB"));
   EXPECT_THAT(said, HasSubstr("+1.00 MiB"));
   EXPECT_THAT(said, HasSubstr("leak +640.00 KiB +320.00 KiB app::KvCache::AllocatePage"));
-  EXPECT_THAT(said,
-              HasSubstr("gave nothing back. More dumps: six dumps are surer; a cache that is not yet full looks"));
+  EXPECT_THAT(
+      said,
+      HasSubstr(
+          "freed nothing. More dumps: six dumps give a more reliable verdict; a cache that is not yet full looks"));
   EXPECT_THAT(said, HasSubstr("decode&lt;/script&gt;&lt;b&gt;"));
   EXPECT_THAT(said, HasSubstr("64K"));
   EXPECT_THAT(said, HasSubstr("2.pb.gz is incomplete: 3 allocations of 12 B were not recorded"));

@@ -269,7 +269,7 @@ TEST_F(ServeTest, AsksForTheToken) {
 TEST_F(ServeTest, OtherMachinesNeedAToken) {
   const CommandResult open = RunTool({"serve", "--address", "0.0.0.0", "--port", "0"});
   EXPECT_EQ(open.exit_code, 2);
-  EXPECT_THAT(open.err, HasSubstr("other machines could read all profiles; give --token-file too"));
+  EXPECT_THAT(open.err, HasSubstr("other machines could read all profiles; add --token-file"));
   const std::string file = directory_ + "/token";
   WriteFile(file, kToken);
   chmod(file.c_str(), 0644);

@@ -237,7 +237,7 @@ TEST_F(Symbolize, CachesFramesByBuildId) {
   // The command cannot find the files.
   const CommandResult again = Symbolized({raw_, "-o", named_});
   ASSERT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_THAT(again.out, HasSubstr("known from before"));
+  EXPECT_THAT(again.out, HasSubstr("from the cache"));
   EXPECT_EQ(ReadAll(named_), first);
   ExpectAsAddr2line();
   const CommandResult without = Symbolized({raw_, "-o", named_, "--no-cache"});

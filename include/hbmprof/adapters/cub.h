@@ -82,7 +82,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     const std::lock_guard<std::mutex> lock(mutex);
     const State state = StateOf(key, bytes);
     if (state == State::kGone) {
-      // After an error of cudaFree the memory is still allocated, but CUB has forgotten it. The error
+      // After an error of cudaFree the memory is still allocated, but CUB does not list it any more. The error
       // cudaErrorInvalidResourceHandle is that of an event: another thread has freed the cached block in the meantime.
       const bool is_freed = error == cudaSuccess || error == cudaErrorInvalidResourceHandle;
       if (is_freed) {

@@ -105,7 +105,8 @@ class TrackingResource : public ::cuda::forward_property<TrackingResource<Upstre
     free.Done();
   }
 
-  // Memory of one can be freed with the other if that is so upstream.
+  // Returns whether memory that one of them allocated can be freed with the other: true if that holds for their
+  // upstreams.
   friend bool operator==(const TrackingResource& a, const TrackingResource& b) { return a.upstream_ == b.upstream_; }
   friend bool operator!=(const TrackingResource& a, const TrackingResource& b) { return !(a == b); }
 

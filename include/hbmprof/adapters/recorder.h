@@ -1,5 +1,5 @@
-// AdapterRecorder: what the adapters of this folder have in common. An adapter wraps an allocator of another library
-// and records its memory. Include the adapter's header and not this one:
+// AdapterRecorder: the common code of the adapters in this folder. An adapter wraps an allocator of another library and
+// records its memory. Include the adapter's header and not this one:
 //
 //   cuda_mr.h      resources of CCCL and RMM (cuda::mr)
 //   cub.h          cub::CachingDeviceAllocator

@@ -23,8 +23,8 @@ namespace hbmprof::adapters {
 // that is reallocated gets the stack of that call if it moves, and keeps its stack if it does not. If an allocation of
 // more than 0 bytes returns null, this is reported (out_of_memory.h). Thread-safe if upstream is.
 //
-// Not seen: memory that TensorRT takes with CUDA calls of its own, such as its code and its context (`hbmprof run` sees
-// it).
+// Not recorded: memory that TensorRT takes with CUDA calls of its own, such as its code and its context (`hbmprof run`
+// records it).
 template <typename Interface>
 class TrackingGpuAllocatorOf : public Interface {
  public:

@@ -1,9 +1,9 @@
-// The logic of tracking CUDA memory that the runtime's and the driver's wrappers share: sizes that CUDA does not
-// report, the order of events around the real calls, and memory that is opened several times. Includes no CUDA header:
-// real calls are passed as callables, CUDA's constants as numbers.
+// The code for tracking CUDA memory that the wrappers of the runtime and those of the driver share: it computes sizes
+// that CUDA does not report, orders the events around the real calls, and counts memory that is opened several times.
+// Includes no CUDA header: real calls are passed as callables, CUDA's constants as numbers.
 //
-// Not here: the calls themselves (runtime.cc, runtime_stream.cc, driver_calls.inc), logic that only the driver's
-// wrappers need (driver_adapter.h), queries to CUDA (queries.h, driver_queries.h).
+// Not in this file: the calls themselves (runtime.cc, runtime_stream.cc, driver_calls.inc), logic that only the
+// driver's wrappers need (driver_adapter.h), queries to CUDA (queries.h, driver_queries.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_ADAPTER_H_
 
@@ -80,8 +80,8 @@ struct CudaArrayShape {
 // Returns the estimated bytes of an array, without the device's padding; 0 for sparse and deferred-mapping arrays,
 // which own no memory.
 size_t CudaArrayBytes(const TexelBlock& block, const CudaArrayShape& shape);
-// The same for `levels` mipmap levels, clamped as CUDA does to 1 ... 1 + floor(log2(largest dimension)).
-// Layers and faces do not shrink from level to level.
+// Returns the estimated bytes of a mipmapped array of `levels` levels. As in CUDA, the number of levels is clamped to
+// the range 1 to 1 + floor(log2(largest dimension)). Layers and faces do not shrink from level to level.
 size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& shape, unsigned levels);
 
 // Describes a successful allocation. Its construction makes no calls and takes no memory.

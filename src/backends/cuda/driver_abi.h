@@ -1,7 +1,7 @@
 // The types and constants of the CUDA driver's binary interface that hbmprof uses, declared here so that it builds
 // without a toolkit. driver_abi_check.cc compares them with cuda.h if a toolkit is found.
 //
-// Not here: functions (driver_calls.inc).
+// Not in this file: functions (driver_calls.inc).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ABI_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ABI_H_
 

@@ -2,7 +2,7 @@
 // the real call and returns the real call's result unchanged. It includes no CUDA header: real calls are passed as
 // callables, and the driver is queried through CudaDriverQueries. Everything here is thread-safe.
 //
-// Not here: which function of the driver has which type (driver_calls.inc), tables (driver_memory.h), sizes
+// Not in this file: which function of the driver has which type (driver_calls.inc), tables (driver_memory.h), sizes
 // (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_ADAPTER_H_

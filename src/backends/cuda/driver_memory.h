@@ -1,11 +1,11 @@
-// Tables for the driver's memory that is more than one address with one owner: physical memory with its handles and
-// mappings, memory of graphs, buffers that end with a context, and pools. All functions are thread-safe.
+// Tables for memory of the driver that is not simply one address range with one owner: physical memory with its handles
+// and mappings, memory of graphs, buffers that end with a context, and pools. All functions are thread-safe.
 //
 // Functions that change a table before a real call return what they removed, and a function PutBack() restores that if
-// the real call fails. The removed object keeps the nodes of the tables, so neither step takes memory; only
-// CudaGraphMemory::Launch does, before it changes a record.
+// the real call fails. The removed object keeps the nodes of the tables, so neither step allocates host memory.
+// CudaGraphMemory::Launch is an exception: it allocates before it changes a record.
 //
-// Not here: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
+// Not in this file: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
 

@@ -2,7 +2,7 @@
 // (driver_table.h). Nothing here creates a context, changes the current context, or changes the runtime's last-error
 // state. Everything here is thread-safe.
 //
-// Not here: queries to the runtime (queries.h), recording (adapter.h, driver_adapter.h).
+// Not in this file: queries to the runtime (queries.h), recording (adapter.h, driver_adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_QUERIES_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_QUERIES_H_
 

@@ -1,7 +1,7 @@
 // The wrappers of the functions that driver_calls.inc lists as wrapped. The functions below find the wrapper for a name
 // or for a function of the driver, and list the functions that the driver has. Everything here is thread-safe.
 //
-// Not here: how the calls of programs reach the wrappers (src/inject).
+// Not in this file: how the calls of programs reach the wrappers (src/inject).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 
@@ -14,8 +14,8 @@
 
 namespace hbmprof::internal {
 
-// Callbacks that src/inject/cuda_preload.cc defines. The wrappers call the first before they first use
-// Profiler::Default(), possibly in several threads at the same time, and the second once, after that.
+// Callbacks that src/inject/cuda_preload.cc defines. The wrappers call PrepareCudaTracking before they first use
+// Profiler::Default(), possibly in several threads at the same time, and CudaTrackingStarts once, after that.
 void PrepareCudaTracking();
 void CudaTrackingStarts();
 // The wrappers call it after a call of the driver has failed because there was no memory. `caller` is the caller of the
@@ -31,9 +31,9 @@ void* CudaWrapperByName(std::string_view name);
 // Returns the wrapper of the driver's function at `function`; `function` itself if that is not wrapped.
 void* CudaWrapperOf(void* function);
 
-// Calls visit(name, state, reason, argument) for each CALL and PASSED of driver_calls.inc, in that order. The state is
-// "tracked", "passed through", or "absent" if this driver does not have the function. The reason is empty unless the
-// state is "passed through".
+// Calls visit(name, state, reason, argument) for each CALL and NOT_WRAPPED of driver_calls.inc, in that order. The
+// state is "tracked", "passed through", or "absent" if this driver does not have the function. The reason is empty
+// unless the state is "passed through".
 using CudaCoverageVisitor = void (*)(const char* name, const char* state, const char* reason, void* argument);
 void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument);
 

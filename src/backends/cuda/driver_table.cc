@@ -5,7 +5,7 @@
 #include <atomic>
 
 // The injected library defines HBMPROF_DLSYM as the name of a function that calls the C library's dlsym: inside that
-// library the name dlsym means its own dlsym.
+// library the name dlsym refers to its own dlsym.
 #ifdef HBMPROF_DLSYM
 extern "C" void* HBMPROF_DLSYM(void* library, const char* name);
 #else

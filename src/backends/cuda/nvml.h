@@ -1,5 +1,5 @@
-// The device memory of processes as NVIDIA's management library (NVML) reports it. The library is loaded by name at
-// the first use. It is called through our own declarations, without its header. It needs no context.
+// The device memory of processes as NVIDIA's management library (NVML) reports it. The library is loaded by name at the
+// first use. It is called through declarations of hbmprof, without its header. It needs no context.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_NVML_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_NVML_H_
 

@@ -1,7 +1,7 @@
 // Queries to the CUDA runtime. They do not change the last-error state, the current device or the set of initialized
 // devices. Queries that would initialize a device are made to the driver instead (driver_queries.h).
 //
-// Not here: allocation calls (runtime.cc, runtime_stream.cc), recording (adapter.h).
+// Not in this file: allocation calls (runtime.cc, runtime_stream.cc), recording (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_QUERIES_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_QUERIES_H_
 
@@ -11,8 +11,8 @@
 
 namespace hbmprof::internal {
 
-// Calls `query` and returns whether it succeeded. If it sets the last-error state, that is cleared again, so that the
-// program does not see it.
+// Calls `query` and returns whether it succeeded. If the query sets the last-error state, this function clears it, so
+// that the program does not see that error.
 template <typename Query>
 bool QueryCuda(const Query& query) {
   const cudaError_t before = cudaPeekAtLastError();

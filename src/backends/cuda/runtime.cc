@@ -1,5 +1,5 @@
-// The tracked forms of the CUDA runtime's allocation calls. Each only translates its arguments for the adapter.
-// Not here: the stream-ordered ones (runtime_stream.cc), sizes and the order of events (adapter.h).
+// The tracked forms of the CUDA runtime's allocation calls. Each only translates its arguments for the adapter. Not in
+// this file: the stream-ordered ones (runtime_stream.cc), sizes and the order of events (adapter.h).
 #include "hbmprof/cuda.h"
 #include "src/backends/cuda/adapter.h"
 #include "src/backends/cuda/linked_calls.h"

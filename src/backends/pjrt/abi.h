@@ -5,7 +5,7 @@
 // field of a struct is its size in the version of the code that fills it in. A callee accepts a struct that is larger
 // than the one it knows.
 //
-// Not here: calls (plugin.h), what they mean for the records (adapter.h).
+// Not in this file: calls (plugin.h), what they mean for the records (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_PJRT_ABI_H_
 #define HBMPROF_SRC_BACKENDS_PJRT_ABI_H_
 

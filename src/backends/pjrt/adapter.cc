@@ -85,8 +85,8 @@ void PjrtRecords::Free(absl::Span<const BufferId> ids, Removed* removed) {
   for (const BufferId id : ids) {
     if (id.is_null()) continue;
     const FreedRecord record = profiler_.RecordFree(id);
-    // If the host has no memory to add it to `removed`, the record has ended nevertheless. It is then missing only if
-    // the plugin refuses the call.
+    // If the host has no memory to add the record to `removed`, the record has still ended. It is then missing if the
+    // plugin refuses the call, because it cannot be restored.
     static_cast<void>(Completes([&] { removed->records_.push_back(record); }));
   }
 }

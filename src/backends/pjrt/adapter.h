@@ -1,11 +1,11 @@
-// The logic of tracking PJRT memory: which handle holds which memory, and until when. It uses no ABI and calls no
-// plugin: handles are passed as addresses, sizes and attributes as values.
+// The records of PJRT memory: which handle holds which memory, and until when. This code does not use the ABI and calls
+// no plugin: handles are passed as addresses, sizes and attributes as values.
 //
 // A record of the profiler represents memory, not a handle: several handles can share memory, and one handle can pass
 // its memory to another. Each record has its own number as its BufferId, so a new handle with the value of an old one
-// is never taken for the old one.
+// is never confused with the old one.
 //
-// Not here: the plugin's calls (hooks.cc), queries to the plugin (plugin.h).
+// Not in this file: the plugin's calls (hooks.cc), queries to the plugin (plugin.h).
 #ifndef HBMPROF_SRC_BACKENDS_PJRT_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_PJRT_ADAPTER_H_
 
@@ -30,7 +30,7 @@ namespace hbmprof::internal {
 
 using PjrtHandle = const void*;
 
-// The description with which memory is recorded.
+// The attributes, labels and size with which memory is recorded.
 struct PjrtMemory {
   size_t bytes = 0;
   Attributes attributes;
@@ -186,7 +186,7 @@ class PjrtRecords {
   template <typename Enter>
   void InsertOrEnd(absl::Span<const BufferId> ids, const Enter& enter);
   void Insert(PjrtHandle handle, const Buffer& buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Counts one holder of `memory` less. Returns true if it was the last one; otherwise adds `memory` to `removed`.
+  // Removes one holder of `memory`. Returns true if it was the last one; otherwise adds `memory` to `removed`.
   bool DropHolder(BufferId memory, Removed* removed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddHolder(BufferId memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++more_holders_[memory.value()]; }
   void Free(absl::Span<const BufferId> ids, Removed* removed);

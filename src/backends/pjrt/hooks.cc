@@ -1,7 +1,7 @@
 // The hooks: each translates a call of the plugin's table into calls of PjrtRecords.
 //
 // A call that creates something is recorded after it has succeeded. A call that ends something is recorded before it is
-// made, and the records are put back if it fails. The program's arguments and results are never changed.
+// made, and the records are restored if it fails. The program's arguments and results are never changed.
 #include "src/backends/pjrt/hooks.h"
 
 #include <algorithm>
@@ -25,7 +25,8 @@ namespace {
 using namespace pjrt;  // NOLINT: most names in this file are from there
 using Removed = PjrtRecords::Removed;
 
-// Whether the caller's struct has this field: the caller may have been built with an older header.
+// Whether the struct of the caller has this field. It may not have the field, because the caller may have been built
+// with an older header.
 #define HBMPROF_HAS_FIELD(args, field) \
   ((args)->struct_size >=              \
    static_cast<size_t>(reinterpret_cast<const char*>(&(args)->field + 1) - reinterpret_cast<const char*>(args)))
@@ -76,8 +77,8 @@ void WarnOnceOfForeign(const char* what) {
   if (said.exchange(true)) return;
   PrintMessage(
       "hbmprof: a PJRT ", what,
-      " was destroyed that was not seen created, or was destroyed twice; the call was passed on and is counted "
-      "in foreign_frees (this message is printed once)");
+      " was destroyed whose creation was not recorded, or that was destroyed twice; the call was passed on and is "
+      "counted in foreign_frees (this message is printed once)");
 }
 
 // Clients.
@@ -110,7 +111,7 @@ void ReportLeaks(TrackedPlugin& tracked, const Removed& removed) {
             std::string(MemoryKindName(row.attributes.kind)) + ", on " + tracked.plugin.NameOf(row.attributes.device) +
             ", made in " + std::string(names[i].name.empty() ? "[unknown]" : names[i].name);
   }
-  if (rows.size() > kMaxRows) text += "\nhbmprof:   and " + std::to_string(rows.size() - kMaxRows) + " rows more";
+  if (rows.size() > kMaxRows) text += "\nhbmprof:   and " + std::to_string(rows.size() - kMaxRows) + " more rows";
   PrintMessage(text);
 }
 

@@ -1,7 +1,8 @@
 // PjrtPlugin: queries to a plugin through its own function table. A query changes no state of the plugin. If the plugin
-// returns an error, the error is destroyed. If the plugin does not answer, the result is a default value.
+// returns an error, the error is destroyed. If the plugin does not have the function or returns an error, the result is
+// a default value.
 //
-// Not here: what the answers are used for (hooks.cc, adapter.h).
+// Not in this file: what the answers are used for (hooks.cc, adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_PJRT_PLUGIN_H_
 #define HBMPROF_SRC_BACKENDS_PJRT_PLUGIN_H_
 
@@ -81,9 +82,9 @@ class PjrtPlugin {
   // Returns the name of a device that DeviceOf has returned, also after its client was destroyed.
   std::string NameOf(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Returns the description with which the buffer is recorded. `device` and `memory` are the arguments of the call that
-  // made it, each null if it was not given. If both were given, `memory` is used. The memory space that the plugin
-  // reports has priority over both.
+  // Returns the attributes, labels and size with which the buffer is recorded. `device` and `memory` are the arguments
+  // of the call that made it, each null if it was not given. If both were given, `memory` is used. The memory space
+  // that the plugin reports has priority over both.
   PjrtMemory Describe(PjrtHandle client, pjrt::Buffer* buffer, pjrt::Device* device, pjrt::Memory* memory);
   size_t SizeOf(pjrt::Buffer* buffer) const;
   // Returns whether the buffer is deleted; false if the plugin does not have the function or returns an error.

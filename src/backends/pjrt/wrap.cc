@@ -20,7 +20,7 @@ namespace hbmprof::internal {
 namespace {
 
 constexpr size_t kMaxPlugins = 8;
-// Many times the size of any known table. A table with a larger size is taken as damaged.
+// Many times the size of any known table. A table with a larger size is treated as damaged.
 constexpr size_t kMaxTableBytes = 1 << 16;
 
 std::atomic<TrackedPlugin*> tracked_plugins[kMaxPlugins];

@@ -1,6 +1,6 @@
 // FreeList: the free blocks of an arena. Allocation is best fit; adjacent blocks are always merged.
 //
-// Not here: the buffers in use, streams, locks (simulated_device.cc).
+// Not in this file: the buffers in use, streams, locks (simulated_device.cc).
 #ifndef HBMPROF_SRC_BACKENDS_SIMULATED_FREE_LIST_H_
 #define HBMPROF_SRC_BACKENDS_SIMULATED_FREE_LIST_H_
 

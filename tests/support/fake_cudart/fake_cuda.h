@@ -1,7 +1,7 @@
 // A CUDA device model for tests without a GPU, in two shared libraries that a program uses instead of the real ones:
 // libcuda.so.1 holds the devices (fake_cuda.cc) and the driver's memory calls (fake_driver.cc), libcudart.so.<major>
 // the runtime's memory calls on top of the model. Memory is host memory. This header: the controls, and the model as
-// the calls use it. Not here: any imitation of how the real runtime checks the driver.
+// the calls use it. Not in this file: any imitation of how the real runtime checks the driver.
 #ifndef HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_
 #define HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_
 

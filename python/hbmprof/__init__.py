@@ -1,0 +1,235 @@
+"""The heap profiler for accelerator memory, for Python programs.
+
+A program that runs under `hbmprof run` or whose JAX uses hbmprof's plugin (use_with_jax) is recorded without changes.
+The functions here save a profile at a chosen time, label what is allocated, and check for leaks:
+
+    import hbmprof
+
+    hbmprof.save("before.pb.gz")
+    with hbmprof.tag("phase", "decode"):
+        serve()
+    hbmprof.save("after.pb.gz")
+
+All functions are thread-safe. They call the C interface of hbmprof (hbmprof/c_api.h) through ctypes.
+"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+
+__all__ = ["Error", "LeakError", "counter", "include_dir", "leak_check", "library_dir", "save", "stats", "tag", "use_with_jax", "version"]
+
+_MAX_DEVICES = 128
+_NOT_KNOWN = -(2**63)
+
+
+class Error(RuntimeError):
+    """A call of the library failed. The message says what failed and why."""
+
+
+class LeakError(AssertionError):
+    """leak_check found memory that was allocated in its block and is still in use."""
+
+
+class _Stats(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t)] + [
+        (name, ctypes.c_int64)
+        for name in (
+            "bytes_in_use",
+            "peak_bytes_in_use",
+            "num_allocs",
+            "num_live",
+            "largest_alloc_size",
+            "pool_bytes",
+            "bytes_reserved",
+            "bytes_limit",
+            "largest_free_block_bytes",
+            "driver_bytes_in_use",
+            "driver_peak_bytes_in_use",
+            "driver_cache_bytes",
+            "unaccounted",
+            "baseline",
+        )
+    ]
+
+
+def library_dir():
+    """Returns the folder of libhbmprof_c.so and libhbmprof_pjrt.so, as a pathlib.Path.
+
+    The environment variable HBMPROF_LIBRARY_DIR overrides it. Raises Error if there is no such folder.
+    """
+    named = os.environ.get("HBMPROF_LIBRARY_DIR")
+    if named:
+        return pathlib.Path(named)
+    here = pathlib.Path(__file__).resolve()
+    # The installation scheme's `lib` lies beside the folder of this package, at any depth: PREFIX/lib/hbmprof for
+    # PREFIX/lib/python3.11/site-packages/hbmprof, TARGET/lib/hbmprof for `pip install --target TARGET`.
+    for parent in here.parents:
+        folder = parent / "lib" / "hbmprof"
+        if (folder / "libhbmprof_c.so").exists():
+            return folder
+    raise Error(f"hbmprof: libhbmprof_c.so is in no folder lib/hbmprof above {here}; set HBMPROF_LIBRARY_DIR to its folder")
+
+
+def include_dir():
+    """Returns the folder of the C++ and C headers (hbmprof/hbmprof.h), as a pathlib.Path."""
+    return library_dir().parent.parent / "include"
+
+
+_library = None
+_library_lock = threading.Lock()
+
+
+def _load():
+    global _library
+    with _library_lock:
+        if _library is not None:
+            return _library
+        directory = library_dir()
+        # If JAX has loaded the plugin, its library has the records. Otherwise libhbmprof_c.so has them, together with
+        # the library that `hbmprof run` preloads.
+        plugin = str(directory / "libhbmprof_pjrt.so")
+        try:
+            library = ctypes.CDLL(plugin, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        except OSError:
+            try:
+                library = ctypes.CDLL(str(directory / "libhbmprof_c.so"))
+            except OSError as error:
+                raise Error(f"hbmprof: the library cannot be loaded: {error}") from None
+        library.hbmprof_last_error.restype = ctypes.c_char_p
+        library.hbmprof_version.restype = ctypes.c_char_p
+        library.hbmprof_save_device_memory_profile.argtypes = [ctypes.c_char_p]
+        library.hbmprof_tag_push.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+        library.hbmprof_set_counter.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+        library.hbmprof_device.argtypes = [ctypes.c_char_p]
+        library.hbmprof_get_stats.argtypes = [ctypes.c_int, ctypes.POINTER(_Stats)]
+        _library = library
+        return library
+
+
+def _check(status):
+    if status != 0:
+        raise Error((_load().hbmprof_last_error() or b"hbmprof: unknown error").decode(errors="replace"))
+
+
+def version():
+    """Returns the version of the library, such as "0.1.0"."""
+    return _load().hbmprof_version().decode()
+
+
+def save(path):
+    """Writes a profile of the device memory that is in use now to the file `path` (usually NAME.pb.gz).
+
+    pprof and the command `hbmprof` read it. Raises Error if the file cannot be written.
+    """
+    _check(_load().hbmprof_save_device_memory_profile(os.fsencode(path)))
+
+
+@contextlib.contextmanager
+def tag(key, value):
+    """Labels what this thread allocates inside the `with` block. Blocks may be nested.
+
+    A `with` block of an async function must not contain an `await`: other tasks of the thread would be labelled, too.
+    """
+    library = _load()
+    library.hbmprof_tag_push(str(key).encode(), str(value).encode())
+    try:
+        yield
+    finally:
+        library.hbmprof_tag_pop()
+
+
+def counter(name, value):
+    """Sets a counter of the program, such as the requests served so far. Profiles contain it: `hbmprof leaks` uses it."""
+    _load().hbmprof_set_counter(str(name).encode(), int(value))
+
+
+def stats(device=0):
+    """Returns a dict of the numbers of one device: bytes_in_use, peak_bytes_in_use, num_live and others.
+
+    `device` is the number N of GPU:N, or a device's name. The keys are those of hbmprof_stats in hbmprof/c_api.h. A
+    number that is not known is None. Raises Error if there is no such device.
+    """
+    library = _load()
+    number = device if isinstance(device, int) else library.hbmprof_device(str(device).encode())
+    result = _Stats(struct_size=ctypes.sizeof(_Stats))
+    _check(library.hbmprof_get_stats(number, ctypes.byref(result)))
+    values = {name: getattr(result, name) for name, _ in _Stats._fields_[1:]}
+    return {name: None if value == _NOT_KNOWN else value for name, value in values.items()}
+
+
+def _in_use():
+    gc.collect()
+    library = _load()
+    result = {}
+    devices = (ctypes.c_int * _MAX_DEVICES)()
+    for device in devices[: max(0, library.hbmprof_devices(devices, _MAX_DEVICES))]:
+        one = _Stats(struct_size=ctypes.sizeof(_Stats))
+        if library.hbmprof_get_stats(device, ctypes.byref(one)) == 0:
+            # Idle memory of pools is not a leak.
+            result[device] = one.bytes_in_use - max(one.bytes_reserved, 0)
+    return result
+
+
+def _command():
+    beside = pathlib.Path(sys.executable).with_name("hbmprof")
+    return str(beside) if beside.exists() else "hbmprof"
+
+
+@contextlib.contextmanager
+def leak_check(max_bytes=0):
+    """Raises LeakError if more than `max_bytes` bytes of device memory that are in use after the block were not before.
+
+    Idle memory of pools does not count. The message shows the functions that hold the memory, if the command `hbmprof`
+    is found. If the block itself raises an exception, nothing is checked. Other threads must not allocate meanwhile.
+
+        def test_decode():
+            with hbmprof.leak_check():
+                decode()
+    """
+    __tracebackhide__ = True  # pytest shows the test instead of this function
+    with tempfile.TemporaryDirectory() as folder:
+        before_file, after_file = os.path.join(folder, "before.pb.gz"), os.path.join(folder, "after.pb.gz")
+        before = _in_use()
+        save(before_file)
+        yield
+        after = _in_use()
+        growth = sum(max(0, after.get(device, 0) - before.get(device, 0)) for device in after)
+        if growth <= max_bytes:
+            return
+        save(after_file)
+        message = f"{growth} bytes of device memory that were allocated in the block are still in use"
+        try:
+            diff = subprocess.run(
+                [_command(), "diff", "--own", "--exact", "-n", "10", before_file, after_file],
+                capture_output=True, text=True, timeout=60, check=False)
+            rows = diff.stdout.strip()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            rows = f"(hbmprof diff: {error})"
+        raise LeakError(f"{message}\n{rows}")
+
+
+def use_with_jax(platform, plugin=None):
+    """Makes JAX use hbmprof's plugin for the devices of another plugin. Call it before the first import of jax.
+
+    `platform` is a name for the platform that JAX uses then. `plugin` is the path of the real plugin's library; None:
+    the environment variable HBMPROF_PJRT_PLUGIN names it. Sets environment variables of this process, as in
+    docs/pjrt.md. Raises Error if jax was imported already, or if no plugin is named.
+    """
+    if "jax" in sys.modules:
+        raise Error("hbmprof.use_with_jax: call it before jax is imported")
+    if plugin is not None:
+        os.environ["HBMPROF_PJRT_PLUGIN"] = os.fspath(plugin)
+    if not os.environ.get("HBMPROF_PJRT_PLUGIN"):
+        raise Error("hbmprof.use_with_jax: name the real plugin's library by `plugin` or by HBMPROF_PJRT_PLUGIN")
+    names = [f"{platform}:{library_dir() / 'libhbmprof_pjrt.so'}"]
+    if os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS"):
+        names.insert(0, os.environ["PJRT_NAMES_AND_LIBRARY_PATHS"])
+    os.environ["PJRT_NAMES_AND_LIBRARY_PATHS"] = ",".join(names)
+    os.environ["JAX_PLATFORMS"] = platform

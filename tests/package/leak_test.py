@@ -1,0 +1,49 @@
+"""Uses the Python package under `hbmprof run`: labels, a saved profile, numbers, and leak_check."""
+import ctypes
+
+import hbmprof
+
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+
+
+def allocate(size):
+    pointer = ctypes.c_uint64()
+    assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)) == 0
+    return pointer
+
+
+def free(pointer):
+    assert cuda.cuMemFree_v2(pointer) == 0
+
+
+kept = allocate(1000)
+before = hbmprof.stats()
+assert before["bytes_in_use"] == 1000, before
+with hbmprof.leak_check():
+    with hbmprof.tag("phase", "decode"):
+        free(allocate(4096))
+try:
+    with hbmprof.leak_check():
+        leaked = allocate(12345)
+except hbmprof.LeakError as error:
+    assert "12345 bytes" in str(error) and "allocate" in str(error), error
+else:
+    raise SystemExit("leak_check found no leak")
+with hbmprof.leak_check(max_bytes=100):
+    more = allocate(100)
+with hbmprof.tag("phase", "decode"):
+    tagged = allocate(777)
+hbmprof.counter("requests", 3)
+hbmprof.save("saved.pb.gz")
+assert hbmprof.stats("GPU:0")["bytes_in_use"] == 1000 + 12345 + 100 + 777
+try:
+    hbmprof.save("/no/such/folder/x.pb.gz")
+except hbmprof.Error as error:
+    print(error)
+else:
+    raise SystemExit("save into a missing folder raised nothing")
+print("leak_test: passed")

@@ -1,0 +1,56 @@
+#!/bin/bash
+# Installs one package in this system, a chroot of scripts/package_test.sh, uses it, and removes it. usage: use.sh KIND
+set -euo pipefail
+kind=$1
+cd /root
+export LD_LIBRARY_PATH=/files/cuda LC_ALL=C.UTF-8
+
+# use COMMAND PYTHON: records the example on the substitute of the driver, and reads the profile with every subcommand.
+use() {
+  local hbmprof=$1 python=$2 profile
+  rm -rf profiles
+  "$hbmprof" --version
+  "$hbmprof" doctor -- "$python" /files/serve.py
+  "$hbmprof" run --output profiles -- "$python" /files/serve.py
+  profile=$(ls profiles/*.pb.gz)
+  # The program holds 8 MiB of weights and 100 pages of 64 KiB.
+  "$hbmprof" top --exact --own "$profile" | tee top.txt
+  grep -Eq '^ *14942208 B +100\.00% .* allocate ' top.txt
+  "$hbmprof" check "$profile"
+  "$hbmprof" diff "$profile" "$profile"
+  "$hbmprof" leaks "$profile" "$profile" "$profile"
+  "$hbmprof" symbolize "$profile" -o named.pb.gz
+  "$hbmprof" report -o report.html "$profile"
+  grep -q allocate report.html
+  echo "used $hbmprof"
+}
+
+case $kind in
+  wheel)
+    python3 -m venv venv
+    venv/bin/pip install --no-index /files/*.whl
+    use venv/bin/hbmprof venv/bin/python
+    venv/bin/python - <<'EOF'
+import hbmprof
+print(hbmprof.version(), hbmprof.library_dir(), hbmprof.include_dir())
+assert (hbmprof.include_dir() / "hbmprof" / "c_api.h").exists()
+EOF
+    rm -rf profiles
+    venv/bin/hbmprof run --output profiles -- venv/bin/python /files/leak_test.py
+    venv/bin/pip uninstall -y hbmprof
+    [[ ! -e venv/bin/hbmprof && ! -e venv/lib/hbmprof ]]
+    ;;
+  deb)
+    dpkg -i /files/*.deb
+    use hbmprof python3
+    dpkg -r hbmprof
+    [[ ! -e /usr/bin/hbmprof && ! -e /usr/lib/hbmprof ]]
+    ;;
+  tar)
+    for folder in /opt/one /opt/another; do
+      mkdir -p "$folder"
+      tar -xzf /files/*.tar.gz -C "$folder" --strip-components=1
+      use "$folder/bin/hbmprof" python3
+    done
+    ;;
+esac
