@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Reads libc10.so and libc10_cuda.so of PyTorch releases from PyPI's wheels, for the tests that run them.
+"""Reads libc10.so, libc10_cuda.so and _memory_viz.py of PyTorch releases from PyPI's wheels, for the tests that run them.
 
 usage: scripts/torch_libraries.py FOLDER RELEASE[+headers]...
 
-Writes FOLDER/RELEASE/libc10.so and libc10_cuda.so, and with +headers the headers of these libraries to
+Writes these three files to FOLDER/RELEASE, and with +headers the headers of these libraries to
 FOLDER/RELEASE/include. Does not read again what is there. "newest" is the newest release that pip finds. The wheels
-have 500 to 900 MB, the two libraries and their headers 4 MB: only those are read, by HTTP range requests. pip finds the
+have 500 to 900 MB, the three files and the headers 4 MB: only those are read, by HTTP range requests. pip finds the
 wheels, so its configuration says where from. Exits 1 if a release could not be read; the last line says why.
 
 The libraries look for a CUDA runtime in FOLDER/../nvidia (their RPATH) before LD_LIBRARY_PATH: there must be none if a
@@ -20,7 +20,7 @@ import sys
 import urllib.request
 import zipfile
 
-LIBRARIES = ("libc10.so", "libc10_cuda.so")
+FILES = ("torch/lib/libc10.so", "torch/lib/libc10_cuda.so", "torch/cuda/_memory_viz.py")
 HEADERS = ("torch/include/c10/", "torch/include/torch/headeronly/")
 # The libraries have no Python in them: any CPython's wheel serves.
 WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"]
@@ -83,10 +83,10 @@ class RemoteFile(io.RawIOBase):
         return len(part)
 
 
-def libraries_of(wheel):
-    """Yields the libraries: a path below the release's folder, and the contents."""
-    for library in LIBRARIES:
-        yield library, wheel.read(f"torch/lib/{library}")
+def files_of(wheel):
+    """Yields the three files: a path below the release's folder, and the contents."""
+    for file in FILES:
+        yield pathlib.Path(file).name, wheel.read(file)
 
 
 def headers_of(wheel):
@@ -109,12 +109,14 @@ def write(folder, files):
 def read_release(folder, with_headers):
     """Writes what is missing of the release to `folder`."""
     include = folder / "include"
-    if folder.exists() and (include.exists() or not with_headers):
+    is_complete = all((folder / pathlib.Path(file).name).exists() for file in FILES)
+    if is_complete and (include.exists() or not with_headers):
         return
     with zipfile.ZipFile(io.BufferedReader(RemoteFile(wheel_url(folder.name)))) as wheel:
-        if not folder.exists():
-            write(folder, libraries_of(wheel))
-        if with_headers:
+        if not is_complete:
+            shutil.rmtree(folder, ignore_errors=True)
+            write(folder, files_of(wheel))
+        if with_headers and not include.exists():
             write(include, headers_of(wheel))
 
 

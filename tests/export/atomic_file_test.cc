@@ -40,6 +40,7 @@ namespace {
 
 using hbmprof::internal::FileDescriptor;
 using hbmprof::internal::FileIdentity;
+using hbmprof::internal::FileOutput;
 using hbmprof::internal::FileRules;
 using hbmprof::internal::IdentityOf;
 using hbmprof::internal::kAsAnyCommand;
@@ -108,6 +109,41 @@ TEST_F(AtomicFile, WritesEmptyAndLargeFiles) {
   const std::string large(20 << 20, 'z');
   ASSERT_TRUE(WriteFileAtomically(Path("a"), large).ok());
   EXPECT_TRUE(Contents(Path("a")) == large);
+}
+
+TEST_F(AtomicFile, WritesAFileInParts) {
+  std::string expected;
+  const absl::Status status = WriteFileAtomically(Path("a"), [&](FileOutput& output) {
+    expected.clear();
+    absl::Status written;
+    for (const size_t size : {3, 60'000, 10'000, 200'000, 0, 5}) {
+      const std::string part(size, static_cast<char>('a' + expected.size() % 26));
+      if (written.ok()) written = output.Append(part);
+      expected += part;
+      EXPECT_EQ(output.size(), static_cast<int64_t>(expected.size()));
+      EXPECT_FALSE(std::ifstream(Path("a")).good());
+    }
+    for (const size_t offset : {size_t{1}, size_t{65'000}, expected.size() - 2}) {
+      if (written.ok()) written = output.Overwrite(static_cast<int64_t>(offset), "XY");
+      expected.replace(offset, 2, "XY");
+    }
+    if (written.ok()) written = output.Append("end");
+    expected += "end";
+    return written;
+  });
+  EXPECT_EQ(status, absl::OkStatus());
+  EXPECT_TRUE(Contents(Path("a")) == expected);
+}
+
+TEST_F(AtomicFile, ErrorOfAPartLeavesTheOldFile) {
+  ASSERT_TRUE(WriteFileAtomically(Path("a"), "old").ok());
+  const absl::Status status = WriteFileAtomically(Path("a"), [](FileOutput& output) {
+    EXPECT_EQ(output.Append(std::string(100'000, 'x')), absl::OkStatus());
+    return absl::ResourceExhaustedError("too large for the format");
+  });
+  EXPECT_EQ(status, absl::ResourceExhaustedError("too large for the format"));
+  EXPECT_EQ(Contents(Path("a")), "old");
+  EXPECT_THAT(Names(directory_), ElementsAre("a"));
 }
 
 TEST_F(AtomicFile, AcceptsRelativePaths) {
