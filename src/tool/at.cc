@@ -23,7 +23,8 @@ struct AtOptions {
   bool end = false;
 };
 
-// Returns the account of device memory of the option --device; the one with the highest peak if there is no such option.
+// Returns the account of device memory of the option --device; the one with the highest peak if there is no such
+// option.
 absl::StatusOr<size_t> AccountNamed(internal::RecordingReader& recording, const std::string& device) {
   if (device.empty()) return HighestAccount(recording);
   const std::vector<Snapshot::Device>& devices = recording.tables().names.devices;
@@ -59,13 +60,13 @@ absl::StatusOr<int> RunAt(const AtOptions& options) {
   }
   const absl::StatusOr<std::string> profile = ProfileAt(**recording, *instant);
   if (!profile.ok()) return profile.status();
-  const absl::Status status =
-      internal::WriteFileAtomically(options.output, *profile, internal::kAsAnyCommand);
+  const absl::Status status = internal::WriteFileAtomically(options.output, *profile, internal::kAsAnyCommand);
   if (!status.ok()) return status;
   WarnOfGaps("at", options.file, **recording);
 
   const internal::RecordingTables& tables = (*recording)->tables();
-  std::string text = Cat(options.output, ": ", TimeText(tables, instant->time), ", after ", instant->events, " events\n");
+  std::string text =
+      Cat(options.output, ": ", TimeText(tables, instant->time), ", after ", instant->events, " events\n");
   const internal::RecordingState state = StateAt(**recording, *instant);
   for (size_t account = 0; account < state.account_count(); ++account) {
     if (state.peak_bytes(account) == 0) continue;

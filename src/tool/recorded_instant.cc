@@ -116,8 +116,9 @@ absl::StatusOr<RecordedInstant> AtMark(RecordingReader& recording, const std::st
   if (is_found) return instant;
   std::string names;
   for (size_t i = 0; i < std::min<size_t>(marks.size(), 20); ++i) names += (i == 0 ? "" : ", ") + marks[i].name;
-  return absl::NotFoundError(Cat("no mark has the name '", name, "'; ",
-                                 names.empty() ? std::string("the recording has no marks") : "the marks are: " + names));
+  return absl::NotFoundError(
+      Cat("no mark has the name '", name, "'; ",
+          names.empty() ? std::string("the recording has no marks") : "the marks are: " + names));
 }
 
 std::string TimeText(const RecordingTables& tables, int64_t time) {
@@ -144,9 +145,8 @@ absl::StatusOr<int64_t> ParseRecordedTime(const RecordingReader& recording, cons
     time = Plus(tables.start_time, Minus(absl::ToUnixNanos(parsed), tables.start_unix_nanos));
   }
   if (time >= tables.start_time && time <= recording.end_time()) return time;
-  return absl::OutOfRangeError(Cat("--time ", text, ": the recording begins at ",
-                                   TimeText(tables, tables.start_time), ", and ends ",
-                                   TimeText(tables, recording.end_time())));
+  return absl::OutOfRangeError(Cat("--time ", text, ": the recording begins at ", TimeText(tables, tables.start_time),
+                                   ", and ends ", TimeText(tables, recording.end_time())));
 }
 
 RecordingState StateAt(RecordingReader& recording, const RecordedInstant& instant) {

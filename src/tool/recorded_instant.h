@@ -19,7 +19,8 @@ struct RecordedInstant {
   int64_t time = 0;  // as the events' times
 };
 
-// These functions find instants. They read the events of `recording` from the beginning, and never stop within a change.
+// These functions find instants. They read the events of `recording` from the beginning, and never stop within a
+// change.
 //
 // At the end of the recording.
 RecordedInstant EndOf(internal::RecordingReader& recording);

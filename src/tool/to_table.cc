@@ -1,6 +1,8 @@
 // See to_table.h.
 #include "src/tool/to_table.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -26,9 +28,8 @@ using internal::RecordingTables;
 constexpr size_t kSharedColumn = 8;  // from here on, the cells of an event depend on its site only
 
 std::vector<std::string> EventColumns() {
-  return {"time_ns", "time",  "event",  "bytes", "change",    "in_use", "id",   "thread",
-          "device",  "space", "kind",   "site",  "allocator", "name",   "tags", "host",
-          "process"};
+  return {"time_ns", "time", "event", "bytes",     "change", "in_use", "id",   "thread", "device",
+          "space",   "kind", "site",  "allocator", "name",   "tags",   "host", "process"};
 }
 
 const char* NameOf(RecordedKind kind) {
@@ -99,8 +100,7 @@ class EventTable {
     const bool has_site = event.site < of_sites_.size();
     const bool has_bytes = has_site || event.kind == RecordedKind::kFailed;
     const size_t account = has_site ? totals_.account_of(event.site) : static_cast<size_t>(event.id);
-    const bool has_account =
-        has_site || event.kind == RecordedKind::kFailed || event.kind == RecordedKind::kResetPeak;
+    const bool has_account = has_site || event.kind == RecordedKind::kFailed || event.kind == RecordedKind::kResetPeak;
     Add(row, has_bytes, event.bytes);
     Add(row, has_site, SiteTotals::ChangeOf(event));
     Add(row, has_account, has_account ? totals_.account(account).in_use : 0);
@@ -307,9 +307,8 @@ class SampleTable {
     std::string stack;
     frames.AppendStack(sample.stack, stack);
     const std::vector<ProfileSet::ShownFrame> innermost =
-        profiles.stacks().length(sample.stack) == 0
-            ? std::vector<ProfileSet::ShownFrame>()
-            : profiles.ShownLocation(*profiles.stacks().begin(sample.stack));
+        profiles.stacks().length(sample.stack) == 0 ? std::vector<ProfileSet::ShownFrame>()
+                                                    : profiles.ShownLocation(*profiles.stacks().begin(sample.stack));
     row.Text(innermost.empty() ? "" : innermost[0].name);
     row.Text(innermost.empty() ? "" : innermost[0].position);
     row.Text(stack.empty() ? "" : std::string_view(stack).substr(1));
@@ -344,6 +343,19 @@ class SampleTable {
 };
 
 }  // namespace
+
+std::optional<TableFormat> TableFormatNamed(const std::string& name) {
+  if (name == "csv") return TableFormat::kCsv;
+  if (name == "ndjson") return TableFormat::kNdjson;
+  return std::nullopt;
+}
+
+absl::Status WriteOutput(const std::string& path, const std::function<absl::Status(FileOutput&)>& write) {
+  if (!path.empty()) return internal::WriteFileAtomically(path, write, internal::kAsAnyCommand);
+  FileOutput output(STDOUT_FILENO, "standard output");
+  const absl::Status status = write(output);
+  return status.ok() ? output.Flush() : status;
+}
 
 void TableRow::Begin() {
   if (format_ == TableFormat::kNdjson) {

@@ -1,10 +1,12 @@
-// Tables for engines that analyse data (DuckDB, Spark, ClickHouse, pandas): the events of a recording, and the samples of
-// profiles, one row each. docs/tables.md describes the columns.
+// Tables for engines that analyse data (DuckDB, Spark, ClickHouse, pandas): the events of a recording, and the samples
+// of profiles, one row each. docs/tables.md describes the columns.
 #ifndef HBMPROF_SRC_TOOL_TO_TABLE_H_
 #define HBMPROF_SRC_TOOL_TO_TABLE_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +24,13 @@ enum class TableFormat : uint8_t {
   kCsv,     // with a line of names; RFC 4180
   kNdjson,  // one JSON object in each line
 };
+
+// Returns the format with this name; nullopt if there is none.
+std::optional<TableFormat> TableFormatNamed(const std::string& name);
+
+// Calls `write` and writes what it appends to the file `path`, which is replaced in one step, or to standard output if
+// `path` is empty. Errors: those of `write` and of WriteFileAtomically.
+absl::Status WriteOutput(const std::string& path, const std::function<absl::Status(internal::FileOutput&)>& write);
 
 // One row as text. Its cells must be added in the order of the columns.
 class TableRow {

@@ -39,7 +39,9 @@ struct Owner {
   uint16_t freeing_thread = 0;
   uint16_t thread = 0;
 
-  bool IsLiveAt(int64_t time) const { return allocated.value_or(INT64_MIN) <= time && time < freed.value_or(INT64_MAX); }
+  bool IsLiveAt(int64_t time) const {
+    return allocated.value_or(INT64_MIN) <= time && time < freed.value_or(INT64_MAX);
+  }
 };
 
 bool Contains(uint64_t id, int64_t bytes, uint64_t address) {
@@ -91,11 +93,13 @@ class Writer {
     const uint64_t start = *AddressOfBuffer(owner.id);
     std::string text = BufferText(start, owner.site, owner.bytes);
     text += Cat("  offset    ", address - start, " of ", owner.bytes, " bytes\n");
-    text += "  allocated " + (owner.allocated.has_value() ? TimeText(tables_, *owner.allocated) + ByThread(owner.thread)
-                                                         : std::string("before the recording")) +
+    text += "  allocated " +
+            (owner.allocated.has_value() ? TimeText(tables_, *owner.allocated) + ByThread(owner.thread)
+                                         : std::string("before the recording")) +
             "\n";
-    text += "  freed     " + (owner.freed.has_value() ? TimeText(tables_, *owner.freed) + ByThread(owner.freeing_thread)
-                                                     : std::string("not before the end of the recording")) +
+    text += "  freed     " +
+            (owner.freed.has_value() ? TimeText(tables_, *owner.freed) + ByThread(owner.freeing_thread)
+                                     : std::string("not before the end of the recording")) +
             "\n";
     for (const auto& [key, value] : tables_.sites[owner.site].tags) text += Cat("  tag       ", key, "=", value, "\n");
     for (const uint32_t number : stacks_.stack(tables_.sites[owner.site].stack)) {
@@ -180,8 +184,9 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   std::vector<Owner> owners = OwnersOf(recording, address);
   const size_t all = owners.size();
   if (time.has_value()) {
-    owners.erase(std::remove_if(owners.begin(), owners.end(), [&](const Owner& owner) { return !owner.IsLiveAt(*time); }),
-                 owners.end());
+    owners.erase(
+        std::remove_if(owners.begin(), owners.end(), [&](const Owner& owner) { return !owner.IsLiveAt(*time); }),
+        owners.end());
   }
   const Writer writer(recording, *stacks);
   std::string text;
@@ -190,7 +195,8 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   for (size_t i = owners.size(); i > 0 && i + kMostShown > owners.size(); --i) {
     text += writer.OwnerText(owners[i - 1], address) + "\n";
   }
-  if (owners.size() > kMostShown) text += Cat("... and ", owners.size() - kMostShown, " earlier ones; --time selects one\n\n");
+  if (owners.size() > kMostShown)
+    text += Cat("... and ", owners.size() - kMostShown, " earlier ones; --time selects one\n\n");
   if (owners.empty()) {
     text += time.has_value() && all != 0 ? Cat("No buffer had the address then; ", all, " had it at other times.\n")
                                          : std::string("No recorded buffer had the address.\n");
