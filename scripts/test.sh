@@ -36,6 +36,7 @@ hbmprof_step "PyTorch's allocator from PyPI" hbmprof_torch 2.1.2 2.5.1 2.8.0 2.1
 hbmprof_step "CCCL's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cccl --no-deps nvidia-cuda-cccl==13.3.5.0.6
 hbmprof_step "RMM from PyPI" hbmprof_pypi librmm --no-deps librmm-cu13==26.10.0 rapids-logger==0.3.0
 hbmprof_step "ONNX Runtime from PyPI" hbmprof_pypi onnxruntime --no-deps onnxruntime==1.32.0
+hbmprof_step "DuckDB from PyPI" hbmprof_pypi duckdb --no-deps duckdb==2.0.0
 hbmprof_step "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
 hbmprof_step "libc++'s headers" hbmprof_libcxx
 

@@ -56,7 +56,7 @@ absl::StatusOr<int> RunAt(const AtOptions& options) {
   if (!recording.ok()) return recording.status();
   const absl::StatusOr<RecordedInstant> instant = InstantOf(**recording, options);
   if (!instant.ok()) {
-    return absl::Status(instant.status().code(), Cat(options.file, ": ", instant.status().message()));
+    return absl::Status(instant.status().code(), Cat(options.file, ": ", std::string(instant.status().message())));
   }
   const absl::StatusOr<std::string> profile = ProfileAt(**recording, *instant);
   if (!profile.ok()) return profile.status();

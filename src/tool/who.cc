@@ -173,7 +173,8 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   std::optional<int64_t> time;
   if (!options.time.empty()) {
     const absl::StatusOr<int64_t> parsed = ParseRecordedTime(recording, options.time);
-    if (!parsed.ok()) return absl::Status(parsed.status().code(), Cat(options.file, ": ", parsed.status().message()));
+    if (!parsed.ok())
+      return absl::Status(parsed.status().code(), Cat(options.file, ": ", std::string(parsed.status().message())));
     time = *parsed;
   }
   absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make({});
