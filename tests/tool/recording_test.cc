@@ -194,6 +194,29 @@ TEST(Tables, HaveEachEventOnce) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(written), {}), csv.out);
 }
 
+// read_recording.py is written after docs/recording.md only.
+TEST(Tables, EqualThoseOfAnIndependentReader) {
+  const std::string file = ScratchDir() + "/load.hbmrec";
+  MadeLoad load;
+  load.events = 9000;
+  load.pool = true;
+  load.burst = true;
+  ASSERT_TRUE(MakeRecording(file, load).ok());
+  const CommandResult independent = RunCommand({"python3", HBMPROF_READ_RECORDING, file});
+  ASSERT_EQ(independent.exit_code, 0) << independent.err;
+  std::string lines = "time_ns,event,bytes,id,thread,site\n";
+  const CommandResult table = RunTool({"convert", file, "--to", "ndjson"});
+  for (const nlohmann::json& row : Rows(table.out)) {
+    if (row["thread"].is_null()) continue;  // of the driver or a counter
+    const auto cell = [&](const char* column) {
+      return row[column].is_null() ? "" : row[column].is_string() ? row[column].get<std::string>() : row[column].dump();
+    };
+    lines += cell("time_ns") + "," + cell("event") + "," + cell("bytes") + "," + cell("id") + "," + cell("thread") + "," +
+             cell("site") + "\n";
+  }
+  EXPECT_TRUE(lines == independent.out);
+}
+
 TEST(Tables, HaveTheSamplesOfProfiles) {
   const std::string dir = ScratchDir();
   std::vector<std::string> files;
