@@ -211,8 +211,8 @@ TEST(Tables, EqualThoseOfAnIndependentReader) {
     const auto cell = [&](const char* column) {
       return row[column].is_null() ? "" : row[column].is_string() ? row[column].get<std::string>() : row[column].dump();
     };
-    lines += cell("time_ns") + "," + cell("event") + "," + cell("bytes") + "," + cell("id") + "," + cell("thread") + "," +
-             cell("site") + "\n";
+    lines += cell("time_ns") + "," + cell("event") + "," + cell("bytes") + "," + cell("id") + "," + cell("thread") +
+             "," + cell("site") + "\n";
   }
   EXPECT_TRUE(lines == independent.out);
 }
