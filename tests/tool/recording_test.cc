@@ -297,9 +297,9 @@ for query in re.findall(r"```sql\n(.*?)```", open(sys.argv[1]).read(), re.S):
   const nlohmann::json top = ToolJson({"top", dir + "/load.hbmrec"});
   for (const auto& row : top["rows"]) {
     if (row["name"] != "llm::KvCache::LeakPage") continue;
-    EXPECT_THAT(answers[2].dump(),
-                HasSubstr("[\"llm::KvCache::LeakPage\"," + std::to_string(int64_t{row["flat"]} / (2 << 20)) + "," +
-                          std::to_string(int64_t{row["flat"]}) + "]"));
+    const auto bytes = row["flat"].get<int64_t>();
+    EXPECT_THAT(answers[2].dump(), HasSubstr("[\"llm::KvCache::LeakPage\"," + std::to_string(bytes / (2 * kMiB)) + "," +
+                                             std::to_string(bytes) + "]"));
   }
   EXPECT_TRUE(std::filesystem::exists(dir + "/samples.parquet"));
 }
