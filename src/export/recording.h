@@ -144,6 +144,10 @@ class RecordingReader {
   virtual void Rewind() = 0;
 };
 
+// Returns the address of a buffer from the id in its events; nullopt if the id is not an address. A block of a pool has
+// the same address as the segment that begins there, and another id.
+std::optional<uint64_t> AddressOfBuffer(uint64_t id);
+
 // Returns whether the first bytes of a file are those of a recording, of any version.
 bool IsRecording(std::string_view first_bytes);
 

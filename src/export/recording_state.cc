@@ -56,6 +56,15 @@ std::unique_ptr<Symbolizer> NamesOfRecording(const RecordingTables& tables) {
   return std::make_unique<RecordedNames>(tables);
 }
 
+std::optional<uint64_t> AddressOfBuffer(uint64_t id) {
+  constexpr uint64_t kBlock = uint64_t{1} << 63;
+  constexpr uint64_t kNameSpace = uint64_t{63} << 57;
+  constexpr uint64_t kLevel = uint64_t{127} << 50;  // of a block: the number of the segments around it, minus 1
+  if ((id & kBlock) != 0) return id & ~(kBlock | kLevel);
+  if ((id & kNameSpace) != 0) return std::nullopt;
+  return id;
+}
+
 RecordingState::RecordingState(const RecordingTables& tables)
     : tables_(tables),
       sites_(tables.sites.size()),

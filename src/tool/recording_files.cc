@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <optional>
 
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
 #include "src/tool/text.h"
+#include "src/tool/to_table.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -39,7 +41,8 @@ absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, cons
   if (files.size() != 1) {
     return absl::InvalidArgumentError(Cat("--to ", format, " takes one recording, not ", files.size()));
   }
-  if (output.empty()) {
+  const std::optional<TableFormat> table = TableFormatNamed(format);
+  if (output.empty() && !table.has_value()) {
     return absl::InvalidArgumentError(Cat("--to ", format, " writes a binary file: name it with -o FILE"));
   }
   absl::StatusOr<std::unique_ptr<internal::RecordingReader>> recording = internal::RecordingReader::Open(files[0]);
@@ -48,13 +51,11 @@ absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, cons
   if (!libraries.ok()) return libraries.status();
   const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make((*recording)->tables(), *libraries);
   if (!stacks.ok()) return stacks.status();
-  const absl::Status status = internal::WriteFileAtomically(
-      output,
-      [&](internal::FileOutput& file) {
-        Progress progress(static_cast<size_t>(std::max<int64_t>((*recording)->event_count(), 0)), "events converted");
-        return FormatNamed(format)->write(**recording, *stacks, file, progress);
-      },
-      internal::kAsAnyCommand);
+  const absl::Status status = WriteOutput(output, [&](internal::FileOutput& file) {
+    Progress progress(static_cast<size_t>(std::max<int64_t>((*recording)->event_count(), 0)), "events converted");
+    if (table.has_value()) return WriteEventTable(*table, **recording, *stacks, file, progress);
+    return FormatNamed(format)->write(**recording, *stacks, file, progress);
+  });
   if (!status.ok()) return status;
   WarnOfGaps("convert", files[0], **recording);
   return kSuccess;

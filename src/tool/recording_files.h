@@ -28,10 +28,11 @@ absl::Status WritePerfetto(internal::RecordingReader& recording, const RecordedS
 absl::Status WriteMemoryViz(internal::RecordingReader& recording, const RecordedStacks& stacks,
                             internal::FileOutput& output, Progress& progress);
 
-// The formats of `hbmprof convert --to` that are made from a recording.
+// The formats of `hbmprof convert --to` that are made from a recording only.
 bool IsRecordingFormat(const std::string& name);
 std::vector<std::string> RecordingFormats();
-// Writes the only one of `files`, a recording, in this format to the file `output`. `known`: regular expressions for
+// Writes the only one of `files`, a recording, in this format or as a table (to_table.h) to the file `output`; a table
+// without `output` to standard output. `known`: regular expressions for
 // further libraries (own_code.h). Prints a warning to stderr if the recording is incomplete. Returns the exit code.
 // Errors: those of RecordingReader::Open, KnownLibraries::Make and of writing a file; kInvalidArgument for several
 // files, or without `output`.
