@@ -181,7 +181,8 @@ int64_t FileRecordingReader::FindBlock(int64_t offset) {
   BlockHeader header;
   std::string stored;
   for (; offset < file_bytes_; offset += static_cast<int64_t>(kSearchBytes - marker.size())) {
-    if (!file_.Read(offset, kSearchBytes, &bytes)) return -1;
+    const auto left = static_cast<size_t>(file_bytes_ - offset);
+    if (!file_.Read(offset, std::min(left, kSearchBytes), &bytes)) return -1;
     for (size_t at = bytes.find(marker); at != std::string::npos; at = bytes.find(marker, at + 1)) {
       if (ReadBlock(offset + static_cast<int64_t>(at), &header, &stored) == Found::kBlock) {
         return offset + static_cast<int64_t>(at);
