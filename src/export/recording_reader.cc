@@ -120,7 +120,7 @@ class FileRecordingReader : public RecordingReader {
   bool Enter(int64_t offset, const BlockHeader& header, const std::string& stored);
   bool EnterTables(const BlockHeader& header, const std::string& stored);
   void SetProblem(const std::string& problem) {
-    if (problem_.empty()) problem_ = path_ + ": " + problem;
+    if (problem_.empty()) problem_ = problem;
   }
   void SetDamage(int64_t offset, const std::string& consequence) {
     SetProblem("is damaged at byte " + std::to_string(offset) + ": " + consequence);

@@ -108,6 +108,14 @@ void RecordingState::EndChange() {
   changed_account_ = SIZE_MAX;
 }
 
+int64_t RecordingState::Remove(const RecordedEvent& event) {
+  const auto found = live_.find(event.id);
+  if (found == live_.end() || found->second.site != event.site) return 0;
+  const int64_t time = found->second.time;
+  live_.erase(found);
+  return time;
+}
+
 void RecordingState::Apply(const RecordedEvent& event) {
   time_ = event.time;
   const int64_t bytes = event.bytes;
@@ -135,7 +143,7 @@ void RecordingState::Apply(const RecordedEvent& event) {
       Subtract(&site.values.inuse_bytes, bytes);
       --accounts_[site.account].num_live;
       Subtract(&accounts_[site.account].in_use, bytes);
-      live_.erase(event.id);
+      Remove(event);
       break;
     }
     case RecordedKind::kAllocAndFree: {
@@ -159,9 +167,7 @@ void RecordingState::Apply(const RecordedEvent& event) {
       --site.values.inuse_objects;
       Subtract(&site.values.inuse_bytes, bytes);
       Subtract(&accounts_[site.account].in_use, bytes);
-      const auto found = live_.find(event.id);
-      moved_ = {event.site, bytes, found == live_.end() ? 0 : found->second.time};
-      if (found != live_.end()) live_.erase(found);
+      moved_ = {event.site, bytes, Remove(event)};
       break;
     }
     case RecordedKind::kMoveTo: {

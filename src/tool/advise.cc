@@ -19,7 +19,7 @@ struct AdviseOptions {
   bool json = false;
 };
 
-std::string SecondsText(double seconds) {
+std::string AdviceSeconds(double seconds) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.3f s", seconds);
   return text;
@@ -59,15 +59,15 @@ Json AdviceJson(const internal::RecordingReader& recording, const AdviceReport& 
 }
 
 void PrintAdvice(const internal::RecordingReader& recording, const AdviceReport& report, const std::string& file) {
-  Print(Cat(Visible(file), ": ", SecondsText(report.seconds), ", ", recording.event_count(), " events\n"));
+  Print(Cat(Visible(file), ": ", AdviceSeconds(report.seconds), ", ", recording.event_count(), " events\n"));
   if (!recording.problem().empty()) Print(Cat("warning: ", recording.problem(), "\n"));
   for (const internal::LostEvents& lost : recording.lost()) {
     Print(Cat("warning: ", lost.count > 0 ? std::to_string(lost.count) : "an unknown number of",
               " events are missing at ",
-              SecondsText(static_cast<double>(lost.from - recording.tables().start_time) / 1e9), "\n"));
+              AdviceSeconds(static_cast<double>(lost.from - recording.tables().start_time) / 1e9), "\n"));
   }
   for (const AdviceReport::Account& account : report.accounts) {
-    Print(Cat(account.name, ": peak ", FormatValue(account.peak, "bytes"), " at ", SecondsText(account.peak_seconds),
+    Print(Cat(account.name, ": peak ", FormatValue(account.peak, "bytes"), " at ", AdviceSeconds(account.peak_seconds),
               ", ", account.driver_calls, " calls of the driver\n"));
   }
   if (report.advice.empty()) Print("\nNo advice: nothing exceeds the thresholds.\n");

@@ -40,6 +40,7 @@ Command AddLeaksCommand(CLI::App& tool);
 Command AddSymbolizeCommand(CLI::App& tool);
 Command AddReportCommand(CLI::App& tool);
 Command AddAdviseCommand(CLI::App& tool);
+Command AddTimelineCommand(CLI::App& tool);
 Command AddConvertCommand(CLI::App& tool);
 Command AddCheckCommand(CLI::App& tool);
 Command AddCompletionCommand(CLI::App& tool);

@@ -9,6 +9,7 @@
 #include "src/base/atomic_file.h"
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
+#include "src/tool/recording_files.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
@@ -191,6 +192,7 @@ std::string AllAsJson(const ProfileSet& profiles) {
 }
 
 absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
+  if (IsRecordingFormat(options.to)) return ConvertRecording(options.files, options.to, options.output, options.known);
   const absl::StatusOr<ProfileSet> profiles = ReadView("convert", options.files, options);
   if (!profiles.ok()) return profiles.status();
   if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
@@ -213,12 +215,15 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
 }  // namespace
 
 Command AddConvertCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("convert", "Write folded stacks, speedscope's format, or JSON");
+  CLI::App* arguments = tool.add_subcommand("convert", "Write files for other viewers");
   auto options = std::make_shared<ConvertOptions>();
-  arguments->add_option("FILE", options->files, "Profiles; several profiles are combined into one")->required();
-  arguments->add_option("--to", options->to, "folded, speedscope or json")
+  arguments->add_option("FILE", options->files, "Profiles, which are combined into one; or a recording")->required();
+  std::vector<std::string> formats = RecordingFormats();
+  formats.insert(formats.begin(), {"folded", "speedscope", "json"});
+  arguments
+      ->add_option("--to", options->to, "folded, speedscope or json; of a recording: xplane, perfetto or memory-viz")
       ->required()
-      ->check(CLI::IsMember({"folded", "speedscope", "json"}));
+      ->check(CLI::IsMember(formats));
   arguments->add_option("-o,--output", options->output, "Where to write (default: standard output)");
   arguments->add_option("-t,--type", options->type, "Sample type, of folded stacks (default: the profile's own)");
   arguments->add_option("-b,--by", options->by, "Labels to put above the stacks: device,kind")

@@ -6,7 +6,11 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_FILES_H_
 #define HBMPROF_SRC_TOOL_RECORDING_FILES_H_
 
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "src/base/atomic_file.h"
 #include "src/export/recording.h"
 #include "src/tool/progress.h"
@@ -23,6 +27,19 @@ absl::Status WritePerfetto(internal::RecordingReader& recording, const RecordedS
 // The snapshot of PyTorch's memory_viz: a pickle of protocol 2.
 absl::Status WriteMemoryViz(internal::RecordingReader& recording, const RecordedStacks& stacks,
                             internal::FileOutput& output, Progress& progress);
+
+// The formats of `hbmprof convert --to` that are made from a recording.
+bool IsRecordingFormat(const std::string& name);
+std::vector<std::string> RecordingFormats();
+// Writes the only one of `files`, a recording, in this format to the file `output`. `known`: regular expressions for
+// further libraries (own_code.h). Prints a warning to stderr if the recording is incomplete. Returns the exit code.
+// Errors: those of RecordingReader::Open, KnownLibraries::Make and of writing a file; kInvalidArgument for several
+// files, or without `output`.
+absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, const std::string& format,
+                                     const std::string& output, const std::vector<std::string>& known);
+
+// Prints to stderr what a recording does not show: damage, lost events, buffers from before its start.
+void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording);
 
 }  // namespace hbmprof::tool
 

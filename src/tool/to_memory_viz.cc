@@ -187,8 +187,9 @@ class MemoryVizWriter {
   bool IsSegment(uint32_t site) const { return tables_.site_kinds[site] == SiteKind::kSegment; }
   bool IsHere(const RecordedEvent& event) const {
     if (event.kind == RecordedKind::kMark) return true;
+    // Sites of failed allocations are not recorded; their id is the account.
     if (event.site < tables_.sites.size()) return AccountOf(tables_.sites[event.site]) == account_;
-    return event.kind == RecordedKind::kFailed && account_ == 0;
+    return event.kind == RecordedKind::kFailed && event.id == account_;
   }
 
   absl::Status WriteTrace() {
@@ -369,7 +370,9 @@ class MemoryVizWriter {
   void WriteFailed(const RecordedEvent& event) {
     BeginEntry("oom");
     pickle_.Text("device_free");
-    pickle_.Integer(device_free_.value_or(0));
+    const auto& space = tables_.names.devices[account_ / kMemorySpaceCount].spaces[account_ % kMemorySpaceCount];
+    const int64_t left = std::max<int64_t>(0, Minus(space.bytes_limit.value_or(in_use_), in_use_));
+    pickle_.Integer(device_free_.value_or(left));
     EndEntry(event.bytes, event.site < tables_.sites.size() ? std::optional(event.site) : std::nullopt);
   }
   void BeginEntry(const char* action) {

@@ -290,11 +290,7 @@ class PerfettoWriter {
       Event(event.time, kInstant, ThreadTrack(event.thread), [&](Message<EventField>& message) {
         message.add_string(EventField::kName, "allocation failed");
         Annotate(message, "bytes", event.bytes);
-        if (event.site >= tables_.sites.size()) return;
-        const Snapshot::Sample& site = tables_.sites[event.site];
-        Annotate(message, "device", tables_.names.devices[site.device].name);
-        Annotate(message, "function", stacks_.own_frame(site.stack).name);
-        Annotate(message, "where", stacks_.own_frame(site.stack).Position());
+        if (event.id < accounts_.size()) Annotate(message, "memory", AccountName(tables_, event.id));
       });
     } else if (event.kind == RecordedKind::kMark) {
       Event(event.time, kInstant, kProcessTrack, [&](Message<EventField>& message) {
