@@ -359,7 +359,7 @@ class Analysis {
 
   // Finds the pairs of buffers that kReuse and kReallocated are about. Both passes call it for the same events, so they
   // find the same pairs.
-  std::optional<ThreadState::Recent> PairAtEnd(uint64_t key, const Buffer& old, ThreadState& thread) {
+  std::optional<ThreadState::Recent> PairAtEnd(uint64_t key, const Buffer& old, int64_t time, ThreadState& thread) {
     std::optional<ThreadState::Recent> pair;
     auto& recent = thread.recent;
     while (!recent.empty() && thread.events - recent.front().event > kReuseWindow) recent.pop_front();
@@ -372,7 +372,7 @@ class Analysis {
     for (auto entry = recent.begin(); entry != recent.end(); ++entry) {
       const Buffer& buffer = entry->buffer;
       const bool is_similar = old.bytes >= buffer.bytes && old.bytes / 2 <= buffer.bytes;
-      if (!is_similar || old.ordinal >= buffer.ordinal ||
+      if (!is_similar || old.ordinal >= buffer.ordinal || time - buffer.time > nanos_ / kShortLivedPart ||
           groups_[group_of_[old.site]].account != groups_[group_of_[buffer.site]].account) {
         continue;
       }
@@ -424,7 +424,7 @@ class Analysis {
     ++account.calls;
     ThreadState& thread = threads_[event.thread];
     ++thread.events;
-    if (const auto pair = PairAtEnd(key, buffer, thread); pair.has_value()) {
+    if (const auto pair = PairAtEnd(key, buffer, event.time, thread); pair.has_value()) {
       overlaps_[static_cast<size_t>(pair->buffer.ordinal)] = true;
       ++account.overlaps;
     }
@@ -599,7 +599,7 @@ class Analysis {
     }
     ThreadState& thread = threads_[event.thread];
     ++thread.events;
-    if (const auto pair = PairAtEnd(key, buffer, thread); pair.has_value()) {
+    if (const auto pair = PairAtEnd(key, buffer, event.time, thread); pair.has_value()) {
       account.in_place.extra += pair->buffer.bytes;
       if (account.peak_seen && pair->buffer.ordinal <= account.peak_ordinal) {
         auto& [bytes, count] = reused_[{group, group_of_[pair->buffer.site]}];
@@ -929,9 +929,11 @@ class Analysis {
                           ": the old buffer is freed right after the new one of about the same size is allocated. The "
                           "peak falls by ",
                           Bytes(saved), ".");
-        advice.how = Cat("Pairs: the old buffer is freed at most ", kReuseWindow,
-                         " events of the thread after the allocation of the new one, which is not larger, and not "
-                         "smaller than half of it. The recording is replayed with the old buffers freed first.");
+        advice.how =
+            Cat("Pairs: the old buffer is freed at most ", kReuseWindow,
+                " events of the thread and 1/100 of the recording's length after the allocation of the new one, "
+                "which is not larger, and not "
+                "smaller than half of it. The recording is replayed with the old buffers freed first.");
         advice.replay = {{"peak_before", account.peak}, {"peak_after", account.in_place.peak}};
         report.advice.push_back(std::move(advice));
       }

@@ -57,7 +57,7 @@ int64_t Shown(int64_t value) { return std::min(std::max(value, -kLargest), kLarg
 
 Json FileJson(const ProfileSet::File& file) {
   Json json = {{"path", file.path}, {"time", FormatTime(file.time_nanos)}, {"comments", file.comments}};
-  Json& devices = json["devices"] = Json::array();
+  Json devices = Json::array();
   for (const std::string& line : file.comments) {
     const Comment comment(line);
     if (comment.word == "device") {
@@ -72,6 +72,7 @@ Json FileJson(const ProfileSet::File& file) {
       for (const char* key : {"dropped_records", "dropped_bytes"}) json[key] = comment.Number(key).value_or(0);
     }
   }
+  json["devices"] = std::move(devices);
   return json;
 }
 

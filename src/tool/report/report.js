@@ -92,7 +92,11 @@ function foldLibraries() {
   };
   const of = new Int32Array(all.parent.length);
   for (let i = 1; i < of.length; ++i) of[i] = all.library[i] ? of[all.parent[i]] : childOf(of[all.parent[i]], i);
-  const whole = i => i === 0 ? 0 : childOf(whole(all.parent[i]), i);
+  const whole = leaf => {
+    const path = [];
+    for (let i = leaf; i; i = all.parent[i]) path.push(i);
+    return path.reduceRight((node, i) => childOf(node, i), 0);
+  };
   const leaves = [...data.samples, ...(data.timeline ? data.timeline.rows : [])].map(([leaf]) => leaf);
   const result = of.slice();
   for (const leaf of leaves) if (leaf && of[leaf] === 0) result[leaf] = whole(leaf);
@@ -460,8 +464,13 @@ function growthInSpan(at) {
                    element("td", {class: "number", "data-per": "s"}, seconds > 0 ? change(band.growth / seconds, "bytes") : ""), nameCell(band.name, ""));
   }))];
 }
+let growthShown = "";
 function drawGrowth() {
   const at = selection();
+  // Drawn only if it changes: the user may have opened its details.
+  const what = at && at.isSpan ? `${state.at} ${state.device}` : "whole";
+  if (what === growthShown) return;
+  growthShown = what;
   $("growth-title").textContent = at && at.isSpan ? "Growth in the span" : data.timeline && data.files.length === 1 ? "Growth over the recording" : "Growth over the dumps";
   $("growth-panel").hidden = !(data.growth || at && at.isSpan);
   if (at && at.isSpan) { fill($("growth"), growthInSpan(at)); return; }
@@ -536,12 +545,17 @@ function bandsOf(numbers, key, most) {
   for (const number of numbers) {
     const row = timeline.rows[number], set = data.label_sets[row.labels];
     const name = key ? String(Object.hasOwn(set, key) ? set[key] : "(none)") : data.tree.names[ownFrames.name[ownFrames.of[row.leaf]]];
-    if (!bands.has(name)) bands.set(name, {name, values: new Float64Array(lastInstant + 1), most: 0});
+    if (!bands.has(name)) bands.set(name, {name, values: new Float64Array(lastInstant + 1), most: 0, variation: 0});
     const values = bands.get(name).values;
     for (let i = 0; i <= lastInstant; ++i) values[i] += row.values[i];
   }
   const list = [...bands.values()];
-  for (const band of list) for (const value of band.values) band.most = Math.max(band.most, value);
+  for (const band of list) {
+    band.values.forEach((value, i) => {
+      band.most = Math.max(band.most, value);
+      band.variation += i ? Math.abs(value - band.values[i - 1]) : 0;
+    });
+  }
   list.sort((a, b) => b.most - a.most);
   if (list.length <= most) return list;
   const other = {name: "other", values: new Float64Array(lastInstant + 1), most: 0, isOther: true};
@@ -557,7 +571,7 @@ const kBands = 8, kAxis = 18;
 let bands = [], plot = null;
 function bandColour(i, band) {
   if (band.isOther) return "var(--still)";
-  return `hsl(${(212 + 47 * i) % 360} var(--flame-chroma) var(--flame-light))`;
+  return `hsl(${(212 + 137 * i) % 360} var(--flame-chroma) var(--flame-light))`;
 }
 // The colours of a canvas cannot refer to CSS variables.
 function resolved(colour) {
@@ -567,7 +581,8 @@ function resolved(colour) {
 function readBands() {
   const account = accountShown();
   const numbers = timeline.rows.map((_, i) => i).filter(i => timeline.rows[i].account === account.device + " " + account.space);
-  bands = bandsOf(numbers, state.stack, kBands);
+  // The bands that vary least are at the bottom, so that growth of a band shows.
+  bands = bandsOf(numbers, state.stack, kBands).sort((a, b) => (a.isOther || false) - (b.isOther || false) || a.variation - b.variation);
   const entries = bands.map((band, i) => {
     const swatch = element("i", {});
     swatch.style.background = bandColour(i, band);
@@ -607,14 +622,12 @@ function drawTimeline() {
   for (let k = 1; k <= 3; ++k) {
     const value = most * k / 4;
     g.beginPath(); g.moveTo(0, y(value)); g.lineTo(width, y(value)); g.stroke();
-    g.fillText(bytes(value), 4, y(value) - 3);
   }
   for (let k = 0; k <= 4; ++k) {
     g.textAlign = k === 0 ? "left" : k === 4 ? "right" : "center";
     g.fillText(secondsText(whole * k / 4), width * k / 4, height - 4);
   }
   g.textAlign = "left";
-  // Bands, the largest at the bottom.
   const below = new Float64Array(n);
   bands.forEach((band, b) => {
     g.fillStyle = resolved(bandColour(b, band));
@@ -647,15 +660,15 @@ function drawTimeline() {
   if (account.reserved) stroke(i => account.in_use[i] - account.reserved[i], "var(--text)", [2, 3]);
   if (host) stroke(i => host[i], "var(--accent)", [6, 3]);
   if (showsLimit) stroke(() => account.limit, "rgb(var(--grow))", [8, 4]);
-  const flag = (at, colour, text) => {
+  const flag = (at, colour, text, row = 0) => {
     g.strokeStyle = g.fillStyle = resolved(colour);
-    g.beginPath(); g.moveTo(at, 12); g.lineTo(at, bottom); g.stroke();
+    g.beginPath(); g.moveTo(at, 12 * row + 2); g.lineTo(at, bottom); g.stroke();
     g.textAlign = at > width - 60 ? "right" : "left";
-    g.fillText(text, at + (at > width - 60 ? -3 : 3), 11);
+    g.fillText(text, at + (at > width - 60 ? -3 : 3), 12 * row + 11);
     g.textAlign = "left";
   };
-  for (const dump of timeline.dumps) flag(dump[0] / whole * width, "var(--accent)", "dump");
-  for (const mark of timeline.marks) flag(x(mark.instant), mark.failed ? "rgb(var(--grow))" : "var(--accent)", mark.failed ? "failed" : "");
+  for (const dump of timeline.dumps) flag(dump[0] / whole * width, "var(--accent)", "dump", 2);
+  for (const mark of timeline.marks) flag(x(mark.instant), mark.failed ? "rgb(var(--grow))" : "var(--accent)", mark.failed ? "failed" : mark.text.split("/").pop().slice(0, 16), mark.failed ? 1 : 2);
   if (account.peak_instant !== undefined) flag(x(account.peak_instant), "var(--text)", "peak");
   for (const [from, to] of timeline.lost) {
     g.globalAlpha = .25;
@@ -663,6 +676,8 @@ function drawTimeline() {
     g.fillRect(from / whole * width, 0, Math.max(1, (to - from) / whole * width), bottom);
     g.globalAlpha = 1;
   }
+  g.fillStyle = resolved("var(--text)");
+  for (let k = 1; k <= 3; ++k) g.fillText(bytes(most * k / 4), 4, y(most * k / 4) - 3);
   const at = selection();
   if (!at) return;
   g.fillStyle = g.strokeStyle = resolved("var(--accent)");
@@ -729,7 +744,7 @@ function startTimeline() {
   canvas.addEventListener("pointerdown", event => {
     from = instantAt(event.clientX);
     fromX = event.clientX;
-    canvas.setPointerCapture?.(event.pointerId);
+    try { canvas.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
   });
   const drag = (event, isEnd) => {
     if (from === null) return;
