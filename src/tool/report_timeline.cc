@@ -28,7 +28,20 @@ constexpr size_t kMaxMarks = 100;   // marks that are shown, and that become ins
 constexpr size_t kMaxRows = 600;    // besides the rest of each account
 constexpr int64_t kProgressStep = 1 << 16;
 
-std::string SiteNumber(size_t site) { return std::to_string(site); }
+bool IsSameSite(const Snapshot::Sample& a, const Snapshot::Sample& b) {
+  return a.stack == b.stack && a.device == b.device && a.kind == b.kind && a.allocator == b.allocator &&
+         a.block_bytes == b.block_bytes && a.tags == b.tags;
+}
+
+// Adds kRecordedSiteLabel to the samples. They are in the order of the sites; sites without values have no sample.
+void AddSiteLabels(const RecordingTables& tables, Snapshot& snapshot) {
+  size_t site = 0;
+  for (Snapshot::Sample& sample : snapshot.samples) {
+    while (site < tables.sites.size() && !IsSameSite(tables.sites[site], sample)) ++site;
+    const std::pair<std::string, std::string> tag = {kRecordedSiteLabel, std::to_string(site++)};
+    sample.tags.insert(std::lower_bound(sample.tags.begin(), sample.tags.end(), tag), tag);
+  }
+}
 
 // Returns the last driver sample up to `time`, or null.
 const DriverSample* SampleAt(const RecordingReader& recording, int64_t time) {
@@ -56,11 +69,7 @@ absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, c
   };
   const auto add = [&](int64_t time) -> absl::Status {
     Snapshot snapshot = state.ToSnapshot(time, SampleAt(recording, time));
-    for (size_t site = 0; site < snapshot.samples.size(); ++site) {
-      auto& tags = snapshot.samples[site].tags;
-      const std::pair<std::string, std::string> tag = {kRecordedSiteLabel, SiteNumber(site)};
-      tags.insert(std::lower_bound(tags.begin(), tags.end(), tag), tag);
-    }
+    AddSiteLabels(tables, snapshot);
     absl::StatusOr<std::string> bytes = SerializePprof(snapshot, names.get());
     if (!bytes.ok()) return bytes.status();
     const double seconds = static_cast<double>(time - tables.start_time) / 1e9;

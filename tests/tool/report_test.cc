@@ -340,10 +340,11 @@ std::string WriteRecording(const std::string& path) {
   constexpr int64_t kMiB = 1 << 20;
   constexpr int64_t kMilli = 1000000;
   MadeRecording recording("GPU:0", 4 * kMiB);
+  const uint32_t failed = recording.Site({{"cudaMalloc"}, {"app::NeverAllocates"}, {"main"}});
   const uint32_t weights = recording.Site({{"cudaMalloc"}, {"app::LoadWeights"}, {"main"}});
   const uint32_t burst = recording.Site({{"cudaMalloc"}, {"app::Burst<b>"}, {"main"}});
   recording.Alloc(0, 0x1000, kMiB, weights).Alloc(100 * kMilli, 0x2000, 2 * kMiB, burst);
-  recording.Failed(150 * kMilli, 8 * kMiB, burst).Free(200 * kMilli, 0x2000).Mark(1000 * kMilli, "end.pb.gz");
+  recording.Failed(150 * kMilli, 8 * kMiB, failed).Free(200 * kMilli, 0x2000).Mark(1000 * kMilli, "end.pb.gz");
   absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path);
   EXPECT_TRUE(writer.ok()) << writer.status();
   const absl::Status status = recording.WriteTo(**writer);

@@ -539,13 +539,14 @@ function selection() {
 }
 const accountShown = () => timeline.accounts[Number(state.account)] || timeline.accounts[0];
 
-// Returns the rows with these numbers as at most `most` bands and "other": by function, or by the label `key`.
+// Returns the rows with these numbers as at most `most` bands and "other": by function, or by the label `key`. One half of
+// the bands are those with the most bytes over the whole time, the others those with the most bytes at any instant.
 function bandsOf(numbers, key, most) {
   const bands = new Map();
   for (const number of numbers) {
     const row = timeline.rows[number], set = data.label_sets[row.labels];
     const name = key ? String(Object.hasOwn(set, key) ? set[key] : "(none)") : data.tree.names[ownFrames.name[ownFrames.of[row.leaf]]];
-    if (!bands.has(name)) bands.set(name, {name, values: new Float64Array(lastInstant + 1), most: 0, variation: 0});
+    if (!bands.has(name)) bands.set(name, {name, values: new Float64Array(lastInstant + 1), most: 0, sum: 0, variation: 0});
     const values = bands.get(name).values;
     for (let i = 0; i <= lastInstant; ++i) values[i] += row.values[i];
   }
@@ -553,11 +554,14 @@ function bandsOf(numbers, key, most) {
   for (const band of list) {
     band.values.forEach((value, i) => {
       band.most = Math.max(band.most, value);
+      band.sum += value;
       band.variation += i ? Math.abs(value - band.values[i - 1]) : 0;
     });
   }
   list.sort((a, b) => b.most - a.most);
   if (list.length <= most) return list;
+  const steady = [...list].sort((a, b) => b.sum - a.sum).slice(0, most / 2);
+  list.sort((a, b) => steady.includes(b) - steady.includes(a) || b.most - a.most);
   const other = {name: "other", values: new Float64Array(lastInstant + 1), most: 0, isOther: true};
   for (const band of list.splice(most)) for (let i = 0; i <= lastInstant; ++i) other.values[i] += band.values[i];
   return [...list, other];
