@@ -39,6 +39,7 @@ Command AddPeekCommand(CLI::App& tool);
 Command AddLeaksCommand(CLI::App& tool);
 Command AddSymbolizeCommand(CLI::App& tool);
 Command AddReportCommand(CLI::App& tool);
+Command AddAdviseCommand(CLI::App& tool);
 Command AddTimelineCommand(CLI::App& tool);
 Command AddAtCommand(CLI::App& tool);
 Command AddWhoCommand(CLI::App& tool);

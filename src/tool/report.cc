@@ -2,16 +2,29 @@
 // which report/report.js describes and shows.
 #include "src/tool/report.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <fstream>
 #include <memory>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
+#include "hbmprof/allocation.h"
 #include "src/base/atomic_file.h"
+#include "src/export/recording.h"
+#include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
 #include "src/tool/growth.h"
+#include "src/tool/memory_limit.h"
 #include "src/tool/own_code.h"
+#include "src/tool/progress.h"
 #include "src/tool/report_page.h"
+#include "src/tool/report_timeline.h"
+#include "src/tool/report_verdict.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
@@ -26,13 +39,25 @@ struct ReportOptions : ViewOptions {
   std::string per;
 };
 
+// A recording, and its states as profiles (StatesOf).
+struct RecordedReport {
+  RecordedReport(std::unique_ptr<internal::RecordingReader> of, ProfileSet profiles)
+      : reader(std::move(of)),
+        states(std::move(profiles)),
+        progress(2 * static_cast<size_t>(reader->event_count()), "events aggregated") {}
+
+  std::unique_ptr<internal::RecordingReader> reader;
+  ProfileSet states;
+  Progress progress;
+};
+
 // JavaScript's numbers are exact up to this limit. No device has more memory.
 constexpr int64_t kLargest = int64_t{1} << 53;
 int64_t Shown(int64_t value) { return std::min(std::max(value, -kLargest), kLargest); }
 
 Json FileJson(const ProfileSet::File& file) {
   Json json = {{"path", file.path}, {"time", FormatTime(file.time_nanos)}, {"comments", file.comments}};
-  Json& devices = json["devices"] = Json::array();
+  Json devices = Json::array();
   for (const std::string& line : file.comments) {
     const Comment comment(line);
     if (comment.word == "device") {
@@ -47,6 +72,7 @@ Json FileJson(const ProfileSet::File& file) {
       for (const char* key : {"dropped_records", "dropped_bytes"}) json[key] = comment.Number(key).value_or(0);
     }
   }
+  json["devices"] = std::move(devices);
   return json;
 }
 
@@ -54,15 +80,14 @@ Json FileJson(const ProfileSet::File& file) {
 // are one node, which keeps the positions of the first few.
 class StackTree {
  public:
-  StackTree(const ProfileSet& profiles, KnownLibraries& libraries) : profiles_(profiles), libraries_(libraries) {}
-
-  size_t NodeOf(uint32_t stack) {
-    const auto [entry, is_new] = nodes_.try_emplace(stack, 0);
+  // Returns the node of a stack. `libraries` must be used for these profiles only.
+  size_t NodeOf(const ProfileSet& profiles, KnownLibraries& libraries, uint32_t stack) {
+    const auto [entry, is_new] = nodes_.try_emplace({&profiles, stack}, 0);
     if (!is_new) return entry->second;
-    std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownStack(stack);
+    std::vector<ProfileSet::ShownFrame> frames = profiles.ShownStack(stack);
     std::vector<bool> own;
-    for (const uint64_t* l = profiles_.stacks().begin(stack); l != profiles_.stacks().end(stack); ++l) {
-      const std::vector<bool> of_location = libraries_.OwnFrames(profiles_, *l);
+    for (const uint64_t* l = profiles.stacks().begin(stack); l != profiles.stacks().end(stack); ++l) {
+      const std::vector<bool> of_location = libraries.OwnFrames(profiles, *l);
       own.insert(own.end(), of_location.begin(), of_location.end());
     }
     if (frames.empty()) {
@@ -71,26 +96,30 @@ class StackTree {
     }
     size_t node = 0;
     for (size_t f = frames.size(); f-- > 0;) {
-      const ProfileSet::ShownFrame* frame = &frames[f];
-      const auto [number, new_name] = name_numbers_.try_emplace(frame->name, names_.size());
-      if (new_name) names_.push_back(frame->name);
-      const size_t library = own[f] ? 0 : 1;
-      const auto [child, new_node] = children_.try_emplace({node, 2 * number->second + library}, parents_.size());
-      if (new_node) {
-        parents_.push_back(node);
-        names_of_.push_back(number->second);
-        library_.push_back(library);
-        positions_of_.emplace_back();
-      }
-      node = child->second;
+      node = ChildOf(node, frames[f].name, own[f] ? 0 : 1);
       // Stores one position more than the page shows, so that the page can tell that there are more.
       std::vector<std::string>& positions = positions_of_[node];
-      if (!frame->position.empty() && positions.size() <= kShownPositions &&
-          std::find(positions.begin(), positions.end(), frame->position) == positions.end()) {
-        positions.push_back(frame->position);
+      const std::string& position = frames[f].position;
+      if (!position.empty() && positions.size() <= kShownPositions &&
+          std::find(positions.begin(), positions.end(), position) == positions.end()) {
+        positions.push_back(position);
       }
     }
-    return nodes_[stack] = node;
+    return nodes_[{&profiles, stack}] = node;
+  }
+
+  // Returns the node of `name` below `node`. `library`: 1 for a frame of a known library, else 0.
+  size_t ChildOf(size_t node, const std::string& name, size_t library) {
+    const auto [number, new_name] = name_numbers_.try_emplace(name, names_.size());
+    if (new_name) names_.push_back(name);
+    const auto [child, new_node] = children_.try_emplace({node, 2 * number->second + library}, parents_.size());
+    if (new_node) {
+      parents_.push_back(node);
+      names_of_.push_back(number->second);
+      library_.push_back(library);
+      positions_of_.emplace_back();
+    }
+    return child->second;
   }
 
   Json TreeJson() const {
@@ -112,9 +141,7 @@ class StackTree {
  private:
   static constexpr size_t kShownPositions = 4;
 
-  const ProfileSet& profiles_;
-  KnownLibraries& libraries_;
-  absl::flat_hash_map<uint32_t, size_t> nodes_;
+  absl::flat_hash_map<std::pair<const ProfileSet*, uint32_t>, size_t> nodes_;
   absl::flat_hash_map<std::string, size_t> name_numbers_;
   absl::flat_hash_map<std::pair<size_t, size_t>, size_t> children_;  // by (parent, 2 * name + library)
   std::vector<size_t> parents_{0};
@@ -124,22 +151,47 @@ class StackTree {
   std::vector<std::string> names_{"all"};
 };
 
+// Returns the labels without kRecordedSiteLabel.
 Json LabelsJson(const ProfileSet& profiles, uint32_t set) {
   std::vector<std::pair<std::string, Json>> entries;
   for (const ProfileSet::Label& label : profiles.labels(set)) {
+    if (profiles.text(label.key) == kRecordedSiteLabel) continue;
     entries.emplace_back(profiles.text(label.key),
                          label.text != 0 ? Json(profiles.text(label.text)) : Json(Shown(label.number)));
   }
   return ObjectOf(std::move(entries));
 }
 
-Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t type, const std::string& per) {
+// The different sets of labels.
+class LabelSets {
+ public:
+  size_t NumberOf(const ProfileSet& profiles, uint32_t set) {
+    const auto [entry, is_new] = numbers_.try_emplace({&profiles, set}, 0);
+    if (is_new) entry->second = NumberOf(LabelsJson(profiles, set));
+    return entry->second;
+  }
+  size_t NumberOf(Json labels) {
+    const auto [entry, is_new] =
+        by_text_.try_emplace(labels.dump(-1, ' ', false, Json::error_handler_t::replace), sets_.size());
+    if (is_new) sets_.push_back(std::move(labels));
+    return entry->second;
+  }
+  Json ToJson() const { return sets_; }
+
+ private:
+  absl::flat_hash_map<std::pair<const ProfileSet*, uint32_t>, size_t> numbers_;
+  absl::flat_hash_map<std::string, size_t> by_text_;
+  Json sets_ = Json::array();
+};
+
+Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t type, const std::string& per,
+                const std::vector<SiteGrowth>& growth) {
   constexpr size_t kMostSites = 40;
   constexpr size_t kShownCallers = 3;
   Json json = {{"unit", profiles.types()[type].unit}, {"has_time", !series.seconds.empty()}};
   if (!per.empty()) json["counter"] = OneOf(per);
   Json& sites = json["sites"] = Json::array();
-  for (const SiteGrowth& site : RankGrowth(profiles, series, type)) {
+  for (const SiteGrowth& site : growth) {
     if (site.verdict == Verdict::kFlat || sites.size() == kMostSites) break;
     const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
     Json entry = {{"verdict", VerdictName(site.verdict)},
@@ -200,22 +252,21 @@ std::string Embedded(const Json& data) {
   return json;
 }
 
-// Adds to `data` the samples of the last dump and of the base by tree node and label set, with the label sets and the
-// tree.
+// Adds to `data` the samples of the last dump and of the base by tree node and label set.
 void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const ProfileSet::File* base,
-                KnownLibraries& libraries, Json& data) {
+                KnownLibraries& libraries, StackTree& tree, LabelSets& labels, Json& data) {
   const size_t width = profiles.types().size();
-  StackTree tree(profiles, libraries);
   struct Values {
     std::vector<int64_t> now;
     std::vector<int64_t> base;
   };
-  absl::flat_hash_map<std::pair<size_t, uint32_t>, size_t> numbers;
-  std::vector<std::pair<std::pair<size_t, uint32_t>, Values>> samples;
+  absl::flat_hash_map<std::pair<size_t, size_t>, size_t> numbers;
+  std::vector<std::pair<std::pair<size_t, size_t>, Values>> samples;
   for (const ProfileSet::File* file : {&now, base}) {
     if (file == nullptr) continue;
     for (size_t s = 0; s < file->samples.size(); ++s) {
-      const std::pair<size_t, uint32_t> key = {tree.NodeOf(file->samples[s].stack), file->samples[s].labels};
+      const std::pair<size_t, size_t> key = {tree.NodeOf(profiles, libraries, file->samples[s].stack),
+                                             labels.NumberOf(profiles, file->samples[s].labels)};
       const auto [entry, is_new] = numbers.try_emplace(key, samples.size());
       if (is_new) samples.emplace_back(key, Values{std::vector<int64_t>(width), {}});
       Values& values = samples[entry->second].second;
@@ -224,18 +275,45 @@ void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const P
       for (size_t t = 0; t < width; ++t) target[t] = Shown(target[t] + Shown(profiles.Value(*file, s, t)));
     }
   }
-  absl::flat_hash_map<uint32_t, size_t> label_numbers;
-  Json label_sets = Json::array();
   Json& list = data["samples"] = Json::array();
   for (auto& [key, values] : samples) {
-    const auto [entry, is_new] = label_numbers.try_emplace(key.second, label_sets.size());
-    if (is_new) label_sets.push_back(LabelsJson(profiles, key.second));
-    Json sample = {key.first, entry->second, std::move(values.now)};
+    Json sample = {key.first, key.second, std::move(values.now)};
     if (!values.base.empty()) sample.push_back(std::move(values.base));
     list.push_back(std::move(sample));
   }
-  data["label_sets"] = std::move(label_sets);
-  data["tree"] = tree.TreeJson();
+}
+
+// Returns the timeline of the recording. `states` has the profiles of StatesOf; the last one names all sites.
+Json TimelineOf(RecordedReport& recorded, const ProfileSet& states, KnownLibraries& libraries, StackTree& tree,
+                LabelSets& labels) {
+  const internal::RecordingTables& tables = recorded.reader->tables();
+  std::vector<std::optional<TimelineRow>> rows(tables.sites.size());
+  for (const ProfileSet::Sample& sample : states.files().back().samples) {
+    size_t site = rows.size();
+    if (!absl::SimpleAtoi(states.LabelText(sample.labels, kRecordedSiteLabel), &site) || site >= rows.size()) continue;
+    rows[site] = TimelineRow{tree.NodeOf(states, libraries, sample.stack), labels.NumberOf(states, sample.labels)};
+  }
+  return TimelineJson(
+      *recorded.reader, [&rows](uint32_t site) { return rows[site]; },
+      [&](size_t account) {
+        const std::string& device = tables.names.devices[account / kMemorySpaceCount].name;
+        const auto space = static_cast<MemorySpace>(account % kMemorySpaceCount);
+        Json of_rest = {{"device", device}};
+        // The kinds of these two spaces have their names.
+        if (space != MemorySpace::kDevice) of_rest["kind"] = std::string(MemorySpaceName(space));
+        return TimelineRow{tree.ChildOf(0, "[other call stacks]", 0), labels.NumberOf(std::move(of_rest))};
+      },
+      recorded.progress);
+}
+
+// Adds the times of dumps that were written during the recording.
+void AddDumpTimes(const RecordedReport& recorded, const ProfileSet& profiles, Json& timeline) {
+  const internal::RecordingTables& tables = recorded.reader->tables();
+  Json& dumps = timeline["dumps"] = Json::array();
+  for (const ProfileSet::File& file : profiles.files()) {
+    const int64_t time = Minus(file.time_nanos, tables.start_unix_nanos);
+    if (time >= 0 && time <= Minus(recorded.reader->end_time(), tables.start_time)) dumps.push_back({time, file.path});
+  }
 }
 
 std::string PageOf(const Json& data) {
@@ -244,12 +322,103 @@ std::string PageOf(const Json& data) {
   return Fill(page, "data", Embedded(data));  // last, so that no mark in the data is replaced
 }
 
+// Returns the page. `recorded` may be null. If `dumps` is null, the page shows the states of the recording.
+absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, RecordedReport* recorded,
+                                     const ViewOptions& options, const std::string& per) {
+  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
+  if (!libraries.ok()) return libraries.status();
+  absl::StatusOr<KnownLibraries> libraries_of_states = KnownLibraries::Make(options.known);
+  if (!libraries_of_states.ok()) return libraries_of_states.status();
+  const bool only_recording = !dumps.has_value();
+  ProfileSet& profiles = only_recording ? recorded->states : *dumps;
+  for (ProfileSet* set : {&profiles, recorded == nullptr || only_recording ? nullptr : &recorded->states}) {
+    if (set == nullptr) continue;
+    if (const absl::Status status = ApplyFilters("report", options, *set); !status.ok()) return status;
+    if (const absl::Status status = set->CheckTextOfStacks(); !status.ok()) return status;
+  }
+  const absl::StatusOr<size_t> type = profiles.TypeNamed("");
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<DumpSeries> series = OrderDumps(profiles, per);
+  if (!series.ok()) return series.status();
+
+  const ProfileSet::File& now = profiles.files()[series->files.back()];
+  const ProfileSet::File* base = series->files.size() > 1 ? &profiles.files()[series->files.front()] : nullptr;
+  Json data = {{"default_type", *type}, {"own", options.own}};
+  Json& types = data["types"] = Json::array();
+  for (const SampleType& one : profiles.types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
+  Json& files = data["files"] = Json::array();
+  for (const size_t f : series->files) {
+    // The states of a recording are one file.
+    if (!only_recording || f == series->files.back()) files.push_back(FileJson(profiles.files()[f]));
+  }
+  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
+  // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
+  StackTree tree;
+  LabelSets labels;
+  AddSamples(profiles, now, base, *libraries, tree, labels, data);
+  if (recorded != nullptr) {
+    data["timeline"] =
+        TimelineOf(*recorded, recorded->states, only_recording ? *libraries : *libraries_of_states, tree, labels);
+    if (!only_recording) AddDumpTimes(*recorded, profiles, data["timeline"]);
+  }
+  data["label_sets"] = labels.ToJson();
+  data["tree"] = tree.TreeJson();
+  if (options.own) AttributeToOwnCode(*libraries, profiles);
+  std::vector<SiteGrowth> growth;
+  if (series->files.size() >= 3) growth = RankGrowth(profiles, *series, *type);
+  if (series->files.size() >= 3) data["growth"] = GrowthJson(profiles, *series, *type, per, growth);
+  data["verdict"] = ReportVerdict(profiles, now, base, *type, growth);
+  return PageOf(data);
+}
+
+// Returns whether `path` is a file with a recording.
+bool IsRecordingFile(const std::string& path) {
+  constexpr size_t kBegin = 64;
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  char begin[kBegin];
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin, sizeof(begin));
+  return internal::IsRecording(std::string_view(begin, static_cast<size_t>(file.gcount())));
+}
+
+absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& path, size_t states) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
+  absl::StatusOr<std::unique_ptr<internal::RecordingReader>> reader = internal::RecordingReader::Open(path);
+  if (!reader.ok()) return reader.status();
+  Progress progress(static_cast<size_t>((*reader)->event_count()), "events read");
+  absl::StatusOr<std::vector<ProfileBytes>> bytes = StatesOf(**reader, path, states, progress);
+  if (!bytes.ok()) return bytes.status();
+  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse(*bytes);
+  if (!profiles.ok()) return profiles.status();
+  return std::make_unique<RecordedReport>(*std::move(reader), *std::move(profiles));
+}
+
 absl::StatusOr<int> RunReport(const ReportOptions& options) {
   std::vector<std::string> paths = options.files;
   if (!options.base.empty()) paths.insert(paths.begin(), options.base);
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(paths);
-  if (!profiles.ok()) return profiles.status();
-  const absl::StatusOr<std::string> page = ReportPage(*std::move(profiles), options, options.per);
+  const auto first_recording =
+      std::stable_partition(paths.begin(), paths.end(), [](const std::string& path) { return !IsRecordingFile(path); });
+  const std::vector<std::string> recordings(first_recording, paths.end());
+  paths.erase(first_recording, paths.end());
+  if (recordings.size() > 1) {
+    return absl::InvalidArgumentError(Cat(recordings[0], " and ", recordings[1], ": a report shows one recording"));
+  }
+  std::unique_ptr<RecordedReport> recorded;
+  if (!recordings.empty()) {
+    constexpr size_t kStates = 12;  // enough for `hbmprof leaks` to be sure
+    absl::StatusOr<std::unique_ptr<RecordedReport>> read = ReadRecorded(recordings[0], paths.empty() ? kStates : 1);
+    if (!read.ok()) return read.status();
+    recorded = *std::move(read);
+  }
+  std::optional<ProfileSet> profiles;
+  if (!paths.empty()) {
+    absl::StatusOr<ProfileSet> read = ProfileSet::Read(paths);
+    if (!read.ok()) return read.status();
+    profiles = *std::move(read);
+  }
+  const absl::StatusOr<std::string> page = MakePage(std::move(profiles), recorded.get(), options, options.per);
   if (!page.ok()) return page.status();
   if (const absl::Status status =
           hbmprof::internal::WriteFileAtomically(options.output, *page, hbmprof::internal::kAsAnyCommand);
@@ -263,35 +432,15 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const ViewOptions& options, const std::string& per) {
-  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
-  if (!libraries.ok()) return libraries.status();
-  if (const absl::Status status = ApplyFilters("report", options, profiles); !status.ok()) return status;
-  if (const absl::Status status = profiles.CheckTextOfStacks(); !status.ok()) return status;
-  const absl::StatusOr<size_t> type = profiles.TypeNamed("");
-  if (!type.ok()) return type.status();
-  const absl::StatusOr<DumpSeries> series = OrderDumps(profiles, per);
-  if (!series.ok()) return series.status();
-
-  const ProfileSet::File& now = profiles.files()[series->files.back()];
-  const ProfileSet::File* base = series->files.size() > 1 ? &profiles.files()[series->files.front()] : nullptr;
-  Json data = {{"default_type", *type}, {"own", options.own}};
-  Json& types = data["types"] = Json::array();
-  for (const SampleType& one : profiles.types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
-  Json& files = data["files"] = Json::array();
-  for (const size_t f : series->files) files.push_back(FileJson(profiles.files()[f]));
-  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
-  // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
-  AddSamples(profiles, now, base, *libraries, data);
-  if (options.own) AttributeToOwnCode(*libraries, profiles);
-  if (series->files.size() >= 3) data["growth"] = GrowthJson(profiles, *series, *type, per);
-  return PageOf(data);
+  return MakePage(std::move(profiles), nullptr, options, per);
 }
 
 Command AddReportCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("report", "Write one page with everything, for a browser");
   auto options = std::make_shared<ReportOptions>();
   arguments
-      ->add_option("FILE", options->files, "Dumps of one program, or a process; the last is compared with the first")
+      ->add_option("FILE", options->files,
+                   "Dumps of one program, a process or a recording; the last dump is compared with the first")
       ->required();
   arguments->add_option("-o,--output", options->output, "The page, such as report.html")->required();
   arguments->add_option("--base", options->base, "Compare with this profile");

@@ -6,12 +6,20 @@
 #include <filesystem>
 #include <fstream>
 
+#include "src/export/recording.h"
+#include "tests/support/made_recording.h"
+#include "tests/support/make_recording.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
 namespace {
 
+using hbmprof::internal::RecordedEvent;
+using hbmprof::internal::RecordedKind;
+using hbmprof::internal::RecordingReader;
+using hbmprof::internal::RecordingWriter;
+using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -26,6 +34,11 @@ std::string Between(const std::string& text, const std::string& begin, const std
   if (at == std::string::npos) return "";
   const size_t from = at + begin.size();
   return text.substr(from, text.find(end, from) - from);
+}
+
+// The data of the page.
+std::string DataOf(const std::string& html) {
+  return Between(html, "<script type=\"application/json\" id=\"data\">", "</script>");
 }
 
 const std::vector<std::pair<std::string, std::string>> kTypes = {{"alloc_objects", "count"}, {"alloc_space", "bytes"},
@@ -272,6 +285,184 @@ TEST_F(ReportInBrowser, ThemesDiffer) {
                    "document.getElementById('theme').click(); say(page() === first); "
                    "document.getElementById('theme').click(); say(page() === first);"),
             "false\ntrue\n");
+}
+
+TEST_F(Report, BeginsWithAVerdict) {
+  const auto verdict = [this] { return json::parse(DataOf(ReadAll(page_)))["verdict"].dump(); };
+  MakeReport(Dumps(1));
+  EXPECT_EQ(verdict(), R"(["GPU:0 used up to 4.00 MiB of 8.00 MiB: headroom 4.00 MiB (50.00%)."])");
+  MakeReport(Dumps(2));
+  EXPECT_THAT(verdict(), HasSubstr("Memory in use grew by 320.00 KiB to 4.94 MiB."));
+  MakeReport(Dumps(3));
+  EXPECT_THAT(verdict(), HasSubstr("Memory in use grew by 640.00 KiB to 5.25 MiB: app::KvCache::AllocatePage leaks "
+                                   "320.00 KiB each second (+640.00 KiB)."));
+}
+
+TEST_F(Report, VerdictNamesLimitIdlePoolsAndFragmentation) {
+  std::vector<std::string> paths;
+  for (int dump = 0; dump < 3; ++dump) {
+    ProfileMaker maker = ServerDump(dump);
+    maker.Comment("device GPU:1 space=device in_use=" + std::to_string((10 + 5 * dump) << 16) +
+                  " peak=1310720 limit=11796480 pool=8388608 reserved=2097152 driver_in_use=2097152 "
+                  "largest_free_block=1048576");
+    paths.push_back(dir_ + "/" + std::to_string(dump) + ".pb.gz");
+    maker.Write(paths.back());
+  }
+  MakeReport(paths);
+  const std::string verdict = json::parse(DataOf(ReadAll(page_)))["verdict"].dump();
+  // 10,485,760 B are left: 32 seconds of 320 KiB.
+  EXPECT_THAT(verdict, HasSubstr("GPU:1 reaches its limit in 32.0 s."));
+  EXPECT_THAT(verdict, HasSubstr("2.00 MiB (25.00%) of the pools on GPU:1 are idle"));
+  EXPECT_THAT(verdict, HasSubstr("the largest free block of GPU:1 is 1.00 MiB of 9.25 MiB free"));
+}
+
+TEST_F(ReportInBrowser, FoldsFramesOfLibrariesBetweenOwnFrames) {
+  ProfileMaker maker(kTypes);
+  const uint64_t load = maker.Frame("app::Load"), call = maker.Frame("std::invoke"), main = maker.Frame("main");
+  maker.Sample({load, call, main}, {1, 1024, 1, 1024, 1, 1024});
+  maker.Sample({load, main}, {1, 1024, 1, 1024, 1, 1024});
+  maker.Write(dir_ + "/folded.pb.gz");
+  MakeReport({dir_ + "/folded.pb.gz"});
+  EXPECT_EQ(Browse("const names = () => say([...document.querySelectorAll('#flame [data-node]')].map(b => "
+                   "b.textContent).sort().join(' '));"
+                   "names(); press('all'); names();"),
+            "all app::Load main\nall app::Load app::Load main std::invoke\n");
+}
+
+TEST_F(ReportInBrowser, ShowsBarsForFlatAndCum) {
+  MakeReport(Dumps(1));
+  EXPECT_EQ(
+      Browse("say([...document.querySelectorAll('#functions th')].map(h => h.textContent).join('|'));"
+             "say([...document.querySelectorAll('#functions tbody tr')].pop().querySelectorAll('.meter').length);"),
+      "flat||cum||function\n2\n");
+}
+
+// Writes a recording: weights of 1 MiB, a burst of 2 MiB in the second tenth of a second, and a failed allocation.
+std::string WriteRecording(const std::string& path) {
+  constexpr int64_t kMiB = 1 << 20;
+  constexpr int64_t kMilli = 1000000;
+  MadeRecording recording("GPU:0", 4 * kMiB);
+  const uint32_t failed = recording.Site({{"cudaMalloc"}, {"app::NeverAllocates"}, {"main"}});
+  const uint32_t weights = recording.Site({{"cudaMalloc"}, {"app::LoadWeights"}, {"main"}});
+  const uint32_t burst = recording.Site({{"cudaMalloc"}, {"app::Burst<b>"}, {"main"}});
+  recording.Alloc(0, 0x1000, kMiB, weights).Alloc(100 * kMilli, 0x2000, 2 * kMiB, burst);
+  recording.Failed(150 * kMilli, 8 * kMiB, failed).Free(200 * kMilli, 0x2000).Mark(1000 * kMilli, "end.pb.gz");
+  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path);
+  EXPECT_TRUE(writer.ok()) << writer.status();
+  const absl::Status status = recording.WriteTo(**writer);
+  EXPECT_TRUE(status.ok()) << status;
+  return path;
+}
+
+constexpr char kTimelineTools[] =
+    "const text = id => document.getElementById(id).textContent;"
+    "const canvas = document.getElementById('timeline');"
+    "const key = (name, shiftKey) => canvas.dispatchEvent(new KeyboardEvent('keydown', {key: name, shiftKey}));"
+    "const pointer = (kind, share) => { const box = canvas.getBoundingClientRect();"
+    "  canvas.dispatchEvent(new PointerEvent(kind, {clientX: box.left + box.width * share, clientY: box.top + 50})); "
+    "};";
+
+TEST_F(ReportInBrowser, TimelineShowsAnInstantAndASpan) {
+  MakeReport({WriteRecording(dir_ + "/run.hbmrec")});
+  EXPECT_EQ(Browse(std::string(kTimelineTools) +
+                   "say(text('found')); document.getElementById('to-peak').click(); say(text('found')); "
+                   "say(text('instant')); say(box('app::Burst<b>') ? 'burst' : 'no burst');"
+                   "key('End'); say(text('found')); say(text('instant')); key('ArrowLeft'); say(text('instant'));"
+                   "key('ArrowLeft', true); say(text('instant')); key('Home'); say(text('instant'));"
+                   "pointer('pointerdown', .05); pointer('pointermove', .15); pointer('pointerup', .15);"
+                   "say(text('found')); say(text('instant')); say(text('growth-title'));"
+                   "say(document.querySelector('#growth tbody').innerText.replace(/\\s+/g, ' '));"
+                   "press('now'); say(text('found'));"
+                   "document.getElementById('whole').click(); say(text('found'));"),
+            "1.00 MiB in all\n3.00 MiB in all\n0.100 s: 3.00 MiB in use, the peak\nburst\n"
+            "1.00 MiB in all\n1.000 s: 1.00 MiB in use\n1.000 s: 1.00 MiB in use, end.pb.gz\n"
+            "0.990 s: 1.00 MiB in use\n0.000 s: 1.00 MiB in use\n"
+            "+2.00 MiB changed\n0.050 s to 0.150 s: +2.00 MiB, from 1.00 MiB to 3.00 MiB in use\nGrowth in the span\n"
+            "+2.00 MiB +20.00 MiB app::Burst&lt;b&gt;\n3.00 MiB in all\n1.00 MiB in all\n");
+}
+
+TEST_F(ReportInBrowser, TimelineStandsAboveTheDumps) {
+  std::vector<std::string> files = Dumps(2);
+  files.push_back(WriteRecording(dir_ + "/run.hbmrec"));
+  MakeReport(files);
+  EXPECT_EQ(Browse(std::string(kTimelineTools) +
+                   "say(text('found')); document.getElementById('to-peak').click(); say(text('found'));"
+                   "canvas.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape', bubbles: true}));"
+                   "say(text('found'));"),
+            "4.94 MiB in all\n3.00 MiB in all\n4.94 MiB in all\n");
+}
+
+// Returns the values of a series of the page.
+std::vector<int64_t> Decode(int64_t unit, const std::string& text) {
+  const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::vector<int64_t> values;
+  int64_t value = 0;
+  uint64_t sum = 0;
+  int shift = 0;
+  for (const char c : text) {
+    const uint64_t digit = digits.find(c);
+    sum |= (digit & 31) << shift;
+    shift += 5;
+    if ((digit & 32) != 0) continue;
+    value += (sum & 1) != 0 ? -static_cast<int64_t>(sum >> 1) : static_cast<int64_t>(sum >> 1);
+    values.push_back(value * unit);
+    sum = 0;
+    shift = 0;
+  }
+  return values;
+}
+
+TEST_F(Report, TimelineIsExactAtEachInstantAndSmall) {
+  MadeLoad load;
+  load.events = 100000;
+  load.leak = true;
+  load.burst = true;
+  load.pool = true;
+  const std::string path = dir_ + "/made.hbmrec";
+  const absl::Status status = MakeRecording(path, load);
+  ASSERT_TRUE(status.ok()) << status;
+  MakeReport({path});
+  const std::string page = ReadAll(page_);
+  EXPECT_LT(page.size(), 10u << 20);
+  const json timeline = json::parse(DataOf(page))["timeline"];
+  const auto decode = [](const json& series) { return Decode(series[0], series[1]); };
+  const std::vector<int64_t> times = decode(timeline["times"]);
+  const json account = timeline["accounts"][0];
+  const std::vector<int64_t> in_use = decode(account["in_use"]);
+  ASSERT_EQ(in_use.size(), times.size());
+  ASSERT_GT(times.size(), 1000u);
+  std::vector<int64_t> of_rows(times.size());
+  for (const json& row : timeline["rows"]) {
+    const std::vector<int64_t> values = Decode(row[2], row[3]);
+    ASSERT_EQ(values.size(), times.size());
+    for (size_t i = 0; i < values.size(); ++i) of_rows[i] += values[i];
+  }
+  EXPECT_EQ(of_rows, in_use);
+  // A naive replay.
+  const auto reader = RecordingReader::Open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const auto bytes_at = [&](int64_t time) {
+    int64_t sum = 0;
+    RecordedEvent event;
+    (*reader)->Rewind();
+    while ((*reader)->Next(&event) && event.time <= (*reader)->tables().start_time + time) {
+      if (event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kMoveTo) sum += event.bytes;
+      if (event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom) sum -= event.bytes;
+      if (event.kind == RecordedKind::kCharge) sum -= event.bytes;
+    }
+    return sum;
+  };
+  for (size_t i = 0; i < times.size(); i += 97) EXPECT_EQ(in_use[i], bytes_at(times[i])) << i;
+  EXPECT_EQ(in_use[account["peak_instant"].get<size_t>()], account["peak"]);
+  EXPECT_EQ(account["peak"], *std::max_element(in_use.begin(), in_use.end()));
+  EXPECT_THAT(timeline["marks"].dump(), HasSubstr("failed\":true"));
+}
+
+TEST_F(Report, RefusesTwoRecordings) {
+  const std::string path = WriteRecording(dir_ + "/run.hbmrec");
+  const CommandResult result = RunTool({"report", "-o", page_, path, path});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("a report shows one recording"));
 }
 
 TEST_F(ReportInBrowser, DrawsTenThousandSites) {

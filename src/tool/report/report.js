@@ -1,4 +1,4 @@
-// The page of the report: a flame graph and tables of the data that `hbmprof report` embeds.
+// The page of the report: a timeline, a flame graph and tables of the data that `hbmprof report` embeds.
 //
 // Data: stacks are a tree by function. Node 0 is the root. Node i has:
 // - the parent tree.parent[i], which is smaller than i,
@@ -6,6 +6,13 @@
 // - the positions tree.positions[tree.position[i]] of this function in the source,
 // - tree.library[i]: 1 for a frame of a known library, else 0.
 // A sample is [node, label set, values now, values in the base]. Values are in the order of `types`.
+// If a recording was given, `timeline` has:
+// - times: nanoseconds of the instants since the start of the recording,
+// - accounts: for each device and memory space the bytes in use at the instants (in_use), and the lowest and highest
+//   since the instant before (low, high); reserved: idle bytes of pools; unaccounted: what the driver counts besides,
+// - rows: [node, label set, unit, series]: the bytes in use of these samples at the instants,
+// - host: resident bytes of the process; marks, dumps, lost: what happened when.
+// A series is [unit, text]; EncodeSeries in report_timeline.cc describes the text.
 //
 // The strings of a profile can be made by an attacker. They become text nodes and attribute values, never markup: this
 // script parses no HTML.
@@ -13,15 +20,14 @@
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = id => document.getElementById(id);
-const nodeCount = data.tree.parent.length;
-
 // The choices of the user. They are stored in the address of the page, so that a link or a reload shows the same view.
-const state = {measure: "", unit: "space", mode: "now", frames: data.own ? "own" : "all", device: "", label: "", q: "", theme: "", zoom: 0, sort: "self"};
+const state = {measure: "", unit: "space", mode: "now", frames: data.own ? "own" : "all", device: "", label: "", q: "", theme: "", at: "", stack: "", account: "0", zoom: 0, sort: "self"};
+const kStored = ["measure", "unit", "mode", "frames", "device", "label", "q", "theme", "at", "stack", "account"];
 const measures = [["inuse", "In use"], ["peak", "At the peak"], ["alloc", "Allocated ever"]].filter(([name]) => typeOf(name, "space") >= 0);
 if (measures.length === 0) measures.push(["", data.types[data.default_type].type]);
 state.measure = measures[0][0];
 const fromAddress = new URLSearchParams(location.hash.slice(1));
-for (const key of ["measure", "unit", "mode", "frames", "device", "label", "q", "theme"]) if (fromAddress.has(key)) state[key] = fromAddress.get(key);
+for (const key of kStored) if (fromAddress.has(key)) state[key] = fromAddress.get(key);
 if (!measures.some(([name]) => name === state.measure)) state.measure = measures[0][0];
 
 function typeOf(measure, unit) {
@@ -64,41 +70,86 @@ const percent = (part, whole) => whole ? (100 * part / whole).toFixed(1) + " %" 
 
 // --- Sums ---------------------------------------------------------------------------------------------------------
 
-// For each node: the first node outside of known libraries on the way from this node to the root, or the node itself if
-// there is none.
-const firstOwn = new Int32Array(nodeCount);
-for (let i = 1; i < nodeCount; ++i) firstOwn[i] = data.tree.library[i] ? firstOwn[data.tree.parent[i]] : i;
-const ownNode = firstOwn.map((own, i) => own || i);
-const hasLibraries = data.samples.some(([leaf]) => ownNode[leaf] !== leaf);
+// A tree has for each node its parent, its name and position (numbers in data.tree), and its children. `of` is the node
+// of each node of data.tree.
+function treeOf(parent, name, position, of) {
+  const children = parent.map(() => []);
+  for (let i = 1; i < parent.length; ++i) children[parent[i]].push(i);
+  return {count: parent.length, parent, name, position, children, of};
+}
+// Returns the tree without frames of known libraries. A stack without an own frame keeps all its frames.
+function foldLibraries() {
+  const all = data.tree, parent = [0], name = [all.name[0]], position = [all.position[0]], known = new Map();
+  const childOf = (node, i) => {
+    const key = node * all.names.length + all.name[i];
+    if (!known.has(key)) {
+      known.set(key, parent.length);
+      parent.push(node);
+      name.push(all.name[i]);
+      position.push(all.position[i]);
+    }
+    return known.get(key);
+  };
+  const of = new Int32Array(all.parent.length);
+  for (let i = 1; i < of.length; ++i) of[i] = all.library[i] ? of[all.parent[i]] : childOf(of[all.parent[i]], i);
+  const whole = leaf => {
+    const path = [];
+    for (let i = leaf; i; i = all.parent[i]) path.push(i);
+    return path.reduceRight((node, i) => childOf(node, i), 0);
+  };
+  const leaves = [...data.samples, ...(data.timeline ? data.timeline.rows : [])].map(([leaf]) => leaf);
+  const result = of.slice();
+  for (const leaf of leaves) if (leaf && of[leaf] === 0) result[leaf] = whole(leaf);
+  return treeOf(parent, name, position, result);
+}
+const allFrames = treeOf(data.tree.parent, data.tree.name, data.tree.position, Int32Array.from(data.tree.parent, (_, i) => i));
+const ownFrames = foldLibraries();
+const hasLibraries = data.samples.some(([leaf]) => isFolded(leaf));
+function isFolded(leaf) {
+  let depth = 0, folded = 0;
+  for (let i = leaf; i; i = data.tree.parent[i]) ++depth;
+  for (let i = ownFrames.of[leaf]; i; i = ownFrames.parent[i]) ++folded;
+  return folded < depth;
+}
 
-// For each node: `self` and `before` are the values of the stacks that end at this node, now and in the base. `all` and
-// `allBefore` include the nodes below. In change mode the width of a node is the sum of the absolute changes in it and
-// below it. Otherwise it is the sum of the values.
+// The samples of the current choices, with `now` and `base`: those of the selected instant or span of the timeline, else
+// those of the dumps.
+function entriesShown(type) {
+  const at = selection();
+  if (at) return timeline.rows.map(row => ({leaf: row.leaf, labels: row.labels, objects: null, now: row.values[at.last], base: at.isSpan ? row.values[at.first] : 0}));
+  const objects = typeOf(state.measure, "objects");
+  return data.samples.map(([leaf, labels, now, base]) => ({leaf, labels, objects: objects < 0 ? null : now[objects], now: now[type], base: base ? base[type] : 0}));
+}
+
+// For each node of the tree: `self` and `before` are the values of the stacks that end at this node, now and in the
+// base. `all` and `allBefore` include the nodes below. In change mode the width of a node is the sum of the absolute
+// changes in it and below it. Otherwise it is the sum of the values.
 let view;
 function compute() {
-  const type = typeShown();
-  const changing = state.mode === "change";
-  const self = new Float64Array(nodeCount), before = new Float64Array(nodeCount);
-  const all = new Float64Array(nodeCount), allBefore = new Float64Array(nodeCount), width = new Float64Array(nodeCount);
-  const samples = data.samples.filter(([, labels]) => !state.device || data.label_sets[labels].device === state.device);
-  const at = new Map();
-  for (const [leaf, , now, base] of samples) {
-    const node = state.frames === "own" ? ownNode[leaf] : leaf;
-    self[node] += now[type];
-    if (base) before[node] += base[type];
+  const at = selection();
+  const type = at ? Math.max(typeOf("inuse", "space"), 0) : typeShown();
+  const changing = state.mode === "change" && (at ? at.isSpan : Boolean(data.base));
+  const tree = state.frames === "own" ? ownFrames : allFrames;
+  const self = new Float64Array(tree.count), before = new Float64Array(tree.count);
+  const all = new Float64Array(tree.count), allBefore = new Float64Array(tree.count), width = new Float64Array(tree.count);
+  const entries = entriesShown(type).filter(entry => !state.device || data.label_sets[entry.labels].device === state.device);
+  for (const entry of entries) {
+    self[tree.of[entry.leaf]] += entry.now;
+    before[tree.of[entry.leaf]] += entry.base;
   }
-  for (let i = 0; i < nodeCount; ++i) {
+  for (let i = 0; i < tree.count; ++i) {
     all[i] = self[i];
     allBefore[i] = before[i];
     width[i] = changing ? Math.abs(self[i] - before[i]) : Math.max(self[i], 0);
   }
-  for (let i = nodeCount - 1; i > 0; --i) {
-    const parent = data.tree.parent[i];
+  for (let i = tree.count - 1; i > 0; --i) {
+    const parent = tree.parent[i];
     all[parent] += all[i];
     allBefore[parent] += allBefore[i];
     width[parent] += width[i];
   }
-  view = {type, unit: data.types[type].unit, changing, self, before, all, allBefore, width, samples, at,
+  if (state.zoom >= tree.count) state.zoom = 0;
+  view = {type, unit: at ? "bytes" : data.types[type].unit, changing, tree, self, before, all, allBefore, width, entries,
           value: i => changing ? all[i] - allBefore[i] : all[i],
           own: i => changing ? self[i] - before[i] : self[i],
           whole: changing ? (allBefore[0] || all[0]) : all[0]};
@@ -107,10 +158,8 @@ const shown = value => view.changing ? change(value, view.unit) : amount(value, 
 
 // --- Flame graph --------------------------------------------------------------------------------------------------
 
-const children = Array.from({length: nodeCount}, () => []);
-for (let i = 1; i < nodeCount; ++i) children[data.tree.parent[i]].push(i);
-const nameOf = node => data.tree.names[data.tree.name[node]];
-const positionOf = node => data.tree.positions[data.tree.position[node]];
+const nameOf = node => data.tree.names[view.tree.name[node]];
+const positionOf = node => data.tree.positions[view.tree.position[node]];
 
 // Functions of the same class or namespace have the same colour. All functions without a class or namespace have one
 // colour.
@@ -146,10 +195,10 @@ function readPattern() {
 
 // Finds the nodes whose name or position matches.
 function matches() {
-  const hit = new Uint8Array(nodeCount);
+  const hit = new Uint8Array(view.tree.count);
   if (!pattern) return hit;
   const names = data.tree.names.map(name => pattern.test(name)), positions = data.tree.positions.map(position => position !== "" && pattern.test(position));
-  for (let i = 1; i < nodeCount; ++i) hit[i] = names[data.tree.name[i]] || positions[data.tree.position[i]] ? 1 : 0;
+  for (let i = 1; i < hit.length; ++i) hit[i] = names[view.tree.name[i]] || positions[view.tree.position[i]] ? 1 : 0;
   return hit;
 }
 
@@ -172,7 +221,7 @@ function drawFlame() {
   };
   // The callers of the zoomed node are shown above it, at full width.
   const callers = [];
-  for (let i = state.zoom; i !== 0;) callers.push(i = data.tree.parent[i]);
+  for (let i = state.zoom; i !== 0;) callers.push(i = view.tree.parent[i]);
   callers.reverse();
   callers.forEach((node, row) => box(node, 0, width, row, "above"));
   const scale = view.width[state.zoom] > 0 ? width / view.width[state.zoom] : 0;
@@ -183,7 +232,7 @@ function drawFlame() {
     if (w < .7) continue;
     box(node, x, w, row);
     let left = x;
-    const below = children[node].filter(child => view.width[child] * scale >= .7);
+    const below = view.tree.children[node].filter(child => view.width[child] * scale >= .7);
     below.sort((a, b) => view.width[b] - view.width[a]);
     for (const child of below) {
       stack.push([child, left, row + 1]);
@@ -204,11 +253,11 @@ function drawFound(hit) {
     $("found").textContent = whole + (state.zoom ? `; zoomed to ${nameOf(state.zoom)}: ${shown(view.value(state.zoom))}` : "");
     return;
   }
-  const found = new Uint8Array(nodeCount);
+  const found = new Uint8Array(view.tree.count);
   let sum = 0, functions = new Set();
-  for (let i = 1; i < nodeCount; ++i) {
-    found[i] = found[data.tree.parent[i]] || hit[i];
-    if (hit[i]) functions.add(data.tree.name[i]);
+  for (let i = 1; i < found.length; ++i) {
+    found[i] = found[view.tree.parent[i]] || hit[i];
+    if (hit[i]) functions.add(view.tree.name[i]);
     if (found[i]) sum += view.own(i);
   }
   $("found").textContent = `${functions.size} functions match, with ${shown(sum)} of ${whole}` + (view.changing ? "" : ` (${percent(sum, view.all[0])})`);
@@ -218,7 +267,7 @@ function tipFor(node) {
   const lines = [element("b", {}, nameOf(node))];
   if (positionOf(node)) lines.push(positionOf(node));
   lines.push(`${shown(view.value(node))}` + (view.whole ? ` (${percent(view.value(node), view.whole)})` : ""));
-  if (view.own(node)) lines.push(`itself ${shown(view.own(node))}`);
+  if (view.own(node)) lines.push(`flat ${shown(view.own(node))}`);
   if (view.changing) lines.push(`from ${amount(view.allBefore[node], view.unit)} to ${amount(view.all[node], view.unit)}`);
   return lines.flatMap((line, i) => i === 0 ? [line] : [document.createElement("br"), line]);
 }
@@ -279,23 +328,23 @@ function drawFunctions() {
       const r = rowOf(name);
       r.self += view.own(node);
       // The row shows the position with the largest value.
-      const weight = Math.abs(view.own(node)) * nodeCount + Math.abs(view.value(node));
+      const weight = Math.abs(view.own(node)) * view.tree.count + Math.abs(view.value(node));
       if (weight > r.weight) { r.weight = weight; r.position = positionOf(node); }
       if (!open.get(name)) r.all += view.value(node);
       open.set(name, (open.get(name) || 0) + 1);
       visit.push([node, true]);
     }
-    for (const child of children[node]) visit.push([child, false]);
+    for (const child of view.tree.children[node]) visit.push([child, false]);
   }
   const key = state.sort;
   const list = [...rows.values()].filter(r => r.self || r.all)
     .sort((a, b) => Math.abs(b[key]) - Math.abs(a[key]) || Math.abs(b.all) - Math.abs(a.all)).slice(0, 15);
-  const most = Math.max(...list.map(r => Math.abs(r[key])), 0);
+  const most = Math.max(...list.map(r => Math.max(Math.abs(r.self), Math.abs(r.all))), 0);
   const title = (name, text) => element("th", {class: "number", "data-sort": name, "aria-sort": key === name ? "descending" : null}, text);
   $("functions").replaceChildren(tableOf(
-    [title("self", "itself"), title("all", "with callees"), th("meter-cell", ""), th(null, "function")],
-    list.map(r => element("tr", {}, td(r.self ? "number" : "number muted", shown(r.self)), td("number", shown(r.all)),
-                          td("meter-cell", meter(r[key], most)), nameCell(r.name, r.position)))));
+    [title("self", "flat"), th("meter-cell", ""), title("all", "cum"), th("meter-cell", ""), th(null, "function")],
+    list.map(r => element("tr", {}, td(r.self ? "number" : "number muted", shown(r.self)), td("meter-cell", meter(r.self, most)),
+                          td("number", shown(r.all)), td("meter-cell", meter(r.all, most)), nameCell(r.name, r.position)))));
 }
 document.addEventListener("click", event => {
   const head = event.target.closest("[data-sort]"), link = event.target.closest("[data-find]");
@@ -305,10 +354,10 @@ document.addEventListener("click", event => {
 
 function drawLabels() {
   const sums = new Map();
-  for (const [, labels, now, base] of view.samples) {
+  for (const {labels, now, base} of view.entries) {
     const set = data.label_sets[labels];
     const value = Object.hasOwn(set, state.label) ? set[state.label] : "(none)";
-    sums.set(value, (sums.get(value) || 0) + now[view.type] - (view.changing && base ? base[view.type] : 0));
+    sums.set(value, (sums.get(value) || 0) + now - (view.changing ? base : 0));
   }
   const list = [...sums].filter(([, sum]) => sum).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 20);
   const most = Math.max(...list.map(([, sum]) => Math.abs(sum)), 0);
@@ -320,14 +369,15 @@ function drawLabels() {
 function drawSizes() {
   // Sizes are grouped by powers of two.
   const counts = [];
-  const objects = typeOf(state.measure, "objects");
-  for (const [, labels, now] of view.samples) {
+  let hasObjects = false;
+  for (const {labels, now, objects} of view.entries) {
     const size = data.label_sets[labels].bytes;
-    if (!(size > 0) || !now[view.type]) continue;
+    if (!(size > 0) || !now) continue;
     const power = Math.max(0, Math.ceil(Math.log2(size)));
     counts[power] = counts[power] || {bytes: 0, objects: 0};
-    counts[power].bytes += now[view.type];
-    counts[power].objects += objects >= 0 ? now[objects] : 0;
+    counts[power].bytes += now;
+    counts[power].objects += objects || 0;
+    hasObjects = hasObjects || objects !== null;
   }
   const powers = Object.keys(counts).map(Number);
   if (powers.length === 0) { $("sizes").replaceChildren(muted("The profile has no block sizes.")); return; }
@@ -338,7 +388,7 @@ function drawSizes() {
   const step = Math.ceil((last - first + 1) / 10);
   for (let p = first; p <= last; ++p) {
     const c = counts[p] || {bytes: 0, objects: 0};
-    const title = `up to ${bytes(2 ** p)}: ${amount(c.bytes, view.unit)}${objects >= 0 ? " in " + c.objects.toLocaleString("en-US") + " blocks" : ""}`;
+    const title = `up to ${bytes(2 ** p)}: ${amount(c.bytes, view.unit)}${hasObjects ? " in " + c.objects.toLocaleString("en-US") + " blocks" : ""}`;
     const bar = element("div", {title});
     bar.style.height = (100 * c.bytes / most).toFixed(1) + "%";
     bars.push(bar);
@@ -398,8 +448,32 @@ function course(values, verdict) {
   svg.firstElementChild.setAttribute("d", "M" + points.join("L"));
   return svg;
 }
+// Returns the growth of each function in the span.
+function growthInSpan(at) {
+  const seconds = (timeline.times[at.last] - timeline.times[at.first]) / 1e9;
+  const numbers = timeline.rows.map((_, i) => i).filter(i => !state.device || data.label_sets[timeline.rows[i].labels].device === state.device);
+  const groups = bandsOf(numbers, "", Infinity).map(band => ({...band, growth: band.values[at.last] - band.values[at.first]}))
+    .filter(band => band.growth).sort((a, b) => Math.abs(b.growth) - Math.abs(a.growth)).slice(0, 20);
+  if (!groups.length) return [element("p", {}, "Nothing changed.")];
+  const step = Math.max(1, Math.floor((at.last - at.first) / 60));
+  return [tableOf([th(null, "course"), th("number", "in all"), th("number", "per second"), th(null, "where")], groups.map(band => {
+    const values = [];
+    for (let i = at.first; i < at.last; i += step) values.push(band.values[i]);
+    values.push(band.values[at.last]);
+    return element("tr", {}, td(null, course(values, "")), td("number", change(band.growth, "bytes")),
+                   element("td", {class: "number", "data-per": "s"}, seconds > 0 ? change(band.growth / seconds, "bytes") : ""), nameCell(band.name, ""));
+  }))];
+}
+let growthShown = "";
 function drawGrowth() {
-  $("growth-panel").hidden = !data.growth;
+  const at = selection();
+  // Drawn only if it changes: the user may have opened its details.
+  const what = at && at.isSpan ? `${state.at} ${state.device}` : "whole";
+  if (what === growthShown) return;
+  growthShown = what;
+  $("growth-title").textContent = at && at.isSpan ? "Growth in the span" : data.timeline && data.files.length === 1 ? "Growth over the recording" : "Growth over the dumps";
+  $("growth-panel").hidden = !(data.growth || at && at.isSpan);
+  if (at && at.isSpan) { fill($("growth"), growthInSpan(at)); return; }
   if (!data.growth) return;
   const counter = data.growth.counter;
   // Each table needs its own header elements.
@@ -424,6 +498,288 @@ function drawGrowth() {
 }
 const grows = site => site.verdict === "leak" || site.verdict === "perhaps";
 
+// --- Timeline -----------------------------------------------------------------------------------------------------
+
+// Returns the values of a series.
+function seriesOf([unit, text]) {
+  const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const values = [];
+  let value = 0, scale = 1, sum = 0;
+  for (const c of text) {
+    const digit = digits.indexOf(c);
+    sum += (digit & 31) * scale;
+    if (digit & 32) { scale *= 32; continue; }
+    value += sum % 2 ? -(sum - 1) / 2 : sum / 2;
+    values.push(value * unit);
+    sum = 0;
+    scale = 1;
+  }
+  return Float64Array.from(values);
+}
+function readTimeline() {
+  const from = data.timeline;
+  const optional = series => series ? seriesOf(series) : null;
+  const spaceOf = labels => ["managed", "pinned_host"].includes(labels.kind) ? labels.kind : "device";
+  return {
+    times: seriesOf(from.times),
+    accounts: from.accounts.map(account => ({...account, low: seriesOf(account.low), high: seriesOf(account.high), in_use: seriesOf(account.in_use),
+                                             reserved: optional(account.reserved), unaccounted: optional(account.unaccounted)})),
+    rows: from.rows.map(([leaf, labels, unit, text]) => ({leaf, labels, values: seriesOf([unit, text]), account: data.label_sets[labels].device + " " + spaceOf(data.label_sets[labels])})),
+    host: optional(from.host), marks: from.marks, dumps: from.dumps || [], lost: from.lost};
+}
+const timeline = data.timeline ? readTimeline() : null;
+const lastInstant = timeline ? timeline.times.length - 1 : 0;
+
+// Returns the selected instants, or null.
+function selection() {
+  if (!timeline || !state.at) return null;
+  const [first, last] = state.at.split("-").map(Number);
+  if (!(first >= 0 && first <= lastInstant)) return null;
+  return last > first && last <= lastInstant ? {first, last, isSpan: true} : {first, last: first, isSpan: false};
+}
+const accountShown = () => timeline.accounts[Number(state.account)] || timeline.accounts[0];
+
+// Returns the rows with these numbers as at most `most` bands and "other": by function, or by the label `key`. One half of
+// the bands are those with the most bytes over the whole time, the others those with the most bytes at any instant.
+function bandsOf(numbers, key, most) {
+  const bands = new Map();
+  for (const number of numbers) {
+    const row = timeline.rows[number], set = data.label_sets[row.labels];
+    const name = key ? String(Object.hasOwn(set, key) ? set[key] : "(none)") : data.tree.names[ownFrames.name[ownFrames.of[row.leaf]]];
+    if (!bands.has(name)) bands.set(name, {name, values: new Float64Array(lastInstant + 1), most: 0, sum: 0, variation: 0});
+    const values = bands.get(name).values;
+    for (let i = 0; i <= lastInstant; ++i) values[i] += row.values[i];
+  }
+  const list = [...bands.values()];
+  for (const band of list) {
+    band.values.forEach((value, i) => {
+      band.most = Math.max(band.most, value);
+      band.sum += value;
+      band.variation += i ? Math.abs(value - band.values[i - 1]) : 0;
+    });
+  }
+  list.sort((a, b) => b.most - a.most);
+  if (list.length <= most) return list;
+  const steady = [...list].sort((a, b) => b.sum - a.sum).slice(0, most / 2);
+  list.sort((a, b) => steady.includes(b) - steady.includes(a) || b.most - a.most);
+  const other = {name: "other", values: new Float64Array(lastInstant + 1), most: 0, isOther: true};
+  for (const band of list.splice(most)) for (let i = 0; i <= lastInstant; ++i) other.values[i] += band.values[i];
+  return [...list, other];
+}
+const secondsText = nanos => {
+  const whole = timeline.times[lastInstant];
+  return whole < 1e6 ? (nanos / 1e3).toFixed(1) + " us" : whole < 1e9 ? (nanos / 1e6).toFixed(2) + " ms" : (nanos / 1e9).toFixed(whole < 1e11 ? 3 : 1) + " s";
+};
+
+const kBands = 8, kAxis = 18;
+let bands = [], plot = null;
+function bandColour(i, band) {
+  if (band.isOther) return "var(--still)";
+  return `hsl(${(212 + 137 * i) % 360} var(--flame-chroma) var(--flame-light))`;
+}
+// The colours of a canvas cannot refer to CSS variables.
+function resolved(colour) {
+  const style = getComputedStyle(document.documentElement);
+  return colour.replace(/var\((--[a-z-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
+}
+function readBands() {
+  const account = accountShown();
+  const numbers = timeline.rows.map((_, i) => i).filter(i => timeline.rows[i].account === account.device + " " + account.space);
+  // The bands that vary least are at the bottom, so that growth of a band shows.
+  bands = bandsOf(numbers, state.stack, kBands).sort((a, b) => (a.isOther || false) - (b.isOther || false) || a.variation - b.variation);
+  const entries = bands.map((band, i) => {
+    const swatch = element("i", {});
+    swatch.style.background = bandColour(i, band);
+    return element("span", {}, swatch, band.name);
+  });
+  const line = (kind, text) => element("span", {}, element("i", {class: kind}), text);
+  if (account.reserved) entries.push(line("reserved", "in use without idle bytes of pools"));
+  if (account.unaccounted) entries.push(line("unaccounted", "unaccounted"));
+  if (timeline.host) entries.push(line("host", "host memory"));
+  if (account.limit) entries.push(line("limit", "limit " + bytes(account.limit)));
+  fill($("legend"), entries);
+}
+function drawTimeline() {
+  const canvas = $("timeline"), account = accountShown(), n = lastInstant + 1;
+  const width = canvas.clientWidth || 1000, height = canvas.clientHeight || 220, scale = devicePixelRatio || 1;
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  const g = canvas.getContext("2d");
+  g.scale(scale, scale);
+  let most = account.peak;
+  for (let i = 0; i < n; ++i) most = Math.max(most, account.in_use[i] + (account.unaccounted ? account.unaccounted[i] : 0));
+  const showsLimit = account.limit && account.limit <= 3 * most;
+  if (showsLimit) most = Math.max(most, account.limit);
+  const host = timeline.host && timeline.host.reduce((a, b) => Math.max(a, b), 0) <= 4 * most ? timeline.host : null;
+  if (host) most = Math.max(most, ...host);
+  most = Math.max(most * 1.06, 1);
+  const whole = timeline.times[lastInstant] || 1, bottom = height - kAxis;
+  const x = i => timeline.times[i] / whole * width, y = value => bottom - value / most * (bottom - 4);
+  plot = {width, whole};
+  const path = (value, from) => {
+    for (let i = 0; i < n; ++i) if (i === 0 && from) g.moveTo(x(i), y(value(i))); else g.lineTo(x(i), y(value(i)));
+  };
+  // Grid.
+  g.font = "11px system-ui, sans-serif";
+  g.strokeStyle = resolved("var(--line)");
+  g.fillStyle = resolved("var(--muted)");
+  for (let k = 1; k <= 3; ++k) {
+    const value = most * k / 4;
+    g.beginPath(); g.moveTo(0, y(value)); g.lineTo(width, y(value)); g.stroke();
+  }
+  for (let k = 0; k <= 4; ++k) {
+    g.textAlign = k === 0 ? "left" : k === 4 ? "right" : "center";
+    g.fillText(secondsText(whole * k / 4), width * k / 4, height - 4);
+  }
+  g.textAlign = "left";
+  const below = new Float64Array(n);
+  bands.forEach((band, b) => {
+    g.fillStyle = resolved(bandColour(b, band));
+    g.beginPath();
+    path(i => below[i] + band.values[i], true);
+    for (let i = n; i-- > 0;) g.lineTo(x(i), y(below[i]));
+    g.fill();
+    for (let i = 0; i < n; ++i) below[i] += band.values[i];
+  });
+  if (account.unaccounted) {
+    g.globalAlpha = .3;
+    g.fillStyle = resolved("var(--muted)");
+    g.beginPath();
+    path(i => account.in_use[i] + account.unaccounted[i], true);
+    for (let i = n; i-- > 0;) g.lineTo(x(i), y(account.in_use[i]));
+    g.fill();
+    g.globalAlpha = 1;
+  }
+  const stroke = (value, colour, dash, lineWidth) => {
+    g.strokeStyle = resolved(colour);
+    g.lineWidth = lineWidth || 1.2;
+    g.setLineDash(dash);
+    g.beginPath();
+    path(value, true);
+    g.stroke();
+    g.setLineDash([]);
+    g.lineWidth = 1;
+  };
+  stroke(i => account.high[i], "var(--text)", []);
+  if (account.reserved) stroke(i => account.in_use[i] - account.reserved[i], "var(--text)", [2, 3]);
+  if (host) stroke(i => host[i], "var(--accent)", [6, 3]);
+  if (showsLimit) stroke(() => account.limit, "rgb(var(--grow))", [8, 4]);
+  const flag = (at, colour, text, row = 0) => {
+    g.strokeStyle = g.fillStyle = resolved(colour);
+    g.beginPath(); g.moveTo(at, 12 * row + 2); g.lineTo(at, bottom); g.stroke();
+    g.textAlign = at > width - 60 ? "right" : "left";
+    g.fillText(text, at + (at > width - 60 ? -3 : 3), 12 * row + 11);
+    g.textAlign = "left";
+  };
+  for (const dump of timeline.dumps) flag(dump[0] / whole * width, "var(--accent)", "dump", 2);
+  for (const mark of timeline.marks) flag(x(mark.instant), mark.failed ? "rgb(var(--grow))" : "var(--accent)", mark.failed ? "failed" : mark.text.split("/").pop().slice(0, 16), mark.failed ? 1 : 2);
+  if (account.peak_instant !== undefined) flag(x(account.peak_instant), "var(--text)", "peak");
+  for (const [from, to] of timeline.lost) {
+    g.globalAlpha = .25;
+    g.fillStyle = resolved("rgb(var(--grow))");
+    g.fillRect(from / whole * width, 0, Math.max(1, (to - from) / whole * width), bottom);
+    g.globalAlpha = 1;
+  }
+  g.fillStyle = resolved("var(--text)");
+  for (let k = 1; k <= 3; ++k) g.fillText(bytes(most * k / 4), 4, y(most * k / 4) - 3);
+  const at = selection();
+  if (!at) return;
+  g.fillStyle = g.strokeStyle = resolved("var(--accent)");
+  if (at.isSpan) {
+    g.globalAlpha = .18;
+    g.fillRect(x(at.first), 0, x(at.last) - x(at.first), bottom);
+    g.globalAlpha = 1;
+  }
+  g.lineWidth = 2;
+  for (const i of [at.first, at.last]) { g.beginPath(); g.moveTo(x(i), 0); g.lineTo(x(i), bottom); g.stroke(); }
+  g.lineWidth = 1;
+}
+function describeInstant() {
+  const at = selection(), account = accountShown();
+  const canvas = $("timeline");
+  $("whole").hidden = !at;
+  canvas.setAttribute("aria-valuemax", lastInstant);
+  canvas.setAttribute("aria-valuenow", at ? at.last : lastInstant);
+  let text;
+  if (!at) {
+    text = `${account.name}: peak ${bytes(account.peak)}` + (account.peak_instant === undefined ? "" : ` at ${secondsText(timeline.times[account.peak_instant])}`) +
+      (account.limit ? `, limit ${bytes(account.limit)}` : "") + ". Click an instant, or drag over a span; arrow keys move the instant.";
+  } else if (at.isSpan) {
+    const growth = account.in_use[at.last] - account.in_use[at.first];
+    text = `${secondsText(timeline.times[at.first])} to ${secondsText(timeline.times[at.last])}: ${change(growth, "bytes")}, from ${bytes(account.in_use[at.first])} to ${bytes(account.in_use[at.last])} in use`;
+  } else {
+    const i = at.last;
+    const parts = [`${secondsText(timeline.times[i])}: ${bytes(account.in_use[i])} in use`];
+    if (account.reserved) parts.push(`${bytes(account.reserved[i])} idle in pools`);
+    if (account.unaccounted) parts.push(`${bytes(account.unaccounted[i])} unaccounted`);
+    if (timeline.host) parts.push(`host ${bytes(timeline.host[i])}`);
+    if (i === account.peak_instant) parts.push("the peak");
+    for (const mark of timeline.marks) if (mark.instant === i && mark.text) parts.push(mark.text);
+    text = parts.join(", ");
+  }
+  $("instant").textContent = text;
+  canvas.setAttribute("aria-valuetext", text);
+}
+// Selects an instant, a span, or nothing.
+function select(first, last) {
+  const clamp = i => Math.max(0, Math.min(lastInstant, i));
+  const wasSpan = selection()?.isSpan;
+  state.at = first === null ? "" : last === undefined || last === first ? String(clamp(first)) : `${clamp(Math.min(first, last))}-${clamp(Math.max(first, last))}`;
+  const at = selection();
+  if (at && at.isSpan && !wasSpan) state.mode = "change";
+  if (at && !at.isSpan) state.mode = "now";
+  draw();
+}
+function instantAt(clientX) {
+  const box = $("timeline").getBoundingClientRect();
+  const time = Math.max(0, Math.min(1, (clientX - box.left) / box.width)) * plot.whole;
+  let low = 0, high = lastInstant;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (timeline.times[middle] < time) low = middle + 1; else high = middle;
+  }
+  return low > 0 && time - timeline.times[low - 1] < timeline.times[low] - time ? low - 1 : low;
+}
+function startTimeline() {
+  $("timeline-panel").hidden = !timeline;
+  if (!timeline) return;
+  const canvas = $("timeline");
+  let from = null, fromX = 0;
+  canvas.addEventListener("pointerdown", event => {
+    from = instantAt(event.clientX);
+    fromX = event.clientX;
+    try { canvas.setPointerCapture(event.pointerId); } catch { /* the pointer is gone already */ }
+  });
+  const drag = (event, isEnd) => {
+    if (from === null) return;
+    const isSpan = Math.abs(event.clientX - fromX) > 4;
+    if (isSpan || isEnd) select(from, isSpan ? instantAt(event.clientX) : undefined);
+    if (isEnd) from = null;
+  };
+  canvas.addEventListener("pointermove", event => drag(event, false));
+  canvas.addEventListener("pointerup", event => drag(event, true));
+  canvas.addEventListener("pointercancel", () => { from = null; });
+  canvas.addEventListener("keydown", event => {
+    const at = selection(), step = event.shiftKey ? 10 : 1, now = at ? at.last : lastInstant;
+    const to = {ArrowLeft: now - step, ArrowRight: now + step, Home: 0, End: lastInstant}[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    select(to);
+  });
+  fill($("account"), timeline.accounts.map((account, i) => element("option", {value: i}, account.name)));
+  $("account").parentElement.hidden = timeline.accounts.length < 2;
+  $("account").value = timeline.accounts[Number(state.account)] ? state.account : "0";
+  $("account").onchange = event => { state.account = event.target.value; readBands(); draw(); };
+  const labels = [...new Set(timeline.rows.flatMap(row => Object.keys(data.label_sets[row.labels])))].filter(key => !["bytes", "device"].includes(key)).sort();
+  if (!labels.includes(state.stack)) state.stack = "";
+  fill($("stack"), ["", ...labels].map(key => element("option", {value: key}, key || "function")));
+  $("stack").value = state.stack;
+  $("stack").onchange = event => { state.stack = event.target.value; readBands(); draw(); };
+  $("to-peak").onclick = () => { const peak = accountShown().peak_instant; if (peak !== undefined) { select(peak); canvas.focus(); } };
+  $("whole").onclick = () => select(null);
+  readBands();
+}
+
 // --- Controls -----------------------------------------------------------------------------------------------------
 
 function choice(id, options) {
@@ -432,6 +788,7 @@ function choice(id, options) {
     const button = event.target.closest("[data-value]");
     if (!button) return;
     state[id] = button.dataset.value;
+    if (id === "frames") state.zoom = 0;
     draw();
   };
 }
@@ -443,7 +800,7 @@ function search(text) {
 }
 function remember() {
   const address = new URLSearchParams();
-  for (const key of ["measure", "unit", "mode", "frames", "device", "label", "q", "theme"]) if (state[key]) address.set(key, state[key]);
+  for (const key of kStored) if (state[key] && !(key === "account" && state[key] === "0")) address.set(key, state[key]);
   history.replaceState(null, "", "#" + address);
 }
 function applyTheme() {
@@ -451,13 +808,16 @@ function applyTheme() {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }
 function draw() {
-  choice("measure", measures.length > 1 ? measures : []);
-  choice("unit", state.measure !== "" && typeOf(state.measure, "objects") >= 0 ? [["space", "Bytes"], ["objects", "Buffers"]] : []);
+  const at = selection();
+  choice("measure", measures.length > 1 && !at ? measures : []);
+  choice("unit", !at && state.measure !== "" && typeOf(state.measure, "objects") >= 0 ? [["space", "Bytes"], ["objects", "Buffers"]] : []);
   choice("frames", hasLibraries ? [["own", "Own code"], ["all", "All frames"]] : []);
-  choice("mode", data.base ? [["now", "Now"], ["change", "Change"]] : []);
+  choice("mode", at ? (at.isSpan ? [["now", "At its end"], ["change", "Change"]] : []) : data.base ? [["now", "Now"], ["change", "Change"]] : []);
   applyTheme();
   compute();
+  if (timeline) { drawTimeline(); describeInstant(); }
   drawFlame();
+  drawGrowth();
   drawFunctions();
   drawLabels();
   drawSizes();
@@ -477,22 +837,27 @@ $("label").onchange = event => { state.label = event.target.value; drawLabels();
 $("search").value = state.q;
 $("search").oninput = event => search(event.target.value);
 $("theme").onclick = () => { state.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark"; draw(); };
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw());
 let resizing = 0;
-addEventListener("resize", () => { cancelAnimationFrame(resizing); resizing = requestAnimationFrame(drawFlame); });
+addEventListener("resize", () => { cancelAnimationFrame(resizing); resizing = requestAnimationFrame(() => { drawFlame(); if (timeline) drawTimeline(); }); });
 addEventListener("keydown", event => {
-  if (event.key === "Escape") { if (state.q) search(""); else { state.zoom = 0; drawFlame(); } }
+  if (event.key === "Escape") { if (state.q) search(""); else if (state.zoom) { state.zoom = 0; drawFlame(); } else if (state.at) select(null); }
 });
 
 const last = data.files[data.files.length - 1];
 document.title = "Device memory: " + last.path;
 $("subtitle").textContent = last.path + (last.time ? ", " + last.time : "") + (data.base ? "; compared with " + data.base.path + (data.base.time ? ", " + data.base.time : "") : "");
 const dropped = data.files.filter(file => file.dropped_records > 0);
-$("warning").hidden = dropped.length === 0;
-$("warning").textContent = dropped.map(file => `${file.path} is incomplete: ${file.dropped_records} allocations of ${bytes(file.dropped_bytes)} were not recorded`).join("; ");
+const warnings = dropped.map(file => `${file.path} is incomplete: ${file.dropped_records} allocations of ${bytes(file.dropped_bytes)} were not recorded`);
+if (data.timeline && data.timeline.problem) warnings.push(data.timeline.problem);
+if (data.timeline && data.timeline.lost.length) warnings.push(`events are missing in ${data.timeline.lost.length} spans of the recording, which the timeline marks red`);
+$("warning").hidden = warnings.length === 0;
+$("warning").textContent = warnings.join("; ");
 $("comments").textContent = data.files.map(file => file.path + "\n" + file.comments.join("\n")).join("\n\n");
+$("verdict").hidden = !data.verdict || data.verdict.length === 0;
+fill($("verdict"), (data.verdict || []).map(sentence => element("span", {}, sentence + " ")));
 readPattern();
 drawDevices();
-drawGrowth();
+startTimeline();
 draw();
 })();

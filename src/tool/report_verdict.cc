@@ -1,0 +1,172 @@
+// See report_verdict.h.
+#include "src/tool/report_verdict.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <optional>
+
+#include "src/tool/arithmetic.h"
+#include "src/tool/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+constexpr int64_t kIdlePercent = 10;        // of the pools' bytes
+constexpr int64_t kFragmentedPercent = 50;  // of the free bytes that are outside of the largest free block
+
+struct Device {
+  std::string name;
+  std::optional<int64_t> in_use, peak, limit, pool, reserved, driver_in_use, largest_free;
+};
+
+std::vector<Device> DevicesOf(const ProfileSet::File& file) {
+  std::vector<Device> devices;
+  for (const std::string& line : file.comments) {
+    const Comment comment(line);
+    const auto space = comment.values.find("space");
+    if (comment.word != "device" || (space != comment.values.end() && space->second != "device")) continue;
+    devices.push_back({comment.name, comment.Number("in_use"), comment.Number("peak"), comment.Number("limit"),
+                       comment.Number("pool"), comment.Number("reserved"), comment.Number("driver_in_use"),
+                       comment.Number("largest_free_block")});
+  }
+  return devices;
+}
+
+std::string Bytes(int64_t bytes) { return FormatValue(bytes, "bytes"); }
+
+std::string Duration(double seconds) {
+  char text[32];
+  const bool is_short = seconds < 120;
+  const bool is_hours = seconds >= 7200;
+  std::snprintf(text, sizeof(text), "%.1f %s",
+                is_short   ? seconds
+                : is_hours ? seconds / 3600
+                           : seconds / 60,
+                is_short   ? "s"
+                : is_hours ? "h"
+                           : "min");
+  return text;
+}
+
+int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type) {
+  int64_t sum = 0;
+  for (size_t s = 0; s < file.samples.size(); ++s) sum = Plus(sum, profiles.Value(file, s, type));
+  return sum;
+}
+
+std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site) {
+  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
+  return stack.empty() ? "[no stack]" : stack[0].name;
+}
+
+// Returns the device with most of the bytes of these stacks.
+std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, uint32_t stack) {
+  std::map<std::string, int64_t> sums;
+  for (size_t s = 0; s < file.samples.size(); ++s) {
+    if (file.samples[s].stack != stack) continue;
+    int64_t& sum = sums[profiles.LabelText(file.samples[s].labels, "device")];
+    sum = Plus(sum, profiles.Value(file, s, type));
+  }
+  const auto most =
+      std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == sums.end() ? "" : most->first;
+}
+
+// Returns the sentence on leaks, or "".
+std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
+                         const std::vector<SiteGrowth>& sites) {
+  std::string names;
+  size_t count = 0;
+  double per_second = 0;
+  int64_t growth = 0;
+  std::map<std::string, double> rates;  // by device
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict != Verdict::kLeak) break;  // leaks come first
+    if (count < 2) names += (count == 0 ? "" : " and ") + NameOf(profiles, site);
+    ++count;
+    growth = Plus(growth, site.growth);
+    per_second += site.per_second;
+    rates[DeviceOf(profiles, now, type, site.stack)] += site.per_second;
+  }
+  if (count == 0) return "";
+  if (count > 2) names += Cat(" and ", count - 2, " more sites");
+  const std::string unit = profiles.types()[type].unit;
+  std::string text = Cat(names, count == 1 ? " leaks " : " leak ");
+  if (per_second > 0) {
+    text += Cat(FormatValue(static_cast<int64_t>(per_second), unit), " each second (", FormatChange(growth, unit), ")");
+  } else {
+    text += FormatValue(growth, unit);
+  }
+  double least = -1;
+  std::string first;
+  for (const Device& device : DevicesOf(now)) {
+    const auto rate = rates.find(device.name);
+    if (unit != "bytes" || rate == rates.end() || rate->second <= 0 || !device.limit.has_value()) continue;
+    const double left = static_cast<double>(*device.limit - device.in_use.value_or(0)) / rate->second;
+    if (left < 0 || (least >= 0 && left >= least)) continue;
+    least = left;
+    first = device.name;
+  }
+  if (least >= 0) text += Cat("; ", first, " reaches its limit in ", Duration(least));
+  return text + ".";
+}
+
+// Returns the sentence on the device with the least headroom, or "".
+std::string DeviceSentence(const std::vector<Device>& devices) {
+  const Device* fullest = nullptr;
+  const auto share = [](const Device& device) {
+    return static_cast<double>(device.peak.value_or(0)) / static_cast<double>(*device.limit);
+  };
+  for (const Device& device : devices) {
+    if (!device.limit.has_value() || *device.limit <= 0) continue;
+    if (fullest == nullptr || share(device) > share(*fullest)) fullest = &device;
+  }
+  std::string text;
+  const auto add = [&text](const std::string& part) { text += text.empty() ? part : "; " + part; };
+  if (fullest != nullptr && fullest->peak.has_value()) {
+    const int64_t headroom = *fullest->limit - *fullest->peak;
+    add(Cat(fullest->name, " used up to ", Bytes(*fullest->peak), " of ", Bytes(*fullest->limit), ": headroom ",
+            Bytes(headroom), " (", FormatPercent(headroom, *fullest->limit), ")"));
+  }
+  for (const Device& device : devices) {
+    const int64_t pool = device.pool.value_or(0);
+    const int64_t idle = device.reserved.value_or(0);
+    if (pool > 0 && idle > pool / 100 * kIdlePercent) {
+      add(Cat(Bytes(idle), " (", FormatPercent(idle, pool), ") of the pools on ", device.name, " are idle"));
+    }
+    if (!device.limit.has_value() || !device.driver_in_use.has_value() || !device.largest_free.has_value()) continue;
+    const int64_t free = *device.limit - *device.driver_in_use;
+    if (free > 0 && free - *device.largest_free > free / 100 * kFragmentedPercent) {
+      add(Cat("the largest free block of ", device.name, " is ", Bytes(*device.largest_free), " of ", Bytes(free),
+              " free: its memory is fragmented"));
+    }
+  }
+  return text.empty() ? "" : text + ".";
+}
+
+}  // namespace
+
+std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const ProfileSet::File& now,
+                                       const ProfileSet::File* base, size_t type,
+                                       const std::vector<SiteGrowth>& sites) {
+  std::vector<std::string> sentences;
+  const std::string leaks = LeakSentence(profiles, now, type, sites);
+  if (base != nullptr) {
+    const SampleType& of = profiles.types()[type];
+    const int64_t before = SumOf(profiles, *base, type);
+    const int64_t after = SumOf(profiles, now, type);
+    std::string text = of.type.rfind("inuse", 0) == 0 ? "Memory in use" : of.type;
+    text += before == after
+                ? Cat(" did not change: ", FormatValue(after, of.unit))
+                : Cat(after > before ? " grew by " : " fell by ", FormatValue(Magnitude(Minus(after, before)), of.unit),
+                      " to ", FormatValue(after, of.unit));
+    sentences.push_back(leaks.empty() ? text + (sites.empty() ? "." : ", and no call stack grows without end.")
+                                      : Cat(text, ": ", leaks));
+  }
+  if (const std::string device = DeviceSentence(DevicesOf(now)); !device.empty()) sentences.push_back(device);
+  return sentences;
+}
+
+}  // namespace hbmprof::tool

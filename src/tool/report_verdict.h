@@ -1,0 +1,22 @@
+// The verdict at the top of the report: one or two sentences on the state of the memory.
+#ifndef HBMPROF_SRC_TOOL_REPORT_VERDICT_H_
+#define HBMPROF_SRC_TOOL_REPORT_VERDICT_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "src/tool/growth.h"
+#include "src/tool/profile.h"
+
+namespace hbmprof::tool {
+
+// Returns the sentences: the change since the first dump (`base`, may be null), leaks with their rate and the time
+// until the limit of the device is reached, the headroom of the fullest device, idle pools, fragmentation. `sites` are
+// the results of RankGrowth, empty if there are fewer than three dumps. `type` is the sample type of `sites`.
+std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const ProfileSet::File& now,
+                                       const ProfileSet::File* base, size_t type, const std::vector<SiteGrowth>& sites);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_REPORT_VERDICT_H_
