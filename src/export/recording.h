@@ -101,8 +101,9 @@ class RecordingWriter {
   // elements of the call before. Must precede the events that refer to them.
   virtual absl::Status AddTables(const RecordingTables& tables) = 0;
   // `events` are those of one event buffer, in order of their times. A change (is_continued) may not continue in the
-  // next call. An event that is earlier than the one before it gets the time of that one. The id of a kCharge is not
-  // written and is read as 0. kInvalidArgument: an event refers to an element that no table has.
+  // next call. An event that is earlier than the one before it, or belongs to the same change, gets the time of that
+  // one. The id of a kCharge is not written and is read as 0. kInvalidArgument: an event refers to an element that no
+  // table has.
   virtual absl::Status AddEvents(const RecordedEvent* events, size_t count) = 0;
   virtual absl::Status AddSample(const DriverSample& sample) = 0;
   virtual absl::Status AddLost(const LostEvents& lost) = 0;

@@ -46,7 +46,7 @@ int64_t RunWriter::Append(const RecordedEvent* events, size_t count, std::string
     const RecordedEvent& event = events[i];
     auto flags = static_cast<uint8_t>(event.kind);
     if (event.is_continued) flags |= kContinued;
-    if (event.time > time) {
+    if (event.time > time && !prediction.last().is_continued) {
       flags |= kLater;
       times.Varint(static_cast<uint64_t>(event.time - time));
       time = event.time;
@@ -111,6 +111,7 @@ bool RunReader::Read(RecordedEvent* event) {
   if (kind >= kRecordedKinds) return false;
   event->kind = static_cast<RecordedKind>(kind);
   if ((flags & kLater) != 0) {
+    if (prediction_.last().is_continued) return false;
     const uint64_t difference = times_.Varint();
     if (difference > static_cast<uint64_t>(INT64_MAX - time_)) return false;
     time_ += static_cast<int64_t>(difference);

@@ -246,24 +246,24 @@ bool IsValidSite(const SiteEntry& site, const Snapshot& names) {
          site.sample.block_bytes >= 0 && site.sample.block_bytes <= kMaxEventBytes && AreSorted(site.sample.tags);
 }
 
-bool IsValidElement(const Snapshot::Module& module) { return module.start <= module.limit; }
-bool IsValidElement(const Snapshot::Device& device) {
+bool IsValidModule(const Snapshot::Module& module) { return module.start <= module.limit; }
+bool IsValidDevice(const Snapshot::Device& device) {
   return std::all_of(std::begin(device.spaces), std::end(device.spaces),
                      [](const DeviceStats& stats) { return stats.driver_scope <= DriverScope::kProcess; });
 }
-bool IsValidElement(const Tags& tags) { return AreSorted(tags); }
-template <typename T>
-bool IsValidElement(const T&) {
-  return true;
-}
 
-// Adds the elements of a section. Its first element must be the next one of `list`.
-template <typename T>
-bool GetList(Reader& reader, uint64_t first, uint64_t count, std::vector<T>* list) {
+constexpr auto kAnyElement = [](const auto&) { return true; };
+
+// Adds the elements of a section up to the first one that is not valid. The first element must be the next one of
+// `list`.
+template <typename T, typename IsValid>
+bool GetList(Reader& reader, uint64_t first, uint64_t count, std::vector<T>* list, const IsValid& is_valid) {
   if (first != list->size()) return false;
   for (uint64_t i = 0; i < count; ++i) {
-    reader(list->emplace_back());
-    if (!reader.bytes().ok() || !IsValidElement(list->back())) return false;
+    T element;
+    reader(element);
+    if (!reader.bytes().ok() || !is_valid(element)) return false;
+    list->push_back(std::move(element));
   }
   return true;
 }
@@ -310,29 +310,28 @@ bool GetSection(Section section, uint64_t first, uint64_t count, std::string_vie
       HeaderFields(reader, *tables);
       return reader.bytes().ok();
     case Section::kNamedFrames:
-      return GetList(reader, first, count, &tables->names.named_frames);
+      return GetList(reader, first, count, &tables->names.named_frames, kAnyElement);
     case Section::kStacks:
       return GetStacks(reader, first, count, &tables->names);
     case Section::kDevices:
-      return GetList(reader, first, count, &tables->names.devices);
+      return GetList(reader, first, count, &tables->names.devices, &IsValidDevice);
     case Section::kAllocators:
-      return GetList(reader, first, count, &tables->names.allocators);
+      return GetList(reader, first, count, &tables->names.allocators, kAnyElement);
     case Section::kModules:
-      return GetList(reader, first, count, &tables->names.modules);
+      return GetList(reader, first, count, &tables->names.modules, &IsValidModule);
     case Section::kSites:
       return GetSites(reader, first, count, tables);
     case Section::kFunctions:
       return GetFunctions(reader, count, tables);
     case Section::kTagSets:
-      return GetList(reader, first, count, &tables->tag_sets);
+      return GetList(reader, first, count, &tables->tag_sets, &AreSorted);
     case Section::kThreads:
-      return GetList(reader, first, count, &tables->threads);
+      return GetList(reader, first, count, &tables->threads, kAnyElement);
     case Section::kMarks:
-      return GetList(reader, first, count, &tables->marks);
+      return GetList(reader, first, count, &tables->marks, kAnyElement);
     case Section::kLive:
-      return GetList(reader, first, count, &tables->live) &&
-             std::all_of(tables->live.begin() + static_cast<ptrdiff_t>(first), tables->live.end(),
-                         [&](const RecordingTables::Live& live) { return live.site < tables->sites.size(); });
+      return GetList(reader, first, count, &tables->live,
+                     [tables](const RecordingTables::Live& live) { return live.site < tables->sites.size(); });
   }
   return true;
 }

@@ -46,8 +46,8 @@ class TablesWriter {
   EventLimits limits_;
 };
 
-// Adds the contents of a block of tables to `tables`. Returns false, with `tables` unspecified, if the block is damaged
-// or refers to elements that do not exist, or does not continue the tables.
+// Adds the contents of a block of tables to `tables`. Returns false if the block is damaged or refers to elements that
+// do not exist, or does not continue the tables. Then only the elements before the first wrong one are added.
 bool AddTablesBlock(std::string_view contents, RecordingTables* tables);
 
 // What a reader needs for the events.
