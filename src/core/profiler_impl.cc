@@ -316,7 +316,9 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
 }
 
 Ledger::Entered ProfilerImpl::EnterFreeSlow(BufferId id, LiveRecord record) {
-  if (!sites_.At(record.site).is_segment) return ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
+  if (!sites_.At(record.site).is_segment) {
+    return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
+  }
   TraceStep(EventStep::kSegmentErased);
   pools_.RemoveSegment(id.value());
   return Ledger::kEnteredAndCounted;
@@ -348,7 +350,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     return;
   }
   if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(freed.id_, replaced);
-  Resize(ledger_.Enter(Ledger::Event::kUndoFree, record.site, record.bytes));
+  Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes));
 }
 
 bool ProfilerImpl::RestoreSegment(const FreedRecord& freed) {
@@ -392,7 +394,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   }
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, Clamp(attributes));
-  if (site == kNoSite || !ledger_.Enter(Ledger::Event::kAllocAndFree, site, size)) {
+  if (site == kNoSite || !ledger_.Enter(Ledger::Event::kAllocAndFree, id.value(), site, size)) {
     Drop(bytes);
     return prepared;
   }
@@ -565,7 +567,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
     Ledger::Change change(ledger_, scope);
     if (!change.is_usable() || !change.Prepare(live.site) || !change.Prepare(site)) continue;
     if (!live_.Replace(id.value(), live, {site, live.bytes})) return false;
-    change.Move(live.site, site, live.bytes, live.bytes);
+    change.Move(id.value(), live.site, site, live.bytes, live.bytes);
     break;
   }
   return true;
@@ -577,7 +579,11 @@ bool ProfilerImpl::Rename(BufferId id, BufferId new_id) {
   LiveRecord record;
   if (!Admits(guard) || !live_.Find(id.value(), &record)) return false;
   if (live_.InsertNew(new_id.value(), record) != LiveTable::Inserted::kNew) return false;
-  if (live_.EraseExactly(id.value(), record)) return true;
+  if (live_.EraseExactly(id.value(), record)) {
+    Ledger::Change change(ledger_, Ledger::Change::Scope::kOwnShard);
+    if (change.is_usable()) change.Rename(id.value(), new_id.value(), record.site, record.bytes);
+    return true;
+  }
   live_.EraseExactly(new_id.value(), record);
   return false;
 }
@@ -777,13 +783,16 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
         }
         return dropped.HasKind(key.attributes) && !dropped.Keeps(id);
       },
-      [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); });
+      [&](uint64_t id, const LiveRecord& record) {
+        ledger_.Enter(Ledger::Event::kFree, id, record.site, record.bytes);
+      });
   if (has_pools) pools_.DropDevice(dropped);
   Resize();
 }
 
 void ProfilerImpl::LockAll() {
   ledger_.LockAll();
+  ledger_.log().Lock();
   live_.LockAll();
   sites_.LockAll();
 }
@@ -791,6 +800,7 @@ void ProfilerImpl::LockAll() {
 void ProfilerImpl::UnlockAll() {
   sites_.UnlockAll();
   live_.UnlockAll();
+  ledger_.log().Unlock();
   ledger_.UnlockAll();
 }
 
@@ -812,6 +822,7 @@ void ProfilerImpl::ResetInChild() {
   pools_.Clear();
   sites_.UnlockAll();
   live_.ClearInChild();
+  ledger_.log().Unlock();
   ledger_.UnlockAll();
   DropProbes();
   for (auto* counter : {&reentrant_events_, &foreign_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_,

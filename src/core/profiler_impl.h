@@ -210,7 +210,7 @@ class ProfilerImpl {
   // Enters the free of `record` after it left the live table.
   Ledger::Entered EnterFree(BufferId id, const LiveRecord& record) {
     const Ledger::Entered entered =
-        ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), record.site, record.bytes);
+        ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), id.value(), record.site, record.bytes);
     return entered != Ledger::kNotEntered ? entered : EnterFreeSlow(id, record);
   }
   Ledger::Entered EnterFreeSlow(BufferId id, LiveRecord record);
@@ -320,7 +320,7 @@ inline bool ProfilerImpl::Enter(const LiveTable::Position& position, BufferId id
     case LiveTable::Inserted::kNew:
       break;
   }
-  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, cell_ref, site, bytes);
+  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, cell_ref, id.value(), site, bytes);
   if (entered == Ledger::kNotEntered) {
     live_.EraseExactly(id.value(), {site, bytes});
     return Drop(static_cast<uint64_t>(bytes));
