@@ -162,12 +162,18 @@ int32_t EventLog::ThreadOf(uint16_t number) { return threads[number].load(std::m
 
 uint32_t EventLog::ThreadCount() { return std::min(numbered_threads.load(std::memory_order_relaxed), kMaxThreads + 1); }
 
+uint64_t& EventLog::LastMark() {
+  static __thread uint64_t last_mark __attribute__((tls_model("initial-exec"))) = 0;
+  return last_mark;
+}
+
 void EventLog::RenumberThreadInChild() {
   if (thread_state.recorded == 0) return;
   threads[thread_state.recorded].store(static_cast<int32_t>(syscall(SYS_gettid)), std::memory_order_relaxed);
 }
 
 void EventLog::ClearInChild() {
+  RenumberThreadInChild();
   mode_ = Mode::kOff;
   empty_ = {};
   full_ = {};

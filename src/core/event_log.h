@@ -150,8 +150,8 @@ class EventLog {
   static int32_t ThreadOf(uint16_t number);
   // Numbers below this have been used.
   static uint32_t ThreadCount();
-  // In a forked child: the thread that forked keeps its number.
-  static void RenumberThreadInChild();
+  // The last kMark event that the calling thread has written: its number, plus 1; 0: none.
+  static uint64_t& LastMark();
 
   // Around a fork.
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(lock_) { lock_.Lock(); }
@@ -182,6 +182,8 @@ class EventLog {
   [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
   // Gives this thread a number.
   [[gnu::noinline]] static uint16_t NumberThread();
+  // The thread that forked keeps its number.
+  static void RenumberThreadInChild();
   void FreeMemory();
 
   EventClock clock_;

@@ -511,7 +511,7 @@ void Ledger::Reading::Add(const Cell& cell, const Instant& instant, SiteTotals* 
   totals->peak_bytes += has_changed_since_peak ? cell.peak_bytes : cell.inuse_bytes();
 }
 
-void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, Instant* instant,
+void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant,
                       const EventLog::Mode* mode) const {
   accounts->assign(kAccounts, {});
   Reading reading;
@@ -658,18 +658,18 @@ void Ledger::CloseLog(Shard& shard) const {
   shard.log.lost = {};
 }
 
-void Ledger::MarkInstant(uint64_t shards, Instant* instant,
+void Ledger::MarkInstant(uint64_t shards, int64_t* instant,
                          const EventLog::Mode* mode) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const bool was_on = log_.mode() != EventLog::Mode::kOff;
-  if (!was_on && (mode == nullptr || *mode == EventLog::Mode::kOff)) return;
-  const Instant now = {TimeOfInstant(shards), marks_++};
-  if (instant != nullptr) *instant = now;
-  if (shards != 0 && was_on) {
-    Shard& shard = shards_[__builtin_ctzll(shards)];
-    log_.Write({now.time, now.mark, 0, kNoRecordedSite, 0, RecordedKind::kMark, false},
-               static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
+  const bool is_on = log_.mode() != EventLog::Mode::kOff;
+  if (instant == nullptr) {
+    EventLog::LastMark() = is_on && shards != 0 ? ++marks_ : 0;
+    if (EventLog::LastMark() == 0) return;
+    LogInstant(shards, shards_[__builtin_ctzll(shards)], RecordedKind::kMark, marks_ - 1, kNoRecordedSite, 0);
+    return;
   }
+  *instant = TimeOfInstant(shards);
   if (mode == nullptr) return;
+  if (!is_on) marks_ = 0;
   ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { CloseLog(shard); });
   log_.SetMode(*mode);
   ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { OpenLog(shard); });

@@ -231,8 +231,8 @@ class Ledger {
       account.block_bytes += charged;
       if (__builtin_expect(shard_->next_event != nullptr, 0) != 0) {
         const int64_t time = ledger_.log_.TimeInShard(&shard_->log);
-        ledger_.WriteEvent(*shard_, {time, 0, charged, view().site, 0, RecordedKind::kCharge, true});
-        ledger_.WriteEvent(*shard_, {time, id, bytes, site, 0, KindOf(event), false});
+        ledger_.WriteEvent(*shard_, {time, id, bytes, site, 0, KindOf(event), true});
+        ledger_.WriteEvent(*shard_, {time, 0, charged, view().site, 0, RecordedKind::kCharge, false});
       }
       return ledger_.CountEvent(*shard_, event == Event::kFree ? -1 : 1);
     }
@@ -323,17 +323,16 @@ class Ledger {
   // Returns the exact number of live records of all accounts.
   int64_t CountLive() const;
 
-  // An instant in the event log.
-  struct Instant {
-    int64_t time = 0;   // of the log's clock; 0: the log is off
-    uint64_t mark = 0;  // the number of the kMark event at this instant
-  };
   // Sets the totals of all accounts and of sites 0 to sites->size()-1, all of one instant. Snapshots run one at a time;
-  // another one waits. If the event log is on, writes a kMark event and sets `*instant`, unless that is null. If `mode`
-  // is not null, the log has this mode from the instant on: its events are those after the instant. The caller has
-  // allocated the log's buffers; when a log is switched off, it takes the buffers that are left.
-  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, Instant* instant = nullptr,
-                const EventLog::Mode* mode = nullptr) const;
+  // another one waits. If the event log is on, writes a kMark event.
+  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const {
+    Snapshot(sites, accounts, nullptr, nullptr);
+  }
+  // The same for a recording: instead of the kMark event, sets `*instant` to the instant, in the log's clock. If `mode`
+  // is not null, the log has this mode from the instant on: its events are those after the instant. Before a log is
+  // switched on, the caller allocates its buffers. When it is switched off, its events are in the full buffers.
+  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant,
+                const EventLog::Mode* mode) const;
 
   // The event log. Its modes change only in Snapshot.
   EventLog& log() { return log_; }
@@ -544,7 +543,7 @@ class Ledger {
   int64_t LogInstant(uint64_t locked, Shard& shard, RecordedKind kind, uint64_t id, SiteId site,
                      int64_t bytes) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Part of Snapshot: writes the kMark event and sets the log's mode. All locks of `shards` are held.
-  void MarkInstant(uint64_t shards, Instant* instant, const EventLog::Mode* mode) const;
+  void MarkInstant(uint64_t shards, int64_t* instant, const EventLog::Mode* mode) const;
   // Switches the shard's part of the log on or off, as the log's mode says. all_lock_ and the shard's lock are held.
   void OpenLog(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   void CloseLog(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);

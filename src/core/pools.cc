@@ -166,9 +166,9 @@ int64_t Pools::GiveBack(Change& change, uint64_t id, const LiveRecord& record) {
 }
 
 void Pools::FreeBlock(Change& change, uint64_t id, const LiveRecord& record) {
+  change.Enter(Event::kFree, id, record.site, record.bytes);
   const int64_t taken = GiveBack(change, id, record);
   if (taken < record.bytes) RemoveDetached();
-  change.Enter(Event::kFree, id, record.site, record.bytes);
 }
 
 // --- Blocks ---------------------------------------------------------------------------------------------------------
@@ -232,8 +232,8 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
   }
   const bool is_same_account = is_stale && sites_.At(stale.site).account == account;
   if (is_same_account) FreeBlock(change, id, stale);
-  ChargeParts(change, position.address, bytes, position.level, account, parts, 1);
   change.Enter(event, id, site, bytes);
+  ChargeParts(change, position.address, bytes, position.level, account, parts, 1);
   if (parts.bytes < bytes) detached_blocks_.fetch_add(1, std::memory_order_relaxed);
   if (!is_stale) return Added::kAdded;
   *replaced = true;

@@ -648,6 +648,16 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
   return stats;
 }
 
+DeviceStats ProfilerImpl::ToStats(DeviceId device, MemorySpace space, const AccountTotals& totals) const {
+  return ToStats(totals, space, space == MemorySpace::kDevice ? Probe(static_cast<int>(device)) : DeviceProbe{});
+}
+
+void ProfilerImpl::DescribeProcess(hbmprof::Snapshot* snapshot) const {
+  snapshot->process_id = getpid();
+  snapshot->host = HostName();
+  snapshot->tracker = GetTrackerStats();
+}
+
 Snapshot ProfilerImpl::TakeSnapshot() const {
   const ForkPause pause;
   // A profiler that also records the host's allocator must not record the memory allocated here.
@@ -659,9 +669,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   hbmprof::Snapshot snapshot;
   snapshot.time_unix_nanos =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  snapshot.process_id = getpid();
-  snapshot.host = HostName();
-  snapshot.tracker = GetTrackerStats();
+  DescribeProcess(&snapshot);
   snapshot.allocators = allocators_.All();
   snapshot.counters = counters_.All();
   // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
@@ -726,12 +734,7 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::v
     sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
     if (sample.allocator >= snapshot->allocators.size()) sample.allocator = 0;
     const auto [set, is_new_set] = tags.try_emplace(key.tags);
-    if (is_new_set) {
-      std::vector<std::pair<std::string, std::string>> labels = TagsOf(key.tags);
-      // If both have a tag with the same key, the thread's tag is used.
-      std::set_union(labels.begin(), labels.end(), process_tags.begin(), process_tags.end(),
-                     std::back_inserter(set->second), [](const auto& a, const auto& b) { return a.first < b.first; });
-    }
+    if (is_new_set) set->second = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.tags = set->second;
     sample.block_bytes = static_cast<int64_t>(key.block_bytes);
     sample.alloc_objects = totals.alloc_objects;
@@ -752,7 +755,7 @@ void ProfilerImpl::AddPython(hbmprof::Snapshot* snapshot) const {
   static_assert(kNamedFrameWord == hbmprof::Snapshot::kNamedFrame);
   const uint32_t count = NamedFrameCount();
   snapshot->named_frames.reserve(count);
-  for (uint32_t number = 0; number < count; ++number) {
+  for (auto number = static_cast<uint32_t>(snapshot->named_frames.size()); number < count; ++number) {
     const NamedFrame& frame = *NamedFrameOf(kNamedFrameWord | number);
     snapshot->named_frames.push_back(
         {std::string(frame.function()), std::string(frame.file()), frame.line, frame.first_line});

@@ -132,6 +132,18 @@ class ProfilerImpl {
   // Counts an allocation that is not recorded. Returns false.
   bool Drop(uint64_t bytes);
 
+  // The tables, for recordings (src/api/recorder.h).
+  const SiteTable& sites() const { return sites_; }
+  const LiveTable& live() const { return live_; }
+  Ledger& ledger() { return ledger_; }
+  // Sets process, host and tracker of a snapshot.
+  void DescribeProcess(hbmprof::Snapshot* snapshot) const;
+  // Adds what is known about the Python interpreter, and the named frames that exist now and that the snapshot does not
+  // have. Must be called after the stacks were added, so that every named frame in them is among these.
+  void AddPython(hbmprof::Snapshot* snapshot) const;
+  // Returns the device's totals, with the values of its probe.
+  DeviceStats ToStats(DeviceId device, MemorySpace space, const AccountTotals& totals) const;
+
   // Around a fork. The child calls ResetInChild instead of UnlockAll.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -253,9 +265,6 @@ class ProfilerImpl {
   // Adds the samples and their stacks.
   void AddSamples(const std::vector<SiteTotals>& sites, const std::vector<uint32_t>& device_index,
                   hbmprof::Snapshot* snapshot) const;
-  // Adds what is known about the Python interpreter, and all named frames that exist now. Must be called after
-  // AddSamples, so that every named frame in the stacks is among them.
-  void AddPython(hbmprof::Snapshot* snapshot) const;
   DeviceProbe Probe(int device) const;
   DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;
 
