@@ -51,11 +51,6 @@ absl::StatusCode CodeOf(int error) {
   }
 }
 
-absl::Status Failure(const std::string& path, const char* step, int error) {
-  return absl::Status(CodeOf(error),
-                      "cannot write " + path + ": " + step + ": " + std::generic_category().message(error));
-}
-
 // Returns 0 or an errno value. It is no error if the file system does not support fsync.
 int Sync(int fd) {
   if (RetryOnSignal([&] { return fsync(fd); }) == 0) return 0;
@@ -85,7 +80,7 @@ absl::Status OpenDirectory(int from, const std::string& name, Target* target) {
   int fd = OpenAt(from, name.c_str(), O_RDONLY | O_DIRECTORY);
   target->can_sync = fd >= 0;
   if (fd < 0 && errno == EACCES) fd = OpenAt(from, name.c_str(), O_PATH | O_DIRECTORY);
-  if (fd < 0) return Failure(target->path, "open the directory", errno);
+  if (fd < 0) return WriteFailure(target->path, "open the directory", errno);
   target->directory.Reset(fd);
   return absl::OkStatus();
 }
@@ -95,7 +90,7 @@ absl::Status OpenDirectory(int from, const std::string& name, Target* target) {
 absl::Status CheckOwner(const Target& target, const struct stat& info) {
   if (info.st_uid == geteuid()) return absl::OkStatus();
   struct stat directory;
-  if (fstat(target.directory.get(), &directory) != 0) return Failure(target.path, "look at the directory", errno);
+  if (fstat(target.directory.get(), &directory) != 0) return WriteFailure(target.path, "look at the directory", errno);
   constexpr mode_t kAnyone = S_ISVTX | S_IWOTH;
   if ((directory.st_mode & kAnyone) != kAnyone || directory.st_uid == info.st_uid) return absl::OkStatus();
   return absl::PermissionDeniedError("cannot write " + target.path + ": " + target.base + " is a " +
@@ -112,7 +107,7 @@ absl::Status ReadLink(Target* target, std::string* rest) {
   const int directory = target->directory.get();
   const FileDescriptor link(OpenAt(directory, target->base.c_str(), O_PATH | O_NOFOLLOW));
   struct stat info;
-  if (link.get() < 0 || fstat(link.get(), &info) != 0) return Failure(target->path, "follow the link", errno);
+  if (link.get() < 0 || fstat(link.get(), &info) != 0) return WriteFailure(target->path, "follow the link", errno);
   if (!S_ISLNK(info.st_mode)) {  // the link was just replaced
     *rest = target->base;
     return absl::OkStatus();
@@ -122,8 +117,8 @@ absl::Status ReadLink(Target* target, std::string* rest) {
   if (fstatat(directory, target->base.c_str(), &info, 0) == 0 && !S_ISREG(info.st_mode)) return NotRegular(*target);
   char text[PATH_MAX];
   const ssize_t length = readlinkat(link.get(), "", text, sizeof(text));
-  if (length < 0) return Failure(target->path, "follow the link", errno);
-  if (length == sizeof(text)) return Failure(target->path, "follow the link", ENAMETOOLONG);
+  if (length < 0) return WriteFailure(target->path, "follow the link", errno);
+  if (length == sizeof(text)) return WriteFailure(target->path, "follow the link", ENAMETOOLONG);
   rest->assign(text, static_cast<size_t>(length));
   return absl::OkStatus();
 }
@@ -145,12 +140,12 @@ absl::Status Resolve(bool follow, Target* target) {
     }
     from = target->directory.get();
     target->exists = fstatat(from, target->base.c_str(), &target->info, AT_SYMLINK_NOFOLLOW) == 0;
-    if (!target->exists) return errno == ENOENT ? absl::OkStatus() : Failure(target->path, "look for it", errno);
+    if (!target->exists) return errno == ENOENT ? absl::OkStatus() : WriteFailure(target->path, "look for it", errno);
     if (!follow || S_ISREG(target->info.st_mode)) return absl::OkStatus();
     if (!S_ISLNK(target->info.st_mode)) return NotRegular(*target);
     if (const absl::Status status = ReadLink(target, &rest); !status.ok()) return status;
   }
-  return Failure(target->path, "follow the link", ELOOP);
+  return WriteFailure(target->path, "follow the link", ELOOP);
 }
 
 // Removes the temporary files of processes that have ended.
@@ -208,7 +203,7 @@ class Replacement {
       file_.Reset(OpenAt(directory_, ".", O_TMPFILE | O_WRONLY, CreationMode()));
       if (file_.get() < 0) return std::nullopt;
     } else if (const int error = CreateNamed()) {
-      return Failure(target_.path, "create", error);
+      return WriteFailure(target_.path, "create", error);
     }
     const char* step = "set the permissions";
     int error = Prepare();
@@ -220,12 +215,12 @@ class Replacement {
       step = "fsync";
       error = Sync(file_.get());
     }
-    if (error != 0) return Failure(target_.path, step, error);
+    if (error != 0) return WriteFailure(target_.path, step, error);
     error = target_.exists ? EEXIST : method == Method::kUnnamed ? LinkTo(target_.base) : RenameToNew();
     if (error == EEXIST && (rules_.must_be_new || rules_.only_over == FileIdentity())) return Exists(target_.path);
     if (error == EEXIST) return Replace(method);
     if (error != 0 && method == Method::kUnnamed) return std::nullopt;
-    return error == 0 ? absl::OkStatus() : Failure(target_.path, "rename", error);
+    return error == 0 ? absl::OkStatus() : WriteFailure(target_.path, "rename", error);
   }
 
   FileDescriptor& file() { return file_; }
@@ -328,7 +323,7 @@ class Replacement {
       }
     }
     const int error = Rename();
-    return error == 0 ? absl::OkStatus() : Failure(target_.path, "rename", error);
+    return error == 0 ? absl::OkStatus() : WriteFailure(target_.path, "rename", error);
   }
 
   const Target& target_;
@@ -339,6 +334,11 @@ class Replacement {
 };
 
 }  // namespace
+
+absl::Status WriteFailure(const std::string& path, const char* step, int error) {
+  return absl::Status(CodeOf(error),
+                      "cannot write " + path + ": " + step + ": " + std::generic_category().message(error));
+}
 
 FileIdentity IdentityOf(std::string_view path) {
   struct stat info;
@@ -381,7 +381,7 @@ absl::Status WriteInPlace(int fd, const FileIdentity& identity, std::string_view
   const int error = WriteAll(fd, bytes);
   if (error == 0) return absl::OkStatus();
   static_cast<void>(!ftruncate(fd, 0));
-  return Failure(std::string(path), "write", error);
+  return WriteFailure(std::string(path), "write", error);
 }
 
 }  // namespace hbmprof::internal

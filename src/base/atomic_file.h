@@ -75,6 +75,10 @@ absl::Status WriteInPlace(int fd, const FileIdentity& identity, std::string_view
 // Returns the identity of the file at `path`, with links followed; the default value if there is none or stat fails.
 FileIdentity IdentityOf(std::string_view path);
 
+// Returns the error of these functions for a system call that failed with the errno value `error`. `step` is its name
+// in the message, such as "write".
+absl::Status WriteFailure(const std::string& path, const char* step, int error);
+
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_BASE_ATOMIC_FILE_H_

@@ -1,10 +1,10 @@
 // Recordings: files with the events of a profiler over time (docs/recording.md describes the format).
 //
-// Contents: RecordingTables, DriverSample (the data besides events); RecordingWriter; RecordingReader;
+// Contents: RecordingTables, DriverSample, LostEvents (the data besides events); RecordingWriter; RecordingReader;
 // RecordingState (the ledger at an instant).
 //
-// A recording is a sequence of blocks. Each block is complete in itself (length, checksum, compressed), so a file whose
-// end is missing or damaged can be read up to the damage. Tables only grow: a block adds elements.
+// A recording is a sequence of blocks. Each block has a length and a checksum, so a file whose end is missing can be
+// read up to its last whole block. Tables only grow: a block adds elements.
 #ifndef HBMPROF_SRC_EXPORT_RECORDING_H_
 #define HBMPROF_SRC_EXPORT_RECORDING_H_
 
@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -60,8 +61,7 @@ struct RecordingTables {
   };
   std::vector<Live> live;
   bool live_is_complete = true;
-  // Peaks at the start, by account (device * kMemorySpaceCount + space), in bytes; and the sites' values at that peak
-  // stand in `sites`.
+  // The totals and peaks at the start are those of names.devices, and the sites' values at that peak are in `sites`.
   int64_t start_time = 0;        // nanoseconds of CLOCK_MONOTONIC
   int64_t start_unix_nanos = 0;  // of the same instant
 };
@@ -78,30 +78,37 @@ struct DriverSample {
   std::vector<std::pair<std::string, int64_t>> counters;  // Profiler::SetCounter
 };
 
-// Events that are missing between two times, because they came faster than they could be written.
+// Events that are missing between two times, because they came faster than they could be written, or because the file
+// is damaged there.
 struct LostEvents {
   int64_t from = 0;
   int64_t to = 0;
-  int64_t count = 0;
+  int64_t count = 0;  // 0: not known
 };
 
 // Writes a recording. One thread at a time. An object whose method has failed (disk full, ...) writes nothing further:
-// later calls return the same error.
+// later calls return the same error. After a failed write the file ends with its last whole block. Throws only
+// std::bad_alloc.
+//
+// Events and samples are collected in memory, up to 256 KiB, before they are compressed and written.
 class RecordingWriter {
  public:
-  // Creates the file, with permissions 0600; see docs/recording.md for what happens if it exists. Errors as WritePprof.
+  // Creates the file as WritePprof does, with permissions 0600: an existing file is replaced. Errors as WritePprof.
   static absl::StatusOr<std::unique_ptr<RecordingWriter>> Create(const std::string& path);
   virtual ~RecordingWriter() = default;
 
   // Writes the elements of `tables` that the file does not have yet. Each call must pass tables that begin with the
   // elements of the call before. Must precede the events that refer to them.
   virtual absl::Status AddTables(const RecordingTables& tables) = 0;
-  // `events` are those of one event buffer, in order of their times. Changes (is_continued) are not torn apart.
+  // `events` are those of one event buffer, in order of their times. A change (is_continued) may not continue in the
+  // next call. An event that is earlier than the one before it gets the time of that one. The id of a kCharge and of a
+  // kFailed is not written.
   virtual absl::Status AddEvents(const RecordedEvent* events, size_t count) = 0;
   virtual absl::Status AddSample(const DriverSample& sample) = 0;
   virtual absl::Status AddLost(const LostEvents& lost) = 0;
   // States that the times of all events that follow are later than `time`, and gives the blocks to the system: they
   // survive the death of the process.
+  // A reader needs memory for all events between two calls of Flush: docs/recording.md has the limit.
   virtual absl::Status Flush(int64_t time) = 0;
   // Ends the recording. The file says then that it is complete.
   virtual absl::Status Finish(int64_t end_time) = 0;
@@ -112,9 +119,10 @@ class RecordingWriter {
 // Reads a recording. Memory: the tables, and the events between two Flush calls. One thread at a time.
 class RecordingReader {
  public:
-  // Opens a file and reads everything but the events. A damaged file is read up to the damage; problem() says so.
-  // Errors: kNotFound, kPermissionDenied, kInvalidArgument (not a recording, or of a newer version), kDataLoss (nothing
-  // is readable).
+  // Opens a file and reads everything but the events. Blocks that are added to the file later are not read. Damage:
+  // blocks of events and samples are left out, and appear in lost(); at any other damaged block the reading ends.
+  // Errors, with the path: kNotFound, kPermissionDenied, kInvalidArgument (not a recording, or of a newer version),
+  // kDataLoss (no block is readable), kInternal (the system's read failed).
   static absl::StatusOr<std::unique_ptr<RecordingReader>> Open(const std::string& path);
   virtual ~RecordingReader() = default;
 
@@ -122,9 +130,11 @@ class RecordingReader {
   virtual const RecordingTables& tables() const = 0;
   virtual const std::vector<DriverSample>& samples() const = 0;  // in order of time
   virtual const std::vector<LostEvents>& lost() const = 0;
-  virtual bool is_complete() const = 0;            // Finish was called
-  virtual const std::string& problem() const = 0;  // a sentence on the damage; empty if there is none
-  virtual int64_t end_time() const = 0;            // of the last event, sample or Flush
+  virtual bool is_complete() const = 0;  // Finish was called
+  // A sentence on the damage; empty if none is found. Damage inside of a block may be found only while the events are
+  // read.
+  virtual const std::string& problem() const = 0;
+  virtual int64_t end_time() const = 0;  // of the last event, sample or Flush
   virtual int64_t event_count() const = 0;
 
   // Stores the next event, in the order of time; the parts of one change come one after the other. Returns false at
@@ -134,9 +144,13 @@ class RecordingReader {
   virtual void Rewind() = 0;
 };
 
-// The ledger at one instant of a recording.
+// Returns whether the first bytes of a file are those of a recording, of any version.
+bool IsRecording(std::string_view first_bytes);
+
+// The ledger at one instant of a recording. Sums wrap around on overflow, which only a damaged file can cause.
 class RecordingState {
  public:
+  // The state at the start. `tables` must outlive the object.
   explicit RecordingState(const RecordingTables& tables);
 
   // Enters the event. Peaks are kept for each account, with the sites' values at that peak, as the ledger does.
@@ -147,17 +161,61 @@ class RecordingState {
     int64_t bytes = 0;
     int64_t time = 0;  // of its allocation; 0: live since before the recording
   };
+  // By id.
   const std::unordered_map<uint64_t, Buffer>& live() const { return live_; }
-  int64_t bytes_in_use(size_t account) const;  // account: device * kMemorySpaceCount + space
-  int64_t peak_bytes(size_t account) const;
-  // A snapshot as Profiler::TakeSnapshot would have made it at this instant.
-  Snapshot ToSnapshot() const;
+  // Account: device * kMemorySpaceCount + space.
+  size_t account_count() const { return accounts_.size(); }
+  size_t AccountOf(uint32_t site) const;
+  int64_t bytes_in_use(size_t account) const { return accounts_[account].in_use; }
+  int64_t peak_bytes(size_t account) const { return accounts_[account].peak; }
+  // Bytes in use at a site; of a segment the idle bytes.
+  int64_t site_bytes(uint32_t site) const { return sites_[site].values.inuse_bytes; }
+  // The time of the last event, or of the start. No time of the state is defined within a change.
+  int64_t time() const { return time_; }
+
+  // A snapshot as Profiler::TakeSnapshot would have made it at `time` (not set: time()), which is not earlier than the
+  // last event. The driver's values are those of `sample`; if it is null, they are not known.
+  Snapshot ToSnapshot(std::optional<int64_t> time = std::nullopt, const DriverSample* sample = nullptr) const;
 
  private:
+  struct Values {
+    int64_t alloc_objects = 0;
+    int64_t alloc_bytes = 0;
+    int64_t inuse_objects = 0;
+    int64_t inuse_bytes = 0;
+  };
+  // The values at the last peak of the site's account are peak_objects and peak_bytes if `peaks` is equal to the
+  // account's, and the present ones if the site has not changed since.
+  struct Site {
+    Values values;
+    int64_t peak_objects = 0;
+    int64_t peak_bytes = 0;
+    uint64_t peaks = 0;
+    uint32_t account = 0;
+  };
+  struct Account {
+    int64_t in_use = 0;
+    int64_t peak = 0;
+    uint64_t peaks = 0;  // number of peaks since the start
+    int64_t num_allocs = 0;
+    int64_t num_live = 0;
+    int64_t largest_alloc = 0;
+  };
+
+  Site& Changed(uint32_t site);
+  void EndChange();
+  void BeginPeak(size_t account);
+
+  const RecordingTables& tables_;
+  std::vector<Site> sites_;
+  std::vector<Account> accounts_;
   std::unordered_map<uint64_t, Buffer> live_;
+  int64_t time_ = 0;
+  size_t changed_account_ = SIZE_MAX;  // of the change so far
+  Buffer moved_;                       // of the last kMoveFrom
 };
 
-// A Symbolizer with the names in the recording's tables.
+// A Symbolizer with the names in the recording's tables, which must outlive it.
 std::unique_ptr<Symbolizer> NamesOfRecording(const RecordingTables& tables);
 
 }  // namespace hbmprof::internal

@@ -1,0 +1,385 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "src/base/descriptor.h"
+#include "src/export/recording.h"
+#include "src/export/recording_events.h"
+#include "src/export/recording_format.h"
+#include "src/export/recording_tables.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Tables may take this much memory, as plain bytes, plus kTableExpansion times the size of the file. A file that needs
+// more is damaged or hostile.
+constexpr size_t kTableBytes = 16 << 20;
+constexpr size_t kTableExpansion = 32;
+constexpr size_t kSearchBytes = 1 << 20;
+
+// A block of events or a flush.
+struct IndexEntry {
+  int64_t offset = 0;  // of the header
+  BlockHeader header;
+};
+
+// Reads parts of a file.
+class FileParts {
+ public:
+  explicit FileParts(int descriptor) : file_(descriptor) {}
+
+  // Reads up to `size` bytes at `offset`; fewer at the end of the file. Returns false, with errno set, on failure.
+  bool Read(int64_t offset, size_t size, std::string* bytes) const {
+    bytes->resize(size);
+    size_t done = 0;
+    while (done < size) {
+      const ssize_t count = RetryOnSignal([&] {
+        return pread(file_.get(), bytes->data() + done, size - done,
+                     static_cast<off_t>(offset + static_cast<int64_t>(done)));
+      });
+      if (count < 0) return false;
+      if (count == 0) break;
+      done += static_cast<size_t>(count);
+    }
+    bytes->resize(done);
+    return true;
+  }
+  int64_t Size() const {
+    struct stat info;
+    return fstat(file_.get(), &info) == 0 ? info.st_size : 0;
+  }
+  int descriptor() const { return file_.get(); }
+
+ private:
+  const FileDescriptor file_;
+};
+
+// The contents of a block of events. `budget` is the sum of the bytes of all such objects, with the overhead of runs.
+struct EventBlock {
+  explicit EventBlock(size_t* all) : budget(all) {}
+  ~EventBlock() { *budget -= bytes; }
+  EventBlock(const EventBlock&) = delete;
+  EventBlock& operator=(const EventBlock&) = delete;
+  // Returns false if the events between two flushes need too much memory.
+  bool Charge(size_t more) {
+    bytes += more;
+    *budget += more;
+    return *budget <= kMaxUnflushedBytes;
+  }
+
+  size_t* const budget;
+  size_t bytes = 0;
+  std::string contents;
+};
+
+// A run whose next event is read.
+struct OpenRun {
+  RunReader reader;
+  std::shared_ptr<const EventBlock> block;
+  uint64_t order;  // of the runs in the file
+  RecordedEvent next;
+};
+
+class FileRecordingReader : public RecordingReader {
+ public:
+  FileRecordingReader(std::string path, int descriptor) : path_(std::move(path)), file_(descriptor) {}
+
+  // Reads all blocks but those of events.
+  absl::Status ReadBlocks();
+
+  const RecordingTables& tables() const override { return tables_; }
+  const std::vector<DriverSample>& samples() const override { return samples_; }
+  const std::vector<LostEvents>& lost() const override { return lost_; }
+  bool is_complete() const override { return is_complete_; }
+  const std::string& problem() const override { return problem_; }
+  int64_t end_time() const override { return end_time_; }
+  int64_t event_count() const override { return event_count_; }
+
+  bool Next(RecordedEvent* event) override;
+  void Rewind() override {
+    runs_.clear();
+    next_entry_ = 0;
+    flushed_ = INT64_MIN;
+    is_in_change_ = false;
+  }
+
+ private:
+  enum class Found : uint8_t { kBlock, kEnd, kDamage };
+  Found ReadBlock(int64_t offset, BlockHeader* header, std::string* stored);
+  // Returns the offset of the next whole block at or after `offset`; -1 if there is none.
+  int64_t FindBlock(int64_t offset);
+  // Enters one block. Returns false if the reading ends there.
+  bool Enter(int64_t offset, const BlockHeader& header, const std::string& stored);
+  bool EnterTables(const BlockHeader& header, const std::string& stored);
+  void SetProblem(const std::string& problem) {
+    if (problem_.empty()) problem_ = path_ + ": " + problem;
+  }
+  void SetDamage(int64_t offset, const std::string& consequence) {
+    SetProblem("is damaged at byte " + std::to_string(offset) + ": " + consequence);
+  }
+
+  // Opens the runs up to the next flush. Returns false at the end of the file.
+  bool OpenGroup();
+  void OpenBlock(const IndexEntry& entry);
+  // The heap of the open runs: the earliest event is the next one.
+  static bool IsLater(const std::unique_ptr<OpenRun>& a, const std::unique_ptr<OpenRun>& b) {
+    return a->next.time != b->next.time ? a->next.time > b->next.time : a->order > b->order;
+  }
+  void SiftDown();
+
+  const std::string path_;
+  const FileParts file_;
+  int64_t file_bytes_ = 0;
+  RecordingTables tables_;
+  std::vector<SitePrediction> predictions_;
+  EventLimits limits_;
+  std::vector<DriverSample> samples_;
+  std::vector<LostEvents> lost_;
+  bool is_complete_ = false;
+  std::string problem_;
+  int64_t end_time_ = 0;
+  int64_t event_count_ = 0;
+  size_t table_bytes_ = 0;
+  std::vector<IndexEntry> index_;
+  // Damage since the last flush: a part of the file was left out.
+  bool has_gap_ = false;
+  int64_t gap_from_ = 0;
+
+  // The state of Next.
+  size_t next_entry_ = 0;
+  int64_t flushed_ = INT64_MIN;  // events up to this time are in the open runs
+  size_t unflushed_bytes_ = 0;   // of the blocks of the open runs
+  std::vector<std::unique_ptr<OpenRun>> runs_;
+  uint64_t run_count_ = 0;
+  bool is_in_change_ = false;  // the run at the top of the heap has the rest of a change
+};
+
+FileRecordingReader::Found FileRecordingReader::ReadBlock(int64_t offset, BlockHeader* header, std::string* stored) {
+  std::string head;
+  if (offset >= file_bytes_) return Found::kEnd;
+  if (!file_.Read(offset, kBlockHeaderBytes, &head) || head.size() < kBlockHeaderBytes) return Found::kDamage;
+  if (!ParseBlockHeader(head, header)) return Found::kDamage;
+  if (header->stored_bytes > file_bytes_ - offset - static_cast<int64_t>(kBlockHeaderBytes)) return Found::kDamage;
+  if (!file_.Read(offset + static_cast<int64_t>(kBlockHeaderBytes), header->stored_bytes, stored)) {
+    return Found::kDamage;
+  }
+  return HasValidChecksum(head, *stored) ? Found::kBlock : Found::kDamage;
+}
+
+int64_t FileRecordingReader::FindBlock(int64_t offset) {
+  std::string marker;
+  ByteWriter(&marker).Fixed(kBlockMarker, sizeof(kBlockMarker));
+  std::string bytes;
+  BlockHeader header;
+  std::string stored;
+  for (; offset < file_bytes_; offset += static_cast<int64_t>(kSearchBytes - marker.size())) {
+    const auto left = static_cast<size_t>(file_bytes_ - offset);
+    if (!file_.Read(offset, std::min(left, kSearchBytes), &bytes)) return -1;
+    for (size_t at = bytes.find(marker); at != std::string::npos; at = bytes.find(marker, at + 1)) {
+      if (ReadBlock(offset + static_cast<int64_t>(at), &header, &stored) == Found::kBlock) {
+        return offset + static_cast<int64_t>(at);
+      }
+    }
+  }
+  return -1;
+}
+
+absl::Status FileRecordingReader::ReadBlocks() {
+  file_bytes_ = file_.Size();
+  std::string head;
+  if (!file_.Read(0, kFileHeaderBytes, &head)) {
+    return absl::InternalError(path_ + ": cannot be read: " + std::generic_category().message(errno));
+  }
+  if (!IsRecording(head) || head.size() < kFileHeaderBytes) {
+    return absl::InvalidArgumentError(path_ + ": is not a recording");
+  }
+  const uint64_t version = ByteReader(std::string_view(head).substr(kRecordingMagic.size())).Fixed(sizeof(uint32_t));
+  if (version != kRecordingVersion) {
+    return absl::InvalidArgumentError(path_ + ": has version " + std::to_string(version) +
+                                      " of the format of recordings, and this program reads version " +
+                                      std::to_string(kRecordingVersion) + "; use the hbmprof that wrote it");
+  }
+  int64_t offset = kFileHeaderBytes;
+  BlockHeader header;
+  std::string stored;
+  int64_t blocks = 0;
+  while (!is_complete_) {
+    const Found found = ReadBlock(offset, &header, &stored);
+    if (found == Found::kEnd) break;
+    if (found == Found::kDamage) {
+      const int64_t next = FindBlock(offset + 1);
+      if (next < 0) {
+        SetProblem("the last " + std::to_string(file_bytes_ - offset) +
+                   " bytes are not a whole block, so the recording ends at byte " + std::to_string(offset));
+        break;
+      }
+      SetDamage(offset, "the " + std::to_string(next - offset) + " bytes up to the next whole block are left out");
+      if (!has_gap_) gap_from_ = end_time_;
+      has_gap_ = true;
+      offset = next;
+      continue;
+    }
+    if (!Enter(offset, header, stored)) break;
+    ++blocks;
+    offset += static_cast<int64_t>(kBlockHeaderBytes + header.stored_bytes);
+  }
+  if (has_gap_) lost_.push_back({gap_from_, end_time_, 0});
+  if (blocks == 0) {
+    return absl::DataLossError(path_ + ": holds no readable block" + (problem_.empty() ? "" : "; " + problem_));
+  }
+  if (tables_.names.allocators.empty()) tables_.names.allocators.emplace_back();
+  if (tables_.tag_sets.empty()) tables_.tag_sets.emplace_back();
+  end_time_ = std::max(end_time_, tables_.start_time);
+  predictions_ = PredictionsOf(tables_);
+  limits_ = LimitsOf(tables_);
+  std::stable_sort(samples_.begin(), samples_.end(),
+                   [](const DriverSample& a, const DriverSample& b) { return a.time < b.time; });
+  return absl::OkStatus();
+}
+
+bool FileRecordingReader::EnterTables(const BlockHeader& header, const std::string& stored) {
+  table_bytes_ += header.plain_bytes;
+  if (table_bytes_ > kTableBytes + kTableExpansion * static_cast<size_t>(file_bytes_)) return false;
+  std::string contents;
+  return ExpandBlock(header, stored, &contents) && AddTablesBlock(contents, &tables_);
+}
+
+bool FileRecordingReader::Enter(int64_t offset, const BlockHeader& header, const std::string& stored) {
+  std::string contents;
+  switch (header.type) {
+    case BlockType::kTables:
+      if (EnterTables(header, stored)) return true;
+      SetDamage(offset, "a block of tables is not readable, so the recording ends there");
+      return false;
+    case BlockType::kSamples:
+      table_bytes_ += header.plain_bytes;
+      if (table_bytes_ > kTableBytes + kTableExpansion * static_cast<size_t>(file_bytes_) ||
+          !ExpandBlock(header, stored, &contents) ||
+          !AddSamplesBlock(contents, tables_.names.devices.size(), &samples_)) {
+        SetDamage(offset, "a block of samples is left out");
+      } else {
+        end_time_ = std::max(end_time_, header.time);
+      }
+      return true;
+    case BlockType::kLost:
+      if (!ExpandBlock(header, stored, &contents) || !AddLostBlock(contents, &lost_)) {
+        SetDamage(offset, "a block that counts lost events is left out");
+      }
+      return true;
+    case BlockType::kEvents:
+      index_.push_back({offset, header});
+      event_count_ += header.count;
+      end_time_ = std::max(end_time_, header.time);
+      return true;
+    case BlockType::kEnd:
+    case BlockType::kFlush:
+      index_.push_back({offset, header});
+      end_time_ = std::max(end_time_, header.time);
+      if (has_gap_) lost_.push_back({gap_from_, end_time_, 0});
+      has_gap_ = false;
+      is_complete_ = header.type == BlockType::kEnd;
+      return true;
+  }
+  return true;  // a block that a later minor version added
+}
+
+void FileRecordingReader::OpenBlock(const IndexEntry& entry) {
+  BlockHeader header;
+  std::string stored;
+  const auto block = std::make_shared<EventBlock>(&unflushed_bytes_);
+  if (!block->Charge(entry.header.plain_bytes)) {
+    SetDamage(entry.offset, "there are too many events without a flush; events are left out");
+    return;
+  }
+  if (ReadBlock(entry.offset, &header, &stored) != Found::kBlock || !ExpandBlock(header, stored, &block->contents)) {
+    SetDamage(entry.offset, "a block of events is left out");
+    return;
+  }
+  ByteReader bytes(block->contents);
+  uint32_t runs = 0;
+  while (bytes.left() != 0) {
+    auto run = std::make_unique<OpenRun>(OpenRun{RunReader(&bytes, predictions_, limits_), block, run_count_++, {}});
+    const bool is_valid = !run->reader.is_damaged() && ++runs <= kMaxRunsPerBlock && block->Charge(kRunOverheadBytes);
+    if (is_valid && run->reader.Next(&run->next)) {
+      runs_.push_back(std::move(run));
+      std::push_heap(runs_.begin(), runs_.end(), IsLater);
+      continue;
+    }
+    SetDamage(entry.offset, "events of a block are left out");
+    if (!is_valid) return;
+  }
+}
+
+bool FileRecordingReader::OpenGroup() {
+  if (next_entry_ == index_.size()) {
+    if (flushed_ == INT64_MAX) return false;
+    flushed_ = INT64_MAX;  // all events are known
+    return true;
+  }
+  while (next_entry_ < index_.size()) {
+    const IndexEntry& entry = index_[next_entry_++];
+    if (entry.header.type == BlockType::kEvents) {
+      OpenBlock(entry);
+    } else {
+      flushed_ = std::max(flushed_, entry.header.time);
+      return true;
+    }
+  }
+  flushed_ = INT64_MAX;
+  return true;
+}
+
+void FileRecordingReader::SiftDown() {
+  std::unique_ptr<OpenRun> moved = std::move(runs_.front());
+  size_t hole = 0;
+  for (size_t child = 1; child < runs_.size(); child = 2 * hole + 1) {
+    if (child + 1 < runs_.size() && IsLater(runs_[child], runs_[child + 1])) ++child;
+    if (!IsLater(moved, runs_[child])) break;
+    runs_[hole] = std::move(runs_[child]);
+    hole = child;
+  }
+  runs_[hole] = std::move(moved);
+}
+
+bool FileRecordingReader::Next(RecordedEvent* event) {
+  while (runs_.empty() || (!is_in_change_ && runs_.front()->next.time > flushed_)) {
+    if (!OpenGroup()) return false;
+  }
+  OpenRun& run = *runs_.front();
+  *event = run.next;
+  const bool has_next = run.reader.Next(&run.next);
+  if (!has_next) {
+    if (run.reader.is_damaged()) SetProblem("is damaged: events of a block are left out");
+    // The rest of the change is damaged or missing.
+    event->is_continued = false;
+    std::pop_heap(runs_.begin(), runs_.end(), IsLater);
+    runs_.pop_back();
+  } else if (!event->is_continued) {
+    SiftDown();
+  }
+  is_in_change_ = event->is_continued;
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RecordingReader>> RecordingReader::Open(const std::string& path) {
+  const int descriptor = AboveStandard([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); });
+  if (descriptor < 0) {
+    const std::string text = path + ": cannot be opened: " + std::generic_category().message(errno);
+    return errno == ENOENT ? absl::NotFoundError(text) : absl::PermissionDeniedError(text);
+  }
+  auto reader = std::make_unique<FileRecordingReader>(path, descriptor);
+  if (absl::Status status = reader->ReadBlocks(); !status.ok()) return status;
+  return std::unique_ptr<RecordingReader>(std::move(reader));
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,252 @@
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/export/recording.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Wraps around on overflow.
+void Add(int64_t* sum, int64_t value) {
+  *sum = static_cast<int64_t>(static_cast<uint64_t>(*sum) + static_cast<uint64_t>(value));
+}
+void Subtract(int64_t* sum, int64_t value) {
+  *sum = static_cast<int64_t>(static_cast<uint64_t>(*sum) - static_cast<uint64_t>(value));
+}
+
+class RecordedNames : public Symbolizer {
+ public:
+  explicit RecordedNames(const RecordingTables& tables) : tables_(tables) {}
+
+  std::vector<Name> Symbolize(const std::vector<Snapshot::Module>&, const std::vector<uint64_t>& addresses) override {
+    std::vector<Name> names;
+    names.reserve(addresses.size());
+    for (const uint64_t address : addresses) {
+      const auto found = tables_.functions.find(address);
+      names.push_back(found == tables_.functions.end() ? Name{} : Name{found->second.system_name, found->second.name});
+    }
+    return names;
+  }
+
+ private:
+  const RecordingTables& tables_;
+};
+
+// Sets what the driver says at an instant. The values at the start that can change are not known any more.
+void SetDriverValues(const DriverSample::Device* sample, DeviceStats* stats) {
+  stats->driver_bytes_in_use = sample == nullptr ? std::nullopt : sample->bytes_in_use;
+  stats->bytes_free = sample == nullptr ? std::nullopt : sample->bytes_free;
+  stats->largest_free_block_bytes = sample == nullptr ? std::nullopt : sample->largest_free_block_bytes;
+  stats->driver_cache_bytes = sample == nullptr ? std::nullopt : sample->cache_bytes;
+  stats->driver_peak_bytes_in_use = std::nullopt;
+  if (sample != nullptr && sample->bytes_limit.has_value()) stats->bytes_limit = sample->bytes_limit;
+  stats->unaccounted = stats->driver_bytes_in_use;
+  if (!stats->unaccounted.has_value()) return;
+  Subtract(&*stats->unaccounted, stats->bytes_in_use);
+  Subtract(&*stats->unaccounted, std::max<int64_t>(stats->driver_cache_bytes.value_or(0), 0));
+}
+
+}  // namespace
+
+std::unique_ptr<Symbolizer> NamesOfRecording(const RecordingTables& tables) {
+  return std::make_unique<RecordedNames>(tables);
+}
+
+RecordingState::RecordingState(const RecordingTables& tables)
+    : tables_(tables),
+      sites_(tables.sites.size()),
+      accounts_(tables.names.devices.size() * kMemorySpaceCount),
+      time_(tables.start_time) {
+  for (size_t account = 0; account < accounts_.size(); ++account) {
+    const DeviceStats& stats = tables.names.devices[account / kMemorySpaceCount].spaces[account % kMemorySpaceCount];
+    Account& totals = accounts_[account];
+    totals.in_use = stats.bytes_in_use;
+    totals.peak = stats.peak_bytes_in_use;
+    totals.num_allocs = stats.num_allocs;
+    totals.num_live = stats.num_live;
+    totals.largest_alloc = stats.largest_alloc_size;
+  }
+  for (size_t i = 0; i < sites_.size(); ++i) {
+    const Snapshot::Sample& sample = tables.sites[i];
+    Site& site = sites_[i];
+    site.values = {sample.alloc_objects, sample.alloc_bytes, sample.inuse_objects, sample.inuse_bytes};
+    site.peak_objects = sample.peak_objects;
+    site.peak_bytes = sample.peak_bytes;
+    site.account =
+        static_cast<uint32_t>(size_t{sample.device} * kMemorySpaceCount + static_cast<size_t>(SpaceOf(sample.kind)));
+  }
+  live_.reserve(tables.live.size());
+  for (const RecordingTables::Live& live : tables.live) live_[live.id] = {live.site, live.bytes, 0};
+}
+
+size_t RecordingState::AccountOf(uint32_t site) const { return sites_[site].account; }
+
+RecordingState::Site& RecordingState::Changed(uint32_t number) {
+  Site& site = sites_[number];
+  changed_account_ = site.account;
+  if (const uint64_t peaks = accounts_[site.account].peaks; site.peaks != peaks) {
+    site.peak_objects = site.values.inuse_objects;
+    site.peak_bytes = site.values.inuse_bytes;
+    site.peaks = peaks;
+  }
+  return site;
+}
+
+void RecordingState::BeginPeak(size_t account) {
+  accounts_[account].peak = accounts_[account].in_use;
+  ++accounts_[account].peaks;
+}
+
+void RecordingState::EndChange() {
+  if (changed_account_ != SIZE_MAX && accounts_[changed_account_].in_use > accounts_[changed_account_].peak) {
+    BeginPeak(changed_account_);
+  }
+  changed_account_ = SIZE_MAX;
+}
+
+void RecordingState::Apply(const RecordedEvent& event) {
+  time_ = event.time;
+  const int64_t bytes = event.bytes;
+  switch (event.kind) {
+    case RecordedKind::kAlloc:
+    case RecordedKind::kUndoFree: {
+      Site& site = Changed(event.site);
+      Account& account = accounts_[site.account];
+      if (event.kind == RecordedKind::kAlloc) {
+        ++site.values.alloc_objects;
+        Add(&site.values.alloc_bytes, bytes);
+        ++account.num_allocs;
+        account.largest_alloc = std::max(account.largest_alloc, bytes);
+      }
+      ++site.values.inuse_objects;
+      Add(&site.values.inuse_bytes, bytes);
+      ++account.num_live;
+      Add(&account.in_use, bytes);
+      live_[event.id] = {event.site, bytes, event.time};
+      break;
+    }
+    case RecordedKind::kFree: {
+      Site& site = Changed(event.site);
+      --site.values.inuse_objects;
+      Subtract(&site.values.inuse_bytes, bytes);
+      --accounts_[site.account].num_live;
+      Subtract(&accounts_[site.account].in_use, bytes);
+      live_.erase(event.id);
+      break;
+    }
+    case RecordedKind::kAllocAndFree: {
+      Site& site = Changed(event.site);
+      ++site.values.alloc_objects;
+      Add(&site.values.alloc_bytes, bytes);
+      ++accounts_[site.account].num_allocs;
+      accounts_[site.account].largest_alloc = std::max(accounts_[site.account].largest_alloc, bytes);
+      break;
+    }
+    case RecordedKind::kCharge: {
+      Site& site = Changed(event.site);
+      Subtract(&site.values.inuse_bytes, bytes);
+      Subtract(&accounts_[site.account].in_use, bytes);
+      break;
+    }
+    case RecordedKind::kMoveFrom: {
+      Site& site = Changed(event.site);
+      --site.values.alloc_objects;
+      Subtract(&site.values.alloc_bytes, bytes);
+      --site.values.inuse_objects;
+      Subtract(&site.values.inuse_bytes, bytes);
+      Subtract(&accounts_[site.account].in_use, bytes);
+      const auto found = live_.find(event.id);
+      moved_ = {event.site, bytes, found == live_.end() ? 0 : found->second.time};
+      if (found != live_.end()) live_.erase(found);
+      break;
+    }
+    case RecordedKind::kMoveTo: {
+      Site& site = Changed(event.site);
+      Account& account = accounts_[site.account];
+      ++site.values.alloc_objects;
+      Add(&site.values.alloc_bytes, std::max(moved_.bytes, bytes));
+      ++site.values.inuse_objects;
+      Add(&site.values.inuse_bytes, bytes);
+      account.largest_alloc = std::max(account.largest_alloc, bytes);
+      Add(&account.in_use, bytes);
+      live_[event.id] = {event.site, bytes, moved_.time};
+      break;
+    }
+    case RecordedKind::kResetPeak:
+      BeginPeak(event.id);
+      break;
+    case RecordedKind::kFailed:
+    case RecordedKind::kTags:
+    case RecordedKind::kMark:
+      break;
+  }
+  if (!event.is_continued) EndChange();
+}
+
+Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSample* sample) const {
+  const Snapshot& names = tables_.names;
+  Snapshot snapshot;
+  snapshot.stacks = names.stacks;
+  snapshot.named_frames = names.named_frames;
+  snapshot.devices = names.devices;
+  snapshot.allocators = names.allocators;
+  snapshot.modules = names.modules;
+  snapshot.python = names.python;
+  snapshot.warnings = names.warnings;
+  snapshot.process_id = names.process_id;
+  snapshot.host = names.host;
+  snapshot.tracker.unwinder = names.tracker.unwinder;
+  snapshot.time_unix_nanos = tables_.start_unix_nanos;
+  Add(&snapshot.time_unix_nanos, time.value_or(time_));
+  Subtract(&snapshot.time_unix_nanos, tables_.start_time);
+  if (sample != nullptr) snapshot.counters = sample->counters;
+
+  for (size_t account = 0; account < accounts_.size(); ++account) {
+    DeviceStats& stats = snapshot.devices[account / kMemorySpaceCount].spaces[account % kMemorySpaceCount];
+    stats.bytes_in_use = accounts_[account].in_use;
+    stats.peak_bytes_in_use = accounts_[account].peak;
+    stats.num_allocs = accounts_[account].num_allocs;
+    stats.num_live = accounts_[account].num_live;
+    stats.largest_alloc_size = accounts_[account].largest_alloc;
+    stats.pool_bytes = 0;
+    stats.bytes_reserved = 0;
+    Add(&snapshot.tracker.live_records, stats.num_live);
+  }
+  for (size_t i = 0; i < sites_.size(); ++i) {
+    const Site& site = sites_[i];
+    const bool has_changed_since_peak = site.peaks == accounts_[site.account].peaks;
+    Snapshot::Sample values = tables_.sites[i];
+    values.alloc_objects = site.values.alloc_objects;
+    values.alloc_bytes = site.values.alloc_bytes;
+    values.inuse_objects = site.values.inuse_objects;
+    values.inuse_bytes = site.values.inuse_bytes;
+    values.peak_objects = has_changed_since_peak ? site.peak_objects : values.inuse_objects;
+    values.peak_bytes = has_changed_since_peak ? site.peak_bytes : values.inuse_bytes;
+    DeviceStats& stats = snapshot.devices[site.account / kMemorySpaceCount].spaces[site.account % kMemorySpaceCount];
+    const bool is_pool = values.kind == MemoryKind::kPool;
+    if (is_pool) Add(&stats.bytes_reserved, values.inuse_bytes);
+    // A block counts as one that lies in its segment completely.
+    if (is_pool || tables_.site_kinds[i] == RecordingTables::SiteKind::kBlock) {
+      Add(&stats.pool_bytes, values.inuse_bytes);
+    }
+    const bool is_empty = values.alloc_objects == 0 && values.inuse_objects == 0 && values.inuse_bytes == 0 &&
+                          values.peak_objects == 0 && values.peak_bytes == 0;
+    if (!is_empty) snapshot.samples.push_back(std::move(values));
+  }
+  snapshot.tracker.sites = static_cast<int64_t>(snapshot.samples.size());
+
+  for (uint32_t device = 0; device < snapshot.devices.size(); ++device) {
+    const DriverSample::Device* said = nullptr;
+    for (size_t i = 0; sample != nullptr && i < sample->devices.size(); ++i) {
+      if (sample->devices[i].device == device) said = &sample->devices[i];
+    }
+    SetDriverValues(said, &snapshot.devices[device].spaces[static_cast<size_t>(MemorySpace::kDevice)]);
+  }
+  return snapshot;
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,172 @@
+// Recordings that are cut off, damaged, or cannot be written.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "src/export/recording.h"
+#include "tests/support/made_recording.h"
+#include "tests/support/make_recording.h"
+#include "tests/support/temporary_directory.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using ::hbmprof_test::MadeRecording;
+using ::hbmprof_test::NewDirectory;
+using ::testing::HasSubstr;
+
+std::string BytesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void Store(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+bool IsEqual(const RecordedEvent& a, const RecordedEvent& b) {
+  return a.time == b.time && a.id == b.id && a.bytes == b.bytes && a.site == b.site && a.kind == b.kind;
+}
+
+std::vector<RecordedEvent> EventsOf(RecordingReader& reader) {
+  std::vector<RecordedEvent> events;
+  RecordedEvent event;
+  while (reader.Next(&event)) events.push_back(event);
+  return events;
+}
+
+// A recording of several blocks of each type.
+std::string MakeLoad(int64_t events) {
+  const std::string path = NewDirectory() + "/load.hbmrec";
+  hbmprof_test::MadeLoad load;
+  load.events = events;
+  load.pool = true;
+  const absl::Status status = hbmprof_test::MakeRecording(path, load);
+  EXPECT_TRUE(status.ok()) << status;
+  return path;
+}
+
+TEST(RecordingDamageTest, ACutFileHoldsAPrefix) {
+  const std::string path = MakeLoad(20000);
+  const std::string bytes = BytesOf(path);
+  const std::vector<RecordedEvent> all = EventsOf(**RecordingReader::Open(path));
+  const std::string cut = NewDirectory() + "/cut.hbmrec";
+  size_t most = 0;
+  for (size_t size = 0; size < bytes.size(); size += 1 + bytes.size() / 100) {
+    Store(cut, bytes.substr(0, size));
+    auto reader = RecordingReader::Open(cut);
+    if (!reader.ok()) {
+      EXPECT_THAT(reader.status().message(), HasSubstr(cut));
+      continue;
+    }
+    EXPECT_FALSE((*reader)->is_complete());
+    const std::vector<RecordedEvent> some = EventsOf(**reader);
+    ASSERT_LE(some.size(), all.size());
+    ASSERT_TRUE(std::equal(some.begin(), some.end(), all.begin(), IsEqual)) << size;
+    most = std::max(most, some.size());
+  }
+  EXPECT_GT(most, all.size() / 2);
+}
+
+TEST(RecordingDamageTest, ADamagedBlockOfEventsIsLeftOutAndReported) {
+  const std::string path = MakeLoad(40000);
+  std::string bytes = BytesOf(path);
+  const std::vector<RecordedEvent> all = EventsOf(**RecordingReader::Open(path));
+  bytes[bytes.size() / 2] ^= 0x40;
+  Store(path, bytes);
+  auto reader = RecordingReader::Open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_TRUE((*reader)->is_complete());
+  EXPECT_THAT((*reader)->problem(), HasSubstr("is damaged at byte "));
+  ASSERT_EQ((*reader)->lost().size(), 1u);
+  const LostEvents lost = (*reader)->lost()[0];
+  EXPECT_LT(lost.from, lost.to);
+  const std::vector<RecordedEvent> some = EventsOf(**reader);
+  EXPECT_GT(some.size(), all.size() / 2);
+  EXPECT_LT(some.size(), all.size());
+  // All events before and after the lost ones are there.
+  std::vector<RecordedEvent> outside;
+  for (const RecordedEvent& event : all) {
+    if (event.time <= lost.from || event.time > lost.to) outside.push_back(event);
+  }
+  std::vector<RecordedEvent> read;
+  for (const RecordedEvent& event : some) {
+    if (event.time <= lost.from || event.time > lost.to) read.push_back(event);
+  }
+  ASSERT_EQ(read.size(), outside.size());
+  EXPECT_TRUE(std::equal(read.begin(), read.end(), outside.begin(), IsEqual));
+}
+
+TEST(RecordingDamageTest, AnyChangedByteIsReportedOrHasNoEffect) {
+  const std::string path = MakeLoad(300);
+  const std::string bytes = BytesOf(path);
+  const size_t all = EventsOf(**RecordingReader::Open(path)).size();
+  for (size_t i = 0; i < bytes.size(); i += 11) {
+    std::string damaged = bytes;
+    damaged[i] = static_cast<char>(damaged[i] + 1 + i % 255);
+    Store(path, damaged);
+    auto reader = RecordingReader::Open(path);
+    if (!reader.ok()) continue;
+    const size_t some = EventsOf(**reader).size();
+    EXPECT_TRUE(some == all || !(*reader)->problem().empty()) << i;
+  }
+}
+
+TEST(RecordingDamageTest, OtherFilesAreRefused) {
+  const std::string path = NewDirectory() + "/file";
+  Store(path, "");
+  EXPECT_EQ(RecordingReader::Open(path).status().code(), absl::StatusCode::kInvalidArgument);
+  Store(path, std::string("HBMREC\r\n\x02\0\0\0 of the future", 26));
+  EXPECT_THAT(RecordingReader::Open(path).status().message(), HasSubstr("has version 2"));
+  Store(path, std::string("HBMREC\r\n\x01\0\0\0", 12));
+  EXPECT_EQ(RecordingReader::Open(path).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(RecordingReader::Open(path + "missing").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(RecordingDamageTest, AnEventWithoutItsSiteIsRefused) {
+  MadeRecording made;
+  auto writer = *RecordingWriter::Create(NewDirectory() + "/refused.hbmrec");
+  ASSERT_TRUE(writer->AddTables(made.tables()).ok());
+  const RecordedEvent event{MadeRecording::kStart, 1, 1, 0, 0, RecordedKind::kAlloc, false};
+  EXPECT_EQ(writer->AddEvents(&event, 1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(writer->Flush(0).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RecordingDamageTest, AFullDiskIsAClearErrorAndKeepsWholeBlocks) {
+  const std::string path = NewDirectory() + "/full.hbmrec";
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit = {100000, 100000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    hbmprof_test::MadeLoad load;
+    load.events = 1000000;
+    const absl::Status status = hbmprof_test::MakeRecording(path, load);
+    const std::string expected = "cannot write " + path + ": write: File too large";
+    _exit(status.code() == absl::StatusCode::kResourceExhausted && status.message() == expected ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_LE(std::filesystem::file_size(path), 100000u);
+  auto reader = RecordingReader::Open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_FALSE((*reader)->is_complete());
+  EXPECT_EQ((*reader)->problem(), "");
+  EXPECT_GT(EventsOf(**reader).size(), 1000u);
+}
+
+TEST(RecordingDamageTest, AMissingDirectoryIsAnError) {
+  const auto writer = RecordingWriter::Create(NewDirectory() + "/missing/file.hbmrec");
+  EXPECT_EQ(writer.status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace hbmprof::internal
