@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -23,6 +24,8 @@
 #include "hbmprof/profiler.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
+#include "src/api/recorder.h"
+#include "src/api/recording.h"
 #include "src/base/atomic_file.h"
 #include "src/base/background_thread.h"
 #include "src/base/message.h"
@@ -126,6 +129,7 @@ class DumpTriggers {
     if (!HasFreeDisk(options_.dump_output)) {
       return PrintMessage("hbmprof: ", reason, ": no profile, because less than 64 MiB of the disk are free");
     }
+    const ScopedMark mark(reason);
     const Snapshot snapshot = Profiler::Default().TakeSnapshot();
     const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
     std::string path;
@@ -137,24 +141,26 @@ class DumpTriggers {
                           ": no profile: ", std::string_view(status.message().data(), status.message().size()));
     }
     RememberProfile(snapshot);
-    Keep(path);
-    PrintMessage("hbmprof: ", reason, ": ", path);
+    const std::string flight = SaveFlightBeside(path);
+    Keep(path, flight);
+    PrintMessage("hbmprof: ", reason, ": ", flight.empty() ? path : path + ", " + flight);
   }
 
-  // Removes the oldest profiles that are too many.
-  void Keep(const std::string& path) {
+  // Removes the oldest profiles that are too many, with their flight recordings.
+  void Keep(const std::string& path, const std::string& flight) {
     if (!OutputPattern(options_.dump_output).has_number()) return;
-    kept_.emplace_back(path, IdentityOf(path));
+    kept_.push_back({std::make_pair(path, IdentityOf(path)), std::make_pair(flight, IdentityOf(flight))});
     while (kept_.size() > static_cast<size_t>(options_.dump_keep)) {
-      const auto& [oldest, identity] = kept_.front();
-      if (IdentityOf(oldest) == identity) unlink(oldest.c_str());
+      for (const auto& [oldest, identity] : kept_.front()) {
+        if (!oldest.empty() && IdentityOf(oldest) == identity) unlink(oldest.c_str());
+      }
       kept_.pop_front();
     }
   }
 
   const DefaultOptions& options_;
   OfDevice devices_[kMaxDevices];
-  std::deque<std::pair<std::string, FileIdentity>> kept_;
+  std::deque<std::array<std::pair<std::string, FileIdentity>, 2>> kept_;  // the profile and the flight recording
 };
 
 // Returns false if the program handles or ignores the signal.

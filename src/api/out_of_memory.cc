@@ -22,11 +22,15 @@
 #include "src/api/default_profiler.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
+#include "src/api/recorder.h"
+#include "src/api/recording.h"
 #include "src/base/descriptor.h"
 #include "src/base/hash.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
+#include "src/core/injected.h"
+#include "src/core/profiler_impl.h"
 #include "src/core/tags.h"
 #include "src/export/out_of_memory_report.h"
 
@@ -146,7 +150,10 @@ std::string WriteProfile(const Snapshot& snapshot, const std::string& pattern) {
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
   const absl::Status status =
       bytes.ok() ? WriteToPattern(pattern, Profiler::OptionsOfDefault().output_mode, *bytes, &path) : bytes.status();
-  if (status.ok()) return "  profile    " + path + "\n";
+  if (status.ok()) {
+    const std::string flight = SaveFlightBeside(path);
+    return "  profile    " + path + "\n" + (flight.empty() ? "" : "  events     " + flight + "\n");
+  }
   const absl::string_view why = status.message();
   return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");
 }
@@ -168,6 +175,7 @@ std::string NameOfProcess(int64_t pid) {
 
 // Returns the part of a report that needs a snapshot. Throws std::bad_alloc.
 std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, const std::string& output) {
+  const ScopedMark mark(std::string("out of memory: ").append(failure.call));
   const Snapshot snapshot = profiler.TakeSnapshot();
   std::shared_ptr<const LastProfile> before;
   {
@@ -219,6 +227,13 @@ void Report(const FailedAllocation& failed, Profiler& profiler, int64_t unreport
   PrintMessage(text);
 }
 
+// Adds the failure to the recording. A failure without a device or a size is not recorded.
+void RecordFailureOf(const FailedAllocation& failure, Profiler& profiler) {
+  if (!profiler.enabled() || failure.device.empty() || ProfilerAccess::JoinedBy(profiler) != nullptr) return;
+  const auto bytes = static_cast<int64_t>(std::min<size_t>(failure.bytes.value_or(0), LiveTable::kMaxBytes));
+  RecordFailure(ProfilerAccess::ImplOf(profiler), profiler.Device(failure.device), failure.space, bytes);
+}
+
 }  // namespace
 
 void ReserveForOutOfMemoryReports() { TakeReserve(); }
@@ -257,6 +272,7 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
 bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noexcept {
   thread_local bool reporting = false;
   int64_t unreported = 0;
+  if (!reporting) internal::RecordFailureOf(failure, profiler);
   if (reporting || !profiler.enabled() || !internal::MayReport(failure.device, &unreported)) return false;
   const int error = errno;
   reporting = true;

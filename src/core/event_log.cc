@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "src/base/pages.h"
 
@@ -59,6 +60,7 @@ bool EventLog::Allocate(size_t count) {
   count_ = count;
   SpinLockHolder hold(lock_);
   for (size_t i = 0; i < count; ++i) empty_.Append(&memory_[i]);
+  lost_ = {};
   removed_until_ = 0;
   return true;
 }
@@ -109,12 +111,9 @@ void EventLog::Close(ShardLog* log, const RecordedEvent* next) {
 void EventLog::Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next) {
   if (log->buffer == nullptr) {
     const int64_t time = log->unkept.time;
-    if (log->lost.count++ == 0) log->lost.from = time;
-    log->lost.to = time;
-    if (mode_ == Mode::kRing) {
-      SpinLockHolder hold(lock_);
-      removed_until_ = std::max(removed_until_, time);
-    }
+    SpinLockHolder hold(lock_);
+    lost_ = {std::min(lost_.from, time), std::max(lost_.to, time), lost_.count + 1};
+    removed_until_ = std::max(removed_until_, time);
   }
   Close(log, *next);
   Open(shard, log, next);
@@ -146,6 +145,11 @@ void EventLog::PutBack(EventBuffer* list) {
   if (full_.last == nullptr) full_.last = last;
 }
 
+LostTimes EventLog::TakeLost() {
+  SpinLockHolder hold(lock_);
+  return std::exchange(lost_, {});
+}
+
 int64_t EventLog::removed_until() const {
   SpinLockHolder hold(lock_);
   return removed_until_;
@@ -162,9 +166,9 @@ int32_t EventLog::ThreadOf(uint16_t number) { return threads[number].load(std::m
 
 uint32_t EventLog::ThreadCount() { return std::min(numbered_threads.load(std::memory_order_relaxed), kMaxThreads + 1); }
 
-uint64_t& EventLog::LastMark() {
-  static __thread uint64_t last_mark __attribute__((tls_model("initial-exec"))) = 0;
-  return last_mark;
+uint64_t& EventLog::MarkOfThread() {
+  static __thread uint64_t mark __attribute__((tls_model("initial-exec"))) = 0;
+  return mark;
 }
 
 void EventLog::RenumberThreadInChild() {
@@ -177,6 +181,7 @@ void EventLog::ClearInChild() {
   mode_ = Mode::kOff;
   empty_ = {};
   full_ = {};
+  lost_ = {};
   FreeMemory();
 }
 

@@ -84,9 +84,9 @@ struct EventBuffer {
 };
 static_assert(sizeof(EventBuffer) == 64 << 10);
 
-// Events of one shard that were lost since the recorder has last asked.
-struct LostOfShard {
-  int64_t from = 0;  // time of the first and of the last lost event
+// Events that were lost.
+struct LostTimes {
+  int64_t from = INT64_MAX;  // time of the first and of the last one
   int64_t to = 0;
   int64_t count = 0;
 };
@@ -97,7 +97,6 @@ struct ShardLog {
   int64_t last_time;     // no later event has an earlier time
   EventBuffer* buffer;   // null while events are lost
   RecordedEvent unkept;  // the space for events while they are lost
-  LostOfShard lost;
 };
 
 class EventLog {
@@ -143,6 +142,8 @@ class EventLog {
   void Return(EventBuffer* list);
   // Returns a list of TakeFull, in the same order, which becomes the oldest part of the full buffers. For kRing.
   void PutBack(EventBuffer* list);
+  // Returns the events that were lost since the last call.
+  LostTimes TakeLost();
   // In kRing: the time of the last event that was removed. All events after it are in the log.
   int64_t removed_until() const;
 
@@ -150,8 +151,8 @@ class EventLog {
   static int32_t ThreadOf(uint16_t number);
   // Numbers below this have been used.
   static uint32_t ThreadCount();
-  // The last kMark event that the calling thread has written: its number, plus 1; 0: none.
-  static uint64_t& LastMark();
+  // The mark of the calling thread's next snapshots: its number, plus 1; 0: none.
+  static uint64_t& MarkOfThread();
 
   // Around a fork.
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(lock_) { lock_.Lock(); }
@@ -193,6 +194,7 @@ class EventLog {
   mutable SpinLock lock_;
   List empty_ ABSL_GUARDED_BY(lock_);
   List full_ ABSL_GUARDED_BY(lock_);
+  LostTimes lost_ ABSL_GUARDED_BY(lock_);
   int64_t removed_until_ ABSL_GUARDED_BY(lock_) = 0;
 };
 

@@ -655,21 +655,39 @@ void Ledger::OpenLog(Shard& shard) const {
 void Ledger::CloseLog(Shard& shard) const {
   if (shard.next_event != nullptr) log_.Close(&shard.log, shard.next_event);
   shard.next_event = nullptr;
-  shard.log.lost = {};
+}
+
+int64_t Ledger::CollectEvents() {
+  const int64_t until = log_.clock().NowInOrder();
+  uint64_t shards;
+  {
+    SpinLockHolder hold(all_lock_);
+    if (log_.mode() == EventLog::Mode::kOff) return 0;
+    shards = active_.load(std::memory_order_relaxed);
+  }
+  ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    SpinLockHolder hold(shard.lock);
+    if (shard.next_event == nullptr) return;
+    if (shard.log.buffer == nullptr || shard.next_event != shard.log.buffer->events) {
+      CloseLog(shard);
+      OpenLog(shard);
+    }
+    shard.log.last_time = std::max(shard.log.last_time, until + EventClock::kStep);
+  });
+  return until;
 }
 
 void Ledger::MarkInstant(uint64_t shards, int64_t* instant,
                          const EventLog::Mode* mode) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const bool is_on = log_.mode() != EventLog::Mode::kOff;
   if (instant == nullptr) {
-    EventLog::LastMark() = is_on && shards != 0 ? ++marks_ : 0;
-    if (EventLog::LastMark() == 0) return;
-    LogInstant(shards, shards_[__builtin_ctzll(shards)], RecordedKind::kMark, marks_ - 1, kNoRecordedSite, 0);
+    const uint64_t mark = EventLog::MarkOfThread();
+    if (!is_on || mark == 0 || shards == 0) return;
+    LogInstant(shards, shards_[__builtin_ctzll(shards)], RecordedKind::kMark, mark - 1, kNoRecordedSite, 0);
     return;
   }
   *instant = TimeOfInstant(shards);
   if (mode == nullptr) return;
-  if (!is_on) marks_ = 0;
   ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { CloseLog(shard); });
   log_.SetMode(*mode);
   ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { OpenLog(shard); });

@@ -324,7 +324,7 @@ class Ledger {
   int64_t CountLive() const;
 
   // Sets the totals of all accounts and of sites 0 to sites->size()-1, all of one instant. Snapshots run one at a time;
-  // another one waits. If the event log is on, writes a kMark event.
+  // another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread), writes a kMark event.
   void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const {
     Snapshot(sites, accounts, nullptr, nullptr);
   }
@@ -337,10 +337,8 @@ class Ledger {
   // The event log. Its modes change only in Snapshot.
   EventLog& log() { return log_; }
   // Adds the events that the shards have so far to the log's full buffers. Returns a time: all events up to it are
-  // there, and every later event has a later time. Calls lost(LostOfShard) for each shard that has lost events since
-  // the last call. Does nothing and returns 0 if the log is off.
-  template <typename Lost>
-  int64_t CollectEvents(const Lost& lost) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // there, and every later event has a later time. Does nothing and returns 0 if the log is off.
+  int64_t CollectEvents() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Writes an event of this thread that changes no total (kFailed, kTags), if the log is on.
   void LogOnly(RecordedKind kind, uint64_t id, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // The time of the account's last peak that was reached while the log was on; 0: there is none.
@@ -609,36 +607,7 @@ class Ledger {
   std::atomic<int64_t> live_records_{0};
   mutable EventLog log_;
   mutable int64_t last_instant_ ABSL_GUARDED_BY(all_lock_) = 0;  // the last result of TimeOfInstant
-  mutable uint64_t marks_ ABSL_GUARDED_BY(all_lock_) = 0;        // kMark events since the log was switched on
 };
-
-template <typename Lost>
-int64_t Ledger::CollectEvents(const Lost& lost) {
-  const int64_t until = log_.clock().NowInOrder();
-  uint64_t active;
-  {
-    SpinLockHolder hold(all_lock_);
-    if (log_.mode() == EventLog::Mode::kOff) return 0;
-    active = active_.load(std::memory_order_relaxed);
-  }
-  for (; active != 0; active &= active - 1) {
-    Shard& shard = shards_[__builtin_ctzll(active)];
-    LostOfShard gone;
-    {
-      SpinLockHolder hold(shard.lock);
-      if (shard.next_event == nullptr) continue;
-      if (shard.log.buffer == nullptr || shard.next_event != shard.log.buffer->events) {
-        log_.Close(&shard.log, shard.next_event);
-        log_.Open(static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
-      }
-      gone = shard.log.lost;
-      shard.log.lost = {};
-      shard.log.last_time = std::max(shard.log.last_time, until + EventClock::kStep);
-    }
-    if (gone.count != 0) lost(gone);
-  }
-  return until;
-}
 
 inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* cell) {
   if (event == Event::kAlloc || event == Event::kAllocAndFree) {
