@@ -37,9 +37,9 @@ struct RecordingOptions {
 
 // Starts a recording of Profiler::Default() to the file `path`, with the permissions 0600. In `path`, "%p" is replaced
 // by the process id, "%n" by a number for which no file exists, "%%" by a percent sign. Without "%n" an existing file
-// is replaced. The recording ends at StopRecording, when the process exits, and, if DefaultOptions::output_on_signals is
-// set, when a signal ends it. A process that is killed leaves a file with all events up to about 0.1 seconds before. A
-// forked child is not recorded; it may start a recording of its own.
+// is replaced. The recording ends at StopRecording, when the process exits, and, if DefaultOptions::output_on_signals
+// is set, when a signal ends it. A process that is killed leaves a file with all events up to about 0.1 seconds before.
+// A forked child is not recorded; it may start a recording of its own.
 //
 // If the file cannot be written later, a message on standard error says so, and the recording ends. Any thread may call
 // it. Errors: kFailedPrecondition if there is a recording already, or if the profiler is that of the injected library

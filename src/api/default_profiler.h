@@ -18,8 +18,8 @@ void SetOutputVariable(const char* name);
 // allocation; a linked library calls it when it makes Profiler::Default(). Does not change errno.
 void StartThreads();
 
-// Called when a recording starts. If DefaultOptions::output_on_signals is set, the recording ends properly when a signal
-// or quick_exit ends the process. Throws std::bad_alloc.
+// Called when a recording starts. If DefaultOptions::output_on_signals is set, the recording ends properly when a
+// signal or quick_exit ends the process. Throws std::bad_alloc.
 void EndRecordingOnSignals();
 
 // Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off

@@ -25,7 +25,8 @@ absl::Status save_device_memory_profile(std::string_view path) try {
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
   if (!bytes.ok()) return bytes.status();
   std::string written;
-  const absl::Status status = internal::WriteToPattern(path, Profiler::OptionsOfDefault().output_mode, *bytes, &written);
+  const absl::Status status =
+      internal::WriteToPattern(path, Profiler::OptionsOfDefault().output_mode, *bytes, &written);
   if (!status.ok()) return status;
   internal::RememberProfile(snapshot);
   internal::SaveFlightBeside(written);

@@ -43,9 +43,7 @@ constexpr size_t kMaxLiveListed = size_t{1} << 22;
 constexpr size_t kMaxMarks = 100'000;
 constexpr char kOldSuffix[] = ".old";
 
-absl::Status NoHostMemory() {
-  return absl::ResourceExhaustedError("no recording: the host has no memory for it");
-}
+absl::Status NoHostMemory() { return absl::ResourceExhaustedError("no recording: the host has no memory for it"); }
 
 void Sleep(int64_t nanoseconds) {
   timespec time = {nanoseconds / kSecond, nanoseconds % kSecond};
@@ -485,7 +483,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
 
 struct FlightEvents {
   LedgerState state;
-  int64_t start = 0;                                // in ticks: all events after it are in the list
+  int64_t start = 0;  // in ticks: all events after it are in the list
   std::map<uint32_t, std::vector<RecordedEvent>> shards;
   std::vector<RecordingTables::Live> listed;
   bool live_is_complete = true;

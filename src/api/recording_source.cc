@@ -121,8 +121,7 @@ void RecordingSource::AddSites() {
   const std::vector<std::pair<std::string, std::string>> process_tags = profiler_.Tags();
   for (auto site = static_cast<SiteId>(tables_.sites.size()); site < count; ++site) {
     const SiteKey key = sites.Key(site);
-    const auto [stack, is_new] =
-        stack_index_.emplace(key.stack, static_cast<uint32_t>(tables_.names.stacks.size()));
+    const auto [stack, is_new] = stack_index_.emplace(key.stack, static_cast<uint32_t>(tables_.names.stacks.size()));
     if (is_new) tables_.names.stacks.push_back({sites.PcsOf(*key.stack), key.stack->truncated});
     Snapshot::Sample& sample = tables_.sites.emplace_back();
     sample.stack = stack->second;

@@ -101,8 +101,8 @@ class RecordingWriter {
   // elements of the call before. Must precede the events that refer to them.
   virtual absl::Status AddTables(const RecordingTables& tables) = 0;
   // `events` are those of one event buffer, in order of their times. A change (is_continued) may not continue in the
-  // next call. An event that is earlier than the one before it gets the time of that one. The id of a kCharge and of a
-  // kFailed is not written.
+  // next call. An event that is earlier than the one before it gets the time of that one. The id of a kCharge is not
+  // written and is read as 0. kInvalidArgument: an event refers to an element that no table has.
   virtual absl::Status AddEvents(const RecordedEvent* events, size_t count) = 0;
   virtual absl::Status AddSample(const DriverSample& sample) = 0;
   virtual absl::Status AddLost(const LostEvents& lost) = 0;
@@ -131,8 +131,8 @@ class RecordingReader {
   virtual const std::vector<DriverSample>& samples() const = 0;  // in order of time
   virtual const std::vector<LostEvents>& lost() const = 0;
   virtual bool is_complete() const = 0;  // Finish was called
-  // A sentence on the damage; empty if none is found. Damage inside of a block may be found only while the events are
-  // read.
+  // A sentence on the damage, without the path; empty if none is found. Damage inside of a block may be found only
+  // while the events are read.
   virtual const std::string& problem() const = 0;
   virtual int64_t end_time() const = 0;  // of the last event, sample or Flush
   virtual int64_t event_count() const = 0;
@@ -143,6 +143,10 @@ class RecordingReader {
   // Begins again with the first event.
   virtual void Rewind() = 0;
 };
+
+// Returns the address of a buffer from the id in its events; nullopt if the id is not an address. A block of a pool has
+// the same address as the segment that begins there, and another id.
+std::optional<uint64_t> AddressOfBuffer(uint64_t id);
 
 // Returns whether the first bytes of a file are those of a recording, of any version.
 bool IsRecording(std::string_view first_bytes);
@@ -161,7 +165,8 @@ class RecordingState {
     int64_t bytes = 0;
     int64_t time = 0;  // of its allocation; 0: live since before the recording
   };
-  // By id.
+  // By id. An event that removes a buffer with another site than the one here has no effect on it: it ends an earlier
+  // buffer with the same id.
   const std::unordered_map<uint64_t, Buffer>& live() const { return live_; }
   // Account: device * kMemorySpaceCount + space.
   size_t account_count() const { return accounts_.size(); }
@@ -203,6 +208,8 @@ class RecordingState {
   };
 
   Site& Changed(uint32_t site);
+  // Removes the live buffer of the event. Returns the time of its allocation; 0 if it is not known.
+  int64_t Remove(const RecordedEvent& event);
   void EndChange();
   void BeginPeak(size_t account);
 

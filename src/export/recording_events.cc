@@ -51,15 +51,13 @@ int64_t RunWriter::Append(const RecordedEvent* events, size_t count, std::string
       times.Varint(static_cast<uint64_t>(event.time - time));
       time = event.time;
     }
-    if (HasSite(event.kind)) {
-      site_numbers.Varint(uint32_t{event.site + 1});
-    } else {
-      ids.Varint(event.id);
-    }
+    if (HasSite(event.kind)) site_numbers.Varint(uint32_t{event.site + 1});
     if (HasBuffer(event.kind)) {
       uint64_t& last = prediction.IdOf(event.site);
       ids.Signed(static_cast<int64_t>(event.id - last) >> id_shift);
       last = event.id;
+    } else if (event.kind != RecordedKind::kCharge) {
+      ids.Varint(event.id);
     }
     if (event.bytes != prediction.BytesOf(event.kind, event.site)) {
       flags |= kOtherBytes;
@@ -118,17 +116,13 @@ bool RunReader::Read(RecordedEvent* event) {
     time_ += static_cast<int64_t>(difference);
   }
   event->time = time_;
-  event->site = kNoRecordedSite;
-  event->id = 0;
-  if (HasSite(event->kind)) {
-    event->site = static_cast<uint32_t>(site_numbers_.Varint()) - 1;
-  } else {
-    event->id = ids_.Varint();
-  }
+  event->site = HasSite(event->kind) ? static_cast<uint32_t>(site_numbers_.Varint()) - 1 : kNoRecordedSite;
   if (HasBuffer(event->kind)) {
     uint64_t& last = prediction_.IdOf(event->site);
     last += static_cast<uint64_t>(ids_.Signed()) << id_shift_;
     event->id = last;
+  } else {
+    event->id = event->kind == RecordedKind::kCharge ? 0 : ids_.Varint();
   }
   event->bytes = (flags & kOtherBytes) != 0 ? bytes_.Signed() : prediction_.BytesOf(event->kind, event->site);
   if ((flags & kOtherThread) != 0) thread_ = static_cast<uint16_t>(std::min<uint64_t>(threads_.Varint(), UINT16_MAX));
@@ -144,7 +138,8 @@ bool IsValidEvent(const RecordedEvent& event, const EventLimits& limits) {
   if (event.bytes > kMaxEventBytes || event.bytes < -kMaxEventBytes) return false;
   switch (event.kind) {
     case RecordedKind::kFailed:
-      return event.bytes >= 0 && (event.site < limits.sites || event.site == kNoRecordedSite);
+      return event.bytes >= 0 && event.id < limits.accounts &&
+             (event.site < limits.sites || event.site == kNoRecordedSite);
     case RecordedKind::kTags:
       return event.id < limits.tag_sets;
     case RecordedKind::kResetPeak:

@@ -42,7 +42,7 @@ class EventPrediction {
 inline bool HasSite(RecordedKind kind) {
   return kind != RecordedKind::kTags && kind != RecordedKind::kResetPeak && kind != RecordedKind::kMark;
 }
-// Whether the event is one of a buffer.
+// Whether the event is one of a buffer. Otherwise the id is a number of something else, and a kCharge has none.
 inline bool HasBuffer(RecordedKind kind) {
   return HasSite(kind) && kind != RecordedKind::kCharge && kind != RecordedKind::kFailed;
 }

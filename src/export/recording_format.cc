@@ -74,7 +74,10 @@ bool ParseBlockHeader(std::string_view bytes, BlockHeader* header) {
   header->stored_bytes = static_cast<uint32_t>(reader.Fixed(4));
   header->time = static_cast<int64_t>(reader.Fixed(8));
   header->checksum = static_cast<uint32_t>(reader.Fixed(4));
-  return reader.ok() && method <= 1 && header->plain_bytes <= kMaxBlockBytes && header->stored_bytes <= kMaxBlockBytes;
+  // Deflate compresses by a factor of at most 1032.
+  constexpr uint32_t kMaxFactor = 1040;
+  return reader.ok() && method <= 1 && header->plain_bytes <= kMaxBlockBytes &&
+         header->stored_bytes <= kMaxBlockBytes && header->plain_bytes / kMaxFactor <= header->stored_bytes;
 }
 
 bool HasValidChecksum(std::string_view header_bytes, std::string_view stored) {

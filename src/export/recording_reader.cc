@@ -24,6 +24,10 @@ namespace {
 constexpr size_t kTableBytes = 16 << 20;
 constexpr size_t kTableExpansion = 32;
 constexpr size_t kSearchBytes = 1 << 20;
+// The search for the next whole block reads at most this many bytes, plus kSearchExpansion times the size of the file.
+// More markers with wrong lengths than that are not damage but an attack.
+constexpr int64_t kSearchLimit = 64 << 20;
+constexpr int64_t kSearchExpansion = 8;
 
 // A block of events or a flush.
 struct IndexEntry {
@@ -120,7 +124,7 @@ class FileRecordingReader : public RecordingReader {
   bool Enter(int64_t offset, const BlockHeader& header, const std::string& stored);
   bool EnterTables(const BlockHeader& header, const std::string& stored);
   void SetProblem(const std::string& problem) {
-    if (problem_.empty()) problem_ = path_ + ": " + problem;
+    if (problem_.empty()) problem_ = problem;
   }
   void SetDamage(int64_t offset, const std::string& consequence) {
     SetProblem("is damaged at byte " + std::to_string(offset) + ": " + consequence);
@@ -148,6 +152,7 @@ class FileRecordingReader : public RecordingReader {
   int64_t end_time_ = 0;
   int64_t event_count_ = 0;
   size_t table_bytes_ = 0;
+  int64_t searched_bytes_ = 0;
   std::vector<IndexEntry> index_;
   // Damage since the last flush: a part of the file was left out.
   bool has_gap_ = false;
@@ -184,9 +189,11 @@ int64_t FileRecordingReader::FindBlock(int64_t offset) {
     const auto left = static_cast<size_t>(file_bytes_ - offset);
     if (!file_.Read(offset, std::min(left, kSearchBytes), &bytes)) return -1;
     for (size_t at = bytes.find(marker); at != std::string::npos; at = bytes.find(marker, at + 1)) {
-      if (ReadBlock(offset + static_cast<int64_t>(at), &header, &stored) == Found::kBlock) {
-        return offset + static_cast<int64_t>(at);
-      }
+      stored.clear();
+      const Found found = ReadBlock(offset + static_cast<int64_t>(at), &header, &stored);
+      if (found == Found::kBlock) return offset + static_cast<int64_t>(at);
+      searched_bytes_ += static_cast<int64_t>(kBlockHeaderBytes + stored.size());
+      if (searched_bytes_ > kSearchLimit + kSearchExpansion * file_bytes_) return -1;
     }
   }
   return -1;

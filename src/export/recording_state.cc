@@ -56,6 +56,15 @@ std::unique_ptr<Symbolizer> NamesOfRecording(const RecordingTables& tables) {
   return std::make_unique<RecordedNames>(tables);
 }
 
+std::optional<uint64_t> AddressOfBuffer(uint64_t id) {
+  constexpr uint64_t kBlock = uint64_t{1} << 63;
+  constexpr uint64_t kNameSpace = uint64_t{63} << 57;
+  constexpr uint64_t kLevel = uint64_t{127} << 50;  // of a block: the number of the segments around it, minus 1
+  if ((id & kBlock) != 0) return id & ~(kBlock | kLevel);
+  if ((id & kNameSpace) != 0) return std::nullopt;
+  return id;
+}
+
 RecordingState::RecordingState(const RecordingTables& tables)
     : tables_(tables),
       sites_(tables.sites.size()),
@@ -108,6 +117,14 @@ void RecordingState::EndChange() {
   changed_account_ = SIZE_MAX;
 }
 
+int64_t RecordingState::Remove(const RecordedEvent& event) {
+  const auto found = live_.find(event.id);
+  if (found == live_.end() || found->second.site != event.site) return 0;
+  const int64_t time = found->second.time;
+  live_.erase(found);
+  return time;
+}
+
 void RecordingState::Apply(const RecordedEvent& event) {
   time_ = event.time;
   const int64_t bytes = event.bytes;
@@ -135,7 +152,7 @@ void RecordingState::Apply(const RecordedEvent& event) {
       Subtract(&site.values.inuse_bytes, bytes);
       --accounts_[site.account].num_live;
       Subtract(&accounts_[site.account].in_use, bytes);
-      live_.erase(event.id);
+      Remove(event);
       break;
     }
     case RecordedKind::kAllocAndFree: {
@@ -159,9 +176,7 @@ void RecordingState::Apply(const RecordedEvent& event) {
       --site.values.inuse_objects;
       Subtract(&site.values.inuse_bytes, bytes);
       Subtract(&accounts_[site.account].in_use, bytes);
-      const auto found = live_.find(event.id);
-      moved_ = {event.site, bytes, found == live_.end() ? 0 : found->second.time};
-      if (found != live_.end()) live_.erase(found);
+      moved_ = {event.site, bytes, Remove(event)};
       break;
     }
     case RecordedKind::kMoveTo: {
