@@ -524,11 +524,9 @@ FlightEvents CopyFlight(ProfilerImpl& profiler) {
 // known at the start: there it is the bytes in use.
 void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
   LedgerState& state = flight->state;
-  std::vector<bool> has_new_peak(kAccounts);
-  for (AccountId account = 0; account < kAccounts; ++account) {
-    const int64_t peak = profiler.ledger().PeakTime(account);
-    has_new_peak[static_cast<size_t>(account)] = peak > flight->start;
-  }
+  const auto has_new_peak = [&](AccountId account) {
+    return state.accounts[static_cast<size_t>(account)].peak_time > flight->start;
+  };
   for (const auto& [shard, events] : flight->shards) {
     for (size_t i = events.size(); i-- > 0;) {
       const bool is_last = !events[i].is_continued || i + 1 == events.size();
@@ -538,12 +536,13 @@ void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
   }
   for (size_t site = 0; site < state.sites.size(); ++site) {
     SiteTotals& totals = state.sites[site];
-    if (!has_new_peak[profiler.sites().At(static_cast<SiteId>(site)).account]) continue;
+    if (!has_new_peak(profiler.sites().At(static_cast<SiteId>(site)).account)) continue;
     totals.peak_objects = totals.inuse_objects;
     totals.peak_bytes = totals.inuse_bytes;
   }
-  for (size_t account = 0; account < state.accounts.size(); ++account) {
-    if (has_new_peak[account]) state.accounts[account].peak_bytes_in_use = state.accounts[account].bytes_in_use;
+  for (AccountId account = 0; account < kAccounts; ++account) {
+    AccountTotals& totals = state.accounts[static_cast<size_t>(account)];
+    if (has_new_peak(account)) totals.peak_bytes_in_use = totals.bytes_in_use;
   }
 }
 

@@ -469,6 +469,7 @@ Ledger::Entered Ledger::Change::Complete() {
 AccountTotals Ledger::SumOf(AccountId account) const {
   AccountTotals totals;
   totals.peak_bytes_in_use = common_[account].peak;
+  totals.peak_time = common_[account].peak_time;
   ForEachActiveShard([&](const Shard& shard) {
     const Account& part = shard.accounts[account];
     totals.bytes_in_use += part.in_use();
@@ -698,11 +699,6 @@ void Ledger::LogOnly(RecordedKind kind, uint64_t id, int64_t bytes) {
   if (shard == nullptr) return;
   SpinLockHolder hold(shard->lock);
   Log(*shard, kind, id, kNoRecordedSite, bytes);
-}
-
-int64_t Ledger::PeakTime(AccountId account) const {
-  SpinLockHolder hold(all_lock_);
-  return common_[account].peak_time;
 }
 
 void Ledger::AbandonSnapshotInChild() {

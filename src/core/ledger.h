@@ -89,6 +89,7 @@ struct AccountTotals {
   int64_t largest_alloc = 0;
   int64_t pool_bytes = 0;   // in live segments
   int64_t block_bytes = 0;  // in live blocks of those segments
+  int64_t peak_time = 0;    // of the peak, in the event log's clock; 0: the log was off
 };
 
 class Ledger {
@@ -341,8 +342,6 @@ class Ledger {
   int64_t CollectEvents() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Writes an event of this thread that changes no total (kFailed, kTags), if the log is on.
   void LogOnly(RecordedKind kind, uint64_t id, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // The time of the account's last peak that was reached while the log was on; 0: there is none.
-  int64_t PeakTime(AccountId account) const;
 
   // Makes the present bytes in use the account's peak.
   void ResetPeak(AccountId account);
