@@ -1,6 +1,10 @@
-// What does recording cost on a real program's allocations? Replays a trace (docs/trace.md), tracked and untracked.
+// What does tracking cost on a real program's allocations? Replays a recording (docs/recording.md), tracked and
+// untracked.
 //
-// usage: gzip -dc benchmarks/traces/llm_server.trace.gz | replay_bench [ROUNDS]
+// usage: replay_bench benchmarks/llm_server.hbmrec [ROUNDS]
+//
+// Only allocations and frees are replayed, in one thread and without pauses. Buffers from before the recording, and
+// segments and blocks of pools, are left out.
 //
 // Each allocation descends a call chain as deep as its recorded stack. Each stack has a different path; paths differ in
 // their innermost calls. Buffers have the recorded sizes, and reuse addresses as they did in the program.
@@ -10,19 +14,58 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
 #include <memory>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/call_chain.h"
-#include "benchmarks/trace.h"
 #include "hbmprof/profiler.h"
+#include "src/export/recording.h"
 
 namespace hbmprof::benchmarks {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// The allocations and frees of a recording.
+struct Trace {
+  struct Event {
+    uint32_t buffer;
+    int32_t stack;  // index of `depths`; -1: a free
+    int64_t bytes;  // of an allocation
+  };
+  std::vector<size_t> depths;  // of the stacks, in frames
+  std::vector<Event> events;
+};
+
+// Errors: those of RecordingReader::Open; kInvalidArgument if there is no event to replay.
+absl::StatusOr<Trace> ReadTrace(const std::string& path) {
+  using internal::RecordedKind;
+  using internal::RecordingTables;
+  const absl::StatusOr<std::unique_ptr<internal::RecordingReader>> recording = internal::RecordingReader::Open(path);
+  if (!recording.ok()) return recording.status();
+  const RecordingTables& tables = (*recording)->tables();
+  Trace trace;
+  for (const Snapshot::Stack& stack : tables.names.stacks) trace.depths.push_back(stack.return_addresses.size());
+  std::unordered_map<uint64_t, uint32_t> numbers;  // of the buffers, by id
+  std::unordered_map<uint64_t, bool> is_live;
+  internal::RecordedEvent event;
+  while ((*recording)->Next(&event)) {
+    if (event.kind != RecordedKind::kAlloc && event.kind != RecordedKind::kFree) continue;
+    if (tables.site_kinds[event.site] != RecordingTables::SiteKind::kPlain) continue;
+    const bool is_alloc = event.kind == RecordedKind::kAlloc;
+    bool& live = is_live[event.id];
+    if (live == is_alloc) continue;
+    live = is_alloc;
+    const uint32_t buffer = numbers.try_emplace(event.id, static_cast<uint32_t>(numbers.size())).first->second;
+    trace.events.push_back(
+        {buffer, is_alloc ? static_cast<int32_t>(tables.sites[event.site].stack) : -1, is_alloc ? event.bytes : 0});
+  }
+  if (trace.events.empty()) return absl::InvalidArgumentError(path + ": holds no allocation that can be replayed");
+  return trace;
+}
 
 BufferId IdOf(uint32_t buffer) { return BufferId((uint64_t{1} << 40) + uint64_t{buffer} * 512); }
 
@@ -80,24 +123,24 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-int Main(int rounds) {
-  const absl::StatusOr<Trace> read = ReadTrace(std::cin);
+int Main(const std::string& path, int rounds) {
+  const absl::StatusOr<Trace> read = ReadTrace(path);
   if (!read.ok()) {
-    std::fprintf(stderr, "replay_bench: %s\n", read.status().ToString().c_str());
+    std::fprintf(stderr, "replay_bench: %s\n", std::string(read.status().message()).c_str());
     return 1;
   }
   const Trace& trace = *read;
 
   auto measuring = std::make_unique<Profiler>();
-  TimedReplay({{{}}, {{0, 0, 1}}, 1}, {{1, 0}}, measuring.get());
+  TimedReplay({{0}, {{0, 0, 1}}}, {{1, 0}}, measuring.get());
   const int frames_above = FramesAbove(*measuring);
   measuring.reset();
 
   std::vector<Path> paths;
   int stack_bits = 1;
-  while (trace.stacks.size() >> stack_bits != 0) ++stack_bits;
-  for (size_t i = 0; i < trace.stacks.size(); ++i) {
-    const int depth = std::max(1, static_cast<int>(trace.stacks[i].size()) - frames_above);
+  while (trace.depths.size() >> stack_bits != 0) ++stack_bits;
+  for (size_t i = 0; i < trace.depths.size(); ++i) {
+    const int depth = std::max(1, static_cast<int>(trace.depths[i]) - frames_above);
     // Descend takes one bit for each call except the last, the outermost call first.
     const int shift = std::clamp(depth - 1 - stack_bits, 0, 63);
     paths.push_back({depth, static_cast<uint64_t>(i) << shift});
@@ -111,11 +154,11 @@ int Main(int rounds) {
     highest = std::max(highest, live);
     if (event.stack < 0) continue;
     ++allocations;
-    frames += trace.stacks[static_cast<size_t>(event.stack)].size();
+    frames += trace.depths[static_cast<size_t>(event.stack)];
   }
   std::printf(
       "%zu events, %lld allocations at %zu stacks, %.1f frames on average, %lld live at most, %lld at the end\n",
-      trace.events.size(), static_cast<long long>(allocations), trace.stacks.size(),
+      trace.events.size(), static_cast<long long>(allocations), trace.depths.size(),
       static_cast<double>(frames) / static_cast<double>(allocations), static_cast<long long>(highest),
       static_cast<long long>(live));
 
@@ -141,4 +184,10 @@ int Main(int rounds) {
 }  // namespace
 }  // namespace hbmprof::benchmarks
 
-int main(int argc, char** argv) { return hbmprof::benchmarks::Main(argc > 1 ? std::max(1, std::atoi(argv[1])) : 21); }
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: replay_bench RECORDING [ROUNDS]\n");
+    return 2;
+  }
+  return hbmprof::benchmarks::Main(argv[1], argc > 2 ? std::max(1, std::atoi(argv[2])) : 21);
+}

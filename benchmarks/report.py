@@ -202,13 +202,12 @@ def main():
   print_threads(runs)
   print_memory(runs)
   if options.all:
-    trace = os.path.join(ROOT, "benchmarks", "traces", "llm_server.trace.gz")
-    for command in ("scaling_bench", "dump_bench", f"gzip -dc '{trace}' | replay_bench"):
-      program = command.split()[-1]
+    recording = os.path.join(ROOT, "benchmarks", "llm_server.hbmrec")
+    for program, *arguments in (["scaling_bench"], ["dump_bench"], ["replay_bench", recording]):
       path = os.path.join(options.build, "benchmarks", program)
       print(f"\n`{program}`:\n```", flush=True)
       if os.path.exists(path):
-        subprocess.run(command.replace(program, f"'{path}'"), shell=True, check=False)
+        subprocess.run([path, *arguments], check=False)
       else:
         print("not built here")
       print("```")

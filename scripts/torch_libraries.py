@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Reads libc10.so and libc10_cuda.so of PyTorch releases from PyPI's wheels, for the tests that run them.
+"""Reads libc10.so, libc10_cuda.so and _memory_viz.py of PyTorch releases from PyPI's wheels, for the tests that run them.
 
 usage: scripts/torch_libraries.py FOLDER RELEASE...
 
-Writes FOLDER/RELEASE/libc10.so and libc10_cuda.so; does nothing for a release that is there. "newest" is the newest
-release that pip finds. The wheels have 500 to 900 MB, the two libraries 2 MB: only those are read, by HTTP range
-requests. pip finds the wheels, so its configuration says where from. Exits 1 if a release could not be read; the last
+Writes these three files to FOLDER/RELEASE; does nothing for a release that is there. "newest" is the newest release
+that pip finds. The wheels have 500 to 900 MB, the three files 2 MB: only those are read, by HTTP range requests. pip finds the wheels, so its configuration says where from. Exits 1 if a release could not be read; the last
 line says why.
 
 The libraries look for a CUDA runtime in FOLDER/../nvidia (their RPATH) before LD_LIBRARY_PATH: there must be none if a
@@ -20,7 +19,7 @@ import sys
 import urllib.request
 import zipfile
 
-LIBRARIES = ("libc10.so", "libc10_cuda.so")
+FILES = ("torch/lib/libc10.so", "torch/lib/libc10_cuda.so", "torch/cuda/_memory_viz.py")
 # The libraries have no Python in them: any CPython's wheel serves.
 WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"]
 PLATFORMS = ("manylinux1_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64")
@@ -83,13 +82,14 @@ class RemoteFile(io.RawIOBase):
 
 
 def read_release(folder, release):
-    """Writes the release's libraries to `folder`, all or none."""
+    """Writes the release's files to `folder`, all or none."""
     with zipfile.ZipFile(io.BufferedReader(RemoteFile(wheel_url(release)))) as wheel:
         new = folder.with_name(folder.name + ".new")
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        for library in LIBRARIES:
-            (new / library).write_bytes(wheel.read(f"torch/lib/{library}"))
+        for file in FILES:
+            (new / pathlib.Path(file).name).write_bytes(wheel.read(file))
+        shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)
 
 
@@ -99,7 +99,7 @@ def main(arguments):
     failed = ""
     for release in arguments[1:]:
         folder = pathlib.Path(arguments[0]) / release
-        if folder.exists():
+        if all((folder / pathlib.Path(file).name).exists() for file in FILES):
             continue
         try:
             read_release(folder, release)

@@ -16,8 +16,8 @@ HBMPROF_METRICS_PACKAGES=(prometheus)
 HBMPROF_PYPI_PACKAGES=(python3-pip)
 # The second compiler, and the formatter that a test runs.
 HBMPROF_CLANG_PACKAGES=(clang clang-format)
-# The browser for the report's tests.
-HBMPROF_BROWSER_PACKAGES=(chromium)
+# The browser for the report's tests, and Node.js for Perfetto's trace processor.
+HBMPROF_BROWSER_PACKAGES=(chromium nodejs)
 
 hbmprof_die() {
   echo "error: $*" >&2

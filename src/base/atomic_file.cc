@@ -198,24 +198,21 @@ class Replacement {
 
   // Writes the file. Returns nullopt, and has no effect, if the system does not support unnamed files or cannot give
   // them a name.
-  std::optional<absl::Status> Write(Method method, std::string_view bytes) {
+  std::optional<absl::Status> Write(Method method, const std::function<absl::Status(FileOutput&)>& write) {
     if (method == Method::kUnnamed) {
       file_.Reset(OpenAt(directory_, ".", O_TMPFILE | O_WRONLY, CreationMode()));
       if (file_.get() < 0) return std::nullopt;
     } else if (const int error = CreateNamed()) {
       return WriteFailure(target_.path, "create", error);
     }
-    const char* step = "set the permissions";
     int error = Prepare();
-    if (error == 0) {
-      step = "write";
-      error = WriteAll(file_.get(), bytes);
-    }
-    if (error == 0) {
-      step = "fsync";
-      error = Sync(file_.get());
-    }
-    if (error != 0) return WriteFailure(target_.path, step, error);
+    if (error != 0) return WriteFailure(target_.path, "set the permissions", error);
+    FileOutput output(file_.get(), target_.path);
+    absl::Status status = write(output);
+    if (status.ok()) status = output.Flush();
+    if (!status.ok()) return status;
+    error = Sync(file_.get());
+    if (error != 0) return WriteFailure(target_.path, "fsync", error);
     error = target_.exists ? EEXIST : method == Method::kUnnamed ? LinkTo(target_.base) : RenameToNew();
     if (error == EEXIST && (rules_.must_be_new || rules_.only_over == FileIdentity())) return Exists(target_.path);
     if (error == EEXIST) return Replace(method);
@@ -345,7 +342,43 @@ FileIdentity IdentityOf(std::string_view path) {
   return stat(std::string(path).c_str(), &info) == 0 ? IdentityFrom(info) : FileIdentity();
 }
 
+absl::Status FileOutput::Append(std::string_view bytes) {
+  constexpr size_t kBufferBytes = 1 << 16;
+  if (!status_.ok()) return status_;
+  if (buffer_.size() + bytes.size() > kBufferBytes) {
+    if (const absl::Status status = Flush(); !status.ok()) return status;
+  }
+  if (bytes.size() < kBufferBytes) {
+    buffer_.append(bytes);
+    return absl::OkStatus();
+  }
+  if (const int error = WriteAll(fd_, bytes)) return status_ = WriteFailure(path_, "write", error);
+  written_ += static_cast<int64_t>(bytes.size());
+  return absl::OkStatus();
+}
+
+absl::Status FileOutput::Overwrite(int64_t offset, std::string_view bytes) {
+  if (const absl::Status status = Flush(); !status.ok()) return status;
+  const ssize_t done = RetryOnSignal([&] { return pwrite(fd_, bytes.data(), bytes.size(), offset); });
+  if (done == static_cast<ssize_t>(bytes.size())) return absl::OkStatus();
+  return status_ = WriteFailure(path_, "write", done < 0 ? errno : EIO);
+}
+
+absl::Status FileOutput::Flush() {
+  if (!status_.ok() || buffer_.empty()) return status_;
+  if (const int error = WriteAll(fd_, buffer_)) return status_ = WriteFailure(path_, "write", error);
+  written_ += static_cast<int64_t>(buffer_.size());
+  buffer_.clear();
+  return absl::OkStatus();
+}
+
 absl::Status WriteFileAtomically(std::string_view path, std::string_view bytes, const FileRules& rules) {
+  return WriteFileAtomically(
+      path, [bytes](FileOutput& output) { return output.Append(bytes); }, rules);
+}
+
+absl::Status WriteFileAtomically(std::string_view path, const std::function<absl::Status(FileOutput&)>& write,
+                                 const FileRules& rules) {
   Target target;
   target.path = std::string(path);
   if (const absl::Status status = Resolve(!rules.must_be_new, &target); !status.ok()) return status;
@@ -358,7 +391,7 @@ absl::Status WriteFileAtomically(std::string_view path, std::string_view bytes, 
   RemoveStale(target.directory.get());
   for (const auto method : {Replacement::Method::kUnnamed, Replacement::Method::kNamed}) {
     Replacement replacement(target, rules);
-    const std::optional<absl::Status> status = replacement.Write(method, bytes);
+    const std::optional<absl::Status> status = replacement.Write(method, write);
     if (!status.has_value()) continue;
     if (!status->ok()) return *status;
     struct stat info;

@@ -1,4 +1,5 @@
 // WriteFileAtomically: replaces a file in one step: at any time, a reader sees either the old or the complete new file.
+// FileOutput: the file while its parts are written.
 // WriteInPlace: writes a file that is already open, for a process that can open no more files.
 #ifndef HBMPROF_SRC_BASE_ATOMIC_FILE_H_
 #define HBMPROF_SRC_BASE_ATOMIC_FILE_H_
@@ -6,9 +7,12 @@
 #include <sys/types.h>
 #include <time.h>
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "src/base/descriptor.h"
@@ -64,6 +68,37 @@ inline constexpr FileRules kAsAnyCommand{{0666, true}, false, std::nullopt, null
 // size or descriptor limit), kInternal. After an error `path` is unchanged and there is no temporary file. Throws only
 // std::bad_alloc. Any thread may call it.
 absl::Status WriteFileAtomically(std::string_view path, std::string_view bytes, const FileRules& rules = {});
+
+// A file that is being written in parts. At most 64 KiB are kept in memory until they are written.
+// After an error, all further calls return the same error. One thread at a time.
+class FileOutput {
+ public:
+  // `path` is used in messages. Takes no ownership of `fd`, an empty file.
+  FileOutput(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  FileOutput(const FileOutput&) = delete;
+  FileOutput& operator=(const FileOutput&) = delete;
+
+  absl::Status Append(std::string_view bytes);
+  // Replaces bytes that were appended before.
+  absl::Status Overwrite(int64_t offset, std::string_view bytes);
+  // Writes the bytes that are in memory.
+  absl::Status Flush();
+  // Bytes appended so far.
+  int64_t size() const { return written_ + static_cast<int64_t>(buffer_.size()); }
+
+ private:
+  const int fd_;
+  const std::string path_;
+  int64_t written_ = 0;
+  std::string buffer_;
+  absl::Status status_;
+};
+
+// The same as WriteFileAtomically, for a file that is too large for memory: `write` appends its bytes. An error of
+// `write` is returned, and `path` is unchanged. `write` may be called a second time, for a file system without unnamed
+// files; it must then append everything again.
+absl::Status WriteFileAtomically(std::string_view path, const std::function<absl::Status(FileOutput&)>& write,
+                                 const FileRules& rules = {});
 
 // Writes `bytes` to `fd`, an empty file with identity `identity` that WriteFileAtomically has kept open. The only
 // system calls are fstat, write, and ftruncate after an error, so the write is neither atomic nor synced. `path` is

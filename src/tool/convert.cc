@@ -4,12 +4,17 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "src/base/atomic_file.h"
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
+#include "src/tool/frame_texts.h"
+#include "src/tool/profile_source.h"
+#include "src/tool/recording_files.h"
 #include "src/tool/sums_view.h"
+#include "src/tool/to_table.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -22,46 +27,6 @@ struct ConvertOptions : ViewOptions {
   std::string output;
   std::string type;
   std::vector<std::string> by;
-};
-
-std::string Quoted(std::string_view text) {
-  return VisibleJson(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
-}
-
-// Makes the text of each location only once, although the location can be in many stacks. `write` returns the text of
-// one frame. The frames of a stack are ordered innermost first or outermost first.
-class FrameTexts {
- public:
-  using Write = std::function<std::string(const ProfileSet::ShownFrame&)>;
-  FrameTexts(const ProfileSet& profiles, std::string separator, bool outermost_first, Write write)
-      : profiles_(profiles),
-        separator_(std::move(separator)),
-        outermost_first_(outermost_first),
-        write_(std::move(write)),
-        texts_(profiles.locations().size()) {}
-
-  // Appends the frames of a stack, with the separator before each.
-  void AppendStack(uint32_t stack, std::string& out) {
-    const uint64_t* begin = profiles_.stacks().begin(stack);
-    const size_t length = profiles_.stacks().length(stack);
-    for (size_t i = 0; i < length; ++i) out += Of(begin[outermost_first_ ? length - 1 - i : i]);
-  }
-
- private:
-  const std::string& Of(uint64_t location) {
-    std::string& text = texts_[location];
-    if (!text.empty()) return text;
-    std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownLocation(location);
-    if (outermost_first_) std::reverse(frames.begin(), frames.end());
-    for (const ProfileSet::ShownFrame& frame : frames) text += separator_ + write_(frame);
-    return text;
-  }
-
-  const ProfileSet& profiles_;
-  const std::string separator_;
-  const bool outermost_first_;
-  const Write write_;
-  std::vector<std::string> texts_;  // by location
 };
 
 // Returns the labels `by` as the outermost frames: "device=GPU:0".
@@ -191,6 +156,17 @@ std::string AllAsJson(const ProfileSet& profiles) {
 }
 
 absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
+  const std::optional<TableFormat> table = TableFormatNamed(options.to);
+  if (IsRecordingFormat(options.to) || (table.has_value() && IsRecordingFile(options.files[0]))) {
+    return ConvertRecording(options.files, options.to, options.output, options.known);
+  }
+  if (table.has_value()) {
+    const absl::Status status = WriteOutput(options.output, [&](internal::FileOutput& output) {
+      return WriteSampleTable(*table, options.files, options, output);
+    });
+    if (!status.ok()) return status;
+    return kSuccess;
+  }
   const absl::StatusOr<ProfileSet> profiles = ReadView("convert", options.files, options);
   if (!profiles.ok()) return profiles.status();
   if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
@@ -213,12 +189,19 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
 }  // namespace
 
 Command AddConvertCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("convert", "Write folded stacks, speedscope's format, or JSON");
+  CLI::App* arguments = tool.add_subcommand("convert", "Write files for other viewers");
   auto options = std::make_shared<ConvertOptions>();
-  arguments->add_option("FILE", options->files, "Profiles; several profiles are combined into one")->required();
-  arguments->add_option("--to", options->to, "folded, speedscope or json")
+  arguments
+      ->add_option("FILE", options->files,
+                   "Profiles, which are combined into one (csv and ndjson: one after the other); or a recording")
+      ->required();
+  std::vector<std::string> formats = RecordingFormats();
+  formats.insert(formats.begin(), {"csv", "ndjson", "folded", "speedscope", "json"});
+  arguments
+      ->add_option("--to", options->to,
+                   "folded, speedscope, json, csv, ndjson; of a recording: csv, ndjson, xplane, perfetto, memory-viz")
       ->required()
-      ->check(CLI::IsMember({"folded", "speedscope", "json"}));
+      ->check(CLI::IsMember(formats));
   arguments->add_option("-o,--output", options->output, "Where to write (default: standard output)");
   arguments->add_option("-t,--type", options->type, "Sample type, of folded stacks (default: the profile's own)");
   arguments->add_option("-b,--by", options->by, "Labels to put above the stacks: device,kind")

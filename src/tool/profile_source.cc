@@ -8,8 +8,10 @@
 #include <string_view>
 #include <utility>
 
+#include "src/export/recording.h"
 #include "src/tool/http.h"
 #include "src/tool/profile_reader.h"
+#include "src/tool/recorded_instant.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -42,11 +44,24 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) 
   return std::nullopt;
 }
 
+bool IsRecordingFile(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  char begin[16] = {};
+  std::ifstream(path, std::ios::binary).read(begin, sizeof(begin));
+  return internal::IsRecording(std::string_view(begin, sizeof(begin)));
+}
+
 absl::StatusOr<std::string> ReadSource(const std::string& source) {
   if (IsUrl(source) && access(source.c_str(), F_OK) != 0) return HttpGet(source);
   const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(source);
   if (!process.ok()) return process.status();
   if (process->has_value()) return QueryProcess((*process)->socket, "profile");
+  if (IsRecordingFile(source)) {
+    const auto recording = internal::RecordingReader::Open(source);
+    if (!recording.ok()) return recording.status();
+    return ProfileAt(**recording, EndOf(**recording));
+  }
   absl::StatusOr<std::string> bytes = ReadFile(source);
   if (!bytes.ok() && bytes.status().code() == absl::StatusCode::kNotFound && MayBeProcess(source)) {
     return absl::NotFoundError(Cat(std::string(bytes.status().message()),

@@ -18,9 +18,13 @@ namespace hbmprof::tool {
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 
 // Returns the bytes of the profile that `source` names: standard input ("-"), a file, a URL (http or https), or the id
-// or name of a running process. Errors: those of ReadFile for a file, of QueryProcess for a process, and of HttpGet for
-// a URL; kNotFound if there is neither such a file nor such a process.
+// or name of a running process. For a file that is a recording, returns the profile of the state at its end. Errors:
+// those of ReadFile for a file, of QueryProcess for a process, of HttpGet for a URL, and of RecordingReader::Open for a
+// recording; kNotFound if there is neither such a file nor such a process.
 absl::StatusOr<std::string> ReadSource(const std::string& source);
+
+// Returns whether `path` is a regular file that begins as a recording does.
+bool IsRecordingFile(const std::string& path);
 
 }  // namespace hbmprof::tool
 

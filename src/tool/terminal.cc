@@ -21,16 +21,6 @@ std::string_view Variable(const char* name) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-bool IsUtf8Locale() {
-  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    std::string locale(Variable(name));
-    if (locale.empty()) continue;
-    std::transform(locale.begin(), locale.end(), locale.begin(), [](unsigned char c) { return std::tolower(c); });
-    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
-  }
-  return false;
-}
-
 size_t TerminalRows() {
   winsize size = {};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_row : 0;
@@ -41,6 +31,16 @@ size_t TerminalRows() {
 bool IsTerminal(int descriptor) {
   const std::string_view kind = Variable("TERM");
   return !kind.empty() && kind != "dumb" && isatty(descriptor) != 0;
+}
+
+bool IsUtf8Locale() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    std::string locale(Variable(name));
+    if (locale.empty()) continue;
+    std::transform(locale.begin(), locale.end(), locale.begin(), [](unsigned char c) { return std::tolower(c); });
+    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+  }
+  return false;
 }
 
 std::string Colored(std::string visible, Tone tone) {

@@ -10,6 +10,9 @@ namespace hbmprof::tool {
 // Whether the descriptor is a terminal that can move its cursor. False if TERM is unset, empty or "dumb".
 bool IsTerminal(int descriptor);
 
+// Whether the locale of the environment has the character set UTF-8.
+bool IsUtf8Locale();
+
 enum class Tone { kPlain, kGrowth, kDecrease, kWarning };
 
 // Returns `visible` in the colour of `tone`. Returns it unchanged if standard output is not a terminal or NO_COLOR is

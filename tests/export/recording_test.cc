@@ -60,9 +60,9 @@ MadeRecording SmallRecording() {
       .SetTags(25, recording.TagSet({{"model", "base"}}), worker)
       .Free(30, 0x7000)
       .Move(40, 0x8000, 2048, moved)
-      .Failed(50, int64_t{1} << 40, page)
       .FreeBlock(60, 0x8000000000010000, segment)
       .Mark(70, "after.pb.gz");
+  recording.Add({MadeRecording::kStart + 75, 3, int64_t{1} << 40, kNoRecordedSite, 0, RecordedKind::kFailed});
   recording.Add({MadeRecording::kStart + 80, 0, 0, kNoRecordedSite, 0, RecordedKind::kResetPeak});
   DriverSample sample;
   sample.time = 45;
@@ -351,6 +351,25 @@ TEST(RecordingStateTest, EqualsAModelAfterEachChange) {
     ASSERT_EQ(stats.bytes_reserved, model.in_use[segment].second);
     ASSERT_EQ(stats.num_live, static_cast<int64_t>(live.size()) + 1);
   }
+}
+
+TEST(RecordingStateTest, TheEndOfAnEarlierBufferKeepsItsSuccessor) {
+  MadeRecording made;
+  const uint32_t first = made.Site({{"first"}});
+  const uint32_t second = made.Site({{"second"}});
+  RecordingState state(made.tables());
+  state.Apply({10, 0x100, 4, first, 0, RecordedKind::kAlloc, false});
+  state.Apply({20, 0x100, 8, second, 0, RecordedKind::kAlloc, false});
+  state.Apply({30, 0x100, 4, first, 0, RecordedKind::kFree, false});
+  ASSERT_EQ(state.live().size(), 1u);
+  EXPECT_EQ(state.live().at(0x100).site, second);
+  EXPECT_EQ(state.bytes_in_use(0), 8);
+  // A renamed buffer keeps the time of its allocation.
+  state.Apply({40, 0x100, 8, second, 0, RecordedKind::kMoveFrom, true});
+  state.Apply({40, 0x900, 8, second, 0, RecordedKind::kMoveTo, false});
+  ASSERT_EQ(state.live().count(0x900), 1u);
+  EXPECT_EQ(state.live().at(0x900).time, 20);
+  EXPECT_EQ(state.live().size(), 1u);
 }
 
 TEST(RecordingStateTest, SnapshotIsAProfile) {

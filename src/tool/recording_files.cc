@@ -1,0 +1,77 @@
+// See recording_files.h.
+#include "src/tool/recording_files.h"
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <optional>
+
+#include "src/tool/arithmetic.h"
+#include "src/tool/command.h"
+#include "src/tool/text.h"
+#include "src/tool/to_table.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct Format {
+  const char* name;
+  absl::Status (*write)(internal::RecordingReader&, const RecordedStacks&, internal::FileOutput&, Progress&);
+};
+constexpr Format kFormats[] = {{"xplane", &WriteXplane}, {"perfetto", &WritePerfetto}, {"memory-viz", &WriteMemoryViz}};
+
+const Format* FormatNamed(const std::string& name) {
+  const Format* const found = std::find_if(std::begin(kFormats), std::end(kFormats),
+                                           [&name](const Format& format) { return name == format.name; });
+  return found == std::end(kFormats) ? nullptr : found;
+}
+
+}  // namespace
+
+bool IsRecordingFormat(const std::string& name) { return FormatNamed(name) != nullptr; }
+
+std::vector<std::string> RecordingFormats() {
+  std::vector<std::string> names;
+  for (const Format& format : kFormats) names.emplace_back(format.name);
+  return names;
+}
+
+absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, const std::string& format,
+                                     const std::string& output, const std::vector<std::string>& known) {
+  if (files.size() != 1) {
+    return absl::InvalidArgumentError(Cat("--to ", format, " takes one recording, not ", files.size()));
+  }
+  const std::optional<TableFormat> table = TableFormatNamed(format);
+  if (output.empty() && !table.has_value()) {
+    return absl::InvalidArgumentError(Cat("--to ", format, " writes a binary file: name it with -o FILE"));
+  }
+  absl::StatusOr<std::unique_ptr<internal::RecordingReader>> recording = internal::RecordingReader::Open(files[0]);
+  if (!recording.ok()) return recording.status();
+  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(known);
+  if (!libraries.ok()) return libraries.status();
+  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make((*recording)->tables(), *libraries);
+  if (!stacks.ok()) return stacks.status();
+  const absl::Status status = WriteOutput(output, [&](internal::FileOutput& file) {
+    Progress progress(static_cast<size_t>(std::max<int64_t>((*recording)->event_count(), 0)), "events converted");
+    if (table.has_value()) return WriteEventTable(*table, **recording, *stacks, file, progress);
+    return FormatNamed(format)->write(**recording, *stacks, file, progress);
+  });
+  if (!status.ok()) return status;
+  WarnOfGaps("convert", files[0], **recording);
+  return kSuccess;
+}
+
+void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording) {
+  if (!recording.problem().empty()) PrintError(command, Cat(path, ": ", recording.problem()));
+  if (!recording.lost().empty()) {
+    int64_t count = 0;
+    for (const internal::LostEvents& lost : recording.lost()) count = Plus(count, lost.count);
+    PrintError(command, Cat(path, ": events are missing in ", recording.lost().size(), " intervals (",
+                            count == 0 ? "number not known" : Cat(count), "): the values are not exact from there on"));
+  }
+  if (!recording.tables().live_is_complete) {
+    PrintError(command, Cat(path, ": the list of buffers from before the recording is incomplete"));
+  }
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,47 @@
+// Files for other viewers of memory over time, made from a recording. docs/timeline.md describes them.
+//
+// All functions read the events from the beginning, one or more times, and keep no more of them in memory than the live
+// buffers. One thread at a time. Errors: those of `output`; kResourceExhausted if the viewer's format cannot hold the
+// recording.
+#ifndef HBMPROF_SRC_TOOL_RECORDING_FILES_H_
+#define HBMPROF_SRC_TOOL_RECORDING_FILES_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "src/base/atomic_file.h"
+#include "src/export/recording.h"
+#include "src/tool/progress.h"
+#include "src/tool/recorded_stacks.h"
+
+namespace hbmprof::tool {
+
+// XProf's XSpace (HOST.xplane.pb), for its tool Memory Profile.
+absl::Status WriteXplane(internal::RecordingReader& recording, const RecordedStacks& stacks,
+                         internal::FileOutput& output, Progress& progress);
+// Perfetto's trace: counters, tags as slices, failed allocations, and heap profiles at the marks and at the peaks.
+absl::Status WritePerfetto(internal::RecordingReader& recording, const RecordedStacks& stacks,
+                           internal::FileOutput& output, Progress& progress);
+// The snapshot of PyTorch's memory_viz: a pickle of protocol 2.
+absl::Status WriteMemoryViz(internal::RecordingReader& recording, const RecordedStacks& stacks,
+                            internal::FileOutput& output, Progress& progress);
+
+// The formats of `hbmprof convert --to` that are made from a recording only.
+bool IsRecordingFormat(const std::string& name);
+std::vector<std::string> RecordingFormats();
+// Writes the only one of `files`, a recording, in this format or as a table (to_table.h) to the file `output`; a table
+// without `output` to standard output. `known`: regular expressions for
+// further libraries (own_code.h). Prints a warning to stderr if the recording is incomplete. Returns the exit code.
+// Errors: those of RecordingReader::Open, KnownLibraries::Make and of writing a file; kInvalidArgument for several
+// files, or without `output`.
+absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, const std::string& format,
+                                     const std::string& output, const std::vector<std::string>& known);
+
+// Prints to stderr what a recording does not show: damage, lost events, buffers from before its start.
+void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_RECORDING_FILES_H_

@@ -1,0 +1,222 @@
+// `hbmprof who`: finds the buffers to which an address belonged.
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/tool/arithmetic.h"
+#include "src/tool/command.h"
+#include "src/tool/recorded_instant.h"
+#include "src/tool/recorded_stacks.h"
+#include "src/tool/recording_files.h"
+#include "src/tool/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::AddressOfBuffer;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingState;
+using internal::RecordingTables;
+
+struct WhoOptions {
+  std::string file;
+  std::string address;
+  std::string time;
+};
+
+// A buffer that contained the address.
+struct Owner {
+  uint64_t id = 0;
+  uint32_t site = 0;
+  int64_t bytes = 0;
+  std::optional<int64_t> allocated;  // not set: before the recording
+  std::optional<int64_t> freed;      // not set: live at the end
+  uint16_t freeing_thread = 0;
+  uint16_t thread = 0;
+
+  bool IsLiveAt(int64_t time) const {
+    return allocated.value_or(INT64_MIN) <= time && time < freed.value_or(INT64_MAX);
+  }
+};
+
+bool Contains(uint64_t id, int64_t bytes, uint64_t address) {
+  const std::optional<uint64_t> start = AddressOfBuffer(id);
+  // A buffer of 0 bytes has its own address.
+  return start.has_value() && address >= *start &&
+         address - *start < static_cast<uint64_t>(std::max<int64_t>(bytes, 1));
+}
+
+// Returns the buffers that contained the address, in the order of their allocations.
+std::vector<Owner> OwnersOf(RecordingReader& recording, uint64_t address) {
+  std::vector<Owner> owners;
+  const auto end = [&](const RecordedEvent& event) {
+    for (Owner& owner : owners) {
+      if (owner.id != event.id || owner.site != event.site || owner.freed.has_value()) continue;
+      owner.freed = event.time;
+      owner.freeing_thread = event.thread;
+    }
+  };
+  for (const RecordingTables::Live& live : recording.tables().live) {
+    if (Contains(live.id, live.bytes, address)) owners.push_back({live.id, live.site, live.bytes, {}, {}, 0, 0});
+  }
+  RecordedEvent event;
+  recording.Rewind();
+  while (recording.Next(&event)) {
+    const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kMoveTo;
+    const bool ends = event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom;
+    if ((!begins && !ends && event.kind != RecordedKind::kUndoFree) || !Contains(event.id, event.bytes, address)) {
+      continue;
+    }
+    if (begins) owners.push_back({event.id, event.site, event.bytes, event.time, {}, 0, event.thread});
+    if (ends) end(event);
+    if (event.kind == RecordedKind::kUndoFree) {
+      const auto last = std::find_if(owners.rbegin(), owners.rend(), [&](const Owner& owner) {
+        return owner.id == event.id && owner.site == event.site;
+      });
+      if (last != owners.rend()) last->freed.reset();
+    }
+  }
+  return owners;
+}
+
+class Writer {
+ public:
+  Writer(const RecordingReader& recording, const RecordedStacks& stacks)
+      : tables_(recording.tables()), stacks_(stacks) {}
+
+  std::string OwnerText(const Owner& owner, uint64_t address) const {
+    const uint64_t start = *AddressOfBuffer(owner.id);
+    std::string text = BufferText(start, owner.site, owner.bytes);
+    text += Cat("  offset    ", address - start, " of ", owner.bytes, " bytes\n");
+    text += "  allocated " +
+            (owner.allocated.has_value() ? TimeText(tables_, *owner.allocated) + ByThread(owner.thread)
+                                         : std::string("before the recording")) +
+            "\n";
+    text += "  freed     " +
+            (owner.freed.has_value() ? TimeText(tables_, *owner.freed) + ByThread(owner.freeing_thread)
+                                     : std::string("not before the end of the recording")) +
+            "\n";
+    for (const auto& [key, value] : tables_.sites[owner.site].tags) text += Cat("  tag       ", key, "=", value, "\n");
+    for (const uint32_t number : stacks_.stack(tables_.sites[owner.site].stack)) {
+      const RecordedStacks::Frame& frame = stacks_.frames()[number];
+      const std::string position = frame.Position();
+      text += Cat("    ", frame.name, position.empty() ? "" : "  ", position, "\n");
+    }
+    return text;
+  }
+
+  std::string NeighbourText(const char* where, uint64_t id, const RecordingState::Buffer& buffer) const {
+    const uint64_t start = *AddressOfBuffer(id);
+    return Cat("  ", where, BufferText(start, buffer.site, buffer.bytes));
+  }
+
+ private:
+  static std::string Hex(uint64_t value) {
+    char text[24];
+    std::snprintf(text, sizeof(text), "0x%llx", static_cast<unsigned long long>(value));
+    return text;
+  }
+  std::string ByThread(uint16_t thread) const {
+    const RecordingTables::Thread& by = tables_.threads[thread];
+    return Cat(", by thread ", by.id, by.name.empty() ? "" : " ", by.name);
+  }
+  std::string BufferText(uint64_t start, uint32_t site, int64_t bytes) const {
+    const Snapshot::Sample& sample = tables_.sites[site];
+    return Cat(Hex(start), " to ", Hex(start + static_cast<uint64_t>(bytes)), "  ", FormatValue(bytes, "bytes"), "  ",
+               tables_.names.devices[sample.device].name, " ", MemoryKindName(sample.kind), "  ",
+               stacks_.own_frame(sample.stack).name, "\n");
+  }
+
+  const RecordingTables& tables_;
+  const RecordedStacks& stacks_;
+};
+
+// Returns the nearest live buffers before and after the address, which do not contain it.
+std::string NeighboursText(RecordingReader& recording, const Writer& writer, uint64_t address, int64_t time) {
+  const RecordingState state = StateAt(recording, InstantAt(recording, time));
+  const std::pair<const uint64_t, RecordingState::Buffer>* before = nullptr;
+  const std::pair<const uint64_t, RecordingState::Buffer>* after = nullptr;
+  uint64_t before_start = 0;
+  uint64_t after_start = UINT64_MAX;
+  for (const auto& entry : state.live()) {
+    const std::optional<uint64_t> start = AddressOfBuffer(entry.first);
+    if (!start.has_value() || Contains(entry.first, entry.second.bytes, address)) continue;
+    if (*start < address && (before == nullptr || *start > before_start)) {
+      before = &entry;
+      before_start = *start;
+    } else if (*start > address && *start < after_start) {
+      after = &entry;
+      after_start = *start;
+    }
+  }
+  std::string text = Cat("Live next to it at ", TimeText(recording.tables(), time), ":\n");
+  text += before == nullptr ? "  nothing before it\n" : writer.NeighbourText("before  ", before->first, before->second);
+  text += after == nullptr ? "  nothing after it\n" : writer.NeighbourText("after   ", after->first, after->second);
+  return text;
+}
+
+absl::StatusOr<int> RunWho(const WhoOptions& options) {
+  char* end = nullptr;
+  errno = 0;
+  const uint64_t address = std::strtoull(options.address.c_str(), &end, 0);
+  if (options.address.empty() || *end != '\0' || errno != 0 || options.address[0] == '-') {
+    return absl::InvalidArgumentError(Cat("'", options.address, "' is not an address such as 0x7f0000200000"));
+  }
+  absl::StatusOr<std::unique_ptr<RecordingReader>> opened = RecordingReader::Open(options.file);
+  if (!opened.ok()) return opened.status();
+  RecordingReader& recording = **opened;
+  std::optional<int64_t> time;
+  if (!options.time.empty()) {
+    const absl::StatusOr<int64_t> parsed = ParseRecordedTime(recording, options.time);
+    if (!parsed.ok())
+      return absl::Status(parsed.status().code(), Cat(options.file, ": ", std::string(parsed.status().message())));
+    time = *parsed;
+  }
+  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make({});
+  if (!libraries.ok()) return libraries.status();
+  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make(recording.tables(), *libraries);
+  if (!stacks.ok()) return stacks.status();
+
+  std::vector<Owner> owners = OwnersOf(recording, address);
+  const size_t all = owners.size();
+  if (time.has_value()) {
+    owners.erase(
+        std::remove_if(owners.begin(), owners.end(), [&](const Owner& owner) { return !owner.IsLiveAt(*time); }),
+        owners.end());
+  }
+  const Writer writer(recording, *stacks);
+  std::string text;
+  constexpr size_t kMostShown = 10;
+  // The latest one is the likeliest cause of a fault.
+  for (size_t i = owners.size(); i > 0 && i + kMostShown > owners.size(); --i) {
+    text += writer.OwnerText(owners[i - 1], address) + "\n";
+  }
+  if (owners.size() > kMostShown)
+    text += Cat("... and ", owners.size() - kMostShown, " earlier ones; --time selects one\n\n");
+  if (owners.empty()) {
+    text += time.has_value() && all != 0 ? Cat("No buffer had the address then; ", all, " had it at other times.\n")
+                                         : std::string("No recorded buffer had the address.\n");
+  }
+  text += NeighboursText(recording, writer, address, time.value_or(recording.end_time()));
+  Print(text);
+  WarnOfGaps("who", options.file, recording);
+  return owners.empty() ? kFinding : kSuccess;
+}
+
+}  // namespace
+
+Command AddWhoCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("who", "Show which buffers of a recording had an address");
+  auto options = std::make_shared<WhoOptions>();
+  arguments->add_option("FILE", options->file, "A recording")->required();
+  arguments->add_option("ADDRESS", options->address, "An address in the buffer: 0x7f0000200000")->required();
+  arguments->add_option("--time", options->time, "Only the buffers live then: 12.5 (seconds), 2026-11-22T18:20:04Z");
+  return {arguments, [options] { return RunWho(*options); }, true};
+}
+
+}  // namespace hbmprof::tool

