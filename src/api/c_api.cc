@@ -15,6 +15,7 @@
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
 #include "hbmprof/out_of_memory.h"
+#include "hbmprof/recording.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/thread_state.h"
@@ -372,6 +373,10 @@ void hbmprof_tag_pop(void) {
 }
 
 void hbmprof_set_counter(const char* name, int64_t value) { hbmprof::SetCounter(name, value); }
+
+int hbmprof_start_recording(const char* path) { return Status(hbmprof::StartRecording(path)); }
+int hbmprof_stop_recording(void) { return Status(hbmprof::StopRecording()); }
+void hbmprof_log_memory(const char* label) { hbmprof::LogMemory(label); }
 
 int hbmprof_get_stats(int device, hbmprof_stats* stats) {
   return hbmprof_get_space_stats(device, HBMPROF_SPACE_DEVICE, stats);
