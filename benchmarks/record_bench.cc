@@ -1,7 +1,8 @@
 // What does recording cost? Compares one allocation and one free with a full stack with the same work untracked, in one
 // run.
 //
-//   CASE/{untracked,off,tracked}   each iteration descends a call chain (call_chain.h), frees a random buffer of a live
+//   CASE/{untracked,off,tracked,recorded}   each iteration descends a call chain (call_chain.h), frees a random buffer
+//   of a live
 //                                  set and allocates it again. Counter `frames`: mean depth of the recorded stacks.
 //                                  `*_block`: the buffers are blocks of a pool with one segment; `*_64segments`: 64.
 //   TagScope                       the construction and the destruction of one ScopedTag.
@@ -20,6 +21,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -31,6 +33,8 @@
 #include "benchmarks/workload.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
+#include "src/core/injected.h"
+#include "src/core/profiler_impl.h"
 
 namespace hbmprof::benchmarks {
 namespace {
@@ -45,7 +49,7 @@ struct Case {
   uint64_t segments = 0;  // if not 0: the buffers are blocks of a pool with this number of segments
 };
 
-enum class Tracking { kNone, kOff, kOn };
+enum class Tracking { kNone, kOff, kOn, kRecorded };
 
 // Returns the depth with which the calling function must call Descend, so that the stacks have `the_case.frames`
 // frames.
@@ -89,16 +93,30 @@ void RunPairs(benchmark::State& state, const Case& the_case) {
   asm volatile("");
 }
 
+// Records the events of `profiler` into a ring of 16 MiB, as the flight recorder does.
+void StartRing() {
+  constexpr size_t kBuffers = 256;
+  internal::Ledger& ledger = internal::ProfilerAccess::ImplOf(*profiler).ledger();
+  ledger.log().clock().Choose();
+  if (!ledger.log().Allocate(kBuffers)) std::abort();
+  const internal::EventLog::Mode mode = internal::EventLog::Mode::kRing;
+  std::vector<internal::SiteTotals> sites;
+  std::vector<internal::AccountTotals> accounts;
+  int64_t instant;
+  ledger.Snapshot(&sites, &accounts, &instant, &mode);
+}
+
 void Pair(benchmark::State& state, const Case& the_case, Tracking tracking) {
   if (state.thread_index() == 0) {
     Options options;
     options.unwinder = the_case.unwinder;
     options.enabled = tracking != Tracking::kOff;
     profiler = tracking == Tracking::kNone ? nullptr : std::make_unique<Profiler>(options);
+    if (tracking == Tracking::kRecorded) StartRing();
   }
   // Runs in a new thread, so that the stacks have the frames of the chain and not those of the benchmark library.
   std::thread([&] { RunPairs(state, the_case); }).join();
-  if (tracking == Tracking::kOn && state.thread_index() == 0) {
+  if ((tracking == Tracking::kOn || tracking == Tracking::kRecorded) && state.thread_index() == 0) {
     const Snapshot snapshot = profiler->TakeSnapshot();
     size_t frames = 0;
     for (const Snapshot::Stack& stack : snapshot.stacks) frames += stack.return_addresses.size();
@@ -236,8 +254,11 @@ void Register(const char* program, int64_t pairs) {
       {"fp_repeating_block_64segments", with_frame_pointers::Descend, Unwinder::kAuto, 23, 1, 10000, 64},
   };
   for (const Case& the_case : kCases) {
-    for (const auto& [word, tracking] :
-         {std::pair("untracked", Tracking::kNone), {"off", Tracking::kOff}, {"tracked", Tracking::kOn}}) {
+    for (const auto& [word, tracking] : {std::pair("untracked", Tracking::kNone),
+                                         {"off", Tracking::kOff},
+                                         {"tracked", Tracking::kOn},
+                                         {"recorded", Tracking::kRecorded}}) {
+      if (tracking == Tracking::kRecorded && the_case.live != 10000) continue;
       auto* run = benchmark::RegisterBenchmark(
           (std::string(the_case.name) + "/" + word).c_str(),
           [&the_case, tracking = tracking](benchmark::State& state) { Pair(state, the_case, tracking); });

@@ -288,6 +288,16 @@ void hbmprof_tag_pop(void);
  * names are ignored. Takes a lock: call it once per request or batch. */
 void hbmprof_set_counter(const char* name, int64_t value);
 
+/* Start and end a recording of every event to the file `path`, with the default options, as StartRecording and
+ * StopRecording do (hbmprof/recording.h). Errors: HBMPROF_FAILED_PRECONDITION, HBMPROF_RESOURCE_EXHAUSTED,
+ * HBMPROF_DEADLINE_EXCEEDED (stop took longer than ten seconds), and those of hbmprof_save_device_memory_profile. */
+int hbmprof_start_recording(const char* path);
+int hbmprof_stop_recording(void);
+
+/* Writes a line for each device to the log that HBMPROF_LOG names, as LogMemory does (hbmprof/recording.h). Costs one
+ * atomic load if there is no log. */
+void hbmprof_log_memory(const char* label);
+
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 /* The value of a field of hbmprof_stats that is not known. */

@@ -33,6 +33,7 @@
 //   options.h          settings, as a struct and as environment variables
 //   snapshot.h         the recorded data as a value
 //   pprof.h            a Snapshot as a pprof file
+//   recording.h        recordings: every event with its time; LogMemory
 //   http.h             the profile and metrics for routes of the program's HTTP server
 //   leak_check.h       LeakCheck: fails a GoogleTest test that leaks device memory
 //   out_of_memory.h    ReportOutOfMemory: reports a failed allocation of your own allocator

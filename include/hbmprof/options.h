@@ -74,6 +74,18 @@ struct DefaultOptions : Options {
   // The permission bits of new profiles, 0 to 0777. The umask is not applied. A file that is replaced keeps its
   // permissions.
   unsigned output_mode = 0600;
+  // The file to which the process is recorded from its first allocation on (recording.h); patterns as for `output`.
+  // Without "%n", a number is added to the name of a file that exists. Empty: no recording.
+  std::string record;
+  // RecordingOptions::max_bytes of that recording.
+  int64_t record_max_bytes = int64_t{1} << 30;
+  // The number of the last events that the flight recorder keeps in memory, 0 to 1,000,000,000: 32 bytes of host memory
+  // each, plus 1 MiB, which count towards max_host_bytes. Each profile that is written to a file, also that of a failed
+  // allocation, then has a recording of these events beside it: "a.hbmrec" beside "a.pb.gz". 0: off.
+  int64_t flight_events = 0;
+  // Where LogMemory (recording.h) writes its lines: "stderr", or the path of a file to which they are appended. Empty:
+  // nowhere.
+  std::string log;
   // Whether a failed allocation is reported on standard error (out_of_memory.h).
   bool oom_report = true;
   // The file to which such a report also writes a profile; patterns as in save_device_memory_profile (hbmprof.h).
@@ -122,6 +134,10 @@ struct DefaultOptions : Options {
 //   HBMPROF_OUTPUT_ON_SIGNALS=0|1      output_on_signals
 //   HBMPROF_OUTPUT_INTERVAL=SECONDS    output_interval
 //   HBMPROF_OUTPUT_MODE=0644           output_mode, an octal number
+//   HBMPROF_RECORD=PATH                record
+//   HBMPROF_RECORD_MAX_BYTES=N         record_max_bytes
+//   HBMPROF_FLIGHT=N                   flight_events
+//   HBMPROF_LOG=stderr|PATH            log
 //   HBMPROF_OOM_REPORT=0|1             oom_report
 //   HBMPROF_OOM_OUTPUT=PATH|off        oom_output; "off" is the empty path
 //   HBMPROF_SOCKET_DIR=DIR|off         socket_dir; "off" is the empty path

@@ -19,6 +19,7 @@
 #include "hbmprof/http.h"
 #include "hbmprof/options.h"
 #include "hbmprof/out_of_memory.h"
+#include "hbmprof/recording.h"
 #include "src/api/out_of_memory.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
@@ -402,6 +403,10 @@ void hbmprof_tag_pop(void) {
 }
 
 void hbmprof_set_counter(const char* name, int64_t value) { hbmprof::SetCounter(name, value); }
+
+int hbmprof_start_recording(const char* path) { return Status(hbmprof::StartRecording(path)); }
+int hbmprof_stop_recording(void) { return Status(hbmprof::StopRecording()); }
+void hbmprof_log_memory(const char* label) { hbmprof::LogMemory(label); }
 
 // `function` is the name of the caller, for messages.
 static int GetStats(const char* function, int device, int space, hbmprof_stats* stats) try {

@@ -160,6 +160,7 @@ absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view requ
   const std::string_view name = TakeWord(&arguments);
   if (name == "profile") return Profile(arguments);
   if (name == "metrics") return Metrics(arguments);
+  if (name == "record") return Empty(ControlRecording(arguments));
   if (name == "tag") return Empty(SetProcessTag(arguments));
   if (name == "tracking") return Tracking(arguments);
   if (request == "info") return Info(server);

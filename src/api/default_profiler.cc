@@ -23,6 +23,8 @@
 #include "src/api/exit_writer.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
+#include "src/api/recorder.h"
+#include "src/api/recording.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/thread_state.h"
@@ -102,8 +104,9 @@ std::string BesideOutput(const std::string& output, const char* name) {
 // Called when the process ends without its exit handlers. A process that has recorded nothing, such as most forked
 // children, writes no profile.
 void EndProcess() try {
+  internal::StopRecordingAtExit();
   if (internal::ExitSnapshot().samples.empty()) return;
-  WriteAtExit();
+  if (Output() != nullptr) WriteAtExit();
   internal::RemoveControlSocket();
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
@@ -131,6 +134,7 @@ void StartExitWriterIfWanted(const DefaultOptions& options) {
 // May change errno.
 void StartThreadsNow(const DefaultOptions& options) try {
   StartExitWriterIfWanted(options);
+  internal::StartRecordingOfOptions(options);
   internal::StartDumpTriggers(options);
   if (options.socket_dir.empty()) return;
   const absl::Status status = internal::StartControlServer(options.socket_dir);
@@ -226,10 +230,17 @@ void internal::StartThreads() {
   errno = error;
 }
 
+void internal::EndRecordingOnSignals() {
+  if (Profiler::OptionsOfDefault().output_on_signals && !StartExitWriter(&EndProcess)) {
+    PrintMessage("hbmprof: cannot start the thread that ends the recording when a signal ends the process");
+  }
+}
+
 absl::Status internal::WriteOutput() try {
   Profiler& profiler = Profiler::Default();
   OutputFile* const file = Output();
   if (file == nullptr) return absl::OkStatus();
+  const ScopedMark mark(Profiler::OptionsOfDefault().output);
   const absl::StatusOr<std::string> bytes = SerializePprof(profiler.TakeSnapshot(), &ElfSymbolizer());
   return bytes.ok() ? file->Write(*bytes) : bytes.status();
 } catch (const std::bad_alloc&) {
@@ -242,6 +253,7 @@ const Snapshot& internal::ExitSnapshot() {
   const Profiler& profiler = Profiler::Default();
   const InjectedProfiler* const joined = ProfilerAccess::JoinedBy(profiler);
   auto taken = std::make_unique<OfProcess>();
+  const ScopedMark mark("exit");
   taken->process = getpid();
   taken->snapshot = joined != nullptr ? Joined(*joined).TakeExitSnapshot() : profiler.TakeSnapshot();
   // Several threads may exit at the same time: the first snapshot is used.

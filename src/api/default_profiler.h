@@ -21,6 +21,10 @@ void SetOutputVariables(const char* path, const char* interval);
 // allocation; a linked library calls it when it makes Profiler::Default(). Does not change errno.
 void StartThreads();
 
+// Called when a recording starts. If DefaultOptions::output_on_signals is set, the recording ends properly when a
+// signal or quick_exit ends the process. Throws std::bad_alloc.
+void EndRecordingOnSignals();
+
 // Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off
 // from the start. Any thread may call it. Errors: those of save_device_memory_profile.
 absl::Status WriteOutput();

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "src/api/default_profiler.h"
 #include "src/api/kept_profiles.h"
 #include "src/api/out_of_memory.h"
+#include "src/api/recorder.h"
 #include "src/base/background_thread.h"
 #include "src/base/message.h"
 #include "src/core/injected.h"
@@ -143,14 +145,15 @@ class DumpTriggers {
   }
 
   void Dump(const std::string& reason) {
+    const ScopedMark mark(reason);
     const Snapshot snapshot = Profiler::Default().TakeSnapshot();
-    const absl::StatusOr<std::string> path = kept_.Write(snapshot, options_.dump_output, options_);
-    if (!path.ok()) {
-      const absl::string_view why = path.status().message();
+    const absl::StatusOr<KeptProfiles::Files> kept = kept_.Write(snapshot, options_.dump_output, options_);
+    if (!kept.ok()) {
+      const absl::string_view why = kept.status().message();
       return PrintMessage("hbmprof: ", reason, ": no profile: ", std::string_view(why.data(), why.size()));
     }
     RememberProfile(snapshot);
-    PrintMessage("hbmprof: ", reason, ": ", *path);
+    PrintMessage("hbmprof: ", reason, ": ", kept->path, kept->flight.empty() ? "" : ", ", kept->flight);
   }
 
   const DefaultOptions options_;

@@ -6,6 +6,8 @@
 #include "src/api/default_profiler.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
+#include "src/api/recorder.h"
+#include "src/api/recording.h"
 
 namespace hbmprof {
 
@@ -18,11 +20,16 @@ absl::Status HostMemoryExhausted() {
 }  // namespace
 
 absl::Status save_device_memory_profile(std::string_view path) try {
+  const internal::ScopedMark mark(path);
   const Snapshot snapshot = Profiler::Default().TakeSnapshot();
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
   if (!bytes.ok()) return bytes.status();
-  const absl::Status status = internal::WriteToPattern(path, Profiler::OptionsOfDefault().output_mode, *bytes);
-  if (status.ok()) internal::RememberProfile(snapshot);
+  std::string written;
+  const absl::Status status =
+      internal::WriteToPattern(path, Profiler::OptionsOfDefault().output_mode, *bytes, &written);
+  if (!status.ok()) return status;
+  internal::RememberProfile(snapshot);
+  internal::SaveFlightBeside(written);
   return status;
 } catch (const std::bad_alloc&) {
   return HostMemoryExhausted();

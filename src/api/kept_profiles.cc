@@ -1,5 +1,6 @@
 #include "src/api/kept_profiles.h"
 
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include "hbmprof/pprof.h"
 #include "src/api/output_file.h"
 #include "src/api/output_path.h"
+#include "src/api/recording.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -25,10 +27,16 @@ bool HasFreeDisk(const std::string& pattern, size_t bytes) {
   return uint64_t{info.f_bavail} * info.f_frsize >= kFreeDiskBytes + bytes;
 }
 
+// Returns the size of the file in bytes; 0 if there is none.
+int64_t SizeOf(const std::string& path) {
+  struct stat info;
+  return !path.empty() && stat(path.c_str(), &info) == 0 ? int64_t{info.st_size} : 0;
+}
+
 }  // namespace
 
-absl::StatusOr<std::string> KeptProfiles::Write(const Snapshot& snapshot, const std::string& pattern,
-                                                const DefaultOptions& options) {
+absl::StatusOr<KeptProfiles::Files> KeptProfiles::Write(const Snapshot& snapshot, const std::string& pattern,
+                                                        const DefaultOptions& options) {
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
   if (!bytes.ok()) return bytes.status();
   const auto size = static_cast<int64_t>(bytes->size());
@@ -40,11 +48,15 @@ absl::StatusOr<std::string> KeptProfiles::Write(const Snapshot& snapshot, const 
   if (!HasFreeDisk(pattern, bytes->size())) {
     return absl::ResourceExhaustedError("less than 64 MiB of the disk would remain free");
   }
-  std::string path;
-  const absl::Status status = WriteToPattern(pattern, static_cast<mode_t>(options.output_mode), *bytes, &path);
+  Files files;
+  const absl::Status status = WriteToPattern(pattern, static_cast<mode_t>(options.output_mode), *bytes, &files.path);
   if (!status.ok()) return status;
-  if (has_number) Keep({path, IdentityOf(path), size}, options);
-  return path;
+  files.flight = SaveFlightBeside(files.path);
+  if (has_number) {
+    const FileIdentity flight = files.flight.empty() ? FileIdentity() : IdentityOf(files.flight);
+    Keep({files, IdentityOf(files.path), flight, size + SizeOf(files.flight)}, options);
+  }
+  return files;
 }
 
 void KeptProfiles::Keep(Profile profile, const DefaultOptions& options) {
@@ -58,7 +70,9 @@ void KeptProfiles::Keep(Profile profile, const DefaultOptions& options) {
   profiles_.push_back(std::move(profile));
   while (profiles_.size() > static_cast<size_t>(options.dump_keep) || bytes_ > options.dump_keep_bytes) {
     const Profile& oldest = profiles_.front();
-    if (IdentityOf(oldest.path) == oldest.identity) unlink(oldest.path.c_str());
+    const Files& files = oldest.files;
+    if (IdentityOf(files.path) == oldest.identity) unlink(files.path.c_str());
+    if (!files.flight.empty() && IdentityOf(files.flight) == oldest.flight_identity) unlink(files.flight.c_str());
     bytes_ -= oldest.bytes;
     profiles_.pop_front();
   }

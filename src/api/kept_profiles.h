@@ -22,18 +22,23 @@ namespace hbmprof::internal {
 // parent. Thread-safe.
 class KeptProfiles {
  public:
-  // Writes a profile of `snapshot` to `pattern` (output_path.h) and returns its path. If the pattern has "%n", then
-  // removes the oldest profiles beyond options.dump_keep and options.dump_keep_bytes, unless their files were replaced.
+  struct Files {
+    std::string path;    // of the profile
+    std::string flight;  // of the recording beside it; "" if there is none
+  };
+  // Writes a profile of `snapshot` to `pattern` (output_path.h), and beside it a recording if the flight recorder is on.
+  // If the pattern has "%n", then removes the oldest profiles beyond options.dump_keep and options.dump_keep_bytes, with
+  // their recordings, unless their files were replaced.
   // Errors: those of WriteFileAtomically; kResourceExhausted if less than 64 MiB of the file system would remain free,
   // or if the profile is larger than options.dump_keep_bytes. Throws std::bad_alloc.
-  absl::StatusOr<std::string> Write(const Snapshot& snapshot, const std::string& pattern,
-                                    const DefaultOptions& options);
+  absl::StatusOr<Files> Write(const Snapshot& snapshot, const std::string& pattern, const DefaultOptions& options);
 
  private:
   struct Profile {
-    std::string path;
-    FileIdentity identity;
-    int64_t bytes;
+    Files files;
+    FileIdentity identity;         // of the profile
+    FileIdentity flight_identity;  // of the recording
+    int64_t bytes;                 // of both
   };
 
   void Keep(Profile profile, const DefaultOptions& options);

@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
+#include "hbmprof/recording.h"
 #include "src/base/descriptor.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
@@ -59,6 +60,24 @@ std::string LiveMetrics(std::optional<std::string_view> tags) {
 void ResetPeaks() {
   Profiler& profiler = Profiler::Default();
   ForEachUsedDevice(profiler, [&](DeviceId device) { profiler.ResetPeak(device); });
+}
+
+absl::Status ControlRecording(std::string_view arguments) {
+  constexpr std::string_view kMaxBytes = "max_bytes=";
+  const std::string_view action = arguments.substr(0, arguments.find(' '));
+  std::string_view path = arguments.substr(std::min(action.size() + 1, arguments.size()));
+  RecordingOptions options;
+  if (action == "start" && path.substr(0, kMaxBytes.size()) == kMaxBytes) {
+    const std::string_view value = path.substr(kMaxBytes.size(), path.find(' ') - kMaxBytes.size());
+    path.remove_prefix(std::min(kMaxBytes.size() + value.size() + 1, path.size()));
+    if (!absl::SimpleAtoi(Abseil(value), &options.max_bytes)) {
+      return absl::InvalidArgumentError(absl::StrCat("max_bytes='", Abseil(value), "' is not a number"));
+    }
+  }
+  if (action == "stop" && path.empty()) return StopRecording();
+  if (action == "start" && !path.empty()) return StartRecording(path, options);
+  if (action == "flight" && !path.empty()) return SaveFlightRecording(path);
+  return absl::InvalidArgumentError("the arguments of record are: start [max_bytes=N] PATH; stop; flight PATH");
 }
 
 absl::Status SetProcessTag(std::string_view tag) {

@@ -30,6 +30,10 @@ std::string LiveMetrics(std::optional<std::string_view> tags);
 // Begins a new peak of every device.
 void ResetPeaks();
 
+// Answers the request "record", whose arguments are those of control_protocol.h. Errors: kInvalidArgument if they are
+// others; those of StartRecording, StopRecording and SaveFlightRecording (hbmprof/recording.h). Throws std::bad_alloc.
+absl::Status ControlRecording(std::string_view arguments);
+
 // Sets a tag of the process, from "KEY=VALUE"; an empty VALUE removes it. Errors: kInvalidArgument if there is no "="
 // or no KEY; kFailedPrecondition if the profiler is the injected library's. Throws std::bad_alloc.
 absl::Status SetProcessTag(std::string_view tag);

@@ -23,6 +23,7 @@ constexpr int kMaxDumpsKept = 100'000;
 constexpr int64_t kMaxDumpBytesKept = int64_t{1} << 50;
 constexpr double kMinOutputInterval = 0.001;
 constexpr double kMaxOutputInterval = 1e8;
+constexpr int64_t kMaxFlightEvents = 1'000'000'000;
 
 // Signals that no other part of a program is likely to use.
 bool IsDumpSignal(int number) {
@@ -160,6 +161,10 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   environment.ReadSwitch("HBMPROF_OUTPUT_ON_SIGNALS", &options.output_on_signals);
   internal::ReadOutputInterval("HBMPROF_OUTPUT_INTERVAL", problems, &options.output_interval);
   environment.ReadPermissions("HBMPROF_OUTPUT_MODE", &options.output_mode);
+  options.record = std::string(Environment::Value("HBMPROF_RECORD"));
+  environment.ReadNumber<int64_t>("HBMPROF_RECORD_MAX_BYTES", 1 << 20, INT64_MAX, &options.record_max_bytes);
+  environment.ReadNumber<int64_t>("HBMPROF_FLIGHT", 0, kMaxFlightEvents, &options.flight_events);
+  options.log = std::string(Environment::Value("HBMPROF_LOG"));
   environment.ReadSwitch("HBMPROF_OOM_REPORT", &options.oom_report);
   const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");
   if (oom_output != "off") options.oom_output = std::string(oom_output);
@@ -205,6 +210,7 @@ absl::Status internal::ValidateOptions(const DefaultOptions& options) {
                  {"max_live_buffers", options.max_live_buffers, 1, kMaxLiveBuffersLimit},
                  {"max_sites", options.max_sites, 1, int64_t{SiteTable::kMaxSites}},
                  {"max_host_bytes", options.max_host_bytes, 1, kMaxHostBytesLimit},
+                 {"flight_events", options.flight_events, 0, kMaxFlightEvents},
                  {"dump_in_use_percent", options.dump_in_use_percent, 0, 100},
                  {"dump_peak_growth", options.dump_peak_growth, 0, INT64_MAX},
                  {"dump_interval", options.dump_interval, 1, kMaxDumpInterval},

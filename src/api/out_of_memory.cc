@@ -22,11 +22,14 @@
 #include "src/api/default_profiler.h"
 #include "src/api/kept_profiles.h"
 #include "src/api/out_of_memory.h"
+#include "src/api/recorder.h"
 #include "src/base/descriptor.h"
 #include "src/base/hash.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
+#include "src/core/injected.h"
+#include "src/core/profiler_impl.h"
 #include "src/core/tags.h"
 #include "src/export/out_of_memory_report.h"
 
@@ -154,11 +157,13 @@ void ReadHostLimits(OutOfMemory* failure) {
 // Writes the profile that goes with a report. Returns the report's line about this profile; "" if no profile is
 // requested.
 std::string WriteProfile(const Snapshot& snapshot, const DefaultOptions& options) {
-  static Lazy<KeptProfiles> kept;
+  static Lazy<KeptProfiles> profiles;
   if (options.oom_output.empty()) return "";
-  const absl::StatusOr<std::string> path = kept.Get().Write(snapshot, options.oom_output, options);
-  if (path.ok()) return "  profile    " + *path + "\n";
-  const absl::string_view why = path.status().message();
+  const absl::StatusOr<KeptProfiles::Files> kept = profiles.Get().Write(snapshot, options.oom_output, options);
+  if (kept.ok()) {
+    return "  profile    " + kept->path + "\n" + (kept->flight.empty() ? "" : "  events     " + kept->flight + "\n");
+  }
+  const absl::string_view why = kept.status().message();
   return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");
 }
 
@@ -178,7 +183,9 @@ std::string NameOfProcess(int64_t pid) {
 }
 
 // Returns the part of a report that needs a snapshot. Throws std::bad_alloc.
-std::string SnapshotText(const OutOfMemory& failure, const Snapshot& snapshot, const DefaultOptions& options) {
+std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, const DefaultOptions& options) {
+  const ScopedMark mark(std::string("out of memory: ").append(failure.call));
+  const Snapshot snapshot = profiler.TakeSnapshot();
   std::shared_ptr<const LastProfile> before;
   {
     LastProfileSlot& slot = last_profile.Get();
@@ -211,12 +218,19 @@ void Report(const FailedAllocation& failed, DeviceId device, Profiler& profiler,
   if (failed.space == MemorySpace::kPinnedHost) ReadHostLimits(&failure);
   std::string text = OutOfMemorySummary(failure);
   try {
-    text.append(SnapshotText(failure, profiler.TakeSnapshot(), options));
+    text.append(SnapshotText(failure, profiler, options));
   } catch (const std::exception&) {
     text.append("  call stacks: the host has no memory to list them\n");
   }
   text.pop_back();  // PrintMessage adds a line feed
   PrintMessage(text);
+}
+
+// Adds the failure to the recording. A failure without a device or a size is not recorded.
+void RecordFailureOf(const FailedAllocation& failure, Profiler& profiler) {
+  if (!profiler.enabled() || failure.device.empty() || ProfilerAccess::JoinedBy(profiler) != nullptr) return;
+  const auto bytes = static_cast<int64_t>(std::min<size_t>(failure.bytes.value_or(0), LiveTable::kMaxBytes));
+  RecordFailure(ProfilerAccess::ImplOf(profiler), profiler.Device(failure.device), failure.space, bytes);
 }
 
 }  // namespace
@@ -263,6 +277,7 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
 
 bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noexcept {
   thread_local bool reporting = false;
+  if (!reporting) internal::RecordFailureOf(failure, profiler);
   if (reporting || !profiler.enabled()) return false;
   const int error = errno;
   reporting = true;

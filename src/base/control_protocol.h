@@ -15,6 +15,9 @@
 //                 split by the tags KEY; without tags=, by those of DefaultOptions::metrics_tags
 //   profile [max_samples=N] [max_bytes=N]
 //                 the profile as SerializePprof makes it, with PprofOptions::max_samples and max_bytes
+//   record start [max_bytes=N] PATH, record stop, record flight PATH
+//                 starts a recording, as StartRecording (hbmprof/recording.h) does, ends it, or writes the events of
+//                 the flight recorder. PATH is the rest of the line. The answer has 0 bytes
 //   reset-peak    begins a new peak on every device; the answer has 0 bytes
 //   tag KEY=VALUE sets a tag of the process, as in HBMPROF_TAGS: a label of all samples. KEY ends at the first "=";
 //                 VALUE is the rest of the line. An empty VALUE removes the tag. The answer has 0 bytes

@@ -11,8 +11,9 @@ namespace hbmprof::internal {
 inline constexpr uint32_t kThreadNumbers = 64;
 
 struct ThreadState {
-  uint32_t number;  // 0: none yet
-  bool inside;      // an event of this thread is being recorded
+  uint32_t number;    // 0: none yet
+  bool inside;        // an event of this thread is being recorded
+  uint16_t recorded;  // its number in recordings (core/event_log.h); 0: none yet
 };
 
 // Plain zero-initialized data in the static TLS block. An access never allocates memory, and there is no destructor, so

@@ -81,6 +81,8 @@ Ledger::Shard* Ledger::Activate() {
   if (shard->chunks == nullptr) {
     shard->chunks = static_cast<std::atomic<Cell*>*>(MapPages(ChunkCount() * sizeof(std::atomic<Cell*>)));
     if (shard->chunks == nullptr) return nullptr;
+    SpinLockHolder hold_shard(shard->lock);
+    OpenLog(*shard);
   }
   active_.fetch_or(uint64_t{1} << number, std::memory_order_release);
   shard_of_[thread_number].store(shard, std::memory_order_release);
@@ -244,11 +246,11 @@ void Ledger::Unpark(Shard& shard, AccountId account) {
   common.is_used = true;
 }
 
-Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+Ledger::Entered Ledger::EnterSlow(Event event, uint64_t id, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (Shard* own = ShardOfThisThread(); own != nullptr) {
     SpinLockHolder hold(own->lock);
     Cell* const cell = own->cache.CellOf(site);
-    const Entered entered = cell == nullptr ? kNotEntered : EnterPlain(event, *own, cell, site, bytes);
+    const Entered entered = cell == nullptr ? kNotEntered : EnterPlain(event, *own, cell, id, site, bytes);
     if (entered != kNotEntered) return entered;
   }
   const Site& record = sites_.At(site);
@@ -262,6 +264,7 @@ Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_
       if (cell == nullptr) continue;
       if (account.is_active() && account.headroom >= AddedBytes(event, bytes) && Touch(*shard, account, site, cell)) {
         SetAccountWord(record, account, cell);
+        Log(*shard, KindOf(event), id, site, bytes);
         return Apply(*shard, event, account, record.is_pool, bytes, cell);
       }
     }
@@ -278,8 +281,9 @@ Ledger::Entered Ledger::EnterSlow(Event event, SiteId site, int64_t bytes) ABSL_
     const bool is_peak = added > 0 && MakeHeadroom(*shard, record.account, added, &in_use);
     Touch(*shard, account, site, cell);
     SetAccountWord(record, account, cell);
+    const int64_t time = LogInstant(locked, *shard, KindOf(event), id, site, bytes);
     const Entered entered = Apply(*shard, event, account, record.is_pool, bytes, cell);
-    if (is_peak) BeginPeak(record.account, in_use);
+    if (is_peak) BeginPeak(record.account, in_use, time);
     UnlockAccount(locked);
     return entered;
   }
@@ -313,8 +317,9 @@ bool Ledger::MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t*
   return slack < 0;
 }
 
-void Ledger::BeginPeak(AccountId account, int64_t bytes) {
+void Ledger::BeginPeak(AccountId account, int64_t bytes, int64_t time) {
   common_[account].peak = bytes;
+  common_[account].peak_time = time;
   BeginEpoch(account);
   common_[account].peak_epoch = common_[account].epoch;
 }
@@ -386,7 +391,22 @@ Ledger::Account& Ledger::Change::OwnAccount() {
   return account;
 }
 
-void Ledger::Change::Enter(Event event, SiteId site, int64_t bytes) {
+void Ledger::Change::AddPart(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) {
+  RecordedEvent part = {0, id, bytes, site, 0, kind, true};
+  if (has_part_) {
+    ledger_.WriteEvent(*own_, part_);
+    part.time = part_.time;
+  } else if (scope_ == Scope::kAllShards) {
+    part.time = ledger_.TimeOfInstant(ledger_.active_.load(std::memory_order_relaxed));
+  } else {
+    part.time = ledger_.log_.TimeInShard(&own_->log);
+  }
+  has_part_ = true;
+  part_ = part;
+}
+
+void Ledger::Change::Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
+  Log(KindOf(event), id, site, bytes);
   Cell& cell = Changed(site);
   Count(event, OwnAccount(), bytes, &cell);
   in_use_ += event == Event::kFree ? -bytes : bytes;
@@ -394,11 +414,19 @@ void Ledger::Change::Enter(Event event, SiteId site, int64_t bytes) {
 }
 
 void Ledger::Change::Charge(SiteId site, int64_t bytes) {
+  Log(RecordedKind::kCharge, 0, site, bytes);
   Changed(site).freed_bytes += bytes;
   in_use_ -= bytes;
 }
 
-void Ledger::Change::Move(SiteId from, SiteId to, int64_t old_bytes, int64_t new_bytes) {
+void Ledger::Change::Rename(uint64_t old_id, uint64_t new_id, SiteId site, int64_t bytes) {
+  Log(RecordedKind::kMoveFrom, old_id, site, bytes);
+  Log(RecordedKind::kMoveTo, new_id, site, bytes);
+}
+
+void Ledger::Change::Move(uint64_t id, SiteId from, SiteId to, int64_t old_bytes, int64_t new_bytes) {
+  Log(RecordedKind::kMoveFrom, id, from, old_bytes);
+  Log(RecordedKind::kMoveTo, id, to, new_bytes);
   Cell& cell_from = Changed(from);
   --cell_from.alloc_objects;
   cell_from.alloc_bytes -= old_bytes;
@@ -423,8 +451,12 @@ Ledger::Entered Ledger::Change::Complete() {
     account.headroom -= in_use_;
     account.pool_bytes += pool_bytes_;
     account.block_bytes += block_bytes_;
-    if (is_peak) ledger_.BeginPeak(account_, in_use);
+    if (is_peak) ledger_.BeginPeak(account_, in_use, part_.time);
     entered = ledger_.CountEvent(*own_, records_);
+  }
+  if (has_part_) {
+    part_.is_continued = false;
+    ledger_.WriteEvent(*own_, part_);
   }
   if (scope_ == Scope::kAllShards) {
     ledger_.UnlockAll();
@@ -437,6 +469,7 @@ Ledger::Entered Ledger::Change::Complete() {
 AccountTotals Ledger::SumOf(AccountId account) const {
   AccountTotals totals;
   totals.peak_bytes_in_use = common_[account].peak;
+  totals.peak_time = common_[account].peak_time;
   ForEachActiveShard([&](const Shard& shard) {
     const Account& part = shard.accounts[account];
     totals.bytes_in_use += part.in_use();
@@ -479,7 +512,8 @@ void Ledger::Reading::Add(const Cell& cell, const Instant& instant, SiteTotals* 
   totals->peak_bytes += has_changed_since_peak ? cell.peak_bytes : cell.inuse_bytes();
 }
 
-void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const {
+void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant,
+                      const EventLog::Mode* mode) const {
   accounts->assign(kAccounts, {});
   Reading reading;
   std::vector<uint8_t> account_of;
@@ -508,6 +542,7 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
     reading.accounts[account] = {common_[account].epoch, common_[account].peak_epoch};
   }
   const uint64_t shards = active_.load(std::memory_order_relaxed);
+  MarkInstant(shards, instant, mode);
   ForEachShardOf(shards, [&](Shard& shard) {
     shard.reading = &reading;
     shard.unread = 0;
@@ -580,11 +615,90 @@ void Ledger::ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, 
 }
 
 void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const uint64_t locked = LockAccount(account, nullptr);
-  BeginPeak(account, SumOf(account).bytes_in_use);
+  Shard* const own = AnyShard();
+  const uint64_t locked = LockAccount(account, own);
+  const bool is_used = own != nullptr && common_[account].is_used;
+  const int64_t time =
+      is_used ? LogInstant(locked, *own, RecordedKind::kResetPeak, static_cast<uint64_t>(account), kNoRecordedSite, 0)
+              : 0;
+  BeginPeak(account, SumOf(account).bytes_in_use, time);
   ForEachShardOf(common_[account].active, [&](Shard& shard) { shard.accounts[account].SetHeadroom(0); });
   TraceLedger();
   UnlockAccount(locked);
+}
+
+// --- The event log ---
+
+int64_t Ledger::TimeOfInstant(uint64_t locked) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  int64_t last = last_instant_;
+  ForEachShardOf(locked, [&](const Shard& shard) { last = std::max(last, shard.log.last_time); });
+  const int64_t time = std::max(log_.clock().NowInOrder(), last + EventClock::kStep);
+  last_instant_ = time;
+  ForEachShardOf(locked, [&](Shard& shard) { shard.log.last_time = time + EventClock::kStep; });
+  return time;
+}
+
+int64_t Ledger::LogInstant(uint64_t locked, Shard& shard, RecordedKind kind, uint64_t id, SiteId site,
+                           int64_t bytes) const {
+  if (__builtin_expect(shard.next_event == nullptr, 1) != 0) return 0;
+  const int64_t time = TimeOfInstant(locked);
+  log_.Write({time, id, bytes, site, 0, kind, false}, static_cast<uint32_t>(&shard - shards_), &shard.log,
+             &shard.next_event);
+  return time;
+}
+
+void Ledger::OpenLog(Shard& shard) const {
+  if (log_.mode() != EventLog::Mode::kOff) {
+    log_.Open(static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
+  }
+}
+
+void Ledger::CloseLog(Shard& shard) const {
+  if (shard.next_event != nullptr) log_.Close(&shard.log, shard.next_event);
+  shard.next_event = nullptr;
+}
+
+int64_t Ledger::CollectEvents() {
+  const int64_t until = log_.clock().NowInOrder();
+  uint64_t shards;
+  {
+    SpinLockHolder hold(all_lock_);
+    if (log_.mode() == EventLog::Mode::kOff) return 0;
+    shards = active_.load(std::memory_order_relaxed);
+  }
+  ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    SpinLockHolder hold(shard.lock);
+    if (shard.next_event == nullptr) return;
+    if (shard.log.buffer == nullptr || shard.next_event != shard.log.buffer->events) {
+      CloseLog(shard);
+      OpenLog(shard);
+    }
+    shard.log.last_time = std::max(shard.log.last_time, until + EventClock::kStep);
+  });
+  return until;
+}
+
+void Ledger::MarkInstant(uint64_t shards, int64_t* instant,
+                         const EventLog::Mode* mode) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const bool is_on = log_.mode() != EventLog::Mode::kOff;
+  if (instant == nullptr) {
+    const uint64_t mark = EventLog::MarkOfThread();
+    if (!is_on || mark == 0 || shards == 0) return;
+    LogInstant(shards, shards_[__builtin_ctzll(shards)], RecordedKind::kMark, mark - 1, kNoRecordedSite, 0);
+    return;
+  }
+  *instant = TimeOfInstant(shards);
+  if (mode == nullptr) return;
+  ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { CloseLog(shard); });
+  log_.SetMode(*mode);
+  ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { OpenLog(shard); });
+}
+
+void Ledger::LogOnly(RecordedKind kind, uint64_t id, int64_t bytes) {
+  Shard* const shard = ShardOfThisThread();
+  if (shard == nullptr) return;
+  SpinLockHolder hold(shard->lock);
+  Log(*shard, kind, id, kNoRecordedSite, bytes);
 }
 
 void Ledger::AbandonSnapshotInChild() {
@@ -593,11 +707,14 @@ void Ledger::AbandonSnapshotInChild() {
 }
 
 void Ledger::Clear() {
+  log_.ClearInChild();
   std::fill(std::begin(common_), std::end(common_), Common{});
   live_records_.store(0, std::memory_order_relaxed);
   AbandonSnapshotInChild();
   ForEachActiveShard([&](Shard& shard) {
     shard.unflushed_records = 0;
+    shard.next_event = nullptr;
+    shard.log = {};
     shard.view = {};
     std::fill(std::begin(shard.accounts), std::end(shard.accounts), Account{});
     std::fill(std::begin(shard.events_when_shared), std::end(shard.events_when_shared), 0);

@@ -45,7 +45,12 @@
 //    no longer earlier.
 // 6. The set of sites in a shard's cache changes only while all_lock_ and the shard's lock are held. When a cell moves
 //    to the owner, both cells are first brought to the account's present epoch, under both shards' locks.
-// 7. Locks are taken in this order: reading_lock_, all_lock_, shards by number, Reading::lock.
+// 7. Locks are taken in this order: reading_lock_, all_lock_, shards by number, Reading::lock or that of the EventLog.
+//
+// While a recording is on, every change of the ledger is also written to the event log (event_log.h), under the same
+// locks. An event that makes a peak and a snapshot hold the locks of all shards in which the account is active while
+// they get their time. So a replay in the order of the times gives the ledger's state at each instant: because of
+// invariant 1, in_use stays at or below the peak in every order of the events between two such instants.
 #ifndef HBMPROF_SRC_CORE_LEDGER_H_
 #define HBMPROF_SRC_CORE_LEDGER_H_
 
@@ -57,6 +62,7 @@
 #include "hbmprof/allocation.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
+#include "src/core/event_log.h"
 #include "src/core/site_table.h"
 #include "src/core/trace.h"
 
@@ -83,6 +89,7 @@ struct AccountTotals {
   int64_t largest_alloc = 0;
   int64_t pool_bytes = 0;   // in live segments
   int64_t block_bytes = 0;  // in live blocks of those segments
+  int64_t peak_time = 0;    // of the peak, in the event log's clock; 0: the log was off
 };
 
 class Ledger {
@@ -133,27 +140,31 @@ class Ledger {
     __builtin_prefetch(ref.cell, 1);
     return ref;
   }
-  // Enters one event of a site that is neither a segment nor a block of a pool.
-  Entered Enter(Event event, SiteId site, int64_t bytes) { return Enter(event, Prefetch(site), site, bytes); }
+  // Enters one event of a site that is neither a segment nor a block of a pool. In this and the functions below, `id`
+  // is the id of the buffer, which only recordings have.
+  Entered Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
+    return Enter(event, Prefetch(site), id, site, bytes);
+  }
   // The same. `ref` is what Prefetch returned for the site in this thread.
-  Entered Enter(Event event, const CellRef& ref, SiteId site, int64_t bytes) {
-    const Entered entered = EnterPlain(event, ref, site, bytes);
-    return entered != kNotEntered ? entered : EnterSlow(event, site, bytes);
+  Entered Enter(Event event, const CellRef& ref, uint64_t id, SiteId site, int64_t bytes) {
+    const Entered entered = EnterPlain(event, ref, id, site, bytes);
+    return entered != kNotEntered ? entered : EnterSlow(event, id, site, bytes);
   }
   // Enters the event if it is a common one: this thread's shard owns the cell; the site is plain and has had an event
   // in this shard; the account is active there and has enough headroom. Otherwise returns kNotEntered and changes
   // nothing.
-  Entered EnterPlain(Event event, const CellRef& ref, SiteId site, int64_t bytes) {
+  Entered EnterPlain(Event event, const CellRef& ref, uint64_t id, SiteId site, int64_t bytes) {
     if (ref.cell == nullptr) return kNotEntered;
     SpinLockHolder hold(ref.shard->lock);
-    return EnterPlain(event, *ref.shard, ref.cell, site, bytes);
+    return EnterPlain(event, *ref.shard, ref.cell, id, site, bytes);
   }
-  Entered EnterPlain(Event event, Shard& shard, Cell* cell, SiteId site, int64_t bytes)
+  Entered EnterPlain(Event event, Shard& shard, Cell* cell, uint64_t id, SiteId site, int64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
     if (cell->account_word <= 0) return kNotEntered;
     Account& account = *reinterpret_cast<Account*>(cell->account_word);
     if (event != Event::kFree && AddedBytes(event, bytes) > account.headroom) return kNotEntered;
     if (!Touch(shard, account, site, cell)) return kNotEntered;
+    Log(shard, KindOf(event), id, site, bytes);
     return Apply(shard, event, account, /*is_pool=*/false, bytes, cell);
   }
 
@@ -211,13 +222,19 @@ class Ledger {
     }
     // Enters the allocation of a block of `bytes` bytes in the segment of the view, or its free. `cell` comes from
     // CellOfBlock. The account's bytes in use stay the same.
-    Entered EnterBlock(Event event, SiteId site, BlockCell cell, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Entered EnterBlock(Event event, uint64_t id, SiteId site, BlockCell cell,
+                       int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Account& account = *view().account;
       ledger_.Touch(*shard_, account, site, cell);
       Count(event, account, bytes, cell);
       const int64_t charged = event == Event::kFree ? -bytes : bytes;
       view().cell->freed_bytes += charged;
       account.block_bytes += charged;
+      if (__builtin_expect(shard_->next_event != nullptr, 0) != 0) {
+        const int64_t time = ledger_.log_.TimeInShard(&shard_->log);
+        ledger_.WriteEvent(*shard_, {time, id, bytes, site, 0, KindOf(event), true});
+        ledger_.WriteEvent(*shard_, {time, 0, charged, view().site, 0, RecordedKind::kCharge, false});
+      }
       return ledger_.CountEvent(*shard_, event == Event::kFree ? -1 : 1);
     }
 
@@ -250,13 +267,15 @@ class Ledger {
     }
 
     // Enters the allocation or the free of an object of `bytes` bytes.
-    void Enter(Event event, SiteId site, int64_t bytes);
+    void Enter(Event event, uint64_t id, SiteId site, int64_t bytes);
     // `site` is the site of a segment. Removes `bytes` bytes from those in use at this site, because they are counted
     // in another site from now on. If `bytes` is negative, adds -`bytes` bytes, which become idle.
     void Charge(SiteId site, int64_t bytes);
     // Moves a live object from the site `from` to the site `to`. Its size may change. Afterwards its allocation counts
     // at `to` and no longer at `from`. An increase adds to the bytes ever allocated, a decrease to the bytes freed.
-    void Move(SiteId from, SiteId to, int64_t old_bytes, int64_t new_bytes);
+    void Move(uint64_t id, SiteId from, SiteId to, int64_t old_bytes, int64_t new_bytes);
+    // A live object gets another id, and keeps site and size. Only recordings have ids: the ledger does not change.
+    void Rename(uint64_t old_id, uint64_t new_id, SiteId site, int64_t bytes);
     // AddPoolBytes adds to the account's bytes in segments that lie in no other segment. AddBlockBytes adds to the part
     // of them that blocks have taken.
     void AddPoolBytes(int64_t bytes) { pool_bytes_ += bytes; }
@@ -265,6 +284,11 @@ class Ledger {
     Entered Complete() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
    private:
+    // Writes a part of the event to the event log, if that is on.
+    void Log(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) {
+      if (__builtin_expect(own_->next_event != nullptr, 0) != 0) AddPart(kind, id, site, bytes);
+    }
+    void AddPart(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS;
     // Brings a cell of a prepared site to the present epoch and returns it.
     Cell& Changed(SiteId site) ABSL_NO_THREAD_SAFETY_ANALYSIS;
     // Makes the change's account active in the thread's own shard and returns it.
@@ -280,6 +304,10 @@ class Ledger {
     int64_t in_use_ = 0;
     int64_t pool_bytes_ = 0;
     int64_t block_bytes_ = 0;
+    // The last part for the event log. It is written when the next part comes or the event is complete: only then it is
+    // known whether it is the last one.
+    bool has_part_ = false;
+    RecordedEvent part_;
   };
   // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
@@ -297,8 +325,23 @@ class Ledger {
   int64_t CountLive() const;
 
   // Sets the totals of all accounts and of sites 0 to sites->size()-1, all of one instant. Snapshots run one at a time;
-  // another one waits.
-  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const;
+  // another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread), writes a kMark event.
+  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const {
+    Snapshot(sites, accounts, nullptr, nullptr);
+  }
+  // The same for a recording: instead of the kMark event, sets `*instant` to the instant, in the log's clock. If `mode`
+  // is not null, the log has this mode from the instant on: its events are those after the instant. Before a log is
+  // switched on, the caller allocates its buffers. When it is switched off, its events are in the full buffers.
+  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant,
+                const EventLog::Mode* mode) const;
+
+  // The event log. Its modes change only in Snapshot.
+  EventLog& log() { return log_; }
+  // Adds the events that the shards have so far to the log's full buffers. Returns a time: all events up to it are
+  // there, and every later event has a later time. Does nothing and returns 0 if the log is off.
+  int64_t CollectEvents() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Writes an event of this thread that changes no total (kFailed, kTags), if the log is on.
+  void LogOnly(RecordedKind kind, uint64_t id, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // Makes the present bytes in use the account's peak.
   void ResetPeak(AccountId account);
@@ -306,8 +349,9 @@ class Ledger {
   // Around a fork.
   void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // In a forked child, with all locks held: sets everything to zero. The locks stay held.
-  void Clear();
+  // In a forked child, with all locks and that of the log held: sets everything to zero, and switches the log off. The
+  // locks stay held.
+  void Clear() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // In a forked child: ends the snapshot that another thread of the parent may have been taking.
   void AbandonSnapshotInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -367,6 +411,7 @@ class Ledger {
     uint64_t active = 0;        // bit s: the account is active in shard s
     int64_t parked_in_use = 0;  // bytes, of the shards in which it is parked
     bool is_used = false;       // it has been active in some shard
+    int64_t peak_time = 0;      // of the last peak, in the log's clock; 0: the log was off
   };
   // The state of a snapshot while it reads the cells.
   struct Reading {
@@ -404,7 +449,8 @@ class Ledger {
     std::atomic<Cell*>* chunks;  // that the shard owns, by site >> kChunkBits; null until the shard is first used
     // Cells of sites that other shards own.
     Cache cache;
-    uint32_t misses;  // number of events whose site was not in the cache, although the site's set was full
+    uint32_t misses;            // number of events whose site was not in the cache, although the site's set was full
+    RecordedEvent* next_event;  // the space for the next event in the event log; null: the log is off
     // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the owned cells of
     // the sites from `unread` on, and the cached cells from index `unread_cached` on.
     Reading* reading;
@@ -413,6 +459,7 @@ class Ledger {
     SegmentView view;
     Account accounts[kAccounts];
     int64_t events_when_shared[kAccounts];  // Account::events() at the last distribution of the headroom
+    ShardLog log;
   };
   static constexpr uint32_t kMaxShards = kThreadNumbers;
   static constexpr uint32_t kChunkBits = 8;
@@ -472,6 +519,31 @@ class Ledger {
   // Returns this thread's shard. If there is no memory for it, returns any shard that is in use, or null if there is
   // none.
   Shard* AnyShard();
+  static RecordedKind KindOf(Event event) {
+    static_assert(static_cast<int>(RecordedKind::kAllocAndFree) == static_cast<int>(Event::kAllocAndFree));
+    return static_cast<RecordedKind>(event);
+  }
+  void WriteEvent(Shard& shard, const RecordedEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
+    log_.Write(event, static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
+  }
+  // Writes an event that holds only this shard's lock to the event log, if that is on.
+  void Log(Shard& shard, RecordedKind kind, uint64_t id, SiteId site, int64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
+    if (__builtin_expect(shard.next_event == nullptr, 1) != 0) return;
+    WriteEvent(shard, {log_.TimeInShard(&shard.log), id, bytes, site, 0, kind, false});
+  }
+  // Returns the time of an event that holds all_lock_ and the locks of the shards `locked`: later than all their events
+  // so far, and earlier than all that follow there.
+  int64_t TimeOfInstant(uint64_t locked) const;
+  // Writes an event that holds all_lock_ and the locks of the shards `locked`, if the log is on. Returns its time; 0 if
+  // the log is off.
+  int64_t LogInstant(uint64_t locked, Shard& shard, RecordedKind kind, uint64_t id, SiteId site,
+                     int64_t bytes) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Part of Snapshot: writes the kMark event and sets the log's mode. All locks of `shards` are held.
+  void MarkInstant(uint64_t shards, int64_t* instant, const EventLog::Mode* mode) const;
+  // Switches the shard's part of the log on or off, as the log's mode says. all_lock_ and the shard's lock are held.
+  void OpenLog(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  void CloseLog(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Counts an event. REQUIRES: Touch has returned true for the cell.
   Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
@@ -503,10 +575,11 @@ class Ledger {
   // the account's bytes in use including `bytes`. Returns true if that is a new peak: then the caller must change the
   // cells and call BeginPeak. The account is locked.
   bool MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use);
-  // Makes the present state the account's peak, which has `bytes` bytes in use. The account is locked.
-  void BeginPeak(AccountId account, int64_t bytes);
+  // Makes the present state the account's peak, which has `bytes` bytes in use. The account is locked. `time`: of the
+  // event, in the log's clock.
+  void BeginPeak(AccountId account, int64_t bytes, int64_t time);
   void BeginEpoch(AccountId account) const;
-  Entered EnterSlow(Event event, SiteId site, int64_t bytes);
+  Entered EnterSlow(Event event, uint64_t id, SiteId site, int64_t bytes);
   template <typename Visit>
   void ForEachShardOf(uint64_t shards, const Visit& visit) const;
   template <typename Visit>
@@ -531,6 +604,8 @@ class Ledger {
   // A snapshot holds it from beginning to end, at most a few hundred milliseconds. No event waits for it.
   mutable SpinLock reading_lock_;
   std::atomic<int64_t> live_records_{0};
+  mutable EventLog log_;
+  mutable int64_t last_instant_ ABSL_GUARDED_BY(all_lock_) = 0;  // the last result of TimeOfInstant
 };
 
 inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* cell) {

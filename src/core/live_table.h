@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "src/base/hash.h"
 #include "src/base/pages.h"
@@ -129,7 +130,7 @@ class LiveTable {
   // are inserted meanwhile may be missed.
   template <typename Visit>
   void ForEach(const Visit& visit) const;
-  // Removes every record for which `matches(id, record)` returns true, and calls `erased(record)` for it. `matches`
+  // Removes every record for which `matches(id, record)` returns true, and calls `erased(id, record)` for it. `matches`
   // runs under a bucket's lock and must not call the table; `erased` runs under no lock. Records that are inserted
   // meanwhile may be missed.
   template <typename Matches, typename Erased>
@@ -301,7 +302,7 @@ void LiveTable::ForEach(const Visit& visit) const {
 template <typename Matches, typename Erased>
 void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
   constexpr int kAtOnce = 32;  // a small stack has space for them
-  LiveRecord gone[kAtOnce];
+  std::pair<uint64_t, LiveRecord> gone[kAtOnce];
   uint64_t state = 0;
   size_t index = 0;
   int count;
@@ -321,7 +322,7 @@ void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
         for (Bucket* bucket = first; bucket != nullptr && count < kAtOnce; bucket = bucket->overflow) {
           for (Entry& entry : bucket->entries) {
             if (entry.id == 0 || count == kAtOnce || !matches(entry.id, Unpack(entry.site_and_bytes))) continue;
-            gone[count++] = Unpack(entry.site_and_bytes);
+            gone[count++] = {entry.id, Unpack(entry.site_and_bytes)};
             entry.id = 0;
           }
         }
@@ -329,7 +330,7 @@ void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
         if (count == kAtOnce) break;
       }
     }
-    for (int i = 0; i < count; ++i) erased(gone[i]);
+    for (int i = 0; i < count; ++i) erased(gone[i].first, gone[i].second);
   } while (count == kAtOnce);
 }
 

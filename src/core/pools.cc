@@ -166,9 +166,9 @@ int64_t Pools::GiveBack(Change& change, uint64_t id, const LiveRecord& record) {
 }
 
 void Pools::FreeBlock(Change& change, uint64_t id, const LiveRecord& record) {
+  change.Enter(Event::kFree, id, record.site, record.bytes);
   const int64_t taken = GiveBack(change, id, record);
   if (taken < record.bytes) RemoveDetached();
-  change.Enter(Event::kFree, record.site, record.bytes);
 }
 
 // --- Blocks ---------------------------------------------------------------------------------------------------------
@@ -230,19 +230,19 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
     ReturnParts(position.address, bytes, position.level, account, parts);
     return is_stale ? kNeedsAll : Added::kNoMemory;
   }
+  const bool is_same_account = is_stale && sites_.At(stale.site).account == account;
+  if (is_same_account) FreeBlock(change, id, stale);
+  change.Enter(event, id, site, bytes);
   ChargeParts(change, position.address, bytes, position.level, account, parts, 1);
-  change.Enter(event, site, bytes);
   if (parts.bytes < bytes) detached_blocks_.fetch_add(1, std::memory_order_relaxed);
   if (!is_stale) return Added::kAdded;
   *replaced = true;
-  if (sites_.At(stale.site).account == account) {
-    FreeBlock(change, id, stale);
-  } else {
+  if (!is_same_account) {
     // The stale block belongs to another account, so it has taken no bytes from the segments at this address: it counts
     // all of its bytes itself.
     if (stale.bytes > 0) RemoveDetached();
     change.Complete();
-    ledger_.Enter(Event::kFree, stale.site, stale.bytes);
+    ledger_.Enter(Event::kFree, id, stale.site, stale.bytes);
   }
   return Added::kAdded;
 }
@@ -365,7 +365,7 @@ void Pools::FastenOne(Change& change, const DetachedBlock& block) {
     key.in_pool = in_pool;
     const SiteId changed = sites_.InternSite(key);
     if (changed != kNoSite && change.Prepare(changed)) {
-      change.Move(record.site, changed, bytes, bytes);
+      change.Move(block.id, record.site, changed, bytes, bytes);
       record.site = changed;
     } else {
       // The tables are full. A block that counted its bytes itself continues to do so. A block that had taken its bytes
@@ -383,10 +383,11 @@ void Pools::FastenOne(Change& change, const DetachedBlock& block) {
     is_kept = false;
   }
   if (is_kept) {
+    if (!keeps_id) change.Rename(block.id, id, record.site, bytes);
     ChargeParts(change, address, bytes, LevelOf(id), site.account, parts, 1);
     if (parts.bytes < bytes) detached_blocks_.fetch_add(1, std::memory_order_relaxed);
   } else {
-    change.Enter(Event::kFree, record.site, bytes);
+    change.Enter(Event::kFree, block.id, record.site, bytes);
   }
 }
 
@@ -484,14 +485,14 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
     if (inner_bytes > 0) {
       SegmentMap::Take(*segment, inner_bytes);
       change.Charge(site, inner_bytes);
-      SetLevels(segment);
+      SetLevels(change, segment);
     }
   }
   ReattachBlocks(change, blocks);
   return added;
 }
 
-void Pools::SetLevels(const Segment* around) {
+void Pools::SetLevels(Change& change, const Segment* around) {
   // Deepest first, so that no id is in use when a segment gets it. (If an id is in use nevertheless, or the host has no
   // memory, the segment keeps its old id.)
   for (int depth = DeepestIn(around->start, around->end)->depth; depth > around->depth; --depth) {
@@ -502,6 +503,7 @@ void Pools::SetLevels(const Segment* around) {
       if (id == inner->id || !live_.Find(inner->id, &record)) return;
       if (live_.InsertNew(id, record) != LiveTable::Inserted::kNew) return;
       live_.Erase(inner->id, &record);
+      change.Rename(inner->id, id, record.site, record.bytes);
       inner->id = id;
     });
   }
@@ -521,7 +523,7 @@ Pools::Added Pools::AddSegment(Change& change, uint64_t id, SiteId site, int64_t
   }
   const Added added = InsertSegment(change, id, site, bytes, /*was_block=*/false);
   if (added == Added::kAdded) {
-    change.Enter(event, site, bytes);
+    change.Enter(event, id, site, bytes);
   } else {
     live_.EraseExactly(id, record);
   }
@@ -582,13 +584,13 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
   const int64_t taken = GiveBack(change, id, record);
   if (InsertSegment(change, id, site, record.bytes, IsBlockId(id)) == Added::kAdded) {
     if (IsBlockId(id) && taken < record.bytes) RemoveDetached();
-    change.Move(record.site, site, record.bytes, record.bytes);
+    change.Move(id, record.site, site, record.bytes, record.bytes);
     return true;
   }
   if (!live_.Replace(id, as_segment, record)) {
     // Another thread freed the record while it was that of a segment. RemoveSegment will not find this segment in the
     // map, so the free is entered here.
-    change.Enter(Event::kFree, record.site, record.bytes);
+    change.Enter(Event::kFree, id, record.site, record.bytes);
   } else if (IsBlockId(id)) {
     if (taken < record.bytes) RemoveDetached();
     FastenOne(change, {id, record});
@@ -634,7 +636,7 @@ Segment* Pools::DeepestIn(uint64_t start, uint64_t end) {
 }
 
 void Pools::RemoveEmpty(Change& change, Segment* segment) {
-  change.Enter(Event::kFree, segment->site, segment->bytes());
+  change.Enter(Event::kFree, segment->id, segment->site, segment->bytes());
   TakeFromOuter(change, *segment, -segment->bytes());
   segments_.Remove(segment);
 }
@@ -673,7 +675,7 @@ void Pools::MoveSegment(Change& change, Segment* segment, SiteId site, int64_t o
   live_.Replace(segment->id, {segment->site, old_bytes}, {site, new_bytes});
   change.Charge(segment->site, -taken);
   change.Charge(site, taken);
-  change.Move(segment->site, site, old_bytes, new_bytes);
+  change.Move(segment->id, segment->site, site, old_bytes, new_bytes);
   segment->site = site;
 }
 
@@ -716,7 +718,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
     if (end <= address && address < old_end && static_cast<uint64_t>(block.record.bytes) <= old_end - address &&
         LevelOf(block.id) > segment->depth && sites_.At(block.record.site).is_block) {
       live_.Erase(block.id, &erased);
-      change.Enter(Event::kFree, block.record.site, block.record.bytes);
+      change.Enter(Event::kFree, block.id, block.record.site, block.record.bytes);
       blocks.Skip(i);
     }
   }
@@ -739,7 +741,7 @@ bool Pools::ResizeRecord(Change& change, uint64_t id, int64_t bytes) {
   // one.
   if (site == kNoSite || !live_.Replace(id, record, resized)) return false;
   if (IsBlockId(id) && GiveBack(change, id, record) < record.bytes) RemoveDetached();
-  change.Move(record.site, site, record.bytes, bytes);
+  change.Move(id, record.site, site, record.bytes, bytes);
   if (site_before.is_pool) change.AddPoolBytes(bytes - record.bytes);
   if (IsBlockId(id)) FastenOne(change, {id, resized});
   return true;
@@ -787,7 +789,7 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
   }
   if (high != nullptr) {
     MoveSegment(change, segment, low_site, old_bytes, low_bytes);
-    change.Enter(Event::kAlloc, high_record.site, high_record.bytes);
+    change.Enter(Event::kAlloc, at, high_record.site, high_record.bytes);
     segments_.ForEachSegment(high->start, high->end, [&](const Segment* inner) {
       if (inner->outer == high) TakeFromOuter(change, *inner, inner->bytes());
     });
@@ -815,7 +817,7 @@ bool Pools::MergeSegments(uint64_t first_address, uint64_t second_address) {
   EraseRecord(second);
   segments_.Merge(first, second);
   change.Charge(second_site, -second_taken);
-  change.Enter(Event::kFree, second_site, second_bytes);
+  change.Enter(Event::kFree, second_address, second_site, second_bytes);
   change.Charge(first->site, second_taken);
   MoveSegment(change, first, site, first_bytes, first_bytes + second_bytes);
   return true;
@@ -842,7 +844,7 @@ bool Pools::DropBlocksOutside(const Matches& matches) {
       }
     }
     for (size_t i = 0; i < some.size(); ++i) {
-      ledger_.Enter(Event::kFree, some[i].record.site, some[i].record.bytes);
+      ledger_.Enter(Event::kFree, some[i].id, some[i].record.site, some[i].record.bytes);
     }
   }
   return true;

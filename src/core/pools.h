@@ -292,7 +292,7 @@ class Pools {
   Added AddSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, Event event);
   bool MakeSegment(Change& change, uint64_t id, const LiveRecord& record, AllocatorId allocator);
   // Gives each segment inside `around` that is also a block the id that belongs to its present depth.
-  void SetLevels(const Segment* around);
+  void SetLevels(Change& change, const Segment* around);
   // Removes all blocks and segments in `segment`. Unless `is_kept`, also removes `segment`; the caller has erased its
   // record.
   void RemoveWithContents(Change& change, Segment* segment, bool is_kept = false);
@@ -338,7 +338,7 @@ inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position
     Return(view, bytes);
     return Ledger::kNotEntered;
   }
-  return own.EnterBlock(Event::kAlloc, site, cell, bytes);
+  return own.EnterBlock(Event::kAlloc, id, site, cell, bytes);
 }
 
 inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Removed* removed) {
@@ -354,7 +354,7 @@ inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Removed* remov
   });
   if (!is_erased) return Ledger::kNotEntered;
   Return(view, record.bytes);
-  return own.EnterBlock(Event::kFree, record.site, cell, record.bytes);
+  return own.EnterBlock(Event::kFree, removed->id, record.site, cell, record.bytes);
 }
 
 }  // namespace hbmprof::internal

@@ -313,7 +313,9 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
 }
 
 Ledger::Entered ProfilerImpl::EnterFreeSlow(BufferId id, LiveRecord record) {
-  if (!sites_.At(record.site).is_segment) return ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes);
+  if (!sites_.At(record.site).is_segment) {
+    return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
+  }
   TraceStep(EventStep::kSegmentErased);
   pools_.RemoveSegment(id.value());
   return Ledger::kEnteredAndCounted;
@@ -345,7 +347,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     return;
   }
   if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(freed.id_, replaced);
-  Resize(ledger_.Enter(Ledger::Event::kUndoFree, record.site, record.bytes));
+  Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes));
 }
 
 bool ProfilerImpl::RestoreSegment(const FreedRecord& freed) {
@@ -389,7 +391,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   }
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, Clamp(attributes));
-  if (site == kNoSite || !ledger_.Enter(Ledger::Event::kAllocAndFree, site, size)) {
+  if (site == kNoSite || !ledger_.Enter(Ledger::Event::kAllocAndFree, id.value(), site, size)) {
     Drop(bytes);
     return prepared;
   }
@@ -562,7 +564,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
     Ledger::Change change(ledger_, scope);
     if (!change.is_usable() || !change.Prepare(live.site) || !change.Prepare(site)) continue;
     if (!live_.Replace(id.value(), live, {site, live.bytes})) return false;
-    change.Move(live.site, site, live.bytes, live.bytes);
+    change.Move(id.value(), live.site, site, live.bytes, live.bytes);
     break;
   }
   return true;
@@ -574,7 +576,11 @@ bool ProfilerImpl::Rename(BufferId id, BufferId new_id) {
   LiveRecord record;
   if (!Admits(guard) || !live_.Find(id.value(), &record)) return false;
   if (live_.InsertNew(new_id.value(), record) != LiveTable::Inserted::kNew) return false;
-  if (live_.EraseExactly(id.value(), record)) return true;
+  if (live_.EraseExactly(id.value(), record)) {
+    Ledger::Change change(ledger_, Ledger::Change::Scope::kOwnShard);
+    if (change.is_usable()) change.Rename(id.value(), new_id.value(), record.site, record.bytes);
+    return true;
+  }
   live_.EraseExactly(new_id.value(), record);
   return false;
 }
@@ -639,6 +645,16 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
   return stats;
 }
 
+DeviceStats ProfilerImpl::ToStats(DeviceId device, MemorySpace space, const AccountTotals& totals) const {
+  return ToStats(totals, space, space == MemorySpace::kDevice ? Probe(static_cast<int>(device)) : DeviceProbe{});
+}
+
+void ProfilerImpl::DescribeProcess(hbmprof::Snapshot* snapshot) const {
+  snapshot->process_id = getpid();
+  snapshot->host = HostName();
+  snapshot->tracker = GetTrackerStats();
+}
+
 Snapshot ProfilerImpl::TakeSnapshot() const {
   const ForkPause pause;
   // A profiler that also records the host's allocator must not record the memory allocated here.
@@ -650,9 +666,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   hbmprof::Snapshot snapshot;
   snapshot.time_unix_nanos =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  snapshot.process_id = getpid();
-  snapshot.host = HostName();
-  snapshot.tracker = GetTrackerStats();
+  DescribeProcess(&snapshot);
   snapshot.allocators = allocators_.All();
   snapshot.counters = counters_.All();
   // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
@@ -717,12 +731,7 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::v
     sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
     if (sample.allocator >= snapshot->allocators.size()) sample.allocator = 0;
     const auto [set, is_new_set] = tags.try_emplace(key.tags);
-    if (is_new_set) {
-      std::vector<std::pair<std::string, std::string>> labels = TagsOf(key.tags);
-      // If both have a tag with the same key, the thread's tag is used.
-      std::set_union(labels.begin(), labels.end(), process_tags.begin(), process_tags.end(),
-                     std::back_inserter(set->second), [](const auto& a, const auto& b) { return a.first < b.first; });
-    }
+    if (is_new_set) set->second = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.tags = set->second;
     sample.block_bytes = static_cast<int64_t>(key.block_bytes);
     sample.alloc_objects = totals.alloc_objects;
@@ -743,7 +752,7 @@ void ProfilerImpl::AddPython(hbmprof::Snapshot* snapshot) const {
   static_assert(kNamedFrameWord == hbmprof::Snapshot::kNamedFrame);
   const uint32_t count = NamedFrameCount();
   snapshot->named_frames.reserve(count);
-  for (uint32_t number = 0; number < count; ++number) {
+  for (auto number = static_cast<uint32_t>(snapshot->named_frames.size()); number < count; ++number) {
     const NamedFrame& frame = *NamedFrameOf(kNamedFrameWord | number);
     snapshot->named_frames.push_back(
         {std::string(frame.function()), std::string(frame.file()), frame.line, frame.first_line});
@@ -774,13 +783,16 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
         }
         return dropped.HasKind(key.attributes) && !dropped.Keeps(id);
       },
-      [&](const LiveRecord& record) { ledger_.Enter(Ledger::Event::kFree, record.site, record.bytes); });
+      [&](uint64_t id, const LiveRecord& record) {
+        ledger_.Enter(Ledger::Event::kFree, id, record.site, record.bytes);
+      });
   if (has_pools) pools_.DropDevice(dropped);
   Resize();
 }
 
 void ProfilerImpl::LockAll() {
   ledger_.LockAll();
+  ledger_.log().Lock();
   live_.LockAll();
   sites_.LockAll();
 }
@@ -788,6 +800,7 @@ void ProfilerImpl::LockAll() {
 void ProfilerImpl::UnlockAll() {
   sites_.UnlockAll();
   live_.UnlockAll();
+  ledger_.log().Unlock();
   ledger_.UnlockAll();
 }
 
@@ -809,6 +822,7 @@ void ProfilerImpl::ResetInChild() {
   pools_.Clear();
   sites_.UnlockAll();
   live_.ClearInChild();
+  ledger_.log().Unlock();
   ledger_.UnlockAll();
   DropProbes();
   for (auto* counter : {&reentrant_events_, &foreign_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_,

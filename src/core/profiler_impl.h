@@ -132,6 +132,18 @@ class ProfilerImpl {
   // Counts an allocation that is not recorded. Returns false.
   [[gnu::cold]] bool Drop(uint64_t bytes);
 
+  // The tables, for recordings (src/api/recorder.h).
+  const SiteTable& sites() const { return sites_; }
+  const LiveTable& live() const { return live_; }
+  Ledger& ledger() { return ledger_; }
+  // Sets process, host and tracker of a snapshot.
+  void DescribeProcess(hbmprof::Snapshot* snapshot) const;
+  // Adds what is known about the Python interpreter, and the named frames that exist now and that the snapshot does not
+  // have. Must be called after the stacks were added, so that every named frame in them is among these.
+  void AddPython(hbmprof::Snapshot* snapshot) const;
+  // Returns the device's totals, with the values of its probe.
+  DeviceStats ToStats(DeviceId device, MemorySpace space, const AccountTotals& totals) const;
+
   // Around a fork. The child calls ResetInChild instead of UnlockAll.
   void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -212,7 +224,7 @@ class ProfilerImpl {
   // Enters the free of `record` after it left the live table.
   Ledger::Entered EnterFree(BufferId id, const LiveRecord& record) {
     const Ledger::Entered entered =
-        ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), record.site, record.bytes);
+        ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), id.value(), record.site, record.bytes);
     return entered != Ledger::kNotEntered ? entered : EnterFreeSlow(id, record);
   }
   Ledger::Entered EnterFreeSlow(BufferId id, LiveRecord record);
@@ -255,9 +267,6 @@ class ProfilerImpl {
   // Adds the samples and their stacks.
   void AddSamples(const std::vector<SiteTotals>& sites, const std::vector<uint32_t>& device_index,
                   hbmprof::Snapshot* snapshot) const;
-  // Adds what is known about the Python interpreter, and all named frames that exist now. Must be called after
-  // AddSamples, so that every named frame in the stacks is among them.
-  void AddPython(hbmprof::Snapshot* snapshot) const;
   DeviceProbe Probe(int device) const;
   DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;
 
@@ -322,7 +331,7 @@ inline bool ProfilerImpl::Enter(const LiveTable::Position& position, BufferId id
     case LiveTable::Inserted::kNew:
       break;
   }
-  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, cell_ref, site, bytes);
+  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, cell_ref, id.value(), site, bytes);
   if (entered == Ledger::kNotEntered) {
     live_.EraseExactly(id.value(), {site, bytes});
     return Drop(static_cast<uint64_t>(bytes));

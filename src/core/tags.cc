@@ -262,6 +262,7 @@ std::vector<std::pair<std::string, std::string>> TagRegistry::Of(TagSetId tags) 
 }  // namespace
 
 __thread TagSetId current_tags __attribute__((tls_model("initial-exec"))) = kNoTags;
+std::atomic<void (*)(TagSetId)> tags_observer{nullptr};
 
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) {
   TagRegistry* registry = tag_registry.IfMade();
@@ -281,7 +282,7 @@ static_assert(kMaxTagSets - 1 <= UINT16_MAX);
 
 TagSetId BeginHere(std::string_view key, std::string_view value) {
   const TagSetId outer = current_tags;
-  current_tags = ExtendTags(outer, key, value);
+  SetCurrentTags(ExtendTags(outer, key, value));
   return outer;
 }
 
@@ -295,7 +296,7 @@ TagSetId BeginHere(std::string_view key, std::string_view value) {
 }
 
 [[gnu::always_inline]] inline void End(uint32_t before) {
-  current_tags = before & UINT16_MAX;
+  SetCurrentTags(before & UINT16_MAX);
   if (const InjectedProfiler* const joined = JoinedProfiler()) joined->set_tags(before >> 16);
 }
 
@@ -303,6 +304,15 @@ TagSetId BeginHere(std::string_view key, std::string_view value) {
 
 uint32_t BeginTag(std::string_view key, std::string_view value) { return Begin(key, value); }
 void EndTag(uint32_t before) { End(before); }
+
+std::vector<std::pair<std::string, std::string>> WithProcessTags(
+    const std::vector<std::pair<std::string, std::string>>& labels,
+    const std::vector<std::pair<std::string, std::string>>& process_tags) {
+  std::vector<std::pair<std::string, std::string>> all;
+  std::set_union(labels.begin(), labels.end(), process_tags.begin(), process_tags.end(), std::back_inserter(all),
+                 [](const auto& a, const auto& b) { return a.first < b.first; });
+  return all;
+}
 
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) {
   const TagRegistry* registry = tag_registry.IfMade();

@@ -6,6 +6,7 @@
 #ifndef HBMPROF_SRC_CORE_TAGS_H_
 #define HBMPROF_SRC_CORE_TAGS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -26,6 +27,15 @@ inline constexpr size_t kMaxTagBytes = 128;
 // The calling thread's set. Plain data in the static TLS block.
 extern __thread TagSetId current_tags __attribute__((tls_model("initial-exec")));
 
+// Called when the current set of a thread has changed, with the new set; null: nothing is called.
+extern std::atomic<void (*)(TagSetId)> tags_observer;
+// Sets the calling thread's set.
+inline void SetCurrentTags(TagSetId tags) {
+  if (current_tags == tags) return;
+  current_tags = tags;
+  if (auto* const observe = tags_observer.load(std::memory_order_relaxed)) observe(tags);
+}
+
 // Returns the set `tags` with `key` set to `value`. Returns `tags` if a limit is reached, if the host has no memory, or
 // if the thread is inside the tracker. A value beyond its key's limit becomes "other". Takes no memory from malloc.
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value);
@@ -37,6 +47,12 @@ void EndTag(uint32_t before);
 
 // The labels of a set, sorted by key.
 std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags);
+
+// Returns the labels of a thread's set together with those of the process, sorted by key. If both have a tag with the
+// same key, the thread's tag is used.
+std::vector<std::pair<std::string, std::string>> WithProcessTags(
+    const std::vector<std::pair<std::string, std::string>>& labels,
+    const std::vector<std::pair<std::string, std::string>>& process_tags);
 
 // Returns the tags as labels, sorted by key. Names and limits are those of ExtendTags. If two tags have the same key,
 // the last one is used.

@@ -341,11 +341,11 @@ int DropDevice(uint32_t device, int32_t survivor, const uint64_t* kept, size_t c
 
 uint32_t ExtendThreadTags(const char* key, size_t key_size, const char* value, size_t value_size) noexcept {
   const TagSetId before = current_tags;
-  current_tags = ExtendTags(before, {key, key_size}, {value, value_size});
+  SetCurrentTags(ExtendTags(before, {key, key_size}, {value, value_size}));
   return before;
 }
 
-void SetTags(uint32_t tags) noexcept { current_tags = tags; }
+void SetTags(uint32_t tags) noexcept { SetCurrentTags(tags); }
 
 int BeginThreadScope(const Caller* caller) noexcept { return BeginScope(*caller); }
 

@@ -75,7 +75,7 @@ int Push(const void* domain, std::string_view text) {
     text = {of_thread.path, of_thread.path_size};
   }
   const bool is_shown = choice != Shown::kOutermost || of_thread.count == 1;
-  if (is_shown && !text.empty()) current_tags = ExtendTags(current_tags, kLabel, text);
+  if (is_shown && !text.empty()) internal::SetCurrentTags(ExtendTags(current_tags, kLabel, text));
   return level;
 }
 
@@ -92,7 +92,7 @@ int Pop(const void* domain) {
   if (ended < 0) return -1;
   const Range range = of_thread.ranges[ended];
   if (ended == of_thread.count - 1) {
-    current_tags = range.tags_before;
+    internal::SetCurrentTags(range.tags_before);
     of_thread.path_size = range.path_size_before;
   } else {
     // A range of another domain that began inside this range is still pushed. When that range ends, it restores the

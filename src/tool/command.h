@@ -31,6 +31,7 @@ struct Command {
 Command AddRunCommand(CLI::App& tool);
 Command AddPsCommand(CLI::App& tool);
 Command AddDumpCommand(CLI::App& tool);
+Command AddRecordCommand(CLI::App& tool);
 Command AddServeCommand(CLI::App& tool);
 Command AddDoctorCommand(CLI::App& tool);
 Command AddTopCommand(CLI::App& tool);

@@ -39,7 +39,8 @@ struct RunOptions {
   std::string output = "hbmprof-profiles";
   std::string interval;
   std::string library;
-  std::string nvtx;  // which range; empty: none
+  std::string nvtx;    // which range; empty: none
+  std::string record;  // the file of the recordings; "true": in the folder; empty: none
   std::vector<std::string> command;
 };
 
@@ -387,6 +388,17 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
   }
 }
 
+// Returns the value of HBMPROF_RECORD. Each process has its own file.
+std::string RecordPattern(const RunOptions& options, const std::string& folder, const std::string& run) {
+  constexpr char kRecording[] = ".hbmrec";
+  if (options.record == "true") {
+    const std::string profiles = OutputPattern(folder, run);
+    return Cat(profiles.substr(0, profiles.size() - sizeof(kSuffix) + 1), kRecording);
+  }
+  std::error_code error;
+  return fs::absolute(options.record, error);
+}
+
 // Makes programs that use NVTX load the library as their NVTX tool, if the environment does not name another tool.
 void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& setup) {
   const char* const other = std::getenv(kNvtxVariable);
@@ -417,6 +429,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
     if (!options.interval.empty()) setup.environment["HBMPROF_CUDA_INTERVAL"] = options.interval;
     if (!options.nvtx.empty()) AddNvtx(options, *library, setup);
+    if (!options.record.empty()) setup.environment["HBMPROF_RECORD"] = RecordPattern(options, folder.path(), run);
   } else {
     std::fprintf(stderr, "hbmprof: %s runs without hbmprof: %s\n", options.command.front().c_str(), reason.c_str());
   }
@@ -460,6 +473,9 @@ Command AddRunCommand(CLI::App& tool) {
       ->add_flag("--nvtx{innermost}", options->nvtx,
                  "Label allocations with their thread's NVTX range: innermost, outermost or path")
       ->check(CLI::IsMember({"innermost", "outermost", "path"}));
+  arguments->add_flag("--record{true}", options->record,
+                      "Also record every event, from the first allocation on, to --record=FILE (%p: process id) or to "
+                      "RUN.PROCESS.NUMBER.hbmrec in the folder");
   arguments->add_option("command", options->command, "The program and its arguments, after --")->required();
   arguments->footer(
       "The program is not rebuilt: hbmprof preloads a library that wraps the calls of the CUDA driver, in the\n"

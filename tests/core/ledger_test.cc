@@ -28,6 +28,7 @@ namespace hbmprof::internal {
 namespace {
 
 using Event = Ledger::Event;
+constexpr uint64_t kBuffer = 4096;  // the id in all events: the ledger has no ids
 
 uint64_t Seed() {
   const char* seed = std::getenv("HBMPROF_TEST_SEED");
@@ -195,7 +196,7 @@ class LedgerTest : public ::testing::Test {
     return sites_.InternSite({StackAt(sites_, &pc), 0, {device, kind, {}}, 0, in_pool});
   }
   void Enter(Event event, SiteId site, int64_t bytes) {
-    ASSERT_TRUE(ledger_.Enter(event, site, bytes));
+    ASSERT_TRUE(ledger_.Enter(event, kBuffer, site, bytes));
     model_.Enter(event, site, bytes);
   }
   // A block that lies wholly in a segment of `segment`.
@@ -210,7 +211,7 @@ class LedgerTest : public ::testing::Test {
     Ledger::Change change(ledger_, scope);
     if (!change.is_usable() || !change.Prepare(block) || !change.Prepare(segment)) return false;
     const int64_t charged = event == Event::kFree ? -bytes : bytes;
-    change.Enter(event, block, bytes);
+    change.Enter(event, kBuffer, block, bytes);
     change.Charge(segment, charged);
     change.AddBlockBytes(charged);
     return true;
@@ -219,13 +220,13 @@ class LedgerTest : public ::testing::Test {
     {
       Ledger::Change change(ledger_, Ledger::Change::Scope::kAllShards);
       ASSERT_TRUE(change.is_usable() && change.Prepare(from) && change.Prepare(to));
-      change.Move(from, to, bytes, bytes);
+      change.Move(kBuffer, from, to, bytes, bytes);
       change.AddPoolBytes(bytes);
     }
     model_.MoveToPool(from, to, bytes);
   }
   void EnterFreed(SiteId site, int64_t bytes) {
-    ASSERT_TRUE(ledger_.Enter(Event::kAllocAndFree, site, bytes));
+    ASSERT_TRUE(ledger_.Enter(Event::kAllocAndFree, kBuffer, site, bytes));
     model_.EnterFreed(site, bytes);
   }
   void ResetPeak(AccountId account) {
@@ -345,14 +346,14 @@ TEST_F(LedgerTest, ChangePeaksOnlyWithItsSum) {
   {
     Ledger::Change change(ledger_, Ledger::Change::Scope::kAllShards);
     ASSERT_TRUE(change.Prepare(new_site));
-    change.Enter(Event::kAlloc, new_site, 80);
-    change.Enter(Event::kFree, old_site, 100);
+    change.Enter(Event::kAlloc, kBuffer, new_site, 80);
+    change.Enter(Event::kFree, kBuffer, old_site, 100);
   }
   EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 100);
   EXPECT_EQ(ledger_.Totals(kAccount0).bytes_in_use, 80);
   {
     Ledger::Change change(ledger_, Ledger::Change::Scope::kAllShards);
-    change.Enter(Event::kAlloc, old_site, 50);
+    change.Enter(Event::kAlloc, kBuffer, old_site, 50);
   }
   EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 130);
   std::vector<SiteTotals> sites;
@@ -382,8 +383,8 @@ TEST_F(LedgerTest, ResetPeakChangesOneAccount) {
 TEST_F(LedgerTest, ClearInAForkedChildRemovesAll) {
   const SiteId segment = NewSite(DeviceId{63}, MemoryKind::kPool);
   const SiteId plain = NewSite(DeviceId{63});
-  ASSERT_TRUE(ledger_.Enter(Event::kAlloc, segment, 1000));
-  ASSERT_TRUE(ledger_.Enter(Event::kAlloc, plain, 10));
+  ASSERT_TRUE(ledger_.Enter(Event::kAlloc, kBuffer, segment, 1000));
+  ASSERT_TRUE(ledger_.Enter(Event::kAlloc, kBuffer, plain, 10));
   ledger_.LockAll();
   ledger_.Clear();
   ledger_.UnlockAll();
@@ -401,7 +402,7 @@ TEST(LedgerLiveRecords, LagByLessThanTheFlushInterval) {
   const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, false});
   Workers workers(4);
   for (int64_t i = 1; i <= 5000; ++i) {
-    workers.Run(static_cast<size_t>(i) % workers.size(), [&] { ledger.Enter(Event::kAlloc, site, 1); });
+    workers.Run(static_cast<size_t>(i) % workers.size(), [&] { ledger.Enter(Event::kAlloc, kBuffer, site, 1); });
     ASSERT_GT(ledger.live_records(), i - 4 * kFlushEvery);
     ASSERT_LE(ledger.live_records(), i);
   }
@@ -412,15 +413,15 @@ TEST(LedgerLiveRecords, AreExactWhileEachEventIsCounted) {
   Ledger ledger(sites, 64);
   const uintptr_t pc = 1;
   const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, false});
-  for (int i = 0; i < 10; ++i) EXPECT_EQ(ledger.Enter(Event::kAlloc, site, 1), Ledger::kEntered);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(ledger.Enter(Event::kAlloc, kBuffer, site, 1), Ledger::kEntered);
   EXPECT_EQ(ledger.live_records(), 0);
   ledger.CountEachEvent(true);
-  EXPECT_EQ(ledger.Enter(Event::kAlloc, site, 1), Ledger::kEnteredAndCounted);
+  EXPECT_EQ(ledger.Enter(Event::kAlloc, kBuffer, site, 1), Ledger::kEnteredAndCounted);
   EXPECT_EQ(ledger.live_records(), 11);
-  EXPECT_EQ(ledger.Enter(Event::kFree, site, 1), Ledger::kEnteredAndCounted);
+  EXPECT_EQ(ledger.Enter(Event::kFree, kBuffer, site, 1), Ledger::kEnteredAndCounted);
   EXPECT_EQ(ledger.live_records(), 10);
   ledger.CountEachEvent(false);
-  EXPECT_EQ(ledger.Enter(Event::kAlloc, site, 1), Ledger::kEntered);
+  EXPECT_EQ(ledger.Enter(Event::kAlloc, kBuffer, site, 1), Ledger::kEntered);
 }
 
 TEST(LedgerMemory, PerSiteDoesNotGrowWithTheShards) {
@@ -434,7 +435,7 @@ TEST(LedgerMemory, PerSiteDoesNotGrowWithTheShards) {
   for (int round = 0; round < 2; ++round) {
     for (size_t thread = 0; thread < kThreads; ++thread) {
       workers.Run(thread, [&] {
-        for (SiteId site = 0; site < kSites; ++site) ASSERT_TRUE(ledger.Enter(Event::kAlloc, site, site));
+        for (SiteId site = 0; site < kSites; ++site) ASSERT_TRUE(ledger.Enter(Event::kAlloc, kBuffer, site, site));
       });
     }
     EXPECT_LT((HostBytes() - before) / kSites, 350);
@@ -602,7 +603,7 @@ TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
       std::mt19937_64 random(static_cast<uint64_t>(t));
       for (int i = 0; i < 20000; ++i) {
         const std::pair<SiteId, int64_t> made_now(made[random() % made.size()], random() % 4096);
-        ASSERT_TRUE(ledger.Enter(Event::kAlloc, made_now.first, made_now.second));
+        ASSERT_TRUE(ledger.Enter(Event::kAlloc, kBuffer, made_now.first, made_now.second));
         std::pair<SiteId, int64_t> taken = made_now;
         {
           std::lock_guard<std::mutex> hold(mutex);
@@ -612,7 +613,7 @@ TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
           taken = shelf.back();
           shelf.pop_back();
         }
-        ASSERT_TRUE(ledger.Enter(Event::kFree, taken.first, taken.second));
+        ASSERT_TRUE(ledger.Enter(Event::kFree, kBuffer, taken.first, taken.second));
       }
       --running;
     });
@@ -650,7 +651,7 @@ TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(snapshots, 0);
-  for (const auto& [site, bytes] : shelf) ASSERT_TRUE(ledger.Enter(Event::kFree, site, bytes));
+  for (const auto& [site, bytes] : shelf) ASSERT_TRUE(ledger.Enter(Event::kFree, kBuffer, site, bytes));
   for (const int device : {0, 1}) {
     const AccountTotals totals = ledger.Totals(AccountOf(DeviceId(device), MemorySpace::kDevice));
     EXPECT_EQ(totals.bytes_in_use, 0);

@@ -54,7 +54,7 @@ size_t Count(LiveTable& table) {
         ++count;
         return false;
       },
-      [](const LiveRecord&) { FAIL() << "erased what did not match"; });
+      [](uint64_t, const LiveRecord&) { FAIL() << "erased what did not match"; });
   return count;
 }
 
@@ -167,7 +167,7 @@ TEST(LiveTable, EraseIfErasesWhatMatchesAndNothingElse) {
   int64_t erased_bytes = 0;
   int erased = 0;
   table.EraseIf([](uint64_t id, const LiveRecord& record) { return record.site == 3 && id < Address(5000); },
-                [&](const LiveRecord& record) {
+                [&](uint64_t, const LiveRecord& record) {
                   erased_bytes += record.bytes;
                   ++erased;
                 });
@@ -373,7 +373,7 @@ TEST(LiveTable, ThreadsOnTheSameKeysLoseNoRecord) {
     // Records also leave by EraseIf meanwhile.
     for (int i = 0; i < 200; ++i) {
       table.EraseIf([i](uint64_t id, const LiveRecord&) { return id == Address(static_cast<uint64_t>(i) % kKeys); },
-                    [&](const LiveRecord&) { ++left; });
+                    [&](uint64_t, const LiveRecord&) { ++left; });
     }
     for (std::thread& thread : threads) thread.join();
   }

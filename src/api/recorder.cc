@@ -1,0 +1,680 @@
+#include "src/api/recorder.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <exception>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "src/api/recording_source.h"
+#include "src/base/background_thread.h"
+#include "src/base/fork.h"
+#include "src/base/lazy.h"
+#include "src/base/message.h"
+#include "src/base/mutex.h"
+#include "src/base/thread_state.h"
+#include "src/core/tags.h"
+#include "src/export/recording.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using Mode = EventLog::Mode;
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kSecond = 1000 * kMillisecond;
+// The time between two rounds: short while buffers fill.
+constexpr int64_t kShortWait = 5 * kMillisecond;
+constexpr int64_t kLongWait = 50 * kMillisecond;
+constexpr int64_t kStopWait = 10 * kSecond;
+// After a loss a new file begins when no event was lost for this time.
+constexpr int64_t kQuietTime = kSecond;
+constexpr size_t kMaxLiveListed = size_t{1} << 22;
+constexpr size_t kMaxMarks = 100'000;
+constexpr char kOldSuffix[] = ".old";
+
+absl::Status NoHostMemory() { return absl::ResourceExhaustedError("no recording: the host has no memory for it"); }
+
+void Sleep(int64_t nanoseconds) {
+  timespec time = {nanoseconds / kSecond, nanoseconds % kSecond};
+  nanosleep(&time, nullptr);
+}
+
+// The names of the marks of this process.
+class Marks {
+ public:
+  // Returns the number of the new mark plus 1; 0 if there are too many.
+  uint64_t Add(std::string_view name) {
+    MutexLock hold(mutex_);
+    if (names_.size() == kMaxMarks) return 0;
+    names_.emplace_back(name);
+    return names_.size();
+  }
+  std::vector<std::string> All() {
+    MutexLock hold(mutex_);
+    return names_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
+};
+Lazy<Marks> marks;
+
+// What is on in this process. A forked child begins with nothing on: the state belongs to the process `process`.
+std::atomic<pid_t> log_process{0};
+std::atomic<ProfilerImpl*> logged_profiler{nullptr};
+std::atomic<size_t> flight_buffers{0};  // 0: there is no flight recorder
+std::atomic<int64_t> flight_start{0};   // the first knot, in ticks and in nanoseconds
+std::atomic<int64_t> flight_start_nanos{0};
+
+ProfilerImpl* LoggedProfiler() {
+  return log_process.load(std::memory_order_acquire) == getpid() ? logged_profiler.load(std::memory_order_acquire)
+                                                                 : nullptr;
+}
+
+void ObserveTags(TagSetId tags) {
+  ProfilerImpl* const profiler = LoggedProfiler();
+  const ForkPause pause;
+  const ReentryGuard guard;
+  if (profiler == nullptr || !guard.entered()) return;
+  profiler->ledger().LogOnly(RecordedKind::kTags, tags, 0);
+}
+
+void SetLogged(ProfilerImpl* profiler) {
+  logged_profiler.store(profiler, std::memory_order_release);
+  log_process.store(getpid(), std::memory_order_release);
+  tags_observer.store(profiler == nullptr ? nullptr : &ObserveTags, std::memory_order_relaxed);
+}
+
+// One user of the event log at a time: the thread that starts or stops it, or that copies the flight recorder's events.
+class LogUse {
+ public:
+  LogUse() {
+    for (pid_t none = 0; !user.compare_exchange_strong(none, getpid(), std::memory_order_acq_rel); none = 0) {
+      if (none != getpid()) {  // a thread of the parent had it when this process was forked
+        user.compare_exchange_strong(none, 0, std::memory_order_acq_rel);
+      } else {
+        Sleep(kMillisecond);
+      }
+    }
+  }
+  ~LogUse() { user.store(0, std::memory_order_release); }
+  LogUse(const LogUse&) = delete;
+  LogUse& operator=(const LogUse&) = delete;
+
+ private:
+  static std::atomic<pid_t> user;
+};
+std::atomic<pid_t> LogUse::user{0};
+
+// Switches the flight recorder on after a recording.
+void ResumeFlight(ProfilerImpl& profiler) {
+  EventLog& log = profiler.ledger().log();
+  const size_t buffers = flight_buffers.load(std::memory_order_relaxed);
+  if (buffers == 0 || !log.Allocate(buffers)) return SetLogged(nullptr);
+  const Mode mode = Mode::kRing;
+  RecordingSource::ReadLedger(profiler, &mode);
+  SetLogged(&profiler);
+}
+
+// Switches the log off and returns the instant.
+LedgerState SwitchOff(ProfilerImpl& profiler) {
+  const Mode off = Mode::kOff;
+  return RecordingSource::ReadLedger(profiler, &off);
+}
+
+// A recording in progress. After Begin, its own thread uses it.
+class Recorder {
+ public:
+  Recorder(ProfilerImpl& profiler, std::string path, const RecordingOptions& options)
+      : profiler_(profiler),
+        ledger_(profiler.ledger()),
+        path_(std::move(path)),
+        options_(options),
+        ticks_(ledger_.log().clock()) {
+    sem_init(&wakes_, 0, 0);
+  }
+
+  pid_t process() const { return process_; }
+
+  // Opens the file and switches the log on. The log's buffers are allocated.
+  absl::Status Begin();
+  // Writes events until Stop is called.
+  void Run();
+  // Called by other threads: ends Run, and waits until it has ended. Returns false if that takes too long.
+  bool Stop() {
+    stops_.store(true, std::memory_order_release);
+    sem_post(&wakes_);
+    const int64_t end = EventClock::Monotonic() + kStopWait;
+    while (!is_done_.load(std::memory_order_acquire)) {
+      if (EventClock::Monotonic() > end) return false;
+      Sleep(kMillisecond / 2);
+    }
+    return true;
+  }
+  bool is_done() const { return is_done_.load(std::memory_order_acquire); }
+  // REQUIRES: is_done().
+  const absl::Status& status() const { return status_; }
+
+ private:
+  // One file.
+  struct File {
+    explicit File(ProfilerImpl& profiler) : source(profiler) {}
+    std::unique_ptr<RecordingWriter> writer;
+    RecordingSource source;
+    // Until the live buffers of the start are known: the events, and the live table's list.
+    std::optional<LiveResolver> resolver;
+    std::vector<RecordingTables::Live> listed;
+    bool has_listed = false;
+    bool is_exact = true;  // no event was lost
+  };
+
+  absl::Status Open(File* file);
+  absl::Status BeginFile(File* file, const LedgerState& state);
+  // Writes the events so far. Those after `split` go to `next`, if it is not null.
+  absl::Status Round(File* next = nullptr, int64_t split = INT64_MAX);
+  absl::Status WriteBuffers(EventBuffer* list, File* next, int64_t split);
+  absl::Status WriteEvents(File* file, RecordedEvent* events, size_t count);
+  void ListLive();
+  absl::Status ResolveLive();
+  absl::Status NextFile();
+  absl::Status WriteSample();
+  absl::Status End();
+  absl::Status RunRounds();
+
+  ProfilerImpl& profiler_;
+  Ledger& ledger_;
+  const std::string path_;
+  const RecordingOptions options_;
+  const pid_t process_ = getpid();
+  TickConverter ticks_;
+  LedgerState start_;  // until the tables of the first file are written
+  std::unique_ptr<File> file_;
+  std::map<uint32_t, std::vector<RecordedEvent>> incomplete_;  // by shard: the parts of a change whose end is missing
+  bool found_full_ = false;                                    // the last round found a full buffer
+  int64_t lost_events_ = 0;
+  int64_t last_loss_ = 0;  // nanoseconds
+  int64_t next_sample_ = 0;
+  int64_t written_until_ = 0;  // all events up to this time, in nanoseconds, are written
+  int files_ = 1;
+  sem_t wakes_;
+  std::atomic<bool> stops_{false};
+  std::atomic<bool> is_done_{false};
+  absl::Status status_;
+};
+
+absl::Status Recorder::Open(File* file) {
+  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path_);
+  if (!writer.ok()) return writer.status();
+  file->writer = *std::move(writer);
+  return absl::OkStatus();
+}
+
+absl::Status Recorder::Begin() {
+  file_ = std::make_unique<File>(profiler_);
+  if (absl::Status status = Open(file_.get()); !status.ok()) return status;
+  ticks_.AddKnot();
+  const Mode mode = Mode::kStream;
+  start_ = RecordingSource::ReadLedger(profiler_, &mode);
+  ticks_.AddKnot();
+  written_until_ = ticks_.ToNanos(start_.instant);
+  return absl::OkStatus();
+}
+
+absl::Status Recorder::BeginFile(File* file, const LedgerState& state) {
+  file->resolver.emplace();
+  file->source.Begin(state, ticks_.ToNanos(state.instant));
+  return file->writer->AddTables(file->source.tables());
+}
+
+absl::Status Recorder::WriteEvents(File* file, RecordedEvent* events, size_t count) {
+  if (count == 0) return absl::OkStatus();
+  const size_t tag_sets = file->source.tables().tag_sets.size();
+  const size_t devices = file->source.tables().names.devices.size();
+  for (size_t i = 0; i < count; ++i) {
+    file->source.Translate(ticks_, &events[i]);
+    if (file->resolver.has_value()) file->resolver->AddEvent(events[i]);
+  }
+  const RecordingTables& tables = file->source.tables();
+  if (tables.tag_sets.size() != tag_sets || tables.names.devices.size() != devices) {
+    if (absl::Status status = file->writer->AddTables(tables); !status.ok()) return status;
+  }
+  return file->writer->AddEvents(events, count);
+}
+
+absl::Status Recorder::WriteBuffers(EventBuffer* list, File* next, int64_t split) {
+  absl::Status status;
+  for (EventBuffer* buffer = list; buffer != nullptr; buffer = list) {
+    std::vector<RecordedEvent>& events = incomplete_[buffer->shard];
+    events.insert(events.end(), buffer->events, buffer->events + buffer->count);
+    list = buffer->next;
+    buffer->next = nullptr;
+    ledger_.log().Return(buffer);
+    size_t whole = events.size();
+    while (whole > 0 && events[whole - 1].is_continued) --whole;
+    const auto later = [&](int64_t time, const RecordedEvent& event) { return time < event.time; };
+    const auto end = events.begin() + static_cast<std::ptrdiff_t>(whole);
+    const auto before = static_cast<size_t>(std::upper_bound(events.begin(), end, split, later) - events.begin());
+    if (status.ok()) status = WriteEvents(file_.get(), events.data(), before);
+    if (status.ok()) status = WriteEvents(next, events.data() + before, whole - before);
+    events.erase(events.begin(), end);
+  }
+  return status;
+}
+
+absl::Status Recorder::Round(File* next, int64_t split) {
+  File* const last = next != nullptr ? next : file_.get();
+  const bool resolves = last->has_listed;
+  const int64_t until = ledger_.CollectEvents();
+  EventBuffer* const list = ledger_.log().TakeFull();
+  const LostTimes lost = ledger_.log().TakeLost();
+  found_full_ = list != nullptr && list->count == EventBuffer::kEvents;
+  ticks_.AddKnot();
+  for (File* file : {file_.get(), next}) {
+    if (file == nullptr || list == nullptr) continue;
+    file->source.Update(marks.Get().All());
+    if (absl::Status status = file->writer->AddTables(file->source.tables()); !status.ok()) {
+      ledger_.log().Return(list);
+      return status;
+    }
+  }
+  absl::Status status = WriteBuffers(list, next, split);
+  if (lost.count > 0) {
+    if (lost_events_ == 0) {
+      PrintMessage("hbmprof: the recording ", path_, " loses events: they come faster than they are written");
+    }
+    lost_events_ += lost.count;
+    last_loss_ = EventClock::Monotonic();
+    last->is_exact = false;
+    incomplete_.clear();
+    if (status.ok()) {
+      status = last->writer->AddLost({ticks_.ToNanos(lost.from), ticks_.ToNanos(lost.to), lost.count});
+    }
+  }
+  if (until != 0) written_until_ = ticks_.ToNanos(until) - 1;
+  if (status.ok() && list != nullptr) status = last->writer->Flush(written_until_);
+  if (status.ok() && resolves) status = ResolveLive();
+  return status;
+}
+
+void Recorder::ListLive() {
+  file_->has_listed = true;
+  if (!RecordingSource::ListLive(profiler_, kMaxLiveListed, &file_->listed)) {
+    file_->resolver.reset();
+    file_->listed.clear();
+  }
+}
+
+absl::Status Recorder::ResolveLive() {
+  file_->has_listed = false;
+  if (!file_->resolver.has_value()) return absl::OkStatus();
+  RecordingTables& tables = file_->source.tables();
+  tables.live = file_->resolver->Resolve(file_->listed);
+  tables.live_is_complete = true;
+  file_->resolver.reset();
+  file_->listed = {};
+  return file_->writer->AddTables(tables);
+}
+
+absl::Status Recorder::WriteSample() {
+  const int64_t now = EventClock::Monotonic();
+  if (now < next_sample_) return absl::OkStatus();
+  next_sample_ = now + options_.sample_interval.count() * kMillisecond;
+  const DriverSample sample = file_->source.Sample();
+  if (absl::Status status = file_->writer->AddTables(file_->source.tables()); !status.ok()) return status;
+  if (absl::Status status = file_->writer->AddSample(sample); !status.ok()) return status;
+  return file_->writer->Flush(written_until_);
+}
+
+absl::Status Recorder::NextFile() {
+  const std::string old = path_ + kOldSuffix;
+  if (rename(path_.c_str(), old.c_str()) != 0) {
+    return absl::InternalError("cannot rename " + path_ + " to " + old + ": " + std::to_string(errno));
+  }
+  auto next = std::make_unique<File>(profiler_);
+  if (absl::Status status = Open(next.get()); !status.ok()) return status;
+  const LedgerState state = RecordingSource::ReadLedger(profiler_, nullptr);
+  ticks_.AddKnot();
+  const int64_t time = ticks_.ToNanos(state.instant);
+  next->source.tables().functions = file_->source.tables().functions;
+  next->source.tables().names.warnings.push_back(
+      "The recording was started earlier. Its part before this one is in " + old +
+      (files_ == 1 ? "." : ", and older parts were removed, because its size is limited or events were lost."));
+  if (absl::Status status = BeginFile(next.get(), state); !status.ok()) return status;
+  if (absl::Status status = Round(next.get(), state.instant); !status.ok()) return status;
+  if (absl::Status status = file_->writer->Finish(time); !status.ok()) return status;
+  file_ = std::move(next);
+  ++files_;
+  ListLive();
+  return absl::OkStatus();
+}
+
+absl::Status Recorder::End() {
+  const LedgerState state = SwitchOff(profiler_);
+  absl::Status status = Round();
+  if (!status.ok()) return status;
+  written_until_ = ticks_.ToNanos(state.instant);
+  next_sample_ = 0;
+  if (status = WriteSample(); !status.ok()) return status;
+  return file_->writer->Finish(written_until_);
+}
+
+absl::Status Recorder::RunRounds() {
+  if (absl::Status status = BeginFile(file_.get(), start_); !status.ok()) return status;
+  start_ = {};
+  ListLive();
+  while (!stops_.load(std::memory_order_acquire)) {
+    if (absl::Status status = Round(); !status.ok()) return status;
+    if (absl::Status status = WriteSample(); !status.ok()) return status;
+    const bool is_large = options_.max_bytes != 0 && file_->writer->size() >= options_.max_bytes / 2;
+    const bool is_quiet = !file_->is_exact && EventClock::Monotonic() - last_loss_ > kQuietTime;
+    if (is_large || is_quiet) {
+      if (absl::Status status = NextFile(); !status.ok()) return status;
+    }
+    timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const int64_t nanos = until.tv_nsec + (found_full_ ? kShortWait : kLongWait);
+    until.tv_sec += nanos / kSecond;
+    until.tv_nsec = nanos % kSecond;
+    sem_clockwait(&wakes_, CLOCK_MONOTONIC, &until);
+  }
+  return End();
+}
+
+void Recorder::Run() {
+  // Host memory that this thread allocates is not recorded, if the profiler records the host's allocator.
+  const ReentryGuard guard;
+  try {
+    status_ = RunRounds();
+  } catch (const std::exception&) {
+    status_ = absl::ResourceExhaustedError("the recording " + path_ + " has ended: the host has no memory");
+  }
+  if (!status_.ok()) {
+    const absl::string_view why = status_.message();
+    PrintMessage("hbmprof: the recording has ended: ", std::string_view(why.data(), why.size()));
+    SwitchOff(profiler_);
+  }
+  if (lost_events_ > 0) {
+    PrintMessage("hbmprof: the recording ", path_, " has lost ", std::to_string(lost_events_) + " events");
+  }
+  file_.reset();
+  ledger_.log().Free();
+  ResumeFlight(profiler_);
+  is_done_.store(true, std::memory_order_release);
+}
+
+// The recording of this process. Never destroyed while its thread runs.
+std::atomic<Recorder*> recorder{nullptr};
+
+Recorder* OwnRecorder() {
+  Recorder* const found = recorder.load(std::memory_order_acquire);
+  return found != nullptr && found->process() == getpid() ? found : nullptr;
+}
+
+absl::Status Validate(const RecordingOptions& options) {
+  const auto problem = [](const char* field, int64_t value, const char* range) {
+    return absl::InvalidArgumentError(std::string("StartRecording: the option ") + field + " is " +
+                                      std::to_string(value) + ", not " + range);
+  };
+  if (options.max_bytes != 0 && options.max_bytes < 1 << 20) {
+    return problem("max_bytes", options.max_bytes, "0 or at least 1048576");
+  }
+  if (options.buffer_bytes < 2 << 20 || options.buffer_bytes > int64_t{16} << 30) {
+    return problem("buffer_bytes", options.buffer_bytes, "2097152 to 17179869184");
+  }
+  if (options.sample_interval.count() < 10 || options.sample_interval.count() > 3'600'000) {
+    return problem("sample_interval", options.sample_interval.count(), "10 to 3600000 milliseconds");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options) {
+  EventLog& log = profiler.ledger().log();
+  Recorder* const before = recorder.load(std::memory_order_acquire);
+  const bool is_own = before != nullptr && before->process() == getpid();
+  if (is_own && !before->is_done()) {
+    return absl::FailedPreconditionError("StartRecording: there is a recording already; StopRecording ends it");
+  }
+  if (log.mode() == Mode::kRing) SwitchOff(profiler);
+  if (log.mode() != Mode::kOff) {
+    return absl::FailedPreconditionError("StartRecording: this process was forked in a way that does not permit it");
+  }
+  log.Return(log.TakeFull());
+  log.Free();
+  log.clock().Choose();
+  if (!log.Allocate(static_cast<size_t>(options.buffer_bytes) / sizeof(EventBuffer))) {
+    ResumeFlight(profiler);
+    return NoHostMemory();
+  }
+  auto own = std::make_unique<Recorder>(profiler, path, options);
+  absl::Status status = own->Begin();
+  const auto run = [](void* argument) -> void* {
+    static_cast<Recorder*>(argument)->Run();
+    return nullptr;
+  };
+  if (status.ok() && !StartBackgroundThread(run, own.get())) {
+    status = absl::ResourceExhaustedError("no recording: no thread can be started");
+  }
+  if (!status.ok()) {
+    SwitchOff(profiler);
+    log.Return(log.TakeFull());
+    log.Free();
+    ResumeFlight(profiler);
+    return status;
+  }
+  SetLogged(&profiler);
+  recorder.store(own.release(), std::memory_order_release);
+  if (is_own) delete before;
+  return status;
+}
+
+// --- The flight recorder ---
+
+struct FlightEvents {
+  LedgerState state;
+  int64_t start = 0;  // in ticks: all events after it are in the list
+  std::map<uint32_t, std::vector<RecordedEvent>> shards;
+  std::vector<RecordingTables::Live> listed;
+  bool live_is_complete = true;
+};
+
+void Copy(const EventBuffer* list, FlightEvents* flight) {
+  for (; list != nullptr; list = list->next) {
+    std::vector<RecordedEvent>& events = flight->shards[list->shard];
+    events.insert(events.end(), list->events, list->events + list->count);
+  }
+}
+
+// Copies the events, of which the flight recorder keeps its own.
+FlightEvents CopyFlight(ProfilerImpl& profiler) {
+  FlightEvents flight;
+  EventLog& log = profiler.ledger().log();
+  flight.state = RecordingSource::ReadLedger(profiler, nullptr);
+  profiler.ledger().CollectEvents();
+  EventBuffer* const before = log.TakeFull();
+  flight.start = log.removed_until();
+  flight.live_is_complete = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
+  profiler.ledger().CollectEvents();
+  EventBuffer* const after = log.TakeFull();
+  flight.live_is_complete = flight.live_is_complete && log.removed_until() == flight.start;
+  try {
+    Copy(before, &flight);
+    Copy(after, &flight);
+  } catch (const std::bad_alloc&) {
+    flight.shards.clear();
+    flight.start = INT64_MAX;
+  }
+  log.PutBack(after);
+  log.PutBack(before);
+  return flight;
+}
+
+// Undoes the events between the start and the instant. The peak of an account that was reached after the start is not
+// known at the start: there it is the bytes in use.
+void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
+  LedgerState& state = flight->state;
+  const auto has_new_peak = [&](AccountId account) {
+    return state.accounts[static_cast<size_t>(account)].peak_time > flight->start;
+  };
+  for (const auto& [shard, events] : flight->shards) {
+    for (size_t i = events.size(); i-- > 0;) {
+      const bool is_last = !events[i].is_continued || i + 1 == events.size();
+      if (events[i].time > state.instant) continue;
+      UndoEvent(profiler.sites(), events[i], is_last ? nullptr : &events[i + 1], &state);
+    }
+  }
+  for (size_t site = 0; site < state.sites.size(); ++site) {
+    SiteTotals& totals = state.sites[site];
+    if (!has_new_peak(profiler.sites().At(static_cast<SiteId>(site)).account)) continue;
+    totals.peak_objects = totals.inuse_objects;
+    totals.peak_bytes = totals.inuse_bytes;
+  }
+  for (AccountId account = 0; account < kAccounts; ++account) {
+    AccountTotals& totals = state.accounts[static_cast<size_t>(account)];
+    if (has_new_peak(account)) totals.peak_bytes_in_use = totals.bytes_in_use;
+  }
+}
+
+absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path) {
+  FlightEvents flight = CopyFlight(profiler);
+  if (flight.start == INT64_MAX) return NoHostMemory();
+  const int64_t end = flight.state.instant;
+  // Events that are not complete in the log: those up to the start.
+  for (auto& [shard, events] : flight.shards) {
+    events.erase(std::remove_if(events.begin(), events.end(),
+                                [&](const RecordedEvent& event) { return event.time <= flight.start; }),
+                 events.end());
+  }
+  UndoFlight(profiler, &flight);
+  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path);
+  if (!writer.ok()) return writer.status();
+  TickConverter ticks(profiler.ledger().log().clock());
+  ticks.AddKnot(flight_start.load(), flight_start_nanos.load());
+  ticks.AddKnot();
+  RecordingSource source(profiler);
+  source.Begin(flight.state, ticks.ToNanos(std::max(flight.start, flight_start.load())));
+  source.Update(marks.Get().All());
+  LiveResolver resolver;
+  for (auto& [shard, events] : flight.shards) {
+    for (const RecordedEvent& event : events) resolver.AddEvent(event);
+    while (!events.empty() && events.back().time > end) events.pop_back();
+    for (RecordedEvent& event : events) source.Translate(ticks, &event);
+  }
+  if (flight.live_is_complete) source.tables().live = resolver.Resolve(flight.listed);
+  source.tables().live_is_complete = flight.live_is_complete;
+  const DriverSample sample = source.Sample();
+  absl::Status status = (*writer)->AddTables(source.tables());
+  for (const auto& [shard, events] : flight.shards) {
+    if (status.ok()) status = (*writer)->AddEvents(events.data(), events.size());
+  }
+  if (status.ok()) status = (*writer)->AddSample(sample);
+  if (status.ok()) status = (*writer)->Finish(ticks.ToNanos(end));
+  return status;
+}
+
+}  // namespace
+
+absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options) try {
+  if (absl::Status status = Validate(options); !status.ok()) return status;
+  const LogUse use;
+  const ForkPause pause;
+  const ReentryGuard guard;
+  return StartNow(profiler, path, options);
+} catch (const std::exception&) {
+  return NoHostMemory();
+}
+
+absl::Status StopRecorder() {
+  const LogUse use;
+  Recorder* const own = OwnRecorder();
+  if (own == nullptr) return absl::FailedPreconditionError("StopRecording: there is no recording");
+  if (!own->Stop()) {
+    return absl::DeadlineExceededError("StopRecording: the recording was not written within ten seconds");
+  }
+  recorder.store(nullptr, std::memory_order_release);
+  const absl::Status status = own->status();
+  delete own;
+  return status;
+}
+
+bool IsRecorderRunning() {
+  const Recorder* const own = OwnRecorder();
+  return own != nullptr && !own->is_done();
+}
+
+bool StartFlightRecorder(ProfilerImpl& profiler, size_t events) {
+  const LogUse use;
+  const ForkPause pause;
+  const ReentryGuard guard;
+  // Each shard that is in use has a buffer, which may be nearly empty.
+  constexpr size_t kSpareBuffers = 16;
+  EventLog& log = profiler.ledger().log();
+  log.clock().Choose();
+  flight_start.store(log.clock().NowInOrder());
+  flight_start_nanos.store(EventClock::Monotonic());
+  flight_buffers.store(events / EventBuffer::kEvents + 1 + kSpareBuffers);
+  ResumeFlight(profiler);
+  return log.mode() == Mode::kRing;
+}
+
+bool IsFlightRecorderOn() {
+  ProfilerImpl* const profiler = LoggedProfiler();
+  return profiler != nullptr && profiler->ledger().log().mode() == Mode::kRing;
+}
+
+void StopFlightRecorder() {
+  const LogUse use;
+  const ForkPause pause;
+  const ReentryGuard guard;
+  flight_buffers.store(0);
+  if (!IsFlightRecorderOn()) return;
+  ProfilerImpl& profiler = *LoggedProfiler();
+  SetLogged(nullptr);
+  SwitchOff(profiler);
+  profiler.ledger().log().Free();
+}
+
+absl::Status WriteFlight(const std::string& path) try {
+  const LogUse use;
+  if (!IsFlightRecorderOn()) {
+    return absl::FailedPreconditionError(
+        IsRecorderRunning() ? "SaveFlightRecording: the recording in progress has the events"
+                            : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS)");
+  }
+  const ForkPause pause;
+  const ReentryGuard guard;
+  return WriteFlightNow(*LoggedProfiler(), path);
+} catch (const std::exception&) {
+  return NoHostMemory();
+}
+
+ScopedMark::ScopedMark(std::string_view name) {
+  if (LoggedProfiler() == nullptr) return;
+  const ForkPause pause;
+  const ReentryGuard guard;
+  if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Add(name);
+}
+
+ScopedMark::~ScopedMark() { EventLog::MarkOfThread() = 0; }
+
+void RecordFailure(ProfilerImpl& profiler, DeviceId device, MemorySpace space, int64_t bytes) {
+  if (LoggedProfiler() != &profiler) return;
+  const ForkPause pause;
+  const ReentryGuard guard;
+  if (guard.entered()) {
+    profiler.ledger().LogOnly(RecordedKind::kFailed, static_cast<uint64_t>(AccountOf(device, space)), bytes);
+  }
+}
+
+}  // namespace hbmprof::internal

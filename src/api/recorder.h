@@ -1,0 +1,47 @@
+// Recorder: writes the event log of a profiler to a recording. FlightRecorder functions: the log as a ring in memory.
+#ifndef HBMPROF_SRC_API_RECORDER_H_
+#define HBMPROF_SRC_API_RECORDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "hbmprof/recording.h"
+#include "src/core/profiler_impl.h"
+
+namespace hbmprof::internal {
+
+// The functions below act on one profiler at a time: a process has one recording, or one flight recorder. Any thread
+// may call them, except where stated otherwise. Errors and effects of the first two are those of StartRecording and
+// StopRecording (hbmprof/recording.h); `path` is the file itself, without patterns. They do not throw.
+absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options);
+absl::Status StopRecorder();
+// Returns whether a recording of this process is in progress.
+bool IsRecorderRunning();
+
+// Switches the flight recorder on, with space for `events` events. It pauses during a recording. Returns false if the
+// host has no memory. REQUIRES: neither is on.
+bool StartFlightRecorder(ProfilerImpl& profiler, size_t events);
+// Switches it off. Does nothing if it is off.
+void StopFlightRecorder();
+bool IsFlightRecorderOn();
+absl::Status WriteFlight(const std::string& path);
+
+// The calling thread's snapshots during the life of this object are marks with the name `name`, such as the path of the
+// profile, in the recording or the flight recorder. May throw std::bad_alloc.
+class ScopedMark {
+ public:
+  explicit ScopedMark(std::string_view name);
+  ~ScopedMark();
+  ScopedMark(const ScopedMark&) = delete;
+  ScopedMark& operator=(const ScopedMark&) = delete;
+};
+
+// Records that an allocation of `bytes` bytes failed.
+void RecordFailure(ProfilerImpl& profiler, DeviceId device, MemorySpace space, int64_t bytes);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_RECORDER_H_

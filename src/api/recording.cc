@@ -1,0 +1,209 @@
+#include "hbmprof/recording.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <new>
+#include <string>
+
+#include "hbmprof/profiler.h"
+#include "src/api/default_profiler.h"
+#include "src/api/output_path.h"
+#include "src/api/recorder.h"
+#include "src/api/recording.h"
+#include "src/base/descriptor.h"
+#include "src/base/lazy.h"
+#include "src/base/message.h"
+#include "src/base/mutex.h"
+#include "src/base/write_all.h"
+#include "src/core/injected.h"
+#include "src/core/profiler_impl.h"
+
+namespace hbmprof {
+namespace internal {
+namespace {
+
+constexpr int kMostNames = 100'000;
+
+std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0;
+}
+
+// Returns the file that the pattern names. `must_be_new`: also a name without "%n" is that of a file that does not
+// exist.
+absl::StatusOr<std::string> FileOf(std::string_view path, bool must_be_new) {
+  const OutputPattern pattern(path);
+  for (int i = 0; i < kMostNames; ++i) {
+    std::string name = pattern.Path(pattern.has_number() ? NextOutputNumber() : 0);
+    if (i > 0 && !pattern.has_number()) name += "." + std::to_string(i);
+    if ((!pattern.has_number() && !must_be_new) || !Exists(name)) return name;
+  }
+  return absl::AlreadyExistsError(std::string("no recording: all names for ").append(path).append(" exist"));
+}
+
+// Returns the implementation of the profiler of this process, or an error with the name of the caller.
+absl::StatusOr<ProfilerImpl*> OwnProfiler(const char* caller) {
+  Profiler& profiler = Profiler::Default();
+  if (ProfilerAccess::JoinedBy(profiler) != nullptr) {
+    return absl::FailedPreconditionError(std::string(caller) +
+                                         ": the injected library records this process; use `hbmprof record` or "
+                                         "`hbmprof run --record`");
+  }
+  if (!profiler.enabled()) return absl::FailedPreconditionError(std::string(caller) + ": the profiler is off");
+  return &ProfilerAccess::ImplOf(profiler);
+}
+
+absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptions& options) {
+  const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
+  if (!profiler.ok()) return profiler.status();
+  const absl::StatusOr<std::string> file = FileOf(path, must_be_new);
+  if (!file.ok()) return file.status();
+  const absl::Status status = StartRecorder(**profiler, *file, options);
+  if (!status.ok()) return status;
+  static std::atomic<bool> is_registered{false};
+  if (!is_registered.exchange(true)) std::atexit(&StopRecordingAtExit);
+  EndRecordingOnSignals();
+  return status;
+}
+
+// --- LogMemory ---
+
+enum class LogState : int { kUnknown, kOff, kOn };
+std::atomic<LogState> log_state{LogState::kUnknown};
+
+// The bytes in use in the last line of each device and memory space.
+struct LastLines {
+  Mutex mutex;
+  std::map<std::string, int64_t> in_use ABSL_GUARDED_BY(mutex);
+};
+Lazy<LastLines> last_lines;
+
+std::string Size(int64_t bytes) {
+  constexpr double kUnit = 1024;
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while ((value >= kUnit || value <= -kUnit) && unit + 1 < std::size(units)) {
+    value /= kUnit;
+    ++unit;
+  }
+  char text[48];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+  return text;
+}
+
+std::string LineOf(const Snapshot::Device& device, std::string_view label) {
+  const DeviceStats& stats = device.spaces[static_cast<int>(MemorySpace::kDevice)];
+  int64_t before = 0;
+  bool has_before = false;
+  {
+    LastLines& last = last_lines.Get();
+    MutexLock hold(last.mutex);
+    const auto [found, is_new] = last.in_use.try_emplace(device.name, stats.bytes_in_use);
+    has_before = !is_new;
+    before = std::exchange(found->second, stats.bytes_in_use);
+  }
+  std::string line = "hbmprof: ";
+  line.append(label).append(": ").append(device.name).append(" in use ").append(Size(stats.bytes_in_use));
+  const int64_t change = stats.bytes_in_use - before;
+  if (has_before) line.append(" (").append(change >= 0 ? "+" : "").append(Size(change)).append(")");
+  line.append(", peak ").append(Size(stats.peak_bytes_in_use));
+  if (stats.bytes_limit.has_value()) line.append(", limit ").append(Size(*stats.bytes_limit));
+  if (stats.largest_free_block_bytes.has_value()) {
+    line.append(", largest free ").append(Size(*stats.largest_free_block_bytes));
+  }
+  return line;
+}
+
+void WriteLine(const std::string& log, const std::string& line) {
+  if (log == "stderr") return PrintMessage(line);
+  const FileDescriptor file(AboveStandard(
+      [&] { return open(log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0600); }));
+  const int error = file.get() < 0 ? errno : WriteAll(file.get(), line + "\n");
+  if (error == 0) return;
+  static std::atomic<bool> is_printed{false};
+  if (!is_printed.exchange(true)) PrintMessage("hbmprof: cannot write the log ", log, ": ", strerror(error));
+}
+
+[[gnu::noinline]] void Log(std::string_view label) try {
+  const DefaultOptions options = Profiler::OptionsOfDefault();
+  log_state.store(options.log.empty() ? LogState::kOff : LogState::kOn, std::memory_order_relaxed);
+  if (options.log.empty()) return;
+  for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
+    if (device.spaces[static_cast<int>(MemorySpace::kDevice)].num_allocs != 0) {
+      WriteLine(options.log, LineOf(device, label));
+    }
+  }
+} catch (const std::exception&) {
+  PrintMessage("hbmprof: no line in the log: the host has no memory for it");
+}
+
+}  // namespace
+
+void StartRecordingOfOptions(const DefaultOptions& options) {
+  if (options.record.empty() && options.flight_events == 0) return;
+  // In a program that has joined the injected library, that library reads the same variables.
+  if (ProfilerAccess::JoinedBy(Profiler::Default()) != nullptr) return;
+  const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
+  if (!profiler.ok()) return;
+  if (options.flight_events > 0 && !StartFlightRecorder(**profiler, static_cast<size_t>(options.flight_events))) {
+    PrintMessage("hbmprof: no flight recorder: the host has no memory for it");
+  }
+  if (options.record.empty()) return;
+  RecordingOptions recording;
+  recording.max_bytes = options.record_max_bytes;
+  const absl::Status status = Start(options.record, /*must_be_new=*/true, recording);
+  if (!status.ok()) PrintMessage("hbmprof: no recording: ", Text(status));
+}
+
+void StopRecordingAtExit() {
+  if (!IsRecorderRunning()) return;
+  const absl::Status status = StopRecorder();
+  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+}
+
+std::string SaveFlightBeside(std::string_view profile) {
+  if (!IsFlightRecorderOn()) return "";
+  constexpr std::string_view kProfile = ".pb.gz";
+  const size_t size = profile.size();
+  const bool has_ending = size > kProfile.size() && profile.substr(size - kProfile.size()) == kProfile;
+  const std::string path = std::string(profile.substr(0, has_ending ? size - kProfile.size() : size)) + ".hbmrec";
+  const absl::Status status = WriteFlight(path);
+  if (status.ok()) return path;
+  PrintMessage("hbmprof: no flight recording: ", Text(status));
+  return "";
+}
+
+}  // namespace internal
+
+absl::Status StartRecording(std::string_view path, const RecordingOptions& options) try {
+  return internal::Start(path, /*must_be_new=*/false, options);
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("no recording: the host has no memory for it");
+}
+
+absl::Status StopRecording() { return internal::StopRecorder(); }
+
+absl::Status SaveFlightRecording(std::string_view path) try {
+  const absl::StatusOr<internal::ProfilerImpl*> profiler = internal::OwnProfiler("SaveFlightRecording");
+  if (!profiler.ok()) return profiler.status();
+  const absl::StatusOr<std::string> file = internal::FileOf(path, /*must_be_new=*/false);
+  return file.ok() ? internal::WriteFlight(*file) : file.status();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("no recording: the host has no memory for it");
+}
+
+void LogMemory(std::string_view label) {
+  if (internal::log_state.load(std::memory_order_relaxed) != internal::LogState::kOff) internal::Log(label);
+}
+
+}  // namespace hbmprof

@@ -1,0 +1,114 @@
+// RecordingSource: turns the state and the raw events of a profiler into the tables and events of a recording
+// (src/export/recording.h). TickConverter: turns the times of the event log into nanoseconds.
+#ifndef HBMPROF_SRC_API_RECORDING_SOURCE_H_
+#define HBMPROF_SRC_API_RECORDING_SOURCE_H_
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "src/core/event_log.h"
+#include "src/core/ledger.h"
+#include "src/core/profiler_impl.h"
+#include "src/export/recording.h"
+
+namespace hbmprof::internal {
+
+// Converts times of an EventClock to nanoseconds of CLOCK_MONOTONIC. Between two calls of AddKnot the conversion is
+// linear. So it never decreases, and follows the adjustments of CLOCK_MONOTONIC.
+class TickConverter {
+ public:
+  // `clock` must outlive the object.
+  explicit TickConverter(const EventClock& clock) : clock_(clock) {}
+  // A knot that was read before.
+  void AddKnot(int64_t ticks, int64_t nanos);
+  // Reads both clocks. Two knots must be added before ToNanos, the last one after the times that are converted.
+  void AddKnot();
+  // REQUIRES: `ticks` is not earlier than the knot before the last two.
+  int64_t ToNanos(int64_t ticks) const;
+
+ private:
+  struct Knot {
+    int64_t ticks = 0;
+    int64_t nanos = 0;
+  };
+  const EventClock& clock_;
+  Knot knots_[3];
+  int count_ = 0;
+};
+
+// The ledger at one instant.
+struct LedgerState {
+  int64_t instant = 0;  // in the event log's clock
+  int64_t unix_nanos = 0;
+  std::vector<SiteTotals> sites;
+  std::vector<AccountTotals> accounts;
+};
+
+// Thread safety: one thread at a time. All methods may throw std::bad_alloc.
+class RecordingSource {
+ public:
+  explicit RecordingSource(ProfilerImpl& profiler) : profiler_(profiler) {}
+
+  // Reads the ledger; `mode` is for Ledger::Snapshot.
+  static LedgerState ReadLedger(ProfilerImpl& profiler, const EventLog::Mode* mode);
+
+  const RecordingTables& tables() const { return tables_; }
+  RecordingTables& tables() { return tables_; }
+
+  // Fills the tables with the state at the start. `time`: of `state`, in nanoseconds.
+  void Begin(const LedgerState& state, int64_t time);
+  // Adds the sites, stacks, names, allocators and named frames that exist now, the marks `marks`, and the threads that
+  // were numbered. Must be called after the events that refer to them were taken from the log.
+  void Update(const std::vector<std::string>& marks);
+  // Makes a raw event refer to the tables. Must be called after Update.
+  void Translate(const TickConverter& ticks, RecordedEvent* event);
+  // Returns the index of a device in the tables, which get it if they do not have it.
+  uint32_t IndexOf(DeviceId device);
+  // Returns the numbers of the driver, of the process and the program's counters now.
+  DriverSample Sample();
+
+  // Lists the live table's records, one after the other. Returns false if there are more than `max`.
+  static bool ListLive(const ProfilerImpl& profiler, size_t max, std::vector<RecordingTables::Live>* live);
+
+ private:
+  void AddSites();
+  void AddNames(size_t first_stack);
+  void AddThreads();
+
+  ProfilerImpl& profiler_;
+  RecordingTables tables_;
+  std::unordered_map<const StackRecord*, uint32_t> stack_index_;
+  std::vector<uint32_t> device_index_ = std::vector<uint32_t>(kMaxDevices, UINT32_MAX);
+  std::vector<DeviceId> devices_;  // by index
+};
+
+// Finds the buffers that were live at an instant, from the events after it and a list of the live table that was made
+// later. The first event of a buffer tells: if it is a free, the buffer was live. If it has no event, it was live if it
+// is in the list.
+class LiveResolver {
+ public:
+  // Must be called for all events after the instant, up to a time after the list was made.
+  void AddEvent(const RecordedEvent& event);
+  // Returns the buffers that were live.
+  std::vector<RecordingTables::Live> Resolve(const std::vector<RecordingTables::Live>& listed) const;
+
+ private:
+  struct First {
+    int64_t time = INT64_MAX;
+    bool was_live = false;
+    uint32_t site = 0;
+    int64_t bytes = 0;
+  };
+  std::unordered_map<uint64_t, First> first_;
+};
+
+// Undoes an event: changes the totals to those before it. Peaks and largest_alloc stay. For the parts of a change, call
+// it in reverse order. `next` is the event that followed it in its change; null if it was the last part.
+void UndoEvent(const SiteTable& sites, const RecordedEvent& event, const RecordedEvent* next, LedgerState* state);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_RECORDING_SOURCE_H_

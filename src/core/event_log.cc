@@ -1,0 +1,188 @@
+#include "src/core/event_log.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "src/base/pages.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+namespace hbmprof::internal {
+namespace {
+
+// The threads by their numbers. A number is never used again: a recording may refer to a thread that has ended. All
+// threads beyond the last number share it.
+constexpr uint32_t kMaxThreads = UINT16_MAX;
+std::atomic<int32_t> threads[kMaxThreads + 1];
+std::atomic<uint32_t> numbered_threads{1};
+
+#ifdef __x86_64__
+// Returns whether the counter runs at a constant rate in all states of the processor.
+bool IsCounterInvariant() {
+  constexpr unsigned kPowerLeaf = 0x80000007;
+  constexpr unsigned kInvariantCounter = 1u << 8;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(kPowerLeaf, &a, &b, &c, &d) != 0 && (d & kInvariantCounter) != 0;
+}
+
+// Returns whether the kernel's clock is the counter. Then the kernel has found it equal on all processors.
+bool IsCounterTheClock() {
+  const int error = errno;
+  char name[8] = {};
+  const int fd = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
+  const bool is_read = fd >= 0 && read(fd, name, sizeof(name) - 1) > 0;
+  if (fd >= 0) close(fd);
+  errno = error;
+  return is_read && std::strcmp(name, "tsc\n") == 0;
+}
+#endif
+
+}  // namespace
+
+void EventClock::Choose() {
+#ifdef __x86_64__
+  uses_counter_ = IsCounterInvariant() && IsCounterTheClock();
+#endif
+}
+
+EventLog::~EventLog() { FreeMemory(); }
+
+bool EventLog::Allocate(size_t count) {
+  memory_ = static_cast<EventBuffer*>(MapPages(count * sizeof(EventBuffer)));
+  if (memory_ == nullptr) return false;
+  count_ = count;
+  SpinLockHolder hold(lock_);
+  for (size_t i = 0; i < count; ++i) empty_.Append(&memory_[i]);
+  lost_ = {};
+  removed_until_ = 0;
+  return true;
+}
+
+void EventLog::FreeMemory() {
+  UnmapPages(memory_, count_ * sizeof(EventBuffer));
+  memory_ = nullptr;
+  count_ = 0;
+}
+
+void EventLog::Free() {
+  SpinLockHolder hold(lock_);
+  empty_ = {};
+  full_ = {};
+  FreeMemory();
+}
+
+void EventLog::Open(uint32_t shard, ShardLog* log, RecordedEvent** next) {
+  EventBuffer* buffer;
+  {
+    SpinLockHolder hold(lock_);
+    buffer = empty_.TakeFirst();
+    if (buffer == nullptr && mode_ == Mode::kRing) {
+      buffer = full_.TakeFirst();
+      if (buffer != nullptr) removed_until_ = std::max(removed_until_, buffer->events[buffer->count - 1].time);
+    }
+  }
+  log->buffer = buffer;
+  if (buffer == nullptr) {
+    *next = &log->unkept;
+    log->end = &log->unkept + 1;
+  } else {
+    buffer->shard = shard;
+    *next = buffer->events;
+    log->end = buffer->events + EventBuffer::kEvents;
+  }
+}
+
+void EventLog::Close(ShardLog* log, const RecordedEvent* next) {
+  EventBuffer* const buffer = log->buffer;
+  log->buffer = nullptr;
+  if (buffer == nullptr) return;
+  buffer->count = static_cast<uint32_t>(next - buffer->events);
+  SpinLockHolder hold(lock_);
+  (buffer->count == 0 ? empty_ : full_).Append(buffer);
+}
+
+void EventLog::Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next) {
+  if (log->buffer == nullptr) {
+    const int64_t time = log->unkept.time;
+    SpinLockHolder hold(lock_);
+    lost_ = {std::min(lost_.from, time), std::max(lost_.to, time), lost_.count + 1};
+    removed_until_ = std::max(removed_until_, time);
+  }
+  Close(log, *next);
+  Open(shard, log, next);
+}
+
+EventBuffer* EventLog::TakeFull() {
+  SpinLockHolder hold(lock_);
+  EventBuffer* const list = full_.first;
+  full_ = {};
+  return list;
+}
+
+void EventLog::Return(EventBuffer* list) {
+  while (list != nullptr) {
+    EventBuffer* const buffer = list;
+    list = list->next;
+    SpinLockHolder hold(lock_);
+    empty_.Append(buffer);
+  }
+}
+
+void EventLog::PutBack(EventBuffer* list) {
+  if (list == nullptr) return;
+  EventBuffer* last = list;
+  while (last->next != nullptr) last = last->next;
+  SpinLockHolder hold(lock_);
+  last->next = full_.first;
+  full_.first = list;
+  if (full_.last == nullptr) full_.last = last;
+}
+
+LostTimes EventLog::TakeLost() {
+  SpinLockHolder hold(lock_);
+  return std::exchange(lost_, {});
+}
+
+int64_t EventLog::removed_until() const {
+  SpinLockHolder hold(lock_);
+  return removed_until_;
+}
+
+uint16_t EventLog::NumberThread() {
+  const uint32_t number = std::min(numbered_threads.fetch_add(1, std::memory_order_relaxed), kMaxThreads);
+  threads[number].store(static_cast<int32_t>(syscall(SYS_gettid)), std::memory_order_relaxed);
+  thread_state.recorded = static_cast<uint16_t>(number);
+  return thread_state.recorded;
+}
+
+int32_t EventLog::ThreadOf(uint16_t number) { return threads[number].load(std::memory_order_relaxed); }
+
+uint32_t EventLog::ThreadCount() { return std::min(numbered_threads.load(std::memory_order_relaxed), kMaxThreads + 1); }
+
+uint64_t& EventLog::MarkOfThread() {
+  static __thread uint64_t mark __attribute__((tls_model("initial-exec"))) = 0;
+  return mark;
+}
+
+void EventLog::RenumberThreadInChild() {
+  if (thread_state.recorded == 0) return;
+  threads[thread_state.recorded].store(static_cast<int32_t>(syscall(SYS_gettid)), std::memory_order_relaxed);
+}
+
+void EventLog::ClearInChild() {
+  RenumberThreadInChild();
+  mode_ = Mode::kOff;
+  empty_ = {};
+  full_ = {};
+  lost_ = {};
+  FreeMemory();
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,203 @@
+// EventLog: the buffers into which the ledger's shards write their events while a recording is on (recorded_event.h).
+// EventClock: the clock of these events.
+//
+// Each shard that is in use has one buffer and writes to it under the shard's lock. A full buffer goes to the list of
+// full buffers, and the shard gets an empty one. The recorder takes the full buffers, writes them to a file and returns
+// them. If there is no empty buffer, the log does one of two things:
+// - kStream: the shard's events are lost, and counted, until a buffer is returned.
+// - kRing: the oldest full buffer is emptied and used again. This is the flight recorder.
+//
+// Nothing here allocates memory while events are written, and no system call is made. `lock_` is held for about ten
+// instructions.
+//
+// The times of the events of one shard never decrease. If an event holds the locks of several shards, its time is later
+// than those of all events that these shards have, and earlier than those of all that follow there (TimeOfInstant). So
+// the order by time is an order in which the events could have been entered one by one.
+#ifndef HBMPROF_SRC_CORE_EVENT_LOG_H_
+#define HBMPROF_SRC_CORE_EVENT_LOG_H_
+
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "src/base/recorded_event.h"
+#include "src/base/spin_lock.h"
+#include "src/base/thread_state.h"
+
+#ifdef __x86_64__
+#include <x86intrin.h>
+#endif
+
+namespace hbmprof::internal {
+
+// The clock of recorded events: the processor's time stamp counter if its rate is constant and the kernel uses it as
+// its clock (then it is the same on all processors), else CLOCK_MONOTONIC. Thread-safe.
+class EventClock {
+ public:
+  // The least difference of two times that are also different in nanoseconds.
+  static constexpr int64_t kStep = 8;
+
+  static int64_t Monotonic() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+  }
+
+  // Chooses the clock. Reads a file in /sys. Must be called before the other functions.
+  void Choose();
+  // Returns the time. The processor may read it some instructions earlier.
+  int64_t Now() const {
+#ifdef __x86_64__
+    if (uses_counter_) return static_cast<int64_t>(__rdtsc());
+#endif
+    return Monotonic() * kStep;
+  }
+  // The same, but not before the instructions before the call.
+  int64_t NowInOrder() const {
+#ifdef __x86_64__
+    if (uses_counter_) {
+      unsigned processor;
+      return static_cast<int64_t>(__rdtscp(&processor));
+    }
+#endif
+    return Now();
+  }
+  bool uses_counter() const { return uses_counter_; }
+
+ private:
+  bool uses_counter_ = false;
+};
+
+// A buffer with events of one shard.
+struct EventBuffer {
+  static constexpr uint32_t kEvents = 2047;
+
+  EventBuffer* next;  // in a list
+  uint32_t shard;
+  uint32_t count;  // of events; set when the buffer leaves the shard
+  uint64_t reserved[2];
+  RecordedEvent events[kEvents];
+};
+static_assert(sizeof(EventBuffer) == 64 << 10);
+
+// Events that were lost.
+struct LostTimes {
+  int64_t from = INT64_MAX;  // time of the first and of the last one
+  int64_t to = 0;
+  int64_t count = 0;
+};
+
+// The part of the log that belongs to one shard. Guarded by the shard's lock. Zero-filled memory is a part that is off.
+struct ShardLog {
+  RecordedEvent* end;    // of the space for events
+  int64_t last_time;     // no later event has an earlier time
+  EventBuffer* buffer;   // null while events are lost
+  RecordedEvent unkept;  // the space for events while they are lost
+};
+
+class EventLog {
+ public:
+  enum class Mode : uint8_t { kOff, kStream, kRing };
+
+  EventLog() = default;
+  ~EventLog();
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+
+  // Allocates `count` buffers. Returns false if the host has no memory. REQUIRES: the log is off, and has no buffers.
+  bool Allocate(size_t count);
+  // Frees all buffers. REQUIRES: the log is off, and no buffer is with the recorder.
+  void Free();
+
+  EventClock& clock() { return clock_; }
+  const EventClock& clock() const { return clock_; }
+  Mode mode() const { return mode_; }
+  // Sets the mode. All shards' locks are held.
+  void SetMode(Mode mode) { mode_ = mode; }
+
+  // Writes an event. `*next` is the shard's next space. The shard's lock is held.
+  void Write(const RecordedEvent& event, uint32_t shard, ShardLog* log, RecordedEvent** next) {
+    RecordedEvent* const space = *next;
+    *space = event;
+    space->thread = thread_state.recorded != 0 ? thread_state.recorded : NumberThread();
+    *next = space + 1;
+    if (space + 1 == log->end) Exchange(shard, log, next);
+  }
+  // Returns the time of an event of a shard whose lock is held.
+  int64_t TimeInShard(ShardLog* log) const { return log->last_time = std::max(clock_.Now(), log->last_time); }
+
+  // Gives the shard an empty buffer, or `unkept` if there is none. Its lock is held; it has no buffer.
+  void Open(uint32_t shard, ShardLog* log, RecordedEvent** next);
+  // Adds the shard's buffer to the full buffers, even if it is empty in part. Its lock is held. Then Open must be
+  // called, or `*next` set to null.
+  void Close(ShardLog* log, const RecordedEvent* next);
+
+  // Removes and returns the full buffers, oldest first: a list that ends with null. The caller returns them by Return.
+  EventBuffer* TakeFull();
+  // Returns a list of buffers, which become empty.
+  void Return(EventBuffer* list);
+  // Returns a list of TakeFull, in the same order, which becomes the oldest part of the full buffers. For kRing.
+  void PutBack(EventBuffer* list);
+  // Returns the events that were lost since the last call.
+  LostTimes TakeLost();
+  // In kRing: the time of the last event that was removed. All events after it are in the log.
+  int64_t removed_until() const;
+
+  // The thread that has this number in RecordedEvent::thread: its id as gettid(2) returns it; 0 if none has it.
+  static int32_t ThreadOf(uint16_t number);
+  // Numbers below this have been used.
+  static uint32_t ThreadCount();
+  // The mark of the calling thread's next snapshots: its number, plus 1; 0: none.
+  static uint64_t& MarkOfThread();
+
+  // Around a fork.
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(lock_) { lock_.Lock(); }
+  void Unlock() ABSL_UNLOCK_FUNCTION(lock_) { lock_.Unlock(); }
+  // In a forked child, with `lock_` held: the log is off, and its memory is freed.
+  void ClearInChild() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+
+ private:
+  // A list of buffers with its end.
+  struct List {
+    void Append(EventBuffer* buffer) {
+      buffer->next = nullptr;
+      (last == nullptr ? first : last->next) = buffer;
+      last = buffer;
+    }
+    EventBuffer* TakeFirst() {
+      EventBuffer* const taken = first;
+      if (taken == nullptr) return nullptr;
+      first = taken->next;
+      if (first == nullptr) last = nullptr;
+      return taken;
+    }
+    EventBuffer* first = nullptr;
+    EventBuffer* last = nullptr;
+  };
+
+  // The shard's space is used up: closes its buffer and opens another.
+  [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
+  // Gives this thread a number.
+  [[gnu::noinline]] static uint16_t NumberThread();
+  // The thread that forked keeps its number.
+  static void RenumberThreadInChild();
+  void FreeMemory();
+
+  EventClock clock_;
+  Mode mode_ = Mode::kOff;
+  EventBuffer* memory_ = nullptr;
+  size_t count_ = 0;
+  mutable SpinLock lock_;
+  List empty_ ABSL_GUARDED_BY(lock_);
+  List full_ ABSL_GUARDED_BY(lock_);
+  LostTimes lost_ ABSL_GUARDED_BY(lock_);
+  int64_t removed_until_ ABSL_GUARDED_BY(lock_) = 0;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_EVENT_LOG_H_
