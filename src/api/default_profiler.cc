@@ -121,19 +121,20 @@ void BeforeExec() try {
   PrintMessage("hbmprof: no profile before exec: the host has no memory to build it");
 }
 
+// Does nothing if options.output_on_signals is false.
 void StartExitWriterIfWanted(const DefaultOptions& options) {
-  if (options.output.empty() || !options.output_on_signals) return;
+  if (!options.output_on_signals) return;
   // The injected library exports the replacements. Its forked children cannot use the device memory of their parent.
   const bool is_injected = output_variable != nullptr;
   if (!internal::StartExitWriter({&EndProcess, &BeforeExec, !is_injected})) {
-    return PrintMessage("hbmprof: cannot start the thread that writes the profile when a signal ends the process");
+    return PrintMessage("hbmprof: cannot start the thread that writes the files when a signal ends the process");
   }
   if (!is_injected) internal::ReplaceEndCalls();
 }
 
 // May change errno.
 void StartThreadsNow(const DefaultOptions& options) try {
-  StartExitWriterIfWanted(options);
+  if (!options.output.empty()) StartExitWriterIfWanted(options);
   internal::StartRecordingOfOptions(options);
   internal::StartDumpTriggers(options);
   if (options.socket_dir.empty()) return;
@@ -231,9 +232,7 @@ void internal::StartThreads() {
 }
 
 void internal::EndRecordingOnSignals() {
-  if (Profiler::OptionsOfDefault().output_on_signals && !StartExitWriter(&EndProcess)) {
-    PrintMessage("hbmprof: cannot start the thread that ends the recording when a signal ends the process");
-  }
+  StartExitWriterIfWanted(Profiler::OptionsOfDefault());
 }
 
 absl::Status internal::WriteOutput() try {

@@ -153,7 +153,7 @@ class DumpTriggers {
       return PrintMessage("hbmprof: ", reason, ": no profile: ", std::string_view(why.data(), why.size()));
     }
     RememberProfile(snapshot);
-    PrintMessage("hbmprof: ", reason, ": ", kept->path, kept->flight.empty() ? "" : ", ", kept->flight);
+    PrintMessage("hbmprof: ", reason, ": ", kept->flight.empty() ? kept->path : kept->path + ", " + kept->flight);
   }
 
   const DefaultOptions options_;
