@@ -231,9 +231,7 @@ void internal::StartThreads() {
   errno = error;
 }
 
-void internal::EndRecordingOnSignals() {
-  StartExitWriterIfWanted(Profiler::OptionsOfDefault());
-}
+void internal::EndRecordingOnSignals() { StartExitWriterIfWanted(Profiler::OptionsOfDefault()); }
 
 absl::Status internal::WriteOutput() try {
   Profiler& profiler = Profiler::Default();

@@ -96,64 +96,65 @@ int WithArguments(const char* first, va_list* rest, const Call& call) {
 // The replacements have no C++ names, because the injected library exports them under the names of the C library.
 extern "C" {
 
-void hbmprof_exit_at_once(int status) {
+void hbmprof_internal_exit(int status) {
   WriteBeforeImmediateExit();
   if (real.exit != nullptr) real.exit(status);
   while (true) syscall(SYS_exit_group, status);
 }
 
-int hbmprof_execve(const char* path, char* const* arguments, char* const* environment) {
+int hbmprof_internal_execve(const char* path, char* const* arguments, char* const* environment) {
   return Exec(IsExecutable(path), &Real::execve, path, arguments, environment);
 }
 
-int hbmprof_execv(const char* path, char* const* arguments) {
+int hbmprof_internal_execv(const char* path, char* const* arguments) {
   return Exec(IsExecutable(path), &Real::execv, path, arguments);
 }
 
-int hbmprof_execvp(const char* file, char* const* arguments) {
+int hbmprof_internal_execvp(const char* file, char* const* arguments) {
   const bool is_path = std::strchr(file, '/') != nullptr;
   return Exec(is_path ? IsExecutable(file) : IsExecutableInPath(file), &Real::execvp, file, arguments);
 }
 
-int hbmprof_execvpe(const char* file, char* const* arguments, char* const* environment) {
+int hbmprof_internal_execvpe(const char* file, char* const* arguments, char* const* environment) {
   const bool is_path = std::strchr(file, '/') != nullptr;
   return Exec(is_path ? IsExecutable(file) : IsExecutableInPath(file), &Real::execvpe, file, arguments, environment);
 }
 
-int hbmprof_execveat(int directory, const char* path, char* const* arguments, char* const* environment, int flags) {
+int hbmprof_internal_execveat(int directory, const char* path, char* const* arguments, char* const* environment,
+                              int flags) {
   const bool is_file = *path == '\0' || faccessat(directory, path, X_OK, 0) == 0;
   return Exec(is_file, &Real::execveat, directory, path, arguments, environment, flags);
 }
 
-int hbmprof_fexecve(int file, char* const* arguments, char* const* environment) {
+int hbmprof_internal_fexecve(int file, char* const* arguments, char* const* environment) {
   struct stat info;
   const bool is_executable = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & 0111) != 0;
   return Exec(is_executable, &Real::fexecve, file, arguments, environment);
 }
 
-int hbmprof_execl(const char* path, const char* first, ...) {
+int hbmprof_internal_execl(const char* path, const char* first, ...) {
   va_list rest;
   va_start(rest, first);
   const int result =
-      WithArguments(first, &rest, [path](char* const* arguments) { return hbmprof_execv(path, arguments); });
+      WithArguments(first, &rest, [path](char* const* arguments) { return hbmprof_internal_execv(path, arguments); });
   va_end(rest);
   return result;
 }
 
-int hbmprof_execlp(const char* file, const char* first, ...) {
+int hbmprof_internal_execlp(const char* file, const char* first, ...) {
   va_list rest;
   va_start(rest, first);
   const int result =
-      WithArguments(first, &rest, [file](char* const* arguments) { return hbmprof_execvp(file, arguments); });
+      WithArguments(first, &rest, [file](char* const* arguments) { return hbmprof_internal_execvp(file, arguments); });
   va_end(rest);
   return result;
 }
 
-int hbmprof_execle(const char* path, const char* first, ...) {
+int hbmprof_internal_execle(const char* path, const char* first, ...) {
   va_list rest;
   va_start(rest, first);
   const int result = WithArguments(first, &rest, [path, &rest](char* const* arguments) {
-    return hbmprof_execve(path, arguments, va_arg(rest, char* const*));
+    return hbmprof_internal_execve(path, arguments, va_arg(rest, char* const*));
   });
   va_end(rest);
   return result;
@@ -167,17 +168,17 @@ struct Replacement {
   void* function;
 };
 const Replacement kReplacements[] = {
-    {"_exit", reinterpret_cast<void*>(&hbmprof_exit_at_once)},
-    {"_Exit", reinterpret_cast<void*>(&hbmprof_exit_at_once)},
-    {"execl", reinterpret_cast<void*>(&hbmprof_execl)},
-    {"execle", reinterpret_cast<void*>(&hbmprof_execle)},
-    {"execlp", reinterpret_cast<void*>(&hbmprof_execlp)},
-    {"execv", reinterpret_cast<void*>(&hbmprof_execv)},
-    {"execve", reinterpret_cast<void*>(&hbmprof_execve)},
-    {"execvp", reinterpret_cast<void*>(&hbmprof_execvp)},
-    {"execvpe", reinterpret_cast<void*>(&hbmprof_execvpe)},
-    {"execveat", reinterpret_cast<void*>(&hbmprof_execveat)},
-    {"fexecve", reinterpret_cast<void*>(&hbmprof_fexecve)},
+    {"_exit", reinterpret_cast<void*>(&hbmprof_internal_exit)},
+    {"_Exit", reinterpret_cast<void*>(&hbmprof_internal_exit)},
+    {"execl", reinterpret_cast<void*>(&hbmprof_internal_execl)},
+    {"execle", reinterpret_cast<void*>(&hbmprof_internal_execle)},
+    {"execlp", reinterpret_cast<void*>(&hbmprof_internal_execlp)},
+    {"execv", reinterpret_cast<void*>(&hbmprof_internal_execv)},
+    {"execve", reinterpret_cast<void*>(&hbmprof_internal_execve)},
+    {"execvp", reinterpret_cast<void*>(&hbmprof_internal_execvp)},
+    {"execvpe", reinterpret_cast<void*>(&hbmprof_internal_execvpe)},
+    {"execveat", reinterpret_cast<void*>(&hbmprof_internal_execveat)},
+    {"fexecve", reinterpret_cast<void*>(&hbmprof_internal_fexecve)},
 };
 
 void* ReplacementOf(const char* name) {

@@ -113,6 +113,7 @@ class FileRecordingReader : public RecordingReader {
     next_entry_ = 0;
     flushed_ = INT64_MIN;
     is_in_change_ = false;
+    last_time_ = INT64_MIN;
   }
 
  private:
@@ -164,7 +165,8 @@ class FileRecordingReader : public RecordingReader {
   size_t unflushed_bytes_ = 0;   // of the blocks of the open runs
   std::vector<std::unique_ptr<OpenRun>> runs_;
   uint64_t run_count_ = 0;
-  bool is_in_change_ = false;  // the run at the top of the heap has the rest of a change
+  int64_t last_time_ = INT64_MIN;  // of the event that Next returned last
+  bool is_in_change_ = false;      // the run at the top of the heap has the rest of a change
 };
 
 FileRecordingReader::Found FileRecordingReader::ReadBlock(int64_t offset, BlockHeader* header, std::string* stored) {
@@ -362,6 +364,11 @@ bool FileRecordingReader::Next(RecordedEvent* event) {
   }
   OpenRun& run = *runs_.front();
   *event = run.next;
+  if (event->time < last_time_) {
+    SetProblem("is damaged: the times of some events go back");
+    event->time = last_time_;
+  }
+  last_time_ = event->time;
   const bool has_next = run.reader.Next(&run.next);
   if (!has_next) {
     if (run.reader.is_damaged()) SetProblem("is damaged: events of a block are left out");

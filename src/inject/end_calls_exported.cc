@@ -20,17 +20,17 @@ asm(R"(
     .size \name, .-\name
     .endm
 
-    hbmprof_exported _exit hbmprof_exit_at_once
-    hbmprof_exported _Exit hbmprof_exit_at_once
-    hbmprof_exported execl hbmprof_execl
-    hbmprof_exported execle hbmprof_execle
-    hbmprof_exported execlp hbmprof_execlp
-    hbmprof_exported execv hbmprof_execv
-    hbmprof_exported execve hbmprof_execve
-    hbmprof_exported execvp hbmprof_execvp
-    hbmprof_exported execvpe hbmprof_execvpe
-    hbmprof_exported execveat hbmprof_execveat
-    hbmprof_exported fexecve hbmprof_fexecve
+    hbmprof_exported _exit hbmprof_internal_exit
+    hbmprof_exported _Exit hbmprof_internal_exit
+    hbmprof_exported execl hbmprof_internal_execl
+    hbmprof_exported execle hbmprof_internal_execle
+    hbmprof_exported execlp hbmprof_internal_execlp
+    hbmprof_exported execv hbmprof_internal_execv
+    hbmprof_exported execve hbmprof_internal_execve
+    hbmprof_exported execvp hbmprof_internal_execvp
+    hbmprof_exported execvpe hbmprof_internal_execvpe
+    hbmprof_exported execveat hbmprof_internal_execveat
+    hbmprof_exported fexecve hbmprof_internal_fexecve
 )");
 
 namespace hbmprof::internal {

@@ -199,7 +199,7 @@ Command AddConvertCommand(CLI::App& tool) {
   formats.insert(formats.begin(), {"csv", "ndjson", "folded", "speedscope", "json"});
   arguments
       ->add_option("--to", options->to,
-                   "folded, speedscope, json, csv, ndjson; of a recording: csv, ndjson, xplane, perfetto, memory-viz")
+                   "csv, ndjson, folded, speedscope, json; of a recording also xplane, perfetto, memory-viz")
       ->required()
       ->check(CLI::IsMember(formats));
   arguments->add_option("-o,--output", options->output, "The output file (default: standard output)");

@@ -64,9 +64,8 @@ Command AddRecordCommand(CLI::App& tool) {
   arguments->add_option("-o,--output", options->output,
                         "The file, which the process writes. Default: a new file in the working directory");
   arguments
-      ->add_option(
-          "--max-bytes", options->max_bytes,
-          "For start: the largest size of the recording in bytes, at least 1048576; 0: no limit. Default: 1 GiB")
+      ->add_option("--max-bytes", options->max_bytes,
+                   "For start: the largest size in bytes, at least 1048576; 0: no limit. Default: 1 GiB")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
   arguments->add_option("--socket-dir", options->directory, "Where the sockets are, if not in $HBMPROF_SOCKET_DIR")

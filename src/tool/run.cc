@@ -474,8 +474,7 @@ Command AddRunCommand(CLI::App& tool) {
                  "Label allocations with their thread's NVTX range: innermost, outermost or path")
       ->check(CLI::IsMember({"innermost", "outermost", "path"}));
   arguments->add_flag("--record{true}", options->record,
-                      "Also record every event, from the first allocation on, to --record=FILE (%p: process id) or to "
-                      "RUN.PROCESS.NUMBER.hbmrec in the folder");
+                      "Record every event to FILE (%p: process id), or to RUN.PROCESS.NUMBER.hbmrec");
   arguments->add_option("command", options->command, "The program and its arguments, after --")->required();
   arguments->footer(
       "The program is not rebuilt: hbmprof preloads a library that wraps the calls of the CUDA driver, in the\n"

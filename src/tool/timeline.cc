@@ -303,8 +303,7 @@ Command AddTimelineCommand(CLI::App& tool) {
   arguments->add_option("FILE", options->file, "A recording")->required();
   arguments->add_option("-d,--device", options->device, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
   arguments->add_option("-b,--by", options->by,
-                        "Bytes in use by site (the program's own functions), by tag (all tags), or by the value of a "
-                        "tag, as columns");
+                        "Columns: the bytes by site (own functions), by tag (all tags), or by a tag's value");
   arguments->add_option("-n,--rows", options->rows, "Rows of text, of equal time (default: 24; a chart on a terminal)")
       ->check(CLI::Range(size_t{1}, kMaxRows));
   arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)");

@@ -19,7 +19,7 @@ def is_public(name):
   subject = re.sub(r"^(vtable|typeinfo|typeinfo name) for ", "", name)
   if subject.startswith("hbmprof::"):
     return not subject.startswith("hbmprof::internal::")
-  return re.fullmatch("hbmprof_[a-z_]+", subject) is not None
+  return re.fullmatch("hbmprof_(?!internal_)[a-z_]+", subject) is not None
 
 
 def main():

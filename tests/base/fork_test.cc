@@ -6,6 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -95,6 +97,9 @@ TEST(ForkTest, IsForkedChildOnlyIfParentHadOtherThreads) {
 #endif
   EXPECT_EQ(RunInChild([] { return IsForkedChild() ? 1 : 0; }), 0);
   std::thread([] {}).join();
+  // The kernel may still list the thread for a moment after it has ended.
+  const std::filesystem::path threads = "/proc/self/task";
+  while (std::distance(std::filesystem::directory_iterator(threads), {}) != 1) std::this_thread::yield();
   EXPECT_EQ(RunInChild([] { return IsForkedChild() ? 1 : 0; }), 0) << "a thread that has ended holds no lock";
   std::atomic<bool> stop{false};
   std::thread other([&] {

@@ -15,6 +15,7 @@ The first word after ``` selects how a block is tested:
   cmake            Lines that a reader adds to a CMakeLists.txt. They are configured with the installed package;
                    FetchContent takes the repository.
   python           Python code, which is compiled, not run. The functions of the package hbmprof that it calls exist.
+  sql              Nothing here: tests/tool runs the queries of docs/tables.md with DuckDB.
   text, or none    Nothing. No line begins with "$ ".
 
 More words may follow:
@@ -193,7 +194,7 @@ class Test:
     for block in self.blocks:
       if block.kind == "python":
         self.check_python(block)
-      elif block.kind not in ("console", "cpp", "c", "cmake", "text", ""):
+      elif block.kind not in ("console", "cpp", "c", "cmake", "sql", "text", ""):
         self.problem(block.name, f"unknown kind of block: {block.kind}")
       elif block.kind in ("text", "") and any(line.startswith("$ ") for line in block.lines):
         self.problem(block.name, "a command in a block that is not run: use console")

@@ -92,7 +92,7 @@ const Case kCases[] = {
        f->stats.unaccounted = 34 * kGiB;
      },
      "other processes, or calls"},
-    {"UnknownDevice", OutOfMemoryCause::kUnknown, [](OutOfMemory* f) { f->stats = DeviceStats(); }, "does not say"},
+    {"UnknownDevice", OutOfMemoryCause::kUnknown, [](OutOfMemory* f) { f->stats = DeviceStats(); }, "does not report"},
     {"UnknownRequest", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->requested.reset(); }, "full"},
     {"LockedMemory", OutOfMemoryCause::kHostLimit,
      [](OutOfMemory* f) {

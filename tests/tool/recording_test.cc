@@ -57,7 +57,8 @@ nlohmann::json InUseAt(const std::string& recording, const std::vector<std::stri
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("after the start"));
   nlohmann::json values = nlohmann::json::object();
-  for (const auto& row : ToolJson({"top", profile, "-t", "inuse_space"})["rows"]) {
+  const nlohmann::json top = ToolJson({"top", profile, "-t", "inuse_space"});
+  for (const auto& row : top["rows"]) {
     if (row["flat"] != 0) values[row["name"].get<std::string>()] = row["flat"];
   }
   return values;
@@ -81,7 +82,7 @@ TEST(At, WritesTheStateOfAnInstant) {
 
 TEST(At, NamesWhatExistsIfTheInstantDoesNot) {
   const std::string file = SmallRecording();
-  const std::string profile = ScratchDir() + "/none.pb.gz";
+  const std::string profile = file + ".pb.gz";
   const auto error = [&](const std::vector<std::string>& instant) {
     std::vector<std::string> arguments = {"at", file, "-o", profile};
     arguments.insert(arguments.end(), instant.begin(), instant.end());

@@ -366,19 +366,19 @@ TEST_F(ReportInBrowser, TimelineShowsAnInstantAndASpan) {
   MakeReport({WriteRecording(dir_ + "/run.hbmrec")});
   EXPECT_EQ(Browse(std::string(kTimelineTools) +
                    "say(text('found')); document.getElementById('to-peak').click(); say(text('found')); "
-                   "say(text('instant')); say(box('app::Burst<b>') ? 'burst' : 'no burst');"
+                   "say(text('instant')); say(box('app::Burst') ? 'burst' : 'no burst');"
                    "key('End'); say(text('found')); say(text('instant')); key('ArrowLeft'); say(text('instant'));"
                    "key('ArrowLeft', true); say(text('instant')); key('Home'); say(text('instant'));"
                    "pointer('pointerdown', .05); pointer('pointermove', .15); pointer('pointerup', .15);"
                    "say(text('found')); say(text('instant')); say(text('growth-title'));"
-                   "say(document.querySelector('#growth tbody').innerText.replace(/\\s+/g, ' '));"
+                   "say(document.querySelector('#growth tbody').innerText.replace(/\\s+/g, ' ').trim());"
                    "press('now'); say(text('found'));"
                    "document.getElementById('whole').click(); say(text('found'));"),
             "1.00 MiB in all\n3.00 MiB in all\n0.100 s: 3.00 MiB in use, the peak\nburst\n"
             "1.00 MiB in all\n1.000 s: 1.00 MiB in use\n1.000 s: 1.00 MiB in use, end.pb.gz\n"
             "0.990 s: 1.00 MiB in use\n0.000 s: 1.00 MiB in use\n"
             "+2.00 MiB changed\n0.050 s to 0.150 s: +2.00 MiB, from 1.00 MiB to 3.00 MiB in use\nGrowth in the span\n"
-            "+2.00 MiB +20.00 MiB app::Burst&lt;b&gt;\n3.00 MiB in all\n1.00 MiB in all\n");
+            "+2.00 MiB +20.00 MiB app::Burst\n3.00 MiB in all\n1.00 MiB in all\n");
 }
 
 TEST_F(ReportInBrowser, TimelineStandsAboveTheDumps) {
