@@ -342,12 +342,12 @@ void Pools::ReattachBlocks(Change& change, const DetachedBlocks& list) {
   // First the blocks that had taken bytes from segments before the change, then the others.
   for (const bool is_block : {true, false}) {
     for (size_t i = 0; i < list.size(); ++i) {
-      if (list[i].id != 0 && sites_.At(list[i].record.site).is_block == is_block) FastenOne(change, list[i]);
+      if (list[i].id != 0 && sites_.At(list[i].record.site).is_block == is_block) ReattachOne(change, list[i]);
     }
   }
 }
 
-void Pools::FastenOne(Change& change, const DetachedBlock& block) {
+void Pools::ReattachOne(Change& change, const DetachedBlock& block) {
   const Site& site = sites_.At(block.record.site);
   const uint64_t address = AddressOf(block.id);
   const int64_t bytes = block.record.bytes;
@@ -456,7 +456,7 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
     });
   };
   bool is_one_account = true;
-  bool holds_blocks = HasLoose();
+  bool holds_blocks = HasDetached();
   int64_t inner_bytes = 0;
   for_each_inner([&](const Segment* inner) {
     is_one_account = is_one_account && inner->account == account;
@@ -593,7 +593,7 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
     change.Enter(Event::kFree, id, record.site, record.bytes);
   } else if (IsBlockId(id)) {
     if (taken < record.bytes) RemoveDetached();
-    FastenOne(change, {id, record});
+    ReattachOne(change, {id, record});
   }
   return false;
 }
@@ -693,7 +693,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
   const SiteId site = SiteOfSize(change, segment->site, bytes);
   if (site == kNoSite || !segments_.Reserve(1)) return false;
   const bool holds_blocks =
-      growth < 0 ? HoldsBlocks(segment) : HasLoose() || (outer != nullptr && BlockBytes(outer) > 0);
+      growth < 0 ? HoldsBlocks(segment) : HasDetached() || (outer != nullptr && BlockBytes(outer) > 0);
   DetachedBlocks blocks;
   if (holds_blocks && !DetachBlocks(change, low, high, segment->account, &blocks)) return false;
   if (growth > 0 && !TakeFromOuter(change, *segment, growth)) {
@@ -743,7 +743,7 @@ bool Pools::ResizeRecord(Change& change, uint64_t id, int64_t bytes) {
   if (IsBlockId(id) && GiveBack(change, id, record) < record.bytes) RemoveDetached();
   change.Move(id, record.site, site, record.bytes, bytes);
   if (site_before.is_pool) change.AddPoolBytes(bytes - record.bytes);
-  if (IsBlockId(id)) FastenOne(change, {id, resized});
+  if (IsBlockId(id)) ReattachOne(change, {id, resized});
   return true;
 }
 

@@ -226,7 +226,7 @@ class Pools {
   void FreeBlock(Change& change, uint64_t id, const LiveRecord& record);
   // Subtracts one block from detached_blocks_.
   void RemoveDetached() { detached_blocks_.fetch_sub(1, std::memory_order_relaxed); }
-  bool HasLoose() const { return detached_blocks_.load(std::memory_order_relaxed) > 0; }
+  bool HasDetached() const { return detached_blocks_.load(std::memory_order_relaxed) > 0; }
   // Sets the view to the innermost segment at `address`, without account and cell. Returns false, and clears the view,
   // if there is none, or if it is nested so deeply that a block in it has the level of the segment.
   bool LoadView(uint64_t address, Ledger::SegmentView* view) const;
@@ -267,7 +267,7 @@ class Pools {
   // does, it gets another site. A block for which the tables have no space is removed.
   void ReattachBlocks(Change& change, const DetachedBlocks& list);
   // The same, for one block.
-  void FastenOne(Change& change, const DetachedBlock& block);
+  void ReattachOne(Change& change, const DetachedBlock& block);
   // Removes the blocks whose site is_block and for which `matches(id, record)` returns true.
   template <typename Matches>
   void DropBlocks(Change& change, const Matches& matches);

@@ -61,7 +61,7 @@ int NameTable::NumberOf(std::string_view name) {
   if (!guard.entered()) return 0;
   MutexLock hold(mutex_);
   const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found == names_.begin()) first_asked_for_.store(true, std::memory_order_relaxed);
+  if (found == names_.begin()) first_is_requested_.store(true, std::memory_order_relaxed);
   if (found != names_.end()) return static_cast<int>(found - names_.begin());
   if (names_.size() == capacity_) return static_cast<int>(capacity_ - 1);
   names_.emplace_back(names_.size() + 1 == capacity_ ? "other" : name);
@@ -700,7 +700,7 @@ std::vector<uint32_t> ProfilerImpl::AddDevices(const std::vector<AccountTotals>&
       used = used || totals.num_allocs != 0;
     }
     // A named device is shown even if nothing was allocated on it. Device 0 has a name even if no caller gave it one.
-    const bool named = device > 0 ? device < named_devices : devices_.first_asked_for();
+    const bool named = device > 0 ? device < named_devices : devices_.first_is_requested();
     if (!used && !named) continue;
     entry.uuid = std::move(probe.uuid);
     entry.processes = std::move(probe.processes);

@@ -43,13 +43,13 @@ class NameTable {
   int NumberOf(std::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::string> All() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns whether NumberOf was called with `first`.
-  bool first_asked_for() const { return first_asked_for_.load(std::memory_order_relaxed); }
+  bool first_is_requested() const { return first_is_requested_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr size_t kMaxNameBytes = 64;
 
   const size_t capacity_;
-  std::atomic<bool> first_asked_for_{false};
+  std::atomic<bool> first_is_requested_{false};
   mutable Mutex mutex_;
   std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
 };
