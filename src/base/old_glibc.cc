@@ -34,7 +34,9 @@
 #endif
 
 // GCC takes the stubs' parameters for uninitialized where the C library declares them with the attribute access(none).
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 #define HBMPROF_HIDDEN [[gnu::visibility("hidden")]]
 

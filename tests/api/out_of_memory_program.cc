@@ -150,10 +150,12 @@ void FailFor(const std::string& cause, hbmprof::SimulatedDevice& device) {
     Fail(allocator, kCapacity / 8);
   } else if (cause == "locked_memory") {
     const rlimit limit{kCapacity / 16, kCapacity / 16};
-    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || (geteuid() == 0 && seteuid(65534) != 0)) std::abort();
+    const uid_t user = geteuid();
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || (user == 0 && seteuid(65534) != 0)) std::abort();
     OtherDevice pinned(device, nothing, true, hbmprof::MemoryKind::kPinnedHost);
     hbmprof::TrackingAllocator allocator(pinned);
     Fail(allocator, kCapacity / 8);
+    if (seteuid(user) != 0) std::abort();  // LeakSanitizer needs the rights at the exit
   } else if (cause == "other_processes") {
     OtherDevice shared(
         device,
