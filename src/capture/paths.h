@@ -117,8 +117,12 @@ struct alignas(16) Path {
   bool ObjectsAreLoaded() const;
 };
 
-// The path of all stacks if stacks are not captured.
-inline constexpr Path kEmptyPath = {};
+// The path of all stacks if stacks are not captured. Its hash is not 0, so that the hashes of its sites differ.
+inline constexpr Path kEmptyPath = [] {
+  Path path = {};
+  path.hash = {kHashSeed0, kHashSeed2};
+  return path;
+}();
 
 static_assert(sizeof(Path) == offsetof(Path, pc) + sizeof(uintptr_t), "words follow pc");
 
