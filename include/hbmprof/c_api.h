@@ -55,6 +55,7 @@ extern "C" {
 enum hbmprof_status {
   HBMPROF_OK = 0,
   HBMPROF_INVALID_ARGUMENT = 3,
+  HBMPROF_DEADLINE_EXCEEDED = 4,   /* it took too long: see the function */
   HBMPROF_NOT_FOUND = 5,           /* a directory of the path does not exist */
   HBMPROF_PERMISSION_DENIED = 7,   /* the system does not allow it */
   HBMPROF_RESOURCE_EXHAUSTED = 8,  /* no host memory, or no space on the disk */
@@ -294,8 +295,8 @@ void hbmprof_set_counter(const char* name, int64_t value);
 int hbmprof_start_recording(const char* path);
 int hbmprof_stop_recording(void);
 
-/* Writes a line for each device to the log that HBMPROF_LOG names, as LogMemory does (hbmprof/recording.h). Costs one
- * atomic load if there is no log. */
+/* Writes a line for each device to the log that HBMPROF_LOG names, as LogMemory does (hbmprof/recording.h). A null
+ * `label` is an empty one. Costs one atomic load if there is no log. */
 void hbmprof_log_memory(const char* label);
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
@@ -380,7 +381,7 @@ int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, in
 /* Writes a profile of what is recorded now to `path`, as gzip-compressed pprof. "%p" in the path is replaced by the
  * process id, "%n" by a number for which no file exists, "%%" by a percent sign. Without "%n" an existing file is
  * replaced. The file appears complete or not at all. Errors: HBMPROF_NOT_FOUND, HBMPROF_PERMISSION_DENIED,
- * HBMPROF_RESOURCE_EXHAUSTED, HBMPROF_INVALID_ARGUMENT (`path` names no regular file), HBMPROF_INTERNAL. */
+ * HBMPROF_RESOURCE_EXHAUSTED, HBMPROF_INVALID_ARGUMENT (`path` is null or names no regular file), HBMPROF_INTERNAL. */
 int hbmprof_save_device_memory_profile(const char* path);
 
 /* Stores the same profile in memory: *bytes points to *size bytes. The caller owns them and frees them with

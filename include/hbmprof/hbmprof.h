@@ -35,6 +35,7 @@
 //   pprof.h            a Snapshot as a pprof file
 //   recording.h        recordings: every event with its time; LogMemory
 //   http.h             the profile and metrics for routes of the program's HTTP server
+//   recording.h        StartRecording: a file with every event and its time; LogMemory
 //   leak_check.h       LeakCheck: fails a GoogleTest test that leaks device memory
 //   out_of_memory.h    ReportOutOfMemory: reports a failed allocation of your own allocator
 //   caller.h           for wrappers of allocators

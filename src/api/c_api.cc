@@ -404,9 +404,11 @@ void hbmprof_tag_pop(void) {
 
 void hbmprof_set_counter(const char* name, int64_t value) { hbmprof::SetCounter(name, value); }
 
-int hbmprof_start_recording(const char* path) { return Status(hbmprof::StartRecording(path)); }
+int hbmprof_start_recording(const char* path) {
+  return path == nullptr ? InvalidArgument(__func__, "path is null") : Status(hbmprof::StartRecording(path));
+}
 int hbmprof_stop_recording(void) { return Status(hbmprof::StopRecording()); }
-void hbmprof_log_memory(const char* label) { hbmprof::LogMemory(label); }
+void hbmprof_log_memory(const char* label) { hbmprof::LogMemory(label == nullptr ? "" : label); }
 
 // `function` is the name of the caller, for messages.
 static int GetStats(const char* function, int device, int space, hbmprof_stats* stats) try {
@@ -501,7 +503,10 @@ int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, in
   return 0;
 }
 
-int hbmprof_save_device_memory_profile(const char* path) { return Status(hbmprof::save_device_memory_profile(path)); }
+int hbmprof_save_device_memory_profile(const char* path) {
+  return path == nullptr ? InvalidArgument(__func__, "path is null")
+                         : Status(hbmprof::save_device_memory_profile(path));
+}
 
 int hbmprof_device_memory_profile(uint8_t** bytes, size_t* size) {
   if (bytes == nullptr || size == nullptr) return InvalidArgument(__func__, "bytes or size is null");

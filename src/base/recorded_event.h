@@ -17,12 +17,14 @@ enum class RecordedKind : uint8_t {
   // `bytes` bytes of the segment at `site` are counted in blocks from now on, not at `site`. Negative: they become idle
   // bytes of the segment again. No buffer is allocated or freed.
   kCharge,
-  kMoveFrom,   // the live buffer `id` of `bytes` bytes leaves `site`; its allocation no longer counts there
-  kMoveTo,     // the same buffer, with `bytes` bytes from now on, belongs to `site`; follows its kMoveFrom
-  kFailed,     // an allocation of `bytes` bytes failed; `site` is kNoRecordedSite if it is not known
+  kMoveFrom,  // the live buffer `id` of `bytes` bytes leaves `site`; its allocation no longer counts there
+  kMoveTo,    // the same buffer, with `bytes` bytes from now on, belongs to `site`; follows its kMoveFrom
+  // An allocation of `bytes` bytes failed in the account with number `id` (see kResetPeak). `site` is kNoRecordedSite
+  // if it is not known.
+  kFailed,
   kTags,       // the thread's tags are those with number `id` (RecordingTables::tag_sets) from now on; no site
-  kResetPeak,  // the peak of the account with number `id` (device * kMemorySpaceCount + space) begins anew; no site
-  kMark,       // a profile was written or asked for at this instant; `id` is the number of the mark; no site
+  kResetPeak,  // the peak of the account with number `id` (device * kMemorySpaceCount + space) is reset; no site
+  kMark,       // a snapshot was taken for a profile at this instant; `id` is the number of the mark; no site
 };
 inline constexpr int kRecordedKinds = 11;
 inline constexpr uint32_t kNoRecordedSite = UINT32_MAX;

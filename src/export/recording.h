@@ -26,7 +26,7 @@
 
 namespace hbmprof::internal {
 
-// What the events refer to.
+// The sites, stacks, names and other elements that the events refer to by number.
 struct RecordingTables {
   // Sites by number. `stack`, `device` and `allocator` are indices into the vectors of `names`. The values (alloc_...,
   // peak_..., inuse_...) are those at the start of the recording.
@@ -66,7 +66,7 @@ struct RecordingTables {
   int64_t start_unix_nanos = 0;  // of the same instant
 };
 
-// What the driver and the system say at one instant.
+// The numbers of the driver and of the system at one instant.
 struct DriverSample {
   int64_t time = 0;  // nanoseconds of CLOCK_MONOTONIC
   struct Device {

@@ -2,7 +2,8 @@
  *
  *   c_api_program init FILE     sets up the profiler, records 1,000 bytes, writes its profile to FILE when it exits
  *   c_api_program check FILE    checks the result of each function, writes a profile; exit code 0, or 1 and the failed
- * checks c_api_program leak N CODE   records N buffers of 1,000 bytes on device 3 and exits with CODE
+ *                             checks
+ *   c_api_program leak N CODE   records N buffers of 1,000 bytes on device 3 and exits with CODE
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,6 +185,7 @@ static void check_switch(void) {
 static void check_bytes(void) {
   uint8_t* bytes = &((uint8_t*)memory)[0];
   size_t size = 1;
+  EXPECT(hbmprof_save_device_memory_profile(NULL) == HBMPROF_INVALID_ARGUMENT);
   EXPECT(hbmprof_device_memory_profile(NULL, &size) == HBMPROF_INVALID_ARGUMENT);
   EXPECT(hbmprof_device_memory_profile(&bytes, NULL) == HBMPROF_INVALID_ARGUMENT);
   EXPECT(hbmprof_device_memory_profile(&bytes, &size) == HBMPROF_OK);
@@ -271,6 +273,29 @@ static void init(const char* path) {
   EXPECT(hbmprof_record_alloc(&memory[0], 1000, 0) == 1);
 }
 
+/* A recording beside `path`; hbmprof_log_memory() without a log. */
+static void check_recording(const char* path) {
+  char file[4096];
+  char head[6] = "";
+  FILE* stream;
+  snprintf(file, sizeof(file), "%s.hbmrec", path);
+  EXPECT(hbmprof_stop_recording() == HBMPROF_FAILED_PRECONDITION);
+  EXPECT(hbmprof_start_recording(NULL) == HBMPROF_INVALID_ARGUMENT);
+  EXPECT(hbmprof_start_recording("/no/such/folder/x.hbmrec") == HBMPROF_NOT_FOUND);
+  EXPECT(hbmprof_start_recording(file) == HBMPROF_OK);
+  EXPECT(hbmprof_start_recording(file) == HBMPROF_FAILED_PRECONDITION);
+  EXPECT(hbmprof_record_alloc(&memory[9], 1, 0) == 1);
+  EXPECT(hbmprof_record_free(&memory[9]) == 1);
+  hbmprof_log_memory("checkpoint");
+  hbmprof_log_memory(NULL);
+  EXPECT(hbmprof_stop_recording() == HBMPROF_OK);
+  stream = fopen(file, "rb");
+  EXPECT(stream != NULL && fread(head, 1, sizeof(head), stream) == sizeof(head));
+  EXPECT(memcmp(head, "HBMREC", sizeof(head)) == 0);
+  if (stream != NULL) fclose(stream);
+  EXPECT(remove(file) == 0);
+}
+
 int main(int argc, char** argv) {
   if (argc == 3 && strcmp(argv[1], "check") == 0) {
     check(argv[2]);
@@ -278,6 +303,7 @@ int main(int argc, char** argv) {
     check_http();
     check_switch();
     check_bytes();
+    check_recording(argv[2]);
     return failures;
   }
   if (argc == 3 && strcmp(argv[1], "init") == 0) {

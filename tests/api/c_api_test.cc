@@ -86,6 +86,7 @@ TEST(CApi, EnumsHaveTheValuesOfCxx) {
   EXPECT_EQ(static_cast<int>(hbmprof::Unwinder::kLibunwind), HBMPROF_UNWINDER_LIBUNWIND);
   EXPECT_EQ(static_cast<int>(hbmprof::Unwinder::kNone), HBMPROF_UNWINDER_NONE);
   EXPECT_EQ(static_cast<int>(absl::StatusCode::kInvalidArgument), HBMPROF_INVALID_ARGUMENT);
+  EXPECT_EQ(static_cast<int>(absl::StatusCode::kDeadlineExceeded), HBMPROF_DEADLINE_EXCEEDED);
   EXPECT_EQ(static_cast<int>(absl::StatusCode::kNotFound), HBMPROF_NOT_FOUND);
   EXPECT_EQ(static_cast<int>(absl::StatusCode::kPermissionDenied), HBMPROF_PERMISSION_DENIED);
   EXPECT_EQ(static_cast<int>(absl::StatusCode::kResourceExhausted), HBMPROF_RESOURCE_EXHAUSTED);
