@@ -8,7 +8,7 @@ export LD_LIBRARY_PATH=/files/cuda LC_ALL=C.UTF-8
 # use COMMAND PYTHON: runs the example on the substitute of the driver, and reads its profile and its recording.
 use() {
   local hbmprof=$1 python=$2 profile
-  rm -rf profiles
+  rm -rf profiles serve*.hbmrec
   "$hbmprof" --version
   "$hbmprof" doctor -- "$python" /files/serve.py
   "$hbmprof" run --output profiles -- "$python" /files/serve.py
@@ -39,7 +39,7 @@ import hbmprof
 print(hbmprof.version(), hbmprof.library_dir(), hbmprof.include_dir())
 assert (hbmprof.include_dir() / "hbmprof" / "c_api.h").exists()
 EOF
-    rm -rf profiles
+    rm -rf profiles serve*.hbmrec
     venv/bin/hbmprof run --output profiles -- venv/bin/python /files/leak_test.py
     venv/bin/pip uninstall -y hbmprof
     [[ ! -e venv/bin/hbmprof && ! -e venv/lib/hbmprof ]]
