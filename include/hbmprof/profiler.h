@@ -157,9 +157,7 @@ class Profiler {
   // Turns recording on or off. While it is off, events are ignored: buffers that are allocated meanwhile stay unknown,
   // and buffers that are freed meanwhile stay recorded. So call it at the start of a program, and do not use it to
   // pause recording.
-  void SetEnabled(bool enabled) {
-    enabled_.store(enabled && (impl_ != nullptr || joined_ != nullptr), std::memory_order_relaxed);
-  }
+  void SetEnabled(bool enabled);
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
   // Returns whether this profiler has joined that of the injected library: see Default().
   bool joined() const { return joined_ != nullptr; }
@@ -197,13 +195,15 @@ class Profiler {
   }
 
   // Removes the record of `id` and returns it. Returns an empty FreedRecord if recording is off, if `id` is null, or if
-  // `id` is not live (foreign_frees counts that). The live blocks of a segment are removed with it.
+  // `id` is not live (foreign_frees counts that). The live blocks of a segment are removed with it. (Blocks of 0 bytes
+  // stay live if the segment has no other blocks.)
   FreedRecord RecordFree(BufferId id) { return enabled() ? Free(id) : FreedRecord(); }
 
   // Makes a removed record live again, because the memory could not be freed. The record keeps its original stack, and
   // all counters are as if it had not been removed. The blocks of a removed segment are not restored. If another
-  // buffer with the same id was recorded meanwhile, its record ends (replaced_records counts it). Does nothing for an
-  // empty record. A second call for the same record has no further effect.
+  // buffer with the same id was recorded meanwhile, its record ends (replaced_records counts it). A block whose bytes
+  // other blocks have taken meanwhile is dropped (dropped_records counts it). Does nothing for an empty record. A
+  // second call for the same record has no further effect.
   void RestoreRecord(const FreedRecord& record);
   // Prepares the record of a buffer that will exist later, perhaps several times, such as the memory of a CUDA graph,
   // which exists from a launch on. Counts one allocation and its free at once: nothing is in use, no peak rises, and a
@@ -234,12 +234,12 @@ class Profiler {
   bool RecordSegment(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Records a block: memory that a pool handed out. Like RecordAlloc, but the block has the device of its segment, and
-  // its bytes are subtracted from the innermost segments at its addresses. Inside a segment, the kinds kManaged,
-  // kPinnedHost and kPool are recorded as kDevice. A block may lie across adjacent segments; bytes in no segment count
-  // like those of an allocation. A block whose part inside a segment exceeds the segment's idle bytes is
-  // recorded as an allocation of its own. Blocks and other buffers have separate ids: a block may begin where its
-  // segment begins. Addresses (within their name space, see BufferId) must be below 2^50; others are dropped
-  // (dropped_records counts them).
+  // its bytes are subtracted from the innermost segments at its addresses. The kind kPool is recorded as kDevice;
+  // inside a segment, kManaged and kPinnedHost are, too. A block may lie across adjacent segments; bytes in no segment
+  // count like those of an allocation. A block whose part inside a segment exceeds the segment's idle bytes is recorded
+  // as an allocation of its own. Blocks and other buffers have separate ids: a block may begin where its segment
+  // begins. Addresses (within their name space, see BufferId) must be below 2^50; others are dropped (dropped_records
+  // counts them).
   bool RecordBlock(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Like RecordFree, for the innermost block at `address`.

@@ -204,16 +204,16 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
   const AccountId account = sites_.At(site).account;
   Parts parts;
   LiveRecord stale;
+  if (change.holds_all() && live_.Find(id, &stale) && sites_.At(stale.site).account != account) {
+    return Added::kReplaces;
+  }
   if (sites_.At(site).is_block) {
     Taken taken = TakeParts(change, position.address, bytes, position.level, account, &parts);
     // A block that does not fit may fit after the removal of a block whose free was not recorded.
-    if (taken == Taken::kTooFew && change.holds_all() && live_.Find(id, &stale)) {
-      if (sites_.At(stale.site).account == account) {
-        live_.Erase(id, &stale);
-        *replaced = true;
-        FreeBlock(change, id, stale);
-        taken = TakeParts(change, position.address, bytes, position.level, account, &parts);
-      }
+    if (taken == Taken::kTooFew && change.holds_all() && live_.Erase(id, &stale)) {
+      *replaced = true;
+      FreeBlock(change, id, stale);
+      taken = TakeParts(change, position.address, bytes, position.level, account, &parts);
     }
     // The missing bytes may be reserved for other shards.
     if (taken == Taken::kNeedsAll || (taken == Taken::kTooFew && !change.holds_all())) return kNeedsAll;
@@ -230,20 +230,13 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
     ReturnParts(position.address, bytes, position.level, account, parts);
     return is_stale ? kNeedsAll : Added::kNoMemory;
   }
-  const bool is_same_account = is_stale && sites_.At(stale.site).account == account;
-  if (is_same_account) FreeBlock(change, id, stale);
+  if (is_stale) {
+    *replaced = true;
+    FreeBlock(change, id, stale);
+  }
   change.Enter(event, id, site, bytes);
   ChargeParts(change, position.address, bytes, position.level, account, parts, 1);
   if (parts.bytes < bytes) detached_blocks_.fetch_add(1, std::memory_order_relaxed);
-  if (!is_stale) return Added::kAdded;
-  *replaced = true;
-  if (!is_same_account) {
-    // The stale block belongs to another account, so it has taken no bytes from the segments at this address: it counts
-    // all of its bytes itself.
-    if (stale.bytes > 0) RemoveDetached();
-    change.Complete();
-    ledger_.Enter(Event::kFree, id, stale.site, stale.bytes);
-  }
   return Added::kAdded;
 }
 
@@ -253,8 +246,15 @@ Pools::Added Pools::AddBlock(const Position& position, SiteId site, int64_t byte
     const std::optional<Added> added = TryAddBlock(change, position, site, bytes, event, replaced);
     if (added.has_value()) return *added;
   }
-  Change change(ledger_, Change::Scope::kAllShards);
-  return *TryAddBlock(change, position, site, bytes, event, replaced);
+  for (;;) {
+    {
+      Change change(ledger_, Change::Scope::kAllShards);
+      const Added added = *TryAddBlock(change, position, site, bytes, event, replaced);
+      if (added != Added::kReplaces) return added;
+    }
+    // A Change is for one account, so the other block is removed by a Change of its own.
+    if (RemoveBlock(position.address).has_value()) *replaced = true;
+  }
 }
 
 bool Pools::TryRemoveBlock(Change& change, uint64_t address, std::optional<Removed>* removed) {
@@ -690,12 +690,21 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
   if (!segments_.Fits(segment->start, end, segment) || (growth > 0 && HasInnerEdge(segment, low, high))) return false;
   const Segment* outer = segment->outer;
   if (outer != nullptr && !outer->Contains(segment->start, end)) return false;
+  bool is_cut = false;
+  segments_.ForEachSegment(segment->start, old_end, [&](const Segment* inner) {
+    is_cut = is_cut || (inner->depth > segment->depth && inner->start < end && end < inner->end);
+  });
+  if (is_cut) return false;
   const SiteId site = SiteOfSize(change, segment->site, bytes);
   if (site == kNoSite || !segments_.Reserve(1)) return false;
   const bool holds_blocks =
       growth < 0 ? HoldsBlocks(segment) : HasDetached() || (outer != nullptr && BlockBytes(outer) > 0);
+  // Blocks overlap if the free of one was not recorded. Then they may have taken more than the smaller segment has, so
+  // all of them are attached again.
+  const int64_t taken = old_bytes - segment->idle_bytes.load(std::memory_order_relaxed);
+  const uint64_t first = growth < 0 && taken > bytes ? segment->start : low;
   DetachedBlocks blocks;
-  if (holds_blocks && !DetachBlocks(change, low, high, segment->account, &blocks)) return false;
+  if (holds_blocks && !DetachBlocks(change, first, high, segment->account, &blocks)) return false;
   if (growth > 0 && !TakeFromOuter(change, *segment, growth)) {
     ReattachBlocks(change, blocks);
     return false;
@@ -729,8 +738,8 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
 bool Pools::ResizeRecord(Change& change, uint64_t id, int64_t bytes) {
   LiveRecord record;
   if (!live_.Find(id, &record)) return false;
-  if (record.bytes == bytes) return true;
   const Site& site_before = sites_.At(record.site);
+  if (record.bytes == bytes || site_before.key().attributes.kind == MemoryKind::kAlias) return true;
   if (site_before.is_segment) {
     Segment* segment = segments_.Find(AddressOf(id), id);
     return segment != nullptr && ResizeSegment(change, segment, bytes);
@@ -810,6 +819,7 @@ bool Pools::MergeSegments(uint64_t first_address, uint64_t second_address) {
   }
   const int64_t first_bytes = first->bytes();
   const int64_t second_bytes = second->bytes();
+  if (first_bytes + second_bytes > LiveTable::kMaxBytes) return false;
   const int64_t second_taken = second_bytes - second->idle_bytes.load(std::memory_order_relaxed);
   const SiteId second_site = second->site;
   const SiteId site = SiteOfSize(change, first->site, first_bytes + second_bytes);

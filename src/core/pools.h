@@ -100,6 +100,7 @@ class Pools {
     kMoved,     // not added: segments have changed, and the position must be computed again
     kRefused,   // not added: for a block, the segments have too few idle bytes; for a segment, see AddSegment
     kNoMemory,  // not added: the host has no memory
+    kReplaces,  // not added: a block of another account is recorded at that address; only TryAddBlock returns it
   };
   // Adds a block of `bytes` bytes. `event` is kAlloc or kUndoFree. If the position is in_pool, `site` must be a site of
   // blocks (Site::is_block). If that call returns kRefused, the caller calls AddBlock again, with a site for which

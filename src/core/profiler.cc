@@ -92,6 +92,11 @@ Profiler::Profiler(const Options& options)
 
 Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
 
+void Profiler::SetEnabled(bool enabled) {
+  const bool can_record = impl_ != nullptr ? !impl_->has_given_up() : joined_ != nullptr;
+  enabled_.store(enabled && can_record, std::memory_order_relaxed);
+}
+
 Profiler& Profiler::Off() {
   // All bytes are zero: it is not enabled and has no implementation. It needs no constructor and no destructor.
   alignas(Profiler) static char memory[sizeof(Profiler)];

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <new>
 #include <unordered_map>
 #include <utility>
@@ -113,11 +114,15 @@ void ProfilerImpl::SetTag(std::string_view key, std::string_view value) {
   const ReentryGuard guard;
   if (!guard.entered()) return;  // this thread may hold the mutex
   MutexLock hold(tags_mutex_);
-  std::vector<std::pair<std::string, std::string>> tags = tags_;
-  tags.emplace_back(key, value);
-  tags = LabelsOf(tags);
-  tags.erase(std::remove_if(tags.begin(), tags.end(), [](const auto& tag) { return tag.second.empty(); }), tags.end());
-  tags_ = std::move(tags);
+  std::map<std::string, std::string> tags(tags_.begin(), tags_.end());
+  for (auto& [name, text] : LabelsOf({{std::string(key), std::string(value)}})) {
+    if (text.empty()) {
+      tags.erase(name);
+    } else if (tags.size() < kMaxTagKeys || tags.count(name) != 0) {
+      tags[name] = std::move(text);
+    }
+  }
+  tags_.assign(tags.begin(), tags.end());
 }
 
 std::vector<std::pair<std::string, std::string>> ProfilerImpl::Tags() const {
@@ -327,6 +332,10 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   ReentryGuard guard;
   if (!Admits(guard)) return;
   TraceStep(EventStep::kRestoring);
+  LiveRecord live;
+  if (live_.Find(freed.id_.value(), &live) && live.site == freed.site_ && live.bytes == freed.bytes_) {
+    return;  // a second call
+  }
   if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed);
   LiveRecord record{freed.site_, freed.bytes_};
   if (sites_.At(record.site).is_segment) {
@@ -375,7 +384,7 @@ void ProfilerImpl::RestoreBlock(const FreedRecord& freed) {
     } while (added == Pools::Added::kMoved);
   }
   if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  if (added == Pools::Added::kNoMemory) Drop(static_cast<uint64_t>(freed.bytes_));
+  if (added != Pools::Added::kAdded) Drop(static_cast<uint64_t>(freed.bytes_));
   Resize();
 }
 
@@ -454,9 +463,10 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   do {
     const Pools::Position position = pools_.PositionOfBlock(start, size);
     Attributes of_block = attributes;
-    if (position.in_pool) {
-      of_block.device = position.device();
-      if (!IsForBlocks(of_block.kind)) of_block.kind = MemoryKind::kDevice;
+    if (position.in_pool) of_block.device = position.device();
+    // Only segments have the kind kPool, also where a segment is recorded around the block later.
+    if (of_block.kind == MemoryKind::kPool || (position.in_pool && !IsForBlocks(of_block.kind))) {
+      of_block.kind = MemoryKind::kDevice;
     }
     const uint64_t packed = Clamp(of_block);
     bool in_pool = position.in_pool;
@@ -697,7 +707,8 @@ std::vector<uint32_t> ProfilerImpl::AddDevices(const std::vector<AccountTotals>&
       const AccountTotals& totals = accounts[AccountOf(DeviceId(device), MemorySpace(space))];
       entry.spaces[space] = ToStats(totals, MemorySpace(space), probe);
       snapshot->tracker.live_records += totals.num_live;
-      used = used || totals.num_allocs != 0;
+      // A forked child can restore a record of its parent, without an allocation of its own.
+      used = used || totals.num_allocs != 0 || totals.num_live != 0 || totals.peak_bytes_in_use != 0;
     }
     // A named device is shown even if nothing was allocated on it. Device 0 has a name even if no caller gave it one.
     const bool named = device > 0 ? device < named_devices : devices_.first_is_requested();
@@ -810,6 +821,7 @@ void ProfilerImpl::DropProbes() {
 }
 
 void ProfilerImpl::GiveUpInChild() {
+  has_given_up_.store(true, std::memory_order_relaxed);
   enabled.store(false, std::memory_order_relaxed);
   UnlockAll();
   ledger_.AbandonSnapshotInChild();

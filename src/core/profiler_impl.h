@@ -151,6 +151,7 @@ class ProfilerImpl {
   // In a child that was forked without LockAll: turns recording off for ever and releases every lock, so that later
   // calls return. The contents of the tables are undefined.
   void GiveUpInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
 
  private:
   // Frames that fit on the smallest stack.
@@ -290,6 +291,7 @@ class ProfilerImpl {
   static_assert(kMaxDevices <= 64);
 
   std::atomic<void (*)(Snapshot*)> finish_snapshot_{nullptr};
+  std::atomic<bool> has_given_up_{false};
   mutable std::atomic<int64_t> reentrant_events_{0};
   std::atomic<int64_t> foreign_frees_{0};
   std::atomic<int64_t> replaced_records_{0};

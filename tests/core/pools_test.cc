@@ -174,6 +174,107 @@ TEST_F(PoolsTest, FailedFreeOfANestedSegmentIsUndone) {
   EXPECT_FALSE(profiler_.RecordBlockFree(MiBAt(1))) << "it was the nested segment's";
 }
 
+TEST_F(PoolsTest, BlockOfKindPoolIsABlock) {
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 1 * kMiB, {kDefaultDevice, MemoryKind::kPool}));
+  ExpectInUse(1 * kMiB, 0);
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 10 * kMiB));
+  ExpectInUse(10 * kMiB, 9 * kMiB);
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)).bytes(), 1 * kMiB);
+  ExpectInUse(10 * kMiB, 10 * kMiB);
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(20), 1 * kMiB, {kDefaultDevice, MemoryKind::kPool}));
+  profiler_.DropDevice(kDefaultDevice);
+  ExpectInUse(0, 0);
+  EXPECT_EQ(Stats().pool_bytes, 0);
+}
+
+TEST_F(PoolsTest, MergeBeyondTheLargestSizeIsRefused) {
+  const int64_t size = int64_t{600} << 10;  // in MiB
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), static_cast<size_t>(size * kMiB)));
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(size), static_cast<size_t>(size * kMiB)));
+  EXPECT_FALSE(profiler_.MergeSegments(MiBAt(0), MiBAt(size)));
+  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)).bytes(), size * kMiB);
+  EXPECT_EQ(profiler_.RecordFree(MiBAt(size)).bytes(), size * kMiB);
+  ExpectInUse(0, 0);
+}
+
+TEST_F(PoolsTest, BlockReplacesTheStaleBlockOfAnotherDevice) {
+  const DeviceId other = profiler_.Device("other");
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(10), 10 * kMiB));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(8), 4 * kMiB)) << "partly in the segment";
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(8), 1 * kMiB, {other}));
+  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 1);
+  ExpectInUse(10 * kMiB, 10 * kMiB);
+  EXPECT_EQ(profiler_.Stats(other).bytes_in_use, 1 * kMiB);
+  profiler_.RecordFree(MiBAt(10));
+  profiler_.RecordBlockFree(MiBAt(8));
+  ExpectInUse(0, 0);
+  EXPECT_EQ(profiler_.Stats(other).bytes_in_use, 0);
+}
+
+TEST_F(PoolsTest, ResizeThatCutsAnInnerSegmentIsRefused) {
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 23 * kMiB));
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 16 * kMiB)) << "begins where the outer one begins";
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(7), 1 * kMiB));
+  EXPECT_FALSE(profiler_.RecordResize(MiBAt(0), 9 * kMiB));
+  ExpectInUse(23 * kMiB, 22 * kMiB);
+  EXPECT_TRUE(profiler_.RecordResize(MiBAt(0), 16 * kMiB));
+  profiler_.RecordBlockFree(MiBAt(7));
+  profiler_.RecordFree(MiBAt(0));
+  ExpectInUse(0, 0);
+  EXPECT_EQ(Stats().num_live, 0);
+}
+
+TEST_F(PoolsTest, SegmentWithOverlappingBlocksCanShrink) {
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 21 * kMiB));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 4 * kMiB));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(1), 4 * kMiB)) << "the free of the first was not recorded";
+  EXPECT_TRUE(profiler_.RecordResize(MiBAt(0), 5 * kMiB));
+  for (const Snapshot::Sample& sample : profiler_.TakeSnapshot().samples) EXPECT_GE(sample.inuse_bytes, 0);
+  EXPECT_GE(Stats().bytes_reserved, 0);
+  profiler_.RecordFree(MiBAt(0));
+  profiler_.RecordBlockFree(MiBAt(0));
+  profiler_.RecordBlockFree(MiBAt(1));
+  ExpectInUse(0, 0);
+}
+
+TEST_F(PoolsTest, SecondRestoreHasNoEffect) {
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 10 * kMiB));
+  const FreedRecord segment = profiler_.RecordFree(MiBAt(0));
+  profiler_.RestoreRecord(segment);
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(1), 1 * kMiB));
+  profiler_.RestoreRecord(segment);
+  ExpectInUse(10 * kMiB, 9 * kMiB);
+  const FreedRecord block = profiler_.RecordBlockFree(MiBAt(1));
+  profiler_.RestoreRecord(block);
+  profiler_.RestoreRecord(block);
+  ExpectInUse(10 * kMiB, 9 * kMiB);
+  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(30), 1 * kMiB));
+  const FreedRecord buffer = profiler_.RecordFree(MiBAt(30));
+  profiler_.RestoreRecord(buffer);
+  profiler_.RestoreRecord(buffer);
+  ExpectInUse(11 * kMiB, 9 * kMiB);
+  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 0);
+}
+
+TEST_F(PoolsTest, RestoredBlockWhoseBytesAreTakenIsDropped) {
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 10 * kMiB));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 10 * kMiB));
+  const FreedRecord block = profiler_.RecordBlockFree(MiBAt(0));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(5), 5 * kMiB));
+  profiler_.RestoreRecord(block);
+  ExpectInUse(10 * kMiB, 5 * kMiB);
+  EXPECT_EQ(profiler_.GetTrackerStats().dropped_records, 1);
+  EXPECT_EQ(profiler_.GetTrackerStats().dropped_bytes, 10 * kMiB);
+}
+
+TEST_F(PoolsTest, ResizedAliasStaysAtZeroBytes) {
+  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 100, {kDefaultDevice, MemoryKind::kAlias}));
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 100, {kDefaultDevice, MemoryKind::kAlias}));
+  EXPECT_TRUE(profiler_.RecordResize(MiBAt(0), 1 * kMiB));
+  EXPECT_TRUE(profiler_.RecordBlockResize(MiBAt(0), 1 * kMiB));
+  ExpectInUse(0, 0);
+}
+
 TEST_F(PoolsTest, BlockAddressBeyondTheLimitIsDropped) {
   EXPECT_FALSE(profiler_.RecordBlock(BufferId(uint64_t{1} << 50), 100));
   EXPECT_EQ(profiler_.GetTrackerStats().dropped_records, 1);
@@ -220,7 +321,12 @@ class RandomPools {
       const Interval was = model_[i];
       const int end = was.start + 1 + Below(was.is_segment ? 24 : 6);
       if (was.is_segment && was.has_block_id && !IsInnermostBlock(i)) return;
-      if (was.is_segment && !CanSetEnd(i, end)) return;
+      if (was.is_segment && !CanSetEnd(i, end)) {
+        if (!was.has_block_id) {
+          EXPECT_FALSE(profiler_.RecordResize(At(was.start), Bytes(end - was.start)));
+        }
+        return;
+      }
       changed.SetEnd(i, end);
       if (!changed.IsSound() || changed.EqualSegments() > model_.EqualSegments()) return;
       const bool as_block = !was.is_segment || was.has_block_id;

@@ -23,6 +23,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/tag.h"
+#include "src/core/injected.h"
+#include "src/core/profiler_impl.h"
 #include "tests/support/resident_bytes.h"
 
 // Frames of functions in this section are known by their addresses.
@@ -1208,15 +1210,45 @@ TEST_F(ProfilerTest, ProbeRemovalWaitsForAllCalls) {
   ender.join();
 }
 
+TEST_F(ProfilerTest, LongReservedTagOfTheProcessKeepsItsName) {
+  const std::string name = "pprof::" + std::string(121, 'x');
+  internal::ProfilerImpl& impl = internal::ProfilerAccess::ImplOf(profiler_);
+  impl.SetTag(name, "a");
+  impl.SetTag("b", "c");
+  profiler_.RecordAlloc(At(1), 1);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  EXPECT_THAT(snapshot.samples.at(0).tags, ElementsAre(Pair("b", "c"), Pair("tag_" + name, "a")));
+  impl.SetTag(name, "");
+  EXPECT_THAT(profiler_.TakeSnapshot().samples.at(0).tags, ElementsAre(Pair("b", "c")));
+}
+
+TEST_F(ProfilerTest, ForkedChildCanRestoreARecordOfItsParent) {
+  const FreedRecord prepared =
+      profiler_.PrepareRecordFrom(Caller::OfThisFunction(), At(1), 100, {kDefaultDevice, MemoryKind::kGraph, {}});
+  const pid_t child = fork();
+  if (child == 0) {
+    profiler_.RestoreRecord(prepared);
+    const Snapshot snapshot = profiler_.TakeSnapshot();
+    const bool right = snapshot.samples.size() == 1 && snapshot.samples[0].inuse_bytes == 100 &&
+                       snapshot.samples[0].device < snapshot.devices.size();
+    _exit(right ? 7 : 8);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 7);
+}
+
 TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {
   std::atomic<bool> entered{false};
   std::atomic<bool> ends{false};
-  const auto stats_in_child = [&] {
+  const auto stats_in_child = [&](bool records) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(10);
-      const bool right =
+      bool right =
           profiler_.Stats(kDefaultDevice).bytes_limit == std::nullopt && !profiler_.FindBuffer(At(1)).has_value();
+      profiler_.SetEnabled(true);
+      right = right && profiler_.enabled() == records && profiler_.RecordAlloc(At(1), 100) == records;
       profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
       _exit(right ? 7 : 8);
     }
@@ -1225,14 +1257,14 @@ TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   };
   profiler_.SetDeviceProbe(kDefaultDevice, [&] {
-    EXPECT_EQ(stats_in_child(), 7);
+    EXPECT_EQ(stats_in_child(/*records=*/false), 7) << "forked in a probe";
     entered.store(true);
     while (!ends.load()) std::this_thread::yield();
     return DeviceProbe{5};
   });
   std::thread asker([&] { EXPECT_EQ(Stats().bytes_limit, 5); });
   while (!entered.load()) std::this_thread::yield();
-  EXPECT_EQ(stats_in_child(), 7);
+  EXPECT_EQ(stats_in_child(/*records=*/true), 7);
   ends.store(true);
   asker.join();
   profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
