@@ -248,7 +248,6 @@ class SymbolCache {
               [](const Segment& a, const Segment& b) { return a.module->start < b.module->start; });
 
     std::vector<Symbolizer::Name> names(addresses.size());
-    const MutexLock lock(mutex_);
     for (size_t i = 0; i < addresses.size(); ++i) {
       const auto after =
           std::upper_bound(segments.begin(), segments.end(), addresses[i],
@@ -257,19 +256,26 @@ class SymbolCache {
       Segment& segment = *std::prev(after);
       if (addresses[i] >= segment.module->limit) continue;
       if (!segment.is_known) segment = {segment.module, TableOf(*segment.module), true};
-      if (segment.table != nullptr) names[i] = segment.table->Find(addresses[i] - segment.module->bias);
+      if (segment.table == nullptr) continue;
+      const MutexLock lock(mutex_);
+      names[i] = segment.table->Find(addresses[i] - segment.module->bias);
     }
     return names;
   }
 
  private:
-  SymbolTable* TableOf(const Snapshot::Module& module) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  SymbolTable* TableOf(const Snapshot::Module& module) {
     const std::string key = CacheKey(module);
     if (key.empty()) return nullptr;
-    if (const auto found = tables_.find(key); found != tables_.end()) return found->second.get();
+    {
+      const MutexLock lock(mutex_);
+      if (const auto found = tables_.find(key); found != tables_.end()) return found->second.get();
+    }
+    // Without the lock: reading a large file takes up to seconds, and a fork waits for each thread that has a Mutex.
     std::unique_ptr<SymbolTable> table = ReadSymbols(module);
     if (table == nullptr) return nullptr;
-    return (tables_[key] = std::move(table)).get();
+    const MutexLock lock(mutex_);
+    return tables_.try_emplace(key, std::move(table)).first->second.get();
   }
 
   const pid_t owner_;
