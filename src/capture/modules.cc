@@ -104,6 +104,7 @@ void AddMappedObjects(Listing* listing) {
   struct Object {
     std::string path;
     uintptr_t start;
+    size_t bytes;  // of its first mapping
     bool has_code = false;
   };
   std::vector<Object> objects;  // in the order of their addresses
@@ -119,7 +120,7 @@ void AddMappedObjects(Listing* listing) {
     }
     const std::string path = line.substr(static_cast<size_t>(path_at));
     if (path.empty() || (path[0] != '/' && path != "[vdso]")) continue;
-    if (offset == 0 && limit - start >= sizeof(ElfW(Ehdr))) objects.push_back({path, start});
+    if (offset == 0 && limit - start >= sizeof(ElfW(Ehdr))) objects.push_back({path, start, limit - start});
     if (!objects.empty() && objects.back().path == path && permissions[2] == 'x') objects.back().has_code = true;
   }
   const std::string main_path = MainProgramPath();
@@ -130,6 +131,8 @@ void AddMappedObjects(Listing* listing) {
     ElfW(Ehdr) header;
     std::memcpy(&header, reinterpret_cast<const void*>(object.start), sizeof(header));
     if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) continue;
+    // A program may map a damaged file.
+    if (header.e_phoff > object.bytes || object.bytes - header.e_phoff < header.e_phnum * sizeof(ElfW(Phdr))) continue;
     dl_phdr_info info = {};
     info.dlpi_name = object.path.c_str();
     info.dlpi_phdr = reinterpret_cast<const ElfW(Phdr)*>(object.start + header.e_phoff);

@@ -79,7 +79,8 @@ Shares SharesOf(const DeviceStats& stats) {
 }
 
 OutOfMemoryVerdict JudgeHostMemory(const OutOfMemory& failure) {
-  const int64_t requested = failure.requested.value_or(0);
+  // No sum below overflows: a process has fewer bytes in use.
+  const int64_t requested = std::min(failure.requested.value_or(0), INT64_MAX / 2);
   if (failure.memory_lock_limit && failure.stats.bytes_in_use + requested > *failure.memory_lock_limit) {
     return {OutOfMemoryCause::kHostLimit, "the process may lock " + Bytes(*failure.memory_lock_limit) +
                                               " of host memory and has " + Bytes(failure.stats.bytes_in_use) +
