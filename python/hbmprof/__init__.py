@@ -59,6 +59,12 @@ class _Stats(ctypes.Structure):
     ]
 
 
+class _TrackerStats(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t)] + [
+        (name, ctypes.c_int64) for name in ("foreign_frees", "replaced_records", "dropped_records")
+    ]
+
+
 def library_dir():
     """Returns the folder of libhbmprof_c.so and libhbmprof_pjrt.so, as a pathlib.Path.
 
@@ -84,20 +90,32 @@ def include_dir():
 
 
 _library = None
-_library_lock = threading.Lock()
+# Reentrant, because a signal handler of Python can call a function of this module while the same thread loads.
+_library_lock = threading.RLock()
+
+
+def _renew_lock():
+    global _library_lock
+    _library_lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # another thread of the parent may have had the lock
 
 
 def _load():
     global _library
+    if _library is not None:
+        return _library
     with _library_lock:
         if _library is not None:
             return _library
         directory = library_dir()
-        # If JAX has loaded the plugin, its library has the records. Otherwise libhbmprof_c.so has them, together with
-        # the library that `hbmprof run` preloads.
+        # If JAX has loaded the plugin, or will load it (use_with_jax), its library has the records. Otherwise
+        # libhbmprof_c.so has them, together with the library that `hbmprof run` preloads.
         plugin = str(directory / "libhbmprof_pjrt.so")
+        is_named = plugin in os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "")
         try:
-            library = ctypes.CDLL(plugin, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+            library = ctypes.CDLL(plugin, mode=os.RTLD_NOW | (0 if is_named else os.RTLD_NOLOAD))
         except OSError:
             try:
                 library = ctypes.CDLL(str(directory / "libhbmprof_c.so"))
@@ -178,6 +196,15 @@ def _in_use():
     return result
 
 
+def _dropped_records():
+    library = _load()
+    if not library.hbmprof_enabled():
+        raise Error("hbmprof.leak_check: recording is off (HBMPROF=0, or it was turned off), so no leak can be found")
+    result = _TrackerStats(struct_size=ctypes.sizeof(_TrackerStats))
+    _check(library.hbmprof_get_tracker_stats(ctypes.byref(result)))
+    return result.dropped_records
+
+
 def _command():
     beside = pathlib.Path(sys.executable).with_name("hbmprof")
     return str(beside) if beside.exists() else "hbmprof"
@@ -187,8 +214,10 @@ def _command():
 def leak_check(max_bytes=0):
     """Raises LeakError if the device memory in use has grown by more than `max_bytes` bytes at the end of the block.
 
-    The growth of all devices is added. Idle memory of pools does not count. The message shows the functions that hold the memory, if the command `hbmprof`
-    is found. If the block itself raises an exception, nothing is checked. Other threads must not allocate meanwhile.
+    The growth of all devices is added. Idle memory of pools does not count. The message shows the functions that hold
+    the memory, if the command `hbmprof` is found. If the block itself raises an exception, nothing is checked. Other
+    threads must not allocate meanwhile. Raises Error if recording is off at the start or at the end, or if an
+    allocation in the block was not recorded because a limit was reached.
 
         def test_decode():
             with hbmprof.leak_check():
@@ -197,9 +226,13 @@ def leak_check(max_bytes=0):
     __tracebackhide__ = True  # pytest shows the test instead of this function
     with tempfile.TemporaryDirectory() as folder:
         before_file, after_file = os.path.join(folder, "before.pb.gz"), os.path.join(folder, "after.pb.gz")
+        dropped = _dropped_records()
         before = _in_use()
         save(before_file)
         yield
+        if _dropped_records() > dropped:
+            raise Error("hbmprof.leak_check: allocations were not recorded, because a limit was reached (HBMPROF_MAX_LIVE "
+                        "or HBMPROF_MAX_HOST_BYTES)")
         after = _in_use()
         growth = sum(max(0, after.get(device, 0) - before.get(device, 0)) for device in after)
         if growth <= max_bytes:

@@ -1,5 +1,7 @@
 """Uses the Python package under `hbmprof run`: labels, a saved profile, numbers, and leak_check."""
 import ctypes
+import os
+import signal
 
 import hbmprof
 
@@ -46,4 +48,21 @@ except hbmprof.Error as error:
     print(error)
 else:
     raise SystemExit("save into a missing folder raised nothing")
+
+
+# A signal handler may interrupt the first use of the library in its thread.
+hbmprof._library = None
+with hbmprof._library_lock:
+    signal.signal(signal.SIGUSR1, lambda number, frame: hbmprof.save("in_handler.pb.gz"))
+    signal.raise_signal(signal.SIGUSR1)
+assert os.path.getsize("in_handler.pb.gz") > 0
+
+hbmprof._load().hbmprof_set_enabled(0)
+try:
+    with hbmprof.leak_check():
+        pass
+except hbmprof.Error as error:
+    assert "recording is off" in str(error), error
+else:
+    raise SystemExit("leak_check passed although recording is off")
 print("leak_test: passed")
