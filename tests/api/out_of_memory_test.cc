@@ -12,11 +12,13 @@
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
+#include "tests/support/sanitized.h"
 
 namespace {
 
 using ::hbmprof_test::CommandResult;
 using ::hbmprof_test::FilesIn;
+using ::hbmprof_test::kSanitized;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::ViewProfile;
@@ -180,9 +182,7 @@ class EveryBackend : public OutOfMemoryTest, public ::testing::WithParamInterfac
 TEST_P(EveryBackend, ReportsOnceIfThreadsFailAtTheSameTime) { EXPECT_EQ(ReportsIn(Run("threads", "32").err), 1); }
 
 TEST_P(EveryBackend, ReportsWithOneMebibyteOfHostMemory) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer's shadow memory does not fit into a limit on the address space";
-#endif
+  if (kSanitized) GTEST_SKIP() << "the sanitizer's shadow memory does not fit into a limit on virtual memory";
   const std::string text = Run("host", "1048576").err;
   EXPECT_EQ(ReportsIn(text), 1) << text;
   EXPECT_THAT(text, HasSubstr("the device is full"));
@@ -239,9 +239,9 @@ TEST_P(OutOfMemoryVerdictTest, NamesTheCause) {
     command = InControlGroup();
     if (command.empty()) GTEST_SKIP() << "cannot mount a file system here";
   }
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  if (name == "addresses") GTEST_SKIP() << "the sanitizer's shadow memory does not fit into a limit on addresses";
-#endif
+  if (kSanitized && name == "addresses") {
+    GTEST_SKIP() << "the sanitizer's shadow memory does not fit into a limit on virtual memory";
+  }
   command.insert(command.end(), {backend->program, "verdict", name});
   std::vector<std::string> environment = backend->environment;
   environment.insert(environment.end(), cause.environment.begin(), cause.environment.end());

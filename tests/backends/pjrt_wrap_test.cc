@@ -859,7 +859,7 @@ TEST(PjrtRequestedBytesTest, ReadsTheMessagesOfXla) {
   }
 }
 
-[[noreturn]] void ExhaustMemoryTwice() {
+[[noreturn]] void ExhaustMemory() {
   fake_pjrt_reset(8192);
   const PjrtCalls calls(Wrapped(fake_pjrt_table(kFakePjrtNewest)));
   abi::Client* const client = calls.CreateClient();
@@ -876,6 +876,11 @@ TEST(PjrtRequestedBytesTest, ReadsTheMessagesOfXla) {
   EXPECT_EQ(calls.Uninitialized(client, 8192, nullptr, &code), nullptr);
   EXPECT_EQ(code, abi::kErrorResourceExhausted);
   EXPECT_EQ(CapturedMessages(), "") << "within a minute";
+
+  // The device of the call, not the device with the most bytes in use.
+  CaptureMessages();
+  EXPECT_EQ(calls.Uninitialized(client, 16384, calls.Device(client, 1), &code), nullptr);
+  EXPECT_THAT(CapturedMessages(), HasSubstr("out of memory on FAKE_1: PJRT_Client_CreateUninitializedBuffer of 16.00"));
   EXPECT_EQ(fake_pjrt_live_errors(), 0);
   calls.Destroy(held);
   calls.DestroyClient(client);
@@ -883,10 +888,10 @@ TEST(PjrtRequestedBytesTest, ReadsTheMessagesOfXla) {
   std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
 }
 
-TEST(PjrtWrapping, ExhaustedMemoryIsReportedOnce) {
+TEST(PjrtWrapping, ExhaustedMemoryIsReportedOnceForEachDevice) {
   // In a process of its own: another test may have exhausted the device less than a minute ago.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(ExhaustMemoryTwice(), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(ExhaustMemory(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
