@@ -20,6 +20,9 @@ struct FailedAllocation {
   std::optional<size_t> bytes;        // the requested bytes; nullopt if they are not known
   std::string_view device = "GPU:0";  // the name of the device; empty: the device with the most bytes in use
   MemorySpace space = MemorySpace::kDevice;
+  // Of the pool that the call allocates from; nullopt if the pool has no limit or its bytes are not known.
+  std::optional<size_t> pool_limit = std::nullopt;   // the most bytes that the pool may have in use
+  std::optional<size_t> pool_in_use = std::nullopt;  // the bytes that it has in use
 };
 
 // Reports `failure`, an allocation on a device of `profiler`. The report is written to standard error. It has the

@@ -138,12 +138,25 @@ std::optional<int64_t> NumberIn(const std::string& path) {
   return file >> number ? std::optional<int64_t>(number) : std::nullopt;
 }
 
-// Reads the limits of the host that apply to pinned memory. The limit of a control group is read only for the process's
-// own group of version 2.
-void ReadHostLimits(OutOfMemory* failure) {
+// Returns the limit; nullopt if there is none.
+std::optional<int64_t> LimitOf(__rlimit_resource_t resource) {
   rlimit limit;
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && geteuid() != 0) {
-    failure->memory_lock_limit = static_cast<int64_t>(limit.rlim_cur);
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT64_MAX));
+}
+
+// Reads the limits of the process and of the host that apply to the failure's memory space. The limit of a control
+// group is read only for the process's own group of version 2.
+void ReadLimits(OutOfMemory* failure) {
+  failure->address_space_limit = LimitOf(RLIMIT_AS);
+  if (failure->address_space_limit) {
+    if (const std::optional<int64_t> pages = NumberIn("/proc/self/statm")) {
+      failure->address_space_in_use = *pages * sysconf(_SC_PAGESIZE);
+    }
+  }
+  if (failure->space == MemorySpace::kDevice) return;
+  if (failure->space == MemorySpace::kPinnedHost && geteuid() != 0) {
+    failure->memory_lock_limit = LimitOf(RLIMIT_MEMLOCK);
   }
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -202,12 +215,19 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
   return text + WriteProfile(snapshot, options);
 }
 
+std::optional<int64_t> Clamped(std::optional<size_t> bytes) {
+  if (!bytes) return std::nullopt;
+  return static_cast<int64_t>(std::min<size_t>(*bytes, INT64_MAX));
+}
+
 // Writes the report about a failure on `device`.
 void Report(const FailedAllocation& failed, DeviceId device, Profiler& profiler, int64_t unreported,
             const DefaultOptions& options) {
   OutOfMemory failure;
   failure.call = failed.call;
-  if (failed.bytes) failure.requested = static_cast<int64_t>(std::min<size_t>(*failed.bytes, INT64_MAX));
+  failure.requested = Clamped(failed.bytes);
+  failure.pool_limit = Clamped(failed.pool_limit);
+  failure.pool_in_use = Clamped(failed.pool_in_use);
   std::string name = failed.device.empty() ? DeviceName(profiler, device) : std::string(failed.device);
   if (name.empty()) name = "unknown";  // nothing was recorded on any device
   failure.device = name;
@@ -215,7 +235,7 @@ void Report(const FailedAllocation& failed, DeviceId device, Profiler& profiler,
   failure.stats = profiler.Stats(device, failed.space);
   failure.tags = ThreadTags();
   failure.unreported_failures = unreported;
-  if (failed.space == MemorySpace::kPinnedHost) ReadHostLimits(&failure);
+  ReadLimits(&failure);
   std::string text = OutOfMemorySummary(failure);
   try {
     text.append(SnapshotText(failure, profiler, options));

@@ -57,10 +57,13 @@ struct Shares {
   std::optional<int64_t> free;
   std::optional<int64_t> largest_free;
   int64_t recorded = 0;
-  int64_t idle = 0;  // idle in pools: in recorded segments and in the driver's pools
+  int64_t idle_segments = 0;  // idle in recorded segments of pools
+  int64_t idle_driver = 0;    // idle in the driver's pools and graphs
   std::optional<int64_t> unaccounted;
   bool unaccounted_is_shared = false;  // other processes' memory is part of `unaccounted`
   std::optional<int64_t> others;
+
+  int64_t idle() const { return idle_segments + idle_driver; }
 };
 
 Shares SharesOf(const DeviceStats& stats) {
@@ -69,13 +72,26 @@ Shares SharesOf(const DeviceStats& stats) {
   shares.free = stats.bytes_free;
   shares.largest_free = stats.largest_free_block_bytes;
   shares.recorded = stats.bytes_in_use;
-  shares.idle = stats.bytes_reserved + stats.driver_cache_bytes.value_or(0);
+  shares.idle_segments = stats.bytes_reserved;
+  shares.idle_driver = stats.driver_cache_bytes.value_or(0);
   shares.unaccounted = stats.unaccounted;
   shares.unaccounted_is_shared = stats.driver_scope == DriverScope::kDevice;
   if (stats.driver_scope == DriverScope::kProcess && shares.limit && shares.free && stats.driver_bytes_in_use) {
     shares.others = std::max<int64_t>(0, *shares.limit - *shares.free - *stats.driver_bytes_in_use);
+  } else if (shares.limit && !shares.free && stats.driver_bytes_in_use) {
+    shares.free = std::max<int64_t>(0, *shares.limit - *stats.driver_bytes_in_use);
   }
   return shares;
+}
+
+// Returns the verdict if the request exceeds the process's limit on addresses.
+std::optional<OutOfMemoryVerdict> JudgeAddressSpace(const OutOfMemory& failure) {
+  if (!failure.address_space_limit || !failure.address_space_in_use || !failure.requested) return std::nullopt;
+  if (*failure.requested <= *failure.address_space_limit - *failure.address_space_in_use) return std::nullopt;
+  return OutOfMemoryVerdict{OutOfMemoryCause::kHostLimit,
+                            "the process may have " + Bytes(*failure.address_space_limit) +
+                                " of virtual memory and has " + Bytes(*failure.address_space_in_use) +
+                                ". Raise the limit with `ulimit -v`."};
 }
 
 OutOfMemoryVerdict JudgeHostMemory(const OutOfMemory& failure) {
@@ -86,6 +102,7 @@ OutOfMemoryVerdict JudgeHostMemory(const OutOfMemory& failure) {
                                               " of host memory and has " + Bytes(failure.stats.bytes_in_use) +
                                               " pinned. Raise the limit with `ulimit -l`."};
   }
+  if (std::optional<OutOfMemoryVerdict> verdict = JudgeAddressSpace(failure)) return *std::move(verdict);
   if (failure.cgroup_limit && failure.cgroup_in_use && *failure.cgroup_in_use + requested > *failure.cgroup_limit) {
     return {OutOfMemoryCause::kHostLimit, "the control group of the process may use " + Bytes(*failure.cgroup_limit) +
                                               " of host memory and uses " + Bytes(*failure.cgroup_in_use) +
@@ -94,13 +111,14 @@ OutOfMemoryVerdict JudgeHostMemory(const OutOfMemory& failure) {
   return {OutOfMemoryCause::kUnknown, "no limit of the host explains the failure; see the call stacks below."};
 }
 
-OutOfMemoryVerdict JudgeEnoughFree(const Shares& shares, int64_t requested) {
+OutOfMemoryVerdict JudgeEnoughFree(const OutOfMemory& failure, const Shares& shares, int64_t requested) {
   if (shares.largest_free && *shares.largest_free < requested) {
     return {OutOfMemoryCause::kFragmented,
             Bytes(*shares.free) + " are free, but the largest free block has " + Bytes(*shares.largest_free) +
                 ": the free memory is fragmented. Allocate long-lived buffers first, or use a pool or expandable "
                 "segments."};
   }
+  if (std::optional<OutOfMemoryVerdict> verdict = JudgeAddressSpace(failure)) return *std::move(verdict);
   if (shares.largest_free) {
     return {OutOfMemoryCause::kLimit, "a free block of " + Bytes(*shares.largest_free) +
                                           " would be enough: a limit of the allocator or of the process refused the "
@@ -109,6 +127,17 @@ OutOfMemoryVerdict JudgeEnoughFree(const Shares& shares, int64_t requested) {
   return {OutOfMemoryCause::kFragmented, Bytes(*shares.free) +
                                              " are free: the free memory is fragmented, or a limit of the allocator "
                                              "or of the process refused the request."};
+}
+
+OutOfMemoryVerdict JudgeIdlePools(const Shares& shares) {
+  std::string calls;
+  if (shares.idle_driver > 0) calls = "cudaMemPoolTrimTo (memory of graphs: cudaDeviceGraphMemTrim)";
+  if (shares.idle_segments > 0) {
+    calls.append(calls.empty() ? "" : ", and ").append("the pool's own function (PyTorch: torch.cuda.empty_cache)");
+  }
+  return {OutOfMemoryCause::kIdlePool,
+          "pools of this process hold " + Bytes(shares.idle()) +
+              " of idle memory, which would be enough. Release it before the call: " + calls + "."};
 }
 
 OutOfMemoryVerdict JudgeHolder(const Shares& shares) {
@@ -250,8 +279,14 @@ std::string ProcessesText(const std::vector<DeviceProcess>& processes,
 }  // namespace
 
 OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
-  if (failure.space == MemorySpace::kPinnedHost) return JudgeHostMemory(failure);
+  if (failure.space != MemorySpace::kDevice) return JudgeHostMemory(failure);
   const Shares shares = SharesOf(failure.stats);
+  if (failure.requested && failure.pool_limit &&
+      failure.pool_in_use.value_or(0) + *failure.requested > *failure.pool_limit) {
+    return {OutOfMemoryCause::kLimit, "the pool may have " + Bytes(*failure.pool_limit) + " in use and has " +
+                                          Bytes(failure.pool_in_use.value_or(0)) +
+                                          ": the limit of the pool refused the request, not the device."};
+  }
   if (!shares.limit) {
     return {OutOfMemoryCause::kUnknown, "the device does not report its capacity; see the call stacks below."};
   }
@@ -260,13 +295,8 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
                                              " is larger than the device, which has " + Bytes(*shares.limit) + "."};
   }
   if (failure.requested && shares.free) {
-    if (*shares.free >= *failure.requested) return JudgeEnoughFree(shares, *failure.requested);
-    if (*shares.free + shares.idle >= *failure.requested) {
-      return {OutOfMemoryCause::kIdlePool,
-              "pools of this process hold " + Bytes(shares.idle) +
-                  " of idle memory, which would be enough. Release it before the call: cudaMemPoolTrimTo, "
-                  "torch.cuda.empty_cache(), or your pool's own function."};
-    }
+    if (*shares.free >= *failure.requested) return JudgeEnoughFree(failure, shares, *failure.requested);
+    if (*shares.free + shares.idle() >= *failure.requested) return JudgeIdlePools(shares);
   }
   return JudgeHolder(shares);
 }
@@ -288,7 +318,7 @@ std::string OutOfMemorySummary(const OutOfMemory& failure) {
   }
   text.append("  recorded   ").append(Bytes(shares.recorded)).append(" of this process, peak ");
   text.append(Bytes(failure.stats.peak_bytes_in_use));
-  if (shares.idle > 0) text.append("; ").append(Bytes(shares.idle)).append(" idle in pools");
+  if (shares.idle() > 0) text.append("; ").append(Bytes(shares.idle())).append(" idle in pools");
   if (shares.unaccounted.value_or(0) != 0) {
     text.append("; ").append(Bytes(*shares.unaccounted));
     text.append(shares.unaccounted_is_shared ? " unaccounted, other processes included" : " unaccounted");

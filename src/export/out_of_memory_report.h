@@ -23,8 +23,14 @@ struct OutOfMemory {
   MemorySpace space = MemorySpace::kDevice;
   DeviceStats stats;  // of the device and space
   std::string tags;   // of the thread, "key=value, key=value"; may be empty
-  // Limits of the host that apply to pinned memory.
-  std::optional<int64_t> memory_lock_limit;  // RLIMIT_MEMLOCK
+  // The pool that the call allocates from.
+  std::optional<int64_t> pool_limit;
+  std::optional<int64_t> pool_in_use;
+  // A limit of the process that applies to all memory that has an address in the process.
+  std::optional<int64_t> address_space_limit;  // RLIMIT_AS
+  std::optional<int64_t> address_space_in_use;
+  // Limits of the host that apply to memory of the host: of MemorySpace::kPinnedHost and kManaged.
+  std::optional<int64_t> memory_lock_limit;  // RLIMIT_MEMLOCK; only for kPinnedHost
   std::optional<int64_t> cgroup_limit;       // the process's control group
   std::optional<int64_t> cgroup_in_use;
   int64_t unreported_failures = 0;  // on this device since the last report
@@ -34,8 +40,8 @@ struct OutOfMemory {
 enum class OutOfMemoryCause {
   kTooLarge,        // the request is larger than the device
   kFragmented,      // enough memory is free, but not in one block, or it is not known whether it is in one block
-  kLimit,           // enough memory is free in one block, so a limit refused the request
-  kHostLimit,       // a limit of the host on pinned memory
+  kLimit,           // the limit of the pool, or enough memory is free in one block, so that a limit refused the request
+  kHostLimit,       // a limit of the host on the process's addresses or on memory of the host
   kIdlePool,        // the idle memory of this process's pools would be enough
   kOtherProcesses,  // other processes hold more than this one
   kUnaccounted,     // most of the memory in use was not allocated by recorded calls

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -40,12 +41,17 @@ absl::Status Unavailable(const std::string& path, std::string_view what) {
 struct Connection {
   const FileDescriptor& fd;
   const std::string& path;
-  int millis;  // for each step
+  int millis;                                      // for each step
+  std::chrono::steady_clock::time_point deadline;  // for all steps together
 };
 
 absl::Status WaitFor(const Connection& connection, short events) {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(connection.deadline - std::chrono::steady_clock::now());
+  if (left.count() <= 0) return Unavailable(connection.path, "the process sends its answer too slowly");
+  const int millis = static_cast<int>(std::min<int64_t>(connection.millis, left.count()));
   pollfd polled = {connection.fd.get(), events, 0};
-  const int ready = RetryOnSignal([&] { return poll(&polled, 1, connection.millis); });
+  const int ready = RetryOnSignal([&] { return poll(&polled, 1, millis); });
   return ready > 0 ? absl::OkStatus() : Unavailable(connection.path, "the process does not answer");
 }
 
@@ -197,7 +203,8 @@ bool AnswerBudget::Lease::Take(int64_t bytes) {
 absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request, const QueryLimits& limits) {
   const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd.get() < 0) return Unavailable(path, std::strerror(errno));
-  const Connection connection = {fd, path, limits.millis};
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limits.total_millis);
+  const Connection connection = {fd, path, limits.millis, deadline};
   if (const absl::Status status = Connect(connection); !status.ok()) return status;
   if (const absl::Status status = Send(connection, Cat(request, "\n")); !status.ok()) return status;
   std::string text;
@@ -244,7 +251,8 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
     if (IsSocketName(entry.path().filename().string())) paths.push_back(entry.path());
   }
   std::vector<LiveProcess> processes;
-  const std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, "info", {millis, kMaxInfoBytes});
+  const std::vector<absl::StatusOr<std::string>> answers =
+      QueryProcesses(paths, "info", {millis, millis, kMaxInfoBytes});
   for (size_t i = 0; i < paths.size(); ++i) {
     if (answers[i].ok()) {
       processes.push_back(ReadProcess(paths[i], *answers[i]));

@@ -42,6 +42,8 @@ std::string ControlDirectory();
 // How long a process may take for each of these: to accept a request, to answer it, and to send the next part of the
 // answer.
 inline constexpr int kQueryMillis = 10'000;
+// How long all of it may take together.
+inline constexpr int kQueryTotalMillis = 60'000;
 
 // The bytes of answers that may be held at one time. Thread-safe.
 class AnswerBudget {
@@ -70,13 +72,14 @@ class AnswerBudget {
 
 struct QueryLimits {
   int millis = kQueryMillis;                // for each step
+  int total_millis = kQueryTotalMillis;     // for all steps together
   int64_t answer_bytes = int64_t{1} << 32;  // of one process
   AnswerBudget::Lease* lease = nullptr;     // not null: the bytes of the answers are taken from it
 };
 
 // Sends `request` to the socket at `path` and returns the body of the answer. Errors: kUnavailable (no process listens,
-// no answer in time, the connection ended), kPermissionDenied, kResourceExhausted (the answer is beyond `limits`; it is
-// not read), or the process's own error as kInternal; the message names the socket. Thread-safe.
+// no answer or only a part of it in time, the connection ended), kPermissionDenied, kResourceExhausted (the answer is
+// beyond `limits`; it is not read), or the process's own error as kInternal; the message names the socket. Thread-safe.
 absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request,
                                          const QueryLimits& limits = {});
 

@@ -17,9 +17,9 @@ constexpr size_t kMaxSites = 30;
 constexpr int kMaxChanges = 4;
 // Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
 constexpr int kWaitMillis = 3'000;
+constexpr int kProfileMillis = 30'000;  // for the whole profile of a process
 constexpr std::chrono::seconds kSitesAge{1};
 constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;  // of one process
-constexpr int64_t kMaxHeldBytes = int64_t{1} << 30;      // of all answers that are held at one time
 
 int64_t BytesOnDevices(const LiveProcess& process) {
   int64_t bytes = 0;
@@ -37,10 +37,15 @@ Json MemoryJson(const LiveMemory& memory) {
           {"limit", memory.limit}};
 }
 
+absl::StatusOr<Fleet::Text> Held(absl::StatusOr<std::string> bytes, std::shared_ptr<AnswerBudget::Lease> lease) {
+  if (!bytes.ok()) return bytes.status();
+  return Fleet::Text{*std::move(bytes), std::move(lease)};
+}
+
 }  // namespace
 
 Fleet::Fleet(Options options)
-    : options_(std::move(options)), answer_bytes_(kMaxHeldBytes), thread_([this] { RecordHistory(); }) {}
+    : options_(std::move(options)), answer_bytes_(options_.answer_bytes), thread_([this] { RecordHistory(); }) {}
 
 Fleet::~Fleet() { thread_.join(); }
 
@@ -120,7 +125,7 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
   }
   std::vector<std::string> paths;
   for (const LiveProcess& process : processes) paths.push_back(process.socket);
-  const QueryLimits limits = {kQueryMillis, kMaxAnswerBytes, lease};
+  const QueryLimits limits = {kQueryMillis, kProfileMillis, kMaxAnswerBytes, lease};
   std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, request, limits);
   Answers profiles;
   for (size_t i = 0; i < processes.size(); ++i) {
@@ -135,16 +140,16 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
   return profiles;
 }
 
-absl::StatusOr<std::string> Fleet::Profile(const Selection& selection, const ProfileMerger::Labels& where,
+absl::StatusOr<Fleet::Text> Fleet::Profile(const Selection& selection, const ProfileMerger::Labels& where,
                                            double seconds) {
   const absl::StatusOr<std::vector<LiveProcess>> processes = Select(selection);
   if (!processes.ok()) return processes.status();
   const bool has_process_labels = selection.pid.empty();
   if (seconds > 0) return Change(*processes, where, has_process_labels, seconds);
-  AnswerBudget::Lease lease(answer_bytes_);
-  absl::StatusOr<Answers> answers = ProfilesOf(*processes, true, &lease);
+  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
+  absl::StatusOr<Answers> answers = ProfilesOf(*processes, true, lease.get());
   if (!answers.ok()) return answers.status();
-  if (!has_process_labels && where.empty()) return std::move((*answers)[0].second);
+  if (!has_process_labels && where.empty()) return Text{std::move((*answers)[0].second), std::move(lease)};
   const std::lock_guard<std::mutex> lock(parsing_);
   ProfileMerger merger;
   for (const auto& [process, bytes] : *answers) {
@@ -156,10 +161,10 @@ absl::StatusOr<std::string> Fleet::Profile(const Selection& selection, const Pro
     const absl::Status status = merger.Add(*profile, ProfileMerger::Sign::kAdd, where, added);
     if (!status.ok()) return status;
   }
-  return merger.Take();
+  return Held(merger.Take(), std::move(lease));
 }
 
-absl::StatusOr<std::string> Fleet::Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
+absl::StatusOr<Fleet::Text> Fleet::Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
                                           bool has_process_labels, double seconds) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -167,8 +172,8 @@ absl::StatusOr<std::string> Fleet::Change(const std::vector<LiveProcess>& proces
     ++changes_;
   }
   // Not folded: two profiles may fold different stacks, which would look like a change.
-  AnswerBudget::Lease lease(answer_bytes_);
-  const absl::StatusOr<Answers> before = ProfilesOf(processes, false, &lease);
+  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
+  const absl::StatusOr<Answers> before = ProfilesOf(processes, false, lease.get());
   const bool goes_on = before.ok() && WaitFor(seconds);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -178,7 +183,7 @@ absl::StatusOr<std::string> Fleet::Change(const std::vector<LiveProcess>& proces
   if (!goes_on) return absl::UnavailableError("hbmprof serve ends");
   std::vector<LiveProcess> asked;
   for (const auto& [process, bytes] : *before) asked.push_back(process);
-  const absl::StatusOr<Answers> after = ProfilesOf(asked, false, &lease);
+  const absl::StatusOr<Answers> after = ProfilesOf(asked, false, lease.get());
   if (!after.ok()) return after.status();
   const std::lock_guard<std::mutex> lock(parsing_);
   ProfileMerger merger;
@@ -197,16 +202,16 @@ absl::StatusOr<std::string> Fleet::Change(const std::vector<LiveProcess>& proces
     }
   }
   merger.SetDuration(static_cast<int64_t>(seconds * 1e9));
-  return merger.Take();
+  return Held(merger.Take(), std::move(lease));
 }
 
-absl::StatusOr<std::string> Fleet::FoldedProfile(const std::string& pid) const {
+absl::StatusOr<Fleet::Text> Fleet::FoldedProfile(const std::string& pid) const {
   const absl::StatusOr<std::vector<LiveProcess>> processes = Select({pid, ""});
   if (!processes.ok()) return processes.status();
-  AnswerBudget::Lease lease(answer_bytes_);
-  absl::StatusOr<Answers> answers = ProfilesOf({processes->front()}, true, &lease);
+  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
+  absl::StatusOr<Answers> answers = ProfilesOf({processes->front()}, true, lease.get());
   if (!answers.ok()) return answers.status();
-  return std::move((*answers)[0].second);
+  return Text{std::move((*answers)[0].second), std::move(lease)};
 }
 
 absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
@@ -215,10 +220,10 @@ absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
     const auto cached = sites_.find(pid);
     if (cached != sites_.end() && Clock::now() - cached->second.time < kSitesAge) return cached->second.json;
   }
-  const absl::StatusOr<std::string> bytes = FoldedProfile(pid);
-  if (!bytes.ok()) return bytes.status();
+  const absl::StatusOr<Text> profile = FoldedProfile(pid);
+  if (!profile.ok()) return profile.status();
   const std::lock_guard<std::mutex> lock(parsing_);
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse({{pid, *bytes}});
+  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse({{pid, profile->bytes}});
   if (!profiles.ok()) return profiles.status();
   SumsOptions options;
   options.own = true;
@@ -237,16 +242,16 @@ absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
   return json;
 }
 
-absl::StatusOr<std::string> Fleet::Report(const std::string& pid) {
-  const absl::StatusOr<std::string> bytes = FoldedProfile(pid);
-  if (!bytes.ok()) return bytes.status();
+absl::StatusOr<Fleet::Text> Fleet::Report(const std::string& pid) {
+  absl::StatusOr<Text> profile = FoldedProfile(pid);
+  if (!profile.ok()) return profile.status();
   const std::lock_guard<std::mutex> lock(parsing_);
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse({{Cat("process ", pid), *bytes}});
+  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse({{Cat("process ", pid), profile->bytes}});
   if (!profiles.ok()) return profiles.status();
-  return ReportPage(*std::move(profiles), ViewOptions(true), "");
+  return Held(ReportPage(*std::move(profiles), ViewOptions(true), ""), std::move(profile->held));
 }
 
-std::string Fleet::Metrics() const {
+Fleet::Text Fleet::Metrics() const {
   std::vector<std::string> silent;
   const absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, &silent, kWaitMillis);
   std::vector<std::string> paths;
@@ -254,9 +259,9 @@ std::string Fleet::Metrics() const {
     for (const LiveProcess& process : *processes) paths.push_back(process.socket);
   }
   const std::string request = options_.metrics_tags.empty() ? "metrics" : Cat("metrics tags=", options_.metrics_tags);
-  AnswerBudget::Lease lease(answer_bytes_);
+  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
   const std::vector<absl::StatusOr<std::string>> answers =
-      QueryProcesses(paths, request, {kWaitMillis, kMaxAnswerBytes, &lease});
+      QueryProcesses(paths, request, {kWaitMillis, kWaitMillis, kMaxAnswerBytes, lease.get()});
   std::vector<ProcessMetrics> metrics;
   std::string up;
   for (size_t i = 0; i < paths.size(); ++i) {
@@ -265,11 +270,12 @@ std::string Fleet::Metrics() const {
     up += Cat("hbmprof_process_up{pid=\"", LabelValue(process.id), "\",name=\"", LabelValue(Visible(process.name)),
               "\"} ", answers[i].ok() ? 1 : 0, "\n");
   }
-  return Cat("# HELP hbmprof_process_up Whether the process answered the request for its metrics.\n",
-             "# TYPE hbmprof_process_up gauge\n", up,
-             "# HELP hbmprof_silent_processes Processes with a control channel that did not answer.\n",
-             "# TYPE hbmprof_silent_processes gauge\nhbmprof_silent_processes ", silent.size(), "\n",
-             MergeMetrics(metrics));
+  std::string text = Cat("# HELP hbmprof_process_up Whether the process answered the request for its metrics.\n",
+                         "# TYPE hbmprof_process_up gauge\n", up,
+                         "# HELP hbmprof_silent_processes Processes with a control channel that did not answer.\n",
+                         "# TYPE hbmprof_silent_processes gauge\nhbmprof_silent_processes ", silent.size(), "\n",
+                         MergeMetrics(metrics));
+  return {std::move(text), std::move(lease)};
 }
 
 }  // namespace hbmprof::tool

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -30,6 +31,7 @@ class Fleet {
     // is compressed. 0: no limit. The defaults are the limits of Pyroscope.
     int64_t max_samples = 16'000;
     int64_t max_bytes = 4 << 20;
+    int64_t answer_bytes = int64_t{1} << 30;  // of all answers of processes that are held at one time
     // The tag keys "KEY,KEY,..." by which the metrics split the bytes in use; "": those that each process has set.
     std::string metrics_tags;
   };
@@ -37,6 +39,12 @@ class Fleet {
   struct Selection {
     std::string pid;
     std::string name;
+  };
+
+  // A text that is made from answers of processes. Their bytes count in the budget of answers as long as `held` exists.
+  struct Text {
+    std::string bytes;
+    std::shared_ptr<AnswerBudget::Lease> held;
   };
 
   // Starts the thread that records the history.
@@ -56,18 +64,19 @@ class Fleet {
   // Returns one profile of the selected processes. It has only the samples with all labels of `where`. Unless a process
   // id is given, each sample has the labels `pid` and `name` of its process. If `seconds` is not 0, returns the change
   // in this time. Errors: kNotFound (no such process), kUnavailable (no answer, or Stop was called),
-  // kResourceExhausted (four changes are being measured already, or the answers of the processes are too large).
-  absl::StatusOr<std::string> Profile(const Selection& selection, const ProfileMerger::Labels& where, double seconds);
+  // kResourceExhausted (four changes are being measured already, or the answers of the processes are too large, or
+  // Options::answer_bytes are held already).
+  absl::StatusOr<Text> Profile(const Selection& selection, const ProfileMerger::Labels& where, double seconds);
 
   // Returns the functions that hold the memory of a process: {"total", "rows": [{"name", "where", "flat"}]}, with the
   // 30 largest rows. The answer is at most one second old. Errors: as for Profile.
   absl::StatusOr<Json> Sites(const std::string& pid);
 
   // Returns the page of `hbmprof report` for a process. Errors: as for Profile.
-  absl::StatusOr<std::string> Report(const std::string& pid);
+  absl::StatusOr<Text> Report(const std::string& pid);
 
   // Returns the metrics of all processes, with hbmprof_process_up, which is 0 for those that do not answer.
-  std::string Metrics() const;
+  Text Metrics() const;
 
  private:
   // The bytes in use of a process over time.
@@ -86,9 +95,9 @@ class Fleet {
   // answer is too large).
   absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded,
                                      AnswerBudget::Lease* lease) const;
-  absl::StatusOr<std::string> Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
-                                     bool has_process_labels, double seconds);
-  absl::StatusOr<std::string> FoldedProfile(const std::string& pid) const;
+  absl::StatusOr<Text> Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
+                              bool has_process_labels, double seconds);
+  absl::StatusOr<Text> FoldedProfile(const std::string& pid) const;
 
   const Options options_;
   mutable AnswerBudget answer_bytes_;

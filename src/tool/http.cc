@@ -220,13 +220,18 @@ void SetSocketOptions(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 }
 
-void Fill(const HttpResponse& from, httplib::Response& to) {
+void Fill(HttpResponse from, httplib::Response& to) {
   to.status = from.status;
   to.set_header("Content-Security-Policy", from.policy);
   if (!from.file_name.empty()) {
     to.set_header("Content-Disposition", Cat("attachment; filename=\"", from.file_name, "\""));
   }
-  to.set_content(from.body, from.type);
+  // `to` keeps the function, and so the answer, until the body is sent.
+  const auto answer = std::make_shared<const HttpResponse>(std::move(from));
+  const auto send = [answer](size_t offset, size_t size, httplib::DataSink& sink) {
+    return sink.write(answer->body.data() + offset, size);
+  };
+  to.set_content_provider(answer->body.size(), answer->type, send);
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ struct HttpResponse {
   int status = 200;
   std::string type = "text/plain; charset=utf-8";
   std::string body;
-  std::string file_name;  // if not "", a browser saves the body under this name
+  std::string file_name;             // if not "", a browser saves the body under this name
+  std::shared_ptr<const void> held;  // exists until the answer is sent
   // The value of the header Content-Security-Policy.
   std::string policy = "default-src 'none'";
 };

@@ -129,9 +129,19 @@ int Run(int argc, char** argv, std::string* command_name) {
                                   [&first](const Command& command) { return command.arguments->get_name() == first; });
   if (named == commands.end() && (first.empty() || first[0] != '-')) return PrintUnknownCommand(commands, first);
 
+  // CLI11 leaves the name of a hidden option out of its error messages, so options are hidden only in the help.
+  std::vector<CLI::Option*> hidden;
+  for (const Command& command : commands) {
+    for (CLI::Option* const option : command.arguments->get_options()) {
+      if (!option->get_group().empty()) continue;
+      option->group("Options");
+      hidden.push_back(option);
+    }
+  }
   try {
     tool.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    for (CLI::Option* const option : hidden) option->group("");
     const bool is_error = error.get_exit_code() != 0;
     if (is_error && named != commands.end() && PrintUnknownOption(*named, {argv + 2, argv + argc})) return kUnusable;
     return PrintUsage(tool, error);

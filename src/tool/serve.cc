@@ -32,6 +32,7 @@ struct ServeOptions {
   std::string interval = "5s";
   std::string client_timeout = "10s";
   std::string max_bytes = "4MiB";
+  std::string answer_memory = "1GiB";
 };
 
 HttpResponse Failure(int status, std::string_view why) {
@@ -64,6 +65,12 @@ HttpResponse Success(std::string type, std::string body) {
   return response;
 }
 
+HttpResponse Success(std::string type, Fleet::Text text) {
+  HttpResponse response = Success(std::move(type), std::move(text.bytes));
+  response.held = std::move(text.held);
+  return response;
+}
+
 HttpResponse JsonAnswer(const Json& json) {
   return Success("application/json", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
@@ -83,7 +90,7 @@ HttpResponse Heap(Fleet& fleet, const HttpRequest& request) {
     return Failure(400, "seconds: write a number from 0 to 300");
   }
   const Fleet::Selection selection = {request.Parameter("pid"), request.Parameter("name")};
-  absl::StatusOr<std::string> profile = fleet.Profile(selection, where, seconds);
+  absl::StatusOr<Fleet::Text> profile = fleet.Profile(selection, where, seconds);
   if (!profile.ok()) return Failure(profile.status());
   HttpResponse response = Success("application/octet-stream", *std::move(profile));
   response.file_name = "heap.pb.gz";
@@ -112,7 +119,7 @@ HttpResponse Answer(Fleet& fleet, const HttpRequest& request) {
   }
   if (request.path == "/report") {
     if (pid.empty()) return Failure(400, "pid is missing");
-    absl::StatusOr<std::string> page = fleet.Report(pid);
+    absl::StatusOr<Fleet::Text> page = fleet.Report(pid);
     if (!page.ok()) return Failure(page.status());
     HttpResponse response = Success("text/html; charset=utf-8", *std::move(page));
     response.policy = "frame-ancestors 'none'";  // the page has its own policy for everything else
@@ -158,6 +165,9 @@ absl::Status Complete(ServeOptions& options) {
   }
   if (!ParseBytes(options.max_bytes, &options.fleet.max_bytes) || options.fleet.max_bytes < 0) {
     return absl::InvalidArgumentError(Cat("--max-bytes ", options.max_bytes, ": write a size such as 4MiB"));
+  }
+  if (!ParseBytes(options.answer_memory, &options.fleet.answer_bytes) || options.fleet.answer_bytes <= 0) {
+    return absl::InvalidArgumentError(Cat("--answer-memory ", options.answer_memory, ": write a size such as 1GiB"));
   }
   if (options.token_file.empty()) {
     if (IsLoopback(options.http.address)) return absl::OkStatus();
@@ -223,6 +233,10 @@ Command AddServeCommand(CLI::App& tool) {
   arguments->add_option("--max-samples", options->fleet.max_samples, "Fold profiles to this many samples; 0: all")
       ->capture_default_str();
   arguments->add_option("--max-bytes", options->max_bytes, "Fold profiles to this size; 0: any")->capture_default_str();
+  arguments
+      ->add_option("--answer-memory", options->answer_memory,
+                   "Memory for answers of processes until they are sent; a request beyond it gets the status 503")
+      ->capture_default_str();
   arguments
       ->add_option("--socket-dir", options->fleet.directory,
                    "The directory of the sockets, if it is not $HBMPROF_SOCKET_DIR")

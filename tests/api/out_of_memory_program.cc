@@ -14,11 +14,9 @@
 //                                     then one while the second does
 //   out_of_memory_program mapped      fails once; the process must not map 1 MiB more
 // Its last word is "done" if each failed allocation returned upstream's own status.
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,13 +24,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/simulated_device.h"
+#include "tests/api/out_of_memory_programs.h"
 
 namespace {
 
@@ -76,19 +74,6 @@ void Fill(hbmprof::DeviceAllocator& allocator) {
   GrowCache(allocator, kCapacity / 4);
 }
 
-void FailInThreads(hbmprof::DeviceAllocator& allocator, int count) {
-  std::atomic<int> waiting{count};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i) {
-    threads.emplace_back([&] {
-      waiting.fetch_sub(1);
-      while (waiting.load() != 0) std::this_thread::yield();
-      Fail(allocator, kCapacity / 2);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 void Fragment(hbmprof::DeviceAllocator& allocator) {
   std::vector<void*> pieces;
   for (int i = 0; i < 16; ++i) pieces.push_back(GrowCache(allocator, kCapacity / 16));
@@ -96,15 +81,6 @@ void Fragment(hbmprof::DeviceAllocator& allocator) {
     if (!allocator.Free(pieces[i]).ok()) std::abort();
   }
   Fail(allocator, kCapacity / 8);
-}
-
-// Bytes of address space that the process has.
-size_t MappedBytes() {
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  size_t pages = 0;
-  if (file == nullptr || std::fscanf(file, "%zu", &pages) != 1) std::abort();
-  std::fclose(file);
-  return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 // The growth of a call stack is that on the device that is full.
@@ -149,13 +125,10 @@ void FailFor(const std::string& cause, hbmprof::SimulatedDevice& device) {
     hbmprof::TrackingAllocator allocator(limited);
     Fail(allocator, kCapacity / 8);
   } else if (cause == "locked_memory") {
-    const rlimit limit{kCapacity / 16, kCapacity / 16};
-    const uid_t user = geteuid();
-    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || (user == 0 && seteuid(65534) != 0)) std::abort();
+    const oom_program::LockedMemoryLimit limit(kCapacity / 16);
     OtherDevice pinned(device, nothing, true, hbmprof::MemoryKind::kPinnedHost);
     hbmprof::TrackingAllocator allocator(pinned);
     Fail(allocator, kCapacity / 8);
-    if (seteuid(user) != 0) std::abort();  // LeakSanitizer needs the rights at the exit
   } else if (cause == "other_processes") {
     OtherDevice shared(
         device,
@@ -206,12 +179,6 @@ void ReportNameless(hbmprof::DeviceAllocator& one, hbmprof::DeviceAllocator& oth
   if (!report() || report()) std::_Exit(6);
 }
 
-void FailWithHostMemory(hbmprof::DeviceAllocator& allocator, size_t bytes) {
-  const rlimit limit{MappedBytes() + bytes, MappedBytes() + bytes};
-  if (setrlimit(RLIMIT_AS, &limit) != 0) std::abort();
-  Fail(allocator, kCapacity / 2);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -238,14 +205,12 @@ int main(int argc, char** argv) {
     Fragment(allocator);
   } else {
     Fill(allocator);
-    if (mode == "threads") {
-      FailInThreads(allocator, static_cast<int>(number));
-    } else if (mode == "host") {
-      FailWithHostMemory(allocator, number);
+    if (mode == "threads" || mode == "host") {
+      oom_program::FailAs(mode, argv[2], [&] { Fail(allocator, kCapacity / 2); });
     } else if (mode == "mapped") {
-      const size_t before = MappedBytes();
+      const size_t before = oom_program::MappedBytes();
       Fail(allocator, kCapacity / 2);
-      if (MappedBytes() >= before + (1 << 20)) std::_Exit(7);  // the reserve has 2 MiB
+      if (oom_program::MappedBytes() >= before + (1 << 20)) std::_Exit(7);  // the reserve has 2 MiB
     } else {
       Fail(allocator, kCapacity / 2);
     }

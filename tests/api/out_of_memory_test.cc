@@ -1,6 +1,8 @@
-// What a program that runs out of device memory prints and leaves. Each program is out_of_memory_program.cc's.
+// What a program that runs out of device memory prints and leaves: on the simulated device (out_of_memory_program.cc),
+// on the fake driver under the injected library, and on the fake PJRT plugin.
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,11 +12,13 @@
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
+#include "tests/support/sanitized.h"
 
 namespace {
 
 using ::hbmprof_test::CommandResult;
 using ::hbmprof_test::FilesIn;
+using ::hbmprof_test::kSanitized;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::ViewProfile;
@@ -26,7 +30,11 @@ class OutOfMemoryTest : public ::testing::Test {
  protected:
   CommandResult Run(std::vector<std::string> arguments, const std::vector<std::string>& environment = {}) {
     arguments.insert(arguments.begin(), HBMPROF_OUT_OF_MEMORY_PROGRAM);
-    const CommandResult run = RunCommand(arguments, environment, {directory_, 0});
+    return RunProgram(arguments, environment);
+  }
+
+  CommandResult RunProgram(const std::vector<std::string>& command, const std::vector<std::string>& environment) {
+    const CommandResult run = RunCommand(command, environment, {directory_, 0});
     EXPECT_EQ(run.exit_code, 0) << run.err;
     EXPECT_EQ(run.out, "done\n");
     return run;
@@ -77,8 +85,6 @@ TEST_F(OutOfMemoryTest, IsReportedOnceAMinuteForEachDevice) {
   EXPECT_THAT(run.err, HasSubstr("out of memory on sim:1: Allocate of 128.00 MiB failed (phase=decode)\n"
                                  "  verdict    the request of 128.00 MiB is larger than the device"));
 }
-
-TEST_F(OutOfMemoryTest, IsReportedOnceByManyThreads) { EXPECT_EQ(ReportsIn(Run({"threads", "32"}).err), 1); }
 
 TEST_F(OutOfMemoryTest, IsReportedOnceForEachDeviceIfTheDeviceIsNotNamed) {
   const std::string text = Run({"nameless"}).err;
@@ -138,31 +144,164 @@ TEST_F(OutOfMemoryTest, NoProfileFillsTheDisk) {
   EXPECT_THAT(run.err, HasSubstr("\n  profile    none: less than 64 MiB of the disk would remain free\n"));
 }
 
-struct Cause {
+// A program that runs out of memory on a kind of device.
+struct Backend {
   const char* name;
-  const char* verdict;
+  const char* program;
+  std::vector<std::string> environment;
 };
-class OutOfMemoryVerdictTest : public OutOfMemoryTest, public ::testing::WithParamInterface<Cause> {};
 
-TEST_P(OutOfMemoryVerdictTest, NamesTheCause) {
-  const std::string text = Run({"verdict", GetParam().name}).err;
-  EXPECT_EQ(ReportsIn(text), 1);
-  EXPECT_THAT(text, ContainsRegex(std::string("\n  verdict    [^\n]*") + GetParam().verdict));
+const std::vector<Backend>& Backends() {
+  static const auto* backends = new std::vector<Backend> {
+    {"Simulated", HBMPROF_OUT_OF_MEMORY_PROGRAM, {}}, {"Pjrt", HBMPROF_PJRT_OUT_OF_MEMORY_PROGRAM, {}},
+#if defined(HBMPROF_CUDA_OUT_OF_MEMORY_PROGRAM)
+        {"Driver",
+         HBMPROF_CUDA_OUT_OF_MEMORY_PROGRAM,
+         {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE,
+          "HBMPROF_CUDA_OUTPUT=off", "HBMPROF_OOM_OUTPUT=off"}},
+#endif
+  };
+  return *backends;
 }
 
-constexpr Cause kCauses[] = {
-    {"full", "the device is full: the recorded buffers of this process hold 48.00 MiB of 64.00 MiB"},
-    {"too_large", "the request of 128.00 MiB is larger than the device, which has 64.00 MiB"},
-    {"fragmented", "32.00 MiB are free, but the largest free block has 4.00 MiB"},
-    {"limit", "a limit"},
-    {"idle_pool", "pools of this process hold 48.00 MiB of idle memory, which would be enough"},
-    {"other_processes", "other processes hold"},
-    {"unaccounted", "32.00 MiB"},
-    {"unknown", "the device does not report its capacity"},
-    {"locked_memory", "ulimit -l"},
+// Returns the backend with this name; null if this build does not have it.
+const Backend* BackendNamed(const std::string& name) {
+  for (const Backend& backend : Backends()) {
+    if (name == backend.name) return &backend;
+  }
+  return nullptr;
+}
+
+class EveryBackend : public OutOfMemoryTest, public ::testing::WithParamInterface<Backend> {
+ protected:
+  CommandResult Run(const char* mode, const char* argument) {
+    return RunProgram({GetParam().program, mode, argument}, GetParam().environment);
+  }
+};
+
+TEST_P(EveryBackend, ReportsOnceIfThreadsFailAtTheSameTime) { EXPECT_EQ(ReportsIn(Run("threads", "32").err), 1); }
+
+TEST_P(EveryBackend, ReportsWithOneMebibyteOfHostMemory) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer's shadow memory does not fit into a limit on virtual memory";
+  const std::string text = Run("host", "1048576").err;
+  EXPECT_EQ(ReportsIn(text), 1) << text;
+  EXPECT_THAT(text, HasSubstr("the device is full"));
+  EXPECT_THAT(text, HasSubstr("(anonymous namespace)::GrowCache"));
+  // With nothing left, at least the figures.
+  EXPECT_THAT(Run("host", "0").err, HasSubstr("the device is full"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend, ::testing::ValuesIn(Backends()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// A failure with a made cause, and what the verdict says.
+struct Cause {
+  const char* backend;
+  const char* name;
+  const char* verdict;                        // a regular expression; "" if the backend cannot have this cause
+  const char* why_not = "";                   // only if the verdict is empty
+  std::vector<std::string> environment = {};  // of the program
+};
+
+class OutOfMemoryVerdictTest : public OutOfMemoryTest, public ::testing::WithParamInterface<Cause> {
+ protected:
+  // Returns the beginning of a command that runs the rest in a control group of version 2 with a limit of 128 MiB, of
+  // which 64 MiB are in use. Returns an empty command if this process may not mount file systems.
+  std::vector<std::string> InControlGroup() {
+    std::ifstream groups("/proc/self/cgroup");
+    std::string group;
+    for (std::string line; std::getline(groups, line);) {
+      if (line.rfind("0::", 0) == 0) group = "/sys/fs/cgroup" + line.substr(3);
+    }
+    if (group.empty()) return {};
+    const std::vector<std::string> command = {"unshare",
+                                              "-rm",
+                                              "sh",
+                                              "-c",
+                                              "mount -t tmpfs group /sys/fs/cgroup && mkdir -p " + group +
+                                                  " && echo 134217728 > " + group + "/memory.max && echo 67108864 > " +
+                                                  group + "/memory.current && exec \"$@\"",
+                                              "sh"};
+    std::vector<std::string> trial = command;
+    trial.push_back("true");
+    return RunCommand(trial).exit_code == 0 ? command : std::vector<std::string>();
+  }
+};
+
+TEST_P(OutOfMemoryVerdictTest, NamesTheCause) {
+  const Cause& cause = GetParam();
+  if (*cause.verdict == '\0') GTEST_SKIP() << cause.why_not;
+  const Backend* const backend = BackendNamed(cause.backend);
+  if (backend == nullptr) GTEST_SKIP() << "the injected library is not built here";
+  const std::string name = cause.name;
+  std::vector<std::string> command;
+  if (name == "control_group") {
+    command = InControlGroup();
+    if (command.empty()) GTEST_SKIP() << "cannot mount a file system here";
+  }
+  if (kSanitized && name == "addresses") {
+    GTEST_SKIP() << "the sanitizer's shadow memory does not fit into a limit on virtual memory";
+  }
+  command.insert(command.end(), {backend->program, "verdict", name});
+  std::vector<std::string> environment = backend->environment;
+  environment.insert(environment.end(), cause.environment.begin(), cause.environment.end());
+  const std::string text = RunProgram(command, environment).err;
+  EXPECT_EQ(ReportsIn(text), 1) << text;
+  EXPECT_THAT(text, ContainsRegex(std::string("\n  verdict    [^\n]*") + cause.verdict));
+}
+
+const Cause kCauses[] = {
+    {"Simulated", "full", "the device is full: the recorded buffers of this process hold 48.00 MiB of 64.00 MiB"},
+    {"Simulated", "too_large", "the request of 128.00 MiB is larger than the device, which has 64.00 MiB"},
+    {"Simulated", "fragmented", "32.00 MiB are free, but the largest free block has 4.00 MiB"},
+    {"Simulated", "limit", "a free block of 64.00 MiB would be enough: a limit"},
+    {"Simulated", "idle_pool",
+     "pools of this process hold 48.00 MiB of idle memory, which would be enough.*: the pool's own function"},
+    {"Simulated", "other_processes", "other processes hold 48.00 MiB of the device and this process 16.00 MiB"},
+    {"Simulated", "unaccounted", "32.00 MiB in use are unaccounted"},
+    {"Simulated", "unknown", "the device does not report its capacity"},
+    {"Simulated", "locked_memory", "may lock 4.00 MiB of host memory and has 0 B pinned.*ulimit -l"},
+
+    {"Driver", "full", "the device is full: the recorded buffers of this process hold 768.00 MiB of 1.00 GiB"},
+    {"Driver", "too_large", "the request of 2.00 GiB is larger than the device, which has 1.00 GiB"},
+    // A part of a device (MIG): NVML reports the 1 GiB of the whole device.
+    {"Driver",
+     "slice_too_small",
+     "the request of 128.00 MiB is larger than the device, which has 64.00 MiB",
+     "",
+     {"FAKE_CUDA_CAPACITY=67108864"}},
+    {"Driver", "fragmented", "957.00 MiB are free: the free memory is fragmented, or a limit"},
+    {"Driver", "idle_pool",
+     "pools of this process hold 448.00 MiB of idle memory, which would be enough.*: cudaMemPoolTrimTo"},
+    {"Driver", "other_processes", "other processes hold 768.00 MiB of the device and this process 64.00 MiB"},
+    {"Driver", "unaccounted", "771.00 MiB in use are unaccounted: calls of this process that are not recorded"},
+    {"Driver",
+     "unaccounted_or_others",
+     "771.00 MiB in use are unaccounted: other processes, or calls of this process",
+     "",
+     {"FAKE_NVML_PROCESS=0"}},
+    {"Driver", "pool_limit", "the pool may have 64.00 MiB in use and has 48.00 MiB: the limit of the pool"},
+    {"Driver", "pool_limit_on_another_device", "the pool may have 64.00 MiB in use and has 48.00 MiB: the limit"},
+    {"Driver", "control_group", "the control group of the process may use 128.00 MiB of host memory and uses 64.00"},
+    {"Driver", "locked_memory", "may lock 4.00 MiB of host memory and has 0 B pinned.*ulimit -l"},
+    {"Driver", "addresses", "the process may have .* of virtual memory and has .*ulimit -v"},
+    {"Driver", "unknown", "the device does not report its capacity", "", {"FAKE_NVML_MEMORY=0"}},
+
+    {"Pjrt", "full", "the device is full: the recorded buffers of this process hold 36.00 MiB of 64.00 MiB"},
+    {"Pjrt", "too_large", "the request of 128.00 MiB is larger than the device, which has 64.00 MiB"},
+    {"Pjrt", "fragmented", "60.00 MiB are free, but the largest free block has 8.00 MiB"},
+    {"Pjrt", "limit", "a free block of 60.00 MiB would be enough: a limit"},
+    {"Pjrt", "idle_pool",
+     "pools of this process hold 32.00 MiB of idle memory, which would be enough.*: the pool's own function"},
+    {"Pjrt", "unaccounted", "32.00 MiB in use are unaccounted: calls of this process that are not recorded"},
+    {"Pjrt", "unknown", "the device does not report its capacity"},
+    {"Pjrt", "control_group", "the control group of the process may use 128.00 MiB of host memory and uses 64.00"},
+    {"Pjrt", "locked_memory", "may lock 4.00 MiB of host memory and has 0 B pinned.*ulimit -l"},
+    {"Pjrt", "addresses", "the process may have .* of virtual memory and has .*ulimit -v"},
+    {"Pjrt", "other_processes", "", "a plugin reports only the memory of its own clients"},
 };
 INSTANTIATE_TEST_SUITE_P(Causes, OutOfMemoryVerdictTest, ::testing::ValuesIn(kCauses),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& info) { return std::string(info.param.backend) + "_" + info.param.name; });
 
 TEST_F(OutOfMemoryTest, GrowthIsOfTheDeviceThatIsFull) {
   EXPECT_THAT(Run({"devices"}).err, HasSubstr("   16.00 MiB 100.0 %        1 live          +0 B  "));
@@ -173,16 +312,5 @@ TEST_F(OutOfMemoryTest, TellsFragmentation) {
 }
 
 TEST_F(OutOfMemoryTest, IsReportedByAForkedChildToo) { EXPECT_EQ(ReportsIn(Run({"child"}).err), 2); }
-
-TEST_F(OutOfMemoryTest, IsReportedWithOneMebibyteOfHostMemory) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer's shadow memory does not fit into a limit on the address space";
-#endif
-  const std::string text = Run({"host", "1048576"}).err;
-  EXPECT_THAT(text, HasSubstr("the device is full"));
-  EXPECT_THAT(text, HasSubstr("(anonymous namespace)::GrowCache"));
-  // With nothing left, at least the figures.
-  EXPECT_THAT(Run({"host", "0"}).err, HasSubstr("the device is full"));
-}
 
 }  // namespace

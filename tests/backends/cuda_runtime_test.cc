@@ -554,6 +554,19 @@ TEST_F(CudaRuntimeTest, HugeSizesAreOutOfMemory) {
   EXPECT_EQ(NewAllocs(), 0);
 }
 
+[[noreturn]] void FailWithTheFirstCall() {
+  fake_cuda_reset(1, size_t{64} << 20);
+  void* ptr = nullptr;
+  const bool failed = cudaSetDevice(0) == cudaSuccess && cuda::Malloc(&ptr, size_t{128} << 20) != cudaSuccess;
+  std::_Exit(failed ? 0 : 1);
+}
+
+TEST(CudaOutOfMemoryTest, FirstCallKnowsTheCapacity) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(FailWithTheFirstCall(), ::testing::ExitedWithCode(0),
+              "cudaMalloc of 128.00 MiB failed\n.* larger than the device, which has 64.00 MiB");
+}
+
 // --- Devices, streams, pools. ---
 
 TEST_F(CudaRuntimeTest, OneGpuIsOneDevice) {

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/pjrt.h"
+#include "src/backends/pjrt/plugin.h"
 #include "src/base/message.h"
 #include "tests/python/python_programs.h"
 #include "tests/support/fake_pjrt/calls.h"
@@ -843,7 +844,22 @@ TEST(PjrtWrapping, LeaksOfDestroyedClientAreListed) {
   Recorder().DropDevice(Recorder().Device("FAKE_0"));
 }
 
-[[noreturn]] void ExhaustMemoryTwice() {
+TEST(PjrtRequestedBytesTest, ReadsTheMessagesOfXla) {
+  using internal::PjrtRequestedBytes;
+  EXPECT_EQ(PjrtRequestedBytes("Out of memory while trying to allocate 33762398024 bytes."), 33762398024u);
+  EXPECT_EQ(PjrtRequestedBytes("Out of memory while trying to allocate 16.00GiB."), size_t{16} << 30);
+  EXPECT_EQ(PjrtRequestedBytes("Out of memory allocating 4096 bytes."), 4096u);
+  EXPECT_EQ(PjrtRequestedBytes("Attempting to allocate 8.50M. That was not possible. There are 6.43M free."),
+            size_t{17} << 19);
+  EXPECT_EQ(PjrtRequestedBytes("Attempting to reserve 512B at the bottom of memory."), 512u);
+  for (const char* message :
+       {"", "allocate ", "allocate 5", "allocate 5 buffers", "allocate many bytes", "allocate 1.5.5G",
+        "allocate 99999999999999999999 bytes", "allocate 17179869184G", "Used 49.34G of 32.00G hbm."}) {
+    EXPECT_EQ(PjrtRequestedBytes(message), std::nullopt) << message;
+  }
+}
+
+[[noreturn]] void ExhaustMemory() {
   fake_pjrt_reset(8192);
   const PjrtCalls calls(Wrapped(fake_pjrt_table(kFakePjrtNewest)));
   abi::Client* const client = calls.CreateClient();
@@ -852,13 +868,19 @@ TEST(PjrtWrapping, LeaksOfDestroyedClientAreListed) {
   CaptureMessages();
   EXPECT_EQ(calls.Uninitialized(client, 8192, nullptr, &code), nullptr);
   EXPECT_EQ(code, abi::kErrorResourceExhausted);
-  EXPECT_THAT(CapturedMessages(), AllOf(HasSubstr("out of memory on FAKE_0: a PJRT call failed"),
-                                        HasSubstr("4.00 KiB 100.0 %        1 live  hbmprof_test::PjrtCalls::")));
+  EXPECT_THAT(CapturedMessages(),
+              AllOf(HasSubstr("out of memory on FAKE_0: PJRT_Client_CreateUninitializedBuffer of 8.00 KiB failed"),
+                    HasSubstr("4.00 KiB 100.0 %        1 live  hbmprof_test::PjrtCalls::")));
 
   CaptureMessages();
   EXPECT_EQ(calls.Uninitialized(client, 8192, nullptr, &code), nullptr);
   EXPECT_EQ(code, abi::kErrorResourceExhausted);
   EXPECT_EQ(CapturedMessages(), "") << "within a minute";
+
+  // The device of the call, not the device with the most bytes in use.
+  CaptureMessages();
+  EXPECT_EQ(calls.Uninitialized(client, 16384, calls.Device(client, 1), &code), nullptr);
+  EXPECT_THAT(CapturedMessages(), HasSubstr("out of memory on FAKE_1: PJRT_Client_CreateUninitializedBuffer of 16.00"));
   EXPECT_EQ(fake_pjrt_live_errors(), 0);
   calls.Destroy(held);
   calls.DestroyClient(client);
@@ -866,10 +888,10 @@ TEST(PjrtWrapping, LeaksOfDestroyedClientAreListed) {
   std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
 }
 
-TEST(PjrtWrapping, ExhaustedMemoryIsReportedOnce) {
+TEST(PjrtWrapping, ExhaustedMemoryIsReportedOnceForEachDevice) {
   // In a process of its own: another test may have exhausted the device less than a minute ago.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(ExhaustMemoryTwice(), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(ExhaustMemory(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

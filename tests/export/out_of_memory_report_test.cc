@@ -68,9 +68,48 @@ const Case kCases[] = {
        f->stats.largest_free_block_bytes = 3 * kGiB;
      },
      "a limit"},
-    {"IdleSegments", OutOfMemoryCause::kIdlePool, [](OutOfMemory* f) { f->stats.bytes_reserved = kGiB; }, "1.00 GiB"},
+    {"PoolLimit", OutOfMemoryCause::kLimit,
+     [](OutOfMemory* f) {
+       f->pool_limit = 3 * kGiB;
+       f->pool_in_use = 1 * kGiB + 1;
+     },
+     "may have 3.00 GiB in use and has 1.00 GiB"},
+    {"PoolBelowItsLimit", OutOfMemoryCause::kFull,
+     [](OutOfMemory* f) {
+       f->pool_limit = 3 * kGiB;
+       f->pool_in_use = 1 * kGiB;
+     },
+     "full"},
+    {"Addresses", OutOfMemoryCause::kHostLimit,
+     [](OutOfMemory* f) {
+       f->stats.bytes_free = 3 * kGiB;
+       f->address_space_limit = 50 * kGiB;
+       f->address_space_in_use = 49 * kGiB;
+     },
+     "50.00 GiB of virtual memory and has 49.00 GiB. Raise the limit with `ulimit -v`"},
+    {"EnoughAddresses", OutOfMemoryCause::kFragmented,
+     [](OutOfMemory* f) {
+       f->stats.bytes_free = 3 * kGiB;
+       f->address_space_limit = 51 * kGiB;
+       f->address_space_in_use = 49 * kGiB;
+     },
+     "3.00 GiB are free"},
+    {"IdleSegments", OutOfMemoryCause::kIdlePool, [](OutOfMemory* f) { f->stats.bytes_reserved = kGiB; },
+     "hold 1.00 GiB of idle memory, which would be enough. Release it before the call: the pool's own function"},
     {"IdleDriverPool", OutOfMemoryCause::kIdlePool, [](OutOfMemory* f) { f->stats.driver_cache_bytes = 5 * kGiB; },
-     "cudaMemPoolTrimTo"},
+     "Release it before the call: cudaMemPoolTrimTo (memory of graphs: cudaDeviceGraphMemTrim)."},
+    {"IdleSegmentsAndDriverPool", OutOfMemoryCause::kIdlePool,
+     [](OutOfMemory* f) {
+       f->stats.bytes_reserved = kGiB / 2;
+       f->stats.driver_cache_bytes = kGiB / 2;
+     },
+     "cudaDeviceGraphMemTrim), and the pool's own function"},
+    {"FreeBytesNotReported", OutOfMemoryCause::kFragmented,
+     [](OutOfMemory* f) {
+       f->stats.bytes_free.reset();  // 10 GiB of the 40 are not in use
+       f->stats.largest_free_block_bytes = kGiB;
+     },
+     "10.00 GiB are free, but the largest free block has 1.00 GiB"},
     {"IdlePoolTooSmall", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->stats.bytes_reserved = kGiB - 1; }, "full"},
     {"OtherProcesses", OutOfMemoryCause::kOtherProcesses,
      [](OutOfMemory* f) {
@@ -104,6 +143,13 @@ const Case kCases[] = {
      [](OutOfMemory* f) {
        f->space = MemorySpace::kPinnedHost;
        f->memory_lock_limit = 64 * kGiB;
+       f->cgroup_limit = 36 * kGiB;
+       f->cgroup_in_use = 35 * kGiB;
+     },
+     "36.00 GiB"},
+    {"ManagedMemory", OutOfMemoryCause::kHostLimit,
+     [](OutOfMemory* f) {
+       f->space = MemorySpace::kManaged;
        f->cgroup_limit = 36 * kGiB;
        f->cgroup_in_use = 35 * kGiB;
      },

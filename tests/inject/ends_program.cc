@@ -60,8 +60,8 @@ void Require(bool holds, const char* what) {
   asm volatile("" ::: "memory");
 }
 
-// Asks for more than the device has, in each way.
-void AskForTooMuch() {
+// Requests more than the device has, in each way.
+void RequestTooMuch() {
   CUdeviceptr ptr = 0;
   size_t pitch = 0;
   void* host = nullptr;
@@ -213,7 +213,7 @@ void EndAs(const std::string& how) {
     }
   }
 #if !defined(LINKS_HBMPROF)
-  if (how == "too_much") AskForTooMuch();
+  if (how == "too_much") RequestTooMuch();
 #endif
   if (how == "idle_child") {
     const pid_t child = fork();

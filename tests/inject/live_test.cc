@@ -37,7 +37,7 @@ class LiveTest : public ::testing::Test {
     more.push_back("HBMPROF_SOCKET_DIR=" + sockets_);
     return more;
   }
-  std::string Ask(const RunningProgram& program, const std::string& request) const {
+  std::string Query(const RunningProgram& program, const std::string& request) const {
     return ControlAnswer(sockets_ + "/hbmprof." + std::to_string(program.pid()) + ".sock", request);
   }
   static void HoldOneMore(const RunningProgram& program) {
@@ -52,10 +52,10 @@ class LiveTest : public ::testing::Test {
 TEST_F(LiveTest, MetricsHaveTheUuidOfTheGpu) {
   RunningProgram program({HBMPROF_INJECT_ENDS, "lines"}, Environment());
   EXPECT_EQ(program.ReadLine(), "held");
-  EXPECT_THAT(Ask(program, "metrics"),
+  EXPECT_THAT(Query(program, "metrics"),
               HasSubstr("\nhbmprof_device_memory_bytes{device=\"GPU:0\",gpu_uuid=\"GPU-fa4e0000-0000-4000-8000-"
                         "000000000001\",kind=\"device\"} 1048576\n"));
-  const std::string stats = Ask(program, "stats");
+  const std::string stats = Query(program, "stats");
   EXPECT_THAT(stats, HasSubstr("\"uuid\":\"GPU-fa4e0000-0000-4000-8000-000000000001\""));
   EXPECT_THAT(stats, HasSubstr("{\"process_id\":1,\"bytes\":123456789,\"is_this\":false}"));
   EXPECT_THAT(stats, HasSubstr("{\"process_id\":" + std::to_string(program.pid()) + ",\"bytes\":"));
@@ -65,20 +65,20 @@ TEST_F(LiveTest, MetricsHaveTheUuidOfTheGpu) {
 TEST_F(LiveTest, TrackingCanBePaused) {
   RunningProgram program({HBMPROF_INJECT_ENDS, "lines"}, Environment());
   EXPECT_EQ(program.ReadLine(), "held");
-  Ask(program, "tracking off");
+  Query(program, "tracking off");
   HoldOneMore(program);
-  EXPECT_EQ(Metric(Ask(program, "metrics"), "hbmprof_device_memory_in_use_bytes"), kMiB) << "what was there before";
-  Ask(program, "tracking on");
-  EXPECT_EQ(Metric(Ask(program, "metrics"), "hbmprof_device_memory_in_use_bytes"), 0);
+  EXPECT_EQ(Metric(Query(program, "metrics"), "hbmprof_device_memory_in_use_bytes"), kMiB) << "what was there before";
+  Query(program, "tracking on");
+  EXPECT_EQ(Metric(Query(program, "metrics"), "hbmprof_device_memory_in_use_bytes"), 0);
   HoldOneMore(program);
-  const std::string metrics = Ask(program, "metrics");
+  const std::string metrics = Query(program, "metrics");
   EXPECT_EQ(Metric(metrics, "hbmprof_device_memory_in_use_bytes"), kMiB);
   EXPECT_EQ(Metric(metrics, "hbmprof_device_memory_peak_bytes"), kMiB);
   EXPECT_EQ(program.Wait(), 0);
   EXPECT_EQ(ViewProfile(directory_ + "/exit.pb.gz").Sum("inuse_space"), kMiB);
 }
 
-TEST_F(LiveTest, ASignalAsksForAProfileBesideTheOthers) {
+TEST_F(LiveTest, ASignalRequestsAProfileBesideTheOthers) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer delays signals while the program waits for input";
 #endif

@@ -158,6 +158,27 @@ TEST(Usage, UnknownCommandSuggestsASimilarOne) {
   EXPECT_THAT(RunTool({"nonsense"}).err, HasSubstr("there is no command 'nonsense'\n"));
 }
 
+class OptionsOfPprof : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(OptionsOfPprof, MissingValueNamesTheOption) {
+  const std::string option = GetParam();
+  for (const std::string command : {"top", "diff", "report"}) {
+    const CommandResult result = RunTool({command, "a", "b", option});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, ::testing::StartsWith(option + ": ")) << command;
+  }
+  EXPECT_THAT(RunTool({"top", "--help"}).out, Not(HasSubstr("\n  " + option))) << "the help has one line for all";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OptionsOfPprof,
+                         ::testing::Values("--focus", "--ignore", "--hide", "--show", "--show-from", "--tagfocus",
+                                           "--tagignore"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           name.erase(std::remove(name.begin(), name.end(), '-'), name.end());
+                           return name;
+                         });
+
 TEST(Usage, UnknownOptionSuggestsASimilarOne) {
   const CommandResult result = RunTool({"top", "--fucos=main", "file"});
   EXPECT_EQ(result.exit_code, 2);

@@ -333,8 +333,12 @@ TEST_F(ServeTest, IdleConnectionsDoNotStopIt) {
 // A process that answers what the test says: a body, or "ok BYTES\n" and what follows.
 class FakeProcess {
  public:
-  FakeProcess(const std::string& sockets, std::function<std::string(const std::string&)> answer)
-      : answer_(std::move(answer)), path_(sockets + "/hbmprof.77.sock"), fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
+  // With `is_slow`, the answer to "metrics" is sent in 30 seconds, byte by byte.
+  FakeProcess(const std::string& sockets, std::function<std::string(const std::string&)> answer, bool is_slow = false)
+      : answer_(std::move(answer)),
+        is_slow_(is_slow),
+        path_(sockets + "/hbmprof.77.sock"),
+        fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
     mkdir(sockets.c_str(), 0700);
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
@@ -363,12 +367,17 @@ class FakeProcess {
       const std::string body = answer_(request);
       const bool has_head = body.rfind("ok ", 0) == 0;
       const std::string all = has_head ? body : "ok " + std::to_string(body.size()) + "\n" + body;
-      send(client, all.data(), all.size(), MSG_NOSIGNAL);
+      const size_t step = is_slow_ && request.rfind("metrics", 0) == 0 ? 1 : all.size();
+      for (size_t at = 0; at < all.size() && !end_; at += step) {
+        if (send(client, &all[at], step, MSG_NOSIGNAL) < 0) break;
+        if (step != all.size()) usleep(static_cast<useconds_t>(30'000'000 / all.size()));
+      }
       close(client);
     }
   }
 
   const std::function<std::string(const std::string&)> answer_;
+  const bool is_slow_;
   const std::string path_;
   const int fd_;
   std::atomic<bool> end_{false};
@@ -394,6 +403,47 @@ TEST_F(ServeTest, RefusesAnswersThatAreTooLarge) {
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST_F(ServeTest, DoesNotWaitForAProcessThatAnswersSlowly) {
+  const auto answer = [](const std::string& request) {
+    return request == "info" ? LargeAnswer(request) : std::string(300, 'x');
+  };
+  const FakeProcess process(sockets_, answer, /*is_slow=*/true);
+  const Server server(sockets_, {});
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(HttpGet(server.port(), "/metrics").body, HasSubstr("hbmprof_process_up{pid=\"77\",name=\"large\"} 0\n"));
+  EXPECT_LT(SecondsSince(start), 10) << "the whole answer takes 30 s";
+}
+
+// Sends a request and takes nothing of the answer, which is larger than the buffers of the system.
+int RequestAndTakeNothing(int port, const std::string& path) {
+  const int fd = ConnectTo(port);
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+  send(fd, request.data(), request.size(), MSG_NOSIGNAL);
+  char first;
+  EXPECT_EQ(recv(fd, &first, 1, MSG_PEEK), 1);
+  return fd;
+}
+
+TEST_F(ServeTest, AnswersCountUntilTheyAreSent) {
+  const auto answer = [](const std::string& request) {
+    return request == "info" ? LargeAnswer(request) : std::string(size_t{32} << 20, 'x');
+  };
+  const FakeProcess process(sockets_, answer);
+  const Server server(sockets_, {"--answer-memory", "48MiB", "--max-samples", "0", "--max-bytes", "0"});
+  const std::string path = "/debug/pprof/heap?pid=77";
+  const int fd = RequestAndTakeNothing(server.port(), path);
+  const HttpAnswer refused = HttpGet(server.port(), path);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_THAT(refused.body, HasSubstr("other requests hold the memory for answers"));
+  close(fd);
+  int status = 0;
+  for (int i = 0; i < 100 && status != 200; ++i) {
+    status = HttpGet(server.port(), path).status;
+    if (status != 200) usleep(50'000);
+  }
+  EXPECT_EQ(status, 200) << "the first answer has ended";
 }
 
 TEST_F(ServeTest, DisconnectsAClientThatSendsItsRequestSlowly) {

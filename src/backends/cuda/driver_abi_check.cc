@@ -65,6 +65,7 @@ static_assert(sizeof(MemLocation) == sizeof(CUmemLocation) && offsetof(MemLocati
 static_assert(offsetof(MemAllocationProp, location) == offsetof(CUmemAllocationProp, location));
 static_assert(sizeof(MemPoolProps) == sizeof(CUmemPoolProps));
 static_assert(offsetof(MemPoolProps, location) == offsetof(CUmemPoolProps, location));
+static_assert(offsetof(MemPoolProps, max_size) == offsetof(CUmemPoolProps, maxSize));
 
 static_assert(sizeof(ArrayDescriptor) == sizeof(CUDA_ARRAY_DESCRIPTOR));
 static_assert(offsetof(ArrayDescriptor, format) == offsetof(CUDA_ARRAY_DESCRIPTOR, Format));

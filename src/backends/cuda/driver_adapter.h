@@ -137,12 +137,17 @@ class CudaDriverAdapter {
     return capture.graph == nullptr ? Free(BufferId(address), real) : AddFreeNode(real, capture.graph, address);
   }
 
+  // Returns the id of a device that is in use. The first call for a device sets its probe.
+  DeviceId Device(int ordinal) { return queries_.Device(ordinal); }
+
   // --- Pools. They have no records; their idle bytes are part of the device's numbers. ---
 
   template <typename Real>
   int CreatePool(const Real& real, void* const* pool, const cuda_driver::MemPoolProps* properties) {
     return ThenRecord(real, 0, [&] {
-      if (properties->location.type == cuda_driver::kLocationDevice) pools_.Created(*pool, properties->location.id);
+      if (properties->location.type == cuda_driver::kLocationDevice) {
+        pools_.Created(*pool, properties->location.id, properties->max_size);
+      }
     });
   }
   template <typename Real>
@@ -158,6 +163,12 @@ class CudaDriverAdapter {
   template <typename Visit>
   void ForEachPool(int device, const Visit& visit) {
     pools_.ForEach(device, visit);
+  }
+  // Calls visit(device, limit) if the program has created `pool` on a device and has not destroyed it. `limit`: the
+  // most bytes that the pool may have in use; 0 if it has no limit. The pool is not destroyed during the call.
+  template <typename Visitor>
+  void VisitPool(const void* pool, const Visitor& visit) {
+    pools_.Visit(pool, visit);
   }
 
   // --- Physical memory and mappings. ---

@@ -454,10 +454,10 @@ std::vector<BufferId> CudaContexts::AllBuffers() const {
   return all;
 }
 
-void CudaPools::Created(const void* pool, int device) {
+void CudaPools::Created(const void* pool, int device, size_t limit) {
   MutexLock lock(mutex_);
   pools_.erase(pool);
-  pools_.try_emplace(pool, device);
+  pools_.try_emplace(pool, device, limit);
 }
 
 CudaPools::Removed CudaPools::Remove(const void* pool) {
@@ -473,6 +473,14 @@ CudaPools::Removed CudaPools::Remove(const void* pool) {
 void CudaPools::PutBack(Removed removed) {
   MutexLock lock(mutex_);
   if (!removed.empty()) pools_.insert(std::move(removed));
+}
+
+CudaPools::Pool* CudaPools::Find(const void* pool) {
+  MutexLock lock(mutex_);
+  const auto found = pools_.find(pool);
+  if (found == pools_.end()) return nullptr;
+  found->second.readers.fetch_add(1, std::memory_order_relaxed);
+  return &found->second;
 }
 
 CudaPools::Pool* CudaPools::Next(int device, const void** last) {

@@ -272,20 +272,22 @@ struct CudaContexts::Context {
   Buffers late;  // put back while the context was ending
 };
 
-// The pools that the program has created. ForEach keeps a pool from being destroyed while it is queried.
+// The pools that the program has created. ForEach and Visit keep a pool from being destroyed while it is queried.
 class CudaPools {
   struct Pool {
-    explicit Pool(int on) : device(on) {}
+    Pool(int on, size_t bytes) : device(on), limit(bytes) {}
     const int device;
-    std::atomic<int> readers{0};  // calls of ForEach that use the pool now
+    const size_t limit;           // the most bytes that it may have in use; 0: no limit
+    std::atomic<int> readers{0};  // calls of ForEach and Visit that use the pool now
   };
   using Pools = std::map<const void*, Pool>;
 
  public:
   using Removed = Pools::node_type;
 
-  void Created(const void* pool, int device) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call before a pool is destroyed. Waits until no ForEach uses it.
+  // `limit`: the most bytes that the pool may have in use; 0 if it has no limit.
+  void Created(const void* pool, int device, size_t limit) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before a pool is destroyed. Waits until no ForEach and no Visit uses it.
   Removed Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call if the pool could not be destroyed.
   void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -298,8 +300,19 @@ class CudaPools {
       pool->readers.fetch_sub(1, std::memory_order_release);
     }
   }
+  // Calls visit(device, limit) with the arguments of Created if `pool` is one of the pools. No lock is held during the
+  // call, and the pool is not destroyed.
+  template <typename Visitor>
+  void Visit(const void* pool, const Visitor& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
+    Pool* const found = Find(pool);
+    if (found == nullptr) return;
+    visit(found->device, found->limit);
+    found->readers.fetch_sub(1, std::memory_order_release);
+  }
 
  private:
+  // Returns null if `pool` is not known. The caller is counted as a reader of the pool.
+  Pool* Find(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the first pool of the device after `*last`, and sets `*last` to it; null if there is none. The caller is
   // counted as a reader of the pool.
   Pool* Next(int device, const void** last) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -151,6 +151,32 @@ std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
   return std::nullopt;
 }
 
+// The pool that a wrapped call allocates from.
+struct PoolFigures {
+  std::optional<int> device;  // no value: the call names no pool that the program has created
+  std::optional<size_t> limit;
+  std::optional<size_t> in_use;
+};
+
+template <typename... Arguments>
+PoolFigures PoolOf(const Arguments&... arguments) {
+  PoolFigures figures;
+  // The arguments of cuMemAllocFromPoolAsync.
+  if constexpr (std::is_same_v<std::tuple<Arguments...>, std::tuple<CUdeviceptr*, size_t, Handle, Handle>>) {
+    const Handle pool = std::get<2>(std::tie(arguments...));
+    CudaDriverAdapter* const tracker = Tracker();
+    if (tracker == nullptr) return figures;
+    tracker->VisitPool(pool, [&](int device, size_t limit) {
+      figures.device = device;
+      uint64_t used = 0;
+      if (limit == 0 || query::cuMemPoolGetAttribute(pool, kPoolUsedCurrent, &used) != kSuccess) return;
+      figures.limit = limit;
+      figures.in_use = used;
+    });
+  }
+  return figures;
+}
+
 // Returns the device of a wrapped call: for physical memory the device in its properties, else the current device.
 template <typename... Arguments>
 int DeviceOf(const Arguments&... arguments) {
@@ -173,9 +199,13 @@ MemorySpace SpaceOfCall(std::string_view name) {
 template <typename... Arguments>
 void ReportFailure(const Caller& caller, std::string_view name, const Arguments&... arguments) {
   const bool is_reported = Completes([&] {
-    const int ordinal = DeviceOf(arguments...);
+    const PoolFigures pool = PoolOf(arguments...);
+    const int ordinal = pool.device.value_or(DeviceOf(arguments...));
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
-    CudaAllocationFailed({name, RequestedBytes(arguments...), device, SpaceOfCall(name)}, caller);
+    // Sets the probe of the device if this is its first allocation.
+    if (CudaDriverAdapter* const tracker = Tracker()) tracker->Device(ordinal);
+    CudaAllocationFailed({name, RequestedBytes(arguments...), device, SpaceOfCall(name), pool.limit, pool.in_use},
+                         caller);
   });
   if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
 }

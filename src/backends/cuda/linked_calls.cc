@@ -40,6 +40,7 @@ void ReportCudaOutOfMemory(const char* call, size_t bytes, int ordinal, MemoryKi
   if (IsInjected()) return;
   const bool is_reported = Completes([&] {
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
+    CudaDeviceId(ordinal);  // sets the probe of the device if this is its first allocation
     ReportOutOfMemory({call, bytes, device, SpaceOf(kind)});
   });
   if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");

@@ -40,22 +40,80 @@ void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& byt
 
 size_t ZeroBytes() { return 0; }
 
-// Returns `error`, the result of a call. Reports the failure if the code of `error` is RESOURCE_EXHAUSTED. The device
-// of the call and the requested bytes are not known here.
-Error* Finish(TrackedPlugin& tracked, Error* error) {
-  if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted) {
-    ReportOutOfMemory({"a PJRT call", std::nullopt, ""}, tracked.profiler);
+// The name of the function in `slot` in the header of PJRT's C API, for the functions that can need device memory.
+const char* CallName(int slot) {
+  switch (slot) {
+    case kEventError:
+      return "PJRT_Event_Error";
+    case kEventAwait:
+      return "PJRT_Event_Await";
+    case kClientCreate:
+      return "PJRT_Client_Create";
+    case kClientCompile:
+      return "PJRT_Client_Compile";
+    case kClientLoad:
+      return "PJRT_Client_Load";
+    case kDeserializeAndLoad:
+      return "PJRT_Executable_DeserializeAndLoad";
+    case kLoadedExecutableExecute:
+      return "PJRT_LoadedExecutable_Execute";
+    case kBufferFromHostBuffer:
+      return "PJRT_Client_BufferFromHostBuffer";
+    case kCreateUninitialized:
+      return "PJRT_Client_CreateUninitializedBuffer";
+    case kBufferCopyToDevice:
+      return "PJRT_Buffer_CopyToDevice";
+    case kBufferCopyToMemory:
+      return "PJRT_Buffer_CopyToMemory";
+    case kCreateBuffersForTransfer:
+      return "PJRT_Client_CreateBuffersForAsyncHostToDevice";
+    case kDmaMap:
+      return "PJRT_Client_DmaMap";
+    default:
+      return "a PJRT call";
+  }
+}
+
+// The memory that a call requests, as far as its arguments say it.
+struct Request {
+  std::optional<DeviceId> device;
+  MemorySpace space = MemorySpace::kDevice;
+  std::optional<size_t> bytes;
+};
+Request NothingKnown() { return {}; }
+
+Request RequestAt(const PjrtPlugin::Location& location) {
+  return {location.attributes.device, SpaceOf(location.attributes.kind), std::nullopt};
+}
+
+// Reports that the call of `slot` has failed with `error`, because there was no memory.
+void ReportFailure(TrackedPlugin& tracked, int slot, const Error* error, const Request& request) {
+  // Without a device: that with the most bytes in use.
+  const std::string device = request.device ? tracked.plugin.NameOf(*request.device) : std::string();
+  FailedAllocation failure = {CallName(slot), tracked.plugin.RequestedBytes(error), device, request.space};
+  if (!failure.bytes) failure.bytes = request.bytes;
+  ReportOutOfMemory(failure, tracked.profiler);
+}
+
+// Returns `error`, the result of a call of `slot`. Reports the failure if the code of `error` is RESOURCE_EXHAUSTED.
+// `requested()` returns the Request of the call; it is called only in that case.
+template <typename Requested>
+Error* Finish(TrackedPlugin& tracked, int slot, Error* error, const Requested& requested) {
+  if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted && tracked.profiler.enabled() &&
+      !Completes([&] { ReportFailure(tracked, slot, error, requested()); })) {
+    PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
   }
   return error;
 }
 
 // The two ways to track a call. Both make the call once, outside of all code that can fail, and return its result.
 
-template <typename Args, typename Record, typename Bytes>
-Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record& record, const Bytes& bytes) {
+template <typename Args, typename Record, typename Bytes, typename Requested = decltype(&NothingKnown)>
+Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record& record, const Bytes& bytes,
+                      const Requested& requested = &NothingKnown) {
   Error* const error = tracked.plugin.Call(slot, args);
   if (error == nullptr && tracked.profiler.enabled()) RecordOrDrop(tracked, record, bytes);
-  return Finish(tracked, error);
+  return Finish(tracked, slot, error, requested);
 }
 
 template <typename Args, typename Remove>
@@ -69,7 +127,7 @@ Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Remove
     RecordOrDrop(
         tracked, [&] { tracked.records.PutBack(*removed); }, &ZeroBytes);
   }
-  return Finish(tracked, error);
+  return Finish(tracked, slot, error, &NothingKnown);
 }
 
 void WarnOnceOfForeign(const char* what) {
@@ -132,15 +190,22 @@ Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* a
 }
 
 Error* MapHostMemory(TrackedPlugin& tracked, const Caller& caller, DmaMapArgs* args) {
+  const auto device = [&] {
+    const std::vector<Device*> devices = tracked.plugin.AddressableDevices(args->client);
+    return tracked.plugin.DeviceOf(args->client, devices.empty() ? nullptr : devices.front());
+  };
   const auto record = [&] {
     PjrtMemory memory;
     memory.bytes = args->size;
-    const std::vector<Device*> devices = tracked.plugin.AddressableDevices(args->client);
-    memory.attributes.device = tracked.plugin.DeviceOf(args->client, devices.empty() ? nullptr : devices.front());
+    memory.attributes.device = device();
     memory.attributes.kind = MemoryKind::kPinnedHost;
     tracked.records.HostMapped(caller, args->data, memory);
   };
-  return CallThenRecord(tracked, kDmaMap, args, record, [&] { return args->size; });
+  return CallThenRecord(
+      tracked, kDmaMap, args, record, [&] { return args->size; },
+      [&] {
+        return Request{device(), MemorySpace::kPinnedHost, args->size};
+      });
 }
 
 Error* UnmapHostMemory(TrackedPlugin& tracked, const Caller&, DmaUnmapArgs* args) {
@@ -273,6 +338,18 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
   }
 }
 
+// An execution on several devices does not say which of them has no memory.
+Request RequestOf(TrackedPlugin& tracked, const ExecuteArgs& args) {
+  const std::shared_ptr<const PjrtProgram> program = tracked.records.FindProgram(args.executable);
+  Request request;
+  if (args.execute_device != nullptr) {
+    request.device = tracked.plugin.DeviceOf(program == nullptr ? nullptr : program->client, args.execute_device);
+  } else if (program != nullptr && program->devices.size() == 1) {
+    request.device = program->devices.front();
+  }
+  return request;
+}
+
 Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) {
   Error* const error = tracked.plugin.Call(kLoadedExecutableExecute, args);
   if (tracked.profiler.enabled()) {
@@ -284,7 +361,7 @@ Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) 
       RecordOrDrop(
           tracked, [&] { RecordOutputs(tracked, caller, *args); }, &ZeroBytes);
   }
-  return Finish(tracked, error);
+  return Finish(tracked, kLoadedExecutableExecute, error, [&] { return RequestOf(tracked, *args); });
 }
 
 // Buffers.
@@ -296,7 +373,11 @@ Error* Make(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, 
   return CallThenRecord(
       tracked, slot, args,
       [&] { tracked.records.Created(caller, client, *made, tracked.plugin.Describe(client, *made, device, memory)); },
-      [&] { return tracked.plugin.SizeOf(*made); });
+      [&] { return tracked.plugin.SizeOf(*made); },
+      [&] {
+        if (device == nullptr && memory == nullptr) return NothingKnown();
+        return RequestAt(tracked.plugin.LocationOf(client, device, memory));
+      });
 }
 
 // Tracks a call that creates a buffer without memory of its own.
@@ -413,10 +494,14 @@ Error* CreateTransfer(TrackedPlugin& tracked, const Caller& caller, CreateBuffer
     }
     tracked.records.TransferCreated(caller, args->client, args->manager, pieces);
   };
-  return CallThenRecord(tracked, kCreateBuffersForTransfer, args, record, [&] {
-    size_t bytes = 0;
-    for (size_t i = 0; i < args->num_shapes; ++i) bytes += size_of(i);
-    return bytes;
+  const auto bytes = [&] {
+    size_t sum = 0;
+    for (size_t i = 0; i < args->num_shapes; ++i) sum += size_of(i);
+    return sum;
+  };
+  return CallThenRecord(tracked, kCreateBuffersForTransfer, args, record, bytes, [&] {
+    if (args->memory == nullptr) return NothingKnown();
+    return RequestAt(tracked.plugin.LocationOf(args->client, nullptr, args->memory));
   });
 }
 Error* RetrieveFromTransfer(TrackedPlugin& tracked, const Caller& caller, TransferManagerRetrieveArgs* args) {
@@ -436,10 +521,10 @@ Error* DestroyTransfer(TrackedPlugin& tracked, const Caller&, TransferManagerDes
 // An execution can report exhausted memory through its event.
 
 Error* AwaitEvent(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
-  return Finish(tracked, tracked.plugin.Call(kEventAwait, args));
+  return Finish(tracked, kEventAwait, tracked.plugin.Call(kEventAwait, args), &NothingKnown);
 }
 Error* EventsError(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
-  return Finish(tracked, tracked.plugin.Call(kEventError, args));
+  return Finish(tracked, kEventError, tracked.plugin.Call(kEventError, args), &NothingKnown);
 }
 
 template <typename Args, Error* (*kRun)(TrackedPlugin&, const Caller&, Args*)>

@@ -1,6 +1,9 @@
 // Each query returns a value that can be recorded, also if the plugin does not have the function or returns an error.
 #include "src/backends/pjrt/plugin.h"
 
+#include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -18,9 +21,43 @@ constexpr char kUnknownDevice[] = "unknown";
 // A plugin may pass a number below 0 for a size that it does not know.
 std::optional<int64_t> Reported(int64_t bytes) { return bytes < 0 ? std::nullopt : std::optional<int64_t>(bytes); }
 
+// Returns the number of bytes at the beginning of `text`, such as "512 bytes", "1.50GiB" or "8.00M"; nullopt if there
+// is none.
+std::optional<size_t> LeadingBytes(std::string_view text) {
+  const char* const end = text.data() + text.size();
+  uint64_t whole = 0;
+  const auto [number_end, error] = std::from_chars(text.data(), end, whole);
+  if (error != std::errc()) return std::nullopt;
+  const char* at = number_end;
+  double fraction = 0;
+  if (at != end && *at == '.') {
+    for (double digit = 0.1; ++at != end && *at >= '0' && *at <= '9'; digit /= 10) fraction += digit * (*at - '0');
+  }
+  if (at != end && *at == ' ') ++at;
+  const char* const unit_end = std::find_if_not(at, end, [](unsigned char byte) { return std::isalpha(byte) != 0; });
+  std::string_view unit(at, static_cast<size_t>(unit_end - at));
+  unsigned shift = 0;
+  if (!unit.empty()) {
+    shift = 10 * static_cast<unsigned>(std::string_view("KMGT").find(unit[0]) + 1);  // 0 if it is none of them
+    if (shift != 0) unit.remove_prefix(1);
+  }
+  const bool is_unit = shift == 0 ? unit == "bytes" || unit == "B" : unit.empty() || unit == "B" || unit == "iB";
+  if (!is_unit || whole >= uint64_t{1} << (63 - shift)) return std::nullopt;
+  return (whole << shift) + static_cast<size_t>(fraction * static_cast<double>(uint64_t{1} << shift));
+}
+
 std::string Text(const char* text, size_t size) { return text == nullptr ? std::string() : std::string(text, size); }
 
 }  // namespace
+
+std::optional<size_t> PjrtRequestedBytes(std::string_view message) {
+  for (const std::string_view before : {"allocate ", "allocating ", "reserve "}) {
+    const size_t found = message.find(before);
+    if (found == std::string_view::npos) continue;
+    if (const std::optional<size_t> bytes = LeadingBytes(message.substr(found + before.size()))) return bytes;
+  }
+  return std::nullopt;
+}
 
 std::string PjrtShapeText(int type, const int64_t* dims, size_t num_dims) {
   const bool known = type > 0 && static_cast<size_t>(type) < std::size(pjrt::kElementTypeNames);
@@ -34,7 +71,7 @@ void PjrtPlugin::Discard(pjrt::Error* error) const {
   if (!Has(Slot::kErrorDestroy)) return;
   PjrtQuery<pjrt::ErrorDestroyArgs> query;
   query.args.error = error;
-  // This function, unlike all others, returns void.
+  // This function, unlike most others, returns void.
   reinterpret_cast<void (*)(pjrt::ErrorDestroyArgs*)>(Function(Slot::kErrorDestroy))(&query.args);
 }
 
@@ -43,6 +80,16 @@ std::optional<int> PjrtPlugin::CodeOf(const pjrt::Error* error) const {
   query.args.error = error;
   if (!Query(Slot::kErrorGetCode, &query)) return std::nullopt;
   return query.args.code;
+}
+
+std::optional<size_t> PjrtPlugin::RequestedBytes(const pjrt::Error* error) const {
+  if (!Has(Slot::kErrorMessage)) return std::nullopt;
+  PjrtQuery<pjrt::ErrorMessageArgs> query;
+  query.args.error = error;
+  // Like ErrorDestroy, this function returns void.
+  reinterpret_cast<void (*)(pjrt::ErrorMessageArgs*)>(Function(Slot::kErrorMessage))(&query.args);
+  if (query.args.message == nullptr) return std::nullopt;
+  return PjrtRequestedBytes({query.args.message, query.args.message_size});
 }
 
 std::vector<pjrt::Device*> PjrtPlugin::AddressableDevices(pjrt::Client* client) const {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -35,6 +36,11 @@ struct PjrtQuery {
     args.struct_size = sizeof(storage);
   }
 };
+
+// Returns the bytes that a message of XLA about a failed allocation names as requested, as in "Out of memory while
+// trying to allocate 1048576 bytes" or "Attempting to allocate 1.50G. That was not possible."; nullopt if it names
+// none. A number with a fraction is rounded as the message rounds it.
+std::optional<size_t> PjrtRequestedBytes(std::string_view message);
 
 // Returns a shape in XLA's notation, for example "f32[128,64]".
 std::string PjrtShapeText(int element_type, const int64_t* dims, size_t num_dims);
@@ -65,6 +71,9 @@ class PjrtPlugin {
   }
   // Returns the code of `error`; nullopt if the plugin does not report it. Does not destroy `error`.
   std::optional<int> CodeOf(const pjrt::Error* error) const;
+  // Returns the bytes that the message of `error` names as requested; nullopt if it names none. Does not destroy
+  // `error`.
+  std::optional<size_t> RequestedBytes(const pjrt::Error* error) const;
 
   // A device, and the name of one of its memory spaces.
   struct Location {

@@ -25,6 +25,7 @@ size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 struct Device {
   size_t capacity = 0;
   size_t bytes_in_use = 0;
+  size_t bytes_elsewhere = 0;  // part of bytes_in_use: of another process
   bool context_active = false;
 };
 
@@ -56,7 +57,7 @@ struct Model {
   }
 
   void Start(int count, size_t capacity) {
-    devices.assign(static_cast<size_t>(count), Device{capacity, 0, false});
+    devices.assign(static_cast<size_t>(count), Device{capacity, 0, 0, false});
     failures.clear();
     calls.clear();
   }
@@ -189,6 +190,20 @@ int fake_cuda_take(int device, size_t bytes) {
   if (bytes > d.capacity - d.bytes_in_use) return kOutOfMemory;
   d.bytes_in_use += bytes;
   return 0;
+}
+
+int fake_cuda_take_elsewhere(int device, size_t bytes) {
+  if (const int error = fake_cuda_take(device, bytes)) return error;
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  model.devices[static_cast<size_t>(device)].bytes_elsewhere += bytes;
+  return 0;
+}
+
+size_t fake_cuda_bytes_elsewhere(int device) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  return model.devices[static_cast<size_t>(device)].bytes_elsewhere;
 }
 
 void fake_cuda_give(int device, size_t bytes) {

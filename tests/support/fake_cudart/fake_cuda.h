@@ -30,6 +30,10 @@ int64_t fake_cuda_live_objects(void);
 // Takes or gives back bytes of a device that no allocation call knows of. Returns 0, or 2 (out of memory).
 int fake_cuda_take(int device, size_t bytes);
 void fake_cuda_give(int device, size_t bytes);
+// Takes bytes of a device for another process, which the fake NVML reports. Returns 0, or 2 (out of memory).
+int fake_cuda_take_elsewhere(int device, size_t bytes);
+// Bytes of the device that fake_cuda_take_elsewhere has taken; part of fake_cuda_bytes_in_use.
+size_t fake_cuda_bytes_elsewhere(int device);
 
 // --- The model, for the calls. ---
 

@@ -44,6 +44,7 @@ struct Graph {
 
 struct Pool {
   int device = 0;
+  size_t limit = 0;  // of `used`; 0: none
   size_t used = 0;
   size_t cached = 0;
 };
@@ -179,6 +180,7 @@ CUresult AllocateFromPool(const char* name, CUdeviceptr* ptr, size_t bytes, Hand
   {
     std::lock_guard<std::mutex> lock(state.mutex);
     Pool& from = PoolOf(state, pool);
+    if (from.limit != 0 && from.used + bytes > from.limit) return kOutOfMemory;
     device = from.device;
     const size_t reused = from.cached < bytes ? from.cached : bytes;
     from.cached -= reused;
@@ -352,6 +354,7 @@ CUresult cuMemPoolCreate(Handle* pool, const MemPoolProps* properties) {
   std::lock_guard<std::mutex> lock(state.mutex);
   *pool = NewHandle(state.pools);
   state.pools[*pool].device = properties->location.id;
+  state.pools[*pool].limit = properties->max_size;
   return kSuccess;
 }
 

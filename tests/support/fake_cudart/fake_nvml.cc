@@ -60,8 +60,9 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Proce
   }
   const char* known = std::getenv("FAKE_NVML_PROCESS");
   const bool knows_us = known == nullptr || std::strcmp(known, "0") != 0;
-  processes[0] = {1, 123456789, 0, 0};
-  processes[1] = {static_cast<unsigned>(getpid()), fake_cuda_bytes_in_use(ordinal), 0, 0};
+  const size_t elsewhere = fake_cuda_bytes_elsewhere(ordinal);
+  processes[0] = {1, elsewhere != 0 ? elsewhere : 123456789, 0, 0};
+  processes[1] = {static_cast<unsigned>(getpid()), fake_cuda_bytes_in_use(ordinal) - elsewhere, 0, 0};
   *count = knows_us ? 2 : 1;
   return 0;
 }

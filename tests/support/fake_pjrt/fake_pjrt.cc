@@ -130,6 +130,9 @@ class Pool {
 struct State {
   std::recursive_mutex mutex;
   int64_t capacity = int64_t{1} << 40;
+  int64_t largest_request = INT64_MAX;
+  bool largest_request_is_reported = false;
+  bool has_memory_stats = true;
   DeviceBytes bytes[kDevices];
   std::map<int, int> failures;
   int event_failure = 0;
@@ -206,7 +209,7 @@ int64_t PaddedBytes(int type, const std::vector<int64_t>& dims) {
 std::shared_ptr<Range> Allocate(const Memory* memory, int64_t bytes) {
   DeviceBytes& held = S().bytes[memory->device->index];
   const bool on_host = memory->kind != "device";
-  if (!on_host && (bytes < 0 || bytes > S().capacity - held.device)) return nullptr;
+  if (!on_host && (bytes < 0 || bytes > std::min(S().capacity - held.device, S().largest_request))) return nullptr;
   auto range = std::make_shared<Range>();
   range->device = memory->device->index;
   range->on_host = on_host;
@@ -345,11 +348,13 @@ Error* DeviceMemoryStats(DeviceMemoryStatsArgs* args) {
   char* const end = reinterpret_cast<char*>(args) + 208;
   std::memset(static_cast<void*>(&args->bytes_in_use), 0,
               static_cast<size_t>(end - reinterpret_cast<char*>(&args->bytes_in_use)));
+  if (!S().has_memory_stats) return MakeError(kUnimplemented, "this device has no statistics");
   const DeviceBytes& held = S().bytes[args->device->index];
   args->bytes_in_use = held.device + kFakePjrtOwnBytes;
   args->peak_bytes_in_use = {held.peak + kFakePjrtOwnBytes, true};
   args->bytes_limit = {S().capacity, true};
-  args->largest_free_block_bytes = {S().capacity - held.device, true};
+  const int64_t largest = S().largest_request_is_reported ? S().largest_request : INT64_MAX;
+  args->largest_free_block_bytes = {std::min(S().capacity - held.device, largest), true};
   return nullptr;
 }
 Error* MemoryKindOf(MemoryKindArgs* args) {
@@ -791,10 +796,24 @@ const Api* GetPjrtApi() { return fake_pjrt_table(kFakePjrtNewest); }
 void fake_pjrt_reset(int64_t device_capacity) {
   const std::lock_guard<std::recursive_mutex> lock(S().mutex);
   S().capacity = device_capacity;
+  S().largest_request = INT64_MAX;
+  S().largest_request_is_reported = false;
+  S().has_memory_stats = true;
   S().failures.clear();
   S().event_failure = 0;
   std::fill(std::begin(S().calls), std::end(S().calls), 0);
   for (DeviceBytes& held : S().bytes) held.peak = held.device;
+}
+
+void fake_pjrt_limit_requests(int64_t bytes, bool is_reported) {
+  const std::lock_guard<std::recursive_mutex> lock(S().mutex);
+  S().largest_request = bytes;
+  S().largest_request_is_reported = is_reported;
+}
+
+void fake_pjrt_hide_memory_stats() {
+  const std::lock_guard<std::recursive_mutex> lock(S().mutex);
+  S().has_memory_stats = false;
 }
 
 void fake_pjrt_fail_next(int slot, int code) {

@@ -24,6 +24,11 @@ inline constexpr int kFakePjrtFutureSlot = 150;
 
 // Sets the memory of every device, and removes all planned failures. REQUIRES: no client exists.
 void fake_pjrt_reset(int64_t device_capacity);
+// Larger requests of device memory fail. With `is_reported` the memory statistics report `bytes` as the largest free
+// block, as if the free memory were fragmented. Until the next reset.
+void fake_pjrt_limit_requests(int64_t bytes, bool is_reported);
+// The devices have no memory statistics. Until the next reset.
+void fake_pjrt_hide_memory_stats();
 // The next call of `slot` fails with `code` and changes nothing.
 void fake_pjrt_fail_next(int slot, int code);
 // The next event that is awaited has this error.
