@@ -78,10 +78,6 @@ LiveTable::Entry* LiveTable::EntryIn(Bucket* first, uint64_t id) {
   return nullptr;
 }
 
-bool LiveTable::EraseSlow(uint64_t id, LiveRecord* record) {
-  return EraseWhere(id, record, [] { return true; });
-}
-
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Bucket* first = LockBucketOf(id);
   if (first == nullptr) return false;

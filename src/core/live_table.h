@@ -75,20 +75,24 @@ class LiveTable {
     return Insert(Prefetch(id), id, record, replaced);
   }
   // Removes `id` and sets `*record` to its record. Returns false if it is not in the table.
-  bool Erase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  bool Erase(uint64_t id, LiveRecord* record) {
+    return EraseWhere(id, record, [] { return true; });
+  }
+  // Like Erase, but also returns false, and changes nothing, if another thread has locked the bucket or if the record is
+  // in an overflow bucket. Calls nothing.
+  bool TryErase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const Position position = PositionOf(id);
-    if (position.state == 0) return false;
     Bucket* bucket = position.bucket;
-    bucket->lock.Lock();
+    if (position.state == 0 || !bucket->lock.TryLock()) return false;
     Entry* entry = bucket->EntryWith(id);
     // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
-    const bool erases = entry->id == id && bucket->overflow == nullptr;
+    const bool erases = entry->id == id;
     if (erases) {
       *record = Unpack(entry->site_and_bytes);
       entry->id = 0;
     }
     bucket->lock.Unlock();
-    return erases || EraseSlow(id, record);
+    return erases;
   }
   // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
   Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
@@ -250,8 +254,6 @@ class LiveTable {
   // The other cases of Insert, with packed records. `first` is locked, and InsertSlow unlocks it; it is null if the
   // table has no buckets yet. If `replaced` is null, an existing record stays.
   Inserted InsertSlow(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // All cases of Erase.
-  bool EraseSlow(uint64_t id, LiveRecord* record);
   bool Fits(int64_t records) const {
     return records <= grow_above_.load(std::memory_order_relaxed) &&
            records >= shrink_below_.load(std::memory_order_relaxed);

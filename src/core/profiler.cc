@@ -160,8 +160,11 @@ bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t 
   return impl_->RecordBlock(caller, address, bytes, attributes);
 }
 
+[[gnu::noinline, gnu::cold]] static FreedRecord FreeJoined(const internal::InjectedProfiler& joined, BufferId id) {
+  return Joined(joined).RecordFree(id);
+}
 [[gnu::flatten]] FreedRecord Profiler::Free(BufferId id) {
-  return impl_ == nullptr ? Joined(*joined_).RecordFree(id) : impl_->RecordFree(id);
+  return impl_ == nullptr ? FreeJoined(*joined_, id) : impl_->RecordFree(id);
 }
 [[gnu::flatten]] FreedRecord Profiler::RecordBlockFree(BufferId address) {
   if (!enabled()) return {};

@@ -208,6 +208,19 @@ uint64_t ProfilerImpl::ClampSlow(Attributes attributes) {
   return Admits(guard) ? Free(id) : FreedRecord();
 }
 
+[[gnu::noinline]] FreedRecord ProfilerImpl::FreeUncommon(BufferId id) noexcept {
+  const FreedRecord freed = Free(id);
+  ReentryGuard::Leave();
+  return freed;
+}
+
+[[gnu::noinline]] FreedRecord ProfilerImpl::FinishFree(BufferId id, LiveRecord record,
+                                                       Ledger::Entered entered) noexcept {
+  Resize(entered != Ledger::kNotEntered ? entered : EnterFree(id, record));
+  ReentryGuard::Leave();
+  return Freed(id, record);
+}
+
 bool ProfilerImpl::Drop(uint64_t bytes) {
   dropped_records_.fetch_add(1, std::memory_order_relaxed);
   constexpr int64_t kMost = INT64_MAX;

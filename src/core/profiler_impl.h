@@ -182,6 +182,17 @@ class ProfilerImpl {
   // RecordAlloc and RecordFree, after the thread has entered the tracker.
   bool Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   FreedRecord Free(BufferId id);
+  static FreedRecord Freed(BufferId id, const LiveRecord& record) {
+    FreedRecord freed;
+    freed.id_ = id;
+    freed.bytes_ = record.bytes;
+    freed.site_ = record.site;
+    return freed;
+  }
+  // The uncommon cases of RecordFree: its record is still in the live table, or `record` was removed from it. `entered`:
+  // what the ledger returned for it. Both leave the tracker.
+  FreedRecord FreeUncommon(BufferId id) noexcept;
+  FreedRecord FinishFree(BufferId id, LiveRecord record, Ledger::Entered entered) noexcept;
   // The same events if the thread is inside the tracker already: they are counted and not recorded, except while the
   // thread forks.
   [[gnu::cold]] bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes,
@@ -357,9 +368,15 @@ inline bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t byt
 }
 
 inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
-  ReentryGuard guard;
-  if (!guard.entered()) return RecordFreeInside(id);
-  return Free(id);
+  if (thread_state.inside || id.is_null()) return RecordFreeInside(id);
+  // The common case calls nothing, so that it saves no registers. The others are tail calls, which leave the tracker.
+  ReentryGuard::Enter();
+  LiveRecord record;
+  if (!live_.TryErase(id.value(), &record)) return FreeUncommon(id);
+  const Ledger::Entered entered = ledger_.TryEnterFree(record.site, record.bytes);
+  if (entered != Ledger::kEntered) return FinishFree(id, record, entered);
+  ReentryGuard::Leave();
+  return Freed(id, record);
 }
 
 inline FreedRecord ProfilerImpl::Free(BufferId id) {
@@ -370,11 +387,7 @@ inline FreedRecord ProfilerImpl::Free(BufferId id) {
     return {};
   }
   Resize(EnterFree(id, record));
-  FreedRecord freed;
-  freed.id_ = id;
-  freed.bytes_ = record.bytes;
-  freed.site_ = record.site;
-  return freed;
+  return Freed(id, record);
 }
 
 inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes,
@@ -418,11 +431,7 @@ inline FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
       Pools::IsBlockAddress(start) ? pools_.RemoveCommonBlock(start, &removed) : Ledger::kNotEntered;
   if (entered == Ledger::kNotEntered) return FreeAnyBlock(start);
   Resize(entered);
-  FreedRecord freed;
-  freed.id_ = BufferId(removed.id);
-  freed.bytes_ = removed.record.bytes;
-  freed.site_ = removed.record.site;
-  return freed;
+  return Freed(BufferId(removed.id), removed.record);
 }
 
 }  // namespace hbmprof::internal
