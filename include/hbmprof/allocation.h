@@ -106,6 +106,15 @@ struct Attributes {
   AllocatorId allocator{};
 };
 
+namespace internal {
+
+// Returns the attributes as one number. The compiler computes it if they are constants.
+constexpr uint64_t PackAttributes(const Attributes& attributes) {
+  return static_cast<uint64_t>(attributes.device) | static_cast<uint64_t>(attributes.kind) << 16 |
+         static_cast<uint64_t>(attributes.allocator) << 24;
+}
+
+}  // namespace internal
 }  // namespace hbmprof
 
 #endif  // HBMPROF_ALLOCATION_H_

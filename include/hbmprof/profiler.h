@@ -187,11 +187,11 @@ class Profiler {
   // (replaced_records counts it). Kind kAlias counts as 0 bytes. A buffer of kind kPool is not a segment: only
   // RecordSegment records segments. Always inlined, so that it is not a frame of the stack.
   [[gnu::always_inline]] bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
-    return enabled() && Alloc(id, bytes, attributes);
+    return enabled() && Alloc(id, bytes, internal::PackAttributes(attributes));
   }
   // Like RecordAlloc, with a stack that begins at `caller`. For wrappers.
   bool RecordAllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
-    return enabled() && AllocFrom(caller, id, bytes, attributes);
+    return enabled() && AllocFrom(caller, id, bytes, internal::PackAttributes(attributes));
   }
 
   // Removes the record of `id` and returns it. Returns an empty FreedRecord if recording is off, if `id` is null, or if
@@ -299,9 +299,9 @@ class Profiler {
   // Makes a profiler that has joined the profiler of the injected library.
   Profiler(const internal::InjectedProfiler& joined, bool enabled);
 
-  // RecordAlloc, RecordAllocFrom and RecordFree while recording is on.
-  bool Alloc(BufferId id, size_t bytes, const Attributes& attributes);
-  bool AllocFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  // RecordAlloc, RecordAllocFrom and RecordFree while recording is on. `attributes`: from PackAttributes.
+  bool Alloc(BufferId id, size_t bytes, uint64_t attributes);
+  bool AllocFrom(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes);
   FreedRecord Free(BufferId id);
 
   // The profiler that Default() returns to the thread that is making the real one. It is never enabled.

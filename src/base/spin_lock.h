@@ -50,9 +50,7 @@ class ABSL_LOCKABLE SpinLock {
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     if (held_.exchange(1, std::memory_order_acquire) != 0) LockSlow();
   }
-  bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) {
-    return held_.load(std::memory_order_relaxed) == 0 && held_.exchange(1, std::memory_order_acquire) == 0;
-  }
+  bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return held_.exchange(1, std::memory_order_acquire) == 0; }
   void Unlock() ABSL_UNLOCK_FUNCTION() { held_.store(0, std::memory_order_release); }
 
  private:

@@ -29,17 +29,23 @@ uint32_t ThreadNumber();
 // fences keep the compiler from moving code out of the guarded section, as seen by a signal handler.
 class ReentryGuard {
  public:
-  ReentryGuard() : entered_(!thread_state.inside) {
-    thread_state.inside = true;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  }
+  ReentryGuard() : entered_(!thread_state.inside) { Enter(); }
   ~ReentryGuard() {
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (entered_) thread_state.inside = false;
+    if (entered_) Leave();
   }
   ReentryGuard(const ReentryGuard&) = delete;
   ReentryGuard& operator=(const ReentryGuard&) = delete;
   bool entered() const { return entered_; }
+
+  // The two halves of a guard that has entered, for functions that end with a tail call.
+  static void Enter() {
+    thread_state.inside = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  static void Leave() {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    thread_state.inside = false;
+  }
 
  private:
   const bool entered_;

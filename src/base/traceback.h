@@ -37,7 +37,7 @@ extern __thread const Traceback* current_traceback __attribute__((tls_model("ini
 
 // Whether stacks of this process can have named frames (src/capture/named_frames.h). It is set when an interpreter is
 // found whose frames can be read, and when the first traceback is passed. Until then, an event only loads it.
-extern std::atomic<bool> may_have_named_frames;
+extern std::atomic<bool> may_have_named_frames __attribute__((visibility("hidden")));
 
 // While the object lives, allocations that this thread records have the frames of a traceback as the outermost frames
 // of their stacks, unless the Python functions of the thread itself are known. Scopes nest: the inner scope hides the

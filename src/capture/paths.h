@@ -88,6 +88,7 @@ struct alignas(16) Path {
       differences |= (LoadStackPair(sp, offset[i + 2]) - base) ^ PairAt(word + 4);
       differences |= (LoadStackPair(sp, offset[i + 3]) - base) ^ PairAt(word + 6);
     }
+    if ((links | objects) == 0) return (differences[0] | differences[1]) == 0;
     word += links;
     offset += links;
     for (intptr_t i = -intptr_t{links}; i != 0; i += kGroup) {
@@ -135,7 +136,7 @@ void UnlockPaths();
 
 // A path has a number, which is half as long as a pointer. All paths are in one block of memory, which is mapped before
 // the first path is made. No path has the number 0.
-extern const char* path_memory;
+extern const char* path_memory __attribute__((visibility("hidden")));
 inline constexpr size_t kPathAlignment = 16;
 inline const Path* PathAt(uint32_t number) {
   return reinterpret_cast<const Path*>(path_memory + number * kPathAlignment);

@@ -125,17 +125,17 @@ class Ledger {
     kEntered,
     kEnteredAndCounted,  // live_records() has changed
   };
-  // The cell into which this thread enters a site's events, if the thread's shard owns that cell. Otherwise `cell` is
-  // null.
+  // The cell into which this thread enters a site's events, if the thread has a shard that owns that cell. Otherwise
+  // `cell` is null.
   class CellRef {
     friend class Ledger;
     Shard* shard = nullptr;
     Cell* cell = nullptr;
   };
-  // Starts loading the cell, for an event that follows.
-  CellRef Prefetch(SiteId site) {
+  // Starts loading the cell, for an event that follows. Calls nothing.
+  CellRef Prefetch(SiteId site) const {
     CellRef ref;
-    ref.shard = ShardOfThisThread();
+    ref.shard = shard_of_[thread_state.number].load(std::memory_order_acquire);
     if (ref.shard != nullptr) ref.cell = OwnedCellOf(*ref.shard, site);
     __builtin_prefetch(ref.cell, 1);
     return ref;
@@ -157,6 +157,22 @@ class Ledger {
     if (ref.cell == nullptr) return kNotEntered;
     SpinLockHolder hold(ref.shard->lock);
     return EnterPlain(event, *ref.shard, ref.cell, id, site, bytes);
+  }
+  // Like EnterPlain for a free, but also returns kNotEntered, and changes nothing, if another thread holds the shard's
+  // lock, if the cell has not changed in the account's present epoch, or if the event log is on. Calls nothing, so that
+  // a function that calls it saves no registers in the common case.
+  Entered TryEnterFree(const CellRef& ref, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Cell* const cell = ref.cell;
+    if (cell == nullptr || !ref.shard->lock.TryLock()) return kNotEntered;
+    Entered entered = kNotEntered;
+    if (cell->account_word > 0 && ref.shard->next_event == nullptr) {
+      Account& account = *reinterpret_cast<Account*>(cell->account_word);
+      if (cell->epoch == account.epoch) {
+        entered = Apply(*ref.shard, Event::kFree, account, /*is_pool=*/false, bytes, cell);
+      }
+    }
+    ref.shard->lock.Unlock();
+    return entered;
   }
   Entered EnterPlain(Event event, Shard& shard, Cell* cell, uint64_t id, SiteId site, int64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
@@ -309,12 +325,13 @@ class Ledger {
     bool has_part_ = false;
     RecordedEvent part_;
   };
-  // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard.
+  // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard, because
+  // each shard adds its changes after that number of events.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
-  // Sets whether each event changes live_records() at once from now on.
+  // Sets whether each event changes live_records() at once. A shard uses the new setting after its next addition.
   void CountEachEvent(bool each) {
     const int flush_every = each ? 1 : usual_flush_every_;
-    // Every event reads flush_every_, so it is written only if its value changes.
+    // Other threads read the cache line, so it is written only if the value changes.
     if (flush_every_.load(std::memory_order_relaxed) != flush_every) {
       flush_every_.store(flush_every, std::memory_order_relaxed);
     }
@@ -450,6 +467,7 @@ class Ledger {
     // Cells of sites that other shards own.
     Cache cache;
     uint32_t misses;            // number of events whose site was not in the cache, although the site's set was full
+    int events_until_flush;     // the event that makes it 0 or less adds unflushed_records to live_records_
     RecordedEvent* next_event;  // the space for the next event in the event log; null: the log is off
     // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the owned cells of
     // the sites from `unread` on, and the cached cells from index `unread_cached` on.
@@ -638,11 +656,11 @@ inline Ledger::Entered Ledger::Apply(Shard& shard, Event event, Account& account
 
 inline Ledger::Entered Ledger::CountEvent(Shard& shard, int records) {
   TraceLedger();
-  const int unflushed = shard.unflushed_records += records;
-  const int flush_every = flush_every_.load(std::memory_order_relaxed);
-  if (records > 0 ? unflushed < flush_every : unflushed > -flush_every) return kEntered;
-  live_records_.fetch_add(unflushed, std::memory_order_relaxed);
+  shard.unflushed_records += records;
+  if (--shard.events_until_flush > 0) return kEntered;
+  live_records_.fetch_add(shard.unflushed_records, std::memory_order_relaxed);
   shard.unflushed_records = 0;
+  shard.events_until_flush = flush_every_.load(std::memory_order_relaxed);
   return kEnteredAndCounted;
 }
 

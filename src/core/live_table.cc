@@ -14,8 +14,13 @@ constexpr size_t kOverflowBucketsAtOnce = 64;
 
 }  // namespace
 
+LiveTable::LiveTable() {
+  origins_[0].store(reinterpret_cast<uintptr_t>(first_segment_), std::memory_order_relaxed);
+  SetBuckets(kMinBuckets);
+}
+
 LiveTable::~LiveTable() {
-  for (size_t i = 0; i < kSegments; ++i) {
+  for (size_t i = 1; i < kSegments; ++i) {
     UnmapPages(SegmentAt(i), SegmentBuckets(i) * sizeof(Bucket));
   }
 }
@@ -23,7 +28,6 @@ LiveTable::~LiveTable() {
 LiveTable::Bucket* LiveTable::LockBucketOf(uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   for (;;) {
     const Position position = PositionOf(id);
-    if (position.state == 0) return nullptr;
     position.bucket->lock.Lock();
     // A split or merge may have moved the id to another bucket while this thread waited.
     if (PositionOf(id).bucket == position.bucket) return position.bucket;
@@ -32,14 +36,6 @@ LiveTable::Bucket* LiveTable::LockBucketOf(uint64_t id) const ABSL_NO_THREAD_SAF
 }
 
 LiveTable::Inserted LiveTable::InsertSlow(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) {
-  if (first == nullptr) {
-    SpinLockHolder hold(resize_lock_);
-    if (state_.load(std::memory_order_relaxed) == 0) {
-      if (!MapSegment(0)) return Inserted::kNoMemory;
-      SetBuckets(kMinBuckets);
-    }
-    first = LockBucketOf(id);
-  }
   Inserted result = Inserted::kNew;
   Entry* free_entry = nullptr;
   Bucket* last = first;
@@ -78,13 +74,8 @@ LiveTable::Entry* LiveTable::EntryIn(Bucket* first, uint64_t id) {
   return nullptr;
 }
 
-bool LiveTable::EraseSlow(uint64_t id, LiveRecord* record) {
-  return EraseWhere(id, record, [] { return true; });
-}
-
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Bucket* first = LockBucketOf(id);
-  if (first == nullptr) return false;
   const Entry* entry = EntryIn(first, id);
   if (entry != nullptr) *record = Unpack(entry->site_and_bytes);
   first->lock.Unlock();
@@ -93,7 +84,6 @@ bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFET
 
 bool LiveTable::Replace(uint64_t id, LiveRecord expected, LiveRecord desired) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Bucket* first = LockBucketOf(id);
-  if (first == nullptr) return false;
   Entry* entry = EntryIn(first, id);
   const bool is_it = entry != nullptr && entry->site_and_bytes == Pack(expected);
   if (is_it) entry->site_and_bytes = Pack(desired);
@@ -296,11 +286,15 @@ void LiveTable::ClearInChild() {
       free_overflow_ = bucket;
     }
   }
-  for (size_t i = 0; i < kSegments; ++i) {
+  for (Bucket& bucket : first_segment_) {
+    for (Entry& entry : bucket.entries) entry.id = 0;
+    bucket.lock.Unlock();
+  }
+  for (size_t i = 1; i < kSegments; ++i) {
     Bucket* segment = SegmentAt(i);
     if (segment != nullptr) DiscardPages(segment, SegmentBuckets(i) * sizeof(Bucket));
   }
-  if (buckets != 0) SetBuckets(kMinBuckets);
+  SetBuckets(kMinBuckets);
   overflow_lock_.Unlock();
   resize_lock_.Unlock();
 }

@@ -43,7 +43,7 @@ class LiveTable {
 
   enum class Inserted { kNew, kReplaced, kNoMemory };
 
-  LiveTable() = default;
+  LiveTable();
   ~LiveTable();
   LiveTable(const LiveTable&) = delete;
   LiveTable& operator=(const LiveTable&) = delete;
@@ -52,7 +52,7 @@ class LiveTable {
   class Position {
     friend class LiveTable;
     uint64_t state;
-    Bucket* bucket;  // has no meaning if state is 0
+    Bucket* bucket;
   };
   // Starts loading the bucket of `id`, for a following Insert. Returns its position.
   Position Prefetch(uint64_t id) const {
@@ -75,20 +75,24 @@ class LiveTable {
     return Insert(Prefetch(id), id, record, replaced);
   }
   // Removes `id` and sets `*record` to its record. Returns false if it is not in the table.
-  bool Erase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  bool Erase(uint64_t id, LiveRecord* record) {
+    return EraseWhere(id, record, [] { return true; });
+  }
+  // Like Erase, but also returns false, and changes nothing, if another thread has locked the bucket or if the record
+  // is in an overflow bucket. Calls nothing.
+  bool TryErase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const Position position = PositionOf(id);
-    if (position.state == 0) return false;
     Bucket* bucket = position.bucket;
-    bucket->lock.Lock();
+    if (!bucket->lock.TryLock()) return false;
     Entry* entry = bucket->EntryWith(id);
     // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
-    const bool erases = entry->id == id && bucket->overflow == nullptr;
+    const bool erases = entry->id == id;
     if (erases) {
       *record = Unpack(entry->site_and_bytes);
       entry->id = 0;
     }
     bucket->lock.Unlock();
-    return erases || EraseSlow(id, record);
+    return erases;
   }
   // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
   Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
@@ -108,7 +112,6 @@ class LiveTable {
   template <typename Agrees>
   bool EraseWhere(uint64_t id, LiveRecord* record, const Agrees& agrees) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Bucket* bucket = Lock(PositionOf(id), id);
-    if (bucket == nullptr) return false;
     Entry* entry = bucket->overflow == nullptr ? bucket->EntryWith(id) : EntryIn(bucket, id);
     bool erases = entry != nullptr && entry->id == id;
     if (erases) {
@@ -221,24 +224,19 @@ class LiveTable {
     position.bucket = BucketAt(IndexOf(HashAddress(id), position.state));
     return position;
   }
-  // Locks and returns the bucket of `id`. Returns null before the first Insert.
+  // Locks and returns the bucket of `id`.
   Bucket* Lock(const Position& position, uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (position.state == 0) return LockBucketOf(id);
     position.bucket->lock.Lock();
-    if (state_.load(std::memory_order_acquire) == position.state) {
-      if (position.bucket == nullptr) __builtin_unreachable();
-      return position.bucket;
-    }
+    if (state_.load(std::memory_order_acquire) == position.state) return position.bucket;
     position.bucket->lock.Unlock();
     return LockBucketOf(id);
   }
   // The same, if the split state has changed since the position was computed.
   [[gnu::cold]] Bucket* LockBucketOf(uint64_t id) const;
-  // `bucket` is null or locked. If the bucket has no overflow bucket, has space, and does not contain the id, this
-  // inserts the record, unlocks the bucket and returns true. Otherwise, or if `bucket` is null, does nothing and
-  // returns false.
+  // `bucket` is locked. If it has no overflow bucket, has space, and does not contain the id, this inserts the record,
+  // unlocks the bucket and returns true. Otherwise does nothing and returns false.
   bool InsertSimply(Bucket* bucket, uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (bucket == nullptr || bucket->overflow != nullptr || bucket->Has(id)) return false;
+    if (bucket->overflow != nullptr || bucket->Has(id)) return false;
     Entry* free = bucket->EntryWith(0);
     if (free->id != 0) return false;
     *free = {id, Pack(record)};
@@ -247,11 +245,9 @@ class LiveTable {
   }
   // Returns the entry of `id` in the chain of a locked bucket, or null if there is none.
   static Entry* EntryIn(Bucket* first, uint64_t id);
-  // The other cases of Insert, with packed records. `first` is locked, and InsertSlow unlocks it; it is null if the
-  // table has no buckets yet. If `replaced` is null, an existing record stays.
+  // The other cases of Insert, with packed records. `first` is locked, and InsertSlow unlocks it. If `replaced` is
+  // null, an existing record stays.
   Inserted InsertSlow(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // All cases of Erase.
-  bool EraseSlow(uint64_t id, LiveRecord* record);
   bool Fits(int64_t records) const {
     return records <= grow_above_.load(std::memory_order_relaxed) &&
            records >= shrink_below_.load(std::memory_order_relaxed);
@@ -271,17 +267,18 @@ class LiveTable {
   Bucket* NewOverflowBucket();
   void FreeOverflowBucket(Bucket* bucket);
 
-  std::atomic<uint64_t> state_{0};  // 0 before the first Insert, and only then
+  std::atomic<uint64_t> state_;
   // The number of buckets fits if the number of records is between these two. (The number of records may be out of
   // date, and therefore negative.)
-  std::atomic<int64_t> grow_above_{INT64_MAX};
-  std::atomic<int64_t> shrink_below_{INT64_MIN};
+  std::atomic<int64_t> grow_above_;
+  std::atomic<int64_t> shrink_below_;
   // For each segment, the address that bucket 0 would have if all buckets were in one array; 0: not mapped.
   std::atomic<uintptr_t> origins_[kSegments] = {};
   mutable SpinLock resize_lock_;
   SpinLock overflow_lock_;
   Bucket* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;
   Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
+  Bucket first_segment_[kMinBuckets] = {};
 };
 
 template <typename Visit>

@@ -127,17 +127,24 @@ void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   if (impl_ != nullptr) impl_->RemoveDeviceProbe(device, owner);
 }
 
+[[gnu::noinline, gnu::cold]] static bool AllocJoined(const internal::InjectedProfiler& joined, const Caller& caller,
+                                                     BufferId id, size_t bytes, uint64_t attributes) {
+  return Joined(joined).RecordAlloc(caller, id, bytes, internal::UnpackAttributes(attributes));
+}
+[[gnu::noinline, gnu::cold]] static FreedRecord FreeJoined(const internal::InjectedProfiler& joined, BufferId id) {
+  return Joined(joined).RecordFree(id);
+}
+
 // The functions without a Caller must not be inlined: a stack begins at the function that called them. A profiler that
 // is enabled and has no `impl_` has joined. gnu::flatten inlines all functions that a common event calls: with a deep
 // stack, the processor mispredicts the return of each call that is not inlined.
-[[gnu::noinline, gnu::flatten]] bool Profiler::Alloc(BufferId id, size_t bytes, const Attributes& attributes) {
+[[gnu::noinline, gnu::flatten]] bool Profiler::Alloc(BufferId id, size_t bytes, uint64_t attributes) {
   const Caller caller = Caller::OfThisFunction();
-  if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);
+  if (impl_ == nullptr) return AllocJoined(*joined_, caller, id, bytes, attributes);
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
-[[gnu::flatten]] bool Profiler::AllocFrom(const Caller& caller, BufferId id, size_t bytes,
-                                          const Attributes& attributes) {
-  if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);
+[[gnu::flatten]] bool Profiler::AllocFrom(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) {
+  if (impl_ == nullptr) return AllocJoined(*joined_, caller, id, bytes, attributes);
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::noinline]] bool Profiler::RecordSegment(BufferId address, size_t bytes, const Attributes& attributes) {
@@ -166,7 +173,7 @@ bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t 
 }
 
 [[gnu::flatten]] FreedRecord Profiler::Free(BufferId id) {
-  return impl_ == nullptr ? Joined(*joined_).RecordFree(id) : impl_->RecordFree(id);
+  return impl_ == nullptr ? FreeJoined(*joined_, id) : impl_->RecordFree(id);
 }
 [[gnu::flatten]] FreedRecord Profiler::RecordBlockFree(BufferId address) {
   if (!enabled()) return {};

@@ -193,15 +193,16 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
   return call.prober->probe ? call.prober->probe() : DeviceProbe{};
 }
 
-uint64_t ProfilerImpl::ClampSlow(Attributes attributes) {
+uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
+  Attributes attributes = UnpackAttributes(packed);
   if (static_cast<int>(attributes.device) >= kMaxDevices) attributes.device = DeviceId{kMaxDevices - 1};
   if (static_cast<int>(attributes.allocator) >= kMaxAllocators) attributes.allocator = AllocatorId{kMaxAllocators - 1};
   if (static_cast<int>(attributes.kind) >= kMemoryKindCount) attributes.kind = MemoryKind::kDevice;
-  return SiteWords::Packed(attributes);
+  return PackAttributes(attributes);
 }
 
 [[gnu::noinline]] bool ProfilerImpl::RecordAllocInside(const Caller& caller, BufferId id, size_t bytes,
-                                                       const Attributes& attributes) noexcept {
+                                                       uint64_t attributes) noexcept {
   const ForkPause pause;
   ReentryGuard guard;
   return Admits(guard) && Allocate(caller, id, bytes, attributes);
@@ -211,6 +212,20 @@ uint64_t ProfilerImpl::ClampSlow(Attributes attributes) {
   const ForkPause pause;
   ReentryGuard guard;
   return Admits(guard) ? Free(id) : FreedRecord();
+}
+
+[[gnu::noinline]] FreedRecord ProfilerImpl::FreeUncommon(BufferId id) noexcept {
+  const FreedRecord freed = Free(id);
+  ReentryGuard::Leave();
+  return freed;
+}
+
+// Flattened, because every free takes this way while the event log is on.
+[[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, LiveRecord record,
+                                                                     Ledger::Entered entered) noexcept {
+  Resize(entered != Ledger::kNotEntered ? entered : EnterFree(id, record));
+  ReentryGuard::Leave();
+  return Freed(id, record);
 }
 
 bool ProfilerImpl::Drop(uint64_t bytes) {
@@ -310,6 +325,11 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   if (!live_.Erase(id.value(), &stale)) return false;
   EnterReplaced(id, stale);
   return true;
+}
+
+[[gnu::noinline]] bool ProfilerImpl::DropEntered(BufferId id, const LiveRecord& record) {
+  live_.EraseExactly(id.value(), record);
+  return Drop(static_cast<uint64_t>(record.bytes));
 }
 
 [[gnu::noinline]] bool ProfilerImpl::MakeCapacity(BufferId id, size_t bytes) {
@@ -418,7 +438,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   Attributes pool = attributes;
   pool.kind = MemoryKind::kPool;
   const auto size = static_cast<int64_t>(bytes);
-  const std::optional<bool> made = pools_.MakeSegment(start, size, SiteWords::Unpacked(Clamp(pool)).allocator);
+  const std::optional<bool> made = pools_.MakeSegment(start, size, UnpackAttributes(Clamp(pool)).allocator);
   if (made.has_value()) return *made;
   if (bytes > LiveTable::kMaxBytes || !HasCapacity()) return Drop(bytes);
   Pools::Added added;

@@ -92,7 +92,8 @@ class ProfilerImpl {
     return (driver_probes_.load(std::memory_order_relaxed) >> number & 1) != 0;
   }
 
-  bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept;
+  // `attributes`: from PackAttributes.
+  bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
   FreedRecord RecordFree(BufferId id) noexcept;
   void RestoreRecord(const FreedRecord& record);
   FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
@@ -181,12 +182,22 @@ class ProfilerImpl {
   static void AwaitCalls(const std::shared_ptr<DeviceProber>& prober);
 
   // RecordAlloc and RecordFree, after the thread has entered the tracker.
-  bool Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  bool Allocate(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes);
   FreedRecord Free(BufferId id);
+  static FreedRecord Freed(BufferId id, const LiveRecord& record) {
+    FreedRecord freed;
+    freed.id_ = id;
+    freed.bytes_ = record.bytes;
+    freed.site_ = record.site;
+    return freed;
+  }
+  // The uncommon cases of RecordFree: its record is still in the live table, or `record` was removed from it.
+  // `entered`: what the ledger returned for it. Both leave the tracker.
+  FreedRecord FreeUncommon(BufferId id) noexcept;
+  FreedRecord FinishFree(BufferId id, LiveRecord record, Ledger::Entered entered) noexcept;
   // The same events if the thread is inside the tracker already: they are counted and not recorded, except while the
   // thread forks.
-  [[gnu::cold]] bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes,
-                                       const Attributes& attributes) noexcept;
+  [[gnu::cold]] bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
   [[gnu::cold]] FreedRecord RecordFreeInside(BufferId id) noexcept;
   [[gnu::cold]] bool RecordBlockInside(const Caller& caller, BufferId address, size_t bytes,
                                        const Attributes& attributes) noexcept;
@@ -222,6 +233,8 @@ class ProfilerImpl {
   [[gnu::cold]] bool MakeCapacity(BufferId id, size_t bytes);
   // Enters a new record into all tables. Returns false if it was dropped. `position` is that of the id.
   bool Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes);
+  // Removes a new record, which is in the live table only, and counts it as dropped. Returns false.
+  [[gnu::cold]] bool DropEntered(BufferId id, const LiveRecord& record);
   // Enters the free of `record` after it left the live table.
   Ledger::Entered EnterFree(BufferId id, const LiveRecord& record) {
     const Ledger::Entered entered =
@@ -253,15 +266,18 @@ class ProfilerImpl {
   bool RestoreSegment(const FreedRecord& freed);
   void RestoreBlock(const FreedRecord& freed);
   bool HasCapacity() const { return ledger_.live_records() < max_live_; }
-  // Returns the attributes, packed as in SiteWords, with values that are out of range replaced.
-  static uint64_t Clamp(const Attributes& attributes) {
-    const bool is_valid = static_cast<int>(attributes.device) < kMaxDevices &&
-                          static_cast<int>(attributes.kind) < kMemoryKindCount &&
-                          static_cast<int>(attributes.allocator) < kMaxAllocators;
-    // In the common case the attributes stay in registers.
-    return is_valid ? SiteWords::Packed(attributes) : ClampSlow(attributes);
+  // Returns whether packed attributes may need more than the common case does: they may be out of range or of kind
+  // kAlias.
+  static bool AreUncommon(uint64_t attributes) {
+    constexpr uint64_t kCommon =
+        PackAttributes({DeviceId{kMaxDevices - 1}, MemoryKind{7}, AllocatorId{kMaxAllocators - 1}});
+    static_assert(static_cast<int>(MemoryKind::kAlias) > 7 && (kMaxDevices & (kMaxDevices - 1)) == 0);
+    return __builtin_expect((attributes & ~kCommon) != 0, 0) != 0;
   }
-  [[gnu::cold]] static uint64_t ClampSlow(Attributes attributes);
+  // Returns packed attributes with values that are out of range replaced.
+  static uint64_t Clamp(uint64_t attributes) { return AreUncommon(attributes) ? ClampSlow(attributes) : attributes; }
+  static uint64_t Clamp(const Attributes& attributes) { return Clamp(PackAttributes(attributes)); }
+  [[gnu::cold]] static uint64_t ClampSlow(uint64_t packed);
   // Adds the devices to a snapshot. Returns the index in the snapshot for each DeviceId; UINT32_MAX if the snapshot
   // does not have the device.
   std::vector<uint32_t> AddDevices(const std::vector<AccountTotals>& accounts, hbmprof::Snapshot* snapshot) const;
@@ -334,34 +350,39 @@ inline bool ProfilerImpl::Enter(const LiveTable::Position& position, BufferId id
       break;
   }
   const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, cell_ref, id.value(), site, bytes);
-  if (entered == Ledger::kNotEntered) {
-    live_.EraseExactly(id.value(), {site, bytes});
-    return Drop(static_cast<uint64_t>(bytes));
-  }
+  if (entered == Ledger::kNotEntered) return DropEntered(id, {site, bytes});
   Resize(entered);
   return true;
 }
 
-inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes,
-                                      const Attributes& attributes) noexcept {
+inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
   ReentryGuard guard;
   if (!guard.entered()) return RecordAllocInside(caller, id, bytes, attributes);
   return Allocate(caller, id, bytes, attributes);
 }
 
-inline bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+inline bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) {
   if (id.is_null()) return false;
   const LiveTable::Position position = live_.Prefetch(id.value());
-  if (attributes.kind == MemoryKind::kAlias) bytes = 0;
+  if (AreUncommon(attributes)) {
+    attributes = ClampSlow(attributes);
+    if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
+  }
   if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
-  return Enter(position, id, SiteOf(caller, size, Clamp(attributes)), size);
+  return Enter(position, id, SiteOf(caller, size, attributes), size);
 }
 
 inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
-  ReentryGuard guard;
-  if (!guard.entered()) return RecordFreeInside(id);
-  return Free(id);
+  if (thread_state.inside || id.is_null()) return RecordFreeInside(id);
+  // The common case calls nothing, so that it saves no registers. The others are tail calls, which leave the tracker.
+  ReentryGuard::Enter();
+  LiveRecord record;
+  if (!live_.TryErase(id.value(), &record)) return FreeUncommon(id);
+  const Ledger::Entered entered = ledger_.TryEnterFree(ledger_.Prefetch(record.site), record.bytes);
+  if (entered != Ledger::kEntered) return FinishFree(id, record, entered);
+  ReentryGuard::Leave();
+  return Freed(id, record);
 }
 
 inline FreedRecord ProfilerImpl::Free(BufferId id) {
@@ -372,11 +393,7 @@ inline FreedRecord ProfilerImpl::Free(BufferId id) {
     return {};
   }
   Resize(EnterFree(id, record));
-  FreedRecord freed;
-  freed.id_ = id;
-  freed.bytes_ = record.bytes;
-  freed.site_ = record.site;
-  return freed;
+  return Freed(id, record);
 }
 
 inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes,
@@ -420,11 +437,7 @@ inline FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
       Pools::IsBlockAddress(start) ? pools_.RemoveCommonBlock(start, &removed) : Ledger::kNotEntered;
   if (entered == Ledger::kNotEntered) return FreeAnyBlock(start);
   Resize(entered);
-  FreedRecord freed;
-  freed.id_ = BufferId(removed.id);
-  freed.bytes_ = removed.record.bytes;
-  freed.site_ = removed.record.site;
-  return freed;
+  return Freed(BufferId(removed.id), removed.record);
 }
 
 }  // namespace hbmprof::internal

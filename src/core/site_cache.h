@@ -30,10 +30,10 @@ class SiteCache {
     // `hash` is SiteTable::HashOf(stack).
     Key(const Hash128& hash, const SiteWords& words) {
       // For one stack, different words have different keys: an odd factor keeps different blocks different, and the
-      // products of different contexts (33 bits) with this factor differ by more than the bits that kSiteMask removes.
-      // The block is part of both, so that an entry that is read while it is replaced does not match.
+      // products of different attributes (32 bits) with this factor differ by more than the bits that kSiteMask
+      // removes. The block is part of both, so that an entry that is read while it is replaced does not match.
       low_ = hash.low ^ words.block * kHashSeed0;
-      high_ = hash.high ^ (words.context + low_) * kHashSeed0;
+      high_ = hash.high ^ (words.attributes + low_) * kHashSeed0;
     }
 
    private:

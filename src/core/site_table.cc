@@ -8,7 +8,7 @@ namespace hbmprof::internal {
 namespace {
 
 uint64_t HashSite(const StackRecord& stack, const SiteWords& words) {
-  return MultiplyFold(MultiplyFold(stack.hash ^ words.context, kHashSeed1 ^ words.block), kHashSeed0);
+  return MultiplyFold(MultiplyFold(stack.hash ^ words.attributes, kHashSeed1 ^ words.block), kHashSeed0);
 }
 uint64_t HashSite(const SiteKey& key) { return HashSite(*key.stack, SiteWords(key)); }
 

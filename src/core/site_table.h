@@ -19,6 +19,7 @@
 #include "src/base/intern_table.h"
 #include "src/base/pages.h"
 #include "src/capture/capture.h"
+#include "src/core/tags.h"
 
 namespace hbmprof::internal {
 
@@ -100,37 +101,32 @@ struct SiteKey {
   bool in_pool = false;
 };
 
+// Returns the attributes that PackAttributes has packed.
+constexpr Attributes UnpackAttributes(uint64_t packed) {
+  return {static_cast<DeviceId>(packed), static_cast<MemoryKind>(packed >> 16), static_cast<AllocatorId>(packed >> 24)};
+}
+
 // A SiteKey without its stack, in two words that are built and compared in registers.
 struct SiteWords {
-  SiteWords(uint64_t block_bytes, uint64_t packed_attributes, uint32_t tags, bool in_pool)
-      : block(block_bytes | packed_attributes), context(uint64_t{tags} | uint64_t{in_pool} << 32) {}
-  explicit SiteWords(const SiteKey& key) : SiteWords(key.block_bytes, Packed(key.attributes), key.tags, key.in_pool) {}
+  // `attributes` comes from PackAttributes.
+  SiteWords(uint64_t block_bytes, uint64_t attributes, uint32_t tags, bool in_pool)
+      : block(block_bytes | uint64_t{tags} << kTagsShift | uint64_t{in_pool} << kInPoolShift), attributes(attributes) {}
+  explicit SiteWords(const SiteKey& key)
+      : SiteWords(key.block_bytes, PackAttributes(key.attributes), key.tags, key.in_pool) {}
 
-  // Packs attributes into the bits above the size.
-  static uint64_t Packed(const Attributes& attributes) {
-    return static_cast<uint64_t>(attributes.device) << kDeviceShift |
-           static_cast<uint64_t>(attributes.kind) << kKindShift |
-           static_cast<uint64_t>(attributes.allocator) << kAllocatorShift;
-  }
-  static Attributes Unpacked(uint64_t block) {
-    return {static_cast<DeviceId>(block >> kDeviceShift & (kMaxDevices - 1)),
-            static_cast<MemoryKind>(block >> kKindShift & ((1 << (kAllocatorShift - kKindShift)) - 1)),
-            static_cast<AllocatorId>(block >> kAllocatorShift)};
-  }
   SiteKey WithStack(const StackRecord* stack) const {
-    return {stack, block & ((uint64_t{1} << kDeviceShift) - 1), Unpacked(block), static_cast<uint32_t>(context),
-            context >> 32 != 0};
+    return {stack, block & ((uint64_t{1} << kTagsShift) - 1), UnpackAttributes(attributes),
+            static_cast<uint32_t>(block >> kTagsShift) & (kMaxTagSets - 1), block >> kInPoolShift != 0};
   }
-  bool operator==(const SiteWords& other) const { return block == other.block && context == other.context; }
+  bool operator==(const SiteWords& other) const { return block == other.block && attributes == other.attributes; }
 
-  uint64_t block;    // size and attributes
-  uint64_t context;  // tags and in_pool
+  uint64_t block;       // size, tags and in_pool
+  uint64_t attributes;  // at most 32 bits
 
  private:
-  static constexpr int kDeviceShift = 41;
-  static constexpr int kKindShift = kDeviceShift + 6;
-  static constexpr int kAllocatorShift = kKindShift + 4;
-  static_assert(kMaxDevices <= 1 << 6 && kMemoryKindCount <= 1 << 4);
+  static constexpr int kTagsShift = 41;
+  static constexpr int kInPoolShift = kTagsShift + 16;
+  static_assert(kMaxTagSets == 1 << (kInPoolShift - kTagsShift) && kMaxAllocators == 1 << 8);
 };
 
 // A site: its key, and values computed from it. Immutable.

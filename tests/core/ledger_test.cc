@@ -413,14 +413,16 @@ TEST(LedgerLiveRecords, AreExactWhileEachEventIsCounted) {
   Ledger ledger(sites, 64);
   const uintptr_t pc = 1;
   const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, false});
-  for (int i = 0; i < 10; ++i) EXPECT_EQ(ledger.Enter(Event::kAlloc, kBuffer, site, 1), Ledger::kEntered);
-  EXPECT_EQ(ledger.live_records(), 0);
+  EXPECT_EQ(ledger.Enter(Event::kAlloc, kBuffer, site, 1), Ledger::kEnteredAndCounted) << "the shard's first event";
   ledger.CountEachEvent(true);
+  for (int i = 1; i < 64; ++i) EXPECT_EQ(ledger.Enter(Event::kAlloc, kBuffer, site, 1), Ledger::kEntered);
+  EXPECT_EQ(ledger.live_records(), 1);
   EXPECT_EQ(ledger.Enter(Event::kAlloc, kBuffer, site, 1), Ledger::kEnteredAndCounted);
-  EXPECT_EQ(ledger.live_records(), 11);
+  EXPECT_EQ(ledger.live_records(), 65);
   EXPECT_EQ(ledger.Enter(Event::kFree, kBuffer, site, 1), Ledger::kEnteredAndCounted);
-  EXPECT_EQ(ledger.live_records(), 10);
+  EXPECT_EQ(ledger.live_records(), 64);
   ledger.CountEachEvent(false);
+  EXPECT_EQ(ledger.Enter(Event::kAlloc, kBuffer, site, 1), Ledger::kEnteredAndCounted);
   EXPECT_EQ(ledger.Enter(Event::kAlloc, kBuffer, site, 1), Ledger::kEntered);
 }
 

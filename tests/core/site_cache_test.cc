@@ -31,9 +31,9 @@ TEST(SiteCache, TellsApartWhatDiffersInAnything) {
   SiteCache cache;
   cache.Store(KeyOf(1), 1);
   EXPECT_EQ(cache.Find(KeyOf(2)), kNoSite);
-  const uint64_t another_device = SiteWords::Packed({DeviceId{1}});
-  const uint64_t another_kind = SiteWords::Packed({DeviceId{0}, MemoryKind::kManaged});
-  const uint64_t another_allocator = SiteWords::Packed({DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}});
+  const uint64_t another_device = PackAttributes({DeviceId{1}});
+  const uint64_t another_kind = PackAttributes({DeviceId{0}, MemoryKind::kManaged});
+  const uint64_t another_allocator = PackAttributes({DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}});
   for (const SiteWords& other : {SiteWords{257, 0, 0, 0},
                                  {0, 0, 0, 0},
                                  {256, another_device, 0, 0},
