@@ -38,13 +38,17 @@ struct RecordingOptions {
 // Starts a recording of Profiler::Default() to the file `path`, with the permissions 0600. In `path`, "%p" is replaced
 // by the process id, "%n" by a number for which no file exists, "%%" by a percent sign. Without "%n" an existing file
 // is replaced. The recording ends at StopRecording, when the process exits, and, if DefaultOptions::output_on_signals
-// is set, when a signal ends it. A process that is killed leaves a file with all events up to about 0.1 seconds before.
-// A forked child is not recorded; it may start a recording of its own.
+// is set, when a signal ends it or exec replaces its program (also if exec then fails). A process that is killed leaves
+// a file with all events up to about 0.1 seconds before. A forked child is not recorded; it may start a recording of
+// its own.
 //
 // If the file cannot be written later, a message on standard error says so, and the recording ends. Any thread may call
-// it. Errors: kFailedPrecondition if there is a recording already, or if the profiler is that of the injected library
-// (`hbmprof record` starts its recordings); kInvalidArgument if an option is outside its range; kResourceExhausted if
-// the host has no memory or no thread can be started; those of WritePprof (pprof.h) for the file.
+// it. Errors: kFailedPrecondition if there is a recording already, or if the profiler is off; kInvalidArgument if an
+// option is outside its range; kResourceExhausted if the host has no memory or no thread can be started; those of
+// WritePprof (pprof.h) for the file.
+//
+// In a program that was started with the injected library (`hbmprof run`), the recording is that of this library: it
+// also has the driver's allocations, and `hbmprof record PROCESS stop` ends it, too.
 absl::Status StartRecording(std::string_view path, const RecordingOptions& options = {});
 
 // Ends the recording and waits until its file is complete, for ten seconds at most. Any thread may call it. Errors:
@@ -52,10 +56,10 @@ absl::Status StartRecording(std::string_view path, const RecordingOptions& optio
 // which the recording ended before.
 absl::Status StopRecording();
 
-// Writes the events of the flight recorder (DefaultOptions::flight_events) as a recording to `path`, with patterns as
-// for StartRecording. It ends now and begins with the oldest event that the flight recorder has. The flight recorder
-// continues. Any thread may call it. Errors: kFailedPrecondition if the flight recorder is off, or if a recording is in
-// progress, which has the events; otherwise those of StartRecording for the file.
+// Writes the events of the flight recorder (DefaultOptions::flight_events, flight_seconds) as a recording to `path`,
+// with patterns as for StartRecording. It ends now and begins with the oldest event that the flight recorder has. The
+// flight recorder continues. Any thread may call it. Errors: kFailedPrecondition if the flight recorder is off, or if a
+// recording is in progress, which has the events; otherwise those of StartRecording for the file.
 absl::Status SaveFlightRecording(std::string_view path);
 
 // Writes one line for each device on which memory was recorded to the log that DefaultOptions::log names: `label`, the

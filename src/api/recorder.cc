@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <exception>
 #include <map>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
+#include "src/core/joined.h"
 #include "src/core/tags.h"
 #include "src/export/recording.h"
 
@@ -75,8 +77,10 @@ Lazy<Marks> marks;
 std::atomic<pid_t> log_process{0};
 std::atomic<ProfilerImpl*> logged_profiler{nullptr};
 std::atomic<size_t> flight_buffers{0};  // 0: there is no flight recorder
-std::atomic<int64_t> flight_start{0};   // the first knot, in ticks and in nanoseconds
-std::atomic<int64_t> flight_start_nanos{0};
+std::atomic<int64_t> flight_nanos{0};   // events that are older are not kept; 0: no limit
+std::atomic<int64_t> flight_knot{0};    // the first knot, in ticks and in nanoseconds
+std::atomic<int64_t> flight_knot_nanos{0};
+std::atomic<int64_t> flight_start{0};  // the instant since which it is on, in ticks
 
 ProfilerImpl* LoggedProfiler() {
   return log_process.load(std::memory_order_acquire) == getpid() ? logged_profiler.load(std::memory_order_acquire)
@@ -88,7 +92,7 @@ void ObserveTags(TagSetId tags) {
   const ForkPause pause;
   const ReentryGuard guard;
   if (profiler == nullptr || !guard.entered()) return;
-  profiler->ledger().LogOnly(RecordedKind::kTags, tags, 0);
+  profiler->ledger().LogOnly(RecordedKind::kTags, tags, kNoRecordedSite, 0);
 }
 
 void SetLogged(ProfilerImpl* profiler) {
@@ -122,9 +126,11 @@ std::atomic<pid_t> LogUse::user{0};
 void ResumeFlight(ProfilerImpl& profiler) {
   EventLog& log = profiler.ledger().log();
   const size_t buffers = flight_buffers.load(std::memory_order_relaxed);
-  if (buffers == 0 || !log.Allocate(buffers)) return SetLogged(nullptr);
+  if (buffers == 0 || !log.Allocate(buffers, flight_nanos.load(std::memory_order_relaxed))) return SetLogged(nullptr);
+  flight_knot.store(log.clock().NowInOrder());
+  flight_knot_nanos.store(EventClock::Monotonic());
   const Mode mode = Mode::kRing;
-  RecordingSource::ReadLedger(profiler, &mode);
+  flight_start.store(RecordingSource::ReadLedger(profiler, &mode).instant);
   SetLogged(&profiler);
 }
 
@@ -503,11 +509,11 @@ FlightEvents CopyFlight(ProfilerImpl& profiler) {
   flight.state = RecordingSource::ReadLedger(profiler, nullptr);
   profiler.ledger().CollectEvents();
   EventBuffer* const before = log.TakeFull();
-  flight.start = log.removed_until();
+  flight.start = std::max(log.removed_until(), flight_start.load());
   flight.live_is_complete = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
   profiler.ledger().CollectEvents();
   EventBuffer* const after = log.TakeFull();
-  flight.live_is_complete = flight.live_is_complete && log.removed_until() == flight.start;
+  flight.live_is_complete = flight.live_is_complete && log.removed_until() <= flight.start;
   try {
     Copy(before, &flight);
     Copy(after, &flight);
@@ -546,10 +552,34 @@ void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
   }
 }
 
+// Moves the start to the time limit of the flight recorder. Returns a warning if events after that time were removed,
+// else "".
+std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
+  const int64_t nanos = flight_nanos.load(std::memory_order_relaxed);
+  if (nanos == 0) return "";
+  const int64_t end = ticks.ToNanos(flight->state.instant);
+  const int64_t limit = ticks.ToTicks(std::max(end - nanos, flight_knot_nanos.load()));
+  if (flight->start <= limit || flight->start == flight_start.load()) {
+    flight->start = std::max(flight->start, limit);
+    return "";
+  }
+  char text[200];
+  std::snprintf(text, sizeof(text),
+                "The flight recorder has only the last %.3g of %.3g seconds: more events came than it keeps. A higher "
+                "HBMPROF_FLIGHT keeps more.",
+                static_cast<double>(end - ticks.ToNanos(flight->start)) / kSecond,
+                static_cast<double>(nanos) / kSecond);
+  return text;
+}
+
 absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path) {
   FlightEvents flight = CopyFlight(profiler);
   if (flight.start == INT64_MAX) return NoHostMemory();
   const int64_t end = flight.state.instant;
+  TickConverter ticks(profiler.ledger().log().clock());
+  ticks.AddKnot(flight_knot.load(), flight_knot_nanos.load());
+  ticks.AddKnot();
+  const std::string warning = LimitFlight(ticks, &flight);
   // Events that are not complete in the log: those up to the start.
   for (auto& [shard, events] : flight.shards) {
     events.erase(std::remove_if(events.begin(), events.end(),
@@ -557,14 +587,13 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path) {
                  events.end());
   }
   UndoFlight(profiler, &flight);
+  flight.state.unix_nanos -= ticks.ToNanos(end) - ticks.ToNanos(flight.start);
   absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path);
   if (!writer.ok()) return writer.status();
-  TickConverter ticks(profiler.ledger().log().clock());
-  ticks.AddKnot(flight_start.load(), flight_start_nanos.load());
-  ticks.AddKnot();
   RecordingSource source(profiler);
-  source.Begin(flight.state, ticks.ToNanos(std::max(flight.start, flight_start.load())));
+  source.Begin(flight.state, ticks.ToNanos(flight.start));
   source.Update(marks.Get().All());
+  if (!warning.empty()) source.tables().names.warnings.push_back(warning);
   LiveResolver resolver;
   for (auto& [shard, events] : flight.shards) {
     for (const RecordedEvent& event : events) resolver.AddEvent(event);
@@ -613,7 +642,7 @@ bool IsRecorderRunning() {
   return own != nullptr && !own->is_done();
 }
 
-bool StartFlightRecorder(ProfilerImpl& profiler, size_t events) {
+bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
   const LogUse use;
   const ForkPause pause;
   const ReentryGuard guard;
@@ -621,9 +650,8 @@ bool StartFlightRecorder(ProfilerImpl& profiler, size_t events) {
   constexpr size_t kSpareBuffers = 16;
   EventLog& log = profiler.ledger().log();
   log.clock().Choose();
-  flight_start.store(log.clock().NowInOrder());
-  flight_start_nanos.store(EventClock::Monotonic());
   flight_buffers.store(events / EventBuffer::kEvents + 1 + kSpareBuffers);
+  flight_nanos.store(nanos);
   ResumeFlight(profiler);
   return log.mode() == Mode::kRing;
 }
@@ -650,7 +678,8 @@ absl::Status WriteFlight(const std::string& path) try {
   if (!IsFlightRecorderOn()) {
     return absl::FailedPreconditionError(
         IsRecorderRunning() ? "SaveFlightRecording: the recording in progress has the events"
-                            : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS)");
+                            : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS or "
+                              "HBMPROF_FLIGHT_SECONDS=SECONDS)");
   }
   const ForkPause pause;
   const ReentryGuard guard;
@@ -659,22 +688,33 @@ absl::Status WriteFlight(const std::string& path) try {
   return NoHostMemory();
 }
 
-ScopedMark::ScopedMark(std::string_view name) {
+void BeginMark(std::string_view name) {
   if (LoggedProfiler() == nullptr) return;
   const ForkPause pause;
   const ReentryGuard guard;
   if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Add(name);
 }
 
-ScopedMark::~ScopedMark() { EventLog::MarkOfThread() = 0; }
+void EndMark() { EventLog::MarkOfThread() = 0; }
 
-void RecordFailure(ProfilerImpl& profiler, DeviceId device, MemorySpace space, int64_t bytes) {
+ScopedMark::ScopedMark(std::string_view name) {
+  const InjectedProfiler* const joined = JoinedProfiler();
+  joined != nullptr ? Joined(*joined).BeginMark(name) : BeginMark(name);
+}
+
+ScopedMark::~ScopedMark() {
+  const InjectedProfiler* const joined = JoinedProfiler();
+  joined != nullptr ? Joined(*joined).EndMark() : EndMark();
+}
+
+void RecordFailure(ProfilerImpl& profiler, const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) {
   if (LoggedProfiler() != &profiler) return;
   const ForkPause pause;
   const ReentryGuard guard;
-  if (guard.entered()) {
-    profiler.ledger().LogOnly(RecordedKind::kFailed, static_cast<uint64_t>(AccountOf(device, space)), bytes);
-  }
+  if (!guard.entered()) return;
+  static_assert(kNoSite == kNoRecordedSite);
+  profiler.ledger().LogOnly(RecordedKind::kFailed, static_cast<uint64_t>(AccountOf(device, space)),
+                            profiler.SiteOfFailure(caller, device, space), bytes);
 }
 
 }  // namespace hbmprof::internal

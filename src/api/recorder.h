@@ -21,16 +21,22 @@ absl::Status StopRecorder();
 // Returns whether a recording of this process is in progress.
 bool IsRecorderRunning();
 
-// Switches the flight recorder on, with space for `events` events. It pauses during a recording. Returns false if the
-// host has no memory. REQUIRES: neither is on.
-bool StartFlightRecorder(ProfilerImpl& profiler, size_t events);
+// Switches the flight recorder on, with space for `events` events. Events that are older than `nanos` nanoseconds are
+// not kept; 0: no limit. It pauses during a recording. Returns false if the host has no memory. REQUIRES: neither is
+// on.
+bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos);
 // Switches it off. Does nothing if it is off.
 void StopFlightRecorder();
 bool IsFlightRecorderOn();
 absl::Status WriteFlight(const std::string& path);
 
-// The calling thread's snapshots during the life of this object are marks with the name `name`, such as the path of the
-// profile, in the recording or the flight recorder. May throw std::bad_alloc.
+// The calling thread's snapshots between the two calls are marks with the name `name` in the recording or the flight
+// recorder of this copy of the library. BeginMark may throw std::bad_alloc.
+void BeginMark(std::string_view name);
+void EndMark();
+
+// The calling thread's snapshots of Profiler::Default() during the life of this object are marks with the name `name`,
+// such as the path of the profile, in the recording or the flight recorder. May throw std::bad_alloc.
 class ScopedMark {
  public:
   explicit ScopedMark(std::string_view name);
@@ -39,8 +45,9 @@ class ScopedMark {
   ScopedMark& operator=(const ScopedMark&) = delete;
 };
 
-// Records that an allocation of `bytes` bytes failed.
-void RecordFailure(ProfilerImpl& profiler, DeviceId device, MemorySpace space, int64_t bytes);
+// Records that an allocation of `bytes` bytes failed, with the stack that begins at `caller` and the thread's tags.
+// Does nothing if neither a recording nor the flight recorder of `profiler` is on.
+void RecordFailure(ProfilerImpl& profiler, const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes);
 
 }  // namespace hbmprof::internal
 

@@ -12,6 +12,7 @@
 #include <new>
 #include <string>
 
+#include "absl/strings/str_replace.h"
 #include "hbmprof/profiler.h"
 #include "src/api/default_profiler.h"
 #include "src/api/output_path.h"
@@ -23,6 +24,7 @@
 #include "src/base/mutex.h"
 #include "src/base/write_all.h"
 #include "src/core/injected.h"
+#include "src/core/joined.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof {
@@ -30,6 +32,8 @@ namespace internal {
 namespace {
 
 constexpr int kMostNames = 100'000;
+// Of a flight recorder that is limited by time only.
+constexpr int64_t kDefaultFlightEvents = int64_t{1} << 22;
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
@@ -50,14 +54,13 @@ absl::StatusOr<std::string> FileOf(std::string_view path, bool must_be_new) {
   return absl::AlreadyExistsError(std::string("no recording: all names for ").append(path).append(" exist"));
 }
 
-// Returns the implementation of the profiler of this process, or an error with the name of the caller.
+// Returns the profiler of the injected library that Profiler::Default() has joined; null if it has joined none.
+const InjectedProfiler* JoinedByDefault() { return ProfilerAccess::JoinedBy(Profiler::Default()); }
+
+// Returns the implementation of the profiler of this process, or an error with the name of the caller. REQUIRES: it has
+// not joined another one.
 absl::StatusOr<ProfilerImpl*> OwnProfiler(const char* caller) {
   Profiler& profiler = Profiler::Default();
-  if (ProfilerAccess::JoinedBy(profiler) != nullptr) {
-    return absl::FailedPreconditionError(std::string(caller) +
-                                         ": the injected library records this process; use `hbmprof record` or "
-                                         "`hbmprof run --record`");
-  }
   if (!profiler.enabled()) return absl::FailedPreconditionError(std::string(caller) + ": the profiler is off");
   return &ProfilerAccess::ImplOf(profiler);
 }
@@ -150,13 +153,18 @@ void WriteLine(const std::string& log, const std::string& line) {
 }  // namespace
 
 void StartRecordingOfOptions(const DefaultOptions& options) {
-  if (options.record.empty() && options.flight_events == 0) return;
+  const bool has_flight = options.flight_events > 0 || options.flight_seconds > 0;
+  if (options.record.empty() && !has_flight) return;
   // In a program that has joined the injected library, that library reads the same variables.
-  if (ProfilerAccess::JoinedBy(Profiler::Default()) != nullptr) return;
+  if (JoinedByDefault() != nullptr) return;
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
   if (!profiler.ok()) return;
-  if (options.flight_events > 0 && !StartFlightRecorder(**profiler, static_cast<size_t>(options.flight_events))) {
-    PrintMessage("hbmprof: no flight recorder: the host has no memory for it");
+  if (has_flight) {
+    const int64_t events = options.flight_events > 0 ? options.flight_events : kDefaultFlightEvents;
+    const auto nanos = static_cast<int64_t>(options.flight_seconds * 1e9);
+    if (!StartFlightRecorder(**profiler, static_cast<size_t>(events), nanos)) {
+      PrintMessage("hbmprof: no flight recorder: the host has no memory for it");
+    }
   }
   if (options.record.empty()) return;
   RecordingOptions recording;
@@ -172,13 +180,18 @@ void StopRecordingAtExit() {
 }
 
 std::string SaveFlightBeside(std::string_view profile) {
-  if (!IsFlightRecorderOn()) return "";
+  const InjectedProfiler* const joined = JoinedByDefault();
+  if (joined == nullptr && !IsFlightRecorderOn()) return "";
   constexpr std::string_view kProfile = ".pb.gz";
   const size_t size = profile.size();
   const bool has_ending = size > kProfile.size() && profile.substr(size - kProfile.size()) == kProfile;
   const std::string path = std::string(profile.substr(0, has_ending ? size - kProfile.size() : size)) + ".hbmrec";
-  const absl::Status status = WriteFlight(path);
+  const absl::Status status = joined != nullptr
+                                  ? Joined(*joined).SaveFlightRecording(absl::StrReplaceAll(path, {{"%", "%%"}}))
+                                  : WriteFlight(path);
   if (status.ok()) return path;
+  // The injected library's flight recorder is off.
+  if (joined != nullptr && absl::IsFailedPrecondition(status)) return "";
   PrintMessage("hbmprof: no flight recording: ", Text(status));
   return "";
 }
@@ -186,14 +199,23 @@ std::string SaveFlightBeside(std::string_view profile) {
 }  // namespace internal
 
 absl::Status StartRecording(std::string_view path, const RecordingOptions& options) try {
+  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  if (joined != nullptr) return internal::Joined(*joined).StartRecording(path, options);
   return internal::Start(path, /*must_be_new=*/false, options);
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("no recording: the host has no memory for it");
 }
 
-absl::Status StopRecording() { return internal::StopRecorder(); }
+absl::Status StopRecording() try {
+  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  return joined != nullptr ? internal::Joined(*joined).StopRecording() : internal::StopRecorder();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("no recording: the host has no memory for it");
+}
 
 absl::Status SaveFlightRecording(std::string_view path) try {
+  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  if (joined != nullptr) return internal::Joined(*joined).SaveFlightRecording(path);
   const absl::StatusOr<internal::ProfilerImpl*> profiler = internal::OwnProfiler("SaveFlightRecording");
   if (!profiler.ok()) return profiler.status();
   const absl::StatusOr<std::string> file = internal::FileOf(path, /*must_be_new=*/false);

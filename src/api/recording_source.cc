@@ -53,6 +53,14 @@ int64_t TickConverter::ToNanos(int64_t ticks) const {
   return from.nanos + static_cast<int64_t>(std::floor(static_cast<double>(ticks - from.ticks) * slope));
 }
 
+int64_t TickConverter::ToTicks(int64_t nanos) const {
+  if (!clock_.uses_counter()) return nanos * EventClock::kStep;
+  const Knot& from = knots_[count_ - 2];
+  const Knot& to = knots_[count_ - 1];
+  const auto slope = static_cast<double>(to.ticks - from.ticks) / static_cast<double>(to.nanos - from.nanos);
+  return from.ticks + static_cast<int64_t>(std::floor(static_cast<double>(nanos - from.nanos) * slope));
+}
+
 // --- Tables ---
 
 LedgerState RecordingSource::ReadLedger(ProfilerImpl& profiler, const EventLog::Mode* mode) {

@@ -28,6 +28,8 @@ class TickConverter {
   void AddKnot();
   // REQUIRES: `ticks` is not earlier than the knot before the last two.
   int64_t ToNanos(int64_t ticks) const;
+  // The reverse. REQUIRES: `nanos` is not earlier than the knot before the last one.
+  int64_t ToTicks(int64_t nanos) const;
 
  private:
   struct Knot {

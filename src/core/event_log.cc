@@ -54,10 +54,11 @@ void EventClock::Choose() {
 
 EventLog::~EventLog() { FreeMemory(); }
 
-bool EventLog::Allocate(size_t count) {
+bool EventLog::Allocate(size_t count, int64_t ring_nanos) {
   memory_ = static_cast<EventBuffer*>(MapPages(count * sizeof(EventBuffer)));
   if (memory_ == nullptr) return false;
   count_ = count;
+  ring_nanos_ = ring_nanos;
   SpinLockHolder hold(lock_);
   for (size_t i = 0; i < count; ++i) empty_.Append(&memory_[i]);
   lost_ = {};
@@ -78,11 +79,15 @@ void EventLog::Free() {
   FreeMemory();
 }
 
+bool EventLog::HasOldBuffer() const {
+  return ring_nanos_ != 0 && full_.first != nullptr && EventClock::Monotonic() - full_.first->closed_at > ring_nanos_;
+}
+
 void EventLog::Open(uint32_t shard, ShardLog* log, RecordedEvent** next) {
-  EventBuffer* buffer;
+  EventBuffer* buffer = nullptr;
   {
     SpinLockHolder hold(lock_);
-    buffer = empty_.TakeFirst();
+    if (!HasOldBuffer()) buffer = empty_.TakeFirst();
     if (buffer == nullptr && mode_ == Mode::kRing) {
       buffer = full_.TakeFirst();
       if (buffer != nullptr) removed_until_ = std::max(removed_until_, buffer->events[buffer->count - 1].time);
@@ -104,6 +109,7 @@ void EventLog::Close(ShardLog* log, const RecordedEvent* next) {
   log->buffer = nullptr;
   if (buffer == nullptr) return;
   buffer->count = static_cast<uint32_t>(next - buffer->events);
+  if (ring_nanos_ != 0) buffer->closed_at = EventClock::Monotonic();
   SpinLockHolder hold(lock_);
   (buffer->count == 0 ? empty_ : full_).Append(buffer);
 }

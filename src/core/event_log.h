@@ -5,10 +5,12 @@
 // full buffers, and the shard gets an empty one. The recorder takes the full buffers, writes them to a file and returns
 // them. If there is no empty buffer, the log does one of two things:
 // - kStream: the shard's events are lost, and counted, until a buffer is returned.
-// - kRing: the oldest full buffer is emptied and used again. This is the flight recorder.
+// - kRing: the oldest full buffer is emptied and used again. This is the flight recorder. If the ring has a time limit,
+// a
+//   full buffer that is older than this is used again even before an empty one, so that less memory is touched.
 //
 // Nothing here allocates memory while events are written, and no system call is made. `lock_` is held for about ten
-// instructions.
+// instructions and, if the ring has a time limit, for one reading of the clock.
 //
 // The times of the events of one shard never decrease. If an event holds the locks of several shards, its time is later
 // than those of all events that these shards have, and earlier than those of all that follow there (TimeOfInstant). So
@@ -79,7 +81,9 @@ struct EventBuffer {
   EventBuffer* next;  // in a list
   uint32_t shard;
   uint32_t count;  // of events; set when the buffer leaves the shard
-  uint64_t reserved[2];
+  // In a ring with a time limit: CLOCK_MONOTONIC in nanoseconds when the buffer left the shard. No event is later.
+  int64_t closed_at;
+  uint64_t reserved;
   RecordedEvent events[kEvents];
 };
 static_assert(sizeof(EventBuffer) == 64 << 10);
@@ -108,8 +112,9 @@ class EventLog {
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
-  // Allocates `count` buffers. Returns false if the host has no memory. REQUIRES: the log is off, and has no buffers.
-  bool Allocate(size_t count);
+  // Allocates `count` buffers. `ring_nanos`: the time limit of kRing in nanoseconds; 0: none. Returns false if the host
+  // has no memory. REQUIRES: the log is off, and has no buffers.
+  bool Allocate(size_t count, int64_t ring_nanos = 0);
   // Frees all buffers. REQUIRES: the log is off, and no buffer is with the recorder.
   void Free();
 
@@ -186,9 +191,12 @@ class EventLog {
   // The thread that forked keeps its number.
   static void RenumberThreadInChild();
   void FreeMemory();
+  // Returns whether the oldest full buffer is older than the time limit of the ring.
+  bool HasOldBuffer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
   EventClock clock_;
   Mode mode_ = Mode::kOff;
+  int64_t ring_nanos_ = 0;
   EventBuffer* memory_ = nullptr;
   size_t count_ = 0;
   mutable SpinLock lock_;

@@ -694,11 +694,11 @@ void Ledger::MarkInstant(uint64_t shards, int64_t* instant,
   ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { OpenLog(shard); });
 }
 
-void Ledger::LogOnly(RecordedKind kind, uint64_t id, int64_t bytes) {
+void Ledger::LogOnly(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) {
   Shard* const shard = ShardOfThisThread();
   if (shard == nullptr) return;
   SpinLockHolder hold(shard->lock);
-  Log(*shard, kind, id, kNoRecordedSite, bytes);
+  Log(*shard, kind, id, site, bytes);
 }
 
 void Ledger::AbandonSnapshotInChild() {

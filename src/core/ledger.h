@@ -340,8 +340,9 @@ class Ledger {
   // Adds the events that the shards have so far to the log's full buffers. Returns a time: all events up to it are
   // there, and every later event has a later time. Does nothing and returns 0 if the log is off.
   int64_t CollectEvents() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Writes an event of this thread that changes no total (kFailed, kTags), if the log is on.
-  void LogOnly(RecordedKind kind, uint64_t id, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Writes an event of this thread that changes no total (kFailed, kTags), if the log is on. `site` may be
+  // kNoRecordedSite.
+  void LogOnly(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // Makes the present bytes in use the account's peak.
   void ResetPeak(AccountId account);

@@ -209,6 +209,8 @@ class RecordingState {
   };
 
   Site& Changed(uint32_t site);
+  // Adds the differences `by` to the values of a site, and those in use to its account. Returns the account.
+  Account& Change(uint32_t site, const Values& by);
   // Removes the live buffer of the event. Returns the time of its allocation; 0 if it is not known.
   int64_t Remove(const RecordedEvent& event);
   void EndChange();

@@ -125,69 +125,53 @@ int64_t RecordingState::Remove(const RecordedEvent& event) {
   return time;
 }
 
+RecordingState::Account& RecordingState::Change(uint32_t number, const Values& by) {
+  Site& site = Changed(number);
+  Add(&site.values.alloc_objects, by.alloc_objects);
+  Add(&site.values.alloc_bytes, by.alloc_bytes);
+  Add(&site.values.inuse_objects, by.inuse_objects);
+  Add(&site.values.inuse_bytes, by.inuse_bytes);
+  Account& account = accounts_[site.account];
+  Add(&account.in_use, by.inuse_bytes);
+  return account;
+}
+
 void RecordingState::Apply(const RecordedEvent& event) {
   time_ = event.time;
   const int64_t bytes = event.bytes;
   switch (event.kind) {
-    case RecordedKind::kAlloc:
-    case RecordedKind::kUndoFree: {
-      Site& site = Changed(event.site);
-      Account& account = accounts_[site.account];
-      if (event.kind == RecordedKind::kAlloc) {
-        ++site.values.alloc_objects;
-        Add(&site.values.alloc_bytes, bytes);
-        ++account.num_allocs;
-        account.largest_alloc = std::max(account.largest_alloc, bytes);
-      }
-      ++site.values.inuse_objects;
-      Add(&site.values.inuse_bytes, bytes);
+    case RecordedKind::kAlloc: {
+      Account& account = Change(event.site, {1, bytes, 1, bytes});
+      ++account.num_allocs;
       ++account.num_live;
-      Add(&account.in_use, bytes);
+      account.largest_alloc = std::max(account.largest_alloc, bytes);
       live_[event.id] = {event.site, bytes, event.time};
       break;
     }
-    case RecordedKind::kFree: {
-      Site& site = Changed(event.site);
-      --site.values.inuse_objects;
-      Subtract(&site.values.inuse_bytes, bytes);
-      --accounts_[site.account].num_live;
-      Subtract(&accounts_[site.account].in_use, bytes);
+    case RecordedKind::kUndoFree:
+      ++Change(event.site, {0, 0, 1, bytes}).num_live;
+      live_[event.id] = {event.site, bytes, event.time};
+      break;
+    case RecordedKind::kFree:
+      --Change(event.site, {0, 0, -1, -bytes}).num_live;
       Remove(event);
       break;
-    }
     case RecordedKind::kAllocAndFree: {
-      Site& site = Changed(event.site);
-      ++site.values.alloc_objects;
-      Add(&site.values.alloc_bytes, bytes);
-      ++accounts_[site.account].num_allocs;
-      accounts_[site.account].largest_alloc = std::max(accounts_[site.account].largest_alloc, bytes);
+      Account& account = Change(event.site, {1, bytes, 0, 0});
+      ++account.num_allocs;
+      account.largest_alloc = std::max(account.largest_alloc, bytes);
       break;
     }
-    case RecordedKind::kCharge: {
-      Site& site = Changed(event.site);
-      Subtract(&site.values.inuse_bytes, bytes);
-      Subtract(&accounts_[site.account].in_use, bytes);
+    case RecordedKind::kCharge:
+      Change(event.site, {0, 0, 0, -bytes});
       break;
-    }
-    case RecordedKind::kMoveFrom: {
-      Site& site = Changed(event.site);
-      --site.values.alloc_objects;
-      Subtract(&site.values.alloc_bytes, bytes);
-      --site.values.inuse_objects;
-      Subtract(&site.values.inuse_bytes, bytes);
-      Subtract(&accounts_[site.account].in_use, bytes);
+    case RecordedKind::kMoveFrom:
+      Change(event.site, {-1, -bytes, -1, -bytes});
       moved_ = {event.site, bytes, Remove(event)};
       break;
-    }
     case RecordedKind::kMoveTo: {
-      Site& site = Changed(event.site);
-      Account& account = accounts_[site.account];
-      ++site.values.alloc_objects;
-      Add(&site.values.alloc_bytes, std::max(moved_.bytes, bytes));
-      ++site.values.inuse_objects;
-      Add(&site.values.inuse_bytes, bytes);
+      Account& account = Change(event.site, {1, std::max(moved_.bytes, bytes), 1, bytes});
       account.largest_alloc = std::max(account.largest_alloc, bytes);
-      Add(&account.in_use, bytes);
       live_[event.id] = {event.site, bytes, moved_.time};
       break;
     }

@@ -1,4 +1,6 @@
 // Recordings of Profiler::Default() through the public functions, read back from their files.
+#include "src/api/recorder.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -6,14 +8,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
+#include "src/core/injected.h"
+#include "src/core/profiler_impl.h"
 #include "src/export/recording.h"
 #include "tests/support/temporary_directory.h"
 
@@ -39,6 +46,21 @@ int Count(RecordingReader& reader, RecordedKind kind) {
   for (reader.Rewind(); reader.Next(&event);) count += event.kind == kind ? 1 : 0;
   return count;
 }
+
+// Not inlined: the recording has its name.
+[[gnu::noinline]] void FailsToAllocate(size_t bytes) {
+  ReportOutOfMemory({"Allocate", bytes, "sim:0"});
+  asm volatile("");
+}
+
+// The name of the innermost function of the site's stack.
+std::string InnermostFunction(const RecordingReader& reader, uint32_t site) {
+  const internal::RecordingTables& tables = reader.tables();
+  const uint64_t pc = tables.names.stacks[tables.sites[site].stack].return_addresses.at(0);
+  return std::string(internal::NamesOfRecording(tables)->Symbolize({}, {pc - 1}).at(0).name);
+}
+
+internal::ProfilerImpl& Impl() { return internal::ProfilerAccess::ImplOf(Profiler::Default()); }
 
 class RecordingTest : public ::testing::Test {
  protected:
@@ -66,7 +88,7 @@ TEST_F(RecordingTest, HasTheEventsOfItsTime) {
     Allocate(1);
   }
   Profiler::Default().RecordFree(BufferId(uint64_t{1} << 40));
-  ReportOutOfMemory({"Allocate", size_t{1} << 40, "sim:0"});
+  FailsToAllocate(size_t{1} << 39);
   ASSERT_TRUE(save_device_memory_profile(directory_ + "/now.pb.gz").ok());
   ASSERT_TRUE(StopRecording().ok());
   EXPECT_EQ(StopRecording().code(), absl::StatusCode::kFailedPrecondition);
@@ -88,6 +110,74 @@ TEST_F(RecordingTest, HasTheEventsOfItsTime) {
   bool is_marked = false;
   for (const auto& mark : reader->tables().marks) is_marked = is_marked || mark.name == directory_ + "/now.pb.gz";
   EXPECT_TRUE(is_marked);
+}
+
+TEST_F(RecordingTest, AFailedAllocationHasItsStackAndTags) {
+  ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
+  Allocate(1);
+  {
+    const ScopedTag tag("phase", "load");
+    // The second failure of a minute is recorded and not reported.
+    for (const size_t bytes : {1000, 2000}) FailsToAllocate(bytes);
+  }
+  ReportOutOfMemory({"Allocate", std::nullopt, ""});  // on the device with the most bytes in use
+  ASSERT_TRUE(StopRecording().ok());
+  const std::unique_ptr<RecordingReader> reader = Open(directory_ + "/a.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  std::vector<RecordedEvent> failures;
+  RecordedEvent event;
+  while (reader->Next(&event)) {
+    if (event.kind == RecordedKind::kFailed) failures.push_back(event);
+  }
+  ASSERT_EQ(failures.size(), 3u);
+  EXPECT_EQ(failures[0].bytes, 1000);
+  EXPECT_EQ(failures[1].bytes, 2000);
+  EXPECT_EQ(failures[2].bytes, 0) << "not known";
+  for (const RecordedEvent& failure : failures) ASSERT_LT(failure.site, reader->tables().sites.size());
+  EXPECT_EQ(failures[0].site, failures[1].site) << "one site for all sizes";
+  EXPECT_NE(InnermostFunction(*reader, failures[0].site).find("FailsToAllocate"), std::string::npos);
+  using Tags = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(reader->tables().sites[failures[0].site].tags, (Tags{{"phase", "load"}}));
+  EXPECT_EQ(reader->tables().names.devices[failures[2].id / kMemorySpaceCount].name, "sim:0");
+  // The site is not one of the profile: nothing was allocated there.
+  EXPECT_EQ(reader->tables().sites[failures[0].site].alloc_objects, 0);
+}
+
+TEST_F(RecordingTest, ASegmentAndItsFirstBlockAreTwoBuffers) {
+  Profiler& profiler = Profiler::Default();
+  const DeviceId device = profiler.Device("sim:0");
+  const BufferId address(uint64_t{7} << 40);
+  ASSERT_TRUE(profiler.RecordSegment(address, 1 << 20, {device}));
+  ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
+  ASSERT_TRUE(profiler.RecordBlock(address, kBytes, {device}));
+  ASSERT_TRUE(profiler.RecordBlock(BufferId(address.value() + kBytes), kBytes, {device}));
+  ASSERT_TRUE(profiler.RecordSegment(address, kBytes, {device}));  // the first block becomes a pool itself
+  ASSERT_TRUE(profiler.RecordBlock(address, 512, {device}));
+  ASSERT_TRUE(profiler.RecordBlockFree(address));
+  ASSERT_TRUE(profiler.RecordBlockFree(address));
+  ASSERT_TRUE(profiler.RecordFree(address));
+  ASSERT_TRUE(StopRecording().ok());
+  const std::unique_ptr<RecordingReader> reader = Open(directory_ + "/a.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  internal::RecordingState state(reader->tables());
+  // After each change: the sizes of the live buffers by address, in ascending order.
+  std::vector<std::string> steps;
+  RecordedEvent event;
+  while (reader->Next(&event)) {
+    state.Apply(event);
+    if (event.is_continued) continue;
+    std::multiset<std::pair<uint64_t, int64_t>> live;
+    for (const auto& [id, buffer] : state.live()) {
+      live.emplace(internal::AddressOfBuffer(id).value() - address.value(), buffer.bytes);
+    }
+    std::string step = std::to_string(state.bytes_in_use(0)) + ":";
+    for (const auto& [offset, bytes] : live) step += " " + std::to_string(offset) + "+" + std::to_string(bytes);
+    steps.push_back(step);
+  }
+  EXPECT_EQ(steps, (std::vector<std::string>{
+                       "1048576: 0+4096 0+1048576", "1048576: 0+4096 0+1048576 4096+4096",
+                       "1048576: 0+4096 0+1048576 4096+4096", "1048576: 0+512 0+4096 0+1048576 4096+4096",
+                       "1048576: 0+4096 0+1048576 4096+4096", "1048576: 0+1048576 4096+4096", "0:"}));
 }
 
 TEST_F(RecordingTest, ErrorOfTheFileStartsNothing) {
@@ -153,6 +243,73 @@ TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
   EXPECT_EQ(Count(*parent, RecordedKind::kAlloc), 2);
   EXPECT_EQ(Count(*own, RecordedKind::kAlloc), 1);
   EXPECT_EQ(own->tables().names.process_id, child);
+}
+
+// The flight recorder of Profiler::Default().
+class FlightTest : public RecordingTest {
+ protected:
+  void TearDown() override {
+    internal::StopFlightRecorder();
+    RecordingTest::TearDown();
+  }
+  std::unique_ptr<RecordingReader> Save(const std::string& name) {
+    const absl::Status status = SaveFlightRecording(directory_ + "/" + name);
+    EXPECT_TRUE(status.ok()) << status;
+    std::unique_ptr<RecordingReader> reader = Open(directory_ + "/" + name);
+    EXPECT_TRUE(reader != nullptr && reader->is_complete());
+    return reader;
+  }
+};
+
+TEST_F(FlightTest, KeepsTheEventsOfTheLastSeconds) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kLimit(500);
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 1'000'000, std::chrono::nanoseconds(kLimit).count()));
+  Allocate(10);
+  const std::unique_ptr<RecordingReader> early = Save("early.hbmrec");
+  ASSERT_NE(early, nullptr);
+  EXPECT_EQ(Count(*early, RecordedKind::kAlloc), 10);
+  std::this_thread::sleep_for(kLimit + milliseconds(100));
+  Allocate(7);
+  const std::unique_ptr<RecordingReader> reader = Save("late.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  EXPECT_EQ(Count(*reader, RecordedKind::kAlloc), 7);
+  EXPECT_EQ(reader->tables().live.size(), 10u);
+  const int64_t duration = reader->end_time() - reader->tables().start_time;
+  EXPECT_NEAR(static_cast<double>(duration), 500e6, 50e6);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  EXPECT_LE(reader->tables().start_unix_nanos + duration, std::chrono::nanoseconds(now).count());
+  EXPECT_TRUE(reader->tables().names.warnings.empty());
+}
+
+TEST_F(FlightTest, SaysIfTheLastSecondsHaveTooManyEvents) {
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 1, /*nanos=*/1'000'000'000'000));
+  Profiler& profiler = Profiler::Default();
+  for (int i = 0; i < 50'000; ++i) {
+    profiler.RecordAlloc(BufferId(uint64_t{kBytes}), 1, {profiler.Device("sim:0")});
+    profiler.RecordFree(BufferId(uint64_t{kBytes}));
+  }
+  const std::unique_ptr<RecordingReader> reader = Save("a.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  ASSERT_EQ(reader->tables().names.warnings.size(), 1u);
+  EXPECT_EQ(reader->tables().names.warnings[0].find("The flight recorder has only the last "), 0u);
+  EXPECT_NE(reader->tables().names.warnings[0].find(" of 1e+03 seconds"), std::string::npos);
+}
+
+TEST_F(FlightTest, BeginsAnewAfterARecording) {
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 100'000, /*nanos=*/0));
+  Allocate(3);
+  ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
+  Allocate(2);
+  EXPECT_EQ(SaveFlightRecording(directory_ + "/no.hbmrec").code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(StopRecording().ok());
+  Allocate(4);
+  const std::unique_ptr<RecordingReader> recording = Open(directory_ + "/a.hbmrec");
+  const std::unique_ptr<RecordingReader> flight = Save("b.hbmrec");
+  ASSERT_TRUE(recording != nullptr && flight != nullptr);
+  EXPECT_EQ(Count(*flight, RecordedKind::kAlloc), 4);
+  EXPECT_EQ(flight->tables().live.size(), 5u);
+  EXPECT_GE(flight->tables().start_time, recording->end_time()) << "it has no events of the recording";
 }
 
 }  // namespace

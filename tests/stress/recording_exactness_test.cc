@@ -343,7 +343,7 @@ TEST_F(RecordingExactness, FlightRecorderHasTheLastEvents) {
   for (const size_t events : {size_t{100'000'000} / sizeof(RecordedEvent), size_t{20'000}}) {
     SCOPED_TRACE(events);
     const std::string path = directory_ + "/" + std::to_string(events) + ".hbmrec";
-    ASSERT_TRUE(internal::StartFlightRecorder(impl(), events));
+    ASSERT_TRUE(internal::StartFlightRecorder(impl(), events, /*nanos=*/0));
     Load load = NewLoad();
     load.Run();
     const absl::Status status = internal::WriteFlight(path);
