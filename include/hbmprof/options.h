@@ -81,11 +81,11 @@ struct DefaultOptions : Options {
   int64_t record_max_bytes = int64_t{1} << 30;
   // The flight recorder keeps the last events in memory. It is on if one of these two fields is not 0. Each profile
   // that is written to a file, also that of a failed allocation, then has a recording of these events beside it:
-  // "a.hbmrec" beside "a.pb.gz".
+  // "a.hbmrec" beside "a.pb.gz". The profiles of output_interval and output_early have none.
   //
-  // flight_events is the number of the events, 0 to 1,000,000,000: 32 bytes of host memory each, plus 1 MiB, which
-  // count towards max_host_bytes. If it is 0 and flight_seconds is not, there is memory for 4,194,304 events (128 MiB),
-  // of which only as much is touched as the events of that time need.
+  // flight_events is the number of the events, 0 to 1,000,000,000: 32 bytes of host memory each, plus up to 5 MiB,
+  // which count towards max_host_bytes. If it is 0 and flight_seconds is not, there is memory for 4,194,304 events (128
+  // MiB), of which only as much is touched as the events of that time need.
   int64_t flight_events = 0;
   // The age in seconds, 0.001 to 1e8, above which events are not kept. If more events come in this time than
   // flight_events allows, the oldest are removed earlier, and a warning in the recording says so. 0: no limit.

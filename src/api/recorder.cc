@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -43,6 +45,8 @@ constexpr int64_t kStopWait = 10 * kSecond;
 constexpr int64_t kQuietTime = kSecond;
 constexpr size_t kMaxLiveListed = size_t{1} << 22;
 constexpr size_t kMaxMarks = 100'000;
+constexpr size_t kMostUnflushed = size_t{1} << 22;  // events of a flight recording
+constexpr int64_t kMaxBufferBytes = int64_t{512} << 20;
 constexpr char kOldSuffix[] = ".old";
 
 absl::Status NoHostMemory() { return absl::ResourceExhaustedError("no recording: the host has no memory for it"); }
@@ -62,9 +66,10 @@ class Marks {
     names_.emplace_back(name);
     return names_.size();
   }
-  std::vector<std::string> All() {
+  // Returns the names of the marks from number `first` on.
+  std::vector<std::string> From(size_t first) {
     MutexLock hold(mutex_);
-    return names_;
+    return {names_.begin() + static_cast<std::ptrdiff_t>(std::min(first, names_.size())), names_.end()};
   }
 
  private:
@@ -76,9 +81,11 @@ Lazy<Marks> marks;
 // What is on in this process. A forked child begins with nothing on: the state belongs to the process `process`.
 std::atomic<pid_t> log_process{0};
 std::atomic<ProfilerImpl*> logged_profiler{nullptr};
-std::atomic<size_t> flight_buffers{0};  // 0: there is no flight recorder
-std::atomic<int64_t> flight_nanos{0};   // events that are older are not kept; 0: no limit
-std::atomic<int64_t> flight_knot{0};    // the first knot, in ticks and in nanoseconds
+// The process that has a flight recorder, and its number of buffers; 0: there is none.
+std::atomic<pid_t> flight_process{0};
+std::atomic<size_t> flight_buffers{0};
+std::atomic<int64_t> flight_nanos{0};  // events that are older are not kept; 0: no limit
+std::atomic<int64_t> flight_knot{0};   // the first knot, in ticks and in nanoseconds
 std::atomic<int64_t> flight_knot_nanos{0};
 std::atomic<int64_t> flight_start{0};  // the instant since which it is on, in ticks
 
@@ -125,20 +132,19 @@ std::atomic<pid_t> LogUse::user{0};
 // Switches the flight recorder on after a recording.
 void ResumeFlight(ProfilerImpl& profiler) {
   EventLog& log = profiler.ledger().log();
-  const size_t buffers = flight_buffers.load(std::memory_order_relaxed);
+  const size_t buffers = flight_process.load() == getpid() ? flight_buffers.load(std::memory_order_relaxed) : 0;
   if (buffers == 0 || !log.Allocate(buffers, flight_nanos.load(std::memory_order_relaxed))) return SetLogged(nullptr);
   flight_knot.store(log.clock().NowInOrder());
   flight_knot_nanos.store(EventClock::Monotonic());
-  const Mode mode = Mode::kRing;
-  flight_start.store(RecordingSource::ReadLedger(profiler, &mode).instant);
+  flight_start.store(profiler.ledger().SetLogMode(Mode::kRing));
   SetLogged(&profiler);
 }
 
-// Switches the log off and returns the instant.
-LedgerState SwitchOff(ProfilerImpl& profiler) {
-  const Mode off = Mode::kOff;
-  return RecordingSource::ReadLedger(profiler, &off);
-}
+// Switches the log off and returns the instant. Allocates no memory.
+int64_t SwitchOff(ProfilerImpl& profiler) { return profiler.ledger().SetLogMode(Mode::kOff); }
+
+// The process that has a recording in progress; 0: none.
+std::atomic<pid_t> recording_process{0};
 
 // A recording in progress. After Begin, its own thread uses it.
 class Recorder {
@@ -154,8 +160,9 @@ class Recorder {
 
   pid_t process() const { return process_; }
 
-  // Opens the file and switches the log on. The log's buffers are allocated.
-  absl::Status Begin();
+  // Opens the file and switches the log on. The log's buffers are allocated. kAlreadyExists: `must_be_new` is true, and
+  // the file exists.
+  absl::Status Begin(bool must_be_new);
   // Writes events until Stop is called.
   void Run();
   // Called by other threads: ends Run, and waits until it has ended. Returns false if that takes too long.
@@ -171,7 +178,7 @@ class Recorder {
   }
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
   // REQUIRES: is_done().
-  const absl::Status& status() const { return status_; }
+  absl::Status status() const { return has_memory_ ? status_ : NoHostMemory(); }
 
  private:
   // One file.
@@ -183,10 +190,11 @@ class Recorder {
     std::optional<LiveResolver> resolver;
     std::vector<RecordingTables::Live> listed;
     bool has_listed = false;
-    bool is_exact = true;  // no event was lost
+    bool is_exact = true;    // no event was lost
+    int64_t start_size = 0;  // in bytes, with the tables of the start
   };
 
-  absl::Status Open(File* file);
+  absl::Status Open(File* file, bool must_be_new);
   absl::Status BeginFile(File* file, const LedgerState& state);
   // Writes the events so far. Those after `split` go to `next`, if it is not null.
   absl::Status Round(File* next = nullptr, int64_t split = INT64_MAX);
@@ -198,10 +206,12 @@ class Recorder {
   absl::Status WriteSample();
   absl::Status End();
   absl::Status RunRounds();
+  // Prints the error with which the recording has ended, and the number of lost events.
+  void PrintEnd() const;
 
   ProfilerImpl& profiler_;
   Ledger& ledger_;
-  const std::string path_;
+  std::string path_;  // changes only in Begin
   const RecordingOptions options_;
   const pid_t process_ = getpid();
   TickConverter ticks_;
@@ -217,19 +227,25 @@ class Recorder {
   sem_t wakes_;
   std::atomic<bool> stops_{false};
   std::atomic<bool> is_done_{false};
+  bool has_memory_ = true;
   absl::Status status_;
 };
 
-absl::Status Recorder::Open(File* file) {
-  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path_);
+absl::Status Recorder::Open(File* file, bool must_be_new) {
+  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path_, must_be_new);
   if (!writer.ok()) return writer.status();
   file->writer = *std::move(writer);
   return absl::OkStatus();
 }
 
-absl::Status Recorder::Begin() {
+absl::Status Recorder::Begin(bool must_be_new) {
   file_ = std::make_unique<File>(profiler_);
-  if (absl::Status status = Open(file_.get()); !status.ok()) return status;
+  if (absl::Status status = Open(file_.get(), must_be_new); !status.ok()) return status;
+  // If the path is a symbolic link, the files of the recording lie where the link leads.
+  if (char* const real = realpath(path_.c_str(), nullptr); real != nullptr) {
+    const std::unique_ptr<char, decltype(&std::free)> owned(real, &std::free);
+    path_ = real;
+  }
   ticks_.AddKnot();
   const Mode mode = Mode::kStream;
   start_ = RecordingSource::ReadLedger(profiler_, &mode);
@@ -241,7 +257,9 @@ absl::Status Recorder::Begin() {
 absl::Status Recorder::BeginFile(File* file, const LedgerState& state) {
   file->resolver.emplace();
   file->source.Begin(state, ticks_.ToNanos(state.instant));
-  return file->writer->AddTables(file->source.tables());
+  absl::Status status = file->writer->AddTables(file->source.tables());
+  file->start_size = file->writer->size();
+  return status;
 }
 
 absl::Status Recorder::WriteEvents(File* file, RecordedEvent* events, size_t count) {
@@ -289,7 +307,7 @@ absl::Status Recorder::Round(File* next, int64_t split) {
   ticks_.AddKnot();
   for (File* file : {file_.get(), next}) {
     if (file == nullptr || list == nullptr) continue;
-    file->source.Update(marks.Get().All());
+    file->source.Update(marks.Get().From(file->source.tables().marks.size()));
     if (absl::Status status = file->writer->AddTables(file->source.tables()); !status.ok()) {
       ledger_.log().Return(list);
       return status;
@@ -318,7 +336,7 @@ void Recorder::ListLive() {
   file_->has_listed = true;
   if (!RecordingSource::ListLive(profiler_, kMaxLiveListed, &file_->listed)) {
     file_->resolver.reset();
-    file_->listed.clear();
+    file_->listed = {};
   }
 }
 
@@ -330,7 +348,10 @@ absl::Status Recorder::ResolveLive() {
   tables.live_is_complete = true;
   file_->resolver.reset();
   file_->listed = {};
-  return file_->writer->AddTables(tables);
+  const int64_t before = file_->writer->size();
+  absl::Status status = file_->writer->AddTables(tables);
+  file_->start_size += file_->writer->size() - before;
+  return status;
 }
 
 absl::Status Recorder::WriteSample() {
@@ -346,10 +367,11 @@ absl::Status Recorder::WriteSample() {
 absl::Status Recorder::NextFile() {
   const std::string old = path_ + kOldSuffix;
   if (rename(path_.c_str(), old.c_str()) != 0) {
-    return absl::InternalError("cannot rename " + path_ + " to " + old + ": " + std::to_string(errno));
+    const std::string problem = strerror(errno);
+    return absl::InternalError("cannot rename " + path_ + " to " + old + ": " + problem);
   }
   auto next = std::make_unique<File>(profiler_);
-  if (absl::Status status = Open(next.get()); !status.ok()) return status;
+  if (absl::Status status = Open(next.get(), /*must_be_new=*/false); !status.ok()) return status;
   const LedgerState state = RecordingSource::ReadLedger(profiler_, nullptr);
   ticks_.AddKnot();
   const int64_t time = ticks_.ToNanos(state.instant);
@@ -367,10 +389,10 @@ absl::Status Recorder::NextFile() {
 }
 
 absl::Status Recorder::End() {
-  const LedgerState state = SwitchOff(profiler_);
+  const int64_t instant = SwitchOff(profiler_);
   absl::Status status = Round();
   if (!status.ok()) return status;
-  written_until_ = ticks_.ToNanos(state.instant);
+  written_until_ = ticks_.ToNanos(instant);
   next_sample_ = 0;
   if (status = WriteSample(); !status.ok()) return status;
   return file_->writer->Finish(written_until_);
@@ -383,7 +405,10 @@ absl::Status Recorder::RunRounds() {
   while (!stops_.load(std::memory_order_acquire)) {
     if (absl::Status status = Round(); !status.ok()) return status;
     if (absl::Status status = WriteSample(); !status.ok()) return status;
-    const bool is_large = options_.max_bytes != 0 && file_->writer->size() >= options_.max_bytes / 2;
+    // A file has events of some size also if the tables of its start are large.
+    const int64_t size = file_->writer->size();
+    const bool is_large =
+        options_.max_bytes != 0 && size >= options_.max_bytes / 2 && size - file_->start_size >= options_.max_bytes / 4;
     const bool is_quiet = !file_->is_exact && EventClock::Monotonic() - last_loss_ > kQuietTime;
     if (is_large || is_quiet) {
       if (absl::Status status = NextFile(); !status.ok()) return status;
@@ -398,25 +423,37 @@ absl::Status Recorder::RunRounds() {
   return End();
 }
 
+void Recorder::PrintEnd() const {
+  if (!has_memory_) {
+    PrintMessage("hbmprof: the recording ", path_, " has ended: the host has no memory");
+  } else if (!status_.ok()) {
+    const absl::string_view why = status_.message();
+    PrintMessage("hbmprof: the recording has ended: ", std::string_view(why.data(), why.size()));
+  }
+  if (lost_events_ > 0) {
+    PrintMessage("hbmprof: the recording ", path_, " has lost ", std::to_string(lost_events_) + " events");
+  }
+}
+
 void Recorder::Run() {
   // Host memory that this thread allocates is not recorded, if the profiler records the host's allocator.
   const ReentryGuard guard;
   try {
     status_ = RunRounds();
-  } catch (const std::exception&) {
-    status_ = absl::ResourceExhaustedError("the recording " + path_ + " has ended: the host has no memory");
+  } catch (const std::bad_alloc&) {
+    has_memory_ = false;
   }
-  if (!status_.ok()) {
-    const absl::string_view why = status_.message();
-    PrintMessage("hbmprof: the recording has ended: ", std::string_view(why.data(), why.size()));
-    SwitchOff(profiler_);
-  }
-  if (lost_events_ > 0) {
-    PrintMessage("hbmprof: the recording ", path_, " has lost ", std::to_string(lost_events_) + " events");
+  // From here on nothing allocates memory, except to print.
+  if (!has_memory_ || !status_.ok()) SwitchOff(profiler_);
+  try {
+    PrintEnd();
+  } catch (const std::bad_alloc&) {
+    PrintMessage("hbmprof: a recording has ended, and the host has no memory to say why");
   }
   file_.reset();
   ledger_.log().Free();
   ResumeFlight(profiler_);
+  recording_process.store(0, std::memory_order_release);
   is_done_.store(true, std::memory_order_release);
 }
 
@@ -436,8 +473,8 @@ absl::Status Validate(const RecordingOptions& options) {
   if (options.max_bytes != 0 && options.max_bytes < 1 << 20) {
     return problem("max_bytes", options.max_bytes, "0 or at least 1048576");
   }
-  if (options.buffer_bytes < 2 << 20 || options.buffer_bytes > int64_t{16} << 30) {
-    return problem("buffer_bytes", options.buffer_bytes, "2097152 to 17179869184");
+  if (options.buffer_bytes < 2 << 20 || options.buffer_bytes > kMaxBufferBytes) {
+    return problem("buffer_bytes", options.buffer_bytes, "2097152 to 536870912");
   }
   if (options.sample_interval.count() < 10 || options.sample_interval.count() > 3'600'000) {
     return problem("sample_interval", options.sample_interval.count(), "10 to 3600000 milliseconds");
@@ -445,7 +482,8 @@ absl::Status Validate(const RecordingOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options) {
+absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
+                      bool must_be_new) {
   EventLog& log = profiler.ledger().log();
   Recorder* const before = recorder.load(std::memory_order_acquire);
   const bool is_own = before != nullptr && before->process() == getpid();
@@ -454,25 +492,31 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   }
   if (log.mode() == Mode::kRing) SwitchOff(profiler);
   if (log.mode() != Mode::kOff) {
-    return absl::FailedPreconditionError("StartRecording: this process was forked in a way that does not permit it");
+    return absl::FailedPreconditionError(
+        "StartRecording: this process is the child of a fork during which hbmprof could not take its locks; it cannot "
+        "be recorded");
   }
   log.Return(log.TakeFull());
   log.Free();
   log.clock().Choose();
-  if (!log.Allocate(static_cast<size_t>(options.buffer_bytes) / sizeof(EventBuffer))) {
+  // Each shard that is in use has a buffer.
+  const size_t least = size_t{2} * profiler.ledger().shard_count();
+  if (!log.Allocate(std::max(static_cast<size_t>(options.buffer_bytes) / sizeof(EventBuffer), least))) {
     ResumeFlight(profiler);
     return NoHostMemory();
   }
   auto own = std::make_unique<Recorder>(profiler, path, options);
-  absl::Status status = own->Begin();
+  absl::Status status = own->Begin(must_be_new);
   const auto run = [](void* argument) -> void* {
     static_cast<Recorder*>(argument)->Run();
     return nullptr;
   };
+  recording_process.store(getpid(), std::memory_order_release);
   if (status.ok() && !StartBackgroundThread(run, own.get())) {
     status = absl::ResourceExhaustedError("no recording: no thread can be started");
   }
   if (!status.ok()) {
+    recording_process.store(0, std::memory_order_release);
     SwitchOff(profiler);
     log.Return(log.TakeFull());
     log.Free();
@@ -490,39 +534,41 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
 struct FlightEvents {
   LedgerState state;
   int64_t start = 0;  // in ticks: all events after it are in the list
-  std::map<uint32_t, std::vector<RecordedEvent>> shards;
+  std::vector<std::vector<RecordedEvent>> shards;
   std::vector<RecordingTables::Live> listed;
   bool live_is_complete = true;
 };
 
-void Copy(const EventBuffer* list, FlightEvents* flight) {
-  for (; list != nullptr; list = list->next) {
-    std::vector<RecordedEvent>& events = flight->shards[list->shard];
-    events.insert(events.end(), list->events, list->events + list->count);
-  }
-}
-
-// Copies the events, of which the flight recorder keeps its own.
+// Copies the events of the flight recorder, which keeps them. Threads go on recording meanwhile. Throws std::bad_alloc.
 FlightEvents CopyFlight(ProfilerImpl& profiler) {
+  Ledger& ledger = profiler.ledger();
+  EventLog& log = ledger.log();
   FlightEvents flight;
-  EventLog& log = profiler.ledger().log();
   flight.state = RecordingSource::ReadLedger(profiler, nullptr);
-  profiler.ledger().CollectEvents();
-  EventBuffer* const before = log.TakeFull();
-  flight.start = std::max(log.removed_until(), flight_start.load());
   flight.live_is_complete = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
-  profiler.ledger().CollectEvents();
-  EventBuffer* const after = log.TakeFull();
-  flight.live_is_complete = flight.live_is_complete && log.removed_until() <= flight.start;
-  try {
-    Copy(before, &flight);
-    Copy(after, &flight);
-  } catch (const std::bad_alloc&) {
-    flight.shards.clear();
-    flight.start = INT64_MAX;
+  // First the events of the open buffers, then the buffers that were full at that time.
+  flight.shards.resize(ledger.shard_count());
+  std::vector<std::vector<RecordedEvent>> open(ledger.shard_count());
+  std::vector<uint64_t> serials(ledger.shard_count());
+  std::vector<RecordedEvent> events(EventBuffer::kEvents);
+  for (uint32_t shard = 0; shard < ledger.shard_count(); ++shard) {
+    const uint32_t count = ledger.CopyOpenEvents(shard, events.data(), &serials[shard]);
+    open[shard].assign(events.data(), events.data() + count);
   }
-  log.PutBack(after);
-  log.PutBack(before);
+  struct Unpinner {
+    ~Unpinner() { log.Unpin(); }
+    EventLog& log;
+  };
+  const Unpinner unpinner{log};
+  while (const EventBuffer* const buffer = log.PinNext()) {
+    if (buffer->serial > serials[buffer->shard]) continue;
+    std::vector<RecordedEvent>& copy = flight.shards[buffer->shard];
+    copy.insert(copy.end(), buffer->events, buffer->events + buffer->count);
+  }
+  flight.start = std::max(log.removed_until(), flight_start.load());
+  for (size_t shard = 0; shard < open.size(); ++shard) {
+    flight.shards[shard].insert(flight.shards[shard].end(), open[shard].begin(), open[shard].end());
+  }
   return flight;
 }
 
@@ -533,7 +579,7 @@ void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
   const auto has_new_peak = [&](AccountId account) {
     return state.accounts[static_cast<size_t>(account)].peak_time > flight->start;
   };
-  for (const auto& [shard, events] : flight->shards) {
+  for (const std::vector<RecordedEvent>& events : flight->shards) {
     for (size_t i = events.size(); i-- > 0;) {
       const bool is_last = !events[i].is_continued || i + 1 == events.size();
       if (events[i].time > state.instant) continue;
@@ -572,30 +618,55 @@ std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
   return text;
 }
 
-absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path) {
+// Writes the events with a flush after about kMostUnflushed of them, because a reader needs memory for those between
+// two flushes.
+absl::Status WriteFlightEvents(const std::vector<std::vector<RecordedEvent>>& shards, RecordingWriter& writer) {
+  constexpr size_t kEventsPerTime = 4096;
+  constexpr size_t kTimesPerFlush = kMostUnflushed / kEventsPerTime;
+  std::vector<int64_t> times;
+  for (const std::vector<RecordedEvent>& events : shards) {
+    for (size_t i = kEventsPerTime; i < events.size(); i += kEventsPerTime) times.push_back(events[i].time);
+  }
+  std::sort(times.begin(), times.end());
+  std::vector<size_t> written(shards.size());
+  for (size_t next = kTimesPerFlush;; next += kTimesPerFlush) {
+    const int64_t until = next < times.size() ? times[next] : INT64_MAX;
+    const auto is_later = [](int64_t time, const RecordedEvent& event) { return time < event.time; };
+    for (size_t shard = 0; shard < shards.size(); ++shard) {
+      const auto begin = shards[shard].begin() + static_cast<std::ptrdiff_t>(written[shard]);
+      const auto count = static_cast<size_t>(std::upper_bound(begin, shards[shard].end(), until, is_later) - begin);
+      if (count == 0) continue;
+      if (absl::Status status = writer.AddEvents(&*begin, count); !status.ok()) return status;
+      written[shard] += count;
+    }
+    if (until == INT64_MAX) return absl::OkStatus();
+    if (absl::Status status = writer.Flush(until); !status.ok()) return status;
+  }
+}
+
+absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, bool must_be_new) {
   FlightEvents flight = CopyFlight(profiler);
-  if (flight.start == INT64_MAX) return NoHostMemory();
   const int64_t end = flight.state.instant;
   TickConverter ticks(profiler.ledger().log().clock());
   ticks.AddKnot(flight_knot.load(), flight_knot_nanos.load());
   ticks.AddKnot();
   const std::string warning = LimitFlight(ticks, &flight);
   // Events that are not complete in the log: those up to the start.
-  for (auto& [shard, events] : flight.shards) {
+  for (std::vector<RecordedEvent>& events : flight.shards) {
     events.erase(std::remove_if(events.begin(), events.end(),
                                 [&](const RecordedEvent& event) { return event.time <= flight.start; }),
                  events.end());
   }
   UndoFlight(profiler, &flight);
   flight.state.unix_nanos -= ticks.ToNanos(end) - ticks.ToNanos(flight.start);
-  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path);
+  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path, must_be_new);
   if (!writer.ok()) return writer.status();
   RecordingSource source(profiler);
   source.Begin(flight.state, ticks.ToNanos(flight.start));
-  source.Update(marks.Get().All());
+  source.Update(marks.Get().From(0));
   if (!warning.empty()) source.tables().names.warnings.push_back(warning);
   LiveResolver resolver;
-  for (auto& [shard, events] : flight.shards) {
+  for (std::vector<RecordedEvent>& events : flight.shards) {
     for (const RecordedEvent& event : events) resolver.AddEvent(event);
     while (!events.empty() && events.back().time > end) events.pop_back();
     for (RecordedEvent& event : events) source.Translate(ticks, &event);
@@ -604,9 +675,7 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path) {
   source.tables().live_is_complete = flight.live_is_complete;
   const DriverSample sample = source.Sample();
   absl::Status status = (*writer)->AddTables(source.tables());
-  for (const auto& [shard, events] : flight.shards) {
-    if (status.ok()) status = (*writer)->AddEvents(events.data(), events.size());
-  }
+  if (status.ok()) status = WriteFlightEvents(flight.shards, **writer);
   if (status.ok()) status = (*writer)->AddSample(sample);
   if (status.ok()) status = (*writer)->Finish(ticks.ToNanos(end));
   return status;
@@ -614,17 +683,18 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path) {
 
 }  // namespace
 
-absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options) try {
+absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
+                           bool must_be_new) try {
   if (absl::Status status = Validate(options); !status.ok()) return status;
   const LogUse use;
   const ForkPause pause;
   const ReentryGuard guard;
-  return StartNow(profiler, path, options);
+  return StartNow(profiler, path, options, must_be_new);
 } catch (const std::exception&) {
   return NoHostMemory();
 }
 
-absl::Status StopRecorder() {
+absl::Status StopRecorder() try {
   const LogUse use;
   Recorder* const own = OwnRecorder();
   if (own == nullptr) return absl::FailedPreconditionError("StopRecording: there is no recording");
@@ -632,25 +702,23 @@ absl::Status StopRecorder() {
     return absl::DeadlineExceededError("StopRecording: the recording was not written within ten seconds");
   }
   recorder.store(nullptr, std::memory_order_release);
-  const absl::Status status = own->status();
-  delete own;
-  return status;
+  const std::unique_ptr<Recorder> owned(own);
+  return own->status();
+} catch (const std::bad_alloc&) {
+  return NoHostMemory();
 }
 
-bool IsRecorderRunning() {
-  const Recorder* const own = OwnRecorder();
-  return own != nullptr && !own->is_done();
-}
+bool IsRecorderRunning() { return recording_process.load(std::memory_order_acquire) == getpid(); }
 
 bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
   const LogUse use;
   const ForkPause pause;
   const ReentryGuard guard;
-  // Each shard that is in use has a buffer, which may be nearly empty.
-  constexpr size_t kSpareBuffers = 16;
   EventLog& log = profiler.ledger().log();
   log.clock().Choose();
-  flight_buffers.store(events / EventBuffer::kEvents + 1 + kSpareBuffers);
+  // Each shard that is in use has a buffer, which may be nearly empty. One more may be pinned.
+  flight_buffers.store(events / EventBuffer::kEvents + 2 + profiler.ledger().shard_count());
+  flight_process.store(getpid());
   flight_nanos.store(nanos);
   ResumeFlight(profiler);
   return log.mode() == Mode::kRing;
@@ -673,7 +741,7 @@ void StopFlightRecorder() {
   profiler.ledger().log().Free();
 }
 
-absl::Status WriteFlight(const std::string& path) try {
+absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
   const LogUse use;
   if (!IsFlightRecorderOn()) {
     return absl::FailedPreconditionError(
@@ -683,7 +751,7 @@ absl::Status WriteFlight(const std::string& path) try {
   }
   const ForkPause pause;
   const ReentryGuard guard;
-  return WriteFlightNow(*LoggedProfiler(), path);
+  return WriteFlightNow(*LoggedProfiler(), path, must_be_new);
 } catch (const std::exception&) {
   return NoHostMemory();
 }

@@ -16,7 +16,9 @@ namespace hbmprof::internal {
 // The functions below act on one profiler at a time: a process has one recording, or one flight recorder. Any thread
 // may call them, except where stated otherwise. Errors and effects of the first two are those of StartRecording and
 // StopRecording (hbmprof/recording.h); `path` is the file itself, without patterns. They do not throw.
-absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options);
+// `must_be_new`: kAlreadyExists if the file exists.
+absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
+                           bool must_be_new = false);
 absl::Status StopRecorder();
 // Returns whether a recording of this process is in progress.
 bool IsRecorderRunning();
@@ -25,10 +27,11 @@ bool IsRecorderRunning();
 // not kept; 0: no limit. It pauses during a recording. Returns false if the host has no memory. REQUIRES: neither is
 // on.
 bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos);
-// Switches it off. Does nothing if it is off.
+// Switches it off. Does nothing if it is off. For tests. REQUIRES: no recording is in progress.
 void StopFlightRecorder();
 bool IsFlightRecorderOn();
-absl::Status WriteFlight(const std::string& path);
+// As SaveFlightRecording. `must_be_new`: kAlreadyExists if the file exists.
+absl::Status WriteFlight(const std::string& path, bool must_be_new = false);
 
 // The calling thread's snapshots between the two calls are marks with the name `name` in the recording or the flight
 // recorder of this copy of the library. BeginMark may throw std::bad_alloc.

@@ -42,16 +42,21 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-// Returns the file that the pattern names. `must_be_new`: also a name without "%n" is that of a file that does not
-// exist.
-absl::StatusOr<std::string> FileOf(std::string_view path, bool must_be_new) {
+// Calls use(name, must_be_new) with the name of the file for the pattern `path`, and returns its result. If the pattern
+// has "%n" or `must_be_new` is true, the file must be a new one: after kAlreadyExists it is called with the next name.
+// For a pattern without "%n", a number is added if necessary.
+template <typename Use>
+absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
   const OutputPattern pattern(path);
+  must_be_new = must_be_new || pattern.has_number();
   for (int i = 0; i < kMostNames; ++i) {
     std::string name = pattern.Path(pattern.has_number() ? NextOutputNumber() : 0);
     if (i > 0 && !pattern.has_number()) name += "." + std::to_string(i);
-    if ((!pattern.has_number() && !must_be_new) || !Exists(name)) return name;
+    if (must_be_new && Exists(name)) continue;
+    const absl::Status status = use(name, must_be_new);
+    if (!must_be_new || !absl::IsAlreadyExists(status)) return status;
   }
-  return absl::AlreadyExistsError(std::string("no recording: all names for ").append(path).append(" exist"));
+  return absl::AlreadyExistsError(std::string("all names for ").append(path).append(" exist"));
 }
 
 // Returns the profiler of the injected library that Profiler::Default() has joined; null if it has joined none.
@@ -68,9 +73,9 @@ absl::StatusOr<ProfilerImpl*> OwnProfiler(const char* caller) {
 absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptions& options) {
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
   if (!profiler.ok()) return profiler.status();
-  const absl::StatusOr<std::string> file = FileOf(path, must_be_new);
-  if (!file.ok()) return file.status();
-  const absl::Status status = StartRecorder(**profiler, *file, options);
+  const absl::Status status = WithFile(path, must_be_new, [&](const std::string& name, bool is_new) {
+    return StartRecorder(**profiler, name, options, is_new);
+  });
   if (!status.ok()) return status;
   static std::atomic<bool> is_registered{false};
   if (!is_registered.exchange(true)) std::atexit(&StopRecordingAtExit);
@@ -83,7 +88,7 @@ absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptio
 enum class LogState : int { kUnknown, kOff, kOn };
 std::atomic<LogState> log_state{LogState::kUnknown};
 
-// The bytes in use in the last line of each device and memory space.
+// The bytes of device memory in use in the last line of each device.
 struct LastLines {
   Mutex mutex;
   std::map<std::string, int64_t> in_use ABSL_GUARDED_BY(mutex);
@@ -218,8 +223,7 @@ absl::Status SaveFlightRecording(std::string_view path) try {
   if (joined != nullptr) return internal::Joined(*joined).SaveFlightRecording(path);
   const absl::StatusOr<internal::ProfilerImpl*> profiler = internal::OwnProfiler("SaveFlightRecording");
   if (!profiler.ok()) return profiler.status();
-  const absl::StatusOr<std::string> file = internal::FileOf(path, /*must_be_new=*/false);
-  return file.ok() ? internal::WriteFlight(*file) : file.status();
+  return internal::WithFile(path, /*must_be_new=*/false, &internal::WriteFlight);
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("no recording: the host has no memory for it");
 }

@@ -26,7 +26,7 @@ class TickConverter {
   void AddKnot(int64_t ticks, int64_t nanos);
   // Reads both clocks. Two knots must be added before ToNanos, the last one after the times that are converted.
   void AddKnot();
-  // REQUIRES: `ticks` is not earlier than the knot before the last two.
+  // REQUIRES: `ticks` is not earlier than the fourth-last knot (the first one, if there are fewer).
   int64_t ToNanos(int64_t ticks) const;
   // The reverse. REQUIRES: `nanos` is not earlier than the knot before the last one.
   int64_t ToTicks(int64_t nanos) const;
@@ -37,7 +37,8 @@ class TickConverter {
     int64_t nanos = 0;
   };
   const EventClock& clock_;
-  Knot knots_[3];
+  static constexpr int kKnots = 4;
+  Knot knots_[kKnots];
   int count_ = 0;
 };
 
@@ -62,8 +63,9 @@ class RecordingSource {
 
   // Fills the tables with the state at the start. `time`: of `state`, in nanoseconds.
   void Begin(const LedgerState& state, int64_t time);
-  // Adds the sites, stacks, names, allocators and named frames that exist now, the marks `marks`, and the threads that
-  // were numbered. Must be called after the events that refer to them were taken from the log.
+  // Adds the sites, stacks, names, allocators and named frames that exist now, the marks `marks`, which the
+  // tables do not have, and the threads that were numbered. Must be called after the events that refer to them were
+  // taken from the log.
   void Update(const std::vector<std::string>& marks);
   // Makes a raw event refer to the tables. Must be called after Update.
   void Translate(const TickConverter& ticks, RecordedEvent* event);

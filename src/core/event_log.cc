@@ -59,8 +59,10 @@ bool EventLog::Allocate(size_t count, int64_t ring_nanos) {
   if (memory_ == nullptr) return false;
   count_ = count;
   ring_nanos_ = ring_nanos;
+  List empty;
+  for (size_t i = 0; i < count; ++i) empty.Append(&memory_[i]);
   SpinLockHolder hold(lock_);
-  for (size_t i = 0; i < count; ++i) empty_.Append(&memory_[i]);
+  empty_ = empty;
   lost_ = {};
   removed_until_ = 0;
   return true;
@@ -73,9 +75,11 @@ void EventLog::FreeMemory() {
 }
 
 void EventLog::Free() {
-  SpinLockHolder hold(lock_);
-  empty_ = {};
-  full_ = {};
+  {
+    SpinLockHolder hold(lock_);
+    empty_ = {};
+    full_ = {};
+  }
   FreeMemory();
 }
 
@@ -83,13 +87,23 @@ bool EventLog::HasOldBuffer() const {
   return ring_nanos_ != 0 && full_.first != nullptr && EventClock::Monotonic() - full_.first->closed_at > ring_nanos_;
 }
 
+EventBuffer* EventLog::TakeOldest() {
+  EventBuffer* const first = full_.first;
+  if (first == nullptr || first != pinned_) return full_.TakeFirst();
+  EventBuffer* const second = first->next;
+  if (second == nullptr) return nullptr;
+  first->next = second->next;
+  if (full_.last == second) full_.last = first;
+  return second;
+}
+
 void EventLog::Open(uint32_t shard, ShardLog* log, RecordedEvent** next) {
   EventBuffer* buffer = nullptr;
   {
     SpinLockHolder hold(lock_);
     if (!HasOldBuffer()) buffer = empty_.TakeFirst();
-    if (buffer == nullptr && mode_ == Mode::kRing) {
-      buffer = full_.TakeFirst();
+    if (buffer == nullptr && mode() == Mode::kRing) {
+      buffer = TakeOldest();
       if (buffer != nullptr) removed_until_ = std::max(removed_until_, buffer->events[buffer->count - 1].time);
     }
   }
@@ -111,6 +125,7 @@ void EventLog::Close(ShardLog* log, const RecordedEvent* next) {
   buffer->count = static_cast<uint32_t>(next - buffer->events);
   if (ring_nanos_ != 0) buffer->closed_at = EventClock::Monotonic();
   SpinLockHolder hold(lock_);
+  if (buffer->count != 0) buffer->serial = ++last_serial_;
   (buffer->count == 0 ? empty_ : full_).Append(buffer);
 }
 
@@ -141,14 +156,20 @@ void EventLog::Return(EventBuffer* list) {
   }
 }
 
-void EventLog::PutBack(EventBuffer* list) {
-  if (list == nullptr) return;
-  EventBuffer* last = list;
-  while (last->next != nullptr) last = last->next;
+const EventBuffer* EventLog::PinNext() {
   SpinLockHolder hold(lock_);
-  last->next = full_.first;
-  full_.first = list;
-  if (full_.last == nullptr) full_.last = last;
+  pinned_ = pinned_ == nullptr ? full_.first : pinned_->next;
+  return pinned_;
+}
+
+void EventLog::Unpin() {
+  SpinLockHolder hold(lock_);
+  pinned_ = nullptr;
+}
+
+uint64_t EventLog::last_serial() const {
+  SpinLockHolder hold(lock_);
+  return last_serial_;
 }
 
 LostTimes EventLog::TakeLost() {
@@ -184,9 +205,10 @@ void EventLog::RenumberThreadInChild() {
 
 void EventLog::ClearInChild() {
   RenumberThreadInChild();
-  mode_ = Mode::kOff;
+  SetMode(Mode::kOff);
   empty_ = {};
   full_ = {};
+  pinned_ = nullptr;
   lost_ = {};
   FreeMemory();
 }

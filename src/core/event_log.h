@@ -5,12 +5,13 @@
 // full buffers, and the shard gets an empty one. The recorder takes the full buffers, writes them to a file and returns
 // them. If there is no empty buffer, the log does one of two things:
 // - kStream: the shard's events are lost, and counted, until a buffer is returned.
-// - kRing: the oldest full buffer is emptied and used again. This is the flight recorder. If the ring has a time limit,
-// a
-//   full buffer that is older than this is used again even before an empty one, so that less memory is touched.
+// - kRing: the oldest full buffer is emptied and used again; if there is none, the shard's events are lost. This is the
+//   flight recorder. If the ring has a time limit, a full buffer that is older than this is used again even before an
+//   empty one, so that less memory is touched.
 //
-// Nothing here allocates memory while events are written, and no system call is made. `lock_` is held for about ten
-// instructions and, if the ring has a time limit, for one reading of the clock.
+// Nothing here allocates memory while events are written. A thread makes a system call at its first event (gettid).
+// Where the kernel does not let programs read the clock, each reading is one, too. A thread that writes events holds
+// `lock_` for about ten instructions and, if the ring has a time limit, for one reading of the clock.
 //
 // The times of the events of one shard never decrease. If an event holds the locks of several shards, its time is later
 // than those of all events that these shards have, and earlier than those of all that follow there (TimeOfInstant). So
@@ -83,7 +84,7 @@ struct EventBuffer {
   uint32_t count;  // of events; set when the buffer leaves the shard
   // In a ring with a time limit: CLOCK_MONOTONIC in nanoseconds when the buffer left the shard. No event is later.
   int64_t closed_at;
-  uint64_t reserved;
+  uint64_t serial;  // the number of the buffer among those that became full
   RecordedEvent events[kEvents];
 };
 static_assert(sizeof(EventBuffer) == 64 << 10);
@@ -120,9 +121,9 @@ class EventLog {
 
   EventClock& clock() { return clock_; }
   const EventClock& clock() const { return clock_; }
-  Mode mode() const { return mode_; }
+  Mode mode() const { return mode_.load(std::memory_order_relaxed); }
   // Sets the mode. All shards' locks are held.
-  void SetMode(Mode mode) { mode_ = mode; }
+  void SetMode(Mode mode) { mode_.store(mode, std::memory_order_relaxed); }
 
   // Writes an event. `*next` is the shard's next space. The shard's lock is held.
   void Write(const RecordedEvent& event, uint32_t shard, ShardLog* log, RecordedEvent** next) {
@@ -145,11 +146,16 @@ class EventLog {
   EventBuffer* TakeFull();
   // Returns a list of buffers, which become empty.
   void Return(EventBuffer* list);
-  // Returns a list of TakeFull, in the same order, which becomes the oldest part of the full buffers. For kRing.
-  void PutBack(EventBuffer* list);
+  // For kRing: visits the full buffers while events are written. Returns the oldest full buffer at the first call, then
+  // the next one at each call, and null after the last one. The buffer that was returned is not used again until the
+  // next call or Unpin. One thread at a time.
+  const EventBuffer* PinNext();
+  void Unpin();
+  // Returns the serial number of the last buffer that became full; 0 if there was none.
+  uint64_t last_serial() const;
   // Returns the events that were lost since the last call.
   LostTimes TakeLost();
-  // In kRing: the time of the last event that was removed. All events after it are in the log.
+  // In kRing: the time of the last event that was removed or lost. All events after it are in the log.
   int64_t removed_until() const;
 
   // The thread that has this number in RecordedEvent::thread: its id as gettid(2) returns it; 0 if none has it.
@@ -193,15 +199,19 @@ class EventLog {
   void FreeMemory();
   // Returns whether the oldest full buffer is older than the time limit of the ring.
   bool HasOldBuffer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  // Removes and returns the oldest full buffer that is not pinned; null if there is none.
+  EventBuffer* TakeOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
   EventClock clock_;
-  Mode mode_ = Mode::kOff;
+  std::atomic<Mode> mode_{Mode::kOff};
   int64_t ring_nanos_ = 0;
   EventBuffer* memory_ = nullptr;
   size_t count_ = 0;
   mutable SpinLock lock_;
   List empty_ ABSL_GUARDED_BY(lock_);
   List full_ ABSL_GUARDED_BY(lock_);
+  EventBuffer* pinned_ ABSL_GUARDED_BY(lock_) = nullptr;  // in full_
+  uint64_t last_serial_ ABSL_GUARDED_BY(lock_) = 0;
   LostTimes lost_ ABSL_GUARDED_BY(lock_);
   int64_t removed_until_ ABSL_GUARDED_BY(lock_) = 0;
 };

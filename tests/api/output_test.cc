@@ -107,6 +107,20 @@ TEST_F(OutputTest, ExecCompletesTheRecording) {
   EXPECT_EQ((*reader)->event_count(), 1);
 }
 
+TEST_F(OutputTest, ProcessesThatStartTogetherHaveTheirOwnRecordings) {
+  const std::string command = "for i in 1 2 3 4 5 6 7 8; do " + std::string(kProgram) + " leak & done; wait";
+  const CommandResult run = RunCommand({"sh", "-c", command}, {"HBMPROF_RECORD=" + Path("r.hbmrec")});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const std::vector<std::string> names = NamesIn(directory_);
+  EXPECT_THAT(names, SizeIs(8));
+  for (const std::string& name : names) {
+    const auto reader = hbmprof::internal::RecordingReader::Open(Path(name));
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    EXPECT_TRUE((*reader)->is_complete()) << name;
+    EXPECT_EQ((*reader)->event_count(), 1) << name;
+  }
+}
+
 TEST_F(OutputTest, TheProfileAtTheEndHasAFlightRecording) {
   const std::vector<std::string> environment = {Output("a.pb.gz"), "HBMPROF_OUTPUT_ON_SIGNALS=1",
                                                 "HBMPROF_FLIGHT_SECONDS=60"};

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -294,6 +295,46 @@ TEST_F(FlightTest, SaysIfTheLastSecondsHaveTooManyEvents) {
   ASSERT_EQ(reader->tables().names.warnings.size(), 1u);
   EXPECT_EQ(reader->tables().names.warnings[0].find("The flight recorder has only the last "), 0u);
   EXPECT_NE(reader->tables().names.warnings[0].find(" of 1e+03 seconds"), std::string::npos);
+}
+
+TEST_F(FlightTest, SavesDoNotRemoveEventsWhileThreadsRecord) {
+  constexpr int kEvents = 20'000;
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), kEvents, /*nanos=*/0));
+  Profiler& profiler = Profiler::Default();
+  const DeviceId device = profiler.Device("sim:0");
+  const auto record = [&](uint64_t thread, uint64_t i) {
+    const BufferId id((thread << 41) + i % 16 * kBytes);
+    profiler.RecordAlloc(id, kBytes, {device});
+    profiler.RecordFree(id);
+  };
+  for (uint64_t i = 0; i < 10 * kEvents; ++i) record(9, i);  // all buffers of the ring are full
+  Allocate(5);
+  std::atomic<bool> ends{false};
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 1; thread <= 3; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (uint64_t i = 0; !ends; ++i) {
+        record(thread, i);
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+    });
+  }
+  for (const char* name : {"a.hbmrec", "b.hbmrec", "c.hbmrec"}) {
+    const std::unique_ptr<RecordingReader> reader = Save(name);
+    ASSERT_NE(reader, nullptr);
+    EXPECT_GE(reader->event_count(), kEvents) << name;
+    EXPECT_TRUE(reader->tables().live_is_complete) << name;
+    EXPECT_EQ(reader->problem(), "") << name;
+    internal::RecordingState state(reader->tables());
+    RecordedEvent event;
+    while (reader->Next(&event)) state.Apply(event);
+    int kept = 0;
+    for (const auto& [id, buffer] : state.live()) kept += id >= uint64_t{1} << 40 && id < uint64_t{1} << 41 ? 1 : 0;
+    EXPECT_EQ(kept, 5) << name;
+    EXPECT_LE(state.bytes_in_use(0), (5 + 3) * kBytes) << name;
+  }
+  ends = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(FlightTest, BeginsAnewAfterARecording) {

@@ -302,7 +302,8 @@ class RecordingExactness : public ::testing::Test {
   RecordingOptions Options() const {
     RecordingOptions options;
     options.max_bytes = 0;
-    options.buffer_bytes = std::max<int64_t>(Events() * 2 * int64_t{sizeof(RecordedEvent)}, 16 << 20);
+    options.buffer_bytes =
+        std::clamp<int64_t>(Events() * 2 * int64_t{sizeof(RecordedEvent)}, 16 << 20, int64_t{512} << 20);
     options.sample_interval = std::chrono::milliseconds(10);
     return options;
   }
