@@ -1,6 +1,7 @@
 // Recordings of Profiler::Default() through the public functions, read back from their files.
 #include "src/api/recorder.h"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,8 +9,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -193,8 +196,13 @@ TEST_F(RecordingTest, ErrorOfTheFileStartsNothing) {
 TEST_F(RecordingTest, SizeIsBounded) {
   RecordingOptions options;
   options.max_bytes = 1 << 20;
-  const std::string path = directory_ + "/a.hbmrec";
-  ASSERT_TRUE(StartRecording(path, options).ok());
+  // Through a link: both files lie where the link leads.
+  ASSERT_EQ(mkdir((directory_ + "/data").c_str(), 0700), 0);
+  const std::string path = directory_ + "/data/a.hbmrec";
+  std::ofstream(path) << "an older file";
+  const std::string link = directory_ + "/link.hbmrec";
+  ASSERT_EQ(symlink(path.c_str(), link.c_str()), 0);
+  ASSERT_TRUE(StartRecording(link, options).ok());
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device("sim:0");
   FILE* old = nullptr;
@@ -215,6 +223,25 @@ TEST_F(RecordingTest, SizeIsBounded) {
   EXPECT_TRUE(now->is_complete());
   EXPECT_FALSE(now->tables().names.warnings.empty());
   EXPECT_EQ(before->end_time(), now->tables().start_time);
+  EXPECT_EQ(unlink((link + ".old").c_str()), -1);
+}
+
+TEST_F(RecordingTest, LargeTablesAtTheStartDoNotFillTheFile) {
+  Profiler& profiler = Profiler::Default();
+  const DeviceId device = profiler.Device("sim:0");
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 200'000; ++i) profiler.RecordAlloc(BufferId(random() >> 20 | 4096), random() % 99, {device});
+  RecordingOptions options;
+  options.max_bytes = 1 << 20;
+  ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec", options).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  Allocate(1);
+  ASSERT_TRUE(StopRecording().ok());
+  const std::unique_ptr<RecordingReader> reader = Open(directory_ + "/a.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  EXPECT_TRUE(reader->tables().names.warnings.empty()) << "no new file has begun";
+  EXPECT_GT(reader->tables().live.size(), 190'000u);
+  EXPECT_EQ(Count(*reader, RecordedKind::kAlloc), 1);
 }
 
 TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
@@ -351,6 +378,22 @@ TEST_F(FlightTest, BeginsAnewAfterARecording) {
   EXPECT_EQ(Count(*flight, RecordedKind::kAlloc), 4);
   EXPECT_EQ(flight->tables().live.size(), 5u);
   EXPECT_GE(flight->tables().start_time, recording->end_time()) << "it has no events of the recording";
+}
+
+TEST_F(FlightTest, AForkedChildHasNone) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the child of a process with threads uses malloc and starts a thread";
+#endif
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 100'000, /*nanos=*/0));
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool records = StartRecording(directory_ + "/child.hbmrec").ok() && StopRecording().ok();
+    const absl::Status flight = SaveFlightRecording(directory_ + "/flight.hbmrec");
+    _exit(records && flight.code() == absl::StatusCode::kFailedPrecondition ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace
