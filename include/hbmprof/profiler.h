@@ -289,7 +289,7 @@ class Profiler {
   // Returns the live buffer that contains `address`, such as the address in a device's error message. If several
   // contain it, returns the innermost one: a block rather than its segment. No value if there is none, if `address` is
   // a handle, or if called inside the profiler. Buffers of 0 bytes contain no address. A buffer that is live during the
-  // whole call is found. Visits all live records, about 10 ns each; other threads record meanwhile. Do not call it in
+  // whole call is found. Visits all live records, about 30 ns each; other threads record meanwhile. Do not call it in
   // signal handlers.
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
 

@@ -37,7 +37,7 @@ using Mode = EventLog::Mode;
 
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kSecond = 1000 * kMillisecond;
-// The time between two rounds: short while buffers fill.
+// The pause after a round: kShortWait if the round found a full buffer, otherwise kLongWait.
 constexpr int64_t kShortWait = 5 * kMillisecond;
 constexpr int64_t kLongWait = 50 * kMillisecond;
 constexpr int64_t kStopWait = 10 * kSecond;
@@ -49,7 +49,7 @@ constexpr size_t kMostUnflushed = size_t{1} << 22;  // events of a flight record
 constexpr int64_t kMaxBufferBytes = int64_t{512} << 20;
 constexpr char kOldSuffix[] = ".old";
 
-absl::Status NoHostMemory() { return absl::ResourceExhaustedError("no recording: the host has no memory for it"); }
+absl::Status NoHostMemory() { return absl::ResourceExhaustedError("the host has no memory for the recording"); }
 
 void Sleep(int64_t nanoseconds) {
   timespec time = {nanoseconds / kSecond, nanoseconds % kSecond};
@@ -78,14 +78,14 @@ class Marks {
 };
 Lazy<Marks> marks;
 
-// What is on in this process. A forked child begins with nothing on: the state belongs to the process `process`.
+// The profiler whose log is on in the process `log_process`. In a forked child, nothing is on.
 std::atomic<pid_t> log_process{0};
 std::atomic<ProfilerImpl*> logged_profiler{nullptr};
 // The process that has a flight recorder, and its number of buffers; 0: there is none.
 std::atomic<pid_t> flight_process{0};
 std::atomic<size_t> flight_buffers{0};
 std::atomic<int64_t> flight_nanos{0};  // events that are older are not kept; 0: no limit
-std::atomic<int64_t> flight_knot{0};   // the first knot, in ticks and in nanoseconds
+std::atomic<int64_t> flight_knot{0};   // the time at which the flight recorder was started, in ticks and in nanoseconds
 std::atomic<int64_t> flight_knot_nanos{0};
 std::atomic<int64_t> flight_start{0};  // the instant since which it is on, in ticks
 
@@ -108,7 +108,8 @@ void SetLogged(ProfilerImpl* profiler) {
   tags_observer.store(profiler == nullptr ? nullptr : &ObserveTags, std::memory_order_relaxed);
 }
 
-// One user of the event log at a time: the thread that starts or stops it, or that copies the flight recorder's events.
+// While an object exists, its thread is the only one that starts or stops the log or copies the events of the flight
+// recorder.
 class LogUse {
  public:
   LogUse() {
@@ -129,7 +130,8 @@ class LogUse {
 };
 std::atomic<pid_t> LogUse::user{0};
 
-// Switches the flight recorder on after a recording.
+// Switches the flight recorder on if it is wanted (at its start, and after each recording). Otherwise records that no
+// log is on.
 void ResumeFlight(ProfilerImpl& profiler) {
   EventLog& log = profiler.ledger().log();
   const size_t buffers = flight_process.load() == getpid() ? flight_buffers.load(std::memory_order_relaxed) : 0;
@@ -140,13 +142,14 @@ void ResumeFlight(ProfilerImpl& profiler) {
   SetLogged(&profiler);
 }
 
-// Switches the log off and returns the instant. Allocates no memory.
+// Switches the log off, and returns the instant. Allocates no memory.
 int64_t SwitchOff(ProfilerImpl& profiler) { return profiler.ledger().SetLogMode(Mode::kOff); }
 
 // The process that has a recording in progress; 0: none.
 std::atomic<pid_t> recording_process{0};
 
-// A recording in progress. After Begin, its own thread uses it.
+// A recording in progress. After Begin, only the thread of the recording uses it, except for the methods that other
+// threads may call.
 class Recorder {
  public:
   Recorder(ProfilerImpl& profiler, std::string path, const RecordingOptions& options)
@@ -186,7 +189,8 @@ class Recorder {
     explicit File(ProfilerImpl& profiler) : source(profiler) {}
     std::unique_ptr<RecordingWriter> writer;
     RecordingSource source;
-    // Until the live buffers of the start are known: the events, and the live table's list.
+    // Used until the live buffers at the start of the file are known: `resolver` has the events since the start,
+    // `listed` the live table.
     std::optional<LiveResolver> resolver;
     std::vector<RecordingTables::Live> listed;
     bool has_listed = false;
@@ -196,7 +200,7 @@ class Recorder {
 
   absl::Status Open(File* file, bool must_be_new);
   absl::Status BeginFile(File* file, const LedgerState& state);
-  // Writes the events so far. Those after `split` go to `next`, if it is not null.
+  // Writes the events that the log has. If `next` is not null, events later than `split` are written to `next`.
   absl::Status Round(File* next = nullptr, int64_t split = INT64_MAX);
   absl::Status WriteBuffers(EventBuffer* list, File* next, int64_t split);
   absl::Status WriteEvents(File* file, RecordedEvent* events, size_t count);
@@ -316,7 +320,8 @@ absl::Status Recorder::Round(File* next, int64_t split) {
   absl::Status status = WriteBuffers(list, next, split);
   if (lost.count > 0) {
     if (lost_events_ == 0) {
-      PrintMessage("hbmprof: the recording ", path_, " loses events: they come faster than they are written");
+      PrintMessage("hbmprof: the recording ", path_,
+                   " loses events, because they are recorded faster than they can be written");
     }
     lost_events_ += lost.count;
     last_loss_ = EventClock::Monotonic();
@@ -513,7 +518,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   };
   recording_process.store(getpid(), std::memory_order_release);
   if (status.ok() && !StartBackgroundThread(run, own.get())) {
-    status = absl::ResourceExhaustedError("no recording: no thread can be started");
+    status = absl::ResourceExhaustedError("no thread can be started for the recording");
   }
   if (!status.ok()) {
     recording_process.store(0, std::memory_order_release);
@@ -572,8 +577,8 @@ FlightEvents CopyFlight(ProfilerImpl& profiler) {
   return flight;
 }
 
-// Undoes the events between the start and the instant. The peak of an account that was reached after the start is not
-// known at the start: there it is the bytes in use.
+// Undoes the events between the start and the instant. If the peak of an account was reached after the start, the
+// earlier peak is not known. Then the peak at the start is set to the bytes in use at the start.
 void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
   LedgerState& state = flight->state;
   const auto has_new_peak = [&](AccountId account) {
@@ -651,7 +656,7 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
   ticks.AddKnot(flight_knot.load(), flight_knot_nanos.load());
   ticks.AddKnot();
   const std::string warning = LimitFlight(ticks, &flight);
-  // Events that are not complete in the log: those up to the start.
+  // Removes the events up to the start: some of the events of that time are no longer in the log.
   for (std::vector<RecordedEvent>& events : flight.shards) {
     events.erase(std::remove_if(events.begin(), events.end(),
                                 [&](const RecordedEvent& event) { return event.time <= flight.start; }),
@@ -745,7 +750,7 @@ absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
   const LogUse use;
   if (!IsFlightRecorderOn()) {
     return absl::FailedPreconditionError(
-        IsRecorderRunning() ? "SaveFlightRecording: the recording in progress has the events"
+        IsRecorderRunning() ? "SaveFlightRecording: a recording is in progress; it contains the events"
                             : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS or "
                               "HBMPROF_FLIGHT_SECONDS=SECONDS)");
   }

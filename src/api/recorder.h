@@ -1,4 +1,5 @@
-// Recorder: writes the event log of a profiler to a recording. FlightRecorder functions: the log as a ring in memory.
+// StartRecorder and the functions after it: write the event log of a profiler to a recording. StartFlightRecorder and
+// the functions after it: keep the last events in memory.
 #ifndef HBMPROF_SRC_API_RECORDER_H_
 #define HBMPROF_SRC_API_RECORDER_H_
 
@@ -13,10 +14,10 @@
 
 namespace hbmprof::internal {
 
-// The functions below act on one profiler at a time: a process has one recording, or one flight recorder. Any thread
-// may call them, except where stated otherwise. Errors and effects of the first two are those of StartRecording and
-// StopRecording (hbmprof/recording.h); `path` is the file itself, without patterns. They do not throw.
-// `must_be_new`: kAlreadyExists if the file exists.
+// The functions below act on one profiler at a time: at any time, a process has at most one recording or one flight
+// recorder that is on. Any thread may call them, except where stated otherwise. StartRecorder and StopRecorder have the
+// effects and errors of StartRecording and StopRecording (hbmprof/recording.h). `path` is the name of the file; it has
+// no patterns. Neither throws. `must_be_new`: kAlreadyExists if the file exists.
 absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
                            bool must_be_new = false);
 absl::Status StopRecorder();
@@ -24,8 +25,8 @@ absl::Status StopRecorder();
 bool IsRecorderRunning();
 
 // Switches the flight recorder on, with space for `events` events. Events that are older than `nanos` nanoseconds are
-// not kept; 0: no limit. It pauses during a recording. Returns false if the host has no memory. REQUIRES: neither is
-// on.
+// not kept; 0: no limit. It pauses during a recording. Returns false if the host has no memory. REQUIRES: no recording
+// is in progress, and the flight recorder is off.
 bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos);
 // Switches it off. Does nothing if it is off. For tests. REQUIRES: no recording is in progress.
 void StopFlightRecorder();

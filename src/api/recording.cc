@@ -160,7 +160,8 @@ void WriteLine(const std::string& log, const std::string& line) {
 void StartRecordingOfOptions(const DefaultOptions& options) {
   const bool has_flight = options.flight_events > 0 || options.flight_seconds > 0;
   if (options.record.empty() && !has_flight) return;
-  // In a program that has joined the injected library, that library reads the same variables.
+  // If the program has joined the injected library, the injected library starts the recording: it reads the same
+  // variables.
   if (JoinedByDefault() != nullptr) return;
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
   if (!profiler.ok()) return;
@@ -208,14 +209,14 @@ absl::Status StartRecording(std::string_view path, const RecordingOptions& optio
   if (joined != nullptr) return internal::Joined(*joined).StartRecording(path, options);
   return internal::Start(path, /*must_be_new=*/false, options);
 } catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("no recording: the host has no memory for it");
+  return absl::ResourceExhaustedError("the host has no memory for the recording");
 }
 
 absl::Status StopRecording() try {
   const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
   return joined != nullptr ? internal::Joined(*joined).StopRecording() : internal::StopRecorder();
 } catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("no recording: the host has no memory for it");
+  return absl::ResourceExhaustedError("the host has no memory for the recording");
 }
 
 absl::Status SaveFlightRecording(std::string_view path) try {
@@ -225,7 +226,7 @@ absl::Status SaveFlightRecording(std::string_view path) try {
   if (!profiler.ok()) return profiler.status();
   return internal::WithFile(path, /*must_be_new=*/false, &internal::WriteFlight);
 } catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("no recording: the host has no memory for it");
+  return absl::ResourceExhaustedError("the host has no memory for the recording");
 }
 
 void LogMemory(std::string_view label) {

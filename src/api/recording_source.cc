@@ -20,7 +20,7 @@ namespace hbmprof::internal {
 
 void TickConverter::AddKnot() {
   if (!clock_.uses_counter()) return;
-  // The counter is read before and after the clock. The attempt that took the shortest time counts.
+  // The counter is read before and after the clock. The attempt with the shortest time between the two reads is used.
   constexpr int kAttempts = 5;
   int64_t shortest = INT64_MAX;
   Knot knot;

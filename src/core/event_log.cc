@@ -18,7 +18,7 @@ namespace hbmprof::internal {
 namespace {
 
 // The threads by their numbers. A number is never used again: a recording may refer to a thread that has ended. All
-// threads beyond the last number share it.
+// further threads share the last number.
 constexpr uint32_t kMaxThreads = UINT16_MAX;
 std::atomic<int32_t> threads[kMaxThreads + 1];
 std::atomic<uint32_t> numbered_threads{1};
@@ -32,7 +32,8 @@ bool IsCounterInvariant() {
   return __get_cpuid(kPowerLeaf, &a, &b, &c, &d) != 0 && (d & kInvariantCounter) != 0;
 }
 
-// Returns whether the kernel's clock is the counter. Then the kernel has found it equal on all processors.
+// Returns whether the kernel's clock is the counter. The kernel uses the counter only if it has found the counters of
+// all processors equal.
 bool IsCounterTheClock() {
   const int error = errno;
   char name[8] = {};
@@ -109,8 +110,8 @@ void EventLog::Open(uint32_t shard, ShardLog* log, RecordedEvent** next) {
   }
   log->buffer = buffer;
   if (buffer == nullptr) {
-    *next = &log->unkept;
-    log->end = &log->unkept + 1;
+    *next = &log->lost_event;
+    log->end = &log->lost_event + 1;
   } else {
     buffer->shard = shard;
     *next = buffer->events;
@@ -131,7 +132,7 @@ void EventLog::Close(ShardLog* log, const RecordedEvent* next) {
 
 void EventLog::Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next) {
   if (log->buffer == nullptr) {
-    const int64_t time = log->unkept.time;
+    const int64_t time = log->lost_event.time;
     SpinLockHolder hold(lock_);
     lost_ = {std::min(lost_.from, time), std::max(lost_.to, time), lost_.count + 1};
     removed_until_ = std::max(removed_until_, time);

@@ -13,9 +13,9 @@
 // Where the kernel does not let programs read the clock, each reading is one, too. A thread that writes events holds
 // `lock_` for about ten instructions and, if the ring has a time limit, for one reading of the clock.
 //
-// The times of the events of one shard never decrease. If an event holds the locks of several shards, its time is later
-// than those of all events that these shards have, and earlier than those of all that follow there (TimeOfInstant). So
-// the order by time is an order in which the events could have been entered one by one.
+// The times of the events of one shard never decrease. If a thread enters an event under the locks of several shards,
+// the time of this event is later than the times of all earlier events of these shards, and earlier than the times of
+// all later ones (Ledger::TimeOfInstant). So the events can be entered again, one by one, in the order of their times.
 #ifndef HBMPROF_SRC_CORE_EVENT_LOG_H_
 #define HBMPROF_SRC_CORE_EVENT_LOG_H_
 
@@ -41,7 +41,7 @@ namespace hbmprof::internal {
 // its clock (then it is the same on all processors), else CLOCK_MONOTONIC. Thread-safe.
 class EventClock {
  public:
-  // The least difference of two times that are also different in nanoseconds.
+  // Two times with at least this difference are different times in nanoseconds, too.
   static constexpr int64_t kStep = 8;
 
   static int64_t Monotonic() {
@@ -52,14 +52,14 @@ class EventClock {
 
   // Chooses the clock. Reads a file in /sys. Must be called before the other functions.
   void Choose();
-  // Returns the time. The processor may read it some instructions earlier.
+  // Returns the time. The processor may execute the read before instructions that precede the call.
   int64_t Now() const {
 #ifdef __x86_64__
     if (uses_counter_) return static_cast<int64_t>(__rdtsc());
 #endif
     return Monotonic() * kStep;
   }
-  // The same, but not before the instructions before the call.
+  // Returns the time. The read is executed after all instructions that precede the call.
   int64_t NowInOrder() const {
 #ifdef __x86_64__
     if (uses_counter_) {
@@ -81,7 +81,7 @@ struct EventBuffer {
 
   EventBuffer* next;  // in a list
   uint32_t shard;
-  uint32_t count;  // of events; set when the buffer leaves the shard
+  uint32_t count;  // the number of events; set when Close takes the buffer from the shard
   // In a ring with a time limit: CLOCK_MONOTONIC in nanoseconds when the buffer left the shard. No event is later.
   int64_t closed_at;
   uint64_t serial;  // the number of the buffer among those that became full
@@ -91,17 +91,18 @@ static_assert(sizeof(EventBuffer) == 64 << 10);
 
 // Events that were lost.
 struct LostTimes {
-  int64_t from = INT64_MAX;  // time of the first and of the last one
+  int64_t from = INT64_MAX;  // the times of the first and of the last lost event
   int64_t to = 0;
   int64_t count = 0;
 };
 
-// The part of the log that belongs to one shard. Guarded by the shard's lock. Zero-filled memory is a part that is off.
+// The part of the log that belongs to one shard. Guarded by the shard's lock. If all its bytes are 0, the log is off
+// for this shard.
 struct ShardLog {
-  RecordedEvent* end;    // of the space for events
-  int64_t last_time;     // no later event has an earlier time
-  EventBuffer* buffer;   // null while events are lost
-  RecordedEvent unkept;  // the space for events while they are lost
+  RecordedEvent* end;        // of the space for events
+  int64_t last_time;         // the time of a later event is not smaller
+  EventBuffer* buffer;       // null while events are lost
+  RecordedEvent lost_event;  // the space for events while they are lost
 };
 
 class EventLog {
@@ -116,7 +117,7 @@ class EventLog {
   // Allocates `count` buffers. `ring_nanos`: the time limit of kRing in nanoseconds; 0: none. Returns false if the host
   // has no memory. REQUIRES: the log is off, and has no buffers.
   bool Allocate(size_t count, int64_t ring_nanos = 0);
-  // Frees all buffers. REQUIRES: the log is off, and no buffer is with the recorder.
+  // Frees all buffers. REQUIRES: the log is off, and all buffers of TakeFull have been returned.
   void Free();
 
   EventClock& clock() { return clock_; }
@@ -125,7 +126,8 @@ class EventLog {
   // Sets the mode. All shards' locks are held.
   void SetMode(Mode mode) { mode_.store(mode, std::memory_order_relaxed); }
 
-  // Writes an event. `*next` is the shard's next space. The shard's lock is held.
+  // Writes an event to `*next`, and sets `*next` to the space for the event after it. The caller holds the shard's
+  // lock.
   void Write(const RecordedEvent& event, uint32_t shard, ShardLog* log, RecordedEvent** next) {
     RecordedEvent* const space = *next;
     *space = event;
@@ -136,15 +138,18 @@ class EventLog {
   // Returns the time of an event of a shard whose lock is held.
   int64_t TimeInShard(ShardLog* log) const { return log->last_time = std::max(clock_.Now(), log->last_time); }
 
-  // Gives the shard an empty buffer, or `unkept` if there is none. Its lock is held; it has no buffer.
+  // Gives the shard an empty buffer; if there is none, gives it the space for one lost event. REQUIRES: the caller
+  // holds the shard's lock; the shard has no buffer.
   void Open(uint32_t shard, ShardLog* log, RecordedEvent** next);
-  // Adds the shard's buffer to the full buffers, even if it is empty in part. Its lock is held. Then Open must be
-  // called, or `*next` set to null.
+  // Moves the shard's buffer to the list of full buffers, even if the buffer is not full. A buffer without events
+  // becomes an empty one. REQUIRES: the caller holds the shard's lock. Afterwards the caller must call Open or set
+  // `*next` to null.
   void Close(ShardLog* log, const RecordedEvent* next);
 
-  // Removes and returns the full buffers, oldest first: a list that ends with null. The caller returns them by Return.
+  // Removes the full buffers and returns them as a list, oldest first. The `next` of the last one is null. The caller
+  // must give them back with Return or PutBack.
   EventBuffer* TakeFull();
-  // Returns a list of buffers, which become empty.
+  // Takes the buffers of a list back. They become empty buffers.
   void Return(EventBuffer* list);
   // For kRing: visits the full buffers while events are written. Returns the oldest full buffer at the first call, then
   // the next one at each call, and null after the last one. The buffer that was returned is not used again until the
@@ -153,22 +158,23 @@ class EventLog {
   void Unpin();
   // Returns the serial number of the last buffer that became full; 0 if there was none.
   uint64_t last_serial() const;
-  // Returns the events that were lost since the last call.
+  // Returns the times and the number of the events that were lost since the last call.
   LostTimes TakeLost();
   // In kRing: the time of the last event that was removed or lost. All events after it are in the log.
   int64_t removed_until() const;
 
-  // The thread that has this number in RecordedEvent::thread: its id as gettid(2) returns it; 0 if none has it.
+  // Returns the id, as gettid(2) returns it, of the thread with this number (RecordedEvent::thread). Returns 0 if no
+  // thread has the number.
   static int32_t ThreadOf(uint16_t number);
-  // Numbers below this have been used.
+  // Returns the number of thread numbers in use, including 0, which stands for no thread.
   static uint32_t ThreadCount();
-  // The mark of the calling thread's next snapshots: its number, plus 1; 0: none.
+  // The number, plus 1, of the mark that the next snapshots of the calling thread write. 0: they write no mark.
   static uint64_t& MarkOfThread();
 
   // Around a fork.
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(lock_) { lock_.Lock(); }
   void Unlock() ABSL_UNLOCK_FUNCTION(lock_) { lock_.Unlock(); }
-  // In a forked child, with `lock_` held: the log is off, and its memory is freed.
+  // In a forked child, with `lock_` held: switches the log off and frees its memory.
   void ClearInChild() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
  private:
@@ -190,7 +196,7 @@ class EventLog {
     EventBuffer* last = nullptr;
   };
 
-  // The shard's space is used up: closes its buffer and opens another.
+  // Called when the buffer of the shard is full: closes it and opens another one.
   [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
   // Gives this thread a number.
   [[gnu::noinline]] static uint16_t NumberThread();

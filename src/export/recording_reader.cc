@@ -25,7 +25,7 @@ constexpr size_t kTableBytes = 16 << 20;
 constexpr size_t kTableExpansion = 32;
 constexpr size_t kSearchBytes = 1 << 20;
 // The search for the next whole block reads at most this many bytes, plus kSearchExpansion times the size of the file.
-// More markers with wrong lengths than that are not damage but an attack.
+// Only a file that was made to slow the reader down needs more.
 constexpr int64_t kSearchLimit = 64 << 20;
 constexpr int64_t kSearchExpansion = 8;
 
@@ -84,7 +84,7 @@ struct EventBlock {
   std::string contents;
 };
 
-// A run whose next event is read.
+// A run of which one event, `next`, has already been read.
 struct OpenRun {
   RunReader reader;
   std::shared_ptr<const EventBlock> block;
@@ -121,7 +121,7 @@ class FileRecordingReader : public RecordingReader {
   Found ReadBlock(int64_t offset, BlockHeader* header, std::string* stored);
   // Returns the offset of the next whole block at or after `offset`; -1 if there is none.
   int64_t FindBlock(int64_t offset);
-  // Enters one block. Returns false if the reading ends there.
+  // Processes one block. Returns false if the rest of the file must not be read.
   bool Enter(int64_t offset, const BlockHeader& header, const std::string& stored);
   bool EnterTables(const BlockHeader& header, const std::string& stored);
   void SetProblem(const std::string& problem) {
@@ -166,7 +166,7 @@ class FileRecordingReader : public RecordingReader {
   std::vector<std::unique_ptr<OpenRun>> runs_;
   uint64_t run_count_ = 0;
   int64_t last_time_ = INT64_MIN;  // of the event that Next returned last
-  bool is_in_change_ = false;      // the run at the top of the heap has the rest of a change
+  bool is_in_change_ = false;      // the next event is the next part of a change, of the run at the top of the heap
 };
 
 FileRecordingReader::Found FileRecordingReader::ReadBlock(int64_t offset, BlockHeader* header, std::string* stored) {

@@ -36,7 +36,8 @@ class RecordedNames : public Symbolizer {
   const RecordingTables& tables_;
 };
 
-// Sets what the driver says at an instant. The values at the start that can change are not known any more.
+// Sets the values of the driver to those of `sample`. Without a sample, the values that can change are not known: those
+// of the start are removed.
 void SetDriverValues(const DriverSample::Device* sample, DeviceStats* stats) {
   stats->driver_bytes_in_use = sample == nullptr ? std::nullopt : sample->bytes_in_use;
   stats->bytes_free = sample == nullptr ? std::nullopt : sample->bytes_free;
@@ -228,7 +229,7 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     DeviceStats& stats = snapshot.devices[site.account / kMemorySpaceCount].spaces[site.account % kMemorySpaceCount];
     const bool is_pool = values.kind == MemoryKind::kPool;
     if (is_pool) Add(&stats.bytes_reserved, values.inuse_bytes);
-    // A block counts as one that lies in its segment completely.
+    // Assumes that each block lies completely in its segment.
     if (is_pool || tables_.site_kinds[i] == RecordingTables::SiteKind::kBlock) {
       Add(&stats.pool_bytes, values.inuse_bytes);
     }

@@ -378,7 +378,7 @@ template <typename Act>
 int CodeOf(const Act& act, InjectedProfiler::Receive* receive, void* argument) {
   absl::Status status;
   if (!Completes([&] { status = act(); })) {
-    Pass("no recording: the host has no memory for it", receive, argument);
+    Pass("the host has no memory for the recording", receive, argument);
     return static_cast<int>(absl::StatusCode::kResourceExhausted);
   }
   const absl::string_view message = status.message();
