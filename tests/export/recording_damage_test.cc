@@ -55,7 +55,7 @@ std::string MakeLoad(int64_t events) {
   return path;
 }
 
-TEST(RecordingDamageTest, ACutFileHoldsAPrefix) {
+TEST(RecordingDamageTest, ATruncatedFileHasTheEventsOfItsWholeBlocks) {
   const std::string path = MakeLoad(20000);
   const std::string bytes = BytesOf(path);
   const std::vector<RecordedEvent> all = EventsOf(**RecordingReader::Open(path));
