@@ -94,6 +94,11 @@ typedef struct hbmprof_options {
   int oom_report;           /* 0 or 1 */
   const char* socket_dir;   /* path or ""; null is "" */
   int python;               /* 0 or 1 */
+  const char* record;       /* path or ""; null is "" */
+  int64_t record_max_bytes; /* bytes */
+  int64_t flight_events;    /* events */
+  double flight_seconds;    /* seconds */
+  const char* log;          /* "stderr", path or ""; null is "" */
 } hbmprof_options;
 
 /* Sets each field of `options` to the value of its environment variable HBMPROF_*. A field gets its default if its
@@ -295,7 +300,12 @@ void hbmprof_set_counter(const char* name, int64_t value);
 int hbmprof_start_recording(const char* path);
 int hbmprof_stop_recording(void);
 
-/* Writes a line for each device to the log that HBMPROF_LOG names, as LogMemory does (hbmprof/recording.h). A null
+/* Writes the events of the flight recorder to the file `path`, as SaveFlightRecording does (hbmprof/recording.h).
+ * Errors: HBMPROF_FAILED_PRECONDITION if the flight recorder is off or a recording is in progress;
+ * HBMPROF_RESOURCE_EXHAUSTED, and those of hbmprof_save_device_memory_profile. */
+int hbmprof_save_flight_recording(const char* path);
+
+/* Writes a line for each device to the log that the option `log` names, as LogMemory does (hbmprof/recording.h). A null
  * `label` is an empty one. Costs one atomic load if there is no log. */
 void hbmprof_log_memory(const char* label);
 

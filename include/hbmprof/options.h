@@ -79,10 +79,17 @@ struct DefaultOptions : Options {
   std::string record;
   // RecordingOptions::max_bytes of that recording.
   int64_t record_max_bytes = int64_t{1} << 30;
-  // The number of the last events that the flight recorder keeps in memory, 0 to 1,000,000,000: 32 bytes of host memory
-  // each, plus 1 MiB, which count towards max_host_bytes. Each profile that is written to a file, also that of a failed
-  // allocation, then has a recording of these events beside it: "a.hbmrec" beside "a.pb.gz". 0: off.
+  // The flight recorder keeps the last events in memory. It is on if one of these two fields is not 0. Each profile
+  // that is written to a file, also that of a failed allocation, then has a recording of these events beside it:
+  // "a.hbmrec" beside "a.pb.gz". The profiles of output_interval and output_early have none.
+  //
+  // flight_events is the number of the events, 0 to 1,000,000,000: 32 bytes of host memory each, plus up to 5 MiB,
+  // which count towards max_host_bytes. If it is 0 and flight_seconds is not, there is memory for 4,194,304 events (128
+  // MiB), of which only as much is touched as the events of that time need.
   int64_t flight_events = 0;
+  // The age in seconds, 0.001 to 1e8, above which events are not kept. If more events come in this time than
+  // flight_events allows, the oldest are removed earlier, and a warning in the recording says so. 0: no limit.
+  double flight_seconds = 0;
   // Where LogMemory (recording.h) writes its lines: "stderr", or the path of a file to which they are appended. Empty:
   // nowhere.
   std::string log;
@@ -137,6 +144,7 @@ struct DefaultOptions : Options {
 //   HBMPROF_RECORD=PATH                record
 //   HBMPROF_RECORD_MAX_BYTES=N         record_max_bytes
 //   HBMPROF_FLIGHT=N                   flight_events
+//   HBMPROF_FLIGHT_SECONDS=SECONDS     flight_seconds
 //   HBMPROF_LOG=stderr|PATH            log
 //   HBMPROF_OOM_REPORT=0|1             oom_report
 //   HBMPROF_OOM_OUTPUT=PATH|off        oom_output; "off" is the empty path

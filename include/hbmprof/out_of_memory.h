@@ -34,6 +34,9 @@ struct FailedAllocation {
 // set, a profile is also written to that path; DefaultOptions::dump_keep and dump_keep_bytes limit the number and the
 // size of these profiles.
 //
+// A recording or a flight recorder that is on (recording.h) has each failure, with the calling thread's tags and the
+// stack that begins at the caller of this function, or at that of a ScopedCaller (caller.h).
+//
 // Reports at most once a minute for each device; further failures are counted, and the next report says how many there
 // were. Returns true if this call wrote a report. Writes nothing and returns false if recording is off, if the same
 // thread is inside another report, or if DefaultOptions::oom_report is off.

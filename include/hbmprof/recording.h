@@ -1,4 +1,5 @@
-// Recordings: files with every event of Profiler::Default() and its time (docs/recording.md).
+// Recordings. A recording is a file that contains every event of Profiler::Default() and the time of each event
+// (docs/recording.md).
 //
 //   absl::Status started = hbmprof::StartRecording("server.hbmrec");
 //   Serve(100);
@@ -8,9 +9,10 @@
 //
 // Contents: RecordingOptions, StartRecording, StopRecording; SaveFlightRecording; LogMemory.
 //
-// A recording contains each allocation, free and resize with its time, thread, call stack and tags, failed allocations,
-// changes of tags, and at an interval the driver's numbers, the host memory and the program's counters. One thread of
-// the library writes it, so the program's threads do not wait for the disk.
+// A recording contains each allocation, free and resize with its time, thread, call stack and tags, and also failed
+// allocations and changes of tags. Every RecordingOptions::sample_interval it also gets the numbers of the driver, the
+// host memory and the counters of the program. One thread of the library writes the file, so the program's threads do
+// not wait for the disk.
 #ifndef HBMPROF_RECORDING_H_
 #define HBMPROF_RECORDING_H_
 
@@ -25,42 +27,52 @@ namespace hbmprof {
 struct RecordingOptions {
   // The largest size of the recording, in bytes, at least 1 MiB; 0: no limit. When the file has half of this size, it
   // is renamed to "PATH.old", replacing an older one, and a new file begins with the state of that instant. So the
-  // newest events are kept.
+  // newest events are always in PATH or in "PATH.old". If the tables at the start of a file take more than a quarter of
+  // max_bytes, the file becomes larger, so that it has events of at least a quarter of max_bytes.
   int64_t max_bytes = int64_t{1} << 30;
-  // The host memory for events that are not written yet, in bytes, 2 MiB to 16 GiB. It counts towards
-  // Options::max_host_bytes. If it is full, events are lost: the recording says how many and when. After that, a new
-  // file begins as for max_bytes.
+  // The host memory for events that are not written yet, in bytes, 2 MiB to 512 MiB; on a machine with many processors
+  // up to 8 MiB are the least. It counts towards Options::max_host_bytes. If it is full, further events are lost. The
+  // recording contains their number and their times. When no event was lost for one second, a new file begins, as for
+  // max_bytes.
   int64_t buffer_bytes = int64_t{16} << 20;
   // The interval of the driver's numbers, the host memory and the counters, 10 ms to 1 hour.
   std::chrono::milliseconds sample_interval{1000};
 };
 
-// Starts a recording of Profiler::Default() to the file `path`, with the permissions 0600. In `path`, "%p" is replaced
-// by the process id, "%n" by a number for which no file exists, "%%" by a percent sign. Without "%n" an existing file
-// is replaced. The recording ends at StopRecording, when the process exits, and, if DefaultOptions::output_on_signals
-// is set, when a signal ends it. A process that is killed leaves a file with all events up to about 0.1 seconds before.
-// A forked child is not recorded; it may start a recording of its own.
+// Starts a recording of Profiler::Default() to the file `path`. A new file has the permissions 0600. In `path`, "%p" is
+// replaced by the process id, "%n" by a number for which no file exists, "%%" by a percent sign. Without "%n" an
+// existing file is replaced and keeps its permissions. The recording ends when StopRecording is called or when the
+// process exits. If DefaultOptions::output_on_signals is set, it also ends properly when a signal ends the process, and
+// when exec replaces its program (also if exec then fails). A process that is killed leaves a file with all events up
+// to about 0.1 seconds before. A forked child is not recorded; it may start a recording of its own.
 //
-// If the file cannot be written later, a message on standard error says so, and the recording ends. Any thread may call
-// it. Errors: kFailedPrecondition if there is a recording already, or if the profiler is that of the injected library
-// (`hbmprof record` starts its recordings); kInvalidArgument if an option is outside its range; kResourceExhausted if
-// the host has no memory or no thread can be started; those of WritePprof (pprof.h) for the file.
+// In a program that was started with the injected library (`hbmprof run`), the recording is that of this library: it
+// also has the driver's allocations, and `hbmprof record PROCESS stop` ends it, too.
+//
+// If a later write to the file fails, the library prints a message on standard error and ends the recording. Any thread
+// may call StartRecording. Errors: kFailedPrecondition if there is a recording already, if the profiler is off, or if
+// the process is the child of a fork during which the library could not take its locks; kInvalidArgument if an option
+// is outside its range; kResourceExhausted if the host has no memory or no thread can be started; kAlreadyExists if
+// 100,000 names for "%n" exist; for the file, the errors of WritePprof (pprof.h).
 absl::Status StartRecording(std::string_view path, const RecordingOptions& options = {});
 
-// Ends the recording and waits until its file is complete, for ten seconds at most. Any thread may call it. Errors:
-// kFailedPrecondition if there is no recording of this process; kDeadlineExceeded if it took longer; the error with
-// which the recording ended before.
+// Ends the recording and waits until its file is complete, for ten seconds at most. Any thread may call it, but not a
+// handler of pthread_atfork: it would wait in vain. Errors: kFailedPrecondition if there is no recording of this
+// process; kDeadlineExceeded if it took longer; if the recording has ended because of an error: that error.
 absl::Status StopRecording();
 
-// Writes the events of the flight recorder (DefaultOptions::flight_events) as a recording to `path`, with patterns as
-// for StartRecording. It ends now and begins with the oldest event that the flight recorder has. The flight recorder
-// continues. Any thread may call it. Errors: kFailedPrecondition if the flight recorder is off, or if a recording is in
-// progress, which has the events; otherwise those of StartRecording for the file.
+// Writes the events of the flight recorder (DefaultOptions::flight_events and flight_seconds) as a recording to `path`,
+// with patterns as for StartRecording. The recording begins with the oldest event that the flight recorder keeps, and
+// ends at the time of the call. The flight recorder remains on, and keeps its events. Needs host memory: about 150
+// bytes for each event while it is written. Any thread may call it. Errors: kFailedPrecondition if the flight recorder
+// is off, if a recording is in progress (then that recording contains the events), or if the profiler is off; otherwise
+// those of StartRecording for the file and for host memory.
 absl::Status SaveFlightRecording(std::string_view path);
 
-// Writes one line for each device on which memory was recorded to the log that DefaultOptions::log names: `label`, the
-// bytes in use with their change since the last line of the device, the peak, and the limit and the largest free block
-// if the device's probe tells them. Costs one atomic load if there is no log. Any thread may call it.
+// Writes one line for each device on which device memory was recorded to the log that DefaultOptions::log names. The
+// line contains `label`, the bytes of device memory in use, their change since the last line for this device, and the
+// peak. It contains the limit and the largest free block only if the probe of the device reports them. Costs one atomic
+// load if there is no log. Any thread may call it.
 //
 //   hbmprof: after decode: sim:0 in use 11.26 MiB (+4.88 MiB), peak 16.41 MiB, limit 1.00 GiB, largest free 1007.59 MiB
 void LogMemory(std::string_view label);

@@ -138,6 +138,11 @@ hbmprof_options FromEnvironment() {
   all.oom_report = options.oom_report ? 1 : 0;
   all.socket_dir = CopyForProcess(options.socket_dir, "HBMPROF_SOCKET_DIR");
   all.python = options.python ? 1 : 0;
+  all.record = CopyForProcess(options.record, "HBMPROF_RECORD");
+  all.record_max_bytes = options.record_max_bytes;
+  all.flight_events = options.flight_events;
+  all.flight_seconds = options.flight_seconds;
+  all.log = CopyForProcess(options.log, "HBMPROF_LOG");
   return all;
 }
 
@@ -244,6 +249,11 @@ int hbmprof_init(const hbmprof_options* options) try {
   chosen.oom_report = all.oom_report != 0;
   chosen.socket_dir = all.socket_dir != nullptr ? all.socket_dir : "";
   chosen.oom_output = all.oom_output != nullptr ? all.oom_output : "";
+  chosen.record = all.record != nullptr ? all.record : "";
+  chosen.record_max_bytes = all.record_max_bytes;
+  chosen.flight_events = all.flight_events;
+  chosen.flight_seconds = all.flight_seconds;
+  chosen.log = all.log != nullptr ? all.log : "";
   const absl::Status made = hbmprof::Profiler::InitDefault(chosen);
   return Status(absl::Status(made.code(), absl::StrReplaceAll(made.message(), {{"Profiler::InitDefault", __func__}})));
 } catch (const std::bad_alloc&) {
@@ -408,6 +418,9 @@ int hbmprof_start_recording(const char* path) {
   return path == nullptr ? InvalidArgument(__func__, "path is null") : Status(hbmprof::StartRecording(path));
 }
 int hbmprof_stop_recording(void) { return Status(hbmprof::StopRecording()); }
+int hbmprof_save_flight_recording(const char* path) {
+  return path == nullptr ? InvalidArgument(__func__, "path is null") : Status(hbmprof::SaveFlightRecording(path));
+}
 void hbmprof_log_memory(const char* label) { hbmprof::LogMemory(label == nullptr ? "" : label); }
 
 // `function` is the name of the caller, for messages.
@@ -486,7 +499,8 @@ void hbmprof_reset_peak(int device) {
   });
 }
 
-int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, int space) try {
+[[gnu::noinline]] int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, int space) try {
+  const hbmprof::ScopedCaller scope;
   const bool is_valid = call != nullptr && IsDevice(device) && space >= 0 && space < hbmprof::kMemorySpaceCount;
   if (!is_valid) return 0;
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();

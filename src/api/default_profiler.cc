@@ -77,7 +77,8 @@ void WriteAtExit() try {
   const absl::StatusOr<std::string> bytes =
       SerializePprof(internal::ExitSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
   const absl::Status status = bytes.ok() ? file->WriteLast(*bytes) : bytes.status();
-  if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", Text(status), file->Advice(status));
+  if (!status.ok()) return PrintMessage("hbmprof: no profile at exit: ", Text(status), file->Advice(status));
+  if (!file->is_early()) internal::SaveFlightBeside(file->path());
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
@@ -112,11 +113,13 @@ void EndProcess() try {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
 
-// Called before exec replaces the program. A process that has recorded nothing writes no profile.
+// Called before exec replaces the program. Ends the recording. A process that has recorded nothing writes no profile.
 void BeforeExec() try {
+  internal::StopRecordingAtExit();
   if (Profiler::Default().TakeSnapshot().samples.empty()) return;
   const absl::Status status = internal::WriteOutput();
-  if (!status.ok()) PrintMessage("hbmprof: no profile before exec: ", Text(status));
+  if (!status.ok()) return PrintMessage("hbmprof: no profile before exec: ", Text(status));
+  if (OutputFile* const file = Output(); file != nullptr) internal::SaveFlightBeside(file->path());
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile before exec: the host has no memory to build it");
 }

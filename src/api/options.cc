@@ -21,8 +21,9 @@ namespace {
 constexpr int kMaxDumpInterval = 86'400;
 constexpr int kMaxDumpsKept = 100'000;
 constexpr int64_t kMaxDumpBytesKept = int64_t{1} << 50;
-constexpr double kMinOutputInterval = 0.001;
-constexpr double kMaxOutputInterval = 1e8;
+constexpr double kMinInterval = 0.001;
+constexpr double kMaxInterval = 1e8;
+constexpr int64_t kMinRecordBytes = 1 << 20;
 constexpr int64_t kMaxFlightEvents = 1'000'000'000;
 
 // Signals that no other part of a program is likely to use.
@@ -30,7 +31,7 @@ bool IsDumpSignal(int number) {
   return number == SIGUSR1 || number == SIGUSR2 || (number >= SIGRTMIN && number <= SIGRTMAX);
 }
 
-bool IsOutputInterval(double seconds) { return seconds >= kMinOutputInterval && seconds <= kMaxOutputInterval; }
+bool IsInterval(double seconds) { return seconds >= kMinInterval && seconds <= kMaxInterval; }
 
 class Environment {
  public:
@@ -63,14 +64,14 @@ class Environment {
     }
   }
 
-  void ReadInterval(const char* name, double* result) {
+  // `used`: the value that is used if that of the variable is bad, for the message.
+  void ReadInterval(const char* name, const char* used, double* result) {
     const std::string_view value = Value(name);
     double seconds = 0;
-    if (absl::SimpleAtod(absl::string_view(value.data(), value.size()), &seconds) && IsOutputInterval(seconds)) {
+    if (absl::SimpleAtod(absl::string_view(value.data(), value.size()), &seconds) && IsInterval(seconds)) {
       *result = seconds;
     } else if (!value.empty()) {
-      Complain(name, value, absl::StrCat("a number of seconds from ", kMinOutputInterval, " to ", kMaxOutputInterval),
-               "no interval");
+      Complain(name, value, absl::StrCat("a number of seconds from ", kMinInterval, " to ", kMaxInterval), used);
     }
   }
 
@@ -162,8 +163,9 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   internal::ReadOutputInterval("HBMPROF_OUTPUT_INTERVAL", problems, &options.output_interval);
   environment.ReadPermissions("HBMPROF_OUTPUT_MODE", &options.output_mode);
   options.record = std::string(Environment::Value("HBMPROF_RECORD"));
-  environment.ReadNumber<int64_t>("HBMPROF_RECORD_MAX_BYTES", 1 << 20, INT64_MAX, &options.record_max_bytes);
+  environment.ReadNumber<int64_t>("HBMPROF_RECORD_MAX_BYTES", kMinRecordBytes, INT64_MAX, &options.record_max_bytes);
   environment.ReadNumber<int64_t>("HBMPROF_FLIGHT", 0, kMaxFlightEvents, &options.flight_events);
+  environment.ReadInterval("HBMPROF_FLIGHT_SECONDS", "no limit", &options.flight_seconds);
   options.log = std::string(Environment::Value("HBMPROF_LOG"));
   environment.ReadSwitch("HBMPROF_OOM_REPORT", &options.oom_report);
   const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");
@@ -197,7 +199,7 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
 }
 
 void internal::ReadOutputInterval(const char* name, std::vector<std::string>* problems, double* seconds) {
-  Environment(problems).ReadInterval(name, seconds);
+  Environment(problems).ReadInterval(name, "no interval", seconds);
 }
 
 absl::Status internal::ValidateOptions(const DefaultOptions& options) {
@@ -221,13 +223,19 @@ absl::Status internal::ValidateOptions(const DefaultOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("hbmprof: the option ", field, " is ", value, ", not ", least, " to ", most));
   }
+  if (options.record_max_bytes != 0 && options.record_max_bytes < kMinRecordBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option record_max_bytes is ", options.record_max_bytes,
+                                                   ", not 0 or at least ", kMinRecordBytes));
+  }
   if (options.dump_signal != 0 && !IsDumpSignal(options.dump_signal)) {
     return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option dump_signal is ", options.dump_signal,
                                                    ", not SIGUSR1, SIGUSR2 or ", SIGRTMIN, " to ", SIGRTMAX));
   }
-  if (options.output_interval != 0 && !IsOutputInterval(options.output_interval)) {
-    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option output_interval is ", options.output_interval,
-                                                   ", not ", kMinOutputInterval, " to ", kMaxOutputInterval));
+  for (const auto& [field, seconds] :
+       {std::pair("output_interval", options.output_interval), std::pair("flight_seconds", options.flight_seconds)}) {
+    if (seconds == 0 || IsInterval(seconds)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("hbmprof: the option ", field, " is ", seconds, ", not ", kMinInterval, " to ", kMaxInterval));
   }
   if (options.output_mode > 0777) {
     return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option output_mode has bits beyond 0777 (octal): 0x",

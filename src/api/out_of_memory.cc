@@ -29,6 +29,7 @@
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/core/injected.h"
+#include "src/core/joined.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/tags.h"
 #include "src/export/out_of_memory_report.h"
@@ -246,11 +247,13 @@ void Report(const FailedAllocation& failed, DeviceId device, Profiler& profiler,
   PrintMessage(text);
 }
 
-// Adds the failure to the recording. A failure without a device or a size is not recorded.
-void RecordFailureOf(const FailedAllocation& failure, Profiler& profiler) {
-  if (!profiler.enabled() || failure.device.empty() || ProfilerAccess::JoinedBy(profiler) != nullptr) return;
+// Adds the failure to the recording. A size that is not known is recorded as 0.
+void RecordFailureOf(const FailedAllocation& failure, const Caller& caller, DeviceId device, Profiler& profiler) {
   const auto bytes = static_cast<int64_t>(std::min<size_t>(failure.bytes.value_or(0), LiveTable::kMaxBytes));
-  RecordFailure(ProfilerAccess::ImplOf(profiler), profiler.Device(failure.device), failure.space, bytes);
+  if (const InjectedProfiler* const joined = ProfilerAccess::JoinedBy(profiler); joined != nullptr) {
+    return Joined(*joined).RecordFailure(caller, device, failure.space, bytes);
+  }
+  RecordFailure(ProfilerAccess::ImplOf(profiler), caller, device, failure.space, bytes);
 }
 
 }  // namespace
@@ -295,9 +298,9 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
 
 }  // namespace internal
 
-bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noexcept {
+[[gnu::noinline]] bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noexcept {
+  const Caller caller = Caller::OfThisFunction();
   thread_local bool reporting = false;
-  if (!reporting) internal::RecordFailureOf(failure, profiler);
   if (reporting || !profiler.enabled()) return false;
   const int error = errno;
   reporting = true;
@@ -306,6 +309,7 @@ bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noex
   try {
     const DeviceId device =
         failure.device.empty() ? internal::LargestDevice(profiler, failure.space) : profiler.Device(failure.device);
+    internal::RecordFailureOf(failure, caller, device, profiler);
     int64_t unreported = 0;
     if (internal::MayReport(profiler, device, &unreported)) {
       had_reserve = internal::GiveBackReserve();

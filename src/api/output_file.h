@@ -42,6 +42,12 @@ class OutputFile {
   // Like Write, but into the file that OpenEarly created, if it did.
   absl::Status WriteLast(std::string_view bytes);
 
+  // Returns the path of the file that was written last; "" if there is none.
+  std::string path() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock hold(mutex_);
+    return own_path_;
+  }
+
   // Returns a sentence that says what to do about an error; "" if nothing is known.
   const char* Advice(const absl::Status& status) const;
 

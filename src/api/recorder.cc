@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -23,6 +26,7 @@
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
+#include "src/core/joined.h"
 #include "src/core/tags.h"
 #include "src/export/recording.h"
 
@@ -33,7 +37,7 @@ using Mode = EventLog::Mode;
 
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kSecond = 1000 * kMillisecond;
-// The time between two rounds: short while buffers fill.
+// The pause after a round: kShortWait if the round found a full buffer, otherwise kLongWait.
 constexpr int64_t kShortWait = 5 * kMillisecond;
 constexpr int64_t kLongWait = 50 * kMillisecond;
 constexpr int64_t kStopWait = 10 * kSecond;
@@ -41,9 +45,11 @@ constexpr int64_t kStopWait = 10 * kSecond;
 constexpr int64_t kQuietTime = kSecond;
 constexpr size_t kMaxLiveListed = size_t{1} << 22;
 constexpr size_t kMaxMarks = 100'000;
+constexpr size_t kMostUnflushed = size_t{1} << 22;  // events of a flight recording
+constexpr int64_t kMaxBufferBytes = int64_t{512} << 20;
 constexpr char kOldSuffix[] = ".old";
 
-absl::Status NoHostMemory() { return absl::ResourceExhaustedError("no recording: the host has no memory for it"); }
+absl::Status NoHostMemory() { return absl::ResourceExhaustedError("the host has no memory for the recording"); }
 
 void Sleep(int64_t nanoseconds) {
   timespec time = {nanoseconds / kSecond, nanoseconds % kSecond};
@@ -60,9 +66,10 @@ class Marks {
     names_.emplace_back(name);
     return names_.size();
   }
-  std::vector<std::string> All() {
+  // Returns the names of the marks from number `first` on.
+  std::vector<std::string> From(size_t first) {
     MutexLock hold(mutex_);
-    return names_;
+    return {names_.begin() + static_cast<std::ptrdiff_t>(std::min(first, names_.size())), names_.end()};
   }
 
  private:
@@ -71,12 +78,16 @@ class Marks {
 };
 Lazy<Marks> marks;
 
-// What is on in this process. A forked child begins with nothing on: the state belongs to the process `process`.
+// The profiler whose log is on in the process `log_process`. In a forked child, nothing is on.
 std::atomic<pid_t> log_process{0};
 std::atomic<ProfilerImpl*> logged_profiler{nullptr};
-std::atomic<size_t> flight_buffers{0};  // 0: there is no flight recorder
-std::atomic<int64_t> flight_start{0};   // the first knot, in ticks and in nanoseconds
-std::atomic<int64_t> flight_start_nanos{0};
+// The process that has a flight recorder, and its number of buffers; 0: there is none.
+std::atomic<pid_t> flight_process{0};
+std::atomic<size_t> flight_buffers{0};
+std::atomic<int64_t> flight_nanos{0};  // events that are older are not kept; 0: no limit
+std::atomic<int64_t> flight_knot{0};   // the time at which the flight recorder was started, in ticks and in nanoseconds
+std::atomic<int64_t> flight_knot_nanos{0};
+std::atomic<int64_t> flight_start{0};  // the instant since which it is on, in ticks
 
 ProfilerImpl* LoggedProfiler() {
   return log_process.load(std::memory_order_acquire) == getpid() ? logged_profiler.load(std::memory_order_acquire)
@@ -88,7 +99,7 @@ void ObserveTags(TagSetId tags) {
   const ForkPause pause;
   const ReentryGuard guard;
   if (profiler == nullptr || !guard.entered()) return;
-  profiler->ledger().LogOnly(RecordedKind::kTags, tags, 0);
+  profiler->ledger().LogOnly(RecordedKind::kTags, tags, kNoRecordedSite, 0);
 }
 
 void SetLogged(ProfilerImpl* profiler) {
@@ -97,7 +108,8 @@ void SetLogged(ProfilerImpl* profiler) {
   tags_observer.store(profiler == nullptr ? nullptr : &ObserveTags, std::memory_order_relaxed);
 }
 
-// One user of the event log at a time: the thread that starts or stops it, or that copies the flight recorder's events.
+// While an object exists, its thread is the only one that starts or stops the log or copies the events of the flight
+// recorder.
 class LogUse {
  public:
   LogUse() {
@@ -118,23 +130,26 @@ class LogUse {
 };
 std::atomic<pid_t> LogUse::user{0};
 
-// Switches the flight recorder on after a recording.
+// Switches the flight recorder on if it is wanted (at its start, and after each recording). Otherwise records that no
+// log is on.
 void ResumeFlight(ProfilerImpl& profiler) {
   EventLog& log = profiler.ledger().log();
-  const size_t buffers = flight_buffers.load(std::memory_order_relaxed);
-  if (buffers == 0 || !log.Allocate(buffers)) return SetLogged(nullptr);
-  const Mode mode = Mode::kRing;
-  RecordingSource::ReadLedger(profiler, &mode);
+  const size_t buffers = flight_process.load() == getpid() ? flight_buffers.load(std::memory_order_relaxed) : 0;
+  if (buffers == 0 || !log.Allocate(buffers, flight_nanos.load(std::memory_order_relaxed))) return SetLogged(nullptr);
+  flight_knot.store(log.clock().NowInOrder());
+  flight_knot_nanos.store(EventClock::Monotonic());
+  flight_start.store(profiler.ledger().SetLogMode(Mode::kRing));
   SetLogged(&profiler);
 }
 
-// Switches the log off and returns the instant.
-LedgerState SwitchOff(ProfilerImpl& profiler) {
-  const Mode off = Mode::kOff;
-  return RecordingSource::ReadLedger(profiler, &off);
-}
+// Switches the log off, and returns the instant. Allocates no memory.
+int64_t SwitchOff(ProfilerImpl& profiler) { return profiler.ledger().SetLogMode(Mode::kOff); }
 
-// A recording in progress. After Begin, its own thread uses it.
+// The process that has a recording in progress; 0: none.
+std::atomic<pid_t> recording_process{0};
+
+// A recording in progress. After Begin, only the thread of the recording uses it, except for the methods that other
+// threads may call.
 class Recorder {
  public:
   Recorder(ProfilerImpl& profiler, std::string path, const RecordingOptions& options)
@@ -148,8 +163,9 @@ class Recorder {
 
   pid_t process() const { return process_; }
 
-  // Opens the file and switches the log on. The log's buffers are allocated.
-  absl::Status Begin();
+  // Opens the file and switches the log on. The log's buffers are allocated. kAlreadyExists: `must_be_new` is true, and
+  // the file exists.
+  absl::Status Begin(bool must_be_new);
   // Writes events until Stop is called.
   void Run();
   // Called by other threads: ends Run, and waits until it has ended. Returns false if that takes too long.
@@ -165,7 +181,7 @@ class Recorder {
   }
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
   // REQUIRES: is_done().
-  const absl::Status& status() const { return status_; }
+  absl::Status status() const { return has_memory_ ? status_ : NoHostMemory(); }
 
  private:
   // One file.
@@ -173,16 +189,18 @@ class Recorder {
     explicit File(ProfilerImpl& profiler) : source(profiler) {}
     std::unique_ptr<RecordingWriter> writer;
     RecordingSource source;
-    // Until the live buffers of the start are known: the events, and the live table's list.
+    // Used until the live buffers at the start of the file are known: `resolver` has the events since the start,
+    // `listed` the live table.
     std::optional<LiveResolver> resolver;
     std::vector<RecordingTables::Live> listed;
     bool has_listed = false;
-    bool is_exact = true;  // no event was lost
+    bool is_exact = true;    // no event was lost
+    int64_t start_size = 0;  // in bytes, with the tables of the start
   };
 
-  absl::Status Open(File* file);
+  absl::Status Open(File* file, bool must_be_new);
   absl::Status BeginFile(File* file, const LedgerState& state);
-  // Writes the events so far. Those after `split` go to `next`, if it is not null.
+  // Writes the events that the log has. If `next` is not null, events later than `split` are written to `next`.
   absl::Status Round(File* next = nullptr, int64_t split = INT64_MAX);
   absl::Status WriteBuffers(EventBuffer* list, File* next, int64_t split);
   absl::Status WriteEvents(File* file, RecordedEvent* events, size_t count);
@@ -192,10 +210,12 @@ class Recorder {
   absl::Status WriteSample();
   absl::Status End();
   absl::Status RunRounds();
+  // Prints the error with which the recording has ended, and the number of lost events.
+  void PrintEnd() const;
 
   ProfilerImpl& profiler_;
   Ledger& ledger_;
-  const std::string path_;
+  std::string path_;  // changes only in Begin
   const RecordingOptions options_;
   const pid_t process_ = getpid();
   TickConverter ticks_;
@@ -211,19 +231,25 @@ class Recorder {
   sem_t wakes_;
   std::atomic<bool> stops_{false};
   std::atomic<bool> is_done_{false};
+  bool has_memory_ = true;
   absl::Status status_;
 };
 
-absl::Status Recorder::Open(File* file) {
-  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path_);
+absl::Status Recorder::Open(File* file, bool must_be_new) {
+  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path_, must_be_new);
   if (!writer.ok()) return writer.status();
   file->writer = *std::move(writer);
   return absl::OkStatus();
 }
 
-absl::Status Recorder::Begin() {
+absl::Status Recorder::Begin(bool must_be_new) {
   file_ = std::make_unique<File>(profiler_);
-  if (absl::Status status = Open(file_.get()); !status.ok()) return status;
+  if (absl::Status status = Open(file_.get(), must_be_new); !status.ok()) return status;
+  // If the path is a symbolic link, the files of the recording lie where the link leads.
+  if (char* const real = realpath(path_.c_str(), nullptr); real != nullptr) {
+    const std::unique_ptr<char, decltype(&std::free)> owned(real, &std::free);
+    path_ = real;
+  }
   ticks_.AddKnot();
   const Mode mode = Mode::kStream;
   start_ = RecordingSource::ReadLedger(profiler_, &mode);
@@ -235,7 +261,9 @@ absl::Status Recorder::Begin() {
 absl::Status Recorder::BeginFile(File* file, const LedgerState& state) {
   file->resolver.emplace();
   file->source.Begin(state, ticks_.ToNanos(state.instant));
-  return file->writer->AddTables(file->source.tables());
+  absl::Status status = file->writer->AddTables(file->source.tables());
+  file->start_size = file->writer->size();
+  return status;
 }
 
 absl::Status Recorder::WriteEvents(File* file, RecordedEvent* events, size_t count) {
@@ -283,7 +311,7 @@ absl::Status Recorder::Round(File* next, int64_t split) {
   ticks_.AddKnot();
   for (File* file : {file_.get(), next}) {
     if (file == nullptr || list == nullptr) continue;
-    file->source.Update(marks.Get().All());
+    file->source.Update(marks.Get().From(file->source.tables().marks.size()));
     if (absl::Status status = file->writer->AddTables(file->source.tables()); !status.ok()) {
       ledger_.log().Return(list);
       return status;
@@ -292,7 +320,8 @@ absl::Status Recorder::Round(File* next, int64_t split) {
   absl::Status status = WriteBuffers(list, next, split);
   if (lost.count > 0) {
     if (lost_events_ == 0) {
-      PrintMessage("hbmprof: the recording ", path_, " loses events: they come faster than they are written");
+      PrintMessage("hbmprof: the recording ", path_,
+                   " loses events, because they are recorded faster than they can be written");
     }
     lost_events_ += lost.count;
     last_loss_ = EventClock::Monotonic();
@@ -312,7 +341,7 @@ void Recorder::ListLive() {
   file_->has_listed = true;
   if (!RecordingSource::ListLive(profiler_, kMaxLiveListed, &file_->listed)) {
     file_->resolver.reset();
-    file_->listed.clear();
+    file_->listed = {};
   }
 }
 
@@ -324,7 +353,10 @@ absl::Status Recorder::ResolveLive() {
   tables.live_is_complete = true;
   file_->resolver.reset();
   file_->listed = {};
-  return file_->writer->AddTables(tables);
+  const int64_t before = file_->writer->size();
+  absl::Status status = file_->writer->AddTables(tables);
+  file_->start_size += file_->writer->size() - before;
+  return status;
 }
 
 absl::Status Recorder::WriteSample() {
@@ -340,10 +372,11 @@ absl::Status Recorder::WriteSample() {
 absl::Status Recorder::NextFile() {
   const std::string old = path_ + kOldSuffix;
   if (rename(path_.c_str(), old.c_str()) != 0) {
-    return absl::InternalError("cannot rename " + path_ + " to " + old + ": " + std::to_string(errno));
+    const std::string problem = strerror(errno);
+    return absl::InternalError("cannot rename " + path_ + " to " + old + ": " + problem);
   }
   auto next = std::make_unique<File>(profiler_);
-  if (absl::Status status = Open(next.get()); !status.ok()) return status;
+  if (absl::Status status = Open(next.get(), /*must_be_new=*/false); !status.ok()) return status;
   const LedgerState state = RecordingSource::ReadLedger(profiler_, nullptr);
   ticks_.AddKnot();
   const int64_t time = ticks_.ToNanos(state.instant);
@@ -361,10 +394,10 @@ absl::Status Recorder::NextFile() {
 }
 
 absl::Status Recorder::End() {
-  const LedgerState state = SwitchOff(profiler_);
+  const int64_t instant = SwitchOff(profiler_);
   absl::Status status = Round();
   if (!status.ok()) return status;
-  written_until_ = ticks_.ToNanos(state.instant);
+  written_until_ = ticks_.ToNanos(instant);
   next_sample_ = 0;
   if (status = WriteSample(); !status.ok()) return status;
   return file_->writer->Finish(written_until_);
@@ -377,7 +410,10 @@ absl::Status Recorder::RunRounds() {
   while (!stops_.load(std::memory_order_acquire)) {
     if (absl::Status status = Round(); !status.ok()) return status;
     if (absl::Status status = WriteSample(); !status.ok()) return status;
-    const bool is_large = options_.max_bytes != 0 && file_->writer->size() >= options_.max_bytes / 2;
+    // A file has events of some size also if the tables of its start are large.
+    const int64_t size = file_->writer->size();
+    const bool is_large =
+        options_.max_bytes != 0 && size >= options_.max_bytes / 2 && size - file_->start_size >= options_.max_bytes / 4;
     const bool is_quiet = !file_->is_exact && EventClock::Monotonic() - last_loss_ > kQuietTime;
     if (is_large || is_quiet) {
       if (absl::Status status = NextFile(); !status.ok()) return status;
@@ -392,25 +428,37 @@ absl::Status Recorder::RunRounds() {
   return End();
 }
 
+void Recorder::PrintEnd() const {
+  if (!has_memory_) {
+    PrintMessage("hbmprof: the recording ", path_, " has ended: the host has no memory");
+  } else if (!status_.ok()) {
+    const absl::string_view why = status_.message();
+    PrintMessage("hbmprof: the recording has ended: ", std::string_view(why.data(), why.size()));
+  }
+  if (lost_events_ > 0) {
+    PrintMessage("hbmprof: the recording ", path_, " has lost ", std::to_string(lost_events_) + " events");
+  }
+}
+
 void Recorder::Run() {
   // Host memory that this thread allocates is not recorded, if the profiler records the host's allocator.
   const ReentryGuard guard;
   try {
     status_ = RunRounds();
-  } catch (const std::exception&) {
-    status_ = absl::ResourceExhaustedError("the recording " + path_ + " has ended: the host has no memory");
+  } catch (const std::bad_alloc&) {
+    has_memory_ = false;
   }
-  if (!status_.ok()) {
-    const absl::string_view why = status_.message();
-    PrintMessage("hbmprof: the recording has ended: ", std::string_view(why.data(), why.size()));
-    SwitchOff(profiler_);
-  }
-  if (lost_events_ > 0) {
-    PrintMessage("hbmprof: the recording ", path_, " has lost ", std::to_string(lost_events_) + " events");
+  // From here on nothing allocates memory, except to print.
+  if (!has_memory_ || !status_.ok()) SwitchOff(profiler_);
+  try {
+    PrintEnd();
+  } catch (const std::bad_alloc&) {
+    PrintMessage("hbmprof: a recording has ended, and the host has no memory to say why");
   }
   file_.reset();
   ledger_.log().Free();
   ResumeFlight(profiler_);
+  recording_process.store(0, std::memory_order_release);
   is_done_.store(true, std::memory_order_release);
 }
 
@@ -430,8 +478,8 @@ absl::Status Validate(const RecordingOptions& options) {
   if (options.max_bytes != 0 && options.max_bytes < 1 << 20) {
     return problem("max_bytes", options.max_bytes, "0 or at least 1048576");
   }
-  if (options.buffer_bytes < 2 << 20 || options.buffer_bytes > int64_t{16} << 30) {
-    return problem("buffer_bytes", options.buffer_bytes, "2097152 to 17179869184");
+  if (options.buffer_bytes < 2 << 20 || options.buffer_bytes > kMaxBufferBytes) {
+    return problem("buffer_bytes", options.buffer_bytes, "2097152 to 536870912");
   }
   if (options.sample_interval.count() < 10 || options.sample_interval.count() > 3'600'000) {
     return problem("sample_interval", options.sample_interval.count(), "10 to 3600000 milliseconds");
@@ -439,7 +487,8 @@ absl::Status Validate(const RecordingOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options) {
+absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
+                      bool must_be_new) {
   EventLog& log = profiler.ledger().log();
   Recorder* const before = recorder.load(std::memory_order_acquire);
   const bool is_own = before != nullptr && before->process() == getpid();
@@ -448,25 +497,31 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   }
   if (log.mode() == Mode::kRing) SwitchOff(profiler);
   if (log.mode() != Mode::kOff) {
-    return absl::FailedPreconditionError("StartRecording: this process was forked in a way that does not permit it");
+    return absl::FailedPreconditionError(
+        "StartRecording: this process is the child of a fork during which hbmprof could not take its locks; it cannot "
+        "be recorded");
   }
   log.Return(log.TakeFull());
   log.Free();
   log.clock().Choose();
-  if (!log.Allocate(static_cast<size_t>(options.buffer_bytes) / sizeof(EventBuffer))) {
+  // Each shard that is in use has a buffer.
+  const size_t least = size_t{2} * profiler.ledger().shard_count();
+  if (!log.Allocate(std::max(static_cast<size_t>(options.buffer_bytes) / sizeof(EventBuffer), least))) {
     ResumeFlight(profiler);
     return NoHostMemory();
   }
   auto own = std::make_unique<Recorder>(profiler, path, options);
-  absl::Status status = own->Begin();
+  absl::Status status = own->Begin(must_be_new);
   const auto run = [](void* argument) -> void* {
     static_cast<Recorder*>(argument)->Run();
     return nullptr;
   };
+  recording_process.store(getpid(), std::memory_order_release);
   if (status.ok() && !StartBackgroundThread(run, own.get())) {
-    status = absl::ResourceExhaustedError("no recording: no thread can be started");
+    status = absl::ResourceExhaustedError("no thread can be started for the recording");
   }
   if (!status.ok()) {
+    recording_process.store(0, std::memory_order_release);
     SwitchOff(profiler);
     log.Return(log.TakeFull());
     log.Free();
@@ -484,50 +539,52 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
 struct FlightEvents {
   LedgerState state;
   int64_t start = 0;  // in ticks: all events after it are in the list
-  std::map<uint32_t, std::vector<RecordedEvent>> shards;
+  std::vector<std::vector<RecordedEvent>> shards;
   std::vector<RecordingTables::Live> listed;
   bool live_is_complete = true;
 };
 
-void Copy(const EventBuffer* list, FlightEvents* flight) {
-  for (; list != nullptr; list = list->next) {
-    std::vector<RecordedEvent>& events = flight->shards[list->shard];
-    events.insert(events.end(), list->events, list->events + list->count);
-  }
-}
-
-// Copies the events, of which the flight recorder keeps its own.
+// Copies the events of the flight recorder, which keeps them. Threads go on recording meanwhile. Throws std::bad_alloc.
 FlightEvents CopyFlight(ProfilerImpl& profiler) {
+  Ledger& ledger = profiler.ledger();
+  EventLog& log = ledger.log();
   FlightEvents flight;
-  EventLog& log = profiler.ledger().log();
   flight.state = RecordingSource::ReadLedger(profiler, nullptr);
-  profiler.ledger().CollectEvents();
-  EventBuffer* const before = log.TakeFull();
-  flight.start = log.removed_until();
   flight.live_is_complete = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
-  profiler.ledger().CollectEvents();
-  EventBuffer* const after = log.TakeFull();
-  flight.live_is_complete = flight.live_is_complete && log.removed_until() == flight.start;
-  try {
-    Copy(before, &flight);
-    Copy(after, &flight);
-  } catch (const std::bad_alloc&) {
-    flight.shards.clear();
-    flight.start = INT64_MAX;
+  // First the events of the open buffers, then the buffers that were full at that time.
+  flight.shards.resize(ledger.shard_count());
+  std::vector<std::vector<RecordedEvent>> open(ledger.shard_count());
+  std::vector<uint64_t> serials(ledger.shard_count());
+  std::vector<RecordedEvent> events(EventBuffer::kEvents);
+  for (uint32_t shard = 0; shard < ledger.shard_count(); ++shard) {
+    const uint32_t count = ledger.CopyOpenEvents(shard, events.data(), &serials[shard]);
+    open[shard].assign(events.data(), events.data() + count);
   }
-  log.PutBack(after);
-  log.PutBack(before);
+  struct Unpinner {
+    ~Unpinner() { log.Unpin(); }
+    EventLog& log;
+  };
+  const Unpinner unpinner{log};
+  while (const EventBuffer* const buffer = log.PinNext()) {
+    if (buffer->serial > serials[buffer->shard]) continue;
+    std::vector<RecordedEvent>& copy = flight.shards[buffer->shard];
+    copy.insert(copy.end(), buffer->events, buffer->events + buffer->count);
+  }
+  flight.start = std::max(log.removed_until(), flight_start.load());
+  for (size_t shard = 0; shard < open.size(); ++shard) {
+    flight.shards[shard].insert(flight.shards[shard].end(), open[shard].begin(), open[shard].end());
+  }
   return flight;
 }
 
-// Undoes the events between the start and the instant. The peak of an account that was reached after the start is not
-// known at the start: there it is the bytes in use.
+// Undoes the events between the start and the instant. If the peak of an account was reached after the start, the
+// earlier peak is not known. Then the peak at the start is set to the bytes in use at the start.
 void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
   LedgerState& state = flight->state;
   const auto has_new_peak = [&](AccountId account) {
     return state.accounts[static_cast<size_t>(account)].peak_time > flight->start;
   };
-  for (const auto& [shard, events] : flight->shards) {
+  for (const std::vector<RecordedEvent>& events : flight->shards) {
     for (size_t i = events.size(); i-- > 0;) {
       const bool is_last = !events[i].is_continued || i + 1 == events.size();
       if (events[i].time > state.instant) continue;
@@ -546,27 +603,75 @@ void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
   }
 }
 
-absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path) {
+// Moves the start to the time limit of the flight recorder. Returns a warning if events after that time were removed,
+// else "".
+std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
+  const int64_t nanos = flight_nanos.load(std::memory_order_relaxed);
+  if (nanos == 0) return "";
+  const int64_t end = ticks.ToNanos(flight->state.instant);
+  const int64_t limit = ticks.ToTicks(std::max(end - nanos, flight_knot_nanos.load()));
+  if (flight->start <= limit || flight->start == flight_start.load()) {
+    flight->start = std::max(flight->start, limit);
+    return "";
+  }
+  char text[200];
+  std::snprintf(text, sizeof(text),
+                "The flight recorder has only the last %.3g of %.3g seconds: more events came than it keeps. A higher "
+                "HBMPROF_FLIGHT keeps more.",
+                static_cast<double>(end - ticks.ToNanos(flight->start)) / kSecond,
+                static_cast<double>(nanos) / kSecond);
+  return text;
+}
+
+// Writes the events with a flush after about kMostUnflushed of them, because a reader needs memory for those between
+// two flushes.
+absl::Status WriteFlightEvents(const std::vector<std::vector<RecordedEvent>>& shards, RecordingWriter& writer) {
+  constexpr size_t kEventsPerTime = 4096;
+  constexpr size_t kTimesPerFlush = kMostUnflushed / kEventsPerTime;
+  std::vector<int64_t> times;
+  for (const std::vector<RecordedEvent>& events : shards) {
+    for (size_t i = kEventsPerTime; i < events.size(); i += kEventsPerTime) times.push_back(events[i].time);
+  }
+  std::sort(times.begin(), times.end());
+  std::vector<size_t> written(shards.size());
+  for (size_t next = kTimesPerFlush;; next += kTimesPerFlush) {
+    const int64_t until = next < times.size() ? times[next] : INT64_MAX;
+    const auto is_later = [](int64_t time, const RecordedEvent& event) { return time < event.time; };
+    for (size_t shard = 0; shard < shards.size(); ++shard) {
+      const auto begin = shards[shard].begin() + static_cast<std::ptrdiff_t>(written[shard]);
+      const auto count = static_cast<size_t>(std::upper_bound(begin, shards[shard].end(), until, is_later) - begin);
+      if (count == 0) continue;
+      if (absl::Status status = writer.AddEvents(&*begin, count); !status.ok()) return status;
+      written[shard] += count;
+    }
+    if (until == INT64_MAX) return absl::OkStatus();
+    if (absl::Status status = writer.Flush(until); !status.ok()) return status;
+  }
+}
+
+absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, bool must_be_new) {
   FlightEvents flight = CopyFlight(profiler);
-  if (flight.start == INT64_MAX) return NoHostMemory();
   const int64_t end = flight.state.instant;
-  // Events that are not complete in the log: those up to the start.
-  for (auto& [shard, events] : flight.shards) {
+  TickConverter ticks(profiler.ledger().log().clock());
+  ticks.AddKnot(flight_knot.load(), flight_knot_nanos.load());
+  ticks.AddKnot();
+  const std::string warning = LimitFlight(ticks, &flight);
+  // Removes the events up to the start: some of the events of that time are no longer in the log.
+  for (std::vector<RecordedEvent>& events : flight.shards) {
     events.erase(std::remove_if(events.begin(), events.end(),
                                 [&](const RecordedEvent& event) { return event.time <= flight.start; }),
                  events.end());
   }
   UndoFlight(profiler, &flight);
-  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path);
+  flight.state.unix_nanos -= ticks.ToNanos(end) - ticks.ToNanos(flight.start);
+  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path, must_be_new);
   if (!writer.ok()) return writer.status();
-  TickConverter ticks(profiler.ledger().log().clock());
-  ticks.AddKnot(flight_start.load(), flight_start_nanos.load());
-  ticks.AddKnot();
   RecordingSource source(profiler);
-  source.Begin(flight.state, ticks.ToNanos(std::max(flight.start, flight_start.load())));
-  source.Update(marks.Get().All());
+  source.Begin(flight.state, ticks.ToNanos(flight.start));
+  source.Update(marks.Get().From(0));
+  if (!warning.empty()) source.tables().names.warnings.push_back(warning);
   LiveResolver resolver;
-  for (auto& [shard, events] : flight.shards) {
+  for (std::vector<RecordedEvent>& events : flight.shards) {
     for (const RecordedEvent& event : events) resolver.AddEvent(event);
     while (!events.empty() && events.back().time > end) events.pop_back();
     for (RecordedEvent& event : events) source.Translate(ticks, &event);
@@ -575,9 +680,7 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path) {
   source.tables().live_is_complete = flight.live_is_complete;
   const DriverSample sample = source.Sample();
   absl::Status status = (*writer)->AddTables(source.tables());
-  for (const auto& [shard, events] : flight.shards) {
-    if (status.ok()) status = (*writer)->AddEvents(events.data(), events.size());
-  }
+  if (status.ok()) status = WriteFlightEvents(flight.shards, **writer);
   if (status.ok()) status = (*writer)->AddSample(sample);
   if (status.ok()) status = (*writer)->Finish(ticks.ToNanos(end));
   return status;
@@ -585,17 +688,18 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path) {
 
 }  // namespace
 
-absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options) try {
+absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
+                           bool must_be_new) try {
   if (absl::Status status = Validate(options); !status.ok()) return status;
   const LogUse use;
   const ForkPause pause;
   const ReentryGuard guard;
-  return StartNow(profiler, path, options);
+  return StartNow(profiler, path, options, must_be_new);
 } catch (const std::exception&) {
   return NoHostMemory();
 }
 
-absl::Status StopRecorder() {
+absl::Status StopRecorder() try {
   const LogUse use;
   Recorder* const own = OwnRecorder();
   if (own == nullptr) return absl::FailedPreconditionError("StopRecording: there is no recording");
@@ -603,27 +707,24 @@ absl::Status StopRecorder() {
     return absl::DeadlineExceededError("StopRecording: the recording was not written within ten seconds");
   }
   recorder.store(nullptr, std::memory_order_release);
-  const absl::Status status = own->status();
-  delete own;
-  return status;
+  const std::unique_ptr<Recorder> owned(own);
+  return own->status();
+} catch (const std::bad_alloc&) {
+  return NoHostMemory();
 }
 
-bool IsRecorderRunning() {
-  const Recorder* const own = OwnRecorder();
-  return own != nullptr && !own->is_done();
-}
+bool IsRecorderRunning() { return recording_process.load(std::memory_order_acquire) == getpid(); }
 
-bool StartFlightRecorder(ProfilerImpl& profiler, size_t events) {
+bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
   const LogUse use;
   const ForkPause pause;
   const ReentryGuard guard;
-  // Each shard that is in use has a buffer, which may be nearly empty.
-  constexpr size_t kSpareBuffers = 16;
   EventLog& log = profiler.ledger().log();
   log.clock().Choose();
-  flight_start.store(log.clock().NowInOrder());
-  flight_start_nanos.store(EventClock::Monotonic());
-  flight_buffers.store(events / EventBuffer::kEvents + 1 + kSpareBuffers);
+  // Each shard that is in use has a buffer, which may be nearly empty. One more may be pinned.
+  flight_buffers.store(events / EventBuffer::kEvents + 2 + profiler.ledger().shard_count());
+  flight_process.store(getpid());
+  flight_nanos.store(nanos);
   ResumeFlight(profiler);
   return log.mode() == Mode::kRing;
 }
@@ -645,36 +746,48 @@ void StopFlightRecorder() {
   profiler.ledger().log().Free();
 }
 
-absl::Status WriteFlight(const std::string& path) try {
+absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
   const LogUse use;
   if (!IsFlightRecorderOn()) {
     return absl::FailedPreconditionError(
-        IsRecorderRunning() ? "SaveFlightRecording: the recording in progress has the events"
-                            : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS)");
+        IsRecorderRunning() ? "SaveFlightRecording: a recording is in progress; it contains the events"
+                            : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS or "
+                              "HBMPROF_FLIGHT_SECONDS=SECONDS)");
   }
   const ForkPause pause;
   const ReentryGuard guard;
-  return WriteFlightNow(*LoggedProfiler(), path);
+  return WriteFlightNow(*LoggedProfiler(), path, must_be_new);
 } catch (const std::exception&) {
   return NoHostMemory();
 }
 
-ScopedMark::ScopedMark(std::string_view name) {
+void BeginMark(std::string_view name) {
   if (LoggedProfiler() == nullptr) return;
   const ForkPause pause;
   const ReentryGuard guard;
   if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Add(name);
 }
 
-ScopedMark::~ScopedMark() { EventLog::MarkOfThread() = 0; }
+void EndMark() { EventLog::MarkOfThread() = 0; }
 
-void RecordFailure(ProfilerImpl& profiler, DeviceId device, MemorySpace space, int64_t bytes) {
+ScopedMark::ScopedMark(std::string_view name) {
+  const InjectedProfiler* const joined = JoinedProfiler();
+  joined != nullptr ? Joined(*joined).BeginMark(name) : BeginMark(name);
+}
+
+ScopedMark::~ScopedMark() {
+  const InjectedProfiler* const joined = JoinedProfiler();
+  joined != nullptr ? Joined(*joined).EndMark() : EndMark();
+}
+
+void RecordFailure(ProfilerImpl& profiler, const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) {
   if (LoggedProfiler() != &profiler) return;
   const ForkPause pause;
   const ReentryGuard guard;
-  if (guard.entered()) {
-    profiler.ledger().LogOnly(RecordedKind::kFailed, static_cast<uint64_t>(AccountOf(device, space)), bytes);
-  }
+  if (!guard.entered()) return;
+  static_assert(kNoSite == kNoRecordedSite);
+  profiler.ledger().LogOnly(RecordedKind::kFailed, static_cast<uint64_t>(AccountOf(device, space)),
+                            profiler.SiteOfFailure(caller, device, space), bytes);
 }
 
 }  // namespace hbmprof::internal

@@ -12,6 +12,7 @@
 #include <new>
 #include <string>
 
+#include "absl/strings/str_replace.h"
 #include "hbmprof/profiler.h"
 #include "src/api/default_profiler.h"
 #include "src/api/output_path.h"
@@ -23,6 +24,7 @@
 #include "src/base/mutex.h"
 #include "src/base/write_all.h"
 #include "src/core/injected.h"
+#include "src/core/joined.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof {
@@ -30,6 +32,8 @@ namespace internal {
 namespace {
 
 constexpr int kMostNames = 100'000;
+// Of a flight recorder that is limited by time only.
+constexpr int64_t kDefaultFlightEvents = int64_t{1} << 22;
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
@@ -38,26 +42,30 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-// Returns the file that the pattern names. `must_be_new`: also a name without "%n" is that of a file that does not
-// exist.
-absl::StatusOr<std::string> FileOf(std::string_view path, bool must_be_new) {
+// Calls use(name, must_be_new) with the name of the file for the pattern `path`, and returns its result. If the pattern
+// has "%n" or `must_be_new` is true, the file must be a new one: after kAlreadyExists it is called with the next name.
+// For a pattern without "%n", a number is added if necessary.
+template <typename Use>
+absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
   const OutputPattern pattern(path);
+  must_be_new = must_be_new || pattern.has_number();
   for (int i = 0; i < kMostNames; ++i) {
     std::string name = pattern.Path(pattern.has_number() ? NextOutputNumber() : 0);
     if (i > 0 && !pattern.has_number()) name += "." + std::to_string(i);
-    if ((!pattern.has_number() && !must_be_new) || !Exists(name)) return name;
+    if (must_be_new && Exists(name)) continue;
+    const absl::Status status = use(name, must_be_new);
+    if (!must_be_new || !absl::IsAlreadyExists(status)) return status;
   }
-  return absl::AlreadyExistsError(std::string("no recording: all names for ").append(path).append(" exist"));
+  return absl::AlreadyExistsError(std::string("all names for ").append(path).append(" exist"));
 }
 
-// Returns the implementation of the profiler of this process, or an error with the name of the caller.
+// Returns the profiler of the injected library that Profiler::Default() has joined; null if it has joined none.
+const InjectedProfiler* JoinedByDefault() { return ProfilerAccess::JoinedBy(Profiler::Default()); }
+
+// Returns the implementation of the profiler of this process, or an error with the name of the caller. REQUIRES: it has
+// not joined another one.
 absl::StatusOr<ProfilerImpl*> OwnProfiler(const char* caller) {
   Profiler& profiler = Profiler::Default();
-  if (ProfilerAccess::JoinedBy(profiler) != nullptr) {
-    return absl::FailedPreconditionError(std::string(caller) +
-                                         ": the injected library records this process; use `hbmprof record` or "
-                                         "`hbmprof run --record`");
-  }
   if (!profiler.enabled()) return absl::FailedPreconditionError(std::string(caller) + ": the profiler is off");
   return &ProfilerAccess::ImplOf(profiler);
 }
@@ -65,9 +73,9 @@ absl::StatusOr<ProfilerImpl*> OwnProfiler(const char* caller) {
 absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptions& options) {
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
   if (!profiler.ok()) return profiler.status();
-  const absl::StatusOr<std::string> file = FileOf(path, must_be_new);
-  if (!file.ok()) return file.status();
-  const absl::Status status = StartRecorder(**profiler, *file, options);
+  const absl::Status status = WithFile(path, must_be_new, [&](const std::string& name, bool is_new) {
+    return StartRecorder(**profiler, name, options, is_new);
+  });
   if (!status.ok()) return status;
   static std::atomic<bool> is_registered{false};
   if (!is_registered.exchange(true)) std::atexit(&StopRecordingAtExit);
@@ -80,7 +88,7 @@ absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptio
 enum class LogState : int { kUnknown, kOff, kOn };
 std::atomic<LogState> log_state{LogState::kUnknown};
 
-// The bytes in use in the last line of each device and memory space.
+// The bytes of device memory in use in the last line of each device.
 struct LastLines {
   Mutex mutex;
   std::map<std::string, int64_t> in_use ABSL_GUARDED_BY(mutex);
@@ -150,13 +158,19 @@ void WriteLine(const std::string& log, const std::string& line) {
 }  // namespace
 
 void StartRecordingOfOptions(const DefaultOptions& options) {
-  if (options.record.empty() && options.flight_events == 0) return;
-  // In a program that has joined the injected library, that library reads the same variables.
-  if (ProfilerAccess::JoinedBy(Profiler::Default()) != nullptr) return;
+  const bool has_flight = options.flight_events > 0 || options.flight_seconds > 0;
+  if (options.record.empty() && !has_flight) return;
+  // If the program has joined the injected library, the injected library starts the recording: it reads the same
+  // variables.
+  if (JoinedByDefault() != nullptr) return;
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
   if (!profiler.ok()) return;
-  if (options.flight_events > 0 && !StartFlightRecorder(**profiler, static_cast<size_t>(options.flight_events))) {
-    PrintMessage("hbmprof: no flight recorder: the host has no memory for it");
+  if (has_flight) {
+    const int64_t events = options.flight_events > 0 ? options.flight_events : kDefaultFlightEvents;
+    const auto nanos = static_cast<int64_t>(options.flight_seconds * 1e9);
+    if (!StartFlightRecorder(**profiler, static_cast<size_t>(events), nanos)) {
+      PrintMessage("hbmprof: no flight recorder: the host has no memory for it");
+    }
   }
   if (options.record.empty()) return;
   RecordingOptions recording;
@@ -172,13 +186,18 @@ void StopRecordingAtExit() {
 }
 
 std::string SaveFlightBeside(std::string_view profile) {
-  if (!IsFlightRecorderOn()) return "";
+  const InjectedProfiler* const joined = JoinedByDefault();
+  if (joined == nullptr && !IsFlightRecorderOn()) return "";
   constexpr std::string_view kProfile = ".pb.gz";
   const size_t size = profile.size();
   const bool has_ending = size > kProfile.size() && profile.substr(size - kProfile.size()) == kProfile;
   const std::string path = std::string(profile.substr(0, has_ending ? size - kProfile.size() : size)) + ".hbmrec";
-  const absl::Status status = WriteFlight(path);
+  const absl::Status status = joined != nullptr
+                                  ? Joined(*joined).SaveFlightRecording(absl::StrReplaceAll(path, {{"%", "%%"}}))
+                                  : WriteFlight(path);
   if (status.ok()) return path;
+  // The injected library's flight recorder is off.
+  if (joined != nullptr && absl::IsFailedPrecondition(status)) return "";
   PrintMessage("hbmprof: no flight recording: ", Text(status));
   return "";
 }
@@ -186,20 +205,28 @@ std::string SaveFlightBeside(std::string_view profile) {
 }  // namespace internal
 
 absl::Status StartRecording(std::string_view path, const RecordingOptions& options) try {
+  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  if (joined != nullptr) return internal::Joined(*joined).StartRecording(path, options);
   return internal::Start(path, /*must_be_new=*/false, options);
 } catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("no recording: the host has no memory for it");
+  return absl::ResourceExhaustedError("the host has no memory for the recording");
 }
 
-absl::Status StopRecording() { return internal::StopRecorder(); }
+absl::Status StopRecording() try {
+  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  return joined != nullptr ? internal::Joined(*joined).StopRecording() : internal::StopRecorder();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("the host has no memory for the recording");
+}
 
 absl::Status SaveFlightRecording(std::string_view path) try {
+  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  if (joined != nullptr) return internal::Joined(*joined).SaveFlightRecording(path);
   const absl::StatusOr<internal::ProfilerImpl*> profiler = internal::OwnProfiler("SaveFlightRecording");
   if (!profiler.ok()) return profiler.status();
-  const absl::StatusOr<std::string> file = internal::FileOf(path, /*must_be_new=*/false);
-  return file.ok() ? internal::WriteFlight(*file) : file.status();
+  return internal::WithFile(path, /*must_be_new=*/false, &internal::WriteFlight);
 } catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("no recording: the host has no memory for it");
+  return absl::ResourceExhaustedError("the host has no memory for the recording");
 }
 
 void LogMemory(std::string_view label) {

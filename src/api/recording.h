@@ -1,4 +1,4 @@
-// What the start and the end of Profiler::Default() do for recordings (hbmprof/recording.h).
+// Starts and ends the recordings of Profiler::Default() that the options ask for (hbmprof/recording.h).
 #ifndef HBMPROF_SRC_API_RECORDING_H_
 #define HBMPROF_SRC_API_RECORDING_H_
 

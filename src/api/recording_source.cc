@@ -20,7 +20,7 @@ namespace hbmprof::internal {
 
 void TickConverter::AddKnot() {
   if (!clock_.uses_counter()) return;
-  // The counter is read before and after the clock. The attempt that took the shortest time counts.
+  // The counter is read before and after the clock. The attempt with the shortest time between the two reads is used.
   constexpr int kAttempts = 5;
   int64_t shortest = INT64_MAX;
   Knot knot;
@@ -36,9 +36,8 @@ void TickConverter::AddKnot() {
 }
 
 void TickConverter::AddKnot(int64_t ticks, int64_t nanos) {
-  if (count_ == 3) {
-    knots_[0] = knots_[1];
-    knots_[1] = knots_[2];
+  if (count_ == kKnots) {
+    std::copy(knots_ + 1, knots_ + kKnots, knots_);
     --count_;
   }
   knots_[count_++] = {ticks, nanos};
@@ -46,20 +45,30 @@ void TickConverter::AddKnot(int64_t ticks, int64_t nanos) {
 
 int64_t TickConverter::ToNanos(int64_t ticks) const {
   if (!clock_.uses_counter()) return ticks / EventClock::kStep;
-  const int segment = count_ == 3 && ticks >= knots_[1].ticks ? 1 : 0;
+  int segment = 0;
+  while (segment + 2 < count_ && ticks >= knots_[segment + 1].ticks) ++segment;
   const Knot& from = knots_[segment];
   const Knot& to = knots_[segment + 1];
   const auto slope = static_cast<double>(to.nanos - from.nanos) / static_cast<double>(to.ticks - from.ticks);
   return from.nanos + static_cast<int64_t>(std::floor(static_cast<double>(ticks - from.ticks) * slope));
 }
 
+int64_t TickConverter::ToTicks(int64_t nanos) const {
+  if (!clock_.uses_counter()) return nanos * EventClock::kStep;
+  const Knot& from = knots_[count_ - 2];
+  const Knot& to = knots_[count_ - 1];
+  const auto slope = static_cast<double>(to.ticks - from.ticks) / static_cast<double>(to.nanos - from.nanos);
+  return from.ticks + static_cast<int64_t>(std::floor(static_cast<double>(nanos - from.nanos) * slope));
+}
+
 // --- Tables ---
 
 LedgerState RecordingSource::ReadLedger(ProfilerImpl& profiler, const EventLog::Mode* mode) {
   LedgerState state;
-  profiler.ledger().Snapshot(&state.sites, &state.accounts, &state.instant, mode);
+  // Before the snapshot: it goes on reading after its instant.
   state.unix_nanos =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  profiler.ledger().Snapshot(&state.sites, &state.accounts, &state.instant, mode);
   return state;
 }
 
@@ -111,7 +120,7 @@ void RecordingSource::Update(const std::vector<std::string>& marks) {
   profiler_.AddPython(&tables_.names);
   if (tables_.names.stacks.size() > first_stack) AddNames(first_stack);
   AddThreads();
-  for (size_t mark = tables_.marks.size(); mark < marks.size(); ++mark) tables_.marks.push_back({marks[mark]});
+  for (const std::string& mark : marks) tables_.marks.push_back({mark});
 }
 
 void RecordingSource::AddSites() {

@@ -1,5 +1,6 @@
-// RecordingSource: turns the state and the raw events of a profiler into the tables and events of a recording
-// (src/export/recording.h). TickConverter: turns the times of the event log into nanoseconds.
+// RecordingSource: makes the tables of a recording from the state of a profiler, and changes the events of the log so
+// that they refer to these tables (src/export/recording.h). TickConverter: turns the times of the event log into
+// nanoseconds.
 #ifndef HBMPROF_SRC_API_RECORDING_SOURCE_H_
 #define HBMPROF_SRC_API_RECORDING_SOURCE_H_
 
@@ -16,18 +17,22 @@
 
 namespace hbmprof::internal {
 
-// Converts times of an EventClock to nanoseconds of CLOCK_MONOTONIC. Between two calls of AddKnot the conversion is
-// linear. So it never decreases, and follows the adjustments of CLOCK_MONOTONIC.
+// Converts times of an EventClock to nanoseconds of CLOCK_MONOTONIC. A knot is one instant in both clocks. Between two
+// knots the conversion is linear. So a later time never becomes an earlier one, and the result follows the adjustments
+// of CLOCK_MONOTONIC.
 class TickConverter {
  public:
   // `clock` must outlive the object.
   explicit TickConverter(const EventClock& clock) : clock_(clock) {}
-  // A knot that was read before.
+  // Adds a knot whose values the caller has read before.
   void AddKnot(int64_t ticks, int64_t nanos);
-  // Reads both clocks. Two knots must be added before ToNanos, the last one after the times that are converted.
+  // Reads both clocks and adds a knot. Before ToNanos(ticks), two knots must have been added, the last one at or after
+  // `ticks`.
   void AddKnot();
-  // REQUIRES: `ticks` is not earlier than the knot before the last two.
+  // REQUIRES: `ticks` is not earlier than the fourth-last knot (the first one, if there are fewer).
   int64_t ToNanos(int64_t ticks) const;
+  // The reverse. REQUIRES: `nanos` is not earlier than the knot before the last one.
+  int64_t ToTicks(int64_t nanos) const;
 
  private:
   struct Knot {
@@ -35,7 +40,8 @@ class TickConverter {
     int64_t nanos = 0;
   };
   const EventClock& clock_;
-  Knot knots_[3];
+  static constexpr int kKnots = 4;
+  Knot knots_[kKnots];
   int count_ = 0;
 };
 
@@ -58,19 +64,22 @@ class RecordingSource {
   const RecordingTables& tables() const { return tables_; }
   RecordingTables& tables() { return tables_; }
 
-  // Fills the tables with the state at the start. `time`: of `state`, in nanoseconds.
+  // Fills the tables with the state at the start. `time` is the time of `state.instant` in nanoseconds.
   void Begin(const LedgerState& state, int64_t time);
-  // Adds the sites, stacks, names, allocators and named frames that exist now, the marks `marks`, and the threads that
-  // were numbered. Must be called after the events that refer to them were taken from the log.
+  // Adds the sites, stacks, names, allocators and named frames that exist now, the marks `marks`, which the
+  // tables do not have, and the threads that were numbered. Must be called after the events that refer to them were
+  // taken from the log.
   void Update(const std::vector<std::string>& marks);
-  // Makes a raw event refer to the tables. Must be called after Update.
+  // Changes the time, and the id of an account, a device or a set of tags, from the numbers of the profiler to those of
+  // the tables. Must be called after Update.
   void Translate(const TickConverter& ticks, RecordedEvent* event);
-  // Returns the index of a device in the tables, which get it if they do not have it.
+  // Returns the index of a device in the tables. Adds the device if the tables do not have it.
   uint32_t IndexOf(DeviceId device);
-  // Returns the numbers of the driver, of the process and the program's counters now.
+  // Returns the present values: those of the driver, the host memory of the process, and the counters of the program.
   DriverSample Sample();
 
-  // Lists the live table's records, one after the other. Returns false if there are more than `max`.
+  // Lists the records of the live table. The list is not that of one instant. Returns false if there are more than
+  // `max` records.
   static bool ListLive(const ProfilerImpl& profiler, size_t max, std::vector<RecordingTables::Live>* live);
 
  private:
@@ -86,8 +95,7 @@ class RecordingSource {
 };
 
 // Finds the buffers that were live at an instant, from the events after it and a list of the live table that was made
-// later. The first event of a buffer tells: if it is a free, the buffer was live. If it has no event, it was live if it
-// is in the list.
+// later. A buffer whose first event is a free was live. A buffer without an event was live if it is in the list.
 class LiveResolver {
  public:
   // Must be called for all events after the instant, up to a time after the list was made.

@@ -38,7 +38,7 @@ struct RecordedEvent {
   uint32_t site = kNoRecordedSite;
   uint16_t thread = 0;  // number of the thread in the recording (RecordingTables::threads)
   RecordedKind kind = RecordedKind::kAlloc;
-  bool is_continued = false;  // the next event of the same thread has the same time and belongs to the same change
+  bool is_continued = false;  // the next event of the same buffer or run has the same time, in the same change
 };
 static_assert(sizeof(RecordedEvent) == 32);
 

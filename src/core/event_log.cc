@@ -18,7 +18,7 @@ namespace hbmprof::internal {
 namespace {
 
 // The threads by their numbers. A number is never used again: a recording may refer to a thread that has ended. All
-// threads beyond the last number share it.
+// further threads share the last number.
 constexpr uint32_t kMaxThreads = UINT16_MAX;
 std::atomic<int32_t> threads[kMaxThreads + 1];
 std::atomic<uint32_t> numbered_threads{1};
@@ -32,7 +32,8 @@ bool IsCounterInvariant() {
   return __get_cpuid(kPowerLeaf, &a, &b, &c, &d) != 0 && (d & kInvariantCounter) != 0;
 }
 
-// Returns whether the kernel's clock is the counter. Then the kernel has found it equal on all processors.
+// Returns whether the kernel's clock is the counter. The kernel uses the counter only if it has found the counters of
+// all processors equal.
 bool IsCounterTheClock() {
   const int error = errno;
   char name[8] = {};
@@ -54,12 +55,15 @@ void EventClock::Choose() {
 
 EventLog::~EventLog() { FreeMemory(); }
 
-bool EventLog::Allocate(size_t count) {
+bool EventLog::Allocate(size_t count, int64_t ring_nanos) {
   memory_ = static_cast<EventBuffer*>(MapPages(count * sizeof(EventBuffer)));
   if (memory_ == nullptr) return false;
   count_ = count;
+  ring_nanos_ = ring_nanos;
+  List empty;
+  for (size_t i = 0; i < count; ++i) empty.Append(&memory_[i]);
   SpinLockHolder hold(lock_);
-  for (size_t i = 0; i < count; ++i) empty_.Append(&memory_[i]);
+  empty_ = empty;
   lost_ = {};
   removed_until_ = 0;
   return true;
@@ -72,26 +76,42 @@ void EventLog::FreeMemory() {
 }
 
 void EventLog::Free() {
-  SpinLockHolder hold(lock_);
-  empty_ = {};
-  full_ = {};
+  {
+    SpinLockHolder hold(lock_);
+    empty_ = {};
+    full_ = {};
+  }
   FreeMemory();
 }
 
+bool EventLog::HasOldBuffer() const {
+  return ring_nanos_ != 0 && full_.first != nullptr && EventClock::Monotonic() - full_.first->closed_at > ring_nanos_;
+}
+
+EventBuffer* EventLog::TakeOldest() {
+  EventBuffer* const first = full_.first;
+  if (first == nullptr || first != pinned_) return full_.TakeFirst();
+  EventBuffer* const second = first->next;
+  if (second == nullptr) return nullptr;
+  first->next = second->next;
+  if (full_.last == second) full_.last = first;
+  return second;
+}
+
 void EventLog::Open(uint32_t shard, ShardLog* log, RecordedEvent** next) {
-  EventBuffer* buffer;
+  EventBuffer* buffer = nullptr;
   {
     SpinLockHolder hold(lock_);
-    buffer = empty_.TakeFirst();
-    if (buffer == nullptr && mode_ == Mode::kRing) {
-      buffer = full_.TakeFirst();
+    if (!HasOldBuffer()) buffer = empty_.TakeFirst();
+    if (buffer == nullptr && mode() == Mode::kRing) {
+      buffer = TakeOldest();
       if (buffer != nullptr) removed_until_ = std::max(removed_until_, buffer->events[buffer->count - 1].time);
     }
   }
   log->buffer = buffer;
   if (buffer == nullptr) {
-    *next = &log->unkept;
-    log->end = &log->unkept + 1;
+    *next = &log->lost_event;
+    log->end = &log->lost_event + 1;
   } else {
     buffer->shard = shard;
     *next = buffer->events;
@@ -104,13 +124,15 @@ void EventLog::Close(ShardLog* log, const RecordedEvent* next) {
   log->buffer = nullptr;
   if (buffer == nullptr) return;
   buffer->count = static_cast<uint32_t>(next - buffer->events);
+  if (ring_nanos_ != 0) buffer->closed_at = EventClock::Monotonic();
   SpinLockHolder hold(lock_);
+  if (buffer->count != 0) buffer->serial = ++last_serial_;
   (buffer->count == 0 ? empty_ : full_).Append(buffer);
 }
 
 void EventLog::Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next) {
   if (log->buffer == nullptr) {
-    const int64_t time = log->unkept.time;
+    const int64_t time = log->lost_event.time;
     SpinLockHolder hold(lock_);
     lost_ = {std::min(lost_.from, time), std::max(lost_.to, time), lost_.count + 1};
     removed_until_ = std::max(removed_until_, time);
@@ -135,14 +157,20 @@ void EventLog::Return(EventBuffer* list) {
   }
 }
 
-void EventLog::PutBack(EventBuffer* list) {
-  if (list == nullptr) return;
-  EventBuffer* last = list;
-  while (last->next != nullptr) last = last->next;
+const EventBuffer* EventLog::PinNext() {
   SpinLockHolder hold(lock_);
-  last->next = full_.first;
-  full_.first = list;
-  if (full_.last == nullptr) full_.last = last;
+  pinned_ = pinned_ == nullptr ? full_.first : pinned_->next;
+  return pinned_;
+}
+
+void EventLog::Unpin() {
+  SpinLockHolder hold(lock_);
+  pinned_ = nullptr;
+}
+
+uint64_t EventLog::last_serial() const {
+  SpinLockHolder hold(lock_);
+  return last_serial_;
 }
 
 LostTimes EventLog::TakeLost() {
@@ -178,9 +206,10 @@ void EventLog::RenumberThreadInChild() {
 
 void EventLog::ClearInChild() {
   RenumberThreadInChild();
-  mode_ = Mode::kOff;
+  SetMode(Mode::kOff);
   empty_ = {};
   full_ = {};
+  pinned_ = nullptr;
   lost_ = {};
   FreeMemory();
 }

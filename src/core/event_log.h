@@ -5,14 +5,17 @@
 // full buffers, and the shard gets an empty one. The recorder takes the full buffers, writes them to a file and returns
 // them. If there is no empty buffer, the log does one of two things:
 // - kStream: the shard's events are lost, and counted, until a buffer is returned.
-// - kRing: the oldest full buffer is emptied and used again. This is the flight recorder.
+// - kRing: the oldest full buffer is emptied and used again; if there is none, the shard's events are lost. This is the
+//   flight recorder. If the ring has a time limit, a full buffer that is older than this is used again even before an
+//   empty one, so that less memory is touched.
 //
-// Nothing here allocates memory while events are written, and no system call is made. `lock_` is held for about ten
-// instructions.
+// Nothing here allocates memory while events are written. A thread makes a system call at its first event (gettid).
+// Where the kernel does not let programs read the clock, each reading is one, too. A thread that writes events holds
+// `lock_` for about ten instructions and, if the ring has a time limit, for one reading of the clock.
 //
-// The times of the events of one shard never decrease. If an event holds the locks of several shards, its time is later
-// than those of all events that these shards have, and earlier than those of all that follow there (TimeOfInstant). So
-// the order by time is an order in which the events could have been entered one by one.
+// The times of the events of one shard never decrease. If a thread enters an event under the locks of several shards,
+// the time of this event is later than the times of all earlier events of these shards, and earlier than the times of
+// all later ones (Ledger::TimeOfInstant). So the events can be entered again, one by one, in the order of their times.
 #ifndef HBMPROF_SRC_CORE_EVENT_LOG_H_
 #define HBMPROF_SRC_CORE_EVENT_LOG_H_
 
@@ -38,7 +41,7 @@ namespace hbmprof::internal {
 // its clock (then it is the same on all processors), else CLOCK_MONOTONIC. Thread-safe.
 class EventClock {
  public:
-  // The least difference of two times that are also different in nanoseconds.
+  // Two times with at least this difference are different times in nanoseconds, too.
   static constexpr int64_t kStep = 8;
 
   static int64_t Monotonic() {
@@ -49,14 +52,14 @@ class EventClock {
 
   // Chooses the clock. Reads a file in /sys. Must be called before the other functions.
   void Choose();
-  // Returns the time. The processor may read it some instructions earlier.
+  // Returns the time. The processor may execute the read before instructions that precede the call.
   int64_t Now() const {
 #ifdef __x86_64__
     if (uses_counter_) return static_cast<int64_t>(__rdtsc());
 #endif
     return Monotonic() * kStep;
   }
-  // The same, but not before the instructions before the call.
+  // Returns the time. The read is executed after all instructions that precede the call.
   int64_t NowInOrder() const {
 #ifdef __x86_64__
     if (uses_counter_) {
@@ -78,25 +81,28 @@ struct EventBuffer {
 
   EventBuffer* next;  // in a list
   uint32_t shard;
-  uint32_t count;  // of events; set when the buffer leaves the shard
-  uint64_t reserved[2];
+  uint32_t count;  // the number of events; set when Close takes the buffer from the shard
+  // In a ring with a time limit: CLOCK_MONOTONIC in nanoseconds when the buffer left the shard. No event is later.
+  int64_t closed_at;
+  uint64_t serial;  // the number of the buffer among those that became full
   RecordedEvent events[kEvents];
 };
 static_assert(sizeof(EventBuffer) == 64 << 10);
 
 // Events that were lost.
 struct LostTimes {
-  int64_t from = INT64_MAX;  // time of the first and of the last one
+  int64_t from = INT64_MAX;  // the times of the first and of the last lost event
   int64_t to = 0;
   int64_t count = 0;
 };
 
-// The part of the log that belongs to one shard. Guarded by the shard's lock. Zero-filled memory is a part that is off.
+// The part of the log that belongs to one shard. Guarded by the shard's lock. If all its bytes are 0, the log is off
+// for this shard.
 struct ShardLog {
-  RecordedEvent* end;    // of the space for events
-  int64_t last_time;     // no later event has an earlier time
-  EventBuffer* buffer;   // null while events are lost
-  RecordedEvent unkept;  // the space for events while they are lost
+  RecordedEvent* end;        // of the space for events
+  int64_t last_time;         // the time of a later event is not smaller
+  EventBuffer* buffer;       // null while events are lost
+  RecordedEvent lost_event;  // the space for events while they are lost
 };
 
 class EventLog {
@@ -108,18 +114,20 @@ class EventLog {
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
-  // Allocates `count` buffers. Returns false if the host has no memory. REQUIRES: the log is off, and has no buffers.
-  bool Allocate(size_t count);
-  // Frees all buffers. REQUIRES: the log is off, and no buffer is with the recorder.
+  // Allocates `count` buffers. `ring_nanos`: the time limit of kRing in nanoseconds; 0: none. Returns false if the host
+  // has no memory. REQUIRES: the log is off, and has no buffers.
+  bool Allocate(size_t count, int64_t ring_nanos = 0);
+  // Frees all buffers. REQUIRES: the log is off, and all buffers of TakeFull have been returned.
   void Free();
 
   EventClock& clock() { return clock_; }
   const EventClock& clock() const { return clock_; }
-  Mode mode() const { return mode_; }
+  Mode mode() const { return mode_.load(std::memory_order_relaxed); }
   // Sets the mode. All shards' locks are held.
-  void SetMode(Mode mode) { mode_ = mode; }
+  void SetMode(Mode mode) { mode_.store(mode, std::memory_order_relaxed); }
 
-  // Writes an event. `*next` is the shard's next space. The shard's lock is held.
+  // Writes an event to `*next`, and sets `*next` to the space for the event after it. The caller holds the shard's
+  // lock.
   void Write(const RecordedEvent& event, uint32_t shard, ShardLog* log, RecordedEvent** next) {
     RecordedEvent* const space = *next;
     *space = event;
@@ -130,34 +138,43 @@ class EventLog {
   // Returns the time of an event of a shard whose lock is held.
   int64_t TimeInShard(ShardLog* log) const { return log->last_time = std::max(clock_.Now(), log->last_time); }
 
-  // Gives the shard an empty buffer, or `unkept` if there is none. Its lock is held; it has no buffer.
+  // Gives the shard an empty buffer; if there is none, gives it the space for one lost event. REQUIRES: the caller
+  // holds the shard's lock; the shard has no buffer.
   void Open(uint32_t shard, ShardLog* log, RecordedEvent** next);
-  // Adds the shard's buffer to the full buffers, even if it is empty in part. Its lock is held. Then Open must be
-  // called, or `*next` set to null.
+  // Moves the shard's buffer to the list of full buffers, even if the buffer is not full. A buffer without events
+  // becomes an empty one. REQUIRES: the caller holds the shard's lock. Afterwards the caller must call Open or set
+  // `*next` to null.
   void Close(ShardLog* log, const RecordedEvent* next);
 
-  // Removes and returns the full buffers, oldest first: a list that ends with null. The caller returns them by Return.
+  // Removes the full buffers and returns them as a list, oldest first. The `next` of the last one is null. The caller
+  // must give them back with Return or PutBack.
   EventBuffer* TakeFull();
-  // Returns a list of buffers, which become empty.
+  // Takes the buffers of a list back. They become empty buffers.
   void Return(EventBuffer* list);
-  // Returns a list of TakeFull, in the same order, which becomes the oldest part of the full buffers. For kRing.
-  void PutBack(EventBuffer* list);
-  // Returns the events that were lost since the last call.
+  // For kRing: visits the full buffers while events are written. Returns the oldest full buffer at the first call, then
+  // the next one at each call, and null after the last one. The buffer that was returned is not used again until the
+  // next call or Unpin. One thread at a time.
+  const EventBuffer* PinNext();
+  void Unpin();
+  // Returns the serial number of the last buffer that became full; 0 if there was none.
+  uint64_t last_serial() const;
+  // Returns the times and the number of the events that were lost since the last call.
   LostTimes TakeLost();
-  // In kRing: the time of the last event that was removed. All events after it are in the log.
+  // In kRing: the time of the last event that was removed or lost. All events after it are in the log.
   int64_t removed_until() const;
 
-  // The thread that has this number in RecordedEvent::thread: its id as gettid(2) returns it; 0 if none has it.
+  // Returns the id, as gettid(2) returns it, of the thread with this number (RecordedEvent::thread). Returns 0 if no
+  // thread has the number.
   static int32_t ThreadOf(uint16_t number);
-  // Numbers below this have been used.
+  // Returns the number of thread numbers in use, including 0, which stands for no thread.
   static uint32_t ThreadCount();
-  // The mark of the calling thread's next snapshots: its number, plus 1; 0: none.
+  // The number, plus 1, of the mark that the next snapshots of the calling thread write. 0: they write no mark.
   static uint64_t& MarkOfThread();
 
   // Around a fork.
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(lock_) { lock_.Lock(); }
   void Unlock() ABSL_UNLOCK_FUNCTION(lock_) { lock_.Unlock(); }
-  // In a forked child, with `lock_` held: the log is off, and its memory is freed.
+  // In a forked child, with `lock_` held: switches the log off and frees its memory.
   void ClearInChild() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
  private:
@@ -179,21 +196,28 @@ class EventLog {
     EventBuffer* last = nullptr;
   };
 
-  // The shard's space is used up: closes its buffer and opens another.
+  // Called when the buffer of the shard is full: closes it and opens another one.
   [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
   // Gives this thread a number.
   [[gnu::noinline]] static uint16_t NumberThread();
   // The thread that forked keeps its number.
   static void RenumberThreadInChild();
   void FreeMemory();
+  // Returns whether the oldest full buffer is older than the time limit of the ring.
+  bool HasOldBuffer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  // Removes and returns the oldest full buffer that is not pinned; null if there is none.
+  EventBuffer* TakeOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
   EventClock clock_;
-  Mode mode_ = Mode::kOff;
+  std::atomic<Mode> mode_{Mode::kOff};
+  int64_t ring_nanos_ = 0;
   EventBuffer* memory_ = nullptr;
   size_t count_ = 0;
   mutable SpinLock lock_;
   List empty_ ABSL_GUARDED_BY(lock_);
   List full_ ABSL_GUARDED_BY(lock_);
+  EventBuffer* pinned_ ABSL_GUARDED_BY(lock_) = nullptr;  // in full_
+  uint64_t last_serial_ ABSL_GUARDED_BY(lock_) = 0;
   LostTimes lost_ ABSL_GUARDED_BY(lock_);
   int64_t removed_until_ ABSL_GUARDED_BY(lock_) = 0;
 };

@@ -46,6 +46,13 @@ struct InjectedProbe {
   uint32_t driver_scope;
 };
 
+// The contents of a RecordingOptions.
+struct InjectedRecording {
+  int64_t max_bytes;
+  int64_t buffer_bytes;
+  int64_t sample_millis;
+};
+
 // The data that `read` passes to Receive.
 enum InjectedPart : uint32_t {
   kInjectedSnapshot,      // a Snapshot
@@ -54,10 +61,10 @@ enum InjectedPart : uint32_t {
   kInjectedTrackerStats,  // the TrackerStats
 };
 
-// No function throws. Only `read`, probes and the `end` of a probe call functions of the linked copy. Devices,
-// allocators and kinds are the injected profiler's numbers. Texts need no terminating zero. Each function has the
-// effect of the function of Profiler with that name. Functions that return whether they succeeded return 0 if the host
-// has no memory.
+// No function throws. Only functions with a Receive, probes and the `end` of a probe call functions of the linked copy.
+// Devices, allocators and kinds are the injected profiler's numbers. Texts need no terminating zero. Each function has
+// the effect of the function of Profiler with that name. Functions that return whether they succeeded return 0 if the
+// host has no memory.
 struct InjectedProfiler {
   using Record = int(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
                      uint32_t allocator);
@@ -106,6 +113,20 @@ struct InjectedProfiler {
   // The calling thread's ScopedCaller: begin_scope returns whether it has begun one, which end_scope then ends.
   int (*begin_scope)(const Caller* caller);
   void (*end_scope)();
+
+  // Receives the bytes of a FoundBuffer. Returns 1 if there is one, 0 if there is none, -1 if the host has no memory.
+  int (*find_buffer_at)(uint64_t address, Receive* receive, void* argument);
+  // RecordFailure of src/api/recorder.h.
+  void (*record_failure)(const Caller* caller, uint32_t device, uint32_t space, int64_t bytes);
+  // The functions of recording.h. They return the code of their absl::Status. After an error, `receive` gets its
+  // message.
+  int (*start_recording)(const char* path, size_t path_size, const InjectedRecording* options, Receive* receive,
+                         void* argument);
+  int (*stop_recording)(Receive* receive, void* argument);
+  int (*save_flight_recording)(const char* path, size_t path_size, Receive* receive, void* argument);
+  // The snapshots of the calling thread between the two calls are marks of this name in the recording.
+  void (*begin_mark)(const char* name, size_t name_size);
+  void (*end_mark)();
 };
 static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<InjectedProfiler>);
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "src/base/completes.h"
@@ -47,6 +48,15 @@ void ReceiveAnswer(void* argument, const char* bytes, size_t size) noexcept {
   if (!Completes([&] { answer.complete = FromBytes({bytes, size}, &answer.value); })) answer.complete = false;
 }
 
+void ReceiveText(void* argument, const char* bytes, size_t size) noexcept {
+  auto& text = *static_cast<std::string*>(argument);
+  if (!Completes([&] { text.assign(bytes, size); })) text.clear();
+}
+
+absl::Status StatusOf(int code, const std::string& message) {
+  return absl::Status(static_cast<absl::StatusCode>(code), message);
+}
+
 }  // namespace
 
 FreedRecord Joined::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const {
@@ -65,6 +75,33 @@ std::optional<LiveBuffer> Joined::FindBuffer(BufferId id) const {
   InjectedBuffer buffer;
   if (injected_.find_buffer(id.value(), &buffer) == 0) return std::nullopt;
   return LiveBuffer{buffer.bytes, {DeviceId(buffer.device), MemoryKind(buffer.kind), AllocatorId(buffer.allocator)}};
+}
+
+std::optional<FoundBuffer> Joined::FindBufferAt(BufferId address) const {
+  Answer<FoundBuffer> answer;
+  const int found = injected_.find_buffer_at(address.value(), &ReceiveAnswer<FoundBuffer>, &answer);
+  if (found == 0) return std::nullopt;
+  if (found < 0 || !answer.complete) throw std::bad_alloc();
+  return std::move(answer.value);
+}
+
+absl::Status Joined::StartRecording(std::string_view path, const RecordingOptions& options) const {
+  const InjectedRecording recording = {options.max_bytes, options.buffer_bytes, options.sample_interval.count()};
+  std::string message;
+  const int code = injected_.start_recording(path.data(), path.size(), &recording, &ReceiveText, &message);
+  return StatusOf(code, message);
+}
+
+absl::Status Joined::StopRecording() const {
+  std::string message;
+  const int code = injected_.stop_recording(&ReceiveText, &message);
+  return StatusOf(code, message);
+}
+
+absl::Status Joined::SaveFlightRecording(std::string_view path) const {
+  std::string message;
+  const int code = injected_.save_flight_recording(path.data(), path.size(), &ReceiveText, &message);
+  return StatusOf(code, message);
 }
 
 uint32_t Joined::NumberOf(int (*number_of)(const char*, size_t, uint32_t*), std::string_view name) {

@@ -11,7 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "hbmprof/profiler.h"
+#include "hbmprof/recording.h"
 #include "src/core/injected.h"
 
 namespace hbmprof::internal {
@@ -47,6 +49,7 @@ class Joined {
   void RestoreRecord(const FreedRecord& record) const;
   void Drop(size_t bytes) const { injected_.record_dropped(bytes); }
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
+  std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
 
   DeviceId Device(std::string_view name) const { return DeviceId(NumberOf(injected_.device, name)); }
   AllocatorId Allocator(std::string_view name) const { return AllocatorId(NumberOf(injected_.allocator, name)); }
@@ -63,6 +66,16 @@ class Joined {
   Snapshot TakeExitSnapshot() const;
   void ResetPeak(DeviceId device) const { injected_.reset_peak(static_cast<uint32_t>(device)); }
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) const;
+
+  // RecordFailure of src/api/recorder.h, and the functions of recording.h.
+  void RecordFailure(const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) const {
+    injected_.record_failure(&caller, static_cast<uint32_t>(device), static_cast<uint32_t>(space), bytes);
+  }
+  absl::Status StartRecording(std::string_view path, const RecordingOptions& options) const;
+  absl::Status StopRecording() const;
+  absl::Status SaveFlightRecording(std::string_view path) const;
+  void BeginMark(std::string_view name) const { injected_.begin_mark(name.data(), name.size()); }
+  void EndMark() const { injected_.end_mark(); }
 
  private:
   static bool Record(InjectedProfiler::Record* record, const Caller& caller, BufferId id, size_t bytes,

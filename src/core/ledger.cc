@@ -82,6 +82,7 @@ Ledger::Shard* Ledger::Activate() {
     shard->chunks = static_cast<std::atomic<Cell*>*>(MapPages(ChunkCount() * sizeof(std::atomic<Cell*>)));
     if (shard->chunks == nullptr) return nullptr;
     SpinLockHolder hold_shard(shard->lock);
+    shard->log.last_time = last_instant_ + EventClock::kStep;
     OpenLog(*shard);
   }
   active_.fetch_or(uint64_t{1} << number, std::memory_order_release);
@@ -694,11 +695,30 @@ void Ledger::MarkInstant(uint64_t shards, int64_t* instant,
   ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { OpenLog(shard); });
 }
 
-void Ledger::LogOnly(RecordedKind kind, uint64_t id, int64_t bytes) {
+int64_t Ledger::SetLogMode(EventLog::Mode mode) {
+  int64_t instant = 0;
+  LockAll();
+  MarkInstant(active_.load(std::memory_order_relaxed), &instant, &mode);
+  UnlockAll();
+  return instant;
+}
+
+uint32_t Ledger::CopyOpenEvents(uint32_t number, RecordedEvent* events, uint64_t* serial) {
+  Shard& shard = shards_[number];
+  SpinLockHolder hold(shard.lock);
+  *serial = log_.last_serial();
+  const EventBuffer* const buffer = shard.next_event == nullptr ? nullptr : shard.log.buffer;
+  if (buffer == nullptr) return 0;
+  const auto count = static_cast<uint32_t>(shard.next_event - buffer->events);
+  std::copy_n(buffer->events, count, events);
+  return count;
+}
+
+void Ledger::LogOnly(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) {
   Shard* const shard = ShardOfThisThread();
   if (shard == nullptr) return;
   SpinLockHolder hold(shard->lock);
-  Log(*shard, kind, id, kNoRecordedSite, bytes);
+  Log(*shard, kind, id, site, bytes);
 }
 
 void Ledger::AbandonSnapshotInChild() {

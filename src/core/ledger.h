@@ -48,8 +48,8 @@
 // 7. Locks are taken in this order: reading_lock_, all_lock_, shards by number, Reading::lock or that of the EventLog.
 //
 // While a recording is on, every change of the ledger is also written to the event log (event_log.h), under the same
-// locks. An event that makes a peak and a snapshot hold the locks of all shards in which the account is active while
-// they get their time. So a replay in the order of the times gives the ledger's state at each instant: because of
+// locks. A snapshot, and an event that makes a peak, hold the locks of all shards in which the account is active while
+// they read the clock. So a replay in the order of the times gives the ledger's state at each instant: because of
 // invariant 1, in_use stays at or below the peak in every order of the events between two such instants.
 #ifndef HBMPROF_SRC_CORE_LEDGER_H_
 #define HBMPROF_SRC_CORE_LEDGER_H_
@@ -352,13 +352,22 @@ class Ledger {
   void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant,
                 const EventLog::Mode* mode) const;
 
-  // The event log. Its modes change only in Snapshot.
+  // The event log. Its modes change only in Snapshot and SetLogMode.
   EventLog& log() { return log_; }
+  // Sets the log's mode, and returns the instant since which it has this mode, as Snapshot does. Allocates no memory.
+  int64_t SetLogMode(EventLog::Mode mode) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // The number of shards; each that is in use has a buffer of the log.
+  uint32_t shard_count() const { return static_cast<uint32_t>(shard_count_); }
+  // Copies the events of the open buffer of the shard `number` to `events`, which has space for EventBuffer::kEvents of
+  // them, and sets `*serial` to the log's last_serial() at that instant: the shard's full buffers with larger serial
+  // numbers have these events, too. Returns their number.
+  uint32_t CopyOpenEvents(uint32_t number, RecordedEvent* events, uint64_t* serial) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Adds the events that the shards have so far to the log's full buffers. Returns a time: all events up to it are
   // there, and every later event has a later time. Does nothing and returns 0 if the log is off.
   int64_t CollectEvents() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Writes an event of this thread that changes no total (kFailed, kTags), if the log is on.
-  void LogOnly(RecordedKind kind, uint64_t id, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Writes an event of this thread that changes no total (kFailed, kTags), if the log is on. `site` may be
+  // kNoRecordedSite.
+  void LogOnly(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // Makes the present bytes in use the account's peak.
   void ResetPeak(AccountId account);

@@ -213,6 +213,10 @@ std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
   if (joined_ != nullptr) return Joined(*joined_).FindBuffer(id);
   return impl_ == nullptr ? std::nullopt : impl_->FindBuffer(id);
 }
+std::optional<FoundBuffer> Profiler::FindBufferAt(BufferId address) const {
+  if (joined_ != nullptr) return Joined(*joined_).FindBufferAt(address);
+  return impl_ == nullptr ? std::nullopt : impl_->FindBufferAt(address);
+}
 DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {
   if (joined_ != nullptr) return Joined(*joined_).Stats(device, space);
   return impl_ == nullptr ? DeviceStats() : impl_->Stats(device, space);

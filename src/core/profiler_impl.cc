@@ -562,12 +562,45 @@ bool ProfilerImpl::MergeSegments(BufferId first, BufferId second) {
   return true;
 }
 
+SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space) {
+  const MemoryKind kind = space == MemorySpace::kManaged      ? MemoryKind::kManaged
+                          : space == MemorySpace::kPinnedHost ? MemoryKind::kPinnedHost
+                                                              : MemoryKind::kDevice;
+  return SiteOf(caller, 0, Clamp({device, kind}));
+}
+
 std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
   const ForkPause pause;
   ReentryGuard guard;
   LiveRecord record;
   if (id.is_null() || !live_.Find(id.value(), &record)) return std::nullopt;
   return LiveBuffer{record.bytes, sites_.Key(record.site).attributes};
+}
+
+std::optional<FoundBuffer> ProfilerImpl::FindBufferAt(BufferId address) const {
+  const ForkPause pause;
+  const ReentryGuard guard;
+  if (address.is_null() || address.is_handle() || !guard.entered()) return std::nullopt;
+  uint64_t found_id = 0;
+  LiveRecord found;
+  live_.ForEach([&](uint64_t id, const LiveRecord& record) {
+    const uint64_t start = Pools::AddressOf(id);
+    if (BufferId(start).is_handle() || address.value() - start >= static_cast<uint64_t>(record.bytes)) return;
+    // Of two buffers with equal addresses, the inner one has the larger id (Pools::IsBlockId).
+    const bool is_inner = record.bytes < found.bytes || (record.bytes == found.bytes && id > found_id);
+    if (found_id != 0 && !is_inner) return;
+    found_id = id;
+    found = record;
+  });
+  if (found_id == 0) return std::nullopt;
+  const SiteKey key = sites_.Key(found.site);
+  FoundBuffer buffer;
+  buffer.address = Pools::AddressOf(found_id);
+  buffer.bytes = found.bytes;
+  buffer.attributes = key.attributes;
+  buffer.tags = WithProcessTags(TagsOf(key.tags), Tags());
+  buffer.stack = {sites_.PcsOf(*key.stack), key.stack->truncated};
+  return buffer;
 }
 
 std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {

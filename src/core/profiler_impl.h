@@ -105,6 +105,7 @@ class ProfilerImpl {
   bool SplitSegment(BufferId address, size_t bytes);
   bool MergeSegments(BufferId first, BufferId second);
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
+  std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
   std::optional<LiveBuffer> FindBlock(BufferId address);
   // Gives the live record of `id` the caller's stack, the present tags and, if `allocator` is not 0, the allocator.
   // Nothing else changes. The change is one event, in which nothing is allocated or freed. The record stays as it is if
@@ -132,6 +133,10 @@ class ProfilerImpl {
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept);
   // Counts an allocation that is not recorded. Returns false.
   [[gnu::cold]] bool Drop(uint64_t bytes);
+  // Returns the site of a failed allocation: the stack that begins at `caller` and the thread's tags, with size 0, so
+  // that failures of many sizes have one site. Returns kNoSite if a limit was reached. REQUIRES: the thread has entered
+  // the tracker.
+  SiteId SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space);
 
   // The tables, for recordings (src/api/recorder.h).
   const SiteTable& sites() const { return sites_; }

@@ -134,6 +134,9 @@ void Fields(Visit& visit, T& value) {
     visit(value.name);
     for (auto& space : value.spaces) visit(space);
     visit(value.uuid, value.processes);
+  } else if constexpr (std::is_same_v<Type, FoundBuffer>) {
+    visit(value.address, value.bytes, value.attributes.device, value.attributes.kind, value.attributes.allocator,
+          value.tags, value.stack);
   } else if constexpr (std::is_same_v<Type, DeviceProcess>) {
     visit(value.process_id, value.bytes, value.is_this);
   } else {
@@ -189,8 +192,10 @@ static_assert(sizeof(Snapshot::Sample) == 8 * 9 + sizeof(std::vector<int>));
 std::string ToBytes(const Snapshot& snapshot) { return Write(snapshot); }
 std::string ToBytes(const DeviceStats& stats) { return Write(stats); }
 std::string ToBytes(const TrackerStats& stats) { return Write(stats); }
+std::string ToBytes(const FoundBuffer& buffer) { return Write(buffer); }
 bool FromBytes(std::string_view bytes, Snapshot* snapshot) { return Read(bytes, snapshot); }
 bool FromBytes(std::string_view bytes, DeviceStats* stats) { return Read(bytes, stats); }
 bool FromBytes(std::string_view bytes, TrackerStats* stats) { return Read(bytes, stats); }
+bool FromBytes(std::string_view bytes, FoundBuffer* buffer) { return Read(bytes, buffer); }
 
 }  // namespace hbmprof::internal

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "hbmprof/profiler.h"
 #include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
@@ -14,12 +15,14 @@ namespace hbmprof::internal {
 std::string ToBytes(const Snapshot& snapshot);
 std::string ToBytes(const DeviceStats& stats);
 std::string ToBytes(const TrackerStats& stats);
+std::string ToBytes(const FoundBuffer& buffer);
 
 // Reads the bytes that ToBytes made. Returns false if the bytes are damaged. The values in the result are then
 // unspecified.
 bool FromBytes(std::string_view bytes, Snapshot* snapshot);
 bool FromBytes(std::string_view bytes, DeviceStats* stats);
 bool FromBytes(std::string_view bytes, TrackerStats* stats);
+bool FromBytes(std::string_view bytes, FoundBuffer* buffer);
 
 }  // namespace hbmprof::internal
 

@@ -264,6 +264,10 @@ std::vector<std::pair<std::string, std::string>> TagRegistry::Of(TagSetId tags) 
 __thread TagSetId current_tags __attribute__((tls_model("initial-exec"))) = kNoTags;
 std::atomic<void (*)(TagSetId)> tags_observer{nullptr};
 
+void CallTagsObserver(TagSetId tags) {
+  if (auto* const observe = tags_observer.load(std::memory_order_relaxed)) observe(tags);
+}
+
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) {
   TagRegistry* registry = tag_registry.IfMade();
   if (registry == nullptr) {

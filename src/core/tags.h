@@ -29,11 +29,15 @@ extern __thread TagSetId current_tags __attribute__((tls_model("initial-exec")))
 
 // Called when the current set of a thread has changed, with the new set; null: nothing is called.
 extern std::atomic<void (*)(TagSetId)> tags_observer;
+// Calls tags_observer. A function of its own, so that SetCurrentTags needs no stack frame.
+[[gnu::cold, gnu::noinline]] void CallTagsObserver(TagSetId tags);
 // Sets the calling thread's set.
 inline void SetCurrentTags(TagSetId tags) {
-  if (current_tags == tags) return;
+  const TagSetId before = current_tags;
   current_tags = tags;
-  if (auto* const observe = tags_observer.load(std::memory_order_relaxed)) observe(tags);
+  if (__builtin_expect(tags_observer.load(std::memory_order_relaxed) != nullptr, 0) != 0 && before != tags) {
+    CallTagsObserver(tags);
+  }
 }
 
 // Returns the set `tags` with `key` set to `value`. Returns `tags` if a limit is reached, if the host has no memory, or

@@ -1,10 +1,10 @@
 // Recordings: files with the events of a profiler over time (docs/recording.md describes the format).
 //
-// Contents: RecordingTables, DriverSample, LostEvents (the data besides events); RecordingWriter; RecordingReader;
+// Contents: RecordingTables, DriverSample, LostEvents (all data other than events); RecordingWriter; RecordingReader;
 // RecordingState (the ledger at an instant).
 //
 // A recording is a sequence of blocks. Each block has a length and a checksum, so a file whose end is missing can be
-// read up to its last whole block. Tables only grow: a block adds elements.
+// read up to its last whole block. Elements of tables are never removed or changed: a block of tables adds elements.
 #ifndef HBMPROF_SRC_EXPORT_RECORDING_H_
 #define HBMPROF_SRC_EXPORT_RECORDING_H_
 
@@ -61,7 +61,7 @@ struct RecordingTables {
   };
   std::vector<Live> live;
   bool live_is_complete = true;
-  // The totals and peaks at the start are those of names.devices, and the sites' values at that peak are in `sites`.
+  // The totals and peaks at the start are in names.devices. The values of the sites at these peaks are in `sites`.
   int64_t start_time = 0;        // nanoseconds of CLOCK_MONOTONIC
   int64_t start_unix_nanos = 0;  // of the same instant
 };
@@ -90,28 +90,30 @@ struct LostEvents {
 // later calls return the same error. After a failed write the file ends with its last whole block. Throws only
 // std::bad_alloc.
 //
-// Events and samples are collected in memory, up to 256 KiB, before they are compressed and written.
+// Events and samples are collected in memory, about 256 KiB of each, before they are compressed and written.
 class RecordingWriter {
  public:
-  // Creates the file as WritePprof does, with permissions 0600: an existing file is replaced. Errors as WritePprof.
-  static absl::StatusOr<std::unique_ptr<RecordingWriter>> Create(const std::string& path);
+  // Creates the file. An existing file is replaced and keeps its permissions; a new one has the permissions 0600.
+  // Errors: those of WritePprof.
+  // If `must_be_new`, kAlreadyExists if any file has this name.
+  static absl::StatusOr<std::unique_ptr<RecordingWriter>> Create(const std::string& path, bool must_be_new = false);
   virtual ~RecordingWriter() = default;
 
-  // Writes the elements of `tables` that the file does not have yet. Each call must pass tables that begin with the
-  // elements of the call before. Must precede the events that refer to them.
+  // Writes the elements of `tables` that the file does not have yet. `tables` must begin with the elements of the
+  // previous call. The elements must be written before the events that refer to them.
   virtual absl::Status AddTables(const RecordingTables& tables) = 0;
-  // `events` are those of one event buffer, in order of their times. A change (is_continued) may not continue in the
-  // next call. An event that is earlier than the one before it, or belongs to the same change, gets the time of that
-  // one. The id of a kCharge is not written and is read as 0. kInvalidArgument: an event refers to an element that no
-  // table has.
+  // `events` are those of one event buffer, in order of their times. The last event must not be continued (is_continued
+  // is false). If an event is earlier than the previous one or belongs to the same change, the time of the previous
+  // event is written for it. The id of a kCharge is not written and is read as 0. kInvalidArgument: an event refers to
+  // an element that no table has, or has a value out of range.
   virtual absl::Status AddEvents(const RecordedEvent* events, size_t count) = 0;
   virtual absl::Status AddSample(const DriverSample& sample) = 0;
   virtual absl::Status AddLost(const LostEvents& lost) = 0;
-  // States that the times of all events that follow are later than `time`, and gives the blocks to the system: they
-  // survive the death of the process.
+  // States that the times of all events that follow are later than `time`, and writes the collected blocks to the file,
+  // so they are not lost if the process is killed.
   // A reader needs memory for all events between two calls of Flush: docs/recording.md has the limit.
   virtual absl::Status Flush(int64_t time) = 0;
-  // Ends the recording. The file says then that it is complete.
+  // Writes the end block. A file with this block is complete.
   virtual absl::Status Finish(int64_t end_time) = 0;
   // Bytes of the file so far.
   virtual int64_t size() const = 0;
@@ -120,22 +122,25 @@ class RecordingWriter {
 // Reads a recording. Memory: the tables, and the events between two Flush calls. One thread at a time.
 class RecordingReader {
  public:
-  // Opens a file and reads everything but the events. Blocks that are added to the file later are not read. Damage:
-  // blocks of events and samples are left out, and appear in lost(); at any other damaged block the reading ends.
-  // Errors, with the path: kNotFound, kPermissionDenied, kInvalidArgument (not a recording, or of a newer version),
-  // kDataLoss (no block is readable), kInternal (the system's read failed).
+  // Opens a file and reads everything except the events. Blocks that are added to the file later are not read. Damaged
+  // blocks are left out; where one of them may have held events, lost() has an element. The reading ends at a block of
+  // tables that does not continue the tables before it. Errors, with the path: kNotFound, kPermissionDenied,
+  // kInvalidArgument (not a recording, or of another version), kDataLoss (no block is readable), kInternal (any other
+  // error of the system).
   static absl::StatusOr<std::unique_ptr<RecordingReader>> Open(const std::string& path);
   virtual ~RecordingReader() = default;
 
-  // Complete from the beginning: they hold what all events refer to. Every reference in them is valid.
+  // They are complete before the first call of Next: they contain every element to which an event refers. Every
+  // reference in them is valid.
   virtual const RecordingTables& tables() const = 0;
   virtual const std::vector<DriverSample>& samples() const = 0;  // in order of time
   virtual const std::vector<LostEvents>& lost() const = 0;
   virtual bool is_complete() const = 0;  // Finish was called
-  // A sentence on the damage, without the path; empty if none is found. Damage inside of a block may be found only
-  // while the events are read.
+  // The rest of a sentence on the damage whose subject, the path, the caller prints; empty if no damage is found.
+  // Damage inside of a block may be found only while the events are read.
   virtual const std::string& problem() const = 0;
   virtual int64_t end_time() const = 0;  // of the last event, sample or Flush
+  // Next does not return more events than this.
   virtual int64_t event_count() const = 0;
 
   // Stores the next event, in the order of time; the parts of one change come one after the other. Returns false at
@@ -166,8 +171,9 @@ class RecordingState {
     int64_t bytes = 0;
     int64_t time = 0;  // of its allocation; 0: live since before the recording
   };
-  // By id. An event that removes a buffer with another site than the one here has no effect on it: it ends an earlier
-  // buffer with the same id.
+  // The live buffers, by id. A free of an earlier buffer may come after the allocation of a new buffer with the same
+  // id. So a free whose site is not that of the buffer here does not remove it. A segment and a block that begin at the
+  // same address have different ids.
   const std::unordered_map<uint64_t, Buffer>& live() const { return live_; }
   // Account: device * kMemorySpaceCount + space.
   size_t account_count() const { return accounts_.size(); }
@@ -176,11 +182,12 @@ class RecordingState {
   int64_t peak_bytes(size_t account) const { return accounts_[account].peak; }
   // Bytes in use at a site; of a segment the idle bytes.
   int64_t site_bytes(uint32_t site) const { return sites_[site].values.inuse_bytes; }
-  // The time of the last event, or of the start. No time of the state is defined within a change.
+  // The time of the last event, or of the start. Within a change, the values are not those of one instant.
   int64_t time() const { return time_; }
 
-  // A snapshot as Profiler::TakeSnapshot would have made it at `time` (not set: time()), which is not earlier than the
-  // last event. The driver's values are those of `sample`; if it is null, they are not known.
+  // Returns the snapshot that Profiler::TakeSnapshot would have returned at `time`; if `time` is not set, at time().
+  // The driver's values are those of `sample`; if it is null, they are not known. REQUIRES: `time` is not earlier than
+  // the last event.
   Snapshot ToSnapshot(std::optional<int64_t> time = std::nullopt, const DriverSample* sample = nullptr) const;
 
  private:
@@ -190,8 +197,9 @@ class RecordingState {
     int64_t inuse_objects = 0;
     int64_t inuse_bytes = 0;
   };
-  // The values at the last peak of the site's account are peak_objects and peak_bytes if `peaks` is equal to the
-  // account's, and the present ones if the site has not changed since.
+  // If `peaks` is equal to `peaks` of the account, the site has changed since the last peak of the account, and
+  // peak_objects and peak_bytes are its values at that peak. Otherwise the site has not changed since then, and its
+  // values at the peak are the present ones.
   struct Site {
     Values values;
     int64_t peak_objects = 0;
@@ -209,6 +217,8 @@ class RecordingState {
   };
 
   Site& Changed(uint32_t site);
+  // Adds the differences `by` to the values of a site, and those in use to its account. Returns the account.
+  Account& Change(uint32_t site, const Values& by);
   // Removes the live buffer of the event. Returns the time of its allocation; 0 if it is not known.
   int64_t Remove(const RecordedEvent& event);
   void EndChange();

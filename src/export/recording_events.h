@@ -20,7 +20,8 @@ struct SitePrediction {
   RecordingTables::SiteKind kind = RecordingTables::SiteKind::kPlain;
 };
 
-// Predicts values of the next event of a run from the events before it. Writer and reader have the same predictions.
+// Predicts values of the next event of a run from the events before it. Writer and reader make the same predictions, so
+// a value that is predicted is not written.
 class EventPrediction {
  public:
   explicit EventPrediction(const std::vector<SitePrediction>& sites) : sites_(sites) {}
@@ -42,7 +43,8 @@ class EventPrediction {
 inline bool HasSite(RecordedKind kind) {
   return kind != RecordedKind::kTags && kind != RecordedKind::kResetPeak && kind != RecordedKind::kMark;
 }
-// Whether the event is one of a buffer. Otherwise the id is a number of something else, and a kCharge has none.
+// Returns whether `id` is the id of a buffer. For other kinds, `id` is the number of another element; a kCharge has no
+// id.
 inline bool HasBuffer(RecordedKind kind) {
   return HasSite(kind) && kind != RecordedKind::kCharge && kind != RecordedKind::kFailed;
 }
@@ -57,7 +59,7 @@ class RunWriter {
 
  private:
   const std::vector<SitePrediction>& sites_;
-  // The columns of a run. They are kept for their memory.
+  // The columns of a run. They are members so that their memory is used again.
   std::string flags_, times_, site_numbers_, ids_, bytes_, threads_;
 };
 
@@ -76,14 +78,14 @@ bool IsValidEvent(const RecordedEvent& event, const EventLimits& limits);
 // Reads one run.
 class RunReader {
  public:
-  // Reads the beginning of a run in `block`, which then is after the run. `block`'s bytes, `sites` and `limits` must
-  // outlive the object.
+  // Reads the header of a run from `block`, and moves `block` to the end of the run. `block`'s bytes, `sites` and
+  // `limits` must outlive the object.
   RunReader(ByteReader* block, const std::vector<SitePrediction>& sites, const EventLimits& limits);
 
   // Reads the next event. Returns false at the end of the run, or if the run is damaged.
   bool Next(RecordedEvent* event);
   bool is_damaged() const { return is_damaged_; }
-  // Of the events that are not read yet.
+  // The number of events that are not read yet.
   uint64_t left() const { return left_; }
 
  private:

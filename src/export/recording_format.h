@@ -45,10 +45,10 @@ inline constexpr int64_t kMaxEventBytes = int64_t{1} << 48;
 
 // Returns the bytes of a file header.
 std::string FileHeaderBytes();
-// Returns a whole block: header and contents, compressed if that makes them smaller. `header` supplies type, count and
-// time. REQUIRES: at most kMaxBlockBytes of contents. Error: kResourceExhausted if the host has no memory.
+// Returns a whole block. The contents are compressed if that makes them smaller. Of `header`, only type, count and time
+// are used. REQUIRES: at most kMaxBlockBytes of contents. Error: kResourceExhausted if the host has no memory.
 absl::StatusOr<std::string> MakeBlock(const BlockHeader& header, std::string_view contents);
-// Reads a header of kBlockHeaderBytes bytes. Returns false if it cannot be one.
+// Reads a header of kBlockHeaderBytes bytes. Returns false if the bytes are not a block header.
 bool ParseBlockHeader(std::string_view bytes, BlockHeader* header);
 // Returns whether the checksum is that of the header bytes and the stored contents.
 bool HasValidChecksum(std::string_view header_bytes, std::string_view stored);

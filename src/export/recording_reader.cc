@@ -25,7 +25,7 @@ constexpr size_t kTableBytes = 16 << 20;
 constexpr size_t kTableExpansion = 32;
 constexpr size_t kSearchBytes = 1 << 20;
 // The search for the next whole block reads at most this many bytes, plus kSearchExpansion times the size of the file.
-// More markers with wrong lengths than that are not damage but an attack.
+// Only a file that was made to slow the reader down needs more.
 constexpr int64_t kSearchLimit = 64 << 20;
 constexpr int64_t kSearchExpansion = 8;
 
@@ -84,7 +84,7 @@ struct EventBlock {
   std::string contents;
 };
 
-// A run whose next event is read.
+// A run of which one event, `next`, has already been read.
 struct OpenRun {
   RunReader reader;
   std::shared_ptr<const EventBlock> block;
@@ -121,7 +121,7 @@ class FileRecordingReader : public RecordingReader {
   Found ReadBlock(int64_t offset, BlockHeader* header, std::string* stored);
   // Returns the offset of the next whole block at or after `offset`; -1 if there is none.
   int64_t FindBlock(int64_t offset);
-  // Enters one block. Returns false if the reading ends there.
+  // Processes one block. Returns false if the rest of the file must not be read.
   bool Enter(int64_t offset, const BlockHeader& header, const std::string& stored);
   bool EnterTables(const BlockHeader& header, const std::string& stored);
   void SetProblem(const std::string& problem) {
@@ -166,7 +166,7 @@ class FileRecordingReader : public RecordingReader {
   std::vector<std::unique_ptr<OpenRun>> runs_;
   uint64_t run_count_ = 0;
   int64_t last_time_ = INT64_MIN;  // of the event that Next returned last
-  bool is_in_change_ = false;      // the run at the top of the heap has the rest of a change
+  bool is_in_change_ = false;      // the next event is the next part of a change, of the run at the top of the heap
 };
 
 FileRecordingReader::Found FileRecordingReader::ReadBlock(int64_t offset, BlockHeader* header, std::string* stored) {
@@ -284,6 +284,10 @@ bool FileRecordingReader::Enter(int64_t offset, const BlockHeader& header, const
       }
       return true;
     case BlockType::kEvents:
+      if (header.count > header.plain_bytes) {  // each event has at least one byte
+        SetDamage(offset, "a block of events is left out");
+        return true;
+      }
       index_.push_back({offset, header});
       event_count_ += header.count;
       end_time_ = std::max(end_time_, header.time);
@@ -297,7 +301,7 @@ bool FileRecordingReader::Enter(int64_t offset, const BlockHeader& header, const
       is_complete_ = header.type == BlockType::kEnd;
       return true;
   }
-  return true;  // a block that a later minor version added
+  return true;  // a block of an unknown type is skipped
 }
 
 void FileRecordingReader::OpenBlock(const IndexEntry& entry) {
@@ -314,9 +318,13 @@ void FileRecordingReader::OpenBlock(const IndexEntry& entry) {
   }
   ByteReader bytes(block->contents);
   uint32_t runs = 0;
+  uint64_t left = entry.header.count;
   while (bytes.left() != 0) {
     auto run = std::make_unique<OpenRun>(OpenRun{RunReader(&bytes, predictions_, limits_), block, run_count_++, {}});
-    const bool is_valid = !run->reader.is_damaged() && ++runs <= kMaxRunsPerBlock && block->Charge(kRunOverheadBytes);
+    const uint64_t count = run->reader.left();
+    const bool is_valid =
+        !run->reader.is_damaged() && count <= left && ++runs <= kMaxRunsPerBlock && block->Charge(kRunOverheadBytes);
+    if (is_valid) left -= count;
     if (is_valid && run->reader.Next(&run->next)) {
       runs_.push_back(std::move(run));
       std::push_heap(runs_.begin(), runs_.end(), IsLater);
@@ -388,8 +396,10 @@ bool FileRecordingReader::Next(RecordedEvent* event) {
 absl::StatusOr<std::unique_ptr<RecordingReader>> RecordingReader::Open(const std::string& path) {
   const int descriptor = AboveStandard([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); });
   if (descriptor < 0) {
-    const std::string text = path + ": cannot be opened: " + std::generic_category().message(errno);
-    return errno == ENOENT ? absl::NotFoundError(text) : absl::PermissionDeniedError(text);
+    const int error = errno;
+    const std::string text = path + ": cannot be opened: " + std::generic_category().message(error);
+    if (error == ENOENT) return absl::NotFoundError(text);
+    return error == EACCES || error == EPERM ? absl::PermissionDeniedError(text) : absl::InternalError(text);
   }
   auto reader = std::make_unique<FileRecordingReader>(path, descriptor);
   if (absl::Status status = reader->ReadBlocks(); !status.ok()) return status;

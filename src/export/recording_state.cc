@@ -36,7 +36,8 @@ class RecordedNames : public Symbolizer {
   const RecordingTables& tables_;
 };
 
-// Sets what the driver says at an instant. The values at the start that can change are not known any more.
+// Sets the values of the driver to those of `sample`. Without a sample, the values that can change are not known: those
+// of the start are removed.
 void SetDriverValues(const DriverSample::Device* sample, DeviceStats* stats) {
   stats->driver_bytes_in_use = sample == nullptr ? std::nullopt : sample->bytes_in_use;
   stats->bytes_free = sample == nullptr ? std::nullopt : sample->bytes_free;
@@ -125,69 +126,53 @@ int64_t RecordingState::Remove(const RecordedEvent& event) {
   return time;
 }
 
+RecordingState::Account& RecordingState::Change(uint32_t number, const Values& by) {
+  Site& site = Changed(number);
+  Add(&site.values.alloc_objects, by.alloc_objects);
+  Add(&site.values.alloc_bytes, by.alloc_bytes);
+  Add(&site.values.inuse_objects, by.inuse_objects);
+  Add(&site.values.inuse_bytes, by.inuse_bytes);
+  Account& account = accounts_[site.account];
+  Add(&account.in_use, by.inuse_bytes);
+  return account;
+}
+
 void RecordingState::Apply(const RecordedEvent& event) {
   time_ = event.time;
   const int64_t bytes = event.bytes;
   switch (event.kind) {
-    case RecordedKind::kAlloc:
-    case RecordedKind::kUndoFree: {
-      Site& site = Changed(event.site);
-      Account& account = accounts_[site.account];
-      if (event.kind == RecordedKind::kAlloc) {
-        ++site.values.alloc_objects;
-        Add(&site.values.alloc_bytes, bytes);
-        ++account.num_allocs;
-        account.largest_alloc = std::max(account.largest_alloc, bytes);
-      }
-      ++site.values.inuse_objects;
-      Add(&site.values.inuse_bytes, bytes);
+    case RecordedKind::kAlloc: {
+      Account& account = Change(event.site, {1, bytes, 1, bytes});
+      ++account.num_allocs;
       ++account.num_live;
-      Add(&account.in_use, bytes);
+      account.largest_alloc = std::max(account.largest_alloc, bytes);
       live_[event.id] = {event.site, bytes, event.time};
       break;
     }
-    case RecordedKind::kFree: {
-      Site& site = Changed(event.site);
-      --site.values.inuse_objects;
-      Subtract(&site.values.inuse_bytes, bytes);
-      --accounts_[site.account].num_live;
-      Subtract(&accounts_[site.account].in_use, bytes);
+    case RecordedKind::kUndoFree:
+      ++Change(event.site, {0, 0, 1, bytes}).num_live;
+      live_[event.id] = {event.site, bytes, event.time};
+      break;
+    case RecordedKind::kFree:
+      --Change(event.site, {0, 0, -1, -bytes}).num_live;
       Remove(event);
       break;
-    }
     case RecordedKind::kAllocAndFree: {
-      Site& site = Changed(event.site);
-      ++site.values.alloc_objects;
-      Add(&site.values.alloc_bytes, bytes);
-      ++accounts_[site.account].num_allocs;
-      accounts_[site.account].largest_alloc = std::max(accounts_[site.account].largest_alloc, bytes);
+      Account& account = Change(event.site, {1, bytes, 0, 0});
+      ++account.num_allocs;
+      account.largest_alloc = std::max(account.largest_alloc, bytes);
       break;
     }
-    case RecordedKind::kCharge: {
-      Site& site = Changed(event.site);
-      Subtract(&site.values.inuse_bytes, bytes);
-      Subtract(&accounts_[site.account].in_use, bytes);
+    case RecordedKind::kCharge:
+      Change(event.site, {0, 0, 0, -bytes});
       break;
-    }
-    case RecordedKind::kMoveFrom: {
-      Site& site = Changed(event.site);
-      --site.values.alloc_objects;
-      Subtract(&site.values.alloc_bytes, bytes);
-      --site.values.inuse_objects;
-      Subtract(&site.values.inuse_bytes, bytes);
-      Subtract(&accounts_[site.account].in_use, bytes);
+    case RecordedKind::kMoveFrom:
+      Change(event.site, {-1, -bytes, -1, -bytes});
       moved_ = {event.site, bytes, Remove(event)};
       break;
-    }
     case RecordedKind::kMoveTo: {
-      Site& site = Changed(event.site);
-      Account& account = accounts_[site.account];
-      ++site.values.alloc_objects;
-      Add(&site.values.alloc_bytes, std::max(moved_.bytes, bytes));
-      ++site.values.inuse_objects;
-      Add(&site.values.inuse_bytes, bytes);
+      Account& account = Change(event.site, {1, std::max(moved_.bytes, bytes), 1, bytes});
       account.largest_alloc = std::max(account.largest_alloc, bytes);
-      Add(&account.in_use, bytes);
       live_[event.id] = {event.site, bytes, moved_.time};
       break;
     }
@@ -244,7 +229,7 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     DeviceStats& stats = snapshot.devices[site.account / kMemorySpaceCount].spaces[site.account % kMemorySpaceCount];
     const bool is_pool = values.kind == MemoryKind::kPool;
     if (is_pool) Add(&stats.bytes_reserved, values.inuse_bytes);
-    // A block counts as one that lies in its segment completely.
+    // Assumes that each block lies completely in its segment.
     if (is_pool || tables_.site_kinds[i] == RecordingTables::SiteKind::kBlock) {
       Add(&stats.pool_bytes, values.inuse_bytes);
     }

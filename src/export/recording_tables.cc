@@ -31,7 +31,7 @@ enum class Section : uint8_t {
 
 constexpr size_t kTablesBlockBytes = 1 << 20;
 
-// Each type's fields are listed once, by Fields(), for both directions.
+// Fields() lists the fields of each type once. Writer and Reader both use it.
 class Writer {
  public:
   explicit Writer(std::string* bytes) : bytes_(bytes) {}
@@ -106,6 +106,8 @@ struct FunctionEntry {
   RecordingTables::FunctionName name;
 };
 
+// The lists of fields below are those of the file format (docs/recording.md). They stay as they are within a version,
+// also if snapshot_bytes.cc, which passes the same structs within a process, gets more fields.
 template <typename Visit, typename Stats>
 void StatsFields(Visit& visit, Stats& stats) {
   visit(stats.bytes_in_use, stats.peak_bytes_in_use, stats.num_allocs, stats.num_live, stats.largest_alloc_size,
@@ -169,7 +171,7 @@ void Writer::Put(const Value& value) {
   }
 }
 
-// A number that its type cannot hold is damage.
+// If the number is out of the range of `Value`, the block is damaged.
 template <typename Value>
 void Reader::Get(Value& value) {
   if constexpr (std::is_same_v<Value, int64_t>) {
@@ -195,7 +197,7 @@ void PutSection(Section section, size_t first, size_t count, const Put& put, std
   writer.Text(elements);
 }
 
-// Stacks often share their outermost frames with the stack before.
+// Returns the number of outermost frames that are the same in both stacks.
 size_t SharedFrames(const Snapshot::Stack& a, const Snapshot::Stack& b) {
   const auto mismatch = std::mismatch(a.return_addresses.rbegin(), a.return_addresses.rend(),
                                       b.return_addresses.rbegin(), b.return_addresses.rend());
@@ -272,7 +274,7 @@ bool GetStacks(Reader& reader, uint64_t first, uint64_t count, Snapshot* names) 
   if (first != names->stacks.size()) return false;
   for (uint64_t i = 0; i < count; ++i) {
     Snapshot::Stack stack;
-    // Within a block only: the first stack of a section follows an empty one.
+    // Stacks share frames only within a section: for its first stack, the stack before it is empty.
     if (!GetStack(reader.bytes(), i == 0 ? Snapshot::Stack() : names->stacks.back(), names->named_frames.size(),
                   &stack)) {
       return false;

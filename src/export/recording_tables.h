@@ -20,7 +20,7 @@ class TablesWriter {
   // Returns the elements of `tables` that earlier calls have not returned, as the contents of blocks of at most about
   // 1 MiB each. There are none if nothing is new.
   std::vector<std::string> NewElements(const RecordingTables& tables);
-  // To what events may refer after the calls so far.
+  // The elements to which events may refer after the calls of NewElements so far.
   const std::vector<SitePrediction>& sites() const { return sites_; }
   const EventLimits& limits() const { return limits_; }
 
@@ -50,7 +50,7 @@ class TablesWriter {
 // do not exist, or does not continue the tables. Then only the elements before the first wrong one are added.
 bool AddTablesBlock(std::string_view contents, RecordingTables* tables);
 
-// What a reader needs for the events.
+// Return what a RunReader needs.
 std::vector<SitePrediction> PredictionsOf(const RecordingTables& tables);
 EventLimits LimitsOf(const RecordingTables& tables);
 

@@ -144,10 +144,11 @@ class FileRecordingWriter : public RecordingWriter {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RecordingWriter>> RecordingWriter::Create(const std::string& path) {
+absl::StatusOr<std::unique_ptr<RecordingWriter>> RecordingWriter::Create(const std::string& path, bool must_be_new) {
   FileDescriptor file;
   FileRules rules;
   rules.keep_open = &file;
+  rules.must_be_new = must_be_new;
   if (absl::Status status = WriteFileAtomically(path, FileHeaderBytes(), rules); !status.ok()) return status;
   return std::make_unique<FileRecordingWriter>(path, &file);
 }

@@ -25,7 +25,9 @@ void CudaTrackingStarts() {
 }
 
 void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller) {
-  if (!LeaveFailureToTorch(failure, caller)) ReportOutOfMemory(failure);
+  if (LeaveFailureToTorch(failure, caller)) return;
+  const ScopedCaller scope(caller);
+  ReportOutOfMemory(failure);
 }
 
 }  // namespace hbmprof::internal

@@ -4,6 +4,7 @@
 // Memory that the driver has allocated has one record, made by the wrapped calls, because these see its exact begin and
 // end. If the program records the whole of such memory, the driver's record gets the stack, the tags and the allocator
 // name of that call. If it records a part, the part becomes a block of that memory.
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -14,7 +15,9 @@
 #include <vector>
 
 #include "hbmprof/profiler.h"
+#include "hbmprof/recording.h"
 #include "src/api/default_profiler.h"
+#include "src/api/recorder.h"
 #include "src/backends/cuda/driver_ranges.h"
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
@@ -300,6 +303,12 @@ int SetCounter(const char* name, size_t name_size, int64_t value) {
   return Completes([&] { Profiler::Default().SetCounter({name, name_size}, value); });
 }
 
+// Passes text or data to the program's copy. Allocations that the copy makes to receive it are not recorded.
+void Pass(std::string_view bytes, InjectedProfiler::Receive* receive, void* argument) {
+  const ReentryGuard guard;
+  receive(argument, bytes.data(), bytes.size());
+}
+
 int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Receive* receive, void* argument) {
   std::string bytes;
   const bool is_read = Completes([&] {
@@ -319,9 +328,7 @@ int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Recei
     }
   });
   if (!is_read) return 0;
-  // Allocations that the program's copy makes to receive the bytes are not recorded, as in TakeSnapshot.
-  const ReentryGuard guard;
-  receive(argument, bytes.data(), bytes.size());
+  Pass(bytes, receive, argument);
   return 1;
 }
 
@@ -348,6 +355,57 @@ uint32_t ExtendThreadTags(const char* key, size_t key_size, const char* value, s
 void SetTags(uint32_t tags) noexcept { SetCurrentTags(tags); }
 
 int BeginThreadScope(const Caller* caller) noexcept { return BeginScope(*caller); }
+
+int FindBufferAt(uint64_t address, InjectedProfiler::Receive* receive, void* argument) {
+  std::string bytes;
+  bool is_found = false;
+  const bool is_complete = Completes([&] {
+    const std::optional<FoundBuffer> found = Profiler::Default().FindBufferAt(BufferId(address));
+    is_found = found.has_value();
+    if (is_found) bytes = ToBytes(*found);
+  });
+  if (!is_complete) return -1;
+  if (is_found) Pass(bytes, receive, argument);
+  return is_found ? 1 : 0;
+}
+
+void RecordFailureOfCaller(const Caller* caller, uint32_t device, uint32_t space, int64_t bytes) noexcept {
+  RecordFailure(Impl(), *caller, DeviceId(device), MemorySpace(space), bytes);
+}
+
+// Calls act(), which returns an absl::Status, for a function that returns the code.
+template <typename Act>
+int CodeOf(const Act& act, InjectedProfiler::Receive* receive, void* argument) {
+  absl::Status status;
+  if (!Completes([&] { status = act(); })) {
+    Pass("the host has no memory for the recording", receive, argument);
+    return static_cast<int>(absl::StatusCode::kResourceExhausted);
+  }
+  const absl::string_view message = status.message();
+  if (!status.ok()) Pass({message.data(), message.size()}, receive, argument);
+  return static_cast<int>(status.code());
+}
+
+int StartRecordingOfProgram(const char* path, size_t path_size, const InjectedRecording* options,
+                            InjectedProfiler::Receive* receive, void* argument) {
+  RecordingOptions recording;
+  recording.max_bytes = options->max_bytes;
+  recording.buffer_bytes = options->buffer_bytes;
+  recording.sample_interval = std::chrono::milliseconds(options->sample_millis);
+  return CodeOf([&] { return StartRecording({path, path_size}, recording); }, receive, argument);
+}
+
+int StopRecordingOfProgram(InjectedProfiler::Receive* receive, void* argument) {
+  return CodeOf([] { return StopRecording(); }, receive, argument);
+}
+
+int SaveFlightOfProgram(const char* path, size_t path_size, InjectedProfiler::Receive* receive, void* argument) {
+  return CodeOf([&] { return SaveFlightRecording({path, path_size}); }, receive, argument);
+}
+
+void BeginMarkOfProgram(const char* name, size_t name_size) {
+  if (!Completes([&] { BeginMark({name, name_size}); })) EndMark();
+}
 
 constexpr InjectedProfiler MakeTable() {
   InjectedProfiler table = {};
@@ -380,6 +438,13 @@ constexpr InjectedProfiler MakeTable() {
   table.set_tags = &SetTags;
   table.begin_scope = &BeginThreadScope;
   table.end_scope = &EndScope;
+  table.find_buffer_at = &FindBufferAt;
+  table.record_failure = &RecordFailureOfCaller;
+  table.start_recording = &StartRecordingOfProgram;
+  table.stop_recording = &StopRecordingOfProgram;
+  table.save_flight_recording = &SaveFlightOfProgram;
+  table.begin_mark = &BeginMarkOfProgram;
+  table.end_mark = &EndMark;
   return table;
 }
 constexpr InjectedProfiler kTable = MakeTable();

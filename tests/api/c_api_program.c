@@ -256,10 +256,20 @@ static void init(const char* path) {
   EXPECT(strcmp(options.socket_dir, "") == 0);
   EXPECT(options.python == 1);
   EXPECT(options.output_mode == 0600);
+  EXPECT(strcmp(options.record, "") == 0 && options.record_max_bytes == 1 << 30);
+  EXPECT(options.flight_events == 123 && options.flight_seconds == 2.5);
+  EXPECT(strcmp(options.log, "stderr") == 0);
   options.max_sites = 0;
   EXPECT(hbmprof_init(&options) == HBMPROF_INVALID_ARGUMENT);
   EXPECT(strstr(hbmprof_last_error(), "max_sites is 0") != NULL);
   options.max_sites = 1000;
+  options.flight_seconds = -1;
+  EXPECT(hbmprof_init(&options) == HBMPROF_INVALID_ARGUMENT);
+  EXPECT(strstr(hbmprof_last_error(), "flight_seconds is -1") != NULL);
+  options.flight_seconds = 0;
+  options.record_max_bytes = 1;
+  EXPECT(hbmprof_init(&options) == HBMPROF_INVALID_ARGUMENT);
+  options.record_max_bytes = 0;
   options.unwinder = 4;
   EXPECT(hbmprof_init(&options) == HBMPROF_INVALID_ARGUMENT);
   options.unwinder = HBMPROF_UNWINDER_AUTO;
@@ -296,7 +306,33 @@ static void check_recording(const char* path) {
   EXPECT(remove(file) == 0);
 }
 
+/* With the options of the struct: a flight recorder, a log, and a recording to `path` until the process ends. */
+static void record(const char* path) {
+  char file[4096];
+  hbmprof_options options;
+  memset(&options, 0, sizeof(options));
+  options.struct_size = sizeof(options);
+  EXPECT(hbmprof_options_from_environment(&options) == HBMPROF_OK);
+  snprintf(file, sizeof(file), "%s.log", path);
+  options.record = path;
+  options.flight_seconds = 60;
+  options.log = file;
+  EXPECT(hbmprof_init(&options) == HBMPROF_OK);
+  EXPECT(hbmprof_record_alloc(&memory[0], 1000, 0) == 1);
+  hbmprof_log_memory("checkpoint");
+  EXPECT(hbmprof_save_flight_recording(NULL) == HBMPROF_INVALID_ARGUMENT);
+  snprintf(file, sizeof(file), "%s.flight", path);
+  EXPECT(hbmprof_save_flight_recording(file) == HBMPROF_FAILED_PRECONDITION); /* a recording is in progress */
+  EXPECT(hbmprof_stop_recording() == HBMPROF_OK);
+  EXPECT(hbmprof_record_alloc(&memory[1], 1000, 0) == 1);
+  EXPECT(hbmprof_save_flight_recording(file) == HBMPROF_OK);
+}
+
 int main(int argc, char** argv) {
+  if (argc == 3 && strcmp(argv[1], "record") == 0) {
+    record(argv[2]);
+    return failures;
+  }
   if (argc == 3 && strcmp(argv[1], "check") == 0) {
     check(argv[2]);
     check_pool();
@@ -316,6 +352,6 @@ int main(int argc, char** argv) {
     for (i = 0; i < count && i < (int)sizeof(memory); ++i) hbmprof_record_alloc(&memory[i], 1000, 3);
     return atoi(argv[3]);
   }
-  fprintf(stderr, "usage: c_api_program check FILE | init FILE | leak N CODE\n");
+  fprintf(stderr, "usage: c_api_program check FILE | init FILE | record FILE | leak N CODE\n");
   return 2;
 }

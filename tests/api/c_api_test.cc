@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,8 +17,10 @@
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
 #include "src/base/message.h"
+#include "src/export/recording.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/temporary_directory.h"
 
 namespace {
 
@@ -55,7 +58,8 @@ TEST(CApi, InitUsesProgramAndEnvironment) {
   const std::string path = ::testing::TempDir() + "/hbmprof_c_init_" + std::to_string(getpid()) + ".pb.gz";
   const auto run = RunCommand(
       {HBMPROF_C_API_PROGRAM, "init", path},
-      {"HBMPROF_STACK_DEPTH=7", "HBMPROF_OUTPUT=/nowhere/%p.pb.gz", "HBMPROF_MAX_LIVE=", "HBMPROF_TAGS=model=llama"});
+      {"HBMPROF_STACK_DEPTH=7", "HBMPROF_OUTPUT=/nowhere/%p.pb.gz", "HBMPROF_MAX_LIVE=", "HBMPROF_TAGS=model=llama",
+       "HBMPROF_FLIGHT=123", "HBMPROF_FLIGHT_SECONDS=2.5", "HBMPROF_LOG=stderr"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.err, "");
   struct stat info = {};
@@ -65,6 +69,22 @@ TEST(CApi, InitUsesProgramAndEnvironment) {
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_EQ(hbmprof_test::ProfileView(*profile).SumWhere("inuse_space", "model", "llama"), 1000);
   std::remove(path.c_str());
+}
+
+TEST(CApi, InitStartsTheRecordingAndTheFlightRecorder) {
+  const std::string path = hbmprof_test::NewDirectory() + "/a.hbmrec";
+  const auto run = RunCommand({HBMPROF_C_API_PROGRAM, "record", path});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  for (const std::string& file : {path, path + ".flight"}) {
+    const auto reader = hbmprof::internal::RecordingReader::Open(file);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    EXPECT_TRUE((*reader)->is_complete()) << file;
+    EXPECT_EQ((*reader)->event_count(), 1) << file;
+  }
+  std::ifstream log(path + ".log");
+  std::string line;
+  EXPECT_TRUE(std::getline(log, line));
+  EXPECT_THAT(line, HasSubstr("checkpoint: GPU:0 in use 1000 B"));
 }
 
 TEST(CApi, EnumsHaveTheValuesOfCxx) {

@@ -29,6 +29,11 @@ constexpr const char* kVariables[] = {"HBMPROF",
                                       "HBMPROF_OUTPUT_MODE",
                                       "HBMPROF_OUTPUT_ON_SIGNALS",
                                       "HBMPROF_OUTPUT_INTERVAL",
+                                      "HBMPROF_RECORD",
+                                      "HBMPROF_RECORD_MAX_BYTES",
+                                      "HBMPROF_FLIGHT",
+                                      "HBMPROF_FLIGHT_SECONDS",
+                                      "HBMPROF_LOG",
                                       "HBMPROF_OOM_OUTPUT",
                                       "HBMPROF_OOM_REPORT",
                                       "HBMPROF_SOCKET_DIR",
@@ -214,6 +219,17 @@ TEST_F(OptionsTest, TheIntervalIsANumberOfSeconds) {
   for (const char* value : {"0", "-1", "soon", "nan", "2e8"}) {
     EXPECT_EQ(Bad("HBMPROF_OUTPUT_INTERVAL", value, "0.001 to 1e+08", "no interval").output_interval, 0);
   }
+}
+
+TEST_F(OptionsTest, RecordingsHaveAPathAndLimits) {
+  EXPECT_EQ(Good("HBMPROF_RECORD", "/tmp/%p.hbmrec").record, "/tmp/%p.hbmrec");
+  EXPECT_EQ(Bad("HBMPROF_RECORD_MAX_BYTES", "0", "1048576 to", "1073741824").record_max_bytes, 1 << 30);
+  EXPECT_EQ(Good("HBMPROF_RECORD_MAX_BYTES", "1048576").record_max_bytes, 1 << 20);
+  EXPECT_EQ(Good("HBMPROF_FLIGHT", "1000000").flight_events, 1'000'000);
+  EXPECT_EQ(Good("HBMPROF_FLIGHT", "").flight_seconds, 0);
+  EXPECT_EQ(Bad("HBMPROF_FLIGHT_SECONDS", "-1", "0.001 to 1e+08", "no limit").flight_seconds, 0);
+  EXPECT_EQ(Good("HBMPROF_FLIGHT_SECONDS", "2.5").flight_seconds, 2.5);
+  EXPECT_EQ(Good("HBMPROF_LOG", "stderr").log, "stderr");
 }
 
 TEST_F(OptionsTest, TheDumpSignalHasANameOrANumber) {

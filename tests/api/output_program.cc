@@ -106,6 +106,10 @@ int main(int argc, char** argv) {
   }
   hbmprof_record_alloc(&memory[0], 1000, 0);
   if (mode == "hold") return Run(argv + 2);
+  if (mode == "exec") {
+    execv(argv[2], argv + 2);
+    Fail(argv[2]);
+  }
   if (mode == "forks") ForkMany(std::atoi(argv[2]));
   if (mode == "reopen") {
     close(STDERR_FILENO);

@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
+#include "src/export/recording.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
@@ -92,6 +93,48 @@ TEST_F(OutputTest, NewFilesHaveTheModeOfTheEnvironmentOr0600) {
   EXPECT_EQ(ModeOf(Path("b")), 0644u) << "a file that is replaced keeps its permissions";
   ASSERT_TRUE(hbmprof::save_device_memory_profile(Path("c")).ok());
   EXPECT_EQ(ModeOf(Path("c")), 0600u);
+}
+
+TEST_F(OutputTest, ExecCompletesTheRecording) {
+  const CommandResult run = RunProgram({"exec", "/bin/echo", "replaced"},
+                                       {Output("a"), "HBMPROF_OUTPUT_ON_SIGNALS=1", "HBMPROF_RECORD=" + Path("r")});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "replaced\n");
+  EXPECT_EQ(ViewProfile(Path("a")).Sum("inuse_space"), 1000);
+  const auto reader = hbmprof::internal::RecordingReader::Open(Path("r"));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_TRUE((*reader)->is_complete()) << (*reader)->problem();
+  EXPECT_EQ((*reader)->event_count(), 1);
+}
+
+TEST_F(OutputTest, ProcessesThatStartTogetherHaveTheirOwnRecordings) {
+  const std::string command = "for i in 1 2 3 4 5 6 7 8; do " + std::string(kProgram) + " leak & done; wait";
+  const CommandResult run = RunCommand({"sh", "-c", command}, {"HBMPROF_RECORD=" + Path("r.hbmrec")});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const std::vector<std::string> names = NamesIn(directory_);
+  EXPECT_THAT(names, SizeIs(8));
+  for (const std::string& name : names) {
+    const auto reader = hbmprof::internal::RecordingReader::Open(Path(name));
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    EXPECT_TRUE((*reader)->is_complete()) << name;
+    EXPECT_EQ((*reader)->event_count(), 1) << name;
+  }
+}
+
+TEST_F(OutputTest, TheProfileAtTheEndHasAFlightRecording) {
+  const std::vector<std::string> environment = {Output("a.pb.gz"), "HBMPROF_OUTPUT_ON_SIGNALS=1",
+                                                "HBMPROF_FLIGHT_SECONDS=60"};
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"leak"}, {"exec", "/bin/true"}}) {
+    SCOPED_TRACE(arguments[0]);
+    const CommandResult run = RunProgram(arguments, environment);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(run.err, "");
+    const auto reader = hbmprof::internal::RecordingReader::Open(Path("a.hbmrec"));
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    EXPECT_TRUE((*reader)->is_complete()) << (*reader)->problem();
+    EXPECT_GE((*reader)->event_count(), 1);
+    unlink(Path("a.hbmrec").c_str());
+  }
 }
 
 TEST_F(OutputTest, ASetUserIdProgramReadsNoVariables) {

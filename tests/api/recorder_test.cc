@@ -1,19 +1,30 @@
 // Recordings of Profiler::Default() through the public functions, read back from their files.
+#include "src/api/recorder.h"
+
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
+#include <optional>
+#include <random>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
+#include "src/core/injected.h"
+#include "src/core/profiler_impl.h"
 #include "src/export/recording.h"
 #include "tests/support/temporary_directory.h"
 
@@ -39,6 +50,21 @@ int Count(RecordingReader& reader, RecordedKind kind) {
   for (reader.Rewind(); reader.Next(&event);) count += event.kind == kind ? 1 : 0;
   return count;
 }
+
+// Not inlined: the recording has its name.
+[[gnu::noinline]] void FailsToAllocate(size_t bytes) {
+  ReportOutOfMemory({"Allocate", bytes, "sim:0"});
+  asm volatile("");
+}
+
+// The name of the innermost function of the site's stack.
+std::string InnermostFunction(const RecordingReader& reader, uint32_t site) {
+  const internal::RecordingTables& tables = reader.tables();
+  const uint64_t pc = tables.names.stacks[tables.sites[site].stack].return_addresses.at(0);
+  return std::string(internal::NamesOfRecording(tables)->Symbolize({}, {pc - 1}).at(0).name);
+}
+
+internal::ProfilerImpl& Impl() { return internal::ProfilerAccess::ImplOf(Profiler::Default()); }
 
 class RecordingTest : public ::testing::Test {
  protected:
@@ -66,7 +92,7 @@ TEST_F(RecordingTest, HasTheEventsOfItsTime) {
     Allocate(1);
   }
   Profiler::Default().RecordFree(BufferId(uint64_t{1} << 40));
-  ReportOutOfMemory({"Allocate", size_t{1} << 40, "sim:0"});
+  FailsToAllocate(size_t{1} << 39);
   ASSERT_TRUE(save_device_memory_profile(directory_ + "/now.pb.gz").ok());
   ASSERT_TRUE(StopRecording().ok());
   EXPECT_EQ(StopRecording().code(), absl::StatusCode::kFailedPrecondition);
@@ -90,6 +116,74 @@ TEST_F(RecordingTest, HasTheEventsOfItsTime) {
   EXPECT_TRUE(is_marked);
 }
 
+TEST_F(RecordingTest, AFailedAllocationHasItsStackAndTags) {
+  ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
+  Allocate(1);
+  {
+    const ScopedTag tag("phase", "load");
+    // The second failure of a minute is recorded and not reported.
+    for (const size_t bytes : {1000, 2000}) FailsToAllocate(bytes);
+  }
+  ReportOutOfMemory({"Allocate", std::nullopt, ""});  // on the device with the most bytes in use
+  ASSERT_TRUE(StopRecording().ok());
+  const std::unique_ptr<RecordingReader> reader = Open(directory_ + "/a.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  std::vector<RecordedEvent> failures;
+  RecordedEvent event;
+  while (reader->Next(&event)) {
+    if (event.kind == RecordedKind::kFailed) failures.push_back(event);
+  }
+  ASSERT_EQ(failures.size(), 3u);
+  EXPECT_EQ(failures[0].bytes, 1000);
+  EXPECT_EQ(failures[1].bytes, 2000);
+  EXPECT_EQ(failures[2].bytes, 0) << "not known";
+  for (const RecordedEvent& failure : failures) ASSERT_LT(failure.site, reader->tables().sites.size());
+  EXPECT_EQ(failures[0].site, failures[1].site) << "one site for all sizes";
+  EXPECT_NE(InnermostFunction(*reader, failures[0].site).find("FailsToAllocate"), std::string::npos);
+  using Tags = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(reader->tables().sites[failures[0].site].tags, (Tags{{"phase", "load"}}));
+  EXPECT_EQ(reader->tables().names.devices[failures[2].id / kMemorySpaceCount].name, "sim:0");
+  // The site is not one of the profile: nothing was allocated there.
+  EXPECT_EQ(reader->tables().sites[failures[0].site].alloc_objects, 0);
+}
+
+TEST_F(RecordingTest, ASegmentAndItsFirstBlockAreTwoBuffers) {
+  Profiler& profiler = Profiler::Default();
+  const DeviceId device = profiler.Device("sim:0");
+  const BufferId address(uint64_t{7} << 40);
+  ASSERT_TRUE(profiler.RecordSegment(address, 1 << 20, {device}));
+  ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
+  ASSERT_TRUE(profiler.RecordBlock(address, kBytes, {device}));
+  ASSERT_TRUE(profiler.RecordBlock(BufferId(address.value() + kBytes), kBytes, {device}));
+  ASSERT_TRUE(profiler.RecordSegment(address, kBytes, {device}));  // the first block becomes a pool itself
+  ASSERT_TRUE(profiler.RecordBlock(address, 512, {device}));
+  ASSERT_TRUE(profiler.RecordBlockFree(address));
+  ASSERT_TRUE(profiler.RecordBlockFree(address));
+  ASSERT_TRUE(profiler.RecordFree(address));
+  ASSERT_TRUE(StopRecording().ok());
+  const std::unique_ptr<RecordingReader> reader = Open(directory_ + "/a.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  internal::RecordingState state(reader->tables());
+  // After each change: the sizes of the live buffers by address, in ascending order.
+  std::vector<std::string> steps;
+  RecordedEvent event;
+  while (reader->Next(&event)) {
+    state.Apply(event);
+    if (event.is_continued) continue;
+    std::multiset<std::pair<uint64_t, int64_t>> live;
+    for (const auto& [id, buffer] : state.live()) {
+      live.emplace(internal::AddressOfBuffer(id).value() - address.value(), buffer.bytes);
+    }
+    std::string step = std::to_string(state.bytes_in_use(0)) + ":";
+    for (const auto& [offset, bytes] : live) step += " " + std::to_string(offset) + "+" + std::to_string(bytes);
+    steps.push_back(step);
+  }
+  EXPECT_EQ(steps, (std::vector<std::string>{
+                       "1048576: 0+4096 0+1048576", "1048576: 0+4096 0+1048576 4096+4096",
+                       "1048576: 0+4096 0+1048576 4096+4096", "1048576: 0+512 0+4096 0+1048576 4096+4096",
+                       "1048576: 0+4096 0+1048576 4096+4096", "1048576: 0+1048576 4096+4096", "0:"}));
+}
+
 TEST_F(RecordingTest, ErrorOfTheFileStartsNothing) {
   const absl::Status status = StartRecording(directory_ + "/missing/a.hbmrec");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
@@ -102,8 +196,13 @@ TEST_F(RecordingTest, ErrorOfTheFileStartsNothing) {
 TEST_F(RecordingTest, SizeIsBounded) {
   RecordingOptions options;
   options.max_bytes = 1 << 20;
-  const std::string path = directory_ + "/a.hbmrec";
-  ASSERT_TRUE(StartRecording(path, options).ok());
+  // Through a link: both files lie where the link leads.
+  ASSERT_EQ(mkdir((directory_ + "/data").c_str(), 0700), 0);
+  const std::string path = directory_ + "/data/a.hbmrec";
+  std::ofstream(path) << "an older file";
+  const std::string link = directory_ + "/link.hbmrec";
+  ASSERT_EQ(symlink(path.c_str(), link.c_str()), 0);
+  ASSERT_TRUE(StartRecording(link, options).ok());
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device("sim:0");
   FILE* old = nullptr;
@@ -124,6 +223,25 @@ TEST_F(RecordingTest, SizeIsBounded) {
   EXPECT_TRUE(now->is_complete());
   EXPECT_FALSE(now->tables().names.warnings.empty());
   EXPECT_EQ(before->end_time(), now->tables().start_time);
+  EXPECT_EQ(unlink((link + ".old").c_str()), -1);
+}
+
+TEST_F(RecordingTest, LargeTablesAtTheStartDoNotFillTheFile) {
+  Profiler& profiler = Profiler::Default();
+  const DeviceId device = profiler.Device("sim:0");
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 200'000; ++i) profiler.RecordAlloc(BufferId(random() >> 20 | 4096), random() % 99, {device});
+  RecordingOptions options;
+  options.max_bytes = 1 << 20;
+  ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec", options).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  Allocate(1);
+  ASSERT_TRUE(StopRecording().ok());
+  const std::unique_ptr<RecordingReader> reader = Open(directory_ + "/a.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  EXPECT_TRUE(reader->tables().names.warnings.empty()) << "no new file has begun";
+  EXPECT_GT(reader->tables().live.size(), 190'000u);
+  EXPECT_EQ(Count(*reader, RecordedKind::kAlloc), 1);
 }
 
 TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
@@ -153,6 +271,129 @@ TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
   EXPECT_EQ(Count(*parent, RecordedKind::kAlloc), 2);
   EXPECT_EQ(Count(*own, RecordedKind::kAlloc), 1);
   EXPECT_EQ(own->tables().names.process_id, child);
+}
+
+// The flight recorder of Profiler::Default().
+class FlightTest : public RecordingTest {
+ protected:
+  void TearDown() override {
+    internal::StopFlightRecorder();
+    RecordingTest::TearDown();
+  }
+  std::unique_ptr<RecordingReader> Save(const std::string& name) {
+    const absl::Status status = SaveFlightRecording(directory_ + "/" + name);
+    EXPECT_TRUE(status.ok()) << status;
+    std::unique_ptr<RecordingReader> reader = Open(directory_ + "/" + name);
+    EXPECT_TRUE(reader != nullptr && reader->is_complete());
+    return reader;
+  }
+};
+
+TEST_F(FlightTest, KeepsTheEventsOfTheLastSeconds) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kLimit(500);
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 1'000'000, std::chrono::nanoseconds(kLimit).count()));
+  Allocate(10);
+  const std::unique_ptr<RecordingReader> early = Save("early.hbmrec");
+  ASSERT_NE(early, nullptr);
+  EXPECT_EQ(Count(*early, RecordedKind::kAlloc), 10);
+  std::this_thread::sleep_for(kLimit + milliseconds(100));
+  Allocate(7);
+  const std::unique_ptr<RecordingReader> reader = Save("late.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  EXPECT_EQ(Count(*reader, RecordedKind::kAlloc), 7);
+  EXPECT_EQ(reader->tables().live.size(), 10u);
+  const int64_t duration = reader->end_time() - reader->tables().start_time;
+  EXPECT_NEAR(static_cast<double>(duration), 500e6, 50e6);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  EXPECT_LE(reader->tables().start_unix_nanos + duration, std::chrono::nanoseconds(now).count());
+  EXPECT_TRUE(reader->tables().names.warnings.empty());
+}
+
+TEST_F(FlightTest, SaysIfTheLastSecondsHaveTooManyEvents) {
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 1, /*nanos=*/1'000'000'000'000));
+  Profiler& profiler = Profiler::Default();
+  for (int i = 0; i < 50'000; ++i) {
+    profiler.RecordAlloc(BufferId(uint64_t{kBytes}), 1, {profiler.Device("sim:0")});
+    profiler.RecordFree(BufferId(uint64_t{kBytes}));
+  }
+  const std::unique_ptr<RecordingReader> reader = Save("a.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  ASSERT_EQ(reader->tables().names.warnings.size(), 1u);
+  EXPECT_EQ(reader->tables().names.warnings[0].find("The flight recorder has only the last "), 0u);
+  EXPECT_NE(reader->tables().names.warnings[0].find(" of 1e+03 seconds"), std::string::npos);
+}
+
+TEST_F(FlightTest, SavesDoNotRemoveEventsWhileThreadsRecord) {
+  constexpr int kEvents = 20'000;
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), kEvents, /*nanos=*/0));
+  Profiler& profiler = Profiler::Default();
+  const DeviceId device = profiler.Device("sim:0");
+  const auto record = [&](uint64_t thread, uint64_t i) {
+    const BufferId id((thread << 41) + i % 16 * kBytes);
+    profiler.RecordAlloc(id, kBytes, {device});
+    profiler.RecordFree(id);
+  };
+  for (uint64_t i = 0; i < 10 * kEvents; ++i) record(9, i);  // all buffers of the ring are full
+  Allocate(5);
+  std::atomic<bool> ends{false};
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 1; thread <= 3; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (uint64_t i = 0; !ends; ++i) {
+        record(thread, i);
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+    });
+  }
+  for (const char* name : {"a.hbmrec", "b.hbmrec", "c.hbmrec"}) {
+    const std::unique_ptr<RecordingReader> reader = Save(name);
+    ASSERT_NE(reader, nullptr);
+    EXPECT_GE(reader->event_count(), kEvents) << name;
+    EXPECT_TRUE(reader->tables().live_is_complete) << name;
+    EXPECT_EQ(reader->problem(), "") << name;
+    internal::RecordingState state(reader->tables());
+    RecordedEvent event;
+    while (reader->Next(&event)) state.Apply(event);
+    int kept = 0;
+    for (const auto& [id, buffer] : state.live()) kept += id >= uint64_t{1} << 40 && id < uint64_t{1} << 41 ? 1 : 0;
+    EXPECT_EQ(kept, 5) << name;
+    EXPECT_LE(state.bytes_in_use(0), (5 + 3) * kBytes) << name;
+  }
+  ends = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(FlightTest, BeginsAnewAfterARecording) {
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 100'000, /*nanos=*/0));
+  Allocate(3);
+  ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
+  Allocate(2);
+  EXPECT_EQ(SaveFlightRecording(directory_ + "/no.hbmrec").code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(StopRecording().ok());
+  Allocate(4);
+  const std::unique_ptr<RecordingReader> recording = Open(directory_ + "/a.hbmrec");
+  const std::unique_ptr<RecordingReader> flight = Save("b.hbmrec");
+  ASSERT_TRUE(recording != nullptr && flight != nullptr);
+  EXPECT_EQ(Count(*flight, RecordedKind::kAlloc), 4);
+  EXPECT_EQ(flight->tables().live.size(), 5u);
+  EXPECT_GE(flight->tables().start_time, recording->end_time()) << "it has no events of the recording";
+}
+
+TEST_F(FlightTest, AForkedChildHasNone) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the child of a process with threads uses malloc and starts a thread";
+#endif
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 100'000, /*nanos=*/0));
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool records = StartRecording(directory_ + "/child.hbmrec").ok() && StopRecording().ok();
+    const absl::Status flight = SaveFlightRecording(directory_ + "/flight.hbmrec");
+    _exit(records && flight.code() == absl::StatusCode::kFailedPrecondition ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -586,6 +587,31 @@ std::string ThreadsName(const ::testing::TestParamInfo<int>& threads) {
 }
 // 70 threads share at most 64 shards.
 INSTANTIATE_TEST_SUITE_P(Threads, RandomLedgerTest, ::testing::Values(0, 2, 5, 70), ThreadsName);
+
+TEST(EventLogTest, AShortTimeLimitUsesFewBuffers) {
+  for (const int64_t limit : {int64_t{0}, int64_t{1'000'000}}) {
+    EventLog log;
+    log.clock().Choose();
+    ASSERT_TRUE(log.Allocate(20, limit));
+    log.SetMode(EventLog::Mode::kRing);
+    ShardLog shard = {};
+    RecordedEvent* next = nullptr;
+    log.Open(0, &shard, &next);
+    std::set<EventBuffer*> used;
+    for (int round = 0; round < 10; ++round) {
+      used.insert(shard.buffer);
+      for (uint32_t i = 0; i < EventBuffer::kEvents; ++i) log.Write({log.TimeInShard(&shard)}, 0, &shard, &next);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    EXPECT_EQ(used.size(), limit == 0 ? 10u : 2u);
+    // Events that are younger than the limit are kept.
+    EXPECT_EQ(log.removed_until() == 0, limit == 0);
+    log.SetMode(EventLog::Mode::kOff);
+    log.Close(&shard, next);
+    log.Return(log.TakeFull());
+    log.Free();
+  }
+}
 
 TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   constexpr int kThreads = 6;

@@ -190,6 +190,72 @@ TEST_F(ProfilerTest, FindBufferNeedsTheExactId) {
   EXPECT_FALSE(profiler_.FindBuffer(At(1)).has_value());
 }
 
+TEST_F(ProfilerTest, FindBufferAtFindsTheInnermostBuffer) {
+  constexpr uint64_t kStart = uint64_t{1} << 40;
+  const DeviceId device = profiler_.Device("GPU:3");
+  const auto at = [&](uint64_t offset) { return profiler_.FindBufferAt(BufferId(kStart + offset)); };
+  EXPECT_FALSE(at(0).has_value());
+  ASSERT_TRUE(profiler_.RecordSegment(BufferId(kStart), 4096, {device}));
+  {
+    const ScopedTag tag("phase", "load");
+    ASSERT_TRUE(profiler_.RecordBlock(BufferId(kStart), 1024, {device, MemoryKind::kDevice}));
+  }
+  ASSERT_TRUE(profiler_.RecordBlock(BufferId(kStart + 1024), 1024));
+  ASSERT_TRUE(profiler_.RecordSegment(BufferId(kStart + 1024), 1024));  // a pool in the pool
+  ASSERT_TRUE(profiler_.RecordBlock(BufferId(kStart + 1024), 1024));    // as large as its segment
+  ASSERT_TRUE(profiler_.RecordAlloc(BufferId(kStart + 4096), 0));
+  ASSERT_TRUE(profiler_.RecordAlloc(BufferId::Handle(1, 5), 1 << 20));
+
+  const std::optional<FoundBuffer> block = at(1023);
+  ASSERT_TRUE(block.has_value());
+  EXPECT_EQ(block->address, kStart);
+  EXPECT_EQ(block->bytes, 1024);
+  EXPECT_EQ(block->attributes.device, device);
+  EXPECT_EQ(block->attributes.kind, MemoryKind::kDevice);
+  EXPECT_THAT(block->tags, ElementsAre(Pair("phase", "load")));
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  const auto has_stack = [&](const Snapshot::Sample& sample) {
+    return snapshot.stacks[sample.stack].return_addresses == block->stack.return_addresses;
+  };
+  EXPECT_TRUE(std::any_of(snapshot.samples.begin(), snapshot.samples.end(), has_stack));
+  EXPECT_EQ(at(0)->bytes, 1024);
+  EXPECT_EQ(at(1024)->attributes.kind, MemoryKind::kDevice) << "the block, not its segment";
+  EXPECT_EQ(at(2048)->bytes, 4096) << "idle bytes of the outer segment";
+  EXPECT_EQ(at(2048)->attributes.kind, MemoryKind::kPool);
+  EXPECT_EQ(at(4095)->address, kStart);
+  EXPECT_FALSE(at(4096).has_value()) << "a buffer without bytes";
+  EXPECT_FALSE(profiler_.FindBufferAt(BufferId::Handle(1, 5)).has_value());
+  EXPECT_FALSE(profiler_.FindBufferAt(BufferId()).has_value());
+  profiler_.RecordFree(BufferId(kStart));
+  EXPECT_FALSE(at(0).has_value());
+}
+
+TEST_F(ProfilerTest, FindBufferAtFindsLiveBuffersWhileThreadsRecord) {
+  constexpr uint64_t kStep = 4096;
+  constexpr uint64_t kKept = 100;
+  const auto address = [](uint64_t thread, uint64_t i) { return ((thread + 1) << 40) + i * kStep; };
+  for (uint64_t i = 0; i < kKept; ++i) ASSERT_TRUE(profiler_.RecordAlloc(BufferId(address(0, i)), kStep));
+  std::atomic<bool> ends{false};
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 1; thread <= 2; ++thread) {
+    threads.emplace_back([&, thread] {
+      while (!ends) {  // the table grows and shrinks
+        for (uint64_t i = 0; i < 2000; ++i) profiler_.RecordAlloc(BufferId(address(thread, i)), kStep);
+        for (uint64_t i = 0; i < 2000; ++i) profiler_.RecordFree(BufferId(address(thread, i)));
+      }
+    });
+  }
+  for (uint64_t i = 0; i < 200; ++i) {
+    const std::optional<FoundBuffer> found = profiler_.FindBufferAt(BufferId(address(0, i % kKept) + i));
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->address, address(0, i % kKept));
+    const std::optional<FoundBuffer> other = profiler_.FindBufferAt(BufferId(address(1, i) + 1));
+    EXPECT_EQ(other.has_value() ? other->address : address(1, i), address(1, i));
+  }
+  ends = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST_F(ProfilerTest, HandlesNeverCollideWithAddresses) {
   const BufferId ids[] = {BufferId::Handle(1, 0x1000), BufferId::Handle(2, 0x1000), BufferId(uint64_t{0x1000})};
   int64_t bytes = 1;

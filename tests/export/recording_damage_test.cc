@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "src/export/recording.h"
+#include "src/export/recording_format.h"
 #include "tests/support/made_recording.h"
 #include "tests/support/make_recording.h"
 #include "tests/support/temporary_directory.h"
@@ -54,7 +55,7 @@ std::string MakeLoad(int64_t events) {
   return path;
 }
 
-TEST(RecordingDamageTest, ACutFileHoldsAPrefix) {
+TEST(RecordingDamageTest, ATruncatedFileHasTheEventsOfItsWholeBlocks) {
   const std::string path = MakeLoad(20000);
   const std::string bytes = BytesOf(path);
   const std::vector<RecordedEvent> all = EventsOf(**RecordingReader::Open(path));
@@ -117,6 +118,32 @@ TEST(RecordingDamageTest, AnyChangedByteIsReportedOrHasNoEffect) {
     if (!reader.ok()) continue;
     const size_t some = EventsOf(**reader).size();
     EXPECT_TRUE(some == all || !(*reader)->problem().empty()) << i;
+  }
+}
+
+// Blocks whose header has a wrong number of events, with a valid checksum.
+TEST(RecordingDamageTest, NeverHasMoreEventsThanItCounts) {
+  const std::string path = MakeLoad(20000);
+  const std::string bytes = BytesOf(path);
+  for (const uint32_t count : {uint32_t{0}, uint32_t{100}, UINT32_MAX}) {
+    SCOPED_TRACE(count);
+    std::string changed = FileHeaderBytes();
+    for (size_t at = changed.size(); at < bytes.size();) {
+      BlockHeader header;
+      ASSERT_TRUE(ParseBlockHeader(std::string_view(bytes).substr(at, kBlockHeaderBytes), &header));
+      const std::string_view stored = std::string_view(bytes).substr(at + kBlockHeaderBytes, header.stored_bytes);
+      std::string contents;
+      ASSERT_TRUE(ExpandBlock(header, stored, &contents));
+      if (header.type == BlockType::kEvents) header.count = count;
+      changed += *MakeBlock(header, contents);
+      at += kBlockHeaderBytes + header.stored_bytes;
+    }
+    Store(path, changed);
+    const auto reader = RecordingReader::Open(path);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    EXPECT_LE(static_cast<int64_t>(EventsOf(**reader).size()), (*reader)->event_count());
+    EXPECT_LE((*reader)->event_count(), 20000 * 200);
+    EXPECT_NE((*reader)->problem(), "");
   }
 }
 

@@ -353,7 +353,7 @@ TEST(RecordingStateTest, EqualsAModelAfterEachChange) {
   }
 }
 
-TEST(RecordingStateTest, TheEndOfAnEarlierBufferKeepsItsSuccessor) {
+TEST(RecordingStateTest, AFreeOfAnEarlierBufferKeepsTheNewBufferWithItsId) {
   MadeRecording made;
   const uint32_t first = made.Site({{"first"}});
   const uint32_t second = made.Site({{"second"}});

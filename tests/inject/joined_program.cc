@@ -16,6 +16,8 @@
 #include "hbmprof/c_api.h"
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/hbmprof.h"
+#include "hbmprof/out_of_memory.h"
+#include "hbmprof/recording.h"
 #include "tests/inject/driver_program.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
@@ -399,6 +401,40 @@ struct RecordsEarly {
 };
 RecordsEarly records_early;
 
+// The program starts and ends a recording of the injected library.
+extern "C" [[gnu::noinline]] void user_fails() { hbmprof::ReportOutOfMemory({"MyPool", size_t{123}, "sim:0"}); }
+void Recording(const std::string& path) {
+  constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
+  vendor_allocates(kMiB);
+  CHECK_THAT(hbmprof::SaveFlightRecording(path + ".flight").code() == kFailed);
+  CHECK_THAT(hbmprof::StartRecording("/no/such/folder/x").code() == absl::StatusCode::kNotFound);
+  CHECK_THAT(hbmprof::StartRecording(path + ".hbmrec").ok());
+  const absl::Status again = hbmprof::StartRecording(path + ".hbmrec");
+  CHECK_THAT(again.code() == kFailed && !again.message().empty());
+  vendor_allocates(2 * kMiB);
+  Attributes simulated;
+  simulated.device = Profiler::Default().Device("sim:0");
+  CHECK_THAT(user_records(uint64_t{1} << 46, 77, simulated));
+  user_fails();
+  CHECK_THAT(hbmprof::save_device_memory_profile(path + ".mark").ok());
+  CHECK_THAT(hbmprof::StopRecording().ok() && hbmprof::StopRecording().code() == kFailed);
+}
+
+// Addresses inside the driver's memory and inside a block of it.
+void FindsBuffers() {
+  const Profiler& profiler = Profiler::Default();
+  const CUdeviceptr slab = vendor_allocates(kMiB);
+  const auto whole = profiler.FindBufferAt(Id(slab + kMiB - 1));
+  CHECK_THAT(whole.has_value() && whole->address == slab && whole->bytes == kMiB && whole->tags.empty());
+  CHECK_THAT(!profiler.FindBufferAt(Id(slab + kMiB)).has_value());
+  const ScopedTag tag("phase", "decode");
+  CHECK_THAT(user_records_block(slab + kKiB, kKiB));
+  const auto block = profiler.FindBufferAt(Id(slab + kKiB + 1));
+  CHECK_THAT(block.has_value() && block->address == slab + kKiB && block->bytes == kKiB && block->tags.size() == 1);
+  CHECK_THAT(!block->stack.return_addresses.empty());
+  CHECK_THAT(profiler.FindBufferAt(Id(slab))->attributes.kind == hbmprof::MemoryKind::kPool);
+}
+
 int Run(const std::string& name, const char* path) {
   UseDevice(0);
   if (name == "tags") Tags();
@@ -408,6 +444,8 @@ int Run(const std::string& name, const char* path) {
   if (name == "forks") Forks();
   if (name == "signals") SignalHandler();
   if (name == "exit") Exit();
+  if (name == "recording") Recording(path);
+  if (name == "find") FindsBuffers();
   if (name == "late") {
     // Memory that the driver allocated before this library was loaded. See late_program.cc.
     char* rest = nullptr;

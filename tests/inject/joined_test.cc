@@ -11,6 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "src/export/recording.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
@@ -172,6 +173,38 @@ TEST(JoinedTest, ThreadsOfPoolsAreExact) {
   };
   EXPECT_EQ(counter(own), 1);
   EXPECT_EQ(counter(run.Injected()), 1);
+}
+
+TEST(JoinedTest, TheProgramRecordsWhatTheDriverAllocates) {
+  using hbmprof::internal::RecordedEvent;
+  using hbmprof::internal::RecordedKind;
+  Started run;
+  const CommandResult result = run.Case("recording");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto reader = hbmprof::internal::RecordingReader::Open(run.own_path + ".hbmrec");
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_TRUE((*reader)->is_complete()) << (*reader)->problem();
+  const hbmprof::internal::RecordingTables& tables = (*reader)->tables();
+  std::multiset<int64_t> allocated;
+  int marks = 0;
+  RecordedEvent event;
+  RecordedEvent failure;
+  while ((*reader)->Next(&event)) {
+    if (event.kind == RecordedKind::kAlloc) allocated.insert(event.bytes);
+    if (event.kind == RecordedKind::kFailed) failure = event;
+    if (event.kind == RecordedKind::kMark) marks += tables.marks[event.id].name == run.own_path + ".mark" ? 1 : 0;
+  }
+  EXPECT_EQ(allocated, (std::multiset<int64_t>{77, 2 * kMiB}));
+  EXPECT_EQ(marks, 1);
+  ASSERT_EQ(failure.bytes, 123);
+  ASSERT_LT(failure.site, tables.sites.size());
+  const uint64_t pc = tables.names.stacks[tables.sites[failure.site].stack].return_addresses.at(0);
+  EXPECT_EQ(tables.functions.at(pc - 1).name, "user_fails");
+}
+
+TEST(JoinedTest, FindsTheBufferAtAnAddress) {
+  const CommandResult result = Started().Case("find");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 TEST(JoinedTest, EveryProfilerFunctionIsForwarded) {

@@ -302,7 +302,8 @@ class RecordingExactness : public ::testing::Test {
   RecordingOptions Options() const {
     RecordingOptions options;
     options.max_bytes = 0;
-    options.buffer_bytes = std::max<int64_t>(Events() * 2 * int64_t{sizeof(RecordedEvent)}, 16 << 20);
+    options.buffer_bytes =
+        std::clamp<int64_t>(Events() * 2 * int64_t{sizeof(RecordedEvent)}, 16 << 20, int64_t{512} << 20);
     options.sample_interval = std::chrono::milliseconds(10);
     return options;
   }
@@ -343,7 +344,7 @@ TEST_F(RecordingExactness, FlightRecorderHasTheLastEvents) {
   for (const size_t events : {size_t{100'000'000} / sizeof(RecordedEvent), size_t{20'000}}) {
     SCOPED_TRACE(events);
     const std::string path = directory_ + "/" + std::to_string(events) + ".hbmrec";
-    ASSERT_TRUE(internal::StartFlightRecorder(impl(), events));
+    ASSERT_TRUE(internal::StartFlightRecorder(impl(), events, /*nanos=*/0));
     Load load = NewLoad();
     load.Run();
     const absl::Status status = internal::WriteFlight(path);

@@ -36,8 +36,9 @@ CudaLinkedCalls* CudaLinkedCalls::Instance() {
   return made.Get([] { return std::make_unique<CudaLinkedCalls>(); });
 }
 
-void ReportCudaOutOfMemory(const char* call, size_t bytes, int ordinal, MemoryKind kind) {
+void ReportCudaOutOfMemory(const Caller& caller, const char* call, size_t bytes, int ordinal, MemoryKind kind) {
   if (IsInjected()) return;
+  const ScopedCaller scope(caller);
   const bool is_reported = Completes([&] {
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
     CudaDeviceId(ordinal);  // sets the probe of the device if this is its first allocation

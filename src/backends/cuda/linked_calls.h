@@ -21,10 +21,10 @@ struct CudaLinkedCalls {
   static CudaLinkedCalls* Instance();
 };
 
-// Reports a call that has failed because there is no memory (hbmprof/out_of_memory.h), on the device `ordinal`; -1: the
-// device is not known. Does nothing if the injected library is in this process, because that library has reported the
-// driver's call already.
-void ReportCudaOutOfMemory(const char* call, size_t bytes, int ordinal, MemoryKind kind);
+// Reports a call by `caller` that has failed because there is no memory (hbmprof/out_of_memory.h), on the device
+// `ordinal`; -1: the device is not known. Does nothing if the injected library is in this process, because that library
+// has reported the driver's call already.
+void ReportCudaOutOfMemory(const Caller& caller, const char* call, size_t bytes, int ordinal, MemoryKind kind);
 
 }  // namespace hbmprof::internal
 

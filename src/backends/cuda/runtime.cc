@@ -52,8 +52,11 @@ cudaError_t Track(const Caller& caller, const Call& call, const Describe& descri
 }
 
 // Returns `result`. If it is cudaErrorMemoryAllocation, reports the failed allocation.
-cudaError_t ReportIfOutOfMemory(cudaError_t result, const char* name, size_t bytes, MemoryKind kind) {
-  if (result == cudaErrorMemoryAllocation) internal::ReportCudaOutOfMemory(name, bytes, CurrentCudaDevice(), kind);
+cudaError_t ReportIfOutOfMemory(const Caller& caller, cudaError_t result, const char* name, size_t bytes,
+                                MemoryKind kind) {
+  if (result == cudaErrorMemoryAllocation) {
+    internal::ReportCudaOutOfMemory(caller, name, bytes, CurrentCudaDevice(), kind);
+  }
   return result;
 }
 
@@ -61,7 +64,7 @@ template <typename Call>
 cudaError_t Allocate(const Caller& caller, const char* name, void** ptr, size_t bytes, MemoryKind kind,
                      const Call& call) {
   const cudaError_t result = Track(caller, call, [&] { return Buffer(*ptr, bytes, kind); });
-  return ReportIfOutOfMemory(result, name, bytes, kind);
+  return ReportIfOutOfMemory(caller, result, name, bytes, kind);
 }
 
 template <typename Call>
@@ -88,7 +91,7 @@ cudaError_t MallocPitch(void** ptr, size_t* pitch, size_t width, size_t height) 
   const cudaError_t result = Track(
       caller, [&] { return cudaMallocPitch(ptr, pitch, width, height); },
       [&] { return Buffer(*ptr, CudaPitchedBytes(*pitch, height), MemoryKind::kDevice); });
-  return ReportIfOutOfMemory(result, "cudaMallocPitch", CudaPitchedBytes(width, height), MemoryKind::kDevice);
+  return ReportIfOutOfMemory(caller, result, "cudaMallocPitch", CudaPitchedBytes(width, height), MemoryKind::kDevice);
 }
 
 cudaError_t Malloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {

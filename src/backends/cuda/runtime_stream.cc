@@ -56,7 +56,7 @@ cudaError_t Track(const Caller& caller, const char* name, void** ptr, size_t byt
       },
       [&](const internal::CudaBuffer&) { return attributes(); });
   if (result == cudaErrorMemoryAllocation) {
-    internal::ReportCudaOutOfMemory(name, bytes, DeviceOfStream(stream), MemoryKind::kDevice);
+    internal::ReportCudaOutOfMemory(caller, name, bytes, DeviceOfStream(stream), MemoryKind::kDevice);
   }
   return result;
 }
