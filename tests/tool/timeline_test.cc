@@ -484,12 +484,14 @@ TEST(MemoryViz, KeepsBuffersFromBeforeTheStartHandlesMovesAndOutlivedSegments) {
   recording.Alloc(1000, handle, 1000, plain).Free(2000, 0x100000);
   // A buffer becomes a segment with two blocks; then the segment goes before one of them.
   recording.Alloc(3000, 0x300000, 65536, plain).Move(4000, 0x300000, 65536, segment);
-  recording.AllocBlock(5000, 0x300000, 4096, block, segment).AllocBlock(6000, 0x304000, 4096, block, segment);
+  const auto block_id = [](uint64_t address) { return MadeRecording::BlockId(address); };
+  recording.AllocBlock(5000, block_id(0x300000), 4096, block, segment);
+  recording.AllocBlock(6000, block_id(0x304000), 4096, block, segment);
   const auto event = [](int64_t time, uint64_t id, int64_t bytes, uint32_t site, RecordedKind kind, bool more = false) {
     return RecordedEvent{MadeRecording::kStart + time, id, bytes, site, 0, kind, more};
   };
   recording.Add(event(7000, 0x300000, 65536 - 8192, segment, RecordedKind::kFree));
-  recording.Add(event(8000, 0x300000, 4096, block, RecordedKind::kFree)).Move(9000, 0x200000, 8192, other);
+  recording.Add(event(8000, block_id(0x300000), 4096, block, RecordedKind::kFree)).Move(9000, 0x200000, 8192, other);
   recording.Add(event(9500, handle + 1, 77, plain, RecordedKind::kAllocAndFree));
   const Json device = MemoryViz(Converted(Written(recording), "memory-viz"))[0];
   EXPECT_EQ(device["start"], Json({4096 + 8192, 4096 + 8192}));
@@ -653,6 +655,9 @@ TEST(ConvertRecording, RefusesWhatItCannotDo) {
   const CommandResult several = RunTool({"convert", "--to", "xplane", path, path, "-o", path + ".pb"});
   EXPECT_EQ(several.exit_code, 2);
   EXPECT_THAT(several.err, HasSubstr("takes one recording, not 2"));
+  const CommandResult by = RunTool({"convert", "--to", "csv", path, "--by", "device"});
+  EXPECT_EQ(by.exit_code, 2);
+  EXPECT_THAT(by.err, HasSubstr("only --known applies"));
   const std::string profile = path + ".profile";
   std::ofstream(profile) << "not a recording";
   EXPECT_EQ(RunTool({"convert", "--to", "memory-viz", profile, "-o", path + ".pickle"}).exit_code, 2);
