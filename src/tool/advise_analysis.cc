@@ -86,11 +86,17 @@ Advice::Site Analysis::SiteOf(uint32_t group, int64_t bytes, int64_t count) cons
   return {frame.name, frame.Position(), bytes, count};
 }
 
-void Analysis::Shorten(std::vector<Advice::Site>& sites) {
+std::string Analysis::Others(size_t count, const char* what) {
+  return count == 0 ? "" : Cat(" and ", count, " other ", what, count == 1 ? "" : "s");
+}
+
+std::string Analysis::Shorten(std::vector<Advice::Site>& sites, const char* what) {
   std::stable_sort(sites.begin(), sites.end(), [](const Advice::Site& a, const Advice::Site& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.count > b.count;
   });
+  std::string text = sites.empty() ? "" : sites[0].function + Others(sites.size() - 1, what);
   if (sites.size() > kShownSites) sites.resize(kShownSites);
+  return text;
 }
 
 std::optional<int64_t> Analysis::LimitOf(size_t device, const DriverSample::Device* sample) const {

@@ -23,6 +23,7 @@
 #include "src/export/recording.h"
 #include "src/tool/advise.h"
 #include "src/tool/advise_pool.h"
+#include "src/tool/arithmetic.h"
 #include "src/tool/judge.h"
 #include "src/tool/progress.h"
 #include "src/tool/recorded_stacks.h"
@@ -54,6 +55,7 @@ inline constexpr int64_t kShortPeakPercent = 5;  // of the recording: a peak is 
 inline constexpr int64_t kMinFallPercent = 10;   // of the peak, if buffers are freed earlier
 // Events of the thread between an allocation and the free of the old buffer.
 inline constexpr uint32_t kReuseWindow = 4;
+inline constexpr int64_t kMinCourseNanos = 1000000;  // a shorter recording says nothing about growth
 inline constexpr size_t kShownSites = 5;
 inline constexpr size_t kCoursePoints = 24;
 inline constexpr size_t kMaxCandidates = 16;
@@ -82,10 +84,12 @@ struct Group {
   int64_t calls = 0;        // allocations from the driver
   int64_t short_lived = 0;  // of these
   int64_t short_bytes = 0;
-  int64_t live = 0;
-  int64_t idle = 0;          // bytes of segments that no block covers
-  int64_t idle_at_peak = 0;  // when most bytes are in use without the idle ones
-  int64_t kept_count = 0;    // allocated in the recording and live at its end; blocks of pools included
+  int64_t live = 0;  // buffers, in the second pass
+  int64_t idle = 0;  // bytes of segments that no block covers
+  // When most bytes are in use without the idle ones.
+  int64_t idle_at_peak = 0;
+  int64_t live_at_peak = 0;
+  int64_t kept_count = 0;  // allocated in the recording and live at its end; blocks of pools included
   int64_t kept_bytes = 0;
   std::array<int64_t, 63> lifetimes{};  // of freed buffers, by power of two of nanoseconds
 };
@@ -97,7 +101,7 @@ struct Simulation {
   int64_t peak = 0;
   int64_t calls_saved = 0;
 
-  void Check(int64_t in_use) { peak = std::max(peak, in_use + extra); }
+  void Check(int64_t in_use) { peak = std::max(peak, Plus(in_use, extra)); }
 };
 
 struct PoolSimulation : Simulation {
@@ -153,7 +157,7 @@ struct Fragmentation {
   const DriverSample* worst_sample = nullptr;
   int64_t free_bytes = 0;  // at that sample
   int64_t largest = 0;
-  // The addresses that were in use at any time.
+  // The lowest and the highest address that was in use at any time.
   uint64_t lowest = UINT64_MAX;
   uint64_t highest = 0;
   std::map<uint64_t, std::pair<uint64_t, uint32_t>> live;  // at the sample: begin to (end, site)
@@ -161,7 +165,7 @@ struct Fragmentation {
 
 struct ThreadState {
   struct Recent {
-    uint64_t key;
+    uint64_t id;
     Buffer buffer;
     uint32_t event;  // number of the event in the thread
   };
@@ -184,26 +188,25 @@ class Analysis {
   using GroupPair = std::pair<uint32_t, uint32_t>;
 
   bool IsBlock(uint32_t site) const { return tables_.site_kinds[site] == RecordingTables::SiteKind::kBlock; }
-  // The first block of a segment has the segment's address, so a segment needs another key.
-  uint64_t KeyOf(uint64_t id, uint32_t site) const {
-    return tables_.site_kinds[site] == RecordingTables::SiteKind::kSegment ? id | uint64_t{1} << 63 : id;
-  }
   Group& GroupOf(uint32_t site) { return groups_[group_of_[site]]; }
   Account& AccountOf(uint32_t site) { return accounts_[groups_[group_of_[site]].account]; }
   std::string At(int64_t time) const { return Nanos(time - start_); }
 
   void FindGroups();
   Advice::Site SiteOf(uint32_t group, int64_t bytes, int64_t count) const;
-  // Keeps the sites with the most bytes, or with the highest counts if there are no bytes.
-  static void Shorten(std::vector<Advice::Site>& sites);
+  // Keeps the sites with the most bytes, or with the highest counts if there are no bytes. Returns the name of the
+  // first one and the number of all others: "f", "f and 3 other functions". `what`: "function" or "pair".
+  static std::string Shorten(std::vector<Advice::Site>& sites, const char* what = "function");
+  // Returns "" for 0, " and 1 other function" for 1.
+  static std::string Others(size_t count, const char* what);
   std::optional<int64_t> LimitOf(size_t device, const DriverSample::Device* sample = nullptr) const;
 
-  // Reads all events. Calls begin(key, buffer, event) when a buffer begins, end(key, buffer, event) when it ends, and
-  // instant(event) after each complete change. A kMoveFrom ends a buffer and a kMoveTo begins one.
+  // Reads all events. Calls begin(buffer, event) when a buffer begins, end(buffer, event) when it ends, and
+  // instant(event) after each event. A kMoveFrom ends a buffer and a kMoveTo begins one.
   template <typename Begin, typename End, typename Instant>
   void ReadEvents(Live& live, const Begin& begin, const End& end, const Instant& instant) {
     for (const RecordingTables::Live& buffer : tables_.live) {
-      live[KeyOf(buffer.id, buffer.site)] = {buffer.site, buffer.bytes, start_};
+      live[buffer.id] = {buffer.site, buffer.bytes, start_};
     }
     recording_.Rewind();
     RecordedEvent event;
@@ -214,21 +217,20 @@ class Analysis {
         case RecordedKind::kAlloc:
         case RecordedKind::kUndoFree:
         case RecordedKind::kMoveTo: {
-          Buffer& buffer = live[KeyOf(event.id, event.site)];
+          Buffer& buffer = live[event.id];
           buffer = {event.site, event.bytes, event.time, ordinal_};
-          begin(KeyOf(event.id, event.site), buffer, event);
+          begin(buffer, event);
           break;
         }
         case RecordedKind::kFree:
         case RecordedKind::kMoveFrom: {
-          const uint64_t key = KeyOf(event.id, event.site);
-          const auto found = live.find(key);
+          const auto found = live.find(event.id);
           if (found == live.end()) {
-            end(key, Buffer{event.site, event.bytes, start_}, event);
+            end(Buffer{event.site, event.bytes, start_}, event);
           } else {
             const Buffer buffer = found->second;
             live.erase(found);
-            end(key, buffer, event);
+            end(buffer, event);
           }
           break;
         }
@@ -240,16 +242,17 @@ class Analysis {
   }
 
   // advise_survey.cc
-  void SurveyBegin(uint64_t key, const Buffer& buffer, const RecordedEvent& event);
-  void SurveyEnd(uint64_t key, const Buffer& buffer, const RecordedEvent& event);
+  void SurveyBegin(const Buffer& buffer, const RecordedEvent& event);
+  void SurveyEnd(const Buffer& buffer, const RecordedEvent& event);
   void CountLifetime(Group& group, int64_t bytes, int64_t nanos);
   void Survey();
 
   // advise_replay.cc
   bool IsMuch(int64_t pairs, const Account& account) const;
   void PlanReplays();
-  void ReplayBegin(uint64_t key, Buffer& buffer, const RecordedEvent& event);
-  void ReplayEnd(uint64_t key, const Buffer& buffer, const RecordedEvent& event);
+  void ReplayBegin(Buffer& buffer, const RecordedEvent& event);
+  void ReplayEnd(const Buffer& buffer, const RecordedEvent& event);
+  void SetIdleAtPeak(size_t account);
   void AddIdle(uint32_t segment_site, int64_t bytes);
   // Enters the bytes in use after the change.
   void CheckInstant(size_t number, const RecordedEvent& event, const Live& live);
@@ -262,6 +265,8 @@ class Analysis {
 
   // advise_fragmentation.cc
   void ReadDriverSamples();
+  // Widens the range of the device's addresses by those of a buffer.
+  void AddAddresses(uint64_t id, int64_t bytes, uint32_t site);
   // Counts a failed allocation if the driver reported enough free bytes in the last sample before it.
   void CountFailure(const RecordedEvent& event);
   // Stores the live buffers of the devices whose worst sample is before `time`.
@@ -280,7 +285,7 @@ class Analysis {
   // advise_reuse.cc
   // Finds the pairs of buffers that kReuse and kReallocated are about. Both passes call it for the same events, so they
   // find the same pairs.
-  std::optional<ThreadState::Recent> PairAtEnd(uint64_t key, const Buffer& old, int64_t time, ThreadState& thread);
+  std::optional<ThreadState::Recent> PairAtEnd(uint64_t id, const Buffer& old, int64_t time, ThreadState& thread);
   void AdviseReuse(size_t a, AdviceReport& report);
   void AdviseIdlePools(size_t a, AdviceReport& report);
 
@@ -315,7 +320,7 @@ class Analysis {
   std::vector<std::vector<uint32_t>> pool_groups_;                   // by account: groups with segments of pools
   absl::flat_hash_map<std::pair<uint32_t, int64_t>, int64_t> kept_;  // by group and bytes: free buffers that are kept
   absl::flat_hash_map<uint64_t, int64_t> second_addresses_;          // of the blocks in the second pool
-  absl::flat_hash_map<std::pair<size_t, uint64_t>, int64_t> freed_keys_;  // by account and key: time of the free
+  absl::flat_hash_map<std::pair<size_t, uint64_t>, int64_t> freed_keys_;  // by account and id: time of the free
 };
 
 }  // namespace hbmprof::tool::advise

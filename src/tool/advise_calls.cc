@@ -31,15 +31,17 @@ void Analysis::AdviseChurn(size_t a, AdviceReport& report) {
     if (groups_[g].account != a || !churns_[g]) continue;
     if (buffers == 0 || groups_[g].short_lived > groups_[most].short_lived) most = g;
     buffers += groups_[g].short_lived;
-    advice.bytes += groups_[g].short_bytes;
+    advice.bytes = Plus(advice.bytes, groups_[g].short_bytes);
     advice.sites.push_back(SiteOf(g, groups_[g].short_bytes, groups_[g].short_lived));
   }
   std::stable_sort(advice.sites.begin(), advice.sites.end(),
                    [](const Advice::Site& x, const Advice::Site& y) { return x.count > y.count; });
+  const size_t others = advice.sites.size() - 1;
   if (advice.sites.size() > kShownSites) advice.sites.resize(kShownSites);
-  advice.text =
-      Cat("Keep the buffers of ", advice.sites[0].function, " instead of freeing them: ", buffers,
-          " buffers are short-lived; half of them live for up to ", Nanos(MedianLifetime(groups_[most])), ".");
+  const std::string& first = advice.sites[0].function;
+  advice.text = Cat("Keep the buffers of ", first, Others(others, "function"), " instead of freeing them: ", buffers,
+                    " buffers are short-lived; half of ", others == 0 ? "them" : "those of " + first,
+                    " live for up to ", Nanos(MedianLifetime(groups_[most])), ".");
   advice.how = Cat("Short-lived: freed within 1/", kShortLivedPart,
                    " of the recording's length. The recording is replayed with a list of free buffers of each size for "
                    "each of these functions.");
@@ -63,8 +65,7 @@ void Analysis::AdviseReallocated(size_t a, AdviceReport& report) {
     if (next != site.function) site.function += Cat(", then ", next);
     advice.sites.push_back(std::move(site));
   }
-  Shorten(advice.sites);
-  advice.text = Cat("Do not free buffers of ", advice.sites[0].function,
+  advice.text = Cat("Do not free buffers of ", Shorten(advice.sites, "pair"),
                     " right before the allocation of equal ones: ", account.reallocated,
                     " buffers are freed and allocated again by the next event of the thread.");
   advice.how = "The recording is replayed without these frees and allocations.";

@@ -29,21 +29,31 @@ void Analysis::ReadDriverSamples() {
   }
 }
 
+void Analysis::AddAddresses(uint64_t id, int64_t bytes, uint32_t site) {
+  const Snapshot::Sample& sample = tables_.sites[site];
+  if (id >> 57 != 0 || bytes <= 0 || SpaceOf(sample.kind) != MemorySpace::kDevice) return;
+  Fragmentation& device = fragmentation_[sample.device];
+  device.lowest = std::min(device.lowest, id);
+  device.highest = std::max(device.highest, id + static_cast<uint64_t>(bytes));
+}
+
 void Analysis::CountFailure(const RecordedEvent& event) {
   const std::vector<DriverSample>& samples = recording_.samples();
   while (next_sample_ < samples.size() && samples[next_sample_].time <= event.time) ++next_sample_;
-  if (event.site >= tables_.sites.size() || next_sample_ == 0) return;
+  // The id of the event is the account.
+  const uint64_t number = event.id / kMemorySpaceCount;
+  if (next_sample_ == 0 || event.id % kMemorySpaceCount != static_cast<uint64_t>(MemorySpace::kDevice)) return;
   for (const DriverSample::Device& device : samples[next_sample_ - 1].devices) {
-    if (device.device != tables_.sites[event.site].device || !device.bytes_free.has_value()) continue;
-    if (event.bytes <= *device.bytes_free) ++fragmentation_[device.device].failed;
+    if (device.device == number && device.bytes_free.has_value() && event.bytes <= *device.bytes_free) {
+      ++fragmentation_[number].failed;
+    }
   }
 }
 
 void Analysis::StoreFragments(int64_t time, const Live& live) {
   for (Fragmentation& device : fragmentation_) {
     if (device.worst_sample == nullptr || device.worst_sample->time >= time || !device.live.empty()) continue;
-    for (const auto& [key, buffer] : live) {
-      const uint64_t address = key & ~(uint64_t{1} << 63);
+    for (const auto& [address, buffer] : live) {
       const Snapshot::Sample& site = tables_.sites[buffer.site];
       if (site.device != device.device || SpaceOf(site.kind) != MemorySpace::kDevice || IsBlock(buffer.site) ||
           address >> 57 != 0 || buffer.bytes <= 0) {
@@ -57,7 +67,7 @@ void Analysis::StoreFragments(int64_t time, const Live& live) {
 void Analysis::ReadFragments() {
   Live live;
   for (const RecordingTables::Live& buffer : tables_.live) {
-    live[KeyOf(buffer.id, buffer.site)] = {buffer.site, buffer.bytes, start_};
+    live[buffer.id] = {buffer.site, buffer.bytes, start_};
   }
   recording_.Rewind();
   RecordedEvent event;
@@ -65,9 +75,9 @@ void Analysis::ReadFragments() {
     StoreFragments(event.time, live);
     if (event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kUndoFree ||
         event.kind == RecordedKind::kMoveTo) {
-      live[KeyOf(event.id, event.site)] = {event.site, event.bytes, event.time};
+      live[event.id] = {event.site, event.bytes, event.time};
     } else if (event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom) {
-      live.erase(KeyOf(event.id, event.site));
+      live.erase(event.id);
     }
   }
   StoreFragments(INT64_MAX, live);
@@ -110,7 +120,7 @@ void Analysis::AddPins(const Fragmentation& device, int64_t largest, Advice& adv
   std::map<uint32_t, Account::Freed> groups;
   for (const auto& [address, buffer] : device.live) {
     Account::Freed& group = groups[group_of_[buffer.second]];
-    group.bytes += static_cast<int64_t>(buffer.first - address);
+    group.bytes = Plus(group.bytes, static_cast<int64_t>(buffer.first - address));
     ++group.count;
   }
   // The groups with the fewest bytes are the ones that are cheapest to move.

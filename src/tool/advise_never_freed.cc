@@ -23,6 +23,7 @@ void Analysis::AddCourse(const SiteTotals& totals, int64_t time) {
 }
 
 void Analysis::AdviseNeverFreed(AdviceReport& report) {
+  if (nanos_ < kMinCourseNanos) return;
   for (size_t a = 0; a < accounts_.size(); ++a) {
     Advice advice;
     advice.kind = AdviceKind::kNeverFreed;
@@ -39,16 +40,15 @@ void Analysis::AdviseNeverFreed(AdviceReport& report) {
         continue;
       }
       per_second += growth / std::max(course.at.back() - course.at[judgement.first], 1e-9);
-      advice.bytes += static_cast<int64_t>(growth);
+      advice.bytes = Plus(advice.bytes, static_cast<int64_t>(growth));
       advice.sites.push_back(SiteOf(g, static_cast<int64_t>(growth), groups_[g].kept_count));
     }
     if (advice.sites.empty()) continue;
-    Shorten(advice.sites);
-    advice.text = Cat("Memory of ", advice.sites[0].function, " grows until the end: +", Bytes(advice.bytes), ", ",
+    advice.text = Cat("Memory of ", Shorten(advice.sites), " grows until the end: +", Bytes(advice.bytes), ", ",
                       Bytes(static_cast<int64_t>(per_second)), " each second.");
     const std::optional<int64_t> limit = LimitOf(a / kMemorySpaceCount);
     if (a % kMemorySpaceCount == static_cast<size_t>(MemorySpace::kDevice) && limit.has_value() && *limit > 0) {
-      const double left = static_cast<double>(*limit - accounts_[a].in_use) / per_second;
+      const double left = static_cast<double>(Minus(*limit, accounts_[a].in_use)) / per_second;
       if (left > 0 && left < 1e9)
         advice.text += Cat(" At this rate the limit is reached in ", Nanos(std::llround(left * 1e9)), ".");
     }

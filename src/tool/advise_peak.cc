@@ -39,15 +39,16 @@ void Analysis::AdvisePeaks(AdviceReport& report) {
     if (candidates[a].empty()) continue;
     const bool begins = !is_freed[a] && event.time >= accounts_[a].peak_begin;
     if (begins) is_freed[a] = true;
-    in_use[a] += SiteTotals::ChangeOf(event);
+    in_use[a] = Plus(in_use[a], SiteTotals::ChangeOf(event));
     int64_t ended = 0;
     if (event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom) {
-      const auto freed = freed_keys_.find({a, KeyOf(event.id, event.site)});
+      const auto freed = freed_keys_.find({a, event.id});
       if (freed != freed_keys_.end() && freed->second == event.time) ended = event.bytes;
     }
     for (Candidate& candidate : candidates[a]) {
-      if (begins) candidate.without.extra -= accounts_[a].freed_early.at(candidate.group).bytes;
-      if (candidate.group == group) candidate.without.extra += ended;
+      if (begins)
+        candidate.without.extra = Minus(candidate.without.extra, accounts_[a].freed_early.at(candidate.group).bytes);
+      if (candidate.group == group) candidate.without.extra = Plus(candidate.without.extra, ended);
       if (!event.is_continued) candidate.without.Check(in_use[a]);
     }
   }
@@ -59,7 +60,7 @@ void Analysis::AdvisePeaks(AdviceReport& report) {
     std::sort(candidates[a].begin(), candidates[a].end(),
               [](const Candidate& x, const Candidate& y) { return x.without.peak < y.without.peak; });
     for (const Candidate& candidate : candidates[a]) {
-      const int64_t fall = account.peak - candidate.without.peak;
+      const int64_t fall = Minus(account.peak, candidate.without.peak);
       if (fall < PercentOf(kMinFallPercent, account.peak) || advice.sites.size() == kShownSites) break;
       advice.sites.push_back(SiteOf(candidate.group, fall, account.freed_early.at(candidate.group).count));
     }

@@ -27,7 +27,7 @@ void Analysis::PlanReplays() {
       size_t power = 0;
       for (; power < account.sizes.size(); ++power) {
         sum += account.sizes[power].short_lived;
-        live += account.sizes[power].max_live_bytes;
+        live = Plus(live, account.sizes[power].max_live_bytes);
         if (sum >= account.short_lived - PercentOf(100 - percent, account.short_lived)) break;
       }
       const int64_t limit = int64_t{1} << power;
@@ -40,113 +40,123 @@ void Analysis::PlanReplays() {
   }
 }
 
-void Analysis::ReplayBegin(uint64_t key, Buffer& buffer, const RecordedEvent& event) {
+void Analysis::ReplayBegin(Buffer& buffer, const RecordedEvent& event) {
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
   const uint32_t group = group_of_[buffer.site];
   Account& account = accounts_[groups_[group].account];
   const bool is_segment = tables_.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment;
+  ++groups_[group].live;
   for (PoolSimulation& pool : account.pools) {
-    if (is_segment || buffer.bytes > pool.limit) continue;
-    pool.live += buffer.bytes;
+    // A pool has less than 2^62 bytes, also if the sizes in the file are wrong.
+    if (is_segment || buffer.bytes > pool.limit || pool.pool->reserved_bytes() >> 60 != 0) continue;
+    pool.live = Plus(pool.live, buffer.bytes);
     if (&pool == &account.pools[0]) {
       buffer.extra = pool.pool->Allocate(buffer.bytes);
     } else {
-      second_addresses_[key] = pool.pool->Allocate(buffer.bytes);
+      second_addresses_[event.id] = pool.pool->Allocate(buffer.bytes);
     }
     if (event.kind == RecordedKind::kAlloc) ++pool.calls_saved;
-    pool.extra = pool.pool->reserved_bytes() - pool.live;
+    pool.extra = Minus(pool.pool->reserved_bytes(), pool.live);
   }
   if (event.kind != RecordedKind::kAlloc) return;
   if (churns_[group]) {
     int64_t& free = kept_[{group, buffer.bytes}];
     if (free > 0) {
       --free;
-      account.kept.extra -= buffer.bytes;
+      account.kept.extra = Minus(account.kept.extra, buffer.bytes);
       ++account.kept.calls_saved;
     }
   }
   ThreadState& thread = threads_[event.thread];
   ++thread.events;
   if (IsReallocation(thread, buffer) && held_[static_cast<size_t>(thread.freed_ordinal)]) {
-    account.held.extra -= buffer.bytes;
+    account.held.extra = Minus(account.held.extra, buffer.bytes);
     account.held.calls_saved += 2;
   }
   thread.is_free = false;
-  thread.recent.push_back({key, buffer, thread.events});
-  if (overlaps_[static_cast<size_t>(ordinal_)]) account.in_place.extra -= buffer.bytes;
+  thread.recent.push_back({event.id, buffer, thread.events});
+  if (overlaps_[static_cast<size_t>(ordinal_)]) account.in_place.extra = Minus(account.in_place.extra, buffer.bytes);
 }
 
-void Analysis::ReplayEnd(uint64_t key, const Buffer& buffer, const RecordedEvent& event) {
+void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
   const uint32_t group = group_of_[buffer.site];
   Account& account = accounts_[groups_[group].account];
+  --groups_[group].live;
   for (PoolSimulation& pool : account.pools) {
     int64_t address = buffer.extra;
     if (&pool != &account.pools[0]) {
-      const auto found = second_addresses_.find(key);
+      const auto found = second_addresses_.find(event.id);
       address = found == second_addresses_.end() ? -1 : found->second;
       if (found != second_addresses_.end()) second_addresses_.erase(found);
     }
     if (address < 0) continue;
     pool.pool->Free(address);
-    pool.live -= buffer.bytes;
+    pool.live = Minus(pool.live, buffer.bytes);
     if (event.kind == RecordedKind::kFree) ++pool.calls_saved;
-    pool.extra = pool.pool->reserved_bytes() - pool.live;
+    pool.extra = Minus(pool.pool->reserved_bytes(), pool.live);
   }
   if (account.peak_seen) {
-    const auto early = account.early.find(key);
+    const auto early = account.early.find(event.id);
     if (early != account.early.end() && early->second.ordinal == buffer.ordinal) {
       Account::Freed& freed = account.freed_early[group];
-      freed.bytes += buffer.bytes;
+      freed.bytes = Plus(freed.bytes, buffer.bytes);
       ++freed.count;
       freed.last_time = event.time;
-      freed_keys_[{groups_[group].account, key}] = event.time;
+      freed_keys_[{groups_[group].account, event.id}] = event.time;
       account.early.erase(early);
     }
   }
   if (event.kind != RecordedKind::kFree) return;
   if (churns_[group]) {
     ++kept_[{group, buffer.bytes}];
-    account.kept.extra += buffer.bytes;
+    account.kept.extra = Plus(account.kept.extra, buffer.bytes);
     ++account.kept.calls_saved;
   }
   ThreadState& thread = threads_[event.thread];
   ++thread.events;
-  if (const auto pair = PairAtEnd(key, buffer, event.time, thread); pair.has_value()) {
-    account.in_place.extra += pair->buffer.bytes;
+  if (const auto pair = PairAtEnd(event.id, buffer, event.time, thread); pair.has_value()) {
+    account.in_place.extra = Plus(account.in_place.extra, pair->buffer.bytes);
     if (account.peak_seen && pair->buffer.ordinal <= account.peak_ordinal) {
       auto& [bytes, count] = reused_[{group, group_of_[pair->buffer.site]}];
-      bytes += pair->buffer.bytes;
+      bytes = Plus(bytes, pair->buffer.bytes);
       ++count;
     }
   }
   thread.is_free = true;
   thread.freed = buffer;
   thread.freed_ordinal = ordinal_;
-  if (held_[static_cast<size_t>(ordinal_)]) account.held.extra += buffer.bytes;
+  if (held_[static_cast<size_t>(ordinal_)]) account.held.extra = Plus(account.held.extra, buffer.bytes);
 }
 
 void Analysis::AddIdle(uint32_t segment_site, int64_t bytes) {
-  GroupOf(segment_site).idle += bytes;
-  AccountOf(segment_site).no_idle.extra -= bytes;
+  GroupOf(segment_site).idle = Plus(GroupOf(segment_site).idle, bytes);
+  AccountOf(segment_site).no_idle.extra = Minus(AccountOf(segment_site).no_idle.extra, bytes);
+}
+
+void Analysis::SetIdleAtPeak(size_t account) {
+  for (const uint32_t group : pool_groups_[account]) {
+    groups_[group].idle_at_peak = groups_[group].idle;
+    groups_[group].live_at_peak = groups_[group].live;
+  }
 }
 
 void Analysis::CheckInstant(size_t number, const RecordedEvent& event, const Live& live) {
   Account& account = accounts_[number];
   for (Simulation* simulation : {&account.kept, &account.held, &account.in_place}) simulation->Check(account.in_use);
   for (PoolSimulation& pool : account.pools) pool.Check(account.in_use);
-  if (account.in_use + account.no_idle.extra > account.no_idle.peak) {
+  if (Plus(account.in_use, account.no_idle.extra) > account.no_idle.peak) {
     account.no_idle.Check(account.in_use);
-    for (const uint32_t group : pool_groups_[number]) groups_[group].idle_at_peak = groups_[group].idle;
+    SetIdleAtPeak(number);
   }
   const bool is_high = account.in_use > PercentOf(kHighPercent, account.peak);
   if (is_high && account.high_since < 0) account.high_since = event.time;
   if (ordinal_ == account.peak_ordinal) {
     account.peak_seen = true;
     account.peak_begin = account.high_since;
-    for (const auto& [key, buffer] : live) {
+    for (const auto& [id, buffer] : live) {
       if (groups_[group_of_[buffer.site]].account != number || IsBlock(buffer.site)) continue;
-      if (buffer.time < account.peak_begin || buffer.ordinal < 0) account.early[key] = buffer;
+      if (buffer.time < account.peak_begin || buffer.ordinal < 0) account.early[id] = buffer;
     }
   }
   if (!is_high && account.high_since >= 0) {
@@ -165,8 +175,11 @@ void Analysis::Replay() {
     if (std::find(groups.begin(), groups.end(), group_of_[site]) == groups.end()) groups.push_back(group_of_[site]);
     AddIdle(site, totals.site(site).bytes);
   }
-  for (size_t a = 0; a < accounts_.size(); ++a) accounts_[a].in_use = totals.account(a).in_use;
-  for (Account& account : accounts_) {
+  for (const RecordingTables::Live& buffer : tables_.live) ++GroupOf(buffer.site).live;
+  for (size_t a = 0; a < accounts_.size(); ++a) {
+    Account& account = accounts_[a];
+    account.in_use = totals.account(a).in_use;
+    SetIdleAtPeak(a);
     for (Simulation* simulation : {&account.kept, &account.held, &account.in_place, &account.no_idle}) {
       simulation->Check(account.in_use);
     }
@@ -175,12 +188,12 @@ void Analysis::Replay() {
   Live live;
   std::vector<size_t> changed;
   ReadEvents(
-      live, [this](uint64_t key, Buffer& buffer, const RecordedEvent& event) { ReplayBegin(key, buffer, event); },
-      [this](uint64_t key, const Buffer& buffer, const RecordedEvent& event) { ReplayEnd(key, buffer, event); },
+      live, [this](Buffer& buffer, const RecordedEvent& event) { ReplayBegin(buffer, event); },
+      [this](const Buffer& buffer, const RecordedEvent& event) { ReplayEnd(buffer, event); },
       [&](const RecordedEvent& event) {
         if (event.site < tables_.sites.size()) {
           const size_t account = groups_[group_of_[event.site]].account;
-          accounts_[account].in_use += SiteTotals::ChangeOf(event);
+          accounts_[account].in_use = Plus(accounts_[account].in_use, SiteTotals::ChangeOf(event));
           if (tables_.site_kinds[event.site] == RecordingTables::SiteKind::kSegment) {
             AddIdle(event.site, SiteTotals::ChangeOf(event));
           }

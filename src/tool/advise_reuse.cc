@@ -3,13 +3,13 @@
 
 namespace hbmprof::tool::advise {
 
-std::optional<ThreadState::Recent> Analysis::PairAtEnd(uint64_t key, const Buffer& old, int64_t time,
+std::optional<ThreadState::Recent> Analysis::PairAtEnd(uint64_t id, const Buffer& old, int64_t time,
                                                        ThreadState& thread) {
   std::optional<ThreadState::Recent> pair;
   auto& recent = thread.recent;
   while (!recent.empty() && thread.events - recent.front().event > kReuseWindow) recent.pop_front();
   for (auto entry = recent.begin(); entry != recent.end(); ++entry) {
-    if (entry->key == key) {
+    if (entry->id == id) {
       recent.erase(entry);
       break;
     }
@@ -30,7 +30,7 @@ std::optional<ThreadState::Recent> Analysis::PairAtEnd(uint64_t key, const Buffe
 
 void Analysis::AdviseReuse(size_t a, AdviceReport& report) {
   const Account& account = accounts_[a];
-  const int64_t saved = account.peak - account.in_place.peak;
+  const int64_t saved = Minus(account.peak, account.in_place.peak);
   if (account.in_place.is_used && saved > 0 && saved >= PercentOf(kMinPeakPercent, account.peak)) {
     Advice advice;
     advice.kind = AdviceKind::kReuse;
@@ -42,10 +42,10 @@ void Analysis::AdviseReuse(size_t a, AdviceReport& report) {
       if (next != site.function) site.function += Cat(", then ", next);
       advice.sites.push_back(std::move(site));
     }
-    Shorten(advice.sites);
+    const std::string names = Shorten(advice.sites, "pair");
     if (!advice.sites.empty()) {
       advice.bytes = saved;
-      advice.text = Cat("Let the next buffer reuse the memory of ", advice.sites[0].function,
+      advice.text = Cat("Let the next buffer reuse the memory of ", names,
                         ": the old buffer is freed right after the new one of about the same size is allocated. The "
                         "peak falls by ",
                         Bytes(saved), ".");
@@ -62,7 +62,7 @@ void Analysis::AdviseReuse(size_t a, AdviceReport& report) {
 
 void Analysis::AdviseIdlePools(size_t a, AdviceReport& report) {
   const Account& account = accounts_[a];
-  const int64_t saved = account.peak - account.no_idle.peak;
+  const int64_t saved = Minus(account.peak, account.no_idle.peak);
   if (saved <= 0 || saved < PercentOf(kMinFallPercent, account.peak)) return;
   Advice advice;
   advice.kind = AdviceKind::kReuse;
@@ -70,14 +70,15 @@ void Analysis::AdviseIdlePools(size_t a, AdviceReport& report) {
   advice.bytes = saved;
   for (const uint32_t group : pool_groups_[a]) {
     if (groups_[group].idle_at_peak > 0) {
-      advice.sites.push_back(SiteOf(group, groups_[group].idle_at_peak, groups_[group].live));
+      advice.sites.push_back(SiteOf(group, groups_[group].idle_at_peak, groups_[group].live_at_peak));
     }
   }
   if (advice.sites.empty()) return;
-  Shorten(advice.sites);
-  advice.text = Cat("Make the pools smaller, or let other buffers use them: the segments of ", advice.sites[0].function,
-                    " have ", Bytes(advice.sites[0].bytes),
-                    " without a block when most other memory is in use. The peak falls by ", Bytes(saved), ".");
+  int64_t idle = 0;
+  for (const Advice::Site& site : advice.sites) idle = Plus(idle, site.bytes);
+  advice.text =
+      Cat("Make the pools smaller, or let other buffers use them: the segments of ", Shorten(advice.sites), " have ",
+          Bytes(idle), " without a block when most other memory is in use. The peak falls by ", Bytes(saved), ".");
   advice.how = "The recording is replayed without the bytes of segments that no block covers.";
   advice.replay = {{"peak_before", account.peak}, {"peak_after", account.no_idle.peak}};
   report.advice.push_back(std::move(advice));

@@ -3,22 +3,17 @@
 
 namespace hbmprof::tool::advise {
 
-void Analysis::SurveyBegin(uint64_t key, const Buffer& buffer, const RecordedEvent& event) {
+void Analysis::SurveyBegin(const Buffer& buffer, const RecordedEvent& event) {
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
   Group& group = GroupOf(buffer.site);
   Account& account = accounts_[group.account];
-  ++group.live;
+  SizeClass& size = account.sizes[static_cast<size_t>(PowerOf(buffer.bytes))];
+  size.live_bytes = Plus(size.live_bytes, buffer.bytes);
+  size.max_live_bytes = std::max(size.max_live_bytes, size.live_bytes);
   if (event.kind != RecordedKind::kAlloc) return;
   ++group.calls;
   ++account.calls;
-  SizeClass& size = account.sizes[static_cast<size_t>(PowerOf(buffer.bytes))];
-  size.live_bytes += buffer.bytes;
-  size.max_live_bytes = std::max(size.max_live_bytes, size.live_bytes);
-  if (event.id >> 57 == 0 && SpaceOf(tables_.sites[buffer.site].kind) == MemorySpace::kDevice) {
-    Fragmentation& device = fragmentation_[tables_.sites[buffer.site].device];
-    device.lowest = std::min(device.lowest, event.id);
-    device.highest = std::max(device.highest, event.id + static_cast<uint64_t>(buffer.bytes));
-  }
+  AddAddresses(event.id, buffer.bytes, buffer.site);
   ThreadState& thread = threads_[event.thread];
   ++thread.events;
   if (IsReallocation(thread, buffer)) {
@@ -27,36 +22,36 @@ void Analysis::SurveyBegin(uint64_t key, const Buffer& buffer, const RecordedEve
     ++reallocated_[{group_of_[thread.freed.site], group_of_[buffer.site]}];
   }
   thread.is_free = false;
-  thread.recent.push_back({key, buffer, thread.events});
+  thread.recent.push_back({event.id, buffer, thread.events});
 }
 
-void Analysis::SurveyEnd(uint64_t key, const Buffer& buffer, const RecordedEvent& event) {
+void Analysis::SurveyEnd(const Buffer& buffer, const RecordedEvent& event) {
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
   Group& group = GroupOf(buffer.site);
   Account& account = accounts_[group.account];
-  --group.live;
+  if (buffer.ordinal >= 0) {
+    SizeClass& size = account.sizes[static_cast<size_t>(PowerOf(buffer.bytes))];
+    size.live_bytes = Minus(size.live_bytes, buffer.bytes);
+  }
   if (event.kind != RecordedKind::kFree) return;
   ++account.calls;
   ThreadState& thread = threads_[event.thread];
   ++thread.events;
-  if (const auto pair = PairAtEnd(key, buffer, event.time, thread); pair.has_value()) {
+  if (const auto pair = PairAtEnd(event.id, buffer, event.time, thread); pair.has_value()) {
     overlaps_[static_cast<size_t>(pair->buffer.ordinal)] = true;
     ++account.overlaps;
   }
   thread.is_free = true;
   thread.freed = buffer;
   thread.freed_ordinal = ordinal_;
-  if (buffer.ordinal < 0) return;
-  SizeClass& size = account.sizes[static_cast<size_t>(PowerOf(buffer.bytes))];
-  size.live_bytes -= buffer.bytes;
-  CountLifetime(group, buffer.bytes, event.time - buffer.time);
+  if (buffer.ordinal >= 0) CountLifetime(group, buffer.bytes, event.time - buffer.time);
 }
 
 void Analysis::CountLifetime(Group& group, int64_t bytes, int64_t nanos) {
   ++group.lifetimes[static_cast<size_t>(PowerOf(nanos))];
   if (nanos > nanos_ / kShortLivedPart) return;
   ++group.short_lived;
-  group.short_bytes += bytes;
+  group.short_bytes = Plus(group.short_bytes, bytes);
   Account& account = accounts_[group.account];
   ++account.short_lived;
   ++account.sizes[static_cast<size_t>(PowerOf(bytes))].short_lived;
@@ -70,11 +65,12 @@ void Analysis::Survey() {
   threads_.assign(std::max<size_t>(tables_.threads.size(), 1), {});
   courses_.resize(groups_.size());
   SiteTotals totals(tables_);
+  for (const RecordingTables::Live& buffer : tables_.live) AddAddresses(buffer.id, buffer.bytes, buffer.site);
   Live live;
   for (size_t a = 0; a < accounts_.size(); ++a) accounts_[a].peak = totals.account(a).in_use;
   ReadEvents(
-      live, [this](uint64_t key, const Buffer& buffer, const RecordedEvent& event) { SurveyBegin(key, buffer, event); },
-      [this](uint64_t key, const Buffer& buffer, const RecordedEvent& event) { SurveyEnd(key, buffer, event); },
+      live, [this](const Buffer& buffer, const RecordedEvent& event) { SurveyBegin(buffer, event); },
+      [this](const Buffer& buffer, const RecordedEvent& event) { SurveyEnd(buffer, event); },
       [this, &totals](const RecordedEvent& event) {
         AddCourse(totals, event.time - 1);
         if (event.kind == RecordedKind::kAllocAndFree && !IsBlock(event.site) && event.bytes > 0) {
@@ -98,7 +94,7 @@ void Analysis::Survey() {
   for (const auto& [key, buffer] : live) {
     if (buffer.ordinal < 0 || tables_.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment) continue;
     ++GroupOf(buffer.site).kept_count;
-    GroupOf(buffer.site).kept_bytes += buffer.bytes;
+    GroupOf(buffer.site).kept_bytes = Plus(GroupOf(buffer.site).kept_bytes, buffer.bytes);
   }
 }
 
