@@ -251,6 +251,14 @@ absl::Status FileRecordingReader::ReadBlocks() {
   limits_ = LimitsOf(tables_);
   std::stable_sort(samples_.begin(), samples_.end(),
                    [](const DriverSample& a, const DriverSample& b) { return a.time < b.time; });
+  // The limit of a device that is first seen after the start is in the samples only.
+  for (const DriverSample& sample : samples_) {
+    for (const DriverSample::Device& device : sample.devices) {
+      std::optional<int64_t>& limit =
+          tables_.names.devices[device.device].spaces[static_cast<size_t>(MemorySpace::kDevice)].bytes_limit;
+      if (!limit.has_value()) limit = device.bytes_limit;
+    }
+  }
   return absl::OkStatus();
 }
 

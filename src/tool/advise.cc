@@ -7,6 +7,7 @@
 
 #include "src/tool/command.h"
 #include "src/tool/memory_limit.h"
+#include "src/tool/recording_files.h"
 #include "src/tool/sums_view.h"
 #include "src/tool/text.h"
 
@@ -60,12 +61,6 @@ Json AdviceJson(const internal::RecordingReader& recording, const AdviceReport& 
 
 void PrintAdvice(const internal::RecordingReader& recording, const AdviceReport& report, const std::string& file) {
   Print(Cat(Visible(file), ": ", AdviceSeconds(report.seconds), ", ", recording.event_count(), " events\n"));
-  if (!recording.problem().empty()) Print(Cat("warning: ", recording.problem(), "\n"));
-  for (const internal::LostEvents& lost : recording.lost()) {
-    Print(Cat("warning: ", lost.count > 0 ? std::to_string(lost.count) : "an unknown number of",
-              " events are missing at ",
-              AdviceSeconds(static_cast<double>(lost.from - recording.tables().start_time) / 1e9), "\n"));
-  }
   for (const AdviceReport::Account& account : report.accounts) {
     Print(Cat(account.name, ": peak ", FormatValue(account.peak, "bytes"), " at ", AdviceSeconds(account.peak_seconds),
               ", ", account.driver_calls, " calls of the driver\n"));
@@ -119,6 +114,7 @@ absl::StatusOr<int> RunAdvise(const AdviseOptions& options) {
   } else {
     PrintAdvice(**recording, report, options.file);
   }
+  WarnOfGaps("advise", options.file, **recording);
   return kSuccess;
 }
 

@@ -158,6 +158,12 @@ std::string AllAsJson(const ProfileSet& profiles) {
 absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
   const std::optional<TableFormat> table = TableFormatNamed(options.to);
   if (IsRecordingFormat(options.to) || (table.has_value() && IsRecordingFile(options.files[0]))) {
+    if (!options.by.empty() || !options.type.empty() || !options.where.empty() || options.own || options.has_filter()) {
+      return absl::InvalidArgumentError(
+          Cat("--to ", options.to,
+              " of a recording writes all events: of the options that select or group samples, only "
+              "--known applies"));
+    }
     return ConvertRecording(options.files, options.to, options.output, options.known);
   }
   if (table.has_value()) {

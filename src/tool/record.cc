@@ -32,6 +32,9 @@ std::string NewRecordingName(const LiveProcess& process) {
 }
 
 absl::StatusOr<int> RunRecord(const RecordOptions& options) {
+  if (!options.max_bytes.empty() && options.action != "start") {
+    return absl::InvalidArgumentError(Cat("--max-bytes is for start, not for ", options.action));
+  }
   const absl::StatusOr<LiveProcess> process = FindProcess(options.directory, options.process);
   if (!process.ok()) return process.status();
   std::string request = Cat("record ", options.action);
@@ -41,8 +44,11 @@ absl::StatusOr<int> RunRecord(const RecordOptions& options) {
     std::error_code error;
     file = std::filesystem::absolute(options.output.empty() ? NewRecordingName(*process) : options.output, error);
     if (file.find('\n') != std::string::npos) return absl::InvalidArgumentError("the file's name has a line feed");
+    // In the request, the path is a pattern.
+    std::string path;
+    for (const char c : file) path += c == '%' ? "%%" : std::string(1, c);
     if (!options.max_bytes.empty()) request += Cat(" max_bytes=", options.max_bytes);
-    request += Cat(" ", file);
+    request += Cat(" ", path);
   }
   const absl::StatusOr<std::string> answer = QueryProcess(process->socket, request);
   if (!answer.ok()) return answer.status();

@@ -104,8 +104,8 @@ absl::StatusOr<RecordedInstant> BeforeOutOfMemory(RecordingReader& recording) {
 absl::StatusOr<RecordedInstant> AtMark(RecordingReader& recording, const std::string& name) {
   const std::vector<RecordingTables::Mark>& marks = recording.tables().marks;
   const auto has_name = [&](const std::string& mark) {
-    const size_t slash = mark.rfind('/');
-    return mark == name || (slash != std::string::npos && mark.substr(slash + 1) == name);
+    const size_t rest = mark.size() - std::min(mark.size(), name.size());
+    return mark.compare(rest, std::string::npos, name) == 0 && (rest == 0 || mark[rest - 1] == '/');
   };
   bool is_found = false;
   const RecordedInstant instant = LastAfter(recording, [&](const RecordedEvent& event) {

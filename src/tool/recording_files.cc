@@ -8,6 +8,7 @@
 
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
+#include "src/tool/site_totals.h"
 #include "src/tool/text.h"
 #include "src/tool/to_table.h"
 
@@ -24,6 +25,16 @@ const Format* FormatNamed(const std::string& name) {
   const Format* const found = std::find_if(std::begin(kFormats), std::end(kFormats),
                                            [&name](const Format& format) { return name == format.name; });
   return found == std::end(kFormats) ? nullptr : found;
+}
+
+// Returns how often the format is written from all events.
+size_t PassesOf(const std::string& format, const internal::RecordingTables& tables) {
+  if (format == "perfetto") return 2;
+  if (format != "memory-viz") return 1;
+  const SiteTotals totals(tables);
+  size_t used = 0;
+  for (size_t account = 0; account < totals.account_count(); ++account) used += totals.account(account).is_used ? 1 : 0;
+  return used;
 }
 
 }  // namespace
@@ -52,7 +63,8 @@ absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, cons
   const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make((*recording)->tables(), *libraries);
   if (!stacks.ok()) return stacks.status();
   const absl::Status status = WriteOutput(output, [&](internal::FileOutput& file) {
-    Progress progress(static_cast<size_t>(std::max<int64_t>((*recording)->event_count(), 0)), "events converted");
+    const auto events = static_cast<size_t>(std::max<int64_t>((*recording)->event_count(), 0));
+    Progress progress(events * PassesOf(format, (*recording)->tables()), "events read");
     if (table.has_value()) return WriteEventTable(*table, **recording, *stacks, file, progress);
     return FormatNamed(format)->write(**recording, *stacks, file, progress);
   });
@@ -62,7 +74,11 @@ absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, cons
 }
 
 void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording) {
-  if (!recording.problem().empty()) PrintError(command, Cat(path, ": ", recording.problem()));
+  if (!recording.problem().empty()) {
+    PrintError(command, Cat(path, ": ", recording.problem()));
+  } else if (!recording.is_complete()) {
+    PrintError(command, Cat(path, ": the recording was not ended, so the last events may be missing"));
+  }
   if (!recording.lost().empty()) {
     int64_t count = 0;
     for (const internal::LostEvents& lost : recording.lost()) count = Plus(count, lost.count);

@@ -39,7 +39,8 @@ std::vector<std::string> RecordingFormats();
 absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, const std::string& format,
                                      const std::string& output, const std::vector<std::string>& known);
 
-// Prints to stderr what a recording does not show: damage, lost events, buffers from before its start.
+// Prints to stderr what a recording does not show: damage, a missing end, lost events, buffers from before its
+// start.
 void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording);
 
 }  // namespace hbmprof::tool

@@ -205,7 +205,8 @@ class TimelineMaker {
         row = of_account;
       }
       row_of_site_[site] = row;
-      rows_[static_cast<size_t>(row)].now += tables_.sites[site].inuse_bytes;
+      int64_t& now = rows_[static_cast<size_t>(row)].now;
+      now = Plus(now, tables_.sites[site].inuse_bytes);
     }
   }
 

@@ -218,7 +218,7 @@ class MemoryVizWriter {
 
   // The parts of a change are one instant. So blocks end before the segments that they are in, and begin after them.
   void WriteChange(std::vector<RecordedEvent>& change) {
-    time_us_ = (tables_.start_unix_nanos + Minus(change[0].time, tables_.start_time)) / 1000;
+    time_us_ = Plus(tables_.start_unix_nanos, Minus(change[0].time, tables_.start_time)) / 1000;
     ReadSamples(change[0].time);
     if (change.size() > 1) MoveSegments(change);
     const auto for_each = [&change](bool (*is_kind)(RecordedKind), const auto& apply) {
@@ -272,7 +272,8 @@ class MemoryVizWriter {
 
   // Returns the address of a buffer. `bytes`: the size of a buffer that begins; 0 for one that exists.
   uint64_t AddressOf(uint64_t id, int64_t bytes) {
-    if (id < kFirstMadeAddress) return id;
+    const std::optional<uint64_t> address = internal::AddressOfBuffer(id);
+    if (address.has_value() && *address < kFirstMadeAddress) return *address;
     const auto [entry, is_new] = made_addresses_.try_emplace(id, next_made_address_);
     if (is_new) {
       constexpr uint64_t kAlignment = 512;

@@ -1,6 +1,8 @@
 // `hbmprof who`: finds the buffers to which an address belonged.
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,35 +53,59 @@ bool Contains(uint64_t id, int64_t bytes, uint64_t address) {
          address - *start < static_cast<uint64_t>(std::max<int64_t>(bytes, 1));
 }
 
-// Returns the buffers that contained the address, in the order of their allocations.
-std::vector<Owner> OwnersOf(RecordingReader& recording, uint64_t address) {
-  std::vector<Owner> owners;
+// The buffers that contained the address.
+struct Owners {
+  std::deque<Owner> shown;  // the last ones in the order of their allocations; those of one instant if it is given
+  size_t count = 0;         // of all
+};
+constexpr size_t kMostShown = 10;
+
+// Returns the last kMostShown owners; if `time` is set, those that are live then.
+Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int64_t> time) {
+  Owners owners;
+  std::deque<Owner>& shown = owners.shown;
+  std::optional<Owner> left_out;  // the last one that was freed before `time`
+  const auto begin = [&](const Owner& owner) {
+    ++owners.count;
+    if (time.has_value() && owner.allocated.value_or(INT64_MIN) > *time) return;
+    shown.push_back(owner);
+    if (!time.has_value() && shown.size() > kMostShown) shown.pop_front();
+  };
   const auto end = [&](const RecordedEvent& event) {
-    for (Owner& owner : owners) {
-      if (owner.id != event.id || owner.site != event.site || owner.freed.has_value()) continue;
-      owner.freed = event.time;
-      owner.freeing_thread = event.thread;
+    const auto found = std::find_if(shown.rbegin(), shown.rend(), [&event](const Owner& owner) {
+      return owner.id == event.id && owner.site == event.site && !owner.freed.has_value();
+    });
+    if (found == shown.rend()) return;
+    found->freed = event.time;
+    found->freeing_thread = event.thread;
+    if (!time.has_value() || found->IsLiveAt(*time)) return;
+    left_out = *found;
+    shown.erase(std::next(found).base());
+  };
+  const auto undo_end = [&](const RecordedEvent& event) {
+    const auto is_it = [&event](const Owner& owner) { return owner.id == event.id && owner.site == event.site; };
+    if (left_out.has_value() && is_it(*left_out)) {
+      left_out->freed.reset();
+      shown.push_back(*left_out);
+      left_out.reset();
+      return;
     }
+    const auto last = std::find_if(shown.rbegin(), shown.rend(), is_it);
+    if (last != shown.rend()) last->freed.reset();
   };
   for (const RecordingTables::Live& live : recording.tables().live) {
-    if (Contains(live.id, live.bytes, address)) owners.push_back({live.id, live.site, live.bytes, {}, {}, 0, 0});
+    if (Contains(live.id, live.bytes, address)) begin({live.id, live.site, live.bytes, {}, {}, 0, 0});
   }
   RecordedEvent event;
   recording.Rewind();
   while (recording.Next(&event)) {
     const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kMoveTo;
     const bool ends = event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom;
-    if ((!begins && !ends && event.kind != RecordedKind::kUndoFree) || !Contains(event.id, event.bytes, address)) {
-      continue;
-    }
-    if (begins) owners.push_back({event.id, event.site, event.bytes, event.time, {}, 0, event.thread});
+    const bool is_undone = event.kind == RecordedKind::kUndoFree;
+    if ((!begins && !ends && !is_undone) || !Contains(event.id, event.bytes, address)) continue;
+    if (begins) begin({event.id, event.site, event.bytes, event.time, {}, 0, event.thread});
     if (ends) end(event);
-    if (event.kind == RecordedKind::kUndoFree) {
-      const auto last = std::find_if(owners.rbegin(), owners.rend(), [&](const Owner& owner) {
-        return owner.id == event.id && owner.site == event.site;
-      });
-      if (last != owners.rend()) last->freed.reset();
-    }
+    if (is_undone) undo_end(event);
   }
   return owners;
 }
@@ -182,25 +208,19 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make(recording.tables(), *libraries);
   if (!stacks.ok()) return stacks.status();
 
-  std::vector<Owner> owners = OwnersOf(recording, address);
-  const size_t all = owners.size();
-  if (time.has_value()) {
-    owners.erase(
-        std::remove_if(owners.begin(), owners.end(), [&](const Owner& owner) { return !owner.IsLiveAt(*time); }),
-        owners.end());
-  }
+  const Owners found = OwnersOf(recording, address, time);
+  const std::deque<Owner>& owners = found.shown;
   const Writer writer(recording, *stacks);
   std::string text;
-  constexpr size_t kMostShown = 10;
   // The latest one is the likeliest cause of a fault.
-  for (size_t i = owners.size(); i > 0 && i + kMostShown > owners.size(); --i) {
-    text += writer.OwnerText(owners[i - 1], address) + "\n";
+  for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) text += writer.OwnerText(*owner, address) + "\n";
+  if (!time.has_value() && found.count > owners.size()) {
+    text += Cat("... and ", found.count - owners.size(), " earlier ones; --time selects one\n\n");
   }
-  if (owners.size() > kMostShown)
-    text += Cat("... and ", owners.size() - kMostShown, " earlier ones; --time selects one\n\n");
   if (owners.empty()) {
-    text += time.has_value() && all != 0 ? Cat("No buffer had the address then; ", all, " had it at other times.\n")
-                                         : std::string("No recorded buffer had the address.\n");
+    text += time.has_value() && found.count != 0
+                ? Cat("No buffer had the address then; ", found.count, " had it at other times.\n")
+                : std::string("No recorded buffer had the address.\n");
   }
   text += NeighboursText(recording, writer, address, time.value_or(recording.end_time()));
   Print(text);

@@ -121,7 +121,10 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     const Buffer buffer = Take(id);
     return Add({kStart + time, id, buffer.bytes, buffer.site, thread, RecordedKind::kFree});
   }
-  // A block of a segment at the site `segment`: its bytes are counted in the block instead of the segment.
+  // Returns the id of a block at this address: that of a block in one segment.
+  static uint64_t BlockId(uint64_t address) { return address | uint64_t{1} << 63; }
+  // A block of a segment at the site `segment`: its bytes are counted in the block instead of the segment. `id`: as
+  // BlockId returns.
   MadeRecording& AllocBlock(int64_t time, uint64_t id, int64_t bytes, uint32_t site, uint32_t segment,
                             uint16_t thread = 0) {
     live_[id] = {site, bytes};
@@ -140,8 +143,12 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     Add({kStart + time, id, buffer.bytes, buffer.site, thread, RecordedKind::kMoveFrom, true});
     return Add({kStart + time, id, bytes, site, thread, RecordedKind::kMoveTo});
   }
+  // An allocation failed in the memory of the site. As in recordings of a program, the event has no site.
   MadeRecording& Failed(int64_t time, int64_t bytes, uint32_t site, uint16_t thread = 0) {
-    return Add({kStart + time, 0, bytes, site, thread, RecordedKind::kFailed});
+    const hbmprof::Snapshot::Sample& sample = tables_.sites[site];
+    const uint64_t account =
+        uint64_t{sample.device} * hbmprof::kMemorySpaceCount + static_cast<uint64_t>(hbmprof::SpaceOf(sample.kind));
+    return Add({kStart + time, account, bytes, hbmprof::internal::kNoRecordedSite, thread, RecordedKind::kFailed});
   }
   MadeRecording& SetTags(int64_t time, uint32_t tag_set, uint16_t thread = 0) {
     return Add({kStart + time, tag_set, 0, hbmprof::internal::kNoRecordedSite, thread, RecordedKind::kTags});

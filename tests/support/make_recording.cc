@@ -48,7 +48,7 @@ class Maker {
 
  private:
   struct Buffer {
-    uint64_t id;
+    uint64_t address;
     int64_t bytes;
     uint32_t site;
     bool in_pool;
@@ -92,7 +92,8 @@ class Maker {
 
   void Enter(RecordedKind kind, uint16_t thread, const Buffer& buffer) {
     Later();
-    Add(thread, {0, buffer.id, buffer.bytes, buffer.site, 0, kind, buffer.in_pool});
+    const uint64_t id = buffer.in_pool ? MadeRecording::BlockId(buffer.address) : buffer.address;
+    Add(thread, {0, id, buffer.bytes, buffer.site, 0, kind, buffer.in_pool});
     if (!buffer.in_pool) return;
     const int64_t charged = kind == RecordedKind::kFree ? -buffer.bytes : buffer.bytes;
     Add(thread, {0, 0, charged, segment_, 0, RecordedKind::kCharge, false});
@@ -128,7 +129,7 @@ class Maker {
     } else if (choice < 5 && !pages_.empty()) {
       const size_t victim = random_() % pages_.size();
       Free(thread, pages_[victim]);
-      free_pages_.push_back((pages_[victim].id - kPageAddress) / kPage);
+      free_pages_.push_back((pages_[victim].address - kPageAddress) / kPage);
       pages_[victim] = pages_.back();
       pages_.pop_back();
     } else {
@@ -151,7 +152,7 @@ class Maker {
       Alloc(0, burst.back());
     }
     Later();
-    Add(0, {0, 0, int64_t{40} << 30, burst_, 0, RecordedKind::kFailed, false});
+    Add(0, {0, 0, int64_t{40} << 30, kNoRecordedSite, 0, RecordedKind::kFailed, false});
     for (const Buffer& buffer : burst) Free(0, buffer);
   }
 

@@ -123,7 +123,12 @@ TEST(AdviseTest, FindsThePoolsSize) {
     for (uint64_t i = 3; i-- > 0;) load.Free(begin + 1000, 0x10000 + i);
   }
   load.End();
-  const json pool = Find(AdviseOn(load), "pool");
+  const json report = AdviseOn(load);
+  EXPECT_THAT(
+      Find(report, "churn")["text"],
+      HasSubstr("app::Query and 2 other functions instead of freeing them: 3000 buffers are short-lived; half of "
+                "those of app::Query live"));
+  const json pool = Find(report, "pool");
   ASSERT_FALSE(pool.is_null());
   EXPECT_EQ(pool["replay"]["pool_limit"], 4 * kMiB);
   // A segment of 4 MiB for the first two buffers, and one of 2 MiB for the third.
@@ -235,11 +240,14 @@ TEST(AdviseTest, FindsIdleBytesOfPoolsAtThePeak) {
   MadeRecording::SiteOptions options;
   options.site_kind = MadeRecording::RecordingTables::SiteKind::kBlock;
   const uint32_t block = recording.Site({{"app::Tensor"}}, options);
-  recording.Alloc(0, 0x10000000, 32 * kMiB, segment);
-  recording.AllocBlock(kMilli, 0x10000001, 4 * kMiB, block, segment).Mark(10 * kSecond, "end");
+  recording.Live(0x10000000, 32 * kMiB, segment);
+  recording.AllocBlock(kMilli, MadeRecording::BlockId(0x10000000), 4 * kMiB, block, segment);
+  recording.Mark(10 * kSecond, "end");
   const json reuse = Find(AdviseOn(recording), "reuse");
   ASSERT_FALSE(reuse.is_null());
   EXPECT_EQ(reuse["sites"][0]["function"], "app::Arena");
+  EXPECT_EQ(reuse["sites"][0]["count"], 1);
+  EXPECT_EQ(reuse["sites"][0]["bytes"], 28 * kMiB);
   EXPECT_EQ(reuse["bytes"], 28 * kMiB);
   EXPECT_EQ(reuse["replay"]["peak_after"], 4 * kMiB);
 }

@@ -36,6 +36,7 @@ function* fields(bytes) {
   const read = () => {
     let value = 0n;
     for (let shift = 0n;; shift += 7n) {
+      if (at >= bytes.length) throw new Error('a message is cut off');
       const byte = bytes[at++];
       value |= BigInt(byte & 127) << shift;
       if (byte < 128) return value;
@@ -77,7 +78,7 @@ const request = (kind, rest) =>
 
 function readBatch(bytes, result) {
   const cells = [], integers = [], floats = [];
-  let texts = [];
+  let texts = [], nextInteger = 0, nextFloat = 0, nextText = 0;
   for (const [field, value] of fields(bytes)) {
     if (field === 1) cells.push(...Array.from(varints(value), Number));
     if (field === 2) integers.push(...Array.from(varints(value), (v) => Number(BigInt.asIntN(64, v))));
@@ -86,15 +87,34 @@ function readBatch(bytes, result) {
     if (field === 6) result.done = value === 1n;
   }
   for (const cell of cells) {
-    const value = cell === CELL_INTEGER ? integers.shift() : cell === CELL_FLOAT ? floats.shift() :
-        cell === CELL_STRING ? texts.shift() : null;
+    const value = cell === CELL_INTEGER ? integers[nextInteger++] : cell === CELL_FLOAT ? floats[nextFloat++] :
+        cell === CELL_STRING ? texts[nextText++] : null;
     if (cell !== CELL_NULL && value === null) throw new Error(`a cell of type ${cell}`);
     result.cells.push(value);
   }
 }
 
+// Returns the length of the first message of the stream and of its header, or Infinity if the header is not complete.
+function firstLength(stream) {
+  let length = 0;
+  for (let at = 1, shift = 0; at < stream.length; ++at, shift += 7) {
+    length += (stream[at] & 127) * 2 ** shift;
+    if (stream[at] < 128) return at + 1 + length;
+  }
+  return Infinity;
+}
+
 const results = [];
+let stream = Buffer.alloc(0);
+// The engine sends a long message in several parts.
 function onAnswer(bytes) {
+  stream = Buffer.concat([stream, bytes]);
+  for (let length; (length = firstLength(stream)) <= stream.length;) {
+    onMessages(stream.subarray(0, length));
+    stream = stream.subarray(length);
+  }
+}
+function onMessages(bytes) {
   for (const [, rpc] of fields(bytes)) {
     for (const [field, value] of fields(rpc)) {
       if (field === 5) throw new Error('trace processor: ' + Buffer.from(value).toString());

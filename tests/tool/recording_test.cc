@@ -76,6 +76,7 @@ TEST(At, WritesTheStateOfAnInstant) {
   EXPECT_EQ(InUseAt(file, {"--peak", "--device", "GPU:0"}), both);
   EXPECT_EQ(InUseAt(file, {"--before-oom"}), page);
   EXPECT_EQ(InUseAt(file, {"--mark", "warm.pb.gz"}), page);
+  EXPECT_EQ(InUseAt(file, {"--mark", "profiles/warm.pb.gz"}), page);
   EXPECT_EQ(InUseAt(file, {"--end"}), nlohmann::json::object());
   EXPECT_EQ(RunTool({"check", file + ".pb.gz"}).exit_code, 0);
 }
@@ -103,7 +104,15 @@ TEST(At, SaysThatARecordingIsDamaged) {
   MadeLoad load;
   load.events = 30000;
   ASSERT_TRUE(MakeRecording(file, load).ok());
+  // Without the block that ends it.
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 32);
+  const CommandResult killed = RunTool({"at", file, "--end", "-o", file + ".pb.gz"});
+  EXPECT_EQ(killed.exit_code, 0);
+  EXPECT_THAT(killed.err, HasSubstr(file + ": the recording was not ended, so the last events may be missing"));
   std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  const CommandResult advise = RunTool({"advise", file});
+  EXPECT_THAT(advise.err, HasSubstr(file + ": the last "));
+  EXPECT_THAT(advise.out, Not(HasSubstr("warning")));
   const CommandResult result = RunTool({"at", file, "--end", "-o", file + ".pb.gz"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("are not a whole block, so the recording ends at byte"));
@@ -149,6 +158,32 @@ TEST(Who, ShowsNeighboursAndTimes) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out, HasSubstr("No recorded buffer had the address."));
   EXPECT_THAT(RunTool({"who", file, "page"}).err, HasSubstr("'page' is not an address"));
+}
+
+TEST(Who, CountsTheBuffersThatHadAnAddressOneAfterTheOther) {
+  MadeRecording recording;
+  const uint32_t site = recording.Site({{"llm::Attention"}, {"main"}});
+  constexpr int kBuffers = 30000;
+  for (int i = 0; i < kBuffers; ++i) {
+    recording.Alloc(i * 1000, 0x7F0000000000, 4096 + i, site).Free(i * 1000 + 500, 0x7F0000000000);
+  }
+  const std::string file = ScratchDir() + "/many.hbmrec";
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  const CommandResult last = RunTool({"who", file, "0x7f0000000010"});
+  EXPECT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_THAT(last.out, HasSubstr("offset    16 of 34095 bytes"));
+  EXPECT_THAT(last.out, HasSubstr("... and 29990 earlier ones; --time selects one"));
+  const CommandResult then = RunTool({"who", file, "0x7f0000000010", "--time", "0.0070002"});
+  EXPECT_THAT(then.out, HasSubstr("offset    16 of 11096 bytes"));
+  EXPECT_THAT(then.out, Not(HasSubstr("of 11097 bytes")));
+  const CommandResult between = RunTool({"who", file, "0x7f0000000010", "--time", "0.0070007"});
+  EXPECT_THAT(between.out, HasSubstr("No buffer had the address then; 30000 had it at other times."));
+}
+
+TEST(RecordCommand, TakesALimitForStartOnly) {
+  const CommandResult result = RunTool({"record", "server", "flight", "--max-bytes", "1048576"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--max-bytes is for start, not for flight"));
 }
 
 std::vector<nlohmann::json> Rows(const std::string& ndjson) {
@@ -247,62 +282,103 @@ TEST(Tables, HaveTheSamplesOfProfiles) {
   EXPECT_THAT(csv.out, HasSubstr(",\"main;f,\"\"quoted\"\"\",\"{\"\"model\"\":\"\"base\"\"}\",1,1000\n"));
 }
 
-// The queries of docs/tables.md, with DuckDB.
-TEST(Tables, AnswerTheDocumentedQueries) {
-  const std::string python_path = "PYTHONPATH=" HBMPROF_PYPI;
-  if (RunCommand({"python3", "-c", "import duckdb"}, {python_path}).exit_code != 0) {
-    GTEST_SKIP() << "DuckDB is not in build/pypi: scripts/test.sh installs it";
-  }
-  const std::string dir = ScratchDir();
+// Writes samples.csv, of profiles of `hosts` hosts with `dumps` profiles each, and events.csv of load.hbmrec.
+void WriteTables(const std::string& dir, int hosts, int dumps) {
   std::vector<std::string> arguments = {"convert", "--to", "csv", "-o", dir + "/samples.csv"};
-  constexpr int kHosts = 50;
-  constexpr int kDumps = 20;
-  for (int host = 0; host < kHosts; ++host) {
-    for (int dump = 0; dump < kDumps; ++dump) {
+  for (int host = 0; host < hosts; ++host) {
+    for (int dump = 0; dump < dumps; ++dump) {
       ProfileMaker maker({{"peak_space", "bytes"}, {"inuse_space", "bytes"}});
       maker.message().set_time_nanos((1700000000 + dump * 60) * kSecond);
       maker.Comment("hbmprof host=node-" + std::to_string(host) + " pid=42");
       maker.Sample({maker.Frame("Leak"), maker.Frame("main")}, {5000, 1000 + dump * 10}, {{"model", "base"}});
       maker.Sample({maker.Frame("Steady"), maker.Frame("main")}, {7000, 500}, {{"model", "large"}});
       // A site that only the last profile of each fifth host has.
-      if (dump == kDumps - 1 && host % 5 == 0) maker.Sample({maker.Frame("Late"), maker.Frame("main")}, {0, 300}, {});
+      if (dump == dumps - 1 && host % 5 == 0) maker.Sample({maker.Frame("Late"), maker.Frame("main")}, {0, 300}, {});
       arguments.push_back(dir + "/" + std::to_string(host) + "." + std::to_string(dump) + ".pb.gz");
       maker.Write(arguments.back());
     }
   }
   const CommandResult samples = RunTool(arguments);
-  ASSERT_EQ(samples.exit_code, 0) << samples.err;
+  EXPECT_EQ(samples.exit_code, 0) << samples.err;
   MadeLoad load;
   load.events = 3000;
   load.leak = true;
-  ASSERT_TRUE(MakeRecording(dir + "/load.hbmrec", load).ok());
+  EXPECT_TRUE(MakeRecording(dir + "/load.hbmrec", load).ok());
   const CommandResult events = RunTool({"convert", dir + "/load.hbmrec", "--to", "csv", "-o", dir + "/events.csv"});
-  ASSERT_EQ(events.exit_code, 0) << events.err;
-  constexpr char kRunQueries[] = R"(
-import json, re, sys
+  EXPECT_EQ(events.exit_code, 0) << events.err;
+}
+
+constexpr char kPythonPath[] = "PYTHONPATH=" HBMPROF_PYPI;
+
+// Runs a Python program with the SQL of docs/tables.md as the list `queries`. It prints a JSON array for each query.
+std::vector<nlohmann::json> Answers(const std::string& dir, const std::string& program) {
+  const std::string all =
+      "import json, re, sys\n"
+      "queries = re.findall(r'```sql\\n(.*?)```', open(sys.argv[1]).read(), re.S)\n"
+      "def answer(rows): print(json.dumps([list(row) for row in rows], default=str))\n" +
+      program;
+  const CommandResult result = RunCommand({"python3", "-c", all, HBMPROF_TABLES_PAGE}, {kPythonPath}, {dir, 100});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return Rows(result.out);
+}
+
+constexpr char kInDuckDb[] = R"(
 import duckdb
-for query in re.findall(r"```sql\n(.*?)```", open(sys.argv[1]).read(), re.S):
+for query in queries:
   relation = duckdb.sql(query)
-  print(json.dumps(relation.fetchall() if relation else [], default=str))
+  answer(relation.fetchall() if relation else [])
 )";
-  const CommandResult result =
-      RunCommand({"python3", "-c", kRunQueries, HBMPROF_TABLES_PAGE}, {python_path}, {dir, 100});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const std::vector<nlohmann::json> answers = Rows(result.out);
-  ASSERT_EQ(answers.size(), 4u);
-  EXPECT_EQ(answers[0], nlohmann::json({{"Leak", kHosts * (kDumps - 1) * 10, kHosts},
+
+TEST(Tables, AnswerTheDocumentedQueries) {
+  if (RunCommand({"python3", "-c", "import duckdb"}, {kPythonPath}).exit_code != 0) {
+    GTEST_SKIP() << "DuckDB is not in build/pypi: scripts/test.sh installs it";
+  }
+  const std::string dir = ScratchDir();
+  constexpr int kHosts = 50;
+  constexpr int kDumps = 20;
+  WriteTables(dir, kHosts, kDumps);
+  const std::vector<nlohmann::json> answers = Answers(dir, kInDuckDb);
+  ASSERT_EQ(answers.size(), 5u);  // the first one makes the names, the last one a file
+  EXPECT_EQ(answers[1], nlohmann::json({{"Leak", kHosts * (kDumps - 1) * 10, kHosts},
                                         {"Late", kHosts / 5 * 300, kHosts / 5},
                                         {"Steady", 0, kHosts}}));
-  EXPECT_EQ(answers[1], nlohmann::json({{"large", kHosts * 7000}, {"base", kHosts * 5000}, {nullptr, 0}}));
+  EXPECT_EQ(answers[2], nlohmann::json({{"large", kHosts * 7000}, {"base", kHosts * 5000}, {nullptr, 0}}));
   // Of the recording: the leaked pages are still in use.
   const nlohmann::json top = ToolJson({"top", dir + "/load.hbmrec"});
   for (const auto& row : top["rows"]) {
     if (row["name"] != "llm::KvCache::LeakPage") continue;
     const auto bytes = row["flat"].get<int64_t>();
-    EXPECT_THAT(answers[2].dump(), HasSubstr("[\"llm::KvCache::LeakPage\"," + std::to_string(bytes / (2 * kMiB)) + "," +
+    EXPECT_THAT(answers[3].dump(), HasSubstr("[\"llm::KvCache::LeakPage\"," + std::to_string(bytes / (2 * kMiB)) + "," +
                                              std::to_string(bytes) + "]"));
   }
   EXPECT_TRUE(std::filesystem::exists(dir + "/samples.parquet"));
+}
+
+TEST(Tables, SparkAnswersTheQueriesAsDuckDb) {
+  if (RunCommand({"python3", "-c", "import duckdb, pyspark"}, {kPythonPath}).exit_code != 0 ||
+      RunCommand({"java", "-version"}).exit_code != 0) {
+    GTEST_SKIP() << "PySpark, DuckDB or Java is not installed. PySpark has 400 MB, so scripts/test.sh does not install "
+                    "it: pip install pyspark";
+  }
+  const std::string dir = ScratchDir();
+  WriteTables(dir, 10, 3);
+  constexpr char kInSpark[] = R"(
+block = re.search(r"```python\n(.*?)```", open(sys.argv[1]).read(), re.S)
+exec(block.group(1))
+for query in queries[1:4]:
+  answer(spark.sql(query.rstrip().rstrip(";")).collect())
+)";
+  std::vector<nlohmann::json> expected = Answers(dir, kInDuckDb);
+  std::vector<nlohmann::json> answers = Answers(dir, kInSpark);
+  ASSERT_EQ(expected.size(), 5u);
+  ASSERT_EQ(answers.size(), 3u);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    EXPECT_GT(answers[i].size(), 2u);
+    // Rows with equal values are in no order.
+    std::sort(answers[i].begin(), answers[i].end());
+    std::sort(expected[i + 1].begin(), expected[i + 1].end());
+    EXPECT_EQ(answers[i], expected[i + 1]);
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "tests/support/made_recording.h"
 #include "tests/support/make_recording.h"
 #include "tests/tool/profile_maker.h"
+#include "tests/tool/report_data.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
@@ -26,19 +27,6 @@ using ::testing::Not;
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// The text between two marks.
-std::string Between(const std::string& text, const std::string& begin, const std::string& end) {
-  const size_t at = text.find(begin);
-  if (at == std::string::npos) return "";
-  const size_t from = at + begin.size();
-  return text.substr(from, text.find(end, from) - from);
-}
-
-// The data of the page.
-std::string DataOf(const std::string& html) {
-  return Between(html, "<script type=\"application/json\" id=\"data\">", "</script>");
 }
 
 const std::vector<std::pair<std::string, std::string>> kTypes = {{"alloc_objects", "count"}, {"alloc_space", "bytes"},
@@ -288,7 +276,7 @@ TEST_F(ReportInBrowser, ThemesDiffer) {
 }
 
 TEST_F(Report, BeginsWithAVerdict) {
-  const auto verdict = [this] { return json::parse(DataOf(ReadAll(page_)))["verdict"].dump(); };
+  const auto verdict = [this] { return ReportData(ReadAll(page_))["verdict"].dump(); };
   MakeReport(Dumps(1));
   EXPECT_EQ(verdict(), R"(["GPU:0 used up to 4.00 MiB of 8.00 MiB: headroom 4.00 MiB (50.00%)."])");
   MakeReport(Dumps(2));
@@ -309,7 +297,7 @@ TEST_F(Report, VerdictNamesLimitIdlePoolsAndFragmentation) {
     maker.Write(paths.back());
   }
   MakeReport(paths);
-  const std::string verdict = json::parse(DataOf(ReadAll(page_)))["verdict"].dump();
+  const std::string verdict = ReportData(ReadAll(page_))["verdict"].dump();
   // 10,485,760 B are left: 32 seconds of 320 KiB.
   EXPECT_THAT(verdict, HasSubstr("GPU:1 reaches its limit in 32.0 s."));
   EXPECT_THAT(verdict, HasSubstr("2.00 MiB (25.00%) of the pools on GPU:1 are idle"));
@@ -392,26 +380,6 @@ TEST_F(ReportInBrowser, TimelineStandsAboveTheDumps) {
             "4.94 MiB in all\n3.00 MiB in all\n4.94 MiB in all\n");
 }
 
-// Returns the values of a series of the page.
-std::vector<int64_t> Decode(int64_t unit, const std::string& text) {
-  const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::vector<int64_t> values;
-  int64_t value = 0;
-  uint64_t sum = 0;
-  int shift = 0;
-  for (const char c : text) {
-    const uint64_t digit = digits.find(c);
-    sum |= (digit & 31) << shift;
-    shift += 5;
-    if ((digit & 32) != 0) continue;
-    value += (sum & 1) != 0 ? -static_cast<int64_t>(sum >> 1) : static_cast<int64_t>(sum >> 1);
-    values.push_back(value * unit);
-    sum = 0;
-    shift = 0;
-  }
-  return values;
-}
-
 TEST_F(Report, TimelineIsExactAtEachInstantAndSmall) {
   MadeLoad load;
   load.events = 100000;
@@ -424,8 +392,8 @@ TEST_F(Report, TimelineIsExactAtEachInstantAndSmall) {
   MakeReport({path});
   const std::string page = ReadAll(page_);
   EXPECT_LT(page.size(), 10u << 20);
-  const json timeline = json::parse(DataOf(page))["timeline"];
-  const auto decode = [](const json& series) { return Decode(series[0], series[1]); };
+  const json timeline = ReportData(page)["timeline"];
+  const auto decode = [](const json& series) { return SeriesValues(series[0], series[1]); };
   const std::vector<int64_t> times = decode(timeline["times"]);
   const json account = timeline["accounts"][0];
   const std::vector<int64_t> in_use = decode(account["in_use"]);
@@ -433,7 +401,7 @@ TEST_F(Report, TimelineIsExactAtEachInstantAndSmall) {
   ASSERT_GT(times.size(), 1000u);
   std::vector<int64_t> of_rows(times.size());
   for (const json& row : timeline["rows"]) {
-    const std::vector<int64_t> values = Decode(row[2], row[3]);
+    const std::vector<int64_t> values = SeriesValues(row[2], row[3]);
     ASSERT_EQ(values.size(), times.size());
     for (size_t i = 0; i < values.size(); ++i) of_rows[i] += values[i];
   }

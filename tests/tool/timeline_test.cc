@@ -16,6 +16,7 @@
 #include "src/export/recording.h"
 #include "tests/support/made_recording.h"
 #include "tests/support/make_recording.h"
+#include "tests/tool/report_data.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
@@ -142,6 +143,22 @@ class XprofConverter {
 #define SKIP_WITHOUT_XPROF() \
   if (!XprofConverter::IsHere()) GTEST_SKIP() << "PyPI's xprof is not in build/pypi (scripts/test.sh installs it)"
 
+// The table at the peak: bytes by function. Adds the bytes of pools without a block to `*idle`.
+BytesByName HoldersOfXprof(const Json& memory, int64_t* idle) {
+  BytesByName holders;
+  for (const Json& row : memory["rows"]) {
+    const std::string op = row["op"];
+    const int64_t bytes = row["bytes"].get<int64_t>() * row["count"].get<int64_t>();
+    if (op == "unused preallocated device memory" && idle != nullptr) {
+      *idle += bytes;
+    } else {
+      EXPECT_THAT(op, HasSubstr(" [llm_server]"));
+      if (bytes != 0) holders[op.substr(0, op.find(" ["))] += bytes;
+    }
+  }
+  return holders;
+}
+
 TEST_P(RecordedLoad, XprofShowsThePeakItsInstantAndItsHolders) {
   SKIP_WITHOUT_XPROF();
   const Json memories = XprofConverter::Convert(Converted(path_, "xplane"));
@@ -151,20 +168,24 @@ TEST_P(RecordedLoad, XprofShowsThePeakItsInstantAndItsHolders) {
   EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, peak_.time);
   EXPECT_EQ(memory["lifetime_peak_bytes"], peak_.bytes);
   EXPECT_EQ(memory["capacity_bytes"], int64_t{80} << 30);
-  BytesByName holders;
   int64_t idle = 0;
-  for (const Json& row : memory["rows"]) {
-    const std::string op = row["op"];
-    const int64_t bytes = row["bytes"].get<int64_t>() * row["count"].get<int64_t>();
-    if (op == "unused preallocated device memory") {
-      idle += bytes;
-    } else {
-      EXPECT_THAT(op, HasSubstr(" [llm_server]"));
-      if (bytes != 0) holders[op.substr(0, op.find(" ["))] += bytes;
-    }
-  }
+  const BytesByName holders = HoldersOfXprof(memory, &idle);
   EXPECT_EQ(holders, peak_.holders);
   EXPECT_EQ(idle, peak_.idle);
+}
+
+TEST(Xplane, TheFirstOfEqualPeaksIsThePeak) {
+  SKIP_WITHOUT_XPROF();
+  MadeRecording recording;
+  const uint32_t weights = recording.Site({{"llm::LoadWeights"}, {"main"}});
+  const uint32_t first = recording.Site({{"llm::Prefill"}, {"main"}});
+  const uint32_t second = recording.Site({{"llm::Decode"}, {"main"}});
+  recording.Alloc(10, 0x1000000, 8 * kMiB, weights).Alloc(20, 0x2000000, 4 * kMiB, first).Free(30, 0x2000000);
+  recording.Alloc(40, 0x3000000, 4 * kMiB, second);
+  const Json memory = XprofConverter::Convert(Converted(Written(recording), "xplane"))["GPU:0"];
+  EXPECT_EQ(memory["peak_bytes"], 12 * kMiB);
+  EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, 20);
+  EXPECT_EQ(HoldersOfXprof(memory, nullptr), (BytesByName{{"llm::LoadWeights", 8 * kMiB}, {"llm::Prefill", 4 * kMiB}}));
 }
 
 TEST(Xplane, HasShapesRegionsMemoriesAndBuffersFromBeforeTheStart) {
@@ -290,6 +311,149 @@ TEST(Perfetto, TagsAreNestedSlicesAndAFailedAllocationHasItsBytes) {
   EXPECT_EQ(answers[2], Json::array());
 }
 
+// --- The report ---
+
+// What the page of the report shows of the first memory.
+struct ReportPage {
+  explicit ReportPage(const std::string& recording) {
+    const std::string path = recording + ".html";
+    const CommandResult result = RunTool({"report", recording, "-o", path});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::ifstream file(path);
+    const Json data = ReportData({std::istreambuf_iterator<char>(file), {}});
+    const Json& timeline = data["timeline"];
+    const auto values = [](const Json& series) { return SeriesValues(series[0], series[1]); };
+    times = values(timeline["times"]);
+    account = timeline["accounts"][0];
+    in_use = values(account["in_use"]);
+    marks = timeline["marks"];
+    const Json& tree = data["tree"];
+    for (const Json& row : timeline["rows"]) {
+      // The row's own code, which the page shows: the innermost frame that is not one of a library.
+      size_t node = row[0];
+      while (tree["library"][node] == 1 && tree["parent"][node] != 0) node = tree["parent"][node];
+      std::vector<int64_t>& band = bands[tree["names"][tree["name"][node].get<size_t>()]];
+      band.resize(times.size());
+      const std::vector<int64_t> of_row = SeriesValues(row[2], row[3]);
+      for (size_t i = 0; i < of_row.size(); ++i) band[i] += of_row[i];
+    }
+  }
+  BytesByName HoldersAt(size_t instant) const {
+    BytesByName holders;
+    for (const auto& [name, band] : bands) {
+      if (band[instant] != 0) holders[name] = band[instant];
+    }
+    return holders;
+  }
+
+  std::vector<int64_t> times;  // of the instants, since the start
+  Json account;
+  std::vector<int64_t> in_use;  // by instant
+  Json marks;
+  std::map<std::string, std::vector<int64_t>> bands;  // by function: bytes by instant
+};
+
+TEST_P(RecordedLoad, TheReportShowsThePeakItsInstantAndItsHolders) {
+  const ReportPage page(path_);
+  const size_t instant = page.account["peak_instant"];
+  EXPECT_EQ(page.account["peak"], peak_.bytes);
+  EXPECT_EQ(page.in_use[instant], peak_.bytes);
+  EXPECT_EQ(page.times[instant], peak_.time);
+  BytesByName expected = peak_.holders;
+  if (peak_.idle != 0) expected["llm::Pool::Grow"] = peak_.idle;
+  EXPECT_EQ(page.HoldersAt(instant), expected);
+}
+
+// --- A server that leaks, until a burst of requests fails for lack of memory ---
+
+class LlmServer : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string dir = ScratchDir();
+    recording_ = dir + "/server.hbmrec";
+    std::ofstream prompts(dir + "/prompts.txt");
+    prompts << "What holds the memory?\nName the site.\nHow large is a page?\nIs it a leak?\n";
+    for (int i = 0; i < 8; ++i) prompts << "batch:" << std::string(96, static_cast<char>('a' + i)) << "\n";
+    prompts.close();
+    const CommandResult server = RunCommand({HBMPROF_EXAMPLES "/llm_server", "--leak", "--memory-mib", "14", "--dumps",
+                                             "3", "--dump-dir", dir, "--max-tokens", "4", dir + "/prompts.txt"},
+                                            {"HBMPROF_RECORD=" + recording_});
+    ASSERT_EQ(server.exit_code, 0) << server.out << server.err;
+    const std::string leaked = Between(server.out, " B = ", " B\n");
+    ASSERT_FALSE(leaked.empty()) << server.out;
+    leaked_ = std::stoll(leaked);
+    timeline_ = Json::parse(RunTool({"timeline", "--json", recording_}).out, nullptr, false)["memories"][0];
+    start_ = (*RecordingReader::Open(recording_))->tables().start_time;
+    for (const Json& holder : timeline_["at_peak"]) holders_[holder["function"]] = holder["bytes"];
+  }
+
+  static constexpr char kLeak[] = "llm::KvCache::AllocatePage";
+  std::string recording_;
+  int64_t start_ = 0;    // of the recording's clock
+  int64_t leaked_ = 0;   // bytes, by the server's own count
+  Json timeline_;        // of the only memory
+  BytesByName holders_;  // at the peak
+};
+
+TEST_F(LlmServer, TheReportXprofAndPerfettoShowTheSamePeakAndTheLeak) {
+  const Peak peak = PeakOf(recording_);
+  EXPECT_EQ(timeline_["peak_bytes"], peak.bytes);
+  EXPECT_EQ(timeline_["peak_time_ns"], peak.time);
+  EXPECT_GT(holders_[kLeak], leaked_);
+
+  const ReportPage page(recording_);
+  const size_t instant = page.account["peak_instant"];
+  EXPECT_EQ(page.in_use[instant], peak.bytes);
+  EXPECT_EQ(page.times[instant], peak.time);
+  EXPECT_EQ(page.HoldersAt(instant), holders_);
+  EXPECT_EQ(page.account["limit"], 14 * kMiB);
+  // At each profile all requests are answered, so the band of the site is the leak.
+  std::vector<int64_t> leak = {0};
+  int failed = 0;
+  int64_t last_profile = 0;  // its time
+  for (const Json& mark : page.marks) {
+    if (mark["failed"] == true) ++failed;
+    if (mark["text"].get<std::string>().find("/dump.") == std::string::npos) continue;
+    last_profile = page.times[mark["instant"].get<size_t>()];
+    leak.push_back(page.bands.at(kLeak)[mark["instant"].get<size_t>()]);
+    EXPECT_GT(leak.back(), leak[leak.size() - 2]);
+  }
+  EXPECT_EQ(leak.size(), 4u);
+  EXPECT_EQ(leak.back(), leaked_);
+  EXPECT_GT(failed, 0);
+
+  SKIP_WITHOUT_XPROF();
+  const Json memories = XprofConverter::Convert(Converted(recording_, "xplane"));
+  ASSERT_EQ(memories.size(), 1u) << memories;
+  const Json& memory = *memories.begin();
+  EXPECT_EQ(memory["peak_bytes"], peak.bytes);
+  EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, peak.time);
+  EXPECT_EQ(memory["capacity_bytes"], 14 * kMiB);
+  EXPECT_EQ(HoldersOfXprof(memory, nullptr), holders_);
+
+  SKIP_WITHOUT_PERFETTO();
+  const Json answers =
+      Query(Converted(recording_, "perfetto"), {kCounters, "select ts from slice where name = 'peak of sim:0'",
+                                                LiveAt(start_ + peak.time), LiveAt(start_ + last_profile), kErrors});
+  int64_t highest = 0, when = 0;
+  for (const Json& row : answers[0]) {
+    if (row["name"] != "sim:0 in use" || row["value"] <= highest) continue;
+    highest = row["value"];
+    when = row["ts"];
+  }
+  EXPECT_EQ(highest, peak.bytes);
+  EXPECT_EQ(when, start_ + peak.time);
+  EXPECT_EQ(answers[1][0]["ts"], when);
+  const auto holders = [](const Json& rows) {
+    BytesByName result;
+    for (const Json& row : rows) result[row["name"]] = row["bytes"];
+    return result;
+  };
+  EXPECT_EQ(holders(answers[2]), holders_);
+  EXPECT_EQ(holders(answers[3])[kLeak], leaked_);
+  EXPECT_EQ(answers[4], Json::array()) << "the trace processor found errors";
+}
+
 // --- PyTorch's memory_viz ---
 
 Json MemoryViz(const std::string& path) { return JsonOf({"python3", HBMPROF_TOOL_TESTS "/memory_viz_check.py", path}); }
@@ -320,12 +484,14 @@ TEST(MemoryViz, KeepsBuffersFromBeforeTheStartHandlesMovesAndOutlivedSegments) {
   recording.Alloc(1000, handle, 1000, plain).Free(2000, 0x100000);
   // A buffer becomes a segment with two blocks; then the segment goes before one of them.
   recording.Alloc(3000, 0x300000, 65536, plain).Move(4000, 0x300000, 65536, segment);
-  recording.AllocBlock(5000, 0x300000, 4096, block, segment).AllocBlock(6000, 0x304000, 4096, block, segment);
+  const auto block_id = [](uint64_t address) { return MadeRecording::BlockId(address); };
+  recording.AllocBlock(5000, block_id(0x300000), 4096, block, segment);
+  recording.AllocBlock(6000, block_id(0x304000), 4096, block, segment);
   const auto event = [](int64_t time, uint64_t id, int64_t bytes, uint32_t site, RecordedKind kind, bool more = false) {
     return RecordedEvent{MadeRecording::kStart + time, id, bytes, site, 0, kind, more};
   };
   recording.Add(event(7000, 0x300000, 65536 - 8192, segment, RecordedKind::kFree));
-  recording.Add(event(8000, 0x300000, 4096, block, RecordedKind::kFree)).Move(9000, 0x200000, 8192, other);
+  recording.Add(event(8000, block_id(0x300000), 4096, block, RecordedKind::kFree)).Move(9000, 0x200000, 8192, other);
   recording.Add(event(9500, handle + 1, 77, plain, RecordedKind::kAllocAndFree));
   const Json device = MemoryViz(Converted(Written(recording), "memory-viz"))[0];
   EXPECT_EQ(device["start"], Json({4096 + 8192, 4096 + 8192}));
@@ -489,6 +655,9 @@ TEST(ConvertRecording, RefusesWhatItCannotDo) {
   const CommandResult several = RunTool({"convert", "--to", "xplane", path, path, "-o", path + ".pb"});
   EXPECT_EQ(several.exit_code, 2);
   EXPECT_THAT(several.err, HasSubstr("takes one recording, not 2"));
+  const CommandResult by = RunTool({"convert", "--to", "csv", path, "--by", "device"});
+  EXPECT_EQ(by.exit_code, 2);
+  EXPECT_THAT(by.err, HasSubstr("only --known applies"));
   const std::string profile = path + ".profile";
   std::ofstream(profile) << "not a recording";
   EXPECT_EQ(RunTool({"convert", "--to", "memory-viz", profile, "-o", path + ".pickle"}).exit_code, 2);

@@ -664,16 +664,34 @@ function drawTimeline() {
   if (account.reserved) stroke(i => account.in_use[i] - account.reserved[i], "var(--text)", [2, 3]);
   if (host) stroke(i => host[i], "var(--accent)", [6, 3]);
   if (showsLimit) stroke(() => account.limit, "rgb(var(--grow))", [8, 4]);
-  const flag = (at, colour, text, row = 0) => {
-    g.strokeStyle = g.fillStyle = resolved(colour);
-    g.beginPath(); g.moveTo(at, 12 * row + 2); g.lineTo(at, bottom); g.stroke();
-    g.textAlign = at > width - 60 ? "right" : "left";
-    g.fillText(text, at + (at > width - 60 ? -3 : 3), 12 * row + 11);
-    g.textAlign = "left";
-  };
-  for (const dump of timeline.dumps) flag(dump[0] / whole * width, "var(--accent)", "dump", 2);
-  for (const mark of timeline.marks) flag(x(mark.instant), mark.failed ? "rgb(var(--grow))" : "var(--accent)", mark.failed ? "failed" : mark.text.split("/").pop().slice(0, 16), mark.failed ? 1 : 2);
-  if (account.peak_instant !== undefined) flag(x(account.peak_instant), "var(--text)", "peak");
+  // A flag is a line at an instant, with a label. The labels of the first flags are placed first. A label is placed in the
+  // first row in which it touches no other label. It is left out if there is no such row, or if it touches an equal one.
+  const flags = [];
+  if (account.peak_instant !== undefined) flags.push([x(account.peak_instant), "var(--text)", "peak"]);
+  for (const mark of timeline.marks) if (mark.failed) flags.push([x(mark.instant), "rgb(var(--grow))", "failed"]);
+  for (const mark of timeline.marks) if (!mark.failed) flags.push([x(mark.instant), "var(--accent)", mark.text.split("/").pop().slice(0, 16)]);
+  for (const dump of timeline.dumps) flags.push([dump[0] / whole * width, "var(--accent)", "dump"]);
+  for (const [at, colour] of flags) {
+    g.strokeStyle = resolved(colour);
+    g.beginPath(); g.moveTo(at, 2); g.lineTo(at, bottom); g.stroke();
+  }
+  const rows = [[], [], []];
+  for (const [at, colour, text] of flags) {
+    const size = g.measureText(text).width;
+    const left = at + 3 + size <= width ? at + 3 : Math.max(0, at - 3 - size);
+    const touches = label => left <= label.right + 6 && left + size >= label.left - 6;
+    if (rows.some(labels => labels.some(label => label.text === text && touches(label)))) continue;
+    const row = rows.findIndex(labels => !labels.some(touches));
+    if (row < 0) continue;
+    rows[row].push({text, left, right: left + size});
+    // The lines of other flags end around the label.
+    g.strokeStyle = resolved("var(--panel)");
+    g.lineWidth = 4;
+    g.strokeText(text, left, 12 * row + 11);
+    g.lineWidth = 1;
+    g.fillStyle = resolved(colour);
+    g.fillText(text, left, 12 * row + 11);
+  }
   for (const [from, to] of timeline.lost) {
     g.globalAlpha = .25;
     g.fillStyle = resolved("rgb(var(--grow))");
