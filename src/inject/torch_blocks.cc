@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -85,7 +86,12 @@ void Refuse(Device& device, State reason, int64_t reported = 0, int64_t counted 
 
 // The failure of the thread's last call, until PyTorch reports its out-of-memory error or allocates.
 struct LeftFailure {
-  bool is_left = false;
+  enum class State : uint8_t {
+    kNone,
+    kLeft,      // not reported yet: PyTorch may succeed when it tries again
+    kReported,  // reported when the call failed, because it is not known that PyTorch made it
+  };
+  State state = State::kNone;
   std::string_view call;
   std::optional<size_t> bytes;
   char device[32] = {};
@@ -143,7 +149,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   if (reported != counted) return Refuse(device, State::kOtherTotal, reported, counted);
   if (reserved < reported) return Refuse(device, State::kMoreThanTotal, reserved, reported);
   if (bytes > 0) {
-    left_failure.is_left = false;
+    left_failure.state = LeftFailure::State::kNone;
     HandedOut(device, caller, address, bytes);
   }
   if (bytes < 0) TakenBack(device, address, -bytes);
@@ -159,9 +165,23 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
   device.allocated.store(static_cast<int64_t>(total_allocated), std::memory_order_relaxed);
   device.reserved.store(static_cast<int64_t>(total_reserved), std::memory_order_relaxed);
   device.failures.fetch_add(1, std::memory_order_release);
+  // Default() throws if the host has no memory for the profiler.
+  if (!is_started.load(std::memory_order_acquire) || !Completes([] { Profiler::Default(); })) return;
   LeftFailure& failure = left_failure;
-  if (!std::exchange(failure.is_left, false)) return;
-  ReportOutOfMemory({failure.call, failure.bytes, failure.device, MemorySpace::kDevice});
+  switch (std::exchange(failure.state, LeftFailure::State::kNone)) {
+    case LeftFailure::State::kLeft:
+      ReportOutOfMemory({failure.call, failure.bytes, failure.device, MemorySpace::kDevice});
+      return;
+    case LeftFailure::State::kNone: {
+      // No call of the driver has failed: the limit that the program has set for PyTorch is reached.
+      char name[16];
+      std::snprintf(name, sizeof(name), "GPU:%d", torch_device.index);
+      ReportOutOfMemory({"CUDACachingAllocator", static_cast<size_t>(bytes), name, MemorySpace::kDevice});
+      return;
+    }
+    case LeftFailure::State::kReported:
+      return;
+  }
 }
 
 bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) {
@@ -169,6 +189,8 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
   const bool may_be_torch = has_report.load(std::memory_order_relaxed) && !IsCacheOff() &&
                             failure.space == MemorySpace::kDevice &&
                             failure.device.size() < sizeof(LeftFailure::device);
+  LeftFailure& left = left_failure;
+  left.state = LeftFailure::State::kReported;
   if (!may_be_torch) return false;
   static const StackCapture capture(Unwinder::kAuto);
   constexpr int kFrames = 16;
@@ -181,11 +203,10 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
     call = IsCallFrom(kLibrary, found ? FileName(object.dlfo_link_map->l_name) : std::string_view());
   }
   if (call != CallFrom::kYes) return false;
-  LeftFailure& left = left_failure;
   left.call = failure.call;
   left.bytes = failure.bytes;
   left.device[failure.device.copy(left.device, sizeof(left.device) - 1)] = '\0';
-  left.is_left = true;
+  left.state = LeftFailure::State::kLeft;
   return true;
 }
 

@@ -50,6 +50,7 @@ class Torch final : public Pool {
     alloc_ = Call<void*(void*, size_t)>(native + "9raw_allocE");
     free_ = Call<void(void*, void*)>(native + "10raw_deleteE");
     stats_ = Call<void(void*, void*, int)>(native + "14getDeviceStatsE");
+    limit_ = Call<void(void*, double, int)>(native + "17setMemoryFractionE");
     empty_ = Call<void(void*, uint64_t, uint64_t)>(native + "10emptyCacheE");
     REQUIRE(alloc_ != nullptr && free_ != nullptr && stats_ != nullptr && empty_ != nullptr);
     set_device_ = reinterpret_cast<int (*)(int)>(dlsym(library_, "cudaSetDevice"));
@@ -59,6 +60,11 @@ class Torch final : public Pool {
   void* Allocate(size_t bytes) const override { return alloc_(allocator_, bytes); }
   void Free(void* block) const override { free_(allocator_, block); }
   void EmptyCache() const { empty_(allocator_, 0, 0); }
+  // PyTorch may allocate this part of the memory of device 0.
+  void SetLimit(double fraction) const {
+    REQUIRE(limit_ != nullptr);
+    limit_(allocator_, fraction, 0);
+  }
   void SetDevice(int device) const override { REQUIRE(set_device_(device) == 0); }
 
   // What the allocator and the driver say of each device.
@@ -105,6 +111,7 @@ class Torch final : public Pool {
   void* (*alloc_)(void*, size_t) = nullptr;
   void (*free_)(void*, void*) = nullptr;
   void (*stats_)(void*, void*, int) = nullptr;
+  void (*limit_)(void*, double, int) = nullptr;
   void (*empty_)(void*, uint64_t, uint64_t) = nullptr;
   int (*set_device_)(int) = nullptr;
 };
@@ -153,6 +160,10 @@ extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, c
   if (name == "serve") Serve(torch, false);
   if (name == "leak") Serve(torch, true);
   if (name == "run_out") RunOut(torch);
+  if (name == "limit") {
+    torch.SetLimit(0.25);
+    RunOut(torch);
+  }
   if (name == "retry") Retry(torch);
   if (name == "retry_and_run_out") {
     Retry(torch);

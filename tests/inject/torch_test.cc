@@ -203,6 +203,15 @@ TEST_P(TorchReleaseTest, RunningOutOfMemoryIsAWarning) {
   EXPECT_THAT(text, HasSubstr(std::to_string(32 * kMiB)));
 }
 
+TEST_P(TorchReleaseTest, LimitOfPyTorchIsReported) {
+  const CommandResult run = Run("limit");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("out of memory after 8"));
+  EXPECT_THAT(run.err, HasSubstr("hbmprof: out of memory on GPU:0: CUDACachingAllocator of 32.00 MiB failed\n"));
+  EXPECT_THAT(run.err, HasSubstr("a limit of the allocator or of the process refused the request"));
+  ExpectTotals(View(), TotalsOf(run, 0), 0);
+}
+
 TEST_P(TorchReleaseTest, FailureIsReportedOnlyIfTheRetryFailsToo) {
   for (const char* setting : {"", "expandable_segments:True"}) {
     SCOPED_TRACE(setting);
@@ -282,7 +291,11 @@ ProfileView RunDouble(const std::string& lie, std::vector<std::string> environme
   environment.push_back("HBMPROF_CUDA_OUTPUT=" + output);
   const CommandResult run = RunCommand({HBMPROF_DOUBLE_PROGRAM, "libc10_cuda.so", lie}, environment, {"", 120});
   EXPECT_EQ(run.exit_code, 0) << "PyTorch's own profiler gets each report: " << run.out;
-  EXPECT_EQ(run.err, "");
+  if (lie == "out of memory") {
+    EXPECT_THAT(run.err, HasSubstr("hbmprof: out of memory on GPU:0: CUDACachingAllocator of 4.60 KiB failed\n"));
+  } else {
+    EXPECT_EQ(run.err, "");
+  }
   return ViewProfile(output);
 }
 
