@@ -32,8 +32,8 @@ class SubAllocator {
   virtual int GetMemoryType() const { return 0; }
 
  private:
-  const std::vector<std::function<void(void*, int, size_t)>> alloc_visitors_;
-  const std::vector<std::function<void(void*, int, size_t)>> free_visitors_;
+  std::vector<std::function<void(void*, int, size_t)>> alloc_visitors_;
+  std::vector<std::function<void(void*, int, size_t)>> free_visitors_;
 };
 
 }  // namespace tsl
