@@ -31,7 +31,9 @@ hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
 hbmprof_step "a PJRT plugin from PyPI" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
 # The newest version, on purpose: a test looks for new functions.
 hbmprof_step "CUDA's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cuda.h 'nvidia-cuda-runtime>=13.5,<14'
-hbmprof_step "PyTorch's allocator from PyPI" hbmprof_torch 2.1.2 2.5.1 2.8.0+headers 2.11.0 newest+headers
+hbmprof_step "PyTorch's allocator from PyPI" hbmprof_framework torch build/torch \
+  2.1.2 2.5.1 2.8.0+headers 2.11.0 newest+headers
+hbmprof_step "TensorFlow's allocator from PyPI" hbmprof_framework tensorflow-cpu build/tensorflow 2.12.0 2.21.0
 # Of these only the libraries and headers are used, not what they need from Python.
 hbmprof_step "CCCL's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cccl --no-deps nvidia-cuda-cccl==13.3.5.0.6
 hbmprof_step "RMM from PyPI" hbmprof_pypi librmm --no-deps librmm-cu13==26.10.0 rapids-logger==0.3.0

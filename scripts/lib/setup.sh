@@ -138,11 +138,11 @@ hbmprof_pypi() {
   rm -rf build/pypi.new
 }
 
-# hbmprof_torch RELEASE[+headers]...: reads PyTorch's libc10.so and libc10_cuda.so of the releases from PyPI into
-# build/torch, with their headers where +headers follows. Not into build/pypi: the libraries would find CUDA's real
-# runtime there before the tests' double of it. If a release cannot be read, prints a note; the tests that need it skip.
-# Never fails.
-hbmprof_torch() {
-  python3 scripts/torch_libraries.py build/torch "$@" ||
-    echo "note: PyPI gave not all of PyTorch $*, so the tests that need it are skipped"
+# hbmprof_framework PACKAGE FOLDER RELEASE[+headers]...: reads the libraries of PyTorch or TensorFlow that the tests need
+# from PyPI into FOLDER (scripts/framework_libraries.py). FOLDER is not build/pypi: PyTorch's libraries would find CUDA's
+# real runtime there before the tests' double of it. If a release cannot be read, prints a note; the tests that need it
+# skip. Never fails.
+hbmprof_framework() {
+  python3 scripts/framework_libraries.py "$@" ||
+    echo "note: PyPI gave not all of $*, so the tests that need it are skipped"
 }

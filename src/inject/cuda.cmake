@@ -8,14 +8,15 @@ if(HBMPROF_SANITIZER)
   return()
 endif()
 
-# The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, NVTX's entry, two functions of its own, and two of
-# PyTorch's.
+# The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, NVTX's entry, two functions of its own, and those
+# by which PyTorch and TensorFlow report blocks.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
 set(_exports InitializeInjectionNvtx2 hbmprof_cuda_coverage hbmprof_cuda_profiler
-  # PyTorch's (torch_hook.cc).
-  _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE)
+  # Of PyTorch and TensorFlow (report_hooks.cc).
+  _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
+  _ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll)
 foreach(_line IN LISTS _lines)
   string(REGEX REPLACE "^CALL\\(([A-Za-z0-9_]+),.*" "\\1" _name "${_line}")
   list(APPEND _exports ${_name})
@@ -47,10 +48,12 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   deep_bind.cc
   dynamic_linker.cc
   end_calls_exported.cc
+  frameworks.cc
   injected_profiler.cc
   nvtx.cc
+  report_hooks.cc
+  tensorflow_blocks.cc
   torch_blocks.cc
-  torch_hook.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_memory.cc

@@ -8,6 +8,9 @@
 //   HBMPROF_NVTX=innermost|outermost|path  see nvtx.cc
 #include "src/api/default_profiler.h"
 #include "src/backends/cuda/driver_shim.h"
+#include "src/core/injected.h"
+#include "src/core/profiler_impl.h"
+#include "src/inject/tensorflow_blocks.h"
 #include "src/inject/torch_blocks.h"
 
 namespace hbmprof::internal {
@@ -15,13 +18,17 @@ namespace hbmprof::internal {
 void PrepareCudaTracking() {
   SetOutputVariables("HBMPROF_CUDA_OUTPUT", "HBMPROF_CUDA_INTERVAL");
   StartTorchBlocks();
+  StartTensorflowBlocks();
 }
 
 void CudaTrackingStarts() {
   // If the program used the profiler before the driver, the profiler's exit handler would run after the driver's.
   WriteOutputBeforeOlderExitHandlers();
   StartThreads();
-  AddTorchWarningsToSnapshots();
+  ProfilerAccess::ImplOf(Profiler::Default()).SetSnapshotFinisher([](Snapshot* snapshot) {
+    AddTorchWarnings(snapshot);
+    AddTensorflowWarnings(snapshot);
+  });
 }
 
 void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller) {

@@ -14,7 +14,7 @@
 #include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/base/references.h"
-#include "src/inject/torch_hook.h"
+#include "src/inject/report_hooks.h"
 
 extern "C" {
 // dynamic_linker.cc

@@ -26,6 +26,9 @@ enum class DriverBlock : uint8_t {
 DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
                               std::optional<DeviceId>* device);
 
+// Returns whether `address` lies in a segment of the driver's memory, as RecordDriverBlock makes them. Thread-safe.
+bool IsDriverSegment(uint64_t address);
+
 // Frees all blocks of `allocator` on `device`. Segments stay. Thread-safe.
 void EndDriverBlocks(DeviceId device, AllocatorId allocator);
 

@@ -513,6 +513,11 @@ DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t b
                                                                                            : DriverBlock::kDropped;
 }
 
+bool IsDriverSegment(uint64_t address) {
+  const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
+  return memory.has_value() && memory->is_segment();
+}
+
 void EndDriverBlocks(DeviceId device, AllocatorId allocator) { Impl().EndBlocks(device, allocator); }
 
 }  // namespace hbmprof::internal

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,10 +18,9 @@
 #include "hbmprof/profiler.h"
 #include "src/base/completes.h"
 #include "src/capture/capture.h"
-#include "src/core/injected.h"
-#include "src/core/profiler_impl.h"
 #include "src/inject/driver_blocks.h"
-#include "src/inject/torch_hook.h"
+#include "src/inject/frameworks.h"
+#include "src/inject/report_hooks.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -71,17 +71,7 @@ std::atomic<bool> has_unknown_device{false};
   });
 }
 
-// The label of PyTorch's blocks and segments; none if the host has no memory for it.
-AllocatorId TorchAllocator() {
-  static std::atomic<int> known{-1};
-  int allocator = known.load(std::memory_order_relaxed);
-  if (allocator < 0) {
-    const auto find = [&] { allocator = static_cast<int>(Profiler::Default().Allocator("pytorch")); };
-    if (!Completes(find)) return AllocatorId{};
-    known.store(allocator, std::memory_order_relaxed);
-  }
-  return AllocatorId{static_cast<uint8_t>(allocator)};
-}
+FrameworkLabel label("pytorch");
 
 // From now on the reports of the device are not used, and its blocks are not shown.
 void Refuse(Device& device, State reason, int64_t reported = 0, int64_t counted = 0) {
@@ -89,37 +79,33 @@ void Refuse(Device& device, State reason, int64_t reported = 0, int64_t counted 
   device.counted.store(counted, std::memory_order_relaxed);
   device.state.store(reason, std::memory_order_release);
   const int id = device.id.load(std::memory_order_relaxed);
-  if (id >= 0) EndDriverBlocks(DeviceId(id), TorchAllocator());
+  if (id >= 0) EndDriverBlocks(DeviceId(id), label.Get());
 }
 
 // --- Failures of the driver's calls that PyTorch repeats. ---
 
 // The failure of the thread's last call, until PyTorch reports its out-of-memory error or allocates.
 struct LeftFailure {
-  bool is_left = false;
+  enum class State : uint8_t {
+    kNone,
+    kLeft,      // not reported yet: PyTorch may succeed when it tries again
+    kReported,  // reported when the call failed, because it is not known that PyTorch made it
+  };
+  State state = State::kNone;
   std::string_view call;
   std::optional<size_t> bytes;
   char device[32] = {};
 };
 thread_local LeftFailure left_failure __attribute__((tls_model("initial-exec")));
 
-std::string_view FileName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-
-// Call IsTorchCall for the file of each frame of a stack, innermost frame first, until the result is not kUndecided.
-// The result is kYes if PyTorch's caching allocator has called the driver, and kNo if other code has.
-enum class TorchCall : uint8_t { kYes, kNo, kUndecided };
-TorchCall IsTorchCall(std::string_view file) {
-  if (file.rfind("libc10_cuda.so", 0) == 0) return TorchCall::kYes;
-  const bool is_cuda = file.rfind("libcuda.so", 0) == 0 || file.rfind("libcudart.so", 0) == 0;
-  return is_cuda ? TorchCall::kUndecided : TorchCall::kNo;
-}
+constexpr char kLibrary[] = "libc10_cuda.so";
 
 bool IsCacheOff() { return secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr; }
 
 void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t bytes) {
   std::optional<DeviceId> id;
   if (const int known = device.id.load(std::memory_order_relaxed); known >= 0) id = DeviceId(known);
-  const DriverBlock block = RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), TorchAllocator(), &id);
+  const DriverBlock block = RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &id);
   if (id.has_value()) device.id.store(static_cast<int>(*id), std::memory_order_relaxed);
   switch (block) {
     case DriverBlock::kRecorded:
@@ -163,7 +149,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   if (reported != counted) return Refuse(device, State::kOtherTotal, reported, counted);
   if (reserved < reported) return Refuse(device, State::kMoreThanTotal, reserved, reported);
   if (bytes > 0) {
-    left_failure.is_left = false;
+    left_failure.state = LeftFailure::State::kNone;
     HandedOut(device, caller, address, bytes);
   }
   if (bytes < 0) TakenBack(device, address, -bytes);
@@ -179,33 +165,48 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
   device.allocated.store(static_cast<int64_t>(total_allocated), std::memory_order_relaxed);
   device.reserved.store(static_cast<int64_t>(total_reserved), std::memory_order_relaxed);
   device.failures.fetch_add(1, std::memory_order_release);
+  // Default() throws if the host has no memory for the profiler.
+  if (!is_started.load(std::memory_order_acquire) || !Completes([] { Profiler::Default(); })) return;
   LeftFailure& failure = left_failure;
-  if (!std::exchange(failure.is_left, false)) return;
-  ReportOutOfMemory({failure.call, failure.bytes, failure.device, MemorySpace::kDevice});
+  switch (std::exchange(failure.state, LeftFailure::State::kNone)) {
+    case LeftFailure::State::kLeft:
+      ReportOutOfMemory({failure.call, failure.bytes, failure.device, MemorySpace::kDevice});
+      return;
+    case LeftFailure::State::kNone: {
+      // No call of the driver has failed: the limit that the program has set for PyTorch is reached.
+      char name[16];
+      std::snprintf(name, sizeof(name), "GPU:%d", torch_device.index);
+      ReportOutOfMemory({"CUDACachingAllocator", static_cast<size_t>(bytes), name, MemorySpace::kDevice});
+      return;
+    }
+    case LeftFailure::State::kReported:
+      return;
+  }
 }
 
 bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) {
-  // Without a report of a block, it is not known that PyTorch calls the functions of torch_hook.h.
+  // Without a report of a block, it is not known that PyTorch calls the functions of report_hooks.h.
   const bool may_be_torch = has_report.load(std::memory_order_relaxed) && !IsCacheOff() &&
                             failure.space == MemorySpace::kDevice &&
                             failure.device.size() < sizeof(LeftFailure::device);
+  LeftFailure& left = left_failure;
+  left.state = LeftFailure::State::kReported;
   if (!may_be_torch) return false;
   static const StackCapture capture(Unwinder::kAuto);
   constexpr int kFrames = 16;
   uintptr_t buffer[kFrames];
   const CapturedStack stack = capture.Capture(caller, buffer, kFrames);
-  TorchCall call = TorchCall::kUndecided;
-  for (int i = 0; i < stack.depth && call == TorchCall::kUndecided; ++i) {
+  CallFrom call = CallFrom::kUndecided;
+  for (int i = 0; i < stack.depth && call == CallFrom::kUndecided; ++i) {
     dl_find_object object;
     const bool found = _dl_find_object(reinterpret_cast<void*>(stack.pcs[i] - 1), &object) == 0;
-    call = IsTorchCall(found ? FileName(object.dlfo_link_map->l_name) : std::string_view());
+    call = IsCallFrom(kLibrary, found ? FileName(object.dlfo_link_map->l_name) : std::string_view());
   }
-  if (call != TorchCall::kYes) return false;
-  LeftFailure& left = left_failure;
+  if (call != CallFrom::kYes) return false;
   left.call = failure.call;
   left.bytes = failure.bytes;
   left.device[failure.device.copy(left.device, sizeof(left.device) - 1)] = '\0';
-  left.is_left = true;
+  left.state = LeftFailure::State::kLeft;
   return true;
 }
 
@@ -237,31 +238,9 @@ std::string WhyNotShown(const Device& device) {
   return "";
 }
 
-// Whether the innermost frame outside of the CUDA runtime and driver is in libc10_cuda.so.
-bool IsCalledByTorch(const Snapshot& snapshot, const Snapshot::Stack& stack) {
-  for (const uint64_t address : stack.return_addresses) {
-    std::string_view file;
-    for (const Snapshot::Module& module : snapshot.modules) {
-      if (address > module.start && address <= module.limit) file = FileName(module.path);
-    }
-    if (const TorchCall call = IsTorchCall(file); call != TorchCall::kUndecided) return call == TorchCall::kYes;
-  }
-  return false;
-}
+}  // namespace
 
-// Whether PyTorch's caching allocator has allocated segments without a report. Stream-ordered memory does not belong to
-// this allocator, and PyTorch does not report memory that it does not cache.
-bool HasUnreportedSegments(const Snapshot& snapshot) {
-  if (has_report.load(std::memory_order_relaxed) || IsCacheOff()) return false;
-  for (const Snapshot::Sample& sample : snapshot.samples) {
-    const bool is_segment = (sample.kind == MemoryKind::kDevice || sample.kind == MemoryKind::kVmm) &&
-                            snapshot.allocators[sample.allocator] != "cudaMallocAsync";
-    if (is_segment && sample.alloc_objects > 0 && IsCalledByTorch(snapshot, snapshot.stacks[sample.stack])) return true;
-  }
-  return false;
-}
-
-void AddWarnings(Snapshot* snapshot) {
+void AddTorchWarnings(Snapshot* snapshot) {
   std::vector<std::string>& warnings = snapshot->warnings;
   for (int i = 0; i < kMaxTorchDevices; ++i) {
     const Device& device = devices[i];
@@ -279,13 +258,10 @@ void AddWarnings(Snapshot* snapshot) {
   if (has_unknown_device.load(std::memory_order_relaxed)) {
     warnings.push_back("PyTorch's blocks are not shown on a device whose number is not from 0 to 63");
   }
-  if (HasUnreportedSegments(*snapshot)) {
+  // PyTorch does not report memory that it does not cache.
+  if (!has_report.load(std::memory_order_relaxed) && !IsCacheOff() && HasSegmentsFrom(kLibrary, *snapshot)) {
     warnings.push_back("PyTorch's blocks are not shown, only its segments: it reports none");
   }
 }
-
-}  // namespace
-
-void AddTorchWarningsToSnapshots() { ProfilerAccess::ImplOf(Profiler::Default()).SetSnapshotFinisher(&AddWarnings); }
 
 }  // namespace hbmprof::internal

@@ -1,4 +1,4 @@
-// PyTorch's blocks in the profile: the allocations that its caching allocator reports (torch_hook.h) become blocks of
+// PyTorch's blocks in the profile: the allocations that its caching allocator reports (report_hooks.h) become blocks of
 // the driver's memory. The reports are compared with PyTorch's own total. If they do not agree for a device, only the
 // driver's memory of that device is shown, and a warning in each snapshot says why.
 #ifndef HBMPROF_SRC_INJECT_TORCH_BLOCKS_H_
@@ -6,6 +6,7 @@
 
 #include "hbmprof/caller.h"
 #include "hbmprof/out_of_memory.h"
+#include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
 
@@ -13,9 +14,9 @@ namespace hbmprof::internal {
 // only after such a call.
 void StartTorchBlocks();
 
-// Call it after the profiler was made. Its snapshots then get a warning for each device whose blocks are not shown, and
-// a warning if PyTorch allocates memory but reports nothing.
-void AddTorchWarningsToSnapshots();
+// Adds a warning for each device whose blocks are not shown, a warning if PyTorch allocates memory but reports nothing,
+// and one for PyTorch's out-of-memory errors.
+void AddTorchWarnings(Snapshot* snapshot);
 
 // Call it after a call of the driver, made by `caller`, has failed because there was no memory. Returns true if
 // PyTorch's caching allocator has made the call: then it frees its cached blocks and tries again, and the failure is

@@ -187,7 +187,8 @@ struct Program {
   bool dynamic_symbols = false;
   bool debug = false;
   bool unwind_tables = false;
-  bool reports_torch_blocks = false;
+  // Framework::report of the frameworks whose report the library calls so that the call can be replaced.
+  std::vector<std::string_view> reports;
   std::vector<std::string> needed;
   int functions = 0;
   int frame_pointer_functions = 0;
@@ -269,18 +270,38 @@ void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std
   }
 }
 
-// The function that PyTorch's caching allocator calls to report its blocks.
-constexpr char kTorchReport[] = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
+// A framework whose allocator calls the function `report` for each block. The call is in `library`.
+struct Framework {
+  const char* name;
+  const char* library;  // how the file name begins
+  const char* report;
+  const char* allocator;
+};
+constexpr Framework kFrameworks[] = {
+    {"PyTorch", "libc10_cuda.so", "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", "its caching allocator"},
+    {"TensorFlow", "libtensorflow_framework.so",
+     "_ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll", "its BFC allocator"},
+};
 
-bool Imports(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, const char* function) {
+// Finds the reports to which a section of relocations refers: those of other libraries, and those of this library that
+// it calls through its procedure linkage table.
+void FindReports(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, Program& program) {
   Elf_Data* data = elf_getdata(section, nullptr);
+  Elf_Scn* symbols = elf_getscn(elf, header.sh_link);
+  GElf_Shdr symbols_header;
+  if (symbols == nullptr || gelf_getshdr(symbols, &symbols_header) == nullptr) return;
+  Elf_Data* symbols_data = elf_getdata(symbols, nullptr);
   for (size_t i = 0; data != nullptr && header.sh_entsize != 0 && i < header.sh_size / header.sh_entsize; ++i) {
+    GElf_Rela entry;
     GElf_Sym symbol;
-    if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr || symbol.st_shndx != SHN_UNDEF) continue;
-    const char* name = elf_strptr(elf, header.sh_link, symbol.st_name);
-    if (name != nullptr && std::strcmp(name, function) == 0) return true;
+    if (gelf_getrela(data, static_cast<int>(i), &entry) == nullptr || GELF_R_SYM(entry.r_info) == 0) continue;
+    if (gelf_getsym(symbols_data, static_cast<int>(GELF_R_SYM(entry.r_info)), &symbol) == nullptr) continue;
+    if (symbol.st_shndx != SHN_UNDEF && GELF_R_TYPE(entry.r_info) != R_X86_64_JUMP_SLOT) continue;
+    const char* name = elf_strptr(elf, symbols_header.sh_link, symbol.st_name);
+    for (const Framework& framework : kFrameworks) {
+      if (name != nullptr && std::strcmp(name, framework.report) == 0) program.reports.push_back(framework.report);
+    }
   }
-  return false;
 }
 
 Program Examine(std::string_view bytes) {
@@ -313,8 +334,8 @@ Program Examine(std::string_view bytes) {
     if (info.sh_type == SHT_DYNSYM) {
       program.dynamic_symbols = true;
       FindPython(elf, section, info, bytes, program);
-      program.reports_torch_blocks = Imports(elf, section, info, kTorchReport);
     }
+    if (info.sh_type == SHT_RELA) FindReports(elf, section, info, program);
     if (info.sh_type != SHT_DYNAMIC || info.sh_entsize == 0) continue;
     Elf_Data* data = elf_getdata(section, nullptr);
     for (size_t i = 0; data != nullptr && i < info.sh_size / info.sh_entsize; ++i) {
@@ -351,23 +372,24 @@ std::string NeededLike(const Program& program, const std::string& start) {
   return "";
 }
 
-constexpr char kTorchLibrary[] = "libc10_cuda.so";
-
-void TorchLibrary(const std::string& path, Findings& findings) {
+void FrameworkLibrary(const Framework& framework, const std::string& path, Findings& findings) {
   const absl::StatusOr<std::string> bytes = ReadFile(path);
-  if (!bytes.ok()) {
-    findings.Problem("PyTorch", std::string(bytes.status().message()));
-  } else if (Examine(*bytes).reports_torch_blocks) {
-    findings.Say("PyTorch", Cat(path, " reports the blocks of its caching allocator: they are shown"));
+  if (!bytes.ok()) return findings.Problem(framework.name, std::string(bytes.status().message()));
+  const std::vector<std::string_view> reports = Examine(*bytes).reports;
+  if (std::find(reports.begin(), reports.end(), framework.report) != reports.end()) {
+    findings.Say(framework.name, Cat(path, " reports the blocks of ", framework.allocator, ": they are shown"));
   } else {
-    findings.Problem("PyTorch", Cat(path, " reports no blocks of its caching allocator: only its segments are shown"));
+    findings.Problem(framework.name,
+                     Cat(path, " reports no blocks of ", framework.allocator, ": only its segments are shown"));
   }
 }
 
 // `library` is the path of the injected library, or empty if it cannot be used.
 void Target(const std::string& command, const std::string& library, Findings& findings, int depth = 0) {
-  if (std::filesystem::path(command).filename().string().rfind(kTorchLibrary, 0) == 0) {
-    return TorchLibrary(command, findings);
+  for (const Framework& framework : kFrameworks) {
+    if (std::filesystem::path(command).filename().string().rfind(framework.library, 0) == 0) {
+      return FrameworkLibrary(framework, command, findings);
+    }
   }
   const absl::StatusOr<std::string> path = FindProgram(command);
   if (!path.ok()) {
@@ -414,8 +436,10 @@ void Target(const std::string& command, const std::string& library, Findings& fi
                        : !driver.empty()
                            ? "the driver, linked: tracked"
                            : "the program itself does not use it; CUDA calls of its libraries are also tracked");
-  if (!NeededLike(program, kTorchLibrary).empty()) {
-    findings.Say("PyTorch", "linked: `hbmprof doctor -- PATH/libc10_cuda.so` reports whether its blocks are shown");
+  for (const Framework& framework : kFrameworks) {
+    if (NeededLike(program, framework.library).empty()) continue;
+    findings.Say(framework.name,
+                 Cat("linked: `hbmprof doctor -- PATH/", framework.library, "` reports whether its blocks are shown"));
   }
   Python(program, findings);
   if (program.functions > 0) {

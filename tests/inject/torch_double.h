@@ -1,5 +1,4 @@
-// A double of PyTorch's two libraries with the reports that a test needs: libc10.so, which receives the reports, and
-// libc10_cuda.so, which allocates.
+// The functions of PyTorch's libc10.so that libc10_cuda.so calls.
 #ifndef HBMPROF_TESTS_INJECT_TORCH_DOUBLE_H_
 #define HBMPROF_TESTS_INJECT_TORCH_DOUBLE_H_
 
@@ -16,13 +15,5 @@ void reportMemoryUsageToProfiler(void* ptr, int64_t size, size_t allocated, size
 void reportOutOfMemoryToProfiler(int64_t size, size_t allocated, size_t reserved, Device device);
 
 }  // namespace c10
-
-extern "C" {
-// Reports that the real functions have got, with the right arguments.
-int torch_double_reports();
-// Allocates a segment of 20 MiB, reports three blocks of 1 MiB in it, and then what `lie` says. Returns how many
-// reports it has made.
-int torch_double_allocate(const char* lie);
-}
 
 #endif  // HBMPROF_TESTS_INJECT_TORCH_DOUBLE_H_

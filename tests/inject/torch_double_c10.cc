@@ -1,3 +1,4 @@
+#include "tests/inject/double.h"
 #include "tests/inject/torch_double.h"
 
 namespace {
@@ -12,4 +13,4 @@ void c10::reportMemoryUsageToProfiler(void* ptr, int64_t size, size_t, size_t re
 void c10::reportOutOfMemoryToProfiler(int64_t size, size_t allocated, size_t reserved, Device device) {
   if (size == 4711 && allocated == 815 && reserved == 42 && device.index == 0) ++reports;
 }
-int torch_double_reports() { return reports; }
+int double_reports() { return reports; }

@@ -1,26 +1,15 @@
 #include <string_view>
 
-#include "tests/inject/driver_calls.h"
+#include "tests/inject/double.h"
 #include "tests/inject/torch_double.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types and calls
 
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
 constexpr int8_t kCuda = 1;
 
 int reports = 0;
-
-CUdeviceptr Segment(int device) {
-  Handle context = nullptr;
-  cuInit(0);
-  cuDevicePrimaryCtxRetain(&context, device);
-  cuCtxSetCurrent(context);
-  CUdeviceptr segment = 0;
-  cuMemAlloc_v2(&segment, 20 * kMiB);
-  return segment;
-}
 
 void Report(CUdeviceptr address, int64_t bytes, size_t allocated, size_t reserved, int8_t index = 0,
             int8_t type = kCuda) {
@@ -30,10 +19,10 @@ void Report(CUdeviceptr address, int64_t bytes, size_t allocated, size_t reserve
 
 }  // namespace
 
-int torch_double_allocate(const char* lie_name) {
+int double_allocate(const char* lie_name) {
   const std::string_view lie = lie_name;
-  const CUdeviceptr other = Segment(1);
-  const CUdeviceptr segment = Segment(0);
+  const CUdeviceptr other = DoubleSegment(1);
+  const CUdeviceptr segment = DoubleSegment(0);
   const auto bytes = static_cast<int64_t>(kMiB);
   const auto block = [&](size_t number) { return segment + number * kMiB; };
   if (lie == "silence") return reports;

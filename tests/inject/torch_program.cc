@@ -16,27 +16,17 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <random>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
+#include "tests/inject/framework_pool.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 namespace {
 
-constexpr size_t kMiB = 1 << 20;
-
-void Require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "does not hold: %s (%s)\n", what, dlerror());
-  std::_Exit(1);
-}
-#define REQUIRE(condition) Require(static_cast<bool>(condition), #condition)
-
 // The library, and what it defines.
-class Torch {
+class Torch final : public Pool {
  public:
   explicit Torch(const char* path) {
     const bool is_deep = std::getenv("DEEP_BIND") != nullptr;
@@ -60,16 +50,22 @@ class Torch {
     alloc_ = Call<void*(void*, size_t)>(native + "9raw_allocE");
     free_ = Call<void(void*, void*)>(native + "10raw_deleteE");
     stats_ = Call<void(void*, void*, int)>(native + "14getDeviceStatsE");
+    limit_ = Call<void(void*, double, int)>(native + "17setMemoryFractionE");
     empty_ = Call<void(void*, uint64_t, uint64_t)>(native + "10emptyCacheE");
     REQUIRE(alloc_ != nullptr && free_ != nullptr && stats_ != nullptr && empty_ != nullptr);
     set_device_ = reinterpret_cast<int (*)(int)>(dlsym(library_, "cudaSetDevice"));
     REQUIRE(set_device_ != nullptr);
   }
 
-  void* Allocate(size_t bytes) const { return alloc_(allocator_, bytes); }
-  void Free(void* block) const { free_(allocator_, block); }
+  void* Allocate(size_t bytes) const override { return alloc_(allocator_, bytes); }
+  void Free(void* block) const override { free_(allocator_, block); }
   void EmptyCache() const { empty_(allocator_, 0, 0); }
-  void SetDevice(int device) const { REQUIRE(set_device_(device) == 0); }
+  // PyTorch may allocate this part of the memory of device 0.
+  void SetLimit(double fraction) const {
+    REQUIRE(limit_ != nullptr);
+    limit_(allocator_, fraction, 0);
+  }
+  void SetDevice(int device) const override { REQUIRE(set_device_(device) == 0); }
 
   // What the allocator and the driver say of each device.
   void PrintTotals() const {
@@ -115,63 +111,10 @@ class Torch {
   void* (*alloc_)(void*, size_t) = nullptr;
   void (*free_)(void*, void*) = nullptr;
   void (*stats_)(void*, void*, int) = nullptr;
+  void (*limit_)(void*, double, int) = nullptr;
   void (*empty_)(void*, uint64_t, uint64_t) = nullptr;
   int (*set_device_)(int) = nullptr;
 };
-
-// The user's functions.
-extern "C" {
-[[gnu::noinline]] void* load_weights(const Torch& torch, size_t bytes) { return torch.Allocate(bytes); }
-[[gnu::noinline]] void* make_activation(const Torch& torch, size_t bytes) { return torch.Allocate(bytes); }
-[[gnu::noinline]] void* grow_kv_cache(const Torch& torch, size_t bytes) { return torch.Allocate(bytes); }
-[[gnu::noinline]] void* take_workspace(const Torch& torch, size_t bytes) { return torch.Allocate(bytes); }
-[[gnu::noinline]] void* copy_input(const Torch& torch, size_t bytes) { return torch.Allocate(bytes); }
-}
-
-using Allocate = void*(const Torch&, size_t);
-constexpr Allocate* kFunctions[] = {&load_weights, &make_activation, &grow_kv_cache, &take_workspace, &copy_input};
-
-// So many random operations; what is live at the end stays.
-void Operate(const Torch& torch, unsigned seed, int operations, int devices) {
-  std::mt19937 random(seed);
-  std::vector<std::pair<void*, int>> live;
-  for (int i = 0; i < operations; ++i) {
-    const size_t wanted = live.size() < 24 ? 60 : 40;
-    if (live.empty() || random() % 100 < wanted) {
-      const int device = static_cast<int>(random() % static_cast<unsigned>(devices));
-      torch.SetDevice(device);
-      const size_t bytes = random() % 16 == 0 ? random() % (6 * kMiB) + 1 : random() % 100000 + 1;
-      live.push_back({kFunctions[random() % 5](torch, bytes), device});
-    } else {
-      const size_t i_freed = random() % live.size();
-      torch.SetDevice(live[i_freed].second);
-      torch.Free(live[i_freed].first);
-      live[i_freed] = live.back();
-      live.pop_back();
-    }
-  }
-}
-
-void Random(const Torch& torch, int devices) {
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < 4; ++i) threads.emplace_back([&torch, i, devices] { Operate(torch, i, 25000, devices); });
-  for (std::thread& thread : threads) thread.join();
-}
-
-// Each function allocates and frees; with `leaks`, one keeps three of its blocks.
-void Serve(const Torch& torch, bool leaks) {
-  std::vector<void*> weights;
-  for (int i = 0; i < 4; ++i) weights.push_back(load_weights(torch, 3 * kMiB));
-  for (int request = 0; request < 30; ++request) {
-    std::vector<void*> blocks;
-    for (Allocate* const allocate : kFunctions) {
-      if (allocate != &grow_kv_cache) blocks.push_back(allocate(torch, (request % 4 + 1) * 64 * 1024));
-    }
-    void* const page = grow_kv_cache(torch, 128 * 1024);
-    if (!leaks || request % 10 != 0) blocks.push_back(page);
-    for (void* const block : blocks) torch.Free(block);
-  }
-}
 
 // Needs the memory that the allocator has cached: the driver refuses first, and the allocator frees it and tries again.
 void Retry(const Torch& torch) {
@@ -217,6 +160,10 @@ extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, c
   if (name == "serve") Serve(torch, false);
   if (name == "leak") Serve(torch, true);
   if (name == "run_out") RunOut(torch);
+  if (name == "limit") {
+    torch.SetLimit(0.25);
+    RunOut(torch);
+  }
   if (name == "retry") Retry(torch);
   if (name == "retry_and_run_out") {
     Retry(torch);

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/inject/framework_tests.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
@@ -14,6 +15,10 @@
 namespace {
 
 using ::hbmprof_test::CommandResult;
+using ::hbmprof_test::ExpectLeakOfKvCache;
+using ::hbmprof_test::ExpectNoWarning;
+using ::hbmprof_test::IsBlockOf;
+using ::hbmprof_test::IsFromUser;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::RunCommand;
@@ -41,10 +46,7 @@ Totals TotalsOf(const CommandResult& run, int device) {
   return totals;
 }
 
-bool IsBlock(const ProfileView::Sample& sample) {
-  const auto allocator = sample.labels.find("allocator");
-  return allocator != sample.labels.end() && allocator->second == "pytorch" && sample.labels.at("kind") == "device";
-}
+bool IsBlock(const ProfileView::Sample& sample) { return IsBlockOf("pytorch", sample); }
 
 // The profile says what the allocator and the driver say of the device.
 void ExpectTotals(const ProfileView& view, const Totals& totals, int device) {
@@ -59,13 +61,6 @@ void ExpectTotals(const ProfileView& view, const Totals& totals, int device) {
   EXPECT_EQ(view.SumWhere("inuse_space", "device", name), totals.driver);
   EXPECT_EQ(view.Comment("device " + name, "pool"), std::to_string(totals.reserved));
   EXPECT_EQ(view.Comment("device " + name, "reserved"), std::to_string(totals.reserved - totals.allocated));
-}
-
-void ExpectNoWarning(const ProfileView& view) {
-  EXPECT_THAT(view.comments, Not(Contains(HasSubstr("warning"))));
-  for (const char* key : {"foreign_frees", "replaced_records", "dropped_records", "truncated_stacks"}) {
-    EXPECT_EQ(view.Comment("tracker", key), "0") << key;
-  }
 }
 
 class TorchReleaseTest : public ::testing::TestWithParam<std::string> {
@@ -104,9 +99,7 @@ TEST_P(TorchReleaseTest, RandomOperationsOnFourThreadsAreAccountedToTheByte) {
   ExpectNoWarning(view);
   EXPECT_GT(view.Sum("alloc_objects", &IsBlock), 50000);
   for (const ProfileView::Sample& sample : view.samples) {
-    const bool is_users = sample.Has("load_weights") || sample.Has("make_activation") || sample.Has("grow_kv_cache") ||
-                          sample.Has("take_workspace") || sample.Has("copy_input");
-    EXPECT_TRUE(is_users || !IsBlock(sample));
+    EXPECT_TRUE(IsFromUser(sample) || !IsBlock(sample));
     EXPECT_FALSE(sample.Has("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"));
   }
 }
@@ -210,6 +203,15 @@ TEST_P(TorchReleaseTest, RunningOutOfMemoryIsAWarning) {
   EXPECT_THAT(text, HasSubstr(std::to_string(32 * kMiB)));
 }
 
+TEST_P(TorchReleaseTest, LimitOfPyTorchIsReported) {
+  const CommandResult run = Run("limit");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("out of memory after 8"));
+  EXPECT_THAT(run.err, HasSubstr("hbmprof: out of memory on GPU:0: CUDACachingAllocator of 32.00 MiB failed\n"));
+  EXPECT_THAT(run.err, HasSubstr("a limit of the allocator or of the process refused the request"));
+  ExpectTotals(View(), TotalsOf(run, 0), 0);
+}
+
 TEST_P(TorchReleaseTest, FailureIsReportedOnlyIfTheRetryFailsToo) {
   for (const char* setting : {"", "expandable_segments:True"}) {
     SCOPED_TRACE(setting);
@@ -240,15 +242,7 @@ TEST_P(TorchReleaseTest, DiffNamesTheLeakingFunctionFirstWithItsBytes) {
   std::filesystem::rename(output_, before);
   ASSERT_EQ(Run("leak").exit_code, 0);
   std::filesystem::rename(output_, after);
-  const CommandResult diff =
-      RunCommand({HBMPROF_TOOL, "diff", "--exact", "--cum", "-w", "kind=device", "-n", "0", before, after});
-  EXPECT_EQ(diff.exit_code, 0) << diff.err;
-  EXPECT_THAT(diff.out, HasSubstr("inuse_space: +393216 B"));
-  EXPECT_THAT(diff.out,
-              ::testing::ContainsRegex("\n +0 B +0.00% +\\+393216 B +[0-9.]+% +0 B +393216 B +grow_kv_cache "));
-  for (const char* function : {"load_weights", "make_activation", "take_workspace", "copy_input"}) {
-    EXPECT_THAT(diff.out, Not(HasSubstr(function))) << "has not changed";
-  }
+  ExpectLeakOfKvCache(HBMPROF_TOOL, before, after);
 }
 
 TEST_P(TorchReleaseTest, DiffNamesTheLeakingPythonFunctionFirstWithItsBytes) {
@@ -295,9 +289,13 @@ ProfileView RunDouble(const std::string& lie, std::vector<std::string> environme
   environment.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
   environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER);
   environment.push_back("HBMPROF_CUDA_OUTPUT=" + output);
-  const CommandResult run = RunCommand({HBMPROF_TORCH_DOUBLE_PROGRAM, lie}, environment, {"", 120});
+  const CommandResult run = RunCommand({HBMPROF_DOUBLE_PROGRAM, "libc10_cuda.so", lie}, environment, {"", 120});
   EXPECT_EQ(run.exit_code, 0) << "PyTorch's own profiler gets each report: " << run.out;
-  EXPECT_EQ(run.err, "");
+  if (lie == "out of memory") {
+    EXPECT_THAT(run.err, HasSubstr("hbmprof: out of memory on GPU:0: CUDACachingAllocator of 4.60 KiB failed\n"));
+  } else {
+    EXPECT_EQ(run.err, "");
+  }
   return ViewProfile(output);
 }
 
@@ -336,7 +334,7 @@ TEST(TorchDoubleTest, ReportsThatAgreeAreBlocks) {
 
 TEST(TorchDoubleTest, RealFunctionIsFoundAgainAfterItsLibraryWasLoadedAgain) {
   const CommandResult run = RunCommand(
-      {HBMPROF_TORCH_DOUBLE_PROGRAM, "", HBMPROF_TORCH_DOUBLE},
+      {HBMPROF_DOUBLE_PROGRAM, HBMPROF_TORCH_DOUBLE, "", "twice"},
       {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "made 4 got 4\nmade 4 got 4\n");
@@ -363,7 +361,7 @@ TEST(TorchDoubleTest, OutOfMemoryIsAWarning) {
 TEST(TorchDoubleTest, RunAndCheckSayWhyBlocksAreNotShown) {
   const std::string folder = NewDirectory();
   const CommandResult run = RunCommand({HBMPROF_TOOL, "run", "--library", HBMPROF_INJECTED, "--output", folder, "--",
-                                        HBMPROF_TORCH_DOUBLE_PROGRAM, "live twice"},
+                                        HBMPROF_DOUBLE_PROGRAM, "libc10_cuda.so", "live twice"},
                                        {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_THAT(run.err,
@@ -394,7 +392,7 @@ TEST(TorchDoubleTest, DoctorSaysWhetherTheLibraryReportsBlocks) {
 
 TEST(TorchDoubleTest, NothingIsRecordedWhenRecordingIsOff) {
   const CommandResult run = RunCommand(
-      {HBMPROF_TORCH_DOUBLE_PROGRAM, ""},
+      {HBMPROF_DOUBLE_PROGRAM, "libc10_cuda.so", ""},
       {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER, "HBMPROF=0"},
       {"", 120});
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Reads libc10.so, libc10_cuda.so and _memory_viz.py of PyTorch releases from PyPI's wheels, for the tests that run them.
+"""Reads libraries of PyTorch and TensorFlow releases from PyPI's wheels, for the tests that run them.
 
-usage: scripts/torch_libraries.py FOLDER RELEASE[+headers]...
+usage: scripts/framework_libraries.py PACKAGE FOLDER RELEASE[+headers]...
 
-Writes these three files to FOLDER/RELEASE, and with +headers the headers of these libraries to
-FOLDER/RELEASE/include. Does not read again what is there. "newest" is the newest release that pip finds. The wheels
-have 500 to 900 MB, the three files and the headers 4 MB: only those are read, by HTTP range requests. pip finds the
-wheels, so its configuration says where from. Exits 1 if a release could not be read; the last line says why.
+PACKAGE torch: writes libc10.so, libc10_cuda.so and _memory_viz.py to FOLDER/RELEASE, and with +headers the headers of
+these libraries to FOLDER/RELEASE/include. PACKAGE tensorflow-cpu: writes libtensorflow_framework.so.2. Does not read
+again what is there. "newest" is the newest release that pip finds. The wheels have 200 to 900 MB; only the parts with
+these files are read, by HTTP range requests: 4 MB for torch, 15 to 20 MB for tensorflow-cpu. pip finds the wheels, so
+its configuration says where from. Exits 1 if a release could not be read; the last line says why.
 
-The libraries look for a CUDA runtime in FOLDER/../nvidia (their RPATH) before LD_LIBRARY_PATH: there must be none if a
-double of the runtime is to be used.
+PyTorch's libraries look for a CUDA runtime in FOLDER/../nvidia (their RPATH) before LD_LIBRARY_PATH: there must be none
+if a double of the runtime is to be used.
 """
 import io
 import json
@@ -20,17 +21,18 @@ import sys
 import urllib.request
 import zipfile
 
-FILES = ("torch/lib/libc10.so", "torch/lib/libc10_cuda.so", "torch/cuda/_memory_viz.py")
+FILES = {"torch": ("torch/lib/libc10.so", "torch/lib/libc10_cuda.so", "torch/cuda/_memory_viz.py"),
+         "tensorflow-cpu": ("tensorflow/libtensorflow_framework.so.2",)}
 HEADERS = ("torch/include/c10/", "torch/include/torch/headeronly/")
 # The libraries have no Python in them: any CPython's wheel serves.
 WHEEL = ["--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"]
-PLATFORMS = ("manylinux1_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64")
+PLATFORMS = ("manylinux1_x86_64", "manylinux2014_x86_64", "manylinux_2_27_x86_64", "manylinux_2_28_x86_64")
 
 
-def wheel_url(release):
+def wheel_url(package, release):
     """Returns the URL of the release's wheel. Downloads nothing but the package's metadata."""
     platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
-    requirement = "torch" if release == "newest" else f"torch=={release}"
+    requirement = package if release == "newest" else f"{package}=={release}"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps",
                "--only-binary=:all:", "--target", "nowhere", "--report", "-", *WHEEL, *platforms, requirement]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -40,9 +42,9 @@ def wheel_url(release):
 
 
 class RemoteFile(io.RawIOBase):
-    """A file behind a URL, read by range requests of at least CHUNK bytes."""
+    """A file behind a URL, read by range requests of CHUNK bytes."""
 
-    CHUNK = 1 << 18
+    CHUNK = 1 << 20
 
     def __init__(self, url):
         self.url = url
@@ -83,9 +85,9 @@ class RemoteFile(io.RawIOBase):
         return len(part)
 
 
-def files_of(wheel):
-    """Yields the three files: a path below the release's folder, and the contents."""
-    for file in FILES:
+def files_of(package, wheel):
+    """Yields the package's files: a path below the release's folder, and the contents."""
+    for file in FILES[package]:
         yield pathlib.Path(file).name, wheel.read(file)
 
 
@@ -106,31 +108,32 @@ def write(folder, files):
     new.rename(folder)
 
 
-def read_release(folder, with_headers):
+def read_release(package, folder, with_headers):
     """Writes what is missing of the release to `folder`."""
     include = folder / "include"
-    is_complete = all((folder / pathlib.Path(file).name).exists() for file in FILES)
+    is_complete = all((folder / pathlib.Path(file).name).exists() for file in FILES[package])
     if is_complete and (include.exists() or not with_headers):
         return
-    with zipfile.ZipFile(io.BufferedReader(RemoteFile(wheel_url(folder.name)))) as wheel:
+    with zipfile.ZipFile(io.BufferedReader(RemoteFile(wheel_url(package, folder.name)))) as wheel:
         if not is_complete:
             shutil.rmtree(folder, ignore_errors=True)
-            write(folder, files_of(wheel))
+            write(folder, files_of(package, wheel))
         if with_headers and not include.exists():
             write(include, headers_of(wheel))
 
 
 def main(arguments):
-    if len(arguments) < 2:
+    if len(arguments) < 3 or arguments[0] not in FILES:
         sys.exit(__doc__)
-    failed = ""
-    for argument in arguments[1:]:
+    package, folder = arguments[0], pathlib.Path(arguments[1])
+    failed = False
+    for argument in arguments[2:]:
         release, _, extra = argument.partition("+")
         try:
-            read_release(pathlib.Path(arguments[0]) / release, extra == "headers")
+            read_release(package, folder / release, extra == "headers")
         except (OSError, KeyError, ValueError, zipfile.BadZipFile, subprocess.TimeoutExpired) as error:
-            failed = f"torch {release}: {error}"
-            print(failed)
+            failed = True
+            print(f"{package} {release}: {error}")
     return 1 if failed else 0
 
 

@@ -2,9 +2,9 @@
 // all arguments and return to the caller of the stub, whatever their signature is. The stubs have unwind information.
 //
 // The real functions are searched in the symbol tables of the loaded objects. dlsym cannot find them: Python loads
-// libc10.so with RTLD_LOCAL. dlsym also must not be called here: it takes the lock under which dlopen runs
+// the libraries with RTLD_LOCAL. dlsym also must not be called here: it takes the lock under which dlopen runs
 // constructors, and a constructor may allocate.
-#include "src/inject/torch_hook.h"
+#include "src/inject/report_hooks.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -23,13 +23,15 @@
 
 #define HBMPROF_REPORT_MEMORY _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
 #define HBMPROF_REPORT_OUT_OF_MEMORY _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
+#define HBMPROF_ADD_TRACE_ME _ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll
 #define HBMPROF_TEXT_OF(name) #name
 #define HBMPROF_TEXT(name) HBMPROF_TEXT_OF(name)
 
 extern "C" {
-// The stubs. Only PyTorch knows the types of their arguments.
+// The stubs. Only the frameworks know the types of their arguments.
 void HBMPROF_REPORT_MEMORY();
 void HBMPROF_REPORT_OUT_OF_MEMORY();
+void HBMPROF_ADD_TRACE_ME();
 }
 
 namespace hbmprof::internal {
@@ -48,17 +50,13 @@ struct SymbolTables {
   const char* names = nullptr;
 };
 
-SymbolTables TablesOf(const dl_phdr_info& object) {
+// The tables of the object that is loaded at `base`; `entry` is the first entry of its dynamic section, or null.
+SymbolTables TablesOf(uintptr_t base, const ElfW(Dyn) * entry) {
   SymbolTables tables;
-  const ElfW(Dyn)* entry = nullptr;
-  for (int i = 0; i < object.dlpi_phnum; ++i) {
-    const ElfW(Phdr)& header = object.dlpi_phdr[i];
-    if (header.p_type == PT_DYNAMIC) entry = reinterpret_cast<const ElfW(Dyn)*>(object.dlpi_addr + header.p_vaddr);
-  }
   for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
     // The dynamic linker has made these addresses absolute, except those of the object that the kernel provides (vDSO).
     const ElfW(Addr) value = entry->d_un.d_ptr;
-    const ElfW(Addr) address = value < object.dlpi_addr ? value + object.dlpi_addr : value;
+    const ElfW(Addr) address = value < base ? value + base : value;
     if (entry->d_tag == DT_GNU_HASH) tables.hash = reinterpret_cast<const uint32_t*>(address);
     if (entry->d_tag == DT_SYMTAB) tables.symbols = reinterpret_cast<const ElfW(Sym)*>(address);
     if (entry->d_tag == DT_STRTAB) tables.names = reinterpret_cast<const char*>(address);
@@ -66,9 +64,9 @@ SymbolTables TablesOf(const dl_phdr_info& object) {
   return tables;
 }
 
-// The address of the function `name` that the object defines; 0 if it defines none.
-uintptr_t FunctionIn(const dl_phdr_info& object, const char* name) {
-  const SymbolTables tables = TablesOf(object);
+// The address of the function `name` that this object defines; 0 if it defines none.
+uintptr_t FunctionIn(uintptr_t base, const ElfW(Dyn) * dynamic, const char* name) {
+  const SymbolTables tables = TablesOf(base, dynamic);
   if (tables.hash == nullptr || tables.symbols == nullptr || tables.names == nullptr) return 0;
   const uint32_t bucket_count = tables.hash[0];
   const uint32_t first_symbol = tables.hash[1];
@@ -82,19 +80,26 @@ uintptr_t FunctionIn(const dl_phdr_info& object, const char* name) {
     const ElfW(Sym)& symbol = tables.symbols[i];
     if ((chained | 1) == (hash | 1) && symbol.st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol.st_info) == STT_FUNC &&
         std::strcmp(tables.names + symbol.st_name, name) == 0) {
-      return object.dlpi_addr + symbol.st_value;
+      return base + symbol.st_value;
     }
     if ((chained & 1) != 0) return 0;
   }
   return 0;
 }
 
-// One of the two functions, as the last search found it.
+// The link map of the object in which `address` lies; null if there is none. Takes no lock.
+const link_map* LibraryOf(uintptr_t address) {
+  dl_find_object object;
+  if (address == 0 || _dl_find_object(reinterpret_cast<void*>(address), &object) != 0) return nullptr;
+  return object.dlfo_link_map;
+}
+
+// One of the functions, as the last search found it.
 class RealFunction {
  public:
   constexpr RealFunction(const char* name, void (*stub)()) : name_(name), stub_(stub) {}
 
-  // Its address; 0 if no loaded object defines it. Searches again after its library was unloaded.
+  // Its address in any loaded object; 0 if none defines it. Searches again after its library was unloaded.
   uintptr_t Get() {
     const uintptr_t function = function_.load(std::memory_order_relaxed);
     if (function != 0 && LibraryOf(function) == library_.load(std::memory_order_relaxed)) return function;
@@ -109,6 +114,17 @@ class RealFunction {
     return search.found;
   }
 
+  // Its address in the object that contains the code at `pc`; 0 if that object does not define it. Takes no lock.
+  uintptr_t GetOfCaller(uintptr_t pc) {
+    const link_map* const library = LibraryOf(pc);
+    if (library == nullptr) return 0;
+    const uintptr_t known = function_.load(std::memory_order_relaxed);
+    if (known != 0 && LibraryOf(known) == library) return known;
+    const uintptr_t found = FunctionIn(library->l_addr, library->l_ld, name_);
+    function_.store(found, std::memory_order_relaxed);
+    return found;
+  }
+
  private:
   struct Search {
     const RealFunction* wanted;
@@ -116,18 +132,16 @@ class RealFunction {
   };
   static int Visit(dl_phdr_info* object, size_t /*size*/, void* argument) {
     auto& search = *static_cast<Search*>(argument);
-    const uintptr_t found = FunctionIn(*object, search.wanted->name_);
+    const ElfW(Dyn)* dynamic = nullptr;
+    for (int i = 0; i < object->dlpi_phnum; ++i) {
+      const ElfW(Phdr)& header = object->dlpi_phdr[i];
+      if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + header.p_vaddr);
+    }
+    const uintptr_t found = FunctionIn(object->dlpi_addr, dynamic, search.wanted->name_);
     if (found == 0 || found == reinterpret_cast<uintptr_t>(search.wanted->stub_)) return 0;
     search.found = found;
     return 1;
   }
-  // Takes no lock.
-  static const void* LibraryOf(uintptr_t function) {
-    dl_find_object object;
-    if (function == 0 || _dl_find_object(reinterpret_cast<void*>(function), &object) != 0) return nullptr;
-    return object.dlfo_link_map;
-  }
-
   const char* const name_;
   void (*const stub_)();
   std::atomic<uintptr_t> function_{0};
@@ -136,8 +150,10 @@ class RealFunction {
 
 constexpr char kReportMemory[] = HBMPROF_TEXT(HBMPROF_REPORT_MEMORY);
 constexpr char kReportOutOfMemory[] = HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY);
+constexpr char kAddTraceMe[] = HBMPROF_TEXT(HBMPROF_ADD_TRACE_ME);
 RealFunction real_report_memory(kReportMemory, &HBMPROF_REPORT_MEMORY);
 RealFunction real_report_out_of_memory(kReportOutOfMemory, &HBMPROF_REPORT_OUT_OF_MEMORY);
+RealFunction real_add_trace_me(kAddTraceMe, &HBMPROF_ADD_TRACE_ME);
 
 }  // namespace
 
@@ -152,11 +168,11 @@ void* TorchHookByName(const char* name) {
 
 extern "C" {
 
-// The stubs call these functions, with their own arguments and with the registers of their caller. A function returns
-// the address to which the stub jumps. If the address is 0, the stub returns to its caller.
+// The stubs call these functions, with their own six integer arguments and with the registers of their caller. A
+// function returns the address to which the stub jumps. If the address is 0, the stub returns to its caller.
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_memory(uint64_t address, int64_t bytes,
                                                                         uint64_t allocated, uint64_t reserved,
-                                                                        uint64_t device,
+                                                                        uint64_t device, uint64_t /*unused*/,
                                                                         const hbmprof::Caller* caller) noexcept {
   const int saved_errno = errno;
   hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
@@ -175,11 +191,25 @@ extern "C" {
   errno = saved_errno;
   return real;
 }
+
+// A std::string_view is passed as its length and its pointer. The function is private, so its caller is in the library
+// that defines it. (A process can contain several copies of TensorFlow's allocator, of different versions.)
+[[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_tensorflow_memory(uint64_t /*allocator*/, uint64_t length,
+                                                                             const char* event, uint64_t address,
+                                                                             int64_t requested, int64_t bytes,
+                                                                             const hbmprof::Caller* caller) noexcept {
+  const int saved_errno = errno;
+  hbmprof::internal::TensorflowReportsMemory({event, length}, address, requested, bytes, *caller);
+  const uintptr_t real = hbmprof::internal::real_add_trace_me.GetOfCaller(caller->pc - 1);
+  errno = saved_errno;
+  return real;
+}
 }
 
-// The frame: eight vector registers, then a Caller (pc, sp, fp) at 128, then the integer registers.
+// The frame: the seventh argument of the called function at 0, eight vector registers from 16, then a Caller (pc, sp,
+// fp) at 144, then the integer registers.
 asm(R"(
-    .macro hbmprof_torch_stub name record
+    .macro hbmprof_report_stub name record
     .text
     .p2align 4
     .globl \name
@@ -192,46 +222,47 @@ asm(R"(
     .cfi_rel_offset %rbp, 0
     movq    %rsp, %rbp
     .cfi_def_cfa_register %rbp
-    subq    $208, %rsp
-    movups  %xmm0, (%rsp)
-    movups  %xmm1, 16(%rsp)
-    movups  %xmm2, 32(%rsp)
-    movups  %xmm3, 48(%rsp)
-    movups  %xmm4, 64(%rsp)
-    movups  %xmm5, 80(%rsp)
-    movups  %xmm6, 96(%rsp)
-    movups  %xmm7, 112(%rsp)
-    movq    %rdi, 152(%rsp)
-    movq    %rsi, 160(%rsp)
-    movq    %rdx, 168(%rsp)
-    movq    %rcx, 176(%rsp)
-    movq    %r8, 184(%rsp)
-    movq    %r9, 192(%rsp)
-    movq    %rax, 200(%rsp)
+    subq    $224, %rsp
+    movups  %xmm0, 16(%rsp)
+    movups  %xmm1, 32(%rsp)
+    movups  %xmm2, 48(%rsp)
+    movups  %xmm3, 64(%rsp)
+    movups  %xmm4, 80(%rsp)
+    movups  %xmm5, 96(%rsp)
+    movups  %xmm6, 112(%rsp)
+    movups  %xmm7, 128(%rsp)
+    movq    %rdi, 168(%rsp)
+    movq    %rsi, 176(%rsp)
+    movq    %rdx, 184(%rsp)
+    movq    %rcx, 192(%rsp)
+    movq    %r8, 200(%rsp)
+    movq    %r9, 208(%rsp)
+    movq    %rax, 216(%rsp)
     movq    8(%rbp), %rax
-    movq    %rax, 128(%rsp)
-    leaq    16(%rbp), %rax
-    movq    %rax, 136(%rsp)
-    movq    (%rbp), %rax
     movq    %rax, 144(%rsp)
-    leaq    128(%rsp), %r9
+    leaq    16(%rbp), %rax
+    movq    %rax, 152(%rsp)
+    movq    (%rbp), %rax
+    movq    %rax, 160(%rsp)
+    leaq    144(%rsp), %rax
+    movq    %rax, (%rsp)
     call    \record
     movq    %rax, %r11
-    movups  (%rsp), %xmm0
-    movups  16(%rsp), %xmm1
-    movups  32(%rsp), %xmm2
-    movups  48(%rsp), %xmm3
-    movups  64(%rsp), %xmm4
-    movups  80(%rsp), %xmm5
-    movups  96(%rsp), %xmm6
-    movups  112(%rsp), %xmm7
-    movq    152(%rsp), %rdi
-    movq    160(%rsp), %rsi
-    movq    168(%rsp), %rdx
-    movq    176(%rsp), %rcx
-    movq    184(%rsp), %r8
-    movq    192(%rsp), %r9
-    movq    200(%rsp), %rax
+    movups  16(%rsp), %xmm0
+    movups  32(%rsp), %xmm1
+    movups  48(%rsp), %xmm2
+    movups  64(%rsp), %xmm3
+    movups  80(%rsp), %xmm4
+    movups  96(%rsp), %xmm5
+    movups  112(%rsp), %xmm6
+    movups  128(%rsp), %xmm7
+    movq    168(%rsp), %rdi
+    movq    176(%rsp), %rsi
+    movq    184(%rsp), %rdx
+    movq    192(%rsp), %rcx
+    movq    200(%rsp), %r8
+    movq    208(%rsp), %r9
+    movq    216(%rsp), %rax
     leave
     .cfi_def_cfa %rsp, 8
     .cfi_restore %rbp
@@ -244,6 +275,7 @@ asm(R"(
     .size \name, .-\name
     .endm
 
-    hbmprof_torch_stub )" HBMPROF_TEXT(HBMPROF_REPORT_MEMORY) R"( hbmprof_torch_memory
-    hbmprof_torch_stub )" HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY) R"( hbmprof_torch_out_of_memory
+    hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_REPORT_MEMORY) R"( hbmprof_torch_memory
+    hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY) R"( hbmprof_torch_out_of_memory
+    hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_ADD_TRACE_ME) R"( hbmprof_tensorflow_memory
 )");

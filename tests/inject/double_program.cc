@@ -1,11 +1,12 @@
-// A program that allocates through the double of PyTorch's libraries, which lies as argv[1] says. argv[2], if there is
-// one, is the double's path. It is loaded twice, the second time at another address.
+// usage: PROGRAM LIBRARY LIE [twice]
+// Allocates through a double of a framework's library (double.h), which lies as LIE says. With "twice", loads the
+// library two times, the second time at another address.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
 #include <cstdio>
 
-#include "tests/inject/torch_double.h"
+#include "tests/inject/double.h"
 
 namespace {
 
@@ -15,8 +16,8 @@ bool Allocate(const char* path, const char* lie, bool closes) {
     std::fprintf(stderr, "%s\n", dlerror());
     return false;
   }
-  const auto allocate = reinterpret_cast<decltype(&torch_double_allocate)>(dlsym(library, "torch_double_allocate"));
-  const auto reports = reinterpret_cast<decltype(&torch_double_reports)>(dlsym(library, "torch_double_reports"));
+  const auto allocate = reinterpret_cast<decltype(&double_allocate)>(dlsym(library, "double_allocate"));
+  const auto reports = reinterpret_cast<decltype(&double_reports)>(dlsym(library, "double_reports"));
   const int made = allocate(lie);
   const int got = reports();
   std::printf("made %d got %d\n", made, got);
@@ -32,6 +33,7 @@ bool Allocate(const char* path, const char* lie, bool closes) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3) return Allocate(argv[2], argv[1], true) && Allocate(argv[2], argv[1], true) ? 0 : 1;
-  return Allocate("libc10_cuda.so", argc > 1 ? argv[1] : "", false) ? 0 : 1;
+  if (argc < 3) return 2;
+  if (argc == 4) return Allocate(argv[1], argv[2], true) && Allocate(argv[1], argv[2], true) ? 0 : 1;
+  return Allocate(argv[1], argv[2], false) ? 0 : 1;
 }
