@@ -29,6 +29,7 @@
 #include "tests/capture/oracles.h"
 #include "tests/capture/scenarios.h"
 #include "tests/support/made_code.h"
+#include "tests/support/single_step.h"
 
 namespace capture_test {
 namespace {
@@ -41,6 +42,7 @@ using hbmprof::internal::StackCapture;
 using hbmprof::internal::WalkByRules;
 using hbmprof::internal::WalkEnd;
 using hbmprof::internal::WalkResult;
+using hbmprof_test::SingleStep;
 
 const StackCapture& Auto() {
   static const StackCapture capture(Unwinder::kAuto);
@@ -229,18 +231,15 @@ TEST(PathCacheTest, DistinguishesHundredsOfStacksOfOneCaller) {
   EXPECT_GE(captures.load(), rounds * 40000);
 }
 
-// The processor's trap flag. If a handler sets it in the interrupted context, there is a signal after every
-// instruction.
-constexpr greg_t kTrapFlag = 0x100;
 volatile sig_atomic_t is_stepping;
-void OnTrap(int, siginfo_t*, void* context) {
-  greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
-  if (is_stepping != 0) {
-    flags |= kTrapFlag;
-    ProbeRulesRepeatedly();
-  } else {
-    flags &= ~kTrapFlag;
-  }
+// A handler of SIGTRAP that calls kProbe after every instruction while is_stepping is set.
+template <void (*kProbe)()>
+void OnTrap(int, siginfo_t*, void* interrupted) {
+  auto* const context = static_cast<ucontext_t*>(interrupted);
+  SingleStep::Arrive(context);
+  if (is_stepping == 0) return;
+  kProbe();
+  SingleStep::StepAfter(context);
 }
 TEST(SignalTest, AtEveryInstructionHasExactStack) {
 #if defined(__SANITIZE_THREAD__)
@@ -250,7 +249,7 @@ TEST(SignalTest, AtEveryInstructionHasExactStack) {
   ProbeAll();
   ASSERT_TRUE(NoDifference());
   struct sigaction action = {};
-  action.sa_sigaction = OnTrap;
+  action.sa_sigaction = OnTrap<ProbeRulesRepeatedly>;
   action.sa_flags = SA_SIGINFO;
   ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
   static volatile int idle;
@@ -324,11 +323,6 @@ Coverage coverage;
   coverage.automatic += Capture(Auto(), caller) == expected;
   coverage.libunwind += has_libunwind && LibunwindStack(caller) == expected;
 }
-[[maybe_unused]] void OnTrapCover(int, siginfo_t*, void* context) {
-  greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
-  flags = is_stepping != 0 ? flags | kTrapFlag : flags & ~kTrapFlag;
-  if (is_stepping != 0) ProbeCoverage();
-}
 Coverage PrintCoverage(const char* of) {
   std::printf("%s: %ld stacks; whole by rules alone %ld, by auto %ld, by libunwind %ld\n", of, coverage.stacks,
               coverage.rules, coverage.automatic, coverage.libunwind);
@@ -345,7 +339,7 @@ TEST(CoverageTest, AllStacksAreComplete) {
   EXPECT_EQ(chains.automatic, chains.stacks);
 #if !defined(__SANITIZE_THREAD__)
   struct sigaction action = {};
-  action.sa_sigaction = OnTrapCover;
+  action.sa_sigaction = OnTrap<ProbeCoverage>;
   action.sa_flags = SA_SIGINFO;
   ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
   static volatile int idle;
@@ -354,7 +348,9 @@ TEST(CoverageTest, AllStacksAreComplete) {
     raise(SIGTRAP);
     const Probe nothing = [] { idle = idle + 1; };
     for (uint64_t seed = 1; seed < 5; ++seed) set.random_chain(seed, 12, nothing);
+#if defined(__x86_64__)
     capture_test_call_with_cfa_in_slot(nothing);
+#endif
     is_stepping = 0;
     raise(SIGTRAP);
   }
@@ -364,6 +360,13 @@ TEST(CoverageTest, AllStacksAreComplete) {
 #endif
 }
 
+long stacks;
+long truncated;
+[[gnu::noinline]] void CountTruncated() {
+  ++stacks;
+  truncated += Capture(Auto(), Caller::OfThisFunction()).truncated;
+}
+
 // The unwind tables of such functions are wrong at one or two of their last instructions. libgcc crashes there, so
 // there is no unwinder to compare with.
 TEST(SignalTest, AtEveryInstructionOfRealignedFunctionDoesNotCrash) {
@@ -371,15 +374,8 @@ TEST(SignalTest, AtEveryInstructionOfRealignedFunctionDoesNotCrash) {
   GTEST_SKIP() << "the thread sanitizer's own functions cannot be interrupted at every instruction: they lock";
 #endif
   static volatile int idle;
-  static long stacks;
-  static long truncated;
   struct sigaction action = {};
-  action.sa_sigaction = [](int, siginfo_t*, void* context) {
-    greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
-    flags = is_stepping != 0 ? flags | kTrapFlag : flags & ~kTrapFlag;
-    ++stacks;
-    truncated += Capture(Auto(), Caller::OfThisFunction()).truncated;
-  };
+  action.sa_sigaction = OnTrap<CountTruncated>;
   action.sa_flags = SA_SIGINFO;
   ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
   for (const Case& c : Cases()) {
