@@ -62,7 +62,8 @@ class _Stats(ctypes.Structure):
 def library_dir():
     """Returns the folder of libhbmprof_c.so and libhbmprof_pjrt.so, as a pathlib.Path.
 
-    The environment variable HBMPROF_LIBRARY_DIR overrides it. Raises Error if there is no such folder.
+    If the environment variable HBMPROF_LIBRARY_DIR is set, returns its value without a check. Otherwise raises Error if
+    no folder above this package has the libraries.
     """
     named = os.environ.get("HBMPROF_LIBRARY_DIR")
     if named:

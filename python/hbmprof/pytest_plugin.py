@@ -23,7 +23,8 @@ def pytest_configure(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     marker = pyfuncitem.get_closest_marker("hbmprof_leak_check")
-    if marker is not None:
+    # A plugin that repeats a test calls this again for the same item.
+    if marker is not None and not hasattr(pyfuncitem.obj, "_hbmprof_is_checked"):
         pyfuncitem.obj = _checked(pyfuncitem.obj, marker)
 
 
@@ -44,4 +45,5 @@ def _checked(test, marker):
             with hbmprof.leak_check(*marker.args, **marker.kwargs):
                 return test(*args, **kwargs)
 
+    checked._hbmprof_is_checked = True
     return checked

@@ -4,9 +4,9 @@
 // A shared library or program needs at least the glibc version that its newest symbol version names. Most of the new
 // versions are old functions: glibc 2.34 moved them from libpthread.so.0 and libdl.so.2 to libc.so.6, and glibc 2.33
 // made stat an exported function. Here each of them is defined as a hidden function, which the linker prefers to the C
-// library's, also for the static libraries that are contained. It calls the C library's function by its first version,
-// which every later glibc has too. hbmprof_link_old_glibc (cmake/hbmprof_injected.cmake) also links libpthread.so.0 and
-// libdl.so.2. They are parts of every glibc, and empty since 2.34.
+// library's, also for the static libraries that are contained. It calls the C library's function by a version that
+// glibc 2.17 has, and that every later glibc has too. hbmprof_link_old_glibc (cmake/hbmprof_injected.cmake) also links
+// libpthread.so.0 and libdl.so.2. They are parts of every glibc, and empty since 2.34.
 //
 // _dl_find_object (glibc 2.35) is taken from the process if it has it. Otherwise the list of loaded objects is
 // searched.
@@ -104,6 +104,12 @@ OLD_FUNCTION(HBMPROF_FIRST_GLIBC, void*, dlopen, (const char* file, int flags), 
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, void*, dlsym, (void* library, const char* name), (library, name))
 #endif
 
+// The C library's own functions, if it has them. Null until the constructor below has run.
+using SemaphoreWait = int(sem_t* semaphore, clockid_t clock, const timespec* until);
+using ConditionWait = int(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const timespec* until);
+static std::atomic<SemaphoreWait*> real_sem_clockwait{nullptr};
+static std::atomic<ConditionWait*> real_cond_clockwait{nullptr};
+
 // Returns the value that CLOCK_REALTIME has when `clock` reaches `until`.
 static timespec ToRealTime(clockid_t clock, const timespec& until) {
   constexpr int64_t kNanos = 1'000'000'000;
@@ -146,14 +152,18 @@ HBMPROF_HIDDEN uint32_t arc4random() {
   return getentropy(&number, sizeof(number)) == 0 ? number : static_cast<uint32_t>(time(nullptr));
 }
 
-// Since 2.30 the C library has waits until a time of any clock. Here the wait ends too early or too late if the
-// system's time is set meanwhile. Callers must check the time themselves.
+// Since 2.30 the C library has waits until a time of any clock. With an older one, the wait ends too early or too late
+// if the system's time is set meanwhile.
 HBMPROF_HIDDEN int sem_clockwait(sem_t* semaphore, clockid_t clock, const timespec* until) {
+  SemaphoreWait* const real = real_sem_clockwait.load(std::memory_order_acquire);
+  if (real != nullptr) return real(semaphore, clock, until);
   const timespec real_until = ToRealTime(clock, *until);
   return sem_timedwait(semaphore, &real_until);
 }
 HBMPROF_HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                           const timespec* until) {
+  ConditionWait* const real = real_cond_clockwait.load(std::memory_order_acquire);
+  if (real != nullptr) return real(condition, mutex, clock, until);
   const timespec real_until = ToRealTime(clock, *until);
   return pthread_cond_timedwait(condition, mutex, &real_until);
 }
@@ -168,9 +178,15 @@ using FindObject = int(void* address, dl_find_object* result);
 
 std::atomic<FindObject*> real_find_object{nullptr};
 
-[[gnu::constructor]] void SetRealFindObject() {
-  real_find_object.store(reinterpret_cast<FindObject*>(dlsym(RTLD_DEFAULT, "_dl_find_object")),
-                         std::memory_order_release);
+template <typename Function>
+void FindReal(const char* name, std::atomic<Function*>* real) {
+  real->store(reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name)), std::memory_order_release);
+}
+
+[[gnu::constructor]] void FindRealFunctions() {
+  FindReal("_dl_find_object", &real_find_object);
+  FindReal("sem_clockwait", &real_sem_clockwait);
+  FindReal("pthread_cond_clockwait", &real_cond_clockwait);
 }
 
 struct Search {

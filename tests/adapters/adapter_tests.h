@@ -14,16 +14,13 @@
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
 #include "src/base/message.h"
+#include "tests/support/sanitized.h"
 
 namespace adapter_tests {
 
 inline constexpr int kThreads = 4;
-// Of each thread; fewer under a sanitizer, which makes them slow.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int kOperations = 2500;
-#else
-inline constexpr int kOperations = 25000;
-#endif
+// Of each thread.
+inline constexpr int kOperations = hbmprof_test::kSanitized ? 2500 : 25000;
 
 // Calls allocate(bytes), which returns a pointer or null, and free(pointer, bytes) in a random order, on four threads.
 // Returns what is still allocated: addresses and sizes.

@@ -33,6 +33,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
 
 namespace hbmprof_test {
@@ -590,7 +591,7 @@ TEST_F(AtomicFile, IsCompleteWheneverTheWriterIsKilled) {
   const std::string path = Path("a");
   int partial = 0;
   int seen = 0;
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < (hbmprof_test::kSanitized ? 5 : 20); ++round) {
     unlink(path.c_str());
     const pid_t child = fork();
     if (child == 0) {
@@ -598,7 +599,7 @@ TEST_F(AtomicFile, IsCompleteWheneverTheWriterIsKilled) {
         if (!WriteFileAtomically(path, std::string(kSize, letter)).ok()) _exit(1);
       }
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(1000 + 3700 * round));
+    std::this_thread::sleep_for(std::chrono::microseconds(1000 + (hbmprof_test::kSanitized ? 14800 : 3700) * round));
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);

@@ -4,8 +4,15 @@ import subprocess
 import sys
 import tempfile
 
+CONFTEST = '''
+def pytest_runtest_call(item):
+    if "repeated" in item.name:
+        item.runtest()  # once more than pytest itself, as plugins for unstable tests do
+'''
+
 TESTS = '''
 import ctypes
+import inspect
 
 import pytest
 
@@ -37,6 +44,11 @@ def test_has_a_cache():
     allocate(999)
 
 
+@pytest.mark.hbmprof_leak_check
+def test_that_is_repeated_is_checked_once():
+    assert sum(frame.function == "checked" for frame in inspect.stack()) == 1
+
+
 def test_is_not_checked():
     allocate(100)
 '''
@@ -49,6 +61,7 @@ def main():
         print("pytest is not installed (PyPI has it), so its plugin was not tested")
         return 77
     with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "conftest.py").write_text(CONFTEST)
         pathlib.Path(folder, "test_cache.py").write_text(TESTS)
         result = subprocess.run(
             ["hbmprof", "run", "--output", folder, "--", sys.executable, "-m", "pytest", "-p", "hbmprof.pytest_plugin",
@@ -56,7 +69,7 @@ def main():
             cwd=folder, capture_output=True, text=True, check=False)
     print(result.stdout, result.stderr)
     assert result.returncode == 1, result.returncode
-    assert "1 failed, 3 passed" in result.stdout
+    assert "1 failed, 4 passed" in result.stdout
     assert "FAILED test_cache.py::test_leaks" in result.stdout
     assert "hbmprof.LeakError: 4321 bytes of device memory" in result.stdout
     return 0

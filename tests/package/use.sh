@@ -5,10 +5,10 @@ kind=$1
 cd /root
 export LD_LIBRARY_PATH=/files/cuda LC_ALL=C.UTF-8
 
-# use COMMAND PYTHON: records the example on the substitute of the driver, and reads the profile with every subcommand.
+# use COMMAND PYTHON: runs the example on the substitute of the driver, and reads its profile and its recording.
 use() {
   local hbmprof=$1 python=$2 profile
-  rm -rf profiles
+  rm -rf profiles serve*.hbmrec
   "$hbmprof" --version
   "$hbmprof" doctor -- "$python" /files/serve.py
   "$hbmprof" run --output profiles -- "$python" /files/serve.py
@@ -22,6 +22,10 @@ use() {
   "$hbmprof" symbolize "$profile" -o named.pb.gz
   "$hbmprof" report -o report.html "$profile"
   grep -q allocate report.html
+  "$hbmprof" run --record=serve.hbmrec --output profiles -- "$python" /files/serve.py
+  "$hbmprof" timeline serve.hbmrec
+  "$hbmprof" at serve.hbmrec --peak -o peak.pb.gz
+  "$hbmprof" top --exact --own peak.pb.gz | grep -Eq '^ *14942208 B +100\.00% .* allocate '
   echo "used $hbmprof"
 }
 
@@ -35,7 +39,7 @@ import hbmprof
 print(hbmprof.version(), hbmprof.library_dir(), hbmprof.include_dir())
 assert (hbmprof.include_dir() / "hbmprof" / "c_api.h").exists()
 EOF
-    rm -rf profiles
+    rm -rf profiles serve*.hbmrec
     venv/bin/hbmprof run --output profiles -- venv/bin/python /files/leak_test.py
     venv/bin/pip uninstall -y hbmprof
     [[ ! -e venv/bin/hbmprof && ! -e venv/lib/hbmprof ]]

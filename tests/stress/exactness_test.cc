@@ -26,6 +26,7 @@
 #include "hbmprof/simulated_device.h"
 #include "hbmprof/tag.h"
 #include "src/core/trace.h"
+#include "tests/support/sanitized.h"
 
 namespace hbmprof {
 namespace {
@@ -35,7 +36,7 @@ constexpr int kThreads = 2 * HBMPROF_PROCESSORS;
 #else
 constexpr int kThreads = 8;
 #endif
-constexpr int kEventsPerThread = 1600000 / kThreads;
+constexpr int kEventsPerThread = (hbmprof_test::kSanitized ? 400000 : 1600000) / kThreads;
 constexpr int kDevices = 2;
 constexpr int kCallSites = 12;
 constexpr int kSegments = 4;

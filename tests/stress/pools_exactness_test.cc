@@ -19,6 +19,7 @@
 #include "hbmprof/tag.h"
 #include "src/core/trace.h"
 #include "tests/support/interval_model.h"
+#include "tests/support/sanitized.h"
 
 namespace hbmprof {
 namespace {
@@ -233,11 +234,7 @@ TEST_F(PoolsExactness, EverySnapshotEqualsTheModelWhileSegmentsChange) {
   const uint64_t seed = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : std::random_device{}();
   std::printf("seed %llu (HBMPROF_TEST_SEED repeats it)\n", static_cast<unsigned long long>(seed));
   const char* events = std::getenv("HBMPROF_TEST_EVENTS");
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr int kUsual = 10000;
-#else
-  constexpr int kUsual = 165000;
-#endif
+  constexpr int kUsual = hbmprof_test::kSanitized ? 10000 : 165000;
   const int count = events != nullptr ? std::atoi(events) : kUsual;
 
   constexpr int kThreads = kBlockThreads + 2;
