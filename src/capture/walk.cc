@@ -7,6 +7,9 @@ namespace {
 
 constexpr uintptr_t kFirstCode = 4096;  // no code is mapped below
 
+// 0 if there is none.
+constexpr auto kLinkRegister = static_cast<uint32_t>(kHasLinkRegister ? kReturnAddressRegister : 0);
+
 }  // namespace
 
 RuleWalk::Step RuleWalk::StepOutOfSignal(PackedRule rule) {
@@ -25,7 +28,6 @@ RuleWalk::Step RuleWalk::StepOutOfSignal(PackedRule rule) {
 }
 
 RuleWalk::Step RuleWalk::StepOutOfLeaf(PackedRule rule) {
-  constexpr auto kLinkRegister = static_cast<uint32_t>(kHasLinkRegister ? kReturnAddressRegister : 0);
   uintptr_t cfa;
   uintptr_t pc;
   if (!LoadInterrupted(rule.cfa_register(), &cfa) || !LoadInterrupted(kLinkRegister, &pc)) return Step::kUnknown;
@@ -63,7 +65,10 @@ bool RuleWalk::LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const 
   return true;
 }
 
-bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
+namespace {
+
+// Decodes the instruction that ends at `pc`. Returns false if it cannot be read.
+bool ReadCall(uintptr_t pc, CallInstruction* call) {
   unsigned char bytes[kCallBytes];
   const uintptr_t at = pc - kCallBytes;
   if (pc < kFirstCode + 2 * sizeof(uintptr_t)) return false;
@@ -80,13 +85,34 @@ bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
     if (at - first + kCallBytes > sizeof(uintptr_t) && !code.Load(first + sizeof(uintptr_t), &words[1])) return false;
     std::memcpy(bytes, reinterpret_cast<const char*>(words) + (at - first), kCallBytes);
   }
-  const CallInstruction call = DecodeCall(bytes, pc);
+  *call = DecodeCall(bytes, pc);
+  return true;
+}
+
+}  // namespace
+
+bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
+  CallInstruction call;
+  if (!ReadCall(pc, &call)) return false;
   return call.is_indirect || (call.is_direct && IsKnownCode(call.target) == IsKnownCode(callee));
+}
+
+bool RuleWalk::GuessOutOfStub() {
+  constexpr uintptr_t kStubBytes = 32;  // the linker's stubs have 12 to 24 bytes
+  uintptr_t pc;
+  if (!LoadInterrupted(kLinkRegister, &pc)) return false;
+  pc = StripReturnAddress(pc);
+  CallInstruction call;
+  if (!ReadCall(pc, &call) || !call.is_direct || address - call.target >= kStubBytes) return false;
+  interrupted_sp_ = 0;
+  address = pc - 1;
+  return true;
 }
 
 RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   uintptr_t pc;
   uintptr_t outer_fp;
+  if (kHasLinkRegister && rule.kind() == FrameRule::kNone && GuessOutOfStub()) return Step::kFrame;
   if (rule.kind() != FrameRule::kNone || fp < sp || !memory.Load(fp, &outer_fp) || !memory.Load(fp + 8, &pc) ||
       !IsReturnFromCall(StripReturnAddress(pc), address)) {
     return Step::kUnknown;

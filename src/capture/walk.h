@@ -130,6 +130,10 @@ class RuleWalk {
   Step StepOutOfSignal(PackedRule rule);
   // For kReturnInRegister.
   Step StepOutOfLeaf(PackedRule rule);
+  // With a link register: steps out of a frame without unwind information that a signal interrupted, if the call before
+  // the return address in the register leads to this code. It is then a stub of the linker, which has no frame. Returns
+  // false otherwise.
+  bool GuessOutOfStub();
   // If sp is a lower limit: finds the frame's sp by its frame record, if the function keeps fp at that. Returns false
   // if there is no such record, or if its return address does not follow a call.
   bool FindSpByFp(PackedRule rule);

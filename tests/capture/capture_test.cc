@@ -95,10 +95,27 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   }
 }
 
+// glibc's stack ends at code without unwind information. On aarch64 these are the linker's stubs, where a signal can
+// interrupt. If it ends there, appends the frames of `longer` that follow.
+void CompleteAtStub(const Stack& longer, Stack* stack) {
+#if defined(__aarch64__)
+  hbmprof::internal::ObjectCheck objects;
+  if (stack->depth == 0 || stack->depth >= longer.depth || longer.truncated) return;
+  const uintptr_t last = stack->pcs[stack->depth - 1] - 1;
+  if (hbmprof::internal::FindRule(last, &objects).kind() != hbmprof::internal::FrameRule::kNone) return;
+  std::copy(longer.pcs + stack->depth, longer.pcs + longer.depth, stack->pcs + stack->depth);
+  stack->depth = longer.depth;
+#else
+  static_cast<void>(longer);
+  static_cast<void>(stack);
+#endif
+}
+
 [[gnu::noinline]] void ProbeRulesRepeatedly() {
   const Caller caller = Caller::OfThisFunction();
   found.probes.fetch_add(1);
-  const Stack expected = GlibcStack(caller);
+  Stack expected = GlibcStack(caller);
+  CompleteAtStub(Capture(Auto(), caller), &expected);
   Compare(expected, "glibc", Capture(Auto(), caller), "rules");
   // Often enough for the stack to be cached.
   for (int i = 0; i < 3; ++i) Compare(expected, "glibc", Capture(Auto(), caller), "rules, again");
@@ -231,6 +248,18 @@ TEST(PathCacheTest, DistinguishesHundredsOfStacksOfOneCaller) {
   EXPECT_GE(captures.load(), rounds * 40000);
 }
 
+// The sets of scenarios whose unwind tables are correct at every instruction. clang before version 15 describes no
+// epilogues on aarch64, and libgcc crashes there.
+std::vector<ScenarioSet> SetsWithExactTables() {
+  std::vector<ScenarioSet> sets = ScenarioSets();
+#if defined(__aarch64__)
+  sets.erase(std::remove_if(sets.begin(), sets.end(),
+                            [](const ScenarioSet& set) { return std::string_view(set.name).substr(0, 3) != "gxx"; }),
+             sets.end());
+#endif
+  return sets;
+}
+
 volatile sig_atomic_t is_stepping;
 // A handler of SIGTRAP that calls kProbe after every instruction while is_stepping is set.
 template <void (*kProbe)()>
@@ -254,7 +283,7 @@ TEST(SignalTest, AtEveryInstructionHasExactStack) {
   ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
   static volatile int idle;
   const auto nothing = [] { idle = idle + 1; };
-  for (const ScenarioSet& set : ScenarioSets()) {
+  for (const ScenarioSet& set : SetsWithExactTables()) {
     is_stepping = 1;
     raise(SIGTRAP);
     for (uint64_t seed = 1; seed < 8; ++seed) set.random_chain(seed, 12, nothing);
@@ -315,7 +344,8 @@ struct Coverage {
 Coverage coverage;
 [[gnu::noinline]] void ProbeCoverage() {
   const Caller caller = Caller::OfThisFunction();
-  const Stack expected = GlibcStack(caller);
+  Stack expected = GlibcStack(caller);
+  CompleteAtStub(Capture(Auto(), caller), &expected);
   Stack rules;
   rules.depth = WalkByRules(caller, rules.pcs, kMaxStackDepth, /*guess=*/false).depth;
   ++coverage.stacks;
@@ -343,7 +373,7 @@ TEST(CoverageTest, AllStacksAreComplete) {
   action.sa_flags = SA_SIGINFO;
   ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
   static volatile int idle;
-  for (const ScenarioSet& set : ScenarioSets()) {
+  for (const ScenarioSet& set : SetsWithExactTables()) {
     is_stepping = 1;
     raise(SIGTRAP);
     const Probe nothing = [] { idle = idle + 1; };
@@ -429,7 +459,7 @@ void CheckDepths() {
 }
 TEST(DepthTest, RulesTruncateAtMaxDepth) { CheckDepths<Auto>(); }
 TEST(DepthTest, LibunwindTruncatesAtMaxDepth) {
-  if (!has_libunwind) GTEST_SKIP() << "libunwind.so.8 is not installed";
+  if (!has_libunwind) GTEST_SKIP() << "libunwind: " << hbmprof::internal::LibunwindProblem();
   CheckDepths<Libunwind>();
 }
 TEST(DepthTest, IsAtMostMaxStackDepth) {
