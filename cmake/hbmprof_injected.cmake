@@ -2,8 +2,8 @@
 # in the version script MAP. It is never unloaded, because programs keep pointers to its functions.
 #
 # It contains static copies of all libraries that it uses except the C library, and does not export them. So they cannot
-# conflict with the program's, and the library loads where the distribution's packages are not installed. On x86-64 it
-# loads with old C libraries (old_glibc.cc). If a static library is missing, a message says so, and the shared one is
+# conflict with the program's, and the library loads where the distribution's packages are not installed. On x86-64 and
+# aarch64 it loads with old C libraries (old_glibc.cc). If a static library is missing, a message says so, and the shared one is
 # linked.
 function(hbmprof_injected_library name map)
   add_library(${name} MODULE ${ARGN})
@@ -53,9 +53,9 @@ function(hbmprof_injected_library name map)
   hbmprof_link_old_glibc(${name})
 endfunction()
 
-# hbmprof_link_old_glibc(TARGET): the program or shared library runs with glibc 2.17 and later. Only on x86-64.
+# hbmprof_link_old_glibc(TARGET): the program or shared library runs with glibc 2.17 and later. Only on x86-64 and aarch64.
 function(hbmprof_link_old_glibc name)
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64|aarch64|arm64)$")
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/base/old_glibc.cc)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/old_glibc.cc TARGET_DIRECTORY ${name}
       PROPERTIES COMPILE_OPTIONS -fno-builtin)

@@ -27,10 +27,15 @@
 #include <cstdint>
 #include <cstring>
 
+#include "src/base/first_glibc.h"
 #include "src/base/forked_child.h"
 
-#if !defined(__x86_64__)
-#error "The first versions of the symbols are those of x86-64"
+#if defined(__x86_64__)
+#define HBMPROF_GLIBC_2_3_3 "GLIBC_2.3.3"
+#define HBMPROF_GLIBC_2_3_2 "GLIBC_2.3.2"
+#else
+#define HBMPROF_GLIBC_2_3_3 HBMPROF_FIRST_GLIBC
+#define HBMPROF_GLIBC_2_3_2 HBMPROF_FIRST_GLIBC
 #endif
 
 // GCC takes the stubs' parameters for uninitialized where the C library declares them with the attribute access(none).
@@ -47,53 +52,56 @@
   extern "C" HBMPROF_HIDDEN result name parameters { return hbmprof_old_##name arguments; }
 
 // Moved from libpthread.so.0.
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_create,
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_create,
              (pthread_t * thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument),
              (thread, attributes, run, argument))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_join, (pthread_t thread, void** result), (thread, result))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_detach, (pthread_t thread), (thread))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_attr_setstacksize, (pthread_attr_t * attributes, size_t bytes),
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_join, (pthread_t thread, void** result), (thread, result))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_detach, (pthread_t thread), (thread))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_attr_setstacksize, (pthread_attr_t * attributes, size_t bytes),
              (attributes, bytes))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_sigmask, (int how, const sigset_t* set, sigset_t* old), (how, set, old))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_once, (pthread_once_t * once, void (*run)()), (once, run))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_key_create, (pthread_key_t * key, void (*destroy)(void*)), (key, destroy))
-OLD_FUNCTION("GLIBC_2.2.5", int, __pthread_key_create, (pthread_key_t * key, void (*destroy)(void*)), (key, destroy))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_key_delete, (pthread_key_t key), (key))
-OLD_FUNCTION("GLIBC_2.2.5", void*, pthread_getspecific, (pthread_key_t key), (key))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_setspecific, (pthread_key_t key, const void* value), (key, value))
-OLD_FUNCTION("GLIBC_2.2.5", int, sem_init, (sem_t * semaphore, int shared, unsigned value), (semaphore, shared, value))
-OLD_FUNCTION("GLIBC_2.2.5", int, sem_post, (sem_t * semaphore), (semaphore))
-OLD_FUNCTION("GLIBC_2.2.5", int, sem_wait, (sem_t * semaphore), (semaphore))
-OLD_FUNCTION("GLIBC_2.2.5", int, sem_timedwait, (sem_t * semaphore, const timespec* until), (semaphore, until))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_sigmask, (int how, const sigset_t* set, sigset_t* old), (how, set, old))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_once, (pthread_once_t * once, void (*run)()), (once, run))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_key_create, (pthread_key_t * key, void (*destroy)(void*)),
+             (key, destroy))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, __pthread_key_create, (pthread_key_t * key, void (*destroy)(void*)),
+             (key, destroy))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_key_delete, (pthread_key_t key), (key))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, void*, pthread_getspecific, (pthread_key_t key), (key))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_setspecific, (pthread_key_t key, const void* value), (key, value))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, sem_init, (sem_t * semaphore, int shared, unsigned value),
+             (semaphore, shared, value))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, sem_post, (sem_t * semaphore), (semaphore))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, sem_wait, (sem_t * semaphore), (semaphore))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, sem_timedwait, (sem_t * semaphore, const timespec* until), (semaphore, until))
 
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_init, (pthread_rwlock_t * lock, const pthread_rwlockattr_t* attributes),
-             (lock, attributes))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_destroy, (pthread_rwlock_t * lock), (lock))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_tryrdlock, (pthread_rwlock_t * lock), (lock))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock))
-OLD_FUNCTION("GLIBC_2.2.5", int, pthread_rwlock_unlock, (pthread_rwlock_t * lock), (lock))
-OLD_FUNCTION("GLIBC_2.3.2", int, pthread_cond_timedwait,
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_init,
+             (pthread_rwlock_t * lock, const pthread_rwlockattr_t* attributes), (lock, attributes))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_destroy, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_tryrdlock, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_unlock, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION(HBMPROF_GLIBC_2_3_2, int, pthread_cond_timedwait,
              (pthread_cond_t * condition, pthread_mutex_t* mutex, const timespec* until), (condition, mutex, until))
 
 // Since 2.29 they have a second version, which does not set errno.
-OLD_FUNCTION("GLIBC_2.2.5", double, exp, (double x), (x))
-OLD_FUNCTION("GLIBC_2.2.5", double, log, (double x), (x))
-OLD_FUNCTION("GLIBC_2.2.5", double, log2, (double x), (x))
-OLD_FUNCTION("GLIBC_2.2.5", double, pow, (double x, double y), (x, y))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, double, exp, (double x), (x))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, double, log, (double x), (x))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, double, log2, (double x), (x))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, double, pow, (double x, double y), (x, y))
 
 // Moved from libdl.so.2.
-OLD_FUNCTION("GLIBC_2.2.5", int, dlclose, (void* library), (library))
-OLD_FUNCTION("GLIBC_2.2.5", char*, dlerror, (), ())
-OLD_FUNCTION("GLIBC_2.2.5", int, dladdr, (const void* address, Dl_info* info), (address, info))
-OLD_FUNCTION("GLIBC_2.3.3", int, dladdr1, (const void* address, Dl_info* info, void** extra, int flags),
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, dlclose, (void* library), (library))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, char*, dlerror, (), ())
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, dladdr, (const void* address, Dl_info* info), (address, info))
+OLD_FUNCTION(HBMPROF_GLIBC_2_3_3, int, dladdr1, (const void* address, Dl_info* info, void** extra, int flags),
              (address, info, extra, flags))
-OLD_FUNCTION("GLIBC_2.3.3", int, dlinfo, (void* library, int request, void* result), (library, request, result))
-OLD_FUNCTION("GLIBC_2.2.5", void*, dlvsym, (void* library, const char* name, const char* version),
+OLD_FUNCTION(HBMPROF_GLIBC_2_3_3, int, dlinfo, (void* library, int request, void* result), (library, request, result))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, void*, dlvsym, (void* library, const char* name, const char* version),
              (library, name, version))
 #if !defined(HBMPROF_EXPORTS_DLSYM)  // otherwise dynamic_linker.cc defines them
-OLD_FUNCTION("GLIBC_2.2.5", void*, dlopen, (const char* file, int flags), (file, flags))
-OLD_FUNCTION("GLIBC_2.2.5", void*, dlsym, (void* library, const char* name), (library, name))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, void*, dlopen, (const char* file, int flags), (file, flags))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, void*, dlsym, (void* library, const char* name), (library, name))
 #endif
 
 // The C library's own functions, if it has them. Null until the constructor below has run.
@@ -116,7 +124,7 @@ static timespec ToRealTime(clockid_t clock, const timespec& until) {
 
 extern "C" {
 
-// System calls for which older C libraries have no function. On x86-64 the kernel's struct stat is the C library's.
+// System calls for which older C libraries have no function. The kernel's struct stat is the C library's.
 
 HBMPROF_HIDDEN int fstatat(int directory, const char* path, struct stat* result, int flags) {
   return static_cast<int>(syscall(SYS_newfstatat, directory, path, result, flags));
@@ -253,7 +261,7 @@ static void CallConstructors(int argc, char** argv, char** environment) {
 
 int hbmprof_old_start_main(Main* main, int argc, char** argv, Constructor* init, void (*fini)(), void (*linker_fini)(),
                            void* stack_end);
-asm(".symver hbmprof_old_start_main,__libc_start_main@GLIBC_2.2.5");
+asm(".symver hbmprof_old_start_main,__libc_start_main@" HBMPROF_FIRST_GLIBC);
 HBMPROF_HIDDEN int __libc_start_main(Main* main, int argc, char** argv, Constructor* /*init*/, void (*fini)(),
                                      void (*linker_fini)(), void* stack_end) {
   return hbmprof_old_start_main(main, argc, argv, &CallConstructors, fini, linker_fini, stack_end);

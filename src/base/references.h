@@ -11,6 +11,17 @@
 
 namespace hbmprof::internal {
 
+// The types of relocations that store the address of a symbol.
+#if defined(__aarch64__)
+inline constexpr uint32_t kCallSlot = R_AARCH64_JUMP_SLOT;
+inline constexpr uint32_t kDataSlot = R_AARCH64_GLOB_DAT;
+inline constexpr uint32_t kAddress = R_AARCH64_ABS64;
+#else
+inline constexpr uint32_t kCallSlot = R_X86_64_JUMP_SLOT;
+inline constexpr uint32_t kDataSlot = R_X86_64_GLOB_DAT;
+inline constexpr uint32_t kAddress = R_X86_64_64;
+#endif
+
 // Calls visit(name, slot) for each reference of the object to a symbol that other objects define. `slot` points to the
 // reference; its page can be read-only. `base` and `dynamic` are link_map::l_addr and l_ld. The object must stay loaded
 // during the call. Allocates nothing.
@@ -54,7 +65,7 @@ void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& v
     for (size_t i = 0; relocations.first != nullptr && i < relocations.bytes / sizeof(ElfW(Rela)); ++i) {
       const ElfW(Rela)& relocation = relocations.first[i];
       const auto type = ELF64_R_TYPE(relocation.r_info);
-      if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT && type != R_X86_64_64) continue;
+      if (type != kCallSlot && type != kDataSlot && type != kAddress) continue;
       const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocation.r_info)];
       // A symbol that the object defines itself is not a reference to another object.
       if (symbol.st_shndx != SHN_UNDEF || symbol.st_name == 0) continue;

@@ -47,7 +47,7 @@ CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_de
 
 StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
   if (unwinder == Unwinder::kNone) return;
-#if defined(__x86_64__)
+#if defined(HBMPROF_CALLER_HAS_REGISTERS)
   const bool has_rules = PrepareRules();
   if (has_rules) PreparePathCaches();
   const Method best = has_rules ? Method::kRules : Method::kFramePointer;

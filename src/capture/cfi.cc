@@ -12,11 +12,6 @@ constexpr uint8_t kPeIndirect = 0x80;
 constexpr uint8_t kPePcRelative = 0x10;
 constexpr uint8_t kPeDataRelative = 0x30;
 
-// DWARF numbers of registers.
-constexpr uint64_t kFp = 6;
-constexpr uint64_t kSp = 7;
-constexpr uint64_t kReturnAddress = 16;
-
 // Reads forward through an object's unwind information. A read fails if it goes beyond `end` or finds an unknown
 // encoding. After a failure, ok() returns false for ever, and all reads return 0.
 class Cursor {
@@ -166,7 +161,7 @@ bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
   cie->code_alignment = in.Uleb();
   cie->data_alignment = in.Sleb();
   const uint64_t return_column = version == 1 ? in.Fixed<uint8_t>() : in.Uleb();
-  if (!in.ok() || return_column != kReturnAddress) return false;
+  if (!in.ok() || return_column != kReturnAddressRegister) return false;
   if (*augmentation == 'z') {
     cie->has_augmentation_data = true;
     Cursor data = in.Take(in.Uleb());
@@ -184,7 +179,9 @@ bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
         case 'S':
           cie->is_signal_frame = true;
           break;
-        case 'B':  // pointer authentication of other architectures
+        case 'B':  // aarch64: return addresses are signed with key B
+          if (!kHasLinkRegister) return false;
+          break;
         default:
           return false;
       }
@@ -283,7 +280,7 @@ std::optional<Term> ReadPushed(uint8_t op, uintptr_t pc, Cursor* in) {
   if ((op >= kOpBreg0 && op <= kOpBreg31) || op == kOpBregx) {
     const uint64_t reg = op == kOpBregx ? in->Uleb() : op - uint64_t{kOpBreg0};
     pushed.offset = in->Sleb();
-    if (reg == kReturnAddress) {
+    if (reg == kPcRegister) {
       pushed.Add(static_cast<int64_t>(pc));
     } else {
       pushed.base = Term::kRegister;
@@ -406,7 +403,10 @@ struct Row {
 
 // Returns the rule of register `reg`; null if no FrameRule needs this register.
 RegisterRule* Column(Row* row, uint64_t reg) {
-  return reg == kFp ? &row->fp : reg == kSp ? &row->sp : reg == kReturnAddress ? &row->ra : nullptr;
+  return reg == kFpRegister              ? &row->fp
+         : reg == kSpRegister            ? &row->sp
+         : reg == kReturnAddressRegister ? &row->ra
+                                         : nullptr;
 }
 
 // Reads an expression: its length, then its operations.
@@ -445,6 +445,7 @@ enum CfaOp : uint8_t {
   kCfaValOffset,
   kCfaValOffsetSf,
   kCfaValExpression,
+  kCfaAarch64NegateRaState = 0x2d,  // return addresses are signed from here on, or no more
   kCfaGnuArgsSize = 0x2e,
   kCfaGnuNegativeOffsetExtended,
 };
@@ -591,6 +592,8 @@ class CfaProgram {
         if (depth_ == 0) return false;
         *row_ = remembered_[--depth_];
         return true;
+      case kCfaAarch64NegateRaState:  // signatures are always removed
+        return kHasLinkRegister;
       case kCfaGnuArgsSize:
         in->Uleb();
         return true;
@@ -645,17 +648,41 @@ FrameRule Inexpressible() {
 FrameRule ReduceSignal(FrameRule rule, const Row& row, const Term& cfa, const Term& fp_at, uintptr_t address) {
   Term sp_at;
   Term ra_at;
-  if (cfa.addend != 0 || !SavedAt(row.ra, cfa, address, &ra_at) || !IsRegister(ra_at, kSp) ||
+  if (cfa.addend != 0 || !SavedAt(row.ra, cfa, address, &ra_at) || !IsRegister(ra_at, kSpRegister) ||
       ra_at.offset != Sum(cfa.offset, 8)) {
     return Inexpressible();
   }
   if (row.sp.kind != RegisterRule::kSame &&
-      (!SavedAt(row.sp, cfa, address, &sp_at) || !IsRegister(sp_at, kSp) || sp_at.offset != cfa.offset)) {
+      (!SavedAt(row.sp, cfa, address, &sp_at) || !IsRegister(sp_at, kSpRegister) || sp_at.offset != cfa.offset)) {
     return Inexpressible();
   }
-  if (!rule.fp_saved || !IsRegister(fp_at, kSp)) return Inexpressible();
+  if (!rule.fp_saved || !IsRegister(fp_at, kSpRegister)) return Inexpressible();
   rule.fp_offset = fp_at.offset;
   rule.kind = FrameRule::kSignal;
+  return rule;
+}
+
+// Converts a row of an architecture with a link register. `rule` has the members that Reduce sets before it calls this
+// function. `fp_at` is the address of the caller's fp.
+FrameRule ReduceWithLinkRegister(FrameRule rule, const Row& row, const Term& cfa, const Term& fp_at,
+                                 uintptr_t address) {
+  if (cfa.base != Term::kRegister || cfa.reg >= kDwarfRegisters || row.sp.kind != RegisterRule::kSame) {
+    return Inexpressible();
+  }
+  if (rule.fp_saved) {
+    if (!IsRegister(fp_at, cfa.reg)) return Inexpressible();
+    rule.fp_offset = Difference(fp_at.offset, cfa.offset);
+  }
+  if (row.ra.kind == RegisterRule::kSame) {
+    rule.kind = FrameRule::kReturnInRegister;
+    rule.cfa_register = static_cast<uint8_t>(cfa.reg);
+    return rule;
+  }
+  Term ra_at;
+  if (!SavedAt(row.ra, cfa, address, &ra_at) || !IsRegister(ra_at, cfa.reg)) return Inexpressible();
+  if (cfa.reg != kSpRegister && cfa.reg != kFpRegister) return Inexpressible();
+  rule.return_offset = Difference(ra_at.offset, cfa.offset);
+  rule.kind = cfa.reg == kSpRegister ? FrameRule::kCfaFromSp : FrameRule::kCfaFromFp;
   return rule;
 }
 
@@ -675,27 +702,28 @@ FrameRule Reduce(const Row& row, uintptr_t address) {
   rule.fp_saved = row.fp.kind != RegisterRule::kSame && row.fp.kind != RegisterRule::kUndefined;
   Term fp_at;
   if (rule.fp_saved && !SavedAt(row.fp, cfa, address, &fp_at)) return Inexpressible();
+  if (kHasLinkRegister) return ReduceWithLinkRegister(rule, row, cfa, fp_at, address);
   const bool is_called =
       row.sp.kind == RegisterRule::kSame && row.ra.kind == RegisterRule::kAtCfa && row.ra.offset == -8;
-  if (cfa.base == Term::kRegister && is_called && cfa.reg < 16) {
-    rule.kind = cfa.reg == kSp   ? FrameRule::kCfaFromSp
-                : cfa.reg == kFp ? FrameRule::kCfaFromFp
-                                 : FrameRule::kCfaFromRegister;
+  if (cfa.base == Term::kRegister && is_called && cfa.reg < kDwarfRegisters) {
+    rule.kind = cfa.reg == kSpRegister   ? FrameRule::kCfaFromSp
+                : cfa.reg == kFpRegister ? FrameRule::kCfaFromFp
+                                         : FrameRule::kCfaFromRegister;
     if (rule.kind == FrameRule::kCfaFromRegister) rule.cfa_register = static_cast<uint8_t>(cfa.reg);
     if (!rule.fp_saved) return rule;
-    rule.fp_found_by_fp = rule.kind == FrameRule::kCfaFromRegister && IsRegister(fp_at, kFp);
+    rule.fp_found_by_fp = rule.kind == FrameRule::kCfaFromRegister && IsRegister(fp_at, kFpRegister);
     rule.fp_offset = rule.fp_found_by_fp ? fp_at.offset : Difference(fp_at.offset, cfa.offset);
     return rule.fp_found_by_fp || IsRegister(fp_at, cfa.reg) ? rule : Inexpressible();
   }
   if (cfa.base != Term::kWordAt) return Inexpressible();
-  if (cfa.reg == kFp && is_called) {
-    if (cfa.addend != 0 || !rule.fp_saved || !IsRegister(fp_at, kFp)) return Inexpressible();
+  if (cfa.reg == kFpRegister && is_called) {
+    if (cfa.addend != 0 || !rule.fp_saved || !IsRegister(fp_at, kFpRegister)) return Inexpressible();
     rule.fp_offset = fp_at.offset;
     rule.kind = FrameRule::kCfaInSlot;
     return rule;
   }
-  if (cfa.reg == kSp && is_called) {
-    if (rule.fp_saved && (fp_at.base != Term::kWordAt || fp_at.reg != kSp || fp_at.offset != cfa.offset)) {
+  if (cfa.reg == kSpRegister && is_called) {
+    if (rule.fp_saved && (fp_at.base != Term::kWordAt || fp_at.reg != kSpRegister || fp_at.offset != cfa.offset)) {
       return Inexpressible();
     }
     rule.cfa_addend = cfa.addend;
@@ -703,7 +731,7 @@ FrameRule Reduce(const Row& row, uintptr_t address) {
     rule.kind = FrameRule::kCfaInSpSlot;
     return rule;
   }
-  return cfa.reg == kSp ? ReduceSignal(rule, row, cfa, fp_at, address) : Inexpressible();
+  return cfa.reg == kSpRegister ? ReduceSignal(rule, row, cfa, fp_at, address) : Inexpressible();
 }
 
 // Returns the FDE with the greatest start that is not above `address`, from the sorted table of the object. Returns

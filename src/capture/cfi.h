@@ -1,4 +1,5 @@
-// Reads call frame information (.eh_frame) and reduces it to the rule that finds the caller's frame. x86-64 only.
+// Reads call frame information (.eh_frame) and reduces it to the rule that finds the caller's frame. x86-64 and
+// aarch64.
 //
 // Not in this file: the table of rules (rules.h), walking stacks with rules (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_CFI_H_
@@ -7,10 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/capture/architecture.h"
+
 namespace hbmprof::internal {
 
 // The rule that leads from a frame to its caller's frame. CFA is the stack pointer in the caller after the return. The
-// return address is at CFA - 8, except in kSignal.
+// return address is the word at (CFA + return_offset), except in kReturnInRegister and kSignal.
 struct FrameRule {
   enum Kind : uint8_t {
     kNone,           // no unwind information covers the address
@@ -23,18 +26,22 @@ struct FrameRule {
     // signal interrupted. A frame that has called a function never has this kind of rule, because the called function
     // may change the register.
     kCfaFromRegister,
+    // aarch64: CFA = cfa_register + cfa_offset, and the return address is in x30, its register. As with
+    // kCfaFromRegister, a signal has interrupted the frame: a call would change x30.
+    kReturnInRegister,
     kSignal,     // sp = word at (sp + cfa_offset), pc = the next word: the trampoline of a signal handler
     kOutermost,  // there is no caller
   };
   Kind kind = kNone;
   bool fp_saved = false;        // if false, the caller's fp is this frame's fp
   bool fp_found_by_fp = false;  // kCfaFromRegister only, see fp_offset
-  uint8_t cfa_register = 0;     // kCfaFromRegister only: DWARF number, below 16
+  uint8_t cfa_register = 0;     // kCfaFromRegister and kReturnInRegister: DWARF number, below kDwarfRegisters
   // The offsets are in bytes. The caller's fp is the word at (CFA + fp_offset), with these exceptions: for kCfaInSlot,
   // and if fp_found_by_fp is set, it is the word at (fp + fp_offset); for kSignal, the word at (sp + fp_offset).
   int64_t cfa_offset = 0;
   int64_t cfa_addend = 0;  // kCfaInSpSlot only
   int64_t fp_offset = 0;
+  int64_t return_offset = -8;  // other values only with a link register (architecture.h)
 };
 
 // The memory ranges that may be read in an object. Plain data.

@@ -24,12 +24,14 @@
 
 namespace hbmprof::internal {
 
+// libunwind 1.6 crashes on aarch64 where a register that it takes for a frame pointer is none, and does not know signed
+// return addresses.
 #if defined(__x86_64__)
 namespace {
 
 // libunwind's binary interface, version 8.
-constexpr int kPcRegister = 16;
-constexpr int kSpRegister = 7;
+constexpr int kLibunwindPc = 16;
+constexpr int kLibunwindSp = 7;
 struct alignas(16) Context {
   unsigned char bytes[1024];  // at least a ucontext_t
 };
@@ -141,8 +143,8 @@ const char* LibunwindProblem() {
     do {
       uintptr_t pc = 0;
       uintptr_t sp = 0;
-      if (functions.get_register(&cursor, kPcRegister, &pc) != 0 || pc == 0) break;
-      if (functions.get_register(&cursor, kSpRegister, &sp) != 0) break;
+      if (functions.get_register(&cursor, kLibunwindPc, &pc) != 0 || pc == 0) break;
+      if (functions.get_register(&cursor, kLibunwindSp, &sp) != 0) break;
       if (depth == 0 && (pc != caller.pc || sp != caller.sp)) continue;
       if (depth == max_depth) {
         truncated = true;

@@ -68,7 +68,7 @@ class PathCache {
       }
       const uintptr_t offset_bytes = node->offset * sizeof(uintptr_t);
       if (offset_bytes >= bytes) return nullptr;
-      key = ChildKey(key, LoadStackWord(caller.sp + offset_bytes));
+      key = ChildKey(key, StripReturnAddress(LoadStackWord(caller.sp + offset_bytes)));
     }
   }
 

@@ -22,7 +22,7 @@ namespace hbmprof::internal {
 // Immutable. An offset is a distance from the caller's sp, in words.
 //
 // Three kinds of words are compared:
-// - return addresses,
+// - return addresses, without their signatures,
 // - links: words that hold addresses of the stack, stored relative to sp,
 // - frame records: a link that is followed by a return address.
 struct alignas(16) Path {
@@ -58,8 +58,9 @@ struct alignas(16) Path {
 
   const uintptr_t* pcs() const { return At<uintptr_t>(pcs_at); }
 
-  // Returns the stack pointer in frame `frame` of a stack with this path that begins at `sp`: the address behind the
-  // frame's return slot. Returns UINTPTR_MAX if the path has no return address of that frame.
+  // Only without a link register (architecture.h). Returns the stack pointer in frame `frame` of a stack with this path
+  // that begins at `sp`: the address behind the frame's return slot. Returns UINTPTR_MAX if the path has no return
+  // address of that frame.
   uintptr_t StackPointerOf(uintptr_t sp, int frame) const {
     if (frame == 0) return sp;
     if (frame > all_returns) return UINTPTR_MAX;
@@ -72,21 +73,24 @@ struct alignas(16) Path {
     const uintptr_t sp = caller.sp;
     if (pc != caller.pc || max_depth != max || end > bytes) return false;
     if (fp != kNoOffset && caller.fp != sp + fp * sizeof(uintptr_t)) return false;
+    const uintptr_t mask = ReturnAddressMask();
+    const WordPair return_mask = {mask, mask};
     WordPair differences = {0, 0};
     const uintptr_t* word = At<uintptr_t>(sizeof(Path)) + returns;
     const uint16_t* offset = At<uint16_t>(offsets_at) + returns;
     for (intptr_t i = -intptr_t{returns}; i != 0; i += kGroup) {
-      differences |= LoadStackWords(sp, offset[i], offset[i + 1]) ^ PairAt(word + i);
-      differences |= LoadStackWords(sp, offset[i + 2], offset[i + 3]) ^ PairAt(word + i + 2);
+      differences |= (LoadStackWords(sp, offset[i], offset[i + 1]) & return_mask) ^ PairAt(word + i);
+      differences |= (LoadStackWords(sp, offset[i + 2], offset[i + 3]) & return_mask) ^ PairAt(word + i + 2);
     }
     if (is_simple) return (differences[0] | differences[1]) == 0;
     offset += records;
     for (intptr_t i = -intptr_t{records}; i != 0; i += kGroup, word += 2 * kGroup) {
       const WordPair base = {sp, 0};
-      differences |= (LoadStackPair(sp, offset[i]) - base) ^ PairAt(word);
-      differences |= (LoadStackPair(sp, offset[i + 1]) - base) ^ PairAt(word + 2);
-      differences |= (LoadStackPair(sp, offset[i + 2]) - base) ^ PairAt(word + 4);
-      differences |= (LoadStackPair(sp, offset[i + 3]) - base) ^ PairAt(word + 6);
+      const WordPair record_mask = {~uintptr_t{0}, mask};
+      differences |= ((LoadStackPair(sp, offset[i]) - base) & record_mask) ^ PairAt(word);
+      differences |= ((LoadStackPair(sp, offset[i + 1]) - base) & record_mask) ^ PairAt(word + 2);
+      differences |= ((LoadStackPair(sp, offset[i + 2]) - base) & record_mask) ^ PairAt(word + 4);
+      differences |= ((LoadStackPair(sp, offset[i + 3]) - base) & record_mask) ^ PairAt(word + 6);
     }
     if ((links | objects) == 0) return (differences[0] | differences[1]) == 0;
     word += links;

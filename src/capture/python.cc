@@ -42,9 +42,9 @@ T Load(uintptr_t address) {
 
 // Returns whether there can be an object at the address.
 bool IsObjectAddress(uintptr_t address) {
-  // Below 4096 nothing is mapped, and addresses of programs have 47 bits.
+  // Below 4096 nothing is mapped.
   constexpr uintptr_t kFirst = 4096;
-  constexpr uintptr_t kNeverSet = (~uintptr_t{0} << 47) | (sizeof(uintptr_t) - 1);
+  constexpr uintptr_t kNeverSet = (~uintptr_t{0} << kAddressBits) | (sizeof(uintptr_t) - 1);
   return ((address - kFirst) & kNeverSet) == 0;
 }
 
@@ -512,7 +512,7 @@ class Collector {
 // Finds the stack pointer of each frame of `native`, and where the last frame ends. Returns false if a walk by rules
 // does not lead to these frames.
 bool FindStackPointers(const Caller& caller, const CapturedStack& native, uintptr_t* stack_pointer) {
-  if (native.path != nullptr) {
+  if (native.path != nullptr && !kHasLinkRegister) {
     for (int i = 0; i <= native.depth; ++i) stack_pointer[i] = native.path->StackPointerOf(caller.sp, i);
     return true;
   }

@@ -9,16 +9,17 @@
 
 #include "src/base/python_versions.h"
 #include "src/base/traceback.h"
+#include "src/capture/architecture.h"
 #include "src/capture/python.h"
 
 namespace hbmprof::internal {
 
 std::atomic<const PythonInterpreter*> readable_python{nullptr};
 
-#if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
+#if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
 
-// Offsets of the release builds for x86-64, from the interpreters' own headers. The debug builds have the same.
+// Offsets of the release builds for 64-bit Linux, from the interpreters' own headers. The debug builds have the same.
 constexpr PythonLayout Layout38() {
   PythonLayout layout = {};
   layout.chain = PythonFrameChain::kOnePerActivation;

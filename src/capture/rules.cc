@@ -27,20 +27,30 @@ bool Fits(int64_t value, int bits) {
 
 PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
   const uint64_t inexpressible = uint64_t{FrameRule::kInexpressible} | uint64_t{object} << 5;
-  const bool is_short = rule.kind == FrameRule::kCfaInSpSlot || rule.kind == FrameRule::kCfaFromRegister;
-  if (!Fits(rule.fp_offset, 21) || !Fits(rule.cfa_offset, is_short ? 19 : 24)) return PackedRule(inexpressible);
+  const bool has_register = rule.kind == FrameRule::kCfaFromRegister || rule.kind == FrameRule::kReturnInRegister;
+  const bool is_short = kHasLinkRegister || rule.kind == FrameRule::kCfaInSpSlot || has_register;
+  const bool has_return_offset = rule.kind == FrameRule::kCfaFromSp || rule.kind == FrameRule::kCfaFromFp;
+  // Without a saved fp, fp_offset is only the base of return_offset.
+  const int64_t fp_offset =
+      kHasLinkRegister && has_return_offset && !rule.fp_saved ? rule.return_offset : rule.fp_offset;
+  if (!Fits(fp_offset, 21) || !Fits(rule.cfa_offset, is_short ? 19 : 24)) return PackedRule(inexpressible);
   uint64_t cfa = static_cast<uint64_t>(rule.cfa_offset / 8);
   if (rule.kind == FrameRule::kCfaInSpSlot) {
     if (rule.cfa_addend % 8 != 0 || rule.cfa_addend < 0 || rule.cfa_addend >= 8 * 32) return PackedRule(inexpressible);
     cfa = cfa << 5 | static_cast<uint64_t>(rule.cfa_addend / 8);
-  } else if (rule.kind == FrameRule::kCfaFromRegister) {
+  } else if (has_register) {
     cfa = cfa << 5 | uint64_t{rule.fp_found_by_fp} << 4 | rule.cfa_register;
+  } else if (kHasLinkRegister) {
+    const auto distance =
+        static_cast<int64_t>(static_cast<uint64_t>(rule.return_offset) - static_cast<uint64_t>(fp_offset));
+    if (has_return_offset && !Fits(distance, 5)) return PackedRule(inexpressible);
+    cfa = cfa << 5 | (static_cast<uint64_t>(distance / 8) & 31);
   }
-  const auto fp = static_cast<uint64_t>(rule.fp_offset / 8) << 43 >> 24;
+  const auto fp = static_cast<uint64_t>(fp_offset / 8) << 43 >> 24;
   return PackedRule(uint64_t{rule.kind} | uint64_t{rule.fp_saved} << 4 | uint64_t{object} << 5 | fp | cfa << 40);
 }
 
-#if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
+#if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
 
 struct Range {
@@ -358,7 +368,7 @@ bool ObjectCheck::IsLoadedSlow(uint32_t object, uintptr_t address) {
 
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   dl_find_object found;
-  if (!FindObject(address, &found)) return PackedRule();
+  if (!FindObject(address, &found)) return PackedRule::Of(SignalTrampolineRule(address + 1), 0);
   uint32_t object = 0;
   bool is_identified = true;
   if (!start_objects.Contain(reinterpret_cast<uintptr_t>(found.dlfo_map_start))) {
@@ -369,7 +379,12 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
       objects->SetLoaded(object);
     }
   }
-  const PackedRule rule = PackedRule::Of(ReadFrameRule(found.dlfo_eh_frame, SegmentsOf(found, PF_R), address), object);
+  FrameRule read = ReadFrameRule(found.dlfo_eh_frame, SegmentsOf(found, PF_R), address);
+  if (read.kind == FrameRule::kNone || read.kind == FrameRule::kInexpressible) {
+    const FrameRule trampoline = SignalTrampolineRule(address + 1);
+    if (trampoline.kind == FrameRule::kSignal) read = trampoline;
+  }
+  const PackedRule rule = PackedRule::Of(read, object);
   if (is_identified) StoreRule(address, rule);
   return rule;
 }

@@ -25,8 +25,9 @@
 
 namespace hbmprof::internal {
 
-// Returns whether this system supports the rules (x86-64, with _dl_find_object of glibc 2.35). Must be called before
-// the first walk: it finds the objects that were loaded at program start. Takes no lock that dlopen holds.
+// Returns whether this system supports the rules (x86-64 or aarch64, with _dl_find_object of glibc 2.35). Must be
+// called before the first walk: it finds the objects that were loaded at program start. Takes no lock that dlopen
+// holds.
 bool PrepareRules();
 
 // A FrameRule and the id of the object that it was read from, in one word. 0 means that there is no rule.
@@ -47,12 +48,15 @@ class PackedRule {
   // The id of the object; 0 for objects that are never unloaded.
   uint32_t object() const { return static_cast<uint32_t>(word_ >> 5) & (kObjectIds - 1); }
   int64_t fp_offset() const { return (static_cast<int64_t>(word_ << 24) >> 43) * 8; }
-  // For all kinds except the two below.
-  int64_t cfa_offset() const { return (static_cast<int64_t>(word_) >> 40) * 8; }
-  // For kCfaInSpSlot and kCfaFromRegister.
+  // For all kinds except the three below.
+  int64_t cfa_offset() const { return kHasLinkRegister ? short_cfa_offset() : (static_cast<int64_t>(word_) >> 40) * 8; }
+  int64_t return_offset() const {
+    return kHasLinkRegister ? fp_offset() + (static_cast<int64_t>(word_ << 19) >> 59) * 8 : -8;
+  }
+  // For kCfaInSpSlot, kCfaFromRegister and kReturnInRegister.
   int64_t short_cfa_offset() const { return (static_cast<int64_t>(word_) >> 45) * 8; }
   int64_t cfa_addend() const { return static_cast<int64_t>(word_ >> 40 & 31) * 8; }
-  uint32_t cfa_register() const { return static_cast<uint32_t>(word_ >> 40) & 15; }
+  uint32_t cfa_register() const { return static_cast<uint32_t>(word_ >> 40) & (kDwarfRegisters - 1); }
   bool fp_found_by_fp() const { return (word_ >> 44 & 1) != 0; }
 
  private:
@@ -60,6 +64,8 @@ class PackedRule {
   // remaining 24 bits depend on the kind:
   // - kCfaInSpSlot: cfa_addend / 8 5, cfa_offset / 8 19
   // - kCfaFromRegister: cfa_register 4, fp_found_by_fp 1, cfa_offset / 8 19
+  // - kReturnInRegister: cfa_register 5, cfa_offset / 8 19
+  // - others, with a link register: (return_offset - fp_offset) / 8 5, cfa_offset / 8 19
   // - others: cfa_offset / 8 24
   uint64_t word_ = 0;
 };

@@ -54,21 +54,17 @@ StackBounds MainStackBounds() {
 // - A query of the kernel for readable pages around the stack pointer does not distinguish a stack without a guard page
 //   from an adjacent mapping. Such a mapping can be unmapped while the thread runs.
 //
-// The descriptor (nptl/descr.h) begins at the thread pointer. It is at the upper end of the stack's block, also if the
-// program has supplied the stack. It holds four words in this order: the address of the block, its size, the size of
-// the guard in it, and the guard size that was requested. Their offset differs between versions, so they are found by
-// their values: the block must be a possible stack, contain these words, and end shortly after them. In the main thread
-// the block is null. If the words are not found, captures query the kernel for each page, as on other stacks.
+// The descriptor (nptl/descr.h) is at the upper end of the stack's block, also if the program has supplied the stack.
+// It holds four words in this order: the address of the block, its size, the size of the guard in it, and the guard
+// size that was requested. Their offset differs between versions, so they are found by their values: the block must be
+// a possible stack, contain these words, and end shortly after them. In the main thread the block is null. If the words
+// are not found, captures query the kernel for each page, as on other stacks.
 StackBounds BoundsFromDescriptor() {
-#if defined(__x86_64__) && defined(__GLIBC__)
-  constexpr uintptr_t kFirst = 0x200;        // the ABI fixes the contents before this offset
-  constexpr uintptr_t kLimit = 0x1000;       // the descriptor has 0x900 bytes in glibc 2.36
-  constexpr uintptr_t kMaxBehind = 0x10000;  // a descriptor can be aligned to a page
-  constexpr uintptr_t kSmallest = 0x4000;    // PTHREAD_STACK_MIN
-  uintptr_t self;
-  asm("movq %%fs:0, %0" : "=r"(self));
+#if defined(HBMPROF_CALLER_HAS_REGISTERS) && defined(__GLIBC__)
+  constexpr uintptr_t kSmallest = 0x4000;  // PTHREAD_STACK_MIN
+  const DescriptorRange range = ThreadDescriptor();
   uintptr_t readable = 0;
-  for (uintptr_t at = self + kFirst; at < self + kLimit; at += sizeof(uintptr_t)) {
+  for (uintptr_t at = range.first; at < range.limit; at += sizeof(uintptr_t)) {
     const uintptr_t last = at + 3 * sizeof(uintptr_t);
     if (last >= readable) {
       const uintptr_t page = last & ~(kPageBytes - 1);
@@ -77,11 +73,11 @@ StackBounds BoundsFromDescriptor() {
     }
     const uintptr_t block = LoadStackWord(at);
     const uintptr_t bytes = LoadStackWord(at + sizeof(uintptr_t));
-    if (block >= self || bytes >= block || bytes < kSmallest) continue;
+    if (block >= range.self || bytes >= block || bytes < kSmallest) continue;
     const uintptr_t high = block + bytes;
-    if (high <= last || high - last > kLimit + kMaxBehind) continue;
+    if (high <= last || high - last > range.max_behind) continue;
     const uintptr_t guard = LoadStackWord(at + 2 * sizeof(uintptr_t));
-    if (guard % kPageBytes != 0 || guard >= self - block) continue;
+    if (guard % kPageBytes != 0 || guard >= range.self - block) continue;
     if (LoadStackWord(last) > bytes) continue;
     return {block + guard, high & ~uintptr_t{7}};
   }

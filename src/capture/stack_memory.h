@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/capture/architecture.h"
+
 namespace hbmprof::internal {
 
 struct StackBounds {
@@ -39,43 +41,6 @@ inline bool IsOnOwnStack(uintptr_t address) {
 [[gnu::always_inline]] inline size_t AvailableStackBytes() {
   const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
   return IsOnOwnStack(frame) ? frame - ThreadStackBounds().low : 0;
-}
-
-// Loads a word. Sanitizers do not instrument this load. They would report it, because frames of other functions contain
-// poisoned words, and words that other threads change.
-inline uintptr_t LoadStackWord(uintptr_t address) {
-#if defined(__x86_64__)
-  uintptr_t word;
-  asm volatile("movq (%1), %0" : "=r"(word) : "r"(address));
-  return word;
-#else
-  return *reinterpret_cast<const volatile uintptr_t*>(address);
-#endif
-}
-
-// Loads the two words at the given offsets from `base`, in words.
-using WordPair = uintptr_t __attribute__((vector_size(2 * sizeof(uintptr_t)), may_alias));
-inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t second_offset) {
-#if defined(__x86_64__)
-  WordPair words;
-  asm volatile("movq (%1,%2,8), %0" : "=x"(words) : "r"(base), "r"(first_offset));
-  asm volatile("movhps (%1,%2,8), %0" : "+x"(words) : "r"(base), "r"(second_offset));
-  return words;
-#else
-  const auto at = [base](intptr_t offset) { return base + static_cast<uintptr_t>(offset) * sizeof(uintptr_t); };
-  return WordPair{LoadStackWord(at(first_offset)), LoadStackWord(at(second_offset))};
-#endif
-}
-
-// Loads the two adjacent words at `offset` from `base`, in words.
-inline WordPair LoadStackPair(uintptr_t base, intptr_t offset) {
-#if defined(__x86_64__)
-  WordPair words;
-  asm volatile("movdqu (%1,%2,8), %0" : "=x"(words) : "r"(base), "r"(offset));
-  return words;
-#else
-  return LoadStackWords(base, offset, offset + 1);
-#endif
 }
 
 class StackMemory {

@@ -7,6 +7,9 @@ namespace {
 
 constexpr uintptr_t kFirstCode = 4096;  // no code is mapped below
 
+// 0 if there is none.
+constexpr auto kLinkRegister = static_cast<uint32_t>(kHasLinkRegister ? kReturnAddressRegister : 0);
+
 }  // namespace
 
 RuleWalk::Step RuleWalk::StepOutOfSignal(PackedRule rule) {
@@ -19,31 +22,59 @@ RuleWalk::Step RuleWalk::StepOutOfSignal(PackedRule rule) {
   // The handler may have run on an alternate stack.
   sp = interrupted_sp;
   memory.Enter(sp);
-  // The order in which the kernel stores registers: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp.
-  interrupted_sp_ = sp_at - fp_at == 5 * sizeof(uintptr_t) ? sp : 0;
+  interrupted_sp_ = sp_at - fp_at == kSignalWordsFromFpToSp * sizeof(uintptr_t) ? sp : 0;
   interrupted_sp_at_ = sp_at;
   return Step::kFrame;
 }
 
-bool RuleWalk::LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const {
-  // Index: the DWARF number, in the order rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15. Value: how many words
-  // below the stored rsp the kernel stores the register.
-  constexpr uint8_t kWordsBelow[16] = {2, 3, 1, 4, 6, 7, 5, 0, 15, 14, 13, 12, 11, 10, 9, 8};
-  if (interrupted_sp_ == 0 || sp != interrupted_sp_) return false;
-  // This word is between the lowest word of the signal frame (the return address to the trampoline) and the stored rsp.
-  // Both were read before, so this word can be read, too.
-  *value = LoadStackWord(interrupted_sp_at_ - kWordsBelow[dwarf_register] * sizeof(uintptr_t));
+RuleWalk::Step RuleWalk::StepOutOfLeaf(PackedRule rule) {
+  uintptr_t cfa;
+  uintptr_t pc;
+  if (!LoadInterrupted(rule.cfa_register(), &cfa) || !LoadInterrupted(kLinkRegister, &pc)) return Step::kUnknown;
+  cfa += static_cast<uintptr_t>(rule.short_cfa_offset());
+  if (cfa < sp || (rule.fp_saved() && !memory.Load(cfa + static_cast<uintptr_t>(rule.fp_offset()), &fp))) {
+    return Step::kUnknown;
+  }
+  // The frame can be empty, so that sp does not change. Its caller was not interrupted.
+  interrupted_sp_ = 0;
+  sp = cfa;
+  pc = StripReturnAddress(pc);
+  address = pc - 1;
+  return pc == 0 ? Step::kOutermost : Step::kFrame;
+}
+
+bool RuleWalk::FindSpByFp(PackedRule rule) {
+  const uintptr_t cfa = fp - static_cast<uintptr_t>(rule.fp_offset());
+  const uintptr_t exact = cfa - static_cast<uintptr_t>(rule.cfa_offset());
+  uintptr_t pc;
+  const bool has_record = rule.fp_saved() && rule.return_offset() == rule.fp_offset() + 8;
+  if (!has_record || exact < sp || exact >= cfa || !memory.Load(fp + 8, &pc) ||
+      !IsReturnFromCall(StripReturnAddress(pc), address)) {
+    return false;
+  }
+  sp = exact;
+  sp_is_exact_ = true;
   return true;
 }
 
-bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
-  constexpr size_t kBytes = 7;  // length of the longest call instruction
-  unsigned char bytes[kBytes];
-  const uintptr_t at = pc - kBytes;
+bool RuleWalk::LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const {
+  if (interrupted_sp_ == 0 || sp != interrupted_sp_) return false;
+  // This word is between the lowest word of the signal frame and the stored sp. Both were read before, so this word can
+  // be read, too.
+  *value = LoadStackWord(interrupted_sp_at_ - SignalWordsBelowSp(dwarf_register) * sizeof(uintptr_t));
+  return true;
+}
+
+namespace {
+
+// Decodes the instruction that ends at `pc`. Returns false if it cannot be read.
+bool ReadCall(uintptr_t pc, CallInstruction* call) {
+  unsigned char bytes[kCallBytes];
+  const uintptr_t at = pc - kCallBytes;
   if (pc < kFirstCode + 2 * sizeof(uintptr_t)) return false;
   if (IsKnownCode(pc - 1)) {
-    if (!IsReadableCode(at, kBytes)) return false;
-    std::memcpy(bytes, reinterpret_cast<const void*>(at), kBytes);
+    if (!IsReadableCode(at, kCallBytes)) return false;
+    std::memcpy(bytes, reinterpret_cast<const void*>(at), kCallBytes);
   } else {
     // Code that the stack returns to stays mapped, so bytes that can be read now can also be read a moment later.
     uintptr_t words[2];
@@ -51,50 +82,51 @@ bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
     StackMemory code(first);
     if (!code.Load(first, &words[0])) return false;
     words[1] = 0;
-    if (at - first + kBytes > sizeof(uintptr_t) && !code.Load(first + sizeof(uintptr_t), &words[1])) return false;
-    std::memcpy(bytes, reinterpret_cast<const char*>(words) + (at - first), kBytes);
+    if (at - first + kCallBytes > sizeof(uintptr_t) && !code.Load(first + sizeof(uintptr_t), &words[1])) return false;
+    std::memcpy(bytes, reinterpret_cast<const char*>(words) + (at - first), kCallBytes);
   }
-  const auto back = [&bytes](size_t n) { return bytes[kBytes - n]; };
-  if (back(5) == 0xe8) {  // call to pc + distance
-    int32_t distance;
-    std::memcpy(&distance, bytes + kBytes - 4, sizeof(distance));
-    const uintptr_t target = pc + static_cast<uintptr_t>(int64_t{distance});
-    if (IsKnownCode(target) == IsKnownCode(callee)) return true;
-  }
-  // Call through a register or memory: opcode ff, then a ModRM byte whose reg field is 2 and whose other fields give
-  // the length.
-  for (size_t length = 2; length <= kBytes; ++length) {
-    if (back(length) != 0xff) continue;
-    const unsigned char modrm = back(length - 1);
-    if ((modrm >> 3 & 7) != 2) continue;
-    const unsigned mod = modrm >> 6;
-    const unsigned rm = modrm & 7;
-    size_t expected = 2;
-    if (mod != 3) {
-      if (rm == 4) ++expected;  // a SIB byte
-      const bool has_base = mod != 0 || !(rm == 5 || (rm == 4 && (back(length - 2) & 7) == 5));
-      expected += mod == 1 ? 1 : mod == 2 || !has_base ? 4 : 0;  // displacement
-    }
-    if (length == expected) return true;
-  }
-  return false;
+  *call = DecodeCall(bytes, pc);
+  return true;
+}
+
+}  // namespace
+
+bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
+  CallInstruction call;
+  if (!ReadCall(pc, &call)) return false;
+  return call.is_indirect || (call.is_direct && IsKnownCode(call.target) == IsKnownCode(callee));
+}
+
+bool RuleWalk::GuessOutOfStub() {
+  constexpr uintptr_t kStubBytes = 32;  // the linker's stubs have 12 to 24 bytes
+  uintptr_t pc;
+  if (!LoadInterrupted(kLinkRegister, &pc)) return false;
+  pc = StripReturnAddress(pc);
+  CallInstruction call;
+  if (!ReadCall(pc, &call) || !call.is_direct || address - call.target >= kStubBytes) return false;
+  interrupted_sp_ = 0;
+  address = pc - 1;
+  return true;
 }
 
 RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   uintptr_t pc;
   uintptr_t outer_fp;
+  if (kHasLinkRegister && rule.kind() == FrameRule::kNone && GuessOutOfStub()) return Step::kFrame;
   if (rule.kind() != FrameRule::kNone || fp < sp || !memory.Load(fp, &outer_fp) || !memory.Load(fp + 8, &pc) ||
-      !IsReturnFromCall(pc, address)) {
+      !IsReturnFromCall(StripReturnAddress(pc), address)) {
     return Step::kUnknown;
   }
+  pc = StripReturnAddress(pc);
   sp = fp + 16;
+  sp_is_exact_ = !kHasLinkRegister;
   fp = outer_fp;
   address = pc - 1;
   return Step::kFrame;
 }
 
 int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth) {
-  if (!memory.is_own()) return depth;
+  if (!memory.is_own() || !sp_is_exact_) return depth;
   const uintptr_t high = memory.high();
   // Local copies, so that the compiler keeps them in registers.
   uintptr_t sp_now = sp;
@@ -112,7 +144,9 @@ int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth) {
       break;
     }
     if (cfa <= sp_now || cfa > high) break;
-    const uintptr_t pc = LoadStackWord(cfa - 8);
+    const uintptr_t pc_at = cfa + static_cast<uintptr_t>(rule.return_offset());
+    if (kHasLinkRegister && pc_at - sp_now >= cfa - sp_now) break;
+    const uintptr_t pc = StripReturnAddress(LoadStackWord(pc_at));
     if (pc == 0) break;
     if (rule.fp_saved()) {
       const uintptr_t fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
@@ -159,9 +193,11 @@ WalkResult WalkByFramePointers(const Caller& caller, uintptr_t* pcs, int max_dep
   for (;;) {
     uintptr_t outer_fp;
     uintptr_t pc;
-    if (fp < sp || !memory.Load(fp, &outer_fp) || !memory.Load(fp + 8, &pc) || pc < kFirstCode) {
+    if (fp < sp || !memory.Load(fp, &outer_fp) || !memory.Load(fp + 8, &pc)) {
       return {depth, WalkEnd::kUnknown};
     }
+    pc = StripReturnAddress(pc);
+    if (pc < kFirstCode) return {depth, WalkEnd::kUnknown};
     if (depth == max_depth) return {depth, WalkEnd::kDepth};
     pcs[depth++] = pc;
     sp = fp + 16;

@@ -40,7 +40,7 @@ class RuleWalk {
   //   UsesFp()                 the frame pointer
   //   Reads(address, word)     a word of the stack
   //   Restores(address, word)  a word of the stack, which became the frame pointer
-  //   Returns(address, word)   a word of the stack, which became the pc
+  //   Returns(address, pc)     a word of the stack, which became the pc: pc without a signature
   //   Unsupported()            anything else
   template <typename Recorder>
   Step StepOut(PackedRule rule, Recorder* recorder) {
@@ -49,6 +49,7 @@ class RuleWalk {
     uintptr_t fp_at = 0;
     switch (rule.kind()) {
       case FrameRule::kCfaFromSp:
+        if (!sp_is_exact_ && !FindSpByFp(rule)) return Step::kUnknown;
         cfa = sp + static_cast<uintptr_t>(rule.cfa_offset());
         fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
         break;
@@ -80,6 +81,9 @@ class RuleWalk {
         cfa += static_cast<uintptr_t>(rule.short_cfa_offset());
         fp_at = (rule.fp_found_by_fp() ? fp : cfa) + static_cast<uintptr_t>(rule.fp_offset());
         break;
+      case FrameRule::kReturnInRegister:
+        recorder->Unsupported();
+        return StepOutOfLeaf(rule);
       case FrameRule::kSignal:
         recorder->Unsupported();
         return StepOutOfSignal(rule);
@@ -89,21 +93,25 @@ class RuleWalk {
       case FrameRule::kInexpressible:
         return Step::kUnknown;
     }
-    // Every call pushes a word, so each step must raise sp.
-    if (cfa <= sp || !memory.Load(cfa - 8, &pc)) return Step::kUnknown;
-    recorder->Returns(cfa - 8, pc);
+    // The return address is in the frame, so each step must raise sp.
+    const uintptr_t pc_at = cfa + static_cast<uintptr_t>(rule.return_offset());
+    if (cfa <= sp || pc_at - sp >= cfa - sp || !memory.Load(pc_at, &pc)) return Step::kUnknown;
+    pc = StripReturnAddress(pc);
+    recorder->Returns(pc_at, pc);
     if (rule.fp_saved()) {
       if (!memory.Load(fp_at, &fp)) return Step::kUnknown;
       recorder->Restores(fp_at, fp);
     }
     sp = cfa;
+    sp_is_exact_ = true;
     address = pc - 1;
     return pc == 0 ? Step::kOutermost : Step::kFrame;
   }
 
   // Steps out of frames with the two most common kinds of rules, and stores their pcs in `pcs` from index `depth` on.
   // Stops at `max_depth`, at a frame with another kind of rule, and at a frame whose rule does not fit the stack;
-  // StepOut handles the last two. Does nothing on a stack that is not the thread's own. Returns the new depth.
+  // StepOut handles the last two. Does nothing on a stack that is not the thread's own, and after a guess. Returns the
+  // new depth.
   int StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth);
 
   // Steps out of a frame without unwind information (code generated at run time, assembler) as if it had a frame
@@ -120,8 +128,17 @@ class RuleWalk {
 
  private:
   Step StepOutOfSignal(PackedRule rule);
-  // Reads the register with this DWARF number, below 16. Returns false if the current frame is not one that a signal
-  // interrupted.
+  // For kReturnInRegister.
+  Step StepOutOfLeaf(PackedRule rule);
+  // With a link register: steps out of a frame without unwind information that a signal interrupted, if the call before
+  // the return address in the register leads to this code. It is then a stub of the linker, which has no frame. Returns
+  // false otherwise.
+  bool GuessOutOfStub();
+  // If sp is a lower limit: finds the frame's sp by its frame record, if the function keeps fp at that. Returns false
+  // if there is no such record, or if its return address does not follow a call.
+  bool FindSpByFp(PackedRule rule);
+  // Reads the register with this DWARF number, below kDwarfRegisters. Returns false if the current frame is not one
+  // that a signal interrupted.
   bool LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const;
 
   // The sp of the interrupted frame that the walk has reached last, if its registers are known (else 0), and the
@@ -129,6 +146,8 @@ class RuleWalk {
   // as long as sp == interrupted_sp_.
   uintptr_t interrupted_sp_ = 0;
   uintptr_t interrupted_sp_at_;  // set together with interrupted_sp_
+  // With a link register, a guessed step finds only a lower limit of the caller's sp.
+  bool sp_is_exact_ = true;
 };
 
 // Returns whether `pc` directly follows a call instruction that can have called the code at `callee`. Reads the bytes

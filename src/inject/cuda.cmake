@@ -1,6 +1,6 @@
 # libhbmprof_cuda.so, for LD_PRELOAD: the profiler and the driver's wrapped calls.
-if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
-  message(STATUS "hbmprof: the injected CUDA library is for x86-64 Linux only, so it is not built")
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64|aarch64|arm64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  message(STATUS "hbmprof: the injected CUDA library is for x86-64 and aarch64 Linux only, so it is not built")
   return()
 endif()
 if(HBMPROF_SANITIZER)
@@ -27,7 +27,16 @@ string(REPLACE ";" "\n" _list "${_exports};${_end_calls};execvpe;execveat;dlopen
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "@_list@\n" @ONLY)
 string(REPLACE ";" "; " _end_calls "${_end_calls}")
 string(REPLACE ";" ";\n    " _list "${_exports}")
-file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.map @ONLY CONTENT "GLIBC_2.2.5 {
+# The versions of execvpe and of the others (src/base/first_glibc.h).
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(_first "GLIBC_2.17 {
+  global: @_end_calls@; execvpe; dlopen; dlsym;
+};
+GLIBC_2.34 {
+  global: dlopen; dlsym; execveat;
+} GLIBC_2.17;")
+else()
+  set(_first "GLIBC_2.2.5 {
   global: @_end_calls@; dlopen; dlsym;
 };
 GLIBC_2.11 {
@@ -35,7 +44,10 @@ GLIBC_2.11 {
 } GLIBC_2.2.5;
 GLIBC_2.34 {
   global: dlopen; dlsym; execveat;
-} GLIBC_2.11;
+} GLIBC_2.11;")
+endif()
+string(CONFIGURE "${_first}" _first @ONLY)
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.map @ONLY CONTENT "@_first@
 HBMPROF {
   global:
     @_list@;

@@ -19,11 +19,8 @@
 #include <cstring>
 
 #include "src/backends/cuda/driver_shim.h"
+#include "src/base/first_glibc.h"
 #include "src/inject/deep_bind.h"
-
-#if !defined(__x86_64__)
-#error "The jumps to the C library are written for x86-64 only"
-#endif
 
 extern "C" {
 
@@ -38,7 +35,7 @@ using DlopenFunction = void*(const char* file, int flags);
 [[gnu::visibility("hidden"), gnu::used]] void hbmprof_find_real() {
   const auto find = [](auto& function, const char* name) {
     void* real = dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
-    if (real == nullptr) real = dlvsym(RTLD_NEXT, name, "GLIBC_2.2.5");
+    if (real == nullptr) real = dlvsym(RTLD_NEXT, name, HBMPROF_FIRST_GLIBC);
     if (real == nullptr) __builtin_trap();  // not possible: every process has a C library
     __atomic_store_n(&function, reinterpret_cast<decltype(+function)>(real), __ATOMIC_RELEASE);
   };
@@ -94,6 +91,7 @@ using DlopenFunction = void*(const char* file, int flags);
 }
 
 // The arguments are in rdi and rsi: the handle and the name (dlsym), or the file and the flags (dlopen).
+#if defined(__x86_64__)
 asm(R"(
     .macro hbmprof_save
     pushq   %rdi
@@ -185,6 +183,107 @@ hbmprof_\name\()_new:
 1:
     hbmprof_jump_to_real dlopen
 )");
+#elif defined(__aarch64__)
+asm(R"(
+    .macro hbmprof_save
+    stp     x29, x30, [sp, #-32]!
+    .cfi_adjust_cfa_offset 32
+    .cfi_rel_offset x29, 0
+    .cfi_rel_offset x30, 8
+    mov     x29, sp
+    stp     x0, x1, [sp, #16]
+    .endm
+    .macro hbmprof_restore
+    ldp     x0, x1, [sp, #16]
+    ldp     x29, x30, [sp], #32
+    .cfi_adjust_cfa_offset -32
+    .cfi_restore x29
+    .cfi_restore x30
+    .endm
+    .macro hbmprof_entry name
+    .p2align 4
+    .globl hbmprof_\name, hbmprof_\name\()_old
+    .type hbmprof_\name, %function
+    .type hbmprof_\name\()_old, %function
+    .symver hbmprof_\name\()_old, \name\()@GLIBC_2.17, remove
+    .symver hbmprof_\name\()_new, \name\()@@GLIBC_2.34, remove
+    .globl hbmprof_\name\()_new
+    .type hbmprof_\name\()_new, %function
+    .hidden hbmprof_\name
+hbmprof_\name:
+hbmprof_\name\()_old:
+hbmprof_\name\()_new:
+    .cfi_startproc
+    hint    #34                 // bti c
+    .endm
+    .macro hbmprof_jump_to_real name
+    adrp    x9, hbmprof_real_\name
+    ldr     x16, [x9, :lo12:hbmprof_real_\name]
+    cbnz    x16, 3f
+    hbmprof_save
+    bl      hbmprof_find_real
+    hbmprof_restore
+    adrp    x9, hbmprof_real_\name
+    ldr     x16, [x9, :lo12:hbmprof_real_\name]
+3:
+    br      x16
+    .cfi_endproc
+    .size hbmprof_\name, .-hbmprof_\name
+    .size hbmprof_\name\()_old, .-hbmprof_\name\()_old
+    .size hbmprof_\name\()_new, .-hbmprof_\name\()_new
+    .endm
+
+    .text
+    hbmprof_entry dlsym
+    cbz     x1, 1f
+    add     x9, x0, #1
+    cmp     x9, #1              // RTLD_NEXT is -1, RTLD_DEFAULT 0
+    b.ls    1f
+    adrp    x9, hbmprof_deep_bound_by_name
+    ldrb    w9, [x9, :lo12:hbmprof_deep_bound_by_name]
+    cbz     w9, 2f
+    hbmprof_save
+    bl      hbmprof_set_references_once
+    hbmprof_restore
+2:
+    ldrb    w9, [x1]
+    cmp     w9, #'c'
+    b.ne    1f
+    ldrb    w9, [x1, #1]
+    cmp     w9, #'u'
+    b.ne    1f
+    hbmprof_save
+    mov     x0, x1
+    bl      hbmprof_is_wrapped
+    and     w9, w0, #0xff
+    hbmprof_restore
+    cbz     w9, 1f
+    b       hbmprof_dlsym_wrapped
+1:
+    hbmprof_jump_to_real dlsym
+
+    hbmprof_entry dlopen
+    tbz     w1, #3, 1f          // RTLD_DEEPBIND
+    cbz     x0, 1f
+    adrp    x9, hbmprof_real_dlopen
+    ldr     x9, [x9, :lo12:hbmprof_real_dlopen]
+    cbz     x9, 1f
+    hbmprof_save
+    bl      hbmprof_is_path
+    and     w9, w0, #0xff
+    hbmprof_restore
+    cbz     w9, 4f
+    b       hbmprof_dlopen_deep_bound
+4:
+    mov     w10, #1
+    adrp    x9, hbmprof_deep_bound_by_name
+    strb    w10, [x9, :lo12:hbmprof_deep_bound_by_name]
+1:
+    hbmprof_jump_to_real dlopen
+)");
+#else
+#error "The jumps to the C library are not written for this processor"
+#endif
 
 namespace hbmprof::internal {
 

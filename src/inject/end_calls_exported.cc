@@ -2,8 +2,12 @@
 // its replacement (src/api/end_calls.h).
 #include "src/api/end_calls.h"
 
-#if !defined(__x86_64__)
-#error "The jumps are written for x86-64 only"
+#if defined(__x86_64__)
+#define HBMPROF_JUMP "endbr64\n    jmp"
+#elif defined(__aarch64__)
+#define HBMPROF_JUMP "hint #34\n    b"  // bti c
+#else
+#error "The jumps are not written for this processor"
 #endif
 
 asm(R"(
@@ -11,11 +15,10 @@ asm(R"(
     .text
     .p2align 4
     .globl \name
-    .type \name, @function
+    .type \name, %function
 \name:
     .cfi_startproc
-    endbr64
-    jmp     \replacement
+    )" HBMPROF_JUMP R"( \replacement
     .cfi_endproc
     .size \name, .-\name
     .endm

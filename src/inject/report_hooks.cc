@@ -17,10 +17,6 @@
 #include "src/base/fork.h"
 #include "src/base/forked_child.h"
 
-#if !defined(__x86_64__)
-#error "The stubs are written for x86-64 only"
-#endif
-
 #define HBMPROF_REPORT_MEMORY _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
 #define HBMPROF_REPORT_OUT_OF_MEMORY _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
 #define HBMPROF_ADD_TRACE_ME _ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll
@@ -206,6 +202,7 @@ extern "C" {
 }
 }
 
+#if defined(__x86_64__)
 // The frame: the seventh argument of the called function at 0, eight vector registers from 16, then a Caller (pc, sp,
 // fp) at 144, then the integer registers.
 asm(R"(
@@ -274,7 +271,65 @@ asm(R"(
     .cfi_endproc
     .size \name, .-\name
     .endm
+)");
+#elif defined(__aarch64__)
+// The frame: the frame record, eight vector registers, then a Caller (pc, sp, fp) at 144, then x0 to x8.
+asm(R"(
+    .macro hbmprof_report_stub name record
+    .text
+    .p2align 4
+    .globl \name
+    .type \name, %function
+\name:
+    .cfi_startproc
+    hint    #34                 // bti c
+    stp     x29, x30, [sp, #-256]!
+    .cfi_def_cfa_offset 256
+    .cfi_rel_offset x29, 0
+    .cfi_rel_offset x30, 8
+    mov     x29, sp
+    stp     q0, q1, [sp, #16]
+    stp     q2, q3, [sp, #48]
+    stp     q4, q5, [sp, #80]
+    stp     q6, q7, [sp, #112]
+    stp     x0, x1, [sp, #176]
+    stp     x2, x3, [sp, #192]
+    stp     x4, x5, [sp, #208]
+    stp     x6, x7, [sp, #224]
+    str     x8, [sp, #240]
+    add     x9, sp, #256
+    ldr     x10, [sp]
+    stp     x30, x9, [sp, #144]
+    str     x10, [sp, #160]
+    add     x6, sp, #144
+    bl      \record
+    mov     x16, x0
+    ldp     q0, q1, [sp, #16]
+    ldp     q2, q3, [sp, #48]
+    ldp     q4, q5, [sp, #80]
+    ldp     q6, q7, [sp, #112]
+    ldp     x0, x1, [sp, #176]
+    ldp     x2, x3, [sp, #192]
+    ldp     x4, x5, [sp, #208]
+    ldp     x6, x7, [sp, #224]
+    ldr     x8, [sp, #240]
+    ldp     x29, x30, [sp], #256
+    .cfi_restore x29
+    .cfi_restore x30
+    .cfi_def_cfa_offset 0
+    cbz     x16, 1f
+    br      x16
+1:
+    ret
+    .cfi_endproc
+    .size \name, .-\name
+    .endm
+)");
+#else
+#error "The stubs are not written for this processor"
+#endif
 
+asm(R"(
     hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_REPORT_MEMORY) R"( hbmprof_torch_memory
     hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY) R"( hbmprof_torch_out_of_memory
     hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_ADD_TRACE_ME) R"( hbmprof_tensorflow_memory

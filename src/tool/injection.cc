@@ -27,6 +27,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The processor for which this command and the injected libraries are built.
+struct Processor {
+  uint16_t machine;  // in ELF files
+  const char* name;
+  const char* linker;  // first part of the file name of glibc's dynamic linker
+};
+#if defined(__aarch64__)
+constexpr Processor kProcessor = {EM_AARCH64, "aarch64", "ld-linux-aarch64.so"};
+#else
+constexpr Processor kProcessor = {EM_X86_64, "x86-64", "ld-linux-x86-64.so"};
+#endif
+
 bool IsFile(const std::string& path) {
   struct stat info = {};
   return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
@@ -103,7 +115,7 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
     tried += Cat(tried.empty() ? "" : ", ", candidate);
   }
   return absl::NotFoundError(Cat("libhbmprof_cuda.so was not found. Tried: ", tried,
-                                 ". It is built for x86-64 Linux; --library FILE names another file"));
+                                 ". It is built for x86-64 and aarch64 Linux; --library FILE names another file"));
 }
 
 absl::StatusOr<std::string> FindProgram(const std::string& command) {
@@ -145,7 +157,7 @@ ProgramHead ReadProgramHead(const std::string& program) {
   if (start.size() < sizeof(header) || start.compare(0, SELFMAG, ELFMAG) != 0) return head;
   std::memcpy(&header, start.data(), sizeof(header));
   head.kind = ProgramHead::Kind::kOtherProcessor;
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != EM_X86_64) return head;
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != kProcessor.machine) return head;
   head.kind = ProgramHead::Kind::kStatic;
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
@@ -184,10 +196,12 @@ std::string WhyNotInjected(const std::string& program, const std::string& librar
     head = ReadProgramHead(file);
   }
   const std::string name = file == program ? "it" : file;
-  if (head.kind == ProgramHead::Kind::kOtherProcessor) return Cat(name, " is built for another processor than x86-64");
+  if (head.kind == ProgramHead::Kind::kOtherProcessor) {
+    return Cat(name, " is built for another processor than ", kProcessor.name);
+  }
   // LD_PRELOAD has no effect on a static program, but the programs that it starts can be injected.
   if (head.kind != ProgramHead::Kind::kDynamic) return "";
-  if (FileName(head.interpreter).rfind("ld-linux-x86-64.so", 0) != 0) {
+  if (FileName(head.interpreter).rfind(kProcessor.linker, 0) != 0) {
     return Cat(name, " is built with another C library than glibc (its dynamic linker is ", head.interpreter, ")");
   }
   if (library.empty()) return "";

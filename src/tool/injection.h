@@ -25,7 +25,7 @@ struct ProgramHead {
   enum class Kind {
     kUnknown,         // unreadable or of unknown format; a shell runs it as a script
     kScript,          // starts with "#!"
-    kOtherProcessor,  // not 64-bit x86
+    kOtherProcessor,  // not the one that this command is built for
     kStatic,          // no dynamic linker, so nothing is preloaded
     kDynamic,
   };

@@ -18,6 +18,10 @@ namespace capture_test {
 namespace {
 
 using hbmprof::internal::FrameRule;
+using hbmprof::internal::kFpRegister;
+using hbmprof::internal::kHasLinkRegister;
+using hbmprof::internal::kReturnAddressRegister;
+using hbmprof::internal::kSpRegister;
 using hbmprof::internal::ReadableRanges;
 using hbmprof::internal::ReadFrameRule;
 
@@ -51,11 +55,12 @@ std::vector<Object> LoadedObjects() {
   return objects;
 }
 
-// The common notation of rules: the register and offset of the CFA, and the offset of the saved fp.
-std::string Notation(char cfa_kind, int64_t cfa_offset, bool fp_saved, int64_t fp_offset) {
+// The common notation of rules: the register and offset of the CFA, the offset of the saved fp, and the offset of the
+// return address, which is 0 if that is in a register.
+std::string Notation(char cfa_kind, int64_t cfa_offset, bool fp_saved, int64_t fp_offset, int64_t return_offset) {
   std::string text = std::string(1, cfa_kind) + std::to_string(cfa_offset);
   if (fp_saved) text += " fp" + std::to_string(fp_offset);
-  return text;
+  return text + " ra" + std::to_string(return_offset);
 }
 
 std::string Ours(const FrameRule& rule) {
@@ -67,9 +72,14 @@ std::string Ours(const FrameRule& rule) {
     case FrameRule::kOutermost:
       return "outermost";
     case FrameRule::kCfaFromSp:
-      return Notation('s', rule.cfa_offset, rule.fp_saved, rule.fp_offset);
+      return Notation('s', rule.cfa_offset, rule.fp_saved, rule.fp_offset, rule.return_offset);
     case FrameRule::kCfaFromFp:
-      return Notation('f', rule.cfa_offset, rule.fp_saved, rule.fp_offset);
+      return Notation('f', rule.cfa_offset, rule.fp_saved, rule.fp_offset, rule.return_offset);
+    case FrameRule::kReturnInRegister: {
+      if (rule.cfa_register != kSpRegister && rule.cfa_register != kFpRegister) return "special";
+      const char kind = rule.cfa_register == kSpRegister ? 's' : 'f';
+      return Notation(kind, rule.cfa_offset, rule.fp_saved, rule.fp_offset, 0);
+    }
     case FrameRule::kCfaInSlot:
     case FrameRule::kCfaInSpSlot:
     case FrameRule::kCfaFromRegister:
@@ -90,13 +100,15 @@ std::string Theirs(Dwarf_CFI* cfi, Dwarf_Addr address) {
   Dwarf_Op storage[3];
   Dwarf_Op* ops;
   size_t count;
-  if (dwarf_frame_register(frame, 16, storage, &ops, &count) != 0) return "";
+  if (dwarf_frame_register(frame, kReturnAddressRegister, storage, &ops, &count) != 0) return "";
   if (count == 0 && ops == storage) return "outermost";
   Dwarf_Op* cfa;
   size_t cfa_count;
   if (dwarf_frame_cfa(frame, &cfa, &cfa_count) != 0) return "";
-  if (cfa_count != 1 || cfa[0].atom != DW_OP_bregx || (cfa[0].number != 7 && cfa[0].number != 6)) return "special";
-  const char kind = cfa[0].number == 7 ? 's' : 'f';
+  if (cfa_count != 1 || cfa[0].atom != DW_OP_bregx || (cfa[0].number != kSpRegister && cfa[0].number != kFpRegister)) {
+    return "special";
+  }
+  const char kind = cfa[0].number == kSpRegister ? 's' : 'f';
   const auto cfa_offset = static_cast<int64_t>(cfa[0].number2);
   // Saved at CFA + offset: call_frame_cfa, plus_uconst offset.
   const auto offset_from_cfa = [&](int64_t* offset) {
@@ -105,13 +117,17 @@ std::string Theirs(Dwarf_CFI* cfi, Dwarf_Addr address) {
     return count <= 2;
   };
   int64_t ra_offset = 0;
-  if (!offset_from_cfa(&ra_offset) || ra_offset != -8) return "special";
+  if (kHasLinkRegister && count == 0) {
+    ra_offset = 0;  // in its register
+  } else if (!offset_from_cfa(&ra_offset) || (!kHasLinkRegister && ra_offset != -8)) {
+    return "special";
+  }
   Dwarf_Op fp_storage[3];
-  if (dwarf_frame_register(frame, 6, fp_storage, &ops, &count) != 0) return "";
-  if (count == 0) return Notation(kind, cfa_offset, false, 0);  // the same, or undefined
+  if (dwarf_frame_register(frame, kFpRegister, fp_storage, &ops, &count) != 0) return "";
+  if (count == 0) return Notation(kind, cfa_offset, false, 0, ra_offset);  // the same, or undefined
   int64_t fp_offset = 0;
   if (!offset_from_cfa(&fp_offset)) return "special";
-  return Notation(kind, cfa_offset, true, fp_offset);
+  return Notation(kind, cfa_offset, true, fp_offset, ra_offset);
 }
 
 TEST(FrameRuleTest, EqualsElfutilsInAllLoadedLibraries) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <sstream>
 
 #include "src/capture/libunwind_backend.h"
@@ -19,8 +20,15 @@ using hbmprof::internal::kMaxStackDepth;
 
 namespace {
 
-// The return address of signal handlers: the trampoline that libc registers with the kernel.
-uintptr_t SignalTrampoline() {
+// Whether `pc` is the return address of signal handlers: the trampoline that libc registers with the kernel or, on
+// aarch64, that the kernel provides.
+#if defined(__aarch64__)
+bool IsSignalTrampoline(uintptr_t pc) {
+  constexpr uint64_t kReturnFromSignal = 0xd4000001d2801168;  // mov x8, #139; svc #0
+  return pc % 4 == 0 && pc != 0 && std::memcmp(reinterpret_cast<const void*>(pc), &kReturnFromSignal, 8) == 0;
+}
+#else
+bool IsSignalTrampoline(uintptr_t pc) {
   static const uintptr_t trampoline = [] {
     struct sigaction old;
     struct sigaction action = {};
@@ -36,8 +44,9 @@ uintptr_t SignalTrampoline() {
     sigaction(SIGWINCH, &old, nullptr);
     return kernel.restorer;
   }();
-  return trampoline;
+  return trampoline == pc;
 }
+#endif
 
 }  // namespace
 
@@ -68,7 +77,7 @@ Stack GlibcStack(const Caller& caller) {
   for (int i = 0; i < count && stack.depth < kMaxStackDepth; ++i) {
     const auto pc = reinterpret_cast<uintptr_t>(found[i]);
     if (stack.depth == 0 && pc != caller.pc) continue;
-    const bool is_interrupted = stack.depth > 0 && stack.pcs[stack.depth - 1] == SignalTrampoline();
+    const bool is_interrupted = stack.depth > 0 && IsSignalTrampoline(stack.pcs[stack.depth - 1]);
     stack.pcs[stack.depth++] = is_interrupted ? pc + 1 : pc;
   }
   return stack;

@@ -277,9 +277,17 @@ NOINLINE void AlternateSignalStack() {
 void OnFault(int, siginfo_t*, void* context) {
   CALL_PROBE();
   auto* c = static_cast<ucontext_t*>(context);
+#if defined(__aarch64__)
+  c->uc_mcontext.pc += 4;  // past udf
+#else
   c->uc_mcontext.gregs[REG_RIP] += 2;  // past ud2
+#endif
 }
+#if defined(__aarch64__)
+NOINLINE void Fault() { asm volatile("udf #0"); }
+#else
 NOINLINE void Fault() { asm volatile("ud2"); }
+#endif
 NOINLINE void Faults() {
   struct sigaction action = {};
   struct sigaction old;

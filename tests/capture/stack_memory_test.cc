@@ -229,7 +229,11 @@ TEST_P(AnyCallerTest, IsCapturedWithoutCrash) {
 }
 INSTANTIATE_TEST_SUITE_P(Unwinders, AnyCallerTest,
                          testing::Values(Unwinder::kAuto, Unwinder::kFramePointer, Unwinder::kLibunwind),
-                         [](const auto& info) { return std::string(StackCapture(info.param).name()); });
+                         [](const auto& info) {
+                           return std::string(info.param == Unwinder::kAuto           ? "Auto"
+                                              : info.param == Unwinder::kFramePointer ? "FramePointer"
+                                                                                      : "Libunwind");
+                         });
 
 // --- The stack that the recording of an event needs. ---
 
@@ -315,7 +319,7 @@ TEST_P(StackUseTest, OfRecordingIsBelow4KiB) {
   EXPECT_LE(memory.end() - std::find_if(memory.begin(), memory.end(), is_used), kMaxBytes);
 
   // A thread whose stack is too small for the buffer of a deep stack.
-  std::vector<char> supplied(size_t{20} << 10, '\x5a');
+  std::vector<char> supplied(std::max(size_t{20} << 10, static_cast<size_t>(PTHREAD_STACK_MIN)), '\x5a');
   Attributes attributes;
   ASSERT_EQ(pthread_attr_setstack(&attributes.value, supplied.data(), supplied.size()), 0);
   uintptr_t top = 0;

@@ -191,7 +191,7 @@ void Damage(const Library& library, uint64_t seed) {
   auto* tables = static_cast<unsigned char*>(object.dlfo_eh_frame);
   constexpr size_t kBytes = 160;  // the header, and entries
   const auto page = reinterpret_cast<uintptr_t>(tables) & ~uintptr_t{4095};
-  ASSERT_EQ(mprotect(reinterpret_cast<void*>(page), 2 * 4096, PROT_READ | PROT_WRITE), 0);
+  ASSERT_EQ(mprotect(reinterpret_cast<void*>(page), 2 * 4096, PROT_READ | PROT_WRITE | PROT_EXEC), 0);
   std::mt19937_64 random(seed);
   for (uint64_t i = 0; i < 1 + seed % 8; ++i) {
     const uint64_t value = random();

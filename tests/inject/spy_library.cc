@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "src/base/first_glibc.h"
+
 namespace {
 
 using GetProcAddress = int(const char*, void**, int, unsigned long long, int*);
@@ -24,7 +26,8 @@ int Spy(const char* name, void** function, int version, unsigned long long flags
 
 extern "C" void* dlsym(void* handle, const char* name) noexcept {
   // As other interposers find the next dlsym.
-  static auto* const next = reinterpret_cast<void* (*)(void*, const char*)>(dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5"));
+  static auto* const next =
+      reinterpret_cast<void* (*)(void*, const char*)>(dlvsym(RTLD_NEXT, "dlsym", HBMPROF_FIRST_GLIBC));
   void* found = next(handle, name);
   if (found == nullptr || std::strcmp(name, "cuGetProcAddress_v2") != 0) return found;
   next_get = reinterpret_cast<GetProcAddress*>(found);

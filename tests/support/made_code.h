@@ -10,7 +10,7 @@
 
 namespace hbmprof_test {
 
-// A function void(first, second), x86-64, on its own page, for the lifetime of the object.
+// A function void(first, second), x86-64 or aarch64, on its own page, for the lifetime of the object.
 class MadeCode {
  public:
   enum Kind {
@@ -22,6 +22,17 @@ class MadeCode {
       : page_(static_cast<unsigned char*>(
             mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
     if (page_ == MAP_FAILED) std::abort();
+#if defined(__aarch64__)
+    // In kWith and kWithout: mov x2,x0; mov x0,x1; blr x2.
+    static constexpr uint32_t kWith[] = {0xa9bf7bfd, 0x910003fd,  // stp x29,x30,[sp,-16]!; mov x29,sp
+                                         0xaa0003e2, 0xaa0103e0, 0xd63f0040,
+                                         0xa8c17bfd, 0xd65f03c0};  // ldp x29,x30,[sp],16; ret
+    static constexpr uint32_t kWithout[] = {0xf81f0ffe,            // str x30,[sp,-16]!
+                                            0xaa0003e2, 0xaa0103e0, 0xd63f0040,
+                                            0xf84107fe, 0xd65f03c0};            // ldr x30,[sp],16; ret
+    static constexpr uint32_t kOther[] = {0xa9bf7bfd, 0xaa0103fd,               // stp x29,x30,[sp,-16]!; mov x29,x1
+                                          0xd63f0000, 0xa8c17bfd, 0xd65f03c0};  // blr x0; ldp x29,x30,[sp],16; ret
+#else
     static constexpr unsigned char kWith[] = {0x55, 0x48, 0x89, 0xe5,                 // push %rbp; mov %rsp,%rbp
                                               0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7,     // mov %rdi,%rax; mov %rsi,%rdi
                                               0xff, 0xd0, 0x5d, 0xc3};                // call *%rax; pop %rbp; ret
@@ -31,11 +42,13 @@ class MadeCode {
                                                  0xc3};                  // call *%rax; add $8,%rsp; ret
     static constexpr unsigned char kOther[] = {0x55, 0x48, 0x89, 0xf5,   // push %rbp; mov %rsi,%rbp
                                                0xff, 0xd7, 0x5d, 0xc3};  // call *%rdi; pop %rbp; ret
+#endif
     // Not at the start of the page: the bytes before a return address are read.
     function_ = page_ + 256;
     if (kind == kWithFramePointer) std::memcpy(function_, kWith, sizeof(kWith));
     if (kind == kWithoutFramePointer) std::memcpy(function_, kWithout, sizeof(kWithout));
     if (kind == kWithOtherFramePointer) std::memcpy(function_, kOther, sizeof(kOther));
+    __builtin___clear_cache(reinterpret_cast<char*>(page_), reinterpret_cast<char*>(page_) + kPageBytes);
     if (mprotect(page_, kPageBytes, PROT_READ | PROT_EXEC) != 0) std::abort();
   }
   ~MadeCode() { munmap(page_, kPageBytes); }

@@ -1,0 +1,64 @@
+// aarch64 with the calling convention AAPCS64. See architecture.h, which includes this file.
+//
+// A call stores the return address in the link register, x30. A function that calls others stores x30 on its stack. If
+// it keeps a frame pointer, x29, it stores x30 behind the caller's x29 (a frame record). So unlike on x86-64:
+// - The position of the return address differs between functions, so a rule contains it (FrameRule::return_offset).
+// - A function that has not stored x30 has its return address in that register. Only a signal can interrupt such a
+//   frame, so the kernel has stored the register.
+// - A stored return address may be signed (pointer authentication): some of its high bits are a signature.
+#ifndef HBMPROF_SRC_CAPTURE_ARCHITECTURE_AARCH64_H_
+#define HBMPROF_SRC_CAPTURE_ARCHITECTURE_AARCH64_H_
+
+namespace hbmprof::internal {
+
+// DWARF numbers of registers. Rules contain numbers below kDwarfRegisters.
+inline constexpr uint64_t kFpRegister = 29;
+inline constexpr uint64_t kSpRegister = 31;
+inline constexpr uint64_t kReturnAddressRegister = 30;
+inline constexpr uint64_t kPcRegister = 32;
+inline constexpr uint32_t kDwarfRegisters = 32;
+
+inline constexpr int kAddressBits = 48;
+
+inline constexpr bool kHasLinkRegister = true;
+inline constexpr size_t kCallBytes = 4;
+
+// A return address has these bits. The other bits can be a signature. Which bits these are depends on the kernel's page
+// tables, so the processor is asked: xpaclri removes the signature from x30. Older processors execute it as a nop.
+inline uintptr_t ReturnAddressMask() {
+  register uintptr_t x30 asm("x30") = ~(uintptr_t{1} << 55);  // bit 55 is 0 in the addresses of a program
+  asm("hint #7 // xpaclri" : "+r"(x30));
+  return x30;
+}
+
+// A signal frame: the kernel stores x0 to x30, sp, and pc, in this order.
+inline constexpr uintptr_t kSignalWordsFromFpToSp = 2;
+// Returns how many words below the stored sp the kernel stores the register with this DWARF number.
+inline uintptr_t SignalWordsBelowSp(uint32_t dwarf_register) { return kSpRegister - dwarf_register; }
+
+// Loads a word. The compiler's instrumentation does not see this load.
+inline uintptr_t LoadStackWord(uintptr_t address) {
+  uintptr_t word;
+  asm volatile("ldr %0, [%1]" : "=r"(word) : "r"(address));
+  return word;
+}
+
+// Loads the two words at the given offsets from `base`, in words.
+inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t second_offset) {
+  uintptr_t first;
+  uintptr_t second;
+  asm volatile("ldr %0, [%1, %2, lsl #3]" : "=r"(first) : "r"(base), "r"(first_offset));
+  asm volatile("ldr %0, [%1, %2, lsl #3]" : "=r"(second) : "r"(base), "r"(second_offset));
+  return WordPair{first, second};
+}
+
+// Loads the two adjacent words at `offset` from `base`, in words.
+inline WordPair LoadStackPair(uintptr_t base, intptr_t offset) {
+  WordPair words;
+  asm volatile("ldr %q0, [%1]" : "=w"(words) : "r"(base + static_cast<uintptr_t>(offset) * sizeof(uintptr_t)));
+  return words;
+}
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CAPTURE_ARCHITECTURE_AARCH64_H_

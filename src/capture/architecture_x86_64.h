@@ -1,0 +1,72 @@
+// x86-64 with the System V calling convention. See architecture.h, which includes this file. Other processors get these
+// definitions, too, but do not use them: their stacks are captured by backtrace().
+#ifndef HBMPROF_SRC_CAPTURE_ARCHITECTURE_X86_64_H_
+#define HBMPROF_SRC_CAPTURE_ARCHITECTURE_X86_64_H_
+
+namespace hbmprof::internal {
+
+// DWARF numbers of registers. Rules contain numbers below kDwarfRegisters.
+inline constexpr uint64_t kFpRegister = 6;
+inline constexpr uint64_t kSpRegister = 7;
+inline constexpr uint64_t kReturnAddressRegister = 16;  // the column of unwind tables
+inline constexpr uint64_t kPcRegister = 16;
+inline constexpr uint32_t kDwarfRegisters = 16;
+
+inline constexpr int kAddressBits = 47;  // of the addresses of a program
+
+// Whether a call stores the return address in a register (kReturnAddressRegister), not on the stack.
+inline constexpr bool kHasLinkRegister = false;
+inline constexpr size_t kCallBytes = 7;  // length of the longest call instruction
+
+// A return address has these bits. The other bits of a stored return address have another meaning.
+inline uintptr_t ReturnAddressMask() { return ~uintptr_t{0}; }
+
+// A signal frame: the order in which the kernel stores registers is r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp,
+// and then rip.
+inline constexpr uintptr_t kSignalWordsFromFpToSp = 5;
+// Returns how many words below the stored sp the kernel stores the register with this DWARF number.
+inline uintptr_t SignalWordsBelowSp(uint32_t dwarf_register) {
+  // In the order rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
+  constexpr uint8_t kWordsBelow[kDwarfRegisters] = {2, 3, 1, 4, 6, 7, 5, 0, 15, 14, 13, 12, 11, 10, 9, 8};
+  return kWordsBelow[dwarf_register];
+}
+
+// Loads a word. Sanitizers do not instrument this load. They would report it, because frames of other functions contain
+// poisoned words, and words that other threads change.
+inline uintptr_t LoadStackWord(uintptr_t address) {
+#if defined(__x86_64__)
+  uintptr_t word;
+  asm volatile("movq (%1), %0" : "=r"(word) : "r"(address));
+  return word;
+#else
+  return *reinterpret_cast<const volatile uintptr_t*>(address);
+#endif
+}
+
+// Loads the two words at the given offsets from `base`, in words.
+inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t second_offset) {
+#if defined(__x86_64__)
+  WordPair words;
+  asm volatile("movq (%1,%2,8), %0" : "=x"(words) : "r"(base), "r"(first_offset));
+  asm volatile("movhps (%1,%2,8), %0" : "+x"(words) : "r"(base), "r"(second_offset));
+  return words;
+#else
+  const auto at = [base](intptr_t offset) { return base + static_cast<uintptr_t>(offset) * sizeof(uintptr_t); };
+  return WordPair{LoadStackWord(at(first_offset)), LoadStackWord(at(second_offset))};
+#endif
+}
+
+// Loads the two adjacent words at `offset` from `base`, in words.
+inline WordPair LoadStackPair(uintptr_t base, intptr_t offset) {
+#if defined(__x86_64__)
+  WordPair words;
+  asm volatile("movdqu (%1,%2,8), %0" : "=x"(words) : "r"(base), "r"(offset));
+  return words;
+#else
+  return LoadStackWords(base, offset, offset + 1);
+#endif
+}
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CAPTURE_ARCHITECTURE_X86_64_H_
