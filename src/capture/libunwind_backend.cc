@@ -24,8 +24,8 @@
 
 namespace hbmprof::internal {
 
-// libunwind 1.6 crashes on aarch64 where a register that it takes for a frame pointer is none, and does not know signed
-// return addresses.
+// Not used on aarch64: with libunwind 1.6.2, a test of this project crashed there inside libunwind. The cause is not
+// known.
 #if defined(__x86_64__)
 namespace {
 

@@ -248,8 +248,8 @@ TEST(PathCacheTest, DistinguishesHundredsOfStacksOfOneCaller) {
   EXPECT_GE(captures.load(), rounds * 40000);
 }
 
-// The sets of scenarios whose unwind tables are correct at every instruction. clang before version 15 describes no
-// epilogues on aarch64, and libgcc crashes there.
+// The sets of scenarios that are interrupted at every instruction. On aarch64 without those of clang 14: libgcc, which
+// gives the stacks to compare with, crashes in them. (Presumably their unwind tables are wrong in epilogues.)
 std::vector<ScenarioSet> SetsWithExactTables() {
   std::vector<ScenarioSet> sets = ScenarioSets();
 #if defined(__aarch64__)
