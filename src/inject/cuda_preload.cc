@@ -7,6 +7,7 @@
 //   HBMPROF_CUDA_INTERVAL=SECONDS  also writes a profile there at this interval
 //   HBMPROF_NVTX=innermost|outermost|path  see nvtx.cc
 #include "src/api/default_profiler.h"
+#include "src/api/exit_writer.h"
 #include "src/backends/cuda/driver_shim.h"
 #include "src/inject/torch_blocks.h"
 
@@ -23,6 +24,8 @@ void CudaTrackingStarts() {
   StartThreads();
   AddTorchWarningsToSnapshots();
 }
+
+void CudaCallIsTracked() { StartExitWriterInChild(); }
 
 void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller) {
   if (!LeaveFailureToTorch(failure, caller)) ReportOutOfMemory(failure);

@@ -15,6 +15,7 @@
 
 #include "hbmprof/profiler.h"
 #include "src/api/default_profiler.h"
+#include "src/api/exit_writer.h"
 #include "src/backends/cuda/driver_ranges.h"
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
@@ -140,6 +141,7 @@ int Start() {
   return Completes([] {
     Profiler::Default();
     StartThreads();
+    StartExitWriterInAllChildren();
   });
 }
 

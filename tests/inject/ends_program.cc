@@ -26,11 +26,12 @@ using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 #endif
 
 std::atomic<bool> malloc_hangs{false};
+thread_local bool malloc_hangs_here = false;  // in this thread: as if a signal handler had interrupted malloc
 
 // As if another thread held malloc's lock for ever.
 extern "C" void* __libc_malloc(size_t bytes);  // NOLINT: glibc's name
 extern "C" void* malloc(size_t bytes) {
-  while (malloc_hangs.load()) usleep(1000);
+  while (malloc_hangs.load() || malloc_hangs_here) usleep(1000);
   return __libc_malloc(bytes);
 }
 
@@ -78,6 +79,11 @@ void RequestTooMuch() {
 
 void OwnHandler(int) { _exit(7); }
 
+void SendAndWait(int number) {
+  kill(getpid(), number);
+  sleep(60);
+}
+
 // The child of a fork that has memory of its own and ends by _exit, as a worker of Python's multiprocessing.
 void ForkedWorker() {
   const pid_t child = fork();
@@ -105,6 +111,20 @@ void TerminatedWorker() {
   REQUIRE(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
+// A child whose own handler interrupts malloc and calls _exit, as a worker of PyTorch's DataLoader. With `holds`, the
+// child has memory of its own.
+void OwnHandlerInWorker(bool holds) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGTERM, &OwnHandler);
+    if (holds) HoldMemory(1 << 20);
+    malloc_hangs_here = true;
+    SendAndWait(SIGTERM);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
 // A child that shares its parent's memory until it ends.
 [[gnu::noinline]] void Vforked() {
   const pid_t child = vfork();
@@ -117,11 +137,6 @@ void TerminatedWorker() {
   volatile char frame[4096];
   frame[0] = static_cast<char>(depth);
   return depth < 0 ? 0 : Overflow(depth + 1) + frame[0];
-}
-
-void SendAndWait(int number) {
-  kill(getpid(), number);
-  sleep(60);
 }
 
 // Replaces the program by another one.
@@ -222,6 +237,8 @@ void EndAs(const std::string& how) {
   }
   if (how == "worker") ForkedWorker();
   if (how == "term_in_worker") TerminatedWorker();
+  if (how == "own_handler_in_worker") OwnHandlerInWorker(false);
+  if (how == "own_handler_in_holder") OwnHandlerInWorker(true);
   if (how == "vfork") Vforked();
   if (how == "term_in_child") {
     const pid_t child = fork();

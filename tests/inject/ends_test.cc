@@ -122,9 +122,11 @@ constexpr End kEnds[] = {
     {"ignored", 1, 1},
     {"vfork", 1, 1},
     {"worker", 2, 2},
+    {"own_handler_in_worker", 1, 1},
+    {"own_handler_in_holder", 2, 2},
     {"idle_child", 1, 1},
     {"term_in_child", 1, 1},
-    {"term_in_worker", 1, 2},  // the fake driver's memory of the worker is not tracked to its end
+    {"term_in_worker", 2, 2},
     {"interrupt_key", 1, 1},
     {"quit_key", 1, 1},
     {"execl", 1, 1, true},

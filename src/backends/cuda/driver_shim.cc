@@ -67,7 +67,7 @@ CudaDriverAdapter* Tracker() {
   static MadeTracker<ProcessTracker> made;
   bool is_new = false;
   ProcessTracker* const tracker = made.Get(&MakeTracker, &is_new);
-  if (is_new) CudaTrackingStarts();
+  is_new ? CudaTrackingStarts() : CudaCallIsTracked();
   return tracker == nullptr ? nullptr : &tracker->adapter;
 }
 
