@@ -28,6 +28,7 @@
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
+#include "src/base/no_cancellation.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/tags.h"
@@ -300,6 +301,7 @@ bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noex
   if (!reporting) internal::RecordFailureOf(failure, profiler);
   if (reporting || !profiler.enabled()) return false;
   const int error = errno;
+  const internal::NoCancellation no_cancellation;
   reporting = true;
   bool had_reserve = false;
   bool is_reported = false;
