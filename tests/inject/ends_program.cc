@@ -50,6 +50,8 @@ void Require(bool holds, const char* what) {
   hbmprof_record_alloc(hbmprof_handle(1, ++next), bytes, 0);
   asm volatile("" ::: "memory");
 }
+// Makes the profiler, and records no memory.
+void HoldNothing() { hbmprof_set_enabled(1); }
 #else
 [[gnu::noinline]] void HoldMemory(size_t bytes) {
   Handle context = nullptr;
@@ -60,6 +62,8 @@ void Require(bool holds, const char* what) {
   REQUIRE(cuMemAlloc_v2(&ptr, bytes) == kSuccess);
   asm volatile("" ::: "memory");
 }
+
+void HoldNothing() { REQUIRE(cuMemFree_v2(0) != 1000); }
 
 // Requests more than the device has, in each way.
 void RequestTooMuch() {
@@ -191,7 +195,7 @@ void TypeAndWait(char key) {
 void EndAs(const std::string& how) {
   if (how == "interrupt_key") TypeAndWait('\003');
   if (how == "quit_key") TypeAndWait('\034');
-  if (how == "term") SendAndWait(SIGTERM);
+  if (how == "term" || how == "idle_term") SendAndWait(SIGTERM);
   if (how == "int") SendAndWait(SIGINT);
   if (how == "hup") SendAndWait(SIGHUP);
   if (how == "quit") SendAndWait(SIGQUIT);
@@ -254,7 +258,7 @@ int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   if (how == "ignored") signal(SIGHUP, SIG_IGN);
   if (how == "interrupt_key" || how == "quit_key") ContinueOnATerminal();
-  HoldMemory(1 << 20);
+  how == "idle_term" ? HoldNothing() : HoldMemory(1 << 20);
   std::puts("held");
   std::fflush(stdout);
   EndAs(how);
