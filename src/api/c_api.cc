@@ -60,6 +60,10 @@ bool has_error_key = false;
   };
   has_error_key = pthread_key_create(&error_key, free_text) == 0;
 }
+// Also runs when a plugin that contains this library is unloaded. Threads must not call free_text after that.
+[[gnu::destructor]] void DeleteErrorKey() {
+  if (has_error_key) pthread_key_delete(error_key);
+}
 
 // `prefix` may be empty.
 void SetLastError(std::string_view prefix, std::string_view message) {
