@@ -1,5 +1,6 @@
 #include "hbmprof/c_api.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,8 +44,43 @@ struct TagStack {
   uint32_t outer[kMaxTagDepth];
 };
 __thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
-// Has no destructor: a call may fail after the thread's objects were destroyed.
-thread_local char last_error[1024] = "";
+
+// The text of the thread's last error, null if there was none. It is allocated with the first error of the thread, not
+// in the static TLS block. If the host has no memory for it, the text of the error is "".
+__thread char* last_error __attribute__((tls_model("initial-exec"))) = nullptr;
+constexpr size_t kMaxErrorBytes = 1024;
+
+// Frees the text when the thread ends. A call may fail after that; the text is then allocated again.
+pthread_key_t error_key;
+bool has_error_key = false;
+[[gnu::constructor]] void MakeErrorKey() {
+  const auto free_text = [](void* text) {
+    last_error = nullptr;
+    std::free(text);
+  };
+  has_error_key = pthread_key_create(&error_key, free_text) == 0;
+}
+// Also runs when a plugin that contains this library is unloaded. Threads must not call free_text after that.
+[[gnu::destructor]] void DeleteErrorKey() {
+  if (has_error_key) pthread_key_delete(error_key);
+}
+
+// `prefix` may be empty.
+void SetLastError(std::string_view prefix, std::string_view message) {
+  if (last_error == nullptr) {
+    auto* const text = static_cast<char*>(std::malloc(kMaxErrorBytes));
+    if (text == nullptr || !has_error_key || pthread_setspecific(error_key, text) != 0) {
+      std::free(text);
+      return;
+    }
+    last_error = text;
+  }
+  const size_t prefix_bytes = std::min(prefix.size(), kMaxErrorBytes - 1);
+  const size_t message_bytes = std::min(message.size(), kMaxErrorBytes - 1 - prefix_bytes);
+  std::memcpy(last_error, prefix.data(), prefix_bytes);
+  std::memcpy(last_error + prefix_bytes, message.data(), message_bytes);
+  last_error[prefix_bytes + message_bytes] = '\0';
+}
 
 // The DeviceId of "GPU:N" plus one; 0 if it is not known yet. The last element is for all numbers that belong to no
 // device.
@@ -72,9 +109,7 @@ hbmprof::DeviceId DeviceNumber(int device) {
 
 int Fail(const absl::Status& status) {
   const absl::string_view message = status.message();
-  const size_t length = std::min(message.size(), sizeof(last_error) - 1);
-  std::memcpy(last_error, message.data(), length);
-  last_error[length] = '\0';
+  SetLastError({}, {message.data(), message.size()});
   return static_cast<int>(status.code());
 }
 
@@ -85,7 +120,7 @@ int InvalidArgument(const char* function, const std::string& problem) {
 }
 
 int NoHostMemory(const char* function) {
-  std::snprintf(last_error, sizeof(last_error), "%s: the host has no memory", function);
+  SetLastError(function, ": the host has no memory");
   return HBMPROF_RESOURCE_EXHAUSTED;
 }
 
@@ -212,7 +247,7 @@ int OrdinalOf(const char* name) {
 
 extern "C" {
 
-const char* hbmprof_last_error(void) { return last_error; }
+const char* hbmprof_last_error(void) { return last_error != nullptr ? last_error : ""; }
 
 int hbmprof_options_from_environment(hbmprof_options* options) try {
   if (!HasBytes(options, HBMPROF_END_OF(hbmprof_options, enabled))) {

@@ -41,6 +41,7 @@ constexpr int kMaxNames = 100;                   // sockets of processes with on
 constexpr int kLowestDescriptor = 500;           // above the numbers that a program may expect for its own
 constexpr std::chrono::seconds kRequestTime{5};  // for a client to send its request
 constexpr std::chrono::seconds kAnswerTime{60};  // for a client to receive its answer
+constexpr std::chrono::milliseconds kAcceptPause{500};  // after a connection could not be accepted
 // The interval at which the server checks whether the program has closed its socket. A poll in progress does not notice
 // that, and the socket stays open in the kernel until the poll ends.
 constexpr std::chrono::seconds kCheckInterval{2};
@@ -90,6 +91,9 @@ struct Server {
   sockaddr_un address = {};
   pid_t process = 0;
   Clock::time_point start = Clock::now();
+  // No connection is accepted before this time. It is later than now after accept4 has failed for a lack of descriptors
+  // or memory: the connection then stays in the queue, so poll would return at once.
+  Clock::time_point next_accept = start;
   std::vector<Client> clients;
 };
 std::atomic<Server*> running{nullptr};
@@ -198,7 +202,11 @@ bool IsAllowedClient(int fd) {
 
 void Accept(Server* server) {
   const int fd = accept4(server->listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (fd < 0) return;
+  if (fd < 0) {
+    const bool lacks_resources = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+    if (lacks_resources) server->next_accept = Clock::now() + kAcceptPause;
+    return;
+  }
   if (!IsAllowedClient(fd)) {
     close(fd);
     return;
@@ -237,9 +245,10 @@ bool Serve(const Server& server, Client* client, int events) {
   return goes_on;
 }
 
-int MillisToWait(const std::vector<Client>& clients) {
+int MillisToWait(const Server& server) {
   auto next = Clock::now() + kCheckInterval;
-  for (const Client& client : clients) next = std::min(next, client.deadline);
+  if (server.next_accept > Clock::now()) next = std::min(next, server.next_accept);
+  for (const Client& client : server.clients) next = std::min(next, client.deadline);
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count() + 1;
   return static_cast<int>(std::max<int64_t>(left, 0));
 }
@@ -252,8 +261,9 @@ bool ServeOnce(Server* server) {
     const short events = client.is_answering ? POLLOUT : POLLIN;
     polled.push_back({client.socket.get(), events, 0});
   }
-  if (server->clients.size() < kMaxClients) polled.push_back({server->listener.get(), POLLIN, 0});
-  if (poll(polled.data(), polled.size(), MillisToWait(server->clients)) < 0 && errno != EINTR) return false;
+  const bool accepts = server->clients.size() < kMaxClients && Clock::now() >= server->next_accept;
+  if (accepts) polled.push_back({server->listener.get(), POLLIN, 0});
+  if (poll(polled.data(), polled.size(), MillisToWait(*server)) < 0 && errno != EINTR) return false;
   if (!server->listener.IsStillOurs()) return false;
   size_t kept = 0;
   const size_t count = server->clients.size();

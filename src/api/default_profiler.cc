@@ -105,10 +105,10 @@ std::string BesideOutput(const std::string& output, const char* name) {
 // Called when the process ends without its exit handlers. A process that has recorded nothing, such as most forked
 // children, writes no profile.
 void EndProcess() try {
+  internal::RemoveControlSocket();
   internal::StopRecordingAtExit();
   if (internal::ExitSnapshot().samples.empty()) return;
   if (Output() != nullptr) WriteAtExit();
-  internal::RemoveControlSocket();
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }

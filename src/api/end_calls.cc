@@ -97,7 +97,7 @@ int WithArguments(const char* first, va_list* rest, const Call& call) {
 extern "C" {
 
 void hbmprof_internal_exit(int status) {
-  WriteBeforeImmediateExit();
+  WriteByExitWriter();
   if (real.exit != nullptr) real.exit(status);
   while (true) syscall(SYS_exit_group, status);
 }

@@ -21,13 +21,14 @@ namespace {
 constexpr time_t kMaxWaitSeconds = 5;
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
-ExitWriterOptions writer;              // set before `thread_process`
-std::atomic<pid_t> thread_process{0};  // the process that has the thread
-std::atomic<pid_t> forked_process{0};  // set by a fork handler: the id of the forked child
-sem_t requested;                       // posted for each request
-std::atomic<bool> is_ending{false};    // whether a request is for the end of the process
-std::atomic<uint32_t> completed{0};    // a futex: the number of completed requests
-std::atomic<bool> is_ended{false};     // whether the request for the end is completed
+ExitWriterOptions writer;               // set before `thread_process`
+std::atomic<pid_t> thread_process{0};   // the process that has the thread
+std::atomic<bool> needs_thread{false};  // whether this process is a forked child that gets the thread on request
+std::atomic<bool> in_children{false};   // whether a forked child gets the thread at once
+sem_t requested;                        // posted for each request
+std::atomic<bool> is_ending{false};     // whether a request is for the end of the process
+std::atomic<uint32_t> completed{0};     // a futex: the number of completed requests
+std::atomic<bool> is_ended{false};      // whether the request for the end is completed
 static_assert(sizeof(completed) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
 
 void Complete() {
@@ -98,12 +99,9 @@ bool StartThread() {
 
 // A fork handler of the child.
 void StartInChild() {
-  forked_process.store(getpid());
 #if !defined(__SANITIZE_THREAD__)  // the thread sanitizer ends a forked child that starts a thread
-  if (!writer.in_children) return;
-  is_ending.store(false);
-  is_ended.store(false);
-  StartThread();
+  needs_thread.store(true);
+  if (in_children.load()) StartExitWriterInChild();
 #endif
 }
 
@@ -113,11 +111,26 @@ bool StartExitWriter(const ExitWriterOptions& options) {
   static std::atomic<bool> is_started{false};
   if (is_started.exchange(true)) return true;
   writer = options;
+  if (options.in_children) in_children.store(true);
   if (!StartThread()) return false;
   pthread_atfork(nullptr, nullptr, &StartInChild);
   at_quick_exit(&WriteByExitWriter);
   HandleSignals();
   return true;
+}
+
+void StartExitWriterInChild() {
+  if (!needs_thread.load(std::memory_order_relaxed) || !needs_thread.exchange(false)) return;
+  const int error = errno;
+  is_ending.store(false);
+  is_ended.store(false);
+  StartThread();
+  errno = error;
+}
+
+void StartExitWriterInAllChildren() {
+  in_children.store(true);
+  StartExitWriterInChild();
 }
 
 void WriteByExitWriter() {
@@ -133,14 +146,6 @@ void WriteBeforeExec() {
   const int error = errno;
   RequestAndWait([before = completed.load()] { return completed.load() != before; });
   errno = error;
-}
-
-void WriteBeforeImmediateExit() {
-  if (forked_process.load() == getpid() && thread_process.load() != getpid()) {
-    writer.write_at_end();
-  } else {
-    WriteByExitWriter();
-  }
 }
 
 }  // namespace hbmprof::internal

@@ -12,7 +12,7 @@ namespace hbmprof::internal {
 struct ExitWriterOptions {
   void (*write_at_end)() = nullptr;       // called once at most; must not throw
   void (*write_before_exec)() = nullptr;  // must not throw; the process goes on if exec fails
-  // Whether a forked child gets such a thread, too: then it also writes a profile if a signal ends it.
+  // Whether each forked child gets such a thread at once. If not: see StartExitWriterInChild.
   bool in_children = false;
 };
 
@@ -25,16 +25,21 @@ struct ExitWriterOptions {
 // thread could not be started; then no handler is set.
 bool StartExitWriter(const ExitWriterOptions& options);
 
+// Starts the thread in a forked child of a process that has the thread, if the child does not have it yet. Otherwise
+// does nothing: call it with each event of a child. A child without the thread writes no profile. Does not change
+// errno.
+void StartExitWriterInChild();
+
+// Calls StartExitWriterInChild in this process, and in each child that is forked from now on. For a program that
+// records events of its own.
+void StartExitWriterInAllChildren();
+
 // Requests the profile from the thread, and waits until it is written, for five seconds at most. Does nothing if this
-// process has no such thread. Async-signal-safe. Does not change errno.
+// process has no such thread. Async-signal-safe. Does not change errno. Called before _exit, too.
 void WriteByExitWriter();
 
 // Called before exec. Does the same with write_before_exec; a later end of the process writes its own profile.
 void WriteBeforeExec();
-
-// Called before _exit. Calls WriteByExitWriter; in the child of a fork that has no such thread, calls write_at_end
-// instead.
-void WriteBeforeImmediateExit();
 
 }  // namespace hbmprof::internal
 

@@ -28,6 +28,7 @@
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
+#include "src/base/no_cancellation.h"
 #include "src/core/injected.h"
 #include "src/core/joined.h"
 #include "src/core/profiler_impl.h"
@@ -303,6 +304,7 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
   thread_local bool reporting = false;
   if (reporting || !profiler.enabled()) return false;
   const int error = errno;
+  const internal::NoCancellation no_cancellation;
   reporting = true;
   bool had_reserve = false;
   bool is_reported = false;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "src/base/no_cancellation.h"
 #include "src/base/write_all.h"
 
 namespace hbmprof::internal {
@@ -33,6 +34,7 @@ void UseStandardError() {
 
 void PrintMessage(std::string_view text, std::string_view more, std::string_view still_more,
                   std::string_view end) noexcept {
+  const NoCancellation no_cancellation;
   const int error = errno;
   struct stat info;
   if (was_open && fstat(STDERR_FILENO, &info) == 0 && info.st_dev == device && info.st_ino == inode) {

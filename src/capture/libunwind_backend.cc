@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
-#include <pthread.h>
 #include <sys/auxv.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <type_traits>
 
 #include "src/base/forked_child.h"
+#include "src/base/no_cancellation.h"
 #include "src/capture/rules.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -61,19 +61,6 @@ constexpr bool kMayUseBacktrace = true;
 #endif
 
 __thread bool in_libunwind __attribute__((tls_model("initial-exec"))) = false;
-
-// Disables cancellation, which libunwind does not support: libunwind writes to a pipe to find out whether memory can be
-// read, and that call is a cancellation point.
-class NoCancellation {
- public:
-  NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_); }
-  ~NoCancellation() { pthread_setcancelstate(old_, nullptr); }
-  NoCancellation(const NoCancellation&) = delete;
-  NoCancellation& operator=(const NoCancellation&) = delete;
-
- private:
-  int old_;
-};
 
 // Returns whether the program has no dynamic linker. If such a program loads a library, the library gets a second C
 // library, which is not initialized.
@@ -130,7 +117,7 @@ const char* LibunwindProblem() {
 [[gnu::noinline]] CapturedStack StepWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   if (state.load(std::memory_order_acquire) != State::kLoaded) return {pcs, 0, false};
   const int saved_errno = errno;
-  const NoCancellation no_cancellation;
+  const NoCancellation no_cancellation;  // libunwind writes to a pipe, to find out whether memory can be read
   Context context;
   UnwindCursor cursor;
   // Invalidates libunwind's cache of procedure information.

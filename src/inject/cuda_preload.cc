@@ -7,6 +7,7 @@
 //   HBMPROF_CUDA_INTERVAL=SECONDS  also writes a profile there at this interval
 //   HBMPROF_NVTX=innermost|outermost|path  see nvtx.cc
 #include "src/api/default_profiler.h"
+#include "src/api/exit_writer.h"
 #include "src/backends/cuda/driver_shim.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
@@ -30,6 +31,8 @@ void CudaTrackingStarts() {
     AddTensorflowWarnings(snapshot);
   });
 }
+
+void CudaCallIsTracked() { StartExitWriterInChild(); }
 
 void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller) {
   if (LeaveFailureToTorch(failure, caller)) return;

@@ -17,6 +17,7 @@
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
 #include "src/api/default_profiler.h"
+#include "src/api/exit_writer.h"
 #include "src/api/recorder.h"
 #include "src/backends/cuda/driver_ranges.h"
 #include "src/backends/cuda/driver_shim.h"
@@ -143,6 +144,7 @@ int Start() {
   return Completes([] {
     Profiler::Default();
     StartThreads();
+    StartExitWriterInAllChildren();
   });
 }
 

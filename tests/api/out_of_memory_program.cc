@@ -12,8 +12,10 @@
 //   out_of_memory_program many N      fails on each of N devices
 //   out_of_memory_program nameless    reports failures without a device: two while the first of two devices holds most,
 //                                     then one while the second does
+//   out_of_memory_program cancelled   fails in a thread that has a pending request of pthread_cancel
 //   out_of_memory_program mapped      fails once; the process must not map 1 MiB more
 // Its last word is "done" if each failed allocation returned upstream's own status.
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,6 +67,25 @@ std::unique_ptr<hbmprof::SimulatedDevice> NewDevice(const char* name) {
     std::fprintf(stderr, "the status of the device was lost\n");
     std::_Exit(3);
   }
+}
+
+// The thread ends at its own cancellation point.
+void FailInCancelledThread(hbmprof::DeviceAllocator& allocator) {
+  bool has_failed = false;
+  const std::function<void()> fail = [&] {
+    pthread_cancel(pthread_self());
+    Fail(allocator, kCapacity / 2);
+    has_failed = true;
+    pthread_testcancel();
+  };
+  const auto call = [](void* function) -> void* {
+    (*static_cast<const std::function<void()>*>(function))();
+    return nullptr;
+  };
+  pthread_t thread;
+  void* result = nullptr;
+  CHECK_THAT(pthread_create(&thread, nullptr, call, const_cast<void*>(static_cast<const void*>(&fail))) == 0);
+  CHECK_THAT(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED && has_failed);
 }
 
 void Fill(hbmprof::DeviceAllocator& allocator) {
@@ -207,6 +228,8 @@ int main(int argc, char** argv) {
     Fill(allocator);
     if (mode == "threads" || mode == "host") {
       oom_program::FailAs(mode, argv[2], [&] { Fail(allocator, kCapacity / 2); });
+    } else if (mode == "cancelled") {
+      FailInCancelledThread(allocator);
     } else if (mode == "mapped") {
       const size_t before = oom_program::MappedBytes();
       Fail(allocator, kCapacity / 2);

@@ -93,6 +93,12 @@ TEST_F(OutOfMemoryTest, IsReportedOnceForEachDeviceIfTheDeviceIsNotNamed) {
   EXPECT_THAT(text, HasSubstr("out of memory on sim:1: Nameless failed"));
 }
 
+TEST_F(OutOfMemoryTest, IsReportedInAThreadThatIsBeingCancelled) {
+  const CommandResult run = Run({"cancelled"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(ReportsIn(run.err), 1) << run.err;
+}
+
 TEST_F(OutOfMemoryTest, ReservesNoMemoryIfSwitchedOff) { Run({"mapped"}, {"HBMPROF_OOM_REPORT=0"}); }
 
 // The profiles of the program `many`, and the sum of their bytes.

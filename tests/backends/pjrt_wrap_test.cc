@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/pjrt.h"
+#include "src/api/live.h"
 #include "src/backends/pjrt/plugin.h"
 #include "src/base/message.h"
 #include "tests/python/python_programs.h"
@@ -639,6 +640,35 @@ TEST_F(PjrtOwnership, RecordsNothingWhileOff) {
   for (abi::Buffer* each : {buffer, output}) EXPECT_EQ(calls_.Destroy(each), 0);
   EXPECT_EQ(calls_.DestroyExecutable(executable), 0);
   Recorder().SetEnabled(true);
+}
+
+// The second executable has the handle of the first and fewer outputs.
+TEST_F(PjrtOwnership, ExecutableDestroyedWhileOffIsNotTheNextWithItsHandle) {
+  const std::string outputs = "output 6 1024\noutput 6 1024\noutput 6 1024\n";
+  abi::LoadedExecutable* const first = calls_.Compile(client_, "name first\n" + outputs);
+  hbmprof::internal::SetTracking(false);
+  EXPECT_EQ(calls_.DestroyExecutable(first), 0);
+  abi::LoadedExecutable* const second = calls_.Compile(client_, "name second\noutput 6 1024\n");
+  ASSERT_EQ(second, first) << "the handle was not reused";
+  hbmprof::internal::SetTracking(true);
+  // Outputs beyond the first would be read from here.
+  abi::Buffer* const other = calls_.Uninitialized(client_, 2048);
+  abi::Buffer* list[] = {nullptr, other, other};
+  abi::Buffer** lists[] = {list};
+  abi::Buffer* const* arguments[] = {nullptr};
+  abi::ExecuteOptions options = {};
+  options.struct_size = sizeof(options);
+  abi::ExecuteArgs args = {};
+  args.executable = second;
+  args.options = &options;
+  args.argument_lists = arguments;
+  args.num_devices = 1;
+  args.output_lists = lists;
+  const int64_t already = StatsOf(0).num_allocs;
+  ASSERT_EQ(calls_.Call(abi::kLoadedExecutableExecute, &args), 0);
+  EXPECT_EQ(StatsOf(0).num_allocs, already + 1);
+  for (abi::Buffer* each : {list[0], other}) EXPECT_EQ(calls_.Destroy(each), 0);
+  EXPECT_EQ(calls_.DestroyExecutable(second), 0);
 }
 
 // The plugin can reuse the handle before the destruction returns:

@@ -26,11 +26,12 @@ using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 #endif
 
 std::atomic<bool> malloc_hangs{false};
+thread_local bool malloc_hangs_here = false;  // in this thread: as if a signal handler had interrupted malloc
 
 // As if another thread held malloc's lock for ever.
 extern "C" void* __libc_malloc(size_t bytes);  // NOLINT: glibc's name
 extern "C" void* malloc(size_t bytes) {
-  while (malloc_hangs.load()) usleep(1000);
+  while (malloc_hangs.load() || malloc_hangs_here) usleep(1000);
   return __libc_malloc(bytes);
 }
 
@@ -49,6 +50,8 @@ void Require(bool holds, const char* what) {
   hbmprof_record_alloc(hbmprof_handle(1, ++next), bytes, 0);
   asm volatile("" ::: "memory");
 }
+// Makes the profiler, and records no memory.
+void HoldNothing() { hbmprof_set_enabled(1); }
 #else
 [[gnu::noinline]] void HoldMemory(size_t bytes) {
   Handle context = nullptr;
@@ -59,6 +62,8 @@ void Require(bool holds, const char* what) {
   REQUIRE(cuMemAlloc_v2(&ptr, bytes) == kSuccess);
   asm volatile("" ::: "memory");
 }
+
+void HoldNothing() { REQUIRE(cuMemFree_v2(0) != 1000); }
 
 // Requests more than the device has, in each way.
 void RequestTooMuch() {
@@ -77,6 +82,11 @@ void RequestTooMuch() {
 #endif
 
 void OwnHandler(int) { _exit(7); }
+
+void SendAndWait(int number) {
+  kill(getpid(), number);
+  sleep(60);
+}
 
 // The child of a fork that has memory of its own and ends by _exit, as a worker of Python's multiprocessing.
 void ForkedWorker() {
@@ -105,6 +115,20 @@ void TerminatedWorker() {
   REQUIRE(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
+// A child whose own handler interrupts malloc and calls _exit, as a worker of PyTorch's DataLoader. With `holds`, the
+// child has memory of its own.
+void OwnHandlerInWorker(bool holds) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGTERM, &OwnHandler);
+    if (holds) HoldMemory(1 << 20);
+    malloc_hangs_here = true;
+    SendAndWait(SIGTERM);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
 // A child that shares its parent's memory until it ends.
 [[gnu::noinline]] void Vforked() {
   const pid_t child = vfork();
@@ -117,11 +141,6 @@ void TerminatedWorker() {
   volatile char frame[4096];
   frame[0] = static_cast<char>(depth);
   return depth < 0 ? 0 : Overflow(depth + 1) + frame[0];
-}
-
-void SendAndWait(int number) {
-  kill(getpid(), number);
-  sleep(60);
 }
 
 // Replaces the program by another one.
@@ -176,7 +195,7 @@ void TypeAndWait(char key) {
 void EndAs(const std::string& how) {
   if (how == "interrupt_key") TypeAndWait('\003');
   if (how == "quit_key") TypeAndWait('\034');
-  if (how == "term") SendAndWait(SIGTERM);
+  if (how == "term" || how == "idle_term") SendAndWait(SIGTERM);
   if (how == "int") SendAndWait(SIGINT);
   if (how == "hup") SendAndWait(SIGHUP);
   if (how == "quit") SendAndWait(SIGQUIT);
@@ -222,6 +241,8 @@ void EndAs(const std::string& how) {
   }
   if (how == "worker") ForkedWorker();
   if (how == "term_in_worker") TerminatedWorker();
+  if (how == "own_handler_in_worker") OwnHandlerInWorker(false);
+  if (how == "own_handler_in_holder") OwnHandlerInWorker(true);
   if (how == "vfork") Vforked();
   if (how == "term_in_child") {
     const pid_t child = fork();
@@ -237,7 +258,7 @@ int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   if (how == "ignored") signal(SIGHUP, SIG_IGN);
   if (how == "interrupt_key" || how == "quit_key") ContinueOnATerminal();
-  HoldMemory(1 << 20);
+  how == "idle_term" ? HoldNothing() : HoldMemory(1 << 20);
   std::puts("held");
   std::fflush(stdout);
   EndAs(how);

@@ -107,6 +107,7 @@ TEST_P(EveryEnd, LeavesAProfileOfTheLinkedLibraryAndIsTheSameAsWithout) {
 constexpr End kEnds[] = {
     {"return", 1, 1},
     {"term", 1, 1},
+    {"idle_term", 0, 0},
     {"int", 1, 1},
     {"hup", 1, 1},
     {"quit", 1, 1},
@@ -122,9 +123,11 @@ constexpr End kEnds[] = {
     {"ignored", 1, 1},
     {"vfork", 1, 1},
     {"worker", 2, 2},
+    {"own_handler_in_worker", 1, 1},
+    {"own_handler_in_holder", 2, 2},
     {"idle_child", 1, 1},
     {"term_in_child", 1, 1},
-    {"term_in_worker", 1, 2},  // the fake driver's memory of the worker is not tracked to its end
+    {"term_in_worker", 2, 2},
     {"interrupt_key", 1, 1},
     {"quit_key", 1, 1},
     {"execl", 1, 1, true},
@@ -141,7 +144,7 @@ constexpr End kEnds[] = {
     {"exec_fails", 1, 1},
     {"overflow", 0, 0, true},  // no stack is left for a handler
     // The thread that writes gets no memory; the process ends five seconds later.
-    {"term_in_malloc", 0, 0, true},
+    {"term_in_malloc", 0, 0},
     {"default_again", 0, 0, true},
 };
 INSTANTIATE_TEST_SUITE_P(Ends, EveryEnd, ::testing::ValuesIn(kEnds),

@@ -5,6 +5,9 @@
 //   control_program slowest THREADS  the same, and prints the longest time of one allocation and its free, of those
 //                                  during which the thread kept its core
 //   control_program fork           the same without threads, and a forked child that outlives it by two seconds
+//   control_program full           the same without threads, but before "ready" opens files until its limit of 100;
+//   prints
+//                                  the processor time in milliseconds since then with "done"
 //   control_program close          the same without threads, but before "ready" closes all its descriptors from 3 on
 //                                  and opens 400 pipes
 #include <fcntl.h>
@@ -16,6 +19,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,6 +74,12 @@ void ReplaceDescriptors() {
   }
 }
 
+void TakeAllDescriptors() {
+  const rlimit limit{100, 100};
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) std::abort();
+  while (open("/dev/null", O_RDONLY) >= 0) continue;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -93,6 +103,8 @@ int main(int argc, char** argv) {
     });
   }
   if (mode == "close") ReplaceDescriptors();
+  if (mode == "full") TakeAllDescriptors();
+  const std::clock_t processor_time = std::clock();
   std::puts("ready");
   std::fflush(stdout);
   char byte;
@@ -100,6 +112,7 @@ int main(int argc, char** argv) {
   end.store(true);
   for (std::thread& thread : threads) thread.join();
   if (mode == "slowest") std::printf("slowest %.3f ms\n", static_cast<double>(slowest_ns.load()) / 1e6);
+  if (mode == "full") std::printf("used %ld ms\n", (std::clock() - processor_time) / (CLOCKS_PER_SEC / 1000));
   std::puts("done");
   return 0;
 }

@@ -359,6 +359,16 @@ TEST_F(ControlTest, AForkedChildHoldsNoSocketOpen) {
   EXPECT_EQ(Hbmprof({"ps"}).err, "") << "the connection is refused at once";
 }
 
+TEST_F(ControlTest, WithoutDescriptorsAClientTakesNoProcessorTime) {
+  RunningProgram program(sockets_, {"full"});
+  close(Connect(SocketOf(program), "info\n"));
+  usleep(400'000);
+  program.CloseInput();
+  const std::string used = program.ReadLine();
+  ASSERT_EQ(used.rfind("used ", 0), 0u) << used;
+  EXPECT_LT(std::stol(used.substr(5)), 100);
+}
+
 TEST_F(ControlTest, AProgramThatClosesTheSocketKeepsItsDescriptors) {
   RunningProgram program(sockets_, {"close"});
   const size_t descriptors = program.Descriptors();

@@ -1,6 +1,8 @@
 // Defines the wrappers from driver_calls.inc. They have the driver's own names.
 #include "src/backends/cuda/driver_shim.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -67,7 +69,7 @@ CudaDriverAdapter* Tracker() {
   static MadeTracker<ProcessTracker> made;
   bool is_new = false;
   ProcessTracker* const tracker = made.Get(&MakeTracker, &is_new);
-  if (is_new) CudaTrackingStarts();
+  is_new ? CudaTrackingStarts() : CudaCallIsTracked();
   return tracker == nullptr ? nullptr : &tracker->adapter;
 }
 
@@ -128,12 +130,21 @@ void* WrapperByRequest(std::string_view name, int version, Flags64 flags) {
   return best;
 }
 
+// Returns whether a library exports the function at `address` under a name.
+bool IsExported(void* address) {
+  Dl_info info;
+  return dladdr(address, &info) != 0 && info.dli_saddr == address;
+}
+
+// An exported function without a wrapper is left alone: it can be a variant of a later driver, with other arguments
+// than those of the wrapper of its name.
 template <typename Real>
 CUresult HandOutWrapper(const Real& real, const char* name, void** function, int version, Flags64 flags) {
   const CUresult result = real();
   if (result != kSuccess || function == nullptr || *function == nullptr) return result;
   void* wrapper = CudaWrapperOf(*function);
-  if (wrapper == *function && name != nullptr) wrapper = WrapperByRequest(name, version, flags);
+  if (wrapper == *function && name != nullptr && !IsExported(*function))
+    wrapper = WrapperByRequest(name, version, flags);
   if (wrapper != nullptr) *function = wrapper;
   return result;
 }

@@ -116,12 +116,12 @@ Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record
   return Finish(tracked, slot, error, requested);
 }
 
+// Calls remove() also while recording is off, because the plugin can reuse the handle for another object.
 template <typename Args, typename Remove>
 Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Remove& remove) {
   std::optional<Removed> removed;
-  if (tracked.profiler.enabled())
-    RecordOrDrop(
-        tracked, [&] { removed.emplace(remove()); }, &ZeroBytes);
+  RecordOrDrop(
+      tracked, [&] { removed.emplace(remove()); }, &ZeroBytes);
   Error* const error = tracked.plugin.Call(slot, args);
   if (error != nullptr && removed.has_value()) {
     RecordOrDrop(
@@ -130,9 +130,10 @@ Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Remove
   return Finish(tracked, slot, error, &NothingKnown);
 }
 
-void WarnOnceOfForeign(const char* what) {
+// While recording is off, unknown handles are usual.
+void WarnOnceOfForeign(const TrackedPlugin& tracked, const char* what) {
   static std::atomic<bool> said{false};
-  if (said.exchange(true)) return;
+  if (!tracked.profiler.enabled() || said.exchange(true)) return;
   PrintMessage(
       "hbmprof: a PJRT ", what,
       " was destroyed whose creation was not recorded, or that was destroyed twice; the call was passed on and is "
@@ -241,7 +242,7 @@ Error* DestroyExecutable(TrackedPlugin& tracked, const Caller&, LoadedExecutable
   return RemoveThenCall(tracked, kLoadedExecutableDestroy, args, [&] {
     bool known = false;
     Removed removed = tracked.records.ExecutableDestroyed(args->executable, &known);
-    if (!known) WarnOnceOfForeign("executable");
+    if (!known) WarnOnceOfForeign(tracked, "executable");
     return removed;
   });
 }
@@ -458,7 +459,7 @@ Error* DestroyBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
   return RemoveThenCall(tracked, kBufferDestroy, args, [&] {
     bool known = false;
     Removed removed = tracked.records.Destroyed(args->buffer, &known);
-    if (!known) WarnOnceOfForeign("buffer");
+    if (!known) WarnOnceOfForeign(tracked, "buffer");
     return removed;
   });
 }

@@ -283,6 +283,11 @@ CUresult UnloadModule(const char* name, Handle module) {
 
 extern "C" {
 
+// A variant of a later driver, with other arguments.
+CUresult cuMemAlloc_v99(CUdeviceptr* ptr, Flags64, size_t bytes);
+CUresult cuMemAlloc_v99(CUdeviceptr* ptr, Flags64, size_t bytes) {
+  return Allocate("cuMemAlloc_v99", ptr, bytes, FAKE_CUDA_DEVICE);
+}
 CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
   return Allocate("cuMemAlloc_v2", ptr, bytes, FAKE_CUDA_DEVICE);
 }
@@ -804,6 +809,7 @@ const Entry kEntries[] = {
     ENTRY("cuCtxDestroy", 4000, false, cuCtxDestroy_v2),
     ENTRY("cuGetProcAddress", 11030, false, cuGetProcAddress_v2),
     ENTRY("cuMemAlloc", 3020, false, cuMemAlloc_v2),
+    ENTRY("cuMemAlloc", 99000, false, cuMemAlloc_v99),
     ENTRY("cuMemAllocPitch", 3020, false, cuMemAllocPitch_v2),
     ENTRY("cuMemAllocManaged", 6000, false, cuMemAllocManaged),
     ENTRY("cuMemFree", 3020, false, cuMemFree_v2),
