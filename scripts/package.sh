@@ -16,7 +16,8 @@ build=$PWD/build/package
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y include/hbmprof/version.h)
 export SOURCE_DATE_EPOCH
 
-# cpp-httplib's header as upstream has it, with Debian's patches: Debian's package splits it into a header and a shared library.
+# Gets cpp-httplib as one header, from Debian's source package with Debian's patches. Debian's binary packages have a
+# header and a shared library instead.
 fetch_httplib() {
   [[ ! -e $build/httplib/httplib.h ]] || return 0
   local folder=$build/httplib.new

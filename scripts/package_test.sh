@@ -3,7 +3,8 @@
 #
 # usage: scripts/package_test.sh [SUITE...]     Debian's suites; default: bullseye bookworm trixie (11, 12, 13)
 #
-# For each suite it makes a root with debootstrap, once, in build/package/roots/SUITE, and in copies of it, with chroot:
+# For each suite, it installs a minimal system in build/package/roots/SUITE with debootstrap, once. It makes a copy of
+# this folder for each package and runs these steps in the copy, with chroot:
 #   wheel  pip installs it; `hbmprof run -- python3 examples/serve.py` on the tests' substitute of the driver; the profile
 #          is compared with the bytes that the program holds; top, diff, leaks, report, symbolize, check, doctor; the Python
 #          package; the pytest plugin; pip uninstalls it

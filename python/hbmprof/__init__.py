@@ -75,7 +75,7 @@ def library_dir():
     if named:
         return pathlib.Path(named)
     here = pathlib.Path(__file__).resolve()
-    # The installation scheme's `lib` lies beside the folder of this package, at any depth: PREFIX/lib/hbmprof for
+    # The libraries are in `lib/hbmprof` of one of the folders above this package: PREFIX/lib/hbmprof for
     # PREFIX/lib/python3.11/site-packages/hbmprof, TARGET/lib/hbmprof for `pip install --target TARGET`.
     for parent in here.parents:
         folder = parent / "lib" / "hbmprof"
@@ -214,9 +214,9 @@ def _command():
 def leak_check(max_bytes=0):
     """Raises LeakError if the device memory in use has grown by more than `max_bytes` bytes at the end of the block.
 
-    The growth of all devices is added. Idle memory of pools does not count. The message shows the functions that hold
-    the memory, if the command `hbmprof` is found. If the block itself raises an exception, nothing is checked. Other
-    threads must not allocate meanwhile. Raises Error if recording is off at the start or at the end, or if an
+    The growth of all devices is summed up. Idle memory of pools does not count. The message shows the functions that
+    hold the memory, if the command `hbmprof` is found. If the block itself raises an exception, nothing is checked.
+    Other threads must not allocate meanwhile. Raises Error if recording is off at the start or at the end, or if an
     allocation in the block was not recorded because a limit was reached.
 
         def test_decode():

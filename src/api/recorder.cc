@@ -221,7 +221,7 @@ class Recorder {
   TickConverter ticks_;
   LedgerState start_;  // until the tables of the first file are written
   std::unique_ptr<File> file_;
-  std::map<uint32_t, std::vector<RecordedEvent>> incomplete_;  // by shard: the parts of a change whose end is missing
+  std::map<uint32_t, std::vector<RecordedEvent>> incomplete_;  // by shard: a change whose last part is not read yet
   bool found_full_ = false;                                    // the last round found a full buffer
   int64_t lost_events_ = 0;
   int64_t last_loss_ = 0;  // nanoseconds

@@ -1,12 +1,14 @@
-// Functions of newer C libraries, for the libraries that are loaded into unchanged programs and for a portable command:
-// with this file, they run with glibc 2.17 and later, whatever version they were built with.
+// Defines functions that are new in later versions of glibc, for the libraries that are loaded into unchanged programs
+// and for a portable command. With this file they run with glibc 2.17 and later, independent of the glibc with which
+// they are built.
 //
-// A shared library or program needs at least the glibc version that its newest symbol version names. Most of the new
-// versions are old functions: glibc 2.34 moved them from libpthread.so.0 and libdl.so.2 to libc.so.6, and glibc 2.33
-// made stat an exported function. Here each of them is defined as a hidden function, which the linker prefers to the C
-// library's, also for the static libraries that are contained. It calls the C library's function by a version that
-// glibc 2.17 has, and that every later glibc has too. hbmprof_link_old_glibc (cmake/hbmprof_injected.cmake) also links
-// libpthread.so.0 and libdl.so.2. They are parts of every glibc, and empty since 2.34.
+// A shared library or program needs at least the version of glibc in the newest symbol version that it uses. Most of
+// the new versions are old functions: glibc 2.34 moved them from libpthread.so.0 and libdl.so.2 to libc.so.6, and glibc
+// 2.33 made stat an exported function. This file defines each of them as a hidden function. The linker uses it instead
+// of the function of the C library, also for the static libraries that are linked in. The hidden function calls a
+// version of the function that glibc 2.17 and every later glibc have. hbmprof_link_old_glibc
+// (cmake/hbmprof_injected.cmake) also links libpthread.so.0 and libdl.so.2. They are parts of every glibc, and empty
+// since 2.34.
 //
 // _dl_find_object (glibc 2.35) is taken from the process if it has it. Otherwise the list of loaded objects is
 // searched.
@@ -38,7 +40,8 @@
 #define HBMPROF_GLIBC_2_3_2 HBMPROF_FIRST_GLIBC
 #endif
 
-// GCC takes the stubs' parameters for uninitialized where the C library declares them with the attribute access(none).
+// GCC warns that parameters of these functions are uninitialized if the C library declares them with the attribute
+// access(none).
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -152,8 +155,8 @@ HBMPROF_HIDDEN uint32_t arc4random() {
   return getentropy(&number, sizeof(number)) == 0 ? number : static_cast<uint32_t>(time(nullptr));
 }
 
-// Since 2.30 the C library has waits until a time of any clock. With an older one, the wait ends too early or too late
-// if the system's time is set meanwhile.
+// Since 2.30 glibc has waits until a time of any clock. With an older one, these functions wait for the same time of
+// CLOCK_REALTIME. If the system's time is set during the wait, the wait ends too early or too late.
 HBMPROF_HIDDEN int sem_clockwait(sem_t* semaphore, clockid_t clock, const timespec* until) {
   SemaphoreWait* const real = real_sem_clockwait.load(std::memory_order_acquire);
   if (real != nullptr) return real(semaphore, clock, until);
@@ -168,7 +171,8 @@ HBMPROF_HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mut
   return pthread_cond_timedwait(condition, mutex, &real_until);
 }
 
-// Since 2.32. libstdc++ and libgcc read it to save atomic operations. 0: the process has several threads.
+// glibc has it since 2.32. libstdc++ and libgcc avoid atomic operations if it is not 0. 0 means that the process may
+// have several threads.
 HBMPROF_HIDDEN char __libc_single_threaded = 0;
 }
 
@@ -241,9 +245,9 @@ extern "C" HBMPROF_HIDDEN int _dl_find_object(void* address, dl_find_object* res
 }
 
 #if defined(HBMPROF_IS_PROGRAM)
-// Since 2.34 the C library calls a program's constructors itself. The start code is linked from the C library that the
-// program is built with, so it passes no function that calls them. Older C libraries call only the function that is
-// passed.
+// Since 2.34 the C library calls a program's constructors itself. The start code (crt1.o) comes from the C library of
+// the build: it passes no function that calls them to __libc_start_main. But older C libraries call only a function
+// that is passed.
 
 extern "C" {
 using Constructor = void(int argc, char** argv, char** environment);

@@ -20,10 +20,10 @@ namespace hbmprof::tool {
 enum class AdviceKind {
   kNeverFreed,     // memory of a function grows until the end
   kFragmentation,  // free memory is in pieces that are too small
-  kPeak,           // memory that was freed soon after a short peak
+  kPeak,           // buffers that were live at a short peak and were freed after it
   kReuse,          // buffers that overlap with the next buffer of about the same size; idle bytes of pools at the peak
   kChurn,          // short-lived buffers, again and again
-  kReallocated,    // a buffer is freed right before an equal one is allocated
+  kReallocated,    // a thread frees a buffer, and its next event allocates a buffer of the same size
   kPool,           // sizes that a pool would serve with fewer calls of the driver
 };
 inline constexpr int kAdviceKinds = 7;
@@ -43,7 +43,7 @@ struct Advice {
   std::string text;         // what to do, in a sentence
   std::string how;          // how the figures were computed, in a sentence or two
   std::vector<Site> sites;  // those with the most bytes or calls first; at most five
-  int64_t bytes = 0;        // what the advice is about: saved, kept or lost bytes
+  int64_t bytes = 0;        // the main figure: saved, kept or lost bytes, or the size of the pool
   // Results of the simulation: a name such as "peak_before", and the value in bytes or calls.
   std::vector<std::pair<std::string, int64_t>> replay;
 };

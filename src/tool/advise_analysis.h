@@ -1,7 +1,7 @@
 // Analysis: computes the advice of advise.h. Each kind of advice has its source file: advise_never_freed.cc,
 // advise_fragmentation.cc, advise_peak.cc, advise_reuse.cc, and advise_calls.cc for churn, reallocated and pool.
 //
-// The first pass surveys the recording: lifetimes, sizes, growth, peaks. The second pass replays it through the changes
+// The first pass surveys the recording: lifetimes, sizes, growth, peaks. The second pass replays it with each change
 // that the survey suggests. Another pass replays it without the buffers that are freed soon after a peak, and one finds
 // the buffers between the pieces of fragmented memory; both run only if there is something to find.
 #ifndef HBMPROF_SRC_TOOL_ADVISE_ANALYSIS_H_
@@ -74,7 +74,7 @@ struct Buffer {
   int64_t bytes = 0;
   int64_t time = 0;      // of the allocation
   int64_t ordinal = -1;  // of the allocation's event; -1: live since before the recording
-  int64_t extra = -1;    // of the pass
+  int64_t extra = -1;    // the address in the first pool of the replay; -1: none
 };
 
 // One function on one account.
@@ -86,7 +86,7 @@ struct Group {
   int64_t short_bytes = 0;
   int64_t live = 0;  // buffers, in the second pass
   int64_t idle = 0;  // bytes of segments that no block covers
-  // When most bytes are in use without the idle ones.
+  // `idle` and `live` at the instant at which the bytes in use minus the idle bytes of pools are highest.
   int64_t idle_at_peak = 0;
   int64_t live_at_peak = 0;
   int64_t kept_count = 0;  // allocated in the recording and live at its end; blocks of pools included
@@ -94,7 +94,7 @@ struct Group {
   std::array<int64_t, 63> lifetimes{};  // of freed buffers, by power of two of nanoseconds
 };
 
-// A change of the program that is replayed: the bytes in use are those of the recording plus `extra`.
+// The replay with one change of the program. The bytes in use with the change are those of the recording plus `extra`.
 struct Simulation {
   bool is_used = false;
   int64_t extra = 0;
@@ -137,7 +137,7 @@ struct Account {
   // High use around the peak.
   int64_t high_nanos = 0;
   int64_t high_since = -1;  // -1: use is not high now
-  int64_t peak_begin = 0;   // since when use was high at the peak
+  int64_t peak_begin = 0;   // the start of the interval of high use that contains the peak
   bool peak_seen = false;
   absl::flat_hash_map<uint64_t, Buffer> early;  // live at the peak, and allocated before use became high
   // By group: those of `early` that are freed in the recording.
@@ -291,7 +291,8 @@ class Analysis {
 
   // advise_calls.cc
   bool IsReallocation(const ThreadState& thread, const Buffer& buffer) const;
-  // Returns a time that at least half of the freed buffers of the group do not exceed.
+  // Returns the smallest power of two, in nanoseconds, such that at least half of the freed buffers of the group lived
+  // for this time or less.
   static int64_t MedianLifetime(const Group& group);
   void AdviseChurn(size_t a, AdviceReport& report);
   void AdviseReallocated(size_t a, AdviceReport& report);

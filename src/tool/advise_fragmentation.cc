@@ -110,7 +110,8 @@ void Analysis::AdviseFragmentation(const Fragmentation& device, AdviceReport& re
   advice.how = Cat("In ", device.fragmented, " of ", device.samples, " samples of the driver more than ",
                    kFragmentedPercent, " % of the free memory is outside of the largest free block.");
   const int64_t found = LargestRange(device, std::nullopt);
-  // The addresses are those of the device's memory if they show the hole that the driver reports.
+  // The addresses are taken as addresses of the device memory only if the largest hole between them is about as large
+  // as the largest free block that the driver reports.
   const bool addresses_tell = std::abs(found - device.largest) <= std::max<int64_t>(device.largest / 10, 4096);
   if (addresses_tell) AddPins(device, found, advice);
   report.advice.push_back(std::move(advice));
@@ -123,7 +124,7 @@ void Analysis::AddPins(const Fragmentation& device, int64_t largest, Advice& adv
     group.bytes = Plus(group.bytes, static_cast<int64_t>(buffer.first - address));
     ++group.count;
   }
-  // The groups with the fewest bytes are the ones that are cheapest to move.
+  // Groups with few bytes come first, because they are the cheapest to move.
   std::vector<std::pair<int64_t, uint32_t>> order;
   for (const auto& [group, sums] : groups) order.emplace_back(sums.bytes, group);
   std::sort(order.begin(), order.end());

@@ -1,4 +1,4 @@
-// kPeak: buffers that are freed soon after a short peak.
+// kPeak: buffers that are live at a short peak and are freed after it.
 #include "src/tool/advise_analysis.h"
 
 namespace hbmprof::tool::advise {
@@ -27,7 +27,8 @@ void Analysis::AdvisePeaks(AdviceReport& report) {
   }
   if (!any) return;
   std::vector<int64_t> in_use(accounts_.size());
-  std::vector<bool> is_freed(accounts_.size());  // from the beginning of the high use on
+  // By account: the high use around the peak has begun, so the buffers of the candidates are not counted.
+  std::vector<bool> is_freed(accounts_.size());
   const SiteTotals totals(tables_);
   for (size_t a = 0; a < accounts_.size(); ++a) in_use[a] = totals.account(a).in_use;
   recording_.Rewind();

@@ -1,4 +1,5 @@
-// CachingPool: the model of a caching pool that `hbmprof advise` replays recordings through (docs/advise.md).
+// CachingPool: a model of a caching pool (docs/advise.md). `hbmprof advise` sends the allocations and frees of a
+// recording to it.
 #ifndef HBMPROF_SRC_TOOL_ADVISE_POOL_H_
 #define HBMPROF_SRC_TOOL_ADVISE_POOL_H_
 

@@ -1,4 +1,4 @@
-// The second pass: the recording is replayed through the changes that the survey suggests.
+// The second pass: the recording is replayed with each change that the survey suggests.
 #include "src/tool/advise_analysis.h"
 
 namespace hbmprof::tool::advise {

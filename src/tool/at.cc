@@ -23,8 +23,8 @@ struct AtOptions {
   bool end = false;
 };
 
-// Returns the account of device memory of the option --device; the one with the highest peak if there is no such
-// option.
+// Returns the account of the device memory of the device that --device names. Without --device, returns the account, of
+// any memory space, with the highest peak.
 absl::StatusOr<size_t> AccountNamed(internal::RecordingReader& recording, const std::string& device) {
   if (device.empty()) return HighestAccount(recording);
   const std::vector<Snapshot::Device>& devices = recording.tables().names.devices;

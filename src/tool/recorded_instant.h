@@ -13,25 +13,26 @@
 
 namespace hbmprof::tool {
 
-// An instant lies after the first `events` events and is not earlier than them.
+// The instant after the first `events` events. Its time is not earlier than theirs.
 struct RecordedInstant {
   int64_t events = 0;
-  int64_t time = 0;  // as the events' times
+  int64_t time = 0;  // in the same clock as the times of the events
 };
 
-// These functions find instants. They read the events of `recording` from the beginning, and never stop within a
-// change.
+// These functions find instants. They read the events of `recording` from the beginning. The instant that they return
+// is never within a change.
 //
-// At the end of the recording.
+// Returns the end of the recording.
 RecordedInstant EndOf(internal::RecordingReader& recording);
-// After all events up to `time`.
+// Returns the instant after all events up to `time`.
 RecordedInstant InstantAt(internal::RecordingReader& recording, int64_t time);
-// When the bytes in use of an account (device * kMemorySpaceCount + space) first reached their highest value.
+// Returns the instant at which the bytes in use of an account (device * kMemorySpaceCount + space) first reached their
+// highest value.
 RecordedInstant PeakOf(internal::RecordingReader& recording, size_t account);
-// Before the last allocation that failed. Error: kNotFound if none failed.
+// Returns the instant before the last failed allocation. Error: kNotFound if none failed.
 absl::StatusOr<RecordedInstant> BeforeOutOfMemory(internal::RecordingReader& recording);
-// At the last mark with this name, or with a path that ends with "/" and this name. Error: kNotFound, with the names of
-// the marks.
+// Returns the instant of the last mark with this name, or with a path that ends with "/" and this name. Error:
+// kNotFound if there is none; the message contains names of marks.
 absl::StatusOr<RecordedInstant> AtMark(internal::RecordingReader& recording, const std::string& name);
 
 // Returns the account whose bytes in use reach the highest value of all accounts.
@@ -39,7 +40,8 @@ size_t HighestAccount(internal::RecordingReader& recording);
 
 // Reads a time of the recording: seconds since the start ("12.5", "500ms", "2m"), or the time of day in UTC
 // ("2026-11-22T18:20:04Z", also with a fraction of a second or another offset than Z). Errors: kInvalidArgument if the
-// text is no time; kOutOfRange if it is not between the start and the end, with both.
+// text is no time; kOutOfRange if the time is not between the start and the end of the recording; the message contains
+// both.
 absl::StatusOr<int64_t> ParseRecordedTime(const internal::RecordingReader& recording, const std::string& text);
 
 // Returns a time as text: "12.345678 s after the start, 2026-11-22T18:20:04Z".

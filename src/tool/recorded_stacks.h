@@ -17,7 +17,7 @@ class RecordedStacks {
  public:
   struct Frame {
     std::string name;  // never empty
-    std::string file;  // source file if `line` is known, else the binary; may be empty
+    std::string file;  // the source file; the binary if the source file is not known; may be empty
     int64_t line = 0;  // 0: not known
     // Returns "file:line", or the binary in brackets, or "".
     std::string Position() const;

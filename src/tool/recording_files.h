@@ -1,8 +1,8 @@
 // Files for other viewers of memory over time, made from a recording. docs/timeline.md describes them.
 //
-// All functions read the events from the beginning, one or more times, and keep no more of them in memory than the live
-// buffers. One thread at a time. Errors: those of `output`; kResourceExhausted if the viewer's format cannot hold the
-// recording.
+// All functions read the events from the beginning, one or more times. They keep the live buffers in memory, but not
+// the events. One thread at a time. Errors: those of `output`; kResourceExhausted if the viewer's format cannot hold
+// the recording.
 #ifndef HBMPROF_SRC_TOOL_RECORDING_FILES_H_
 #define HBMPROF_SRC_TOOL_RECORDING_FILES_H_
 
@@ -31,16 +31,16 @@ absl::Status WriteMemoryViz(internal::RecordingReader& recording, const Recorded
 // The formats of `hbmprof convert --to` that are made from a recording only.
 bool IsRecordingFormat(const std::string& name);
 std::vector<std::string> RecordingFormats();
-// Writes the only one of `files`, a recording, in this format or as a table (to_table.h) to the file `output`; a table
-// without `output` to standard output. `known`: regular expressions for
-// further libraries (own_code.h). Prints a warning to stderr if the recording is incomplete. Returns the exit code.
-// Errors: those of RecordingReader::Open, KnownLibraries::Make and of writing a file; kInvalidArgument for several
-// files, or without `output`.
+// Writes a recording, the only element of `files`, to the file `output`: in a format of RecordingFormats, or as a table
+// (to_table.h). If `output` is empty, a table is written to standard output. `known`: regular expressions for further
+// libraries (own_code.h). Prints a warning to stderr if the recording is incomplete. Returns the exit code. Errors:
+// those of RecordingReader::Open, KnownLibraries::Make and of writing a file; kInvalidArgument if `files` does not have
+// one element, or if `output` is empty and the format is not a table.
 absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, const std::string& format,
                                      const std::string& output, const std::vector<std::string>& known);
 
-// Prints to stderr what a recording does not show: damage, a missing end, lost events, buffers from before its
-// start.
+// Prints a warning to stderr if the recording is damaged, if it was not ended, if events were lost, or if its list of
+// the buffers that were live at its start is incomplete.
 void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording);
 
 }  // namespace hbmprof::tool

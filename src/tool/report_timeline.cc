@@ -33,7 +33,8 @@ bool IsSameSite(const Snapshot::Sample& a, const Snapshot::Sample& b) {
          a.block_bytes == b.block_bytes && a.tags == b.tags;
 }
 
-// Adds kRecordedSiteLabel to the samples. They are in the order of the sites; sites without values have no sample.
+// Adds kRecordedSiteLabel to the samples. The samples are in the order of the sites. Sites without values have no
+// sample, so they are skipped.
 void AddSiteLabels(const RecordingTables& tables, Snapshot& snapshot) {
   size_t site = 0;
   for (Snapshot::Sample& sample : snapshot.samples) {

@@ -1,4 +1,5 @@
-// The timeline of the report: a recording, aggregated for a page of bounded size.
+// The timeline of the report: the values of a recording at a limited number of instants, so that the page has a limited
+// size.
 //
 // A page has a fixed number of instants. Between two instants it has the lowest and the highest bytes in use of each
 // account; at each instant it has the exact bytes in use of the call stacks with the most bytes, and of all others
@@ -28,21 +29,23 @@ extern const char kRecordedSiteLabel[];
 absl::StatusOr<std::vector<ProfileBytes>> StatesOf(internal::RecordingReader& recording, const std::string& name,
                                                    size_t count, Progress& progress);
 
-// A row of the page: a node of its tree, and a set of labels. nullopt: the site is left out.
+// A row of the page: a node of its tree, and a set of labels.
 struct TimelineRow {
   size_t node = 0;
   size_t labels = 0;
   bool operator==(const TimelineRow& other) const { return node == other.node && labels == other.labels; }
 };
 
-// Returns the timeline as JSON, which report/report.js describes. `row_of` returns the row of a site; `rest_of` that of
-// an account for all sites whose bytes are too few for a row of their own. Reads all events twice.
+// Returns the timeline as JSON, which report/report.js describes. `row_of` returns the row of a site; nullopt: the
+// site is left out. `rest_of` returns the row of an account for all sites whose bytes are too few for a row of their
+// own. Reads all events twice.
 Json TimelineJson(internal::RecordingReader& recording,
                   const std::function<std::optional<TimelineRow>(uint32_t site)>& row_of,
                   const std::function<TimelineRow(size_t account)>& rest_of, Progress& progress);
 
-// Returns the values as differences of neighbours, in units of `*unit`, their greatest common divisor: each as a
-// number with a sign in groups of five bits, as in source maps, in the digits of Base64.
+// Sets `*unit` to the greatest common divisor of the values; 1 if all are 0. Returns the differences between
+// neighbouring values (the first one: from 0), divided by `*unit`, as text: each difference is a signed number in
+// groups of five bits (VLQ, as in source maps), in the digits of Base64.
 std::string EncodeSeries(const std::vector<int64_t>& values, int64_t* unit);
 
 }  // namespace hbmprof::tool

@@ -131,7 +131,7 @@ class Chart {
     for (const Timeline::Interval& interval : memory.intervals) {
       top_ = std::max({top_, interval.in_use, interval.driver_in_use.value_or(0)});
     }
-    // The limit is shown if the rest of the chart stays readable.
+    // The limit is shown only if it is at most twice the highest value.
     for (const Timeline::Interval& interval : memory.intervals) {
       if (interval.limit.value_or(0) <= 2 * top_) top_ = std::max(top_, interval.limit.value_or(0));
     }
@@ -179,7 +179,8 @@ class Chart {
 
   size_t RowOf(int64_t bytes) const { return bytes <= 0 ? 0 : (Eighths(bytes) - 1) / 8; }
 
-  // P: the peak, D: a profile, X: an allocation failed. The last of them wins.
+  // P: the peak. D: a profile. X: an allocation failed. If a column has several marks, X is shown before D, and D
+  // before P.
   std::string MarkLine() const {
     std::string marks(memory_.intervals.size(), ' ');
     marks[timeline_.IntervalOf(memory_.peak_time)] = 'P';

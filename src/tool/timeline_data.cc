@@ -157,7 +157,8 @@ class TimelineMaker {
     }
   }
 
-  // Reads the events into the intervals. The first reading also finds the marks; a second one has the groups.
+  // Reads the events into the intervals. If `is_first` is true, also finds the marks. Otherwise also sums up the
+  // groups.
   void ReadEvents(SiteTotals& totals, bool is_first) {
     next_sample_ = 0;
     interval_ = 0;

@@ -1,4 +1,4 @@
-// The data of a timeline: a recording, summed up in a fixed number of intervals of equal length.
+// The data of a timeline: the values of a recording in a fixed number of intervals of equal length.
 #ifndef HBMPROF_SRC_TOOL_TIMELINE_DATA_H_
 #define HBMPROF_SRC_TOOL_TIMELINE_DATA_H_
 
@@ -20,8 +20,10 @@ struct TimelineOptions {
   // "site": the program's own functions. "tag": all tags of an allocation. Any other text: the value of the tag with
   // this key. Empty: no groups.
   std::string by;
-  size_t max_groups = 1;   // the largest at the peak; the others are one group, "other"
-  size_t max_holders = 1;  // of Memory::holders; 0: all
+  // The number of groups that are shown: those with the most bytes at the peak. All others together are the group
+  // "other".
+  size_t max_groups = 1;
+  size_t max_holders = 1;  // the number of elements of Memory::holders; 0: all
   std::string memory;      // only this memory (AccountName); empty: all
 };
 
@@ -29,7 +31,7 @@ struct Timeline {
   // Times are nanoseconds since the start of the recording. Sizes are bytes.
   struct Interval {
     int64_t in_use = 0;  // the highest
-    int64_t idle = 0;    // idle bytes of pools, part of in_use; at that instant
+    int64_t idle = 0;    // the idle bytes of pools (a part of in_use) at the instant of in_use
     int64_t peak = 0;    // the highest in_use since the start of the recording
     // The last values in the interval or before it.
     std::optional<int64_t> limit;
@@ -52,7 +54,7 @@ struct Timeline {
     std::optional<int64_t> limit;
     std::vector<std::string> groups;
     std::vector<Holder> holders;  // at the peak, largest first
-    size_t holder_count = 0;      // of all, with those that are left out
+    size_t holder_count = 0;      // the number of all holders, including those that max_holders leaves out
   };
   enum class MarkKind { kProfile, kFailed };
   struct Mark {
@@ -60,12 +62,12 @@ struct Timeline {
     MarkKind kind = MarkKind::kProfile;
     std::string name;    // of the profile
     int64_t bytes = 0;   // of the failed allocation
-    std::string memory;  // likewise; empty if it is not known
+    std::string memory;  // in which the allocation failed; empty if it is not known
   };
   int64_t start_unix_nanos = 0;
   int64_t duration = 0;
   int64_t events = 0;
-  std::vector<Memory> memories;  // those that have a site
+  std::vector<Memory> memories;  // those in which a call site allocates
   std::vector<Mark> marks;
 
   // Returns the interval of a time.

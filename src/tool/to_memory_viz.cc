@@ -1,7 +1,7 @@
 // WriteMemoryViz: see recording_files.h.
 //
-// The viewer walks back from the segments that exist at the end. At each moment every live block must lie in a segment,
-// else it stops. So a buffer that is in no segment of a pool gets a segment of its own.
+// The viewer begins with the segments at the end of the recording and reads the events backwards. It stops if a live
+// block is in no segment at some instant. So a buffer that is in no segment of a pool gets a segment of its own.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -157,8 +157,8 @@ class MemoryVizWriter {
 
  private:
   static constexpr size_t kBufferBytes = 1 << 16;
-  // Whole numbers above 2^53 lose digits in the viewer. Handles are larger, so their buffers get addresses from here
-  // on.
+  // Whole numbers above 2^53 lose digits in the viewer. Handles are larger than 2^53. So buffers with handles
+  // get made addresses, which begin here.
   static constexpr uint64_t kFirstMadeAddress = uint64_t{1} << 48;
   static constexpr uint64_t kAddressLimit = uint64_t{1} << 53;
 
@@ -216,7 +216,8 @@ class MemoryVizWriter {
     return absl::OkStatus();
   }
 
-  // The parts of a change are one instant. So blocks end before the segments that they are in, and begin after them.
+  // The parts of a change are one instant. So the blocks that end are written before the segments that end, and the
+  // blocks that begin after the segments that begin.
   void WriteChange(std::vector<RecordedEvent>& change) {
     time_us_ = Plus(tables_.start_unix_nanos, Minus(change[0].time, tables_.start_time)) / 1000;
     ReadSamples(change[0].time);
@@ -255,7 +256,8 @@ class MemoryVizWriter {
     return kind == RecordedKind::kAlloc || kind == RecordedKind::kUndoFree || kind == RecordedKind::kMoveTo;
   }
 
-  // A segment that only gets another site keeps its blocks. Removes these events.
+  // If a segment only moves to another site, its blocks stay in it. Removes the two events of such a move from
+  // `change`.
   void MoveSegments(std::vector<RecordedEvent>& change) {
     for (size_t i = 0; i + 1 < change.size(); ++i) {
       const RecordedEvent& from = change[i];
@@ -328,7 +330,7 @@ class MemoryVizWriter {
 
   void EndBlock(uint64_t address, const RecordedEvent& event) {
     const auto block = blocks_.find(address);
-    // A buffer that nothing has shown was live at the start.
+    // A block that is not in blocks_ is taken as one that was live at the start of the recording.
     const Block ended = block != blocks_.end() ? block->second : Block{event.bytes, event.site};
     if (block != blocks_.end()) blocks_.erase(block);
     WriteEntry("free_requested", address, ended.size, event.site);

@@ -1,8 +1,8 @@
 // WritePerfetto: see recording_files.h.
 //
-// Three conditions of Perfetto's reader that it does not report: the clock snapshot must have MONOTONIC_COARSE, which
-// heap profiles use; each frame needs a mapping; and a call stack may appear in one heap of a process only. So the
-// account is the outermost frame of each stack.
+// Perfetto's reader has three conditions, and reports no error if one is not met: the clock snapshot must have
+// MONOTONIC_COARSE, which heap profiles use; each frame needs a mapping; and a call stack may appear in one heap of a
+// process only. So the account is the outermost frame of each stack.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -228,7 +228,7 @@ class PerfettoWriter {
       });
     }
   }
-  // A thread whose id is not known has the id 0.
+  // Returns the track of the process for a thread whose id is not known (0).
   uint64_t ThreadTrack(size_t thread) const {
     return tables_.threads[thread].id == 0 ? kProcessTrack : kProcessTrack + 1 + thread;
   }
@@ -314,7 +314,8 @@ class PerfettoWriter {
     annotation.add_string(AnnotationField::kString, value.data(), value.size());
   }
 
-  // A tag is a slice. The slices of a thread are a stack: a tag that ends also ends those above it, which begin again.
+  // Each tag is a slice of its thread. Slices of a thread must be nested. So if a tag ends, the slices inside it also
+  // end, and those whose tags are still set begin again.
   using Tag = std::pair<std::string, std::string>;
   void SetTags(int64_t time, size_t thread, const std::vector<Tag>& tags) {
     std::vector<Tag>& open = open_tags_[thread];

@@ -42,9 +42,9 @@ class TableRow {
   void Plain(std::string_view value);   // letters, digits and the characters of times only
   void Json(const std::string& value);  // serialized
   void Missing();
-  // Adds `count` cells, whose text another row of these columns has made.
+  // Adds `count` cells whose text was made by another TableRow that started at the same column.
   void Cells(std::string_view cells, size_t count);
-  // Skips cells, without a text, to make those that follow.
+  // Sets the column of the next cell without adding cells: for a row whose text is passed to Cells of another row.
   void StartAt(size_t column) { column_ = column; }
   std::string_view text() const { return text_; }
   // Ends the row and appends it to `output`.
@@ -59,8 +59,7 @@ class TableRow {
   std::string text_;
 };
 
-// Writes the events of a recording, and what the driver, the system and the program's counters said. Memory: that of
-// the reader.
+// Writes the events and the samples of a recording. Memory: that of the reader.
 absl::Status WriteEventTable(TableFormat format, internal::RecordingReader& recording, const RecordedStacks& stacks,
                              internal::FileOutput& output, Progress& progress);
 // Writes the samples of the profiles. Memory: that of one profile. Errors: those of ReadView; kInvalidArgument if a

@@ -64,8 +64,8 @@ constexpr const char* kStatNames[] = {
     "bytes_allocated", "allocation_bytes", "requested_bytes", "addr",  "allocator_name", "peak_bytes_in_use",
     "bytes_available", "fragmentation",    "tf_op",           "shape", "region_type",    "data_type"};
 
-// A length that is written before the message is known: five bytes of a varint can hold each length below 2 GiB, which
-// is also what readers of protobuf accept.
+// The length of a message is written before the message, when it is not known yet. A varint of five bytes can hold any
+// length below 2 GiB, and readers of protobuf accept no longer message.
 constexpr size_t kLengthBytes = 5;
 constexpr int64_t kMaxBytes = INT32_MAX - (int64_t{1} << 20);
 
@@ -276,7 +276,7 @@ class XplaneWriter {
       const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kUndoFree ||
                           event.kind == RecordedKind::kMoveTo || event.kind == RecordedKind::kAllocAndFree;
       const bool ends = !begins || is_segment || event.kind == RecordedKind::kAllocAndFree;
-      // A segment: an event with the new bytes in use, but no live buffer.
+      // A segment that begins gets both events, so that XProf sees the new bytes in use but no live buffer.
       absl::Status status;
       if (begins) status = Append(kAllocation, event, in_use, is_segment);
       if (ends && status.ok()) status = Append(kDeallocation, event, in_use, is_segment);
@@ -289,7 +289,8 @@ class XplaneWriter {
   absl::Status Append(EventName name, const RecordedEvent& event, int64_t in_use, bool is_segment = false) {
     Account& account = accounts_[totals_.account_of(event.site)];
     account.lifetime_peak = std::max(account.lifetime_peak, in_use);
-    // XProf sorts by time, in any order where times are equal. So each event is a picosecond later than the one before.
+    // XProf sorts the events by time; the order of events with equal times is undefined. So each event is at least a
+    // picosecond later than the one before.
     offset_ps_ = std::max(offset_ps_ + 1, static_cast<uint64_t>(Minus(event.time, tables_.start_time)) * 1000);
     bytes_.clear();
     {

@@ -48,7 +48,7 @@ struct Owner {
 
 bool Contains(uint64_t id, int64_t bytes, uint64_t address) {
   const std::optional<uint64_t> start = AddressOfBuffer(id);
-  // A buffer of 0 bytes has its own address.
+  // A buffer of 0 bytes contains its own address only.
   return start.has_value() && address >= *start &&
          address - *start < static_cast<uint64_t>(std::max<int64_t>(bytes, 1));
 }
@@ -212,7 +212,7 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   const std::deque<Owner>& owners = found.shown;
   const Writer writer(recording, *stacks);
   std::string text;
-  // The latest one is the likeliest cause of a fault.
+  // The latest buffer is shown first, because it is the most probable cause of a fault.
   for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) text += writer.OwnerText(*owner, address) + "\n";
   if (!time.has_value() && found.count > owners.size()) {
     text += Cat("... and ", found.count - owners.size(), " earlier ones; --time selects one\n\n");
