@@ -108,7 +108,7 @@ EOF
   dpkg-deb --root-owner-group --build "$root" "$build/out/hbmprof_${version}_amd64.deb" >/dev/null
 }
 
-hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}" dpkg-dev
+hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}" dpkg-dev libbz2-dev liblzma-dev
 hbmprof_pypi wheel wheel==0.45.1
 rm -rf "$build/out"
 mkdir -p "$build/out"
