@@ -117,4 +117,4 @@ hbmprof_step "building" build_tree
 hbmprof_step "tar.gz" build_tar
 hbmprof_step "wheel" build_wheel
 hbmprof_step "deb" build_deb
-(cd "$build/out" && sha256sum -- * | tee SHA256SUMS)
+(cd "$build/out" && sha256sum -- hbmprof* | tee SHA256SUMS)
