@@ -109,7 +109,7 @@ EOF
   dpkg-deb --root-owner-group --build "$root" "$build/out/hbmprof_${version}_amd64.deb" >/dev/null
 }
 
-hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}" dpkg-dev
+hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}" dpkg-dev libbz2-dev liblzma-dev
 hbmprof_pypi wheel wheel==0.45.1
 rm -rf "$build/out"
 mkdir -p "$build/out"
@@ -118,4 +118,4 @@ hbmprof_step "building" build_tree
 hbmprof_step "tar.gz" build_tar
 hbmprof_step "wheel" build_wheel
 hbmprof_step "deb" build_deb
-(cd "$build/out" && sha256sum -- * | tee SHA256SUMS)
+(cd "$build/out" && sha256sum -- hbmprof* | tee SHA256SUMS)

@@ -24,12 +24,20 @@ hbmprof_die() {
   exit 1
 }
 
-# hbmprof_step TITLE COMMAND...: runs COMMAND. Prints the title before it and the duration after it. Returns its status.
+# hbmprof_step TITLE COMMAND...: runs COMMAND in a subshell, where the first command that fails ends it. Prints the title
+# before it and the duration after it. Returns its status. Bash ignores `set -e` if the call is part of a condition
+# (`hbmprof_step ... || failed=1`): COMMAND must then return the status of what failed.
 hbmprof_step() {
-  local title=$1 start=$SECONDS status=0
+  local title=$1 start=$SECONDS status
   shift
   echo "==> $title"
-  "$@" || status=$?
+  local -
+  set +e
+  (
+    set -e
+    "$@"
+  )
+  status=$?
   if [[ $status == 0 ]]; then
     echo "<== $title: $((SECONDS - start)) s"
   else
@@ -100,7 +108,8 @@ hbmprof_pprof() {
   local pprof=$PWD/build/pprof
   if [[ ! -x $pprof ]]; then
     mkdir -p build
-    GO111MODULE=off GOPATH=/usr/share/gocode GOFLAGS=-trimpath go build -o "$pprof" github.com/google/pprof >&2
+    GO111MODULE=off GOPATH=/usr/share/gocode GOFLAGS=-trimpath go build -o "$pprof" github.com/google/pprof >&2 ||
+      return 1
   fi
   echo "$pprof"
 }
