@@ -75,10 +75,8 @@ void SetLastError(std::string_view prefix, std::string_view message) {
     }
     last_error = text;
   }
-  const size_t prefix_bytes = std::min(prefix.size(), kMaxErrorBytes - 1);
-  const size_t message_bytes = std::min(message.size(), kMaxErrorBytes - 1 - prefix_bytes);
-  std::memcpy(last_error, prefix.data(), prefix_bytes);
-  std::memcpy(last_error + prefix_bytes, message.data(), message_bytes);
+  const size_t prefix_bytes = prefix.copy(last_error, kMaxErrorBytes - 1);
+  const size_t message_bytes = message.copy(last_error + prefix_bytes, kMaxErrorBytes - 1 - prefix_bytes);
   last_error[prefix_bytes + message_bytes] = '\0';
 }
 
