@@ -112,7 +112,7 @@ TEST(RunTest, RunningProgramAnswersPsAndDump) {
   const std::string folder = ScratchDir();
   const std::string script =
       "export HBMPROF_SOCKET_DIR=\"$4/sockets\"; \"$@\" & "
-      "until \"$1\" ps 2> /dev/null | grep inject_ends; do sleep 0.05; done; "
+      "until \"$1\" ps 2> /dev/null | grep \"inject_ends.*1.00 MiB\"; do sleep 0.05; done; "
       "\"$1\" dump inject_ends -o \"$4/now\" && kill $! && wait $!; echo \"ended $?\"; \"$1\" ps";
   const CommandResult result = Shell(script, folder, {Program("inject_ends"), "sleep"});
   EXPECT_THAT(result.out, ContainsRegex("inject_ends +GPU:0 +device +1.00 MiB +1.00 MiB +1.00 GiB\n(.*\n)*.*/now\n"
