@@ -16,7 +16,7 @@ namespace hbmprof {
 enum class Unwinder : uint8_t {
   kAuto,          // exact with and without frame pointers; the default
   kFramePointer,  // follows frame pointers: the cheapest; stops at code that was built without them
-  kLibunwind,     // libunwind for every stack, for comparison; not in static programs (docs/limits.md)
+  kLibunwind,     // libunwind for every stack, for comparison; x86-64 only, not in static programs (docs/limits.md)
   kNone,          // no stacks: only totals, labels and peaks
 };
 
@@ -75,19 +75,19 @@ struct DefaultOptions : Options {
   // permissions.
   unsigned output_mode = 0600;
   // The file to which the process is recorded from its first allocation on (recording.h); patterns as for `output`.
-  // Without "%n", a number is added to the name of a file that exists. Empty: no recording.
+  // Without "%n": if the file exists, a number is added to the name. Empty: no recording.
   std::string record;
   // RecordingOptions::max_bytes of that recording.
   int64_t record_max_bytes = int64_t{1} << 30;
-  // The flight recorder keeps the last events in memory. It is on if one of these two fields is not 0. Each profile
-  // that is written to a file, also that of a failed allocation, then has a recording of these events beside it:
-  // "a.hbmrec" beside "a.pb.gz". The profiles of output_interval and output_early have none.
+  // The flight recorder keeps the last events in memory. It is on if flight_events or flight_seconds is not 0. Whenever
+  // a profile is then written to a file, also for a failed allocation, a recording of these events is written beside
+  // it: "a.hbmrec" beside "a.pb.gz". The profiles of output_interval and output_early have no such recording.
   //
-  // flight_events is the number of the events, 0 to 1,000,000,000: 32 bytes of host memory each, plus up to 5 MiB,
-  // which count towards max_host_bytes. If it is 0 and flight_seconds is not, there is memory for 4,194,304 events (128
-  // MiB), of which only as much is touched as the events of that time need.
+  // flight_events is the number of events, 0 to 1,000,000,000. Each takes 32 bytes of host memory; all of them together
+  // take up to 5 MiB more. This memory counts towards max_host_bytes. If flight_events is 0 and flight_seconds is not,
+  // there is memory for 4,194,304 events (128 MiB), but only the part that the events of that time need is touched.
   int64_t flight_events = 0;
-  // The age in seconds, 0.001 to 1e8, above which events are not kept. If more events come in this time than
+  // The greatest age of the events that are kept, in seconds, 0.001 to 1e8. If there are more events in this time than
   // flight_events allows, the oldest are removed earlier, and a warning in the recording says so. 0: no limit.
   double flight_seconds = 0;
   // Where LogMemory (recording.h) writes its lines: "stderr", or the path of a file to which they are appended. Empty:
@@ -110,7 +110,7 @@ struct DefaultOptions : Options {
   // triggers are off. One thread serves all triggers; recording costs the same with and without them.
   std::string dump_output;
   // Writes a profile when a check finds more than this share of the limit of a device in use, in percent, 1 to 100. The
-  // next profile is written only after a check has found the share in use at or below it. 0: off.
+  // next profile is written only after a check has found that the share in use is not above it. 0: off.
   int dump_in_use_percent = 0;
   // Writes a profile when the peak of a device has grown by this number of bytes since the last profile that this
   // trigger has written, or since the start. 0: off.

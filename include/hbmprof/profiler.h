@@ -105,7 +105,7 @@ struct FoundBuffer {
 // profiler.
 //
 // Exceptions: std::bad_alloc from the constructor, from the first call of Default(), and from functions that keep or
-// return a string, a function or a Snapshot; none from others.
+// return a string, a function, a Snapshot or a FoundBuffer; none from others.
 //
 // Recording allocates no host memory once the tables are large enough, takes no lock that is held for long, and calls
 // nothing that could call a recorded allocator.
@@ -286,11 +286,11 @@ class Profiler {
 
   // Returns the live record of `id`. No value if there is none. Blocks of pools (RecordBlock) are not found.
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
-  // Returns the live buffer that contains `address`, such as the address in a device's error message. If several
-  // contain it, returns the innermost one: a block rather than its segment. No value if there is none, if `address` is
-  // a handle, or if called inside the profiler. Buffers of 0 bytes contain no address. A buffer that is live during the
-  // whole call is found. Visits all live records, about 30 ns each; other threads record meanwhile. Do not call it in
-  // signal handlers.
+  // Returns the live buffer that contains `address`, for example an address from an error message of the device. If
+  // several buffers contain it, returns the innermost one: the block, not its segment. No value if there is none, if
+  // `address` is a handle, or if called inside the profiler. Buffers of 0 bytes contain no address. A buffer that is
+  // live during the whole call is always found. Time: about 30 ns for each live record; other threads record
+  // meanwhile. Do not call it in signal handlers.
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
 
   // Returns the numbers of one memory space of a device at one instant. Calls the device's probe.
