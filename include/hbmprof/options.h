@@ -90,8 +90,8 @@ struct DefaultOptions : Options {
   // The greatest age of the events that are kept, in seconds, 0.001 to 1e8. If there are more events in this time than
   // flight_events allows, the oldest are removed earlier, and a warning in the recording says so. 0: no limit.
   double flight_seconds = 0;
-  // Where LogMemory (recording.h) writes its lines: "stderr", or the path of a file to which they are appended. Empty:
-  // nowhere.
+  // Where LogMemory (recording.h) writes its lines: "stderr", or the path of a file to which they are appended. A new
+  // file has the permissions 0600. A symbolic link is not followed. Empty: nowhere.
   std::string log;
   // Whether a failed allocation is reported on standard error (out_of_memory.h).
   bool oom_report = true;
@@ -117,8 +117,9 @@ struct DefaultOptions : Options {
   int64_t dump_peak_growth = 0;
   // The time between two checks of these two triggers, in seconds, 1 to 86,400. Each check writes at most one profile.
   int dump_interval = 10;
-  // The number of profiles that are kept, 1 to 100,000, and their bytes, 1 to 2^50, if the path has "%n". The oldest
-  // profiles of this process are then removed, unless their files were replaced. The limits hold for the profiles of
+  // The number of profiles that are kept, 1 to 100,000, and their bytes, 1 to 2^50, if the path has "%n". The bytes
+  // include those of the recordings beside the profiles. Beyond these limits, the oldest profiles of this process are
+  // removed with their recordings, unless their files were replaced. The limits hold for the profiles of
   // `oom_output` and for those of `dump_output`, each by itself. A profile that is larger than dump_keep_bytes is not
   // written. No profile is written if less than 64 MiB of the file system would remain free.
   int dump_keep = 10;

@@ -84,7 +84,8 @@ uintptr_t FunctionIn(uintptr_t base, const ElfW(Dyn) * dynamic, const char* name
   return 0;
 }
 
-// Returns the link map of the object that contains `address`; null if there is none. Takes no lock.
+// Returns the link map of the object that contains `address`; null if there is none. Takes no lock that dlopen holds
+// while it runs constructors.
 const link_map* LibraryOf(uintptr_t address) {
   dl_find_object object;
   if (address == 0 || _dl_find_object(reinterpret_cast<void*>(address), &object) != 0) return nullptr;
@@ -112,7 +113,7 @@ class RealFunction {
   }
 
   // Returns its address in the object that contains the code at `pc`; 0 if that object does not define it. Takes no
-  // lock.
+  // lock that dlopen holds while it runs constructors.
   uintptr_t GetOfCaller(uintptr_t pc) {
     const link_map* const library = LibraryOf(pc);
     if (library == nullptr) return 0;
