@@ -143,7 +143,7 @@ struct DefaultOptions : Options {
 //   HBMPROF_OUTPUT_INTERVAL=SECONDS    output_interval
 //   HBMPROF_OUTPUT_MODE=0644           output_mode, an octal number
 //   HBMPROF_RECORD=PATH                record
-//   HBMPROF_RECORD_MAX_BYTES=N         record_max_bytes
+//   HBMPROF_RECORD_MAX_BYTES=N         record_max_bytes; N is at least 1,048,576
 //   HBMPROF_FLIGHT=N                   flight_events
 //   HBMPROF_FLIGHT_SECONDS=SECONDS     flight_seconds
 //   HBMPROF_LOG=stderr|PATH            log
