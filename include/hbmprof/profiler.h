@@ -258,9 +258,10 @@ class Profiler {
 
   // Gives a live buffer or segment another size, in bytes: for memory that was resized at its address, and for a
   // segment that grows or shrinks at its end. It keeps its stack and tags. It does not count as one more allocation,
-  // but growth is added to the bytes ever allocated. Blocks that lie wholly in the part that a segment loses are
-  // removed. Returns false and changes nothing if recording is off, if `id` is not live, if a limit was reached, or if
-  // a segment would be empty, overlap another one, cut one in two or exceed the one around it.
+  // but growth is added to the bytes ever allocated. A buffer of kind kAlias keeps its 0 bytes. Blocks that lie wholly
+  // in the part that a segment loses are removed. Returns false and changes nothing if recording is off, if `id` is not
+  // live, if a limit was reached, or if a segment would be empty, overlap another one, cut one in two or exceed the one
+  // around it.
   bool RecordResize(BufferId id, size_t bytes);
   // Like RecordResize, for the innermost block at `address`.
   bool RecordBlockResize(BufferId address, size_t bytes);

@@ -21,8 +21,8 @@ struct ExitWriterOptions {
 // profile, and then restores the default action. So the process ends by the same signal, and a core dump shows the same
 // instruction. A handler that the program sets later replaces this handler. quick_exit also writes the profile.
 //
-// Call it when Profiler::Default() has an output. A second call does nothing and returns true. Returns false if the
-// thread could not be started; then no handler is set.
+// Call it when Profiler::Default() has an output or a recording. A second call does nothing and returns true. Returns
+// false if the thread could not be started; then no handler is set.
 bool StartExitWriter(const ExitWriterOptions& options);
 
 // Starts the thread in a forked child of a process that has the thread, if the child does not have it yet. Does nothing

@@ -12,7 +12,7 @@ namespace hbmprof::internal {
 // Profiler::Default() was made. Throws std::bad_alloc.
 void StartRecordingOfOptions(const DefaultOptions& options);
 
-// Ends the recording, if there is one, and prints what fails. Called when the process ends.
+// Ends the recording, if there is one, and prints what fails. Called when the process ends, and before exec.
 void StopRecordingAtExit();
 
 // If the flight recorder is on, writes its events beside a profile: to `profile` with the ending ".hbmrec" instead of

@@ -37,8 +37,8 @@ class ReentryGuard {
   ReentryGuard& operator=(const ReentryGuard&) = delete;
   bool entered() const { return entered_; }
 
-  // Enter does what the constructor does, and Leave what the destructor of a guard that has entered does. For functions
-  // that end with a tail call. REQUIRES for Enter: the thread is not inside the tracker.
+  // Enter does what the constructor does. Leave does what the destructor of a guard that has entered does. For
+  // functions that end with a tail call.
   static void Enter() {
     thread_state.inside = true;
     std::atomic_signal_fence(std::memory_order_seq_cst);
