@@ -80,8 +80,9 @@ struct DefaultOptions : Options {
   // RecordingOptions::max_bytes of that recording.
   int64_t record_max_bytes = int64_t{1} << 30;
   // The flight recorder keeps the last events in memory. It is on if flight_events or flight_seconds is not 0. Whenever
-  // a profile is then written to a file, also for a failed allocation, a recording of these events is written beside
-  // it: "a.hbmrec" beside "a.pb.gz". The profiles of output_interval and output_early have no such recording.
+  // the library then writes a profile to a file, also for a failed allocation, it writes a recording of these events
+  // beside it: "a.hbmrec" beside "a.pb.gz". The profiles of output_interval, output_early, WritePprof and
+  // `hbmprof dump` have no such recording.
   //
   // flight_events is the number of events, 0 to 1,000,000,000. Each takes 32 bytes of host memory; all of them together
   // take up to 5 MiB more. This memory counts towards max_host_bytes. If flight_events is 0 and flight_seconds is not,
