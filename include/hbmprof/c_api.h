@@ -122,7 +122,7 @@ int hbmprof_options_from_environment(hbmprof_options* options);
  *
  * After an error the profiler is not changed. Errors: HBMPROF_INVALID_ARGUMENT if `options` is null, its struct_size is
  * not set, or a field is outside its range; HBMPROF_FAILED_PRECONDITION if the profiler exists already, or if libunwind
- * is asked for and cannot be used; HBMPROF_RESOURCE_EXHAUSTED. */
+ * is requested but cannot be used; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_init(const hbmprof_options* options);
 
 /* Turns recording on (1) or off (0). Events are ignored while it is off: buffers that are allocated meanwhile stay

@@ -99,10 +99,10 @@ struct DefaultOptions : Options {
   // The file to which such a report also writes a profile; patterns as in save_device_memory_profile (hbmprof.h).
   // Empty: no profile is written. dump_keep and dump_keep_bytes limit these profiles, too.
   std::string oom_output;
-  // The directory of the control channel: a Unix socket by which the command `hbmprof` (ps, dump) asks this process for
-  // profiles and metrics while it runs, and a thread that serves it. Only processes of the same user and of root are
-  // answered. The directory is made if it does not exist. It must belong to the process's user or to root. Other users
-  // must not be able to write to it, except if its sticky bit is set, as for /tmp. Empty: no channel.
+  // The directory of the control channel: a Unix socket by which the command `hbmprof` (ps, dump) requests profiles and
+  // metrics from this process while it runs, and a thread that serves it. Only processes of the same user and of root
+  // are answered. The directory is made if it does not exist. It must belong to the process's user or to root. Other
+  // users must not be able to write to it, except if its sticky bit is set, as for /tmp. Empty: no channel.
   std::string socket_dir;
   // The keys of the tags by which metrics split the bytes in use (http.h, docs/live.md); at most 4 are used. A metric
   // has at most 100 combinations of their values; the bytes of all others count as "other".

@@ -158,7 +158,7 @@ class Profiler {
   // unwinder, the stack depth and the limits; the other options take effect as usual.
   //
   // After an error nothing is changed. Errors: kInvalidArgument if an option is outside its range; kFailedPrecondition
-  // if the profiler exists already, or if libunwind is asked for and cannot be used; kResourceExhausted if the host has
+  // if the profiler exists already, or if libunwind is requested but cannot be used; kResourceExhausted if the host has
   // no memory.
   static absl::Status InitDefault(const DefaultOptions& options);
 

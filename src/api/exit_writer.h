@@ -11,7 +11,7 @@ namespace hbmprof::internal {
 
 struct ExitWriterOptions {
   void (*write_at_end)() = nullptr;       // called once at most; must not throw
-  void (*write_before_exec)() = nullptr;  // must not throw; the process goes on if exec fails
+  void (*write_before_exec)() = nullptr;  // must not throw; the process continues if exec fails
   // Whether each forked child gets such a thread at once. If not: see StartExitWriterInChild.
   bool in_children = false;
 };

@@ -544,7 +544,7 @@ struct FlightEvents {
   bool live_is_complete = true;
 };
 
-// Copies the events of the flight recorder, which keeps them. Threads go on recording meanwhile. Throws std::bad_alloc.
+// Copies the events of the flight recorder, which keeps them. Other threads record meanwhile. Throws std::bad_alloc.
 FlightEvents CopyFlight(ProfilerImpl& profiler) {
   Ledger& ledger = profiler.ledger();
   EventLog& log = ledger.log();

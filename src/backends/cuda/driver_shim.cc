@@ -162,7 +162,8 @@ std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
   return std::nullopt;
 }
 
-// The pool that a wrapped call allocates from. `limit` and `in_use` have no value if the pool has no limit.
+// The pool that a wrapped call allocates from. `limit` and `in_use` have no value if the pool has no limit, or if the
+// driver does not report its bytes in use.
 struct PoolFigures {
   std::optional<int> device;  // no value: the call does not use a pool that the program has created
   std::optional<size_t> limit;

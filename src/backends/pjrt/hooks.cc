@@ -175,7 +175,7 @@ void ReportLeaks(TrackedPlugin& tracked, const Removed& removed) {
 }
 
 Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* args) {
-  // The client's devices end with it, so their probes must not run any more, also while recording is off.
+  // The client's devices end with it, so their probes must no longer run, also while recording is off.
   tracked.plugin.ClientDestroyed(args->client);
   Error* const error = RemoveThenCall(tracked, kClientDestroy, args, [&] {
     Removed removed = tracked.records.ClientDestroyed(args->client);
