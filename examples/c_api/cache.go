@@ -36,7 +36,7 @@ type cache struct {
 	pages      []unsafe.Pointer
 }
 
-// recordAlloc records a buffer with the Go stack of its caller. C code sees no frames of Go.
+// recordAlloc records a buffer with the Go stack of its caller. C code cannot capture Go frames.
 func recordAlloc(ptr unsafe.Pointer, bytes C.size_t, attributes *C.hbmprof_attributes) {
 	var stack [64]uintptr
 	depth := runtime.Callers(2, stack[:])

@@ -64,8 +64,8 @@ enum hbmprof_status {
 };
 
 /* Describes the last error of the calling thread: the call, the cause, and what to do where that is known. "" if there
- * was none. A successful call does not change it. At most 1,023 bytes are kept. The string is valid until the thread's
- * next error. */
+ * was none, or if the host had no memory for the text. A successful call does not change it. At most 1,023 bytes are
+ * kept. The string is valid until the thread's next error or the end of the thread. */
 const char* hbmprof_last_error(void);
 
 /* ---- Setup ------------------------------------------------------------------------------------------------------- */
@@ -122,7 +122,7 @@ int hbmprof_options_from_environment(hbmprof_options* options);
  *
  * After an error the profiler is not changed. Errors: HBMPROF_INVALID_ARGUMENT if `options` is null, its struct_size is
  * not set, or a field is outside its range; HBMPROF_FAILED_PRECONDITION if the profiler exists already, or if libunwind
- * is asked for and cannot be used; HBMPROF_RESOURCE_EXHAUSTED. */
+ * is requested but cannot be used; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_init(const hbmprof_options* options);
 
 /* Turns recording on (1) or off (0). Events are ignored while it is off: buffers that are allocated meanwhile stay
@@ -301,8 +301,8 @@ int hbmprof_start_recording(const char* path);
 int hbmprof_stop_recording(void);
 
 /* Writes the events of the flight recorder to the file `path`, as SaveFlightRecording does (hbmprof/recording.h).
- * Errors: HBMPROF_FAILED_PRECONDITION if the flight recorder is off or a recording is in progress;
- * HBMPROF_RESOURCE_EXHAUSTED, and those of hbmprof_save_device_memory_profile. */
+ * Errors: HBMPROF_FAILED_PRECONDITION if the flight recorder or the profiler is off, or if a recording is in progress;
+ * HBMPROF_RESOURCE_EXHAUSTED; those of hbmprof_save_device_memory_profile. */
 int hbmprof_save_flight_recording(const char* path);
 
 /* Writes a line for each device to the log that the option `log` names, as LogMemory does (hbmprof/recording.h). A null

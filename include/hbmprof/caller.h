@@ -28,8 +28,8 @@ namespace hbmprof {
 // is the function that made this object.) Valid on the same thread, until the wrapper returns.
 struct Caller {
   uintptr_t pc = 0;  // return address
-  uintptr_t sp = 0;  // stack pointer after the return; 0 on other architectures than x86-64 and aarch64
-  uintptr_t fp = 0;  // frame pointer register; 0 on other architectures than x86-64 and aarch64
+  uintptr_t sp = 0;  // stack pointer after the return; 0 on architectures other than x86-64 and aarch64
+  uintptr_t fp = 0;  // frame pointer register; 0 on architectures other than x86-64 and aarch64
 
   // Returns the caller of the function that contains this call. That function must not be inlined ([[gnu::noinline]]).
   [[gnu::always_inline]] static inline Caller OfThisFunction() {
@@ -40,7 +40,7 @@ struct Caller {
     caller.fp = frame[0];
     caller.sp = reinterpret_cast<uintptr_t>(frame + 2);
 #elif defined(__aarch64__)
-    // The frame record is anywhere in the frame, so the compiler is asked for the frame's end.
+    // The position of the frame record in the frame is not fixed, so the compiler provides the end of the frame.
     caller.fp = *static_cast<const uintptr_t*>(__builtin_frame_address(0));
 #if defined(__clang__)
     caller.sp = reinterpret_cast<uintptr_t>(__builtin_sponentry());

@@ -15,7 +15,7 @@
 //
 //   $ pprof -http=: -diff_base before.pb.gz after.pb.gz
 //
-// The library sees the memory that goes through one of these:
+// The library records the memory that goes through one of these:
 //
 //   your program has                       use                                            header
 //   an allocator class                     TrackingAllocator, around your allocator       device_allocator.h
@@ -33,14 +33,13 @@
 //   options.h          settings, as a struct and as environment variables
 //   snapshot.h         the recorded data as a value
 //   pprof.h            a Snapshot as a pprof file
-//   recording.h        recordings: every event with its time; LogMemory
 //   http.h             the profile and metrics for routes of the program's HTTP server
 //   recording.h        StartRecording: a file with every event and its time; LogMemory
 //   leak_check.h       LeakCheck: fails a GoogleTest test that leaks device memory
 //   out_of_memory.h    ReportOutOfMemory: reports a failed allocation of your own allocator
 //   caller.h           for wrappers of allocators
 //   cuda_coverage.h    which functions of the CUDA driver are tracked
-//   adapters/*.h       records allocators of other libraries: CUB, CCCL and RMM, ONNX Runtime, TensorRT
+//   adapters/*.h       records allocators of other libraries: CUB, CCCL and RMM, ONNX Runtime, TensorRT, libtorch
 //   version.h          the version
 #ifndef HBMPROF_HBMPROF_H_
 #define HBMPROF_HBMPROF_H_

@@ -16,7 +16,7 @@ namespace hbmprof {
 enum class Unwinder : uint8_t {
   kAuto,          // exact with and without frame pointers; the default
   kFramePointer,  // follows frame pointers: the cheapest; stops at code that was built without them
-  kLibunwind,     // libunwind for every stack, for comparison; not in static programs (docs/limits.md)
+  kLibunwind,     // libunwind for every stack, for comparison; x86-64 only, not in static programs (docs/limits.md)
   kNone,          // no stacks: only totals, labels and peaks
 };
 
@@ -75,33 +75,34 @@ struct DefaultOptions : Options {
   // permissions.
   unsigned output_mode = 0600;
   // The file to which the process is recorded from its first allocation on (recording.h); patterns as for `output`.
-  // Without "%n", a number is added to the name of a file that exists. Empty: no recording.
+  // Without "%n": if the file exists, a number is added to the name. Empty: no recording.
   std::string record;
   // RecordingOptions::max_bytes of that recording.
   int64_t record_max_bytes = int64_t{1} << 30;
-  // The flight recorder keeps the last events in memory. It is on if one of these two fields is not 0. Each profile
-  // that is written to a file, also that of a failed allocation, then has a recording of these events beside it:
-  // "a.hbmrec" beside "a.pb.gz". The profiles of output_interval and output_early have none.
+  // The flight recorder keeps the last events in memory. It is on if flight_events or flight_seconds is not 0. Whenever
+  // the library then writes a profile to a file, also for a failed allocation, it writes a recording of these events
+  // beside it: "a.hbmrec" beside "a.pb.gz". The profiles of output_interval, output_early, WritePprof and
+  // `hbmprof dump` have no such recording.
   //
-  // flight_events is the number of the events, 0 to 1,000,000,000: 32 bytes of host memory each, plus up to 5 MiB,
-  // which count towards max_host_bytes. If it is 0 and flight_seconds is not, there is memory for 4,194,304 events (128
-  // MiB), of which only as much is touched as the events of that time need.
+  // flight_events is the number of events, 0 to 1,000,000,000. Each takes 32 bytes of host memory; all of them together
+  // take up to 5 MiB more. This memory counts towards max_host_bytes. If flight_events is 0 and flight_seconds is not,
+  // there is memory for 4,194,304 events (128 MiB), but only the part that the events of that time need is touched.
   int64_t flight_events = 0;
-  // The age in seconds, 0.001 to 1e8, above which events are not kept. If more events come in this time than
+  // The greatest age of the events that are kept, in seconds, 0.001 to 1e8. If there are more events in this time than
   // flight_events allows, the oldest are removed earlier, and a warning in the recording says so. 0: no limit.
   double flight_seconds = 0;
-  // Where LogMemory (recording.h) writes its lines: "stderr", or the path of a file to which they are appended. Empty:
-  // nowhere.
+  // Where LogMemory (recording.h) writes its lines: "stderr", or the path of a file to which they are appended. A new
+  // file has the permissions 0600. A symbolic link is not followed. Empty: nowhere.
   std::string log;
   // Whether a failed allocation is reported on standard error (out_of_memory.h).
   bool oom_report = true;
   // The file to which such a report also writes a profile; patterns as in save_device_memory_profile (hbmprof.h).
   // Empty: no profile is written. dump_keep and dump_keep_bytes limit these profiles, too.
   std::string oom_output;
-  // The directory of the control channel: a Unix socket by which the command `hbmprof` (ps, dump) asks this process for
-  // profiles and metrics while it runs, and a thread that serves it. Only processes of the same user and of root are
-  // answered. The directory is made if it does not exist. It must belong to the process's user or to root. Other users
-  // must not be able to write to it, except if its sticky bit is set, as for /tmp. Empty: no channel.
+  // The directory of the control channel: a Unix socket by which the command `hbmprof` (ps, dump) requests profiles and
+  // metrics from this process while it runs, and a thread that serves it. Only processes of the same user and of root
+  // are answered. The directory is made if it does not exist. It must belong to the process's user or to root. Other
+  // users must not be able to write to it, except if its sticky bit is set, as for /tmp. Empty: no channel.
   std::string socket_dir;
   // The keys of the tags by which metrics split the bytes in use (http.h, docs/live.md); at most 4 are used. A metric
   // has at most 100 combinations of their values; the bytes of all others count as "other".
@@ -110,15 +111,16 @@ struct DefaultOptions : Options {
   // triggers are off. One thread serves all triggers; recording costs the same with and without them.
   std::string dump_output;
   // Writes a profile when a check finds more than this share of the limit of a device in use, in percent, 1 to 100. The
-  // next profile is written only after a check has found the share in use at or below it. 0: off.
+  // next profile is written only after a check has found that the share in use is not above it. 0: off.
   int dump_in_use_percent = 0;
   // Writes a profile when the peak of a device has grown by this number of bytes since the last profile that this
   // trigger has written, or since the start. 0: off.
   int64_t dump_peak_growth = 0;
   // The time between two checks of these two triggers, in seconds, 1 to 86,400. Each check writes at most one profile.
   int dump_interval = 10;
-  // The number of profiles that are kept, 1 to 100,000, and their bytes, 1 to 2^50, if the path has "%n". The oldest
-  // profiles of this process are then removed, unless their files were replaced. The limits hold for the profiles of
+  // The number of profiles that are kept, 1 to 100,000, and their bytes, 1 to 2^50, if the path has "%n". The bytes
+  // include those of the recordings beside the profiles. Beyond these limits, the oldest profiles of this process are
+  // removed with their recordings, unless their files were replaced. The limits hold for the profiles of
   // `oom_output` and for those of `dump_output`, each by itself. A profile that is larger than dump_keep_bytes is not
   // written. No profile is written if less than 64 MiB of the file system would remain free.
   int dump_keep = 10;
@@ -142,7 +144,7 @@ struct DefaultOptions : Options {
 //   HBMPROF_OUTPUT_INTERVAL=SECONDS    output_interval
 //   HBMPROF_OUTPUT_MODE=0644           output_mode, an octal number
 //   HBMPROF_RECORD=PATH                record
-//   HBMPROF_RECORD_MAX_BYTES=N         record_max_bytes
+//   HBMPROF_RECORD_MAX_BYTES=N         record_max_bytes; N is at least 1,048,576
 //   HBMPROF_FLIGHT=N                   flight_events
 //   HBMPROF_FLIGHT_SECONDS=SECONDS     flight_seconds
 //   HBMPROF_LOG=stderr|PATH            log

@@ -20,7 +20,7 @@ struct FailedAllocation {
   std::optional<size_t> bytes;        // the requested bytes; nullopt if they are not known
   std::string_view device = "GPU:0";  // the name of the device; empty: the device with the most bytes in use
   MemorySpace space = MemorySpace::kDevice;
-  // Of the pool that the call allocates from; nullopt if the pool has no limit or its bytes are not known.
+  // For a call that allocates from a pool with a limit; nullopt for all others, or if the pool's bytes are not known.
   std::optional<size_t> pool_limit = std::nullopt;   // the most bytes that the pool may have in use
   std::optional<size_t> pool_in_use = std::nullopt;  // the bytes that it has in use
 };
@@ -34,8 +34,9 @@ struct FailedAllocation {
 // set, a profile is also written to that path; DefaultOptions::dump_keep and dump_keep_bytes limit the number and the
 // size of these profiles.
 //
-// A recording or a flight recorder that is on (recording.h) has each failure, with the calling thread's tags and the
-// stack that begins at the caller of this function, or at that of a ScopedCaller (caller.h).
+// If a recording is in progress or the flight recorder is on (recording.h), each failure is also an event of it, with
+// the calling thread's tags and the stack that begins at the caller of this function, or at that of a ScopedCaller
+// (caller.h).
 //
 // Reports at most once a minute for each device; further failures are counted, and the next report says how many there
 // were. Returns true if this call wrote a report. Writes nothing and returns false if recording is off, if the same

@@ -105,7 +105,7 @@ struct FoundBuffer {
 // profiler.
 //
 // Exceptions: std::bad_alloc from the constructor, from the first call of Default(), and from functions that keep or
-// return a string, a function or a Snapshot; none from others.
+// return a string, a function, a Snapshot or a FoundBuffer; none from others.
 //
 // Recording allocates no host memory once the tables are large enough, takes no lock that is held for long, and calls
 // nothing that could call a recorded allocator.
@@ -158,7 +158,7 @@ class Profiler {
   // unwinder, the stack depth and the limits; the other options take effect as usual.
   //
   // After an error nothing is changed. Errors: kInvalidArgument if an option is outside its range; kFailedPrecondition
-  // if the profiler exists already, or if libunwind is asked for and cannot be used; kResourceExhausted if the host has
+  // if the profiler exists already, or if libunwind is requested but cannot be used; kResourceExhausted if the host has
   // no memory.
   static absl::Status InitDefault(const DefaultOptions& options);
 
@@ -258,9 +258,10 @@ class Profiler {
 
   // Gives a live buffer or segment another size, in bytes: for memory that was resized at its address, and for a
   // segment that grows or shrinks at its end. It keeps its stack and tags. It does not count as one more allocation,
-  // but growth is added to the bytes ever allocated. Blocks that lie wholly in the part that a segment loses are
-  // removed. Returns false and changes nothing if recording is off, if `id` is not live, if a limit was reached, or if
-  // a segment would be empty, overlap another one, cut one in two or exceed the one around it.
+  // but growth is added to the bytes ever allocated. A buffer of kind kAlias keeps its 0 bytes. Blocks that lie wholly
+  // in the part that a segment loses are removed. Returns false and changes nothing if recording is off, if `id` is not
+  // live, if a limit was reached, or if a segment would be empty, overlap another one, cut one in two or exceed the one
+  // around it.
   bool RecordResize(BufferId id, size_t bytes);
   // Like RecordResize, for the innermost block at `address`.
   bool RecordBlockResize(BufferId address, size_t bytes);
@@ -286,11 +287,11 @@ class Profiler {
 
   // Returns the live record of `id`. No value if there is none. Blocks of pools (RecordBlock) are not found.
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
-  // Returns the live buffer that contains `address`, such as the address in a device's error message. If several
-  // contain it, returns the innermost one: a block rather than its segment. No value if there is none, if `address` is
-  // a handle, or if called inside the profiler. Buffers of 0 bytes contain no address. A buffer that is live during the
-  // whole call is found. Visits all live records, about 30 ns each; other threads record meanwhile. Do not call it in
-  // signal handlers.
+  // Returns the live buffer that contains `address`, for example an address from an error message of the device. If
+  // several buffers contain it, returns the innermost one: the block, not its segment. No value if there is none, if
+  // `address` is a handle, or if called inside the profiler. Buffers of 0 bytes contain no address. A buffer that is
+  // live during the whole call is always found. Time: about 30 ns for each live record; other threads record
+  // meanwhile. Do not call it in signal handlers.
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
 
   // Returns the numbers of one memory space of a device at one instant. Calls the device's probe.

@@ -25,15 +25,15 @@
 namespace hbmprof {
 
 struct RecordingOptions {
-  // The largest size of the recording, in bytes, at least 1 MiB; 0: no limit. When the file has half of this size, it
+  // The maximum size of the recording, in bytes, at least 1 MiB; 0: no limit. When the file has half of this size, it
   // is renamed to "PATH.old", replacing an older one, and a new file begins with the state of that instant. So the
   // newest events are always in PATH or in "PATH.old". If the tables at the start of a file take more than a quarter of
-  // max_bytes, the file becomes larger, so that it has events of at least a quarter of max_bytes.
+  // max_bytes, the file becomes larger: it also gets events of at least a quarter of max_bytes.
   int64_t max_bytes = int64_t{1} << 30;
-  // The host memory for events that are not written yet, in bytes, 2 MiB to 512 MiB; on a machine with many processors
-  // up to 8 MiB are the least. It counts towards Options::max_host_bytes. If it is full, further events are lost. The
-  // recording contains their number and their times. When no event was lost for one second, a new file begins, as for
-  // max_bytes.
+  // The host memory for events that are not written yet, in bytes, 2 MiB to 512 MiB. On a machine with many processors
+  // a small value is increased, to at most 8 MiB. This memory counts towards Options::max_host_bytes. If it is full,
+  // further events are lost. The recording contains their number and their times. When no event was lost for one
+  // second, a new file begins, as for max_bytes.
   int64_t buffer_bytes = int64_t{16} << 20;
   // The interval of the driver's numbers, the host memory and the counters, 10 ms to 1 hour.
   std::chrono::milliseconds sample_interval{1000};
@@ -46,8 +46,8 @@ struct RecordingOptions {
 // when exec replaces its program (also if exec then fails). A process that is killed leaves a file with all events up
 // to about 0.1 seconds before. A forked child is not recorded; it may start a recording of its own.
 //
-// In a program that was started with the injected library (`hbmprof run`), the recording is that of this library: it
-// also has the driver's allocations, and `hbmprof record PROCESS stop` ends it, too.
+// In a program that was started with the injected library (`hbmprof run`), the injected library makes the recording: it
+// also contains the driver's allocations, and `hbmprof record PROCESS stop` ends it, too.
 //
 // If a later write to the file fails, the library prints a message on standard error and ends the recording. Any thread
 // may call StartRecording. Errors: kFailedPrecondition if there is a recording already, if the profiler is off, or if
@@ -56,23 +56,24 @@ struct RecordingOptions {
 // 100,000 names for "%n" exist; for the file, the errors of WritePprof (pprof.h).
 absl::Status StartRecording(std::string_view path, const RecordingOptions& options = {});
 
-// Ends the recording and waits until its file is complete, for ten seconds at most. Any thread may call it, but not a
-// handler of pthread_atfork: it would wait in vain. Errors: kFailedPrecondition if there is no recording of this
-// process; kDeadlineExceeded if it took longer; if the recording has ended because of an error: that error.
+// Ends the recording and waits until its file is complete, for at most ten seconds. Any thread may call it, but not a
+// handler of pthread_atfork: there it waits without success. Errors: kFailedPrecondition if there is no recording of
+// this process; kDeadlineExceeded if it took longer; if the recording has ended because of an error: that error.
 absl::Status StopRecording();
 
 // Writes the events of the flight recorder (DefaultOptions::flight_events and flight_seconds) as a recording to `path`,
 // with patterns as for StartRecording. The recording begins with the oldest event that the flight recorder keeps, and
-// ends at the time of the call. The flight recorder remains on, and keeps its events. Needs host memory: about 150
-// bytes for each event while it is written. Any thread may call it. Errors: kFailedPrecondition if the flight recorder
-// is off, if a recording is in progress (then that recording contains the events), or if the profiler is off; otherwise
-// those of StartRecording for the file and for host memory.
+// ends at the time of the call. The flight recorder remains on, and keeps its events. The call takes about 150 bytes of
+// host memory for each event, until it returns. Any thread may call it. Errors: kFailedPrecondition if the flight
+// recorder is off, if a recording is in progress (then that recording contains the events), or if the profiler is off;
+// otherwise those of StartRecording for the file and for host memory.
 absl::Status SaveFlightRecording(std::string_view path);
 
 // Writes one line for each device on which device memory was recorded to the log that DefaultOptions::log names. The
-// line contains `label`, the bytes of device memory in use, their change since the last line for this device, and the
-// peak. It contains the limit and the largest free block only if the probe of the device reports them. Costs one atomic
-// load if there is no log. Any thread may call it.
+// line contains `label`, the bytes of device memory in use, their change since the last line for this device (if there
+// was one), and the peak. It contains the limit and the largest free block only if the probe of the device reports
+// them. If the log cannot be written, prints one message on standard error. Costs one atomic load if there is no log.
+// Any thread may call it.
 //
 //   hbmprof: after decode: sim:0 in use 11.26 MiB (+4.88 MiB), peak 16.41 MiB, limit 1.00 GiB, largest free 1007.59 MiB
 void LogMemory(std::string_view label);

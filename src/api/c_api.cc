@@ -45,12 +45,12 @@ struct TagStack {
 };
 __thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
 
-// The text of the thread's last error, null if there was none. It is allocated with the first error of the thread, not
-// in the static TLS block. If the host has no memory for it, the text of the error is "".
+// The text of the thread's last error, null if there was none. The first error of the thread allocates it, so that it
+// takes no memory of the static TLS block. If the host has no memory for it, hbmprof_last_error returns "".
 __thread char* last_error __attribute__((tls_model("initial-exec"))) = nullptr;
 constexpr size_t kMaxErrorBytes = 1024;
 
-// Frees the text when the thread ends. A call may fail after that; the text is then allocated again.
+// Its destructor frees the text when the thread ends. If a call fails after that, the text is allocated again.
 pthread_key_t error_key;
 bool has_error_key = false;
 [[gnu::constructor]] void MakeErrorKey() {

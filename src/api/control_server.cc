@@ -324,8 +324,8 @@ sockaddr_un AddressOf(const std::string& path) {
   return address;
 }
 
-// If no process listens at `address` any more, because its process was killed, removes the socket's file. Returns
-// whether there is no file at `address` now.
+// If no process listens at `address`, because the process that made the socket was killed, removes the socket's file.
+// Returns whether there is no file at `address` now.
 bool RemoveIfDead(const sockaddr_un& address) {
   struct stat info;
   if (lstat(address.sun_path, &info) != 0) return errno == ENOENT;

@@ -127,7 +127,8 @@ void BeforeExec() try {
 // Does nothing if options.output_on_signals is false.
 void StartExitWriterIfWanted(const DefaultOptions& options) {
   if (!options.output_on_signals) return;
-  // The injected library exports the replacements. Its forked children cannot use the device memory of their parent.
+  // The injected library exports the replacements. Its forked children cannot use the device memory of their parent, so
+  // they get the thread only when they record an event.
   const bool is_injected = output_variable != nullptr;
   if (!internal::StartExitWriter({&EndProcess, &BeforeExec, !is_injected})) {
     return PrintMessage("hbmprof: cannot start the thread that writes the files when a signal ends the process");

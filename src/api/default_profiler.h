@@ -16,9 +16,10 @@ namespace hbmprof::internal {
 // Profiler::Default() was not called yet; the names are never freed.
 void SetOutputVariables(const char* path, const char* interval);
 
-// Starts the threads that the options of Profiler::Default() require: for output_on_signals (exit_writer.h), for the
-// triggers (dump_triggers.h) and for socket_dir (control_server.h). An injected library calls it with the first tracked
-// allocation; a linked library calls it when it makes Profiler::Default(). Does not change errno.
+// Starts what the options of Profiler::Default() require: the threads for output_on_signals (exit_writer.h), for the
+// triggers (dump_triggers.h) and for socket_dir (control_server.h), the recording and the flight recorder
+// (recording.h). An injected library calls it with the first tracked allocation; a linked library calls it when it
+// makes Profiler::Default(). Does not change errno.
 void StartThreads();
 
 // Called when a recording starts. If DefaultOptions::output_on_signals is set, the recording ends properly when a

@@ -11,7 +11,7 @@ namespace hbmprof::internal {
 
 struct ExitWriterOptions {
   void (*write_at_end)() = nullptr;       // called once at most; must not throw
-  void (*write_before_exec)() = nullptr;  // must not throw; the process goes on if exec fails
+  void (*write_before_exec)() = nullptr;  // must not throw; the process continues if exec fails
   // Whether each forked child gets such a thread at once. If not: see StartExitWriterInChild.
   bool in_children = false;
 };
@@ -21,21 +21,21 @@ struct ExitWriterOptions {
 // profile, and then restores the default action. So the process ends by the same signal, and a core dump shows the same
 // instruction. A handler that the program sets later replaces this handler. quick_exit also writes the profile.
 //
-// Call it when Profiler::Default() has an output. A second call does nothing and returns true. Returns false if the
-// thread could not be started; then no handler is set.
+// Call it when Profiler::Default() has an output or a recording. A second call does nothing and returns true. Returns
+// false if the thread could not be started; then no handler is set.
 bool StartExitWriter(const ExitWriterOptions& options);
 
-// Starts the thread in a forked child of a process that has the thread, if the child does not have it yet. Otherwise
-// does nothing: call it with each event of a child. A child without the thread writes no profile. Does not change
+// Starts the thread in a forked child of a process that has the thread, if the child does not have it yet. Does nothing
+// in other processes, so it can be called at each event. A child without the thread writes no profile. Does not change
 // errno.
 void StartExitWriterInChild();
 
-// Calls StartExitWriterInChild in this process, and in each child that is forked from now on. For a program that
-// records events of its own.
+// Calls StartExitWriterInChild in this process, and in each child that is forked from now on. It is needed if the
+// program itself records events.
 void StartExitWriterInAllChildren();
 
 // Requests the profile from the thread, and waits until it is written, for five seconds at most. Does nothing if this
-// process has no such thread. Async-signal-safe. Does not change errno. Called before _exit, too.
+// process has no such thread. Async-signal-safe. Does not change errno. Signal handlers, quick_exit and _exit call it.
 void WriteByExitWriter();
 
 // Called before exec. Does the same with write_before_exec; a later end of the process writes its own profile.

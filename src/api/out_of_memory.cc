@@ -140,7 +140,7 @@ std::optional<int64_t> NumberIn(const std::string& path) {
   return file >> number ? std::optional<int64_t>(number) : std::nullopt;
 }
 
-// Returns the limit; nullopt if there is none.
+// Returns the soft limit of a resource of this process; nullopt if there is none.
 std::optional<int64_t> LimitOf(__rlimit_resource_t resource) {
   rlimit limit;
   if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;

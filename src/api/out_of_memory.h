@@ -12,7 +12,7 @@ namespace hbmprof::internal {
 // Reserves the host memory that a report may need. Called when Profiler::Default() is made.
 void ReserveForOutOfMemoryReports();
 
-// Returns the name of a device of `profiler`; "" if its number was not asked for. Any thread may call it. Throws
+// Returns the name of a device of `profiler`; "" if no call has requested its number. Any thread may call it. Throws
 // std::bad_alloc.
 std::string DeviceName(Profiler& profiler, DeviceId device);
 

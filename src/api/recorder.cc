@@ -45,7 +45,7 @@ constexpr int64_t kStopWait = 10 * kSecond;
 constexpr int64_t kQuietTime = kSecond;
 constexpr size_t kMaxLiveListed = size_t{1} << 22;
 constexpr size_t kMaxMarks = 100'000;
-constexpr size_t kMostUnflushed = size_t{1} << 22;  // events of a flight recording
+constexpr size_t kMostUnflushed = size_t{1} << 22;  // events between two flushes of a flight recording
 constexpr int64_t kMaxBufferBytes = int64_t{512} << 20;
 constexpr char kOldSuffix[] = ".old";
 
@@ -87,7 +87,7 @@ std::atomic<size_t> flight_buffers{0};
 std::atomic<int64_t> flight_nanos{0};  // events that are older are not kept; 0: no limit
 std::atomic<int64_t> flight_knot{0};   // the time at which the flight recorder was started, in ticks and in nanoseconds
 std::atomic<int64_t> flight_knot_nanos{0};
-std::atomic<int64_t> flight_start{0};  // the instant since which it is on, in ticks
+std::atomic<int64_t> flight_start{0};  // the instant at which it was switched on, in ticks
 
 ProfilerImpl* LoggedProfiler() {
   return log_process.load(std::memory_order_acquire) == getpid() ? logged_profiler.load(std::memory_order_acquire)
@@ -410,7 +410,7 @@ absl::Status Recorder::RunRounds() {
   while (!stops_.load(std::memory_order_acquire)) {
     if (absl::Status status = Round(); !status.ok()) return status;
     if (absl::Status status = WriteSample(); !status.ok()) return status;
-    // A file has events of some size also if the tables of its start are large.
+    // Even if the tables at its start are large, a file also gets events of a quarter of max_bytes.
     const int64_t size = file_->writer->size();
     const bool is_large =
         options_.max_bytes != 0 && size >= options_.max_bytes / 2 && size - file_->start_size >= options_.max_bytes / 4;
@@ -504,7 +504,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   log.Return(log.TakeFull());
   log.Free();
   log.clock().Choose();
-  // Each shard that is in use has a buffer.
+  // Each shard that is in use keeps one buffer.
   const size_t least = size_t{2} * profiler.ledger().shard_count();
   if (!log.Allocate(std::max(static_cast<size_t>(options.buffer_bytes) / sizeof(EventBuffer), least))) {
     ResumeFlight(profiler);
@@ -544,14 +544,14 @@ struct FlightEvents {
   bool live_is_complete = true;
 };
 
-// Copies the events of the flight recorder, which keeps them. Threads go on recording meanwhile. Throws std::bad_alloc.
+// Copies the events of the flight recorder, which keeps them. Other threads record meanwhile. Throws std::bad_alloc.
 FlightEvents CopyFlight(ProfilerImpl& profiler) {
   Ledger& ledger = profiler.ledger();
   EventLog& log = ledger.log();
   FlightEvents flight;
   flight.state = RecordingSource::ReadLedger(profiler, nullptr);
   flight.live_is_complete = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
-  // First the events of the open buffers, then the buffers that were full at that time.
+  // Copies the events of the open buffers first, then those of the buffers that were full at that time.
   flight.shards.resize(ledger.shard_count());
   std::vector<std::vector<RecordedEvent>> open(ledger.shard_count());
   std::vector<uint64_t> serials(ledger.shard_count());
@@ -623,8 +623,8 @@ std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
   return text;
 }
 
-// Writes the events with a flush after about kMostUnflushed of them, because a reader needs memory for those between
-// two flushes.
+// Writes the events, and flushes after about every kMostUnflushed of them, because a reader needs memory for all events
+// between two flushes.
 absl::Status WriteFlightEvents(const std::vector<std::vector<RecordedEvent>>& shards, RecordingWriter& writer) {
   constexpr size_t kEventsPerTime = 4096;
   constexpr size_t kTimesPerFlush = kMostUnflushed / kEventsPerTime;
@@ -656,7 +656,7 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
   ticks.AddKnot(flight_knot.load(), flight_knot_nanos.load());
   ticks.AddKnot();
   const std::string warning = LimitFlight(ticks, &flight);
-  // Removes the events up to the start: some of the events of that time are no longer in the log.
+  // Removes the events up to the start, because the log no longer has all events of that time.
   for (std::vector<RecordedEvent>& events : flight.shards) {
     events.erase(std::remove_if(events.begin(), events.end(),
                                 [&](const RecordedEvent& event) { return event.time <= flight.start; }),

@@ -32,7 +32,7 @@ namespace internal {
 namespace {
 
 constexpr int kMostNames = 100'000;
-// Of a flight recorder that is limited by time only.
+// The capacity of the flight recorder if only flight_seconds is set.
 constexpr int64_t kDefaultFlightEvents = int64_t{1} << 22;
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
@@ -43,8 +43,8 @@ bool Exists(const std::string& path) {
 }
 
 // Calls use(name, must_be_new) with the name of the file for the pattern `path`, and returns its result. If the pattern
-// has "%n" or `must_be_new` is true, the file must be a new one: after kAlreadyExists it is called with the next name.
-// For a pattern without "%n", a number is added if necessary.
+// has "%n" or `must_be_new` is true, the file must be a new one: if use() returns kAlreadyExists, calls it again with
+// the next name. For a pattern without "%n", a number is added to the name if the file exists.
 template <typename Use>
 absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
   const OutputPattern pattern(path);

@@ -65,7 +65,7 @@ int64_t TickConverter::ToTicks(int64_t nanos) const {
 
 LedgerState RecordingSource::ReadLedger(ProfilerImpl& profiler, const EventLog::Mode* mode) {
   LedgerState state;
-  // Before the snapshot: it goes on reading after its instant.
+  // This must be read before the call of Snapshot, which continues for some time after its instant.
   state.unix_nanos =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   profiler.ledger().Snapshot(&state.sites, &state.accounts, &state.instant, mode);

@@ -1,5 +1,5 @@
-// HBMPROF_FIRST_GLIBC: the version of the functions that the first glibc for this processor has had. All later ones
-// have these functions too.
+// HBMPROF_FIRST_GLIBC: the symbol version of the functions in the first glibc for this processor. Every later glibc has
+// these functions with this version, too.
 #ifndef HBMPROF_SRC_BASE_FIRST_GLIBC_H_
 #define HBMPROF_SRC_BASE_FIRST_GLIBC_H_
 

@@ -7,8 +7,8 @@
 namespace hbmprof::internal {
 
 // Disables cancellation (pthread_cancel) of the calling thread during the life of this object. A request stays pending.
-// It is needed where this library makes a call that is a cancellation point: a cancellation there would unwind through
-// functions that are noexcept, which ends the process, or leave an intermediate state.
+// It is needed if this library makes a call that is a cancellation point: a cancellation there would unwind through
+// functions that are noexcept, which ends the process, or leave data in an inconsistent state.
 class NoCancellation {
  public:
   NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old_); }

@@ -1,6 +1,5 @@
 // Defines functions that are new in later versions of glibc, for the libraries that are loaded into unchanged programs
-// and for a portable command. With this file they run with glibc 2.17 and later, independent of the glibc with which
-// they are built.
+// and for a portable command. With this file they run with glibc 2.17 and later, whichever glibc they are built with.
 //
 // A shared library or program needs at least the version of glibc in the newest symbol version that it uses. Most of
 // the new versions are old functions: glibc 2.34 moved them from libpthread.so.0 and libdl.so.2 to libc.so.6, and glibc
@@ -10,8 +9,8 @@
 // (cmake/hbmprof_injected.cmake) also links libpthread.so.0 and libdl.so.2. They are parts of every glibc, and empty
 // since 2.34.
 //
-// _dl_find_object (glibc 2.35) is taken from the process if it has it. Otherwise the list of loaded objects is
-// searched.
+// If the glibc of the process has _dl_find_object (2.35), that function is called. Otherwise the list of loaded objects
+// is searched.
 //
 // InjectTest.NeedsNoNewerLibcThan217 checks the result.
 #include <dlfcn.h>
@@ -107,7 +106,7 @@ OLD_FUNCTION(HBMPROF_FIRST_GLIBC, void*, dlopen, (const char* file, int flags), 
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, void*, dlsym, (void* library, const char* name), (library, name))
 #endif
 
-// The C library's own functions, if it has them. Null until the constructor below has run.
+// The functions of the process's C library; null if it does not have them, and until the constructor below has run.
 using SemaphoreWait = int(sem_t* semaphore, clockid_t clock, const timespec* until);
 using ConditionWait = int(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const timespec* until);
 static std::atomic<SemaphoreWait*> real_sem_clockwait{nullptr};
@@ -127,7 +126,7 @@ static timespec ToRealTime(clockid_t clock, const timespec& until) {
 
 extern "C" {
 
-// System calls for which older C libraries have no function. The kernel's struct stat is the C library's.
+// System calls for which older C libraries have no function. The kernel and the C library have the same struct stat.
 
 HBMPROF_HIDDEN int fstatat(int directory, const char* path, struct stat* result, int flags) {
   return static_cast<int>(syscall(SYS_newfstatat, directory, path, result, flags));
@@ -155,8 +154,8 @@ HBMPROF_HIDDEN uint32_t arc4random() {
   return getentropy(&number, sizeof(number)) == 0 ? number : static_cast<uint32_t>(time(nullptr));
 }
 
-// Since 2.30 glibc has waits until a time of any clock. With an older one, these functions wait for the same time of
-// CLOCK_REALTIME. If the system's time is set during the wait, the wait ends too early or too late.
+// glibc has these functions since 2.30. With an older glibc, they convert the time to CLOCK_REALTIME and wait until
+// then. If the system's time is set during the wait, the wait ends too early or too late.
 HBMPROF_HIDDEN int sem_clockwait(sem_t* semaphore, clockid_t clock, const timespec* until) {
   SemaphoreWait* const real = real_sem_clockwait.load(std::memory_order_acquire);
   if (real != nullptr) return real(semaphore, clock, until);
@@ -245,9 +244,9 @@ extern "C" HBMPROF_HIDDEN int _dl_find_object(void* address, dl_find_object* res
 }
 
 #if defined(HBMPROF_IS_PROGRAM)
-// Since 2.34 the C library calls a program's constructors itself. The start code (crt1.o) comes from the C library of
-// the build: it passes no function that calls them to __libc_start_main. But older C libraries call only a function
-// that is passed.
+// Since 2.34 the C library calls a program's constructors itself. Older ones call a function that the start code
+// (crt1.o) passes to __libc_start_main. The start code comes from the C library of the build, and that of 2.34 and
+// later passes no such function. So this file passes one.
 
 extern "C" {
 using Constructor = void(int argc, char** argv, char** environment);

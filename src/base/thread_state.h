@@ -37,7 +37,8 @@ class ReentryGuard {
   ReentryGuard& operator=(const ReentryGuard&) = delete;
   bool entered() const { return entered_; }
 
-  // The two halves of a guard that has entered, for functions that end with a tail call.
+  // Enter does what the constructor does. Leave does what the destructor of a guard that has entered does. For
+  // functions that end with a tail call.
   static void Enter() {
     thread_state.inside = true;
     std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -34,7 +34,7 @@ FrameRule SignalTrampolineRule(uintptr_t pc) {
   // mov x8, #139 (rt_sigreturn); svc #0. The unwind information of older kernels leads to the caller of the interrupted
   // function, and newer kernels have none.
   constexpr uint64_t kTrampoline = 0xd4000001d2801168;
-  // The bytes are read as if they were on a stack: the kernel is asked whether they can be read.
+  // The bytes are read like words of a foreign stack: the kernel confirms that they can be read.
   const uintptr_t first = pc & ~(sizeof(uintptr_t) - 1);
   uintptr_t words[2] = {0, 0};
   StackMemory code(first);
@@ -52,8 +52,8 @@ FrameRule SignalTrampolineRule(uintptr_t pc) {
 }
 
 DescriptorRange ThreadDescriptor() {
-  // The descriptor ends at the thread pointer. Behind it is the thread-local data of the objects that were loaded at
-  // program start, which has no limit. 1 MiB is much more than programs have.
+  // The descriptor ends at the thread pointer. After it comes the thread-local data of the objects that were loaded at
+  // program start. Its size has no limit, but programs have much less than 1 MiB.
   const auto self = static_cast<uintptr_t>(pthread_self());
   return {self, self, reinterpret_cast<uintptr_t>(__builtin_thread_pointer()), uintptr_t{1} << 20};
 }

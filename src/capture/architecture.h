@@ -19,7 +19,8 @@ using WordPair = uintptr_t __attribute__((vector_size(2 * sizeof(uintptr_t)), ma
 #include "src/capture/architecture_x86_64.h"
 #endif
 
-// Whether stacks are captured by registers (hbmprof::Caller), and whether frame rules (rules.h) can be used.
+// HBMPROF_CALLER_HAS_REGISTERS: hbmprof::Caller contains registers, and stacks are captured with them.
+// HBMPROF_HAS_FRAME_RULES: frame rules (rules.h) can be used.
 #if defined(__x86_64__) || defined(__aarch64__)
 #define HBMPROF_CALLER_HAS_REGISTERS 1
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
@@ -31,7 +32,7 @@ namespace hbmprof::internal {
 
 struct FrameRule;
 
-// Returns a return address without its signature.
+// Returns a stored return address without its signature.
 inline uintptr_t StripReturnAddress(uintptr_t stored) { return stored & ReturnAddressMask(); }
 
 // The call instruction that ends before a return address. On x86-64 the same bytes can be the end of a direct call and
@@ -44,17 +45,17 @@ struct CallInstruction {
 // Decodes the kCallBytes bytes that end at `pc`.
 CallInstruction DecodeCall(const unsigned char (&bytes)[kCallBytes], uintptr_t pc);
 
-// If the code at `pc` is the trampoline to which signal handlers return, and the kernel provides it without (correct)
-// unwind information, returns its rule. Otherwise returns a rule of kind kNone.
+// If the code at `pc` is the trampoline to which signal handlers return, and the kernel provides no correct unwind
+// information for it, returns its rule. Otherwise returns a rule of kind kNone.
 FrameRule SignalTrampolineRule(uintptr_t pc);
 
-// Where the thread descriptor of the C library can contain the words that describe the thread's stack. See
+// The part of the C library's thread descriptor that can contain the words that describe the thread's stack. See
 // stack_memory.cc.
 struct DescriptorRange {
-  uintptr_t self;   // address of the descriptor
-  uintptr_t first;  // of the words to search
-  uintptr_t limit;
-  uintptr_t max_behind;  // the stack's block ends at most so many bytes after the words
+  uintptr_t self;        // address of the descriptor
+  uintptr_t first;       // first address to search
+  uintptr_t limit;       // end of the addresses to search
+  uintptr_t max_behind;  // the stack's block ends at most this number of bytes after the words
 };
 DescriptorRange ThreadDescriptor();
 

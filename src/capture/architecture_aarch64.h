@@ -1,7 +1,7 @@
 // aarch64 with the calling convention AAPCS64. See architecture.h, which includes this file.
 //
 // A call stores the return address in the link register, x30. A function that calls others stores x30 on its stack. If
-// it keeps a frame pointer, x29, it stores x30 behind the caller's x29 (a frame record). So unlike on x86-64:
+// it keeps a frame pointer, x29, it stores x30 directly after the caller's x29 (a frame record). Differences to x86-64:
 // - The position of the return address differs between functions, so a rule contains it (FrameRule::return_offset).
 // - A function that has not stored x30 has its return address in that register. Only a signal can interrupt such a
 //   frame, so the kernel has stored the register.
@@ -18,20 +18,22 @@ inline constexpr uint64_t kReturnAddressRegister = 30;
 inline constexpr uint64_t kPcRegister = 32;
 inline constexpr uint32_t kDwarfRegisters = 32;
 
-inline constexpr int kAddressBits = 48;
+inline constexpr int kAddressBits = 48;  // of the addresses of a program
 
+// Whether a call stores the return address in a register (kReturnAddressRegister), not on the stack.
 inline constexpr bool kHasLinkRegister = true;
-inline constexpr size_t kCallBytes = 4;
+inline constexpr size_t kCallBytes = 4;  // length of a call instruction
 
-// A return address has these bits. The other bits can be a signature. Which bits these are depends on the kernel's page
-// tables, so the processor is asked: xpaclri removes the signature from x30. Older processors execute it as a nop.
+// Returns the bits that belong to a return address. The other bits can be a signature. Their number depends on the
+// kernel's page tables, so the instruction xpaclri is used: it removes the signature from x30. Older processors execute
+// it as a nop.
 inline uintptr_t ReturnAddressMask() {
   register uintptr_t x30 asm("x30") = ~(uintptr_t{1} << 55);  // bit 55 is 0 in the addresses of a program
   asm("hint #7 // xpaclri" : "+r"(x30));
   return x30;
 }
 
-// A signal frame: the kernel stores x0 to x30, sp, and pc, in this order.
+// A signal frame: the kernel stores x0 to x30, sp and pc, in this order.
 inline constexpr uintptr_t kSignalWordsFromFpToSp = 2;
 // Returns how many words below the stored sp the kernel stores the register with this DWARF number.
 inline uintptr_t SignalWordsBelowSp(uint32_t dwarf_register) { return kSpRegister - dwarf_register; }

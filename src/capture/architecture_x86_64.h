@@ -1,5 +1,5 @@
-// x86-64 with the System V calling convention. See architecture.h, which includes this file. Other processors get these
-// definitions, too, but do not use them: their stacks are captured by backtrace().
+// x86-64 with the System V calling convention. See architecture.h, which includes this file. The library is
+// also compiled with these definitions for other processors, where stacks are captured by backtrace() instead.
 #ifndef HBMPROF_SRC_CAPTURE_ARCHITECTURE_X86_64_H_
 #define HBMPROF_SRC_CAPTURE_ARCHITECTURE_X86_64_H_
 
@@ -18,7 +18,7 @@ inline constexpr int kAddressBits = 47;  // of the addresses of a program
 inline constexpr bool kHasLinkRegister = false;
 inline constexpr size_t kCallBytes = 7;  // length of the longest call instruction
 
-// A return address has these bits. The other bits of a stored return address have another meaning.
+// Returns the bits that belong to a return address: here all of them.
 inline uintptr_t ReturnAddressMask() { return ~uintptr_t{0}; }
 
 // A signal frame: the order in which the kernel stores registers is r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp,

@@ -445,7 +445,7 @@ enum CfaOp : uint8_t {
   kCfaValOffset,
   kCfaValOffsetSf,
   kCfaValExpression,
-  kCfaAarch64NegateRaState = 0x2d,  // return addresses are signed from here on, or no more
+  kCfaAarch64NegateRaState = 0x2d,  // switches between signed and unsigned return addresses
   kCfaGnuArgsSize = 0x2e,
   kCfaGnuNegativeOffsetExtended,
 };

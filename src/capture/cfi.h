@@ -26,8 +26,8 @@ struct FrameRule {
     // signal interrupted. A frame that has called a function never has this kind of rule, because the called function
     // may change the register.
     kCfaFromRegister,
-    // aarch64: CFA = cfa_register + cfa_offset, and the return address is in x30, its register. As with
-    // kCfaFromRegister, a signal has interrupted the frame: a call would change x30.
+    // aarch64: CFA = cfa_register + cfa_offset, and the return address is in the link register, x30. As with
+    // kCfaFromRegister, the frame is one that a signal interrupted, because a call would change x30.
     kReturnInRegister,
     kSignal,     // sp = word at (sp + cfa_offset), pc = the next word: the trampoline of a signal handler
     kOutermost,  // there is no caller

@@ -15,7 +15,7 @@
 //   matches only while these objects are loaded (rules.h).
 // - A signal handler can capture while the cache is read or written. The tag of a node is written last, so that a tag
 //   always belongs to a valid path. Every path is compared in full, and paths are immutable.
-// - Sanitizers do not instrument the loads of stack words (stack_memory.h).
+// - Sanitizers do not instrument the loads of stack words (architecture.h).
 // - After a fork the child has its own copy of the forking thread's cache and stack.
 //
 // If HBMPROF_CHECK_CAPTURE is defined (path_cache.cc), every stack is learned when it is first walked, every cached

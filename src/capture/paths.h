@@ -58,9 +58,9 @@ struct alignas(16) Path {
 
   const uintptr_t* pcs() const { return At<uintptr_t>(pcs_at); }
 
-  // Only without a link register (architecture.h). Returns the stack pointer in frame `frame` of a stack with this path
-  // that begins at `sp`: the address behind the frame's return slot. Returns UINTPTR_MAX if the path has no return
-  // address of that frame.
+  // Returns the stack pointer in frame `frame` of a stack with this path that begins at `sp`: the address after the
+  // frame's return slot. Returns UINTPTR_MAX if the path has no return address of that frame. REQUIRES: the
+  // architecture has no link register (architecture.h).
   uintptr_t StackPointerOf(uintptr_t sp, int frame) const {
     if (frame == 0) return sp;
     if (frame > all_returns) return UINTPTR_MAX;

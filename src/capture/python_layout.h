@@ -83,7 +83,7 @@ void LookForPython(const link_map* object, bool is_permanent);
 
 // Any thread may call it.
 PythonFinding FindPython();
-// Must be called if the published interpreter fails the checks later: its frames are not read any more.
+// Must be called if the published interpreter fails the checks later: its frames are then no longer read.
 void RejectPython(const char* problem);
 
 }  // namespace hbmprof::internal

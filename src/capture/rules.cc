@@ -30,7 +30,7 @@ PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
   const bool has_register = rule.kind == FrameRule::kCfaFromRegister || rule.kind == FrameRule::kReturnInRegister;
   const bool is_short = kHasLinkRegister || rule.kind == FrameRule::kCfaInSpSlot || has_register;
   const bool has_return_offset = rule.kind == FrameRule::kCfaFromSp || rule.kind == FrameRule::kCfaFromFp;
-  // Without a saved fp, fp_offset is only the base of return_offset.
+  // If fp is not saved, fp_offset has no other use than as the base of return_offset.
   const int64_t fp_offset =
       kHasLinkRegister && has_return_offset && !rule.fp_saved ? rule.return_offset : rule.fp_offset;
   if (!Fits(fp_offset, 21) || !Fits(rule.cfa_offset, is_short ? 19 : 24)) return PackedRule(inexpressible);

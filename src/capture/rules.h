@@ -48,7 +48,7 @@ class PackedRule {
   // The id of the object; 0 for objects that are never unloaded.
   uint32_t object() const { return static_cast<uint32_t>(word_ >> 5) & (kObjectIds - 1); }
   int64_t fp_offset() const { return (static_cast<int64_t>(word_ << 24) >> 43) * 8; }
-  // For all kinds except the three below.
+  // For all kinds except the three for which short_cfa_offset is used.
   int64_t cfa_offset() const { return kHasLinkRegister ? short_cfa_offset() : (static_cast<int64_t>(word_) >> 40) * 8; }
   int64_t return_offset() const {
     return kHasLinkRegister ? fp_offset() + (static_cast<int64_t>(word_ << 19) >> 59) * 8 : -8;

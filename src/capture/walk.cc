@@ -7,7 +7,7 @@ namespace {
 
 constexpr uintptr_t kFirstCode = 4096;  // no code is mapped below
 
-// 0 if there is none.
+// The DWARF number of the link register; 0 if the architecture has none.
 constexpr auto kLinkRegister = static_cast<uint32_t>(kHasLinkRegister ? kReturnAddressRegister : 0);
 
 }  // namespace
@@ -35,7 +35,7 @@ RuleWalk::Step RuleWalk::StepOutOfLeaf(PackedRule rule) {
   if (cfa < sp || (rule.fp_saved() && !memory.Load(cfa + static_cast<uintptr_t>(rule.fp_offset()), &fp))) {
     return Step::kUnknown;
   }
-  // The frame can be empty, so that sp does not change. Its caller was not interrupted.
+  // An empty frame leaves sp as it is, so sp does not show that the interrupted frame was left.
   interrupted_sp_ = 0;
   sp = cfa;
   pc = StripReturnAddress(pc);

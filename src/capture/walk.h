@@ -40,7 +40,7 @@ class RuleWalk {
   //   UsesFp()                 the frame pointer
   //   Reads(address, word)     a word of the stack
   //   Restores(address, word)  a word of the stack, which became the frame pointer
-  //   Returns(address, pc)     a word of the stack, which became the pc: pc without a signature
+  //   Returns(address, pc)     a word of the stack, which became the pc after its signature was removed
   //   Unsupported()            anything else
   template <typename Recorder>
   Step StepOut(PackedRule rule, Recorder* recorder) {
@@ -130,23 +130,23 @@ class RuleWalk {
   Step StepOutOfSignal(PackedRule rule);
   // For kReturnInRegister.
   Step StepOutOfLeaf(PackedRule rule);
-  // With a link register: steps out of a frame without unwind information that a signal interrupted, if the call before
-  // the return address in the register leads to this code. It is then a stub of the linker, which has no frame. Returns
-  // false otherwise.
+  // For architectures with a link register. If a signal interrupted a frame without unwind information, and the call
+  // before the return address in the link register leads to this code, then the code is a stub of the linker, which has
+  // no frame: steps out of it and returns true. Otherwise returns false.
   bool GuessOutOfStub();
-  // If sp is a lower limit: finds the frame's sp by its frame record, if the function keeps fp at that. Returns false
-  // if there is no such record, or if its return address does not follow a call.
+  // Computes the frame's exact sp from fp, if fp is the address of the frame record of this function. Returns false if
+  // it is not, or if the return address in the record does not follow a call. REQUIRES: sp is only a lower limit.
   bool FindSpByFp(PackedRule rule);
   // Reads the register with this DWARF number, below kDwarfRegisters. Returns false if the current frame is not one
   // that a signal interrupted.
   bool LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const;
 
   // The sp of the interrupted frame that the walk has reached last, if its registers are known (else 0), and the
-  // address where the kernel stored that sp. Every step outwards raises sp, so the interrupted frame is the current one
-  // as long as sp == interrupted_sp_.
+  // address where the kernel stored that sp. Every step outwards raises sp or sets interrupted_sp_ to 0, so the
+  // interrupted frame is the current one as long as sp == interrupted_sp_.
   uintptr_t interrupted_sp_ = 0;
   uintptr_t interrupted_sp_at_;  // set together with interrupted_sp_
-  // With a link register, a guessed step finds only a lower limit of the caller's sp.
+  // False if sp is only a lower limit of the frame's sp: after a guess, on architectures with a link register.
   bool sp_is_exact_ = true;
 };
 

@@ -9,9 +9,10 @@
 //   flight recorder. If the ring has a time limit, a full buffer that is older than this is used again even before an
 //   empty one, so that less memory is touched.
 //
-// Nothing here allocates memory while events are written. A thread makes a system call at its first event (gettid).
-// Where the kernel does not let programs read the clock, each reading is one, too. A thread that writes events holds
-// `lock_` for about ten instructions and, if the ring has a time limit, for one reading of the clock.
+// Nothing here allocates memory while events are written. A thread makes a system call at its first event (gettid). If
+// the kernel does not let programs read the clock directly, each reading of the clock is a system call, too. A thread
+// that writes events holds `lock_` for about ten instructions and, if the ring has a time limit, for one reading of the
+// clock.
 //
 // The times of the events of one shard never decrease. If a thread enters an event under the locks of several shards,
 // the time of this event is later than the times of all earlier events of these shards, and earlier than the times of
@@ -82,7 +83,8 @@ struct EventBuffer {
   EventBuffer* next;  // in a list
   uint32_t shard;
   uint32_t count;  // the number of events; set when Close takes the buffer from the shard
-  // In a ring with a time limit: CLOCK_MONOTONIC in nanoseconds when the buffer left the shard. No event is later.
+  // In a ring with a time limit: CLOCK_MONOTONIC in nanoseconds when the buffer left the shard. None of its events is
+  // later.
   int64_t closed_at;
   uint64_t serial;  // the number of the buffer among those that became full
   RecordedEvent events[kEvents];
@@ -147,7 +149,7 @@ class EventLog {
   void Close(ShardLog* log, const RecordedEvent* next);
 
   // Removes the full buffers and returns them as a list, oldest first. The `next` of the last one is null. The caller
-  // must give them back with Return or PutBack.
+  // must give them back with Return.
   EventBuffer* TakeFull();
   // Takes the buffers of a list back. They become empty buffers.
   void Return(EventBuffer* list);

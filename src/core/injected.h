@@ -130,8 +130,8 @@ struct InjectedProfiler {
 };
 static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<InjectedProfiler>);
 
-// Increased when anything above or in snapshot_bytes.h changes its meaning. A table that only has more functions at its
-// end has the same version.
+// Must be increased if the meaning of anything above or in snapshot_bytes.h changes, but not if functions are only
+// added at the end of the table.
 inline constexpr uint32_t kInjectedVersion = 3;
 
 // The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().

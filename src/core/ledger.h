@@ -328,7 +328,8 @@ class Ledger {
   // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard, because
   // each shard adds its changes after that number of events.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
-  // Sets whether each event changes live_records() at once. A shard uses the new setting after its next addition.
+  // Sets whether each event changes live_records() at once. For a shard, the new setting takes effect after the next
+  // time at which the shard adds its changes.
   void CountEachEvent(bool each) {
     const int flush_every = each ? 1 : usual_flush_every_;
     // Other threads read the cache line, so it is written only if the value changes.
@@ -476,7 +477,7 @@ class Ledger {
     // Cells of sites that other shards own.
     Cache cache;
     uint32_t misses;            // number of events whose site was not in the cache, although the site's set was full
-    int events_until_flush;     // the event that makes it 0 or less adds unflushed_records to live_records_
+    int events_until_flush;     // the event that decreases it to 0 or less adds unflushed_records to live_records_
     RecordedEvent* next_event;  // the space for the next event in the event log; null: the log is off
     // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the owned cells of
     // the sites from `unread` on, and the cached cells from index `unread_cached` on.

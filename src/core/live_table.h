@@ -78,8 +78,8 @@ class LiveTable {
   bool Erase(uint64_t id, LiveRecord* record) {
     return EraseWhere(id, record, [] { return true; });
   }
-  // Like Erase, but also returns false, and changes nothing, if another thread has locked the bucket or if the record
-  // is in an overflow bucket. Calls nothing.
+  // Like Erase, but also returns false, and changes nothing, if another thread has locked the bucket, if the record is
+  // in an overflow bucket, or if it has just moved to another bucket. Calls no function.
   bool TryErase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const Position position = PositionOf(id);
     Bucket* bucket = position.bucket;

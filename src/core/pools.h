@@ -141,9 +141,10 @@ class Pools {
   // Removes a segment, with all blocks and segments in it, after its record left the live table.
   void RemoveSegment(uint64_t id);
 
-  // Gives the live record of `id` another size. Returns false, and changes nothing, if there is none, if a segment
-  // cannot have that size (it would be empty, overlap another in part, or not lie inside the one around it), or if the
-  // host has no memory. If a segment shrinks, the blocks and segments that lie wholly in the removed part are removed.
+  // Gives the live record of `id` another size, except if its kind is kAlias. Returns false, and changes nothing, if
+  // there is none, if a segment cannot have that size (it would be empty, overlap another in part, cut a segment inside
+  // it in two, or not lie inside the one around it), or if the host has no memory. If a segment shrinks, the blocks and
+  // segments that lie wholly in the removed part are removed.
   bool Resize(uint64_t id, int64_t bytes);
   // The same for the innermost block at `address`.
   bool ResizeBlock(uint64_t address, int64_t bytes);
@@ -152,7 +153,8 @@ class Pools {
   // of id `at`, or if the host has no memory.
   bool SplitSegment(uint64_t address, uint64_t at);
   // Merges two adjacent segments of the same device, whose ids are their addresses. The result keeps the record of the
-  // first one. Returns false, and changes nothing, if there are no such segments, or if the host has no memory.
+  // first one. Returns false, and changes nothing, if there are no such segments, if their sum exceeds
+  // LiveTable::kMaxBytes, or if the host has no memory.
   bool MergeSegments(uint64_t first, uint64_t second);
 
   bool has_segments() const { return !segments_.empty(); }

@@ -196,8 +196,8 @@ class ProfilerImpl {
     freed.site_ = record.site;
     return freed;
   }
-  // The uncommon cases of RecordFree: its record is still in the live table, or `record` was removed from it.
-  // `entered`: what the ledger returned for it. Both leave the tracker.
+  // The uncommon cases of RecordFree. FreeUncommon: nothing has changed yet. FinishFree: `record` was removed from the
+  // live table, and `entered` is the result of Ledger::TryEnterFree. Both leave the tracker.
   FreedRecord FreeUncommon(BufferId id) noexcept;
   FreedRecord FinishFree(BufferId id, LiveRecord record, Ledger::Entered entered) noexcept;
   // The same events if the thread is inside the tracker already: they are counted and not recorded, except while the
@@ -271,8 +271,8 @@ class ProfilerImpl {
   bool RestoreSegment(const FreedRecord& freed);
   void RestoreBlock(const FreedRecord& freed);
   bool HasCapacity() const { return ledger_.live_records() < max_live_; }
-  // Returns whether packed attributes may need more than the common case does: they may be out of range or of kind
-  // kAlias.
+  // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
+  // may be kAlias.
   static bool AreUncommon(uint64_t attributes) {
     constexpr uint64_t kCommon =
         PackAttributes({DeviceId{kMaxDevices - 1}, MemoryKind{7}, AllocatorId{kMaxAllocators - 1}});

@@ -1,10 +1,10 @@
 // Replacements for functions of abseil, for a shared library that contains Debian's static libraries of abseil.
 //
 // Debian's static libraries are not built for use in shared libraries: cordz_functions.cc has a thread-local variable
-// with a relocation (R_X86_64_TPOFF32) that the linker rejects in a shared library. The objects of absl::Status and
-// absl::Cord refer to that file, because a Status can hold a Cord, and cordz samples Cords. With the definitions below,
-// the linker leaves out the objects of cordz. No Cord is ever sampled here, so the functions that handle a sample are
-// never called.
+// with a relocation (on x86-64: R_X86_64_TPOFF32) that the linker rejects in a shared library. The objects of
+// absl::Status and absl::Cord refer to that file, because a Status can hold a Cord, and cordz samples Cords. With the
+// definitions below, the linker leaves out the objects of cordz. No Cord is ever sampled here, so the functions that
+// handle a sample are never called.
 //
 // Why there is no simpler way:
 // - The shared libraries of abseil are not used, because this library is preloaded into every process that the program

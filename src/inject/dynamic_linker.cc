@@ -90,7 +90,8 @@ using DlopenFunction = void*(const char* file, int flags);
 }
 }
 
-// The arguments are in rdi and rsi: the handle and the name (dlsym), or the file and the flags (dlopen).
+// The arguments are in rdi and rsi (aarch64: x0 and x1): the handle and the name (dlsym), or the file and the flags
+// (dlopen).
 #if defined(__x86_64__)
 asm(R"(
     .macro hbmprof_save

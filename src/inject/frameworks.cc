@@ -6,7 +6,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// Whether the innermost frame outside of the CUDA runtime and driver is in `library`.
+// Returns whether the innermost frame outside of the CUDA runtime and driver is in `library`.
 bool IsStackFrom(std::string_view library, const Snapshot& snapshot, const Snapshot::Stack& stack) {
   for (const uint64_t address : stack.return_addresses) {
     std::string_view file;

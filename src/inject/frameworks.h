@@ -15,7 +15,7 @@ namespace hbmprof::internal {
 class FrameworkLabel {
  public:
   explicit constexpr FrameworkLabel(const char* name) : name_(name) {}
-  // AllocatorId{} (no label) if the host has no memory for the label.
+  // Returns the id of the label; AllocatorId{} (no label) if the host has no memory for it.
   AllocatorId Get();
 
  private:
@@ -23,6 +23,7 @@ class FrameworkLabel {
   std::atomic<int> known_{-1};
 };
 
+// Returns the part of `path` after the last slash.
 std::string_view FileName(std::string_view path);
 
 // Call IsCallFrom for the file name of each frame of a stack, innermost frame first, until the result is not
@@ -31,8 +32,8 @@ std::string_view FileName(std::string_view path);
 enum class CallFrom : uint8_t { kYes, kNo, kUndecided };
 CallFrom IsCallFrom(std::string_view library, std::string_view file);
 
-// Returns whether `snapshot` has device memory that such a library has allocated with the driver. Stream-ordered memory
-// does not count, because it does not belong to the frameworks' own allocators.
+// Returns whether `snapshot` has device memory that a library whose file name begins with `library` has allocated with
+// the driver. Stream-ordered memory does not count, because it does not belong to the frameworks' own allocators.
 bool HasSegmentsFrom(std::string_view library, const Snapshot& snapshot);
 
 }  // namespace hbmprof::internal

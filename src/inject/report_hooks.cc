@@ -46,7 +46,8 @@ struct SymbolTables {
   const char* names = nullptr;
 };
 
-// The tables of the object that is loaded at `base`; `entry` is the first entry of its dynamic section, or null.
+// Returns the tables of the object that is loaded at `base`. `entry` is the first entry of its dynamic section, or
+// null.
 SymbolTables TablesOf(uintptr_t base, const ElfW(Dyn) * entry) {
   SymbolTables tables;
   for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
@@ -60,7 +61,7 @@ SymbolTables TablesOf(uintptr_t base, const ElfW(Dyn) * entry) {
   return tables;
 }
 
-// The address of the function `name` that this object defines; 0 if it defines none.
+// Returns the address of the function `name` that this object defines; 0 if it defines none.
 uintptr_t FunctionIn(uintptr_t base, const ElfW(Dyn) * dynamic, const char* name) {
   const SymbolTables tables = TablesOf(base, dynamic);
   if (tables.hash == nullptr || tables.symbols == nullptr || tables.names == nullptr) return 0;
@@ -83,7 +84,8 @@ uintptr_t FunctionIn(uintptr_t base, const ElfW(Dyn) * dynamic, const char* name
   return 0;
 }
 
-// The link map of the object in which `address` lies; null if there is none. Takes no lock.
+// Returns the link map of the object that contains `address`; null if there is none. Takes no lock that dlopen holds
+// while it runs constructors.
 const link_map* LibraryOf(uintptr_t address) {
   dl_find_object object;
   if (address == 0 || _dl_find_object(reinterpret_cast<void*>(address), &object) != 0) return nullptr;
@@ -95,7 +97,7 @@ class RealFunction {
  public:
   constexpr RealFunction(const char* name, void (*stub)()) : name_(name), stub_(stub) {}
 
-  // Its address in any loaded object; 0 if none defines it. Searches again after its library was unloaded.
+  // Returns its address in any loaded object; 0 if none defines it. Searches again if its library was unloaded.
   uintptr_t Get() {
     const uintptr_t function = function_.load(std::memory_order_relaxed);
     if (function != 0 && LibraryOf(function) == library_.load(std::memory_order_relaxed)) return function;
@@ -110,7 +112,8 @@ class RealFunction {
     return search.found;
   }
 
-  // Its address in the object that contains the code at `pc`; 0 if that object does not define it. Takes no lock.
+  // Returns its address in the object that contains the code at `pc`; 0 if that object does not define it. Takes no
+  // lock that dlopen holds while it runs constructors.
   uintptr_t GetOfCaller(uintptr_t pc) {
     const link_map* const library = LibraryOf(pc);
     if (library == nullptr) return 0;

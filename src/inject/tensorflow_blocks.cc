@@ -21,12 +21,12 @@ namespace {
 
 enum class State : uint8_t {
   kShown,
-  // In all states below, the reports are not used any more.
+  // In all states below, the reports are no longer used.
   kUnknownEvent,  // a report is neither of an allocation nor of a deallocation, or its sizes are impossible
   kUnknownFree,   // TensorFlow frees `freed` bytes of device memory where no block is recorded
   kOtherSize,     // TensorFlow frees `freed` bytes where it reported `recorded` bytes
-  kLiveTwice,
-  kMissed,  // a block was reported while recording was off
+  kLiveTwice,     // TensorFlow reports an allocation at the address of a live block
+  kMissed,        // a block was reported while recording was off
 };
 
 FrameworkLabel label("tensorflow");
@@ -113,7 +113,7 @@ std::string WhyNotShown() {
   return "";
 }
 
-// With these settings TensorFlow allocates each tensor with the driver.
+// Returns whether TensorFlow allocates each tensor with the driver, because of its setting.
 bool IsCacheOff() {
   const char* const setting = secure_getenv("TF_GPU_ALLOCATOR");
   return setting != nullptr && std::string_view(setting).rfind("cuda_malloc", 0) == 0;
@@ -139,7 +139,7 @@ void TensorflowReportsMemory(std::string_view event, uint64_t address, int64_t r
 void AddTensorflowWarnings(Snapshot* snapshot) {
   constexpr char kNotShown[] = "TensorFlow's blocks are not shown, only its segments: ";
   if (const std::string reason = WhyNotShown(); !reason.empty()) {
-    // Without device memory, there is nothing to show.
+    // If no block of device memory was recorded, no block is missing.
     if (devices.load(std::memory_order_relaxed) != 0) snapshot->warnings.push_back(absl::StrCat(kNotShown, reason));
   } else if (!has_report.load(std::memory_order_relaxed) && !IsCacheOff() &&
              (HasSegmentsFrom("libtensorflow", *snapshot) || HasSegmentsFrom("_pywrap_tensorflow", *snapshot))) {

@@ -271,7 +271,7 @@ class SymbolCache {
       const MutexLock lock(mutex_);
       if (const auto found = tables_.find(key); found != tables_.end()) return found->second.get();
     }
-    // Without the lock: reading a large file takes up to seconds, and a fork waits for each thread that has a Mutex.
+    // Reads without the lock: a large file takes up to seconds, and a fork waits for each thread that holds a Mutex.
     std::unique_ptr<SymbolTable> table = ReadSymbols(module);
     if (table == nullptr) return nullptr;
     const MutexLock lock(mutex_);

@@ -82,7 +82,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     const std::lock_guard<std::mutex> lock(mutex);
     const State state = StateOf(key, bytes);
     if (state == State::kGone) {
-      // After an error of cudaFree the memory is still allocated, but CUB does not list it any more. The error
+      // After an error of cudaFree the memory is still allocated, but CUB no longer lists it. The error
       // cudaErrorInvalidResourceHandle is that of an event: another thread has freed the cached block in the meantime.
       const bool is_freed = error == cudaSuccess || error == cudaErrorInvalidResourceHandle;
       if (is_freed) {
@@ -231,7 +231,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     }
   }
 
-  // Removes the segments whose memory CUB does not have any more.
+  // Removes the segments whose memory CUB no longer has.
   void RemoveFreedSegments() {
     for (auto segment = segments_.begin(); segment != segments_.end();) {
       const auto& [key, known] = *segment;

@@ -31,8 +31,8 @@ namespace hbmprof::adapters {
 // A resource that calls a copy of `Upstream` and records the memory, with the requested size. It has the functions of
 // the old and of the new concept that Upstream has, and Upstream's properties. To wrap a resource without a copy, pass
 // a resource_ref. Exceptions are upstream's. An allocation that throws std::bad_alloc (as RMM does) or a CUDA error
-// "out of memory" (as CCCL does) is reported (out_of_memory.h). Thread-safe if Upstream is. A free on another copy of
-// this object than the one that allocated is recorded as well.
+// "out of memory" (as CCCL does) is reported (out_of_memory.h). Thread-safe if Upstream is. One copy of this
+// object may free what another copy has allocated: that free is recorded, too.
 template <typename Upstream>
 class TrackingResource : public ::cuda::forward_property<TrackingResource<Upstream>, Upstream> {
  public:

@@ -80,8 +80,8 @@ class AdapterRecorder {
       profiler_->RecordResize(memory, bytes);
     }
   }
-  // Reports that the call `call` found no memory (ReportOutOfMemory). A pool may go on without one more segment, so for
-  // RecordAs::kSegments this does nothing.
+  // Reports that the call `call` found no memory (ReportOutOfMemory). A pool can continue without another segment, so
+  // for RecordAs::kSegments this does nothing.
   void OutOfMemory(std::string_view call, size_t bytes) const noexcept {
     if (record_as_ == RecordAs::kSegments) return;
     ReportOutOfMemory({call, bytes, device_, SpaceOf(attributes_.kind)}, *profiler_);

@@ -145,8 +145,8 @@ class TorchTracker {
 //   both is the counter `reserved_bytes`. Each mapped piece of an expandable segment is a segment.
 // - An allocation that PyTorch gives up, which is reported (out_of_memory.h). If PyTorch frees its cache and then
 //   succeeds, there is no report.
-// The label `device` is "GPU:<ordinal>", the label `allocator` is "pytorch". Stacks begin in libc10_cuda.so, or without
-// optimization at functions of std::function.
+// The label `device` is "GPU:<ordinal>", the label `allocator` is "pytorch". Stacks begin in libc10_cuda.so, or, if
+// the program is compiled without optimization, at functions of std::function.
 //
 // If `profiler` has joined the injected library's profiler (Profiler::Default under `hbmprof run`), this library
 // records PyTorch's blocks. Then this function does nothing and returns OK, so no memory counts twice.
@@ -158,7 +158,7 @@ class TorchTracker {
 // kUnimplemented if the allocator has no trace (the backend cudaMallocAsync, a pluggable allocator);
 // kResourceExhausted if the host has no memory. After an error nothing is recorded.
 //
-// Not seen: memory that PyTorch does not cache (PYTORCH_NO_CUDA_MEMORY_CACHING), and memory of CUDA libraries.
+// Not recorded: memory that PyTorch does not cache (PYTORCH_NO_CUDA_MEMORY_CACHING), and memory of CUDA libraries.
 inline absl::Status TrackTorchAllocator(Profiler& profiler = Profiler::Default()) {
   if (profiler.joined()) return absl::OkStatus();
   static std::atomic<bool> is_tracked{false};

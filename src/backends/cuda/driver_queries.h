@@ -33,7 +33,7 @@ struct CudaAdapterQueries {
 
 // Returns the id of a device in Profiler::Default(). For the ordinal -1 it is the id of the device "unknown". The first
 // call for a device sets ProbeCudaDevice with `adapter` as its probe. Call it only if the device is in use: after a
-// call that allocates on it.
+// call that allocates on it, even if that call has failed.
 DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
 
 // Returns the allocator of Profiler::Default() that labels stream-ordered memory.

@@ -136,8 +136,8 @@ bool IsExported(void* address) {
   return dladdr(address, &info) != 0 && info.dli_saddr == address;
 }
 
-// An exported function without a wrapper is left alone: it can be a variant of a later driver, with other arguments
-// than those of the wrapper of its name.
+// An exported function without a wrapper is not replaced: it can be a variant that a later driver has added, and its
+// arguments can differ from those of the wrapper for this name.
 template <typename Real>
 CUresult HandOutWrapper(const Real& real, const char* name, void** function, int version, Flags64 flags) {
   const CUresult result = real();
@@ -162,9 +162,10 @@ std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
   return std::nullopt;
 }
 
-// The pool that a wrapped call allocates from.
+// The pool that a wrapped call allocates from. `limit` and `in_use` have no value if the pool has no limit, or if the
+// driver does not report its bytes in use.
 struct PoolFigures {
-  std::optional<int> device;  // no value: the call names no pool that the program has created
+  std::optional<int> device;  // no value: the call does not use a pool that the program has created
   std::optional<size_t> limit;
   std::optional<size_t> in_use;
 };

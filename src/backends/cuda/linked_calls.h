@@ -23,7 +23,7 @@ struct CudaLinkedCalls {
 
 // Reports a call by `caller` that has failed because there is no memory (hbmprof/out_of_memory.h), on the device
 // `ordinal`; -1: the device is not known. Does nothing if the injected library is in this process, because that library
-// has reported the driver's call already.
+// has already reported the driver's call.
 void ReportCudaOutOfMemory(const Caller& caller, const char* call, size_t bytes, int ordinal, MemoryKind kind);
 
 }  // namespace hbmprof::internal

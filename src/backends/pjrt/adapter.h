@@ -138,7 +138,7 @@ class PjrtRecords {
   // Removes the transfer and the memory whose handle was not retrieved.
   Removed TransferDestroyed(PjrtHandle manager) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Call when the handle does not hold its memory any more: it was deleted, or donated to an execution. Has no effect
+  // Call when the handle no longer holds its memory: it was deleted, or donated to an execution. Has no effect
   // if the handle holds no memory or is unknown.
   Removed Deleted(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes the handles from `buffers` that are unknown or hold no memory.

@@ -74,7 +74,7 @@ const char* CallName(int slot) {
   }
 }
 
-// The memory that a call requests, as far as its arguments say it.
+// The memory that a call requests. A member without a value is one that the arguments of the call do not contain.
 struct Request {
   std::optional<DeviceId> device;
   MemorySpace space = MemorySpace::kDevice;
@@ -88,7 +88,7 @@ Request RequestAt(const PjrtPlugin::Location& location) {
 
 // Reports that the call of `slot` has failed with `error`, because there was no memory.
 void ReportFailure(TrackedPlugin& tracked, int slot, const Error* error, const Request& request) {
-  // Without a device: that with the most bytes in use.
+  // If the device is not known, the name is empty, and the report is about the device with the most bytes in use.
   const std::string device = request.device ? tracked.plugin.NameOf(*request.device) : std::string();
   FailedAllocation failure = {CallName(slot), tracked.plugin.RequestedBytes(error), device, request.space};
   if (!failure.bytes) failure.bytes = request.bytes;
@@ -130,7 +130,7 @@ Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Remove
   return Finish(tracked, slot, error, &NothingKnown);
 }
 
-// While recording is off, unknown handles are usual.
+// Prints nothing while recording is off, because unknown handles are then normal.
 void WarnOnceOfForeign(const TrackedPlugin& tracked, const char* what) {
   static std::atomic<bool> said{false};
   if (!tracked.profiler.enabled() || said.exchange(true)) return;
@@ -175,7 +175,7 @@ void ReportLeaks(TrackedPlugin& tracked, const Removed& removed) {
 }
 
 Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* args) {
-  // The client's devices end with it, so their probes must not run any more, also while recording is off.
+  // The client's devices end with it, so their probes must no longer run, also while recording is off.
   tracked.plugin.ClientDestroyed(args->client);
   Error* const error = RemoveThenCall(tracked, kClientDestroy, args, [&] {
     Removed removed = tracked.records.ClientDestroyed(args->client);
@@ -339,7 +339,7 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
   }
 }
 
-// An execution on several devices does not say which of them has no memory.
+// If an execution runs on several devices, its arguments do not show which of them has no memory.
 Request RequestOf(TrackedPlugin& tracked, const ExecuteArgs& args) {
   const std::shared_ptr<const PjrtProgram> program = tracked.records.FindProgram(args.executable);
   Request request;

@@ -83,7 +83,7 @@ class PjrtPlugin {
   // Finds the client's devices and sets a probe for each.
   void ClientCreated(pjrt::Client* client) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes the devices and their probes; called before the client is destroyed. When this returns, no probe of its
-  // devices runs any more.
+  // devices is running.
   void ClientDestroyed(pjrt::Client* client) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the location of `memory`, of `device` if `memory` is null. `client` is the client of both, null if unknown.
   Location LocationOf(PjrtHandle client, pjrt::Device* device, pjrt::Memory* memory) ABSL_LOCKS_EXCLUDED(mutex_);
