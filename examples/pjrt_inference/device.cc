@@ -25,7 +25,7 @@ Device::Device(const std::string& plugin_path, bool tracked) {
   void* const library = dlopen(plugin_path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) Fail(dlerror());
   const auto get_api = reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"));
-  if (get_api == nullptr) Fail(plugin_path + " is no PJRT plugin");
+  if (get_api == nullptr) Fail(plugin_path + " is not a PJRT plugin");
   // To record its device memory, a program needs only this call of Wrap.
   api_ = tracked ? hbmprof::pjrt::Wrap(get_api()) : get_api();
 

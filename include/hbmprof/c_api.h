@@ -57,6 +57,7 @@ enum hbmprof_status {
   HBMPROF_INVALID_ARGUMENT = 3,
   HBMPROF_DEADLINE_EXCEEDED = 4,   /* it took too long: see the function */
   HBMPROF_NOT_FOUND = 5,           /* a directory of the path does not exist */
+  HBMPROF_ALREADY_EXISTS = 6,      /* files with all possible names for a path with "%n" exist */
   HBMPROF_PERMISSION_DENIED = 7,   /* the system does not allow it */
   HBMPROF_RESOURCE_EXHAUSTED = 8,  /* no host memory, or no space on the disk */
   HBMPROF_FAILED_PRECONDITION = 9, /* not allowed in the present state: see the function */

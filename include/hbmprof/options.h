@@ -122,7 +122,8 @@ struct DefaultOptions : Options {
   // include those of the recordings beside the profiles. Beyond these limits, the oldest profiles of this process are
   // removed with their recordings, unless their files were replaced. The limits hold for the profiles of
   // `oom_output` and for those of `dump_output`, each by itself. A profile that is larger than dump_keep_bytes is not
-  // written. No profile is written if less than 64 MiB of the file system would remain free.
+  // written, and a recording that exceeds it together with its profile is removed. No profile is written if less than
+  // 64 MiB of the file system would remain free.
   int dump_keep = 10;
   int64_t dump_keep_bytes = int64_t{1} << 30;
   // A signal that makes the process write a profile, such as SIGUSR2. It is for programs whose socket cannot be

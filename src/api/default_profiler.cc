@@ -87,7 +87,7 @@ void StartOutput(const DefaultOptions& options) try {
   auto file = std::make_unique<OutputFile>(options.output, static_cast<mode_t>(options.output_mode));
   if (options.output_early) {
     const absl::Status status = file->OpenEarly();
-    if (!status.ok()) PrintMessage("hbmprof: ", Text(status), "; it is tried again at exit");
+    if (!status.ok()) PrintMessage("hbmprof: ", Text(status), "; hbmprof tries again at exit");
   }
   output_file.store(file.release(), std::memory_order_release);
   std::atexit(&WriteAtExit);

@@ -179,7 +179,7 @@ void StartDumpTriggers(const DefaultOptions& given) {
   static std::atomic<bool> is_started{false};
   DefaultOptions options = given;
   if (options.output.empty() && options.output_interval != 0) {
-    PrintMessage("hbmprof: the interval of profiles is off: set the path of the profile at exit, too");
+    PrintMessage("hbmprof: no profiles are written at intervals: also set the path of the profile at exit");
     options.output_interval = 0;
   }
   const bool has_triggers =

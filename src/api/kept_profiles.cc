@@ -11,6 +11,7 @@
 #include "src/api/output_file.h"
 #include "src/api/output_path.h"
 #include "src/api/recording.h"
+#include "src/base/message.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -43,7 +44,7 @@ absl::StatusOr<KeptProfiles::Files> KeptProfiles::Write(const Snapshot& snapshot
   const bool has_number = OutputPattern(pattern).has_number();
   if (has_number && size > options.dump_keep_bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("it has ", size, " bytes, more than HBMPROF_DUMP_KEEP_BYTES, which is ", options.dump_keep_bytes));
+        absl::StrCat("its size of ", size, " bytes exceeds HBMPROF_DUMP_KEEP_BYTES (", options.dump_keep_bytes, ")"));
   }
   if (!HasFreeDisk(pattern, bytes->size())) {
     return absl::ResourceExhaustedError("less than 64 MiB of the disk would remain free");
@@ -53,8 +54,17 @@ absl::StatusOr<KeptProfiles::Files> KeptProfiles::Write(const Snapshot& snapshot
   if (!status.ok()) return status;
   files.flight = SaveFlightBeside(files.path);
   if (has_number) {
+    int64_t flight_size = SizeOf(files.flight);
+    if (flight_size > options.dump_keep_bytes - size) {
+      PrintMessage("hbmprof: no flight recording: ",
+                   absl::StrCat("its ", flight_size, " bytes and the ", size,
+                                " of the profile exceed HBMPROF_DUMP_KEEP_BYTES (", options.dump_keep_bytes, ")"));
+      unlink(files.flight.c_str());
+      files.flight.clear();
+      flight_size = 0;
+    }
     const FileIdentity flight = files.flight.empty() ? FileIdentity() : IdentityOf(files.flight);
-    Keep({files, IdentityOf(files.path), flight, size + SizeOf(files.flight)}, options);
+    Keep({files, IdentityOf(files.path), flight, size + flight_size}, options);
   }
   return files;
 }

@@ -87,7 +87,8 @@ absl::Status SetProcessTag(std::string_view tag) {
   }
   Profiler& profiler = Profiler::Default();
   if (ProfilerAccess::JoinedBy(profiler) != nullptr) {
-    return absl::FailedPreconditionError("the tags of this process belong to the injected library");
+    return absl::FailedPreconditionError(
+        "the injected library records this process; set the tag through its control channel");
   }
   ProfilerAccess::ImplOf(profiler).SetTag(tag.substr(0, equals), tag.substr(equals + 1));
   return absl::OkStatus();

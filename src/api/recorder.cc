@@ -616,8 +616,8 @@ std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
   }
   char text[200];
   std::snprintf(text, sizeof(text),
-                "The flight recorder has only the last %.3g of %.3g seconds: more events came than it keeps. A higher "
-                "HBMPROF_FLIGHT keeps more.",
+                "The flight recorder has only the last %.3g of %.3g seconds: there were more events than it "
+                "keeps. Set HBMPROF_FLIGHT to a higher number.",
                 static_cast<double>(end - ticks.ToNanos(flight->start)) / kSecond,
                 static_cast<double>(nanos) / kSecond);
   return text;

@@ -56,7 +56,7 @@ absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
     const absl::Status status = use(name, must_be_new);
     if (!must_be_new || !absl::IsAlreadyExists(status)) return status;
   }
-  return absl::AlreadyExistsError(std::string("all names for ").append(path).append(" exist"));
+  return absl::AlreadyExistsError(absl::StrCat(kMostNames, " files with names for ", path, " exist already"));
 }
 
 // Returns the profiler of the injected library that Profiler::Default() has joined; null if it has joined none.

@@ -37,9 +37,9 @@ const InjectedProfiler* FindInjected() {
     const InjectedProfiler* undecided = nullptr;
     if (found_injected.compare_exchange_strong(undecided, injected, std::memory_order_acq_rel) && is_other) {
       PrintMessage(
-          "hbmprof: the program is linked with another version of hbmprof than that of libhbmprof_cuda.so, with which "
-          "it "
-          "was started: the two record separately; do not add up their profiles");
+          "hbmprof: the program contains another version of hbmprof than libhbmprof_cuda.so. Each records separately; "
+          "do "
+          "not add up their profiles");
     }
   }
   const InjectedProfiler* const found = found_injected.load(std::memory_order_acquire);

@@ -119,6 +119,10 @@ bool IsCacheOff() {
   return setting != nullptr && std::string_view(setting).rfind("cuda_malloc", 0) == 0;
 }
 
+bool HasSegmentsOfTensorflow(const Snapshot& snapshot) {
+  return HasSegmentsFrom("libtensorflow", snapshot) || HasSegmentsFrom("_pywrap_tensorflow", snapshot);
+}
+
 }  // namespace
 
 void StartTensorflowBlocks() { is_started.store(true, std::memory_order_release); }
@@ -139,11 +143,12 @@ void TensorflowReportsMemory(std::string_view event, uint64_t address, int64_t r
 void AddTensorflowWarnings(Snapshot* snapshot) {
   constexpr char kNotShown[] = "TensorFlow's blocks are not shown, only its segments: ";
   if (const std::string reason = WhyNotShown(); !reason.empty()) {
-    // If no block of device memory was recorded, no block is missing.
-    if (devices.load(std::memory_order_relaxed) != 0) snapshot->warnings.push_back(absl::StrCat(kNotShown, reason));
-  } else if (!has_report.load(std::memory_order_relaxed) && !IsCacheOff() &&
-             (HasSegmentsFrom("libtensorflow", *snapshot) || HasSegmentsFrom("_pywrap_tensorflow", *snapshot))) {
-    snapshot->warnings.push_back(absl::StrCat(kNotShown, "it reports none"));
+    // Without a recorded block and without a segment, TensorFlow has used no device memory, so no block is missing.
+    if (devices.load(std::memory_order_relaxed) != 0 || HasSegmentsOfTensorflow(*snapshot)) {
+      snapshot->warnings.push_back(absl::StrCat(kNotShown, reason));
+    }
+  } else if (!has_report.load(std::memory_order_relaxed) && !IsCacheOff() && HasSegmentsOfTensorflow(*snapshot)) {
+    snapshot->warnings.push_back(absl::StrCat(kNotShown, "it reports no blocks"));
   }
 }
 

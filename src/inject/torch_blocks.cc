@@ -260,7 +260,7 @@ void AddTorchWarnings(Snapshot* snapshot) {
   }
   // PyTorch does not report memory that it does not cache.
   if (!has_report.load(std::memory_order_relaxed) && !IsCacheOff() && HasSegmentsFrom(kLibrary, *snapshot)) {
-    warnings.push_back("PyTorch's blocks are not shown, only its segments: it reports none");
+    warnings.push_back("PyTorch's blocks are not shown, only its segments: it reports no blocks");
   }
 }
 

@@ -131,8 +131,26 @@ TEST_F(OutOfMemoryTest, ProfilesHaveALimitOfBytes) {
   EXPECT_GE(ProfilesIn(directory_).first, 1u);
   EXPECT_EQ(FilesIn(directory_).count("oom.4.pb.gz"), 1u) << "the last one is kept";
   const CommandResult run = Run({"full"}, {"HBMPROF_OOM_OUTPUT=large.%n.pb.gz", "HBMPROF_DUMP_KEEP_BYTES=100"});
-  EXPECT_THAT(run.err, ContainsRegex("\n  profile    none: it has [0-9]+ bytes, more than HBMPROF_DUMP_KEEP_BYTES"));
+  EXPECT_THAT(run.err,
+              ContainsRegex("\n  profile    none: its size of [0-9]+ bytes exceeds HBMPROF_DUMP_KEEP_BYTES \\(100\\)"));
   EXPECT_EQ(FilesIn(directory_).count("large.0.pb.gz"), 0u);
+}
+
+TEST_F(OutOfMemoryTest, AProfileIsKeptWithoutARecordingThatIsTooLarge) {
+  const std::vector<std::string> environment = {"HBMPROF_OOM_OUTPUT=oom.%n.pb.gz", "HBMPROF_FLIGHT=100000"};
+  Run({"full"}, environment);
+  const auto size = [&](const char* name) { return std::filesystem::file_size(directory_ + "/" + name); };
+  const size_t limit = size("oom.0.pb.gz") + size("oom.0.hbmrec") / 2;
+  for (const char* name : {"/oom.0.pb.gz", "/oom.0.hbmrec"}) std::filesystem::remove(directory_ + name);
+  std::vector<std::string> limited = environment;
+  limited.push_back("HBMPROF_DUMP_KEEP_BYTES=" + std::to_string(limit));
+  const CommandResult run = Run({"full"}, limited);
+  EXPECT_THAT(run.err,
+              ContainsRegex("hbmprof: no flight recording: its [0-9]+ bytes and the [0-9]+ of the profile exceed "
+                            "HBMPROF_DUMP_KEEP_BYTES"));
+  EXPECT_THAT(run.err, HasSubstr("\n  profile    oom.0.pb.gz\n"));
+  EXPECT_EQ(FilesIn(directory_).count("oom.0.pb.gz"), 1u);
+  EXPECT_EQ(FilesIn(directory_).count("oom.0.hbmrec"), 0u);
 }
 
 TEST_F(OutOfMemoryTest, NoProfileFillsTheDisk) {

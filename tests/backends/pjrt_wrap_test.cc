@@ -615,7 +615,7 @@ TEST_F(PjrtOwnership, UnknownDestructionIsForwardedAndCounted) {
   EXPECT_EQ(calls_.Destroy(buffer), 0);
   CaptureMessages();
   EXPECT_EQ(calls_.Destroy(buffer), abi::kErrorInvalidArgument);
-  EXPECT_THAT(CapturedMessages(), HasSubstr("a PJRT buffer was destroyed whose creation was not recorded"));
+  EXPECT_THAT(CapturedMessages(), HasSubstr("a PJRT buffer was destroyed, but its creation was not recorded"));
   // Created without the wrapper, destroyed through it.
   abi::Buffer* const foreign = PjrtCalls(raw_).Uninitialized(client_, 1024);
   EXPECT_EQ(calls_.Destroy(foreign), 0);
@@ -867,7 +867,7 @@ TEST(PjrtWrapping, LeaksOfDestroyedClientAreListed) {
   CaptureMessages();
   EXPECT_EQ(calls.DestroyClient(client), 0);
   EXPECT_THAT(CapturedMessages(),
-              AllOf(HasSubstr("a PJRT client was destroyed while 4 of its buffers and executables (17288 B) were not"),
+              AllOf(HasSubstr("a PJRT client was destroyed before 4 of its buffers and executables (17288 B); they"),
                     HasSubstr("3 x 4096 B, kind device, on FAKE_0, made in "),
                     HasSubstr("1 x 5000 B, kind executable, on FAKE_0, made in ")));
   EXPECT_EQ(Profile().SumUnder("inuse_space", "hbmprof::(anonymous namespace)::ForgottenCache"), 3 * 4096);

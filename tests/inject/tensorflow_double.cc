@@ -46,6 +46,7 @@ int double_allocate(const char* lie_name) {
   const auto block = [&](size_t number) { return segment + number * kMiB; };
   tsl::BFCAllocator allocator;
   if (lie == "silence") return made;
+  if (lie == "unknown first event") allocator.Report("MemoryReallocation", block(1), bytes - 1, bytes);
   for (size_t i = 0; i < 3; ++i) allocator.Report(kAlloc, block(i), bytes - 1, bytes);
   // Of the host's memory.
   static char host[16];

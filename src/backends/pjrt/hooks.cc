@@ -136,7 +136,7 @@ void WarnOnceOfForeign(const TrackedPlugin& tracked, const char* what) {
   if (!tracked.profiler.enabled() || said.exchange(true)) return;
   PrintMessage(
       "hbmprof: a PJRT ", what,
-      " was destroyed whose creation was not recorded, or that was destroyed twice; the call was passed on and is "
+      " was destroyed, but its creation was not recorded, or it was destroyed before. The call was passed on and is "
       "counted in foreign_frees (this message is printed once)");
 }
 
@@ -161,9 +161,9 @@ void ReportLeaks(TrackedPlugin& tracked, const Removed& removed) {
     count += row.count;
     bytes += row.count * row.bytes;
   }
-  std::string text = "hbmprof: a PJRT client was destroyed while " + std::to_string(count) +
+  std::string text = "hbmprof: a PJRT client was destroyed before " + std::to_string(count) +
                      " of its buffers and executables (" + std::to_string(bytes) +
-                     " B) were not; they stay in the profile as leaks:";
+                     " B); they stay in the profile as leaks:";
   for (size_t i = 0; i < std::min(rows.size(), kMaxRows); ++i) {
     const PjrtRecords::Leak& row = rows[i];
     text += "\nhbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +

@@ -60,7 +60,7 @@ std::string WhyUnsupported(const pjrt::Api* api) {
   }
   if (api->version.major == pjrt::kMajorVersion && api->version.minor >= pjrt::kLeastMinorVersion) return {};
   return "its PJRT API is version " + std::to_string(api->version.major) + "." + std::to_string(api->version.minor) +
-         ", and only 0.57 and later minor versions are known";
+         "; hbmprof supports 0.57 and later minor versions";
 }
 
 struct Wrapping {
