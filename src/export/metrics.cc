@@ -183,7 +183,8 @@ void AddTracker(const TrackerStats& tracker, bool tracking, Writer* writer) {
 std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::string>& tags, bool tracking) {
   Writer writer;
   AddSpaces(
-      snapshot, "hbmprof_device_memory_in_use_bytes", "gauge", "Recorded memory in use, idle memory of pools included.",
+      snapshot, "hbmprof_device_memory_in_use_bytes", "gauge",
+      "Recorded memory in use, including idle memory of pools.",
       [](const DeviceStats& stats) { return stats.bytes_in_use; }, &writer);
   AddSpaces(
       snapshot, "hbmprof_device_memory_peak_bytes", "gauge",

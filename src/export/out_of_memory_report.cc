@@ -137,26 +137,30 @@ OutOfMemoryVerdict JudgeIdlePools(const Shares& shares) {
   }
   return {OutOfMemoryCause::kIdlePool,
           "pools of this process hold " + Bytes(shares.idle()) +
-              " of idle memory, which would be enough. Release it before the call: " + calls + "."};
+              " of idle memory, which would be enough together with the free memory. Release it before the call: " +
+              calls + "."};
 }
 
-OutOfMemoryVerdict JudgeHolder(const Shares& shares) {
+// `is_short`: it is known that the device has less free memory than was requested.
+OutOfMemoryVerdict JudgeHolder(const Shares& shares, bool is_short) {
   const int64_t unaccounted = shares.unaccounted.value_or(0);
   const int64_t others = shares.others.value_or(0);
   if (others > shares.recorded && others >= unaccounted) {
     return {OutOfMemoryCause::kOtherProcesses, "other processes hold " + Bytes(others) +
                                                    " of the device and this process " + Bytes(shares.recorded) +
-                                                   ". Look for them with nvidia-smi."};
+                                                   ". nvidia-smi lists them."};
   }
   if (unaccounted > shares.recorded) {
-    const char* whose = shares.unaccounted_is_shared
-                            ? ": other processes, or calls of this process that are not recorded, hold them."
-                            : ": calls of this process that are not recorded hold them. `hbmprof run` records more.";
+    const char* whose =
+        shares.unaccounted_is_shared
+            ? ": they belong to other processes, or to calls of this process that are not recorded."
+            : ": they belong to calls of this process that are not recorded. `hbmprof run` records more.";
     return {OutOfMemoryCause::kUnaccounted, Bytes(unaccounted) + " in use are unaccounted" + whose};
   }
-  return {OutOfMemoryCause::kFull, "the device is full: the recorded buffers of this process hold " +
-                                       Bytes(shares.recorded) + " of " + Bytes(*shares.limit) +
-                                       ". The call stacks below say which."};
+  const std::string held = "the recorded buffers of this process hold " + Bytes(shares.recorded) + " of " +
+                           Bytes(*shares.limit) + ". The call stacks below show them.";
+  // If the size of the request or the free memory is not known, the device may have enough free memory.
+  return {OutOfMemoryCause::kFull, is_short ? "the device is full: " + held : held};
 }
 
 std::optional<int64_t> Before(const std::function<std::optional<int64_t>(uint64_t)>& bytes_before, uint64_t key) {
@@ -224,7 +228,7 @@ std::vector<std::string> FrameTexts(const Snapshot& snapshot, const std::vector<
         std::snprintf(address, sizeof(address), "%#" PRIx64, addresses[next++]);
         if (name.empty()) name = address;
       }
-      if (!text.empty() && text.size() + name.size() > kStackLineBytes) continue;
+      if (!text.empty() && text.size() + name.size() > kStackLineBytes) break;
       text.append(text.empty() ? "" : " < ").append(Printable(name.substr(0, kStackLineBytes)));
     }
     texts.push_back(text.empty() ? "(no call stack)" : std::move(text));
@@ -271,7 +275,7 @@ std::string ProcessesText(const std::vector<DeviceProcess>& processes,
     text.append("\n");
   }
   if (others.size() > kProcessesShown) {
-    text.append("  process    ... and of ").append(std::to_string(others.size() - kProcessesShown)).append(" more\n");
+    text.append("  process    ... and ").append(std::to_string(others.size() - kProcessesShown)).append(" more\n");
   }
   return text;
 }
@@ -298,7 +302,7 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
     if (*shares.free >= *failure.requested) return JudgeEnoughFree(failure, shares, *failure.requested);
     if (*shares.free + shares.idle() >= *failure.requested) return JudgeIdlePools(shares);
   }
-  return JudgeHolder(shares);
+  return JudgeHolder(shares, failure.requested && shares.free);
 }
 
 std::string OutOfMemorySummary(const OutOfMemory& failure) {
@@ -321,7 +325,7 @@ std::string OutOfMemorySummary(const OutOfMemory& failure) {
   if (shares.idle() > 0) text.append("; ").append(Bytes(shares.idle())).append(" idle in pools");
   if (shares.unaccounted.value_or(0) != 0) {
     text.append("; ").append(Bytes(*shares.unaccounted));
-    text.append(shares.unaccounted_is_shared ? " unaccounted, other processes included" : " unaccounted");
+    text.append(shares.unaccounted_is_shared ? " unaccounted, including other processes" : " unaccounted");
   }
   text.append("\n");
   if (shares.others) text.append("  others     ").append(Bytes(*shares.others)).append(" of other processes\n");

@@ -44,7 +44,9 @@ void Analysis::CountFailure(const RecordedEvent& event) {
   const uint64_t number = event.id / kMemorySpaceCount;
   if (next_sample_ == 0 || event.id % kMemorySpaceCount != static_cast<uint64_t>(MemorySpace::kDevice)) return;
   for (const DriverSample::Device& device : samples[next_sample_ - 1].devices) {
-    if (device.device == number && device.bytes_free.has_value() && event.bytes <= *device.bytes_free) {
+    // The size is 0 if it is not known.
+    const bool was_enough = event.bytes > 0 && device.bytes_free.has_value() && event.bytes <= *device.bytes_free;
+    if (device.device == number && was_enough) {
       ++fragmentation_[number].failed;
     }
   }

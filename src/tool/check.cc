@@ -161,7 +161,9 @@ class Examiner {
                       " were not recorded because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
         }
         if (value("truncated_stacks") != 0) {
-          Note(Cat(value("truncated_stacks"), " stacks were cut at the depth limit (HBMPROF_STACK_DEPTH)"));
+          Note(Cat(value("truncated_stacks"),
+                   " stacks lost their outermost frames: they are deeper than "
+                   "HBMPROF_STACK_DEPTH, or end at code without unwind information"));
         }
         if (value("replaced_records") != 0) {
           Note(Cat(value("replaced_records"), " buffers were freed by a call that was not recorded"));

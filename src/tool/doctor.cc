@@ -250,6 +250,23 @@ void FindLinkedPython(Program& program) {
   }
 }
 
+// Returns whether the function with these 16 bytes at its start begins with a frame record.
+bool KeepsFramePointer(std::string_view start) {
+#if defined(__aarch64__)
+  for (size_t i = 0; i < start.size(); i += sizeof(uint32_t)) {
+    uint32_t instruction;
+    std::memcpy(&instruction, start.data() + i, sizeof(instruction));
+    // stp x29, x30, [sp, #-n]! or stp x29, x30, [sp, #n]
+    if ((instruction & 0xff407fff) == 0xa9007bfd) return true;
+  }
+  return false;
+#else
+  // endbr64, if present; push %rbp; mov %rsp,%rbp
+  if (start.substr(0, 4) == std::string_view("\xf3\x0f\x1e\xfa", 4)) start.remove_prefix(4);
+  return start.substr(0, 4) == std::string_view("\x55\x48\x89\xe5", 4);
+#endif
+}
+
 void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std::string_view bytes, Program& program) {
   Elf_Data* data = elf_getdata(section, nullptr);
   if (data == nullptr || header.sh_entsize == 0) return;
@@ -262,11 +279,8 @@ void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std
     if (holder == nullptr || gelf_getshdr(holder, &code) == nullptr || symbol.st_value < code.sh_addr) continue;
     const uint64_t offset = symbol.st_value - code.sh_addr + code.sh_offset;
     if (offset > bytes.size() || bytes.size() - offset < 16) continue;
-    // endbr64; push %rbp; mov %rsp,%rbp
-    std::string_view start = bytes.substr(offset, 16);
-    if (start.substr(0, 4) == std::string_view("\xf3\x0f\x1e\xfa", 4)) start.remove_prefix(4);
     ++program.functions;
-    if (start.substr(0, 4) == std::string_view("\x55\x48\x89\xe5", 4)) ++program.frame_pointer_functions;
+    if (KeepsFramePointer(bytes.substr(offset, 16))) ++program.frame_pointer_functions;
   }
 }
 

@@ -50,8 +50,9 @@ std::string Seconds(int64_t nanos) {
 
 std::string MarkText(const Timeline::Mark& mark, bool exact) {
   if (mark.kind == Timeline::MarkKind::kProfile) return Cat("profile ", mark.name);
-  return Cat("out of memory: ", FormatValue(mark.bytes, "bytes", exact), mark.memory.empty() ? "" : " of ",
-             mark.memory);
+  // The size is 0 if it is not known.
+  const std::string size = mark.bytes == 0 ? "" : Cat(": ", FormatValue(mark.bytes, "bytes", exact));
+  return Cat("out of memory", size, mark.memory.empty() ? "" : " of ", mark.memory);
 }
 
 std::string Optional(std::optional<int64_t> value, bool exact) {

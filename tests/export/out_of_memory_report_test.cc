@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kGiB = int64_t{1} << 30;
@@ -95,7 +96,9 @@ const Case kCases[] = {
      },
      "3.00 GiB are free"},
     {"IdleSegments", OutOfMemoryCause::kIdlePool, [](OutOfMemory* f) { f->stats.bytes_reserved = kGiB; },
-     "hold 1.00 GiB of idle memory, which would be enough. Release it before the call: the pool's own function"},
+     "hold 1.00 GiB of idle memory, which would be enough together with the free memory. Release it before the call: "
+     "the "
+     "pool's own function"},
     {"IdleDriverPool", OutOfMemoryCause::kIdlePool, [](OutOfMemory* f) { f->stats.driver_cache_bytes = 5 * kGiB; },
      "Release it before the call: cudaMemPoolTrimTo (memory of graphs: cudaDeviceGraphMemTrim)."},
     {"IdleSegmentsAndDriverPool", OutOfMemoryCause::kIdlePool,
@@ -132,7 +135,7 @@ const Case kCases[] = {
      },
      "other processes, or calls"},
     {"UnknownDevice", OutOfMemoryCause::kUnknown, [](OutOfMemory* f) { f->stats = DeviceStats(); }, "does not report"},
-    {"UnknownRequest", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->requested.reset(); }, "full"},
+    {"UnknownRequest", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->requested.reset(); }, "30.00 GiB of 40.00 GiB"},
     {"LockedMemory", OutOfMemoryCause::kHostLimit,
      [](OutOfMemory* f) {
        f->space = MemorySpace::kPinnedHost;
@@ -168,11 +171,18 @@ TEST(OutOfMemorySummaryTest, ShowsRequestDeviceProcessAndOthers) {
   EXPECT_EQ(OutOfMemorySummary(failure),
             "hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 2.00 GiB failed (model=llama, phase=?[2Jdecode)\n"
             "  verdict    the device is full: the recorded buffers of this process hold 30.00 GiB of 40.00 GiB. The "
-            "call stacks below say which.\n"
+            "call stacks below show them.\n"
             "  device     40.00 GiB in all, 1.00 GiB free\n"
             "  recorded   30.00 GiB of this process, peak 31.00 GiB; 256.00 MiB idle in pools\n"
             "  others     9.00 GiB of other processes\n"
             "  before     3 failures since the last report\n");
+}
+
+TEST(OutOfMemorySummaryTest, DeviceIsCalledFullOnlyIfTheRequestIsKnownNotToFit) {
+  OutOfMemory failure = Failure();
+  EXPECT_THAT(JudgeOutOfMemory(failure).text, HasSubstr("full"));
+  failure.requested.reset();
+  EXPECT_THAT(JudgeOutOfMemory(failure).text, Not(HasSubstr("full")));
 }
 
 TEST(OutOfMemorySummaryTest, LeavesOutWhatIsNotKnown) {
@@ -295,7 +305,7 @@ TEST(OutOfMemoryKindsAndProcessesTest, IdsOfAnotherNameSpaceHaveNoNames) {
   for (int64_t pid = 1; pid <= 8; ++pid) snapshot.devices[0].processes.push_back({pid, pid * kMiB, false});
   const std::string text = OutOfMemoryKindsAndProcesses(snapshot, 0, [](int64_t) { return std::string("wrong"); });
   EXPECT_THAT(text, HasSubstr("  process    8.00 MiB of process 8\n"));
-  EXPECT_THAT(text, HasSubstr("  process    ... and of 3 more\n"));
+  EXPECT_THAT(text, HasSubstr("  process    ... and 3 more\n"));
 }
 
 }  // namespace

@@ -143,12 +143,12 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     Add({kStart + time, id, buffer.bytes, buffer.site, thread, RecordedKind::kMoveFrom, true});
     return Add({kStart + time, id, bytes, site, thread, RecordedKind::kMoveTo});
   }
-  // An allocation failed in the memory of the site. As in recordings of a program, the event has no site.
+  // An allocation of the site failed. `bytes` is 0 if the size is not known.
   MadeRecording& Failed(int64_t time, int64_t bytes, uint32_t site, uint16_t thread = 0) {
     const hbmprof::Snapshot::Sample& sample = tables_.sites[site];
     const uint64_t account =
         uint64_t{sample.device} * hbmprof::kMemorySpaceCount + static_cast<uint64_t>(hbmprof::SpaceOf(sample.kind));
-    return Add({kStart + time, account, bytes, hbmprof::internal::kNoRecordedSite, thread, RecordedKind::kFailed});
+    return Add({kStart + time, account, bytes, site, thread, RecordedKind::kFailed});
   }
   MadeRecording& SetTags(int64_t time, uint32_t tag_set, uint16_t thread = 0) {
     return Add({kStart + time, tag_set, 0, hbmprof::internal::kNoRecordedSite, thread, RecordedKind::kTags});

@@ -169,7 +169,8 @@ TEST(AdviseTest, FindsTheSitesThatPinHoles) {
     recording.Alloc(time, kBase + i * 4 * kMiB + 3 * kMiB, kMiB, index);
   }
   for (uint64_t i = 0; i < 16; ++i) recording.Free(5 * kSecond, kBase + i * 4 * kMiB);
-  recording.Failed(6 * kSecond, 8 * kMiB, batch).Mark(10 * kSecond, "end");
+  // The size of the second failed allocation is not known.
+  recording.Failed(6 * kSecond, 8 * kMiB, batch).Failed(7 * kSecond, 0, batch).Mark(10 * kSecond, "end");
   DriverSample sample;
   sample.devices.emplace_back();
   sample.devices[0].bytes_free = 48 * kMiB;

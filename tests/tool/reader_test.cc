@@ -146,7 +146,7 @@ TEST(Check, ExplainsEachProblem) {
         "it is incomplete: 2 allocations of 8.00 KiB were not recorded",
         "device GPU:0 (managed) states in_use=17, but the samples' inuse_space sum to 0", "1 samples have no stack",
         "in mapping 7, which does not exist", "drop_frames or keep_frames is not a regular expression",
-        "default_sample_type missing is not one of its sample types", "note: 1 stacks were cut at the depth limit",
+        "default_sample_type missing is not one of its sample types", "note: 1 stacks lost their outermost frames",
         "note: device GPU:0: +5 B are in use outside of tracked allocations"}) {
     EXPECT_THAT(result.out, HasSubstr(text));
   }
