@@ -12,6 +12,7 @@
 #include <new>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "hbmprof/profiler.h"
 #include "src/api/default_profiler.h"
@@ -56,7 +57,7 @@ absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
     const absl::Status status = use(name, must_be_new);
     if (!must_be_new || !absl::IsAlreadyExists(status)) return status;
   }
-  return absl::AlreadyExistsError(absl::StrCat(kMostNames, " files with names for ", path, " exist already"));
+  return absl::AlreadyExistsError(absl::StrCat(kMostNames, " files with names for ", std::string(path), " exist already"));
 }
 
 // Returns the profiler of the injected library that Profiler::Default() has joined; null if it has joined none.
