@@ -32,7 +32,7 @@ void Launch(cudaGraph_t graph) {
 }
 
 // The driver's own function, past whatever was preloaded: libc's dlsym, found in libc.
-void BehindEverybodysBack() {
+void AllocateUnrecorded() {
   using Dlsym = void*(void*, const char*);
   auto* real = reinterpret_cast<Dlsym*>(dlsym(dlopen("libc.so.6", RTLD_LAZY), "dlsym"));
   auto* allocate =
@@ -114,7 +114,7 @@ extern "C" [[gnu::noinline]] void user_allocates(const std::string& mode, Alloca
     CHECK(cudaMalloc(&ptr, bytes));
   } else if (mode == "behind_our_back") {
     CHECK(cudaMalloc(&ptr, bytes));
-    BehindEverybodysBack();
+    AllocateUnrecorded();
   } else {
     NotHere("no such mode");
   }
