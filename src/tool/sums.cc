@@ -14,7 +14,8 @@
 namespace hbmprof::tool {
 namespace {
 
-// Maps each frame of a location to a node, which rows have in common, and to its position in the source.
+// Maps each frame of a location to a node and to its position in the source. Rows with different labels can have the
+// same node.
 class Frames {
  public:
   Frames(const ProfileSet& profiles, Grouping::Frames how) : profiles_(profiles), how_(how) {
