@@ -69,7 +69,7 @@ std::unique_ptr<hbmprof::SimulatedDevice> NewDevice(const char* name) {
   }
 }
 
-// The thread ends at its own cancellation point.
+// Fails in a thread with a pending cancellation. The thread must not end before its own cancellation point.
 void FailInCancelledThread(hbmprof::DeviceAllocator& allocator) {
   bool has_failed = false;
   const std::function<void()> fail = [&] {

@@ -1,6 +1,6 @@
 // usage: PROGRAM LIBRARY LIE [twice]
-// Allocates through a double of a framework's library (double.h), which lies as LIE says. With "twice", loads the
-// library two times, the second time at another address.
+// Allocates through a double of a framework's library (double.h), which makes the wrong report that LIE names. With
+// "twice", loads the library two times, the second time at another address.
 #include <dlfcn.h>
 #include <sys/mman.h>
 

@@ -26,7 +26,7 @@ using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 #endif
 
 std::atomic<bool> malloc_hangs{false};
-thread_local bool malloc_hangs_here = false;  // in this thread: as if a signal handler had interrupted malloc
+thread_local bool malloc_hangs_here = false;  // in this thread, as after a signal handler has interrupted malloc
 
 // As if another thread held malloc's lock for ever.
 extern "C" void* __libc_malloc(size_t bytes);  // NOLINT: glibc's name
@@ -50,7 +50,7 @@ void Require(bool holds, const char* what) {
   hbmprof_record_alloc(hbmprof_handle(1, ++next), bytes, 0);
   asm volatile("" ::: "memory");
 }
-// Makes the profiler, and records no memory.
+// Creates the profiler, but records no memory.
 void HoldNothing() { hbmprof_set_enabled(1); }
 #else
 [[gnu::noinline]] void HoldMemory(size_t bytes) {
@@ -115,8 +115,8 @@ void TerminatedWorker() {
   REQUIRE(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
-// A child whose own handler interrupts malloc and calls _exit, as a worker of PyTorch's DataLoader. With `holds`, the
-// child has memory of its own.
+// Forks a child whose own signal handler interrupts malloc and calls _exit, as a worker of PyTorch's DataLoader does.
+// If `holds` is true, the child has memory of its own.
 void OwnHandlerInWorker(bool holds) {
   const pid_t child = fork();
   if (child == 0) {

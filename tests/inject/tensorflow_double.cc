@@ -47,7 +47,7 @@ int double_allocate(const char* lie_name) {
   tsl::BFCAllocator allocator;
   if (lie == "silence") return made;
   for (size_t i = 0; i < 3; ++i) allocator.Report(kAlloc, block(i), bytes - 1, bytes);
-  // Of the host's memory.
+  // Blocks in host memory.
   static char host[16];
   const auto on_host = reinterpret_cast<CUdeviceptr>(host);
   allocator.Report(kAlloc, on_host, 15, 16);

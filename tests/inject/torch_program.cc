@@ -60,7 +60,7 @@ class Torch final : public Pool {
   void* Allocate(size_t bytes) const override { return alloc_(allocator_, bytes); }
   void Free(void* block) const override { free_(allocator_, block); }
   void EmptyCache() const { empty_(allocator_, 0, 0); }
-  // PyTorch may allocate this part of the memory of device 0.
+  // Limits PyTorch's allocator to this part of the memory of device 0.
   void SetLimit(double fraction) const {
     REQUIRE(limit_ != nullptr);
     limit_(allocator_, fraction, 0);

@@ -143,7 +143,8 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     Add({kStart + time, id, buffer.bytes, buffer.site, thread, RecordedKind::kMoveFrom, true});
     return Add({kStart + time, id, bytes, site, thread, RecordedKind::kMoveTo});
   }
-  // An allocation failed in the memory of the site. As in recordings of a program, the event has no site.
+  // Adds an allocation that failed in the memory of the site. The event itself has no site, as if the site were not
+  // known.
   MadeRecording& Failed(int64_t time, int64_t bytes, uint32_t site, uint16_t thread = 0) {
     const hbmprof::Snapshot::Sample& sample = tables_.sites[site];
     const uint64_t account =

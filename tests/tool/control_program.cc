@@ -5,8 +5,8 @@
 //   control_program slowest THREADS  the same, and prints the longest time of one allocation and its free, of those
 //                                  during which the thread kept its core
 //   control_program fork           the same without threads, and a forked child that outlives it by two seconds
-//   control_program full           the same without threads, but before "ready" opens files until its limit of 100;
-//                                  prints the processor time in milliseconds since then with "done"
+//   control_program full           the same without threads, but before "ready" opens files up to a limit of 100;
+//                                  before "done" prints the processor time since then in milliseconds
 //   control_program close          the same without threads, but before "ready" closes all its descriptors from 3 on
 //                                  and opens 400 pipes
 #include <fcntl.h>

@@ -416,7 +416,7 @@ TEST_F(ServeTest, DoesNotWaitForAProcessThatAnswersSlowly) {
   EXPECT_LT(SecondsSince(start), 10) << "the whole answer takes 30 s";
 }
 
-// Sends a request and takes nothing of the answer, which is larger than the buffers of the system.
+// Sends a request and reads nothing of the answer, which is larger than the buffers of the system.
 int RequestAndTakeNothing(int port, const std::string& path) {
   const int fd = ConnectTo(port);
   const std::string request = "GET " + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";

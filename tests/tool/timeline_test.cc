@@ -313,7 +313,7 @@ TEST(Perfetto, TagsAreNestedSlicesAndAFailedAllocationHasItsBytes) {
 
 // --- The report ---
 
-// What the page of the report shows of the first memory.
+// The data that the page of the report shows for the first memory.
 struct ReportPage {
   explicit ReportPage(const std::string& recording) {
     const std::string path = recording + ".html";
