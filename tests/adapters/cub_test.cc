@@ -39,7 +39,7 @@ class CubTest : public testing::Test {
     cudaSetDevice(0);  // after a failure, CUB leaves another device current
   }
 
-  // The sums of the profiler are the counters of CUB and of the device, for each device.
+  // Expects that the sums of the profiler equal the counters of CUB and of the device, for each device.
   void ExpectExact(TrackingCachingAllocator& allocator, int device) {
     const std::string name = "GPU:" + std::to_string(device);
     const auto counters = allocator.cached_bytes[device];
