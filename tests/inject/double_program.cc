@@ -25,7 +25,7 @@ bool Allocate(const char* path, const char* lie, bool closes) {
   Dl_info info = {};
   dladdr(reinterpret_cast<void*>(reports), &info);
   dlclose(library);
-  // Where it was, nothing can be loaded any more.
+  // From now on, no library can be loaded at the old address.
   mmap(info.dli_fbase, 1 << 16, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   return made == got;
 }
