@@ -1,4 +1,4 @@
-// A program that can be asked for profiles while it runs.
+// A program with a control channel, which gives profiles while it runs.
 //
 //   control_program hold THREADS   holds 3,000,000 bytes on "sim:0" by LoadWeights, while THREADS threads allocate and
 //                                  free 4,096 bytes each; prints "ready", and ends at the end of standard input

@@ -1,4 +1,4 @@
-// `hbmprof serve`: what a scraper, a browser and an attacker get.
+// `hbmprof serve`: the answers to a scraper, a browser and an attacker.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -330,7 +330,7 @@ TEST_F(ServeTest, IdleConnectionsDoNotStopIt) {
 
 // --- Limits ---
 
-// A process that answers what the test says: a body, or "ok BYTES\n" and what follows.
+// A process whose answers a test chooses: a body, or "ok BYTES\n" and any bytes after it.
 class FakeProcess {
  public:
   // With `is_slow`, the answer to "metrics" is sent in 30 seconds, byte by byte.
