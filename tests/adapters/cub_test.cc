@@ -71,7 +71,7 @@ TEST_F(CubTest, StackBeginsAtTheCaller) {
 }
 
 TEST_F(CubTest, RandomOperationsAreExact) {
-  // A small cache, so that memory often goes back to CUDA.
+  // The cache is small, so memory is often returned to CUDA.
   TrackingCachingAllocator allocator(profiler_, 2, 6, 14, 256 << 10);
   const auto live = OperateAtRandom(
       [&](size_t bytes) {

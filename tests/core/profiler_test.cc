@@ -397,7 +397,7 @@ TEST(ProfilerLimits, SiteBeyondTheLimitIsDropped) {
   Profiler profiler(options);
   const auto alloc = [&](uint64_t i, size_t bytes) { return profiler.RecordAlloc(At(i), bytes); };
   const auto alloc_here = [&](uint64_t i, size_t bytes) {
-    bool recorded = alloc(i, bytes);  // one call site: only the size tells its sites apart
+    bool recorded = alloc(i, bytes);  // one call site: its sites differ only in the size
     return recorded;
   };
   std::vector<bool> recorded;

@@ -197,7 +197,7 @@ CUresult AllocateFromPool(const char* name, CUdeviceptr* ptr, size_t bytes, Hand
   return kSuccess;
 }
 
-// FAKE_CUDA_POOL_KEEPS=1: a pool keeps what is freed, as with a release threshold.
+// FAKE_CUDA_POOL_KEEPS=1: a pool keeps freed memory, as with a release threshold.
 bool PoolsKeep() {
   static const bool keep = getenv("FAKE_CUDA_POOL_KEEPS") != nullptr;
   return keep;
