@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The same pairs of malloc and free, each with its full stack, under hbmprof and other exact trackers, in one table.
+# Measures the same pairs of malloc and free, each with its full stack, under hbmprof and under other exact trackers.
+# Prints one table.
 #
 # usage: benchmarks/peers.sh [BUILD]      BUILD: a build folder (default build/release)
 # environment: STACKS=256 LIVE=10000 SECONDS_EACH=0.5 ROUNDS=5

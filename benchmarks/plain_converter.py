@@ -3,8 +3,8 @@
 
 usage: plain_converter.py EVENTS FILE.pickle
 
-The events are made here, so nothing is read: half are allocations, each followed by its free. Prints the processor time
-and the largest resident memory.
+Makes the events itself and reads no file: half of them are allocations, each followed by its free. Prints the processor
+time and the largest resident memory.
 """
 import pickle
 import resource

@@ -1,10 +1,11 @@
 // What does recording cost? Compares one allocation and one free with a full stack with the same work untracked, in one
 // run.
 //
-//   CASE/{untracked,off,tracked,recorded}   each iteration descends a call chain (call_chain.h), frees a random buffer
-//   of a live
-//                                  set and allocates it again. Counter `frames`: mean depth of the recorded stacks.
-//                                  `*_block`: the buffers are blocks of a pool with one segment; `*_64segments`: 64.
+//   CASE/{untracked,off,tracked,recorded}
+//                                  each iteration descends a call chain (call_chain.h), frees a random buffer of a live
+//                                  set and allocates it again. `recorded`: also writes the events to the ring of a
+//                                  flight recorder. Counter `frames`: mean depth of the recorded stacks. `*_block`: the
+//                                  buffers are blocks of a pool with one segment; `*_64segments`: with 64 segments.
 //   TagScope                       the construction and the destruction of one ScopedTag.
 //   Memory/1M_live                 counters: resident bytes per live record with 1M records, and the bytes that remain
 //                                  when 10k records are left.

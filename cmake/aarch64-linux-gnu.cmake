@@ -1,5 +1,5 @@
-# Toolchain file: builds for aarch64 on another Debian system, with the cross compiler of its packages. HBMPROF_SYSROOT is
-# the folder of an aarch64 system with the libraries to link (scripts/arm64.sh makes one).
+# Toolchain file: builds for aarch64 on a Debian system with another processor, with Debian's cross compiler.
+# HBMPROF_SYSROOT is the root folder of an aarch64 system with the libraries to link (scripts/arm64.sh makes one).
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
@@ -23,7 +23,7 @@ set(ENV{PKG_CONFIG_DIR} "")
 set(ENV{PKG_CONFIG_LIBDIR} ${_root}/usr/lib/aarch64-linux-gnu/pkgconfig:${_root}/usr/share/pkgconfig)
 set(ENV{PKG_CONFIG_SYSROOT_DIR} ${_root})
 
-# Programs that the build makes and runs. `max` has pointer authentication.
+# qemu runs the programs that the build makes and runs. Its processor `max` has pointer authentication.
 find_program(HBMPROF_QEMU NAMES qemu-aarch64-static qemu-aarch64 NO_CMAKE_FIND_ROOT_PATH)
 if(HBMPROF_QEMU)
   set(CMAKE_CROSSCOMPILING_EMULATOR ${HBMPROF_QEMU};-L;${_root};-cpu;max)

@@ -1,5 +1,5 @@
-# How every target of this project is compiled: standard, warnings, visibility, sanitizers. Nothing here reaches a
-# consumer.
+# Compiler options of every target of this project: standard, warnings, visibility, sanitizers. Programs that link the
+# library do not get them.
 
 set(HBMPROF_SANITIZER "" CACHE STRING "Sanitizers for every target: empty, address+undefined or thread")
 set_property(CACHE HBMPROF_SANITIZER PROPERTY STRINGS "" "address+undefined" "thread")
@@ -21,7 +21,7 @@ target_compile_options(hbmprof_build_flags INTERFACE
   -Wall -Wextra
   # Only this project's own builds stop at a warning: a user's compiler may be newer than its warnings.
   $<$<BOOL:${PROJECT_IS_TOP_LEVEL}>:-Werror>
-  # Lock annotations are checked wherever the compiler can.
+  # Clang checks lock annotations; g++ cannot.
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>
   # Designated initializers omit members with default values.
   -Wno-missing-field-initializers)

@@ -3,14 +3,14 @@
 #
 # It contains static copies of all libraries that it uses except the C library, and does not export them. So they cannot
 # conflict with the program's, and the library loads where the distribution's packages are not installed. On x86-64 and
-# aarch64 it loads with old C libraries (old_glibc.cc). If a static library is missing, a message says so, and the shared one is
-# linked.
+# aarch64 it loads with old C libraries (old_glibc.cc). If a static library is missing, a message says so, and the shared
+# one is linked.
 function(hbmprof_injected_library name map)
   add_library(${name} MODULE ${ARGN})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${name} PRIVATE hbmprof_build_flags)
-  # -Bsymbolic: a function of the same name elsewhere in the program does not take the place of its own. now: binding at
-  # the first call would take up to 4 KiB of the caller's stack.
+  # -Bsymbolic: the library's calls reach its own functions, even if the program has functions of the same names. now:
+  # binding at the first call would take up to 4 KiB of the caller's stack.
   target_link_options(${name} PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic LINKER:-z,nodelete LINKER:-z,now)
   set_target_properties(${name} PROPERTIES LINK_DEPENDS "${map};$<TARGET_FILE:hbmprof>")
   if(HBMPROF_SANITIZER)
@@ -53,7 +53,8 @@ function(hbmprof_injected_library name map)
   hbmprof_link_old_glibc(${name})
 endfunction()
 
-# hbmprof_link_old_glibc(TARGET): the program or shared library runs with glibc 2.17 and later. Only on x86-64 and aarch64.
+# hbmprof_link_old_glibc(TARGET): makes the program or shared library run with glibc 2.17 and later. Has an effect only
+# on x86-64 and aarch64.
 function(hbmprof_link_old_glibc name)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64|aarch64|arm64)$")
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/base/old_glibc.cc)
@@ -62,7 +63,7 @@ function(hbmprof_link_old_glibc name)
     target_compile_options(${name} PRIVATE -ffunction-sections -fdata-sections)
     target_link_options(${name} PRIVATE LINKER:--gc-sections)
     # Unused functions are left out. Otherwise unused functions of the archives determine which C library is needed.
-    # Before glibc 2.34, libdl and libpthread have functions that are in libc.so.6 since then.
+    # Some functions are in libc.so.6 since glibc 2.34. Earlier versions have them in libdl and libpthread.
     target_link_options(${name} PRIVATE LINKER:--push-state,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
       LINKER:--pop-state)
   endif()

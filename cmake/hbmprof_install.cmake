@@ -23,7 +23,7 @@ if(TARGET hbmprof_cuda)
   install(FILES include/hbmprof/cuda.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hbmprof)
 endif()
 
-# Loaded by its path, so no part of the package.
+# Programs load this library by its path, so it is no part of the CMake package.
 install(TARGETS hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
 # hbmprof::hbmprof is one of the two libraries.
@@ -39,7 +39,7 @@ install(FILES ${PROJECT_BINARY_DIR}/hbmprofConfig.cmake ${PROJECT_BINARY_DIR}/hb
   cmake/hbmprof_find_library.cmake
   DESTINATION ${_package_dir})
 
-# pkg-config. Abseil names its packages after its targets. Prefix and folders may be moved together.
+# The files of pkg-config. Abseil's packages have the names of its targets. The installed folders may be moved together.
 get_target_property(_needed hbmprof LINK_LIBRARIES)
 list(FILTER _needed INCLUDE REGEX "^absl::")
 list(REMOVE_DUPLICATES _needed)

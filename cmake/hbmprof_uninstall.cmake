@@ -1,6 +1,6 @@
 # cmake -DMANIFEST=install_manifest.txt -P hbmprof_uninstall.cmake: removes the files that the last `cmake --install` of
-# that build folder wrote, and the folders hbmprof and hbmprof/adapters that are empty then. DESTDIR is obeyed as by the
-# installation.
+# that build folder wrote, and then the folders hbmprof and hbmprof/adapters if they are empty. DESTDIR has the same
+# effect as for the installation.
 if(NOT EXISTS ${MANIFEST})
   message(FATAL_ERROR "hbmprof: nothing to uninstall: there is no ${MANIFEST}; `cmake --install` writes it")
 endif()

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds for aarch64 with a cross compiler, and runs tests under qemu. For Debian 12 on x86-64; takes about 30 minutes.
+# Builds for aarch64 with a cross compiler, and runs tests under qemu. For Debian 12 on x86-64. Takes about 30 minutes.
 #
-# usage: scripts/arm64.sh [TARGET...]     test programs to build and run; by default those in the list below
+# usage: scripts/arm64.sh [TARGET...]     test programs to build and run; default: those in the lists below
 #
-# The libraries to link come from Debian's packages for arm64. They are unpacked into build/arm64-sysroot, so the system
-# itself gets no foreign packages. Programs that tests start are run by qemu, too: the kernel must have binfmt_misc in
-# user namespaces (Linux 6.7). Otherwise the tests that start programs are left out.
+# The libraries to link come from Debian's packages for arm64. They are unpacked into build/arm64-sysroot, so no foreign
+# packages are installed on this system. qemu also runs the programs that tests start. For this, the kernel must have
+# binfmt_misc in user namespaces (Linux 6.7). Without it, the test programs that start programs are left out.
 #
-# qemu 7.2 does not show everything. These tests are left out, each for the reason beside it.
+# qemu 7.2 differs from a real system. Therefore the tests in `left_out` do not run; each line has the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
@@ -23,15 +23,15 @@ left_out=(
   UnloadingTest.UnidentifiedLibraryInForkedChildHasItsOwnFrames      # the same
   UnloadingTest.LibraryWithoutBuildIdInForkedChildHasItsOwnFrames    # the same
   ModulesTest.KeepUnloadedLibraryUntilItsAddressIsReused             # the same
-  ModulesTest.ContainVdso               # it has no vDSO
-  ModulesTest.AreTheSameInForkedChild   # it shows other paths in /proc/self/maps than the dynamic linker has
-  InjectTest.CrashIsUnchanged                    # it prints a message of its own
+  ModulesTest.ContainVdso               # qemu has no vDSO
+  ModulesTest.AreTheSameInForkedChild   # in qemu, the paths in /proc/self/maps differ from those of the dynamic linker
+  InjectTest.CrashIsUnchanged                    # qemu adds a message at a crash
   InjectTest.ProgramWithoutCudaWritesNoProfile   # runs a program of this system
-  InjectTest.CallsReachDriverOnceWithoutHostMemory  # starts more than thousand programs
-  '*/CarriesTest.*/abseil_*_alone'               # abseil names other functions, without hbmprof too
+  InjectTest.CallsReachDriverOnceWithoutHostMemory  # starts more than a thousand programs
+  '*/CarriesTest.*/abseil_*_alone'               # abseil finds other function names, also without hbmprof
   '*/EveryEnd.*/*exec*'                          # replaces the process by a program of this system
   PjrtPlugin.ReplacesARealPlugin                 # the plugin of PyPI is for this system
-  PathCacheTest.ThreadExitUnmapsItsPages  # it counts its own memory in /proc/self/statm
+  PathCacheTest.ThreadExitUnmapsItsPages  # qemu's own memory is included in /proc/self/statm
 )
 
 sysroot=$PWD/build/arm64-sysroot
@@ -76,7 +76,7 @@ run_tests() {
   return $failed
 }
 
-# in_namespace COMMAND...: runs it in a user namespace where the kernel starts aarch64 programs with qemu.
+# in_namespace COMMAND...: runs COMMAND in a user namespace where the kernel starts aarch64 programs with qemu.
 in_namespace() {
   QEMU_LD_PREFIX=$sysroot QEMU_CPU=max unshare --user --map-root-user --mount bash -c '
     set -euo pipefail

@@ -29,7 +29,7 @@ class TableError(Exception):
 
 
 def read_table(text, heading):
-  """The rows (lists of cells) of the Markdown table whose first column is called `heading`."""
+  """Returns the rows (lists of cells) of the Markdown table whose first column is called `heading`."""
   rows = []
   inside = False
   for line in text.splitlines():
@@ -46,12 +46,12 @@ def read_table(text, heading):
 
 
 def names(cell):
-  """The `quoted` names in a cell."""
+  """Returns the `quoted` names in a cell."""
   return re.findall(r"`([^`]+)`", cell)
 
 
 def read_rules(readme):
-  """({module: modules it may include}, [(patterns, modules that may include them)])."""
+  """Returns ({module: modules that it may include}, [(patterns, modules that may include them)])."""
   with open(readme, encoding="utf-8") as file:
     text = file.read()
   modules = {}
@@ -76,7 +76,7 @@ def read_rules(readme):
 
 
 def module_of(path, modules):
-  """The most specific module that holds `path`, or None."""
+  """Returns the most specific module that contains `path`, or None."""
   while path:
     if path in modules:
       return path
@@ -85,7 +85,7 @@ def module_of(path, modules):
 
 
 def resolve(root, includer, spelled):
-  """The project file that `spelled` refers to, relative to `root`, or None if it is not a file of the project."""
+  """Returns the path, relative to `root`, of the file to which `spelled` refers; None if it is not in the project."""
   for base in (os.path.dirname(includer), "", "include", "src"):
     candidate = os.path.normpath(os.path.join(base, spelled))
     if not candidate.startswith("..") and os.path.isfile(os.path.join(root, candidate)):
@@ -97,7 +97,7 @@ def resolve(root, includer, spelled):
 
 
 def blank_comments(text, strings_too):
-  """`text` without comments (and strings), line numbers kept."""
+  """Returns `text` without comments (and strings). Line numbers do not change."""
   def blank(match):
     token = match.group(0)
     if not token.startswith("/") and not strings_too:

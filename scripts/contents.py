@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the packages of scripts/package.sh contain besides hbmprof: libraries of this Debian system, linked statically.
+"""Lists the libraries of this Debian system that the packages of scripts/package.sh contain, linked statically.
 
 usage: contents.py notices FILE...   prints the licences of these libraries, and the files
        contents.py sbom VERSION      prints the list of them as CycloneDX JSON; VERSION is hbmprof's
@@ -11,12 +11,12 @@ import pathlib
 import subprocess
 import sys
 
-# Debian's packages, by the package that has the static library or the headers.
+# The Debian packages that have the static libraries or the headers.
 PACKAGES = [
     "libabsl-dev", "libdeflate-dev", "libelf-dev", "libdw-dev", "libiberty-dev", "zlib1g-dev", "libbz2-dev", "liblzma-dev",
     "libprotobuf-dev", "libre2-dev", "libcli11-dev", "nlohmann-json3-dev", "libprotozero-dev", "libstdc++-12-dev", "libgcc-12-dev",
     "libc6-dev"]
-# Contained as a source file, of this version of Debian's source package.
+# This library is contained as a source file, from Debian's source package (source package, binary package).
 HTTPLIB = ("cpp-httplib", "libcpp-httplib-dev")
 
 

@@ -4,13 +4,14 @@
 usage: scripts/framework_libraries.py PACKAGE FOLDER RELEASE[+headers]...
 
 PACKAGE torch: writes libc10.so, libc10_cuda.so and _memory_viz.py to FOLDER/RELEASE, and with +headers the headers of
-these libraries to FOLDER/RELEASE/include. PACKAGE tensorflow-cpu: writes libtensorflow_framework.so.2. Does not read
-again what is there. "newest" is the newest release that pip finds. The wheels have 200 to 900 MB; only the parts with
-these files are read, by HTTP range requests: 4 MB for torch, 15 to 20 MB for tensorflow-cpu. pip finds the wheels, so
-its configuration says where from. Exits 1 if a release could not be read; the last line says why.
+these libraries to FOLDER/RELEASE/include. PACKAGE tensorflow-cpu: writes libtensorflow_framework.so.2 to
+FOLDER/RELEASE. Does not read files again that exist. "newest" is the newest release that pip finds. The wheels have 200
+to 900 MB; only the parts with these files are read, by HTTP range requests: 4 MB for torch, 15 to 20 MB for
+tensorflow-cpu. pip finds the wheels, so its configuration selects the package index. Exits 1 if a release could not be
+read, and prints the reason.
 
-PyTorch's libraries look for a CUDA runtime in FOLDER/../nvidia (their RPATH) before LD_LIBRARY_PATH: there must be none
-if a double of the runtime is to be used.
+PyTorch's libraries search for a CUDA runtime in FOLDER/../nvidia (their RPATH) before LD_LIBRARY_PATH. So that tests
+can use their substitute for the runtime, there must be none in that folder.
 """
 import io
 import json
@@ -99,7 +100,7 @@ def headers_of(wheel):
 
 
 def write(folder, files):
-    """Writes the files to `folder`, all or none."""
+    """Writes all files to `folder`; if one fails, none."""
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     for path, contents in files:
@@ -109,7 +110,7 @@ def write(folder, files):
 
 
 def read_release(package, folder, with_headers):
-    """Writes what is missing of the release to `folder`."""
+    """Writes the missing files of the release to `folder`."""
     include = folder / "include"
     is_complete = all((folder / pathlib.Path(file).name).exists() for file in FILES[package])
     if is_complete and (include.exists() or not with_headers):

@@ -2,13 +2,13 @@
 # Runs the tests that need a GPU, on a machine that has only a GPU: no checkout, no network, no packages.
 #
 # usage: scripts/gpu_test.sh pack [--libraries] [BUILD_DIR]
-#            On the machine that built: gathers the tests, this script and the libraries that they need in BUILD_DIR/gpu.
-#            With --libraries cuBLAS and NCCL too, which are large; without, the other machine's own are used, from its
-#            toolkit or its Python packages.
+#            On the machine of the build: copies the tests, this script and the libraries that they need to
+#            BUILD_DIR/gpu. With --libraries also cuBLAS and NCCL, which are large. Without it, the tests use those of
+#            the other machine, from its toolkit or its Python packages.
 #        .../gpu/gpu_test.sh
-#            On the machine with the GPU, from that folder: runs them.
+#            On the machine with the GPU, from that folder: runs the tests.
 #        scripts/gpu_test.sh [BUILD_DIR]
-#            The same for BUILD_DIR/gpu of this checkout.
+#            Runs the tests in BUILD_DIR/gpu of this checkout.
 #
 # BUILD_DIR is build/release if it is not given. Exits with 1 if a test failed; tests that cannot run skip and say why.
 set -euo pipefail
@@ -33,7 +33,7 @@ pack() {
   rm -rf "$packed"
   mkdir -p "$packed/lib"
   cp "${programs[@]}" "$build/src/inject/libhbmprof_cuda.so" "$build/src/tool/hbmprof" "$packed"
-  # The C and C++ libraries are the other machine's own, and so is CUDA.
+  # The C and C++ libraries and CUDA of the other machine are used.
   for file in "$packed"/*; do
     [[ -f $file ]] || continue
     ldd "$file" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $3 }'
@@ -55,7 +55,7 @@ run() {
   else
     echo "gpu_test: nvidia-smi is not found; without a GPU every test is skipped and prints the reason" >&2
   fi
-  # Python's packages of NVIDIA's libraries lie in folders of their own.
+  # Python's packages of NVIDIA's libraries have their own folders.
   local before=${LD_LIBRARY_PATH:-} wheels failed=0
   wheels=$(python3 -c 'import glob, sys
 print(":".join(f for p in sys.path for f in glob.glob(p + "/nvidia/*/lib")))' 2>/dev/null || true)
@@ -72,10 +72,10 @@ print(float(jnp.dot(jnp.ones((512, 512)), jnp.ones((512, 512))).sum()))' || fail
 }
 
 # python_program MODULE LIBRARIES PROGRAM: runs PROGRAM under `hbmprof run` if Python has the module, and shows its memory.
-# Fails if no stack goes through one of the libraries.
+# Fails if no stack contains one of the libraries.
 python_program() {
   local module=$1 libraries=$2 program=$3 folder profile
-  # Not with the packed libraries.
+  # Python runs without the packed libraries.
   local -a python=(env LD_LIBRARY_PATH="$before" python3)
   if ! "${python[@]}" -c "import $module" 2>/dev/null; then
     echo "gpu_test: Python has no $module: skipped"

@@ -3,7 +3,8 @@
 #   hbmprof-VERSION-linux-x86_64.tar.gz            the command, the libraries and the headers; unpack it anywhere
 #   hbmprof-VERSION-py3-none-manylinux_2_17_x86_64.whl   the same for pip, with the Python package
 #   hbmprof_VERSION_amd64.deb                      for Debian 11 and later and Ubuntu 20.04 and later
-# and SHA256SUMS. Equal sources and equal Debian packages give equal bytes. On Debian 12 it installs what it needs (with root or sudo).
+# and SHA256SUMS. Equal sources and equal Debian packages give equal bytes. On Debian 12 it installs the packages that it
+# needs (with root or sudo).
 set -euo pipefail
 umask 022
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

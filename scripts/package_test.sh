@@ -3,14 +3,14 @@
 #
 # usage: scripts/package_test.sh [SUITE...]     Debian's suites; default: bullseye bookworm trixie (11, 12, 13)
 #
-# For each suite, it installs a minimal system in build/package/roots/SUITE with debootstrap, once. It makes a copy of
-# this folder for each package and runs these steps in the copy, with chroot:
+# For each suite, installs a minimal system in build/package/roots/SUITE with debootstrap, once. Makes a copy of this
+# folder for each package and runs these steps in the copy, with chroot:
 #   wheel  pip installs it; `hbmprof run -- python3 examples/serve.py` on the tests' substitute of the driver; the profile
 #          is compared with the bytes that the program holds; top, diff, leaks, report, symbolize, check, doctor; the Python
 #          package; the pytest plugin; pip uninstalls it
 #   deb    dpkg installs and removes it
 #   tar    is unpacked in two folders and used from both
-# It prints a table and exits with 1 if anything failed. It needs root, debootstrap and the network.
+# Prints a table and exits with 1 if a step failed. Needs root, debootstrap and the network.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh

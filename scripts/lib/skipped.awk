@@ -1,4 +1,4 @@
-# Says which tests ctest skipped and why, one line a reason.
+# Prints which tests ctest skipped and why, one line for each reason.
 # usage: awk -f skipped.awk CTEST_OUTPUT Testing/Temporary/LastTest.log
 # A GoogleTest program gives the reason below "FILE:LINE: Skipped"; of any other test it is the last line of output.
 

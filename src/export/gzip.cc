@@ -18,7 +18,7 @@ absl::StatusOr<std::string> Gzip(std::string_view bytes) {
   const std::unique_ptr<libdeflate_compressor, decltype(&libdeflate_free_compressor)> compressor(
       libdeflate_alloc_compressor(kLevel), &libdeflate_free_compressor);
   const size_t bound = compressor == nullptr ? 0 : libdeflate_gzip_compress_bound(compressor.get(), bytes.size());
-  // Not a string of that length, because its initialization would write all of it.
+  // A std::string of that length is not used, because its initialization would write all of it.
   const std::unique_ptr<char[]> compressed(compressor == nullptr ? nullptr : new (std::nothrow) char[bound]);
   if (compressed == nullptr) {
     return absl::ResourceExhaustedError("cannot compress the profile: the host has no memory");

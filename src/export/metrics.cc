@@ -75,7 +75,7 @@ bool IsUsed(const DeviceStats& stats) {
   return stats.num_allocs != 0 || stats.bytes_in_use != 0 || stats.bytes_limit.has_value();
 }
 
-// Adds a metric with a sample for each memory space in use of each device.
+// Adds a metric with a sample for each memory space that was used or whose limit is known.
 void AddSpaces(const Snapshot& snapshot, std::string_view name, std::string_view type, std::string_view help,
                const std::function<int64_t(const DeviceStats&)>& value, Writer* writer) {
   writer->Begin(name, type, help);
@@ -89,8 +89,8 @@ void AddSpaces(const Snapshot& snapshot, std::string_view name, std::string_view
   }
 }
 
-// Adds a metric with a sample for each device of which the value is known. `has_scope`: the samples have the label
-// `scope`, which says whose memory the driver's value counts.
+// Adds a metric with a sample for each device whose value is known. `has_scope`: the samples have the label `scope`,
+// which says whether the driver's value is the memory of the process or of the whole device.
 void AddDevices(const Snapshot& snapshot, std::string_view name, std::string_view help, bool has_scope,
                 const std::function<std::optional<int64_t>(const DeviceStats&)>& value, Writer* writer) {
   writer->Begin(name, "gauge", help);

@@ -19,7 +19,7 @@ constexpr size_t kStacksShown = 10;
 constexpr size_t kStacksNamed = 64;  // the stacks whose frames get names; those with the same names share a line
 constexpr size_t kFramesShown = 4;
 constexpr size_t kProcessesShown = 5;
-constexpr size_t kStackLineBytes = 120;  // the most bytes of names in one line
+constexpr size_t kStackLineBytes = 120;  // maximum length of the names in one line
 
 // Returns text such as "512 B" or "1.50 GiB".
 std::string Bytes(int64_t bytes) {
@@ -200,7 +200,7 @@ const Snapshot::NamedFrame* NamedFrameOf(const Snapshot& snapshot, uint64_t fram
   return &snapshot.named_frames[static_cast<uint32_t>(frame)];
 }
 
-// Returns the innermost frames of each stack, as in "f < g < h".
+// Returns the innermost frames of each stack, as in "f < g < h". Frames whose names do not fit are left out.
 std::vector<std::string> FrameTexts(const Snapshot& snapshot, const std::vector<Holder>& holders,
                                     Symbolizer* symbolizer) {
   std::vector<uint64_t> addresses;

@@ -40,12 +40,12 @@ struct OutOfMemory {
 enum class OutOfMemoryCause {
   kTooLarge,        // the request is larger than the device
   kFragmented,      // enough memory is free, but not in one block, or it is not known whether it is in one block
-  kLimit,           // the limit of the pool, or enough memory is free in one block, so that a limit refused the request
+  kLimit,           // the limit of the pool; or any other limit, because enough memory is free in one block
   kHostLimit,       // a limit of the host on the process's addresses or on memory of the host
-  kIdlePool,        // the idle memory of this process's pools would be enough
-  kOtherProcesses,  // other processes hold more than this one
-  kUnaccounted,     // most of the memory in use was not allocated by recorded calls
-  kFull,            // the recorded buffers of this process fill the device
+  kIdlePool,        // the free memory and the idle memory of this process's pools together are enough
+  kOtherProcesses,  // other processes hold more than the recorded buffers of this process
+  kUnaccounted,     // the unaccounted memory is larger than the recorded buffers of this process
+  kFull,            // the recorded buffers of this process hold the largest part of the memory in use
   kUnknown,         // no cause was found, or the device does not report its capacity
 };
 
@@ -71,10 +71,10 @@ std::string OutOfMemoryKindsAndProcesses(const Snapshot& snapshot, uint32_t devi
 // `stack` and `device` are indices in `snapshot`.
 uint64_t HolderKey(const Snapshot& snapshot, uint32_t stack, uint32_t device, MemorySpace space);
 
-// Returns the list of the call stacks that hold most of a device's memory space in `snapshot`; "" if nothing is in use.
-// The list has at most ten lines of stacks. Stacks with the same innermost functions share a line. `device` is an index
-// in snapshot.devices. `bytes_before(key)` returns the bytes of the holder with this key when the last profile was
-// written, or nullopt if none was written. `symbolizer` may be null.
+// Returns the list of the call stacks that hold the most bytes of a device's memory space in `snapshot`; "" if nothing
+// is in use. The list has at most ten lines of stacks. Stacks with the same innermost functions share a line. `device`
+// is an index in snapshot.devices. `bytes_before(key)` returns the bytes of the holder with this key when the last
+// profile was written, or nullopt if none was written. `symbolizer` may be null.
 std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
                               const std::function<std::optional<int64_t>(uint64_t key)>& bytes_before);
 

@@ -77,8 +77,8 @@ constexpr SampleType kSampleTypes[] = {
 };
 constexpr size_t kSampleTypeCount = std::size(kSampleTypes);
 
-// A regular expression for the innermost frames that belong to hbmprof. Capture usually leaves them out; this is for a
-// stack that contains them nevertheless. TrackingAllocator is not in the list: viewers also hide the frames that a
+// A regular expression for the innermost frames that belong to hbmprof. Capture leaves them out of most stacks. Viewers
+// remove the others with this expression. TrackingAllocator is not in the list: viewers also hide the frames that a
 // matching frame calls, and TrackingAllocator calls the user's upstream allocator.
 constexpr std::string_view kDropFrames = "hbmprof::(internal|cuda|Profiler)::.*|hbmprof_record_alloc";
 
@@ -370,7 +370,7 @@ class ProfileWriter {
     for (const auto& [key, row] : merged) rows->push_back(row);
   }
 
-  // Merges samples that look the same, because some viewers show only one of them.
+  // Merges samples with equal stacks and labels, because some viewers show only one of them.
   void CollectRows() {
     IdTable ids;
     std::vector<Row> rows;
@@ -538,7 +538,7 @@ class ProfileWriter {
       Message<SampleField> message(profile_, ProfileField::kSample);
       message.add_bytes(SampleField::kLocationId, location_ids.data(), location_ids.size());
       message.add_packed_int64(SampleField::kValue, row.values.begin(), row.values.end());
-      // Readers drop a label without a value, and cannot show one without a key.
+      // Readers drop a label without a value, and cannot show a label without a key.
       if (row.device != 0) WriteTextLabel(message, InternOnce("device", device_key), row.device);
       WriteTextLabel(message, InternOnce("kind", kind_key),
                      InternOnce(MemoryKindName(row.kind), kinds[static_cast<size_t>(row.kind)]));

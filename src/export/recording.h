@@ -37,7 +37,7 @@ struct RecordingTables {
   // The vectors stacks, named_frames, devices (with their values at the start), allocators and modules are used, and
   // process_id, host, tracker.unwinder, python, warnings. `samples` is empty.
   Snapshot names;
-  // Names of the functions at the return addresses of the stacks, minus 1. An address that is missing has no name.
+  // Function names by address. An address is a return address of a stack, minus 1. A missing address has no name.
   struct FunctionName {
     std::string system_name;
     std::string name;
@@ -136,11 +136,11 @@ class RecordingReader {
   virtual const std::vector<DriverSample>& samples() const = 0;  // in order of time
   virtual const std::vector<LostEvents>& lost() const = 0;
   virtual bool is_complete() const = 0;  // Finish was called
-  // The rest of a sentence on the damage whose subject, the path, the caller prints; empty if no damage is found.
-  // Damage inside of a block may be found only while the events are read.
+  // Describes the damage; empty if no damage is found. Messages print it after the path and a colon. Damage inside a
+  // block may be found only while the events are read.
   virtual const std::string& problem() const = 0;
-  virtual int64_t end_time() const = 0;  // of the last event, sample or Flush
-  // Next does not return more events than this.
+  virtual int64_t end_time() const = 0;  // the latest of the start and of all events, samples, Flush and Finish calls
+  // Next returns at most this number of events.
   virtual int64_t event_count() const = 0;
 
   // Stores the next event, in the order of time; the parts of one change come one after the other. Returns false at
@@ -163,7 +163,7 @@ class RecordingState {
   // The state at the start. `tables` must outlive the object.
   explicit RecordingState(const RecordingTables& tables);
 
-  // Enters the event. Peaks are kept for each account, with the sites' values at that peak, as the ledger does.
+  // Enters the event. Keeps the peak of each account, and the sites' values at that peak, as the ledger does.
   void Apply(const RecordedEvent& event);
 
   struct Buffer {

@@ -30,7 +30,7 @@ struct BlockHeader {
   uint32_t count = 0;         // of the events or samples in the block
   uint32_t plain_bytes = 0;   // of the contents
   uint32_t stored_bytes = 0;  // of the contents in the file
-  int64_t time = 0;           // of the latest event or sample; of the flush or end
+  int64_t time = 0;           // of the latest event or sample; of the flush or end; LostEvents::to; 0 for tables
   uint32_t checksum = 0;
 };
 inline constexpr uint32_t kBlockMarker = 0x4b4c4248;  // "HBLK"
@@ -38,7 +38,7 @@ inline constexpr size_t kBlockHeaderBytes = 32;
 // Limits of the format.
 inline constexpr uint32_t kMaxBlockBytes = 64u << 20;  // plain or stored
 inline constexpr uint32_t kMaxRunsPerBlock = 4096;
-// The events between two flushes, as plain bytes with kRunOverheadBytes for each run.
+// Maximum size of the events between two flushes: their plain bytes, plus kRunOverheadBytes for each run.
 inline constexpr size_t kMaxUnflushedBytes = size_t{512} << 20;
 inline constexpr size_t kRunOverheadBytes = 256;
 inline constexpr int64_t kMaxEventBytes = int64_t{1} << 48;
@@ -81,7 +81,7 @@ class ByteWriter {
   std::string& bytes_;
 };
 
-// Reads what ByteWriter wrote. After the first error all values are 0 and empty, and ok() is false.
+// Reads the bytes of a ByteWriter. After the first error all values are 0 or empty, and ok() is false.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : next_(bytes.data()), end_(bytes.data() + bytes.size()) {}

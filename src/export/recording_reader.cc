@@ -96,7 +96,7 @@ class FileRecordingReader : public RecordingReader {
  public:
   FileRecordingReader(std::string path, int descriptor) : path_(std::move(path)), file_(descriptor) {}
 
-  // Reads all blocks but those of events.
+  // Reads all blocks except those of events.
   absl::Status ReadBlocks();
 
   const RecordingTables& tables() const override { return tables_; }

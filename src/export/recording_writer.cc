@@ -86,7 +86,7 @@ class FileRecordingWriter : public RecordingWriter {
   absl::Status Finish(int64_t end_time) override {
     if (!WriteAllAnd(BlockType::kEnd, end_time).ok()) return status_;
     const int descriptor = file_.Release();
-    // close(2) reports what a network file system could not store.
+    // On a network file system, close(2) reports write errors.
     const int error = close(descriptor) == 0 || errno == EINTR ? 0 : errno;
     status_ = absl::FailedPreconditionError("cannot write " + path_ + ": the recording has ended");
     return error == 0 ? absl::OkStatus() : (status_ = WriteFailure(path_, "close", error));

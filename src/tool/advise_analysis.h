@@ -2,8 +2,8 @@
 // advise_fragmentation.cc, advise_peak.cc, advise_reuse.cc, and advise_calls.cc for churn, reallocated and pool.
 //
 // The first pass surveys the recording: lifetimes, sizes, growth, peaks. The second pass replays it with each change
-// that the survey suggests. Another pass replays it without the buffers that are freed soon after a peak, and one finds
-// the buffers between the pieces of fragmented memory; both run only if there is something to find.
+// that the survey suggests. If device memory was fragmented, another pass finds the buffers between the free pieces. If
+// a peak was short, another pass replays the recording without the buffers that are freed after the peak.
 #ifndef HBMPROF_SRC_TOOL_ADVISE_ANALYSIS_H_
 #define HBMPROF_SRC_TOOL_ADVISE_ANALYSIS_H_
 
@@ -51,11 +51,11 @@ inline constexpr int64_t kFragmentedPercent = 50;     // of the free memory that
 inline constexpr int64_t kMinFragmentedSamples = 10;  // percent
 inline constexpr int64_t kMinFreePercent = 5;         // free memory, of the limit
 inline constexpr int64_t kHighPercent = 80;           // of the peak: more than this is high
-inline constexpr int64_t kShortPeakPercent = 5;  // of the recording: a peak is short if use is high for up to this time
-inline constexpr int64_t kMinFallPercent = 10;   // of the peak, if buffers are freed earlier
-// Events of the thread between an allocation and the free of the old buffer.
+inline constexpr int64_t kShortPeakPercent = 5;       // of the recording: how long use is high at a short peak, at most
+inline constexpr int64_t kMinFallPercent = 10;        // of the peak, if buffers are freed earlier
+// Maximum number of the thread's events from an allocation to the free of the old buffer.
 inline constexpr uint32_t kReuseWindow = 4;
-inline constexpr int64_t kMinCourseNanos = 1000000;  // a shorter recording says nothing about growth
+inline constexpr int64_t kMinCourseNanos = 1000000;  // growth is not judged in a shorter recording
 inline constexpr size_t kShownSites = 5;
 inline constexpr size_t kCoursePoints = 24;
 inline constexpr size_t kMaxCandidates = 16;
@@ -254,18 +254,18 @@ class Analysis {
   void ReplayEnd(const Buffer& buffer, const RecordedEvent& event);
   void SetIdleAtPeak(size_t account);
   void AddIdle(uint32_t segment_site, int64_t bytes);
-  // Enters the bytes in use after the change.
+  // Updates the peaks of the simulations and the time of high use with the account's bytes in use after the event.
   void CheckInstant(size_t number, const RecordedEvent& event, const Live& live);
   void Replay();
 
   // advise_never_freed.cc
-  // Stores the bytes of each group in the points of its course up to `time`.
+  // Adds the points up to `time` to the courses of the groups, with the bytes of `totals`.
   void AddCourse(const SiteTotals& totals, int64_t time);
   void AdviseNeverFreed(AdviceReport& report);
 
   // advise_fragmentation.cc
   void ReadDriverSamples();
-  // Widens the range of the device's addresses by those of a buffer.
+  // Extends the range of the device's addresses so that it contains the buffer.
   void AddAddresses(uint64_t id, int64_t bytes, uint32_t site);
   // Counts a failed allocation if the driver reported enough free bytes in the last sample before it.
   void CountFailure(const RecordedEvent& event);
@@ -273,7 +273,8 @@ class Analysis {
   void StoreFragments(int64_t time, const Live& live);
   // Reads the events up to the worst samples.
   void ReadFragments();
-  // Returns the largest range of addresses that no live buffer covers if the buffers of `without` were freed.
+  // Returns the length in bytes of the largest range of addresses without a live buffer. Buffers of the group `without`
+  // count as freed.
   int64_t LargestRange(const Fragmentation& device, std::optional<uint32_t> without) const;
   void AdviseFragmentation(const Fragmentation& device, AdviceReport& report);
   void AddPins(const Fragmentation& device, int64_t largest, Advice& advice) const;
@@ -283,8 +284,8 @@ class Analysis {
   void AdvisePeaks(AdviceReport& report);
 
   // advise_reuse.cc
-  // Finds the pairs of buffers that kReuse and kReallocated are about. Both passes call it for the same events, so they
-  // find the same pairs.
+  // Returns the allocation that replaces the buffer `old`, which the thread frees at `time`, for kReuse. Both passes
+  // call this function for the same events, so they find the same pairs.
   std::optional<ThreadState::Recent> PairAtEnd(uint64_t id, const Buffer& old, int64_t time, ThreadState& thread);
   void AdviseReuse(size_t a, AdviceReport& report);
   void AdviseIdlePools(size_t a, AdviceReport& report);
@@ -313,8 +314,8 @@ class Analysis {
   std::vector<Course> courses_;       // by group
   std::vector<double> course_times_;  // seconds
   size_t next_sample_ = 0;
-  std::vector<bool> held_;      // by event: a free right before an equal allocation
-  std::vector<bool> overlaps_;  // by event: an allocation of a buffer that could reuse the one that it replaces
+  std::vector<bool> held_;      // by event: a free whose thread allocates an equal buffer in its next event
+  std::vector<bool> overlaps_;  // by event: an allocation of a buffer that could use the memory of the one it replaces
   std::vector<bool> churns_;    // by group
   std::map<GroupPair, int64_t> reallocated_;
   std::map<GroupPair, std::pair<int64_t, int64_t>> reused_;          // bytes and count at the peak

@@ -112,8 +112,8 @@ void Analysis::AdviseFragmentation(const Fragmentation& device, AdviceReport& re
   advice.how = Cat("In ", device.fragmented, " of ", device.samples, " samples of the driver more than ",
                    kFragmentedPercent, " % of the free memory is outside of the largest free block.");
   const int64_t found = LargestRange(device, std::nullopt);
-  // The addresses are taken as addresses of the device memory only if the largest hole between them is about as large
-  // as the largest free block that the driver reports.
+  // The addresses are used only if the largest range between them is about as large as the largest free block that the
+  // driver reports. Otherwise they are not positions in the device's memory.
   const bool addresses_tell = std::abs(found - device.largest) <= std::max<int64_t>(device.largest / 10, 4096);
   if (addresses_tell) AddPins(device, found, advice);
   report.advice.push_back(std::move(advice));

@@ -20,7 +20,7 @@ void Analysis::PlanReplays() {
     account.held.is_used = IsMuch(account.reallocated, account);
     account.in_place.is_used = account.overlaps > 0;
     if (!IsMuch(account.short_lived, account)) continue;
-    // Sizes up to which 95 % and all of the short-lived buffers are served.
+    // The first pool serves the sizes of 95 % of the short-lived buffers, the second pool those of all of them.
     for (const int64_t percent : {95, 100}) {
       int64_t sum = 0;
       int64_t live = 0;
@@ -47,7 +47,7 @@ void Analysis::ReplayBegin(Buffer& buffer, const RecordedEvent& event) {
   const bool is_segment = tables_.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment;
   ++groups_[group].live;
   for (PoolSimulation& pool : account.pools) {
-    // A pool has less than 2^62 bytes, also if the sizes in the file are wrong.
+    // This limits a pool to less than 2^62 bytes, even if the sizes in the file are wrong.
     if (is_segment || buffer.bytes > pool.limit || pool.pool->reserved_bytes() >> 60 != 0) continue;
     pool.live = Plus(pool.live, buffer.bytes);
     if (&pool == &account.pools[0]) {

@@ -44,7 +44,7 @@ class Examiner {
  private:
   void Problem(std::string text) { Add(std::move(text), problems_); }
   void Note(std::string text) { Add(std::move(text), notes_); }
-  // More entries than this are not useful to the user.
+  // More than kEnough entries are not useful to the user.
   static void Add(std::string text, std::vector<std::string>& to) {
     if (to.size() == kEnough) text = "... and more";
     if (to.size() <= kEnough) to.push_back(std::move(text));

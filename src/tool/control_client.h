@@ -42,7 +42,7 @@ std::string ControlDirectory();
 // How long a process may take for each of these: to accept a request, to answer it, and to send the next part of the
 // answer.
 inline constexpr int kQueryMillis = 10'000;
-// How long all of it may take together.
+// How long all of these may take together.
 inline constexpr int kQueryTotalMillis = 60'000;
 
 // The bytes of answers that may be held at one time. Thread-safe.
@@ -58,7 +58,7 @@ class AnswerBudget {
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
 
-    // Takes `bytes` more. Returns false and takes nothing if so many are not left.
+    // Takes `bytes` more. Returns false and takes nothing if the budget has fewer bytes left.
     bool Take(int64_t bytes);
 
    private:
@@ -89,8 +89,8 @@ std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::s
                                                         const QueryLimits& limits = {});
 
 // Returns the processes that have a socket in `directory` and answer within `millis`, sorted by process id. If `silent`
-// is not null, adds a line to it for each process that does not answer. Removes the sockets that ended processes have
-// left. Errors: kNotFound if there is no such directory. Thread-safe.
+// is not null, adds a line to it for each process that does not answer. Removes the sockets of processes that have
+// ended. Errors: kNotFound if there is no such directory. Thread-safe.
 absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent,
                                                        int millis = kQueryMillis);
 

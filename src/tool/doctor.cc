@@ -187,7 +187,7 @@ struct Program {
   bool dynamic_symbols = false;
   bool debug = false;
   bool unwind_tables = false;
-  // Framework::report of the frameworks whose report the library calls so that the call can be replaced.
+  // The functions Framework::report whose calls in this library the injected library can interpose.
   std::vector<std::string_view> reports;
   std::vector<std::string> needed;
   int functions = 0;
@@ -284,7 +284,7 @@ void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std
   }
 }
 
-// A framework whose allocator calls the function `report` for each block. The call is in `library`.
+// A framework whose allocator reports each block by a call of the function `report`. The call is in `library`.
 struct Framework {
   const char* name;
   const char* library;  // how the file name begins
@@ -297,8 +297,8 @@ constexpr Framework kFrameworks[] = {
      "_ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll", "its BFC allocator"},
 };
 
-// Finds the reports to which a section of relocations refers: those of other libraries, and those of this library that
-// it calls through its procedure linkage table.
+// Adds to program.reports the functions Framework::report to which a section of relocations refers: functions of other
+// libraries, and functions of this library that it calls through its procedure linkage table.
 void FindReports(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, Program& program) {
   Elf_Data* data = elf_getdata(section, nullptr);
   Elf_Scn* symbols = elf_getscn(elf, header.sh_link);

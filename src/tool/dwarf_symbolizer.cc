@@ -242,8 +242,7 @@ void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& w
   if (dwarf_child(&unit, &child) == 0) Visit(child, 0, wanted);
 
   for (Wanted& want : wanted) {
-    // The scopes become ordered innermost first. If two functions share a range, it belongs to the one that is nested
-    // deeper.
+    // Sorts the scopes, innermost first. If two functions share a range, it belongs to the one that is nested deeper.
     std::reverse(want.scopes.begin(), want.scopes.end());
     std::stable_sort(want.scopes.begin(), want.scopes.end(),
                      [](const auto& a, const auto& b) { return a.first > b.first; });

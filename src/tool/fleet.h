@@ -31,7 +31,7 @@ class Fleet {
     // is compressed. 0: no limit. The defaults are the limits of Pyroscope.
     int64_t max_samples = 16'000;
     int64_t max_bytes = 4 << 20;
-    int64_t answer_bytes = int64_t{1} << 30;  // of all answers of processes that are held at one time
+    int64_t answer_bytes = int64_t{1} << 30;  // the most bytes of answers of processes that are held at one time
     // The tag keys "KEY,KEY,..." by which the metrics split the bytes in use; "": those that each process has set.
     std::string metrics_tags;
   };
@@ -41,7 +41,8 @@ class Fleet {
     std::string name;
   };
 
-  // A text that is made from answers of processes. Their bytes count in the budget of answers as long as `held` exists.
+  // A text that is made from answers of processes. As long as `held` exists, the bytes of these answers count in
+  // Options::answer_bytes.
   struct Text {
     std::string bytes;
     std::shared_ptr<AnswerBudget::Lease> held;
@@ -53,7 +54,7 @@ class Fleet {
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
 
-  // Ends the thread, and the waiting of Profile, which then fails. To be called once, before the destructor.
+  // Ends the thread and the waits of Profile, which then fails. Must be called once, before the destructor.
   void Stop();
 
   // Returns the processes with their memory and its history, as of the last point of the history:

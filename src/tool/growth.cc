@@ -27,7 +27,7 @@ std::string Bytes(double value, const std::string& unit) {
   return FormatValue(static_cast<int64_t>(std::llround(value)), unit);
 }
 
-// Returns the alloc_ type that belongs to an inuse_ type; nothing for other types.
+// Returns the alloc_ type that belongs to an inuse_ type; nullopt for other types.
 std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
   const std::string in_use = "inuse_";
   const std::string& name = profiles.types()[type].type;

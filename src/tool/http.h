@@ -34,7 +34,7 @@ struct HttpResponse {
   std::string type = "text/plain; charset=utf-8";
   std::string body;
   std::string file_name;             // if not "", a browser saves the body under this name
-  std::shared_ptr<const void> held;  // exists until the answer is sent
+  std::shared_ptr<const void> held;  // is kept until the answer is sent
   // The value of the header Content-Security-Policy.
   std::string policy = "default-src 'none'";
 };
@@ -46,8 +46,8 @@ struct HttpServerOptions {
   std::string token;
   // Names that are allowed in the header Host, besides "localhost" and IP addresses.
   std::vector<std::string> hosts;
-  // How long a client may take to send its request, in seconds. It may be silent for half of that, and take its answer
-  // for six times that.
+  // How long a client may take to send its request, in seconds. It may send or receive nothing for at most half of this
+  // time. To receive the answer, it may take six times this time.
   double client_seconds = 10;
 };
 

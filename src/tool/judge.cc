@@ -97,8 +97,8 @@ struct Figures {
   double longest_pause = 0;              // the longest time without growth before the last growth
 };
 
-// Returns the growth in the last third. It is measured at the lower and at the upper edge of the course, and the
-// smaller value is returned.
+// Returns Judgement::late. It is computed from the lowest and from the highest values of the thirds, and the smaller
+// result is returned.
 double LateGrowth(const Part& part) {
   double least[3];
   double greatest[3];

@@ -43,7 +43,7 @@ struct Judgement {
   double kept = 0;        // the growth that remains if the largest fall happens again
   double fall = 0;        // the largest fall of the whole course
   size_t steps = 0;       // number of intervals with kept growth
-  double late = 0;        // growth in the last third / mean growth in the last two: 1 if even, 0 if it stopped
+  double late = 0;        // growth in the last third / mean growth in the last two thirds: 1 if even, 0 if it stopped
   double tail = 0;        // the time after the last growth, as a share of the whole time
   bool slowing = false;   // in each third the growth is clearly less than in the one before, or it approaches a limit
   bool in_jumps = false;  // looks like a few one-time jumps

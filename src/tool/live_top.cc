@@ -24,8 +24,8 @@ namespace {
 
 using internal::FileDescriptor;
 
-// The terminal while the table is shown: a second screen, without cursor and line wrap, keys without echo, and signals
-// as reads of a descriptor. The destructor restores everything.
+// Prepares the terminal for the table: shows a second screen without cursor and line wrap, switches off the echo of
+// keys, and makes signals readable from a descriptor. The destructor restores everything.
 class Screen {
  public:
   Screen() {
@@ -38,7 +38,7 @@ class Screen {
     if (has_keys_) {
       termios silent = keys_;
       silent.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-      silent.c_cc[VSUSP] = 0;  // the shell would get a terminal in this state
+      silent.c_cc[VSUSP] = 0;  // no Ctrl-Z, because the shell would get the terminal in this state
       tcsetattr(STDIN_FILENO, TCSANOW, &silent);
     }
     Write("\033[?1049h\033[?25l\033[?7l");

@@ -129,7 +129,8 @@ int Run(int argc, char** argv, std::string* command_name) {
                                   [&first](const Command& command) { return command.arguments->get_name() == first; });
   if (named == commands.end() && (first.empty() || first[0] != '-')) return PrintUnknownCommand(commands, first);
 
-  // CLI11 leaves the name of a hidden option out of its error messages, so options are hidden only in the help.
+  // CLI11 leaves the name of a hidden option out of its error messages. So the hidden options are shown during the
+  // parsing and hidden again for the help.
   std::vector<CLI::Option*> hidden;
   for (const Command& command : commands) {
     for (CLI::Option* const option : command.arguments->get_options()) {

@@ -12,9 +12,10 @@ namespace hbmprof::tool {
 // it is set, else 1 GiB plus 100 times `input_bytes`.
 size_t MemoryFor(size_t input_bytes);
 
-// Limits the memory of this process to MemoryFor the files that it reads. An allocation beyond the limit ends the
-// process with an error message of the subcommand `name` and kUnusable. Call it only in processes that only read
-// profiles, because child processes inherit the limit. Has no effect under a sanitizer, whose own memory would count.
+// Limits the memory of this process to MemoryFor(the size of all files that it reads). An allocation beyond the limit
+// ends the process with an error message of the subcommand `name` and kUnusable. Call it only in processes that only
+// read profiles, because child processes inherit the limit. Has no effect under a sanitizer, whose own memory would
+// count.
 void EnforceMemoryLimit(const std::string& name);
 
 // Adds the size of a file that was read. Not thread-safe.

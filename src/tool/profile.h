@@ -162,7 +162,7 @@ class ProfileSet {
   std::vector<ShownFrame> ShownLocation(uint64_t location) const;
   // Returns the frames of a stack with the inlined ones, innermost first.
   std::vector<ShownFrame> ShownStack(uint32_t stack) const;
-  // Must be called before ShownStack is called for every sample: names are stored once and can be used very often.
+  // Must be called before ShownStack is called for every sample: a long name is stored once, but can be in many stacks.
   // Error: kResourceExhausted if the text of all samples' stacks is larger than 4 GiB.
   absl::Status CheckTextOfStacks() const;
 

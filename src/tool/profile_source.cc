@@ -19,7 +19,8 @@ namespace {
 
 bool IsUrl(const std::string& source) { return source.rfind("http://", 0) == 0 || source.rfind("https://", 0) == 0; }
 
-// Whether there is a file `source` that can be a profile. The program of a process often lies in the current folder.
+// Returns whether there is a file `source` that can be a profile. An executable is no profile: the current folder often
+// contains the program of a running process, under the name of the process.
 bool MayBeFile(const std::string& source) {
   struct stat info;
   if (stat(source.c_str(), &info) != 0) return false;
@@ -29,7 +30,7 @@ bool MayBeFile(const std::string& source) {
   return std::string_view(begin, sizeof(begin)) != "\177ELF";
 }
 
-// Whether `source` can be the name of a process. Such a name has no slash.
+// Returns whether `source` can be the name of a process. Such a name has no slash.
 bool MayBeProcess(const std::string& source) {
   return source != "-" && !source.empty() && source.find('/') == std::string::npos && !MayBeFile(source);
 }

@@ -44,7 +44,7 @@ absl::StatusOr<int> RunRecord(const RecordOptions& options) {
     std::error_code error;
     file = std::filesystem::absolute(options.output.empty() ? NewRecordingName(*process) : options.output, error);
     if (file.find('\n') != std::string::npos) return absl::InvalidArgumentError("the file's name has a line feed");
-    // In the request, the path is a pattern.
+    // The path in the request is a pattern, in which %% stands for %.
     std::string path;
     for (const char c : file) path += c == '%' ? "%%" : std::string(1, c);
     if (!options.max_bytes.empty()) request += Cat(" max_bytes=", options.max_bytes);

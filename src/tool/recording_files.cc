@@ -27,7 +27,7 @@ const Format* FormatNamed(const std::string& name) {
   return found == std::end(kFormats) ? nullptr : found;
 }
 
-// Returns how often the format is written from all events.
+// Returns how many times all events are read to write the format.
 size_t PassesOf(const std::string& format, const internal::RecordingTables& tables) {
   if (format == "perfetto") return 2;
   if (format != "memory-viz") return 1;

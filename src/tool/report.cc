@@ -97,7 +97,7 @@ class StackTree {
     size_t node = 0;
     for (size_t f = frames.size(); f-- > 0;) {
       node = ChildOf(node, frames[f].name, own[f] ? 0 : 1);
-      // Stores one position more than the page shows, so that the page can tell that there are more.
+      // Stores one position more than the page shows, so that the page knows that there are more.
       std::vector<std::string>& positions = positions_of_[node];
       const std::string& position = frames[f].position;
       if (!position.empty() && positions.size() <= kShownPositions &&

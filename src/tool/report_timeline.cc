@@ -336,7 +336,8 @@ class TimelineMaker {
     host_.push_back(host_now_);
   }
 
-  // Enters the driver's samples before `time`. Unaccounted is what the driver says is in use, minus the recorded bytes.
+  // Enters the driver's samples before `time`. Unaccounted are the bytes in use that the driver reports, minus the
+  // recorded bytes.
   void EnterSamples(const SiteTotals& totals, int64_t time) {
     const std::vector<DriverSample>& samples = recording_.samples();
     for (; next_sample_ < samples.size() && samples[next_sample_].time < time; ++next_sample_) {

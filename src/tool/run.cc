@@ -39,7 +39,7 @@ struct RunOptions {
   std::string output = "hbmprof-profiles";
   std::string interval;
   std::string library;
-  std::string nvtx;    // which range; empty: none
+  std::string nvtx;    // "innermost", "outermost" or "path"; empty: no ranges
   std::string record;  // the file of the recordings; "true": in the folder; empty: none
   std::vector<std::string> command;
 };

@@ -24,8 +24,9 @@ class SiteTotals {
   struct Site {
     int64_t bytes = 0;    // live; of a segment: its idle bytes
     int64_t objects = 0;  // live
-    // Since the start of the process, for a graph that only grows: `bytes` is the difference. Bytes that a segment
-    // lends to its blocks count as freed, and again as allocated when they come back.
+    // Totals since the start of the process, which never decrease. allocated_bytes - freed_bytes is `bytes`. The bytes
+    // of a segment that a block takes count as freed at the segment's site. When the block is freed, they count as
+    // allocated again.
     int64_t allocated_bytes = 0;
     int64_t freed_bytes = 0;
     int64_t allocated_objects = 0;
@@ -34,8 +35,7 @@ class SiteTotals {
   struct Account {
     int64_t in_use = 0;
     int64_t idle = 0;  // bytes of segments that no block covers; part of in_use
-    // The highest in_use between the start and now, and when it was first reached. The time of the recording's start if
-    // it was not exceeded since then.
+    // The highest in_use since the start of the recording, and the time when it was first reached.
     int64_t peak = 0;
     int64_t peak_time = 0;
     bool is_used = false;  // it has a site
@@ -76,7 +76,7 @@ class SiteTotals {
     uint64_t peak_number = 0;  // grows with each new peak
   };
 
-  // Whether the values at the peak are stored; they are the present ones otherwise.
+  // Returns whether the values at the peak are stored. Otherwise they are the present values.
   bool AtPeak(uint32_t site) const { return sites_[site].peak_number == accounts_[sites_[site].account].peak_number; }
 
   std::vector<SiteState> sites_;

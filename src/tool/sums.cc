@@ -14,7 +14,8 @@
 namespace hbmprof::tool {
 namespace {
 
-// Maps each frame of a location to a node, which rows have in common, and to its position in the source.
+// Maps each frame of a location to a node and to its position in the source. Rows with different labels can have the
+// same node.
 class Frames {
  public:
   Frames(const ProfileSet& profiles, Grouping::Frames how) : profiles_(profiles), how_(how) {
@@ -325,7 +326,8 @@ std::vector<Sums::Row> Sums::Rows(bool by_cum) const {
     if (row.flat_change() != 0 || row.cum_change() != 0) rows.push_back(row);
   }
   std::sort(rows.begin(), rows.end(), [by_cum](const Row& a, const Row& b) {
-    // Of equal changes, growth comes first: a block that a pool hands out makes the idle memory of the pool smaller.
+    // Of equal changes, growth comes first: when a pool gives memory to a block, its own idle memory becomes smaller by
+    // the same number of bytes.
     const auto rank = [by_cum](const Row& row) {
       const auto flat = std::make_pair(-Magnitude(row.flat_change()), row.flat_change() < 0);
       const auto cum = std::make_pair(-Magnitude(row.cum_change()), row.cum_change() < 0);

@@ -21,7 +21,7 @@ struct Grouping {
   Frames frames = Frames::kFunctions;
 
   // Parses names such as "device", "function". "function", "line" and "file" select frames; other names are label keys.
-  // No names mean "function". Error: kInvalidArgument for more than one of the three.
+  // No names mean "function". Error: kInvalidArgument if more than one name selects frames.
   static absl::StatusOr<Grouping> Parse(const std::vector<std::string>& names);
 };
 

@@ -59,7 +59,7 @@ std::string Optional(std::optional<int64_t> value, bool exact) {
   return value.has_value() ? FormatValue(*value, "bytes", exact) : "-";
 }
 
-// The first lines of the output for one memory.
+// Returns the first lines of the output for one memory.
 std::string Summary(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
   return Visible(Cat(memory.name, ": peak ", FormatValue(memory.peak, "bytes", exact), " at ",
                      Seconds(memory.peak_time), ", in use ", FormatValue(memory.end_in_use, "bytes", exact), " at ",
@@ -79,7 +79,7 @@ std::string HolderTable(const Timeline::Memory& memory, bool exact) {
   return table.Text() + MoreRows(memory.holders.size(), memory.holder_count);
 }
 
-// The marks in the interval, as one cell.
+// Returns the marks in the interval, as one cell.
 std::string MarksOf(const Timeline& timeline, size_t interval, bool exact) {
   std::string text;
   size_t count = 0;
@@ -90,7 +90,7 @@ std::string MarksOf(const Timeline& timeline, size_t interval, bool exact) {
   return count > 2 ? Cat(text, "; ", count - 2, " more") : text;
 }
 
-// One row for each interval.
+// Returns a table with one row for each interval.
 std::string Rows(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
   const bool has_idle = std::any_of(memory.intervals.begin(), memory.intervals.end(),
                                     [](const Timeline::Interval& interval) { return interval.idle != 0; });
@@ -155,7 +155,7 @@ class Chart {
   static constexpr size_t kMargin = kLabelWidth + 3;
 
  private:
-  // Eighths of rows that `bytes` fill.
+  // Returns the height of `bytes` in the chart, in eighths of a row.
   size_t Eighths(int64_t bytes) const {
     if (top_ <= 0 || bytes <= 0) return 0;
     const double part = static_cast<double>(bytes) / static_cast<double>(top_);

@@ -189,7 +189,7 @@ class TimelineMaker {
   }
 
   void AddMark(const RecordedEvent& event) {
-    constexpr size_t kMaxMarks = 10000;  // a program that fails in a loop
+    constexpr size_t kMaxMarks = 10000;  // reached by a program whose allocations fail in a loop
     if (timeline_.marks.size() >= kMaxMarks) return;
     const int64_t time = Minus(event.time, tables_.start_time);
     if (event.kind == RecordedKind::kMark) {

@@ -66,7 +66,7 @@ class Pickle {
     Integer(second);
     bytes_ += '\x86';
   }
-  // Gives the value that was written last a number, and returns it.
+  // Gives a number to the value that was written last. Returns the number.
   uint32_t Put() {
     bytes_ += 'r';
     AppendLittleEndian(memo_size_, 4);
@@ -114,7 +114,8 @@ class MemoryVizWriter {
         frame_numbers_(stacks.frames().size()) {}
 
   absl::Status Write() {
-    // The viewer numbers devices. Those of device memory keep their numbers; other memory follows.
+    // The viewer identifies a device by a number. Device memory gets the number of its device. The other memory spaces
+    // get the numbers after these.
     const SiteTotals start(tables_);
     std::vector<size_t> accounts;
     for (size_t i = 0; i < start.account_count(); i += kMemorySpaceCount) accounts.push_back(i);
@@ -157,8 +158,8 @@ class MemoryVizWriter {
 
  private:
   static constexpr size_t kBufferBytes = 1 << 16;
-  // Whole numbers above 2^53 lose digits in the viewer. Handles are larger than 2^53. So buffers with handles
-  // get made addresses, which begin here.
+  // Whole numbers above 2^53 lose digits in the viewer. Handles are larger than 2^53. So buffers with handles get
+  // artificial addresses, which begin here.
   static constexpr uint64_t kFirstMadeAddress = uint64_t{1} << 48;
   static constexpr uint64_t kAddressLimit = uint64_t{1} << 53;
 
@@ -187,7 +188,7 @@ class MemoryVizWriter {
   bool IsSegment(uint32_t site) const { return tables_.site_kinds[site] == SiteKind::kSegment; }
   bool IsHere(const RecordedEvent& event) const {
     if (event.kind == RecordedKind::kMark) return true;
-    // Sites of failed allocations are not recorded; their id is the account.
+    // The site of a failed allocation may be unknown; its id is the account.
     if (event.site < tables_.sites.size()) return AccountOf(tables_.sites[event.site]) == account_;
     return event.kind == RecordedKind::kFailed && event.id == account_;
   }
@@ -293,7 +294,8 @@ class MemoryVizWriter {
     return address - after->first < static_cast<uint64_t>(after->second.size) ? after : segments.end();
   }
 
-  // A buffer begins to live. `write` is false for those at the start of the recording, which the viewer finds itself.
+  // Enters a buffer that begins. Writes its event if `write` is true; false is for the buffers that are live at the
+  // start of the recording, which the viewer finds itself.
   void Begin(uint64_t id, int64_t bytes, uint32_t site, bool write) {
     if (bytes <= 0) return;
     const uint64_t address = AddressOf(id, bytes);

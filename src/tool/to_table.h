@@ -42,7 +42,7 @@ class TableRow {
   void Plain(std::string_view value);   // letters, digits and the characters of times only
   void Json(const std::string& value);  // serialized
   void Missing();
-  // Adds `count` cells whose text was made by another TableRow that started at the same column.
+  // Adds `count` cells. `cells` is the text() of another TableRow that started at the same column.
   void Cells(std::string_view cells, size_t count);
   // Sets the column of the next cell without adding cells: for a row whose text is passed to Cells of another row.
   void StartAt(size_t column) { column_ = column; }

@@ -218,7 +218,7 @@ class XplaneWriter {
       if (!is_buffer(live)) continue;
       const size_t account = totals_.account_of(live.site);
       in_use[account] = Plus(in_use[account], live.bytes);
-      // The last one shows all bytes in use: those of segments too.
+      // The last one has all bytes in use, including those of segments.
       const bool is_last = --left[account] == 0;
       const RecordedEvent event = {tables_.start_time, live.id, live.bytes, live.site, 0, RecordedKind::kAlloc};
       if (const absl::Status status =

@@ -55,12 +55,12 @@ bool Contains(uint64_t id, int64_t bytes, uint64_t address) {
 
 // The buffers that contained the address.
 struct Owners {
-  std::deque<Owner> shown;  // the last ones in the order of their allocations; those of one instant if it is given
+  std::deque<Owner> shown;  // in the order of their allocations: the last ones, or those of a given instant
   size_t count = 0;         // of all
 };
 constexpr size_t kMostShown = 10;
 
-// Returns the last kMostShown owners; if `time` is set, those that are live then.
+// Returns the last kMostShown owners. If `time` is set, returns all owners that are live at this time instead.
 Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int64_t> time) {
   Owners owners;
   std::deque<Owner>& shown = owners.shown;

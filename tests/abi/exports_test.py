@@ -10,7 +10,7 @@ import sys
 
 
 def symbols(*nm_arguments):
-  """(type, demangled name) of each symbol."""
+  """Returns (type, demangled name) of each symbol."""
   output = subprocess.run(["nm", "-C", "--defined-only", *nm_arguments], check=True, capture_output=True, text=True)
   return {tuple(line.split(" ", 2)[1:]) for line in output.stdout.splitlines() if re.match("[0-9a-f]+ . ", line)}
 

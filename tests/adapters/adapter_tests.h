@@ -1,5 +1,5 @@
-// What the tests of the adapters share: random operations on several threads, sums of a snapshot, and the reports of
-// failed allocations.
+// Functions that the tests of the adapters share: random operations on several threads, sums of a snapshot, and the
+// reports of failed allocations.
 #ifndef HBMPROF_TESTS_ADAPTERS_ADAPTER_TESTS_H_
 #define HBMPROF_TESTS_ADAPTERS_ADAPTER_TESTS_H_
 
@@ -23,7 +23,7 @@ inline constexpr int kThreads = 4;
 inline constexpr int kOperations = hbmprof_test::kSanitized ? 2500 : 25000;
 
 // Calls allocate(bytes), which returns a pointer or null, and free(pointer, bytes) in a random order, on four threads.
-// Returns what is still allocated: addresses and sizes.
+// Returns the addresses and sizes of the blocks that are still allocated.
 template <typename Allocate, typename Free>
 std::vector<std::pair<void*, size_t>> OperateAtRandom(const Allocate& allocate, const Free& free,
                                                       size_t max_bytes = 20000) {
@@ -85,7 +85,7 @@ inline void ExpectBeginsIn(const std::vector<uint64_t>& stack, uintptr_t returns
 }
 #define RETURNS_TO reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 
-// The tracker itself has lost nothing and has seen no strange event.
+// Expects that the tracker has dropped nothing and has seen no unexpected event.
 inline void ExpectNoLosses(const hbmprof::Profiler& profiler) {
   const hbmprof::TrackerStats stats = profiler.GetTrackerStats();
   EXPECT_EQ(stats.foreign_frees, 0);
@@ -94,7 +94,7 @@ inline void ExpectNoLosses(const hbmprof::Profiler& profiler) {
 }
 
 // Runs `run` and returns how many reports of failed allocations on `device` it has written. Such reports are limited to
-// one a minute for each device, so each call needs a device name of its own.
+// one a minute for each device, so each call needs its own device name.
 template <typename Run>
 int OutOfMemoryReports(std::string_view device, const Run& run) {
   testing::internal::CaptureStderr();

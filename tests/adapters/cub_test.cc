@@ -39,7 +39,7 @@ class CubTest : public testing::Test {
     cudaSetDevice(0);  // after a failure, CUB leaves another device current
   }
 
-  // The sums of the profiler are the counters of CUB and of the device, for each device.
+  // Expects that the sums of the profiler equal the counters of CUB and of the device, for each device.
   void ExpectExact(TrackingCachingAllocator& allocator, int device) {
     const std::string name = "GPU:" + std::to_string(device);
     const auto counters = allocator.cached_bytes[device];
@@ -71,7 +71,7 @@ TEST_F(CubTest, StackBeginsAtTheCaller) {
 }
 
 TEST_F(CubTest, RandomOperationsAreExact) {
-  // A small cache, so that memory often goes back to CUDA.
+  // The cache is small, so memory is often returned to CUDA.
   TrackingCachingAllocator allocator(profiler_, 2, 6, 14, 256 << 10);
   const auto live = OperateAtRandom(
       [&](size_t bytes) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles each installed adapter alone, as a user does, where the library that it is for has headers.
+# Compiles each installed adapter alone, as a user does, if the headers of its library are there.
 #
 # usage: headers_test.sh PREFIX HEADER FOLDER...
 # PREFIX: where hbmprof is installed. HEADER: the adapter, such as cub.h. FOLDER: folders of the library's headers.

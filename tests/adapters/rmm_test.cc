@@ -35,7 +35,8 @@ struct HostMemory {
 
 using AnyResource = cuda::mr::any_resource<cuda::mr::device_accessible>;
 
-// What a program builds: a pool on recorded memory, RMM's own counters on top of it, and the recorded blocks.
+// The memory resources of a program: a pool on recorded memory, RMM's own counters on top of it, and the recorded
+// blocks.
 class RmmTest : public testing::Test {
  protected:
   AdapterOptions Options(RecordAs record_as) {

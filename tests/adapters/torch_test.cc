@@ -66,7 +66,7 @@ class TorchTest : public testing::Test {
     EXPECT_TRUE(TrackTorchAllocator().ok());
   }
 
-  // The sums of the profiler are the counters of PyTorch and of the device, for each device.
+  // Expects that the sums of the profiler equal the counters of PyTorch and of the device, for each device.
   void ExpectExact() {
     for (int device = 0; device < fake_cuda_device_count(); ++device) {
       const std::string name = "GPU:" + std::to_string(device);

@@ -306,7 +306,8 @@ static void check_recording(const char* path) {
   EXPECT(remove(file) == 0);
 }
 
-/* With the options of the struct: a flight recorder, a log, and a recording to `path` until the process ends. */
+/* Starts a flight recorder, a log and a recording to `path` with the options of the struct. Ends the recording, and
+   then saves a flight recording. */
 static void record(const char* path) {
   char file[4096];
   hbmprof_options options;

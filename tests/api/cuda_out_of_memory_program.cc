@@ -1,4 +1,4 @@
-// A program that runs out of memory on the fake driver's devices of 1 GiB. It does not know hbmprof. Modes:
+// A program that runs out of memory on the fake driver's devices of 1 GiB. It does not use hbmprof. Modes:
 //
 //   cuda_out_of_memory_program verdict CASE  fails for the cause CASE
 //   cuda_out_of_memory_program threads N     fills the device; then N threads fail at the same time

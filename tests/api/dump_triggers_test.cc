@@ -1,4 +1,4 @@
-// Profiles at growth and upon a signal. Each program is dump_program.cc's.
+// Profiles at growth and upon a signal. Each test runs dump_program.cc.
 #include <signal.h>
 #include <unistd.h>
 

@@ -3,7 +3,7 @@
 //   out_of_memory_program full        fills the device, after a profile in "before.pb.gz" at half of it
 //   out_of_memory_program again N     the same, then fails N times more, and once on a second device
 //   out_of_memory_program threads N   fills the device; then N threads fail at the same time
-//   out_of_memory_program fragments   frees every second buffer and asks for more than one
+//   out_of_memory_program fragments   frees every second buffer and requests the size of two
 //   out_of_memory_program host BYTES  fills the device; fails while the process may map no more than BYTES more
 //   out_of_memory_program devices     holds memory by the same call stack on two devices, saves a profile, and fails on
 //                                     one
@@ -52,7 +52,7 @@ std::unique_ptr<hbmprof::SimulatedDevice> NewDevice(const char* name) {
   if (!memory.ok()) std::abort();
   return *memory;
 }
-// Not the same code as LoadWeights, which the compiler would share.
+// Its code differs from that of LoadWeights, so that the compiler does not merge the two functions.
 [[gnu::noinline]] void* GrowCache(hbmprof::DeviceAllocator& allocator, size_t bytes) {
   auto memory = allocator.Allocate(bytes);
   if (!memory.ok()) std::_Exit(4);
@@ -69,7 +69,7 @@ std::unique_ptr<hbmprof::SimulatedDevice> NewDevice(const char* name) {
   }
 }
 
-// The thread ends at its own cancellation point.
+// Fails in a thread with a pending cancellation. The thread must not end before its own cancellation point.
 void FailInCancelledThread(hbmprof::DeviceAllocator& allocator) {
   bool has_failed = false;
   const std::function<void()> fail = [&] {
@@ -104,7 +104,7 @@ void Fragment(hbmprof::DeviceAllocator& allocator) {
   Fail(allocator, kCapacity / 8);
 }
 
-// The growth of a call stack is that on the device that is full.
+// The report must show the growth of a call stack on the device that is full.
 void FailOnOneOfTwo(hbmprof::DeviceAllocator& one, hbmprof::DeviceAllocator& other) {
   hbmprof::DeviceAllocator* const both[] = {&one, &other};
   for (volatile int i = 0; i < 2; i = i + 1) LoadWeights(*both[i], kCapacity / 4);  // one call, not unrolled

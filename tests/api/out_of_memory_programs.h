@@ -1,4 +1,4 @@
-// What the programs of out_of_memory_test have in common.
+// Functions that the programs of out_of_memory_test share.
 #ifndef HBMPROF_TESTS_API_OUT_OF_MEMORY_PROGRAMS_H_
 #define HBMPROF_TESTS_API_OUT_OF_MEMORY_PROGRAMS_H_
 
@@ -27,14 +27,15 @@ inline size_t MappedBytes() {
   return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// From now on the process may map no more than `bytes` more.
+// Sets the limit of the address space to the bytes that are mapped now, plus `bytes`.
 inline void LimitAddresses(size_t bytes) {
   const rlim_t mapped = MappedBytes() + bytes;
   const rlimit limit{mapped, mapped};
   CHECK_THAT(setrlimit(RLIMIT_AS, &limit) == 0);
 }
 
-// A limit of locked memory. The process has no privileges while it exists, because a privileged process has no limit.
+// Limits the locked memory of the process. As long as the object exists, the process has no privileges, because a
+// privileged process has no limit.
 class LockedMemoryLimit {
  public:
   explicit LockedMemoryLimit(size_t bytes) {
@@ -64,7 +65,7 @@ inline void FailInThreads(int count, const std::function<void()>& fail) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The modes "threads" and "host" with their argument `number`.
+// Runs the mode "threads" or "host" with its argument `number`: `fail` is an allocation that fails.
 inline void FailAs(const std::string& mode, const std::string& number, const std::function<void()>& fail) {
   if (mode == "threads") return FailInThreads(std::stoi(number), fail);
   CHECK_THAT(mode == "host");

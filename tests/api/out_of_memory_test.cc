@@ -1,5 +1,5 @@
-// What a program that runs out of device memory prints and leaves: on the simulated device (out_of_memory_program.cc),
-// on the fake driver under the injected library, and on the fake PJRT plugin.
+// The report and the profile of a program that runs out of device memory: on the simulated device
+// (out_of_memory_program.cc), on the fake driver under the injected library, and on the fake PJRT plugin.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -211,14 +211,14 @@ TEST_P(EveryBackend, ReportsWithOneMebibyteOfHostMemory) {
   EXPECT_EQ(ReportsIn(text), 1) << text;
   EXPECT_THAT(text, HasSubstr("the device is full"));
   EXPECT_THAT(text, HasSubstr("(anonymous namespace)::GrowCache"));
-  // With nothing left, at least the figures.
+  // Without any host memory, the report has at least the figures.
   EXPECT_THAT(Run("host", "0").err, HasSubstr("the device is full"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, EveryBackend, ::testing::ValuesIn(Backends()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// A failure with a made cause, and what the verdict says.
+// A cause of a failure, and the text of its verdict.
 struct Cause {
   const char* backend;
   const char* name;

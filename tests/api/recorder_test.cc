@@ -51,13 +51,13 @@ int Count(RecordingReader& reader, RecordedKind kind) {
   return count;
 }
 
-// Not inlined: the recording has its name.
+// Not inlined, so that the recording contains its name.
 [[gnu::noinline]] void FailsToAllocate(size_t bytes) {
   ReportOutOfMemory({"Allocate", bytes, "sim:0"});
   asm volatile("");
 }
 
-// The name of the innermost function of the site's stack.
+// Returns the name of the innermost function of the site's stack.
 std::string InnermostFunction(const RecordingReader& reader, uint32_t site) {
   const internal::RecordingTables& tables = reader.tables();
   const uint64_t pc = tables.names.stacks[tables.sites[site].stack].return_addresses.at(0);
@@ -143,7 +143,7 @@ TEST_F(RecordingTest, AFailedAllocationHasItsStackAndTags) {
   using Tags = std::vector<std::pair<std::string, std::string>>;
   EXPECT_EQ(reader->tables().sites[failures[0].site].tags, (Tags{{"phase", "load"}}));
   EXPECT_EQ(reader->tables().names.devices[failures[2].id / kMemorySpaceCount].name, "sim:0");
-  // The site is not one of the profile: nothing was allocated there.
+  // Profiles do not contain the site, because nothing was allocated there.
   EXPECT_EQ(reader->tables().sites[failures[0].site].alloc_objects, 0);
 }
 
@@ -196,7 +196,7 @@ TEST_F(RecordingTest, ErrorOfTheFileStartsNothing) {
 TEST_F(RecordingTest, SizeIsBounded) {
   RecordingOptions options;
   options.max_bytes = 1 << 20;
-  // Through a link: both files lie where the link leads.
+  // The path is a symbolic link: both files are in the folder of its target.
   ASSERT_EQ(mkdir((directory_ + "/data").c_str(), 0700), 0);
   const std::string path = directory_ + "/data/a.hbmrec";
   std::ofstream(path) << "an older file";
@@ -249,7 +249,7 @@ TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
   GTEST_SKIP() << "the thread sanitizer ends a forked child that starts a thread";
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-  // The recording's thread of the parent may hold this lock at the fork.
+  // At the fork, the thread that writes the parent's recording may hold the lock of this allocator.
   GTEST_SKIP() << "the address sanitizer's allocator may be locked for ever in the child of many threads";
 #endif
   ASSERT_TRUE(StartRecording(directory_ + "/parent.hbmrec").ok());

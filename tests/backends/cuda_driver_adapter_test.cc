@@ -491,7 +491,7 @@ TEST_F(CudaDriverAdapterTest, CapturedMemoryCountsFromLaunchToFree) {
   EXPECT_EQ(InUse(), 100) << "and not what the graph frees itself";
   EXPECT_EQ(profiler_.FindBuffer(Name(0x1000))->attributes.kind, MemoryKind::kGraph);
   EXPECT_EQ(GraphBytes(0), 100);
-  Launch(0x91);  // as a graph can that frees at each launch what is left
+  Launch(0x91);  // possible for a graph that frees its remaining memory at each launch
   EXPECT_EQ(InUse(), 100);
 
   FreeAsync(0x1000);
@@ -970,7 +970,7 @@ TEST_F(CudaDriverAdapterTest, QueriedPoolIsNotDestroyed) {
           pool);
     });
     while (!destroying) std::this_thread::yield();
-    // No lock is held: with a lock this would wait without end.
+    // No lock is held here. Otherwise this call would never return.
     adapter_.CreatePool([] { return kSuccess; }, &other, &on_gpu1);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     asked = false;

@@ -29,7 +29,8 @@ std::atomic<bool> in_constructor{false};
 std::atomic<pid_t> thread_b{0};
 std::function<void()> first_use;
 
-// Whether the thread has slept for a while; or a second has passed, since the second use need not wait.
+// Returns when the thread has slept for a while. Returns after a second at the latest, because the thread may not need
+// to wait.
 void AwaitThatItWaits(pid_t thread) {
   int asleep = 0;
   for (int i = 0; i < 1000 && asleep < 50; ++i) {
@@ -65,7 +66,7 @@ int main(int, char** argv) {
     const absl::StatusOr<void*> memory = allocator.Allocate(1000);
     cudaIpcMemHandle_t handle;
     void* opened = nullptr;
-    // The driver's functions are looked up now, so that NVML is what the linker is called for.
+    // Looks up the driver's functions now, so that later the linker is called for NVML only.
     if (!memory.ok() || cudaIpcGetMemHandle(&handle, *memory) != cudaSuccess ||
         hbmprof::cuda::IpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
       return 2;

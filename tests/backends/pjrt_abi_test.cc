@@ -161,7 +161,7 @@ SAME_FIELD(BufferCopyToMemoryArgs, copy, PJRT_Buffer_CopyToMemory_Args, dst_buff
 
 TEST(PjrtAbi, MatchesPjrtHeader) {
   std::printf("compiled against pjrt_c_api.h of version %d.%d\n", PJRT_API_MAJOR, PJRT_API_MINOR);
-  // Names of element types stand at their numbers.
+  // The index of a name is the number of its element type.
   EXPECT_STREQ(abi::kElementTypeNames[PJRT_Buffer_Type_F32], "f32");
   EXPECT_STREQ(abi::kElementTypeNames[PJRT_Buffer_Type_BF16], "bf16");
   EXPECT_STREQ(abi::kElementTypeNames[PJRT_Buffer_Type_F4E2M1FN], "f4e2m1fn");

@@ -167,7 +167,7 @@ TEST_F(PjrtRecordsTest, AliasFulfilledWithErrorHoldsNothing) {
   View(kA);
   records_.AwaitsFulfilment(kCallback, kA);
   records_.Fulfilled(kCallback, nullptr);
-  records_.Fulfilled(kCallback, kA);  // a callback is good for once
+  records_.Fulfilled(kCallback, kA);  // a callback has an effect only once
   Destroy(kA);
   EXPECT_EQ(Live(), 0);
 }

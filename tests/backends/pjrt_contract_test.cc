@@ -20,7 +20,7 @@ namespace abi = internal::pjrt;
 
 constexpr size_t kCapacity = size_t{4} << 20;
 
-// Uninitialized buffers of bytes, named by their device address.
+// Allocates uninitialized buffers of bytes. A buffer is identified by its device address.
 class PjrtAllocator : public DeviceAllocator {
  public:
   explicit PjrtAllocator(const abi::Api* api) : calls_(api), client_(calls_.CreateClient()) {}
@@ -65,7 +65,7 @@ class PjrtSubject : public ContractSubject {
  public:
   PjrtSubject() { fake_pjrt_reset(kCapacity); }
   ~PjrtSubject() override {
-    // The wrapped table's own recording, of all that the suite did.
+    // The records that the wrapped table made of all calls of the suite.
     Profiler& profiler = Profiler::Default();
     EXPECT_EQ(profiler.Stats(profiler.Device("FAKE_0")).bytes_in_use, fake_pjrt_device_bytes(0));
     EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 0);

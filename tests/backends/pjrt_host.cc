@@ -16,7 +16,7 @@ namespace {
 namespace abi = hbmprof::internal::pjrt;
 using hbmprof_test::PjrtCalls;
 
-// Whether the call succeeded; prints the error if not.
+// Returns whether the call succeeded. Prints the error if it failed.
 template <typename Args>
 bool Succeeds(const PjrtCalls& calls, const char* what, int slot, Args* args) {
   args->struct_size = sizeof(Args);

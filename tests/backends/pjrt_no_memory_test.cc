@@ -25,7 +25,7 @@ using hbmprof_test::PjrtCalls;
 
 const int no_oom_output = setenv("HBMPROF_OOM_OUTPUT", "off", 1);
 
-// The slots that the scenario calls: all that are wrapped, but for those that the fake plugin has nothing for.
+// The slots that the scenario calls: all wrapped slots except those that the fake plugin does not implement.
 constexpr int kSlots[] = {abi::kEventError,
                           abi::kEventAwait,
                           abi::kClientCreate,
@@ -57,7 +57,7 @@ constexpr size_t kSlotCount = sizeof(kSlots) / sizeof(kSlots[0]);
 
 const abi::Api* called_table = nullptr;
 
-// The slot of `called_table`, with the program's allocations counted meanwhile.
+// Calls the slot of `called_table` and counts the host allocations during the call.
 template <size_t kIndex>
 abi::Error* Counted(void* args) {
   const PjrtCalls calls(called_table);
@@ -70,7 +70,7 @@ std::vector<abi::Error* (*)(void*)> CountedSlots(std::index_sequence<kIndices...
   return {&Counted<kIndices>...};
 }
 
-// A table of the program's own that leads to the wrapped one.
+// Returns a copy of the table in which the slots of kSlots call Counted.
 std::vector<char> CountedTable(const abi::Api* api) {
   called_table = api;
   std::vector<char> table(api->struct_size);

@@ -26,7 +26,7 @@ using ::testing::StartsWith;
 const std::string kShim = HBMPROF_PJRT_SHIM;
 const std::string kFake = HBMPROF_FAKE_PJRT;
 
-// Runs the host on the shim, which is to wrap `plugin`.
+// Runs the host with the shim as its plugin. The shim wraps `plugin`.
 CommandResult Host(const std::string& plugin, std::vector<std::string> environment = {},
                    const std::string& profile = "") {
   environment.push_back("HBMPROF_PJRT_PLUGIN=" + plugin);

@@ -358,7 +358,7 @@ TEST_F(PjrtOwnership, DonatedArgumentEndsWithExecution) {
     abi::Buffer* const next = calls_.Execute1(executable, {state});
     ASSERT_NE(next, nullptr);
     EXPECT_EQ(StatsOf(0).bytes_in_use, 1024);
-    calls_.Destroy(state);  // the handle is still the program's to destroy
+    calls_.Destroy(state);  // the program must still destroy the handle
     EXPECT_EQ(StatsOf(0).bytes_in_use, 1024);
     state = next;
   }

@@ -412,7 +412,7 @@ TEST(SimulatedDeviceTest, CapacityIsRoundedUp) {
 }
 
 TEST(SimulatedDeviceTest, UntouchedMemoryTakesNoHostMemory) {
-  // More than this test's machines have.
+  // More memory than the machines of this test have.
   auto device = MakeDevice(size_t{1} << 38);
   ASSERT_NE(device, nullptr);
   char* whole = static_cast<char*>(*device->Allocate(size_t{1} << 38));

@@ -23,7 +23,7 @@ std::unique_ptr<SimulatedDevice> MakeDevice(std::string name = "sim:0", size_t c
   return SimulatedDevice::Create(options).value();
 }
 
-// An upstream that implements no more than it must.
+// An upstream that implements only the required functions.
 class HostAllocator : public DeviceAllocator {
  public:
   explicit HostAllocator(MemoryKind kind = MemoryKind::kDevice) : kind_(kind) {}

@@ -95,8 +95,8 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   }
 }
 
-// glibc's stack ends at code without unwind information. On aarch64 these are the linker's stubs, where a signal can
-// interrupt. If it ends there, appends the frames of `longer` that follow.
+// glibc's stack ends at code without unwind information. On aarch64, the linker's stubs are such code, and a signal can
+// interrupt them. If `stack` ends there, appends the remaining frames of `longer` to it.
 void CompleteAtStub(const Stack& longer, Stack* stack) {
 #if defined(__aarch64__)
   hbmprof::internal::ObjectCheck objects;
@@ -248,8 +248,8 @@ TEST(PathCacheTest, DistinguishesHundredsOfStacksOfOneCaller) {
   EXPECT_GE(captures.load(), rounds * 40000);
 }
 
-// The sets of scenarios that are interrupted at every instruction. On aarch64 without those of clang 14: libgcc, which
-// gives the stacks to compare with, crashes in them. (Presumably their unwind tables are wrong in epilogues.)
+// Returns the sets of scenarios that are interrupted at every instruction. On aarch64, those of clang 14 are left out:
+// libgcc, whose stacks the test compares with, crashes in them. (Probably their unwind tables are wrong in epilogues.)
 std::vector<ScenarioSet> SetsWithExactTables() {
   std::vector<ScenarioSet> sets = ScenarioSets();
 #if defined(__aarch64__)

@@ -20,8 +20,8 @@ using hbmprof::internal::kMaxStackDepth;
 
 namespace {
 
-// Whether `pc` is the return address of signal handlers: the trampoline that libc registers with the kernel or, on
-// aarch64, that the kernel provides.
+// Returns whether `pc` is the return address of signal handlers: the trampoline that libc registers with the kernel, or
+// on aarch64 the trampoline of the kernel.
 #if defined(__aarch64__)
 bool IsSignalTrampoline(uintptr_t pc) {
   constexpr uint64_t kReturnFromSignal = 0xd4000001d2801168;  // mov x8, #139; svc #0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Configures the repository by the oldest CMake that it supports, with a preset, and so everything in it.
+# Configures the repository with the oldest CMake that it supports, with a preset, so that all its parts are configured.
 #
 # usage: cmake_3_22_test.sh CMAKE SOURCE WORK      exits 77, which skips the test, without CMAKE
 set -euo pipefail

@@ -11,7 +11,7 @@ import profile_fields
 
 
 class Stats(ctypes.Structure):
-  """The first fields of hbmprof_stats: a program that was written for an older version."""
+  """The first fields of hbmprof_stats, as in a program that was written for an older version."""
   _fields_ = [("struct_size", ctypes.c_size_t), ("bytes_in_use", ctypes.c_int64),
               ("peak_bytes_in_use", ctypes.c_int64), ("after", ctypes.c_int64)]
 

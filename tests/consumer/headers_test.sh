@@ -2,15 +2,16 @@
 # Compiles the installed public headers as their users do.
 #
 # usage: headers_test.sh PREFIX WORK [LIBCXX]
-# Without LIBCXX: each C++ header alone, all in C++17 and C++20, with g++ and clang++ where it is there, and without
-# exceptions and type information; those for C by C compilers. With: all with clang++ and the libc++ whose headers are in
-# the folder LIBCXX. Exits 77, which skips the test, where the second lacks something.
+# Without LIBCXX: compiles each C++ header alone and all together, in C++17 and C++20, with g++ and, if it is installed,
+# clang++, and without exceptions and type information; the C headers with C compilers. With LIBCXX: compiles all with
+# clang++ and the libc++ whose headers are in the folder LIBCXX. Exits 77, which skips the test, if these are missing.
 set -euo pipefail
 prefix=$1 work=$2 libcxx=${3-}
 rm -rf "$work"
 mkdir -p "$work"
 
-# cuda.h needs a toolkit, which its own consumer has; leak_check.h needs GoogleTest, which needs exceptions to be on.
+# Not cuda.h, which needs a toolkit: another consumer test compiles it. Not leak_check.h, which needs GoogleTest and so
+# exceptions.
 headers=()
 for header in "$prefix"/include/hbmprof/*.h; do
   header=${header##*/}

@@ -25,7 +25,7 @@ file(REMOVE_RECURSE ${first})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${first})
 file(RENAME ${first} ${PREFIX})
 
-# Nor may it name a folder of this machine's build.
+# The package must not contain the path of a folder of this build.
 file(GLOB package ${PREFIX}/lib/cmake/hbmprof/*.cmake ${PREFIX}/lib/pkgconfig/*.pc)
 foreach(file ${package})
   file(READ ${file} text)

@@ -24,7 +24,7 @@ def tool(name):
 
 
 def run(command, cwd, **environment):
-  """The standard output of a command that must succeed and print no warning."""
+  """Returns the standard output of a command, which must succeed and print no warning."""
   done = subprocess.run([str(part) for part in command], cwd=cwd, env={**os.environ, **environment}, text=True,
                         capture_output=True, timeout=300)
   if done.returncode != 0 or done.stderr:

@@ -41,7 +41,7 @@ def packed(data):
 
 
 class Profile:
-  """What the tests look at: total(type), labels() as a set of (key, value), functions() as a set of names."""
+  """The parts of a profile that the tests use: total(type), labels() as a set of (key, value), functions() as a set of names."""
 
   def __init__(self, path):
     with gzip.open(path) as file:

@@ -1,4 +1,4 @@
-# Builds and runs the project in project/ against the installed library, without anything of the repository in reach.
+# Builds and runs the project in project/ against the installed library, in a folder outside of the repository.
 #
 # cmake -DKIND=static|shared|both -DPREFIX=where it is installed -DWORK=scratch folder -DCC=compiler -DCXX=compiler
 #       -DSTANDARD=17|20 [-DFLAGS=compiler flags] [-DCMAKE=the cmake that the project uses] -P project_test.cmake

@@ -1,5 +1,5 @@
-// DeviceAllocatorContract: what every DeviceAllocator promises (hbmprof/device_allocator.h). Include it in one file of
-// a test program and instantiate it there (subject.h).
+// DeviceAllocatorContract: the contract of every DeviceAllocator (hbmprof/device_allocator.h). Include it in one file
+// of a test program and instantiate it there (subject.h).
 #ifndef HBMPROF_TESTS_CONTRACT_DEVICE_ALLOCATOR_CONTRACT_H_
 #define HBMPROF_TESTS_CONTRACT_DEVICE_ALLOCATOR_CONTRACT_H_
 
@@ -48,7 +48,7 @@ class LiveRanges {
 
 class DeviceAllocatorContract : public ContractTest {
  protected:
-  // Everything is given back, and the whole device can be had again in one piece.
+  // Expects that everything was freed and that the whole device can be allocated as one buffer again.
   void ExpectAllFree() {
     SynchronizeAll();
     if (GetParam().capacity == 0) return;
@@ -100,7 +100,7 @@ TEST_P(DeviceAllocatorContract, FreeOfNullIsIgnored) {
 
 TEST_P(DeviceAllocatorContract, FreedMemoryIsReused) {
   if (GetParam().capacity == 0) {
-    // Far more in turn than any device holds at once.
+    // One after the other, far more than any device can hold at once.
     for (int i = 0; i < 1000; ++i) {
       const auto ptr = subject_allocator().Allocate(size_t{1} << 30);
       ASSERT_TRUE(ptr.ok()) << ptr.status();

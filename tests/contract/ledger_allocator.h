@@ -31,7 +31,7 @@ class LedgerAllocator : public DeviceAllocator {
 
   explicit LedgerAllocator(DeviceAllocator& upstream) : upstream_(upstream) {}
 
-  // Every free fails with this while it is not OK; upstream is not asked.
+  // If `status` is not OK, every free fails with it, and upstream is not called.
   void FailFrees(absl::Status status) { free_failure_ = std::move(status); }
   // Called after upstream has freed and before the free returns.
   void OnFreed(std::function<void()> hook) { on_freed_ = std::move(hook); }

@@ -1,5 +1,5 @@
-// What a contract suite needs to know of the DeviceAllocator it tests. Each allocator describes itself in one
-// ContractCase and instantiates the suites with it:
+// The description of a DeviceAllocator for the contract suites that test it. Each allocator has one ContractCase and
+// instantiates the suites with it:
 //
 //   INSTANTIATE_TEST_SUITE_P(Mine, DeviceAllocatorContract, ::testing::Values(MyCase()), ContractCaseName);
 //
@@ -19,7 +19,7 @@
 
 namespace hbmprof {
 
-// One allocator with all that it stands on. Nothing is allocated from it yet, and nobody else uses it.
+// One allocator and the objects that it needs. Nothing is allocated from it yet, and no other code uses it.
 class ContractSubject {
  public:
   virtual ~ContractSubject() = default;
@@ -30,7 +30,7 @@ class ContractSubject {
   virtual void Synchronize(StreamId stream) = 0;
 };
 
-// A subject whose allocator is tracked, in a profiler of its own.
+// A subject whose allocator is tracked, in its own profiler.
 template <typename Subject>
 class TrackedSubject : public Subject {
  public:
@@ -44,19 +44,19 @@ class TrackedSubject : public Subject {
 struct ContractCase {
   std::string name;  // letters and digits
   std::function<std::unique_ptr<ContractSubject>()> make;
-  // Why the allocator cannot be tested on this machine; empty, or giving an empty text: it can.
+  // Returns the reason why the allocator cannot be tested on this machine. If it is not set or returns "", it can.
   std::function<std::string()> unavailable;
-  // All the bytes that a new subject can hand out, as one buffer if asked; at least 1 MiB. 0: too many for a test to
-  // fill; then what needs a full device is left out.
+  // The bytes that can be allocated from a new subject, also as one buffer; at least 1 MiB. 0: too many for a test to
+  // fill. Then the tests that need a full device are left out.
   size_t capacity = 0;
-  // Whether a freed address is handed out again to the next request of the same size.
+  // True if the next request of the same size gets the freed address.
   bool reuses_addresses_at_once = false;
 };
 
 inline std::string ContractCaseName(const ::testing::TestParamInfo<ContractCase>& info) { return info.param.name; }
 inline void PrintTo(const ContractCase& c, std::ostream* out) { *out << c.name; }
 
-// The fixture of every contract suite: a new subject per test, or a skip that says why.
+// The fixture of every contract suite: makes a new subject for each test, or skips the test with the reason.
 class ContractTest : public ::testing::TestWithParam<ContractCase> {
  protected:
   void SetUp() override {

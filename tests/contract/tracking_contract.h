@@ -1,5 +1,5 @@
-// TrackingContract: over any upstream, what the profiler says of a TrackingAllocator is what upstream did. Include it
-// in one file of a test program and instantiate it there (subject.h).
+// TrackingContract: with any upstream, the profiler's numbers of a TrackingAllocator equal those of the upstream.
+// Include it in one file of a test program and instantiate it there (subject.h).
 #ifndef HBMPROF_TESTS_CONTRACT_TRACKING_CONTRACT_H_
 #define HBMPROF_TESTS_CONTRACT_TRACKING_CONTRACT_H_
 
@@ -209,7 +209,7 @@ TEST_P(TrackingContract, ABufferMayBeFreedOnAnotherThread) {
 //   thread A: Free(p)                     thread B: Allocate
 //   RecordFree(p)
 //   upstream frees p
-//     held here until B is done           upstream hands out p again
+//     held here until B is done           upstream returns p again
 //                                         RecordAlloc(p)
 //   upstream's free returns
 //
@@ -260,7 +260,7 @@ TEST_P(TrackingContract, ThreadsReusingAddressesEndAtZero) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   constexpr int kThreads = 8;
   constexpr int kSteps = 2000;
-  // Few sizes, so that addresses come back at once and to other threads.
+  // Few sizes, so that addresses are reused at once, also by other threads.
   const size_t unit = GetParam().capacity == 0 ? size_t{1} << 16 : GetParam().capacity / 64;
   std::atomic<int64_t> allocated{0}, allocated_bytes{0};
   std::atomic<bool> done{false};

@@ -1,5 +1,5 @@
-// What the tracker takes of the host's memory: at most Options::max_host_bytes, whatever a program does. Beyond it new
-// things are dropped and counted, and everything that is known goes on.
+// The host memory of the tracker: at most Options::max_host_bytes, for any program. Beyond this limit, new records,
+// sites and tags are dropped and counted. Events of known sites are still recorded.
 
 #include <atomic>
 #include <cstdint>
@@ -93,7 +93,7 @@ TEST(HostMemory, SixMillionStacksStayBelowTheLimit) {
   Options options;
   options.max_host_bytes = 64 * kMiB;
   options.max_sites = INT64_MAX;
-  [[maybe_unused]] const int64_t before = ResidentBytes();  // not looked at under a sanitizer
+  [[maybe_unused]] const int64_t before = ResidentBytes();  // not used under a sanitizer
   Profiler profiler(options);
   const auto fill = [&] {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -140,7 +140,7 @@ TEST(HostMemory, StacksWithoutASiteTakeNone) {
   }
   EXPECT_EQ(many.recorded(), 2000);
   EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 499000);
-  // What captures remember is bounded by itself.
+  // The cache of captured stacks has its own limit.
   EXPECT_LT(profiler.GetTrackerStats().host_bytes - before, 40 * kMiB);
 }
 

@@ -1,5 +1,5 @@
-// What a copy of the library that has joined the injected one's profiler needs of the core: snapshots as bytes, records
-// that are refined, replaceable probes. The two copies in one process: tests/inject/joined_test.cc.
+// The functions of core for a copy of the library that has joined the injected library's profiler: snapshots as bytes,
+// refined records, replaceable probes. Tests with the two copies in one process: tests/inject/joined_test.cc.
 #include "src/core/injected.h"
 
 #include <atomic>

@@ -89,7 +89,7 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
-// What the ledger must say, computed the slow way.
+// Computes the expected values of the ledger in a simple and slow way.
 class Model {
  public:
   explicit Model(const SiteTable& table) : table_(table) {}
@@ -281,7 +281,7 @@ TEST_F(LedgerTest, FreeByAnotherThreadLeavesTotalsAtZero) {
     workers.Run(1, [&] { Enter(Event::kFree, site, 1000); });
     ExpectSame();
   }
-  // Thread 1's own part is -10,000 now, and it may use the room that its frees made.
+  // Thread 1's own part is -10,000 now, and it may use the headroom that its frees gave it.
   workers.Run(1, [&] { Enter(Event::kAlloc, site, 1000); });
   workers.Run(0, [&] { Enter(Event::kAlloc, site, 1000); });
   ExpectSame();
@@ -459,7 +459,7 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
   struct Live {
     SiteId site;
     int64_t bytes;
-    int64_t idle;  // of a segment: what no block covers
+    int64_t idle;  // of a segment: the bytes that no block covers
     int segment;   // of a block: the key of its segment in live_; else -1
   };
 
@@ -621,7 +621,8 @@ TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   for (uintptr_t pc = 1; pc <= 4000; ++pc) {  // so many that reading their cells takes a while
     made.push_back(sites.InternSite({StackAt(sites, &pc), 0, {DeviceId(pc % 2), {}, {}}, 0, false}));
   }
-  // Threads take buffers that others made from one shelf, so a site's parts per shard become negative.
+  // Threads also free buffers that other threads allocated (in `shelf`), so the part of a site in a shard can be
+  // negative.
   std::mutex mutex;
   std::vector<std::pair<SiteId, int64_t>> shelf;
   std::atomic<int> running{kThreads};

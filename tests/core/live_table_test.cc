@@ -45,7 +45,7 @@ void ExpectSame(const LiveTable& table, const std::unordered_map<uint64_t, LiveR
   }
 }
 
-// The table's records, by way of EraseIf, which keeps them all.
+// Returns the number of the table's records. Counts them with EraseIf, which keeps all of them.
 size_t Count(LiveTable& table) {
   size_t count = 0;
   table.EraseIf(
@@ -112,7 +112,7 @@ TEST(LiveTable, AgreesWithAMapOverRandomEvents) {
   LiveTable table;
   std::unordered_map<uint64_t, LiveRecord> model;
   for (int phase = 0; phase < 12; ++phase) {
-    // Growing and shrinking phases; without Resize in every third, so that chains of overflow lines build up.
+    // Growing and shrinking phases. Every third one is without Resize, so that chains of overflow buckets become long.
     const uint64_t keys = uint64_t{1} << (6 + random() % 12);
     const uint64_t insert_percent = phase % 2 == 0 ? 70 : 25;
     const bool resize = phase % 3 != 2;
@@ -150,7 +150,7 @@ TEST(LiveTable, KeepsEveryRecordAtAnySize) {
     model[Address(i)] = RecordOf(Address(i));
     ASSERT_EQ(table.Insert(Address(i), RecordOf(Address(i)), &replaced), Inserted::kNew);
   }
-  // 64 lines for 3,000 records: chains of overflow lines; then 100,000 lines; and back.
+  // 64 buckets for 3,000 records: chains of overflow buckets; then 100,000 buckets; and back.
   ExpectSame(table, model);
   ResizeFully(table, 150000);
   ExpectSame(table, model);
@@ -166,7 +166,7 @@ TEST(LiveTable, EraseIfErasesWhatMatchesAndNothingElse) {
   for (uint64_t i = 0; i < 10000; ++i) {
     LiveRecord replaced;
     table.Insert(Address(i), {static_cast<SiteId>(i % 10), static_cast<int64_t>(i)}, &replaced);
-    if (i > 5000) table.Resize(static_cast<int64_t>(i));  // chained lines and single ones
+    if (i > 5000) table.Resize(static_cast<int64_t>(i));  // buckets with and without overflow buckets
   }
   int64_t erased_bytes = 0;
   int erased = 0;

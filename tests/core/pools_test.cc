@@ -287,7 +287,7 @@ class RandomPools {
   RandomPools(Profiler* profiler, uint64_t seed) : profiler_(*profiler), random_(seed) {}
 
   const IntervalModel& model() const { return model_; }
-  // One operation of a sound program; nothing if what was drawn would not be one.
+  // Makes one random operation. Does nothing if a correct program could not make the operation that was drawn.
   void Step() {
     IntervalModel changed = model_;
     bool recorded = false;
@@ -355,7 +355,7 @@ class RandomPools {
     last_ = "operation " + std::to_string(kind) + "\nbefore: " + Describe(model_) + "\nafter: " + Describe(changed);
     model_ = changed;
   }
-  // What the last operation was.
+  // Describes the last operation.
   const std::string& last() const { return last_; }
 
  private:
@@ -377,7 +377,7 @@ class RandomPools {
     const int start = Below(kUnits);
     return {start, start + 1 + Below(most), Below(IntervalModel::kTags), is_segment, !is_segment};
   }
-  // Whether RecordBlockFree of its address means this one.
+  // Returns whether RecordBlockFree of its address frees this one.
   bool IsInnermostBlock(size_t i) const {
     for (size_t j = 0; j < model_.size(); ++j) {
       if (j == i || model_[j].start != model_[i].start) continue;
@@ -385,7 +385,8 @@ class RandomPools {
     }
     return true;
   }
-  // Whether no other segment is in what is added, none is cut in two, and it stays in the segment around it.
+  // Returns whether the added part contains no other segment, no segment is cut in two, and the segment stays inside
+  // the one around it.
   bool CanSetEnd(size_t i, int end) const {
     const Interval& segment = model_[i];
     const int low = std::min(end, segment.end);

@@ -43,7 +43,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-// Buffers nobody really allocated.
+// The addresses of buffers that are not really allocated.
 BufferId At(uint64_t i) { return BufferId(uint64_t{0x7f0000000000} + i * 0x10000); }
 
 using Value = int64_t Snapshot::Sample::*;
@@ -66,7 +66,8 @@ const Snapshot::Device* FindDevice(const Snapshot& snapshot, std::string_view na
   return nullptr;
 }
 
-// What every snapshot promises: indices lead somewhere, sums are the totals, labels are distinct per sample.
+// Expects the invariants of every snapshot: indices are valid, sums equal the totals, the labels of a sample are
+// distinct.
 void ExpectSound(const Snapshot& snapshot) {
   std::set<std::string> labels;
   for (const Snapshot::Sample& sample : snapshot.samples) {
@@ -109,7 +110,7 @@ void ExpectSound(const Snapshot& snapshot) {
   EXPECT_EQ(snapshot.tracker.live_records, live);
 }
 
-// A snapshot in one comparable text: everything but what changes by itself.
+// Returns a snapshot as text for comparisons, without the values that change by themselves.
 std::string Describe(const Snapshot& snapshot) {
   std::multiset<std::string> lines;
   const auto number = [](int64_t value) { return std::to_string(value) + " "; };
@@ -396,7 +397,7 @@ TEST(ProfilerLimits, SiteBeyondTheLimitIsDropped) {
   Profiler profiler(options);
   const auto alloc = [&](uint64_t i, size_t bytes) { return profiler.RecordAlloc(At(i), bytes); };
   const auto alloc_here = [&](uint64_t i, size_t bytes) {
-    bool recorded = alloc(i, bytes);  // one call site: only the size tells its sites apart
+    bool recorded = alloc(i, bytes);  // one call site: its sites differ only in the size
     return recorded;
   };
   std::vector<bool> recorded;
@@ -463,7 +464,7 @@ TEST_F(ProfilerTest, DeviceTotalExcludesManagedAndPinned) {
   profiler_.RecordFree(At(2));
   EXPECT_EQ(Stats(MemorySpace::kManaged).peak_bytes_in_use, 10);
   EXPECT_EQ(Stats(MemorySpace::kManaged).bytes_in_use, 0);
-  // The device's own word is about its own memory.
+  // The values of the probe apply only to the device's own memory.
   profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{1000, 600, 500, 300}; });
   EXPECT_EQ(Stats(MemorySpace::kPinnedHost).bytes_limit, std::nullopt);
   EXPECT_FALSE(Stats(MemorySpace::kPinnedHost).unaccounted.has_value());
@@ -989,7 +990,7 @@ TEST(ProfilerOptions, ValuesOutOfRangeAreClamped) {
 
 // --- Stacks -----------------------------------------------------------------------------------------------------
 
-// A call that must not become a jump stands before something that must happen after it.
+// Called after another call, so that this other call is not compiled as a jump.
 void AfterTheCall() { asm volatile("" ::: "memory"); }
 
 [[gnu::noinline, gnu::section("hbmprof_test_frames")]] bool KnownCaller(Profiler& profiler, uint64_t i, size_t bytes) {
@@ -1116,12 +1117,12 @@ TEST(ProfilerStacks, ACutStackIsCountedEachTime) {
   EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, kTimes);
 }
 
-// What a thread remembers of a stack that repeats is kept apart for all else that makes a site.
+// The cached site of a repeated stack also depends on the profiler, the size and the tags.
 TEST(ProfilerStacks, ThatRepeatDifferByProfilerSizeAndTags) {
   constexpr uint64_t kRounds = 200;
   constexpr size_t kSizes = 3;
   Profiler profilers[2];
-  // So that a site of one is another one, or none, in the other.
+  // The number of a site of one profiler is another site, or none, in the other profiler.
   const BufferId first(uint64_t{1} << 20);
   ASSERT_TRUE(profilers[1].RecordAlloc(first, 7));
   for (uint64_t round = 0; round < kRounds; ++round) {

@@ -1,4 +1,4 @@
-// The map of pools' segments by itself. What blocks take from segments is in pools_test.
+// The map of segments alone. pools_test tests the bytes that blocks take from segments.
 
 #include "src/core/segments.h"
 

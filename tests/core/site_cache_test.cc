@@ -63,8 +63,8 @@ TEST(SiteCache, KeepsTenThousandStacksAndReplacesTheOldest) {
   EXPECT_EQ(cache.Find(KeyOf(999999)), 999999u);
 }
 
-//   thread 1   Find: reads an entry's one word ........................ and its other
-//   thread 2            Store: moves the entry on, writes both words of a new one
+//   thread 1   Find: reads the first word of an entry ................. and the second word
+//   thread 2            Store: moves the entry, writes both words of a new one
 // `sites`: so many that entries are replaced all the time, so few that some are found.
 void ReplaceInFourThreads(SiteId sites, SiteCache::Key (*key_of)(SiteId site)) {
   SiteCache cache;

@@ -88,7 +88,7 @@ TEST(SiteTable, EveryPartOfTheKeyTellsSitesApart) {
   for (const SiteKey& key : keys) sites.insert(table.InternSite(key));
   EXPECT_EQ(sites.size(), 8u);
   EXPECT_EQ(table.size(), 8u);
-  // Numbers are dense, stay, and lead back to the key.
+  // Numbers are dense, do not change, and give the key.
   EXPECT_EQ(*sites.rbegin(), 7u);
   for (SiteId site = 0; site < 8; ++site) {
     EXPECT_EQ(table.InternSite(keys[site]), site);
@@ -130,7 +130,7 @@ TEST(SiteTable, RoundsSizesOfAStackWithManySites) {
     sites.insert(site);
   }
   EXPECT_LT(sites.size(), 300u);
-  // Sizes that had a site before keep it, and so does the number behind a rounded one.
+  // A size that has a site keeps it. All sizes that are rounded to the same power of two have one site.
   EXPECT_EQ(table.Key(table.InternSite({stack, 100, {}, 0, false})).block_bytes, 100u);
   EXPECT_EQ(table.InternSite({stack, 15000, {}, 0, false}), table.InternSite({stack, 16384, {}, 0, false}));
   // Another stack is not affected; nor are zero bytes.

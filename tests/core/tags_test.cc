@@ -1,4 +1,5 @@
-// Tag scopes and their limits. The registry belongs to the process, so what exhausts it runs in a process of its own.
+// Tag scopes and their limits. The registry belongs to the process, so tests that exhaust it run in their own
+// processes.
 
 #include "src/core/tags.h"
 
@@ -93,7 +94,7 @@ TEST(ScopedTag, KeysAndValuesAreCopiedAndCutAt128Bytes) {
   key.reset();
   value.reset();
   EXPECT_THAT(Tags(), ElementsAre(Pair(longest, std::string(128, 'v'))));
-  // What is cut makes no difference.
+  // The part that is cut off makes no difference.
   const TagSetId tags = current_tags;
   ScopedTag same(longest + "tail", std::string(128, 'v') + "tail");
   EXPECT_EQ(current_tags, tags);
@@ -148,7 +149,7 @@ TEST(ScopedTag, ValueBeyondTheLimitBecomesOther) {
     EXPECT_THAT(Tags(), ElementsAre(Pair("request", "other")));
   }
   EXPECT_EQ(DroppedTagValues(), dropped + 1);
-  // Counted for every scope, also where the same value comes again; known values stay themselves.
+  // Counted for every scope, also if the value is repeated. Known values do not change.
   for (int i = 0; i < 2; ++i) {
     ScopedTag tag("request", "1000");
     EXPECT_THAT(Tags(), ElementsAre(Pair("request", "other")));
@@ -182,7 +183,7 @@ TEST(ScopedTag, ThreadsThatAddTheSameTagsAgree) {
   for (const std::vector<TagSetId>& others : seen) EXPECT_EQ(others, seen[0]);
 }
 
-// Runs `check` in a process of its own, whose registry only it fills. `check` says what is wrong, or "".
+// Runs `check` in its own process, whose registry no other test fills. `check` returns the problem, or "".
 void InFreshProcess(const std::function<std::string()>& check) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

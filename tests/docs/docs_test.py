@@ -317,7 +317,7 @@ class Test:
     return result.returncode == 0
 
   def is_to_do(self, block):
-    """Whether the block can be tested here; if not, lists it."""
+    """Returns whether the block can be tested here. If not, lists it."""
     if block.reason:
       self.not_run.append(f"{block.name}: {block.reason}")
       return False

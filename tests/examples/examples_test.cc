@@ -101,7 +101,7 @@ TEST_F(ExamplesTest, TileFunctionsShowsEachFunction) {
   // The temporaries: one in each function, of the size of its result.
   EXPECT_EQ(view.SumUnder("alloc_space", "func1"), 80000000);
   EXPECT_EQ(view.SumUnder("alloc_space", "func2"), 160000000);
-  // func2's temporary lives beside x, both results and nothing else.
+  // At the peak, only x, both results and func2's temporary are in use.
   EXPECT_EQ(view.Sum("peak_space"), 124000000);
 }
 

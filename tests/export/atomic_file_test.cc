@@ -69,7 +69,7 @@ std::vector<std::string> Names(const std::string& directory) {
   return names;
 }
 
-// Runs `body` in a child process and gives its exit code, or 128 + the signal that ended it.
+// Runs `body` in a child process and returns its exit code, or 128 + the signal that ended it.
 int InChild(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
@@ -78,7 +78,7 @@ int InChild(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Prints what is wrong in a child, where gtest's own reporting is lost.
+// Prints the problem in a child process, where the reports of GoogleTest are lost.
 int Fail(const std::string& what) {
   std::cerr << what << std::endl;
   return 1;
@@ -240,7 +240,7 @@ TEST_F(AtomicFile, ErrorIfDirectoryIsNotWritable) {
   EXPECT_EQ(code, 0);
 }
 
-// In a directory as /tmp is, where another user has put something.
+// In a directory like /tmp, in which another user has made files.
 TEST_F(AtomicFile, RefusesOtherUsersFileInSharedDirectory) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give files to others";
   ASSERT_EQ(chmod(directory_.c_str(), 01777), 0);
@@ -256,7 +256,7 @@ TEST_F(AtomicFile, RefusesOtherUsersFileInSharedDirectory) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("of another user"));
     EXPECT_EQ(Contents(Path(name)), "old");
   }
-  // The directory's owner may, and anyone may where not everyone can write.
+  // The owner of the directory may replace the file. If not everyone can write to the directory, anyone may.
   ASSERT_EQ(chown(directory_.c_str(), 65534, 65534), 0);
   EXPECT_TRUE(WriteFileAtomically(Path("link"), "1").ok());
   ASSERT_EQ(chown(directory_.c_str(), 0, 0), 0);
@@ -340,7 +340,7 @@ TEST_F(AtomicFile, OneOfManyWritersCreatesTheFile) {
   EXPECT_THAT(Names(directory_), ElementsAre("a"));
 }
 
-// A program that has closed its standard descriptors and still prints.
+// A program that prints although it has closed its standard descriptors.
 TEST_F(AtomicFile, NeverUsesStandardDescriptors) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer reports that two threads use descriptor 1, which is what is tested";
@@ -453,8 +453,8 @@ TEST_F(AtomicFile, ErrorIfDiskIsFull) {
   EXPECT_EQ(code, 0);
 }
 
-// Makes system calls of this process fail with `error` for good: the call `number` where, if `mask` is not 0, the
-// argument `argument` has all bits of `mask`.
+// Makes the system call `number` of this process fail with `error` from now on. If `mask` is not 0, only calls whose
+// argument `argument` has all bits of `mask` fail.
 bool Forbid(long number, int error, int argument = 0, unsigned mask = 0) {
   const sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -469,7 +469,7 @@ bool Forbid(long number, int error, int argument = 0, unsigned mask = 0) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-// A feature that a system does not have, and a function that makes a process believe that.
+// A feature that a system does not have, and a function that removes the feature for a process.
 struct Lack {
   const char* name;
   std::function<bool()> pretend;
@@ -552,7 +552,7 @@ int KillWhileWriting(const std::string& directory, const Lack& lack, bool new_ea
   return left;
 }
 
-// Not on systems without locks: there it is not known whether the writer of a file is alive.
+// Not on systems without locks, because there it is not known whether the writer of a file is alive.
 class AtomicFileKilled : public AtomicFileOnSystem {};
 
 TEST_P(AtomicFileKilled, NextWriterRemovesFilesOfKilledOne) {

@@ -447,9 +447,9 @@ TEST(SerializePprof, ErrorWithoutHostMemory) {
 }
 #endif
 
-// fork copies a lock of the C library's that another thread holds:
-//   thread 1   localtime_r: takes the lock .............. gives it back
-//   thread 2                          fork                               the child's copy of the lock stays taken
+// fork copies a lock of the C library that another thread holds:
+//   thread 1   localtime_r: takes the lock .............. releases it
+//   thread 2                          fork                               the child's copy of the lock stays locked
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(SerializePprof, WorksInForkedChildOfThreads) {
   const Snapshot snapshot = ServerSnapshot();
@@ -660,7 +660,7 @@ TEST(PprofOptionsTest, TooFewBytesAreAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("max_bytes is 10, but a profile with the fewest samples has "));
 }
 
-// What Pyroscope takes by default.
+// The default limits of Pyroscope.
 TEST(PprofOptionsTest, FitsTheLimitsOfAStore) {
   const ProfileView view = Limited(ManyStacks(100'000), {16'000, 4 << 20});
   EXPECT_EQ(view.samples.size(), 16'000u);

@@ -149,7 +149,7 @@ TEST_P(Viewer, DiffBaseShowsOnlyWhatGrew) {
   const std::string listing =
       View({"-top", "-unit=bytes", "-nodefraction=0", "-tagfocus=kind=device", "-diff_base", before, after});
   EXPECT_EQ(TopLine(listing, "app::Decode"), "524288B 524288B");
-  EXPECT_EQ(TopLine(listing, "app::LoadWeights"), "");  // viewers leave out what is zero
+  EXPECT_EQ(TopLine(listing, "app::LoadWeights"), "");  // viewers leave out rows that are zero
 }
 
 TEST_P(Viewer, DiffOfEqualProfilesIsZero) {
@@ -160,7 +160,7 @@ TEST_P(Viewer, DiffOfEqualProfilesIsZero) {
   EXPECT_THAT(View({"-top", "-unit=bytes", "-base", before, after}), HasSubstr("Showing nodes accounting for 0, 0%"));
 }
 
-// With and without names: what did not change cancels although the modules were loaded elsewhere.
+// With and without names: unchanged samples cancel out although the modules were loaded at other addresses.
 TEST_P(Viewer, BaseCancelsAcrossLoadAddresses) {
   for (const bool with_names : {true, false}) {
     const std::string before = Save("a.pb.gz", ServerSnapshot(1), with_names);

@@ -35,7 +35,7 @@ int64_t PrefixOf(const std::string& path, RecordingReader& all) {
   return count;
 }
 
-// HBMPROF_KILLS=200 in the environment kills more often.
+// The variable HBMPROF_KILLS sets the number of kills, such as 200.
 TEST(RecordingKillTest, AKilledProcessLeavesAPrefix) {
   using Clock = std::chrono::steady_clock;
   const char* wanted = std::getenv("HBMPROF_KILLS");

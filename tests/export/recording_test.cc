@@ -173,8 +173,8 @@ TEST(RecordingTest, TablesGrowBetweenEvents) {
   ExpectEqual(EventsOf(*reader), events);
 }
 
-// Events of many buffers, which are given to the writer long after each other, and partly after a flush that precedes
-// them.
+// Events of many buffers. The writer gets the buffers long after each other, and some of them after a flush whose time
+// is before their events.
 TEST(RecordingTest, MergesBuffersInTheOrderOfTime) {
   MadeRecording made;
   const uint32_t site = made.Site({{"main"}});

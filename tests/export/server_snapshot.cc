@@ -53,7 +53,7 @@ Snapshot ServerSnapshot(int64_t decode_pages, uint64_t slide) {
   };
   // Return addresses: one past the last byte of a call.
   const uint64_t in_main = server + 0x1150;
-  const uint64_t in_run = server + 0x1300;  // the call is the last thing app::Server::Run does
+  const uint64_t in_run = server + 0x1300;  // the call is the last instruction of app::Server::Run
   const uint64_t in_load = model + 0x2180;
   const uint64_t in_decode = model + 0x2240;
   const uint64_t in_closed = closed + 0x5678;

@@ -40,7 +40,7 @@ void Require(bool holds) {
   if (!holds) std::abort();
 }
 
-// Reads everything and checks what the reader promises.
+// Reads everything and checks the guarantees of the reader.
 void Read(const std::string& path) {
   auto opened = RecordingReader::Open(path);
   if (!opened.ok()) {

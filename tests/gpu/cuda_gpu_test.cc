@@ -18,7 +18,7 @@
 namespace hbmprof {
 namespace {
 
-// Why nothing here can run; empty where it can.
+// Returns the reason why these tests cannot run; "" if they can.
 std::string NoGpu() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

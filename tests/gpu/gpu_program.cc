@@ -31,7 +31,7 @@ void Launch(cudaGraph_t graph) {
   CHECK(cudaGraphLaunch(executable, nullptr));
 }
 
-// The driver's own function, past whatever was preloaded: libc's dlsym, found in libc.
+// Allocates with the driver's own function, which no preloaded library can see: it is found with the dlsym of libc.
 void AllocateUnrecorded() {
   using Dlsym = void*(void*, const char*);
   auto* real = reinterpret_cast<Dlsym*>(dlsym(dlopen("libc.so.6", RTLD_LAZY), "dlsym"));

@@ -23,7 +23,7 @@ inline void Check(cudaError_t error, const char* what) {
   std::exit(77);
 }
 
-// How many GPUs there are: at least one, or the program ends here.
+// Returns the number of GPUs. Ends the program if there is none.
 inline int UsableGpus() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

@@ -70,7 +70,7 @@ TEST_P(InjectGpuTest, RecordsOnceWithUserFrame) {
   EXPECT_EQ(found, bytes);
   EXPECT_EQ(objects, 1);
   EXPECT_EQ(result.view.Comment("tracker", "replaced_records"), "0");
-  if (kind == "managed" || kind == "pinned_host") return;  // lies elsewhere, or wherever it is used
+  if (kind == "managed" || kind == "pinned_host") return;  // not, or not only, in the memory of the device
   // The driver has also allocated the idle memory of pools and graphs.
   const std::string device = mode == "second_device" ? "device GPU:1" : "device GPU:0";
   const bool pooled = mode == "async" || mode == "pool" || kind == "graph";
@@ -111,7 +111,7 @@ TEST(InjectGpuTest, KernelProgramIsRecorded) {
               result.view.SumWhere("inuse_space", "kind", "executable"));
 }
 
-// NVIDIA's libraries, each of which brings a runtime of its own.
+// NVIDIA's libraries, each of which contains its own runtime.
 struct Library {
   const char* program;
   const char* name;    // its argument
@@ -122,7 +122,7 @@ struct Library {
 
 class LibraryGpuTest : public ::testing::TestWithParam<Library> {
  protected:
-  // Device memory, but code: its loading takes whatever the driver likes.
+  // Returns whether the sample is device memory other than code. The driver decides how much memory code takes.
   static bool IsMemory(const ProfileView::Sample& sample) {
     const auto kind = sample.labels.find("kind");
     return kind != sample.labels.end() && (kind->second == "device" || kind->second == "vmm");

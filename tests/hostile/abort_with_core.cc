@@ -1,4 +1,4 @@
-// Enables core dumps and aborts with live allocations. Nothing may catch the signal or end the process before it.
+// Enables core dumps and aborts with live allocations. hbmprof must not catch the signal or end the process before it.
 #include <sys/resource.h>
 
 #include "tests/hostile/hostile.h"

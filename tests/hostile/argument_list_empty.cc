@@ -1,4 +1,4 @@
-// Starts itself with no arguments at all, not even a name.
+// Starts itself without arguments and without the program's name.
 #include "tests/hostile/hostile.h"
 
 int main(int argc, char** argv) {

@@ -1,5 +1,5 @@
-// The program's own fork handlers allocate. They are registered before main(), so before those of most libraries,
-// and run while those hold their locks.
+// The program's own fork handlers allocate. They are registered before main(), and so before those of most libraries.
+// They run while those libraries hold their locks.
 #include <pthread.h>
 
 #include "tests/hostile/hostile.h"

@@ -1,6 +1,6 @@
 // Becomes a daemon after it has allocated: two forks, a session of its own, every descriptor closed. Then it opens its
-// own files, which take the lowest numbers. A library that keeps descriptors of its own with those numbers would write
-// into these files or close them.
+// own files, which get the lowest numbers. If a library had kept descriptors with these numbers, it would write into
+// these files or close them.
 #include <fcntl.h>
 #include <sys/wait.h>
 
@@ -17,7 +17,7 @@ void Write(int file, const char* text) {
 
 void Daemon() {
   for (int descriptor = 0; descriptor < 1024; ++descriptor) close(descriptor);
-  // Six of them, so that each number is taken that was in use.
+  // Six files, so that they get all numbers that were in use.
   int files[6];
   char name[] = "log.0";
   for (int& file : files) {
@@ -31,7 +31,7 @@ void Daemon() {
   Linger();
   Churn(200);
   for (const int file : files) Write(file, "stopped\n");
-  // All are still what they were.
+  // All files are still open and contain only the lines of the program.
   for (const int file : files) {
     if (fcntl(file, F_GETFL) < 0 || lseek(file, 0, SEEK_END) != 16) _exit(97);
   }

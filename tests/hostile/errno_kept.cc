@@ -1,4 +1,4 @@
-// Relies on errno, the rounding mode and the signal mask being as they were before each allocation and free.
+// Requires that no allocation or free changes errno, the rounding mode or the signal mask.
 #include <cerrno>
 #include <cfenv>
 #include <csignal>

@@ -1,4 +1,4 @@
-// Replaces itself by itself: from the main thread, from another thread, and in a forked child.
+// Replaces itself by the same program with exec: from the main thread, from another thread, and in a forked child.
 #include <initializer_list>
 #include <thread>
 

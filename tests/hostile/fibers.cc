@@ -24,7 +24,7 @@ void Fiber(int number) {
 
 int main() {
   std::vector<std::unique_ptr<char[]>> stacks;
-  for (volatile int i = 0; i < kFibers; i = i + 1) {  // getcontext() may return twice, for all that the compiler knows
+  for (volatile int i = 0; i < kFibers; i = i + 1) {  // volatile, because getcontext() can return twice
     stacks.push_back(std::make_unique<char[]>(kStackBytes));
     REQUIRE(getcontext(&fibers[i]) == 0);
     fibers[i].uc_stack.ss_sp = stacks.back().get();

@@ -1,4 +1,4 @@
-// May write no file at all (RLIMIT_FSIZE). The signal that the system then sends must not reach the program.
+// Cannot write any file (RLIMIT_FSIZE). The signal that the system sends for this must not reach the program.
 #include <sys/resource.h>
 
 #include <csignal>

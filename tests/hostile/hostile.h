@@ -1,5 +1,5 @@
 // Device memory for the programs of this folder, in the way that the build selects:
-//   plain   nothing is allocated or recorded; the program is as if hbmprof did not exist
+//   plain   nothing is allocated or recorded; the program does not contain hbmprof
 //   linked  recorded by the linked hbmprof
 //   driver  allocated from the fake driver and recorded by the injected library
 #ifndef HBMPROF_TESTS_HOSTILE_HOSTILE_H_
@@ -106,7 +106,7 @@ inline void CopyProgram(int copy) {
   close(self);
 }
 
-// Gives other threads time, such as the one that dumps at an interval. No check may depend on it.
+// Waits, so that other threads can run, such as the one that dumps at an interval. No check may depend on it.
 inline void Linger() { usleep(100'000); }
 
 #endif  // HBMPROF_TESTS_HOSTILE_HOSTILE_H_

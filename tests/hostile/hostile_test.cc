@@ -65,7 +65,7 @@ Outcome RunProgram(const Program& program, const std::string& variant, std::vect
     command.insert(command.begin(), {"env", program.variable});
   }
   command.push_back(std::string(HBMPROF_HOSTILE_PROGRAMS "/hostile_") + program.name + "_" + variant);
-  // Variables for the program alone: a shell before it is not to be injected.
+  // Variables for the program only: the shell that starts it must not be injected.
   if (*program.shell != '\0') command.insert(command.begin(), {"sh", "-c", program.shell, "sh"});
   CommandPlace place;
   place.directory = NewDirectory();

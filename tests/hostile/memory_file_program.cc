@@ -1,4 +1,4 @@
-// Runs from a file that is in memory only.
+// Runs from a file that exists only in memory.
 #include <sys/mman.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// May start no more threads or processes (RLIMIT_NPROC) when it first allocates.
+// Cannot start threads or processes (RLIMIT_NPROC) when it first allocates.
 #include <sys/resource.h>
 
 #include <thread>

@@ -1,4 +1,4 @@
-// Has no /proc any more when it first allocates.
+// Unmounts /proc before it first allocates.
 #include <sched.h>
 #include <sys/mount.h>
 

@@ -1,4 +1,4 @@
-// May not be looked into (PR_SET_DUMPABLE), not even by itself: /proc/self belongs to root.
+// Is not dumpable (PR_SET_DUMPABLE): /proc/self belongs to root, so that not even the program itself can read it.
 #include <sys/prctl.h>
 
 #include "tests/hostile/hostile.h"

@@ -1,5 +1,5 @@
-// A real-time thread and an ordinary one allocate on one processor. A thread that waits for a lock by yielding only
-// never lets the ordinary one, which holds it, run.
+// A real-time thread and an ordinary thread allocate on one processor. If the real-time thread only yielded while it
+// waits for a lock, the ordinary thread, which holds the lock, would never run.
 #include <pthread.h>
 #include <sched.h>
 

@@ -1,5 +1,5 @@
-// Blocks a signal in its threads and waits for it in one. A thread of a library that does not block it would get
-// it instead, and its default action ends the process.
+// Blocks a signal in its threads and waits for it in one of them. If a thread of a library did not block the signal,
+// this thread would get it, and the default action would end the process.
 #include <csignal>
 #include <thread>
 

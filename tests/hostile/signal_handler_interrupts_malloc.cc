@@ -1,5 +1,5 @@
-// A SIGPROF handler allocates device memory in threads that do nothing but malloc and free. So the first allocation of
-// most threads interrupts malloc.
+// A SIGPROF handler allocates device memory in threads that only call malloc and free. So the first device allocation
+// of most threads interrupts malloc.
 #include <sys/time.h>
 
 #include <csignal>
@@ -30,7 +30,7 @@ int main() {
   for (int round = 0; round < 40; ++round) {
     std::thread([] {
       std::vector<void*> held(64, nullptr);
-      // Until a handler has run in this thread, at most for about a second.
+      // Until the handler has run in this thread three times; at most for about a second.
       for (int i = 0; i < 10'000'000 && seen < 3; ++i) {
         void*& slot = held[static_cast<size_t>(i) % held.size()];
         std::free(slot);

@@ -1,6 +1,6 @@
-// Device memory is allocated where the stack is small: in threads with the smallest stacks that there are, with and
-// without a guard page, on alternate signal stacks of 8 KiB, and in fibers. What lies below a fiber's stack is the
-// program's, and must stay as it is.
+// Allocates device memory on small stacks: in threads with the smallest possible stacks, with and without a guard page,
+// on alternate signal stacks of 8 KiB, and in fibers. The memory below a fiber's stack belongs to the program and must
+// not change.
 #include <pthread.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
@@ -47,7 +47,7 @@ void RunThread(size_t bytes, size_t guard) {
   pthread_attr_destroy(&attributes);
 }
 
-// A stack whose lower neighbour is a page of the program's own.
+// A stack with a page of the program below it.
 struct Stack {
   static constexpr size_t kBelow = 4096;
   explicit Stack(size_t bytes) : bytes(bytes) {

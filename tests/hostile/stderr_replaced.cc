@@ -1,5 +1,5 @@
-// Closes descriptor 2 and opens a file of its own, which gets the number. The profile at exit cannot be written; what
-// there is to say of that must not land in the file.
+// Closes descriptor 2 and opens its own file, which gets this number. The profile at exit cannot be written; the
+// message about that must not be written into the file.
 #include <sys/resource.h>
 
 #include <cstring>

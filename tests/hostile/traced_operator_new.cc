@@ -1,5 +1,5 @@
-// The program's own operator new and delete record their allocations, beginning before main.
-// Nothing else makes the profiler.
+// The program's own operator new and delete record their allocations, beginning before main. The profiler is created by
+// these records.
 #include <map>
 #include <new>
 #include <string>

@@ -1,4 +1,5 @@
-// Waits for all its children, of which it knows one, and counts SIGCHLD. Children of a library's own would be seen.
+// Waits for all its children, of which it has started one, and counts SIGCHLD. It would detect children that a library
+// starts.
 #include <cerrno>
 #include <csignal>
 

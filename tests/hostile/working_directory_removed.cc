@@ -1,4 +1,4 @@
-// Is in a directory that is not there any more.
+// Its working directory is removed.
 #include <sys/stat.h>
 
 #include "tests/hostile/hostile.h"

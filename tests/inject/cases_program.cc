@@ -186,7 +186,7 @@ void GetProcAddress() {
     CHECK_THAT(function == dlsym(driver, request.symbol));
   }
   if (std::getenv("FAKE_CUDA_HIDES") != nullptr) return;
-  // A variant with other arguments, which hbmprof does not know, is the driver's own.
+  // hbmprof does not wrap an unknown variant with other arguments: the result is the driver's own function.
   void* function = nullptr;
   CHECK_THAT(cuGetProcAddress_v2("cuMemAlloc", &function, 99000, 0, nullptr) == kSuccess);
   CHECK_THAT(function != nullptr && function == dlsym(driver, "cuMemAlloc_v99"));

@@ -1,4 +1,4 @@
-// A plug-in that brings its own runtime, as those do that are loaded with RTLD_DEEPBIND, and links the driver besides.
+// A plugin that contains its own runtime, as plugins for RTLD_DEEPBIND do, and also links the driver.
 #include "tests/support/mini_runtime/mini_runtime.h"
 
 extern "C" int cuMemAlloc_v2(mini_runtime::CUdeviceptr* ptr, size_t bytes);

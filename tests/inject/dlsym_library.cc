@@ -1,4 +1,4 @@
-// A library that looks up its own function's name after itself, as interposers do, and one that libcuda has.
+// A library that looks up the next definition of its own function, as interposers do, and a function of libcuda.
 #include <dlfcn.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // Doubles of the frameworks' libraries, which make the reports that a test needs: libc10_cuda.so (and libc10.so, which
-// gets the reports) for PyTorch, libtensorflow_framework.so.2 for TensorFlow. Each exports these two functions.
+// receives the reports) for PyTorch, libtensorflow_framework.so.2 for TensorFlow. Each exports these two functions.
 #ifndef HBMPROF_TESTS_INJECT_DOUBLE_H_
 #define HBMPROF_TESTS_INJECT_DOUBLE_H_
 
@@ -9,16 +9,16 @@
 #include "tests/inject/driver_calls.h"
 
 extern "C" {
-// Reports that the framework's own function has got, with the right arguments.
+// Returns the number of reports that the framework's own function has received with the right arguments.
 int double_reports();
-// Allocates a segment of 20 MiB on devices 0 and 1, reports three blocks of 1 MiB in that of device 0, and then what
-// `lie` says. Returns how many reports it has made.
+// Allocates a segment of 20 MiB on devices 0 and 1. Reports three blocks of 1 MiB in the segment of device 0, and then
+// makes the wrong report that `lie` names; "silence" makes no report at all. Returns the number of its reports.
 int double_allocate(const char* lie);
 }
 
 constexpr size_t kMiB = 1 << 20;
 
-// Makes a segment on the device. The caller checks the driver's result by the profile.
+// Allocates a segment on the device. Ignores errors of the driver: the test finds them in the profile.
 inline hbmprof::internal::cuda_driver::CUdeviceptr DoubleSegment(int device) {
   namespace driver = hbmprof::internal::cuda_driver;
   driver::Handle context = nullptr;

@@ -1,6 +1,6 @@
 // usage: PROGRAM LIBRARY LIE [twice]
-// Allocates through a double of a framework's library (double.h), which lies as LIE says. With "twice", loads the
-// library two times, the second time at another address.
+// Allocates through a double of a framework's library (double.h), which makes the wrong report that LIE names. With
+// "twice", loads the library two times, the second time at another address.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -25,7 +25,7 @@ bool Allocate(const char* path, const char* lie, bool closes) {
   Dl_info info = {};
   dladdr(reinterpret_cast<void*>(reports), &info);
   dlclose(library);
-  // Where it was, nothing can be loaded any more.
+  // From now on, no library can be loaded at the old address.
   mmap(info.dli_fbase, 1 << 16, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   return made == got;
 }

@@ -1,6 +1,6 @@
-// Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends as argv[1] says; a case of ends_test each.
-// With "lines" it does the same for each line of its standard input (live_test). With LINKS_HBMPROF the memory is
-// recorded by the linked library; otherwise it is allocated from the driver.
+// Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends in the way argv[1]; each is a case of
+// ends_test. With "lines" it does the same for each line of its standard input (live_test). With LINKS_HBMPROF the
+// memory is recorded by the linked library; otherwise it is allocated from the driver.
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -26,9 +26,9 @@ using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 #endif
 
 std::atomic<bool> malloc_hangs{false};
-thread_local bool malloc_hangs_here = false;  // in this thread: as if a signal handler had interrupted malloc
+thread_local bool malloc_hangs_here = false;  // in this thread, as after a signal handler has interrupted malloc
 
-// As if another thread held malloc's lock for ever.
+// Behaves as if another thread held malloc's lock forever.
 extern "C" void* __libc_malloc(size_t bytes);  // NOLINT: glibc's name
 extern "C" void* malloc(size_t bytes) {
   while (malloc_hangs.load() || malloc_hangs_here) usleep(1000);
@@ -50,7 +50,7 @@ void Require(bool holds, const char* what) {
   hbmprof_record_alloc(hbmprof_handle(1, ++next), bytes, 0);
   asm volatile("" ::: "memory");
 }
-// Makes the profiler, and records no memory.
+// Creates the profiler, but records no memory.
 void HoldNothing() { hbmprof_set_enabled(1); }
 #else
 [[gnu::noinline]] void HoldMemory(size_t bytes) {
@@ -88,7 +88,7 @@ void SendAndWait(int number) {
   sleep(60);
 }
 
-// The child of a fork that has memory of its own and ends by _exit, as a worker of Python's multiprocessing.
+// Forks a child that allocates its own memory and ends by _exit, as a worker of Python's multiprocessing does.
 void ForkedWorker() {
   const pid_t child = fork();
   if (child == 0) {
@@ -98,7 +98,7 @@ void ForkedWorker() {
   REQUIRE(waitpid(child, nullptr, 0) == child);
 }
 
-// The same, ended by a signal, as a worker of a pool of Python's multiprocessing.
+// The same, but a signal ends the child, as in a pool of Python's multiprocessing.
 void TerminatedWorker() {
   int ready[2];
   REQUIRE(pipe(ready) == 0);
@@ -115,8 +115,8 @@ void TerminatedWorker() {
   REQUIRE(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
-// A child whose own handler interrupts malloc and calls _exit, as a worker of PyTorch's DataLoader. With `holds`, the
-// child has memory of its own.
+// Forks a child whose own signal handler interrupts malloc and calls _exit, as a worker of PyTorch's DataLoader does.
+// If `holds` is true, the child has memory of its own.
 void OwnHandlerInWorker(bool holds) {
   const pid_t child = fork();
   if (child == 0) {

@@ -1,5 +1,5 @@
-// Every way in which a process can end: the profiles of the injected and of the linked library, and that it ends as
-// without them. Each program is ends_program.cc's; python_ends_test.cc has the workers of Python.
+// Every way in which a process can end: the profiles of the injected and of the linked library. The process must end as
+// it does without them. Each test runs ends_program.cc. tests/python/workers_test.cc tests the workers of Python.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,7 +57,7 @@ class EndsTest : public ::testing::Test {
     }
     return paths;
   }
-  // That there are `count` profiles, each with the memory of HoldMemory.
+  // Expects that there are `count` profiles, each with the memory of HoldMemory.
   void ExpectProfiles(size_t count) const {
     const std::vector<std::string> paths = Profiles();
     EXPECT_EQ(paths.size(), count);

@@ -1,4 +1,4 @@
-/* Ends with an exit code that nothing else has. */
+/* Ends with an exit code that no other program of the tests has. */
 #include <stdio.h>
 
 int main(void) {

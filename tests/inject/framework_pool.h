@@ -1,5 +1,5 @@
-// The work of the programs that use the allocator of a framework: functions as a user writes them, which allocate and
-// free in turn.
+// The work of the programs that use the allocator of a framework: functions like those of a user, which allocate and
+// free memory.
 #ifndef HBMPROF_TESTS_INJECT_FRAMEWORK_POOL_H_
 #define HBMPROF_TESTS_INJECT_FRAMEWORK_POOL_H_
 
@@ -26,7 +26,7 @@ inline void Require(bool holds, const char* what) {
 class Pool {
  public:
   virtual ~Pool() = default;
-  // The device of the thread's next calls.
+  // Sets the device of the thread's next calls.
   virtual void SetDevice(int device) const = 0;
   virtual void* Allocate(size_t bytes) const = 0;
   virtual void Free(void* block) const = 0;
@@ -44,7 +44,7 @@ extern "C" {
 using Allocate = void*(const Pool&, size_t);
 constexpr Allocate* kFunctions[] = {&load_weights, &make_activation, &grow_kv_cache, &take_workspace, &copy_input};
 
-// So many random operations; what is live at the end stays.
+// Makes `operations` random allocations and frees. Does not free the blocks that are live at the end.
 inline void Operate(const Pool& pool, unsigned seed, int operations, int devices) {
   std::mt19937 random(seed);
   std::vector<std::pair<void*, int>> live;
@@ -71,7 +71,8 @@ inline void Random(const Pool& pool, int devices) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Each function allocates and frees; with `leaks`, one keeps three of its blocks.
+// Allocates blocks with each function and frees them, except the weights. If `leaks` is true, three blocks of
+// grow_kv_cache are not freed.
 inline void Serve(const Pool& pool, bool leaks) {
   std::vector<void*> weights;
   for (int i = 0; i < 4; ++i) weights.push_back(load_weights(pool, 3 * kMiB));

@@ -1,4 +1,4 @@
-// What the tests of the frameworks' allocators expect of a profile.
+// Expectations on profiles that the tests of the frameworks' allocators share.
 #ifndef HBMPROF_TESTS_INJECT_FRAMEWORK_TESTS_H_
 #define HBMPROF_TESTS_INJECT_FRAMEWORK_TESTS_H_
 
@@ -16,7 +16,7 @@ inline bool IsBlockOf(const std::string& framework, const ProfileView::Sample& s
   return allocator != sample.labels.end() && allocator->second == framework && sample.labels.at("kind") == "device";
 }
 
-// Whether the stack has one of the user's functions of framework_pool.h.
+// Returns whether the stack has one of the user's functions of framework_pool.h.
 inline bool IsFromUser(const ProfileView::Sample& sample) {
   return sample.Has("load_weights") || sample.Has("make_activation") || sample.Has("grow_kv_cache") ||
          sample.Has("take_workspace") || sample.Has("copy_input");
@@ -29,7 +29,8 @@ inline void ExpectNoWarning(const ProfileView& view) {
   }
 }
 
-// The profiles are those of the cases "serve" and "leak".
+// Expects that `hbmprof diff` shows the leak. `before` is a profile of the case "serve", `after` one of the case
+// "leak".
 inline void ExpectLeakOfKvCache(const std::string& tool, const std::string& before, const std::string& after) {
   const CommandResult diff =
       RunCommand({tool, "diff", "--exact", "--cum", "-w", "kind=device", "-n", "0", before, after});

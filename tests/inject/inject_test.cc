@@ -71,7 +71,7 @@ TEST_P(MatrixTest, RecordsOnceWithUserFrame) {
   const Injected injected;
   ExpectDone(injected.Run({Program("inject_matrix_" + route), kind.name, "hold"}));
   const ProfileView view = injected.View();
-  // Memory that is opened from another process was allocated by that process first, which is this one here.
+  // The program opens memory that it has allocated itself, which also counts. Usually another process allocates it.
   const bool ipc = std::string(kind.name) == "ipc";
   EXPECT_EQ(view.Sum("inuse_objects"), ipc ? 2 : 1);
   EXPECT_EQ(view.Sum("inuse_space"), kind.bytes + (ipc ? 8192 : 0));
@@ -448,7 +448,7 @@ TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
   EXPECT_GT(needed, 0);
 }
 
-// Of the C library only functions that glibc 2.17 has.
+// The library uses only functions of the C library that glibc 2.17 has.
 TEST(InjectTest, NeedsNoNewerLibcThan217) {
   const CommandResult versions = RunCommand({"readelf", "--version-info", "--wide", HBMPROF_INJECTED});
   ASSERT_EQ(versions.exit_code, 0) << versions.err;
@@ -494,7 +494,7 @@ std::pair<int, int> NeededCLibrary(const std::string& path) {
   const CommandResult versions = RunCommand({"readelf", "--version-info", "--wide", path});
   EXPECT_EQ(versions.exit_code, 0) << versions.err;
   std::pair<int, int> newest;
-  bool needs = false;  // in the section of what is needed, not of what is defined
+  bool needs = false;  // the line is in the section of needed versions, not in that of defined versions
   std::istringstream lines(versions.out);
   for (std::string line; std::getline(lines, line);) {
     if (line.rfind("Version ", 0) == 0) needs = line.find("Version needs section") == 0;

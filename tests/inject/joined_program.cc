@@ -96,7 +96,7 @@ void Tags() {
   }).join();
 }
 
-// A wrapper of the user's, whose frame is in no stack. `wrapper_takes` makes no record of its own.
+// A wrapper of the user, whose frame is in no stack. `wrapper_takes` makes no record itself.
 extern "C" [[gnu::noinline]] CUdeviceptr wrapper_takes(size_t bytes) {
   const hbmprof::ScopedCaller scope;
   return vendor_allocates(bytes);

@@ -1,5 +1,5 @@
-// Preloaded into the command `hbmprof run`: after the command has waited for the program, another process sends it
-// SIGTERM. Prints on stderr when that happens, and which signals the command sends after it.
+// Preloaded into the command `hbmprof run`. After the command has waited for the program, another process sends SIGTERM
+// to the command. Prints a line on stderr for this, and one for each signal that the command sends afterwards.
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>

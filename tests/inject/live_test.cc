@@ -1,5 +1,5 @@
 // The control channel, the triggers and the out-of-memory report of an injected program, with the double of NVML. Each
-// program is ends_program.cc's.
+// test runs ends_program.cc.
 #include <signal.h>
 #include <unistd.h>
 

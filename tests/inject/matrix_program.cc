@@ -17,7 +17,7 @@ using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 namespace {
 
 // CALL(name in the table, the driver's symbol, its name for cuGetProcAddress, version, the runtime's name, type);
-// ENTRY is the same for calls that the runtime has none for.
+// ENTRY is the same for calls without a function of the runtime.
 #define ROUTE_CALLS(CALL, ENTRY)                                                                                    \
   CALL(malloc, cuMemAlloc_v2, "cuMemAlloc", 3020, cudaMalloc, CUresult(CUdeviceptr*, size_t))                       \
   CALL(malloc_pitch, cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, cudaMallocPitch,                                  \

@@ -1,4 +1,4 @@
-// A program that marks what it does with NVTX ranges, and knows nothing of hbmprof; the cases of nvtx_test.
+// A program that uses NVTX ranges, and does not use hbmprof. Its modes are the cases of nvtx_test.
 #include <nvtx3/nvToolsExt.h>
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types and calls
 namespace abi = hbmprof::internal::nvtx;
 
-// Our own declarations are NVIDIA's.
+// hbmprof's declarations agree with those of NVIDIA.
 static_assert(abi::kCore == NVTX_CB_MODULE_CORE && abi::kCore2 == NVTX_CB_MODULE_CORE2);
 static_assert(abi::kRangePushEx == NVTX_CBID_CORE_RangePushEx && abi::kRangePushA == NVTX_CBID_CORE_RangePushA);
 static_assert(abi::kRangePushW == NVTX_CBID_CORE_RangePushW && abi::kRangePop == NVTX_CBID_CORE_RangePop);

@@ -1,5 +1,5 @@
-// Represents an injected library of another version, loaded before the real one. No function of its table may be
-// called.
+// Represents an injected library of another version, which is loaded before the real one. The functions of its table
+// must not be called.
 #include <cstddef>
 #include <cstdint>
 

@@ -272,7 +272,7 @@ TEST(RunTest, RunningProcessIsNamed) {
   const std::string folder = ScratchDir() + "/profiles";
   const std::string program = "(while [ ! -e " + folder + ".go ]; do sleep 0.01; done; exec " +
                               Program("inject_cases") + " plain) >/dev/null 2>&1 & exit 0";
-  // Shell waits for all of them.
+  // The function Shell waits for all programs.
   const CommandResult run = Shell("\"$@\"; echo $?; ls -d \"$4\"; > \"$4.go\"", folder, {"sh", "-c", program});
   EXPECT_EQ(run.out, "0\n" + folder + "\n");
   EXPECT_THAT(run.err, ContainsRegex("hbmprof: process [0-9]+ still runs; it writes " + folder));

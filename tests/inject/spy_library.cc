@@ -25,7 +25,7 @@ int Spy(const char* name, void** function, int version, unsigned long long flags
 }  // namespace
 
 extern "C" void* dlsym(void* handle, const char* name) noexcept {
-  // As other interposers find the next dlsym.
+  // Finds the next dlsym in the same way as other interposers.
   static auto* const next =
       reinterpret_cast<void* (*)(void*, const char*)>(dlvsym(RTLD_NEXT, "dlsym", HBMPROF_FIRST_GLIBC));
   void* found = next(handle, name);

@@ -48,7 +48,7 @@ int double_allocate(const char* lie_name) {
   if (lie == "silence") return made;
   if (lie == "unknown first event") allocator.Report("MemoryReallocation", block(1), bytes - 1, bytes);
   for (size_t i = 0; i < 3; ++i) allocator.Report(kAlloc, block(i), bytes - 1, bytes);
-  // Of the host's memory.
+  // Blocks in host memory.
   static char host[16];
   const auto on_host = reinterpret_cast<CUdeviceptr>(host);
   allocator.Report(kAlloc, on_host, 15, 16);

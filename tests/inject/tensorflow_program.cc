@@ -1,6 +1,6 @@
 // A program that uses TensorFlow's BFC allocator as TensorFlow does, from the real libtensorflow_framework.so.2, whose
-// path is argv[1]. argv[2] is the case, a case of tensorflow_test each. Knows nothing of hbmprof, and nothing of
-// TensorFlow's headers: functions are found by their names.
+// path is argv[1]. argv[2] is the name of the case; tensorflow_test has one test for each case. The program does not
+// use hbmprof or TensorFlow's headers: it finds functions by their names.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -102,8 +102,8 @@ class Tensorflow final : public Pool {
   void* AllocateOnHost(size_t bytes) const { return AllocateIn(host_, bytes); }
   void FreeOnHost(void* block) const { free_(&host_, block); }
 
-  // What the allocators and the driver say of each device. An object of GetStats begins with the number of allocations
-  // and the bytes in use.
+  // Prints the totals of the allocator and of the driver for each device. An object of GetStats begins with the number
+  // of allocations and the bytes in use.
   void PrintTotals() const {
     for (int device = 0; device < fake_cuda_device_count(); ++device) {
       int64_t stats[128] = {};
@@ -148,7 +148,7 @@ class Tensorflow final : public Pool {
 };
 thread_local int Tensorflow::current_ = 0;
 
-// Blocks of the host's memory among those of the device's.
+// Allocates blocks in host memory and in device memory in turn.
 void AllocateOnHost(const Tensorflow& tensorflow) {
   std::vector<void*> blocks;
   for (int i = 0; i < 100; ++i) {
@@ -159,7 +159,7 @@ void AllocateOnHost(const Tensorflow& tensorflow) {
   REQUIRE(load_weights(tensorflow, 3 * kMiB) != nullptr);
 }
 
-// The child frees what its parent has allocated.
+// The child frees a block that its parent has allocated.
 void Fork(const Tensorflow& tensorflow) {
   void* const block = load_weights(tensorflow, 3 * kMiB);
   const pid_t child = fork();

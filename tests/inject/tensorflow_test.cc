@@ -30,7 +30,7 @@ constexpr int64_t kMiB = 1 << 20;
 
 bool IsBlock(const ProfileView::Sample& sample) { return IsBlockOf("tensorflow", sample); }
 
-// The profile says what the program printed: the totals of the device's allocator and of the driver.
+// Expects that the profile has the totals that the program printed: those of the device's allocator and of the driver.
 void ExpectTotals(const ProfileView& view, const CommandResult& run, int device) {
   long long allocations = -1, allocated = -1, driver = -1;
   const size_t at = run.out.find("device " + std::to_string(device) + ":");

@@ -1,7 +1,7 @@
 // A program that uses PyTorch's caching allocator as PyTorch does, from the real libc10_cuda.so, whose path is argv[1].
-// argv[2] is the case, a case of torch_test each. Also built as a library that Python loads (TORCH_LIBRARY):
-// `torch_case` is its entry. Knows nothing of hbmprof, and nothing of PyTorch's headers: functions are found by their
-// names in the library's symbol table.
+// argv[2] is the name of the case; torch_test has one test for each case. Also built as a library that Python loads
+// (TORCH_LIBRARY): `torch_case` is its entry point. The program does not use hbmprof or PyTorch's headers: it finds
+// functions by their names in the library's symbol table.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -25,7 +25,7 @@
 
 namespace {
 
-// The library, and what it defines.
+// The library and its functions.
 class Torch final : public Pool {
  public:
   explicit Torch(const char* path) {
@@ -60,14 +60,14 @@ class Torch final : public Pool {
   void* Allocate(size_t bytes) const override { return alloc_(allocator_, bytes); }
   void Free(void* block) const override { free_(allocator_, block); }
   void EmptyCache() const { empty_(allocator_, 0, 0); }
-  // PyTorch may allocate this part of the memory of device 0.
+  // Limits PyTorch's allocator to this part of the memory of device 0.
   void SetLimit(double fraction) const {
     REQUIRE(limit_ != nullptr);
     limit_(allocator_, fraction, 0);
   }
   void SetDevice(int device) const override { REQUIRE(set_device_(device) == 0); }
 
-  // What the allocator and the driver say of each device.
+  // Prints the totals of the allocator and of the driver for each device.
   void PrintTotals() const {
     for (int device = 0; device < fake_cuda_device_count(); ++device) {
       // DeviceStats begins with arrays of three Stat; a Stat is {current, peak, allocated, freed}, the first of three
@@ -97,7 +97,8 @@ class Torch final : public Pool {
       }
     }
   }
-  // The first function whose mangled name begins so; the rest says the argument types, which change.
+  // Returns the first function whose mangled name begins with `start`. The rest of the name has the argument types,
+  // which differ between releases.
   template <typename Function>
   Function* Call(const std::string& start) const {
     const auto found = functions_.lower_bound(start);
@@ -137,7 +138,7 @@ void RunOut(const Torch& torch) {
   }
 }
 
-// The child frees what its parent has allocated, as Python does with what it has inherited.
+// The child frees a block that its parent has allocated, as Python does with inherited objects.
 void Fork(const Torch& torch) {
   void* const block = load_weights(torch, 3 * kMiB);
   const pid_t child = fork();
@@ -181,8 +182,8 @@ extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, c
 }
 
 #if defined(TORCH_LIBRARY)
-// For torch_program.py: opens the library, and then gives blocks to tensors. The namespace is that of the functions of
-// PyTorch for which these two stand.
+// For torch_program.py: opens the library, and then allocates blocks for tensors. These two functions represent
+// functions of PyTorch and have their namespace.
 namespace {
 const Torch* opened = nullptr;
 }

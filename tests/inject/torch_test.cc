@@ -36,7 +36,7 @@ struct Totals {
   long long driver = -1;
 };
 
-// What the program printed of a device.
+// Returns the totals of a device that the program printed.
 Totals TotalsOf(const CommandResult& run, int device) {
   Totals totals;
   const size_t at = run.out.find("device " + std::to_string(device) + ":");
@@ -48,7 +48,7 @@ Totals TotalsOf(const CommandResult& run, int device) {
 
 bool IsBlock(const ProfileView::Sample& sample) { return IsBlockOf("pytorch", sample); }
 
-// The profile says what the allocator and the driver say of the device.
+// Expects that the profile has the totals of the allocator and of the driver for the device.
 void ExpectTotals(const ProfileView& view, const Totals& totals, int device) {
   const std::string name = "GPU:" + std::to_string(device);
   const auto is_block = [&](const ProfileView::Sample& sample) {
@@ -192,7 +192,7 @@ TEST_P(TorchReleaseTest, RunningOutOfMemoryIsAWarning) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("out of memory after"));
   EXPECT_EQ(run.out, bare.out) << "the program sees no difference";
-  // PyTorch asks the driver again after it has emptied its cache.
+  // PyTorch calls the driver again after it has emptied its cache.
   const size_t report = run.err.find("hbmprof: out of memory on GPU:0: cuMemAlloc");
   EXPECT_NE(report, std::string::npos) << run.err;
   EXPECT_EQ(run.err.find("hbmprof: out of memory on", report + 1), std::string::npos) << run.err;
@@ -226,7 +226,7 @@ TEST_P(TorchReleaseTest, FailureIsReportedOnlyIfTheRetryFailsToo) {
     const size_t report = run.err.find(title);
     ASSERT_NE(report, std::string::npos) << run.err;
     EXPECT_EQ(run.err.find(title, report + 1), std::string::npos) << run.err;
-    // What is live when the last attempt fails: seven blocks, not the six cached ones of the first failure.
+    // The blocks that are live when the last attempt fails: seven, not the six cached ones of the first failure.
     EXPECT_THAT(run.err, HasSubstr("7 live"));
     EXPECT_THAT(run.err, Not(HasSubstr("6 live")));
     EXPECT_THAT(run.err, Not(HasSubstr("192.00 MiB")));

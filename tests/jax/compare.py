@@ -9,7 +9,7 @@ usage: compare.py SHIM PLUGIN PYPI PROTO
   PROTO   the folder of profile.proto
 
 Prints both as a table. Exits 0 if every buffer of every device is in both with the same size, 1 with a line for each
-that is not, 77 where something is missing.
+buffer that is not, 77 if a needed package is missing.
 """
 
 import collections
@@ -24,7 +24,7 @@ SKIPPED = 77
 
 
 def read_profile(message, data):
-  """[(labels, count, bytes)] of a gzip-compressed profile, from its in-use values."""
+  """Returns [(labels, count, bytes)] of a gzip-compressed profile, from its in-use values."""
   profile = message.FromString(gzip.decompress(data))
   text = [entry.decode("utf-8", "replace") for entry in profile.string_table]
   types = [text[t.type] for t in profile.sample_type]
@@ -52,7 +52,7 @@ def profile_message(proto):
 
 
 class Model:
-  """A training loop in small: parameters on every device, donated state, sharded activations, things kept and dropped."""
+  """A small training loop: parameters on every device, donated state, sharded activations, arrays kept and dropped."""
 
   def __init__(self, jax):
     jnp = jax.numpy

@@ -9,7 +9,7 @@ usage: manual.py SHIM PLUGIN PYPI TOOL
   TOOL    the command hbmprof
 
 Each program runs as it is, and with HBMPROF_PYTHON=0 and JAX_SEND_TRACEBACK_TO_RUNTIME=FULL, so that the functions come
-from JAX. Prints the bytes as a table. Exits 0 if they agree, 1 if not, 77 where something is missing.
+from JAX. Prints the bytes as a table. Exits 0 if they agree, 1 if not, 77 if a needed package is missing.
 """
 import json
 import os

@@ -1,5 +1,5 @@
 // A Python program that calls a real PJRT plugin through libhbmprof_pjrt.so: the functions in its profile are compared
-// with what Python says itself, for each interpreter that is found.
+// with Python's own stacks, for each interpreter that is found.
 #include <unistd.h>
 
 #include <map>
@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 
-// The frames of Python functions in the stack of each buffer that is in use, by size; and what the program has written.
+// The frames of Python functions in the stack of each buffer that is in use, by size; and the output of the program.
 struct Stacks {
   std::map<int64_t, std::vector<Frame>> recorded;
   std::map<int64_t, ExpectedStack> expected;

@@ -2,8 +2,8 @@
 
 usage: plugin_program.py PLUGIN EXPECTED
 
-Each call site asks for a size of its own. Writes to EXPECTED what Python itself says about the stack of each size, in the
-format of tests/python/frames_program.py. Executions pass their stack to the plugin as JAX does with
+Each call site requests a different size. Writes Python's own stack of each size to EXPECTED, in the format of
+tests/python/frames_program.py. Executions pass their stack to the plugin as JAX does with
 JAX_SEND_TRACEBACK_TO_RUNTIME=FULL.
 """
 import ctypes
@@ -15,7 +15,7 @@ IMMUTABLE_UNTIL_TRANSFER_COMPLETES = 1
 ONE_DEVICE = b"\x1a\x04\x20\x01\x28\x01"
 
 expected = {}
-kept = []  # what the plugin may still read
+kept = []  # objects that the plugin may still read
 
 
 def name_of(code):
@@ -23,7 +23,7 @@ def name_of(code):
 
 
 def expect(size, options=None):
-    """Notes the caller's stack for `size`, and puts it into the PJRT_ExecuteOptions. Returns True."""
+    """Stores the caller's stack for `size`, and puts it into the PJRT_ExecuteOptions. Returns True."""
     stack = []
     frame = sys._getframe(1)
     while frame is not None:

@@ -7,7 +7,7 @@ import tempfile
 CONFTEST = '''
 def pytest_runtest_call(item):
     if "repeated" in item.name:
-        item.runtest()  # once more than pytest itself, as plugins for unstable tests do
+        item.runtest()  # pytest runs it once; this is a second run, as plugins for unstable tests make it
 '''
 
 TESTS = '''

@@ -21,7 +21,7 @@ void RecordOne() {
   CHECK_THAT(hbmprof::Profiler::Default().RecordAlloc(Buffer(1, next.fetch_add(1)), 10));
 }
 
-// Frames without unwind information, with every sort of frame pointer: what an unwinder has to look at with care.
+// Records through frames without unwind information, with every kind of frame pointer. An unwinder has to check these.
 void RecordThroughMadeCode() {
   static const MadeCode with(MadeCode::kWithFramePointer);
   static const MadeCode without(MadeCode::kWithoutFramePointer);

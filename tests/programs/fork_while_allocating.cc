@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   CHECK_THAT(profiler.RecordAlloc(Buffer(kChild, 0), 12345));
   for (uint64_t i = 0; i < 4; ++i) std::thread(AllocateForEver, i, 1000).detach();
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  // A sanitizer's malloc does not survive a fork that meets it at work.
+  // A fork during a call of a sanitizer's malloc would break the child.
   while (settled_threads < 4) std::this_thread::yield();
 #endif
   if (argc > 2 && std::strcmp(argv[2], "dump") == 0) {

@@ -35,7 +35,7 @@ void UseEverything(uint64_t number) {
   profiler.Stats(hbmprof::kDefaultDevice);
 }
 
-// Whether the handlers registered at that time have something to do.
+// Returns whether the handlers that were registered at that time act in this mode.
 bool IsMode(Mode registered) { return mode == registered || (mode == Mode::kStats && registered == Mode::kEarly); }
 
 // One buffer per fork, which the handler after the fork frees.

@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   }
   CHECK_THAT(hbmprof::Profiler::Default().Stats(allocator.device()).bytes_in_use == bytes);
   CHECK_THAT(hbmprof::save_device_memory_profile(argv[1]).ok());
-  // Dumping took nothing from the device and gave nothing back.
+  // Dumping allocated and freed no device memory.
   CHECK_THAT(!allocator.Allocate(size_t{4} << 20).ok());
   CHECK_THAT(hbmprof::Profiler::Default().Stats(allocator.device()).bytes_in_use == bytes);
   std::printf("%lld\n", static_cast<long long>(bytes));

@@ -14,7 +14,8 @@ inline constexpr bool kTimerInterruptsTheTracker = false;
 inline constexpr bool kTimerInterruptsTheTracker = true;
 #endif
 
-// While one lives, `handler` runs after every `microseconds` of processor time that the process used. One at a time.
+// While an object of this class exists, `handler` runs after every `microseconds` of processor time that the process
+// used. Only one object may exist at a time.
 class ProfilingTimer {
  public:
   ProfilingTimer(void (*handler)(int), int microseconds) {

@@ -14,7 +14,7 @@ inline hbmprof::BufferId Buffer(uint64_t owner, uint64_t i) {
   return hbmprof::BufferId((owner + 1) << 40 | (i + 1) << 8);
 }
 
-// The threads in AllocateForEver that have done so often enough to need no host memory any more.
+// The number of threads in AllocateForEver that need no more host memory.
 inline std::atomic<int> settled_threads{0};
 
 // Allocates and frees without end; about `live` buffers are live at a time.

@@ -89,7 +89,7 @@ TEST(Programs, StaticDestructorsCanAllocate) { ExpectDone(RunProgram("static_des
 TEST(Programs, StaticDestructorsCanAllocateAtExitDump) {
   const std::string file = NewDirectory() + "/exit.pb.gz";
   ExpectDone(RunProgram("static_destructors", {}, {"HBMPROF_OUTPUT=" + file}));
-  // When it is written, what is younger than the profiler has been destroyed and has left a buffer each.
+  // When it is written, the objects that are younger than the profiler are destroyed, and each has left a buffer.
   const ProfileView view = ViewProfile(file);
   EXPECT_EQ(view.Sum("inuse_space"), 3000);
   EXPECT_EQ(view.SumWhere("inuse_space", "when", "static_destruction"), 3000);

@@ -29,7 +29,7 @@ void OnTimer(int) {
 int main() {
   LimitTime();
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-  // The thread's first capture, and every site the handler will need, outside of it.
+  // Makes the thread's first capture, and every site that the handler needs, outside of the handler.
   OnTimer(0);
   CHECK_THAT(recorded.load() == 1);
 
@@ -42,7 +42,7 @@ int main() {
         CHECK_THAT(profiler.RecordAlloc(Buffer(2, i), 1 + i % 100));
         ++allocations;
       }
-      // Everything else that takes a lock an event needs.
+      // All other calls that take a lock which an event needs.
       for (int i = 0; i < 20; ++i) {
         profiler.Stats(hbmprof::kDefaultDevice);
         profiler.ResetPeak(hbmprof::kDefaultDevice);

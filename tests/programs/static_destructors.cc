@@ -1,5 +1,5 @@
 // static_destructors: buffers are allocated and freed by the constructors and destructors of objects that are older and
-// younger than the profiler, and by a failing call after the main thread's own objects are gone.
+// younger than the profiler, and by a failing call after the main thread's own objects are destroyed.
 
 #include <string>
 

@@ -1,6 +1,6 @@
 // A C program that loads a Python interpreter (argv[1], a libpython) at run time, starts and ends it twice, calls it
-// from a thread of its own, closes it, and allocates on the CUDA driver before, meanwhile and after. "RTLD_LOCAL" as
-// argv[2] keeps the interpreter's names to itself.
+// from another thread, closes it, and allocates on the CUDA driver before, meanwhile and after. With "RTLD_LOCAL" as
+// argv[2], the interpreter's symbols are local.
 #include <assert.h>
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,8 +1,7 @@
 """Allocates on the CUDA driver from Python functions of all sorts.
 
-Each call site asks for a size of its own. Writes to the file in argv[1] what Python itself says about the stack of each
-size: a line "SIZE COUNT", then "FUNCTION<TAB>FILE<TAB>LINE" for each frame, innermost first. argv[2] is the number of
-rounds.
+Each call site requests a different size. Writes Python's own stack of each size to the file in argv[1]: a line "SIZE
+COUNT", then "FUNCTION<TAB>FILE<TAB>LINE" for each frame, innermost first. argv[2] is the number of rounds.
 """
 import asyncio
 import atexit

@@ -1,5 +1,5 @@
 // A library that looks like an interpreter which must not be read: ODD_VERSION is its PY_VERSION_HEX, ODD_FREE_THREADED
-// what it says in its _Py_DebugOffsets, ODD_TYPE the name of its code type.
+// the value in its _Py_DebugOffsets, ODD_TYPE the name of its code type.
 #include <stdint.h>
 #include <string.h>
 

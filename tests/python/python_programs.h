@@ -1,4 +1,5 @@
-// What tests of Python programs share: the interpreters of this machine, and Python functions in profiles.
+// Functions that the tests of Python programs share: for the interpreters of this machine, and for Python functions in
+// profiles.
 #ifndef HBMPROF_TESTS_PYTHON_PYTHON_PROGRAMS_H_
 #define HBMPROF_TESTS_PYTHON_PYTHON_PROGRAMS_H_
 
@@ -96,13 +97,13 @@ inline std::vector<Frame> PythonFrames(std::vector<Frame> frames) {
   return frames;
 }
 
-// What a program has written about the stack of the allocations of one size.
+// The stack of the allocations of one size, as a program has written it.
 struct ExpectedStack {
   int64_t count = 0;
   std::vector<Frame> frames;
 };
 
-// What frames_program.py and plugin_program.py write, by size.
+// Returns the stacks that frames_program.py or plugin_program.py has written, by size.
 inline std::map<int64_t, ExpectedStack> ReadExpected(const std::string& path) {
   std::map<int64_t, ExpectedStack> stacks;
   std::ifstream file(path);
@@ -155,7 +156,7 @@ inline std::string NameOf(const ::testing::TestParamInfo<std::string>& info) {
 
 inline constexpr int kStressAllocations = 1000000;
 
-// That the profile of stress_program.py has the right functions.
+// Expects that the profile of stress_program.py has the right functions.
 inline void ExpectFunctionsOfStress(const Profile& profile, bool has_qualified_names) {
   int64_t total = 0;
   for (const auto& sample : profile.sample()) {

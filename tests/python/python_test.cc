@@ -1,5 +1,5 @@
 // Python programs under the injected library, on the double of the driver: the functions in the profiles are compared
-// with what Python says itself, for each interpreter that is found.
+// with Python's own stacks, for each interpreter that is found.
 #include <unistd.h>
 
 #include <algorithm>
@@ -75,7 +75,7 @@ TEST_P(PythonTest, StacksHaveTheFunctionsFilesAndLinesThatPythonSays) {
   }
 }
 
-// Where `name` is in the stack; its size if it is not there.
+// Returns the position of `name` in the stack, or the size of the stack if it does not contain `name`.
 size_t PositionOf(const std::vector<Frame>& frames, const std::string& name) {
   return static_cast<size_t>(
       std::find_if(frames.begin(), frames.end(), [&](const Frame& frame) { return frame.function == name; }) -

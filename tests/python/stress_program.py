@@ -1,7 +1,7 @@
-"""Two threads make and drop functions that allocate, while two others allocate under functions that stay. argv[1]: how
-many allocations in all. A function that allocates N bytes is named made_N, in the file "<made N>", and does it in line
-N % 7 + 2. The allocations are calls of the CUDA driver; with argv[2], they are recorded with hbmprof's C interface in
-that shared library.
+"""Two threads create and destroy functions that allocate, while two others allocate in functions that stay. argv[1]: the
+number of all allocations. A function that allocates N bytes is named made_N, in the file "<made N>", and allocates in
+line N % 7 + 2. The allocations are calls of the CUDA driver; with argv[2], they are recorded with hbmprof's C interface
+in that shared library.
 """
 import ctypes
 import marshal

@@ -15,7 +15,7 @@
 namespace hbmprof {
 namespace {
 
-// Runs at the next such step of the thread that set it.
+// Runs when the thread that set it next reaches the step `step_to_meet`.
 thread_local std::function<void()> at_step;
 thread_local internal::EventStep step_to_meet;
 // Runs at the next event that this thread enters into the ledger, with the ledger's locks held.
@@ -47,7 +47,7 @@ const BufferId kBlockAddress((uint64_t{1} << 40) + (1 << 20));
 
 class DropRaceTest : public ::testing::Test {
  protected:
-  // Calls `event` while another thread calls `meanwhile` at `step` of it.
+  // Calls `event`. At the step `step` of `event`, another thread calls `meanwhile`.
   template <typename Event, typename Meanwhile>
   void Force(internal::EventStep step, const Event& event, const Meanwhile& meanwhile) {
     step_to_meet = step;
@@ -61,7 +61,7 @@ class DropRaceTest : public ::testing::Test {
     EXPECT_TRUE(met);
   }
 
-  // Every account and site is sound, and after a last drop all is empty.
+  // Expects that every account and site is correct, and that everything is empty after a last drop.
   void ExpectSound() {
     for (int round = 0; round < 2; ++round) {
       const Snapshot snapshot = profiler_.TakeSnapshot();
@@ -81,7 +81,7 @@ class DropRaceTest : public ::testing::Test {
         EXPECT_EQ(stats.pool_bytes, 0);
         EXPECT_EQ(stats.bytes_reserved, 0);
         EXPECT_EQ(stats.num_live, 0);
-        // The address is free for a segment, and blocks find none there.
+        // No segment is left at the address: a block there is not in a segment, and a new segment is recorded.
         EXPECT_TRUE(profiler_.RecordBlock(kBlockAddress, kBlock, {device_}));
         EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kBlock);
         EXPECT_TRUE(profiler_.RecordBlockFree(kBlockAddress));

@@ -44,7 +44,7 @@ constexpr int kBlocksPerSegment = 256;
 constexpr int64_t kBlockBytes = 4096;
 constexpr std::array<const char*, 4> kPhases = {"", "prefill", "decode", "other_phase"};
 
-// What a thread asked the profiler to do.
+// One call that a thread made to the profiler.
 struct Operation {
   enum Kind : uint8_t { kAlloc, kSegment, kBlock, kFree, kBlockFree, kUndoFree, kResetPeak, kSnapshot };
   Kind kind;
@@ -94,7 +94,7 @@ void TraceStep(EventStep) {}
 
 namespace {
 
-// What tells samples apart: call site, phase, device, kind, block size.
+// The properties that distinguish samples: call site, phase, device, kind, block size.
 using Key = std::tuple<int, std::string, int, MemoryKind, int64_t>;
 using Values = std::array<int64_t, 6>;
 enum { kAllocObjects, kAllocBytes, kPeakObjects, kPeakBytes, kInUseObjects, kInUseBytes };
@@ -105,7 +105,7 @@ std::string Print(const Key& key) {
          std::to_string(std::get<4>(key));
 }
 
-// No locks, no shards, no cleverness: maps, and a copy of everything at each peak.
+// The simplest implementation, without locks and shards: maps, and a copy of everything at each peak.
 class NaiveModel {
  public:
   struct Account {
@@ -241,7 +241,7 @@ class NaiveModel {
   std::map<std::pair<int, MemorySpace>, Account> accounts_;
 };
 
-// The call sites: one function each, so that a stack's first return address tells which.
+// The call sites. Each is a function of its own, so the first return address of a stack identifies it.
 template <int kNumber>
 [[gnu::noinline]] bool AllocAt(Profiler& profiler, BufferId id, size_t bytes, const Attributes& attributes) {
   const bool recorded = profiler.RecordAlloc(id, bytes, attributes);
@@ -273,7 +273,7 @@ Options TestOptions() {
   return options;
 }
 
-// First return address -> call site, learnt from a profiler of its own.
+// First return address -> call site, found with a separate profiler.
 std::map<uint64_t, int> LearnCallSites() {
   std::map<uint64_t, int> sites;
   for (int i = 0; i < kCallSites + 2; ++i) {
@@ -310,7 +310,7 @@ class Exactness : public ::testing::Test {
     }
   }
 
-  // A segment with a bump-free slot list; blocks may be handed out by one thread and freed by another.
+  // A segment and the list of its free blocks. A block may be allocated by one thread and freed by another.
   struct Pool {
     std::mutex mutex;
     uint64_t start = 0;
@@ -423,7 +423,7 @@ class Exactness : public ::testing::Test {
     std::vector<Buffer> own;
     std::vector<uint64_t> blocks;
     for (int i = 0; i < kEventsPerThread; ++i) {
-      // Phases of growth and of shrinking, so that peaks come and go.
+      // Phases of growth and of shrinking, so that there are many peaks.
       const bool growing = (i / 5000) % 2 == 0;
       const unsigned choice = random() % 100;
       if (choice < (growing ? 45u : 35u)) {
@@ -437,7 +437,7 @@ class Exactness : public ::testing::Test {
       } else if (choice < 96) {
         EXPECT_FALSE(profiler_.RecordFree(BufferId(uint64_t{1} + 2 * (random() % 1000000))));
         foreign_.fetch_add(1, std::memory_order_relaxed);
-      } else {  // hand a buffer to another thread, or take one
+      } else {  // give a buffer to another thread, or take one
         std::lock_guard<std::mutex> hold(shared_mutex_);
         if (!own.empty() && (shared_.size() < 64 || random() % 2 == 0)) {
           shared_.push_back(own.back());

@@ -1,5 +1,5 @@
 // Pools under concurrency: threads record and free blocks that lie across segments, while others split, merge, resize,
-// nest and declare those segments, and another takes snapshots and resets the peak. The ledger tells the order of the
+// nest and declare those segments, and another takes snapshots and resets the peak. The ledger reports the order of the
 // events; the naive model of every unit replays them in that order, and every snapshot must equal it.
 
 #include <algorithm>

@@ -349,7 +349,7 @@ TEST_F(RecordingExactness, FlightRecorderHasTheLastEvents) {
     load.Run();
     const absl::Status status = internal::WriteFlight(path);
     ASSERT_TRUE(status.ok()) << status;
-    // If a peak is reached among the last events, those before it are not known at earlier instants.
+    // The short recording may contain a new peak. Then the peak before it is not known at earlier instants.
     Compare(path, /*knows_peaks=*/events > 20'000);
     internal::StopFlightRecorder();
     snapshots_.clear();

@@ -1,6 +1,6 @@
 // A naive model of pools: how every unit of an address range is counted. It keeps all segments and blocks in one list
-// and checks each unit separately: a unit belongs to the block that covers it, else to the innermost segment that
-// covers it, else to nothing. Copies are independent.
+// and checks each unit separately. A unit belongs to the block that covers it. Without a block, it belongs to the
+// innermost segment that covers it, if there is one. Copies are independent.
 #ifndef HBMPROF_TESTS_SUPPORT_INTERVAL_MODEL_H_
 #define HBMPROF_TESTS_SUPPORT_INTERVAL_MODEL_H_
 
@@ -20,9 +20,9 @@ class IntervalModel {
     int end;  // one past the last unit
     int tag;
     bool is_segment;
-    bool has_block_id;  // the pool around it ends it
+    bool has_block_id;  // the end of the pool around it ends it too
   };
-  // By tag, in units.
+  // The units that each tag holds.
   struct Held {
     std::array<int64_t, kTags> blocks{};
     std::array<int64_t, kTags> idle{};
@@ -37,7 +37,7 @@ class IntervalModel {
   int64_t peak() const { return peak_; }
   const Held& held() const { return held_; }
   const Held& held_at_peak() const { return held_at_peak_; }
-  // Units in segments that lie in no other.
+  // The units of the outermost segments.
   int64_t pool_units() const {
     int64_t sum = 0;
     for (size_t i = 0; i < size(); ++i) {
@@ -51,12 +51,12 @@ class IntervalModel {
     return sum;
   }
 
-  // Each of these is one event.
+  // Each of these functions is one event.
   void Add(const Interval& interval) {
     intervals_.push_back(interval);
     Look();
   }
-  // The contents of a segment go with it.
+  // The blocks and segments in a segment are removed with it.
   void Remove(size_t i) {
     std::vector<Interval> left;
     for (size_t j = 0; j < size(); ++j) {
@@ -68,7 +68,7 @@ class IntervalModel {
     Look();
   }
   void MakeSegment(size_t i) {
-    // It is the innermost one there now.
+    // A later element of the list is the inner one.
     Interval segment = intervals_[i];
     segment.is_segment = true;
     intervals_.erase(intervals_.begin() + static_cast<ptrdiff_t>(i));
@@ -103,7 +103,7 @@ class IntervalModel {
     held_at_peak_ = held_;
   }
 
-  // Whether segment or block i lies in segment j; of two equal segments the later one is inside.
+  // Returns whether segment or block i is in segment j. Of two equal segments, the later one is the inner one.
   bool IsInside(size_t i, size_t j) const {
     const Interval& inner = intervals_[i];
     const Interval& outer = intervals_[j];
@@ -122,9 +122,10 @@ class IntervalModel {
     }
     return segments;
   }
-  // A block's: the number of segments at its first unit, but at least 1.
+  // Returns the number of segments at the first unit of a block, but at least 1.
   int LevelOf(size_t block) const { return std::max(SegmentsAt(intervals_[block].start), 1); }
-  // Pairs of segments with the same range. Which is the inner one is known only where the inner one was a block before.
+  // Returns the number of pairs of segments with the same range. Which of the two is the inner one is only known if the
+  // inner one was a block before.
   int EqualSegments() const {
     int pairs = 0;
     for (size_t i = 0; i < size(); ++i) {
@@ -136,8 +137,8 @@ class IntervalModel {
     }
     return pairs;
   }
-  // Whether a program can have made this: segments nest, blocks do not overlap each other, and a block lies in segments
-  // of one depth, and otherwise in none.
+  // Returns whether a program can have made this state: segments nest, blocks do not overlap each other, and each unit
+  // of a block is in LevelOf(block) segments or in none.
   bool IsSound() const {
     for (size_t i = 0; i < size(); ++i) {
       const Interval& one = intervals_[i];

@@ -35,11 +35,11 @@ struct PprofTool {
   CommandResult Run(const std::vector<std::string>& arguments) const;
 };
 
-// The viewers of this machine. `go tool pprof`, where Go is installed; google/pprof: what HBMPROF_PPROF names, else the
-// one this build made, else `pprof` on PATH.
+// Returns the viewers of this machine: `go tool pprof`, if Go is installed, and google/pprof. The latter is the program
+// that HBMPROF_PPROF names, else the one that this build made, else `pprof` on PATH.
 std::vector<PprofTool> PprofTools();
 
-// The one this project recommends; its command is empty where there is none.
+// Returns the viewer that this project recommends. Its command is empty if the machine does not have it.
 PprofTool GooglePprof();
 
 }  // namespace hbmprof_test

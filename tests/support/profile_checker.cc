@@ -51,7 +51,7 @@ std::string Text(const Parts&... parts) {
   return out.str();
 }
 
-// Each function below returns what is wrong, or "".
+// Each function below returns the first problem as a sentence, or "".
 class Checker {
  public:
   explicit Checker(const Profile& profile) : p_(profile) {}
@@ -67,7 +67,7 @@ class Checker {
 
  private:
   bool IsString(int64_t index) const { return index >= 0 && index < p_.string_table_size(); }
-  // "" for an index that is none.
+  // Returns "" for an invalid index.
   std::string String(int64_t index) const { return IsString(index) ? p_.string_table(static_cast<int>(index)) : ""; }
 
   std::string Strings() const {
@@ -105,18 +105,18 @@ class Checker {
     return "";
   }
 
-  // Once the samples are known to be sound.
+  // REQUIRES: the samples are valid.
   std::string DefaultSampleType() const {
     const auto has = [&](int type) {
       return std::any_of(p_.sample().begin(), p_.sample().end(),
                          [&](const auto& sample) { return sample.value(type) != 0; });
     };
-    // The default sample type is not empty.
+    // The default sample type must have values.
     const std::string expected = has(3) && !has(5) ? "peak_space" : "inuse_space";
     return String(p_.default_sample_type()) == expected ? "" : "default_sample_type is not " + expected;
   }
 
-  // Once the mappings, functions and locations are known to be sound.
+  // REQUIRES: the mappings, functions and locations are valid.
   std::string Names() const {
     std::set<uint64_t> named;
     for (const Location& l : p_.location()) {
@@ -132,7 +132,7 @@ class Checker {
     return "";
   }
 
-  // Once all indices are known to be sound.
+  // REQUIRES: all indices are valid.
   std::string UsedStrings() const {
     std::set<int64_t> used = {0, p_.drop_frames(), p_.keep_frames(), p_.default_sample_type()};
     const auto use_type = [&](const ValueType& type) { used.insert({type.type(), type.unit()}); };

@@ -17,13 +17,13 @@ namespace hbmprof_test {
 
 using Profile = hbmprof::pprof::Profile;
 
-// Decompresses and parses. Errors: kInvalidArgument if it is not gzip, cut short, followed by anything, or not a
-// Profile; ReadProfile also kNotFound.
+// Decompresses and parses. Errors: kInvalidArgument if the data is not gzip, is cut short, has bytes after its end, or
+// is not a Profile; ReadProfile also kNotFound.
 absl::StatusOr<Profile> ParseProfile(std::string_view gzip_bytes);
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
-// Returns the first error in the profile, as a sentence that names its position, or "". Checks what the strictest known
-// readers do (docs/profile.md) and what this project promises of its own profiles.
+// Returns the first error in the profile, as a sentence that names its position, or "". Makes the checks of the
+// strictest known readers (docs/profile.md), and checks the guarantees that this project gives for its profiles.
 std::string CheckProfile(const Profile& profile);
 
 // The profile as text, one line per sample, mapping and comment, with every index resolved; for golden files.
@@ -38,7 +38,7 @@ struct ProfileView {
     std::map<std::string, int64_t> values;      // by sample type, such as "inuse_space"
 
     bool Has(std::string_view function) const;
-    // Whether a frame of the stack is in a file whose name starts with `start`.
+    // Returns whether a frame of the stack is in a file whose name starts with `start`.
     bool HasModule(std::string_view start) const;
   };
 
@@ -46,7 +46,7 @@ struct ProfileView {
 
   int64_t Sum(const std::string& type) const;
   int64_t Sum(const std::string& type, const std::function<bool(const Sample&)>& selects) const;
-  // The sum over the samples with this label, or with this function anywhere in their stack.
+  // Return the sum over the samples with this label, or with this function anywhere in their stack.
   int64_t SumWhere(const std::string& type, const std::string& label, const std::string& value) const;
   int64_t SumUnder(const std::string& type, std::string_view function) const;
   // The value of `key` in the first comment that starts with `start`: Comment("tracker", "dropped_records"). "" if

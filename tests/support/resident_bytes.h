@@ -11,7 +11,7 @@
 
 namespace hbmprof_test {
 
-// Under a sanitizer its own shadow memory too, which hides the rest.
+// With a sanitizer, the result includes the sanitizer's shadow memory, which is much larger than the rest.
 inline int64_t ResidentBytes() {
   long total = 0;
   long resident = 0;

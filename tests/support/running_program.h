@@ -1,4 +1,4 @@
-// A program that a test starts, talks to by its standard input and output, and ends. Not in this file: programs that
+// A program that a test starts, controls by its standard input and output, and ends. Not in this file: programs that
 // run to their end (pprof_tool.h).
 #ifndef HBMPROF_TESTS_SUPPORT_RUNNING_PROGRAM_H_
 #define HBMPROF_TESTS_SUPPORT_RUNNING_PROGRAM_H_

@@ -3,8 +3,8 @@
 
 namespace hbmprof_test {
 
-// Whether the test is compiled with the address or the thread sanitizer. Such a test runs many times slower, so long
-// tests repeat less in it.
+// True if the test is compiled with the address or the thread sanitizer. Such a test is many times slower, so long
+// tests do fewer repetitions.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else

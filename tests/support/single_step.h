@@ -38,7 +38,8 @@ class SingleStep {
     *at = instruction;
     __builtin___clear_cache(reinterpret_cast<char*>(at), reinterpret_cast<char*>(at + 1));
   }
-  // The signed number in `bits` bits of an instruction from bit `first` on, which counts instructions, in bytes.
+  // Returns the distance of a branch in bytes. The instruction has it as a signed number of instructions, in `bits`
+  // bits from bit `first` on.
   static uintptr_t Distance(uint32_t instruction, int first, int bits) {
     return static_cast<uintptr_t>(static_cast<int64_t>(uint64_t{instruction} << (64 - first - bits)) >> (64 - bits)) *
            4;
@@ -51,7 +52,7 @@ class SingleStep {
     const bool by_kind[8] = {z, c, n, v, c && !z, n == v, n == v && !z, true};
     return by_kind[condition >> 1] != ((condition & 1) != 0 && condition != 15);
   }
-  // The address of the instruction that the processor executes after the one at the pc.
+  // Returns the address of the instruction that the processor executes after the one at the pc.
   static uintptr_t NextPc(const mcontext_t& context) {
     const uintptr_t pc = context.pc;
     const uint32_t instruction = *reinterpret_cast<const uint32_t*>(pc);
@@ -75,7 +76,8 @@ class SingleStep {
       return context.regs[named == 31 ? 30 : named] & ((uintptr_t{1} << 48) - 1);
     }
     if ((instruction & 0x3fc00000) == 0x08400000) {
-      // Load-exclusive. A signal before the store-exclusive makes it fail, so all of it is one step.
+      // Load-exclusive. A signal between it and the store-exclusive makes the store fail. So the instructions up to the
+      // branch after the store are one step.
       for (uintptr_t at = pc + 4; at < pc + 64; at += 4) {
         const uint32_t store = *reinterpret_cast<const uint32_t*>(at);
         if ((store & 0x3fe00000) == 0x08000000) return at + 8;  // cbnz follows

@@ -15,8 +15,8 @@
 
 namespace hbmprof_test {
 
-// The directories that this process has made. They are removed, with their contents, when the process exits; a child
-// that it forked removes none of them.
+// The directories that this process has made. They are removed, with their contents, when the process exits. A forked
+// child removes none of them.
 class TemporaryDirectories {
  public:
   static TemporaryDirectories& Instance() {
@@ -38,7 +38,7 @@ class TemporaryDirectories {
   ~TemporaryDirectories() {
     if (getpid() != owner_) return;
     for (const std::string& path : paths_) {
-      // A test may have taken the permission to change its directory away.
+      // A test may have removed the permission to change its directory.
       std::error_code ignored;
       std::filesystem::permissions(path, std::filesystem::perms::owner_all, ignored);
       std::filesystem::remove_all(path, ignored);

@@ -24,7 +24,7 @@
 
 namespace named_here {
 
-// Each returns an address within itself.
+// Each of these functions returns an address of its own code.
 [[gnu::noinline]] uint64_t Here() {
   asm volatile("");
   return reinterpret_cast<uint64_t>(__builtin_extract_return_addr(__builtin_return_address(0)));
@@ -57,7 +57,7 @@ Symbolizer::Name NameOf(uint64_t address, const std::vector<Snapshot::Module>& m
   return names.at(0);
 }
 
-// A library built from named_library.cc, loaded.
+// Loads a library that is built from named_library.cc.
 class NamedLibrary {
  public:
   explicit NamedLibrary(const std::string& path) : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -92,7 +92,8 @@ std::vector<Snapshot::Module> ModulesWith(const std::string& path,
   return modules;
 }
 
-// A copy of `from`, so that no test finds another's table in the cache by path.
+// Copies `from` to a new folder and returns the path. With its own path, a test does not find the table of another test
+// in the cache.
 std::string Copy(const std::string& from, const std::string& name) {
   const std::string to = hbmprof_test::NewDirectory() + "/" + name;
   std::ofstream(to, std::ios::binary) << std::ifstream(from, std::ios::binary).rdbuf();
@@ -213,7 +214,8 @@ TEST(ElfSymbolizer, UnreadableFilesHaveNoNames) {
   }
 }
 
-// Cut, and with every byte of the header and of the section table damaged in turn: no names or some, never a crash.
+// The file is cut at many positions. Then each byte of the header, every fifth byte of the section table and some other
+// bytes are damaged in turn. Names may be missing, but nothing crashes.
 TEST(ElfSymbolizer, SurvivesDamagedFiles) {
   std::ifstream file(HBMPROF_NAMED_LIBRARY_WITHOUT_ID, std::ios::binary);
   const std::string good{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

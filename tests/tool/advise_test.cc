@@ -1,4 +1,4 @@
-// advise: made loads with known answers.
+// `hbmprof advise` on artificial loads with known answers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -196,7 +196,7 @@ TEST(AdviseTest, NamesNoSitesIfAddressesAreNotThoseOfTheDevice) {
   DriverSample sample;
   sample.devices.emplace_back();
   sample.devices[0].bytes_free = 48 * kMiB;
-  sample.devices[0].largest_free_block_bytes = 20 * kMiB;  // the largest hole between the addresses is 3 MiB
+  sample.devices[0].largest_free_block_bytes = 20 * kMiB;  // but the largest gap between the addresses is 3 MiB
   sample.time = kSecond;
   recording.Sample(sample);
   const json advice = Find(AdviseOn(recording), "fragmentation");

@@ -1,12 +1,12 @@
-// A program that can be asked for profiles while it runs.
+// A program with a control channel, which gives profiles while it runs.
 //
 //   control_program hold THREADS   holds 3,000,000 bytes on "sim:0" by LoadWeights, while THREADS threads allocate and
 //                                  free 4,096 bytes each; prints "ready", and ends at the end of standard input
 //   control_program slowest THREADS  the same, and prints the longest time of one allocation and its free, of those
 //                                  during which the thread kept its core
 //   control_program fork           the same without threads, and a forked child that outlives it by two seconds
-//   control_program full           the same without threads, but before "ready" opens files until its limit of 100;
-//                                  prints the processor time in milliseconds since then with "done"
+//   control_program full           the same without threads, but before "ready" opens files up to a limit of 100;
+//                                  before "done" prints the processor time since then in milliseconds
 //   control_program close          the same without threads, but before "ready" closes all its descriptors from 3 on
 //                                  and opens 400 pipes
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// `hbmprof ps` and `hbmprof dump` with running programs, and clients that do not keep to the protocol. Each program is
-// control_program.cc's.
+// `hbmprof ps` and `hbmprof dump` with running programs, and clients that do not follow the protocol. Each test runs
+// control_program.cc.
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -55,7 +55,7 @@ class RunningProgram : public hbmprof_test::RunningProgram {
 
   std::string name() const { return std::to_string(pid()); }
 
-  // Ends it as it ends by itself.
+  // Closes its standard input, so that it ends normally.
   void EndWell() {
     ended_ = true;
     CloseInput();

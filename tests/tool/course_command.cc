@@ -52,7 +52,7 @@ std::vector<Answer> QueryCommand(const ProgramCourses& program, const std::vecto
     per_request.insert(per_request.begin() + 1, {"--per", "requests"});
     json = ToolJson(per_request);
   }
-  // Too few different counts: by time.
+  // With too few different counts the command fails with --per, so it judges by time.
   if (!json.is_object()) json = ToolJson(arguments);
   if (!json.is_object()) return {};
   std::vector<Answer> answers(program.sites.size(), Answer::kNo);

@@ -48,7 +48,7 @@ struct ProgramRun {
 struct CourseKind {
   const char* name;
   enum class Is { kLeak, kNoLeak, kUndecidable } is;
-  // Whether the thresholds of the judge were chosen with courses of this kind. True for plain and mixed kinds.
+  // The thresholds of the judge were chosen with courses of the plain and mixed kinds, and not with the held-out kinds.
   // benchmarks/RESULTS.md says when the figures of the held-out kinds were seen.
   enum class Use { kPlain, kMixed, kHeldOut } use;
   ProgramRun::Special special;

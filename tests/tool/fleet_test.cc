@@ -75,7 +75,7 @@ class FleetTest : public testing::Test {
 
   // Starts the three programs, and waits until all answer.
   void StartPrograms(int port) {
-    // Leaks KV pages until its standard input, which it does not read, is closed with it.
+    // Leaks KV pages until TearDown ends it.
     Start({HBMPROF_LLM_SERVER, "--leak", "--dumps", "9999", "--dump-dir", directory_, "--max-tokens", "8", "--kv-pages",
            "100000", "--cancel-every", "2", HBMPROF_PROMPTS},
           {});

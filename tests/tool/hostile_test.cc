@@ -202,7 +202,7 @@ std::string HugeIds() {
   }
   return maker.Bytes();
 }
-// Nested mappings, mappings that end before they begin, and locations far outside of them.
+// Nested mappings, mappings that end before they begin, and locations far outside their mappings.
 std::string TangledMappings() {
   ProfileMaker maker = Small();
   for (uint64_t i = 0; i < 50'000; ++i) {

@@ -1,4 +1,4 @@
-// A client for HTTP that can also send what no good client would send.
+// A client for HTTP that can also send invalid requests.
 #ifndef HBMPROF_TESTS_TOOL_HTTP_CLIENT_H_
 #define HBMPROF_TESTS_TOOL_HTTP_CLIENT_H_
 

@@ -1,4 +1,4 @@
-// leaks: a server's dumps, in which one thing leaks and others only look like it.
+// `hbmprof leaks` on the dumps of a server, in which one site leaks and others only seem to leak.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,24 +24,25 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A server that records buffers without having any memory: forty call sites, each a function of its own.
+// A server that records buffers, but allocates no memory for them. It has forty call sites, each in its own function.
 class Server {
  public:
   // Serves `requests` more.
   void Serve(int requests) {
     for (int i = 0; i < requests; ++i) {
       ++served_;
-      // 8 KiB at one of the sites that all requests pass is forgotten; the others free what they take.
+      // Each request allocates at all forty sites. One of them never frees its 8 KiB; the others free
+      // their buffers some requests later.
       ServeOne(std::make_index_sequence<40>());
-      // A pool that grows until it is large enough, ever more slowly.
+      // A pool that grows until it is large enough.
       if (served_ <= 1600 && served_ % 16 == 0) PoolGrow(256 << 10);
-      // Takes for a while, then lets go of everything.
+      // Allocates for some time, then frees everything.
       Batch();
     }
     profiler_.SetCounter("requests", served_);
   }
 
-  // Weights and a cache that is filled by the first requests.
+  // Fills a cache with 500 MiB.
   void WarmUp() {
     for (int i = 0; i < 50; ++i) CacheInsert(10 << 20);
   }
@@ -100,7 +101,7 @@ class Server {
   std::deque<const void*> batch_;
 };
 
-// Five dumps, unevenly many requests apart.
+// Returns the paths of five dumps, with a different number of requests between them.
 std::vector<std::string> ServerDumps(const std::string& dir) {
   Server server;
   std::vector<std::string> paths;
@@ -345,15 +346,15 @@ TEST(Leaks, RequiresGrowthAtTheEnd) {
     return ToolJson(With({"leaks"}, dumps(bytes)))["sites"][0]["verdict"].get<std::string>();
   };
   EXPECT_EQ(verdict(values(18, [](int d) { return d; })), "leak");
-  // Approaches a limit with 0.6 of the time as its time constant: ever more slowly, but never at rest.
+  // Approaches a limit with a time constant of 0.6 of the whole time: it grows more and more slowly, but never stops.
   const std::vector<double> warm_up = values(8, [](int d) { return 10 * (1 - std::exp(-d / (0.6 * 7))); });
   EXPECT_EQ(verdict(warm_up), "perhaps");
   EXPECT_THAT(RunTool(With({"leaks"}, dumps(warm_up))).out, HasSubstr("is slowing down: the last third has"));
   // A warm-up, and a leak all the time.
   EXPECT_EQ(verdict(values(18, [](int d) { return 10 * (1 - std::exp(-d / 2.0)) + d; })), "leak");
-  // A quarter of the rate from dump 6 on, and even from there on.
+  // From dump 6 on it grows evenly with a quarter of the rate before.
   EXPECT_EQ(verdict(values(18, [](int d) { return 4 * std::min(d, 5) + std::max(d - 5, 0); })), "leak");
-  // Equal jumps, the last one before the end; then as many that reach it.
+  // Equal jumps. The last one is some time before the end; in the second course it is at the end.
   EXPECT_EQ(verdict(values(18, [](int d) { return (d >= 2) + (d >= 10) + (d >= 13) + (d >= 15); })), "perhaps");
   EXPECT_EQ(verdict(values(18, [](int d) { return (d >= 2) + (d >= 10) + (d >= 13) + (d >= 17); })), "leak");
   // Models that are loaded and unloaded: a trend, but no noise that could hide growth.
@@ -384,7 +385,7 @@ TEST(Leaks, JudgesOneProcessAfterARestart) {
 }
 
 TEST(Leaks, IgnoresPausesOfTheCounter) {
-  // Grows by the requests; nothing is requested in the last half of the time.
+  // Grows with each request. There are no requests in the second half of the time.
   std::vector<Dump> course;
   for (int d = 0; d < 20; ++d) course.push_back({1000 * std::min(d, 10), 100 * std::min(d, 10)});
   const std::vector<std::string> dumps = WriteDumps(ScratchDir(), course);

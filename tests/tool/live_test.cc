@@ -1,4 +1,4 @@
-// Commands that take a running process where they expect a file: one shot, and on a terminal.
+// Commands with a running process instead of a file: a single result, and a repeated one on a terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -3,8 +3,8 @@
 
 usage: memory_viz_check.py FILE
 
-Fails if the pickle has an opcode that the viewer's reader does not know, or if the viewer's way back from the segments
-at the end meets an event that does not fit the state.
+Fails if the pickle has an opcode that the viewer's reader does not know. Like the viewer, goes backwards through the
+events, from the segments at the end. Fails if an event does not fit the state.
 """
 import json
 import pickle
@@ -33,7 +33,7 @@ def check_frames(frames):
 
 
 class Device:
-  """The state of a device, which goes back from the end."""
+  """The state of a device, from the end backwards."""
 
   def __init__(self):
     self.segments = {}
@@ -111,7 +111,7 @@ def summary_of(number, snapshot):
     used += sign * entry["size"]
     sign = {"segment_alloc": -1, "segment_free": 1}.get(entry["action"], 0)
     reserved += sign * entry["size"]
-    # The events of one change have one time. The state of interest is that after all of them, and the first of equal ones.
+    # All events of one change have the same time. A peak is the state after all of them, and the first of equal states.
     if (i == 0 or trace[i - 1]["time_us"] != entry["time_us"]) and reserved >= peak[0]:
       peak = [reserved, i]
       peak_blocks, peak_sites = dict(device.blocks), dict(device.sites)

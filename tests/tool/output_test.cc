@@ -1,5 +1,4 @@
-// What the command prints: nothing in a profile has an effect on a terminal, JSON is valid, and output that is lost is
-// an error.
+// The output of the command: no text of a profile controls the terminal, JSON is valid, and lost output is an error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +23,7 @@ constexpr char kHostile[] =
     "2J\xe2\x80\xae\xd8\x9c\r\n0 B forged\x7f\xff\xed\xa0\x80z";
 constexpr char kShown[] = R"(a\x1b]0;owned\x07\u009b2J\u202e\u061c\r\n0 B forged\x7f\xff\xed\xa0\x80z)";
 
-// The first byte that a terminal could obey, with what stands around it; "" if there is none.
+// Returns the first byte that could control a terminal, with the text around it; "" if there is none.
 std::string FirstEffect(const std::string& text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -39,7 +38,7 @@ std::string FirstEffect(const std::string& text) {
   return "";
 }
 
-// Every string of a profile is hostile that a profile can have.
+// A profile in which every string is hostile.
 ProfileMaker HostileDump(int64_t dump) {
   const std::string hostile = kHostile;
   ProfileMaker maker({{"inuse_space" + hostile, "bytes" + hostile}});
@@ -151,7 +150,7 @@ class FullDisk : public Terminal {
     Terminal::SetUp();
   }
 
-  // Runs the command in a shell, with what `redirection` says.
+  // Runs the command in a shell with the redirection `redirection`.
   static CommandResult RunRedirected(const std::vector<std::string>& command, const std::string& redirection) {
     std::vector<std::string> argv = {"bash", "-c", "\"$@\" " + redirection, "bash", ToolPath()};
     argv.insert(argv.end(), command.begin(), command.end());
@@ -177,7 +176,7 @@ TEST_F(FullDisk, EveryCommandReportsIt) {
 }
 
 TEST_F(FullDisk, AClosedPipeIsAnError) {
-  // By default the signal ends the command, as any other; where it is ignored, the command says what happened.
+  // By default, SIGPIPE ends the command, as it ends other programs. If it is ignored, the command prints the error.
   const CommandResult killed = RunCommand(
       {"bash", "-c", "{ sleep 1; exec \"$@\"; } | true; exit ${PIPESTATUS[0]}", "bash", ToolPath(), "top", files_[0]});
   EXPECT_EQ(killed.exit_code, 128 + SIGPIPE);

@@ -3,7 +3,7 @@
 //
 // usage: node perfetto_query.js WEB_FOLDER TRACE QUERY...
 // WEB_FOLDER has trace_processor.wasm and engine_bundle.js, which is written for a worker of a browser. So this file
-// provides what a worker has.
+// provides the objects and functions of a worker.
 'use strict';
 const fs = require('fs');
 const path = require('path');
@@ -11,7 +11,7 @@ const vm = require('vm');
 
 const [folder, trace, ...queries] = process.argv.slice(2);
 
-// Prints only the message: the text of the script around an error would be the whole engine.
+// Prints only the message. By default Node also prints the line of the error, which would be the whole engine.
 process.on('uncaughtException', (error) => {
   process.stderr.write(`perfetto_query: ${String(error && error.message).slice(0, 2000)}\n`);
   process.exit(1);

@@ -1,4 +1,4 @@
-// Profiles as any program may write them, also wrong ones.
+// Makes profiles of any content, also invalid ones.
 #ifndef HBMPROF_TESTS_TOOL_PROFILE_MAKER_H_
 #define HBMPROF_TESTS_TOOL_PROFILE_MAKER_H_
 
@@ -24,7 +24,8 @@ class ProfileMaker {
   // Like this project's: inuse_objects and inuse_space, with default and period.
   ProfileMaker();
 
-  // Each gives an id or index; equal arguments give the same one, but for mappings.
+  // Each of these functions returns an id or index. Text, Function and Frame return the same one for equal arguments;
+  // Mapping and Location always add a new element.
   int64_t Text(const std::string& text);
   uint64_t Function(const std::string& name, const std::string& system_name = "", const std::string& file = "",
                     int64_t start_line = 0);

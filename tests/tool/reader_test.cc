@@ -86,7 +86,7 @@ TEST_F(Unreadable, GzipBomb) {
          "more than 100 times as many when decompressed");
 }
 TEST_F(Unreadable, BombOfEmptyMessages) {
-  // Two bytes of file for each sample of some fifty in memory.
+  // Each sample takes two bytes of the file and about fifty bytes of memory.
   std::string samples;
   for (int i = 0; i < (2 << 20); ++i) samples.append("\x12\x00", 2);
   Expect(*hbmprof::internal::Gzip(samples), "needs much more memory");
@@ -253,7 +253,7 @@ TEST(Diff, TakesAtMostHalfAGigabyteFor100000Samples) {
   const double before = ChildrensSeconds();
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   const CommandResult result = RunTool({"diff", dir + "/a", dir + "/b"});
-  const bool timed = false;  // a sanitizer needs memory of its own
+  const bool timed = false;  // with a sanitizer there is no limit: it needs memory and time of its own
 #else
   // The limit is on address space, which is larger than the memory in use.
   const CommandResult result = RunCommand(
@@ -271,7 +271,7 @@ TEST(Diff, TakesAtMostHalfAGigabyteFor100000Samples) {
 TEST(FunctionNames, RustSymbolsAreDemangled) {
   const std::string path = ScratchDir() + "/rust.pb.gz";
   ProfileMaker maker;
-  // With no name, as in profiles that a symbolizer will complete, and with the symbol as its name.
+  // Once without a name, as in a profile that is not symbolized yet, and once with the symbol as the name.
   maker.Sample({maker.Location(0, 1, {{maker.Function("", "_RNvCskK7mfDs1mzF_1m4leak")}})}, {1, 1});
   const std::string symbol = "_RINvMs_NtCskK7mfDs1mzF_1m4poolINtB5_4PoolyE4takeyNCNvB7_4leak0EB7_";
   maker.Sample({maker.Location(0, 2, {{maker.Function(symbol, symbol)}})}, {1, 2});

@@ -104,7 +104,7 @@ TEST(At, SaysThatARecordingIsDamaged) {
   MadeLoad load;
   load.events = 30000;
   ASSERT_TRUE(MakeRecording(file, load).ok());
-  // Without the block that ends it.
+  // The recording without its last block, which marks the end.
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 32);
   const CommandResult killed = RunTool({"at", file, "--end", "-o", file + ".pb.gz"});
   EXPECT_EQ(killed.exit_code, 0);
@@ -230,7 +230,7 @@ TEST(Tables, HaveEachEventOnce) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(written), {}), csv.out);
 }
 
-// read_recording.py is written after docs/recording.md only.
+// read_recording.py has only docs/recording.md as its source.
 TEST(Tables, EqualThoseOfAnIndependentReader) {
   const std::string file = ScratchDir() + "/load.hbmrec";
   MadeLoad load;

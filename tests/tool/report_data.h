@@ -1,4 +1,4 @@
-// Reading the pages that `hbmprof report` writes.
+// Functions that read the pages of `hbmprof report`.
 #ifndef HBMPROF_TESTS_TOOL_REPORT_DATA_H_
 #define HBMPROF_TESTS_TOOL_REPORT_DATA_H_
 

@@ -1,4 +1,4 @@
-// report: the page in a real browser, used as a person uses it; and what must hold without one.
+// `hbmprof report`: the page in a real browser, with the actions of a user; and checks that need no browser.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,8 @@ const std::vector<std::pair<std::string, std::string>> kTypes = {{"alloc_objects
                                                                  {"peak_objects", "count"},  {"peak_space", "bytes"},
                                                                  {"inuse_objects", "count"}, {"inuse_space", "bytes"}};
 
-// weights: the same in every dump; pages: grow with each dump; the peak and what was allocated ever are other numbers.
+// The weights are the same in every dump; the pages grow with each dump. The values at the peak and the values ever
+// allocated are other numbers.
 ProfileMaker ServerDump(int dump) {
   ProfileMaker maker(kTypes);
   maker.message().set_default_sample_type(maker.Text("inuse_space"));
@@ -76,10 +77,10 @@ class Report : public testing::Test {
     ASSERT_EQ(result.exit_code, 0) << result.err;
   }
 
-  // The page's content after `script` ran in it; what it calls say() with stands in <pre id=said>.
+  // Opens the page in the browser and runs `script` in it. Returns the arguments of its calls of say(), one on a line.
   std::string Browse(const std::string& script) {
     std::string html = ReadAll(page_);
-    // The page's policy stays; it lets this script in besides.
+    // The page keeps its policy, which here also allows this script.
     const std::string policy = "script-src ";
     html.insert(html.find(policy) + policy.size(), "'nonce-test' ");
     const std::string end = "</body>";
@@ -119,7 +120,7 @@ TEST_F(Report, NeedsNoOtherFileAndNoNetwork) {
   EXPECT_THAT(html, Not(HasSubstr("https:")));
   EXPECT_THAT(html, Not(HasSubstr("src=")));
   EXPECT_THAT(html, Not(HasSubstr("{{")));
-  // What a profile says cannot end the script that holds it.
+  // Text of a profile cannot end the script element that contains it.
   EXPECT_THAT(html, Not(HasSubstr("decode</script>")));
 }
 
@@ -137,7 +138,7 @@ TEST_F(Report, ParsesNoHtmlAndAllowsOnlyItsOwnScript) {
   EXPECT_THAT(policy, testing::MatchesRegex("default-src 'none'; script-src 'sha256-[A-Za-z0-9+/]{43}='; "
                                             "style-src 'sha256-[A-Za-z0-9+/]{43}='; base-uri 'none'; "
                                             "form-action 'none'"));
-  // Before anything that it rules.
+  // The policy comes before everything that it restricts.
   EXPECT_LT(html.find("Content-Security-Policy"), html.find("<style>"));
 }
 
@@ -406,7 +407,7 @@ TEST_F(Report, TimelineIsExactAtEachInstantAndSmall) {
     for (size_t i = 0; i < values.size(); ++i) of_rows[i] += values[i];
   }
   EXPECT_EQ(of_rows, in_use);
-  // A naive replay.
+  // Compares with a simple replay.
   const auto reader = RecordingReader::Open(path);
   ASSERT_TRUE(reader.ok()) << reader.status();
   const auto bytes_at = [&](int64_t time) {
@@ -458,7 +459,7 @@ TEST_F(ReportInBrowser, DrawsTenThousandSites) {
   const int redraw = std::stoi(said.substr(said.find('\n') + 1));
   std::printf("10,000 sites: %d ms from the page's last byte to its being drawn, %d ms to draw another measure\n", load,
               redraw);
-  // Meant to be below a second; a busy machine is no defect, a page that takes this long is.
+  // The goal is less than a second. The limit is higher because a busy machine is not a defect.
   EXPECT_LT(load, 10000);
   EXPECT_LT(redraw, 10000);
 }

@@ -1,4 +1,4 @@
-// `hbmprof serve`: what a scraper, a browser and an attacker get.
+// `hbmprof serve`: the answers to a scraper, a browser and an attacker.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -330,7 +330,7 @@ TEST_F(ServeTest, IdleConnectionsDoNotStopIt) {
 
 // --- Limits ---
 
-// A process that answers what the test says: a body, or "ok BYTES\n" and what follows.
+// A process whose answers a test chooses: a body, or "ok BYTES\n" and any bytes after it.
 class FakeProcess {
  public:
   // With `is_slow`, the answer to "metrics" is sent in 30 seconds, byte by byte.
@@ -416,7 +416,7 @@ TEST_F(ServeTest, DoesNotWaitForAProcessThatAnswersSlowly) {
   EXPECT_LT(SecondsSince(start), 10) << "the whole answer takes 30 s";
 }
 
-// Sends a request and takes nothing of the answer, which is larger than the buffers of the system.
+// Sends a request and reads nothing of the answer, which is larger than the buffers of the system.
 int RequestAndTakeNothing(int port, const std::string& path) {
   const int fd = ConnectTo(port);
   const std::string request = "GET " + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";

@@ -94,7 +94,7 @@ using Filters = std::vector<Filter>;
 struct Made {
   std::string name;
   std::string path;
-  std::string other;  // of the same maker, to compare with
+  std::string other;  // a second profile of the same source, to compare with
 };
 
 std::string SaveOurs(const std::string& dir, const std::string& name, int64_t pages, uint64_t slide, bool names) {
@@ -161,7 +161,7 @@ ProfileMaker Tcmalloc(int seed) {
   return maker;
 }
 
-// gperftools' text, which only pprof reads, as pprof converts it.
+// Writes a profile in the text format of gperftools, which the command does not read, and converts it with pprof.
 void Gperftools(const std::string& path, int seed) {
   std::mt19937 random(static_cast<unsigned>(seed));
   std::string text = "heap profile:    100:  100000 [   200:   300000] @ heapprofile\n";
@@ -181,12 +181,12 @@ void Gperftools(const std::string& path, int seed) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-// Go's own heap profile of a real program; false where there is no Go.
+// Writes the heap profile of a real Go program. Returns false if Go is not installed.
 bool GoHeap(const std::string& path) {
   return RunCommand({"go", "run", HBMPROF_GO_HEAP, path}, {"GO111MODULE=off"}).exit_code == 0;
 }
 
-// What no maker writes but the format allows: recursion, negative values, equal stacks twice, no stack at all, sparse
+// Profiles that the format allows but no program writes: recursion, negative values, two equal stacks, no stack, sparse
 // ids, code without any name.
 ProfileMaker Odd(int seed, const std::string& unit = "bytes") {
   ProfileMaker maker({{"b", unit}, {"a", "count"}});

@@ -76,8 +76,9 @@ bool EndsWith(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// addr2line prints plain names of functions that the linker does not see (lambdas, anonymous namespaces), where we
-// print them with their scopes or the symbol table's name; and as the innermost of them it prints the symbol around it.
+// Differences that are correct: for functions that the linker does not see (lambdas, anonymous namespaces), addr2line
+// prints the plain name, and we print the name with its scopes or the name in the symbol table. For the innermost
+// frame, addr2line prints the symbol around it.
 bool IsSameFunction(const std::vector<Frame>& ours, const std::vector<Frame>& addr2lines, size_t i) {
   const std::string& a = ours[i].function;
   const std::string& b = addr2lines[i].function;

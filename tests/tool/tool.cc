@@ -29,7 +29,7 @@ nlohmann::json ToolJson(std::vector<std::string> arguments) {
 }
 
 std::string ScratchDir() {
-  // Tests of one process share a folder, which goes when the process ends.
+  // All tests of a process use one folder, which is removed when the process ends.
   static const struct Root {
     std::filesystem::path path =
         std::filesystem::path(testing::TempDir()) / ("hbmprof_tool_" + std::to_string(getpid()));

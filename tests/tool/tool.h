@@ -10,7 +10,7 @@
 
 namespace hbmprof_test {
 
-// Where the command is: what HBMPROF_TOOL names, else the one of this build.
+// Returns the path of the command: the value of HBMPROF_TOOL, else the command of this build.
 std::string ToolPath();
 
 CommandResult RunTool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
@@ -18,7 +18,7 @@ CommandResult RunTool(const std::vector<std::string>& arguments, const std::vect
 // RunTool with --json, its output parsed; null if it failed.
 nlohmann::json ToolJson(std::vector<std::string> arguments);
 
-// A folder of this test's own, empty.
+// Returns an empty folder that only this test uses.
 std::string ScratchDir();
 
 }  // namespace hbmprof_test

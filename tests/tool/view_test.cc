@@ -1,4 +1,4 @@
-// The view of own code, call trees, and the output on a terminal.
+// The view of the user's own code, call trees, and the output on a terminal.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ std::map<std::string, int64_t> Flat(const std::vector<std::string>& arguments) {
   return flat;
 }
 
-// The idle memory of a pool shrinks when a block is taken from it.
+// When a function takes a block from a pool, the idle memory of the pool becomes smaller by the same number of bytes.
 TEST(Diff, GrowthComesBeforeShrinkageOfTheSameSize) {
   const std::string dir = ScratchDir();
   WriteStacks(dir + "/before.pb.gz", {{{{"-", "AllocatesSegments"}}, 2000}, {{{"-", "Keeps"}}, 100}});
@@ -167,7 +167,7 @@ TEST(OwnCode, KnownAddsLibraries) {
   EXPECT_EQ(Flat({"top", "--own", "--known", "^Pool::", "--known", "^/rt/", path}), (Expected{{"main", 9}}));
 }
 
-// Two call paths of a library below one own function are one site of leaks; --no-own shows them as two.
+// Two call paths in a library, called from one function of the user, are one site of leaks. --no-own shows them as two.
 TEST(OwnCode, IsTheDefaultOfLeaks) {
   const std::string dir = ScratchDir();
   std::vector<std::string> arguments = {"leaks", "--fail-over", "1"};
@@ -231,7 +231,7 @@ TEST_F(Tree, KeepsTheLargestNodesWithTheirCallers) {
   EXPECT_THAT(out, Not(HasSubstr("Prefill")));
 }
 
-// The idle memory of a pool shrinks by what a function keeps: the sum above both does not change.
+// The idle memory of a pool becomes smaller by the bytes that a function keeps, so the sum of both does not change.
 TEST_F(Tree, DiffShowsChangesThatAddUpToNothing) {
   const std::string after = path_ + ".after";
   const std::vector<std::string> main = {"-", "main"};

@@ -9,12 +9,14 @@
 // If a recording was given, `timeline` has:
 // - times: nanoseconds of the instants since the start of the recording,
 // - accounts: for each device and memory space the bytes in use at the instants (in_use), and the lowest and highest
-//   since the instant before (low, high); reserved: idle bytes of pools; unaccounted: what the driver counts besides,
+//   since the instant before (low, high); reserved: idle bytes of pools; unaccounted: the driver's bytes in use minus the
+//   recorded ones,
 // - rows: [node, label set, unit, series]: the bytes in use of these samples at the instants,
-// - host: resident bytes of the process; marks, dumps, lost: what happened when.
+// - host: resident bytes of the process; marks: marks and failed allocations; dumps: [time, path] of profiles; lost:
+//   [from, to, count] of lost events.
 // A series is [unit, text]; EncodeSeries in report_timeline.cc describes the text.
 //
-// The strings of a profile can be made by an attacker. They become text nodes and attribute values, never markup: this
+// An attacker may have made the strings of a profile. They become text nodes and attribute values, never markup: this
 // script parses no HTML.
 "use strict";
 (() => {
@@ -684,7 +686,7 @@ function drawTimeline() {
     const row = rows.findIndex(labels => !labels.some(touches));
     if (row < 0) continue;
     rows[row].push({text, left, right: left + size});
-    // The lines of other flags end around the label.
+    // A border in the colour of the background separates the label from the lines of other flags.
     g.strokeStyle = resolved("var(--panel)");
     g.lineWidth = 4;
     g.strokeText(text, left, 12 * row + 11);

@@ -1,4 +1,4 @@
-/* Passes memory that nobody has written to each function that takes a pointer to recorded memory. It is only compiled:
+/* Passes memory that was never written to each function that takes a pointer to recorded memory. It is only compiled:
  * with optimisation gcc warns (-Wmaybe-uninitialized) if a function is not declared as one that does not read it. */
 #include <hbmprof/c_api.h>
 #include <stdlib.h>

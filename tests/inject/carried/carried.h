@@ -1,5 +1,5 @@
-// Programs and plug-ins that carry a library of their own, each compiled in (carried_protobuf.cc, carried_abseil.cc):
-// the interface that carrier_program.cc uses for each of them. The output is the same in each run.
+// The interface that carrier_program.cc uses for programs and plugins that contain their own copy of a library
+// (carried_protobuf.cc, carried_abseil.cc). The output is the same in each run.
 #ifndef HBMPROF_TESTS_INJECT_CARRIED_CARRIED_H_
 #define HBMPROF_TESTS_INJECT_CARRIED_CARRIED_H_
 

@@ -1,5 +1,5 @@
-// Messages of this module's own: their text, bytes and JSON, their descriptors, messages made of those, arenas, and
-// what is said of text that cannot be parsed.
+// This module's own copy of protobuf: messages as text, bytes and JSON, descriptors, messages made from descriptors,
+// arenas, and the errors for text that cannot be parsed.
 #include <google/protobuf/arena.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
@@ -60,7 +60,7 @@ int use_carried(const char* who) {
   const pb::FileDescriptor* file = pb::DescriptorPool::generated_pool()->FindFileByName("proto/profile.proto");
   if (file == nullptr || file != Profile::descriptor()->file()) return 4;
   Print(who, "file", file->DebugString());
-  // The same in a pool of its own, and a message of a type that only that knows.
+  // The same in another pool, and a message of a type that only this pool has.
   pb::FileDescriptorProto copy;
   file->CopyTo(&copy);
   copy.mutable_message_type(0)->mutable_field(0)->set_name("heading");
@@ -84,7 +84,7 @@ int use_carried(const char* who) {
   }
   for (std::thread& thread : threads) thread.join();
 
-  // Says on stderr what is wrong with it, and where.
+  // Prints the error and its position to stderr.
   Profile bad;
   Print(who, "bad text", pb::TextFormat::ParseFromString("title: \"a\"\nheading: 1", &bad) ? "parsed" : "refused");
   return bad.ParseFromString("\x0a\x7f") ? 7 : 0;

@@ -86,7 +86,7 @@ void Activate(Device& device) {
 }
 
 // Contexts are numbers: of a primary context, its device + 1; of a created one, kFirstCreated + 64 * a count + its
-// device. So each tells its device.
+// device. So the device follows from the number.
 using Context = uintptr_t;
 constexpr Context kFirstCreated = 4096;
 

@@ -15,8 +15,8 @@ extern "C" {
 // Removes all state and starts with `devices` devices of `capacity` bytes each. Before the first call they come
 // from FAKE_CUDA_DEVICES and FAKE_CUDA_CAPACITY, by default 2 devices of 1 GiB.
 void fake_cuda_reset(int devices, size_t capacity);
-// After `successes` more calls of `function`, one call of it returns `error` and does nothing else. The environment can
-// say so too: FAKE_CUDA_FAIL=function:error:successes.
+// After `successes` more calls of `function`, one call of it returns `error` and does nothing else. The environment
+// variable FAKE_CUDA_FAIL=function:error:successes has the same effect.
 void fake_cuda_fail(const char* function, int error, int successes);
 // Calls of the function `function` since the start or the last reset, failed ones included.
 int64_t fake_cuda_calls(const char* function);
@@ -27,7 +27,7 @@ int fake_cuda_context_active(int device);
 // Everything that has not been freed: buffers, arrays, openings, registrations, pools and streams.
 int64_t fake_cuda_live_objects(void);
 
-// Takes or gives back bytes of a device that no allocation call knows of. Returns 0, or 2 (out of memory).
+// Takes or gives back bytes of a device without an allocation call. fake_cuda_take returns 0, or 2 (out of memory).
 int fake_cuda_take(int device, size_t bytes);
 void fake_cuda_give(int device, size_t bytes);
 // Takes bytes of a device for another process, which the fake NVML reports. Returns 0, or 2 (out of memory).
@@ -53,7 +53,7 @@ struct fake_cuda_block {
   size_t bytes;
   int device;
   enum fake_cuda_kind kind;
-  uintptr_t context;  // that was current
+  uintptr_t context;  // the current one at the allocation
 };
 
 // Counts a call; returns the injected error, or 0.
@@ -69,9 +69,9 @@ int fake_cuda_allocate(int device, size_t bytes, enum fake_cuda_kind kind, void*
 int fake_cuda_adopt(int device, void* ptr, size_t bytes, enum fake_cuda_kind kind);
 // Removes the block at exactly `ptr` if its kind is in `kinds` (a bit mask). Returns whether there was one.
 int fake_cuda_release(void* ptr, unsigned kinds);
-// The block that `ptr` lies in. Returns whether there is one.
+// Finds the block that contains `ptr`. Returns whether there is one.
 int fake_cuda_find(const void* ptr, struct fake_cuda_block* block);
-// Frees what cudaDeviceReset frees.
+// Frees the memory that cudaDeviceReset frees.
 void fake_cuda_reset_device(int device);
 }
 

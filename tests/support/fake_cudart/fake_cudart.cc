@@ -155,7 +155,7 @@ Openings& TheOpenings() {
   return *openings;
 }
 
-// After a device was reset: what it had opened is gone.
+// Removes the openings whose memory a reset of a device has removed.
 void RemoveLostOpenings() {
   Openings& openings = TheOpenings();
   std::lock_guard<std::mutex> lock(openings.mutex);

@@ -37,9 +37,9 @@ struct InGraph {
 };
 
 struct Graph {
-  std::map<CUdeviceptr, InGraph> allocations;  // and not frees itself
-  std::set<CUdeviceptr> frees;                 // of other graphs
-  std::map<int, size_t> passing;               // what it frees itself, by device
+  std::map<CUdeviceptr, InGraph> allocations;  // that it does not free itself
+  std::set<CUdeviceptr> frees;                 // of allocations of other graphs
+  std::map<int, size_t> passing;               // bytes that it allocates and frees itself, by device
 };
 
 struct Pool {
@@ -55,7 +55,7 @@ struct State {
   std::map<CUdeviceptr, std::pair<size_t, std::shared_ptr<Physical>>> mappings;
   std::map<std::pair<Handle, std::string>, std::shared_ptr<Physical>> tiles;  // by array and exact position
   CUdeviceptr next_reservation = CUdeviceptr{1} << 44;
-  std::map<Handle, std::shared_ptr<Graph>> graphs;  // and what was instantiated from them
+  std::map<Handle, std::shared_ptr<Graph>> graphs;  // graphs and their instances
   std::map<CUdeviceptr, InGraph> launched;          // allocated by launches and not freed
   std::map<int, size_t> graphs_reserved;            // by device
   std::map<Handle, std::shared_ptr<Graph>> capturing;
@@ -115,7 +115,7 @@ std::shared_ptr<Graph> CapturedGraph(Handle stream) {
   return found == state.capturing.end() ? nullptr : found->second;
 }
 
-// Graphs reserve addresses, which nothing else gets; they take memory when they are launched.
+// A graph reserves addresses, which no other allocation gets. It takes memory when it is launched.
 CUdeviceptr AllocateInGraph(Graph& graph, size_t bytes, int device) {
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
@@ -151,7 +151,7 @@ CUresult LaunchGraph(const char* name, Handle executable) {
   if (found == state.graphs.end()) return kInvalidValue;
   const Graph& graph = *found->second;
   for (const auto& [address, memory] : graph.allocations) {
-    if (state.launched.count(address) != 0) return kInvalidValue;  // from the launch before
+    if (state.launched.count(address) != 0) return kInvalidValue;  // still allocated by an earlier launch
   }
   for (const CUdeviceptr address : graph.frees) {
     if (state.launched.erase(address) == 0) return kInvalidValue;
@@ -197,7 +197,7 @@ CUresult AllocateFromPool(const char* name, CUdeviceptr* ptr, size_t bytes, Hand
   return kSuccess;
 }
 
-// FAKE_CUDA_POOL_KEEPS=1: a pool keeps what is freed, as with a release threshold.
+// FAKE_CUDA_POOL_KEEPS=1: a pool keeps freed memory, as with a release threshold.
 bool PoolsKeep() {
   static const bool keep = getenv("FAKE_CUDA_POOL_KEEPS") != nullptr;
   return keep;
@@ -581,7 +581,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* ptr, IpcMemHandle handle, unsigned) 
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   if (++state.openings[*ptr] == 1) {
-    // The block is adopted, never touched.
+    // The model gets a block at this address. Nothing reads or writes its memory.
     fake_cuda_adopt(block.device, reinterpret_cast<void*>(*ptr), block.bytes, FAKE_CUDA_REGISTERED);
   }
   return kSuccess;
@@ -743,7 +743,7 @@ CUresult cuLibraryLoadData(Handle* library, const void*, int*, void**, unsigned,
 }
 CUresult cuLibraryUnload(Handle library) { return UnloadModule("cuLibraryUnload", library); }
 
-// --- What programs look up beside all this, and hardly call. ---
+// --- Functions that programs look up, but rarely call. ---
 
 CUresult cuGetErrorString(CUresult error, const char** text) {
   *text = error == kOutOfMemory ? "out of memory" : "an error";
@@ -779,7 +779,7 @@ CUresult cuGetProcAddress_v2(const char* name, void** function, int version, Fla
 
 namespace {
 
-// The same function under another address.
+// The same function at another address.
 template <auto Function>
 struct Hidden;
 template <typename... Arguments, CUresult (*Function)(Arguments...)>

@@ -25,7 +25,7 @@ int nvmlInit_v2() { return 0; }
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
   unsigned bus = 0;
-  // Bus 0 is what PyTorch asks for, as the double of its runtime does not say which bus a device is on.
+  // PyTorch requests bus 0, because the double of its runtime does not report the bus of a device.
   if (std::strcmp(bus_id, "00000000:00:00.0") == 0) {
     bus = 1;
   } else if (std::sscanf(bus_id, "0000:%X:00.0", &bus) != 1 || bus == 0) {
@@ -67,7 +67,8 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, Proce
   return 0;
 }
 
-// What PyTorch asks for. The first form of the list of processes, of another size: there are none.
+// The functions that PyTorch calls. The first form of the list of processes, whose elements have another size, is
+// empty.
 int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, void*) {
   *count = 0;
   return 0;

@@ -21,7 +21,7 @@ struct Error {
   std::string message;
 };
 struct Event {
-  int code;  // of the error it will show; 0: none
+  int code;  // of the error that it will have; 0: none
 };
 struct Memory {
   Device* device;
@@ -98,7 +98,7 @@ struct DeviceBytes {
   int64_t device = 0, host = 0, peak = 0;
 };
 
-// Objects whose addresses are reused immediately: the last one that was freed is the next one that is allocated.
+// Objects whose addresses are reused immediately: an allocation gets the address that was freed last.
 template <typename T>
 class Pool {
  public:
@@ -214,7 +214,7 @@ std::shared_ptr<Range> Allocate(const Memory* memory, int64_t bytes) {
   range->device = memory->device->index;
   range->on_host = on_host;
   range->bytes = bytes;
-  // Memory with addresses only where a test looks at them.
+  // Only small ranges have host memory with addresses; tests use no addresses of larger ones.
   if (bytes <= int64_t{64} << 20) range->data.reset(new char[static_cast<size_t>(bytes)]);
   (on_host ? held.host : held.device) += bytes;
   held.peak = std::max(held.peak, held.device);
@@ -459,7 +459,7 @@ Error* DescriptorSize(ExecutableSizeArgs* args) {
   return nullptr;
 }
 Error* DescriptorMemoryStats(ExecutableMemoryStatsArgs* args) {
-  // All of the newest version's fields, whatever the caller knows.
+  // Writes all fields of the newest version, even for a caller of an older version.
   std::memset(static_cast<void*>(&args->generated_code), 0, 144 - 24);
   args->generated_code = args->executable->program->code;
   args->temp = args->executable->program->temp;
@@ -693,7 +693,7 @@ struct Table {
   void* slots[kSlots];
 };
 
-// The extensions of a table are the plugin's own affair; a test looks whether they stay.
+// A test checks that the profiler does not change the extensions of a table.
 int extension;
 
 Table* MakeTable(int minor, int slots) {

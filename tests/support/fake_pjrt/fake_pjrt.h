@@ -24,10 +24,10 @@ inline constexpr int kFakePjrtFutureSlot = 150;
 
 // Sets the memory of every device, and removes all planned failures. REQUIRES: no client exists.
 void fake_pjrt_reset(int64_t device_capacity);
-// Larger requests of device memory fail. With `is_reported` the memory statistics report `bytes` as the largest free
-// block, as if the free memory were fragmented. Until the next reset.
+// Until the next reset, requests of more than `bytes` of device memory fail. If `is_reported` is true, the memory
+// statistics report `bytes` as the largest free block, as if the free memory were fragmented.
 void fake_pjrt_limit_requests(int64_t bytes, bool is_reported);
-// The devices have no memory statistics. Until the next reset.
+// Until the next reset, the devices have no memory statistics.
 void fake_pjrt_hide_memory_stats();
 // The next call of `slot` fails with `code` and changes nothing.
 void fake_pjrt_fail_next(int slot, int code);

@@ -172,7 +172,7 @@ int cudaGraphAddEmptyNode(void**, ...) { return kNotSupported; }
 int cudaGraphNodeGetDependencies(void*, ...) { return kNotSupported; }
 int cudaGraphNodeGetType(void*, int*) { return kNotSupported; }
 
-// --- The driver's functions by name. PyTorch asks for all that it may ever need and ends where one is missing. ---
+// --- The driver's functions by name. PyTorch requests all functions that it may need, and ends if one is missing. ---
 
 int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version, unsigned long long flags,
                                      int* status) {
