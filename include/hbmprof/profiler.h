@@ -183,8 +183,9 @@ class Profiler {
 
   // Sets the probe of a device: the function that Stats and TakeSnapshot call for the device's own numbers. It is
   // called by any thread, also by several at once, without a lock of the profiler. It may use the profiler. If it calls
-  // Stats or TakeSnapshot itself, these call no probe. A device has one probe: a new one replaces the old one, and
-  // waits until no other thread runs the old one. `owner` is any pointer; RemoveDeviceProbe must get the same one.
+  // Stats or TakeSnapshot itself, these call no probe. If it throws a std::exception other than std::bad_alloc, its
+  // values are not known. A device has one probe: a new one replaces the old one, and waits until no other thread runs
+  // the old one. `owner` is any pointer; RemoveDeviceProbe must get the same one.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner = nullptr);
   // Removes the probe of a device if it was set with the same `owner`. When this returns, no thread runs the probe and
   // it will not be called again. Exception: a probe that sets or removes a probe does not wait for calls in progress.

@@ -256,6 +256,7 @@ def use_with_jax(platform, plugin=None):
     the environment variable HBMPROF_PJRT_PLUGIN names it. Sets environment variables of this process, as in
     docs/pjrt.md. Raises Error if jax was imported already, or if no plugin is named.
     """
+    global _library
     if "jax" in sys.modules:
         raise Error("hbmprof.use_with_jax: call it before jax is imported")
     if plugin is not None:
@@ -267,3 +268,4 @@ def use_with_jax(platform, plugin=None):
         names.insert(0, os.environ["PJRT_NAMES_AND_LIBRARY_PATHS"])
     os.environ["PJRT_NAMES_AND_LIBRARY_PATHS"] = ",".join(names)
     os.environ["JAX_PLATFORMS"] = platform
+    _library = None  # the next call loads the plugin, which has the records from now on

@@ -21,6 +21,7 @@
 
 #include "src/api/recording_source.h"
 #include "src/base/background_thread.h"
+#include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
@@ -138,6 +139,7 @@ void ResumeFlight(ProfilerImpl& profiler) {
   if (buffers == 0 || !log.Allocate(buffers, flight_nanos.load(std::memory_order_relaxed))) return SetLogged(nullptr);
   flight_knot.store(log.clock().NowInOrder());
   flight_knot_nanos.store(EventClock::Monotonic());
+  flight_start.store(INT64_MAX);  // a save that begins before the instant is known has no events
   flight_start.store(profiler.ledger().SetLogMode(Mode::kRing));
   SetLogged(&profiler);
 }
@@ -350,7 +352,7 @@ absl::Status Recorder::ResolveLive() {
   if (!file_->resolver.has_value()) return absl::OkStatus();
   RecordingTables& tables = file_->source.tables();
   tables.live = file_->resolver->Resolve(file_->listed);
-  tables.live_is_complete = true;
+  tables.live_is_complete = file_->is_exact;
   file_->resolver.reset();
   file_->listed = {};
   const int64_t before = file_->writer->size();
@@ -495,6 +497,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   if (is_own && !before->is_done()) {
     return absl::FailedPreconditionError("StartRecording: there is a recording already; StopRecording ends it");
   }
+  auto own = std::make_unique<Recorder>(profiler, path, options);
   if (log.mode() == Mode::kRing) SwitchOff(profiler);
   if (log.mode() != Mode::kOff) {
     return absl::FailedPreconditionError(
@@ -510,23 +513,23 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
     ResumeFlight(profiler);
     return NoHostMemory();
   }
-  auto own = std::make_unique<Recorder>(profiler, path, options);
-  absl::Status status = own->Begin(must_be_new);
+  absl::Status status;
+  const bool has_memory = Completes([&] { status = own->Begin(must_be_new); });
   const auto run = [](void* argument) -> void* {
     static_cast<Recorder*>(argument)->Run();
     return nullptr;
   };
   recording_process.store(getpid(), std::memory_order_release);
-  if (status.ok() && !StartBackgroundThread(run, own.get())) {
-    status = absl::ResourceExhaustedError("no thread can be started for the recording");
-  }
-  if (!status.ok()) {
+  const bool has_begun = has_memory && status.ok();
+  const bool is_started = has_begun && StartBackgroundThread(run, own.get());
+  if (!is_started) {
     recording_process.store(0, std::memory_order_release);
     SwitchOff(profiler);
     log.Return(log.TakeFull());
     log.Free();
     ResumeFlight(profiler);
-    return status;
+    if (!has_memory) return NoHostMemory();
+    return has_begun ? absl::ResourceExhaustedError("no thread can be started for the recording") : status;
   }
   SetLogged(&profiler);
   recorder.store(own.release(), std::memory_order_release);
@@ -542,6 +545,7 @@ struct FlightEvents {
   std::vector<std::vector<RecordedEvent>> shards;
   std::vector<RecordingTables::Live> listed;
   bool live_is_complete = true;
+  bool is_overrun = false;  // there are no events: those up to `state` were removed before they were copied
 };
 
 // Copies the events of the flight recorder, which keeps them. Other threads record meanwhile. Throws std::bad_alloc.
@@ -549,8 +553,10 @@ FlightEvents CopyFlight(ProfilerImpl& profiler) {
   Ledger& ledger = profiler.ledger();
   EventLog& log = ledger.log();
   FlightEvents flight;
+  const int64_t listed_since = log.clock().NowInOrder();
+  const bool is_listed = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
+  // Read after the list, which takes longer: meanwhile events are removed.
   flight.state = RecordingSource::ReadLedger(profiler, nullptr);
-  flight.live_is_complete = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
   // Copies the events of the open buffers first, then those of the buffers that were full at that time.
   flight.shards.resize(ledger.shard_count());
   std::vector<std::vector<RecordedEvent>> open(ledger.shard_count());
@@ -571,6 +577,14 @@ FlightEvents CopyFlight(ProfilerImpl& profiler) {
     copy.insert(copy.end(), buffer->events, buffer->events + buffer->count);
   }
   flight.start = std::max(log.removed_until(), flight_start.load());
+  // The changes of the live table since the list was begun must be known.
+  flight.live_is_complete = is_listed && flight.start <= listed_since;
+  flight.is_overrun = flight.start > flight.state.instant;
+  if (flight.is_overrun) {
+    flight.start = flight.state.instant;
+    flight.shards.clear();
+    return flight;
+  }
   for (size_t shard = 0; shard < open.size(); ++shard) {
     flight.shards[shard].insert(flight.shards[shard].end(), open[shard].begin(), open[shard].end());
   }
@@ -604,8 +618,12 @@ void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
 }
 
 // Moves the start to the time limit of the flight recorder. Returns a warning if events after that time were removed,
-// else "".
+// or if there are no events, else "".
 std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
+  if (flight->is_overrun) {
+    return "The flight recorder has no events: while it was saved, more events came than it keeps. A higher "
+           "HBMPROF_FLIGHT keeps more.";
+  }
   const int64_t nanos = flight_nanos.load(std::memory_order_relaxed);
   if (nanos == 0) return "";
   const int64_t end = ticks.ToNanos(flight->state.instant);
@@ -720,11 +738,12 @@ bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
   const ForkPause pause;
   const ReentryGuard guard;
   EventLog& log = profiler.ledger().log();
-  log.clock().Choose();
+  if (!IsRecorderRunning()) log.clock().Choose();
   // Each shard that is in use has a buffer, which may be nearly empty. One more may be pinned.
   flight_buffers.store(events / EventBuffer::kEvents + 2 + profiler.ledger().shard_count());
   flight_process.store(getpid());
   flight_nanos.store(nanos);
+  if (IsRecorderRunning()) return true;
   ResumeFlight(profiler);
   return log.mode() == Mode::kRing;
 }

@@ -25,8 +25,8 @@ absl::Status StopRecorder();
 bool IsRecorderRunning();
 
 // Switches the flight recorder on, with space for `events` events. Events that are older than `nanos` nanoseconds are
-// not kept; 0: no limit. It pauses during a recording. Returns false if the host has no memory. REQUIRES: no recording
-// is in progress, and the flight recorder is off.
+// not kept; 0: no limit. It pauses during a recording: if one is in progress, it starts when that ends. Returns false
+// if the host has no memory. REQUIRES: the flight recorder is off.
 bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos);
 // Switches it off. Does nothing if it is off. For tests. REQUIRES: no recording is in progress.
 void StopFlightRecorder();

@@ -94,7 +94,7 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
   profiler_.DescribeProcess(&tables_.names);
   for (AccountId account = 0; account < kAccounts; ++account) {
     const AccountTotals& totals = state.accounts[static_cast<size_t>(account)];
-    if (totals.num_allocs == 0) continue;
+    if (!totals.is_used()) continue;
     const auto device = static_cast<DeviceId>(account / kMemorySpaceCount);
     const auto space = static_cast<MemorySpace>(account % kMemorySpaceCount);
     const uint32_t index = IndexOf(device);

@@ -53,6 +53,9 @@ std::string BuildIdIn(const char* notes, size_t bytes, size_t alignment) {
 struct Listing {
   std::vector<Snapshot::Module> modules;
   bool seen_main = false;
+  // The notes of the next object are read only if they lie in this range.
+  uintptr_t notes_from = 0;
+  uintptr_t notes_limit = UINTPTR_MAX;
 };
 
 // dl_iterate_phdr calls this function under the dynamic linker's lock. So it only copies data.
@@ -67,9 +70,12 @@ int AddObject(dl_phdr_info* info, size_t, void* context) {
   std::string build_id;
   for (int i = 0; i < info->dlpi_phnum && build_id.empty(); ++i) {
     const ElfW(Phdr)& header = info->dlpi_phdr[i];
-    if (header.p_type != PT_NOTE) continue;
-    build_id = BuildIdIn(reinterpret_cast<const char*>(info->dlpi_addr + header.p_vaddr), header.p_memsz,
-                         header.p_align == 8 ? 8 : 4);
+    const uintptr_t notes = info->dlpi_addr + header.p_vaddr;
+    if (header.p_type != PT_NOTE || notes < listing->notes_from || notes > listing->notes_limit ||
+        header.p_memsz > listing->notes_limit - notes) {
+      continue;
+    }
+    build_id = BuildIdIn(reinterpret_cast<const char*>(notes), header.p_memsz, header.p_align == 8 ? 8 : 4);
   }
   const unsigned long vdso = getauxval(AT_SYSINFO_EHDR);
   for (int i = 0; i < info->dlpi_phnum; ++i) {
@@ -142,6 +148,8 @@ void AddMappedObjects(Listing* listing) {
       info.dlpi_addr = object.start - info.dlpi_phdr[i].p_vaddr;
       break;
     }
+    listing->notes_from = object.start;
+    listing->notes_limit = object.start + object.bytes;
     AddObject(&info, sizeof(info), listing);
   }
 }

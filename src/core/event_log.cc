@@ -85,17 +85,17 @@ void EventLog::Free() {
 }
 
 bool EventLog::HasOldBuffer() const {
-  return ring_nanos_ != 0 && full_.first != nullptr && EventClock::Monotonic() - full_.first->closed_at > ring_nanos_;
+  const EventBuffer* const oldest = ring_nanos_ == 0 ? nullptr : Oldest();
+  return oldest != nullptr && EventClock::Monotonic() - oldest->closed_at > ring_nanos_;
 }
 
 EventBuffer* EventLog::TakeOldest() {
-  EventBuffer* const first = full_.first;
-  if (first == nullptr || first != pinned_) return full_.TakeFirst();
-  EventBuffer* const second = first->next;
-  if (second == nullptr) return nullptr;
-  first->next = second->next;
-  if (full_.last == second) full_.last = first;
-  return second;
+  EventBuffer* const oldest = Oldest();
+  if (oldest == nullptr) return nullptr;
+  if (oldest == full_.first) return full_.TakeFirst();
+  full_.first->next = oldest->next;
+  if (full_.last == oldest) full_.last = full_.first;
+  return oldest;
 }
 
 void EventLog::Open(uint32_t shard, ShardLog* log, RecordedEvent** next) {

@@ -205,7 +205,11 @@ class EventLog {
   // The thread that forked keeps its number.
   static void RenumberThreadInChild();
   void FreeMemory();
-  // Returns whether the oldest full buffer is older than the time limit of the ring.
+  // Returns the oldest full buffer that is not pinned; null if there is none.
+  EventBuffer* Oldest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+    return full_.first != nullptr && full_.first == pinned_ ? full_.first->next : full_.first;
+  }
+  // Returns whether the buffer that TakeOldest returns is older than the time limit of the ring.
   bool HasOldBuffer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
   // Removes and returns the oldest full buffer that is not pinned; null if there is none.
   EventBuffer* TakeOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);

@@ -82,6 +82,10 @@ struct SiteTotals {
 
 // Values of one account at one instant.
 struct AccountTotals {
+  // Returns whether the account has had a record. A forked child can restore a record of its parent, without an
+  // allocation of its own.
+  bool is_used() const { return num_allocs != 0 || num_live != 0 || peak_bytes_in_use != 0; }
+
   int64_t bytes_in_use = 0;
   int64_t peak_bytes_in_use = 0;
   int64_t num_allocs = 0;

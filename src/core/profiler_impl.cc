@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <iterator>
 #include <map>
 #include <new>
@@ -190,7 +191,14 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
     call.calls->fetch_add(1, std::memory_order_relaxed);
     ++probes_running;
   }
-  return call.prober->probe ? call.prober->probe() : DeviceProbe{};
+  if (!call.prober->probe) return {};
+  try {
+    return call.prober->probe();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {
+    return {};  // the program's own exception must not end a thread of this library
+  }
 }
 
 uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
@@ -760,8 +768,7 @@ std::vector<uint32_t> ProfilerImpl::AddDevices(const std::vector<AccountTotals>&
       const AccountTotals& totals = accounts[AccountOf(DeviceId(device), MemorySpace(space))];
       entry.spaces[space] = ToStats(totals, MemorySpace(space), probe);
       snapshot->tracker.live_records += totals.num_live;
-      // A forked child can restore a record of its parent, without an allocation of its own.
-      used = used || totals.num_allocs != 0 || totals.num_live != 0 || totals.peak_bytes_in_use != 0;
+      used = used || totals.is_used();
     }
     // A named device is shown even if nothing was allocated on it. Device 0 has a name even if no caller gave it one.
     const bool named = device > 0 ? device < named_devices : devices_.first_is_requested();

@@ -286,7 +286,7 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
   if (failure.space != MemorySpace::kDevice) return JudgeHostMemory(failure);
   const Shares shares = SharesOf(failure.stats);
   if (failure.requested && failure.pool_limit &&
-      failure.pool_in_use.value_or(0) + *failure.requested > *failure.pool_limit) {
+      *failure.requested > *failure.pool_limit - failure.pool_in_use.value_or(0)) {
     return {OutOfMemoryCause::kLimit, "the pool may have " + Bytes(*failure.pool_limit) + " in use and has " +
                                           Bytes(failure.pool_in_use.value_or(0)) +
                                           ": the limit of the pool refused the request, not the device."};

@@ -23,6 +23,7 @@
 
 #include "hbmprof/cuda_coverage.h"
 #include "src/base/python_versions.h"
+#include "src/base/references.h"
 #include "src/tool/command.h"
 #include "src/tool/injection.h"
 #include "src/tool/profile_reader.h"
@@ -310,7 +311,7 @@ void FindReports(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, Program& p
     GElf_Sym symbol;
     if (gelf_getrela(data, static_cast<int>(i), &entry) == nullptr || GELF_R_SYM(entry.r_info) == 0) continue;
     if (gelf_getsym(symbols_data, static_cast<int>(GELF_R_SYM(entry.r_info)), &symbol) == nullptr) continue;
-    if (symbol.st_shndx != SHN_UNDEF && GELF_R_TYPE(entry.r_info) != R_X86_64_JUMP_SLOT) continue;
+    if (symbol.st_shndx != SHN_UNDEF && GELF_R_TYPE(entry.r_info) != internal::kCallSlot) continue;
     const char* name = elf_strptr(elf, symbols_header.sh_link, symbol.st_name);
     for (const Framework& framework : kFrameworks) {
       if (name != nullptr && std::strcmp(name, framework.report) == 0) program.reports.push_back(framework.report);

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/out_of_memory.h"
@@ -34,6 +35,8 @@ namespace {
 using internal::RecordedEvent;
 using internal::RecordedKind;
 using internal::RecordingReader;
+using ::testing::ElementsAre;
+using ::testing::StartsWith;
 
 constexpr int64_t kBytes = 4096;
 
@@ -273,6 +276,32 @@ TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
   EXPECT_EQ(own->tables().names.process_id, child);
 }
 
+TEST_F(RecordingTest, ARestoredRecordInAForkedChildIsInUseOnItsDevice) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the child of a process with threads uses malloc and starts a thread";
+#endif
+  Profiler& profiler = Profiler::Default();
+  const BufferId id(uint64_t{9} << 40);
+  ASSERT_TRUE(profiler.RecordAlloc(id, kBytes, {profiler.Device("sim:0")}));
+  const FreedRecord freed = profiler.RecordFree(id);
+  const pid_t child = fork();
+  if (child == 0) {
+    profiler.RestoreRecord(freed);
+    _exit(StartRecording(directory_ + "/child.hbmrec").ok() && StopRecording().ok() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  const std::unique_ptr<RecordingReader> reader = Open(directory_ + "/child.hbmrec");
+  ASSERT_NE(reader, nullptr);
+  ASSERT_EQ(reader->tables().live.size(), 1u);
+  int64_t in_use = 0;
+  for (const Snapshot::Device& device : reader->tables().names.devices) {
+    if (device.name == "sim:0") in_use += device.spaces[0].bytes_in_use;
+  }
+  EXPECT_EQ(in_use, kBytes);
+}
+
 // The flight recorder of Profiler::Default().
 class FlightTest : public RecordingTest {
  protected:
@@ -362,6 +391,60 @@ TEST_F(FlightTest, SavesDoNotRemoveEventsWhileThreadsRecord) {
   }
   ends = true;
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(FlightTest, ListsTheLiveBuffersOfItsStartEvenIfTheSaveIsOverrun) {
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), /*events=*/1, /*nanos=*/0));
+  Profiler& profiler = Profiler::Default();
+  const DeviceId device = profiler.Device("sim:0");
+  // While this many records are listed, the few buffers of the recorder are filled several times.
+  for (uint64_t i = 1; i <= 300'000; ++i) profiler.RecordAlloc(BufferId((uint64_t{3} << 40) + i), 1, {device});
+  std::atomic<bool> ends{false};
+  std::thread thread([&] {
+    constexpr uint64_t kIds = 1000;
+    while (!ends) {
+      for (uint64_t i = 1; i <= kIds; ++i) profiler.RecordAlloc(BufferId((uint64_t{4} << 40) + i), kBytes, {device});
+      for (uint64_t i = 1; i <= kIds; ++i) profiler.RecordFree(BufferId((uint64_t{4} << 40) + i));
+    }
+  });
+  for (int i = 0; i < 5; ++i) {
+    const std::unique_ptr<RecordingReader> reader = Save("a.hbmrec");
+    if (reader == nullptr) break;
+    EXPECT_EQ(reader->problem(), "");
+    const internal::RecordingTables& tables = reader->tables();
+    if (reader->event_count() == 0) {
+      EXPECT_THAT(tables.names.warnings, ElementsAre(StartsWith("The flight recorder has no events: ")));
+      EXPECT_FALSE(tables.live_is_complete);
+    }
+    if (!tables.live_is_complete) continue;
+    int64_t difference = 0;
+    for (const internal::RecordingTables::Live& live : tables.live) difference += live.bytes;
+    for (const Snapshot::Sample& site : tables.sites) difference -= site.inuse_bytes;
+    // The thread may be between the live table and the event.
+    EXPECT_LE(std::abs(difference), kBytes);
+  }
+  ends = true;
+  thread.join();
+}
+
+TEST_F(FlightTest, StartsAfterTheRecordingThatIsInProgress) {
+  constexpr int kPairs = 100'000;
+  Profiler& profiler = Profiler::Default();
+  const DeviceId device = profiler.Device("sim:0");
+  ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), /*events=*/1, /*nanos=*/0));
+  for (int i = 0; i < kPairs; ++i) {
+    profiler.RecordAlloc(BufferId(uint64_t{kBytes}), 1, {device});
+    profiler.RecordFree(BufferId(uint64_t{kBytes}));
+  }
+  ASSERT_TRUE(StopRecording().ok());
+  const std::unique_ptr<RecordingReader> recording = Open(directory_ + "/a.hbmrec");
+  ASSERT_NE(recording, nullptr);
+  EXPECT_EQ(recording->event_count(), 2 * kPairs);
+  Allocate(4);
+  const std::unique_ptr<RecordingReader> flight = Save("b.hbmrec");
+  ASSERT_NE(flight, nullptr);
+  EXPECT_EQ(Count(*flight, RecordedKind::kAlloc), 4);
 }
 
 TEST_F(FlightTest, BeginsAnewAfterARecording) {

@@ -1,6 +1,7 @@
 // Captures while libraries are loaded and unloaded.
 #include <alloca.h>
 #include <dlfcn.h>
+#include <elf.h>
 #include <gtest/gtest.h>
 #include <link.h>
 #include <sys/mman.h>
@@ -12,9 +13,11 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -377,9 +380,23 @@ TEST(ModulesTest, KeepUnloadedLibraryUntilItsAddressIsReused) {
   EXPECT_EQ(covering, 1);
 }
 
+// Forks while the process has another thread: the child then takes no lock of the dynamic linker (forked_child.h).
+pid_t ForkWithAnotherThread() {
+  std::promise<void> ends;
+  auto other = std::make_unique<std::thread>([ended = ends.get_future()] { ended.wait(); });
+  const pid_t child = fork();
+  if (child == 0) {
+    static_cast<void>(other.release());  // the child does not have this thread
+  } else {
+    ends.set_value();
+    other->join();
+  }
+  return child;
+}
+
 TEST(ModulesTest, AreTheSameInForkedChild) {
   const std::vector<Snapshot::Module> expected = LoadedModules();
-  const pid_t child = fork();
+  const pid_t child = ForkWithAnotherThread();
   ASSERT_GE(child, 0);
   if (child == 0) {
     const std::vector<Snapshot::Module> modules = LoadedModules();
@@ -399,6 +416,35 @@ TEST(ModulesTest, AreTheSameInForkedChild) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// A program may map files that are not loaded libraries.
+TEST(ModulesTest, DamagedFileIsMappedInForkedChild) {
+  struct {
+    ElfW(Ehdr) header = {};
+    ElfW(Phdr) segments[2] = {};
+  } file;
+  std::memcpy(file.header.e_ident, ELFMAG, SELFMAG);
+  file.header.e_phoff = sizeof(file.header);
+  file.header.e_phnum = 2;
+  file.segments[0].p_type = PT_LOAD;
+  file.segments[0].p_flags = PF_R | PF_X;
+  file.segments[0].p_memsz = sizeof(file);
+  file.segments[1].p_type = PT_NOTE;
+  file.segments[1].p_vaddr = uintptr_t{1} << 40;  // far behind the file
+  file.segments[1].p_memsz = 100;
+  const int descriptor = memfd_create("damaged", 0);
+  ASSERT_EQ(write(descriptor, &file, sizeof(file)), static_cast<ssize_t>(sizeof(file)));
+  void* const mapped = mmap(nullptr, sizeof(file), PROT_READ | PROT_EXEC, MAP_PRIVATE, descriptor, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  close(descriptor);
+  const pid_t child = ForkWithAnotherThread();
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(LoadedModules().empty() ? 1 : 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  munmap(mapped, sizeof(file));
 }
 
 TEST(ModulesTest, BuildIdIsEmptyIfLibraryHasNone) {

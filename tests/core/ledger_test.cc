@@ -613,6 +613,37 @@ TEST(EventLogTest, AShortTimeLimitUsesFewBuffers) {
   }
 }
 
+TEST(EventLogTest, AnOldPinnedBufferDoesNotRemoveYoungOnes) {
+  constexpr int64_t kLimit = 5'000'000'000;
+  EventLog log;
+  log.clock().Choose();
+  ASSERT_TRUE(log.Allocate(20, kLimit));
+  log.SetMode(EventLog::Mode::kRing);
+  ShardLog shard = {};
+  RecordedEvent* next = nullptr;
+  log.Open(0, &shard, &next);
+  EventBuffer* const old = shard.buffer;
+  const auto fill = [&] {
+    for (uint32_t i = 0; i < EventBuffer::kEvents; ++i) log.Write({log.TimeInShard(&shard)}, 0, &shard, &next);
+  };
+  fill();
+  old->closed_at -= 2 * kLimit;
+  ASSERT_EQ(log.PinNext(), old);
+  fill();
+  fill();
+  EXPECT_EQ(log.removed_until(), 0) << "there are empty buffers";
+  const EventBuffer* pinned = old;
+  int count = 0;
+  for (; pinned != nullptr; pinned = log.PinNext()) ++count;
+  EXPECT_EQ(count, 3);
+  fill();
+  EXPECT_EQ(log.removed_until(), old->events[EventBuffer::kEvents - 1].time) << "not pinned any more";
+  log.SetMode(EventLog::Mode::kOff);
+  log.Close(&shard, next);
+  log.Return(log.TakeFull());
+  log.Free();
+}
+
 TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   constexpr int kThreads = 6;
   SiteTable sites(4096);

@@ -16,6 +16,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -1198,6 +1199,15 @@ TEST_F(ProfilerTest, ProbeValuesAppearInStats) {
   profiler_.SetDeviceProbe(kDefaultDevice, [] { return DeviceProbe{2000}; });
   EXPECT_EQ(Stats().bytes_limit, 2000) << "a later probe replaces the one before";
   EXPECT_FALSE(Stats().unaccounted.has_value());
+}
+
+TEST_F(ProfilerTest, AProbeThatThrowsKnowsNothing) {
+  profiler_.RecordAlloc(At(1), 400);
+  profiler_.SetDeviceProbe(kDefaultDevice, []() -> DeviceProbe { throw std::runtime_error("lost device"); });
+  EXPECT_EQ(Stats().bytes_in_use, 400);
+  EXPECT_EQ(Stats().bytes_limit, std::nullopt);
+  EXPECT_EQ(profiler_.TakeSnapshot().devices.size(), 1u);
+  profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
 }
 
 TEST_F(ProfilerTest, AProbeIsRemovedByItsOwnerAlone) {

@@ -75,6 +75,13 @@ const Case kCases[] = {
        f->pool_in_use = 1 * kGiB + 1;
      },
      "may have 3.00 GiB in use and has 1.00 GiB"},
+    {"RequestOfAnySizeFromAPoolWithALimit", OutOfMemoryCause::kLimit,
+     [](OutOfMemory* f) {
+       f->requested = INT64_MAX;
+       f->pool_limit = 3 * kGiB;
+       f->pool_in_use = 1 * kGiB;
+     },
+     "may have 3.00 GiB in use and has 1.00 GiB"},
     {"PoolBelowItsLimit", OutOfMemoryCause::kFull,
      [](OutOfMemory* f) {
        f->pool_limit = 3 * kGiB;

@@ -65,4 +65,11 @@ except hbmprof.Error as error:
     assert "recording is off" in str(error), error
 else:
     raise SystemExit("leak_check passed although recording is off")
+
+# After use_with_jax, JAX's plugin has the records, not the library that was loaded before.
+loaded = hbmprof._load()
+hbmprof.use_with_jax("tpu", "libtpu.so")
+assert hbmprof._load() is not loaded
+plugin = hbmprof.library_dir() / "libhbmprof_pjrt.so"
+assert not plugin.exists() or hbmprof._load()._name == str(plugin), hbmprof._load()._name
 print("leak_test: passed")
