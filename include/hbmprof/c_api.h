@@ -18,7 +18,8 @@
  *    exception, ends the process, or calls a function of the caller.
  * 2. Errors: a function that returns `int` as a status returns 0 for success, or else one of enum hbmprof_status;
  *    hbmprof_last_error() then describes the error. hbmprof_record_* return 1 if the event was recorded, else 0.
- * 3. Strings are UTF-8, end with a zero byte, and must not be null. They are copied: no pointer of the caller is kept.
+ * 3. Strings are UTF-8 and end with a zero byte. A null pointer ends the process, except where null is allowed. Strings
+ *    are copied: no pointer of the caller is kept.
  * 4. Sizes are in bytes.
  * 5. A struct begins with struct_size, which the caller sets to sizeof(struct) before the call. A function writes only
  *    the fields that lie within struct_size, and uses the default value for each field beyond it. So a program that was
@@ -136,11 +137,12 @@ int hbmprof_enabled(void);
 
 /* ---- Devices, kinds and allocators ------------------------------------------------------------------------------- */
 
-/* Returns the number of the device `name`, such as "TPU:0"; a new name is added. "GPU:N" has the number N. The label
- * `device` of a profile shows the name. A name has the same number in every thread for the life of the process. Names
- * are cut at 64 bytes, or before the UTF-8 character that would be split there. At most 63 devices have a name of their
- * own: all further names share one number, of the device "other". Takes a lock: call it once and keep the number.
- * Returns -1 if the host has no memory, or if called in a signal handler that interrupted a function of this library.
+/* Returns the number of the device `name`, such as "TPU:0"; a new name is added. The names "GPU:0" to "GPU:62" have the
+ * numbers 0 to 62. The label `device` of a profile shows the name. A name has the same number in every thread for the
+ * life of the process. Names are cut at 64 bytes, or before the UTF-8 character that would be split there. At most 63
+ * devices have a name of their own: all further names share one number, of the device "other". Takes a lock: call it
+ * once and keep the number. Returns -1 if the host has no memory, or if called in a signal handler that interrupted a
+ * function of this library.
  */
 int hbmprof_device(const char* name);
 

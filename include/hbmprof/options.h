@@ -81,8 +81,9 @@ struct DefaultOptions : Options {
   int64_t record_max_bytes = int64_t{1} << 30;
   // The flight recorder keeps the last events in memory. It is on if flight_events or flight_seconds is not 0. Whenever
   // the library then writes a profile to a file, also for a failed allocation, it writes a recording of these events
-  // beside it: "a.hbmrec" beside "a.pb.gz". The profiles of output_interval, output_early, WritePprof and
-  // `hbmprof dump` have no such recording.
+  // beside it: "a.hbmrec" beside "a.pb.gz". A file of that name is replaced, unless it is a recording of this process.
+  // The profiles of output_interval, output_early, WritePprof and `hbmprof dump`, and those that are written during a
+  // recording, have no such recording.
   //
   // flight_events is the number of events, 0 to 1,000,000,000. Each takes 32 bytes of host memory; all of them together
   // take up to 5 MiB more. This memory counts towards max_host_bytes. If flight_events is 0 and flight_seconds is not,
@@ -91,8 +92,8 @@ struct DefaultOptions : Options {
   // The greatest age of the events that are kept, in seconds, 0.001 to 1e8. If there are more events in this time than
   // flight_events allows, the oldest are removed earlier, and a warning in the recording says so. 0: no limit.
   double flight_seconds = 0;
-  // Where LogMemory (recording.h) writes its lines: "stderr", or the path of a file to which they are appended. A new
-  // file has the permissions 0600. A symbolic link is not followed. Empty: nowhere.
+  // Where LogMemory (recording.h) writes its lines: "stderr", or the path of a file to which they are appended, without
+  // patterns. A new file has the permissions 0600. A symbolic link is not followed. Empty: nowhere.
   std::string log;
   // Whether a failed allocation is reported on standard error (out_of_memory.h).
   bool oom_report = true;

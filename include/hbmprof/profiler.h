@@ -157,9 +157,9 @@ class Profiler {
   // In a program that has joined the injected library (see Default()), that library's environment variables set the
   // unwinder, the stack depth and the limits; the other options take effect as usual.
   //
-  // After an error nothing is changed. Errors: kInvalidArgument if an option is outside its range; kFailedPrecondition
-  // if the profiler exists already, or if libunwind is requested but cannot be used; kResourceExhausted if the host has
-  // no memory.
+  // After an error nothing is changed. A path of the options that cannot be written is no error: a line on stderr says
+  // so. Errors: kInvalidArgument if an option is outside its range; kFailedPrecondition if the profiler exists already,
+  // or if libunwind is requested but cannot be used; kResourceExhausted if the host has no memory.
   static absl::Status InitDefault(const DefaultOptions& options);
 
   // Returns the options that Default() was made with; makes it first if it does not exist.
@@ -182,7 +182,8 @@ class Profiler {
   AllocatorId Allocator(std::string_view name);
 
   // Sets the probe of a device: the function that Stats and TakeSnapshot call for the device's own numbers. It is
-  // called by any thread, also by several at once, without a lock of the profiler. It may use the profiler. If it calls
+  // called by any thread, also by several at once, without a lock of the profiler. It should report
+  // DeviceStats::baseline, which the profiler does not compute. It may use the profiler. If it calls
   // Stats or TakeSnapshot itself, these call no probe. If it throws a std::exception other than std::bad_alloc, its
   // values are not known. A device has one probe: a new one replaces the old one, and waits until no other thread runs
   // the old one. `owner` is any pointer; RemoveDeviceProbe must get the same one.
@@ -196,8 +197,10 @@ class Profiler {
   // was recorded. It is not recorded if recording is off, if `id` is null, if the call is made inside the profiler, or
   // if a limit was reached (dropped_records and dropped_bytes then count it). A buffer or segment has at most 2^40-1
   // bytes; a larger one is dropped. A buffer of 0 bytes is recorded. If `id` is live already, that record ends first
-  // (replaced_records counts it). Kind kAlias counts as 0 bytes. A buffer of kind kPool is not a segment: only
-  // RecordSegment records segments. Always inlined, so that it is not a frame of the stack.
+  // (replaced_records counts it); the blocks of a segment end with it. Memory inside a segment counts in addition to
+  // the segment: record it as a block (RecordBlock). Kind kAlias counts as 0 bytes. A buffer of kind kPool counts as
+  // idle memory of a pool, but it is not a segment: only RecordSegment records segments. Always inlined, so that it is
+  // not a frame of the stack.
   [[gnu::always_inline]] bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
     return enabled() && Alloc(id, bytes, internal::PackAttributes(attributes));
   }
@@ -214,8 +217,8 @@ class Profiler {
   // Makes a removed record live again, because the memory could not be freed. The record keeps its original stack, and
   // all counters are as if it had not been removed. The blocks of a removed segment are not restored. If another
   // buffer with the same id was recorded meanwhile, its record ends (replaced_records counts it). A block whose bytes
-  // other blocks have taken meanwhile is dropped (dropped_records counts it). Does nothing for an empty record. A
-  // second call for the same record has no further effect.
+  // other blocks have taken meanwhile is dropped (dropped_records counts it). Does nothing for an empty record. While
+  // the record is live, a second call for it has no effect.
   void RestoreRecord(const FreedRecord& record);
   // Prepares the record of a buffer that will exist later, perhaps several times, such as the memory of a CUDA graph,
   // which exists from a launch on. Counts one allocation and its free at once: nothing is in use, no peak rises, and a
@@ -259,12 +262,14 @@ class Profiler {
 
   // Gives a live buffer or segment another size, in bytes: for memory that was resized at its address, and for a
   // segment that grows or shrinks at its end. It keeps its stack and tags. It does not count as one more allocation,
-  // but growth is added to the bytes ever allocated. A buffer of kind kAlias keeps its 0 bytes. Blocks that lie wholly
-  // in the part that a segment loses are removed. Returns false and changes nothing if recording is off, if `id` is not
-  // live, if a limit was reached, or if a segment would be empty, overlap another one, cut one in two or exceed the one
-  // around it.
+  // but growth is added to the bytes ever allocated, in a sample of its new size with the same stack. A buffer of kind
+  // kAlias keeps its 0 bytes. Blocks that lie wholly in the part that a segment loses are removed; a block that lies in
+  // it in part stays, and its bytes there count like those of an allocation. Returns false and changes nothing if
+  // recording is off, if `id` is not live, if a limit was reached, or if a segment would be empty, overlap another one,
+  // cut one in two or exceed the one around it.
   bool RecordResize(BufferId id, size_t bytes);
-  // Like RecordResize, for the innermost block at `address`.
+  // Like RecordResize, for the innermost block at `address`. The new size has the rules of RecordBlock: a block that
+  // exceeds the idle bytes of its segment becomes an allocation of its own.
   bool RecordBlockResize(BufferId address, size_t bytes);
   // Splits the segment at `address`, which must be one that ends with RecordFree, in two: the first gets `bytes` bytes,
   // the second the rest. Both have its stack and end with RecordFree. Blocks stay where they are. The second counts as

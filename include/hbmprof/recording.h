@@ -5,7 +5,7 @@
 //   Serve(100);
 //   absl::Status stopped = hbmprof::StopRecording();
 //
-//   $ hbmprof report server.hbmrec
+//   $ hbmprof report -o server.html server.hbmrec
 //
 // Contents: RecordingOptions, StartRecording, StopRecording; SaveFlightRecording; LogMemory.
 //
@@ -27,8 +27,10 @@ namespace hbmprof {
 struct RecordingOptions {
   // The maximum size of the recording, in bytes, at least 1 MiB; 0: no limit. When the file has half of this size, it
   // is renamed to "PATH.old", replacing an older one, and a new file begins with the state of that instant. So the
-  // newest events are always in PATH or in "PATH.old". If the tables at the start of a file take more than a quarter of
-  // max_bytes, the file becomes larger: it also gets events of at least a quarter of max_bytes.
+  // newest events are always in PATH or in "PATH.old". The size is checked after each write, so both files together can
+  // exceed the limit by the events of one write, which are at most those of buffer_bytes. If the tables at the start of
+  // a file take more than a quarter of max_bytes, the file becomes larger: it also gets events of at least a quarter of
+  // max_bytes.
   int64_t max_bytes = int64_t{1} << 30;
   // The host memory for events that are not written yet, in bytes, 2 MiB to 512 MiB. On a machine with many processors
   // a small value is increased, to at most 8 MiB. This memory counts towards Options::max_host_bytes. If it is full,
@@ -44,7 +46,9 @@ struct RecordingOptions {
 // existing file is replaced and keeps its permissions. The recording ends when StopRecording is called or when the
 // process exits. If DefaultOptions::output_on_signals is set, it also ends properly when a signal ends the process, and
 // when exec replaces its program (also if exec then fails). A process that is killed leaves a file with all events up
-// to about 0.1 seconds before. A forked child is not recorded; it may start a recording of its own.
+// to about 0.1 seconds before. If the file is removed during the recording, the recording is lost, and StopRecording
+// succeeds. A "PATH.old" of an earlier recording stays until this recording makes its own. A forked child is not
+// recorded; it may start a recording of its own.
 //
 // In a program that was started with the injected library (`hbmprof run`), the injected library makes the recording: it
 // also contains the driver's allocations, and `hbmprof record PROCESS stop` ends it, too.
@@ -56,17 +60,20 @@ struct RecordingOptions {
 // 100,000 names for "%n" exist; for the file, the errors of WritePprof (pprof.h).
 absl::Status StartRecording(std::string_view path, const RecordingOptions& options = {});
 
-// Ends the recording and waits until its file is complete, for at most ten seconds. Any thread may call it, but not a
+// Ends the recording and waits until its file is complete, for at most ten seconds. Any thread may call it. If several
+// do so at once, one ends the recording, and the others get kFailedPrecondition after its end. Do not call it in a
 // handler of pthread_atfork: there it waits without success. Errors: kFailedPrecondition if there is no recording of
 // this process; kDeadlineExceeded if it took longer; if the recording has ended because of an error: that error.
 absl::Status StopRecording();
 
 // Writes the events of the flight recorder (DefaultOptions::flight_events and flight_seconds) as a recording to `path`,
 // with patterns as for StartRecording. The recording begins with the oldest event that the flight recorder keeps, and
-// ends at the time of the call. The flight recorder remains on, and keeps its events. The call takes about 150 bytes of
-// host memory for each event, until it returns. Any thread may call it. Errors: kFailedPrecondition if the flight
-// recorder is off, if a recording is in progress (then that recording contains the events), or if the profiler is off;
-// otherwise those of StartRecording for the file and for host memory.
+// ends at the time of the call. The flight recorder remains on, and keeps its events. A recording (StartRecording)
+// takes the events of the flight recorder, which begins without events when the recording ends. The call takes about
+// 150 bytes of host memory for each event, until it returns. Any thread may call it. Errors: kFailedPrecondition if the
+// flight recorder is off, if a recording is in progress (then that recording contains the events), or if the profiler
+// is off; kAlreadyExists if `path` is the file of a recording of this process, which is not replaced; otherwise those
+// of StartRecording for the file and for host memory.
 absl::Status SaveFlightRecording(std::string_view path);
 
 // Writes one line for each device on which device memory was recorded to the log that DefaultOptions::log names. The

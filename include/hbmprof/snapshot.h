@@ -40,7 +40,8 @@ struct DeviceStats {
   std::optional<int64_t> driver_cache_bytes;        // part of driver_bytes_in_use: idle bytes of the driver's own pools
   // driver_bytes_in_use - bytes_in_use - driver_cache_bytes (0 if that is not known). May be negative.
   std::optional<int64_t> unaccounted;
-  // `unaccounted` when the device was first seen. Its growth since then is memory outside of recorded allocations.
+  // `unaccounted` when the device was first seen, if the probe reports it. Its growth since then is memory outside of
+  // recorded allocations.
   std::optional<int64_t> baseline;
 };
 

@@ -1,6 +1,7 @@
 #include "hbmprof/recording.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,7 +11,9 @@
 #include <exception>
 #include <map>
 #include <new>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -57,7 +60,8 @@ absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
     const absl::Status status = use(name, must_be_new);
     if (!must_be_new || !absl::IsAlreadyExists(status)) return status;
   }
-  return absl::AlreadyExistsError(absl::StrCat(kMostNames, " files with names for ", std::string(path), " exist already"));
+  return absl::AlreadyExistsError(
+      absl::StrCat(kMostNames, " files with names for ", std::string(path), " exist already"));
 }
 
 // Returns the profiler of the injected library that Profiler::Default() has joined; null if it has joined none.
@@ -71,11 +75,46 @@ absl::StatusOr<ProfilerImpl*> OwnProfiler(const char* caller) {
   return &ProfilerAccess::ImplOf(profiler);
 }
 
+// The paths of this process's recordings.
+struct RecordingPaths {
+  Mutex mutex;
+  std::set<std::string> paths ABSL_GUARDED_BY(mutex);
+};
+Lazy<RecordingPaths> recording_paths;
+
+std::string AbsolutePath(const std::string& path) {
+  char directory[PATH_MAX];
+  if (path.rfind('/', 0) == 0 || getcwd(directory, sizeof(directory)) == nullptr) return path;
+  return absl::StrCat(directory, "/", path);
+}
+
+void RememberRecording(const std::string& path) {
+  RecordingPaths& recordings = recording_paths.Get();
+  std::string absolute = AbsolutePath(path);
+  MutexLock hold(recordings.mutex);
+  recordings.paths.insert(std::move(absolute));
+}
+
+bool IsRecordingOfThisProcess(const std::string& path) {
+  RecordingPaths& recordings = recording_paths.Get();
+  const std::string absolute = AbsolutePath(path);
+  MutexLock hold(recordings.mutex);
+  return recordings.paths.count(absolute) != 0;
+}
+
+// As WriteFlight. Does not replace a recording of this process: kAlreadyExists.
+absl::Status WriteFlightTo(const std::string& path, bool must_be_new) {
+  if (!IsRecordingOfThisProcess(path)) return WriteFlight(path, must_be_new);
+  return absl::AlreadyExistsError(absl::StrCat(path, " is a recording of this process and is not replaced"));
+}
+
 absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptions& options) {
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
   if (!profiler.ok()) return profiler.status();
   const absl::Status status = WithFile(path, must_be_new, [&](const std::string& name, bool is_new) {
-    return StartRecorder(**profiler, name, options, is_new);
+    const absl::Status started = StartRecorder(**profiler, name, options, is_new);
+    if (started.ok()) RememberRecording(name);
+    return started;
   });
   if (!status.ok()) return status;
   static std::atomic<bool> is_registered{false};
@@ -195,7 +234,7 @@ std::string SaveFlightBeside(std::string_view profile) {
   const std::string path = std::string(profile.substr(0, has_ending ? size - kProfile.size() : size)) + ".hbmrec";
   const absl::Status status = joined != nullptr
                                   ? Joined(*joined).SaveFlightRecording(absl::StrReplaceAll(path, {{"%", "%%"}}))
-                                  : WriteFlight(path);
+                                  : WriteFlightTo(path, /*must_be_new=*/false);
   if (status.ok()) return path;
   // The injected library's flight recorder is off.
   if (joined != nullptr && absl::IsFailedPrecondition(status)) return "";
@@ -225,7 +264,7 @@ absl::Status SaveFlightRecording(std::string_view path) try {
   if (joined != nullptr) return internal::Joined(*joined).SaveFlightRecording(path);
   const absl::StatusOr<internal::ProfilerImpl*> profiler = internal::OwnProfiler("SaveFlightRecording");
   if (!profiler.ok()) return profiler.status();
-  return internal::WithFile(path, /*must_be_new=*/false, &internal::WriteFlight);
+  return internal::WithFile(path, /*must_be_new=*/false, &internal::WriteFlightTo);
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("the host has no memory for the recording");
 }

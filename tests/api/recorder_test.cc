@@ -463,6 +463,19 @@ TEST_F(FlightTest, BeginsAnewAfterARecording) {
   EXPECT_GE(flight->tables().start_time, recording->end_time()) << "it has no events of the recording";
 }
 
+TEST_F(FlightTest, DoesNotReplaceARecordingOfThisProcess) {
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 100'000, /*nanos=*/0));
+  ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
+  Allocate(3);
+  ASSERT_TRUE(StopRecording().ok());
+  Allocate(2);
+  EXPECT_EQ(SaveFlightRecording(directory_ + "/a.hbmrec").code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(save_device_memory_profile(directory_ + "/a.pb.gz").ok());
+  const std::unique_ptr<RecordingReader> recording = Open(directory_ + "/a.hbmrec");
+  ASSERT_NE(recording, nullptr);
+  EXPECT_EQ(Count(*recording, RecordedKind::kAlloc), 3) << "the profile's flight recording has not replaced it";
+}
+
 TEST_F(FlightTest, AForkedChildHasNone) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the child of a process with threads uses malloc and starts a thread";
