@@ -66,8 +66,9 @@ enum hbmprof_status {
 };
 
 /* Describes the last error of the calling thread: the call, the cause, and what to do where that is known. "" if there
- * was none, or if the host had no memory for the text. A successful call does not change it. At most 1,023 bytes are
- * kept. The string is valid until the thread's next error or the end of the thread. */
+ * was none, or if the host had no memory for the text at the thread's first error. A successful call does not change
+ * it. At most 1,023 bytes are kept. The string is valid until the thread's next error, and not after the thread has
+ * ended. */
 const char* hbmprof_last_error(void);
 
 /* ---- Setup ------------------------------------------------------------------------------------------------------- */
@@ -104,9 +105,9 @@ typedef struct hbmprof_options {
 } hbmprof_options;
 
 /* Sets each field of `options` to the value of its environment variable HBMPROF_*. A field gets its default if its
- * variable is not set or if it has no variable. A variable with a bad value is reported on stderr and ignored. The
- * strings are valid until a variable of the environment is changed. Errors: HBMPROF_INVALID_ARGUMENT if `options` is
- * null or its struct_size does not reach `enabled`; HBMPROF_RESOURCE_EXHAUSTED. */
+ * variable is not set or if it has no variable. A variable with a bad value is ignored, and reported on stderr once in
+ * the process. The strings are valid until a variable of the environment is changed. Errors: HBMPROF_INVALID_ARGUMENT
+ * if `options` is null or its struct_size does not reach `enabled`; HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_options_from_environment(hbmprof_options* options);
 
 /* Makes the profiler of the process with `options`, which are copied. Without this call the first use of the library

@@ -8,10 +8,11 @@
 //   error = hbmprof::cuda::Free(weights);
 //
 // Each function has the signature of the runtime's function of that name (also the typed forms of <cuda_runtime.h>). It
-// calls that function exactly once and returns its result; it does not change the runtime's last error. A successful
-// call is recorded in Profiler::Default() with the caller's stack. The recorded device is the pool's device for device
-// memory from MallocFromPoolAsync, the stream's device for all other stream-ordered calls, and the calling thread's
-// current device for all other calls. Its name is "GPU:<ordinal>". Any thread may call them.
+// calls that function exactly once and returns its result. It does not change the runtime's last error, with one
+// exception: if an error is pending and a query of hbmprof to the runtime fails, the pending error is replaced by that
+// of the query. A successful call is recorded in Profiler::Default() with the caller's stack. The recorded device is
+// the pool's device for device memory from MallocFromPoolAsync, the stream's device for all other stream-ordered calls,
+// and the calling thread's current device for all other calls. Its name is "GPU:<ordinal>". Any thread may call them.
 //
 //   create                                    bytes recorded              kind           free with
 //   Malloc                                    as requested                device         Free

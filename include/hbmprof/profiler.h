@@ -140,7 +140,8 @@ class Profiler {
   //   of kind kDevice with a handle (BufferId::Handle) also records nothing and returns false, if the driver has
   //   allocated on that device.
   // - RecordResize, SplitSegment and MergeSegments do not change the driver's memory and return false.
-  // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device.
+  // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device. On other
+  //   devices the values DeviceProbe::uuid and DeviceProbe::processes of the program's probe are not used.
   // - SetEnabled turns only the recording of the program's own calls on or off; the driver's calls are still recorded.
   static Profiler& Default();
 

@@ -173,22 +173,30 @@ def stats(device=0):
     """Returns a dict of the numbers of one device: bytes_in_use, peak_bytes_in_use, num_live and others.
 
     `device` is the number N of GPU:N, or a device's name. The keys are those of hbmprof_stats in hbmprof/c_api.h. A
-    number that is not known is None. Raises Error if there is no such device.
+    number that is not known is None. Raises Error if no memory was recorded on the device.
     """
     library = _load()
-    number = device if isinstance(device, int) else library.hbmprof_device(str(device).encode())
+    name = f"GPU:{device}" if isinstance(device, int) else str(device)
+    number = library.hbmprof_device(name.encode())
+    if number not in _devices():
+        raise Error(f"hbmprof.stats: no memory was recorded on the device {name}")
     result = _Stats(struct_size=ctypes.sizeof(_Stats))
     _check(library.hbmprof_get_stats(number, ctypes.byref(result)))
     values = {name: getattr(result, name) for name, _ in _Stats._fields_[1:]}
     return {name: None if value == _NOT_KNOWN else value for name, value in values.items()}
 
 
+def _devices():
+    """Returns the numbers of the devices on which memory was recorded."""
+    devices = (ctypes.c_int * _MAX_DEVICES)()
+    return devices[: max(0, _load().hbmprof_devices(devices, _MAX_DEVICES))]
+
+
 def _in_use():
     gc.collect()
     library = _load()
     result = {}
-    devices = (ctypes.c_int * _MAX_DEVICES)()
-    for device in devices[: max(0, library.hbmprof_devices(devices, _MAX_DEVICES))]:
+    for device in _devices():
         one = _Stats(struct_size=ctypes.sizeof(_Stats))
         if library.hbmprof_get_stats(device, ctypes.byref(one)) == 0:
             # Idle memory of pools is not a leak.

@@ -22,9 +22,9 @@
 #include "hbmprof/options.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
+#include "src/api/default_profiler.h"
 #include "src/api/out_of_memory.h"
 #include "src/base/fork.h"
-#include "src/base/message.h"
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
 #include "src/core/injected.h"
@@ -153,9 +153,7 @@ const char* CopyForProcess(const std::string& text, const char* variable) {
 hbmprof_options FromEnvironment() {
   std::vector<std::string> problems;
   const hbmprof::DefaultOptions options = hbmprof::OptionsFromEnvironment(&problems);
-  if (hbmprof::internal::JoinedProfiler() == nullptr) {  // else the injected library has printed them
-    for (const std::string& problem : problems) hbmprof::internal::PrintMessage(problem);
-  }
+  hbmprof::internal::PrintOptionProblems(problems);
   hbmprof_options all = {};
   all.enabled = options.enabled ? 1 : 0;
   all.max_stack_depth = options.max_stack_depth;

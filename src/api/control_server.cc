@@ -19,8 +19,6 @@
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -47,36 +45,36 @@ constexpr std::chrono::milliseconds kAcceptPause{500};  // after a connection co
 constexpr std::chrono::seconds kCheckInterval{2};
 
 // A socket descriptor of this library, with the inode of its socket. The program may have closed the descriptor, and
-// its number may now belong to another file.
+// its number may now belong to another file. A forked child may call Close, also if the fork interrupted another
+// function: then the socket may stay open.
 class OwnSocket {
  public:
-  OwnSocket() = default;
-  // Moves `fd` to a high number.
-  explicit OwnSocket(int fd) {
-    fd_ = fcntl(fd, F_DUPFD_CLOEXEC, kLowestDescriptor);
-    if (fd_ >= 0) {
-      close(fd);
-    } else {
-      fd_ = fd;
-    }
+  // Moves `fd` to a high number. REQUIRES: there is no socket.
+  void Open(int fd) {
+    const int high = fcntl(fd, F_DUPFD_CLOEXEC, kLowestDescriptor);
+    if (high >= 0) close(fd);
+    const int own = high >= 0 ? high : fd;
     struct stat info;
-    if (fstat(fd_, &info) == 0) inode_ = info.st_ino;
+    inode_.store(fstat(own, &info) == 0 ? info.st_ino : 0);
+    fd_.store(own);
   }
-  int get() const { return fd_; }
+  // Returns the descriptor; -1 if there is no socket.
+  int get() const { return fd_.load(); }
   bool IsStillOurs() const {
     struct stat info;
-    return fd_ >= 0 && fstat(fd_, &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == inode_;
+    return get() >= 0 && fstat(get(), &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == inode_.load();
   }
   void Close() {
-    if (IsStillOurs()) close(fd_);
-    fd_ = -1;
+    if (IsStillOurs()) close(get());
+    fd_.store(-1);
   }
 
  private:
-  int fd_ = -1;
-  ino_t inode_ = 0;
+  std::atomic<int> fd_{-1};
+  std::atomic<ino_t> inode_{0};
 };
 
+// A connection, if it has a socket.
 struct Client {
   OwnSocket socket;
   Clock::time_point deadline;
@@ -89,12 +87,15 @@ struct Client {
 struct Server {
   OwnSocket listener;
   sockaddr_un address = {};
+  // Of the socket's file.
+  dev_t device = 0;
+  ino_t inode = 0;
   pid_t process = 0;
   Clock::time_point start = Clock::now();
   // No connection is accepted before this time. It is later than now after accept4 has failed for a lack of descriptors
   // or memory: the connection then stays in the queue, so poll would return at once.
   Clock::time_point next_accept = start;
-  std::vector<Client> clients;
+  Client clients[kMaxClients];
 };
 std::atomic<Server*> running{nullptr};
 
@@ -200,7 +201,8 @@ bool IsAllowedClient(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
 }
 
-void Accept(Server* server) {
+// REQUIRES: `client` has no socket.
+void Accept(Server* server, Client* client) {
   const int fd = accept4(server->listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd < 0) {
     const bool lacks_resources = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
@@ -211,9 +213,8 @@ void Accept(Server* server) {
     close(fd);
     return;
   }
-  Client& client = server->clients.emplace_back();
-  client.socket = OwnSocket(fd);
-  client.deadline = Clock::now() + kRequestTime;
+  client->deadline = Clock::now() + kRequestTime;
+  client->socket.Open(fd);
 }
 
 // Reads the bytes of the request that have arrived; answers if the request is complete. Returns false if the connection
@@ -237,18 +238,28 @@ bool SendAnswer(Client* client) {
   return !client->answer.empty();
 }
 
-// Reads from the client or writes to it. Closes the connection and returns false if the connection has ended.
-bool Serve(const Server& server, Client* client, int events) {
+// Ends the connection, also if a forked child has a copy of its descriptor. Frees the memory of the answer.
+void End(Client* client) {
+  if (client->socket.IsStillOurs()) shutdown(client->socket.get(), SHUT_RDWR);
+  client->socket.Close();
+  client->request = std::string();
+  client->answer = std::string();
+  client->is_answering = false;
+}
+
+// Reads from the client or writes to it. Closes the connection if it has ended.
+void Serve(const Server& server, Client* client, int events) {
   bool goes_on = client->socket.IsStillOurs() && Clock::now() < client->deadline;
   if (goes_on && events != 0) goes_on = client->is_answering ? SendAnswer(client) : ReadRequest(server, client);
-  if (!goes_on) client->socket.Close();
-  return goes_on;
+  if (!goes_on) End(client);
 }
 
 int MillisToWait(const Server& server) {
   auto next = Clock::now() + kCheckInterval;
   if (server.next_accept > Clock::now()) next = std::min(next, server.next_accept);
-  for (const Client& client : server.clients) next = std::min(next, client.deadline);
+  for (const Client& client : server.clients) {
+    if (client.socket.get() >= 0) next = std::min(next, client.deadline);
+  }
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count() + 1;
   return static_cast<int>(std::max<int64_t>(left, 0));
 }
@@ -256,23 +267,23 @@ int MillisToWait(const Server& server) {
 // Waits for events, a deadline or the check interval, and handles all clients once. Returns false if the server must
 // end: the program has closed the listening socket, or poll has failed.
 bool ServeOnce(Server* server) {
-  std::vector<pollfd> polled;
-  for (const Client& client : server->clients) {
+  pollfd polled[kMaxClients + 1];  // poll ignores the descriptor -1
+  Client* unused = nullptr;
+  for (size_t i = 0; i < kMaxClients; ++i) {
+    Client& client = server->clients[i];
     const short events = client.is_answering ? POLLOUT : POLLIN;
-    polled.push_back({client.socket.get(), events, 0});
+    polled[i] = {client.socket.get(), events, 0};
+    if (polled[i].fd < 0) unused = &client;
   }
-  const bool accepts = server->clients.size() < kMaxClients && Clock::now() >= server->next_accept;
-  if (accepts) polled.push_back({server->listener.get(), POLLIN, 0});
-  if (poll(polled.data(), polled.size(), MillisToWait(*server)) < 0 && errno != EINTR) return false;
+  const bool accepts = unused != nullptr && Clock::now() >= server->next_accept;
+  pollfd& listener = polled[kMaxClients];
+  listener = {accepts ? server->listener.get() : -1, POLLIN, 0};
+  if (poll(polled, kMaxClients + 1, MillisToWait(*server)) < 0 && errno != EINTR) return false;
   if (!server->listener.IsStillOurs()) return false;
-  size_t kept = 0;
-  const size_t count = server->clients.size();
-  const bool may_accept = polled.size() > count && (polled[count].revents & POLLIN) != 0;
-  for (size_t i = 0; i < count; ++i) {
-    if (Serve(*server, &server->clients[i], polled[i].revents)) std::swap(server->clients[kept++], server->clients[i]);
+  for (size_t i = 0; i < kMaxClients; ++i) {
+    if (polled[i].fd >= 0) Serve(*server, &server->clients[i], polled[i].revents);
   }
-  server->clients.resize(kept);
-  if (may_accept) Accept(server);
+  if ((listener.revents & POLLIN) != 0) Accept(server, unused);
   return true;
 }
 
@@ -284,8 +295,7 @@ void* ServeForEver(void* argument) {
       goes_on = ServeOnce(server);
     } catch (const std::exception&) {
       // The host has no memory: the clients get no answer.
-      for (Client& client : server->clients) client.socket.Close();
-      server->clients.clear();
+      for (Client& client : server->clients) End(&client);
     }
   }
   return nullptr;
@@ -337,66 +347,102 @@ bool RemoveIfDead(const sockaddr_un& address) {
   return is_dead && unlink(address.sun_path) == 0;
 }
 
-// Binds to the first name that is free.
-absl::Status Bind(int fd, const std::string& directory, sockaddr_un* bound) {
+std::string PathOf(const std::string& directory, int number) {
+  const std::string suffix = number == 0 ? "" : absl::StrCat(".", number);
+  return absl::StrCat(directory, "/", kControlSocketPrefix, getpid(), suffix, kControlSocketSuffix);
+}
+
+absl::Status CheckLength(const std::string& path) {
+  constexpr size_t kMostBytes = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.size() <= kMostBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("no control channel: the path ", path, " has ", path.size(),
+                                                 " bytes; a socket path may have at most ", kMostBytes));
+}
+
+// Binds to the first free temporary name, which `hbmprof ps` ignores, and listens. Sets `*path` to the name, which is
+// shorter than PathOf.
+absl::Status ListenAtTemporaryName(int fd, const std::string& directory, std::string* path) {
   for (int i = 0; i < kMaxNames; ++i) {
-    const std::string number = i == 0 ? "" : absl::StrCat(".", i);
-    const std::string path = absl::StrCat(directory, "/", kControlSocketPrefix, getpid(), number, kControlSocketSuffix);
-    if (path.size() >= sizeof(bound->sun_path)) {
-      return absl::InvalidArgumentError(absl::StrCat("no control channel: the path ", path, " has ", path.size(),
-                                                     " bytes; a socket path may have at most ",
-                                                     sizeof(bound->sun_path) - 1));
+    *path = absl::StrCat(directory, "/.", getpid(), ".", i);
+    const sockaddr_un address = AddressOf(*path);
+    if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+      if (listen(fd, SOMAXCONN) == 0) return absl::OkStatus();
+      const absl::Status status = SystemError("listen", *path);
+      unlink(path->c_str());
+      return status;
     }
-    *bound = AddressOf(path);
-    const auto* address = reinterpret_cast<const sockaddr*>(bound);
-    if (bind(fd, address, sizeof(*bound)) == 0) return absl::OkStatus();
-    if (errno != EADDRINUSE) return SystemError("bind", path);
-    if (RemoveIfDead(*bound) && bind(fd, address, sizeof(*bound)) == 0) return absl::OkStatus();
+    if (errno != EADDRINUSE) return SystemError("bind", *path);
   }
   return absl::ResourceExhaustedError(absl::StrCat("no control channel: too many sockets in ", directory));
 }
 
+// Adds the first name that is free to the socket at `temporary`.
+absl::Status AddName(const std::string& temporary, const std::string& directory, sockaddr_un* address) {
+  for (int i = 0; i < kMaxNames; ++i) {
+    const std::string path = PathOf(directory, i);
+    if (const absl::Status status = CheckLength(path); !status.ok()) return status;
+    *address = AddressOf(path);
+    if (link(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
+    if (errno != EEXIST) return SystemError("link", path);
+    if (RemoveIfDead(*address) && link(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("no control channel: too many sockets in ", directory));
+}
+
+// A socket that is bound and does not listen yet looks like one of a killed process, which others remove. So the
+// socket gets its name after it listens.
 absl::Status Listen(const std::string& directory, Server* server) {
   if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
+  if (const absl::Status status = CheckLength(PathOf(directory, 0)); !status.ok()) return status;
   FileDescriptor fd(AboveStandard([] { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }));
   if (fd.get() < 0) return SystemError("socket", "");
   fchmod(fd.get(), 0600);  // the permissions that bind gives the file
-  if (const absl::Status status = Bind(fd.get(), directory, &server->address); !status.ok()) return status;
-  if (listen(fd.get(), SOMAXCONN) != 0) {
-    const absl::Status status = SystemError("listen", server->address.sun_path);
-    unlink(server->address.sun_path);
-    return status;
-  }
-  server->listener = OwnSocket(fd.Release());
+  std::string temporary;
+  if (const absl::Status status = ListenAtTemporaryName(fd.get(), directory, &temporary); !status.ok()) return status;
+  struct stat info;
+  absl::Status status = lstat(temporary.c_str(), &info) == 0 ? AddName(temporary, directory, &server->address)
+                                                             : SystemError("stat", temporary);
+  unlink(temporary.c_str());
+  if (!status.ok()) return status;
+  server->device = info.st_dev;
+  server->inode = info.st_ino;
+  server->listener.Open(fd.Release());
   server->process = getpid();
   return absl::OkStatus();
 }
 
-// The child has no server thread. It closes its copy of the listening socket, so that no client waits for an answer of
-// the child. Another thread may have been changing the list of clients during the fork, so the list is not read.
+// Removes the socket's file, unless another process has replaced it. Async-signal-safe.
+void RemoveFile(const Server& server) {
+  struct stat info;
+  if (lstat(server.address.sun_path, &info) != 0) return;
+  if (info.st_dev == server.device && info.st_ino == server.inode) unlink(server.address.sun_path);
+}
+
+// The child has no server thread. It closes its copies of the sockets, so that no client waits for the child.
 void CloseInChild() {
   Server* const server = running.exchange(nullptr);
-  if (server != nullptr) server->listener.Close();
+  if (server == nullptr) return;
+  server->listener.Close();
+  for (Client& client : server->clients) client.socket.Close();
 }
 
 }  // namespace
 
 void RemoveControlSocket() {
   const Server* const server = running.load();
-  if (server != nullptr && server->process == getpid()) unlink(server->address.sun_path);
+  if (server != nullptr && server->process == getpid()) RemoveFile(*server);
 }
 
 absl::Status StartControlServer(const std::string& directory) {
   static std::atomic<bool> is_started{false};
   if (is_started.exchange(true)) return absl::OkStatus();
   auto server = std::make_unique<Server>();
-  server->clients.reserve(kMaxClients);
   if (const absl::Status status = Listen(directory, server.get()); !status.ok()) return status;
   running.store(server.get());
   pthread_atfork(nullptr, nullptr, &CloseInChild);
   std::atexit(&RemoveControlSocket);
   if (!StartBackgroundThread(&ServeForEver, server.get())) {
-    unlink(server->address.sun_path);
+    RemoveFile(*server);
     server->listener.Close();
     running.store(nullptr);
     return absl::ResourceExhaustedError("no control channel: no thread could be started");

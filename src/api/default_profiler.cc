@@ -1,6 +1,7 @@
 // Profiler::Default() and InitDefault(): the profiler of the process, and the profile that it writes at exit.
 #include "src/api/default_profiler.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -25,8 +26,10 @@
 #include "src/api/output_file.h"
 #include "src/api/recorder.h"
 #include "src/api/recording.h"
+#include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
+#include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
 #include "src/capture/libunwind_backend.h"
 #include "src/core/joined.h"
@@ -56,7 +59,10 @@ struct OfProcess {
   Snapshot snapshot;
 };
 std::atomic<const OfProcess*> exit_snapshot{nullptr};
-std::atomic<pid_t> has_written{0};  // the process that has written its profile at exit
+// The write of the profile at exit. Each process writes it once.
+std::atomic<pid_t> writing_process{0};    // the process that has begun to write
+std::atomic<pthread_t> writing_thread{};  // the thread that has begun to write
+std::atomic<pid_t> written_process{0};    // the process that has ended its write, also by a failure
 
 // Returns null if no profile is written.
 OutputFile* Output() {
@@ -69,9 +75,27 @@ OutputFile* Output() {
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
+// Waits until another thread has ended the write of the profile at exit, for five seconds at most. Otherwise this
+// thread could end the process in the middle of the write. Does nothing if this thread writes the profile: a handler of
+// a fault can have interrupted it.
+void WaitForWrite() {
+  if (writing_thread.load() == pthread_self()) return;
+  constexpr int kMostMillis = 5000;
+  for (int i = 0; i < kMostMillis && written_process.load() != getpid(); ++i) usleep(1000);
+}
+
+// Writes the profile at exit, if no other thread does so. Returns after the write has ended.
+//
+// Two ends of the process can come at once: while main is in exit(), a signal comes, or another thread calls _exit. The
+// thread that writes delays its signals, because their handlers would wait for the write.
 void WriteAtExit() try {
   OutputFile* const file = Output();
-  if (has_written.exchange(getpid(), std::memory_order_relaxed) == getpid()) return;
+  const internal::DelayedSignals delayed;
+  if (writing_process.exchange(getpid()) == getpid()) return WaitForWrite();
+  writing_thread.store(pthread_self());
+  struct End {
+    ~End() { written_process.store(getpid()); }
+  } const end;
   // If the file was opened early, the process may be unable to open files now. Reading symbols opens files, so the
   // profile then has no names.
   const absl::StatusOr<std::string> bytes =
@@ -172,6 +196,7 @@ bool Make(const DefaultOptions& options) {
 // Returns null if the thread is inside the tracker. That happens while this function runs: an operator new that
 // records, or a signal handler, can call it again on the same thread.
 DefaultProfiler* MakeFromEnvironment() {
+  const internal::NoCancellation no_cancellation;
   const internal::ForkPause pause;
   const internal::ReentryGuard guard;
   if (!guard.entered()) return nullptr;
@@ -190,13 +215,11 @@ DefaultProfiler* MakeFromEnvironment() {
     }
     if (options.dump_output.empty()) options.dump_output = BesideOutput(options.output, "hbmprof.dump.%p.%n.pb.gz");
   }
-  if (options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind()) {
-    problems.push_back(std::string("hbmprof: HBMPROF_UNWINDER=libunwind: ") + internal::LibunwindProblem() +
-                       "; using auto");
-  }
-  // In a program that has joined the injected library, that library has printed the problems.
-  if (Make(options) && internal::JoinedProfiler() == nullptr) {
-    for (const std::string& problem : problems) PrintMessage(problem);
+  const bool lacks_libunwind = options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind();
+  if (!Make(options)) return default_profiler.load(std::memory_order_acquire);
+  internal::PrintOptionProblems(problems);
+  if (lacks_libunwind && internal::JoinedProfiler() == nullptr) {
+    PrintMessage("hbmprof: HBMPROF_UNWINDER=libunwind: ", internal::LibunwindProblem(), "; using auto");
   }
   return default_profiler.load(std::memory_order_acquire);
 }
@@ -227,9 +250,16 @@ void internal::SetOutputVariables(const char* path, const char* interval) {
   interval_variable = interval;
 }
 
+void internal::PrintOptionProblems(const std::vector<std::string>& problems) {
+  static std::atomic<bool> has_printed{false};
+  if (problems.empty() || JoinedProfiler() != nullptr || has_printed.exchange(true)) return;
+  for (const std::string& problem : problems) PrintMessage(problem);
+}
+
 void internal::StartThreads() {
   const DefaultProfiler* const made = default_profiler.load(std::memory_order_acquire);
   if (made == nullptr || !made->options.enabled) return;
+  const NoCancellation no_cancellation;
   const int error = errno;
   StartThreadsNow(made->options);
   errno = error;
@@ -274,6 +304,7 @@ Profiler& Profiler::Default() {
 }
 
 absl::Status Profiler::InitDefault(const DefaultOptions& options) try {
+  const internal::NoCancellation no_cancellation;
   if (const absl::Status valid = internal::ValidateOptions(options); !valid.ok()) return valid;
   const internal::ForkPause pause;
   const internal::ReentryGuard guard;

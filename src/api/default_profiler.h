@@ -16,6 +16,10 @@ namespace hbmprof::internal {
 // Profiler::Default() was not called yet; the names are never freed.
 void SetOutputVariables(const char* path, const char* interval);
 
+// Prints the lines of OptionsFromEnvironment about bad variables. Only the first call with such lines prints them.
+// Prints nothing in a program that has joined the injected library, which has printed them.
+void PrintOptionProblems(const std::vector<std::string>& problems);
+
 // Starts what the options of Profiler::Default() require: the threads for output_on_signals (exit_writer.h), for the
 // triggers (dump_triggers.h) and for socket_dir (control_server.h), the recording and the flight recorder
 // (recording.h). An injected library calls it with the first tracked allocation; a linked library calls it when it

@@ -1,5 +1,6 @@
 #include "hbmprof/out_of_memory.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -61,16 +62,25 @@ bool GiveBackReserve() {
 
 // The last report of each device.
 struct Limiter {
-  std::atomic<uint64_t> key{0};         // a hash of the process, the profiler and the device; 0: unused
+  std::atomic<uint64_t> key{0};         // a hash of the profiler and the device; 0: unused
   std::atomic<int64_t> next_millis{0};  // the earliest time of the next report (steady clock)
   std::atomic<int64_t> unreported{0};
 };
 Limiter limiters[64];
 
+// A forked child has reported nothing.
+[[gnu::constructor]] void ClearLimitersInChildren() {
+  pthread_atfork(nullptr, nullptr, [] {
+    for (Limiter& limiter : limiters) {
+      limiter.key.store(0);
+      limiter.next_millis.store(0);
+      limiter.unreported.store(0);
+    }
+  });
+}
+
 Limiter* LimiterOf(const Profiler& profiler, DeviceId device) {
-  // A forked child has reported nothing.
-  const uint64_t words[] = {static_cast<uint64_t>(getpid()), reinterpret_cast<uintptr_t>(&profiler),
-                            static_cast<uint64_t>(device)};
+  const uint64_t words[] = {reinterpret_cast<uintptr_t>(&profiler), static_cast<uint64_t>(device)};
   const uint64_t key = HashWords(words, std::size(words)) | 1;
   for (Limiter& limiter : limiters) {
     uint64_t found = limiter.key.load(std::memory_order_acquire);

@@ -30,7 +30,9 @@ struct TorchDevice {
 // totals are the device's after that.
 void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocated, uint64_t total_reserved,
                         TorchDevice device, const Caller& caller);
-// c10::reportOutOfMemoryToProfiler: PyTorch is about to throw its out-of-memory error.
+// c10::reportOutOfMemoryToProfiler: PyTorch is about to throw its out-of-memory error. May make the report of the
+// failure (ReportOutOfMemory), which calls the driver and can take seconds. Other threads that allocate on the device
+// wait meanwhile.
 void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t total_reserved, TorchDevice device);
 
 // Returns the function that interposes the function of PyTorch with this mangled name; null for all other names.

@@ -42,6 +42,23 @@ void FailToPin(size_t bytes) {
   Fails(cuMemHostAlloc(&ptr, bytes, 0));
 }
 
+// Physical memory on a node of the host.
+void FailToCreateOnNode(size_t bytes) {
+  fake_cuda_fail("cuMemCreate", kOutOfMemory, 0);
+  CUmemGenericAllocationHandle handle = 0;
+  const MemAllocationProp properties{1, 0, {kLocationHost + 1, 0}};
+  Fails(cuMemCreate(&handle, bytes, &properties, 0));
+}
+
+void FailInHostPool(size_t bytes) {
+  const MemPoolProps properties{1, 0, {kLocationHost, 0}, nullptr, 0, {}};
+  Handle pool = nullptr;
+  CUdeviceptr ptr = 0;
+  CHECK_THAT(cuMemPoolCreate(&pool, &properties) == kSuccess);
+  fake_cuda_fail("cuMemAllocFromPoolAsync", kOutOfMemory, 0);
+  Fails(cuMemAllocFromPoolAsync(&ptr, bytes, pool, nullptr));
+}
+
 void LeaveThePoolIdle() {
   setenv("FAKE_CUDA_POOL_KEEPS", "1", 1);
   CUdeviceptr ptr = 0;
@@ -81,6 +98,12 @@ void FailFor(const std::string& cause) {
   } else if (cause == "locked_memory") {
     const oom_program::LockedMemoryLimit limit(4 * kMiB);
     return FailToPin(8 * kMiB);
+  } else if (cause == "locked_memory_of_node") {
+    const oom_program::LockedMemoryLimit limit(4 * kMiB);
+    return FailToCreateOnNode(8 * kMiB);
+  } else if (cause == "locked_memory_of_pool") {
+    const oom_program::LockedMemoryLimit limit(4 * kMiB);
+    return FailInHostPool(8 * kMiB);
   } else if (cause == "addresses") {
     oom_program::LimitAddresses(64 * kMiB);
   } else if (cause == "unknown") {

@@ -10,6 +10,7 @@
 //   out_of_memory_program child       fills the device, fails, and fails in a forked child
 //   out_of_memory_program verdict CASE  fails for the cause CASE
 //   out_of_memory_program many N      fails on each of N devices
+//   out_of_memory_program many_twice N  fails on each of N devices, also in a forked child
 //   out_of_memory_program nameless    reports failures without a device: two while the first of two devices holds most,
 //                                     then one while the second does
 //   out_of_memory_program cancelled   fails in a thread that has a pending request of pthread_cancel
@@ -192,6 +193,16 @@ void FailOnMany(size_t count) {
   }
 }
 
+void InChild(const std::function<void()>& run) {
+  const pid_t child = fork();
+  if (child == 0) {
+    run();
+    std::_Exit(0);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) != child || status != 0) std::abort();
+}
+
 void ReportNameless(hbmprof::DeviceAllocator& one, hbmprof::DeviceAllocator& other) {
   const auto report = [] { return hbmprof::ReportOutOfMemory({"Nameless", std::nullopt, ""}); };
   GrowCache(one, kCapacity / 4);
@@ -220,8 +231,9 @@ int main(int argc, char** argv) {
     const std::unique_ptr<hbmprof::SimulatedDevice> second = NewDevice("sim:1");
     hbmprof::TrackingAllocator other(*second);
     ReportNameless(allocator, other);
-  } else if (mode == "many") {
+  } else if (mode == "many" || mode == "many_twice") {
     FailOnMany(number);
+    if (mode == "many_twice") InChild([&] { FailOnMany(number); });
   } else if (mode == "fragments") {
     Fragment(allocator);
   } else {
@@ -244,15 +256,7 @@ int main(int argc, char** argv) {
     hbmprof::TrackingAllocator other(*second);
     Fail(other, 2 * kCapacity);
   }
-  if (mode == "child") {
-    const pid_t child = fork();
-    if (child == 0) {
-      Fail(allocator, kCapacity / 2);
-      std::_Exit(0);
-    }
-    int status = 0;
-    if (waitpid(child, &status, 0) != child || status != 0) std::abort();
-  }
+  if (mode == "child") InChild([&] { Fail(allocator, kCapacity / 2); });
   std::puts("done");
   return 0;
 }

@@ -308,6 +308,8 @@ const Cause kCauses[] = {
     {"Driver", "pool_limit_on_another_device", "the pool may have 64.00 MiB in use and has 48.00 MiB: the limit"},
     {"Driver", "control_group", "the control group of the process may use 128.00 MiB of host memory and uses 64.00"},
     {"Driver", "locked_memory", "may lock 4.00 MiB of host memory and has 0 B pinned.*ulimit -l"},
+    {"Driver", "locked_memory_of_node", "may lock 4.00 MiB of host memory and has 0 B pinned.*ulimit -l"},
+    {"Driver", "locked_memory_of_pool", "may lock 4.00 MiB of host memory and has 0 B pinned.*ulimit -l"},
     {"Driver", "addresses", "the process may have .* of virtual memory and has .*ulimit -v"},
     {"Driver", "unknown", "the device does not report its capacity", "", {"FAKE_NVML_MEMORY=0"}},
 
@@ -336,5 +338,9 @@ TEST_F(OutOfMemoryTest, TellsFragmentation) {
 }
 
 TEST_F(OutOfMemoryTest, IsReportedByAForkedChildToo) { EXPECT_EQ(ReportsIn(Run({"child"}).err), 2); }
+
+TEST_F(OutOfMemoryTest, IsReportedByAForkedChildOnAsManyDevices) {
+  EXPECT_EQ(ReportsIn(Run({"many_twice", "33"}).err), 66);
+}
 
 }  // namespace

@@ -1,5 +1,8 @@
 // CudaDriverAdapter without a driver: physical memory and mappings, graphs, contexts, pools, code, failures, and nested
 // calls.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -146,6 +149,15 @@ class CudaDriverAdapterTest : public ::testing::Test {
   }
   int Unmap(uint64_t address, size_t bytes, int result = kSuccess) {
     return adapter_.Unmap([=] { return result; }, address, bytes);
+  }
+  // Memory of another process.
+  void Open(uint64_t address) {
+    const cuda_driver::CUdeviceptr out = address;
+    adapter_.OpenShared(
+        caller_, [] { return kSuccess; }, &out);
+  }
+  void CloseShared(uint64_t address) {
+    adapter_.CloseShared([] { return kSuccess; }, address);
   }
   // Tiles [begin, end) of one row of the array 0x40, mapped to the memory, or unmapped.
   static cuda_driver::ArrayMapInfo Tiles(unsigned begin, unsigned end, uint64_t memory = 0) {
@@ -996,15 +1008,118 @@ TEST_F(CudaDriverAdapterTest, PoolsAreListedUntilDestroyed) {
 }
 
 TEST_F(CudaDriverAdapterTest, SharedMemoryCountsOnce) {
-  const cuda_driver::CUdeviceptr address = 0x1000;
-  for (int i = 0; i < 2; ++i)
-    adapter_.OpenShared(
-        caller_, [] { return kSuccess; }, &address);
+  Open(0x1000);
+  Open(0x1000);
   EXPECT_EQ(InUse(), 4096);
-  adapter_.CloseShared([] { return kSuccess; }, address);
+  CloseShared(0x1000);
   EXPECT_EQ(InUse(), 4096);
-  adapter_.CloseShared([] { return kSuccess; }, address);
+  CloseShared(0x1000);
   EXPECT_EQ(InUse(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, SharedMemoryClosedWhileOffCountsWhenOpenedAgain) {
+  Open(0x1000);
+  profiler_.SetEnabled(false);
+  CloseShared(0x1000);
+  profiler_.DropDevice(profiler_.Device("GPU:0"));
+  profiler_.SetEnabled(true);
+  Open(0x1000);
+  EXPECT_EQ(InUse(), 4096);
+  CloseShared(0x1000);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, SharedMemoryOpenedWhileOffDoesNotCount) {
+  profiler_.SetEnabled(false);
+  Open(0x1000);
+  EXPECT_EQ(answers_.devices_asked, 0);
+  profiler_.SetEnabled(true);
+  Open(0x1000);
+  EXPECT_EQ(InUse(), 0) << "the memory was open";
+  CloseShared(0x1000);
+  CloseShared(0x1000);
+  Open(0x1000);
+  EXPECT_EQ(InUse(), 4096);
+}
+
+TEST_F(CudaDriverAdapterTest, ContextCreatedWhileOffEndsItsMemory) {
+  profiler_.SetEnabled(false);
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
+  profiler_.SetEnabled(true);
+  answers_.context = context;
+  Alloc(0x2000, 10);
+  EXPECT_EQ(InUse(), 10);
+  adapter_.DestroyContext([] { return kSuccess; }, context);
+  EXPECT_EQ(InUse(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, BufferFreedWhileOffLeavesItsContext) {
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
+  answers_.context = context;
+  Alloc(0x2000, 10);
+  profiler_.SetEnabled(false);
+  Free(0x2000);
+  profiler_.DropDevice(profiler_.Device("GPU:0"));
+  profiler_.SetEnabled(true);
+  answers_.context = nullptr;
+  Alloc(0x2000, 100);  // the same address, in the primary context
+  adapter_.DestroyContext([] { return kSuccess; }, context);
+  EXPECT_EQ(InUse(), 100);
+}
+
+TEST_F(CudaDriverAdapterTest, ContextDestroyedWhileOffHasNoMemory) {
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
+  profiler_.SetEnabled(false);
+  adapter_.DestroyContext([] { return kSuccess; }, context);
+  profiler_.SetEnabled(true);
+  answers_.context = context;  // a primary context at the same address
+  Alloc(0x2000, 10);
+  adapter_.DestroyContext([] { return kFails; }, context);
+  adapter_.DestroyContext([] { return kSuccess; }, context);
+  EXPECT_EQ(InUse(), 10);
+}
+
+TEST_F(CudaDriverAdapterTest, PoolCreatedWhileOffIsListed) {
+  profiler_.SetEnabled(false);
+  void* pool = Handle(0x50);
+  const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};
+  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu1);
+  profiler_.SetEnabled(true);
+  int count = 0;
+  adapter_.ForEachPool(1, [&](const void*) { ++count; });
+  EXPECT_EQ(count, 1);
+}
+
+TEST_F(CudaDriverAdapterTest, ChildDestroysPoolThatThreadOfParentQueries) {
+  void* pool = Handle(0x50);
+  const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};
+  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu1);
+  std::atomic<bool> queries{false};
+  std::atomic<bool> ends{false};
+  std::thread reader([&] {
+    adapter_.ForEachPool(1, [&](const void*) {
+      queries = true;
+      while (!ends) std::this_thread::yield();
+    });
+  });
+  while (!queries) std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(5);
+    int count = 0;
+    adapter_.ForEachPool(1, [&](const void*) { ++count; });
+    const int result = adapter_.DestroyPool([] { return kSuccess; }, pool);
+    _exit(count == 1 && result == kSuccess ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ends = true;
+  reader.join();
 }
 
 TEST_F(CudaDriverAdapterTest, CodeSizeIsDecreaseOfFreeMemory) {

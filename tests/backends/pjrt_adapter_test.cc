@@ -172,6 +172,31 @@ TEST_F(PjrtRecordsTest, AliasFulfilledWithErrorHoldsNothing) {
   EXPECT_EQ(Live(), 0);
 }
 
+TEST_F(PjrtRecordsTest, LaterViewWithHandleOfDestroyedAliasIsNotFulfilled) {
+  View(kA);
+  records_.AwaitsFulfilment(kCallback, kA);
+  Destroy(kA);
+  View(kA);
+  Create(kB, 100);
+  records_.Fulfilled(kCallback, kB);
+  Destroy(kB);
+  EXPECT_EQ(InUse(), 0);
+  Destroy(kA);
+  EXPECT_EQ(Live(), 0);
+}
+
+TEST_F(PjrtRecordsTest, RefusedDestructionOfAliasKeepsItsFulfilment) {
+  View(kA);
+  records_.AwaitsFulfilment(kCallback, kA);
+  records_.PutBack(Destroy(kA));
+  Create(kB, 100);
+  records_.Fulfilled(kCallback, kB);
+  Destroy(kB);
+  EXPECT_EQ(InUse(), 100);
+  Destroy(kA);
+  EXPECT_EQ(Live(), 0);
+}
+
 TEST_F(PjrtRecordsTest, MovedMemoryKeepsRecord) {
   Create(kA, 100);
   EXPECT_TRUE(records_.Moved(kA, kB));
@@ -214,6 +239,17 @@ TEST_F(PjrtRecordsTest, TransferBuffersKeepCreationStack) {
   EXPECT_EQ(InUse(), 70);
   records_.TransferDestroyed(kManager);
   EXPECT_EQ(InUse(), 20);
+  Destroy(kA);
+  EXPECT_EQ(Live(), 0);
+  EXPECT_EQ(RecordForeignFree(), 0);
+}
+
+TEST_F(PjrtRecordsTest, LaterTransferWithSameHandleEndsMemoryOfEarlier) {
+  records_.TransferCreated(Caller::OfThisFunction(), kClient, kManager, {Bytes(10), Bytes(20)});
+  EXPECT_TRUE(records_.TransferRetrieved(kManager, 0, kA));
+  records_.TransferCreated(Caller::OfThisFunction(), kClient, kManager, {Bytes(300)});
+  EXPECT_EQ(InUse(), 310) << "the buffer that was retrieved is live";
+  records_.TransferDestroyed(kManager);
   Destroy(kA);
   EXPECT_EQ(Live(), 0);
   EXPECT_EQ(RecordForeignFree(), 0);

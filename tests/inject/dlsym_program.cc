@@ -33,6 +33,9 @@ int main() {
   Print("a handle", dlsym(c_library, "puts"));
   Print("what is not there", dlsym(c_library, "cuMemAlloc_v2"));
   std::printf("%s\n", dlerror() != nullptr ? "with an error" : "without an error");
+  void* library = dlopen("libinject_dlsym_library.so", RTLD_NOW | RTLD_NOLOAD);
+  Print("another library's function of a wrapped name", dlsym(library, "cuMemAlloc_v2"));
+  std::printf("%s\n", dlerror() != nullptr ? "with an error" : "without an error");
   Print("a name that begins like the driver's", dlsym(c_library, "cuserid"));
   Print("an empty name", dlsym(c_library, ""));
   static_cast<void>(dlerror());

@@ -2,8 +2,10 @@
 // ends_test. With "lines" it does the same for each line of its standard input (live_test). With LINKS_HBMPROF the
 // memory is recorded by the linked library; otherwise it is allocated from the driver.
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +35,13 @@ extern "C" void* __libc_malloc(size_t bytes);  // NOLINT: glibc's name
 extern "C" void* malloc(size_t bytes) {
   while (malloc_hangs.load() || malloc_hangs_here) usleep(1000);
   return __libc_malloc(bytes);
+}
+
+// The library calls fsync in the middle of the write of a profile. The first such call then also calls this function.
+std::atomic<void (*)()> in_write{nullptr};
+extern "C" int fsync(int fd) {
+  if (void (*const call)() = in_write.exchange(nullptr)) call();
+  return static_cast<int>(syscall(SYS_fsync, fd));
 }
 
 namespace {
@@ -82,6 +91,22 @@ void RequestTooMuch() {
 #endif
 
 void OwnHandler(int) { _exit(7); }
+
+// In a thread that has a pending request of pthread_cancel, which takes effect after HoldMemory.
+void HoldMemoryInCancelledThread() {
+  static bool holds = false;
+  const auto hold = [](void*) -> void* {
+    pthread_cancel(pthread_self());
+    HoldMemory(1 << 20);
+    holds = true;
+    pthread_testcancel();
+    return nullptr;
+  };
+  pthread_t thread;
+  void* result = nullptr;
+  REQUIRE(pthread_create(&thread, nullptr, hold, nullptr) == 0);
+  REQUIRE(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED && holds);
+}
 
 void SendAndWait(int number) {
   kill(getpid(), number);
@@ -170,6 +195,35 @@ void CallExec(const std::string& how) {
   }
 }
 
+// Two ends at once: the second one comes while the profile of the first one is written.
+std::atomic<bool> is_writing{false};
+
+void StayInWrite() {
+  is_writing.store(true);
+  usleep(200'000);
+}
+
+// This process returns from main, and a signal comes to the thread that writes.
+void TermInWrite() {
+  in_write.store([] { kill(getpid(), SIGTERM); });
+}
+
+// This process returns from main, and a signal comes to another thread.
+void TermInThreadInWrite() {
+  in_write.store(&StayInWrite);
+  std::thread([] {
+    while (!is_writing.load()) usleep(1000);
+    raise(SIGTERM);
+  }).detach();
+}
+
+// A thread calls _exit, and this process returns from main.
+void ReturnInWrite() {
+  in_write.store(&StayInWrite);
+  std::thread([] { _exit(0); }).detach();
+  while (!is_writing.load()) usleep(1000);
+}
+
 int terminal = -1;
 
 // Continues in a child with a terminal of its own; `terminal` is the end where a user types. This process waits for the
@@ -212,6 +266,9 @@ void EndAs(const std::string& how) {
   if (how == "_exit") _exit(5);
   if (how == "_Exit") _Exit(6);
   if (how == "quick_exit") std::quick_exit(4);
+  if (how == "term_in_write") TermInWrite();
+  if (how == "term_in_thread_in_write") TermInThreadInWrite();
+  if (how == "return_in_write") ReturnInWrite();
   CallExec(how);
   if (how == "own_handler") {
     signal(SIGTERM, &OwnHandler);
@@ -258,7 +315,13 @@ int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   if (how == "ignored") signal(SIGHUP, SIG_IGN);
   if (how == "interrupt_key" || how == "quit_key") ContinueOnATerminal();
-  how == "idle_term" ? HoldNothing() : HoldMemory(1 << 20);
+  if (how == "idle_term") {
+    HoldNothing();
+  } else if (how == "cancelled_thread") {
+    HoldMemoryInCancelledThread();
+  } else {
+    HoldMemory(1 << 20);
+  }
   std::puts("held");
   std::fflush(stdout);
   EndAs(how);

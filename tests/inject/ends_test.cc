@@ -25,6 +25,7 @@ using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::RunningProgram;
 using ::hbmprof_test::ViewProfile;
+using ::testing::AnyOf;
 using ::testing::MatchesRegex;
 
 constexpr char kProgram[] = HBMPROF_INJECT_PROGRAMS "/inject_ends";
@@ -106,6 +107,7 @@ TEST_P(EveryEnd, LeavesAProfileOfTheLinkedLibraryAndIsTheSameAsWithout) {
 
 constexpr End kEnds[] = {
     {"return", 1, 1},
+    {"cancelled_thread", 1, 1},
     {"term", 1, 1},
     {"idle_term", 0, 0},
     {"int", 1, 1},
@@ -149,6 +151,34 @@ constexpr End kEnds[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Ends, EveryEnd, ::testing::ValuesIn(kEnds),
                          [](const auto& info) { return std::string(info.param.how); });
+
+// Two ends at once: argv[1] of the program and its status, which can also be 0 if the process returns from main first.
+struct TwoEnds {
+  const char* how;
+  int status;
+};
+constexpr TwoEnds kTwoEnds[] = {
+    {"term_in_write", SIGTERM}, {"term_in_thread_in_write", SIGTERM}, {"return_in_write", 0}};
+
+TEST_F(EndsTest, TwoAtOnceLeaveAProfileOfTheInjectedLibrary) {
+  size_t runs = 0;
+  for (const TwoEnds& ends : kTwoEnds) {
+    const CommandResult run = RunInjected(ends.how);
+    EXPECT_THAT(run.status, AnyOf(ends.status, 0)) << ends.how << ": " << run.err;
+    EXPECT_EQ(Profiles().size(), ++runs) << ends.how;
+  }
+  ExpectProfiles(runs);
+}
+
+TEST_F(EndsTest, TwoAtOnceLeaveAProfileOfTheLinkedLibrary) {
+  size_t runs = 0;
+  for (const TwoEnds& ends : kTwoEnds) {
+    const CommandResult run = RunLinked(ends.how);
+    EXPECT_THAT(run.status, AnyOf(ends.status, 0)) << ends.how << ": " << run.err;
+    EXPECT_EQ(Profiles().size(), ++runs) << ends.how;
+  }
+  ExpectProfiles(runs);
+}
 
 TEST_F(EndsTest, OutOfMemoryIsReportedForEachDevice) {
   const CommandResult run = RunInjected("too_much", {"FAKE_CUDA_DEVICES=2"});

@@ -250,10 +250,17 @@ INSTANTIATE_TEST_SUITE_P(Inject, RealRuntimeTest,
                          [](const auto& info) { return std::string(std::strrchr(info.param.program, '/') + 1); });
 
 TEST(InjectTest, DlsymOfOtherNamesIsTheCLibrarys) {
-  const CommandResult run = Injected().Run({Program("inject_dlsym")});
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(run.out, RunCommand({Program("inject_dlsym")}, {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES}).out);
-  EXPECT_THAT(run.out, HasSubstr("RTLD_NEXT from a library: the C library's"));
+  for (const bool has_driver : {true, false}) {
+    SCOPED_TRACE(has_driver);
+    Injected injected;
+    injected.uses_fakes = has_driver;
+    const CommandResult run = injected.Run({Program("inject_dlsym")});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    const std::string path = has_driver ? "LD_LIBRARY_PATH=" HBMPROF_DOUBLES : "LD_LIBRARY_PATH=";
+    EXPECT_EQ(run.out, RunCommand({Program("inject_dlsym")}, {path}).out);
+    EXPECT_THAT(run.out, HasSubstr("RTLD_NEXT from a library: the C library's"));
+    EXPECT_THAT(run.out, HasSubstr("a wrapped name: a library's own\nwithout an error\n"));
+  }
 }
 
 // The library uses the C library's dlsym and the driver's own functions, not the preloaded ones.

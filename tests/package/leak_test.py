@@ -42,6 +42,13 @@ with hbmprof.tag("phase", "decode"):
 hbmprof.counter("requests", 3)
 hbmprof.save("saved.pb.gz")
 assert hbmprof.stats("GPU:0")["bytes_in_use"] == 1000 + 12345 + 100 + 777
+for unknown in (1, 63, 64, -1, "typo"):
+    try:
+        hbmprof.stats(unknown)
+    except hbmprof.Error as error:
+        assert str(unknown) in str(error), error
+    else:
+        raise SystemExit(f"stats({unknown!r}) raised nothing")
 try:
     hbmprof.save("/no/such/folder/x.pb.gz")
 except hbmprof.Error as error:

@@ -7,10 +7,17 @@
 //   control_program fork           the same without threads, and a forked child that outlives it by two seconds
 //   control_program full           the same without threads, but before "ready" opens files up to a limit of 100;
 //                                  before "done" prints the processor time since then in milliseconds
+//   control_program children       the same without threads, and forks a child for each line of its standard input. The
+//                                  child prints its process id, and ends after a minute or with this program
 //   control_program close          the same without threads, but before "ready" closes all its descriptors from 3 on
 //                                  and opens 400 pipes
+// With the variable STOPS_BEFORE_LISTEN it prints "stopped" before it listens at the socket, and continues after the
+// first byte of standard input.
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -24,6 +31,17 @@
 #include <vector>
 
 #include "hbmprof/hbmprof.h"
+
+// The library calls this function to listen at its socket.
+extern "C" int listen(int fd, int backlog) noexcept {
+  if (std::getenv("STOPS_BEFORE_LISTEN") != nullptr) {
+    std::puts("stopped");
+    std::fflush(stdout);
+    char byte;
+    if (read(STDIN_FILENO, &byte, 1) != 1) std::abort();
+  }
+  return static_cast<int>(syscall(SYS_listen, fd, backlog));
+}
 
 namespace {
 
@@ -79,6 +97,15 @@ void TakeAllDescriptors() {
   while (open("/dev/null", O_RDONLY) >= 0) continue;
 }
 
+void ForkAChildThatPrintsItsId() {
+  if (fork() != 0) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::printf("%d\n", static_cast<int>(getpid()));
+  std::fflush(stdout);
+  sleep(60);
+  _exit(0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -107,7 +134,9 @@ int main(int argc, char** argv) {
   std::puts("ready");
   std::fflush(stdout);
   char byte;
-  while (read(STDIN_FILENO, &byte, 1) > 0) continue;
+  while (read(STDIN_FILENO, &byte, 1) > 0) {
+    if (mode == "children" && byte == '\n') ForkAChildThatPrintsItsId();
+  }
   end.store(true);
   for (std::thread& thread : threads) thread.join();
   if (mode == "slowest") std::printf("slowest %.3f ms\n", static_cast<double>(slowest_ns.load()) / 1e6);

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -41,6 +42,7 @@ using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::ViewProfile;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 
 // The program, started with a control channel, until its standard input is closed.
 class RunningProgram : public hbmprof_test::RunningProgram {
@@ -357,6 +359,49 @@ TEST_F(ControlTest, AForkedChildHoldsNoSocketOpen) {
   RunningProgram program(sockets_, {"fork"});
   program.Kill();
   EXPECT_EQ(Hbmprof({"ps"}).err, "") << "the connection is refused at once";
+}
+
+TEST_F(ControlTest, AForkedChildHasNoConnectionOfAClient) {
+  RunningProgram program(sockets_, {"children"});
+  const int client = Connect(SocketOf(program), "in");
+  Body(program, "info");  // clients are accepted in order
+  program.WriteLine("");
+  const std::string child = program.ReadLine();
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + child + "/fd")) {
+    EXPECT_THAT(std::filesystem::read_symlink(entry.path()).string(), Not(HasSubstr("socket:")));
+  }
+  send(client, "fo\n", 3, MSG_NOSIGNAL);
+  EXPECT_THAT(ReadAll(client), HasSubstr("\npid " + program.name() + "\n"));
+}
+
+TEST_F(ControlTest, ASocketThatDoesNotListenYetIsNotRemoved) {
+  hbmprof_test::RunningProgram program({HBMPROF_CONTROL_PROGRAM, "hold"},
+                                       {"HBMPROF_SOCKET_DIR=" + sockets_, "STOPS_BEFORE_LISTEN=1"});
+  EXPECT_EQ(program.ReadLine(), "stopped");
+  EXPECT_EQ(Hbmprof({"ps"}).err, "");
+  program.WriteLine("");
+  EXPECT_EQ(program.ReadLine(), "ready");
+  const std::string name = std::to_string(program.pid());
+  EXPECT_THAT(Hbmprof({"ps"}).out, HasSubstr(name));
+  const auto files = FilesIn(sockets_);
+  EXPECT_EQ(files.size(), 1u);
+  EXPECT_EQ(files.count("hbmprof." + name + ".sock"), 1u);
+  EXPECT_EQ(program.Wait(), 0);
+}
+
+// As a process with the same id in another container does, after somebody has removed the first socket.
+TEST_F(ControlTest, ASocketOfAnotherProcessIsKeptAtExit) {
+  RunningProgram program(sockets_, {"hold"});
+  const std::string path = SocketOf(program);
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  const int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(other, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  program.EndWell();
+  EXPECT_EQ(FilesIn(sockets_).size(), 1u);
+  close(other);
 }
 
 TEST_F(ControlTest, WithoutDescriptorsAClientTakesNoProcessorTime) {

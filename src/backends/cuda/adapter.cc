@@ -170,6 +170,11 @@ bool SharedOpenings::IsFirst(const void* address, DeviceId device) {
   return ++opening.count == 1;
 }
 
+void SharedOpenings::OpenUnrecorded(const void* address) {
+  MutexLock lock(mutex_);
+  ++openings_[address].count;
+}
+
 SharedOpenings::Closed SharedOpenings::Remove(Profiler& profiler, const void* address) {
   MutexLock lock(mutex_);
   Closed closed;

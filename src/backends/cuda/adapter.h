@@ -98,7 +98,7 @@ void RecordOrDrop(Profiler& profiler, size_t bytes, const Record& record) {
   if (!Completes(record)) profiler.RecordDropped(bytes);
 }
 
-// The two ways to track a call. Both make the real call once, outside of all code that can fail, and return its result.
+// The ways to track a call. Each makes the real call once, outside of all code that can fail, and returns its result.
 
 // Calls `call`. If it returns `success` and recording is on, calls `record`, which records `bytes` bytes.
 template <typename Result, typename Call, typename Record>
@@ -108,15 +108,21 @@ Result CallThenRecord(Profiler& profiler, Result success, const Call& call, size
   return result;
 }
 
-// If recording is on, calls `take`, which removes records. Then calls `call`. If that does not return `success`, calls
-// `put_back` with the result of `take`.
+// Calls `take`, which removes entries of tables and records. Then calls `call`. If that does not return `success`,
+// calls `put_back` with the result of `take`.
 template <typename Result, typename Call, typename Take, typename PutBack>
-Result RemoveThenCall(Profiler& profiler, Result success, const Call& call, const Take& take, const PutBack& put_back) {
+Result TakeThenCall(Profiler& profiler, Result success, const Call& call, const Take& take, const PutBack& put_back) {
   std::optional<decltype(take())> taken;
-  if (profiler.enabled()) RecordOrDrop(profiler, 0, [&] { taken.emplace(take()); });
+  RecordOrDrop(profiler, 0, [&] { taken.emplace(take()); });
   const Result result = call();
   if (result != success && taken.has_value()) RecordOrDrop(profiler, 0, [&] { put_back(std::move(*taken)); });
   return result;
+}
+
+// As TakeThenCall if recording is on. Otherwise only calls `call`.
+template <typename Result, typename Call, typename Take, typename PutBack>
+Result RemoveThenCall(Profiler& profiler, Result success, const Call& call, const Take& take, const PutBack& put_back) {
+  return profiler.enabled() ? TakeThenCall(profiler, success, call, take, put_back) : call();
 }
 
 // Counts the resets of devices, so that a free that fails after a reset of its device does not restore a record that
@@ -164,7 +170,8 @@ Result RemoveAndFree(Profiler& profiler, CudaDeviceResets& resets, BufferId id, 
 }
 
 // Memory that can be opened several times. CUDA returns the same address for the same shared handle and unmaps it at
-// the last close, so only the first opening is an allocation and only the last close is a free. Thread-safe.
+// the last close, so only the first opening is an allocation and only the last close is a free. Openings and closes are
+// counted also while recording is off. Thread-safe.
 class SharedOpenings {
  public:
   // After `address` was opened on `device`: calls `record()` if it was not open before. No lock is held during
@@ -175,13 +182,16 @@ class SharedOpenings {
     if (IsFirst(address, device)) record();
   }
 
+  // Counts an opening while recording is off. Makes no record. The device is not known.
+  void OpenUnrecorded(const void* address) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Like RemoveAndFree, for one opening. Only the last close removes the record. The close of an unknown address counts
   // as a foreign free.
   template <typename Result, typename RealClose>
   Result Close(Profiler& profiler, CudaDeviceResets& resets, const void* address, Result success,
                const RealClose& close) ABSL_LOCKS_EXCLUDED(mutex_) {
     const uint64_t before = resets.count();
-    return RemoveThenCall(
+    return TakeThenCall(
         profiler, success, close, [&] { return Remove(profiler, address); },
         [&](const Closed& closed) { PutBack(profiler, resets, address, closed, before); });
   }

@@ -36,6 +36,9 @@ struct MemLocation {
   int type;
   int id;
 };
+inline bool IsOnHost(const MemLocation& location) {
+  return location.type >= kLocationHost && location.type <= kLocationHostNumaCurrent;
+}
 
 // The first members of CUmemAllocationProp.
 struct MemAllocationProp {

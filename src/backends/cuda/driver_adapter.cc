@@ -23,9 +23,7 @@ std::atomic<uint64_t> TrackedCudaCall::count_{0};
 
 Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
   if (location.type == cuda_driver::kLocationDevice) return {queries_.Device(location.id), MemoryKind::kVmm, {}};
-  const bool host =
-      location.type >= cuda_driver::kLocationHost && location.type <= cuda_driver::kLocationHostNumaCurrent;
-  return OnCurrentDevice(host ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
+  return OnCurrentDevice(IsOnHost(location) ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
 }
 
 bool CudaDriverAdapter::RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {

@@ -94,6 +94,8 @@ class TrackedCudaCall {
 
 class CudaDriverAdapter {
  public:
+  static constexpr int kNoDevice = -1;
+
   CudaDriverAdapter(Profiler& profiler, CudaDriverQueries& queries)
       : profiler_(profiler), queries_(queries), physical_(profiler), graphs_(profiler), contexts_(profiler) {}
 
@@ -126,6 +128,8 @@ class CudaDriverAdapter {
 
   template <typename Real>
   int Free(BufferId id, const Real& real) {
+    // The address can be used again after recording was turned on.
+    if (!profiler_.enabled()) contexts_.Remove(id);
     return ThenCall(
         real, [&] { return Remove(id); }, [&](Removed removed) { PutBack(std::move(removed)); });
   }
@@ -140,19 +144,20 @@ class CudaDriverAdapter {
   // Returns the id of a device that is in use. The first call for a device sets its probe.
   DeviceId Device(int ordinal) { return queries_.Device(ordinal); }
 
-  // --- Pools. They have no records; their idle bytes are part of the device's numbers. ---
+  // --- Pools. They have no records; their idle bytes are part of the device's numbers. The table is kept up to date
+  // also while recording is off. ---
 
   template <typename Real>
   int CreatePool(const Real& real, void* const* pool, const cuda_driver::MemPoolProps* properties) {
-    return ThenRecord(real, 0, [&] {
-      if (properties->location.type == cuda_driver::kLocationDevice) {
-        pools_.Created(*pool, properties->location.id, properties->max_size);
-      }
+    return ThenChange(real, [&] {
+      const bool is_on_device = properties->location.type == cuda_driver::kLocationDevice;
+      const int device = is_on_device ? properties->location.id : kNoDevice;
+      pools_.Created(*pool, device, properties->max_size);
     });
   }
   template <typename Real>
   int DestroyPool(const Real& real, void* pool) {
-    // The pool is removed also while recording is off, because a destroyed pool must not be queried.
+    // A destroyed pool must not be queried.
     CudaPools::Removed removed = pools_.Remove(pool);
     const int result = real();
     if (result != cuda_driver::kSuccess) pools_.PutBack(std::move(removed));
@@ -164,8 +169,9 @@ class CudaDriverAdapter {
   void ForEachPool(int device, const Visit& visit) {
     pools_.ForEach(device, visit);
   }
-  // Calls visit(device, limit) if the program has created `pool` on a device and has not destroyed it. `limit`: the
-  // most bytes that the pool may have in use; 0 if it has no limit. The pool is not destroyed during the call.
+  // Calls visit(device, limit) if the program has created `pool` and has not destroyed it. `device`: kNoDevice if it is
+  // a pool of host memory. `limit`: the most bytes that the pool may have in use; 0 if it has no limit. The pool is not
+  // destroyed during the call.
   template <typename Visitor>
   void VisitPool(const void* pool, const Visitor& visit) {
     pools_.Visit(pool, visit);
@@ -240,11 +246,15 @@ class CudaDriverAdapter {
         });
   }
 
-  // --- Memory of other processes. Opening it again gives the same memory. ---
+  // --- Memory of other processes. Opening it again gives the same memory. Openings are counted also while recording is
+  // off. ---
 
   template <typename Real>
   int OpenShared(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
-    return ThenRecord(real, 0, [&] { RecordShared(caller, *address); });
+    return ThenChange(real, [&] {
+      if (profiler_.enabled()) return RecordShared(caller, *address);
+      shared_.OpenUnrecorded(reinterpret_cast<const void*>(*address));
+    });
   }
   template <typename Real>
   int CloseShared(const Real& real, cuda_driver::CUdeviceptr address) {
@@ -334,18 +344,18 @@ class CudaDriverAdapter {
   // Returns the bytes of graphs in use on a device. Makes no query, because it is called in the device's probe.
   int64_t GraphBytes(DeviceId device) { return graphs_.BytesInUse(device); }
 
-  // --- Contexts. ---
+  // --- Contexts. The table of created contexts is kept up to date also while recording is off. ---
 
   template <typename Real>
   int CreateContext(const Real& real, void* const* context) {
-    return ThenRecord(real, 0, [&] { contexts_.Created(*context); });
+    return ThenChange(real, [&] { contexts_.Created(*context); });
   }
   // Ends the records of all memory of the context, except stream-ordered and physical memory.
   template <typename Real>
   int DestroyContext(const Real& real, const void* context) {
     EndedContext ended;
-    const int result = ThenCall(
-        real,
+    const int result = TakeThenCall(
+        profiler_, int{cuda_driver::kSuccess}, real,
         [&] {
           ended = EndContext(context);
           return true;
@@ -414,6 +424,13 @@ class CudaDriverAdapter {
   template <typename Real, typename Record>
   int ThenRecord(const Real& real, size_t bytes, const Record& record) {
     return CallThenRecord(profiler_, int{cuda_driver::kSuccess}, real, bytes, record);
+  }
+  // Changes a table after a success, also while recording is off.
+  template <typename Real, typename Change>
+  int ThenChange(const Real& real, const Change& change) {
+    const int result = real();
+    if (result == cuda_driver::kSuccess) RecordOrDrop(profiler_, 0, change);
+    return result;
   }
   template <typename Real, typename Take, typename PutBack>
   int ThenCall(const Real& real, const Take& take, const PutBack& put_back) {

@@ -466,7 +466,9 @@ CudaPools::Removed CudaPools::Remove(const void* pool) {
     MutexLock lock(mutex_);
     removed = pools_.extract(pool);
   }
-  while (!removed.empty() && removed.mapped().readers.load(std::memory_order_acquire) != 0) usleep(100);
+  if (removed.empty()) return removed;
+  const Pool& destroyed = removed.mapped();
+  while (destroyed.readers.load(std::memory_order_acquire) != 0 && destroyed.process == getpid()) usleep(100);
   return removed;
 }
 
@@ -475,11 +477,19 @@ void CudaPools::PutBack(Removed removed) {
   if (!removed.empty()) pools_.insert(std::move(removed));
 }
 
+void CudaPools::AddReader(Pool& pool) {
+  if (pool.process != getpid()) {
+    pool.process = getpid();
+    pool.readers.store(0, std::memory_order_relaxed);
+  }
+  pool.readers.fetch_add(1, std::memory_order_relaxed);
+}
+
 CudaPools::Pool* CudaPools::Find(const void* pool) {
   MutexLock lock(mutex_);
   const auto found = pools_.find(pool);
   if (found == pools_.end()) return nullptr;
-  found->second.readers.fetch_add(1, std::memory_order_relaxed);
+  AddReader(found->second);
   return &found->second;
 }
 
@@ -487,7 +497,7 @@ CudaPools::Pool* CudaPools::Next(int device, const void** last) {
   MutexLock lock(mutex_);
   for (auto pool = pools_.upper_bound(*last); pool != pools_.end(); ++pool) {
     if (pool->second.device != device) continue;
-    pool->second.readers.fetch_add(1, std::memory_order_relaxed);
+    AddReader(pool->second);
     *last = pool->first;
     return &pool->second;
   }

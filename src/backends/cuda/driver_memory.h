@@ -9,6 +9,8 @@
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_H_
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -277,15 +279,31 @@ class CudaPools {
   struct Pool {
     Pool(int on, size_t bytes) : device(on), limit(bytes) {}
     const int device;
-    const size_t limit;           // the most bytes that it may have in use; 0: no limit
-    std::atomic<int> readers{0};  // calls of ForEach and Visit that use the pool now
+    const size_t limit;  // the most bytes that it may have in use; 0: no limit
+    // Calls of ForEach and Visit that use the pool now, in the process `process`. A forked child has none of its
+    // parent's threads, so it begins with no readers.
+    std::atomic<int> readers{0};
+    pid_t process = 0;  // guarded by CudaPools::mutex_, and not changed after the pool was removed
   };
   using Pools = std::map<const void*, Pool>;
+
+  // Counts a reader until its end, also if the thread is cancelled.
+  class Reader {
+   public:
+    explicit Reader(Pool* pool) : pool_(pool) {}
+    ~Reader() { pool_->readers.fetch_sub(1, std::memory_order_release); }
+    Reader(const Reader&) = delete;
+    Reader& operator=(const Reader&) = delete;
+
+   private:
+    Pool* const pool_;
+  };
 
  public:
   using Removed = Pools::node_type;
 
-  // `limit`: the most bytes that the pool may have in use; 0 if it has no limit.
+  // `device`: an ordinal, or a negative number that no device has. `limit`: the most bytes that the pool may have in
+  // use; 0 if it has no limit.
   void Created(const void* pool, int device, size_t limit) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before a pool is destroyed. Waits until no ForEach and no Visit uses it.
   Removed Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -296,8 +314,8 @@ class CudaPools {
   void ForEach(int device, const Visit& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
     const void* last = nullptr;
     while (Pool* pool = Next(device, &last)) {
+      const Reader reader(pool);
       visit(last);
-      pool->readers.fetch_sub(1, std::memory_order_release);
     }
   }
   // Calls visit(device, limit) with the arguments of Created if `pool` is one of the pools. No lock is held during the
@@ -306,8 +324,8 @@ class CudaPools {
   void Visit(const void* pool, const Visitor& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
     Pool* const found = Find(pool);
     if (found == nullptr) return;
+    const Reader reader(found);
     visit(found->device, found->limit);
-    found->readers.fetch_sub(1, std::memory_order_release);
   }
 
  private:
@@ -316,6 +334,8 @@ class CudaPools {
   // Returns the first pool of the device after `*last`, and sets `*last` to it; null if there is none. The caller is
   // counted as a reader of the pool.
   Pool* Next(int device, const void** last) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void AddReader(Pool& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   Pools pools_ ABSL_GUARDED_BY(mutex_);

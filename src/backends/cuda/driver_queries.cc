@@ -8,6 +8,7 @@
 #include "src/backends/cuda/driver_table.h"
 #include "src/backends/cuda/nvml.h"
 #include "src/base/completes.h"
+#include "src/base/no_cancellation.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -216,6 +217,7 @@ std::optional<int64_t> CudaDriverInProcess::FreeBytes() {
 void CudaDriverInProcess::Recorded(DeviceId device) {
   Baseline& baseline = baselines[static_cast<int>(device)];
   if (baseline.taken.load(std::memory_order_relaxed) || baseline.taken.exchange(true)) return;
+  const NoCancellation no_cancellation;  // the probe loads NVML
   DeviceStats stats;
   if (!Completes([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted.has_value()) return;
   baseline.bytes.store(*stats.unaccounted, std::memory_order_relaxed);

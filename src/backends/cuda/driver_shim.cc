@@ -22,6 +22,7 @@
 #include "src/backends/cuda/made_tracker.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
+#include "src/base/no_cancellation.h"
 
 namespace hbmprof::internal::cuda_driver {
 namespace {
@@ -52,6 +53,7 @@ struct ProcessTracker {
 };
 
 std::unique_ptr<ProcessTracker> MakeTracker() {
+  const NoCancellation no_cancellation;
   PrepareCudaTracking();
   auto tracker = std::make_unique<ProcessTracker>();
   CudaDriverAdapter* const adapter = &tracker->adapter;
@@ -165,7 +167,8 @@ std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
 // The pool that a wrapped call allocates from. `limit` and `in_use` have no value if the pool has no limit, or if the
 // driver does not report its bytes in use.
 struct PoolFigures {
-  std::optional<int> device;  // no value: the call does not use a pool that the program has created
+  std::optional<int> device;  // no value: the call does not use a pool that the program has created on a device
+  bool is_on_host = false;
   std::optional<size_t> limit;
   std::optional<size_t> in_use;
 };
@@ -179,7 +182,8 @@ PoolFigures PoolOf(const Arguments&... arguments) {
     CudaDriverAdapter* const tracker = Tracker();
     if (tracker == nullptr) return figures;
     tracker->VisitPool(pool, [&](int device, size_t limit) {
-      figures.device = device;
+      figures.is_on_host = device == CudaDriverAdapter::kNoDevice;
+      if (!figures.is_on_host) figures.device = device;
       uint64_t used = 0;
       if (limit == 0 || query::cuMemPoolGetAttribute(pool, kPoolUsedCurrent, &used) != kSuccess) return;
       figures.limit = limit;
@@ -202,8 +206,20 @@ int DeviceOf(const Arguments&... arguments) {
   return device;
 }
 
-MemorySpace SpaceOfCall(std::string_view name) {
-  if (name.find("Host") != std::string_view::npos) return MemorySpace::kPinnedHost;
+// Returns whether a wrapped call requests physical memory on the host.
+template <typename... Arguments>
+bool RequestsHostMemory(const Arguments&... arguments) {
+  const auto is_on_host = [](const auto& argument) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, const MemAllocationProp*>) {
+      return IsOnHost(argument->location);
+    }
+    return false;
+  };
+  return (is_on_host(arguments) || ...);
+}
+
+MemorySpace SpaceOfCall(std::string_view name, bool is_on_host) {
+  if (is_on_host || name.find("Host") != std::string_view::npos) return MemorySpace::kPinnedHost;
   return name.find("Managed") != std::string_view::npos ? MemorySpace::kManaged : MemorySpace::kDevice;
 }
 
@@ -216,8 +232,8 @@ void ReportFailure(const Caller& caller, std::string_view name, const Arguments&
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
     // Sets the probe of the device if this is its first allocation.
     if (CudaDriverAdapter* const tracker = Tracker()) tracker->Device(ordinal);
-    CudaAllocationFailed({name, RequestedBytes(arguments...), device, SpaceOfCall(name), pool.limit, pool.in_use},
-                         caller);
+    const MemorySpace space = SpaceOfCall(name, pool.is_on_host || RequestsHostMemory(arguments...));
+    CudaAllocationFailed({name, RequestedBytes(arguments...), device, space, pool.limit, pool.in_use}, caller);
   });
   if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
 }

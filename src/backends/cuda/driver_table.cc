@@ -20,7 +20,11 @@ void* CudaDriverLibrary() {
   static std::atomic<void*> found{nullptr};
   if (void* library = found.load(std::memory_order_acquire)) return library;
   void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (library != nullptr) found.store(library, std::memory_order_release);
+  if (library != nullptr) {
+    found.store(library, std::memory_order_release);
+  } else {
+    dlerror();  // a program that calls dlerror after its own dlsym must not get this error
+  }
   return library;
 }
 
@@ -48,6 +52,7 @@ bool LoadDriverFunctions() {
   for (int i = 0; i < kEntryCount; ++i) {
     functions[i].store(FindSymbol(library, kEntryNames[i]), std::memory_order_relaxed);
   }
+  dlerror();  // as above, if the last functions are missing
   is_filled.store(true, std::memory_order_release);
   return true;
 }

@@ -1,5 +1,6 @@
-// Queries to the CUDA runtime. They do not change the last-error state, the current device or the set of initialized
-// devices. Queries that would initialize a device are made to the driver instead (driver_queries.h).
+// Queries to the CUDA runtime. They do not change the current device or the set of initialized devices. They do not
+// change the last-error state, unless an error is pending and a query fails (QueryCuda). Queries that would initialize
+// a device are made to the driver instead (driver_queries.h).
 //
 // Not in this file: allocation calls (runtime.cc, runtime_stream.cc), recording (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_QUERIES_H_
@@ -11,8 +12,9 @@
 
 namespace hbmprof::internal {
 
-// Calls `query` and returns whether it succeeded. If the query sets the last-error state, this function clears it, so
-// that the program does not see that error.
+// Calls `query` and returns whether it succeeded. If no error is pending, this function clears the error of a query
+// that fails, so that the program does not see it. If an error is pending, it is replaced by that of a query that
+// fails: the runtime has no function that sets the last error.
 template <typename Query>
 bool QueryCuda(const Query& query) {
   const cudaError_t before = cudaPeekAtLastError();

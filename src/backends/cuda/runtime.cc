@@ -180,7 +180,11 @@ cudaError_t IpcOpenMemHandle(void** ptr, cudaIpcMemHandle_t handle, unsigned int
   const ScopedCaller scope(caller);
   CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
   const cudaError_t result = cudaIpcOpenMemHandle(ptr, handle, flags);
-  if (result != cudaSuccess || calls == nullptr || !calls->profiler.enabled()) return result;
+  if (result != cudaSuccess || calls == nullptr) return result;
+  if (!calls->profiler.enabled()) {
+    internal::RecordOrDrop(calls->profiler, 0, [&] { calls->ipc_openings.OpenUnrecorded(*ptr); });
+    return result;
+  }
   const CudaBuffer buffer = Buffer(*ptr, internal::CudaAddressRangeBytes(*ptr), MemoryKind::kExternal);
   internal::RecordOrDrop(calls->profiler, buffer.bytes, [&] {
     const Attributes attributes = OnCurrentDevice(buffer);

@@ -135,17 +135,20 @@ void PjrtRecords::CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHand
 void PjrtRecords::AwaitsFulfilment(PjrtHandle callback, PjrtHandle buffer) {
   if (callback == nullptr) return;
   MutexLock lock(mutex_);
-  awaiting_[callback] = buffer;
+  const auto alias = buffers_.find(buffer);
+  if (alias != buffers_.end()) awaiting_[callback] = {buffer, alias->second.alias};
 }
 
 void PjrtRecords::Fulfilled(PjrtHandle callback, PjrtHandle source) {
   MutexLock lock(mutex_);
   const auto awaiting = awaiting_.find(callback);
   if (awaiting == awaiting_.end()) return;
-  const auto alias = buffers_.find(awaiting->second);
-  const auto found = buffers_.find(source);
+  const Awaiting waiting = awaiting->second;
   awaiting_.erase(awaiting);
+  const auto alias = buffers_.find(waiting.buffer);
+  const auto found = buffers_.find(source);
   if (alias == buffers_.end() || found == buffers_.end() || !found->second.holds_memory()) return;
+  if (alias->second.alias.value() != waiting.alias.value()) return;  // a later buffer with the same handle
   if (!alias->second.memory.is_null() || alias->second.deleted) return;
   AddHolder(found->second.memory);
   alias->second.memory = found->second.memory;
@@ -175,9 +178,11 @@ void PjrtRecords::TransferCreated(const Caller& caller, PjrtHandle client, PjrtH
   transfer.memory = RecordAll(caller, memory);
   InsertOrEnd(transfer.memory, [&] {
     MutexLock lock(mutex_);
-    Transfer& entry = transfers_[manager];
-    std::swap(entry, transfer);
+    std::swap(transfers_[manager], transfer);
   });
+  // The memory of an older transfer with this handle, whose destruction was not seen.
+  Removed stale;
+  Free(transfer.memory, &stale);
 }
 
 bool PjrtRecords::TransferRetrieved(PjrtHandle manager, int index, PjrtHandle buffer) {

@@ -87,6 +87,12 @@ class PjrtRecords {
     std::vector<BufferId> memory;  // by buffer index; null after the buffer was retrieved
     uintptr_t made_by = 0;
   };
+  // An alias buffer whose callback is not fulfilled. Another buffer can have the same handle later, but not the same
+  // record `alias`.
+  struct Awaiting {
+    PjrtHandle buffer = nullptr;
+    BufferId alias;
+  };
 
  public:
   // Handles and records that a function removed; see PutBack.
@@ -203,7 +209,7 @@ class PjrtRecords {
   std::unordered_map<uint64_t, int> more_holders_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<PjrtHandle, Executable> executables_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<PjrtHandle, Transfer> transfers_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_map<PjrtHandle, PjrtHandle> awaiting_ ABSL_GUARDED_BY(mutex_);  // callback -> alias buffer
+  std::unordered_map<PjrtHandle, Awaiting> awaiting_ ABSL_GUARDED_BY(mutex_);  // by callback
   std::unordered_map<PjrtHandle, BufferId> mapped_ ABSL_GUARDED_BY(mutex_);
 };
 
