@@ -31,7 +31,7 @@ class Screen {
   Screen() {
     sigset_t signals;
     sigemptyset(&signals);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGWINCH}) sigaddset(&signals, signal);
+    for (const int signal : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGWINCH}) sigaddset(&signals, signal);
     pthread_sigmask(SIG_BLOCK, &signals, &before_);
     signals_.Reset(signalfd(-1, &signals, SFD_CLOEXEC));
     has_keys_ = isatty(STDIN_FILENO) != 0 && tcgetattr(STDIN_FILENO, &keys_) == 0;

@@ -322,8 +322,10 @@ std::string PageOf(const Json& data) {
   return Fill(page, "data", Embedded(data));  // last, so that no mark in the data is replaced
 }
 
-// Returns the page. `recorded` may be null. If `dumps` is null, the page shows the states of the recording.
-absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, RecordedReport* recorded,
+// Returns the page. If `has_base` is true, the first of `dumps` is the base and is not judged for growth. REQUIRES in
+// this case: at least two dumps. Otherwise the earliest dump is the base. `recorded` may be null. If `dumps` is
+// nullopt, the page shows the states of the recording.
+absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, bool has_base, RecordedReport* recorded,
                                      const ViewOptions& options, const std::string& per) {
   absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
   if (!libraries.ok()) return libraries.status();
@@ -338,11 +340,16 @@ absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, RecordedRe
   }
   const absl::StatusOr<size_t> type = profiles.TypeNamed("");
   if (!type.ok()) return type.status();
-  const absl::StatusOr<DumpSeries> series = OrderDumps(profiles, per);
+  const absl::StatusOr<DumpSeries> series = OrderDumps(profiles, per, has_base ? 1 : 0);
   if (!series.ok()) return series.status();
 
   const ProfileSet::File& now = profiles.files()[series->files.back()];
-  const ProfileSet::File* base = series->files.size() > 1 ? &profiles.files()[series->files.front()] : nullptr;
+  const ProfileSet::File* base = nullptr;
+  if (has_base) {
+    base = &profiles.files().front();
+  } else if (series->files.size() > 1) {
+    base = &profiles.files()[series->files.front()];
+  }
   Json data = {{"default_type", *type}, {"own", options.own}};
   Json& types = data["types"] = Json::array();
   for (const SampleType& one : profiles.types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
@@ -397,7 +404,10 @@ absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& 
 
 absl::StatusOr<int> RunReport(const ReportOptions& options) {
   std::vector<std::string> paths = options.files;
-  if (!options.base.empty()) paths.insert(paths.begin(), options.base);
+  const bool has_base = !options.base.empty();
+  if (has_base && IsRecordingFile(options.base)) {
+    return absl::InvalidArgumentError(Cat("--base ", options.base, ": a recording cannot be the base; give a profile"));
+  }
   const auto first_recording =
       std::stable_partition(paths.begin(), paths.end(), [](const std::string& path) { return !IsRecordingFile(path); });
   const std::vector<std::string> recordings(first_recording, paths.end());
@@ -405,6 +415,11 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   if (recordings.size() > 1) {
     return absl::InvalidArgumentError(Cat(recordings[0], " and ", recordings[1], ": a report shows one recording"));
   }
+  if (has_base && paths.empty()) {
+    return absl::InvalidArgumentError(
+        Cat("--base ", options.base, ": a recording is not compared with a base; give also a profile"));
+  }
+  if (has_base) paths.insert(paths.begin(), options.base);
   std::unique_ptr<RecordedReport> recorded;
   if (!recordings.empty()) {
     constexpr size_t kStates = 12;  // enough for `hbmprof leaks` to be sure
@@ -418,7 +433,8 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
     if (!read.ok()) return read.status();
     profiles = *std::move(read);
   }
-  const absl::StatusOr<std::string> page = MakePage(std::move(profiles), recorded.get(), options, options.per);
+  const absl::StatusOr<std::string> page =
+      MakePage(std::move(profiles), has_base, recorded.get(), options, options.per);
   if (!page.ok()) return page.status();
   if (const absl::Status status =
           hbmprof::internal::WriteFileAtomically(options.output, *page, hbmprof::internal::kAsAnyCommand);
@@ -432,7 +448,7 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const ViewOptions& options, const std::string& per) {
-  return MakePage(std::move(profiles), nullptr, options, per);
+  return MakePage(std::move(profiles), false, nullptr, options, per);
 }
 
 Command AddReportCommand(CLI::App& tool) {
@@ -443,7 +459,7 @@ Command AddReportCommand(CLI::App& tool) {
                    "Dumps of one program, a process or a recording; the last dump is compared with the first")
       ->required();
   arguments->add_option("-o,--output", options->output, "The page, such as report.html")->required();
-  arguments->add_option("--base", options->base, "Compare with this profile");
+  arguments->add_option("--base", options->base, "Compare the last dump with this profile instead of the first dump");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
   options->AddTo(*arguments);
   arguments->footer(kFilterHelp);

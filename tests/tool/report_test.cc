@@ -286,6 +286,23 @@ TEST_F(Report, BeginsWithAVerdict) {
                                    "320.00 KiB each second (+640.00 KiB)."));
 }
 
+TEST_F(Report, BaseIsComparedEvenIfItIsLater) {
+  const std::vector<std::string> dumps = Dumps(4);
+  MakeReport({"--base", dumps[1], dumps[0]});
+  json data = ReportData(ReadAll(page_));
+  EXPECT_EQ(data["base"]["path"], dumps[1]);
+  ASSERT_EQ(data["files"].size(), 1u);
+  EXPECT_EQ(data["files"][0]["path"], dumps[0]);
+  EXPECT_THAT(data["verdict"].dump(), HasSubstr("Memory in use fell by 320.00 KiB to 4.62 MiB."));
+
+  MakeReport({"--base", dumps[3], dumps[1], dumps[0]});
+  data = ReportData(ReadAll(page_));
+  EXPECT_EQ(data["base"]["path"], dumps[3]);
+  ASSERT_EQ(data["files"].size(), 2u);
+  EXPECT_EQ(data["files"][1]["path"], dumps[1]);
+  EXPECT_FALSE(data.contains("growth")) << "two dumps are too few";
+}
+
 TEST_F(Report, VerdictNamesLimitIdlePoolsAndFragmentation) {
   std::vector<std::string> paths;
   for (int dump = 0; dump < 3; ++dump) {
@@ -431,6 +448,18 @@ TEST_F(Report, RefusesTwoRecordings) {
   const CommandResult result = RunTool({"report", "-o", page_, path, path});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("a report shows one recording"));
+}
+
+TEST_F(Report, BaseNeedsADumpToCompare) {
+  const std::string dump = Dumps(1)[0];
+  const std::string recording = WriteRecording(dir_ + "/a.hbmrec");
+  const CommandResult alone = RunTool({"report", "-o", page_, "--base", dump, recording});
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.err,
+              HasSubstr("--base " + dump + ": a recording is not compared with a base; give also a profile"));
+  const CommandResult base = RunTool({"report", "-o", page_, "--base", recording, dump});
+  EXPECT_EQ(base.exit_code, 2);
+  EXPECT_THAT(base.err, HasSubstr("--base " + recording + ": a recording cannot be the base; give a profile"));
 }
 
 TEST_F(ReportInBrowser, DrawsTenThousandSites) {
