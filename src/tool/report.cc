@@ -374,7 +374,7 @@ absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, bool has_b
   std::vector<SiteGrowth> growth;
   if (series->files.size() >= 3) growth = RankGrowth(profiles, *series, *type);
   if (series->files.size() >= 3) data["growth"] = GrowthJson(profiles, *series, *type, per, growth);
-  data["verdict"] = ReportVerdict(profiles, now, base, *type, growth);
+  data["verdict"] = ReportVerdict(profiles, now, base, *type, growth, series->end - series->begin);
   return PageOf(data);
 }
 
