@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -14,13 +13,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "hbmprof/allocation.h"
-#include "src/base/atomic_file.h"
 #include "src/export/recording.h"
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
 #include "src/tool/growth.h"
 #include "src/tool/memory_limit.h"
+#include "src/tool/output.h"
 #include "src/tool/own_code.h"
+#include "src/tool/profile_source.h"
 #include "src/tool/progress.h"
 #include "src/tool/report_page.h"
 #include "src/tool/report_timeline.h"
@@ -378,17 +378,6 @@ absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, bool has_b
   return PageOf(data);
 }
 
-// Returns whether `path` is a file with a recording.
-bool IsRecordingFile(const std::string& path) {
-  constexpr size_t kBegin = 64;
-  struct stat info;
-  if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
-  char begin[kBegin];
-  std::ifstream file(path, std::ios::binary);
-  file.read(begin, sizeof(begin));
-  return internal::IsRecording(std::string_view(begin, static_cast<size_t>(file.gcount())));
-}
-
 absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& path, size_t states) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
@@ -420,6 +409,8 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
         Cat("--base ", options.base, ": a recording is not compared with a base; give also a profile"));
   }
   if (has_base) paths.insert(paths.begin(), options.base);
+  if (const absl::Status status = CheckIsNoInput(options.output, paths); !status.ok()) return status;
+  if (const absl::Status status = CheckIsNoInput(options.output, recordings); !status.ok()) return status;
   std::unique_ptr<RecordedReport> recorded;
   if (!recordings.empty()) {
     constexpr size_t kStates = 12;  // enough for `hbmprof leaks` to be sure
@@ -436,12 +427,8 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   const absl::StatusOr<std::string> page =
       MakePage(std::move(profiles), has_base, recorded.get(), options, options.per);
   if (!page.ok()) return page.status();
-  if (const absl::Status status =
-          hbmprof::internal::WriteFileAtomically(options.output, *page, hbmprof::internal::kAsAnyCommand);
-      !status.ok()) {
-    return status;
-  }
-  Print(Visible(options.output) + ": open it in a browser\n");
+  if (const absl::Status status = WriteOutput(options.output, *page); !status.ok()) return status;
+  if (!IsStandardOutput(options.output)) Print(Visible(options.output) + ": open it in a browser\n");
   return kSuccess;
 }
 
@@ -458,7 +445,8 @@ Command AddReportCommand(CLI::App& tool) {
       ->add_option("FILE", options->files,
                    "Dumps of one program, a process or a recording; the last dump is compared with the first")
       ->required();
-  arguments->add_option("-o,--output", options->output, "The page, such as report.html")->required();
+  arguments->add_option("-o,--output", options->output, "The page, such as report.html; - is standard output")
+      ->required();
   arguments->add_option("--base", options->base, "Compare the last dump with this profile instead of the first dump");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
   options->AddTo(*arguments);
