@@ -187,8 +187,8 @@ Json TreeJson(const CallTree& tree) {
   return list;
 }
 
-std::string MoreRows(size_t shown, size_t all) {
-  return shown >= all ? "" : Cat("... and ", all - shown, " more rows (-n 0 shows all)\n");
+std::string MoreRows(size_t shown, size_t all, const std::string& option) {
+  return shown >= all ? "" : Cat("... and ", all - shown, " more rows (", option, " 0 shows all)\n");
 }
 
 }  // namespace hbmprof::tool

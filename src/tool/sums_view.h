@@ -107,8 +107,9 @@ std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
 // Returns the list of all nodes.
 Json TreeJson(const CallTree& tree);
 
-// Returns the line below a table that does not show every row; "" if it shows all.
-std::string MoreRows(size_t shown, size_t all);
+// Returns the line below a table that does not show every row; "" if it shows all. `option` limits the rows; 0 shows
+// all.
+std::string MoreRows(size_t shown, size_t all, const std::string& option = "-n");
 
 }  // namespace hbmprof::tool
 
